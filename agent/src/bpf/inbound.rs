@@ -1,0 +1,156 @@
+//! The sk_lookup program, of which every pod's network namespace gets an instance of its own: the
+//! program cannot ask which namespace it runs in, so it is told by a read-only global.
+//!
+//! The object is parsed and relocated once; an instance is those instructions with the descriptor
+//! of its own `.rodata` map filled in (about 0.1 ms, 4 KiB of kernel memory).
+
+use std::{
+    collections::{HashMap, HashSet},
+    os::fd::{AsFd, OwnedFd},
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use aya::Ebpf;
+use aya_obj::{
+    EbpfSectionKind, Object,
+    generated::{
+        BPF_F_RDONLY_PROG, bpf_attach_type, bpf_insn, bpf_map_type, bpf_prog_type,
+    },
+};
+use sidetrack_common::names;
+
+use super::{LogLevel, OBJECT, fd_number, hooks::SK_LOOKUP_PROGRAM, pins::Pins, sys};
+
+/// Stands for the `.rodata` map in the template's instructions; no descriptor has this number.
+const RODATA: i32 = i32::MAX;
+
+/// A global whose place in `.rodata` is found by this value, which occurs nowhere else there.
+const MARK: u64 = 0x51de_74ac_c00c_1e5a;
+
+/// What all instances have in common.
+#[derive(Debug)]
+pub struct InboundTemplate {
+    instructions: Vec<bpf_insn>,
+    rodata: Vec<u8>,
+    cookie_at: usize,
+    /// Maps the instructions refer to by number.
+    _maps: Vec<OwnedFd>,
+}
+
+impl InboundTemplate {
+    /// Prepares the program from the object that `ebpf` was loaded from.
+    pub fn new(pins: &Pins, ebpf: &Ebpf, level: LogLevel) -> Result<Self> {
+        let mut object = Object::parse(OBJECT).context("parse the kernel programs")?;
+        object.programs.retain(|name, _| name == SK_LOOKUP_PROGRAM);
+        object
+            .patch_map_data(HashMap::from([
+                ("POD_NETNS", (&MARK.to_ne_bytes()[..], true)),
+                (aya_log::LEVEL, (&[level.0][..], true)),
+            ]))
+            .context("set the globals of the sk_lookup program")?;
+
+        let mut fds = Vec::new();
+        let mut owned = Vec::new();
+        let mut rodata = None;
+        for (name, map) in &object.maps {
+            let number = if map.section_kind() == EbpfSectionKind::Rodata {
+                rodata = Some(map.data().to_vec());
+                RODATA
+            } else {
+                let fd = map_fd(pins, ebpf, name)?;
+                let number = fd_number(fd.as_fd());
+                owned.push(fd);
+                number
+            };
+            fds.push((name.clone(), number, map.clone()));
+        }
+        let rodata = rodata.context("the kernel programs have no .rodata")?;
+        let cookie_at = rodata
+            .windows(size_of::<u64>())
+            .position(|bytes| bytes == MARK.to_ne_bytes())
+            .context("no POD_NETNS in .rodata")?;
+
+        let text_sections: HashSet<usize> =
+            object.functions.keys().map(|(section, _)| *section).collect();
+        object
+            .relocate_maps(
+                fds.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)),
+                &text_sections,
+            )
+            .context("relocate the sk_lookup program's maps")?;
+        object
+            .relocate_calls(&text_sections)
+            .context("relocate the sk_lookup program's calls")?;
+        object.sanitize_functions(aya::features());
+        let program = object
+            .programs
+            .get(SK_LOOKUP_PROGRAM)
+            .with_context(|| format!("no program {SK_LOOKUP_PROGRAM} in the object"))?;
+        let instructions = object.functions[&program.function_key()].instructions.clone();
+        Ok(Self {
+            instructions,
+            rodata,
+            cookie_at,
+            _maps: owned,
+        })
+    }
+
+    /// Loads an instance for one network namespace.
+    pub fn instance(&self, netns_cookie: u64) -> Result<OwnedFd> {
+        let mut values = self.rodata.clone();
+        values[self.cookie_at..self.cookie_at + size_of::<u64>()]
+            .copy_from_slice(&netns_cookie.to_ne_bytes());
+        let rodata = sys::map_create(
+            bpf_map_type::BPF_MAP_TYPE_ARRAY,
+            "st_pod_rodata",
+            4,
+            values.len() as u32,
+            1,
+            BPF_F_RDONLY_PROG,
+        )
+        .and_then(|map| {
+            sys::map_update(map.as_fd(), &0_u32.to_ne_bytes(), &values, 0)?;
+            sys::map_freeze(map.as_fd())?;
+            Ok(map)
+        })
+        .context("create the sk_lookup program's globals")?;
+
+        let mut instructions = self.instructions.clone();
+        for instruction in &mut instructions {
+            if is_wide_load(instruction) && instruction.imm == RODATA {
+                instruction.imm = fd_number(rodata.as_fd());
+            }
+        }
+        sys::program_load(
+            bpf_prog_type::BPF_PROG_TYPE_SK_LOOKUP,
+            Some(bpf_attach_type::BPF_SK_LOOKUP),
+            SK_LOOKUP_PROGRAM,
+            &instructions,
+        )
+        .context("load the sk_lookup program")
+    }
+}
+
+/// `ld_imm64`, the instruction that carries map descriptors.
+fn is_wide_load(instruction: &bpf_insn) -> bool {
+    const LD_IMM64: u8 = 0x18;
+    instruction.code == LD_IMM64
+}
+
+/// A map of the object by name: pinned, or private to the loaded programs (their log).
+fn map_fd(pins: &Pins, ebpf: &Ebpf, name: &str) -> Result<OwnedFd> {
+    if names::MAPS.contains(&name) {
+        let path = pins.map(name);
+        return sys::open_pin(&path).with_context(|| format!("open map {}", path.display()));
+    }
+    let map = ebpf
+        .map(name)
+        .ok_or_else(|| anyhow!("the loaded programs have no map {name}"))?;
+    let fd = match map {
+        aya::maps::Map::RingBuf(map)
+        | aya::maps::Map::Array(map)
+        | aya::maps::Map::HashMap(map) => map.fd().as_fd().try_clone_to_owned()?,
+        _ => return Err(anyhow!("map {name} is neither pinned nor of a known kind")),
+    };
+    Ok(fd)
+}

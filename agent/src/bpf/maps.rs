@@ -1,0 +1,74 @@
+//! The pinned maps, typed. Opened from the pins alone, so that commands work when no agent runs.
+
+use anyhow::{Context as _, Result};
+use aya::Pod as PlainOldData;
+use sidetrack_common::{
+    conn::{CountKey, Handshake, HandshakeKey, ListenerKey},
+    names,
+    pod::{IfaceKey, Pod, Route, RouteKey},
+    policy::{OwnerKey, Policy, PortKey, RangeKey},
+};
+
+use super::{
+    pins::Pins,
+    sys,
+    table::{Counters, Table},
+};
+
+/// Every map userspace reads or writes.
+#[derive(Debug)]
+pub struct Maps {
+    /// Enrolled pods by netns cookie.
+    pub pods: Table<u64, Pod>,
+    /// Policies by id.
+    pub policies: Table<u32, Policy>,
+    /// Port lists.
+    pub ports: Table<PortKey, u32>,
+    /// CIDR lists.
+    pub ranges: Table<RangeKey, u32>,
+    /// Owner lists.
+    pub owners: Table<OwnerKey, u32>,
+    /// Pods' routes.
+    pub routes: Table<RouteKey, Route>,
+    /// Pods' interfaces that rules name.
+    pub ifaces: Table<IfaceKey, u32>,
+    /// Handshakes in flight.
+    pub handshakes: Table<HandshakeKey, Handshake>,
+    /// Sidecars' listeners; a value read is the socket's cookie, a value written a descriptor.
+    pub listeners: Table<ListenerKey, u64>,
+    /// Connections by pod and rule.
+    pub counts: Counters<CountKey>,
+}
+
+impl Maps {
+    /// Opens the pinned maps.
+    pub fn open(pins: &Pins) -> Result<Self> {
+        Ok(Self {
+            pods: table(pins, names::POD_BY_NETNS)?,
+            policies: table(pins, names::POLICY_BY_ID)?,
+            ports: table(pins, names::PORT_RULES)?,
+            ranges: table(pins, names::RANGE_RULES)?,
+            owners: table(pins, names::OWNER_RULES)?,
+            routes: table(pins, names::ROUTE_BY_POD)?,
+            ifaces: table(pins, names::IFACE_BY_POD)?,
+            handshakes: table(pins, names::HANDSHAKES)?,
+            listeners: table(pins, names::LISTENERS)?,
+            counts: Counters::new(open(pins, names::COUNT_BY_RULE)?)
+                .context("open COUNT_BY_RULE")?,
+        })
+    }
+}
+
+fn open(pins: &Pins, name: &str) -> Result<std::os::fd::OwnedFd> {
+    let path = pins.map(name);
+    sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))
+}
+
+fn table<K: PlainOldData, V: PlainOldData>(pins: &Pins, name: &str) -> Result<Table<K, V>> {
+    Table::new(open(pins, name)?).with_context(|| {
+        format!(
+            "map {} was made by another build: run `sidetrack cleanup` and start the agent again",
+            pins.map(name).display()
+        )
+    })
+}

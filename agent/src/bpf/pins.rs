@@ -1,0 +1,137 @@
+//! What is pinned where: `<bpffs>/sidetrack/v<layout>/{maps,links,pods/<netns cookie>}`.
+//!
+//! Invariant: whoever holds [`Lock`] owns everything below `<bpffs>/sidetrack`.
+
+use std::{
+    fs::{self, File},
+    io,
+    path::{Path, PathBuf},
+};
+
+use nix::{
+    fcntl::{Flock, FlockArg},
+    sys::statfs::{BPF_FS_MAGIC, statfs},
+};
+use sidetrack_common::{LAYOUT_VERSION, names};
+
+/// Why the pin directory cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum PinError {
+    /// No bpffs there.
+    #[error("{0} is not a bpffs: run `mount -t bpf bpf {0}` or pass --bpffs PATH")]
+    NotBpffs(PathBuf),
+    /// Somebody else owns it.
+    #[error(
+        "another sidetrack agent uses {0}: stop it first, or give this one its own with --bpffs PATH"
+    )]
+    Taken(PathBuf),
+    /// Anything else.
+    #[error("{operation} {path}: {error}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What came of it.
+        error: io::Error,
+    },
+}
+
+/// Adds operation and path to an I/O error.
+pub fn context(operation: &'static str, path: &Path) -> impl Fn(io::Error) -> PinError {
+    let path = path.to_owned();
+    move |error| PinError::Io {
+        operation,
+        path: path.clone(),
+        error,
+    }
+}
+
+/// The pin directory of one bpffs mount.
+#[derive(Clone, Debug)]
+pub struct Pins {
+    root: PathBuf,
+}
+
+impl Pins {
+    /// For a bpffs mount point; fails if it is none.
+    pub fn new(bpffs: &Path) -> Result<Self, PinError> {
+        match statfs(bpffs) {
+            Ok(stat) if stat.filesystem_type() == BPF_FS_MAGIC => Ok(Self {
+                root: bpffs.join(names::PIN_ROOT),
+            }),
+            _ => Err(PinError::NotBpffs(bpffs.to_owned())),
+        }
+    }
+
+    /// `<bpffs>/sidetrack`.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    fn version(&self) -> PathBuf {
+        self.root.join(format!("v{LAYOUT_VERSION}"))
+    }
+
+    /// A map.
+    pub fn map(&self, name: &str) -> PathBuf {
+        self.version().join("maps").join(name)
+    }
+
+    /// A cgroup hook's link.
+    pub fn link(&self, hook: &str) -> PathBuf {
+        self.version().join("links").join(hook)
+    }
+
+    /// The directory of the pods' links.
+    pub fn pods(&self) -> PathBuf {
+        self.version().join("pods")
+    }
+
+    /// A pod's sk_lookup link.
+    pub fn pod_link(&self, netns: u64) -> PathBuf {
+        self.pods().join(netns.to_string()).join("sk_lookup")
+    }
+
+    /// Creates the directories and takes ownership.
+    pub fn lock(&self) -> Result<Lock, PinError> {
+        for dir in [
+            self.version().join("maps"),
+            self.version().join("links"),
+            self.pods(),
+        ] {
+            fs::create_dir_all(&dir).map_err(context("create", &dir))?;
+        }
+        self.try_lock()?.ok_or_else(|| PinError::Taken(self.root.clone()))
+    }
+
+    /// Takes ownership of what exists; `None` when an agent has it.
+    pub fn try_lock(&self) -> Result<Option<Lock>, PinError> {
+        let dir = File::open(&self.root).map_err(context("open", &self.root))?;
+        match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
+            Ok(lock) => Ok(Some(Lock { _flock: lock })),
+            Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
+            Err((_, errno)) => Err(context("lock", &self.root)(errno.into())),
+        }
+    }
+
+    /// Cookies of the pods that have a pinned link.
+    pub fn pinned_pods(&self) -> Result<Vec<u64>, PinError> {
+        let dir = self.pods();
+        let entries = match fs::read_dir(&dir) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(context("list", &dir)(error)),
+        };
+        Ok(entries
+            .flatten()
+            .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+            .collect())
+    }
+}
+
+/// Ownership of the pin directory, until dropped or the process ends in whatever way.
+#[derive(Debug)]
+pub struct Lock {
+    _flock: Flock<File>,
+}

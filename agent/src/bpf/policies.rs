@@ -1,0 +1,269 @@
+//! Policies in the kernel: rows written whole under a new id, shared between pods that have equal
+//! ones, removed when the last pod has left them.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+};
+
+use anyhow::{Context as _, Result};
+use ipnet::IpNet;
+use sidetrack_common::policy::{List, OwnerKey, Policy, PortKey, RangeKey};
+
+use super::maps::Maps;
+
+/// A policy ready to be written: the fixed row and its lists.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CompiledPolicy {
+    /// Fixed fields, as the kernel reads them, in a hashable form.
+    pub fixed: FixedFields,
+    /// Port lists.
+    pub ports: BTreeMap<u16, Vec<u16>>,
+    /// CIDR lists.
+    pub ranges: BTreeMap<u16, Vec<IpNet>>,
+    /// Owner lists.
+    pub owners: BTreeMap<u16, Vec<u32>>,
+}
+
+/// [`Policy`] without its list bits, which follow from the lists.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FixedFields {
+    /// See [`Policy::outbound_port`].
+    pub outbound_port: u16,
+    /// See [`Policy::inbound_port`].
+    pub inbound_port: u16,
+    /// See [`Policy::tunnel_port`].
+    pub tunnel_port: u16,
+    /// See [`Policy::inbound`].
+    pub inbound: u8,
+    /// See [`Policy::outbound_all`].
+    pub outbound_all: bool,
+    /// See [`Policy::loopback_included`].
+    pub loopback_included: bool,
+    /// See [`Policy::loopback_v4`].
+    pub loopback_v4: ipnet::Ipv4Net,
+    /// See [`Policy::proxy_uid`].
+    pub proxy_uid: u32,
+    /// See [`Policy::proxy_gid`].
+    pub proxy_gid: u32,
+}
+
+/// All lists, for looking a number up again.
+const LISTS: [List; 9] = [
+    List::OutPortExcluded,
+    List::OutPortIncluded,
+    List::InPort,
+    List::RangeExcluded,
+    List::RangeIncluded,
+    List::MoreProxyUids,
+    List::MoreProxyGids,
+    List::GroupIncluded,
+    List::GroupExcluded,
+];
+
+impl CompiledPolicy {
+    /// The fixed row.
+    #[must_use]
+    pub fn row(&self) -> Policy {
+        let present = |number: &u16| 1_u32 << number;
+        let lists = self
+            .ports
+            .keys()
+            .chain(self.ranges.keys())
+            .chain(self.owners.keys())
+            .map(present)
+            .fold(0, |bits, bit| bits | bit);
+        Policy {
+            outbound_port: self.fixed.outbound_port,
+            inbound_port: self.fixed.inbound_port,
+            tunnel_port: self.fixed.tunnel_port,
+            inbound: self.fixed.inbound,
+            outbound_all: u8::from(self.fixed.outbound_all),
+            loopback_included: u8::from(self.fixed.loopback_included),
+            loopback_v4_prefix: self.fixed.loopback_v4.prefix_len(),
+            pad: [0; 2],
+            loopback_v4: self.fixed.loopback_v4.network().octets(),
+            lists,
+            proxy_uid: self.fixed.proxy_uid,
+            proxy_gid: self.fixed.proxy_gid,
+        }
+    }
+
+    fn port_rows(&self, policy: u32) -> impl Iterator<Item = (PortKey, u32)> + '_ {
+        first_wins(&self.ports).map(move |(list, port, position)| {
+            let key = PortKey { policy, list, port };
+            (key, position)
+        })
+    }
+
+    fn owner_rows(&self, policy: u32) -> impl Iterator<Item = (OwnerKey, u32)> + '_ {
+        first_wins(&self.owners).map(move |(list, id, position)| {
+            let key = OwnerKey {
+                policy,
+                list: u32::from(list),
+                id,
+            };
+            (key, position)
+        })
+    }
+
+    /// The trie answers the narrowest range, rules count under the first that matches: a range
+    /// takes the position of the first in the list that holds it.
+    fn range_rows(&self, policy: u32) -> Vec<(RangeKey, u32)> {
+        let mut rows = Vec::new();
+        for (number, nets) in &self.ranges {
+            let Some(list) = LISTS.iter().find(|list| **list as u16 == *number) else {
+                continue;
+            };
+            // Wider ranges first, so that the ones that hold a range are known when it comes.
+            let mut order: Vec<(IpNet, u32)> = nets.iter().map(IpNet::trunc).zip(0..).collect();
+            order.sort_by_key(|(net, position)| (net.prefix_len(), *position));
+            let mut seen: HashMap<IpNet, u32> = HashMap::new();
+            for (net, position) in order {
+                let first = std::iter::successors(Some(net), IpNet::supernet)
+                    .filter_map(|wider| seen.get(&wider).copied())
+                    .chain([position])
+                    .min()
+                    .unwrap_or(position);
+                seen.insert(net, first);
+            }
+            rows.extend(seen.into_iter().map(|(net, position)| {
+                let key = RangeKey::new(policy, *list, net.network().into(), net.prefix_len());
+                (key, position)
+            }));
+        }
+        rows
+    }
+
+    fn write(&self, id: u32, maps: &Maps) -> io::Result<()> {
+        for (key, position) in self.port_rows(id) {
+            maps.ports.insert(&key, &position)?;
+        }
+        for (key, position) in self.owner_rows(id) {
+            maps.owners.insert(&key, &position)?;
+        }
+        for (key, position) in self.range_rows(id) {
+            maps.ranges.insert(&key, &position)?;
+        }
+        // Last: a policy whose row is there is complete.
+        maps.policies.insert(&id, &self.row())
+    }
+
+    fn erase(&self, id: u32, maps: &Maps) -> io::Result<()> {
+        maps.policies.remove(&id)?;
+        for (key, _) in self.port_rows(id) {
+            maps.ports.remove(&key)?;
+        }
+        for (key, _) in self.owner_rows(id) {
+            maps.owners.remove(&key)?;
+        }
+        for (key, _) in self.range_rows(id) {
+            maps.ranges.remove(&key)?;
+        }
+        Ok(())
+    }
+}
+
+/// Entries of all lists with their position; of equal entries only the first.
+fn first_wins<T: Copy + Eq + std::hash::Hash>(
+    lists: &BTreeMap<u16, Vec<T>>,
+) -> impl Iterator<Item = (u16, T, u32)> + '_ {
+    lists.iter().flat_map(|(list, entries)| {
+        let mut seen = std::collections::HashSet::new();
+        entries
+            .iter()
+            .zip(0..)
+            .filter(move |(entry, _)| seen.insert(**entry))
+            .map(|(entry, position)| (*list, *entry, position))
+    })
+}
+
+/// The policies in use.
+#[derive(Debug)]
+pub struct Policies {
+    in_use: HashMap<CompiledPolicy, Used>,
+    next_id: u32,
+}
+
+#[derive(Debug)]
+struct Used {
+    id: u32,
+    pods: usize,
+}
+
+impl Policies {
+    /// Starts above the ids of whatever an earlier agent left; pods still judged by those keep
+    /// them until they are given one of ours.
+    pub fn new(maps: &Maps) -> Result<Self> {
+        let highest = maps
+            .policies
+            .keys()
+            .context("list policies")?
+            .into_iter()
+            .max();
+        Ok(Self {
+            in_use: HashMap::new(),
+            next_id: highest.map_or(1, |id| id.wrapping_add(1)),
+        })
+    }
+
+    /// The id of a policy, written if it is new, for one more pod.
+    pub fn acquire(&mut self, policy: &CompiledPolicy, maps: &Maps) -> Result<u32> {
+        if let Some(used) = self.in_use.get_mut(policy) {
+            used.pods += 1;
+            return Ok(used.id);
+        }
+        let id = self.next_id;
+        if let Err(error) = policy.write(id, maps) {
+            let _ = policy.erase(id, maps);
+            return Err(error).context(
+                "write the policy; if a map is full, shorten the pods' port and CIDR lists",
+            );
+        }
+        self.next_id = self.next_id.wrapping_add(1);
+        self.in_use.insert(policy.clone(), Used { id, pods: 1 });
+        Ok(id)
+    }
+
+    /// A pod has left a policy; the last one takes the rows with it.
+    pub fn release(&mut self, policy: &CompiledPolicy, maps: &Maps) -> Result<()> {
+        let Some(used) = self.in_use.get_mut(policy) else {
+            return Ok(());
+        };
+        used.pods -= 1;
+        if used.pods > 0 {
+            return Ok(());
+        }
+        let id = used.id;
+        self.in_use.remove(policy);
+        policy.erase(id, maps).context("remove a policy's rows")
+    }
+
+    /// Removes rows of policies that an earlier agent left and no pod row names any more.
+    pub fn sweep(&self, maps: &Maps) -> Result<()> {
+        let named: Vec<u32> = maps.pods.rows()?.into_iter().map(|(_, pod)| pod.policy).collect();
+        let ours: Vec<u32> = self.in_use.values().map(|used| used.id).collect();
+        let stale = |id: u32| !named.contains(&id) && !ours.contains(&id);
+        for id in maps.policies.keys()? {
+            if stale(id) {
+                maps.policies.remove(&id)?;
+            }
+        }
+        for key in maps.ports.keys()? {
+            if stale(key.policy) {
+                maps.ports.remove(&key)?;
+            }
+        }
+        for key in maps.owners.keys()? {
+            if stale(key.policy) {
+                maps.owners.remove(&key)?;
+            }
+        }
+        for key in maps.ranges.keys()? {
+            if stale(key.policy) {
+                maps.ranges.remove(&key)?;
+            }
+        }
+        Ok(())
+    }
+}

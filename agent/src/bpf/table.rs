@@ -1,0 +1,137 @@
+//! Typed access to a map by its descriptor.
+
+use std::{
+    io,
+    marker::PhantomData,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use aya::Pod;
+
+use super::sys;
+
+/// A map whose keys and values have the given layout.
+#[derive(Debug)]
+pub struct Table<K, V> {
+    fd: OwnedFd,
+    _types: PhantomData<fn(K) -> V>,
+}
+
+impl<K: Pod, V: Pod> Table<K, V> {
+    /// Takes a map over; fails if its key or value size is another.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let info = sys::map_info(fd.as_fd())?;
+        let (want_key, want_value) = (size_of::<K>() as u32, size_of::<V>() as u32);
+        if (info.key_size, info.value_size) != (want_key, want_value) {
+            return Err(io::Error::other(format!(
+                "the map has {}-byte keys and {}-byte values, this sidetrack needs {want_key} and {want_value}",
+                info.key_size, info.value_size
+            )));
+        }
+        Ok(Self {
+            fd,
+            _types: PhantomData,
+        })
+    }
+
+    /// The value of a key.
+    pub fn get(&self, key: &K) -> io::Result<Option<V>> {
+        let mut value = vec![0; size_of::<V>()];
+        let found = sys::map_lookup(self.fd(), sys::bytes_of(key), &mut value)?;
+        Ok(found.then(|| sys::from_bytes(&value)))
+    }
+
+    /// Writes a row, whether it exists or not.
+    pub fn insert(&self, key: &K, value: &V) -> io::Result<()> {
+        sys::map_update(self.fd(), sys::bytes_of(key), sys::bytes_of(value), 0)
+    }
+
+    /// Removes a row; whether there was one.
+    pub fn remove(&self, key: &K) -> io::Result<bool> {
+        sys::map_delete(self.fd(), sys::bytes_of(key))
+    }
+
+    /// All keys at this time. Rows that come or go meanwhile may be missed; none is listed twice
+    /// in a row.
+    pub fn keys(&self) -> io::Result<Vec<K>> {
+        let mut keys = Vec::new();
+        let mut key: Option<Vec<u8>> = None;
+        let mut next = vec![0; size_of::<K>()];
+        while sys::map_next_key(self.fd(), key.as_deref(), &mut next)? {
+            keys.push(sys::from_bytes(&next));
+            key = Some(next.clone());
+        }
+        Ok(keys)
+    }
+
+    /// All rows at this time.
+    pub fn rows(&self) -> io::Result<Vec<(K, V)>> {
+        let mut rows = Vec::new();
+        for key in self.keys()? {
+            if let Some(value) = self.get(&key)? {
+                rows.push((key, value));
+            }
+        }
+        Ok(rows)
+    }
+
+    /// The descriptor.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// A per-CPU map of counters.
+#[derive(Debug)]
+pub struct Counters<K> {
+    fd: OwnedFd,
+    cpus: usize,
+    _types: PhantomData<fn(K)>,
+}
+
+impl<K: Pod> Counters<K> {
+    /// Takes a map over.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        let cpus = aya::util::nr_cpus().map_err(|(path, error)| {
+            io::Error::new(error.kind(), format!("read {path}: {error}"))
+        })?;
+        Ok(Self {
+            fd,
+            cpus,
+            _types: PhantomData,
+        })
+    }
+
+    /// All counters, summed over CPUs.
+    pub fn sums(&self) -> io::Result<Vec<(K, u64)>> {
+        let mut sums = Vec::new();
+        for key in self.keys()? {
+            let mut values = vec![0; self.cpus * size_of::<u64>()];
+            if sys::map_lookup(self.fd.as_fd(), sys::bytes_of(&key), &mut values)? {
+                let sum = values
+                    .chunks_exact(size_of::<u64>())
+                    .map(sys::from_bytes::<u64>)
+                    .sum();
+                sums.push((key, sum));
+            }
+        }
+        Ok(sums)
+    }
+
+    /// Removes a counter.
+    pub fn remove(&self, key: &K) -> io::Result<bool> {
+        sys::map_delete(self.fd.as_fd(), sys::bytes_of(key))
+    }
+
+    /// All keys at this time.
+    pub fn keys(&self) -> io::Result<Vec<K>> {
+        let mut keys = Vec::new();
+        let mut key: Option<Vec<u8>> = None;
+        let mut next = vec![0; size_of::<K>()];
+        while sys::map_next_key(self.fd.as_fd(), key.as_deref(), &mut next)? {
+            keys.push(sys::from_bytes(&next));
+            key = Some(next.clone());
+        }
+        Ok(keys)
+    }
+}

@@ -1,0 +1,210 @@
+//! IP addresses in the one form all maps use.
+//!
+//! Invariant: an [`Addr`] holds 16 bytes in network byte order; IPv4 is kept v4-mapped
+//! (`::ffff:a.b.c.d`), so that one key layout serves both families. Ports are plain `u16` in
+//! **host** order wherever they are stored, so that `bpftool map dump` prints 15001 and not 39226;
+//! the conversion happens in the programs' context views and nowhere else.
+
+use core::{
+    fmt,
+    net::{IpAddr, Ipv6Addr},
+};
+
+/// Address family of a connection as the rules see it: an `AF_INET6` socket that dials
+/// `::ffff:a.b.c.d` is [`Family::V4`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Family {
+    /// Judged by the IPv4 rules.
+    V4 = 4,
+    /// Judged by the IPv6 rules.
+    V6 = 6,
+}
+
+/// An IPv4 or IPv6 address: 16 bytes, network byte order, IPv4 v4-mapped.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[repr(C, align(4))]
+pub struct Addr {
+    octets: [u8; 16],
+}
+
+impl Addr {
+    /// `::`, which also stands for "not bound" as a source.
+    pub const UNSPECIFIED: Self = Self { octets: [0; 16] };
+    /// `127.0.0.1`, where redirected IPv4 connections go.
+    pub const LOOPBACK_V4: Self = Self::v4([127, 0, 0, 1]);
+    /// `::1`, where redirected IPv6 connections go.
+    pub const LOOPBACK_V6: Self = Self::from_last(1);
+    /// `127.0.0.6`, the source the sidecar uses towards the app (Istio 1.3 and later).
+    pub const SELF_V4: Self = Self::v4([127, 0, 0, 6]);
+    /// `::6`, the same for IPv6.
+    pub const SELF_V6: Self = Self::from_last(6);
+
+    const fn from_last(last: u8) -> Self {
+        let mut octets = [0; 16];
+        octets[15] = last;
+        Self { octets }
+    }
+
+    /// From the four octets of an IPv4 address, network byte order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn v4(o: [u8; 4]) -> Self {
+        Self {
+            octets: [
+                0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, o[0], o[1], o[2], o[3],
+            ],
+        }
+    }
+
+    /// From the sixteen octets of an IPv6 address (v4-mapped stays what it is), network byte order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn v6(octets: [u8; 16]) -> Self {
+        Self { octets }
+    }
+
+    /// From an IPv4 address as the kernel's context structs hold it: a `u32` in network byte order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_v4_be(be: u32) -> Self {
+        Self::from_v6_be([0, 0, MAPPED_WORD, be])
+    }
+
+    /// From an IPv6 address as the kernel's context structs hold it: four words in network order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_v6_be(be: [u32; 4]) -> Self {
+        // SAFETY: both are sixteen bytes without padding or invalid values.
+        #[expect(unsafe_code, reason = "byte by byte it does not fit BPF's stack")]
+        let octets = unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(be) };
+        Self { octets }
+    }
+
+    /// The sixteen octets, network byte order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn octets(self) -> [u8; 16] {
+        self.octets
+    }
+
+    /// Four words in network byte order, as context structs take them.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_v6_be(self) -> [u32; 4] {
+        // SAFETY: both are sixteen bytes without padding or invalid values.
+        #[expect(unsafe_code, reason = "byte by byte it does not fit BPF's stack")]
+        unsafe {
+            core::mem::transmute::<[u8; 16], [u32; 4]>(self.octets)
+        }
+    }
+
+    /// The last word in network byte order: the IPv4 address, if this is one.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_v4_be(self) -> u32 {
+        self.to_v6_be()[3]
+    }
+
+    /// The family whose rules judge this address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn family(self) -> Family {
+        let words = self.to_v6_be();
+        if words[0] == 0 && words[1] == 0 && words[2] == MAPPED_WORD {
+            Family::V4
+        } else {
+            Family::V6
+        }
+    }
+
+    /// Whether both are the same address. The derived `==` compiles to a call of `memcmp`, which
+    /// BPF does not have.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is(self, other: Self) -> bool {
+        let (a, b) = (self.to_v6_be(), other.to_v6_be());
+        a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3]
+    }
+
+    /// `0.0.0.0` or `::`, also in v4-mapped form.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_unspecified(self) -> bool {
+        let words = self.to_v6_be();
+        words[0] == 0
+            && words[1] == 0
+            && words[3] == 0
+            && (words[2] == 0 || words[2] == MAPPED_WORD)
+    }
+
+    /// 127.0.0.0/8 or `::1`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_loopback(self) -> bool {
+        match self.family() {
+            Family::V4 => self.first_v4_octet() == 127,
+            Family::V6 => self.is(Self::LOOPBACK_V6),
+        }
+    }
+
+    /// Multicast of either family, or the IPv4 limited broadcast: destinations for which TCP's
+    /// connect fails with ENETUNREACH whatever the routes say (`tcp_v4_connect`, `tcp_v6_connect`).
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_multicast_or_broadcast(self) -> bool {
+        match self.family() {
+            Family::V4 => self.first_v4_octet() & 0xf0 == 0xe0 || self.to_v4_be() == u32::MAX,
+            Family::V6 => u32::from_be(self.to_v6_be()[0]) >> 24 == 0xff,
+        }
+    }
+
+    #[inline(always)]
+    const fn first_v4_octet(self) -> u32 {
+        u32::from_be(self.to_v4_be()) >> 24
+    }
+
+    /// Where a redirected connection of this family is sent.
+    #[inline(always)]
+    #[must_use]
+    pub const fn loopback_of(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::LOOPBACK_V4,
+            Family::V6 => Self::LOOPBACK_V6,
+        }
+    }
+}
+
+impl From<IpAddr> for Addr {
+    fn from(ip: IpAddr) -> Self {
+        match ip {
+            IpAddr::V4(v4) => Self::v4(v4.octets()),
+            IpAddr::V6(v6) => Self::v6(v6.octets()),
+        }
+    }
+}
+
+impl From<Addr> for IpAddr {
+    fn from(addr: Addr) -> Self {
+        Ipv6Addr::from(addr.octets()).to_canonical()
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        IpAddr::from(*self).fmt(f)
+    }
+}
+
+impl fmt::Debug for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+const MAPPED_WORD: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
+
+/// Bits an IPv4 prefix length grows by in v4-mapped form.
+pub const V4_PREFIX_OFFSET: u32 = 96;
+
+const _: () = assert!(size_of::<Addr>() == 16);

@@ -1,0 +1,23 @@
+//! What the kernel programs and the agent agree on: addresses, map rows, and the one function that
+//! decides what happens to a connection.
+//!
+//! Nothing here does I/O, allocates or is `unsafe`. Everything that goes into a map is `repr(C)`,
+//! of fixed size and without padding the compiler could leave uninitialised; sizes are asserted.
+
+#![cfg_attr(not(any(test, feature = "user")), no_std)]
+#![deny(unsafe_code)]
+
+pub mod addr;
+pub mod conn;
+pub mod decide;
+pub mod names;
+pub mod pod;
+pub mod policy;
+pub mod rule;
+
+#[cfg(feature = "user")]
+mod user;
+
+/// Version of every map's key and value layout, part of the pin directory's name: an agent never
+/// opens maps of another layout.
+pub const LAYOUT_VERSION: u32 = 1;

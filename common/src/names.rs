@@ -1,0 +1,55 @@
+//! Names of programs, maps and pins: written once, because users meet them in `bpftool`.
+
+/// Directory below the bpffs mount that holds everything sidetrack pins.
+pub const PIN_ROOT: &str = "sidetrack";
+
+/// Pod rows by network namespace cookie.
+pub const POD_BY_NETNS: &str = "POD_BY_NETNS";
+/// Policies by id.
+pub const POLICY_BY_ID: &str = "POLICY_BY_ID";
+/// Port lists of policies.
+pub const PORT_RULES: &str = "PORT_RULES";
+/// CIDR lists of policies.
+pub const RANGE_RULES: &str = "RANGE_RULES";
+/// Owner lists of policies.
+pub const OWNER_RULES: &str = "OWNER_RULES";
+/// Each pod's routes.
+pub const ROUTE_BY_POD: &str = "ROUTE_BY_POD";
+/// Each pod's interfaces that rules name.
+pub const IFACE_BY_POD: &str = "IFACE_BY_POD";
+/// Redirected connections in the middle of their handshake.
+pub const HANDSHAKES: &str = "HANDSHAKES";
+/// How many rows [`HANDSHAKES`] has.
+pub const HANDSHAKE_COUNT: &str = "HANDSHAKE_COUNT";
+/// What a socket keeps about its redirected connection.
+pub const RECORD_BY_SOCK: &str = "RECORD_BY_SOCK";
+/// The sidecars' inbound listeners.
+pub const LISTENERS: &str = "LISTENERS";
+/// Connections counted by the rule that decided them.
+pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
+
+/// Every map that is pinned and shared between programs.
+pub const MAPS: [&str; 12] = [
+    POD_BY_NETNS,
+    POLICY_BY_ID,
+    PORT_RULES,
+    RANGE_RULES,
+    OWNER_RULES,
+    ROUTE_BY_POD,
+    IFACE_BY_POD,
+    HANDSHAKES,
+    HANDSHAKE_COUNT,
+    RECORD_BY_SOCK,
+    LISTENERS,
+    COUNT_BY_RULE,
+];
+
+/// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than
+/// [`HANDSHAKE_RESERVE`] are free.
+pub const HANDSHAKE_CAPACITY: u32 = 65_536;
+/// Rows kept free for connections that were allowed while the table was filling up.
+pub const HANDSHAKE_RESERVE: u32 = 1_024;
+
+/// Listener slots per pod. One suffices for the kernel to find a whole reuse_port group; the rest
+/// let inbound go on when some of the group close.
+pub const LISTENER_SLOTS: u32 = 32;

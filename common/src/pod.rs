@@ -1,0 +1,202 @@
+//! A pod in the kernel's maps. A pod **is** its network namespace: the key is the namespace's
+//! cookie (`SO_NETNS_COOKIE`, Linux 5.14; unique until reboot, never reused).
+
+use crate::addr::{Addr, Family, V4_PREFIX_OFFSET};
+
+/// Bytes of a Kubernetes namespace name, NUL-padded (DNS label: 63).
+pub const NAMESPACE_LEN: usize = 64;
+/// Bytes of a pod name, NUL-padded (DNS subdomain: 253).
+pub const NAME_LEN: usize = 256;
+/// Bytes of a pod UID, NUL-padded (36 for a UUID, more for static pods' hashes).
+pub const UID_LEN: usize = 64;
+
+/// [`Pod::flags`]: the IPv6 rules are in force.
+pub const POD_CAPTURE_V6: u32 = 1;
+/// [`Pod::flags`]: the agent added `::6/128` to the pod's lo and takes it away on leaving.
+pub const POD_ADDED_SELF_V6: u32 = 2;
+/// [`Pod::flags`]: some rule names an interface, so interface rows are looked up.
+pub const POD_HAS_IFACE_RULES: u32 = 4;
+
+/// One enrolled pod. Present means: judged by its policy. Who it is stands in the row as well, so
+/// that the pinned maps alone tell which pods are intercepted when no agent runs.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Pod {
+    /// Policy id.
+    pub policy: u32,
+    /// `POD_*` bits.
+    pub flags: u32,
+    /// Inode of the network namespace, as `ls -l /proc/PID/ns/net` shows it.
+    pub netns_inode: u64,
+    /// Kubernetes namespace.
+    pub namespace: [u8; NAMESPACE_LEN],
+    /// Pod name.
+    pub name: [u8; NAME_LEN],
+    /// Pod UID.
+    pub uid: [u8; UID_LEN],
+}
+
+impl Pod {
+    /// Whether this family's rules are in force. IPv4 rules always are.
+    #[inline(always)]
+    #[must_use]
+    pub const fn captures(&self, family: Family) -> bool {
+        match family {
+            Family::V4 => true,
+            Family::V6 => self.flags & POD_CAPTURE_V6 != 0,
+        }
+    }
+}
+
+/// What a pod's routing tables say about a destination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Reach {
+    /// No route, or one that TCP cannot use (broadcast, multicast): ENETUNREACH.
+    None = 0,
+    /// The pod's own: the packet goes over lo (`-o lo`).
+    Local = 1,
+    /// Off the pod.
+    Unicast = 2,
+    /// An unreachable route: EHOSTUNREACH.
+    Unreachable = 3,
+    /// A prohibit route: EACCES.
+    Prohibit = 4,
+    /// A blackhole route: EINVAL.
+    Blackhole = 5,
+}
+
+/// [`Route::flags`]: the output device is in the policy's excludeInterfaces.
+pub const ROUTE_DEVICE_EXCLUDED: u32 = 1;
+
+/// One route of one pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Route {
+    /// A [`Reach`].
+    pub reach: u32,
+    /// `ROUTE_*` bits.
+    pub flags: u32,
+    /// Output device.
+    pub ifindex: u32,
+    /// Source address the kernel picks for an unbound socket; unspecified where it depends on more.
+    pub source: Addr,
+}
+
+impl Route {
+    /// Stands for "nothing in the routing tables".
+    pub const NONE: Self = Self {
+        reach: Reach::None as u32,
+        flags: 0,
+        ifindex: 0,
+        source: Addr::UNSPECIFIED,
+    };
+
+    /// Whether packets stay in the pod.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_local(&self) -> bool {
+        self.reach == Reach::Local as u32
+    }
+
+    /// What connect fails with if the route is unusable (`fib_props` in net/ipv4/fib_semantics.c,
+    /// `ip6_route_type_error` for IPv6; both families agree).
+    #[inline(always)]
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        const EACCES: i32 = 13;
+        const EINVAL: i32 = 22;
+        const ENETUNREACH: i32 = 101;
+        const EHOSTUNREACH: i32 = 113;
+        if self.reach == Reach::Unreachable as u32 {
+            EHOSTUNREACH
+        } else if self.reach == Reach::Prohibit as u32 {
+            EACCES
+        } else if self.reach == Reach::Blackhole as u32 {
+            EINVAL
+        } else {
+            ENETUNREACH
+        }
+    }
+
+    /// Whether packets leave the pod.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_unicast(&self) -> bool {
+        self.reach == Reach::Unicast as u32
+    }
+}
+
+/// Key of a route row in a longest-prefix trie.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct RouteKey {
+    /// Significant bits after this field: 96 for family and pod, plus the address's.
+    pub prefix_len: u32,
+    /// A [`Family`].
+    pub family: u32,
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// The route's destination.
+    pub addr: Addr,
+}
+
+impl RouteKey {
+    const FIXED_BITS: u32 = 96;
+
+    /// A row for `addr/prefix`; an IPv4 prefix counts in 32 bits, an IPv6 one in 128.
+    #[must_use]
+    pub const fn new(netns: u64, family: Family, addr: Addr, prefix: u8) -> Self {
+        let bits = match family {
+            Family::V4 => V4_PREFIX_OFFSET + prefix as u32,
+            Family::V6 => prefix as u32,
+        };
+        Self {
+            prefix_len: Self::FIXED_BITS + bits,
+            family: family as u32,
+            netns,
+            addr,
+        }
+    }
+
+    /// The key that looks up one address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn host(netns: u64, addr: Addr) -> Self {
+        Self {
+            prefix_len: Self::FIXED_BITS + 128,
+            family: addr.family() as u32,
+            netns,
+            addr,
+        }
+    }
+}
+
+/// Key of an interface row. The value is an [`IfaceRule`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct IfaceKey {
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Interface index in the pod.
+    pub ifindex: u32,
+    /// Padding, zero.
+    pub pad: u32,
+}
+
+/// What the policy says of an ingress interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum IfaceRule {
+    /// Nothing.
+    Plain = 0,
+    /// `-c`: what arrives here is untouched.
+    Excluded = 1,
+    /// `-k`: what arrives here counts as outbound.
+    Virtual = 2,
+}
+
+const _: () = assert!(size_of::<Pod>() == 16 + NAMESPACE_LEN + NAME_LEN + UID_LEN);
+const _: () = assert!(size_of::<Route>() == 28);
+const _: () = assert!(size_of::<RouteKey>() == 32);
+const _: () = assert!(size_of::<IfaceKey>() == 16);

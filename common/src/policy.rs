@@ -1,0 +1,190 @@
+//! A policy: what a pod's annotations and arguments come to, in the form the kernel reads.
+//!
+//! Pods name a policy by id and equal policies are shared. The fixed part is one [`Policy`] row;
+//! lists of any length are rows of their own that carry the policy's id. A policy that is in the
+//! map never changes: another policy is another id.
+
+use crate::addr::{Addr, Family, V4_PREFIX_OFFSET};
+
+/// "No such id" among uids and gids; the kernel never gives it to a user (`INVALID_UID`).
+pub const NO_ID: u32 = u32::MAX;
+
+/// The lists a policy can have. The number is part of map keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum List {
+    /// Ports, `-o`: never captured outbound.
+    OutPortExcluded = 1,
+    /// Ports, `-q`: captured whatever the ranges say.
+    OutPortIncluded = 2,
+    /// Ports, `-d` (with [`Inbound::AllExcept`]) or `-b` (with [`Inbound::Listed`]).
+    InPort = 3,
+    /// Ranges, `-x`.
+    RangeExcluded = 4,
+    /// Ranges, `-i`.
+    RangeIncluded = 5,
+    /// Proxy uids after the first.
+    MoreProxyUids = 6,
+    /// Proxy gids after the first.
+    MoreProxyGids = 7,
+    /// Owner groups that are captured; absent means all.
+    GroupIncluded = 8,
+    /// Owner groups that are not captured.
+    GroupExcluded = 9,
+}
+
+impl List {
+    /// This list's bit in [`Policy::lists`].
+    #[inline(always)]
+    #[must_use]
+    pub const fn bit(self) -> u32 {
+        1 << self as u16
+    }
+}
+
+/// What `-b` says. Values of [`Policy::inbound`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Inbound {
+    /// `-b ""`: nothing is captured.
+    Off = 0,
+    /// `-b *`: everything but [`List::InPort`].
+    AllExcept = 1,
+    /// `-b 80,443`: only [`List::InPort`].
+    Listed = 2,
+}
+
+/// The fixed part of a policy. Ports in host order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct Policy {
+    /// `-p`: outbound connections are sent here.
+    pub outbound_port: u16,
+    /// `-z`: inbound connections are handed to the listener on this port.
+    pub inbound_port: u16,
+    /// `-e`: the inbound tunnel port, exempt in both directions.
+    pub tunnel_port: u16,
+    /// An [`Inbound`].
+    pub inbound: u8,
+    /// 1 when `-i` is `*`.
+    pub outbound_all: u8,
+    /// 1 when `-i` names a loopback range: the app's calls to its own pod are then judged like any.
+    pub loopback_included: u8,
+    /// Prefix length of [`Policy::loopback_v4`], 8 to 32.
+    pub loopback_v4_prefix: u8,
+    /// Padding, zero.
+    pub pad: [u8; 2],
+    /// `ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`: IPv4 destinations that are the pod's own loopback.
+    pub loopback_v4: [u8; 4],
+    /// Which [`List`]s have rows: [`List::bit`]s.
+    pub lists: u32,
+    /// First proxy uid, in the host's numbering, or [`NO_ID`].
+    pub proxy_uid: u32,
+    /// First proxy gid, in the host's numbering, or [`NO_ID`].
+    pub proxy_gid: u32,
+}
+
+impl Policy {
+    /// Whether a list has any row.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(&self, list: List) -> bool {
+        self.lists & list.bit() != 0
+    }
+
+    /// Whether `destination` is LB of SEMANTICS: 127.0.0.1/32 unless configured wider, or `::1`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_loopback(&self, destination: Addr) -> bool {
+        match destination.family() {
+            Family::V4 => {
+                // The prefix is 8 to 32 by construction; the mask keeps the shift in range for
+                // the verifier whatever is in the map.
+                let shift = (32 - self.loopback_v4_prefix as u32) & 31;
+                let own = u32::from_be_bytes(self.loopback_v4);
+                let dialled = u32::from_be(destination.to_v4_be());
+                own >> shift == dialled >> shift
+            }
+            Family::V6 => destination.is(Addr::LOOPBACK_V6),
+        }
+    }
+}
+
+/// Key of a port row. The value is the entry's position in the list as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct PortKey {
+    /// Policy id.
+    pub policy: u32,
+    /// A [`List`].
+    pub list: u16,
+    /// Port, host order.
+    pub port: u16,
+}
+
+/// Key of an owner row. The value is the entry's position in the list as written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct OwnerKey {
+    /// Policy id.
+    pub policy: u32,
+    /// A [`List`].
+    pub list: u32,
+    /// uid or gid in the host's numbering.
+    pub id: u32,
+}
+
+/// Key of a CIDR row in a longest-prefix trie. The value is the entry's position in the list.
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[repr(C)]
+pub struct RangeKey {
+    /// Significant bits after this field: 64 for policy, list and family, plus the address's.
+    pub prefix_len: u32,
+    /// Policy id.
+    pub policy: u32,
+    /// A [`List`].
+    pub list: u16,
+    /// A [`Family`]; keeps `::/0` from matching v4-mapped addresses.
+    pub family: u16,
+    /// The range's first address.
+    pub addr: Addr,
+}
+
+impl RangeKey {
+    const FIXED_BITS: u32 = 64;
+
+    /// A row for `addr/prefix`; an IPv4 prefix counts in 32 bits, an IPv6 one in 128.
+    #[must_use]
+    pub const fn new(policy: u32, list: List, addr: Addr, prefix: u8) -> Self {
+        let family = addr.family();
+        let bits = match family {
+            Family::V4 => V4_PREFIX_OFFSET + prefix as u32,
+            Family::V6 => prefix as u32,
+        };
+        Self {
+            prefix_len: Self::FIXED_BITS + bits,
+            policy,
+            list: list as u16,
+            family: family as u16,
+            addr,
+        }
+    }
+
+    /// The key that looks up one address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn host(policy: u32, list: List, addr: Addr) -> Self {
+        Self {
+            prefix_len: Self::FIXED_BITS + 128,
+            policy,
+            list: list as u16,
+            family: addr.family() as u16,
+            addr,
+        }
+    }
+}
+
+const _: () = assert!(size_of::<Policy>() == 28);
+const _: () = assert!(size_of::<PortKey>() == 8);
+const _: () = assert!(size_of::<OwnerKey>() == 12);
+const _: () = assert!(size_of::<RangeKey>() == 28);

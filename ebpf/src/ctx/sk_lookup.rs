@@ -1,0 +1,81 @@
+//! `struct bpf_sk_lookup`: which listener gets an arriving connection.
+
+use aya_ebpf::{Global, programs::SkLookupContext};
+use sidetrack_common::{addr::Addr, conn::ListenerKey};
+
+use super::{AF_INET, IPPROTO_TCP, field};
+use crate::maps;
+
+/// Cookie of the network namespace this instance of the program is attached to. sk_lookup programs
+/// cannot ask for it, so every pod gets an instance of its own with this set by the loader.
+#[unsafe(no_mangle)]
+static POD_NETNS: Global<u64> = Global::new(0);
+
+/// A lookup for a packet that belongs to no established connection.
+pub struct SkLookup<'a> {
+    /// aya's context.
+    pub inner: &'a SkLookupContext,
+}
+
+impl SkLookup<'_> {
+    /// Cookie of the network namespace.
+    #[inline(always)]
+    pub fn netns(&self) -> u64 {
+        POD_NETNS.load()
+    }
+
+    /// Whether the packet is TCP.
+    #[inline(always)]
+    pub fn is_tcp(&self) -> bool {
+        field!(self.inner.lookup, protocol) == IPPROTO_TCP
+    }
+
+    /// The sender's address.
+    #[inline(always)]
+    pub fn source(&self) -> Addr {
+        let lookup = self.inner.lookup;
+        if field!(lookup, family) == AF_INET {
+            return Addr::from_v4_be(field!(lookup, remote_ip4));
+        }
+        Addr::from_v6_be([
+            field!(lookup, remote_ip6[0]),
+            field!(lookup, remote_ip6[1]),
+            field!(lookup, remote_ip6[2]),
+            field!(lookup, remote_ip6[3]),
+        ])
+    }
+
+    /// The address it was sent to.
+    #[inline(always)]
+    pub fn destination(&self) -> Addr {
+        let lookup = self.inner.lookup;
+        if field!(lookup, family) == AF_INET {
+            return Addr::from_v4_be(field!(lookup, local_ip4));
+        }
+        Addr::from_v6_be([
+            field!(lookup, local_ip6[0]),
+            field!(lookup, local_ip6[1]),
+            field!(lookup, local_ip6[2]),
+            field!(lookup, local_ip6[3]),
+        ])
+    }
+
+    /// The port it was sent to, host order.
+    #[inline(always)]
+    pub fn port(&self) -> u16 {
+        field!(self.inner.lookup, local_port) as u16
+    }
+
+    /// The interface it arrived on; for traffic to an own address the one that holds it, not lo.
+    #[inline(always)]
+    pub fn iface(&self) -> u32 {
+        field!(self.inner.lookup, ingress_ifindex)
+    }
+
+    /// Hands the connection to a listener. Fails if the slot is empty or its socket does not take
+    /// this family. The kernel then picks within the socket's reuse_port group by itself.
+    #[inline(always)]
+    pub fn assign(&self, key: &ListenerKey) -> Result<(), ()> {
+        maps::assign_listener(self.inner.lookup, key)
+    }
+}

@@ -1,0 +1,166 @@
+//! `struct bpf_sock_addr`: connect and getpeername.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    EbpfContext as _,
+    bindings::bpf_sock,
+    helpers::generated::{bpf_bind, bpf_get_netns_cookie, bpf_set_retval},
+    programs::SockAddrContext,
+};
+use sidetrack_common::{addr::Addr, decide::Owner};
+
+use super::{AF_INET, AF_INET6, IPPROTO_TCP, field, owner, set_field};
+
+/// A socket address call; `V6` is the family of the attach point, which is the socket's.
+pub struct SockAddr<'a, const V6: bool> {
+    /// aya's context, for logging.
+    pub inner: &'a SockAddrContext,
+}
+
+#[repr(C)]
+struct SockAddrIn {
+    family: u16,
+    port: u16,
+    addr: u32,
+    zero: [u32; 2],
+}
+
+#[repr(C)]
+struct SockAddrIn6 {
+    family: u16,
+    port: u16,
+    flow_info: u32,
+    addr: [u32; 4],
+    scope_id: u32,
+}
+
+impl<const V6: bool> SockAddr<'_, V6> {
+    #[inline(always)]
+    fn sk(&self) -> *mut bpf_sock {
+        field!(self.inner.sock_addr, __bindgen_anon_1.sk)
+    }
+
+    /// The socket, for its record.
+    #[inline(always)]
+    pub fn socket(&self) -> *mut c_void {
+        self.sk().cast()
+    }
+
+    /// Whether this is a TCP socket (the subflows of an MPTCP socket are).
+    #[inline(always)]
+    pub fn is_tcp(&self) -> bool {
+        field!(self.inner.sock_addr, protocol) == IPPROTO_TCP
+    }
+
+    /// Cookie of the socket's network namespace.
+    #[inline(always)]
+    pub fn netns(&self) -> u64 {
+        // SAFETY: the helper takes the program's own context.
+        unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) }
+    }
+
+    /// Who created the socket.
+    #[inline(always)]
+    pub fn owner(&self) -> Owner {
+        owner::owner(self.sk())
+    }
+
+    /// The address the socket is bound to.
+    #[inline(always)]
+    pub fn source(&self) -> Addr {
+        let sk = self.sk();
+        if V6 {
+            Addr::from_v6_be([
+                field!(sk, src_ip6[0]),
+                field!(sk, src_ip6[1]),
+                field!(sk, src_ip6[2]),
+                field!(sk, src_ip6[3]),
+            ])
+        } else {
+            Addr::from_v4_be(field!(sk, src_ip4))
+        }
+    }
+
+    /// The interface index of SO_BINDTODEVICE, 0 if not set.
+    #[inline(always)]
+    pub fn bound_device(&self) -> u32 {
+        field!(self.sk(), bound_dev_if)
+    }
+
+    /// The address in the call.
+    #[inline(always)]
+    pub fn address(&self) -> Addr {
+        let ctx = self.inner.sock_addr;
+        if V6 {
+            Addr::from_v6_be([
+                field!(ctx, user_ip6[0]),
+                field!(ctx, user_ip6[1]),
+                field!(ctx, user_ip6[2]),
+                field!(ctx, user_ip6[3]),
+            ])
+        } else {
+            Addr::from_v4_be(field!(ctx, user_ip4))
+        }
+    }
+
+    /// The port in the call, host order.
+    #[inline(always)]
+    pub fn port(&self) -> u16 {
+        u16::from_be(field!(self.inner.sock_addr, user_port) as u16)
+    }
+
+    /// Replaces address and port of the call.
+    #[inline(always)]
+    pub fn set_address(&self, addr: Addr, port: u16) {
+        let ctx = self.inner.sock_addr;
+        if V6 {
+            let words = addr.to_v6_be();
+            set_field!(ctx, words[0], user_ip6[0]);
+            set_field!(ctx, words[1], user_ip6[1]);
+            set_field!(ctx, words[2], user_ip6[2]);
+            set_field!(ctx, words[3], user_ip6[3]);
+        } else {
+            set_field!(ctx, addr.to_v4_be(), user_ip4);
+        }
+        set_field!(ctx, u32::from(port.to_be()), user_port);
+    }
+
+    /// Binds the socket to an address and no port, as if the kernel had picked it. Fails when the
+    /// socket has a port already.
+    #[inline(always)]
+    pub fn bind(&self, addr: Addr) -> Result<(), ()> {
+        let failed = if V6 {
+            let mut name = SockAddrIn6 {
+                family: AF_INET6 as u16,
+                port: 0,
+                flow_info: 0,
+                addr: addr.to_v6_be(),
+                scope_id: 0,
+            };
+            self.bind_name((&raw mut name).cast(), size_of::<SockAddrIn6>())
+        } else {
+            let mut name = SockAddrIn {
+                family: AF_INET as u16,
+                port: 0,
+                addr: addr.to_v4_be(),
+                zero: [0; 2],
+            };
+            self.bind_name((&raw mut name).cast(), size_of::<SockAddrIn>())
+        };
+        if failed == 0 { Ok(()) } else { Err(()) }
+    }
+
+    #[inline(always)]
+    fn bind_name(&self, name: *mut c_void, len: usize) -> i64 {
+        // SAFETY: the program's own context and a local of the given length.
+        unsafe { bpf_bind(self.inner.sock_addr, name.cast(), len as i32) }
+    }
+
+    /// The errno of the call when the program denies it, instead of the default EPERM.
+    #[inline(always)]
+    pub fn fail_with(&self, errno: i32) {
+        // SAFETY: takes a number.
+        unsafe { bpf_set_retval(-errno) };
+    }
+}

@@ -1,0 +1,117 @@
+//! `struct bpf_sock_ops`: the life of a TCP socket.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    EbpfContext as _,
+    bindings::BPF_SOCK_OPS_STATE_CB_FLAG,
+    helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie},
+    programs::SockOpsContext,
+};
+use sidetrack_common::{addr::Addr, conn::ListenerKey};
+
+use super::{AF_INET, AF_INET6, field};
+use crate::maps;
+
+/// A callback on a TCP socket.
+pub struct SockOps<'a> {
+    /// aya's context.
+    pub inner: &'a SockOpsContext,
+}
+
+impl SockOps<'_> {
+    /// Which callback: `BPF_SOCK_OPS_*`.
+    #[inline(always)]
+    pub fn op(&self) -> u32 {
+        field!(self.inner.ops, op)
+    }
+
+    /// The state a socket enters, in a state callback: `BPF_TCP_*`.
+    #[inline(always)]
+    pub fn new_state(&self) -> u32 {
+        field!(self.inner.ops, __bindgen_anon_1.args[1])
+    }
+
+    /// The socket, for its record. `None` for what is not a full socket.
+    #[inline(always)]
+    pub fn socket(&self) -> Option<*mut c_void> {
+        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
+        (!sk.is_null()).then_some(sk.cast())
+    }
+
+    /// Whether the socket is of family `AF_INET6`.
+    #[inline(always)]
+    pub fn is_v6(&self) -> bool {
+        field!(self.inner.ops, family) == AF_INET6
+    }
+
+    /// Cookie of the socket's network namespace.
+    #[inline(always)]
+    pub fn netns(&self) -> u64 {
+        // SAFETY: the helper takes the program's own context.
+        unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) }
+    }
+
+    /// Cookie of the socket.
+    #[inline(always)]
+    pub fn cookie(&self) -> u64 {
+        // SAFETY: the helper takes the program's own context.
+        unsafe { bpf_get_socket_cookie(self.inner.as_ptr()) }
+    }
+
+    /// The socket's own address.
+    #[inline(always)]
+    pub fn local(&self) -> Addr {
+        let ops = self.inner.ops;
+        if field!(ops, family) == AF_INET {
+            return Addr::from_v4_be(field!(ops, local_ip4));
+        }
+        Addr::from_v6_be([
+            field!(ops, local_ip6[0]),
+            field!(ops, local_ip6[1]),
+            field!(ops, local_ip6[2]),
+            field!(ops, local_ip6[3]),
+        ])
+    }
+
+    /// The socket's own port, host order.
+    #[inline(always)]
+    pub fn local_port(&self) -> u16 {
+        field!(self.inner.ops, local_port) as u16
+    }
+
+    /// The peer's address.
+    #[inline(always)]
+    pub fn remote(&self) -> Addr {
+        let ops = self.inner.ops;
+        if field!(ops, family) == AF_INET {
+            return Addr::from_v4_be(field!(ops, remote_ip4));
+        }
+        Addr::from_v6_be([
+            field!(ops, remote_ip6[0]),
+            field!(ops, remote_ip6[1]),
+            field!(ops, remote_ip6[2]),
+            field!(ops, remote_ip6[3]),
+        ])
+    }
+
+    /// The peer's port, host order. The context has it in network order in the upper half.
+    #[inline(always)]
+    pub fn remote_port(&self) -> u16 {
+        u32::from_be(field!(self.inner.ops, remote_port)) as u16
+    }
+
+    /// Asks for a callback at every change of the socket's state.
+    #[inline(always)]
+    pub fn follow_state(&self) {
+        let _ = self
+            .inner
+            .set_cb_flags(BPF_SOCK_OPS_STATE_CB_FLAG as i32);
+    }
+
+    /// Puts a listening socket into the listener map; fails if the slot is taken.
+    #[inline(always)]
+    pub fn add_listener(&self, key: &mut ListenerKey) -> Result<(), ()> {
+        maps::add_listener(self.inner.ops, key)
+    }
+}

@@ -1,0 +1,141 @@
+//! `struct bpf_sockopt`: getsockopt.
+
+use core::ffi::c_void;
+
+use aya_ebpf::{
+    EbpfContext as _,
+    bindings::bpf_sock,
+    helpers::generated::bpf_get_netns_cookie,
+    programs::SockoptContext,
+};
+use sidetrack_common::addr::{Addr, Family};
+
+use super::{AF_INET, AF_INET6, field, set_field};
+
+/// A getsockopt call on its way back to the caller.
+pub struct SockOpt<'a> {
+    /// aya's context.
+    pub inner: &'a SockoptContext,
+}
+
+impl SockOpt<'_> {
+    /// `SOL_*` of the call.
+    #[inline(always)]
+    pub fn level(&self) -> i32 {
+        field!(self.inner.sockopt, level)
+    }
+
+    /// Option of the call.
+    #[inline(always)]
+    pub fn name(&self) -> i32 {
+        field!(self.inner.sockopt, optname)
+    }
+
+    /// Whether the kernel has answered the call.
+    #[inline(always)]
+    pub fn kernel_answered(&self) -> bool {
+        field!(self.inner.sockopt, retval) == 0
+    }
+
+    #[inline(always)]
+    fn sk(&self) -> *mut bpf_sock {
+        field!(self.inner.sockopt, __bindgen_anon_1.sk)
+    }
+
+    /// The socket, for its record.
+    #[inline(always)]
+    pub fn socket(&self) -> *mut c_void {
+        self.sk().cast()
+    }
+
+    /// Cookie of the socket's network namespace.
+    #[inline(always)]
+    pub fn netns(&self) -> u64 {
+        // SAFETY: the helper takes the program's own context.
+        unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) }
+    }
+
+    /// TCP state: `BPF_TCP_*`.
+    #[inline(always)]
+    pub fn state(&self) -> u32 {
+        field!(self.sk(), state)
+    }
+
+    /// The socket's own address and port (host order).
+    #[inline(always)]
+    pub fn local(&self) -> (Addr, u16) {
+        let sk = self.sk();
+        let addr = if field!(sk, family) == AF_INET {
+            Addr::from_v4_be(field!(sk, src_ip4))
+        } else {
+            Addr::from_v6_be([
+                field!(sk, src_ip6[0]),
+                field!(sk, src_ip6[1]),
+                field!(sk, src_ip6[2]),
+                field!(sk, src_ip6[3]),
+            ])
+        };
+        (addr, field!(sk, src_port) as u16)
+    }
+
+    /// Leaves the kernel's answer alone. A length of 0 tells the kernel not to copy the (at most
+    /// one page long) buffer it showed us back over the caller's, which may be longer.
+    #[inline(always)]
+    pub fn pass(&self) {
+        set_field!(self.inner.sockopt, 0, optlen);
+    }
+
+    /// Answers with a socket address, like netfilter's getorigdst; leaves the kernel's answer when
+    /// the caller's buffer is too short for it.
+    #[inline(always)]
+    pub fn answer(&self, addr: Addr, port: u16) {
+        let answered = match addr.family() {
+            Family::V4 => self.put(&[
+                family_and_port(AF_INET, port),
+                addr.to_v4_be(),
+                0,
+                0,
+            ]),
+            Family::V6 => {
+                let words = addr.to_v6_be();
+                self.put(&[
+                    family_and_port(AF_INET6, port),
+                    0,
+                    words[0],
+                    words[1],
+                    words[2],
+                    words[3],
+                    0,
+                ])
+            }
+        };
+        if answered {
+            set_field!(self.inner.sockopt, 0, retval);
+        } else {
+            self.pass();
+        }
+    }
+
+    #[inline(always)]
+    fn put<const WORDS: usize>(&self, words: &[u32; WORDS]) -> bool {
+        let start = field!(self.inner.sockopt, __bindgen_anon_2.optval) as usize;
+        let end = field!(self.inner.sockopt, __bindgen_anon_3.optval_end) as usize;
+        if start + WORDS * 4 > end {
+            return false;
+        }
+        let buffer = start as *mut u32;
+        for (position, word) in words.iter().enumerate() {
+            // SAFETY: inside the buffer, as just compared; the verifier checks the same.
+            unsafe { core::ptr::write_volatile(buffer.add(position), *word) };
+        }
+        set_field!(self.inner.sockopt, (WORDS * 4) as i32, optlen);
+        true
+    }
+}
+
+/// The first word of a socket address: family in native order, port in network order.
+#[inline(always)]
+fn family_and_port(family: u32, port: u16) -> u32 {
+    let (f, p) = ((family as u16).to_ne_bytes(), port.to_be_bytes());
+    u32::from_ne_bytes([f[0], f[1], p[0], p[1]])
+}

@@ -1,0 +1,157 @@
+//! An application calls connect. Decide; if the sidecar is to have it, remember the dialled address
+//! in the socket, give the socket the source address it would have had, and send it to the
+//! sidecar.
+
+use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
+use aya_log_ebpf::debug;
+use sidetrack_common::{
+    addr::{Addr, Family},
+    conn::{Role, SockRecord},
+    decide::{self, Decision, Outbound, Verdict},
+    pod::Pod,
+    rule::Rule,
+};
+
+use super::{ALLOW, DENY};
+use crate::{ctx::sock_addr::SockAddr, maps, tables::PodTables};
+
+/// connect on an IPv4 socket.
+#[cgroup_sock_addr(connect4)]
+pub fn st_connect4(ctx: SockAddrContext) -> i32 {
+    connect(&SockAddr::<false> { inner: &ctx })
+}
+
+/// connect on an IPv6 socket; also its v4-mapped destinations.
+#[cgroup_sock_addr(connect6)]
+pub fn st_connect6(ctx: SockAddrContext) -> i32 {
+    connect(&SockAddr::<true> { inner: &ctx })
+}
+
+#[inline(always)]
+fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
+    if !ctx.is_tcp() {
+        return ALLOW;
+    }
+    let netns = ctx.netns();
+    let Some(pod) = maps::pod(netns) else {
+        return ALLOW;
+    };
+    let decision = match try_connect(ctx, netns, pod) {
+        Ok(decision) => decision,
+        Err(rule) => Decision::refuse(rule),
+    };
+    let result = match decision.verdict {
+        Verdict::Fail { errno } => {
+            ctx.fail_with(errno);
+            DENY
+        }
+        _ => ALLOW,
+    };
+    maps::count(netns, decision.rule, decision.index);
+    debug!(
+        ctx.inner,
+        "connect netns={} rule={} result={}",
+        netns,
+        decision.rule as u32,
+        result
+    );
+    result
+}
+
+/// Decides and carries it out; an error is the rule to refuse by.
+#[inline(always)]
+fn try_connect<const V6: bool>(
+    ctx: &SockAddr<'_, V6>,
+    netns: u64,
+    pod: &Pod,
+) -> Result<Decision, Rule> {
+    let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
+    let destination = ctx.address();
+    // A socket may connect again after a failure; an address that we gave it is not one that the
+    // application chose.
+    let earlier = maps::record(ctx.socket(), false);
+    let bound_by_us = earlier.as_ref().is_some_and(|record| record.bound_by_us != 0);
+    let source = if bound_by_us {
+        Addr::UNSPECIFIED
+    } else {
+        ctx.source()
+    };
+    let tables = PodTables {
+        netns,
+        policy: pod.policy,
+    };
+    let conn = Outbound {
+        owner: ctx.owner(),
+        source,
+        destination,
+        port: ctx.port(),
+        bound_device: ctx.bound_device(),
+        captured_family: pod.captures(destination.family()),
+    };
+    let decision = decide::outbound(policy, &conn, &tables);
+    match decision.verdict {
+        Verdict::Untouched => {
+            if let Some(record) = earlier {
+                release(ctx, record);
+            }
+        }
+        Verdict::Redirect {
+            port,
+            source: wanted,
+            dialled,
+        } => {
+            if !maps::handshakes_have_room() {
+                return Err(Rule::HandshakesFull);
+            }
+            let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
+            let family = dialled.family();
+            let mut target = Addr::loopback_of(family);
+            if source.is_unspecified() {
+                if let Some(bound) = bind_source(ctx, wanted, family, bound_by_us) {
+                    record.bound_by_us = u16::from(bound);
+                } else if !wanted.is_unspecified() {
+                    // The application bound a port but no address, so the address cannot be set
+                    // any more. Towards the pod's own address the kernel picks that same address
+                    // as the source, and the sidecar listens there as well.
+                    target = wanted;
+                }
+            }
+            record.addr = dialled;
+            record.port = conn.port;
+            record.capture_port = port;
+            record.role = Role::Dialled as u16;
+            ctx.set_address(target, port);
+        }
+        Verdict::Fail { .. } => {}
+    }
+    Ok(decision)
+}
+
+/// Gives an unbound socket the source address it would have had without the redirect. Answers
+/// whether it is bound by us now, or `None` if that failed.
+#[inline(always)]
+fn bind_source<const V6: bool>(
+    ctx: &SockAddr<'_, V6>,
+    wanted: Addr,
+    family: Family,
+    bound_by_us: bool,
+) -> Option<bool> {
+    if wanted.is_unspecified() || wanted.is(Addr::loopback_of(family)) {
+        // The kernel will pick this one by itself.
+        if bound_by_us {
+            ctx.bind(Addr::UNSPECIFIED).ok()?;
+        }
+        return Some(false);
+    }
+    ctx.bind(wanted).ok()?;
+    Some(true)
+}
+
+/// A socket that was redirected once goes untouched now: take back what it was given.
+#[inline(always)]
+fn release<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &mut SockRecord) {
+    record.role = Role::Idle as u16;
+    if record.bound_by_us != 0 && ctx.bind(Addr::UNSPECIFIED).is_ok() {
+        record.bound_by_us = 0;
+    }
+}

@@ -1,0 +1,103 @@
+//! A connection arrives for the pod. If the sidecar is to have it, the kernel is given the
+//! sidecar's listener; no packet changes, so the accepted socket's own address *is* the original
+//! destination.
+
+use aya_ebpf::{
+    bindings::sk_action::{SK_DROP, SK_PASS},
+    macros::sk_lookup,
+    programs::SkLookupContext,
+};
+use aya_log_ebpf::debug;
+use sidetrack_common::{
+    conn::ListenerKey,
+    decide::{self, Arrival, Decision, Verdict},
+    names::LISTENER_SLOTS,
+    pod::{IfaceKey, IfaceRule, POD_HAS_IFACE_RULES, Pod},
+    rule::Rule,
+};
+
+use crate::{ctx::sk_lookup::SkLookup, maps, tables::PodTables};
+
+/// Listener lookup in one pod's network namespace.
+#[sk_lookup]
+pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
+    let lookup = SkLookup { inner: &ctx };
+    if !lookup.is_tcp() {
+        return SK_PASS;
+    }
+    let netns = lookup.netns();
+    let Some(pod) = maps::pod(netns) else {
+        return SK_PASS;
+    };
+    let (decision, action) = match try_lookup(&lookup, netns, pod) {
+        Ok(decision) => (decision, SK_PASS),
+        // Dropped here the client gets a reset: connection refused, as when the sidecar is down.
+        Err(rule) => (Decision::refuse(rule), SK_DROP),
+    };
+    // The pod's own traffic was judged and counted when it connected.
+    if !matches!(decision.rule, Rule::LocalSource) {
+        maps::count(netns, decision.rule, decision.index);
+        debug!(
+            &ctx,
+            "arrival netns={} port={} rule={} action={}",
+            netns,
+            lookup.port(),
+            decision.rule as u32,
+            action
+        );
+    }
+    action
+}
+
+#[inline(always)]
+fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, Rule> {
+    let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
+    let destination = lookup.destination();
+    let syn = Arrival {
+        source: lookup.source(),
+        destination,
+        port: lookup.port(),
+        iface: iface_rule(lookup, netns, pod),
+        captured_family: pod.captures(destination.family()),
+    };
+    let tables = PodTables {
+        netns,
+        policy: pod.policy,
+    };
+    let decision = decide::inbound(policy, &syn, &tables);
+    match decision.verdict {
+        Verdict::Untouched => Ok(decision),
+        Verdict::Redirect { port, .. } => {
+            for slot in 0..LISTENER_SLOTS {
+                let key = ListenerKey {
+                    netns,
+                    family: destination.family() as u16,
+                    port,
+                    slot,
+                };
+                if lookup.assign(&key).is_ok() {
+                    return Ok(decision);
+                }
+            }
+            Err(Rule::NoListener)
+        }
+        Verdict::Fail { .. } => Err(decision.rule),
+    }
+}
+
+#[inline(always)]
+fn iface_rule(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> IfaceRule {
+    if pod.flags & POD_HAS_IFACE_RULES == 0 {
+        return IfaceRule::Plain;
+    }
+    let key = IfaceKey {
+        netns,
+        ifindex: lookup.iface(),
+        pad: 0,
+    };
+    match maps::iface_rule(&key) {
+        Some(rule) if rule == IfaceRule::Excluded as u32 => IfaceRule::Excluded,
+        Some(rule) if rule == IfaceRule::Virtual as u32 => IfaceRule::Virtual,
+        _ => IfaceRule::Plain,
+    }
+}

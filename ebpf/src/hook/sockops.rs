@@ -1,0 +1,155 @@
+//! The connection is made. The connecting socket's 4-tuple is final just before its SYN leaves:
+//! publish where it wanted to go. When the sidecar's side is established, move that into the
+//! accepted socket and drop the row. A connection that never gets there withdraws its row when it
+//! closes. And a sidecar that starts to listen is remembered for inbound connections.
+
+use aya_ebpf::{
+    bindings::{
+        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_TCP_CONNECT_CB,
+        BPF_SOCK_OPS_TCP_LISTEN_CB, BPF_TCP_CLOSE,
+    },
+    macros::sock_ops,
+    programs::SockOpsContext,
+};
+use aya_log_ebpf::{debug, warn};
+use sidetrack_common::{
+    addr::Family,
+    conn::{Handshake, HandshakeKey, ListenerKey, Role},
+    names::LISTENER_SLOTS,
+};
+
+use crate::{ctx::sock_ops::SockOps, maps};
+
+/// Callbacks on the pods' TCP sockets. The return value means nothing for these callbacks.
+#[sock_ops]
+pub fn st_sockops(ctx: SockOpsContext) -> u32 {
+    let ops = SockOps { inner: &ctx };
+    // Ifs, not a match: LLVM may turn a match into a jump table, which BPF does not have.
+    let op = ops.op();
+    if op == BPF_SOCK_OPS_TCP_CONNECT_CB {
+        connecting(&ops);
+    } else if op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB {
+        accepted(&ops);
+    } else if op == BPF_SOCK_OPS_STATE_CB {
+        state_changed(&ops);
+    } else if op == BPF_SOCK_OPS_TCP_LISTEN_CB {
+        listening(&ops);
+    }
+    1
+}
+
+#[inline(always)]
+fn connecting(ops: &SockOps<'_>) {
+    let Some(sk) = ops.socket() else { return };
+    let Some(record) = maps::record(sk, false) else {
+        return;
+    };
+    if record.role != Role::Dialled as u16 {
+        return;
+    }
+    let key = client_key(ops);
+    let row = Handshake {
+        dialled: record.addr,
+        dialled_port: record.port,
+        pad: [0; 6],
+        client_cookie: ops.cookie(),
+    };
+    if maps::publish(&key, &row).is_err() {
+        // connect checked that there was room; nothing can be refused any more here.
+        warn!(ops.inner, "handshake row lost netns={}", key.netns);
+    }
+    ops.follow_state();
+}
+
+#[inline(always)]
+fn accepted(ops: &SockOps<'_>) {
+    let key = HandshakeKey {
+        netns: ops.netns(),
+        client: ops.remote(),
+        client_port: ops.remote_port(),
+        capture_port: ops.local_port(),
+        pad: 0,
+    };
+    let Some(row) = maps::handshake(&key) else {
+        return;
+    };
+    let Some(sk) = ops.socket() else { return };
+    // Without memory for the record the row stays, and getsockopt finds it there.
+    let Some(record) = maps::record(sk, true) else {
+        return;
+    };
+    record.addr = row.dialled;
+    record.port = row.dialled_port;
+    record.role = Role::Accepted as u16;
+    debug!(
+        ops.inner,
+        "accepted netns={} client_port={} dialled_port={}",
+        key.netns,
+        key.client_port,
+        row.dialled_port
+    );
+    maps::withdraw(&key);
+}
+
+#[inline(always)]
+fn state_changed(ops: &SockOps<'_>) {
+    if ops.new_state() != BPF_TCP_CLOSE {
+        return;
+    }
+    let key = client_key(ops);
+    // Another socket may have the same 4-tuple by now.
+    if let Some(row) = maps::handshake(&key)
+        && row.client_cookie == ops.cookie()
+    {
+        maps::withdraw(&key);
+    }
+}
+
+#[inline(always)]
+fn client_key(ops: &SockOps<'_>) -> HandshakeKey {
+    HandshakeKey {
+        netns: ops.netns(),
+        client: ops.local(),
+        client_port: ops.local_port(),
+        capture_port: ops.remote_port(),
+        pad: 0,
+    }
+}
+
+#[inline(always)]
+fn listening(ops: &SockOps<'_>) {
+    let netns = ops.netns();
+    let Some(pod) = maps::pod(netns) else { return };
+    let Some(policy) = maps::policy(pod.policy) else {
+        return;
+    };
+    let port = ops.local_port();
+    // Arrivals are never meant for a listener on loopback; with iptables they did not reach it.
+    if port != policy.inbound_port || ops.local().is_loopback() {
+        return;
+    }
+    if ops.is_v6() {
+        add(ops, netns, Family::V6, port);
+        // Unless it is IPv6-only; then bpf_sk_assign refuses it and the next slot is tried.
+        add(ops, netns, Family::V4, port);
+    } else {
+        add(ops, netns, Family::V4, port);
+    }
+    debug!(ops.inner, "listening netns={} port={}", netns, port);
+}
+
+/// Takes the first free slot.
+#[inline(always)]
+fn add(ops: &SockOps<'_>, netns: u64, family: Family, port: u16) {
+    for slot in 0..LISTENER_SLOTS {
+        let mut key = ListenerKey {
+            netns,
+            family: family as u16,
+            port,
+            slot,
+        };
+        if ops.add_listener(&mut key).is_ok() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! The decision's table lookups, answered by maps.
+
+use sidetrack_common::{
+    addr::Addr,
+    decide::Tables,
+    pod::{Route, RouteKey},
+    policy::{List, OwnerKey, PortKey, RangeKey},
+};
+
+use crate::maps;
+
+/// The tables of one pod.
+pub struct PodTables {
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Policy id.
+    pub policy: u32,
+}
+
+impl Tables for PodTables {
+    #[inline(always)]
+    fn port(&self, list: List, port: u16) -> Option<u32> {
+        maps::port_rule(&PortKey {
+            policy: self.policy,
+            list: list as u16,
+            port,
+        })
+    }
+
+    #[inline(always)]
+    fn range(&self, list: List, addr: Addr) -> Option<u32> {
+        maps::range_rule(&RangeKey::host(self.policy, list, addr))
+    }
+
+    #[inline(always)]
+    fn owner(&self, list: List, id: u32) -> Option<u32> {
+        maps::owner_rule(&OwnerKey {
+            policy: self.policy,
+            list: list as u32,
+            id,
+        })
+    }
+
+    #[inline(always)]
+    fn route(&self, addr: Addr) -> Route {
+        maps::route(&RouteKey::host(self.netns, addr))
+            .copied()
+            .unwrap_or(Route::NONE)
+    }
+}
