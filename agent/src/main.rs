@@ -1,1 +1,7 @@
-fn main() {}
+//! The `sidetrack` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    sidetrack::cli::main()
+}

@@ -4,7 +4,7 @@
 use crate::addr::Addr;
 
 /// Key of a handshake row: who is connecting to the sidecar. Ports in host order.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct HandshakeKey {
     /// Network namespace cookie.
@@ -20,7 +20,7 @@ pub struct HandshakeKey {
 }
 
 /// Where the application wanted to go.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Handshake {
     /// The address it dialled.
@@ -46,7 +46,7 @@ pub enum Role {
 }
 
 /// What a socket remembers, in the socket's own storage: it dies with the socket.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SockRecord {
     /// The dialled address.

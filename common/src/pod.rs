@@ -19,7 +19,7 @@ pub const POD_HAS_IFACE_RULES: u32 = 4;
 
 /// One enrolled pod. Present means: judged by its policy. Who it is stands in the row as well, so
 /// that the pinned maps alone tell which pods are intercepted when no agent runs.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Pod {
     /// Policy id.
@@ -128,7 +128,7 @@ impl Route {
 }
 
 /// Key of a route row in a longest-prefix trie.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct RouteKey {
     /// Significant bits after this field: 96 for family and pod, plus the address's.

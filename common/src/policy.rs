@@ -135,7 +135,7 @@ pub struct OwnerKey {
 }
 
 /// Key of a CIDR row in a longest-prefix trie. The value is the entry's position in the list.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct RangeKey {
     /// Significant bits after this field: 64 for policy, list and family, plus the address's.

@@ -6,6 +6,7 @@
 
 use std::{
     collections::{HashMap, HashSet},
+    io,
     os::fd::{AsFd, OwnedFd},
 };
 
@@ -19,7 +20,7 @@ use aya_obj::{
 };
 use sidetrack_common::names;
 
-use super::{LogLevel, OBJECT, fd_number, hooks::SK_LOOKUP_PROGRAM, pins::Pins, sys};
+use super::{OBJECT, fd_number, hooks::SK_LOOKUP_PROGRAM, kernel_log::LogLevel, pins::Pins, sys};
 
 /// Stands for the `.rodata` map in the template's instructions; no descriptor has this number.
 const RODATA: i32 = i32::MAX;
@@ -51,24 +52,26 @@ impl InboundTemplate {
 
         let mut fds = Vec::new();
         let mut owned = Vec::new();
-        let mut rodata = None;
+        let mut globals = None;
         for (name, map) in &object.maps {
-            let number = if map.section_kind() == EbpfSectionKind::Rodata {
-                rodata = Some(map.data().to_vec());
+            let data = map.data();
+            let position = data.windows(size_of::<u64>()).position(|word| word == MARK.to_ne_bytes());
+            let number = if let Some(cookie_at) = position {
+                globals = Some((data.to_vec(), cookie_at));
                 RODATA
             } else {
-                let fd = map_fd(pins, ebpf, name)?;
+                let fd = if map.section_kind() == EbpfSectionKind::Rodata {
+                    constants(data).with_context(|| format!("create {name}"))?
+                } else {
+                    map_fd(pins, ebpf, name)?
+                };
                 let number = fd_number(fd.as_fd());
                 owned.push(fd);
                 number
             };
             fds.push((name.clone(), number, map.clone()));
         }
-        let rodata = rodata.context("the kernel programs have no .rodata")?;
-        let cookie_at = rodata
-            .windows(size_of::<u64>())
-            .position(|bytes| bytes == MARK.to_ne_bytes())
-            .context("no POD_NETNS in .rodata")?;
+        let (rodata, cookie_at) = globals.context("no POD_NETNS in the kernel programs")?;
 
         let text_sections: HashSet<usize> =
             object.functions.keys().map(|(section, _)| *section).collect();
@@ -100,21 +103,7 @@ impl InboundTemplate {
         let mut values = self.rodata.clone();
         values[self.cookie_at..self.cookie_at + size_of::<u64>()]
             .copy_from_slice(&netns_cookie.to_ne_bytes());
-        let rodata = sys::map_create(
-            bpf_map_type::BPF_MAP_TYPE_ARRAY,
-            "st_pod_rodata",
-            4,
-            values.len() as u32,
-            1,
-            BPF_F_RDONLY_PROG,
-        )
-        .and_then(|map| {
-            sys::map_update(map.as_fd(), &0_u32.to_ne_bytes(), &values, 0)?;
-            sys::map_freeze(map.as_fd())?;
-            Ok(map)
-        })
-        .context("create the sk_lookup program's globals")?;
-
+        let rodata = constants(&values).context("create the sk_lookup program's globals")?;
         let mut instructions = self.instructions.clone();
         for instruction in &mut instructions {
             if is_wide_load(instruction) && instruction.imm == RODATA {
@@ -129,6 +118,21 @@ impl InboundTemplate {
         )
         .context("load the sk_lookup program")
     }
+}
+
+/// A map of read-only data, as object files have it in `.rodata` sections.
+fn constants(values: &[u8]) -> io::Result<OwnedFd> {
+    let map = sys::map_create(
+        bpf_map_type::BPF_MAP_TYPE_ARRAY,
+        "st_rodata",
+        size_of::<u32>() as u32,
+        values.len() as u32,
+        1,
+        BPF_F_RDONLY_PROG,
+    )?;
+    sys::map_update(map.as_fd(), &0_u32.to_ne_bytes(), values, 0)?;
+    sys::map_freeze(map.as_fd())?;
+    Ok(map)
 }
 
 /// `ld_imm64`, the instruction that carries map descriptors.

@@ -3,6 +3,7 @@
 pub mod hooks;
 pub mod inbound;
 pub mod kernel_layout;
+pub mod kernel_log;
 pub mod maps;
 pub mod pins;
 pub mod policies;
@@ -19,13 +20,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use aya::{Ebpf, EbpfLoader, programs::Program};
-use aya_log::EbpfLogger;
 use sidetrack_common::names;
 
 use self::{
     hooks::{CGROUP_HOOKS, Hook},
     inbound::InboundTemplate,
     kernel_layout::Offsets,
+    kernel_log::{KernelLog, LogLevel},
     maps::Maps,
     pins::{Lock, Pins},
 };
@@ -33,13 +34,6 @@ use self::{
 /// The compiled kernel programs.
 pub static OBJECT: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-ebpf"));
-
-/// Records of the kernel programs' logging.
-pub type KernelLog = EbpfLogger<&'static dyn log::Log>;
-
-/// How much the kernel programs log: aya-log's levels, 2 = warnings, 4 = every decision.
-#[derive(Clone, Copy, Debug)]
-pub struct LogLevel(pub u8);
 
 /// The attached programs and their maps. Dropping it changes nothing for traffic: everything that
 /// matters is pinned.
@@ -70,7 +64,7 @@ impl Datapath {
             })?;
         }
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
-        let log = EbpfLogger::init(&mut ebpf).context("open the kernel programs' log")?;
+        let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
         sys::trim_heap();
         Ok((

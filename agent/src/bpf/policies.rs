@@ -107,32 +107,22 @@ impl CompiledPolicy {
         })
     }
 
-    /// The trie answers the narrowest range, rules count under the first that matches: a range
-    /// takes the position of the first in the list that holds it.
-    fn range_rows(&self, policy: u32) -> Vec<(RangeKey, u32)> {
-        let mut rows = Vec::new();
-        for (number, nets) in &self.ranges {
-            let Some(list) = LISTS.iter().find(|list| **list as u16 == *number) else {
-                continue;
-            };
-            // Wider ranges first, so that the ones that hold a range are known when it comes.
-            let mut order: Vec<(IpNet, u32)> = nets.iter().map(IpNet::trunc).zip(0..).collect();
-            order.sort_by_key(|(net, position)| (net.prefix_len(), *position));
-            let mut seen: HashMap<IpNet, u32> = HashMap::new();
-            for (net, position) in order {
-                let first = std::iter::successors(Some(net), IpNet::supernet)
-                    .filter_map(|wider| seen.get(&wider).copied())
-                    .chain([position])
-                    .min()
-                    .unwrap_or(position);
-                seen.insert(net, first);
-            }
-            rows.extend(seen.into_iter().map(|(net, position)| {
-                let key = RangeKey::new(policy, *list, net.network().into(), net.prefix_len());
-                (key, position)
-            }));
-        }
-        rows
+    fn range_rows(&self, policy: u32) -> impl Iterator<Item = (RangeKey, u32)> + '_ {
+        self.ranges.iter().flat_map(move |(number, nets)| {
+            let list = LISTS.into_iter().find(|list| *list as u16 == *number);
+            counted_positions(nets).into_iter().filter_map(move |(net, position)| {
+                let key = RangeKey::new(policy, list?, net.network().into(), net.prefix_len());
+                Some((key, position))
+            })
+        })
+    }
+
+    /// Every range with the position it counts under, in address order.
+    #[cfg(test)]
+    pub fn range_positions(&self) -> Vec<(IpNet, u32)> {
+        let mut positions: Vec<_> = self.ranges.values().flat_map(|nets| counted_positions(nets)).collect();
+        positions.sort();
+        positions
     }
 
     fn write(&self, id: u32, maps: &Maps) -> io::Result<()> {
@@ -162,6 +152,24 @@ impl CompiledPolicy {
         }
         Ok(())
     }
+}
+
+/// The trie answers the narrowest range, rules count under the first that matches: a range takes
+/// the position of the first in the list that holds it.
+fn counted_positions(nets: &[IpNet]) -> HashMap<IpNet, u32> {
+    // Wider ranges first, so that the ones that hold a range are known when it comes.
+    let mut order: Vec<(IpNet, u32)> = nets.iter().map(IpNet::trunc).zip(0..).collect();
+    order.sort_by_key(|(net, position)| (net.prefix_len(), *position));
+    let mut seen: HashMap<IpNet, u32> = HashMap::new();
+    for (net, position) in order {
+        let first = std::iter::successors(Some(net), IpNet::supernet)
+            .filter_map(|wider| seen.get(&wider).copied())
+            .chain([position])
+            .min()
+            .unwrap_or(position);
+        seen.insert(net, first);
+    }
+    seen
 }
 
 /// Entries of all lists with their position; of equal entries only the first.

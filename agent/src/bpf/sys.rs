@@ -16,7 +16,7 @@ use std::{
 
 use aya_obj::generated::{
     bpf_attach_type, bpf_attr, bpf_cmd, bpf_insn, bpf_link_info, bpf_map_info, bpf_map_type,
-    bpf_prog_info, bpf_prog_type,
+    bpf_prog_type,
 };
 
 /// Runs one bpf(2) command on a zeroed attribute union that `fill` completes.
@@ -84,7 +84,7 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
     let path = c_path(path)?;
     bpf(bpf_cmd::BPF_OBJ_PIN, |attr| {
         attr.__bindgen_anon_4.bpf_fd = raw(object);
-        attr.__bindgen_anon_4.__bindgen_anon_1.pathname = path.as_ptr() as u64;
+        attr.__bindgen_anon_4.pathname = path.as_ptr() as u64;
     })
     .map(drop)
 }
@@ -93,7 +93,7 @@ pub fn pin(object: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
 pub fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     bpf_fd(bpf_cmd::BPF_OBJ_GET, |attr| {
-        attr.__bindgen_anon_4.__bindgen_anon_1.pathname = path.as_ptr() as u64;
+        attr.__bindgen_anon_4.pathname = path.as_ptr() as u64;
     })
 }
 
@@ -118,18 +118,6 @@ pub fn map_info(map: BorrowedFd<'_>) -> io::Result<bpf_map_info> {
     info(map)
 }
 
-/// What the kernel says of a program.
-pub fn program_info(program: BorrowedFd<'_>) -> io::Result<bpf_prog_info> {
-    info(program)
-}
-
-/// The program attached by a link, by its id.
-pub fn program_by_id(id: u32) -> io::Result<OwnedFd> {
-    bpf_fd(bpf_cmd::BPF_PROG_GET_FD_BY_ID, |attr| {
-        attr.__bindgen_anon_6.__bindgen_anon_1.prog_id = id;
-    })
-}
-
 /// Creates a map without BTF.
 pub fn map_create(
     map_type: bpf_map_type,
@@ -146,6 +134,29 @@ pub fn map_create(
         attr.__bindgen_anon_1.max_entries = max_entries;
         attr.__bindgen_anon_1.map_flags = flags;
         attr.__bindgen_anon_1.map_name = object_name(name);
+    })
+}
+
+/// Creates a socket storage map, which the kernel wants BTF for; `int` is the id of
+/// a 4-byte integer in it.
+pub fn storage_map_create(name: &str, btf: BorrowedFd<'_>, int: u32) -> io::Result<OwnedFd> {
+    bpf_fd(bpf_cmd::BPF_MAP_CREATE, |attr| {
+        attr.__bindgen_anon_1.map_type = bpf_map_type::BPF_MAP_TYPE_SK_STORAGE as u32;
+        attr.__bindgen_anon_1.key_size = 4;
+        attr.__bindgen_anon_1.value_size = 4;
+        attr.__bindgen_anon_1.map_flags = aya_obj::generated::BPF_F_NO_PREALLOC;
+        attr.__bindgen_anon_1.map_name = object_name(name);
+        attr.__bindgen_anon_1.btf_fd = raw(btf);
+        attr.__bindgen_anon_1.btf_key_type_id = int;
+        attr.__bindgen_anon_1.btf_value_type_id = int;
+    })
+}
+
+/// Loads BTF into the kernel.
+pub fn btf_load(btf: &[u8]) -> io::Result<OwnedFd> {
+    bpf_fd(bpf_cmd::BPF_BTF_LOAD, |attr| {
+        attr.__bindgen_anon_7.btf = btf.as_ptr() as u64;
+        attr.__bindgen_anon_7.btf_size = btf.len() as u32;
     })
 }
 

@@ -1,8 +1,8 @@
 //! Typed views of the kernel's context structs.
 //!
 //! LLVM merges and reorders plain accesses to these structs, and the verifier then refuses them
-//! ("invalid bpf_context access ... size=8"); every access here is volatile and of the field's
-//! exact width. Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and
+//! ("invalid bpf_context access ... size=8", "dereference of modified ctx ptr"); every access here is
+//! volatile, of the field's exact width, and kept from being merged with another. Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and
 //! host-order integers.
 
 mod owner;
@@ -20,19 +20,47 @@ pub const IPPROTO_TCP: u32 = 6;
 
 /// Reads a context field.
 macro_rules! field {
-    ($ptr:expr, $($path:tt)+) => {
+    ($ptr:expr, $($path:tt)+) => {{
         // SAFETY: the pointer is the program's context or a socket from it, which the kernel keeps
         // valid for the run; the verifier checks offset and width of each access.
         unsafe { core::ptr::read_volatile(&raw const (*$ptr).$($path)+) }
-    };
+    }};
 }
 
 /// Writes a context field.
 macro_rules! set_field {
-    ($ptr:expr, $value:expr, $($path:tt)+) => {
+    ($ptr:expr, $value:expr, $($path:tt)+) => {{
         // SAFETY: as for reads; the verifier also checks that the field is writable.
-        unsafe { core::ptr::write_volatile(&raw mut (*$ptr).$($path)+, $value) }
-    };
+        unsafe { core::ptr::write_volatile(&raw mut (*$ptr).$($path)+, $value) };
+        $crate::ctx::keep_apart();
+    }};
 }
 
-pub(crate) use {field, set_field};
+/// Ends a branch with something LLVM does not merge with the other branch's end: of two writes of
+/// one value to different fields it makes one write at a chosen offset.
+#[inline(always)]
+pub fn keep_apart() {
+    // SAFETY: no instruction at all.
+    unsafe { core::arch::asm!("") };
+}
+
+/// Reads an address that the context has in two fields, by family. Both are read, and the choice
+/// made afterwards: of a choice between reads LLVM makes one read at a chosen offset.
+macro_rules! addr_field {
+    ($ptr:expr, $v4:ident, $v6:ident) => {{
+        let v4 = field!($ptr, $v4);
+        let v6 = [
+            field!($ptr, $v6[0]),
+            field!($ptr, $v6[1]),
+            field!($ptr, $v6[2]),
+            field!($ptr, $v6[3]),
+        ];
+        if field!($ptr, family) == $crate::ctx::AF_INET {
+            sidetrack_common::addr::Addr::from_v4_be(v4)
+        } else {
+            sidetrack_common::addr::Addr::from_v6_be(v6)
+        }
+    }};
+}
+
+pub(crate) use {addr_field, field, set_field};

@@ -3,7 +3,7 @@
 use aya_ebpf::{Global, programs::SkLookupContext};
 use sidetrack_common::{addr::Addr, conn::ListenerKey};
 
-use super::{AF_INET, IPPROTO_TCP, field};
+use super::{IPPROTO_TCP, addr_field, field};
 use crate::maps;
 
 /// Cookie of the network namespace this instance of the program is attached to. sk_lookup programs
@@ -33,31 +33,13 @@ impl SkLookup<'_> {
     /// The sender's address.
     #[inline(always)]
     pub fn source(&self) -> Addr {
-        let lookup = self.inner.lookup;
-        if field!(lookup, family) == AF_INET {
-            return Addr::from_v4_be(field!(lookup, remote_ip4));
-        }
-        Addr::from_v6_be([
-            field!(lookup, remote_ip6[0]),
-            field!(lookup, remote_ip6[1]),
-            field!(lookup, remote_ip6[2]),
-            field!(lookup, remote_ip6[3]),
-        ])
+        addr_field!(self.inner.lookup, remote_ip4, remote_ip6)
     }
 
     /// The address it was sent to.
     #[inline(always)]
     pub fn destination(&self) -> Addr {
-        let lookup = self.inner.lookup;
-        if field!(lookup, family) == AF_INET {
-            return Addr::from_v4_be(field!(lookup, local_ip4));
-        }
-        Addr::from_v6_be([
-            field!(lookup, local_ip6[0]),
-            field!(lookup, local_ip6[1]),
-            field!(lookup, local_ip6[2]),
-            field!(lookup, local_ip6[3]),
-        ])
+        addr_field!(self.inner.lookup, local_ip4, local_ip6)
     }
 
     /// The port it was sent to, host order.

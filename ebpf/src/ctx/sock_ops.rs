@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{addr::Addr, conn::ListenerKey};
 
-use super::{AF_INET, AF_INET6, field};
+use super::{AF_INET6, addr_field, field};
 use crate::maps;
 
 /// A callback on a TCP socket.
@@ -62,16 +62,7 @@ impl SockOps<'_> {
     /// The socket's own address.
     #[inline(always)]
     pub fn local(&self) -> Addr {
-        let ops = self.inner.ops;
-        if field!(ops, family) == AF_INET {
-            return Addr::from_v4_be(field!(ops, local_ip4));
-        }
-        Addr::from_v6_be([
-            field!(ops, local_ip6[0]),
-            field!(ops, local_ip6[1]),
-            field!(ops, local_ip6[2]),
-            field!(ops, local_ip6[3]),
-        ])
+        addr_field!(self.inner.ops, local_ip4, local_ip6)
     }
 
     /// The socket's own port, host order.
@@ -83,16 +74,7 @@ impl SockOps<'_> {
     /// The peer's address.
     #[inline(always)]
     pub fn remote(&self) -> Addr {
-        let ops = self.inner.ops;
-        if field!(ops, family) == AF_INET {
-            return Addr::from_v4_be(field!(ops, remote_ip4));
-        }
-        Addr::from_v6_be([
-            field!(ops, remote_ip6[0]),
-            field!(ops, remote_ip6[1]),
-            field!(ops, remote_ip6[2]),
-            field!(ops, remote_ip6[3]),
-        ])
+        addr_field!(self.inner.ops, remote_ip4, remote_ip6)
     }
 
     /// The peer's port, host order. The context has it in network order in the upper half.

@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::addr::{Addr, Family};
 
-use super::{AF_INET, AF_INET6, field, set_field};
+use super::{AF_INET, AF_INET6, addr_field, field, set_field};
 
 /// A getsockopt call on its way back to the caller.
 pub struct SockOpt<'a> {
@@ -65,17 +65,7 @@ impl SockOpt<'_> {
     #[inline(always)]
     pub fn local(&self) -> (Addr, u16) {
         let sk = self.sk();
-        let addr = if field!(sk, family) == AF_INET {
-            Addr::from_v4_be(field!(sk, src_ip4))
-        } else {
-            Addr::from_v6_be([
-                field!(sk, src_ip6[0]),
-                field!(sk, src_ip6[1]),
-                field!(sk, src_ip6[2]),
-                field!(sk, src_ip6[3]),
-            ])
-        };
-        (addr, field!(sk, src_port) as u16)
+        (addr_field!(sk, src_ip4, src_ip6), field!(sk, src_port) as u16)
     }
 
     /// Leaves the kernel's answer alone. A length of 0 tells the kernel not to copy the (at most

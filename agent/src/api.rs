@@ -1,0 +1,95 @@
+//! What the agent's socket answers, as JSON.
+
+use serde::{Deserialize, Serialize};
+
+/// The agent as a whole.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct AgentStatus {
+    /// Version of the agent.
+    pub version: String,
+    /// Its process id.
+    pub pid: u32,
+    /// Seconds since it started.
+    pub uptime_seconds: u64,
+    /// The pods' cgroup.
+    pub cgroup: String,
+    /// Whether the first full list of pods is applied.
+    pub ready: bool,
+    /// What is wrong, as sentences.
+    pub problems: Vec<String>,
+}
+
+/// What becomes of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PodState {
+    /// Its connections are judged.
+    Enrolled,
+    /// It will be enrolled when what `reason` names is there.
+    Waiting,
+    /// Something about it has to be mended.
+    Rejected,
+    /// It is left alone.
+    NotTaken,
+}
+
+/// A network namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NetnsStatus {
+    /// How the agent found it.
+    pub path: String,
+    /// Its inode.
+    pub inode: u64,
+    /// Its cookie, the key of the kernel's maps.
+    pub cookie: u64,
+}
+
+/// Connections of a pod since it was enrolled.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connections {
+    /// Outbound connections sent to the sidecar.
+    pub outbound_redirected: u64,
+    /// Arrivals handed to the sidecar.
+    pub inbound_redirected: u64,
+    /// Connections that went where they were going.
+    pub untouched: u64,
+    /// Connections that failed because of a missing sidecar, route or kernel resource.
+    pub refused: u64,
+}
+
+/// One pod.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct PodStatus {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID, if the manifest has one.
+    pub uid: Option<String>,
+    /// Where its manifest is.
+    pub origin: String,
+    /// What becomes of it.
+    pub state: PodState,
+    /// Why, unless enrolled without a problem.
+    pub reason: Option<String>,
+    /// Its network namespace, when enrolled.
+    pub netns: Option<NetnsStatus>,
+    /// Policy id in the kernel's maps, when enrolled.
+    pub policy_id: Option<u32>,
+    /// The policy in force, when enrolled.
+    pub policy: Option<serde_json::Value>,
+    /// Whether IPv6 is captured.
+    pub ipv6: bool,
+    /// Whether the sidecar listens on its inbound port.
+    pub listener: bool,
+    /// Connections so far.
+    pub connections: Connections,
+}
+
+impl PodStatus {
+    /// `namespace/name`.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+}

@@ -1,0 +1,118 @@
+//! `sidetrack agent`: the daemon.
+
+use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
+use tracing::{Level, info};
+
+use super::{LogFormat, Places, blocking, start_logging};
+use crate::{
+    bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins},
+    cgroup,
+    manifests::{Directory, Watch},
+    pod::Enroll,
+    reconcile::Reconciler,
+    server::{Published, Socket},
+};
+
+/// How often what could not be done is tried again, and vanished namespaces are noticed.
+const RETRY: Duration = Duration::from_millis(500);
+/// Netlink tells of one change in several messages: wait this long for the rest.
+const SETTLE: Duration = Duration::from_millis(10);
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Directory of Pod manifests (YAML or JSON); each names its network namespace by the
+    /// annotation sidetrack.dev/netns
+    #[arg(long, value_name = "DIR")]
+    pods_dir: PathBuf,
+    /// Which sidecar pods to take: those labelled sidetrack.dev/interception=enabled, or all but
+    /// those labelled disabled
+    #[arg(long, value_enum, default_value = "injected")]
+    enroll: Enroll,
+    /// The cgroup that holds all pods [default: kubelet's, else the root of the cgroup2 mount]
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
+    /// Form of the log on stderr
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+}
+
+pub(super) fn run(options: Options) -> Result<ExitCode> {
+    start_logging(options.log_format);
+    blocking(serve(options))
+}
+
+async fn serve(options: Options) -> Result<ExitCode> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+
+    let mut directory = Directory::new(&options.pods_dir)?;
+    let pins = Pins::new(&options.places.bpffs)?;
+    let cgroup = cgroup::find(options.cgroup.as_deref())?;
+    let (datapath, kernel_log) = Datapath::open(pins.clone(), &cgroup, kernel_log_level())?;
+    let socket = Socket::bind(&options.places.socket)?;
+    let published = Published::new(Maps::open(&pins)?, &cgroup);
+    let (changed_sender, mut changed) = mpsc::unbounded_channel();
+    let mut reconciler = Reconciler::new(datapath, options.enroll, changed_sender)?;
+
+    let mut watch = Watch::new(directory.path())?;
+    info!(
+        cgroup = %cgroup.display(),
+        pods_dir = %directory.path().display(),
+        socket = %options.places.socket.display(),
+        "hooks attached"
+    );
+    let server = tokio::spawn(socket.serve(Arc::clone(&published)));
+    tokio::spawn(kernel_log.forward());
+    let list = |directory: &mut Directory| {
+        directory.list().with_context(|| format!("list {}", directory.path().display()))
+    };
+    reconciler.apply(&list(&mut directory)?).await;
+    published.publish(&reconciler);
+
+    let mut retry = interval(RETRY);
+    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = watch.changed() => match list(&mut directory) {
+                Ok(listing) => reconciler.apply(&listing).await,
+                // An unreadable directory says nothing about its pods: they stay as they are.
+                Err(error) => reconciler.problems = vec![format!("{error:#}")],
+            },
+            Some(cookie) = changed.recv() => {
+                tokio::time::sleep(SETTLE).await;
+                let mut cookies = BTreeSet::from([cookie]);
+                while let Ok(cookie) = changed.try_recv() {
+                    cookies.insert(cookie);
+                }
+                reconciler.namespaces_changed(cookies).await;
+            }
+            _ = retry.tick() => reconciler.retry().await,
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+        published.publish(&reconciler);
+    }
+    info!("ending; interception goes on, `sidetrack cleanup` removes it");
+    server.abort();
+    let _ = server.await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Every decision when somebody listens, otherwise what must not happen.
+fn kernel_log_level() -> LogLevel {
+    if tracing::enabled!(target: "sidetrack_ebpf", Level::DEBUG) {
+        LogLevel::DECISIONS
+    } else {
+        LogLevel::WARNINGS
+    }
+}

@@ -1,0 +1,65 @@
+//! `sidetrack doctor`: can this node run it?
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+use clap::Args;
+
+use super::{Format, output};
+use crate::bpf::probe;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// Mount point of the bpf filesystem
+    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
+    bpffs: PathBuf,
+    /// The cgroup that holds all pods [default: kubelet's, else the root of the cgroup2 mount]
+    #[arg(long, value_name = "PATH")]
+    cgroup: Option<PathBuf>,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+pub(super) fn run(options: &Options) -> Result<ExitCode> {
+    let report = probe::node(&options.bpffs, options.cgroup.as_deref());
+    match options.output {
+        Format::Json => output::print_json(&report)?,
+        Format::Table => print(&report)?,
+    }
+    Ok(if report.ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn print(report: &probe::Report) -> Result<()> {
+    output::print(format!("kernel  {}\n", report.kernel))?;
+    let mut table = output::table(["FACILITY", "SINCE", "HERE", "WITHOUT IT"]);
+    for check in &report.checks {
+        table.add_row([
+            check.facility.clone(),
+            check.since.clone(),
+            if check.ok { "yes" } else { "no" }.to_owned(),
+            check.without.clone(),
+        ]);
+    }
+    output::print_table(&table)?;
+    let missing: Vec<_> = report.checks.iter().filter(|check| !check.ok).collect();
+    if !missing.is_empty() {
+        output::print("")?;
+    }
+    for check in missing {
+        output::print(format!(
+            "{}: {}",
+            check.facility,
+            check.problem.as_deref().unwrap_or("not available")
+        ))?;
+    }
+    output::print(if report.ok {
+        "\nThis node can run sidetrack."
+    } else {
+        "\nThis node cannot run sidetrack."
+    })
+}

@@ -1,0 +1,110 @@
+//! The command line. One file per subcommand.
+//!
+//! Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to stdout, logs and errors to stderr.
+
+mod agent;
+mod cleanup;
+mod doctor;
+mod output;
+mod pods;
+mod status;
+
+use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use tracing_subscriber::{EnvFilter, fmt};
+
+/// Sidecar traffic interception with eBPF socket hooks instead of iptables.
+#[derive(Debug, Parser)]
+#[command(name = "sidetrack", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run the agent: enrol pods and keep their interception up to date
+    Agent(agent::Options),
+    /// Show what is loaded on this node and how the agent is doing
+    Status(status::Options),
+    /// List the pods the agent knows, one row each
+    Pods(pods::Options),
+    /// Check whether this node can run sidetrack
+    Doctor(doctor::Options),
+    /// Remove every hook, map and pin from this node
+    Cleanup(cleanup::Options),
+}
+
+/// Where the agent keeps its state; all commands must be given the same as the agent.
+#[derive(Clone, Debug, Args)]
+struct Places {
+    /// Mount point of the bpf filesystem
+    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
+    bpffs: PathBuf,
+    /// The agent's unix socket
+    #[arg(long, value_name = "PATH", default_value = "/run/sidetrack/sidetrack.sock")]
+    socket: PathBuf,
+}
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For programs
+    Json,
+}
+
+/// Form of the agent's log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// One line per event
+    Text,
+    /// One JSON object per event
+    Json,
+}
+
+/// Parses the arguments and runs the command.
+#[must_use]
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let result = match cli.command {
+        Command::Agent(options) => agent::run(options),
+        Command::Status(options) => blocking(status::run(options)),
+        Command::Pods(options) => blocking(pods::run(options)),
+        Command::Doctor(options) => doctor::run(&options),
+        Command::Cleanup(options) => cleanup::run(&options),
+    };
+    match result {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("sidetrack: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Runs a command's future to its end.
+fn blocking(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?
+        .block_on(command)
+}
+
+/// Logs to stderr. `RUST_LOG` sets the filter; the kernel programs' records have the target
+/// `sidetrack_ebpf`.
+fn start_logging(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    match format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().init(),
+    }
+}

@@ -1,0 +1,36 @@
+//! Tables and JSON on stdout.
+
+use std::io::{self, Write as _};
+
+use anyhow::Result;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// A table without lines, as wide as it needs to be.
+pub fn table<const N: usize>(header: [&str; N]) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header);
+    table
+}
+
+/// Prints; a reader that has gone away is no failure.
+pub fn print(text: impl std::fmt::Display) -> Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        other => Ok(other?),
+    }
+}
+
+/// Prints a table without the blanks at its lines' ends.
+pub fn print_table(table: &Table) -> Result<()> {
+    let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
+    print(lines.join("\n"))
+}
+
+/// Prints JSON.
+pub fn print_json(value: &impl Serialize) -> Result<()> {
+    print(serde_json::to_string_pretty(value)?)
+}

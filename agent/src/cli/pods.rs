@@ -1,0 +1,103 @@
+//! `sidetrack pods`: one row per pod.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+
+use super::{Format, Places, output};
+use crate::{
+    api::{NetnsStatus, PodState, PodStatus},
+    bpf::{maps::Maps, pins::Pins},
+    client::Client,
+    reconcile::inherited_name,
+    server::add_live_facts,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    places: Places,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    let pods = match Client::new(&options.places.socket).get("/v1/pods").await {
+        Ok(pods) => pods,
+        Err(no_agent) => {
+            let pods = pinned(&options.places)
+                .map_err(|error| no_agent.context(format!("{error:#}, and")))?;
+            eprintln!("sidetrack: no agent is running; these pods are still intercepted:");
+            pods
+        }
+    };
+    match options.output {
+        Format::Json => output::print_json(&pods)?,
+        Format::Table => print(&pods)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The enrolled pods according to the pinned maps.
+pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
+    let maps = Maps::open(&Pins::new(&places.bpffs)?)?;
+    let mut pods: Vec<PodStatus> = maps
+        .pods
+        .rows()
+        .context("read the pods' rows")?
+        .into_iter()
+        .map(|(cookie, row)| {
+            let (namespace, name, uid) = inherited_name(&row);
+            PodStatus {
+                namespace,
+                name,
+                uid,
+                origin: "pinned map".to_owned(),
+                state: PodState::Enrolled,
+                reason: None,
+                netns: Some(NetnsStatus {
+                    path: format!("net:[{}]", row.netns_inode),
+                    inode: row.netns_inode,
+                    cookie,
+                }),
+                policy_id: Some(row.policy),
+                policy: None,
+                ipv6: row.captures(sidetrack_common::addr::Family::V6),
+                listener: false,
+                connections: crate::api::Connections::default(),
+            }
+        })
+        .collect();
+    add_live_facts(&mut pods, &maps)?;
+    pods.sort_by_key(PodStatus::full_name);
+    Ok(pods)
+}
+
+fn print(pods: &[PodStatus]) -> Result<()> {
+    let mut table = output::table([
+        "POD", "STATE", "NETNS", "POLICY", "FAMILIES", "LISTENER", "OUT", "IN", "UNTOUCHED",
+        "REFUSED", "REASON",
+    ]);
+    for pod in pods {
+        let enrolled = pod.netns.is_some();
+        let only_enrolled = |text: String| if enrolled { text } else { "-".to_owned() };
+        let count = |count: u64| only_enrolled(count.to_string());
+        let state = serde_json::to_value(pod.state)?;
+        table.add_row([
+            pod.full_name(),
+            state.as_str().unwrap_or_default().to_owned(),
+            pod.netns.as_ref().map_or_else(|| "-".to_owned(), |netns| netns.path.clone()),
+            pod.policy_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
+            only_enrolled(if pod.ipv6 { "v4,v6" } else { "v4" }.to_owned()),
+            only_enrolled(if pod.listener { "up" } else { "down" }.to_owned()),
+            count(pod.connections.outbound_redirected),
+            count(pod.connections.inbound_redirected),
+            count(pod.connections.untouched),
+            count(pod.connections.refused),
+            pod.reason.clone().unwrap_or_default(),
+        ]);
+    }
+    output::print_table(&table)
+}

@@ -1,0 +1,53 @@
+//! Asks the agent's socket.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::{Request, body::Bytes};
+use hyper_util::rt::TokioIo;
+use serde::de::DeserializeOwned;
+use tokio::net::UnixStream;
+
+/// The socket of an agent.
+#[derive(Debug)]
+pub struct Client {
+    socket: PathBuf,
+}
+
+impl Client {
+    /// For a socket path; nothing is opened yet.
+    #[must_use]
+    pub fn new(socket: &Path) -> Self {
+        Self {
+            socket: socket.to_owned(),
+        }
+    }
+
+    /// Gets a resource.
+    ///
+    /// # Errors
+    /// If no agent answers, or not as expected.
+    pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        let stream = UnixStream::connect(&self.socket).await.with_context(|| {
+            format!(
+                "no agent answers on {} (is `sidetrack agent` running, and with this --socket?)",
+                self.socket.display()
+            )
+        })?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let request = Request::get(path)
+            .header("host", "sidetrack")
+            .body(Empty::<Bytes>::new())?;
+        let response = sender.send_request(request).await?;
+        let code = response.status();
+        let body = response.into_body().collect().await?.to_bytes();
+        connection.abort();
+        if !code.is_success() {
+            bail!("the agent answers {code} to {path}; is it of another version?");
+        }
+        serde_json::from_slice(&body).context("read the agent's answer")
+    }
+}

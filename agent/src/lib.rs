@@ -1,0 +1,16 @@
+//! sidetrack: sidecar traffic interception with eBPF socket hooks instead of iptables.
+//!
+//! The library is the agent and its commands; the binary only parses arguments. See
+//! docs/architecture.md for how the parts fit together.
+
+pub mod api;
+pub mod bpf;
+pub mod cgroup;
+pub mod cli;
+pub mod client;
+pub mod manifests;
+pub mod netns;
+pub mod pod;
+pub mod policy;
+pub mod reconcile;
+pub mod server;

@@ -1,0 +1,224 @@
+//! Pods from a directory: Pod manifests in YAML or JSON, one or many documents a file.
+//!
+//! Invariant: a file that cannot be read as it is now keeps the pods it last had, so that a typing
+//! error never takes a pod out of interception.
+
+mod watch;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::Value;
+
+pub use self::watch::Watch;
+
+/// A pod and where it is written.
+#[derive(Clone, Debug)]
+pub struct Document {
+    /// The manifest.
+    pub pod: Pod,
+    /// File, and document number if the file has several.
+    pub origin: String,
+}
+
+/// Something that could not be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    /// File, and document number if the file has several.
+    pub origin: String,
+    /// What is wrong and what to do.
+    pub message: String,
+}
+
+/// The directory as it is now.
+#[derive(Clone, Debug, Default)]
+pub struct Listing {
+    /// Pods; files that came first are first.
+    pub pods: Vec<Document>,
+    /// What could not be used.
+    pub problems: Vec<Problem>,
+    /// Whether every file could be read since the agent started. Only then is a pod that nobody
+    /// lists known to be gone.
+    pub complete: bool,
+}
+
+/// A directory of manifests.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    files: BTreeMap<PathBuf, Known>,
+    seen: u64,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    /// When the file first appeared: of two manifests for one pod the older stays in force.
+    order: u64,
+    documents: Vec<Document>,
+    problems: Vec<Problem>,
+    unread: bool,
+}
+
+impl Directory {
+    /// A directory; it must exist.
+    pub fn new(path: &Path) -> Result<Self> {
+        let meta = fs::metadata(path).with_context(|| {
+            format!("open the pods directory {}; create it or pass another to --pods-dir", path.display())
+        })?;
+        if !meta.is_dir() {
+            bail!("{} is not a directory; pass one to --pods-dir", path.display());
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            files: BTreeMap::new(),
+            seen: 0,
+        })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Reads the directory again.
+    pub fn list(&mut self) -> io::Result<Listing> {
+        let mut present = BTreeSet::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if is_manifest(&path) {
+                present.insert(path);
+            }
+        }
+        self.files.retain(|path, _| present.contains(path));
+        for path in present {
+            self.read(path);
+        }
+        let mut files: Vec<&Known> = self.files.values().collect();
+        files.sort_by_key(|file| file.order);
+        Ok(Listing {
+            pods: files.iter().flat_map(|file| file.documents.clone()).collect(),
+            problems: files.iter().flat_map(|file| file.problems.clone()).collect(),
+            complete: files.iter().all(|file| !file.unread),
+        })
+    }
+
+    fn read(&mut self, path: PathBuf) {
+        let seen = &mut self.seen;
+        let known = self.files.entry(path.clone()).or_insert_with(|| {
+            *seen += 1;
+            Known {
+                order: *seen,
+                unread: true,
+                ..Known::default()
+            }
+        });
+        match read_file(&path) {
+            Ok((documents, problems)) => {
+                known.unread = !problems.is_empty() && known.unread;
+                known.documents = documents;
+                known.problems = problems;
+            }
+            Err(error) => {
+                known.problems = vec![Problem {
+                    origin: path.display().to_string(),
+                    message: format!("{error:#}; the pods it named last stay as they are"),
+                }];
+            }
+        }
+    }
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let hidden = path
+        .file_name()
+        .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+/// Reads the pods of one manifest file.
+///
+/// # Errors
+/// If the file cannot be read or is not YAML; documents that are not pods are listed as problems.
+pub fn read_file(path: &Path) -> Result<(Vec<Document>, Vec<Problem>)> {
+    let text = fs::read_to_string(path).context("read the file")?;
+    let mut documents = Vec::new();
+    let mut problems = Vec::new();
+    let values = split(path, &text)?;
+    let many = values.len() > 1;
+    for (value, number) in values.into_iter().zip(1..) {
+        let origin = if many {
+            format!("{}, document {number}", path.display())
+        } else {
+            path.display().to_string()
+        };
+        match pods_of(value) {
+            Ok(pods) => documents.extend(pods.into_iter().map(|pod| Document {
+                pod,
+                origin: origin.clone(),
+            })),
+            Err(error) => problems.push(Problem {
+                origin,
+                message: format!("{error:#}"),
+            }),
+        }
+    }
+    Ok((documents, problems))
+}
+
+/// The documents of a file, empty ones left out.
+fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
+    let values = if path.extension().is_some_and(|extension| extension == "json") {
+        serde_json::Deserializer::from_str(text)
+            .into_iter::<Value>()
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| anyhow!("not valid JSON: {error}"))?
+    } else {
+        serde_saphyr::from_multiple::<Value>(text)
+            .map_err(|error| anyhow!("not valid YAML: {}", first_line(&error.to_string())))?
+    };
+    Ok(values.into_iter().filter(|value| !value.is_null()).collect())
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().find(|line| !line.trim().is_empty()).unwrap_or(text)
+}
+
+/// A Pod, or the Pods of a List as `kubectl get pods -o yaml` prints it.
+fn pods_of(value: Value) -> Result<Vec<Pod>> {
+    match value.get("kind").and_then(Value::as_str) {
+        Some("Pod") => Ok(vec![pod(value)?]),
+        Some("List" | "PodList") => {
+            let items = value.get("items").and_then(Value::as_array);
+            items
+                .into_iter()
+                .flatten()
+                .map(|item| match item.get("kind").and_then(Value::as_str) {
+                    None | Some("Pod") => pod(item.clone()),
+                    Some(other) => bail!("the list has a {other}; only Pods can be enrolled"),
+                })
+                .collect()
+        }
+        Some(other) => bail!("it is a {other}; write the manifest of a Pod"),
+        None => bail!("it has no kind; write the manifest of a Pod (kind: Pod)"),
+    }
+}
+
+fn pod(value: Value) -> Result<Pod> {
+    let mut pod: Pod =
+        serde_json::from_value(value).map_err(|error| anyhow!("not a valid Pod: {error}"))?;
+    if pod.metadata.name.as_deref().unwrap_or_default().is_empty() {
+        bail!("the Pod has no metadata.name");
+    }
+    pod.metadata.namespace.get_or_insert_with(|| "default".to_owned());
+    Ok(pod)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! Takes listeners that were open before their pod was enrolled into the listener map, so that
+//! running sidecars need no restart.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    os::fd::{AsFd, AsRawFd, OwnedFd},
+};
+
+use anyhow::{Context as _, Result};
+use procfs::{
+    net::{TcpNetEntry, TcpState},
+    process::{FDTarget, Process},
+};
+use sidetrack_common::{addr::Family, conn::ListenerKey, names::LISTENER_SLOTS};
+
+use crate::bpf::{maps::Maps, sys};
+
+/// `SO_COOKIE`.
+const SO_COOKIE: i32 = 57;
+
+/// Processes by the inode of their network namespace, at one time.
+#[derive(Debug, Default)]
+pub struct Processes {
+    by_netns: HashMap<u64, Vec<i32>>,
+}
+
+impl Processes {
+    /// Looks at every process of the node.
+    pub fn now() -> Result<Self> {
+        let mut by_netns: HashMap<u64, Vec<i32>> = HashMap::new();
+        for process in procfs::process::all_processes().context("list /proc")? {
+            // Processes that end while we look are of no interest.
+            let Ok(process) = process else { continue };
+            let inode = super::inode_at(format!("/proc/{}/ns/net", process.pid()).as_ref());
+            if let Some(inode) = inode {
+                by_netns.entry(inode).or_default().push(process.pid());
+            }
+        }
+        Ok(Self { by_netns })
+    }
+
+    /// Puts every listener of a port, other than those on loopback, into the map. Answers how many
+    /// were new.
+    pub fn adopt(&self, inode: u64, cookie: u64, port: u16, maps: &Maps) -> Result<usize> {
+        let Some(pids) = self.by_netns.get(&inode) else {
+            return Ok(0);
+        };
+        let sockets = pids.first().map_or_else(HashMap::new, |pid| listening(*pid, port));
+        let mut new = 0;
+        let mut left: HashSet<u64> = sockets.keys().copied().collect();
+        for pid in pids {
+            if left.is_empty() {
+                break;
+            }
+            for (inode, socket) in take(*pid, &left) {
+                left.remove(&inode);
+                new += usize::from(add(&socket, cookie, port, &sockets[&inode], maps)?);
+            }
+        }
+        Ok(new)
+    }
+}
+
+/// Listening sockets of a namespace by inode, with the families they can serve.
+fn listening(pid: i32, port: u16) -> HashMap<u64, Vec<Family>> {
+    let Ok(process) = Process::new(pid) else {
+        return HashMap::new();
+    };
+    let wanted = |entry: &TcpNetEntry| {
+        entry.state == TcpState::Listen
+            && entry.local_address.port() == port
+            && !entry.local_address.ip().to_canonical().is_loopback()
+    };
+    let v4 = process.tcp().unwrap_or_default();
+    let v6 = process.tcp6().unwrap_or_default();
+    let v4 = v4.iter().filter(|entry| wanted(entry)).map(|entry| (entry.inode, vec![Family::V4]));
+    // An IPv6-only one refuses IPv4 when it is tried; the kernel programs then try the next slot.
+    let v6 = v6
+        .iter()
+        .filter(|entry| wanted(entry))
+        .map(|entry| (entry.inode, vec![Family::V6, Family::V4]));
+    v4.chain(v6).collect()
+}
+
+/// Duplicates of those of a process's sockets that are wanted.
+fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
+    let descriptors = Process::new(pid).and_then(|process| process.fd());
+    let Ok(descriptors) = descriptors else {
+        return Vec::new();
+    };
+    let mut pidfd = None;
+    let mut taken = Vec::new();
+    for descriptor in descriptors.flatten() {
+        let FDTarget::Socket(inode) = descriptor.target else {
+            continue;
+        };
+        if !wanted.contains(&inode) || taken.iter().any(|(known, _)| *known == inode) {
+            continue;
+        }
+        if pidfd.is_none() {
+            pidfd = sys::pidfd_open(pid).ok();
+        }
+        let duplicate = pidfd.as_ref().and_then(|pidfd| sys::pidfd_getfd(pidfd, descriptor.fd).ok());
+        taken.extend(duplicate.map(|socket| (inode, socket)));
+    }
+    taken
+}
+
+/// Puts a socket into a free slot per family, unless it is in one.
+fn add(
+    socket: &OwnedFd,
+    netns: u64,
+    port: u16,
+    families: &[Family],
+    maps: &Maps,
+) -> Result<bool> {
+    let socket_cookie =
+        sys::socket_option_u64(socket.as_fd(), SO_COOKIE).context("read a socket's cookie")?;
+    let mut added = false;
+    for family in families {
+        let keys = (0..LISTENER_SLOTS).map(|slot| ListenerKey {
+            netns,
+            family: *family as u16,
+            port,
+            slot,
+        });
+        let mut known = false;
+        let mut free = None;
+        for key in keys {
+            match maps.listeners.get(&key).context("read the listener map")? {
+                Some(cookie) if cookie == socket_cookie => known = true,
+                Some(_) => {}
+                None => free = free.or(Some(key)),
+            }
+        }
+        let Some(key) = free.filter(|_| !known) else {
+            continue;
+        };
+        match maps.listeners.insert(&key, &(socket.as_raw_fd() as u64)) {
+            Ok(()) => added = true,
+            // It closed or stopped listening meanwhile.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            Err(error) => return Err(error).context("put the sidecar's listener into the map"),
+        }
+    }
+    Ok(added)
+}

@@ -1,0 +1,165 @@
+//! Network namespaces of pods: opening them, running something inside, their cookies.
+
+pub mod listeners;
+pub mod routes;
+pub mod watch;
+
+use std::{
+    fs::File,
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd},
+        unix::fs::MetadataExt as _,
+    },
+    path::{Path, PathBuf},
+    thread,
+};
+
+use nix::{
+    sched::{CloneFlags, setns},
+    sys::{
+        socket::{AddressFamily, SockFlag, SockType, socket},
+        statfs::{FsType, fstatfs},
+    },
+};
+
+use crate::bpf::sys;
+
+/// Why a path is not a usable network namespace.
+#[derive(Debug, thiserror::Error)]
+pub enum NetnsError {
+    /// Nothing there (yet).
+    #[error("network namespace {0} does not exist; the pod is enrolled as soon as it does")]
+    Missing(PathBuf),
+    /// Something else is there.
+    #[error(
+        "{0} is not a network namespace; annotation sidetrack.dev/netns must name one, such as /run/netns/NAME or /proc/PID/ns/net"
+    )]
+    NotNetns(PathBuf),
+    /// The node's own.
+    #[error("{0} is the node's own network namespace, which is never intercepted")]
+    Host(PathBuf),
+    /// Anything else.
+    #[error("{operation} {path}: {error}")]
+    Io {
+        /// What was tried.
+        operation: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// What came of it.
+        error: io::Error,
+    },
+}
+
+/// An open network namespace. Holding one keeps the namespace alive, so nothing holds one for
+/// longer than it takes to enrol a pod.
+#[derive(Debug)]
+pub struct Netns {
+    file: File,
+    path: PathBuf,
+    inode: u64,
+    cookie: u64,
+}
+
+/// `SO_NETNS_COOKIE` (Linux 5.14).
+const SO_NETNS_COOKIE: i32 = 71;
+/// `NSFS_MAGIC` of linux/magic.h.
+const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
+
+nix::ioctl_none_bad!(ns_get_nstype, 0xb703);
+
+impl Netns {
+    /// Opens a namespace by path; fails unless it is a network namespace other than the node's.
+    pub fn open(path: &Path) -> Result<Self, NetnsError> {
+        let io = |operation| {
+            move |error: io::Error| NetnsError::Io {
+                operation,
+                path: path.to_owned(),
+                error,
+            }
+        };
+        let file = File::open(path).map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => NetnsError::Missing(path.to_owned()),
+            _ => io("open")(error),
+        })?;
+        if !is_netns(&file) {
+            return Err(NetnsError::NotNetns(path.to_owned()));
+        }
+        let inode = file.metadata().map_err(io("stat"))?.ino();
+        if host_inodes().contains(&inode) {
+            return Err(NetnsError::Host(path.to_owned()));
+        }
+        let mut netns = Self {
+            file,
+            path: path.to_owned(),
+            inode,
+            cookie: 0,
+        };
+        netns.cookie = netns
+            .run(|| {
+                let socket = socket(
+                    AddressFamily::Inet,
+                    SockType::Datagram,
+                    SockFlag::SOCK_CLOEXEC,
+                    None,
+                )?;
+                sys::socket_option_u64(socket.as_fd(), SO_NETNS_COOKIE)
+            })
+            .and_then(|cookie| cookie)
+            .map_err(io("read the cookie of"))?;
+        Ok(netns)
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The namespace's inode, as /proc/PID/ns/net shows it.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// The namespace's cookie: unique until the next boot.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// Runs a closure on a thread inside the namespace. Sockets opened there stay there.
+    pub fn run<T: Send>(&self, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+        thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    setns(&self.file, CloneFlags::CLONE_NEWNET)?;
+                    Ok(work())
+                })
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+}
+
+impl AsFd for Netns {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn is_netns(file: &File) -> bool {
+    let on_nsfs = fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == NSFS_MAGIC);
+    // SAFETY: the ioctl takes no argument and the descriptor is open.
+    on_nsfs && unsafe { ns_get_nstype(file.as_raw_fd()) } == Ok(CloneFlags::CLONE_NEWNET.bits())
+}
+
+/// Inodes of the node's and of the agent's own namespace.
+fn host_inodes() -> Vec<u64> {
+    ["/proc/1/ns/net", "/proc/self/ns/net"]
+        .iter()
+        .filter_map(|path| inode_at(Path::new(path)))
+        .collect()
+}
+
+/// The inode of the namespace a path names at this time.
+pub fn inode_at(path: &Path) -> Option<u64> {
+    std::fs::metadata(path).ok().map(|meta| meta.ino())
+}

@@ -1,0 +1,89 @@
+//! The command line of istio-init, in each form injectors have written it: `-p 15001 -u 1337`
+//! (1.1's shell script), `istio-iptables -p 15001 ...`, long flags, `--flag=value`, `-f=value`.
+
+use super::{
+    PolicyError,
+    inputs::{Input, Inputs},
+};
+
+/// Flags with a value that are inputs: short form, long form.
+const FLAGS: [(&str, &str, Input); 14] = [
+    ("-p", "--envoy-port", Input::EnvoyPort),
+    ("-z", "--inbound-capture-port", Input::InboundCapturePort),
+    ("-e", "--inbound-tunnel-port", Input::InboundTunnelPort),
+    ("-u", "--proxy-uid", Input::ProxyUid),
+    ("-g", "--proxy-gid", Input::ProxyGid),
+    (
+        "-m",
+        "--istio-inbound-interception-mode",
+        Input::InterceptionMode,
+    ),
+    ("-b", "--istio-inbound-ports", Input::InboundPorts),
+    (
+        "-d",
+        "--istio-local-exclude-ports",
+        Input::LocalExcludePorts,
+    ),
+    ("-i", "--istio-service-cidr", Input::ServiceCidr),
+    (
+        "-x",
+        "--istio-service-exclude-cidr",
+        Input::ServiceExcludeCidr,
+    ),
+    ("-q", "--istio-outbound-ports", Input::OutboundPorts),
+    (
+        "-o",
+        "--istio-local-outbound-ports-exclude",
+        Input::OutboundPortsExclude,
+    ),
+    ("-c", "--istio-exclude-interfaces", Input::ExcludeInterfaces),
+    ("-k", "--kube-virt-interfaces", Input::VirtualInterfaces),
+];
+
+/// Flags with a value that change nothing about which connections are captured.
+const OTHER_WITH_VALUE: [&str; 9] = [
+    "-t",
+    "--istio-inbound-tproxy-mark",
+    "-r",
+    "--istio-inbound-tproxy-route-table",
+    "--iptables-probe-port",
+    "--probe-timeout",
+    "--network-namespace",
+    "--log_output_level",
+    "--iptables-version",
+];
+
+/// Reads the words after (and including) the program name.
+pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Inputs, PolicyError> {
+    let mut inputs = Inputs::default();
+    let mut words = words.into_iter().peekable();
+    while let Some(word) = words.next() {
+        if !word.starts_with('-') {
+            // The program's name, or a word that belongs to none of our flags.
+            continue;
+        }
+        let (flag, attached) = match word.split_once('=') {
+            Some((flag, value)) => (flag, Some(value)),
+            None => (word, None),
+        };
+        let known = FLAGS
+            .iter()
+            .find(|(short, long, _)| flag == *short || flag == *long);
+        if known.is_none() && !OTHER_WITH_VALUE.contains(&flag) {
+            // A switch without a value; with one attached it stays in this word.
+            continue;
+        }
+        let value = match attached {
+            Some(value) => value,
+            None => words.next().ok_or_else(|| PolicyError {
+                origin: "the command line of container istio-init".to_owned(),
+                value: word.to_owned(),
+                problem: "the flag's value is missing".to_owned(),
+            })?,
+        };
+        if let Some((_, _, input)) = known {
+            inputs.set(*input, value, format!("argument {flag} of istio-init"));
+        }
+    }
+    Ok(inputs)
+}

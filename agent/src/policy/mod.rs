@@ -1,0 +1,224 @@
+//! What a pod wants intercepted: raw inputs (annotations, istio-init arguments) become a validated
+//! [`Policy`], which becomes the rows the kernel reads.
+
+mod arguments;
+mod inputs;
+mod parse;
+
+use std::{collections::BTreeMap, net::Ipv4Addr};
+
+use ipnet::{IpNet, Ipv4Net};
+use k8s_openapi::api::core::v1::Pod;
+use serde::Serialize;
+use sidetrack_common::policy::{Inbound, List, NO_ID};
+
+pub use self::inputs::{Inputs, Sourced};
+use crate::bpf::policies::{CompiledPolicy, FixedFields};
+
+/// A value that cannot be used. The text names where it came from and what to write instead.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{origin} is {value:?}: {problem}")]
+pub struct PolicyError {
+    /// The annotation, argument or variable.
+    pub origin: String,
+    /// What it says.
+    pub value: String,
+    /// What is wrong and what would be right.
+    pub problem: String,
+}
+
+/// `-m`: how the sidecar receives connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum Mode {
+    /// Connections arrive at the sidecar with SO_ORIGINAL_DST.
+    Redirect,
+    /// Connections arrive transparently; not handled yet.
+    Tproxy,
+    /// The pod is not intercepted.
+    None,
+}
+
+/// `-b` and `-d`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "capture", content = "ports")]
+pub enum InboundPorts {
+    /// `-b ""`.
+    None,
+    /// `-b *` with `-d`.
+    AllExcept(Vec<u16>),
+    /// `-b 80,443`.
+    Only(Vec<u16>),
+}
+
+/// `-i`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase", tag = "capture", content = "ranges")]
+pub enum OutboundRanges {
+    /// `-i *`.
+    All,
+    /// `-i 10.0.0.0/8`; empty captures nothing.
+    Only(Vec<IpNet>),
+}
+
+/// A pod's validated policy, in the order of the flags of istio-iptables.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Policy {
+    /// `-p`.
+    pub outbound_port: u16,
+    /// `-z`.
+    pub inbound_port: u16,
+    /// `-e`.
+    pub tunnel_port: u16,
+    /// `-u`, in the pod's numbering.
+    pub proxy_uids: Vec<u32>,
+    /// `-g`, in the pod's numbering.
+    pub proxy_gids: Vec<u32>,
+    /// `-m`.
+    pub mode: Mode,
+    /// `-b`, `-d`.
+    pub inbound: InboundPorts,
+    /// `-i`.
+    pub outbound: OutboundRanges,
+    /// `-x`.
+    pub excluded_ranges: Vec<IpNet>,
+    /// `-q`.
+    pub included_outbound_ports: Vec<u16>,
+    /// `-o`.
+    pub excluded_outbound_ports: Vec<u16>,
+    /// `-c`.
+    pub excluded_interfaces: Vec<String>,
+    /// `-k`.
+    pub virtual_interfaces: Vec<String>,
+    /// `ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`.
+    pub loopback_v4: Ipv4Net,
+    /// `ISTIO_OUTBOUND_OWNER_GROUPS`; `None` is `*`.
+    pub included_groups: Option<Vec<u32>>,
+    /// `ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE`.
+    pub excluded_groups: Vec<u32>,
+    /// `ISTIO_DUAL_STACK`.
+    pub dual_stack: bool,
+}
+
+impl Policy {
+    /// What a pod's manifest says, with istio-iptables' defaults for the rest.
+    ///
+    /// # Errors
+    /// Every value that cannot be used.
+    pub fn of_pod(pod: &Pod) -> Result<Self, Vec<PolicyError>> {
+        let mut inputs = Inputs::default();
+        let mut errors = Vec::new();
+        match inputs::init_container(pod) {
+            Ok(Some(arguments)) => inputs.add(arguments),
+            Ok(None) => {}
+            Err(error) => errors.push(error),
+        }
+        inputs.add(inputs::annotations(pod));
+        inputs.add(inputs::sidecar_environment(pod));
+        match parse::policy(&inputs) {
+            Ok(policy) if errors.is_empty() => Ok(policy),
+            Ok(_) => Err(errors),
+            Err(more) => {
+                errors.extend(more);
+                Err(errors)
+            }
+        }
+    }
+
+    /// The rows for the kernel.
+    #[must_use]
+    pub fn compile(&self) -> CompiledPolicy {
+        let (mut ports, mut ranges, mut owners) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let inbound = match &self.inbound {
+            InboundPorts::None => Inbound::Off,
+            InboundPorts::AllExcept(except) => {
+                put(&mut ports, List::InPort, except);
+                Inbound::AllExcept
+            }
+            InboundPorts::Only(only) => {
+                put(&mut ports, List::InPort, only);
+                Inbound::Listed
+            }
+        };
+        put(&mut ports, List::OutPortExcluded, &self.excluded_outbound_ports);
+        put(&mut ports, List::OutPortIncluded, &self.included_outbound_ports);
+        put(&mut ranges, List::RangeExcluded, &self.excluded_ranges);
+        let outbound_all = match &self.outbound {
+            OutboundRanges::All => true,
+            OutboundRanges::Only(only) => {
+                put(&mut ranges, List::RangeIncluded, only);
+                false
+            }
+        };
+        // The first owner has a place of its own; here it only keeps the others' positions.
+        if self.proxy_uids.len() > 1 {
+            put(&mut owners, List::MoreProxyUids, &self.proxy_uids);
+        }
+        if self.proxy_gids.len() > 1 {
+            put(&mut owners, List::MoreProxyGids, &self.proxy_gids);
+        }
+        if let Some(groups) = &self.included_groups {
+            put(&mut owners, List::GroupIncluded, groups);
+        }
+        put(&mut owners, List::GroupExcluded, &self.excluded_groups);
+        CompiledPolicy {
+            fixed: FixedFields {
+                outbound_port: self.outbound_port,
+                inbound_port: self.inbound_port,
+                tunnel_port: self.tunnel_port,
+                inbound: inbound as u8,
+                outbound_all,
+                loopback_included: self.includes_loopback(),
+                loopback_v4: self.loopback_v4,
+                proxy_uid: self.proxy_uids.first().copied().unwrap_or(NO_ID),
+                proxy_gid: self.proxy_gids.first().copied().unwrap_or(NO_ID),
+            },
+            ports,
+            ranges,
+            owners,
+        }
+    }
+
+    /// Whether `-i` lists a loopback range, of whichever family.
+    fn includes_loopback(&self) -> bool {
+        match &self.outbound {
+            OutboundRanges::All => false,
+            OutboundRanges::Only(ranges) => ranges.iter().any(|range| range.addr().is_loopback()),
+        }
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            outbound_port: 15001,
+            inbound_port: 15006,
+            tunnel_port: 15008,
+            proxy_uids: vec![1337],
+            proxy_gids: vec![1337],
+            mode: Mode::Redirect,
+            inbound: InboundPorts::AllExcept(Vec::new()),
+            outbound: OutboundRanges::All,
+            excluded_ranges: Vec::new(),
+            included_outbound_ports: Vec::new(),
+            excluded_outbound_ports: Vec::new(),
+            excluded_interfaces: Vec::new(),
+            virtual_interfaces: Vec::new(),
+            loopback_v4: Ipv4Net::new_assert(Ipv4Addr::LOCALHOST, 32),
+            included_groups: None,
+            excluded_groups: Vec::new(),
+            dual_stack: false,
+        }
+    }
+}
+
+/// Adds a list, unless it is empty: an absent list costs the kernel no lookup.
+fn put<T: Clone>(lists: &mut BTreeMap<u16, Vec<T>>, list: List, entries: &[T]) {
+    if !entries.is_empty() {
+        lists.insert(list as u16, entries.to_vec());
+    }
+}
+
+#[cfg(test)]
+mod tests;

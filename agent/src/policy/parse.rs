@@ -1,0 +1,235 @@
+//! Raw inputs to validated values.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
+
+use ipnet::{IpNet, Ipv4Net};
+
+use super::{
+    InboundPorts, Mode, OutboundRanges, Policy, PolicyError,
+    inputs::{Input, Inputs, Sourced},
+};
+
+/// Ports that serve the sidecar's own metrics and health, never captured when the list is ours to
+/// make (Istio 1.7 and later).
+const SIDECAR_PORTS: [u16; 2] = [15090, 15021];
+const DEFAULT_STATUS_PORT: u16 = 15020;
+
+/// Builds the policy; collects every bad value rather than the first.
+pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
+    let mut read = Reader {
+        inputs,
+        errors: Vec::new(),
+    };
+    let default = Policy::default();
+    let proxy_uids = read.list(Input::ProxyUid, id).unwrap_or(default.proxy_uids);
+    let policy = Policy {
+        outbound_port: read
+            .one(Input::EnvoyPort, port)
+            .unwrap_or(default.outbound_port),
+        inbound_port: read
+            .one(Input::InboundCapturePort, port)
+            .unwrap_or(default.inbound_port),
+        tunnel_port: read
+            .one(Input::InboundTunnelPort, port)
+            .unwrap_or(default.tunnel_port),
+        proxy_gids: read
+            .list(Input::ProxyGid, id)
+            .unwrap_or_else(|| proxy_uids.clone()),
+        proxy_uids,
+        mode: read
+            .one(Input::InterceptionMode, mode)
+            .unwrap_or(default.mode),
+        inbound: inbound(&mut read),
+        outbound: outbound(&mut read),
+        excluded_ranges: read
+            .list(Input::ServiceExcludeCidr, range)
+            .unwrap_or_default(),
+        included_outbound_ports: read.list(Input::OutboundPorts, port).unwrap_or_default(),
+        excluded_outbound_ports: read
+            .list(Input::OutboundPortsExclude, port)
+            .unwrap_or_default(),
+        excluded_interfaces: read
+            .list(Input::ExcludeInterfaces, interface)
+            .unwrap_or_default(),
+        virtual_interfaces: read
+            .list(Input::VirtualInterfaces, interface)
+            .unwrap_or_default(),
+        loopback_v4: read
+            .one(Input::LoopbackCidr, loopback)
+            .unwrap_or(default.loopback_v4),
+        included_groups: match read.inputs.get(Input::OwnerGroups) {
+            Some(groups) if groups.value.trim() == "*" => None,
+            _ => read.list(Input::OwnerGroups, id),
+        },
+        excluded_groups: read
+            .list(Input::OwnerGroupsExclude, id)
+            .unwrap_or_default(),
+        dual_stack: read
+            .one(Input::DualStack, boolean)
+            .unwrap_or(default.dual_stack),
+    };
+    if read.errors.is_empty() {
+        Ok(policy)
+    } else {
+        Err(read.errors)
+    }
+}
+
+fn inbound(read: &mut Reader<'_>) -> InboundPorts {
+    let except = read.list(Input::LocalExcludePorts, port);
+    let user = read.list(Input::ExcludeInboundPorts, port);
+    let status = read.one(Input::StatusPort, port_or_zero);
+    let ports = read.inputs.get(Input::InboundPorts);
+    if let Some(ports) = ports
+        && ports.value.trim() != "*"
+    {
+        return match read.list(Input::InboundPorts, port) {
+            Some(only) if !only.is_empty() => InboundPorts::Only(only),
+            _ => InboundPorts::None,
+        };
+    }
+    InboundPorts::AllExcept(except.unwrap_or_else(|| {
+        let status = status.unwrap_or(DEFAULT_STATUS_PORT);
+        SIDECAR_PORTS
+            .into_iter()
+            .chain(user.unwrap_or_default())
+            .chain((status != 0).then_some(status))
+            .collect()
+    }))
+}
+
+fn outbound(read: &mut Reader<'_>) -> OutboundRanges {
+    match read.inputs.get(Input::ServiceCidr) {
+        Some(ranges) if ranges.value.trim() != "*" => {
+            OutboundRanges::Only(read.list(Input::ServiceCidr, range).unwrap_or_default())
+        }
+        _ => OutboundRanges::All,
+    }
+}
+
+/// Reads inputs and remembers what was wrong with them.
+struct Reader<'a> {
+    inputs: &'a Inputs,
+    errors: Vec<PolicyError>,
+}
+
+impl Reader<'_> {
+    fn one<T>(&mut self, input: Input, parse: fn(&str) -> Result<T, String>) -> Option<T> {
+        let found = self.inputs.get(input)?;
+        match parse(found.value.trim()) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.error(found, problem);
+                None
+            }
+        }
+    }
+
+    /// A comma-separated list; empty items are dropped, spaces around items are tolerated.
+    fn list<T>(&mut self, input: Input, parse: fn(&str) -> Result<T, String>) -> Option<Vec<T>> {
+        let found = self.inputs.get(input)?;
+        let items = found.value.split(',').map(str::trim);
+        let mut values = Vec::new();
+        for item in items.filter(|item| !item.is_empty()) {
+            match parse(item) {
+                Ok(value) => values.push(value),
+                Err(problem) => self.error(found, problem),
+            }
+        }
+        Some(values)
+    }
+
+    fn error(&mut self, found: &Sourced, problem: String) {
+        const SHOWN: usize = 200;
+        let mut value = found.value.clone();
+        if let Some((cut, _)) = value.char_indices().nth(SHOWN) {
+            value.truncate(cut);
+            value.push_str("...");
+        }
+        self.errors.push(PolicyError {
+            origin: found.origin.clone(),
+            value,
+            problem,
+        });
+    }
+}
+
+fn port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err(format!("{text:?} is not a port; write a number from 1 to 65535")),
+        Ok(port) => Ok(port),
+    }
+}
+
+fn port_or_zero(text: &str) -> Result<u16, String> {
+    if text == "0" { Ok(0) } else { port(text) }
+}
+
+fn id(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(u32::MAX) | Err(_) => Err(format!(
+            "{text:?} is not a numeric user or group id; write a number such as 1337"
+        )),
+        Ok(id) => Ok(id),
+    }
+}
+
+fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "REDIRECT" => Ok(Mode::Redirect),
+        "TPROXY" => Ok(Mode::Tproxy),
+        "NONE" => Ok(Mode::None),
+        _ => Err("write REDIRECT, TPROXY or NONE".to_owned()),
+    }
+}
+
+fn boolean(text: &str) -> Result<bool, String> {
+    // What Go's strconv.ParseBool takes.
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("write true or false".to_owned()),
+    }
+}
+
+fn range(text: &str) -> Result<IpNet, String> {
+    if text == "*" {
+        return Err("\"*\" stands alone or not at all; write CIDRs such as 10.0.0.0/8".to_owned());
+    }
+    let net = IpNet::from_str(text)
+        .or_else(|_| IpAddr::from_str(text).map(IpNet::from))
+        .map_err(|_| {
+            format!("{text:?} is not a CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32")
+        })?;
+    match net {
+        // v4-mapped connections are judged by the IPv4 rules, so such a range would match nothing.
+        IpNet::V6(v6) if v6.network().to_ipv4_mapped().is_some() => {
+            Err(format!("{text:?} is an IPv4 range; write it as a.b.c.d/n"))
+        }
+        net => Ok(net),
+    }
+}
+
+fn loopback(text: &str) -> Result<Ipv4Net, String> {
+    const LOOPBACK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
+    match Ipv4Net::from_str(text) {
+        Ok(net) if LOOPBACK.contains(&net) => Ok(net),
+        _ => Err("write a range within 127.0.0.0/8, such as 127.0.0.1/32".to_owned()),
+    }
+}
+
+fn interface(text: &str) -> Result<String, String> {
+    // dev_valid_name in net/core/dev.c.
+    const MAX: usize = 15;
+    let valid = text.len() <= MAX
+        && !matches!(text, "." | "..")
+        && !text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
+    if valid {
+        Ok(text.to_owned())
+    } else {
+        Err(format!("{text:?} is not an interface name"))
+    }
+}

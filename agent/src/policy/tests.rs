@@ -1,0 +1,143 @@
+//! Inputs in the forms the seeds show, and bad ones.
+
+use k8s_openapi::api::core::v1::Pod;
+use sidetrack_common::policy::List;
+
+use super::{InboundPorts, Mode, OutboundRanges, Policy};
+
+fn pod(yaml: &str) -> Pod {
+    serde_saphyr::from_str(yaml).expect("test manifest")
+}
+
+fn annotated(annotations: &[(&str, &str)]) -> Pod {
+    let mut pod = pod("spec:\n  containers: [{name: app}, {name: istio-proxy}]\n");
+    pod.metadata.annotations = Some(
+        annotations
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+    );
+    pod
+}
+
+fn ports_excluded(policy: &Policy) -> &[u16] {
+    match &policy.inbound {
+        InboundPorts::AllExcept(ports) => ports,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn defaults() {
+    let policy = Policy::of_pod(&annotated(&[])).unwrap();
+    assert_eq!(ports_excluded(&policy), [15090, 15021, 15020]);
+    assert_eq!(policy.outbound, OutboundRanges::All);
+    assert_eq!((policy.outbound_port, policy.inbound_port), (15001, 15006));
+    assert_eq!((policy.proxy_uids, policy.proxy_gids), (vec![1337], vec![1337]));
+}
+
+#[test]
+fn annotations() {
+    let policy = Policy::of_pod(&annotated(&[
+        ("traffic.sidecar.istio.io/excludeInboundPorts", "9000, 9001,,"),
+        ("status.sidecar.istio.io/port", "0"),
+        ("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.0.0.0/8,fd00::/8"),
+        ("traffic.sidecar.istio.io/excludeOutboundPorts", "3306"),
+    ]))
+    .unwrap();
+    assert_eq!(ports_excluded(&policy), [15090, 15021, 9000, 9001]);
+    assert_eq!(policy.excluded_outbound_ports, [3306]);
+    let compiled = policy.compile();
+    assert!(compiled.row().has(List::RangeIncluded));
+    assert!(compiled.row().has(List::OutPortExcluded));
+    assert!(!compiled.row().has(List::RangeExcluded));
+}
+
+#[test]
+fn arguments_win_over_annotations() {
+    // Seed 003: the annotation says "80", istio-init says "*".
+    let pod = pod(r#"
+metadata:
+  annotations: {traffic.sidecar.istio.io/includeInboundPorts: "80"}
+spec:
+  containers: [{name: istio-proxy}]
+  initContainers:
+  - name: istio-init
+    command: [istio-iptables, -p, "15001", -z, "15006", -u, "1337", -m, REDIRECT, -i, '*', -x, "", -b, '*', -d, "15090,15020"]
+"#);
+    let policy = Policy::of_pod(&pod).unwrap();
+    assert_eq!(ports_excluded(&policy), [15090, 15020]);
+    assert_eq!(policy.excluded_ranges, []);
+}
+
+#[test]
+fn argument_forms() {
+    for args in [
+        r#"["-p","15002","-u","1338","-b","80","-i","","-m","REDIRECT"]"#,
+        r#"[istio-iptables, --envoy-port=15002, --proxy-uid, "1338", -b=80, --istio-service-cidr=, --redirect-dns]"#,
+    ] {
+        let pod = pod(&format!(
+            "spec:\n  containers: [{{name: istio-proxy}}]\n  initContainers: [{{name: istio-init, args: {args}}}]\n"
+        ));
+        let policy = Policy::of_pod(&pod).unwrap();
+        assert_eq!(policy.outbound_port, 15002, "{args}");
+        assert_eq!(policy.proxy_gids, [1338], "{args}");
+        assert_eq!(policy.inbound, InboundPorts::Only(vec![80]), "{args}");
+        assert_eq!(policy.outbound, OutboundRanges::Only(vec![]), "{args}");
+    }
+}
+
+#[test]
+fn every_bad_value_is_named() {
+    let errors = Policy::of_pod(&annotated(&[
+        ("traffic.sidecar.istio.io/includeInboundPorts", "80,http"),
+        ("traffic.sidecar.istio.io/excludeOutboundIPRanges", "*"),
+        ("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.0.0.0/33"),
+        ("traffic.sidecar.istio.io/excludeOutboundPorts", "0,65536"),
+        ("sidecar.istio.io/interceptionMode", "redirect"),
+        ("traffic.sidecar.istio.io/excludeInterfaces", "a/b"),
+    ]))
+    .unwrap_err();
+    assert_eq!(errors.len(), 7);
+    let text = errors.iter().map(ToString::to_string).collect::<String>();
+    for part in [
+        "annotation traffic.sidecar.istio.io/includeInboundPorts",
+        "\"http\" is not a port",
+        "\"10.0.0.0/33\" is not a CIDR",
+        "REDIRECT, TPROXY or NONE",
+        "\"65536\" is not a port",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn modes_and_missing_values() {
+    let mode = |mode| Policy::of_pod(&annotated(&[("sidecar.istio.io/interceptionMode", mode)]));
+    assert_eq!(mode("NONE").unwrap().mode, Mode::None);
+    assert_eq!(mode("TPROXY").unwrap().mode, Mode::Tproxy);
+    let cut = pod(
+        "spec:\n  containers: [{name: istio-proxy}]\n  initContainers: [{name: istio-init, args: [-p]}]\n",
+    );
+    let errors = Policy::of_pod(&cut).unwrap_err();
+    assert!(errors[0].to_string().contains("value is missing"));
+}
+
+#[test]
+fn a_range_counts_under_the_first_that_holds_it() {
+    let policy = Policy::of_pod(&annotated(&[(
+        "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+        "10.1.0.0/16,10.0.0.0/8,10.1.2.0/24,192.168.0.0/16",
+    )]))
+    .unwrap();
+    let positions = policy.compile().range_positions();
+    assert_eq!(
+        positions,
+        [
+            ("10.0.0.0/8".parse().unwrap(), 1),
+            ("10.1.0.0/16".parse().unwrap(), 0),
+            ("10.1.2.0/24".parse().unwrap(), 0),
+            ("192.168.0.0/16".parse().unwrap(), 3),
+        ]
+    );
+}

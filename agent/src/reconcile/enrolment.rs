@@ -1,0 +1,357 @@
+//! One pod's place in the kernel.
+
+use std::{
+    collections::HashMap,
+    net::{IpAddr, Ipv6Addr},
+    os::fd::AsFd,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use sidetrack_common::{
+    conn::{CountKey, ListenerKey},
+    pod::{
+        IfaceKey, IfaceRule, POD_ADDED_SELF_V6, POD_CAPTURE_V6, POD_HAS_IFACE_RULES, Pod, Route,
+    },
+};
+use tokio::sync::mpsc;
+
+use super::Inherited;
+use crate::{
+    bpf::{
+        Datapath,
+        maps::Maps,
+        policies::{CompiledPolicy, Policies},
+    },
+    netns::{
+        Netns, inode_at,
+        listeners::Processes,
+        routes::{RouteId, Snapshot},
+        watch::Watch,
+    },
+    pod::PodRef,
+    policy::Policy,
+};
+
+/// The address istio-init adds to lo for IPv6, the sidecar's source towards the app.
+const SELF_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
+
+/// What is known of a pod that is to be enrolled.
+pub struct Request<'a> {
+    /// Who it is.
+    pub name: &'a PodRef,
+    /// Its UID.
+    pub uid: Option<&'a str>,
+    /// Its network namespace.
+    pub netns: &'a Path,
+    /// Its policy.
+    pub policy: &'a Policy,
+    /// Where to report changes in the namespace.
+    pub changed: &'a mpsc::UnboundedSender<u64>,
+    /// Which namespaces are taken.
+    pub by_cookie: &'a HashMap<u64, PodRef>,
+}
+
+/// An enrolled pod.
+#[derive(Debug)]
+pub struct Enrolment {
+    netns_path: PathBuf,
+    inode: u64,
+    cookie: u64,
+    policy: Policy,
+    compiled: CompiledPolicy,
+    policy_id: u32,
+    row: Box<Pod>,
+    watch: Watch,
+    routes: HashMap<RouteId, Route>,
+    ifaces: Vec<u32>,
+    loopback: Option<u32>,
+}
+
+impl Enrolment {
+    /// Enrols a pod. Until the last step its connections are untouched.
+    pub async fn new(
+        request: Request<'_>,
+        datapath: &Datapath,
+        policies: &mut Policies,
+        inherited: &mut Inherited,
+        processes: &Processes,
+    ) -> Result<Self> {
+        let netns = Netns::open(request.netns)?;
+        let cookie = netns.cookie();
+        if let Some(other) = request.by_cookie.get(&cookie) {
+            bail!(
+                "network namespace {} already belongs to pod {other}; every pod needs its own",
+                request.netns.display()
+            );
+        }
+        let watch = Watch::new(&netns, request.changed.clone())
+            .context("open a netlink socket in the pod")?;
+        let mut snapshot = watch.snapshot().await.context("read the pod's routes")?;
+        let mut flags = 0;
+        let loopback = snapshot.loopback();
+        if snapshot.captures_v6(request.policy.dual_stack) {
+            flags |= POD_CAPTURE_V6;
+            let ours = inherited.flags(cookie) & POD_ADDED_SELF_V6;
+            if snapshot.has_address(SELF_V6) {
+                flags |= ours;
+            } else if let Some(lo) = loopback {
+                watch.add_address(lo, SELF_V6).await.context("add ::6/128 to the pod's lo")?;
+                flags |= POD_ADDED_SELF_V6;
+                snapshot = watch.snapshot().await.context("read the pod's routes")?;
+            }
+        }
+        let compiled = request.policy.compile();
+        let policy_id = policies.acquire(&compiled, &datapath.maps)?;
+        let mut enrolment = Self {
+            netns_path: request.netns.to_owned(),
+            inode: netns.inode(),
+            cookie,
+            policy: request.policy.clone(),
+            compiled,
+            policy_id,
+            row: Box::new(pod_row(&request, &netns, policy_id, flags)?),
+            watch,
+            routes: inherited.routes(cookie),
+            ifaces: Vec::new(),
+            loopback,
+        };
+        match enrolment.go_live(&netns, &snapshot, datapath, processes) {
+            Ok(()) => {
+                inherited.forget(cookie);
+                Ok(enrolment)
+            }
+            Err(error) if inherited.has(cookie) => {
+                // An earlier agent's rows still judge it; taking them away would let it slip past.
+                policies.release(&enrolment.compiled, &datapath.maps)?;
+                Err(error)
+            }
+            Err(error) => {
+                if let Err(more) = enrolment.leave(datapath, policies).await {
+                    tracing::error!("undo a failed enrolment: {more:#}");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn go_live(
+        &mut self,
+        netns: &Netns,
+        snapshot: &Snapshot,
+        datapath: &Datapath,
+        processes: &Processes,
+    ) -> Result<()> {
+        self.write_namespace(snapshot, &datapath.maps)?;
+        datapath.attach_pod(self.cookie, netns.as_fd())?;
+        let port = self.policy.inbound_port;
+        processes.adopt(self.inode, self.cookie, port, &datapath.maps)?;
+        self.write_row(&datapath.maps)?;
+        // A sidecar that began to listen in between was not seen by either.
+        processes.adopt(self.inode, self.cookie, port, &datapath.maps)?;
+        Ok(())
+    }
+
+    /// Reads the namespace again and writes what changed.
+    pub async fn refresh(&mut self, datapath: &Datapath) -> Result<()> {
+        let snapshot = self.watch.snapshot().await?;
+        self.loopback = snapshot.loopback();
+        self.write_namespace(&snapshot, &datapath.maps)?;
+        let captures = snapshot.captures_v6(self.policy.dual_stack);
+        if captures && !self.captures_v6() {
+            if let Some(lo) = self.loopback.filter(|_| !snapshot.has_address(SELF_V6)) {
+                self.watch.add_address(lo, SELF_V6).await?;
+                self.row.flags |= POD_ADDED_SELF_V6;
+            }
+            self.row.flags |= POD_CAPTURE_V6;
+            self.write_row(&datapath.maps)?;
+        }
+        // The other way round nothing is done: rules of istio-init stay as well.
+        Ok(())
+    }
+
+    /// Judges new connections by another policy.
+    pub async fn change_policy(
+        &mut self,
+        policy: &Policy,
+        datapath: &Datapath,
+        policies: &mut Policies,
+        processes: &Processes,
+    ) -> Result<()> {
+        let maps = &datapath.maps;
+        let compiled = policy.compile();
+        let id = policies.acquire(&compiled, maps)?;
+        processes.adopt(self.inode, self.cookie, policy.inbound_port, maps)?;
+        let before = std::mem::replace(&mut self.compiled, compiled);
+        self.policy = policy.clone();
+        self.policy_id = id;
+        self.row.policy = id;
+        let flipped = self.write_row(maps);
+        policies.release(&before, maps)?;
+        flipped?;
+        processes.adopt(self.inode, self.cookie, policy.inbound_port, maps)?;
+        self.refresh(datapath).await
+    }
+
+    /// Takes the pod out; the row that judges it goes first.
+    pub async fn leave(self, datapath: &Datapath, policies: &mut Policies) -> Result<()> {
+        let maps = &datapath.maps;
+        let mut first_error = Ok(());
+        let mut keep = |result: Result<()>| {
+            if first_error.is_ok() {
+                first_error = result;
+            }
+        };
+        keep(maps.pods.remove(&self.cookie).map(drop).context("remove the pod's row"));
+        keep(datapath.detach_pod(self.cookie));
+        for route in self.routes.keys() {
+            keep(maps.routes.remove(&route.key()).map(drop).context("remove a route"));
+        }
+        keep(self.remove_ifaces(maps));
+        keep(remove_listeners(self.cookie, maps));
+        keep(remove_counts(self.cookie, maps));
+        keep(policies.release(&self.compiled, maps));
+        if self.row.flags & POD_ADDED_SELF_V6 != 0
+            && let Some(lo) = self.loopback
+        {
+            // The namespace may be going away at the same time.
+            let _ = self.watch.remove_address(lo, SELF_V6).await;
+        }
+        first_error
+    }
+
+    /// Routes and interfaces: new rows first, then the old ones go.
+    fn write_namespace(&mut self, snapshot: &Snapshot, maps: &Maps) -> Result<()> {
+        let wanted = snapshot.rows(self.cookie, &self.policy.excluded_interfaces);
+        for (id, route) in &wanted {
+            if self.routes.get(id) != Some(route) {
+                maps.routes.insert(&id.key(), route).context("write a route")?;
+            }
+        }
+        for id in self.routes.keys().filter(|id| !wanted.contains_key(id)) {
+            maps.routes.remove(&id.key()).context("remove a route")?;
+        }
+        self.routes = wanted;
+
+        let excluded: Vec<u32> = snapshot
+            .links
+            .iter()
+            .filter(|(_, name)| self.policy.excluded_interfaces.contains(name))
+            .map(|(index, _)| *index)
+            .collect();
+        for ifindex in &excluded {
+            let key = self.iface_key(*ifindex);
+            maps.ifaces
+                .insert(&key, &(IfaceRule::Excluded as u32))
+                .context("write an interface rule")?;
+        }
+        for ifindex in self.ifaces.iter().filter(|ifindex| !excluded.contains(ifindex)) {
+            maps.ifaces
+                .remove(&self.iface_key(*ifindex))
+                .context("remove an interface rule")?;
+        }
+        let had = self.row.flags & POD_HAS_IFACE_RULES != 0;
+        if had == excluded.is_empty() {
+            self.row.flags ^= POD_HAS_IFACE_RULES;
+            if maps.pods.get(&self.cookie)?.is_some() {
+                self.write_row(maps)?;
+            }
+        }
+        self.ifaces = excluded;
+        Ok(())
+    }
+
+    fn remove_ifaces(&self, maps: &Maps) -> Result<()> {
+        for ifindex in &self.ifaces {
+            maps.ifaces.remove(&self.iface_key(*ifindex)).context("remove an interface rule")?;
+        }
+        Ok(())
+    }
+
+    fn iface_key(&self, ifindex: u32) -> IfaceKey {
+        IfaceKey {
+            netns: self.cookie,
+            ifindex,
+            pad: 0,
+        }
+    }
+
+    fn write_row(&self, maps: &Maps) -> Result<()> {
+        maps.pods.insert(&self.cookie, &self.row).context(
+            "write the pod's row; if the map is full, this node has more than 4096 sidecar pods",
+        )
+    }
+
+    /// Whether a path still names the namespace that is enrolled.
+    pub fn is_in(&self, path: &Path) -> bool {
+        inode_at(path) == Some(self.inode)
+    }
+
+    /// The path the namespace was found by.
+    pub fn netns_path(&self) -> &Path {
+        &self.netns_path
+    }
+
+    /// The namespace's inode.
+    pub fn inode(&self) -> u64 {
+        self.inode
+    }
+
+    /// The namespace's cookie.
+    pub fn cookie(&self) -> u64 {
+        self.cookie
+    }
+
+    /// The policy in force.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Its id in the maps.
+    pub fn policy_id(&self) -> u32 {
+        self.policy_id
+    }
+
+    /// Whether IPv6 is captured.
+    pub fn captures_v6(&self) -> bool {
+        self.row.flags & POD_CAPTURE_V6 != 0
+    }
+}
+
+/// Removes a pod's listeners from the map; the sockets stay open.
+pub fn remove_listeners(cookie: u64, maps: &Maps) -> Result<()> {
+    let keys: Vec<ListenerKey> = maps.listeners.keys().context("list listeners")?;
+    for key in keys.iter().filter(|key| key.netns == cookie) {
+        maps.listeners.remove(key).context("remove a listener")?;
+    }
+    Ok(())
+}
+
+/// Removes a pod's counters.
+pub fn remove_counts(cookie: u64, maps: &Maps) -> Result<()> {
+    let keys: Vec<CountKey> = maps.counts.keys().context("list counters")?;
+    for key in keys.iter().filter(|key| key.netns == cookie) {
+        maps.counts.remove(key).context("remove a counter")?;
+    }
+    Ok(())
+}
+
+fn pod_row(request: &Request<'_>, netns: &Netns, policy: u32, flags: u32) -> Result<Pod> {
+    Ok(Pod {
+        policy,
+        flags,
+        netns_inode: netns.inode(),
+        namespace: padded(&request.name.namespace).context("the pod's namespace")?,
+        name: padded(&request.name.name).context("the pod's name")?,
+        uid: padded(request.uid.unwrap_or_default()).context("the pod's UID")?,
+    })
+}
+
+fn padded<const LEN: usize>(text: &str) -> Result<[u8; LEN]> {
+    if text.len() >= LEN {
+        bail!("{text:?} is longer than Kubernetes allows");
+    }
+    let mut bytes = [0; LEN];
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(bytes)
+}

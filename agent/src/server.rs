@@ -1,0 +1,203 @@
+//! The agent's socket: HTTP over a unix socket that only root may open.
+
+use std::{
+    collections::HashMap,
+    fs, io,
+    os::unix::fs::PermissionsExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, RwLock},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail};
+use axum::{Json, Router, extract::State, routing::get};
+use sidetrack_common::{conn::CountKey, rule::Rule};
+use tokio::net::UnixListener;
+
+use crate::{
+    api::{AgentStatus, Connections, NetnsStatus, PodStatus},
+    bpf::maps::Maps,
+    reconcile::Reconciler,
+};
+
+/// What the socket answers from. The reconciler publishes, requests read.
+#[derive(Debug)]
+pub struct Published {
+    maps: Maps,
+    started: Instant,
+    cgroup: String,
+    state: RwLock<Snapshot>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Snapshot {
+    pods: Vec<PodStatus>,
+    problems: Vec<String>,
+    ready: bool,
+}
+
+impl Published {
+    /// Nothing published yet.
+    #[must_use]
+    pub fn new(maps: Maps, cgroup: &Path) -> Arc<Self> {
+        Arc::new(Self {
+            maps,
+            started: Instant::now(),
+            cgroup: cgroup.display().to_string(),
+            state: RwLock::default(),
+        })
+    }
+
+    /// Publishes the reconciler's view.
+    pub fn publish(&self, reconciler: &Reconciler) {
+        let pods = reconciler
+            .pods()
+            .map(|(name, entry)| {
+                let enrolment = entry.enrolment();
+                PodStatus {
+                    namespace: name.namespace.clone(),
+                    name: name.name.clone(),
+                    uid: entry.uid.clone(),
+                    origin: entry.origin.clone(),
+                    state: entry.state,
+                    reason: entry.reason.clone(),
+                    netns: enrolment.map(|enrolment| NetnsStatus {
+                        path: enrolment.netns_path().display().to_string(),
+                        inode: enrolment.inode(),
+                        cookie: enrolment.cookie(),
+                    }),
+                    policy_id: enrolment.map(|enrolment| enrolment.policy_id()),
+                    policy: enrolment
+                        .and_then(|enrolment| serde_json::to_value(enrolment.policy()).ok()),
+                    ipv6: enrolment.is_some_and(|enrolment| enrolment.captures_v6()),
+                    listener: false,
+                    connections: Connections::default(),
+                }
+            })
+            .collect();
+        let snapshot = Snapshot {
+            pods,
+            problems: reconciler.problems.clone(),
+            ready: true,
+        };
+        *self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+    }
+}
+
+/// Adds listeners and connection counts from the kernel's maps to pods.
+pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
+    let listening: Vec<u64> = maps.listeners.keys()?.iter().map(|key| key.netns).collect();
+    let mut counts: HashMap<u64, Connections> = HashMap::new();
+    for (key, count) in maps.counts.sums()? {
+        add_count(counts.entry(key.netns).or_default(), &key, count);
+    }
+    for pod in pods {
+        let Some(netns) = &pod.netns else { continue };
+        pod.listener = listening.contains(&netns.cookie);
+        pod.connections = counts.get(&netns.cookie).copied().unwrap_or_default();
+    }
+    Ok(())
+}
+
+fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
+    let field = match Rule::from_number(key.rule) {
+        Some(
+            Rule::ProxyUidLocal
+            | Rule::ProxyGidLocal
+            | Rule::OutPortIncluded
+            | Rule::AllOutbound
+            | Rule::RangeIncluded,
+        ) => &mut connections.outbound_redirected,
+        Some(Rule::AllInbound | Rule::InPortIncluded | Rule::VirtualInterface) => {
+            &mut connections.inbound_redirected
+        }
+        Some(
+            Rule::NoRoute
+            | Rule::NoPolicy
+            | Rule::NoStorage
+            | Rule::HandshakesFull
+            | Rule::NoListener,
+        ) => &mut connections.refused,
+        _ => &mut connections.untouched,
+    };
+    *field += count;
+}
+
+/// A bound socket; its file goes with it.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    path: PathBuf,
+}
+
+impl Socket {
+    /// Binds the socket. The caller owns the pin directory, so a file that is there already was
+    /// left by an agent that has ended, unless another agent (on another bpffs) answers on it.
+    pub fn bind(path: &Path) -> Result<Self> {
+        if std::os::unix::net::UnixStream::connect(path).is_ok() {
+            bail!(
+                "another agent answers on {}: give this one its own with --socket PATH",
+                path.display()
+            );
+        }
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        match fs::remove_file(path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("remove the old {}", path.display()));
+            }
+            _ => {}
+        }
+        let listener =
+            UnixListener::bind(path).with_context(|| format!("bind {}", path.display()))?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+            .with_context(|| format!("set the mode of {}", path.display()))?;
+        Ok(Self {
+            listener,
+            path: path.to_owned(),
+        })
+    }
+
+    /// Answers until dropped.
+    pub async fn serve(self, published: Arc<Published>) -> Result<()> {
+        let _remove = RemoveOnDrop(self.path);
+        let router = Router::new()
+            .route("/v1/status", get(status))
+            .route("/v1/pods", get(pods))
+            .with_state(published);
+        axum::serve(self.listener, router).await.context("serve the socket")
+    }
+}
+
+struct RemoveOnDrop(PathBuf);
+
+impl Drop for RemoveOnDrop {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+async fn status(State(published): State<Arc<Published>>) -> Json<AgentStatus> {
+    let snapshot = published.snapshot();
+    Json(AgentStatus {
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        pid: std::process::id(),
+        uptime_seconds: published.started.elapsed().as_secs(),
+        cgroup: published.cgroup.clone(),
+        ready: snapshot.ready,
+        problems: snapshot.problems,
+    })
+}
+
+async fn pods(State(published): State<Arc<Published>>) -> Json<Vec<PodStatus>> {
+    let mut pods = published.snapshot().pods;
+    if let Err(error) = add_live_facts(&mut pods, &published.maps) {
+        tracing::error!("read the kernel's maps: {error}");
+    }
+    Json(pods)
+}
