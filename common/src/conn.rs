@@ -37,15 +37,17 @@ pub struct Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Role {
-    /// No redirected connection; kept only for [`SockRecord::bound_by_us`].
-    Idle = 0,
-    /// The application's socket: its peer is to be named as dialled.
+    /// The application's socket of a redirected connection: its peer is to be named as dialled.
     Dialled = 1,
-    /// The sidecar's accepted socket: SO_ORIGINAL_DST answers this address.
+    /// The sidecar's accepted socket of a redirected connection.
     Accepted = 2,
+    /// The connecting socket of a connection that went where it was going.
+    Direct = 3,
 }
 
-/// What a socket remembers, in the socket's own storage: it dies with the socket.
+/// What a socket remembers, in the socket's own storage: it dies with the socket. In every role
+/// SO_ORIGINAL_DST answers the address: connection tracking, which answers it with iptables, knows
+/// a connection by its original destination at both ends.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SockRecord {
@@ -57,8 +59,8 @@ pub struct SockRecord {
     pub role: u16,
     /// 1 when the source address was bound by us and not by the application.
     pub bound_by_us: u16,
-    /// The capture port the connection was sent to, host order.
-    pub capture_port: u16,
+    /// Padding, zero.
+    pub pad: u16,
 }
 
 /// Key of a sidecar's inbound listener.

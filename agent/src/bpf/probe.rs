@@ -144,8 +144,11 @@ fn check(facility: &str, since: &str, without: &str, result: Result<(), String>)
     }
 }
 
-/// The effective capabilities, by bit number (linux/capability.h).
-fn capabilities() -> Result<(), String> {
+/// Whether this process may do what the agent does; the error names what is missing and the cure.
+///
+/// # Errors
+/// If a capability is missing. Bit numbers are those of linux/capability.h.
+pub fn capabilities() -> Result<(), String> {
     const NEEDED: [(u32, &str); 5] = [
         (12, "CAP_NET_ADMIN"),
         (19, "CAP_SYS_PTRACE"),

@@ -13,7 +13,7 @@ use tracing::{Level, info};
 
 use super::{LogFormat, Places, blocking, start_logging};
 use crate::{
-    bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins},
+    bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     cgroup,
     manifests::{Directory, Watch},
     pod::Enroll,
@@ -55,6 +55,7 @@ async fn serve(options: Options) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
 
+    probe::capabilities().map_err(anyhow::Error::msg)?;
     let mut directory = Directory::new(&options.pods_dir)?;
     let pins = Pins::new(&options.places.bpffs)?;
     let cgroup = cgroup::find(options.cgroup.as_deref())?;

@@ -13,37 +13,49 @@ const SETTLE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Watch {
     _watcher: RecommendedWatcher,
-    events: mpsc::UnboundedReceiver<()>,
+    settled: mpsc::UnboundedReceiver<()>,
 }
 
 impl Watch {
     /// Starts watching; changes from now on are reported.
     pub fn new(path: &Path) -> Result<Self> {
-        let (sender, events) = mpsc::unbounded_channel();
-        let mut watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-            // Reading the directory is an event too, and no change.
-            if event.is_ok_and(|event| event.kind.is_access() && !is_close_after_write(&event)) {
-                return;
-            }
-            let _ = sender.send(());
-        })
-        .context("set up inotify")?;
+        let (sender, mut events) = mpsc::unbounded_channel();
+        let mut watcher =
+            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                // Reading the directory is an event too, and no change.
+                let reading = |event: notify::Event| {
+                    event.kind.is_access() && !is_close_after_write(&event)
+                };
+                if !event.is_ok_and(reading) {
+                    let _ = sender.send(());
+                }
+            })
+            .context("set up inotify")?;
         watcher
             .watch(path, RecursiveMode::NonRecursive)
             .with_context(|| format!("watch {}", path.display()))?;
+        let (sender, settled) = mpsc::unbounded_channel();
+        // In a task of its own, so that whoever waits may stop waiting at any time.
+        tokio::spawn(async move {
+            while events.recv().await.is_some() {
+                tokio::time::sleep(SETTLE).await;
+                while events.try_recv().is_ok() {}
+                if sender.send(()).is_err() {
+                    return;
+                }
+            }
+        });
         Ok(Self {
             _watcher: watcher,
-            events,
+            settled,
         })
     }
 
-    /// Waits for a change, and for the end of a burst of them.
+    /// Waits for a change, and for the end of a burst of them. Loses nothing when cancelled.
     pub async fn changed(&mut self) {
-        if self.events.recv().await.is_none() {
-            return std::future::pending().await;
+        if self.settled.recv().await.is_none() {
+            std::future::pending().await
         }
-        tokio::time::sleep(SETTLE).await;
-        while self.events.try_recv().is_ok() {}
     }
 }
 

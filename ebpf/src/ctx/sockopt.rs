@@ -68,6 +68,16 @@ impl SockOpt<'_> {
         (addr_field!(sk, src_ip4, src_ip6), field!(sk, src_port) as u16)
     }
 
+    /// The peer's address and port (host order).
+    #[inline(always)]
+    pub fn remote(&self) -> (Addr, u16) {
+        let sk = self.sk();
+        (
+            addr_field!(sk, dst_ip4, dst_ip6),
+            u16::from_be(field!(sk, dst_port)),
+        )
+    }
+
     /// Leaves the kernel's answer alone. A length of 0 tells the kernel not to copy the (at most
     /// one page long) buffer it showed us back over the caller's, which may be longer.
     #[inline(always)]

@@ -91,8 +91,21 @@ fn try_connect<const V6: bool>(
     let decision = decide::outbound(policy, &conn, &tables);
     match decision.verdict {
         Verdict::Untouched => {
-            if let Some(record) = earlier {
-                release(ctx, record);
+            if let Some(record) = &earlier
+                && record.bound_by_us != 0
+            {
+                // What it was given for a redirect that failed is taken back.
+                ctx.bind(Addr::UNSPECIFIED).map_err(|()| Rule::NoStorage)?;
+            }
+            // No memory for it costs nothing but an exact answer to a question nobody asks.
+            if let Some(record) = maps::record(ctx.socket(), true) {
+                *record = SockRecord {
+                    addr: decide::effective_destination(&conn),
+                    port: conn.port,
+                    role: Role::Direct as u16,
+                    bound_by_us: 0,
+                    pad: 0,
+                };
             }
         }
         Verdict::Redirect {
@@ -118,7 +131,6 @@ fn try_connect<const V6: bool>(
             }
             record.addr = dialled;
             record.port = conn.port;
-            record.capture_port = port;
             record.role = Role::Dialled as u16;
             ctx.set_address(target, port);
         }
@@ -145,13 +157,4 @@ fn bind_source<const V6: bool>(
     }
     ctx.bind(wanted).ok()?;
     Some(true)
-}
-
-/// A socket that was redirected once goes untouched now: take back what it was given.
-#[inline(always)]
-fn release<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &mut SockRecord) {
-    record.role = Role::Idle as u16;
-    if record.bound_by_us != 0 && ctx.bind(Addr::UNSPECIFIED).is_ok() {
-        record.bound_by_us = 0;
-    }
 }

@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::Role,
+    conn::HandshakeKey,
 };
 
 use super::ALLOW;
@@ -42,26 +42,41 @@ fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
         _ => return None,
     };
     let (addr, port) = match maps::record(opt.socket(), false) {
-        Some(record) if record.role != Role::Idle as u16 => (record.addr, record.port),
-        _ => unredirected(opt, asked)?,
+        Some(record) => (record.addr, record.port),
+        None => without_record(opt, asked)?,
     };
     (addr.family() == asked).then_some((addr, port))
 }
 
-/// A socket that was not redirected. With iptables, connection tracking would know it by its own
-/// address; where it still runs (a pod that kept its rules), its answer stands.
+/// An accepted socket that has no record.
 #[inline(always)]
-fn unredirected(opt: &SockOpt<'_>, asked: Family) -> Option<(Addr, u16)> {
+fn without_record(opt: &SockOpt<'_>, asked: Family) -> Option<(Addr, u16)> {
+    // Connection tracking runs here (a pod that kept its rules): its answer stands.
     if opt.kernel_answered() {
         return None;
     }
-    let pod = maps::pod(opt.netns())?;
-    if !pod.captures(asked) {
-        return None;
-    }
+    let netns = opt.netns();
+    let pod = maps::pod(netns)?;
     let state = opt.state();
-    if state == BPF_TCP_CLOSE || state == BPF_TCP_LISTEN || state == BPF_TCP_SYN_SENT {
+    if !pod.captures(asked)
+        || state == BPF_TCP_CLOSE
+        || state == BPF_TCP_LISTEN
+        || state == BPF_TCP_SYN_SENT
+    {
         return None;
     }
-    Some(opt.local())
+    let (local, local_port) = opt.local();
+    let (client, client_port) = opt.remote();
+    // Redirected, but the kernel had no memory for the record: then the row is still there.
+    let key = HandshakeKey {
+        netns,
+        client,
+        client_port,
+        capture_port: local_port,
+        pad: 0,
+    };
+    match maps::handshake(&key) {
+        Some(row) => Some((row.dialled, row.dialled_port)),
+        None => Some((local, local_port)),
+    }
 }

@@ -1,0 +1,156 @@
+//! Connects in every manner an application may.
+
+use std::{
+    fs,
+    io::{self, BufRead as _, BufReader, Read as _, Write as _},
+    net::{IpAddr, SocketAddr},
+    os::fd::AsRawFd as _,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use support::protocol::{Connected, Dial, Manner, Names};
+
+use crate::{identity::run_as, names};
+
+/// Nothing in a test's network is further away than this.
+const TIMEOUT: Duration = Duration::from_millis(1500);
+
+/// Connects; the errno if that fails.
+pub fn dial(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
+    let created = run_as(&dial.creator, || open(dial))?;
+    let socket = match created {
+        Ok(socket) => socket,
+        Err(error) => return Ok(Err(errno(&error))),
+    };
+    if let Some(pause) = &dial.pause {
+        fs::write(pause.with_extension("created"), "")?;
+        while !pause.with_extension("go").exists() {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+    let connector = dial.connector.as_ref().unwrap_or(&dial.creator);
+    let connected = run_as(connector, || connect(&socket, dial))?;
+    if let Err(error) = connected {
+        return Ok(Err(errno(&error)));
+    }
+    let (accepted_by, server) = match greeting(&socket) {
+        Ok(greeting) => greeting,
+        Err(error) => return Ok(Err(errno(&error))),
+    };
+    let client = names::of(&socket).context("read the names of a connected socket")?;
+    let connected = Connected {
+        accepted_by,
+        client,
+        server,
+    };
+    Ok(Ok((connected, socket)))
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(match error.kind() {
+        io::ErrorKind::TimedOut => libc::ETIMEDOUT,
+        _ => libc::EIO,
+    })
+}
+
+fn open(dial: &Dial) -> io::Result<Socket> {
+    let domain = if dial.mapped {
+        Domain::IPV6
+    } else {
+        Domain::for_address(dial.destination)
+    };
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_write_timeout(Some(TIMEOUT))?;
+    socket.set_read_timeout(Some(TIMEOUT))?;
+    if let Some(device) = &dial.device {
+        socket.bind_device(Some(device.as_bytes()))?;
+    }
+    if let Some(source) = dial.source {
+        socket.bind(&address(source, dial.mapped))?;
+    }
+    Ok(socket)
+}
+
+fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {
+    if let Some(first) = dial.first
+        && socket.connect(&address(first, dial.mapped)).is_ok()
+    {
+        return Err(io::Error::other("the first connect was to fail"));
+    }
+    let destination = address(dial.destination, dial.mapped);
+    match dial.manner {
+        Manner::Blocking => socket.connect(&destination),
+        Manner::NonBlocking => {
+            socket.connect_timeout(&destination, TIMEOUT)
+        }
+        Manner::FastOpen => fast_open(socket, &destination),
+    }
+}
+
+fn address(address: SocketAddr, mapped: bool) -> SockAddr {
+    match address.ip() {
+        IpAddr::V4(v4) if mapped => {
+            SocketAddr::new(v4.to_ipv6_mapped().into(), address.port()).into()
+        }
+        _ => address.into(),
+    }
+}
+
+fn fast_open(socket: &Socket, destination: &SockAddr) -> io::Result<()> {
+    let byte = [0_u8; 1];
+    // SAFETY: buffer and address of the given lengths.
+    let sent = unsafe {
+        libc::sendto(
+            socket.as_raw_fd(),
+            byte.as_ptr().cast(),
+            byte.len(),
+            libc::MSG_FASTOPEN,
+            destination.as_ptr().cast(),
+            destination.len(),
+        )
+    };
+    if sent < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// What the accepting end says of the connection.
+fn greeting(socket: &Socket) -> io::Result<(u16, Names)> {
+    let mut line = String::new();
+    BufReader::with_capacity(4096, socket).read_line(&mut line)?;
+    if line.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(serde_json::from_str(&line)?)
+}
+
+/// Connections that are kept.
+#[derive(Default)]
+pub struct Held {
+    sockets: Vec<Socket>,
+}
+
+impl Held {
+    /// Keeps one.
+    pub fn keep(&mut self, socket: Socket) {
+        self.sockets.push(socket);
+    }
+
+    /// How many still carry data both ways.
+    pub fn echo(&mut self) -> usize {
+        self.sockets
+            .iter_mut()
+            .map(|socket| {
+                let mut back = [0; 4];
+                socket.write_all(b"ping").and_then(|()| socket.read_exact(&mut back))?;
+                io::Result::Ok(back == *b"ping")
+            })
+            .filter(|alive| matches!(alive, Ok(true)))
+            .count()
+    }
+}

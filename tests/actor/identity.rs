@@ -1,0 +1,50 @@
+//! Does something as somebody else. Credentials belong to threads, so each identity gets a thread of
+//! its own; the system calls are made directly because glibc's change all threads.
+
+use std::{io, thread};
+
+use anyhow::{Context as _, Result};
+use support::protocol::Identity;
+
+/// Runs a closure with an identity.
+pub fn run_as<T: Send>(identity: &Identity, work: impl FnOnce() -> T + Send) -> Result<T> {
+    thread::scope(|scope| {
+        scope
+            .spawn(|| {
+                take_on(identity).with_context(|| format!("become {identity:?}"))?;
+                Ok(work())
+            })
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })
+}
+
+fn take_on(identity: &Identity) -> io::Result<()> {
+    let groups = &identity.groups;
+    let real_uid = identity.real_uid.unwrap_or(identity.uid);
+    // SAFETY: the pointer is to as many groups as said; the rest are numbers. Only this thread's
+    // credentials change.
+    unsafe {
+        check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
+        check(libc::syscall(
+            libc::SYS_setresgid,
+            identity.gid,
+            identity.gid,
+            identity.gid,
+        ))?;
+        check(libc::syscall(
+            libc::SYS_setresuid,
+            real_uid,
+            identity.uid,
+            identity.uid,
+        ))
+    }
+}
+
+fn check(result: libc::c_long) -> io::Result<()> {
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}

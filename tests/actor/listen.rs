@@ -1,0 +1,114 @@
+//! Listeners that tell everyone who connects how they see the connection, then echo.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use socket2::{Domain, Protocol, Socket, Type};
+use support::protocol::Listen;
+
+use crate::{identity::run_as, names};
+
+/// How long an accept waits before it looks whether it is to stop.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Listener groups by id.
+#[derive(Default)]
+pub struct Groups {
+    groups: Vec<Vec<Running>>,
+}
+
+/// A listening socket and the thread that serves it.
+struct Running {
+    stop: Arc<AtomicBool>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl Groups {
+    /// Opens a group and starts to serve it.
+    pub fn open(&mut self, listen: &Listen) -> Result<usize> {
+        let sockets = run_as(&listen.owner, || {
+            (0..listen.sockets).map(|_| bound(listen)).collect::<io::Result<Vec<_>>>()
+        })?
+        .with_context(|| format!("listen on {}", listen.address))?;
+        self.groups.push(
+            sockets
+                .into_iter()
+                .map(|socket| serve(socket, listen.address.port()))
+                .collect(),
+        );
+        Ok(self.groups.len() - 1)
+    }
+
+    /// Closes one socket of a group.
+    pub fn close(&mut self, id: usize, socket: usize) -> Result<()> {
+        let running = self
+            .groups
+            .get_mut(id)
+            .and_then(|group| group.get_mut(socket))
+            .context("no such listener")?;
+        running.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = running.thread.take() {
+            thread.join().ok();
+        }
+        Ok(())
+    }
+}
+
+fn bound(listen: &Listen) -> io::Result<Socket> {
+    const BACKLOG: i32 = 128;
+    let domain = Domain::for_address(listen.address);
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    if listen.sockets > 1 {
+        socket.set_reuse_port(true)?;
+    }
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(listen.v6_only)?;
+    }
+    socket.bind(&listen.address.into())?;
+    socket.listen(BACKLOG)?;
+    socket.set_read_timeout(Some(LOOK))?;
+    Ok(socket)
+}
+
+fn serve(socket: Socket, port: u16) -> Running {
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = Arc::clone(&stop);
+    let thread = thread::spawn(move || {
+        while !stopped.load(Ordering::Relaxed) {
+            if let Ok((accepted, _)) = socket.accept() {
+                thread::spawn(move || {
+                    let _ = greet(accepted, port);
+                });
+            }
+        }
+    });
+    Running {
+        stop,
+        thread: Some(thread),
+    }
+}
+
+/// Says how this end sees the connection, then sends back what comes.
+fn greet(mut accepted: Socket, port: u16) -> io::Result<()> {
+    accepted.set_read_timeout(None)?;
+    let mut text = serde_json::to_string(&(port, names::of(&accepted)?))?;
+    text.push('\n');
+    accepted.write_all(text.as_bytes())?;
+    let mut buffer = [0; 64];
+    loop {
+        let read = accepted.read(&mut buffer)?;
+        if read == 0 {
+            return Ok(());
+        }
+        accepted.write_all(&buffer[..read])?;
+    }
+}

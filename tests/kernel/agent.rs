@@ -1,0 +1,237 @@
+//! The agent's own life: ends, crashes, successors, cleanup.
+
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+use support::{
+    agent::{Agent, Places},
+    command::run,
+    lab::{Lab, manifest},
+    protocol::{APP, Dial, ROOT},
+    sidecar,
+};
+
+use crate::{OwnTest, lifecycle::Place, world::at};
+
+const VIP: &str = "10.109.118.31";
+
+pub fn tests() -> Vec<(&'static str, OwnTest)> {
+    vec![
+        ("agent::sigterm_leaves_interception", sigterm),
+        ("agent::kill_and_restart_under_traffic", kill_and_restart),
+        ("agent::pods_that_vanished_meanwhile_are_removed", vanished_meanwhile),
+        ("agent::a_second_agent_is_refused", second_agent),
+        ("agent::cleanup_removes_everything", cleanup),
+        ("agent::memory_with_two_pods", memory),
+        ("agent::commands_print_tables_and_json", commands),
+        ("agent::decisions_can_be_logged", kernel_log),
+    ]
+}
+
+fn redirected(client: &support::actor::Actor) -> Result<()> {
+    let connected = client.dial(Dial::new(&APP, at(VIP, 80)))?.map_err(|errno| anyhow!("{errno}"))?;
+    ensure!(connected.accepted_by == 15001, "{connected:?}");
+    ensure!(connected.server.original_v4 == Ok(at(VIP, 80)), "{connected:?}");
+    Ok(())
+}
+
+fn sigterm() -> Result<()> {
+    let mut place = Place::new()?;
+    let _sidecar = sidecar::start(&place.pod, &[80])?;
+    place.enroll(&[])?;
+    let took = place.agent.end(Signal::SIGTERM)?;
+    ensure!(took < Duration::from_secs(1), "it took {took:?}");
+    let Place { client, outside, lab, .. } = &place;
+    ensure!(!lab.places().socket.exists(), "the socket is gone");
+    redirected(client)?;
+    let inbound = outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
+    ensure!(inbound.is_ok_and(|inbound| inbound.accepted_by == 15006));
+    // Commands still tell which pods are intercepted.
+    let pods = lab.places().json(&["pods", "-o", "json"])?;
+    ensure!(pods[0]["name"] == "app" && pods[0]["state"] == "enrolled", "{pods}");
+    Ok(())
+}
+
+fn kill_and_restart() -> Result<()> {
+    const ROUNDS: usize = 3;
+    let mut place = Place::new()?;
+    let _sidecar = sidecar::start(&place.pod, &[80])?;
+    place.enroll(&[])?;
+    let held = place.client.hold(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(held.is_ok());
+    let row = |places: &Places| -> Result<Value> {
+        let mut pod = places.pod("test/app")?.context("the pod")?;
+        // Counters go on; everything else is the same.
+        pod["connections"].take();
+        pod["policy_id"].take();
+        Ok(pod)
+    };
+    for _ in 0..ROUNDS {
+        let before = row(&place.agent.places)?;
+        let client = &place.client;
+        let back = AtomicBool::new(false);
+        let dialled = thread::scope(|scope| {
+            let dialling = scope.spawn(|| {
+                let mut dialled = 0;
+                while !back.load(Ordering::Relaxed) {
+                    redirected(client).context("while the agent was away")?;
+                    dialled += 1;
+                }
+                anyhow::Ok(dialled)
+            });
+            let restarted = place.agent.end(Signal::SIGKILL).and_then(|_| {
+                thread::sleep(Duration::from_millis(100));
+                Agent::start(&place.agent.places)
+            });
+            back.store(true, Ordering::Relaxed);
+            let dialled = dialling.join().map_err(|_| anyhow!("the dialling thread panicked"))??;
+            place.agent = restarted?;
+            anyhow::Ok(dialled)
+        })?;
+        ensure!(dialled > 10, "only {dialled} connections meanwhile");
+        place.agent.places.wait_enrolled("test/app")?;
+        let after = row(&place.agent.places)?;
+        ensure!(before == after, "{before} became {after}");
+        ensure!(place.client.echo()? == 1, "the established connection goes on");
+    }
+    let listeners = place.agent.places.map("LISTENERS")?;
+    // The IPv4 listener, and the IPv6 one, which might take IPv4 as well: no slot more than before.
+    ensure!(listeners.len() == 3, "each listener is adopted once: {listeners:?}");
+    Ok(())
+}
+
+fn vanished_meanwhile() -> Result<()> {
+    let mut lab = Lab::new()?;
+    for (name, number) in [("stays", 2), ("unlisted", 3), ("dead", 4)] {
+        let pod = lab.pod(name, number)?;
+        lab.write_manifest(name, &manifest(name, &pod, &[]))?;
+    }
+    let mut agent = Agent::start(lab.places())?;
+    for name in ["stays", "unlisted", "dead"] {
+        agent.places.wait_enrolled(&format!("test/{name}"))?;
+    }
+    agent.end(Signal::SIGKILL)?;
+    lab.remove_manifest("unlisted")?;
+    lab.remove_manifest("dead")?;
+    run(&format!("ip netns del {}", lab.outside().netns.replace("-out", "-dead")))?;
+    let agent = Agent::start(lab.places())?;
+    agent.places.wait_enrolled("test/stays")?;
+    let rows = agent.places.map("POD_BY_NETNS")?;
+    ensure!(rows.len() == 1, "{rows:?}");
+    let cookie = agent.places.pod("test/stays")?.context("the pod")?["netns"]["cookie"].clone();
+    for row in agent.places.map("ROUTE_BY_POD")? {
+        ensure!(row["formatted"]["key"]["netns"] == cookie, "a stale route: {row}");
+    }
+    let policies = agent.places.map("POLICY_BY_ID")?;
+    ensure!(policies.len() == 1, "a stale policy: {policies:?}");
+    let links = fs::read_dir(agent.places.bpffs.join("sidetrack/v1/pods"))?.count();
+    ensure!(links == 1, "{links} links");
+    Ok(())
+}
+
+fn second_agent() -> Result<()> {
+    let lab = Lab::new()?;
+    let agent = Agent::start(lab.places())?;
+    let mut other = lab.places().clone();
+    other.socket = lab.dir().join("other.sock");
+    other.log = lab.dir().join("other.log");
+    let ended = Agent::spawn(&other)?.wait()?;
+    ensure!(ended.code() == Some(1), "{ended}");
+    let log = other.log();
+    ensure!(log.contains("another sidetrack agent uses"), "{log}");
+    ensure!(log.contains("--bpffs"), "it names the cure: {log}");
+    ensure!(agent.places.json(&["status", "-o", "json"])?["agent"]["ready"] == true);
+    Ok(())
+}
+
+fn cleanup() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    let mut agent = Agent::start(lab.places())?;
+    agent.places.wait_enrolled("test/app")?;
+    let refused = lab.places().output(&["cleanup"])?;
+    ensure!(refused.status.code() == Some(1), "{refused:?}");
+    ensure!(String::from_utf8_lossy(&refused.stderr).contains("an agent is running"));
+    agent.end(Signal::SIGTERM)?;
+    let removed = lab.places().json(&["cleanup", "-o", "json"])?;
+    ensure!(removed["links"].as_array().is_some_and(|links| links.len() == 7), "{removed}");
+    ensure!(!lab.places().bpffs.join("sidetrack").exists());
+    let again = lab.places().output(&["cleanup"])?;
+    ensure!(again.status.success());
+    ensure!(String::from_utf8_lossy(&again.stdout).contains("nothing to remove"));
+    // Nothing is attached any more.
+    let tree = support::command::run_words(&[
+        "bpftool",
+        "cgroup",
+        "show",
+        &lab.places().cgroup.to_string_lossy(),
+    ])?;
+    ensure!(!tree.contains("st_"), "{tree}");
+    Ok(())
+}
+
+fn memory() -> Result<()> {
+    const LIMIT_KIB: u64 = 20 * 1024;
+    let mut lab = Lab::new()?;
+    for (name, number) in [("one", 2), ("two", 3)] {
+        let pod = lab.pod(name, number)?;
+        lab.write_manifest(name, &manifest(name, &pod, &[]))?;
+    }
+    let agent = Agent::start(lab.places())?;
+    agent.places.wait_enrolled("test/two")?;
+    let (resident, anonymous) = agent.memory()?;
+    eprintln!("agent with two pods: {resident} KiB resident, {anonymous} KiB of them its own");
+    ensure!(resident < LIMIT_KIB, "{resident} KiB resident");
+    Ok(())
+}
+
+fn commands() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    let mut agent = Agent::start(lab.places())?;
+    let waited = lab.places().output(&["status", "--wait", "test/app", "--timeout", "5s"])?;
+    ensure!(waited.status.success(), "{waited:?}");
+    let table = String::from_utf8(waited.stdout)?;
+    ensure!(table.contains("1 enrolled") && table.contains("connect4"), "{table}");
+    let missing = lab.places().output(&["status", "--wait", "test/nobody", "--timeout", "200ms"])?;
+    ensure!(missing.status.code() == Some(1), "{missing:?}");
+    ensure!(String::from_utf8_lossy(&missing.stderr).contains("does not know the pod"));
+    let table = lab.places().output(&["pods"])?;
+    ensure!(String::from_utf8(table.stdout)?.contains("test/app"));
+    let doctor = lab.places().json(&["doctor", "-o", "json"])?;
+    ensure!(doctor["ok"] == true && doctor["checks"].as_array().is_some(), "{doctor}");
+    for wrong in [&["status", "--nonsense"][..], &["nonsense"], &["status", "--timeout", "5s"]] {
+        let output = lab.places().output(wrong)?;
+        ensure!(output.status.code() == Some(2), "{wrong:?}: {output:?}");
+    }
+    agent.end(Signal::SIGTERM)?;
+    let status = lab.places().output(&["status"])?;
+    ensure!(status.status.code() == Some(1), "no agent: {status:?}");
+    ensure!(String::from_utf8(status.stdout)?.contains("not running"));
+    Ok(())
+}
+
+fn kernel_log() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    let agent = Agent::start_with(lab.places(), &[("RUST_LOG", "info,sidetrack_ebpf=debug")])?;
+    agent.places.wait_enrolled("test/app")?;
+    let _ = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
+    for _ in 0..100 {
+        if agent.places.log().contains("sidetrack_ebpf::hook::connect") {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    Err(anyhow!("no decision in the log:\n{}", agent.places.log()))
+}

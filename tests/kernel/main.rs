@@ -1,0 +1,86 @@
+//! Tests against the real kernel: real programs, real sockets, the real agent.
+//!
+//! Run by `cargo xtask test`, as root. Everything happens in network namespaces, cgroups and a
+//! mount namespace made for the run.
+
+mod agent;
+mod bad_input;
+mod inbound;
+mod isolation;
+mod lifecycle;
+mod outbound;
+mod owner;
+mod sockets;
+mod world;
+
+use std::{process::ExitCode, sync::Arc};
+
+use anyhow::Result;
+use libtest_mimic::{Arguments, Failed, Trial};
+use support::{ledger, private};
+
+use crate::world::World;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    // Listing needs neither root nor a world.
+    let world = if arguments.list { Ok(None) } else { prepare().map(Some) };
+    let world = match world {
+        Ok(world) => world,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let shared: Vec<(&str, SharedTest)> = [
+        outbound::tests(),
+        inbound::tests(),
+        owner::tests(),
+        sockets::tests(),
+    ]
+    .concat();
+    let mut trials: Vec<Trial> = shared
+        .into_iter()
+        .map(|(name, test)| {
+            let world = world.clone();
+            Trial::test(name, move || {
+                let world = world.ok_or("no world")?;
+                test(&world).map_err(failed)
+            })
+        })
+        .collect();
+    let own: Vec<(&str, OwnTest)> = [
+        agent::tests(),
+        bad_input::tests(),
+        isolation::tests(),
+        lifecycle::tests(),
+    ]
+    .concat();
+    trials.extend(
+        own.into_iter()
+            .map(|(name, test)| Trial::test(name, move || test().map_err(failed))),
+    );
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    drop(world);
+    if conclusion.has_failed() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    }
+}
+
+/// A test in the network that many share.
+type SharedTest = fn(&World) -> Result<()>;
+/// A test that makes its own.
+type OwnTest = fn() -> Result<()>;
+
+fn prepare() -> Result<Arc<World>> {
+    private::require_root()?;
+    private::enter()?;
+    ledger::sweep()?;
+    World::new().map(Arc::new)
+}
+
+fn failed(error: anyhow::Error) -> Failed {
+    format!("{error:#}").into()
+}

@@ -1,0 +1,155 @@
+//! The network most tests share: an enrolled pod with a sidecar and an app, and an outside.
+
+use std::net::{IpAddr, SocketAddr};
+
+use anyhow::{Result, bail, ensure};
+use support::{
+    actor::Actor,
+    agent::Agent,
+    lab::{Lab, PodNet, manifest},
+    protocol::{Connected, Dial, Identity},
+    sidecar,
+};
+
+/// A service address outside the pod, per family.
+pub const VIP: [&str; 2] = ["10.109.118.31", "fd99::31"];
+/// The pod's addresses.
+pub const POD: [&str; 2] = ["10.77.0.2", "fd77::2"];
+/// The pod's addresses on its second interface.
+pub const SECOND: [&str; 2] = ["10.78.0.2", "fd78::2"];
+
+/// The shared network. Fields drop in order: processes before what they run in.
+#[derive(Debug)]
+pub struct World {
+    /// In the pod: listens as sidecar and app, and dials as anyone.
+    _sidecar: Actor,
+    /// In the pod, only dials.
+    pub client: Actor,
+    /// Outside, serves 80, 8080 and 15001.
+    pub outside: Actor,
+    /// The agent.
+    pub agent: Agent,
+    /// The pod.
+    pub pod: PodNet,
+    _lab: Lab,
+}
+
+impl World {
+    /// Builds it.
+    pub fn new() -> Result<Self> {
+        let mut lab = Lab::new()?;
+        for vip in VIP {
+            lab.add_outside(vip)?;
+        }
+        let pod = lab.pod("app", 2)?;
+        pod.ip("link add eth1 type veth peer name eth1-end")?;
+        pod.ip("link set eth1-end up")?;
+        pod.ip("link set eth1 up")?;
+        pod.ip(&format!("address add {}/24 dev eth1", SECOND[0]))?;
+        pod.ip(&format!("address add {}/64 dev eth1 nodad", SECOND[1]))?;
+        for line in [
+            "route add blackhole 10.201.0.0/16",
+            "route add unreachable 10.202.0.0/16",
+            "route add prohibit 10.203.0.0/16",
+            "route add blackhole fdb1::/64 metric 1",
+            "route add unreachable fdb2::/64 metric 1",
+            "route add prohibit fdb3::/64 metric 1",
+        ] {
+            pod.ip(line)?;
+        }
+        let outside = lab.outside();
+        outside.ip("route add 10.78.0.0/24 via 10.77.0.2")?;
+        outside.ip("route add fd78::/64 via fd77::2")?;
+        let outside = outside.actor()?;
+        for port in [80, 8080, 15001] {
+            sidecar::listen(&outside, &Identity::of(0), port)?;
+        }
+        lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+        let agent = Agent::start(lab.places())?;
+        agent.places.wait_enrolled("test/app")?;
+        Ok(Self {
+            _sidecar: sidecar::start(&pod, &[22, 80, 8080])?,
+            client: pod.actor()?,
+            outside,
+            agent,
+            pod,
+            _lab: lab,
+        })
+    }
+
+    /// Dials from inside the pod.
+    pub fn dial(&self, dial: Dial) -> Result<Result<Connected, i32>> {
+        self.client.dial(dial)
+    }
+}
+
+/// An address from text.
+pub fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address in a test")
+}
+
+/// Address and port from text.
+pub fn at(address: &str, port: u16) -> SocketAddr {
+    SocketAddr::new(ip(address), port)
+}
+
+/// SO_ORIGINAL_DST of the right family.
+pub fn original(names: &support::protocol::Names, of: SocketAddr) -> Result<SocketAddr, i32> {
+    if of.ip().to_canonical().is_ipv4() {
+        names.original_v4
+    } else {
+        names.original_v6
+    }
+}
+
+/// Where a connection is expected to arrive.
+#[derive(Clone, Copy, Debug)]
+pub enum Arrives {
+    /// At the sidecar's capture port, redirected.
+    Sidecar(u16),
+    /// Where it was sent.
+    Untouched,
+    /// Nowhere.
+    Fails(i32),
+}
+
+/// Checks everything both ends of a connection from a pod can see. `source` is the address the
+/// connection is expected to come from, `dialled` the address it was meant for.
+pub fn check(
+    result: &Result<Connected, i32>,
+    arrives: Arrives,
+    source: &str,
+    dialled: SocketAddr,
+) -> Result<()> {
+    let connected = match (result, arrives) {
+        (Err(errno), Arrives::Fails(wanted)) if *errno == wanted => return Ok(()),
+        (Ok(connected), Arrives::Sidecar(_) | Arrives::Untouched) => connected,
+        _ => bail!("expected {arrives:?}, got {result:?}"),
+    };
+    let (client, server) = (&connected.client, &connected.server);
+    let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
+    ensure!(client.local.ip().to_canonical() == ip(source), "source: {client:?}");
+    ensure!(canonical(client.local) == canonical(server.peer), "the ends differ: {connected:?}");
+    ensure!(canonical(client.peer) == dialled, "the client's peer: {client:?}");
+    ensure!(
+        original(client, dialled) == Ok(dialled),
+        "the client's original destination: {client:?}"
+    );
+    ensure!(
+        original(server, dialled) == Ok(dialled),
+        "the server's original destination: {server:?}"
+    );
+    match arrives {
+        Arrives::Sidecar(port) => {
+            let loopback = if dialled.is_ipv4() { "127.0.0.1" } else { "::1" };
+            ensure!(connected.accepted_by == port, "accepted by {}", connected.accepted_by);
+            ensure!(server.local == at(loopback, port), "the sidecar's address: {server:?}");
+        }
+        Arrives::Untouched => {
+            ensure!(connected.accepted_by == dialled.port(), "accepted by {}", connected.accepted_by);
+            ensure!(server.local == dialled, "the server's address: {server:?}");
+        }
+        Arrives::Fails(_) => {}
+    }
+    Ok(())
+}

@@ -1,0 +1,234 @@
+//! The agent under test: the real binary with a bpffs, a cgroup, a socket and a manifest directory
+//! of its own.
+
+use std::{
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+
+use crate::command::die_with_parent;
+
+/// How long anything the agent is asked for may take.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Paths of one agent.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// bpffs mount.
+    pub bpffs: PathBuf,
+    /// Manifest directory.
+    pub pods: PathBuf,
+    /// Socket.
+    pub socket: PathBuf,
+    /// The pods' cgroup.
+    pub cgroup: PathBuf,
+    /// The agent's log.
+    pub log: PathBuf,
+}
+
+impl Places {
+    /// A command of the binary, with the options all commands take.
+    pub fn command(&self, words: &[&str]) -> Result<Command> {
+        let mut command = Command::new(binary()?);
+        command.args(words).arg("--bpffs").arg(&self.bpffs);
+        if words.first() != Some(&"doctor") {
+            command.arg("--socket").arg(&self.socket);
+        }
+        Ok(command)
+    }
+
+    /// Runs a command to its end.
+    pub fn output(&self, words: &[&str]) -> Result<Output> {
+        Ok(self.command(words)?.output()?)
+    }
+
+    /// Runs a command that answers JSON and succeeds.
+    pub fn json(&self, words: &[&str]) -> Result<Value> {
+        let output = self.output(words)?;
+        if !output.status.success() {
+            bail!("{words:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+        }
+        serde_json::from_slice(&output.stdout).context("parse the command's JSON")
+    }
+
+    /// The row of a pod, by `namespace/name`.
+    pub fn pod(&self, name: &str) -> Result<Option<Value>> {
+        let pods = self.json(&["pods", "-o", "json"])?;
+        let full = |pod: &Value| {
+            format!(
+                "{}/{}",
+                pod["namespace"].as_str().unwrap_or_default(),
+                pod["name"].as_str().unwrap_or_default()
+            )
+        };
+        Ok(pods.as_array().into_iter().flatten().find(|pod| full(pod) == name).cloned())
+    }
+
+    /// Waits until a pod's row is as wanted.
+    pub fn wait_pod(&self, name: &str, wanted: impl Fn(Option<&Value>) -> bool) -> Result<Duration> {
+        let start = Instant::now();
+        loop {
+            let pod = self.pod(name);
+            if let Ok(pod) = &pod
+                && wanted(pod.as_ref())
+            {
+                return Ok(start.elapsed());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("pod {name} is {pod:?}; the agent's log:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until a pod is enrolled without a problem.
+    pub fn wait_enrolled(&self, name: &str) -> Result<Duration> {
+        self.wait_pod(name, |pod| {
+            pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["reason"].is_null())
+        })
+    }
+
+    /// The agent's log so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Rows of a pinned map.
+    pub fn map(&self, name: &str) -> Result<Vec<Value>> {
+        let path = self.bpffs.join("sidetrack/v1/maps").join(name);
+        let dump = crate::command::run_words(&[
+            "bpftool",
+            "-j",
+            "map",
+            "dump",
+            "pinned",
+            &path.to_string_lossy(),
+        ])?;
+        let rows: Value = serde_json::from_str(&dump).context("parse bpftool's JSON")?;
+        Ok(rows.as_array().cloned().unwrap_or_default())
+    }
+}
+
+/// A running agent; dropping it kills it.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    /// Where it keeps things.
+    pub places: Places,
+}
+
+impl Agent {
+    /// Starts one and waits until it has applied its manifests.
+    pub fn start(places: &Places) -> Result<Self> {
+        Self::start_with(places, &[])
+    }
+
+    /// As [`Agent::start`], with environment variables.
+    pub fn start_with(places: &Places, variables: &[(&str, &str)]) -> Result<Self> {
+        let mut agent = Self::spawn_with(places, variables)?;
+        let start = Instant::now();
+        loop {
+            let status = places.json(&["status", "-o", "json"]);
+            if status.is_ok_and(|status| status["agent"]["ready"] == true) {
+                return Ok(agent);
+            }
+            if let Some(ended) = agent.child.try_wait()? {
+                bail!("the agent ended ({ended}):\n{}", places.log());
+            }
+            if start.elapsed() > 2 * PATIENCE {
+                bail!("the agent is not ready:\n{}", places.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts one, no more.
+    pub fn spawn(places: &Places) -> Result<Self> {
+        Self::spawn_with(places, &[])
+    }
+
+    fn spawn_with(places: &Places, variables: &[(&str, &str)]) -> Result<Self> {
+        let log = File::options().create(true).append(true).open(&places.log)?;
+        let mut command = places.command(&["agent"])?;
+        command
+            .arg("--cgroup")
+            .arg(&places.cgroup)
+            .arg("--pods-dir")
+            .arg(&places.pods)
+            .envs(variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = die_with_parent(&mut command).spawn().context("start the agent")?;
+        Ok(Self {
+            child,
+            places: places.clone(),
+        })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it with a signal and waits for that; how long it took.
+    pub fn end(&mut self, signal: Signal) -> Result<Duration> {
+        let start = Instant::now();
+        kill(Pid::from_raw(self.child.id() as i32), signal)?;
+        self.child.wait()?;
+        Ok(start.elapsed())
+    }
+
+    /// Waits for it to end by itself.
+    pub fn wait(mut self) -> Result<std::process::ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("the agent still runs");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Resident memory in KiB, and the part of it that is not mapped from files.
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        let status = procfs::process::Process::new(self.child.id() as i32)?.status()?;
+        Ok((
+            status.vmrss.context("VmRSS")?,
+            status.rssanon.context("RssAnon")?,
+        ))
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The binary under test: `SIDETRACK_BIN`, or the release build of this checkout.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("SIDETRACK_BIN") {
+        return Ok(path.into());
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/sidetrack");
+    if !path.exists() {
+        bail!("{} is not built: run `cargo xtask build`", path.display());
+    }
+    Ok(path)
+}

@@ -1,0 +1,221 @@
+//! Pods without Kubernetes: a network namespace and a cgroup each, on a bridge that is in a
+//! namespace of its own, so that nothing touches the machine's network.
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process,
+    sync::atomic::{AtomicU32, Ordering},
+};
+
+use anyhow::{Context as _, Result};
+use tempfile::TempDir;
+
+use crate::{
+    actor::Actor,
+    agent::Places,
+    command::{run, run_words},
+    ledger::{PREFIX, cgroup_root, remove_cgroup},
+    private::mount_at,
+};
+
+static LABS: AtomicU32 = AtomicU32::new(0);
+
+/// Where traffic goes that leaves a pod; it answers for [`Lab::outside`] addresses.
+pub const GATEWAY: &str = "10.77.0.254";
+
+/// A network with pods.
+#[derive(Debug)]
+pub struct Lab {
+    id: String,
+    places: Places,
+    dir: TempDir,
+    namespaces: Vec<String>,
+}
+
+/// A pod.
+#[derive(Debug)]
+pub struct PodNet {
+    /// Name of its network namespace.
+    pub netns: String,
+    /// Its cgroup.
+    pub cgroup: PathBuf,
+    /// IPv4 address.
+    pub v4: IpAddr,
+    /// IPv6 address.
+    pub v6: IpAddr,
+}
+
+impl PodNet {
+    /// Starts an actor inside.
+    pub fn actor(&self) -> Result<Actor> {
+        Actor::start(&self.netns, &self.cgroup)
+    }
+
+    /// Runs `ip` inside.
+    pub fn ip(&self, arguments: &str) -> Result<String> {
+        run(&format!("ip -n {} {arguments}", self.netns))
+    }
+
+    /// Path of its namespace.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/run/netns/{}", self.netns)
+    }
+}
+
+impl Lab {
+    /// A network with nobody on it.
+    pub fn new() -> Result<Self> {
+        let id = format!("{}-{}", process::id(), LABS.fetch_add(1, Ordering::Relaxed));
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let cgroup = cgroup_root()?.join(format!("{PREFIX}{id}"));
+        fs::create_dir(&cgroup).with_context(|| format!("create cgroup {}", cgroup.display()))?;
+        let places = Places {
+            bpffs: dir.path().join("bpf"),
+            pods: dir.path().join("pods"),
+            socket: dir.path().join("sidetrack.sock"),
+            log: dir.path().join("agent.log"),
+            cgroup,
+        };
+        let mut lab = Self {
+            id,
+            places,
+            dir,
+            namespaces: Vec::new(),
+        };
+        fs::create_dir(&lab.places.pods)?;
+        fs::create_dir(&lab.places.bpffs)?;
+        mount_at("bpf", &lab.places.bpffs)?;
+        let outside = lab.namespace("out")?;
+        for line in [
+            "link add br0 type bridge".to_owned(),
+            "link set br0 up".to_owned(),
+            format!("address add {GATEWAY}/16 dev br0"),
+            "address add fd77::fe/64 dev br0 nodad".to_owned(),
+        ] {
+            run(&format!("ip -n {outside} {line}"))?;
+        }
+        Ok(lab)
+    }
+
+    /// What the agent of this network is started with.
+    #[must_use]
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// A directory for files.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn namespace(&mut self, name: &str) -> Result<String> {
+        let name = format!("st{}-{name}", self.id);
+        run(&format!("ip netns add {name}"))?;
+        self.namespaces.push(name.clone());
+        run(&format!("ip -n {name} link set lo up"))?;
+        Ok(name)
+    }
+
+    /// The namespace that everything outside the pods is in.
+    #[must_use]
+    pub fn outside(&self) -> PodNet {
+        PodNet {
+            netns: format!("st{}-out", self.id),
+            cgroup: self.places.cgroup.clone(),
+            v4: GATEWAY.parse().expect("an address"),
+            v6: "fd77::fe".parse().expect("an address"),
+        }
+    }
+
+    /// Gives the outside another address, reached through the gateway.
+    pub fn add_outside(&self, address: &str) -> Result<()> {
+        self.outside().ip(&format!("address add {address} dev lo")).map(drop)
+    }
+
+    /// Adds a pod with the addresses 10.77.0.N and fd77::N.
+    pub fn pod(&mut self, name: &str, number: u8) -> Result<PodNet> {
+        self.pod_at(name, &format!("10.77.0.{number}"), &format!("fd77::{number}"))
+    }
+
+    /// Adds a pod with given addresses.
+    pub fn pod_at(&mut self, name: &str, v4: &str, v6: &str) -> Result<PodNet> {
+        let netns = self.namespace(name)?;
+        let outside = format!("st{}-out", self.id);
+        run(&format!(
+            "ip link add eth0 netns {netns} type veth peer name {name} netns {outside}"
+        ))?;
+        run(&format!("ip -n {outside} link set {name} master br0 up"))?;
+        let cgroup = self.places.cgroup.join(name);
+        fs::create_dir(&cgroup)?;
+        let pod = PodNet {
+            netns,
+            cgroup,
+            v4: v4.parse().context("an IPv4 address")?,
+            v6: v6.parse().context("an IPv6 address")?,
+        };
+        for line in [
+            format!("address add {v4}/16 dev eth0"),
+            format!("address add {v6}/64 dev eth0 nodad"),
+            "link set eth0 up".to_owned(),
+            format!("route add default via {GATEWAY}"),
+            "route add default via fd77::fe dev eth0".to_owned(),
+        ] {
+            pod.ip(&line)?;
+        }
+        // As container runtimes do, so that an app that is not root can serve port 80.
+        run_words(&[
+            "ip",
+            "netns",
+            "exec",
+            &pod.netns,
+            "sh",
+            "-c",
+            "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start",
+        ])?;
+        Ok(pod)
+    }
+
+    /// Writes a manifest for a pod: `annotations` and `container` are lines of YAML.
+    pub fn write_manifest(&self, name: &str, manifest: &str) -> Result<()> {
+        // Written aside and renamed, as careful tools do.
+        let path = self.places.pods.join(format!("{name}.yaml"));
+        let aside = self.dir.path().join(format!("{name}.new"));
+        fs::write(&aside, manifest)?;
+        Ok(fs::rename(aside, path)?)
+    }
+
+    /// Removes a manifest.
+    pub fn remove_manifest(&self, name: &str) -> Result<()> {
+        Ok(fs::remove_file(self.places.pods.join(format!("{name}.yaml")))?)
+    }
+}
+
+/// The manifest of an injected pod, with more annotations.
+#[must_use]
+pub fn manifest(name: &str, pod: &PodNet, annotations: &[(&str, &str)]) -> String {
+    let more: String = annotations
+        .iter()
+        .map(|(key, value)| format!("    {key}: {value:?}\n"))
+        .collect();
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: test\n  uid: uid-of-{name}\n  \
+         annotations:\n    sidetrack.dev/netns: {}\n{more}spec:\n  containers:\n  - name: app\n    \
+         image: app\n  - name: istio-proxy\n    image: docker.io/istio/proxyv2:1.28.0\n    \
+         env:\n    - name: ISTIO_DUAL_STACK\n      value: \"true\"\n",
+        pod.path()
+    )
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for name in &self.namespaces {
+            let _ = run(&format!("ip netns del {name}"));
+        }
+        let _ = nix::mount::umount2(&self.places.bpffs, nix::mount::MntFlags::MNT_DETACH);
+        remove_cgroup(&self.places.cgroup);
+    }
+}

@@ -1,0 +1,54 @@
+//! What this process made on the machine outside its own mount namespace, so that a later run can
+//! remove what a killed one left: cgroups. Their names carry the maker's pid.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+/// Start of the names of everything tests make.
+pub const PREFIX: &str = "sidetrack-test-";
+
+/// The cgroup2 mount.
+pub fn cgroup_root() -> Result<PathBuf> {
+    procfs::mounts()
+        .context("read the mounts")?
+        .into_iter()
+        .find(|mount| mount.fs_vfstype == "cgroup2")
+        .map(|mount| PathBuf::from(mount.fs_file))
+        .context("no cgroup2 is mounted on this machine")
+}
+
+/// Removes cgroups of runs that have ended.
+pub fn sweep() -> Result<()> {
+    for entry in fs::read_dir(cgroup_root()?)?.flatten() {
+        let name = entry.file_name();
+        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+            continue;
+        };
+        let pid = rest.split('-').next().unwrap_or_default();
+        if !Path::new("/proc").join(pid).exists() {
+            remove_cgroup(&entry.path());
+        }
+    }
+    Ok(())
+}
+
+/// Removes a cgroup and those below it.
+pub fn remove_cgroup(path: &Path) {
+    for child in fs::read_dir(path).into_iter().flatten().flatten() {
+        if child.path().is_dir() {
+            remove_cgroup(&child.path());
+        }
+    }
+    // Processes leave a cgroup a moment after they have ended.
+    for _ in 0..100 {
+        if fs::remove_dir(path).is_ok() || !path.exists() {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    eprintln!("cgroup {} cannot be removed", path.display());
+}

@@ -1,0 +1,169 @@
+//! What is said to an actor (a process in a pod) and what it answers: JSON, one line each.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// An identity to take on for creating or connecting a socket.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// Effective (and so filesystem) uid.
+    pub uid: u32,
+    /// Effective (and so filesystem) gid.
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+    /// Real uid, if another: as in a setuid program.
+    pub real_uid: Option<u32>,
+}
+
+impl Identity {
+    /// The same number for uid and gid.
+    #[must_use]
+    pub const fn of(id: u32) -> Self {
+        Self::with_gid(id, id)
+    }
+
+    /// uid and gid.
+    #[must_use]
+    pub const fn with_gid(uid: u32, gid: u32) -> Self {
+        Self {
+            uid,
+            gid,
+            groups: Vec::new(),
+            real_uid: None,
+        }
+    }
+}
+
+/// The application.
+pub const APP: Identity = Identity::of(1000);
+/// The sidecar.
+pub const PROXY: Identity = Identity::of(1337);
+/// Root.
+pub const ROOT: Identity = Identity::of(0);
+
+/// How a connection is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Manner {
+    /// connect(2).
+    #[default]
+    Blocking,
+    /// connect(2) on a non-blocking socket, then poll.
+    NonBlocking,
+    /// sendto(2) with MSG_FASTOPEN.
+    FastOpen,
+}
+
+/// One connection.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Dial {
+    /// Who creates the socket.
+    pub creator: Identity,
+    /// Who connects it, if another.
+    pub connector: Option<Identity>,
+    /// What it is bound to; port 0 leaves the port open.
+    pub source: Option<SocketAddr>,
+    /// Where it goes.
+    pub destination: SocketAddr,
+    /// Tried first on the same socket; expected to fail.
+    pub first: Option<SocketAddr>,
+    /// SO_BINDTODEVICE.
+    pub device: Option<String>,
+    /// How.
+    pub manner: Manner,
+    /// Whether an IPv4 destination is dialled on an IPv6 socket.
+    pub mapped: bool,
+    /// After the socket was created, a file is made here (`.created`) and waited for (`.go`).
+    pub pause: Option<std::path::PathBuf>,
+}
+
+impl Dial {
+    /// A plain connection by one identity.
+    #[must_use]
+    pub fn new(creator: &Identity, destination: SocketAddr) -> Self {
+        Self {
+            creator: creator.clone(),
+            connector: None,
+            source: None,
+            destination,
+            first: None,
+            device: None,
+            manner: Manner::Blocking,
+            mapped: false,
+            pause: None,
+        }
+    }
+}
+
+/// A listening socket group.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Listen {
+    /// Where.
+    pub address: SocketAddr,
+    /// Who.
+    pub owner: Identity,
+    /// How many sockets share the port.
+    pub sockets: usize,
+    /// IPV6_V6ONLY.
+    pub v6_only: bool,
+}
+
+/// A command.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Request {
+    /// Opens listeners; answers [`Response::Listening`].
+    Listen(Listen),
+    /// Closes the n-th socket of a listener group.
+    Close {
+        /// As answered.
+        id: usize,
+        /// Which socket.
+        socket: usize,
+    },
+    /// Connects; answers [`Response::Dialled`].
+    Dial(Box<Dial>),
+    /// Connects and keeps the connection; answers [`Response::Dialled`].
+    Hold(Box<Dial>),
+    /// Sends on every held connection and reads the echo; answers how many still work.
+    Echo,
+}
+
+/// Names of one end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Names {
+    /// getsockname.
+    pub local: SocketAddr,
+    /// getpeername.
+    pub peer: SocketAddr,
+    /// SO_ORIGINAL_DST at level 0, or errno.
+    pub original_v4: Result<SocketAddr, i32>,
+    /// SO_ORIGINAL_DST at level 41, or errno.
+    pub original_v6: Result<SocketAddr, i32>,
+}
+
+/// A connection that was made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Connected {
+    /// The port the accepting listener is bound to.
+    pub accepted_by: u16,
+    /// The connecting end.
+    pub client: Names,
+    /// The accepting end.
+    pub server: Names,
+}
+
+/// An answer.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Response {
+    /// Listening; the group's id.
+    Listening(usize),
+    /// Done.
+    Done,
+    /// The connection, or errno.
+    Dialled(Result<Box<Connected>, i32>),
+    /// A number.
+    Count(usize),
+    /// It could not be tried.
+    Failed(String),
+}
