@@ -1,2 +1,72 @@
-//! The demo.
-fn main() {}
+//! The demo: two pods with real Envoys and a real httpbin, no iptables. It does what the article
+//! "Istio 導入への道 - サービス間通信編" (Istio 1.5) does with kubectl, shows what came out beside what
+//! the article shows, and checks every claim.
+
+mod checks;
+mod envoy;
+mod stage;
+mod story;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+use support::private::require_root;
+
+use crate::stage::Stage;
+
+/// What the command line said.
+struct Options {
+    tools: PathBuf,
+    keep: bool,
+    down: bool,
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("demo: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options() -> Result<Options> {
+    let mut options = Options {
+        tools: PathBuf::new(),
+        keep: false,
+        down: false,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--tools" => options.tools = words.next().context("--tools needs a path")?.into(),
+            "--keep" => options.keep = true,
+            "--down" => options.down = true,
+            _ => bail!("unknown option {word}; run `cargo xtask demo --help`"),
+        }
+    }
+    Ok(options)
+}
+
+fn run() -> Result<ExitCode> {
+    let options = options()?;
+    require_root()?;
+    if options.down {
+        println!("{}", if stage::strike()? { "removed" } else { "nothing to remove" });
+        return Ok(ExitCode::SUCCESS);
+    }
+    stage::strike().context("remove what an earlier demo left")?;
+    let mut stage = Stage::new(&options.tools)?;
+    let outcome = story::tell(&mut stage, options.keep);
+    if options.keep && outcome.is_ok() {
+        stage.keep();
+        story::what_to_try(&stage);
+    }
+    let traces = stage.close()?;
+    let mut checks = outcome?;
+    if !options.keep {
+        checks.record("nothing is left behind", traces.is_empty().then_some(()).ok_or(traces));
+    }
+    Ok(checks.close())
+}

@@ -1,1 +1,56 @@
-fn main() {}
+//! `cargo xtask`: everything a checkout can be told to do.
+
+mod build;
+mod demo;
+mod lint;
+mod run;
+mod setup;
+mod test;
+mod toolchain;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Builds, tests and demonstrates sidetrack.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Install what the other commands need (they call it themselves)
+    Setup,
+    /// Build the kernel programs and the sidetrack binary
+    Build,
+    /// Check formatting and lints
+    Lint,
+    /// Run every test, against the real kernel (needs root)
+    Test(test::Options),
+    /// Show two pods with real sidecars and no iptables (needs root)
+    Demo(demo::Options),
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Setup => setup::everything().map(|()| ExitCode::SUCCESS),
+        Command::Build => build::release().map(|()| ExitCode::SUCCESS),
+        Command::Lint => lint::run().map(|()| ExitCode::SUCCESS),
+        Command::Test(options) => test::run(&options),
+        Command::Demo(options) => demo::run(&options),
+    }
+}

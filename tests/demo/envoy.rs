@@ -1,0 +1,172 @@
+//! Envoy configuration of a sidecar, with the listeners and clusters Istio gives it: virtualOutbound
+//! on 15001, which hands connections to the listener of their original destination; virtualInbound
+//! on 15006, whose upstream is that destination, called from 127.0.0.6; health on 15021.
+
+use serde_json::{Value, json};
+
+const HCM: &str =
+    "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
+const TCP_PROXY: &str = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
+const ORIGINAL_DST: &str =
+    "type.googleapis.com/envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
+const FILE_LOG: &str = "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog";
+
+/// The fields of Istio's JSON access log that the article shows, and how Envoy spells them.
+pub const LOG_FIELDS: [(&str, &str); 13] = [
+    ("authority", "%REQ(:AUTHORITY)%"),
+    ("method", "%REQ(:METHOD)%"),
+    ("path", "%REQ(X-ENVOY-ORIGINAL-PATH?:PATH)%"),
+    ("protocol", "%PROTOCOL%"),
+    ("response_code", "%RESPONSE_CODE%"),
+    ("response_flags", "%RESPONSE_FLAGS%"),
+    ("request_id", "%REQ(X-REQUEST-ID)%"),
+    ("downstream_local_address", "%DOWNSTREAM_LOCAL_ADDRESS%"),
+    ("downstream_remote_address", "%DOWNSTREAM_REMOTE_ADDRESS%"),
+    ("upstream_cluster", "%UPSTREAM_CLUSTER_RAW%"),
+    ("upstream_host", "%UPSTREAM_HOST%"),
+    ("upstream_local_address", "%UPSTREAM_LOCAL_ADDRESS%"),
+    ("user_agent", "%REQ(USER-AGENT)%"),
+];
+
+/// A service this sidecar knows.
+pub struct Service<'a> {
+    /// Host name.
+    pub name: &'a str,
+    /// Address and port of the service.
+    pub address: (&'a str, u16),
+    /// Address of its one endpoint.
+    pub endpoint: &'a str,
+}
+
+/// The whole bootstrap. `log` is the access log's file.
+pub fn bootstrap(id: &str, service: &Service<'_>, log: &str) -> Value {
+    let (vip, port) = service.address;
+    let outbound = format!("outbound|{port}||{}.default.svc.cluster.local", service.name);
+    let inbound = format!("inbound|{port}||");
+    json!({
+        "node": {"id": id, "cluster": id},
+        "admin": {"address": address("127.0.0.1", 15000)},
+        "static_resources": {
+            "listeners": [
+                {
+                    "name": "virtualOutbound",
+                    "address": address("0.0.0.0", 15001),
+                    "use_original_dst": true,
+                    "listener_filters": [original_dst()],
+                    "filter_chains": [{"filters": [tcp_proxy("PassthroughCluster")]}],
+                },
+                {
+                    "name": format!("{vip}_{port}"),
+                    "address": address(vip, port),
+                    "bind_to_port": false,
+                    "filter_chains": [{"filters": [http("outbound", &outbound, log)]}],
+                },
+                {
+                    "name": "virtualInbound",
+                    "address": address("0.0.0.0", 15006),
+                    "listener_filters": [original_dst()],
+                    "filter_chains": [{
+                        "filter_chain_match": {"destination_port": port},
+                        "filters": [http("inbound", &inbound, log)],
+                    }],
+                },
+                {
+                    "name": "health",
+                    "address": address("0.0.0.0", 15021),
+                    "filter_chains": [{"filters": [health()]}],
+                },
+            ],
+            "clusters": [
+                {
+                    "name": outbound,
+                    "type": "STATIC",
+                    "connect_timeout": "1s",
+                    "load_assignment": {
+                        "cluster_name": outbound,
+                        "endpoints": [{"lb_endpoints": [
+                            {"endpoint": {"address": address(service.endpoint, port)}}
+                        ]}],
+                    },
+                },
+                {
+                    "name": inbound,
+                    "type": "ORIGINAL_DST",
+                    "lb_policy": "CLUSTER_PROVIDED",
+                    "connect_timeout": "1s",
+                    "upstream_bind_config": {
+                        "source_address": {"address": "127.0.0.6", "port_value": 0}
+                    },
+                },
+                {
+                    "name": "PassthroughCluster",
+                    "type": "ORIGINAL_DST",
+                    "lb_policy": "CLUSTER_PROVIDED",
+                    "connect_timeout": "1s",
+                },
+            ],
+        },
+    })
+}
+
+fn address(ip: &str, port: u16) -> Value {
+    json!({"socket_address": {"address": ip, "port_value": port}})
+}
+
+fn original_dst() -> Value {
+    json!({"name": "envoy.filters.listener.original_dst", "typed_config": {"@type": ORIGINAL_DST}})
+}
+
+fn tcp_proxy(cluster: &str) -> Value {
+    json!({
+        "name": "envoy.filters.network.tcp_proxy",
+        "typed_config": {"@type": TCP_PROXY, "stat_prefix": cluster, "cluster": cluster},
+    })
+}
+
+fn http(prefix: &str, cluster: &str, log: &str) -> Value {
+    let fields: serde_json::Map<String, Value> = LOG_FIELDS
+        .iter()
+        .map(|(name, format)| ((*name).to_owned(), json!(format)))
+        .collect();
+    let route = json!({"match": {"prefix": "/"}, "route": {"cluster": cluster}});
+    manager(
+        prefix,
+        &route,
+        json!([{
+            "name": "envoy.access_loggers.file",
+            "typed_config": {
+                "@type": FILE_LOG,
+                "path": log,
+                "log_format": {"json_format": fields},
+            },
+        }]),
+    )
+}
+
+fn health() -> Value {
+    let route = json!({
+        "match": {"prefix": "/healthz/ready"},
+        "direct_response": {"status": 200, "body": {"inline_string": "ready\n"}},
+    });
+    manager("health", &route, json!([]))
+}
+
+fn manager(prefix: &str, route: &Value, access_log: Value) -> Value {
+    json!({
+        "name": "envoy.filters.network.http_connection_manager",
+        "typed_config": {
+            "@type": HCM,
+            "stat_prefix": prefix,
+            "access_log": access_log,
+            "route_config": {
+                "name": prefix,
+                "virtual_hosts": [{"name": prefix, "domains": ["*"], "routes": [route]}],
+            },
+            "http_filters": [{
+                "name": "envoy.filters.http.router",
+                "typed_config": {"@type": ROUTER},
+            }],
+        },
+    })
+}

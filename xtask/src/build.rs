@@ -1,0 +1,37 @@
+//! Builds the kernel programs, then the binary that carries them.
+
+use std::process::Command;
+
+use anyhow::{Context as _, Result};
+
+use crate::{
+    run::{cargo, must, root},
+    setup,
+    toolchain::{self, Rust},
+};
+
+/// Builds everything a user runs.
+pub fn release() -> Result<()> {
+    kernel_programs()?;
+    must(cargo().args(["build", "--release", "--locked", "--package", "sidetrack"]))
+}
+
+/// Builds the kernel programs; cargo itself knows whether anything has changed.
+pub fn kernel_programs() -> Result<()> {
+    setup::for_building()?;
+    let rust = Rust::find().context("no compiler for the kernel programs after setup")?;
+    let linker = toolchain::linker().context("no bpf-linker after setup")?;
+    let mut command: Command = cargo();
+    rust.apply(&mut command);
+    command
+        .current_dir(root().join("ebpf"))
+        .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
+        // The profile of the whole program; debug info is what BTF is made from.
+        .env("CARGO_ENCODED_RUSTFLAGS", "-Cdebuginfo=2\u{1f}-Clink-arg=--btf")
+        .env_remove("RUSTFLAGS")
+        .env_remove("RUSTUP_TOOLCHAIN")
+        .args(["build", "--release", "--locked", "-Zbuild-std=core"])
+        .args(["--target", "bpfel-unknown-none", "--target-dir"])
+        .arg(root().join("target/ebpf"));
+    must(&mut command).context("build the kernel programs")
+}

