@@ -145,8 +145,19 @@ pub fn wanted(pod: &Pod, enroll: Enroll) -> Wanted {
 }
 
 fn not_taken(pod: &Pod, enroll: Enroll) -> Option<NotTaken> {
-    let label = pod.metadata.labels.iter().flatten().find(|(name, _)| *name == LABEL);
-    let annotation = |name: &str| pod.metadata.annotations.as_ref()?.get(name).map(String::as_str);
+    let label = pod
+        .metadata
+        .labels
+        .iter()
+        .flatten()
+        .find(|(name, _)| *name == LABEL);
+    let annotation = |name: &str| {
+        pod.metadata
+            .annotations
+            .as_ref()?
+            .get(name)
+            .map(String::as_str)
+    };
     match (label.map(|(_, value)| value.as_str()), enroll) {
         (Some("enabled"), _) | (None, Enroll::Injected) => {}
         (Some("disabled"), _) => return Some(NotTaken::OptedOut("disabled".to_owned())),
@@ -164,6 +175,9 @@ fn not_taken(pod: &Pod, enroll: Enroll) -> Option<NotTaken> {
     if sidecar(pod).is_none() {
         return Some(NotTaken::NoSidecar);
     }
-    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed")).then_some(NotTaken::Completed)
 }

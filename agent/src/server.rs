@@ -80,11 +80,17 @@ impl Published {
             problems: reconciler.problems.clone(),
             ready: true,
         };
-        *self.state.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
+        *self
+            .state
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
     }
 
     fn snapshot(&self) -> Snapshot {
-        self.state.read().unwrap_or_else(|poisoned| poisoned.into_inner()).clone()
+        self.state
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+            .clone()
     }
 }
 
@@ -170,7 +176,9 @@ impl Socket {
             .route("/v1/status", get(status))
             .route("/v1/pods", get(pods))
             .with_state(published);
-        axum::serve(self.listener, router).await.context("serve the socket")
+        axum::serve(self.listener, router)
+            .await
+            .context("serve the socket")
     }
 }
 

@@ -161,10 +161,8 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
     let bound = !conn.source.is_unspecified();
     let source = if bound { conn.source } else { route.source };
     let capture = |port: u16, rule: Rule, index: u32| {
-        if !over_lo {
-            if let Some(decision) = before_any_rule(conn, dialled, &route) {
-                return decision;
-            }
+        if !over_lo && let Some(decision) = before_any_rule(conn, dialled, &route) {
+            return decision;
         }
         let verdict = Verdict::Redirect {
             port,
@@ -236,9 +234,7 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
         return Decision::listed(Verdict::Untouched, Rule::GroupExcluded, index);
     }
     if policy.has(List::GroupIncluded)
-        && tables
-            .owner(List::GroupIncluded, conn.owner.gid)
-            .is_none()
+        && tables.owner(List::GroupIncluded, conn.owner.gid).is_none()
     {
         return Decision::untouched(Rule::GroupNotIncluded);
     }

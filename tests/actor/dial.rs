@@ -83,9 +83,7 @@ fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {
     let destination = address(dial.destination, dial.mapped);
     match dial.manner {
         Manner::Blocking => socket.connect(&destination),
-        Manner::NonBlocking => {
-            socket.connect_timeout(&destination, TIMEOUT)
-        }
+        Manner::NonBlocking => socket.connect_timeout(&destination, TIMEOUT),
         Manner::FastOpen => fast_open(socket, &destination),
     }
 }
@@ -147,7 +145,9 @@ impl Held {
             .iter_mut()
             .map(|socket| {
                 let mut back = [0; 4];
-                socket.write_all(b"ping").and_then(|()| socket.read_exact(&mut back))?;
+                socket
+                    .write_all(b"ping")
+                    .and_then(|()| socket.read_exact(&mut back))?;
                 io::Result::Ok(back == *b"ping")
             })
             .filter(|alive| matches!(alive, Ok(true)))

@@ -25,7 +25,11 @@ fn take_on(identity: &Identity) -> io::Result<()> {
     // SAFETY: the pointer is to as many groups as said; the rest are numbers. Only this thread's
     // credentials change.
     unsafe {
-        check(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
+        check(libc::syscall(
+            libc::SYS_setgroups,
+            groups.len(),
+            groups.as_ptr(),
+        ))?;
         check(libc::syscall(
             libc::SYS_setresgid,
             identity.gid,

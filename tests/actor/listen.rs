@@ -35,7 +35,9 @@ impl Groups {
     /// Opens a group and starts to serve it.
     pub fn open(&mut self, listen: &Listen) -> Result<usize> {
         let sockets = run_as(&listen.owner, || {
-            (0..listen.sockets).map(|_| bound(listen)).collect::<io::Result<Vec<_>>>()
+            (0..listen.sockets)
+                .map(|_| bound(listen))
+                .collect::<io::Result<Vec<_>>>()
         })?
         .with_context(|| format!("listen on {}", listen.address))?;
         self.groups.push(

@@ -40,7 +40,9 @@ fn original(socket: &Socket, level: i32) -> Result<SocketAddr, i32> {
         )
     };
     if result != 0 {
-        return Err(io::Error::last_os_error().raw_os_error().unwrap_or_default());
+        return Err(io::Error::last_os_error()
+            .raw_os_error()
+            .unwrap_or_default());
     }
     if len != want {
         return Err(libc::EMSGSIZE);

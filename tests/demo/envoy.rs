@@ -4,10 +4,10 @@
 
 use serde_json::{Value, json};
 
-const HCM: &str =
-    "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
+const HCM: &str = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
-const TCP_PROXY: &str = "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
+const TCP_PROXY: &str =
+    "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
 const ORIGINAL_DST: &str =
     "type.googleapis.com/envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
 const FILE_LOG: &str = "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog";
@@ -42,7 +42,10 @@ pub struct Service<'a> {
 /// The whole bootstrap. `log` is the access log's file.
 pub fn bootstrap(id: &str, service: &Service<'_>, log: &str) -> Value {
     let (vip, port) = service.address;
-    let outbound = format!("outbound|{port}||{}.default.svc.cluster.local", service.name);
+    let outbound = format!(
+        "outbound|{port}||{}.default.svc.cluster.local",
+        service.name
+    );
     let inbound = format!("inbound|{port}||");
     json!({
         "node": {"id": id, "cluster": id},

@@ -53,7 +53,14 @@ fn run() -> Result<ExitCode> {
     let options = options()?;
     require_root()?;
     if options.down {
-        println!("{}", if stage::strike()? { "removed" } else { "nothing to remove" });
+        println!(
+            "{}",
+            if stage::strike()? {
+                "removed"
+            } else {
+                "nothing to remove"
+            }
+        );
         return Ok(ExitCode::SUCCESS);
     }
     stage::strike().context("remove what an earlier demo left")?;
@@ -66,7 +73,10 @@ fn run() -> Result<ExitCode> {
     let traces = stage.close()?;
     let mut checks = outcome?;
     if !options.keep {
-        checks.record("nothing is left behind", traces.is_empty().then_some(()).ok_or(traces));
+        checks.record(
+            "nothing is left behind",
+            traces.is_empty().then_some(()).ok_or(traces),
+        );
     }
     Ok(checks.close())
 }

@@ -122,7 +122,9 @@ impl Stage {
         for pod in [UBUNTU, HTTPBIN] {
             let (name, netns) = (pod.name, pod.netns());
             run(&format!("ip netns add {netns}"))?;
-            run(&format!("ip link add eth0 netns {netns} type veth peer name {name} netns {node}"))?;
+            run(&format!(
+                "ip link add eth0 netns {netns} type veth peer name {name} netns {node}"
+            ))?;
             run(&format!("ip -n {node} link set {name} master br0 up"))?;
             for line in [
                 "link set lo up",
@@ -155,7 +157,15 @@ impl Stage {
             .arg("-c")
             .arg(format!("echo $$ > {} && exec \"$@\"", procs.display()))
             .args(["sh", "ip", "netns", "exec", &pod.netns()])
-            .args(["setpriv", "--reuid", &uid, "--regid", &uid, "--clear-groups", "--"])
+            .args([
+                "setpriv",
+                "--reuid",
+                &uid,
+                "--regid",
+                &uid,
+                "--clear-groups",
+                "--",
+            ])
             .args(words);
         command
     }
@@ -330,7 +340,10 @@ fn traces() -> Result<String> {
     let programs = run("bpftool prog show")?;
     // Programs are freed a moment after their last link.
     for (what, text) in [("links", links), ("programs", programs)] {
-        let ours = text.lines().filter(|line| line.contains("name st_")).count();
+        let ours = text
+            .lines()
+            .filter(|line| line.contains("name st_"))
+            .count();
         if ours > 0 && what == "programs" {
             thread::sleep(Duration::from_millis(500));
             let again = run("bpftool prog show")?;

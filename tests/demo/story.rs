@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, anyhow};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
-    agent::{binary, PATIENCE},
+    agent::{PATIENCE, binary},
     command::{output, run, run_words},
 };
 
@@ -32,14 +32,20 @@ const ARTICLE: [[(&str, &str); 5]; 2] = [
     [
         ("downstream_local_address", "10.109.118.31:80"),
         ("downstream_remote_address", "172.17.0.9:52178"),
-        ("upstream_cluster", "outbound|80||httpbin-service.default.svc.cluster.local"),
+        (
+            "upstream_cluster",
+            "outbound|80||httpbin-service.default.svc.cluster.local",
+        ),
         ("upstream_host", "172.17.0.8:80"),
         ("upstream_local_address", "172.17.0.9:43422"),
     ],
     [
         ("downstream_local_address", "172.17.0.8:80"),
         ("downstream_remote_address", "172.17.0.9:43422"),
-        ("upstream_cluster", "inbound|80|http|httpbin-service.default.svc.cluster.local"),
+        (
+            "upstream_cluster",
+            "inbound|80|http|httpbin-service.default.svc.cluster.local",
+        ),
         ("upstream_host", "127.0.0.1:80"),
         ("upstream_local_address", "127.0.0.1:55232"),
     ],
@@ -54,7 +60,10 @@ pub fn tell(stage: &mut Stage, keep: bool) -> Result<Checks> {
         write_manifest(stage, pod)?;
         wait_enrolled(stage, pod)?;
     }
-    let sidecars = [start_sidecar(stage, UBUNTU)?, start_sidecar(stage, HTTPBIN)?];
+    let sidecars = [
+        start_sidecar(stage, UBUNTU)?,
+        start_sidecar(stage, HTTPBIN)?,
+    ];
     start_httpbin(stage)?;
     print!("{}", sidetrack(stage, &["pods"])?);
 
@@ -107,12 +116,17 @@ spec:
     );
     let aside = Path::new(DIR).join("manifest");
     fs::write(&aside, text)?;
-    Ok(fs::rename(aside, stage.places.pods.join(format!("{name}.yaml")))?)
+    Ok(fs::rename(
+        aside,
+        stage.places.pods.join(format!("{name}.yaml")),
+    )?)
 }
 
 fn wait_enrolled(stage: &Stage, pod: Cast) -> Result<()> {
     let name = format!("default/{}", pod.name);
-    let output = stage.places.output(&["status", "--wait", &name, "--timeout", "10s"])?;
+    let output = stage
+        .places
+        .output(&["status", "--wait", &name, "--timeout", "10s"])?;
     if output.status.success() {
         return Ok(());
     }
@@ -137,7 +151,10 @@ fn start_sidecar(stage: &mut Stage, pod: Cast) -> Result<u32> {
     fs::write(&log, "")?;
     give(Path::new(&log), PROXY_UID)?;
     let config = format!("{DIR}/{}-envoy.json", pod.name);
-    fs::write(&config, serde_json::to_string_pretty(&bootstrap(pod.name, &service, &log))?)?;
+    fs::write(
+        &config,
+        serde_json::to_string_pretty(&bootstrap(pod.name, &service, &log))?,
+    )?;
     let envoy = envoy_binary(&stage.tools)?;
     let words = [
         &envoy,
@@ -151,7 +168,13 @@ fn start_sidecar(stage: &mut Stage, pod: Cast) -> Result<u32> {
     ];
     let command = stage.in_pod(pod, PROXY_UID, &words);
     let pid = stage.spawn(command, &format!("{}-envoy.log", pod.name))?;
-    let ready = ["curl", "-sf", "--max-time", "1", "http://127.0.0.1:15021/healthz/ready"];
+    let ready = [
+        "curl",
+        "-sf",
+        "--max-time",
+        "1",
+        "http://127.0.0.1:15021/healthz/ready",
+    ];
     stage.wait_for("Envoy does not get ready", || {
         Ok(stage.in_pod(pod, PROXY_UID, &ready).output()?)
     })?;
@@ -169,7 +192,11 @@ fn envoy_binary(tools: &Path) -> Result<String> {
 }
 
 fn start_httpbin(stage: &mut Stage) -> Result<()> {
-    let gunicorn = stage.tools.join("bin/gunicorn").to_string_lossy().into_owned();
+    let gunicorn = stage
+        .tools
+        .join("bin/gunicorn")
+        .to_string_lossy()
+        .into_owned();
     let words = [
         gunicorn.as_str(),
         "--bind",
@@ -180,7 +207,13 @@ fn start_httpbin(stage: &mut Stage) -> Result<()> {
     ];
     let command = stage.in_pod(HTTPBIN, APP_UID, &words);
     stage.spawn(command, "httpbin.log")?;
-    let ready = ["curl", "-sf", "--max-time", "1", "http://127.0.0.1:80/status/200"];
+    let ready = [
+        "curl",
+        "-sf",
+        "--max-time",
+        "1",
+        "http://127.0.0.1:80/status/200",
+    ];
     stage.wait_for("httpbin does not get ready", || {
         Ok(stage.in_pod(HTTPBIN, APP_UID, &ready).output()?)
     })
@@ -189,7 +222,15 @@ fn start_httpbin(stage: &mut Stage) -> Result<()> {
 /// What curl said: trace on stderr, body on stdout, then the address it believes to talk to.
 fn curl_with_names(stage: &Stage) -> Result<Output> {
     heading(&format!("As uid {APP_UID} in pod ubuntu: curl -sv {URL}"));
-    let words = ["curl", "-sv", "--max-time", "10", "-w", "\npeer=%{remote_ip}:%{remote_port}", URL];
+    let words = [
+        "curl",
+        "-sv",
+        "--max-time",
+        "10",
+        "-w",
+        "\npeer=%{remote_ip}:%{remote_port}",
+        URL,
+    ];
     let output = stage.in_pod(UBUNTU, APP_UID, &words).output()?;
     print!("{}", String::from_utf8_lossy(&output.stderr));
     println!("{}", String::from_utf8_lossy(&output.stdout).trim());
@@ -199,10 +240,20 @@ fn curl_with_names(stage: &Stage) -> Result<Output> {
 fn access_logs(checks: &mut Checks, curl: &Output) -> Result<()> {
     let logs = [last_log(UBUNTU)?, last_log(HTTPBIN)?];
     for ((pod, log), article) in [UBUNTU, HTTPBIN].iter().zip(&logs).zip(ARTICLE) {
-        heading(&format!("Access log of {}'s sidecar, beside the article's", pod.name));
+        heading(&format!(
+            "Access log of {}'s sidecar, beside the article's",
+            pod.name
+        ));
         for (field, _) in LOG_FIELDS {
-            let theirs = article.iter().find(|(name, _)| *name == field).map(|(_, value)| *value);
-            println!("  {field:<27} {:<52} {}", text(log, field), theirs.unwrap_or_default());
+            let theirs = article
+                .iter()
+                .find(|(name, _)| *name == field)
+                .map(|(_, value)| *value);
+            println!(
+                "  {field:<27} {:<52} {}",
+                text(log, field),
+                theirs.unwrap_or_default()
+            );
         }
     }
     heading("Checks of the request");
@@ -215,26 +266,62 @@ fn access_logs(checks: &mut Checks, curl: &Output) -> Result<()> {
         "it has the header x-envoy-upstream-service-time",
         says("< x-envoy-upstream-service-time:"),
     );
-    let peer = body.lines().find_map(|line| line.strip_prefix("peer=")).unwrap_or_default();
+    let peer = body
+        .lines()
+        .find_map(|line| line.strip_prefix("peer="))
+        .unwrap_or_default();
     let service = format!("{}:{}", SERVICE.0, SERVICE.1);
     checks.equal("curl's peer", peer, &service);
 
     let [sent, received] = &logs;
-    let ip = |log: &Value, field: &str| text(log, field).rsplit_once(':').map_or("", |(ip, _)| ip).to_owned();
+    let ip = |log: &Value, field: &str| {
+        text(log, field)
+            .rsplit_once(':')
+            .map_or("", |(ip, _)| ip)
+            .to_owned()
+    };
     let app = format!("{}:80", HTTPBIN.ip);
-    checks.equal("sender: downstream local", text(sent, "downstream_local_address"), &service);
-    checks.equal("sender: downstream remote is the pod", &ip(sent, "downstream_remote_address"), UBUNTU.ip);
+    checks.equal(
+        "sender: downstream local",
+        text(sent, "downstream_local_address"),
+        &service,
+    );
+    checks.equal(
+        "sender: downstream remote is the pod",
+        &ip(sent, "downstream_remote_address"),
+        UBUNTU.ip,
+    );
     checks.equal("sender: upstream host", text(sent, "upstream_host"), &app);
-    checks.equal("sender: upstream local is the pod", &ip(sent, "upstream_local_address"), UBUNTU.ip);
-    checks.equal("receiver: downstream local", text(received, "downstream_local_address"), &app);
+    checks.equal(
+        "sender: upstream local is the pod",
+        &ip(sent, "upstream_local_address"),
+        UBUNTU.ip,
+    );
+    checks.equal(
+        "receiver: downstream local",
+        text(received, "downstream_local_address"),
+        &app,
+    );
     checks.equal(
         "receiver: downstream remote, the sender's upstream local",
         text(received, "downstream_remote_address"),
         text(sent, "upstream_local_address"),
     );
-    checks.equal("receiver: upstream host", text(received, "upstream_host"), &app);
-    checks.equal("receiver: upstream local", &ip(received, "upstream_local_address"), "127.0.0.6");
-    checks.equal("both logged one request", text(received, "request_id"), text(sent, "request_id"));
+    checks.equal(
+        "receiver: upstream host",
+        text(received, "upstream_host"),
+        &app,
+    );
+    checks.equal(
+        "receiver: upstream local",
+        &ip(received, "upstream_local_address"),
+        "127.0.0.6",
+    );
+    checks.equal(
+        "both logged one request",
+        text(received, "request_id"),
+        text(sent, "request_id"),
+    );
     Ok(())
 }
 
@@ -298,12 +385,27 @@ fn no_iptables(checks: &mut Checks) -> Result<()> {
 /// As kubelet does it: from the node to the sidecar's health port.
 fn probes(stage: &Stage, checks: &mut Checks) -> Result<()> {
     let inbound = || -> Result<u64> {
-        let pod = stage.places.pod("default/httpbin")?.context("the pod's row")?;
-        Ok(pod["connections"]["inbound_redirected"].as_u64().unwrap_or_default())
+        let pod = stage
+            .places
+            .pod("default/httpbin")?
+            .context("the pod's row")?;
+        Ok(pod["connections"]["inbound_redirected"]
+            .as_u64()
+            .unwrap_or_default())
     };
     let before = inbound()?;
     let url = format!("http://{}:15021/healthz/ready", HTTPBIN.ip);
-    let probe = output(&["ip", "netns", "exec", &node(), "curl", "-sf", "--max-time", "2", &url])?;
+    let probe = output(&[
+        "ip",
+        "netns",
+        "exec",
+        &node(),
+        "curl",
+        "-sf",
+        "--max-time",
+        "2",
+        &url,
+    ])?;
     let after = inbound()?;
     let held = match (probe.status.success(), before == after) {
         (true, true) => Ok(()),
@@ -340,10 +442,17 @@ fn crash(stage: &mut Stage, agent: u32, checks: &mut Checks) -> Result<u32> {
         let traffic = scope.spawn(|| requests(stage));
         thread::sleep(Duration::from_secs(1));
         stop.store(true, Ordering::Relaxed);
-        traffic.join().map_err(|_| anyhow!("the thread that made requests panicked"))
+        traffic
+            .join()
+            .map_err(|_| anyhow!("the thread that made requests panicked"))
     })?;
     let without = format!("{good} requests while no agent runs (kill -9), 0 failed");
-    checks.record(&without, (good > 0 && bad == 0).then_some(()).ok_or(format!("{bad} failed")));
+    checks.record(
+        &without,
+        (good > 0 && bad == 0)
+            .then_some(())
+            .ok_or(format!("{bad} failed")),
+    );
 
     stop.store(false, Ordering::Relaxed);
     let agent = stage.spawn_agent()?;
@@ -351,14 +460,23 @@ fn crash(stage: &mut Stage, agent: u32, checks: &mut Checks) -> Result<u32> {
         let traffic = scope.spawn(|| requests(stage));
         let enrolled = [UBUNTU, HTTPBIN].map(|pod| wait_enrolled(stage, pod));
         stop.store(true, Ordering::Relaxed);
-        let counted = traffic.join().map_err(|_| anyhow!("the thread that made requests panicked"))?;
+        let counted = traffic
+            .join()
+            .map_err(|_| anyhow!("the thread that made requests panicked"))?;
         enrolled.into_iter().collect::<Result<()>>()?;
         anyhow::Ok(counted)
     })?;
     let during = format!("{good} requests while the agent takes over again, 0 failed");
-    checks.record(&during, (good > 0 && bad == 0).then_some(()).ok_or(format!("{bad} failed")));
+    checks.record(
+        &during,
+        (good > 0 && bad == 0)
+            .then_some(())
+            .ok_or(format!("{bad} failed")),
+    );
     let after = pods(stage)?;
-    let same = (before == after).then_some(()).ok_or(format!("{before:?} became {after:?}"));
+    let same = (before == after)
+        .then_some(())
+        .ok_or(format!("{before:?} became {after:?}"));
     checks.record("the restarted agent shows the same pods", same);
     Ok(agent)
 }
@@ -367,8 +485,13 @@ fn memory(agent: u32, checks: &mut Checks) -> Result<()> {
     const LIMIT_KIB: u64 = 20 * 1024;
     let status = procfs::process::Process::new(agent as i32)?.status()?;
     let resident = status.vmrss.context("VmRSS")?;
-    let held = (resident < LIMIT_KIB).then_some(()).ok_or("it is more than 20 MiB");
-    checks.record(&format!("the agent has {:.1} MiB resident", resident as f64 / 1024.0), held);
+    let held = (resident < LIMIT_KIB)
+        .then_some(())
+        .ok_or("it is more than 20 MiB");
+    checks.record(
+        &format!("the agent has {:.1} MiB resident", resident as f64 / 1024.0),
+        held,
+    );
     Ok(())
 }
 
@@ -377,25 +500,48 @@ const CURL_REFUSED: i32 = 7;
 
 fn sidecars_down(stage: &mut Stage, sidecars: [u32; 2], checks: &mut Checks) -> Result<()> {
     for (pid, pod) in sidecars.into_iter().zip([UBUNTU, HTTPBIN]) {
-        stage.end(pid, Signal::SIGKILL).with_context(|| format!("stop {}'s sidecar", pod.name))?;
+        stage
+            .end(pid, Signal::SIGKILL)
+            .with_context(|| format!("stop {}'s sidecar", pod.name))?;
     }
     let patience = PATIENCE.as_secs().to_string();
     let refused = |code: Option<i32>| {
-        (code == Some(CURL_REFUSED)).then_some(()).ok_or(format!("curl says {code:?}"))
+        (code == Some(CURL_REFUSED))
+            .then_some(())
+            .ok_or(format!("curl says {code:?}"))
     };
     let words = ["curl", "-s", "--max-time", &patience, URL];
     let outbound = stage.in_pod(UBUNTU, APP_UID, &words).output()?;
-    checks.record("sidecar stopped: outbound is refused", refused(outbound.status.code()));
+    checks.record(
+        "sidecar stopped: outbound is refused",
+        refused(outbound.status.code()),
+    );
     let url = format!("http://{}:80/headers", HTTPBIN.ip);
-    let words = ["ip", "netns", "exec", &node(), "curl", "-s", "--max-time", &patience, &url];
+    let words = [
+        "ip",
+        "netns",
+        "exec",
+        &node(),
+        "curl",
+        "-s",
+        "--max-time",
+        &patience,
+        &url,
+    ];
     let inbound = output(&words)?;
-    checks.record("sidecar stopped: inbound is refused", refused(inbound.status.code()));
+    checks.record(
+        "sidecar stopped: inbound is refused",
+        refused(inbound.status.code()),
+    );
     Ok(())
 }
 
 /// For --keep.
 pub fn what_to_try(stage: &Stage) {
-    let binary = binary().map_or_else(|_| "sidetrack".into(), |path| path.canonicalize().unwrap_or(path));
+    let binary = binary().map_or_else(
+        |_| "sidetrack".into(),
+        |path| path.canonicalize().unwrap_or(path),
+    );
     let bpffs = stage.places.bpffs.display();
     let socket = stage.places.socket.display();
     let cgroup = stage.places.cgroup.display();

@@ -26,7 +26,10 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
     vec![
         ("agent::sigterm_leaves_interception", sigterm),
         ("agent::kill_and_restart_under_traffic", kill_and_restart),
-        ("agent::pods_that_vanished_meanwhile_are_removed", vanished_meanwhile),
+        (
+            "agent::pods_that_vanished_meanwhile_are_removed",
+            vanished_meanwhile,
+        ),
         ("agent::a_second_agent_is_refused", second_agent),
         ("agent::cleanup_removes_everything", cleanup),
         ("agent::memory_with_two_pods", memory),
@@ -36,9 +39,14 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
 }
 
 fn redirected(client: &support::actor::Actor) -> Result<()> {
-    let connected = client.dial(Dial::new(&APP, at(VIP, 80)))?.map_err(|errno| anyhow!("{errno}"))?;
+    let connected = client
+        .dial(Dial::new(&APP, at(VIP, 80)))?
+        .map_err(|errno| anyhow!("{errno}"))?;
     ensure!(connected.accepted_by == 15001, "{connected:?}");
-    ensure!(connected.server.original_v4 == Ok(at(VIP, 80)), "{connected:?}");
+    ensure!(
+        connected.server.original_v4 == Ok(at(VIP, 80)),
+        "{connected:?}"
+    );
     Ok(())
 }
 
@@ -48,14 +56,22 @@ fn sigterm() -> Result<()> {
     place.enroll(&[])?;
     let took = place.agent.end(Signal::SIGTERM)?;
     ensure!(took < Duration::from_secs(1), "it took {took:?}");
-    let Place { client, outside, lab, .. } = &place;
+    let Place {
+        client,
+        outside,
+        lab,
+        ..
+    } = &place;
     ensure!(!lab.places().socket.exists(), "the socket is gone");
     redirected(client)?;
     let inbound = outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
     ensure!(inbound.is_ok_and(|inbound| inbound.accepted_by == 15006));
     // Commands still tell which pods are intercepted.
     let pods = lab.places().json(&["pods", "-o", "json"])?;
-    ensure!(pods[0]["name"] == "app" && pods[0]["state"] == "enrolled", "{pods}");
+    ensure!(
+        pods[0]["name"] == "app" && pods[0]["state"] == "enrolled",
+        "{pods}"
+    );
     Ok(())
 }
 
@@ -91,7 +107,9 @@ fn kill_and_restart() -> Result<()> {
                 Agent::start(&place.agent.places)
             });
             back.store(true, Ordering::Relaxed);
-            let dialled = dialling.join().map_err(|_| anyhow!("the dialling thread panicked"))??;
+            let dialled = dialling
+                .join()
+                .map_err(|_| anyhow!("the dialling thread panicked"))??;
             place.agent = restarted?;
             anyhow::Ok(dialled)
         })?;
@@ -99,11 +117,17 @@ fn kill_and_restart() -> Result<()> {
         place.agent.places.wait_enrolled("test/app")?;
         let after = row(&place.agent.places)?;
         ensure!(before == after, "{before} became {after}");
-        ensure!(place.client.echo()? == 1, "the established connection goes on");
+        ensure!(
+            place.client.echo()? == 1,
+            "the established connection goes on"
+        );
     }
     let listeners = place.agent.places.map("LISTENERS")?;
     // The IPv4 listener, and the IPv6 one, which might take IPv4 as well: no slot more than before.
-    ensure!(listeners.len() == 3, "each listener is adopted once: {listeners:?}");
+    ensure!(
+        listeners.len() == 3,
+        "each listener is adopted once: {listeners:?}"
+    );
     Ok(())
 }
 
@@ -120,14 +144,20 @@ fn vanished_meanwhile() -> Result<()> {
     agent.end(Signal::SIGKILL)?;
     lab.remove_manifest("unlisted")?;
     lab.remove_manifest("dead")?;
-    run(&format!("ip netns del {}", lab.outside().netns.replace("-out", "-dead")))?;
+    run(&format!(
+        "ip netns del {}",
+        lab.outside().netns.replace("-out", "-dead")
+    ))?;
     let agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/stays")?;
     let rows = agent.places.map("POD_BY_NETNS")?;
     ensure!(rows.len() == 1, "{rows:?}");
     let cookie = agent.places.pod("test/stays")?.context("the pod")?["netns"]["cookie"].clone();
     for row in agent.places.map("ROUTE_BY_POD")? {
-        ensure!(row["formatted"]["key"]["netns"] == cookie, "a stale route: {row}");
+        ensure!(
+            row["formatted"]["key"]["netns"] == cookie,
+            "a stale route: {row}"
+        );
     }
     let policies = agent.places.map("POLICY_BY_ID")?;
     ensure!(policies.len() == 1, "a stale policy: {policies:?}");
@@ -162,7 +192,12 @@ fn cleanup() -> Result<()> {
     ensure!(String::from_utf8_lossy(&refused.stderr).contains("an agent is running"));
     agent.end(Signal::SIGTERM)?;
     let removed = lab.places().json(&["cleanup", "-o", "json"])?;
-    ensure!(removed["links"].as_array().is_some_and(|links| links.len() == 7), "{removed}");
+    ensure!(
+        removed["links"]
+            .as_array()
+            .is_some_and(|links| links.len() == 7),
+        "{removed}"
+    );
     ensure!(!lab.places().bpffs.join("sidetrack").exists());
     let again = lab.places().output(&["cleanup"])?;
     ensure!(again.status.success());
@@ -198,18 +233,32 @@ fn commands() -> Result<()> {
     let pod = lab.pod("app", 2)?;
     lab.write_manifest("app", &manifest("app", &pod, &[]))?;
     let mut agent = Agent::start(lab.places())?;
-    let waited = lab.places().output(&["status", "--wait", "test/app", "--timeout", "5s"])?;
+    let waited = lab
+        .places()
+        .output(&["status", "--wait", "test/app", "--timeout", "5s"])?;
     ensure!(waited.status.success(), "{waited:?}");
     let table = String::from_utf8(waited.stdout)?;
-    ensure!(table.contains("1 enrolled") && table.contains("connect4"), "{table}");
-    let missing = lab.places().output(&["status", "--wait", "test/nobody", "--timeout", "200ms"])?;
+    ensure!(
+        table.contains("1 enrolled") && table.contains("connect4"),
+        "{table}"
+    );
+    let missing =
+        lab.places()
+            .output(&["status", "--wait", "test/nobody", "--timeout", "200ms"])?;
     ensure!(missing.status.code() == Some(1), "{missing:?}");
     ensure!(String::from_utf8_lossy(&missing.stderr).contains("does not know the pod"));
     let table = lab.places().output(&["pods"])?;
     ensure!(String::from_utf8(table.stdout)?.contains("test/app"));
     let doctor = lab.places().json(&["doctor", "-o", "json"])?;
-    ensure!(doctor["ok"] == true && doctor["checks"].as_array().is_some(), "{doctor}");
-    for wrong in [&["status", "--nonsense"][..], &["nonsense"], &["status", "--timeout", "5s"]] {
+    ensure!(
+        doctor["ok"] == true && doctor["checks"].as_array().is_some(),
+        "{doctor}"
+    );
+    for wrong in [
+        &["status", "--nonsense"][..],
+        &["nonsense"],
+        &["status", "--timeout", "5s"],
+    ] {
         let output = lab.places().output(wrong)?;
         ensure!(output.status.code() == Some(2), "{wrong:?}: {output:?}");
     }

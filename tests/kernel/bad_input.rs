@@ -35,34 +35,72 @@ fn manifests() -> Result<()> {
     let with_netns = |path: &str| plain.replace(&other.path(), path);
     let annotated = |key: &str, value: &str| manifest("bad", &other, &[(key, value)]);
     let cases: [(&str, String, &str, &[&str]); 13] = [
-        ("malformed YAML", "kind: Pod\nmetadata: {name: [\n".to_owned(), "", &["bad.yaml", "not valid YAML"]),
-        ("not a Pod", "kind: Service\n".to_owned(), "", &["bad.yaml", "Service", "Pod"]),
+        (
+            "malformed YAML",
+            "kind: Pod\nmetadata: {name: [\n".to_owned(),
+            "",
+            &["bad.yaml", "not valid YAML"],
+        ),
+        (
+            "not a Pod",
+            "kind: Service\n".to_owned(),
+            "",
+            &["bad.yaml", "Service", "Pod"],
+        ),
         (
             "no netns annotation",
             plain.replace("sidetrack.dev/netns", "sidetrack.dev/other"),
             "rejected",
             &["sidetrack.dev/netns", "missing", "/run/netns/NAME"],
         ),
-        ("netns missing", with_netns("/run/netns/nowhere"), "waiting", &["/run/netns/nowhere", "does not exist"]),
+        (
+            "netns missing",
+            with_netns("/run/netns/nowhere"),
+            "waiting",
+            &["/run/netns/nowhere", "does not exist"],
+        ),
         (
             "not a namespace",
             with_netns(&not_netns.to_string_lossy()),
             "rejected",
             &["is not a network namespace", "/run/netns/NAME"],
         ),
-        ("another kind of namespace", with_netns("/proc/self/ns/mnt"), "rejected", &["is not a network namespace"]),
-        ("the node's namespace", with_netns("/proc/self/ns/net"), "rejected", &["the node's own"]),
-        ("relative path", with_netns("run/netns/x"), "rejected", &["absolute path"]),
+        (
+            "another kind of namespace",
+            with_netns("/proc/self/ns/mnt"),
+            "rejected",
+            &["is not a network namespace"],
+        ),
+        (
+            "the node's namespace",
+            with_netns("/proc/self/ns/net"),
+            "rejected",
+            &["the node's own"],
+        ),
+        (
+            "relative path",
+            with_netns("run/netns/x"),
+            "rejected",
+            &["absolute path"],
+        ),
         (
             "host network",
             plain.replace("spec:\n", "spec:\n  hostNetwork: true\n"),
             "not-taken",
             &["host's network"],
         ),
-        ("no sidecar", plain.replace("name: istio-proxy", "name: web"), "not-taken", &["no sidecar"]),
+        (
+            "no sidecar",
+            plain.replace("name: istio-proxy", "name: web"),
+            "not-taken",
+            &["no sidecar"],
+        ),
         (
             "bad CIDR",
-            annotated("traffic.sidecar.istio.io/excludeOutboundIPRanges", "10.0.0.0/40"),
+            annotated(
+                "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+                "10.0.0.0/40",
+            ),
             "rejected",
             &["excludeOutboundIPRanges", "10.0.0.0/40", "10.0.0.0/8"],
         ),
@@ -83,13 +121,20 @@ fn manifests() -> Result<()> {
         lab.write_manifest("bad", &text)?;
         reported(&agent.places, state, words).context(what)?;
         let good = agent.places.pod("test/good")?.context("the other pod")?;
-        ensure!(good["state"] == "enrolled", "{what} touched another pod: {good}");
+        ensure!(
+            good["state"] == "enrolled",
+            "{what} touched another pod: {good}"
+        );
         lab.remove_manifest("bad")?;
         agent.places.wait_pod("test/bad", |pod| pod.is_none())?;
     }
     // Two manifests for one pod: the older stays in force.
     lab.write_manifest("twice", &manifest("good", &other, &[]))?;
-    reported(&agent.places, "", &["twice.yaml", "test/good", "good.yaml", "remove one"])?;
+    reported(
+        &agent.places,
+        "",
+        &["twice.yaml", "test/good", "good.yaml", "remove one"],
+    )?;
     let pod = agent.places.pod("test/good")?.context("the pod")?;
     ensure!(pod["netns"]["path"] == good.path(), "{pod}");
     Ok(())
@@ -110,9 +155,7 @@ fn reported(places: &Places, state: &str, words: &[&str]) -> Result<()> {
     }
     places
         .wait_pod("test/bad", |pod| {
-            pod.is_some_and(|pod| {
-                pod["state"] == state && pod["reason"].as_str().is_some_and(says)
-            })
+            pod.is_some_and(|pod| pod["state"] == state && pod["reason"].as_str().is_some_and(says))
         })
         .map(drop)
 }
@@ -134,7 +177,12 @@ fn last_good() -> Result<()> {
                 && pod["policy"]["excluded_outbound_ports"][0] == 3306
         })
     })?;
-    ensure!(agent.places.log().contains("its last good policy stays in force"));
+    ensure!(
+        agent
+            .places
+            .log()
+            .contains("its last good policy stays in force")
+    );
     lab.write_manifest("app", &manifest("app", &pod, &[]))?;
     agent.places.wait_enrolled("test/app")?;
     Ok(())
@@ -166,14 +214,29 @@ fn places() -> Result<()> {
         let ended = Agent::spawn(&places)?.wait()?;
         let log = places.log();
         ensure!(ended.code() == Some(1), "{ended}: {log}");
-        ensure!(words.iter().all(|word| log.contains(word)), "{words:?} in {log}");
+        ensure!(
+            words.iter().all(|word| log.contains(word)),
+            "{words:?} in {log}"
+        );
         ensure!(log.lines().count() == 1, "one line: {log}");
         Ok(())
     };
-    ends(&|places| places.bpffs = dir.clone().into(), &["not a bpffs", "mount -t bpf", "--bpffs"])?;
-    ends(&|places| places.cgroup = dir.clone().into(), &["not in a cgroup2 mount", "--cgroup"])?;
-    ends(&|places| places.cgroup = "/nowhere".into(), &["/nowhere", "No such file"])?;
-    ends(&|places| places.pods = "/nowhere".into(), &["/nowhere", "--pods-dir"])?;
+    ends(
+        &|places| places.bpffs = dir.clone().into(),
+        &["not a bpffs", "mount -t bpf", "--bpffs"],
+    )?;
+    ends(
+        &|places| places.cgroup = dir.clone().into(),
+        &["not in a cgroup2 mount", "--cgroup"],
+    )?;
+    ends(
+        &|places| places.cgroup = "/nowhere".into(),
+        &["/nowhere", "No such file"],
+    )?;
+    ends(
+        &|places| places.pods = "/nowhere".into(),
+        &["/nowhere", "--pods-dir"],
+    )?;
     Ok(())
 }
 

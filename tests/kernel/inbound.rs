@@ -27,8 +27,14 @@ fn captured(world: &World) -> Result<()> {
                 .map_err(|errno| anyhow::anyhow!("to {to}: errno {errno}"))?;
             let server = &connected.server;
             ensure!(connected.accepted_by == 15006, "to {to}: {connected:?}");
-            ensure!(server.peer == connected.client.local, "the peer is kept: {connected:?}");
-            ensure!(original(server, to) == Ok(to), "original destination: {server:?}");
+            ensure!(
+                server.peer == connected.client.local,
+                "the peer is kept: {connected:?}"
+            );
+            ensure!(
+                original(server, to) == Ok(to),
+                "original destination: {server:?}"
+            );
             ensure!(connected.client.peer == to, "{connected:?}");
         }
     }
@@ -55,9 +61,14 @@ fn sidecar_reaches_app(world: &World) -> Result<()> {
     for (source, to) in [("127.0.0.6", POD[0]), ("::6", POD[1])] {
         let mut dial = Dial::new(&PROXY, at(to, 80));
         dial.source = Some(at(source, 0));
-        let connected = world.dial(dial)?.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+        let connected = world
+            .dial(dial)?
+            .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
         ensure!(connected.accepted_by == 80, "{connected:?}");
     }
     let connected = world.dial(Dial::new(&APP, at(POD[0], 80)))?;
-    connected.map(drop).map_err(|errno| anyhow::anyhow!("errno {errno}")).context("app to itself")
+    connected
+        .map(drop)
+        .map_err(|errno| anyhow::anyhow!("errno {errno}"))
+        .context("app to itself")
 }

@@ -18,7 +18,10 @@ use crate::{
 
 pub fn tests() -> Vec<(&'static str, OwnTest)> {
     vec![
-        ("isolation::same_addresses_and_ports_at_once", same_addresses),
+        (
+            "isolation::same_addresses_and_ports_at_once",
+            same_addresses,
+        ),
         ("isolation::an_unenrolled_pod_is_untouched", unenrolled),
     ]
 }
@@ -41,14 +44,21 @@ fn same_addresses() -> Result<()> {
             let to = at(service, 80);
             let mut dial = Dial::new(&APP, to);
             dial.source = Some(at("10.77.0.7", 20_000 + round));
-            check(&client.dial(dial)?, Arrives::Sidecar(15001), "10.77.0.7", to)?;
+            check(
+                &client.dial(dial)?,
+                Arrives::Sidecar(15001),
+                "10.77.0.7",
+                to,
+            )?;
         }
         Ok(())
     };
     thread::scope(|scope| {
         let other = scope.spawn(|| dial_all(&clients[1], "10.200.0.2"));
         dial_all(&clients[0], "10.200.0.1")?;
-        other.join().map_err(|_| anyhow!("the other pod's thread panicked"))?
+        other
+            .join()
+            .map_err(|_| anyhow!("the other pod's thread panicked"))?
     })
 }
 
@@ -64,11 +74,18 @@ fn unenrolled() -> Result<()> {
     sidecar::listen(&outside, &ROOT, 80)?;
     let servers = sidecar::start(&other, &[80])?;
     let to = at("10.109.118.31", 80);
-    let connected = servers.dial(Dial::new(&APP, to))?.map_err(|errno| anyhow!("{errno}"))?;
+    let connected = servers
+        .dial(Dial::new(&APP, to))?
+        .map_err(|errno| anyhow!("{errno}"))?;
     ensure!(connected.server.local == to, "outbound: {connected:?}");
-    ensure!(connected.client.original_v4 == Err(libc::ENOENT), "no answer: {connected:?}");
+    ensure!(
+        connected.client.original_v4 == Err(libc::ENOENT),
+        "no answer: {connected:?}"
+    );
     let to = at("10.77.0.3", 80);
-    let connected = outside.dial(Dial::new(&ROOT, to))?.map_err(|errno| anyhow!("{errno}"))?;
+    let connected = outside
+        .dial(Dial::new(&ROOT, to))?
+        .map_err(|errno| anyhow!("{errno}"))?;
     ensure!(connected.accepted_by == 80, "inbound: {connected:?}");
     let counts = agent.places.map("COUNT_BY_RULE")?;
     ensure!(counts.is_empty(), "nothing of it is counted: {counts:?}");

@@ -25,13 +25,22 @@ const VIP: &str = "10.109.118.31";
 
 pub fn tests() -> Vec<(&'static str, OwnTest)> {
     vec![
-        ("lifecycle::manifests_take_effect_within_a_second", manifests),
+        (
+            "lifecycle::manifests_take_effect_within_a_second",
+            manifests,
+        ),
         ("lifecycle::a_running_sidecar_is_adopted", adoption),
         ("lifecycle::sidecar_down_means_refused", sidecar_down),
         ("lifecycle::listener_groups_shrink", listener_groups),
         ("lifecycle::leaving_keeps_established_connections", leaving),
-        ("lifecycle::policy_changes_judge_new_connections", policy_change),
-        ("lifecycle::a_replaced_namespace_is_followed", replaced_namespace),
+        (
+            "lifecycle::policy_changes_judge_new_connections",
+            policy_change,
+        ),
+        (
+            "lifecycle::a_replaced_namespace_is_followed",
+            replaced_namespace,
+        ),
         ("lifecycle::addresses_and_routes_are_followed", addresses),
         ("lifecycle::ipv6_needs_dual_stack_or_an_ipv6_pod", families),
     ]
@@ -65,7 +74,8 @@ impl Place {
 
     /// Writes the pod's manifest and waits until it is in force.
     pub fn enroll(&self, annotations: &[(&str, &str)]) -> Result<()> {
-        self.lab.write_manifest("app", &manifest("app", &self.pod, annotations))?;
+        self.lab
+            .write_manifest("app", &manifest("app", &self.pod, annotations))?;
         self.agent.places.wait_enrolled("test/app").map(drop)
     }
 
@@ -75,7 +85,9 @@ impl Place {
 
     /// Who takes the app's connection to the service: the capture port, or 80 for itself.
     fn taken_by(&self) -> Result<u16> {
-        let connected = self.dial(at(VIP, 80))?.map_err(|errno| anyhow!("errno {errno}"))?;
+        let connected = self
+            .dial(at(VIP, 80))?
+            .map_err(|errno| anyhow!("errno {errno}"))?;
         Ok(connected.accepted_by)
     }
 
@@ -86,7 +98,11 @@ impl Place {
             if self.taken_by().is_ok_and(|by| by == port) {
                 return Ok(start.elapsed());
             }
-            ensure!(start.elapsed() < Duration::from_secs(5), "{}", self.agent.places.log());
+            ensure!(
+                start.elapsed() < Duration::from_secs(5),
+                "{}",
+                self.agent.places.log()
+            );
             thread::sleep(Duration::from_millis(10));
         }
     }
@@ -95,18 +111,27 @@ impl Place {
 fn manifests() -> Result<()> {
     let place = Place::new()?;
     let _sidecar = sidecar::start(&place.pod, &[80])?;
-    ensure!(place.taken_by()? == 80, "a pod that is not enrolled is untouched");
+    ensure!(
+        place.taken_by()? == 80,
+        "a pod that is not enrolled is untouched"
+    );
     let second = Duration::from_secs(1);
     let in_time = |took: Duration, what: &str| {
         ensure!(took < second, "{what} took {took:?}");
         Ok(())
     };
-    place.lab.write_manifest("app", &manifest("app", &place.pod, &[]))?;
+    place
+        .lab
+        .write_manifest("app", &manifest("app", &place.pod, &[]))?;
     in_time(place.wait_taken_by(15001)?, "adding")?;
     let excluded = [("traffic.sidecar.istio.io/excludeOutboundPorts", "80")];
-    place.lab.write_manifest("app", &manifest("app", &place.pod, &excluded))?;
+    place
+        .lab
+        .write_manifest("app", &manifest("app", &place.pod, &excluded))?;
     in_time(place.wait_taken_by(80)?, "changing")?;
-    place.lab.write_manifest("app", &manifest("app", &place.pod, &[]))?;
+    place
+        .lab
+        .write_manifest("app", &manifest("app", &place.pod, &[]))?;
     in_time(place.wait_taken_by(15001)?, "changing back")?;
     place.lab.remove_manifest("app")?;
     in_time(place.wait_taken_by(80)?, "deleting")?;
@@ -126,7 +151,11 @@ fn manifests() -> Result<()> {
         ensure!(rows.is_empty(), "{map} still has {rows:?}");
     }
     let pods = places.bpffs.join("sidetrack/v1/pods");
-    ensure!(fs::read_dir(&pods)?.next().is_none(), "links are left in {}", pods.display());
+    ensure!(
+        fs::read_dir(&pods)?.next().is_none(),
+        "links are left in {}",
+        pods.display()
+    );
     Ok(())
 }
 
@@ -170,7 +199,9 @@ fn listener_groups() -> Result<()> {
     let id = sidecar.listen_group(group(15006, WORKERS))?;
     let inbound = || -> Result<u16> {
         let connected = place.outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-        Ok(connected.map_err(|errno| anyhow!("errno {errno}"))?.accepted_by)
+        Ok(connected
+            .map_err(|errno| anyhow!("errno {errno}"))?
+            .accepted_by)
     };
     for worker in 0..WORKERS - 1 {
         ensure!(inbound()? == 15006);
@@ -188,10 +219,16 @@ fn leaving() -> Result<()> {
     let _sidecar = sidecar::start(&place.pod, &[80])?;
     place.enroll(&[])?;
     let held = place.client.hold(Dial::new(&APP, at(VIP, 80)))?;
-    ensure!(held.is_ok_and(|held| held.accepted_by == 15001), "the first is redirected");
+    ensure!(
+        held.is_ok_and(|held| held.accepted_by == 15001),
+        "the first is redirected"
+    );
     place.lab.remove_manifest("app")?;
     place.wait_taken_by(80)?;
-    ensure!(place.client.echo()? == 1, "the established connection goes on");
+    ensure!(
+        place.client.echo()? == 1,
+        "the established connection goes on"
+    );
     Ok(())
 }
 
@@ -201,28 +238,54 @@ fn policy_change() -> Result<()> {
     place.enroll(&[])?;
     let held = place.client.hold(Dial::new(&APP, at(VIP, 80)))?;
     ensure!(held.is_ok_and(|held| held.accepted_by == 15001));
-    place.enroll(&[("traffic.sidecar.istio.io/includeOutboundIPRanges", "192.0.2.0/24")])?;
+    place.enroll(&[(
+        "traffic.sidecar.istio.io/includeOutboundIPRanges",
+        "192.0.2.0/24",
+    )])?;
     place.wait_taken_by(80)?;
-    place.enroll(&[("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.109.0.0/16")])?;
+    place.enroll(&[(
+        "traffic.sidecar.istio.io/includeOutboundIPRanges",
+        "10.109.0.0/16",
+    )])?;
     place.wait_taken_by(15001)?;
     place.enroll(&[
-        ("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.109.0.0/16"),
-        ("traffic.sidecar.istio.io/excludeOutboundIPRanges", "10.109.118.0/24"),
+        (
+            "traffic.sidecar.istio.io/includeOutboundIPRanges",
+            "10.109.0.0/16",
+        ),
+        (
+            "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+            "10.109.118.0/24",
+        ),
     ])?;
     place.wait_taken_by(80)?;
-    ensure!(place.client.echo()? == 1, "the established connection goes on");
+    ensure!(
+        place.client.echo()? == 1,
+        "the established connection goes on"
+    );
     // Inbound by list.
     place.enroll(&[("traffic.sidecar.istio.io/includeInboundPorts", "8080")])?;
     let start = Instant::now();
     loop {
         let inbound = place.outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-        if inbound.as_ref().is_ok_and(|inbound| inbound.accepted_by == 80) {
+        if inbound
+            .as_ref()
+            .is_ok_and(|inbound| inbound.accepted_by == 80)
+        {
             break;
         }
-        ensure!(start.elapsed() < Duration::from_secs(1), "80 is not listed: {inbound:?}");
+        ensure!(
+            start.elapsed() < Duration::from_secs(1),
+            "80 is not listed: {inbound:?}"
+        );
     }
-    let inbound = place.outside.dial(Dial::new(&ROOT, at("10.77.0.2", 8080)))?;
-    ensure!(inbound.is_ok_and(|inbound| inbound.accepted_by == 15006), "8080 is listed");
+    let inbound = place
+        .outside
+        .dial(Dial::new(&ROOT, at("10.77.0.2", 8080)))?;
+    ensure!(
+        inbound.is_ok_and(|inbound| inbound.accepted_by == 15006),
+        "8080 is listed"
+    );
     Ok(())
 }
 
@@ -256,7 +319,10 @@ fn addresses() -> Result<()> {
     place.enroll(&[])?;
     let new = at("10.79.0.2", 80);
     let before = place.dial(new)?;
-    ensure!(before.is_ok_and(|before| before.accepted_by == 15001), "it is off the pod");
+    ensure!(
+        before.is_ok_and(|before| before.accepted_by == 15001),
+        "it is off the pod"
+    );
     place.pod.ip("address add 10.79.0.2/32 dev eth0")?;
     let start = Instant::now();
     loop {
@@ -290,7 +356,9 @@ fn families() -> Result<()> {
     let client = pod.actor()?;
     // IPv6 is left alone, and answers as without rules.
     let own = at("fd77::2", 80);
-    let proxy = client.dial(Dial::new(&PROXY, own))?.map_err(|errno| anyhow!("errno {errno}"))?;
+    let proxy = client
+        .dial(Dial::new(&PROXY, own))?
+        .map_err(|errno| anyhow!("errno {errno}"))?;
     ensure!(proxy.accepted_by == 80, "{proxy:?}");
     ensure!(proxy.server.original_v6 == Err(libc::ENOENT), "{proxy:?}");
     ensure!(!pod.ip("-6 address show dev lo")?.contains("::6/128"));
@@ -300,8 +368,13 @@ fn families() -> Result<()> {
     pod.ip("address del 10.77.0.2/16 dev eth0")?;
     lab.write_manifest("app", &single)?;
     agent.places.wait_enrolled("test/app")?;
-    ensure!(pod.ip("-6 address show dev lo")?.contains("::6/128"), "::6 is added");
-    let proxy = client.dial(Dial::new(&PROXY, own))?.map_err(|errno| anyhow!("errno {errno}"))?;
+    ensure!(
+        pod.ip("-6 address show dev lo")?.contains("::6/128"),
+        "::6 is added"
+    );
+    let proxy = client
+        .dial(Dial::new(&PROXY, own))?
+        .map_err(|errno| anyhow!("errno {errno}"))?;
     ensure!(proxy.accepted_by == 15006, "{proxy:?}");
     lab.remove_manifest("app")?;
     agent.places.wait_pod("test/app", |pod| pod.is_none())?;
@@ -327,7 +400,9 @@ pub fn sidecar_socket_opened_before_enrolment() -> Result<()> {
         let enrolled = place.enroll(&[]);
         fs::write(pause.with_extension("go"), "")?;
         enrolled?;
-        let result = dialling.join().map_err(|_| anyhow!("the dialling thread panicked"))??;
+        let result = dialling
+            .join()
+            .map_err(|_| anyhow!("the dialling thread panicked"))??;
         check(&result, Arrives::Sidecar(15006), "10.77.0.2", own)
     })
 }
@@ -362,9 +437,14 @@ pub fn failed_connects_leave_no_row() -> Result<()> {
         let dialling = scope.spawn(|| place.dial(at(VIP, 80)));
         let start = Instant::now();
         while places.map("HANDSHAKES")?.is_empty() {
-            ensure!(start.elapsed() < Duration::from_secs(1), "no row while connecting");
+            ensure!(
+                start.elapsed() < Duration::from_secs(1),
+                "no row while connecting"
+            );
         }
-        let result = dialling.join().map_err(|_| anyhow!("the dialling thread panicked"))??;
+        let result = dialling
+            .join()
+            .map_err(|_| anyhow!("the dialling thread panicked"))??;
         ensure!(result.is_err(), "{result:?}");
         anyhow::Ok(())
     })?;

@@ -24,7 +24,11 @@ use crate::world::World;
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
     // Listing needs neither root nor a world.
-    let world = if arguments.list { Ok(None) } else { prepare().map(Some) };
+    let world = if arguments.list {
+        Ok(None)
+    } else {
+        prepare().map(Some)
+    };
     let world = match world {
         Ok(world) => world,
         Err(error) => {

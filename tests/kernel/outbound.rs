@@ -15,7 +15,10 @@ pub fn tests() -> Vec<(&'static str, SharedTest)> {
         ("outbound::app_to_off_pod", app_to_off_pod),
         ("outbound::app_to_loopback", app_to_loopback),
         ("outbound::app_to_own_addresses", app_to_own_addresses),
-        ("outbound::app_to_the_capture_port_of_another", capture_port_elsewhere),
+        (
+            "outbound::app_to_the_capture_port_of_another",
+            capture_port_elsewhere,
+        ),
         ("outbound::app_bound_to_loopback", app_bound_to_loopback),
         ("outbound::app_bound_to_an_own_address", app_bound_to_own),
         ("outbound::v4_mapped", v4_mapped),
@@ -52,7 +55,14 @@ fn app_to_off_pod(world: &World) -> Result<()> {
         for family in [0, 1] {
             for port in [80, 443, 15006, 15008, 15020] {
                 let to = at(VIP[family], port);
-                row(world, creator, None, to, Arrives::Sidecar(15001), POD[family])?;
+                row(
+                    world,
+                    creator,
+                    None,
+                    to,
+                    Arrives::Sidecar(15001),
+                    POD[family],
+                )?;
             }
         }
     }
@@ -63,7 +73,14 @@ fn app_to_off_pod(world: &World) -> Result<()> {
 
 fn app_to_loopback(world: &World) -> Result<()> {
     for to in ["127.0.0.1", "127.0.0.2", "127.0.0.6"] {
-        row(world, &APP, None, at(to, 80), Arrives::Untouched, "127.0.0.1")?;
+        row(
+            world,
+            &APP,
+            None,
+            at(to, 80),
+            Arrives::Untouched,
+            "127.0.0.1",
+        )?;
     }
     for to in ["::1", "::6"] {
         row(world, &APP, None, at(to, 80), Arrives::Untouched, to)?;
@@ -90,14 +107,42 @@ fn capture_port_elsewhere(world: &World) -> Result<()> {
 
 fn app_bound_to_loopback(world: &World) -> Result<()> {
     for source in ["127.0.0.1", "127.0.0.6"] {
-        row(world, &APP, Some(source), at(POD[0], 80), Arrives::Untouched, source)?;
+        row(
+            world,
+            &APP,
+            Some(source),
+            at(POD[0], 80),
+            Arrives::Untouched,
+            source,
+        )?;
         let off_pod = at(VIP[0], 80);
-        row(world, &APP, Some(source), off_pod, Arrives::Fails(libc::EINVAL), "")?;
+        row(
+            world,
+            &APP,
+            Some(source),
+            off_pod,
+            Arrives::Fails(libc::EINVAL),
+            "",
+        )?;
     }
     // IPv6 differs: the kernel lets the source through, and the rules redirect.
     for source in ["::1", "::6"] {
-        row(world, &APP, Some(source), at(POD[1], 80), Arrives::Untouched, source)?;
-        row(world, &APP, Some(source), at(VIP[1], 80), Arrives::Sidecar(15001), source)?;
+        row(
+            world,
+            &APP,
+            Some(source),
+            at(POD[1], 80),
+            Arrives::Untouched,
+            source,
+        )?;
+        row(
+            world,
+            &APP,
+            Some(source),
+            at(VIP[1], 80),
+            Arrives::Sidecar(15001),
+            source,
+        )?;
     }
     Ok(())
 }
@@ -106,7 +151,14 @@ fn app_bound_to_own(world: &World) -> Result<()> {
     for family in [0, 1] {
         for source in [POD[family], SECOND[family]] {
             let to = at(VIP[family], 80);
-            row(world, &APP, Some(source), to, Arrives::Sidecar(15001), source)?;
+            row(
+                world,
+                &APP,
+                Some(source),
+                to,
+                Arrives::Sidecar(15001),
+                source,
+            )?;
         }
     }
     Ok(())
@@ -137,9 +189,14 @@ fn check_client_or_all(
     destination: SocketAddr,
 ) -> Result<()> {
     if destination == at(VIP[0], 80) && matches!(arrives, Arrives::Untouched) {
-        let connected = result.as_ref().map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+        let connected = result
+            .as_ref()
+            .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
         ensure!(connected.server.local == destination, "{connected:?}");
-        ensure!(connected.server.peer.ip() == crate::world::ip(seen_as), "{connected:?}");
+        ensure!(
+            connected.server.peer.ip() == crate::world::ip(seen_as),
+            "{connected:?}"
+        );
         return Ok(());
     }
     check(result, arrives, seen_as, destination)
@@ -150,25 +207,76 @@ fn proxy_off_pod(world: &World) -> Result<()> {
         let to = at(VIP[family], 8080);
         let connected = world.dial(Dial::new(&PROXY, to))?;
         let connected = connected.map_err(|errno| anyhow::anyhow!("to {to}: errno {errno}"))?;
-        ensure!(connected.server.local == to && connected.client.peer == to, "{connected:?}");
-        ensure!(connected.server.peer.ip() == crate::world::ip(POD[family]), "{connected:?}");
+        ensure!(
+            connected.server.local == to && connected.client.peer == to,
+            "{connected:?}"
+        );
+        ensure!(
+            connected.server.peer.ip() == crate::world::ip(POD[family]),
+            "{connected:?}"
+        );
         // Connection tracking would know the client's end by the address it dialled.
-        ensure!(crate::world::original(&connected.client, to) == Ok(to), "{connected:?}");
+        ensure!(
+            crate::world::original(&connected.client, to) == Ok(to),
+            "{connected:?}"
+        );
     }
-    row(world, &PROXY, None, at("127.0.0.1", 80), Arrives::Untouched, "127.0.0.1")?;
-    row(world, &PROXY, None, at("::1", 80), Arrives::Untouched, "::1")?;
+    row(
+        world,
+        &PROXY,
+        None,
+        at("127.0.0.1", 80),
+        Arrives::Untouched,
+        "127.0.0.1",
+    )?;
+    row(
+        world,
+        &PROXY,
+        None,
+        at("::1", 80),
+        Arrives::Untouched,
+        "::1",
+    )?;
     // The kernel picks ::6 itself as the source, which the rules leave alone.
-    row(world, &PROXY, None, at("::6", 80), Arrives::Untouched, "::6")
+    row(
+        world,
+        &PROXY,
+        None,
+        at("::6", 80),
+        Arrives::Untouched,
+        "::6",
+    )
 }
 
 fn proxy_to_own(world: &World) -> Result<()> {
     for own in [POD, SECOND].concat() {
         for port in [80, 81, 15021, 15006] {
-            row(world, &PROXY, None, at(own, port), Arrives::Sidecar(15006), own)?;
+            row(
+                world,
+                &PROXY,
+                None,
+                at(own, port),
+                Arrives::Sidecar(15006),
+                own,
+            )?;
         }
     }
-    row(world, &PROXY, None, at("127.0.0.2", 80), Arrives::Sidecar(15006), "127.0.0.1")?;
-    row(world, &PROXY, None, at("127.0.0.6", 80), Arrives::Sidecar(15006), "127.0.0.1")
+    row(
+        world,
+        &PROXY,
+        None,
+        at("127.0.0.2", 80),
+        Arrives::Sidecar(15006),
+        "127.0.0.1",
+    )?;
+    row(
+        world,
+        &PROXY,
+        None,
+        at("127.0.0.6", 80),
+        Arrives::Sidecar(15006),
+        "127.0.0.1",
+    )
 }
 
 fn proxy_to_tunnel(world: &World) -> Result<()> {
@@ -181,23 +289,58 @@ fn proxy_to_tunnel(world: &World) -> Result<()> {
 
 fn proxy_from_self(world: &World) -> Result<()> {
     for (source, to) in [("127.0.0.6", POD[0]), ("::6", POD[1])] {
-        row(world, &PROXY, Some(source), at(to, 80), Arrives::Untouched, source)?;
+        row(
+            world,
+            &PROXY,
+            Some(source),
+            at(to, 80),
+            Arrives::Untouched,
+            source,
+        )?;
     }
     Ok(())
 }
 
 fn validation(world: &World) -> Result<()> {
     let to = at("127.0.0.6", 15002);
-    row(world, &PROXY, Some("127.0.0.1"), to, Arrives::Sidecar(15006), "127.0.0.1")?;
+    row(
+        world,
+        &PROXY,
+        Some("127.0.0.1"),
+        to,
+        Arrives::Sidecar(15006),
+        "127.0.0.1",
+    )?;
     let to = at("::6", 15002);
-    row(world, &PROXY, Some("::1"), to, Arrives::Sidecar(15006), "::1")
+    row(
+        world,
+        &PROXY,
+        Some("::1"),
+        to,
+        Arrives::Sidecar(15006),
+        "::1",
+    )
 }
 
 fn unspecified(world: &World) -> Result<()> {
     for (creator, source, to, meant, arrives, seen_as) in [
-        (&APP, None, "0.0.0.0", "127.0.0.1", Arrives::Untouched, "127.0.0.1"),
+        (
+            &APP,
+            None,
+            "0.0.0.0",
+            "127.0.0.1",
+            Arrives::Untouched,
+            "127.0.0.1",
+        ),
         (&APP, None, "::", "::1", Arrives::Untouched, "::1"),
-        (&PROXY, Some(POD[0]), "0.0.0.0", POD[0], Arrives::Sidecar(15006), POD[0]),
+        (
+            &PROXY,
+            Some(POD[0]),
+            "0.0.0.0",
+            POD[0],
+            Arrives::Sidecar(15006),
+            POD[0],
+        ),
         (&PROXY, None, "::", "::1", Arrives::Untouched, "::1"),
     ] {
         let mut dial = Dial::new(creator, at(to, 80));
@@ -234,7 +377,9 @@ fn bound_device(world: &World) -> Result<()> {
     // Under iptables this times out; sidetrack leaves it untouched and counts it.
     let mut dial = Dial::new(&APP, at(VIP[0], 80));
     dial.device = Some("eth0".to_owned());
-    let connected = world.dial(dial)?.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+    let connected = world
+        .dial(dial)?
+        .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
     ensure!(connected.server.local == at(VIP[0], 80), "{connected:?}");
     Ok(())
 }

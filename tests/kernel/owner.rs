@@ -64,7 +64,10 @@ fn primary_group(world: &World) -> Result<()> {
     let to = at(VIP[0], 80);
     let result = world.dial(Dial::new(&identity, to))?;
     let connected = result.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
-    anyhow::ensure!(connected.server.local == to, "off the pod untouched: {connected:?}");
+    anyhow::ensure!(
+        connected.server.local == to,
+        "off the pod untouched: {connected:?}"
+    );
     to_own(world, &identity, &identity, Arrives::Untouched)
 }
 

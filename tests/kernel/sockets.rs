@@ -48,10 +48,25 @@ fn fast_open(world: &World) -> Result<()> {
 fn second_connect(world: &World) -> Result<()> {
     for (first, second, arrives, seen_as) in [
         // Refused on the pod itself, then redirected.
-        (at("127.0.0.1", 9), at(VIP[0], 80), Arrives::Sidecar(15001), POD[0]),
-        (at("::1", 9), at(VIP[1], 80), Arrives::Sidecar(15001), POD[1]),
+        (
+            at("127.0.0.1", 9),
+            at(VIP[0], 80),
+            Arrives::Sidecar(15001),
+            POD[0],
+        ),
+        (
+            at("::1", 9),
+            at(VIP[1], 80),
+            Arrives::Sidecar(15001),
+            POD[1],
+        ),
         // No route, then redirected.
-        (at("10.202.0.1", 80), at(VIP[0], 80), Arrives::Sidecar(15001), POD[0]),
+        (
+            at("10.202.0.1", 80),
+            at(VIP[0], 80),
+            Arrives::Sidecar(15001),
+            POD[0],
+        ),
     ] {
         let mut dial = Dial::new(&APP, second);
         dial.first = Some(first);
@@ -68,12 +83,20 @@ fn bound_port(world: &World) -> Result<()> {
         let to = at(VIP[family], 80);
         let mut dial = Dial::new(&APP, to);
         dial.source = Some(at(any, port));
-        let connected = world.dial(dial)?.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+        let connected = world
+            .dial(dial)?
+            .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
         let own = at(POD[family], port);
         ensure!(connected.accepted_by == 15001, "{connected:?}");
-        ensure!(connected.server.peer == own && connected.client.local == own, "{connected:?}");
+        ensure!(
+            connected.server.peer == own && connected.client.local == own,
+            "{connected:?}"
+        );
         ensure!(connected.client.peer == to, "{connected:?}");
-        ensure!(crate::world::original(&connected.server, to) == Ok(to), "{connected:?}");
+        ensure!(
+            crate::world::original(&connected.server, to) == Ok(to),
+            "{connected:?}"
+        );
     }
     Ok(())
 }
@@ -95,7 +118,13 @@ fn no_rows_left(world: &World) -> Result<()> {
 fn large_answers(world: &World) -> Result<()> {
     const RULES: usize = 400;
     let rules: String = (0..RULES)
-        .map(|n| format!("-A INPUT -s 192.0.2.{}/32 -p tcp --dport {} -j ACCEPT\n", n % 256, 1 + n))
+        .map(|n| {
+            format!(
+                "-A INPUT -s 192.0.2.{}/32 -p tcp --dport {} -j ACCEPT\n",
+                n % 256,
+                1 + n
+            )
+        })
         .collect();
     let text = format!("*filter\n{rules}COMMIT\n");
     let script = format!(
@@ -106,7 +135,10 @@ fn large_answers(world: &World) -> Result<()> {
         netns = world.pod.netns
     );
     let saved = run_words(&["sh", "-c", &script])?;
-    let count = saved.lines().filter(|line| line.starts_with("-A INPUT")).count();
+    let count = saved
+        .lines()
+        .filter(|line| line.starts_with("-A INPUT"))
+        .count();
     ensure!(count == RULES, "{count} of {RULES} rules came back");
     Ok(())
 }
@@ -117,7 +149,10 @@ fn map_dumps(world: &World) -> Result<()> {
     ensure!(row["value"]["policy"].is_u64(), "{row}");
     let policies = world.agent.places.map("POLICY_BY_ID")?;
     let policy = &policies.first().context("no policy row")?["formatted"]["value"];
-    ensure!(policy["outbound_port"] == 15001 && policy["proxy_uid"] == 1337, "{policy}");
+    ensure!(
+        policy["outbound_port"] == 15001 && policy["proxy_uid"] == 1337,
+        "{policy}"
+    );
     Ok(())
 }
 

@@ -128,9 +128,18 @@ pub fn check(
     };
     let (client, server) = (&connected.client, &connected.server);
     let canonical = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
-    ensure!(client.local.ip().to_canonical() == ip(source), "source: {client:?}");
-    ensure!(canonical(client.local) == canonical(server.peer), "the ends differ: {connected:?}");
-    ensure!(canonical(client.peer) == dialled, "the client's peer: {client:?}");
+    ensure!(
+        client.local.ip().to_canonical() == ip(source),
+        "source: {client:?}"
+    );
+    ensure!(
+        canonical(client.local) == canonical(server.peer),
+        "the ends differ: {connected:?}"
+    );
+    ensure!(
+        canonical(client.peer) == dialled,
+        "the client's peer: {client:?}"
+    );
     ensure!(
         original(client, dialled) == Ok(dialled),
         "the client's original destination: {client:?}"
@@ -141,12 +150,27 @@ pub fn check(
     );
     match arrives {
         Arrives::Sidecar(port) => {
-            let loopback = if dialled.is_ipv4() { "127.0.0.1" } else { "::1" };
-            ensure!(connected.accepted_by == port, "accepted by {}", connected.accepted_by);
-            ensure!(server.local == at(loopback, port), "the sidecar's address: {server:?}");
+            let loopback = if dialled.is_ipv4() {
+                "127.0.0.1"
+            } else {
+                "::1"
+            };
+            ensure!(
+                connected.accepted_by == port,
+                "accepted by {}",
+                connected.accepted_by
+            );
+            ensure!(
+                server.local == at(loopback, port),
+                "the sidecar's address: {server:?}"
+            );
         }
         Arrives::Untouched => {
-            ensure!(connected.accepted_by == dialled.port(), "accepted by {}", connected.accepted_by);
+            ensure!(
+                connected.accepted_by == dialled.port(),
+                "accepted by {}",
+                connected.accepted_by
+            );
             ensure!(server.local == dialled, "the server's address: {server:?}");
         }
         Arrives::Fails(_) => {}

@@ -37,7 +37,9 @@ impl Actor {
             .arg(cgroup)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
-        let mut child = die_with_parent(&mut command).spawn().context("start an actor")?;
+        let mut child = die_with_parent(&mut command)
+            .spawn()
+            .context("start an actor")?;
         let pipe = Pipe {
             stdin: child.stdin.take().context("the actor's stdin")?,
             stdout: BufReader::new(child.stdout.take().context("the actor's stdout")?),
@@ -56,12 +58,19 @@ impl Actor {
 
     /// Says something and waits for the answer.
     pub fn ask(&self, request: &Request) -> Result<Response> {
-        let mut pipe = self.pipe.lock().expect("no test panics while it holds the pipe");
+        let mut pipe = self
+            .pipe
+            .lock()
+            .expect("no test panics while it holds the pipe");
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        pipe.stdin.write_all(line.as_bytes()).context("write to the actor")?;
+        pipe.stdin
+            .write_all(line.as_bytes())
+            .context("write to the actor")?;
         let mut answer = String::new();
-        pipe.stdout.read_line(&mut answer).context("read from the actor")?;
+        pipe.stdout
+            .read_line(&mut answer)
+            .context("read from the actor")?;
         match serde_json::from_str(&answer).with_context(|| format!("the actor said {answer:?}"))? {
             Response::Failed(error) => bail!("actor: {error}"),
             response => Ok(response),
@@ -131,5 +140,10 @@ fn binary() -> Result<std::path::PathBuf> {
         .take(2)
         .map(|dir| dir.join("sidetrack-actor"))
         .find(|path| path.exists())
-        .with_context(|| format!("no sidetrack-actor near {}: run `cargo xtask test`", own.display()))
+        .with_context(|| {
+            format!(
+                "no sidetrack-actor near {}: run `cargo xtask test`",
+                own.display()
+            )
+        })
 }

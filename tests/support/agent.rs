@@ -55,7 +55,10 @@ impl Places {
     pub fn json(&self, words: &[&str]) -> Result<Value> {
         let output = self.output(words)?;
         if !output.status.success() {
-            bail!("{words:?}: {}", String::from_utf8_lossy(&output.stderr).trim());
+            bail!(
+                "{words:?}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
         }
         serde_json::from_slice(&output.stdout).context("parse the command's JSON")
     }
@@ -70,11 +73,20 @@ impl Places {
                 pod["name"].as_str().unwrap_or_default()
             )
         };
-        Ok(pods.as_array().into_iter().flatten().find(|pod| full(pod) == name).cloned())
+        Ok(pods
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|pod| full(pod) == name)
+            .cloned())
     }
 
     /// Waits until a pod's row is as wanted.
-    pub fn wait_pod(&self, name: &str, wanted: impl Fn(Option<&Value>) -> bool) -> Result<Duration> {
+    pub fn wait_pod(
+        &self,
+        name: &str,
+        wanted: impl Fn(Option<&Value>) -> bool,
+    ) -> Result<Duration> {
         let start = Instant::now();
         loop {
             let pod = self.pod(name);
@@ -158,7 +170,10 @@ impl Agent {
     }
 
     fn spawn_with(places: &Places, variables: &[(&str, &str)]) -> Result<Self> {
-        let log = File::options().create(true).append(true).open(&places.log)?;
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&places.log)?;
         let mut command = places.command(&["agent"])?;
         command
             .arg("--cgroup")
@@ -169,7 +184,9 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let child = die_with_parent(&mut command).spawn().context("start the agent")?;
+        let child = die_with_parent(&mut command)
+            .spawn()
+            .context("start the agent")?;
         Ok(Self {
             child,
             places: places.clone(),

@@ -133,12 +133,18 @@ impl Lab {
 
     /// Gives the outside another address, reached through the gateway.
     pub fn add_outside(&self, address: &str) -> Result<()> {
-        self.outside().ip(&format!("address add {address} dev lo")).map(drop)
+        self.outside()
+            .ip(&format!("address add {address} dev lo"))
+            .map(drop)
     }
 
     /// Adds a pod with the addresses 10.77.0.N and fd77::N.
     pub fn pod(&mut self, name: &str, number: u8) -> Result<PodNet> {
-        self.pod_at(name, &format!("10.77.0.{number}"), &format!("fd77::{number}"))
+        self.pod_at(
+            name,
+            &format!("10.77.0.{number}"),
+            &format!("fd77::{number}"),
+        )
     }
 
     /// Adds a pod with given addresses.
@@ -190,7 +196,9 @@ impl Lab {
 
     /// Removes a manifest.
     pub fn remove_manifest(&self, name: &str) -> Result<()> {
-        Ok(fs::remove_file(self.places.pods.join(format!("{name}.yaml")))?)
+        Ok(fs::remove_file(
+            self.places.pods.join(format!("{name}.yaml")),
+        )?)
     }
 }
 

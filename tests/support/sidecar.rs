@@ -26,11 +26,7 @@ pub fn start(pod: &PodNet, app_ports: &[u16]) -> Result<Actor> {
 }
 
 /// Listens on a port of both families.
-pub fn listen(
-    actor: &Actor,
-    owner: &crate::protocol::Identity,
-    port: u16,
-) -> Result<[usize; 2]> {
+pub fn listen(actor: &Actor, owner: &crate::protocol::Identity, port: u16) -> Result<[usize; 2]> {
     let mut ids = [0; 2];
     let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     for (id, address) in ids.iter_mut().zip(any) {

@@ -27,7 +27,10 @@ pub fn kernel_programs() -> Result<()> {
         .current_dir(root().join("ebpf"))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         // The profile of the whole program; debug info is what BTF is made from.
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Cdebuginfo=2\u{1f}-Clink-arg=--btf")
+        .env(
+            "CARGO_ENCODED_RUSTFLAGS",
+            "-Cdebuginfo=2\u{1f}-Clink-arg=--btf",
+        )
         .env_remove("RUSTFLAGS")
         .env_remove("RUSTUP_TOOLCHAIN")
         .args(["build", "--release", "--locked", "-Zbuild-std=core"])

@@ -30,7 +30,9 @@ pub fn cargo() -> Command {
 
 /// Runs a command that must succeed.
 pub fn must(command: &mut Command) -> Result<()> {
-    let status = command.status().with_context(|| format!("run {}", show(command)))?;
+    let status = command
+        .status()
+        .with_context(|| format!("run {}", show(command)))?;
     if !status.success() {
         bail!("{} failed ({status})", show(command));
     }
@@ -39,7 +41,9 @@ pub fn must(command: &mut Command) -> Result<()> {
 
 /// Runs a command whose exit code becomes ours.
 pub fn exit_code(command: &mut Command) -> Result<ExitCode> {
-    let status = command.status().with_context(|| format!("run {}", show(command)))?;
+    let status = command
+        .status()
+        .with_context(|| format!("run {}", show(command)))?;
     Ok(if status.success() {
         ExitCode::SUCCESS
     } else {
@@ -74,5 +78,8 @@ pub fn require_root(what: &str) -> Result<()> {
 
 fn show(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
-    words.map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+    words
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect::<Vec<_>>()
+        .join(" ")
 }

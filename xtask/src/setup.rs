@@ -18,8 +18,14 @@ use crate::{
 /// other distributions' packages count as well.
 const PROGRAMS: [(&str, &[&str]); 8] = [
     ("iproute2", &["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]),
-    ("iptables", &["/usr/sbin/iptables", "/sbin/iptables", "/usr/bin/iptables"]),
-    ("bpftool", &["/usr/sbin/bpftool", "/sbin/bpftool", "/usr/bin/bpftool"]),
+    (
+        "iptables",
+        &["/usr/sbin/iptables", "/sbin/iptables", "/usr/bin/iptables"],
+    ),
+    (
+        "bpftool",
+        &["/usr/sbin/bpftool", "/sbin/bpftool", "/usr/bin/bpftool"],
+    ),
     ("conntrack", &["/usr/sbin/conntrack", "/usr/bin/conntrack"]),
     ("curl", &["/usr/bin/curl"]),
     ("util-linux", &["/usr/bin/setpriv"]),
@@ -71,7 +77,11 @@ fn install_linker() -> Result<()> {
             .env("LLVM_PREFIX", llvm)
             .args(["install", "--quiet", "--locked", "bpf-linker"])
             .args(["--version", LINKER_VERSION])
-            .args(["--no-default-features", "--features", &format!("llvm-{LLVM}")])
+            .args([
+                "--no-default-features",
+                "--features",
+                &format!("llvm-{LLVM}"),
+            ])
             .arg("--root")
             .arg(tools()),
     )
@@ -86,7 +96,11 @@ fn packages(names: &[&str]) -> Result<()> {
     let list = names.join(" ");
     let apt = Path::new("/usr/bin/apt-get").exists();
     if !apt || !is_root() {
-        let why = if apt { "this is not root" } else { "there is no apt-get" };
+        let why = if apt {
+            "this is not root"
+        } else {
+            "there is no apt-get"
+        };
         bail!(
             "these Debian packages are missing and {why}: {list}\n\
              Install them (or your distribution's equivalents):\n\n    \
@@ -118,11 +132,24 @@ fn python() -> Result<()> {
     if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
         return Ok(());
     }
-    eprintln!("setup: installing Envoy and httpbin into {}", venv.display());
-    must(Command::new("/usr/bin/python3").args(["-m", "venv", "--clear"]).arg(&venv))?;
+    eprintln!(
+        "setup: installing Envoy and httpbin into {}",
+        venv.display()
+    );
+    must(
+        Command::new("/usr/bin/python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&venv),
+    )?;
     must(
         Command::new(venv.join("bin/pip"))
-            .args(["install", "--quiet", "--disable-pip-version-check", "--use-pep517", "--requirement"])
+            .args([
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--use-pep517",
+                "--requirement",
+            ])
             .arg(root().join("tests/requirements.txt")),
     )?;
     Ok(fs::write(installed, wanted)?)

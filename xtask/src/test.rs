@@ -22,7 +22,13 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("test")?;
     setup::everything()?;
     build::release()?;
-    must(cargo().args(["build", "--locked", "--package", "sidetrack-tests", "--bins"]))?;
+    must(cargo().args([
+        "build",
+        "--locked",
+        "--package",
+        "sidetrack-tests",
+        "--bins",
+    ]))?;
     let mut command = cargo();
     command.args(["test", "--locked", "--workspace"]);
     if let Some(filter) = &options.filter {

@@ -31,8 +31,11 @@ impl Rust {
     /// Finds one.
     pub fn find() -> Option<Self> {
         let sysroot = answer(Command::new("rustc").args(["+nightly", "--print", "sysroot"]));
-        let nightly = sysroot
-            .is_some_and(|path| Path::new(&path).join("lib/rustlib/src/rust/library").is_dir());
+        let nightly = sysroot.is_some_and(|path| {
+            Path::new(&path)
+                .join("lib/rustlib/src/rust/library")
+                .is_dir()
+        });
         if nightly {
             return Some(Self::Nightly);
         }
@@ -44,7 +47,12 @@ impl Rust {
     pub fn apply(&self, command: &mut Command) {
         match self {
             Self::Nightly => {
-                let rustc = answer(Command::new("rustup").args(["which", "rustc", "--toolchain", "nightly"]));
+                let rustc = answer(Command::new("rustup").args([
+                    "which",
+                    "rustc",
+                    "--toolchain",
+                    "nightly",
+                ]));
                 if let Some(rustc) = rustc {
                     command.env("RUSTC", rustc);
                 }
@@ -61,7 +69,10 @@ impl Rust {
 pub fn linker() -> Option<PathBuf> {
     let own = tools().join("bin/bpf-linker");
     [own, PathBuf::from("bpf-linker")].into_iter().find(|path| {
-        answer(Command::new(path).arg("--version"))
-            .is_some_and(|version| version.split_whitespace().any(|word| word == LINKER_VERSION))
+        answer(Command::new(path).arg("--version")).is_some_and(|version| {
+            version
+                .split_whitespace()
+                .any(|word| word == LINKER_VERSION)
+        })
     })
 }

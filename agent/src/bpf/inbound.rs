@@ -14,9 +14,7 @@ use anyhow::{Context as _, Result, anyhow};
 use aya::Ebpf;
 use aya_obj::{
     EbpfSectionKind, Object,
-    generated::{
-        BPF_F_RDONLY_PROG, bpf_attach_type, bpf_insn, bpf_map_type, bpf_prog_type,
-    },
+    generated::{BPF_F_RDONLY_PROG, bpf_attach_type, bpf_insn, bpf_map_type, bpf_prog_type},
 };
 use sidetrack_common::names;
 
@@ -55,7 +53,9 @@ impl InboundTemplate {
         let mut globals = None;
         for (name, map) in &object.maps {
             let data = map.data();
-            let position = data.windows(size_of::<u64>()).position(|word| word == MARK.to_ne_bytes());
+            let position = data
+                .windows(size_of::<u64>())
+                .position(|word| word == MARK.to_ne_bytes());
             let number = if let Some(cookie_at) = position {
                 globals = Some((data.to_vec(), cookie_at));
                 RODATA
@@ -73,8 +73,11 @@ impl InboundTemplate {
         }
         let (rodata, cookie_at) = globals.context("no POD_NETNS in the kernel programs")?;
 
-        let text_sections: HashSet<usize> =
-            object.functions.keys().map(|(section, _)| *section).collect();
+        let text_sections: HashSet<usize> = object
+            .functions
+            .keys()
+            .map(|(section, _)| *section)
+            .collect();
         object
             .relocate_maps(
                 fds.iter().map(|(name, fd, map)| (name.as_str(), *fd, map)),
@@ -89,7 +92,9 @@ impl InboundTemplate {
             .programs
             .get(SK_LOOKUP_PROGRAM)
             .with_context(|| format!("no program {SK_LOOKUP_PROGRAM} in the object"))?;
-        let instructions = object.functions[&program.function_key()].instructions.clone();
+        let instructions = object.functions[&program.function_key()]
+            .instructions
+            .clone();
         Ok(Self {
             instructions,
             rodata,

@@ -112,7 +112,11 @@ fn walk_structs(
         };
         if kind == KIND_STRUCT {
             // With kind_flag the upper byte of an offset is a bit-field's width.
-            let mask = if info >> 31 == 0 { u32::MAX } else { 0x00ff_ffff };
+            let mask = if info >> 31 == 0 {
+                u32::MAX
+            } else {
+                0x00ff_ffff
+            };
             visit(name_at(name), &|member| {
                 (0..count).find_map(|index| {
                     let entry = body + 12 * index;
@@ -141,7 +145,12 @@ mod tests {
 
     #[test]
     fn rubbish_is_an_error() {
-        for rubbish in [&b""[..], b"\x9f\xeb", &[0; 64], &[0x9f, 0xeb, 1, 0, 24, 0, 0, 0]] {
+        for rubbish in [
+            &b""[..],
+            b"\x9f\xeb",
+            &[0; 64],
+            &[0x9f, 0xeb, 1, 0, 24, 0, 0, 0],
+        ] {
             assert!(matches!(
                 offsets_in(rubbish),
                 Err(LayoutError::Format(_) | LayoutError::Missing(..))

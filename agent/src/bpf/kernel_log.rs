@@ -23,7 +23,9 @@ pub struct KernelLog(EbpfLogger<&'static dyn log::Log>);
 impl KernelLog {
     /// Of programs that were just loaded.
     pub(super) fn of(ebpf: &mut Ebpf) -> Result<Self> {
-        EbpfLogger::init(ebpf).map(Self).context("open the kernel programs' log")
+        EbpfLogger::init(ebpf)
+            .map(Self)
+            .context("open the kernel programs' log")
     }
 
     /// Forwards records until cancelled.

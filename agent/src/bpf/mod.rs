@@ -32,8 +32,7 @@ use self::{
 };
 
 /// The compiled kernel programs.
-pub static OBJECT: &[u8] =
-    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-ebpf"));
+pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-ebpf"));
 
 /// The attached programs and their maps. Dropping it changes nothing for traffic: everything that
 /// matters is pinned.
@@ -59,9 +58,8 @@ impl Datapath {
         let cgroup_id = cgroup_id(cgroup)?;
         for hook in &CGROUP_HOOKS {
             let program = load_program(&mut ebpf, hook)?;
-            attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id).with_context(|| {
-                format!("attach {} to cgroup {}", hook.name, cgroup.display())
-            })?;
+            attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id)
+                .with_context(|| format!("attach {} to cgroup {}", hook.name, cgroup.display()))?;
         }
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let log = KernelLog::of(&mut ebpf)?;

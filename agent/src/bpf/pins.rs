@@ -102,7 +102,8 @@ impl Pins {
         ] {
             fs::create_dir_all(&dir).map_err(context("create", &dir))?;
         }
-        self.try_lock()?.ok_or_else(|| PinError::Taken(self.root.clone()))
+        self.try_lock()?
+            .ok_or_else(|| PinError::Taken(self.root.clone()))
     }
 
     /// Takes ownership of what exists; `None` when an agent has it.

@@ -110,17 +110,23 @@ impl CompiledPolicy {
     fn range_rows(&self, policy: u32) -> impl Iterator<Item = (RangeKey, u32)> + '_ {
         self.ranges.iter().flat_map(move |(number, nets)| {
             let list = LISTS.into_iter().find(|list| *list as u16 == *number);
-            counted_positions(nets).into_iter().filter_map(move |(net, position)| {
-                let key = RangeKey::new(policy, list?, net.network().into(), net.prefix_len());
-                Some((key, position))
-            })
+            counted_positions(nets)
+                .into_iter()
+                .filter_map(move |(net, position)| {
+                    let key = RangeKey::new(policy, list?, net.network().into(), net.prefix_len());
+                    Some((key, position))
+                })
         })
     }
 
     /// Every range with the position it counts under, in address order.
     #[cfg(test)]
     pub fn range_positions(&self) -> Vec<(IpNet, u32)> {
-        let mut positions: Vec<_> = self.ranges.values().flat_map(|nets| counted_positions(nets)).collect();
+        let mut positions: Vec<_> = self
+            .ranges
+            .values()
+            .flat_map(|nets| counted_positions(nets))
+            .collect();
         positions.sort();
         positions
     }
@@ -249,7 +255,12 @@ impl Policies {
 
     /// Removes rows of policies that an earlier agent left and no pod row names any more.
     pub fn sweep(&self, maps: &Maps) -> Result<()> {
-        let named: Vec<u32> = maps.pods.rows()?.into_iter().map(|(_, pod)| pod.policy).collect();
+        let named: Vec<u32> = maps
+            .pods
+            .rows()?
+            .into_iter()
+            .map(|(_, pod)| pod.policy)
+            .collect();
         let ours: Vec<u32> = self.in_use.values().map(|used| used.id).collect();
         let stale = |id: u32| !named.contains(&id) && !ours.contains(&id);
         for id in maps.policies.keys()? {

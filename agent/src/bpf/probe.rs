@@ -32,31 +32,75 @@ pub struct Check {
     pub facility: String,
     /// First kernel to have it, or what else it comes with.
     pub since: String,
-    /// Whether it is there.
-    pub ok: bool,
+    /// Whether it is there; `None` if this process may not find out.
+    pub ok: Option<bool>,
     /// What sidetrack loses without it.
     pub without: String,
-    /// What was seen and what to do, if it is not there.
+    /// What was seen and what to do, if it is not there or not ready to use.
     pub problem: Option<String>,
 }
+
+/// A facility that is not there, or is there and needs something done first.
+enum Lack {
+    Missing(String),
+    Unprepared(String),
+}
+
+impl From<String> for Lack {
+    fn from(problem: String) -> Self {
+        Self::Missing(problem)
+    }
+}
+
+const CAPABILITIES: &str = "capabilities of root";
 
 /// Tries everything.
 #[must_use]
 pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
     let mut checks = vec![
-        check("CAP_BPF, CAP_NET_ADMIN, CAP_PERFMON, CAP_SYS_ADMIN", "5.8", "nothing can be loaded", capabilities()),
-        check("BTF of the kernel", "5.4, CONFIG_DEBUG_INFO_BTF", "socket owners are unknown", layout()),
-        check("bpf filesystem", "4.4", "hooks would not outlive the agent", pins(bpffs)),
-        check("cgroup2", "4.5", "there is nothing to attach to", cgroup2(pods_cgroup)),
+        check(CAPABILITIES, "5.8", "nothing can be loaded", capabilities()),
+        check(
+            "BTF of the kernel",
+            "5.4, CONFIG_DEBUG_INFO_BTF",
+            "socket owners are unknown",
+            layout(),
+        ),
+        check(
+            "bpf filesystem",
+            "4.4",
+            "hooks would not outlive the agent",
+            pins(bpffs),
+        ),
+        check(
+            "cgroup2",
+            "4.5",
+            "there is nothing to attach to",
+            cgroup2(pods_cgroup),
+        ),
     ];
     let cgroup_program = |facility, since, attach_type, helper| {
         let program_type = bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
         let without = "outbound connections are not captured";
-        check(facility, since, without, program(program_type, attach_type, helper))
+        check(
+            facility,
+            since,
+            without,
+            program(program_type, attach_type, helper),
+        )
     };
     checks.extend([
-        cgroup_program("cgroup/connect4", "4.17", bpf_attach_type::BPF_CGROUP_INET4_CONNECT, None),
-        cgroup_program("cgroup/connect6", "4.17", bpf_attach_type::BPF_CGROUP_INET6_CONNECT, None),
+        cgroup_program(
+            "cgroup/connect4",
+            "4.17",
+            bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
+            None,
+        ),
+        cgroup_program(
+            "cgroup/connect6",
+            "4.17",
+            bpf_attach_type::BPF_CGROUP_INET6_CONNECT,
+            None,
+        ),
         cgroup_program(
             "bpf_get_netns_cookie in connect",
             "5.7",
@@ -119,28 +163,75 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
                 None,
             ),
         ),
-        check("socket storage map", "5.2", "no connection can be remembered", storage_map()),
-        check("sockhash map with lookup", "4.18", "inbound connections are not captured", map(bpf_map_type::BPF_MAP_TYPE_SOCKHASH, 8, 0)),
-        check("longest-prefix trie map", "4.11", "no routes, no CIDR lists", map(bpf_map_type::BPF_MAP_TYPE_LPM_TRIE, 8, BPF_F_NO_PREALLOC)),
-        check("ring buffer map", "5.8", "the kernel programs cannot log", ring_buffer()),
-        check("network namespace cookie", "5.14", "pods cannot be told apart", netns_cookie()),
-        check("pidfd_getfd", "5.6", "running sidecars need a restart", pidfd_getfd()),
+        check(
+            "socket storage map",
+            "5.2",
+            "no connection can be remembered",
+            storage_map(),
+        ),
+        check(
+            "sockhash map with lookup",
+            "4.18",
+            "inbound connections are not captured",
+            map(bpf_map_type::BPF_MAP_TYPE_SOCKHASH, 8, 0),
+        ),
+        check(
+            "longest-prefix trie map",
+            "4.11",
+            "no routes, no CIDR lists",
+            map(bpf_map_type::BPF_MAP_TYPE_LPM_TRIE, 8, BPF_F_NO_PREALLOC),
+        ),
+        check(
+            "ring buffer map",
+            "5.8",
+            "the kernel programs cannot log",
+            ring_buffer(),
+        ),
+        check(
+            "network namespace cookie",
+            "5.14",
+            "pods cannot be told apart",
+            netns_cookie(),
+        ),
+        check(
+            "pidfd_getfd",
+            "5.6",
+            "running sidecars need a restart",
+            pidfd_getfd(),
+        ),
     ]);
+    let may = capabilities().is_ok();
+    let needs_capabilities =
+        |check: &Check| check.ok == Some(false) && check.facility != CAPABILITIES;
+    for check in checks
+        .iter_mut()
+        .filter(|check| !may && needs_capabilities(check))
+    {
+        check.ok = None;
+        check.problem = None;
+    }
     Report {
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease")
-            .map_or_else(|_| "unknown".to_owned(), |release| release.trim().to_owned()),
-        ok: checks.iter().all(|check| check.ok),
+        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
+            |_| "unknown".to_owned(),
+            |release| release.trim().to_owned(),
+        ),
+        ok: checks.iter().all(|check| check.ok == Some(true)),
         checks,
     }
 }
 
-fn check(facility: &str, since: &str, without: &str, result: Result<(), String>) -> Check {
+fn check(facility: &str, since: &str, without: &str, result: Result<(), impl Into<Lack>>) -> Check {
+    let (ok, problem) = match result.map_err(Into::into) {
+        Ok(()) => (Some(true), None),
+        Err(Lack::Unprepared(problem)) => (Some(true), Some(problem)),
+        Err(Lack::Missing(problem)) => (Some(false), Some(problem)),
+    };
     Check {
         facility: facility.to_owned(),
         since: since.to_owned(),
-        ok: result.is_ok(),
+        ok,
         without: without.to_owned(),
-        problem: result.err(),
+        problem,
     }
 }
 
@@ -175,15 +266,42 @@ pub fn capabilities() -> Result<(), String> {
 }
 
 fn layout() -> Result<(), String> {
-    kernel_layout::offsets().map(drop).map_err(|error| error.to_string())
+    kernel_layout::offsets()
+        .map(drop)
+        .map_err(|error| error.to_string())
 }
 
-fn pins(bpffs: &Path) -> Result<(), String> {
-    Pins::new(bpffs).map(drop).map_err(|error| error.to_string())
+fn pins(bpffs: &Path) -> Result<(), Lack> {
+    mountable(
+        "bpf",
+        Pins::new(bpffs)
+            .map(drop)
+            .map_err(|error| error.to_string()),
+    )
 }
 
-fn cgroup2(given: Option<&Path>) -> Result<(), String> {
-    cgroup::find(given).map(drop).map_err(|error| format!("{error:#}"))
+fn cgroup2(given: Option<&Path>) -> Result<(), Lack> {
+    mountable(
+        "cgroup2",
+        cgroup::find(given)
+            .map(drop)
+            .map_err(|error| format!("{error:#}")),
+    )
+}
+
+/// A file system that the kernel knows and nobody has mounted is only to be mounted.
+fn mountable(fs_type: &str, found: Result<(), String>) -> Result<(), Lack> {
+    let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
+    let known = known
+        .lines()
+        .any(|line| line.split_whitespace().last() == Some(fs_type));
+    found.map_err(|problem| {
+        if known {
+            Lack::Unprepared(problem)
+        } else {
+            Lack::Missing(format!("the kernel has no file system {fs_type}"))
+        }
+    })
 }
 
 /// Loads the smallest program of a type, calling a helper if one is given.
@@ -220,12 +338,21 @@ fn instruction(code: u8, dst: u8, imm: i32) -> bpf_insn {
 }
 
 fn map(map_type: bpf_map_type, value_size: u32, flags: u32) -> Result<(), String> {
-    created(sys::map_create(map_type, "st_probe", 8, value_size, 4, flags))
+    created(sys::map_create(
+        map_type, "st_probe", 8, value_size, 4, flags,
+    ))
 }
 
 fn ring_buffer() -> Result<(), String> {
     const PAGE: u32 = 4096;
-    created(sys::map_create(bpf_map_type::BPF_MAP_TYPE_RINGBUF, "st_probe", 0, 0, PAGE, 0))
+    created(sys::map_create(
+        bpf_map_type::BPF_MAP_TYPE_RINGBUF,
+        "st_probe",
+        0,
+        0,
+        PAGE,
+        0,
+    ))
 }
 
 fn storage_map() -> Result<(), String> {
@@ -234,7 +361,18 @@ fn storage_map() -> Result<(), String> {
     const TYPES: u32 = 16;
     const KIND_INT: u32 = 1 << 24;
     // A header, one 32-bit integer type named "i", and its name.
-    let words = [MAGIC_VERSION_FLAGS, HEADER, 0, TYPES, TYPES, 3, 1, KIND_INT, 4, 32];
+    let words = [
+        MAGIC_VERSION_FLAGS,
+        HEADER,
+        0,
+        TYPES,
+        TYPES,
+        3,
+        1,
+        KIND_INT,
+        4,
+        32,
+    ];
     let mut btf: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
     btf.extend(b"\0i\0");
     created(sys::btf_load(&btf).and_then(|btf| sys::storage_map_create("st_probe", btf.as_fd(), 1)))

@@ -287,6 +287,16 @@ pub fn pidfd_getfd(pidfd: &OwnedFd, fd: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 
+/// The `CLONE_NEW*` flag of a namespace's kind (ioctl_ns(2), Linux 4.11).
+pub fn namespace_type(namespace: BorrowedFd<'_>) -> io::Result<i32> {
+    const NS_GET_NSTYPE: libc::Ioctl = 0xb703;
+    // SAFETY: the request takes no argument.
+    match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_NSTYPE) } {
+        -1 => Err(io::Error::last_os_error()),
+        kind => Ok(kind),
+    }
+}
+
 /// An integer socket option that std and nix have no name for.
 pub fn socket_option_u64(socket: BorrowedFd<'_>, option: i32) -> io::Result<u64> {
     let mut value = 0_u64;

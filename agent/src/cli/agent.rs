@@ -75,7 +75,9 @@ async fn serve(options: Options) -> Result<ExitCode> {
     let server = tokio::spawn(socket.serve(Arc::clone(&published)));
     tokio::spawn(kernel_log.forward());
     let list = |directory: &mut Directory| {
-        directory.list().with_context(|| format!("list {}", directory.path().display()))
+        directory
+            .list()
+            .with_context(|| format!("list {}", directory.path().display()))
     };
     reconciler.apply(&list(&mut directory)?).await;
     published.publish(&reconciler);

@@ -75,7 +75,12 @@ fn remove(dir: &Path, kind: &str, removed: &mut Removed) -> Result<()> {
         });
         if kind.is_empty() || is_link {
             fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
-            if is_link { &mut removed.links } else { &mut removed.maps }.push(path);
+            if is_link {
+                &mut removed.links
+            } else {
+                &mut removed.maps
+            }
+            .push(path);
         }
     }
     if kind.is_empty() {

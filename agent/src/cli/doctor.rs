@@ -41,24 +41,34 @@ fn print(report: &probe::Report) -> Result<()> {
         table.add_row([
             check.facility.clone(),
             check.since.clone(),
-            if check.ok { "yes" } else { "no" }.to_owned(),
+            match check.ok {
+                Some(true) => "yes",
+                Some(false) => "no",
+                None => "?",
+            }
+            .to_owned(),
             check.without.clone(),
         ]);
     }
     output::print_table(&table)?;
-    let missing: Vec<_> = report.checks.iter().filter(|check| !check.ok).collect();
-    if !missing.is_empty() {
-        output::print("")?;
-    }
-    for check in missing {
-        output::print(format!(
-            "{}: {}",
-            check.facility,
-            check.problem.as_deref().unwrap_or("not available")
-        ))?;
+    for (title, ok) in [
+        ("Missing:", false),
+        ("To do before the agent starts:", true),
+    ] {
+        let lines: Vec<String> = report
+            .checks
+            .iter()
+            .filter(|check| check.ok == Some(ok))
+            .filter_map(|check| Some(format!("  {}: {}", check.facility, check.problem.as_ref()?)))
+            .collect();
+        if !lines.is_empty() {
+            output::print(format!("\n{title}\n{}", lines.join("\n")))?;
+        }
     }
     output::print(if report.ok {
         "\nThis node can run sidetrack."
+    } else if report.checks.iter().any(|check| check.ok.is_none()) {
+        "\nRun as root to learn the rest."
     } else {
         "\nThis node cannot run sidetrack."
     })

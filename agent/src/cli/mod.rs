@@ -44,7 +44,11 @@ struct Places {
     #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
     bpffs: PathBuf,
     /// The agent's unix socket
-    #[arg(long, value_name = "PATH", default_value = "/run/sidetrack/sidetrack.sock")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/run/sidetrack/sidetrack.sock"
+    )]
     socket: PathBuf,
 }
 

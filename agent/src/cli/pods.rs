@@ -77,8 +77,17 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
 
 fn print(pods: &[PodStatus]) -> Result<()> {
     let mut table = output::table([
-        "POD", "STATE", "NETNS", "POLICY", "FAMILIES", "LISTENER", "OUT", "IN", "UNTOUCHED",
-        "REFUSED", "REASON",
+        "POD",
+        "STATE",
+        "NETNS",
+        "POLICY",
+        "FAMILIES",
+        "LISTENER",
+        "OUT",
+        "IN",
+        "UNTOUCHED",
+        "REFUSED",
+        "REASON",
     ]);
     for pod in pods {
         let enrolled = pod.netns.is_some();
@@ -88,8 +97,11 @@ fn print(pods: &[PodStatus]) -> Result<()> {
         table.add_row([
             pod.full_name(),
             state.as_str().unwrap_or_default().to_owned(),
-            pod.netns.as_ref().map_or_else(|| "-".to_owned(), |netns| netns.path.clone()),
-            pod.policy_id.map_or_else(|| "-".to_owned(), |id| id.to_string()),
+            pod.netns
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |netns| netns.path.clone()),
+            pod.policy_id
+                .map_or_else(|| "-".to_owned(), |id| id.to_string()),
             only_enrolled(if pod.ipv6 { "v4,v6" } else { "v4" }.to_owned()),
             only_enrolled(if pod.listener { "up" } else { "down" }.to_owned()),
             count(pod.connections.outbound_redirected),

@@ -86,7 +86,10 @@ async fn wait(pod: &PodRef, options: &Options) -> Result<()> {
     loop {
         let answer = client.get::<Vec<PodStatus>>("/v1/pods").await;
         let last = match answer {
-            Ok(pods) => match pods.iter().find(|known| known.full_name() == pod.to_string()) {
+            Ok(pods) => match pods
+                .iter()
+                .find(|known| known.full_name() == pod.to_string())
+            {
                 Some(found) if found.state == PodState::Enrolled => return Ok(()),
                 Some(found) => found.reason.clone().unwrap_or_default(),
                 None => "the agent does not know the pod".to_owned(),
@@ -94,7 +97,10 @@ async fn wait(pod: &PodRef, options: &Options) -> Result<()> {
             Err(error) => format!("{error:#}"),
         };
         if Instant::now() >= deadline {
-            bail!("pod {pod} is not enrolled after {:?}: {last}", options.timeout);
+            bail!(
+                "pod {pod} is not enrolled after {:?}: {last}",
+                options.timeout
+            );
         }
         tokio::time::sleep(POLL).await;
     }
@@ -123,7 +129,11 @@ async fn report(places: &Places) -> Report {
             PodState::Rejected => counts.rejected += 1,
             PodState::NotTaken => counts.not_taken += 1,
         }
-        if let Some(reason) = pod.reason.as_ref().filter(|_| pod.state != PodState::NotTaken) {
+        if let Some(reason) = pod
+            .reason
+            .as_ref()
+            .filter(|_| pod.state != PodState::NotTaken)
+        {
             problems.push(format!("pod {}: {reason}", pod.full_name()));
         }
     }
@@ -148,8 +158,10 @@ async fn report(places: &Places) -> Report {
 }
 
 fn kernel() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease")
-        .map_or_else(|_| "unknown".to_owned(), |release| release.trim().to_owned())
+    fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
+        |_| "unknown".to_owned(),
+        |release| release.trim().to_owned(),
+    )
 }
 
 fn hooks(places: &Places) -> Result<Vec<HookStatus>> {
@@ -158,8 +170,12 @@ fn hooks(places: &Places) -> Result<Vec<HookStatus>> {
         .iter()
         .map(|hook| {
             let link = sys::open_pin(&pins.link(hook.name)).ok();
-            let info = link.as_ref().and_then(|link| sys::link_info(link.as_fd()).ok());
-            let cgroup = link.as_ref().and_then(|link| sys::link_cgroup(link.as_fd()).ok());
+            let info = link
+                .as_ref()
+                .and_then(|link| sys::link_info(link.as_fd()).ok());
+            let cgroup = link
+                .as_ref()
+                .and_then(|link| sys::link_cgroup(link.as_fd()).ok());
             HookStatus {
                 hook: hook.name,
                 attached: cgroup.is_some_and(|id| id != 0),
@@ -225,8 +241,13 @@ fn uptime(seconds: u64) -> String {
 
 /// A duration as people write it.
 fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
-    let number: u64 = number.parse().map_err(|_| "write a duration such as 10s".to_owned())?;
+    let (number, unit) = text.split_at(
+        text.find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(text.len()),
+    );
+    let number: u64 = number
+        .parse()
+        .map_err(|_| "write a duration such as 10s".to_owned())?;
     match unit {
         "ms" => Ok(Duration::from_millis(number)),
         "s" => Ok(Duration::from_secs(number)),

@@ -68,10 +68,16 @@ impl Directory {
     /// A directory; it must exist.
     pub fn new(path: &Path) -> Result<Self> {
         let meta = fs::metadata(path).with_context(|| {
-            format!("open the pods directory {}; create it or pass another to --pods-dir", path.display())
+            format!(
+                "open the pods directory {}; create it or pass another to --pods-dir",
+                path.display()
+            )
         })?;
         if !meta.is_dir() {
-            bail!("{} is not a directory; pass one to --pods-dir", path.display());
+            bail!(
+                "{} is not a directory; pass one to --pods-dir",
+                path.display()
+            );
         }
         Ok(Self {
             path: path.to_owned(),
@@ -102,8 +108,14 @@ impl Directory {
         let mut files: Vec<&Known> = self.files.values().collect();
         files.sort_by_key(|file| file.order);
         Ok(Listing {
-            pods: files.iter().flat_map(|file| file.documents.clone()).collect(),
-            problems: files.iter().flat_map(|file| file.problems.clone()).collect(),
+            pods: files
+                .iter()
+                .flat_map(|file| file.documents.clone())
+                .collect(),
+            problems: files
+                .iter()
+                .flat_map(|file| file.problems.clone())
+                .collect(),
             complete: files.iter().all(|file| !file.unread),
         })
     }
@@ -174,7 +186,10 @@ pub fn read_file(path: &Path) -> Result<(Vec<Document>, Vec<Problem>)> {
 
 /// The documents of a file, empty ones left out.
 fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
-    let values = if path.extension().is_some_and(|extension| extension == "json") {
+    let values = if path
+        .extension()
+        .is_some_and(|extension| extension == "json")
+    {
         serde_json::Deserializer::from_str(text)
             .into_iter::<Value>()
             .collect::<Result<Vec<_>, _>>()
@@ -183,11 +198,16 @@ fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
         serde_saphyr::from_multiple::<Value>(text)
             .map_err(|error| anyhow!("not valid YAML: {}", first_line(&error.to_string())))?
     };
-    Ok(values.into_iter().filter(|value| !value.is_null()).collect())
+    Ok(values
+        .into_iter()
+        .filter(|value| !value.is_null())
+        .collect())
 }
 
 fn first_line(text: &str) -> &str {
-    text.lines().find(|line| !line.trim().is_empty()).unwrap_or(text)
+    text.lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or(text)
 }
 
 /// A Pod, or the Pods of a List as `kubectl get pods -o yaml` prints it.
@@ -216,7 +236,9 @@ fn pod(value: Value) -> Result<Pod> {
     if pod.metadata.name.as_deref().unwrap_or_default().is_empty() {
         bail!("the Pod has no metadata.name");
     }
-    pod.metadata.namespace.get_or_insert_with(|| "default".to_owned());
+    pod.metadata
+        .namespace
+        .get_or_insert_with(|| "default".to_owned());
     Ok(pod)
 }
 

@@ -35,8 +35,14 @@ const A: &str = "kind: Pod\nmetadata: {name: a}\n";
 #[test]
 fn yaml_json_many_documents_and_lists() {
     let mut lab = Lab::new();
-    lab.write("a.yaml", &format!("{A}---\nkind: Pod\nmetadata: {{name: b}}\n---\n"));
-    lab.write("c.json", r#"{"kind":"Pod","metadata":{"name":"c","namespace":"x"}}"#);
+    lab.write(
+        "a.yaml",
+        &format!("{A}---\nkind: Pod\nmetadata: {{name: b}}\n---\n"),
+    );
+    lab.write(
+        "c.json",
+        r#"{"kind":"Pod","metadata":{"name":"c","namespace":"x"}}"#,
+    );
     lab.write(".hidden.yaml", "{");
     lab.write("README.md", "{");
     let listing = lab.write(
@@ -46,7 +52,10 @@ fn yaml_json_many_documents_and_lists() {
     assert_eq!(names(&listing), ["a", "b", "c", "d", "e"]);
     assert_eq!(listing.problems, []);
     assert!(listing.complete);
-    assert_eq!(listing.pods[0].pod.metadata.namespace.as_deref(), Some("default"));
+    assert_eq!(
+        listing.pods[0].pod.metadata.namespace.as_deref(),
+        Some("default")
+    );
     assert!(listing.pods[1].origin.ends_with("a.yaml, document 2"));
 }
 
@@ -73,10 +82,30 @@ fn what_is_not_a_pod_is_named() {
         ("kind: Deployment\n", "it is a Deployment"),
         ("metadata: {name: a}\n", "no kind"),
         ("kind: Pod\nmetadata: {}\n", "no metadata.name"),
-        ("kind: Pod\nmetadata: {name: a}\nspec: {containers: 3}\n", "not a valid Pod"),
+        (
+            "kind: Pod\nmetadata: {name: a}\nspec: {containers: 3}\n",
+            "not a valid Pod",
+        ),
         ("- 1\n", "no kind"),
     ] {
         let listing = lab.write("a.yaml", text);
-        assert!(listing.problems[0].message.contains(message), "{:?}", listing.problems);
+        assert!(
+            listing.problems[0].message.contains(message),
+            "{:?}",
+            listing.problems
+        );
     }
+}
+
+#[test]
+fn the_example_in_deploy_is_enrolled() {
+    let path =
+        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/pods-dir/example.yaml");
+    let (documents, problems) = super::read_file(&path).unwrap();
+    assert_eq!(problems, []);
+    let wanted = crate::pod::wanted(&documents[0].pod, crate::pod::Enroll::Injected);
+    assert!(
+        matches!(wanted, crate::pod::Wanted::Enrolled(_)),
+        "{wanted:?}"
+    );
 }

@@ -23,9 +23,8 @@ impl Watch {
         let mut watcher =
             notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
                 // Reading the directory is an event too, and no change.
-                let reading = |event: notify::Event| {
-                    event.kind.is_access() && !is_close_after_write(&event)
-                };
+                let reading =
+                    |event: notify::Event| event.kind.is_access() && !is_close_after_write(&event);
                 if !event.is_ok_and(reading) {
                     let _ = sender.send(());
                 }

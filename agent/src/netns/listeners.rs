@@ -46,7 +46,9 @@ impl Processes {
         let Some(pids) = self.by_netns.get(&inode) else {
             return Ok(0);
         };
-        let sockets = pids.first().map_or_else(HashMap::new, |pid| listening(*pid, port));
+        let sockets = pids
+            .first()
+            .map_or_else(HashMap::new, |pid| listening(*pid, port));
         let mut new = 0;
         let mut left: HashSet<u64> = sockets.keys().copied().collect();
         for pid in pids {
@@ -74,7 +76,10 @@ fn listening(pid: i32, port: u16) -> HashMap<u64, Vec<Family>> {
     };
     let v4 = process.tcp().unwrap_or_default();
     let v6 = process.tcp6().unwrap_or_default();
-    let v4 = v4.iter().filter(|entry| wanted(entry)).map(|entry| (entry.inode, vec![Family::V4]));
+    let v4 = v4
+        .iter()
+        .filter(|entry| wanted(entry))
+        .map(|entry| (entry.inode, vec![Family::V4]));
     // An IPv6-only one refuses IPv4 when it is tried; the kernel programs then try the next slot.
     let v6 = v6
         .iter()
@@ -101,20 +106,16 @@ fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
         if pidfd.is_none() {
             pidfd = sys::pidfd_open(pid).ok();
         }
-        let duplicate = pidfd.as_ref().and_then(|pidfd| sys::pidfd_getfd(pidfd, descriptor.fd).ok());
+        let duplicate = pidfd
+            .as_ref()
+            .and_then(|pidfd| sys::pidfd_getfd(pidfd, descriptor.fd).ok());
         taken.extend(duplicate.map(|socket| (inode, socket)));
     }
     taken
 }
 
 /// Puts a socket into a free slot per family, unless it is in one.
-fn add(
-    socket: &OwnedFd,
-    netns: u64,
-    port: u16,
-    families: &[Family],
-    maps: &Maps,
-) -> Result<bool> {
+fn add(socket: &OwnedFd, netns: u64, port: u16, families: &[Family], maps: &Maps) -> Result<bool> {
     let socket_cookie =
         sys::socket_option_u64(socket.as_fd(), SO_COOKIE).context("read a socket's cookie")?;
     let mut added = false;

@@ -8,7 +8,7 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsFd, AsRawFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd},
         unix::fs::MetadataExt as _,
     },
     path::{Path, PathBuf},
@@ -65,8 +65,6 @@ pub struct Netns {
 const SO_NETNS_COOKIE: i32 = 71;
 /// `NSFS_MAGIC` of linux/magic.h.
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
-
-nix::ioctl_none_bad!(ns_get_nstype, 0xb703);
 
 impl Netns {
     /// Opens a namespace by path; fails unless it is a network namespace other than the node's.
@@ -147,8 +145,7 @@ impl AsFd for Netns {
 
 fn is_netns(file: &File) -> bool {
     let on_nsfs = fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == NSFS_MAGIC);
-    // SAFETY: the ioctl takes no argument and the descriptor is open.
-    on_nsfs && unsafe { ns_get_nstype(file.as_raw_fd()) } == Ok(CloneFlags::CLONE_NEWNET.bits())
+    on_nsfs && sys::namespace_type(file.as_fd()).ok() == Some(CloneFlags::CLONE_NEWNET.bits())
 }
 
 /// Inodes of the node's and of the agent's own namespace.

@@ -79,10 +79,16 @@ impl Snapshot {
         while let Some(message) = addresses.try_next().await? {
             snapshot.addresses.extend(assigned(&message));
         }
-        snapshot.addresses.sort_by_key(|assigned| assigned.net.addr().is_ipv6());
+        snapshot
+            .addresses
+            .sort_by_key(|assigned| assigned.net.addr().is_ipv6());
         for message in [
-            RouteMessageBuilder::<std::net::Ipv4Addr>::new().table_id(0).build(),
-            RouteMessageBuilder::<std::net::Ipv6Addr>::new().table_id(0).build(),
+            RouteMessageBuilder::<std::net::Ipv4Addr>::new()
+                .table_id(0)
+                .build(),
+            RouteMessageBuilder::<std::net::Ipv6Addr>::new()
+                .table_id(0)
+                .build(),
         ] {
             let mut message = message;
             message.header.table = RouteHeader::RT_TABLE_UNSPEC;
@@ -113,16 +119,18 @@ impl Snapshot {
     /// nor link-local is IPv6, or with dual stack any is.
     #[must_use]
     pub fn captures_v6(&self, dual_stack: bool) -> bool {
-        let mut candidates = self.addresses.iter().map(|assigned| assigned.net.addr()).filter(
-            |addr| match addr {
+        let mut candidates = self
+            .addresses
+            .iter()
+            .map(|assigned| assigned.net.addr())
+            .filter(|addr| match addr {
                 IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
                 IpAddr::V6(v6) => {
                     !v6.is_loopback()
                         && !v6.is_unicast_link_local()
                         && !Addr::from(*addr).is(Addr::SELF_V6)
                 }
-            },
-        );
+            });
         if dual_stack {
             candidates.any(|addr| addr.is_ipv6())
         } else {
@@ -133,13 +141,18 @@ impl Snapshot {
     /// Whether an address is assigned.
     #[must_use]
     pub fn has_address(&self, addr: IpAddr) -> bool {
-        self.addresses.iter().any(|assigned| assigned.net.addr() == addr)
+        self.addresses
+            .iter()
+            .any(|assigned| assigned.net.addr() == addr)
     }
 
     /// Index of the loopback interface.
     #[must_use]
     pub fn loopback(&self) -> Option<u32> {
-        self.links.iter().find(|(_, name)| *name == "lo").map(|(index, _)| *index)
+        self.links
+            .iter()
+            .find(|(_, name)| *name == "lo")
+            .map(|(index, _)| *index)
     }
 
     /// The rows for one pod. `excluded` names the devices of the policy's excludeInterfaces.
@@ -161,12 +174,19 @@ impl Snapshot {
         }
         let mut rows: HashMap<RouteId, Route> = best
             .into_values()
-            .map(|route| (route_id(netns, route.destination), self.row(route, excluded)))
+            .map(|route| {
+                (
+                    route_id(netns, route.destination),
+                    self.row(route, excluded),
+                )
+            })
             .collect();
         if self.policy_routing {
             for everywhere in ["0.0.0.0/0", "::/0"] {
                 let everywhere: IpNet = everywhere.parse().expect("a valid prefix");
-                let row = rows.entry(route_id(netns, everywhere)).or_insert(Route::NONE);
+                let row = rows
+                    .entry(route_id(netns, everywhere))
+                    .or_insert(Route::NONE);
                 if !row.is_unicast() {
                     *row = Route {
                         reach: Reach::Unicast as u32,
@@ -195,7 +215,11 @@ impl Snapshot {
             .is_some_and(|name| excluded.contains(name));
         Route {
             reach: route.reach as u32,
-            flags: if device_excluded { ROUTE_DEVICE_EXCLUDED } else { 0 },
+            flags: if device_excluded {
+                ROUTE_DEVICE_EXCLUDED
+            } else {
+                0
+            },
             ifindex: route.ifindex,
             source: self.source(route),
         }
@@ -249,7 +273,9 @@ impl RouteId {
     /// The route a map key stands for; `None` for a key that no agent writes.
     #[must_use]
     pub fn of(key: &RouteKey) -> Option<Self> {
-        let bits = key.prefix_len.checked_sub(RouteKey::host(0, key.addr).prefix_len - 128)?;
+        let bits = key
+            .prefix_len
+            .checked_sub(RouteKey::host(0, key.addr).prefix_len - 128)?;
         let (addr, prefix) = match IpAddr::from(key.addr) {
             addr if key.family == Family::V4 as u32 && addr.is_ipv4() => {
                 (addr, bits.checked_sub(V4_PREFIX_OFFSET)?)
@@ -347,8 +373,7 @@ fn flat(message: &RouteMessage) -> Option<FlatRoute> {
             _ => {}
         }
     }
-    route.destination =
-        IpNet::new(destination, message.header.destination_prefix_length).ok()?;
+    route.destination = IpNet::new(destination, message.header.destination_prefix_length).ok()?;
     matches!(route.table, TABLE_LOCAL | TABLE_MAIN | TABLE_DEFAULT).then_some(route)
 }
 

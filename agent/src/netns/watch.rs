@@ -58,7 +58,11 @@ impl Watch {
     /// Adds an address without duplicate address detection taking effect on lo.
     pub async fn add_address(&self, ifindex: u32, addr: IpAddr) -> Result<(), rtnetlink::Error> {
         let prefix = if addr.is_ipv6() { 128 } else { 32 };
-        self.handle.address().add(ifindex, addr, prefix).execute().await
+        self.handle
+            .address()
+            .add(ifindex, addr, prefix)
+            .execute()
+            .await
     }
 
     /// Removes an address that [`Watch::add_address`] added.

@@ -141,8 +141,16 @@ impl Policy {
                 Inbound::Listed
             }
         };
-        put(&mut ports, List::OutPortExcluded, &self.excluded_outbound_ports);
-        put(&mut ports, List::OutPortIncluded, &self.included_outbound_ports);
+        put(
+            &mut ports,
+            List::OutPortExcluded,
+            &self.excluded_outbound_ports,
+        );
+        put(
+            &mut ports,
+            List::OutPortIncluded,
+            &self.included_outbound_ports,
+        );
         put(&mut ranges, List::RangeExcluded, &self.excluded_ranges);
         let outbound_all = match &self.outbound {
             OutboundRanges::All => true,

@@ -64,9 +64,7 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
             Some(groups) if groups.value.trim() == "*" => None,
             _ => read.list(Input::OwnerGroups, id),
         },
-        excluded_groups: read
-            .list(Input::OwnerGroupsExclude, id)
-            .unwrap_or_default(),
+        excluded_groups: read.list(Input::OwnerGroupsExclude, id).unwrap_or_default(),
         dual_stack: read
             .one(Input::DualStack, boolean)
             .unwrap_or(default.dual_stack),
@@ -159,7 +157,9 @@ impl Reader<'_> {
 
 fn port(text: &str) -> Result<u16, String> {
     match text.parse() {
-        Ok(0) | Err(_) => Err(format!("{text:?} is not a port; write a number from 1 to 65535")),
+        Ok(0) | Err(_) => Err(format!(
+            "{text:?} is not a port; write a number from 1 to 65535"
+        )),
         Ok(port) => Ok(port),
     }
 }

@@ -33,15 +33,24 @@ fn defaults() {
     assert_eq!(ports_excluded(&policy), [15090, 15021, 15020]);
     assert_eq!(policy.outbound, OutboundRanges::All);
     assert_eq!((policy.outbound_port, policy.inbound_port), (15001, 15006));
-    assert_eq!((policy.proxy_uids, policy.proxy_gids), (vec![1337], vec![1337]));
+    assert_eq!(
+        (policy.proxy_uids, policy.proxy_gids),
+        (vec![1337], vec![1337])
+    );
 }
 
 #[test]
 fn annotations() {
     let policy = Policy::of_pod(&annotated(&[
-        ("traffic.sidecar.istio.io/excludeInboundPorts", "9000, 9001,,"),
+        (
+            "traffic.sidecar.istio.io/excludeInboundPorts",
+            "9000, 9001,,",
+        ),
         ("status.sidecar.istio.io/port", "0"),
-        ("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.0.0.0/8,fd00::/8"),
+        (
+            "traffic.sidecar.istio.io/includeOutboundIPRanges",
+            "10.0.0.0/8,fd00::/8",
+        ),
         ("traffic.sidecar.istio.io/excludeOutboundPorts", "3306"),
     ]))
     .unwrap();
@@ -92,7 +101,10 @@ fn every_bad_value_is_named() {
     let errors = Policy::of_pod(&annotated(&[
         ("traffic.sidecar.istio.io/includeInboundPorts", "80,http"),
         ("traffic.sidecar.istio.io/excludeOutboundIPRanges", "*"),
-        ("traffic.sidecar.istio.io/includeOutboundIPRanges", "10.0.0.0/33"),
+        (
+            "traffic.sidecar.istio.io/includeOutboundIPRanges",
+            "10.0.0.0/33",
+        ),
         ("traffic.sidecar.istio.io/excludeOutboundPorts", "0,65536"),
         ("sidecar.istio.io/interceptionMode", "redirect"),
         ("traffic.sidecar.istio.io/excludeInterfaces", "a/b"),

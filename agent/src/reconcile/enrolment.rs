@@ -96,7 +96,10 @@ impl Enrolment {
             if snapshot.has_address(SELF_V6) {
                 flags |= ours;
             } else if let Some(lo) = loopback {
-                watch.add_address(lo, SELF_V6).await.context("add ::6/128 to the pod's lo")?;
+                watch
+                    .add_address(lo, SELF_V6)
+                    .await
+                    .context("add ::6/128 to the pod's lo")?;
                 flags |= POD_ADDED_SELF_V6;
                 snapshot = watch.snapshot().await.context("read the pod's routes")?;
             }
@@ -202,10 +205,20 @@ impl Enrolment {
                 first_error = result;
             }
         };
-        keep(maps.pods.remove(&self.cookie).map(drop).context("remove the pod's row"));
+        keep(
+            maps.pods
+                .remove(&self.cookie)
+                .map(drop)
+                .context("remove the pod's row"),
+        );
         keep(datapath.detach_pod(self.cookie));
         for route in self.routes.keys() {
-            keep(maps.routes.remove(&route.key()).map(drop).context("remove a route"));
+            keep(
+                maps.routes
+                    .remove(&route.key())
+                    .map(drop)
+                    .context("remove a route"),
+            );
         }
         keep(self.remove_ifaces(maps));
         keep(remove_listeners(self.cookie, maps));
@@ -225,7 +238,9 @@ impl Enrolment {
         let wanted = snapshot.rows(self.cookie, &self.policy.excluded_interfaces);
         for (id, route) in &wanted {
             if self.routes.get(id) != Some(route) {
-                maps.routes.insert(&id.key(), route).context("write a route")?;
+                maps.routes
+                    .insert(&id.key(), route)
+                    .context("write a route")?;
             }
         }
         for id in self.routes.keys().filter(|id| !wanted.contains_key(id)) {
@@ -245,7 +260,11 @@ impl Enrolment {
                 .insert(&key, &(IfaceRule::Excluded as u32))
                 .context("write an interface rule")?;
         }
-        for ifindex in self.ifaces.iter().filter(|ifindex| !excluded.contains(ifindex)) {
+        for ifindex in self
+            .ifaces
+            .iter()
+            .filter(|ifindex| !excluded.contains(ifindex))
+        {
             maps.ifaces
                 .remove(&self.iface_key(*ifindex))
                 .context("remove an interface rule")?;
@@ -263,7 +282,9 @@ impl Enrolment {
 
     fn remove_ifaces(&self, maps: &Maps) -> Result<()> {
         for ifindex in &self.ifaces {
-            maps.ifaces.remove(&self.iface_key(*ifindex)).context("remove an interface rule")?;
+            maps.ifaces
+                .remove(&self.iface_key(*ifindex))
+                .context("remove an interface rule")?;
         }
         Ok(())
     }

@@ -60,7 +60,10 @@ impl Inherited {
             inherited.drop_one(cookie, datapath);
         }
         if !inherited.pods.is_empty() {
-            info!(pods = inherited.pods.len(), "took over from an earlier agent");
+            info!(
+                pods = inherited.pods.len(),
+                "took over from an earlier agent"
+            );
         }
         Ok(inherited)
     }
@@ -77,7 +80,10 @@ impl Inherited {
 
     /// Routes the map has for it.
     pub fn routes(&self, cookie: u64) -> HashMap<RouteId, Route> {
-        self.pods.get(&cookie).map(|found| found.routes.clone()).unwrap_or_default()
+        self.pods
+            .get(&cookie)
+            .map(|found| found.routes.clone())
+            .unwrap_or_default()
     }
 
     /// It is ours now.
@@ -87,18 +93,27 @@ impl Inherited {
 
     /// Removes all but the given ones.
     pub fn drop_except(&mut self, known: &BTreeSet<u64>, datapath: &Datapath) {
-        let gone: Vec<u64> =
-            self.pods.keys().copied().filter(|cookie| !known.contains(cookie)).collect();
+        let gone: Vec<u64> = self
+            .pods
+            .keys()
+            .copied()
+            .filter(|cookie| !known.contains(cookie))
+            .collect();
         for cookie in gone {
             self.drop_one(cookie, datapath);
         }
     }
 
     fn drop_one(&mut self, cookie: u64, datapath: &Datapath) {
-        let Some(found) = self.pods.remove(&cookie) else { return };
+        let Some(found) = self.pods.remove(&cookie) else {
+            return;
+        };
         match remove(cookie, &found, datapath) {
             Ok(()) => info!(pod = found.name, cookie, "removed: it is gone"),
-            Err(error) => error!(pod = found.name, cookie, "remove a pod that is gone: {error:#}"),
+            Err(error) => error!(
+                pod = found.name,
+                cookie, "remove a pod that is gone: {error:#}"
+            ),
         }
     }
 }
@@ -136,6 +151,9 @@ pub fn names(row: &Pod) -> (String, String, Option<String>) {
 
 /// The text before the padding.
 fn text(padded: &[u8]) -> String {
-    let end = padded.iter().position(|byte| *byte == 0).unwrap_or(padded.len());
+    let end = padded
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(padded.len());
     String::from_utf8_lossy(&padded[..end]).into_owned()
 }

@@ -105,13 +105,20 @@ impl Reconciler {
                 .iter()
                 .map(|problem| format!("{}: {}", problem.origin, problem.message)),
         );
-        for problem in problems.iter().filter(|problem| !self.problems.contains(problem)) {
+        for problem in problems
+            .iter()
+            .filter(|problem| !self.problems.contains(problem))
+        {
             error!("{problem}");
         }
         self.problems = problems;
 
-        let gone: Vec<PodRef> =
-            self.pods.keys().filter(|name| !wanted.contains_key(name)).cloned().collect();
+        let gone: Vec<PodRef> = self
+            .pods
+            .keys()
+            .filter(|name| !wanted.contains_key(name))
+            .cloned()
+            .collect();
         for name in gone {
             self.leave(&name, "its manifest is gone").await;
             self.pods.remove(&name);
@@ -151,9 +158,15 @@ impl Reconciler {
     /// Follows routes and addresses of namespaces that changed.
     pub async fn namespaces_changed(&mut self, cookies: BTreeSet<u64>) {
         for cookie in cookies {
-            let Some(name) = self.by_cookie.get(&cookie) else { continue };
-            let Some(entry) = self.pods.get_mut(name) else { continue };
-            let Some(enrolment) = &mut entry.enrolment else { continue };
+            let Some(name) = self.by_cookie.get(&cookie) else {
+                continue;
+            };
+            let Some(entry) = self.pods.get_mut(name) else {
+                continue;
+            };
+            let Some(enrolment) = &mut entry.enrolment else {
+                continue;
+            };
             if let Err(error) = enrolment.refresh(&self.datapath).await {
                 warn!(pod = %name, "follow the pod's routes: {error:#}");
             }
@@ -196,8 +209,12 @@ impl Reconciler {
 
     /// Brings one pod to its goal.
     async fn converge(&mut self, name: &PodRef, processes: &Processes) {
-        let Some(entry) = self.pods.get(name) else { return };
-        let Some(goal) = entry.goal.clone() else { return };
+        let Some(entry) = self.pods.get(name) else {
+            return;
+        };
+        let Some(goal) = entry.goal.clone() else {
+            return;
+        };
         let elsewhere = entry
             .enrolment
             .as_ref()
@@ -206,7 +223,9 @@ impl Reconciler {
             self.leave(name, "its network namespace was replaced").await;
         }
         let result = self.try_converge(name, &goal, processes).await;
-        let Some(entry) = self.pods.get_mut(name) else { return };
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
         match result {
             Ok(()) => entry.settle(PodState::Enrolled, None),
             Err(error) => {
@@ -238,7 +257,9 @@ impl Reconciler {
         goal: &Goal,
         processes: &Processes,
     ) -> Result<()> {
-        let Some(entry) = self.pods.get_mut(name) else { return Ok(()) };
+        let Some(entry) = self.pods.get_mut(name) else {
+            return Ok(());
+        };
         if let Some(enrolment) = &mut entry.enrolment {
             if enrolment.policy() != &goal.policy {
                 enrolment
@@ -278,8 +299,12 @@ impl Reconciler {
 
     /// Takes a pod out of interception. Its established connections go on.
     async fn leave(&mut self, name: &PodRef, reason: &str) {
-        let Some(entry) = self.pods.get_mut(name) else { return };
-        let Some(enrolment) = entry.enrolment.take() else { return };
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
+        let Some(enrolment) = entry.enrolment.take() else {
+            return;
+        };
         self.by_cookie.remove(&enrolment.cookie());
         let result = enrolment.leave(&self.datapath, &mut self.policies).await;
         match result {
@@ -339,7 +364,10 @@ impl Entry {
 
 fn netns_path(document: &Document) -> Result<PathBuf, String> {
     let annotations = document.pod.metadata.annotations.as_ref();
-    match annotations.and_then(|all| all.get(NETNS_ANNOTATION)).map(String::as_str) {
+    match annotations
+        .and_then(|all| all.get(NETNS_ANNOTATION))
+        .map(String::as_str)
+    {
         Some(path) if path.starts_with('/') => Ok(PathBuf::from(path)),
         Some(path) => Err(format!(
             "annotation {NETNS_ANNOTATION} is {path:?}: write an absolute path such as /run/netns/NAME"
@@ -357,7 +385,10 @@ fn index(listing: &Listing) -> (BTreeMap<PodRef, &Document>, Vec<String>) {
     for document in &listing.pods {
         let meta = &document.pod.metadata;
         let name = PodRef {
-            namespace: meta.namespace.clone().unwrap_or_else(|| "default".to_owned()),
+            namespace: meta
+                .namespace
+                .clone()
+                .unwrap_or_else(|| "default".to_owned()),
             name: meta.name.clone().unwrap_or_default(),
         };
         match wanted.get(&name) {

@@ -188,7 +188,13 @@ fn proxy_off_pod_and_loopback() {
 
 #[test]
 fn proxy_to_its_own_pod() {
-    for (destination, port) in [(LO2, 80), (POD, 80), (POD, 15021), (SECOND, 80), (v6(2), 80)] {
+    for (destination, port) in [
+        (LO2, 80),
+        (POD, 80),
+        (POD, 15021),
+        (SECOND, 80),
+        (v6(2), 80),
+    ] {
         expect(PROXY, ANY, destination, port, 15006, Rule::ProxyUidLocal);
     }
     expect(PROXY, ANY, POD, 15008, 0, Rule::ProxyUid);
@@ -238,9 +244,7 @@ fn owner_by_group() {
         proxy_uid: NO_ID,
         ..default_policy()
     };
-    let decide = |owner| {
-        outbound(&policy, &dial(owner, ANY, POD, 80), &Fixture::default())
-    };
+    let decide = |owner| outbound(&policy, &dial(owner, ANY, POD, 80), &Fixture::default());
     assert_eq!(decide(gid_only).rule, Rule::ProxyGidLocal);
     assert_eq!(decide(APP).rule, Rule::NotProxyGidLocal);
 }
@@ -474,9 +478,8 @@ fn a_loopback_range_among_the_included_lifts_rule_4b() {
     policy.loopback_included = 1;
     policy.outbound_all = 0;
     policy.lists = List::RangeIncluded.bit();
-    let decide = |owner, destination| {
-        outbound(&policy, &dial(owner, ANY, destination, 80), &tables).rule
-    };
+    let decide =
+        |owner, destination| outbound(&policy, &dial(owner, ANY, destination, 80), &tables).rule;
     assert_eq!(decide(APP, LO2), Rule::RangeIncluded);
     assert_eq!(decide(APP, POD), Rule::OutNoMatch);
     assert_eq!(decide(APP, Addr::LOOPBACK_V4), Rule::Loopback);
@@ -561,7 +564,10 @@ fn inbound_modes() {
     assert_eq!(off.rule, Rule::InboundOff);
     policy.inbound = Inbound::Listed as u8;
     let listed = inbound(&policy, &arrive(REMOTE, 15090), &tables);
-    assert_eq!((port_of(listed), listed.rule), (15006, Rule::InPortIncluded));
+    assert_eq!(
+        (port_of(listed), listed.rule),
+        (15006, Rule::InPortIncluded)
+    );
     let other = inbound(&policy, &arrive(REMOTE, 80), &tables);
     assert_eq!(other.rule, Rule::InNoMatch);
 }

@@ -86,9 +86,7 @@ impl SockOps<'_> {
     /// Asks for a callback at every change of the socket's state.
     #[inline(always)]
     pub fn follow_state(&self) {
-        let _ = self
-            .inner
-            .set_cb_flags(BPF_SOCK_OPS_STATE_CB_FLAG as i32);
+        let _ = self.inner.set_cb_flags(BPF_SOCK_OPS_STATE_CB_FLAG as i32);
     }
 
     /// Puts a listening socket into the listener map; fails if the slot is taken.

@@ -3,9 +3,7 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{
-    EbpfContext as _,
-    bindings::bpf_sock,
-    helpers::generated::bpf_get_netns_cookie,
+    EbpfContext as _, bindings::bpf_sock, helpers::generated::bpf_get_netns_cookie,
     programs::SockoptContext,
 };
 use sidetrack_common::addr::{Addr, Family};
@@ -65,7 +63,10 @@ impl SockOpt<'_> {
     #[inline(always)]
     pub fn local(&self) -> (Addr, u16) {
         let sk = self.sk();
-        (addr_field!(sk, src_ip4, src_ip6), field!(sk, src_port) as u16)
+        (
+            addr_field!(sk, src_ip4, src_ip6),
+            field!(sk, src_port) as u16,
+        )
     }
 
     /// The peer's address and port (host order).
@@ -90,12 +91,7 @@ impl SockOpt<'_> {
     #[inline(always)]
     pub fn answer(&self, addr: Addr, port: u16) {
         let answered = match addr.family() {
-            Family::V4 => self.put(&[
-                family_and_port(AF_INET, port),
-                addr.to_v4_be(),
-                0,
-                0,
-            ]),
+            Family::V4 => self.put(&[family_and_port(AF_INET, port), addr.to_v4_be(), 0, 0]),
             Family::V6 => {
                 let words = addr.to_v6_be();
                 self.put(&[

@@ -50,10 +50,7 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     maps::count(netns, decision.rule, decision.index);
     debug!(
         ctx.inner,
-        "connect netns={} rule={} result={}",
-        netns,
-        decision.rule as u32,
-        result
+        "connect netns={} rule={} result={}", netns, decision.rule as u32, result
     );
     result
 }
@@ -70,7 +67,9 @@ fn try_connect<const V6: bool>(
     // A socket may connect again after a failure; an address that we gave it is not one that the
     // application chose.
     let earlier = maps::record(ctx.socket(), false);
-    let bound_by_us = earlier.as_ref().is_some_and(|record| record.bound_by_us != 0);
+    let bound_by_us = earlier
+        .as_ref()
+        .is_some_and(|record| record.bound_by_us != 0);
     let source = if bound_by_us {
         Addr::UNSPECIFIED
     } else {
