@@ -69,7 +69,7 @@ fn a_broken_file_keeps_its_pods_and_others_go_on() {
     assert!(listing.problems[0].message.contains("not valid YAML"));
     // It was read once, so what it does not name is known to be gone.
     assert!(listing.complete);
-    let listing = lab.write("b.yaml", "\t");
+    let listing = lab.write("b.yaml", "kind: [");
     assert!(!listing.complete);
     fs::remove_file(lab.dir.path().join("a.yaml")).unwrap();
     assert_eq!(names(&lab.directory.list().unwrap()), [""; 0]);
