@@ -62,7 +62,11 @@ fn open(dial: &Dial) -> io::Result<Socket> {
     } else {
         Domain::for_address(dial.destination)
     };
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    let protocol = match dial.manner {
+        Manner::Mptcp => Protocol::from(libc::IPPROTO_MPTCP),
+        _ => Protocol::TCP,
+    };
+    let socket = Socket::new(domain, Type::STREAM, Some(protocol))?;
     socket.set_write_timeout(Some(TIMEOUT))?;
     socket.set_read_timeout(Some(TIMEOUT))?;
     if let Some(device) = &dial.device {
@@ -82,7 +86,7 @@ fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {
     }
     let destination = address(dial.destination, dial.mapped);
     match dial.manner {
-        Manner::Blocking => socket.connect(&destination),
+        Manner::Blocking | Manner::Mptcp => socket.connect(&destination),
         Manner::NonBlocking => socket.connect_timeout(&destination, TIMEOUT),
         Manner::FastOpen => fast_open(socket, &destination),
     }

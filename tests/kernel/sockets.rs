@@ -17,6 +17,7 @@ pub fn tests() -> Vec<(&'static str, SharedTest)> {
     vec![
         ("sockets::non_blocking_connect", non_blocking),
         ("sockets::fast_open", fast_open),
+        ("sockets::mptcp", mptcp),
         ("sockets::second_connect_after_a_failure", second_connect),
         ("sockets::bound_port_without_an_address", bound_port),
         ("sockets::failed_connects_leave_no_row", no_rows_left),
@@ -42,6 +43,25 @@ fn non_blocking(world: &World) -> Result<()> {
 
 fn fast_open(world: &World) -> Result<()> {
     in_manner(world, Manner::FastOpen)
+}
+
+/// The connection is made by a subflow, a TCP socket of the kernel's own behind the application's.
+fn mptcp(world: &World) -> Result<()> {
+    for family in [0, 1] {
+        let to = at(VIP[family], 80);
+        let mut dial = Dial::new(&APP, to);
+        dial.manner = Manner::Mptcp;
+        let connected = world.dial(dial)?.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+        ensure!(connected.accepted_by == 15001, "{connected:?}");
+        ensure!(crate::world::original(&connected.server, to) == Ok(to), "{connected:?}");
+        ensure!(connected.server.peer.ip() == crate::world::ip(POD[family]), "{connected:?}");
+    }
+    // Its owner is the application socket's.
+    let mut dial = Dial::new(&PROXY, at(POD[0], 80));
+    dial.manner = Manner::Mptcp;
+    let connected = world.dial(dial)?.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+    ensure!(connected.accepted_by == 15006, "{connected:?}");
+    Ok(())
 }
 
 /// The source address a failed redirect gave the socket does not show in its next connection.

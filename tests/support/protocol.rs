@@ -53,6 +53,8 @@ pub enum Manner {
     NonBlocking,
     /// sendto(2) with MSG_FASTOPEN.
     FastOpen,
+    /// connect(2) on a socket of protocol MPTCP.
+    Mptcp,
 }
 
 /// One connection.
