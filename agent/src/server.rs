@@ -114,6 +114,7 @@ fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
         Some(
             Rule::ProxyUidLocal
             | Rule::ProxyGidLocal
+            | Rule::LocalCaptured
             | Rule::OutPortIncluded
             | Rule::AllOutbound
             | Rule::RangeIncluded,

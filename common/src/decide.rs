@@ -3,14 +3,20 @@
 //!
 //! Source of the rule order: `istio-iptables` of Istio 1.18 and later (the *current* dialect of
 //! docs/semantics.md), as its nat OUTPUT and PREROUTING rules judge the first packet of a
-//! connection. Rule numbers in comments are those of that document.
+//! connection; older versions differ in the `DIALECT_*` bits of the policy. Rule numbers in comments
+//! are those of that document.
 
 use crate::{
     addr::{Addr, Family},
     pod::{IfaceRule, ROUTE_DEVICE_EXCLUDED, Route},
-    policy::{Inbound, List, NO_ID, Policy},
+    policy::{
+        DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
+        DIALECT_TUNNEL_OUT, Inbound, List, NO_ID, Policy,
+    },
     rule::Rule,
 };
+
+const SSH_PORT: u16 = 22;
 
 /// Table lookups the decision needs: maps in the kernel, plain collections elsewhere.
 ///
@@ -183,15 +189,23 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
         return Decision::listed(Verdict::Untouched, Rule::OutPortExcluded, index);
     }
     // 3
-    if over_lo && (source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6)) {
+    let loopback = policy.is_loopback(dialled);
+    if over_lo
+        && policy.speaks(DIALECT_SELF_EXEMPT)
+        && (source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6))
+    {
         return Decision::untouched(Rule::SelfSource);
     }
+    let local_captured = policy.speaks(DIALECT_LOCAL_CAPTURED);
+    if over_lo && local_captured && !loopback {
+        return capture(policy.outbound_port, Rule::LocalCaptured, 0);
+    }
     // 4 and 5
-    let loopback = policy.is_loopback(dialled);
-    let turns_back = over_lo && !loopback && conn.port != policy.tunnel_port;
+    let tunnel = conn.port == policy.tunnel_port && policy.speaks(DIALECT_TUNNEL_OUT);
+    let turns_back = over_lo && !loopback && !tunnel;
     // Unless a loopback range is included, "over lo and not mine: untouched" after the first owner
     // ends the matter for traffic over lo: later owners never see it.
-    let first_owner_only = over_lo && policy.loopback_included == 0;
+    let first_owner_only = over_lo && policy.loopback_included == 0 && !local_captured;
     let has_uid = policy.proxy_uid != NO_ID;
     if let Some(index) = proxy_owner(
         tables,
@@ -354,8 +368,14 @@ pub fn inbound(policy: &Policy, syn: &Arrival, tables: &impl Tables) -> Decision
         return Decision::untouched(Rule::InboundOff);
     }
     // 4
-    if syn.port == policy.tunnel_port {
+    if syn.port == policy.tunnel_port && policy.speaks(DIALECT_TUNNEL_IN) {
         return Decision::untouched(Rule::TunnelPort);
+    }
+    if syn.port == SSH_PORT
+        && policy.inbound == Inbound::AllExcept as u8
+        && policy.speaks(DIALECT_SSH_IN)
+    {
+        return Decision::untouched(Rule::SshPort);
     }
     let listed = if policy.has(List::InPort) {
         tables.port(List::InPort, syn.port)

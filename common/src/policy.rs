@@ -54,6 +54,18 @@ pub enum Inbound {
     Listed = 2,
 }
 
+/// [`Policy::dialect`]: connections over lo from 127.0.0.6 or ::6 are untouched (Istio 1.3).
+pub const DIALECT_SELF_EXEMPT: u8 = 1;
+/// [`Policy::dialect`]: connections over lo to other than LB go to the outbound port, whoever owns
+/// them (until Istio 1.2).
+pub const DIALECT_LOCAL_CAPTURED: u8 = 2;
+/// [`Policy::dialect`]: the proxy's connections to its own tunnel port are untouched (Istio 1.18).
+pub const DIALECT_TUNNEL_OUT: u8 = 4;
+/// [`Policy::dialect`]: the inbound tunnel port is untouched (Istio 1.7).
+pub const DIALECT_TUNNEL_IN: u8 = 8;
+/// [`Policy::dialect`]: port 22 is untouched inbound when all ports are captured (until Istio 1.12).
+pub const DIALECT_SSH_IN: u8 = 16;
+
 /// The fixed part of a policy. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
@@ -72,8 +84,10 @@ pub struct Policy {
     pub loopback_included: u8,
     /// Prefix length of [`Policy::loopback_v4`], 8 to 32.
     pub loopback_v4_prefix: u8,
+    /// `DIALECT_*` bits: in what the rules of Istio's versions differ.
+    pub dialect: u8,
     /// Padding, zero.
-    pub pad: [u8; 2],
+    pub pad: u8,
     /// `ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`: IPv4 destinations that are the pod's own loopback.
     pub loopback_v4: [u8; 4],
     /// Which [`List`]s have rows: [`List::bit`]s.
@@ -90,6 +104,13 @@ impl Policy {
     #[must_use]
     pub const fn has(&self, list: List) -> bool {
         self.lists & list.bit() != 0
+    }
+
+    /// Whether the policy's dialect has a trait: one of the `DIALECT_*` bits.
+    #[inline(always)]
+    #[must_use]
+    pub const fn speaks(&self, dialect_bit: u8) -> bool {
+        self.dialect & dialect_bit != 0
     }
 
     /// Whether `destination` is LB of SEMANTICS: 127.0.0.1/32 unless configured wider, or `::1`.

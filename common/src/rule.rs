@@ -77,6 +77,8 @@ rules! {
     RangeIncluded = 25, "out-range-included", "the destination is in includeOutboundIPRanges";
     /// Outbound 12: nothing matched.
     OutNoMatch = 26, "out-no-match", "no outbound rule captures it";
+    /// Outbound 3 of Istio up to 1.2: everything over lo but to LB.
+    LocalCaptured = 27, "local-captured", "it calls its own pod, which this Istio version captures whoever it is";
 
     /// Not inbound at all: the SYN came over lo, where the outbound rules judge.
     LocalSource = 40, "local-source", "it comes from the pod itself, where the outbound rules decide";
@@ -98,6 +100,8 @@ rules! {
     InPortIncluded = 48, "in-port-included", "the port is in includeInboundPorts";
     /// Inbound 6: the port is not listed.
     InNoMatch = 49, "in-no-match", "the port is not in includeInboundPorts";
+    /// Inbound 4 of Istio up to 1.12: port 22.
+    SshPort = 50, "ssh-port", "port 22 is exempt in this Istio version";
 
     /// Refused: the pod's row names a policy that is not there.
     NoPolicy = 60, "no-policy", "the pod's policy is missing: refused rather than let past the sidecar";

@@ -51,15 +51,25 @@ fn mptcp(world: &World) -> Result<()> {
         let to = at(VIP[family], 80);
         let mut dial = Dial::new(&APP, to);
         dial.manner = Manner::Mptcp;
-        let connected = world.dial(dial)?.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+        let connected = world
+            .dial(dial)?
+            .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
         ensure!(connected.accepted_by == 15001, "{connected:?}");
-        ensure!(crate::world::original(&connected.server, to) == Ok(to), "{connected:?}");
-        ensure!(connected.server.peer.ip() == crate::world::ip(POD[family]), "{connected:?}");
+        ensure!(
+            crate::world::original(&connected.server, to) == Ok(to),
+            "{connected:?}"
+        );
+        ensure!(
+            connected.server.peer.ip() == crate::world::ip(POD[family]),
+            "{connected:?}"
+        );
     }
     // Its owner is the application socket's.
     let mut dial = Dial::new(&PROXY, at(POD[0], 80));
     dial.manner = Manner::Mptcp;
-    let connected = world.dial(dial)?.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+    let connected = world
+        .dial(dial)?
+        .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
     ensure!(connected.accepted_by == 15006, "{connected:?}");
     Ok(())
 }

@@ -28,6 +28,8 @@ pub struct CompiledPolicy {
 /// [`Policy`] without its list bits, which follow from the lists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FixedFields {
+    /// See [`Policy::dialect`].
+    pub dialect: u8,
     /// See [`Policy::outbound_port`].
     pub outbound_port: u16,
     /// See [`Policy::inbound_port`].
@@ -81,7 +83,8 @@ impl CompiledPolicy {
             outbound_all: u8::from(self.fixed.outbound_all),
             loopback_included: u8::from(self.fixed.loopback_included),
             loopback_v4_prefix: self.fixed.loopback_v4.prefix_len(),
-            pad: [0; 2],
+            dialect: self.fixed.dialect,
+            pad: 0,
             loopback_v4: self.fixed.loopback_v4.network().octets(),
             lists,
             proxy_uid: self.fixed.proxy_uid,

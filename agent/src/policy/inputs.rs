@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
-use super::{PolicyError, arguments};
+use super::{PolicyError, arguments, dialect};
 
 /// A raw value and where it was found, in words for an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,10 +59,13 @@ pub enum Input {
     OwnerGroupsExclude,
     /// `ISTIO_DUAL_STACK`
     DualStack,
+    /// `sidetrack.dev/dialect`
+    Dialect,
 }
 
 /// Annotations and the inputs they set.
-const ANNOTATIONS: [(&str, Input); 11] = [
+const ANNOTATIONS: [(&str, Input); 12] = [
+    (dialect::ANNOTATION, Input::Dialect),
     (
         "istio.io/reroute-virtual-interfaces",
         Input::VirtualInterfaces,

@@ -2,6 +2,7 @@
 //! [`Policy`], which becomes the rows the kernel reads.
 
 mod arguments;
+pub mod dialect;
 mod inputs;
 mod parse;
 
@@ -12,7 +13,10 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use sidetrack_common::policy::{Inbound, List, NO_ID};
 
-pub use self::inputs::{Inputs, Sourced};
+pub use self::{
+    dialect::Dialect,
+    inputs::{Inputs, Sourced},
+};
 use crate::bpf::policies::{CompiledPolicy, FixedFields};
 
 /// A value that cannot be used. The text names where it came from and what to write instead.
@@ -64,6 +68,8 @@ pub enum OutboundRanges {
 /// A pod's validated policy, in the order of the flags of istio-iptables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Policy {
+    /// Whose rule list it is.
+    pub dialect: Dialect,
     /// `-p`.
     pub outbound_port: u16,
     /// `-z`.
@@ -115,7 +121,8 @@ impl Policy {
         }
         inputs.add(inputs::annotations(pod));
         inputs.add(inputs::sidecar_environment(pod));
-        match parse::policy(&inputs) {
+        let dialect = Dialect::of_pod(pod).unwrap_or_default();
+        match parse::policy(&inputs, dialect) {
             Ok(policy) if errors.is_empty() => Ok(policy),
             Ok(_) => Err(errors),
             Err(more) => {
@@ -172,6 +179,7 @@ impl Policy {
         put(&mut owners, List::GroupExcluded, &self.excluded_groups);
         CompiledPolicy {
             fixed: FixedFields {
+                dialect: self.dialect.bits(),
                 outbound_port: self.outbound_port,
                 inbound_port: self.inbound_port,
                 tunnel_port: self.tunnel_port,
@@ -200,6 +208,7 @@ impl Policy {
 impl Default for Policy {
     fn default() -> Self {
         Self {
+            dialect: Dialect::Current,
             outbound_port: 15001,
             inbound_port: 15006,
             tunnel_port: 15008,

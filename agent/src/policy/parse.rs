@@ -8,30 +8,33 @@ use std::{
 use ipnet::{IpNet, Ipv4Net};
 
 use super::{
-    InboundPorts, Mode, OutboundRanges, Policy, PolicyError,
+    Dialect, InboundPorts, Mode, OutboundRanges, Policy, PolicyError,
     inputs::{Input, Inputs, Sourced},
 };
 
-/// Ports that serve the sidecar's own metrics and health, never captured when the list is ours to
-/// make (Istio 1.7 and later).
-const SIDECAR_PORTS: [u16; 2] = [15090, 15021];
 const DEFAULT_STATUS_PORT: u16 = 15020;
 
-/// Builds the policy; collects every bad value rather than the first.
-pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
+/// Builds the policy; collects every bad value rather than the first. `dialect` is what the pod's
+/// images say; an annotation may say otherwise.
+pub fn policy(inputs: &Inputs, dialect: Dialect) -> Result<Policy, Vec<PolicyError>> {
     let mut read = Reader {
         inputs,
         errors: Vec::new(),
     };
     let default = Policy::default();
     let proxy_uids = read.list(Input::ProxyUid, id).unwrap_or(default.proxy_uids);
+    let dialect = read.one(Input::Dialect, str::parse).unwrap_or(dialect);
+    let outbound_port = read
+        .one(Input::EnvoyPort, port)
+        .unwrap_or(default.outbound_port);
+    let inbound = inbound(&mut read, dialect);
+    let captures_all = matches!(inbound, InboundPorts::AllExcept(_));
     let policy = Policy {
-        outbound_port: read
-            .one(Input::EnvoyPort, port)
-            .unwrap_or(default.outbound_port),
+        dialect,
+        outbound_port,
         inbound_port: read
             .one(Input::InboundCapturePort, port)
-            .unwrap_or(default.inbound_port),
+            .unwrap_or_else(|| dialect.inbound_port(outbound_port, captures_all)),
         tunnel_port: read
             .one(Input::InboundTunnelPort, port)
             .unwrap_or(default.tunnel_port),
@@ -42,7 +45,7 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         mode: read
             .one(Input::InterceptionMode, mode)
             .unwrap_or(default.mode),
-        inbound: inbound(&mut read),
+        inbound,
         outbound: outbound(&mut read),
         excluded_ranges: read
             .list(Input::ServiceExcludeCidr, range)
@@ -76,7 +79,7 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     }
 }
 
-fn inbound(read: &mut Reader<'_>) -> InboundPorts {
+fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
     let except = read.list(Input::LocalExcludePorts, port);
     let user = read.list(Input::ExcludeInboundPorts, port);
     let status = read.one(Input::StatusPort, port_or_zero);
@@ -91,8 +94,10 @@ fn inbound(read: &mut Reader<'_>) -> InboundPorts {
     }
     InboundPorts::AllExcept(except.unwrap_or_else(|| {
         let status = status.unwrap_or(DEFAULT_STATUS_PORT);
-        SIDECAR_PORTS
-            .into_iter()
+        dialect
+            .sidecar_ports()
+            .iter()
+            .copied()
             .chain(user.unwrap_or_default())
             .chain((status != 0).then_some(status))
             .collect()

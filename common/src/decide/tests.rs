@@ -6,7 +6,10 @@ use super::{Arrival, Decision, Outbound, Owner, Tables, Verdict, inbound, outbou
 use crate::{
     addr::{Addr, Family},
     pod::{IfaceRule, ROUTE_DEVICE_EXCLUDED, Reach, Route},
-    policy::{Inbound, List, NO_ID, Policy},
+    policy::{
+        DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
+        DIALECT_TUNNEL_OUT, Inbound, List, NO_ID, Policy,
+    },
     rule::Rule,
 };
 
@@ -101,7 +104,8 @@ fn default_policy() -> Policy {
         outbound_all: 1,
         loopback_included: 0,
         loopback_v4_prefix: 32,
-        pad: [0; 2],
+        dialect: DIALECT_SELF_EXEMPT | DIALECT_TUNNEL_OUT | DIALECT_TUNNEL_IN,
+        pad: 0,
         loopback_v4: [127, 0, 0, 1],
         lists: 0,
         proxy_uid: 1337,
@@ -594,4 +598,49 @@ fn inbound_interfaces() {
         inbound(&policy, &syn, &tables).rule,
         Rule::FamilyNotCaptured
     );
+}
+
+#[test]
+fn istio_up_to_1_2_captures_everything_over_lo() {
+    let mut policy = default_policy();
+    policy.dialect = DIALECT_LOCAL_CAPTURED;
+    policy.inbound_port = 15001;
+    let decide = |owner, source, destination| {
+        let decision = outbound(
+            &policy,
+            &dial(owner, source, destination, 80),
+            &Fixture::default(),
+        );
+        (port_of(decision), decision.rule)
+    };
+    for owner in [APP, PROXY] {
+        for destination in [POD, LO2, Addr::SELF_V4] {
+            assert_eq!(
+                decide(owner, ANY, destination),
+                (15001, Rule::LocalCaptured)
+            );
+        }
+    }
+    assert_eq!(
+        decide(PROXY, Addr::SELF_V4, POD),
+        (15001, Rule::LocalCaptured)
+    );
+    assert_eq!(decide(APP, ANY, Addr::LOOPBACK_V4), (0, Rule::Loopback));
+    assert_eq!(decide(PROXY, ANY, Addr::LOOPBACK_V4), (0, Rule::ProxyUid));
+    assert_eq!(decide(PROXY, ANY, VIP), (0, Rule::ProxyUid));
+    assert_eq!(decide(APP, ANY, VIP), (15001, Rule::AllOutbound));
+}
+
+#[test]
+fn exempt_ports_by_dialect() {
+    let (mut policy, tables) = with_exempt_ports();
+    policy.dialect = DIALECT_SELF_EXEMPT | DIALECT_SSH_IN;
+    let decide = |policy: &Policy, port| inbound(policy, &arrive(REMOTE, port), &tables).rule;
+    assert_eq!(decide(&policy, 22), Rule::SshPort);
+    assert_eq!(decide(&policy, 15008), Rule::AllInbound);
+    let own = outbound(&policy, &dial(PROXY, ANY, POD, 15008), &tables);
+    assert_eq!(own.rule, Rule::ProxyUidLocal);
+    // Only with -b *.
+    policy.inbound = Inbound::Listed as u8;
+    assert_eq!(decide(&policy, 22), Rule::InNoMatch);
 }
