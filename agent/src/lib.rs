@@ -13,4 +13,5 @@ pub mod netns;
 pub mod pod;
 pub mod policy;
 pub mod reconcile;
+pub mod rules;
 pub mod server;

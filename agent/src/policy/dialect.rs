@@ -4,7 +4,7 @@
 use std::{fmt, str::FromStr};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sidetrack_common::policy::{
     DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
     DIALECT_TUNNEL_OUT,
@@ -14,7 +14,7 @@ use sidetrack_common::policy::{
 pub const ANNOTATION: &str = "sidetrack.dev/dialect";
 
 /// A rule list, named after the first version that had it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Dialect {
     /// Istio up to 1.2.
     #[serde(rename = "1.1")]

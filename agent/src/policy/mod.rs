@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use k8s_openapi::api::core::v1::Pod;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use sidetrack_common::policy::{Inbound, List, NO_ID};
 
 pub use self::{
@@ -32,7 +32,7 @@ pub struct PolicyError {
 }
 
 /// `-m`: how the sidecar receives connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Mode {
     /// Connections arrive at the sidecar with SO_ORIGINAL_DST.
@@ -44,7 +44,7 @@ pub enum Mode {
 }
 
 /// `-b` and `-d`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "capture", content = "ports")]
 pub enum InboundPorts {
     /// `-b ""`.
@@ -56,7 +56,7 @@ pub enum InboundPorts {
 }
 
 /// `-i`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "capture", content = "ranges")]
 pub enum OutboundRanges {
     /// `-i *`.
@@ -66,7 +66,7 @@ pub enum OutboundRanges {
 }
 
 /// A pod's validated policy, in the order of the flags of istio-iptables.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
     /// Whose rule list it is.
     pub dialect: Dialect,
@@ -197,7 +197,8 @@ impl Policy {
     }
 
     /// Whether `-i` lists a loopback range, of whichever family.
-    fn includes_loopback(&self) -> bool {
+    #[must_use]
+    pub fn includes_loopback(&self) -> bool {
         match &self.outbound {
             OutboundRanges::All => false,
             OutboundRanges::Only(ranges) => ranges.iter().any(|range| range.addr().is_loopback()),
