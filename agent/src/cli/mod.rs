@@ -5,9 +5,12 @@
 mod agent;
 mod cleanup;
 mod doctor;
+mod explain;
 mod output;
 mod pods;
+mod rules;
 mod status;
+mod subject;
 
 use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
@@ -31,6 +34,10 @@ enum Command {
     Status(status::Options),
     /// List the pods the agent knows, one row each
     Pods(pods::Options),
+    /// Show a pod's policy as rules, with the connections each has decided
+    Rules(rules::Options),
+    /// Say what becomes of a connection, and by which rule
+    Explain(explain::Options),
     /// Check whether this node can run sidetrack
     Doctor(doctor::Options),
     /// Remove every hook, map and pin from this node
@@ -79,6 +86,8 @@ pub fn main() -> ExitCode {
         Command::Agent(options) => agent::run(options),
         Command::Status(options) => blocking(status::run(options)),
         Command::Pods(options) => blocking(pods::run(options)),
+        Command::Rules(options) => blocking(rules::run(options)),
+        Command::Explain(options) => blocking(explain::run(options)),
         Command::Doctor(options) => doctor::run(&options),
         Command::Cleanup(options) => cleanup::run(&options),
     };

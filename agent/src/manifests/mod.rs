@@ -16,6 +16,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
 pub use self::watch::Watch;
+use crate::pod::PodRef;
 
 /// A pod and where it is written.
 #[derive(Clone, Debug)]
@@ -24,6 +25,21 @@ pub struct Document {
     pub pod: Pod,
     /// File, and document number if the file has several.
     pub origin: String,
+}
+
+impl Document {
+    /// The pod's name.
+    #[must_use]
+    pub fn name(&self) -> PodRef {
+        let meta = &self.pod.metadata;
+        PodRef {
+            namespace: meta
+                .namespace
+                .clone()
+                .unwrap_or_else(|| "default".to_owned()),
+            name: meta.name.clone().unwrap_or_default(),
+        }
+    }
 }
 
 /// Something that could not be used.
@@ -159,6 +175,36 @@ fn is_manifest(path: &Path) -> bool {
 /// # Errors
 /// If the file cannot be read or is not YAML; documents that are not pods are listed as problems.
 pub fn read_file(path: &Path) -> Result<(Vec<Document>, Vec<Problem>)> {
+    read_documents(path, pods_of)
+}
+
+/// Reads the pods of one manifest file, and the pod templates of workloads (Deployment, DaemonSet,
+/// StatefulSet, ReplicaSet, Job), named after them. Documents of other kinds are passed over.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn read_templates(path: &Path) -> Result<(Vec<Document>, Vec<Problem>)> {
+    read_documents(path, |value| {
+        let template = value.pointer("/spec/template").cloned();
+        match (value.get("kind").and_then(Value::as_str), template) {
+            (Some("Pod" | "List" | "PodList") | None, _) => pods_of(value),
+            (Some(_), Some(mut template)) => {
+                for field in ["name", "namespace"] {
+                    if let Some(text) = value["metadata"].get(field) {
+                        template["metadata"][field] = text.clone();
+                    }
+                }
+                Ok(vec![pod(template)?])
+            }
+            (Some(_), None) => Ok(Vec::new()),
+        }
+    })
+}
+
+fn read_documents(
+    path: &Path,
+    pods_of: impl Fn(Value) -> Result<Vec<Pod>>,
+) -> Result<(Vec<Document>, Vec<Problem>)> {
     let text = fs::read_to_string(path).context("read the file")?;
     let mut documents = Vec::new();
     let mut problems = Vec::new();

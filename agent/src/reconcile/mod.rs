@@ -383,14 +383,7 @@ fn index(listing: &Listing) -> (BTreeMap<PodRef, &Document>, Vec<String>) {
     let mut wanted: BTreeMap<PodRef, &Document> = BTreeMap::new();
     let mut problems = Vec::new();
     for document in &listing.pods {
-        let meta = &document.pod.metadata;
-        let name = PodRef {
-            namespace: meta
-                .namespace
-                .clone()
-                .unwrap_or_else(|| "default".to_owned()),
-            name: meta.name.clone().unwrap_or_default(),
-        };
+        let name = document.name();
         match wanted.get(&name) {
             Some(first) => problems.push(format!(
                 "{}: pod {name} is already in {}; remove one of the two",

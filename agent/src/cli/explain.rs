@@ -1,0 +1,173 @@
+//! `sidetrack explain`: what becomes of a connection, and by which rule.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    process::ExitCode,
+};
+
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use serde::Serialize;
+use sidetrack_common::{
+    addr::{Addr, Family},
+    decide::{self, Arrival, Decision, Outbound, Owner, Verdict},
+    pod::IfaceRule,
+};
+
+use super::{
+    Format, output,
+    subject::{Subject, Which},
+};
+use crate::rules::{self, ListTables};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    #[command(flatten)]
+    which: Which,
+    #[command(subcommand)]
+    direction: Direction,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t, global = true)]
+    output: Format,
+}
+
+#[derive(Debug, Subcommand)]
+enum Direction {
+    /// A connect in the pod
+    Outbound {
+        /// User that creates the socket
+        #[arg(long)]
+        uid: u32,
+        /// Primary group that creates the socket
+        #[arg(long)]
+        gid: u32,
+        /// Address the socket is bound to
+        #[arg(long, value_name = "IP")]
+        src: Option<IpAddr>,
+        /// Where it connects to
+        #[arg(long, value_name = "IP:PORT")]
+        dst: SocketAddr,
+    },
+    /// A connection that arrives at the pod
+    Inbound {
+        /// Where it comes from [default: somewhere off the pod]
+        #[arg(long, value_name = "IP")]
+        src: Option<IpAddr>,
+        /// Where it was sent to
+        #[arg(long, value_name = "IP:PORT")]
+        dst: SocketAddr,
+        /// Interface it arrives on
+        #[arg(long, value_name = "NAME")]
+        iface: Option<String>,
+    },
+}
+
+#[derive(Debug, Serialize)]
+struct Answer {
+    /// `redirect`, `untouched` or `refuse`.
+    verdict: &'static str,
+    /// Capture port of a redirect.
+    port: Option<u16>,
+    /// errno of a refusal.
+    errno: Option<i32>,
+    /// The rule in iptables' words, or what decided if no rule did.
+    rule: String,
+    /// The rule's name.
+    name: &'static str,
+    /// Whose rules they are.
+    dialect: String,
+}
+
+pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    let subject = Subject::find(&options.which).await?;
+    let (decision, family) = decide(&subject, &options.direction);
+    let answer = answer(&subject, &decision, family);
+    match options.output {
+        Format::Json => output::print_json(&answer)?,
+        Format::Table => print(&answer, &decision)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn decide(subject: &Subject, direction: &Direction) -> (Decision, Family) {
+    let policy = subject.policy.compile().row();
+    let tables = ListTables {
+        policy: &subject.policy,
+        routes: subject,
+    };
+    let bound = |ip: &Option<IpAddr>| ip.map_or(Addr::UNSPECIFIED, Addr::from);
+    let captured = |family: Family| family == Family::V4 || subject.ipv6;
+    match direction {
+        Direction::Outbound { uid, gid, src, dst } => {
+            let destination = Addr::from(dst.ip());
+            let conn = Outbound {
+                owner: Owner {
+                    uid: *uid,
+                    gid: *gid,
+                },
+                source: bound(src),
+                destination,
+                port: dst.port(),
+                bound_device: 0,
+                captured_family: captured(destination.family()),
+            };
+            let family = decide::effective_destination(&conn).family();
+            (decide::outbound(&policy, &conn, &tables), family)
+        }
+        Direction::Inbound { src, dst, iface } => {
+            let destination = Addr::from(dst.ip());
+            let names = |list: &[String]| iface.as_ref().is_some_and(|name| list.contains(name));
+            let syn = Arrival {
+                source: bound(src),
+                destination,
+                port: dst.port(),
+                iface: if names(&subject.policy.virtual_interfaces) {
+                    IfaceRule::Virtual
+                } else if names(&subject.policy.excluded_interfaces) {
+                    IfaceRule::Excluded
+                } else {
+                    IfaceRule::Plain
+                },
+                captured_family: captured(destination.family()),
+            };
+            (
+                decide::inbound(&policy, &syn, &tables),
+                destination.family(),
+            )
+        }
+    }
+}
+
+fn answer(subject: &Subject, decision: &Decision, family: Family) -> Answer {
+    let (verdict, port, errno) = match decision.verdict {
+        Verdict::Untouched => ("untouched", None, None),
+        Verdict::Redirect { port, .. } => ("redirect", Some(port), None),
+        Verdict::Fail { errno } => ("refuse", None, Some(errno)),
+    };
+    let line = rules::line_of(&subject.policy, family, decision);
+    Answer {
+        verdict,
+        port,
+        errno,
+        rule: line.map_or_else(
+            || decision.rule.describe().to_owned(),
+            |line| line.command(),
+        ),
+        name: decision.rule.name(),
+        dialect: subject.policy.dialect.to_string(),
+    }
+}
+
+fn print(answer: &Answer, decision: &Decision) -> Result<()> {
+    let verdict = match (answer.port, answer.errno) {
+        (Some(port), _) => format!("redirect to {port}"),
+        (_, Some(errno)) => format!("refuse: {}", std::io::Error::from_raw_os_error(errno)),
+        _ => answer.verdict.to_owned(),
+    };
+    output::print(format!("verdict  {verdict}"))?;
+    output::print(format!("because  {}", decision.rule.describe()))?;
+    if answer.rule != decision.rule.describe() {
+        output::print(format!("rule     {}", answer.rule))?;
+    }
+    output::print(format!("dialect  {}", answer.dialect))
+}

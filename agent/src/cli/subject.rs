@@ -1,0 +1,150 @@
+//! The pod that `rules` and `explain` are asked about: enrolled on this node, or described by a
+//! manifest.
+
+use std::{net::IpAddr, path::PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use sidetrack_common::{
+    addr::Addr,
+    pod::{Route, RouteKey},
+};
+
+use super::Places;
+use crate::{
+    api::PodStatus,
+    bpf::{maps::Maps, pins::Pins},
+    client::Client,
+    manifests,
+    pod::{Enroll, PodRef, Wanted, wanted},
+    policy::Policy,
+    rules::{KnownRoutes, Routes},
+};
+
+/// How the pod is named on the command line.
+#[derive(Debug, Args)]
+pub struct Which {
+    /// The pod; with a manifest that has only one it may be left out
+    #[arg(value_name = "NAMESPACE/POD", required_unless_present = "manifest")]
+    pod: Option<PodRef>,
+    /// Read the pod (or a workload's pod template) from a file instead of asking the agent
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
+    #[command(flatten)]
+    places: Places,
+}
+
+/// The pod.
+#[derive(Debug)]
+pub struct Subject {
+    /// `namespace/name`.
+    pub name: String,
+    /// Its policy.
+    pub policy: Policy,
+    /// Whether its IPv6 connections are judged.
+    pub ipv6: bool,
+    /// Its place in the kernel, if it is enrolled here.
+    pub live: Option<Live>,
+    own: Vec<IpAddr>,
+}
+
+/// An enrolled pod.
+#[derive(Debug)]
+pub struct Live {
+    /// Its namespace's cookie.
+    pub netns: u64,
+    /// The kernel's maps.
+    pub maps: Maps,
+}
+
+impl Subject {
+    /// Finds it.
+    pub async fn find(which: &Which) -> Result<Self> {
+        match &which.manifest {
+            Some(path) => {
+                let (documents, problems) =
+                    manifests::read_templates(path).with_context(|| path.display().to_string())?;
+                let named = |document: &&manifests::Document| {
+                    which.pod.as_ref().is_none_or(|pod| document.name() == *pod)
+                };
+                let found: Vec<_> = documents.iter().filter(named).collect();
+                match found.as_slice() {
+                    [document] => Self::of_manifest(document),
+                    [] => match problems.first() {
+                        Some(problem) => bail!("{}: {}", problem.origin, problem.message),
+                        None => bail!("{} has no such pod", path.display()),
+                    },
+                    _ => bail!("{} has several pods; name one", path.display()),
+                }
+            }
+            None => Self::of_agent(which).await,
+        }
+    }
+
+    fn of_manifest(document: &manifests::Document) -> Result<Self> {
+        let policy = match wanted(&document.pod, Enroll::Injected) {
+            Wanted::Enrolled(policy) => *policy,
+            Wanted::NotTaken(reason) => bail!("{}: not intercepted: {reason}", document.origin),
+            Wanted::Rejected(reason) => bail!("{}: {reason}", document.origin),
+        };
+        let status = document.pod.status.as_ref();
+        let own: Vec<IpAddr> = status
+            .and_then(|status| status.pod_ips.as_ref())
+            .into_iter()
+            .flatten()
+            .filter_map(|ip| ip.ip.parse().ok())
+            .collect();
+        let ipv6 = policy.dual_stack || own.first().is_some_and(IpAddr::is_ipv6);
+        Ok(Self {
+            name: document.name().to_string(),
+            policy,
+            ipv6,
+            live: None,
+            own,
+        })
+    }
+
+    async fn of_agent(which: &Which) -> Result<Self> {
+        let pod = which.pod.as_ref().context("name a pod")?;
+        let pods: Vec<PodStatus> = Client::new(&which.places.socket)
+            .get("/v1/pods")
+            .await
+            .context("ask the agent; with --manifest FILE this works without one")?;
+        let found = pods
+            .into_iter()
+            .find(|known| known.full_name() == pod.to_string())
+            .with_context(|| format!("the agent does not know pod {pod}"))?;
+        let (Some(netns), Some(policy)) = (found.netns, found.policy) else {
+            bail!(
+                "pod {pod} is not enrolled: {}",
+                found.reason.unwrap_or_default()
+            );
+        };
+        Ok(Self {
+            name: pod.to_string(),
+            policy: serde_json::from_value(policy).context("read the pod's policy")?,
+            ipv6: found.ipv6,
+            live: Some(Live {
+                netns: netns.cookie,
+                maps: Maps::open(&Pins::new(&which.places.bpffs)?)?,
+            }),
+            own: Vec::new(),
+        })
+    }
+}
+
+impl Routes for &Subject {
+    /// The kernel's copy for an enrolled pod, otherwise what the manifest tells.
+    fn route(&self, addr: Addr) -> Route {
+        match &self.live {
+            Some(live) => {
+                let row = live.maps.routes.get(&RouteKey::host(live.netns, addr));
+                row.ok().flatten().unwrap_or(Route::NONE)
+            }
+            None => KnownRoutes {
+                own: self.own.clone(),
+            }
+            .route(addr),
+        }
+    }
+}
