@@ -89,6 +89,11 @@ pub enum Rejected {
         "its interception mode is TPROXY, which needs a transparent sidecar; set sidecar.istio.io/interceptionMode to REDIRECT"
     )]
     Tproxy,
+    /// The pod numbers its users differently.
+    #[error(
+        "it has a user namespace of its own (hostUsers: false), in which the sidecar's uid is another number on the node; remove hostUsers or leave the pod to istio-init"
+    )]
+    UserNamespace,
     /// Virtual interfaces are not handled.
     #[error(
         "it names virtual interfaces ({0}) whose forwarded traffic cannot be intercepted; remove the annotation or leave the pod to istio-init"
@@ -136,6 +141,9 @@ pub fn wanted(pod: &Pod, enroll: Enroll) -> Wanted {
         Mode::None => return Wanted::NotTaken(NotTaken::ModeNone),
         Mode::Tproxy => return Wanted::Rejected(Rejected::Tproxy),
         Mode::Redirect => {}
+    }
+    if pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false) {
+        return Wanted::Rejected(Rejected::UserNamespace);
     }
     if !policy.virtual_interfaces.is_empty() {
         let names = policy.virtual_interfaces.join(",");

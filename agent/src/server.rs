@@ -96,14 +96,21 @@ impl Published {
 
 /// Adds listeners and connection counts from the kernel's maps to pods.
 pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
-    let listening: Vec<u64> = maps.listeners.keys()?.iter().map(|key| key.netns).collect();
+    let listening = maps.listeners.keys()?;
     let mut counts: HashMap<u64, Connections> = HashMap::new();
     for (key, count) in maps.counts.sums()? {
         add_count(counts.entry(key.netns).or_default(), &key, count);
     }
     for pod in pods {
         let Some(netns) = &pod.netns else { continue };
-        pod.listener = listening.contains(&netns.cookie);
+        // Without an agent the policy is not at hand; then any port's listener counts.
+        let port = pod
+            .policy
+            .as_ref()
+            .and_then(|policy| policy["inbound_port"].as_u64());
+        pod.listener = listening.iter().any(|key| {
+            key.netns == netns.cookie && port.is_none_or(|port| u64::from(key.port) == port)
+        });
         pod.connections = counts.get(&netns.cookie).copied().unwrap_or_default();
     }
     Ok(())
@@ -127,7 +134,8 @@ fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
             | Rule::NoPolicy
             | Rule::NoStorage
             | Rule::HandshakesFull
-            | Rule::NoListener,
+            | Rule::NoListener
+            | Rule::NoSource,
         ) => &mut connections.refused,
         _ => &mut connections.untouched,
     };

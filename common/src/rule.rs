@@ -111,6 +111,8 @@ rules! {
     HandshakesFull = 62, "handshakes-full", "too many redirected connections are waiting for the sidecar: refused";
     /// Refused: nobody listens on the inbound port.
     NoListener = 63, "no-listener", "no sidecar listens on the inbound port: refused";
+    /// Refused: the source address the connection needs cannot be set.
+    NoSource = 64, "no-source", "the pod's address is not there any more: refused";
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use core::ffi::c_void;
 
 use aya_ebpf::{
     bindings::{
-        BPF_ANY, BPF_F_NO_PREALLOC, BPF_NOEXIST, bpf_map_type, bpf_sk_lookup, bpf_sock_ops,
+        BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST, bpf_map_type, bpf_sk_lookup, bpf_sock_ops,
     },
     btf_maps::{Array, HashMap, PerCpuHashMap, SkStorage},
     helpers::{
@@ -181,7 +181,8 @@ pub fn iface_rule(key: &IfaceKey) -> Option<u32> {
 #[inline(always)]
 pub fn handshakes_have_room() -> bool {
     match HANDSHAKE_COUNT.get(0) {
-        Some(count) => *count < (HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE) as u64,
+        // Signed: should the count ever drift below zero, nobody is refused for it.
+        Some(count) => (*count as i64) < i64::from(HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE),
         None => false,
     }
 }
@@ -203,13 +204,18 @@ fn count_handshakes(change: u64) {
 
 /// Publishes where a connection wanted to go.
 #[inline(always)]
-pub fn publish(key: &HandshakeKey, value: &Handshake) -> Result<(), i32> {
-    if HANDSHAKES.insert(key, value, BPF_NOEXIST as u64).is_ok() {
-        count_handshakes(1);
-        return Ok(());
+pub fn publish(key: &HandshakeKey, value: &Handshake) -> Result<(), ()> {
+    // A row that exists is of a gone connection with the same 4-tuple: take its place. It may be
+    // withdrawn in between, hence once more; every insertion that adds a row is counted.
+    for flags in [BPF_NOEXIST, BPF_EXIST, BPF_NOEXIST] {
+        if HANDSHAKES.insert(key, value, u64::from(flags)).is_ok() {
+            if flags == BPF_NOEXIST {
+                count_handshakes(1);
+            }
+            return Ok(());
+        }
     }
-    // A row of a connection with the same 4-tuple that is gone: take its place.
-    HANDSHAKES.insert(key, value, BPF_ANY as u64)
+    Err(())
 }
 
 /// Where the connection wanted to go, if it is a redirected one.

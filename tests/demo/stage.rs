@@ -2,6 +2,7 @@
 //! directory. All of it is found again by name, so that it can be struck whoever left it.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     os::unix::fs::chown,
     path::{Path, PathBuf},
@@ -16,6 +17,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_json::Value;
 use support::{
     agent::{self, Places},
     command::{run, run_words},
@@ -78,6 +80,8 @@ pub struct Stage {
     /// The agent's paths.
     pub places: Places,
     children: Vec<Child>,
+    /// What BPF objects others have on this machine.
+    before: BTreeSet<String>,
     keep: bool,
 }
 
@@ -97,6 +101,7 @@ impl Stage {
             tools: tools.to_owned(),
             places,
             children: Vec::new(),
+            before: objects()?,
             keep: false,
         };
         fs::create_dir_all(&stage.places.pods)?;
@@ -188,8 +193,11 @@ impl Stage {
     pub fn end(&mut self, pid: u32, signal: Signal) -> Result<()> {
         let position = self.children.iter().position(|child| child.id() == pid);
         let position = position.context("not one of ours")?;
-        kill(Pid::from_raw(pid as i32), signal)?;
-        self.children.remove(position).wait()?;
+        let mut child = self.children.remove(position);
+        if child.try_wait()?.is_none() {
+            kill(Pid::from_raw(pid as i32), signal)?;
+        }
+        child.wait()?;
         Ok(())
     }
 
@@ -244,7 +252,7 @@ impl Stage {
         for child in &mut self.children {
             child.wait()?;
         }
-        traces()
+        traces(&self.before)
     }
 }
 
@@ -330,28 +338,35 @@ fn pids_below(cgroup: &Path) -> Vec<i32> {
     pids
 }
 
+/// BPF programs and links on the machine, by id.
+fn objects() -> Result<BTreeSet<String>> {
+    let mut objects = BTreeSet::new();
+    for kind in ["prog", "link"] {
+        let list: Value = serde_json::from_str(&run(&format!("bpftool -j {kind} show"))?)?;
+        let ids = list
+            .as_array()
+            .into_iter()
+            .flatten()
+            .map(|object| &object["id"]);
+        objects.extend(ids.map(|id| format!("{kind} {id}")));
+    }
+    Ok(objects)
+}
+
 /// What of the demo is still on the machine, as a sentence; empty if nothing is.
-fn traces() -> Result<String> {
+fn traces(before: &BTreeSet<String>) -> Result<String> {
     let mut traces = Vec::new();
     if run("ip netns list")?.contains("sidetrack-demo") {
         traces.push("network namespaces".to_owned());
     }
-    let links = run("bpftool link show")?;
-    let programs = run("bpftool prog show")?;
-    // Programs are freed a moment after their last link.
-    for (what, text) in [("links", links), ("programs", programs)] {
-        let ours = text
-            .lines()
-            .filter(|line| line.contains("name st_"))
-            .count();
-        if ours > 0 && what == "programs" {
-            thread::sleep(Duration::from_millis(500));
-            let again = run("bpftool prog show")?;
-            if again.lines().any(|line| line.contains("name st_")) {
-                traces.push(format!("{ours} {what}"));
-            }
+    // The kernel frees programs and links a moment after their last user.
+    for _ in 0..100 {
+        if objects()?.is_subset(before) {
+            break;
         }
+        thread::sleep(Duration::from_millis(20));
     }
+    traces.extend(objects()?.difference(before).cloned());
     for path in [Path::new(DIR), &cgroup()?] {
         if path.exists() {
             traces.push(path.display().to_string());

@@ -10,7 +10,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::Value;
 use support::{
     agent::{PATIENCE, binary},
@@ -364,9 +367,9 @@ fn no_iptables(checks: &mut Checks) -> Result<()> {
         let netns = pod.netns();
         let mut rules = String::new();
         for program in ["iptables-save", "ip6tables-save", "iptables-legacy-save"] {
-            let saved = output(&["ip", "netns", "exec", &netns, program])?;
+            let saved = run_words(&["ip", "netns", "exec", &netns, program])?;
             rules.extend(
-                String::from_utf8_lossy(&saved.stdout)
+                saved
                     .lines()
                     .filter(|line| line.starts_with("-A"))
                     .map(|line| format!("{line}; ")),
@@ -374,8 +377,8 @@ fn no_iptables(checks: &mut Checks) -> Result<()> {
         }
         let none = rules.is_empty().then_some(()).ok_or(rules);
         checks.record(&format!("pod {} has no iptables rule", pod.name), none);
-        let flows = output(&["ip", "netns", "exec", &netns, "conntrack", "-L"])?;
-        let flows = String::from_utf8_lossy(&flows.stdout).trim().to_owned();
+        let flows = run_words(&["ip", "netns", "exec", &netns, "conntrack", "-L"])?;
+        let flows = flows.trim().to_owned();
         let none = flows.is_empty().then_some(()).ok_or(flows);
         checks.record(&format!("pod {} tracks no connection", pod.name), none);
     }
@@ -437,16 +440,21 @@ fn crash(stage: &mut Stage, agent: u32, checks: &mut Checks) -> Result<u32> {
         }
         (good, bad)
     };
-    stage.end(agent, Signal::SIGKILL)?;
     let (good, bad) = thread::scope(|scope| {
-        let traffic = scope.spawn(|| requests(stage));
+        let shared: &Stage = stage;
+        let traffic = scope.spawn(|| requests(shared));
+        thread::sleep(Duration::from_millis(300));
+        let killed = kill(Pid::from_raw(agent as i32), Signal::SIGKILL);
         thread::sleep(Duration::from_secs(1));
         stop.store(true, Ordering::Relaxed);
-        traffic
+        let counted = traffic
             .join()
-            .map_err(|_| anyhow!("the thread that made requests panicked"))
+            .map_err(|_| anyhow!("the thread that made requests panicked"));
+        killed.context("kill the agent")?;
+        counted
     })?;
-    let without = format!("{good} requests while no agent runs (kill -9), 0 failed");
+    stage.end(agent, Signal::SIGKILL)?;
+    let without = format!("{good} requests while the agent is killed (-9) and away, 0 failed");
     checks.record(
         &without,
         (good > 0 && bad == 0)

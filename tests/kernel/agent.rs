@@ -159,8 +159,7 @@ fn vanished_meanwhile() -> Result<()> {
             "a stale route: {row}"
         );
     }
-    let policies = agent.places.map("POLICY_BY_ID")?;
-    ensure!(policies.len() == 1, "a stale policy: {policies:?}");
+    agent.places.wait_rows("POLICY_BY_ID", 1)?;
     let links = fs::read_dir(agent.places.bpffs.join("sidetrack/v1/pods"))?.count();
     ensure!(links == 1, "{links} links");
     Ok(())

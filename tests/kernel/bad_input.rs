@@ -3,18 +3,22 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, ensure};
+use nix::sys::signal::Signal;
 use support::{
     agent::{Agent, Places, binary},
-    command::output,
+    command::{output, run},
     lab::{Lab, manifest},
+    protocol::{APP, Dial},
+    sidecar,
 };
 
-use crate::OwnTest;
+use crate::{OwnTest, world::at};
 
 pub fn tests() -> Vec<(&'static str, OwnTest)> {
     vec![
         ("bad_input::manifests", manifests),
         ("bad_input::a_bad_policy_keeps_the_last_good_one", last_good),
+        ("bad_input::files_that_become_unreadable", known_files),
         ("bad_input::two_pods_in_one_namespace", one_namespace),
         ("bad_input::places_that_are_not_there", places),
         ("bad_input::missing_capabilities", capabilities),
@@ -34,7 +38,9 @@ fn manifests() -> Result<()> {
     fs::write(&not_netns, "")?;
     let with_netns = |path: &str| plain.replace(&other.path(), path);
     let annotated = |key: &str, value: &str| manifest("bad", &other, &[(key, value)]);
-    let cases: [(&str, String, &str, &[&str]); 13] = [
+    let pipe = lab.dir().join("pipe");
+    run(&format!("mkfifo {}", pipe.display()))?;
+    let cases: [(&str, String, &str, &[&str]); 15] = [
         (
             "malformed YAML",
             "kind: Pod\nmetadata: {name: [\n".to_owned(),
@@ -82,6 +88,18 @@ fn manifests() -> Result<()> {
             with_netns("run/netns/x"),
             "rejected",
             &["absolute path"],
+        ),
+        (
+            "a pipe",
+            with_netns(&pipe.to_string_lossy()),
+            "rejected",
+            &["is not a network namespace"],
+        ),
+        (
+            "own user namespace",
+            plain.replace("spec:\n", "spec:\n  hostUsers: false\n"),
+            "rejected",
+            &["hostUsers"],
         ),
         (
             "host network",
@@ -165,7 +183,7 @@ fn last_good() -> Result<()> {
     let pod = lab.pod("app", 2)?;
     let excluded = [("traffic.sidecar.istio.io/excludeOutboundPorts", "3306")];
     lab.write_manifest("app", &manifest("app", &pod, &excluded))?;
-    let agent = Agent::start(lab.places())?;
+    let mut agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/app")?;
     let bad = [("traffic.sidecar.istio.io/excludeOutboundPorts", "mysql")];
     lab.write_manifest("app", &manifest("app", &pod, &bad))?;
@@ -183,8 +201,44 @@ fn last_good() -> Result<()> {
             .log()
             .contains("its last good policy stays in force")
     );
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    // A new agent cannot use it either, and leaves in force what the last one wrote.
+    agent.end(Signal::SIGKILL)?;
+    let agent = Agent::start(lab.places())?;
+    agent.places.wait_pod("test/app", |pod| {
+        pod.is_some_and(|pod| {
+            let reason = pod["reason"].as_str().unwrap_or_default();
+            pod["state"] == "enrolled" && reason.contains("mysql")
+        })
+    })?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    let connected = pod.actor()?.dial(Dial::new(&APP, at("10.77.0.254", 80)))?;
+    ensure!(connected.is_ok_and(|connected| connected.accepted_by == 15001));
+    // Back to what it was: nothing is wrong any more.
+    lab.write_manifest("app", &manifest("app", &pod, &excluded))?;
     agent.places.wait_enrolled("test/app")?;
+    Ok(())
+}
+
+/// A file that is half readable, or empty for a moment, takes no pod out.
+fn known_files() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    let good = manifest("app", &pod, &[]);
+    lab.write_manifest("app", &good)?;
+    let agent = Agent::start(lab.places())?;
+    agent.places.wait_enrolled("test/app")?;
+    for broken in [
+        good.replace("containers:", "containers: 3 #"),
+        String::new(),
+        "kind: [".to_owned(),
+    ] {
+        lab.write_manifest("app", &broken)?;
+        reported(&agent.places, "", &["app.yaml", "as they are"]).context(broken)?;
+        let pod = agent.places.pod("test/app")?.context("the pod")?;
+        ensure!(pod["state"] == "enrolled", "{pod}");
+        lab.write_manifest("app", &good)?;
+        agent.places.wait_enrolled("test/app")?;
+    }
     Ok(())
 }
 

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use serde_json::Value;
 use support::{
     actor::Actor,
     agent::Agent,
@@ -37,6 +38,8 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
             "lifecycle::policy_changes_judge_new_connections",
             policy_change,
         ),
+        ("lifecycle::every_kind_of_list", lists),
+        ("lifecycle::a_wrong_path_keeps_a_live_pod", wrong_path),
         (
             "lifecycle::a_replaced_namespace_is_followed",
             replaced_namespace,
@@ -147,8 +150,7 @@ fn manifests() -> Result<()> {
         "LISTENERS",
         "COUNT_BY_RULE",
     ] {
-        let rows = places.map(map)?;
-        ensure!(rows.is_empty(), "{map} still has {rows:?}");
+        places.wait_rows(map, 0)?;
     }
     let pods = places.bpffs.join("sidetrack/v1/pods");
     ensure!(
@@ -287,6 +289,104 @@ fn policy_change() -> Result<()> {
         "8080 is listed"
     );
     Ok(())
+}
+
+/// The rules that the default policy has none of, each by itself.
+fn lists() -> Result<()> {
+    let place = Place::new()?;
+    place.pod.ip("link add eth1 type veth peer name eth1-end")?;
+    place.pod.ip("link set eth1-end up")?;
+    place.pod.ip("link set eth1 up")?;
+    place
+        .pod
+        .ip("route add 10.109.119.0/24 dev eth1 src 10.77.0.2")?;
+    let _sidecar = sidecar::start(&place.pod, &[80])?;
+    let istio = |key: &str| format!("traffic.sidecar.istio.io/{key}");
+    let inbound = |port: u16| -> Result<u16> {
+        let connected = place
+            .outside
+            .dial(Dial::new(&ROOT, at("10.77.0.2", port)))?;
+        Ok(connected
+            .map_err(|errno| anyhow!("errno {errno}"))?
+            .accepted_by)
+    };
+    let enroll = |annotations: &[(&str, &str)], variables: &str| -> Result<()> {
+        let before = place.agent.places.pod("test/app").ok().flatten();
+        let before = before.map_or(Value::Null, |pod| pod["policy"].clone());
+        let text = manifest("app", &place.pod, annotations);
+        place
+            .lab
+            .write_manifest("app", &format!("{text}{variables}"))?;
+        place.agent.places.wait_pod("test/app", |pod| {
+            pod.is_some_and(|pod| {
+                pod["state"] == "enrolled" && pod["reason"].is_null() && pod["policy"] != before
+            })
+        })?;
+        Ok(())
+    };
+    // includeOutboundPorts, against includeOutboundIPRanges that hold nothing.
+    enroll(&[(&istio("includeOutboundIPRanges"), "")], "")?;
+    ensure!(place.taken_by()? == 80, "no range is included");
+    enroll(
+        &[
+            (&istio("includeOutboundIPRanges"), ""),
+            (&istio("includeOutboundPorts"), "80"),
+        ],
+        "",
+    )?;
+    ensure!(place.taken_by()? == 15001, "the port is included");
+    // excludeInterfaces, both ways.
+    enroll(&[(&istio("excludeInterfaces"), "eth1")], "")?;
+    ensure!(place.taken_by()? == 15001, "eth0 is not excluded");
+    let by_eth1 = place.dial(at("10.109.119.1", 80))?;
+    ensure!(by_eth1.is_err(), "nobody answers behind eth1: {by_eth1:?}");
+    enroll(&[(&istio("excludeInterfaces"), "eth0")], "")?;
+    ensure!(place.taken_by()? == 80, "eth0 is excluded");
+    ensure!(inbound(80)? == 80, "and what arrives there");
+    let by_eth1 = place.dial(at("10.109.119.1", 80))?;
+    ensure!(
+        by_eth1.is_ok_and(|by_eth1| by_eth1.accepted_by == 15001),
+        "eth1 is not"
+    );
+    // includeInboundPorts: none.
+    enroll(&[(&istio("includeInboundPorts"), "")], "")?;
+    ensure!(inbound(80)? == 80, "inbound capture is off");
+    // Owner groups.
+    let group = |name: &str, value: &str| {
+        format!("    - name: ISTIO_OUTBOUND_OWNER_GROUPS{name}\n      value: \"{value}\"\n")
+    };
+    enroll(&[], &group("_EXCLUDE", "1000"))?;
+    ensure!(place.taken_by()? == 80, "the app's group is excluded");
+    enroll(&[], &group("", "2000"))?;
+    ensure!(place.taken_by()? == 80, "the app's group is not included");
+    enroll(&[], &group("", "2000,1000"))?;
+    ensure!(place.taken_by()? == 15001, "the app's group is included");
+    // Rules by an older Istio.
+    enroll(&[("sidetrack.dev/dialect", "1.8")], "")?;
+    let ssh = place.outside.dial(Dial::new(&ROOT, at("10.77.0.2", 22)))?;
+    ensure!(
+        ssh == Err(libc::ECONNREFUSED),
+        "22 is not captured, and nobody listens: {ssh:?}"
+    );
+    Ok(())
+}
+
+fn wrong_path() -> Result<()> {
+    let place = Place::new()?;
+    let _sidecar = sidecar::start(&place.pod, &[80])?;
+    place.enroll(&[])?;
+    let good = manifest("app", &place.pod, &[]);
+    let bad = good.replace(&place.pod.path(), "/run/netns/typo");
+    place.lab.write_manifest("app", &bad)?;
+    place.agent.places.wait_pod("test/app", |pod| {
+        pod.is_some_and(|pod| {
+            let reason = pod["reason"].as_str().unwrap_or_default();
+            pod["state"] == "enrolled" && reason.contains("/run/netns/typo")
+        })
+    })?;
+    ensure!(place.taken_by()? == 15001, "it is still intercepted");
+    place.lab.write_manifest("app", &good)?;
+    place.agent.places.wait_enrolled("test/app").map(drop)
 }
 
 fn replaced_namespace() -> Result<()> {

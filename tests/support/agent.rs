@@ -109,6 +109,25 @@ impl Places {
         })
     }
 
+    /// Waits until a map has so many rows. A policy's rows go a second after its last pod, for the
+    /// sake of programs that run.
+    pub fn wait_rows(&self, map: &str, wanted: usize) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let rows = self.map(map)?;
+            if rows.len() == wanted {
+                return Ok(());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!(
+                    "{map} has {} rows instead of {wanted}: {rows:?}",
+                    rows.len()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// The agent's log so far.
     #[must_use]
     pub fn log(&self) -> String {

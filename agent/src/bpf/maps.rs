@@ -34,6 +34,8 @@ pub struct Maps {
     pub ifaces: Table<IfaceKey, u32>,
     /// Handshakes in flight.
     pub handshakes: Table<HandshakeKey, Handshake>,
+    /// How many rows the kernel programs believe there are.
+    pub handshake_count: Table<u32, u64>,
     /// Sidecars' listeners; a value read is the socket's cookie, a value written a descriptor.
     pub listeners: Table<ListenerKey, u64>,
     /// Connections by pod and rule.
@@ -52,10 +54,27 @@ impl Maps {
             routes: table(pins, names::ROUTE_BY_POD)?,
             ifaces: table(pins, names::IFACE_BY_POD)?,
             handshakes: table(pins, names::HANDSHAKES)?,
+            handshake_count: table(pins, names::HANDSHAKE_COUNT)?,
             listeners: table(pins, names::LISTENERS)?,
             counts: Counters::new(open(pins, names::COUNT_BY_RULE)?)
                 .context("open COUNT_BY_RULE")?,
         })
+    }
+}
+
+impl Maps {
+    /// Counts the handshakes anew if the programs' own count has drifted: too high a count would
+    /// refuse connections.
+    pub fn recount_handshakes(&self) -> Result<()> {
+        const TOLERATED: u64 = 256;
+        let counted = self.handshakes.keys().context("list handshakes")?.len() as u64;
+        let believed = self.handshake_count.get(&0)?.unwrap_or_default();
+        if believed.abs_diff(counted) > TOLERATED {
+            self.handshake_count
+                .insert(&0, &counted)
+                .context("correct the count")?;
+        }
+        Ok(())
     }
 }
 

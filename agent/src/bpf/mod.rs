@@ -53,6 +53,7 @@ impl Datapath {
         let offsets = kernel_layout::offsets()?;
         let mut ebpf = load(&pins, &offsets, level)?;
         let maps = Maps::open(&pins)?;
+        maps.recount_handshakes()?;
         let target = File::open(cgroup)
             .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;
         let cgroup_id = cgroup_id(cgroup)?;
@@ -114,7 +115,7 @@ impl Datapath {
     pub fn detach_pod(&self, netns_cookie: u64) -> Result<()> {
         let link = self.pins.pod_link(netns_cookie);
         let dir = link.parent().expect("pod links are in directories");
-        match fs::remove_file(&link).and_then(|()| fs::remove_dir(dir)) {
+        match fs::remove_dir_all(dir) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 Err(error).with_context(|| format!("remove {}", dir.display()))
             }

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     io,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -195,11 +196,25 @@ fn first_wins<T: Copy + Eq + std::hash::Hash>(
     })
 }
 
+/// How long a policy's rows outlive its last pod: a program that has just read the pod's old row
+/// must find the lists that go with it, or it would judge by half a policy.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// The policies in use.
 #[derive(Debug)]
 pub struct Policies {
     in_use: HashMap<CompiledPolicy, Used>,
+    retired: Vec<Retired>,
+    /// When to look for rows of an earlier agent that no pod names any more.
+    sweep_at: Option<Instant>,
     next_id: u32,
+}
+
+#[derive(Debug)]
+struct Retired {
+    id: u32,
+    policy: CompiledPolicy,
+    since: Instant,
 }
 
 #[derive(Debug)]
@@ -220,6 +235,8 @@ impl Policies {
             .max();
         Ok(Self {
             in_use: HashMap::new(),
+            retired: Vec::new(),
+            sweep_at: None,
             next_id: highest.map_or(1, |id| id.wrapping_add(1)),
         })
     }
@@ -229,6 +246,15 @@ impl Policies {
         if let Some(used) = self.in_use.get_mut(policy) {
             used.pods += 1;
             return Ok(used.id);
+        }
+        if let Some(position) = self
+            .retired
+            .iter()
+            .position(|retired| &retired.policy == policy)
+        {
+            let id = self.retired.swap_remove(position).id;
+            self.in_use.insert(policy.clone(), Used { id, pods: 1 });
+            return Ok(id);
         }
         let id = self.next_id;
         if let Err(error) = policy.write(id, maps) {
@@ -242,29 +268,62 @@ impl Policies {
         Ok(id)
     }
 
-    /// A pod has left a policy; the last one takes the rows with it.
-    pub fn release(&mut self, policy: &CompiledPolicy, maps: &Maps) -> Result<()> {
+    /// A pod has left a policy; when the last one has, its rows go after a while.
+    pub fn release(&mut self, policy: &CompiledPolicy) {
         let Some(used) = self.in_use.get_mut(policy) else {
-            return Ok(());
+            return;
         };
         used.pods -= 1;
-        if used.pods > 0 {
-            return Ok(());
+        if used.pods == 0 {
+            self.retired.push(Retired {
+                id: used.id,
+                policy: policy.clone(),
+                since: Instant::now(),
+            });
+            self.in_use.remove(policy);
         }
-        let id = used.id;
-        self.in_use.remove(policy);
-        policy.erase(id, maps).context("remove a policy's rows")
     }
 
-    /// Removes rows of policies that an earlier agent left and no pod row names any more.
-    pub fn sweep(&self, maps: &Maps) -> Result<()> {
+    /// Asks for rows that an earlier agent left and no pod names any more to be removed.
+    pub fn sweep_later(&mut self) {
+        self.sweep_at.get_or_insert_with(|| Instant::now() + GRACE);
+    }
+
+    /// Removes what has been out of use for long enough. To be called now and then.
+    pub fn tidy(&mut self, maps: &Maps) -> Result<()> {
+        let retired = std::mem::take(&mut self.retired);
+        let (old, young): (Vec<_>, Vec<_>) = retired
+            .into_iter()
+            .partition(|retired| retired.since.elapsed() >= GRACE);
+        self.retired = young;
+        for retired in old {
+            retired
+                .policy
+                .erase(retired.id, maps)
+                .context("remove a policy's rows")?;
+        }
+        if self.sweep_at.is_some_and(|at| Instant::now() >= at) {
+            self.sweep_at = None;
+            self.sweep(maps)
+                .context("remove policies of an earlier agent")?;
+        }
+        Ok(())
+    }
+
+    fn sweep(&self, maps: &Maps) -> Result<()> {
         let named: Vec<u32> = maps
             .pods
             .rows()?
             .into_iter()
             .map(|(_, pod)| pod.policy)
             .collect();
-        let ours: Vec<u32> = self.in_use.values().map(|used| used.id).collect();
+        let retired = self.retired.iter().map(|retired| retired.id);
+        let ours: Vec<u32> = self
+            .in_use
+            .values()
+            .map(|used| used.id)
+            .chain(retired)
+            .collect();
         let stale = |id: u32| !named.contains(&id) && !ours.contains(&id);
         for id in maps.policies.keys()? {
             if stale(id) {

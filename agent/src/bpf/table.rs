@@ -1,6 +1,7 @@
 //! Typed access to a map by its descriptor.
 
 use std::{
+    collections::HashSet,
     io,
     marker::PhantomData,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -51,17 +52,9 @@ impl<K: Pod, V: Pod> Table<K, V> {
         sys::map_delete(self.fd(), sys::bytes_of(key))
     }
 
-    /// All keys at this time. Rows that come or go meanwhile may be missed; none is listed twice
-    /// in a row.
+    /// All keys at this time. Rows that come or go meanwhile may be missed; none is listed twice.
     pub fn keys(&self) -> io::Result<Vec<K>> {
-        let mut keys = Vec::new();
-        let mut key: Option<Vec<u8>> = None;
-        let mut next = vec![0; size_of::<K>()];
-        while sys::map_next_key(self.fd(), key.as_deref(), &mut next)? {
-            keys.push(sys::from_bytes(&next));
-            key = Some(next.clone());
-        }
-        Ok(keys)
+        keys(self.fd())
     }
 
     /// All rows at this time.
@@ -125,13 +118,24 @@ impl<K: Pod> Counters<K> {
 
     /// All keys at this time.
     pub fn keys(&self) -> io::Result<Vec<K>> {
-        let mut keys = Vec::new();
-        let mut key: Option<Vec<u8>> = None;
-        let mut next = vec![0; size_of::<K>()];
-        while sys::map_next_key(self.fd.as_fd(), key.as_deref(), &mut next)? {
-            keys.push(sys::from_bytes(&next));
-            key = Some(next.clone());
-        }
-        Ok(keys)
+        keys(self.fd.as_fd())
     }
+}
+
+/// All keys of a map. The kernel starts again at the first when the one it is to go on from has
+/// been deleted, so what was seen is remembered.
+fn keys<K: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<K>> {
+    let mut seen: HashSet<Vec<u8>> = HashSet::new();
+    let mut keys = Vec::new();
+    let mut key: Option<Vec<u8>> = None;
+    let mut next = vec![0; size_of::<K>()];
+    while sys::map_next_key(map, key.as_deref(), &mut next)? {
+        if seen.insert(next.clone()) {
+            keys.push(sys::from_bytes(&next));
+        } else if key.as_ref() == Some(&next) {
+            break;
+        }
+        key = Some(next.clone());
+    }
+    Ok(keys)
 }

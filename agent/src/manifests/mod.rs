@@ -80,6 +80,35 @@ struct Known {
     unread: bool,
 }
 
+impl Known {
+    /// Takes what the file says now. A pod that is not found any more in a file that is partly
+    /// unreadable, or that has been emptied (often only for a moment), keeps its last manifest.
+    fn replace(&mut self, path: &Path, now: Vec<Document>, problems: Vec<Problem>) {
+        let before = std::mem::replace(&mut self.documents, now);
+        self.problems = problems;
+        let emptied = self.documents.is_empty() && self.problems.is_empty();
+        if !emptied && self.problems.is_empty() {
+            return;
+        }
+        let missing: Vec<Document> = before
+            .into_iter()
+            .filter(|old| !self.documents.iter().any(|new| new.name() == old.name()))
+            .collect();
+        if missing.is_empty() {
+            return;
+        }
+        let names: Vec<String> = missing.iter().map(|old| old.name().to_string()).collect();
+        self.problems.push(Problem {
+            origin: path.display().to_string(),
+            message: format!(
+                "{} cannot be read from it any more and stay as they are; to take pods out, remove the file",
+                names.join(", ")
+            ),
+        });
+        self.documents.extend(missing);
+    }
+}
+
 impl Directory {
     /// A directory; it must exist.
     pub fn new(path: &Path) -> Result<Self> {
@@ -149,8 +178,7 @@ impl Directory {
         match read_file(&path) {
             Ok((documents, problems)) => {
                 known.unread = !problems.is_empty() && known.unread;
-                known.documents = documents;
-                known.problems = problems;
+                known.replace(&path, documents, problems);
             }
             Err(error) => {
                 known.problems = vec![Problem {
@@ -205,6 +233,10 @@ fn read_documents(
     path: &Path,
     pods_of: impl Fn(Value) -> Result<Vec<Pod>>,
 ) -> Result<(Vec<Document>, Vec<Problem>)> {
+    // A pipe would block whoever opens it.
+    if !fs::metadata(path).context("read the file")?.is_file() {
+        bail!("it is not a regular file");
+    }
     let text = fs::read_to_string(path).context("read the file")?;
     let mut documents = Vec::new();
     let mut problems = Vec::new();

@@ -40,16 +40,22 @@ impl Processes {
         Ok(Self { by_netns })
     }
 
+    /// Whether any process lives in a namespace.
+    pub fn any_in(&self, inode: u64) -> bool {
+        self.by_netns.contains_key(&inode)
+    }
+
     /// Puts every listener of a port, other than those on loopback, into the map. Answers how many
-    /// were new.
+    /// were there and could not be had.
     pub fn adopt(&self, inode: u64, cookie: u64, port: u16, maps: &Maps) -> Result<usize> {
         let Some(pids) = self.by_netns.get(&inode) else {
             return Ok(0);
         };
+        // A process may end at any time; any of the namespace's can tell of all its sockets.
         let sockets = pids
-            .first()
-            .map_or_else(HashMap::new, |pid| listening(*pid, port));
-        let mut new = 0;
+            .iter()
+            .find_map(|pid| listening(*pid, port))
+            .unwrap_or_default();
         let mut left: HashSet<u64> = sockets.keys().copied().collect();
         for pid in pids {
             if left.is_empty() {
@@ -57,24 +63,22 @@ impl Processes {
             }
             for (inode, socket) in take(*pid, &left) {
                 left.remove(&inode);
-                new += usize::from(add(&socket, cookie, port, &sockets[&inode], maps)?);
+                add(&socket, cookie, port, &sockets[&inode], maps)?;
             }
         }
-        Ok(new)
+        Ok(left.len())
     }
 }
 
 /// Listening sockets of a namespace by inode, with the families they can serve.
-fn listening(pid: i32, port: u16) -> HashMap<u64, Vec<Family>> {
-    let Ok(process) = Process::new(pid) else {
-        return HashMap::new();
-    };
+fn listening(pid: i32, port: u16) -> Option<HashMap<u64, Vec<Family>>> {
+    let process = Process::new(pid).ok()?;
     let wanted = |entry: &TcpNetEntry| {
         entry.state == TcpState::Listen
             && entry.local_address.port() == port
             && !entry.local_address.ip().to_canonical().is_loopback()
     };
-    let v4 = process.tcp().unwrap_or_default();
+    let v4 = process.tcp().ok()?;
     let v6 = process.tcp6().unwrap_or_default();
     let v4 = v4
         .iter()
@@ -85,7 +89,7 @@ fn listening(pid: i32, port: u16) -> HashMap<u64, Vec<Family>> {
         .iter()
         .filter(|entry| wanted(entry))
         .map(|entry| (entry.inode, vec![Family::V6, Family::V4]));
-    v4.chain(v6).collect()
+    Some(v4.chain(v6).collect())
 }
 
 /// Duplicates of those of a process's sockets that are wanted.
@@ -115,10 +119,9 @@ fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
 }
 
 /// Puts a socket into a free slot per family, unless it is in one.
-fn add(socket: &OwnedFd, netns: u64, port: u16, families: &[Family], maps: &Maps) -> Result<bool> {
+fn add(socket: &OwnedFd, netns: u64, port: u16, families: &[Family], maps: &Maps) -> Result<()> {
     let socket_cookie =
         sys::socket_option_u64(socket.as_fd(), SO_COOKIE).context("read a socket's cookie")?;
-    let mut added = false;
     for family in families {
         let keys = (0..LISTENER_SLOTS).map(|slot| ListenerKey {
             netns,
@@ -139,11 +142,11 @@ fn add(socket: &OwnedFd, netns: u64, port: u16, families: &[Family], maps: &Maps
             continue;
         };
         match maps.listeners.insert(&key, &(socket.as_raw_fd() as u64)) {
-            Ok(()) => added = true,
+            Ok(()) => {}
             // It closed or stopped listening meanwhile.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
             Err(error) => return Err(error).context("put the sidecar's listener into the map"),
         }
     }
-    Ok(added)
+    Ok(())
 }

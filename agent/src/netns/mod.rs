@@ -16,10 +16,11 @@ use std::{
 };
 
 use nix::{
+    errno::Errno,
     sched::{CloneFlags, setns},
     sys::{
         socket::{AddressFamily, SockFlag, SockType, socket},
-        statfs::{FsType, fstatfs},
+        statfs::{FsType, statfs},
     },
 };
 
@@ -33,7 +34,7 @@ pub enum NetnsError {
     Missing(PathBuf),
     /// Something else is there.
     #[error(
-        "{0} is not a network namespace; annotation sidetrack.dev/netns must name one, such as /run/netns/NAME or /proc/PID/ns/net"
+        "{0} is not a network namespace; annotation sidetrack.dev/netns must name one, such as /run/netns/NAME"
     )]
     NotNetns(PathBuf),
     /// The node's own.
@@ -76,11 +77,15 @@ impl Netns {
                 error,
             }
         };
-        let file = File::open(path).map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => NetnsError::Missing(path.to_owned()),
-            _ => io("open")(error),
-        })?;
-        if !is_netns(&file) {
+        // Looked at before it is opened: opening a pipe blocks, opening a device may do anything.
+        match statfs(path) {
+            Ok(stat) if stat.filesystem_type() == NSFS_MAGIC => {}
+            Ok(_) => return Err(NetnsError::NotNetns(path.to_owned())),
+            Err(Errno::ENOENT) => return Err(NetnsError::Missing(path.to_owned())),
+            Err(errno) => return Err(io("open")(errno.into())),
+        }
+        let file = File::open(path).map_err(io("open"))?;
+        if sys::namespace_type(file.as_fd()).ok() != Some(CloneFlags::CLONE_NEWNET.bits()) {
             return Err(NetnsError::NotNetns(path.to_owned()));
         }
         let inode = file.metadata().map_err(io("stat"))?.ino();
@@ -141,11 +146,6 @@ impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
-}
-
-fn is_netns(file: &File) -> bool {
-    let on_nsfs = fstatfs(file).is_ok_and(|stat| stat.filesystem_type() == NSFS_MAGIC);
-    on_nsfs && sys::namespace_type(file.as_fd()).ok() == Some(CloneFlags::CLONE_NEWNET.bits())
 }
 
 /// Inodes of the node's and of the agent's own namespace.

@@ -26,6 +26,9 @@ use sidetrack_common::{
     pod::{ROUTE_DEVICE_EXCLUDED, Reach, Route, RouteKey},
 };
 
+/// Routes a pod may have in the map; ROUTE_BY_POD holds 262,144 for all pods together.
+const MAX_ROUTES: usize = 2048;
+
 const TABLE_LOCAL: u32 = 255;
 const TABLE_MAIN: u32 = 254;
 const TABLE_DEFAULT: u32 = 253;
@@ -158,19 +161,29 @@ impl Snapshot {
     /// The rows for one pod. `excluded` names the devices of the policy's excludeInterfaces.
     #[must_use]
     pub fn rows(&self, netns: u64, excluded: &[String]) -> HashMap<RouteId, Route> {
+        let earliest = self.earliest_tables();
         let mut best: HashMap<IpNet, &FlatRoute> = HashMap::new();
         for route in &self.routes {
-            if self.is_shadowed(route) {
+            // An earlier table that holds the whole prefix decides all of its destinations.
+            let order = table_order(route.table);
+            let mut wider = std::iter::successors(Some(route.destination), IpNet::supernet);
+            if wider.any(|net| earliest.get(&net).is_some_and(|earlier| *earlier < order)) {
                 continue;
             }
-            let order = |route: &FlatRoute| (table_order(route.table), route.metric);
+            let rank = |route: &FlatRoute| (table_order(route.table), route.metric);
             best.entry(route.destination)
                 .and_modify(|known| {
-                    if order(route) < order(known) {
+                    if rank(route) < rank(known) {
                         *known = route;
                     }
                 })
                 .or_insert(route);
+        }
+        let crowded = best.len() > MAX_ROUTES;
+        if crowded {
+            // One pod may not fill the map for all. What stays is what tells the pod's own
+            // addresses; everything else counts as reachable.
+            best.retain(|_, route| route.reach == Reach::Local);
         }
         let mut rows: HashMap<RouteId, Route> = best
             .into_values()
@@ -181,7 +194,7 @@ impl Snapshot {
                 )
             })
             .collect();
-        if self.policy_routing {
+        if self.policy_routing || crowded {
             for everywhere in ["0.0.0.0/0", "::/0"] {
                 let everywhere: IpNet = everywhere.parse().expect("a valid prefix");
                 let row = rows
@@ -200,12 +213,15 @@ impl Snapshot {
         rows
     }
 
-    /// Whether an earlier table decides all of a route's destinations.
-    fn is_shadowed(&self, route: &FlatRoute) -> bool {
-        self.routes.iter().any(|other| {
-            table_order(other.table) < table_order(route.table)
-                && other.destination.contains(&route.destination)
-        })
+    /// For each prefix the first table that has it.
+    fn earliest_tables(&self) -> HashMap<IpNet, u32> {
+        let mut earliest = HashMap::new();
+        for route in &self.routes {
+            let order = table_order(route.table);
+            let known = earliest.entry(route.destination).or_insert(order);
+            *known = order.min(*known);
+        }
+        earliest
     }
 
     fn row(&self, route: &FlatRoute, excluded: &[String]) -> Route {
@@ -325,10 +341,8 @@ fn flat(message: &RouteMessage) -> Option<FlatRoute> {
         AddressFamily::Inet6 => std::net::Ipv6Addr::UNSPECIFIED.into(),
         _ => return None,
     };
-    let dead = RouteFlags::Dead | RouteFlags::Linkdown;
-    if message.header.flags.contains(RouteFlags::Cloned)
-        || message.header.flags.intersects(dead) && message.header.flags.contains(RouteFlags::Dead)
-    {
+    let flags = message.header.flags;
+    if flags.contains(RouteFlags::Cloned) || flags.contains(RouteFlags::Dead) {
         return None;
     }
     let reach = match message.header.kind {

@@ -1,12 +1,16 @@
 //! Follows a pod's addresses, routes and interfaces by netlink.
 
-use std::{io, net::IpAddr};
+use std::{io, net::IpAddr, time::Duration};
 
+use anyhow::{Context as _, Result};
 use futures_util::StreamExt as _;
 use rtnetlink::{Handle, MulticastGroup};
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
 use super::{Netns, routes::Snapshot};
+
+/// Netlink answers from memory; what takes longer was lost.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Everything that can change what [`Snapshot`] says.
 const GROUPS: [MulticastGroup; 7] = [
@@ -51,22 +55,27 @@ impl Watch {
     }
 
     /// Reads the namespace as it is now.
-    pub async fn snapshot(&self) -> Result<Snapshot, rtnetlink::Error> {
-        Snapshot::read(&self.handle).await
+    pub async fn snapshot(&self) -> Result<Snapshot> {
+        timeout(PATIENCE, Snapshot::read(&self.handle))
+            .await
+            .context("the kernel does not answer on netlink")?
+            .context("read addresses and routes by netlink")
+    }
+
+    /// Whether changes are still reported.
+    pub fn is_alive(&self) -> bool {
+        !self.connection.is_finished() && !self.events.is_finished()
     }
 
     /// Adds an address without duplicate address detection taking effect on lo.
-    pub async fn add_address(&self, ifindex: u32, addr: IpAddr) -> Result<(), rtnetlink::Error> {
+    pub async fn add_address(&self, ifindex: u32, addr: IpAddr) -> Result<()> {
         let prefix = if addr.is_ipv6() { 128 } else { 32 };
-        self.handle
-            .address()
-            .add(ifindex, addr, prefix)
-            .execute()
-            .await
+        let adding = self.handle.address().add(ifindex, addr, prefix).execute();
+        Ok(timeout(PATIENCE, adding).await??)
     }
 
     /// Removes an address that [`Watch::add_address`] added.
-    pub async fn remove_address(&self, ifindex: u32, addr: IpAddr) -> Result<(), rtnetlink::Error> {
+    pub async fn remove_address(&self, ifindex: u32, addr: IpAddr) -> Result<()> {
         use futures_util::TryStreamExt as _;
         let mut addresses = self
             .handle

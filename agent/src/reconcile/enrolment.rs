@@ -37,6 +37,7 @@ use crate::{
 const SELF_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
 
 /// What is known of a pod that is to be enrolled.
+#[derive(Clone, Copy)]
 pub struct Request<'a> {
     /// Who it is.
     pub name: &'a PodRef,
@@ -50,6 +51,8 @@ pub struct Request<'a> {
     pub changed: &'a mpsc::UnboundedSender<u64>,
     /// Which namespaces are taken.
     pub by_cookie: &'a HashMap<u64, PodRef>,
+    /// Whether a pod is among those to be intercepted.
+    pub listed: &'a dyn Fn(&PodRef) -> bool,
 }
 
 /// An enrolled pod.
@@ -66,10 +69,12 @@ pub struct Enrolment {
     routes: HashMap<RouteId, Route>,
     ifaces: Vec<u32>,
     loopback: Option<u32>,
+    stale: bool,
 }
 
 impl Enrolment {
-    /// Enrols a pod. Until the last step its connections are untouched.
+    /// Enrols a pod. Until the last step its connections are untouched, or judged by what an
+    /// earlier agent wrote.
     pub async fn new(
         request: Request<'_>,
         datapath: &Datapath,
@@ -79,7 +84,9 @@ impl Enrolment {
     ) -> Result<Self> {
         let netns = Netns::open(request.netns)?;
         let cookie = netns.cookie();
-        if let Some(other) = request.by_cookie.get(&cookie) {
+        let earlier = inherited.name(cookie).filter(|name| (request.listed)(name));
+        let owner = request.by_cookie.get(&cookie).or(earlier);
+        if let Some(other) = owner.filter(|other| *other != request.name) {
             bail!(
                 "network namespace {} already belongs to pod {other}; every pod needs its own",
                 request.netns.display()
@@ -87,25 +94,12 @@ impl Enrolment {
         }
         let watch = Watch::new(&netns, request.changed.clone())
             .context("open a netlink socket in the pod")?;
-        let mut snapshot = watch.snapshot().await.context("read the pod's routes")?;
-        let mut flags = 0;
-        let loopback = snapshot.loopback();
-        if snapshot.captures_v6(request.policy.dual_stack) {
-            flags |= POD_CAPTURE_V6;
-            let ours = inherited.flags(cookie) & POD_ADDED_SELF_V6;
-            if snapshot.has_address(SELF_V6) {
-                flags |= ours;
-            } else if let Some(lo) = loopback {
-                watch
-                    .add_address(lo, SELF_V6)
-                    .await
-                    .context("add ::6/128 to the pod's lo")?;
-                flags |= POD_ADDED_SELF_V6;
-                snapshot = watch.snapshot().await.context("read the pod's routes")?;
-            }
-        }
+        let snapshot = watch.snapshot().await?;
         let compiled = request.policy.compile();
+        let mut row = pod_row(&request, &netns)?;
         let policy_id = policies.acquire(&compiled, &datapath.maps)?;
+        row.policy = policy_id;
+        row.flags = inherited.flags(cookie) & POD_ADDED_SELF_V6;
         let mut enrolment = Self {
             netns_path: request.netns.to_owned(),
             inode: netns.inode(),
@@ -113,20 +107,24 @@ impl Enrolment {
             policy: request.policy.clone(),
             compiled,
             policy_id,
-            row: Box::new(pod_row(&request, &netns, policy_id, flags)?),
+            row: Box::new(row),
             watch,
             routes: inherited.routes(cookie),
             ifaces: Vec::new(),
-            loopback,
+            loopback: snapshot.loopback(),
+            stale: false,
         };
-        match enrolment.go_live(&netns, &snapshot, datapath, processes) {
+        match enrolment
+            .go_live(&netns, snapshot, datapath, processes)
+            .await
+        {
             Ok(()) => {
                 inherited.forget(cookie);
                 Ok(enrolment)
             }
             Err(error) if inherited.has(cookie) => {
                 // An earlier agent's rows still judge it; taking them away would let it slip past.
-                policies.release(&enrolment.compiled, &datapath.maps)?;
+                policies.release(&enrolment.compiled);
                 Err(error)
             }
             Err(error) => {
@@ -138,39 +136,83 @@ impl Enrolment {
         }
     }
 
-    fn go_live(
+    /// The pod's row is written last; nothing after it may fail.
+    async fn go_live(
         &mut self,
         netns: &Netns,
-        snapshot: &Snapshot,
+        mut snapshot: Snapshot,
         datapath: &Datapath,
         processes: &Processes,
     ) -> Result<()> {
-        self.write_namespace(snapshot, &datapath.maps)?;
+        if snapshot.captures_v6(self.policy.dual_stack) {
+            self.row.flags |= POD_CAPTURE_V6;
+            self.add_self_v6(&snapshot).await?;
+            snapshot = self.watch.snapshot().await?;
+        }
+        self.write_namespace(&snapshot, &datapath.maps)?;
         datapath.attach_pod(self.cookie, netns.as_fd())?;
-        let port = self.policy.inbound_port;
-        processes.adopt(self.inode, self.cookie, port, &datapath.maps)?;
-        self.write_row(&datapath.maps)?;
-        // A sidecar that began to listen in between was not seen by either.
-        processes.adopt(self.inode, self.cookie, port, &datapath.maps)?;
+        self.adopt(processes, &datapath.maps)?;
+        self.write_row(&datapath.maps)
+    }
+
+    /// Gives lo the sidecar's IPv6 source address, as istio-init does.
+    async fn add_self_v6(&mut self, snapshot: &Snapshot) -> Result<()> {
+        let Some(lo) = self.loopback.filter(|_| !snapshot.has_address(SELF_V6)) else {
+            return Ok(());
+        };
+        let added = self.watch.add_address(lo, SELF_V6).await;
+        added.context("add ::6/128 to the pod's lo")?;
+        self.row.flags |= POD_ADDED_SELF_V6;
         Ok(())
     }
 
-    /// Reads the namespace again and writes what changed.
+    /// Takes the sidecar's open listeners into the map.
+    pub fn adopt(&self, processes: &Processes, maps: &Maps) -> Result<()> {
+        let missed = processes.adopt(self.inode, self.cookie, self.policy.inbound_port, maps)?;
+        if missed > 0 {
+            tracing::warn!(
+                cookie = self.cookie,
+                missed,
+                "open listeners of the sidecar could not be taken over: if inbound connections are refused, restart the sidecar"
+            );
+        }
+        Ok(())
+    }
+
+    /// Reads the namespace again and writes what changed. Until that has succeeded
+    /// [`Enrolment::is_stale`].
     pub async fn refresh(&mut self, datapath: &Datapath) -> Result<()> {
+        self.stale = true;
         let snapshot = self.watch.snapshot().await?;
         self.loopback = snapshot.loopback();
         self.write_namespace(&snapshot, &datapath.maps)?;
-        let captures = snapshot.captures_v6(self.policy.dual_stack);
-        if captures && !self.captures_v6() {
-            if let Some(lo) = self.loopback.filter(|_| !snapshot.has_address(SELF_V6)) {
-                self.watch.add_address(lo, SELF_V6).await?;
-                self.row.flags |= POD_ADDED_SELF_V6;
-            }
+        if snapshot.captures_v6(self.policy.dual_stack) && !self.captures_v6() {
+            self.add_self_v6(&snapshot).await?;
             self.row.flags |= POD_CAPTURE_V6;
             self.write_row(&datapath.maps)?;
         }
         // The other way round nothing is done: rules of istio-init stay as well.
+        self.stale = false;
         Ok(())
+    }
+
+    /// Whether the kernel's copy of the namespace may be out of date.
+    pub fn is_stale(&self) -> bool {
+        self.stale || !self.watch.is_alive()
+    }
+
+    /// Brings the kernel's copy up to date again.
+    pub async fn recover(
+        &mut self,
+        changed: &mpsc::UnboundedSender<u64>,
+        datapath: &Datapath,
+    ) -> Result<()> {
+        if !self.watch.is_alive() {
+            let netns = Netns::open(&self.netns_path)?;
+            self.watch =
+                Watch::new(&netns, changed.clone()).context("open a netlink socket in the pod")?;
+        }
+        self.refresh(datapath).await
     }
 
     /// Judges new connections by another policy.
@@ -184,15 +226,18 @@ impl Enrolment {
         let maps = &datapath.maps;
         let compiled = policy.compile();
         let id = policies.acquire(&compiled, maps)?;
-        processes.adopt(self.inode, self.cookie, policy.inbound_port, maps)?;
-        let before = std::mem::replace(&mut self.compiled, compiled);
-        self.policy = policy.clone();
-        self.policy_id = id;
+        let before = std::mem::replace(&mut self.policy, policy.clone());
+        let adopted = self.adopt(processes, maps);
         self.row.policy = id;
-        let flipped = self.write_row(maps);
-        policies.release(&before, maps)?;
-        flipped?;
-        processes.adopt(self.inode, self.cookie, policy.inbound_port, maps)?;
+        let flipped = adopted.and_then(|()| self.write_row(maps));
+        if let Err(error) = flipped {
+            policies.release(&compiled);
+            self.row.policy = self.policy_id;
+            self.policy = before;
+            return Err(error);
+        }
+        policies.release(&std::mem::replace(&mut self.compiled, compiled));
+        self.policy_id = id;
         self.refresh(datapath).await
     }
 
@@ -223,7 +268,7 @@ impl Enrolment {
         keep(self.remove_ifaces(maps));
         keep(remove_listeners(self.cookie, maps));
         keep(remove_counts(self.cookie, maps));
-        keep(policies.release(&self.compiled, maps));
+        policies.release(&self.compiled);
         if self.row.flags & POD_ADDED_SELF_V6 != 0
             && let Some(lo) = self.loopback
         {
@@ -236,17 +281,24 @@ impl Enrolment {
     /// Routes and interfaces: new rows first, then the old ones go.
     fn write_namespace(&mut self, snapshot: &Snapshot, maps: &Maps) -> Result<()> {
         let wanted = snapshot.rows(self.cookie, &self.policy.excluded_interfaces);
+        // What is written is remembered at once, so that leaving half-way removes it.
         for (id, route) in &wanted {
             if self.routes.get(id) != Some(route) {
-                maps.routes
-                    .insert(&id.key(), route)
-                    .context("write a route")?;
+                let written = maps.routes.insert(&id.key(), route);
+                written.context("write a route; is ROUTE_BY_POD full?")?;
+                self.routes.insert(*id, *route);
             }
         }
-        for id in self.routes.keys().filter(|id| !wanted.contains_key(id)) {
+        let gone: Vec<RouteId> = self
+            .routes
+            .keys()
+            .filter(|id| !wanted.contains_key(id))
+            .copied()
+            .collect();
+        for id in gone {
             maps.routes.remove(&id.key()).context("remove a route")?;
+            self.routes.remove(&id);
         }
-        self.routes = wanted;
 
         let excluded: Vec<u32> = snapshot
             .links
@@ -357,10 +409,10 @@ pub fn remove_counts(cookie: u64, maps: &Maps) -> Result<()> {
     Ok(())
 }
 
-fn pod_row(request: &Request<'_>, netns: &Netns, policy: u32, flags: u32) -> Result<Pod> {
+fn pod_row(request: &Request<'_>, netns: &Netns) -> Result<Pod> {
     Ok(Pod {
-        policy,
-        flags,
+        policy: 0,
+        flags: 0,
         netns_inode: netns.inode(),
         namespace: padded(&request.name.namespace).context("the pod's namespace")?,
         name: padded(&request.name.name).context("the pod's name")?,

@@ -1,16 +1,17 @@
 //! Pods that an earlier agent enrolled: still judged, until this agent's first complete list says
 //! what becomes of them.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 
 use anyhow::Result;
 use sidetrack_common::pod::{Pod, Route};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::enrolment::{remove_counts, remove_listeners};
 use crate::{
     bpf::{Datapath, maps::Maps},
     netns::routes::RouteId,
+    pod::PodRef,
 };
 
 /// What was found.
@@ -21,7 +22,8 @@ pub struct Inherited {
 
 #[derive(Debug, Default)]
 struct Found {
-    name: String,
+    /// Who it is; `None` for remains without a pod row.
+    name: Option<PodRef>,
     flags: u32,
     routes: HashMap<RouteId, Route>,
 }
@@ -35,7 +37,7 @@ impl Inherited {
             inherited.pods.insert(
                 cookie,
                 Found {
-                    name: full_name(&row),
+                    name: Some(pod_ref(&row)),
                     flags: row.flags,
                     routes: HashMap::new(),
                 },
@@ -50,14 +52,16 @@ impl Inherited {
                 found.routes.insert(id, route);
             }
         }
-        let gone: Vec<u64> = inherited
-            .pods
-            .keys()
-            .copied()
-            .filter(|cookie| !matches!(datapath.refresh_pod(*cookie), Ok(true)))
-            .collect();
-        for cookie in gone {
-            inherited.drop_one(cookie, datapath);
+        let cookies: Vec<u64> = inherited.pods.keys().copied().collect();
+        for cookie in cookies {
+            let remains_only = inherited.pods[&cookie].name.is_none();
+            match datapath.refresh_pod(cookie) {
+                Ok(true) => {}
+                Ok(false) => inherited.drop_one(cookie, datapath),
+                Err(_) if remains_only => inherited.drop_one(cookie, datapath),
+                // Whatever it was, the program that is attached goes on.
+                Err(error) => warn!(cookie, "keep the pod's earlier program: {error:#}"),
+            }
         }
         if !inherited.pods.is_empty() {
             info!(
@@ -91,13 +95,25 @@ impl Inherited {
         self.pods.remove(&cookie);
     }
 
-    /// Removes all but the given ones.
-    pub fn drop_except(&mut self, known: &BTreeSet<u64>, datapath: &Datapath) {
+    /// Who an earlier agent enrolled this namespace for.
+    pub fn name(&self, cookie: u64) -> Option<&PodRef> {
+        self.pods.get(&cookie)?.name.as_ref()
+    }
+
+    /// Whether a pod is still judged by what an earlier agent wrote.
+    pub fn holds(&self, name: &PodRef) -> bool {
+        self.pods
+            .values()
+            .any(|found| found.name.as_ref() == Some(name))
+    }
+
+    /// Removes those that are not to be kept.
+    pub fn retain(&mut self, keep: impl Fn(&PodRef) -> bool, datapath: &Datapath) {
         let gone: Vec<u64> = self
             .pods
-            .keys()
-            .copied()
-            .filter(|cookie| !known.contains(cookie))
+            .iter()
+            .filter(|(_, found)| !found.name.as_ref().is_some_and(&keep))
+            .map(|(cookie, _)| *cookie)
             .collect();
         for cookie in gone {
             self.drop_one(cookie, datapath);
@@ -108,12 +124,10 @@ impl Inherited {
         let Some(found) = self.pods.remove(&cookie) else {
             return;
         };
+        let name = found.name.as_ref().map(ToString::to_string);
         match remove(cookie, &found, datapath) {
-            Ok(()) => info!(pod = found.name, cookie, "removed: it is gone"),
-            Err(error) => error!(
-                pod = found.name,
-                cookie, "remove a pod that is gone: {error:#}"
-            ),
+            Ok(()) => info!(pod = name, cookie, "removed: it is gone"),
+            Err(error) => error!(pod = name, cookie, "remove a pod that is gone: {error:#}"),
         }
     }
 }
@@ -132,10 +146,9 @@ fn remove(cookie: u64, found: &Found, datapath: &Datapath) -> Result<()> {
     remove_counts(cookie, maps)
 }
 
-/// `namespace/name` of a row.
-fn full_name(row: &Pod) -> String {
+fn pod_ref(row: &Pod) -> PodRef {
     let (namespace, name, _) = names(row);
-    format!("{namespace}/{name}")
+    PodRef { namespace, name }
 }
 
 /// Namespace, name and UID in a row.

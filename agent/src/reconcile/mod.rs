@@ -9,6 +9,7 @@ mod inherited;
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     path::PathBuf,
+    time::{Duration, Instant},
 };
 
 use anyhow::Result;
@@ -21,10 +22,13 @@ use crate::{
     api::PodState,
     bpf::{Datapath, policies::Policies},
     manifests::{Document, Listing},
-    netns::{NetnsError, listeners::Processes},
+    netns::{Netns, NetnsError, listeners::Processes},
     pod::{self, Enroll, NETNS_ANNOTATION, PodRef, Wanted},
     policy::Policy,
 };
+
+/// How often to look for sidecars that listen without our knowing.
+const LISTENER_CHECK: Duration = Duration::from_secs(5);
 
 /// A pod the agent knows of.
 #[derive(Debug)]
@@ -66,6 +70,7 @@ pub struct Reconciler {
     inherited: Inherited,
     enroll: Enroll,
     changed: mpsc::UnboundedSender<u64>,
+    look_for_listeners: Instant,
     /// Problems that belong to no pod, as they were last listed.
     pub problems: Vec<String>,
 }
@@ -87,6 +92,7 @@ impl Reconciler {
             inherited,
             enroll,
             changed,
+            look_for_listeners: Instant::now(),
             problems: Vec::new(),
         })
     }
@@ -132,26 +138,69 @@ impl Reconciler {
         }
     }
 
-    /// Tries again what could not be done, and notices namespaces that vanished or were replaced.
+    /// Tries again what could not be done, notices namespaces that vanished or were replaced, and
+    /// tidies up. To be called twice a second.
     pub async fn retry(&mut self) {
+        if let Err(error) = self.policies.tidy(&self.datapath.maps) {
+            error!("{error:#}");
+        }
         let unsettled: Vec<PodRef> = self
             .pods
             .iter()
             .filter(|(_, entry)| !entry.is_settled())
             .map(|(name, _)| name.clone())
             .collect();
-        if unsettled.is_empty() {
+        let mut enrolled = Vec::new();
+        let mut processes = None;
+        for name in unsettled {
+            let before = self.cookie(&name);
+            self.converge(&name, &mut processes).await;
+            if before != self.cookie(&name) {
+                enrolled.push(name);
+            }
+        }
+        if self.look_for_listeners <= Instant::now() {
+            self.look_for_listeners = Instant::now() + LISTENER_CHECK;
+            enrolled.extend(self.without_listener());
+        }
+        self.adopt(&enrolled);
+    }
+
+    fn cookie(&self, name: &PodRef) -> Option<u64> {
+        Some(self.pods.get(name)?.enrolment.as_ref()?.cookie())
+    }
+
+    /// Pods whose sidecar is not known to listen; it may have begun to while nobody was told.
+    fn without_listener(&self) -> Vec<PodRef> {
+        let known: BTreeSet<u64> = self
+            .datapath
+            .maps
+            .listeners
+            .keys()
+            .into_iter()
+            .flatten()
+            .map(|key| key.netns)
+            .collect();
+        self.by_cookie
+            .iter()
+            .filter(|(cookie, _)| !known.contains(cookie))
+            .map(|(_, name)| name.clone())
+            .collect()
+    }
+
+    /// Looks at the processes as they are now, after the pods' rows were written: a sidecar that
+    /// began to listen before is found here, a later one finds the row.
+    fn adopt(&self, names: &[PodRef]) {
+        if names.is_empty() {
             return;
         }
-        let processes = match Processes::now() {
-            Ok(processes) => processes,
-            Err(error) => {
-                error!("look for processes: {error:#}");
-                Processes::default()
+        let processes = look_at_processes();
+        for name in names {
+            let enrolment = self.pods.get(name).and_then(Entry::enrolment);
+            let adopted = enrolment.map(|it| it.adopt(&processes, &self.datapath.maps));
+            if let Some(Err(error)) = adopted {
+                warn!(pod = %name, "take over the sidecar's listeners: {error:#}");
             }
-        };
-        for name in unsettled {
-            self.converge(&name, &processes).await;
         }
     }
 
@@ -192,12 +241,18 @@ impl Reconciler {
                         netns,
                         policy: *policy,
                     });
+                    if entry.is_settled() {
+                        entry.settle(PodState::Enrolled, None);
+                    }
                 }
-                Err(reason) => entry.reject(name, reason),
+                Err(reason) => entry.reject(name, reason, self.inherited.holds(name)),
             },
-            Wanted::Rejected(reason) => entry.reject(name, reason.to_string()),
+            Wanted::Rejected(reason) => {
+                entry.reject(name, reason.to_string(), self.inherited.holds(name));
+            }
             Wanted::NotTaken(reason) => {
                 let reason = reason.to_string();
+                self.inherited.retain(|held| held != name, &self.datapath);
                 self.leave(name, &reason).await;
                 if let Some(entry) = self.pods.get_mut(name) {
                     entry.goal = None;
@@ -208,18 +263,32 @@ impl Reconciler {
     }
 
     /// Brings one pod to its goal.
-    async fn converge(&mut self, name: &PodRef, processes: &Processes) {
+    async fn converge(&mut self, name: &PodRef, processes: &mut Option<Processes>) {
         let Some(entry) = self.pods.get(name) else {
             return;
         };
         let Some(goal) = entry.goal.clone() else {
             return;
         };
+        let processes = processes.get_or_insert_with(look_at_processes);
         let elsewhere = entry
             .enrolment
             .as_ref()
-            .is_some_and(|enrolment| !enrolment.is_in(&goal.netns));
-        if elsewhere {
+            .filter(|enrolment| !enrolment.is_in(&goal.netns));
+        if let Some(enrolment) = elsewhere {
+            // A path that leads nowhere takes no pod out that still has processes.
+            if let Err(error) = Netns::open(&goal.netns)
+                && processes.any_in(enrolment.inode())
+            {
+                let reason = format!("{error}; it stays enrolled in its namespace");
+                if let Some(entry) = self.pods.get_mut(name) {
+                    if entry.reason.as_ref() != Some(&reason) {
+                        error!(pod = %name, origin = entry.origin, "{reason}");
+                    }
+                    entry.settle(PodState::Enrolled, Some(reason));
+                }
+                return;
+            }
             self.leave(name, "its network namespace was replaced").await;
         }
         let result = self.try_converge(name, &goal, processes).await;
@@ -241,10 +310,11 @@ impl Reconciler {
                         error!(pod = %name, origin = entry.origin, "cannot enrol: {reason}");
                     }
                 }
-                let state = match (&entry.enrolment, waiting) {
-                    (Some(_), _) => PodState::Enrolled,
-                    (None, true) => PodState::Waiting,
-                    (None, false) => PodState::Rejected,
+                let judged = entry.enrolment.is_some() || self.inherited.holds(name);
+                let state = match (judged, waiting) {
+                    (true, _) => PodState::Enrolled,
+                    (false, true) => PodState::Waiting,
+                    (false, false) => PodState::Rejected,
                 };
                 entry.settle(state, Some(reason));
             }
@@ -267,15 +337,24 @@ impl Reconciler {
                     .await?;
                 info!(pod = %name, policy = enrolment.policy_id(), "policy changed");
             }
+            if enrolment.is_stale() {
+                enrolment.recover(&self.changed, &self.datapath).await?;
+            }
             return Ok(());
         }
+        let uid = entry.uid.clone();
+        let pods = &self.pods;
         let request = enrolment::Request {
             name,
-            uid: entry.uid.as_deref(),
+            uid: uid.as_deref(),
             netns: &goal.netns,
             policy: &goal.policy,
             changed: &self.changed,
             by_cookie: &self.by_cookie,
+            listed: &|name| {
+                pods.get(name)
+                    .is_some_and(|entry| entry.state != PodState::NotTaken)
+            },
         };
         let enrolment = Enrolment::new(
             request,
@@ -293,7 +372,9 @@ impl Reconciler {
             "enrolled"
         );
         self.by_cookie.insert(enrolment.cookie(), name.clone());
-        entry.enrolment = Some(enrolment);
+        if let Some(entry) = self.pods.get_mut(name) {
+            entry.enrolment = Some(enrolment);
+        }
         Ok(())
     }
 
@@ -313,21 +394,33 @@ impl Reconciler {
         }
     }
 
-    /// Removes pods of an earlier agent that nobody lists any more.
+    /// Removes pods of an earlier agent that nobody lists any more. Those that are listed and could
+    /// not be enrolled again are still judged by what that agent wrote.
     fn drop_unlisted(&mut self) {
-        let known: BTreeSet<u64> = self.by_cookie.keys().copied().collect();
-        self.inherited.drop_except(&known, &self.datapath);
-        if let Err(error) = self.policies.sweep(&self.datapath.maps) {
-            error!("remove policies of an earlier agent: {error:#}");
-        }
+        let pods = &self.pods;
+        let listed = |name: &PodRef| {
+            pods.get(name)
+                .is_some_and(|entry| entry.state != PodState::NotTaken)
+        };
+        self.inherited.retain(listed, &self.datapath);
+        self.policies.sweep_later();
     }
+}
+
+fn look_at_processes() -> Processes {
+    Processes::now().unwrap_or_else(|error| {
+        error!("look for processes: {error:#}");
+        Processes::default()
+    })
 }
 
 impl Entry {
     fn is_settled(&self) -> bool {
         match (&self.goal, &self.enrolment) {
             (Some(goal), Some(enrolment)) => {
-                enrolment.policy() == &goal.policy && enrolment.is_in(&goal.netns)
+                enrolment.policy() == &goal.policy
+                    && enrolment.is_in(&goal.netns)
+                    && !enrolment.is_stale()
             }
             (Some(_), None) => false,
             (None, _) => true,
@@ -339,10 +432,12 @@ impl Entry {
         self.reason = reason;
     }
 
-    /// The manifest cannot be followed: whatever was in force stays in force.
-    fn reject(&mut self, name: &PodRef, reason: String) {
+    /// The manifest cannot be followed: whatever is in force stays in force, also if an earlier
+    /// agent put it there (`inherited`).
+    fn reject(&mut self, name: &PodRef, reason: String, inherited: bool) {
+        let judged = self.enrolment.is_some() || inherited;
         if self.reason.as_ref() != Some(&reason) {
-            let kept = if self.enrolment.is_some() {
+            let kept = if judged {
                 "; its last good policy stays in force"
             } else {
                 ""
@@ -353,7 +448,7 @@ impl Entry {
             netns: enrolment.netns_path().to_owned(),
             policy: enrolment.policy().clone(),
         });
-        let state = if self.enrolment.is_some() {
+        let state = if judged {
             PodState::Enrolled
         } else {
             PodState::Rejected

@@ -82,6 +82,12 @@ impl<const V6: bool> SockAddr<'_, V6> {
         }
     }
 
+    /// Whether the socket is bound to a port.
+    #[inline(always)]
+    pub fn has_port(&self) -> bool {
+        field!(self.sk(), src_port) != 0
+    }
+
     /// The interface index of SO_BINDTODEVICE, 0 if not set.
     #[inline(always)]
     pub fn bound_device(&self) -> u32 {

@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::addr::{Addr, Family};
 
-use super::{AF_INET, AF_INET6, addr_field, field, set_field};
+use super::{AF_INET, AF_INET6, IPPROTO_TCP, addr_field, field, set_field};
 
 /// A getsockopt call on its way back to the caller.
 pub struct SockOpt<'a> {
@@ -44,6 +44,12 @@ impl SockOpt<'_> {
     #[inline(always)]
     pub fn socket(&self) -> *mut c_void {
         self.sk().cast()
+    }
+
+    /// Whether this is a TCP socket.
+    #[inline(always)]
+    pub fn is_tcp(&self) -> bool {
+        field!(self.sk(), protocol) == IPPROTO_TCP
     }
 
     /// Cookie of the socket's network namespace.

@@ -7,7 +7,7 @@ use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{Role, SockRecord},
-    decide::{self, Decision, Outbound, Verdict},
+    decide::{self, Decision, Outbound, Tables as _, Verdict},
     pod::Pod,
     rule::Rule,
 };
@@ -94,7 +94,7 @@ fn try_connect<const V6: bool>(
                 && record.bound_by_us != 0
             {
                 // What it was given for a redirect that failed is taken back.
-                ctx.bind(Addr::UNSPECIFIED).map_err(|()| Rule::NoStorage)?;
+                ctx.bind(Addr::UNSPECIFIED).map_err(|()| Rule::NoSource)?;
             }
             // No memory for it costs nothing but an exact answer to a question nobody asks.
             if let Some(record) = maps::record(ctx.socket(), true) {
@@ -119,13 +119,14 @@ fn try_connect<const V6: bool>(
             let family = dialled.family();
             let mut target = Addr::loopback_of(family);
             if source.is_unspecified() {
-                if let Some(bound) = bind_source(ctx, wanted, family, bound_by_us) {
-                    record.bound_by_us = u16::from(bound);
-                } else if !wanted.is_unspecified() {
+                match bind_source(ctx, wanted, family, bound_by_us) {
+                    Some(bound) => record.bound_by_us = u16::from(bound),
                     // The application bound a port but no address, so the address cannot be set
                     // any more. Towards the pod's own address the kernel picks that same address
                     // as the source, and the sidecar listens there as well.
-                    target = wanted;
+                    None if ctx.has_port() && tables.route(wanted).is_local() => target = wanted,
+                    // The address has just gone.
+                    None => return Err(Rule::NoSource),
                 }
             }
             record.addr = dialled;

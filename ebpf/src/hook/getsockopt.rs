@@ -52,7 +52,7 @@ fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
 #[inline(always)]
 fn without_record(opt: &SockOpt<'_>, asked: Family) -> Option<(Addr, u16)> {
     // Connection tracking runs here (a pod that kept its rules): its answer stands.
-    if opt.kernel_answered() {
+    if opt.kernel_answered() || !opt.is_tcp() {
         return None;
     }
     let netns = opt.netns();
