@@ -34,6 +34,10 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
         ("agent::cleanup_removes_everything", cleanup),
         ("agent::memory_with_two_pods", memory),
         ("agent::commands_print_tables_and_json", commands),
+        (
+            "agent::rules_and_explain_tell_what_happens",
+            rules_and_explain,
+        ),
         ("agent::decisions_can_be_logged", kernel_log),
     ]
 }
@@ -265,6 +269,92 @@ fn commands() -> Result<()> {
     let status = lab.places().output(&["status"])?;
     ensure!(status.status.code() == Some(1), "no agent: {status:?}");
     ensure!(String::from_utf8(status.stdout)?.contains("not running"));
+    Ok(())
+}
+
+fn rules_and_explain() -> Result<()> {
+    let place = Place::new()?;
+    let _sidecar = sidecar::start(&place.pod, &[80])?;
+    place.enroll(&[("traffic.sidecar.istio.io/excludeOutboundPorts", "3306,8443")])?;
+    redirected(&place.client)?;
+    redirected(&place.client)?;
+    let places = &place.agent.places;
+    // The counters count connections, by the rule that decided them.
+    let rules = places.json(&["rules", "test/app", "-o", "json"])?;
+    let count = |name: &str| -> Option<u64> {
+        let rules = rules.as_array()?;
+        rules.iter().find(|rule| rule["name"] == name)?["connections"].as_u64()
+    };
+    ensure!(
+        count("out-all") == Some(2) && count("out-port-excluded") == Some(0),
+        "{rules}"
+    );
+    // Explain gives the verdict that the kernel gave, in the words of the rules.
+    let explain = |words: &[&str]| -> Result<Value> {
+        places.json(&[&["explain", "test/app"], words, &["-o", "json"]].concat())
+    };
+    let app = ["outbound", "--uid", "1000", "--gid", "1000", "--dst"];
+    let proxy = ["outbound", "--uid", "1337", "--gid", "1337", "--dst"];
+    for (who, destination, verdict, port, rule) in [
+        (
+            app,
+            "10.109.118.31:80",
+            "redirect",
+            Value::from(15001),
+            "-A ISTIO_OUTPUT -j ISTIO_REDIRECT",
+        ),
+        (
+            app,
+            "10.109.118.31:8443",
+            "untouched",
+            Value::Null,
+            "--dport 8443 -j RETURN",
+        ),
+        (
+            app,
+            "10.77.0.2:80",
+            "untouched",
+            Value::Null,
+            "-o lo -m owner ! --uid-owner 1337 -j RETURN",
+        ),
+        (
+            proxy,
+            "10.77.0.2:80",
+            "redirect",
+            Value::from(15006),
+            "--uid-owner 1337 -j ISTIO_IN_REDIRECT",
+        ),
+        (
+            app,
+            "224.0.0.1:80",
+            "refuse",
+            Value::Null,
+            "no usable route",
+        ),
+    ] {
+        let answer = explain(&[&who[..], &[destination]].concat())?;
+        let said = answer["rule"].as_str().unwrap_or_default();
+        ensure!(
+            answer["verdict"] == verdict && answer["port"] == port && said.contains(rule),
+            "{destination}: {answer}"
+        );
+    }
+    let inbound = explain(&["inbound", "--dst", "10.77.0.2:15021"])?;
+    ensure!(
+        inbound["verdict"] == "untouched" && inbound["dialect"] == "current",
+        "{inbound}"
+    );
+    // The text loads into the real thing.
+    let text = places
+        .output(&["rules", "test/app", "--format", "iptables"])?
+        .stdout;
+    let file = place.lab.dir().join("rules.v4");
+    fs::write(&file, text)?;
+    let netns = &place.lab.outside().netns;
+    run(&format!(
+        "ip netns exec {netns} iptables-restore --test {}",
+        file.display()
+    ))?;
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Format, Places, output};
-use crate::bpf::pins::Pins;
+use crate::bpf::{hooks::CGROUP_HOOKS, pins::Pins};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -40,9 +40,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
                 options.places.bpffs.display()
             );
         };
-        // Links first: without programs nobody misses the maps.
-        remove(pins.root(), "links", &mut removed)?;
-        remove(pins.root(), "", &mut removed)?;
+        remove_all(&pins, &mut removed)?;
     }
     match fs::remove_file(&options.places.socket) {
         Ok(()) => removed.other.push(options.places.socket.clone()),
@@ -59,34 +57,36 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes what is below a directory: with a `kind`, only files whose path has that component (or
-/// are pods' links); without, everything and the directory itself.
-fn remove(dir: &Path, kind: &str, removed: &mut Removed) -> Result<()> {
-    let entries = fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))?;
-    for entry in entries {
+/// Removes every pin, in an order in which connections made meanwhile are either redirected with
+/// everything that belongs to it, or not at all.
+fn remove_all(pins: &Pins, removed: &mut Removed) -> Result<()> {
+    // What redirects goes before what answers for it.
+    for hook in CGROUP_HOOKS.iter().rev() {
+        let path = pins.link(hook.name);
+        if path.exists() {
+            fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+            removed.links.push(path);
+        }
+    }
+    let pods = pins.pods();
+    if pods.exists() {
+        remove_tree(&pods, &mut removed.links)?;
+    }
+    remove_tree(pins.root(), &mut removed.maps)
+}
+
+/// Removes a directory with all that is in it.
+fn remove_tree(dir: &Path, removed: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
         let path = entry?.path();
         if path.is_dir() {
-            remove(&path, kind, removed)?;
-            continue;
-        }
-        let is_link = path.components().any(|part| {
-            let part = part.as_os_str();
-            part == "links" || part == "pods"
-        });
-        if kind.is_empty() || is_link {
+            remove_tree(&path, removed)?;
+        } else {
             fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
-            if is_link {
-                &mut removed.links
-            } else {
-                &mut removed.maps
-            }
-            .push(path);
+            removed.push(path);
         }
     }
-    if kind.is_empty() {
-        fs::remove_dir(dir).with_context(|| format!("remove {}", dir.display()))?;
-    }
-    Ok(())
+    fs::remove_dir(dir).with_context(|| format!("remove {}", dir.display()))
 }
 
 fn print(removed: &Removed) -> Result<()> {

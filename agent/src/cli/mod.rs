@@ -48,13 +48,19 @@ enum Command {
 #[derive(Clone, Debug, Args)]
 struct Places {
     /// Mount point of the bpf filesystem
-    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/sys/fs/bpf",
+        global = true
+    )]
     bpffs: PathBuf,
     /// The agent's unix socket
     #[arg(
         long,
         value_name = "PATH",
-        default_value = "/run/sidetrack/sidetrack.sock"
+        default_value = "/run/sidetrack/sidetrack.sock",
+        global = true
     )]
     socket: PathBuf,
 }

@@ -25,10 +25,10 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Which {
     /// The pod; with a manifest that has only one it may be left out
-    #[arg(value_name = "NAMESPACE/POD", required_unless_present = "manifest")]
+    #[arg(value_name = "NAMESPACE/POD")]
     pod: Option<PodRef>,
     /// Read the pod (or a workload's pod template) from a file instead of asking the agent
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", global = true)]
     manifest: Option<PathBuf>,
     #[command(flatten)]
     places: Places,
@@ -105,7 +105,11 @@ impl Subject {
     }
 
     async fn of_agent(which: &Which) -> Result<Self> {
-        let pod = which.pod.as_ref().context("name a pod")?;
+        let Some(pod) = &which.pod else {
+            let missing = "name a pod as NAMESPACE/POD, or a file with --manifest FILE\n";
+            let kind = clap::error::ErrorKind::MissingRequiredArgument;
+            clap::Error::raw(kind, missing).exit();
+        };
         let pods: Vec<PodStatus> = Client::new(&which.places.socket)
             .get("/v1/pods")
             .await
