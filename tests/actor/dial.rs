@@ -15,9 +15,6 @@ use support::protocol::{Connected, Dial, Manner, Names};
 
 use crate::{identity::run_as, names};
 
-/// Nothing in a test's network is further away than this.
-const TIMEOUT: Duration = Duration::from_millis(1500);
-
 /// Connects; the errno if that fails.
 pub fn dial(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
     let created = run_as(&dial.creator, || open(dial))?;
@@ -67,8 +64,9 @@ fn open(dial: &Dial) -> io::Result<Socket> {
         _ => Protocol::TCP,
     };
     let socket = Socket::new(domain, Type::STREAM, Some(protocol))?;
-    socket.set_write_timeout(Some(TIMEOUT))?;
-    socket.set_read_timeout(Some(TIMEOUT))?;
+    let patience = Duration::from_millis(dial.patience_ms);
+    socket.set_write_timeout(Some(patience))?;
+    socket.set_read_timeout(Some(patience))?;
     if let Some(device) = &dial.device {
         socket.bind_device(Some(device.as_bytes()))?;
     }
@@ -87,7 +85,7 @@ fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {
     let destination = address(dial.destination, dial.mapped);
     match dial.manner {
         Manner::Blocking | Manner::Mptcp => socket.connect(&destination),
-        Manner::NonBlocking => socket.connect_timeout(&destination, TIMEOUT),
+        Manner::NonBlocking => socket.connect_timeout(&destination, Duration::from_millis(dial.patience_ms)),
         Manner::FastOpen => fast_open(socket, &destination),
     }
 }

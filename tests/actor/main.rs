@@ -53,6 +53,12 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             let result = dial::dial(&dial)?;
             Response::Dialled(result.map(|(connected, _)| Box::new(connected)))
         }
+        Request::DialAll(dials) => Response::AllDialled(
+            dials
+                .iter()
+                .map(|dial| Ok(dial::dial(dial)?.map(|(connected, _)| connected)))
+                .collect::<Result<_>>()?,
+        ),
         Request::Hold(dial) => {
             let result = dial::dial(&dial)?;
             Response::Dialled(result.map(|(connected, socket)| {

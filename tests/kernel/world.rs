@@ -42,24 +42,8 @@ impl World {
             lab.add_outside(vip)?;
         }
         let pod = lab.pod("app", 2)?;
-        pod.ip("link add eth1 type veth peer name eth1-end")?;
-        pod.ip("link set eth1-end up")?;
-        pod.ip("link set eth1 up")?;
-        pod.ip(&format!("address add {}/24 dev eth1", SECOND[0]))?;
-        pod.ip(&format!("address add {}/64 dev eth1 nodad", SECOND[1]))?;
-        for line in [
-            "route add blackhole 10.201.0.0/16",
-            "route add unreachable 10.202.0.0/16",
-            "route add prohibit 10.203.0.0/16",
-            "route add blackhole fdb1::/64 metric 1",
-            "route add unreachable fdb2::/64 metric 1",
-            "route add prohibit fdb3::/64 metric 1",
-        ] {
-            pod.ip(line)?;
-        }
         let outside = lab.outside();
-        outside.ip("route add 10.78.0.0/24 via 10.77.0.2")?;
-        outside.ip("route add fd78::/64 via fd77::2")?;
+        pod.furnish(&outside)?;
         let outside = outside.actor()?;
         for port in [80, 8080, 15001] {
             sidecar::listen(&outside, &Identity::of(0), port)?;

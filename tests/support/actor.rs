@@ -85,6 +85,14 @@ impl Actor {
         }
     }
 
+    /// Connects one after the other.
+    pub fn dial_all(&self, dials: Vec<Dial>) -> Result<Vec<Result<Connected, i32>>> {
+        match self.ask(&Request::DialAll(dials))? {
+            Response::AllDialled(results) => Ok(results),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
     /// Connects and keeps the connection open.
     pub fn hold(&self, dial: Dial) -> Result<Result<Connected, i32>> {
         match self.ask(&Request::Hold(Box::new(dial)))? {

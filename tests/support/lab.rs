@@ -53,6 +53,28 @@ impl PodNet {
         Actor::start(&self.netns, &self.cgroup)
     }
 
+    /// Gives it a second interface with the addresses 10.78.0.2 and fd78::2, and routes that refuse
+    /// in every way a route can.
+    pub fn furnish(&self, outside: &Self) -> Result<()> {
+        for line in [
+            "link add eth1 type veth peer name eth1-end",
+            "link set eth1-end up",
+            "link set eth1 up",
+            "address add 10.78.0.2/24 dev eth1",
+            "address add fd78::2/64 dev eth1 nodad",
+            "route add blackhole 10.201.0.0/16",
+            "route add unreachable 10.202.0.0/16",
+            "route add prohibit 10.203.0.0/16",
+            "route add blackhole fdb1::/64 metric 1",
+            "route add unreachable fdb2::/64 metric 1",
+            "route add prohibit fdb3::/64 metric 1",
+        ] {
+            self.ip(line)?;
+        }
+        outside.ip(&format!("route add 10.78.0.0/24 via {}", self.v4))?;
+        outside.ip(&format!("route add fd78::/64 via {}", self.v6)).map(drop)
+    }
+
     /// Runs `ip` inside.
     pub fn ip(&self, arguments: &str) -> Result<String> {
         run(&format!("ip -n {} {arguments}", self.netns))

@@ -78,6 +78,8 @@ pub struct Dial {
     pub mapped: bool,
     /// After the socket was created, a file is made here (`.created`) and waited for (`.go`).
     pub pause: Option<std::path::PathBuf>,
+    /// Longest wait for an answer, in milliseconds.
+    pub patience_ms: u64,
 }
 
 impl Dial {
@@ -94,6 +96,7 @@ impl Dial {
             manner: Manner::Blocking,
             mapped: false,
             pause: None,
+            patience_ms: 1500,
         }
     }
 }
@@ -125,6 +128,8 @@ pub enum Request {
     },
     /// Connects; answers [`Response::Dialled`].
     Dial(Box<Dial>),
+    /// Connects one after the other; answers [`Response::AllDialled`].
+    DialAll(Vec<Dial>),
     /// Connects and keeps the connection; answers [`Response::Dialled`].
     Hold(Box<Dial>),
     /// Sends on every held connection and reads the echo; answers how many still work.
@@ -164,6 +169,8 @@ pub enum Response {
     Done,
     /// The connection, or errno.
     Dialled(Result<Box<Connected>, i32>),
+    /// The connections, or errnos.
+    AllDialled(Vec<Result<Connected, i32>>),
     /// A number.
     Count(usize),
     /// It could not be tried.

@@ -1,0 +1,66 @@
+//! Policies to compare under: istio-init's flags and environment.
+
+/// One policy.
+pub struct Policy {
+    /// Its name in the table.
+    pub name: &'static str,
+    /// Arguments of istio-init.
+    pub arguments: &'static [&'static str],
+    /// Environment of istio-init.
+    pub variables: &'static [(&'static str, &'static str)],
+}
+
+/// Versions of Istio, one per dialect.
+pub const DIALECTS: [&str; 5] = ["1.1", "1.5", "1.8", "1.13", "current"];
+
+const fn flags(name: &'static str, arguments: &'static [&'static str]) -> Policy {
+    Policy {
+        name,
+        arguments,
+        variables: &[],
+    }
+}
+
+const fn variables(
+    name: &'static str,
+    variables: &'static [(&'static str, &'static str)],
+) -> Policy {
+    Policy {
+        name,
+        arguments: &[],
+        variables,
+    }
+}
+
+/// All of them.
+pub const POLICIES: &[Policy] = &[
+    flags("default", &[]),
+    flags("inbound-off", &["-b", ""]),
+    flags("inbound-list", &["-b", "80,22,9,15021"]),
+    flags("inbound-excludes", &["-b", "*", "-d", "80,15020,9"]),
+    flags("outbound-list", &["-i", "10.109.118.0/24,fd99::/64"]),
+    flags("outbound-none", &["-i", ""]),
+    flags(
+        "outbound-loopback",
+        &["-i", "10.109.118.0/24,127.0.0.2/32,fd99::/64,::1/128"],
+    ),
+    flags("outbound-excludes", &["-x", "10.109.118.31/32,10.77.0.0/16,fd99::/64"]),
+    flags("outbound-ports", &["-i", "", "-q", "80,15001"]),
+    flags("port-excludes", &["-o", "80,15008"]),
+    flags("no-eth0", &["-c", "eth0"]),
+    flags("no-eth1", &["-c", "eth1"]),
+    flags("two-uids", &["-u", "1337,1000"]),
+    flags("other-gid", &["-u", "1337", "-g", "2000"]),
+    flags("other-ports", &["-p", "15101", "-z", "15106", "-e", "15021"]),
+    variables("groups-included", &[("ISTIO_OUTBOUND_OWNER_GROUPS", "1000,1337")]),
+    variables("groups-excluded", &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "1000")]),
+    variables("loopback-8", &[("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.0/8")]),
+    Policy {
+        name: "combined",
+        arguments: &[
+            "-i", "10.0.0.0/8,fd00::/8", "-x", "10.77.0.0/16,fd77::/64", "-q", "22", "-o", "53", "-b",
+            "80,9", "-c", "eth1",
+        ],
+        variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000")],
+    },
+];
