@@ -98,6 +98,7 @@ pub enum Verdict {
 
 /// `ECONNREFUSED`: what a sidecar that is down looks like.
 pub const ECONNREFUSED: i32 = 111;
+const ENETUNREACH: i32 = 101;
 
 /// A verdict and what gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -287,18 +288,18 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
 /// sidecar on a route that has just appeared.
 #[inline(always)]
 fn before_any_rule(conn: &Outbound, dialled: Addr, route: &Route) -> Option<Decision> {
-    if !route.is_unicast() || dialled.is_multicast_or_broadcast() {
-        let verdict = Verdict::Fail {
-            errno: route.errno(),
-        };
-        return Some(Decision::listed(verdict, Rule::NoRoute, 0));
+    let group = dialled.is_multicast_or_broadcast();
+    let loopback_source = matches!(dialled.family(), Family::V4) && conn.source.is_loopback();
+    // The kernel never sends these (`__mkroute_output`).
+    if loopback_source && !group && route.has_device() {
+        return Some(Decision::untouched(Rule::LoopbackSource));
+    }
+    if group || !route.is_unicast() {
+        let errno = if group { ENETUNREACH } else { route.errno() };
+        return Some(Decision::listed(Verdict::Fail { errno }, Rule::NoRoute, 0));
     }
     if conn.bound_device != 0 {
         return Some(Decision::untouched(Rule::BoundDevice));
-    }
-    // The kernel never sends these (`__mkroute_output`).
-    if matches!(dialled.family(), Family::V4) && conn.source.is_loopback() {
-        return Some(Decision::untouched(Rule::LoopbackSource));
     }
     None
 }

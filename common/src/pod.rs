@@ -52,7 +52,7 @@ impl Pod {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Reach {
-    /// No route, or one that TCP cannot use (broadcast, multicast): ENETUNREACH.
+    /// No route: ENETUNREACH.
     None = 0,
     /// The pod's own: the packet goes over lo (`-o lo`).
     Local = 1,
@@ -64,6 +64,8 @@ pub enum Reach {
     Prohibit = 4,
     /// A blackhole route: EINVAL.
     Blackhole = 5,
+    /// A broadcast or multicast route, which TCP cannot use: ENETUNREACH.
+    Group = 6,
 }
 
 /// [`Route::flags`]: the output device is in the policy's excludeInterfaces.
@@ -117,6 +119,13 @@ impl Route {
         } else {
             ENETUNREACH
         }
+    }
+
+    /// Whether the kernel finds a device for it, as it does before it looks at the source address.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_device(&self) -> bool {
+        self.is_unicast() || self.reach == Reach::Group as u32
     }
 
     /// Whether packets leave the pod.

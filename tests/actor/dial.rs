@@ -85,7 +85,9 @@ fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {
     let destination = address(dial.destination, dial.mapped);
     match dial.manner {
         Manner::Blocking | Manner::Mptcp => socket.connect(&destination),
-        Manner::NonBlocking => socket.connect_timeout(&destination, Duration::from_millis(dial.patience_ms)),
+        Manner::NonBlocking => {
+            socket.connect_timeout(&destination, Duration::from_millis(dial.patience_ms))
+        }
         Manner::FastOpen => fast_open(socket, &destination),
     }
 }

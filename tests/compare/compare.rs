@@ -40,7 +40,9 @@ impl Summary {
         let (oracle, ours) = thread::scope(|scope| {
             let oracle = scope.spawn(|| outcomes(&twins.oracle, &cases));
             let ours = outcomes(&twins.ours, &cases)?;
-            let oracle = oracle.join().map_err(|_| anyhow!("the oracle's thread panicked"))??;
+            let oracle = oracle
+                .join()
+                .map_err(|_| anyhow!("the oracle's thread panicked"))??;
             anyhow::Ok((oracle, ours))
         })?;
         let before = self.failed.len();
@@ -108,7 +110,8 @@ fn outcome(result: Result<Connected, i32>) -> Outcome {
     match result {
         Err(errno) => Outcome::Fails(errno),
         Ok(connected) => {
-            let ports = [connected.client.local.port()];
+            // Address translation may give the connection yet another source port.
+            let ports = [connected.client.local.port(), connected.server.peer.port()];
             Outcome::Connects(Box::new(Seen {
                 accepted_by: connected.accepted_by,
                 client: without_ports(connected.client, &ports),

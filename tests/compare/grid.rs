@@ -56,8 +56,18 @@ const V6: Addresses = Addresses {
     own_self: "::6",
     service: "fd99::31",
     all: &[
-        "fd99::31", "fd77::fe", "fd77::2", "fd78::2", "::1", "::6", "::", "fdb1::1", "fdb2::1", "fdb3::1",
-        "2001:db8::1", "ff02::1",
+        "fd99::31",
+        "fd77::fe",
+        "fd77::2",
+        "fd78::2",
+        "::1",
+        "::6",
+        "::",
+        "fdb1::1",
+        "fdb2::1",
+        "fdb3::1",
+        "2001:db8::1",
+        "ff02::1",
     ],
 };
 
@@ -85,7 +95,13 @@ pub fn cases(family: Family) -> Vec<Case> {
         Family::V6 => &V6,
     };
     let mut cases = Vec::new();
-    let mut add = |who: &str, creator: &Identity, connector: Option<&Identity>, source: Option<&str>, to: &str, port: u16, mapped: bool| {
+    let mut add = |who: &str,
+                   creator: &Identity,
+                   connector: Option<&Identity>,
+                   source: Option<&str>,
+                   to: &str,
+                   port: u16,
+                   mapped: bool| {
         let destination = SocketAddr::new(to.parse().expect("an address"), port);
         let mut dial = Dial::new(creator, destination);
         dial.connector = connector.cloned();
@@ -125,7 +141,12 @@ pub fn cases(family: Family) -> Vec<Case> {
         }
     }
     // From where: every source address.
-    let sources = [addresses.own, addresses.second, addresses.loopback, addresses.own_self];
+    let sources = [
+        addresses.own,
+        addresses.second,
+        addresses.loopback,
+        addresses.own_self,
+    ];
     for (who, creator) in [("app", &APP), ("proxy", &PROXY)] {
         for source in sources {
             for to in addresses.all {
@@ -140,7 +161,12 @@ pub fn cases(family: Family) -> Vec<Case> {
     }
     // To which port.
     for (who, creator) in [("app", &APP), ("proxy", &PROXY)] {
-        for to in [addresses.service, addresses.own, addresses.second, addresses.loopback] {
+        for to in [
+            addresses.service,
+            addresses.own,
+            addresses.second,
+            addresses.loopback,
+        ] {
             for port in PORTS {
                 add(who, creator, None, None, to, port, false);
                 if family == Family::V4 {

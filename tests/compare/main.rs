@@ -40,7 +40,9 @@ fn selection() -> Result<Selection> {
     let mut selection = Selection::default();
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
-        let value = words.next().with_context(|| format!("{word} needs a value"))?;
+        let value = words
+            .next()
+            .with_context(|| format!("{word} needs a value"))?;
         let known: Vec<&str> = match word.as_str() {
             "--dialect" => DIALECTS.to_vec(),
             "--family" => vec!["v4", "v6"],
@@ -64,9 +66,8 @@ fn run() -> Result<ExitCode> {
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;
-    let chosen = |wanted: &Option<String>, name: &str| {
-        wanted.as_ref().is_none_or(|wanted| wanted == name)
-    };
+    let chosen =
+        |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
     let twins = Twins::new()?;
     let mut summary = compare::Summary::default();
     println!("cases and disagreements by policy and dialect (v4, v6)\n");
@@ -75,7 +76,10 @@ fn run() -> Result<ExitCode> {
         print!("{dialect:>22}");
     }
     println!();
-    for policy in POLICIES.iter().filter(|policy| chosen(&selection.policy, policy.name)) {
+    for policy in POLICIES
+        .iter()
+        .filter(|policy| chosen(&selection.policy, policy.name))
+    {
         print!("{:<22}", policy.name);
         for dialect in DIALECTS {
             if !chosen(&selection.dialect, dialect) {

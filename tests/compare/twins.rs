@@ -95,13 +95,20 @@ impl Twins {
         let text = manifest(policy, dialect, &self.ours.pod);
         let file = self.ours.lab.dir().join("policy.yaml");
         fs::write(&file, &text)?;
-        for (flag, program) in [(None, "iptables-restore"), (Some("-6"), "ip6tables-restore")] {
+        for (flag, program) in [
+            (None, "iptables-restore"),
+            (Some("-6"), "ip6tables-restore"),
+        ] {
             let path = file.to_string_lossy();
             let mut words = vec!["rules", "--manifest", &path, "--format", "iptables"];
             words.extend(flag);
             let rules = self.agent.places.output(&words)?;
             if !rules.status.success() {
-                bail!("{}: {}", policy.name, String::from_utf8_lossy(&rules.stderr));
+                bail!(
+                    "{}: {}",
+                    policy.name,
+                    String::from_utf8_lossy(&rules.stderr)
+                );
             }
             let rules_file = self.ours.lab.dir().join("rules");
             fs::write(&rules_file, rules.stdout)?;
@@ -115,7 +122,14 @@ impl Twins {
             ])?;
         }
         // Connections of the last policy keep their translation; their ports may come again.
-        let flush = ["ip", "netns", "exec", &self.oracle.pod.netns, "conntrack", "-F"];
+        let flush = [
+            "ip",
+            "netns",
+            "exec",
+            &self.oracle.pod.netns,
+            "conntrack",
+            "-F",
+        ];
         output(&flush)?;
         self.enroll(&text).with_context(|| policy.name)
     }
@@ -136,12 +150,19 @@ impl Twins {
             }
             thread::sleep(Duration::from_millis(10));
         }
-        bail!("the sidecar's listeners were not adopted:\n{}", places.log())
+        bail!(
+            "the sidecar's listeners were not adopted:\n{}",
+            places.log()
+        )
     }
 }
 
 fn manifest(policy: &Policy, dialect: &str, pod: &PodNet) -> String {
-    let arguments: Vec<String> = policy.arguments.iter().map(|word| format!("{word:?}")).collect();
+    let arguments: Vec<String> = policy
+        .arguments
+        .iter()
+        .map(|word| format!("{word:?}"))
+        .collect();
     let variables: String = [("ISTIO_DUAL_STACK", "true")]
         .iter()
         .chain(policy.variables)

@@ -72,7 +72,9 @@ impl PodNet {
             self.ip(line)?;
         }
         outside.ip(&format!("route add 10.78.0.0/24 via {}", self.v4))?;
-        outside.ip(&format!("route add fd78::/64 via {}", self.v6)).map(drop)
+        outside
+            .ip(&format!("route add fd78::/64 via {}", self.v6))
+            .map(drop)
     }
 
     /// Runs `ip` inside.

@@ -225,10 +225,13 @@ impl Snapshot {
     }
 
     fn row(&self, route: &FlatRoute, excluded: &[String]) -> Route {
-        let device_excluded = self
-            .links
-            .get(&route.ifindex)
-            .is_some_and(|name| excluded.contains(name));
+        // Packets to an own address leave by lo, whichever interface holds the address.
+        let device = match route.reach {
+            Reach::Local => Some("lo"),
+            _ => self.links.get(&route.ifindex).map(String::as_str),
+        };
+        let device_excluded =
+            device.is_some_and(|device| excluded.iter().any(|name| name == device));
         Route {
             reach: route.reach as u32,
             flags: if device_excluded {
@@ -351,7 +354,7 @@ fn flat(message: &RouteMessage) -> Option<FlatRoute> {
         RouteType::Unreachable => Reach::Unreachable,
         RouteType::Prohibit => Reach::Prohibit,
         RouteType::BlackHole => Reach::Blackhole,
-        RouteType::Broadcast | RouteType::Multicast => Reach::None,
+        RouteType::Broadcast | RouteType::Multicast => Reach::Group,
         // Anycast addresses are delivered locally.
         RouteType::Anycast => Reach::Local,
         _ => return None,
