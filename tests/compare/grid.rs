@@ -175,6 +175,20 @@ pub fn cases(family: Family) -> Vec<Case> {
             }
         }
     }
+    // Bound to a device: under iptables a redirect to lo that the device forbids.
+    for (who, creator) in [("app", &APP), ("proxy", &PROXY)] {
+        for to in [addresses.service, addresses.own] {
+            let destination = SocketAddr::new(to.parse().expect("an address"), 80);
+            let mut dial = Dial::new(creator, destination);
+            dial.device = Some("eth0".to_owned());
+            dial.patience_ms = PATIENCE_MS;
+            cases.push(Case {
+                outbound: true,
+                dial,
+                name: format!("{who}, SO_BINDTODEVICE eth0, to {destination}"),
+            });
+        }
+    }
     // And the other way.
     for to in [addresses.own, addresses.second] {
         for port in PORTS {

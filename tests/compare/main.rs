@@ -3,6 +3,7 @@
 //! compared.
 
 mod compare;
+mod explain;
 mod grid;
 mod policies;
 mod twins;
@@ -70,10 +71,12 @@ fn run() -> Result<ExitCode> {
         |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
     let twins = Twins::new()?;
     let mut summary = compare::Summary::default();
-    println!("cases and disagreements by policy and dialect (v4, v6)\n");
+    println!("cases/disagreements by policy and dialect, IPv4 and IPv6\n");
     print!("{:<22}", "");
     for dialect in DIALECTS {
-        print!("{dialect:>22}");
+        if chosen(&selection.dialect, dialect) {
+            print!("{dialect:>22}");
+        }
     }
     println!();
     for policy in POLICIES

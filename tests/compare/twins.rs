@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 use support::{
     actor::Actor,
-    agent::Agent,
+    agent::{Agent, Places},
     command::{output, run_words},
     lab::{Lab, PodNet},
     protocol::{APP, Identity, PROXY},
@@ -88,6 +88,11 @@ impl Twins {
             oracle,
             ours,
         })
+    }
+
+    /// Where the agent keeps things.
+    pub fn places(&self) -> &Places {
+        &self.agent.places
     }
 
     /// Puts both under a policy.

@@ -1,6 +1,7 @@
 //! `cargo xtask`: everything a checkout can be told to do.
 
 mod build;
+mod compare;
 mod demo;
 mod lint;
 mod run;
@@ -31,6 +32,8 @@ enum Command {
     Lint,
     /// Run every test, against the real kernel (needs root)
     Test(test::Options),
+    /// Make the same connections through sidetrack and through real iptables and compare (needs root)
+    Compare(compare::Options),
     /// Show two pods with real sidecars and no iptables (needs root)
     Demo(demo::Options),
 }
@@ -51,6 +54,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Build => build::release().map(|()| ExitCode::SUCCESS),
         Command::Lint => lint::run().map(|()| ExitCode::SUCCESS),
         Command::Test(options) => test::run(&options),
+        Command::Compare(options) => compare::run(&options),
         Command::Demo(options) => demo::run(&options),
     }
 }

@@ -5,10 +5,7 @@ use std::{net::IpAddr, path::PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use sidetrack_common::{
-    addr::Addr,
-    pod::{Route, RouteKey},
-};
+use sidetrack_common::{addr::Addr, pod::Route};
 
 use super::Places;
 use crate::{
@@ -18,7 +15,7 @@ use crate::{
     manifests,
     pod::{Enroll, PodRef, Wanted, wanted},
     policy::Policy,
-    rules::{KnownRoutes, Routes},
+    rules::{KnownRoutes, MapRoutes, Routes},
 };
 
 /// How the pod is named on the command line.
@@ -141,10 +138,11 @@ impl Routes for &Subject {
     /// The kernel's copy for an enrolled pod, otherwise what the manifest tells.
     fn route(&self, addr: Addr) -> Route {
         match &self.live {
-            Some(live) => {
-                let row = live.maps.routes.get(&RouteKey::host(live.netns, addr));
-                row.ok().flatten().unwrap_or(Route::NONE)
+            Some(live) => MapRoutes {
+                netns: live.netns,
+                maps: &live.maps,
             }
+            .route(addr),
             None => KnownRoutes {
                 own: self.own.clone(),
             }

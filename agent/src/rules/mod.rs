@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use ipnet::IpNet;
 use sidetrack_common::{addr::Family, decide::Decision, rule::Rule};
 
-pub use self::tables::{KnownRoutes, ListTables, Routes};
+pub use self::tables::{KnownRoutes, ListTables, MapRoutes, Routes};
 use crate::policy::{Dialect, InboundPorts, OutboundRanges, Policy};
 
 /// One `-A` line.

@@ -5,10 +5,11 @@ use std::net::IpAddr;
 use sidetrack_common::{
     addr::{Addr, Family},
     decide::Tables,
-    pod::{Reach, Route},
+    pod::{Reach, Route, RouteKey},
     policy::List,
 };
 
+use crate::bpf::maps::Maps;
 use crate::policy::{InboundPorts, OutboundRanges, Policy};
 
 /// Where routes are looked up.
@@ -99,5 +100,21 @@ impl Routes for KnownRoutes {
                 route(Reach::Unicast, source.unwrap_or(Addr::UNSPECIFIED))
             }
         }
+    }
+}
+
+/// Routes of an enrolled pod: the kernel's own copy.
+#[derive(Debug)]
+pub struct MapRoutes<'a> {
+    /// Cookie of the pod's network namespace.
+    pub netns: u64,
+    /// The kernel's maps.
+    pub maps: &'a Maps,
+}
+
+impl Routes for MapRoutes<'_> {
+    fn route(&self, addr: Addr) -> Route {
+        let row = self.maps.routes.get(&RouteKey::host(self.netns, addr));
+        row.ok().flatten().unwrap_or(Route::NONE)
     }
 }
