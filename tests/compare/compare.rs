@@ -110,7 +110,10 @@ fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'
     let dialled = case.dial.destination;
     if case.dial.device.is_some() {
         // The redirect to lo that iptables makes can never be answered.
-        let lost = matches!(oracle, Outcome::Fails(libc::EINPROGRESS | libc::ETIMEDOUT));
+        let lost = matches!(
+            oracle,
+            Outcome::Fails(libc::EINPROGRESS | libc::ETIMEDOUT | libc::EHOSTUNREACH)
+        );
         let untouched = match ours {
             Outcome::Connects(seen) => seen.server.local == dialled,
             Outcome::Fails(_) => false,
@@ -167,10 +170,16 @@ fn without_ports(mut names: Names, ports: &[u16]) -> Names {
     };
     hide(&mut names.local);
     hide(&mut names.peer);
-    for original in [&mut names.original_v4, &mut names.original_v6] {
-        if let Ok(addr) = original {
-            hide(addr);
-        }
+    if !names.local.ip().to_canonical().is_ipv4() {
+        // Asked of an IPv6 connection, connection tracking looks for an IPv4 one of the same ports
+        // from an address that such a socket does not have, and sometimes finds an old one.
+        names.original_v4 = Err(libc::ENOENT);
+    }
+    for addr in [&mut names.original_v4, &mut names.original_v6]
+        .into_iter()
+        .flatten()
+    {
+        hide(addr);
     }
     names
 }
