@@ -372,6 +372,8 @@ impl Reconciler {
             "enrolled"
         );
         self.by_cookie.insert(enrolment.cookie(), name.clone());
+        // Had an earlier agent enrolled it in another namespace, that one is done with.
+        self.inherited.retain(|held| held != name, &self.datapath);
         if let Some(entry) = self.pods.get_mut(name) {
             entry.enrolment = Some(enrolment);
         }
