@@ -29,9 +29,11 @@ pub fn mount() -> Result<PathBuf> {
 pub fn find(given: Option<&Path>) -> Result<PathBuf> {
     if let Some(path) = given {
         return match statfs(path) {
-            Ok(stat) if stat.filesystem_type() == CGROUP2_SUPER_MAGIC => Ok(path.to_owned()),
+            Ok(stat) if stat.filesystem_type() == CGROUP2_SUPER_MAGIC && path.is_dir() => {
+                Ok(path.to_owned())
+            }
             Ok(_) => bail!(
-                "{} is not in a cgroup2 mount; pass one to --cgroup",
+                "{} is not a directory in a cgroup2 mount; pass one to --cgroup",
                 path.display()
             ),
             Err(errno) => Err(std::io::Error::from(errno))

@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fs, io,
-    os::unix::fs::PermissionsExt as _,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
     sync::{Arc, RwLock},
     time::Instant,
@@ -146,51 +146,66 @@ fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
 #[derive(Debug)]
 pub struct Socket {
     listener: UnixListener,
-    path: PathBuf,
+    _file: RemoveOnDrop,
 }
 
 impl Socket {
-    /// Binds the socket. The caller owns the pin directory, so a file that is there already was
-    /// left by an agent that has ended, unless another agent (on another bpffs) answers on it.
+    /// Binds the socket in the place of one that an agent which has ended left behind.
     pub fn bind(path: &Path) -> Result<Self> {
-        if std::os::unix::net::UnixStream::connect(path).is_ok() {
-            bail!(
-                "another agent answers on {}: give this one its own with --socket PATH",
-                path.display()
-            );
-        }
+        remove_socket(path)?;
         if let Some(dir) = path.parent() {
             fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         }
-        match fs::remove_file(path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("remove the old {}", path.display()));
-            }
-            _ => {}
-        }
         let listener =
             UnixListener::bind(path).with_context(|| format!("bind {}", path.display()))?;
+        let file = RemoveOnDrop(path.to_owned());
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))
             .with_context(|| format!("set the mode of {}", path.display()))?;
         Ok(Self {
             listener,
-            path: path.to_owned(),
+            _file: file,
         })
     }
 
     /// Answers until dropped.
     pub async fn serve(self, published: Arc<Published>) -> Result<()> {
-        let _remove = RemoveOnDrop(self.path);
+        let Self { listener, _file } = self;
         let router = Router::new()
             .route("/v1/status", get(status))
             .route("/v1/pods", get(pods))
             .with_state(published);
-        axum::serve(self.listener, router)
+        axum::serve(listener, router)
             .await
             .context("serve the socket")
     }
 }
 
+/// Removes the socket of an agent that has ended; whether there was one.
+///
+/// # Errors
+/// If an agent answers on it, or it is no socket.
+pub fn remove_socket(path: &Path) -> Result<bool> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other.with_context(|| format!("look at {}", path.display()))?,
+    };
+    if !meta.file_type().is_socket() {
+        bail!(
+            "{} is not a socket: pass another path to --socket",
+            path.display()
+        );
+    }
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        bail!(
+            "an agent answers on {}: stop it first, or pass another path to --socket",
+            path.display()
+        );
+    }
+    fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
+    Ok(true)
+}
+
+#[derive(Debug)]
 struct RemoveOnDrop(PathBuf);
 
 impl Drop for RemoveOnDrop {

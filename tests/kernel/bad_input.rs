@@ -146,6 +146,12 @@ fn manifests() -> Result<()> {
         lab.remove_manifest("bad")?;
         agent.places.wait_pod("test/bad", |pod| pod.is_none())?;
     }
+    // A pipe among the manifests holds nothing up.
+    run(&format!(
+        "mkfifo {}",
+        lab.places().pods.join("pipe.yaml").display()
+    ))?;
+    reported(&agent.places, "", &["pipe.yaml", "not a regular file"])?;
     // Two manifests for one pod: the older stays in force.
     lab.write_manifest("twice", &manifest("good", &other, &[]))?;
     reported(
@@ -281,12 +287,24 @@ fn places() -> Result<()> {
     )?;
     ends(
         &|places| places.cgroup = dir.clone().into(),
-        &["not in a cgroup2 mount", "--cgroup"],
+        &["in a cgroup2 mount", "--cgroup"],
     )?;
     ends(
         &|places| places.cgroup = "/nowhere".into(),
         &["/nowhere", "No such file"],
     )?;
+    let file = lab.dir().join("precious");
+    fs::write(&file, "keep me")?;
+    ends(
+        &|places| places.socket.clone_from(&file),
+        &["is not a socket", "--socket"],
+    )?;
+    let pins = lab.places().bpffs.join("sidetrack");
+    ensure!(!pins.exists(), "a start that fails leaves nothing behind");
+    let mut other = lab.places().clone();
+    other.socket.clone_from(&file);
+    ensure!(other.output(&["cleanup"])?.status.code() == Some(1));
+    ensure!(fs::read_to_string(&file)? == "keep me");
     ends(
         &|places| places.pods = "/nowhere".into(),
         &["/nowhere", "--pods-dir"],

@@ -38,6 +38,7 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
             "lifecycle::policy_changes_judge_new_connections",
             policy_change,
         ),
+        ("lifecycle::a_recreated_directory_is_followed", directory),
         ("lifecycle::every_kind_of_list", lists),
         ("lifecycle::a_wrong_path_keeps_a_live_pod", wrong_path),
         (
@@ -369,6 +370,29 @@ fn lists() -> Result<()> {
         "22 is not captured, and nobody listens: {ssh:?}"
     );
     Ok(())
+}
+
+fn directory() -> Result<()> {
+    let place = Place::new()?;
+    place.enroll(&[])?;
+    let places = &place.agent.places;
+    fs::remove_dir_all(&places.pods)?;
+    thread::sleep(Duration::from_millis(700));
+    let pod = places.pod("test/app")?.context("the pod")?;
+    ensure!(
+        pod["state"] == "enrolled",
+        "a directory that is away says nothing: {pod}"
+    );
+    fs::create_dir(&places.pods)?;
+    let excluded = [("traffic.sidecar.istio.io/excludeOutboundPorts", "80")];
+    place
+        .lab
+        .write_manifest("app", &manifest("app", &place.pod, &excluded))?;
+    places.wait_pod("test/app", |pod| {
+        pod.is_some_and(|pod| pod["policy"]["excluded_outbound_ports"][0] == 80)
+    })?;
+    place.lab.remove_manifest("app")?;
+    places.wait_pod("test/app", |pod| pod.is_none()).map(drop)
 }
 
 fn wrong_path() -> Result<()> {

@@ -241,7 +241,16 @@ pub fn program_load(
             }
         })
     };
-    load(&mut []).map_err(|error| {
+    // EAGAIN: a signal was pending (`do_check` in kernel/bpf/verifier.c).
+    let interrupted = |error: &io::Error| error.kind() == io::ErrorKind::WouldBlock;
+    let mut loaded = load(&mut []);
+    for _ in 0..3 {
+        if !loaded.as_ref().is_err_and(interrupted) {
+            break;
+        }
+        loaded = load(&mut []);
+    }
+    loaded.map_err(|error| {
         let mut log = vec![0; 1 << 20];
         let _ = load(&mut log);
         let end = log.iter().position(|byte| *byte == 0).unwrap_or(log.len());

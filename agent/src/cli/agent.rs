@@ -2,14 +2,15 @@
 
 use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
     time::{MissedTickBehavior, interval},
 };
-use tracing::{Level, info};
+use tracing::{Level, error, info};
 
 use super::{LogFormat, Places, blocking, start_logging};
 use crate::{
@@ -52,45 +53,57 @@ pub(super) fn run(options: Options) -> Result<ExitCode> {
 }
 
 async fn serve(options: Options) -> Result<ExitCode> {
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-
     probe::capabilities().map_err(anyhow::Error::msg)?;
-    let mut directory = Directory::new(&options.pods_dir)?;
+    raise_file_limit();
+    let directory = Directory::new(&options.pods_dir)?;
     let pins = Pins::new(&options.places.bpffs)?;
     let cgroup = cgroup::find(options.cgroup.as_deref())?;
-    let (datapath, kernel_log) = Datapath::open(pins.clone(), &cgroup, kernel_log_level())?;
+    // Before anything is attached: a start that fails leaves nothing behind.
     let socket = Socket::bind(&options.places.socket)?;
+    let (datapath, kernel_log) = Datapath::open(pins.clone(), &cgroup, kernel_log_level())?;
     let published = Published::new(Maps::open(&pins)?, &cgroup);
-    let (changed_sender, mut changed) = mpsc::unbounded_channel();
-    let mut reconciler = Reconciler::new(datapath, options.enroll, changed_sender)?;
-
-    let mut watch = Watch::new(directory.path())?;
     info!(
         cgroup = %cgroup.display(),
         pods_dir = %directory.path().display(),
         socket = %options.places.socket.display(),
         "hooks attached"
     );
+    // Until here a signal just ends the process. Handled, it would interrupt the verifier.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let server = tokio::spawn(socket.serve(Arc::clone(&published)));
     tokio::spawn(kernel_log.forward());
-    let list = |directory: &mut Directory| {
-        directory
-            .list()
-            .with_context(|| format!("list {}", directory.path().display()))
-    };
-    reconciler.apply(&list(&mut directory)?).await;
+    let work = follow(directory, datapath, options.enroll, &published);
+    // Work may be left at any point: a successor takes over whatever state there is.
+    tokio::select! {
+        failed = work => failed?,
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    info!("ending; interception goes on, `sidetrack cleanup` removes it");
+    server.abort();
+    let _ = server.await;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Follows manifests and namespaces; ends only by an error.
+async fn follow(
+    mut directory: Directory,
+    datapath: Datapath,
+    enroll: Enroll,
+    published: &Published,
+) -> Result<()> {
+    let (changed_sender, mut changed) = mpsc::unbounded_channel();
+    let mut reconciler = Reconciler::new(datapath, enroll, changed_sender)?;
+    let mut watch = Watch::new(directory.path())?;
+    relist(&mut directory, &mut reconciler).await;
     published.publish(&reconciler);
 
     let mut retry = interval(RETRY);
     retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         tokio::select! {
-            () = watch.changed() => match list(&mut directory) {
-                Ok(listing) => reconciler.apply(&listing).await,
-                // An unreadable directory says nothing about its pods: they stay as they are.
-                Err(error) => reconciler.problems = vec![format!("{error:#}")],
-            },
+            () = watch.changed() => relist(&mut directory, &mut reconciler).await,
             Some(cookie) = changed.recv() => {
                 tokio::time::sleep(SETTLE).await;
                 let mut cookies = BTreeSet::from([cookie]);
@@ -99,16 +112,37 @@ async fn serve(options: Options) -> Result<ExitCode> {
                 }
                 reconciler.namespaces_changed(cookies).await;
             }
-            _ = retry.tick() => reconciler.retry().await,
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
+            _ = retry.tick() => {
+                if watch.is_outdated() {
+                    watch = Watch::new(directory.path())?;
+                    relist(&mut directory, &mut reconciler).await;
+                }
+                reconciler.retry().await;
+            }
         }
         published.publish(&reconciler);
     }
-    info!("ending; interception goes on, `sidetrack cleanup` removes it");
-    server.abort();
-    let _ = server.await;
-    Ok(ExitCode::SUCCESS)
+}
+
+/// Applies the directory as it is now. An unreadable directory says nothing about its pods: they
+/// stay as they are.
+async fn relist(directory: &mut Directory, reconciler: &mut Reconciler) {
+    match directory.list() {
+        Ok(listing) => reconciler.apply(&listing).await,
+        Err(error) => {
+            let path = directory.path().display();
+            let problem = format!("list {path}: {error}; its pods stay as they are");
+            error!("{problem}");
+            reconciler.problems = vec![problem];
+        }
+    }
+}
+
+/// Every enrolled pod takes a descriptor: as many as this process may have.
+fn raise_file_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
 }
 
 /// Every decision when somebody listens, otherwise what must not happen.

@@ -1,7 +1,7 @@
 //! `sidetrack cleanup`: leave the node as if sidetrack had never been there.
 
 use std::{
-    fs, io,
+    fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -11,7 +11,10 @@ use clap::Args;
 use serde::Serialize;
 
 use super::{Format, Places, output};
-use crate::bpf::{hooks::CGROUP_HOOKS, pins::Pins};
+use crate::{
+    bpf::{hooks::CGROUP_HOOKS, pins::Pins},
+    server::remove_socket,
+};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -42,13 +45,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
         };
         remove_all(&pins, &mut removed)?;
     }
-    match fs::remove_file(&options.places.socket) {
-        Ok(()) => removed.other.push(options.places.socket.clone()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => {
-            return Err(error)
-                .with_context(|| format!("remove {}", options.places.socket.display()));
-        }
+    if remove_socket(&options.places.socket)? {
+        removed.other.push(options.places.socket.clone());
     }
     match options.output {
         Format::Json => output::print_json(&removed)?,

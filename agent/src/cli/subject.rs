@@ -71,7 +71,10 @@ impl Subject {
                         Some(problem) => bail!("{}: {}", problem.origin, problem.message),
                         None => bail!("{} has no such pod", path.display()),
                     },
-                    _ => bail!("{} has several pods; name one", path.display()),
+                    _ => match &which.pod {
+                        Some(pod) => bail!("{} has pod {pod} more than once", path.display()),
+                        None => bail!("{} has several pods; name one", path.display()),
+                    },
                 }
             }
             None => Self::of_agent(which).await,

@@ -7,12 +7,15 @@ mod watch;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use k8s_openapi::api::core::v1::Pod;
+use nix::fcntl::OFlag;
 use serde_json::Value;
 
 pub use self::watch::Watch;
@@ -233,11 +236,7 @@ fn read_documents(
     path: &Path,
     pods_of: impl Fn(Value) -> Result<Vec<Pod>>,
 ) -> Result<(Vec<Document>, Vec<Problem>)> {
-    // A pipe would block whoever opens it.
-    if !fs::metadata(path).context("read the file")?.is_file() {
-        bail!("it is not a regular file");
-    }
-    let text = fs::read_to_string(path).context("read the file")?;
+    let text = read_text(path)?;
     let mut documents = Vec::new();
     let mut problems = Vec::new();
     let values = split(path, &text)?;
@@ -262,6 +261,28 @@ fn read_documents(
     Ok((documents, problems))
 }
 
+/// Reads a file that is one: what is no regular file, or waits for something, or does not end, would
+/// hold up everything else.
+fn read_text(path: &Path) -> Result<String> {
+    const MAX_BYTES: u64 = 4 << 20;
+    if !fs::metadata(path).context("read the file")?.is_file() {
+        bail!("it is not a regular file");
+    }
+    let file = File::options()
+        .read(true)
+        .custom_flags(OFlag::O_NONBLOCK.bits())
+        .open(path)
+        .context("read the file")?;
+    let mut text = String::new();
+    file.take(MAX_BYTES + 1)
+        .read_to_string(&mut text)
+        .context("read the file")?;
+    if text.len() as u64 > MAX_BYTES {
+        bail!("it is larger than 4 MiB; split it");
+    }
+    Ok(text)
+}
+
 /// The documents of a file, empty ones left out.
 fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
     let values = if path
@@ -273,8 +294,15 @@ fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| anyhow!("not valid JSON: {error}"))?
     } else {
-        serde_saphyr::from_multiple::<Value>(text)
-            .map_err(|error| anyhow!("not valid YAML: {}", first_line(&error.to_string())))?
+        serde_saphyr::from_multiple::<Value>(text).map_err(|error| {
+            let text = error.to_string();
+            let cure = if text.contains("budget") {
+                "; split the file, or write JSON"
+            } else {
+                ""
+            };
+            anyhow!("not valid YAML: {}{cure}", first_line(&text))
+        })?
     };
     Ok(values
         .into_iter()
@@ -309,8 +337,16 @@ fn pods_of(value: Value) -> Result<Vec<Pod>> {
 }
 
 fn pod(value: Value) -> Result<Pod> {
-    let mut pod: Pod =
-        serde_json::from_value(value).map_err(|error| anyhow!("not a valid Pod: {error}"))?;
+    let mut pod: Pod = serde_json::from_value(value).map_err(|error| {
+        let text = error.to_string();
+        // By far the most common mistake, and the message names no field.
+        let cure = if text.contains("expected a string") {
+            "; values of annotations, labels and variables are strings: put numbers, true and false in quotes"
+        } else {
+            ""
+        };
+        anyhow!("not a valid Pod: {text}{cure}")
+    })?;
     if pod.metadata.name.as_deref().unwrap_or_default().is_empty() {
         bail!("the Pod has no metadata.name");
     }

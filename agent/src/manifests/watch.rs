@@ -1,6 +1,15 @@
 //! Tells when a directory of manifests changes.
 
-use std::{path::Path, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
@@ -13,6 +22,9 @@ const SETTLE: Duration = Duration::from_millis(50);
 #[derive(Debug)]
 pub struct Watch {
     _watcher: RecommendedWatcher,
+    path: PathBuf,
+    inode: Option<u64>,
+    removed: Arc<AtomicBool>,
     settled: mpsc::UnboundedReceiver<()>,
 }
 
@@ -20,8 +32,16 @@ impl Watch {
     /// Starts watching; changes from now on are reported.
     pub fn new(path: &Path) -> Result<Self> {
         let (sender, mut events) = mpsc::unbounded_channel();
+        let removed = Arc::new(AtomicBool::new(false));
+        let (own, was_removed) = (path.to_owned(), Arc::clone(&removed));
         let mut watcher =
             notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+                if let Ok(event) = &event
+                    && event.kind.is_remove()
+                    && event.paths.contains(&own)
+                {
+                    was_removed.store(true, Ordering::Relaxed);
+                }
                 // Reading the directory is an event too, and no change.
                 let reading =
                     |event: notify::Event| event.kind.is_access() && !is_close_after_write(&event);
@@ -33,6 +53,7 @@ impl Watch {
         watcher
             .watch(path, RecursiveMode::NonRecursive)
             .with_context(|| format!("watch {}", path.display()))?;
+        let inode = inode_of(path);
         let (sender, settled) = mpsc::unbounded_channel();
         // In a task of its own, so that whoever waits may stop waiting at any time.
         tokio::spawn(async move {
@@ -46,8 +67,19 @@ impl Watch {
         });
         Ok(Self {
             _watcher: watcher,
+            path: path.to_owned(),
+            inode,
+            removed,
             settled,
         })
+    }
+
+    /// Whether another directory is there by now, of which this watch knows nothing. Its inode may
+    /// have the number of the old one.
+    #[must_use]
+    pub fn is_outdated(&self) -> bool {
+        let now = inode_of(&self.path);
+        now.is_some() && (now != self.inode || self.removed.load(Ordering::Relaxed))
     }
 
     /// Waits for a change, and for the end of a burst of them. Loses nothing when cancelled.
@@ -56,6 +88,10 @@ impl Watch {
             std::future::pending().await
         }
     }
+}
+
+fn inode_of(path: &Path) -> Option<u64> {
+    fs::metadata(path).ok().map(|meta| meta.ino())
 }
 
 fn is_close_after_write(event: &notify::Event) -> bool {
