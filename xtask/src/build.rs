@@ -16,6 +16,19 @@ pub fn release() -> Result<()> {
     must(cargo().args(["build", "--release", "--locked", "--package", "sidetrack"]))
 }
 
+/// Builds everything the tests, the comparison and the demo run, after installing what they need.
+pub fn for_running() -> Result<()> {
+    setup::everything()?;
+    release()?;
+    must(cargo().args([
+        "build",
+        "--locked",
+        "--package",
+        "sidetrack-tests",
+        "--bins",
+    ]))
+}
+
 /// Builds the kernel programs; cargo itself knows whether anything has changed.
 pub fn kernel_programs() -> Result<()> {
     setup::for_building()?;

@@ -7,8 +7,7 @@ use clap::Args;
 
 use crate::{
     build,
-    run::{cargo, exit_code, must, require_root},
-    setup,
+    run::{cargo, exit_code, require_root},
 };
 
 #[derive(Debug, Args)]
@@ -27,15 +26,7 @@ pub struct Options {
 /// Runs it.
 pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("compare")?;
-    setup::everything()?;
-    build::release()?;
-    must(cargo().args([
-        "build",
-        "--locked",
-        "--package",
-        "sidetrack-tests",
-        "--bins",
-    ]))?;
+    build::for_running()?;
     let mut command = cargo();
     command
         .args(["run", "--quiet", "--locked", "--package", "sidetrack-tests"])

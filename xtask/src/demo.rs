@@ -8,7 +8,6 @@ use clap::Args;
 use crate::{
     build,
     run::{cargo, exit_code, require_root, tools},
-    setup,
 };
 
 #[derive(Debug, Args)]
@@ -25,8 +24,7 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("demo")?;
     if !options.down {
-        setup::everything()?;
-        build::release()?;
+        build::for_running()?;
     }
     let mut command = cargo();
     command

@@ -7,8 +7,7 @@ use clap::Args;
 
 use crate::{
     build,
-    run::{cargo, exit_code, must, require_root},
-    setup,
+    run::{cargo, exit_code, require_root},
 };
 
 #[derive(Debug, Args)]
@@ -20,15 +19,7 @@ pub struct Options {
 /// Runs them.
 pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("test")?;
-    setup::everything()?;
-    build::release()?;
-    must(cargo().args([
-        "build",
-        "--locked",
-        "--package",
-        "sidetrack-tests",
-        "--bins",
-    ]))?;
+    build::for_running()?;
     let mut command = cargo();
     command.args(["test", "--locked", "--workspace"]);
     if let Some(filter) = &options.filter {
