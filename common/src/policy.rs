@@ -67,7 +67,7 @@ pub const DIALECT_TUNNEL_IN: u8 = 8;
 pub const DIALECT_SSH_IN: u8 = 16;
 
 /// The fixed part of a policy. Ports in host order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Policy {
     /// `-p`: outbound connections are sent here.

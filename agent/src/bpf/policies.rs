@@ -16,39 +16,10 @@ use super::maps::Maps;
 /// A policy ready to be written: the fixed row and its lists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompiledPolicy {
-    /// Fixed fields, as the kernel reads them, in a hashable form.
-    pub fixed: FixedFields,
-    /// Port lists.
-    pub ports: BTreeMap<u16, Vec<u16>>,
-    /// CIDR lists.
-    pub ranges: BTreeMap<u16, Vec<IpNet>>,
-    /// Owner lists.
-    pub owners: BTreeMap<u16, Vec<u32>>,
-}
-
-/// [`Policy`] without its list bits, which follow from the lists.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct FixedFields {
-    /// See [`Policy::dialect`].
-    pub dialect: u8,
-    /// See [`Policy::outbound_port`].
-    pub outbound_port: u16,
-    /// See [`Policy::inbound_port`].
-    pub inbound_port: u16,
-    /// See [`Policy::tunnel_port`].
-    pub tunnel_port: u16,
-    /// See [`Policy::inbound`].
-    pub inbound: u8,
-    /// See [`Policy::outbound_all`].
-    pub outbound_all: bool,
-    /// See [`Policy::loopback_included`].
-    pub loopback_included: bool,
-    /// See [`Policy::loopback_v4`].
-    pub loopback_v4: ipnet::Ipv4Net,
-    /// See [`Policy::proxy_uid`].
-    pub proxy_uid: u32,
-    /// See [`Policy::proxy_gid`].
-    pub proxy_gid: u32,
+    fixed: Policy,
+    ports: BTreeMap<u16, Vec<u16>>,
+    ranges: BTreeMap<u16, Vec<IpNet>>,
+    owners: BTreeMap<u16, Vec<u32>>,
 }
 
 /// All lists, for looking a number up again.
@@ -65,32 +36,28 @@ const LISTS: [List; 9] = [
 ];
 
 impl CompiledPolicy {
+    /// Puts a row and its lists together; which lists the row has follows from the lists.
+    #[must_use]
+    pub fn new(
+        mut fixed: Policy,
+        ports: BTreeMap<u16, Vec<u16>>,
+        ranges: BTreeMap<u16, Vec<IpNet>>,
+        owners: BTreeMap<u16, Vec<u32>>,
+    ) -> Self {
+        let numbers = ports.keys().chain(ranges.keys()).chain(owners.keys());
+        fixed.lists = numbers.fold(0, |bits, number| bits | 1 << number);
+        Self {
+            fixed,
+            ports,
+            ranges,
+            owners,
+        }
+    }
+
     /// The fixed row.
     #[must_use]
     pub fn row(&self) -> Policy {
-        let present = |number: &u16| 1_u32 << number;
-        let lists = self
-            .ports
-            .keys()
-            .chain(self.ranges.keys())
-            .chain(self.owners.keys())
-            .map(present)
-            .fold(0, |bits, bit| bits | bit);
-        Policy {
-            outbound_port: self.fixed.outbound_port,
-            inbound_port: self.fixed.inbound_port,
-            tunnel_port: self.fixed.tunnel_port,
-            inbound: self.fixed.inbound,
-            outbound_all: u8::from(self.fixed.outbound_all),
-            loopback_included: u8::from(self.fixed.loopback_included),
-            loopback_v4_prefix: self.fixed.loopback_v4.prefix_len(),
-            dialect: self.fixed.dialect,
-            pad: 0,
-            loopback_v4: self.fixed.loopback_v4.network().octets(),
-            lists,
-            proxy_uid: self.fixed.proxy_uid,
-            proxy_gid: self.fixed.proxy_gid,
-        }
+        self.fixed
     }
 
     fn port_rows(&self, policy: u32) -> impl Iterator<Item = (PortKey, u32)> + '_ {

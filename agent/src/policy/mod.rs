@@ -11,13 +11,13 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 use ipnet::{IpNet, Ipv4Net};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
-use sidetrack_common::policy::{Inbound, List, NO_ID};
+use sidetrack_common::policy::{Inbound, List, NO_ID, Policy as Row};
 
 pub use self::{
     dialect::Dialect,
     inputs::{Inputs, Sourced},
 };
-use crate::bpf::policies::{CompiledPolicy, FixedFields};
+use crate::bpf::policies::CompiledPolicy;
 
 /// A value that cannot be used. The text names where it came from and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -177,23 +177,22 @@ impl Policy {
             put(&mut owners, List::GroupIncluded, groups);
         }
         put(&mut owners, List::GroupExcluded, &self.excluded_groups);
-        CompiledPolicy {
-            fixed: FixedFields {
-                dialect: self.dialect.bits(),
-                outbound_port: self.outbound_port,
-                inbound_port: self.inbound_port,
-                tunnel_port: self.tunnel_port,
-                inbound: inbound as u8,
-                outbound_all,
-                loopback_included: self.includes_loopback(),
-                loopback_v4: self.loopback_v4,
-                proxy_uid: self.proxy_uids.first().copied().unwrap_or(NO_ID),
-                proxy_gid: self.proxy_gids.first().copied().unwrap_or(NO_ID),
-            },
-            ports,
-            ranges,
-            owners,
-        }
+        let row = Row {
+            outbound_port: self.outbound_port,
+            inbound_port: self.inbound_port,
+            tunnel_port: self.tunnel_port,
+            inbound: inbound as u8,
+            outbound_all: u8::from(outbound_all),
+            loopback_included: u8::from(self.includes_loopback()),
+            loopback_v4_prefix: self.loopback_v4.prefix_len(),
+            dialect: self.dialect.bits(),
+            pad: 0,
+            loopback_v4: self.loopback_v4.network().octets(),
+            lists: 0,
+            proxy_uid: self.proxy_uids.first().copied().unwrap_or(NO_ID),
+            proxy_gid: self.proxy_gids.first().copied().unwrap_or(NO_ID),
+        };
+        CompiledPolicy::new(row, ports, ranges, owners)
     }
 
     /// Whether `-i` lists a loopback range, of whichever family.
