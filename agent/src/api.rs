@@ -72,6 +72,9 @@ pub struct PodStatus {
     pub state: PodState,
     /// Why, unless enrolled without a problem.
     pub reason: Option<String>,
+    /// What people should know although nothing is wrong.
+    #[serde(default)]
+    pub notes: Vec<String>,
     /// Its network namespace, when enrolled.
     pub netns: Option<NetnsStatus>,
     /// Policy id in the kernel's maps, when enrolled.

@@ -9,6 +9,7 @@ pub mod cgroup;
 pub mod cli;
 pub mod client;
 pub mod manifests;
+pub mod mesh;
 pub mod netns;
 pub mod pod;
 pub mod policy;

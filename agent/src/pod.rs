@@ -3,7 +3,10 @@
 use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
 use serde::Serialize;
 
-use crate::policy::{Mode, Policy, PolicyError};
+use crate::{
+    mesh::{Mesh, VirtualInterfaces},
+    policy::{Mode, Policy, PolicyError},
+};
 
 /// Label on a pod or namespace that opts in (`enabled`) or out (`disabled`).
 pub const LABEL: &str = "sidetrack.dev/interception";
@@ -89,14 +92,9 @@ pub enum Rejected {
         "its interception mode is TPROXY, which needs a transparent sidecar; set sidecar.istio.io/interceptionMode to REDIRECT"
     )]
     Tproxy,
-    /// The pod numbers its users differently.
-    #[error(
-        "it has a user namespace of its own (hostUsers: false), in which the sidecar's uid is another number on the node; remove hostUsers or leave the pod to istio-init"
-    )]
-    UserNamespace,
     /// Virtual interfaces are not handled.
     #[error(
-        "it names virtual interfaces ({0}) whose forwarded traffic cannot be intercepted; remove the annotation or leave the pod to istio-init"
+        "it names virtual interfaces ({0}), and what passes through the pod from them cannot be intercepted; leave the pod to istio-init, or start the agent with --virtual-interfaces local-only"
     )]
     VirtualInterfaces(String),
 }
@@ -129,11 +127,11 @@ pub fn sidecar(pod: &Pod) -> Option<&Container> {
 
 /// Judges a pod by its manifest.
 #[must_use]
-pub fn wanted(pod: &Pod, enroll: Enroll) -> Wanted {
-    if let Some(reason) = not_taken(pod, enroll) {
+pub fn wanted(pod: &Pod, mesh: &Mesh) -> Wanted {
+    if let Some(reason) = not_taken(pod, mesh.enroll) {
         return Wanted::NotTaken(reason);
     }
-    let policy = match Policy::of_pod(pod) {
+    let policy = match Policy::of_pod(pod, &mesh.defaults) {
         Ok(policy) => policy,
         Err(errors) => return Wanted::Rejected(Rejected::Policy(errors)),
     };
@@ -142,10 +140,8 @@ pub fn wanted(pod: &Pod, enroll: Enroll) -> Wanted {
         Mode::Tproxy => return Wanted::Rejected(Rejected::Tproxy),
         Mode::Redirect => {}
     }
-    if pod.spec.as_ref().and_then(|spec| spec.host_users) == Some(false) {
-        return Wanted::Rejected(Rejected::UserNamespace);
-    }
-    if !policy.virtual_interfaces.is_empty() {
+    let refuses = mesh.virtual_interfaces == VirtualInterfaces::Refuse;
+    if refuses && !policy.virtual_interfaces.is_empty() {
         let names = policy.virtual_interfaces.join(",");
         return Wanted::Rejected(Rejected::VirtualInterfaces(names));
     }

@@ -49,7 +49,7 @@ impl Published {
     }
 
     /// Publishes the reconciler's view.
-    pub fn publish(&self, reconciler: &Reconciler) {
+    pub fn publish(&self, reconciler: &Reconciler, mesh_problem: Option<&str>) {
         let pods = reconciler
             .pods()
             .map(|(name, entry)| {
@@ -61,6 +61,9 @@ impl Published {
                     origin: entry.origin.clone(),
                     state: entry.state,
                     reason: entry.reason.clone(),
+                    notes: enrolment
+                        .map(|enrolment| enrolment.notes())
+                        .unwrap_or_default(),
                     netns: enrolment.map(|enrolment| NetnsStatus {
                         path: enrolment.netns_path().display().to_string(),
                         inode: enrolment.inode(),
@@ -77,7 +80,13 @@ impl Published {
             .collect();
         let snapshot = Snapshot {
             pods,
-            problems: reconciler.problems.clone(),
+            problems: reconciler
+                .problems
+                .iter()
+                .map(String::as_str)
+                .chain(mesh_problem)
+                .map(str::to_owned)
+                .collect(),
             ready: true,
         };
         *self

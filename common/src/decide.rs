@@ -8,7 +8,7 @@
 
 use crate::{
     addr::{Addr, Family},
-    pod::{IfaceRule, ROUTE_DEVICE_EXCLUDED, Route},
+    pod::{IfaceRow, IfaceRule, Route},
     policy::{
         DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
         DIALECT_TUNNEL_OUT, Inbound, List, NO_ID, Policy,
@@ -69,7 +69,7 @@ pub struct Arrival {
     /// The port it was sent to, host order.
     pub port: u16,
     /// What the policy says of the interface it arrived on.
-    pub iface: IfaceRule,
+    pub iface: IfaceRow,
     /// Whether the pod has rules for the family.
     pub captured_family: bool,
 }
@@ -180,8 +180,8 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
     };
 
     // 1
-    if route.flags & ROUTE_DEVICE_EXCLUDED != 0 {
-        return Decision::untouched(Rule::OutInterface);
+    if let Some(position) = route.excluded() {
+        return Decision::listed(Verdict::Untouched, Rule::OutInterface, position);
     }
     // 2
     if policy.has(List::OutPortExcluded)
@@ -326,6 +326,15 @@ fn proxy_owner(
     tables.owner(more, id)
 }
 
+/// [`Decision::index`] of [`Rule::VirtualInterface`], which has a line for each interface and range:
+/// the positions of both.
+#[inline(always)]
+#[must_use]
+pub const fn virtual_index(interface: u32, range: u32) -> u32 {
+    const RANGE_BITS: u32 = 20;
+    interface << RANGE_BITS | range & ((1 << RANGE_BITS) - 1)
+}
+
 /// Decides a SYN that was delivered to the pod.
 #[inline(always)]
 #[must_use]
@@ -347,22 +356,23 @@ pub fn inbound(policy: &Policy, syn: &Arrival, tables: &impl Tables) -> Decision
         };
         Decision::listed(verdict, rule, index)
     };
-    match syn.iface {
-        IfaceRule::Plain => {}
-        // 1
-        IfaceRule::Virtual => {
-            if policy.outbound_all != 0 {
-                return capture(policy.outbound_port, Rule::VirtualInterface, 0);
-            }
-            if policy.has(List::RangeIncluded)
-                && let Some(index) = tables.range(List::RangeIncluded, syn.destination)
-            {
-                return capture(policy.outbound_port, Rule::VirtualInterface, index);
-            }
-            return Decision::untouched(Rule::VirtualInterfaceNoMatch);
+    let position = syn.iface.position;
+    // 1
+    if syn.iface.rule == IfaceRule::Virtual as u32 {
+        let (rule, none) = (Rule::VirtualInterface, Rule::VirtualInterfaceNoMatch);
+        if policy.outbound_all != 0 {
+            return capture(policy.outbound_port, rule, virtual_index(position, 0));
         }
-        // 2
-        IfaceRule::Excluded => return Decision::untouched(Rule::InInterface),
+        if policy.has(List::RangeIncluded)
+            && let Some(range) = tables.range(List::RangeIncluded, syn.destination)
+        {
+            return capture(policy.outbound_port, rule, virtual_index(position, range));
+        }
+        return Decision::listed(Verdict::Untouched, none, position);
+    }
+    // 2
+    if syn.iface.rule == IfaceRule::Excluded as u32 {
+        return Decision::listed(Verdict::Untouched, Rule::InInterface, position);
     }
     // 3
     if policy.inbound == Inbound::Off as u8 {

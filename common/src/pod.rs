@@ -69,7 +69,9 @@ pub enum Reach {
 }
 
 /// [`Route::flags`]: the output device is in the policy's excludeInterfaces.
-pub const ROUTE_DEVICE_EXCLUDED: u32 = 1;
+const ROUTE_DEVICE_EXCLUDED: u32 = 1;
+/// Above the flags: the device's position in that list.
+const ROUTE_POSITION_SHIFT: u32 = 8;
 
 /// One route of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,7 +79,7 @@ pub const ROUTE_DEVICE_EXCLUDED: u32 = 1;
 pub struct Route {
     /// A [`Reach`].
     pub reach: u32,
-    /// `ROUTE_*` bits.
+    /// What the policy says of the device, see [`Route::excluded`].
     pub flags: u32,
     /// Output device.
     pub ifindex: u32,
@@ -93,6 +95,23 @@ impl Route {
         ifindex: 0,
         source: Addr::UNSPECIFIED,
     };
+
+    /// [`Route::flags`] of a route by a device that is in the policy's excludeInterfaces, at this
+    /// position.
+    #[must_use]
+    pub const fn excluding(position: u32) -> u32 {
+        position << ROUTE_POSITION_SHIFT | ROUTE_DEVICE_EXCLUDED
+    }
+
+    /// The device's position in the policy's excludeInterfaces, if it is there.
+    #[inline(always)]
+    #[must_use]
+    pub const fn excluded(&self) -> Option<u32> {
+        if self.flags & ROUTE_DEVICE_EXCLUDED == 0 {
+            return None;
+        }
+        Some(self.flags >> ROUTE_POSITION_SHIFT)
+    }
 
     /// Whether packets stay in the pod.
     #[inline(always)]
@@ -181,7 +200,7 @@ impl RouteKey {
     }
 }
 
-/// Key of an interface row. The value is an [`IfaceRule`].
+/// Key of an interface row. The value is an [`IfaceRow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct IfaceKey {
@@ -191,6 +210,30 @@ pub struct IfaceKey {
     pub ifindex: u32,
     /// Padding, zero.
     pub pad: u32,
+}
+
+/// Value of an interface row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
+pub struct IfaceRow {
+    /// An [`IfaceRule`].
+    pub rule: u32,
+    /// Position of the interface in the list of the policy that names it.
+    pub position: u32,
+}
+
+impl IfaceRow {
+    /// An interface that no list names.
+    pub const PLAIN: Self = Self::new(IfaceRule::Plain, 0);
+
+    /// A row.
+    #[must_use]
+    pub const fn new(rule: IfaceRule, position: u32) -> Self {
+        Self {
+            rule: rule as u32,
+            position,
+        }
+    }
 }
 
 /// What the policy says of an ingress interface.
@@ -209,3 +252,4 @@ const _: () = assert!(size_of::<Pod>() == 16 + NAMESPACE_LEN + NAME_LEN + UID_LE
 const _: () = assert!(size_of::<Route>() == 28);
 const _: () = assert!(size_of::<RouteKey>() == 32);
 const _: () = assert!(size_of::<IfaceKey>() == 16);
+const _: () = assert!(size_of::<IfaceRow>() == 8);

@@ -86,8 +86,8 @@ pub struct Policy {
     pub loopback_v4_prefix: u8,
     /// `DIALECT_*` bits: in what the rules of Istio's versions differ.
     pub dialect: u8,
-    /// Padding, zero.
-    pub pad: u8,
+    /// 1 when `-k` names interfaces: arrivals may be handed to the outbound port's listener.
+    pub virtual_interfaces: u8,
     /// `ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`: IPv4 destinations that are the pod's own loopback.
     pub loopback_v4: [u8; 4],
     /// Which [`List`]s have rows: [`List::bit`]s.

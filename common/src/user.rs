@@ -18,6 +18,7 @@ plain_old_data!(
     conn::ListenerKey,
     conn::SockRecord,
     pod::IfaceKey,
+    pod::IfaceRow,
     pod::Pod,
     pod::Route,
     pod::RouteKey,

@@ -16,7 +16,7 @@ use aya_ebpf::{
 use sidetrack_common::{
     conn::{CountKey, Handshake, HandshakeKey, ListenerKey, SockRecord},
     names::{HANDSHAKE_CAPACITY, HANDSHAKE_RESERVE},
-    pod::{IfaceKey, Pod, Route, RouteKey},
+    pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
     rule::Rule,
 };
@@ -49,7 +49,7 @@ static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, 262_144, ON_DEMAND> = Own
 
 /// Ingress interfaces of enrolled pods that rules name.
 #[btf_map]
-static IFACE_BY_POD: HashMap<IfaceKey, u32, 65_536, ON_DEMAND> = HashMap::new();
+static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::new();
 
 /// Redirected connections whose sidecar side is not established yet.
 #[btf_map]
@@ -171,7 +171,7 @@ pub fn route(key: &RouteKey) -> Option<&'static Route> {
 
 /// What the policy says of an ingress interface.
 #[inline(always)]
-pub fn iface_rule(key: &IfaceKey) -> Option<u32> {
+pub fn iface(key: &IfaceKey) -> Option<IfaceRow> {
     // SAFETY: as above.
     unsafe { IFACE_BY_POD.get(key) }.copied()
 }

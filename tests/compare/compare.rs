@@ -1,6 +1,6 @@
 //! Runs the grid in both pods and compares what both ends see.
 
-use std::{collections::BTreeMap, net::SocketAddr, process::ExitCode, thread};
+use std::{net::SocketAddr, thread};
 
 use anyhow::{Result, anyhow};
 use support::protocol::{Connected, Names};
@@ -8,6 +8,8 @@ use support::protocol::{Connected, Names};
 use crate::{
     explain::{Explainer, agrees},
     grid::{Case, Family, cases},
+    report::Report,
+    subject::Subject,
     twins::{Twin, Twins},
 };
 
@@ -31,73 +33,29 @@ pub struct Seen {
     pub server: Names,
 }
 
-/// Counts and disagreements so far.
-#[derive(Debug, Default)]
-pub struct Summary {
-    passed: usize,
-    wanted: BTreeMap<&'static str, usize>,
-    repeated: usize,
-    failed: Vec<String>,
-}
-
-impl Summary {
-    /// Compares one family under the present policy; answers the table's cell.
-    pub fn run(&mut self, twins: &Twins, family: Family, label: &str) -> Result<String> {
-        let cases = cases(family);
-        let explainer = Explainer::new(twins.places())?;
-        let before = self.failed.len();
-        let mut again = Vec::new();
-        for (case, oracle, ours) in both(twins, &cases)? {
-            match judge(&explainer, case, &oracle, &ours) {
-                Ok(judgement) => self.pass(judgement),
-                Err(_) => again.push(case.clone()),
-            }
-        }
-        // On a busy machine an answer may come late: what disagrees is looked at once more.
-        for case in &mut again {
-            case.dial.patience_ms *= 10;
-        }
-        self.repeated += again.len();
-        for (case, oracle, ours) in both(twins, &again)? {
-            match judge(&explainer, case, &oracle, &ours) {
-                Ok(judgement) => self.pass(judgement),
-                Err(why) => self.failed.push(format!("{label}: {}\n{why}", case.name)),
-            }
-        }
-        Ok(format!("{}/{}", cases.len(), self.failed.len() - before))
-    }
-
-    fn pass(&mut self, difference: Option<&'static str>) {
-        self.passed += 1;
-        if let Some(difference) = difference {
-            *self.wanted.entry(difference).or_default() += 1;
+/// Makes a family's connections under the present subject and compares.
+pub fn run(twins: &Twins, family: Family, subject: &Subject, report: &mut Report) -> Result<()> {
+    let cases = cases(family, subject);
+    let explainer = Explainer::new(twins.places())?;
+    let mut again = Vec::new();
+    for (case, oracle, ours) in both(twins, &cases)? {
+        match judge(&explainer, case, &oracle, &ours) {
+            Ok(difference) => report.passed(difference),
+            Err(_) => again.push(case.clone()),
         }
     }
-
-    /// Prints disagreements and the sum, which decides the exit code.
-    pub fn close(self) -> ExitCode {
-        const SHOWN: usize = 40;
-        println!("\nknown and wanted differences (docs/semantics.md), counted as passed:");
-        for (difference, times) in &self.wanted {
-            println!("  {times:>6}  {difference}");
-        }
-        println!(
-            "\nexplain told each that passed as the kernel decided it; {} were looked at twice",
-            self.repeated
-        );
-        for failure in self.failed.iter().take(SHOWN) {
-            println!("\n{failure}");
-        }
-        if self.failed.len() > SHOWN {
-            println!("\n... and {} more", self.failed.len() - SHOWN);
-        }
-        println!("\n{} passed, {} failed", self.passed, self.failed.len());
-        if self.failed.is_empty() && self.passed > 0 {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
+    // On a busy machine an answer may come late: what disagrees is looked at once more.
+    for case in &mut again {
+        case.dial.patience_ms *= 10;
+    }
+    report.repeated += again.len();
+    for (case, oracle, ours) in both(twins, &again)? {
+        match judge(&explainer, case, &oracle, &ours) {
+            Ok(difference) => report.passed(difference),
+            Err(told) => report.failed(&case.name, told),
         }
     }
+    Ok(())
 }
 
 /// Makes connections through both, at the same time.
@@ -125,25 +83,31 @@ fn judge(
     case: &Case,
     oracle: &Outcome,
     ours: &Outcome,
-) -> Result<Option<&'static str>, String> {
+) -> Result<Option<&'static str>, [(&'static str, String); 2]> {
     let verdict = explainer.verdict(case);
     if !agrees(case, verdict, ours) {
-        return Err(format!(
-            "    explain    {verdict:?}\n    kernel     {ours:?}"
-        ));
+        return Err([
+            ("explain", format!("{verdict:?}")),
+            ("sidetrack", format!("{ours:?}")),
+        ]);
     }
     if oracle == ours {
         return Ok(None);
     }
     wanted_difference(case, oracle, ours)
         .map(Some)
-        .ok_or_else(|| format!("    iptables   {oracle:?}\n    sidetrack  {ours:?}"))
+        .ok_or_else(|| {
+            [
+                ("iptables", format!("{oracle:?}")),
+                ("sidetrack", format!("{ours:?}")),
+            ]
+        })
 }
 
 /// The name of a difference that is there on purpose; `None` for any other.
 fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
     let dialled = case.dial.destination;
-    if case.dial.device.is_some() {
+    if case.arrives_by.is_none() && case.dial.device.is_some() {
         // The redirect to lo that iptables makes can never be answered.
         let lost = matches!(
             oracle,
@@ -168,13 +132,14 @@ fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'
     let mut wanted = seen.clone();
     wanted.server.local = dialled;
     // No packet of an inbound connection is rewritten.
-    (!case.outbound && *ours == Outcome::Connects(wanted)).then_some(
+    (case.arrives_by.is_some() && *ours == Outcome::Connects(wanted)).then_some(
         "accepted inbound socket: named by the capture port under iptables, by the original destination by sidetrack",
     )
 }
 
 fn outcomes(twin: &Twin, cases: &[Case]) -> Result<Vec<Outcome>> {
-    let (outbound, inbound): (Vec<_>, Vec<_>) = cases.iter().partition(|case| case.outbound);
+    let (outbound, inbound): (Vec<_>, Vec<_>) =
+        cases.iter().partition(|case| case.arrives_by.is_none());
     let dials = |cases: Vec<&Case>| cases.iter().map(|case| case.dial.clone()).collect();
     let mut results = twin.client.dial_all(dials(outbound))?;
     results.extend(twin.outside.dial_all(dials(inbound))?);

@@ -1,5 +1,7 @@
 //! What `sidetrack explain` says of a connection, against what the kernel did with it.
 
+use std::net::IpAddr;
+
 use anyhow::{Context as _, Result};
 use sidetrack::{
     bpf::{maps::Maps, pins::Pins},
@@ -9,7 +11,6 @@ use sidetrack::{
 use sidetrack_common::{
     addr::Addr,
     decide::{self, Arrival, Outbound, Owner, Verdict},
-    pod::IfaceRule,
 };
 use support::agent::Places;
 
@@ -19,6 +20,7 @@ use crate::{compare::Outcome, grid::Case};
 pub struct Explainer {
     policy: Policy,
     netns: u64,
+    ipv6: bool,
     maps: Maps,
 }
 
@@ -31,8 +33,13 @@ impl Explainer {
             netns: pod["netns"]["cookie"]
                 .as_u64()
                 .context("the pod's cookie")?,
+            ipv6: pod["ipv6"] == true,
             maps: Maps::open(&Pins::new(&places.bpffs)?)?,
         })
+    }
+
+    fn captures(&self, destination: IpAddr) -> bool {
+        self.ipv6 || destination.is_ipv4()
     }
 
     /// The verdict for a connection.
@@ -48,7 +55,7 @@ impl Explainer {
         let dial = &case.dial;
         let destination = Addr::from(dial.destination.ip());
         let port = dial.destination.port();
-        if case.outbound {
+        let Some(arrives_by) = case.arrives_by else {
             let source = dial
                 .source
                 .map_or(Addr::UNSPECIFIED, |source| source.ip().into());
@@ -61,26 +68,21 @@ impl Explainer {
                 destination,
                 port,
                 bound_device: u32::from(dial.device.is_some()),
-                captured_family: true,
+                captured_family: self.captures(dial.destination.ip()),
             };
             return decide::outbound(&row, &conn, &tables).verdict;
-        }
-        // What arrives comes from the gateway, by eth0.
-        let excluded = self
-            .policy
-            .excluded_interfaces
-            .iter()
-            .any(|name| name == "eth0");
+        };
+        let source = if dial.device.is_some() {
+            [10, 78, 0, 254]
+        } else {
+            [10, 77, 0, 254]
+        };
         let syn = Arrival {
-            source: Addr::v4([10, 77, 0, 254]),
+            source: Addr::v4(source),
             destination,
             port,
-            iface: if excluded {
-                IfaceRule::Excluded
-            } else {
-                IfaceRule::Plain
-            },
-            captured_family: true,
+            iface: self.policy.iface(arrives_by),
+            captured_family: self.captures(dial.destination.ip()),
         };
         decide::inbound(&row, &syn, &tables).verdict
     }
@@ -92,7 +94,8 @@ pub fn agrees(case: &Case, verdict: Verdict, outcome: &Outcome) -> bool {
         (Verdict::Fail { errno }, Outcome::Fails(seen)) => errno == *seen,
         (Verdict::Redirect { port, .. }, Outcome::Connects(seen)) => {
             seen.accepted_by == port
-                && (!case.outbound || seen.server.local.ip().to_canonical().is_loopback())
+                && (case.arrives_by.is_some()
+                    || seen.server.local.ip().to_canonical().is_loopback())
         }
         // A device that forbids lo.
         (Verdict::Redirect { .. }, Outcome::Fails(_)) => case.dial.device.is_some(),

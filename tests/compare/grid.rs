@@ -1,8 +1,13 @@
 //! The connections that are made under every policy.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
-use support::protocol::{APP, Dial, Identity, PROXY, ROOT};
+use support::{
+    lab::BESIDE,
+    protocol::{APP, Dial, Identity, ROOT},
+};
+
+use crate::subject::Subject;
 
 /// Address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +40,7 @@ const V4: Addresses = Addresses {
         "10.77.0.254",
         "10.77.0.2",
         "10.78.0.2",
+        "10.78.0.254",
         "127.0.0.1",
         "127.0.0.2",
         "127.0.0.6",
@@ -60,6 +66,7 @@ const V6: Addresses = Addresses {
         "fd77::fe",
         "fd77::2",
         "fd78::2",
+        "fd78::fe",
         "::1",
         "::6",
         "::",
@@ -80,127 +87,222 @@ const PATIENCE_MS: u64 = 250;
 /// A connection and who makes it.
 #[derive(Clone, Debug)]
 pub struct Case {
-    /// From the pod (or to it).
-    pub outbound: bool,
+    /// The pod's interface it arrives by; `None` if it comes from the pod.
+    pub arrives_by: Option<&'static str>,
     /// What is done.
     pub dial: Dial,
     /// In words.
     pub name: String,
 }
 
-/// All connections of a family.
-pub fn cases(family: Family) -> Vec<Case> {
-    let addresses = match family {
-        Family::V4 => &V4,
-        Family::V6 => &V6,
-    };
-    let mut cases = Vec::new();
-    let mut add = |who: &str,
-                   creator: &Identity,
-                   connector: Option<&Identity>,
-                   source: Option<&str>,
-                   to: &str,
-                   port: u16,
-                   mapped: bool| {
-        let destination = SocketAddr::new(to.parse().expect("an address"), port);
-        let mut dial = Dial::new(creator, destination);
-        dial.connector = connector.cloned();
-        dial.source = source.map(|ip| SocketAddr::new(ip.parse().expect("an address"), 0));
-        dial.patience_ms = PATIENCE_MS;
-        dial.mapped = mapped;
-        let from = source.map_or_else(String::new, |source| format!(" from {source}"));
-        let mapped = if mapped { " (v4-mapped)" } else { "" };
-        cases.push(Case {
-            outbound: true,
+impl Case {
+    /// From a pod.
+    fn outbound(who: &str, dial: Dial) -> Self {
+        let from = dial.source.map(|source| format!(" from {}", source.ip()));
+        let device = dial
+            .device
+            .as_ref()
+            .map(|name| format!(", SO_BINDTODEVICE {name},"));
+        let mapped = if dial.mapped { " (v4-mapped)" } else { "" };
+        let name = format!(
+            "{who}{}{} to {}{mapped}",
+            from.unwrap_or_default(),
+            device.unwrap_or_default(),
+            dial.destination,
+        );
+        Self {
+            arrives_by: None,
             dial,
-            name: format!("{who}{from} to {destination}{mapped}"),
-        });
-    };
+            name,
+        }
+    }
 
-    // Who: every creator to every destination.
-    let gid_only = Identity::with_gid(APP.uid, PROXY.gid);
-    let other_gid = Identity::with_gid(APP.uid, 2000);
-    let mut supplementary = APP;
-    supplementary.groups = vec![PROXY.gid];
-    let mut setuid_program = PROXY;
-    setuid_program.real_uid = Some(APP.uid);
-    let creators: [(&str, &Identity, Option<&Identity>); 9] = [
-        ("app", &APP, None),
-        ("proxy", &PROXY, None),
-        ("root", &ROOT, None),
-        ("gid 1337", &gid_only, None),
-        ("gid 2000", &other_gid, None),
-        ("supplementary group 1337", &supplementary, None),
-        ("setuid program", &setuid_program, None),
-        ("root, then setuid 1337", &ROOT, Some(&PROXY)),
-        ("proxy's socket passed to root", &PROXY, Some(&ROOT)),
-    ];
-    for (who, creator, connector) in creators {
-        for to in addresses.all {
-            add(who, creator, connector, None, to, 80, false);
+    /// To a pod.
+    fn inbound(dial: Dial) -> Self {
+        let by = if dial.device.is_some() {
+            "eth1"
+        } else {
+            "eth0"
+        };
+        Self {
+            name: format!("inbound by {by} to {}", dial.destination),
+            arrives_by: Some(by),
+            dial,
         }
     }
-    // From where: every source address.
-    let sources = [
-        addresses.own,
-        addresses.second,
-        addresses.loopback,
-        addresses.own_self,
-    ];
-    for (who, creator) in [("app", &APP), ("proxy", &PROXY)] {
-        for source in sources {
-            for to in addresses.all {
-                // An IPv6 packet from ::1 or ::6 leaves the pod and is never answered: one such
-                // destination is enough to wait for.
-                let lost = source.len() == 3 && *to == "fd77::fe";
-                if !lost {
-                    add(who, creator, None, Some(source), to, 80, false);
-                }
-            }
-        }
-    }
-    // To which port.
-    for (who, creator) in [("app", &APP), ("proxy", &PROXY)] {
-        for to in [
-            addresses.service,
-            addresses.own,
-            addresses.second,
-            addresses.loopback,
-        ] {
-            for port in PORTS {
-                add(who, creator, None, None, to, port, false);
-                if family == Family::V4 {
-                    add(who, creator, None, None, to, port, true);
-                }
-            }
-        }
-    }
-    // Bound to a device: under iptables a redirect to lo that the device forbids.
-    for (who, creator) in [("app", &APP), ("proxy", &PROXY)] {
-        for to in [addresses.service, addresses.own] {
-            let destination = SocketAddr::new(to.parse().expect("an address"), 80);
-            let mut dial = Dial::new(creator, destination);
-            dial.device = Some("eth0".to_owned());
-            dial.patience_ms = PATIENCE_MS;
-            cases.push(Case {
-                outbound: true,
-                dial,
-                name: format!("{who}, SO_BINDTODEVICE eth0, to {destination}"),
-            });
-        }
-    }
-    // And the other way.
-    for to in [addresses.own, addresses.second] {
-        for port in PORTS {
-            let destination = SocketAddr::new(to.parse().expect("an address"), port);
-            let mut dial = Dial::new(&ROOT, destination);
-            dial.patience_ms = PATIENCE_MS;
-            cases.push(Case {
-                outbound: false,
-                dial,
-                name: format!("inbound to {destination}"),
-            });
-        }
-    }
+}
+
+/// All connections of a family: the same for every policy, and some for what this one names.
+pub fn cases(family: Family, subject: &Subject) -> Vec<Case> {
+    let grid = Grid::new(family, subject);
+    let mut cases = Vec::new();
+    grid.by_creator(&mut cases);
+    grid.by_source(&mut cases);
+    grid.by_port(&mut cases);
+    grid.by_device(&mut cases);
+    grid.arriving(&mut cases);
     cases
+}
+
+struct Grid {
+    family: Family,
+    fixed: &'static Addresses,
+    destinations: Vec<IpAddr>,
+    ports: Vec<u16>,
+    creators: Vec<(String, Identity, Option<Identity>)>,
+    /// The application and the sidecar.
+    both: [(&'static str, Identity); 2],
+}
+
+impl Grid {
+    fn new(family: Family, subject: &Subject) -> Self {
+        let fixed = match family {
+            Family::V4 => &V4,
+            Family::V6 => &V6,
+        };
+        let mut destinations: Vec<IpAddr> = fixed.all.iter().map(|text| ip(text)).collect();
+        for address in subject.addresses() {
+            let v6 = matches!(family, Family::V6);
+            if address.is_ipv6() == v6 && !destinations.contains(&address) {
+                destinations.push(address);
+            }
+        }
+        let mut ports = PORTS.to_vec();
+        ports.extend(subject.ports());
+        ports.sort_unstable();
+        ports.dedup();
+        let proxy = subject.proxy();
+        Self {
+            family,
+            fixed,
+            destinations,
+            ports,
+            creators: creators(subject, &proxy),
+            both: [("app", APP), ("proxy", proxy)],
+        }
+    }
+
+    /// Who: every creator to every destination.
+    fn by_creator(&self, cases: &mut Vec<Case>) {
+        for (who, creator, connector) in &self.creators {
+            for to in &self.destinations {
+                let mut dial = dial(creator, *to, 80);
+                dial.connector.clone_from(connector);
+                cases.push(Case::outbound(who, dial));
+            }
+        }
+    }
+
+    /// From where: every source address.
+    fn by_source(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for (who, creator) in &self.both {
+            for source in [fixed.own, fixed.second, fixed.loopback, fixed.own_self] {
+                for to in &self.destinations {
+                    // An IPv6 packet from ::1 or ::6 leaves the pod and is never answered: one such
+                    // destination is enough to wait for.
+                    let lost = source.len() == 3 && ["fd77::fe", "fd78::fe"].map(ip).contains(to);
+                    if !lost {
+                        let mut dial = dial(creator, *to, 80);
+                        dial.source = Some(SocketAddr::new(ip(source), 0));
+                        cases.push(Case::outbound(who, dial));
+                    }
+                }
+            }
+        }
+    }
+
+    /// To which port.
+    fn by_port(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for (who, creator) in &self.both {
+            for to in [fixed.service, fixed.own, fixed.second, fixed.loopback] {
+                for port in &self.ports {
+                    let plain = dial(creator, ip(to), *port);
+                    let mut mapped = plain.clone();
+                    mapped.mapped = true;
+                    cases.push(Case::outbound(who, plain));
+                    if self.family == Family::V4 {
+                        cases.push(Case::outbound(who, mapped));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bound to a device: under iptables a redirect to lo that the device forbids.
+    fn by_device(&self, cases: &mut Vec<Case>) {
+        for (who, creator) in &self.both {
+            for to in [self.fixed.service, self.fixed.own] {
+                let mut dial = dial(creator, ip(to), 80);
+                dial.device = Some("eth0".to_owned());
+                cases.push(Case::outbound(who, dial));
+            }
+        }
+    }
+
+    /// And the other way, by both interfaces.
+    fn arriving(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for to in [fixed.own, fixed.second] {
+            for port in &self.ports {
+                cases.push(Case::inbound(dial(&ROOT, ip(to), *port)));
+                // By the other interface only the address that is there can be asked for.
+                if to == fixed.second {
+                    let mut beside = dial(&ROOT, ip(to), *port);
+                    beside.device = Some(BESIDE.to_owned());
+                    cases.push(Case::inbound(beside));
+                }
+            }
+        }
+    }
+}
+
+/// Those every policy is tried with, and one for every id this one names.
+fn creators(subject: &Subject, proxy: &Identity) -> Vec<(String, Identity, Option<Identity>)> {
+    const MOST_IDS: usize = 6;
+    let mut supplementary = APP;
+    supplementary.groups = vec![proxy.gid];
+    let mut setuid_program = proxy.clone();
+    setuid_program.real_uid = Some(APP.uid);
+    let mut creators: Vec<(String, Identity, Option<Identity>)> = [
+        ("app", APP, None),
+        ("proxy", proxy.clone(), None),
+        ("root", ROOT, None),
+        ("proxy's gid", Identity::with_gid(APP.uid, proxy.gid), None),
+        ("gid 2000", Identity::with_gid(APP.uid, 2000), None),
+        ("proxy's gid as supplementary group", supplementary, None),
+        ("setuid program", setuid_program, None),
+        ("root, then setuid to proxy", ROOT, Some(proxy.clone())),
+        ("proxy's socket passed to root", proxy.clone(), Some(ROOT)),
+    ]
+    .map(|(who, creator, connector)| (who.to_owned(), creator, connector))
+    .into();
+    let policy = &subject.policy;
+    let gids = policy
+        .proxy_gids
+        .iter()
+        .chain(policy.included_groups.iter().flatten())
+        .chain(&policy.excluded_groups);
+    let named = policy
+        .proxy_uids
+        .iter()
+        .map(|uid| (format!("uid {uid}"), Identity::with_gid(*uid, APP.gid)))
+        .chain(gids.map(|gid| (format!("gid {gid}"), Identity::with_gid(APP.uid, *gid))));
+    for (who, identity) in named.take(MOST_IDS) {
+        if !creators.iter().any(|(_, known, _)| *known == identity) {
+            creators.push((who, identity, None));
+        }
+    }
+    creators
+}
+
+fn dial(creator: &Identity, to: IpAddr, port: u16) -> Dial {
+    let mut dial = Dial::new(creator, SocketAddr::new(to, port));
+    dial.patience_ms = PATIENCE_MS;
+    dial
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address of the grid")
 }

@@ -6,29 +6,57 @@ mod compare;
 mod explain;
 mod grid;
 mod policies;
+mod report;
+mod subject;
 mod twins;
 
-use std::process::ExitCode;
+use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::Result;
+use clap::{Parser, builder::PossibleValuesParser};
 use support::{ledger, private};
 
 use crate::{
     grid::Family,
     policies::{DIALECTS, POLICIES},
+    report::{Format, Report},
+    subject::Subject,
     twins::Twins,
 };
 
-/// What the command line selects; everything if it says nothing.
-#[derive(Default)]
-struct Selection {
+/// What is compared; everything unless it is narrowed down.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask compare")]
+struct Options {
+    /// Only this dialect
+    #[arg(long, value_parser = PossibleValuesParser::new(DIALECTS), conflicts_with = "manifest")]
     dialect: Option<String>,
+    /// Only this family
+    #[arg(long, value_parser = ["v4", "v6"])]
     family: Option<String>,
+    /// Only this policy
+    #[arg(
+        long,
+        value_parser = PossibleValuesParser::new(POLICIES.iter().map(|policy| policy.name)),
+        conflicts_with = "manifest"
+    )]
     policy: Option<String>,
+    /// The pod of somebody else, with the rules they have for it
+    #[arg(long, value_name = "FILE", requires = "rules")]
+    manifest: Option<PathBuf>,
+    /// Its rules, as iptables-save prints them
+    #[arg(long, value_name = "FILE", requires = "manifest")]
+    rules: Option<PathBuf>,
+    /// Its IPv6 rules, as ip6tables-save prints them; without them only IPv4 is compared
+    #[arg(long, value_name = "FILE", requires = "manifest")]
+    rules6: Option<PathBuf>,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
 }
 
 fn main() -> ExitCode {
-    match run() {
+    match run(&Options::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("compare: {error:#}");
@@ -37,69 +65,62 @@ fn main() -> ExitCode {
     }
 }
 
-fn selection() -> Result<Selection> {
-    let mut selection = Selection::default();
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        let value = words
-            .next()
-            .with_context(|| format!("{word} needs a value"))?;
-        let known: Vec<&str> = match word.as_str() {
-            "--dialect" => DIALECTS.to_vec(),
-            "--family" => vec!["v4", "v6"],
-            "--policy" => POLICIES.iter().map(|policy| policy.name).collect(),
-            _ => bail!("unknown option {word}; run `cargo xtask compare --help`"),
-        };
-        if !known.contains(&value.as_str()) {
-            bail!("{word} {value}: choose one of {}", known.join(", "));
+fn run(options: &Options) -> Result<ExitCode> {
+    let foreign = match (&options.manifest, &options.rules) {
+        (Some(manifest), Some(rules)) => {
+            let subject = Subject::foreign(manifest, rules, options.rules6.as_deref())?;
+            let dialect = subject.policy.dialect.to_string();
+            Some((subject, dialect))
         }
-        match word.as_str() {
-            "--dialect" => selection.dialect = Some(value),
-            "--family" => selection.family = Some(value),
-            _ => selection.policy = Some(value),
-        }
-    }
-    Ok(selection)
-}
-
-fn run() -> Result<ExitCode> {
-    let selection = selection()?;
+        _ => None,
+    };
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;
+    let mut twins = Twins::new()?;
+    if let Some((subject, dialect)) = foreign {
+        let mut report = Report::new(options.output, &[&dialect]);
+        report.policy(&subject.name);
+        compare_one(&mut twins, &subject, &dialect, options, &mut report)?;
+        return report.close();
+    }
     let chosen =
         |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
-    let twins = Twins::new()?;
-    let mut summary = compare::Summary::default();
-    println!("cases/disagreements by policy and dialect, IPv4 and IPv6\n");
-    print!("{:<22}", "");
-    for dialect in DIALECTS {
-        if chosen(&selection.dialect, dialect) {
-            print!("{dialect:>22}");
-        }
-    }
-    println!();
+    let dialects: Vec<&str> = DIALECTS
+        .into_iter()
+        .filter(|dialect| chosen(&options.dialect, dialect))
+        .collect();
+    let mut report = Report::new(options.output, &dialects);
     for policy in POLICIES
         .iter()
-        .filter(|policy| chosen(&selection.policy, policy.name))
+        .filter(|policy| chosen(&options.policy, policy.name))
     {
-        print!("{:<22}", policy.name);
-        for dialect in DIALECTS {
-            if !chosen(&selection.dialect, dialect) {
-                continue;
-            }
-            twins.set(policy, dialect)?;
-            let mut cell = Vec::new();
-            for (family, name) in [(Family::V4, "v4"), (Family::V6, "v6")] {
-                if chosen(&selection.family, name) {
-                    let label = format!("{} {dialect} {name}", policy.name);
-                    cell.push(summary.run(&twins, family, &label)?);
-                }
-            }
-            print!("{:>22}", cell.join(" "));
-            std::io::Write::flush(&mut std::io::stdout())?;
+        report.policy(policy.name);
+        for dialect in &dialects {
+            let subject = Subject::built_in(policy, dialect)?;
+            compare_one(&mut twins, &subject, dialect, options, &mut report)?;
         }
-        println!();
     }
-    Ok(summary.close())
+    report.close()
+}
+
+fn compare_one(
+    twins: &mut Twins,
+    subject: &Subject,
+    dialect: &str,
+    options: &Options,
+    report: &mut Report,
+) -> Result<()> {
+    twins.set(subject)?;
+    let mut families = 0;
+    for (family, name) in [(Family::V4, "v4"), (Family::V6, "v6")] {
+        let chosen = options.family.as_ref().is_none_or(|wanted| wanted == name);
+        let has_oracle = family == Family::V4 || subject.has_v6();
+        if chosen && has_oracle {
+            families += 1;
+            report.begin(&subject.name, dialect, name);
+            compare::run(twins, family, subject, report)?;
+        }
+    }
+    report.end(families)
 }

@@ -1,7 +1,7 @@
 //! Policies to compare under: istio-init's flags and environment.
 
 /// One policy.
-pub struct Policy {
+pub struct BuiltIn {
     /// Its name in the table.
     pub name: &'static str,
     /// Arguments of istio-init.
@@ -13,8 +13,8 @@ pub struct Policy {
 /// Versions of Istio, one per dialect.
 pub const DIALECTS: [&str; 5] = ["1.1", "1.5", "1.8", "1.13", "current"];
 
-const fn flags(name: &'static str, arguments: &'static [&'static str]) -> Policy {
-    Policy {
+const fn flags(name: &'static str, arguments: &'static [&'static str]) -> BuiltIn {
+    BuiltIn {
         name,
         arguments,
         variables: &[],
@@ -24,8 +24,8 @@ const fn flags(name: &'static str, arguments: &'static [&'static str]) -> Policy
 const fn variables(
     name: &'static str,
     variables: &'static [(&'static str, &'static str)],
-) -> Policy {
-    Policy {
+) -> BuiltIn {
+    BuiltIn {
         name,
         arguments: &[],
         variables,
@@ -33,7 +33,7 @@ const fn variables(
 }
 
 /// All of them.
-pub const POLICIES: &[Policy] = &[
+pub const POLICIES: &[BuiltIn] = &[
     flags("default", &[]),
     flags("inbound-off", &["-b", ""]),
     flags("inbound-list", &["-b", "80,22,9,15021"]),
@@ -52,6 +52,18 @@ pub const POLICIES: &[Policy] = &[
     flags("port-excludes", &["-o", "80,15008"]),
     flags("no-eth0", &["-c", "eth0"]),
     flags("no-eth1", &["-c", "eth1"]),
+    flags("virtual-eth1", &["-k", "eth1"]),
+    flags(
+        "virtual-list",
+        &[
+            "-k",
+            "eth9,eth1",
+            "-c",
+            "eth1",
+            "-i",
+            "10.78.0.0/24,fd78::/64",
+        ],
+    ),
     flags("two-uids", &["-u", "1337,1000"]),
     flags("other-gid", &["-u", "1337", "-g", "2000"]),
     flags(
@@ -70,7 +82,7 @@ pub const POLICIES: &[Policy] = &[
         "loopback-8",
         &[("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.0/8")],
     ),
-    Policy {
+    BuiltIn {
         name: "combined",
         arguments: &[
             "-i",

@@ -1,24 +1,34 @@
 //! Two pods alike in everything but who redirects.
 
-use std::{fs, thread, time::Duration};
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
 use serde_json::Value;
 use support::{
     actor::Actor,
-    agent::{Agent, Places},
+    agent::{Agent, Extra, Places},
     command::{output, run_words},
-    lab::{Lab, PodNet},
+    lab::{GATEWAY, Lab, PodNet},
     protocol::{APP, Identity, PROXY},
     sidecar::listen,
 };
 
-use crate::policies::Policy;
+use crate::subject::{Rules, Subject};
 
 /// Ports somebody listens on in the pod, as the proxy.
 const PROXY_PORTS: [u16; 8] = [15001, 15006, 15008, 15020, 15021, 15090, 15101, 15106];
 /// And as the app.
 const APP_PORTS: [u16; 3] = [22, 53, 80];
+
+/// Pods with virtual interfaces are compared as well.
+const LOCAL_ONLY: [&str; 2] = ["--virtual-interfaces", "local-only"];
 
 /// One pod with its surroundings. Fields drop in order: processes before what they run in.
 pub struct Twin {
@@ -26,7 +36,9 @@ pub struct Twin {
     pub client: Actor,
     /// Dials to the pod.
     pub outside: Actor,
-    _servers: Actor,
+    servers: Actor,
+    /// Ports somebody listens on in the pod.
+    served: Vec<u16>,
     pod: PodNet,
     lab: Lab,
 }
@@ -62,11 +74,66 @@ impl Twin {
         Ok(Self {
             client: pod.actor()?,
             outside,
-            _servers: servers,
+            servers,
+            served: [&PROXY_PORTS[..], &APP_PORTS].concat(),
             pod,
             lab,
         })
     }
+
+    /// Adds what this policy names: capture ports and addresses.
+    fn prepare(&mut self, subject: &Subject) -> Result<()> {
+        let policy = &subject.policy;
+        for port in [policy.outbound_port, policy.inbound_port] {
+            if !self.served.contains(&port) {
+                listen(&self.servers, &subject.proxy(), port)?;
+                self.served.push(port);
+            }
+        }
+        for address in subject.addresses() {
+            // `replace`: another policy may have named it.
+            let gateway = if address.is_ipv6() {
+                "fd77::fe"
+            } else {
+                GATEWAY
+            };
+            if is_elsewhere(address) {
+                let outside = self.lab.outside();
+                outside.ip(&format!("address replace {address} dev lo"))?;
+                self.pod
+                    .ip(&format!("route replace {address} via {gateway}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore(&self, program: &str, file: &Path) -> Result<()> {
+        let netns = &self.pod.netns;
+        let file = file.to_string_lossy();
+        run_words(&["ip", "netns", "exec", netns, program, &file]).map(drop)
+    }
+}
+
+/// Whether an address can be given to the outside: it means nothing to the network yet.
+fn is_elsewhere(address: IpAddr) -> bool {
+    let taken = [
+        "10.77.0.0/16",
+        "10.78.0.0/24",
+        "10.109.118.31/32",
+        "10.200.0.0/14",
+        "127.0.0.0/8",
+        "224.0.0.0/3",
+        "fd77::/64",
+        "fd78::/64",
+        "fd99::31/128",
+        "fdb0::/14",
+        "::/127",
+        "::6/128",
+        "ff00::/8",
+        "fe80::/10",
+    ];
+    let taken = taken.map(|net| net.parse::<IpNet>().expect("a network"));
+    !taken.iter().any(|net| net.contains(&address)) && !address.is_unspecified()
 }
 
 /// Both.
@@ -84,7 +151,13 @@ impl Twins {
         let oracle = Twin::new()?;
         let ours = Twin::new()?;
         Ok(Self {
-            agent: Agent::start(ours.lab.places())?,
+            agent: Agent::start_with(
+                ours.lab.places(),
+                &Extra {
+                    arguments: &LOCAL_ONLY,
+                    ..Extra::default()
+                },
+            )?,
             oracle,
             ours,
         })
@@ -96,47 +169,46 @@ impl Twins {
     }
 
     /// Puts both under a policy.
-    pub fn set(&self, policy: &Policy, dialect: &str) -> Result<()> {
-        let text = manifest(policy, dialect, &self.ours.pod);
-        let file = self.ours.lab.dir().join("policy.yaml");
-        fs::write(&file, &text)?;
-        for (flag, program) in [
-            (None, "iptables-restore"),
-            (Some("-6"), "ip6tables-restore"),
-        ] {
-            let path = file.to_string_lossy();
-            let mut words = vec!["rules", "--manifest", &path, "--format", "iptables"];
-            words.extend(flag);
-            let rules = self.agent.places.output(&words)?;
-            if !rules.status.success() {
-                bail!(
-                    "{}: {}",
-                    policy.name,
-                    String::from_utf8_lossy(&rules.stderr)
-                );
+    pub fn set(&mut self, subject: &Subject) -> Result<()> {
+        for twin in [&mut self.oracle, &mut self.ours] {
+            twin.prepare(subject)?;
+        }
+        let text = subject.manifest(&self.ours.pod.path())?;
+        match &subject.rules {
+            Rules::Ours => {
+                for (flag, restore) in [("", "iptables-restore"), ("-6", "ip6tables-restore")] {
+                    let file = self.printed_rules(&text, flag)?;
+                    self.oracle.restore(restore, &file)?;
+                }
             }
-            let rules_file = self.ours.lab.dir().join("rules");
-            fs::write(&rules_file, rules.stdout)?;
-            run_words(&[
-                "ip",
-                "netns",
-                "exec",
-                &self.oracle.pod.netns,
-                program,
-                &rules_file.to_string_lossy(),
-            ])?;
+            Rules::Files(rules, rules6) => {
+                self.oracle.restore("iptables-restore", rules)?;
+                if let Some(rules6) = rules6 {
+                    self.oracle.restore("ip6tables-restore", rules6)?;
+                }
+            }
         }
         // Connections of the last policy keep their translation; their ports may come again.
-        let flush = [
-            "ip",
-            "netns",
-            "exec",
-            &self.oracle.pod.netns,
-            "conntrack",
-            "-F",
-        ];
-        output(&flush)?;
-        self.enroll(&text).with_context(|| policy.name)
+        let netns = &self.oracle.pod.netns;
+        output(&["ip", "netns", "exec", netns, "conntrack", "-F"])?;
+        self.enroll(&text).with_context(|| subject.name.clone())
+    }
+
+    /// The rules as the command prints them.
+    fn printed_rules(&self, manifest: &str, flag: &str) -> Result<PathBuf> {
+        let file = self.ours.lab.dir().join("policy.json");
+        fs::write(&file, manifest)?;
+        let path = file.to_string_lossy();
+        let mut words = vec!["rules", "--manifest", &path, "--format", "iptables"];
+        words.extend(LOCAL_ONLY);
+        words.extend((!flag.is_empty()).then_some(flag));
+        let rules = self.agent.places.output(&words)?;
+        if !rules.status.success() {
+            bail!("{}", String::from_utf8_lossy(&rules.stderr));
+        }
+        let file = self.ours.lab.dir().join("rules");
+        fs::write(&file, rules.stdout)?;
+        Ok(file)
     }
 
     /// From scratch, so that nothing of the last policy is taken for this one.
@@ -160,37 +232,4 @@ impl Twins {
             places.log()
         )
     }
-}
-
-fn manifest(policy: &Policy, dialect: &str, pod: &PodNet) -> String {
-    let arguments: Vec<String> = policy
-        .arguments
-        .iter()
-        .map(|word| format!("{word:?}"))
-        .collect();
-    let variables: String = [("ISTIO_DUAL_STACK", "true")]
-        .iter()
-        .chain(policy.variables)
-        .map(|(name, value)| format!("    - {{name: {name}, value: {value:?}}}\n"))
-        .collect();
-    format!(
-        "kind: Pod
-metadata:
-  name: app
-  namespace: test
-  annotations:
-    sidetrack.dev/netns: {}
-    sidetrack.dev/dialect: {dialect:?}
-spec:
-  containers:
-  - {{name: app}}
-  - {{name: istio-proxy}}
-  initContainers:
-  - name: istio-init
-    args: [istio-iptables, {}]
-    env:
-{variables}",
-        pod.path(),
-        arguments.join(", ")
-    )
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use support::{
-    agent::{Agent, Places},
+    agent::{Agent, Extra, Places},
     command::run,
     lab::{Lab, manifest},
     protocol::{APP, Dial, ROOT},
@@ -362,7 +362,13 @@ fn kernel_log() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
     lab.write_manifest("app", &manifest("app", &pod, &[]))?;
-    let agent = Agent::start_with(lab.places(), &[("RUST_LOG", "info,sidetrack_ebpf=debug")])?;
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra {
+            variables: &[("RUST_LOG", "info,sidetrack_ebpf=debug")],
+            ..Extra::default()
+        },
+    )?;
     agent.places.wait_enrolled("test/app")?;
     let _ = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
     for _ in 0..100 {

@@ -40,7 +40,7 @@ fn manifests() -> Result<()> {
     let annotated = |key: &str, value: &str| manifest("bad", &other, &[(key, value)]);
     let pipe = lab.dir().join("pipe");
     run(&format!("mkfifo {}", pipe.display()))?;
-    let cases: [(&str, String, &str, &[&str]); 15] = [
+    let cases: [(&str, String, &str, &[&str]); 14] = [
         (
             "malformed YAML",
             "kind: Pod\nmetadata: {name: [\n".to_owned(),
@@ -94,12 +94,6 @@ fn manifests() -> Result<()> {
             with_netns(&pipe.to_string_lossy()),
             "rejected",
             &["is not a network namespace"],
-        ),
-        (
-            "own user namespace",
-            plain.replace("spec:\n", "spec:\n  hostUsers: false\n"),
-            "rejected",
-            &["hostUsers"],
         ),
         (
             "host network",

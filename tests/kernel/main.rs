@@ -8,9 +8,11 @@ mod bad_input;
 mod inbound;
 mod isolation;
 mod lifecycle;
+mod mesh;
 mod outbound;
 mod owner;
 mod sockets;
+mod users;
 mod world;
 
 use std::{process::ExitCode, sync::Arc};
@@ -58,6 +60,8 @@ fn main() -> ExitCode {
         bad_input::tests(),
         isolation::tests(),
         lifecycle::tests(),
+        mesh::tests(),
+        users::tests(),
     ]
     .concat();
     trials.extend(

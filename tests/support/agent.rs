@@ -150,6 +150,15 @@ impl Places {
     }
 }
 
+/// What an agent is started with beside its [`Places`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extra<'a> {
+    /// Arguments.
+    pub arguments: &'a [&'a str],
+    /// Environment variables.
+    pub variables: &'a [(&'a str, &'a str)],
+}
+
 /// A running agent; dropping it kills it.
 #[derive(Debug)]
 pub struct Agent {
@@ -161,12 +170,12 @@ pub struct Agent {
 impl Agent {
     /// Starts one and waits until it has applied its manifests.
     pub fn start(places: &Places) -> Result<Self> {
-        Self::start_with(places, &[])
+        Self::start_with(places, &Extra::default())
     }
 
-    /// As [`Agent::start`], with environment variables.
-    pub fn start_with(places: &Places, variables: &[(&str, &str)]) -> Result<Self> {
-        let mut agent = Self::spawn_with(places, variables)?;
+    /// As [`Agent::start`], with more arguments or variables.
+    pub fn start_with(places: &Places, extra: &Extra<'_>) -> Result<Self> {
+        let mut agent = Self::spawn_with(places, extra)?;
         let start = Instant::now();
         loop {
             let status = places.json(&["status", "-o", "json"]);
@@ -185,10 +194,11 @@ impl Agent {
 
     /// Starts one, no more.
     pub fn spawn(places: &Places) -> Result<Self> {
-        Self::spawn_with(places, &[])
+        Self::spawn_with(places, &Extra::default())
     }
 
-    fn spawn_with(places: &Places, variables: &[(&str, &str)]) -> Result<Self> {
+    /// As [`Agent::spawn`], with more arguments or variables.
+    pub fn spawn_with(places: &Places, extra: &Extra<'_>) -> Result<Self> {
         let log = File::options()
             .create(true)
             .append(true)
@@ -199,7 +209,8 @@ impl Agent {
             .arg(&places.cgroup)
             .arg("--pods-dir")
             .arg(&places.pods)
-            .envs(variables.iter().copied())
+            .args(extra.arguments)
+            .envs(extra.variables.iter().copied())
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);

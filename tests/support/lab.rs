@@ -5,17 +5,19 @@ use std::{
     fs,
     net::IpAddr,
     path::{Path, PathBuf},
-    process,
+    process::{self, Command},
     sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
 
 use crate::{
     actor::Actor,
     agent::Places,
-    command::{run, run_words},
+    command::{die_with_parent, run, run_words},
     ledger::{PREFIX, cgroup_root, remove_cgroup},
     private::mount_at,
 };
@@ -24,6 +26,12 @@ static LABS: AtomicU32 = AtomicU32::new(0);
 
 /// Where traffic goes that leaves a pod; it answers for [`Lab::outside`] addresses.
 pub const GATEWAY: &str = "10.77.0.254";
+
+/// The outside's interface towards the second interface of a pod.
+pub const BESIDE: &str = "beside";
+
+/// What users of [`Lab::pod_with_own_users`] have for 0.
+pub const FIRST_OWN_USER: u32 = 100_000;
 
 /// A network with pods.
 #[derive(Debug)]
@@ -53,12 +61,14 @@ impl PodNet {
         Actor::start(&self.netns, &self.cgroup)
     }
 
-    /// Gives it a second interface with the addresses 10.78.0.2 and fd78::2, and routes that refuse
-    /// in every way a route can.
+    /// Gives it a second interface, [`BESIDE`] on the other side, with the addresses 10.78.0.2 and
+    /// fd78::2, and routes that refuse in every way a route can.
     pub fn furnish(&self, outside: &Self) -> Result<()> {
+        self.ip(&format!(
+            "link add eth1 type veth peer name {BESIDE} netns {}",
+            outside.netns
+        ))?;
         for line in [
-            "link add eth1 type veth peer name eth1-end",
-            "link set eth1-end up",
             "link set eth1 up",
             "address add 10.78.0.2/24 dev eth1",
             "address add fd78::2/64 dev eth1 nodad",
@@ -71,10 +81,18 @@ impl PodNet {
         ] {
             self.ip(line)?;
         }
-        outside.ip(&format!("route add 10.78.0.0/24 via {}", self.v4))?;
-        outside
-            .ip(&format!("route add fd78::/64 via {}", self.v6))
-            .map(drop)
+        for line in [
+            format!("link set {BESIDE} up"),
+            format!("address add 10.78.0.254/24 dev {BESIDE}"),
+            format!("address add fd78::fe/64 dev {BESIDE} nodad"),
+            // By the first interface, unless a socket is bound to the second.
+            format!("route add 10.78.0.2/32 via {}", self.v4),
+            format!("route add fd78::2/128 via {} metric 1", self.v6),
+            format!("route add fd78::2/128 dev {BESIDE} metric 9"),
+        ] {
+            outside.ip(&line)?;
+        }
+        Ok(())
     }
 
     /// Runs `ip` inside.
@@ -139,6 +157,31 @@ impl Lab {
     fn namespace(&mut self, name: &str) -> Result<String> {
         let name = format!("st{}-{name}", self.id);
         run(&format!("ip netns add {name}"))?;
+        self.up(name)
+    }
+
+    /// A network namespace that belongs to a user namespace, in which nobody is left, as container
+    /// runtimes make them.
+    fn namespace_with_own_users(&mut self, name: &str) -> Result<String> {
+        let name = format!("st{}-{name}", self.id);
+        let mut holder = Command::new("unshare");
+        holder.args(["--user", "--net", "sleep", "60"]);
+        let mut holder = die_with_parent(&mut holder).spawn()?;
+        let pid = holder.id();
+        let attached = wait_for_user_namespace(pid).and_then(|()| {
+            for file in ["uid_map", "gid_map"] {
+                let map = format!("0 {FIRST_OWN_USER} 65536");
+                fs::write(format!("/proc/{pid}/{file}"), map).context("map users")?;
+            }
+            run(&format!("ip netns attach {name} {pid}"))
+        });
+        holder.kill()?;
+        holder.wait()?;
+        attached?;
+        self.up(name)
+    }
+
+    fn up(&mut self, name: String) -> Result<String> {
         self.namespaces.push(name.clone());
         run(&format!("ip -n {name} link set lo up"))?;
         Ok(name)
@@ -174,6 +217,17 @@ impl Lab {
     /// Adds a pod with given addresses.
     pub fn pod_at(&mut self, name: &str, v4: &str, v6: &str) -> Result<PodNet> {
         let netns = self.namespace(name)?;
+        self.connect(name, netns, v4, v6)
+    }
+
+    /// Adds a pod as `hostUsers: false` has it: its users are numbered from [`FIRST_OWN_USER`].
+    pub fn pod_with_own_users(&mut self, name: &str, number: u8) -> Result<PodNet> {
+        let netns = self.namespace_with_own_users(name)?;
+        let (v4, v6) = (format!("10.77.0.{number}"), format!("fd77::{number}"));
+        self.connect(name, netns, &v4, &v6)
+    }
+
+    fn connect(&mut self, name: &str, netns: String, v4: &str, v6: &str) -> Result<PodNet> {
         let outside = format!("st{}-out", self.id);
         run(&format!(
             "ip link add eth0 netns {netns} type veth peer name {name} netns {outside}"
@@ -224,6 +278,19 @@ impl Lab {
             self.places.pods.join(format!("{name}.yaml")),
         )?)
     }
+}
+
+fn wait_for_user_namespace(pid: u32) -> Result<()> {
+    let own = fs::read_link("/proc/self/ns/user")?;
+    for _ in 0..500 {
+        let user = fs::read_link(format!("/proc/{pid}/ns/user"))?;
+        let net = fs::read_link(format!("/proc/{pid}/ns/net"))?;
+        if user != own && net != fs::read_link("/proc/self/ns/net")? {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    bail!("unshare made no namespaces")
 }
 
 /// The manifest of an injected pod, with more annotations.

@@ -5,7 +5,7 @@ use aya::Pod as PlainOldData;
 use sidetrack_common::{
     conn::{CountKey, Handshake, HandshakeKey, ListenerKey},
     names,
-    pod::{IfaceKey, Pod, Route, RouteKey},
+    pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
 
@@ -31,7 +31,7 @@ pub struct Maps {
     /// Pods' routes.
     pub routes: Table<RouteKey, Route>,
     /// Pods' interfaces that rules name.
-    pub ifaces: Table<IfaceKey, u32>,
+    pub ifaces: Table<IfaceKey, IfaceRow>,
     /// Handshakes in flight.
     pub handshakes: Table<HandshakeKey, Handshake>,
     /// How many rows the kernel programs believe there are.

@@ -306,6 +306,17 @@ pub fn namespace_type(namespace: BorrowedFd<'_>) -> io::Result<i32> {
     }
 }
 
+/// The user namespace that owns a namespace (ioctl_ns(2), Linux 4.9).
+pub fn owning_user_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const NS_GET_USERNS: libc::Ioctl = 0xb701;
+    // SAFETY: the request takes no argument and answers a new descriptor.
+    match unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: as above, nobody else has it.
+        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+    }
+}
+
 /// An integer socket option that std and nix have no name for.
 pub fn socket_option_u64(socket: BorrowedFd<'_>, option: i32) -> io::Result<u64> {
     let mut value = 0_u64;

@@ -12,11 +12,16 @@ use tokio::{
 };
 use tracing::{Level, error, info};
 
-use super::{LogFormat, Places, blocking, start_logging};
+use super::{
+    LogFormat, Places, blocking,
+    mesh::{MeshFlags, Source},
+    start_logging,
+};
 use crate::{
     bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     cgroup,
     manifests::{Directory, Watch},
+    mesh::Mesh,
     pod::Enroll,
     reconcile::Reconciler,
     server::{Published, Socket},
@@ -37,6 +42,8 @@ pub(super) struct Options {
     /// those labelled disabled
     #[arg(long, value_enum, default_value = "injected")]
     enroll: Enroll,
+    #[command(flatten)]
+    mesh: MeshFlags,
     /// The cgroup that holds all pods [default: kubelet's, else the root of the cgroup2 mount]
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
@@ -56,6 +63,8 @@ async fn serve(options: Options) -> Result<ExitCode> {
     probe::capabilities().map_err(anyhow::Error::msg)?;
     raise_file_limit();
     let directory = Directory::new(&options.pods_dir)?;
+    let mut settings = Source::new(options.mesh, options.enroll);
+    let mesh = settings.read()?;
     let pins = Pins::new(&options.places.bpffs)?;
     let cgroup = cgroup::find(options.cgroup.as_deref())?;
     // Before anything is attached: a start that fails leaves nothing behind.
@@ -73,7 +82,7 @@ async fn serve(options: Options) -> Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = tokio::spawn(socket.serve(Arc::clone(&published)));
     tokio::spawn(kernel_log.forward());
-    let work = follow(directory, datapath, options.enroll, &published);
+    let work = follow(directory, datapath, settings, mesh, &published);
     // Work may be left at any point: a successor takes over whatever state there is.
     tokio::select! {
         failed = work => failed?,
@@ -90,14 +99,15 @@ async fn serve(options: Options) -> Result<ExitCode> {
 async fn follow(
     mut directory: Directory,
     datapath: Datapath,
-    enroll: Enroll,
+    mut settings: Source,
+    mesh: Mesh,
     published: &Published,
 ) -> Result<()> {
     let (changed_sender, mut changed) = mpsc::unbounded_channel();
-    let mut reconciler = Reconciler::new(datapath, enroll, changed_sender)?;
+    let mut reconciler = Reconciler::new(datapath, mesh, changed_sender)?;
     let mut watch = Watch::new(directory.path())?;
     relist(&mut directory, &mut reconciler).await;
-    published.publish(&reconciler);
+    published.publish(&reconciler, settings.problem());
 
     let mut retry = interval(RETRY);
     retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -113,14 +123,22 @@ async fn follow(
                 reconciler.namespaces_changed(cookies).await;
             }
             _ = retry.tick() => {
-                if watch.is_outdated() {
+                let mesh = settings.changed();
+                let changed = mesh.is_some();
+                if let Some(mesh) = mesh {
+                    reconciler.set_mesh(mesh);
+                }
+                let outdated = watch.is_outdated();
+                if outdated {
                     watch = Watch::new(directory.path())?;
+                }
+                if changed || outdated {
                     relist(&mut directory, &mut reconciler).await;
                 }
                 reconciler.retry().await;
             }
         }
-        published.publish(&reconciler);
+        published.publish(&reconciler, settings.problem());
     }
 }
 

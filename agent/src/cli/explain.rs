@@ -11,7 +11,7 @@ use serde::Serialize;
 use sidetrack_common::{
     addr::{Addr, Family},
     decide::{self, Arrival, Decision, Outbound, Owner, Verdict},
-    pod::IfaceRule,
+    pod::IfaceRow,
 };
 
 use super::{
@@ -116,18 +116,13 @@ fn decide(subject: &Subject, direction: &Direction) -> (Decision, Family) {
         }
         Direction::Inbound { src, dst, iface } => {
             let destination = Addr::from(dst.ip());
-            let names = |list: &[String]| iface.as_ref().is_some_and(|name| list.contains(name));
             let syn = Arrival {
                 source: bound(src),
                 destination,
                 port: dst.port(),
-                iface: if names(&subject.policy.virtual_interfaces) {
-                    IfaceRule::Virtual
-                } else if names(&subject.policy.excluded_interfaces) {
-                    IfaceRule::Excluded
-                } else {
-                    IfaceRule::Plain
-                },
+                iface: iface
+                    .as_ref()
+                    .map_or(IfaceRow::PLAIN, |name| subject.policy.iface(name)),
                 captured_family: captured(destination.family()),
             };
             (

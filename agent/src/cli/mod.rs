@@ -6,6 +6,7 @@ mod agent;
 mod cleanup;
 mod doctor;
 mod explain;
+mod mesh;
 mod output;
 mod pods;
 mod rules;

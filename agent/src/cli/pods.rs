@@ -57,6 +57,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 origin: "pinned map".to_owned(),
                 state: PodState::Enrolled,
                 reason: None,
+                notes: Vec::new(),
                 netns: Some(NetnsStatus {
                     path: format!("net:[{}]", row.netns_inode),
                     inode: row.netns_inode,
@@ -87,13 +88,19 @@ fn print(pods: &[PodStatus]) -> Result<()> {
         "IN",
         "UNTOUCHED",
         "REFUSED",
-        "REASON",
+        "REMARKS",
     ]);
     for pod in pods {
         let enrolled = pod.netns.is_some();
         let only_enrolled = |text: String| if enrolled { text } else { "-".to_owned() };
         let count = |count: u64| only_enrolled(count.to_string());
         let state = serde_json::to_value(pod.state)?;
+        let remarks: Vec<&str> = pod
+            .reason
+            .iter()
+            .chain(&pod.notes)
+            .map(String::as_str)
+            .collect();
         table.add_row([
             pod.full_name(),
             state.as_str().unwrap_or_default().to_owned(),
@@ -108,7 +115,7 @@ fn print(pods: &[PodStatus]) -> Result<()> {
             count(pod.connections.inbound_redirected),
             count(pod.connections.untouched),
             count(pod.connections.refused),
-            pod.reason.clone().unwrap_or_default(),
+            remarks.join("; "),
         ]);
     }
     output::print_table(&table)

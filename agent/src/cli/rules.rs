@@ -110,6 +110,9 @@ fn print(subject: &Subject, rows: &[Row], family: Family) -> Result<()> {
     if family == Family::V6 && !subject.ipv6 {
         output::print("The pod's IPv6 connections are left alone; these rules are not in force.")?;
     }
+    if let Some(note) = subject.policy.note() {
+        output::print(format!("Note: {note}."))?;
+    }
     output::print("")?;
     let mut table = output::table(["CONNECTIONS", "RULE"]);
     for row in rows {

@@ -44,6 +44,7 @@ struct Report {
     agent: Option<AgentStatus>,
     hooks: Vec<HookStatus>,
     pods: PodCounts,
+    notes: Vec<String>,
     problems: Vec<String>,
 }
 
@@ -137,6 +138,15 @@ async fn report(places: &Places) -> Report {
             problems.push(format!("pod {}: {reason}", pod.full_name()));
         }
     }
+    let notes = pods
+        .iter()
+        .flat_map(|pod| {
+            let name = pod.full_name();
+            pod.notes
+                .iter()
+                .map(move |note| format!("pod {name}: {note}"))
+        })
+        .collect();
     let hooks = hooks(places);
     if let Err(error) = &hooks {
         problems.push(format!("{error:#}"));
@@ -153,6 +163,7 @@ async fn report(places: &Places) -> Report {
         agent,
         hooks,
         pods: counts,
+        notes,
         problems,
     }
 }
@@ -222,10 +233,12 @@ fn print(report: &Report) -> Result<()> {
     if !report.hooks.is_empty() {
         output::print_table(&table)?;
     }
-    if !report.problems.is_empty() {
-        output::print("\nproblems:")?;
-        for problem in &report.problems {
-            output::print(format!("  {problem}"))?;
+    for (title, lines) in [("notes", &report.notes), ("problems", &report.problems)] {
+        if !lines.is_empty() {
+            output::print(format!("\n{title}:"))?;
+        }
+        for line in lines {
+            output::print(format!("  {line}"))?;
         }
     }
     Ok(())

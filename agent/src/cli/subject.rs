@@ -7,12 +7,16 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use sidetrack_common::{addr::Addr, pod::Route};
 
-use super::Places;
+use super::{
+    Places,
+    mesh::{MeshFlags, Source},
+};
 use crate::{
     api::PodStatus,
     bpf::{maps::Maps, pins::Pins},
     client::Client,
     manifests,
+    mesh::Mesh,
     pod::{Enroll, PodRef, Wanted, wanted},
     policy::Policy,
     rules::{KnownRoutes, MapRoutes, Routes},
@@ -27,6 +31,8 @@ pub struct Which {
     /// Read the pod (or a workload's pod template) from a file instead of asking the agent
     #[arg(long, value_name = "FILE", global = true)]
     manifest: Option<PathBuf>,
+    #[command(flatten)]
+    mesh: MeshFlags,
     #[command(flatten)]
     places: Places,
 }
@@ -59,6 +65,7 @@ impl Subject {
     pub async fn find(which: &Which) -> Result<Self> {
         match &which.manifest {
             Some(path) => {
+                let mesh = Source::new(which.mesh.clone(), Enroll::Injected).read()?;
                 let (documents, problems) =
                     manifests::read_templates(path).with_context(|| path.display().to_string())?;
                 let named = |document: &&manifests::Document| {
@@ -66,7 +73,7 @@ impl Subject {
                 };
                 let found: Vec<_> = documents.iter().filter(named).collect();
                 match found.as_slice() {
-                    [document] => Self::of_manifest(document),
+                    [document] => Self::of_manifest(document, &mesh),
                     [] => match problems.first() {
                         Some(problem) => bail!("{}: {}", problem.origin, problem.message),
                         None => bail!("{} has no such pod", path.display()),
@@ -81,8 +88,8 @@ impl Subject {
         }
     }
 
-    fn of_manifest(document: &manifests::Document) -> Result<Self> {
-        let policy = match wanted(&document.pod, Enroll::Injected) {
+    fn of_manifest(document: &manifests::Document, mesh: &Mesh) -> Result<Self> {
+        let policy = match wanted(&document.pod, mesh) {
             Wanted::Enrolled(policy) => *policy,
             Wanted::NotTaken(reason) => bail!("{}: not intercepted: {reason}", document.origin),
             Wanted::Rejected(reason) => bail!("{}: {reason}", document.origin),

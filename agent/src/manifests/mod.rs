@@ -16,6 +16,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail};
 use k8s_openapi::api::core::v1::Pod;
 use nix::fcntl::OFlag;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use self::watch::Watch;
@@ -263,7 +264,7 @@ fn read_documents(
 
 /// Reads a file that is one: what is no regular file, or waits for something, or does not end, would
 /// hold up everything else.
-fn read_text(path: &Path) -> Result<String> {
+pub(crate) fn read_text(path: &Path) -> Result<String> {
     const MAX_BYTES: u64 = 4 << 20;
     if !fs::metadata(path).context("read the file")?.is_file() {
         bail!("it is not a regular file");
@@ -294,20 +295,25 @@ fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
             .collect::<Result<Vec<_>, _>>()
             .map_err(|error| anyhow!("not valid JSON: {error}"))?
     } else {
-        serde_saphyr::from_multiple::<Value>(text).map_err(|error| {
-            let text = error.to_string();
-            let cure = if text.contains("budget") {
-                "; split the file, or write JSON"
-            } else {
-                ""
-            };
-            anyhow!("not valid YAML: {}{cure}", first_line(&text))
-        })?
+        parse_yaml(text)?
     };
     Ok(values
         .into_iter()
         .filter(|value| !value.is_null())
         .collect())
+}
+
+/// The documents of a YAML text.
+pub(crate) fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
+    serde_saphyr::from_multiple(text).map_err(|error| {
+        let text = error.to_string();
+        let cure = if text.contains("budget") {
+            "; split the file, or write JSON"
+        } else {
+            ""
+        };
+        anyhow!("not valid YAML: {}{cure}", first_line(&text))
+    })
 }
 
 fn first_line(text: &str) -> &str {

@@ -3,6 +3,7 @@
 use std::fs;
 
 use super::{Directory, Listing};
+use crate::{mesh::Mesh, pod::Enroll};
 
 struct Lab {
     dir: tempfile::TempDir,
@@ -103,7 +104,7 @@ fn the_example_in_deploy_is_enrolled() {
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/pods-dir/example.yaml");
     let (documents, problems) = super::read_file(&path).unwrap();
     assert_eq!(problems, []);
-    let wanted = crate::pod::wanted(&documents[0].pod, crate::pod::Enroll::Injected);
+    let wanted = crate::pod::wanted(&documents[0].pod, &Mesh::new(Enroll::Injected));
     assert!(
         matches!(wanted, crate::pod::Wanted::Enrolled(_)),
         "{wanted:?}"

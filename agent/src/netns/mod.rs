@@ -2,6 +2,7 @@
 
 pub mod listeners;
 pub mod routes;
+pub mod users;
 pub mod watch;
 
 use std::{

@@ -23,7 +23,7 @@ use netlink_packet_route::{
 use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
 use sidetrack_common::{
     addr::{Addr, Family, V4_PREFIX_OFFSET},
-    pod::{ROUTE_DEVICE_EXCLUDED, Reach, Route, RouteKey},
+    pod::{Reach, Route, RouteKey},
 };
 
 /// Routes a pod may have in the map; ROUTE_BY_POD holds 262,144 for all pods together.
@@ -230,15 +230,10 @@ impl Snapshot {
             Reach::Local => Some("lo"),
             _ => self.links.get(&route.ifindex).map(String::as_str),
         };
-        let device_excluded =
-            device.is_some_and(|device| excluded.iter().any(|name| name == device));
+        let position = device.and_then(|device| excluded.iter().position(|name| name == device));
         Route {
             reach: route.reach as u32,
-            flags: if device_excluded {
-                ROUTE_DEVICE_EXCLUDED
-            } else {
-                0
-            },
+            flags: position.map_or(0, |position| Route::excluding(position as u32)),
             ifindex: route.ifindex,
             source: self.source(route),
         }

@@ -1,5 +1,6 @@
 //! Where a policy's values come from, strongest first: istio-init's arguments and environment, the
-//! pod's annotations, the sidecar's environment. Nothing is judged here.
+//! pod's annotations, the sidecar's environment; the mesh's defaults come last. Nothing is judged
+//! here.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +60,7 @@ pub enum Input {
     OwnerGroupsExclude,
     /// `ISTIO_DUAL_STACK`
     DualStack,
-    /// `sidetrack.dev/dialect`
+    /// `sidetrack.dev/dialect`, the image's tag
     Dialect,
 }
 
@@ -118,7 +119,7 @@ const VARIABLES: [(&str, Input); 4] = [
 ];
 
 /// Raw values by input; the first source to name an input wins.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
     values: BTreeMap<Input, Sourced>,
 }

@@ -11,13 +11,19 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 use ipnet::{IpNet, Ipv4Net};
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
-use sidetrack_common::policy::{Inbound, List, NO_ID, Policy as Row};
+use sidetrack_common::{
+    pod::{IfaceRow, IfaceRule},
+    policy::{Inbound, List, NO_ID, Policy as Row},
+};
 
 pub use self::{
     dialect::Dialect,
-    inputs::{Inputs, Sourced},
+    inputs::{Input, Inputs, Sourced},
 };
-use crate::bpf::policies::CompiledPolicy;
+use crate::{
+    bpf::policies::CompiledPolicy,
+    netns::users::{IdMaps, UnknownId},
+};
 
 /// A value that cannot be used. The text names where it came from and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -107,11 +113,11 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// What a pod's manifest says, with istio-iptables' defaults for the rest.
+    /// What a pod's manifest says, with the mesh's defaults and then istio-iptables' for the rest.
     ///
     /// # Errors
     /// Every value that cannot be used.
-    pub fn of_pod(pod: &Pod) -> Result<Self, Vec<PolicyError>> {
+    pub fn of_pod(pod: &Pod, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
         let mut inputs = Inputs::default();
         let mut errors = Vec::new();
         match inputs::init_container(pod) {
@@ -121,8 +127,12 @@ impl Policy {
         }
         inputs.add(inputs::annotations(pod));
         inputs.add(inputs::sidecar_environment(pod));
-        let dialect = Dialect::of_pod(pod).unwrap_or_default();
-        match parse::policy(&inputs, dialect) {
+        if let Some(dialect) = Dialect::of_pod(pod) {
+            let origin = "the tag of the pod's image".to_owned();
+            inputs.set(Input::Dialect, &dialect.to_string(), origin);
+        }
+        inputs.add(defaults.clone());
+        match Self::of_inputs(&inputs) {
             Ok(policy) if errors.is_empty() => Ok(policy),
             Ok(_) => Err(errors),
             Err(more) => {
@@ -130,6 +140,14 @@ impl Policy {
                 Err(errors)
             }
         }
+    }
+
+    /// What inputs say, with istio-iptables' defaults for the rest.
+    ///
+    /// # Errors
+    /// Every value that cannot be used.
+    pub fn of_inputs(inputs: &Inputs) -> Result<Self, Vec<PolicyError>> {
+        parse::policy(inputs)
     }
 
     /// The rows for the kernel.
@@ -186,13 +204,69 @@ impl Policy {
             loopback_included: u8::from(self.includes_loopback()),
             loopback_v4_prefix: self.loopback_v4.prefix_len(),
             dialect: self.dialect.bits(),
-            pad: 0,
+            virtual_interfaces: u8::from(!self.virtual_interfaces.is_empty()),
             loopback_v4: self.loopback_v4.network().octets(),
             lists: 0,
             proxy_uid: self.proxy_uids.first().copied().unwrap_or(NO_ID),
             proxy_gid: self.proxy_gids.first().copied().unwrap_or(NO_ID),
         };
         CompiledPolicy::new(row, ports, ranges, owners)
+    }
+
+    /// Ports whose listeners arrivals may be handed to.
+    pub fn listener_ports(&self) -> impl Iterator<Item = u16> + use<> {
+        let virtual_too = !self.virtual_interfaces.is_empty();
+        [self.inbound_port]
+            .into_iter()
+            .chain(virtual_too.then_some(self.outbound_port))
+    }
+
+    /// What the policy says of an ingress interface; virtual interfaces come first.
+    #[must_use]
+    pub fn iface(&self, name: &str) -> IfaceRow {
+        [
+            (&self.virtual_interfaces, IfaceRule::Virtual),
+            (&self.excluded_interfaces, IfaceRule::Excluded),
+        ]
+        .into_iter()
+        .find_map(|(names, rule)| {
+            let position = names.iter().position(|known| known == name)?;
+            Some(IfaceRow::new(rule, position as u32))
+        })
+        .unwrap_or(IfaceRow::PLAIN)
+    }
+
+    /// The same policy in the node's numbering of users and groups.
+    ///
+    /// # Errors
+    /// If the pod's user namespace does not have one of the ids; no socket can have it then, and
+    /// netfilter refuses such a rule as well (`owner_check` in net/netfilter/xt_owner.c).
+    pub fn on_node(&self, ids: &IdMaps) -> Result<Self, UnknownId> {
+        let mut policy = self.clone();
+        for uid in &mut policy.proxy_uids {
+            *uid = ids.uid(*uid)?;
+        }
+        let groups = policy.included_groups.iter_mut().flatten();
+        for gid in policy
+            .proxy_gids
+            .iter_mut()
+            .chain(groups)
+            .chain(&mut policy.excluded_groups)
+        {
+            *gid = ids.gid(*gid)?;
+        }
+        Ok(policy)
+    }
+
+    /// What its rules cannot promise.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        let names = self.virtual_interfaces.join(",");
+        (!names.is_empty()).then(|| {
+            format!(
+                "what passes through the pod from {names} to elsewhere is left alone; what is delivered in the pod follows the rules"
+            )
+        })
     }
 
     /// Whether `-i` lists a loopback range, of whichever family.

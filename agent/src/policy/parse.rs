@@ -14,16 +14,15 @@ use super::{
 
 const DEFAULT_STATUS_PORT: u16 = 15020;
 
-/// Builds the policy; collects every bad value rather than the first. `dialect` is what the pod's
-/// images say; an annotation may say otherwise.
-pub fn policy(inputs: &Inputs, dialect: Dialect) -> Result<Policy, Vec<PolicyError>> {
+/// Builds the policy; collects every bad value rather than the first.
+pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     let mut read = Reader {
         inputs,
         errors: Vec::new(),
     };
     let default = Policy::default();
     let proxy_uids = read.list(Input::ProxyUid, id).unwrap_or(default.proxy_uids);
-    let dialect = read.one(Input::Dialect, str::parse).unwrap_or(dialect);
+    let dialect = read.one(Input::Dialect, str::parse).unwrap_or_default();
     let outbound_port = read
         .one(Input::EnvoyPort, port)
         .unwrap_or(default.outbound_port);

@@ -3,7 +3,11 @@
 use k8s_openapi::api::core::v1::Pod;
 use sidetrack_common::policy::List;
 
-use super::{InboundPorts, Mode, OutboundRanges, Policy};
+use super::{InboundPorts, Inputs, Mode, OutboundRanges, Policy, PolicyError};
+
+fn of_pod(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
+    Policy::of_pod(pod, &Inputs::default())
+}
 
 fn pod(yaml: &str) -> Pod {
     serde_saphyr::from_str(yaml).expect("test manifest")
@@ -29,7 +33,7 @@ fn ports_excluded(policy: &Policy) -> &[u16] {
 
 #[test]
 fn defaults() {
-    let policy = Policy::of_pod(&annotated(&[])).unwrap();
+    let policy = of_pod(&annotated(&[])).unwrap();
     assert_eq!(ports_excluded(&policy), [15090, 15021, 15020]);
     assert_eq!(policy.outbound, OutboundRanges::All);
     assert_eq!((policy.outbound_port, policy.inbound_port), (15001, 15006));
@@ -41,7 +45,7 @@ fn defaults() {
 
 #[test]
 fn annotations() {
-    let policy = Policy::of_pod(&annotated(&[
+    let policy = of_pod(&annotated(&[
         (
             "traffic.sidecar.istio.io/excludeInboundPorts",
             "9000, 9001,,",
@@ -74,7 +78,7 @@ spec:
   - name: istio-init
     command: [istio-iptables, -p, "15001", -z, "15006", -u, "1337", -m, REDIRECT, -i, '*', -x, "", -b, '*', -d, "15090,15020"]
 "#);
-    let policy = Policy::of_pod(&pod).unwrap();
+    let policy = of_pod(&pod).unwrap();
     assert_eq!(ports_excluded(&policy), [15090, 15020]);
     assert_eq!(policy.excluded_ranges, []);
 }
@@ -88,7 +92,7 @@ fn argument_forms() {
         let pod = pod(&format!(
             "spec:\n  containers: [{{name: istio-proxy}}]\n  initContainers: [{{name: istio-init, args: {args}}}]\n"
         ));
-        let policy = Policy::of_pod(&pod).unwrap();
+        let policy = of_pod(&pod).unwrap();
         assert_eq!(policy.outbound_port, 15002, "{args}");
         assert_eq!(policy.proxy_gids, [1338], "{args}");
         assert_eq!(policy.inbound, InboundPorts::Only(vec![80]), "{args}");
@@ -98,7 +102,7 @@ fn argument_forms() {
 
 #[test]
 fn every_bad_value_is_named() {
-    let errors = Policy::of_pod(&annotated(&[
+    let errors = of_pod(&annotated(&[
         ("traffic.sidecar.istio.io/includeInboundPorts", "80,http"),
         ("traffic.sidecar.istio.io/excludeOutboundIPRanges", "*"),
         (
@@ -125,19 +129,19 @@ fn every_bad_value_is_named() {
 
 #[test]
 fn modes_and_missing_values() {
-    let mode = |mode| Policy::of_pod(&annotated(&[("sidecar.istio.io/interceptionMode", mode)]));
+    let mode = |mode| of_pod(&annotated(&[("sidecar.istio.io/interceptionMode", mode)]));
     assert_eq!(mode("NONE").unwrap().mode, Mode::None);
     assert_eq!(mode("TPROXY").unwrap().mode, Mode::Tproxy);
     let cut = pod(
         "spec:\n  containers: [{name: istio-proxy}]\n  initContainers: [{name: istio-init, args: [-p]}]\n",
     );
-    let errors = Policy::of_pod(&cut).unwrap_err();
+    let errors = of_pod(&cut).unwrap_err();
     assert!(errors[0].to_string().contains("value is missing"));
 }
 
 #[test]
 fn a_range_counts_under_the_first_that_holds_it() {
-    let policy = Policy::of_pod(&annotated(&[(
+    let policy = of_pod(&annotated(&[(
         "traffic.sidecar.istio.io/excludeOutboundIPRanges",
         "10.1.0.0/16,10.0.0.0/8,10.1.2.0/24,192.168.0.0/16",
     )]))

@@ -10,9 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sidetrack_common::{
     conn::{CountKey, ListenerKey},
-    pod::{
-        IfaceKey, IfaceRule, POD_ADDED_SELF_V6, POD_CAPTURE_V6, POD_HAS_IFACE_RULES, Pod, Route,
-    },
+    pod::{IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_CAPTURE_V6, POD_HAS_IFACE_RULES, Pod, Route},
 };
 use tokio::sync::mpsc;
 
@@ -27,6 +25,7 @@ use crate::{
         Netns, inode_at,
         listeners::Processes,
         routes::{RouteId, Snapshot},
+        users::IdMaps,
         watch::Watch,
     },
     pod::PodRef,
@@ -64,10 +63,11 @@ pub struct Enrolment {
     policy: Policy,
     compiled: CompiledPolicy,
     policy_id: u32,
+    ids: IdMaps,
     row: Box<Pod>,
     watch: Watch,
     routes: HashMap<RouteId, Route>,
-    ifaces: Vec<u32>,
+    ifaces: HashMap<u32, IfaceRow>,
     loopback: Option<u32>,
     stale: bool,
 }
@@ -95,7 +95,8 @@ impl Enrolment {
         let watch = Watch::new(&netns, request.changed.clone())
             .context("open a netlink socket in the pod")?;
         let snapshot = watch.snapshot().await?;
-        let compiled = request.policy.compile();
+        let ids = IdMaps::of(&netns)?;
+        let compiled = request.policy.on_node(&ids)?.compile();
         let mut row = pod_row(&request, &netns)?;
         let policy_id = policies.acquire(&compiled, &datapath.maps)?;
         row.policy = policy_id;
@@ -107,10 +108,11 @@ impl Enrolment {
             policy: request.policy.clone(),
             compiled,
             policy_id,
+            ids,
             row: Box::new(row),
             watch,
             routes: inherited.routes(cookie),
-            ifaces: Vec::new(),
+            ifaces: HashMap::new(),
             loopback: snapshot.loopback(),
             stale: false,
         };
@@ -168,7 +170,10 @@ impl Enrolment {
 
     /// Takes the sidecar's open listeners into the map.
     pub fn adopt(&self, processes: &Processes, maps: &Maps) -> Result<()> {
-        let missed = processes.adopt(self.inode, self.cookie, self.policy.inbound_port, maps)?;
+        let mut missed = 0;
+        for port in self.policy.listener_ports() {
+            missed += processes.adopt(self.inode, self.cookie, port, maps)?;
+        }
         if missed > 0 {
             tracing::warn!(
                 cookie = self.cookie,
@@ -224,7 +229,7 @@ impl Enrolment {
         processes: &Processes,
     ) -> Result<()> {
         let maps = &datapath.maps;
-        let compiled = policy.compile();
+        let compiled = policy.on_node(&self.ids)?.compile();
         let id = policies.acquire(&compiled, maps)?;
         let before = std::mem::replace(&mut self.policy, policy.clone());
         let adopted = self.adopt(processes, maps);
@@ -300,40 +305,39 @@ impl Enrolment {
             self.routes.remove(&id);
         }
 
-        let excluded: Vec<u32> = snapshot
+        let ifaces: HashMap<u32, IfaceRow> = snapshot
             .links
             .iter()
-            .filter(|(_, name)| self.policy.excluded_interfaces.contains(name))
-            .map(|(index, _)| *index)
+            .map(|(index, name)| (*index, self.policy.iface(name)))
+            .filter(|(_, row)| *row != IfaceRow::PLAIN)
             .collect();
-        for ifindex in &excluded {
-            let key = self.iface_key(*ifindex);
+        for (ifindex, row) in &ifaces {
             maps.ifaces
-                .insert(&key, &(IfaceRule::Excluded as u32))
+                .insert(&self.iface_key(*ifindex), row)
                 .context("write an interface rule")?;
         }
-        for ifindex in self
+        let gone = self
             .ifaces
-            .iter()
-            .filter(|ifindex| !excluded.contains(ifindex))
-        {
+            .keys()
+            .filter(|ifindex| !ifaces.contains_key(ifindex));
+        for ifindex in gone {
             maps.ifaces
                 .remove(&self.iface_key(*ifindex))
                 .context("remove an interface rule")?;
         }
         let had = self.row.flags & POD_HAS_IFACE_RULES != 0;
-        if had == excluded.is_empty() {
+        if had == ifaces.is_empty() {
             self.row.flags ^= POD_HAS_IFACE_RULES;
             if maps.pods.get(&self.cookie)?.is_some() {
                 self.write_row(maps)?;
             }
         }
-        self.ifaces = excluded;
+        self.ifaces = ifaces;
         Ok(())
     }
 
     fn remove_ifaces(&self, maps: &Maps) -> Result<()> {
-        for ifindex in &self.ifaces {
+        for ifindex in self.ifaces.keys() {
             maps.ifaces
                 .remove(&self.iface_key(*ifindex))
                 .context("remove an interface rule")?;
@@ -383,6 +387,14 @@ impl Enrolment {
     /// Its id in the maps.
     pub fn policy_id(&self) -> u32 {
         self.policy_id
+    }
+
+    /// What people should know of the pod although nothing is wrong.
+    pub fn notes(&self) -> Vec<String> {
+        let ids = self.ids.to_string();
+        let users = (!ids.is_empty())
+            .then(|| format!("it numbers its users on its own: on the node, {ids}"));
+        users.into_iter().chain(self.policy.note()).collect()
     }
 
     /// Whether IPv6 is captured.

@@ -22,8 +22,9 @@ use crate::{
     api::PodState,
     bpf::{Datapath, policies::Policies},
     manifests::{Document, Listing},
+    mesh::Mesh,
     netns::{Netns, NetnsError, listeners::Processes},
-    pod::{self, Enroll, NETNS_ANNOTATION, PodRef, Wanted},
+    pod::{self, NETNS_ANNOTATION, PodRef, Wanted},
     policy::Policy,
 };
 
@@ -68,7 +69,7 @@ pub struct Reconciler {
     pods: BTreeMap<PodRef, Entry>,
     by_cookie: HashMap<u64, PodRef>,
     inherited: Inherited,
-    enroll: Enroll,
+    mesh: Mesh,
     changed: mpsc::UnboundedSender<u64>,
     look_for_listeners: Instant,
     /// Problems that belong to no pod, as they were last listed.
@@ -80,7 +81,7 @@ impl Reconciler {
     /// `changed`; give them to [`Reconciler::namespaces_changed`].
     pub fn new(
         datapath: Datapath,
-        enroll: Enroll,
+        mesh: Mesh,
         changed: mpsc::UnboundedSender<u64>,
     ) -> Result<Self> {
         let inherited = Inherited::take_over(&datapath)?;
@@ -90,7 +91,7 @@ impl Reconciler {
             pods: BTreeMap::new(),
             by_cookie: HashMap::new(),
             inherited,
-            enroll,
+            mesh,
             changed,
             look_for_listeners: Instant::now(),
             problems: Vec::new(),
@@ -100,6 +101,11 @@ impl Reconciler {
     /// The pods, by name.
     pub fn pods(&self) -> impl Iterator<Item = (&PodRef, &Entry)> {
         self.pods.iter()
+    }
+
+    /// Other settings; they take effect with the next [`Reconciler::apply`].
+    pub fn set_mesh(&mut self, mesh: Mesh) {
+        self.mesh = mesh;
     }
 
     /// Makes everything agree with a listing.
@@ -234,7 +240,7 @@ impl Reconciler {
         });
         entry.origin.clone_from(&document.origin);
         entry.uid.clone_from(&document.pod.metadata.uid);
-        match pod::wanted(&document.pod, self.enroll) {
+        match pod::wanted(&document.pod, &self.mesh) {
             Wanted::Enrolled(policy) => match netns_path(document) {
                 Ok(netns) => {
                     entry.goal = Some(Goal {

@@ -6,7 +6,11 @@ mod tables;
 use std::fmt::Write as _;
 
 use ipnet::IpNet;
-use sidetrack_common::{addr::Family, decide::Decision, rule::Rule};
+use sidetrack_common::{
+    addr::Family,
+    decide::{Decision, virtual_index},
+    rule::Rule,
+};
 
 pub use self::tables::{KnownRoutes, ListTables, MapRoutes, Routes};
 use crate::policy::{Dialect, InboundPorts, OutboundRanges, Policy};
@@ -91,6 +95,10 @@ pub fn line_of(policy: &Policy, family: Family, decision: &Decision) -> Option<L
         .find(|line| line.decision == Some(wanted))
 }
 
+fn line_index(interface: usize, range: usize) -> usize {
+    virtual_index(interface as u32, range as u32) as usize
+}
+
 struct Lines {
     family: Family,
     lines: Vec<Line>,
@@ -129,12 +137,22 @@ impl Lines {
             match &policy.outbound {
                 OutboundRanges::All => {
                     let text = format!("-i {name} -j {REDIRECT}");
-                    self.rule(PREROUTING, text, Rule::VirtualInterface, index);
+                    self.rule(
+                        PREROUTING,
+                        text,
+                        Rule::VirtualInterface,
+                        line_index(index, 0),
+                    );
                 }
                 OutboundRanges::Only(only) => {
-                    for (_, range) in self.ranges(only) {
+                    for (range_index, range) in self.ranges(only) {
                         let text = format!("-d {} -i {name} -j {REDIRECT}", range.trunc());
-                        self.rule(PREROUTING, text, Rule::VirtualInterface, index);
+                        self.rule(
+                            PREROUTING,
+                            text,
+                            Rule::VirtualInterface,
+                            line_index(index, range_index),
+                        );
                     }
                 }
             }

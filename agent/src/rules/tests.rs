@@ -4,7 +4,11 @@ use k8s_openapi::api::core::v1::Pod;
 use sidetrack_common::addr::Family;
 
 use super::{chains, nat, restore};
-use crate::policy::{InboundPorts, Policy};
+use crate::policy::{InboundPorts, Inputs, Policy, PolicyError};
+
+fn of_pod(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
+    Policy::of_pod(pod, &Inputs::default())
+}
 
 fn pod(image: &str, init: &str) -> Pod {
     serde_saphyr::from_str(&format!(
@@ -18,7 +22,7 @@ fn pod(image: &str, init: &str) -> Pod {
 
 /// What the rules print, without `-P` and `-N`.
 fn lines(pod: &Pod) -> Vec<String> {
-    let policy = Policy::of_pod(pod).expect("a policy");
+    let policy = of_pod(pod).expect("a policy");
     nat(&policy, Family::V4)
         .iter()
         .map(super::Line::command)
@@ -42,7 +46,7 @@ fn istio_1_1_3() {
 -A ISTIO_OUTPUT -j ISTIO_REDIRECT
 -A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001";
     assert_eq!(lines(&pod), printed.lines().collect::<Vec<_>>());
-    let policy = Policy::of_pod(&pod).expect("a policy");
+    let policy = of_pod(&pod).expect("a policy");
     assert_eq!(
         chains(&policy),
         ["ISTIO_IN_REDIRECT", "ISTIO_OUTPUT", "ISTIO_REDIRECT"]
@@ -95,7 +99,7 @@ fn istio_1_5_0_follows_its_arguments() {
         )]
         .into(),
     );
-    let policy = Policy::of_pod(&pod).expect("a policy");
+    let policy = of_pod(&pod).expect("a policy");
     assert_eq!(policy.inbound, InboundPorts::AllExcept(vec![15090, 15020]));
     let lines = lines(&pod);
     assert!(lines.contains(&"-A ISTIO_INBOUND -p tcp -m tcp --dport 22 -j RETURN".to_owned()));

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::{Arrival, Decision, Outbound, Owner, Tables, Verdict, inbound, outbound};
 use crate::{
     addr::{Addr, Family},
-    pod::{IfaceRule, ROUTE_DEVICE_EXCLUDED, Reach, Route},
+    pod::{IfaceRow, IfaceRule, Reach, Route},
     policy::{
         DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
         DIALECT_TUNNEL_OUT, Inbound, List, NO_ID, Policy,
@@ -82,7 +82,7 @@ impl Tables for Fixture {
         Route {
             reach: Reach::Unicast as u32,
             flags: if self.device_excluded {
-                ROUTE_DEVICE_EXCLUDED
+                Route::excluding(0)
             } else {
                 0
             },
@@ -105,7 +105,7 @@ fn default_policy() -> Policy {
         loopback_included: 0,
         loopback_v4_prefix: 32,
         dialect: DIALECT_SELF_EXEMPT | DIALECT_TUNNEL_OUT | DIALECT_TUNNEL_IN,
-        pad: 0,
+        virtual_interfaces: 0,
         loopback_v4: [127, 0, 0, 1],
         lists: 0,
         proxy_uid: 1337,
@@ -506,7 +506,7 @@ fn arrive(source: Addr, port: u16) -> Arrival {
         source,
         destination: POD,
         port,
-        iface: IfaceRule::Plain,
+        iface: IfaceRow::PLAIN,
         captured_family: true,
     }
 }
@@ -580,9 +580,9 @@ fn inbound_modes() {
 fn inbound_interfaces() {
     let (mut policy, tables) = with_exempt_ports();
     let mut syn = arrive(REMOTE, 80);
-    syn.iface = IfaceRule::Excluded;
+    syn.iface = IfaceRow::new(IfaceRule::Excluded, 0);
     assert_eq!(inbound(&policy, &syn, &tables).rule, Rule::InInterface);
-    syn.iface = IfaceRule::Virtual;
+    syn.iface = IfaceRow::new(IfaceRule::Virtual, 0);
     let captured = inbound(&policy, &syn, &tables);
     assert_eq!(
         (port_of(captured), captured.rule),

@@ -12,7 +12,7 @@ use sidetrack_common::{
     conn::ListenerKey,
     decide::{self, Arrival, Decision, Verdict},
     names::LISTENER_SLOTS,
-    pod::{IfaceKey, IfaceRule, POD_HAS_IFACE_RULES, Pod},
+    pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, Pod},
     rule::Rule,
 };
 
@@ -57,7 +57,7 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
         source: lookup.source(),
         destination,
         port: lookup.port(),
-        iface: iface_rule(lookup, netns, pod),
+        iface: iface(lookup, netns, pod),
         captured_family: pod.captures(destination.family()),
     };
     let tables = PodTables {
@@ -86,18 +86,14 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
 }
 
 #[inline(always)]
-fn iface_rule(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> IfaceRule {
+fn iface(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> IfaceRow {
     if pod.flags & POD_HAS_IFACE_RULES == 0 {
-        return IfaceRule::Plain;
+        return IfaceRow::PLAIN;
     }
     let key = IfaceKey {
         netns,
         ifindex: lookup.iface(),
         pad: 0,
     };
-    match maps::iface_rule(&key) {
-        Some(rule) if rule == IfaceRule::Excluded as u32 => IfaceRule::Excluded,
-        Some(rule) if rule == IfaceRule::Virtual as u32 => IfaceRule::Virtual,
-        _ => IfaceRule::Plain,
-    }
+    maps::iface(&key).unwrap_or(IfaceRow::PLAIN)
 }

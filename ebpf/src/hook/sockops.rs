@@ -124,8 +124,10 @@ fn listening(ops: &SockOps<'_>) {
         return;
     };
     let port = ops.local_port();
+    let serves_arrivals = port == policy.inbound_port
+        || port == policy.outbound_port && policy.virtual_interfaces != 0;
     // Arrivals are never meant for a listener on loopback; with iptables they did not reach it.
-    if port != policy.inbound_port || ops.local().is_loopback() {
+    if !serves_arrivals || ops.local().is_loopback() {
         return;
     }
     if ops.is_v6() {

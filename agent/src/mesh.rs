@@ -1,0 +1,230 @@
+//! What the mesh's operator decides for all pods: which to take, and defaults for what a pod's own
+//! manifest leaves open.
+
+use std::{collections::BTreeMap, path::Path, str::FromStr};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    manifests,
+    pod::Enroll,
+    policy::{Input, Inputs, Policy},
+};
+
+/// Names of defaults. Those that have an annotation are named as it is, without the prefix.
+const NAMES: [(&str, Input); 20] = [
+    ("dialect", Input::Dialect),
+    ("outboundPort", Input::EnvoyPort),
+    ("inboundPort", Input::InboundCapturePort),
+    ("tunnelPort", Input::InboundTunnelPort),
+    ("proxyUid", Input::ProxyUid),
+    ("proxyGid", Input::ProxyGid),
+    ("interceptionMode", Input::InterceptionMode),
+    ("includeInboundPorts", Input::InboundPorts),
+    ("excludeInboundPorts", Input::ExcludeInboundPorts),
+    ("statusPort", Input::StatusPort),
+    ("includeOutboundIPRanges", Input::ServiceCidr),
+    ("excludeOutboundIPRanges", Input::ServiceExcludeCidr),
+    ("includeOutboundPorts", Input::OutboundPorts),
+    ("excludeOutboundPorts", Input::OutboundPortsExclude),
+    ("excludeInterfaces", Input::ExcludeInterfaces),
+    ("virtualInterfaces", Input::VirtualInterfaces),
+    ("outboundIPv4LoopbackCIDR", Input::LoopbackCidr),
+    ("outboundOwnerGroups", Input::OwnerGroups),
+    ("outboundOwnerGroupsExclude", Input::OwnerGroupsExclude),
+    ("dualStack", Input::DualStack),
+];
+
+/// What holds for every pod.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mesh {
+    /// Which sidecar pods to take.
+    pub enroll: Enroll,
+    /// What becomes of pods that name virtual interfaces.
+    pub virtual_interfaces: VirtualInterfaces,
+    /// The weakest source of every pod's policy.
+    pub defaults: Inputs,
+}
+
+impl Mesh {
+    /// Built-in defaults.
+    #[must_use]
+    pub fn new(enroll: Enroll) -> Self {
+        Self {
+            enroll,
+            virtual_interfaces: VirtualInterfaces::Refuse,
+            defaults: Inputs::default(),
+        }
+    }
+}
+
+/// What becomes of pods whose policy names virtual interfaces (`-k`). Traffic that only passes
+/// through such a pod, from a VM or a nested container, is not seen by socket hooks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum VirtualInterfaces {
+    /// They are not enrolled
+    Refuse,
+    /// They are enrolled; what is delivered in the pod follows the rules, what passes through it is
+    /// left alone
+    LocalOnly,
+}
+
+/// `NAME=VALUE` on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Default {
+    input: Input,
+    name: &'static str,
+    value: String,
+}
+
+impl FromStr for Default {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or("write NAME=VALUE, such as excludeOutboundPorts=3306")?;
+        let (name, input) = known(name)?;
+        let value = value.to_owned();
+        Ok(Self { input, name, value })
+    }
+}
+
+/// The configuration file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    defaults: BTreeMap<String, Value>,
+}
+
+/// Defaults from the command line and, weaker, from a configuration file's text.
+///
+/// # Errors
+/// If the text is not a configuration, or a value cannot be used.
+pub fn defaults(flags: &[Default], file: Option<(&Path, &str)>) -> Result<Inputs> {
+    let mut inputs = Inputs::default();
+    // As everywhere on command lines, of two the last one counts.
+    for flag in flags.iter().rev() {
+        let origin = format!("--default {}", flag.name);
+        inputs.set(flag.input, &flag.value, origin);
+    }
+    if let Some((path, text)) = file {
+        let listed = from_file(path, text).with_context(|| format!("{}", path.display()))?;
+        inputs.add(listed);
+    }
+    if let Err(errors) = Policy::of_inputs(&inputs) {
+        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        bail!("{}", all.join("; "));
+    }
+    Ok(inputs)
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn read(path: &Path) -> Result<String> {
+    manifests::read_text(path).with_context(|| format!("{}", path.display()))
+}
+
+fn from_file(path: &Path, text: &str) -> Result<Inputs> {
+    // An empty file, or one of comments, configures nothing.
+    let file: Option<File> = manifests::parse_yaml(text)?.into_iter().next();
+    let mut inputs = Inputs::default();
+    for (name, value) in file.map(|file| file.defaults).unwrap_or_default() {
+        let (name, input) = known(&name).map_err(anyhow::Error::msg)?;
+        let value = words(&value)
+            .with_context(|| format!("defaults.{name} is neither a value nor a list of values"))?;
+        let origin = format!("defaults.{name} in {}", path.display());
+        inputs.set(input, &value, origin);
+    }
+    Ok(inputs)
+}
+
+/// A value as an annotation would have it; lists may be written as lists.
+fn words(value: &Value) -> Option<String> {
+    match value {
+        Value::Null => Some(String::new()),
+        Value::Bool(value) => Some(value.to_string()),
+        Value::Number(value) => Some(value.to_string()),
+        Value::String(value) => Some(value.clone()),
+        Value::Array(values) => {
+            let flat = values.iter().filter(|value| !value.is_array());
+            let words: Vec<String> = flat.filter_map(words).collect();
+            (words.len() == values.len()).then(|| words.join(","))
+        }
+        Value::Object(_) => None,
+    }
+}
+
+fn known(name: &str) -> Result<(&'static str, Input), String> {
+    NAMES
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| {
+            let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+            format!("{name:?} is not a default; there are {}", names.join(", "))
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{Default, defaults};
+    use crate::policy::{Dialect, Inputs, OutboundRanges, Policy};
+
+    fn policy(flags: &[&str], file: &str) -> anyhow::Result<Policy> {
+        let flags: Vec<Default> = flags.iter().map(|flag| flag.parse().unwrap()).collect();
+        let inputs = defaults(&flags, Some((Path::new("mesh.yaml"), file)))?;
+        Policy::of_inputs(&inputs).map_err(|errors| anyhow::anyhow!("{errors:?}"))
+    }
+
+    #[test]
+    fn flags_win_over_the_file() {
+        let policy = policy(
+            &["proxyUid=1338", "proxyUid=1339"],
+            "defaults:\n  dialect: \"1.8\"\n  proxyUid: 1500\n  excludeOutboundPorts: [53, 3306]\n  includeOutboundIPRanges: \"\"\n",
+        )
+        .unwrap();
+        assert_eq!(policy.proxy_uids, [1339]);
+        assert_eq!(policy.dialect, Dialect::V1_8);
+        assert_eq!(policy.excluded_outbound_ports, [53, 3306]);
+        assert_eq!(policy.outbound, OutboundRanges::Only(vec![]));
+    }
+
+    #[test]
+    fn nothing_is_a_configuration() {
+        let built_in = Policy::of_inputs(&Inputs::default()).unwrap();
+        for file in ["", "# nothing\n", "defaults:\n", "defaults: {}\n"] {
+            assert_eq!(policy(&[], file).unwrap(), built_in, "{file:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (file, expected) in [
+            (
+                "defaults: {proxyUid: envoy}",
+                "defaults.proxyUid in mesh.yaml is \"envoy\"",
+            ),
+            (
+                "defaults: {proxyUID: 1}",
+                "\"proxyUID\" is not a default; there are dialect,",
+            ),
+            ("default: {proxyUid: 1}", "unknown field `default`"),
+            (
+                "defaults: {proxyUid: {a: 1}}",
+                "defaults.proxyUid is neither a value nor a list",
+            ),
+            ("defaults: [", "not valid YAML"),
+        ] {
+            let error = format!("{:#}", policy(&[], file).unwrap_err());
+            assert!(error.contains(expected), "{file}: {error}");
+        }
+        assert!("proxyUid".parse::<Default>().is_err());
+    }
+}

@@ -1,0 +1,169 @@
+//! Counts and disagreements, for people as they come or for programs at the end.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use anyhow::Result;
+use serde::Serialize;
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// For people
+    Table,
+    /// For programs
+    Json,
+}
+
+/// Everything so far.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    #[serde(skip)]
+    format: Format,
+    passed: usize,
+    failed: usize,
+    /// Connections that were looked at twice.
+    pub repeated: usize,
+    wanted_differences: BTreeMap<&'static str, usize>,
+    cells: Vec<Cell>,
+    disagreements: Vec<Disagreement>,
+}
+
+/// A policy in one dialect and family.
+#[derive(Clone, Debug, Serialize)]
+struct Cell {
+    policy: String,
+    dialect: String,
+    family: &'static str,
+    cases: usize,
+    disagreements: usize,
+}
+
+#[derive(Debug, Serialize)]
+struct Disagreement {
+    policy: String,
+    dialect: String,
+    family: &'static str,
+    connection: String,
+    /// What each of the two that disagree says.
+    told: BTreeMap<&'static str, String>,
+}
+
+impl Report {
+    /// Nothing yet; prints the table's head.
+    pub fn new(format: Format, dialects: &[&str]) -> Self {
+        if format == Format::Table {
+            println!("connections/disagreements by policy and dialect, IPv4 and IPv6\n");
+            print!("{:<22}", "");
+            for dialect in dialects {
+                print!("{dialect:>22}");
+            }
+        }
+        Self {
+            format,
+            passed: 0,
+            failed: 0,
+            repeated: 0,
+            wanted_differences: BTreeMap::new(),
+            cells: Vec::new(),
+            disagreements: Vec::new(),
+        }
+    }
+
+    /// A line of the table begins.
+    pub fn policy(&self, policy: &str) {
+        if self.format == Format::Table {
+            print!("\n{policy:<22}");
+        }
+    }
+
+    /// What follows is of this policy, dialect and family.
+    pub fn begin(&mut self, policy: &str, dialect: &str, family: &'static str) {
+        self.cells.push(Cell {
+            policy: policy.to_owned(),
+            dialect: dialect.to_owned(),
+            family,
+            cases: 0,
+            disagreements: 0,
+        });
+    }
+
+    /// One column of the table is complete: the last so many families.
+    pub fn end(&self, families: usize) -> Result<()> {
+        if self.format == Format::Table {
+            let cells = &self.cells[self.cells.len() - families..];
+            let cells: Vec<String> = cells
+                .iter()
+                .map(|cell| format!("{}/{}", cell.cases, cell.disagreements))
+                .collect();
+            print!("{:>22}", cells.join(" "));
+            io::stdout().flush()?;
+        }
+        Ok(())
+    }
+
+    /// Both did the same, or differed as they should.
+    pub fn passed(&mut self, difference: Option<&'static str>) {
+        self.passed += 1;
+        if let Some(difference) = difference {
+            *self.wanted_differences.entry(difference).or_default() += 1;
+        }
+        if let Some(cell) = self.cells.last_mut() {
+            cell.cases += 1;
+        }
+    }
+
+    /// They disagree.
+    pub fn failed(&mut self, connection: &str, told: [(&'static str, String); 2]) {
+        self.failed += 1;
+        let Some(cell) = self.cells.last_mut() else {
+            return;
+        };
+        cell.cases += 1;
+        cell.disagreements += 1;
+        self.disagreements.push(Disagreement {
+            policy: cell.policy.clone(),
+            dialect: cell.dialect.clone(),
+            family: cell.family,
+            connection: connection.to_owned(),
+            told: told.into(),
+        });
+    }
+
+    /// Prints what is left to print; the sum decides the exit code.
+    pub fn close(&self) -> Result<ExitCode> {
+        match self.format {
+            Format::Json => println!("{}", serde_json::to_string_pretty(self)?),
+            Format::Table => self.print(),
+        }
+        Ok(if self.failed == 0 && self.passed > 0 {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+
+    fn print(&self) {
+        println!("\n\nknown and wanted differences (docs/semantics.md), counted as passed:");
+        for (difference, times) in &self.wanted_differences {
+            println!("  {times:>6}  {difference}");
+        }
+        println!(
+            "\nexplain told each that passed as the kernel decided it; {} were looked at twice",
+            self.repeated
+        );
+        for it in &self.disagreements {
+            println!(
+                "\n{} {} {}: {}",
+                it.policy, it.dialect, it.family, it.connection
+            );
+            for (who, what) in &it.told {
+                println!("    {who:<10} {what}");
+            }
+        }
+        println!("\n{} passed, {} failed", self.passed, self.failed);
+    }
+}

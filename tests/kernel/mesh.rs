@@ -1,0 +1,176 @@
+//! Settings that hold for all pods.
+
+use std::fs;
+
+use anyhow::{Result, anyhow, ensure};
+use serde_json::Value;
+use support::{
+    agent::{Agent, Extra},
+    lab::{BESIDE, Lab, manifest},
+    protocol::{APP, Dial, ROOT},
+    sidecar,
+};
+
+use crate::{OwnTest, world::at};
+
+pub fn tests() -> Vec<(&'static str, OwnTest)> {
+    vec![
+        ("mesh::defaults_are_followed", defaults),
+        ("mesh::bad_defaults_end_the_start", bad_start),
+        ("mesh::virtual_interfaces_local_only", virtual_interfaces),
+    ]
+}
+
+fn excluded(pod: Option<&Value>) -> Value {
+    pod.map(|pod| pod["policy"]["excluded_outbound_ports"].clone())
+        .unwrap_or_default()
+}
+
+fn defaults() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let config = lab.dir().join("mesh.yaml");
+    fs::write(&config, "defaults: {excludeOutboundPorts: [3306, 53]}\n")?;
+    let path = config.to_string_lossy();
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra {
+            arguments: &["--config", &path, "--default", "dialect=1.8"],
+            ..Extra::default()
+        },
+    )?;
+    let places = &agent.places;
+    let plain = lab.pod("plain", 2)?;
+    let text = manifest("plain", &plain, &[]).replace("proxyv2:1.28.0", "proxyv2:dev");
+    lab.write_manifest("plain", &text)?;
+    let annotation = ("traffic.sidecar.istio.io/excludeOutboundPorts", "9999");
+    let own = lab.pod("own", 3)?;
+    lab.write_manifest("own", &manifest("own", &own, &[annotation]))?;
+    for name in ["test/plain", "test/own"] {
+        places.wait_enrolled(name)?;
+    }
+    let row = places.pod("test/plain")?;
+    ensure!(
+        excluded(row.as_ref()) == serde_json::json!([3306, 53]),
+        "{row:?}"
+    );
+    ensure!(row.is_some_and(|row| row["policy"]["dialect"] == "1.8"));
+    let row = places.pod("test/own")?;
+    ensure!(
+        excluded(row.as_ref()) == serde_json::json!([9999]),
+        "{row:?}"
+    );
+    ensure!(row.is_some_and(|row| row["policy"]["dialect"] == "current"));
+
+    // A change takes effect; one that cannot be used does not, and is shown.
+    fs::write(&config, "defaults: {excludeOutboundPorts: 80}\n")?;
+    places.wait_pod("test/plain", |pod| excluded(pod) == serde_json::json!([80]))?;
+    fs::write(&config, "defaults: {excludeOutboundPorts: http}\n")?;
+    let problem = |wanted: &str| -> Result<()> {
+        for _ in 0..100 {
+            let status = places.json(&["status", "-o", "json"])?;
+            let problems = status["problems"].to_string();
+            if wanted.is_empty() && problems == "[]"
+                || !wanted.is_empty() && problems.contains(wanted)
+            {
+                return Ok(());
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        Err(anyhow!("no problem {wanted:?}: {}", places.log()))
+    };
+    problem("defaults.excludeOutboundPorts in")?;
+    ensure!(excluded(places.pod("test/plain")?.as_ref()) == serde_json::json!([80]));
+    fs::remove_file(&config)?;
+    problem("mesh.yaml")?;
+    ensure!(excluded(places.pod("test/plain")?.as_ref()) == serde_json::json!([80]));
+    fs::write(&config, "")?;
+    places.wait_pod("test/plain", |pod| excluded(pod) == serde_json::json!([]))?;
+    problem("")
+}
+
+fn bad_start() -> Result<()> {
+    let lab = Lab::new()?;
+    let missing = lab.dir().join("missing.yaml");
+    for (arguments, expected) in [
+        (["--config", &missing.to_string_lossy()], "missing.yaml"),
+        (
+            ["--default", "proxyUid=envoy"],
+            "--default proxyUid is \"envoy\"",
+        ),
+    ] {
+        let agent = Agent::spawn_with(
+            lab.places(),
+            &Extra {
+                arguments: &arguments,
+                ..Extra::default()
+            },
+        )?;
+        let status = agent.wait()?;
+        ensure!(status.code() == Some(1), "{arguments:?}: {status}");
+        ensure!(
+            lab.places().log().contains(expected),
+            "{}",
+            lab.places().log()
+        );
+    }
+    Ok(())
+}
+
+fn virtual_interfaces() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    pod.furnish(&lab.outside())?;
+    let annotation = ("traffic.sidecar.istio.io/kubevirtInterfaces", "eth7,eth1");
+    lab.write_manifest("app", &manifest("app", &pod, &[annotation]))?;
+    {
+        let refusing = Agent::start(lab.places())?;
+        refusing.places.wait_pod("test/app", |pod| {
+            pod.is_some_and(|pod| {
+                pod["state"] == "rejected" && pod["reason"].to_string().contains("local-only")
+            })
+        })?;
+    }
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra {
+            arguments: &["--virtual-interfaces", "local-only"],
+            ..Extra::default()
+        },
+    )?;
+    let places = &agent.places;
+    places.wait_enrolled("test/app")?;
+    let _sidecar = sidecar::start(&pod, &[80])?;
+    let outside = lab.outside().actor()?;
+    for (device, by, rule) in [
+        (Some(BESIDE), 15001, "-i eth1 -j ISTIO_REDIRECT"),
+        (None, 15006, "-p tcp -j ISTIO_IN_REDIRECT"),
+    ] {
+        let mut dial = Dial::new(&ROOT, at("10.78.0.2", 80));
+        dial.device = device.map(str::to_owned);
+        let arrived = outside
+            .dial(dial)?
+            .map_err(|errno| anyhow!("{device:?}: errno {errno}"))?;
+        ensure!(arrived.accepted_by == by, "{device:?}: {arrived:?}");
+        ensure!(
+            arrived.server.original_v4 == Ok(at("10.78.0.2", 80)),
+            "{arrived:?}"
+        );
+        let rules = places.json(&["rules", "test/app", "-o", "json"])?;
+        let counted = rules
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|line| line["rule"].to_string().contains(rule) && line["connections"] == 1);
+        ensure!(counted, "{rule}: {rules}");
+    }
+    // The app's own connections are not arrivals.
+    let inside = pod.actor()?.dial(Dial::new(&APP, at("10.78.0.2", 80)))?;
+    ensure!(inside.is_ok_and(|inside| inside.accepted_by == 80));
+    let status = places.output(&["status"])?;
+    let status = String::from_utf8_lossy(&status.stdout).into_owned();
+    ensure!(
+        status.contains("from eth7,eth1 to elsewhere is left alone"),
+        "{status}"
+    );
+    Ok(())
+}
