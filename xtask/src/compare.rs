@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::{
     build,
-    run::{cargo, exit_code, require_root},
+    run::{exit_code, require_root, tests_program},
 };
 
 #[derive(Debug, Args)]
@@ -39,10 +39,7 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("compare")?;
     build::for_running()?;
-    let mut command = cargo();
-    command
-        .args(["run", "--quiet", "--locked", "--package", "sidetrack-tests"])
-        .args(["--bin", "sidetrack-compare", "--"]);
+    let mut command = tests_program("sidetrack-compare");
     for (flag, value) in [
         ("--dialect", &options.dialect),
         ("--family", &options.family),

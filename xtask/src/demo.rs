@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::{
     build,
-    run::{cargo, exit_code, require_root, tools},
+    run::{exit_code, require_root, tests_program, tools},
 };
 
 #[derive(Debug, Args)]
@@ -26,12 +26,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if !options.down {
         build::for_running()?;
     }
-    let mut command = cargo();
-    command
-        .args(["run", "--quiet", "--locked", "--package", "sidetrack-tests"])
-        .args(["--bin", "sidetrack-demo", "--"])
-        .arg("--tools")
-        .arg(tools().join("python"));
+    let mut command = tests_program("sidetrack-demo");
+    command.arg("--tools").arg(tools().join("python"));
     if options.keep {
         command.arg("--keep");
     }

@@ -1,5 +1,6 @@
 //! `cargo xtask`: everything a checkout can be told to do.
 
+mod bench;
 mod build;
 mod compare;
 mod demo;
@@ -34,6 +35,8 @@ enum Command {
     Test(test::Options),
     /// Make the same connections through sidetrack and through real iptables and compare (needs root)
     Compare(compare::Options),
+    /// Measure what interception costs, against iptables and against nothing (needs root)
+    Bench(bench::Options),
     /// Show two pods with real sidecars and no iptables (needs root)
     Demo(demo::Options),
 }
@@ -55,6 +58,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Lint => lint::run().map(|()| ExitCode::SUCCESS),
         Command::Test(options) => test::run(&options),
         Command::Compare(options) => compare::run(&options),
+        Command::Bench(options) => bench::run(&options),
         Command::Demo(options) => demo::run(&options),
     }
 }
