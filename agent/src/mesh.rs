@@ -205,6 +205,17 @@ mod tests {
     }
 
     #[test]
+    fn the_example_in_deploy_says_what_is_built_in() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/config/mesh.yaml");
+        let text = super::read(&path).unwrap();
+        let built_in = Policy::of_inputs(&Inputs::default()).unwrap();
+        assert_eq!(policy(&[], &text).unwrap(), built_in);
+        for (name, _) in super::NAMES {
+            assert!(text.contains(&format!("  {name}:")), "{name} is not in it");
+        }
+    }
+
+    #[test]
     fn what_is_wrong_is_named() {
         for (file, expected) in [
             (

@@ -110,7 +110,7 @@ fn print(subject: &Subject, rows: &[Row], family: Family) -> Result<()> {
     if family == Family::V6 && !subject.ipv6 {
         output::print("The pod's IPv6 connections are left alone; these rules are not in force.")?;
     }
-    if let Some(note) = subject.policy.note() {
+    for note in subject.policy.notes() {
         output::print(format!("Note: {note}."))?;
     }
     output::print("")?;

@@ -53,19 +53,28 @@ const OTHER_WITH_VALUE: [&str; 9] = [
     "--iptables-version",
 ];
 
-/// Reads the words after (and including) the program name.
+/// Switches: no value, or one attached.
+const SWITCHES: [(&str, Input); 2] = [
+    ("--redirect-dns", Input::DnsCapture),
+    ("--capture-all-dns", Input::DnsCapture),
+];
+
+/// Reads the words after (and including) the program name. Of two values for a flag the last
+/// counts, as istio-iptables has it.
 pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Inputs, PolicyError> {
     let mut inputs = Inputs::default();
-    let mut words = words.into_iter().peekable();
+    let mut words = words.into_iter();
     while let Some(word) = words.next() {
         if !word.starts_with('-') {
             // The program's name, or a word that belongs to none of our flags.
             continue;
         }
-        let (flag, attached) = match word.split_once('=') {
-            Some((flag, value)) => (flag, Some(value)),
-            None => (word, None),
-        };
+        let (flag, attached) = split(word);
+        let origin = format!("argument {flag} of istio-init");
+        if let Some((_, input)) = SWITCHES.iter().find(|(name, _)| flag == *name) {
+            inputs.replace(*input, attached.unwrap_or("true"), origin);
+            continue;
+        }
         let known = FLAGS
             .iter()
             .find(|(short, long, _)| flag == *short || flag == *long);
@@ -82,8 +91,24 @@ pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Inputs, Pol
             })?,
         };
         if let Some((_, _, input)) = known {
-            inputs.set(*input, value, format!("argument {flag} of istio-init"));
+            inputs.replace(*input, value, origin);
         }
     }
     Ok(inputs)
+}
+
+/// A flag and the value attached to it: `--flag=value`, `-f=value`, `-fvalue`.
+fn split(word: &str) -> (&str, Option<&str>) {
+    const SHORT: usize = 2;
+    let short = word
+        .get(..SHORT)
+        .filter(|short| *short != "--" && word.len() > SHORT);
+    if let Some(short) = short {
+        let value = &word[SHORT..];
+        return (short, Some(value.strip_prefix('=').unwrap_or(value)));
+    }
+    match word.split_once('=') {
+        Some((flag, value)) => (flag, Some(value)),
+        None => (word, None),
+    }
 }

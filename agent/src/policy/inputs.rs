@@ -60,6 +60,8 @@ pub enum Input {
     OwnerGroupsExclude,
     /// `ISTIO_DUAL_STACK`
     DualStack,
+    /// `--redirect-dns`, `--capture-all-dns`, `ISTIO_META_DNS_CAPTURE`
+    DnsCapture,
     /// `sidetrack.dev/dialect`, the image's tag
     Dialect,
 }
@@ -108,7 +110,8 @@ const ANNOTATIONS: [(&str, Input); 12] = [
 ];
 
 /// Environment variables and the inputs they set.
-const VARIABLES: [(&str, Input); 4] = [
+const VARIABLES: [(&str, Input); 5] = [
+    ("ISTIO_META_DNS_CAPTURE", Input::DnsCapture),
     ("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", Input::LoopbackCidr),
     ("ISTIO_OUTBOUND_OWNER_GROUPS", Input::OwnerGroups),
     (
@@ -138,6 +141,12 @@ impl Inputs {
             value: value.to_owned(),
             origin,
         });
+    }
+
+    /// Sets a value, whatever was there.
+    pub fn replace(&mut self, input: Input, value: &str, origin: String) {
+        let value = value.to_owned();
+        self.values.insert(input, Sourced { value, origin });
     }
 
     /// A value.

@@ -110,6 +110,8 @@ pub struct Policy {
     pub excluded_groups: Vec<u32>,
     /// `ISTIO_DUAL_STACK`.
     pub dual_stack: bool,
+    /// `ISTIO_META_DNS_CAPTURE`: asked for, and not done.
+    pub dns_capture: bool,
 }
 
 impl Policy {
@@ -258,15 +260,23 @@ impl Policy {
         Ok(policy)
     }
 
-    /// What its rules cannot promise.
+    /// What sidetrack does not do of what the policy asks for.
     #[must_use]
-    pub fn note(&self) -> Option<String> {
-        let names = self.virtual_interfaces.join(",");
-        (!names.is_empty()).then(|| {
-            format!(
-                "what passes through the pod from {names} to elsewhere is left alone; what is delivered in the pod follows the rules"
-            )
-        })
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.virtual_interfaces.is_empty() {
+            notes.push(format!(
+                "what passes through the pod from {} to elsewhere is left alone; what is delivered in the pod follows the rules",
+                self.virtual_interfaces.join(",")
+            ));
+        }
+        if self.dns_capture {
+            notes.push(
+                "DNS capture is asked for and not done: queries go to the server they are sent to"
+                    .to_owned(),
+            );
+        }
+        notes
     }
 
     /// Whether `-i` lists a loopback range, of whichever family.
@@ -300,6 +310,7 @@ impl Default for Policy {
             included_groups: None,
             excluded_groups: Vec::new(),
             dual_stack: false,
+            dns_capture: false,
         }
     }
 }

@@ -70,6 +70,9 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         dual_stack: read
             .one(Input::DualStack, boolean)
             .unwrap_or(default.dual_stack),
+        dns_capture: read
+            .one(Input::DnsCapture, boolean)
+            .unwrap_or(default.dns_capture),
     };
     if read.errors.is_empty() {
         Ok(policy)

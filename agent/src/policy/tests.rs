@@ -88,6 +88,7 @@ fn argument_forms() {
     for args in [
         r#"["-p","15002","-u","1338","-b","80","-i","","-m","REDIRECT"]"#,
         r#"[istio-iptables, --envoy-port=15002, --proxy-uid, "1338", -b=80, --istio-service-cidr=, --redirect-dns]"#,
+        r#"[-p1,-p15002,-u=7,-u,"1338",-b80,-i=,--redirect-dns=true]"#,
     ] {
         let pod = pod(&format!(
             "spec:\n  containers: [{{name: istio-proxy}}]\n  initContainers: [{{name: istio-init, args: {args}}}]\n"
@@ -97,6 +98,9 @@ fn argument_forms() {
         assert_eq!(policy.proxy_gids, [1338], "{args}");
         assert_eq!(policy.inbound, InboundPorts::Only(vec![80]), "{args}");
         assert_eq!(policy.outbound, OutboundRanges::Only(vec![]), "{args}");
+        let asks_for_dns = args.contains("dns");
+        assert_eq!(policy.dns_capture, asks_for_dns, "{args}");
+        assert_eq!(policy.notes().len(), usize::from(asks_for_dns), "{args}");
     }
 }
 

@@ -394,7 +394,7 @@ impl Enrolment {
         let ids = self.ids.to_string();
         let users = (!ids.is_empty())
             .then(|| format!("it numbers its users on its own: on the node, {ids}"));
-        users.into_iter().chain(self.policy.note()).collect()
+        users.into_iter().chain(self.policy.notes()).collect()
     }
 
     /// Whether IPv6 is captured.
