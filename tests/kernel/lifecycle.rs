@@ -83,6 +83,12 @@ impl Place {
         self.agent.places.wait_enrolled("test/app").map(drop)
     }
 
+    /// The policy in force.
+    pub fn policy_id(&self) -> Result<Value> {
+        let pod = self.agent.places.pod("test/app")?.context("the pod")?;
+        Ok(pod["policy_id"].clone())
+    }
+
     fn dial(&self, to: std::net::SocketAddr) -> Result<Result<Connected, i32>> {
         self.client.dial(Dial::new(&APP, to))
     }

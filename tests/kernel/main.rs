@@ -12,6 +12,7 @@ mod mesh;
 mod outbound;
 mod owner;
 mod sockets;
+mod updates;
 mod users;
 mod world;
 
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         isolation::tests(),
         lifecycle::tests(),
         mesh::tests(),
+        updates::tests(),
         users::tests(),
     ]
     .concat();

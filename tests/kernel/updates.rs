@@ -1,0 +1,83 @@
+//! Policies that change under traffic: every connection is judged by the old or by the new one, never
+//! by parts of both.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
+
+use anyhow::{Result, anyhow, ensure};
+use support::{
+    protocol::{APP, Dial},
+    sidecar,
+};
+
+use crate::{OwnTest, lifecycle::Place, world::at};
+
+pub fn tests() -> Vec<(&'static str, OwnTest)> {
+    vec![("updates::no_connection_meets_half_a_policy", flips)]
+}
+
+/// Three ways to say that the service is captured. Whoever reads the row of one and the lists of
+/// another lets connections slip.
+const CAPTURED: [[(&str, &str); 2]; 3] = [
+    [
+        ("includeOutboundIPRanges", "10.0.0.0/8"),
+        ("excludeOutboundPorts", "53"),
+    ],
+    [
+        ("includeOutboundIPRanges", ""),
+        ("includeOutboundPorts", "80"),
+    ],
+    [
+        ("includeOutboundIPRanges", "10.109.0.0/16,192.0.2.0/24"),
+        ("excludeOutboundIPRanges", "10.108.0.0/16"),
+    ],
+];
+
+fn flips() -> Result<()> {
+    const FLIPS: usize = 30;
+    const AT_A_TIME: usize = 50;
+    let place = Place::new()?;
+    let _sidecar = sidecar::start(&place.pod, &[80])?;
+    let enroll = |number: usize| {
+        let annotations = CAPTURED[number % CAPTURED.len()]
+            .map(|(name, value)| (format!("traffic.sidecar.istio.io/{name}"), value));
+        let annotations = annotations
+            .each_ref()
+            .map(|(name, value)| (name.as_str(), *value));
+        place.enroll(&annotations)
+    };
+    enroll(0)?;
+    let done = AtomicBool::new(false);
+    let traffic = || -> Result<usize> {
+        let mut count = 0;
+        let dials = vec![Dial::new(&APP, at("10.109.118.31", 80)); AT_A_TIME];
+        while !done.load(Ordering::Relaxed) {
+            for result in place.client.dial_all(dials.clone())? {
+                let connected = result.map_err(|errno| anyhow!("errno {errno}"))?;
+                ensure!(connected.accepted_by == 15001, "it slipped: {connected:?}");
+                count += 1;
+            }
+        }
+        Ok(count)
+    };
+    thread::scope(|scope| {
+        let traffic = scope.spawn(traffic);
+        let flipped = (1..=FLIPS).try_for_each(|number| {
+            let before = place.policy_id()?;
+            enroll(number)?;
+            // In force, not only written.
+            place.agent.places.wait_pod("test/app", |pod| {
+                pod.is_some_and(|pod| pod["policy_id"] != before)
+            })?;
+            Ok(())
+        });
+        done.store(true, Ordering::Relaxed);
+        let count = traffic
+            .join()
+            .map_err(|_| anyhow!("the traffic panicked"))??;
+        ensure!(count > FLIPS, "only {count} connections");
+        flipped
+    })
+}
