@@ -202,12 +202,15 @@ fn is_manifest(path: &Path) -> bool {
     !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
+/// What a manifest file says: its pods, and what in it could not be used.
+pub type Contents = (Vec<Document>, Vec<Problem>);
+
 /// Reads the pods of one manifest file.
 ///
 /// # Errors
 /// If the file cannot be read or is not YAML; documents that are not pods are listed as problems.
-pub fn read_file(path: &Path) -> Result<(Vec<Document>, Vec<Problem>)> {
-    read_documents(path, pods_of)
+pub fn read_file(path: &Path) -> Result<Contents> {
+    parse_pods(path, &read_text(path)?)
 }
 
 /// Reads the pods of one manifest file, and the pod templates of workloads (Deployment, DaemonSet,
@@ -215,8 +218,24 @@ pub fn read_file(path: &Path) -> Result<(Vec<Document>, Vec<Problem>)> {
 ///
 /// # Errors
 /// As [`read_file`].
-pub fn read_templates(path: &Path) -> Result<(Vec<Document>, Vec<Problem>)> {
-    read_documents(path, |value| {
+pub fn read_templates(path: &Path) -> Result<Contents> {
+    parse_templates(path, &read_text(path)?)
+}
+
+/// [`read_file`] once the file is read; `path` tells JSON from YAML and is named in messages.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn parse_pods(path: &Path, text: &str) -> Result<Contents> {
+    parse(path, text, pods_of)
+}
+
+/// [`read_templates`] once the file is read.
+///
+/// # Errors
+/// As [`read_file`].
+pub fn parse_templates(path: &Path, text: &str) -> Result<Contents> {
+    parse(path, text, |value| {
         let template = value.pointer("/spec/template").cloned();
         match (value.get("kind").and_then(Value::as_str), template) {
             (Some("Pod" | "List" | "PodList") | None, _) => pods_of(value),
@@ -233,14 +252,10 @@ pub fn read_templates(path: &Path) -> Result<(Vec<Document>, Vec<Problem>)> {
     })
 }
 
-fn read_documents(
-    path: &Path,
-    pods_of: impl Fn(Value) -> Result<Vec<Pod>>,
-) -> Result<(Vec<Document>, Vec<Problem>)> {
-    let text = read_text(path)?;
+fn parse(path: &Path, text: &str, pods_of: impl Fn(Value) -> Result<Vec<Pod>>) -> Result<Contents> {
     let mut documents = Vec::new();
     let mut problems = Vec::new();
-    let values = split(path, &text)?;
+    let values = split(path, text)?;
     let many = values.len() > 1;
     for (value, number) in values.into_iter().zip(1..) {
         let origin = if many {
