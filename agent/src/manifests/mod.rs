@@ -240,16 +240,32 @@ pub fn parse_templates(path: &Path, text: &str) -> Result<Contents> {
         match (value.get("kind").and_then(Value::as_str), template) {
             (Some("Pod" | "List" | "PodList") | None, _) => pods_of(value),
             (Some(_), Some(mut template)) => {
-                for field in ["name", "namespace"] {
-                    if let Some(text) = value["metadata"].get(field) {
-                        template["metadata"][field] = text.clone();
-                    }
-                }
+                name_after(&value, &mut template);
                 Ok(vec![pod(template)?])
             }
             (Some(_), None) => Ok(Vec::new()),
         }
     })
+}
+
+/// Gives a pod template its workload's name. A template that is no mapping, or has metadata that is
+/// none, stays as it is: reading it as a Pod says what is wrong with it.
+fn name_after(workload: &Value, template: &mut Value) {
+    let Some(fields) = template.as_object_mut() else {
+        return;
+    };
+    let metadata = fields.entry("metadata").or_insert(Value::Null);
+    if metadata.is_null() {
+        *metadata = Value::Object(serde_json::Map::new());
+    }
+    let Some(metadata) = metadata.as_object_mut() else {
+        return;
+    };
+    for field in ["name", "namespace"] {
+        if let Some(text) = workload["metadata"].get(field) {
+            metadata.insert(field.to_owned(), text.clone());
+        }
+    }
 }
 
 fn parse(path: &Path, text: &str, pods_of: impl Fn(Value) -> Result<Vec<Pod>>) -> Result<Contents> {

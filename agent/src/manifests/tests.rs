@@ -99,6 +99,27 @@ fn what_is_not_a_pod_is_named() {
 }
 
 #[test]
+fn workloads_whatever_their_template_is() {
+    let parse = |template: &str| {
+        let text = format!("kind: Job\nmetadata: {{name: a}}\nspec: {{template: {template}}}\n");
+        super::parse_templates(std::path::Path::new("a.yaml"), &text).unwrap()
+    };
+    for template in ["{}", "{metadata: null}", "{metadata: {name: b}}"] {
+        let (documents, problems) = parse(template);
+        assert_eq!(problems, [], "{template}");
+        assert_eq!(documents[0].name().to_string(), "default/a", "{template}");
+    }
+    for template in ["3", "[]", "{metadata: web}", "{metadata: [a]}"] {
+        let (documents, problems) = parse(template);
+        assert!(documents.is_empty(), "{template}");
+        assert!(
+            problems[0].message.contains("not a valid Pod"),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
 fn the_example_in_deploy_is_enrolled() {
     let path =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/pods-dir/example.yaml");
