@@ -234,9 +234,16 @@ fn interface(text: &str) -> Result<String, String> {
     let valid = text.len() <= MAX
         && !matches!(text, "." | "..")
         && !text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
-    if valid {
-        Ok(text.to_owned())
-    } else {
-        Err(format!("{text:?} is not an interface name"))
+    // The kernel would take these. iptables-restore would not take them for part of a name, and a
+    // terminal that shows the rules might obey them.
+    let plain = text != "!" && !text.contains(|c: char| c.is_control() || "\"'\\".contains(c));
+    if !valid || !plain {
+        return Err(format!("{text:?} is not an interface name"));
     }
+    if text.ends_with('+') {
+        return Err(format!(
+            "{text:?} is iptables' pattern for every interface whose name begins so; name each"
+        ));
+    }
+    Ok(text.to_owned())
 }

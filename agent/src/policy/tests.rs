@@ -161,3 +161,32 @@ fn a_range_counts_under_the_first_that_holds_it() {
         ]
     );
 }
+
+#[test]
+fn interface_names() {
+    let policy = |names: &str| {
+        let name = "traffic.sidecar.istio.io/excludeInterfaces";
+        Policy::of_pod(&annotated(&[(name, names)]))
+    };
+    let names = "eth0,a-b.c_d@e,wla\u{f1},fifteen-bytes-1";
+    assert_eq!(policy(names).unwrap().excluded_interfaces.len(), 4);
+    for bad in [
+        "a/b",
+        "a:b",
+        "a b",
+        "..",
+        "sixteen-bytes-12",
+        "!",
+        "\u{1b}[2J",
+        "a\u{8}",
+        "\"a",
+        "a'",
+        "a\\",
+    ] {
+        let errors = policy(bad).unwrap_err();
+        assert!(errors[0].problem.contains("not an interface name"), "{bad}");
+    }
+    // iptables would take it for every net...
+    let errors = policy("net+").unwrap_err();
+    assert!(errors[0].problem.contains("name each"));
+}
