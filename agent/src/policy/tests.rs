@@ -166,7 +166,7 @@ fn a_range_counts_under_the_first_that_holds_it() {
 fn interface_names() {
     let policy = |names: &str| {
         let name = "traffic.sidecar.istio.io/excludeInterfaces";
-        Policy::of_pod(&annotated(&[(name, names)]))
+        of_pod(&annotated(&[(name, names)]))
     };
     let names = "eth0,a-b.c_d@e,wla\u{f1},fifteen-bytes-1";
     assert_eq!(policy(names).unwrap().excluded_interfaces.len(), 4);
