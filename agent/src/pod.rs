@@ -1,6 +1,6 @@
 //! Which pods are intercepted, and why the others are not.
 
-use k8s_openapi::api::core::v1::{Container, Pod, PodSpec};
+use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::Serialize;
 
 use crate::{
@@ -67,11 +67,14 @@ pub enum NotTaken {
     /// The injector was told not to.
     #[error("sidecar.istio.io/inject is \"false\"")]
     NotInjected,
+    /// It serves a gateway.
+    #[error("its proxy is a gateway's (proxy router)")]
+    Gateway,
     /// A label says so.
-    #[error("label {LABEL} is {0:?}")]
-    OptedOut(String),
+    #[error("label {LABEL} is \"disabled\" on the pod or its namespace")]
+    OptedOut,
     /// No label says otherwise.
-    #[error("label {LABEL}=enabled is not set")]
+    #[error("label {LABEL} is not \"enabled\" on the pod or its namespace")]
     NotOptedIn,
     /// Interception mode NONE.
     #[error("its interception mode is NONE")]
@@ -125,10 +128,10 @@ pub fn sidecar(pod: &Pod) -> Option<&Container> {
         .find(|container| container.name == SIDECAR)
 }
 
-/// Judges a pod by its manifest.
+/// Judges a pod by its manifest, and by what the label [`LABEL`] on its namespace says.
 #[must_use]
-pub fn wanted(pod: &Pod, mesh: &Mesh) -> Wanted {
-    if let Some(reason) = not_taken(pod, mesh.enroll) {
+pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
+    if let Some(reason) = not_taken(pod, namespace_label, mesh.enroll) {
         return Wanted::NotTaken(reason);
     }
     let policy = match Policy::of_pod(pod, &mesh.defaults) {
@@ -148,40 +151,43 @@ pub fn wanted(pod: &Pod, mesh: &Mesh) -> Wanted {
     Wanted::Enrolled(Box::new(policy))
 }
 
-fn not_taken(pod: &Pod, enroll: Enroll) -> Option<NotTaken> {
-    let label = pod
-        .metadata
-        .labels
-        .iter()
-        .flatten()
-        .find(|(name, _)| *name == LABEL);
-    let annotation = |name: &str| {
-        pod.metadata
-            .annotations
-            .as_ref()?
-            .get(name)
-            .map(String::as_str)
-    };
-    match (label.map(|(_, value)| value.as_str()), enroll) {
-        (Some("enabled"), _) | (None, Enroll::Injected) => {}
-        (Some("disabled"), _) => return Some(NotTaken::OptedOut("disabled".to_owned())),
-        (Some(other), Enroll::Labelled) => return Some(NotTaken::OptedOut(other.to_owned())),
-        (Some(_), Enroll::Injected) => {}
-        (None, Enroll::Labelled) => return Some(NotTaken::NotOptedIn),
-    }
-    let host_network = |spec: &PodSpec| spec.host_network == Some(true);
-    if pod.spec.as_ref().is_some_and(host_network) {
+fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option<NotTaken> {
+    let labels = pod.metadata.labels.as_ref();
+    let pod_label = labels
+        .and_then(|labels| labels.get(LABEL))
+        .map(String::as_str);
+    // What is about the pod itself comes first: no label changes it.
+    let spec = pod.spec.as_ref();
+    if spec.is_some_and(|spec| spec.host_network == Some(true)) {
         return Some(NotTaken::HostNetwork);
     }
-    if annotation("sidecar.istio.io/inject") == Some("false") {
+    let Some(sidecar) = sidecar(pod) else {
+        return Some(NotTaken::NoSidecar);
+    };
+    if is_gateway(sidecar) {
+        return Some(NotTaken::Gateway);
+    }
+    let annotations = pod.metadata.annotations.as_ref();
+    let inject = annotations.and_then(|all| all.get("sidecar.istio.io/inject"));
+    if inject.is_some_and(|inject| inject == "false") {
         return Some(NotTaken::NotInjected);
     }
-    if sidecar(pod).is_none() {
-        return Some(NotTaken::NoSidecar);
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return Some(NotTaken::Completed);
     }
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed")).then_some(NotTaken::Completed)
+    let says = |value: &str| [pod_label, namespace_label].contains(&Some(value));
+    if says("disabled") {
+        return Some(NotTaken::OptedOut);
+    }
+    (enroll == Enroll::Labelled && !says("enabled")).then_some(NotTaken::NotOptedIn)
+}
+
+/// Whether the proxy serves a gateway rather than an app beside it: `proxy router`.
+fn is_gateway(sidecar: &Container) -> bool {
+    let words = sidecar.command.iter().chain(&sidecar.args).flatten();
+    words
+        .take_while(|word| !word.starts_with('-'))
+        .any(|word| word == "router")
 }

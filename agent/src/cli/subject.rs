@@ -89,7 +89,7 @@ impl Subject {
     }
 
     fn of_manifest(document: &manifests::Document, mesh: &Mesh) -> Result<Self> {
-        let policy = match wanted(&document.pod, mesh) {
+        let policy = match wanted(&document.pod, None, mesh) {
             Wanted::Enrolled(policy) => *policy,
             Wanted::NotTaken(reason) => bail!("{}: not intercepted: {reason}", document.origin),
             Wanted::Rejected(reason) => bail!("{}: {reason}", document.origin),

@@ -20,18 +20,35 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 pub use self::watch::Watch;
-use crate::pod::PodRef;
+use crate::{
+    netns::Place,
+    pod::{NETNS_ANNOTATION, PodRef},
+};
 
 /// A pod and where it is written.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// The manifest.
     pub pod: Pod,
-    /// File, and document number if the file has several.
+    /// File, and document number if the file has several; or the API server.
     pub origin: String,
+    /// How its network namespace is found, or why it is not known.
+    pub place: Result<Place, String>,
+    /// What the label [`crate::pod::LABEL`] on its namespace says.
+    pub namespace_label: Option<String>,
 }
 
 impl Document {
+    /// A pod from a file.
+    fn of_file(pod: Pod, origin: String) -> Self {
+        Self {
+            place: place(&pod),
+            pod,
+            origin,
+            namespace_label: None,
+        }
+    }
+
     /// The pod's name.
     #[must_use]
     pub fn name(&self) -> PodRef {
@@ -280,10 +297,10 @@ fn parse(path: &Path, text: &str, pods_of: impl Fn(Value) -> Result<Vec<Pod>>) -
             path.display().to_string()
         };
         match pods_of(value) {
-            Ok(pods) => documents.extend(pods.into_iter().map(|pod| Document {
-                pod,
-                origin: origin.clone(),
-            })),
+            Ok(pods) => documents.extend(
+                pods.into_iter()
+                    .map(|pod| Document::of_file(pod, origin.clone())),
+            ),
             Err(error) => problems.push(Problem {
                 origin,
                 message: format!("{error:#}"),
@@ -391,6 +408,22 @@ fn pod(value: Value) -> Result<Pod> {
         .namespace
         .get_or_insert_with(|| "default".to_owned());
     Ok(pod)
+}
+
+fn place(pod: &Pod) -> Result<Place, String> {
+    let annotations = pod.metadata.annotations.as_ref();
+    match annotations
+        .and_then(|all| all.get(NETNS_ANNOTATION))
+        .map(String::as_str)
+    {
+        Some(path) if path.starts_with('/') => Ok(Place::Path(path.into())),
+        Some(path) => Err(format!(
+            "annotation {NETNS_ANNOTATION} is {path:?}: write an absolute path such as /run/netns/NAME"
+        )),
+        None => Err(format!(
+            "annotation {NETNS_ANNOTATION} is missing: write the path of the pod's network namespace, such as /run/netns/NAME"
+        )),
+    }
 }
 
 #[cfg(test)]

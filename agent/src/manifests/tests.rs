@@ -125,7 +125,7 @@ fn the_example_in_deploy_is_enrolled() {
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/pods-dir/example.yaml");
     let (documents, problems) = super::read_file(&path).unwrap();
     assert_eq!(problems, []);
-    let wanted = crate::pod::wanted(&documents[0].pod, &Mesh::new(Enroll::Injected));
+    let wanted = crate::pod::wanted(&documents[0].pod, None, &Mesh::new(Enroll::Injected));
     assert!(
         matches!(wanted, crate::pod::Wanted::Enrolled(_)),
         "{wanted:?}"

@@ -14,43 +14,17 @@ use procfs::{
 };
 use sidetrack_common::{addr::Family, conn::ListenerKey, names::LISTENER_SLOTS};
 
+use super::processes::Processes;
 use crate::bpf::{maps::Maps, sys};
 
 /// `SO_COOKIE`.
 const SO_COOKIE: i32 = 57;
 
-/// Processes by the inode of their network namespace, at one time.
-#[derive(Debug, Default)]
-pub struct Processes {
-    by_netns: HashMap<u64, Vec<i32>>,
-}
-
 impl Processes {
-    /// Looks at every process of the node.
-    pub fn now() -> Result<Self> {
-        let mut by_netns: HashMap<u64, Vec<i32>> = HashMap::new();
-        for process in procfs::process::all_processes().context("list /proc")? {
-            // Processes that end while we look are of no interest.
-            let Ok(process) = process else { continue };
-            let inode = super::inode_at(format!("/proc/{}/ns/net", process.pid()).as_ref());
-            if let Some(inode) = inode {
-                by_netns.entry(inode).or_default().push(process.pid());
-            }
-        }
-        Ok(Self { by_netns })
-    }
-
-    /// Whether any process lives in a namespace.
-    pub fn any_in(&self, inode: u64) -> bool {
-        self.by_netns.contains_key(&inode)
-    }
-
     /// Puts every listener of a port, other than those on loopback, into the map. Answers how many
     /// were there and could not be had.
     pub fn adopt(&self, inode: u64, cookie: u64, port: u16, maps: &Maps) -> Result<usize> {
-        let Some(pids) = self.by_netns.get(&inode) else {
-            return Ok(0);
-        };
+        let pids = self.in_netns(inode);
         // A process may end at any time; any of the namespace's can tell of all its sockets.
         let sockets = pids
             .iter()

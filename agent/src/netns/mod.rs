@@ -1,6 +1,7 @@
 //! Network namespaces of pods: opening them, running something inside, their cookies.
 
 pub mod listeners;
+pub mod processes;
 pub mod routes;
 pub mod users;
 pub mod watch;
@@ -25,6 +26,7 @@ use nix::{
     },
 };
 
+use self::processes::Processes;
 use crate::bpf::sys;
 
 /// Why a path is not a usable network namespace.
@@ -33,6 +35,9 @@ pub enum NetnsError {
     /// Nothing there (yet).
     #[error("network namespace {0} does not exist; the pod is enrolled as soon as it does")]
     Missing(PathBuf),
+    /// Nobody to tell it (yet).
+    #[error("no process of it runs on this node yet; the pod is enrolled as soon as one does")]
+    NoProcess,
     /// Something else is there.
     #[error(
         "{0} is not a network namespace; annotation sidetrack.dev/netns must name one, such as /run/netns/NAME"
@@ -51,6 +56,28 @@ pub enum NetnsError {
         /// What came of it.
         error: io::Error,
     },
+}
+
+/// How a pod's network namespace is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// By its path.
+    Path(PathBuf),
+    /// By the pod's processes: the UID in the names of its cgroups.
+    Pod(String),
+}
+
+impl Place {
+    /// The path of the namespace at this time.
+    ///
+    /// # Errors
+    /// [`NetnsError::NoProcess`].
+    pub fn find(&self, processes: &Processes) -> Result<PathBuf, NetnsError> {
+        match self {
+            Self::Path(path) => Ok(path.clone()),
+            Self::Pod(uid) => processes.netns_of_pod(uid).ok_or(NetnsError::NoProcess),
+        }
+    }
 }
 
 /// An open network namespace. Holding one keeps the namespace alive, so nothing holds one for

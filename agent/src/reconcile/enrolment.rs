@@ -22,8 +22,8 @@ use crate::{
         policies::{CompiledPolicy, Policies},
     },
     netns::{
-        Netns, inode_at,
-        listeners::Processes,
+        Netns, Place, inode_at,
+        processes::Processes,
         routes::{RouteId, Snapshot},
         users::IdMaps,
         watch::Watch,
@@ -42,7 +42,9 @@ pub struct Request<'a> {
     pub name: &'a PodRef,
     /// Its UID.
     pub uid: Option<&'a str>,
-    /// Its network namespace.
+    /// How its network namespace is found.
+    pub place: &'a Place,
+    /// Where it was found.
     pub netns: &'a Path,
     /// Its policy.
     pub policy: &'a Policy,
@@ -57,6 +59,7 @@ pub struct Request<'a> {
 /// An enrolled pod.
 #[derive(Debug)]
 pub struct Enrolment {
+    place: Place,
     netns_path: PathBuf,
     inode: u64,
     cookie: u64,
@@ -102,6 +105,7 @@ impl Enrolment {
         row.policy = policy_id;
         row.flags = inherited.flags(cookie) & POD_ADDED_SELF_V6;
         let mut enrolment = Self {
+            place: request.place.clone(),
             netns_path: request.netns.to_owned(),
             inode: netns.inode(),
             cookie,
@@ -359,9 +363,20 @@ impl Enrolment {
         )
     }
 
-    /// Whether a path still names the namespace that is enrolled.
-    pub fn is_in(&self, path: &Path) -> bool {
-        inode_at(path) == Some(self.inode)
+    /// Whether this is still the namespace of that place, as far as a look at it tells.
+    pub fn is_at(&self, place: &Place) -> bool {
+        self.place == *place && inode_at(&self.netns_path) == Some(self.inode)
+    }
+
+    /// The namespace is known by another place or path from now on.
+    pub fn found_at(&mut self, place: Place, path: &Path) {
+        self.place = place;
+        self.netns_path = path.to_owned();
+    }
+
+    /// How the namespace is found.
+    pub fn place(&self) -> &Place {
+        &self.place
     }
 
     /// The path the namespace was found by.

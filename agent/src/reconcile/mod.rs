@@ -23,8 +23,8 @@ use crate::{
     bpf::{Datapath, policies::Policies},
     manifests::{Document, Listing},
     mesh::Mesh,
-    netns::{Netns, NetnsError, listeners::Processes},
-    pod::{self, NETNS_ANNOTATION, PodRef, Wanted},
+    netns::{Netns, NetnsError, Place, processes::Processes},
+    pod::{self, PodRef, Wanted},
     policy::Policy,
 };
 
@@ -57,7 +57,7 @@ impl Entry {
 /// What an enrolled pod is to look like.
 #[derive(Clone, Debug, PartialEq)]
 struct Goal {
-    netns: PathBuf,
+    place: Place,
     policy: Policy,
 }
 
@@ -240,11 +240,15 @@ impl Reconciler {
         });
         entry.origin.clone_from(&document.origin);
         entry.uid.clone_from(&document.pod.metadata.uid);
-        match pod::wanted(&document.pod, &self.mesh) {
-            Wanted::Enrolled(policy) => match netns_path(document) {
-                Ok(netns) => {
+        match pod::wanted(
+            &document.pod,
+            document.namespace_label.as_deref(),
+            &self.mesh,
+        ) {
+            Wanted::Enrolled(policy) => match document.place.clone() {
+                Ok(place) => {
                     entry.goal = Some(Goal {
-                        netns,
+                        place,
                         policy: *policy,
                     });
                     if entry.is_settled() {
@@ -270,34 +274,36 @@ impl Reconciler {
 
     /// Brings one pod to its goal.
     async fn converge(&mut self, name: &PodRef, processes: &mut Option<Processes>) {
-        let Some(entry) = self.pods.get(name) else {
+        let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
         let Some(goal) = entry.goal.clone() else {
             return;
         };
         let processes = processes.get_or_insert_with(look_at_processes);
-        let elsewhere = entry
-            .enrolment
-            .as_ref()
-            .filter(|enrolment| !enrolment.is_in(&goal.netns));
-        if let Some(enrolment) = elsewhere {
-            // A path that leads nowhere takes no pod out that still has processes.
-            if let Err(error) = Netns::open(&goal.netns)
-                && processes.any_in(enrolment.inode())
-            {
-                let reason = format!("{error}; it stays enrolled in its namespace");
-                if let Some(entry) = self.pods.get_mut(name) {
+        let found = goal.place.find(processes);
+        if let Some(enrolment) = &mut entry.enrolment
+            && !enrolment.is_at(&goal.place)
+        {
+            match found.as_deref().map(Netns::open) {
+                Ok(Ok(netns)) if netns.inode() == enrolment.inode() => {
+                    enrolment.found_at(goal.place.clone(), netns.path());
+                }
+                // Between two containers a pod may have no process; its namespace waits for them.
+                Err(_) if enrolment.place() == &goal.place => return,
+                // A path that leads nowhere takes no pod out that still has processes.
+                Ok(Err(error)) if processes.any_in(enrolment.inode()) => {
+                    let reason = format!("{error}; it stays enrolled in its namespace");
                     if entry.reason.as_ref() != Some(&reason) {
                         error!(pod = %name, origin = entry.origin, "{reason}");
                     }
                     entry.settle(PodState::Enrolled, Some(reason));
+                    return;
                 }
-                return;
+                _ => self.leave(name, "its network namespace was replaced").await,
             }
-            self.leave(name, "its network namespace was replaced").await;
         }
-        let result = self.try_converge(name, &goal, processes).await;
+        let result = self.try_converge(name, &goal, found, processes).await;
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
@@ -306,7 +312,7 @@ impl Reconciler {
             Err(error) => {
                 let waiting = matches!(
                     error.downcast_ref::<NetnsError>(),
-                    Some(NetnsError::Missing(_))
+                    Some(NetnsError::Missing(_) | NetnsError::NoProcess)
                 );
                 let reason = format!("{error:#}");
                 if entry.reason.as_ref() != Some(&reason) {
@@ -331,6 +337,7 @@ impl Reconciler {
         &mut self,
         name: &PodRef,
         goal: &Goal,
+        found: Result<PathBuf, NetnsError>,
         processes: &Processes,
     ) -> Result<()> {
         let Some(entry) = self.pods.get_mut(name) else {
@@ -353,7 +360,8 @@ impl Reconciler {
         let request = enrolment::Request {
             name,
             uid: uid.as_deref(),
-            netns: &goal.netns,
+            place: &goal.place,
+            netns: &found?,
             policy: &goal.policy,
             changed: &self.changed,
             by_cookie: &self.by_cookie,
@@ -427,7 +435,7 @@ impl Entry {
         match (&self.goal, &self.enrolment) {
             (Some(goal), Some(enrolment)) => {
                 enrolment.policy() == &goal.policy
-                    && enrolment.is_in(&goal.netns)
+                    && enrolment.is_at(&goal.place)
                     && !enrolment.is_stale()
             }
             (Some(_), None) => false,
@@ -453,7 +461,7 @@ impl Entry {
             error!(pod = %name, origin = self.origin, "{reason}{kept}");
         }
         self.goal = self.enrolment.as_ref().map(|enrolment| Goal {
-            netns: enrolment.netns_path().to_owned(),
+            place: enrolment.place().clone(),
             policy: enrolment.policy().clone(),
         });
         let state = if judged {
@@ -462,22 +470,6 @@ impl Entry {
             PodState::Rejected
         };
         self.settle(state, Some(reason));
-    }
-}
-
-fn netns_path(document: &Document) -> Result<PathBuf, String> {
-    let annotations = document.pod.metadata.annotations.as_ref();
-    match annotations
-        .and_then(|all| all.get(NETNS_ANNOTATION))
-        .map(String::as_str)
-    {
-        Some(path) if path.starts_with('/') => Ok(PathBuf::from(path)),
-        Some(path) => Err(format!(
-            "annotation {NETNS_ANNOTATION} is {path:?}: write an absolute path such as /run/netns/NAME"
-        )),
-        None => Err(format!(
-            "annotation {NETNS_ANNOTATION} is missing: write the path of the pod's network namespace, such as /run/netns/NAME"
-        )),
     }
 }
 

@@ -1,0 +1,157 @@
+//! The node's processes: which network namespaces they are in, and which pods they belong to.
+
+use std::{collections::HashMap, fs, path::PathBuf};
+
+use anyhow::{Context as _, Result};
+
+/// Processes at one time.
+#[derive(Debug, Default)]
+pub struct Processes {
+    by_netns: HashMap<u64, Vec<i32>>,
+    by_pod: HashMap<String, Sandbox>,
+}
+
+/// A pod's network namespace, by the process that tells it.
+#[derive(Clone, Copy, Debug)]
+struct Sandbox {
+    pid: i32,
+    /// When that process started, in clock ticks since boot.
+    started: u64,
+}
+
+impl Processes {
+    /// Looks at every process of the node.
+    pub fn now() -> Result<Self> {
+        let mut processes = Self::default();
+        let host = super::host_inodes();
+        for process in procfs::process::all_processes().context("list /proc")? {
+            // Processes that end while we look are of no interest.
+            let Ok(process) = process else { continue };
+            let pid = process.pid();
+            let Some(inode) = super::inode_at(format!("/proc/{pid}/ns/net").as_ref()) else {
+                continue;
+            };
+            processes.by_netns.entry(inode).or_default().push(pid);
+            // Some of a pod's processes are in the node's namespace (CRI-O's conmon).
+            if !host.contains(&inode) {
+                processes.add_to_pod(pid);
+            }
+        }
+        Ok(processes)
+    }
+
+    /// The first process of a pod is the sandbox's own, or has been put into the pod's namespace by
+    /// the runtime; later ones may have left it for one of their own.
+    fn add_to_pod(&mut self, pid: i32) {
+        let Ok(cgroups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {
+            return;
+        };
+        let Some(uid) = pod_uid(&cgroups) else { return };
+        let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
+        let Ok(stat) = stat else { return };
+        let found = Sandbox {
+            pid,
+            started: stat.starttime,
+        };
+        self.by_pod
+            .entry(uid)
+            .and_modify(|known| {
+                if (found.started, found.pid) < (known.started, known.pid) {
+                    *known = found;
+                }
+            })
+            .or_insert(found);
+    }
+
+    /// Processes in a namespace.
+    pub fn in_netns(&self, inode: u64) -> &[i32] {
+        self.by_netns.get(&inode).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether any process lives in a namespace.
+    pub fn any_in(&self, inode: u64) -> bool {
+        self.by_netns.contains_key(&inode)
+    }
+
+    /// Path of a pod's network namespace, as long as the process it names lives.
+    pub fn netns_of_pod(&self, uid: &str) -> Option<PathBuf> {
+        let sandbox = self.by_pod.get(uid)?;
+        Some(PathBuf::from(format!("/proc/{}/ns/net", sandbox.pid)))
+    }
+}
+
+/// The pod UID in the text of `/proc/PID/cgroup`.
+///
+/// Kubelet names a pod's cgroup `pod<uid>` (cgroupfs driver) or
+/// `kubepods-burstable-pod<uid with _ for ->.slice` (systemd driver; `kubelet-` before it in kind), and
+/// runtimes put containers below it. What is above does not matter: nodes may be nested, and in a
+/// private cgroup namespace the path begins with `/../..`.
+fn pod_uid(cgroups: &str) -> Option<String> {
+    cgroups
+        .lines()
+        .filter_map(|line| line.splitn(3, ':').nth(2))
+        .flat_map(|path| path.split('/'))
+        .find_map(|name| {
+            let name = name.strip_suffix(".slice").unwrap_or(name);
+            let start = name.rfind("pod")?;
+            let own_word = start == 0 || name.as_bytes()[start - 1] == b'-';
+            let uid = name[start + "pod".len()..].replace('_', "-");
+            (own_word && is_uid(&uid)).then_some(uid)
+        })
+}
+
+/// A UUID, or the hash that static pods have.
+fn is_uid(text: &str) -> bool {
+    const UUID: usize = 36;
+    const HASH: usize = 32;
+    matches!(text.len(), UUID | HASH) && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::pod_uid;
+
+    #[test]
+    fn cgroup_paths_of_every_driver_and_runtime() {
+        const UID: &str = "b9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
+        for path in [
+            // systemd, containerd
+            "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb9e5c0ac_6f1b_4b52_9c3a_0d6a1f3b7e21.slice/cri-containerd-0123.scope",
+            // systemd, CRI-O, guaranteed
+            "0::/kubepods.slice/kubepods-podb9e5c0ac_6f1b_4b52_9c3a_0d6a1f3b7e21.slice/crio-0123.scope/container",
+            // cgroupfs, containerd
+            "0::/kubepods/besteffort/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21/0123",
+            // Docker, hybrid: the version 1 lines come first
+            "12:cpuset:/kubepods/burstable/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21/0123\n0::/system.slice/docker.service",
+            // kind, from the node and from outside it
+            "0::/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/kubelet-kubepods-besteffort-podb9e5c0ac_6f1b_4b52_9c3a_0d6a1f3b7e21.slice/cri-containerd-0123.scope",
+            "0::/docker/4567/kubelet/kubepods/burstable/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21/0123",
+            // a private cgroup namespace
+            "0::/../../../burstable/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21/0123",
+            "0::/../../kubepods-burstable-podb9e5c0ac_6f1b_4b52_9c3a_0d6a1f3b7e21.slice/cri-containerd-0123.scope",
+        ] {
+            assert_eq!(pod_uid(path).as_deref(), Some(UID), "{path}");
+        }
+        let fixed = "0::/kubepods/burstable/pod0123456789abcdef0123456789abcdef/0123";
+        assert_eq!(
+            pod_uid(fixed).as_deref(),
+            Some("0123456789abcdef0123456789abcdef")
+        );
+    }
+
+    #[test]
+    fn what_is_no_pod() {
+        for path in [
+            "",
+            "0::/",
+            "0::/kubepods.slice",
+            "0::/kubepods/burstable",
+            "0::/system.slice/podman.service",
+            "0::/user.slice/pod-racing.scope",
+            "0::/machine.slice/libpod-0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef.scope",
+            "broken",
+        ] {
+            assert_eq!(pod_uid(path), None, "{path}");
+        }
+    }
+}
