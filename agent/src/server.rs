@@ -1,12 +1,15 @@
 //! The agent's socket: HTTP over a unix socket that only root may open.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeMap, HashMap},
     fs, io,
     os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
     path::{Path, PathBuf},
-    sync::{Arc, RwLock},
-    time::Instant,
+    sync::{
+        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -15,9 +18,10 @@ use sidetrack_common::{conn::CountKey, rule::Rule};
 use tokio::net::UnixListener;
 
 use crate::{
-    api::{AgentStatus, Connections, NetnsStatus, PodStatus},
+    api::{AgentStatus, Connections, NetnsStatus, PodState, PodStatus},
     bpf::maps::Maps,
     reconcile::Reconciler,
+    web::{Figures, state_label},
 };
 
 /// What the socket answers from. The reconciler publishes, requests read.
@@ -27,6 +31,30 @@ pub struct Published {
     started: Instant,
     cgroup: String,
     state: RwLock<Snapshot>,
+    /// Milliseconds from the start to the last turn of the agent's loop.
+    turned: AtomicU64,
+    totals: Mutex<Totals>,
+}
+
+/// Connections by rule that never become fewer, although a pod's counters go with the pod.
+#[derive(Debug, Default)]
+struct Totals {
+    last: HashMap<CountKey, u64>,
+    by_rule: BTreeMap<&'static str, u64>,
+}
+
+impl Totals {
+    fn take(&mut self, counters: Vec<(CountKey, u64)>) {
+        for (key, count) in &counters {
+            let before = self.last.get(key).copied().unwrap_or_default();
+            // Fewer than before: its pod left and came back.
+            let more = count.checked_sub(before).unwrap_or(*count);
+            if let Some(rule) = Rule::from_number(key.rule) {
+                *self.by_rule.entry(rule.name()).or_default() += more;
+            }
+        }
+        self.last = counters.into_iter().collect();
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -45,11 +73,13 @@ impl Published {
             started: Instant::now(),
             cgroup: cgroup.display().to_string(),
             state: RwLock::default(),
+            turned: AtomicU64::new(0),
+            totals: Mutex::default(),
         })
     }
 
     /// Publishes the reconciler's view.
-    pub fn publish(&self, reconciler: &Reconciler, mesh_problem: Option<&str>) {
+    pub fn publish(&self, reconciler: &Reconciler, problems: Vec<String>, ready: bool) {
         let pods = reconciler
             .pods()
             .map(|(name, entry)| {
@@ -80,14 +110,8 @@ impl Published {
             .collect();
         let snapshot = Snapshot {
             pods,
-            problems: reconciler
-                .problems
-                .iter()
-                .map(String::as_str)
-                .chain(mesh_problem)
-                .map(str::to_owned)
-                .collect(),
-            ready: true,
+            problems: [reconciler.problems.clone(), problems].concat(),
+            ready,
         };
         *self
             .state
@@ -95,11 +119,73 @@ impl Published {
             .unwrap_or_else(|poisoned| poisoned.into_inner()) = snapshot;
     }
 
-    fn snapshot(&self) -> Snapshot {
+    /// The agent's loop has turned.
+    pub fn turned(&self) {
+        let now = self.started.elapsed().as_millis() as u64;
+        self.turned.store(now, Ordering::Relaxed);
+    }
+
+    /// How long ago it last did.
+    pub fn silent_for(&self) -> Duration {
+        let turned = Duration::from_millis(self.turned.load(Ordering::Relaxed));
+        self.started.elapsed().saturating_sub(turned)
+    }
+
+    /// Whether the first full list is applied.
+    pub fn is_ready(&self) -> bool {
+        self.snapshot_ref().ready
+    }
+
+    /// Adds up the kernel's counters. To be called before a pod's counters go, and now and then.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn count(&self) -> io::Result<()> {
+        let counters = self.maps.counts.sums()?;
+        self.totals().take(counters);
+        Ok(())
+    }
+
+    /// Figures for people who watch many nodes.
+    ///
+    /// # Errors
+    /// If the kernel's counters cannot be read.
+    pub fn figures(&self) -> io::Result<Figures> {
+        self.count()?;
+        let snapshot = self.snapshot_ref();
+        let mut pods = [
+            PodState::Enrolled,
+            PodState::Waiting,
+            PodState::Rejected,
+            PodState::NotTaken,
+        ]
+        .map(|state| (state_label(state), 0))
+        .into_iter()
+        .collect::<BTreeMap<_, _>>();
+        for pod in &snapshot.pods {
+            *pods.entry(state_label(pod.state)).or_default() += 1;
+        }
+        Ok(Figures {
+            pods,
+            problems: snapshot.problems.len() as u64,
+            connections: self.totals().by_rule.clone(),
+        })
+    }
+
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.totals
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn snapshot_ref(&self) -> RwLockReadGuard<'_, Snapshot> {
         self.state
             .read()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .clone()
+    }
+
+    fn snapshot(&self) -> Snapshot {
+        self.snapshot_ref().clone()
     }
 }
 

@@ -78,7 +78,7 @@ pub struct ListenerKey {
 }
 
 /// Key of a connection counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct CountKey {
     /// Network namespace cookie.

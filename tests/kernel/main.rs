@@ -5,6 +5,7 @@
 
 mod agent;
 mod bad_input;
+mod cluster;
 mod inbound;
 mod isolation;
 mod lifecycle;
@@ -59,6 +60,7 @@ fn main() -> ExitCode {
     let own: Vec<(&str, OwnTest)> = [
         agent::tests(),
         bad_input::tests(),
+        cluster::tests(),
         isolation::tests(),
         lifecycle::tests(),
         mesh::tests(),

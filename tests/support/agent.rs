@@ -15,7 +15,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use crate::command::die_with_parent;
+use crate::{apiserver::ApiServer, command::die_with_parent};
 
 /// How long anything the agent is asked for may take.
 pub const PATIENCE: Duration = Duration::from_secs(5);
@@ -157,7 +157,12 @@ pub struct Extra<'a> {
     pub arguments: &'a [&'a str],
     /// Environment variables.
     pub variables: &'a [(&'a str, &'a str)],
+    /// Where pods come from, if not from the directory.
+    pub api: Option<&'a ApiServer>,
 }
+
+/// The node that agents under test are told they run on.
+pub const NODE: &str = "node-1";
 
 /// A running agent; dropping it kills it.
 #[derive(Debug)]
@@ -204,11 +209,14 @@ impl Agent {
             .append(true)
             .open(&places.log)?;
         let mut command = places.command(&["agent"])?;
+        command.arg("--cgroup").arg(&places.cgroup);
+        match extra.api {
+            Some(api) => command
+                .args(["--node-name", NODE])
+                .env("KUBECONFIG", api.kubeconfig()),
+            None => command.arg("--pods-dir").arg(&places.pods),
+        };
         command
-            .arg("--cgroup")
-            .arg(&places.cgroup)
-            .arg("--pods-dir")
-            .arg(&places.pods)
             .args(extra.arguments)
             .envs(extra.variables.iter().copied())
             .stdin(Stdio::null())
@@ -249,6 +257,15 @@ impl Agent {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
+    }
+
+    /// Processor time used so far.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let stat = procfs::process::Process::new(self.child.id() as i32)?.stat()?;
+        let ticks = stat.utime + stat.stime;
+        Ok(Duration::from_millis(
+            ticks * 1000 / procfs::ticks_per_second(),
+        ))
     }
 
     /// Resident memory in KiB, and the part of it that is not mapped from files.

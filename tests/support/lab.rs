@@ -95,6 +95,12 @@ impl PodNet {
         Ok(())
     }
 
+    /// The same pod, its processes in a cgroup named as kubelet's systemd driver names it.
+    pub fn under_kubelet(mut self, lab: &Lab, uid: &str) -> Result<Self> {
+        self.cgroup = lab.kubelet_cgroup(uid)?;
+        Ok(self)
+    }
+
     /// Runs `ip` inside.
     pub fn ip(&self, arguments: &str) -> Result<String> {
         run(&format!("ip -n {} {arguments}", self.netns))
@@ -261,6 +267,33 @@ impl Lab {
             "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start",
         ])?;
         Ok(pod)
+    }
+
+    /// A container's cgroup in the pod with this UID, as kubelet's systemd driver and containerd name
+    /// it.
+    pub fn kubelet_cgroup(&self, uid: &str) -> Result<PathBuf> {
+        let pod = uid.replace('-', "_");
+        let path = self.places.cgroup.join(format!(
+            "kubepods-burstable.slice/kubepods-burstable-pod{pod}.slice/cri-containerd-{pod}.scope"
+        ));
+        fs::create_dir_all(&path)?;
+        Ok(path)
+    }
+
+    /// Adds many network namespaces at once, with nothing in them but lo.
+    pub fn bare_namespaces(&mut self, count: usize) -> Result<Vec<String>> {
+        let names: Vec<String> = (0..count)
+            .map(|number| format!("st{}-b{number}", self.id))
+            .collect();
+        let file = self.dir.path().join("batch");
+        let lines: String = names
+            .iter()
+            .map(|name| format!("netns add {name}\n"))
+            .collect();
+        fs::write(&file, lines)?;
+        self.namespaces.extend(names.clone());
+        run(&format!("ip -batch {}", file.display()))?;
+        Ok(names)
     }
 
     /// Writes a manifest for a pod: `annotations` and `container` are lines of YAML.

@@ -6,6 +6,7 @@
 
 pub mod actor;
 pub mod agent;
+pub mod apiserver;
 pub mod command;
 pub mod lab;
 pub mod ledger;

@@ -99,16 +99,23 @@ impl<K: Pod> Counters<K> {
     pub fn sums(&self) -> io::Result<Vec<(K, u64)>> {
         let mut sums = Vec::new();
         for key in self.keys()? {
-            let mut values = vec![0; self.cpus * size_of::<u64>()];
-            if sys::map_lookup(self.fd.as_fd(), sys::bytes_of(&key), &mut values)? {
-                let sum = values
-                    .chunks_exact(size_of::<u64>())
-                    .map(sys::from_bytes::<u64>)
-                    .sum();
+            if let Some(sum) = self.sum(&key)? {
                 sums.push((key, sum));
             }
         }
         Ok(sums)
+    }
+
+    /// One counter, summed over CPUs.
+    pub fn sum(&self, key: &K) -> io::Result<Option<u64>> {
+        let mut values = vec![0; self.cpus * size_of::<u64>()];
+        let found = sys::map_lookup(self.fd.as_fd(), sys::bytes_of(key), &mut values)?;
+        Ok(found.then(|| {
+            values
+                .chunks_exact(size_of::<u64>())
+                .map(sys::from_bytes::<u64>)
+                .sum()
+        }))
     }
 
     /// Removes a counter.

@@ -1,8 +1,11 @@
 //! `sidetrack agent`: the daemon.
 
-use std::{collections::BTreeSet, path::PathBuf, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc,
+    time::Duration,
+};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
@@ -14,17 +17,19 @@ use tracing::{Level, error, info};
 
 use super::{
     LogFormat, Places, blocking,
-    mesh::{MeshFlags, Source},
+    mesh::{MeshFlags, Settings},
     start_logging,
 };
 use crate::{
     bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     cgroup,
-    manifests::{Directory, Watch},
+    cluster::Reporter,
     mesh::Mesh,
     pod::Enroll,
     reconcile::Reconciler,
     server::{Published, Socket},
+    source::Source,
+    web,
 };
 
 /// How often what could not be done is tried again, and vanished namespaces are noticed.
@@ -34,14 +39,22 @@ const SETTLE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Directory of Pod manifests (YAML or JSON); each names its network namespace by the
-    /// annotation sidetrack.dev/netns
+    /// Take pods from a directory of Pod manifests (YAML or JSON) instead of the API server; each names
+    /// its network namespace by the annotation sidetrack.dev/netns
     #[arg(long, value_name = "DIR")]
-    pods_dir: PathBuf,
-    /// Which sidecar pods to take: those labelled sidetrack.dev/interception=enabled, or all but
-    /// those labelled disabled
-    #[arg(long, value_enum, default_value = "injected")]
-    enroll: Enroll,
+    pods_dir: Option<PathBuf>,
+    /// This node's name in Kubernetes
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "NODE_NAME",
+        required_unless_present = "pods_dir"
+    )]
+    node_name: Option<String>,
+    /// Which sidecar pods to take: those labelled sidetrack.dev/interception=enabled, themselves or by
+    /// their namespace, or all but those labelled disabled [default: labelled; injected with --pods-dir]
+    #[arg(long, value_enum)]
+    enroll: Option<Enroll>,
     #[command(flatten)]
     mesh: MeshFlags,
     /// The cgroup that holds all pods [default: kubelet's, else the root of the cgroup2 mount]
@@ -49,6 +62,9 @@ pub(super) struct Options {
     cgroup: Option<PathBuf>,
     #[command(flatten)]
     places: Places,
+    /// Answer /metrics, /healthz and /readyz here, such as 0.0.0.0:9446
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics_addr: Option<SocketAddr>,
     /// Form of the log on stderr
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -62,18 +78,29 @@ pub(super) fn run(options: Options) -> Result<ExitCode> {
 async fn serve(options: Options) -> Result<ExitCode> {
     probe::capabilities().map_err(anyhow::Error::msg)?;
     raise_file_limit();
-    let directory = Directory::new(&options.pods_dir)?;
-    let mut settings = Source::new(options.mesh, options.enroll);
+    let source = source(&options).await?;
+    let enroll = options.enroll.unwrap_or(match source {
+        Source::Directory(..) => Enroll::Injected,
+        Source::Cluster(_) => Enroll::Labelled,
+    });
+    let mut settings = Settings::new(options.mesh, enroll);
     let mesh = settings.read()?;
     let pins = Pins::new(&options.places.bpffs)?;
     let cgroup = cgroup::find(options.cgroup.as_deref())?;
     // Before anything is attached: a start that fails leaves nothing behind.
     let socket = Socket::bind(&options.places.socket)?;
+    let metrics = match options.metrics_addr {
+        Some(address) => Some(web::bind(address).await?),
+        None => None,
+    };
+    let reporter = match (&source, &options.node_name) {
+        (Source::Cluster(cluster), Some(node)) => Some(Reporter::start(cluster.client(), node)),
+        _ => None,
+    };
     let (datapath, kernel_log) = Datapath::open(pins.clone(), &cgroup, kernel_log_level())?;
     let published = Published::new(Maps::open(&pins)?, &cgroup);
     info!(
         cgroup = %cgroup.display(),
-        pods_dir = %directory.path().display(),
         socket = %options.places.socket.display(),
         "hooks attached"
     );
@@ -81,8 +108,19 @@ async fn serve(options: Options) -> Result<ExitCode> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let server = tokio::spawn(socket.serve(Arc::clone(&published)));
+    if let Some(listener) = metrics {
+        tokio::spawn(web::serve(listener, Arc::clone(&published)));
+    }
     tokio::spawn(kernel_log.forward());
-    let work = follow(directory, datapath, settings, mesh, &published);
+    let agent = Agent {
+        source,
+        settings,
+        reporter,
+        published: &published,
+        ready: false,
+        problems: Vec::new(),
+    };
+    let work = agent.follow(datapath, mesh);
     // Work may be left at any point: a successor takes over whatever state there is.
     tokio::select! {
         failed = work => failed?,
@@ -95,63 +133,101 @@ async fn serve(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Follows manifests and namespaces; ends only by an error.
-async fn follow(
-    mut directory: Directory,
-    datapath: Datapath,
-    mut settings: Source,
-    mesh: Mesh,
-    published: &Published,
-) -> Result<()> {
-    let (changed_sender, mut changed) = mpsc::unbounded_channel();
-    let mut reconciler = Reconciler::new(datapath, mesh, changed_sender)?;
-    let mut watch = Watch::new(directory.path())?;
-    relist(&mut directory, &mut reconciler).await;
-    published.publish(&reconciler, settings.problem());
-
-    let mut retry = interval(RETRY);
-    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        tokio::select! {
-            () = watch.changed() => relist(&mut directory, &mut reconciler).await,
-            Some(cookie) = changed.recv() => {
-                tokio::time::sleep(SETTLE).await;
-                let mut cookies = BTreeSet::from([cookie]);
-                while let Ok(cookie) = changed.try_recv() {
-                    cookies.insert(cookie);
-                }
-                reconciler.namespaces_changed(cookies).await;
+async fn source(options: &Options) -> Result<Source> {
+    match (&options.pods_dir, &options.node_name) {
+        (Some(directory), _) => Source::directory(directory),
+        (None, Some(node)) => {
+            if std::process::id() == 1 {
+                bail!(
+                    "this is process 1 of a pid namespace of its own, in which the pods' processes cannot be seen: run the agent with hostPID: true"
+                );
             }
-            _ = retry.tick() => {
-                let mesh = settings.changed();
-                let changed = mesh.is_some();
-                if let Some(mesh) = mesh {
-                    reconciler.set_mesh(mesh);
-                }
-                let outdated = watch.is_outdated();
-                if outdated {
-                    watch = Watch::new(directory.path())?;
-                }
-                if changed || outdated {
-                    relist(&mut directory, &mut reconciler).await;
-                }
-                reconciler.retry().await;
-            }
+            Source::cluster(node).await
         }
-        published.publish(&reconciler, settings.problem());
+        (None, None) => bail!("pass --pods-dir or --node-name"),
     }
 }
 
-/// Applies the directory as it is now. An unreadable directory says nothing about its pods: they
-/// stay as they are.
-async fn relist(directory: &mut Directory, reconciler: &mut Reconciler) {
-    match directory.list() {
-        Ok(listing) => reconciler.apply(&listing).await,
-        Err(error) => {
-            let path = directory.path().display();
-            let problem = format!("list {path}: {error}; its pods stay as they are");
-            error!("{problem}");
-            reconciler.problems = vec![problem];
+/// The loop and what it is about.
+struct Agent<'a> {
+    source: Source,
+    settings: Settings,
+    reporter: Option<Reporter>,
+    published: &'a Published,
+    ready: bool,
+    /// What was wrong when it was last published.
+    problems: Vec<String>,
+}
+
+impl Agent<'_> {
+    /// Follows pods and namespaces; ends only by an error.
+    async fn follow(mut self, datapath: Datapath, mesh: Mesh) -> Result<()> {
+        let (changed_sender, mut changed) = mpsc::unbounded_channel();
+        let mut reconciler = Reconciler::new(datapath, mesh, changed_sender)?;
+        self.relist(&mut reconciler).await;
+        self.publish(&mut reconciler);
+
+        let mut retry = interval(RETRY);
+        retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                () = self.source.changed() => self.relist(&mut reconciler).await,
+                Some(cookie) = changed.recv() => {
+                    tokio::time::sleep(SETTLE).await;
+                    let mut cookies = BTreeSet::from([cookie]);
+                    while let Ok(cookie) = changed.try_recv() {
+                        cookies.insert(cookie);
+                    }
+                    reconciler.namespaces_changed(cookies).await;
+                }
+                _ = retry.tick() => {
+                    let mesh = self.settings.changed();
+                    let mut again = self.source.has_silently_changed()?;
+                    if let Some(mesh) = mesh {
+                        reconciler.set_mesh(mesh);
+                        again = true;
+                    }
+                    if again {
+                        self.relist(&mut reconciler).await;
+                    }
+                    reconciler.retry().await;
+                }
+            }
+            self.publish(&mut reconciler);
+        }
+    }
+
+    /// Applies the pods as they are now. A source that cannot be read says nothing about its pods:
+    /// they stay as they are.
+    async fn relist(&mut self, reconciler: &mut Reconciler) {
+        // A pod that leaves takes its counters with it.
+        let _ = self.published.count();
+        match self.source.list() {
+            Ok(Some(listing)) => {
+                reconciler.apply(&listing).await;
+                self.ready = true;
+            }
+            Ok(None) => {}
+            Err(problem) => {
+                error!("{problem}");
+                reconciler.cannot_list(problem);
+            }
+        }
+    }
+
+    /// Lets everybody know how things are now.
+    fn publish(&mut self, reconciler: &mut Reconciler) {
+        self.published.turned();
+        for happening in reconciler.news() {
+            if let Some(reporter) = &self.reporter {
+                reporter.report(happening);
+            }
+        }
+        let mut problems = self.source.problems();
+        problems.extend(self.settings.problem().map(str::to_owned));
+        if reconciler.is_changed() || problems != self.problems {
+            self.problems.clone_from(&problems);
+            self.published.publish(reconciler, problems, self.ready);
         }
     }
 }

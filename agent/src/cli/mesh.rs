@@ -25,7 +25,7 @@ pub(super) struct MeshFlags {
 
 /// Where the mesh's settings come from, and what they last were.
 #[derive(Debug)]
-pub(super) struct Source {
+pub(super) struct Settings {
     flags: MeshFlags,
     enroll: Enroll,
     /// The file as last read, or why it could not be.
@@ -34,7 +34,7 @@ pub(super) struct Source {
     problem: Option<String>,
 }
 
-impl Source {
+impl Settings {
     pub(super) fn new(flags: MeshFlags, enroll: Enroll) -> Self {
         Self {
             flags,
@@ -53,7 +53,7 @@ impl Source {
     }
 
     /// The settings, if they have changed and can be used; otherwise those in force stay, and
-    /// [`Source::problem`] says why.
+    /// [`Settings::problem`] says why.
     pub(super) fn changed(&mut self) -> Option<Mesh> {
         let path = self.flags.config.as_deref()?;
         let now = mesh::read(path).map_err(|error| format!("{error:#}"));

@@ -9,7 +9,7 @@ use sidetrack_common::{addr::Addr, pod::Route};
 
 use super::{
     Places,
-    mesh::{MeshFlags, Source},
+    mesh::{MeshFlags, Settings},
 };
 use crate::{
     api::PodStatus,
@@ -65,7 +65,7 @@ impl Subject {
     pub async fn find(which: &Which) -> Result<Self> {
         match &which.manifest {
             Some(path) => {
-                let mesh = Source::new(which.mesh.clone(), Enroll::Injected).read()?;
+                let mesh = Settings::new(which.mesh.clone(), Enroll::Injected).read()?;
                 let (documents, problems) =
                     manifests::read_templates(path).with_context(|| path.display().to_string())?;
                 let named = |document: &&manifests::Document| {

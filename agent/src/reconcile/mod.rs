@@ -21,12 +21,20 @@ use self::{enrolment::Enrolment, inherited::Inherited};
 use crate::{
     api::PodState,
     bpf::{Datapath, policies::Policies},
+    cluster::Happening,
     manifests::{Document, Listing},
     mesh::Mesh,
     netns::{Netns, NetnsError, Place, processes::Processes},
     pod::{self, PodRef, Wanted},
     policy::Policy,
 };
+
+/// Reasons of Events, as `kubectl describe pod` shows them.
+const ENROLLED: &str = "Enrolled";
+const POLICY_CHANGED: &str = "PolicyChanged";
+const POLICY_REJECTED: &str = "PolicyRejected";
+const NOT_ENROLLED: &str = "NotEnrolled";
+const RELEASED: &str = "Released";
 
 /// How often to look for sidecars that listen without our knowing.
 const LISTENER_CHECK: Duration = Duration::from_secs(5);
@@ -72,6 +80,10 @@ pub struct Reconciler {
     mesh: Mesh,
     changed: mpsc::UnboundedSender<u64>,
     look_for_listeners: Instant,
+    /// What people are to be told, until [`Reconciler::news`].
+    happenings: Vec<Happening>,
+    /// Whether anything that is published may be different.
+    dirty: bool,
     /// Problems that belong to no pod, as they were last listed.
     pub problems: Vec<String>,
 }
@@ -94,6 +106,8 @@ impl Reconciler {
             mesh,
             changed,
             look_for_listeners: Instant::now(),
+            happenings: Vec::new(),
+            dirty: true,
             problems: Vec::new(),
         })
     }
@@ -103,13 +117,40 @@ impl Reconciler {
         self.pods.iter()
     }
 
+    /// What has happened to pods since this was last asked.
+    pub fn news(&mut self) -> Vec<Happening> {
+        std::mem::take(&mut self.happenings)
+    }
+
+    /// Whether anything that [`Reconciler::pods`] shows may be different since this was last asked.
+    pub fn is_changed(&mut self) -> bool {
+        std::mem::take(&mut self.dirty)
+    }
+
+    fn tell(&mut self, pod: &PodRef, reason: &'static str, note: String) {
+        self.happenings.push(Happening {
+            pod: pod.clone(),
+            uid: self.pods.get(pod).and_then(|entry| entry.uid.clone()),
+            reason,
+            note,
+            warning: matches!(reason, POLICY_REJECTED | NOT_ENROLLED),
+        });
+    }
+
     /// Other settings; they take effect with the next [`Reconciler::apply`].
     pub fn set_mesh(&mut self, mesh: Mesh) {
         self.mesh = mesh;
     }
 
+    /// There is no listing, for this reason; everything stays as it is.
+    pub fn cannot_list(&mut self, problem: String) {
+        self.problems = vec![problem];
+        self.dirty = true;
+    }
+
     /// Makes everything agree with a listing.
     pub async fn apply(&mut self, listing: &Listing) {
+        self.dirty = true;
         let (wanted, mut problems) = index(listing);
         problems.extend(
             listing
@@ -158,6 +199,7 @@ impl Reconciler {
             .collect();
         let mut enrolled = Vec::new();
         let mut processes = None;
+        self.dirty |= !unsettled.is_empty();
         for name in unsettled {
             let before = self.cookie(&name);
             self.converge(&name, &mut processes).await;
@@ -225,6 +267,7 @@ impl Reconciler {
             if let Err(error) = enrolment.refresh(&self.datapath).await {
                 warn!(pod = %name, "follow the pod's routes: {error:#}");
             }
+            self.dirty = true;
         }
     }
 
@@ -255,20 +298,54 @@ impl Reconciler {
                         entry.settle(PodState::Enrolled, None);
                     }
                 }
-                Err(reason) => entry.reject(name, reason, self.inherited.holds(name)),
+                Err(reason) => self.reject(name, reason),
             },
-            Wanted::Rejected(reason) => {
-                entry.reject(name, reason.to_string(), self.inherited.holds(name));
-            }
+            Wanted::Rejected(reason) => self.reject(name, reason.to_string()),
             Wanted::NotTaken(reason) => {
                 let reason = reason.to_string();
                 self.inherited.retain(|held| held != name, &self.datapath);
-                self.leave(name, &reason).await;
+                if self.cookie(name).is_some() {
+                    self.leave(name, &reason).await;
+                    let note = format!("sidetrack leaves its connections alone now: {reason}");
+                    self.tell(name, RELEASED, note);
+                }
                 if let Some(entry) = self.pods.get_mut(name) {
                     entry.goal = None;
                     entry.settle(PodState::NotTaken, Some(reason));
                 }
             }
+        }
+    }
+
+    /// The manifest cannot be followed: whatever is in force stays in force, also if an earlier agent
+    /// put it there.
+    fn reject(&mut self, name: &PodRef, reason: String) {
+        let inherited = self.inherited.holds(name);
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
+        let judged = entry.enrolment.is_some() || inherited;
+        let kept = if judged {
+            "; its last good policy stays in force"
+        } else {
+            ""
+        };
+        entry.goal = entry.enrolment.as_ref().map(|enrolment| Goal {
+            place: enrolment.place().clone(),
+            policy: enrolment.policy().clone(),
+        });
+        let state = if judged {
+            PodState::Enrolled
+        } else {
+            PodState::Rejected
+        };
+        let news = entry.reason.as_ref() != Some(&reason);
+        if news {
+            error!(pod = %name, origin = entry.origin, "{reason}{kept}");
+        }
+        entry.settle(state, Some(reason.clone()));
+        if news {
+            self.tell(name, POLICY_REJECTED, format!("{reason}{kept}"));
         }
     }
 
@@ -322,13 +399,17 @@ impl Reconciler {
                         error!(pod = %name, origin = entry.origin, "cannot enrol: {reason}");
                     }
                 }
+                let news = entry.reason.as_ref() != Some(&reason) && !waiting;
                 let judged = entry.enrolment.is_some() || self.inherited.holds(name);
                 let state = match (judged, waiting) {
                     (true, _) => PodState::Enrolled,
                     (false, true) => PodState::Waiting,
                     (false, false) => PodState::Rejected,
                 };
-                entry.settle(state, Some(reason));
+                entry.settle(state, Some(reason.clone()));
+                if news {
+                    self.tell(name, NOT_ENROLLED, reason);
+                }
             }
         }
     }
@@ -344,18 +425,25 @@ impl Reconciler {
             return Ok(());
         };
         if let Some(enrolment) = &mut entry.enrolment {
+            let mut changed = None;
             if enrolment.policy() != &goal.policy {
                 enrolment
                     .change_policy(&goal.policy, &self.datapath, &mut self.policies, processes)
                     .await?;
                 info!(pod = %name, policy = enrolment.policy_id(), "policy changed");
+                let note = "another policy is in force for its new connections".to_owned();
+                changed = Some(note);
             }
             if enrolment.is_stale() {
                 enrolment.recover(&self.changed, &self.datapath).await?;
             }
+            if let Some(note) = changed {
+                self.tell(name, POLICY_CHANGED, note);
+            }
             return Ok(());
         }
         let uid = entry.uid.clone();
+        let known_before = self.inherited.holds(name);
         let pods = &self.pods;
         let request = enrolment::Request {
             name,
@@ -386,10 +474,20 @@ impl Reconciler {
             "enrolled"
         );
         self.by_cookie.insert(enrolment.cookie(), name.clone());
+        let note = format!(
+            "its connections are intercepted by the rules of dialect {}",
+            goal.policy.dialect
+        );
+        let notes = enrolment.notes();
         // Had an earlier agent enrolled it in another namespace, that one is done with.
         self.inherited.retain(|held| held != name, &self.datapath);
         if let Some(entry) = self.pods.get_mut(name) {
             entry.enrolment = Some(enrolment);
+        }
+        // A successor that takes over has no news.
+        if !known_before {
+            let all: Vec<String> = [note].into_iter().chain(notes).collect();
+            self.tell(name, ENROLLED, all.join("; "));
         }
         Ok(())
     }
@@ -446,30 +544,6 @@ impl Entry {
     fn settle(&mut self, state: PodState, reason: Option<String>) {
         self.state = state;
         self.reason = reason;
-    }
-
-    /// The manifest cannot be followed: whatever is in force stays in force, also if an earlier
-    /// agent put it there (`inherited`).
-    fn reject(&mut self, name: &PodRef, reason: String, inherited: bool) {
-        let judged = self.enrolment.is_some() || inherited;
-        if self.reason.as_ref() != Some(&reason) {
-            let kept = if judged {
-                "; its last good policy stays in force"
-            } else {
-                ""
-            };
-            error!(pod = %name, origin = self.origin, "{reason}{kept}");
-        }
-        self.goal = self.enrolment.as_ref().map(|enrolment| Goal {
-            place: enrolment.place().clone(),
-            policy: enrolment.policy().clone(),
-        });
-        let state = if judged {
-            PodState::Enrolled
-        } else {
-            PodState::Rejected
-        };
-        self.settle(state, Some(reason));
     }
 }
 

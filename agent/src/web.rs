@@ -1,0 +1,148 @@
+//! What the agent answers on the network: whether it lives, whether it is ready, and figures. Nothing
+//! about single pods or connections.
+
+use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, sync::Arc, time::Duration};
+
+use anyhow::{Context as _, Result};
+use axum::{Router, extract::State, http::StatusCode, routing::get};
+use tokio::net::TcpListener;
+
+use crate::{api::PodState, server::Published};
+
+/// The agent's loop turns twice a second; after this long it hangs.
+const HANGS: Duration = Duration::from_secs(30);
+
+/// Opens the port.
+///
+/// # Errors
+/// If it cannot be had.
+pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
+    TcpListener::bind(address)
+        .await
+        .with_context(|| format!("listen on {address}; pass another to --metrics-addr"))
+}
+
+/// Answers until dropped.
+///
+/// # Errors
+/// If the port is lost.
+pub async fn serve(listener: TcpListener, published: Arc<Published>) -> Result<()> {
+    let router = Router::new()
+        .route("/healthz", get(healthz))
+        .route("/readyz", get(readyz))
+        .route("/metrics", get(metrics))
+        .with_state(published);
+    axum::serve(listener, router).await.context("serve metrics")
+}
+
+async fn healthz(State(published): State<Arc<Published>>) -> (StatusCode, String) {
+    let silent = published.silent_for();
+    if silent < HANGS {
+        return (StatusCode::OK, "ok\n".to_owned());
+    }
+    let text = format!(
+        "the agent's loop has not turned for {} s\n",
+        silent.as_secs()
+    );
+    (StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+async fn readyz(State(published): State<Arc<Published>>) -> (StatusCode, &'static str) {
+    if published.is_ready() {
+        (StatusCode::OK, "ok\n")
+    } else {
+        let text = "the first full list of pods is not applied yet\n";
+        (StatusCode::SERVICE_UNAVAILABLE, text)
+    }
+}
+
+/// The text format of Prometheus, version 0.0.4.
+async fn metrics(State(published): State<Arc<Published>>) -> Result<String, StatusCode> {
+    let figures = published.figures().map_err(|error| {
+        tracing::error!("read the kernel's maps: {error}");
+        StatusCode::INTERNAL_SERVER_ERROR
+    })?;
+    let mut text = String::new();
+    metric(
+        &mut text,
+        ("sidetrack_build_info", "gauge", "Version of the agent."),
+        [(format!("version=\"{}\"", env!("CARGO_PKG_VERSION")), 1)],
+    );
+    metric(
+        &mut text,
+        (
+            "sidetrack_ready",
+            "gauge",
+            "Whether the first full list of pods is applied.",
+        ),
+        [(String::new(), u64::from(published.is_ready()))],
+    );
+    metric(
+        &mut text,
+        ("sidetrack_pods", "gauge", "Pods of this node by state."),
+        figures
+            .pods
+            .iter()
+            .map(|(state, count)| (format!("state=\"{state}\""), *count)),
+    );
+    metric(
+        &mut text,
+        (
+            "sidetrack_problems",
+            "gauge",
+            "Problems that `sidetrack status` lists.",
+        ),
+        [(String::new(), figures.problems)],
+    );
+    metric(
+        &mut text,
+        (
+            "sidetrack_connections_total",
+            "counter",
+            "Connections of enrolled pods by the rule that decided them.",
+        ),
+        figures
+            .connections
+            .iter()
+            .map(|(rule, count)| (format!("rule=\"{rule}\""), *count)),
+    );
+    Ok(text)
+}
+
+/// What is counted.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// By state.
+    pub pods: BTreeMap<&'static str, u64>,
+    /// How many.
+    pub problems: u64,
+    /// By the name of the rule, since the agent started.
+    pub connections: BTreeMap<&'static str, u64>,
+}
+
+/// The label of a state.
+#[must_use]
+pub fn state_label(state: PodState) -> &'static str {
+    match state {
+        PodState::Enrolled => "enrolled",
+        PodState::Waiting => "waiting",
+        PodState::Rejected => "rejected",
+        PodState::NotTaken => "not-taken",
+    }
+}
+
+fn metric(
+    text: &mut String,
+    (name, kind, help): (&str, &str, &str),
+    values: impl IntoIterator<Item = (String, u64)>,
+) {
+    let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    for (labels, value) in values {
+        let labels = if labels.is_empty() {
+            labels
+        } else {
+            format!("{{{labels}}}")
+        };
+        let _ = writeln!(text, "{name}{labels} {value}");
+    }
+}

@@ -1,0 +1,358 @@
+//! The protocol.
+
+use std::{
+    convert::Infallible,
+    net::{Ipv4Addr, SocketAddr},
+    sync::Arc,
+};
+
+use anyhow::Result;
+use axum::{
+    Json, Router,
+    body::{Body, Bytes},
+    extract::{Path, Query, State},
+    http::{HeaderMap, StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse as _, Response},
+    routing::{get, patch, post},
+};
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer},
+    },
+};
+
+use super::{
+    TOKEN, Up,
+    store::{Resource, Store},
+};
+
+type Key = rcgen::CertifiedKey<rcgen::KeyPair>;
+
+/// Serves until given up.
+pub async fn serve(
+    store: Arc<Store>,
+    key: Key,
+    mut up: watch::Receiver<Up>,
+    bound: std::sync::mpsc::Sender<SocketAddr>,
+) -> Result<()> {
+    let private = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(key.signing_key.serialize_der()));
+    let provider = tokio_rustls::rustls::crypto::ring::default_provider();
+    let config = ServerConfig::builder_with_provider(Arc::new(provider))
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(vec![key.cert.der().clone()], private)?;
+    let tls = TlsAcceptor::from(Arc::new(config));
+    let router = router(store);
+    let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    loop {
+        up.wait_for(|up| up.serving).await?;
+        let listener = listen(address).await?;
+        address = listener.local_addr()?;
+        let _ = bound.send(address);
+        loop {
+            let now = *up.borrow_and_update();
+            if !now.serving {
+                break;
+            }
+            tokio::select! {
+                changed = up.changed() => changed?,
+                Ok((stream, _)) = listener.accept() => {
+                    let connection = connection(stream, tls.clone(), router.clone());
+                    let mut cut = up.clone();
+                    tokio::spawn(async move {
+                        tokio::select! {
+                            () = connection => {}
+                            _ = cut.wait_for(|up| up.time != now.time) => {}
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The port of before may still be known to connections that were cut.
+async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let socket = tokio::net::TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    Ok(socket.listen(64)?)
+}
+
+async fn connection(stream: TcpStream, tls: TlsAcceptor, router: Router) {
+    let Ok(stream) = tls.accept(stream).await else {
+        return;
+    };
+    let service = TowerToHyperService::new(router);
+    let _ = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new())
+        .http1_only()
+        .serve_connection(TokioIo::new(stream), service)
+        .await;
+}
+
+fn router(store: Arc<Store>) -> Router {
+    let events = "/apis/events.k8s.io/v1/namespaces/{namespace}/events";
+    Router::new()
+        .route("/api/v1/pods", get(pods))
+        .route("/api/v1/namespaces", get(namespaces))
+        .route(events, post(create_event))
+        .route(&format!("{events}/{{name}}"), patch(patch_event))
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&store),
+            authenticate,
+        ))
+        .with_state(store)
+}
+
+async fn authenticate(
+    State(store): State<Arc<Store>>,
+    headers: HeaderMap,
+    request: axum::extract::Request,
+    next: Next,
+) -> Response {
+    tokio::time::sleep(store.delay()).await;
+    let shown = headers.get(header::AUTHORIZATION);
+    if shown.is_none_or(|shown| shown != &format!("Bearer {TOKEN}")) {
+        return failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
+    }
+    next.run(request).await
+}
+
+/// Parameters of list and watch.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Parameters {
+    #[serde(default)]
+    watch: bool,
+    resource_version: Option<String>,
+    field_selector: Option<String>,
+    #[serde(default)]
+    allow_watch_bookmarks: bool,
+    limit: Option<usize>,
+    #[serde(rename = "continue")]
+    next: Option<usize>,
+}
+
+async fn pods(
+    State(store): State<Arc<Store>>,
+    headers: HeaderMap,
+    Query(parameters): Query<Parameters>,
+) -> Response {
+    answer(store, Resource::Pods, &headers, parameters)
+}
+
+async fn namespaces(
+    State(store): State<Arc<Store>>,
+    headers: HeaderMap,
+    Query(parameters): Query<Parameters>,
+) -> Response {
+    answer(store, Resource::Namespaces, &headers, parameters)
+}
+
+/// What part of an object a client wants, and of which objects.
+#[derive(Clone)]
+struct Shape {
+    resource: Resource,
+    metadata_only: bool,
+    node: Option<String>,
+}
+
+impl Shape {
+    fn fits(&self, object: &Value) -> bool {
+        self.node
+            .as_ref()
+            .is_none_or(|node| object["spec"]["nodeName"] == **node)
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.resource {
+            _ if self.metadata_only => "PartialObjectMetadata",
+            Resource::Pods => "Pod",
+            Resource::Namespaces => "Namespace",
+        }
+    }
+
+    fn api_version(&self) -> &'static str {
+        if self.metadata_only {
+            "meta.k8s.io/v1"
+        } else {
+            "v1"
+        }
+    }
+
+    fn give(&self, mut object: Value, typed: bool) -> Value {
+        if self.metadata_only {
+            object = json!({"metadata": object["metadata"]});
+        }
+        // Items of lists carry no type.
+        for (field, value) in [("kind", self.kind()), ("apiVersion", self.api_version())] {
+            if typed || self.metadata_only {
+                object[field] = value.into();
+            } else if let Some(fields) = object.as_object_mut() {
+                fields.remove(field);
+            }
+        }
+        object
+    }
+}
+
+fn answer(
+    store: Arc<Store>,
+    resource: Resource,
+    headers: &HeaderMap,
+    parameters: Parameters,
+) -> Response {
+    let accept = headers
+        .get(header::ACCEPT)
+        .and_then(|accept| accept.to_str().ok())
+        .unwrap_or_default();
+    let shape = Shape {
+        resource,
+        metadata_only: accept.contains("as=PartialObjectMetadata"),
+        node: parameters
+            .field_selector
+            .as_deref()
+            .and_then(|selector| selector.strip_prefix("spec.nodeName="))
+            .map(str::to_owned),
+    };
+    let name = match resource {
+        Resource::Pods => "pods",
+        Resource::Namespaces => "namespaces",
+    };
+    store.asked(if parameters.watch { "watch" } else { "list" }, "", name);
+    if parameters.watch {
+        watch_objects(store, shape, &parameters)
+    } else {
+        list(&store, &shape, &parameters)
+    }
+}
+
+fn list(store: &Store, shape: &Shape, parameters: &Parameters) -> Response {
+    let (objects, version) = store.list(shape.resource);
+    let fitting: Vec<Value> = objects
+        .into_iter()
+        .filter(|object| shape.fits(object))
+        .collect();
+    let start = parameters.next.unwrap_or_default().min(fitting.len());
+    let end = fitting
+        .len()
+        .min(start + parameters.limit.unwrap_or(usize::MAX).min(fitting.len()));
+    let items: Vec<Value> = fitting[start..end]
+        .iter()
+        .map(|object| shape.give(object.clone(), false))
+        .collect();
+    let more = if end < fitting.len() {
+        end.to_string()
+    } else {
+        String::new()
+    };
+    Json(json!({
+        "kind": format!("{}List", shape.kind()),
+        "apiVersion": shape.api_version(),
+        "metadata": {"resourceVersion": version.to_string(), "continue": more},
+        "items": items,
+    }))
+    .into_response()
+}
+
+fn watch_objects(store: Arc<Store>, shape: Shape, parameters: &Parameters) -> Response {
+    let version = parameters
+        .resource_version
+        .as_deref()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default();
+    let Some(position) = store.position(version) else {
+        let status = status(410, "Expired", "too old resource version");
+        let line = json!({"type": "ERROR", "object": status}).to_string() + "\n";
+        return line.into_response();
+    };
+    let bookmarks = parameters.allow_watch_bookmarks;
+    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<Bytes, Infallible>>(16);
+    tokio::spawn(async move {
+        let mut position = position;
+        let mut growth = store.growth();
+        loop {
+            growth.borrow_and_update();
+            for change in store.since(position) {
+                position += 1;
+                let object = match change.resource {
+                    Some(resource) if resource != shape.resource => continue,
+                    Some(_) if !shape.fits(&change.object) => continue,
+                    None if !bookmarks => continue,
+                    _ => shape.give(change.object, true),
+                };
+                let text = json!({"type": change.kind, "object": object}).to_string() + "\n";
+                // In two pieces, as they come over a network.
+                let (first, second) = text.split_at(text.len() / 2);
+                for piece in [first, second] {
+                    let piece = Bytes::copy_from_slice(piece.as_bytes());
+                    if sender.send(Ok(piece)).await.is_err() {
+                        return;
+                    }
+                }
+            }
+            tokio::select! {
+                () = sender.closed() => return,
+                grown = growth.changed() => if grown.is_err() { return },
+            }
+        }
+    });
+    let stream = futures_util::stream::unfold(receiver, |mut receiver| async {
+        let piece = receiver.recv().await?;
+        Some((piece, receiver))
+    });
+    Response::new(Body::from_stream(stream))
+}
+
+async fn create_event(
+    State(store): State<Arc<Store>>,
+    Path(namespace): Path<String>,
+    Json(event): Json<Value>,
+) -> Response {
+    store.asked("create", "events.k8s.io", "events");
+    let regarding = &event["regarding"];
+    let sound = serde_json::from_value::<k8s_openapi::api::events::v1::Event>(event.clone())
+        .is_ok()
+        && regarding["namespace"] == *namespace
+        && event["metadata"]["namespace"] == *namespace
+        && regarding["uid"].is_string()
+        && event["note"]
+            .as_str()
+            .is_some_and(|note| note.len() <= 1024);
+    if !sound {
+        return failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "not an Event");
+    }
+    store.add_event(event.clone());
+    (StatusCode::CREATED, Json(event)).into_response()
+}
+
+async fn patch_event(
+    State(store): State<Arc<Store>>,
+    Path((_, _)): Path<(String, String)>,
+    Json(event): Json<Value>,
+) -> Response {
+    store.asked("patch", "events.k8s.io", "events");
+    store.add_event(event.clone());
+    Json(event).into_response()
+}
+
+fn status(code: u16, reason: &str, message: &str) -> Value {
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "code": code, "reason": reason, "message": message,
+    })
+}
+
+fn failure(code: StatusCode, reason: &str, message: &str) -> Response {
+    (code, Json(status(code.as_u16(), reason, message))).into_response()
+}
