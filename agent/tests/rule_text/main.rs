@@ -1,0 +1,3 @@
+//! The printed rules, read back and followed.
+
+mod netfilter;

@@ -1,0 +1,230 @@
+//! A netfilter of the size the test needs: reads a nat table from the input of iptables-restore
+//! and walks the first packet of a TCP connection through it.
+//!
+//! It knows nothing of who wrote the rules or what they are for, so that it can be wrong only in
+//! ways of its own. Whatever it does not know is an error, never a rule that does not match.
+
+mod text;
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+/// A rule set, as one of iptables and ip6tables holds it.
+#[derive(Debug)]
+pub struct Nat {
+    chains: BTreeMap<String, Chain>,
+}
+
+#[derive(Debug)]
+struct Chain {
+    /// Built into the kernel, with policy ACCEPT; RETURN from it is that policy.
+    builtin: bool,
+    rules: Vec<Rule>,
+}
+
+#[derive(Debug)]
+struct Rule {
+    line: String,
+    matches: Vec<Match>,
+    target: Target,
+}
+
+#[derive(Debug)]
+struct Match {
+    negated: bool,
+    field: Field,
+}
+
+#[derive(Debug)]
+enum Field {
+    DestinationPort(u16),
+    Source(Net),
+    Destination(Net),
+    Input(String),
+    Output(String),
+    Uid(u32),
+    Gid(u32),
+}
+
+#[derive(Debug)]
+enum Target {
+    Return,
+    Redirect(u16),
+    Jump(String),
+}
+
+/// An address and its leading bits that count.
+#[derive(Debug)]
+struct Net {
+    addr: IpAddr,
+    prefix: u32,
+}
+
+impl Net {
+    fn holds(&self, addr: IpAddr) -> bool {
+        let (width, ours, theirs) = match (self.addr, addr) {
+            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
+                (32, ours.to_bits().into(), theirs.to_bits().into())
+            }
+            (IpAddr::V6(ours), IpAddr::V6(theirs)) => (128, ours.to_bits(), theirs.to_bits()),
+            _ => return false,
+        };
+        // A shift by the whole width of a u128 is not a number.
+        let differing: u128 = ours ^ theirs;
+        differing.checked_shr(width - self.prefix).unwrap_or(0) == 0
+    }
+}
+
+/// Where a packet meets the table.
+#[derive(Clone, Debug)]
+pub enum Hook {
+    /// It has arrived.
+    Prerouting {
+        /// By this interface.
+        input: String,
+    },
+    /// A socket of the namespace sends it.
+    Output {
+        /// By this interface.
+        output: String,
+        /// uid and gid of the socket's creator; none for a socket of the kernel's.
+        owner: Option<(u32, u32)>,
+    },
+}
+
+/// The first packet of a TCP connection.
+#[derive(Clone, Debug)]
+pub struct Packet {
+    /// Where it is.
+    pub hook: Hook,
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address.
+    pub destination: IpAddr,
+    /// Destination port.
+    pub port: u16,
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It goes on as it was.
+    Accepted,
+    /// It goes to this port of the namespace's own.
+    Redirected(u16),
+}
+
+/// What became of a packet, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    /// What became of it.
+    pub fate: Fate,
+    /// The rule that ended the walk, after the jumps that led to it; of an accepted packet the last
+    /// RETURN it met. Empty if it fell through.
+    pub by: Vec<String>,
+}
+
+impl Nat {
+    /// Walks a packet through the chain of its hook.
+    pub fn walk(&self, packet: &Packet) -> Result<Outcome, String> {
+        let mut walk = Walk {
+            nat: self,
+            packet,
+            jumps: Vec::new(),
+            returned: Vec::new(),
+        };
+        let hook = match packet.hook {
+            Hook::Prerouting { .. } => "PREROUTING",
+            Hook::Output { .. } => "OUTPUT",
+        };
+        let port = walk.chain(hook)?;
+        Ok(match port {
+            Some(port) => Outcome {
+                fate: Fate::Redirected(port),
+                by: walk.jumps,
+            },
+            None => Outcome {
+                fate: Fate::Accepted,
+                by: walk.returned,
+            },
+        })
+    }
+}
+
+struct Walk<'a> {
+    nat: &'a Nat,
+    packet: &'a Packet,
+    /// The rules the packet is inside of.
+    jumps: Vec<String>,
+    /// The same at the last RETURN.
+    returned: Vec<String>,
+}
+
+impl Walk<'_> {
+    /// The port it is redirected to in this chain or the chains below.
+    fn chain(&mut self, name: &str) -> Result<Option<u16>, String> {
+        let chain = &self.nat.chains[name];
+        if self.jumps.len() > self.nat.chains.len() {
+            return Err(format!("the jumps into {name} never end"));
+        }
+        for rule in &chain.rules {
+            if !rule.holds(self.packet)? {
+                continue;
+            }
+            self.jumps.push(rule.line.clone());
+            match &rule.target {
+                Target::Redirect(port) => return Ok(Some(*port)),
+                Target::Return => {
+                    self.returned.clone_from(&self.jumps);
+                    self.jumps.pop();
+                    return Ok(None);
+                }
+                Target::Jump(chain) => {
+                    if let Some(port) = self.chain(chain)? {
+                        return Ok(Some(port));
+                    }
+                }
+            }
+            self.jumps.pop();
+        }
+        Ok(None)
+    }
+}
+
+impl Rule {
+    fn holds(&self, packet: &Packet) -> Result<bool, String> {
+        for wanted in &self.matches {
+            let holds = wanted
+                .field
+                .holds(packet)
+                .ok_or_else(|| format!("{:?} cannot meet {}", packet.hook, self.line))?;
+            if holds == wanted.negated {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Field {
+    /// `None` where the kernel would not have let the rule in: interfaces and owners are known at
+    /// one of the hooks only.
+    fn holds(&self, packet: &Packet) -> Option<bool> {
+        Some(match (self, &packet.hook) {
+            (Self::DestinationPort(port), _) => *port == packet.port,
+            (Self::Source(net), _) => net.holds(packet.source),
+            (Self::Destination(net), _) => net.holds(packet.destination),
+            (Self::Input(name), Hook::Prerouting { input }) => name == input,
+            (Self::Output(name), Hook::Output { output, .. }) => name == output,
+            (Self::Uid(uid), Hook::Output { owner, .. }) => {
+                owner.is_some_and(|owner| owner.0 == *uid)
+            }
+            (Self::Gid(gid), Hook::Output { owner, .. }) => {
+                owner.is_some_and(|owner| owner.1 == *gid)
+            }
+            _ => return None,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

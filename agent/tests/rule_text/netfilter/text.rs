@@ -1,0 +1,213 @@
+//! The input of iptables-restore, as far as it is understood.
+
+use std::{collections::BTreeMap, net::IpAddr, str::FromStr};
+
+use super::{Chain, Field, Match, Nat, Net, Rule, Target};
+
+const BUILTIN: [&str; 4] = ["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"];
+
+impl Nat {
+    /// Reads one nat table, all of it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut chains = BTreeMap::new();
+        let mut lines = text.lines();
+        if lines.next() != Some("*nat") {
+            return Err("it does not start with *nat".to_owned());
+        }
+        let mut committed = false;
+        for line in lines {
+            let at = |problem: String| format!("{line:?}: {problem}");
+            if committed {
+                return Err(at("after COMMIT".to_owned()));
+            }
+            if line == "COMMIT" {
+                committed = true;
+            } else if let Some(declaration) = line.strip_prefix(':') {
+                let (name, chain) = chain(declaration).map_err(at)?;
+                if chains.insert(name, chain).is_some() {
+                    return Err(at("declared twice".to_owned()));
+                }
+            } else {
+                let (name, rule) = rule(line).map_err(at)?;
+                let chain: &mut Chain = chains
+                    .get_mut(&name)
+                    .ok_or_else(|| at("no such chain".to_owned()))?;
+                chain.rules.push(rule);
+            }
+        }
+        if !committed {
+            return Err("it does not end with COMMIT".to_owned());
+        }
+        let nat = Self { chains };
+        nat.check()?;
+        Ok(nat)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if let Some(missing) = BUILTIN
+            .iter()
+            .find(|name| !self.chains.contains_key(**name))
+        {
+            return Err(format!("chain {missing} is missing"));
+        }
+        for rule in self.chains.values().flat_map(|chain| &chain.rules) {
+            if let Target::Jump(name) = &rule.target
+                && self.chains.get(name).is_none_or(|chain| chain.builtin)
+            {
+                return Err(format!("{:?}: nothing to jump to", rule.line));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `NAME POLICY [packets:bytes]`.
+fn chain(declaration: &str) -> Result<(String, Chain), String> {
+    let [name, policy, _counters] = words(declaration)?;
+    let builtin = BUILTIN.contains(&name);
+    if policy != if builtin { "ACCEPT" } else { "-" } {
+        return Err("not a policy for that chain".to_owned());
+    }
+    let rules = Vec::new();
+    Ok((name.to_owned(), Chain { builtin, rules }))
+}
+
+fn words<const N: usize>(text: &str) -> Result<[&str; N], String> {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.try_into().map_err(|_| format!("not {N} words"))
+}
+
+/// `-A CHAIN ...`, in the order the words come.
+fn rule(line: &str) -> Result<(String, Rule), String> {
+    let mut words = line.split_whitespace();
+    let mut next = move || words.next();
+    if next() != Some("-A") {
+        return Err("not an -A line".to_owned());
+    }
+    let name = next().ok_or("no chain")?.to_owned();
+    let mut seen = Seen::default();
+    let mut matches = Vec::new();
+    let mut target = None;
+    while let Some(word) = next() {
+        let negated = word == "!";
+        let option = if negated {
+            next().ok_or("nothing after !")?
+        } else {
+            word
+        };
+        let value = next().ok_or_else(|| format!("nothing after {option}"))?;
+        seen.once(option)?;
+        let field = match option {
+            "-p" | "-m" | "-j" | "--to-ports" if negated => {
+                return Err(format!("! before {option}"));
+            }
+            "-p" if value == "tcp" => continue,
+            "-m" => {
+                seen.module(value)?;
+                continue;
+            }
+            "-j" => {
+                target = Some(match value {
+                    "RETURN" => Target::Return,
+                    "REDIRECT" => Target::Redirect(0),
+                    chain => Target::Jump(chain.to_owned()),
+                });
+                continue;
+            }
+            "--to-ports" if matches!(target, Some(Target::Redirect(_))) => {
+                seen.need("-p")?;
+                target = Some(Target::Redirect(number(value)?));
+                continue;
+            }
+            "--dport" => {
+                seen.need("tcp")?;
+                Field::DestinationPort(number(value)?)
+            }
+            "--uid-owner" => {
+                seen.need("owner")?;
+                Field::Uid(number(value)?)
+            }
+            "--gid-owner" => {
+                seen.need("owner")?;
+                Field::Gid(number(value)?)
+            }
+            "-s" => Field::Source(net(value)?),
+            "-d" => Field::Destination(net(value)?),
+            "-i" => Field::Input(interface(value)?),
+            "-o" => Field::Output(interface(value)?),
+            _ => return Err(format!("{option} {value} is not understood")),
+        };
+        matches.push(Match { negated, field });
+    }
+    let target = match target {
+        // The connection's own port; nothing here writes such a rule.
+        Some(Target::Redirect(0)) => return Err("REDIRECT without --to-ports".to_owned()),
+        Some(target) => target,
+        None => return Err("no target".to_owned()),
+    };
+    let line = line.to_owned();
+    Ok((
+        name,
+        Rule {
+            line,
+            matches,
+            target,
+        },
+    ))
+}
+
+/// What a rule has said so far: iptables wants modules before their options, and each option once.
+#[derive(Default)]
+struct Seen<'a> {
+    words: Vec<&'a str>,
+}
+
+impl<'a> Seen<'a> {
+    fn once(&mut self, option: &'a str) -> Result<(), String> {
+        if option != "-m" && self.words.contains(&option) {
+            return Err(format!("a second {option}"));
+        }
+        self.words.push(option);
+        Ok(())
+    }
+
+    fn module(&mut self, name: &'a str) -> Result<(), String> {
+        match name {
+            "tcp" => self.need("-p")?,
+            // Another owner match: its options are its own, both must hold.
+            "owner" => self.words.retain(|word| !word.ends_with("-owner")),
+            _ => return Err(format!("no module {name}")),
+        }
+        self.words.push(name);
+        Ok(())
+    }
+
+    fn need(&self, word: &str) -> Result<(), String> {
+        if self.words.contains(&word) {
+            Ok(())
+        } else {
+            Err(format!("{word} must come first"))
+        }
+    }
+}
+
+fn number<T: FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("{text} is not a number"))
+}
+
+fn interface(name: &str) -> Result<String, String> {
+    if name.ends_with('+') {
+        return Err("a name that stands for many is not understood".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+fn net(text: &str) -> Result<Net, String> {
+    let (addr, prefix) = text.split_once('/').ok_or("no prefix length")?;
+    let addr: IpAddr = number(addr)?;
+    let prefix = number(prefix)?;
+    if prefix > if addr.is_ipv4() { 32 } else { 128 } {
+        return Err(format!("/{prefix} is too long"));
+    }
+    Ok(Net { addr, prefix })
+}
