@@ -101,10 +101,6 @@ fn namespace(name: &str, label: Option<&str>) -> Value {
     })
 }
 
-fn uid(number: usize) -> String {
-    format!("b9e5c0ac-6f1b-4b52-9c3a-{number:012x}")
-}
-
 /// A pod as Istio 1.12 with its CNI plugin injects it, with what a real object has besides.
 fn injected(name: &str, uid: &str) -> Value {
     json!({
@@ -145,12 +141,15 @@ fn taken_by(client: &Actor) -> Result<u16> {
 
 fn follow() -> Result<()> {
     let mut node = Node::new()?;
-    let pod = node.lab.pod("app", 2)?.under_kubelet(&node.lab, &uid(1))?;
+    let pod = node
+        .lab
+        .pod("app", 2)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
     let outside = node.lab.outside().actor()?;
     outside.listen(&ROOT, at("0.0.0.0", 80))?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     let client = pod.actor()?;
-    node.api.apply(injected("web", &uid(1)))?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
     let name = "shop/web";
     node.is_taken(name, false)?;
     ensure!(taken_by(&client)? == 80);
@@ -166,7 +165,7 @@ fn follow() -> Result<()> {
     ensure!(arrived.is_ok_and(|arrived| arrived.accepted_by == 15006));
     let row = node.places().pod(name)?.context("the pod")?;
     ensure!(
-        row["uid"] == uid(1) && row["policy"]["dialect"] == "1.8",
+        row["uid"] == node.lab.uid(1) && row["policy"]["dialect"] == "1.8",
         "{row}"
     );
 
@@ -240,7 +239,7 @@ fn events_were_sent(node: &Node) -> Result<()> {
                     .as_str()
                     .is_some_and(|text| text.contains(note))
                 && event["regarding"]["name"] == "web"
-                && event["regarding"]["uid"] == uid(1)
+                && event["regarding"]["uid"] == node.lab.uid(1)
         })
     };
     for (reason, note) in [
@@ -297,10 +296,11 @@ fn outage() -> Result<()> {
         let pod = node
             .lab
             .pod(&name, number)?
-            .under_kubelet(&node.lab, &uid(number.into()))?;
+            .under_kubelet(&node.lab, &node.lab.uid(number.into()))?;
         sidecars.push(sidecar::start(&pod, &[])?);
         clients.push(pod.actor()?);
-        node.api.apply(injected(&name, &uid(number.into())))?;
+        node.api
+            .apply(injected(&name, &node.lab.uid(number.into())))?;
         node.is_taken(&format!("shop/{name}"), true)?;
     }
     let all_redirected = |clients: &[Actor]| -> Result<()> {
@@ -309,6 +309,7 @@ fn outage() -> Result<()> {
         }
         Ok(())
     };
+    wait_for(|| Ok(told_enrolled(&node.api) == 3))?;
     // Connections that are cut, events that come twice, versions that are gone.
     node.api.bookmark();
     node.api.repeat_last();
@@ -352,14 +353,14 @@ fn outage() -> Result<()> {
     node.places().wait_pod("shop/web-3", |pod| pod.is_none())?;
     node.places().wait_enrolled("shop/web-2")?;
     // The successor knew the pods already: nobody is told twice.
-    let enrolled = node
-        .api
-        .events()
-        .iter()
-        .filter(|event| event["reason"] == "Enrolled")
-        .count();
-    ensure!(enrolled == 3, "{enrolled} Events");
+    ensure!(told_enrolled(&node.api) == 3, "{:?}", node.api.events());
     Ok(())
+}
+
+fn told_enrolled(api: &ApiServer) -> usize {
+    let events = api.events();
+    let told = events.iter().filter(|event| event["reason"] == "Enrolled");
+    told.count()
 }
 
 fn wait_for(condition: impl Fn() -> Result<bool>) -> Result<()> {
@@ -380,7 +381,7 @@ fn sandbox() -> Result<()> {
     let outside = node.lab.outside().actor()?;
     outside.listen(&ROOT, at("0.0.0.0", 80))?;
     // The object is there before any process is.
-    node.api.apply(injected("web", &uid(1)))?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
     node.soon("shop/web", |pod| {
         pod.is_some_and(|pod| {
             pod["state"] == "waiting" && pod["reason"].to_string().contains("no process")
@@ -389,7 +390,7 @@ fn sandbox() -> Result<()> {
     let first = node
         .lab
         .pod("first", 2)?
-        .under_kubelet(&node.lab, &uid(1))?;
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
     let pause = sidecar::start(&first, &[])?;
     node.is_taken("shop/web", true)?;
     ensure!(taken_by(&first.actor()?)? == 15001);
@@ -408,7 +409,7 @@ fn sandbox() -> Result<()> {
     let second = node
         .lab
         .pod("second", 3)?
-        .under_kubelet(&node.lab, &uid(1))?;
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
     let _sidecar = sidecar::start(&second, &[])?;
     node.places().wait_pod("shop/web", |pod| {
         pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["netns"]["inode"] != before)
@@ -418,14 +419,14 @@ fn sandbox() -> Result<()> {
     // The same name, another pod.
     drop(_sidecar);
     node.api.delete_pod("shop", "web")?;
-    node.api.apply(injected("web", &uid(2)))?;
+    node.api.apply(injected("web", &node.lab.uid(2)))?;
     let third = node
         .lab
         .pod("third", 4)?
-        .under_kubelet(&node.lab, &uid(2))?;
+        .under_kubelet(&node.lab, &node.lab.uid(2))?;
     let _sidecar = sidecar::start(&third, &[])?;
     node.places().wait_pod("shop/web", |pod| {
-        pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["uid"] == uid(2))
+        pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["uid"] == node.lab.uid(2))
     })?;
     ensure!(taken_by(&third.actor()?)? == 15001);
     Ok(())
@@ -440,10 +441,13 @@ fn migrated() -> Result<()> {
     node.label("Namespace", "shop", Some("enabled"))?;
     let outside = node.lab.outside().actor()?;
     outside.listen(&ROOT, at("0.0.0.0", 80))?;
-    let pod = node.lab.pod("app", 2)?.under_kubelet(&node.lab, &uid(1))?;
+    let pod = node
+        .lab
+        .pod("app", 2)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     // istio-init has been here.
-    let object = injected("web", &uid(1));
+    let object = injected("web", &node.lab.uid(1));
     let manifest = node.lab.dir().join("web.json");
     fs::write(&manifest, object.to_string())?;
     let rules = node.places().output(&[
@@ -548,19 +552,19 @@ fn not_taken() -> Result<()> {
         ),
     ];
     for (number, (name, edit, _)) in edits.iter().enumerate() {
-        let mut pod = injected(name, &uid(number));
+        let mut pod = injected(name, &node.lab.uid(number));
         edit(&mut pod);
         node.api.apply(pod)?;
     }
     // A tenant cannot name a namespace.
-    let mut tricky = injected("tricky", &uid(20));
+    let mut tricky = injected("tricky", &node.lab.uid(20));
     tricky["metadata"]["annotations"]["sidetrack.dev/netns"] = json!("/proc/1/ns/net");
     node.api.apply(tricky)?;
     // Of another node.
-    let mut elsewhere = injected("elsewhere", &uid(21));
+    let mut elsewhere = injected("elsewhere", &node.lab.uid(21));
     elsewhere["spec"]["nodeName"] = json!("node-2");
     node.api.apply(elsewhere)?;
-    let mut native = injected("native", &uid(22));
+    let mut native = injected("native", &node.lab.uid(22));
     let sidecar = native["spec"]["containers"]
         .as_array_mut()
         .and_then(Vec::pop);
@@ -593,7 +597,7 @@ fn health() -> Result<()> {
     let lab = Lab::new()?;
     let api = ApiServer::start(lab.dir())?;
     api.apply(namespace("shop", Some("enabled")))?;
-    api.apply(injected("web", &uid(1)))?;
+    api.apply(injected("web", &lab.uid(1)))?;
     api.down();
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
         .local_addr()?
@@ -668,10 +672,10 @@ fn many() -> Result<()> {
             .args(["netns", "exec", netns, "sleep", "1000"])
             .stdout(Stdio::null());
         let child = die_with_parent(&mut command).spawn()?;
-        let cgroup = lab.kubelet_cgroup(&uid(number))?;
+        let cgroup = lab.kubelet_cgroup(&lab.uid(number))?;
         fs::write(cgroup.join("cgroup.procs"), child.id().to_string())?;
         idle.0.push(child);
-        api.apply(injected(&format!("web-{number}"), &uid(number)))?;
+        api.apply(injected(&format!("web-{number}"), &lab.uid(number)))?;
     }
     let enrolled = |places: &Places, wanted: usize| -> Result<Duration> {
         let start = Instant::now();

@@ -269,6 +269,16 @@ impl Lab {
         Ok(pod)
     }
 
+    /// A pod's UID. They are looked for among all processes of the machine, so every network has its
+    /// own.
+    #[must_use]
+    pub fn uid(&self, number: usize) -> String {
+        let (process, lab) = self.id.split_once('-').unwrap_or(("0", "0"));
+        let number_of = |text: &str| text.parse::<u32>().unwrap_or_default();
+        let (process, lab) = (number_of(process), number_of(lab) & 0xffff);
+        format!("{process:08x}-{lab:04x}-4b52-9c3a-{number:012x}")
+    }
+
     /// A container's cgroup in the pod with this UID, as kubelet's systemd driver and containerd name
     /// it.
     pub fn kubelet_cgroup(&self, uid: &str) -> Result<PathBuf> {

@@ -1,5 +1,7 @@
 //! Tells people about their pods, as Kubernetes Events.
 
+use std::time::Duration;
+
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
     Client,
@@ -9,6 +11,9 @@ use tokio::sync::mpsc;
 use tracing::warn;
 
 use crate::pod::PodRef;
+
+/// Between attempts while the API server is away.
+const PAUSE: Duration = Duration::from_secs(2);
 
 /// Something that happened to a pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,8 +86,18 @@ async fn send(recorder: Recorder, mut happenings: mpsc::Receiver<Happening>) {
             uid: happening.uid,
             ..ObjectReference::default()
         };
-        if let Err(error) = recorder.publish(&event, &pod).await {
+        while let Err(error) = recorder.publish(&event, &pod).await {
             warn!(pod = %happening.pod, reason = event.reason, "cannot send an Event: {error}");
+            if is_final(&error) {
+                break;
+            }
+            tokio::time::sleep(PAUSE).await;
         }
     }
+}
+
+/// Whether the API server has understood, and said no. Otherwise it is away, or busy.
+fn is_final(error: &kube::Error) -> bool {
+    const TOO_MANY_REQUESTS: u16 = 429;
+    matches!(error, kube::Error::Api(status) if status.code < 500 && status.code != TOO_MANY_REQUESTS)
 }
