@@ -20,4 +20,4 @@ mod user;
 
 /// Version of every map's key and value layout, part of the pin directory's name: an agent never
 /// opens maps of another layout.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;

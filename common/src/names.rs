@@ -25,11 +25,15 @@ pub const HANDSHAKE_COUNT: &str = "HANDSHAKE_COUNT";
 pub const RECORD_BY_SOCK: &str = "RECORD_BY_SOCK";
 /// The sidecars' inbound listeners.
 pub const LISTENERS: &str = "LISTENERS";
+/// The program that judges arrivals, for the pods' programs to continue in.
+pub const ARRIVAL_PROGRAM: &str = "ARRIVAL_PROGRAM";
+/// Which pod an arrival is at, from its program to [`ARRIVAL_PROGRAM`].
+pub const ARRIVAL_NETNS: &str = "ARRIVAL_NETNS";
 /// Connections counted by the rule that decided them.
 pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
 
 /// Every map that is pinned and shared between programs.
-pub const MAPS: [&str; 12] = [
+pub const MAPS: [&str; 14] = [
     POD_BY_NETNS,
     POLICY_BY_ID,
     PORT_RULES,
@@ -41,6 +45,8 @@ pub const MAPS: [&str; 12] = [
     HANDSHAKE_COUNT,
     RECORD_BY_SOCK,
     LISTENERS,
+    ARRIVAL_PROGRAM,
+    ARRIVAL_NETNS,
     COUNT_BY_RULE,
 ];
 

@@ -6,12 +6,13 @@ use aya_ebpf::{
     bindings::{
         BPF_EXIST, BPF_F_NO_PREALLOC, BPF_NOEXIST, bpf_map_type, bpf_sk_lookup, bpf_sock_ops,
     },
-    btf_maps::{Array, HashMap, PerCpuHashMap, SkStorage},
+    btf_maps::{Array, HashMap, PerCpuArray, PerCpuHashMap, ProgramArray, SkStorage},
     helpers::{
         bpf_map_lookup_elem, bpf_sk_assign, bpf_sk_release, bpf_sk_storage_get,
         bpf_sock_hash_update,
     },
     macros::btf_map,
+    programs::SkLookupContext,
 };
 use sidetrack_common::{
     conn::{CountKey, Handshake, HandshakeKey, ListenerKey, SockRecord},
@@ -67,6 +68,16 @@ static RECORD_BY_SOCK: SkStorage<SockRecord> = SkStorage::new();
 /// Sidecars' listening sockets, filled as they call listen.
 #[btf_map]
 static LISTENERS: OwnMap<SOCKHASH, ListenerKey, u64, 65_536, 0> = OwnMap::new();
+
+/// The program that judges arrivals. Every pod's program continues in it, so that the kernel verifies
+/// it once, and an upgrade replaces it for all pods at once.
+#[btf_map]
+static ARRIVAL_PROGRAM: ProgramArray<1> = ProgramArray::new();
+
+/// The pod whose arrival this CPU is at, from the pod's program to the one it continues in. Pinned:
+/// the two may be of different agents for a moment.
+#[btf_map]
+static ARRIVAL_NETNS: PerCpuArray<u64, 1> = PerCpuArray::new();
 
 /// Connections by pod and deciding rule.
 #[btf_map]
@@ -283,6 +294,25 @@ pub fn assign_listener(ctx: *mut bpf_sk_lookup, key: &ListenerKey) -> Result<(),
         failed
     };
     if failed == 0 { Ok(()) } else { Err(()) }
+}
+
+/// Judges an arrival at a pod; does not return unless there is no program to do so.
+#[inline(always)]
+pub fn judge_arrival(ctx: &SkLookupContext, netns: u64) {
+    let Some(slot) = ARRIVAL_NETNS.get_ptr_mut(0) else {
+        return;
+    };
+    // SAFETY: this CPU's own value. Listener lookups run with bottom halves disabled, so none begins
+    // on this CPU before the program that continues has read it.
+    unsafe { *slot = netns };
+    // SAFETY: nothing here needs to be dropped.
+    unsafe { ARRIVAL_PROGRAM.tail_call(ctx, 0) };
+}
+
+/// The pod whose arrival is judged; 0, which no pod has, if there is none.
+#[inline(always)]
+pub fn arrival_netns() -> u64 {
+    ARRIVAL_NETNS.get(0).copied().unwrap_or(0)
 }
 
 /// Counts a connection under the rule that decided it. A full table loses counts, never traffic.

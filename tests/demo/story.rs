@@ -565,7 +565,7 @@ sh -c 'echo $$ > {cgroup}/ubuntu/cgroup.procs; exec ip netns exec {netns} setpri
 {binary} status --bpffs {bpffs} --socket {socket}
 {binary} pods --bpffs {bpffs} --socket {socket}
 bpftool cgroup show {cgroup}
-bpftool map dump pinned {bpffs}/sidetrack/v1/maps/POLICY_BY_ID
+bpftool map dump pinned {bpffs}/sidetrack/v2/maps/POLICY_BY_ID
 
 # the sidecars' access logs
 tail -f {ubuntu} {httpbin}

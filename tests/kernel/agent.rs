@@ -164,7 +164,7 @@ fn vanished_meanwhile() -> Result<()> {
         );
     }
     agent.places.wait_rows("POLICY_BY_ID", 1)?;
-    let links = fs::read_dir(agent.places.bpffs.join("sidetrack/v1/pods"))?.count();
+    let links = fs::read_dir(agent.places.bpffs.join("sidetrack/v2/pods"))?.count();
     ensure!(links == 1, "{links} links");
     Ok(())
 }

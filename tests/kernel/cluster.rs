@@ -275,7 +275,7 @@ fn nothing_is_left(places: &Places) -> Result<()> {
     ] {
         places.wait_rows(map, 0)?;
     }
-    let pods = places.bpffs.join("sidetrack/v1/pods");
+    let pods = places.bpffs.join("sidetrack/v2/pods");
     ensure!(
         fs::read_dir(&pods)?.next().is_none(),
         "links are left in {}",

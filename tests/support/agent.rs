@@ -136,7 +136,7 @@ impl Places {
 
     /// Rows of a pinned map.
     pub fn map(&self, name: &str) -> Result<Vec<Value>> {
-        let path = self.bpffs.join("sidetrack/v1/maps").join(name);
+        let path = self.bpffs.join("sidetrack/v2/maps").join(name);
         let dump = crate::command::run_words(&[
             "bpftool",
             "-j",

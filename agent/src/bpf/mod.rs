@@ -23,7 +23,7 @@ use aya::{Ebpf, EbpfLoader, programs::Program};
 use sidetrack_common::names;
 
 use self::{
-    hooks::{CGROUP_HOOKS, Hook},
+    hooks::{ARRIVAL_PROGRAM, CGROUP_HOOKS, Hook},
     inbound::InboundTemplate,
     kernel_layout::Offsets,
     kernel_log::{KernelLog, LogLevel},
@@ -62,6 +62,7 @@ impl Datapath {
             attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id)
                 .with_context(|| format!("attach {} to cgroup {}", hook.name, cgroup.display()))?;
         }
+        judge_arrivals(&pins, &mut ebpf)?;
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
@@ -147,6 +148,23 @@ fn load(pins: &Pins, offsets: &Offsets, level: LogLevel) -> Result<Ebpf> {
     loader.load(OBJECT).context(
         "load the kernel programs; `sidetrack doctor` says what this kernel lacks, if anything",
     )
+}
+
+/// Loads the program that judges arrivals and puts it in the place of the one that does now, for all
+/// pods at once.
+fn judge_arrivals(pins: &Pins, ebpf: &mut Ebpf) -> Result<()> {
+    let program = ebpf.program_mut(ARRIVAL_PROGRAM);
+    let Some(Program::SkLookup(program)) = program else {
+        bail!("no program {ARRIVAL_PROGRAM} in the object");
+    };
+    program
+        .load()
+        .with_context(|| format!("load {ARRIVAL_PROGRAM}"))?;
+    let path = pins.map(names::ARRIVAL_PROGRAM);
+    let map = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
+    let number = fd_number(program.fd()?.as_fd());
+    sys::map_update(map.as_fd(), &0_u32.to_ne_bytes(), &number.to_ne_bytes(), 0)
+        .with_context(|| format!("put {ARRIVAL_PROGRAM} in force"))
 }
 
 fn load_program<'a>(ebpf: &'a mut Ebpf, hook: &Hook) -> Result<&'a aya::programs::ProgramFd> {

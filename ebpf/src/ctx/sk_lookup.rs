@@ -18,10 +18,16 @@ pub struct SkLookup<'a> {
 }
 
 impl SkLookup<'_> {
-    /// Cookie of the network namespace.
+    /// Cookie of the network namespace that this instance is for.
+    #[inline(always)]
+    pub fn own_netns(&self) -> u64 {
+        POD_NETNS.load()
+    }
+
+    /// Cookie of the network namespace whose instance continued here.
     #[inline(always)]
     pub fn netns(&self) -> u64 {
-        POD_NETNS.load()
+        maps::arrival_netns()
     }
 
     /// Whether the packet is TCP.

@@ -18,13 +18,22 @@ use sidetrack_common::{
 
 use crate::{ctx::sk_lookup::SkLookup, maps, tables::PodTables};
 
-/// Listener lookup in one pod's network namespace.
+/// Listener lookup in one pod's network namespace: knows which, and nothing else.
 #[sk_lookup]
 pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
     if !lookup.is_tcp() {
         return SK_PASS;
     }
+    maps::judge_arrival(&ctx, lookup.own_netns());
+    // Nobody judges: nothing may slip past the sidecar.
+    SK_DROP
+}
+
+/// The same for all pods.
+#[sk_lookup]
+pub fn st_arrival(ctx: SkLookupContext) -> u32 {
+    let lookup = SkLookup { inner: &ctx };
     let netns = lookup.netns();
     let Some(pod) = maps::pod(netns) else {
         return SK_PASS;
