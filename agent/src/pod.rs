@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::{
     mesh::{Mesh, VirtualInterfaces},
-    policy::{Mode, Policy, PolicyError},
+    policy::{Mode, Policy, PolicyError, shortened},
 };
 
 /// Label on a pod or namespace that opts in (`enabled`) or out (`disabled`).
@@ -145,7 +145,7 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
     }
     let refuses = mesh.virtual_interfaces == VirtualInterfaces::Refuse;
     if refuses && !policy.virtual_interfaces.is_empty() {
-        let names = policy.virtual_interfaces.join(",");
+        let names = shortened(&policy.virtual_interfaces.join(","));
         return Wanted::Rejected(Rejected::VirtualInterfaces(names));
     }
     Wanted::Enrolled(Box::new(policy))

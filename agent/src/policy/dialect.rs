@@ -146,7 +146,10 @@ impl FromStr for Dialect {
             return Ok(Self::Current);
         }
         minor(text).map(Self::of_minor).ok_or_else(|| {
-            format!("{text:?} is not a dialect; write an Istio version such as 1.12, or current")
+            format!(
+                "{:?} is not a dialect; write an Istio version such as 1.12, or current",
+                super::shortened(text)
+            )
         })
     }
 }

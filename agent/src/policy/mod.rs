@@ -16,6 +16,7 @@ use sidetrack_common::{
     policy::{Inbound, List, NO_ID, Policy as Row},
 };
 
+pub(crate) use self::parse::shortened;
 pub use self::{
     dialect::Dialect,
     inputs::{Input, Inputs, Sourced},

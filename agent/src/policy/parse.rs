@@ -115,6 +115,26 @@ fn outbound(read: &mut Reader<'_>) -> OutboundRanges {
     }
 }
 
+/// What lists are made of.
+trait Entry {
+    /// How many a list may have. The kernel's maps hold the lists of all pods: none may crowd out
+    /// the others.
+    const MOST: usize = 10_000;
+}
+
+/// A port.
+impl Entry for u16 {}
+
+/// A user or group.
+impl Entry for u32 {
+    const MOST: usize = 1000;
+}
+
+impl Entry for IpNet {}
+
+/// An interface.
+impl Entry for String {}
+
 /// Reads inputs and remembers what was wrong with them.
 struct Reader<'a> {
     inputs: &'a Inputs,
@@ -134,38 +154,61 @@ impl Reader<'_> {
     }
 
     /// A comma-separated list; empty items are dropped, spaces around items are tolerated.
-    fn list<T>(&mut self, input: Input, parse: fn(&str) -> Result<T, String>) -> Option<Vec<T>> {
+    fn list<T: Entry>(
+        &mut self,
+        input: Input,
+        parse: fn(&str) -> Result<T, String>,
+    ) -> Option<Vec<T>> {
+        const NAMED: usize = 10;
         let found = self.inputs.get(input)?;
         let items = found.value.split(',').map(str::trim);
         let mut values = Vec::new();
+        let mut bad = 0;
         for item in items.filter(|item| !item.is_empty()) {
+            if values.len() + bad == T::MOST {
+                self.error(found, format!("write at most {} entries", T::MOST));
+                break;
+            }
             match parse(item) {
                 Ok(value) => values.push(value),
-                Err(problem) => self.error(found, problem),
+                Err(problem) => {
+                    bad += 1;
+                    if bad <= NAMED {
+                        self.error(found, problem);
+                    }
+                }
             }
+        }
+        if bad > NAMED {
+            let more = bad - NAMED;
+            self.error(found, format!("{more} more entries cannot be used"));
         }
         Some(values)
     }
 
     fn error(&mut self, found: &Sourced, problem: String) {
-        const SHOWN: usize = 200;
-        let mut value = found.value.clone();
-        if let Some((cut, _)) = value.char_indices().nth(SHOWN) {
-            value.truncate(cut);
-            value.push_str("...");
-        }
         self.errors.push(PolicyError {
             origin: found.origin.clone(),
-            value,
+            value: shortened(&found.value),
             problem,
         });
+    }
+}
+
+/// As much of a value as an error message has room for.
+pub fn shortened(text: &str) -> String {
+    const SHOWN: usize = 200;
+    match text.char_indices().nth(SHOWN) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text.to_owned(),
     }
 }
 
 fn port(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err(format!(
-            "{text:?} is not a port; write a number from 1 to 65535"
+            "{:?} is not a port; write a number from 1 to 65535",
+            shortened(text)
         )),
         Ok(port) => Ok(port),
     }
@@ -178,7 +221,8 @@ fn port_or_zero(text: &str) -> Result<u16, String> {
 fn id(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(u32::MAX) | Err(_) => Err(format!(
-            "{text:?} is not a numeric user or group id; write a number such as 1337"
+            "{:?} is not a numeric user or group id; write a number such as 1337",
+            shortened(text)
         )),
         Ok(id) => Ok(id),
     }
@@ -209,7 +253,10 @@ fn range(text: &str) -> Result<IpNet, String> {
     let net = IpNet::from_str(text)
         .or_else(|_| IpAddr::from_str(text).map(IpNet::from))
         .map_err(|_| {
-            format!("{text:?} is not a CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32")
+            format!(
+                "{:?} is not a CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32",
+                shortened(text)
+            )
         })?;
     match net {
         // v4-mapped connections are judged by the IPv4 rules, so such a range would match nothing.
@@ -238,7 +285,7 @@ fn interface(text: &str) -> Result<String, String> {
     // terminal that shows the rules might obey them.
     let plain = text != "!" && !text.contains(|c: char| c.is_control() || "\"'\\".contains(c));
     if !valid || !plain {
-        return Err(format!("{text:?} is not an interface name"));
+        return Err(format!("{:?} is not an interface name", shortened(text)));
     }
     if text.ends_with('+') {
         return Err(format!(

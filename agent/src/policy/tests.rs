@@ -190,3 +190,30 @@ fn interface_names() {
     let errors = policy("net+").unwrap_err();
     assert!(errors[0].problem.contains("name each"));
 }
+
+#[test]
+fn values_as_large_as_a_manifest() {
+    const LEN: usize = 4 << 20;
+    let errors = |name: &str, item: &str| {
+        let value = item.repeat(LEN / item.len());
+        let start = std::time::Instant::now();
+        let errors = Policy::of_pod(&annotated(&[(name, &value)])).unwrap_err();
+        // Far more than it takes, far less than it did when each item's error had the whole value.
+        assert!(start.elapsed().as_secs() < 10, "{name} of {item:?}");
+        let text = errors.iter().map(ToString::to_string).collect::<String>();
+        assert!(text.len() < 10_000, "{name} of {item:?}: {}", text.len());
+        text
+    };
+    let ports = "traffic.sidecar.istio.io/excludeOutboundPorts";
+    let ranges = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
+    let interfaces = "traffic.sidecar.istio.io/excludeInterfaces";
+    let text = errors(ports, "x,");
+    assert!(text.contains("9990 more entries cannot be used"), "{text}");
+    for (name, item) in [(ports, "80,"), (ranges, "10.0.0.1,"), (interfaces, "a,")] {
+        let text = errors(name, item);
+        assert!(text.contains("at most 10000 entries"), "{text}");
+    }
+    for name in [ports, ranges, interfaces, "sidetrack.dev/dialect"] {
+        errors(name, "x");
+    }
+}
