@@ -111,9 +111,10 @@ impl Known {
         if !emptied && self.problems.is_empty() {
             return;
         }
+        let found: BTreeSet<PodRef> = self.documents.iter().map(Document::name).collect();
         let missing: Vec<Document> = before
             .into_iter()
-            .filter(|old| !self.documents.iter().any(|new| new.name() == old.name()))
+            .filter(|old| !found.contains(&old.name()))
             .collect();
         if missing.is_empty() {
             return;
@@ -219,6 +220,11 @@ fn is_manifest(path: &Path) -> bool {
     !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
 }
 
+/// How many documents a file may have, and how many pods. As JSON, which needs few bytes for a
+/// Pod that needs a kilobyte, there would be room for 160,000; YAML's reader stops at as many
+/// documents by itself.
+const MOST_PODS: usize = 1024;
+
 /// What a manifest file says: its pods, and what in it could not be used.
 pub type Contents = (Vec<Document>, Vec<Problem>);
 
@@ -306,6 +312,9 @@ fn parse(path: &Path, text: &str, pods_of: impl Fn(Value) -> Result<Vec<Pod>>) -
                 message: format!("{error:#}"),
             }),
         }
+        if documents.len() > MOST_PODS {
+            bail!("it has more than {MOST_PODS} pods; split it");
+        }
     }
     Ok((documents, problems))
 }
@@ -313,7 +322,13 @@ fn parse(path: &Path, text: &str, pods_of: impl Fn(Value) -> Result<Vec<Pod>>) -
 /// Reads a file that is one: what is no regular file, or waits for something, or does not end, would
 /// hold up everything else.
 pub(crate) fn read_text(path: &Path) -> Result<String> {
-    const MAX_BYTES: u64 = 4 << 20;
+    let (max_mib, cure) = if is_json(path) {
+        (4, "split it")
+    } else {
+        // Hostile YAML takes up to 170 times its size in memory, and a second for two megabytes.
+        (2, "split it, or write JSON")
+    };
+    let max_bytes = max_mib << 20;
     if !fs::metadata(path).context("read the file")?.is_file() {
         bail!("it is not a regular file");
     }
@@ -323,25 +338,27 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
         .open(path)
         .context("read the file")?;
     let mut text = String::new();
-    file.take(MAX_BYTES + 1)
+    file.take(max_bytes + 1)
         .read_to_string(&mut text)
         .context("read the file")?;
-    if text.len() as u64 > MAX_BYTES {
-        bail!("it is larger than 4 MiB; split it");
+    if text.len() as u64 > max_bytes {
+        bail!("it is larger than {max_mib} MiB; {cure}");
     }
     Ok(text)
 }
 
 /// The documents of a file, empty ones left out.
 fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
-    let values = if path
-        .extension()
-        .is_some_and(|extension| extension == "json")
-    {
-        serde_json::Deserializer::from_str(text)
+    let values = if is_json(path) {
+        let values = serde_json::Deserializer::from_str(text)
             .into_iter::<Value>()
+            .take(MOST_PODS + 1)
             .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| anyhow!("not valid JSON: {error}"))?
+            .map_err(|error| anyhow!("not valid JSON: {error}"))?;
+        if values.len() > MOST_PODS {
+            bail!("it has more than {MOST_PODS} documents; split it");
+        }
+        values
     } else {
         parse_yaml(text)?
     };
@@ -364,6 +381,11 @@ pub(crate) fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
     })
 }
 
+fn is_json(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == "json")
+}
+
 fn first_line(text: &str) -> &str {
     text.lines()
         .find(|line| !line.trim().is_empty())
@@ -376,9 +398,12 @@ fn pods_of(value: Value) -> Result<Vec<Pod>> {
         Some("Pod") => Ok(vec![pod(value)?]),
         Some("List" | "PodList") => {
             let items = value.get("items").and_then(Value::as_array);
+            let items = items.map(Vec::as_slice).unwrap_or_default();
+            if items.len() > MOST_PODS {
+                bail!("the list has more than {MOST_PODS} pods; split it");
+            }
             items
-                .into_iter()
-                .flatten()
+                .iter()
                 .map(|item| match item.get("kind").and_then(Value::as_str) {
                     None | Some("Pod") => pod(item.clone()),
                     Some(other) => bail!("the list has a {other}; only Pods can be enrolled"),

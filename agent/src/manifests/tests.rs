@@ -120,6 +120,54 @@ fn workloads_whatever_their_template_is() {
 }
 
 #[test]
+fn as_many_pods_as_fit_into_a_file() {
+    let pod = r#"{"kind":"Pod","metadata":{"name":"a"}}"#;
+    let list = |len| {
+        format!(
+            r#"{{"kind":"List","items":[{}]}}"#,
+            vec![pod; len].join(",")
+        )
+    };
+    let parse = |name: &str, text: &str| super::parse_pods(std::path::Path::new(name), text);
+    for name in ["a.json", "a.yaml"] {
+        assert_eq!(parse(name, &list(1024)).unwrap().0.len(), 1024);
+        let (documents, problems) = parse(name, &list(1025)).unwrap();
+        assert!(documents.is_empty());
+        assert!(
+            problems[0].message.contains("more than 1024 pods"),
+            "{problems:?}"
+        );
+    }
+    for text in [
+        list(512) + &list(513),
+        pod.repeat(1025),
+        "0 ".repeat(2 << 20),
+    ] {
+        let error = parse("a.json", &text).unwrap_err().to_string();
+        assert!(error.contains("it has more than 1024"), "{error}");
+    }
+    let error = parse("a.yaml", &"0\n---\n".repeat(1025)).unwrap_err();
+    assert!(error.to_string().contains("split the file"), "{error}");
+}
+
+#[test]
+fn files_that_are_too_large() {
+    let mut lab = Lab::new();
+    for (name, mib, cure) in [("a.json", 4, "split it"), ("b.yaml", 2, "write JSON")] {
+        let blank = " ".repeat(mib << 20);
+        assert_eq!(lab.write(name, &blank).problems, [], "{name}");
+        let listing = lab.write(name, &(blank + " "));
+        let message = &listing.problems[0].message;
+        assert!(
+            message.contains(&format!("larger than {mib} MiB")),
+            "{message}"
+        );
+        assert!(message.contains(cure), "{message}");
+        fs::remove_file(lab.dir.path().join(name)).unwrap();
+    }
+}
+
+#[test]
 fn the_example_in_deploy_is_enrolled() {
     let path =
         std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/pods-dir/example.yaml");
