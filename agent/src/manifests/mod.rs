@@ -23,6 +23,7 @@ pub use self::watch::Watch;
 use crate::{
     netns::Place,
     pod::{NETNS_ANNOTATION, PodRef},
+    policy::shortened,
 };
 
 /// A pod and where it is written.
@@ -370,14 +371,19 @@ fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
 
 /// The documents of a YAML text.
 pub(crate) fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
-    serde_saphyr::from_multiple(text).map_err(|error| {
+    let options = serde_saphyr::Options {
+        // We show the first line only; a picture of the place would cost time and memory.
+        with_snippet: false,
+        ..serde_saphyr::Options::default()
+    };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let text = error.to_string();
         let cure = if text.contains("budget") {
             "; split the file, or write JSON"
         } else {
             ""
         };
-        anyhow!("not valid YAML: {}{cure}", first_line(&text))
+        anyhow!("not valid YAML: {}{cure}", printable(first_line(&text)))
     })
 }
 
@@ -406,11 +412,14 @@ fn pods_of(value: Value) -> Result<Vec<Pod>> {
                 .iter()
                 .map(|item| match item.get("kind").and_then(Value::as_str) {
                     None | Some("Pod") => pod(item.clone()),
-                    Some(other) => bail!("the list has a {other}; only Pods can be enrolled"),
+                    Some(other) => bail!(
+                        "the list has a {}; only Pods can be enrolled",
+                        printable(other)
+                    ),
                 })
                 .collect()
         }
-        Some(other) => bail!("it is a {other}; write the manifest of a Pod"),
+        Some(other) => bail!("it is a {}; write the manifest of a Pod", printable(other)),
         None => bail!("it has no kind; write the manifest of a Pod (kind: Pod)"),
     }
 }
@@ -424,14 +433,23 @@ fn pod(value: Value) -> Result<Pod> {
         } else {
             ""
         };
-        anyhow!("not a valid Pod: {text}{cure}")
+        anyhow!("not a valid Pod: {}{cure}", printable(&text))
     })?;
-    if pod.metadata.name.as_deref().unwrap_or_default().is_empty() {
+    let meta = &mut pod.metadata;
+    let namespace = meta.namespace.get_or_insert_with(|| "default".to_owned());
+    let name = meta.name.as_deref().unwrap_or_default();
+    if name.is_empty() {
         bail!("the Pod has no metadata.name");
     }
-    pod.metadata
-        .namespace
-        .get_or_insert_with(|| "default".to_owned());
+    for (field, text, longest) in [("name", name, 253), ("namespace", namespace, 63)] {
+        if !is_name(text, longest) {
+            bail!(
+                "metadata.{field} is {:?}; write what Kubernetes takes for one: up to {longest} \
+                 lower-case letters, digits, '-' and '.', the first and last no '-' or '.'",
+                shortened(text)
+            );
+        }
+    }
     Ok(pod)
 }
 
@@ -449,6 +467,32 @@ fn place(pod: &Pod) -> Result<Place, String> {
             "annotation {NETNS_ANNOTATION} is missing: write the path of the pod's network namespace, such as /run/netns/NAME"
         )),
     }
+}
+
+/// Whether it can be a name in Kubernetes: the kernel's maps have room for these, and messages and
+/// commands, which write NAMESPACE/NAME, can show and take them.
+fn is_name(text: &str, longest: usize) -> bool {
+    let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.len() <= longest
+        && bytes.first().is_some_and(alphanumeric)
+        && bytes.last().is_some_and(alphanumeric)
+        && bytes
+            .iter()
+            .all(|byte| alphanumeric(byte) || matches!(byte, b'-' | b'.'))
+}
+
+/// Foreign text in a message: of bearable length, and nothing a terminal would obey.
+fn printable(text: &str) -> String {
+    let mut printable = String::new();
+    for c in shortened(text).chars() {
+        if c.is_control() {
+            printable.extend(c.escape_default());
+        } else {
+            printable.push(c);
+        }
+    }
+    printable
 }
 
 #[cfg(test)]

@@ -88,6 +88,18 @@ fn what_is_not_a_pod_is_named() {
             "not a valid Pod",
         ),
         ("- 1\n", "no kind"),
+        ("kind: \"\\e[2J\"\n", "it is a \\u{1b}[2J;"),
+        ("kind: Pod\nmetadata: {name: A}\n", "metadata.name is \"A\""),
+        ("kind: Pod\nmetadata: {name: a/b}\n", "metadata.name is"),
+        (
+            "kind: Pod\nmetadata: {name: \"a\\0\"}\n",
+            "metadata.name is",
+        ),
+        ("kind: Pod\nmetadata: {name: a.}\n", "metadata.name is"),
+        (
+            "kind: Pod\nmetadata: {name: a, namespace: ''}\n",
+            "metadata.namespace is",
+        ),
     ] {
         let listing = lab.write("a.yaml", text);
         assert!(
@@ -116,6 +128,23 @@ fn workloads_whatever_their_template_is() {
             problems[0].message.contains("not a valid Pod"),
             "{problems:?}"
         );
+    }
+}
+
+#[test]
+fn long_words_are_cut_in_messages() {
+    let long = "x".repeat(1 << 20);
+    for text in [
+        format!("kind: {long}\n"),
+        format!("{long}: 1\n{long}: 1\n"),
+        format!("kind: Pod\nmetadata: {{name: {long}}}\n"),
+        format!("kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: {long}}}\n"),
+    ] {
+        let message = match super::parse_pods(std::path::Path::new("a.yaml"), &text) {
+            Ok((_, problems)) => problems[0].message.clone(),
+            Err(error) => error.to_string(),
+        };
+        assert!(message.len() < 500, "{message}");
     }
 }
 
