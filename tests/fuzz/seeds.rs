@@ -1,0 +1,31 @@
+//! The committed seeds of the fuzz targets, in the ordinary test run: quick, and it keeps the
+//! checks in step with what they check.
+
+#[path = "src/lib.rs"]
+mod checks;
+
+use std::{fs, path::Path};
+
+fn replay(target: &str, check: fn(&[u8])) {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("fuzz/seeds")
+        .join(target);
+    let mut seeds = 0;
+    for entry in fs::read_dir(dir).expect("the seeds") {
+        let path = entry.expect("a seed").path();
+        println!("{}", path.display());
+        check(&fs::read(&path).expect("a readable seed"));
+        seeds += 1;
+    }
+    assert!(seeds > 0, "{target} has no seeds");
+}
+
+#[test]
+fn policy() {
+    replay("policy", checks::policy::check);
+}
+
+#[test]
+fn manifest() {
+    replay("manifest", checks::manifest::check);
+}

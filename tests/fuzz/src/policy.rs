@@ -1,0 +1,151 @@
+//! Policies: what is accepted can be compiled, printed as rules and read back, and the decision
+//! does on every connection what its own rules would do.
+
+use std::{collections::BTreeMap, net::IpAddr};
+
+use k8s_openapi::api::core::v1::Pod;
+use sidetrack::{
+    policy::{InboundPorts, OutboundRanges, Policy, PolicyError},
+    rules,
+};
+use sidetrack_common::{addr::Family, policy::List, rule::Rule};
+
+use super::{connections, firewall, outline};
+
+/// Checks one input: a pod as `outline.rs` describes it.
+pub fn check(input: &[u8]) {
+    let pod = outline::pod(&String::from_utf8_lossy(input));
+    match policy_of(&pod) {
+        Ok(policy) => {
+            nothing_is_lost(&pod, &policy);
+            holds(&policy, &addresses(&pod));
+        }
+        Err(errors) => {
+            assert!(!errors.is_empty());
+            for error in errors {
+                assert!(!error.to_string().contains(char::is_control), "{error}");
+            }
+        }
+    }
+}
+
+fn policy_of(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
+    Policy::of_pod(pod)
+}
+
+fn addresses(pod: &Pod) -> Vec<IpAddr> {
+    let ips = pod.status.iter().flat_map(|status| &status.pod_ips);
+    ips.flatten().filter_map(|ip| ip.ip.parse().ok()).collect()
+}
+
+/// What must hold for every accepted policy, in a pod with the given addresses.
+pub fn holds(policy: &Policy, own: &[IpAddr]) {
+    let ports = [
+        policy.outbound_port,
+        policy.inbound_port,
+        policy.tunnel_port,
+    ];
+    for list in [&ports[..], inbound_ports(policy)].into_iter().chain([
+        &*policy.included_outbound_ports,
+        &*policy.excluded_outbound_ports,
+    ]) {
+        assert!(!list.contains(&0), "{policy:?}");
+    }
+    rows_hold(policy);
+    let json = serde_json::to_string(policy).expect("a policy can be written");
+    let again: Policy = serde_json::from_str(&json).expect("and read");
+    assert_eq!(&again, policy, "{json}");
+    for family in [Family::V4, Family::V6] {
+        let tables = firewall::Table::read(&rules::restore(policy, family), family);
+        assert_eq!(tables.chains, rules::chains(policy));
+        lines_hold(policy, family);
+        connections::agree(policy, own, family, &tables);
+    }
+}
+
+/// The kernel is told of a list exactly if it has entries.
+fn rows_hold(policy: &Policy) {
+    let row = policy.compile().row();
+    let groups = policy.included_groups.as_deref().unwrap_or_default();
+    for (list, len) in [
+        (List::OutPortExcluded, policy.excluded_outbound_ports.len()),
+        (List::OutPortIncluded, policy.included_outbound_ports.len()),
+        (List::InPort, inbound_ports(policy).len()),
+        (List::RangeExcluded, policy.excluded_ranges.len()),
+        (List::RangeIncluded, included_ranges(policy)),
+        (List::GroupIncluded, groups.len()),
+        (List::GroupExcluded, policy.excluded_groups.len()),
+    ] {
+        assert_eq!(row.has(list), len > 0, "{list:?} of {policy:?}");
+    }
+}
+
+/// Every entry of every list has its line.
+fn lines_hold(policy: &Policy, family: Family) {
+    let mut by_rule: BTreeMap<u32, usize> = BTreeMap::new();
+    for line in rules::nat(policy, family) {
+        if let Some((rule, _)) = line.decision {
+            *by_rule.entry(rule as u32).or_default() += 1;
+        }
+    }
+    let v6 = family == Family::V6;
+    let of_family = |ranges: &[ipnet::IpNet]| {
+        let mine = ranges.iter().filter(|range| range.addr().is_ipv6() == v6);
+        mine.count()
+    };
+    let included = match &policy.outbound {
+        OutboundRanges::All => 0,
+        OutboundRanges::Only(ranges) => of_family(ranges),
+    };
+    for (rule, len) in [
+        (Rule::OutPortExcluded, policy.excluded_outbound_ports.len()),
+        (Rule::OutPortIncluded, policy.included_outbound_ports.len()),
+        (Rule::OutInterface, policy.excluded_interfaces.len()),
+        (Rule::InInterface, policy.excluded_interfaces.len()),
+        (Rule::RangeExcluded, of_family(&policy.excluded_ranges)),
+        (Rule::RangeIncluded, included),
+        (Rule::ProxyUid, policy.proxy_uids.len()),
+        (Rule::ProxyGid, policy.proxy_gids.len()),
+        (Rule::GroupExcluded, policy.excluded_groups.len()),
+    ] {
+        let found = by_rule.get(&(rule as u32)).copied().unwrap_or_default();
+        assert_eq!(found, len, "{rule:?} of {policy:?}");
+    }
+}
+
+/// Lists that only an annotation can have set are as long as written.
+fn nothing_is_lost(pod: &Pod, policy: &Policy) {
+    let init = pod.spec.iter().flat_map(|spec| &spec.init_containers);
+    if init.count() > 0 {
+        return;
+    }
+    let annotations = pod.metadata.annotations.as_ref();
+    let written = |name: &str| {
+        let name = format!("traffic.sidecar.istio.io/{name}");
+        let value = annotations.and_then(|all| all.get(&name))?;
+        let items = value.split(',').filter(|item| !item.trim().is_empty());
+        Some(items.count())
+    };
+    for (name, len) in [
+        ("excludeOutboundPorts", policy.excluded_outbound_ports.len()),
+        ("includeOutboundPorts", policy.included_outbound_ports.len()),
+        ("excludeOutboundIPRanges", policy.excluded_ranges.len()),
+        ("excludeInterfaces", policy.excluded_interfaces.len()),
+    ] {
+        assert_eq!(written(name).unwrap_or(0), len, "{name} of {policy:?}");
+    }
+}
+
+pub(super) fn inbound_ports(policy: &Policy) -> &[u16] {
+    match &policy.inbound {
+        InboundPorts::None => &[],
+        InboundPorts::AllExcept(ports) | InboundPorts::Only(ports) => ports,
+    }
+}
+
+fn included_ranges(policy: &Policy) -> usize {
+    match &policy.outbound {
+        OutboundRanges::All => 0,
+        OutboundRanges::Only(ranges) => ranges.len(),
+    }
+}
