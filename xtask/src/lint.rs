@@ -5,13 +5,17 @@ use anyhow::Result;
 
 use crate::{
     build,
-    run::{cargo, must},
+    run::{cargo, must, root},
 };
+
+/// The fuzz targets, a workspace of their own.
+const FUZZ: &str = "tests/fuzz/Cargo.toml";
 
 /// Fails at the first complaint.
 pub fn run() -> Result<()> {
     build::kernel_programs()?;
     must(cargo().args(["fmt", "--all", "--check"]))?;
+    must(cargo().args(["fmt", "--check", "--manifest-path", FUZZ]))?;
     must(
         cargo()
             .args([
@@ -21,6 +25,14 @@ pub fn run() -> Result<()> {
                 "--workspace",
                 "--all-targets",
             ])
+            .args(["--", "-D", "warnings"]),
+    )?;
+    must(
+        cargo()
+            .args(["clippy", "--quiet", "--locked", "--bins"])
+            .args(["--manifest-path", FUZZ, "--target-dir"])
+            // The same dependencies were checked there just now.
+            .arg(root().join("target"))
             .args(["--", "-D", "warnings"]),
     )
 }

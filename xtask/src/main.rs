@@ -4,6 +4,7 @@ mod bench;
 mod build;
 mod compare;
 mod demo;
+mod fuzz;
 mod lint;
 mod run;
 mod setup;
@@ -37,6 +38,8 @@ enum Command {
     Compare(compare::Options),
     /// Measure what interception costs, against iptables and against nothing (needs root)
     Bench(bench::Options),
+    /// Feed the agent's parsers with what nobody would write
+    Fuzz(fuzz::Options),
     /// Show two pods with real sidecars and no iptables (needs root)
     Demo(demo::Options),
 }
@@ -59,6 +62,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test(options) => test::run(&options),
         Command::Compare(options) => compare::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Fuzz(options) => fuzz::run(&options),
         Command::Demo(options) => demo::run(&options),
     }
 }

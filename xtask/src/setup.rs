@@ -50,6 +50,14 @@ pub fn for_building() -> Result<()> {
     Ok(())
 }
 
+/// The compiler for libFuzzer, beside what building needs.
+pub fn for_fuzzing() -> Result<()> {
+    if Path::new("/usr/bin/c++").exists() {
+        return Ok(());
+    }
+    packages(&["g++"])
+}
+
 /// Programs for tests and demo.
 pub fn for_running() -> Result<()> {
     let mut missing: Vec<&str> = PROGRAMS

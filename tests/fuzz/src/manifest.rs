@@ -57,5 +57,5 @@ fn document_holds(document: &Document) {
 }
 
 fn judge(pod: &Pod) -> Wanted {
-    wanted(pod, Enroll::Injected)
+    wanted(pod, None, &Mesh::new(Enroll::Injected))
 }

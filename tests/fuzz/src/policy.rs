@@ -30,7 +30,7 @@ pub fn check(input: &[u8]) {
 }
 
 fn policy_of(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
-    Policy::of_pod(pod)
+    Policy::of_pod(pod, &Inputs::default())
 }
 
 fn addresses(pod: &Pod) -> Vec<IpAddr> {

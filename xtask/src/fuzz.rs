@@ -1,0 +1,220 @@
+//! Fuzzing: builds the targets of `tests/fuzz` with libFuzzer and runs them for a while, from the
+//! committed seeds and what earlier runs found.
+
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+
+use crate::{
+    build,
+    run::{answer, cargo, must, root},
+    setup,
+};
+
+/// What cargo-fuzz passes, but for AddressSanitizer, which needs a nightly compiler and finds
+/// little in code without `unsafe`: counters per edge and comparisons that libFuzzer can see.
+const COVERAGE: [&str; 7] = [
+    "--cfg=fuzzing",
+    "-Cpasses=sancov-module",
+    "-Cllvm-args=-sanitizer-coverage-level=4",
+    "-Cllvm-args=-sanitizer-coverage-inline-8bit-counters",
+    "-Cllvm-args=-sanitizer-coverage-pc-table",
+    "-Cllvm-args=-sanitizer-coverage-trace-compares",
+    "-Cllvm-args=-sanitizer-coverage-stack-depth",
+];
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Only this one
+    target: Option<Target>,
+    /// For how long, all targets together
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    seconds: u64,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Target {
+    /// Arguments, annotations and environment of a pod
+    Policy,
+    /// Whole manifest files
+    Manifest,
+}
+
+impl Target {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Policy => "policy",
+            Self::Manifest => "manifest",
+        }
+    }
+}
+
+/// Runs them.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let targets = match options.target {
+        Some(target) => vec![target],
+        None => Target::value_variants().to_vec(),
+    };
+    let binaries = build()?;
+    let seconds = options.seconds.div_ceil(targets.len() as u64);
+    let mut code = ExitCode::SUCCESS;
+    for target in targets {
+        let fuzz = Fuzz {
+            name: target.name(),
+            binary: binaries.join(target.name()),
+            seconds,
+        };
+        if !fuzz.run()? {
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
+}
+
+/// Builds the targets; where they are.
+fn build() -> Result<PathBuf> {
+    setup::for_fuzzing()?;
+    build::kernel_programs()?;
+    let version = answer(Command::new("rustc").current_dir(root()).arg("-vV"));
+    let host = version
+        .as_deref()
+        .and_then(|text| text.lines().find_map(|line| line.strip_prefix("host: ")))
+        .context("rustc -vV does not tell the host")?;
+    let target_dir = home().join("build");
+    must(
+        cargo()
+            .env("CARGO_ENCODED_RUSTFLAGS", COVERAGE.join("\u{1f}"))
+            .env_remove("RUSTFLAGS")
+            .args(["build", "--release", "--locked", "--bins"])
+            .args(["--features", "libfuzzer", "--manifest-path"])
+            .arg(root().join("tests/fuzz/Cargo.toml"))
+            // Named, so that build scripts and macros are built without the flags.
+            .args(["--target", host, "--target-dir"])
+            .arg(&target_dir),
+    )
+    .context("build the fuzz targets")?;
+    Ok(target_dir.join(host).join("release"))
+}
+
+/// Where fuzzing keeps everything; nothing goes into the checkout.
+fn home() -> PathBuf {
+    root().join("target/fuzz")
+}
+
+struct Fuzz {
+    name: &'static str,
+    binary: PathBuf,
+    seconds: u64,
+}
+
+impl Fuzz {
+    /// Runs one target; whether it found nothing.
+    fn run(&self) -> Result<bool> {
+        let sources = root().join("tests/fuzz");
+        let corpus = home().join("corpus").join(self.name);
+        let failures = home().join("failures").join(self.name);
+        for dir in [&corpus, &failures] {
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        let log_path = home().join(format!("{}.log", self.name));
+        let log =
+            File::create(&log_path).with_context(|| format!("create {}", log_path.display()))?;
+        eprintln!("fuzz: {} for {} s", self.name, self.seconds);
+        let mut command = Command::new(&self.binary);
+        command
+            // New inputs go into the first directory.
+            .arg(&corpus)
+            .arg(sources.join("seeds").join(self.name))
+            .arg(format!("-max_total_time={}", self.seconds))
+            .arg(format!(
+                "-dict={}",
+                sources.join(format!("{}.dict", self.name)).display()
+            ))
+            .arg(format!("-artifact_prefix={}/", failures.display()))
+            // Inputs are a few kilobytes: none has a right to more.
+            .args(["-timeout=5", "-rss_limit_mb=2048", "-print_final_stats=1"])
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let status = command
+            .status()
+            .with_context(|| format!("run {}", self.binary.display()))?;
+        let log = fs::read(&log_path).context("read libFuzzer's log")?;
+        let log = Log(&String::from_utf8_lossy(&log));
+        let inputs = thousands(log.inputs());
+        if status.success() {
+            println!(
+                "{}: {inputs} inputs in {} s, no failure",
+                self.name, self.seconds
+            );
+            return Ok(true);
+        }
+        let Some(input) = log.failing_input() else {
+            bail!(
+                "{} ended with {status} and left no input, see {}",
+                self.binary.display(),
+                log_path.display()
+            );
+        };
+        println!("{}: failed after {inputs} inputs", self.name);
+        for line in log.reason() {
+            println!("    {line}");
+        }
+        println!("  input      {input}");
+        println!("  reproduce  {} {input}", self.binary.display());
+        println!("  log        {}", log_path.display());
+        Ok(false)
+    }
+}
+
+/// What libFuzzer printed.
+struct Log<'a>(&'a str);
+
+impl<'a> Log<'a> {
+    fn inputs(&self) -> u64 {
+        let units = self.0.lines().find_map(|line| {
+            let number = line.strip_prefix("stat::number_of_executed_units:")?;
+            number.trim().parse().ok()
+        });
+        units.unwrap_or_default()
+    }
+
+    fn failing_input(&self) -> Option<&'a str> {
+        self.0
+            .lines()
+            .find_map(|line| Some(line.split_once("Test unit written to ")?.1))
+    }
+
+    /// The panic's message, or libFuzzer's word for slow or greedy inputs.
+    fn reason(&self) -> Vec<&'a str> {
+        let mut lines = self.0.lines();
+        let panic: Vec<&str> = lines
+            .by_ref()
+            .skip_while(|line| !line.contains("panicked at"))
+            .take_while(|line| !line.starts_with("stack backtrace:") && !line.starts_with("=="))
+            .filter(|line| !line.is_empty() && !line.starts_with("note: "))
+            .collect();
+        if !panic.is_empty() {
+            return panic;
+        }
+        let errors = self.0.lines().filter(|line| line.contains("ERROR: "));
+        errors.collect()
+    }
+}
+
+fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
