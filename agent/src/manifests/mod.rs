@@ -371,11 +371,8 @@ fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
 
 /// The documents of a YAML text.
 pub(crate) fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
-    let options = serde_saphyr::Options {
-        // We show the first line only; a picture of the place would cost time and memory.
-        with_snippet: false,
-        ..serde_saphyr::Options::default()
-    };
+    // We show the first line only; a picture of the place would cost time and memory.
+    let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let text = error.to_string();
         let cure = if text.contains("budget") {

@@ -6,6 +6,7 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::Pod;
 use sidetrack::{
     manifests::{self, Document},
+    mesh::Mesh,
     pod::{Enroll, Wanted, wanted},
 };
 
