@@ -167,8 +167,10 @@ fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option
     if is_gateway(sidecar) {
         return Some(NotTaken::Gateway);
     }
-    let annotations = pod.metadata.annotations.as_ref();
-    let inject = annotations.and_then(|all| all.get("sidecar.istio.io/inject"));
+    // A label since Istio 1.11, an annotation before.
+    let inject = [labels, pod.metadata.annotations.as_ref()]
+        .into_iter()
+        .find_map(|all| all?.get("sidecar.istio.io/inject"));
     if inject.is_some_and(|inject| inject == "false") {
         return Some(NotTaken::NotInjected);
     }

@@ -77,6 +77,12 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
             "there is nothing to attach to",
             cgroup2(pods_cgroup),
         ),
+        check(
+            "sock_diag for TCP",
+            "3.3, CONFIG_INET_DIAG",
+            "pods that already run cannot be enrolled",
+            sock_diag(),
+        ),
     ];
     let cgroup_program = |facility, since, attach_type, helper| {
         let program_type = bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
@@ -278,6 +284,14 @@ fn pins(bpffs: &Path) -> Result<(), Lack> {
             .map(drop)
             .map_err(|error| error.to_string()),
     )
+}
+
+fn sock_diag() -> Result<(), Lack> {
+    let family = netlink_packet_sock_diag::constants::AF_INET;
+    match crate::netns::sock_diag::listeners(family) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string().into()),
+    }
 }
 
 fn cgroup2(given: Option<&Path>) -> Result<(), Lack> {

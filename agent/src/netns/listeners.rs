@@ -8,28 +8,31 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use procfs::{
-    net::{TcpNetEntry, TcpState},
-    process::{FDTarget, Process},
-};
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
+use procfs::process::{FDTarget, Process};
 use sidetrack_common::{addr::Family, conn::ListenerKey, names::LISTENER_SLOTS};
 
-use super::processes::Processes;
+use super::{Netns, processes::Processes, sock_diag};
 use crate::bpf::{maps::Maps, sys};
 
 /// `SO_COOKIE`.
 const SO_COOKIE: i32 = 57;
 
 impl Processes {
-    /// Puts every listener of a port, other than those on loopback, into the map. Answers how many
+    /// Puts every listener of some ports, other than those on loopback, into the map. Answers how many
     /// were there and could not be had.
-    pub fn adopt(&self, inode: u64, cookie: u64, port: u16, maps: &Maps) -> Result<usize> {
+    pub fn adopt(&self, inode: u64, cookie: u64, ports: &[u16], maps: &Maps) -> Result<usize> {
         let pids = self.in_netns(inode);
-        // A process may end at any time; any of the namespace's can tell of all its sockets.
-        let sockets = pids
+        // A process may end at any time; any of the namespace's leads to it.
+        let netns = pids
             .iter()
-            .find_map(|pid| listening(*pid, port))
-            .unwrap_or_default();
+            .find_map(|pid| Netns::open(format!("/proc/{pid}/ns/net").as_ref()).ok());
+        let sockets = match netns {
+            Some(netns) => netns
+                .run(|| listening(ports))?
+                .context("list listening sockets; is sock_diag (CONFIG_INET_DIAG) there?")?,
+            None => HashMap::new(),
+        };
         let mut left: HashSet<u64> = sockets.keys().copied().collect();
         for pid in pids {
             if left.is_empty() {
@@ -37,33 +40,32 @@ impl Processes {
             }
             for (inode, socket) in take(*pid, &left) {
                 left.remove(&inode);
-                add(&socket, cookie, port, &sockets[&inode], maps)?;
+                let (port, families) = &sockets[&inode];
+                add(&socket, cookie, *port, families, maps)?;
             }
         }
         Ok(left.len())
     }
 }
 
-/// Listening sockets of a namespace by inode, with the families they can serve.
-fn listening(pid: i32, port: u16) -> Option<HashMap<u64, Vec<Family>>> {
-    let process = Process::new(pid).ok()?;
-    let wanted = |entry: &TcpNetEntry| {
-        entry.state == TcpState::Listen
-            && entry.local_address.port() == port
-            && !entry.local_address.ip().to_canonical().is_loopback()
-    };
-    let v4 = process.tcp().ok()?;
-    let v6 = process.tcp6().unwrap_or_default();
-    let v4 = v4
-        .iter()
-        .filter(|entry| wanted(entry))
-        .map(|entry| (entry.inode, vec![Family::V4]));
-    // An IPv6-only one refuses IPv4 when it is tried; the kernel programs then try the next slot.
-    let v6 = v6
-        .iter()
-        .filter(|entry| wanted(entry))
-        .map(|entry| (entry.inode, vec![Family::V6, Family::V4]));
-    Some(v4.chain(v6).collect())
+/// Listening sockets of this thread's namespace by inode, with their port and the families they can
+/// serve.
+fn listening(ports: &[u16]) -> io::Result<HashMap<u64, (u16, &'static [Family])>> {
+    let mut sockets = HashMap::new();
+    for (family, families) in [
+        (AF_INET, &[Family::V4][..]),
+        // An IPv6-only one refuses IPv4 when it is tried; the kernel programs then try the next slot.
+        (AF_INET6, &[Family::V6, Family::V4][..]),
+    ] {
+        for socket in sock_diag::listeners(family)? {
+            let address = socket.header.socket_id.source_address;
+            let port = socket.header.socket_id.source_port;
+            if ports.contains(&port) && !address.to_canonical().is_loopback() {
+                sockets.insert(u64::from(socket.header.inode), (port, families));
+            }
+        }
+    }
+    Ok(sockets)
 }
 
 /// Duplicates of those of a process's sockets that are wanted.

@@ -3,6 +3,7 @@
 pub mod listeners;
 pub mod processes;
 pub mod routes;
+pub mod sock_diag;
 pub mod users;
 pub mod watch;
 

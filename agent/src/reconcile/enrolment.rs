@@ -174,10 +174,8 @@ impl Enrolment {
 
     /// Takes the sidecar's open listeners into the map.
     pub fn adopt(&self, processes: &Processes, maps: &Maps) -> Result<()> {
-        let mut missed = 0;
-        for port in self.policy.listener_ports() {
-            missed += processes.adopt(self.inode, self.cookie, port, maps)?;
-        }
+        let ports: Vec<u16> = self.policy.listener_ports().collect();
+        let missed = processes.adopt(self.inode, self.cookie, &ports, maps)?;
         if missed > 0 {
             tracing::warn!(
                 cookie = self.cookie,

@@ -37,7 +37,7 @@ const NOT_ENROLLED: &str = "NotEnrolled";
 const RELEASED: &str = "Released";
 
 /// How often to look for sidecars that listen without our knowing.
-const LISTENER_CHECK: Duration = Duration::from_secs(5);
+const LISTENER_CHECK: Duration = Duration::from_secs(15);
 
 /// A pod the agent knows of.
 #[derive(Debug)]
