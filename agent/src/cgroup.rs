@@ -14,15 +14,28 @@ const POD_CGROUPS: [&str; 4] = [
 ];
 
 /// The cgroup2 mount, wherever it is (hybrid hosts have it below `/sys/fs/cgroup/unified`).
+///
+/// A container with a cgroup namespace of its own has a mount that begins at its own cgroup, in which
+/// there are no pods; of several the one that begins highest counts.
 pub fn mount() -> Result<PathBuf> {
-    let mounts = procfs::mounts().context("read /proc/mounts")?;
+    let mounts = procfs::process::Process::myself()
+        .and_then(|own| own.mountinfo())
+        .context("read /proc/self/mountinfo")?;
     mounts
         .into_iter()
-        .find(|mount| mount.fs_vfstype == "cgroup2")
-        .map(|mount| PathBuf::from(mount.fs_file))
+        .filter(|mount| mount.fs_type == "cgroup2")
+        .min_by_key(|mount| -above(&mount.root))
+        .map(|mount| mount.mount_point)
         .context(
             "no cgroup2 is mounted: run `mount -t cgroup2 none /sys/fs/cgroup/unified` (create the directory first), or pass --cgroup PATH",
         )
+}
+
+/// How far a mount begins above the root of our cgroup namespace: `/../..` is 2. Mounts of a part of
+/// the hierarchy come last.
+fn above(root: &str) -> isize {
+    let names = root.split('/').filter(|name| !name.is_empty());
+    names.map(|name| if name == ".." { 1 } else { -1 }).sum()
 }
 
 /// The cgroup given on the command line, or the pods' cgroup of this node.
@@ -46,4 +59,15 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
         .map(|name| root.join(name))
         .find(|path| path.is_dir())
         .unwrap_or(root))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::above;
+
+    #[test]
+    fn the_highest_mount_counts() {
+        assert!(above("/../../..") > above("/"));
+        assert!(above("/") > above("/kubepods.slice"));
+    }
 }

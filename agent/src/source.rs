@@ -7,6 +7,7 @@ use anyhow::Result;
 use crate::{
     cluster::Cluster,
     manifests::{Directory, Listing, Watch},
+    pod::PodRef,
 };
 
 /// One of the two.
@@ -26,12 +27,14 @@ impl Source {
         Ok(Self::Directory(Directory::new(path)?, Watch::new(path)?))
     }
 
-    /// The API server, for the pods of a node.
+    /// The API server, for the pods of a node, and for the DaemonSet the agent belongs to.
     ///
     /// # Errors
     /// If it is not known where it is.
-    pub async fn cluster(node: &str) -> Result<Self> {
-        Ok(Self::Cluster(Box::new(Cluster::new(node).await?)))
+    pub async fn cluster(node: &str, daemonset: Option<&PodRef>) -> Result<Self> {
+        Ok(Self::Cluster(Box::new(
+            Cluster::new(node, daemonset).await?,
+        )))
     }
 
     /// Waits until something is different. May be given up at any time.

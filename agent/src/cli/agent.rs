@@ -1,7 +1,11 @@
 //! `sidetrack agent`: the daemon.
 
 use std::{
-    collections::BTreeSet, net::SocketAddr, path::PathBuf, process::ExitCode, sync::Arc,
+    collections::BTreeSet,
+    net::SocketAddr,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -16,7 +20,7 @@ use tokio::{
 use tracing::{Level, error, info};
 
 use super::{
-    LogFormat, Places, blocking,
+    LogFormat, Places, blocking, cleanup,
     mesh::{MeshFlags, Settings},
     start_logging,
 };
@@ -25,7 +29,7 @@ use crate::{
     cgroup,
     cluster::Reporter,
     mesh::Mesh,
-    pod::Enroll,
+    pod::{Enroll, PodRef},
     reconcile::Reconciler,
     server::{Published, Socket},
     source::Source,
@@ -62,6 +66,10 @@ pub(super) struct Options {
     cgroup: Option<PathBuf>,
     #[command(flatten)]
     places: Places,
+    /// The DaemonSet this agent belongs to: when it has been deleted, the agent takes everything away
+    /// with it as it ends
+    #[arg(long, value_name = "NAMESPACE/NAME", requires = "node_name")]
+    daemonset: Option<PodRef>,
     /// Answer /metrics, /healthz and /readyz here, such as 0.0.0.0:9446
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_addr: Option<SocketAddr>,
@@ -97,6 +105,10 @@ async fn serve(options: Options) -> Result<ExitCode> {
         (Source::Cluster(cluster), Some(node)) => Some(Reporter::start(cluster.client(), node)),
         _ => None,
     };
+    let uninstalled = match &source {
+        Source::Cluster(cluster) => cluster.uninstalled(),
+        Source::Directory(..) => Arc::default(),
+    };
     let (datapath, kernel_log) = Datapath::open(pins.clone(), &cgroup, kernel_log_level())?;
     let published = Published::new(Maps::open(&pins)?, &cgroup);
     info!(
@@ -127,9 +139,14 @@ async fn serve(options: Options) -> Result<ExitCode> {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
-    info!("ending; interception goes on, `sidetrack cleanup` removes it");
     server.abort();
     let _ = server.await;
+    if uninstalled.load(Ordering::Relaxed) {
+        info!("ending; the DaemonSet is deleted, so nothing stays on this node");
+        cleanup::everything(&options.places)?;
+    } else {
+        info!("ending; interception goes on, `sidetrack cleanup` removes it");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -142,7 +159,7 @@ async fn source(options: &Options) -> Result<Source> {
                     "this is process 1 of a pid namespace of its own, in which the pods' processes cannot be seen: run the agent with hostPID: true"
                 );
             }
-            Source::cluster(node).await
+            Source::cluster(node, options.daemonset.as_ref()).await
         }
         (None, None) => bail!("pass --pods-dir or --node-name"),
     }

@@ -27,32 +27,38 @@ pub(super) struct Options {
 
 /// What was removed.
 #[derive(Debug, Default, Serialize)]
-struct Removed {
+pub(super) struct Removed {
     links: Vec<PathBuf>,
     maps: Vec<PathBuf>,
     other: Vec<PathBuf>,
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
-    let pins = Pins::new(&options.places.bpffs)?;
-    let mut removed = Removed::default();
-    if pins.root().exists() {
-        let Some(_lock) = pins.try_lock()? else {
-            bail!(
-                "an agent is running on {}: stop it first, or it would lose its hooks",
-                options.places.bpffs.display()
-            );
-        };
-        remove_all(&pins, &mut removed)?;
-    }
-    if remove_socket(&options.places.socket)? {
-        removed.other.push(options.places.socket.clone());
-    }
+    let removed = everything(&options.places)?;
     match options.output {
         Format::Json => output::print_json(&removed)?,
         Format::Table => print(&removed)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Removes everything, unless an agent runs.
+pub(super) fn everything(places: &Places) -> Result<Removed> {
+    let pins = Pins::new(&places.bpffs)?;
+    let mut removed = Removed::default();
+    if pins.root().exists() {
+        let Some(_lock) = pins.try_lock()? else {
+            bail!(
+                "an agent is running on {}: stop it first, or it would lose its hooks",
+                places.bpffs.display()
+            );
+        };
+        remove_all(&pins, &mut removed)?;
+    }
+    if remove_socket(&places.socket)? {
+        removed.other.push(places.socket.clone());
+    }
+    Ok(removed)
 }
 
 /// Removes every pin, in an order in which connections made meanwhile are either redirected with

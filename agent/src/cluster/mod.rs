@@ -6,11 +6,21 @@
 mod events;
 mod view;
 
-use std::{pin::Pin, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use futures_util::{Stream, StreamExt as _};
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Namespace, Pod},
+};
 use kube::{
     Api, Client, Config,
     core::PartialObjectMeta,
@@ -24,7 +34,7 @@ use tracing::{error, info};
 
 pub use self::events::{Happening, Reporter};
 use self::view::View;
-use crate::manifests::Listing;
+use crate::{manifests::Listing, pod::PodRef};
 
 /// One change of the API comes with others: wait this long for them.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -39,9 +49,45 @@ pub struct Cluster {
     client: Client,
     pods: Events<Pod>,
     namespaces: Events<PartialObjectMeta<Namespace>>,
+    daemonset: Events<PartialObjectMeta<DaemonSet>>,
+    uninstall: Uninstall,
     view: View,
     trouble: Trouble,
     changed: bool,
+}
+
+/// Whether the agent is going for good. What an agent leaves behind serves its successor; the deletion
+/// of its DaemonSet says that there will be none.
+#[derive(Debug, Default)]
+struct Uninstall {
+    decided: Arc<AtomicBool>,
+    /// It was there once, and is in the list that is being read.
+    known: bool,
+    listed: bool,
+}
+
+impl Uninstall {
+    fn take(&mut self, event: Event<PartialObjectMeta<DaemonSet>>) {
+        let decided = match event {
+            Event::Init => {
+                self.listed = false;
+                return;
+            }
+            Event::InitApply(set) | Event::Apply(set) => {
+                self.known = true;
+                self.listed = true;
+                set.metadata.deletion_timestamp.is_some()
+            }
+            // Deleted while nobody looked; one that was never seen says nothing.
+            Event::InitDone if self.known && !self.listed => true,
+            Event::InitDone => return,
+            Event::Delete(_) => true,
+        };
+        if decided && !self.decided.load(Ordering::Relaxed) {
+            info!("the agent's DaemonSet is deleted: everything goes when the agent ends");
+        }
+        self.decided.store(decided, Ordering::Relaxed);
+    }
 }
 
 /// What stands against each of the two watches.
@@ -57,7 +103,7 @@ impl Cluster {
     ///
     /// # Errors
     /// If there is no usable configuration.
-    pub async fn new(node: &str) -> Result<Self> {
+    pub async fn new(node: &str, daemonset: Option<&PodRef>) -> Result<Self> {
         let mut config = Config::infer().await.context(
             "find the API server: run in a pod with a service account, set KUBECONFIG, or give pods by --pods-dir",
         )?;
@@ -69,8 +115,19 @@ impl Cluster {
         let pods = watcher(Api::all(client.clone()), of_node).backoff(Pauses::default());
         let all = watcher::Config::default();
         let namespaces = watcher(Api::all(client.clone()), all).backoff(Pauses::default());
+        let daemonset: Events<_> = match daemonset {
+            Some(name) => {
+                let only = format!("metadata.name={}", name.name);
+                let only = watcher::Config::default().fields(&only);
+                let api = Api::namespaced(client.clone(), &name.namespace);
+                Box::pin(watcher(api, only).backoff(Pauses::default()))
+            }
+            None => Box::pin(futures_util::stream::pending()),
+        };
         Ok(Self {
             client,
+            daemonset,
+            uninstall: Uninstall::default(),
             pods: Box::pin(pods),
             namespaces: Box::pin(namespaces),
             view: View::default(),
@@ -82,6 +139,11 @@ impl Cluster {
     /// For reports to the API server.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// Whether the DaemonSet has been deleted.
+    pub fn uninstalled(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.uninstall.decided)
     }
 
     /// Waits until something is different. May be given up at any time.
@@ -122,6 +184,7 @@ impl Cluster {
                     self.changed |= self.view.pods.take(event);
                 }
             }
+            Some(Ok(event)) = self.daemonset.next() => self.uninstall.take(event),
             Some(event) = self.namespaces.next() => {
                 let trouble = &mut self.trouble.namespaces;
                 if let Some(event) = accept(event, "namespaces", trouble, &mut self.changed) {
