@@ -508,7 +508,8 @@ fn migrated() -> Result<()> {
 fn not_taken() -> Result<()> {
     let node = Node::new()?;
     node.label("Namespace", "shop", Some("enabled"))?;
-    let edits: [(&str, fn(&mut Value), &str); 7] = [
+    type Edit = fn(&mut Value);
+    let edits: [(&str, Edit, &str); 7] = [
         (
             "host",
             |pod| pod["spec"]["hostNetwork"] = json!(true),
