@@ -15,6 +15,7 @@ use support::{
     agent::{Agent, Extra, NODE, Places},
     apiserver::ApiServer,
     command::{die_with_parent, run_words},
+    deploy::{USED, capabilities},
     lab::{Lab, PodNet},
     protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
@@ -35,6 +36,11 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
         ("cluster::pods_with_iptables_rules_are_taken_over", migrated),
         ("cluster::who_is_not_taken", not_taken),
         ("cluster::health_and_metrics", health),
+        (
+            "cluster::the_capabilities_in_deploy_suffice",
+            few_capabilities,
+        ),
+        ("cluster::a_deleted_daemonset_leaves_nothing", uninstall),
         ("cluster::pods_250", many),
     ]
 }
@@ -206,28 +212,14 @@ fn follow() -> Result<()> {
     ensure!(taken_by(&client)? == 15001);
     ensure!(client.echo()? == 1, "the established connection lives");
 
-    node.api.delete_pod("shop", "web")?;
+    node.api.delete("Pod", "shop", "web")?;
     node.soon(name, |pod| pod.is_none())?;
     ensure!(taken_by(&client)? == 80);
     events_were_sent(&node)?;
-    let asked: Vec<String> = node
-        .api
-        .requests()
-        .iter()
-        .map(|request| format!("{} {}/{}", request.verb, request.group, request.resource))
-        .collect();
-    let allowed = [
-        "create events.k8s.io/events",
-        "list /namespaces",
-        "list /pods",
-        "patch events.k8s.io/events",
-        "watch /namespaces",
-        "watch /pods",
-    ];
-    ensure!(
-        asked.iter().all(|one| allowed.contains(&one.as_str())),
-        "{asked:?}"
-    );
+    for request in node.api.requests() {
+        let request = (request.verb, request.group, request.resource);
+        ensure!(USED.contains(&request), "RBAC does not allow {request:?}");
+    }
     nothing_is_left(node.places())
 }
 
@@ -324,7 +316,7 @@ fn outage() -> Result<()> {
 
     // The API server goes; a pod is deleted, and the agent killed and started anew meanwhile.
     node.api.down();
-    node.api.delete_pod("shop", "web-4")?;
+    node.api.delete("Pod", "shop", "web-4")?;
     wait_for(|| Ok(problem(node.places())?.contains("watch pods")))?;
     all_redirected(&clients)?;
     node.agent.end(Signal::SIGKILL)?;
@@ -349,7 +341,7 @@ fn outage() -> Result<()> {
     // Slow answers change nothing but the time.
     node.api.delay(Duration::from_millis(300));
     node.api.disconnect();
-    node.api.delete_pod("shop", "web-3")?;
+    node.api.delete("Pod", "shop", "web-3")?;
     node.places().wait_pod("shop/web-3", |pod| pod.is_none())?;
     node.places().wait_enrolled("shop/web-2")?;
     // The successor knew the pods already: nobody is told twice.
@@ -418,7 +410,7 @@ fn sandbox() -> Result<()> {
     ensure!(node.places().map("POD_BY_NETNS")?.len() == 1);
     // The same name, another pod.
     drop(_sidecar);
-    node.api.delete_pod("shop", "web")?;
+    node.api.delete("Pod", "shop", "web")?;
     node.api.apply(injected("web", &node.lab.uid(2)))?;
     let third = node
         .lab
@@ -646,6 +638,94 @@ fn health() -> Result<()> {
     Ok(())
 }
 
+/// As the container runtime starts the agent: root, with a handful of capabilities.
+fn few_capabilities() -> Result<()> {
+    let capabilities = capabilities()?;
+    let mut lab = Lab::new()?;
+    lab.add_outside(VIP)?;
+    let api = ApiServer::start(lab.dir())?;
+    api.apply(namespace("shop", Some("enabled")))?;
+    let outside = lab.outside().actor()?;
+    outside.listen(&ROOT, at("0.0.0.0", 80))?;
+    // One that runs already, with listeners to take over; and one with users of its own.
+    let plain = lab.pod("plain", 2)?.under_kubelet(&lab, &lab.uid(1))?;
+    let own = lab
+        .pod_with_own_users("own", 3)?
+        .under_kubelet(&lab, &lab.uid(2))?;
+    let _sidecars = [sidecar::start(&plain, &[80])?, own.actor()?];
+    api.apply(injected("plain", &lab.uid(1)))?;
+    api.apply(injected("own", &lab.uid(2)))?;
+    let extra = Extra {
+        api: Some(&api),
+        capabilities: Some(&capabilities),
+        ..Extra::default()
+    };
+    let _agent = Agent::start_with(lab.places(), &extra)?;
+    for name in ["shop/plain", "shop/own"] {
+        lab.places().wait_enrolled(name)?;
+    }
+    ensure!(taken_by(&plain.actor()?)? == 15001);
+    let arrived = outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
+    ensure!(arrived.is_ok_and(|arrived| arrived.accepted_by == 15006));
+    // Each of them is needed: the agent does not start, or cannot enrol.
+    for missing in &capabilities {
+        let fewer: Vec<String> = capabilities
+            .iter()
+            .filter(|one| *one != missing)
+            .cloned()
+            .collect();
+        let lab = Lab::new()?;
+        let extra = Extra {
+            api: Some(&api),
+            capabilities: Some(&fewer),
+            ..Extra::default()
+        };
+        let enrolled = Agent::start_with(lab.places(), &extra).is_ok_and(|agent| {
+            thread::sleep(Duration::from_millis(700));
+            let pods = ["shop/plain", "shop/own"].map(|name| agent.places.pod(name));
+            pods.into_iter().all(|pod| {
+                pod.is_ok_and(|pod| {
+                    pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["reason"].is_null())
+                })
+            })
+        });
+        ensure!(!enrolled, "{missing} is not needed");
+    }
+    Ok(())
+}
+
+fn uninstall() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let api = ApiServer::start(lab.dir())?;
+    api.apply(namespace("shop", Some("enabled")))?;
+    let daemonset = json!({
+        "kind": "DaemonSet", "apiVersion": "apps/v1",
+        "metadata": {"name": "sidetrack", "namespace": "sidetrack-system", "uid": "uid-ds"},
+    });
+    api.apply(daemonset)?;
+    let pod = lab.pod("app", 2)?.under_kubelet(&lab, &lab.uid(1))?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    api.apply(injected("web", &lab.uid(1)))?;
+    let extra = Extra {
+        api: Some(&api),
+        arguments: &["--daemonset", "sidetrack-system/sidetrack"],
+        ..Extra::default()
+    };
+    let pins = lab.places().bpffs.join("sidetrack");
+    // An upgrade: the pod of the DaemonSet goes, the DaemonSet stays.
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    lab.places().wait_enrolled("shop/web")?;
+    agent.end(Signal::SIGTERM)?;
+    ensure!(pins.exists(), "an upgrade leaves interception in place");
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    lab.places().wait_enrolled("shop/web")?;
+    api.delete("DaemonSet", "sidetrack-system", "sidetrack")?;
+    wait_for(|| Ok(lab.places().log().contains("DaemonSet is deleted")))?;
+    agent.end(Signal::SIGTERM)?;
+    ensure!(!pins.exists(), "{}", lab.places().log());
+    Ok(())
+}
+
 /// Processes that do nothing; dropping them ends them.
 struct Idle(Vec<Child>);
 
@@ -721,7 +801,7 @@ fn many() -> Result<()> {
         pod.is_some_and(|pod| pod["policy"]["excluded_outbound_ports"] == json!([80]))
     })?;
     for number in 0..PODS {
-        api.delete_pod("shop", &format!("web-{number}"))?;
+        api.delete("Pod", "shop", &format!("web-{number}"))?;
     }
     let deleted = enrolled(places, 0)?;
     println!(

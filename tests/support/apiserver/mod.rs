@@ -122,9 +122,9 @@ impl ApiServer {
         self.store.apply(resource, object)
     }
 
-    /// Deletes a pod.
-    pub fn delete_pod(&self, namespace: &str, name: &str) -> Result<()> {
-        self.store.delete(Resource::Pods, namespace, name)
+    /// Deletes one.
+    pub fn delete(&self, kind: &str, namespace: &str, name: &str) -> Result<()> {
+        self.store.delete(Resource::named(kind)?, namespace, name)
     }
 
     /// Tells watchers of the last change once more.
@@ -217,6 +217,7 @@ impl Resource {
         match kind {
             "Pod" => Ok(Self::Pods),
             "Namespace" => Ok(Self::Namespaces),
+            "DaemonSet" => Ok(Self::DaemonSets),
             other => Err(anyhow!("no kind {other:?}")),
         }
     }

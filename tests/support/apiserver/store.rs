@@ -17,6 +17,8 @@ pub enum Resource {
     Pods,
     /// Namespaces.
     Namespaces,
+    /// DaemonSets of all namespaces.
+    DaemonSets,
 }
 
 /// What somebody asked for, as RBAC names it.

@@ -1,0 +1,4 @@
+{{- define "sidetrack.labels" -}}
+app.kubernetes.io/name: sidetrack
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}

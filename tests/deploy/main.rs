@@ -1,0 +1,204 @@
+//! `deploy/`: the chart as Helm's engine renders it, the plain manifests as kustomize builds them. Both
+//! are held to the API's own types, to each other, and to what the agent does.
+
+use std::{collections::BTreeSet, process::Command};
+
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{ConfigMap, Namespace, ResourceQuota, ServiceAccount},
+    rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
+};
+use serde::{Serialize, de::DeserializeOwned};
+use serde_json::{Value, json};
+use support::deploy::{USED, capabilities, checkout};
+
+const NAMESPACE: &str = "sidetrack-system";
+
+/// What Helm would create, or what it says is wrong.
+fn helm(values: &Value) -> Result<Vec<Value>, String> {
+    let output = Command::new(checkout("target/tools/python/bin/python"))
+        .arg(checkout("tests/deploy/render.py"))
+        .arg(checkout("deploy/chart"))
+        .args([NAMESPACE, &values.to_string()])
+        .output()
+        .expect("Python; `cargo xtask setup` installs it");
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).into_owned());
+    }
+    Ok(serde_json::from_slice(&output.stdout).expect("a list of objects"))
+}
+
+fn kustomize() -> Vec<Value> {
+    let output = Command::new("kubectl")
+        .arg("kustomize")
+        .arg(checkout("deploy/kubernetes"))
+        .output()
+        .expect("kubectl; `cargo xtask setup` installs it");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    serde_saphyr::from_multiple(&String::from_utf8_lossy(&output.stdout)).expect("YAML")
+}
+
+/// Without what Helm adds on its own, in a fixed order.
+fn comparable(objects: Vec<Value>) -> Vec<Value> {
+    let mut objects: Vec<Value> = objects
+        .into_iter()
+        .map(|mut object| {
+            let metadata = object["metadata"].as_object_mut().expect("metadata");
+            metadata.remove("annotations");
+            if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
+                labels.remove("app.kubernetes.io/managed-by");
+            }
+            object
+        })
+        .collect();
+    objects.sort_by_key(|object| format!("{} {}", object["kind"], object["metadata"]["name"]));
+    objects
+}
+
+fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
+    let found = objects.iter().find(|object| object["kind"] == kind);
+    found.unwrap_or_else(|| panic!("no {kind}"))
+}
+
+/// Reads an object as what it says it is. A field the API does not know would get lost on the way.
+fn parses_strictly(object: &Value) {
+    match object["kind"].as_str() {
+        Some("DaemonSet") => survives::<DaemonSet>(object),
+        Some("ConfigMap") => survives::<ConfigMap>(object),
+        Some("Namespace") => survives::<Namespace>(object),
+        Some("ServiceAccount") => survives::<ServiceAccount>(object),
+        Some("ResourceQuota") => survives::<ResourceQuota>(object),
+        Some("ClusterRole") => survives::<ClusterRole>(object),
+        Some("ClusterRoleBinding") => survives::<ClusterRoleBinding>(object),
+        Some("Role") => survives::<Role>(object),
+        Some("RoleBinding") => survives::<RoleBinding>(object),
+        other => panic!("an object of kind {other:?}"),
+    }
+}
+
+fn survives<T: DeserializeOwned + Serialize>(object: &Value) {
+    let typed: T = serde_json::from_value(object.clone()).expect("an object of the API");
+    assert_eq!(&serde_json::to_value(typed).expect("JSON"), object);
+}
+
+#[test]
+fn the_chart_and_the_plain_manifests_are_the_same() {
+    let chart = comparable(helm(&json!({})).expect("the chart"));
+    let (namespace, plain): (Vec<_>, Vec<_>) = comparable(kustomize())
+        .into_iter()
+        .partition(|object| object["kind"] == "Namespace");
+    assert_eq!(chart, plain);
+    assert_eq!(namespace.len(), 1);
+    for object in chart.iter().chain(&namespace) {
+        parses_strictly(object);
+    }
+}
+
+#[test]
+fn values_take_effect() {
+    let objects = helm(&json!({
+        "image": {"repository": "registry.example.com/mesh/sidetrack", "tag": "1.2.3"},
+        "imagePullSecrets": [{"name": "pull"}],
+        "enroll": "injected",
+        "virtualInterfaces": "local-only",
+        "defaults": {"dialect": "1.12", "excludeOutboundPorts": [3306, 6379], "proxyUid": 1500},
+        "metricsPort": 19446,
+        "host": {"bpffs": "/bpf", "cgroup": "/cg", "run": "/r"},
+        "priorityQuota": true,
+        "nodeSelector": {"mesh": "yes"},
+        "tolerations": [],
+        "podAnnotations": {"a": "b"},
+        "seLinuxOptions": {"type": "spc_t"},
+    }))
+    .expect("the chart");
+    for object in &objects {
+        parses_strictly(object);
+    }
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    assert_eq!(
+        container["image"],
+        "registry.example.com/mesh/sidetrack:1.2.3"
+    );
+    let arguments = container["args"].to_string();
+    for argument in [
+        "--enroll=injected",
+        "--virtual-interfaces=local-only",
+        "--metrics-addr=[::]:19446",
+    ] {
+        assert!(arguments.contains(argument), "{arguments}");
+    }
+    assert_eq!(pod["nodeSelector"]["mesh"], "yes");
+    assert_eq!(pod["tolerations"], Value::Null);
+    assert_eq!(pod["securityContext"]["seLinuxOptions"]["type"], "spc_t");
+    let _ = of_kind(&objects, "ResourceQuota");
+    // The agent takes the file that the ConfigMap becomes.
+    let text = of_kind(&objects, "ConfigMap")["data"]["mesh.yaml"].clone();
+    let text = text.as_str().expect("a file");
+    let path = std::path::Path::new("mesh.yaml");
+    let defaults = sidetrack::mesh::defaults(&[], Some((path, text))).expect("a configuration");
+    let policy = sidetrack::policy::Policy::of_inputs(&defaults).expect("a policy");
+    assert_eq!(policy.excluded_outbound_ports, [3306, 6379]);
+    assert_eq!(policy.proxy_uids, [1500]);
+    assert_eq!(policy.dialect.to_string(), "1.8");
+}
+
+#[test]
+fn wrong_values_are_refused() {
+    for (values, named) in [
+        (json!({"enrol": "labelled"}), "enrol"),
+        (json!({"enroll": "some"}), "enroll"),
+        (
+            json!({"defaults": {"excludeOutboundPort": 1}}),
+            "excludeOutboundPort",
+        ),
+        (json!({"metricsPort": 0}), "metricsPort"),
+        (json!({"host": {"bpffs": "sys/fs/bpf"}}), "bpffs"),
+    ] {
+        let error = helm(&values).expect_err("refused");
+        assert!(error.contains(named), "{values}: {error}");
+    }
+}
+
+#[test]
+fn rbac_lists_what_the_agent_uses_and_no_more() {
+    let objects = support::deploy::plain().expect("the manifests");
+    let mut listed = BTreeSet::new();
+    for kind in ["ClusterRole", "Role"] {
+        for rule in of_kind(&objects, kind)["rules"].as_array().expect("rules") {
+            let texts = |field: &str| -> Vec<String> {
+                serde_json::from_value(rule[field].clone()).expect("a list of texts")
+            };
+            for group in texts("apiGroups") {
+                for resource in texts("resources") {
+                    for verb in texts("verbs") {
+                        listed.insert((verb, group.clone(), resource.clone()));
+                    }
+                }
+            }
+        }
+    }
+    let used = USED
+        .map(|(verb, group, resource)| (verb.to_owned(), group.to_owned(), resource.to_owned()));
+    assert_eq!(listed, used.into_iter().collect());
+}
+
+#[test]
+fn the_daemonset_asks_for_no_more_than_it_says() {
+    let objects = support::deploy::plain().expect("the manifests");
+    let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+    let security = &pod["containers"][0]["securityContext"];
+    assert_eq!(security["privileged"], Value::Null);
+    assert_eq!(security["allowPrivilegeEscalation"], false);
+    assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
+    assert_eq!(
+        capabilities().expect("capabilities"),
+        ["BPF", "PERFMON", "NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE"]
+    );
+    assert_eq!(pod["hostNetwork"], Value::Null);
+    assert_eq!(pod["priorityClassName"], "system-node-critical");
+}

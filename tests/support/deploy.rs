@@ -1,0 +1,40 @@
+//! What is said in `deploy/` and must agree with what the agent does.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+/// What the agent asks the API server for: verb, API group, resource.
+pub const USED: [(&str, &str, &str); 8] = [
+    ("create", "events.k8s.io", "events"),
+    ("patch", "events.k8s.io", "events"),
+    ("list", "", "namespaces"),
+    ("watch", "", "namespaces"),
+    ("list", "", "pods"),
+    ("watch", "", "pods"),
+    ("list", "apps", "daemonsets"),
+    ("watch", "apps", "daemonsets"),
+];
+
+/// A path in the checkout.
+#[must_use]
+pub fn checkout(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// The plain manifests, without kustomize.
+pub fn plain() -> Result<Vec<Value>> {
+    let path = checkout("deploy/kubernetes/sidetrack.yaml");
+    let text = std::fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
+    serde_saphyr::from_multiple(&text).with_context(|| format!("{}", path.display()))
+}
+
+/// Capabilities the DaemonSet gives the agent, as `BPF`.
+pub fn capabilities() -> Result<Vec<String>> {
+    let objects = plain()?;
+    let daemonset = objects.iter().find(|object| object["kind"] == "DaemonSet");
+    let container = &daemonset.context("a DaemonSet")?["spec"]["template"]["spec"]["containers"][0];
+    let added = &container["securityContext"]["capabilities"]["add"];
+    serde_json::from_value(added.clone()).context("capabilities of the DaemonSet")
+}
