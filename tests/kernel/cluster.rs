@@ -779,9 +779,15 @@ fn many() -> Result<()> {
     enrolled(places, PODS)?;
     let took = start_of_agent.elapsed();
     let (resident, _) = agent.memory()?;
-    let before = agent.cpu_time()?;
-    thread::sleep(Duration::from_secs(4));
-    let idle_cpu = (agent.cpu_time()? - before).as_secs_f64() / 4.0 * 100.0;
+    // Looks for listeners, which these pods do not have, fall into some of these seconds.
+    let mut seconds = Vec::new();
+    for _ in 0..9 {
+        let before = agent.cpu_time()?;
+        thread::sleep(Duration::from_secs(1));
+        seconds.push(agent.cpu_time()?.saturating_sub(before));
+    }
+    seconds.sort();
+    let idle_cpu = seconds[seconds.len() / 2].as_secs_f64() * 100.0;
 
     let edit = |label: Option<&str>| {
         api.edit("Namespace", "", "shop", |namespace| {

@@ -264,13 +264,14 @@ impl Agent {
         }
     }
 
-    /// Processor time used so far.
+    /// Processor time its threads have used so far.
     pub fn cpu_time(&self) -> Result<Duration> {
-        let stat = procfs::process::Process::new(self.child.id() as i32)?.stat()?;
-        let ticks = stat.utime + stat.stime;
-        Ok(Duration::from_millis(
-            ticks * 1000 / procfs::ticks_per_second(),
-        ))
+        let process = procfs::process::Process::new(self.child.id() as i32)?;
+        let mut nanos = 0;
+        for task in process.tasks()?.flatten() {
+            nanos += task.schedstat()?.sum_exec_runtime;
+        }
+        Ok(Duration::from_nanos(nanos))
     }
 
     /// Resident memory in KiB, and the part of it that is not mapped from files.

@@ -36,8 +36,9 @@ const POLICY_REJECTED: &str = "PolicyRejected";
 const NOT_ENROLLED: &str = "NotEnrolled";
 const RELEASED: &str = "Released";
 
-/// How often to look for sidecars that listen without our knowing.
-const LISTENER_CHECK: Duration = Duration::from_secs(15);
+/// When to look first for a sidecar that listens without our knowing; then ever less often.
+const FIRST_LOOK: Duration = Duration::from_secs(5);
+const LONGEST_LOOK: Duration = Duration::from_secs(300);
 
 /// A pod the agent knows of.
 #[derive(Debug)]
@@ -53,6 +54,23 @@ pub struct Entry {
     /// Its place in the kernel, when enrolled.
     enrolment: Option<Enrolment>,
     goal: Option<Goal>,
+    look: Look,
+}
+
+/// When to look for its sidecar's listeners, as long as none is known.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    at: Instant,
+    pause: Duration,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self {
+            at: Instant::now() + FIRST_LOOK,
+            pause: FIRST_LOOK,
+        }
+    }
 }
 
 impl Entry {
@@ -208,7 +226,7 @@ impl Reconciler {
             }
         }
         if self.look_for_listeners <= Instant::now() {
-            self.look_for_listeners = Instant::now() + LISTENER_CHECK;
+            self.look_for_listeners = Instant::now() + FIRST_LOOK;
             enrolled.extend(self.without_listener());
         }
         self.adopt(&enrolled);
@@ -218,8 +236,9 @@ impl Reconciler {
         Some(self.pods.get(name)?.enrolment.as_ref()?.cookie())
     }
 
-    /// Pods whose sidecar is not known to listen; it may have begun to while nobody was told.
-    fn without_listener(&self) -> Vec<PodRef> {
+    /// Pods whose sidecar is not known to listen and that are to be looked at again: it may have begun
+    /// to while nobody was told.
+    fn without_listener(&mut self) -> Vec<PodRef> {
         let known: BTreeSet<u64> = self
             .datapath
             .maps
@@ -229,11 +248,21 @@ impl Reconciler {
             .flatten()
             .map(|key| key.netns)
             .collect();
-        self.by_cookie
-            .iter()
-            .filter(|(cookie, _)| !known.contains(cookie))
-            .map(|(_, name)| name.clone())
-            .collect()
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (cookie, name) in &self.by_cookie {
+            let Some(entry) = self.pods.get_mut(name) else {
+                continue;
+            };
+            if known.contains(cookie) {
+                entry.look = Look::default();
+            } else if entry.look.at <= now {
+                entry.look.pause = (entry.look.pause * 2).min(LONGEST_LOOK);
+                entry.look.at = now + entry.look.pause;
+                due.push(name.clone());
+            }
+        }
+        due
     }
 
     /// Looks at the processes as they are now, after the pods' rows were written: a sidecar that
@@ -280,6 +309,7 @@ impl Reconciler {
             reason: None,
             enrolment: None,
             goal: None,
+            look: Look::default(),
         });
         entry.origin.clone_from(&document.origin);
         entry.uid.clone_from(&document.pod.metadata.uid);
