@@ -21,7 +21,10 @@ use support::{
     sidecar,
 };
 
-use crate::{OwnTest, world::at};
+use crate::{
+    OwnTest,
+    world::{at, nothing_is_left},
+};
 
 const VIP: &str = "10.109.118.31";
 const LABEL: &str = "sidetrack.dev/interception";
@@ -251,28 +254,6 @@ fn events_were_sent(node: &Node) -> Result<()> {
             thread::sleep(Duration::from_millis(20));
         }
     }
-    Ok(())
-}
-
-/// No row of any pod, no link, no policy.
-fn nothing_is_left(places: &Places) -> Result<()> {
-    for map in [
-        "POD_BY_NETNS",
-        "ROUTE_BY_POD",
-        "IFACE_BY_POD",
-        "POLICY_BY_ID",
-        "PORT_RULES",
-        "LISTENERS",
-        "COUNT_BY_RULE",
-    ] {
-        places.wait_rows(map, 0)?;
-    }
-    let pods = places.bpffs.join("sidetrack/v2/pods");
-    ensure!(
-        fs::read_dir(&pods)?.next().is_none(),
-        "links are left in {}",
-        pods.display()
-    );
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use support::{
 use crate::{
     OwnTest,
     sockets::group,
-    world::{Arrives, at, check},
+    world::{Arrives, at, check, nothing_is_left},
 };
 
 const VIP: &str = "10.109.118.31";
@@ -145,27 +145,7 @@ fn manifests() -> Result<()> {
     in_time(place.wait_taken_by(15001)?, "changing back")?;
     place.lab.remove_manifest("app")?;
     in_time(place.wait_taken_by(80)?, "deleting")?;
-    let places = &place.agent.places;
-    for map in [
-        "POD_BY_NETNS",
-        "POLICY_BY_ID",
-        "PORT_RULES",
-        "RANGE_RULES",
-        "OWNER_RULES",
-        "ROUTE_BY_POD",
-        "IFACE_BY_POD",
-        "LISTENERS",
-        "COUNT_BY_RULE",
-    ] {
-        places.wait_rows(map, 0)?;
-    }
-    let pods = places.bpffs.join("sidetrack/v2/pods");
-    ensure!(
-        fs::read_dir(&pods)?.next().is_none(),
-        "links are left in {}",
-        pods.display()
-    );
-    Ok(())
+    nothing_is_left(&place.agent.places)
 }
 
 fn adoption() -> Result<()> {

@@ -1,11 +1,14 @@
 //! The network most tests share: an enrolled pod with a sidecar and an app, and an outside.
 
-use std::net::{IpAddr, SocketAddr};
+use std::{
+    fs,
+    net::{IpAddr, SocketAddr},
+};
 
 use anyhow::{Result, bail, ensure};
 use support::{
     actor::Actor,
-    agent::Agent,
+    agent::{Agent, Places},
     lab::{Lab, PodNet, manifest},
     protocol::{Connected, Dial, Identity},
     sidecar,
@@ -159,5 +162,29 @@ pub fn check(
         }
         Arrives::Fails(_) => {}
     }
+    Ok(())
+}
+
+/// No row of any pod, no link, no policy.
+pub fn nothing_is_left(places: &Places) -> Result<()> {
+    for map in [
+        "POD_BY_NETNS",
+        "POLICY_BY_ID",
+        "PORT_RULES",
+        "RANGE_RULES",
+        "OWNER_RULES",
+        "ROUTE_BY_POD",
+        "IFACE_BY_POD",
+        "LISTENERS",
+        "COUNT_BY_RULE",
+    ] {
+        places.wait_rows(map, 0)?;
+    }
+    let pods = places.bpffs.join("sidetrack/v2/pods");
+    ensure!(
+        fs::read_dir(&pods)?.next().is_none(),
+        "links are left in {}",
+        pods.display()
+    );
     Ok(())
 }

@@ -14,7 +14,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
-    routing::{get, patch, post},
+    routing::{MethodRouter, get, patch, post},
 };
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use serde::Deserialize;
@@ -103,11 +103,11 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, router: Router) {
 fn router(store: Arc<Store>) -> Router {
     let events = "/apis/events.k8s.io/v1/namespaces/{namespace}/events";
     Router::new()
-        .route("/api/v1/pods", get(pods))
-        .route("/api/v1/namespaces", get(namespaces))
+        .route("/api/v1/pods", objects(Resource::Pods))
+        .route("/api/v1/namespaces", objects(Resource::Namespaces))
         .route(
             "/apis/apps/v1/namespaces/{namespace}/daemonsets",
-            get(daemonsets),
+            objects(Resource::DaemonSets),
         )
         .route(events, post(create_event))
         .route(&format!("{events}/{{name}}"), patch(patch_event))
@@ -147,28 +147,15 @@ struct Parameters {
     next: Option<usize>,
 }
 
-async fn pods(
-    State(store): State<Arc<Store>>,
-    headers: HeaderMap,
-    Query(parameters): Query<Parameters>,
-) -> Response {
-    answer(store, Resource::Pods, &headers, parameters)
-}
-
-async fn namespaces(
-    State(store): State<Arc<Store>>,
-    headers: HeaderMap,
-    Query(parameters): Query<Parameters>,
-) -> Response {
-    answer(store, Resource::Namespaces, &headers, parameters)
-}
-
-async fn daemonsets(
-    State(store): State<Arc<Store>>,
-    headers: HeaderMap,
-    Query(parameters): Query<Parameters>,
-) -> Response {
-    answer(store, Resource::DaemonSets, &headers, parameters)
+/// List and watch of a resource.
+fn objects(resource: Resource) -> MethodRouter<Arc<Store>> {
+    get(
+        move |State(store): State<Arc<Store>>,
+              headers: HeaderMap,
+              Query(parameters): Query<Parameters>| async move {
+            answer(store, resource, &headers, parameters)
+        },
+    )
 }
 
 /// What part of an object a client wants, and of which objects.
