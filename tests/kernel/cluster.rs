@@ -1,6 +1,7 @@
 //! Pods from the API server.
 
 use std::{
+    collections::HashMap,
     fs,
     process::{Child, Command, Stdio},
     thread,
@@ -139,6 +140,56 @@ fn injected(name: &str, uid: &str) -> Value {
         },
         "status": {"phase": "Running", "podIP": "10.77.0.2", "podIPs": [{"ip": "10.77.0.2"}]},
     })
+}
+
+/// The pods that the articles show, by the version of Istio that injected them, and a native sidecar;
+/// with the dialect each is judged by.
+fn of_every_version(number: usize, name: &str, uid: &str) -> (Value, &'static str) {
+    let flags = |more: &[&'static str]| {
+        let mut words = vec![
+            "-p", "15001", "-u", "1337", "-m", "REDIRECT", "-i", "*", "-x", "",
+        ];
+        words.extend(more);
+        words
+    };
+    let init = |image: &str, field: &str, words: Vec<&str>| {
+        json!([{
+            "name": "istio-init", "image": image, field: words,
+            "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}},
+        }])
+    };
+    let mut pod = injected(name, uid);
+    let spec = &mut pod["spec"];
+    let (tag, dialect) = match number % 5 {
+        0 => ("1.12.7", "1.8"),
+        1 => {
+            let words = flags(&["-b", "8000", "-d", "15020"]);
+            spec["initContainers"] = init("docker.io/istio/proxy_init:1.1.3", "args", words);
+            ("1.1.3", "1.1")
+        }
+        2 => {
+            let mut words = flags(&["-z", "15006", "-b", "*", "-d", "15090,15020"]);
+            words.insert(0, "istio-iptables");
+            spec["initContainers"] = init("docker.io/istio/proxyv2:1.5.0", "command", words);
+            ("1.5.0", "1.5")
+        }
+        3 => {
+            let mut words = flags(&["-z", "15006", "-b", "*", "-d", "15090,15021,15020"]);
+            words.insert(0, "istio-iptables");
+            spec["initContainers"] = init("docker.io/istio/proxyv2:1.8.1", "args", words);
+            ("1.8.1", "1.8")
+        }
+        _ => {
+            spec["containers"][1]["restartPolicy"] = json!("Always");
+            let sidecar = spec["containers"][1].take();
+            spec["containers"] = json!([spec["containers"][0].take()]);
+            spec["initContainers"] = json!([sidecar]);
+            spec["initContainers"][0]["image"] = json!("docker.io/istio/proxyv2:1.28.0");
+            return (pod, "current");
+        }
+    };
+    spec["containers"][1]["image"] = json!(format!("docker.io/istio/proxyv2:{tag}"));
+    (pod, dialect)
 }
 
 fn taken_by(client: &Actor) -> Result<u16> {
@@ -728,6 +779,7 @@ fn many() -> Result<()> {
     let api = ApiServer::start(lab.dir())?;
     api.apply(namespace("shop", Some("enabled")))?;
     let mut idle = Idle(Vec::new());
+    let mut dialects = HashMap::new();
     for (number, netns) in names.iter().enumerate() {
         let mut command = Command::new("ip");
         command
@@ -737,7 +789,9 @@ fn many() -> Result<()> {
         let cgroup = lab.kubelet_cgroup(&lab.uid(number))?;
         fs::write(cgroup.join("cgroup.procs"), child.id().to_string())?;
         idle.0.push(child);
-        api.apply(injected(&format!("web-{number}"), &lab.uid(number)))?;
+        let (pod, dialect) = of_every_version(number, &format!("web-{number}"), &lab.uid(number));
+        dialects.insert(format!("web-{number}"), dialect);
+        api.apply(pod)?;
     }
     let enrolled = |places: &Places, wanted: usize| -> Result<Duration> {
         let start = Instant::now();
@@ -760,6 +814,16 @@ fn many() -> Result<()> {
     enrolled(places, PODS)?;
     let took = start_of_agent.elapsed();
     let (resident, _) = agent.memory()?;
+    for row in places
+        .json(&["pods", "-o", "json"])?
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        let name = row["name"].as_str().unwrap_or_default();
+        let dialect = dialects.get(name).context("a pod of ours")?;
+        ensure!(row["policy"]["dialect"] == *dialect, "{row}");
+    }
     // Looks for listeners, which these pods do not have, fall into some of these seconds.
     let mut seconds = Vec::new();
     for _ in 0..9 {
