@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, path::Path, str::FromStr};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -96,8 +96,7 @@ impl FromStr for Default {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
-    #[serde(default)]
-    defaults: BTreeMap<String, Value>,
+    defaults: Option<BTreeMap<String, Value>>,
 }
 
 /// Defaults from the command line and, weaker, from a configuration file's text.
@@ -132,12 +131,16 @@ pub fn read(path: &Path) -> Result<String> {
 
 fn from_file(path: &Path, text: &str) -> Result<Inputs> {
     // An empty file, or one of comments, configures nothing.
-    let file: Option<File> = manifests::parse_yaml(text)?.into_iter().next();
+    let mut documents: Vec<Option<File>> = manifests::parse_yaml(text)?;
+    let file = documents.pop().flatten();
+    if !documents.is_empty() {
+        bail!("it has several documents; write one");
+    }
+    let defaults = file.and_then(|file| file.defaults).unwrap_or_default();
     let mut inputs = Inputs::default();
-    for (name, value) in file.map(|file| file.defaults).unwrap_or_default() {
+    for (name, value) in defaults {
         let (name, input) = known(&name).map_err(anyhow::Error::msg)?;
-        let value = words(&value)
-            .with_context(|| format!("defaults.{name} is neither a value nor a list of values"))?;
+        let value = words(&value).map_err(|problem| anyhow!("defaults.{name} {problem}"))?;
         let origin = format!("defaults.{name} in {}", path.display());
         inputs.set(input, &value, origin);
     }
@@ -145,18 +148,22 @@ fn from_file(path: &Path, text: &str) -> Result<Inputs> {
 }
 
 /// A value as an annotation would have it; lists may be written as lists.
-fn words(value: &Value) -> Option<String> {
+fn words(value: &Value) -> Result<String, &'static str> {
     match value {
-        Value::Null => Some(String::new()),
-        Value::Bool(value) => Some(value.to_string()),
-        Value::Number(value) => Some(value.to_string()),
-        Value::String(value) => Some(value.clone()),
+        Value::Null => Err("has no value; write \"\" if you mean none"),
+        Value::Bool(value) => Ok(value.to_string()),
+        // 1.20 has become 1.2 by now.
+        Value::Number(value) if value.is_f64() => Err("is a number with a point; put it in quotes"),
+        Value::Number(value) => Ok(value.to_string()),
+        Value::String(value) => Ok(value.clone()),
         Value::Array(values) => {
-            let flat = values.iter().filter(|value| !value.is_array());
-            let words: Vec<String> = flat.filter_map(words).collect();
-            (words.len() == values.len()).then(|| words.join(","))
+            let words = values.iter().map(|value| match value {
+                Value::Array(_) => Err("is a list of lists"),
+                value => words(value),
+            });
+            Ok(words.collect::<Result<Vec<_>, _>>()?.join(","))
         }
-        Value::Object(_) => None,
+        Value::Object(_) => Err("is neither a value nor a list of values"),
     }
 }
 
@@ -232,6 +239,18 @@ mod tests {
                 "defaults.proxyUid is neither a value nor a list",
             ),
             ("defaults: [", "not valid YAML"),
+            (
+                "defaults: {dialect: 1.20}",
+                "defaults.dialect is a number with a point",
+            ),
+            (
+                "defaults:\n  includeOutboundIPRanges:\n",
+                "defaults.includeOutboundIPRanges has no value",
+            ),
+            (
+                "defaults: {proxyUid: 1}\n---\ndefaults: {proxyUid: 2}\n",
+                "several documents",
+            ),
         ] {
             let error = format!("{:#}", policy(&[], file).unwrap_err());
             assert!(error.contains(expected), "{file}: {error}");

@@ -41,6 +41,7 @@ pub struct Published {
 struct Totals {
     last: HashMap<CountKey, u64>,
     by_rule: BTreeMap<&'static str, u64>,
+    counted: Option<Instant>,
 }
 
 impl Totals {
@@ -54,6 +55,7 @@ impl Totals {
             }
         }
         self.last = counters.into_iter().collect();
+        self.counted = Some(Instant::now());
     }
 }
 
@@ -151,7 +153,11 @@ impl Published {
     /// # Errors
     /// If the kernel's counters cannot be read.
     pub fn figures(&self) -> io::Result<Figures> {
-        self.count()?;
+        // Reading all counters takes a while, and anybody may ask.
+        let fresh = |at: Instant| at.elapsed() < Duration::from_secs(1);
+        if !self.totals().counted.is_some_and(fresh) {
+            self.count()?;
+        }
         let snapshot = self.snapshot_ref();
         let mut pods = [
             PodState::Enrolled,

@@ -5,9 +5,18 @@ use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, sync::Arc, ti
 
 use anyhow::{Context as _, Result};
 use axum::{Router, extract::State, http::StatusCode, routing::get};
-use tokio::net::TcpListener;
+use hyper::server::conn::http1;
+use hyper_util::{rt::TokioIo, service::TowerToHyperService};
+use tokio::{net::TcpListener, sync::Semaphore};
 
 use crate::{api::PodState, server::Published};
+
+/// Every pod may reach the port. It must not take the agent's descriptors and memory: so many
+/// connections at a time, for so long.
+const CONNECTIONS: usize = 64;
+const LONGEST: Duration = Duration::from_secs(5);
+/// After a failure to accept.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The agent's loop turns twice a second; after this long it hangs.
 const HANGS: Duration = Duration::from_secs(30);
@@ -32,7 +41,26 @@ pub async fn serve(listener: TcpListener, published: Arc<Published>) -> Result<(
         .route("/readyz", get(readyz))
         .route("/metrics", get(metrics))
         .with_state(published);
-    axum::serve(listener, router).await.context("serve metrics")
+    let places = Arc::new(Semaphore::new(CONNECTIONS));
+    loop {
+        let place = Arc::clone(&places).acquire_owned().await?;
+        let (stream, _) = match listener.accept().await {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!("accept a connection for metrics: {error}");
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+        };
+        let service = TowerToHyperService::new(router.clone());
+        let connection = http1::Builder::new()
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(stream), service);
+        tokio::spawn(async move {
+            let _ = tokio::time::timeout(LONGEST, connection).await;
+            drop(place);
+        });
+    }
 }
 
 async fn healthz(State(published): State<Arc<Published>>) -> (StatusCode, String) {

@@ -302,8 +302,9 @@ pub fn judge_arrival(ctx: &SkLookupContext, netns: u64) {
     let Some(slot) = ARRIVAL_NETNS.get_ptr_mut(0) else {
         return;
     };
-    // SAFETY: this CPU's own value. Listener lookups run with bottom halves disabled, so none begins
-    // on this CPU before the program that continues has read it.
+    // SAFETY: this CPU's own value. Lookups for packets run with bottom halves disabled, so none begins
+    // on this CPU before the program that continues has read it. (A sock_diag query for one socket
+    // does not, and might be answered for another pod; it hands no connection to anybody.)
     unsafe { *slot = netns };
     // SAFETY: nothing here needs to be dropped.
     unsafe { ARRIVAL_PROGRAM.tail_call(ctx, 0) };

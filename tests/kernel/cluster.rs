@@ -37,6 +37,7 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
         ("cluster::labels_annotations_and_deletion", follow),
         ("cluster::outages_and_restarts", outage),
         ("cluster::a_recreated_sandbox_is_followed", sandbox),
+        ("cluster::a_process_cannot_take_its_pod_out", wanderer),
         ("cluster::pods_with_iptables_rules_are_taken_over", migrated),
         ("cluster::who_is_not_taken", not_taken),
         ("cluster::health_and_metrics", health),
@@ -207,7 +208,7 @@ fn follow() -> Result<()> {
         .under_kubelet(&node.lab, &node.lab.uid(1))?;
     let outside = node.lab.outside().actor()?;
     outside.listen(&ROOT, at("0.0.0.0", 80))?;
-    let _sidecar = sidecar::start(&pod, &[80])?;
+    let sidecar = sidecar::start(&pod, &[80])?;
     let client = pod.actor()?;
     node.api.apply(injected("web", &node.lab.uid(1)))?;
     let name = "shop/web";
@@ -266,9 +267,14 @@ fn follow() -> Result<()> {
     ensure!(taken_by(&client)? == 15001);
     ensure!(client.echo()? == 1, "the established connection lives");
 
+    // Deleted by force: as long as it runs it is intercepted.
     node.api.delete("Pod", "shop", "web")?;
+    node.soon(name, |pod| {
+        pod.is_some_and(|pod| pod["reason"].to_string().contains("still runs"))
+    })?;
+    ensure!(taken_by(&client)? == 15001);
+    drop((client, sidecar));
     node.soon(name, |pod| pod.is_none())?;
-    ensure!(taken_by(&client)? == 80);
     events_were_sent(&node)?;
     for request in node.api.requests() {
         let request = (request.verb, request.group, request.resource);
@@ -349,6 +355,7 @@ fn outage() -> Result<()> {
     // The API server goes; a pod is deleted, and the agent killed and started anew meanwhile.
     node.api.down();
     node.api.delete("Pod", "shop", "web-4")?;
+    drop((clients.pop(), sidecars.pop()));
     wait_for(|| Ok(problem(node.places())?.contains("watch pods")))?;
     all_redirected(&clients)?;
     node.agent.end(Signal::SIGKILL)?;
@@ -367,12 +374,12 @@ fn outage() -> Result<()> {
     node.api.up();
     wait_for(|| Ok(problem(node.places())? == "[]"))?;
     node.places().wait_pod("shop/web-4", |pod| pod.is_none())?;
-    wait_for(|| Ok(taken_by(&clients[2])? == 80))?;
-    clients.truncate(2);
+    wait_for(|| Ok(node.places().map("POD_BY_NETNS")?.len() == 2))?;
     all_redirected(&clients)?;
     // Slow answers change nothing but the time.
     node.api.delay(Duration::from_millis(300));
     node.api.disconnect();
+    drop((clients.pop(), sidecars.pop()));
     node.api.delete("Pod", "shop", "web-3")?;
     node.places().wait_pod("shop/web-3", |pod| pod.is_none())?;
     node.places().wait_enrolled("shop/web-2")?;
@@ -458,6 +465,62 @@ fn sandbox() -> Result<()> {
 
 fn sidecar_process(pod: &PodNet) -> Result<Actor> {
     pod.actor()
+}
+
+/// The oldest process of a pod makes a network namespace of its own; another pod claims this one's
+/// processes.
+fn wanderer() -> Result<()> {
+    let mut node = Node::new()?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    let outside = node.lab.outside().actor()?;
+    outside.listen(&ROOT, at("0.0.0.0", 80))?;
+    let pod = node
+        .lab
+        .pod("app", 2)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    let mut oldest = Command::new("ip");
+    oldest
+        .args(["netns", "exec", &pod.netns, "/usr/bin/python3", "-c"])
+        .arg(
+            "import ctypes, sys, time\nsys.stdin.read()\nctypes.CDLL(None).unshare(0x40000000)\ntime.sleep(1000)",
+        )
+        .stdin(Stdio::piped());
+    let mut oldest = Idle(vec![die_with_parent(&mut oldest).spawn()?]);
+    let pid = oldest.0[0].id();
+    fs::write(pod.cgroup.join("cgroup.procs"), pid.to_string())?;
+    let netns_of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
+    let own = fs::read_link("/proc/self/ns/net")?;
+    wait_for(|| Ok(netns_of(pid)? != own))?;
+    let before = netns_of(pid)?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    node.is_taken("shop/web", true)?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    let client = pod.actor()?;
+
+    let mut evil = injected("a-evil", &node.lab.uid(2));
+    evil["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!(node.lab.uid(1));
+    node.api.apply(evil)?;
+    drop(oldest.0[0].stdin.take());
+    wait_for(|| Ok(netns_of(pid)? != before))?;
+    let settled = |node: &Node| -> Result<()> {
+        thread::sleep(Duration::from_millis(1200));
+        let rows = node.places().map("POD_BY_NETNS")?.len();
+        let row = node.places().pod("shop/web")?.unwrap_or_default();
+        let inode = format!("net:[{}]", row["netns"]["inode"]);
+        ensure!(
+            rows == 1 && before.as_os_str() == inode.as_str() && row["state"] == "enrolled",
+            "{row}\n{}",
+            node.places().log()
+        );
+        let evil = node.places().pod("shop/a-evil")?.unwrap_or_default();
+        ensure!(evil["state"] == "waiting", "{evil}");
+        ensure!(taken_by(&client)? == 15001);
+        Ok(())
+    };
+    settled(&node)?;
+    node.agent.end(Signal::SIGKILL)?;
+    node.agent = start(&node.lab, &node.api)?;
+    settled(&node)
 }
 
 fn migrated() -> Result<()> {
@@ -684,7 +747,19 @@ fn few_capabilities() -> Result<()> {
     let own = lab
         .pod_with_own_users("own", 3)?
         .under_kubelet(&lab, &lab.uid(2))?;
-    let _sidecars = [sidecar::start(&plain, &[80])?, own.actor()?];
+    // A process that is the proxy's from its start: its descriptors are not root's to look at.
+    let mut real = Command::new("ip");
+    real.args(["netns", "exec", &plain.netns, "setpriv", "--reuid=1337"])
+        .args(["--regid=1337", "--clear-groups", "/usr/bin/python3", "-c"])
+        .arg("import socket, time\ns = socket.create_server(('0.0.0.0', 15006))\ntime.sleep(1000)");
+    let real = Idle(vec![die_with_parent(&mut real).spawn()?]);
+    fs::write(
+        plain.cgroup.join("cgroup.procs"),
+        real.0[0].id().to_string(),
+    )?;
+    let listens = || run_words(&["ip", "netns", "exec", &plain.netns, "ss", "-Hltn"]);
+    wait_for(|| Ok(listens()?.contains(":15006")))?;
+    let _app = own.actor()?;
     api.apply(injected("plain", &lab.uid(1)))?;
     api.apply(injected("own", &lab.uid(2)))?;
     let extra = Extra {
@@ -696,9 +771,8 @@ fn few_capabilities() -> Result<()> {
     for name in ["shop/plain", "shop/own"] {
         lab.places().wait_enrolled(name)?;
     }
-    ensure!(taken_by(&plain.actor()?)? == 15001);
-    let arrived = outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-    ensure!(arrived.is_ok_and(|arrived| arrived.accepted_by == 15006));
+    let row = lab.places().pod("shop/plain")?.context("the pod")?;
+    ensure!(row["listener"] == true, "{}", lab.places().log());
     // Each of them is needed: the agent does not start, or cannot enrol.
     for missing in &capabilities {
         let fewer: Vec<String> = capabilities
@@ -714,6 +788,10 @@ fn few_capabilities() -> Result<()> {
         };
         let enrolled = Agent::start_with(lab.places(), &extra).is_ok_and(|agent| {
             thread::sleep(Duration::from_millis(700));
+            let listening = agent.places.pod("shop/plain");
+            if !listening.is_ok_and(|pod| pod.is_some_and(|pod| pod["listener"] == true)) {
+                return false;
+            }
             let pods = ["shop/plain", "shop/own"].map(|name| agent.places.pod(name));
             pods.into_iter().all(|pod| {
                 pod.is_ok_and(|pod| {
@@ -851,6 +929,7 @@ fn many() -> Result<()> {
     let annotated = places.wait_pod("shop/web-7", |pod| {
         pod.is_some_and(|pod| pod["policy"]["excluded_outbound_ports"] == json!([80]))
     })?;
+    drop(idle);
     for number in 0..PODS {
         api.delete("Pod", "shop", &format!("web-{number}"))?;
     }

@@ -28,6 +28,7 @@ use crate::{
     bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     cgroup,
     cluster::Reporter,
+    manifests,
     mesh::Mesh,
     pod::{Enroll, PodRef},
     reconcile::Reconciler,
@@ -52,7 +53,8 @@ pub(super) struct Options {
         long,
         value_name = "NAME",
         env = "NODE_NAME",
-        required_unless_present = "pods_dir"
+        required_unless_present = "pods_dir",
+        value_parser = node_name
     )]
     node_name: Option<String>,
     /// Which sidecar pods to take: those labelled sidetrack.dev/interception=enabled, themselves or by
@@ -68,7 +70,7 @@ pub(super) struct Options {
     places: Places,
     /// The DaemonSet this agent belongs to: when it has been deleted, the agent takes everything away
     /// with it as it ends
-    #[arg(long, value_name = "NAMESPACE/NAME", requires = "node_name")]
+    #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "pods_dir")]
     daemonset: Option<PodRef>,
     /// Answer /metrics, /healthz and /readyz here, such as 0.0.0.0:9446
     #[arg(long, value_name = "ADDRESS:PORT")]
@@ -162,6 +164,15 @@ async fn source(options: &Options) -> Result<Source> {
             Source::cluster(node, options.daemonset.as_ref()).await
         }
         (None, None) => bail!("pass --pods-dir or --node-name"),
+    }
+}
+
+/// A name the API server can have a node by.
+fn node_name(text: &str) -> Result<String, String> {
+    if manifests::is_name(text, 253) {
+        Ok(text.to_owned())
+    } else {
+        Err("write the node's name as `kubectl get nodes` shows it".to_owned())
     }
 }
 

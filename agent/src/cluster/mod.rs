@@ -90,11 +90,12 @@ impl Uninstall {
     }
 }
 
-/// What stands against each of the two watches.
+/// What stands against each of the watches.
 #[derive(Debug, Default)]
 struct Trouble {
     pods: Option<String>,
     namespaces: Option<String>,
+    daemonset: Option<String>,
 }
 
 impl Cluster {
@@ -170,7 +171,12 @@ impl Cluster {
 
     /// What is wrong, as sentences.
     pub fn problems(&self) -> Vec<String> {
-        [&self.trouble.pods, &self.trouble.namespaces]
+        let Trouble {
+            pods,
+            namespaces,
+            daemonset,
+        } = &self.trouble;
+        [pods, namespaces, daemonset]
             .into_iter()
             .flatten()
             .cloned()
@@ -184,7 +190,12 @@ impl Cluster {
                     self.changed |= self.view.pods.take(event);
                 }
             }
-            Some(Ok(event)) = self.daemonset.next() => self.uninstall.take(event),
+            Some(event) = self.daemonset.next() => {
+                let trouble = &mut self.trouble.daemonset;
+                if let Some(event) = accept(event, "the agent's DaemonSet", trouble, &mut self.changed) {
+                    self.uninstall.take(event);
+                }
+            }
             Some(event) = self.namespaces.next() => {
                 let trouble = &mut self.trouble.namespaces;
                 if let Some(event) = accept(event, "namespaces", trouble, &mut self.changed) {

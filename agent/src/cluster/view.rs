@@ -14,9 +14,6 @@ use crate::{
     pod::LABEL,
 };
 
-/// Annotation of pods that kubelet runs by itself (static pods): their UID in cgroup names.
-const STATIC_UID: &str = "kubernetes.io/config.hash";
-
 /// Everything known.
 #[derive(Debug, Default)]
 pub struct View {
@@ -47,6 +44,7 @@ impl View {
                 .collect(),
             problems: Vec::new(),
             complete: true,
+            running_counts: true,
         })
     }
 }
@@ -231,12 +229,11 @@ fn is_newer(known: &ObjectMeta, came: &ObjectMeta) -> bool {
     known.uid == came.uid && order.is_some_and(|(known, came)| known > came)
 }
 
+/// By the UID the API server gave, which nobody else can choose. Static pods have another in the names
+/// of their cgroups, in an annotation that anybody could write; no injector ever gives them a sidecar.
 fn place(pod: &Pod) -> Result<Place, String> {
-    let annotations = pod.metadata.annotations.as_ref();
-    annotations
-        .and_then(|all| all.get(STATIC_UID))
-        .or(pod.metadata.uid.as_ref())
-        .map(|uid| Place::Pod(uid.clone()))
+    let uid = pod.metadata.uid.clone();
+    uid.map(Place::Pod)
         .ok_or_else(|| "it has no UID".to_owned())
 }
 

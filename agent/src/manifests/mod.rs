@@ -83,6 +83,9 @@ pub struct Listing {
     /// Whether every file could be read since the agent started. Only then is a pod that nobody
     /// lists known to be gone.
     pub complete: bool,
+    /// Whether a pod that is not listed and still has processes counts as there. An API object may be
+    /// deleted by force, or missing from a restored API server; a manifest that is removed is meant.
+    pub running_counts: bool,
 }
 
 /// A directory of manifests.
@@ -185,6 +188,7 @@ impl Directory {
                 .flat_map(|file| file.problems.clone())
                 .collect(),
             complete: files.iter().all(|file| !file.unread),
+            running_counts: false,
         })
     }
 
@@ -468,7 +472,7 @@ fn place(pod: &Pod) -> Result<Place, String> {
 
 /// Whether it can be a name in Kubernetes: the kernel's maps have room for these, and messages and
 /// commands, which write NAMESPACE/NAME, can show and take them.
-fn is_name(text: &str, longest: usize) -> bool {
+pub(crate) fn is_name(text: &str, longest: usize) -> bool {
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
     let bytes = text.as_bytes();
     bytes.len() <= longest

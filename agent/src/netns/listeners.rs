@@ -3,13 +3,12 @@
 
 use std::{
     collections::{HashMap, HashSet},
-    io,
+    fs, io,
     os::fd::{AsFd, AsRawFd, OwnedFd},
 };
 
 use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
-use procfs::process::{FDTarget, Process};
 use sidetrack_common::{addr::Family, conn::ListenerKey, names::LISTENER_SLOTS};
 
 use super::{Netns, processes::Processes, sock_diag};
@@ -26,7 +25,8 @@ impl Processes {
         // A process may end at any time; any of the namespace's leads to it.
         let netns = pids
             .iter()
-            .find_map(|pid| Netns::open(format!("/proc/{pid}/ns/net").as_ref()).ok());
+            .filter_map(|pid| Netns::open(format!("/proc/{pid}/ns/net").as_ref()).ok())
+            .find(|netns| netns.inode() == inode);
         let sockets = match netns {
             Some(netns) => netns
                 .run(|| listening(ports))?
@@ -68,16 +68,21 @@ fn listening(ports: &[u16]) -> io::Result<HashMap<u64, (u16, &'static [Family])>
     Ok(sockets)
 }
 
-/// Duplicates of those of a process's sockets that are wanted.
+/// Duplicates of those of a process's sockets that are wanted. `/proc/PID/fdinfo` tells their inodes
+/// (Linux 5.14) to whoever may trace the process; `/proc/PID/fd` would ask for more.
 fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
-    let descriptors = Process::new(pid).and_then(|process| process.fd());
-    let Ok(descriptors) = descriptors else {
+    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
         return Vec::new();
     };
     let mut pidfd = None;
-    let mut taken = Vec::new();
-    for descriptor in descriptors.flatten() {
-        let FDTarget::Socket(inode) = descriptor.target else {
+    let mut taken: Vec<(u64, OwnedFd)> = Vec::new();
+    for entry in entries.flatten() {
+        let number = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let info = fs::read_to_string(entry.path()).unwrap_or_default();
+        let (Some(number), Some(inode)) = (number, inode_of(&info)) else {
             continue;
         };
         if !wanted.contains(&inode) || taken.iter().any(|(known, _)| *known == inode) {
@@ -88,10 +93,16 @@ fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
         }
         let duplicate = pidfd
             .as_ref()
-            .and_then(|pidfd| sys::pidfd_getfd(pidfd, descriptor.fd).ok());
+            .and_then(|pidfd| sys::pidfd_getfd(pidfd, number).ok());
         taken.extend(duplicate.map(|socket| (inode, socket)));
     }
     taken
+}
+
+/// The line `ino:` of an fdinfo file.
+fn inode_of(info: &str) -> Option<u64> {
+    let line = info.lines().find_map(|line| line.strip_prefix("ino:"))?;
+    line.trim().parse().ok()
 }
 
 /// Puts a socket into a free slot per family, unless it is in one.

@@ -27,7 +27,7 @@ use nix::{
     },
 };
 
-use self::processes::Processes;
+use self::processes::{Found, Processes};
 use crate::bpf::sys;
 
 /// Why a path is not a usable network namespace.
@@ -69,14 +69,19 @@ pub enum Place {
 }
 
 impl Place {
-    /// The path of the namespace at this time.
+    /// Where the namespace is at this time; `known` is the inode it is known by so far.
     ///
     /// # Errors
     /// [`NetnsError::NoProcess`].
-    pub fn find(&self, processes: &Processes) -> Result<PathBuf, NetnsError> {
+    pub fn find(&self, processes: &Processes, known: Option<u64>) -> Result<Found, NetnsError> {
         match self {
-            Self::Path(path) => Ok(path.clone()),
-            Self::Pod(uid) => processes.netns_of_pod(uid).ok_or(NetnsError::NoProcess),
+            Self::Path(path) => Ok(Found {
+                path: path.clone(),
+                inode: None,
+            }),
+            Self::Pod(uid) => processes
+                .netns_of_pod(uid, known)
+                .ok_or(NetnsError::NoProcess),
         }
     }
 }
@@ -97,6 +102,15 @@ const SO_NETNS_COOKIE: i32 = 71;
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 
 impl Netns {
+    /// Opens a namespace where it was found. It must still be that one.
+    pub fn open_found(found: &Found) -> Result<Self, NetnsError> {
+        let netns = Self::open(&found.path)?;
+        match found.inode {
+            Some(inode) if inode != netns.inode => Err(NetnsError::NoProcess),
+            _ => Ok(netns),
+        }
+    }
+
     /// Opens a namespace by path; fails unless it is a network namespace other than the node's.
     pub fn open(path: &Path) -> Result<Self, NetnsError> {
         let io = |operation| {

@@ -8,15 +8,26 @@ use anyhow::{Context as _, Result};
 #[derive(Debug, Default)]
 pub struct Processes {
     by_netns: HashMap<u64, Vec<i32>>,
-    by_pod: HashMap<String, Sandbox>,
+    by_pod: HashMap<String, Vec<Member>>,
 }
 
-/// A pod's network namespace, by the process that tells it.
+/// A process of a pod.
 #[derive(Clone, Copy, Debug)]
-struct Sandbox {
+struct Member {
     pid: i32,
-    /// When that process started, in clock ticks since boot.
+    /// When it started, in clock ticks since boot.
     started: u64,
+    /// Its network namespace.
+    inode: u64,
+}
+
+/// Where a network namespace was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its path, as long as the process in it lives.
+    pub path: PathBuf,
+    /// Its inode, where it is known: the path may lead elsewhere by the time it is opened.
+    pub inode: Option<u64>,
 }
 
 impl Processes {
@@ -34,33 +45,24 @@ impl Processes {
             processes.by_netns.entry(inode).or_default().push(pid);
             // Some of a pod's processes are in the node's namespace (CRI-O's conmon).
             if !host.contains(&inode) {
-                processes.add_to_pod(pid);
+                processes.add_to_pod(pid, inode);
             }
         }
         Ok(processes)
     }
 
-    /// The first process of a pod is the sandbox's own, or has been put into the pod's namespace by
-    /// the runtime; later ones may have left it for one of their own.
-    fn add_to_pod(&mut self, pid: i32) {
+    fn add_to_pod(&mut self, pid: i32, inode: u64) {
         let Ok(cgroups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {
             return;
         };
         let Some(uid) = pod_uid(&cgroups) else { return };
         let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
         let Ok(stat) = stat else { return };
-        let found = Sandbox {
+        self.by_pod.entry(uid).or_default().push(Member {
             pid,
             started: stat.starttime,
-        };
-        self.by_pod
-            .entry(uid)
-            .and_modify(|known| {
-                if (found.started, found.pid) < (known.started, known.pid) {
-                    *known = found;
-                }
-            })
-            .or_insert(found);
+            inode,
+        });
     }
 
     /// Processes in a namespace.
@@ -73,10 +75,24 @@ impl Processes {
         self.by_netns.contains_key(&inode)
     }
 
-    /// Path of a pod's network namespace, as long as the process it names lives.
-    pub fn netns_of_pod(&self, uid: &str) -> Option<PathBuf> {
-        let sandbox = self.by_pod.get(uid)?;
-        Some(PathBuf::from(format!("/proc/{}/ns/net", sandbox.pid)))
+    /// A pod's network namespace: the one it is known by (`known`, an inode) as long as any of its
+    /// processes is there. Otherwise that of the oldest, which is the sandbox's own or was put into
+    /// the pod's namespace by the runtime; later ones may have left it for one they made themselves.
+    pub fn netns_of_pod(&self, uid: &str, known: Option<u64>) -> Option<Found> {
+        let members = self.by_pod.get(uid)?;
+        let in_known = members
+            .iter()
+            .find(|member| known.is_some_and(|known| member.inode == known));
+        let oldest = || {
+            members
+                .iter()
+                .min_by_key(|member| (member.started, member.pid))
+        };
+        let member = in_known.or_else(oldest)?;
+        Some(Found {
+            path: PathBuf::from(format!("/proc/{}/ns/net", member.pid)),
+            inode: Some(member.inode),
+        })
     }
 }
 

@@ -123,11 +123,17 @@ fn outside(extents: &[Extent], id: u32) -> Option<u32> {
 /// (while a pod is being set up), so a child goes there for a moment.
 fn within(user_namespace: OwnedFd) -> io::Result<IdMaps> {
     let (from_child, to_parent) = pipe()?;
+    let parent = nix::unistd::getpid();
     // SAFETY: until it ends the child makes system calls only, on what it has inherited; it takes
     // no lock and allocates nothing.
     let child = match unsafe { fork() }? {
         ForkResult::Child => {
             let _ = prctl::set_pdeathsig(Some(Signal::SIGKILL));
+            // It may have ended before it was asked to take the child along.
+            if nix::unistd::getppid() != parent {
+                // SAFETY: ends the process, nothing else.
+                unsafe { libc::_exit(1) };
+            }
             let arrived = setns(&user_namespace, CloneFlags::CLONE_NEWUSER);
             let _ = File::from(to_parent).write_all(&[u8::from(arrived.is_ok())]);
             loop {

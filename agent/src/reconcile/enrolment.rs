@@ -23,7 +23,7 @@ use crate::{
     },
     netns::{
         Netns, Place, inode_at,
-        processes::Processes,
+        processes::{Found, Processes},
         routes::{RouteId, Snapshot},
         users::IdMaps,
         watch::Watch,
@@ -45,7 +45,7 @@ pub struct Request<'a> {
     /// How its network namespace is found.
     pub place: &'a Place,
     /// Where it was found.
-    pub netns: &'a Path,
+    pub found: &'a Found,
     /// Its policy.
     pub policy: &'a Policy,
     /// Where to report changes in the namespace.
@@ -85,14 +85,14 @@ impl Enrolment {
         inherited: &mut Inherited,
         processes: &Processes,
     ) -> Result<Self> {
-        let netns = Netns::open(request.netns)?;
+        let netns = Netns::open_found(request.found)?;
         let cookie = netns.cookie();
         let earlier = inherited.name(cookie).filter(|name| (request.listed)(name));
         let owner = request.by_cookie.get(&cookie).or(earlier);
         if let Some(other) = owner.filter(|other| *other != request.name) {
             bail!(
                 "network namespace {} already belongs to pod {other}; every pod needs its own",
-                request.netns.display()
+                request.found.path.display()
             );
         }
         let watch = Watch::new(&netns, request.changed.clone())
@@ -106,7 +106,7 @@ impl Enrolment {
         row.flags = inherited.flags(cookie) & POD_ADDED_SELF_V6;
         let mut enrolment = Self {
             place: request.place.clone(),
-            netns_path: request.netns.to_owned(),
+            netns_path: request.found.path.clone(),
             inode: netns.inode(),
             cookie,
             policy: request.policy.clone(),
@@ -191,6 +191,12 @@ impl Enrolment {
     pub async fn refresh(&mut self, datapath: &Datapath) -> Result<()> {
         self.stale = true;
         let snapshot = self.watch.snapshot().await?;
+        self.follow(snapshot, datapath).await
+    }
+
+    /// Writes what changed in the namespace, or follows for it from another policy.
+    async fn follow(&mut self, snapshot: Snapshot, datapath: &Datapath) -> Result<()> {
+        self.stale = true;
         self.loopback = snapshot.loopback();
         self.write_namespace(&snapshot, &datapath.maps)?;
         if snapshot.captures_v6(self.policy.dual_stack) && !self.captures_v6() {
@@ -231,6 +237,8 @@ impl Enrolment {
         processes: &Processes,
     ) -> Result<()> {
         let maps = &datapath.maps;
+        // Read before anything changes: what follows the flip is only writing.
+        let snapshot = self.watch.snapshot().await?;
         let compiled = policy.on_node(&self.ids)?.compile();
         let id = policies.acquire(&compiled, maps)?;
         let before = std::mem::replace(&mut self.policy, policy.clone());
@@ -245,7 +253,7 @@ impl Enrolment {
         }
         policies.release(&std::mem::replace(&mut self.compiled, compiled));
         self.policy_id = id;
-        self.refresh(datapath).await
+        self.follow(snapshot, datapath).await
     }
 
     /// Takes the pod out; the row that judges it goes first.

@@ -25,6 +25,8 @@ struct Found {
     /// Who it is; `None` for remains without a pod row.
     name: Option<PodRef>,
     flags: u32,
+    /// Inode of the namespace, 0 for remains.
+    inode: u64,
     routes: HashMap<RouteId, Route>,
 }
 
@@ -39,6 +41,7 @@ impl Inherited {
                 Found {
                     name: Some(pod_ref(&row)),
                     flags: row.flags,
+                    inode: row.netns_inode,
                     routes: HashMap::new(),
                 },
             );
@@ -100,6 +103,13 @@ impl Inherited {
         self.pods.get(&cookie)?.name.as_ref()
     }
 
+    /// Inode of the namespace a pod was enrolled in.
+    pub fn inode(&self, name: &PodRef) -> Option<u64> {
+        let mut all = self.pods.values();
+        all.find(|found| found.name.as_ref() == Some(name))
+            .map(|found| found.inode)
+    }
+
     /// Whether a pod is still judged by what an earlier agent wrote.
     pub fn holds(&self, name: &PodRef) -> bool {
         self.pods
@@ -107,12 +117,22 @@ impl Inherited {
             .any(|found| found.name.as_ref() == Some(name))
     }
 
+    /// Whether all are pods that `listed` knows.
+    pub fn all(&self, listed: impl Fn(&PodRef) -> bool) -> bool {
+        let mut all = self.pods.values();
+        all.all(|found| found.name.as_ref().is_some_and(&listed))
+    }
+
     /// Removes those that are not to be kept.
-    pub fn retain(&mut self, keep: impl Fn(&PodRef) -> bool, datapath: &Datapath) {
+    pub fn retain(&mut self, keep: impl Fn(&PodRef, u64) -> bool, datapath: &Datapath) {
+        let kept = |found: &Found| {
+            let name = found.name.as_ref();
+            name.is_some_and(|name| keep(name, found.inode))
+        };
         let gone: Vec<u64> = self
             .pods
             .iter()
-            .filter(|(_, found)| !found.name.as_ref().is_some_and(&keep))
+            .filter(|(_, found)| !kept(found))
             .map(|(cookie, _)| *cookie)
             .collect();
         for cookie in gone {

@@ -8,7 +8,6 @@ mod inherited;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    path::PathBuf,
     time::{Duration, Instant},
 };
 
@@ -24,7 +23,10 @@ use crate::{
     cluster::Happening,
     manifests::{Document, Listing},
     mesh::Mesh,
-    netns::{Netns, NetnsError, Place, processes::Processes},
+    netns::{
+        Netns, NetnsError, Place,
+        processes::{Found, Processes},
+    },
     pod::{self, PodRef, Wanted},
     policy::Policy,
 };
@@ -35,6 +37,14 @@ const POLICY_CHANGED: &str = "PolicyChanged";
 const POLICY_REJECTED: &str = "PolicyRejected";
 const NOT_ENROLLED: &str = "NotEnrolled";
 const RELEASED: &str = "Released";
+
+/// Why a pod is enrolled that nobody lists.
+const STILL_RUNS: &str =
+    "it is deleted and still runs; it is released when its last process has ended";
+
+/// How long a pod that waits is looked for on every turn; then every [`PATIENT_TRY`].
+const EAGER: Duration = Duration::from_secs(60);
+const PATIENT_TRY: Duration = Duration::from_secs(5);
 
 /// When to look first for a sidecar that listens without our knowing; then ever less often.
 const FIRST_LOOK: Duration = Duration::from_secs(5);
@@ -55,6 +65,12 @@ pub struct Entry {
     enrolment: Option<Enrolment>,
     goal: Option<Goal>,
     look: Look,
+    /// Nobody lists it any more, and it still runs.
+    unlisted: bool,
+    /// Since when it waits for something that is not there.
+    waiting: Option<Instant>,
+    /// When to try again.
+    next_try: Instant,
 }
 
 /// When to look for its sidecar's listeners, as long as none is known.
@@ -102,6 +118,8 @@ pub struct Reconciler {
     happenings: Vec<Happening>,
     /// Whether anything that is published may be different.
     dirty: bool,
+    /// [`Listing::running_counts`] of the last complete listing.
+    running_counts: Option<bool>,
     /// Problems that belong to no pod, as they were last listed.
     pub problems: Vec<String>,
 }
@@ -126,6 +144,7 @@ impl Reconciler {
             look_for_listeners: Instant::now(),
             happenings: Vec::new(),
             dirty: true,
+            running_counts: None,
             problems: Vec::new(),
         })
     }
@@ -190,38 +209,80 @@ impl Reconciler {
             .filter(|name| !wanted.contains_key(name))
             .cloned()
             .collect();
+        let processes = if listing.running_counts && !gone.is_empty() {
+            look_at_processes()
+        } else {
+            Processes::default()
+        };
         for name in gone {
-            self.leave(&name, "its manifest is gone").await;
-            self.pods.remove(&name);
+            self.unlisted(&name, &processes).await;
         }
         for (name, document) in wanted {
             self.judge(&name, document).await;
         }
         self.retry().await;
         if listing.complete {
+            self.running_counts = Some(listing.running_counts);
             self.drop_unlisted();
+            self.policies.sweep_later();
         }
+    }
+
+    /// A pod that nobody lists any more leaves, unless it still runs.
+    async fn unlisted(&mut self, name: &PodRef, processes: &Processes) {
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
+        let enrolment = entry.enrolment.as_ref();
+        if enrolment.is_some_and(|enrolment| processes.any_in(enrolment.inode())) {
+            if !entry.unlisted {
+                warn!(pod = %name, "{STILL_RUNS}");
+            }
+            entry.unlisted = true;
+            entry.goal = None;
+            entry.settle(PodState::Enrolled, Some(STILL_RUNS.to_owned()));
+            return;
+        }
+        self.leave(name, "it is gone").await;
+        self.pods.remove(name);
+    }
+
+    /// Looks again at pods that nobody lists and that still ran.
+    async fn release_ended(&mut self) {
+        let unlisted = self.pods.iter().filter(|(_, entry)| entry.unlisted);
+        let unlisted: Vec<PodRef> = unlisted.map(|(name, _)| name.clone()).collect();
+        self.drop_unlisted();
+        if unlisted.is_empty() {
+            return;
+        }
+        let processes = look_at_processes();
+        for name in unlisted {
+            self.unlisted(&name, &processes).await;
+        }
+        self.dirty = true;
     }
 
     /// Tries again what could not be done, notices namespaces that vanished or were replaced, and
     /// tidies up. To be called twice a second.
     pub async fn retry(&mut self) {
+        self.release_ended().await;
         if let Err(error) = self.policies.tidy(&self.datapath.maps) {
             error!("{error:#}");
         }
         let unsettled: Vec<PodRef> = self
             .pods
             .iter()
-            .filter(|(_, entry)| !entry.is_settled())
+            .filter(|(_, entry)| !entry.is_settled() && entry.next_try <= Instant::now())
             .map(|(name, _)| name.clone())
             .collect();
         let mut enrolled = Vec::new();
         let mut processes = None;
-        self.dirty |= !unsettled.is_empty();
         for name in unsettled {
-            let before = self.cookie(&name);
+            let before = (self.cookie(&name), self.shown(&name));
             self.converge(&name, &mut processes).await;
-            if before != self.cookie(&name) {
+            self.be_patient(&name);
+            self.dirty |= before != (self.cookie(&name), self.shown(&name));
+            if before.0 != self.cookie(&name) {
                 enrolled.push(name);
             }
         }
@@ -230,6 +291,26 @@ impl Reconciler {
             enrolled.extend(self.without_listener());
         }
         self.adopt(&enrolled);
+    }
+
+    /// What people see of a pod's state.
+    fn shown(&self, name: &PodRef) -> Option<(PodState, Option<String>, Option<u32>)> {
+        let entry = self.pods.get(name)?;
+        let policy = entry.enrolment.as_ref().map(Enrolment::policy_id);
+        Some((entry.state, entry.reason.clone(), policy))
+    }
+
+    /// Whoever has waited for long is tried less often: every try looks at all processes.
+    fn be_patient(&mut self, name: &PodRef) {
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
+        let now = Instant::now();
+        if entry.is_settled() {
+            entry.waiting = None;
+        } else if entry.waiting.get_or_insert(now).elapsed() > EAGER {
+            entry.next_try = now + PATIENT_TRY;
+        }
     }
 
     fn cookie(&self, name: &PodRef) -> Option<u64> {
@@ -310,7 +391,22 @@ impl Reconciler {
             enrolment: None,
             goal: None,
             look: Look::default(),
+            unlisted: false,
+            waiting: None,
+            next_try: Instant::now(),
         });
+        entry.unlisted = false;
+        entry.next_try = Instant::now();
+        // The same name, another pod.
+        let other = matches!(document.place, Ok(Place::Pod(_)))
+            && entry.enrolment.is_some()
+            && entry.uid != document.pod.metadata.uid;
+        if other {
+            self.leave(name, "another pod has its name now").await;
+        }
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
         entry.origin.clone_from(&document.origin);
         entry.uid.clone_from(&document.pod.metadata.uid);
         match pod::wanted(
@@ -333,7 +429,8 @@ impl Reconciler {
             Wanted::Rejected(reason) => self.reject(name, reason.to_string()),
             Wanted::NotTaken(reason) => {
                 let reason = reason.to_string();
-                self.inherited.retain(|held| held != name, &self.datapath);
+                self.inherited
+                    .retain(|held, _| held != name, &self.datapath);
                 if self.cookie(name).is_some() {
                     self.leave(name, &reason).await;
                     let note = format!("sidetrack leaves its connections alone now: {reason}");
@@ -388,11 +485,16 @@ impl Reconciler {
             return;
         };
         let processes = processes.get_or_insert_with(look_at_processes);
-        let found = goal.place.find(processes);
+        let known = entry
+            .enrolment
+            .as_ref()
+            .map(Enrolment::inode)
+            .or_else(|| self.inherited.inode(name));
+        let found = goal.place.find(processes, known);
         if let Some(enrolment) = &mut entry.enrolment
             && !enrolment.is_at(&goal.place)
         {
-            match found.as_deref().map(Netns::open) {
+            match found.as_ref().map(Netns::open_found) {
                 Ok(Ok(netns)) if netns.inode() == enrolment.inode() => {
                     enrolment.found_at(goal.place.clone(), netns.path());
                 }
@@ -448,7 +550,7 @@ impl Reconciler {
         &mut self,
         name: &PodRef,
         goal: &Goal,
-        found: Result<PathBuf, NetnsError>,
+        found: Result<Found, NetnsError>,
         processes: &Processes,
     ) -> Result<()> {
         let Some(entry) = self.pods.get_mut(name) else {
@@ -479,7 +581,7 @@ impl Reconciler {
             name,
             uid: uid.as_deref(),
             place: &goal.place,
-            netns: &found?,
+            found: &found?,
             policy: &goal.policy,
             changed: &self.changed,
             by_cookie: &self.by_cookie,
@@ -510,7 +612,8 @@ impl Reconciler {
         );
         let notes = enrolment.notes();
         // Had an earlier agent enrolled it in another namespace, that one is done with.
-        self.inherited.retain(|held| held != name, &self.datapath);
+        self.inherited
+            .retain(|held, _| held != name, &self.datapath);
         if let Some(entry) = self.pods.get_mut(name) {
             entry.enrolment = Some(enrolment);
         }
@@ -538,16 +641,30 @@ impl Reconciler {
         }
     }
 
-    /// Removes pods of an earlier agent that nobody lists any more. Those that are listed and could
-    /// not be enrolled again are still judged by what that agent wrote.
+    /// Removes pods of an earlier agent that nobody lists any more, once there was a complete list.
+    /// Those that are listed and could not be enrolled again are still judged by what that agent
+    /// wrote.
     fn drop_unlisted(&mut self) {
         let pods = &self.pods;
+        let Some(running_counts) = self.running_counts else {
+            return;
+        };
         let listed = |name: &PodRef| {
             pods.get(name)
                 .is_some_and(|entry| entry.state != PodState::NotTaken)
         };
-        self.inherited.retain(listed, &self.datapath);
-        self.policies.sweep_later();
+        if self.inherited.all(listed) {
+            return;
+        }
+        let processes = if running_counts {
+            look_at_processes()
+        } else {
+            Processes::default()
+        };
+        let kept = |name: &PodRef, inode: u64| {
+            listed(name) || !pods.contains_key(name) && processes.any_in(inode)
+        };
+        self.inherited.retain(kept, &self.datapath);
     }
 }
 
