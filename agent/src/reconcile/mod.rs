@@ -3,20 +3,28 @@
 //! Invariants: a pod's row appears last when it is enrolled and disappears first when it leaves, so
 //! that whatever judges its connections is complete; nothing done for one pod depends on another.
 
+mod adoption;
 mod enrolment;
+mod entry;
 mod inherited;
+mod release;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::Result;
 use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
+pub use self::entry::Entry;
 pub use self::inherited::names as inherited_name;
-use self::{enrolment::Enrolment, inherited::Inherited};
+use self::{
+    enrolment::Enrolment,
+    entry::{EAGER, FIRST_LOOK, Goal, Look, PATIENT_TRY},
+    inherited::Inherited,
+};
 use crate::{
     api::PodState,
     bpf::{Datapath, policies::Policies},
@@ -28,7 +36,6 @@ use crate::{
         processes::{Found, Processes},
     },
     pod::{self, PodRef, Wanted},
-    policy::Policy,
 };
 
 /// Reasons of Events, as `kubectl describe pod` shows them.
@@ -37,71 +44,6 @@ const POLICY_CHANGED: &str = "PolicyChanged";
 const POLICY_REJECTED: &str = "PolicyRejected";
 const NOT_ENROLLED: &str = "NotEnrolled";
 const RELEASED: &str = "Released";
-
-/// Why a pod is enrolled that nobody lists.
-const STILL_RUNS: &str =
-    "it is deleted and still runs; it is released when its last process has ended";
-
-/// How long a pod that waits is looked for on every turn; then every [`PATIENT_TRY`].
-const EAGER: Duration = Duration::from_secs(60);
-const PATIENT_TRY: Duration = Duration::from_secs(5);
-
-/// When to look first for a sidecar that listens without our knowing; then ever less often.
-const FIRST_LOOK: Duration = Duration::from_secs(5);
-const LONGEST_LOOK: Duration = Duration::from_secs(300);
-
-/// A pod the agent knows of.
-#[derive(Debug)]
-pub struct Entry {
-    /// Where its manifest is.
-    pub origin: String,
-    /// Its UID, if the manifest has one.
-    pub uid: Option<String>,
-    /// What becomes of it.
-    pub state: PodState,
-    /// Why, unless all is well.
-    pub reason: Option<String>,
-    /// Its place in the kernel, when enrolled.
-    enrolment: Option<Enrolment>,
-    goal: Option<Goal>,
-    look: Look,
-    /// Nobody lists it any more, and it still runs.
-    unlisted: bool,
-    /// Since when it waits for something that is not there.
-    waiting: Option<Instant>,
-    /// When to try again.
-    next_try: Instant,
-}
-
-/// When to look for its sidecar's listeners, as long as none is known.
-#[derive(Clone, Copy, Debug)]
-struct Look {
-    at: Instant,
-    pause: Duration,
-}
-
-impl Default for Look {
-    fn default() -> Self {
-        Self {
-            at: Instant::now() + FIRST_LOOK,
-            pause: FIRST_LOOK,
-        }
-    }
-}
-
-impl Entry {
-    /// Its place in the kernel, when enrolled.
-    pub(crate) fn enrolment(&self) -> Option<&Enrolment> {
-        self.enrolment.as_ref()
-    }
-}
-
-/// What an enrolled pod is to look like.
-#[derive(Clone, Debug, PartialEq)]
-struct Goal {
-    place: Place,
-    policy: Policy,
-}
 
 /// The agent's only writer of maps and links.
 #[derive(Debug)]
@@ -228,40 +170,6 @@ impl Reconciler {
         }
     }
 
-    /// A pod that nobody lists any more leaves, unless it still runs.
-    async fn unlisted(&mut self, name: &PodRef, processes: &Processes) {
-        let Some(entry) = self.pods.get_mut(name) else {
-            return;
-        };
-        let enrolment = entry.enrolment.as_ref();
-        if enrolment.is_some_and(|enrolment| processes.any_in(enrolment.inode())) {
-            if !entry.unlisted {
-                warn!(pod = %name, "{STILL_RUNS}");
-            }
-            entry.unlisted = true;
-            entry.goal = None;
-            entry.settle(PodState::Enrolled, Some(STILL_RUNS.to_owned()));
-            return;
-        }
-        self.leave(name, "it is gone").await;
-        self.pods.remove(name);
-    }
-
-    /// Looks again at pods that nobody lists and that still ran.
-    async fn release_ended(&mut self) {
-        let unlisted = self.pods.iter().filter(|(_, entry)| entry.unlisted);
-        let unlisted: Vec<PodRef> = unlisted.map(|(name, _)| name.clone()).collect();
-        self.drop_unlisted();
-        if unlisted.is_empty() {
-            return;
-        }
-        let processes = look_at_processes();
-        for name in unlisted {
-            self.unlisted(&name, &processes).await;
-        }
-        self.dirty = true;
-    }
-
     /// Tries again what could not be done, notices namespaces that vanished or were replaced, and
     /// tidies up. To be called twice a second.
     pub async fn retry(&mut self) {
@@ -315,51 +223,6 @@ impl Reconciler {
 
     fn cookie(&self, name: &PodRef) -> Option<u64> {
         Some(self.pods.get(name)?.enrolment.as_ref()?.cookie())
-    }
-
-    /// Pods whose sidecar is not known to listen and that are to be looked at again: it may have begun
-    /// to while nobody was told.
-    fn without_listener(&mut self) -> Vec<PodRef> {
-        let known: BTreeSet<u64> = self
-            .datapath
-            .maps
-            .listeners
-            .keys()
-            .into_iter()
-            .flatten()
-            .map(|key| key.netns)
-            .collect();
-        let now = Instant::now();
-        let mut due = Vec::new();
-        for (cookie, name) in &self.by_cookie {
-            let Some(entry) = self.pods.get_mut(name) else {
-                continue;
-            };
-            if known.contains(cookie) {
-                entry.look = Look::default();
-            } else if entry.look.at <= now {
-                entry.look.pause = (entry.look.pause * 2).min(LONGEST_LOOK);
-                entry.look.at = now + entry.look.pause;
-                due.push(name.clone());
-            }
-        }
-        due
-    }
-
-    /// Looks at the processes as they are now, after the pods' rows were written: a sidecar that
-    /// began to listen before is found here, a later one finds the row.
-    fn adopt(&self, names: &[PodRef]) {
-        if names.is_empty() {
-            return;
-        }
-        let processes = look_at_processes();
-        for name in names {
-            let enrolment = self.pods.get(name).and_then(Entry::enrolment);
-            let adopted = enrolment.map(|it| it.adopt(&processes, &self.datapath.maps));
-            if let Some(Err(error)) = adopted {
-                warn!(pod = %name, "take over the sidecar's listeners: {error:#}");
-            }
-        }
     }
 
     /// Follows routes and addresses of namespaces that changed.
@@ -624,48 +487,6 @@ impl Reconciler {
         }
         Ok(())
     }
-
-    /// Takes a pod out of interception. Its established connections go on.
-    async fn leave(&mut self, name: &PodRef, reason: &str) {
-        let Some(entry) = self.pods.get_mut(name) else {
-            return;
-        };
-        let Some(enrolment) = entry.enrolment.take() else {
-            return;
-        };
-        self.by_cookie.remove(&enrolment.cookie());
-        let result = enrolment.leave(&self.datapath, &mut self.policies).await;
-        match result {
-            Ok(()) => info!(pod = %name, "left: {reason}"),
-            Err(error) => error!(pod = %name, "left, but not cleanly: {error:#}"),
-        }
-    }
-
-    /// Removes pods of an earlier agent that nobody lists any more, once there was a complete list.
-    /// Those that are listed and could not be enrolled again are still judged by what that agent
-    /// wrote.
-    fn drop_unlisted(&mut self) {
-        let pods = &self.pods;
-        let Some(running_counts) = self.running_counts else {
-            return;
-        };
-        let listed = |name: &PodRef| {
-            pods.get(name)
-                .is_some_and(|entry| entry.state != PodState::NotTaken)
-        };
-        if self.inherited.all(listed) {
-            return;
-        }
-        let processes = if running_counts {
-            look_at_processes()
-        } else {
-            Processes::default()
-        };
-        let kept = |name: &PodRef, inode: u64| {
-            listed(name) || !pods.contains_key(name) && processes.any_in(inode)
-        };
-        self.inherited.retain(kept, &self.datapath);
-    }
 }
 
 fn look_at_processes() -> Processes {
@@ -673,25 +494,6 @@ fn look_at_processes() -> Processes {
         error!("look for processes: {error:#}");
         Processes::default()
     })
-}
-
-impl Entry {
-    fn is_settled(&self) -> bool {
-        match (&self.goal, &self.enrolment) {
-            (Some(goal), Some(enrolment)) => {
-                enrolment.policy() == &goal.policy
-                    && enrolment.is_at(&goal.place)
-                    && !enrolment.is_stale()
-            }
-            (Some(_), None) => false,
-            (None, _) => true,
-        }
-    }
-
-    fn settle(&mut self, state: PodState, reason: Option<String>) {
-        self.state = state;
-        self.reason = reason;
-    }
 }
 
 /// One document per pod and per network namespace; the others are problems.

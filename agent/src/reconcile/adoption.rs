@@ -1,0 +1,59 @@
+//! Sidecars that listened before anybody asked.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use tracing::warn;
+
+use super::{
+    Reconciler,
+    entry::{Entry, LONGEST_LOOK, Look},
+    look_at_processes,
+};
+use crate::pod::PodRef;
+
+impl Reconciler {
+    /// Pods whose sidecar is not known to listen and that are to be looked at again: it may have begun
+    /// to while nobody was told.
+    pub(super) fn without_listener(&mut self) -> Vec<PodRef> {
+        let known: BTreeSet<u64> = self
+            .datapath
+            .maps
+            .listeners
+            .keys()
+            .into_iter()
+            .flatten()
+            .map(|key| key.netns)
+            .collect();
+        let now = Instant::now();
+        let mut due = Vec::new();
+        for (cookie, name) in &self.by_cookie {
+            let Some(entry) = self.pods.get_mut(name) else {
+                continue;
+            };
+            if known.contains(cookie) {
+                entry.look = Look::default();
+            } else if entry.look.at <= now {
+                entry.look.pause = (entry.look.pause * 2).min(LONGEST_LOOK);
+                entry.look.at = now + entry.look.pause;
+                due.push(name.clone());
+            }
+        }
+        due
+    }
+
+    /// Looks at the processes as they are now, after the pods' rows were written: a sidecar that
+    /// began to listen before is found here, a later one finds the row.
+    pub(super) fn adopt(&self, names: &[PodRef]) {
+        if names.is_empty() {
+            return;
+        }
+        let processes = look_at_processes();
+        for name in names {
+            let enrolment = self.pods.get(name).and_then(Entry::enrolment);
+            let adopted = enrolment.map(|it| it.adopt(&processes, &self.datapath.maps));
+            if let Some(Err(error)) = adopted {
+                warn!(pod = %name, "take over the sidecar's listeners: {error:#}");
+            }
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What is remembered of a pod.
+
+use std::time::{Duration, Instant};
+
+use super::enrolment::Enrolment;
+use crate::{api::PodState, netns::Place, policy::Policy};
+
+/// How long a pod that waits is looked for on every turn; then every [`PATIENT_TRY`].
+pub(super) const EAGER: Duration = Duration::from_secs(60);
+pub(super) const PATIENT_TRY: Duration = Duration::from_secs(5);
+
+/// When to look first for a sidecar that listens without our knowing; then ever less often.
+pub(super) const FIRST_LOOK: Duration = Duration::from_secs(5);
+pub(super) const LONGEST_LOOK: Duration = Duration::from_secs(300);
+
+/// A pod the agent knows of.
+#[derive(Debug)]
+pub struct Entry {
+    /// Where its manifest is.
+    pub origin: String,
+    /// Its UID, if the manifest has one.
+    pub uid: Option<String>,
+    /// What becomes of it.
+    pub state: PodState,
+    /// Why, unless all is well.
+    pub reason: Option<String>,
+    /// Its place in the kernel, when enrolled.
+    pub(super) enrolment: Option<Enrolment>,
+    pub(super) goal: Option<Goal>,
+    pub(super) look: Look,
+    /// Nobody lists it any more, and it still runs.
+    pub(super) unlisted: bool,
+    /// Since when it waits for something that is not there.
+    pub(super) waiting: Option<Instant>,
+    /// When to try again.
+    pub(super) next_try: Instant,
+}
+
+/// When to look for its sidecar's listeners, as long as none is known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) at: Instant,
+    pub(super) pause: Duration,
+}
+
+impl Default for Look {
+    fn default() -> Self {
+        Self {
+            at: Instant::now() + FIRST_LOOK,
+            pause: FIRST_LOOK,
+        }
+    }
+}
+
+impl Entry {
+    /// Its place in the kernel, when enrolled.
+    pub(crate) fn enrolment(&self) -> Option<&Enrolment> {
+        self.enrolment.as_ref()
+    }
+}
+
+/// What an enrolled pod is to look like.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Goal {
+    pub(super) place: Place,
+    pub(super) policy: Policy,
+}
+
+impl Entry {
+    pub(super) fn is_settled(&self) -> bool {
+        match (&self.goal, &self.enrolment) {
+            (Some(goal), Some(enrolment)) => {
+                enrolment.policy() == &goal.policy
+                    && enrolment.is_at(&goal.place)
+                    && !enrolment.is_stale()
+            }
+            (Some(_), None) => false,
+            (None, _) => true,
+        }
+    }
+
+    pub(super) fn settle(&mut self, state: PodState, reason: Option<String>) {
+        self.state = state;
+        self.reason = reason;
+    }
+}

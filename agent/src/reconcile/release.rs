@@ -1,0 +1,88 @@
+//! Pods that go. What still runs stays intercepted, whatever the API says.
+
+use tracing::{error, info, warn};
+
+use super::{Processes, Reconciler, look_at_processes};
+use crate::{api::PodState, pod::PodRef};
+
+/// Why a pod is enrolled that nobody lists.
+const STILL_RUNS: &str =
+    "it is deleted and still runs; it is released when its last process has ended";
+
+impl Reconciler {
+    /// Takes a pod out of interception. Its established connections go on.
+    pub(super) async fn leave(&mut self, name: &PodRef, reason: &str) {
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
+        let Some(enrolment) = entry.enrolment.take() else {
+            return;
+        };
+        self.by_cookie.remove(&enrolment.cookie());
+        let result = enrolment.leave(&self.datapath, &mut self.policies).await;
+        match result {
+            Ok(()) => info!(pod = %name, "left: {reason}"),
+            Err(error) => error!(pod = %name, "left, but not cleanly: {error:#}"),
+        }
+    }
+
+    /// Removes pods of an earlier agent that nobody lists any more, once there was a complete list.
+    /// Those that are listed and could not be enrolled again are still judged by what that agent
+    /// wrote.
+    pub(super) fn drop_unlisted(&mut self) {
+        let pods = &self.pods;
+        let Some(running_counts) = self.running_counts else {
+            return;
+        };
+        let listed = |name: &PodRef| {
+            pods.get(name)
+                .is_some_and(|entry| entry.state != PodState::NotTaken)
+        };
+        if self.inherited.all(listed) {
+            return;
+        }
+        let processes = if running_counts {
+            look_at_processes()
+        } else {
+            Processes::default()
+        };
+        let kept = |name: &PodRef, inode: u64| {
+            listed(name) || !pods.contains_key(name) && processes.any_in(inode)
+        };
+        self.inherited.retain(kept, &self.datapath);
+    }
+
+    /// A pod that nobody lists any more leaves, unless it still runs.
+    pub(super) async fn unlisted(&mut self, name: &PodRef, processes: &Processes) {
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
+        let enrolment = entry.enrolment.as_ref();
+        if enrolment.is_some_and(|enrolment| processes.any_in(enrolment.inode())) {
+            if !entry.unlisted {
+                warn!(pod = %name, "{STILL_RUNS}");
+            }
+            entry.unlisted = true;
+            entry.goal = None;
+            entry.settle(PodState::Enrolled, Some(STILL_RUNS.to_owned()));
+            return;
+        }
+        self.leave(name, "it is gone").await;
+        self.pods.remove(name);
+    }
+
+    /// Looks again at pods that nobody lists and that still ran.
+    pub(super) async fn release_ended(&mut self) {
+        let unlisted = self.pods.iter().filter(|(_, entry)| entry.unlisted);
+        let unlisted: Vec<PodRef> = unlisted.map(|(name, _)| name.clone()).collect();
+        self.drop_unlisted();
+        if unlisted.is_empty() {
+            return;
+        }
+        let processes = look_at_processes();
+        for name in unlisted {
+            self.unlisted(&name, &processes).await;
+        }
+        self.dirty = true;
+    }
+}
