@@ -17,7 +17,7 @@ use support::{
     apiserver::ApiServer,
     command::{die_with_parent, run_words},
     deploy::{USED, capabilities},
-    lab::{Lab, PodNet},
+    lab::Lab,
     protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
 };
@@ -430,7 +430,7 @@ fn sandbox() -> Result<()> {
     };
     let before = inode(node.places())?;
     // Another process keeps the namespace; the one it was found by goes.
-    let other = sidecar_process(&first)?;
+    let other = first.actor()?;
     drop(pause);
     thread::sleep(Duration::from_millis(700));
     node.is_taken("shop/web", true)?;
@@ -461,10 +461,6 @@ fn sandbox() -> Result<()> {
     })?;
     ensure!(taken_by(&third.actor()?)? == 15001);
     Ok(())
-}
-
-fn sidecar_process(pod: &PodNet) -> Result<Actor> {
-    pod.actor()
 }
 
 /// The oldest process of a pod makes a network namespace of its own; another pod claims this one's

@@ -52,13 +52,6 @@ impl Default for Look {
     }
 }
 
-impl Entry {
-    /// Its place in the kernel, when enrolled.
-    pub(crate) fn enrolment(&self) -> Option<&Enrolment> {
-        self.enrolment.as_ref()
-    }
-}
-
 /// What an enrolled pod is to look like.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Goal {
@@ -67,6 +60,11 @@ pub(super) struct Goal {
 }
 
 impl Entry {
+    /// Its place in the kernel, when enrolled.
+    pub(crate) fn enrolment(&self) -> Option<&Enrolment> {
+        self.enrolment.as_ref()
+    }
+
     pub(super) fn is_settled(&self) -> bool {
         match (&self.goal, &self.enrolment) {
             (Some(goal), Some(enrolment)) => {

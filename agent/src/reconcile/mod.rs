@@ -151,13 +151,13 @@ impl Reconciler {
             .filter(|name| !wanted.contains_key(name))
             .cloned()
             .collect();
-        let processes = if listing.running_counts && !gone.is_empty() {
-            look_at_processes()
-        } else {
-            Processes::default()
-        };
         for name in gone {
-            self.unlisted(&name, &processes).await;
+            if listing.running_counts {
+                self.mark_unlisted(&name);
+            } else {
+                self.leave(&name, "its manifest is gone").await;
+                self.pods.remove(&name);
+            }
         }
         for (name, document) in wanted {
             self.judge(&name, document).await;

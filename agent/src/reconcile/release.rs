@@ -2,7 +2,7 @@
 
 use tracing::{error, info, warn};
 
-use super::{Processes, Reconciler, look_at_processes};
+use super::{Entry, Processes, Reconciler, look_at_processes};
 use crate::{api::PodState, pod::PodRef};
 
 /// Why a pod is enrolled that nobody lists.
@@ -52,36 +52,40 @@ impl Reconciler {
         self.inherited.retain(kept, &self.datapath);
     }
 
-    /// A pod that nobody lists any more leaves, unless it still runs.
-    pub(super) async fn unlisted(&mut self, name: &PodRef, processes: &Processes) {
-        let Some(entry) = self.pods.get_mut(name) else {
-            return;
-        };
-        let enrolment = entry.enrolment.as_ref();
-        if enrolment.is_some_and(|enrolment| processes.any_in(enrolment.inode())) {
-            if !entry.unlisted {
-                warn!(pod = %name, "{STILL_RUNS}");
-            }
+    /// Nobody lists a pod any more; [`Reconciler::release_ended`] looks whether it still runs.
+    pub(super) fn mark_unlisted(&mut self, name: &PodRef) {
+        if let Some(entry) = self.pods.get_mut(name) {
             entry.unlisted = true;
             entry.goal = None;
-            entry.settle(PodState::Enrolled, Some(STILL_RUNS.to_owned()));
-            return;
         }
-        self.leave(name, "it is gone").await;
-        self.pods.remove(name);
     }
 
-    /// Looks again at pods that nobody lists and that still ran.
+    /// Releases pods that nobody lists any more, unless they still run.
     pub(super) async fn release_ended(&mut self) {
+        self.drop_unlisted();
         let unlisted = self.pods.iter().filter(|(_, entry)| entry.unlisted);
         let unlisted: Vec<PodRef> = unlisted.map(|(name, _)| name.clone()).collect();
-        self.drop_unlisted();
         if unlisted.is_empty() {
             return;
         }
         let processes = look_at_processes();
+        let runs = |entry: &Entry| {
+            let enrolment = entry.enrolment.as_ref();
+            enrolment.is_some_and(|enrolment| processes.any_in(enrolment.inode()))
+        };
         for name in unlisted {
-            self.unlisted(&name, &processes).await;
+            match self.pods.get_mut(&name) {
+                Some(entry) if runs(entry) => {
+                    if entry.reason.as_deref() != Some(STILL_RUNS) {
+                        warn!(pod = %name, "{STILL_RUNS}");
+                    }
+                    entry.settle(PodState::Enrolled, Some(STILL_RUNS.to_owned()));
+                }
+                _ => {
+                    self.leave(&name, "it is gone").await;
+                    self.pods.remove(&name);
+                }
+            }
         }
         self.dirty = true;
     }
