@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
-use http_body_util::{BodyExt as _, Empty};
+use http_body_util::{BodyExt as _, Full};
 use hyper::{Request, body::Bytes};
 use hyper_util::rt::TokioIo;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
 
 /// The socket of an agent.
@@ -29,6 +29,25 @@ impl Client {
     /// # Errors
     /// If no agent answers, or not as expected.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
+        self.ask(Request::get(path), path, Bytes::new()).await
+    }
+
+    /// Asks something; question and answer are JSON.
+    ///
+    /// # Errors
+    /// If no agent answers, or not as expected.
+    pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
+        let request = Request::post(path).header("content-type", "application/json");
+        self.ask(request, path, serde_json::to_vec(body)?.into())
+            .await
+    }
+
+    async fn ask<T: DeserializeOwned>(
+        &self,
+        request: hyper::http::request::Builder,
+        path: &str,
+        body: Bytes,
+    ) -> Result<T> {
         let stream = UnixStream::connect(&self.socket).await.with_context(|| {
             format!(
                 "no agent answers on {} (is `sidetrack agent` running, and with this --socket?)",
@@ -38,10 +57,11 @@ impl Client {
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
-        let request = Request::get(path)
-            .header("host", "sidetrack")
-            .body(Empty::<Bytes>::new())?;
-        let response = sender.send_request(request).await?;
+        let request = request.header("host", "sidetrack").body(Full::new(body))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .context("the agent ended while it was asked")?;
         let code = response.status();
         let body = response.into_body().collect().await?.to_bytes();
         connection.abort();

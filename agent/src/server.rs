@@ -21,6 +21,7 @@ use crate::{
     api::{AgentStatus, Connections, NetnsStatus, PodState, PodStatus},
     bpf::maps::Maps,
     reconcile::Reconciler,
+    sandboxes::Peer,
     web::{Figures, state_label},
 };
 
@@ -268,13 +269,15 @@ impl Socket {
         })
     }
 
-    /// Answers until dropped.
-    pub async fn serve(self, published: Arc<Published>) -> Result<()> {
+    /// Answers until dropped; `more` are routes that others answer.
+    pub async fn serve(self, published: Arc<Published>, more: Router) -> Result<()> {
         let Self { listener, _file } = self;
         let router = Router::new()
             .route("/v1/status", get(status))
             .route("/v1/pods", get(pods))
-            .with_state(published);
+            .with_state(published)
+            .merge(more)
+            .into_make_service_with_connect_info::<Peer>();
         axum::serve(listener, router)
             .await
             .context("serve the socket")

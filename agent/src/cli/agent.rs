@@ -21,6 +21,7 @@ use tracing::{Level, error, info};
 
 use super::{
     LogFormat, Places, blocking, cleanup,
+    install_cni::CniFlags,
     mesh::{MeshFlags, Settings},
     start_logging,
 };
@@ -28,10 +29,12 @@ use crate::{
     bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     cgroup,
     cluster::Reporter,
+    cni::install::{Installation, Keeper},
     manifests,
     mesh::Mesh,
     pod::{Enroll, PodRef},
     reconcile::Reconciler,
+    sandboxes::Desk,
     server::{Published, Socket},
     source::Source,
     web,
@@ -72,6 +75,15 @@ pub(super) struct Options {
     /// with it as it ends
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "pods_dir")]
     daemonset: Option<PodRef>,
+    /// Keep the CNI plugin in this directory of plugins, such as /opt/cni/bin, so that pods start only
+    /// when they are intercepted
+    #[arg(long, value_name = "DIR", requires = "cni_conf_dir")]
+    cni_bin_dir: Option<PathBuf>,
+    /// Keep the plugin's entry in the network configuration in this directory, such as /etc/cni/net.d
+    #[arg(long, value_name = "DIR", requires = "cni_bin_dir")]
+    cni_conf_dir: Option<PathBuf>,
+    #[command(flatten)]
+    cni: CniFlags,
     /// Answer /metrics, /healthz and /readyz here, such as 0.0.0.0:9446
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_addr: Option<SocketAddr>,
@@ -121,15 +133,20 @@ async fn serve(options: Options) -> Result<ExitCode> {
     // Until here a signal just ends the process. Handled, it would interrupt the verifier.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let server = tokio::spawn(socket.serve(Arc::clone(&published)));
+    let (desk, questions) = Desk::new();
+    let server = tokio::spawn(socket.serve(Arc::clone(&published), questions));
     if let Some(listener) = metrics {
         tokio::spawn(web::serve(listener, Arc::clone(&published)));
     }
     tokio::spawn(kernel_log.forward());
+    let cni = cni(&options);
+    let plugin = cni.clone();
     let agent = Agent {
+        cni: cni.map(Keeper::new),
         source,
         settings,
         reporter,
+        desk,
         published: &published,
         ready: false,
         problems: Vec::new(),
@@ -145,11 +162,30 @@ async fn serve(options: Options) -> Result<ExitCode> {
     let _ = server.await;
     if uninstalled.load(Ordering::Relaxed) {
         info!("ending; the DaemonSet is deleted, so nothing stays on this node");
+        // First of all: nothing starts while the plugin asks and nobody answers.
+        if let Some(plugin) = plugin {
+            plugin.remove(false)?;
+        }
         cleanup::everything(&options.places)?;
     } else {
         info!("ending; interception goes on, `sidetrack cleanup` removes it");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The CNI plugin's place, if the agent is to keep it there.
+fn cni(options: &Options) -> Option<Installation> {
+    let dirs = options
+        .cni_bin_dir
+        .clone()
+        .zip(options.cni_conf_dir.clone());
+    let own = options.daemonset.as_ref();
+    dirs.map(|(bin_dir, conf_dir)| {
+        let own = own.map(|daemonset| daemonset.namespace.as_str());
+        options
+            .cni
+            .installation(bin_dir, conf_dir, &options.places, own)
+    })
 }
 
 async fn source(options: &Options) -> Result<Source> {
@@ -178,9 +214,11 @@ fn node_name(text: &str) -> Result<String, String> {
 
 /// The loop and what it is about.
 struct Agent<'a> {
+    cni: Option<Keeper>,
     source: Source,
     settings: Settings,
     reporter: Option<Reporter>,
+    desk: Desk,
     published: &'a Published,
     ready: bool,
     /// What was wrong when it was last published.
@@ -200,6 +238,9 @@ impl Agent<'_> {
         loop {
             tokio::select! {
                 () = self.source.changed() => self.relist(&mut reconciler).await,
+                Some(asked) = self.desk.next() => {
+                    self.desk.take(asked, &mut reconciler, self.ready).await;
+                }
                 Some(cookie) = changed.recv() => {
                     tokio::time::sleep(SETTLE).await;
                     let mut cookies = BTreeSet::from([cookie]);
@@ -219,8 +260,13 @@ impl Agent<'_> {
                         self.relist(&mut reconciler).await;
                     }
                     reconciler.retry().await;
+                    // Whoever asks before then would wait.
+                    if self.ready && let Some(cni) = &mut self.cni {
+                        cni.turn();
+                    }
                 }
             }
+            self.desk.settle(&mut reconciler).await;
             self.publish(&mut reconciler);
         }
     }
@@ -253,6 +299,8 @@ impl Agent<'_> {
         }
         let mut problems = self.source.problems();
         problems.extend(self.settings.problem().map(str::to_owned));
+        let cni = self.cni.as_ref();
+        problems.extend(cni.and_then(Keeper::problem).map(str::to_owned));
         if reconciler.is_changed() || problems != self.problems {
             self.problems.clone_from(&problems);
             self.published.publish(reconciler, problems, self.ready);

@@ -6,18 +6,22 @@ mod agent;
 mod cleanup;
 mod doctor;
 mod explain;
+mod install_cni;
 mod mesh;
 mod output;
 mod pods;
 mod rules;
 mod status;
 mod subject;
+mod validate;
 
 use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::{EnvFilter, fmt};
+
+use crate::cni;
 
 /// Sidecar traffic interception with eBPF socket hooks instead of iptables.
 #[derive(Debug, Parser)]
@@ -39,6 +43,13 @@ enum Command {
     Rules(rules::Options),
     /// Say what becomes of a connection, and by which rule
     Explain(explain::Options),
+    /// Check, in a pod and as its sidecar's user, whether its connections are intercepted: exit 126 if
+    /// not. What istio-validation does
+    Validate(validate::Options),
+    /// Be a CNI plugin: a container runtime starts this (see install-cni)
+    Cni,
+    /// Put the CNI plugin behind the network's own, or take it away
+    InstallCni(install_cni::Options),
     /// Check whether this node can run sidetrack
     Doctor(doctor::Options),
     /// Remove every hook, map and pin from this node
@@ -88,6 +99,10 @@ enum LogFormat {
 /// Parses the arguments and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
+    // Runtimes start plugins by their file's name, with everything in the environment.
+    if std::env::args_os().len() == 1 && std::env::var_os("CNI_COMMAND").is_some() {
+        return cni::main();
+    }
     let cli = Cli::parse();
     let result = match cli.command {
         Command::Agent(options) => agent::run(options),
@@ -95,6 +110,9 @@ pub fn main() -> ExitCode {
         Command::Pods(options) => blocking(pods::run(options)),
         Command::Rules(options) => blocking(rules::run(options)),
         Command::Explain(options) => blocking(explain::run(options)),
+        Command::Validate(options) => blocking(validate::run(options)),
+        Command::Cni => Ok(cni::main()),
+        Command::InstallCni(options) => install_cni::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Cleanup(options) => cleanup::run(&options),
     };

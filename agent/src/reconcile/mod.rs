@@ -8,6 +8,7 @@ mod enrolment;
 mod entry;
 mod inherited;
 mod release;
+mod sandbox;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -24,6 +25,7 @@ use self::{
     enrolment::Enrolment,
     entry::{EAGER, FIRST_LOOK, Goal, Look, PATIENT_TRY},
     inherited::Inherited,
+    sandbox::Told,
 };
 use crate::{
     api::PodState,
@@ -56,6 +58,8 @@ pub struct Reconciler {
     mesh: Mesh,
     changed: mpsc::UnboundedSender<u64>,
     look_for_listeners: Instant,
+    /// Namespaces the CNI plugin told of, by pod UID.
+    sandboxes: BTreeMap<String, Told>,
     /// What people are to be told, until [`Reconciler::news`].
     happenings: Vec<Happening>,
     /// Whether anything that is published may be different.
@@ -84,6 +88,7 @@ impl Reconciler {
             mesh,
             changed,
             look_for_listeners: Instant::now(),
+            sandboxes: BTreeMap::new(),
             happenings: Vec::new(),
             dirty: true,
             running_counts: None,
@@ -341,7 +346,7 @@ impl Reconciler {
 
     /// Brings one pod to its goal.
     async fn converge(&mut self, name: &PodRef, processes: &mut Option<Processes>) {
-        let Some(entry) = self.pods.get_mut(name) else {
+        let Some(entry) = self.pods.get(name) else {
             return;
         };
         let Some(goal) = entry.goal.clone() else {
@@ -353,7 +358,11 @@ impl Reconciler {
             .as_ref()
             .map(Enrolment::inode)
             .or_else(|| self.inherited.inode(name));
-        let found = goal.place.find(processes, known);
+        let told = self.told(&goal.place);
+        let found = told.map_or_else(|| goal.place.find(processes, known), Ok);
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
         if let Some(enrolment) = &mut entry.enrolment
             && !enrolment.is_at(&goal.place)
         {

@@ -2,7 +2,7 @@
 
 use tracing::{error, info, warn};
 
-use super::{Entry, Processes, Reconciler, look_at_processes};
+use super::{Enrolment, Entry, Processes, Reconciler, look_at_processes};
 use crate::{api::PodState, pod::PodRef};
 
 /// Why a pod is enrolled that nobody lists.
@@ -69,9 +69,11 @@ impl Reconciler {
             return;
         }
         let processes = look_at_processes();
+        // A runtime may be about to start something there.
+        let sandboxes = self.sandbox_inodes();
         let runs = |entry: &Entry| {
-            let enrolment = entry.enrolment.as_ref();
-            enrolment.is_some_and(|enrolment| processes.any_in(enrolment.inode()))
+            let inode = entry.enrolment.as_ref().map(Enrolment::inode);
+            inode.is_some_and(|inode| processes.any_in(inode) || sandboxes.contains(&inode))
         };
         for name in unlisted {
             match self.pods.get_mut(&name) {
@@ -87,6 +89,8 @@ impl Reconciler {
                 }
             }
         }
+        let pods = &self.pods;
+        self.sandboxes.retain(|_, told| told.is_of(pods));
         self.dirty = true;
     }
 }

@@ -1,0 +1,103 @@
+//! `sidetrack validate`: is this pod intercepted?
+
+use std::{process::ExitCode, time::Duration};
+
+use anyhow::Result;
+use clap::Args;
+use nix::unistd::Uid;
+use serde::Serialize;
+
+use super::{Format, output};
+use crate::validate::{self, Failure, Trial};
+
+/// What istio-validation exits with, so that whoever repairs pods by that code finds ours as well.
+const NOT_INTERCEPTED: u8 = 126;
+/// The sidecar's user, unless a mesh has another.
+const PROXY: u32 = 1337;
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// The sidecar's port for outbound connections
+    #[arg(long, value_name = "PORT", default_value = "15001", value_parser = clap::value_parser!(u16).range(1..))]
+    outbound_port: u16,
+    /// The sidecar's port for inbound connections
+    #[arg(long, value_name = "PORT", default_value = "15006", value_parser = clap::value_parser!(u16).range(1..))]
+    inbound_port: u16,
+    /// How many seconds to go on trying, 1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    timeout: u64,
+    /// Whether IPv6 must be intercepted; auto: if the pod's first address is an IPv6 one
+    #[arg(long, value_enum, default_value = "auto")]
+    ipv6: Ipv6,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Ipv6 {
+    Auto,
+    Yes,
+    No,
+}
+
+#[derive(Debug, Serialize)]
+struct Verdict {
+    intercepted: bool,
+    found: Vec<String>,
+}
+
+pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    let ipv6 = match options.ipv6 {
+        Ipv6::Auto => validate::has_ipv6(),
+        Ipv6::Yes => true,
+        Ipv6::No => false,
+    };
+    let trial = Trial {
+        outbound_port: options.outbound_port,
+        inbound_port: options.inbound_port,
+        patience: Duration::from_secs(options.timeout),
+        ipv6,
+    };
+    let (verdict, code) = match validate::run(trial).await {
+        Ok(found) => {
+            let intercepted = true;
+            (Verdict { intercepted, found }, ExitCode::SUCCESS)
+        }
+        Err(failure @ Failure::Listen(..)) => return Err(failure.into()),
+        Err(failure) => {
+            let verdict = Verdict {
+                intercepted: false,
+                found: vec![failure.to_string()],
+            };
+            (verdict, ExitCode::from(NOT_INTERCEPTED))
+        }
+    };
+    match options.output {
+        Format::Json => output::print_json(&verdict)?,
+        Format::Table => print(&verdict)?,
+    }
+    Ok(code)
+}
+
+fn print(verdict: &Verdict) -> Result<()> {
+    if verdict.intercepted {
+        for line in &verdict.found {
+            output::print(line)?;
+        }
+        return output::print("this pod is intercepted");
+    }
+    for line in &verdict.found {
+        eprintln!("sidetrack: {line}");
+    }
+    eprintln!(
+        "sidetrack: this pod is not intercepted. Is it, or its namespace, labelled sidetrack.dev/interception=enabled, and does the agent on its node know it (`sidetrack pods`)?"
+    );
+    let uid = Uid::effective();
+    if uid.as_raw() != PROXY {
+        eprintln!(
+            "sidetrack: this runs as user {uid}; only connections of the sidecar's user, usually {PROXY}, are of use here"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,100 @@
+//! What the plugin answers when it cannot do what it was asked.
+
+use serde_json::json;
+
+/// Versions of the specification that know chained plugins.
+pub const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
+
+/// An error as the specification wants it: kubelet shows `msg` and `details` at the pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Error {
+    code: u32,
+    message: String,
+    details: String,
+    version: Option<String>,
+}
+
+impl Error {
+    /// Code 1.
+    pub fn version(asked: &str) -> Self {
+        let message = format!("CNI version {asked:?} is not supported");
+        let details = format!(
+            "sidetrack is chained behind another plugin, which needs one of {}",
+            VERSIONS.join(", ")
+        );
+        Self::new(1, message).detailed(details)
+    }
+
+    /// Code 4.
+    pub fn variable(name: &str, problem: &str) -> Self {
+        Self::new(4, format!("environment variable {name} {problem}"))
+    }
+
+    /// Code 5.
+    pub fn io(message: String) -> Self {
+        Self::new(5, message)
+    }
+
+    /// Code 6.
+    pub fn decode(message: String) -> Self {
+        Self::new(6, message)
+    }
+
+    /// Code 7.
+    pub fn config(message: String) -> Self {
+        Self::new(7, message)
+    }
+
+    /// Code 11: the runtime is to try again.
+    pub fn later(message: String) -> Self {
+        Self::new(11, message)
+    }
+
+    /// Code 50: nothing can be added.
+    pub fn unavailable(message: String) -> Self {
+        Self::new(50, message)
+    }
+
+    /// Code 100, the first that is the plugin's own: the pod cannot be intercepted.
+    pub fn refused(message: String) -> Self {
+        Self::new(100, message)
+    }
+
+    fn new(code: u32, message: String) -> Self {
+        Self {
+            code,
+            message,
+            details: String::new(),
+            version: None,
+        }
+    }
+
+    /// More for people: what to do about it.
+    pub fn detailed(mut self, details: String) -> Self {
+        self.details = details;
+        self
+    }
+
+    /// The version the runtime speaks, once that is known.
+    pub fn spoken(mut self, version: &str) -> Self {
+        self.version = Some(version.to_owned());
+        self
+    }
+
+    /// The same, as the answer to STATUS.
+    pub fn unavailable_too(mut self) -> Self {
+        self.code = 50;
+        self
+    }
+
+    /// As the runtime reads it.
+    pub fn to_json(&self) -> String {
+        json!({
+            "cniVersion": self.version.as_deref().unwrap_or("1.0.0"),
+            "code": self.code,
+            "msg": format!("sidetrack: {}", self.message),
+            "details": self.details,
+        })
+        .to_string()
+    }
+}

@@ -1,0 +1,137 @@
+//! The network configuration a runtime hands over on stdin, as far as it concerns the plugin.
+
+use std::{path::PathBuf, time::Duration};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+
+use super::answer::{Error, VERSIONS};
+
+/// How long ADD waits for the agent at most, unless the configuration says otherwise. An agent that is
+/// replaced is away for three seconds on a full node; kubelet gives up after two minutes.
+const PATIENCE_SECONDS: u64 = 10;
+/// The longest that may be asked for: kubelet's patience.
+const MOST_SECONDS: u64 = 110;
+
+/// The configuration as it is written.
+#[derive(Deserialize)]
+struct Raw<'a> {
+    #[serde(rename = "cniVersion")]
+    version: Option<String>,
+    socket: Option<PathBuf>,
+    #[serde(rename = "timeoutSeconds")]
+    timeout_seconds: Option<u64>,
+    #[serde(rename = "excludeNamespaces", default)]
+    exclude_namespaces: Vec<String>,
+    #[serde(rename = "prevResult", borrow)]
+    previous: Option<&'a RawValue>,
+    #[serde(rename = "cni.dev/valid-attachments")]
+    valid: Option<Vec<Attachment>>,
+    /// What libcni 1.2.0 to 1.2.2 called it.
+    #[serde(rename = "cni.dev/attachments")]
+    valid_before: Option<Vec<Attachment>>,
+}
+
+/// A container that still exists, in a GC request.
+#[derive(Debug, Deserialize)]
+pub struct Attachment {
+    /// Its id.
+    #[serde(rename = "containerID")]
+    pub container: String,
+}
+
+/// The configuration, validated.
+#[derive(Debug)]
+pub struct Config<'a> {
+    /// The version the runtime speaks.
+    pub version: String,
+    /// The agent's socket.
+    pub socket: PathBuf,
+    /// How long to wait for the agent.
+    pub patience: Duration,
+    /// Namespaces whose pods start also when no agent answers.
+    pub exclude_namespaces: Vec<String>,
+    /// What the plugins before this one have done.
+    pub previous: Option<&'a RawValue>,
+    /// In a GC request, what still exists.
+    pub valid: Option<Vec<Attachment>>,
+}
+
+impl<'a> Config<'a> {
+    /// Reads it.
+    pub fn parse(stdin: &'a [u8]) -> Result<Self, Error> {
+        let raw: Raw<'a> = serde_json::from_slice(stdin).map_err(|error| {
+            Error::decode(format!("the configuration on stdin is not usable: {error}"))
+        })?;
+        let version = raw.version.unwrap_or_else(|| "0.1.0".to_owned());
+        if !VERSIONS.contains(&version.as_str()) {
+            return Err(Error::version(&version));
+        }
+        let socket = raw.socket.ok_or_else(|| {
+            Error::config(
+                "the configuration names no socket; write the agent's, such as \"socket\": \"/run/sidetrack/sidetrack.sock\"".to_owned(),
+            )
+            .spoken(&version)
+        })?;
+        let seconds = raw.timeout_seconds.unwrap_or(PATIENCE_SECONDS);
+        if !(1..=MOST_SECONDS).contains(&seconds) {
+            return Err(Error::config(format!(
+                "timeoutSeconds is {seconds}; write 1 to {MOST_SECONDS}"
+            ))
+            .spoken(&version));
+        }
+        Ok(Self {
+            socket,
+            patience: Duration::from_secs(seconds),
+            exclude_namespaces: raw.exclude_namespaces,
+            previous: raw.previous,
+            valid: raw.valid.or(raw.valid_before),
+            version,
+        })
+    }
+
+    /// The result of the plugins before, as it came.
+    pub fn previous(&self) -> Result<&'a str, Error> {
+        self.previous.map(RawValue::get).ok_or_else(|| {
+            Error::config(
+                "there is no prevResult: sidetrack makes no interfaces, it must be chained behind the network's main plugin".to_owned(),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Config;
+
+    #[test]
+    fn results_pass_through_as_they_are() {
+        let text = br#"{"cniVersion":"0.4.0","name":"n","type":"sidetrack-cni","socket":"/s",
+            "prevResult": {"cniVersion":"0.4.0", "ips":[ ],"x":1e2}}"#;
+        let config = Config::parse(text).unwrap();
+        assert_eq!(
+            config.previous().unwrap(),
+            r#"{"cniVersion":"0.4.0", "ips":[ ],"x":1e2}"#
+        );
+    }
+
+    #[test]
+    fn errors_name_the_cause() {
+        for (text, part) in [
+            ("", "\"code\":6"),
+            ("[]", "\"code\":6"),
+            ("{}", "\"code\":1"),
+            (r#"{"cniVersion":"0.2.0"}"#, "0.2.0"),
+            (r#"{"cniVersion":"9.9.9"}"#, "9.9.9"),
+            (r#"{"cniVersion":7}"#, "\"code\":6"),
+            (r#"{"cniVersion":"1.0.0"}"#, "names no socket"),
+            (
+                r#"{"cniVersion":"1.0.0","socket":"/s","timeoutSeconds":0}"#,
+                "timeoutSeconds",
+            ),
+        ] {
+            let error = Config::parse(text.as_bytes()).unwrap_err().to_json();
+            assert!(error.contains(part), "{text}: {error}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
+
+use tempfile::TempDir;
+
+use super::{Entry, Installation, Keeper};
+
+const CALICO: &str = r#"{
+  "name": "k8s-pod-network",
+  "cniVersion": "0.3.1",
+  "plugins": [
+    {"type": "calico", "mtu": 1.5e3, "ipam": {"type": "calico-ipam"},
+     "policy": {"type": "k8s"}},
+    {"type": "portmap", "snat": true, "capabilities": {"portMappings": true}}
+  ]
+}
+"#;
+const SINGLE: &str =
+    r#"{"cniVersion": "0.3.1", "name": "net", "type": "bridge", "isGateway": true}"#;
+
+struct Node {
+    dir: TempDir,
+    installation: Installation,
+}
+
+impl Node {
+    fn new(file: &str, text: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["bin", "net.d"] {
+            fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        fs::write(dir.path().join("net.d").join(file), text).unwrap();
+        let installation = Installation {
+            bin_dir: dir.path().join("bin"),
+            conf_dir: dir.path().join("net.d"),
+            entry: Entry::new(Path::new("/run/s.sock"), 10, vec!["kube-system".to_owned()]),
+        };
+        Self { dir, installation }
+    }
+
+    fn read(&self, file: &str) -> String {
+        fs::read_to_string(self.dir.path().join("net.d").join(file)).unwrap()
+    }
+
+    fn types(&self, file: &str) -> Vec<String> {
+        let config: serde_json::Value = serde_json::from_str(&self.read(file)).unwrap();
+        let plugins = config["plugins"].as_array().unwrap();
+        plugins
+            .iter()
+            .map(|plugin| plugin["type"].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.dir.path().join("net.d")).unwrap();
+        let mut names: Vec<String> = entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+}
+
+#[test]
+fn behind_the_others_and_away_again() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    fs::write(node.dir.path().join("net.d/99-loopback.conf"), SINGLE).unwrap();
+    assert_eq!(node.installation.install().unwrap().len(), 2);
+    assert_eq!(
+        node.types("10-calico.conflist"),
+        ["calico", "portmap", "sidetrack-cni"]
+    );
+    assert!(
+        node.read("10-calico.conflist").contains("1.5e3"),
+        "what others wrote stays letter for letter"
+    );
+    let binary = node.installation.binary();
+    assert_eq!(
+        fs::metadata(&binary).unwrap().permissions().mode() & 0o777,
+        0o755
+    );
+    assert!(node.installation.install().unwrap().is_empty(), "twice");
+    assert_eq!(node.files().len(), 2, "nothing is left aside");
+
+    assert_eq!(node.installation.remove(false).unwrap().len(), 2);
+    assert_eq!(node.types("10-calico.conflist"), ["calico", "portmap"]);
+    assert!(!binary.exists());
+    assert!(node.installation.remove(false).unwrap().is_empty());
+}
+
+#[test]
+fn a_single_plugin_becomes_a_list_and_comes_back() {
+    let node = Node::new("10-net.conf", SINGLE);
+    node.installation.install().unwrap();
+    assert_eq!(
+        node.files(),
+        ["10-net.conf.sidetrack-saved", "10-net.conflist"]
+    );
+    assert_eq!(node.types("10-net.conflist"), ["bridge", "sidetrack-cni"]);
+    assert!(node.installation.install().unwrap().is_empty());
+    node.installation.remove(true).unwrap();
+    assert_eq!(node.files(), ["10-net.conf"]);
+    assert_eq!(node.read("10-net.conf"), SINGLE);
+    assert!(node.installation.binary().exists(), "kept");
+}
+
+#[test]
+fn what_others_rewrite_is_repaired() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    let mut keeper = Keeper::new(node.installation.clone());
+    let file = node.dir.path().join("net.d/10-calico.conflist");
+    keeper.turn();
+    for _ in 0..2 {
+        fs::write(&file, CALICO).unwrap();
+        keeper.turn();
+        assert_eq!(
+            node.types("10-calico.conflist").last().unwrap(),
+            "sidetrack-cni"
+        );
+    }
+    // A configuration that comes before.
+    fs::write(node.dir.path().join("net.d/05-other.conflist"), CALICO).unwrap();
+    keeper.turn();
+    assert_eq!(
+        node.types("05-other.conflist").last().unwrap(),
+        "sidetrack-cni"
+    );
+    fs::remove_file(node.installation.binary()).unwrap();
+    keeper.turn();
+    assert!(node.installation.binary().exists());
+    // Another build's entry.
+    let text = node.read("05-other.conflist").replace("/run/s.sock", "/x");
+    fs::write(node.dir.path().join("net.d/05-other.conflist"), text).unwrap();
+    keeper.turn();
+    assert!(node.read("05-other.conflist").contains("/run/s.sock"));
+    assert_eq!(keeper.problem(), None);
+    assert_eq!(node.installation.remove(false).unwrap().len(), 3);
+}
+
+#[test]
+fn what_cannot_be_used_is_left_alone() {
+    for (text, part) in [
+        ("", "no network configuration"),
+        ("[]", "no network configuration"),
+        ("{}", "no network configuration"),
+        (r#"{"plugins": []}"#, "no network configuration"),
+        (r#"{"plugins": 7}"#, "no network configuration"),
+        (r#"{"plugins": [{"type": "x"}]}"#, "cniVersion is 0.1.0"),
+        (
+            r#"{"cniVersion": "1.0.0", "plugins": [{"type": "sidetrack-cni"}]}"#,
+            "stand behind",
+        ),
+    ] {
+        let node = Node::new("10-x.conflist", text);
+        let mut keeper = Keeper::new(node.installation.clone());
+        keeper.turn();
+        let problem = keeper.problem().unwrap();
+        assert!(problem.contains(part), "{text}: {problem}");
+        assert_eq!(node.read("10-x.conflist"), text);
+    }
+}

@@ -1,0 +1,59 @@
+//! The CNI plugin: makes a pod's start wait until it is intercepted, or known not to be one.
+//!
+//! Source: the Container Network Interface specification, versions 0.3.0 to 1.1.0. The plugin stands
+//! behind the main plugin in a chain; it changes nothing in the pod and passes the result it is given
+//! on as it is.
+
+mod answer;
+pub mod attach;
+mod config;
+pub mod install;
+mod plugin;
+mod request;
+
+use std::{
+    io::{Read as _, Write as _},
+    process::ExitCode,
+};
+
+use self::{
+    answer::{Error, VERSIONS},
+    request::Variables,
+};
+
+/// The plugin's type in a network configuration, and the name of its file.
+pub const TYPE: &str = "sidetrack-cni";
+
+/// Runs the plugin as a runtime runs it: a command in the environment, a network configuration on
+/// stdin, the answer on stdout.
+#[must_use]
+pub fn main() -> ExitCode {
+    let variables = Variables::of_process();
+    let answer = read_stdin().and_then(|stdin| plugin::run(&variables, &stdin));
+    let (text, code) = match answer {
+        Ok(text) => (text, ExitCode::SUCCESS),
+        Err(error) => (error.to_json(), ExitCode::FAILURE),
+    };
+    let mut stdout = std::io::stdout().lock();
+    // A runtime that does not listen any more has given up.
+    let _ = stdout.write_all(text.as_bytes());
+    let _ = stdout.flush();
+    code
+}
+
+fn read_stdin() -> Result<Vec<u8>, Error> {
+    /// Network configurations have kilobytes; nobody's mistake may take the node's memory.
+    const MOST: u64 = 4 << 20;
+    let mut stdin = Vec::new();
+    std::io::stdin()
+        .lock()
+        .take(MOST + 1)
+        .read_to_end(&mut stdin)
+        .map_err(|error| Error::io(format!("read the configuration from stdin: {error}")))?;
+    if stdin.len() as u64 > MOST {
+        return Err(Error::decode(
+            "the configuration on stdin is larger than 4 MiB".to_owned(),
+        ));
+    }
+    Ok(stdin)
+}

@@ -1,0 +1,241 @@
+//! The plugin's commands.
+
+use std::{
+    os::fd::{AsFd as _, AsRawFd as _},
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+
+use super::{
+    answer::{Error, VERSIONS},
+    attach::{Answer, PATH, Question, Sandbox},
+    config::Config,
+    request::{Command, Pod, Variables},
+};
+use crate::{
+    client::Client,
+    netns::{Netns, NetnsError},
+};
+
+/// How often an agent that does not answer is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
+/// How long a question that waits for nothing may take.
+const PROMPT: Duration = Duration::from_secs(5);
+/// What the agent's answer may take longer than it was asked to wait.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// Does what the runtime wants; the text is for stdout.
+pub fn run(variables: &Variables, stdin: &[u8]) -> Result<String, Error> {
+    let command = variables.command()?;
+    if command == Command::Version {
+        return Ok(json!({"cniVersion": "1.1.0", "supportedVersions": VERSIONS}).to_string());
+    }
+    let config = Config::parse(stdin)?;
+    let done = match command {
+        Command::Add => add(variables, &config),
+        Command::Check => check(variables, &config),
+        Command::Delete => delete(variables, &config),
+        Command::Collect => collect(&config),
+        Command::Status | Command::Version => status(&config),
+    };
+    done.map_err(|error| error.spoken(&config.version))
+}
+
+/// A pod starts. Its processes do only after this has succeeded.
+fn add(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
+    let result = config.previous()?.to_owned();
+    let Some(place) = Place::of(variables)? else {
+        return Ok(result);
+    };
+    let sandbox = match place.sandbox() {
+        Ok(sandbox) => sandbox,
+        Err(error) => return excused(&place.pod, config, error).map(|()| result),
+    };
+    let question = Question::Add {
+        sandbox,
+        patience: config.patience,
+    };
+    let name = &place.pod.name;
+    let answer = match ask_until(config, &question, config.patience) {
+        Ok(answer) => answer,
+        Err(error) => return excused(&place.pod, config, error).map(|()| result),
+    };
+    match answer {
+        Answer::Enrolled => Ok(result),
+        Answer::NotTaken(_) | Answer::Done => Ok(result),
+        Answer::Refused(reason) => Err(Error::refused(format!(
+            "pod {name} cannot be intercepted, so it must not start: {reason}"
+        ))),
+        Answer::Later(reason) => {
+            let error = Error::later(format!("pod {name} must not start yet: {reason}"));
+            excused(&place.pod, config, error).map(|()| result)
+        }
+    }
+}
+
+/// Pods that start also without an agent: they are what a node needs to have one.
+fn excused(pod: &Pod, config: &Config<'_>, error: Error) -> Result<(), Error> {
+    if config.exclude_namespaces.contains(&pod.name.namespace) {
+        // The runtime keeps stderr in its log.
+        eprintln!(
+            "sidetrack: pod {} starts without an answer of the agent, as its namespace is excluded: {}",
+            pod.name,
+            error.to_json()
+        );
+        return Ok(());
+    }
+    Err(error)
+}
+
+fn check(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
+    config.previous()?;
+    let Some(place) = Place::of(variables)? else {
+        return Ok(String::new());
+    };
+    let question = Question::Check {
+        sandbox: place.sandbox()?,
+    };
+    match ask_until(config, &question, PROMPT.min(config.patience))? {
+        Answer::Enrolled | Answer::NotTaken(_) | Answer::Done => Ok(String::new()),
+        Answer::Refused(reason) | Answer::Later(reason) => Err(Error::refused(format!(
+            "pod {} is not intercepted: {reason}",
+            place.pod.name
+        ))),
+    }
+}
+
+/// A pod goes. An agent that does not hear of it notices by itself, so nothing may fail here: the
+/// runtime would try for ever.
+fn delete(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
+    let question = Question::Delete {
+        container: variables.container()?.to_owned(),
+    };
+    if let Err(error) = ask_once(config, &question, PROMPT) {
+        eprintln!("sidetrack: {}", error.to_json());
+    }
+    Ok(String::new())
+}
+
+fn collect(config: &Config<'_>) -> Result<String, Error> {
+    let Some(valid) = &config.valid else {
+        return Err(Error::config(
+            "GC needs cni.dev/valid-attachments".to_owned(),
+        ));
+    };
+    let containers = valid.iter().map(|it| it.container.clone()).collect();
+    ask_once(config, &Question::Collect { containers }, PROMPT)?;
+    Ok(String::new())
+}
+
+fn status(config: &Config<'_>) -> Result<String, Error> {
+    match ask_once(config, &Question::Status, PROMPT) {
+        Ok(Answer::Later(reason) | Answer::Refused(reason)) => Err(Error::unavailable(reason)),
+        Ok(_) => Ok(String::new()),
+        Err(error) => Err(error.unavailable_too()),
+    }
+}
+
+/// A pod and its network namespace.
+struct Place {
+    pod: Pod,
+    container: String,
+    path: PathBuf,
+    /// Open as long as the agent is asked: that is how the agent finds it.
+    netns: Netns,
+}
+
+impl Place {
+    /// `None` for what is no pod, or is in the node's own network, where nothing is intercepted.
+    fn of(variables: &Variables) -> Result<Option<Self>, Error> {
+        let container = variables.container()?.to_owned();
+        variables.interface()?;
+        let path = variables.netns()?;
+        let Some(pod) = variables.pod()? else {
+            return Ok(None);
+        };
+        match Netns::open(&path) {
+            Ok(netns) => Ok(Some(Self {
+                pod,
+                container,
+                path,
+                netns,
+            })),
+            Err(NetnsError::Host(_)) => Ok(None),
+            Err(error) => {
+                let path = path.display();
+                let problem = match error {
+                    NetnsError::Missing(_) => format!("is {path}, which does not exist"),
+                    NetnsError::NotNetns(_) => format!("is {path}, which is no network namespace"),
+                    error => format!("is of no use: {error}"),
+                };
+                Err(Error::variable("CNI_NETNS", &problem))
+            }
+        }
+    }
+
+    fn sandbox(&self) -> Result<Sandbox, Error> {
+        let uid = self.pod.uid.clone().ok_or_else(|| {
+            Error::variable(
+                "CNI_ARGS",
+                "has no K8S_POD_UID, which alone tells a pod from its predecessor of the same name; containerd has it since 1.6, CRI-O since 1.21",
+            )
+        })?;
+        Ok(Sandbox {
+            namespace: self.pod.name.namespace.clone(),
+            name: self.pod.name.name.clone(),
+            uid,
+            container: self.container.clone(),
+            netns: self.path.clone(),
+            inode: self.netns.inode(),
+            descriptor: self.netns.as_fd().as_raw_fd(),
+        })
+    }
+}
+
+/// Asks until there is an answer: an agent that is being replaced is away for a moment.
+fn ask_until(
+    config: &Config<'_>,
+    question: &Question,
+    patience: Duration,
+) -> Result<Answer, Error> {
+    let start = Instant::now();
+    loop {
+        let left = patience.saturating_sub(start.elapsed());
+        let question = match question.clone() {
+            Question::Add { sandbox, .. } => Question::Add {
+                sandbox,
+                patience: left,
+            },
+            other => other,
+        };
+        match ask_once(config, &question, left + SLACK) {
+            Err(_) if start.elapsed() + AGAIN < patience => std::thread::sleep(AGAIN),
+            other => return other,
+        }
+    }
+}
+
+fn ask_once(config: &Config<'_>, question: &Question, patience: Duration) -> Result<Answer, Error> {
+    let client = Client::new(&config.socket);
+    let asked = async {
+        match tokio::time::timeout(patience, client.post(PATH, question)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(anyhow::anyhow!(
+                "the agent on {} does not answer",
+                config.socket.display()
+            )),
+        }
+    };
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::io(format!("start: {error}")))?
+        .block_on(asked)
+        .map_err(|error| {
+            Error::later(format!("{error:#}")).detailed(
+                "pods start only when the agent of their node says that they are intercepted or need not be. Look at the sidetrack pod on this node; where sidetrack was uninstalled while the node was away, run `sidetrack-cni install-cni --remove` on it (in the directory of the CNI plugins)".to_owned(),
+            )
+        })
+}

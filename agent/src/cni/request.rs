@@ -1,0 +1,181 @@
+//! What a runtime says in the environment.
+
+use std::{env, path::PathBuf};
+
+use super::answer::Error;
+use crate::pod::PodRef;
+
+/// The variables as they are.
+#[derive(Clone, Debug, Default)]
+pub struct Variables {
+    /// `CNI_COMMAND`
+    pub command: Option<String>,
+    /// `CNI_CONTAINERID`
+    pub container: Option<String>,
+    /// `CNI_NETNS`
+    pub netns: Option<String>,
+    /// `CNI_IFNAME`
+    pub interface: Option<String>,
+    /// `CNI_ARGS`
+    pub arguments: Option<String>,
+}
+
+impl Variables {
+    /// Those of this process.
+    pub fn of_process() -> Self {
+        let get = |name| {
+            let value = env::var_os(name)?.to_string_lossy().into_owned();
+            Some(value).filter(|value: &String| !value.is_empty())
+        };
+        Self {
+            command: get("CNI_COMMAND"),
+            container: get("CNI_CONTAINERID"),
+            netns: get("CNI_NETNS"),
+            interface: get("CNI_IFNAME"),
+            arguments: get("CNI_ARGS"),
+        }
+    }
+
+    /// What is to be done.
+    pub fn command(&self) -> Result<Command, Error> {
+        match self.command.as_deref() {
+            Some("ADD") => Ok(Command::Add),
+            Some("CHECK") => Ok(Command::Check),
+            Some("DEL") => Ok(Command::Delete),
+            Some("GC") => Ok(Command::Collect),
+            Some("STATUS") => Ok(Command::Status),
+            Some("VERSION") => Ok(Command::Version),
+            Some(other) => Err(Error::variable(
+                "CNI_COMMAND",
+                &format!("is {other:?}; it must be ADD, CHECK, DEL, GC, STATUS or VERSION"),
+            )),
+            None => Err(Error::variable(
+                "CNI_COMMAND",
+                "is missing; this is a CNI plugin, which a container runtime starts",
+            )),
+        }
+    }
+
+    /// The container, for all commands that are about one.
+    pub fn container(&self) -> Result<&str, Error> {
+        let id = required("CNI_CONTAINERID", self.container.as_deref())?;
+        let alphanumeric = |c: char| c.is_ascii_alphanumeric();
+        let known = |c: char| alphanumeric(c) || matches!(c, '_' | '.' | '-');
+        if id.starts_with(alphanumeric) && id.chars().all(known) {
+            Ok(id)
+        } else {
+            let problem = format!("is {id:?}, which is no container's id");
+            Err(Error::variable("CNI_CONTAINERID", &problem))
+        }
+    }
+
+    /// The network namespace's path, for ADD and CHECK.
+    pub fn netns(&self) -> Result<PathBuf, Error> {
+        let path = required("CNI_NETNS", self.netns.as_deref())?;
+        Ok(PathBuf::from(path))
+    }
+
+    /// The interface's name, which the specification asks for, whoever makes it.
+    pub fn interface(&self) -> Result<&str, Error> {
+        required("CNI_IFNAME", self.interface.as_deref())
+    }
+
+    /// The pod; `None` for containers that are none, which Kubernetes does not start.
+    pub fn pod(&self) -> Result<Option<Pod>, Error> {
+        let mut name = None;
+        let mut namespace = None;
+        let mut uid = None;
+        let text = self.arguments.as_deref().unwrap_or_default();
+        for pair in text.split(';').filter(|pair| !pair.is_empty()) {
+            let Some((key, value)) = pair.split_once('=') else {
+                let problem = format!("has {pair:?}, which is no KEY=VALUE");
+                return Err(Error::variable("CNI_ARGS", &problem));
+            };
+            let place = match key {
+                "K8S_POD_NAME" => &mut name,
+                "K8S_POD_NAMESPACE" => &mut namespace,
+                "K8S_POD_UID" => &mut uid,
+                _ => continue,
+            };
+            *place = Some(value.to_owned()).filter(|value| !value.is_empty());
+        }
+        let (name, namespace) = match (name, namespace) {
+            (Some(name), Some(namespace)) => (name, namespace),
+            (None, None) => return Ok(None),
+            _ => {
+                let problem = "has one of K8S_POD_NAME and K8S_POD_NAMESPACE; it must have both";
+                return Err(Error::variable("CNI_ARGS", problem));
+            }
+        };
+        Ok(Some(Pod {
+            name: PodRef { namespace, name },
+            uid,
+        }))
+    }
+}
+
+fn required<'a>(name: &str, value: Option<&'a str>) -> Result<&'a str, Error> {
+    value.ok_or_else(|| Error::variable(name, "is missing"))
+}
+
+/// `CNI_COMMAND`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// `ADD`
+    Add,
+    /// `CHECK`
+    Check,
+    /// `DEL`
+    Delete,
+    /// `GC`
+    Collect,
+    /// `STATUS`
+    Status,
+    /// `VERSION`
+    Version,
+}
+
+/// The pod that a runtime names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pod {
+    /// Namespace and name.
+    pub name: PodRef,
+    /// UID, from runtimes that tell it (containerd 1.6, CRI-O 1.21).
+    pub uid: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Variables;
+
+    fn with_arguments(text: &str) -> Variables {
+        Variables {
+            arguments: Some(text.to_owned()),
+            ..Variables::default()
+        }
+    }
+
+    #[test]
+    fn what_kubernetes_passes() {
+        let variables = with_arguments(
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=ab;K8S_POD_UID=u-1",
+        );
+        let pod = variables.pod().unwrap().unwrap();
+        assert_eq!(pod.name.to_string(), "shop/web");
+        assert_eq!(pod.uid.as_deref(), Some("u-1"));
+        assert_eq!(Variables::default().pod().unwrap(), None);
+    }
+
+    #[test]
+    fn what_nobody_passes() {
+        assert!(with_arguments("K8S_POD_NAME").pod().is_err());
+        assert!(with_arguments("K8S_POD_NAME=web").pod().is_err());
+        for id in ["", "../../etc", "a b", "-x"] {
+            let variables = Variables {
+                container: Some(id.to_owned()),
+                ..Variables::default()
+            };
+            assert!(variables.container().is_err(), "{id:?}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Pods that a container runtime is about to start: their namespaces are known before any process is
+//! in them.
+
+use std::collections::BTreeMap;
+
+use tracing::info;
+
+use super::{Entry, Processes, Reconciler, look_at_processes};
+use crate::{
+    api::PodState,
+    cni::attach::{Answer, Sandbox},
+    netns::{NetnsError, Place, inode_at, processes::Found},
+    pod::PodRef,
+};
+
+/// A namespace that the CNI plugin told of.
+#[derive(Debug)]
+pub(super) struct Told {
+    pod: PodRef,
+    container: String,
+    found: Found,
+}
+
+impl Told {
+    /// Whether its pod is still known.
+    pub(super) fn is_of(&self, pods: &BTreeMap<PodRef, Entry>) -> bool {
+        pods.contains_key(&self.pod)
+    }
+
+    /// Where it is, as long as it is there.
+    fn found(&self) -> Option<&Found> {
+        (inode_at(&self.found.path) == self.found.inode).then_some(&self.found)
+    }
+}
+
+impl Reconciler {
+    /// Enrols a pod in a namespace that was just made for it; [`Answer::Later`] if it is not known
+    /// what becomes of it.
+    pub async fn attach(&mut self, sandbox: &Sandbox, found: &Found) -> Answer {
+        let name = sandbox.pod();
+        if is_static(&sandbox.uid) {
+            return Answer::NotTaken("it is a static pod, which no injector sees".to_owned());
+        }
+        let known = self.pods.get(&name);
+        let Some(entry) = known.filter(|entry| is_same(entry, sandbox) && !entry.unlisted) else {
+            return match self.running_counts {
+                // A directory names all there are.
+                Some(false) if known.is_none() => {
+                    Answer::NotTaken("no manifest names it".to_owned())
+                }
+                Some(_) => Answer::Later(
+                    "this node's agent has not heard of it from the API server yet".to_owned(),
+                ),
+                None => Answer::Later("this node's agent does not know its pods yet".to_owned()),
+            };
+        };
+        let Some(goal) = &entry.goal else {
+            let reason = entry.reason.clone().unwrap_or_default();
+            return match entry.state {
+                PodState::NotTaken => Answer::NotTaken(reason),
+                _ => Answer::Refused(reason),
+            };
+        };
+        if matches!(&goal.place, Place::Path(path) if inode_at(path) != Some(sandbox.inode)) {
+            return Answer::Refused(format!(
+                "annotation sidetrack.dev/netns in {} names another network namespace than {}",
+                entry.origin,
+                sandbox.netns.display()
+            ));
+        }
+        let enrolled_at = entry.enrolment().map(super::Enrolment::inode);
+        if enrolled_at == Some(sandbox.inode) && entry.is_settled() {
+            return Answer::Enrolled;
+        }
+        if enrolled_at.is_some_and(|inode| inode != sandbox.inode) {
+            self.leave(&name, "its sandbox was made anew").await;
+        }
+        self.sandboxes.insert(
+            sandbox.uid.clone(),
+            Told {
+                pod: name.clone(),
+                container: sandbox.container.clone(),
+                found: found.clone(),
+            },
+        );
+        // Nothing runs in it yet, unless somebody asks for the second time.
+        let mut processes = match enrolled_at {
+            None if self.inherited.inode(&name).is_none() => Some(Processes::default()),
+            _ => None,
+        };
+        self.converge(&name, &mut processes).await;
+        self.dirty = true;
+        let Some(entry) = self.pods.get(&name) else {
+            return Answer::Later("it is gone".to_owned());
+        };
+        let reason = || entry.reason.clone().unwrap_or_default();
+        match (entry.enrolment(), entry.state) {
+            (Some(enrolment), _) if enrolment.inode() == sandbox.inode => Answer::Enrolled,
+            (None, PodState::Waiting) => Answer::Later(reason()),
+            _ => Answer::Refused(reason()),
+        }
+    }
+
+    /// Whether a pod is as [`Reconciler::attach`] left it.
+    pub fn check(&self, sandbox: &Sandbox) -> Answer {
+        let name = sandbox.pod();
+        let entry = self.pods.get(&name);
+        let entry = entry.filter(|entry| is_same(entry, sandbox));
+        match entry.map(|entry| (entry.enrolment(), entry.state)) {
+            Some((Some(enrolment), _)) if enrolment.inode() == sandbox.inode => Answer::Enrolled,
+            Some((Some(_), _)) => {
+                Answer::Refused("it is enrolled in another network namespace".to_owned())
+            }
+            Some((None, PodState::NotTaken)) => Answer::NotTaken(String::new()),
+            Some((None, _)) => {
+                let reason = entry.and_then(|entry| entry.reason.clone());
+                Answer::Refused(reason.unwrap_or_else(|| "it is not enrolled".to_owned()))
+            }
+            None if is_static(&sandbox.uid) || self.running_counts == Some(false) => {
+                Answer::NotTaken(String::new())
+            }
+            None => Answer::Later("this node's agent does not know it".to_owned()),
+        }
+    }
+
+    /// A sandbox is being removed; asked for as often as a runtime likes.
+    pub async fn forget_sandbox(&mut self, container: &str) {
+        self.forget_where(|told| told.container == container).await;
+    }
+
+    /// All sandboxes but these are gone.
+    pub async fn keep_sandboxes(&mut self, containers: &[String]) {
+        self.forget_where(|told| !containers.contains(&told.container))
+            .await;
+    }
+
+    async fn forget_where(&mut self, is_gone: impl Fn(&Told) -> bool) {
+        let gone: Vec<String> = self
+            .sandboxes
+            .iter()
+            .filter(|(_, told)| is_gone(told))
+            .map(|(uid, _)| uid.clone())
+            .collect();
+        if gone.is_empty() {
+            return;
+        }
+        let processes = look_at_processes();
+        for uid in gone {
+            let Some(told) = self.sandboxes.remove(&uid) else {
+                continue;
+            };
+            let enrolment = self.pods.get(&told.pod).and_then(Entry::enrolment);
+            let inode = enrolment.map(super::Enrolment::inode);
+            // Whoever still runs there stays intercepted.
+            if inode
+                .is_some_and(|inode| told.found.inode == Some(inode) && !processes.any_in(inode))
+            {
+                self.leave(&told.pod, "its sandbox is removed").await;
+                if let Some(entry) = self.pods.get_mut(&told.pod) {
+                    entry.settle(PodState::Waiting, Some(NetnsError::NoProcess.to_string()));
+                }
+                self.dirty = true;
+            } else {
+                info!(pod = %told.pod, "its sandbox is removed");
+            }
+        }
+    }
+
+    /// A pod's namespace as the plugin told of it.
+    pub(super) fn told(&self, place: &Place) -> Option<Found> {
+        let Place::Pod(uid) = place else { return None };
+        self.sandboxes.get(uid)?.found().cloned()
+    }
+
+    /// Inodes of namespaces that exist although nothing may run in them yet.
+    pub(super) fn sandbox_inodes(&self) -> Vec<u64> {
+        let told = self.sandboxes.values().filter_map(Told::found);
+        told.filter_map(|found| found.inode).collect()
+    }
+}
+
+/// Whether it is the pod of that name that the runtime means.
+fn is_same(entry: &Entry, sandbox: &Sandbox) -> bool {
+    // A manifest in a directory may have no UID.
+    entry.uid.as_ref().is_none_or(|uid| *uid == sandbox.uid)
+}
+
+/// Kubelet gives the pods it reads from files a hash for a UID; the API server shows mirrors of them
+/// under other UIDs.
+fn is_static(uid: &str) -> bool {
+    const HASH: usize = 32;
+    uid.len() == HASH && uid.bytes().all(|byte| byte.is_ascii_hexdigit())
+}

@@ -1,0 +1,216 @@
+//! Whether connections of this pod are intercepted, tried from the inside: what Istio's init container
+//! `istio-validation` does (`tools/istio-iptables/pkg/validation`, Istio 1.7 and later).
+//!
+//! A connection from 127.0.0.1 to 127.0.0.6:15002, made by the proxy's user, can only be answered if it
+//! is sent to the inbound port, and only if the original destination can be asked for is its port
+//! 15002.
+
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
+
+use nix::{
+    ifaddrs::getifaddrs,
+    net::if_::InterfaceFlags,
+    sys::socket::{getsockopt, sockopt},
+};
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream},
+    sync::mpsc,
+};
+
+/// The port that is dialled and that nobody listens on.
+pub const PROBE_PORT: u16 = 15002;
+/// The pause between two attempts.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// What to try.
+#[derive(Clone, Copy, Debug)]
+pub struct Trial {
+    /// The sidecar's port for outbound connections.
+    pub outbound_port: u16,
+    /// Its port for arrivals.
+    pub inbound_port: u16,
+    /// How long to go on trying.
+    pub patience: Duration,
+    /// Whether IPv6 must be intercepted, too.
+    pub ipv6: bool,
+}
+
+/// Why a family is not found to be intercepted.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The trial could not be made.
+    #[error("listen on {0}: {1}; run this before the sidecar starts, in its pod")]
+    Listen(SocketAddr, io::Error),
+    /// It was made, and says no.
+    #[error("{family} is not intercepted: {seen}")]
+    NotIntercepted {
+        /// IPv4 or IPv6.
+        family: &'static str,
+        /// What became of the last attempt.
+        seen: String,
+    },
+}
+
+/// Whether a pod's rules include IPv6: as in istio-init, if its first address is an IPv6 one.
+#[must_use]
+pub fn has_ipv6() -> bool {
+    let addresses = getifaddrs().into_iter().flatten();
+    let mut off_pod = addresses
+        .filter(|interface| !interface.flags.contains(InterfaceFlags::IFF_LOOPBACK))
+        .filter_map(|interface| interface.address)
+        .filter_map(|address| {
+            let v4 = address.as_sockaddr_in().map(|it| IpAddr::from(it.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|it| IpAddr::from(it.ip())))
+        })
+        .filter(|address| !matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local()));
+    off_pod.next().is_some_and(|address| address.is_ipv6())
+}
+
+/// Tries both families, one after the other; what was found, in words.
+///
+/// # Errors
+/// The first family that is not intercepted.
+pub async fn run(trial: Trial) -> Result<Vec<String>, Failure> {
+    let mut found = Vec::new();
+    found.push(try_family(Family::V4, trial).await?);
+    if trial.ipv6 {
+        found.push(try_family(Family::V6, trial).await?);
+    }
+    Ok(found)
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+
+    const fn loopback(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::LOCALHOST),
+            Self::V6 => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        }
+    }
+
+    /// The sidecar's own source address, which a trial dials.
+    const fn own(self) -> IpAddr {
+        match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6)),
+            Self::V6 => IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6)),
+        }
+    }
+}
+
+async fn try_family(family: Family, trial: Trial) -> Result<String, Failure> {
+    let (sender, mut arrived) = mpsc::unbounded_channel();
+    let mut listening = Vec::new();
+    for port in [trial.outbound_port, trial.inbound_port] {
+        let at = SocketAddr::new(family.loopback(), port);
+        let listener = TcpListener::bind(at)
+            .await
+            .map_err(|error| Failure::Listen(at, error))?;
+        let sender = sender.clone();
+        listening.push(tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let _ = sender.send((port, original_destination(&stream, family)));
+            }
+        }));
+        if trial.outbound_port == trial.inbound_port {
+            break;
+        }
+    }
+    let started = Instant::now();
+    let found = wait(family, trial, started, &mut arrived).await;
+    for task in listening {
+        task.abort();
+    }
+    found
+}
+
+async fn wait(
+    family: Family,
+    trial: Trial,
+    started: Instant,
+    arrived: &mut mpsc::UnboundedReceiver<(u16, io::Result<SocketAddr>)>,
+) -> Result<String, Failure> {
+    let target = SocketAddr::new(family.own(), PROBE_PORT);
+    let mut seen = "nothing has arrived".to_owned();
+    loop {
+        let left = trial.patience.saturating_sub(started.elapsed());
+        let attempt = tokio::time::sleep(PAUSE.min(left));
+        tokio::pin!(attempt);
+        let dialled = dial(family, target);
+        tokio::pin!(dialled);
+        let mut connected = None;
+        loop {
+            tokio::select! {
+                Some((port, original)) = arrived.recv() => match original {
+                    Ok(original) if original.port() == PROBE_PORT => {
+                        return Ok(format!(
+                            "{}: a connection to {target} came to port {port} with its original destination, {} ms after the start",
+                            family.name(),
+                            started.elapsed().as_millis()
+                        ));
+                    }
+                    Ok(original) => seen = format!(
+                        "a connection to {target} came to port {port} with original destination {original}"
+                    ),
+                    Err(error) => seen = format!(
+                        "a connection to {target} came to port {port}, and its original destination is not known: {error}"
+                    ),
+                },
+                result = &mut dialled, if connected.is_none() => {
+                    match result {
+                        Ok(stream) => connected = Some(Some(stream)),
+                        Err(error) => {
+                            seen = format!("a connection to {target} did not come to the sidecar's ports: {error}");
+                            connected = Some(None);
+                        }
+                    }
+                }
+                () = &mut attempt => break,
+            }
+        }
+        if started.elapsed() >= trial.patience {
+            let family = family.name();
+            return Err(Failure::NotIntercepted { family, seen });
+        }
+    }
+}
+
+async fn dial(family: Family, target: SocketAddr) -> io::Result<TcpStream> {
+    let socket = match family {
+        Family::V4 => TcpSocket::new_v4()?,
+        Family::V6 => TcpSocket::new_v6()?,
+    };
+    socket.bind(SocketAddr::new(family.loopback(), 0))?;
+    socket.connect(target).await
+}
+
+fn original_destination(stream: &TcpStream, family: Family) -> io::Result<SocketAddr> {
+    match family {
+        Family::V4 => {
+            let raw = getsockopt(&stream.as_fd(), sockopt::OriginalDst)?;
+            let address = Ipv4Addr::from(u32::from_be(raw.sin_addr.s_addr));
+            Ok(SocketAddr::new(address.into(), u16::from_be(raw.sin_port)))
+        }
+        Family::V6 => {
+            let raw = getsockopt(&stream.as_fd(), sockopt::Ip6tOriginalDst)?;
+            let address = Ipv6Addr::from(raw.sin6_addr.s6_addr);
+            Ok(SocketAddr::new(address.into(), u16::from_be(raw.sin6_port)))
+        }
+    }
+}
