@@ -17,6 +17,7 @@ use support::{
     apiserver::ApiServer,
     command::{die_with_parent, run_words},
     deploy::{USED, capabilities},
+    injected::{LABEL, injected, namespace},
     lab::Lab,
     protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
@@ -28,7 +29,6 @@ use crate::{
 };
 
 const VIP: &str = "10.109.118.31";
-const LABEL: &str = "sidetrack.dev/interception";
 /// Changes are in force after at most this.
 const SOON: Duration = Duration::from_secs(1);
 
@@ -102,45 +102,6 @@ fn start(lab: &Lab, api: &ApiServer) -> Result<Agent> {
             ..Extra::default()
         },
     )
-}
-
-fn namespace(name: &str, label: Option<&str>) -> Value {
-    let labels = label.map(|label| json!({LABEL: label, "kubernetes.io/metadata.name": name}));
-    json!({
-        "kind": "Namespace", "apiVersion": "v1",
-        "metadata": {"name": name, "uid": format!("uid-{name}"), "labels": labels},
-    })
-}
-
-/// A pod as Istio 1.12 with its CNI plugin injects it, with what a real object has besides.
-fn injected(name: &str, uid: &str) -> Value {
-    json!({
-        "kind": "Pod", "apiVersion": "v1",
-        "metadata": {
-            "name": name, "namespace": "shop", "uid": uid,
-            "creationTimestamp": "2026-11-21T07:00:00Z",
-            "labels": {"app": name, "security.istio.io/tlsMode": "istio"},
-            "annotations": {
-                "sidecar.istio.io/status": "{\"initContainers\":[\"istio-validation\"],\"containers\":[\"istio-proxy\"]}",
-            },
-            "managedFields": [{"manager": "kubelet", "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": {}}],
-        },
-        "spec": {
-            "nodeName": NODE,
-            "serviceAccountName": "default",
-            "initContainers": [{
-                "name": "istio-validation", "image": "docker.io/istio/proxyv2:1.12.7",
-                "args": ["istio-iptables", "-p", "15001", "-z", "15006", "-u", "1337", "--run-validation", "--skip-rule-apply"],
-                "securityContext": {"runAsUser": 1337},
-            }],
-            "containers": [
-                {"name": "app", "image": "httpbin", "ports": [{"containerPort": 80}]},
-                {"name": "istio-proxy", "image": "docker.io/istio/proxyv2:1.12.7",
-                 "args": ["proxy", "sidecar", "--domain", "$(POD_NAMESPACE).svc.cluster.local"]},
-            ],
-        },
-        "status": {"phase": "Running", "podIP": "10.77.0.2", "podIPs": [{"ip": "10.77.0.2"}]},
-    })
 }
 
 /// The pods that the articles show, by the version of Istio that injected them, and a native sidecar;

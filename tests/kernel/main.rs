@@ -6,6 +6,7 @@
 mod agent;
 mod bad_input;
 mod cluster;
+mod cni;
 mod inbound;
 mod isolation;
 mod lifecycle;
@@ -61,6 +62,7 @@ fn main() -> ExitCode {
         agent::tests(),
         bad_input::tests(),
         cluster::tests(),
+        cni::tests(),
         isolation::tests(),
         lifecycle::tests(),
         mesh::tests(),

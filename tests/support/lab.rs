@@ -40,6 +40,8 @@ pub struct Lab {
     places: Places,
     dir: TempDir,
     namespaces: Vec<String>,
+    /// How many empty ones there have been.
+    made: usize,
 }
 
 /// A pod.
@@ -59,6 +61,19 @@ impl PodNet {
     /// Starts an actor inside.
     pub fn actor(&self) -> Result<Actor> {
         Actor::start(&self.netns, &self.cgroup)
+    }
+
+    /// A command that runs inside as a user with the group of the same number, and no other.
+    #[must_use]
+    pub fn command(&self, user: u32, program: &Path, arguments: &[&str]) -> Command {
+        const JOIN: &str = "cgroup=$1; netns=$2; user=$3; shift 3; \
+            echo $$ > $cgroup/cgroup.procs && \
+            exec nsenter --net=$netns setpriv --reuid $user --regid $user --clear-groups -- \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", JOIN, "sh"]);
+        command.arg(&self.cgroup).arg(self.path());
+        command.arg(user.to_string()).arg(program).args(arguments);
+        command
     }
 
     /// Gives it a second interface, [`BESIDE`] on the other side, with the addresses 10.78.0.2 and
@@ -132,6 +147,7 @@ impl Lab {
             places,
             dir,
             namespaces: Vec::new(),
+            made: 0,
         };
         fs::create_dir(&lab.places.pods)?;
         fs::create_dir(&lab.places.bpffs)?;
@@ -288,6 +304,21 @@ impl Lab {
         ));
         fs::create_dir_all(&path)?;
         Ok(path)
+    }
+
+    /// Adds a network namespace as container runtimes make them: with nothing in it, not even lo up.
+    pub fn empty_namespace(&mut self) -> Result<String> {
+        self.made += 1;
+        let name = format!("st{}-n{}", self.id, self.made);
+        run(&format!("ip netns add {name}"))?;
+        self.namespaces.push(name.clone());
+        Ok(name)
+    }
+
+    /// Removes a network namespace.
+    pub fn remove_namespace(&mut self, name: &str) -> Result<()> {
+        self.namespaces.retain(|known| known != name);
+        run(&format!("ip netns del {name}")).map(drop)
     }
 
     /// Adds many network namespaces at once, with nothing in them but lo.

@@ -16,7 +16,7 @@ use crate::{
 
 /// What the tests and the demo run, and the file each Debian package is recognised by, so that
 /// other distributions' packages count as well.
-const PROGRAMS: [(&str, &[&str]); 9] = [
+const PROGRAMS: [(&str, &[&str]); 10] = [
     ("iproute2", &["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]),
     (
         "iptables",
@@ -31,6 +31,10 @@ const PROGRAMS: [(&str, &[&str]); 9] = [
     ("util-linux", &["/usr/bin/setpriv"]),
     ("python3", &["/usr/bin/python3"]),
     ("gcc", &["/usr/bin/cc"]),
+    (
+        "containernetworking-plugins",
+        &["/usr/lib/cni/bridge", "/opt/cni/bin/bridge"],
+    ),
     (
         "kubernetes-client",
         &["/usr/bin/kubectl", "/usr/local/bin/kubectl"],
