@@ -14,6 +14,7 @@ pub mod manifests;
 pub mod mesh;
 pub mod netns;
 pub mod pod;
+pub mod pod_cgroups;
 pub mod policy;
 pub mod reconcile;
 pub mod rules;

@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::{
     actor::Actor,
-    agent::{Agent, Extra, NODE, Places},
+    agent::{Agent, Extra, Places},
     apiserver::ApiServer,
     command::{die_with_parent, run_words},
     deploy::{USED, capabilities},

@@ -616,6 +616,7 @@ fn without() -> Result<()> {
         node.lab.places(),
         &Extra {
             api: Some(&node.api),
+            variables: &[("RUST_LOG", "info,sidetrack=debug")],
             ..Extra::default()
         },
     )?;
@@ -630,8 +631,9 @@ fn without() -> Result<()> {
         // Asking for the pod takes a few milliseconds itself.
         ensure!(
             took < Duration::from_millis(200),
-            "{name}: {took:?} after {:?}",
-            start.elapsed()
+            "{name}: {took:?} after {:?}\n{}",
+            start.elapsed(),
+            node.places().log()
         );
         drop(actor);
     }

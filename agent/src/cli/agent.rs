@@ -3,10 +3,10 @@
 use std::{
     collections::BTreeSet,
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, bail};
@@ -32,7 +32,9 @@ use crate::{
     cni::install::{Installation, Keeper},
     manifests,
     mesh::Mesh,
+    netns::processes::Processes,
     pod::{Enroll, PodRef},
+    pod_cgroups::PodCgroups,
     reconcile::Reconciler,
     sandboxes::Desk,
     server::{Published, Socket},
@@ -42,6 +44,9 @@ use crate::{
 
 /// How often what could not be done is tried again, and vanished namespaces are noticed.
 const RETRY: Duration = Duration::from_millis(500);
+/// How often a pod is looked for whose cgroup has just been made, and for how long.
+const HURRY: Duration = Duration::from_millis(5);
+const HURRY_FOR: Duration = Duration::from_secs(5);
 /// Netlink tells of one change in several messages: wait this long for the rest.
 const SETTLE: Duration = Duration::from_millis(10);
 
@@ -139,6 +144,10 @@ async fn serve(options: Options) -> Result<ExitCode> {
         tokio::spawn(web::serve(listener, Arc::clone(&published)));
     }
     tokio::spawn(kernel_log.forward());
+    let pod_cgroups = match &source {
+        Source::Cluster(_) => watch_cgroups(&cgroup),
+        Source::Directory(..) => None,
+    };
     let cni = cni(&options);
     let plugin = cni.clone();
     let agent = Agent {
@@ -147,6 +156,8 @@ async fn serve(options: Options) -> Result<ExitCode> {
         settings,
         reporter,
         desk,
+        pod_cgroups,
+        hurry_until: None,
         published: &published,
         ready: false,
         problems: Vec::new(),
@@ -171,6 +182,20 @@ async fn serve(options: Options) -> Result<ExitCode> {
         info!("ending; interception goes on, `sidetrack cleanup` removes it");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Without it pods are found within half a second.
+fn watch_cgroups(root: &Path) -> Option<PodCgroups> {
+    PodCgroups::new(root)
+        .inspect_err(|error| error!("new pods are found later: {error:#}"))
+        .ok()
+}
+
+async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
+    match cgroups {
+        Some(cgroups) => cgroups.appeared().await,
+        None => std::future::pending().await,
+    }
 }
 
 /// The CNI plugin's place, if the agent is to keep it there.
@@ -219,6 +244,9 @@ struct Agent<'a> {
     settings: Settings,
     reporter: Option<Reporter>,
     desk: Desk,
+    pod_cgroups: Option<PodCgroups>,
+    /// A pod is coming into being.
+    hurry_until: Option<Instant>,
     published: &'a Published,
     ready: bool,
     /// What was wrong when it was last published.
@@ -240,6 +268,13 @@ impl Agent<'_> {
                 () = self.source.changed() => self.relist(&mut reconciler).await,
                 Some(asked) = self.desk.next() => {
                     self.desk.take(asked, &mut reconciler, self.ready).await;
+                }
+                uid = appeared(&mut self.pod_cgroups) => {
+                    tracing::debug!(uid, "a cgroup was made");
+                    self.hurry_until = Some(Instant::now() + HURRY_FOR);
+                }
+                () = tokio::time::sleep(HURRY), if self.hurry_until.is_some() => {
+                    self.hurry(&mut reconciler).await;
                 }
                 Some(cookie) = changed.recv() => {
                     tokio::time::sleep(SETTLE).await;
@@ -268,6 +303,24 @@ impl Agent<'_> {
             }
             self.desk.settle(&mut reconciler).await;
             self.publish(&mut reconciler);
+        }
+    }
+
+    /// Looks for pods whose cgroups have just been made.
+    async fn hurry(&mut self, reconciler: &mut Reconciler) {
+        let Some(cgroups) = &self.pod_cgroups else {
+            return;
+        };
+        let awaited = reconciler.awaited();
+        let here: Vec<(String, &Path)> = awaited
+            .filter_map(|uid| Some((uid.to_owned(), cgroups.of(uid)?)))
+            .collect();
+        let over = self.hurry_until.is_none_or(|until| until <= Instant::now());
+        for (uid, cgroup) in here {
+            reconciler.look_in(&uid, Processes::in_cgroup(cgroup)).await;
+        }
+        if over {
+            self.hurry_until = None;
         }
     }
 

@@ -30,6 +30,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
+use tokio::time::Instant;
 use tracing::{error, info};
 
 pub use self::events::{Happening, Reporter};
@@ -54,6 +55,8 @@ pub struct Cluster {
     view: View,
     trouble: Trouble,
     changed: bool,
+    /// When a change may be told.
+    settled: Option<Instant>,
 }
 
 /// Whether the agent is going for good. What an agent leaves behind serves its successor; the deletion
@@ -134,6 +137,7 @@ impl Cluster {
             view: View::default(),
             trouble: Trouble::default(),
             changed: false,
+            settled: None,
         })
     }
 
@@ -147,20 +151,20 @@ impl Cluster {
         Arc::clone(&self.uninstall.decided)
     }
 
-    /// Waits until something is different. May be given up at any time.
+    /// Waits until something is different. May be given up at any time, however often.
     pub async fn changed(&mut self) {
         while !self.changed {
             self.next().await;
         }
         // Whatever comes along with it belongs to the same change.
-        let settled = tokio::time::sleep(SETTLE);
-        tokio::pin!(settled);
-        loop {
+        let settled = *self.settled.get_or_insert_with(|| Instant::now() + SETTLE);
+        while Instant::now() < settled {
             tokio::select! {
-                () = &mut settled => break,
+                () = tokio::time::sleep_until(settled) => break,
                 () = self.next() => {}
             }
         }
+        self.settled = None;
         self.changed = false;
     }
 

@@ -1,6 +1,10 @@
 //! The node's processes: which network namespaces they are in, and which pods they belong to.
 
-use std::{collections::HashMap, fs, path::PathBuf};
+use std::{
+    collections::HashMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 
@@ -33,12 +37,22 @@ pub struct Found {
 impl Processes {
     /// Looks at every process of the node.
     pub fn now() -> Result<Self> {
+        let all = procfs::process::all_processes().context("list /proc")?;
+        // Processes that end while we look are of no interest.
+        Ok(Self::of(all.flatten().map(|process| process.pid())))
+    }
+
+    /// Looks at the processes in a cgroup and in those below it.
+    pub fn in_cgroup(path: &Path) -> Self {
+        let mut pids = Vec::new();
+        list_cgroup(path, &mut pids);
+        Self::of(pids)
+    }
+
+    fn of(pids: impl IntoIterator<Item = i32>) -> Self {
         let mut processes = Self::default();
         let host = super::host_inodes();
-        for process in procfs::process::all_processes().context("list /proc")? {
-            // Processes that end while we look are of no interest.
-            let Ok(process) = process else { continue };
-            let pid = process.pid();
+        for pid in pids {
             let Some(inode) = super::inode_at(format!("/proc/{pid}/ns/net").as_ref()) else {
                 continue;
             };
@@ -48,7 +62,7 @@ impl Processes {
                 processes.add_to_pod(pid, inode);
             }
         }
-        Ok(processes)
+        processes
     }
 
     fn add_to_pod(&mut self, pid: i32, inode: u64) {
@@ -96,13 +110,25 @@ impl Processes {
     }
 }
 
+fn list_cgroup(path: &Path, pids: &mut Vec<i32>) {
+    let listed = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
+    // Processes of other pid namespaces are 0.
+    let known = listed.lines().filter_map(|line| line.parse::<i32>().ok());
+    pids.extend(known.filter(|pid| *pid != 0));
+    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            list_cgroup(&entry.path(), pids);
+        }
+    }
+}
+
 /// The pod UID in the text of `/proc/PID/cgroup`.
 ///
 /// Kubelet names a pod's cgroup `pod<uid>` (cgroupfs driver) or
 /// `kubepods-burstable-pod<uid with _ for ->.slice` (systemd driver; `kubelet-` before it in kind), and
 /// runtimes put containers below it. What is above does not matter: nodes may be nested, and in a
 /// private cgroup namespace the path begins with `/../..`.
-fn pod_uid(cgroups: &str) -> Option<String> {
+pub(crate) fn pod_uid(cgroups: &str) -> Option<String> {
     cgroups
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))

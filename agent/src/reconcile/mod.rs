@@ -206,6 +206,31 @@ impl Reconciler {
         self.adopt(&enrolled);
     }
 
+    /// Pods that wait for their first process, by UID.
+    pub fn awaited(&self) -> impl Iterator<Item = &str> {
+        self.pods.values().filter_map(|entry| {
+            let goal = entry.goal.as_ref().filter(|_| entry.enrolment.is_none());
+            match &goal?.place {
+                Place::Pod(uid) => Some(uid.as_str()),
+                Place::Path(_) => None,
+            }
+        })
+    }
+
+    /// Enrols a pod that waits for its first process, if that is among these.
+    pub async fn look_in(&mut self, uid: &str, processes: Processes) {
+        if processes.netns_of_pod(uid, None).is_none() {
+            return;
+        }
+        let of_uid = |(_, entry): &(&PodRef, &Entry)| entry.uid.as_deref() == Some(uid);
+        let Some(name) = self.pods.iter().find(of_uid).map(|(name, _)| name.clone()) else {
+            return;
+        };
+        self.converge(&name, &mut Some(processes)).await;
+        self.dirty = true;
+        self.adopt(&[name]);
+    }
+
     /// What people see of a pod's state.
     fn shown(&self, name: &PodRef) -> Option<(PodState, Option<String>, Option<u32>)> {
         let entry = self.pods.get(name)?;
