@@ -53,6 +53,10 @@ pub struct Connections {
     pub inbound_redirected: u64,
     /// Connections that went where they were going.
     pub untouched: u64,
+    /// Outbound connections that went past the sidecar before it first listened, because the pod asks
+    /// for that (annotation sidetrack.dev/before-sidecar).
+    #[serde(default)]
+    pub before_sidecar: u64,
     /// Connections that failed because of a missing sidecar, route or kernel resource.
     pub refused: u64,
 }
@@ -85,6 +89,9 @@ pub struct PodStatus {
     pub ipv6: bool,
     /// Whether the sidecar listens on its inbound port.
     pub listener: bool,
+    /// Whether outbound connections still go past the sidecar, because it has never listened.
+    #[serde(default)]
+    pub before_sidecar: bool,
     /// Connections so far.
     pub connections: Connections,
 }

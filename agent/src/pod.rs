@@ -151,6 +151,14 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
     Wanted::Enrolled(Box::new(policy))
 }
 
+/// Whether not all of a pod's containers have been started yet, as far as its status tells.
+#[must_use]
+pub fn is_starting(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    matches!(phase, None | Some("Pending"))
+}
+
 fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option<NotTaken> {
     let labels = pod.metadata.labels.as_ref();
     let pod_label = labels

@@ -107,6 +107,7 @@ impl Published {
                         .and_then(|enrolment| serde_json::to_value(enrolment.policy()).ok()),
                     ipv6: enrolment.is_some_and(|enrolment| enrolment.captures_v6()),
                     listener: false,
+                    before_sidecar: false,
                     connections: Connections::default(),
                 }
             })
@@ -199,6 +200,7 @@ impl Published {
 /// Adds listeners and connection counts from the kernel's maps to pods.
 pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
     let listening = maps.listeners.keys()?;
+    let passing = maps.before_sidecar.keys()?;
     let mut counts: HashMap<u64, Connections> = HashMap::new();
     for (key, count) in maps.counts.sums()? {
         add_count(counts.entry(key.netns).or_default(), &key, count);
@@ -210,6 +212,7 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
             .policy
             .as_ref()
             .and_then(|policy| policy["inbound_port"].as_u64());
+        pod.before_sidecar = passing.contains(&netns.cookie);
         pod.listener = listening.iter().any(|key| {
             key.netns == netns.cookie && port.is_none_or(|port| u64::from(key.port) == port)
         });
@@ -231,6 +234,7 @@ fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
         Some(Rule::AllInbound | Rule::InPortIncluded | Rule::VirtualInterface) => {
             &mut connections.inbound_redirected
         }
+        Some(Rule::BeforeSidecar) => &mut connections.before_sidecar,
         Some(
             Rule::NoRoute
             | Rule::NoPolicy

@@ -30,6 +30,9 @@ pub trait Tables {
     fn owner(&self, list: List, id: u32) -> Option<u32>;
     /// The pod's route to the address, [`Route::NONE`] if there is none.
     fn route(&self, addr: Addr) -> Route;
+    /// Whether the pod is to reach the network by itself until its sidecar first listens, and it has
+    /// not yet.
+    fn before_sidecar(&self) -> bool;
 }
 
 /// The process that created a socket, as netfilter's owner match sees it: filesystem uid and gid of
@@ -159,6 +162,21 @@ pub const fn effective_destination(conn: &Outbound) -> Addr {
 #[inline(always)]
 #[must_use]
 pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
+    let decision = by_rules(policy, conn, tables);
+    // After the rules rather than among them: asked for on every path, it would double the paths that
+    // the kernel's verifier has to walk.
+    match decision.verdict {
+        Verdict::Redirect { port, .. }
+            if port == policy.outbound_port && tables.before_sidecar() =>
+        {
+            Decision::untouched(Rule::BeforeSidecar)
+        }
+        _ => decision,
+    }
+}
+
+#[inline(always)]
+fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
     if !conn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);
     }

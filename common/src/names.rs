@@ -32,8 +32,11 @@ pub const ARRIVAL_NETNS: &str = "ARRIVAL_NETNS";
 /// Connections counted by the rule that decided them.
 pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
 
+/// Pods whose sidecar has never listened, of those that are to reach the network till then.
+pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
+
 /// Every map that is pinned and shared between programs.
-pub const MAPS: [&str; 14] = [
+pub const MAPS: [&str; 15] = [
     POD_BY_NETNS,
     POLICY_BY_ID,
     PORT_RULES,
@@ -48,6 +51,7 @@ pub const MAPS: [&str; 14] = [
     ARRIVAL_PROGRAM,
     ARRIVAL_NETNS,
     COUNT_BY_RULE,
+    BEFORE_SIDECAR,
 ];
 
 /// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than

@@ -16,6 +16,9 @@ pub const POD_CAPTURE_V6: u32 = 1;
 pub const POD_ADDED_SELF_V6: u32 = 2;
 /// [`Pod::flags`]: some rule names an interface, so interface rows are looked up.
 pub const POD_HAS_IFACE_RULES: u32 = 4;
+/// [`Pod::flags`]: until its sidecar first listens, the pod's outbound connections go past it. Whether
+/// it has is in [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR).
+pub const POD_BEFORE_SIDECAR: u32 = 8;
 
 /// One enrolled pod. Present means: judged by its policy. Who it is stands in the row as well, so
 /// that the pinned maps alone tell which pods are intercepted when no agent runs.

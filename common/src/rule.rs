@@ -79,6 +79,8 @@ rules! {
     OutNoMatch = 26, "out-no-match", "no outbound rule captures it";
     /// Outbound 3 of Istio up to 1.2: everything over lo but to LB.
     LocalCaptured = 27, "local-captured", "it calls its own pod, which this Istio version captures whoever it is";
+    /// Outbound, before the pod's sidecar has ever listened, in pods that ask for it.
+    BeforeSidecar = 28, "before-sidecar", "the sidecar has never listened yet, and annotation sidetrack.dev/before-sidecar lets the pod reach the network till then";
 
     /// Not inbound at all: the SYN came over lo, where the outbound rules judge.
     LocalSource = 40, "local-source", "it comes from the pod itself, where the outbound rules decide";

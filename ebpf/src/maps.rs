@@ -83,6 +83,11 @@ static ARRIVAL_NETNS: PerCpuArray<u64, 1> = PerCpuArray::new();
 #[btf_map]
 static COUNT_BY_RULE: PerCpuHashMap<CountKey, u64, 65_536, ON_DEMAND> = PerCpuHashMap::new();
 
+/// Pods whose sidecar has never listened, of those that are to reach the network till then. The agent
+/// adds a row once in a pod's life; the first listener removes it.
+#[btf_map]
+static BEFORE_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
+
 const LPM_TRIE: usize = bpf_map_type::BPF_MAP_TYPE_LPM_TRIE as usize;
 const SOCKHASH: usize = bpf_map_type::BPF_MAP_TYPE_SOCKHASH as usize;
 
@@ -185,6 +190,19 @@ pub fn route(key: &RouteKey) -> Option<&'static Route> {
 pub fn iface(key: &IfaceKey) -> Option<IfaceRow> {
     // SAFETY: as above.
     unsafe { IFACE_BY_POD.get(key) }.copied()
+}
+
+/// Whether a pod's connections still go past its sidecar, which has never listened.
+#[inline(always)]
+pub fn is_before_sidecar(netns: u64) -> bool {
+    // SAFETY: only whether there is a row counts, not what is in it.
+    unsafe { BEFORE_SIDECAR.get(&netns) }.is_some()
+}
+
+/// From now on nothing goes past it.
+#[inline(always)]
+pub fn sidecar_listens(netns: u64) {
+    let _ = BEFORE_SIDECAR.remove(&netns);
 }
 
 /// Whether another connection may be redirected. Checked in connect; the reserve covers those that

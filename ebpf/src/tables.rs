@@ -3,7 +3,7 @@
 use sidetrack_common::{
     addr::Addr,
     decide::Tables,
-    pod::{Route, RouteKey},
+    pod::{POD_BEFORE_SIDECAR, Route, RouteKey},
     policy::{List, OwnerKey, PortKey, RangeKey},
 };
 
@@ -15,6 +15,8 @@ pub struct PodTables {
     pub netns: u64,
     /// Policy id.
     pub policy: u32,
+    /// Of the pod's row.
+    pub flags: u32,
 }
 
 impl Tables for PodTables {
@@ -39,6 +41,11 @@ impl Tables for PodTables {
             list: list as u32,
             id,
         })
+    }
+
+    #[inline(always)]
+    fn before_sidecar(&self) -> bool {
+        self.flags & POD_BEFORE_SIDECAR != 0 && maps::is_before_sidecar(self.netns)
     }
 
     #[inline(always)]

@@ -51,6 +51,7 @@ impl Explainer {
                 netns: self.netns,
                 maps: &self.maps,
             },
+            before_sidecar: false,
         };
         let dial = &case.dial;
         let destination = Addr::from(dial.destination.ip());

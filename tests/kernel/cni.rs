@@ -5,15 +5,15 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 use support::{
-    actor::Actor,
-    agent::{Agent, Extra, Places, binary},
+    agent::{Agent, Extra, NODE, binary},
     apiserver::ApiServer,
-    injected::{LABEL, injected, namespace},
+    injected::{LABEL, injected},
     lab::{Lab, PodNet},
+    node::{Node, VIP},
     protocol::{APP, Dial, PROXY, ROOT},
     runtime::{Added, Runtime, Sandbox, plugin},
 };
@@ -23,7 +23,6 @@ use crate::{
     world::{at, nothing_is_left},
 };
 
-const VIP: &str = "10.109.118.31";
 /// The sidecar's user.
 const PROXY_USER: u32 = 1337;
 
@@ -37,115 +36,9 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
         ("cni::bad_input", bad_input),
         ("cni::validation", validation),
         ("cni::without_the_plugin", without),
+        ("cni::before_the_sidecar", before_sidecar),
+        ("cni::the_taint_goes", taint),
     ]
-}
-
-/// A cluster of one node with a network of its own.
-struct Node {
-    agent: Option<Agent>,
-    api: ApiServer,
-    runtime: Runtime,
-    outside: Actor,
-    lab: Lab,
-}
-
-impl Node {
-    fn new() -> Result<Self> {
-        let lab = Lab::new()?;
-        lab.add_outside(VIP)?;
-        let outside = lab.outside().actor()?;
-        outside.listen(&ROOT, at("0.0.0.0", 80))?;
-        let api = ApiServer::start(lab.dir())?;
-        api.apply(namespace("shop", Some("enabled")))?;
-        let runtime = Runtime::new(&lab)?;
-        let mut node = Self {
-            agent: None,
-            api,
-            runtime,
-            outside,
-            lab,
-        };
-        node.start_agent()?;
-        Ok(node)
-    }
-
-    /// An agent that keeps the plugin in place.
-    fn start_agent(&mut self) -> Result<()> {
-        let (bin, conf) = (self.runtime.bin(), self.runtime.conf());
-        self.agent = Some(Agent::start_with(
-            self.lab.places(),
-            &Extra {
-                api: Some(&self.api),
-                arguments: &[
-                    "--cni-bin-dir",
-                    &bin,
-                    "--cni-conf-dir",
-                    &conf,
-                    "--cni-timeout=2",
-                ],
-                ..Extra::default()
-            },
-        )?);
-        self.wait_plugin(true)
-    }
-
-    fn wait_plugin(&self, wanted: bool) -> Result<()> {
-        let start = Instant::now();
-        loop {
-            let list = self.runtime.read()?;
-            let last = list["plugins"]
-                .as_array()
-                .and_then(|all| all.last())
-                .cloned();
-            let there = last.is_some_and(|last| last["type"] == "sidetrack-cni");
-            if there == wanted {
-                return Ok(());
-            }
-            ensure!(
-                start.elapsed() < Duration::from_secs(5),
-                "the plugin is {there}: {list}\n{}",
-                self.places().log()
-            );
-            thread::sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn places(&self) -> &Places {
-        self.lab.places()
-    }
-
-    fn add(&mut self, name: &str, uid: &str) -> Result<Added> {
-        self.runtime.add(&mut self.lab, name, uid)
-    }
-
-    fn ready(&mut self, name: &str, uid: &str) -> Result<Sandbox> {
-        match self.add(name, uid)? {
-            Added::Ready(sandbox) => Ok(*sandbox),
-            Added::Failed(error) => Err(anyhow!("{error}\n{}", self.places().log())),
-        }
-    }
-
-    fn failed(&mut self, name: &str, uid: &str) -> Result<Value> {
-        match self.add(name, uid)? {
-            Added::Ready(_) => Err(anyhow!("{name} started")),
-            Added::Failed(error) => Ok(error),
-        }
-    }
-
-    /// Lets the app connect out as soon as its sidecar listens; which port answered.
-    fn first_connection(&self, sandbox: &Sandbox, uid: &str) -> Result<(Actor, u16)> {
-        let actor = sandbox.pod(&self.lab, uid)?.actor()?;
-        actor.listen(&PROXY, at("0.0.0.0", 15001))?;
-        let connected = actor.dial(Dial::new(&APP, at(VIP, 80)))?;
-        let connected = connected.map_err(|errno| anyhow!("errno {errno}"))?;
-        Ok((actor, connected.accepted_by))
-    }
-
-    fn end(mut self) -> Result<()> {
-        drop(self.agent.take());
-        drop(self.outside);
-        Ok(())
-    }
 }
 
 fn starts() -> Result<()> {
@@ -639,4 +532,136 @@ fn without() -> Result<()> {
     }
     drop(agent);
     node.end()
+}
+
+/// Init containers of pods that ask for it reach the network until the sidecar first listens.
+fn before_sidecar() -> Result<()> {
+    let mut node = Node::new()?;
+    let (with, without) = (node.lab.uid(1), node.lab.uid(2));
+    let mut pod = injected("with", &with);
+    pod["metadata"]["annotations"]["sidetrack.dev/before-sidecar"] = json!("passthrough");
+    node.api.apply(pod)?;
+    node.api.apply(injected("without", &without))?;
+    let sandbox = node.ready("with", &with)?;
+    let pod = sandbox.pod(&node.lab, &with)?;
+    let client = pod.actor()?;
+    let dial = || client.dial(Dial::new(&APP, at(VIP, 80)));
+    let accepted = |result: Result<support::protocol::Connected, i32>| {
+        result.map(|connected| connected.accepted_by)
+    };
+    ensure!(accepted(dial()?) == Ok(80));
+    // The gate listens on the sidecar's ports, too; it is not the sidecar.
+    let (code, text) = validate(&pod, PROXY_USER, &[])?;
+    ensure!(code == 0, "{text}");
+    ensure!(accepted(dial()?) == Ok(80));
+    // What arrives is not let past.
+    let arrived = node
+        .outside
+        .dial(Dial::new(&ROOT, std::net::SocketAddr::new(pod.v4, 80)))?;
+    ensure!(arrived.is_err(), "{arrived:?}");
+    // Another agent changes nothing.
+    node.agent = None;
+    ensure!(accepted(dial()?) == Ok(80));
+    node.start_agent()?;
+    node.places().wait_enrolled("shop/with")?;
+    ensure!(accepted(dial()?) == Ok(80));
+    let row = node.places().pod("shop/with")?.context("the pod")?;
+    ensure!(
+        row["before_sidecar"] == true && row["connections"]["before_sidecar"] == 4,
+        "{row}"
+    );
+    let explained = node.places().json(&[
+        "explain",
+        "shop/with",
+        "outbound",
+        "--uid",
+        "1000",
+        "--gid",
+        "1000",
+        "--dst",
+        "10.109.118.31:80",
+        "-o",
+        "json",
+    ])?;
+    ensure!(
+        explained["verdict"] == "untouched" && explained["rule"] == "before-sidecar",
+        "{explained}"
+    );
+    // The sidecar comes, and goes: never again.
+    let sidecar = pod.actor()?;
+    let listener = sidecar.listen(&PROXY, at("0.0.0.0", 15001))?;
+    ensure!(accepted(dial()?) == Ok(15001));
+    sidecar.close(listener, 0)?;
+    ensure!(accepted(dial()?) == Err(111), "past a sidecar that is down");
+    node.agent = None;
+    node.start_agent()?;
+    node.places().wait_enrolled("shop/with")?;
+    ensure!(accepted(dial()?) == Err(111), "past a sidecar that is down");
+    ensure!(node.places().map("BEFORE_SIDECAR")?.is_empty());
+
+    // Without the annotation it is as with iptables.
+    let sandbox = node.ready("without", &without)?;
+    let other = sandbox.pod(&node.lab, &without)?.actor()?;
+    let refused = other.dial(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(accepted(refused) == Err(111));
+    // Asked for when it runs already, it is too late.
+    node.api.edit("Pod", "shop", "without", |pod| {
+        pod["metadata"]["annotations"]["sidetrack.dev/before-sidecar"] = json!("passthrough");
+    })?;
+    node.places().wait_pod("shop/without", |pod| {
+        pod.is_some_and(|pod| pod["policy"]["before_sidecar"] == true)
+    })?;
+    let refused = other.dial(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(accepted(refused) == Err(111));
+    drop((client, other, sidecar));
+    node.end()
+}
+
+/// Nobody is let onto the node before the agent is ready and the plugin in place.
+fn taint() -> Result<()> {
+    let lab = Lab::new()?;
+    let api = ApiServer::start(lab.dir())?;
+    let runtime = Runtime::new(&lab)?;
+    let other = json!({"key": "dedicated", "value": "db", "effect": "NoSchedule"});
+    let ours = json!({"key": "sidetrack.dev/not-ready", "effect": "NoSchedule"});
+    api.apply(json!({
+        "kind": "Node", "apiVersion": "v1", "metadata": {"name": NODE, "uid": "n"},
+        "spec": {"taints": [ours, other]},
+    }))?;
+    let aside = lab.dir().join("aside");
+    fs::rename(runtime.list(), &aside)?;
+    let (bin, conf) = (runtime.bin(), runtime.conf());
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra {
+            api: Some(&api),
+            arguments: &[
+                "--remove-taint",
+                "--cni-bin-dir",
+                &bin,
+                "--cni-conf-dir",
+                &conf,
+            ],
+            ..Extra::default()
+        },
+    )?;
+    let taints = || Ok::<_, anyhow::Error>(api.get("Node", "", NODE)?["spec"]["taints"].clone());
+    thread::sleep(Duration::from_secs(1));
+    ensure!(
+        taints()? == json!([ours, other]),
+        "not before the plugin is there"
+    );
+    fs::rename(&aside, runtime.list())?;
+    let start = Instant::now();
+    while taints()? != json!([other]) {
+        ensure!(
+            start.elapsed() < Duration::from_secs(5),
+            "{}\n{}",
+            taints()?,
+            lab.places().log()
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    drop(agent);
+    Ok(())
 }

@@ -161,6 +161,8 @@ pub struct Extra<'a> {
     pub capabilities: Option<&'a [String]>,
     /// Where pods come from, if not from the directory.
     pub api: Option<&'a ApiServer>,
+    /// The same by its kubeconfig, for whoever is elsewhere than the server.
+    pub kubeconfig: Option<&'a str>,
 }
 
 /// The node that agents under test are told they run on.
@@ -215,10 +217,11 @@ impl Agent {
             command = limited(&command, capabilities);
         }
         command.arg("--cgroup").arg(&places.cgroup);
-        match extra.api {
-            Some(api) => command
+        let by_api = extra.api.map(ApiServer::kubeconfig);
+        match by_api.or(extra.kubeconfig.map(Path::new)) {
+            Some(kubeconfig) => command
                 .args(["--node-name", NODE])
-                .env("KUBECONFIG", api.kubeconfig()),
+                .env("KUBECONFIG", kubeconfig),
             None => command.arg("--pods-dir").arg(&places.pods),
         };
         command

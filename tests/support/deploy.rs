@@ -6,13 +6,15 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 /// What the agent asks the API server for: verb, API group, resource.
-pub const USED: [(&str, &str, &str); 8] = [
+pub const USED: [(&str, &str, &str); 10] = [
     ("create", "events.k8s.io", "events"),
     ("patch", "events.k8s.io", "events"),
     ("list", "", "namespaces"),
     ("watch", "", "namespaces"),
     ("list", "", "pods"),
     ("watch", "", "pods"),
+    ("get", "", "nodes"),
+    ("patch", "", "nodes"),
     ("list", "apps", "daemonsets"),
     ("watch", "apps", "daemonsets"),
 ];

@@ -12,6 +12,7 @@ pub mod deploy;
 pub mod injected;
 pub mod lab;
 pub mod ledger;
+pub mod node;
 pub mod private;
 pub mod protocol;
 pub mod runtime;

@@ -9,6 +9,7 @@ mod image;
 mod lint;
 mod run;
 mod setup;
+mod starts;
 mod test;
 mod toolchain;
 
@@ -39,6 +40,8 @@ enum Command {
     Compare(compare::Options),
     /// Measure what interception costs, against iptables and against nothing (needs root)
     Bench(bench::Options),
+    /// Start pods by the hundred and see whether a connection gets past the sidecar (needs root)
+    Starts(starts::Options),
     /// Build the OCI image and run `sidetrack doctor` from it (needs root)
     Image(image::Options),
     /// Feed the agent's parsers with what nobody would write
@@ -65,6 +68,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test(options) => test::run(&options),
         Command::Compare(options) => compare::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::Starts(options) => starts::run(&options),
         Command::Image(options) => image::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Demo(options) => demo::run(&options),

@@ -36,6 +36,8 @@ pub struct Maps {
     pub handshakes: Table<HandshakeKey, Handshake>,
     /// How many rows the kernel programs believe there are.
     pub handshake_count: Table<u32, u64>,
+    /// Pods whose sidecar has never listened, of those that may reach the network till then.
+    pub before_sidecar: Table<u64, u32>,
     /// Sidecars' listeners; a value read is the socket's cookie, a value written a descriptor.
     pub listeners: Table<ListenerKey, u64>,
     /// Connections by pod and rule.
@@ -55,6 +57,7 @@ impl Maps {
             ifaces: table(pins, names::IFACE_BY_POD)?,
             handshakes: table(pins, names::HANDSHAKES)?,
             handshake_count: table(pins, names::HANDSHAKE_COUNT)?,
+            before_sidecar: table(pins, names::BEFORE_SIDECAR)?,
             listeners: table(pins, names::LISTENERS)?,
             counts: Counters::new(open(pins, names::COUNT_BY_RULE)?)
                 .context("open COUNT_BY_RULE")?,

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     cgroup,
-    cluster::Reporter,
+    cluster::{Reporter, taint::keep_away},
     cni::install::{Installation, Keeper},
     manifests,
     mesh::Mesh,
@@ -80,6 +80,9 @@ pub(super) struct Options {
     /// with it as it ends
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "pods_dir")]
     daemonset: Option<PodRef>,
+    /// Remove the taint sidetrack.dev/not-ready from the node once the agent is ready
+    #[arg(long, conflicts_with = "pods_dir")]
+    remove_taint: bool,
     /// Keep the CNI plugin in this directory of plugins, such as /opt/cni/bin, so that pods start only
     /// when they are intercepted
     #[arg(long, value_name = "DIR", requires = "cni_conf_dir")]
@@ -124,6 +127,12 @@ async fn serve(options: Options) -> Result<ExitCode> {
         (Source::Cluster(cluster), Some(node)) => Some(Reporter::start(cluster.client(), node)),
         _ => None,
     };
+    let taint = match (&source, &options.node_name) {
+        (Source::Cluster(cluster), Some(node)) if options.remove_taint => {
+            Some((cluster.client(), node.clone()))
+        }
+        _ => None,
+    };
     let uninstalled = match &source {
         Source::Cluster(cluster) => cluster.uninstalled(),
         Source::Directory(..) => Arc::default(),
@@ -155,6 +164,7 @@ async fn serve(options: Options) -> Result<ExitCode> {
         source,
         settings,
         reporter,
+        taint,
         desk,
         pod_cgroups,
         hurry_until: None,
@@ -243,6 +253,8 @@ struct Agent<'a> {
     source: Source,
     settings: Settings,
     reporter: Option<Reporter>,
+    /// Where the taint is to be removed, until somebody is about that.
+    taint: Option<(kube::Client, String)>,
     desk: Desk,
     pod_cgroups: Option<PodCgroups>,
     /// A pod is coming into being.
@@ -303,6 +315,18 @@ impl Agent<'_> {
             }
             self.desk.settle(&mut reconciler).await;
             self.publish(&mut reconciler);
+            self.let_pods_come();
+        }
+    }
+
+    /// Lets new pods come to the node, once everything that concerns them is in place.
+    fn let_pods_come(&mut self) {
+        let in_place = |cni: &Keeper| cni.is_in_place();
+        if self.ready
+            && self.cni.as_ref().is_none_or(in_place)
+            && let Some((client, node)) = self.taint.take()
+        {
+            tokio::spawn(keep_away(client, node));
         }
     }
 

@@ -94,6 +94,7 @@ fn decide(subject: &Subject, direction: &Direction) -> (Decision, Family) {
     let tables = ListTables {
         policy: &subject.policy,
         routes: subject,
+        before_sidecar: subject.before_sidecar,
     };
     let bound = |ip: &Option<IpAddr>| ip.map_or(Addr::UNSPECIFIED, Addr::from);
     let captured = |family: Family| family == Family::V4 || subject.ipv6;

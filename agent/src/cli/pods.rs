@@ -67,6 +67,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 policy: None,
                 ipv6: row.captures(sidetrack_common::addr::Family::V6),
                 listener: false,
+                before_sidecar: false,
                 connections: crate::api::Connections::default(),
             }
         })
@@ -95,6 +96,11 @@ fn print(pods: &[PodStatus]) -> Result<()> {
         let only_enrolled = |text: String| if enrolled { text } else { "-".to_owned() };
         let count = |count: u64| only_enrolled(count.to_string());
         let state = serde_json::to_value(pod.state)?;
+        let listener = match (pod.listener, pod.before_sidecar) {
+            (true, false) => "up",
+            (false, false) => "down",
+            (_, true) => "not yet",
+        };
         let remarks: Vec<&str> = pod
             .reason
             .iter()
@@ -110,7 +116,7 @@ fn print(pods: &[PodStatus]) -> Result<()> {
             pod.policy_id
                 .map_or_else(|| "-".to_owned(), |id| id.to_string()),
             only_enrolled(if pod.ipv6 { "v4,v6" } else { "v4" }.to_owned()),
-            only_enrolled(if pod.listener { "up" } else { "down" }.to_owned()),
+            only_enrolled(listener.to_owned()),
             count(pod.connections.outbound_redirected),
             count(pod.connections.inbound_redirected),
             count(pod.connections.untouched),

@@ -46,6 +46,8 @@ pub struct Subject {
     pub policy: Policy,
     /// Whether its IPv6 connections are judged.
     pub ipv6: bool,
+    /// Whether its outbound connections go past its sidecar, which has never listened.
+    pub before_sidecar: bool,
     /// Its place in the kernel, if it is enrolled here.
     pub live: Option<Live>,
     own: Vec<IpAddr>,
@@ -106,6 +108,7 @@ impl Subject {
             name: document.name().to_string(),
             policy,
             ipv6,
+            before_sidecar: false,
             live: None,
             own,
         })
@@ -135,6 +138,7 @@ impl Subject {
             name: pod.to_string(),
             policy: serde_json::from_value(policy).context("read the pod's policy")?,
             ipv6: found.ipv6,
+            before_sidecar: found.before_sidecar,
             live: Some(Live {
                 netns: netns.cookie,
                 maps: Maps::open(&Pins::new(&which.places.bpffs)?)?,

@@ -4,6 +4,7 @@
 //! away the last known state stays listed; an answer that is older than what is known changes nothing.
 
 mod events;
+pub mod taint;
 mod view;
 
 use std::{

@@ -48,6 +48,14 @@ impl Processes {
     }
 }
 
+/// Whether anybody listens on a port, other than on loopback.
+pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
+    let sockets = netns
+        .run(|| listening(&[port]))?
+        .context("list listening sockets; is sock_diag (CONFIG_INET_DIAG) there?")?;
+    Ok(!sockets.is_empty())
+}
+
 /// Listening sockets of this thread's namespace by inode, with their port and the families they can
 /// serve.
 fn listening(ports: &[u16]) -> io::Result<HashMap<u64, (u16, &'static [Family])>> {

@@ -64,10 +64,13 @@ pub enum Input {
     DnsCapture,
     /// `sidetrack.dev/dialect`, the image's tag
     Dialect,
+    /// `sidetrack.dev/before-sidecar`
+    BeforeSidecar,
 }
 
 /// Annotations and the inputs they set.
-const ANNOTATIONS: [(&str, Input); 12] = [
+const ANNOTATIONS: [(&str, Input); 13] = [
+    (super::BEFORE_SIDECAR, Input::BeforeSidecar),
     (dialect::ANNOTATION, Input::Dialect),
     (
         "istio.io/reroute-virtual-interfaces",

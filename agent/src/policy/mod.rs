@@ -26,6 +26,10 @@ use crate::{
     netns::users::{IdMaps, UnknownId},
 };
 
+/// Annotation that lets a pod's init containers reach the network: `passthrough`, or `refuse`, which is
+/// what holds without it.
+pub const BEFORE_SIDECAR: &str = "sidetrack.dev/before-sidecar";
+
 /// A value that cannot be used. The text names where it came from and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin} is {value:?}: {problem}")]
@@ -113,6 +117,8 @@ pub struct Policy {
     pub dual_stack: bool,
     /// `ISTIO_META_DNS_CAPTURE`: asked for, and not done.
     pub dns_capture: bool,
+    /// Annotation [`BEFORE_SIDECAR`]: outbound connections go past the sidecar until it first listens.
+    pub before_sidecar: bool,
 }
 
 impl Policy {
@@ -271,6 +277,11 @@ impl Policy {
                 self.virtual_interfaces.join(",")
             ));
         }
+        if self.before_sidecar {
+            notes.push(
+                "until its sidecar first listens, its outbound connections go past it".to_owned(),
+            );
+        }
         if self.dns_capture {
             notes.push(
                 "DNS capture is asked for and not done: queries go to the server they are sent to"
@@ -312,6 +323,7 @@ impl Default for Policy {
             excluded_groups: Vec::new(),
             dual_stack: false,
             dns_capture: false,
+            before_sidecar: false,
         }
     }
 }

@@ -73,11 +73,22 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         dns_capture: read
             .one(Input::DnsCapture, boolean)
             .unwrap_or(default.dns_capture),
+        before_sidecar: read
+            .one(Input::BeforeSidecar, before_sidecar)
+            .unwrap_or(default.before_sidecar),
     };
     if read.errors.is_empty() {
         Ok(policy)
     } else {
         Err(read.errors)
+    }
+}
+
+fn before_sidecar(text: &str) -> Result<bool, String> {
+    match text {
+        "passthrough" => Ok(true),
+        "refuse" => Ok(false),
+        _ => Err("write passthrough or refuse".to_owned()),
     }
 }
 

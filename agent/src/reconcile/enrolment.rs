@@ -10,7 +10,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use sidetrack_common::{
     conn::{CountKey, ListenerKey},
-    pod::{IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_CAPTURE_V6, POD_HAS_IFACE_RULES, Pod, Route},
+    pod::{
+        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
+        POD_HAS_IFACE_RULES, Pod, Route,
+    },
 };
 use tokio::sync::mpsc;
 
@@ -23,6 +26,7 @@ use crate::{
     },
     netns::{
         Netns, Place, inode_at,
+        listeners::is_served,
         processes::{Found, Processes},
         routes::{RouteId, Snapshot},
         users::IdMaps,
@@ -48,6 +52,8 @@ pub struct Request<'a> {
     pub found: &'a Found,
     /// Its policy.
     pub policy: &'a Policy,
+    /// Whether the pod is only beginning to run.
+    pub starting: bool,
     /// Where to report changes in the namespace.
     pub changed: &'a mpsc::UnboundedSender<u64>,
     /// Which namespaces are taken.
@@ -103,7 +109,9 @@ impl Enrolment {
         let mut row = pod_row(&request, &netns)?;
         let policy_id = policies.acquire(&compiled, &datapath.maps)?;
         row.policy = policy_id;
-        row.flags = inherited.flags(cookie) & POD_ADDED_SELF_V6;
+        row.flags =
+            inherited.flags(cookie) & POD_ADDED_SELF_V6 | before_sidecar_flag(request.policy);
+        let before_sidecar = request.starting && !inherited.has(cookie);
         let mut enrolment = Self {
             place: request.place.clone(),
             netns_path: request.found.path.clone(),
@@ -121,7 +129,7 @@ impl Enrolment {
             stale: false,
         };
         match enrolment
-            .go_live(&netns, snapshot, datapath, processes)
+            .go_live(&netns, snapshot, datapath, processes, before_sidecar)
             .await
         {
             Ok(()) => {
@@ -149,16 +157,29 @@ impl Enrolment {
         mut snapshot: Snapshot,
         datapath: &Datapath,
         processes: &Processes,
+        starting: bool,
     ) -> Result<()> {
+        let maps = &datapath.maps;
         if snapshot.captures_v6(self.policy.dual_stack) {
             self.row.flags |= POD_CAPTURE_V6;
             self.add_self_v6(&snapshot).await?;
             snapshot = self.watch.snapshot().await?;
         }
-        self.write_namespace(&snapshot, &datapath.maps)?;
+        self.write_namespace(&snapshot, maps)?;
         datapath.attach_pod(self.cookie, netns.as_fd())?;
-        self.adopt(processes, &datapath.maps)?;
-        self.write_row(&datapath.maps)
+        self.adopt(processes, maps)?;
+        let passes = starting && self.policy.before_sidecar;
+        let port = self.policy.outbound_port;
+        if passes && !is_served(netns, port)? {
+            let written = maps.before_sidecar.insert(&self.cookie, &1);
+            written.context("let the pod reach the network until its sidecar listens")?;
+        }
+        self.write_row(maps)?;
+        // It may have begun to before the kernel programs could see that.
+        if passes && is_served(netns, port)? {
+            maps.before_sidecar.remove(&self.cookie)?;
+        }
+        Ok(())
     }
 
     /// Gives lo the sidecar's IPv6 source address, as istio-init does.
@@ -244,10 +265,12 @@ impl Enrolment {
         let before = std::mem::replace(&mut self.policy, policy.clone());
         let adopted = self.adopt(processes, maps);
         self.row.policy = id;
+        self.row.flags = self.row.flags & !POD_BEFORE_SIDECAR | before_sidecar_flag(policy);
         let flipped = adopted.and_then(|()| self.write_row(maps));
         if let Err(error) = flipped {
             policies.release(&compiled);
             self.row.policy = self.policy_id;
+            self.row.flags = self.row.flags & !POD_BEFORE_SIDECAR | before_sidecar_flag(&before);
             self.policy = before;
             return Err(error);
         }
@@ -272,6 +295,12 @@ impl Enrolment {
                 .context("remove the pod's row"),
         );
         keep(datapath.detach_pod(self.cookie));
+        keep(
+            maps.before_sidecar
+                .remove(&self.cookie)
+                .map(drop)
+                .context("remove the pod's leave to go past its sidecar"),
+        );
         for route in self.routes.keys() {
             keep(
                 maps.routes
@@ -440,6 +469,14 @@ pub fn remove_counts(cookie: u64, maps: &Maps) -> Result<()> {
         maps.counts.remove(key).context("remove a counter")?;
     }
     Ok(())
+}
+
+const fn before_sidecar_flag(policy: &Policy) -> u32 {
+    if policy.before_sidecar {
+        POD_BEFORE_SIDECAR
+    } else {
+        0
+    }
 }
 
 fn pod_row(request: &Request<'_>, netns: &Netns) -> Result<Pod> {

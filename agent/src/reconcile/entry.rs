@@ -57,6 +57,8 @@ impl Default for Look {
 pub(super) struct Goal {
     pub(super) place: Place,
     pub(super) policy: Policy,
+    /// Whether the pod is only beginning to run, as far as its manifest tells.
+    pub(super) starting: bool,
 }
 
 impl Entry {

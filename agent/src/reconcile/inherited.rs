@@ -156,6 +156,7 @@ fn remove(cookie: u64, found: &Found, datapath: &Datapath) -> Result<()> {
     let maps: &Maps = &datapath.maps;
     maps.pods.remove(&cookie)?;
     datapath.detach_pod(cookie)?;
+    maps.before_sidecar.remove(&cookie)?;
     for route in found.routes.keys() {
         maps.routes.remove(&route.key())?;
     }

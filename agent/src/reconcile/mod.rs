@@ -312,6 +312,7 @@ impl Reconciler {
                     entry.goal = Some(Goal {
                         place,
                         policy: *policy,
+                        starting: pod::is_starting(&document.pod),
                     });
                     if entry.is_settled() {
                         entry.settle(PodState::Enrolled, None);
@@ -353,6 +354,7 @@ impl Reconciler {
         entry.goal = entry.enrolment.as_ref().map(|enrolment| Goal {
             place: enrolment.place().clone(),
             policy: enrolment.policy().clone(),
+            starting: false,
         });
         let state = if judged {
             PodState::Enrolled
@@ -480,6 +482,7 @@ impl Reconciler {
             place: &goal.place,
             found: &found?,
             policy: &goal.policy,
+            starting: goal.starting,
             changed: &self.changed,
             by_cookie: &self.by_cookie,
             listed: &|name| {

@@ -25,6 +25,8 @@ pub struct ListTables<'a, R> {
     pub policy: &'a Policy,
     /// The routes.
     pub routes: R,
+    /// Whether the pod's outbound connections go past its sidecar, which has never listened.
+    pub before_sidecar: bool,
 }
 
 impl<R: Routes> Tables for ListTables<'_, R> {
@@ -64,6 +66,10 @@ impl<R: Routes> Tables for ListTables<'_, R> {
 
     fn route(&self, addr: Addr) -> Route {
         self.routes.route(addr)
+    }
+
+    fn before_sidecar(&self) -> bool {
+        self.before_sidecar
     }
 }
 

@@ -131,6 +131,7 @@ impl Case {
         let tables = ListTables {
             policy: &self.policy,
             routes: PodRoutes(self),
+            before_sidecar: false,
         };
         match &self.connection {
             Connection::Outbound {

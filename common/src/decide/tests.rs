@@ -42,6 +42,7 @@ struct Fixture {
     owners: HashMap<(u16, u32), u32>,
     device_excluded: bool,
     no_default_route: bool,
+    before_sidecar: bool,
 }
 
 impl Tables for Fixture {
@@ -58,6 +59,10 @@ impl Tables for Fixture {
 
     fn owner(&self, list: List, id: u32) -> Option<u32> {
         self.owners.get(&(list as u16, id)).copied()
+    }
+
+    fn before_sidecar(&self) -> bool {
+        self.before_sidecar
     }
 
     fn route(&self, addr: Addr) -> Route {
@@ -152,6 +157,25 @@ fn app_to_off_pod() {
     expect(APP, POD, VIP, 80, 15001, Rule::AllOutbound);
     expect(APP, ANY, VIP, 15001, 15001, Rule::AllOutbound);
     expect(APP, ANY, v6(9), 80, 15001, Rule::AllOutbound);
+}
+
+#[test]
+fn before_the_sidecar_only_what_leaves_by_its_port_goes_past() {
+    let tables = Fixture {
+        before_sidecar: true,
+        ..Fixture::default()
+    };
+    let decide = |owner, destination, port| {
+        let conn = dial(owner, ANY, destination, port);
+        let decision = outbound(&default_policy(), &conn, &tables);
+        (port_of(decision), decision.rule)
+    };
+    assert_eq!(decide(APP, VIP, 80), (0, Rule::BeforeSidecar));
+    // What the gate tries stays redirected, or it would let nobody through.
+    assert_eq!(decide(PROXY, LO2, 80), (15006, Rule::ProxyUidLocal));
+    assert_eq!(decide(PROXY, VIP, 80), (0, Rule::ProxyUid));
+    let broadcast = Addr::v4([255, 255, 255, 255]);
+    assert_eq!(decide(APP, broadcast, 80), (u16::MAX, Rule::NoRoute));
 }
 
 #[test]

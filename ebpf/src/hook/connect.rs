@@ -78,6 +78,7 @@ fn try_connect<const V6: bool>(
     let tables = PodTables {
         netns,
         policy: pod.policy,
+        flags: pod.flags,
     };
     let conn = Outbound {
         owner: ctx.owner(),

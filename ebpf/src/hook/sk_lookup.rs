@@ -72,6 +72,7 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
     let tables = PodTables {
         netns,
         policy: pod.policy,
+        flags: pod.flags,
     };
     let decision = decide::inbound(policy, &syn, &tables);
     match decision.verdict {

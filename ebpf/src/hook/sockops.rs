@@ -16,6 +16,7 @@ use sidetrack_common::{
     addr::Family,
     conn::{Handshake, HandshakeKey, ListenerKey, Role},
     names::LISTENER_SLOTS,
+    pod::POD_BEFORE_SIDECAR,
 };
 
 use crate::{ctx::sock_ops::SockOps, maps};
@@ -124,6 +125,13 @@ fn listening(ops: &SockOps<'_>) {
         return;
     };
     let port = ops.local_port();
+    // The gate that looks whether the pod is intercepted listens there as well, on loopback.
+    if pod.flags & POD_BEFORE_SIDECAR != 0
+        && port == policy.outbound_port
+        && !ops.local().is_loopback()
+    {
+        maps::sidecar_listens(netns);
+    }
     let serves_arrivals = port == policy.inbound_port
         || port == policy.outbound_port && policy.virtual_interfaces != 0;
     // Arrivals are never meant for a listener on loopback; with iptables they did not reach it.

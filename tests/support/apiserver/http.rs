@@ -109,6 +109,7 @@ fn router(store: Arc<Store>) -> Router {
             "/apis/apps/v1/namespaces/{namespace}/daemonsets",
             objects(Resource::DaemonSets),
         )
+        .route("/api/v1/nodes/{name}", get(get_node).patch(patch_node))
         .route(events, post(create_event))
         .route(&format!("{events}/{{name}}"), patch(patch_event))
         .layer(middleware::from_fn_with_state(
@@ -180,6 +181,7 @@ impl Shape {
             Resource::Pods => "Pod",
             Resource::Namespaces => "Namespace",
             Resource::DaemonSets => "DaemonSet",
+            Resource::Nodes => "Node",
         }
     }
 
@@ -230,6 +232,7 @@ fn answer(
         Resource::Pods => ("", "pods"),
         Resource::Namespaces => ("", "namespaces"),
         Resource::DaemonSets => ("apps", "daemonsets"),
+        Resource::Nodes => ("", "nodes"),
     };
     let verb = if parameters.watch { "watch" } else { "list" };
     store.asked(verb, group, name);
@@ -315,6 +318,39 @@ fn watch_objects(store: Arc<Store>, shape: Shape, parameters: &Parameters) -> Re
         Some((piece, receiver))
     });
     Response::new(Body::from_stream(stream))
+}
+
+async fn get_node(State(store): State<Arc<Store>>, Path(name): Path<String>) -> Response {
+    store.asked("get", "", "nodes");
+    match store.get(Resource::Nodes, "", &name) {
+        Some(node) => Json(node).into_response(),
+        None => failure(StatusCode::NOT_FOUND, "NotFound", "no such node"),
+    }
+}
+
+/// A merge patch of the taints, as far as that goes.
+async fn patch_node(
+    State(store): State<Arc<Store>>,
+    Path(name): Path<String>,
+    Json(patch): Json<Value>,
+) -> Response {
+    store.asked("patch", "", "nodes");
+    let Some(mut node) = store.get(Resource::Nodes, "", &name) else {
+        return failure(StatusCode::NOT_FOUND, "NotFound", "no such node");
+    };
+    let version = &patch["metadata"]["resourceVersion"];
+    if !version.is_null() && *version != node["metadata"]["resourceVersion"] {
+        return failure(StatusCode::CONFLICT, "Conflict", "it has been modified");
+    }
+    node["spec"]["taints"] = patch["spec"]["taints"].clone();
+    match store.apply(Resource::Nodes, node.clone()) {
+        Ok(()) => Json(node).into_response(),
+        Err(error) => failure(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal",
+            &error.to_string(),
+        ),
+    }
 }
 
 async fn create_event(

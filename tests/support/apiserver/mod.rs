@@ -113,13 +113,16 @@ impl ApiServer {
         name: &str,
         edit: impl FnOnce(&mut Value),
     ) -> Result<()> {
-        let resource = Resource::named(kind)?;
-        let mut object = self
-            .store
-            .get(resource, namespace, name)
-            .with_context(|| format!("no {kind} {namespace}/{name}"))?;
+        let mut object = self.get(kind, namespace, name)?;
         edit(&mut object);
-        self.store.apply(resource, object)
+        self.store.apply(Resource::named(kind)?, object)
+    }
+
+    /// One that is there.
+    pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Result<Value> {
+        self.store
+            .get(Resource::named(kind)?, namespace, name)
+            .with_context(|| format!("no {kind} {namespace}/{name}"))
     }
 
     /// Deletes one.
@@ -217,6 +220,7 @@ impl Resource {
         match kind {
             "Pod" => Ok(Self::Pods),
             "Namespace" => Ok(Self::Namespaces),
+            "Node" => Ok(Self::Nodes),
             "DaemonSet" => Ok(Self::DaemonSets),
             other => Err(anyhow!("no kind {other:?}")),
         }

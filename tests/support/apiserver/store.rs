@@ -19,12 +19,14 @@ pub enum Resource {
     Namespaces,
     /// DaemonSets of all namespaces.
     DaemonSets,
+    /// Nodes.
+    Nodes,
 }
 
 /// What somebody asked for, as RBAC names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
-    /// `list`, `watch`, `create`, `patch`.
+    /// `get`, `list`, `watch`, `create`, `patch`.
     pub verb: &'static str,
     /// API group.
     pub group: &'static str,

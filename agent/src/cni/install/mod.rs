@@ -240,6 +240,12 @@ impl Keeper {
         }
     }
 
+    /// Whether everything was in place when it was last looked at.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.seen.is_some() && self.problem.is_none()
+    }
+
     /// What is wrong.
     #[must_use]
     pub fn problem(&self) -> Option<&str> {
