@@ -60,8 +60,11 @@ const SWITCHES: [(&str, Input); 2] = [
 ];
 
 /// Reads the words after (and including) the program name. Of two values for a flag the last
-/// counts, as istio-iptables has it.
-pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Inputs, PolicyError> {
+/// counts, as istio-iptables has it. `place` is what to call the container.
+pub fn parse<'a>(
+    words: impl IntoIterator<Item = &'a str>,
+    place: &str,
+) -> Result<Inputs, PolicyError> {
     let mut inputs = Inputs::default();
     let mut words = words.into_iter();
     while let Some(word) = words.next() {
@@ -70,7 +73,7 @@ pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Inputs, Pol
             continue;
         }
         let (flag, attached) = split(word);
-        let origin = format!("argument {flag} of istio-init");
+        let origin = format!("argument {flag} of {place}");
         if let Some((_, input)) = SWITCHES.iter().find(|(name, _)| flag == *name) {
             inputs.replace(*input, attached.unwrap_or("true"), origin);
             continue;
@@ -85,7 +88,7 @@ pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Inputs, Pol
         let value = match attached {
             Some(value) => value,
             None => words.next().ok_or_else(|| PolicyError {
-                origin: "the command line of container istio-init".to_owned(),
+                origin: format!("the command line of {place}"),
                 value: word.to_owned(),
                 problem: "the flag's value is missing".to_owned(),
             })?,

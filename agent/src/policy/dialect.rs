@@ -10,6 +10,8 @@ use sidetrack_common::policy::{
     DIALECT_TUNNEL_OUT,
 };
 
+use super::record::{self, Record};
+
 /// Annotation that sets a pod's dialect whatever its images' tags say.
 pub const ANNOTATION: &str = "sidetrack.dev/dialect";
 
@@ -90,23 +92,24 @@ impl Dialect {
         }
     }
 
-    /// The dialect of a pod's images: the sidecar's tag, else istio-init's.
+    /// The dialect of a pod's images: the sidecar's tag, else istio-init's, also of one that the webhook
+    /// removed.
     #[must_use]
     pub fn of_pod(pod: &Pod) -> Option<Self> {
-        let init = pod
-            .spec
-            .iter()
-            .flat_map(|spec| spec.init_containers.iter().flatten())
-            .find(|container| container.name == "istio-init");
-        [crate::pod::sidecar(pod), init]
-            .into_iter()
-            .flatten()
-            .find_map(of_container)
+        let of_container = |container: &Container| of_image(container.image.as_deref()?);
+        if let Some(dialect) = crate::pod::sidecar(pod).and_then(of_container) {
+            return Some(dialect);
+        }
+        if let Some(init) = record::istio_init(pod) {
+            return of_container(init);
+        }
+        // One that cannot be read is an error elsewhere.
+        let removed = Record::of_annotation(pod).ok()??;
+        of_image(removed.image.as_deref()?)
     }
 }
 
-fn of_container(container: &Container) -> Option<Dialect> {
-    let image = container.image.as_deref()?;
+fn of_image(image: &str) -> Option<Dialect> {
     let image = image
         .split_once('@')
         .map_or(image, |(image, _digest)| image);
@@ -176,12 +179,7 @@ mod tests {
 
     #[test]
     fn images() {
-        let of = |image: &str| {
-            super::of_container(&k8s_openapi::api::core::v1::Container {
-                image: Some(image.to_owned()),
-                ..Default::default()
-            })
-        };
+        let of = super::of_image;
         assert_eq!(of("docker.io/istio/proxyv2:1.8.1"), Some(Dialect::V1_8));
         assert_eq!(of("registry:5000/istio/proxyv2:1.5.0"), Some(Dialect::V1_5));
         assert_eq!(of("registry:5000/istio/proxyv2"), None);

@@ -1,12 +1,15 @@
-//! Where a policy's values come from, strongest first: istio-init's arguments and environment, the
-//! pod's annotations, the sidecar's environment; the mesh's defaults come last. Nothing is judged
+//! Where a policy's values come from, strongest first: istio-init's arguments and environment (or
+//! what the webhook recorded of them), the pod's annotations, the sidecar's environment; the mesh's defaults come last. Nothing is judged
 //! here.
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Pod;
 
-use super::{PolicyError, arguments, dialect};
+use super::{
+    PolicyError, dialect,
+    record::{self, Record},
+};
 
 /// A raw value and where it was found, in words for an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -174,42 +177,42 @@ pub fn annotations(pod: &Pod) -> Inputs {
     inputs
 }
 
-/// The arguments and environment of the pod's `istio-init` container, if it has one.
+/// The arguments and environment of the pod's istio-init container, or of the one that the webhook
+/// removed.
 pub fn init_container(pod: &Pod) -> Result<Option<Inputs>, PolicyError> {
-    let Some(container) = init_containers(pod).find(|container| container.name == "istio-init")
-    else {
-        return Ok(None);
-    };
-    let words = container
-        .command
-        .iter()
-        .flatten()
-        .chain(container.args.iter().flatten())
-        .map(String::as_str);
-    let mut inputs = arguments::parse(words)?;
-    inputs.add(environment(container));
-    Ok(Some(inputs))
+    if let Some(container) = record::istio_init(pod) {
+        let record = Record::of_container(container);
+        return record.inputs(record::ISTIO_INIT).map(Some);
+    }
+    let place = format!("the removed istio-init (annotation {})", record::ANNOTATION);
+    Record::of_annotation(pod)?
+        .map(|record| record.inputs(&place))
+        .transpose()
 }
 
 /// The sidecar's environment, where the injector repeats mesh-wide settings.
 pub fn sidecar_environment(pod: &Pod) -> Inputs {
-    crate::pod::sidecar(pod).map_or_else(Inputs::default, environment)
+    let Some(sidecar) = crate::pod::sidecar(pod) else {
+        return Inputs::default();
+    };
+    let literal = sidecar.env.iter().flatten().filter_map(|variable| {
+        let value = variable.value.as_deref()?;
+        Some((variable.name.as_str(), value))
+    });
+    variables(literal, &sidecar.name)
 }
 
-fn environment(container: &Container) -> Inputs {
+/// Environment variables of a container.
+pub(super) fn variables<'a>(
+    variables: impl IntoIterator<Item = (&'a str, &'a str)>,
+    place: &str,
+) -> Inputs {
     let mut inputs = Inputs::default();
-    for variable in container.env.iter().flatten() {
-        let known = VARIABLES.iter().find(|(name, _)| *name == variable.name);
-        if let (Some((name, input)), Some(value)) = (known, &variable.value) {
-            let origin = format!("variable {name} of container {}", container.name);
+    for (name, value) in variables {
+        if let Some((_, input)) = VARIABLES.iter().find(|(known, _)| *known == name) {
+            let origin = format!("variable {name} of {place}");
             inputs.set(*input, value, origin);
         }
     }
     inputs
-}
-
-fn init_containers(pod: &Pod) -> impl Iterator<Item = &Container> {
-    pod.spec
-        .iter()
-        .flat_map(|spec| spec.init_containers.iter().flatten())
 }

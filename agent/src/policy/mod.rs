@@ -5,6 +5,7 @@ mod arguments;
 pub mod dialect;
 mod inputs;
 mod parse;
+pub mod record;
 
 use std::{collections::BTreeMap, net::Ipv4Addr};
 
