@@ -23,3 +23,4 @@ pub mod server;
 pub mod source;
 pub mod validate;
 pub mod web;
+pub mod webhook;

@@ -14,6 +14,7 @@ mod rules;
 mod status;
 mod subject;
 mod validate;
+mod webhook;
 
 use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
@@ -54,6 +55,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Remove every hook, map and pin from this node
     Cleanup(cleanup::Options),
+    /// Answer the API server: take istio-init out of pods that the agents take
+    Webhook(webhook::Options),
 }
 
 /// Where the agent keeps its state; all commands must be given the same as the agent.
@@ -115,6 +118,7 @@ pub fn main() -> ExitCode {
         Command::InstallCni(options) => install_cni::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Cleanup(options) => cleanup::run(&options),
+        Command::Webhook(options) => webhook::run(options),
     };
     match result {
         Ok(code) => code,

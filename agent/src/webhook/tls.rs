@@ -1,0 +1,111 @@
+//! The certificate and key in two files, followed as they change.
+
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tokio_rustls::rustls::{
+    ServerConfig,
+    crypto::ring,
+    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+};
+
+use crate::manifests;
+
+/// Two files are not replaced at the same instant: this long they may not match.
+const SETTLE: Duration = Duration::from_millis(200);
+
+/// Where certificate and key are, and what they last were.
+#[derive(Debug)]
+pub struct Certificates {
+    cert: PathBuf,
+    key: PathBuf,
+    seen: Option<Files>,
+}
+
+/// What the files say, or why one cannot be read.
+type Files = Result<(String, String), String>;
+
+impl Certificates {
+    /// Nothing is read yet.
+    #[must_use]
+    pub fn new(cert: &Path, key: &Path) -> Self {
+        Self {
+            cert: cert.to_owned(),
+            key: key.to_owned(),
+            seen: None,
+        }
+    }
+
+    /// Reads them for the first time.
+    ///
+    /// # Errors
+    /// If they cannot be used.
+    pub fn read(&mut self) -> Result<Arc<ServerConfig>> {
+        let files = self.files();
+        let config = self.config(&files)?;
+        self.seen = Some(files);
+        Ok(config)
+    }
+
+    /// The new ones, if they have changed and can be used; otherwise those in use stay.
+    pub async fn changed(&mut self) -> Option<Arc<ServerConfig>> {
+        let mut files = self.files();
+        if self.seen.as_ref() == Some(&files) {
+            return None;
+        }
+        loop {
+            let error = match self.config(&files) {
+                Ok(config) => {
+                    self.seen = Some(files);
+                    tracing::info!(cert = %self.cert.display(), "certificate read again");
+                    return Some(config);
+                }
+                Err(error) => error,
+            };
+            tokio::time::sleep(SETTLE).await;
+            let again = self.files();
+            if again == files {
+                tracing::error!("{error:#}; the certificate in use stays");
+                self.seen = Some(files);
+                return None;
+            }
+            files = again;
+        }
+    }
+
+    fn files(&self) -> Files {
+        let read = |path: &Path| {
+            let text = manifests::read_text(path);
+            text.map_err(|error| format!("{}: {error:#}", path.display()))
+        };
+        Ok((read(&self.cert)?, read(&self.key)?))
+    }
+
+    fn config(&self, files: &Files) -> Result<Arc<ServerConfig>> {
+        let (cert, key) = files
+            .as_ref()
+            .map_err(|error| anyhow::Error::msg(error.clone()))?;
+        let (cert_path, key_path) = (self.cert.display(), self.key.display());
+        let chain = CertificateDer::pem_slice_iter(cert.as_bytes())
+            .collect::<Result<Vec<_>, _>>()
+            .with_context(|| format!("{cert_path}: not a certificate in PEM"))?;
+        if chain.is_empty() {
+            bail!("{cert_path}: there is no certificate in it; write PEM");
+        }
+        let key = PrivateKeyDer::from_pem_slice(key.as_bytes())
+            .with_context(|| format!("{key_path}: not a private key in PEM"))?;
+        let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .context("set up TLS")?
+            .with_no_client_auth()
+            // Says so if the key is not the certificate's.
+            .with_single_cert(chain, key)
+            .with_context(|| format!("use {cert_path} with {key_path}"))?;
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
