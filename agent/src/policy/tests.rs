@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use sidetrack_common::policy::List;
 
-use super::{InboundPorts, Inputs, Mode, OutboundRanges, Policy, PolicyError};
+use super::{InboundPorts, Inputs, Mode, OutboundRanges, Policy, PolicyError, record};
 
 fn of_pod(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
     Policy::of_pod(pod, &Inputs::default())
@@ -215,5 +215,59 @@ fn values_as_large_as_a_manifest() {
     }
     for name in [ports, ranges, interfaces, "sidetrack.dev/dialect"] {
         errors(name, "x");
+    }
+}
+
+#[test]
+fn a_removed_init_container_counts_like_a_present_one() {
+    let words = ["-p", "15002", "-u", "1338", "-b", "80"];
+    let present = pod(&format!(
+        "spec:\n  containers: [{{name: istio-proxy}}]\n  initContainers: [{{name: istio-init, image: 'a:1.1.3', args: {words:?}, env: [{{name: ISTIO_DUAL_STACK, value: 'true'}}, {{name: ISTIO_DUAL_STACK, value: 'no'}}]}}]\n"
+    ));
+    let policy = of_pod(&present).unwrap();
+    assert_eq!(policy.outbound_port, 15002);
+    assert_eq!(policy.dialect, super::Dialect::V1_1);
+    assert!(policy.dual_stack);
+    let record = format!(
+        "{{\"words\":{words:?},\"env\":{{\"ISTIO_DUAL_STACK\":\"true\"}},\"image\":\"a:1.1.3\"}}"
+    );
+    let annotations = [
+        (record::ANNOTATION, &*record),
+        // Weaker than arguments.
+        ("traffic.sidecar.istio.io/includeInboundPorts", "81"),
+    ];
+    assert_eq!(of_pod(&annotated(&annotations)).unwrap(), policy);
+    // One that is there wins.
+    let mut both = present;
+    both.metadata.annotations = annotated(&[(record::ANNOTATION, "{\"words\":[\"-p\",\"7\"]}")])
+        .metadata
+        .annotations;
+    assert_eq!(of_pod(&both).unwrap(), policy);
+}
+
+#[test]
+fn a_bad_record_is_named() {
+    let long = format!("{{\"words\":[{:?}]}}", "x".repeat(256 << 10));
+    for bad in [
+        "",
+        "{",
+        "7",
+        "{\"words\":7}",
+        "{\"words\":[],\"args\":[]}",
+        "{\"words\":[\"\u{1b}[2J\"],\"x\":1}",
+        "{\"words\":[\"-p\"]}",
+        "{\"words\":[\"-p\",\"http\"]}",
+        &long,
+    ] {
+        let errors = of_pod(&annotated(&[(record::ANNOTATION, bad)])).unwrap_err();
+        let text = errors[0].to_string();
+        assert!(
+            text.contains("annotation sidetrack.dev/istio-init"),
+            "{text}"
+        );
+        assert!(
+            !text.contains(char::is_control) && text.len() < 600,
+            "{text}"
+        );
     }
 }

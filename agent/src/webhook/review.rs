@@ -1,5 +1,7 @@
 //! AdmissionReview, in and out.
 
+use std::fmt::Display;
+
 use k8s_openapi::{ByteString, api::core::v1::Pod};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -56,7 +58,7 @@ struct Review<'a> {
     #[serde(default)]
     kind: String,
     #[serde(borrow)]
-    request: Option<Request<'a>>,
+    request: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -118,10 +120,8 @@ pub fn answer(body: &[u8], settings: &Settings<'_>) -> Result<Answer, Malformed>
             "the body has more than {OBJECTS} opening braces; no pod needs so many"
         )));
     }
-    let review: Review<'_> = serde_json::from_slice(body).map_err(|error| {
-        let error = shortened(&error.to_string());
-        Malformed(format!("the body is not an AdmissionReview: {error}"))
-    })?;
+    let text = str::from_utf8(body).map_err(|error| malformed(&error))?;
+    let review: Review<'_> = object(text)?;
     if review.kind != "AdmissionReview" {
         return Err(Malformed(format!(
             "the body's kind is {:?}; send an AdmissionReview",
@@ -135,13 +135,26 @@ pub fn answer(body: &[u8], settings: &Settings<'_>) -> Result<Answer, Malformed>
             shortened(&review.api_version)
         )));
     };
-    let request = review.request.filter(|request| !request.uid.is_empty());
-    let Some(request) = request else {
-        return Err(Malformed(
+    let request = review.request.map(|raw| object::<Request<'_>>(raw.get()));
+    match request.transpose()? {
+        Some(request) if !request.uid.is_empty() => request.answer(version, settings),
+        _ => Err(Malformed(
             "the AdmissionReview has no request, or one without uid".to_owned(),
-        ));
-    };
-    request.answer(version, settings)
+        )),
+    }
+}
+
+/// Reads an object. A list of its fields' values, which serde takes as well, is none.
+fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Malformed> {
+    if !text.trim_ascii_start().starts_with('{') {
+        return Err(malformed(&"it is not made of objects"));
+    }
+    serde_json::from_str(text).map_err(|error| malformed(&error))
+}
+
+fn malformed(error: &dyn Display) -> Malformed {
+    let error = shortened(&error.to_string());
+    Malformed(format!("the body is not an AdmissionReview: {error}"))
 }
 
 impl Request<'_> {
