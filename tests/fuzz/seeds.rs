@@ -29,3 +29,8 @@ fn policy() {
 fn manifest() {
     replay("manifest", checks::manifest::check);
 }
+
+#[test]
+fn webhook() {
+    replay("webhook", checks::webhook::check);
+}

@@ -288,7 +288,7 @@ impl Agent {
 }
 
 /// The same command as root without other capabilities, as container runtimes start it.
-fn limited(command: &Command, capabilities: &[String]) -> Command {
+pub fn limited(command: &Command, capabilities: &[String]) -> Command {
     let set: String = capabilities
         .iter()
         .map(|name| format!(",+{}", name.to_lowercase()))

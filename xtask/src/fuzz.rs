@@ -44,6 +44,8 @@ enum Target {
     Policy,
     /// Whole manifest files
     Manifest,
+    /// What the webhook is asked
+    Webhook,
 }
 
 impl Target {
@@ -51,6 +53,7 @@ impl Target {
         match self {
             Self::Policy => "policy",
             Self::Manifest => "manifest",
+            Self::Webhook => "webhook",
         }
     }
 }

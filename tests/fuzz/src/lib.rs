@@ -6,3 +6,4 @@ pub mod manifest;
 mod netfilter;
 mod outline;
 pub mod policy;
+pub mod webhook;

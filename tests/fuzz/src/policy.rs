@@ -8,7 +8,7 @@ use std::{
 
 use k8s_openapi::api::core::v1::Pod;
 use sidetrack::{
-    policy::{InboundPorts, Inputs, OutboundRanges, Policy, PolicyError},
+    policy::{InboundPorts, Inputs, OutboundRanges, Policy, PolicyError, record},
     rules,
 };
 use sidetrack_common::{addr::Family, policy::List, rule::Rule};
@@ -175,10 +175,11 @@ fn lines_hold(policy: &Policy, family: Family) {
 /// Lists that only an annotation can have set are as long as written.
 fn nothing_is_lost(pod: &Pod, policy: &Policy) {
     let init = pod.spec.iter().flat_map(|spec| &spec.init_containers);
-    if init.count() > 0 {
+    let annotations = pod.metadata.annotations.as_ref();
+    let removed = annotations.is_some_and(|all| all.contains_key(record::ANNOTATION));
+    if init.count() > 0 || removed {
         return;
     }
-    let annotations = pod.metadata.annotations.as_ref();
     let written = |name: &str| {
         let name = format!("traffic.sidecar.istio.io/{name}");
         let value = annotations.and_then(|all| all.get(&name))?;

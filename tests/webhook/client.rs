@@ -1,0 +1,134 @@
+//! The API server's side: HTTPS with the authority's certificate and no other.
+
+use std::{net::SocketAddr, sync::Arc};
+
+use anyhow::{Context as _, Result, ensure};
+use axum::{
+    body::{Body, Bytes},
+    http::{HeaderMap, Request, StatusCode, header},
+};
+use http_body_util::BodyExt as _;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper_util::rt::TokioIo;
+use k8s_openapi::ByteString;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{ClientConfig, RootCertStore, crypto::ring},
+};
+
+use crate::certificates::{Authority, NAME};
+
+#[derive(Clone)]
+pub struct Client {
+    tls: TlsConnector,
+    address: SocketAddr,
+}
+
+/// An open connection.
+pub struct Connection {
+    sender: SendRequest<Body>,
+    /// The certificate it was opened with.
+    pub certificate: Vec<u8>,
+}
+
+pub struct Answer {
+    pub status: StatusCode,
+    pub headers: HeaderMap,
+    pub body: Bytes,
+}
+
+impl Client {
+    pub fn new(authority: &Authority, address: SocketAddr) -> Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(authority.der.clone().into())?;
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()?
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        Ok(Self {
+            tls: TlsConnector::from(Arc::new(config)),
+            address,
+        })
+    }
+
+    pub async fn connect(&self) -> Result<Connection> {
+        let stream = TcpStream::connect(self.address).await?;
+        stream.set_nodelay(true)?;
+        let stream = self.tls.connect(NAME.try_into()?, stream).await?;
+        let shown = stream.get_ref().1.peer_certificates();
+        let certificate = shown.context("a certificate")?[0].to_vec();
+        let (sender, connection) = handshake(TokioIo::new(stream)).await?;
+        tokio::spawn(connection);
+        Ok(Connection {
+            sender,
+            certificate,
+        })
+    }
+
+    /// A request on a connection of its own.
+    pub async fn ask(&self, request: Request<Body>) -> Result<Answer> {
+        self.connect().await?.ask(request).await
+    }
+}
+
+impl Connection {
+    pub async fn ask(&mut self, request: Request<Body>) -> Result<Answer> {
+        self.sender.ready().await?;
+        let response = self.sender.send_request(request).await?;
+        let (parts, body) = response.into_parts();
+        Ok(Answer {
+            status: parts.status,
+            headers: parts.headers,
+            body: body.collect().await?.to_bytes(),
+        })
+    }
+
+    /// Has a pod admitted.
+    pub async fn admit(&mut self, review: &Review) -> Result<()> {
+        review.check(&self.ask(review.request()?).await?)
+    }
+}
+
+/// An AdmissionReview of a pod that loses its istio-init.
+pub struct Review {
+    uid: String,
+    body: String,
+}
+
+impl Review {
+    pub fn new(number: usize) -> Result<Self> {
+        const SEED: &str = include_str!("../fuzz/seeds/webhook/istio-1.5.json");
+        let mut review: Value = serde_json::from_str(SEED)?;
+        let uid = format!("uid-{number}");
+        review["request"]["uid"] = uid.as_str().into();
+        let body = review.to_string();
+        Ok(Self { uid, body })
+    }
+
+    pub fn request(&self) -> Result<Request<Body>> {
+        post("/mutate/enabled?timeout=5s", self.body.clone())
+    }
+
+    /// Whether it is what the API server needs.
+    pub fn check(&self, answer: &Answer) -> Result<()> {
+        ensure!(answer.status == StatusCode::OK, "{}", answer.status);
+        ensure!(answer.headers[header::CONTENT_TYPE] == "application/json");
+        let review: Value = serde_json::from_slice(&answer.body)?;
+        let response = &review["response"];
+        ensure!(response["uid"] == *self.uid, "{review}");
+        let ByteString(patch) = serde_json::from_value(response["patch"].clone())?;
+        let patch = String::from_utf8(patch)?;
+        ensure!(patch.contains("sidetrack-validation"), "{patch}");
+        Ok(())
+    }
+}
+
+/// A request as the API server makes it.
+pub fn post(path: &str, body: impl Into<Body>) -> Result<Request<Body>> {
+    Ok(Request::post(path)
+        .header(header::HOST, NAME)
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(body.into())?)
+}

@@ -1,0 +1,351 @@
+//! `sidetrack webhook` as the API server meets it: over HTTPS, with certificates that change, with
+//! requests that are none, to its end. What it answers to which pod is tested in the agent's crate.
+
+mod certificates;
+mod client;
+mod server;
+
+use std::{
+    cell::{Cell, RefCell},
+    process::Stdio,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use axum::{
+    body::{Body, Bytes},
+    http::{Method, Request, StatusCode, header},
+};
+use futures_util::stream;
+use nix::sys::signal::Signal;
+use support::agent::PATIENCE;
+use tokio::{
+    io::AsyncReadExt as _,
+    net::TcpStream,
+    task::LocalSet,
+    time::{sleep, timeout},
+};
+
+use self::{
+    certificates::{Authority, Mount, Pair},
+    client::{Client, Review, post},
+    server::{Server, command},
+};
+
+/// How often certificates are replaced under load.
+const REPLACEMENTS: usize = 20;
+/// How many admissions are to go well meanwhile, at least.
+const ADMISSIONS: usize = 2000;
+
+/// A webhook and who asks it.
+async fn start(more: &[&str]) -> Result<(Authority, Mount, Server, Client)> {
+    let authority = Authority::new()?;
+    let mount = Mount::new(&authority.pair()?)?;
+    let server = Server::start(&mount, more).await?;
+    let client = Client::new(&authority, server.address)?;
+    Ok((authority, mount, server, client))
+}
+
+/// Waits until new connections get this certificate.
+async fn served(client: &Client, pair: &Pair) -> Result<()> {
+    let start = Instant::now();
+    while client.connect().await?.certificate != pair.der {
+        ensure!(start.elapsed() < PATIENCE, "the old certificate is served");
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// What the askers have met.
+#[derive(Default)]
+struct Tally {
+    admitted: Cell<usize>,
+    connected: Cell<usize>,
+    failed: RefCell<Vec<String>>,
+    over: Cell<bool>,
+}
+
+impl Tally {
+    /// Asks until it is over, so many times on each connection.
+    async fn ask(&self, client: Client, per_connection: usize) {
+        while !self.over.get() {
+            if let Err(error) = self.ask_on_one(&client, per_connection).await {
+                self.failed.borrow_mut().push(format!("{error:#}"));
+            }
+        }
+    }
+
+    async fn ask_on_one(&self, client: &Client, times: usize) -> Result<()> {
+        let mut connection = client.connect().await.context("connect")?;
+        self.connected.set(self.connected.get() + 1);
+        for _ in 0..times {
+            if self.over.get() {
+                break;
+            }
+            let review = Review::new(self.admitted.get())?;
+            connection.admit(&review).await?;
+            self.admitted.set(self.admitted.get() + 1);
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn certificates_are_replaced_under_load() -> Result<()> {
+    let (authority, mut mount, _server, client) = start(&[]).await?;
+    let tally = Rc::new(Tally::default());
+    let start = Instant::now();
+    let askers = LocalSet::new();
+    for per_connection in [usize::MAX, usize::MAX, usize::MAX, 100, 1, 1] {
+        let (tally, client) = (Rc::clone(&tally), client.clone());
+        askers.spawn_local(async move { tally.ask(client, per_connection).await });
+    }
+    let replaced = askers.run_until(async {
+        for time in 0..REPLACEMENTS {
+            let pair = authority.pair()?;
+            if time % 2 == 0 {
+                mount.swap(&pair)?;
+            } else {
+                mount.overwrite(&pair).await?;
+            }
+            served(&client, &pair).await?;
+        }
+        while tally.admitted.get() < ADMISSIONS && tally.failed.borrow().is_empty() {
+            sleep(Duration::from_millis(20)).await;
+        }
+        anyhow::Ok(())
+    });
+    replaced.await?;
+    tally.over.set(true);
+    askers.await;
+    let (admitted, seconds) = (tally.admitted.get(), start.elapsed().as_secs_f64());
+    println!(
+        "{admitted} admissions on {} connections in {seconds:.1} s, {:.0} a second; {REPLACEMENTS} certificates",
+        tally.connected.get(),
+        admitted as f64 / seconds,
+    );
+    assert_eq!(*tally.failed.borrow(), [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_pair_that_cannot_be_used_changes_nothing() -> Result<()> {
+    let (authority, mut mount, mut server, client) = start(&[]).await?;
+    let first = authority.pair()?;
+    mount.swap(&first)?;
+    served(&client, &first).await?;
+    let cert = mount.cert().display().to_string();
+    let key = mount.key().display().to_string();
+    let [one, other] = [authority.pair()?, authority.pair()?];
+    let with = |cert: &str, key: &str| Pair {
+        cert: cert.to_owned(),
+        key: key.to_owned(),
+        der: Vec::new(),
+    };
+    for (broken, expected) in [
+        (
+            with(&one.cert, &other.key),
+            format!("use {cert} with {key}"),
+        ),
+        (
+            with("", &one.key),
+            format!("{cert}: there is no certificate"),
+        ),
+        (
+            with(&one.cert, "nonsense"),
+            format!("{key}: not a private key"),
+        ),
+        (
+            with(&one.key, &one.cert),
+            format!("{cert}: there is no certificate"),
+        ),
+    ] {
+        mount.swap(&broken)?;
+        server.wait_logged(&expected).await?;
+        let mut connection = client.connect().await?;
+        assert!(connection.certificate == first.der, "{expected}");
+        connection.admit(&Review::new(0)?).await?;
+    }
+    std::fs::remove_file(mount.path().join("..data"))?;
+    server
+        .wait_logged(&format!("{cert}: read the file"))
+        .await?;
+    assert!(client.connect().await?.certificate == first.der);
+    mount.swap(&one)?;
+    served(&client, &one).await
+}
+
+#[tokio::test]
+async fn what_is_no_question_gets_a_clear_answer() -> Result<()> {
+    const MIB: usize = 1 << 20;
+    let (_authority, _mount, _server, client) = start(&[]).await?;
+    let review = Review::new(0)?;
+    let request = |method: Method, path: &str, kind: &str| {
+        Request::builder()
+            .method(method)
+            .uri(path)
+            .header(header::CONTENT_TYPE, kind)
+            .body(Body::from("{}"))
+    };
+    let pieces = |mib: usize| {
+        let piece = || Ok::<_, std::io::Error>(Bytes::from(vec![b' '; MIB]));
+        Body::from_stream(stream::iter((0..mib).map(move |_| piece())))
+    };
+    let json = "application/json";
+    for (request, status, expected) in [
+        (
+            request(Method::GET, "/mutate", json)?,
+            405,
+            "POST to /mutate",
+        ),
+        (
+            request(Method::POST, "/healthz", json)?,
+            405,
+            "GET the others",
+        ),
+        (
+            request(Method::POST, "/", json)?,
+            404,
+            "AdmissionReview to /mutate",
+        ),
+        (
+            request(Method::POST, "/mutate/disabled", json)?,
+            404,
+            "to /mutate",
+        ),
+        (
+            request(Method::POST, "/mutate", "text/plain")?,
+            415,
+            "must be application/json",
+        ),
+        (
+            request(Method::POST, "/mutate", "")?,
+            415,
+            "must be application/json",
+        ),
+        (request(Method::POST, "/mutate", json)?, 400, "kind is \"\""),
+        (post("/mutate", "")?, 400, "not an AdmissionReview"),
+        (
+            post("/mutate", vec![0xff; 100])?,
+            400,
+            "not an AdmissionReview",
+        ),
+        (
+            post("/mutate", "[".repeat(3_000_000))?,
+            400,
+            "not made of objects",
+        ),
+        (
+            post("/mutate", "{\"a\":".repeat(600_000))?,
+            400,
+            "opening braces",
+        ),
+        (post("/mutate", pieces(3))?, 400, "not an AdmissionReview"),
+        (
+            post("/mutate", vec![b' '; 3 * MIB + 1])?,
+            413,
+            "more than 3 MiB",
+        ),
+        (post("/mutate", pieces(4))?, 413, "more than 3 MiB"),
+    ] {
+        let line = format!("{} {}", request.method(), request.uri());
+        let answer = client.ask(request).await.context(line.clone())?;
+        let text = String::from_utf8_lossy(&answer.body);
+        assert_eq!(answer.status, status, "{line}: {text}");
+        assert!(text.contains(expected), "{line}: {text}");
+        assert!(text.len() < 1000, "{line}: {text}");
+    }
+    // A body without an end is not read to its end, however that looks to its sender.
+    let _ = client.ask(post("/mutate", pieces(64))?).await;
+    // None of them has harmed the webhook.
+    let get = |path: &str| Request::get(path).body(Body::empty());
+    for path in ["/healthz", "/readyz"] {
+        assert_eq!(client.ask(get(path)?).await?.status, StatusCode::OK);
+    }
+    client.connect().await?.admit(&review).await
+}
+
+#[tokio::test]
+async fn who_says_nothing_is_not_waited_for() -> Result<()> {
+    let (_authority, _mount, server, client) = start(&[]).await?;
+    let mut silent = TcpStream::connect(server.address).await?;
+    client.connect().await?.admit(&Review::new(0)?).await?;
+    let read = timeout(Duration::from_secs(10), silent.read(&mut [0])).await;
+    assert!(matches!(read, Ok(Ok(0) | Err(_))), "still connected");
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_is_answered_at_the_end() -> Result<()> {
+    let (_authority, _mount, mut server, client) = start(&["--drain", "1"]).await?;
+    let mut open = client.connect().await?;
+    open.admit(&Review::new(0)?).await?;
+    // A request of which half is sent when the end comes, and the rest when nobody is let in any more.
+    let slow = Review::new(1)?;
+    let (parts, body) = slow.request()?.into_parts();
+    let body = http_body_util::BodyExt::collect(body).await?.to_bytes();
+    let halves = [body.slice(..body.len() / 2), body.slice(body.len() / 2..)];
+    let body = stream::unfold((0, halves), |(next, halves)| async move {
+        let half = halves.get(next)?.clone();
+        if next > 0 {
+            sleep(Duration::from_millis(2500)).await;
+        }
+        Some((Ok::<_, std::io::Error>(half), (next + 1, halves)))
+    });
+    let request = Request::from_parts(parts, Body::from_stream(body));
+    let other = client.clone();
+    let answer = tokio::spawn(async move { other.ask(request).await });
+    sleep(Duration::from_millis(300)).await;
+    server.signal(Signal::SIGTERM)?;
+    server.wait_logged("ending").await?;
+    // The API server does not know yet.
+    let review = Review::new(2)?;
+    let last = open.ask(review.request()?).await?;
+    review.check(&last)?;
+    assert_eq!(last.headers[header::CONNECTION], "close");
+    client.connect().await?.admit(&review).await?;
+    let ready = client
+        .ask(Request::get("/readyz").body(Body::empty())?)
+        .await?;
+    assert_eq!(ready.status, StatusCode::SERVICE_UNAVAILABLE);
+    slow.check(&answer.await??)?;
+    let status = server.ended().await?;
+    assert!(status.success(), "{status}");
+    assert!(client.connect().await.is_err());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_start_without_certificate_fails_and_says_so() -> Result<()> {
+    let authority = Authority::new()?;
+    let mut mount = Mount::new(&authority.pair()?)?;
+    mount.swap(&Pair {
+        key: authority.pair()?.key,
+        ..authority.pair()?
+    })?;
+    let run = |mount: &Mount, more: &[&str]| {
+        let output = command(mount, more)?.stdout(Stdio::null()).output()?;
+        anyhow::Ok((output.status.code(), String::from_utf8(output.stderr)?))
+    };
+    let (code, text) = run(&mount, &[])?;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains(&format!("with {}", mount.key().display())),
+        "{text}"
+    );
+    std::fs::remove_file(mount.cert())?;
+    let (code, text) = run(&mount, &[])?;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains(&format!("{}: read the file", mount.cert().display())),
+        "{text}"
+    );
+    let (code, text) = run(&mount, &["--default", "proxyUid=envoy"])?;
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("proxyUid"), "{text}");
+    if run(&mount, &["--drain", "soon"])?.0 != Some(2) {
+        bail!("wrong usage");
+    }
+    Ok(())
+}

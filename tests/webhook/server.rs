@@ -1,0 +1,118 @@
+//! The webhook under test: the real binary, as root without any capability.
+
+use std::{
+    fs::{self, File},
+    net::SocketAddr,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::Value;
+use support::{
+    agent::{PATIENCE, binary, limited},
+    command::die_with_parent,
+};
+
+use crate::certificates::Mount;
+
+pub const IMAGE: &str = "registry.example.com/sidetrack:1";
+
+/// One that runs; dropping it kills it.
+pub struct Server {
+    child: Child,
+    log: PathBuf,
+    pub address: SocketAddr,
+}
+
+impl Server {
+    pub async fn start(mount: &Mount, more: &[&str]) -> Result<Self> {
+        let log = mount.path().join("log");
+        let command = command(mount, more)?;
+        let mut command = limited(&command, &[]);
+        command.stderr(File::create(&log)?);
+        let child = die_with_parent(&mut command).spawn()?;
+        let mut server = Self {
+            child,
+            log,
+            address: ([0, 0, 0, 0], 0).into(),
+        };
+        let address = server.wait_logged("listening").await?["address"].clone();
+        let address = address.as_str().context("an address in the log")?;
+        server.address = address.parse()?;
+        Ok(server)
+    }
+
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits for a line whose message has these words; its fields.
+    pub async fn wait_logged(&mut self, words: &str) -> Result<Value> {
+        let start = Instant::now();
+        loop {
+            for line in self.log().lines() {
+                let line: Value = serde_json::from_str(line).unwrap_or_default();
+                let fields = &line["fields"];
+                if fields["message"]
+                    .as_str()
+                    .is_some_and(|it| it.contains(words))
+                {
+                    return Ok(fields.clone());
+                }
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("no line with {words:?} in the log:\n{}", self.log());
+            }
+            if let Some(status) = self.child.try_wait()? {
+                bail!("the webhook ended ({status}):\n{}", self.log());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
+    }
+
+    /// Waits for its end.
+    pub async fn ended(&mut self) -> Result<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if start.elapsed() > 2 * PATIENCE {
+                bail!("the webhook still runs:\n{}", self.log());
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The command line.
+pub fn command(mount: &Mount, more: &[&str]) -> Result<Command> {
+    let mut command = Command::new(binary()?);
+    command
+        .args(["webhook", "--listen", "127.0.0.1:0", "--log-format", "json"])
+        .args(["--gate-image", IMAGE])
+        .arg("--tls-cert")
+        .arg(mount.cert())
+        .arg("--tls-key")
+        .arg(mount.key())
+        .args(more)
+        .stdin(Stdio::null());
+    Ok(command)
+}
