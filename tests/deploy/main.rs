@@ -1,11 +1,15 @@
 //! `deploy/`: the chart as Helm's engine renders it, the plain manifests as kustomize builds them. Both
 //! are held to the API's own types, to each other, and to what the agent does.
 
+mod webhook;
+
 use std::{collections::BTreeSet, process::Command};
 
 use k8s_openapi::api::{
-    apps::v1::DaemonSet,
-    core::v1::{ConfigMap, Namespace, ResourceQuota, ServiceAccount},
+    admissionregistration::v1::MutatingWebhookConfiguration,
+    apps::v1::{DaemonSet, Deployment},
+    core::v1::{ConfigMap, Namespace, ResourceQuota, Secret, Service, ServiceAccount},
+    policy::v1::PodDisruptionBudget,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
 use serde::{Serialize, de::DeserializeOwned};
@@ -16,10 +20,15 @@ const NAMESPACE: &str = "sidetrack-system";
 
 /// What Helm would create, or what it says is wrong.
 fn helm(values: &Value) -> Result<Vec<Value>, String> {
+    helm_with(values, &[])
+}
+
+/// The same in a cluster that has some Secrets.
+fn helm_with(values: &Value, secrets: &[Value]) -> Result<Vec<Value>, String> {
     let output = Command::new(checkout("target/tools/python/bin/python"))
         .arg(checkout("tests/deploy/render.py"))
         .arg(checkout("deploy/chart"))
-        .args([NAMESPACE, &values.to_string()])
+        .args([NAMESPACE, &values.to_string(), &json!(secrets).to_string()])
         .output()
         .expect("Python; `cargo xtask setup` installs it");
     if !output.status.success() {
@@ -76,6 +85,13 @@ fn parses_strictly(object: &Value) {
         Some("ClusterRoleBinding") => survives::<ClusterRoleBinding>(object),
         Some("Role") => survives::<Role>(object),
         Some("RoleBinding") => survives::<RoleBinding>(object),
+        Some("Deployment") => survives::<Deployment>(object),
+        Some("Secret") => survives::<Secret>(object),
+        Some("Service") => survives::<Service>(object),
+        Some("PodDisruptionBudget") => survives::<PodDisruptionBudget>(object),
+        Some("MutatingWebhookConfiguration") => survives::<MutatingWebhookConfiguration>(object),
+        // Not the API's own; the tests look at their fields.
+        Some("Issuer" | "Certificate") => {}
         other => panic!("an object of kind {other:?}"),
     }
 }
@@ -158,6 +174,15 @@ fn wrong_values_are_refused() {
         ),
         (json!({"metricsPort": 0}), "metricsPort"),
         (json!({"host": {"bpffs": "sys/fs/bpf"}}), "bpffs"),
+        (json!({"webhook": {"enable": true}}), "enable"),
+        (
+            json!({"webhook": {"failurePolicy": "ignore"}}),
+            "failurePolicy",
+        ),
+        (
+            json!({"webhook": {"enabled": true, "certificates": {"from": "secret"}}}),
+            "webhook.certificates.secretName",
+        ),
     ] {
         let error = helm(&values).expect_err("refused");
         assert!(error.contains(named), "{values}: {error}");

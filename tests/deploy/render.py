@@ -1,9 +1,9 @@
 """Renders the Helm chart with Helm's own engine and prints the objects as a JSON list.
 
-Helm renders for a cluster; this is one that knows the kinds the chart uses, has none of the objects, and
-writes down what it is asked to create.
+Helm renders for a cluster; this is one that knows the kinds the chart uses, has none of the objects but
+those it is given, and writes down what it is asked to create.
 
-usage: render.py CHART NAMESPACE [VALUES_JSON]
+usage: render.py CHART NAMESPACE [VALUES_JSON [SECRETS_JSON]]
 """
 
 import asyncio
@@ -21,8 +21,12 @@ KINDS = {
         "ServiceAccount": "serviceaccounts",
         "ConfigMap": "configmaps",
         "ResourceQuota": "resourcequotas",
+        "Service": "services",
     },
-    "apps/v1": {"DaemonSet": "daemonsets"},
+    "apps/v1": {"DaemonSet": "daemonsets", "Deployment": "deployments"},
+    "policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
+    "admissionregistration.k8s.io/v1": {"MutatingWebhookConfiguration": "mutatingwebhookconfigurations"},
+    "cert-manager.io/v1": {"Issuer": "issuers", "Certificate": "certificates"},
     "rbac.authorization.k8s.io/v1": {
         "ClusterRole": "clusterroles",
         "ClusterRoleBinding": "clusterrolebindings",
@@ -30,8 +34,10 @@ KINDS = {
         "RoleBinding": "rolebindings",
     },
 }
-CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding"}
+CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration"}
 created = []
+# Secrets that are there already, by name.
+there = {}
 
 
 def discovery(path):
@@ -77,6 +83,9 @@ class Cluster(BaseHTTPRequestHandler):
             return self.answer(200, found)
         if path.endswith("/secrets"):
             return self.answer(200, {"kind": "SecretList", "apiVersion": "v1", "items": []})
+        secret = there.get(path.rsplit("/", 1)[-1]) if "/secrets/" in path else None
+        if secret is not None:
+            return self.answer(200, secret)
         self.answer(404, {"kind": "Status", "apiVersion": "v1", "status": "Failure",
                           "reason": "NotFound", "code": 404, "message": "not found"})
 
@@ -98,13 +107,19 @@ class Cluster(BaseHTTPRequestHandler):
     def do_PUT(self):
         self.take(200)
 
+    def do_PATCH(self):
+        """What is there stays as it is."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
     def log_message(self, *_):
         pass
 
 
-def main(chart, namespace, values="{}"):
+def main(chart, namespace, values="{}", secrets="[]"):
     from helm_sdkpy import Configuration, Install
 
+    there.update((secret["metadata"]["name"], secret) for secret in json.loads(secrets))
     server = ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as home:
