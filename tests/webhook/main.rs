@@ -266,6 +266,27 @@ async fn what_is_no_question_gets_a_clear_answer() -> Result<()> {
     client.connect().await?.admit(&review).await
 }
 
+/// Long bodies that never come keep nobody waiting but one another.
+#[tokio::test]
+async fn a_body_that_does_not_come_is_not_waited_for() -> Result<()> {
+    let (_authority, _mount, _server, client) = start(&[]).await?;
+    let mut stuck = Vec::new();
+    for _ in 0..20 {
+        let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
+        let (request, client) = (post("/mutate", never)?, client.clone());
+        stuck.push(tokio::spawn(async move { client.ask(request).await }));
+    }
+    sleep(Duration::from_millis(500)).await;
+    let mut connection = client.connect().await?;
+    timeout(Duration::from_secs(2), connection.admit(&Review::new(0)?)).await??;
+    let answer = stuck.swap_remove(0).await??;
+    assert_eq!(answer.status, StatusCode::REQUEST_TIMEOUT);
+    for other in stuck {
+        other.abort();
+    }
+    Ok(())
+}
+
 #[tokio::test]
 async fn who_says_nothing_is_not_waited_for() -> Result<()> {
     let (_authority, _mount, server, client) = start(&[]).await?;

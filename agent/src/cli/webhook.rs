@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How often the files are looked at.
-const FOLLOW: Duration = Duration::from_millis(500);
+const FOLLOW: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

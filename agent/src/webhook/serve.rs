@@ -47,14 +47,16 @@ const HANDSHAKE: Duration = Duration::from_secs(5);
 /// For a request's head, the wait for it included. The API server closes connections that were idle
 /// for 90 s. Did this end do it first, that could hit a request on its way.
 const IDLE: Duration = Duration::from_secs(120);
-/// For a request's body and its answer; the API server waits 30 s at most.
-const REQUEST: Duration = Duration::from_secs(30);
+/// For a request's body and its answer.
+const REQUEST: Duration = Duration::from_secs(10);
 /// What the API server takes of a client.
 const BODY_MAX: usize = 3 << 20;
 /// So much of a longer body is read and thrown away: only then does its sender read the answer.
 const BODY_READ: usize = 16 << 20;
-/// Bodies that are held at the same time may have so many KiB together.
-const BODIES_KIB: usize = 32 << 10;
+/// A body up to this long, as nearly every pod's is, is read at once ...
+const BODY_SMALL: usize = 128 << 10;
+/// ... and of longer ones so many at the same time.
+const BODIES_LARGE: usize = 8;
 /// How long the end waits for answers on their way.
 const END: Duration = Duration::from_secs(10);
 /// After a failure to accept.
@@ -65,7 +67,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub struct Shared {
     mesh: watch::Receiver<Arc<Mesh>>,
     gate_image: String,
-    bodies: Semaphore,
+    large_bodies: Semaphore,
     ending: AtomicBool,
 }
 
@@ -76,7 +78,7 @@ impl Shared {
         Arc::new(Self {
             mesh,
             gate_image,
-            bodies: Semaphore::new(BODIES_KIB),
+            large_bodies: Semaphore::new(BODIES_LARGE),
             ending: AtomicBool::new(false),
         })
     }
@@ -219,9 +221,10 @@ async fn admit(
         let text = "the Content-Type must be application/json";
         return failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
     }
-    let kib = length(headers).unwrap_or(BODY_MAX).min(BODY_MAX) / 1024 + 1;
-    let Ok(_share) = shared.bodies.acquire_many(kib as u32).await else {
-        return failure(StatusCode::SERVICE_UNAVAILABLE, "ending");
+    let is_small = length(headers).is_some_and(|length| length <= BODY_SMALL);
+    let _place = match is_small {
+        true => None,
+        false => shared.large_bodies.acquire().await.ok(),
     };
     let body = match collect(body).await {
         Ok(body) => body,
