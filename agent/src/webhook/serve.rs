@@ -222,9 +222,10 @@ async fn admit(
         return failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
     }
     let is_small = length(headers).is_some_and(|length| length <= BODY_SMALL);
-    let _place = match is_small {
-        true => None,
-        false => shared.large_bodies.acquire().await.ok(),
+    let _place = if is_small {
+        None
+    } else {
+        shared.large_bodies.acquire().await.ok()
     };
     let body = match collect(body).await {
         Ok(body) => body,
