@@ -38,7 +38,11 @@ pub struct Places {
 impl Places {
     /// A command of the binary, with the options all commands take.
     pub fn command(&self, words: &[&str]) -> Result<Command> {
-        let mut command = Command::new(binary()?);
+        self.command_of(&binary()?, words)
+    }
+
+    fn command_of(&self, binary: &Path, words: &[&str]) -> Result<Command> {
+        let mut command = Command::new(binary);
         command.args(words).arg("--bpffs").arg(&self.bpffs);
         if words.first() != Some(&"doctor") {
             command.arg("--socket").arg(&self.socket);
@@ -163,6 +167,8 @@ pub struct Extra<'a> {
     pub api: Option<&'a ApiServer>,
     /// The same by its kubeconfig, for whoever is elsewhere than the server.
     pub kubeconfig: Option<&'a str>,
+    /// Another build than [`binary`].
+    pub binary: Option<&'a Path>,
 }
 
 /// The node that agents under test are told they run on.
@@ -212,7 +218,10 @@ impl Agent {
             .create(true)
             .append(true)
             .open(&places.log)?;
-        let mut command = places.command(&["agent"])?;
+        let binary = extra
+            .binary
+            .map_or_else(binary, |path| Ok(path.to_owned()))?;
+        let mut command = places.command_of(&binary, &["agent"])?;
         if let Some(capabilities) = extra.capabilities {
             command = limited(&command, capabilities);
         }
@@ -251,6 +260,11 @@ impl Agent {
         kill(Pid::from_raw(self.child.id() as i32), signal)?;
         self.child.wait()?;
         Ok(start.elapsed())
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
     }
 
     /// Waits for it to end by itself.

@@ -1,0 +1,184 @@
+//! Agents that are killed at random times after their start, and replaced by another build.
+
+use std::{
+    collections::BTreeMap,
+    fs,
+    os::fd::AsFd as _,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use fastrand::Rng;
+use nix::sys::signal::Signal;
+use sidetrack::bpf::sys;
+use support::agent::{Agent, Extra, Places};
+
+use super::{between, more};
+use crate::stage::Stage;
+
+/// An agent is killed within this time after its start, mostly before it is ready.
+const EARLY: u64 = 3000;
+/// Of so many agents one is left alone until it is ready, and a while longer.
+const ONE_OF: u32 = 3;
+const READY: Duration = Duration::from_secs(30);
+
+/// What became of agents.
+#[derive(Debug, Default)]
+pub struct Agents {
+    /// Ended by SIGKILL.
+    pub killed: AtomicU64,
+    /// Ended by SIGTERM.
+    pub terminated: AtomicU64,
+    /// Of both, those that were not ready yet.
+    pub starting: AtomicU64,
+    /// Takeovers in which every link has got another program.
+    pub replaced: AtomicU64,
+    /// Of those, from one build to another.
+    pub upgraded: AtomicU64,
+    /// Takeovers that were interrupted when some of the links had got one.
+    pub partly: AtomicU64,
+    survivor: Mutex<Option<Survivor>>,
+}
+
+/// The agent that is left at the end.
+#[derive(Clone, Copy, Debug)]
+pub struct Survivor {
+    /// Its process.
+    pub pid: u32,
+}
+
+/// Program ids by link.
+pub type Programs = BTreeMap<String, u32>;
+
+/// The programs that the pinned hooks lead to.
+pub fn programs(places: &Places) -> Result<Programs> {
+    let dir = places.bpffs.join("sidetrack/v2/links");
+    let mut programs = Programs::new();
+    for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Ok(link) = sys::open_pin(&entry.path()) {
+            let info = sys::link_info(link.as_fd()).context("ask a link")?;
+            programs.insert(name, info.prog_id);
+        }
+    }
+    Ok(programs)
+}
+
+/// Starts one.
+pub fn start(places: &Places, binary: &std::path::Path) -> Result<Agent> {
+    let extra = Extra {
+        binary: Some(binary),
+        ..Extra::default()
+    };
+    Agent::spawn_with(places, &extra)
+}
+
+/// Waits until an agent says that it is ready.
+pub fn wait_ready(places: &Places, agent: &Agent) -> Result<()> {
+    let start = Instant::now();
+    while !is_ready(places, agent.pid()) {
+        if start.elapsed() > READY {
+            bail!("an agent is not ready after {READY:?}:\n{}", tail(places));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+fn is_ready(places: &Places, pid: u32) -> bool {
+    let status = places.json(&["status", "-o", "json"]);
+    status.is_ok_and(|status| status["agent"]["ready"] == true && status["agent"]["pid"] == pid)
+}
+
+/// The end of the agents' log.
+pub fn tail(places: &Places) -> String {
+    const LINES: usize = 30;
+    let log = places.log();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+impl Agents {
+    /// Goes on until chaos ends, then leaves one agent running until `over`.
+    pub fn run(
+        &self,
+        stage: &Stage,
+        first: Agent,
+        binaries: &[PathBuf; 2],
+        mut rng: Rng,
+        over: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let places = &stage.places;
+        let mut agent = first;
+        let mut before = programs(places)?;
+        // Whose programs all links lead to, and which build runs.
+        let mut in_force = 0;
+        let mut build = 0;
+        let mut is_first = true;
+        let goes_on = || stage.goes_on() && !stage.calm.load(Ordering::Relaxed);
+        while goes_on() {
+            let patient = is_first || rng.u32(..ONE_OF) == 0;
+            is_first = false;
+            if patient {
+                wait_ready(places, &agent)?;
+                stage.pause(between(&mut rng, 0, 3000));
+            } else {
+                stage.pause(between(&mut rng, 0, EARLY));
+            }
+            if agent.has_ended()? {
+                bail!("an agent ended by itself:\n{}", tail(places));
+            }
+            let term = rng.u32(..10) < 3;
+            if !is_ready(places, agent.pid()) {
+                more(&self.starting);
+            }
+            let (signal, count) = if term {
+                (Signal::SIGTERM, &self.terminated)
+            } else {
+                (Signal::SIGKILL, &self.killed)
+            };
+            agent.end(signal)?;
+            more(count);
+            let after = programs(places)?;
+            let changed = after
+                .iter()
+                .filter(|(link, program)| before.get(*link) != Some(program))
+                .count();
+            if changed == after.len() {
+                more(&self.replaced);
+                if in_force != build {
+                    more(&self.upgraded);
+                }
+                in_force = build;
+            } else if changed > 0 {
+                more(&self.partly);
+            }
+            before = after;
+            build = rng.usize(..binaries.len());
+            agent = start(places, &binaries[build])?;
+        }
+        wait_ready(places, &agent)?;
+        *self.survivor.lock().expect("nobody panics") = Some(Survivor { pid: agent.pid() });
+        while !over() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        agent.end(Signal::SIGTERM)?;
+        Ok(())
+    }
+
+    /// The agent that is left, when chaos has ended.
+    pub fn survivor(&self) -> Option<Survivor> {
+        *self.survivor.lock().expect("nobody panics")
+    }
+
+    /// All that were ended.
+    pub fn ended(&self) -> u64 {
+        self.killed.load(Ordering::Relaxed) + self.terminated.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,129 @@
+//! SYNs to a sidecar that hangs: handshake rows that only the end of their sockets takes away. A large
+//! flood fills the table.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use fastrand::Rng;
+use sidetrack_common::names::{HANDSHAKE_CAPACITY, HANDSHAKE_RESERVE};
+
+use super::{between, more};
+use crate::{
+    inventory::handshakes,
+    stage::Stage,
+    targets::{VIP, VIP6, WEB},
+    wire::{Flooded, Work},
+};
+
+const APP: u32 = 1000;
+/// Processes of a small flood, and SYNs of each per family.
+const SMALL: (usize, usize) = (1, 1000);
+/// Of one that fills the table; a process may not have all those sockets.
+const LARGE: (usize, usize) = (4, 8250);
+/// How long rows may take to go after their sockets.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What floods came to.
+#[derive(Debug, Default)]
+pub struct Floods {
+    /// Small ones.
+    pub small: AtomicU64,
+    /// Those that filled the table.
+    pub large: AtomicU64,
+    /// Connections begun in them.
+    pub begun: AtomicU64,
+    /// Refused in them.
+    pub refused: AtomicU64,
+}
+
+impl Floods {
+    /// Floods now and then; `large` times with so many that the table is full.
+    pub fn run(&self, stage: &Stage, mut rng: Rng, large: &[Duration]) -> Result<()> {
+        let start = Instant::now();
+        let mut due = large.iter();
+        let mut next = due.next();
+        while stage.goes_on() {
+            if next.is_some_and(|at| start.elapsed() >= *at) {
+                next = due.next();
+                stage
+                    .account
+                    .pressure
+                    .change(|state| state.sidecar_down = true);
+                let flooded = self.one(stage, LARGE, &mut rng)?;
+                wait_gone(stage)?;
+                stage
+                    .account
+                    .pressure
+                    .change(|state| state.sidecar_down = false);
+                let room = HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE;
+                if flooded.refused == 0 || flooded.pending > room as usize + 16 {
+                    bail!("a full table of {room} rows let {flooded:?} through");
+                }
+                more(&self.large);
+            } else {
+                let flooded = self.one(stage, SMALL, &mut rng)?;
+                if flooded.refused > 0 {
+                    bail!("a small flood was refused: {flooded:?}");
+                }
+                more(&self.small);
+            }
+            stage.pause(between(&mut rng, 1000, 6000));
+        }
+        Ok(())
+    }
+
+    fn one(
+        &self,
+        stage: &Stage,
+        (processes, each): (usize, usize),
+        rng: &mut Rng,
+    ) -> Result<Flooded> {
+        let to = [VIP, VIP6]
+            .map(|ip| SocketAddr::new(ip.parse().expect("an address"), WEB))
+            .to_vec();
+        let work = Work::Flood { to, each };
+        let mut workers = (0..processes)
+            .map(|_| stage.crew.start(&stage.hanging, APP, work.clone()))
+            .collect::<Result<Vec<_>>>()?;
+        let mut flooded = Flooded::default();
+        for worker in &mut workers {
+            let part: Flooded = worker.hear()?;
+            flooded.pending += part.pending;
+            flooded.refused += part.refused;
+            flooded.failed += part.failed;
+        }
+        if flooded.failed > 0 {
+            bail!("connections of a flood failed otherwise than refused: {flooded:?}");
+        }
+        stage.pause(between(rng, 0, 1500));
+        // Killed with everything it has begun.
+        drop(workers);
+        let begun = (flooded.pending + flooded.refused) as u64;
+        self.begun.fetch_add(begun, Ordering::Relaxed);
+        self.refused
+            .fetch_add(flooded.refused as u64, Ordering::Relaxed);
+        Ok(flooded)
+    }
+}
+
+/// Waits until there is room again: both the rows and the programs' own count of them.
+fn wait_gone(stage: &Stage) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let (rows, count) = handshakes(&stage.places)?;
+        let few = u64::from(HANDSHAKE_CAPACITY / 2);
+        if rows < few && count < few as i64 {
+            return Ok(());
+        }
+        if start.elapsed() > PATIENCE {
+            bail!(
+                "{rows} handshake rows, counted {count}, {PATIENCE:?} after their sockets have gone"
+            );
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,279 @@
+//! Chaos: pods are dialled from all sides while agents are killed and replaced, policies change,
+//! sidecars restart and pods come and go. Every connection is accounted for.
+
+mod account;
+mod chaos;
+mod crew;
+mod inventory;
+mod report;
+mod stage;
+mod targets;
+mod timeline;
+mod wire;
+mod worker;
+
+use std::{
+    path::PathBuf,
+    process::ExitCode,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use clap::Parser;
+use fastrand::Rng;
+use support::{agent::binary, command::output, ledger, private};
+
+use crate::{
+    chaos::{Agents, Events, Floods},
+    inventory::Inventory,
+    stage::{HANGING, Stage},
+    targets::Policy,
+};
+
+/// Kills, upgrades, changes and restarts everything under traffic, and accounts for every connection.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask soak")]
+struct Options {
+    /// How long
+    #[arg(long, default_value_t = 10.0, value_parser = minutes)]
+    minutes: f64,
+    /// Makes the same choices as the run that printed it; when they take effect is up to the machine
+    #[arg(long)]
+    seed: Option<u64>,
+    /// A second build of sidetrack, for upgrades from one to the other [default: the same again]
+    #[arg(long, value_name = "PATH")]
+    other: Option<PathBuf>,
+}
+
+fn minutes(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(minutes) if (0.05..=1440.0).contains(&minutes) => Ok(minutes),
+        _ => Err("write a number of minutes from 0.05 to 1440".to_owned()),
+    }
+}
+
+/// At least so much in a minute; less would be no chaos.
+const CONNECTIONS: f64 = 20_000.0;
+const ENDED: f64 = 5.0;
+const REPLACED: f64 = 2.0;
+/// A policy's rows go a second after its last pod, leavings of the dead are looked for twice a second.
+const SETTLE: Duration = Duration::from_secs(4);
+/// Threads that make pods come and go.
+const COMERS: u16 = 2;
+const PROGRESS: Duration = Duration::from_secs(10);
+
+fn main() -> ExitCode {
+    if let Some(outcome) = worker::run_if_asked() {
+        return outcome;
+    }
+    match run(&Options::parse()) {
+        Ok(outcome) => outcome,
+        Err(error) => {
+            eprintln!("soak: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<ExitCode> {
+    private::require_root()?;
+    private::enter()?;
+    ledger::sweep()?;
+    let own = binary()?;
+    let other = options.other.clone().unwrap_or_else(|| own.clone());
+    ensure!(other.is_file(), "{} is no program", other.display());
+    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+    println!("seed {seed}, {} minutes\n", options.minutes);
+    let mut stage = Stage::new(seed)?;
+    let length = Duration::from_secs_f64(60.0 * options.minutes);
+    let checks = soak(&mut stage, &[own, other], length)?;
+
+    let (_, connections) = stage.account.totals();
+    let (failed, failures) = stage.account.failures();
+    let cgroup = stage.places.cgroup.clone();
+    drop(stage);
+    let mut failures = failures;
+    let mut failed = failed;
+    if cgroup.exists() {
+        failed += 1;
+        failures.push(format!("{} is left", cgroup.display()));
+    }
+    for failure in &failures {
+        println!("\nFAILED {failure}");
+    }
+    let passed = (connections + checks).saturating_sub(failed);
+    println!("\n{passed} passed, {failed} failed");
+    Ok(if failed == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// Everything up to the tables; how many things were checked beside the connections.
+fn soak(stage: &mut Stage, binaries: &[PathBuf; 2], length: Duration) -> Result<u64> {
+    let first = chaos::start(&stage.places, &binaries[0])?;
+    for number in (0..stage.pods.len() as u16).chain([HANGING]) {
+        stage.wait_policy(&format!("pod{number}"), Policy::FIRST)?;
+    }
+    thread::sleep(SETTLE);
+    let start = Inventory::take(&stage.places, first.pid())?;
+    stage.begin()?;
+
+    let (agents, events, floods) = (Agents::default(), Events::default(), Floods::default());
+    let over = AtomicBool::new(false);
+    // The last agent lives through a part of it: what it leaks is seen.
+    let calm_at = length
+        .mul_f64(0.9)
+        .min(length.saturating_sub(Duration::from_secs(5)));
+    let large: &[Duration] = &[length / 3, length * 3 / 4];
+    let large = if length < Duration::from_secs(30) {
+        &[]
+    } else {
+        large
+    };
+    let mut checks = 0;
+    let begun = Instant::now();
+    let inventories = thread::scope(|scope| -> Result<_> {
+        let shared = &*stage;
+        let mut seeds = Rng::with_seed(shared.seed);
+        let (agents, events, floods, over) = (&agents, &events, &floods, &over);
+        let agents_thread = spawn(scope, shared, "agents", seeds.fork(), move |rng| {
+            let is_over = || over.load(Ordering::Relaxed);
+            agents.run(shared, first, binaries, rng, &is_over)
+        });
+        let mut threads = vec![
+            spawn(scope, shared, "policies", seeds.fork(), move |rng| {
+                chaos::flip_policies(shared, events, rng)
+            }),
+            spawn(scope, shared, "sidecars", seeds.fork(), move |rng| {
+                chaos::restart_sidecars(shared, events, rng)
+            }),
+            spawn(scope, shared, "listeners", seeds.fork(), move |rng| {
+                chaos::shrink_listeners(shared, events, rng)
+            }),
+            spawn(scope, shared, "floods", seeds.fork(), move |rng| {
+                floods.run(shared, rng, large)
+            }),
+        ];
+        for part in 0..COMERS {
+            threads.push(spawn(scope, shared, "pods", seeds.fork(), move |rng| {
+                chaos::come_and_go(shared, events, rng, (part, COMERS))
+            }));
+        }
+
+        let mut told = Duration::ZERO;
+        while begun.elapsed() < length {
+            thread::sleep(Duration::from_millis(100));
+            shared
+                .calm
+                .store(begun.elapsed() >= calm_at, Ordering::Relaxed);
+            if begun.elapsed() >= told + PROGRESS {
+                told = begun.elapsed();
+                let (_, connections) = shared.account.totals();
+                let (failed, _) = shared.account.failures();
+                report::progress(told, connections, failed, agents, events);
+            }
+        }
+        shared.stop.store(true, Ordering::Relaxed);
+        for thread in threads {
+            let _ = thread.join();
+        }
+        shared.end_dialling()?;
+        thread::sleep(SETTLE);
+        let end = loop {
+            match agents.survivor() {
+                Some(survivor) => break Inventory::take(&shared.places, survivor.pid),
+                None if agents_thread.is_finished() => {
+                    break Err(anyhow::anyhow!("no agent is left"));
+                }
+                None => thread::sleep(Duration::from_millis(20)),
+            }
+        };
+        over.store(true, Ordering::Relaxed);
+        let _ = agents_thread.join();
+        end
+    });
+
+    report::events(&agents, &events, &floods);
+    let (totals, connections) = stage.account.totals();
+    report::connections(&totals);
+    match inventories {
+        Ok(end) => {
+            report::inventory(&start, &end);
+            checks += start.0.len() as u64;
+            for difference in start.differences(&end) {
+                stage.account.fail(difference);
+            }
+        }
+        Err(error) => stage.account.fail(format!("{error:#}")),
+    }
+    let minutes = length.as_secs_f64() / 60.0;
+    for (what, count, least) in [
+        ("connections", connections, CONNECTIONS),
+        ("agents ended", agents.ended(), ENDED),
+        (
+            "program replacements",
+            agents.replaced.load(Ordering::Relaxed),
+            REPLACED,
+        ),
+    ] {
+        checks += 1;
+        if (count as f64) < (least * minutes).floor() {
+            stage.account.fail(format!(
+                "only {count} {what}: {:.0} are the least",
+                least * minutes
+            ));
+        }
+    }
+    checks += 1;
+    if let Err(error) = leave_nothing(stage) {
+        stage.account.fail(format!("{error:#}"));
+    }
+    Ok(checks)
+}
+
+/// Runs one kind of chaos; should it fail, that is entered.
+fn spawn<'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    stage: &'scope Stage,
+    what: &'static str,
+    rng: Rng,
+    work: impl FnOnce(Rng) -> Result<()> + Send + 'scope,
+) -> thread::ScopedJoinHandle<'scope, ()> {
+    scope.spawn(move || {
+        if let Err(error) = work(rng) {
+            stage.account.fail(format!("{what}: {error:#}"));
+        }
+    })
+}
+
+/// After cleanup neither pins nor programs are left.
+fn leave_nothing(stage: &Stage) -> Result<()> {
+    let programs = chaos::programs(&stage.places)?;
+    let cleanup = stage.places.output(&["cleanup"])?;
+    ensure!(
+        cleanup.status.success(),
+        "cleanup: {}",
+        String::from_utf8_lossy(&cleanup.stderr)
+    );
+    let root = stage.places.bpffs.join("sidetrack");
+    ensure!(!root.exists(), "{} is left", root.display());
+    // The kernel frees programs a moment after the last use.
+    let deadline = Instant::now() + SETTLE;
+    for (link, id) in &programs {
+        let show = ["bpftool", "prog", "show", "id", &id.to_string()].map(str::to_owned);
+        let words: Vec<&str> = show.iter().map(String::as_str).collect();
+        while output(&words)
+            .context("look for programs")?
+            .status
+            .success()
+        {
+            ensure!(Instant::now() < deadline, "program {id} of {link} is left");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+    Ok(())
+}

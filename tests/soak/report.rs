@@ -1,0 +1,109 @@
+//! What was done and what came of it, as tables.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use crate::{
+    account::{Heading, Totals},
+    chaos::{Agents, Events, Floods},
+    inventory::Inventory,
+};
+
+fn number(count: &AtomicU64) -> u64 {
+    count.load(Ordering::Relaxed)
+}
+
+/// One line, for those who wait.
+pub fn progress(
+    elapsed: Duration,
+    connections: u64,
+    failed: u64,
+    agents: &Agents,
+    events: &Events,
+) {
+    eprintln!(
+        "{:4} s  {connections:8} connections  {:4} agents ended  {:4} takeovers  {:4} policies  {:4} sidecars  {:3} pods  {failed} failed",
+        elapsed.as_secs(),
+        agents.ended(),
+        number(&agents.replaced),
+        number(&events.flips),
+        number(&events.restarts),
+        number(&events.created),
+    );
+}
+
+/// What happened.
+pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
+    println!("events\n");
+    for (what, count) in [
+        ("agents killed (SIGKILL)", number(&agents.killed)),
+        ("agents ended (SIGTERM)", number(&agents.terminated)),
+        (
+            "  of both, before they were ready",
+            number(&agents.starting),
+        ),
+        (
+            "takeovers: every link has another program",
+            number(&agents.replaced),
+        ),
+        ("  of them by another build", number(&agents.upgraded)),
+        (
+            "takeovers interrupted between two links",
+            number(&agents.partly),
+        ),
+        ("policies changed", number(&events.flips)),
+        ("sidecars killed and restarted", number(&events.restarts)),
+        ("listener groups shrunk and grown", number(&events.shrinks)),
+        ("pods created", number(&events.created)),
+        ("pods destroyed", number(&events.destroyed)),
+        ("floods, their process killed", number(&floods.small)),
+        (
+            "floods that filled the handshake table",
+            number(&floods.large),
+        ),
+        ("  SYNs to nowhere in all floods", number(&floods.begun)),
+        (
+            "  refused in them: the table was full",
+            number(&floods.refused),
+        ),
+    ] {
+        println!("{what:<45}{count:>9}");
+    }
+}
+
+/// Connections by kind and heading.
+pub fn connections(totals: &Totals) {
+    println!("\nconnections\n");
+    print!("{:<34}", "");
+    for heading in Heading::ALL {
+        print!("{:>15}", heading.title());
+    }
+    println!();
+    let mut sums = [0; Heading::ALL.len()];
+    for (kind, row) in totals {
+        line(kind.title(), row);
+        for (sum, count) in sums.iter_mut().zip(row) {
+            *sum += count;
+        }
+    }
+    line("all", &sums);
+}
+
+fn line(title: &str, row: &[u64]) {
+    print!("{title:<34}");
+    for count in row {
+        print!("{count:>15}");
+    }
+    println!();
+}
+
+/// Start and end.
+pub fn inventory(start: &Inventory, end: &Inventory) {
+    println!("\n{:<45}{:>9}{:>9}", "", "start", "end");
+    for (what, count) in &start.0 {
+        let end = end.0.get(what).copied().unwrap_or_default();
+        println!("{what:<45}{count:>9}{end:>9}");
+    }
+}

@@ -1,0 +1,136 @@
+//! Connections, one after the other, to targets in random order. Each is reported.
+
+use std::{
+    io::{self, BufWriter, Write as _},
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use anyhow::Result;
+use fastrand::Rng;
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+
+use super::orders;
+use crate::wire::{Hop, Order, Outcome, Report, Target, now};
+
+/// Longer than any connection may take: a SYN is sent again after 1, 3 and 7 seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a report may wait to be sent on.
+const FLUSH: Duration = Duration::from_millis(200);
+
+/// Connects until told to end.
+pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
+    let targets: Arc<RwLock<Vec<Target>>> = Arc::default();
+    let out = Arc::new(Mutex::new(BufWriter::new(io::stdout())));
+    let stop = Arc::new(AtomicBool::new(false));
+    let pause = Duration::from_millis(pause);
+    thread::scope(|scope| {
+        for thread in 0..threads as u64 {
+            let mut rng = Rng::with_seed(seed ^ thread << 32);
+            let (targets, out, stop) = (&targets, &out, &stop);
+            scope.spawn(move || {
+                while !stop.load(Ordering::Relaxed) {
+                    let target = {
+                        let targets = targets.read().expect("nobody panics");
+                        (!targets.is_empty()).then(|| targets[rng.usize(..targets.len())].clone())
+                    };
+                    if let Some(target) = target {
+                        let report = dial(&target);
+                        let line = serde_json::to_string(&report).expect("plain data");
+                        let mut out = out.lock().expect("nobody panics");
+                        // Whoever reads it may have ended.
+                        let _ = writeln!(out, "{line}");
+                    }
+                    thread::sleep(pause.mul_f64(0.5 + rng.f64()));
+                }
+            });
+        }
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                thread::sleep(FLUSH);
+                let _ = out.lock().expect("nobody panics").flush();
+            }
+        });
+        for order in orders() {
+            let mut targets = targets.write().expect("nobody panics");
+            match order? {
+                Order::Add(more) => targets.extend(more),
+                Order::Remove(ids) => targets.retain(|target| !ids.contains(&target.id)),
+                _ => break,
+            }
+        }
+        stop.store(true, Ordering::Relaxed);
+        anyhow::Ok(())
+    })?;
+    Ok(out.lock().expect("nobody panics").flush()?)
+}
+
+fn dial(target: &Target) -> Report {
+    let start = now();
+    let outcome = connect(target);
+    Report {
+        target: target.id,
+        time: [start, now()],
+        outcome,
+    }
+}
+
+fn connect(target: &Target) -> Outcome {
+    let socket = match made(target) {
+        Ok(socket) => socket,
+        Err(error) => return Outcome::NotMade(errno(&error)),
+    };
+    match talk(socket) {
+        Ok(outcome) => outcome,
+        Err(error) => Outcome::Broken(errno(&error)),
+    }
+}
+
+fn made(target: &Target) -> io::Result<Socket> {
+    let domain = if target.mapped {
+        Domain::IPV6
+    } else {
+        Domain::for_address(target.to)
+    };
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    // Ended by a reset, no connection waits in TIME_WAIT for its port to be missed.
+    socket.set_linger(Some(Duration::ZERO))?;
+    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_write_timeout(Some(PATIENCE))?;
+    if let Some(source) = target.bind {
+        socket.bind(&SocketAddr::new(source, 0).into())?;
+    }
+    socket.connect(&address(target.to, target.mapped))?;
+    Ok(socket)
+}
+
+fn talk(mut socket: Socket) -> io::Result<Outcome> {
+    let name = |address: SockAddr| address.as_socket().ok_or(io::ErrorKind::InvalidData);
+    // A reset may come at any time; then there is no peer to name.
+    let local = canonical(name(socket.local_addr()?)?);
+    let peer = canonical(name(socket.peer_addr()?)?);
+    let hops = Hop::read_all(&mut socket)?;
+    Ok(Outcome::Answered { local, peer, hops })
+}
+
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn address(to: SocketAddr, mapped: bool) -> SockAddr {
+    match to {
+        SocketAddr::V4(v4) if mapped => {
+            SocketAddr::new(v4.ip().to_ipv6_mapped().into(), v4.port()).into()
+        }
+        _ => to.into(),
+    }
+}
+
+fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
