@@ -7,6 +7,7 @@ mod agent;
 mod bad_input;
 mod cluster;
 mod cni;
+mod half_done;
 mod inbound;
 mod isolation;
 mod lifecycle;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         bad_input::tests(),
         cluster::tests(),
         cni::tests(),
+        half_done::tests(),
         isolation::tests(),
         lifecycle::tests(),
         mesh::tests(),

@@ -66,18 +66,33 @@ impl Maps {
 }
 
 impl Maps {
-    /// Counts the handshakes anew if the programs' own count has drifted: too high a count would
-    /// refuse connections.
+    /// Corrects the programs' own count of handshakes if it has drifted: too high a count would refuse
+    /// connections. They go on counting meanwhile, so a difference counts only if it is there twice
+    /// while nothing moves: a correction made in the middle of a flood would itself be the drift.
     pub fn recount_handshakes(&self) -> Result<()> {
-        const TOLERATED: u64 = 256;
-        let counted = self.handshakes.keys().context("list handshakes")?.len() as u64;
+        let (Some(first), Some(_)) = (self.handshake_drift()?, self.handshake_drift()?) else {
+            return Ok(());
+        };
         let believed = self.handshake_count.get(&0)?.unwrap_or_default();
-        if believed.abs_diff(counted) > TOLERATED {
-            self.handshake_count
-                .insert(&0, &counted)
-                .context("correct the count")?;
-        }
-        Ok(())
+        self.handshake_count
+            .insert(&0, &believed.wrapping_sub(first as u64))
+            .context("correct the count")
+    }
+
+    /// By how much the count is too high, if it is far off and nothing moves.
+    fn handshake_drift(&self) -> Result<Option<i64>> {
+        const TOLERATED: u64 = 256;
+        let believed = || -> Result<u64> {
+            let count = self.handshake_count.get(&0)?;
+            Ok(count.unwrap_or_default())
+        };
+        let before = believed()?;
+        let counted = self.handshakes.keys().context("list handshakes")?.len() as u64;
+        let after = believed()?;
+        let moves = before.wrapping_sub(after) as i64;
+        let drift = after.wrapping_sub(counted) as i64;
+        let quiet = moves.unsigned_abs() <= TOLERATED;
+        Ok((quiet && drift.unsigned_abs() > TOLERATED).then_some(drift))
     }
 }
 

@@ -192,13 +192,19 @@ struct Used {
 
 impl Policies {
     /// Starts above the ids of whatever an earlier agent left; pods still judged by those keep
-    /// them until they are given one of ours.
+    /// them until they are given one of ours. Lists count as well: an agent that was killed while it
+    /// wrote or erased a policy leaves lists without their row, and whoever took that id again would
+    /// have them among its own.
     pub fn new(maps: &Maps) -> Result<Self> {
-        let highest = maps
-            .policies
-            .keys()
-            .context("list policies")?
+        let policies = maps.policies.keys().context("list policies")?;
+        let ports = maps.ports.keys().context("list ports")?;
+        let owners = maps.owners.keys().context("list owners")?;
+        let ranges = maps.ranges.keys().context("list ranges")?;
+        let highest = policies
             .into_iter()
+            .chain(ports.iter().map(|key| key.policy))
+            .chain(owners.iter().map(|key| key.policy))
+            .chain(ranges.iter().map(|key| key.policy))
             .max();
         Ok(Self {
             in_use: HashMap::new(),
@@ -223,14 +229,15 @@ impl Policies {
             self.in_use.insert(policy.clone(), Used { id, pods: 1 });
             return Ok(id);
         }
+        // Taken whatever comes of it: what cannot be erased again must not be another's.
         let id = self.next_id;
+        self.next_id = self.next_id.wrapping_add(1);
         if let Err(error) = policy.write(id, maps) {
             let _ = policy.erase(id, maps);
             return Err(error).context(
                 "write the policy; if a map is full, shorten the pods' port and CIDR lists",
             );
         }
-        self.next_id = self.next_id.wrapping_add(1);
         self.in_use.insert(policy.clone(), Used { id, pods: 1 });
         Ok(id)
     }

@@ -124,7 +124,7 @@ impl Enrolment {
             row: Box::new(row),
             watch,
             routes: inherited.routes(cookie),
-            ifaces: HashMap::new(),
+            ifaces: inherited.ifaces(cookie),
             loopback: snapshot.loopback(),
             stale: false,
         };

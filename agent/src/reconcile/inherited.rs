@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use sidetrack_common::pod::{Pod, Route};
+use sidetrack_common::pod::{IfaceKey, IfaceRow, Pod, Route};
 use tracing::{error, info, warn};
 
 use super::enrolment::{remove_counts, remove_listeners};
@@ -28,6 +28,7 @@ struct Found {
     /// Inode of the namespace, 0 for remains.
     inode: u64,
     routes: HashMap<RouteId, Route>,
+    ifaces: HashMap<u32, IfaceRow>,
 }
 
 impl Inherited {
@@ -42,7 +43,7 @@ impl Inherited {
                     name: Some(pod_ref(&row)),
                     flags: row.flags,
                     inode: row.netns_inode,
-                    routes: HashMap::new(),
+                    ..Found::default()
                 },
             );
         }
@@ -54,6 +55,17 @@ impl Inherited {
             if let Some(id) = RouteId::of(&key) {
                 found.routes.insert(id, route);
             }
+        }
+        for (key, row) in datapath.maps.ifaces.rows()? {
+            let found = inherited.pods.entry(key.netns).or_default();
+            found.ifaces.insert(key.ifindex, row);
+        }
+        // An agent that is killed while it removes a pod may have got as far as these.
+        let listeners = datapath.maps.listeners.keys()?;
+        let counts = datapath.maps.counts.keys()?;
+        let remains = listeners.iter().map(|key| key.netns);
+        for cookie in remains.chain(counts.iter().map(|key| key.netns)) {
+            inherited.pods.entry(cookie).or_default();
         }
         let cookies: Vec<u64> = inherited.pods.keys().copied().collect();
         for cookie in cookies {
@@ -90,6 +102,14 @@ impl Inherited {
         self.pods
             .get(&cookie)
             .map(|found| found.routes.clone())
+            .unwrap_or_default()
+    }
+
+    /// Interfaces the map has for it.
+    pub fn ifaces(&self, cookie: u64) -> HashMap<u32, IfaceRow> {
+        self.pods
+            .get(&cookie)
+            .map(|found| found.ifaces.clone())
             .unwrap_or_default()
     }
 
@@ -160,8 +180,12 @@ fn remove(cookie: u64, found: &Found, datapath: &Datapath) -> Result<()> {
     for route in found.routes.keys() {
         maps.routes.remove(&route.key())?;
     }
-    for key in maps.ifaces.keys()?.iter().filter(|key| key.netns == cookie) {
-        maps.ifaces.remove(key)?;
+    for ifindex in found.ifaces.keys() {
+        maps.ifaces.remove(&IfaceKey {
+            netns: cookie,
+            ifindex: *ifindex,
+            pad: 0,
+        })?;
     }
     remove_listeners(cookie, maps)?;
     remove_counts(cookie, maps)
