@@ -4,7 +4,7 @@
 use std::{
     collections::{HashMap, HashSet},
     fs, io,
-    os::fd::{AsFd, AsRawFd, OwnedFd},
+    os::fd::{AsRawFd, OwnedFd},
 };
 
 use anyhow::{Context as _, Result};
@@ -13,9 +13,6 @@ use sidetrack_common::{addr::Family, conn::ListenerKey, names::LISTENER_SLOTS};
 
 use super::{Netns, processes::Processes, sock_diag};
 use crate::bpf::{maps::Maps, sys};
-
-/// `SO_COOKIE`.
-const SO_COOKIE: i32 = 57;
 
 impl Processes {
     /// Puts every listener of some ports, other than those on loopback, into the map. Answers how many
@@ -33,15 +30,21 @@ impl Processes {
                 .context("list listening sockets; is sock_diag (CONFIG_INET_DIAG) there?")?,
             None => HashMap::new(),
         };
-        let mut left: HashSet<u64> = sockets.keys().copied().collect();
+        // A socket stays open as long as anybody has a duplicate of it. Its sidecar may close it at that
+        // very time, and what the kernel still gives it then is lost: duplicate only what must be.
+        let mut left = HashSet::new();
+        for (inode, socket) in &sockets {
+            if !is_known(socket, cookie, maps)? {
+                left.insert(*inode);
+            }
+        }
         for pid in pids {
             if left.is_empty() {
                 break;
             }
             for (inode, socket) in take(*pid, &left) {
                 left.remove(&inode);
-                let (port, families) = &sockets[&inode];
-                add(&socket, cookie, *port, families, maps)?;
+                add(&socket, cookie, &sockets[&inode], maps)?;
             }
         }
         Ok(left.len())
@@ -56,9 +59,17 @@ pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
     Ok(!sockets.is_empty())
 }
 
-/// Listening sockets of this thread's namespace by inode, with their port and the families they can
-/// serve.
-fn listening(ports: &[u16]) -> io::Result<HashMap<u64, (u16, &'static [Family])>> {
+/// A listening socket.
+struct Listening {
+    port: u16,
+    /// Those it may serve.
+    families: &'static [Family],
+    /// `SO_COOKIE`.
+    cookie: u64,
+}
+
+/// Listening sockets of this thread's namespace by inode.
+fn listening(ports: &[u16]) -> io::Result<HashMap<u64, Listening>> {
     let mut sockets = HashMap::new();
     for (family, families) in [
         (AF_INET, &[Family::V4][..]),
@@ -69,11 +80,47 @@ fn listening(ports: &[u16]) -> io::Result<HashMap<u64, (u16, &'static [Family])>
             let address = socket.header.socket_id.source_address;
             let port = socket.header.socket_id.source_port;
             if ports.contains(&port) && !address.to_canonical().is_loopback() {
-                sockets.insert(u64::from(socket.header.inode), (port, families));
+                let listening = Listening {
+                    port,
+                    families,
+                    cookie: cookie(socket.header.socket_id.cookie),
+                };
+                sockets.insert(u64::from(socket.header.inode), listening);
             }
         }
     }
     Ok(sockets)
+}
+
+/// A socket's cookie as sock_diag has it: two 32-bit numbers, the lower half first.
+fn cookie([a, b, c, d, e, f, g, h]: [u8; 8]) -> u64 {
+    let half = |bytes| u64::from(u32::from_ne_bytes(bytes));
+    half([a, b, c, d]) | half([e, f, g, h]) << 32
+}
+
+/// Every slot that a pod's listeners of one family and port may be in.
+fn slots(netns: u64, family: Family, port: u16) -> impl Iterator<Item = ListenerKey> {
+    (0..LISTENER_SLOTS).map(move |slot| ListenerKey {
+        netns,
+        family: family as u16,
+        port,
+        slot,
+    })
+}
+
+/// Whether a socket is in the map for every family it may serve.
+fn is_known(socket: &Listening, netns: u64, maps: &Maps) -> Result<bool> {
+    for family in socket.families {
+        let mut found = false;
+        for key in slots(netns, *family, socket.port) {
+            let cookie = maps.listeners.get(&key).context("read the listener map")?;
+            found |= cookie == Some(socket.cookie);
+        }
+        if !found {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Duplicates of those of a process's sockets that are wanted. `/proc/PID/fdinfo` tells their inodes
@@ -114,21 +161,13 @@ fn inode_of(info: &str) -> Option<u64> {
 }
 
 /// Puts a socket into a free slot per family, unless it is in one.
-fn add(socket: &OwnedFd, netns: u64, port: u16, families: &[Family], maps: &Maps) -> Result<()> {
-    let socket_cookie =
-        sys::socket_option_u64(socket.as_fd(), SO_COOKIE).context("read a socket's cookie")?;
-    for family in families {
-        let keys = (0..LISTENER_SLOTS).map(|slot| ListenerKey {
-            netns,
-            family: *family as u16,
-            port,
-            slot,
-        });
+fn add(socket: &OwnedFd, netns: u64, listening: &Listening, maps: &Maps) -> Result<()> {
+    for family in listening.families {
         let mut known = false;
         let mut free = None;
-        for key in keys {
+        for key in slots(netns, *family, listening.port) {
             match maps.listeners.get(&key).context("read the listener map")? {
-                Some(cookie) if cookie == socket_cookie => known = true,
+                Some(cookie) if cookie == listening.cookie => known = true,
                 Some(_) => {}
                 None => free = free.or(Some(key)),
             }
