@@ -15,7 +15,14 @@ use support::{
 use crate::{OwnTest, lifecycle::Place, world::at};
 
 pub fn tests() -> Vec<(&'static str, OwnTest)> {
-    vec![("updates::no_connection_meets_half_a_policy", flips)]
+    vec![
+        ("updates::no_connection_meets_half_a_policy", || {
+            flips(&CAPTURED, 15001)
+        }),
+        ("updates::no_connection_meets_half_an_exclusion", || {
+            flips(&LEFT_ALONE, 80)
+        }),
+    ]
 }
 
 /// Three ways to say that the service is captured. Whoever reads the row of one and the lists of
@@ -35,13 +42,23 @@ const CAPTURED: [[(&str, &str); 2]; 3] = [
     ],
 ];
 
-fn flips() -> Result<()> {
+/// Two ways to say that it is not: interfaces are not kept with the lists.
+const LEFT_ALONE: [[(&str, &str); 2]; 2] = [
+    [
+        ("excludeOutboundPorts", "80"),
+        ("excludeInboundPorts", "80"),
+    ],
+    [("excludeInterfaces", "eth0"), ("excludeInboundPorts", "81")],
+];
+
+/// Changes the policy between all of these; connections to the service are always taken by `port`.
+fn flips(policies: &[[(&str, &str); 2]], port: u16) -> Result<()> {
     const FLIPS: usize = 30;
     const AT_A_TIME: usize = 50;
     let place = Place::new()?;
     let _sidecar = sidecar::start(&place.pod, &[80])?;
     let enroll = |number: usize| {
-        let annotations = CAPTURED[number % CAPTURED.len()]
+        let annotations = policies[number % policies.len()]
             .map(|(name, value)| (format!("traffic.sidecar.istio.io/{name}"), value));
         let annotations = annotations
             .each_ref()
@@ -56,7 +73,7 @@ fn flips() -> Result<()> {
         while !done.load(Ordering::Relaxed) {
             for result in place.client.dial_all(dials.clone())? {
                 let connected = result.map_err(|errno| anyhow!("errno {errno}"))?;
-                ensure!(connected.accepted_by == 15001, "it slipped: {connected:?}");
+                ensure!(connected.accepted_by == port, "it slipped: {connected:?}");
                 count += 1;
             }
         }

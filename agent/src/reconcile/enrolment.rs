@@ -62,6 +62,17 @@ pub struct Request<'a> {
     pub listed: &'a dyn Fn(&PodRef) -> bool,
 }
 
+/// Exclusions of interfaces are not part of a policy's rows. Those that another policy brings are there
+/// before it is in force, those that it takes away go after: in between a connection over such an
+/// interface is untouched, as either of the two says, and all others are judged by one of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The policy is about to be in force.
+    Before,
+    /// It is in force.
+    After,
+}
+
 /// An enrolled pod.
 #[derive(Debug)]
 pub struct Enrolment {
@@ -165,7 +176,7 @@ impl Enrolment {
             self.add_self_v6(&snapshot).await?;
             snapshot = self.watch.snapshot().await?;
         }
-        self.write_namespace(&snapshot, maps)?;
+        self.write_namespace(&snapshot, Step::Before, maps)?;
         datapath.attach_pod(self.cookie, netns.as_fd())?;
         self.adopt(processes, maps)?;
         let passes = starting && self.policy.before_sidecar;
@@ -179,6 +190,7 @@ impl Enrolment {
         if passes && is_served(netns, port)? {
             maps.before_sidecar.remove(&self.cookie)?;
         }
+        self.stale = self.finish_namespace(&snapshot, maps).is_err();
         Ok(())
     }
 
@@ -219,7 +231,7 @@ impl Enrolment {
     async fn follow(&mut self, snapshot: Snapshot, datapath: &Datapath) -> Result<()> {
         self.stale = true;
         self.loopback = snapshot.loopback();
-        self.write_namespace(&snapshot, &datapath.maps)?;
+        self.finish_namespace(&snapshot, &datapath.maps)?;
         if snapshot.captures_v6(self.policy.dual_stack) && !self.captures_v6() {
             self.add_self_v6(&snapshot).await?;
             self.row.flags |= POD_CAPTURE_V6;
@@ -263,15 +275,18 @@ impl Enrolment {
         let compiled = policy.on_node(&self.ids)?.compile();
         let id = policies.acquire(&compiled, maps)?;
         let before = std::mem::replace(&mut self.policy, policy.clone());
-        let adopted = self.adopt(processes, maps);
+        let ready = self
+            .write_namespace(&snapshot, Step::Before, maps)
+            .and_then(|()| self.adopt(processes, maps));
         self.row.policy = id;
         self.row.flags = self.row.flags & !POD_BEFORE_SIDECAR | before_sidecar_flag(policy);
-        let flipped = adopted.and_then(|()| self.write_row(maps));
+        let flipped = ready.and_then(|()| self.write_row(maps));
         if let Err(error) = flipped {
             policies.release(&compiled);
             self.row.policy = self.policy_id;
             self.row.flags = self.row.flags & !POD_BEFORE_SIDECAR | before_sidecar_flag(&before);
             self.policy = before;
+            self.stale = true;
             return Err(error);
         }
         policies.release(&std::mem::replace(&mut self.compiled, compiled));
@@ -322,12 +337,25 @@ impl Enrolment {
         first_error
     }
 
+    /// Routes and interfaces as they are now, for the policy that is in force.
+    fn finish_namespace(&mut self, snapshot: &Snapshot, maps: &Maps) -> Result<()> {
+        let flags = self.row.flags;
+        self.write_namespace(snapshot, Step::After, maps)?;
+        if self.row.flags != flags {
+            self.write_row(maps)?;
+        }
+        Ok(())
+    }
+
     /// Routes and interfaces: new rows first, then the old ones go.
-    fn write_namespace(&mut self, snapshot: &Snapshot, maps: &Maps) -> Result<()> {
+    fn write_namespace(&mut self, snapshot: &Snapshot, step: Step, maps: &Maps) -> Result<()> {
         let wanted = snapshot.rows(self.cookie, &self.policy.excluded_interfaces);
         // What is written is remembered at once, so that leaving half-way removes it.
         for (id, route) in &wanted {
-            if self.routes.get(id) != Some(route) {
+            let earlier = self.routes.get(id);
+            let included_again = route.excluded().is_none()
+                && earlier.is_some_and(|earlier| earlier.excluded().is_some());
+            if earlier != Some(route) && !(step == Step::Before && included_again) {
                 let written = maps.routes.insert(&id.key(), route);
                 written.context("write a route; is ROUTE_BY_POD full?")?;
                 self.routes.insert(*id, *route);
@@ -351,27 +379,32 @@ impl Enrolment {
             .filter(|(_, row)| *row != IfaceRow::PLAIN)
             .collect();
         for (ifindex, row) in &ifaces {
+            if step == Step::Before && self.ifaces.contains_key(ifindex) {
+                continue;
+            }
             maps.ifaces
                 .insert(&self.iface_key(*ifindex), row)
                 .context("write an interface rule")?;
+            self.ifaces.insert(*ifindex, *row);
         }
-        let gone = self
-            .ifaces
-            .keys()
-            .filter(|ifindex| !ifaces.contains_key(ifindex));
-        for ifindex in gone {
-            maps.ifaces
-                .remove(&self.iface_key(*ifindex))
-                .context("remove an interface rule")?;
-        }
-        let had = self.row.flags & POD_HAS_IFACE_RULES != 0;
-        if had == ifaces.is_empty() {
-            self.row.flags ^= POD_HAS_IFACE_RULES;
-            if maps.pods.get(&self.cookie)?.is_some() {
-                self.write_row(maps)?;
+        if step == Step::After {
+            let gone: Vec<u32> = self
+                .ifaces
+                .keys()
+                .filter(|ifindex| !ifaces.contains_key(ifindex))
+                .copied()
+                .collect();
+            for ifindex in gone {
+                maps.ifaces
+                    .remove(&self.iface_key(ifindex))
+                    .context("remove an interface rule")?;
+                self.ifaces.remove(&ifindex);
             }
         }
-        self.ifaces = ifaces;
+        self.row.flags &= !POD_HAS_IFACE_RULES;
+        if !self.ifaces.is_empty() {
+            self.row.flags |= POD_HAS_IFACE_RULES;
+        }
         Ok(())
     }
 
