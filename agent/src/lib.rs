@@ -24,3 +24,9 @@ pub mod source;
 pub mod validate;
 pub mod web;
 pub mod webhook;
+
+/// This build's version: the package's, unless whoever builds it has set SIDETRACK_VERSION.
+pub const VERSION: &str = match option_env!("SIDETRACK_VERSION") {
+    Some(version) => version,
+    None => env!("CARGO_PKG_VERSION"),
+};

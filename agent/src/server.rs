@@ -325,7 +325,7 @@ impl Drop for RemoveOnDrop {
 async fn status(State(published): State<Arc<Published>>) -> Json<AgentStatus> {
     let snapshot = published.snapshot();
     Json(AgentStatus {
-        version: env!("CARGO_PKG_VERSION").to_owned(),
+        version: crate::VERSION.to_owned(),
         pid: std::process::id(),
         uptime_seconds: published.started.elapsed().as_secs(),
         cgroup: published.cgroup.clone(),

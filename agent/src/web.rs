@@ -94,7 +94,7 @@ async fn metrics(State(published): State<Arc<Published>>) -> Result<String, Stat
     metric(
         &mut text,
         ("sidetrack_build_info", "gauge", "Version of the agent."),
-        [(format!("version=\"{}\"", env!("CARGO_PKG_VERSION")), 1)],
+        [(format!("version=\"{}\"", crate::VERSION), 1)],
     );
     metric(
         &mut text,

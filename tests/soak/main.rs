@@ -7,6 +7,7 @@ mod crew;
 mod inventory;
 mod report;
 mod stage;
+mod streams;
 mod targets;
 mod timeline;
 mod wire;
@@ -14,7 +15,7 @@ mod worker;
 
 use std::{
     path::PathBuf,
-    process::ExitCode,
+    process::{Command, ExitCode},
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
@@ -36,9 +37,12 @@ use crate::{
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask soak")]
 struct Options {
-    /// How long
-    #[arg(long, default_value_t = 10.0, value_parser = minutes)]
-    minutes: f64,
+    /// How long [default: 10; 1 with --streams]
+    #[arg(long, value_parser = minutes)]
+    minutes: Option<f64>,
+    /// Instead, hold so many connections open while agents are replaced, and look for stalls
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(10..=10_000))]
+    streams: Option<u32>,
     /// Makes the same choices as the run that printed it; when they take effect is up to the machine
     #[arg(long)]
     seed: Option<u64>,
@@ -84,32 +88,53 @@ fn run(options: &Options) -> Result<ExitCode> {
     let own = binary()?;
     let other = options.other.clone().unwrap_or_else(|| own.clone());
     ensure!(other.is_file(), "{} is no program", other.display());
-    let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
-    println!("seed {seed}, {} minutes\n", options.minutes);
-    let mut stage = Stage::new(seed)?;
-    let length = Duration::from_secs_f64(60.0 * options.minutes);
-    let checks = soak(&mut stage, &[own, other], length)?;
-
-    let (_, connections) = stage.account.totals();
-    let (failed, failures) = stage.account.failures();
-    let cgroup = stage.places.cgroup.clone();
-    drop(stage);
-    let mut failures = failures;
-    let mut failed = failed;
-    if cgroup.exists() {
-        failed += 1;
-        failures.push(format!("{} is left", cgroup.display()));
+    let binaries = [own, other];
+    for binary in &binaries {
+        let version = Command::new(binary).arg("--version").output();
+        let version = version.with_context(|| format!("run {}", binary.display()))?;
+        let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
+        println!("{version}: {}", binary.display());
     }
+    let (passed, failed, failures) = match options.streams {
+        Some(count) => {
+            let minutes = options.minutes.unwrap_or(1.0);
+            let each = Duration::from_secs_f64(60.0 * minutes / 2.0);
+            let (passed, failures) = streams::run(count, &binaries, each)?;
+            (passed, failures.len() as u64, failures)
+        }
+        None => {
+            let minutes = options.minutes.unwrap_or(10.0);
+            let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
+            println!("seed {seed}, {minutes} minutes\n");
+            whole(seed, &binaries, Duration::from_secs_f64(60.0 * minutes))?
+        }
+    };
     for failure in &failures {
         println!("\nFAILED {failure}");
     }
-    let passed = (connections + checks).saturating_sub(failed);
     println!("\n{passed} passed, {failed} failed");
     Ok(if failed == 0 {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Builds, soaks, and looks at what is left; what passed, what failed, and the first failures in full.
+fn whole(seed: u64, binaries: &[PathBuf; 2], length: Duration) -> Result<(u64, u64, Vec<String>)> {
+    let mut stage = Stage::new(seed)?;
+    let mut checks = soak(&mut stage, binaries, length)?;
+    let (_, connections) = stage.account.totals();
+    let (mut failed, mut failures) = stage.account.failures();
+    let cgroup = stage.places.cgroup.clone();
+    drop(stage);
+    checks += 1;
+    if cgroup.exists() {
+        failed += 1;
+        failures.push(format!("{} is left", cgroup.display()));
+    }
+    let passed = (connections + checks).saturating_sub(failed);
+    Ok((passed, failed, failures))
 }
 
 /// Everything up to the tables; how many things were checked beside the connections.

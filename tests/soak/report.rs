@@ -49,6 +49,7 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
             number(&agents.replaced),
         ),
         ("  of them by another build", number(&agents.upgraded)),
+        ("  different programs at connect", agents.programs() as u64),
         (
             "takeovers interrupted between two links",
             number(&agents.partly),

@@ -344,7 +344,7 @@ fn address_of(number: u16) -> u8 {
 }
 
 fn diallers(threads: usize, seed: u64) -> Work {
-    const PAUSE: u64 = 8;
+    const PAUSE: u64 = 15;
     Work::Dial {
         threads,
         pause: PAUSE,

@@ -42,7 +42,7 @@ impl State {
         let enrolled = (0..Policy::COUNT)
             .filter(move |number| self.policies & 1 << number != 0)
             .map(|number| Some(Policy(number)));
-        enrolled.chain(self.not_enrolled.then_some(None))
+        enrolled.chain((self.not_enrolled || self.leaving).then_some(None))
     }
 }
 

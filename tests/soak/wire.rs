@@ -5,6 +5,7 @@ use std::{
     io::{self, Read},
     net::{IpAddr, Ipv6Addr, SocketAddr},
     path::PathBuf,
+    time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
@@ -85,6 +86,18 @@ pub enum Work {
         /// So many.
         each: usize,
     },
+    /// Hold connections open and let small messages go round on them.
+    Stream {
+        /// To this address.
+        to: SocketAddr,
+        /// So many.
+        count: u32,
+    },
+    /// Send back what comes.
+    Echo {
+        /// On these ports.
+        ports: Vec<u16>,
+    },
 }
 
 /// Somebody to connect to.
@@ -109,6 +122,8 @@ pub enum Order {
     Remove(Vec<u32>),
     /// Have so many IPv4 and IPv6 listeners on a port.
     Keep(u16, usize),
+    /// Tell what has been seen.
+    Tell,
     /// End when all that has begun is done.
     End,
 }
@@ -223,6 +238,37 @@ pub struct Flooded {
     pub refused: usize,
     /// Failed otherwise.
     pub failed: usize,
+}
+
+/// What streams have seen.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Streamed {
+    /// Messages that went round.
+    pub messages: u64,
+    /// The longest time from when one was due to when it was back.
+    pub worst: Duration,
+    /// Those that took long.
+    pub late: Vec<Late>,
+    /// How connections ended that should not have.
+    pub broken: Vec<String>,
+}
+
+/// A message that took long.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Late {
+    /// From when it was due.
+    pub by: Duration,
+    /// [`now`] when it was back.
+    pub until: u64,
+}
+
+impl Late {
+    /// Whether both were under way at some time, or almost.
+    pub fn is_beside(&self, other: &Self, almost: Duration) -> bool {
+        let nanos = |duration: Duration| duration.as_nanos() as u64;
+        let since = |late: &Self| late.until.saturating_sub(nanos(late.by + almost));
+        since(self) <= other.until && since(other) <= self.until
+    }
 }
 
 /// A clock that all processes share, in nanoseconds.

@@ -3,6 +3,7 @@
 mod dial;
 mod flood;
 mod serve;
+mod stream;
 
 use std::{
     fs::{self, File},
@@ -65,6 +66,8 @@ fn work(job: Job) -> Result<()> {
             seed,
         } => dial::run(threads, pause, seed),
         Work::Flood { to, each } => flood::run(&to, each),
+        Work::Stream { to, count } => stream::run(to, count),
+        Work::Echo { ports } => stream::echo(&ports),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Builds the kernel programs, then the binary that carries them.
 
-use std::process::Command;
+use std::{path::Path, process::Command};
 
 use anyhow::{Context as _, Result};
 
@@ -31,6 +31,11 @@ pub fn for_running() -> Result<()> {
 
 /// Builds the kernel programs; cargo itself knows whether anything has changed.
 pub fn kernel_programs() -> Result<()> {
+    kernel_programs_in(&root().join("target/ebpf"), &[])
+}
+
+/// Builds them into a target directory, with more environment variables.
+pub fn kernel_programs_in(target: &Path, variables: &[(&str, &str)]) -> Result<()> {
     setup::for_building()?;
     let rust = Rust::find().context("no compiler for the kernel programs after setup")?;
     let linker = toolchain::linker().context("no bpf-linker after setup")?;
@@ -48,6 +53,7 @@ pub fn kernel_programs() -> Result<()> {
         .env_remove("RUSTUP_TOOLCHAIN")
         .args(["build", "--release", "--locked", "-Zbuild-std=core"])
         .args(["--target", "bpfel-unknown-none", "--target-dir"])
-        .arg(root().join("target/ebpf"));
+        .arg(target)
+        .envs(variables.iter().copied());
     must(&mut command).context("build the kernel programs")
 }

@@ -10,6 +10,7 @@ mod lint;
 mod run;
 mod setup;
 mod starts;
+mod soak;
 mod test;
 mod toolchain;
 
@@ -42,6 +43,9 @@ enum Command {
     Bench(bench::Options),
     /// Start pods by the hundred and see whether a connection gets past the sidecar (needs root)
     Starts(starts::Options),
+    /// Kill, upgrade, change and restart everything under traffic, and account for every connection
+    /// (needs root)
+    Soak(soak::Options),
     /// Build the OCI image and run `sidetrack doctor` from it (needs root)
     Image(image::Options),
     /// Feed the agent's parsers with what nobody would write
@@ -69,6 +73,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Compare(options) => compare::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Starts(options) => starts::run(&options),
+        Command::Soak(options) => soak::run(&options),
         Command::Image(options) => image::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Demo(options) => demo::run(&options),

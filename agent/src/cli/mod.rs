@@ -26,7 +26,7 @@ use crate::cni;
 
 /// Sidecar traffic interception with eBPF socket hooks instead of iptables.
 #[derive(Debug, Parser)]
-#[command(name = "sidetrack", version, max_term_width = 100)]
+#[command(name = "sidetrack", version = crate::VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

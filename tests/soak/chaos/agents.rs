@@ -1,7 +1,7 @@
 //! Agents that are killed at random times after their start, and replaced by another build.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     os::fd::AsFd as _,
     path::PathBuf,
@@ -17,7 +17,10 @@ use anyhow::{Context as _, Result, bail};
 use fastrand::Rng;
 use nix::sys::signal::Signal;
 use sidetrack::bpf::sys;
-use support::agent::{Agent, Extra, Places};
+use support::{
+    agent::{Agent, Extra, Places},
+    command::run_words,
+};
 
 use super::{between, more};
 use crate::stage::Stage;
@@ -25,7 +28,7 @@ use crate::stage::Stage;
 /// An agent is killed within this time after its start, mostly before it is ready.
 const EARLY: u64 = 3000;
 /// Of so many agents one is left alone until it is ready, and a while longer.
-const ONE_OF: u32 = 3;
+const ONE_OF: u32 = 2;
 const READY: Duration = Duration::from_secs(30);
 
 /// What became of agents.
@@ -43,6 +46,8 @@ pub struct Agents {
     pub upgraded: AtomicU64,
     /// Takeovers that were interrupted when some of the links had got one.
     pub partly: AtomicU64,
+    /// What the kernel knows the connect programs by that were in force: equal ones have equal tags.
+    tags: Mutex<BTreeSet<String>>,
     survivor: Mutex<Option<Survivor>>,
 }
 
@@ -68,6 +73,15 @@ pub fn programs(places: &Places) -> Result<Programs> {
         }
     }
     Ok(programs)
+}
+
+/// What the kernel made of a program's instructions.
+fn tag(program: Option<u32>) -> Result<String> {
+    let id = program.context("no connect program")?.to_string();
+    let shown = run_words(&["bpftool", "-j", "prog", "show", "id", &id])?;
+    let shown: serde_json::Value = serde_json::from_str(&shown)?;
+    let tag = shown["tag"].as_str().context("a program without a tag")?;
+    Ok(tag.to_owned())
 }
 
 /// Starts one.
@@ -156,6 +170,8 @@ impl Agents {
                     more(&self.upgraded);
                 }
                 in_force = build;
+                let tag = tag(after.get("connect4").copied())?;
+                self.tags.lock().expect("nobody panics").insert(tag);
             } else if changed > 0 {
                 more(&self.partly);
             }
@@ -175,6 +191,11 @@ impl Agents {
     /// The agent that is left, when chaos has ended.
     pub fn survivor(&self) -> Option<Survivor> {
         *self.survivor.lock().expect("nobody panics")
+    }
+
+    /// How many different programs were in force at connect.
+    pub fn programs(&self) -> usize {
+        self.tags.lock().expect("nobody panics").len()
     }
 
     /// All that were ended.

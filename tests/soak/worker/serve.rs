@@ -87,7 +87,8 @@ fn keep(
     Ok(())
 }
 
-fn bound(port: u16, v6: bool, backlog: i32) -> io::Result<Socket> {
+/// A listening socket.
+pub fn bound(port: u16, v6: bool, backlog: i32) -> io::Result<Socket> {
     let (domain, any): (_, IpAddr) = if v6 {
         (Domain::IPV6, Ipv6Addr::UNSPECIFIED.into())
     } else {
