@@ -9,8 +9,8 @@ mod image;
 mod lint;
 mod run;
 mod setup;
-mod starts;
 mod soak;
+mod starts;
 mod test;
 mod toolchain;
 

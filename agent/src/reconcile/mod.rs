@@ -474,6 +474,7 @@ impl Reconciler {
             return Ok(());
         }
         let uid = entry.uid.clone();
+        let starting = goal.starting || self.is_fresh(&goal.place);
         let known_before = self.inherited.holds(name);
         let pods = &self.pods;
         let request = enrolment::Request {
@@ -482,7 +483,7 @@ impl Reconciler {
             place: &goal.place,
             found: &found?,
             policy: &goal.policy,
-            starting: goal.starting,
+            starting,
             changed: &self.changed,
             by_cookie: &self.by_cookie,
             listed: &|name| {

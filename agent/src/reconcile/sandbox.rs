@@ -19,6 +19,8 @@ pub(super) struct Told {
     pod: PodRef,
     container: String,
     found: Found,
+    /// Whether nothing has run in it yet, as far as anybody knows.
+    fresh: bool,
 }
 
 impl Told {
@@ -81,6 +83,8 @@ impl Reconciler {
                 pod: name.clone(),
                 container: sandbox.container.clone(),
                 found: found.clone(),
+                fresh: enrolled_at != Some(sandbox.inode)
+                    && self.inherited.inode(&name) != Some(sandbox.inode),
             },
         );
         // Nothing runs in it yet, unless somebody asks for the second time.
@@ -170,6 +174,14 @@ impl Reconciler {
     pub(super) fn told(&self, place: &Place) -> Option<Found> {
         let Place::Pod(uid) = place else { return None };
         self.sandboxes.get(uid)?.found().cloned()
+    }
+
+    /// Whether the plugin has told of a pod's namespace, and it has not been enrolled there yet. Answers
+    /// so once.
+    pub(super) fn is_fresh(&mut self, place: &Place) -> bool {
+        let Place::Pod(uid) = place else { return false };
+        let told = self.sandboxes.get_mut(uid);
+        told.is_some_and(|told| std::mem::take(&mut told.fresh))
     }
 
     /// Inodes of namespaces that exist although nothing may run in them yet.

@@ -224,11 +224,13 @@ impl Keeper {
         }
         match self.installation.install() {
             Ok(done) => {
+                let in_place = done.is_empty();
                 for what in done {
                     tracing::info!("CNI plugin: {what}");
                 }
                 self.problem = None;
-                self.seen = Some(self.look());
+                // What was written is looked at once more: somebody else may write at the same time.
+                self.seen = in_place.then_some(now);
             }
             Err(error) => {
                 let problem = format!("CNI plugin: {error:#}");
