@@ -16,7 +16,7 @@ use crate::{
 
 /// What the tests and the demo run, and the file each Debian package is recognised by, so that
 /// other distributions' packages count as well.
-const PROGRAMS: [(&str, &[&str]); 10] = [
+const PROGRAMS: [(&str, &[&str]); 12] = [
     ("iproute2", &["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]),
     (
         "iptables",
@@ -38,6 +38,14 @@ const PROGRAMS: [(&str, &[&str]); 10] = [
     (
         "kubernetes-client",
         &["/usr/bin/kubectl", "/usr/local/bin/kubectl"],
+    ),
+    (
+        "containerd",
+        &["/usr/bin/containerd", "/usr/local/bin/containerd"],
+    ),
+    (
+        "runc",
+        &["/usr/sbin/runc", "/usr/bin/runc", "/usr/local/sbin/runc"],
     ),
 ];
 
