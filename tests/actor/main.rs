@@ -1,6 +1,9 @@
 //! A process in a pod: joins a network namespace and a cgroup, then listens and dials as it is told
 //! on stdin. Each accepted connection is told how the accepting end sees it; the connecting end
 //! reports both.
+//!
+//! Started with `--here` it stays where it is, does what its further arguments say, and goes on to serve
+//! what it listens on: so a container runs it.
 
 mod dial;
 mod identity;
@@ -11,7 +14,7 @@ use std::{
     env, fs,
     fs::File,
     io::{self, BufRead as _, Write as _},
-    process,
+    process, thread,
 };
 
 use anyhow::{Context as _, Result};
@@ -21,17 +24,29 @@ use support::protocol::{Request, Response};
 use crate::{dial::Held, listen::Groups};
 
 fn main() -> Result<()> {
+    const USAGE: &str = "usage: sidetrack-actor NETNS CGROUP | sidetrack-actor --here [REQUEST...]";
     let mut args = env::args().skip(1);
-    let netns = args.next().context("usage: sidetrack-actor NETNS CGROUP")?;
-    let cgroup = args.next().context("usage: sidetrack-actor NETNS CGROUP")?;
+    let netns = args.next().context(USAGE)?;
+    if netns == "--here" {
+        serve(args.map(Ok))?;
+        loop {
+            thread::park();
+        }
+    }
+    let cgroup = args.next().context(USAGE)?;
     fs::write(format!("{cgroup}/cgroup.procs"), process::id().to_string())
         .with_context(|| format!("join cgroup {cgroup}"))?;
     let netns = File::open(&netns).with_context(|| format!("open {netns}"))?;
     setns(netns, CloneFlags::CLONE_NEWNET).context("join the network namespace")?;
 
+    serve(io::stdin().lock().lines())
+}
+
+/// Answers on stdout.
+fn serve(requests: impl Iterator<Item = io::Result<String>>) -> Result<()> {
     let mut groups = Groups::default();
     let mut held = Held::default();
-    for line in io::stdin().lock().lines() {
+    for line in requests {
         let request: Request = serde_json::from_str(&line?)?;
         let response = answer(request, &mut groups, &mut held)
             .unwrap_or_else(|error| Response::Failed(format!("{error:#}")));

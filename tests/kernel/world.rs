@@ -1,18 +1,17 @@
 //! The network most tests share: an enrolled pod with a sidecar and an app, and an outside.
 
-use std::{
-    fs,
-    net::{IpAddr, SocketAddr},
-};
+use std::net::{IpAddr, SocketAddr};
 
 use anyhow::{Result, bail, ensure};
 use support::{
     actor::Actor,
-    agent::{Agent, Places},
+    agent::Agent,
     lab::{Lab, PodNet, manifest},
     protocol::{Connected, Dial, Identity},
     sidecar,
 };
+
+pub use support::agent::nothing_is_left;
 
 /// A service address outside the pod, per family.
 pub const VIP: [&str; 2] = ["10.109.118.31", "fd99::31"];
@@ -162,29 +161,5 @@ pub fn check(
         }
         Arrives::Fails(_) => {}
     }
-    Ok(())
-}
-
-/// No row of any pod, no link, no policy.
-pub fn nothing_is_left(places: &Places) -> Result<()> {
-    for map in [
-        "POD_BY_NETNS",
-        "POLICY_BY_ID",
-        "PORT_RULES",
-        "RANGE_RULES",
-        "OWNER_RULES",
-        "ROUTE_BY_POD",
-        "IFACE_BY_POD",
-        "LISTENERS",
-        "COUNT_BY_RULE",
-    ] {
-        places.wait_rows(map, 0)?;
-    }
-    let pods = places.bpffs.join("sidetrack/v2/pods");
-    ensure!(
-        fs::read_dir(&pods)?.next().is_none(),
-        "links are left in {}",
-        pods.display()
-    );
     Ok(())
 }

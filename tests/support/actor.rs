@@ -141,7 +141,10 @@ impl Drop for Actor {
 }
 
 /// The actor's binary, beside the one that is running (or one directory up, for test binaries).
-fn binary() -> Result<std::path::PathBuf> {
+///
+/// # Errors
+/// If it is not built.
+pub fn binary() -> Result<std::path::PathBuf> {
     let own = std::env::current_exe().context("find our own binary")?;
     own.ancestors()
         .skip(1)

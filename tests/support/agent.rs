@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -152,6 +152,30 @@ impl Places {
         let rows: Value = serde_json::from_str(&dump).context("parse bpftool's JSON")?;
         Ok(rows.as_array().cloned().unwrap_or_default())
     }
+}
+
+/// No row of any pod, no link, no policy.
+pub fn nothing_is_left(places: &Places) -> Result<()> {
+    for map in [
+        "POD_BY_NETNS",
+        "POLICY_BY_ID",
+        "PORT_RULES",
+        "RANGE_RULES",
+        "OWNER_RULES",
+        "ROUTE_BY_POD",
+        "IFACE_BY_POD",
+        "LISTENERS",
+        "COUNT_BY_RULE",
+    ] {
+        places.wait_rows(map, 0)?;
+    }
+    let pods = places.bpffs.join("sidetrack/v2/pods");
+    ensure!(
+        fs::read_dir(&pods)?.next().is_none(),
+        "links are left in {}",
+        pods.display()
+    );
+    Ok(())
 }
 
 /// What an agent is started with beside its [`Places`].

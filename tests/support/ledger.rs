@@ -21,16 +21,27 @@ pub fn cgroup_root() -> Result<PathBuf> {
         .context("no cgroup2 is mounted on this machine")
 }
 
+/// All mounts of cgroups: those of version 1 are where runc makes some.
+pub fn hierarchies() -> Result<Vec<PathBuf>> {
+    let mounts = procfs::mounts().context("read the mounts")?;
+    let cgroups = mounts
+        .into_iter()
+        .filter(|mount| matches!(mount.fs_vfstype.as_str(), "cgroup" | "cgroup2"));
+    Ok(cgroups.map(|mount| mount.fs_file.into()).collect())
+}
+
 /// Removes cgroups of runs that have ended.
 pub fn sweep() -> Result<()> {
-    for entry in fs::read_dir(cgroup_root()?)?.flatten() {
-        let name = entry.file_name();
-        let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
-            continue;
-        };
-        let pid = rest.split('-').next().unwrap_or_default();
-        if !Path::new("/proc").join(pid).exists() {
-            remove_cgroup(&entry.path());
+    for mount in hierarchies()? {
+        for entry in fs::read_dir(mount)?.flatten() {
+            let name = entry.file_name();
+            let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else {
+                continue;
+            };
+            let pid = rest.split('-').next().unwrap_or_default();
+            if !Path::new("/proc").join(pid).exists() {
+                remove_cgroup(&entry.path());
+            }
         }
     }
     Ok(())
