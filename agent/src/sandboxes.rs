@@ -68,7 +68,6 @@ struct Waiting {
 
 impl Desk {
     /// A desk, and the routes by which questions come to it.
-    #[must_use]
     pub fn new() -> (Self, Router) {
         let (sender, asked) = mpsc::channel(QUEUE);
         let router = Router::new().route(PATH, post(ask)).with_state(sender);
