@@ -115,8 +115,8 @@ impl Desk {
                 )),
             },
             Question::Check { sandbox } => reconciler.check(&sandbox),
-            Question::Delete { container } => {
-                reconciler.forget_sandbox(&container).await;
+            Question::Delete { container, inode } => {
+                reconciler.forget_sandbox(&container, inode).await;
                 Answer::Done
             }
             Question::Collect { containers } => {

@@ -584,7 +584,7 @@ fn before_sidecar() -> Result<()> {
         "json",
     ])?;
     ensure!(
-        explained["verdict"] == "untouched" && explained["rule"] == "before-sidecar",
+        explained["verdict"] == "untouched" && explained["name"] == "before-sidecar",
         "{explained}"
     );
     // The sidecar comes, and goes: never again.

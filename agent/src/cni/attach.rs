@@ -59,6 +59,9 @@ pub enum Question {
     Delete {
         /// The sandbox container's id.
         container: String,
+        /// Its network namespace's inode, if it is still there: an agent that has just come does not
+        /// know containers.
+        inode: Option<u64>,
     },
     /// All others are gone.
     Collect {

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     client::Client,
-    netns::{Netns, NetnsError},
+    netns::{Netns, NetnsError, inode_at},
 };
 
 /// How often an agent that does not answer is asked again.
@@ -111,6 +111,7 @@ fn check(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
 fn delete(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
     let question = Question::Delete {
         container: variables.container()?.to_owned(),
+        inode: variables.netns().ok().as_deref().and_then(inode_at),
     };
     if let Err(error) = ask_once(config, &question, PROMPT) {
         eprintln!("sidetrack: {}", error.to_json());

@@ -3,8 +3,6 @@
 
 use std::collections::BTreeMap;
 
-use tracing::info;
-
 use super::{Entry, Processes, Reconciler, look_at_processes};
 use crate::{
     api::PodState,
@@ -128,45 +126,53 @@ impl Reconciler {
     }
 
     /// A sandbox is being removed; asked for as often as a runtime likes.
-    pub async fn forget_sandbox(&mut self, container: &str) {
-        self.forget_where(|told| told.container == container).await;
+    pub async fn forget_sandbox(&mut self, container: &str, inode: Option<u64>) {
+        let told = self.sandboxes.values();
+        let inode = told
+            .filter(|told| told.container == container)
+            .find_map(|told| told.found.inode)
+            .or(inode);
+        self.sandboxes.retain(|_, told| told.container != container);
+        self.leave_empty(|at| inode == Some(at)).await;
     }
 
     /// All sandboxes but these are gone.
     pub async fn keep_sandboxes(&mut self, containers: &[String]) {
-        self.forget_where(|told| !containers.contains(&told.container))
-            .await;
+        let gone = |told: &Told| !containers.contains(&told.container);
+        let inodes: Vec<u64> = self
+            .sandboxes
+            .values()
+            .filter(|told| gone(told))
+            .filter_map(|told| told.found.inode)
+            .collect();
+        self.sandboxes.retain(|_, told| !gone(told));
+        self.leave_empty(|at| inodes.contains(&at)).await;
     }
 
-    async fn forget_where(&mut self, is_gone: impl Fn(&Told) -> bool) {
-        let gone: Vec<String> = self
-            .sandboxes
-            .iter()
-            .filter(|(_, told)| is_gone(told))
-            .map(|(uid, _)| uid.clone())
-            .collect();
+    /// Takes pods out whose namespaces are being removed. Whoever still runs there stays intercepted.
+    async fn leave_empty(&mut self, is_removed: impl Fn(u64) -> bool) {
+        let mut gone: Vec<(PodRef, u64)> = Vec::new();
+        for (name, entry) in &self.pods {
+            let inode = entry.enrolment().map(super::Enrolment::inode);
+            gone.extend(
+                inode
+                    .filter(|inode| is_removed(*inode))
+                    .map(|inode| (name.clone(), inode)),
+            );
+        }
         if gone.is_empty() {
             return;
         }
         let processes = look_at_processes();
-        for uid in gone {
-            let Some(told) = self.sandboxes.remove(&uid) else {
-                continue;
-            };
-            let enrolment = self.pods.get(&told.pod).and_then(Entry::enrolment);
-            let inode = enrolment.map(super::Enrolment::inode);
-            // Whoever still runs there stays intercepted.
-            if inode
-                .is_some_and(|inode| told.found.inode == Some(inode) && !processes.any_in(inode))
-            {
-                self.leave(&told.pod, "its sandbox is removed").await;
-                if let Some(entry) = self.pods.get_mut(&told.pod) {
-                    entry.settle(PodState::Waiting, Some(NetnsError::NoProcess.to_string()));
-                }
-                self.dirty = true;
-            } else {
-                info!(pod = %told.pod, "its sandbox is removed");
+        for (name, _) in gone
+            .into_iter()
+            .filter(|(_, inode)| !processes.any_in(*inode))
+        {
+            self.leave(&name, "its sandbox is removed").await;
+            if let Some(entry) = self.pods.get_mut(&name) {
+                entry.settle(PodState::Waiting, Some(NetnsError::NoProcess.to_string()));
             }
+            self.dirty = true;
         }
     }
 
