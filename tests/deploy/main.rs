@@ -14,7 +14,7 @@ use k8s_openapi::api::{
 };
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use support::deploy::{USED, capabilities, checkout};
+use support::deploy::{USED, USED_FOR_TAINT, capabilities, checkout};
 
 const NAMESPACE: &str = "sidetrack-system";
 
@@ -121,6 +121,8 @@ fn values_take_effect() {
         "imagePullSecrets": [{"name": "pull"}],
         "enroll": "injected",
         "virtualInterfaces": "local-only",
+        "cni": {"enabled": true, "binDir": "/b", "confDir": "/c", "excludeNamespaces": ["kube-system", "infra"]},
+        "removeTaint": true,
         "defaults": {"dialect": "1.12", "excludeOutboundPorts": [3306, 6379], "proxyUid": 1500},
         "metricsPort": 19446,
         "host": {"bpffs": "/bpf", "cgroup": "/cg", "run": "/r"},
@@ -145,8 +147,19 @@ fn values_take_effect() {
         "--enroll=injected",
         "--virtual-interfaces=local-only",
         "--metrics-addr=[::]:19446",
+        "--remove-taint",
+        "--cni-socket=/r/sidetrack.sock",
+        "--cni-exclude-namespaces=kube-system,infra",
     ] {
         assert!(arguments.contains(argument), "{arguments}");
+    }
+    let mounts = [&container["volumeMounts"], &pod["volumes"]];
+    for (place, name) in mounts.into_iter().zip(["/host/cni/net.d", "/c"]) {
+        assert!(place.to_string().contains(name), "{place}");
+    }
+    let role = of_kind(&objects, "ClusterRole").to_string();
+    for (verb, _, resource) in USED_FOR_TAINT {
+        assert!(role.contains(verb) && role.contains(resource), "{role}");
     }
     assert_eq!(pod["nodeSelector"]["mesh"], "yes");
     assert_eq!(pod["tolerations"], Value::Null);
@@ -174,6 +187,8 @@ fn wrong_values_are_refused() {
         ),
         (json!({"metricsPort": 0}), "metricsPort"),
         (json!({"host": {"bpffs": "sys/fs/bpf"}}), "bpffs"),
+        (json!({"cni": {"binDir": "opt/cni/bin"}}), "binDir"),
+        (json!({"cni": {"timeoutSeconds": 0}}), "timeoutSeconds"),
         (json!({"webhook": {"enable": true}}), "enable"),
         (
             json!({"webhook": {"failurePolicy": "ignore"}}),

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use support::{
     agent::{Agent, Extra, NODE, binary},
     apiserver::ApiServer,
+    deploy::{USED, USED_FOR_TAINT},
     injected::{LABEL, injected},
     lab::{Lab, PodNet},
     node::{Node, VIP},
@@ -661,6 +662,11 @@ fn taint() -> Result<()> {
             lab.places().log()
         );
         thread::sleep(Duration::from_millis(20));
+    }
+    for request in api.requests() {
+        let request = (request.verb, request.group, request.resource);
+        let allowed = USED.contains(&request) || USED_FOR_TAINT.contains(&request);
+        ensure!(allowed, "RBAC does not allow {request:?}");
     }
     drop(agent);
     Ok(())

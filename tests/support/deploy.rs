@@ -6,18 +6,19 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 /// What the agent asks the API server for: verb, API group, resource.
-pub const USED: [(&str, &str, &str); 10] = [
+pub const USED: [(&str, &str, &str); 8] = [
     ("create", "events.k8s.io", "events"),
     ("patch", "events.k8s.io", "events"),
     ("list", "", "namespaces"),
     ("watch", "", "namespaces"),
     ("list", "", "pods"),
     ("watch", "", "pods"),
-    ("get", "", "nodes"),
-    ("patch", "", "nodes"),
     ("list", "apps", "daemonsets"),
     ("watch", "apps", "daemonsets"),
 ];
+
+/// What it asks for besides when it is to remove its node's taint.
+pub const USED_FOR_TAINT: [(&str, &str, &str); 2] = [("get", "", "nodes"), ("patch", "", "nodes")];
 
 /// A path in the checkout.
 #[must_use]
