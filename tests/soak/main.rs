@@ -210,7 +210,7 @@ fn soak(stage: &mut Stage, binaries: &[PathBuf; 2], length: Duration) -> Result<
         thread::sleep(SETTLE);
         let end = loop {
             match agents.survivor() {
-                Some(survivor) => break Inventory::take(&shared.places, survivor.pid),
+                Some(survivor) => break Inventory::take(&shared.places, survivor),
                 None if agents_thread.is_finished() => {
                     break Err(anyhow::anyhow!("no agent is left"));
                 }

@@ -41,7 +41,7 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
         ("agents killed (SIGKILL)", number(&agents.killed)),
         ("agents ended (SIGTERM)", number(&agents.terminated)),
         (
-            "  of both, before they were ready",
+            "  of both, before all hooks were theirs",
             number(&agents.starting),
         ),
         (
@@ -49,7 +49,10 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
             number(&agents.replaced),
         ),
         ("  of them by another build", number(&agents.upgraded)),
-        ("  different programs at connect", agents.programs() as u64),
+        (
+            "  different sockops programs in force",
+            agents.programs() as u64,
+        ),
         (
             "takeovers interrupted between two links",
             number(&agents.partly),

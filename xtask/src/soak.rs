@@ -70,8 +70,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     exit_code(&mut command)
 }
 
-/// The same sources as another build: another version, and kernel programs of other instructions,
-/// because they are optimised less.
+/// The same sources as another build: another version, and sockops programs of other instructions,
+/// because they are optimised less (still less, and the verifier refuses them).
 fn other_build() -> Result<PathBuf> {
     let dir = root().join("target/soak");
     let binary = dir.join("sidetrack");

@@ -38,7 +38,7 @@ pub struct Agents {
     pub killed: AtomicU64,
     /// Ended by SIGTERM.
     pub terminated: AtomicU64,
-    /// Of both, those that were not ready yet.
+    /// Of both, those that had not replaced all programs yet.
     pub starting: AtomicU64,
     /// Takeovers in which every link has got another program.
     pub replaced: AtomicU64,
@@ -46,16 +46,10 @@ pub struct Agents {
     pub upgraded: AtomicU64,
     /// Takeovers that were interrupted when some of the links had got one.
     pub partly: AtomicU64,
-    /// What the kernel knows the connect programs by that were in force: equal ones have equal tags.
+    /// What the kernel knows the sockops programs by that were in force: equal ones have equal tags.
     tags: Mutex<BTreeSet<String>>,
-    survivor: Mutex<Option<Survivor>>,
-}
-
-/// The agent that is left at the end.
-#[derive(Clone, Copy, Debug)]
-pub struct Survivor {
-    /// Its process.
-    pub pid: u32,
+    /// The process of the agent that is left at the end.
+    survivor: Mutex<Option<u32>>,
 }
 
 /// Program ids by link.
@@ -77,7 +71,7 @@ pub fn programs(places: &Places) -> Result<Programs> {
 
 /// What the kernel made of a program's instructions.
 fn tag(program: Option<u32>) -> Result<String> {
-    let id = program.context("no connect program")?.to_string();
+    let id = program.context("no sockops program")?.to_string();
     let shown = run_words(&["bpftool", "-j", "prog", "show", "id", &id])?;
     let shown: serde_json::Value = serde_json::from_str(&shown)?;
     let tag = shown["tag"].as_str().context("a program without a tag")?;
@@ -149,9 +143,7 @@ impl Agents {
                 bail!("an agent ended by itself:\n{}", tail(places));
             }
             let term = rng.u32(..10) < 3;
-            if !is_ready(places, agent.pid()) {
-                more(&self.starting);
-            }
+            // It is not asked how far it is: that would wait for it.
             let (signal, count) = if term {
                 (Signal::SIGTERM, &self.terminated)
             } else {
@@ -170,17 +162,20 @@ impl Agents {
                     more(&self.upgraded);
                 }
                 in_force = build;
-                let tag = tag(after.get("connect4").copied())?;
+                let tag = tag(after.get("sockops").copied())?;
                 self.tags.lock().expect("nobody panics").insert(tag);
-            } else if changed > 0 {
-                more(&self.partly);
+            } else {
+                more(&self.starting);
+                if changed > 0 {
+                    more(&self.partly);
+                }
             }
             before = after;
             build = rng.usize(..binaries.len());
             agent = start(places, &binaries[build])?;
         }
         wait_ready(places, &agent)?;
-        *self.survivor.lock().expect("nobody panics") = Some(Survivor { pid: agent.pid() });
+        *self.survivor.lock().expect("nobody panics") = Some(agent.pid());
         while !over() {
             thread::sleep(Duration::from_millis(20));
         }
@@ -188,12 +183,12 @@ impl Agents {
         Ok(())
     }
 
-    /// The agent that is left, when chaos has ended.
-    pub fn survivor(&self) -> Option<Survivor> {
+    /// The process of the agent that is left, when chaos has ended.
+    pub fn survivor(&self) -> Option<u32> {
         *self.survivor.lock().expect("nobody panics")
     }
 
-    /// How many different programs were in force at connect.
+    /// How many different sockops programs were in force.
     pub fn programs(&self) -> usize {
         self.tags.lock().expect("nobody panics").len()
     }

@@ -1,4 +1,4 @@
-//! Connections that stay open, with a small message going round on each ten times a second, and how
+//! Connections that stay open, with a small message going round on each four times a second, and how
 //! late every message is.
 
 use std::{
@@ -19,7 +19,7 @@ use tokio::{
 use super::{orders, say, serve::bound};
 use crate::wire::{Late, Order, Streamed, now};
 
-const EVERY: Duration = Duration::from_millis(100);
+const EVERY: Duration = Duration::from_millis(250);
 /// What is late by more than this is told of.
 const LATE: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 4096;
