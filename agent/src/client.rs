@@ -66,7 +66,12 @@ impl Client {
         let body = response.into_body().collect().await?.to_bytes();
         connection.abort();
         if !code.is_success() {
-            bail!("the agent answers {code} to {path}; is it of another version?");
+            let cure = if code.as_u16() == 503 {
+                "it is ending"
+            } else {
+                "is it of another version?"
+            };
+            bail!("the agent answers {code} to {path}; {cure}");
         }
         serde_json::from_slice(&body).context("read the agent's answer")
     }

@@ -2,12 +2,13 @@
 
 use std::{
     path::{Path, PathBuf},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use axum::{
     Json, Router,
     extract::{ConnectInfo, State, connect_info::Connected},
+    http::StatusCode,
     routing::post,
     serve::IncomingStream,
 };
@@ -17,7 +18,10 @@ use tokio::{
 };
 
 use crate::{
-    cni::attach::{Answer, PATH, Question, Sandbox},
+    cni::{
+        attach::{Answer, PATH, Question, Sandbox},
+        config::MOST_SECONDS,
+    },
     netns::{inode_at, processes::Found},
     reconcile::Reconciler,
 };
@@ -83,12 +87,18 @@ impl Desk {
         self.asked.recv().await
     }
 
-    /// Takes a question in, and those that have come along with it.
+    /// Takes a question in, and some of those that have come along with it: those who wait want an
+    /// answer between them.
     pub async fn take(&mut self, asked: Asked, reconciler: &mut Reconciler, ready: bool) {
+        const AT_A_TIME: usize = 8;
         let mut next = Some(asked);
-        while let Some(asked) = next {
+        for _ in 0..AT_A_TIME {
+            let Some(asked) = next else { return };
             self.take_one(asked, reconciler, ready).await;
             next = self.asked.try_recv().ok();
+        }
+        if let Some(asked) = next {
+            self.take_one(asked, reconciler, ready).await;
         }
     }
 
@@ -104,7 +114,7 @@ impl Desk {
                     self.waiting.push(Waiting {
                         sandbox,
                         found,
-                        until: Instant::now() + patience,
+                        until: Instant::now() + patience.min(Duration::from_secs(MOST_SECONDS)),
                         answer,
                     });
                     return;
@@ -152,18 +162,17 @@ async fn ask(
     State(desk): State<mpsc::Sender<Asked>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Json(question): Json<Question>,
-) -> Json<Answer> {
-    let gone = || Answer::Later("the agent is ending".to_owned());
+) -> Result<Json<Answer>, StatusCode> {
+    // Not an answer: whoever asks is to ask the next agent.
+    const GONE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
     let (answer, answered) = oneshot::channel();
     let asked = Asked {
         question,
         pid: peer.pid,
         answer,
     };
-    if desk.send(asked).await.is_err() {
-        return Json(gone());
-    }
-    Json(answered.await.unwrap_or_else(|_| gone()))
+    desk.send(asked).await.map_err(|_| GONE)?;
+    answered.await.map(Json).map_err(|_| GONE)
 }
 
 /// Where the namespace can be found from here: the runtime's path, if the agent sees the node's files;

@@ -27,6 +27,8 @@ pub const VIP: &str = "10.109.118.31";
 pub struct Node {
     /// Its agent, as long as there is one.
     pub agent: Option<Agent>,
+    /// How many seconds ADD waits; counts for agents started from then on.
+    pub patience: u32,
     /// The cluster's API server.
     pub api: ApiServer,
     /// What starts pods.
@@ -49,6 +51,7 @@ impl Node {
         let runtime = Runtime::new(&lab)?;
         let mut node = Self {
             agent: None,
+            patience: 2,
             api,
             runtime,
             outside,
@@ -61,17 +64,12 @@ impl Node {
     /// An agent that keeps the plugin in place.
     pub fn start_agent(&mut self) -> Result<()> {
         let (bin, conf) = (self.runtime.bin(), self.runtime.conf());
+        let timeout = format!("--cni-timeout={}", self.patience);
         self.agent = Some(Agent::start_with(
             self.lab.places(),
             &Extra {
                 api: Some(&self.api),
-                arguments: &[
-                    "--cni-bin-dir",
-                    &bin,
-                    "--cni-conf-dir",
-                    &conf,
-                    "--cni-timeout=2",
-                ],
+                arguments: &["--cni-bin-dir", &bin, "--cni-conf-dir", &conf, &timeout],
                 ..Extra::default()
             },
         )?);
@@ -87,7 +85,9 @@ impl Node {
                 .as_array()
                 .and_then(|all| all.last())
                 .cloned();
-            let there = last.is_some_and(|last| last["type"] == "sidetrack-cni");
+            let there = last.is_some_and(|last| {
+                last["type"] == "sidetrack-cni" && last["timeoutSeconds"] == self.patience
+            });
             if there == wanted {
                 return Ok(());
             }

@@ -132,8 +132,9 @@ impl Runtime {
     /// has it done.
     pub fn add(&self, lab: &mut Lab, pod: &str, uid: &str) -> Result<Added> {
         let netns = lab.empty_namespace()?;
+        let (namespace, pod) = pod.split_once('/').unwrap_or(("shop", pod));
         let arguments = format!(
-            "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME={pod};K8S_POD_INFRA_CONTAINER_ID={netns};K8S_POD_UID={uid}"
+            "IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={pod};K8S_POD_INFRA_CONTAINER_ID={netns};K8S_POD_UID={uid}"
         );
         let mut sandbox = Sandbox {
             container: netns.clone(),

@@ -6,16 +6,16 @@ use std::{
     path::{Path, PathBuf},
     process::ExitCode,
     sync::{Arc, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
-    time::{MissedTickBehavior, interval},
+    time::{Instant, MissedTickBehavior, interval},
 };
 use tracing::{Level, error, info};
 
@@ -90,6 +90,9 @@ pub(super) struct Options {
     /// Keep the plugin's entry in the network configuration in this directory, such as /etc/cni/net.d
     #[arg(long, value_name = "DIR", requires = "cni_bin_dir")]
     cni_conf_dir: Option<PathBuf>,
+    /// Take the plugin's entry away instead, and leave the binary
+    #[arg(long, requires = "cni_conf_dir")]
+    cni_remove: bool,
     #[command(flatten)]
     cni: CniFlags,
     /// Answer /metrics, /healthz and /readyz here, such as 0.0.0.0:9446
@@ -159,6 +162,15 @@ async fn serve(options: Options) -> Result<ExitCode> {
     };
     let cni = cni(&options);
     let plugin = cni.clone();
+    let cni = match cni {
+        Some(cni) if options.cni_remove => {
+            for what in cni.remove(true)? {
+                info!("CNI plugin: {what}");
+            }
+            None
+        }
+        other => other,
+    };
     let agent = Agent {
         cni: cni.map(Keeper::new),
         source,
@@ -184,10 +196,10 @@ async fn serve(options: Options) -> Result<ExitCode> {
     if uninstalled.load(Ordering::Relaxed) {
         info!("ending; the DaemonSet is deleted, so nothing stays on this node");
         // First of all: nothing starts while the plugin asks and nobody answers.
-        if let Some(plugin) = plugin {
-            plugin.remove(false)?;
-        }
+        // The binary stays: CRI-O runs the plugins a pod was started with when it stops it.
+        let removed = plugin.map_or(Ok(Vec::new()), |plugin| plugin.remove(true));
         cleanup::everything(&options.places)?;
+        removed.context("remove the CNI plugin's entry: until it is gone no pod starts here")?;
     } else {
         info!("ending; interception goes on, `sidetrack cleanup` removes it");
     }
@@ -275,6 +287,8 @@ impl Agent<'_> {
 
         let mut retry = interval(RETRY);
         retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // A point in time, not a pause: whatever else happens must not put it off.
+        let mut next_hurry = Instant::now();
         loop {
             tokio::select! {
                 () = self.source.changed() => self.relist(&mut reconciler).await,
@@ -285,8 +299,9 @@ impl Agent<'_> {
                     tracing::debug!(uid, "a cgroup was made");
                     self.hurry_until = Some(Instant::now() + HURRY_FOR);
                 }
-                () = tokio::time::sleep(HURRY), if self.hurry_until.is_some() => {
+                () = tokio::time::sleep_until(next_hurry), if self.hurry_until.is_some() => {
                     self.hurry(&mut reconciler).await;
+                    next_hurry = Instant::now() + HURRY;
                 }
                 Some(cookie) = changed.recv() => {
                     tokio::time::sleep(SETTLE).await;

@@ -171,7 +171,7 @@ impl Cluster {
 
     /// All pods of the node; `None` until everything was read once.
     pub fn list(&self) -> Option<Listing> {
-        self.view.listing()
+        self.view.listing(self.trouble.namespaces.is_none())
     }
 
     /// What is wrong, as sentences.

@@ -24,19 +24,24 @@ pub struct View {
 }
 
 impl View {
-    /// `None` until both were read in full.
-    pub fn listing(&self) -> Option<Listing> {
+    /// `None` until both were read in full. `current`: whether changes of namespaces are heard of.
+    pub fn listing(&self, current: bool) -> Option<Listing> {
         let pods = self.pods.known.as_ref()?;
         let namespaces = self.namespaces.known.as_ref()?;
-        let label = |namespace: &Option<String>| {
-            let namespace = namespaces.get(&(String::new(), namespace.clone()?))?;
+        let namespace_of = |meta: &ObjectMeta| {
+            let name = meta.namespace.clone()?;
+            namespaces.get(&(String::new(), name))
+        };
+        let label = |meta: &ObjectMeta| {
+            let namespace = namespace_of(meta)?;
             namespace.metadata.labels.as_ref()?.get(LABEL).cloned()
         };
         Some(Listing {
             pods: pods
                 .values()
                 .map(|pod| Document {
-                    namespace_label: label(&pod.metadata.namespace),
+                    namespace_label: label(&pod.metadata),
+                    unsure: !current || namespace_of(&pod.metadata).is_none(),
                     place: place(pod),
                     origin: "the API server".to_owned(),
                     pod: pod.clone(),

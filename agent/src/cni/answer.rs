@@ -50,11 +50,6 @@ impl Error {
         Self::new(11, message)
     }
 
-    /// Code 50: nothing can be added.
-    pub fn unavailable(message: String) -> Self {
-        Self::new(50, message)
-    }
-
     /// Code 100, the first that is the plugin's own: the pod cannot be intercepted.
     pub fn refused(message: String) -> Self {
         Self::new(100, message)
@@ -78,12 +73,6 @@ impl Error {
     /// The version the runtime speaks, once that is known.
     pub fn spoken(mut self, version: &str) -> Self {
         self.version = Some(version.to_owned());
-        self
-    }
-
-    /// The same, as the answer to STATUS.
-    pub fn unavailable_too(mut self) -> Self {
-        self.code = 50;
         self
     }
 

@@ -8,10 +8,10 @@ use serde_json::value::RawValue;
 use super::answer::{Error, VERSIONS};
 
 /// How long ADD waits for the agent at most, unless the configuration says otherwise. An agent that is
-/// replaced is away for three seconds on a full node; kubelet gives up after two minutes.
+/// replaced is ready again after some seconds; kubelet gives up after two minutes, and tries again.
 const PATIENCE_SECONDS: u64 = 10;
 /// The longest that may be asked for: kubelet's patience.
-const MOST_SECONDS: u64 = 110;
+pub const MOST_SECONDS: u64 = 110;
 
 /// The configuration as it is written.
 #[derive(Deserialize)]

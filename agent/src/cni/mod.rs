@@ -6,7 +6,7 @@
 
 mod answer;
 pub mod attach;
-mod config;
+pub mod config;
 pub mod install;
 mod plugin;
 mod request;

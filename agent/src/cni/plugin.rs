@@ -21,6 +21,8 @@ use crate::{
 
 /// How often an agent that does not answer is asked again.
 const AGAIN: Duration = Duration::from_millis(50);
+/// How long a pod of an excluded namespace waits.
+const EXCLUDED_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a question that waits for nothing may take.
 const PROMPT: Duration = Duration::from_secs(5);
 /// What the agent's answer may take longer than it was asked to wait.
@@ -58,7 +60,13 @@ fn add(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
         patience: config.patience,
     };
     let name = &place.pod.name;
-    let answer = match ask_until(config, &question, config.patience) {
+    // Whoever starts without an agent as well need not wait for one that is not there.
+    let patience = if config.exclude_namespaces.contains(&name.namespace) {
+        config.patience.min(EXCLUDED_PATIENCE)
+    } else {
+        config.patience
+    };
+    let answer = match ask_until(config, &question, patience) {
         Ok(answer) => answer,
         Err(error) => return excused(&place.pod, config, error).map(|()| result),
     };
@@ -130,12 +138,14 @@ fn collect(config: &Config<'_>) -> Result<String, Error> {
     Ok(String::new())
 }
 
+/// Whether pods can be added. Runtimes tell kubelet that the node has no network where this fails, and
+/// kubelet then starts nothing, the agent included: so the absence of the agent is no failure. ADD
+/// waits for it, and knows who needs no agent.
 fn status(config: &Config<'_>) -> Result<String, Error> {
-    match ask_once(config, &Question::Status, PROMPT) {
-        Ok(Answer::Later(reason) | Answer::Refused(reason)) => Err(Error::unavailable(reason)),
-        Ok(_) => Ok(String::new()),
-        Err(error) => Err(error.unavailable_too()),
+    if let Err(error) = ask_once(config, &Question::Status, PROMPT) {
+        eprintln!("sidetrack: {}", error.to_json());
     }
+    Ok(String::new())
 }
 
 /// A pod and its network namespace.

@@ -37,6 +37,8 @@ pub struct Document {
     pub place: Result<Place, String>,
     /// What the label [`crate::pod::LABEL`] on its namespace says.
     pub namespace_label: Option<String>,
+    /// Whether the namespace is not known, or what is known of it may be out of date.
+    pub unsure: bool,
 }
 
 impl Document {
@@ -47,6 +49,7 @@ impl Document {
             pod,
             origin,
             namespace_label: None,
+            unsure: false,
         }
     }
 

@@ -30,6 +30,12 @@ pub struct Entry {
     pub(super) look: Look,
     /// Nobody lists it any more, and it still runs.
     pub(super) unlisted: bool,
+    /// It has been enrolled before.
+    pub(super) started: bool,
+    /// Its namespace's labels are not known, or may be out of date.
+    pub(super) unsure: bool,
+    /// It programs iptables by itself.
+    pub(super) has_istio_init: bool,
     /// Since when it waits for something that is not there.
     pub(super) waiting: Option<Instant>,
     /// When to try again.

@@ -37,7 +37,7 @@ use crate::{
         Netns, NetnsError, Place,
         processes::{Found, Processes},
     },
-    pod::{self, PodRef, Wanted},
+    pod::{self, NotTaken, PodRef, Wanted},
 };
 
 /// Reasons of Events, as `kubectl describe pod` shows them.
@@ -55,6 +55,8 @@ pub struct Reconciler {
     pods: BTreeMap<PodRef, Entry>,
     by_cookie: HashMap<u64, PodRef>,
     inherited: Inherited,
+    /// Pods whose names others have taken while they still run.
+    departing: Vec<(PodRef, Enrolment)>,
     mesh: Mesh,
     changed: mpsc::UnboundedSender<u64>,
     look_for_listeners: Instant,
@@ -85,6 +87,7 @@ impl Reconciler {
             pods: BTreeMap::new(),
             by_cookie: HashMap::new(),
             inherited,
+            departing: Vec::new(),
             mesh,
             changed,
             look_for_listeners: Instant::now(),
@@ -209,8 +212,9 @@ impl Reconciler {
     /// Pods that wait for their first process, by UID.
     pub fn awaited(&self) -> impl Iterator<Item = &str> {
         self.pods.values().filter_map(|entry| {
-            let goal = entry.goal.as_ref().filter(|_| entry.enrolment.is_none());
-            match &goal?.place {
+            // Those that fail for another reason have time.
+            let waits = entry.enrolment.is_none() && entry.state == PodState::Waiting;
+            match &entry.goal.as_ref().filter(|_| waits)?.place {
                 Place::Pod(uid) => Some(uid.as_str()),
                 Place::Path(_) => None,
             }
@@ -285,6 +289,9 @@ impl Reconciler {
             goal: None,
             look: Look::default(),
             unlisted: false,
+            started: false,
+            unsure: false,
+            has_istio_init: false,
             waiting: None,
             next_try: Instant::now(),
         });
@@ -295,13 +302,18 @@ impl Reconciler {
             && entry.enrolment.is_some()
             && entry.uid != document.pod.metadata.uid;
         if other {
-            self.leave(name, "another pod has its name now").await;
+            self.let_depart(name).await;
         }
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
         entry.origin.clone_from(&document.origin);
+        if entry.uid != document.pod.metadata.uid {
+            entry.started = false;
+        }
         entry.uid.clone_from(&document.pod.metadata.uid);
+        entry.unsure = document.unsure;
+        entry.has_istio_init = pod::has_istio_init(&document.pod);
         match pod::wanted(
             &document.pod,
             document.namespace_label.as_deref(),
@@ -322,6 +334,7 @@ impl Reconciler {
             },
             Wanted::Rejected(reason) => self.reject(name, reason.to_string()),
             Wanted::NotTaken(reason) => {
+                entry.unsure &= reason == NotTaken::NotOptedIn;
                 let reason = reason.to_string();
                 self.inherited
                     .retain(|held, _| held != name, &self.datapath);
@@ -474,7 +487,10 @@ impl Reconciler {
             return Ok(());
         }
         let uid = entry.uid.clone();
-        let starting = goal.starting || self.is_fresh(&goal.place);
+        let started_before = entry.started;
+        let fresh = self.is_fresh(&goal.place);
+        // Once in a pod's life.
+        let starting = (goal.starting || fresh) && !started_before;
         let known_before = self.inherited.holds(name);
         let pods = &self.pods;
         let request = enrolment::Request {
@@ -512,11 +528,16 @@ impl Reconciler {
             goal.policy.dialect
         );
         let notes = enrolment.notes();
-        // Had an earlier agent enrolled it in another namespace, that one is done with.
-        self.inherited
-            .retain(|held, _| held != name, &self.datapath);
+        // Had an earlier agent enrolled it in another namespace, that one is done with once nothing
+        // runs there.
+        if self.inherited.holds(name) {
+            let processes = look_at_processes();
+            let kept = |held: &PodRef, inode| held != name || processes.any_in(inode);
+            self.inherited.retain(kept, &self.datapath);
+        }
         if let Some(entry) = self.pods.get_mut(name) {
             entry.enrolment = Some(enrolment);
+            entry.started = true;
         }
         // A successor that takes over has no news.
         if !known_before {

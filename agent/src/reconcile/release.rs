@@ -18,11 +18,50 @@ impl Reconciler {
         let Some(enrolment) = entry.enrolment.take() else {
             return;
         };
+        self.let_go(name, enrolment, reason).await;
+    }
+
+    async fn let_go(&mut self, name: &PodRef, enrolment: Enrolment, reason: &str) {
         self.by_cookie.remove(&enrolment.cookie());
         let result = enrolment.leave(&self.datapath, &mut self.policies).await;
         match result {
             Ok(()) => info!(pod = %name, "left: {reason}"),
             Err(error) => error!(pod = %name, "left, but not cleanly: {error:#}"),
+        }
+    }
+
+    /// Another pod has its name. What still runs of it stays intercepted.
+    pub(super) async fn let_depart(&mut self, name: &PodRef) {
+        let enrolment = self.pods.get(name).and_then(Entry::enrolment);
+        let inode = enrolment.map(Enrolment::inode);
+        let processes = look_at_processes();
+        if !inode.is_some_and(|inode| processes.any_in(inode)) {
+            self.leave(name, "another pod has its name now").await;
+            return;
+        }
+        let Some(entry) = self.pods.get_mut(name) else {
+            return;
+        };
+        if let Some(enrolment) = entry.enrolment.take() {
+            warn!(pod = %name, "another pod has its name now, and it still runs; it is released when its last process has ended");
+            self.departing.push((name.clone(), enrolment));
+        }
+    }
+
+    /// Releases pods that [`Reconciler::let_depart`] let go on.
+    async fn release_departed(&mut self) {
+        if self.departing.is_empty() {
+            return;
+        }
+        let processes = look_at_processes();
+        let (gone, running) = std::mem::take(&mut self.departing)
+            .into_iter()
+            .partition(|(_, enrolment)| !processes.any_in(enrolment.inode()));
+        self.departing = running;
+        let gone: Vec<(PodRef, Enrolment)> = gone;
+        for (name, enrolment) in gone {
+            self.let_go(&name, enrolment, "its last process has ended")
+                .await;
         }
     }
 
@@ -38,7 +77,12 @@ impl Reconciler {
             pods.get(name)
                 .is_some_and(|entry| entry.state != PodState::NotTaken)
         };
-        if self.inherited.all(listed) {
+        // Enrolled means: elsewhere than an earlier agent had it.
+        let waited_for = |name: &PodRef| {
+            let entry = pods.get(name);
+            listed(name) && entry.is_some_and(|entry| entry.enrolment.is_none())
+        };
+        if self.inherited.all(waited_for) {
             return;
         }
         let processes = if running_counts {
@@ -47,7 +91,8 @@ impl Reconciler {
             Processes::default()
         };
         let kept = |name: &PodRef, inode: u64| {
-            listed(name) || !pods.contains_key(name) && processes.any_in(inode)
+            let opted_out = pods.contains_key(name) && !listed(name);
+            waited_for(name) || !opted_out && processes.any_in(inode)
         };
         self.inherited.retain(kept, &self.datapath);
     }
@@ -63,6 +108,7 @@ impl Reconciler {
     /// Releases pods that nobody lists any more, unless they still run.
     pub(super) async fn release_ended(&mut self) {
         self.drop_unlisted();
+        self.release_departed().await;
         let unlisted = self.pods.iter().filter(|(_, entry)| entry.unlisted);
         let unlisted: Vec<PodRef> = unlisted.map(|(name, _)| name.clone()).collect();
         if unlisted.is_empty() {

@@ -48,7 +48,10 @@ impl Reconciler {
                 Some(false) if known.is_none() => {
                     Answer::NotTaken("no manifest names it".to_owned())
                 }
-                Some(_) => Answer::Later(
+                Some(false) => Answer::Refused(
+                    "the manifest of that name is another pod's: it has another UID".to_owned(),
+                ),
+                Some(true) => Answer::Later(
                     "this node's agent has not heard of it from the API server yet".to_owned(),
                 ),
                 None => Answer::Later("this node's agent does not know its pods yet".to_owned()),
@@ -57,7 +60,14 @@ impl Reconciler {
         let Some(goal) = &entry.goal else {
             let reason = entry.reason.clone().unwrap_or_default();
             return match entry.state {
+                // A label may have been set that nobody here has heard of.
+                PodState::NotTaken if entry.unsure => Answer::Later(format!(
+                    "{reason}, and this node's agent does not know the labels of its namespace for sure"
+                )),
                 PodState::NotTaken => Answer::NotTaken(reason),
+                _ if entry.has_istio_init => {
+                    Answer::NotTaken(format!("{reason}; it is left to its istio-init"))
+                }
                 _ => Answer::Refused(reason),
             };
         };

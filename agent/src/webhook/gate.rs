@@ -31,7 +31,9 @@ pub fn gate(policy: &Policy, istio_init: &Container, image: &str) -> Result<Valu
     };
     let uid = id(&policy.proxy_uids, &built_in.proxy_uids)?;
     let gid = id(&policy.proxy_gids, &built_in.proxy_gids)?;
-    let mut args = vec!["validate".to_owned()];
+    // Long, because a pod that is never restarted would end with it; an agent that is being replaced,
+    // or a node full of new pods, takes its time.
+    let mut args = vec!["validate".to_owned(), "--timeout=120".to_owned()];
     for (flag, port, usual) in [
         (
             "--outbound-port",

@@ -54,7 +54,7 @@ pub fn change(pod: &Pod, settings: &Settings<'_>) -> Change {
         Wanted::Rejected(reason) => return Change::Refused(reason.to_string()),
     };
     match operations(pod, init, at, &policy, settings.gate_image) {
-        Ok(operations) => Change::Patch(Patch(operations), policy.notes()),
+        Ok(operations) => Change::Patch(Patch(operations), policy.lost()),
         Err(reason) => Change::Refused(reason),
     }
 }
@@ -75,17 +75,24 @@ fn operations(
     // Should the pod be another than the one judged, nothing of the patch is applied.
     let mut operations = vec![named(at, ISTIO_INIT)];
     let old = pointer(["spec", "initContainers", &at.to_string()]);
+    let value = gate(policy, &init[at], image)?;
     match positions(init, GATE).next() {
         None => {
-            let value = gate(policy, &init[at], image)?;
             operations.push(PatchOperation::Replace(ReplaceOperation {
                 path: old,
                 value,
             }));
         }
         // The injector was called again and has put its container back.
-        Some(gate) => {
-            operations.push(named(gate, GATE));
+        Some(there) => {
+            let image = init[there].image.as_deref();
+            let same = |field: &str, given: &Option<Vec<String>>| json!(given) == value[field];
+            if image != value["image"].as_str() || !same("args", &init[there].args) {
+                return Err(format!(
+                    "it has an init container {GATE} of its own; rename it"
+                ));
+            }
+            operations.push(named(there, GATE));
             operations.push(PatchOperation::Remove(RemoveOperation { path: old }));
         }
     }

@@ -59,6 +59,10 @@ impl NetworkConfig {
     pub fn parse(path: &Path, text: &[u8]) -> Result<Self> {
         let mut fields: BTreeMap<String, Box<RawValue>> =
             serde_json::from_slice(text).context("not a network configuration")?;
+        let name = fields.get("name").map(|raw| raw.get());
+        if name.is_none_or(|name| serde_json::from_str::<String>(name).is_err()) {
+            bail!("it has no name");
+        }
         let list = path
             .extension()
             .is_some_and(|extension| extension == "conflist");

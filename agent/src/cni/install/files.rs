@@ -13,7 +13,8 @@ use anyhow::{Context as _, Result};
 /// for.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let aside = path.with_file_name(format!(".{name}.{}.new", std::process::id()));
+    // One name for all who write it: what is left behind is written over.
+    let aside = path.with_file_name(format!(".{name}.sidetrack-new"));
     let written = write(&aside, content, mode).and_then(|()| fs::rename(&aside, path));
     written
         .inspect_err(|_| {

@@ -10,6 +10,7 @@ use std::{
     fs, io,
     os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -18,6 +19,8 @@ pub use self::conflist::Entry;
 use self::{conflist::NetworkConfig, files::replace};
 use super::TYPE;
 
+/// How long after a failure it is tried again although nobody has changed anything.
+const AGAIN: Duration = Duration::from_secs(10);
 /// What a configuration is renamed to that has no room for a second plugin.
 const SAVED: &str = ".sidetrack-saved";
 
@@ -84,6 +87,13 @@ impl Installation {
         }
         // Runtimes take the first by name: the old one must be gone for the new one to be it.
         let list = path.with_extension("conflist");
+        if list.exists() {
+            bail!(
+                "{} is in use, and {} is beside it: remove one of the two",
+                path.display(),
+                list.display()
+            );
+        }
         replace(&list, config.text().as_bytes(), files::mode(&path))?;
         let saved = with_suffix(&path, SAVED);
         fs::rename(&path, &saved)
@@ -101,7 +111,7 @@ impl Installation {
             match fs::read(&path) {
                 Ok(text) => match NetworkConfig::parse(&path, &text) {
                     Ok(config) => return Ok(Some((path, config))),
-                    // Runtimes pass over it as well.
+                    // Some runtimes pass over it as well; others use none as long as it is there.
                     Err(error) => tracing::debug!("{}: {error:#}", path.display()),
                 },
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -144,7 +154,7 @@ impl Installation {
             Vec::new()
         };
         for path in configurations {
-            let Ok(text) = fs::read(&path) else { continue };
+            let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
             let Ok(mut config) = NetworkConfig::parse(&path, &text) else {
                 continue;
             };
@@ -166,7 +176,7 @@ fn give_back(path: &Path, config: &NetworkConfig) -> Result<String> {
     for extension in ["conf", "json"] {
         let before = path.with_extension(extension);
         let saved = with_suffix(&before, SAVED);
-        if saved.exists() {
+        if saved.exists() && !before.exists() {
             fs::rename(&saved, &before)
                 .with_context(|| format!("rename {} to {}", saved.display(), before.display()))?;
             fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
@@ -191,9 +201,11 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 #[derive(Debug)]
 pub struct Keeper {
     installation: Installation,
-    /// What was there when all was well.
+    /// What was there when it was last looked at.
     seen: Option<Vec<Seen>>,
     problem: Option<String>,
+    /// When to try again what has failed.
+    again: Instant,
 }
 
 /// What tells whether somebody has written a file.
@@ -213,13 +225,15 @@ impl Keeper {
             installation,
             seen: None,
             problem: None,
+            again: Instant::now(),
         }
     }
 
     /// Repairs what is not as it should be; to be called about twice a second.
     pub fn turn(&mut self) {
         let now = self.look();
-        if self.problem.is_none() && self.seen.as_ref() == Some(&now) {
+        let due = self.problem.is_some() && self.again <= Instant::now();
+        if self.seen.as_ref() == Some(&now) && !due {
             return;
         }
         match self.installation.install() {
@@ -238,6 +252,8 @@ impl Keeper {
                     tracing::error!("{problem}");
                 }
                 self.problem = Some(problem);
+                self.seen = Some(now);
+                self.again = Instant::now() + AGAIN;
             }
         }
     }

@@ -143,10 +143,17 @@ fn what_cannot_be_used_is_left_alone() {
         ("[]", "no network configuration"),
         ("{}", "no network configuration"),
         (r#"{"plugins": []}"#, "no network configuration"),
-        (r#"{"plugins": 7}"#, "no network configuration"),
-        (r#"{"plugins": [{"type": "x"}]}"#, "cniVersion is 0.1.0"),
         (
-            r#"{"cniVersion": "1.0.0", "plugins": [{"type": "sidetrack-cni"}]}"#,
+            r#"{"cniVersion": "1.0.0", "plugins": [{"type": "x"}]}"#,
+            "no network configuration",
+        ),
+        (r#"{"plugins": 7}"#, "no network configuration"),
+        (
+            r#"{"name": "n", "plugins": [{"type": "x"}]}"#,
+            "cniVersion is 0.1.0",
+        ),
+        (
+            r#"{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "sidetrack-cni"}]}"#,
             "stand behind",
         ),
     ] {
