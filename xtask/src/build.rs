@@ -1,6 +1,9 @@
 //! Builds the kernel programs, then the binary that carries them.
 
-use std::{path::Path, process::Command};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::{Context as _, Result};
 
@@ -14,6 +17,23 @@ use crate::{
 pub fn release() -> Result<()> {
     kernel_programs()?;
     must(cargo().args(["build", "--release", "--locked", "--package", "sidetrack"]))
+}
+
+/// Builds the binary without need of any library on the machine that runs it.
+pub fn statically_linked() -> Result<PathBuf> {
+    kernel_programs()?;
+    // A target that is named keeps what runs while building (macros) out of it.
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let mut command = cargo();
+    command
+        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
+        .args(["build", "--release", "--locked", "--package", "sidetrack"])
+        .args(["--target", &target]);
+    must(&mut command)?;
+    Ok(root()
+        .join("target")
+        .join(target)
+        .join("release/sidetrack"))
 }
 
 /// Builds everything the tests, the comparison and the demo run, after installing what they need.

@@ -1,4 +1,5 @@
-//! The OCI image: the binary and the libraries it is linked with, nothing else.
+//! The OCI image: the binary, linked statically, nothing else. The agent puts a copy of it on the node as
+//! CNI plugin, whatever libraries the node has.
 
 use std::{
     fs,
@@ -34,13 +35,11 @@ pub struct Options {
 /// Builds it, shows its size, and runs `sidetrack doctor` from it.
 pub fn run(options: &Options) -> Result<ExitCode> {
     if let Some(dir) = &options.files {
-        build::release()?;
         collect(&std::path::absolute(dir)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     require_root("image")?;
     setup::for_images()?;
-    build::release()?;
     let dir = root().join("target/image");
     let files = dir.join("files");
     if files.exists() {
@@ -71,22 +70,14 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The binary, and the libraries the dynamic linker would load for it, where it looks for them.
+/// The files of the image.
 fn collect(dir: &Path) -> Result<()> {
-    let binary = root().join("target/release/sidetrack");
-    install(&binary, &dir.join("usr/bin/sidetrack"))?;
-    let listing =
-        answer(Command::new("ldd").arg(&binary)).context("list the binary's libraries")?;
-    let libraries = listing
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'));
-    for library in libraries {
-        install(
-            Path::new(library),
-            &dir.join(library.trim_start_matches('/')),
-        )?;
+    let binary = build::statically_linked()?;
+    let libraries = answer(Command::new("ldd").arg(&binary)).unwrap_or_default();
+    if libraries.contains("=>") {
+        bail!("{} needs libraries: {libraries}", binary.display());
     }
-    Ok(())
+    install(&binary, &dir.join("usr/bin/sidetrack"))
 }
 
 fn install(from: &Path, to: &Path) -> Result<()> {

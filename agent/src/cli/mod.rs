@@ -1,6 +1,6 @@
 //! The command line. One file per subcommand.
 //!
-//! Exit codes: 0 fine, 1 failed, 2 wrong usage. Results go to stdout, logs and errors to stderr.
+//! Exit codes: 0 fine, 1 failed, 2 wrong usage; `validate`: 126 not intercepted. Results go to stdout, logs and errors to stderr.
 
 mod agent;
 mod cleanup;
