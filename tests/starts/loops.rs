@@ -1,6 +1,7 @@
 //! The loops.
 
 use std::{
+    process::Stdio,
     sync::{
         Mutex,
         atomic::{AtomicBool, Ordering},
@@ -23,6 +24,8 @@ use crate::report::Loop;
 
 /// The sidecar's user.
 const PROXY: u32 = 1337;
+/// How many seconds a start waits for an agent: longer than one is away here.
+const PATIENCE: u32 = 60;
 /// How often kubelet's part of a start is tried again.
 const ATTEMPTS: usize = 100;
 
@@ -47,6 +50,9 @@ impl Stage {
             node: Node::new()?,
             pods: 0,
         };
+        stage.node.patience = PATIENCE;
+        stage.node.agent = None;
+        stage.node.start_agent()?;
         for _ in 0..count {
             let (name, uid) = stage.create()?;
             stage.node.ready(&name, &uid)?;
@@ -100,13 +106,8 @@ impl Stage {
         let done = AtomicBool::new(false);
         let agent = Mutex::new(self.node.agent.take().context("an agent")?);
         let (bin, conf) = (self.node.runtime.bin(), self.node.runtime.conf());
-        let arguments = [
-            "--cni-bin-dir",
-            &bin,
-            "--cni-conf-dir",
-            &conf,
-            "--cni-timeout=2",
-        ];
+        let timeout = format!("--cni-timeout={PATIENCE}");
+        let arguments = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf, &timeout];
         let places = self.node.places().clone();
         let kubeconfig = self.node.api.kubeconfig().display().to_string();
         let kill = || -> Result<u64> {
@@ -188,7 +189,8 @@ impl Stage {
             let (name, uid) = self.create()?;
             let sandbox = self.node.ready(&name, &uid)?;
             let pod = sandbox.pod(&self.node.lab, &uid)?;
-            let gate = pod.command(PROXY, &binary()?, &["validate"]).spawn()?;
+            let mut gate = pod.command(PROXY, &binary()?, &["validate"]);
+            let gate = gate.stdout(Stdio::piped()).spawn()?;
             let start = Instant::now();
             let enrolled = || -> Result<bool> {
                 let rows = maps.pods.rows()?;

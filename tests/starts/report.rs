@@ -88,8 +88,16 @@ impl Report {
             self.kills.row("the same, agents killed"),
             self.gate.row("without it, behind the gate"),
         ];
-        let failed: u64 = rows.iter().map(|row| row.missed + row.lost).sum();
-        let passed: u64 = rows.iter().map(|row| row.starts).sum::<u64>() - failed;
+        // A start waits for the next agent; only one that asks at the end of its patience may fail.
+        let impatient = |row: &Row| row.add_failed.saturating_sub(row.agents_ended);
+        let failed: u64 = rows
+            .iter()
+            .map(|row| row.missed + row.lost + impatient(row))
+            .sum();
+        let passed: u64 = rows
+            .iter()
+            .map(|row| row.starts - row.missed - row.lost)
+            .sum();
         match format {
             Format::Json => println!("{}", serde_json::to_string_pretty(&rows)?),
             Format::Table => {

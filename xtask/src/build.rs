@@ -30,10 +30,7 @@ pub fn statically_linked() -> Result<PathBuf> {
         .args(["build", "--release", "--locked", "--package", "sidetrack"])
         .args(["--target", &target]);
     must(&mut command)?;
-    Ok(root()
-        .join("target")
-        .join(target)
-        .join("release/sidetrack"))
+    Ok(root().join("target").join(target).join("release/sidetrack"))
 }
 
 /// Builds everything the tests, the comparison and the demo run, after installing what they need.
