@@ -412,7 +412,7 @@ fn bad_input() -> Result<()> {
     garbage
         .iter_mut()
         .zip(0_u32..)
-        .for_each(|(byte, n)| *byte = (n * 7 >> 3) as u8);
+        .for_each(|(byte, n)| *byte = ((n * 7) >> 3) as u8);
     let huge = vec![b' '; 5 << 20];
     let deep = "[".repeat(100_000).into_bytes();
     for (variables, stdin, code, part) in [
