@@ -13,6 +13,7 @@ mod soak;
 mod starts;
 mod test;
 mod toolchain;
+mod vm;
 
 use std::process::ExitCode;
 
@@ -50,6 +51,8 @@ enum Command {
     Image(image::Options),
     /// Feed the agent's parsers with what nobody would write
     Fuzz(fuzz::Options),
+    /// Run the tests against the real kernel on Debian's kernels, in QEMU (needs root)
+    Vm(vm::Options),
     /// Show two pods with real sidecars and no iptables (needs root)
     Demo(demo::Options),
 }
@@ -76,6 +79,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Soak(options) => soak::run(&options),
         Command::Image(options) => image::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Vm(options) => vm::run(&options),
         Command::Demo(options) => demo::run(&options),
     }
 }

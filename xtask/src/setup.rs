@@ -82,6 +82,22 @@ pub fn for_images() -> Result<()> {
     packages(&["buildah"])
 }
 
+/// QEMU, and what a guest's file system is made with.
+pub fn for_vm() -> Result<()> {
+    let wanted = [
+        ("qemu-system-x86", "/usr/bin/qemu-system-x86_64"),
+        ("busybox-static", "/bin/busybox"),
+        ("cpio", "/usr/bin/cpio"),
+        ("kmod", "/usr/sbin/depmod"),
+    ];
+    let missing: Vec<&str> = wanted
+        .iter()
+        .filter(|(_, path)| !Path::new(path).exists())
+        .map(|(package, _)| *package)
+        .collect();
+    packages(&missing)
+}
+
 /// Programs for tests and demo.
 pub fn for_running() -> Result<()> {
     let mut missing: Vec<&str> = PROGRAMS

@@ -1,0 +1,397 @@
+//! Kernels in Debian's archive: which there are, and getting one. By apt, with lists of its own below
+//! target/vm/, from the mirror that the machine itself uses.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::run::{answer, must};
+
+/// Where kernels are looked for. Suites are independent: one that a mirror does not have (any more)
+/// costs only its kernels.
+const SUITES: [&str; 8] = [
+    "bullseye",
+    "bullseye-security",
+    "bookworm",
+    "bookworm-security",
+    "trixie",
+    "trixie-security",
+    "trixie-backports",
+    "sid",
+];
+
+/// The kernels of cloud images: small, with everything that is tested here.
+const FLAVOUR: &str = "-cloud-amd64";
+
+/// Debian's keys, for a machine that looks at other suites than its own.
+const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+
+/// How many packages are tried before giving up: a list may name what the mirror has dropped since.
+const TRIES: usize = 3;
+
+/// A kernel that can be had.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kernel {
+    /// Its numbers, for ordering.
+    pub number: (u32, u32, u32),
+    /// Its package's version.
+    pub version: String,
+    /// What `uname -r` will say.
+    pub release: String,
+    /// Where it is from.
+    pub suite: String,
+    packages: Vec<String>,
+}
+
+/// A kernel on disk.
+#[derive(Debug)]
+pub struct Unpacked {
+    /// What QEMU boots.
+    pub image: PathBuf,
+    /// The directory with its modules, named after its release.
+    pub modules: PathBuf,
+}
+
+/// What the archive offers.
+#[derive(Debug)]
+pub struct Archive {
+    dir: PathBuf,
+    /// Every kernel, newest first.
+    pub kernels: Vec<Kernel>,
+    /// Suites that could not be read, and why.
+    pub unread: Vec<(String, String)>,
+}
+
+impl Archive {
+    /// Reads every suite's list.
+    pub fn read(dir: &Path) -> Result<Self> {
+        let mirrors = Mirrors::find()?;
+        let mut own = Self {
+            dir: dir.to_owned(),
+            kernels: Vec::new(),
+            unread: Vec::new(),
+        };
+        for name in SUITES {
+            match own.suite(&mirrors, name) {
+                Ok(kernels) => own.kernels.extend(kernels),
+                Err(error) => own.unread.push((name.to_owned(), format!("{error:#}"))),
+            }
+        }
+        own.kernels.sort_by(|one, other| other.cmp(one));
+        own.kernels.dedup();
+        Ok(own)
+    }
+
+    /// Kernels of a series such as 6.1, or of all with `newest`; newest first.
+    pub fn of_series(&self, series: &str) -> Vec<&Kernel> {
+        self.kernels
+            .iter()
+            .filter(|kernel| {
+                let (major, minor, _) = kernel.number;
+                series == "newest" || format!("{major}.{minor}") == series
+            })
+            .collect()
+    }
+
+    /// The newest kernel of a series, downloaded and unpacked.
+    pub fn get(&self, series: &str) -> Result<(Kernel, Unpacked)> {
+        let candidates = self.of_series(series);
+        let mut why = String::from("no suite has one");
+        for kernel in candidates.into_iter().take(TRIES) {
+            match self.unpack(kernel) {
+                Ok(unpacked) => return Ok((kernel.clone(), unpacked)),
+                Err(error) => why = format!("{error:#}"),
+            }
+        }
+        for (suite, problem) in &self.unread {
+            why += &format!("; {suite}: {problem}");
+        }
+        bail!("{why}")
+    }
+
+    fn suite(&self, mirrors: &Mirrors, name: &str) -> Result<Vec<Kernel>> {
+        let apt = self.apt(name);
+        apt.prepare(&mirrors.source(name)?)?;
+        apt.update()?;
+        let listing = answer(apt.command("apt-cache").args(["pkgnames", "linux-image-"]))
+            .context("list the packages")?;
+        let names: Vec<&str> = listing.lines().filter(|name| is_kernel(name)).collect();
+        if names.is_empty() {
+            return Ok(Vec::new());
+        }
+        let descriptions = answer(apt.command("apt-cache").arg("show").args(&names))
+            .context("read the packages' descriptions")?;
+        Ok(descriptions
+            .split("\n\n")
+            .filter_map(|description| kernel(name, description))
+            .collect())
+    }
+
+    fn apt(&self, suite: &str) -> Apt {
+        Apt {
+            dir: self.dir.join("apt").join(suite),
+        }
+    }
+
+    fn unpack(&self, kernel: &Kernel) -> Result<Unpacked> {
+        let dir = self.dir.join("kernels").join(&kernel.version);
+        if !dir.exists() {
+            let aside = self.dir.join("kernels").join(".unpacking");
+            let _ = fs::remove_dir_all(&aside);
+            fs::create_dir_all(&aside)?;
+            let apt = self.apt(&kernel.suite);
+            eprintln!("vm: downloading {}", kernel.packages[0]);
+            let mut download = apt.command("apt-get");
+            download.args(["-qq", "download"]).args(
+                kernel
+                    .packages
+                    .iter()
+                    .map(|name| format!("{name}={}", kernel.version)),
+            );
+            quietly(download.current_dir(&aside)).context("download")?;
+            for file in fs::read_dir(&aside)? {
+                let file = file?.path();
+                if file.extension().is_some_and(|extension| extension == "deb") {
+                    must(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&aside))?;
+                    fs::remove_file(file)?;
+                }
+            }
+            fs::rename(&aside, &dir)?;
+        }
+        Unpacked::find(&dir, &kernel.release)
+    }
+}
+
+impl Unpacked {
+    fn find(dir: &Path, release: &str) -> Result<Self> {
+        let modules = [
+            format!("usr/lib/modules/{release}"),
+            format!("lib/modules/{release}"),
+        ];
+        let modules = modules
+            .iter()
+            .map(|path| dir.join(path))
+            .find(|path| path.join("kernel").exists())
+            .with_context(|| format!("no modules of {release} in its package"))?;
+        let image = [
+            dir.join(format!("boot/vmlinuz-{release}")),
+            dir.join(format!("usr/lib/modules/{release}/vmlinuz")),
+        ];
+        let image = image
+            .into_iter()
+            .find(|path| path.exists())
+            .with_context(|| format!("no image of {release} in its package"))?;
+        Ok(Self { image, modules })
+    }
+}
+
+/// Where the machine's own apt gets Debian from.
+struct Mirrors {
+    main: String,
+    security: Option<String>,
+}
+
+impl Mirrors {
+    fn find() -> Result<Self> {
+        let targets = || {
+            answer(Command::new("apt-get").args([
+                "indextargets",
+                "--format",
+                "$(ORIGIN) $(CODENAME) $(REPO_URI)",
+                "Created-By: Packages",
+            ]))
+            .context("ask apt for its mirrors")
+        };
+        let mut listing = targets()?;
+        if !listing.lines().any(|line| line.starts_with("Debian ")) {
+            // Origins are known only of lists that were read once.
+            must(Command::new("apt-get").args(["-qq", "update"]))?;
+            listing = targets()?;
+        }
+        let uri_of = |security: bool| {
+            listing.lines().find_map(|line| {
+                let mut words = line.split(' ');
+                let debian = words.next() == Some("Debian");
+                let matches = words.next()?.ends_with("-security") == security;
+                words
+                    .next()
+                    .filter(|_| debian && matches)
+                    .map(str::to_owned)
+            })
+        };
+        Ok(Self {
+            main: uri_of(false).context("this machine's apt knows no mirror of Debian")?,
+            security: uri_of(true),
+        })
+    }
+
+    fn source(&self, suite: &str) -> Result<String> {
+        let mirror = if suite.ends_with("-security") {
+            let mirror = self.security.as_ref();
+            mirror.context("this machine's apt knows no mirror of Debian's security updates")?
+        } else {
+            &self.main
+        };
+        let keys = if Path::new(KEYRING).exists() {
+            format!("[signed-by={KEYRING}] ")
+        } else {
+            String::new()
+        };
+        Ok(format!("deb {keys}{mirror} {suite} main\n"))
+    }
+}
+
+/// apt with lists of its own.
+struct Apt {
+    dir: PathBuf,
+}
+
+impl Apt {
+    fn prepare(&self, source: &str) -> Result<()> {
+        for dir in ["state/lists/partial", "cache/archives/partial"] {
+            let dir = self.dir.join(dir);
+            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        Ok(fs::write(self.dir.join("sources.list"), source)?)
+    }
+
+    fn update(&self) -> Result<()> {
+        quietly(self.command("apt-get").args(["-qq", "update"]))
+    }
+
+    fn command(&self, program: &str) -> Command {
+        let mut command = Command::new(program);
+        for (option, path) in [
+            ("Dir::State", "state"),
+            ("Dir::Cache", "cache"),
+            ("Dir::Etc::sourcelist", "sources.list"),
+            ("Dir::Etc::sourceparts", "none"),
+            ("Dir::Etc::preferences", "none"),
+            ("Dir::Etc::preferencesparts", "none"),
+        ] {
+            let value = self.dir.join(path);
+            command
+                .arg("-o")
+                .arg(format!("{option}={}", value.display()));
+        }
+        command.args([
+            "-o",
+            "Acquire::Languages=none",
+            "-o",
+            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
+            // apt's own user may not write below target/.
+            "-o",
+            "APT::Sandbox::User=root",
+        ]);
+        command
+    }
+}
+
+/// Runs a command whose complaint becomes the error.
+fn quietly(command: &mut Command) -> Result<()> {
+    let output = command.output().context("run apt")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    let complaint = said.lines().find_map(|line| line.strip_prefix("E: "));
+    match complaint {
+        None if output.status.success() => Ok(()),
+        complaint => bail!("{}", complaint.unwrap_or("apt failed and does not say why")),
+    }
+}
+
+/// Whether a package is a kernel itself, no package that depends on the newest of a series.
+fn is_kernel(package: &str) -> bool {
+    release(package).is_some_and(|release| {
+        release
+            .split(['.', '-', '+'])
+            .take(3)
+            .all(|part| part.parse::<u32>().is_ok())
+    })
+}
+
+fn release(package: &str) -> Option<&str> {
+    let release = package.strip_prefix("linux-image-")?;
+    release.ends_with(FLAVOUR).then_some(release)
+}
+
+/// A kernel from its package's description.
+fn kernel(suite: &str, description: &str) -> Option<Kernel> {
+    let field = |name: &str| {
+        description
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+    };
+    let package = field("Package")?;
+    let version = field("Version")?;
+    // Newer kernels are in several packages.
+    let parts = field("Depends")?
+        .split(", ")
+        .filter_map(|dependency| dependency.split(' ').next())
+        .filter(|name| name.starts_with("linux-modules-") || name.starts_with("linux-binary-"));
+    let mut packages = vec![package.to_owned()];
+    packages.extend(parts.map(str::to_owned));
+    Some(Kernel {
+        number: number(version)?,
+        version: version.to_owned(),
+        release: release(package)?.to_owned(),
+        suite: suite.to_owned(),
+        packages,
+    })
+}
+
+/// The first three numbers of a version; none of a release candidate.
+fn number(version: &str) -> Option<(u32, u32, u32)> {
+    if version.contains("~rc") {
+        return None;
+    }
+    let upstream = version.split(['-', '~', '+']).next()?;
+    let mut parts = upstream.split('.').map(str::parse);
+    let mut next = || parts.next()?.ok();
+    Some((next()?, next()?, next()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_kernel, kernel, number};
+
+    #[test]
+    fn packages_that_are_kernels() {
+        for name in [
+            "linux-image-6.1.0-56-cloud-amd64",
+            "linux-image-7.3.4+deb13-cloud-amd64",
+        ] {
+            assert!(is_kernel(name), "{name}");
+        }
+        for name in [
+            "linux-image-cloud-amd64",
+            "linux-image-6.1-cloud-amd64",
+            "linux-image-6.1.0-56-amd64",
+            "linux-image-6.1.0-56-cloud-amd64-dbg",
+            "linux-image-6.1.0-56-cloud-amd64-unsigned",
+        ] {
+            assert!(!is_kernel(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn descriptions() {
+        let description = "Package: linux-image-7.3.4+deb13-cloud-amd64\nVersion: 7.3.4-1~bpo13+1\n\
+            Depends: dracut | initramfs-tools (>= 0.120), linux-base-7.3.4+deb13-cloud-amd64 (= 7.3.4-1~bpo13+1), \
+            linux-binary-7.3.4+deb13-cloud-amd64 (= 7.3.4-1~bpo13+1), linux-modules-7.3.4+deb13-cloud-amd64 (= 7.3.4-1~bpo13+1)";
+        let kernel = kernel("trixie-backports", description).expect("a kernel");
+        assert_eq!(kernel.number, (7, 3, 4));
+        assert_eq!(kernel.release, "7.3.4+deb13-cloud-amd64");
+        assert_eq!(kernel.packages.len(), 3);
+    }
+
+    #[test]
+    fn versions_are_ordered_by_number() {
+        assert_eq!(number("6.12.117-1"), Some((6, 12, 117)));
+        assert!(number("6.1.192-2") > number("6.1.99-1"));
+        assert_eq!(number("7.3~rc7-1~exp1"), None);
+        assert_eq!(number("nonsense"), None);
+    }
+}

@@ -1,0 +1,307 @@
+//! What a guest runs on: an initramfs with the tests, the programs they start, the libraries of both,
+//! and the kernel's modules. Paths are those of the machine it is made on.
+
+use std::{
+    fs::{self, File},
+    io,
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    process::{Command, Stdio},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use super::archive::Unpacked;
+use crate::run::{answer, cargo, must, root};
+
+/// Programs of the machine that tests start, and `modprobe`, which the kernel starts.
+const PROGRAMS: [&str; 22] = [
+    "sh",
+    "ip",
+    "ss",
+    "iptables",
+    "iptables-save",
+    "iptables-restore",
+    "ip6tables",
+    "ip6tables-save",
+    "ip6tables-restore",
+    "iptables-legacy",
+    "iptables-legacy-save",
+    "iptables-legacy-restore",
+    "ip6tables-legacy",
+    "ip6tables-legacy-save",
+    "ip6tables-legacy-restore",
+    "bpftool",
+    "conntrack",
+    "setpriv",
+    "unshare",
+    "curl",
+    "python3",
+    "modprobe",
+];
+
+/// The rest, by busybox.
+const APPLETS: [&str; 11] = [
+    "cat", "find", "grep", "ls", "mkdir", "mkfifo", "mount", "poweroff", "rm", "sleep", "true",
+];
+
+/// What the tests' Python lines import.
+const PYTHON: &str = "import ctypes, http.server, socket, sys, threading, time\n\
+    for module in list(sys.modules.values()):\n    \
+    if getattr(module, '__file__', None): print(module.__file__)";
+
+/// Where iptables keeps its extensions, one of these.
+const XTABLES: [&str; 3] = [
+    "/usr/lib/x86_64-linux-gnu/xtables",
+    "/usr/lib64/xtables",
+    "/usr/lib/xtables",
+];
+
+const BUSYBOX: &str = "/bin/busybox";
+
+/// Modules that no test can need; without them a guest starts sooner.
+const UNNEEDED: [&str; 6] = [
+    "kernel/fs",
+    "kernel/sound",
+    "kernel/drivers/gpu",
+    "kernel/drivers/infiniband",
+    "kernel/drivers/md",
+    "kernel/drivers/scsi",
+];
+
+/// The part of the initramfs that is the same for all kernels.
+#[derive(Debug)]
+pub struct Guest {
+    dir: PathBuf,
+    programs: PathBuf,
+}
+
+impl Guest {
+    /// Collects it.
+    pub fn new(dir: &Path, filter: Option<&str>) -> Result<Self> {
+        let tree = Tree::new(dir.join("programs"))?;
+        for link in ["bin", "sbin", "lib", "lib64"] {
+            fs::create_dir_all(tree.at(Path::new("usr")).join(link))?;
+            symlink(format!("usr/{link}"), tree.root.join(link))?;
+        }
+        for directory in [
+            "dev",
+            "etc",
+            "proc",
+            "root",
+            "run",
+            "sys",
+            "tmp",
+            "sidetrack",
+        ] {
+            fs::create_dir(tree.root.join(directory))?;
+        }
+        for name in PROGRAMS {
+            tree.program(&find(name)?)?;
+        }
+        tree.file(Path::new(BUSYBOX), Path::new("/usr/bin/busybox"))?;
+        for name in APPLETS {
+            symlink("busybox", tree.root.join("usr/bin").join(name))?;
+        }
+        let python = answer(Command::new("/usr/bin/python3").args(["-c", PYTHON]))
+            .context("ask Python for its modules")?;
+        for module in python.lines() {
+            tree.program(Path::new(module))?;
+        }
+        let extensions = XTABLES.iter().find(|path| Path::new(path).is_dir());
+        let extensions = extensions.context("iptables has no extensions here")?;
+        for extension in fs::read_dir(extensions)? {
+            tree.program(&extension?.path())?;
+        }
+        tree.tests(filter)?;
+        let programs = dir.join("programs.cpio");
+        tree.archive(&programs)?;
+        Ok(Self {
+            dir: dir.to_owned(),
+            programs,
+        })
+    }
+
+    /// The initramfs for a kernel.
+    pub fn initramfs(&self, release: &str, kernel: &Unpacked) -> Result<PathBuf> {
+        let tree = Tree::new(self.dir.join(format!("modules-{release}")))?;
+        let modules = tree.root.join("usr/lib/modules").join(release);
+        fs::create_dir_all(&modules)?;
+        must(
+            Command::new("cp")
+                .arg("-a")
+                .arg(kernel.modules.join("kernel"))
+                .arg(&modules),
+        )?;
+        for file in fs::read_dir(&kernel.modules)? {
+            let file = file?;
+            let name = file.file_name();
+            if name.to_string_lossy().starts_with("modules.") {
+                fs::copy(file.path(), modules.join(name))?;
+            }
+        }
+        for unneeded in UNNEEDED {
+            let _ = fs::remove_dir_all(modules.join(unneeded));
+        }
+        let mut depmod = Command::new(find("depmod")?);
+        // It warns of lists that newer packages do not have.
+        depmod
+            .arg("-b")
+            .arg(tree.root.join("usr"))
+            .arg(release)
+            .stderr(Stdio::null());
+        must(&mut depmod)?;
+        let archive = self.dir.join(format!("modules-{release}.cpio"));
+        tree.archive(&archive)?;
+        let path = self.dir.join(format!("initramfs-{release}"));
+        let mut whole = File::create(&path)?;
+        for part in [&self.programs, &archive] {
+            io::copy(&mut File::open(part)?, &mut whole)?;
+        }
+        fs::remove_file(archive)?;
+        fs::remove_dir_all(tree.root)?;
+        Ok(path)
+    }
+}
+
+/// A directory that becomes an archive.
+struct Tree {
+    root: PathBuf,
+}
+
+impl Tree {
+    fn new(root: PathBuf) -> Result<Self> {
+        if root.exists() {
+            fs::remove_dir_all(&root).with_context(|| format!("empty {}", root.display()))?;
+        }
+        fs::create_dir_all(&root).with_context(|| format!("create {}", root.display()))?;
+        Ok(Self { root })
+    }
+
+    fn at(&self, path: &Path) -> PathBuf {
+        self.root.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// A copy, links followed.
+    fn file(&self, from: &Path, to: &Path) -> Result<()> {
+        let to = self.at(to);
+        if to.exists() {
+            return Ok(());
+        }
+        let parent = to.parent().context("a file is in a directory")?;
+        fs::create_dir_all(parent)?;
+        fs::copy(from, &to)
+            .map(drop)
+            .with_context(|| format!("copy {} to {}", from.display(), to.display()))
+    }
+
+    /// A file under the name it is called by, and the libraries it is linked with.
+    fn program(&self, path: &Path) -> Result<()> {
+        self.file(path, path)?;
+        self.libraries(path)
+    }
+
+    fn libraries(&self, path: &Path) -> Result<()> {
+        // Fails for what is no program, which needs no libraries.
+        let listing = answer(Command::new("ldd").arg(path)).unwrap_or_default();
+        for library in listing
+            .split_whitespace()
+            .filter(|word| word.starts_with('/'))
+        {
+            let library = Path::new(library);
+            self.file(library, library)?;
+        }
+        Ok(())
+    }
+
+    /// The tests, as they find things: the actor beside them, and the checkout's files at their paths.
+    fn tests(&self, filter: Option<&str>) -> Result<()> {
+        let place = Path::new("/sidetrack");
+        let tests = test_binary()?;
+        for (from, name) in [
+            (tests, "kernel"),
+            (
+                root().join("target/debug/sidetrack-actor"),
+                "sidetrack-actor",
+            ),
+            (root().join("target/release/sidetrack"), "sidetrack"),
+        ] {
+            self.libraries(&from)?;
+            let to = self.at(&place.join(name));
+            // Debug information is most of a test binary.
+            must(Command::new("strip").arg("-o").arg(to).arg(from))?;
+        }
+        let variables = match filter {
+            Some(filter)
+                if filter
+                    .chars()
+                    .any(|c| !c.is_ascii_alphanumeric() && c != '_' && c != ':') =>
+            {
+                bail!("no test has a name with {filter:?} in it")
+            }
+            Some(filter) => format!("FILTER={filter}\n"),
+            None => "FILTER=\n".to_owned(),
+        };
+        fs::write(self.at(&place.join("variables")), variables)?;
+        let init = self.root.join("init");
+        fs::write(&init, include_str!("init.sh"))?;
+        must(Command::new("chmod").arg("+x").arg(init))?;
+        let checkout = self.at(&root());
+        fs::create_dir_all(checkout.join("tests"))?;
+        must(
+            Command::new("cp")
+                .arg("-a")
+                .arg(root().join("deploy"))
+                .arg(checkout),
+        )
+    }
+
+    fn archive(&self, to: &Path) -> Result<()> {
+        let mut find = Command::new("find")
+            .current_dir(&self.root)
+            .stdout(Stdio::piped())
+            .arg(".")
+            .spawn()
+            .context("run find")?;
+        let names = find.stdout.take().context("find's stdout")?;
+        must(
+            Command::new("cpio")
+                .args(["--create", "--format=newc", "--owner=+0:+0", "--quiet"])
+                .current_dir(&self.root)
+                .stdin(names)
+                .stdout(File::create(to)?),
+        )?;
+        find.wait()?;
+        Ok(())
+    }
+}
+
+fn find(name: &str) -> Result<PathBuf> {
+    ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+        .iter()
+        .map(|dir| Path::new(dir).join(name))
+        .find(|path| path.exists())
+        .with_context(|| format!("there is no program {name} on this machine"))
+}
+
+/// Builds the tests against the kernel; where cargo put them.
+fn test_binary() -> Result<PathBuf> {
+    let messages = answer(
+        cargo()
+            .args([
+                "test",
+                "--quiet",
+                "--locked",
+                "--package",
+                "sidetrack-tests",
+            ])
+            .args(["--test", "kernel", "--no-run", "--message-format", "json"]),
+    )
+    .context("build the tests")?;
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter(|message| message["target"]["name"] == "kernel")
+        .find_map(|message| message["executable"].as_str().map(PathBuf::from))
+        .context("cargo does not say where it put the tests")
+}

@@ -1,0 +1,106 @@
+//! Boots a guest in QEMU and hears what it says.
+//!
+//! The guest's clock counts its instructions, one nanosecond each: in its own time it is a slow machine
+//! with one processor, whatever the load of the real one, so that no test needs more patience than it
+//! has. Software emulation, since nested KVM is not to be relied on.
+
+use std::{
+    fs,
+    io::{BufRead as _, BufReader},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+
+/// Longest time without a word. The longest test takes about a quarter of that.
+const SILENCE: Duration = Duration::from_secs(900);
+
+/// How much of the kernel's console is shown when a guest ends early.
+const CONSOLE_LINES: usize = 30;
+
+/// A guest to boot.
+#[derive(Debug)]
+pub struct Machine<'a> {
+    /// The kernel.
+    pub image: &'a Path,
+    /// Its initramfs.
+    pub initramfs: &'a Path,
+    /// Where its console is written to.
+    pub console: PathBuf,
+}
+
+impl Machine<'_> {
+    /// Runs it to its end. Each line of the guest is handed on as it comes; the error says why and shows
+    /// the console if it went silent.
+    pub fn run(&self, mut heard: impl FnMut(&str)) -> Result<()> {
+        let _ = fs::remove_file(&self.console);
+        let mut qemu = Qemu(self.command().spawn().context("run QEMU")?);
+        let stdout = qemu.0.stdout.take().context("QEMU's stdout")?;
+        let (say, listen) = mpsc::channel();
+        let reader = thread::spawn(move || {
+            for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
+                if say.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        loop {
+            match listen.recv_timeout(SILENCE) {
+                Ok(line) => heard(String::from_utf8_lossy(&line).trim_end()),
+                Err(mpsc::RecvTimeoutError::Disconnected) => break,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    drop(qemu);
+                    let _ = reader.join();
+                    anyhow::bail!(
+                        "the guest said nothing for {} s; its console:\n{}",
+                        SILENCE.as_secs(),
+                        self.console_tail()
+                    );
+                }
+            }
+        }
+        let _ = reader.join();
+        Ok(())
+    }
+
+    /// The end of the console.
+    pub fn console_tail(&self) -> String {
+        let console = fs::read(&self.console).unwrap_or_default();
+        let console = String::from_utf8_lossy(&console);
+        let lines: Vec<&str> = console.lines().map(str::trim_end).collect();
+        lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new("qemu-system-x86_64");
+        command
+            .args(["-accel", "tcg", "-icount", "shift=0,sleep=off"])
+            .args(["-rtc", "clock=vm", "-smp", "1", "-m", "3G"])
+            .args(["-nodefaults", "-no-user-config", "-display", "none"])
+            .args(["-no-reboot", "-append", "console=ttyS0 panic=-1 quiet"])
+            .arg("-kernel")
+            .arg(self.image)
+            .arg("-initrd")
+            .arg(self.initramfs)
+            .arg("-serial")
+            .arg(format!("file:{}", self.console.display()))
+            .args(["-serial", "stdio"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        command
+    }
+}
+
+/// Ended when dropped.
+struct Qemu(Child);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

@@ -1,0 +1,226 @@
+//! The tests against other kernels: Debian's, booted in QEMU.
+
+mod archive;
+mod guest;
+mod machine;
+mod session;
+mod table;
+
+use std::{
+    fs,
+    path::Path,
+    process::ExitCode,
+    sync::Mutex,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use clap::{Args, ValueEnum};
+
+use self::{
+    archive::{Archive, Kernel, Unpacked},
+    guest::Guest,
+    machine::Machine,
+    session::Session,
+};
+use crate::{
+    build,
+    run::{require_root, root},
+    setup,
+};
+
+/// The oldest that Debian has (refused), its two long-term kernels, and the newest.
+const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "newest"];
+
+/// The oldest kernel that may not be refused.
+const MINIMUM: (u32, u32) = (5, 15);
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// A series such as 6.1, or newest; repeatable [default: 5.10, 6.1, 6.12 and newest]
+    #[arg(long = "kernel", value_name = "SERIES")]
+    kernels: Vec<String>,
+    /// Run only tests whose name contains this
+    #[arg(long, value_name = "TEXT")]
+    filter: Option<String>,
+    /// How many guests run at once; each takes one processor and up to 3 GB
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
+    jobs: u8,
+    /// Only say which kernels there are
+    #[arg(long)]
+    list: bool,
+    /// Form of the result
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Format {
+    #[default]
+    Table,
+    Json,
+}
+
+/// A kernel that was asked for and what came of it.
+#[derive(Debug)]
+struct Row {
+    series: String,
+    kernel: Option<Kernel>,
+    session: Session,
+    problems: Vec<String>,
+    /// Why it could not be had. That is the archive's matter, no failure.
+    unavailable: Option<String>,
+    took: Duration,
+}
+
+/// Runs it.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    require_root("vm")?;
+    setup::for_vm()?;
+    let dir = root().join("target/vm");
+    fs::create_dir_all(&dir)?;
+    let archive = Archive::read(&dir)?;
+    if options.list {
+        print!("{}", table::kernels(&archive));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let series: Vec<&str> = if options.kernels.is_empty() {
+        KERNELS.to_vec()
+    } else {
+        options.kernels.iter().map(String::as_str).collect()
+    };
+    if let Some(bad) = series.iter().find(|series| !is_series(series)) {
+        bail!("--kernel {bad}: write a series such as 6.1, or newest");
+    }
+    build::for_running()?;
+    let guest = Guest::new(&dir, options.filter.as_deref())?;
+    let rows = run_all(&dir, &archive, &guest, &series, options.jobs);
+    match options.output {
+        Format::Table => print!("{}", table::results(&rows)),
+        Format::Json => println!("{}", table::json(&rows)?),
+    }
+    let clean = rows.iter().all(|row| row.problems.is_empty());
+    Ok(if clean {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn is_series(text: &str) -> bool {
+    text == "newest"
+        || text
+            .split_once('.')
+            .is_some_and(|(major, minor)| [major, minor].iter().all(|n| n.parse::<u32>().is_ok()))
+}
+
+/// In the order asked for, however they are run.
+fn run_all(dir: &Path, archive: &Archive, guest: &Guest, series: &[&str], jobs: u8) -> Vec<Row> {
+    let todo = Mutex::new(series.iter().enumerate());
+    let rows = Mutex::new(Vec::new());
+    // Downloads take turns.
+    let fetching = Mutex::new(());
+    thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                loop {
+                    let next = todo.lock().expect("nobody panics with it").next();
+                    let Some((place, series)) = next else {
+                        return;
+                    };
+                    let got = {
+                        let _turn = fetching.lock().expect("nobody panics with it");
+                        archive.get(series)
+                    };
+                    let row = match got {
+                        Ok((kernel, unpacked)) => boot(dir, guest, series, kernel, &unpacked),
+                        Err(error) => Row {
+                            series: (*series).to_owned(),
+                            kernel: None,
+                            session: Session::default(),
+                            problems: Vec::new(),
+                            unavailable: Some(format!("{error:#}")),
+                            took: Duration::ZERO,
+                        },
+                    };
+                    rows.lock()
+                        .expect("nobody panics with it")
+                        .push((place, row));
+                }
+            });
+        }
+    });
+    let mut rows = rows.into_inner().expect("nobody panics with it");
+    rows.sort_by_key(|(place, _)| *place);
+    rows.into_iter().map(|(_, row)| row).collect()
+}
+
+fn boot(dir: &Path, guest: &Guest, series: &str, kernel: Kernel, unpacked: &Unpacked) -> Row {
+    let start = Instant::now();
+    let mut session = Session::new(&kernel.release);
+    let mut trouble = None;
+    let release = &kernel.release;
+    eprintln!("vm: {release}: booting");
+    let mut run = || -> Result<()> {
+        let initramfs = guest.initramfs(release, unpacked)?;
+        let machine = Machine {
+            image: &unpacked.image,
+            initramfs: &initramfs,
+            console: dir.join(format!("console-{release}.log")),
+        };
+        let ran = machine.run(|line| {
+            let before = session.running.take();
+            session.running.clone_from(&before);
+            session.hear(line);
+            if let Some(test) = &session.running
+                && before.as_ref() != Some(test)
+            {
+                eprintln!("vm: {release}: {test}");
+            }
+        });
+        fs::remove_file(&initramfs)?;
+        ran?;
+        if session.status.is_none() {
+            bail!("its console:\n{}", machine.console_tail());
+        }
+        Ok(())
+    };
+    if let Err(error) = run() {
+        trouble = Some(format!("{error:#}"));
+    }
+    let mut problems = session.problems();
+    problems.extend(trouble);
+    let (major, minor, _) = kernel.number;
+    if session.refused() && (major, minor) >= MINIMUM {
+        problems.push(format!(
+            "refused, and no older than {}.{}: {}",
+            MINIMUM.0,
+            MINIMUM.1,
+            session.missing.join(", ")
+        ));
+    }
+    if !session.refused() && (major, minor) < MINIMUM {
+        problems.push(format!(
+            "accepted, and older than {}.{}",
+            MINIMUM.0, MINIMUM.1
+        ));
+    }
+    eprintln!(
+        "vm: {release}: {} after {} s",
+        if problems.is_empty() {
+            "as it should be"
+        } else {
+            "problems"
+        },
+        start.elapsed().as_secs()
+    );
+    Row {
+        series: series.to_owned(),
+        kernel: Some(kernel),
+        session,
+        problems,
+        unavailable: None,
+        took: start.elapsed(),
+    }
+}
