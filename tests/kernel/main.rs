@@ -12,6 +12,7 @@ mod inbound;
 mod isolation;
 mod lifecycle;
 mod mesh;
+mod old_kernels;
 mod outbound;
 mod owner;
 mod sockets;
@@ -68,6 +69,7 @@ fn main() -> ExitCode {
         isolation::tests(),
         lifecycle::tests(),
         mesh::tests(),
+        old_kernels::tests(),
         updates::tests(),
         users::tests(),
     ]

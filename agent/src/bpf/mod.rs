@@ -137,6 +137,8 @@ fn load(pins: &Pins, offsets: &Offsets, level: LogLevel) -> Result<Ebpf> {
     for (global, offset) in offsets {
         loader.override_global(global, offset, true);
     }
+    let errno = u8::from(probe::set_retval());
+    loader.override_global("CAN_SET_ERRNO", &errno, true);
     loader.override_global(aya_log::LEVEL, &level.0, true);
     let paths: Vec<(&str, PathBuf)> = names::MAPS
         .iter()

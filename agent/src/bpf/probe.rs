@@ -34,6 +34,8 @@ pub struct Check {
     pub since: String,
     /// Whether it is there; `None` if this process may not find out.
     pub ok: Option<bool>,
+    /// Whether sidetrack does without it.
+    pub optional: bool,
     /// What sidetrack loses without it.
     pub without: String,
     /// What was seen and what to do, if it is not there or not ready to use.
@@ -77,13 +79,78 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
             "there is nothing to attach to",
             cgroup2(pods_cgroup),
         ),
-        check(
-            "sock_diag for TCP",
-            "3.3, CONFIG_INET_DIAG",
-            "pods that already run cannot be enrolled",
-            sock_diag(),
-        ),
     ];
+    checks.extend(facilities());
+    let may = capabilities().is_ok();
+    let needs_capabilities =
+        |check: &Check| check.ok == Some(false) && check.facility != CAPABILITIES;
+    for check in checks
+        .iter_mut()
+        .filter(|check| !may && needs_capabilities(check))
+    {
+        check.ok = None;
+        check.problem = None;
+    }
+    Report {
+        kernel: release(),
+        ok: checks
+            .iter()
+            .all(|check| check.optional || check.ok == Some(true)),
+        checks,
+    }
+}
+
+/// Whether the kernel has everything the kernel programs need, as far as it cannot be cured by mounting
+/// something; the error names what it has not.
+///
+/// # Errors
+/// If a facility is missing.
+pub fn kernel() -> Result<(), String> {
+    let missing: Vec<String> = facilities()
+        .iter()
+        .filter(|check| check.ok == Some(false) && !check.optional)
+        .map(|check| {
+            format!(
+                "\n  {} (Linux {}): without it {}",
+                check.facility, check.since, check.without
+            )
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "the kernel, {}, cannot run sidetrack; it lacks{}",
+        release(),
+        missing.concat()
+    ))
+}
+
+fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
+        |_| "unknown".to_owned(),
+        |release| release.trim().to_owned(),
+    )
+}
+
+/// Whether a refused connect can be given an errno.
+#[must_use]
+pub fn set_retval() -> bool {
+    // For tests of what is lost without it, on kernels that have it.
+    std::env::var_os("SIDETRACK_WITHOUT_SET_RETVAL").is_none()
+        && program(
+            bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+            bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
+            Some(bpf_func_id::BPF_FUNC_set_retval),
+        )
+        .is_ok()
+}
+
+/// What the kernel programs are made of.
+fn facilities() -> Vec<Check> {
+    // Linux before 5.11 counts maps against this, and a map that cannot be had now is not unknown.
+    let none = nix::sys::resource::RLIM_INFINITY;
+    let _ = nix::sys::resource::setrlimit(nix::sys::resource::Resource::RLIMIT_MEMLOCK, none, none);
     let cgroup_program = |facility, since, attach_type, helper| {
         let program_type = bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
         let without = "outbound connections are not captured";
@@ -94,7 +161,13 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
             program(program_type, attach_type, helper),
         )
     };
-    checks.extend([
+    vec![
+        check(
+            "sock_diag for TCP",
+            "3.3, CONFIG_INET_DIAG",
+            "pods that already run cannot be enrolled",
+            sock_diag(),
+        ),
         cgroup_program(
             "cgroup/connect4",
             "4.17",
@@ -113,11 +186,11 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
             bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
             Some(bpf_func_id::BPF_FUNC_get_netns_cookie),
         ),
-        cgroup_program(
+        optional(
             "bpf_set_retval in connect",
             "5.18",
-            bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
-            Some(bpf_func_id::BPF_FUNC_set_retval),
+            "a refused connect always fails with EPERM",
+            set_retval(),
         ),
         check(
             "cgroup/getpeername4 and 6",
@@ -205,25 +278,7 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
             "running sidecars need a restart",
             pidfd_getfd(),
         ),
-    ]);
-    let may = capabilities().is_ok();
-    let needs_capabilities =
-        |check: &Check| check.ok == Some(false) && check.facility != CAPABILITIES;
-    for check in checks
-        .iter_mut()
-        .filter(|check| !may && needs_capabilities(check))
-    {
-        check.ok = None;
-        check.problem = None;
-    }
-    Report {
-        kernel: fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
-            |_| "unknown".to_owned(),
-            |release| release.trim().to_owned(),
-        ),
-        ok: checks.iter().all(|check| check.ok == Some(true)),
-        checks,
-    }
+    ]
 }
 
 fn check(facility: &str, since: &str, without: &str, result: Result<(), impl Into<Lack>>) -> Check {
@@ -236,8 +291,21 @@ fn check(facility: &str, since: &str, without: &str, result: Result<(), impl Int
         facility: facility.to_owned(),
         since: since.to_owned(),
         ok,
+        optional: false,
         without: without.to_owned(),
         problem,
+    }
+}
+
+fn optional(facility: &str, since: &str, without: &str, there: bool) -> Check {
+    let result = if there {
+        Ok(())
+    } else {
+        Err("sidetrack does without it".to_owned())
+    };
+    Check {
+        optional: true,
+        ..check(facility, since, without, result)
     }
 }
 

@@ -110,6 +110,7 @@ pub(super) fn run(options: Options) -> Result<ExitCode> {
 
 async fn serve(options: Options) -> Result<ExitCode> {
     probe::capabilities().map_err(anyhow::Error::msg)?;
+    probe::kernel().map_err(anyhow::Error::msg)?;
     raise_file_limit();
     let source = source(&options).await?;
     let enroll = options.enroll.unwrap_or(match source {

@@ -3,7 +3,7 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{
-    EbpfContext as _,
+    EbpfContext as _, Global,
     bindings::bpf_sock,
     helpers::generated::{bpf_bind, bpf_get_netns_cookie, bpf_set_retval},
     programs::SockAddrContext,
@@ -11,6 +11,10 @@ use aya_ebpf::{
 use sidetrack_common::{addr::Addr, decide::Owner};
 
 use super::{AF_INET, AF_INET6, IPPROTO_TCP, field, owner, set_field};
+
+/// Whether the kernel has bpf_set_retval, which came with Linux 5.18.
+#[unsafe(no_mangle)]
+static CAN_SET_ERRNO: Global<u8> = Global::new(0);
 
 /// A socket address call; `V6` is the family of the attach point, which is the socket's.
 pub struct SockAddr<'a, const V6: bool> {
@@ -166,7 +170,11 @@ impl<const V6: bool> SockAddr<'_, V6> {
     /// The errno of the call when the program denies it, instead of the default EPERM.
     #[inline(always)]
     pub fn fail_with(&self, errno: i32) {
-        // SAFETY: takes a number.
-        unsafe { bpf_set_retval(-errno) };
+        // The verifier knows the values of read-only globals and does not look at what is never
+        // reached, so the kernel may not know the helper.
+        if CAN_SET_ERRNO.load() != 0 {
+            // SAFETY: takes a number.
+            unsafe { bpf_set_retval(-errno) };
+        }
     }
 }
