@@ -32,7 +32,8 @@ else
     echo "@left"
     find /sys/fs/bpf /run/sidetrack.sock -mindepth 1 2>/dev/null
     bpftool prog list
-    bpftool cgroup tree | grep -v '^CgroupPath'
+    bpftool link list
+    bpftool cgroup tree | grep -v -e '^CgroupPath' -e '^ID '
     echo "@ended $status"
 fi
 poweroff -f

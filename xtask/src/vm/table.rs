@@ -55,11 +55,6 @@ pub fn results(rows: &[Row]) -> String {
     for group in groups {
         lines.push(line(group, rows.iter().map(|row| cell(row, group))));
     }
-    lines.push(line(
-        "minutes",
-        rows.iter()
-            .map(|row| format!("{:.1}", row.took.as_secs_f64() / 60.0)),
-    ));
     let mut text = lines.join("\n") + "\n";
     for row in rows {
         let name = title(row);
