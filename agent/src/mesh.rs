@@ -44,6 +44,8 @@ pub struct Mesh {
     pub enroll: Enroll,
     /// What becomes of pods that name virtual interfaces.
     pub virtual_interfaces: VirtualInterfaces,
+    /// Whether the node can tell on which interface a connection arrives (Linux 5.17).
+    pub sees_interfaces: bool,
     /// The weakest source of every pod's policy.
     pub defaults: Inputs,
 }
@@ -55,6 +57,7 @@ impl Mesh {
         Self {
             enroll,
             virtual_interfaces: VirtualInterfaces::Refuse,
+            sees_interfaces: true,
             defaults: Inputs::default(),
         }
     }

@@ -102,6 +102,11 @@ pub enum Rejected {
         "it names virtual interfaces ({0}), and what passes through the pod from them cannot be intercepted; leave the pod to istio-init, or start the agent with --virtual-interfaces local-only"
     )]
     VirtualInterfaces(String),
+    /// The kernel cannot tell them.
+    #[error(
+        "its policy names interfaces ({0}), and this node's kernel does not say on which one a connection arrives; Linux 5.17 does"
+    )]
+    Interfaces(String),
 }
 
 /// What becomes of a pod.
@@ -149,6 +154,14 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
     if refuses && !policy.virtual_interfaces.is_empty() {
         let names = shortened(&policy.virtual_interfaces.join(","));
         return Wanted::Rejected(Rejected::VirtualInterfaces(names));
+    }
+    let named = [
+        policy.virtual_interfaces.as_slice(),
+        &policy.excluded_interfaces,
+    ]
+    .concat();
+    if !mesh.sees_interfaces && !named.is_empty() {
+        return Wanted::Rejected(Rejected::Interfaces(shortened(&named.join(","))));
     }
     Wanted::Enrolled(Box::new(policy))
 }

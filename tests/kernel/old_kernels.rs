@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use support::{
     agent::{Agent, Extra},
     lab::{Lab, manifest},
-    protocol::{APP, Dial},
+    protocol::{APP, Dial, ROOT},
     sidecar,
 };
 
@@ -12,13 +12,15 @@ use crate::{OwnTest, world::at};
 
 const VIP: &str = "10.109.118.31";
 
-/// Tells agent and doctor to do without bpf_set_retval, which came with Linux 5.18.
-const WITHOUT: (&str, &str) = ("SIDETRACK_WITHOUT_SET_RETVAL", "1");
+/// Tells agent and doctor to do without bpf_set_retval, which came with Linux 5.18, and the ingress
+/// interface in sk_lookup, of 5.17.
+const WITHOUT: (&str, &str) = ("SIDETRACK_WITHOUT", "set_retval,ingress_ifindex");
 
 pub fn tests() -> Vec<(&'static str, OwnTest)> {
     vec![
         ("old_kernels::refusals_without_set_retval", refusals),
-        ("old_kernels::doctor_without_set_retval", doctor),
+        ("old_kernels::interfaces_that_are_not_told", interfaces),
+        ("old_kernels::doctor_names_what_is_lost", doctor),
     ]
 }
 
@@ -53,6 +55,39 @@ fn refusals() -> Result<()> {
     Ok(())
 }
 
+fn interfaces() -> Result<()> {
+    let mut lab = Lab::new()?;
+    lab.add_outside(VIP)?;
+    let pod = lab.pod("app", 2)?;
+    let outside = lab.outside().actor()?;
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra {
+            variables: &[WITHOUT],
+            ..Extra::default()
+        },
+    )?;
+    let _sidecar = sidecar::start(&pod, &[80])?;
+    // Arrivals are judged as ever.
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    agent.places.wait_enrolled("test/app")?;
+    let inbound = || -> Result<u16> {
+        let connected = outside
+            .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?
+            .map_err(|errno| anyhow!("errno {errno}"))?;
+        Ok(connected.accepted_by)
+    };
+    ensure!(inbound()? == 15006);
+    // A policy that cannot be carried out is refused, and the last good one stays.
+    let excluded = ("traffic.sidecar.istio.io/excludeInterfaces", "eth0");
+    lab.write_manifest("app", &manifest("app", &pod, &[excluded]))?;
+    agent.places.wait_pod("test/app", |row| {
+        row.is_some_and(|row| row["reason"].to_string().contains("5.17"))
+    })?;
+    ensure!(inbound()? == 15006);
+    Ok(())
+}
+
 fn doctor() -> Result<()> {
     let lab = Lab::new()?;
     let output = lab
@@ -61,15 +96,18 @@ fn doctor() -> Result<()> {
         .env(WITHOUT.0, WITHOUT.1)
         .output()?;
     let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
-    let check = report["checks"]
-        .as_array()
-        .into_iter()
-        .flatten()
-        .find(|check| check["since"] == "5.18")
-        .context("the facility of 5.18")?;
-    ensure!(
-        output.status.success() && check["ok"] == false && check["optional"] == true,
-        "{report}"
-    );
+    ensure!(output.status.success(), "{report}");
+    for since in ["5.17", "5.18"] {
+        let check = report["checks"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|check| check["since"] == since)
+            .with_context(|| format!("the facility of {since}"))?;
+        ensure!(
+            check["ok"] == false && check["optional"] == true,
+            "{report}"
+        );
+    }
     Ok(())
 }

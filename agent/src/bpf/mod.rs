@@ -139,6 +139,8 @@ fn load(pins: &Pins, offsets: &Offsets, level: LogLevel) -> Result<Ebpf> {
     }
     let errno = u8::from(probe::set_retval());
     loader.override_global("CAN_SET_ERRNO", &errno, true);
+    let iface = u8::from(probe::ingress_ifindex());
+    loader.override_global("CAN_SEE_IFACE", &iface, true);
     loader.override_global(aya_log::LEVEL, &level.0, true);
     let paths: Vec<(&str, PathBuf)> = names::MAPS
         .iter()

@@ -133,15 +133,42 @@ fn release() -> String {
     )
 }
 
+/// Names facilities to do without, for tests of what is lost on kernels that lack them.
+const WITHOUT: &str = "SIDETRACK_WITHOUT";
+
+fn does_without(facility: &str) -> bool {
+    std::env::var(WITHOUT).is_ok_and(|names| names.split(',').any(|name| name == facility))
+}
+
 /// Whether a refused connect can be given an errno.
 #[must_use]
 pub fn set_retval() -> bool {
-    // For tests of what is lost without it, on kernels that have it.
-    std::env::var_os("SIDETRACK_WITHOUT_SET_RETVAL").is_none()
+    !does_without("set_retval")
         && program(
             bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
             bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
             Some(bpf_func_id::BPF_FUNC_set_retval),
+        )
+        .is_ok()
+}
+
+/// Whether sk_lookup says on which interface a connection arrives.
+#[must_use]
+pub fn ingress_ifindex() -> bool {
+    const LOAD_WORD: u8 = 0x61;
+    // Where struct bpf_sk_lookup of linux/bpf.h has it.
+    const OFFSET: i16 = 64;
+    // Into r0, from the context in r1.
+    let read = bpf_insn {
+        off: OFFSET,
+        _bitfield_1: bpf_insn::new_bitfield_1(0, 1),
+        ..instruction(LOAD_WORD, 0, 0)
+    };
+    !does_without("ingress_ifindex")
+        && load(
+            bpf_prog_type::BPF_PROG_TYPE_SK_LOOKUP,
+            bpf_attach_type::BPF_SK_LOOKUP,
+            &[read],
         )
         .is_ok()
 }
@@ -241,6 +268,12 @@ fn facilities() -> Vec<Check> {
                 bpf_attach_type::BPF_SK_LOOKUP,
                 None,
             ),
+        ),
+        optional(
+            "ingress interface in sk_lookup",
+            "5.17",
+            "pods whose policy names interfaces are not enrolled",
+            ingress_ifindex(),
         ),
         check(
             "socket storage map",
@@ -392,9 +425,7 @@ fn program(
     attach_type: bpf_attach_type,
     helper: Option<bpf_func_id>,
 ) -> Result<(), String> {
-    const MOV64_IMM: u8 = 0xb7;
     const CALL: u8 = 0x85;
-    const EXIT: u8 = 0x95;
     let mut instructions = Vec::new();
     if let Some(helper) = helper {
         if helper == bpf_func_id::BPF_FUNC_set_retval {
@@ -402,8 +433,20 @@ fn program(
         }
         instructions.push(instruction(CALL, 0, helper as i32));
     }
-    instructions.push(instruction(MOV64_IMM, 0, 1));
-    instructions.push(instruction(EXIT, 0, 0));
+    load(program_type, attach_type, &instructions)
+}
+
+const MOV64_IMM: u8 = 0xb7;
+
+/// Loads instructions, followed by `return 1`.
+fn load(
+    program_type: bpf_prog_type,
+    attach_type: bpf_attach_type,
+    instructions: &[bpf_insn],
+) -> Result<(), String> {
+    const EXIT: u8 = 0x95;
+    let end = [instruction(MOV64_IMM, 0, 1), instruction(EXIT, 0, 0)];
+    let instructions = [instructions, &end].concat();
     sys::program_load(program_type, Some(attach_type), "st_probe", &instructions)
         .map(drop)
         .map_err(|error| error.to_string())

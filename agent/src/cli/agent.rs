@@ -117,7 +117,7 @@ async fn serve(options: Options) -> Result<ExitCode> {
         Source::Directory(..) => Enroll::Injected,
         Source::Cluster(_) => Enroll::Labelled,
     });
-    let mut settings = Settings::new(options.mesh.clone(), enroll);
+    let mut settings = Settings::new(options.mesh.clone(), enroll).on_this_node();
     let mesh = settings.read()?;
     let pins = Pins::new(&options.places.bpffs)?;
     let cgroup = cgroup::find(options.cgroup.as_deref())?;

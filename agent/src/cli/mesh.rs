@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use crate::{
+    bpf::probe,
     mesh::{self, Default, Mesh, VirtualInterfaces},
     pod::Enroll,
 };
@@ -28,6 +29,7 @@ pub(super) struct MeshFlags {
 pub(super) struct Settings {
     flags: MeshFlags,
     enroll: Enroll,
+    sees_interfaces: bool,
     /// The file as last read, or why it could not be.
     seen: Option<Result<String, String>>,
     /// What is wrong with it now.
@@ -39,8 +41,17 @@ impl Settings {
         Self {
             flags,
             enroll,
+            sees_interfaces: true,
             seen: None,
             problem: None,
+        }
+    }
+
+    /// For pods of this node, whose kernel may not tell interfaces.
+    pub(super) fn on_this_node(self) -> Self {
+        Self {
+            sees_interfaces: probe::ingress_ifindex(),
+            ..self
         }
     }
 
@@ -91,6 +102,7 @@ impl Settings {
         Ok(Mesh {
             enroll: self.enroll,
             virtual_interfaces: self.flags.virtual_interfaces,
+            sees_interfaces: self.sees_interfaces,
             defaults,
         })
     }

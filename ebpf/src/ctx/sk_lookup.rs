@@ -11,6 +11,10 @@ use crate::maps;
 #[unsafe(no_mangle)]
 static POD_NETNS: Global<u64> = Global::new(0);
 
+/// Whether the kernel says on which interface a packet arrives, as it does since Linux 5.17.
+#[unsafe(no_mangle)]
+static CAN_SEE_IFACE: Global<u8> = Global::new(0);
+
 /// A lookup for a packet that belongs to no established connection.
 pub struct SkLookup<'a> {
     /// aya's context.
@@ -54,10 +58,15 @@ impl SkLookup<'_> {
         field!(self.inner.lookup, local_port) as u16
     }
 
-    /// The interface it arrived on; for traffic to an own address the one that holds it, not lo.
+    /// The interface it arrived on; for traffic to an own address the one that holds it, not lo. None
+    /// where the kernel does not say: pods with rules for interfaces are not enrolled there.
     #[inline(always)]
-    pub fn iface(&self) -> u32 {
-        field!(self.inner.lookup, ingress_ifindex)
+    pub fn iface(&self) -> Option<u32> {
+        // The verifier does not look at what a read-only global rules out.
+        if CAN_SEE_IFACE.load() == 0 {
+            return None;
+        }
+        Some(field!(self.inner.lookup, ingress_ifindex))
     }
 
     /// Hands the connection to a listener. Fails if the slot is empty or its socket does not take

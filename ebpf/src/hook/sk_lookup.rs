@@ -100,9 +100,12 @@ fn iface(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> IfaceRow {
     if pod.flags & POD_HAS_IFACE_RULES == 0 {
         return IfaceRow::PLAIN;
     }
+    let Some(ifindex) = lookup.iface() else {
+        return IfaceRow::PLAIN;
+    };
     let key = IfaceKey {
         netns,
-        ifindex: lookup.iface(),
+        ifindex,
         pad: 0,
     };
     maps::iface(&key).unwrap_or(IfaceRow::PLAIN)
