@@ -30,7 +30,7 @@ use crate::{
     setup,
 };
 
-/// The oldest that Debian has (refused), its two long-term kernels, and the newest.
+/// Debian's oldest (refused), its long-term kernels, and the newest.
 const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "newest"];
 
 /// The oldest kernel that may not be refused.
@@ -80,6 +80,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     setup::for_vm()?;
     let dir = root().join("target/vm");
     fs::create_dir_all(&dir)?;
+    // Two runs at once would take each other's files away.
+    let lock = fs::File::create(dir.join("lock"))?;
+    lock.lock()?;
     let archive = Archive::read(&dir)?;
     if options.list {
         print!("{}", table::kernels(&archive));
