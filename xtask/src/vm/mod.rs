@@ -172,14 +172,15 @@ fn boot(dir: &Path, guest: &Guest, series: &str, kernel: Kernel, unpacked: &Unpa
             initramfs: &initramfs,
             console: dir.join(format!("console-{release}.log")),
         };
+        let mut began = Instant::now();
         let ran = machine.run(|line| {
-            let before = session.running.take();
-            session.running.clone_from(&before);
+            let before = session.running.clone();
             session.hear(line);
-            if let Some(test) = &session.running
-                && before.as_ref() != Some(test)
+            if let Some(test) = before
+                && session.running.as_ref() != Some(&test)
             {
-                eprintln!("vm: {release}: {test}");
+                eprintln!("vm: {release}: {test}, {} s", began.elapsed().as_secs());
+                began = Instant::now();
             }
         });
         fs::remove_file(&initramfs)?;
@@ -210,14 +211,13 @@ fn boot(dir: &Path, guest: &Guest, series: &str, kernel: Kernel, unpacked: &Unpa
         ));
     }
     eprintln!(
-        "vm: {release}: {} after {} s",
-        if problems.is_empty() {
-            "as it should be"
-        } else {
-            "problems"
-        },
-        start.elapsed().as_secs()
+        "vm: {release}: ended after {} s, problems: {}",
+        start.elapsed().as_secs(),
+        problems.len()
     );
+    for problem in &problems {
+        eprintln!("vm: {release}: {problem}");
+    }
     Row {
         series: series.to_owned(),
         kernel: Some(kernel),
