@@ -21,6 +21,8 @@ pub const IFACE_BY_POD: &str = "IFACE_BY_POD";
 pub const HANDSHAKES: &str = "HANDSHAKES";
 /// How many rows [`HANDSHAKES`] has.
 pub const HANDSHAKE_COUNT: &str = "HANDSHAKE_COUNT";
+/// How many of them each pod has.
+pub const HANDSHAKES_BY_POD: &str = "HANDSHAKES_BY_POD";
 /// What a socket keeps about its redirected connection.
 pub const RECORD_BY_SOCK: &str = "RECORD_BY_SOCK";
 /// The sidecars' inbound listeners.
@@ -36,7 +38,7 @@ pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
 pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 
 /// Every map that is pinned and shared between programs.
-pub const MAPS: [&str; 15] = [
+pub const MAPS: [&str; 16] = [
     POD_BY_NETNS,
     POLICY_BY_ID,
     PORT_RULES,
@@ -46,6 +48,7 @@ pub const MAPS: [&str; 15] = [
     IFACE_BY_POD,
     HANDSHAKES,
     HANDSHAKE_COUNT,
+    HANDSHAKES_BY_POD,
     RECORD_BY_SOCK,
     LISTENERS,
     ARRIVAL_PROGRAM,
@@ -59,6 +62,9 @@ pub const MAPS: [&str; 15] = [
 pub const HANDSHAKE_CAPACITY: u32 = 65_536;
 /// Rows kept free for connections that were allowed while the table was filling up.
 pub const HANDSHAKE_RESERVE: u32 = 1_024;
+/// Rows of [`HANDSHAKES`] that one pod may have: a pod whose sidecar hangs must leave room for the
+/// others. Far more than any sidecar that works ever has in flight.
+pub const HANDSHAKE_SHARE: u32 = HANDSHAKE_CAPACITY / 8;
 
 /// Listener slots per pod. One suffices for the kernel to find a whole reuse_port group; the rest
 /// let inbound go on when some of the group close.

@@ -16,7 +16,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     conn::{CountKey, Handshake, HandshakeKey, ListenerKey, SockRecord},
-    names::{HANDSHAKE_CAPACITY, HANDSHAKE_RESERVE},
+    names::{HANDSHAKE_CAPACITY, HANDSHAKE_RESERVE, HANDSHAKE_SHARE},
     pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
     rule::Rule,
@@ -60,6 +60,11 @@ static HANDSHAKES: HashMap<HandshakeKey, Handshake, { HANDSHAKE_CAPACITY as usiz
 /// How many rows HANDSHAKES has: a full table must refuse in connect, where it still can.
 #[btf_map]
 static HANDSHAKE_COUNT: Array<u64, 1> = Array::new();
+
+/// How many of them are each pod's. A row comes with a pod's first handshake and goes with the pod; none
+/// means 0.
+#[btf_map]
+static HANDSHAKES_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 
 /// The dialled address, kept in the two sockets of a redirected connection.
 #[btf_map]
@@ -205,29 +210,56 @@ pub fn sidecar_listens(netns: u64) {
     let _ = BEFORE_SIDECAR.remove(&netns);
 }
 
-/// Whether another connection may be redirected. Checked in connect; the reserve covers those that
-/// pass the check at the same time.
+/// Whether another connection of a pod may be redirected. Checked in connect; the reserve covers those
+/// that pass the check at the same time.
 #[inline(always)]
-pub fn handshakes_have_room() -> bool {
+pub fn handshakes_have_room(netns: u64) -> bool {
+    // Signed: should a count ever drift below zero, nobody is refused for it.
+    const ROOM: i64 = (HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE) as i64;
+    // SAFETY: a number, whole or absent.
+    let own = unsafe { HANDSHAKES_BY_POD.get(netns) }.map_or(0, |count| *count as i64);
     match HANDSHAKE_COUNT.get(0) {
-        // Signed: should the count ever drift below zero, nobody is refused for it.
-        Some(count) => (*count as i64) < i64::from(HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE),
+        Some(count) => (*count as i64) < ROOM && own < i64::from(HANDSHAKE_SHARE),
         None => false,
     }
 }
 
 #[inline(always)]
-fn count_handshakes(change: u64) {
+fn add(count: *mut u64, change: u64) {
+    // core has no fetch_add for this target, only loads and stores.
+    // SAFETY: adds to a valid, aligned map value; all writers do it this way.
+    unsafe {
+        core::arch::asm!(
+            "lock *(u64 *)({count} + 0) += {change}",
+            count = in(reg) count,
+            change = in(reg) change,
+        );
+    }
+}
+
+#[inline(always)]
+fn one_more(netns: u64) {
     if let Some(count) = HANDSHAKE_COUNT.get_ptr_mut(0) {
-        // core has no fetch_add for this target, only loads and stores.
-        // SAFETY: adds to a valid, aligned map value; all writers do it this way.
-        unsafe {
-            core::arch::asm!(
-                "lock *(u64 *)({count} + 0) += {change}",
-                count = in(reg) count,
-                change = in(reg) change,
-            );
-        }
+        add(count, 1);
+    }
+    if let Some(count) = HANDSHAKES_BY_POD.get_ptr_mut(&netns) {
+        return add(count, 1);
+    }
+    // Another CPU may have made the row first.
+    let _ = HANDSHAKES_BY_POD.insert(&netns, &0, u64::from(BPF_NOEXIST));
+    if let Some(count) = HANDSHAKES_BY_POD.get_ptr_mut(&netns) {
+        add(count, 1);
+    }
+}
+
+#[inline(always)]
+fn one_less(netns: u64) {
+    if let Some(count) = HANDSHAKE_COUNT.get_ptr_mut(0) {
+        add(count, u64::MAX);
+    }
+    // Without a row the pod has left meanwhile.
+    if let Some(count) = HANDSHAKES_BY_POD.get_ptr_mut(&netns) {
+        add(count, u64::MAX);
     }
 }
 
@@ -239,7 +271,7 @@ pub fn publish(key: &HandshakeKey, value: &Handshake) -> Result<(), ()> {
     for flags in [BPF_NOEXIST, BPF_EXIST, BPF_NOEXIST] {
         if HANDSHAKES.insert(key, value, u64::from(flags)).is_ok() {
             if flags == BPF_NOEXIST {
-                count_handshakes(1);
+                one_more(key.netns);
             }
             return Ok(());
         }
@@ -258,7 +290,7 @@ pub fn handshake(key: &HandshakeKey) -> Option<&'static Handshake> {
 #[inline(always)]
 pub fn withdraw(key: &HandshakeKey) {
     if HANDSHAKES.remove(key).is_ok() {
-        count_handshakes(u64::MAX);
+        one_less(key.netns);
     }
 }
 

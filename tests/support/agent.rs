@@ -166,6 +166,7 @@ pub fn nothing_is_left(places: &Places) -> Result<()> {
         "IFACE_BY_POD",
         "LISTENERS",
         "COUNT_BY_RULE",
+        "HANDSHAKES_BY_POD",
     ] {
         places.wait_rows(map, 0)?;
     }

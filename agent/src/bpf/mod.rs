@@ -53,7 +53,6 @@ impl Datapath {
         let offsets = kernel_layout::offsets()?;
         let mut ebpf = load(&pins, &offsets, level)?;
         let maps = Maps::open(&pins)?;
-        maps.recount_handshakes()?;
         let target = File::open(cgroup)
             .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;
         let cgroup_id = cgroup_id(cgroup)?;
@@ -62,6 +61,8 @@ impl Datapath {
             attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id)
                 .with_context(|| format!("attach {} to cgroup {}", hook.name, cgroup.display()))?;
         }
+        // By now all who count do it in the same way, also where another build counted otherwise.
+        maps.recount_handshakes()?;
         judge_arrivals(&pins, &mut ebpf)?;
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let log = KernelLog::of(&mut ebpf)?;

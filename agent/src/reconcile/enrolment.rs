@@ -316,6 +316,12 @@ impl Enrolment {
                 .map(drop)
                 .context("remove the pod's leave to go past its sidecar"),
         );
+        keep(
+            maps.handshakes_by_pod
+                .remove(&self.cookie)
+                .map(drop)
+                .context("remove the pod's count of handshakes"),
+        );
         for route in self.routes.keys() {
             keep(
                 maps.routes

@@ -63,8 +63,10 @@ impl Inherited {
         // An agent that is killed while it removes a pod may have got as far as these.
         let listeners = datapath.maps.listeners.keys()?;
         let counts = datapath.maps.counts.keys()?;
+        let handshakes = datapath.maps.handshakes_by_pod.keys()?;
         let remains = listeners.iter().map(|key| key.netns);
-        for cookie in remains.chain(counts.iter().map(|key| key.netns)) {
+        let remains = remains.chain(counts.iter().map(|key| key.netns));
+        for cookie in remains.chain(handshakes) {
             inherited.pods.entry(cookie).or_default();
         }
         let cookies: Vec<u64> = inherited.pods.keys().copied().collect();
@@ -177,6 +179,7 @@ fn remove(cookie: u64, found: &Found, datapath: &Datapath) -> Result<()> {
     maps.pods.remove(&cookie)?;
     datapath.detach_pod(cookie)?;
     maps.before_sidecar.remove(&cookie)?;
+    maps.handshakes_by_pod.remove(&cookie)?;
     for route in found.routes.keys() {
         maps.routes.remove(&route.key())?;
     }

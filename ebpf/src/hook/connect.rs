@@ -113,7 +113,7 @@ fn try_connect<const V6: bool>(
             source: wanted,
             dialled,
         } => {
-            if !maps::handshakes_have_room() {
+            if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
             }
             let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
