@@ -6,15 +6,16 @@ use std::{
 };
 
 use axum::{
-    Json, Router,
-    extract::{ConnectInfo, State, connect_info::Connected},
+    Extension, Json, Router,
+    extract::{DefaultBodyLimit, FromRequest as _, Request, State},
     http::StatusCode,
+    response::{IntoResponse as _, Response},
     routing::post,
-    serve::IncomingStream,
 };
 use tokio::{
-    net::UnixListener,
+    net::UnixStream,
     sync::{mpsc, oneshot},
+    time::timeout,
 };
 
 use crate::{
@@ -29,6 +30,10 @@ use crate::{
 /// Questions on their way to the agent's loop. More than a node starts at a time; whoever finds no
 /// place waits at the socket.
 const QUEUE: usize = 256;
+/// A question names a pod and its namespace; one to collect, all containers of a node.
+const LARGEST: usize = 1024 * 1024;
+/// How long a question may be on its way.
+const ARRIVES: Duration = Duration::from_secs(2);
 
 /// A question and where its answer goes.
 #[derive(Debug)]
@@ -45,9 +50,10 @@ pub struct Peer {
     pid: i32,
 }
 
-impl Connected<IncomingStream<'_, UnixListener>> for Peer {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let pid = stream.io().peer_cred().ok().and_then(|peer| peer.pid());
+impl Peer {
+    /// Whoever opened a connection.
+    pub fn of(stream: &UnixStream) -> Self {
+        let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
         Self {
             pid: pid.unwrap_or_default(),
         }
@@ -74,7 +80,10 @@ impl Desk {
     /// A desk, and the routes by which questions come to it.
     pub fn new() -> (Self, Router) {
         let (sender, asked) = mpsc::channel(QUEUE);
-        let router = Router::new().route(PATH, post(ask)).with_state(sender);
+        let router = Router::new()
+            .route(PATH, post(ask))
+            .layer(DefaultBodyLimit::max(LARGEST))
+            .with_state(sender);
         let desk = Self {
             asked,
             waiting: Vec::new(),
@@ -160,19 +169,31 @@ impl Desk {
 
 async fn ask(
     State(desk): State<mpsc::Sender<Asked>>,
-    ConnectInfo(peer): ConnectInfo<Peer>,
-    Json(question): Json<Question>,
-) -> Result<Json<Answer>, StatusCode> {
-    // Not an answer: whoever asks is to ask the next agent.
-    const GONE: StatusCode = StatusCode::SERVICE_UNAVAILABLE;
+    Extension(peer): Extension<Peer>,
+    request: Request,
+) -> Response {
+    let question = match timeout(ARRIVES, Json::from_request(request, &())).await {
+        Ok(Ok(Json(question))) => question,
+        Ok(Err(rejected)) => return rejected.into_response(),
+        Err(_) => return StatusCode::REQUEST_TIMEOUT.into_response(),
+    };
+    match answer(&desk, peer, question).await {
+        Some(answer) => Json(answer).into_response(),
+        // Not an answer: whoever asks is to ask the next agent.
+        None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
+}
+
+/// `None` if the agent is ending.
+async fn answer(desk: &mpsc::Sender<Asked>, peer: Peer, question: Question) -> Option<Answer> {
     let (answer, answered) = oneshot::channel();
     let asked = Asked {
         question,
         pid: peer.pid,
         answer,
     };
-    desk.send(asked).await.map_err(|_| GONE)?;
-    answered.await.map(Json).map_err(|_| GONE)
+    desk.send(asked).await.ok()?;
+    answered.await.ok()
 }
 
 /// Where the namespace can be found from here: the runtime's path, if the agent sees the node's files;

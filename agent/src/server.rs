@@ -13,13 +13,18 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use axum::{Json, Router, extract::State, routing::get};
-use sidetrack_common::{conn::CountKey, rule::Rule};
-use tokio::net::UnixListener;
+use axum::{Extension, Json, Router, extract::State, routing::get};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use sidetrack_common::{conn::CountKey, names::HANDSHAKE_SHARE, rule::Rule};
+use tokio::{net::UnixListener, sync::Semaphore};
 
 use crate::{
     api::{AgentStatus, Connections, NetnsStatus, PodState, PodStatus},
-    bpf::maps::Maps,
+    bpf::{fill::Fill, maps::Maps},
     reconcile::Reconciler,
     sandboxes::Peer,
     web::{Figures, state_label},
@@ -35,7 +40,27 @@ pub struct Published {
     /// Milliseconds from the start to the last turn of the agent's loop.
     turned: AtomicU64,
     totals: Mutex<Totals>,
+    full: Mutex<Option<(Instant, Full)>>,
 }
+
+/// How full the kernel's maps are.
+#[derive(Clone, Debug, Default)]
+struct Full {
+    maps: Vec<Fill>,
+    /// Network namespaces with nearly all the handshakes that one may have, and how many.
+    crowded: Vec<(u64, u64)>,
+}
+
+/// Connections to the socket at a time: far more than pods start at once, and few enough to leave
+/// descriptors for the pods themselves.
+const CONNECTIONS: usize = 512;
+/// How long one may say nothing. Pods that start wait behind it.
+const SILENT: Duration = Duration::from_secs(2);
+/// After a failure to accept.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often maps are counted at most, whoever asks: one may have a million rows.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
 
 /// Connections by rule that never become fewer, although a pod's counters go with the pod.
 #[derive(Debug, Default)]
@@ -78,6 +103,7 @@ impl Published {
             state: RwLock::default(),
             turned: AtomicU64::new(0),
             totals: Mutex::default(),
+            full: Mutex::default(),
         })
     }
 
@@ -160,6 +186,7 @@ impl Published {
         if !self.totals().counted.is_some_and(fresh) {
             self.count()?;
         }
+        let full = self.full()?;
         let snapshot = self.snapshot_ref();
         let mut pods = [
             PodState::Enrolled,
@@ -175,9 +202,29 @@ impl Published {
         }
         Ok(Figures {
             pods,
-            problems: snapshot.problems.len() as u64,
+            problems: (snapshot.problems.len() + full.problems(&snapshot.pods).len()) as u64,
             connections: self.totals().by_rule.clone(),
+            maps: full.maps,
         })
+    }
+
+    /// How full the maps are, or were a moment ago.
+    fn full(&self) -> io::Result<Full> {
+        let mut known = self
+            .full
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((at, full)) = &*known
+            && at.elapsed() < COUNT_EVERY
+        {
+            return Ok(full.clone());
+        }
+        let full = Full {
+            maps: self.maps.fill()?,
+            crowded: self.maps.crowded()?,
+        };
+        *known = Some((Instant::now(), full.clone()));
+        Ok(full)
     }
 
     fn totals(&self) -> MutexGuard<'_, Totals> {
@@ -194,6 +241,27 @@ impl Published {
 
     fn snapshot(&self) -> Snapshot {
         self.snapshot_ref().clone()
+    }
+}
+
+impl Full {
+    /// What people should know of it.
+    fn problems(&self, pods: &[PodStatus]) -> Vec<String> {
+        let name = |cookie: u64| {
+            let of_cookie = |netns: &NetnsStatus| netns.cookie == cookie;
+            let pod = pods
+                .iter()
+                .find(|pod| pod.netns.as_ref().is_some_and(of_cookie));
+            pod.map_or_else(|| format!("netns {cookie}"), PodStatus::full_name)
+        };
+        let crowded = self.crowded.iter().map(|(cookie, count)| {
+            format!(
+                "pod {}: {count} of its connections wait for its sidecar, which may be {HANDSHAKE_SHARE}; more are refused: restart the sidecar if it does not accept them",
+                name(*cookie)
+            )
+        });
+        let maps = self.maps.iter().filter_map(Fill::problem);
+        maps.chain(crowded).collect()
     }
 }
 
@@ -280,11 +348,31 @@ impl Socket {
             .route("/v1/status", get(status))
             .route("/v1/pods", get(pods))
             .with_state(published)
-            .merge(more)
-            .into_make_service_with_connect_info::<Peer>();
-        axum::serve(listener, router)
-            .await
-            .context("serve the socket")
+            .merge(more);
+        let places = Arc::new(Semaphore::new(CONNECTIONS));
+        loop {
+            let place = Arc::clone(&places).acquire_owned().await?;
+            let stream = match listener.accept().await {
+                Ok((stream, _)) => stream,
+                Err(error) => {
+                    tracing::warn!("accept a connection on the socket: {error}");
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            };
+            let router = router.clone().layer(Extension(Peer::of(&stream)));
+            let connection = http1::Builder::new()
+                .keep_alive(false)
+                .timer(TokioTimer::new())
+                .header_read_timeout(SILENT)
+                .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+            tokio::spawn(async move {
+                if let Err(error) = connection.await {
+                    tracing::debug!("connection on the socket: {error}");
+                }
+                drop(place);
+            });
+        }
     }
 }
 
@@ -313,6 +401,18 @@ pub fn remove_socket(path: &Path) -> Result<bool> {
     Ok(true)
 }
 
+/// Does what takes a while beside the agent's loop, for which pods wait.
+///
+/// # Errors
+/// If the work fails.
+pub async fn aside<T: Send + 'static>(
+    published: &Arc<Published>,
+    work: impl FnOnce(&Published) -> io::Result<T> + Send + 'static,
+) -> io::Result<T> {
+    let published = Arc::clone(published);
+    tokio::task::spawn_blocking(move || work(&published)).await?
+}
+
 #[derive(Debug)]
 struct RemoveOnDrop(PathBuf);
 
@@ -323,7 +423,11 @@ impl Drop for RemoveOnDrop {
 }
 
 async fn status(State(published): State<Arc<Published>>) -> Json<AgentStatus> {
-    let snapshot = published.snapshot();
+    let mut snapshot = published.snapshot();
+    match aside(&published, |published| published.full()).await {
+        Ok(full) => snapshot.problems.extend(full.problems(&snapshot.pods)),
+        Err(error) => tracing::error!("read the kernel's maps: {error}"),
+    }
     Json(AgentStatus {
         version: crate::VERSION.to_owned(),
         pid: std::process::id(),

@@ -9,7 +9,11 @@ use hyper::server::conn::http1;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use tokio::{net::TcpListener, sync::Semaphore};
 
-use crate::{api::PodState, server::Published};
+use crate::{
+    api::PodState,
+    bpf::fill::Fill,
+    server::{Published, aside},
+};
 
 /// Every pod may reach the port. It must not take the agent's descriptors and memory: so many
 /// connections at a time, for so long.
@@ -86,10 +90,12 @@ async fn readyz(State(published): State<Arc<Published>>) -> (StatusCode, &'stati
 
 /// The text format of Prometheus, version 0.0.4.
 async fn metrics(State(published): State<Arc<Published>>) -> Result<String, StatusCode> {
-    let figures = published.figures().map_err(|error| {
-        tracing::error!("read the kernel's maps: {error}");
-        StatusCode::INTERNAL_SERVER_ERROR
-    })?;
+    let figures = aside(&published, Published::figures)
+        .await
+        .map_err(|error| {
+            tracing::error!("read the kernel's maps: {error}");
+            StatusCode::INTERNAL_SERVER_ERROR
+        })?;
     let mut text = String::new();
     metric(
         &mut text,
@@ -134,6 +140,24 @@ async fn metrics(State(published): State<Arc<Published>>) -> Result<String, Stat
             .iter()
             .map(|(rule, count)| (format!("rule=\"{rule}\""), *count)),
     );
+    let by_map = |value: fn(&Fill) -> u64| {
+        let maps = figures.maps.iter();
+        maps.map(move |fill| (format!("map=\"{}\"", fill.map), value(fill)))
+    };
+    metric(
+        &mut text,
+        ("sidetrack_map_rows", "gauge", "Rows in the kernel's maps."),
+        by_map(|fill| fill.rows),
+    );
+    metric(
+        &mut text,
+        (
+            "sidetrack_map_capacity",
+            "gauge",
+            "Rows the kernel's maps can have.",
+        ),
+        by_map(|fill| fill.capacity),
+    );
     Ok(text)
 }
 
@@ -146,6 +170,8 @@ pub struct Figures {
     pub problems: u64,
     /// By the name of the rule, since the agent started.
     pub connections: BTreeMap<&'static str, u64>,
+    /// How full the kernel's maps are.
+    pub maps: Vec<Fill>,
 }
 
 /// The label of a state.

@@ -1,5 +1,6 @@
 //! The kernel side as the agent sees it: maps, programs, links and pins.
 
+pub mod fill;
 pub mod hooks;
 pub mod inbound;
 pub mod kernel_layout;

@@ -68,6 +68,11 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok(rows)
     }
 
+    /// How many rows there are, about, and how many there can be.
+    pub fn fill(&self) -> io::Result<(u64, u64)> {
+        fill(self.fd(), size_of::<K>())
+    }
+
     /// The descriptor.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
@@ -123,6 +128,11 @@ impl<K: Pod> Counters<K> {
         sys::map_delete(self.fd.as_fd(), sys::bytes_of(key))
     }
 
+    /// How many counters there are, about, and how many there can be.
+    pub fn fill(&self) -> io::Result<(u64, u64)> {
+        fill(self.fd.as_fd(), size_of::<K>())
+    }
+
     /// All keys at this time.
     pub fn keys(&self) -> io::Result<Vec<K>> {
         keys(self.fd.as_fd())
@@ -145,4 +155,19 @@ fn keys<K: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<K>> {
         key = Some(next.clone());
     }
     Ok(keys)
+}
+
+/// Rows and places of a map. Keys are only counted: where one goes meanwhile the kernel starts again at
+/// the first, and some are counted twice.
+fn fill(map: BorrowedFd<'_>, key_size: usize) -> io::Result<(u64, u64)> {
+    let capacity = u64::from(sys::map_info(map)?.max_entries);
+    let mut key: Option<Vec<u8>> = None;
+    let mut next = vec![0; key_size];
+    let mut rows = 0;
+    while rows < capacity && sys::map_next_key(map, key.as_deref(), &mut next)? {
+        rows += 1;
+        key.get_or_insert_with(|| vec![0; key_size])
+            .copy_from_slice(&next);
+    }
+    Ok((rows, capacity))
 }
