@@ -6,6 +6,7 @@
 //! what it listens on: so a container runs it.
 
 mod dial;
+mod flood;
 mod identity;
 mod listen;
 mod names;
@@ -80,6 +81,15 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
                 held.keep(socket);
                 Box::new(connected)
             }))
+        }
+        Request::Flood { to, count } => Response::Flooded(flood::begin(to, count, held)?),
+        Request::Hang(address) => {
+            held.keep(flood::hang(address)?);
+            Response::Done
+        }
+        Request::Syns { from, to, count } => {
+            flood::syns(from, to, count)?;
+            Response::Done
         }
         Request::Echo => Response::Count(held.echo()),
     })

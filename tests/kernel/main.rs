@@ -5,6 +5,7 @@
 
 mod agent;
 mod bad_input;
+mod bounds;
 mod cluster;
 mod cni;
 mod half_done;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
     let own: Vec<(&str, OwnTest)> = [
         agent::tests(),
         bad_input::tests(),
+        bounds::tests(),
         cluster::tests(),
         cni::tests(),
         half_done::tests(),

@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     command::die_with_parent,
-    protocol::{Connected, Dial, Identity, Listen, Request, Response},
+    protocol::{Connected, Dial, Flooded, Identity, Listen, Request, Response},
 };
 
 /// A running actor. Dropping it ends the process and everything it opened.
@@ -97,6 +97,14 @@ impl Actor {
     pub fn hold(&self, dial: Dial) -> Result<Result<Connected, i32>> {
         match self.ask(&Request::Hold(Box::new(dial)))? {
             Response::Dialled(result) => Ok(result.map(|connected| *connected)),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    /// Begins many connections and keeps them.
+    pub fn flood(&self, to: SocketAddr, count: usize) -> Result<Flooded> {
+        match self.ask(&Request::Flood { to, count })? {
+            Response::Flooded(flooded) => Ok(flooded),
             other => bail!("unexpected answer {other:?}"),
         }
     }

@@ -132,6 +132,25 @@ pub enum Request {
     DialAll(Vec<Dial>),
     /// Connects and keeps the connection; answers [`Response::Dialled`].
     Hold(Box<Dial>),
+    /// Begins so many connections, as the application, and keeps whatever becomes of them; answers
+    /// [`Response::Flooded`].
+    Flood {
+        /// Where to.
+        to: SocketAddr,
+        /// How many.
+        count: usize,
+    },
+    /// Listens, as the sidecar, and never accepts.
+    Hang(SocketAddr),
+    /// Sends bare SYNs over a raw socket, each from another port of an address; both are IPv4.
+    Syns {
+        /// The source; ports count up from this one.
+        from: std::net::SocketAddrV4,
+        /// The destination.
+        to: std::net::SocketAddrV4,
+        /// How many.
+        count: u16,
+    },
     /// Sends on every held connection and reads the echo; answers how many still work.
     Echo,
 }
@@ -160,6 +179,17 @@ pub struct Connected {
     pub server: Names,
 }
 
+/// What became of connections that were begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Flooded {
+    /// On their way, or made.
+    pub pending: usize,
+    /// Refused at once.
+    pub refused: usize,
+    /// Failed at once in another way.
+    pub failed: usize,
+}
+
 /// An answer.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Response {
@@ -171,6 +201,8 @@ pub enum Response {
     Dialled(Result<Box<Connected>, i32>),
     /// The connections, or errnos.
     AllDialled(Vec<Result<Connected, i32>>),
+    /// Connections that were begun.
+    Flooded(Flooded),
     /// A number.
     Count(usize),
     /// It could not be tried.

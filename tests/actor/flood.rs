@@ -1,0 +1,106 @@
+//! Connections that get nowhere.
+
+use std::{
+    io,
+    net::{SocketAddr, SocketAddrV4},
+};
+
+use anyhow::{Context as _, Result};
+use nix::sys::resource::{Resource, setrlimit};
+use socket2::{Domain, Protocol, Socket, Type};
+use support::protocol::{APP, Flooded, PROXY};
+
+use crate::{dial::Held, identity::run_as};
+
+/// Begins them; they are kept, whatever becomes of them.
+pub fn begin(to: SocketAddr, count: usize, held: &mut Held) -> Result<Flooded> {
+    let files = count as u64 + 1024;
+    setrlimit(Resource::RLIMIT_NOFILE, files, files).context("raise the limit of files")?;
+    let mut flooded = Flooded::default();
+    let mut sockets = Vec::with_capacity(count);
+    run_as(&APP, || -> io::Result<()> {
+        for _ in 0..count {
+            let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+            socket.set_nonblocking(true)?;
+            match socket.connect(&to.into()) {
+                Ok(()) => flooded.pending += 1,
+                Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
+                    flooded.pending += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                    flooded.refused += 1;
+                }
+                Err(_) => flooded.failed += 1,
+            }
+            sockets.push(socket);
+        }
+        Ok(())
+    })??;
+    for socket in sockets {
+        held.keep(socket);
+    }
+    Ok(flooded)
+}
+
+/// A listener with the shortest backlog there is, from which nobody accepts.
+pub fn hang(address: SocketAddr) -> Result<Socket> {
+    let bound = run_as(&PROXY, || {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )?;
+        socket.set_reuse_address(true)?;
+        socket.bind(&address.into())?;
+        socket.listen(0)?;
+        io::Result::Ok(socket)
+    })?;
+    bound.with_context(|| format!("listen on {address}"))
+}
+
+/// Sends SYNs as no socket of this pod would.
+pub fn syns(from: SocketAddrV4, to: SocketAddrV4, count: u16) -> Result<()> {
+    let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP))?;
+    socket.bind(&SocketAddr::new((*from.ip()).into(), 0).into())?;
+    for number in 0..count {
+        let from = SocketAddrV4::new(*from.ip(), from.port() + number);
+        socket
+            .send_to(&syn(from, to), &SocketAddr::from(to).into())
+            .with_context(|| format!("send a SYN from {from}"))?;
+    }
+    Ok(())
+}
+
+/// The TCP header of a SYN.
+fn syn(from: SocketAddrV4, to: SocketAddrV4) -> [u8; 20] {
+    const WORDS: u8 = 5;
+    const SYN: u8 = 2;
+    let mut header = [0; 20];
+    header[0..2].copy_from_slice(&from.port().to_be_bytes());
+    header[2..4].copy_from_slice(&to.port().to_be_bytes());
+    header[4..8].copy_from_slice(&1000_u32.to_be_bytes());
+    header[12] = WORDS << 4;
+    header[13] = SYN;
+    header[14..16].copy_from_slice(&u16::MAX.to_be_bytes());
+    let sum = checksum(from, to, &header);
+    header[16..18].copy_from_slice(&sum.to_be_bytes());
+    header
+}
+
+/// The sum over header and pseudo header.
+fn checksum(from: SocketAddrV4, to: SocketAddrV4, header: &[u8; 20]) -> u16 {
+    let pseudo = [
+        &from.ip().octets()[..],
+        &to.ip().octets(),
+        &[0, libc::IPPROTO_TCP as u8],
+        &(header.len() as u16).to_be_bytes(),
+        header,
+    ]
+    .concat();
+    let sum: u32 = pseudo
+        .chunks_exact(2)
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    let folded = (sum & 0xffff) + (sum >> 16);
+    !((folded + (folded >> 16)) as u16)
+}
