@@ -329,7 +329,14 @@ fn full_of_policies() -> Result<()> {
     place.enroll(&[])?;
     let maps = maps(&place.agent.places)?;
     let some = maps.policies.rows()?.pop().context("a policy")?.1;
-    let filled = fill(|number| maps.policies.insert(&(FIRST + number as u32), &some))?;
+    // Policies that no pod names would be swept away.
+    let filled = fill(|number| {
+        let policy = FIRST + number as u32;
+        let mut pod = stranger();
+        pod.policy = policy;
+        maps.pods.insert(&(NOBODY + number), &pod)?;
+        maps.policies.insert(&policy, &some)
+    })?;
     wait_problem(
         &place.agent.places,
         "map POLICY_BY_ID has 4096 of 4096 rows",
@@ -344,6 +351,7 @@ fn full_of_policies() -> Result<()> {
             // What was begun is taken back.
             ensure!(maps.ports.keys()?.len() == rows, "lists without a policy");
             for number in 0..filled {
+                maps.pods.remove(&(NOBODY + number))?;
                 maps.policies.remove(&(FIRST + number as u32))?;
             }
             Ok(())
@@ -374,6 +382,7 @@ fn full_of_routes() -> Result<()> {
         );
         thread::sleep(Duration::from_millis(50));
     }
+    wait_problem(&place.agent.places, "pod test/app: ")?;
     ensure!(taken_by(&place.client)? == Ok(15001), "the first pod");
     refused_until(&mut place, &[], "is ROUTE_BY_POD full?", || {
         for number in 0..filled {

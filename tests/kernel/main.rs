@@ -16,6 +16,7 @@ mod mesh;
 mod old_kernels;
 mod outbound;
 mod owner;
+mod security;
 mod sockets;
 mod updates;
 mod users;
@@ -72,6 +73,7 @@ fn main() -> ExitCode {
         lifecycle::tests(),
         mesh::tests(),
         old_kernels::tests(),
+        security::tests(),
         updates::tests(),
         users::tests(),
     ]

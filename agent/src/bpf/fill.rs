@@ -49,7 +49,7 @@ const LIMITS: [(&str, &str, &str); 12] = [
     ),
     (
         names::ROUTE_BY_POD,
-        "destinations of routes that do not fit are refused, and pods say so",
+        "what a missing row would tell is judged by a wider route or refused, further pods are refused, and all say so",
         "find the pods with many routes",
     ),
     (
