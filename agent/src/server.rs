@@ -40,7 +40,7 @@ pub struct Published {
     /// Milliseconds from the start to the last turn of the agent's loop.
     turned: AtomicU64,
     totals: Mutex<Totals>,
-    full: Mutex<Option<(Instant, Full)>>,
+    full: tokio::sync::Mutex<Option<(Instant, Full)>>,
 }
 
 /// How full the kernel's maps are.
@@ -103,7 +103,7 @@ impl Published {
             state: RwLock::default(),
             turned: AtomicU64::new(0),
             totals: Mutex::default(),
-            full: Mutex::default(),
+            full: tokio::sync::Mutex::default(),
         })
     }
 
@@ -180,13 +180,13 @@ impl Published {
     ///
     /// # Errors
     /// If the kernel's counters cannot be read.
-    pub fn figures(&self) -> io::Result<Figures> {
+    pub async fn figures(self: &Arc<Self>) -> io::Result<Figures> {
         // Reading all counters takes a while, and anybody may ask.
         let fresh = |at: Instant| at.elapsed() < Duration::from_secs(1);
         if !self.totals().counted.is_some_and(fresh) {
             self.count()?;
         }
-        let full = self.full()?;
+        let full = self.full().await?;
         let snapshot = self.snapshot_ref();
         let mut pods = [
             PodState::Enrolled,
@@ -208,21 +208,23 @@ impl Published {
         })
     }
 
-    /// How full the maps are, or were a moment ago.
-    fn full(&self) -> io::Result<Full> {
-        let mut known = self
-            .full
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
+    /// How full the maps are, or were a moment ago. Counted beside the agent's loop, for which pods wait,
+    /// and once for all who ask.
+    async fn full(self: &Arc<Self>) -> io::Result<Full> {
+        let mut known = self.full.lock().await;
         if let Some((at, full)) = &*known
             && at.elapsed() < COUNT_EVERY
         {
             return Ok(full.clone());
         }
-        let full = Full {
-            maps: self.maps.fill()?,
-            crowded: self.maps.crowded()?,
-        };
+        let published = Arc::clone(self);
+        let counting = tokio::task::spawn_blocking(move || {
+            io::Result::Ok(Full {
+                maps: published.maps.fill()?,
+                crowded: published.maps.crowded()?,
+            })
+        });
+        let full = counting.await??;
         *known = Some((Instant::now(), full.clone()));
         Ok(full)
     }
@@ -401,18 +403,6 @@ pub fn remove_socket(path: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Does what takes a while beside the agent's loop, for which pods wait.
-///
-/// # Errors
-/// If the work fails.
-pub async fn aside<T: Send + 'static>(
-    published: &Arc<Published>,
-    work: impl FnOnce(&Published) -> io::Result<T> + Send + 'static,
-) -> io::Result<T> {
-    let published = Arc::clone(published);
-    tokio::task::spawn_blocking(move || work(&published)).await?
-}
-
 #[derive(Debug)]
 struct RemoveOnDrop(PathBuf);
 
@@ -424,7 +414,7 @@ impl Drop for RemoveOnDrop {
 
 async fn status(State(published): State<Arc<Published>>) -> Json<AgentStatus> {
     let mut snapshot = published.snapshot();
-    match aside(&published, |published| published.full()).await {
+    match published.full().await {
         Ok(full) => snapshot.problems.extend(full.problems(&snapshot.pods)),
         Err(error) => tracing::error!("read the kernel's maps: {error}"),
     }

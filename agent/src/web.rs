@@ -9,11 +9,7 @@ use hyper::server::conn::http1;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use tokio::{net::TcpListener, sync::Semaphore};
 
-use crate::{
-    api::PodState,
-    bpf::fill::Fill,
-    server::{Published, aside},
-};
+use crate::{api::PodState, bpf::fill::Fill, server::Published};
 
 /// Every pod may reach the port. It must not take the agent's descriptors and memory: so many
 /// connections at a time, for so long.
@@ -90,12 +86,10 @@ async fn readyz(State(published): State<Arc<Published>>) -> (StatusCode, &'stati
 
 /// The text format of Prometheus, version 0.0.4.
 async fn metrics(State(published): State<Arc<Published>>) -> Result<String, StatusCode> {
-    let figures = aside(&published, Published::figures)
-        .await
-        .map_err(|error| {
-            tracing::error!("read the kernel's maps: {error}");
-            StatusCode::INTERNAL_SERVER_ERROR
-        })?;
+    let figures = published.figures().await.map_err(|error| {
+        tracing::error!("read the kernel's maps: {error}");
+        StatusCode::INTERNAL_SERVER_ERROR
+    })?;
     let mut text = String::new();
     metric(
         &mut text,

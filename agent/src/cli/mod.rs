@@ -16,7 +16,7 @@ mod subject;
 mod validate;
 mod webhook;
 
-use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
+use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode, time::Duration};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -131,8 +131,11 @@ pub fn main() -> ExitCode {
 
 /// Runs a command's future to its end.
 fn blocking(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    // Threads beside the one are needed for moments, and far between.
+    const KEEP_THREADS: Duration = Duration::from_millis(100);
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
+        .thread_keep_alive(KEEP_THREADS)
         .build()?
         .block_on(command)
 }
