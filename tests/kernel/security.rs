@@ -141,6 +141,13 @@ fn try_all(
 ) -> Result<()> {
     let (links, programs) = attached(&place.agent)?;
     ensure!(links.len() == 7, "the hooks and the pod's: {links:?}");
+    // What is refused below is there to be had.
+    for look in [
+        "bpftool prog show | grep st_",
+        "bpftool map show | grep HANDSHAKES",
+    ] {
+        ensure!(output(&["sh", "-c", look])?.status.success(), "{look}");
+    }
     for (attempt, own) in attempts(&links, &programs) {
         let succeeded = run(&attempt)?;
         ensure!(

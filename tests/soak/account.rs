@@ -24,7 +24,7 @@ pub enum Heading {
     Untouched,
     /// It failed as it should: no route.
     NoRoute,
-    /// It was refused or cut while its sidecar was being restarted, the table was full or the pod
+    /// It was refused or cut while its sidecar was being restarted or the pod
     /// went.
     FailedClosed,
     /// It failed and should not have.
@@ -74,12 +74,10 @@ impl Heading {
 pub type Totals = BTreeMap<Kind, [u64; Heading::ALL.len()]>;
 
 /// The books.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Account {
     targets: RwLock<HashMap<u32, Known>>,
     pods: RwLock<HashMap<u16, Arc<Timeline>>>,
-    /// The handshake table may be full; of a [`State`] only `sidecar_down` counts.
-    pub pressure: Timeline,
     books: Mutex<Books>,
 }
 
@@ -88,17 +86,6 @@ struct Books {
     totals: Totals,
     failures: Vec<String>,
     failed: u64,
-}
-
-impl Default for Account {
-    fn default() -> Self {
-        Self {
-            targets: RwLock::default(),
-            pods: RwLock::default(),
-            pressure: Timeline::new(State::default()),
-            books: Mutex::default(),
-        }
-    }
 }
 
 impl Account {
@@ -167,7 +154,6 @@ impl Account {
         let any = |test: fn(&State) -> bool| client.iter().chain(&server).any(test);
         let leaving = any(|state| state.leaving);
         let down = any(|state| state.sidecar_down) || leaving;
-        let full = known.may_meet_full_table() && self.pressure.between(report.time).sidecar_down;
 
         let endings = endings(known, client, server);
         match &report.outcome {
@@ -175,7 +161,7 @@ impl Account {
                 let refused = *errno == libc::ECONNREFUSED;
                 if endings.contains(&Ending::Fails(*errno)) {
                     Heading::NoRoute
-                } else if refused && (down || full) || leaving {
+                } else if refused && down || leaving {
                     Heading::FailedClosed
                 } else {
                     Heading::Lost
@@ -249,7 +235,7 @@ impl Account {
         let client = self.state(known.client, report.time);
         let server = self.state(known.server, report.time);
         format!(
-            "{}: {} ({:?}) to {} by pod {:?}\n    {:?}\n    took {:.1} ms, from {}\n    allowed: {:?}\n    client {client:?}\n    server {server:?}, pressure {}",
+            "{}: {} ({:?}) to {} by pod {:?}\n    {:?}\n    took {:.1} ms, from {}\n    allowed: {:?}\n    client {client:?}\n    server {server:?}",
             heading.title(),
             known.kind.title(),
             known.kind,
@@ -259,7 +245,6 @@ impl Account {
             (report.time[1] - report.time[0]) as f64 / 1e6,
             report.time[0] / 1_000_000,
             endings(known, client, server),
-            self.pressure.between(report.time).sidecar_down,
         )
     }
 }

@@ -63,13 +63,10 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
         ("pods created", number(&events.created)),
         ("pods destroyed", number(&events.destroyed)),
         ("floods, their process killed", number(&floods.small)),
-        (
-            "floods that filled the handshake table",
-            number(&floods.large),
-        ),
+        ("floods that took their pod's share", number(&floods.large)),
         ("  SYNs to nowhere in all floods", number(&floods.begun)),
         (
-            "  refused in them: the table was full",
+            "  refused in them: the share was taken",
             number(&floods.refused),
         ),
     ] {

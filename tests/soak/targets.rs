@@ -283,11 +283,6 @@ impl Known {
         }
     }
 
-    /// Whether a sidecar's hook may refuse it for want of room: it leaves by connect.
-    pub fn may_meet_full_table(&self) -> bool {
-        self.client.is_some()
-    }
-
     /// Where it goes, for people.
     pub fn to(&self) -> SocketAddr {
         self.target.to
