@@ -15,6 +15,9 @@ pub struct AgentStatus {
     pub cgroup: String,
     /// Whether the first full list of pods is applied.
     pub ready: bool,
+    /// How often it has repaired what others changed.
+    #[serde(default)]
+    pub repairs: u64,
     /// What is wrong, as sentences.
     pub problems: Vec<String>,
 }

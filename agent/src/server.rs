@@ -35,7 +35,6 @@ use crate::{
 pub struct Published {
     maps: Maps,
     started: Instant,
-    cgroup: String,
     state: RwLock<Snapshot>,
     /// Milliseconds from the start to the last turn of the agent's loop.
     turned: AtomicU64,
@@ -90,16 +89,18 @@ struct Snapshot {
     pods: Vec<PodStatus>,
     problems: Vec<String>,
     ready: bool,
+    cgroup: String,
+    /// By kind.
+    repairs: BTreeMap<&'static str, u64>,
 }
 
 impl Published {
     /// Nothing published yet.
     #[must_use]
-    pub fn new(maps: Maps, cgroup: &Path) -> Arc<Self> {
+    pub fn new(maps: Maps) -> Arc<Self> {
         Arc::new(Self {
             maps,
             started: Instant::now(),
-            cgroup: cgroup.display().to_string(),
             state: RwLock::default(),
             turned: AtomicU64::new(0),
             totals: Mutex::default(),
@@ -140,8 +141,15 @@ impl Published {
             .collect();
         let snapshot = Snapshot {
             pods,
-            problems: [reconciler.problems.clone(), problems].concat(),
+            problems: [
+                reconciler.problems.clone(),
+                reconciler.health().problems.clone(),
+                problems,
+            ]
+            .concat(),
             ready,
+            cgroup: reconciler.cgroup().display().to_string(),
+            repairs: reconciler.health().repairs(),
         };
         *self
             .state
@@ -205,6 +213,7 @@ impl Published {
             problems: (snapshot.problems.len() + full.problems(&snapshot.pods).len()) as u64,
             connections: self.totals().by_rule.clone(),
             maps: full.maps,
+            repairs: snapshot.repairs.clone(),
         })
     }
 
@@ -422,8 +431,9 @@ async fn status(State(published): State<Arc<Published>>) -> Json<AgentStatus> {
         version: crate::VERSION.to_owned(),
         pid: std::process::id(),
         uptime_seconds: published.started.elapsed().as_secs(),
-        cgroup: published.cgroup.clone(),
+        cgroup: snapshot.cgroup,
         ready: snapshot.ready,
+        repairs: snapshot.repairs.values().sum(),
         problems: snapshot.problems,
     })
 }

@@ -152,6 +152,18 @@ async fn metrics(State(published): State<Arc<Published>>) -> Result<String, Stat
         ),
         by_map(|fill| fill.capacity),
     );
+    metric(
+        &mut text,
+        (
+            "sidetrack_repairs_total",
+            "counter",
+            "Repairs of what others changed, by what it was.",
+        ),
+        figures
+            .repairs
+            .iter()
+            .map(|(what, count)| (format!("what=\"{what}\""), *count)),
+    );
     Ok(text)
 }
 
@@ -166,6 +178,8 @@ pub struct Figures {
     pub connections: BTreeMap<&'static str, u64>,
     /// How full the kernel's maps are.
     pub maps: Vec<Fill>,
+    /// By what was repaired, since the agent started.
+    pub repairs: BTreeMap<&'static str, u64>,
 }
 
 /// The label of a state.

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use support::protocol::{Connected, Dial, Manner, Names};
+use support::protocol::{Connected, Dial, Manner, NAMES_AGAIN, Names};
 
 use crate::{identity::run_as, names};
 
@@ -141,6 +141,23 @@ impl Held {
     /// Keeps one.
     pub fn keep(&mut self, socket: Socket) {
         self.sockets.push(socket);
+    }
+
+    /// How both ends see them now.
+    pub fn again(&self) -> Vec<Result<Connected, i32>> {
+        let ask = |mut socket: &Socket| -> io::Result<Connected> {
+            socket.write_all(NAMES_AGAIN)?;
+            let (accepted_by, server) = greeting(socket)?;
+            Ok(Connected {
+                accepted_by,
+                client: names::of(socket)?,
+                server,
+            })
+        };
+        self.sockets
+            .iter()
+            .map(|socket| ask(socket).map_err(|error| errno(&error)))
+            .collect()
     }
 
     /// How many still carry data both ways.

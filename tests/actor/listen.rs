@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use socket2::{Domain, Protocol, Socket, Type};
-use support::protocol::Listen;
+use support::protocol::{Listen, NAMES_AGAIN};
 
 use crate::{identity::run_as, names};
 
@@ -102,15 +102,23 @@ fn serve(socket: Socket, port: u16) -> Running {
 /// Says how this end sees the connection, then sends back what comes.
 fn greet(mut accepted: Socket, port: u16) -> io::Result<()> {
     accepted.set_read_timeout(None)?;
-    let mut text = serde_json::to_string(&(port, names::of(&accepted)?))?;
-    text.push('\n');
-    accepted.write_all(text.as_bytes())?;
+    tell_names(&mut accepted, port)?;
     let mut buffer = [0; 64];
     loop {
         let read = accepted.read(&mut buffer)?;
         if read == 0 {
             return Ok(());
         }
+        if &buffer[..read] == NAMES_AGAIN {
+            tell_names(&mut accepted, port)?;
+            continue;
+        }
         accepted.write_all(&buffer[..read])?;
     }
+}
+
+fn tell_names(accepted: &mut Socket, port: u16) -> io::Result<()> {
+    let mut text = serde_json::to_string(&(port, names::of(accepted)?))?;
+    text.push('\n');
+    accepted.write_all(text.as_bytes())
 }

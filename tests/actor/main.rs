@@ -92,5 +92,6 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             Response::Done
         }
         Request::Echo => Response::Count(held.echo()),
+        Request::Again => Response::AllDialled(held.again()),
     })
 }

@@ -9,8 +9,10 @@ mod bounds;
 mod cluster;
 mod cni;
 mod half_done;
+mod health;
 mod inbound;
 mod isolation;
+mod layouts;
 mod lifecycle;
 mod mesh;
 mod old_kernels;
@@ -69,7 +71,9 @@ fn main() -> ExitCode {
         cluster::tests(),
         cni::tests(),
         half_done::tests(),
+        health::tests(),
         isolation::tests(),
+        layouts::tests(),
         lifecycle::tests(),
         mesh::tests(),
         old_kernels::tests(),

@@ -117,6 +117,14 @@ impl Actor {
         }
     }
 
+    /// The held connections as both ends see them now.
+    pub fn again(&self) -> Result<Vec<Result<Connected, i32>>> {
+        match self.ask(&Request::Again)? {
+            Response::AllDialled(results) => Ok(results),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
     /// Listens on one socket; answers the listener's id.
     pub fn listen(&self, owner: &Identity, address: SocketAddr) -> Result<usize> {
         self.listen_group(Listen {

@@ -153,7 +153,13 @@ pub enum Request {
     },
     /// Sends on every held connection and reads the echo; answers how many still work.
     Echo,
+    /// Asks both ends of every held connection for their names again; answers
+    /// [`Response::AllDialled`].
+    Again,
 }
+
+/// What a connecting end sends to be told the accepting end's names again.
+pub const NAMES_AGAIN: &[u8; 4] = b"name";
 
 /// Names of one end of a connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

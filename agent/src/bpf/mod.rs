@@ -1,10 +1,12 @@
 //! The kernel side as the agent sees it: maps, programs, links and pins.
 
 pub mod fill;
+pub mod health;
 pub mod hooks;
 pub mod inbound;
 pub mod kernel_layout;
 pub mod kernel_log;
+pub mod layouts;
 pub mod maps;
 pub mod pins;
 pub mod policies;
@@ -24,10 +26,12 @@ use aya::{Ebpf, EbpfLoader, programs::Program};
 use sidetrack_common::names;
 
 use self::{
+    health::{Attached, Held, Link},
     hooks::{ARRIVAL_PROGRAM, CGROUP_HOOKS, Hook},
     inbound::InboundTemplate,
     kernel_layout::Offsets,
     kernel_log::{KernelLog, LogLevel},
+    layouts::Earlier,
     maps::Maps,
     pins::{Lock, Pins},
 };
@@ -44,27 +48,47 @@ pub struct Datapath {
     /// The shared maps.
     pub maps: Maps,
     inbound: InboundTemplate,
+    held: Held,
+    /// Older layouts that are not done with.
+    pub earlier: Vec<Earlier>,
 }
 
 impl Datapath {
     /// Loads the programs, creates or takes over the pinned maps, and attaches the cgroup hooks or
-    /// replaces the programs of those that are attached.
-    pub fn open(pins: Pins, cgroup: &Path, level: LogLevel) -> Result<(Self, KernelLog)> {
+    /// replaces the programs of those that are attached. Should the cgroup vanish it is looked for
+    /// again, as it was `given`.
+    pub fn open(
+        pins: Pins,
+        cgroup: &Path,
+        given: Option<&Path>,
+        level: LogLevel,
+    ) -> Result<(Self, KernelLog)> {
         let lock = pins.lock()?;
+        let earlier =
+            Earlier::all(pins.root()).with_context(|| format!("list {}", pins.root().display()))?;
+        if let Some(earlier) = earlier.last() {
+            tracing::info!(
+                version = earlier.version,
+                "maps of an earlier layout are there; they are left when the pods are enrolled"
+            );
+        }
         let offsets = kernel_layout::offsets()?;
         let mut ebpf = load(&pins, &offsets, level)?;
         let maps = Maps::open(&pins)?;
         let target = File::open(cgroup)
             .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;
         let cgroup_id = cgroup_id(cgroup)?;
+        let mut hooks = Vec::new();
         for hook in &CGROUP_HOOKS {
             let program = load_program(&mut ebpf, hook)?;
-            attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id)
+            let link = attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id)
                 .with_context(|| format!("attach {} to cgroup {}", hook.name, cgroup.display()))?;
+            hooks.push(Attached::new(hook, program.as_fd(), link)?);
         }
         // By now all who count do it in the same way, also where another build counted otherwise.
         maps.recount_handshakes()?;
-        judge_arrivals(&pins, &mut ebpf)?;
+        let arrival = judge_arrivals(&pins, &mut ebpf)?;
+        let held = Held::new(&pins, hooks, arrival, (cgroup, cgroup_id), given)?;
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
@@ -75,6 +99,8 @@ impl Datapath {
                 _lock: lock,
                 maps,
                 inbound,
+                held,
+                earlier,
             },
             log,
         ))
@@ -88,6 +114,7 @@ impl Datapath {
         if let Ok(link) = sys::open_pin(&path)
             && sys::link_update(link.as_fd(), program.as_fd()).is_ok()
         {
+            self.held.pods().insert(netns_cookie, Link::new(link)?);
             return Ok(());
         }
         let link = sys::link_create(
@@ -98,7 +125,9 @@ impl Datapath {
         .context("attach sk_lookup to the pod's network namespace")?;
         let dir = path.parent().expect("pod links are in directories");
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        replace_pin(link.as_fd(), &path)
+        replace_pin(link.as_fd(), &path)?;
+        self.held.pods().insert(netns_cookie, Link::new(link)?);
+        Ok(())
     }
 
     /// Replaces the program of a pod that was enrolled by an earlier agent. `false` when its
@@ -108,7 +137,10 @@ impl Datapath {
             .with_context(|| format!("open the sk_lookup link of netns {netns_cookie}"))?;
         let program = self.inbound.instance(netns_cookie)?;
         match sys::link_update(link.as_fd(), program.as_fd()) {
-            Ok(()) => Ok(true),
+            Ok(()) => {
+                self.held.pods().insert(netns_cookie, Link::new(link)?);
+                Ok(true)
+            }
             Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => Ok(false),
             Err(error) => Err(error).context("replace the pod's sk_lookup program"),
         }
@@ -116,6 +148,7 @@ impl Datapath {
 
     /// Detaches a pod's sk_lookup program.
     pub fn detach_pod(&self, netns_cookie: u64) -> Result<()> {
+        self.held.pods().remove(&netns_cookie);
         let link = self.pins.pod_link(netns_cookie);
         let dir = link.parent().expect("pod links are in directories");
         match fs::remove_dir_all(dir) {
@@ -124,6 +157,11 @@ impl Datapath {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The cgroup the hooks are attached to.
+    pub fn cgroup(&self) -> &Path {
+        self.held.cgroup()
     }
 
     /// Cookies of the pods that are attached, by this or an earlier agent.
@@ -158,7 +196,7 @@ fn load(pins: &Pins, offsets: &Offsets, level: LogLevel) -> Result<Ebpf> {
 
 /// Loads the program that judges arrivals and puts it in the place of the one that does now, for all
 /// pods at once.
-fn judge_arrivals(pins: &Pins, ebpf: &mut Ebpf) -> Result<()> {
+fn judge_arrivals(pins: &Pins, ebpf: &mut Ebpf) -> Result<OwnedFd> {
     let program = ebpf.program_mut(ARRIVAL_PROGRAM);
     let Some(Program::SkLookup(program)) = program else {
         bail!("no program {ARRIVAL_PROGRAM} in the object");
@@ -168,9 +206,11 @@ fn judge_arrivals(pins: &Pins, ebpf: &mut Ebpf) -> Result<()> {
         .with_context(|| format!("load {ARRIVAL_PROGRAM}"))?;
     let path = pins.map(names::ARRIVAL_PROGRAM);
     let map = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
-    let number = fd_number(program.fd()?.as_fd());
+    let program = program.fd()?.as_fd().try_clone_to_owned()?;
+    let number = fd_number(program.as_fd());
     sys::map_update(map.as_fd(), &0_u32.to_ne_bytes(), &number.to_ne_bytes(), 0)
-        .with_context(|| format!("put {ARRIVAL_PROGRAM} in force"))
+        .with_context(|| format!("put {ARRIVAL_PROGRAM} in force"))?;
+    Ok(program)
 }
 
 fn load_program<'a>(ebpf: &'a mut Ebpf, hook: &Hook) -> Result<&'a aya::programs::ProgramFd> {
@@ -199,22 +239,23 @@ fn attach(
     program: BorrowedFd<'_>,
     cgroup: BorrowedFd<'_>,
     cgroup_id: u64,
-) -> Result<()> {
+) -> Result<OwnedFd> {
     let path = pins.link(hook.name);
     if let Ok(link) = sys::open_pin(&path)
         && sys::link_cgroup(link.as_fd()).ok() == Some(cgroup_id)
         && sys::link_update(link.as_fd(), program).is_ok()
     {
-        return Ok(());
+        return Ok(link);
     }
-    let link: OwnedFd = sys::link_create(program, cgroup, hook.attach_type)?;
-    replace_pin(link.as_fd(), &path)
+    let link = sys::link_create(program, cgroup, hook.attach_type)?;
+    replace_pin(link.as_fd(), &path)?;
+    Ok(link)
 }
 
 /// Pins an object under a name that may be taken: first aside, then renamed over it.
 fn replace_pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
-    aside.push("_new");
+    aside.push(layouts::ASIDE);
     let aside = PathBuf::from(aside);
     let _ = fs::remove_file(&aside);
     sys::pin(object, &aside).with_context(|| format!("pin {}", aside.display()))?;

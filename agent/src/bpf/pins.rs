@@ -14,6 +14,8 @@ use nix::{
 };
 use sidetrack_common::{LAYOUT_VERSION, names};
 
+use super::layouts;
+
 /// Why the pin directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
@@ -25,6 +27,16 @@ pub enum PinError {
         "another sidetrack agent uses {0}: stop it first, or give this one its own with --bpffs PATH"
     )]
     Taken(PathBuf),
+    /// A newer build was here.
+    #[error(
+        "{path} is of a newer sidetrack, whose maps (layout {version}) this one (layout {LAYOUT_VERSION}) cannot read; pods stay intercepted by what is attached: install that version again, or run its `sidetrack cleanup` first, after which pods are not intercepted until an agent has enrolled them again"
+    )]
+    Newer {
+        /// Its layout.
+        version: u32,
+        /// Where it is.
+        path: PathBuf,
+    },
     /// Anything else.
     #[error("{operation} {path}: {error}")]
     Io {
@@ -93,8 +105,9 @@ impl Pins {
         self.pods().join(netns.to_string()).join("sk_lookup")
     }
 
-    /// Creates the directories and takes ownership.
+    /// Creates the directories and takes ownership, unless a newer build has left something there.
     pub fn lock(&self) -> Result<Lock, PinError> {
+        layouts::refuse_newer(&self.root)?;
         for dir in [
             self.version().join("maps"),
             self.version().join("links"),

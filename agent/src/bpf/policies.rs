@@ -175,6 +175,8 @@ pub struct Policies {
     /// When to look for rows of an earlier agent that no pod names any more.
     sweep_at: Option<Instant>,
     next_id: u32,
+    /// The policy whose lists are looked at first the next time.
+    look_from: u32,
 }
 
 #[derive(Debug)]
@@ -188,7 +190,59 @@ struct Retired {
 struct Used {
     id: u32,
     pods: usize,
+    /// Its lists' rows, once they have been looked at.
+    rows: Option<ListRows>,
 }
+
+impl Used {
+    const fn new(id: u32) -> Self {
+        Self {
+            id,
+            pods: 1,
+            rows: None,
+        }
+    }
+}
+
+/// The rows of a policy's lists: working out the ranges' takes longer than looking them up.
+#[derive(Debug)]
+struct ListRows {
+    ports: Vec<(PortKey, u32)>,
+    owners: Vec<(OwnerKey, u32)>,
+    ranges: Vec<(RangeKey, u32)>,
+}
+
+impl ListRows {
+    fn of(policy: &CompiledPolicy, id: u32) -> Self {
+        Self {
+            ports: policy.port_rows(id).collect(),
+            owners: policy.owner_rows(id).collect(),
+            ranges: policy.range_rows(id).collect(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.ports.len() + self.owners.len() + self.ranges.len()
+    }
+
+    /// Writes what is missing or different; how many rows that were.
+    fn mend(&self, maps: &Maps, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        let mut mended = 0;
+        for (key, position) in &self.ports {
+            mended += usize::from(maps.ports.mend(key, position, buffer)?);
+        }
+        for (key, position) in &self.owners {
+            mended += usize::from(maps.owners.mend(key, position, buffer)?);
+        }
+        for (key, position) in &self.ranges {
+            mended += usize::from(maps.ranges.mend(key, position, buffer)?);
+        }
+        Ok(mended)
+    }
+}
+
+/// So many rows of lists are looked at in one go; what is left has its turn in the next.
+const LIST_ROWS_AT_A_TIME: usize = 10_000;
 
 impl Policies {
     /// Starts above the ids of whatever an earlier agent left; pods still judged by those keep
@@ -211,6 +265,7 @@ impl Policies {
             retired: Vec::new(),
             sweep_at: None,
             next_id: highest.map_or(1, |id| id.wrapping_add(1)),
+            look_from: 0,
         })
     }
 
@@ -226,7 +281,7 @@ impl Policies {
             .position(|retired| &retired.policy == policy)
         {
             let id = self.retired.swap_remove(position).id;
-            self.in_use.insert(policy.clone(), Used { id, pods: 1 });
+            self.in_use.insert(policy.clone(), Used::new(id));
             return Ok(id);
         }
         // Taken whatever comes of it: what cannot be erased again must not be another's.
@@ -238,7 +293,7 @@ impl Policies {
                 "write the policy; if a map is full, shorten the pods' port and CIDR lists",
             );
         }
-        self.in_use.insert(policy.clone(), Used { id, pods: 1 });
+        self.in_use.insert(policy.clone(), Used::new(id));
         Ok(id)
     }
 
@@ -261,6 +316,36 @@ impl Policies {
     /// Asks for rows that an earlier agent left and no pod names any more to be removed.
     pub fn sweep_later(&mut self) {
         self.sweep_at.get_or_insert_with(|| Instant::now() + GRACE);
+    }
+
+    /// Writes rows of policies in use again that are missing or different; how many that were. Lists
+    /// come before the row that says they are there.
+    pub fn mend(&mut self, maps: &Maps, buffer: &mut Vec<u8>) -> Result<usize> {
+        let mut used: Vec<(&CompiledPolicy, &mut Used)> = self.in_use.iter_mut().collect();
+        used.sort_unstable_by_key(|(_, used)| used.id);
+        let first = used.partition_point(|(_, used)| used.id < self.look_from);
+        used.rotate_left(first);
+        self.look_from = 0;
+        let mut left = LIST_ROWS_AT_A_TIME;
+        let mut mended = 0;
+        for (policy, used) in used {
+            // One whose row is gone refuses everything, so that it is looked at now.
+            let whole = maps.policies.holds(&used.id, &policy.row(), buffer)?;
+            if left > 0 || !whole {
+                let rows = used
+                    .rows
+                    .get_or_insert_with(|| ListRows::of(policy, used.id));
+                mended += rows.mend(maps, buffer)?;
+                left = left.saturating_sub(rows.len());
+            } else if self.look_from == 0 {
+                self.look_from = used.id;
+            }
+            if !whole {
+                maps.policies.insert(&used.id, &policy.row())?;
+                mended += 1;
+            }
+        }
+        Ok(mended)
     }
 
     /// Removes what has been out of use for long enough. To be called now and then.

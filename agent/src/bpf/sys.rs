@@ -21,6 +21,15 @@ use aya_obj::generated::{
 
 /// Runs one bpf(2) command on a zeroed attribute union that `fill` completes.
 fn bpf(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Result<i64> {
+    bpf_read(command, fill, |_| {})
+}
+
+/// As [`bpf`], for commands that answer in the union itself.
+fn bpf_read(
+    command: bpf_cmd,
+    fill: impl FnOnce(&mut bpf_attr),
+    read: impl FnOnce(&bpf_attr),
+) -> io::Result<i64> {
     // SAFETY: the union is plain data; all zero is what the kernel expects of unused fields.
     let mut attr: bpf_attr = unsafe { mem::zeroed() };
     fill(&mut attr);
@@ -37,6 +46,7 @@ fn bpf(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Result<i64> {
     if result < 0 {
         Err(io::Error::last_os_error())
     } else {
+        read(&attr);
         Ok(result)
     }
 }
@@ -372,4 +382,63 @@ pub fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
     }
     // SAFETY: the link's type says that this member was filled in.
     Ok(unsafe { info.__bindgen_anon_1.cgroup.cgroup_id })
+}
+
+/// Takes a link off what it is attached to, for whoever holds it or has it pinned (Linux 5.9).
+pub fn link_detach(link: BorrowedFd<'_>) -> io::Result<()> {
+    bpf(bpf_cmd::BPF_LINK_DETACH, |attr| {
+        attr.link_detach.link_fd = raw(link);
+    })
+    .map(drop)
+}
+
+/// The inode of the network namespace a link is attached to; 0 for other links, and for those that
+/// were detached or whose namespace is gone.
+pub fn link_netns(link: BorrowedFd<'_>) -> io::Result<u64> {
+    let info = link_info(link)?;
+    if info.type_ != aya_obj::generated::bpf_link_type::BPF_LINK_TYPE_NETNS as u32 {
+        return Ok(0);
+    }
+    // SAFETY: the link's type says that this member was filled in.
+    Ok(u64::from(unsafe { info.__bindgen_anon_1.netns.netns_ino }))
+}
+
+/// Ids of the programs attached to a cgroup itself, in the order in which they run (Linux 4.15).
+pub fn attached_programs(
+    cgroup: BorrowedFd<'_>,
+    attach_type: bpf_attach_type,
+) -> io::Result<Vec<u32>> {
+    // The kernel's BPF_CGROUP_MAX_PROGS.
+    let mut ids = [0_u32; 64];
+    let mut count = 0;
+    // SAFETY: the kernel wrote the number of programs where it had read the room for them.
+    let read = |attr: &bpf_attr| unsafe { attr.query.__bindgen_anon_2.prog_cnt };
+    bpf_read(
+        bpf_cmd::BPF_PROG_QUERY,
+        |attr| {
+            attr.query.__bindgen_anon_1.target_fd = raw(cgroup);
+            attr.query.attach_type = attach_type as u32;
+            attr.query.prog_ids = ids.as_mut_ptr() as u64;
+            attr.query.__bindgen_anon_2.prog_cnt = ids.len() as u32;
+        },
+        |attr| count = read(attr),
+    )?;
+    Ok(ids[..ids.len().min(count as usize)].to_vec())
+}
+
+/// The name of a program, which any may have that was loaded without one.
+pub fn program_name(id: u32) -> io::Result<String> {
+    let program = bpf_fd(bpf_cmd::BPF_PROG_GET_FD_BY_ID, |attr| {
+        attr.__bindgen_anon_6.__bindgen_anon_1.prog_id = id;
+    })?;
+    let info: aya_obj::generated::bpf_prog_info = info(program.as_fd())?;
+    let name = info.name.iter().take_while(|byte| **byte != 0);
+    let name: Vec<u8> = name.map(|byte| *byte as u8).collect();
+    Ok(String::from_utf8_lossy(&name).into_owned())
+}
+
+/// A program's id.
+pub fn program_id(program: BorrowedFd<'_>) -> io::Result<u32> {
+    let info: aya_obj::generated::bpf_prog_info = info(program)?;
+    Ok(info.id)
 }

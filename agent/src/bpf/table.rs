@@ -42,6 +42,23 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok(found.then(|| sys::from_bytes(&value)))
     }
 
+    /// Whether a key has this value, by way of a buffer that is used again: for those who ask often.
+    /// In a trie the longest prefix answers that holds the key.
+    pub fn holds(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        buffer.resize(size_of::<V>(), 0);
+        let found = sys::map_lookup(self.fd(), sys::bytes_of(key), buffer)?;
+        Ok(found && buffer == sys::bytes_of(value))
+    }
+
+    /// Writes a row unless it is there; whether it was missing or different.
+    pub fn mend(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
+        if self.holds(key, value, buffer)? {
+            return Ok(false);
+        }
+        self.insert(key, value)?;
+        Ok(true)
+    }
+
     /// Writes a row, whether it exists or not.
     pub fn insert(&self, key: &K, value: &V) -> io::Result<()> {
         sys::map_update(self.fd(), sys::bytes_of(key), sys::bytes_of(value), 0)

@@ -141,8 +141,9 @@ async fn serve(options: Options) -> Result<ExitCode> {
         Source::Cluster(cluster) => cluster.uninstalled(),
         Source::Directory(..) => Arc::default(),
     };
-    let (datapath, kernel_log) = Datapath::open(pins.clone(), &cgroup, kernel_log_level())?;
-    let published = Published::new(Maps::open(&pins)?, &cgroup);
+    let given = options.cgroup.as_deref();
+    let (datapath, kernel_log) = Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
+    let published = Published::new(Maps::open(&pins)?);
     info!(
         cgroup = %cgroup.display(),
         socket = %options.places.socket.display(),
@@ -323,6 +324,7 @@ impl Agent<'_> {
                         self.relist(&mut reconciler).await;
                     }
                     reconciler.retry().await;
+                    self.heal(&mut reconciler);
                     // Whoever asks before then would wait.
                     if self.ready && let Some(cni) = &mut self.cni {
                         cni.turn();
@@ -343,6 +345,13 @@ impl Agent<'_> {
             && let Some((client, node)) = self.taint.take()
         {
             tokio::spawn(keep_away(client, node));
+        }
+    }
+
+    /// Repairs what others have changed, and watches for new pods where they are now.
+    fn heal(&mut self, reconciler: &mut Reconciler) {
+        if reconciler.heal() && matches!(self.source, Source::Cluster(_)) {
+            self.pod_cgroups = watch_cgroups(reconciler.cgroup());
         }
     }
 

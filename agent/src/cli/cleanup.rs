@@ -1,18 +1,14 @@
 //! `sidetrack cleanup`: leave the node as if sidetrack had never been there.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 
 use super::{Format, Places, output};
 use crate::{
-    bpf::{hooks::CGROUP_HOOKS, pins::Pins},
+    bpf::{layouts, pins::Pins},
     server::remove_socket,
 };
 
@@ -31,6 +27,8 @@ pub(super) struct Removed {
     links: Vec<PathBuf>,
     maps: Vec<PathBuf>,
     other: Vec<PathBuf>,
+    /// What was found and is not sidetrack's.
+    left: Vec<PathBuf>,
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
@@ -53,7 +51,13 @@ pub(super) fn everything(places: &Places) -> Result<Removed> {
                 places.bpffs.display()
             );
         };
-        remove_all(&pins, &mut removed)?;
+        let all = layouts::remove_everything(pins.root())?;
+        removed = Removed {
+            links: all.links,
+            maps: all.maps,
+            other: all.directories,
+            left: all.left,
+        };
     }
     if remove_socket(&places.socket)? {
         removed.other.push(places.socket.clone());
@@ -61,39 +65,10 @@ pub(super) fn everything(places: &Places) -> Result<Removed> {
     Ok(removed)
 }
 
-/// Removes every pin, in an order in which connections made meanwhile are either redirected with
-/// everything that belongs to it, or not at all.
-fn remove_all(pins: &Pins, removed: &mut Removed) -> Result<()> {
-    // What redirects goes before what answers for it.
-    for hook in CGROUP_HOOKS.iter().rev() {
-        let path = pins.link(hook.name);
-        if path.exists() {
-            fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
-            removed.links.push(path);
-        }
-    }
-    let pods = pins.pods();
-    if pods.exists() {
-        remove_tree(&pods, &mut removed.links)?;
-    }
-    remove_tree(pins.root(), &mut removed.maps)
-}
-
-/// Removes a directory with all that is in it.
-fn remove_tree(dir: &Path, removed: &mut Vec<PathBuf>) -> Result<()> {
-    for entry in fs::read_dir(dir).with_context(|| format!("list {}", dir.display()))? {
-        let path = entry?.path();
-        if path.is_dir() {
-            remove_tree(&path, removed)?;
-        } else {
-            fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
-            removed.push(path);
-        }
-    }
-    fs::remove_dir(dir).with_context(|| format!("remove {}", dir.display()))
-}
-
 fn print(removed: &Removed) -> Result<()> {
+    for path in &removed.left {
+        output::print(format!("left {}: it is not sidetrack's", path.display()))?;
+    }
     let all = [&removed.links, &removed.maps, &removed.other];
     if all.iter().all(|paths| paths.is_empty()) {
         return output::print("nothing to remove");

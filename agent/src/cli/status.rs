@@ -215,6 +215,9 @@ fn print(report: &Report) -> Result<()> {
     output::print(format!("kernel  {}", report.kernel))?;
     if let Some(agent) = &report.agent {
         output::print(format!("cgroup  {}", agent.cgroup))?;
+        if agent.repairs > 0 {
+            output::print(format!("repairs {}, the log says of what", agent.repairs))?;
+        }
     }
     output::print(format!(
         "pods    {} enrolled, {} waiting, {} rejected, {} not taken\n",

@@ -6,7 +6,7 @@ use tracing::warn;
 
 use super::{
     Reconciler,
-    entry::{Entry, LONGEST_LOOK, Look},
+    entry::{Entry, FIRST_LOOK, LONGEST_LOOK},
     look_at_processes,
 };
 use crate::pod::PodRef;
@@ -31,7 +31,9 @@ impl Reconciler {
                 continue;
             };
             if known.contains(cookie) {
-                entry.look = Look::default();
+                // Should it vanish from the map although the socket is there.
+                entry.look.at = now;
+                entry.look.pause = FIRST_LOOK;
             } else if entry.look.at <= now {
                 entry.look.pause = (entry.look.pause * 2).min(LONGEST_LOOK);
                 entry.look.at = now + entry.look.pause;

@@ -437,6 +437,20 @@ impl Enrolment {
         )
     }
 
+    /// Writes rows again that are missing or different, the pod's own last; how many that were.
+    pub fn mend(&self, maps: &Maps, buffer: &mut Vec<u8>) -> Result<usize> {
+        let mut mended = 0;
+        for (id, route) in &self.routes {
+            mended += usize::from(maps.routes.mend(&id.key(), route, buffer)?);
+        }
+        for (ifindex, row) in &self.ifaces {
+            let key = self.iface_key(*ifindex);
+            mended += usize::from(maps.ifaces.mend(&key, row, buffer)?);
+        }
+        mended += usize::from(maps.pods.mend(&self.cookie, &self.row, buffer)?);
+        Ok(mended)
+    }
+
     /// Whether this is still the namespace of that place, as far as a look at it tells.
     pub fn is_at(&self, place: &Place) -> bool {
         self.place == *place && inode_at(&self.netns_path) == Some(self.inode)

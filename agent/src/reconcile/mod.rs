@@ -6,6 +6,7 @@
 mod adoption;
 mod enrolment;
 mod entry;
+mod health;
 mod inherited;
 mod release;
 mod sandbox;
@@ -20,10 +21,11 @@ use tokio::sync::mpsc;
 use tracing::{error, info, warn};
 
 pub use self::entry::Entry;
+pub use self::health::Health;
 pub use self::inherited::names as inherited_name;
 use self::{
     enrolment::Enrolment,
-    entry::{EAGER, FIRST_LOOK, Goal, Look, PATIENT_TRY},
+    entry::{EAGER, Goal, Look, PATIENT_TRY},
     inherited::Inherited,
     sandbox::Told,
 };
@@ -70,6 +72,7 @@ pub struct Reconciler {
     running_counts: Option<bool>,
     /// Problems that belong to no pod, as they were last listed.
     pub problems: Vec<String>,
+    health: Health,
 }
 
 impl Reconciler {
@@ -96,6 +99,7 @@ impl Reconciler {
             dirty: true,
             running_counts: None,
             problems: Vec::new(),
+            health: Health::default(),
         })
     }
 
@@ -203,7 +207,7 @@ impl Reconciler {
             }
         }
         if self.look_for_listeners <= Instant::now() {
-            self.look_for_listeners = Instant::now() + FIRST_LOOK;
+            self.look_for_listeners = Instant::now() + health::EVERY;
             enrolled.extend(self.without_listener());
         }
         self.adopt(&enrolled);
