@@ -25,9 +25,17 @@ pub fn st_getsockopt(ctx: SockoptContext) -> i32 {
     let opt = SockOpt { inner: &ctx };
     match original_destination(&opt) {
         Some((addr, port)) => opt.answer(addr, port),
+        // A program before this one may have answered, as that of an earlier layout does for its own
+        // connections: to pass would take its answer back.
+        None if asks_original_destination(&opt) && opt.kernel_answered() => {}
         None => opt.pass(),
     }
     ALLOW
+}
+
+#[inline(always)]
+fn asks_original_destination(opt: &SockOpt<'_>) -> bool {
+    opt.name() == SO_ORIGINAL_DST && (opt.level() == SOL_IP || opt.level() == SOL_IPV6)
 }
 
 /// What to answer, or `None` to leave the kernel's answer.
