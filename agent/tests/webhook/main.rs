@@ -61,7 +61,7 @@ fn istio_1_1() {
             "image": IMAGE,
             "imagePullPolicy": "IfNotPresent",
             // In those days both directions had one port.
-            "args": ["validate", "--inbound-port=15001"],
+            "args": ["validate", "--timeout=120", "--inbound-port=15001"],
             "resources": {
                 "limits": {"cpu": "100m", "memory": "50Mi"},
                 "requests": {"cpu": "10m", "memory": "10Mi"},
@@ -94,7 +94,7 @@ fn istio_1_5_by_its_namespace() {
     let judged = ask(ISTIO_1_5, Enroll::Labelled, Some("enabled"));
     assert_eq!(judged.outcome, Outcome::Changed);
     let gate = &judged.pod["spec"]["initContainers"][0];
-    assert_eq!(gate["args"], json!(["validate"]));
+    assert_eq!(gate["args"], json!(["validate", "--timeout=120"]));
     assert_eq!(record(&judged.pod)["words"][0], "istio-iptables");
     let changed = ask(ISTIO_1_5, Enroll::Injected, None).pod;
     assert_eq!(changed, judged.pod);
@@ -107,7 +107,12 @@ fn a_native_sidecar_and_no_annotations() {
     let gate = &judged.pod["spec"]["initContainers"][1];
     assert_eq!(
         gate["args"],
-        json!(["validate", "--outbound-port=15002", "--inbound-port=15005"])
+        json!([
+            "validate",
+            "--timeout=120",
+            "--outbound-port=15002",
+            "--inbound-port=15005"
+        ])
     );
     let security = &gate["securityContext"];
     assert_eq!(
