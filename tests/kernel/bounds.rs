@@ -2,6 +2,7 @@
 
 use std::{
     net::SocketAddrV4,
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -261,6 +262,9 @@ fn stranger() -> Pod {
     }
 }
 
+/// Rows that the maps of pods and policies have.
+const CAPACITY: u64 = 4096;
+
 /// Fills a map up; how many rows that took.
 fn fill(mut insert: impl FnMut(u64) -> std::io::Result<()>) -> Result<u64> {
     for number in 0.. {
@@ -275,6 +279,40 @@ fn fill(mut insert: impl FnMut(u64) -> std::io::Result<()>) -> Result<u64> {
         }
     }
     unreachable!("numbers do not end")
+}
+
+/// Keeps a map full while something is tried: the agent removes pods that nobody enrolled. `test` is
+/// given what makes room.
+fn while_full(
+    insert: impl Fn(u64) -> std::io::Result<()> + Sync,
+    remove: impl Fn() -> Result<()>,
+    test: impl FnOnce(&dyn Fn() -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let done = AtomicBool::new(false);
+    let idle = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // Also what came before the room that there was.
+                for number in 0..CAPACITY {
+                    if insert(number).is_err() {
+                        break;
+                    }
+                }
+                thread::sleep(Duration::from_micros(200));
+            }
+            idle.store(true, Ordering::Relaxed);
+        });
+        let tested = test(&|| {
+            done.store(true, Ordering::Relaxed);
+            while !idle.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            remove()
+        });
+        done.store(true, Ordering::Relaxed);
+        tested
+    })
 }
 
 /// Enrols a second pod, expects it to be refused for a reason that says this, and to be enrolled when
@@ -308,18 +346,22 @@ fn full_of_pods() -> Result<()> {
     let _sidecar = sidecar::start(&place.pod, &[])?;
     place.enroll(&[])?;
     let maps = maps(&place.agent.places)?;
-    let filled = fill(|number| maps.pods.insert(&(NOBODY + number), &stranger()))?;
-    ensure!(filled == 4095, "{filled} beside the first");
-    wait_problem(
-        &place.agent.places,
-        "map POD_BY_NETNS has 4096 of 4096 rows",
-    )?;
-    refused_until(&mut place, &[], "4096 sidecar pods", || {
-        for number in 0..filled {
-            maps.pods.remove(&(NOBODY + number))?;
-        }
-        Ok(())
-    })
+    while_full(
+        |number| maps.pods.insert(&(NOBODY + number), &stranger()),
+        || {
+            for number in 0..CAPACITY {
+                maps.pods.remove(&(NOBODY + number))?;
+            }
+            Ok(())
+        },
+        |make_room| {
+            wait_problem(
+                &place.agent.places,
+                "map POD_BY_NETNS has 4096 of 4096 rows",
+            )?;
+            refused_until(&mut place, &[], "4096 sidecar pods", make_room)
+        },
+    )
 }
 
 fn full_of_policies() -> Result<()> {
@@ -329,32 +371,25 @@ fn full_of_policies() -> Result<()> {
     place.enroll(&[])?;
     let maps = maps(&place.agent.places)?;
     let some = maps.policies.rows()?.pop().context("a policy")?.1;
-    // Policies that no pod names would be swept away.
-    let filled = fill(|number| {
-        let policy = FIRST + number as u32;
-        let mut pod = stranger();
-        pod.policy = policy;
-        maps.pods.insert(&(NOBODY + number), &pod)?;
-        maps.policies.insert(&policy, &some)
-    })?;
-    wait_problem(
-        &place.agent.places,
-        "map POLICY_BY_ID has 4096 of 4096 rows",
-    )?;
     let other = [("traffic.sidecar.istio.io/excludeOutboundPorts", "3306")];
     let rows = maps.ports.keys()?.len();
-    refused_until(
-        &mut place,
-        &other,
-        "write the policy; if a map is full",
+    while_full(
+        |number| maps.policies.insert(&(FIRST + number as u32), &some),
         || {
             // What was begun is taken back.
             ensure!(maps.ports.keys()?.len() == rows, "lists without a policy");
-            for number in 0..filled {
-                maps.pods.remove(&(NOBODY + number))?;
+            for number in 0..CAPACITY {
                 maps.policies.remove(&(FIRST + number as u32))?;
             }
             Ok(())
+        },
+        |make_room| {
+            wait_problem(
+                &place.agent.places,
+                "map POLICY_BY_ID has 4096 of 4096 rows",
+            )?;
+            let says = "write the policy; if a map is full";
+            refused_until(&mut place, &other, says, make_room)
         },
     )
 }
