@@ -12,8 +12,6 @@ use crate::{
 pub const LABEL: &str = "sidetrack.dev/interception";
 /// Annotation that names the pod's network namespace, for pods that come from a directory.
 pub const NETNS_ANNOTATION: &str = "sidetrack.dev/netns";
-/// Name of the init container that programs iptables rules, in every injector's output.
-pub const ISTIO_INIT: &str = "istio-init";
 /// Name of the sidecar container, in every injector's output.
 const SIDECAR: &str = "istio-proxy";
 
@@ -164,14 +162,6 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
         return Wanted::Rejected(Rejected::Interfaces(shortened(&named.join(","))));
     }
     Wanted::Enrolled(Box::new(policy))
-}
-
-/// Whether an init container programs iptables rules for the pod.
-#[must_use]
-pub fn has_istio_init(pod: &Pod) -> bool {
-    let spec = pod.spec.iter();
-    let mut init = spec.flat_map(|spec| spec.init_containers.iter().flatten());
-    init.any(|container| container.name == ISTIO_INIT)
 }
 
 /// Whether not all of a pod's containers have been started yet, as far as its status tells.

@@ -99,14 +99,12 @@ impl Desk {
     /// Takes a question in, and some of those that have come along with it: those who wait want an
     /// answer between them.
     pub async fn take(&mut self, asked: Asked, reconciler: &mut Reconciler, ready: bool) {
-        const AT_A_TIME: usize = 8;
-        let mut next = Some(asked);
-        for _ in 0..AT_A_TIME {
-            let Some(asked) = next else { return };
-            self.take_one(asked, reconciler, ready).await;
-            next = self.asked.try_recv().ok();
-        }
-        if let Some(asked) = next {
+        const MORE_AT_A_TIME: usize = 8;
+        self.take_one(asked, reconciler, ready).await;
+        for _ in 0..MORE_AT_A_TIME {
+            let Ok(asked) = self.asked.try_recv() else {
+                return;
+            };
             self.take_one(asked, reconciler, ready).await;
         }
     }

@@ -18,7 +18,7 @@ use support::{
     command::{die_with_parent, run_words},
     deploy::{USED, capabilities},
     injected::{LABEL, injected, namespace},
-    lab::Lab,
+    lab::{Lab, PodNet},
     protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
 };
@@ -152,6 +152,19 @@ fn of_every_version(number: usize, name: &str, uid: &str) -> (Value, &'static st
     };
     spec["containers"][1]["image"] = json!(format!("docker.io/istio/proxyv2:{tag}"));
     (pod, dialect)
+}
+
+/// A node with a pod in a namespace that is opted in, and somebody outside who serves port 80.
+fn labelled() -> Result<(Node, Actor, PodNet)> {
+    let mut node = Node::new()?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    let outside = node.lab.outside().actor()?;
+    outside.listen(&ROOT, at("0.0.0.0", 80))?;
+    let pod = node
+        .lab
+        .pod("app", 2)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    Ok((node, outside, pod))
 }
 
 fn taken_by(client: &Actor) -> Result<u16> {
@@ -427,14 +440,7 @@ fn sandbox() -> Result<()> {
 /// The oldest process of a pod makes a network namespace of its own; another pod claims this one's
 /// processes.
 fn wanderer() -> Result<()> {
-    let mut node = Node::new()?;
-    node.label("Namespace", "shop", Some("enabled"))?;
-    let outside = node.lab.outside().actor()?;
-    outside.listen(&ROOT, at("0.0.0.0", 80))?;
-    let pod = node
-        .lab
-        .pod("app", 2)?
-        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    let (mut node, _outside, pod) = labelled()?;
     let mut oldest = Command::new("ip");
     oldest
         .args(["netns", "exec", &pod.netns, "/usr/bin/python3", "-c"])
@@ -481,14 +487,7 @@ fn wanderer() -> Result<()> {
 }
 
 fn migrated() -> Result<()> {
-    let mut node = Node::new()?;
-    node.label("Namespace", "shop", Some("enabled"))?;
-    let outside = node.lab.outside().actor()?;
-    outside.listen(&ROOT, at("0.0.0.0", 80))?;
-    let pod = node
-        .lab
-        .pod("app", 2)?
-        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    let (node, outside, pod) = labelled()?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     // istio-init has been here.
     let object = injected("web", &node.lab.uid(1));

@@ -7,7 +7,7 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -112,14 +112,13 @@ impl Stage {
         let kubeconfig = self.node.api.kubeconfig().display().to_string();
         let kill = || -> Result<u64> {
             let mut kills = 0;
-            let mut random = Random::new();
             while !done.load(Ordering::Relaxed) {
-                thread::sleep(Duration::from_millis(random.below(4_000)));
+                thread::sleep(Duration::from_millis(fastrand::u64(..4_000)));
                 let mut agent = agent.lock().expect("no panic");
-                let signal = [Signal::SIGKILL, Signal::SIGTERM][random.below(2) as usize];
+                let signal = [Signal::SIGKILL, Signal::SIGTERM][fastrand::usize(..2)];
                 agent.end(signal)?;
                 kills += 1;
-                thread::sleep(Duration::from_millis(random.below(3_000)));
+                thread::sleep(Duration::from_millis(fastrand::u64(..3_000)));
                 *agent = Agent::spawn_with(
                     &places,
                     &Extra {
@@ -229,22 +228,5 @@ impl Loop {
 fn progress(what: &str, number: u32, count: u32) {
     if number.is_multiple_of(100) {
         eprintln!("starts: {what}: {number} of {count}");
-    }
-}
-
-/// Numbers that nobody foresees; quality does not matter.
-struct Random(u64);
-
-impl Random {
-    fn new() -> Self {
-        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-        Self(now.map_or(1, |now| now.as_nanos() as u64 | 1))
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % end
     }
 }

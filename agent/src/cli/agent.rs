@@ -162,19 +162,15 @@ async fn serve(options: Options) -> Result<ExitCode> {
         Source::Cluster(_) => watch_cgroups(&cgroup),
         Source::Directory(..) => None,
     };
-    let cni = cni(&options);
-    let plugin = cni.clone();
-    let cni = match cni {
-        Some(cni) if options.cni_remove => {
-            for what in cni.remove(true)? {
-                info!("CNI plugin: {what}");
-            }
-            None
+    let plugin = cni(&options);
+    if let Some(plugin) = plugin.as_ref().filter(|_| options.cni_remove) {
+        for what in plugin.remove(true)? {
+            info!("CNI plugin: {what}");
         }
-        other => other,
-    };
+    }
+    let kept = plugin.clone().filter(|_| !options.cni_remove);
     let agent = Agent {
-        cni: cni.map(Keeper::new),
+        cni: kept.map(Keeper::new),
         source,
         settings,
         reporter,

@@ -6,14 +6,17 @@ use anyhow::Result;
 use clap::Args;
 
 use super::{Places, output};
-use crate::cni::install::{Entry, Installation};
+use crate::cni::{
+    config::MOST_SECONDS,
+    install::{Entry, Installation},
+};
 
 /// Where a network's plugins and configurations are. The agent has the same flags: given them, it
 /// keeps the plugin in place.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CniFlags {
     /// Longest wait of a starting pod for the agent's answer, in seconds, 1 to 110
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=110))]
+    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=MOST_SECONDS))]
     cni_timeout: u64,
     /// Namespaces whose pods start also when no agent answers; commas between them
     #[arg(

@@ -71,8 +71,7 @@ fn add(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
         Err(error) => return excused(&place.pod, config, error).map(|()| result),
     };
     match answer {
-        Answer::Enrolled => Ok(result),
-        Answer::NotTaken(_) | Answer::Done => Ok(result),
+        Answer::Enrolled | Answer::NotTaken(_) | Answer::Done => Ok(result),
         Answer::Refused(reason) => Err(Error::refused(format!(
             "pod {name} cannot be intercepted, so it must not start: {reason}"
         ))),

@@ -279,12 +279,12 @@ impl Enrolment {
             .write_namespace(&snapshot, Step::Before, maps)
             .and_then(|()| self.adopt(processes, maps));
         self.row.policy = id;
-        self.row.flags = self.row.flags & !POD_BEFORE_SIDECAR | before_sidecar_flag(policy);
+        self.mark_before_sidecar(policy);
         let flipped = ready.and_then(|()| self.write_row(maps));
         if let Err(error) = flipped {
             policies.release(&compiled);
             self.row.policy = self.policy_id;
-            self.row.flags = self.row.flags & !POD_BEFORE_SIDECAR | before_sidecar_flag(&before);
+            self.mark_before_sidecar(&before);
             self.policy = before;
             self.stale = true;
             return Err(error);
@@ -429,6 +429,10 @@ impl Enrolment {
             ifindex,
             pad: 0,
         }
+    }
+
+    fn mark_before_sidecar(&mut self, policy: &Policy) {
+        self.row.flags = self.row.flags & !POD_BEFORE_SIDECAR | before_sidecar_flag(policy);
     }
 
     fn write_row(&self, maps: &Maps) -> Result<()> {

@@ -40,6 +40,7 @@ use crate::{
         processes::{Found, Processes},
     },
     pod::{self, NotTaken, PodRef, Wanted},
+    policy::record::istio_init,
 };
 
 /// Reasons of Events, as `kubectl describe pod` shows them.
@@ -177,7 +178,7 @@ impl Reconciler {
         self.retry().await;
         if listing.complete {
             self.running_counts = Some(listing.running_counts);
-            self.drop_unlisted();
+            self.drop_unlisted(&mut None);
             self.policies.sweep_later();
         }
     }
@@ -317,7 +318,7 @@ impl Reconciler {
         }
         entry.uid.clone_from(&document.pod.metadata.uid);
         entry.unsure = document.unsure;
-        entry.has_istio_init = pod::has_istio_init(&document.pod);
+        entry.has_istio_init = istio_init(&document.pod).is_some();
         match pod::wanted(
             &document.pod,
             document.namespace_label.as_deref(),

@@ -49,11 +49,11 @@ impl Reconciler {
     }
 
     /// Releases pods that [`Reconciler::let_depart`] let go on.
-    async fn release_departed(&mut self) {
+    async fn release_departed(&mut self, processes: &mut Option<Processes>) {
         if self.departing.is_empty() {
             return;
         }
-        let processes = look_at_processes();
+        let processes = processes.get_or_insert_with(look_at_processes);
         let (gone, running) = std::mem::take(&mut self.departing)
             .into_iter()
             .partition(|(_, enrolment)| !processes.any_in(enrolment.inode()));
@@ -68,7 +68,7 @@ impl Reconciler {
     /// Removes pods of an earlier agent that nobody lists any more, once there was a complete list.
     /// Those that are listed and could not be enrolled again are still judged by what that agent
     /// wrote.
-    pub(super) fn drop_unlisted(&mut self) {
+    pub(super) fn drop_unlisted(&mut self, processes: &mut Option<Processes>) {
         let pods = &self.pods;
         let Some(running_counts) = self.running_counts else {
             return;
@@ -85,14 +85,11 @@ impl Reconciler {
         if self.inherited.all(waited_for) {
             return;
         }
-        let processes = if running_counts {
-            look_at_processes()
-        } else {
-            Processes::default()
-        };
+        let processes = running_counts.then(|| processes.get_or_insert_with(look_at_processes));
+        let runs = |inode| processes.as_ref().is_some_and(|all| all.any_in(inode));
         let kept = |name: &PodRef, inode: u64| {
             let opted_out = pods.contains_key(name) && !listed(name);
-            waited_for(name) || !opted_out && processes.any_in(inode)
+            waited_for(name) || !opted_out && runs(inode)
         };
         self.inherited.retain(kept, &self.datapath);
     }
@@ -107,14 +104,16 @@ impl Reconciler {
 
     /// Releases pods that nobody lists any more, unless they still run.
     pub(super) async fn release_ended(&mut self) {
-        self.drop_unlisted();
-        self.release_departed().await;
+        // All look at the same processes, and only if there is anything to look for.
+        let mut processes = None;
+        self.drop_unlisted(&mut processes);
+        self.release_departed(&mut processes).await;
         let unlisted = self.pods.iter().filter(|(_, entry)| entry.unlisted);
         let unlisted: Vec<PodRef> = unlisted.map(|(name, _)| name.clone()).collect();
         if unlisted.is_empty() {
             return;
         }
-        let processes = look_at_processes();
+        let processes = processes.get_or_insert_with(look_at_processes);
         // A runtime may be about to start something there.
         let sandboxes = self.sandbox_inodes();
         let runs = |entry: &Entry| {

@@ -270,12 +270,6 @@ impl Keeper {
         self.problem.as_deref()
     }
 
-    /// The plugin's place.
-    #[must_use]
-    pub fn installation(&self) -> &Installation {
-        &self.installation
-    }
-
     fn look(&self) -> Vec<Seen> {
         let configurations = self.installation.configurations().unwrap_or_default();
         let all = configurations
