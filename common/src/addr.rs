@@ -4,6 +4,9 @@
 //! (`::ffff:a.b.c.d`), so that one key layout serves both families. Ports are plain `u16` in
 //! **host** order wherever they are stored, so that `bpftool map dump` prints 15001 and not 39226;
 //! the conversion happens in the programs' context views and nowhere else.
+//!
+//! Words are compared all at once, not one after the other: every branch multiplies the paths that
+//! the kernel's verifier walks, and there were nine times as many.
 
 use core::{
     fmt,
@@ -111,7 +114,7 @@ impl Addr {
     #[must_use]
     pub const fn family(self) -> Family {
         let words = self.to_v6_be();
-        if words[0] == 0 && words[1] == 0 && words[2] == MAPPED_WORD {
+        if words[0] | words[1] | (words[2] ^ MAPPED_WORD) == 0 {
             Family::V4
         } else {
             Family::V6
@@ -124,7 +127,7 @@ impl Addr {
     #[must_use]
     pub const fn is(self, other: Self) -> bool {
         let (a, b) = (self.to_v6_be(), other.to_v6_be());
-        a[0] == b[0] && a[1] == b[1] && a[2] == b[2] && a[3] == b[3]
+        (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0
     }
 
     /// `0.0.0.0` or `::`, also in v4-mapped form.
@@ -132,10 +135,7 @@ impl Addr {
     #[must_use]
     pub const fn is_unspecified(self) -> bool {
         let words = self.to_v6_be();
-        words[0] == 0
-            && words[1] == 0
-            && words[3] == 0
-            && (words[2] == 0 || words[2] == MAPPED_WORD)
+        words[0] | words[1] | words[3] == 0 && (words[2] == 0 || words[2] == MAPPED_WORD)
     }
 
     /// 127.0.0.0/8 or `::1`.

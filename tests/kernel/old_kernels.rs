@@ -1,6 +1,7 @@
 //! What is lost on kernels that lack a facility sidetrack does without, shown on one that has it.
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use aya::programs::loaded_programs;
 use support::{
     agent::{Agent, Extra},
     lab::{Lab, manifest},
@@ -21,6 +22,7 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
         ("old_kernels::refusals_without_set_retval", refusals),
         ("old_kernels::interfaces_that_are_not_told", interfaces),
         ("old_kernels::doctor_names_what_is_lost", doctor),
+        ("old_kernels::verifiers_have_room", verifiers),
     ]
 }
 
@@ -109,5 +111,29 @@ fn doctor() -> Result<()> {
             "{report}"
         );
     }
+    Ok(())
+}
+
+/// Verifiers differ in how many paths they take for one, so what this kernel's walks must be far from
+/// what others allow.
+fn verifiers() -> Result<()> {
+    /// A quarter of BPF_COMPLEXITY_LIMIT_INSNS.
+    const MOST: u32 = 250_000;
+    let lab = Lab::new()?;
+    let _agent = Agent::start(lab.places())?;
+    let mut seen = 0;
+    for program in loaded_programs() {
+        let Ok(program) = program else { continue };
+        let name = program.name_as_str().unwrap_or_default();
+        // None before Linux 5.16.
+        let Some(walked) = program.verified_instruction_count() else {
+            continue;
+        };
+        if name.starts_with("st_") {
+            ensure!(walked < MOST, "{name}: {walked} instructions");
+            seen += 1;
+        }
+    }
+    ensure!(seen >= 7, "{seen} programs");
     Ok(())
 }
