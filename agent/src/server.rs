@@ -387,6 +387,12 @@ impl Socket {
     }
 }
 
+/// Whether an agent answers on a socket.
+#[must_use]
+pub fn is_answered(path: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(path).is_ok()
+}
+
 /// Removes the socket of an agent that has ended; whether there was one.
 ///
 /// # Errors
@@ -402,7 +408,7 @@ pub fn remove_socket(path: &Path) -> Result<bool> {
             path.display()
         );
     }
-    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+    if is_answered(path) {
         bail!(
             "an agent answers on {}: stop it first, or pass another path to --socket",
             path.display()

@@ -1,7 +1,14 @@
 //! What the agent answers on the network: whether it lives, whether it is ready, and figures. Nothing
 //! about single pods or connections.
 
-use std::{collections::BTreeMap, fmt::Write as _, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt::Write as _,
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use axum::{Router, extract::State, http::StatusCode, routing::get};
@@ -26,9 +33,26 @@ const HANGS: Duration = Duration::from_secs(30);
 /// # Errors
 /// If it cannot be had.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address)
+    listen(address)
         .await
         .with_context(|| format!("listen on {address}; pass another to --metrics-addr"))
+}
+
+/// Listens; on all addresses of a node without IPv6 (`ipv6.disable=1`) where `[::]` is asked for, which
+/// is what manifests for all nodes say.
+///
+/// # Errors
+/// If it cannot.
+pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    match TcpListener::bind(address).await {
+        Err(error)
+            if error.raw_os_error() == Some(libc::EAFNOSUPPORT)
+                && address.ip() == Ipv6Addr::UNSPECIFIED =>
+        {
+            TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await
+        }
+        other => other,
+    }
 }
 
 /// Answers until dropped.

@@ -52,9 +52,10 @@ static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, 262_144, ON_DEMAND> = Own
 #[btf_map]
 static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::new();
 
-/// Redirected connections whose sidecar side is not established yet.
+/// Redirected connections whose sidecar side is not established yet. Allocated beforehand: where a row
+/// is written nothing can be refused any more.
 #[btf_map]
-static HANDSHAKES: HashMap<HandshakeKey, Handshake, { HANDSHAKE_CAPACITY as usize }, ON_DEMAND> =
+static HANDSHAKES: HashMap<HandshakeKey, Handshake, { HANDSHAKE_CAPACITY as usize }, 0> =
     HashMap::new();
 
 /// How many rows HANDSHAKES has: a full table must refuse in connect, where it still can.

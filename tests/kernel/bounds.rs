@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde_json::Value;
-use sidetrack::bpf::{maps::Maps, pins::Pins, sys};
+use sidetrack::bpf::{maps::Maps, pins::Pins, sys, table::Table};
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{CountKey, ListenerKey},
@@ -39,6 +39,7 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
         ("bounds::a_sidecar_that_resets", resetting_sidecar),
         ("bounds::a_sidecar_that_hangs", hanging_sidecar),
         ("bounds::bare_syns_make_no_rows", bare_syns),
+        ("bounds::rows_that_nobody_withdraws", orphans),
         ("bounds::no_room_for_a_pod", full_of_pods),
         ("bounds::no_room_for_a_policy", full_of_policies),
         ("bounds::no_room_for_routes", full_of_routes),
@@ -223,6 +224,46 @@ fn hanging_sidecar() -> Result<()> {
     wait_no_handshakes(&maps)
 }
 
+/// As if the programs had been away when connections closed: what is left of them goes, what waits
+/// stays.
+fn orphans() -> Result<()> {
+    const CONNECTIONS: usize = 50;
+    const ORPHANS: u16 = 300;
+    let place = Place::new()?;
+    let _sidecar = sidecar::start(&place.pod, &[])?;
+    place.enroll(&[])?;
+    let maps = maps(&place.agent.places)?;
+    filter(&place.pod, "A", "DROP")?;
+    let client = place.pod.actor()?;
+    client.flood(at(VIP, 80), CONNECTIONS)?;
+    let (mut key, mut row) = maps.handshakes.rows()?.pop().context("a row")?;
+    let waiting = maps.handshakes.keys()?.len();
+    for number in 1..=ORPHANS {
+        key.client_port = number;
+        row.client_cookie = NOBODY + u64::from(number);
+        maps.handshakes.insert(&key, &row)?;
+    }
+    let counted = (CONNECTIONS + usize::from(ORPHANS)) as u64;
+    maps.handshake_count.insert(&0, &counted)?;
+    maps.handshakes_by_pod.insert(&key.netns, &counted)?;
+    let start = Instant::now();
+    while maps.handshakes.keys()?.len() != waiting {
+        ensure!(
+            start.elapsed() < Duration::from_secs(15),
+            "{} rows",
+            maps.handshakes.keys()?.len()
+        );
+        thread::sleep(Duration::from_millis(100));
+    }
+    // Two more looks.
+    thread::sleep(Duration::from_secs(11));
+    ensure!(maps.handshakes.keys()?.len() == waiting, "those that wait");
+    let log = place.agent.places.log();
+    ensure!(log.contains("300 handshakes were left"), "{log}");
+    drop(client);
+    wait_no_handshakes(&maps)
+}
+
 /// Rows are made in connect, and a raw socket does not connect.
 fn bare_syns() -> Result<()> {
     const SYNS: u16 = 500;
@@ -281,8 +322,17 @@ fn fill(mut insert: impl FnMut(u64) -> std::io::Result<()>) -> Result<u64> {
     unreachable!("numbers do not end")
 }
 
+/// Adds a row, unless it is there.
+fn add<K: aya::Pod, V: aya::Pod>(map: &Table<K, V>, key: &K, value: &V) -> std::io::Result<()> {
+    match map.get(key)? {
+        Some(_) => Ok(()),
+        None => map.insert(key, value),
+    }
+}
+
 /// Keeps a map full while something is tried: the agent removes pods that nobody enrolled. `test` is
-/// given what makes room.
+/// given what makes room. `insert` leaves rows alone that are there: one that is being replaced may not
+/// be counted.
 fn while_full(
     insert: impl Fn(u64) -> std::io::Result<()> + Sync,
     remove: impl Fn() -> Result<()>,
@@ -347,7 +397,7 @@ fn full_of_pods() -> Result<()> {
     place.enroll(&[])?;
     let maps = maps(&place.agent.places)?;
     while_full(
-        |number| maps.pods.insert(&(NOBODY + number), &stranger()),
+        |number| add(&maps.pods, &(NOBODY + number), &stranger()),
         || {
             for number in 0..CAPACITY {
                 maps.pods.remove(&(NOBODY + number))?;
@@ -374,7 +424,7 @@ fn full_of_policies() -> Result<()> {
     let other = [("traffic.sidecar.istio.io/excludeOutboundPorts", "3306")];
     let rows = maps.ports.keys()?.len();
     while_full(
-        |number| maps.policies.insert(&(FIRST + number as u32), &some),
+        |number| add(&maps.policies, &(FIRST + number as u32), &some),
         || {
             // What was begun is taken back.
             ensure!(maps.ports.keys()?.len() == rows, "lists without a policy");
@@ -428,7 +478,7 @@ fn full_of_routes() -> Result<()> {
 }
 
 fn full_of_listeners() -> Result<()> {
-    let place = Place::new()?;
+    let mut place = Place::new()?;
     let app = place.pod.actor()?;
     sidecar::listen(&app, &APP, 80)?;
     place.enroll(&[])?;
@@ -452,6 +502,15 @@ fn full_of_listeners() -> Result<()> {
         let arrived = arrive()?;
         ensure!(arrived == Err(libc::ECONNREFUSED), "{arrived:?}");
     }
+    // A pod that is enrolled while the map is full, and whose sidecar listens already.
+    let second = place.lab.pod("second", 3)?;
+    let _other = sidecar::start(&second, &[80])?;
+    place
+        .lab
+        .write_manifest("second", &manifest("second", &second, &[]))?;
+    place.agent.places.wait_enrolled("test/second")?;
+    let arrived = place.outside.dial(Dial::new(&ROOT, at("10.77.0.3", 80)))?;
+    ensure!(arrived == Err(libc::ECONNREFUSED), "{arrived:?}");
     let row = place.agent.places.pod("test/app")?.context("the pod")?;
     ensure!(row["listener"] == false, "{row}");
     ensure!(row["connections"]["refused"].as_u64() >= Some(10), "{row}");

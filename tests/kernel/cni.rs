@@ -118,8 +118,21 @@ fn refused() -> Result<()> {
     )?;
     // Another pod of that name.
     text(&node.failed("web", &node.lab.uid(9))?, &["has not heard"])?;
+    // One that its istio-init looks after starts, and is left alone by who asks again.
+    let other = node.lab.uid(2);
+    let mut pod = injected("old", &other);
+    pod["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] = json!("TPROXY");
+    pod["spec"]["initContainers"][0]["name"] = json!("istio-init");
+    node.api.apply(pod)?;
+    let sandbox = node.ready("old", &other)?;
+    ensure!(node.runtime.ours("CHECK", &sandbox)?.status.success());
     // A static pod is nobody's.
     node.ready("static", "0123456789abcdef0123456789abcdef")?;
+
+    // One of those that need an agent.
+    let needs = node.lab.uid(3);
+    node.api.apply(injected("needs", &needs))?;
+    let ours = node.ready("needs", &needs)?;
 
     // Nobody answers.
     node.agent = None;
@@ -132,13 +145,16 @@ fn refused() -> Result<()> {
             "install-cni --remove",
         ],
     )?;
+    ensure!(!node.runtime.ours("CHECK", &ours)?.status.success());
     // The node's network is not broken for that: kubelet would not even start an agent.
     ensure!(status(&node)?.status.success());
     // But what a node needs to have an agent.
     let list = node.runtime.list();
     let edited = fs::read_to_string(&list)?.replace("kube-system", "shop");
     fs::write(&list, edited)?;
-    node.ready("web", &uid)?;
+    let sandbox = node.ready("web", &uid)?;
+    // CRI-O asks at once.
+    ensure!(node.runtime.ours("CHECK", &sandbox)?.status.success());
     node.end()
 }
 
@@ -310,6 +326,22 @@ fn recreated() -> Result<()> {
     ensure!(node.runtime.ours("CHECK", &second)?.status.success());
     collect(&node, &[])?;
     ensure!(!node.runtime.ours("CHECK", &second)?.status.success());
+
+    // What still runs in a sandbox whose place another takes stays intercepted until it ends.
+    let uid = node.lab.uid(2);
+    node.api.apply(injected("slow", &uid))?;
+    let first = node.ready("slow", &uid)?;
+    let (actor, _) = node.first_connection(&first, &uid)?;
+    let second = node.ready("slow", &uid)?;
+    let connected = actor.dial(Dial::new(&APP, at("10.109.118.31", 80)))?;
+    ensure!(
+        matches!(&connected, Ok(connected) if connected.accepted_by == 15001),
+        "{connected:?}"
+    );
+    ensure!(node.runtime.ours("CHECK", &second)?.status.success());
+    node.places().wait_rows("POD_BY_NETNS", 2)?;
+    drop(actor);
+    node.places().wait_rows("POD_BY_NETNS", 1)?;
     node.end()
 }
 
@@ -340,7 +372,10 @@ fn kept() -> Result<()> {
         fs::write(&list, &theirs)?;
         node.wait_plugin(true)?;
     }
-    ensure!(fs::read_to_string(&list)?.contains("\"excludeNamespaces\":[\"kube-system\"]"));
+    ensure!(
+        fs::read_to_string(&list)?
+            .contains("\"excludeNamespaces\":[\"kube-system\",\"sidetrack-system\"]")
+    );
     // What cannot be read is a problem that people see, and is left alone.
     fs::write(&list, "{")?;
     let start = Instant::now();

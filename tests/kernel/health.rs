@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
 use nix::sys::signal::Signal;
 use sidetrack::bpf::{hooks::CGROUP_HOOKS, maps::Maps, pins::Pins, sys};
+use sidetrack_common::addr::Family;
 use support::{
     actor::Actor,
     agent::{Agent, Extra, Places},
@@ -31,6 +32,8 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
         ("health::detached_links_are_attached_again", links),
         ("health::another_program_in_a_link_is_replaced", swapped),
         ("health::removed_pins_are_made_again", removed_pins),
+        ("health::the_directory_stays_the_agents", directory),
+        ("health::a_late_look_ends_before_sidecar", before_sidecar),
         ("health::a_pods_row_is_written_again", pod_row),
         ("health::policies_are_written_again", policy_rows),
         ("health::routes_and_interfaces_are_written_again", namespace),
@@ -155,6 +158,11 @@ fn links() -> Result<()> {
 
 /// `r0 = 1; exit`, for a hook.
 fn stranger(name: &str, attach_type: bpf_attach_type) -> Result<OwnedFd> {
+    let kind = bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+    passing(name, kind, attach_type)
+}
+
+fn passing(name: &str, kind: bpf_prog_type, attach_type: bpf_attach_type) -> Result<OwnedFd> {
     let mut set = bpf_insn {
         code: 0xb7,
         _bitfield_align_1: [],
@@ -166,7 +174,6 @@ fn stranger(name: &str, attach_type: bpf_attach_type) -> Result<OwnedFd> {
     exit.code = 0x95;
     exit.imm = 0;
     set.imm = 1;
-    let kind = bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
     let program = sys::program_load(kind, Some(attach_type), name, &[set, exit]);
     program.context("load a program of another's")
 }
@@ -180,7 +187,20 @@ fn swapped() -> Result<()> {
     wait(&place, "the own program", || {
         Ok(sys::link_info(link.as_fd())?.prog_id == own)
     })?;
-    healed(&place, "hook connect4 had another program")
+    healed(&place, "hook connect4 had another program")?;
+    // One that lets every arrival pass.
+    let link = sys::open_pin(&pins(&place)?.pod_link(cookie(&place)?))?;
+    let kind = bpf_prog_type::BPF_PROG_TYPE_SK_LOOKUP;
+    let other = passing("st_fake", kind, bpf_attach_type::BPF_SK_LOOKUP)?;
+    let theirs = sys::program_id(other.as_fd())?;
+    sys::link_update(link.as_fd(), other.as_fd())?;
+    wait(&place, "the pod's own program", || {
+        Ok(sys::link_info(link.as_fd())?.prog_id != theirs)
+    })?;
+    healed(
+        &place,
+        "pod test/app: its sk_lookup link was detached or had another program",
+    )
 }
 
 fn removed_pins() -> Result<()> {
@@ -212,6 +232,40 @@ fn removed_pins() -> Result<()> {
     place.agent = Agent::start(place.lab.places())?;
     place.agent.places.wait_enrolled("test/app")?;
     works(&place).context("with a successor")
+}
+
+/// Somebody removes everything there is below the bpffs: whoever comes then finds it taken.
+fn directory() -> Result<()> {
+    let (place, _sidecar) = place(&[])?;
+    let root = pins(&place)?.root().to_owned();
+    fs::remove_dir_all(&root)?;
+    wait(&place, "taken again", || {
+        Ok(place.agent.places.log().contains("took it again"))
+    })?;
+    let mut other = place.lab.places().clone();
+    other.socket = place.lab.dir().join("other.sock");
+    let cleanup = other.output(&["cleanup"])?;
+    let said = String::from_utf8_lossy(&cleanup.stderr).into_owned();
+    ensure!(said.contains("an agent is running"), "{cleanup:?}");
+    ensure!(root.exists(), "nothing is removed");
+    healed(&place, "was gone: made it again")
+}
+
+/// A sidecar that began to listen while the kernel programs were away.
+fn before_sidecar() -> Result<()> {
+    let (place, _sidecar) = place(&[("sidetrack.dev/before-sidecar", "passthrough")])?;
+    let maps = maps(&place)?;
+    let cookie = cookie(&place)?;
+    maps.before_sidecar.insert(&cookie, &1)?;
+    let past = place.client.dial(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(
+        past.as_ref().is_ok_and(|past| past.accepted_by == 80),
+        "{past:?}"
+    );
+    wait(&place, "the end of it", || {
+        Ok(maps.before_sidecar.get(&cookie)?.is_none())
+    })?;
+    works(&place)
 }
 
 fn pod_row() -> Result<()> {
@@ -307,6 +361,21 @@ fn listeners() -> Result<()> {
     }
     wait(&place, "the listeners", || {
         Ok(!maps.listeners.keys()?.is_empty())
+    })?;
+    works(&place)?;
+    // Those of one family.
+    thread::sleep(Duration::from_millis(2500));
+    let (v4, others): (Vec<_>, Vec<_>) = maps
+        .listeners
+        .keys()?
+        .into_iter()
+        .partition(|key| key.family == Family::V4 as u16);
+    ensure!(!v4.is_empty() && !others.is_empty(), "{v4:?}, {others:?}");
+    for key in &v4 {
+        maps.listeners.remove(key)?;
+    }
+    wait(&place, "the listeners of IPv4", || {
+        Ok(maps.listeners.keys()?.len() == v4.len() + others.len())
     })?;
     works(&place)
 }

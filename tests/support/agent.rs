@@ -43,8 +43,12 @@ impl Places {
 
     fn command_of(&self, binary: &Path, words: &[&str]) -> Result<Command> {
         let mut command = Command::new(binary);
-        command.args(words).arg("--bpffs").arg(&self.bpffs);
-        if words.first() != Some(&"doctor") {
+        command.args(words);
+        let subcommand = words.first().copied();
+        if subcommand != Some("install-cni") {
+            command.arg("--bpffs").arg(&self.bpffs);
+        }
+        if subcommand != Some("doctor") {
             command.arg("--socket").arg(&self.socket);
         }
         Ok(command)

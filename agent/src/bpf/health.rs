@@ -13,7 +13,12 @@ use std::{
 use anyhow::{Context as _, Result};
 use sidetrack_common::names;
 
-use super::{Datapath, cgroup_id, fd_number, hooks::Hook, pins::Pins, replace_pin, sys};
+use super::{
+    Datapath, cgroup_id, fd_number,
+    hooks::Hook,
+    pins::{Lock, Pins},
+    replace_pin, sys,
+};
 use crate::{
     cgroup,
     netns::{Netns, inode_at},
@@ -77,13 +82,24 @@ impl Findings {
 pub struct Link {
     fd: OwnedFd,
     id: u32,
+    /// Id of the program it had when it was made.
+    program: u32,
 }
 
 impl Link {
     /// Holds it.
     pub fn new(fd: OwnedFd) -> Result<Self> {
-        let id = sys::link_info(fd.as_fd()).context("look at a link")?.id;
-        Ok(Self { fd, id })
+        let info = sys::link_info(fd.as_fd()).context("look at a link")?;
+        Ok(Self {
+            fd,
+            id: info.id,
+            program: info.prog_id,
+        })
+    }
+
+    /// Whether it has the program that it was given.
+    fn has_its_program(&self) -> bool {
+        sys::link_info(self.fd.as_fd()).is_ok_and(|info| info.prog_id == self.program)
     }
 
     /// Whether this is what is pinned there.
@@ -237,6 +253,10 @@ impl Held {
         }
         let target = File::open(&path).with_context(|| format!("open {}", path.display()))?;
         for attached in &mut self.hooks {
+            // Done before another one failed: a socket must not be judged twice.
+            if sys::link_cgroup(attached.link.fd.as_fd()).ok() == Some(id) {
+                continue;
+            }
             let earlier = attached
                 .attach_anew(pins, &target)
                 .with_context(|| format!("attach {} to {}", attached.hook.name, path.display()))?;
@@ -302,6 +322,9 @@ fn consequence(hook: &str, before: bool) -> &'static str {
             "it sees redirected connections on their way to the sidecar, and may send them elsewhere or refuse them"
         }
         ("getsockopt", false) => "it may change the original destination that the sidecar is told",
+        ("sockops", _) => {
+            "which callbacks a socket gets is up to both; should original destinations be wrong, it is the first to look at"
+        }
         ("getpeername4" | "getpeername6", false) => {
             "it may change the peer address that an app is told"
         }
@@ -326,6 +349,7 @@ impl Datapath {
     pub fn heal(&mut self, findings: &mut Findings) {
         let Self {
             pins,
+            lock,
             held,
             earlier,
             ..
@@ -356,6 +380,16 @@ impl Datapath {
             .retain(|link| sys::link_cgroup(link.fd.as_fd()).is_ok_and(|id| id != 0));
         let ours = earlier.iter().flat_map(|it| it.programs()).collect();
         held.strangers(&target, &ours, findings);
+        findings.tried(keep_lock(pins, lock));
+    }
+
+    /// Whether a pod's link is in its namespace, with the program that it was given.
+    pub fn is_attached(&self, cookie: u64, inode: u64) -> bool {
+        let pods = self.held.pods();
+        pods.get(&cookie).is_some_and(|link| {
+            sys::link_netns(link.fd.as_fd()).is_ok_and(|found| found == inode)
+                && link.has_its_program()
+        })
     }
 
     /// Looks at a pod's link, and repairs it.
@@ -365,14 +399,7 @@ impl Datapath {
         netns_path: &Path,
         inode: u64,
     ) -> Result<Option<(Kind, String)>> {
-        let attached = {
-            let pods = self.held.pods();
-            let link = pods.get(&cookie);
-            link.is_some_and(|link| {
-                sys::link_netns(link.fd.as_fd()).is_ok_and(|found| found == inode)
-            })
-        };
-        if !attached {
+        if !self.is_attached(cookie, inode) {
             // It may be about to be replaced; then the pod is enrolled again.
             if inode_at(netns_path) != Some(inode) {
                 return Ok(None);
@@ -383,7 +410,8 @@ impl Datapath {
             }
             self.held.pods().remove(&cookie);
             self.attach_pod(cookie, netns.as_fd())?;
-            let text = "its sk_lookup link was detached: attached it again".to_owned();
+            let text =
+                "its sk_lookup link was detached or had another program: mended it".to_owned();
             return Ok(Some((Kind::Link, text)));
         }
         let path = self.pins.pod_link(cookie);
@@ -394,6 +422,22 @@ impl Datapath {
         let pinned = link.keep_pinned(&path)?;
         Ok(pinned.then(|| (Kind::Pin, pin_text(&path))))
     }
+}
+
+/// The lock is on the directory: with another one made in its place, anybody could have that.
+fn keep_lock(pins: &Pins, lock: &mut Lock) -> Result<Option<(Kind, String)>> {
+    if lock.is_on(pins.root()) {
+        return Ok(None);
+    }
+    let again = pins.try_lock()?.with_context(|| {
+        format!(
+            "{} was made anew, and another sidetrack has taken it: end one of the two agents",
+            pins.root().display()
+        )
+    })?;
+    *lock = again;
+    let text = format!("{} was made anew: took it again", pins.root().display());
+    Ok(Some((Kind::Pin, text)))
 }
 
 fn keep_map(

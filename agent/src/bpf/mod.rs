@@ -44,7 +44,7 @@ pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), 
 #[derive(Debug)]
 pub struct Datapath {
     pins: Pins,
-    _lock: Lock,
+    lock: Lock,
     /// The shared maps.
     pub maps: Maps,
     inbound: InboundTemplate,
@@ -96,7 +96,7 @@ impl Datapath {
         Ok((
             Self {
                 pins,
-                _lock: lock,
+                lock,
                 maps,
                 inbound,
                 held,

@@ -5,6 +5,7 @@
 use std::{
     fs::{self, File},
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -123,7 +124,7 @@ impl Pins {
     pub fn try_lock(&self) -> Result<Option<Lock>, PinError> {
         let dir = File::open(&self.root).map_err(context("open", &self.root))?;
         match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
-            Ok(lock) => Ok(Some(Lock { _flock: lock })),
+            Ok(lock) => Ok(Some(Lock(lock))),
             Err((_, nix::errno::Errno::EWOULDBLOCK)) => Ok(None),
             Err((_, errno)) => Err(context("lock", &self.root)(errno.into())),
         }
@@ -146,6 +147,13 @@ impl Pins {
 
 /// Ownership of the pin directory, until dropped or the process ends in whatever way.
 #[derive(Debug)]
-pub struct Lock {
-    _flock: Flock<File>,
+pub struct Lock(Flock<File>);
+
+impl Lock {
+    /// Whether it is on what is there now.
+    pub fn is_on(&self, root: &Path) -> bool {
+        let locked = self.0.metadata().map(|meta| (meta.dev(), meta.ino()));
+        let there = fs::metadata(root).map(|meta| (meta.dev(), meta.ino()));
+        matches!((locked, there), (Ok(locked), Ok(there)) if locked == there)
+    }
 }

@@ -93,6 +93,9 @@ pub(super) struct Options {
     /// Take the plugin's entry away instead, and leave the binary
     #[arg(long, requires = "cni_conf_dir")]
     cni_remove: bool,
+    /// The agent's socket as the node sees it, for the plugin [default: that of --socket]
+    #[arg(long, value_name = "PATH", requires = "cni_conf_dir")]
+    cni_socket: Option<PathBuf>,
     #[command(flatten)]
     cni: CniFlags,
     /// Answer /metrics, /healthz and /readyz here, such as 0.0.0.0:9446
@@ -162,7 +165,7 @@ async fn serve(options: Options) -> Result<ExitCode> {
         Source::Cluster(_) => watch_cgroups(&cgroup),
         Source::Directory(..) => None,
     };
-    let plugin = cni(&options);
+    let plugin = cni(&options)?;
     if let Some(plugin) = plugin.as_ref().filter(|_| options.cni_remove) {
         for what in plugin.remove(true)? {
             info!("CNI plugin: {what}");
@@ -219,18 +222,21 @@ async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
 }
 
 /// The CNI plugin's place, if the agent is to keep it there.
-fn cni(options: &Options) -> Option<Installation> {
-    let dirs = options
-        .cni_bin_dir
-        .clone()
-        .zip(options.cni_conf_dir.clone());
+fn cni(options: &Options) -> Result<Option<Installation>> {
+    let (Some(bin_dir), Some(conf_dir)) = (&options.cni_bin_dir, &options.cni_conf_dir) else {
+        if options.cni.any() {
+            bail!(
+                "--cni-timeout and --cni-exclude-namespaces are about the CNI plugin; say where it goes with --cni-bin-dir and --cni-conf-dir"
+            );
+        }
+        return Ok(None);
+    };
+    let socket = options.cni_socket.as_ref();
+    let socket = socket.unwrap_or(&options.places.socket);
     let own = options.daemonset.as_ref();
-    dirs.map(|(bin_dir, conf_dir)| {
-        let own = own.map(|daemonset| daemonset.namespace.as_str());
-        options
-            .cni
-            .installation(bin_dir, conf_dir, &options.places, own)
-    })
+    let own = own.map(|daemonset| daemonset.namespace.as_str());
+    let installation = options.cni.installation(bin_dir, conf_dir, socket, own);
+    Ok(Some(installation))
 }
 
 async fn source(options: &Options) -> Result<Source> {

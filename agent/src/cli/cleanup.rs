@@ -1,15 +1,18 @@
 //! `sidetrack cleanup`: leave the node as if sidetrack had never been there.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow};
 use clap::Args;
 use serde::Serialize;
 
 use super::{Format, Places, output};
 use crate::{
     bpf::{layouts, pins::Pins},
-    server::remove_socket,
+    server::{is_answered, remove_socket},
 };
 
 #[derive(Debug, Args)]
@@ -44,12 +47,16 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
 pub(super) fn everything(places: &Places) -> Result<Removed> {
     let pins = Pins::new(&places.bpffs)?;
     let mut removed = Removed::default();
+    let running = |place: &Path| {
+        let place = place.display();
+        anyhow!("an agent is running on {place}: stop it first, or it would lose its hooks")
+    };
+    if is_answered(&places.socket) {
+        return Err(running(&places.socket));
+    }
     if pins.root().exists() {
         let Some(_lock) = pins.try_lock()? else {
-            bail!(
-                "an agent is running on {}: stop it first, or it would lose its hooks",
-                places.bpffs.display()
-            );
+            return Err(running(&places.bpffs));
         };
         let all = layouts::remove_everything(pins.root())?;
         removed = Removed {

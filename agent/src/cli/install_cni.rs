@@ -1,11 +1,14 @@
 //! `sidetrack install-cni`: put the CNI plugin in place, or take it away.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 use anyhow::Result;
 use clap::Args;
 
-use super::{Places, output};
+use super::{SOCKET, output};
 use crate::cni::{
     config::MOST_SECONDS,
     install::{Entry, Installation},
@@ -15,45 +18,51 @@ use crate::cni::{
 /// keeps the plugin in place.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CniFlags {
-    /// Longest wait of a starting pod for the agent's answer, in seconds, 1 to 110
-    #[arg(long, value_name = "SECONDS", default_value = "10", value_parser = clap::value_parser!(u64).range(1..=MOST_SECONDS))]
-    cni_timeout: u64,
-    /// Namespaces whose pods start also when no agent answers; commas between them
-    #[arg(
-        long,
-        value_name = "NAMESPACES",
-        value_delimiter = ',',
-        default_value = "kube-system"
-    )]
-    cni_exclude_namespaces: Vec<String>,
-    /// The agent's socket as the node sees it [default: that of --socket]
-    #[arg(long, value_name = "PATH")]
-    cni_socket: Option<PathBuf>,
+    /// Longest wait of a starting pod for the agent's answer, in seconds, 1 to 110 [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=MOST_SECONDS))]
+    cni_timeout: Option<u64>,
+    /// Namespaces whose pods start also when no agent answers; commas between them [default:
+    /// kube-system,sidetrack-system]
+    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
+    cni_exclude_namespaces: Option<Vec<String>>,
 }
 
+/// What [`CniFlags`] say where they say nothing.
+const TIMEOUT_SECONDS: u64 = 10;
+/// The second is where the documentation installs the agent: it must start without itself.
+const EXCLUDED: [&str; 2] = ["kube-system", "sidetrack-system"];
+
 impl CniFlags {
+    /// Whether any is given.
+    pub(super) fn any(&self) -> bool {
+        self.cni_timeout.is_some() || self.cni_exclude_namespaces.is_some()
+    }
+
     /// What follows from the flags; `own` is the agent's namespace.
     pub(super) fn installation(
         &self,
-        bin_dir: PathBuf,
-        conf_dir: PathBuf,
-        places: &Places,
+        bin_dir: &Path,
+        conf_dir: &Path,
+        socket: &Path,
         own: Option<&str>,
     ) -> Installation {
-        let mut excluded: Vec<String> = self
-            .cni_exclude_namespaces
-            .iter()
-            .map(|name| name.trim().to_owned())
-            .chain(own.map(str::to_owned))
-            .filter(|name| !name.is_empty())
-            .collect();
+        let usual = || EXCLUDED.map(str::to_owned).into();
+        let mut excluded: Vec<String> = self.cni_exclude_namespaces.clone().unwrap_or_else(usual);
+        excluded.extend(own.map(str::to_owned));
+        for name in &mut excluded {
+            *name = name.trim().to_owned();
+        }
+        excluded.retain(|name| !name.is_empty());
         excluded.sort();
         excluded.dedup();
-        let socket = self.cni_socket.as_ref().unwrap_or(&places.socket);
         Installation {
-            bin_dir,
-            conf_dir,
-            entry: Entry::new(socket, self.cni_timeout, excluded),
+            bin_dir: bin_dir.to_owned(),
+            conf_dir: conf_dir.to_owned(),
+            entry: Entry::new(
+                socket,
+                self.cni_timeout.unwrap_or(TIMEOUT_SECONDS),
+                excluded,
+            ),
         }
     }
 }
@@ -74,15 +83,16 @@ pub(super) struct Options {
     /// Leave the binary: CRI-O runs the plugins a pod was started with when it stops it
     #[arg(long, requires = "remove")]
     keep_binary: bool,
-    #[command(flatten)]
-    places: Places,
+    /// The agent's socket, as the node sees it
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    socket: PathBuf,
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let installation = options.flags.installation(
-        options.cni_bin_dir.clone(),
-        options.cni_conf_dir.clone(),
-        &options.places,
+        &options.cni_bin_dir,
+        &options.cni_conf_dir,
+        &options.socket,
         None,
     );
     let done = if options.remove {

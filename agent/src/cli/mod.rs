@@ -59,6 +59,9 @@ enum Command {
     Webhook(webhook::Options),
 }
 
+/// Where the agent's socket is unless it is told.
+const SOCKET: &str = "/run/sidetrack/sidetrack.sock";
+
 /// Where the agent keeps its state; all commands must be given the same as the agent.
 #[derive(Clone, Debug, Args)]
 struct Places {
@@ -74,7 +77,7 @@ struct Places {
     #[arg(
         long,
         value_name = "PATH",
-        default_value = "/run/sidetrack/sidetrack.sock",
+        default_value = SOCKET,
         global = true
     )]
     socket: PathBuf,

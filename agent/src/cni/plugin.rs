@@ -60,34 +60,39 @@ fn add(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
         patience: config.patience,
     };
     let name = &place.pod.name;
-    // Whoever starts without an agent as well need not wait for one that is not there.
-    let patience = if config.exclude_namespaces.contains(&name.namespace) {
-        config.patience.min(EXCLUDED_PATIENCE)
-    } else {
-        config.patience
-    };
-    let answer = match ask_until(config, &question, patience) {
-        Ok(answer) => answer,
-        Err(error) => return excused(&place.pod, config, error).map(|()| result),
-    };
-    match answer {
-        Answer::Enrolled | Answer::NotTaken(_) | Answer::Done => Ok(result),
-        Answer::Refused(reason) => Err(Error::refused(format!(
+    let patience = patience(&place.pod, config);
+    match ask_until(config, &question, patience) {
+        Err(error) => excused(&place.pod, config, error).map(|()| result),
+        Ok(Answer::Enrolled | Answer::NotTaken(_) | Answer::Done) => Ok(result),
+        Ok(Answer::Refused(reason)) => Err(Error::refused(format!(
             "pod {name} cannot be intercepted, so it must not start: {reason}"
         ))),
-        Answer::Later(reason) => {
+        Ok(Answer::Later(reason)) => {
             let error = Error::later(format!("pod {name} must not start yet: {reason}"));
             excused(&place.pod, config, error).map(|()| result)
         }
     }
 }
 
-/// Pods that start also without an agent: they are what a node needs to have one.
+/// Whether a pod starts also without an agent: such are what a node needs to have one.
+fn is_excluded(pod: &Pod, config: &Config<'_>) -> bool {
+    config.exclude_namespaces.contains(&pod.name.namespace)
+}
+
+/// Whoever needs no agent need not wait for one that is not there.
+fn patience(pod: &Pod, config: &Config<'_>) -> Duration {
+    if is_excluded(pod, config) {
+        config.patience.min(EXCLUDED_PATIENCE)
+    } else {
+        config.patience
+    }
+}
+
 fn excused(pod: &Pod, config: &Config<'_>, error: Error) -> Result<(), Error> {
-    if config.exclude_namespaces.contains(&pod.name.namespace) {
+    if is_excluded(pod, config) {
         // The runtime keeps stderr in its log.
         eprintln!(
-            "sidetrack: pod {} starts without an answer of the agent, as its namespace is excluded: {}",
+            "sidetrack: pod {} goes on without an answer of the agent, as its namespace is excluded: {}",
             pod.name,
             error.to_json()
         );
@@ -96,21 +101,27 @@ fn excused(pod: &Pod, config: &Config<'_>, error: Error) -> Result<(), Error> {
     Err(error)
 }
 
+/// Some runtimes ask right after ADD (CRI-O), so whoever started without an agent passes without one.
 fn check(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
     config.previous()?;
     let Some(place) = Place::of(variables)? else {
         return Ok(String::new());
     };
-    let question = Question::Check {
-        sandbox: place.sandbox()?,
+    let patience = PROMPT.min(patience(&place.pod, config));
+    let answer = place
+        .sandbox()
+        .and_then(|sandbox| ask_until(config, &Question::Check { sandbox }, patience));
+    let not = |reason| {
+        let name = &place.pod.name;
+        Error::refused(format!("pod {name} is not intercepted: {reason}"))
     };
-    match ask_until(config, &question, PROMPT.min(config.patience))? {
-        Answer::Enrolled | Answer::NotTaken(_) | Answer::Done => Ok(String::new()),
-        Answer::Refused(reason) | Answer::Later(reason) => Err(Error::refused(format!(
-            "pod {} is not intercepted: {reason}",
-            place.pod.name
-        ))),
+    match answer {
+        Ok(Answer::Enrolled | Answer::NotTaken(_) | Answer::Done) => Ok(()),
+        Ok(Answer::Refused(reason)) => Err(not(reason)),
+        Ok(Answer::Later(reason)) => excused(&place.pod, config, not(reason)),
+        Err(error) => excused(&place.pod, config, error),
     }
+    .map(|()| String::new())
 }
 
 /// A pod goes. An agent that does not hear of it notices by itself, so nothing may fail here: the
@@ -204,7 +215,8 @@ impl Place {
     }
 }
 
-/// Asks until there is an answer: an agent that is being replaced is away for a moment.
+/// Asks until there is an answer: an agent that is being replaced is away for a moment, and its
+/// successor does not know its pods at once.
 fn ask_until(
     config: &Config<'_>,
     question: &Question,
@@ -221,7 +233,9 @@ fn ask_until(
             other => other,
         };
         match ask_once(config, &question, left + SLACK) {
-            Err(_) if start.elapsed() + AGAIN < patience => std::thread::sleep(AGAIN),
+            Ok(Answer::Later(_)) | Err(_) if start.elapsed() + AGAIN < patience => {
+                std::thread::sleep(AGAIN);
+            }
             other => return other,
         }
     }

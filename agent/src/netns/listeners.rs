@@ -43,8 +43,9 @@ impl Processes {
                 break;
             }
             for (inode, socket) in take(*pid, &left) {
-                left.remove(&inode);
-                add(&socket, cookie, &sockets[&inode], maps)?;
+                if add(&socket, cookie, &sockets[&inode], maps)? {
+                    left.remove(&inode);
+                }
             }
         }
         Ok(left.len())
@@ -83,19 +84,13 @@ fn listening(ports: &[u16]) -> io::Result<HashMap<u64, Listening>> {
                 let listening = Listening {
                     port,
                     families,
-                    cookie: cookie(socket.header.socket_id.cookie),
+                    cookie: sock_diag::cookie(&socket),
                 };
                 sockets.insert(u64::from(socket.header.inode), listening);
             }
         }
     }
     Ok(sockets)
-}
-
-/// A socket's cookie as sock_diag has it: two 32-bit numbers, the lower half first.
-fn cookie([a, b, c, d, e, f, g, h]: [u8; 8]) -> u64 {
-    let half = |bytes| u64::from(u32::from_ne_bytes(bytes));
-    half([a, b, c, d]) | half([e, f, g, h]) << 32
 }
 
 /// Every slot that a pod's listeners of one family and port may be in.
@@ -160,8 +155,8 @@ fn inode_of(info: &str) -> Option<u64> {
     line.trim().parse().ok()
 }
 
-/// Puts a socket into a free slot per family, unless it is in one.
-fn add(socket: &OwnedFd, netns: u64, listening: &Listening, maps: &Maps) -> Result<()> {
+/// Puts a socket into a free slot per family, unless it is in one; `false` if the map is full.
+fn add(socket: &OwnedFd, netns: u64, listening: &Listening, maps: &Maps) -> Result<bool> {
     for family in listening.families {
         let mut known = false;
         let mut free = None;
@@ -179,8 +174,10 @@ fn add(socket: &OwnedFd, netns: u64, listening: &Listening, maps: &Maps) -> Resu
             Ok(()) => {}
             // It closed or stopped listening meanwhile.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
+            // Arrivals are refused then. Not to enrol the pod would let them past its sidecar.
+            Err(error) if error.raw_os_error() == Some(libc::E2BIG) => return Ok(false),
             Err(error) => return Err(error).context("put the sidecar's listener into the map"),
         }
     }
-    Ok(())
+    Ok(true)
 }

@@ -11,6 +11,8 @@ use anyhow::{Context as _, Result};
 /// Processes at one time.
 #[derive(Debug, Default)]
 pub struct Processes {
+    /// Nothing could be seen, so there may be some anywhere.
+    blind: bool,
     by_netns: HashMap<u64, Vec<i32>>,
     by_pod: HashMap<String, Vec<Member>>,
 }
@@ -37,9 +39,21 @@ pub struct Found {
 impl Processes {
     /// Looks at every process of the node.
     pub fn now() -> Result<Self> {
-        let all = procfs::process::all_processes().context("list /proc")?;
+        let mut pids = Vec::new();
+        for entry in fs::read_dir("/proc").context("list /proc")? {
+            let name = entry.context("list /proc")?.file_name();
+            pids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
+        }
         // Processes that end while we look are of no interest.
-        Ok(Self::of(all.flatten().map(|process| process.pid())))
+        Ok(Self::of(pids))
+    }
+
+    /// Processes that cannot be looked at: nobody can be said to be gone.
+    pub fn unseen() -> Self {
+        Self {
+            blind: true,
+            ..Self::default()
+        }
     }
 
     /// Looks at the processes in a cgroup and in those below it.
@@ -84,9 +98,15 @@ impl Processes {
         self.by_netns.get(&inode).map_or(&[], Vec::as_slice)
     }
 
-    /// Whether any process lives in a namespace.
+    /// A path to a namespace, by one of its processes.
+    pub fn path_of(&self, inode: u64) -> Option<PathBuf> {
+        let pid = self.in_netns(inode).first()?;
+        Some(PathBuf::from(format!("/proc/{pid}/ns/net")))
+    }
+
+    /// Whether any process lives in a namespace, or may for all that is known.
     pub fn any_in(&self, inode: u64) -> bool {
-        self.by_netns.contains_key(&inode)
+        self.blind || self.by_netns.contains_key(&inode)
     }
 
     /// A pod's network namespace: the one it is known by (`known`, an inode) as long as any of its

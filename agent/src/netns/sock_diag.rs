@@ -1,4 +1,4 @@
-//! Asks the kernel for listening sockets (sock_diag(7)). `/proc/net/tcp` tells the same, and walks the
+//! Asks the kernel for TCP sockets (sock_diag(7)). `/proc/net/tcp` tells the same, and walks the
 //! node's whole table of connections for it, whatever the namespace.
 
 use std::io;
@@ -13,8 +13,24 @@ use netlink_packet_sock_diag::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
 
-/// TCP listeners of a family (`AF_INET`, `AF_INET6`) in the namespace of the calling thread.
+/// Sockets of a family (`AF_INET`, `AF_INET6`) that listen, in the namespace of the calling thread.
 pub fn listeners(family: u8) -> io::Result<Vec<InetResponse>> {
+    sockets(family, StateFlags::LISTEN)
+}
+
+/// Sockets that have a peer, in the same way.
+pub fn connections(family: u8) -> io::Result<Vec<InetResponse>> {
+    sockets(family, StateFlags::all() - StateFlags::LISTEN)
+}
+
+/// A socket's cookie (`SO_COOKIE`), of which sock_diag has two 32-bit numbers, the lower half first.
+pub fn cookie(socket: &InetResponse) -> u64 {
+    let [a, b, c, d, e, f, g, h] = socket.header.socket_id.cookie;
+    let half = |bytes| u64::from(u32::from_ne_bytes(bytes));
+    half([a, b, c, d]) | half([e, f, g, h]) << 32
+}
+
+fn sockets(family: u8, states: StateFlags) -> io::Result<Vec<InetResponse>> {
     let mut socket = Socket::new(NETLINK_SOCK_DIAG)?;
     socket.bind_auto()?;
     socket.connect(&SocketAddr::new(0, 0))?;
@@ -24,7 +40,7 @@ pub fn listeners(family: u8) -> io::Result<Vec<InetResponse>> {
         family,
         protocol: IPPROTO_TCP,
         extensions: ExtensionFlags::empty(),
-        states: StateFlags::LISTEN,
+        states,
         socket_id: SocketId::new_v4(),
     };
     let request = SockDiagMessage::InetRequest(request);

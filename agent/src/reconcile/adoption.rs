@@ -1,6 +1,9 @@
 //! Sidecars that listened before anybody asked.
 
-use std::{collections::BTreeSet, time::Instant};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Instant,
+};
 
 use tracing::warn;
 
@@ -15,28 +18,28 @@ impl Reconciler {
     /// Pods whose sidecar is not known to listen and that are to be looked at again: it may have begun
     /// to while nobody was told.
     pub(super) fn without_listener(&mut self) -> Vec<PodRef> {
-        let known: BTreeSet<u64> = self
-            .datapath
-            .maps
-            .listeners
-            .keys()
-            .into_iter()
-            .flatten()
-            .map(|key| key.netns)
-            .collect();
+        let mut known: BTreeMap<u64, BTreeSet<(u16, u16)>> = BTreeMap::new();
+        for key in self.datapath.maps.listeners.keys().into_iter().flatten() {
+            let of_pod = known.entry(key.netns).or_default();
+            of_pod.insert((key.family, key.port));
+        }
         let now = Instant::now();
         let mut due = Vec::new();
         for (cookie, name) in &self.by_cookie {
             let Some(entry) = self.pods.get_mut(name) else {
                 continue;
             };
-            if known.contains(cookie) {
-                // Should it vanish from the map although the socket is there.
-                entry.look.at = now;
-                entry.look.pause = FIRST_LOOK;
-            } else if entry.look.at <= now {
-                entry.look.pause = (entry.look.pause * 2).min(LONGEST_LOOK);
-                entry.look.at = now + entry.look.pause;
+            let known = known.remove(cookie).unwrap_or_default();
+            let look = &mut entry.look;
+            if !known.is_empty() && known.is_superset(&look.known) {
+                // Should one vanish from the map although the socket is there.
+                look.at = now;
+                look.pause = FIRST_LOOK;
+                look.known = known;
+            } else if look.at <= now {
+                look.pause = (look.pause * 2).min(LONGEST_LOOK);
+                look.at = now + look.pause;
+                look.known = known;
                 due.push(name.clone());
             }
         }

@@ -150,6 +150,7 @@ impl Enrolment {
             Err(error) if inherited.has(cookie) => {
                 // An earlier agent's rows still judge it; taking them away would let it slip past.
                 policies.release(&enrolment.compiled);
+                inherited.add_rows(cookie, enrolment.routes, enrolment.ifaces);
                 Err(error)
             }
             Err(error) => {
@@ -213,7 +214,7 @@ impl Enrolment {
             tracing::warn!(
                 cookie = self.cookie,
                 missed,
-                "open listeners of the sidecar could not be taken over: if inbound connections are refused, restart the sidecar"
+                "open listeners of the sidecar could not be taken over, so inbound connections may be refused: restart the sidecar, unless the map of listeners is full, which `sidetrack status` says"
             );
         }
         Ok(())
@@ -291,7 +292,23 @@ impl Enrolment {
         }
         policies.release(&std::mem::replace(&mut self.compiled, compiled));
         self.policy_id = id;
+        self.stale = true;
+        // The sidecar may listen on what is the outbound port only now.
+        self.end_before_sidecar(maps)?;
         self.follow(snapshot, datapath).await
+    }
+
+    /// Has connections no longer go past the sidecar if it listens; whether they did.
+    fn end_before_sidecar(&self, maps: &Maps) -> Result<bool> {
+        let passes = maps.before_sidecar.get(&self.cookie)?.is_some();
+        if !passes || inode_at(&self.netns_path) != Some(self.inode) {
+            return Ok(false);
+        }
+        let netns = Netns::open(&self.netns_path)?;
+        if !is_served(&netns, self.policy.outbound_port)? {
+            return Ok(false);
+        }
+        Ok(maps.before_sidecar.remove(&self.cookie)?)
     }
 
     /// Takes the pod out; the row that judges it goes first.
@@ -452,6 +469,8 @@ impl Enrolment {
             mended += usize::from(maps.ifaces.mend(&key, row, buffer)?);
         }
         mended += usize::from(maps.pods.mend(&self.cookie, &self.row, buffer)?);
+        // The kernel programs notice the first listener, unless they are away just then.
+        mended += usize::from(self.end_before_sidecar(maps)?);
         Ok(mended)
     }
 

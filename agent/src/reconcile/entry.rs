@@ -1,9 +1,12 @@
 //! What is remembered of a pod.
 
-use std::time::{Duration, Instant};
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
 
 use super::enrolment::Enrolment;
-use crate::{api::PodState, netns::Place, policy::Policy};
+use crate::{api::PodState, cni::attach::Answer, netns::Place, policy::Policy};
 
 /// How long a pod that waits is looked for on every turn; then every [`PATIENT_TRY`].
 pub(super) const EAGER: Duration = Duration::from_secs(60);
@@ -42,11 +45,13 @@ pub struct Entry {
     pub(super) next_try: Instant,
 }
 
-/// When to look for its sidecar's listeners, as long as none is known.
-#[derive(Clone, Copy, Debug)]
+/// When to look for its sidecar's listeners, as long as none is known or one is missing.
+#[derive(Clone, Debug)]
 pub(super) struct Look {
     pub(super) at: Instant,
     pub(super) pause: Duration,
+    /// Families and ports of those that were known at the last look.
+    pub(super) known: BTreeSet<(u16, u16)>,
 }
 
 impl Default for Look {
@@ -54,6 +59,7 @@ impl Default for Look {
         Self {
             at: Instant::now() + FIRST_LOOK,
             pause: FIRST_LOOK,
+            known: BTreeSet::new(),
         }
     }
 }
@@ -83,6 +89,15 @@ impl Entry {
             (Some(_), None) => false,
             (None, _) => true,
         }
+    }
+
+    /// What a pod is told that is to start and is not enrolled.
+    pub(super) fn refused(&self) -> Answer {
+        let reason = self.reason.as_deref().unwrap_or("it is not enrolled");
+        if self.has_istio_init && self.enrolment.is_none() {
+            return Answer::NotTaken(format!("{reason}; it is left to its istio-init"));
+        }
+        Answer::Refused(reason.to_owned())
     }
 
     pub(super) fn settle(&mut self, state: PodState, reason: Option<String>) {

@@ -17,6 +17,7 @@ use crate::{
         layouts::Earlier,
     },
     netns::{Place, processes::Processes},
+    pod::PodRef,
 };
 
 /// How often.
@@ -73,6 +74,8 @@ impl Reconciler {
         self.heal_rows(&mut findings);
         self.datapath.heal(&mut findings);
         self.heal_pods(&mut findings);
+        self.heal_inherited(&mut findings);
+        self.sweep_handshakes(&mut findings);
         self.note(findings)
     }
 
@@ -89,10 +92,9 @@ impl Reconciler {
                 .problems
                 .push(format!("look at policies: {error:#}")),
         }
-        for (name, entry) in &self.pods {
-            let Some(enrolment) = &entry.enrolment else {
-                continue;
-            };
+        let named = self.pods.iter();
+        let named = named.filter_map(|(name, entry)| Some((name, entry.enrolment()?)));
+        for (name, enrolment) in named.chain(self.departing.iter().map(|(name, it)| (name, it))) {
             match enrolment.mend(maps, buffer) {
                 Ok(0) => {}
                 Ok(rows) => {
@@ -129,10 +131,7 @@ impl Reconciler {
     }
 
     fn heal_pods(&self, findings: &mut Findings) {
-        for (name, entry) in &self.pods {
-            let Some(enrolment) = &entry.enrolment else {
-                continue;
-            };
+        for (name, enrolment) in self.enrolments() {
             let healed = self.datapath.heal_pod(
                 enrolment.cookie(),
                 enrolment.netns_path(),
@@ -140,6 +139,36 @@ impl Reconciler {
             );
             let named = |(kind, text)| (kind, format!("pod {name}: {text}"));
             findings.tried(healed.map(|repair| repair.map(named)));
+        }
+    }
+
+    /// Pods that an earlier agent enrolled and this one could not, such as one whose manifest cannot be
+    /// followed: their links, and whether they are still there.
+    fn heal_inherited(&mut self, findings: &mut Findings) {
+        let datapath = &self.datapath;
+        let detached = self.inherited.places();
+        let detached: Vec<(u64, u64)> = detached
+            .filter(|(cookie, inode)| !datapath.is_attached(*cookie, *inode))
+            .collect();
+        if detached.is_empty() {
+            return;
+        }
+        let processes = look_at_processes();
+        for (cookie, inode) in detached {
+            let name = self.inherited.name(cookie).cloned();
+            if let Some(path) = processes.path_of(inode) {
+                let healed = self.datapath.heal_pod(cookie, &path, inode);
+                let named = |name: &PodRef| format!("pod {name}: ");
+                let named = name.as_ref().map(named).unwrap_or_default();
+                findings.tried(healed.map(|it| it.map(|(kind, text)| (kind, named + &text))));
+            } else if !processes.any_in(inode) {
+                self.inherited.forget_gone(cookie, &self.datapath);
+                let entry = name.and_then(|name| self.pods.get_mut(&name));
+                if let Some(entry) = entry.filter(|entry| entry.enrolment.is_none()) {
+                    entry.state = PodState::Rejected;
+                    self.dirty = true;
+                }
+            }
         }
     }
 

@@ -115,6 +115,18 @@ impl Inherited {
             .unwrap_or_default()
     }
 
+    /// It could not be enrolled again; these are its rows now.
+    pub fn add_rows(
+        &mut self,
+        cookie: u64,
+        routes: HashMap<RouteId, Route>,
+        ifaces: HashMap<u32, IfaceRow>,
+    ) {
+        if let Some(found) = self.pods.get_mut(&cookie) {
+            (found.routes, found.ifaces) = (routes, ifaces);
+        }
+    }
+
     /// It is ours now.
     pub fn forget(&mut self, cookie: u64) {
         self.pods.remove(&cookie);
@@ -130,6 +142,17 @@ impl Inherited {
         let mut all = self.pods.values();
         all.find(|found| found.name.as_ref() == Some(name))
             .map(|found| found.inode)
+    }
+
+    /// Cookies and inodes of the namespaces of those whose names are known.
+    pub fn places(&self) -> impl Iterator<Item = (u64, u64)> {
+        let named = self.pods.iter().filter(|(_, found)| found.name.is_some());
+        named.map(|(cookie, found)| (*cookie, found.inode))
+    }
+
+    /// Removes one whose namespace is gone.
+    pub fn forget_gone(&mut self, cookie: u64, datapath: &Datapath) {
+        self.drop_one(cookie, datapath);
     }
 
     /// Whether a pod is still judged by what an earlier agent wrote.

@@ -6,6 +6,7 @@
 mod adoption;
 mod enrolment;
 mod entry;
+mod handshakes;
 mod health;
 mod inherited;
 mod release;
@@ -26,6 +27,7 @@ pub use self::inherited::names as inherited_name;
 use self::{
     enrolment::Enrolment,
     entry::{EAGER, Goal, Look, PATIENT_TRY},
+    handshakes::Lingering,
     inherited::Inherited,
     sandbox::Told,
 };
@@ -71,9 +73,12 @@ pub struct Reconciler {
     dirty: bool,
     /// [`Listing::running_counts`] of the last complete listing.
     running_counts: Option<bool>,
+    /// Whether the last listing was complete.
+    listed_all: bool,
     /// Problems that belong to no pod, as they were last listed.
     pub problems: Vec<String>,
     health: Health,
+    lingering: Lingering,
 }
 
 impl Reconciler {
@@ -99,14 +104,23 @@ impl Reconciler {
             happenings: Vec::new(),
             dirty: true,
             running_counts: None,
+            listed_all: false,
             problems: Vec::new(),
             health: Health::default(),
+            lingering: Lingering::default(),
         })
     }
 
     /// The pods, by name.
     pub fn pods(&self) -> impl Iterator<Item = (&PodRef, &Entry)> {
         self.pods.iter()
+    }
+
+    /// Every pod that is enrolled, also those whose names others have taken.
+    fn enrolments(&self) -> impl Iterator<Item = (&PodRef, &Enrolment)> {
+        let pods = self.pods.iter();
+        let named = pods.filter_map(|(name, entry)| Some((name, entry.enrolment()?)));
+        named.chain(self.departing.iter().map(|(name, it)| (name, it)))
     }
 
     /// What has happened to pods since this was last asked.
@@ -137,6 +151,7 @@ impl Reconciler {
     /// There is no listing, for this reason; everything stays as it is.
     pub fn cannot_list(&mut self, problem: String) {
         self.problems = vec![problem];
+        self.listed_all = false;
         self.dirty = true;
     }
 
@@ -176,6 +191,7 @@ impl Reconciler {
             self.judge(&name, document).await;
         }
         self.retry().await;
+        self.listed_all = listing.complete;
         if listing.complete {
             self.running_counts = Some(listing.running_counts);
             self.drop_unlisted(&mut None);
@@ -266,16 +282,15 @@ impl Reconciler {
 
     /// Follows routes and addresses of namespaces that changed.
     pub async fn namespaces_changed(&mut self, cookies: BTreeSet<u64>) {
-        for cookie in cookies {
-            let Some(name) = self.by_cookie.get(&cookie) else {
+        let enrolled = self.pods.iter_mut().filter_map(|(name, entry)| {
+            let enrolment = entry.enrolment.as_mut()?;
+            Some((name, enrolment))
+        });
+        let departing = self.departing.iter_mut().map(|(name, it)| (&*name, it));
+        for (name, enrolment) in enrolled.chain(departing) {
+            if !cookies.contains(&enrolment.cookie()) {
                 continue;
-            };
-            let Some(entry) = self.pods.get_mut(name) else {
-                continue;
-            };
-            let Some(enrolment) = &mut entry.enrolment else {
-                continue;
-            };
+            }
             if let Err(error) = enrolment.refresh(&self.datapath).await {
                 warn!(pod = %name, "follow the pod's routes: {error:#}");
             }
@@ -307,7 +322,7 @@ impl Reconciler {
             && entry.enrolment.is_some()
             && entry.uid != document.pod.metadata.uid;
         if other {
-            self.let_depart(name).await;
+            self.let_depart(name, "another pod has its name now").await;
         }
         let Some(entry) = self.pods.get_mut(name) else {
             return;
@@ -426,7 +441,10 @@ impl Reconciler {
                     entry.settle(PodState::Enrolled, Some(reason));
                     return;
                 }
-                _ => self.leave(name, "its network namespace was replaced").await,
+                _ => {
+                    self.let_depart(name, "its network namespace was replaced")
+                        .await;
+                }
             }
         }
         let result = self.try_converge(name, &goal, found, processes).await;
@@ -556,7 +574,7 @@ impl Reconciler {
 fn look_at_processes() -> Processes {
     Processes::now().unwrap_or_else(|error| {
         error!("look for processes: {error:#}");
-        Processes::default()
+        Processes::unseen()
     })
 }
 

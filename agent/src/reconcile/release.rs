@@ -3,7 +3,7 @@
 use tracing::{error, info, warn};
 
 use super::{Enrolment, Entry, Processes, Reconciler, look_at_processes};
-use crate::{api::PodState, pod::PodRef};
+use crate::{api::PodState, netns::Place, pod::PodRef};
 
 /// Why a pod is enrolled that nobody lists.
 const STILL_RUNS: &str =
@@ -30,20 +30,21 @@ impl Reconciler {
         }
     }
 
-    /// Another pod has its name. What still runs of it stays intercepted.
-    pub(super) async fn let_depart(&mut self, name: &PodRef) {
+    /// Something else takes its place, `why`. What still runs of it stays intercepted.
+    pub(super) async fn let_depart(&mut self, name: &PodRef, why: &str) {
         let enrolment = self.pods.get(name).and_then(Entry::enrolment);
-        let inode = enrolment.map(Enrolment::inode);
-        let processes = look_at_processes();
-        if !inode.is_some_and(|inode| processes.any_in(inode)) {
-            self.leave(name, "another pod has its name now").await;
+        // A manifest that names a path says all there is to say.
+        let by_uid = enrolment.filter(|it| matches!(it.place(), Place::Pod(_)));
+        let inode = by_uid.map(Enrolment::inode);
+        if !inode.is_some_and(|inode| look_at_processes().any_in(inode)) {
+            self.leave(name, why).await;
             return;
         }
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
         if let Some(enrolment) = entry.enrolment.take() {
-            warn!(pod = %name, "another pod has its name now, and it still runs; it is released when its last process has ended");
+            warn!(pod = %name, "{why}, and something still runs there; it is released when its last process has ended");
             self.departing.push((name.clone(), enrolment));
         }
     }

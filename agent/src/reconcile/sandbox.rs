@@ -44,7 +44,11 @@ impl Reconciler {
         let known = self.pods.get(&name);
         let Some(entry) = known.filter(|entry| is_same(entry, sandbox) && !entry.unlisted) else {
             return match self.running_counts {
-                // A directory names all there are.
+                // A directory names all there are, as far as it can be read.
+                Some(false) if known.is_none() && !self.listed_all => Answer::Later(format!(
+                    "no manifest names it, but not all could be read: {}",
+                    self.problems.join("; ")
+                )),
                 Some(false) if known.is_none() => {
                     Answer::NotTaken("no manifest names it".to_owned())
                 }
@@ -65,10 +69,7 @@ impl Reconciler {
                     "{reason}, and this node's agent does not know the labels of its namespace for sure"
                 )),
                 PodState::NotTaken => Answer::NotTaken(reason),
-                _ if entry.has_istio_init => {
-                    Answer::NotTaken(format!("{reason}; it is left to its istio-init"))
-                }
-                _ => Answer::Refused(reason),
+                _ => entry.refused(),
             };
         };
         if matches!(&goal.place, Place::Path(path) if inode_at(path) != Some(sandbox.inode)) {
@@ -83,7 +84,7 @@ impl Reconciler {
             return Answer::Enrolled;
         }
         if enrolled_at.is_some_and(|inode| inode != sandbox.inode) {
-            self.leave(&name, "its sandbox was made anew").await;
+            self.let_depart(&name, "its sandbox was made anew").await;
         }
         self.sandboxes.insert(
             sandbox.uid.clone(),
@@ -105,11 +106,10 @@ impl Reconciler {
         let Some(entry) = self.pods.get(&name) else {
             return Answer::Later("it is gone".to_owned());
         };
-        let reason = || entry.reason.clone().unwrap_or_default();
         match (entry.enrolment(), entry.state) {
             (Some(enrolment), _) if enrolment.inode() == sandbox.inode => Answer::Enrolled,
-            (None, PodState::Waiting) => Answer::Later(reason()),
-            _ => Answer::Refused(reason()),
+            (None, PodState::Waiting) => Answer::Later(entry.reason.clone().unwrap_or_default()),
+            _ => entry.refused(),
         }
     }
 
@@ -118,16 +118,13 @@ impl Reconciler {
         let name = sandbox.pod();
         let entry = self.pods.get(&name);
         let entry = entry.filter(|entry| is_same(entry, sandbox));
-        match entry.map(|entry| (entry.enrolment(), entry.state)) {
-            Some((Some(enrolment), _)) if enrolment.inode() == sandbox.inode => Answer::Enrolled,
-            Some((Some(_), _)) => {
+        match entry.map(|entry| (entry, entry.enrolment(), entry.state)) {
+            Some((_, Some(enrolment), _)) if enrolment.inode() == sandbox.inode => Answer::Enrolled,
+            Some((_, Some(_), _)) => {
                 Answer::Refused("it is enrolled in another network namespace".to_owned())
             }
-            Some((None, PodState::NotTaken)) => Answer::NotTaken(String::new()),
-            Some((None, _)) => {
-                let reason = entry.and_then(|entry| entry.reason.clone());
-                Answer::Refused(reason.unwrap_or_else(|| "it is not enrolled".to_owned()))
-            }
+            Some((_, None, PodState::NotTaken)) => Answer::NotTaken(String::new()),
+            Some((entry, None, _)) => entry.refused(),
             None if is_static(&sandbox.uid) || self.running_counts == Some(false) => {
                 Answer::NotTaken(String::new())
             }

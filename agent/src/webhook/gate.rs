@@ -4,7 +4,18 @@
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use serde_json::{Value, json};
 
-use crate::policy::{Policy, shortened};
+use sidetrack_common::{
+    addr::Addr,
+    decide::{self, Outbound, Owner, Verdict},
+    pod::IfaceRule,
+    rule::Rule,
+};
+
+use crate::{
+    policy::{Policy, shortened},
+    rules::{KnownRoutes, ListTables},
+    validate::PROBE_PORT,
+};
 
 /// Its name.
 pub const GATE: &str = "sidetrack-validation";
@@ -31,6 +42,7 @@ pub fn gate(policy: &Policy, istio_init: &Container, image: &str) -> Result<Valu
     };
     let uid = id(&policy.proxy_uids, &built_in.proxy_uids)?;
     let gid = id(&policy.proxy_gids, &built_in.proxy_gids)?;
+    opens(policy, Owner { uid, gid })?;
     // Long, because a pod that is never restarted would end with it; an agent that is being replaced,
     // or a node full of new pods, takes its time.
     let mut args = vec!["validate".to_owned(), "--timeout=120".to_owned()];
@@ -64,6 +76,38 @@ pub fn gate(policy: &Policy, istio_init: &Container, image: &str) -> Result<Valu
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }))
+}
+
+/// Whether the policy has the gate's connection redirected, which it waits for.
+fn opens(policy: &Policy, owner: Owner) -> Result<(), String> {
+    let probe = Outbound {
+        owner,
+        source: Addr::LOOPBACK_V4,
+        destination: Addr::SELF_V4,
+        port: PROBE_PORT,
+        bound_device: 0,
+        captured_family: true,
+    };
+    let tables = ListTables {
+        policy,
+        routes: KnownRoutes::default(),
+        before_sidecar: false,
+    };
+    let over_lo = policy.iface("lo").rule != IfaceRule::Excluded as u32;
+    let decision = decide::outbound(&policy.compile().row(), &probe, &tables);
+    let rule = if over_lo {
+        decision.rule
+    } else {
+        Rule::OutInterface
+    };
+    // It listens on both capture ports.
+    match decision.verdict {
+        Verdict::Redirect { .. } if over_lo => Ok(()),
+        _ => Err(format!(
+            "what would take the place of istio-init waits until the proxy's connection to 127.0.0.6:{PROBE_PORT} is redirected, and the pod's policy never does that: {}",
+            rule.describe()
+        )),
+    }
 }
 
 fn resources(istio_init: &Container) -> Result<Value, String> {

@@ -38,7 +38,7 @@ use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 use tracing::{debug, info, warn};
 
 use super::{Answer, Outcome, Settings, answer};
-use crate::mesh::Mesh;
+use crate::{mesh::Mesh, web::listen};
 
 /// So many connections at a time; more wait.
 const CONNECTIONS: usize = 512;
@@ -98,7 +98,7 @@ impl Shared {
 /// # Errors
 /// If it cannot be had.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
-    TcpListener::bind(address)
+    listen(address)
         .await
         .with_context(|| format!("listen on {address}; pass another to --listen"))
 }

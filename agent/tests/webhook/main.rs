@@ -170,6 +170,9 @@ fn what_opted_in_and_cannot_be_is_said() {
         (json!(["-m", "TPROXY"]), "TPROXY"),
         (json!(["-k", "virbr0"]), "virtual interfaces"),
         (json!(["-u", "4000000000"]), "largest is 2147483647"),
+        // The gate would wait for ever.
+        (json!(["-o", "15002"]), "never does that"),
+        (json!(["-c", "lo"]), "never does that"),
         // As long as the policy allows, and too long for an annotation.
         (
             json!([

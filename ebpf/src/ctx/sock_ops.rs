@@ -83,10 +83,11 @@ impl SockOps<'_> {
         u32::from_be(field!(self.inner.ops, remote_port)) as u16
     }
 
-    /// Asks for a callback at every change of the socket's state.
+    /// Asks for a callback at every change of the socket's state, beside what others have asked for.
     #[inline(always)]
     pub fn follow_state(&self) {
-        let _ = self.inner.set_cb_flags(BPF_SOCK_OPS_STATE_CB_FLAG as i32);
+        let flags = field!(self.inner.ops, bpf_sock_ops_cb_flags) | BPF_SOCK_OPS_STATE_CB_FLAG;
+        let _ = self.inner.set_cb_flags(flags as i32);
     }
 
     /// Puts a listening socket into the listener map; fails if the slot is taken.

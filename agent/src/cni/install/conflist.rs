@@ -124,6 +124,11 @@ impl NetworkConfig {
         Ok(true)
     }
 
+    /// Whether the plugin is in it.
+    pub fn has_plugin(&self) -> bool {
+        self.plugins.iter().any(|raw| is_ours(raw))
+    }
+
     /// Removes the plugin; whether it was there.
     pub fn take_away(&mut self) -> bool {
         let before = self.plugins.len();

@@ -87,7 +87,8 @@ impl Installation {
         }
         // Runtimes take the first by name: the old one must be gone for the new one to be it.
         let list = path.with_extension("conflist");
-        if list.exists() {
+        // One with the plugin in it came of an earlier state of this one.
+        if list.exists() && !has_plugin(&list) {
             bail!(
                 "{} is in use, and {} is beside it: remove one of the two",
                 path.display(),
@@ -105,12 +106,13 @@ impl Installation {
         )))
     }
 
-    /// The configuration that runtimes use: the first by name that is one.
+    /// The configuration that runtimes use: the first by name that is one. Where that took the place of
+    /// another, and somebody has written the other one again, it is the other one.
     fn active(&self) -> Result<Option<(PathBuf, NetworkConfig)>> {
         for path in self.configurations()? {
             match fs::read(&path) {
                 Ok(text) => match NetworkConfig::parse(&path, &text) {
-                    Ok(config) => return Ok(Some((path, config))),
+                    Ok(config) => return Ok(Some(written_again(&path).unwrap_or((path, config)))),
                     // Some runtimes pass over it as well; others use none as long as it is there.
                     Err(error) => tracing::debug!("{}: {error:#}", path.display()),
                 },
@@ -171,14 +173,37 @@ impl Installation {
     }
 }
 
+/// The single plugin that a list took the place of, if it is there again.
+fn written_again(list: &Path) -> Option<(PathBuf, NetworkConfig)> {
+    ["conf", "json"].into_iter().find_map(|extension| {
+        let path = list.with_extension(extension);
+        if path == list || !with_suffix(&path, SAVED).exists() || !has_plugin(list) {
+            return None;
+        }
+        let config = NetworkConfig::parse(&path, &fs::read(&path).ok()?).ok()?;
+        Some((path, config))
+    })
+}
+
+/// Whether it is a list with the plugin in it.
+fn has_plugin(list: &Path) -> bool {
+    let config = fs::read(list).map(|text| NetworkConfig::parse(list, &text));
+    matches!(config, Ok(Ok(config)) if config.has_plugin())
+}
+
 /// Writes a configuration without the plugin, or renames back what it took the place of.
 fn give_back(path: &Path, config: &NetworkConfig) -> Result<String> {
     for extension in ["conf", "json"] {
         let before = path.with_extension(extension);
         let saved = with_suffix(&before, SAVED);
-        if saved.exists() && !before.exists() {
-            fs::rename(&saved, &before)
-                .with_context(|| format!("rename {} to {}", saved.display(), before.display()))?;
+        if saved.exists() {
+            // What its owner has written since counts.
+            let done = if before.exists() {
+                fs::remove_file(&saved)
+            } else {
+                fs::rename(&saved, &before)
+            };
+            done.with_context(|| format!("put {} back as {}", saved.display(), before.display()))?;
             fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
             return Ok(format!(
                 "removed {}, {} is back",

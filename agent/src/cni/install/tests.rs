@@ -104,6 +104,38 @@ fn a_single_plugin_becomes_a_list_and_comes_back() {
 }
 
 #[test]
+fn a_single_plugin_that_is_written_again() {
+    let other = SINGLE.replace("bridge", "ptp");
+    for file in ["10-net.conf", "10-net.json"] {
+        let node = Node::new(file, SINGLE);
+        let mut keeper = Keeper::new(node.installation.clone());
+        keeper.turn();
+        fs::write(node.dir.path().join("net.d").join(file), &other).unwrap();
+        keeper.turn();
+        keeper.turn();
+        assert_eq!(keeper.problem(), None);
+        assert!(keeper.is_in_place());
+        assert_eq!(node.files().len(), 2, "the original is aside");
+        assert_eq!(node.types("10-net.conflist"), ["ptp", "sidetrack-cni"]);
+        // Written once more while nobody looks.
+        let last = SINGLE.replace("bridge", "macvlan");
+        fs::write(node.dir.path().join("net.d").join(file), &last).unwrap();
+        node.installation.remove(false).unwrap();
+        assert_eq!(node.files(), [file]);
+        assert_eq!(node.read(file), last);
+    }
+}
+
+#[test]
+fn a_list_of_somebody_else_stays() {
+    let node = Node::new("10-net.conf", SINGLE);
+    fs::write(node.dir.path().join("net.d/10-net.conflist"), CALICO).unwrap();
+    let refused = node.installation.install().unwrap_err().to_string();
+    assert!(refused.contains("remove one of the two"), "{refused}");
+    assert_eq!(node.read("10-net.conflist"), CALICO);
+}
+
+#[test]
 fn what_others_rewrite_is_repaired() {
     let node = Node::new("10-calico.conflist", CALICO);
     let mut keeper = Keeper::new(node.installation.clone());

@@ -1,0 +1,116 @@
+//! Handshakes that nobody finishes: the kernel programs withdraw a row when its connection closes,
+//! unless they are away just then, or another program takes the callback from them.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    io,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
+use sidetrack_common::conn::HandshakeKey;
+
+use super::{Enrolment, Reconciler};
+use crate::{
+    bpf::health::{Findings, Kind},
+    netns::{Netns, sock_diag},
+};
+
+/// How often rows are looked at. Few are older than a round trip over loopback, so that those seen twice
+/// are worth asking for.
+const EVERY: Duration = Duration::from_secs(5);
+/// How long a row is left that is of no enrolled pod: its socket may be there, and nobody can look.
+const FORSAKEN: Duration = Duration::from_secs(600);
+
+/// A handshake: network namespace cookie, client, its port, capture port, cookie of its socket.
+type Id = (u64, IpAddr, u16, u16, u64);
+
+/// Rows that were there at the last look.
+#[derive(Debug, Default)]
+pub(super) struct Lingering {
+    rows: HashMap<Id, Instant>,
+    next: Option<Instant>,
+}
+
+impl Reconciler {
+    /// Removes rows whose connections are gone.
+    pub(super) fn sweep_handshakes(&mut self, findings: &mut Findings) {
+        let now = Instant::now();
+        if self.lingering.next.is_some_and(|next| now < next) {
+            return;
+        }
+        self.lingering.next = Some(now + EVERY);
+        match self.sweep(now) {
+            Ok(0) => {}
+            Ok(rows) => findings.repaired(
+                Kind::Row,
+                format!("{rows} handshakes were left by connections that are gone: removed them"),
+            ),
+            Err(error) => findings
+                .problems
+                .push(format!("look for handshakes that are left: {error:#}")),
+        }
+    }
+
+    fn sweep(&mut self, now: Instant) -> Result<usize> {
+        let maps = &self.datapath.maps;
+        let before = std::mem::take(&mut self.lingering.rows);
+        let mut seen_twice: BTreeMap<u64, Vec<(Id, HandshakeKey)>> = BTreeMap::new();
+        for (key, row) in maps.handshakes.rows().context("list them")? {
+            let client = IpAddr::from(key.client);
+            let ports = (key.client_port, key.capture_port);
+            let id = (key.netns, client, ports.0, ports.1, row.client_cookie);
+            let since = before.get(&id).copied();
+            self.lingering.rows.insert(id, since.unwrap_or(now));
+            if since.is_some() {
+                seen_twice.entry(key.netns).or_default().push((id, key));
+            }
+        }
+        let mut removed = 0;
+        for (netns, rows) in seen_twice {
+            let alive = match self.enrolment_of(netns) {
+                Some(enrolment) => Some(sockets(enrolment)?),
+                None => None,
+            };
+            for (id, key) in rows {
+                let age = now - self.lingering.rows[&id];
+                let gone = match &alive {
+                    Some(alive) => !alive.contains(&id.4),
+                    None => age > FORSAKEN,
+                };
+                // Its socket may have finished it meanwhile, and another may have its place.
+                let same = || -> io::Result<bool> {
+                    let row = maps.handshakes.get(&key)?;
+                    Ok(row.is_some_and(|row| row.client_cookie == id.4))
+                };
+                if gone && same()? {
+                    removed += usize::from(maps.handshakes.remove(&key)?);
+                }
+            }
+        }
+        if removed > 0 {
+            maps.recount_handshakes()?;
+        }
+        Ok(removed)
+    }
+
+    /// A pod by its namespace's cookie, also one whose name another has taken.
+    pub(super) fn enrolment_of(&self, netns: u64) -> Option<&Enrolment> {
+        self.enrolments()
+            .map(|(_, enrolment)| enrolment)
+            .find(|enrolment| enrolment.cookie() == netns)
+    }
+}
+
+/// Cookies of a pod's sockets that have a peer.
+fn sockets(enrolment: &Enrolment) -> Result<BTreeSet<u64>> {
+    let netns = Netns::open(enrolment.netns_path())?;
+    let all = netns.run(|| -> io::Result<Vec<_>> {
+        let mut all = sock_diag::connections(AF_INET)?;
+        all.extend(sock_diag::connections(AF_INET6)?);
+        Ok(all)
+    })??;
+    Ok(all.iter().map(sock_diag::cookie).collect())
+}
