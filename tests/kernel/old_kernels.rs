@@ -1,9 +1,12 @@
 //! What is lost on kernels that lack a facility sidetrack does without, shown on one that has it.
 
+use std::{fs, os::unix::fs::PermissionsExt as _};
+
 use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::programs::loaded_programs;
 use support::{
-    agent::{Agent, Extra},
+    agent::{Agent, Extra, binary},
+    command::run,
     lab::{Lab, manifest},
     protocol::{APP, Dial, ROOT},
     sidecar,
@@ -23,6 +26,7 @@ pub fn tests() -> Vec<(&'static str, OwnTest)> {
         ("old_kernels::interfaces_that_are_not_told", interfaces),
         ("old_kernels::doctor_names_what_is_lost", doctor),
         ("old_kernels::verifiers_have_room", verifiers),
+        ("old_kernels::a_node_without_ipv6", without_ipv6),
     ]
 }
 
@@ -137,3 +141,63 @@ fn verifiers() -> Result<()> {
     ensure!(seen >= 7, "{seen} programs");
     Ok(())
 }
+
+/// `ipv6.disable=1`, as far as programs see it: there are no sockets of that family. What manifests for
+/// all nodes say must do.
+fn without_ipv6() -> Result<()> {
+    let mut lab = Lab::new()?;
+    lab.add_outside(VIP)?;
+    let pod = lab.pod("app", 2)?;
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    let wrapper = lab.dir().join("without-ipv6");
+    fs::write(
+        &wrapper,
+        WITHOUT_IPV6.replace("SIDETRACK", &binary()?.display().to_string()),
+    )?;
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra {
+            binary: Some(&wrapper),
+            arguments: &["--metrics-addr", &format!("[::]:{port}")],
+            ..Extra::default()
+        },
+    )?;
+    agent.places.wait_enrolled("test/app")?;
+    let ready = run(&format!("curl -sf http://127.0.0.1:{port}/readyz"))?;
+    ensure!(ready.trim() == "ok", "{ready}");
+    let connected = pod
+        .actor()?
+        .dial(Dial::new(&APP, at(VIP, 80)))?
+        .map_err(|errno| anyhow!("errno {errno}"))?;
+    ensure!(connected.accepted_by == 15001, "{connected:?}");
+    Ok(())
+}
+
+/// Has the kernel refuse sockets of AF_INET6 with EAFNOSUPPORT, by a seccomp filter.
+const WITHOUT_IPV6: &str = r#"#!/usr/bin/python3
+import ctypes, os, platform, struct, sys
+
+SOCKET = {"x86_64": 41, "aarch64": 198}[platform.machine()]
+AF_INET6, EAFNOSUPPORT = 10, 97
+PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
+LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
+rules = [
+    (LOAD, 0, 0, 0),
+    (EQUAL, 0, 3, SOCKET),
+    (LOAD, 0, 0, 16),
+    (EQUAL, 0, 1, AF_INET6),
+    (RETURN, 0, 0, 0x00050000 | EAFNOSUPPORT),
+    (RETURN, 0, 0, 0x7FFF0000),
+]
+code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
+filter = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)))
+libc = ctypes.CDLL(None)
+assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+assert libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter) == 0
+os.execv("SIDETRACK", ["sidetrack"] + sys.argv[1:])
+"#;
