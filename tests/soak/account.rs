@@ -158,7 +158,9 @@ impl Account {
         let endings = endings(known, client, server);
         match &report.outcome {
             Outcome::NotMade(errno) => {
-                let refused = *errno == libc::ECONNREFUSED;
+                // A listener that closes resets what it has not accepted, which connect itself may
+                // learn of before it has returned.
+                let refused = [libc::ECONNREFUSED, libc::ECONNRESET].contains(errno);
                 if endings.contains(&Ending::Fails(*errno)) {
                     Heading::NoRoute
                 } else if refused && down || leaving {
