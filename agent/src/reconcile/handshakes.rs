@@ -21,7 +21,7 @@ use crate::{
 /// How often rows are looked at. Few are older than a round trip over loopback, so that those seen twice
 /// are worth asking for.
 const EVERY: Duration = Duration::from_secs(5);
-/// How long a row is left that is of no enrolled pod: its socket may be there, and nobody can look.
+/// How long a row is left of a pod that cannot be looked into: its socket may be there.
 const FORSAKEN: Duration = Duration::from_secs(600);
 
 /// A handshake: network namespace cookie, client, its port, capture port, cookie of its socket.
@@ -70,10 +70,8 @@ impl Reconciler {
         }
         let mut removed = 0;
         for (netns, rows) in seen_twice {
-            let alive = match self.enrolment_of(netns) {
-                Some(enrolment) => Some(sockets(enrolment)?),
-                None => None,
-            };
+            // A pod that is just ending cannot be looked into.
+            let alive = self.enrolment_of(netns).and_then(|it| sockets(it).ok());
             for (id, key) in rows {
                 let age = now - self.lingering.rows[&id];
                 let gone = match &alive {
@@ -96,8 +94,7 @@ impl Reconciler {
         Ok(removed)
     }
 
-    /// A pod by its namespace's cookie, also one whose name another has taken.
-    pub(super) fn enrolment_of(&self, netns: u64) -> Option<&Enrolment> {
+    fn enrolment_of(&self, netns: u64) -> Option<&Enrolment> {
         self.enrolments()
             .map(|(_, enrolment)| enrolment)
             .find(|enrolment| enrolment.cookie() == netns)
