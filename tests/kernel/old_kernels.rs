@@ -180,9 +180,9 @@ fn without_ipv6() -> Result<()> {
 
 /// Has the kernel refuse sockets of AF_INET6 with EAFNOSUPPORT, by a seccomp filter.
 const WITHOUT_IPV6: &str = r#"#!/usr/bin/python3
-import ctypes, os, platform, struct, sys
+import ctypes, os, struct, sys
 
-SOCKET = {"x86_64": 41, "aarch64": 198}[platform.machine()]
+SOCKET = {"x86_64": 41, "aarch64": 198}[os.uname().machine]
 AF_INET6, EAFNOSUPPORT = 10, 97
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
 LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06

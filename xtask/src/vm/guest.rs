@@ -15,7 +15,7 @@ use super::archive::Unpacked;
 use crate::run::{answer, cargo, must, root};
 
 /// Programs of the machine that tests start, and `modprobe`, which the kernel starts.
-const PROGRAMS: [&str; 22] = [
+const PROGRAMS: [&str; 23] = [
     "sh",
     "ip",
     "ss",
@@ -35,14 +35,16 @@ const PROGRAMS: [&str; 22] = [
     "conntrack",
     "setpriv",
     "unshare",
+    "nsenter",
     "curl",
     "python3",
     "modprobe",
 ];
 
 /// The rest, by busybox.
-const APPLETS: [&str; 11] = [
-    "cat", "find", "grep", "ls", "mkdir", "mkfifo", "mount", "poweroff", "rm", "sleep", "true",
+const APPLETS: [&str; 12] = [
+    "cat", "find", "grep", "id", "ls", "mkdir", "mkfifo", "mount", "poweroff", "rm", "sleep",
+    "true",
 ];
 
 /// What the tests' Python lines import.
@@ -56,6 +58,10 @@ const XTABLES: [&str; 3] = [
     "/usr/lib64/xtables",
     "/usr/lib/xtables",
 ];
+
+/// The CNI plugins that tests chain, in one of the places where distributions have them.
+const PLUGINS: [&str; 3] = ["bridge", "host-local", "tuning"];
+const PLUGIN_DIRS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
 const BUSYBOX: &str = "/bin/busybox";
 
@@ -113,6 +119,16 @@ impl Guest {
         for extension in fs::read_dir(extensions)? {
             tree.program(&extension?.path())?;
         }
+        let holds = |dir: &&&str| Path::new(dir).join(PLUGINS[0]).exists();
+        let plugins = PLUGIN_DIRS.iter().find(holds);
+        let plugins = Path::new(plugins.context("there are no CNI plugins on this machine")?);
+        for plugin in PLUGINS {
+            tree.program(&plugins.join(plugin))?;
+        }
+        fs::write(
+            tree.root.join("etc/passwd"),
+            "root:x:0:0:root:/root:/bin/sh\n",
+        )?;
         tree.tests(filter)?;
         let programs = dir.join("programs.cpio");
         tree.archive(&programs)?;

@@ -13,6 +13,8 @@ ip link set lo up
 # Everything else loads itself when it is asked for. This one answers SO_ORIGINAL_DST where nobody
 # else does, and is there on every node that has a kube-proxy.
 modprobe nf_conntrack
+# As service managers and container runtimes have it.
+ulimit -n 524288
 cd /sidetrack || poweroff -f
 . ./variables
 export SIDETRACK_BIN=/sidetrack/sidetrack
