@@ -325,7 +325,14 @@ fn policy_rows() -> Result<()> {
 fn namespace() -> Result<()> {
     let (place, _sidecar) = place(&[("traffic.sidecar.istio.io/excludeInterfaces", "lo")])?;
     let maps = maps(&place)?;
-    let routes = maps.routes.rows()?;
+    // The kernel itself goes on changing the routes of an IPv6 address for a while (DAD).
+    let routes = loop {
+        let before = maps.routes.rows()?;
+        thread::sleep(Duration::from_millis(2500));
+        if before == maps.routes.rows()? {
+            break before;
+        }
+    };
     let ifaces = maps.ifaces.keys()?.len();
     ensure!(
         routes.len() > 1 && ifaces == 1,
