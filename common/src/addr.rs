@@ -25,7 +25,7 @@ pub enum Family {
 }
 
 /// An IPv4 or IPv6 address: 16 bytes, network byte order, IPv4 v4-mapped.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[repr(C, align(4))]
 pub struct Addr {
     octets: [u8; 16],

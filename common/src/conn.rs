@@ -4,7 +4,7 @@
 use crate::addr::Addr;
 
 /// Key of a handshake row: who is connecting to the sidecar. Ports in host order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct HandshakeKey {
     /// Network namespace cookie.

@@ -165,20 +165,25 @@ fn share() -> Result<()> {
     agent.places.wait_rows("HANDSHAKES_BY_POD", 1)
 }
 
-fn killed_client() -> Result<()> {
-    const CONNECTIONS: usize = 50;
+/// A pod whose sidecar does not hear of a number of connections, and the client that waits for them.
+fn waiting(connections: usize) -> Result<(Place, Actor, Maps, Actor)> {
     let place = Place::new()?;
-    let _sidecar = sidecar::start(&place.pod, &[])?;
+    let sidecar = sidecar::start(&place.pod, &[])?;
     place.enroll(&[])?;
     let maps = maps(&place.agent.places)?;
     filter(&place.pod, "A", "DROP")?;
     let client = place.pod.actor()?;
-    let flooded = client.flood(at(VIP, 80), CONNECTIONS)?;
-    ensure!(flooded.pending == CONNECTIONS, "{flooded:?}");
+    let flooded = client.flood(at(VIP, 80), connections)?;
+    ensure!(flooded.pending == connections, "{flooded:?}");
     ensure!(
-        maps.handshakes.keys()?.len() == CONNECTIONS,
+        maps.handshakes.keys()?.len() == connections,
         "rows while they wait"
     );
+    Ok((place, sidecar, maps, client))
+}
+
+fn killed_client() -> Result<()> {
+    let (_place, _sidecar, maps, client) = waiting(50)?;
     // By SIGKILL, with all its sockets.
     drop(client);
     wait_no_handshakes(&maps)
@@ -229,15 +234,8 @@ fn hanging_sidecar() -> Result<()> {
 fn orphans() -> Result<()> {
     const CONNECTIONS: usize = 50;
     const ORPHANS: u16 = 300;
-    let place = Place::new()?;
-    let _sidecar = sidecar::start(&place.pod, &[])?;
-    place.enroll(&[])?;
-    let maps = maps(&place.agent.places)?;
-    filter(&place.pod, "A", "DROP")?;
-    let client = place.pod.actor()?;
-    client.flood(at(VIP, 80), CONNECTIONS)?;
+    let (place, _sidecar, maps, client) = waiting(CONNECTIONS)?;
     let (mut key, mut row) = maps.handshakes.rows()?.pop().context("a row")?;
-    let waiting = maps.handshakes.keys()?.len();
     for number in 1..=ORPHANS {
         key.client_port = number;
         row.client_cookie = NOBODY + u64::from(number);
@@ -247,7 +245,7 @@ fn orphans() -> Result<()> {
     maps.handshake_count.insert(&0, &counted)?;
     maps.handshakes_by_pod.insert(&key.netns, &counted)?;
     let start = Instant::now();
-    while maps.handshakes.keys()?.len() != waiting {
+    while maps.handshakes.keys()?.len() != CONNECTIONS {
         ensure!(
             start.elapsed() < Duration::from_secs(15),
             "{} rows",
@@ -257,7 +255,10 @@ fn orphans() -> Result<()> {
     }
     // Two more looks.
     thread::sleep(Duration::from_secs(11));
-    ensure!(maps.handshakes.keys()?.len() == waiting, "those that wait");
+    ensure!(
+        maps.handshakes.keys()?.len() == CONNECTIONS,
+        "those that wait"
+    );
     let log = place.agent.places.log();
     ensure!(log.contains("300 handshakes were left"), "{log}");
     drop(client);

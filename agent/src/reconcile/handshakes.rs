@@ -4,7 +4,6 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
-    net::IpAddr,
     time::{Duration, Instant},
 };
 
@@ -24,13 +23,11 @@ const EVERY: Duration = Duration::from_secs(5);
 /// How long a row is left of a pod that cannot be looked into: its socket may be there.
 const FORSAKEN: Duration = Duration::from_secs(600);
 
-/// A handshake: network namespace cookie, client, its port, capture port, cookie of its socket.
-type Id = (u64, IpAddr, u16, u16, u64);
-
 /// Rows that were there at the last look.
 #[derive(Debug, Default)]
 pub(super) struct Lingering {
-    rows: HashMap<Id, Instant>,
+    /// Since when, by key and the cookie of the client's socket: another one may have had the key before.
+    rows: HashMap<(HandshakeKey, u64), Instant>,
     next: Option<Instant>,
 }
 
@@ -57,31 +54,31 @@ impl Reconciler {
     fn sweep(&mut self, now: Instant) -> Result<usize> {
         let maps = &self.datapath.maps;
         let before = std::mem::take(&mut self.lingering.rows);
-        let mut seen_twice: BTreeMap<u64, Vec<(Id, HandshakeKey)>> = BTreeMap::new();
+        let mut seen_twice: BTreeMap<u64, Vec<(HandshakeKey, u64, Instant)>> = BTreeMap::new();
         for (key, row) in maps.handshakes.rows().context("list them")? {
-            let client = IpAddr::from(key.client);
-            let ports = (key.client_port, key.capture_port);
-            let id = (key.netns, client, ports.0, ports.1, row.client_cookie);
-            let since = before.get(&id).copied();
-            self.lingering.rows.insert(id, since.unwrap_or(now));
-            if since.is_some() {
-                seen_twice.entry(key.netns).or_default().push((id, key));
+            let client = row.client_cookie;
+            let since = before.get(&(key, client)).copied();
+            self.lingering
+                .rows
+                .insert((key, client), since.unwrap_or(now));
+            if let Some(since) = since {
+                let of_pod = seen_twice.entry(key.netns).or_default();
+                of_pod.push((key, client, since));
             }
         }
         let mut removed = 0;
         for (netns, rows) in seen_twice {
             // A pod that is just ending cannot be looked into.
             let alive = self.enrolment_of(netns).and_then(|it| sockets(it).ok());
-            for (id, key) in rows {
-                let age = now - self.lingering.rows[&id];
+            for (key, client, since) in rows {
                 let gone = match &alive {
-                    Some(alive) => !alive.contains(&id.4),
-                    None => age > FORSAKEN,
+                    Some(alive) => !alive.contains(&client),
+                    None => now - since > FORSAKEN,
                 };
                 // Its socket may have finished it meanwhile, and another may have its place.
                 let same = || -> io::Result<bool> {
                     let row = maps.handshakes.get(&key)?;
-                    Ok(row.is_some_and(|row| row.client_cookie == id.4))
+                    Ok(row.is_some_and(|row| row.client_cookie == client))
                 };
                 if gone && same()? {
                     removed += usize::from(maps.handshakes.remove(&key)?);

@@ -81,8 +81,8 @@ impl Reconciler {
 
     fn heal_rows(&mut self, findings: &mut Findings) {
         let maps = &self.datapath.maps;
-        let buffer = &mut self.health.buffer;
-        match self.policies.mend(maps, buffer) {
+        let mut buffer = std::mem::take(&mut self.health.buffer);
+        match self.policies.mend(maps, &mut buffer) {
             Ok(0) => {}
             Ok(rows) => {
                 let text = format!("{rows} rows of policies were missing: wrote them again");
@@ -92,10 +92,8 @@ impl Reconciler {
                 .problems
                 .push(format!("look at policies: {error:#}")),
         }
-        let named = self.pods.iter();
-        let named = named.filter_map(|(name, entry)| Some((name, entry.enrolment()?)));
-        for (name, enrolment) in named.chain(self.departing.iter().map(|(name, it)| (name, it))) {
-            match enrolment.mend(maps, buffer) {
+        for (name, enrolment) in self.enrolments() {
+            match enrolment.mend(maps, &mut buffer) {
                 Ok(0) => {}
                 Ok(rows) => {
                     let text = format!(
@@ -109,6 +107,7 @@ impl Reconciler {
                 }
             }
         }
+        self.health.buffer = buffer;
         match maps.pods.keys() {
             Ok(cookies) => {
                 for cookie in cookies {
@@ -162,7 +161,7 @@ impl Reconciler {
                 let named = name.as_ref().map(named).unwrap_or_default();
                 findings.tried(healed.map(|it| it.map(|(kind, text)| (kind, named + &text))));
             } else if !processes.any_in(inode) {
-                self.inherited.forget_gone(cookie, &self.datapath);
+                self.inherited.drop_one(cookie, &self.datapath);
                 let entry = name.and_then(|name| self.pods.get_mut(&name));
                 if let Some(entry) = entry.filter(|entry| entry.enrolment.is_none()) {
                     entry.state = PodState::Rejected;

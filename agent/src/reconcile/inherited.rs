@@ -150,11 +150,6 @@ impl Inherited {
         named.map(|(cookie, found)| (*cookie, found.inode))
     }
 
-    /// Removes one whose namespace is gone.
-    pub fn forget_gone(&mut self, cookie: u64, datapath: &Datapath) {
-        self.drop_one(cookie, datapath);
-    }
-
     /// Whether a pod is still judged by what an earlier agent wrote.
     pub fn holds(&self, name: &PodRef) -> bool {
         self.pods
@@ -185,7 +180,8 @@ impl Inherited {
         }
     }
 
-    fn drop_one(&mut self, cookie: u64, datapath: &Datapath) {
+    /// Removes one whose namespace is gone.
+    pub fn drop_one(&mut self, cookie: u64, datapath: &Datapath) {
         let Some(found) = self.pods.remove(&cookie) else {
             return;
         };
