@@ -50,7 +50,8 @@ impl std::str::FromStr for PodRef {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Enroll {
     /// Those whose label opts in.
-    Labelled,
+    #[value(alias = "labelled")]
+    Labeled,
     /// All but those whose label opts out.
     Injected,
 }
@@ -204,7 +205,7 @@ fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option
     if says("disabled") {
         return Some(NotTaken::OptedOut);
     }
-    (enroll == Enroll::Labelled && !says("enabled")).then_some(NotTaken::NotOptedIn)
+    (enroll == Enroll::Labeled && !says("enabled")).then_some(NotTaken::NotOptedIn)
 }
 
 /// Whether the proxy serves a gateway rather than an app beside it: `proxy router`.

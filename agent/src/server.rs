@@ -113,7 +113,7 @@ impl Published {
         let pods = reconciler
             .pods()
             .map(|(name, entry)| {
-                let enrolment = entry.enrolment();
+                let enrollment = entry.enrollment();
                 PodStatus {
                     namespace: name.namespace.clone(),
                     name: name.name.clone(),
@@ -121,18 +121,18 @@ impl Published {
                     origin: entry.origin.clone(),
                     state: entry.state,
                     reason: entry.reason.clone(),
-                    notes: enrolment
-                        .map(|enrolment| enrolment.notes())
+                    notes: enrollment
+                        .map(|enrollment| enrollment.notes())
                         .unwrap_or_default(),
-                    netns: enrolment.map(|enrolment| NetnsStatus {
-                        path: enrolment.netns_path().display().to_string(),
-                        inode: enrolment.inode(),
-                        cookie: enrolment.cookie(),
+                    netns: enrollment.map(|enrollment| NetnsStatus {
+                        path: enrollment.netns_path().display().to_string(),
+                        inode: enrollment.inode(),
+                        cookie: enrollment.cookie(),
                     }),
-                    policy_id: enrolment.map(|enrolment| enrolment.policy_id()),
-                    policy: enrolment
-                        .and_then(|enrolment| serde_json::to_value(enrolment.policy()).ok()),
-                    ipv6: enrolment.is_some_and(|enrolment| enrolment.captures_v6()),
+                    policy_id: enrollment.map(|enrollment| enrollment.policy_id()),
+                    policy: enrollment
+                        .and_then(|enrollment| serde_json::to_value(enrollment.policy()).ok()),
+                    ipv6: enrollment.is_some_and(|enrollment| enrollment.captures_v6()),
                     listener: false,
                     before_sidecar: false,
                     connections: Connections::default(),

@@ -22,7 +22,7 @@ use tokio::{
     sync::mpsc,
 };
 
-/// The port that is dialled and that nobody listens on.
+/// The port that is dialed and that nobody listens on.
 pub const PROBE_PORT: u16 = 15002;
 /// The pause between two attempts; istio-validation's second would be lost by whoever is a moment early.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -152,8 +152,8 @@ async fn wait(
         let left = trial.patience.saturating_sub(started.elapsed());
         let attempt = tokio::time::sleep(PAUSE.min(left));
         tokio::pin!(attempt);
-        let dialled = dial(family, target);
-        tokio::pin!(dialled);
+        let dialed = dial(family, target);
+        tokio::pin!(dialed);
         let mut connected = None;
         loop {
             tokio::select! {
@@ -172,7 +172,7 @@ async fn wait(
                         "a connection to {target} came to port {port}, and its original destination is not known: {error}"
                     ),
                 },
-                result = &mut dialled, if connected.is_none() => {
+                result = &mut dialed, if connected.is_none() => {
                     match result {
                         Ok(stream) => connected = Some(Some(stream)),
                         Err(error) => {

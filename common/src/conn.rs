@@ -1,4 +1,4 @@
-//! State of single connections: the handshake row that carries the dialled address from the app's
+//! State of single connections: the handshake row that carries the dialed address from the app's
 //! socket to the sidecar's, and the record each of the two sockets keeps.
 
 use crate::addr::Addr;
@@ -23,10 +23,10 @@ pub struct HandshakeKey {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Handshake {
-    /// The address it dialled.
-    pub dialled: Addr,
-    /// The port it dialled, host order.
-    pub dialled_port: u16,
+    /// The address it dialed.
+    pub dialed: Addr,
+    /// The port it dialed, host order.
+    pub dialed_port: u16,
     /// Padding, zero.
     pub pad: [u8; 6],
     /// Cookie of the connecting socket: only it may withdraw the row.
@@ -37,8 +37,8 @@ pub struct Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Role {
-    /// The application's socket of a redirected connection: its peer is to be named as dialled.
-    Dialled = 1,
+    /// The application's socket of a redirected connection: its peer is to be named as dialed.
+    Dialed = 1,
     /// The sidecar's accepted socket of a redirected connection.
     Accepted = 2,
     /// The connecting socket of a connection that went where it was going.
@@ -51,9 +51,9 @@ pub enum Role {
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct SockRecord {
-    /// The dialled address.
+    /// The dialed address.
     pub addr: Addr,
-    /// The dialled port, host order.
+    /// The dialed port, host order.
     pub port: u16,
     /// A [`Role`].
     pub role: u16,

@@ -11,7 +11,7 @@ use crate::{
     pod::{IfaceRow, IfaceRule, Route},
     policy::{
         DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
-        DIALECT_TUNNEL_OUT, Inbound, List, NO_ID, Policy,
+        DIALECT_TUNNEL_OUT, InboundMode, List, NO_ID, Policy,
     },
     rule::Rule,
 };
@@ -64,7 +64,7 @@ pub struct Outbound {
 
 /// A SYN that arrived for a pod.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrival {
+pub struct Inbound {
     /// The sender.
     pub source: Addr,
     /// The address it was sent to.
@@ -89,8 +89,8 @@ pub enum Verdict {
         /// Address the connecting socket gets if it is not bound; unspecified: leave it to the
         /// kernel. Meaningless for arrivals.
         source: Addr,
-        /// The address dialled, `0.0.0.0` and `::` resolved to what they mean.
-        dialled: Addr,
+        /// The address dialed, `0.0.0.0` and `::` resolved to what they mean.
+        dialed: Addr,
     },
     /// It fails.
     Fail {
@@ -180,19 +180,19 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
     if !conn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);
     }
-    let dialled = effective_destination(conn);
-    let route = tables.route(dialled);
+    let dialed = effective_destination(conn);
+    let route = tables.route(dialed);
     let over_lo = route.is_local();
     let bound = !conn.source.is_unspecified();
     let source = if bound { conn.source } else { route.source };
     let capture = |port: u16, rule: Rule, index: u32| {
-        if !over_lo && let Some(decision) = before_any_rule(conn, dialled, &route) {
+        if !over_lo && let Some(decision) = before_any_rule(conn, dialed, &route) {
             return decision;
         }
         let verdict = Verdict::Redirect {
             port,
             source,
-            dialled,
+            dialed,
         };
         Decision::listed(verdict, rule, index)
     };
@@ -208,7 +208,7 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
         return Decision::listed(Verdict::Untouched, Rule::OutPortExcluded, index);
     }
     // 3
-    let loopback = policy.is_loopback(dialled);
+    let loopback = policy.is_loopback(dialed);
     if over_lo
         && policy.speaks(DIALECT_SELF_EXEMPT)
         && (source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6))
@@ -277,7 +277,7 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
     }
     // 9
     if policy.has(List::RangeExcluded)
-        && let Some(index) = tables.range(List::RangeExcluded, dialled)
+        && let Some(index) = tables.range(List::RangeExcluded, dialed)
     {
         return Decision::listed(Verdict::Untouched, Rule::RangeExcluded, index);
     }
@@ -292,7 +292,7 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
         return capture(policy.outbound_port, Rule::AllOutbound, 0);
     }
     if policy.has(List::RangeIncluded)
-        && let Some(index) = tables.range(List::RangeIncluded, dialled)
+        && let Some(index) = tables.range(List::RangeIncluded, dialed)
     {
         return capture(policy.outbound_port, Rule::RangeIncluded, index);
     }
@@ -305,9 +305,9 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
 /// the kernel, because our copy of the routes may be a moment behind: nothing may slip past the
 /// sidecar on a route that has just appeared.
 #[inline(always)]
-fn before_any_rule(conn: &Outbound, dialled: Addr, route: &Route) -> Option<Decision> {
-    let group = dialled.is_multicast_or_broadcast();
-    let loopback_source = matches!(dialled.family(), Family::V4) && conn.source.is_loopback();
+fn before_any_rule(conn: &Outbound, dialed: Addr, route: &Route) -> Option<Decision> {
+    let group = dialed.is_multicast_or_broadcast();
+    let loopback_source = matches!(dialed.family(), Family::V4) && conn.source.is_loopback();
     // The kernel never sends these (`__mkroute_output`).
     if loopback_source && !group && route.has_device() {
         return Some(Decision::untouched(Rule::LoopbackSource));
@@ -356,7 +356,7 @@ pub const fn virtual_index(interface: u32, range: u32) -> u32 {
 /// Decides a SYN that was delivered to the pod.
 #[inline(always)]
 #[must_use]
-pub fn inbound(policy: &Policy, syn: &Arrival, tables: &impl Tables) -> Decision {
+pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision {
     if !syn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);
     }
@@ -370,7 +370,7 @@ pub fn inbound(policy: &Policy, syn: &Arrival, tables: &impl Tables) -> Decision
         let verdict = Verdict::Redirect {
             port,
             source: Addr::UNSPECIFIED,
-            dialled: syn.destination,
+            dialed: syn.destination,
         };
         Decision::listed(verdict, rule, index)
     };
@@ -393,7 +393,7 @@ pub fn inbound(policy: &Policy, syn: &Arrival, tables: &impl Tables) -> Decision
         return Decision::listed(Verdict::Untouched, Rule::InInterface, position);
     }
     // 3
-    if policy.inbound == Inbound::Off as u8 {
+    if policy.inbound == InboundMode::Off as u8 {
         return Decision::untouched(Rule::InboundOff);
     }
     // 4
@@ -401,7 +401,7 @@ pub fn inbound(policy: &Policy, syn: &Arrival, tables: &impl Tables) -> Decision
         return Decision::untouched(Rule::TunnelPort);
     }
     if syn.port == SSH_PORT
-        && policy.inbound == Inbound::AllExcept as u8
+        && policy.inbound == InboundMode::AllExcept as u8
         && policy.speaks(DIALECT_SSH_IN)
     {
         return Decision::untouched(Rule::SshPort);
@@ -412,7 +412,7 @@ pub fn inbound(policy: &Policy, syn: &Arrival, tables: &impl Tables) -> Decision
         None
     };
     // 5
-    if policy.inbound == Inbound::AllExcept as u8 {
+    if policy.inbound == InboundMode::AllExcept as u8 {
         return match listed {
             Some(index) => Decision::listed(Verdict::Untouched, Rule::InPortExcluded, index),
             None => capture(policy.inbound_port, Rule::AllInbound, 0),

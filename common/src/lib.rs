@@ -2,7 +2,7 @@
 //! decides what happens to a connection.
 //!
 //! Nothing here does I/O, allocates or is `unsafe`. Everything that goes into a map is `repr(C)`,
-//! of fixed size and without padding the compiler could leave uninitialised; sizes are asserted.
+//! of fixed size and without padding the compiler could leave uninitialized; sizes are asserted.
 
 #![cfg_attr(not(any(test, feature = "user")), no_std)]
 #![deny(unsafe_code)]

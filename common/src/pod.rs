@@ -54,7 +54,7 @@ impl Pod {
 /// What a pod's routing tables say about a destination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Reach {
+pub enum RouteKind {
     /// No route: ENETUNREACH.
     None = 0,
     /// The pod's own: the packet goes over lo (`-o lo`).
@@ -80,8 +80,8 @@ const ROUTE_POSITION_SHIFT: u32 = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub struct Route {
-    /// A [`Reach`].
-    pub reach: u32,
+    /// A [`RouteKind`].
+    pub kind: u32,
     /// What the policy says of the device, see [`Route::excluded`].
     pub flags: u32,
     /// Output device.
@@ -93,7 +93,7 @@ pub struct Route {
 impl Route {
     /// Stands for "nothing in the routing tables".
     pub const NONE: Self = Self {
-        reach: Reach::None as u32,
+        kind: RouteKind::None as u32,
         flags: 0,
         ifindex: 0,
         source: Addr::UNSPECIFIED,
@@ -120,7 +120,7 @@ impl Route {
     #[inline(always)]
     #[must_use]
     pub const fn is_local(&self) -> bool {
-        self.reach == Reach::Local as u32
+        self.kind == RouteKind::Local as u32
     }
 
     /// What connect fails with if the route is unusable (`fib_props` in net/ipv4/fib_semantics.c,
@@ -132,11 +132,11 @@ impl Route {
         const EINVAL: i32 = 22;
         const ENETUNREACH: i32 = 101;
         const EHOSTUNREACH: i32 = 113;
-        if self.reach == Reach::Unreachable as u32 {
+        if self.kind == RouteKind::Unreachable as u32 {
             EHOSTUNREACH
-        } else if self.reach == Reach::Prohibit as u32 {
+        } else if self.kind == RouteKind::Prohibit as u32 {
             EACCES
-        } else if self.reach == Reach::Blackhole as u32 {
+        } else if self.kind == RouteKind::Blackhole as u32 {
             EINVAL
         } else {
             ENETUNREACH
@@ -147,14 +147,14 @@ impl Route {
     #[inline(always)]
     #[must_use]
     pub const fn has_device(&self) -> bool {
-        self.is_unicast() || self.reach == Reach::Group as u32
+        self.is_unicast() || self.kind == RouteKind::Group as u32
     }
 
     /// Whether packets leave the pod.
     #[inline(always)]
     #[must_use]
     pub const fn is_unicast(&self) -> bool {
-        self.reach == Reach::Unicast as u32
+        self.kind == RouteKind::Unicast as u32
     }
 }
 

@@ -17,7 +17,7 @@ pub enum List {
     OutPortExcluded = 1,
     /// Ports, `-q`: captured whatever the ranges say.
     OutPortIncluded = 2,
-    /// Ports, `-d` (with [`Inbound::AllExcept`]) or `-b` (with [`Inbound::Listed`]).
+    /// Ports, `-d` (with [`InboundMode::AllExcept`]) or `-b` (with [`InboundMode::Listed`]).
     InPort = 3,
     /// Ranges, `-x`.
     RangeExcluded = 4,
@@ -45,7 +45,7 @@ impl List {
 /// What `-b` says. Values of [`Policy::inbound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Inbound {
+pub enum InboundMode {
     /// `-b ""`: nothing is captured.
     Off = 0,
     /// `-b *`: everything but [`List::InPort`].
@@ -76,7 +76,7 @@ pub struct Policy {
     pub inbound_port: u16,
     /// `-e`: the inbound tunnel port, exempt in both directions.
     pub tunnel_port: u16,
-    /// An [`Inbound`].
+    /// An [`InboundMode`].
     pub inbound: u8,
     /// 1 when `-i` is `*`.
     pub outbound_all: u8,
@@ -123,8 +123,8 @@ impl Policy {
                 // the verifier whatever is in the map.
                 let shift = (32 - self.loopback_v4_prefix as u32) & 31;
                 let own = u32::from_be_bytes(self.loopback_v4);
-                let dialled = u32::from_be(destination.to_v4_be());
-                own >> shift == dialled >> shift
+                let dialed = u32::from_be(destination.to_v4_be());
+                own >> shift == dialed >> shift
             }
             Family::V6 => destination.is(Addr::LOOPBACK_V6),
         }

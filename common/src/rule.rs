@@ -41,7 +41,7 @@ rules! {
     /// A loopback source towards an off-pod IPv4 address: the kernel answers EINVAL.
     LoopbackSource = 3, "loopback-source", "a loopback source cannot leave the pod; the kernel reports EINVAL";
     /// SO_BINDTODEVICE towards an off-pod address.
-    BoundDevice = 4, "bound-device", "the socket is bound to a device, which a redirect could not honour";
+    BoundDevice = 4, "bound-device", "the socket is bound to a device, which a redirect could not honor";
 
     /// Outbound 1: the output device is excluded.
     OutInterface = 10, "out-interface-excluded", "the output device is in excludeInterfaces";

@@ -5,7 +5,7 @@ use crate::{conn, pod, policy};
 macro_rules! plain_old_data {
     ($($ty:ty),+ $(,)?) => { $(
         // SAFETY: `repr(C)` of integers and byte arrays with explicit padding: every bit pattern
-        // is a value and no byte is uninitialised; the size assertions beside the type hold this.
+        // is a value and no byte is uninitialized; the size assertions beside the type hold this.
         #[expect(unsafe_code, reason = "aya::Pod is an unsafe trait")]
         unsafe impl aya::Pod for $ty {}
     )+ };

@@ -1,5 +1,5 @@
 //! The kernel programs. `hook/` reads top to bottom as the story of a connection: `connect` decides
-//! and rewrites, `sockops` carries the dialled address to the sidecar's socket, `getsockopt` and
+//! and rewrites, `sockops` carries the dialed address to the sidecar's socket, `getsockopt` and
 //! `getpeername` answer with it, `sk_lookup` hands arrivals to the sidecar.
 //!
 //! Unsafe code lives in `ctx/` (views of the kernel's context structs and helper calls) and

@@ -67,7 +67,7 @@ static HANDSHAKE_COUNT: Array<u64, 1> = Array::new();
 #[btf_map]
 static HANDSHAKES_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 
-/// The dialled address, kept in the two sockets of a redirected connection.
+/// The dialed address, kept in the two sockets of a redirected connection.
 #[btf_map]
 static RECORD_BY_SOCK: SkStorage<SockRecord> = SkStorage::new();
 

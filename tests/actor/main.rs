@@ -67,9 +67,9 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
         }
         Request::Dial(dial) => {
             let result = dial::dial(&dial)?;
-            Response::Dialled(result.map(|(connected, _)| Box::new(connected)))
+            Response::Dialed(result.map(|(connected, _)| Box::new(connected)))
         }
-        Request::DialAll(dials) => Response::AllDialled(
+        Request::DialAll(dials) => Response::AllDialed(
             dials
                 .iter()
                 .map(|dial| Ok(dial::dial(dial)?.map(|(connected, _)| connected)))
@@ -77,7 +77,7 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
         ),
         Request::Hold(dial) => {
             let result = dial::dial(&dial)?;
-            Response::Dialled(result.map(|(connected, socket)| {
+            Response::Dialed(result.map(|(connected, socket)| {
                 held.keep(socket);
                 Box::new(connected)
             }))
@@ -92,6 +92,6 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             Response::Done
         }
         Request::Echo => Response::Count(held.echo()),
-        Request::Again => Response::AllDialled(held.again()),
+        Request::Again => Response::AllDialed(held.again()),
     })
 }

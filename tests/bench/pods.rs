@@ -61,7 +61,7 @@ struct Pod {
     outbound: Worker,
     inbound: Worker,
     net: PodNet,
-    /// Whether anything redirects; otherwise the sidecar is dialled itself.
+    /// Whether anything redirects; otherwise the sidecar is dialed itself.
     redirects: bool,
 }
 

@@ -167,7 +167,7 @@ fn echo(listener: &Socket) -> io::Result<u64> {
     }
 }
 
-fn dialled(to: SocketAddr) -> io::Result<(Socket, Duration)> {
+fn dialed(to: SocketAddr) -> io::Result<(Socket, Duration)> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     // Closed by a reset, nothing waits in TIME_WAIT for the next turn.
     socket.set_linger(Some(Duration::ZERO))?;
@@ -180,14 +180,14 @@ fn dialled(to: SocketAddr) -> io::Result<(Socket, Duration)> {
 fn connects(to: SocketAddr, times: u32) -> io::Result<u64> {
     let mut nanos = Vec::new();
     for _ in 0..times {
-        nanos.push(dialled(to)?.1.as_nanos() as u64);
+        nanos.push(dialed(to)?.1.as_nanos() as u64);
     }
     Ok(median(&mut nanos))
 }
 
 /// Median time of a small message there and back in nanoseconds.
 fn round_trips(to: SocketAddr, times: u32) -> io::Result<u64> {
-    let (mut socket, _) = dialled(to)?;
+    let (mut socket, _) = dialed(to)?;
     socket.set_tcp_nodelay(true)?;
     let mut nanos = Vec::new();
     let mut buffer = [0; 64];

@@ -106,7 +106,7 @@ fn judge(
 
 /// The name of a difference that is there on purpose; `None` for any other.
 fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
-    let dialled = case.dial.destination;
+    let dialed = case.dial.destination;
     if case.arrives_by.is_none() && case.dial.device.is_some() {
         // The redirect to lo that iptables makes can never be answered.
         let lost = matches!(
@@ -114,7 +114,7 @@ fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'
             Outcome::Fails(libc::EINPROGRESS | libc::ETIMEDOUT | libc::EHOSTUNREACH)
         );
         let untouched = match ours {
-            Outcome::Connects(seen) => seen.server.local == dialled,
+            Outcome::Connects(seen) => seen.server.local == dialed,
             Outcome::Fails(_) => false,
         };
         return match (lost, ours) {
@@ -130,7 +130,7 @@ fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'
         return None;
     };
     let mut wanted = seen.clone();
-    wanted.server.local = dialled;
+    wanted.server.local = dialed;
     // No packet of an inbound connection is rewritten.
     (case.arrives_by.is_some() && *ours == Outcome::Connects(wanted)).then_some(
         "accepted inbound socket: named by the capture port under iptables, by the original destination by sidetrack",

@@ -10,7 +10,7 @@ use sidetrack::{
 };
 use sidetrack_common::{
     addr::Addr,
-    decide::{self, Arrival, Outbound, Owner, Verdict},
+    decide::{self, Inbound, Outbound, Owner, Verdict},
 };
 use support::agent::Places;
 
@@ -78,7 +78,7 @@ impl Explainer {
         } else {
             [10, 77, 0, 254]
         };
-        let syn = Arrival {
+        let syn = Inbound {
             source: Addr::v4(source),
             destination,
             port,

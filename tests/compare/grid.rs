@@ -25,7 +25,7 @@ struct Addresses {
     loopback: &'static str,
     own_self: &'static str,
     service: &'static str,
-    /// Everything that is dialled.
+    /// Everything that is dialed.
     all: &'static [&'static str],
 }
 

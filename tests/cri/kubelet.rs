@@ -160,9 +160,9 @@ impl<'a> Pod<'a> {
 }
 
 /// The connection an actor reports.
-pub fn dialled(answer: Option<&Response>) -> Result<&support::protocol::Connected> {
+pub fn dialed(answer: Option<&Response>) -> Result<&support::protocol::Connected> {
     match answer {
-        Some(Response::Dialled(result)) => {
+        Some(Response::Dialed(result)) => {
             result.as_deref().map_err(|errno| anyhow!("errno {errno}"))
         }
         other => bail!("unexpected answer {other:?}"),

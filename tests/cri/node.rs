@@ -44,7 +44,7 @@ pub struct Node {
 
 impl Node {
     /// Makes one. The plugin is put in place before containerd starts, by hand; agents then keep it
-    /// there. Namespace `shop` is labelled for interception, `plain` and `kube-system` are not.
+    /// there. Namespace `shop` is labeled for interception, `plain` and `kube-system` are not.
     pub fn new() -> Result<Self> {
         let lab = Lab::new()?;
         lab.add_outside(VIP)?;

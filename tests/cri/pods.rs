@@ -15,7 +15,7 @@ use support::{
 
 use crate::{
     NodeTest, image,
-    kubelet::{Pod, dialled},
+    kubelet::{Pod, dialed},
     node::{Node, VIP},
 };
 
@@ -105,7 +105,7 @@ fn check_taken(node: &Node, pod: &Pod<'_>) -> Result<()> {
 fn connections(node: &Node, pod: &Pod<'_>) -> Result<(Connected, Connected)> {
     pod.run_containers()?;
     let answers = pod.answers("app")?;
-    let out = dialled(answers.first()).context("the app's first connection")?;
+    let out = dialed(answers.first()).context("the app's first connection")?;
     let to = format!("{}:8080", pod.address()?).parse()?;
     let arrived = node.outside.dial(Dial::new(&ROOT, to))?;
     let arrived = arrived.map_err(|errno| anyhow!("no way to the pod: errno {errno}"))?;

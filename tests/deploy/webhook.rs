@@ -50,7 +50,7 @@ fn called(webhook: &Value, namespace: Option<&str>, pod: Option<&str>) -> bool {
 
 #[test]
 fn each_pod_that_may_be_taken_is_told_once_and_on_the_right_path() {
-    for enroll in ["labelled", "injected"] {
+    for enroll in ["labeled", "injected"] {
         let objects = enabled(json!({"enroll": enroll}));
         for namespace in [None, Some("enabled"), Some("disabled"), Some("x")] {
             for pod in [None, Some("enabled"), Some("disabled"), Some("x")] {

@@ -97,29 +97,29 @@ fn kill_and_restart() -> Result<()> {
         let before = row(&place.agent.places)?;
         let client = &place.client;
         let back = AtomicBool::new(false);
-        let dialled = thread::scope(|scope| {
+        let dialed = thread::scope(|scope| {
             let dialling = scope.spawn(|| {
-                let mut dialled = 0;
+                let mut dialed = 0;
                 while !back.load(Ordering::Relaxed) {
                     redirected(client).context("while the agent was away")?;
-                    dialled += 1;
+                    dialed += 1;
                     // Leaves the processor to the agent where there is only one.
                     thread::sleep(Duration::from_millis(2));
                 }
-                anyhow::Ok(dialled)
+                anyhow::Ok(dialed)
             });
             let restarted = place.agent.end(Signal::SIGKILL).and_then(|_| {
                 thread::sleep(Duration::from_millis(100));
                 Agent::start(&place.agent.places)
             });
             back.store(true, Ordering::Relaxed);
-            let dialled = dialling
+            let dialed = dialling
                 .join()
                 .map_err(|_| anyhow!("the dialling thread panicked"))??;
             place.agent = restarted?;
-            anyhow::Ok(dialled)
+            anyhow::Ok(dialed)
         })?;
-        ensure!(dialled > 10, "only {dialled} connections meanwhile");
+        ensure!(dialed > 10, "only {dialed} connections meanwhile");
         place.agent.places.wait_enrolled("test/app")?;
         let after = row(&place.agent.places)?;
         ensure!(before == after, "{before} became {after}");

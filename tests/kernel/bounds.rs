@@ -366,7 +366,7 @@ fn while_full(
     })
 }
 
-/// Enrols a second pod, expects it to be refused for a reason that says this, and to be enrolled when
+/// Enrolls a second pod, expects it to be refused for a reason that says this, and to be enrolled when
 /// `make_room` has made room.
 fn refused_until(
     place: &mut Place,

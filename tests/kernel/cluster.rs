@@ -155,7 +155,7 @@ fn of_every_version(number: usize, name: &str, uid: &str) -> (Value, &'static st
 }
 
 /// A node with a pod in a namespace that is opted in, and somebody outside who serves port 80.
-fn labelled() -> Result<(Node, Actor, PodNet)> {
+fn labeled() -> Result<(Node, Actor, PodNet)> {
     let mut node = Node::new()?;
     node.label("Namespace", "shop", Some("enabled"))?;
     let outside = node.lab.outside().actor()?;
@@ -440,7 +440,7 @@ fn sandbox() -> Result<()> {
 /// The oldest process of a pod makes a network namespace of its own; another pod claims this one's
 /// processes.
 fn wanderer() -> Result<()> {
-    let (mut node, _outside, pod) = labelled()?;
+    let (mut node, _outside, pod) = labeled()?;
     let mut oldest = Command::new("ip");
     oldest
         .args(["netns", "exec", &pod.netns, "/usr/bin/python3", "-c"])
@@ -487,7 +487,7 @@ fn wanderer() -> Result<()> {
 }
 
 fn migrated() -> Result<()> {
-    let (node, outside, pod) = labelled()?;
+    let (node, outside, pod) = labeled()?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     // istio-init has been here.
     let object = injected("web", &node.lab.uid(1));
@@ -729,7 +729,7 @@ fn few_capabilities() -> Result<()> {
     }
     let row = lab.places().pod("shop/plain")?.context("the pod")?;
     ensure!(row["listener"] == true, "{}", lab.places().log());
-    // Each of them is needed: the agent does not start, or cannot enrol.
+    // Each of them is needed: the agent does not start, or cannot enroll.
     for missing in &capabilities {
         let fewer: Vec<String> = capabilities
             .iter()

@@ -666,7 +666,7 @@ fn validation() -> Result<()> {
     node.end()
 }
 
-/// Without the plugin: from a pod's first process to its enrolment.
+/// Without the plugin: from a pod's first process to its enrollment.
 fn without() -> Result<()> {
     let mut node = Node::new()?;
     node.runtime.install(&node.lab, &["--remove"])?;

@@ -118,17 +118,17 @@ fn upgrade() -> Result<()> {
     let client = &place.client;
     let outside = &place.outside;
     let log = &place.agent.places;
-    let (dialled, agent) = thread::scope(|scope| {
+    let (dialed, agent) = thread::scope(|scope| {
         let busy = scope.spawn(|| -> Result<usize> {
-            let mut dialled = 0;
+            let mut dialed = 0;
             let dials = vec![Dial::new(&APP, at(VIP, 80)); 10];
             while !done.load(Ordering::Relaxed) {
                 for connected in client.dial_all(dials.clone())? {
-                    right(connected).with_context(|| format!("after {dialled}"))?;
-                    dialled += 1;
+                    right(connected).with_context(|| format!("after {dialed}"))?;
+                    dialed += 1;
                 }
             }
-            Ok(dialled)
+            Ok(dialed)
         });
         let arriving = scope.spawn(|| -> Result<()> {
             while !done.load(Ordering::Relaxed) {
@@ -148,12 +148,12 @@ fn upgrade() -> Result<()> {
         thread::sleep(Duration::from_millis(300));
         done.store(true, Ordering::Relaxed);
         let panicked = |_| anyhow!("the traffic panicked");
-        let dialled = busy.join().map_err(panicked)?.context("the busy client")?;
+        let dialed = busy.join().map_err(panicked)?.context("the busy client")?;
         arriving.join().map_err(panicked)?.context("arrivals")?;
-        anyhow::Ok((dialled, agent?))
+        anyhow::Ok((dialed, agent?))
     })?;
     place.agent = agent;
-    ensure!(dialled > 50, "only {dialled} connections");
+    ensure!(dialed > 50, "only {dialed} connections");
     ensure!(!redirects(&place), "{}", place.agent.places.log());
     ensure!(
         version(&place, 1).exists(),

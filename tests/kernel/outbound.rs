@@ -66,7 +66,7 @@ fn app_to_off_pod(world: &World) -> Result<()> {
             }
         }
     }
-    // A neighbour on the pod's own subnet.
+    // A neighbor on the pod's own subnet.
     let to = at("10.77.0.254", 80);
     row(world, &APP, None, to, Arrives::Sidecar(15001), POD[0])
 }
@@ -215,7 +215,7 @@ fn proxy_off_pod(world: &World) -> Result<()> {
             connected.server.peer.ip() == crate::world::ip(POD[family]),
             "{connected:?}"
         );
-        // Connection tracking would know the client's end by the address it dialled.
+        // Connection tracking would know the client's end by the address it dialed.
         ensure!(
             crate::world::original(&connected.client, to) == Ok(to),
             "{connected:?}"

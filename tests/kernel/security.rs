@@ -498,8 +498,8 @@ fn metrics() -> Result<()> {
     )?;
     agent.places.wait_enrolled("test/zebra")?;
     let _sidecar = sidecar::start(&pod, &[])?;
-    let dialled = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
-    ensure!(dialled.is_ok(), "{dialled:?}");
+    let dialed = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(dialed.is_ok(), "{dialed:?}");
     // Whoever reaches the port may keep it busy for a while, not for good.
     let before = descriptors(&agent)?;
     let idle: Vec<TcpStream> = (0..IDLE)

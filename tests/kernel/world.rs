@@ -100,12 +100,12 @@ pub enum Arrives {
 }
 
 /// Checks everything both ends of a connection from a pod can see. `source` is the address the
-/// connection is expected to come from, `dialled` the address it was meant for.
+/// connection is expected to come from, `dialed` the address it was meant for.
 pub fn check(
     result: &Result<Connected, i32>,
     arrives: Arrives,
     source: &str,
-    dialled: SocketAddr,
+    dialed: SocketAddr,
 ) -> Result<()> {
     let connected = match (result, arrives) {
         (Err(errno), Arrives::Fails(wanted)) if *errno == wanted => return Ok(()),
@@ -123,24 +123,20 @@ pub fn check(
         "the ends differ: {connected:?}"
     );
     ensure!(
-        canonical(client.peer) == dialled,
+        canonical(client.peer) == dialed,
         "the client's peer: {client:?}"
     );
     ensure!(
-        original(client, dialled) == Ok(dialled),
+        original(client, dialed) == Ok(dialed),
         "the client's original destination: {client:?}"
     );
     ensure!(
-        original(server, dialled) == Ok(dialled),
+        original(server, dialed) == Ok(dialed),
         "the server's original destination: {server:?}"
     );
     match arrives {
         Arrives::Sidecar(port) => {
-            let loopback = if dialled.is_ipv4() {
-                "127.0.0.1"
-            } else {
-                "::1"
-            };
+            let loopback = if dialed.is_ipv4() { "127.0.0.1" } else { "::1" };
             ensure!(
                 connected.accepted_by == port,
                 "accepted by {}",
@@ -153,11 +149,11 @@ pub fn check(
         }
         Arrives::Untouched => {
             ensure!(
-                connected.accepted_by == dialled.port(),
+                connected.accepted_by == dialed.port(),
                 "accepted by {}",
                 connected.accepted_by
             );
-            ensure!(server.local == dialled, "the server's address: {server:?}");
+            ensure!(server.local == dialed, "the server's address: {server:?}");
         }
         Arrives::Fails(_) => {}
     }

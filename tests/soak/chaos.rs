@@ -1,4 +1,4 @@
-//! What happens to the pods while they are dialled. Each is a thread that goes on until told to stop
+//! What happens to the pods while they are dialed. Each is a thread that goes on until told to stop
 //! and then leaves things as they were.
 
 mod agents;
@@ -103,7 +103,7 @@ pub fn shrink_listeners(stage: &Stage, events: &Events, mut rng: Rng) -> Result<
     Ok(())
 }
 
-/// Creates pods with their sidecars, enrols them, and takes them away again. `part` of `parts` that do
+/// Creates pods with their sidecars, enrolls them, and takes them away again. `part` of `parts` that do
 /// so at the same time.
 pub fn come_and_go(
     stage: &Stage,

@@ -1,4 +1,4 @@
-//! Chaos: pods are dialled from all sides while agents are killed and replaced, policies change,
+//! Chaos: pods are dialed from all sides while agents are killed and replaced, policies change,
 //! sidecars restart and pods come and go. Every connection is accounted for.
 
 mod account;

@@ -167,7 +167,7 @@ impl Stage {
         }
     }
 
-    /// Makes a pod with its processes. What is dialled from it and to it is known, nothing dials yet.
+    /// Makes a pod with its processes. What is dialed from it and to it is known, nothing dials yet.
     pub fn pod(&self, number: u16, state: State) -> Result<Pod> {
         let net = {
             let mut lab = self.lab.lock().expect("nobody panics");
@@ -241,7 +241,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Lets a pod dial, another pod among the rest, and be dialled; answers what dials it.
+    /// Lets a pod dial, another pod among the rest, and be dialed; answers what dials it.
     pub fn connect(&self, pod: &Pod, peer: (u16, std::net::IpAddr)) -> Result<Vec<u32>> {
         let (app, proxy, outside) = targets(pod, peer);
         for known in [&app, &proxy, &outside] {

@@ -221,7 +221,7 @@ pub struct Known {
     pub target: Target,
     /// What it is.
     pub kind: Kind,
-    /// The pod it is dialled from.
+    /// The pod it is dialed from.
     pub client: Option<u16>,
     /// The pod it is in.
     pub server: Option<u16>,

@@ -170,7 +170,7 @@ impl Stage {
         Ok(result)
     }
 
-    /// Without the plugin, behind the gate; how long from the pod's first process to its enrolment.
+    /// Without the plugin, behind the gate; how long from the pod's first process to its enrollment.
     pub fn without_plugin(&mut self, count: u32) -> Result<Loop> {
         drop(self.node.agent.take());
         self.node.runtime.install(&self.node.lab, &["--remove"])?;

@@ -27,7 +27,7 @@ pub struct Loop {
     pub refused: u64,
     /// Agents that were ended meanwhile.
     pub kills: u64,
-    /// How long the plugin took each time; without it, from a pod's first process to its enrolment.
+    /// How long the plugin took each time; without it, from a pod's first process to its enrollment.
     pub took: Vec<Duration>,
 }
 
@@ -134,7 +134,7 @@ impl Report {
                 }
                 println!();
                 println!(
-                    "The times are those of the plugin's ADD; without it, from a pod's first process to its enrolment."
+                    "The times are those of the plugin's ADD; without it, from a pod's first process to its enrollment."
                 );
             }
         }

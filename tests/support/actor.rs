@@ -80,7 +80,7 @@ impl Actor {
     /// Connects; the errno if that fails.
     pub fn dial(&self, dial: Dial) -> Result<Result<Connected, i32>> {
         match self.ask(&Request::Dial(Box::new(dial)))? {
-            Response::Dialled(result) => Ok(result.map(|connected| *connected)),
+            Response::Dialed(result) => Ok(result.map(|connected| *connected)),
             other => bail!("unexpected answer {other:?}"),
         }
     }
@@ -88,7 +88,7 @@ impl Actor {
     /// Connects one after the other.
     pub fn dial_all(&self, dials: Vec<Dial>) -> Result<Vec<Result<Connected, i32>>> {
         match self.ask(&Request::DialAll(dials))? {
-            Response::AllDialled(results) => Ok(results),
+            Response::AllDialed(results) => Ok(results),
             other => bail!("unexpected answer {other:?}"),
         }
     }
@@ -96,7 +96,7 @@ impl Actor {
     /// Connects and keeps the connection open.
     pub fn hold(&self, dial: Dial) -> Result<Result<Connected, i32>> {
         match self.ask(&Request::Hold(Box::new(dial)))? {
-            Response::Dialled(result) => Ok(result.map(|connected| *connected)),
+            Response::Dialed(result) => Ok(result.map(|connected| *connected)),
             other => bail!("unexpected answer {other:?}"),
         }
     }
@@ -120,7 +120,7 @@ impl Actor {
     /// The held connections as both ends see them now.
     pub fn again(&self) -> Result<Vec<Result<Connected, i32>>> {
         match self.ask(&Request::Again)? {
-            Response::AllDialled(results) => Ok(results),
+            Response::AllDialed(results) => Ok(results),
             other => bail!("unexpected answer {other:?}"),
         }
     }

@@ -74,7 +74,7 @@ pub struct Dial {
     pub device: Option<String>,
     /// How.
     pub manner: Manner,
-    /// Whether an IPv4 destination is dialled on an IPv6 socket.
+    /// Whether an IPv4 destination is dialed on an IPv6 socket.
     pub mapped: bool,
     /// After the socket was created, a file is made here (`.created`) and waited for (`.go`).
     pub pause: Option<std::path::PathBuf>,
@@ -126,11 +126,11 @@ pub enum Request {
         /// Which socket.
         socket: usize,
     },
-    /// Connects; answers [`Response::Dialled`].
+    /// Connects; answers [`Response::Dialed`].
     Dial(Box<Dial>),
-    /// Connects one after the other; answers [`Response::AllDialled`].
+    /// Connects one after the other; answers [`Response::AllDialed`].
     DialAll(Vec<Dial>),
-    /// Connects and keeps the connection; answers [`Response::Dialled`].
+    /// Connects and keeps the connection; answers [`Response::Dialed`].
     Hold(Box<Dial>),
     /// Begins so many connections, as the application, and keeps whatever becomes of them; answers
     /// [`Response::Flooded`].
@@ -154,7 +154,7 @@ pub enum Request {
     /// Sends on every held connection and reads the echo; answers how many still work.
     Echo,
     /// Asks both ends of every held connection for their names again; answers
-    /// [`Response::AllDialled`].
+    /// [`Response::AllDialed`].
     Again,
 }
 
@@ -204,9 +204,9 @@ pub enum Response {
     /// Done.
     Done,
     /// The connection, or errno.
-    Dialled(Result<Box<Connected>, i32>),
+    Dialed(Result<Box<Connected>, i32>),
     /// The connections, or errnos.
-    AllDialled(Vec<Result<Connected, i32>>),
+    AllDialed(Vec<Result<Connected, i32>>),
     /// Connections that were begun.
     Flooded(Flooded),
     /// A number.

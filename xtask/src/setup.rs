@@ -14,7 +14,7 @@ use crate::{
     toolchain::{self, LINKER_VERSION, LLVM, Rust},
 };
 
-/// What the tests and the demo run, and the file each Debian package is recognised by, so that
+/// What the tests and the demo run, and the file each Debian package is recognized by, so that
 /// other distributions' packages count as well.
 const PROGRAMS: [(&str, &[&str]); 12] = [
     ("iproute2", &["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]),

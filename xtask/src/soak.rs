@@ -71,7 +71,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// The same sources as another build: another version, and sockops programs of other instructions,
-/// because they are optimised less (still less, and the verifier refuses them).
+/// because they are optimized less (still less, and the verifier refuses them).
 fn other_build() -> Result<PathBuf> {
     let dir = root().join("target/soak");
     let binary = dir.join("sidetrack");

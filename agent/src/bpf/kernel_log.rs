@@ -28,7 +28,7 @@ impl KernelLog {
             .context("open the kernel programs' log")
     }
 
-    /// Forwards records until cancelled.
+    /// Forwards records until canceled.
     pub async fn forward(self) {
         // SAFETY: the descriptor is the logger's own and stays open as long as it is owned here.
         let registered = unsafe { AsyncFd::register_with_interest(self.0, Interest::READABLE) };

@@ -360,7 +360,7 @@ pub fn trim_heap() {
 
 /// A plain-old-data value as its bytes.
 pub fn bytes_of<T: aya::Pod>(value: &T) -> &[u8] {
-    // SAFETY: `Pod` types have no uninitialised bytes.
+    // SAFETY: `Pod` types have no uninitialized bytes.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
 }
 

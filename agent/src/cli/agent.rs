@@ -65,8 +65,8 @@ pub(super) struct Options {
         value_parser = node_name
     )]
     node_name: Option<String>,
-    /// Which sidecar pods to take: those labelled sidetrack.dev/interception=enabled, themselves or by
-    /// their namespace, or all but those labelled disabled [default: labelled; injected with --pods-dir]
+    /// Which sidecar pods to take: those labeled sidetrack.dev/interception=enabled, themselves or by
+    /// their namespace, or all but those labeled disabled [default: labeled; injected with --pods-dir]
     #[arg(long, value_enum)]
     enroll: Option<Enroll>,
     #[command(flatten)]
@@ -118,7 +118,7 @@ async fn serve(options: Options) -> Result<ExitCode> {
     let source = source(&options).await?;
     let enroll = options.enroll.unwrap_or(match source {
         Source::Directory(..) => Enroll::Injected,
-        Source::Cluster(_) => Enroll::Labelled,
+        Source::Cluster(_) => Enroll::Labeled,
     });
     let mut settings = Settings::new(options.mesh.clone(), enroll).on_this_node();
     let mesh = settings.read()?;

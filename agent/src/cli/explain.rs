@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 use sidetrack_common::{
     addr::{Addr, Family},
-    decide::{self, Arrival, Decision, Outbound, Owner, Verdict},
+    decide::{self, Decision, Inbound, Outbound, Owner, Verdict},
     pod::IfaceRow,
 };
 
@@ -117,7 +117,7 @@ fn decide(subject: &Subject, direction: &Direction) -> (Decision, Family) {
         }
         Direction::Inbound { src, dst, iface } => {
             let destination = Addr::from(dst.ip());
-            let syn = Arrival {
+            let syn = Inbound {
                 source: bound(src),
                 destination,
                 port: dst.port(),

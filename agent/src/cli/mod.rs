@@ -34,7 +34,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run the agent: enrol pods and keep their interception up to date
+    /// Run the agent: enroll pods and keep their interception up to date
     Agent(agent::Options),
     /// Show what is loaded on this node and how the agent is doing
     Status(status::Options),

@@ -91,7 +91,7 @@ fn print(verdict: &Verdict) -> Result<()> {
         eprintln!("sidetrack: {line}");
     }
     eprintln!(
-        "sidetrack: this pod is not intercepted. Is it, or its namespace, labelled sidetrack.dev/interception=enabled, and does the agent on its node know it (`sidetrack pods`)?"
+        "sidetrack: this pod is not intercepted. Is it, or its namespace, labeled sidetrack.dev/interception=enabled, and does the agent on its node know it (`sidetrack pods`)?"
     );
     let uid = Uid::effective();
     if uid.as_raw() != PROXY {

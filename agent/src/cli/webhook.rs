@@ -42,7 +42,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "IMAGE", value_parser = NonEmptyStringValueParser::new())]
     gate_image: String,
     /// Which sidecar pods the agents take
-    #[arg(long, value_enum, default_value = "labelled")]
+    #[arg(long, value_enum, default_value = "labeled")]
     enroll: Enroll,
     #[command(flatten)]
     mesh: MeshFlags,
@@ -69,19 +69,19 @@ async fn webhook(options: Options) -> Result<ExitCode> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     info!(address = %listener.local_addr()?, "listening");
     let shared = Shared::new(mesh, options.gate_image);
-    let mut signalled = async || {
+    let mut signaled = async || {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
     };
     let stop = async {
-        signalled().await;
+        signaled().await;
         info!(seconds = options.drain, "ending");
         shared.end();
         tokio::select! {
             () = sleep(Duration::from_secs(options.drain)) => {}
-            () = signalled() => {}
+            () = signaled() => {}
         }
     };
     let follow = async {

@@ -43,7 +43,7 @@ impl Sandbox {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "command")]
 pub enum Question {
-    /// Enrol it, or say that it is none to be enrolled; wait for what is needed.
+    /// Enroll it, or say that it is none to be enrolled; wait for what is needed.
     Add {
         /// The pod's place.
         sandbox: Sandbox,

@@ -82,7 +82,7 @@ impl Watch {
         now.is_some() && (now != self.inode || self.removed.load(Ordering::Relaxed))
     }
 
-    /// Waits for a change, and for the end of a burst of them. Loses nothing when cancelled.
+    /// Waits for a change, and for the end of a burst of them. Loses nothing when canceled.
     pub async fn changed(&mut self) {
         if self.settled.recv().await.is_none() {
             std::future::pending().await

@@ -174,7 +174,7 @@ fn add(socket: &OwnedFd, netns: u64, listening: &Listening, maps: &Maps) -> Resu
             Ok(()) => {}
             // It closed or stopped listening meanwhile.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-            // Arrivals are refused then. Not to enrol the pod would let them past its sidecar.
+            // Arrivals are refused then. Not to enroll the pod would let them past its sidecar.
             Err(error) if error.raw_os_error() == Some(libc::E2BIG) => return Ok(false),
             Err(error) => return Err(error).context("put the sidecar's listener into the map"),
         }

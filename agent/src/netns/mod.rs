@@ -87,7 +87,7 @@ impl Place {
 }
 
 /// An open network namespace. Holding one keeps the namespace alive, so nothing holds one for
-/// longer than it takes to enrol a pod.
+/// longer than it takes to enroll a pod.
 #[derive(Debug)]
 pub struct Netns {
     file: File,

@@ -23,7 +23,7 @@ use netlink_packet_route::{
 use rtnetlink::{Handle, IpVersion, RouteMessageBuilder};
 use sidetrack_common::{
     addr::{Addr, Family, V4_PREFIX_OFFSET},
-    pod::{Reach, Route, RouteKey},
+    pod::{Route, RouteKey, RouteKind},
 };
 
 /// Routes a pod may have in the map; ROUTE_BY_POD holds 262,144 for all pods together.
@@ -60,7 +60,7 @@ struct FlatRoute {
     destination: IpNet,
     table: u32,
     metric: u32,
-    reach: Reach,
+    kind: RouteKind,
     ifindex: u32,
     gateway: Option<IpAddr>,
     preferred_source: Option<IpAddr>,
@@ -183,7 +183,7 @@ impl Snapshot {
         if crowded {
             // One pod may not fill the map for all. What stays is what tells the pod's own
             // addresses; everything else counts as reachable.
-            best.retain(|_, route| route.reach == Reach::Local);
+            best.retain(|_, route| route.kind == RouteKind::Local);
         }
         let mut rows: HashMap<RouteId, Route> = best
             .into_values()
@@ -202,7 +202,7 @@ impl Snapshot {
                     .or_insert(Route::NONE);
                 if !row.is_unicast() {
                     *row = Route {
-                        reach: Reach::Unicast as u32,
+                        kind: RouteKind::Unicast as u32,
                         flags: 0,
                         ifindex: 0,
                         source: self.any_source(everywhere),
@@ -226,13 +226,13 @@ impl Snapshot {
 
     fn row(&self, route: &FlatRoute, excluded: &[String]) -> Route {
         // Packets to an own address leave by lo, whichever interface holds the address.
-        let device = match route.reach {
-            Reach::Local => Some("lo"),
+        let device = match route.kind {
+            RouteKind::Local => Some("lo"),
             _ => self.links.get(&route.ifindex).map(String::as_str),
         };
         let position = device.and_then(|device| excluded.iter().position(|name| name == device));
         Route {
-            reach: route.reach as u32,
+            kind: route.kind as u32,
             flags: position.map_or(0, |position| Route::excluding(position as u32)),
             ifindex: route.ifindex,
             source: self.source(route),
@@ -246,7 +246,7 @@ impl Snapshot {
             return preferred.into();
         }
         let v6 = route.destination.addr().is_ipv6();
-        if v6 && route.reach == Reach::Local {
+        if v6 && route.kind == RouteKind::Local {
             return route.destination.addr().into();
         }
         let mut own = self
@@ -343,22 +343,22 @@ fn flat(message: &RouteMessage) -> Option<FlatRoute> {
     if flags.contains(RouteFlags::Cloned) || flags.contains(RouteFlags::Dead) {
         return None;
     }
-    let reach = match message.header.kind {
-        RouteType::Local => Reach::Local,
-        RouteType::Unicast => Reach::Unicast,
-        RouteType::Unreachable => Reach::Unreachable,
-        RouteType::Prohibit => Reach::Prohibit,
-        RouteType::BlackHole => Reach::Blackhole,
-        RouteType::Broadcast | RouteType::Multicast => Reach::Group,
+    let kind = match message.header.kind {
+        RouteType::Local => RouteKind::Local,
+        RouteType::Unicast => RouteKind::Unicast,
+        RouteType::Unreachable => RouteKind::Unreachable,
+        RouteType::Prohibit => RouteKind::Prohibit,
+        RouteType::BlackHole => RouteKind::Blackhole,
+        RouteType::Broadcast | RouteType::Multicast => RouteKind::Group,
         // Anycast addresses are delivered locally.
-        RouteType::Anycast => Reach::Local,
+        RouteType::Anycast => RouteKind::Local,
         _ => return None,
     };
     let mut route = FlatRoute {
         destination: IpNet::new_assert(default, 0),
         table: u32::from(message.header.table),
         metric: 0,
-        reach,
+        kind,
         ifindex: 0,
         gateway: None,
         preferred_source: None,

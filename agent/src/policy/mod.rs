@@ -14,7 +14,7 @@ use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 use sidetrack_common::{
     pod::{IfaceRow, IfaceRule},
-    policy::{Inbound, List, NO_ID, Policy as Row},
+    policy::{InboundMode, List, NO_ID, Policy as Row},
 };
 
 pub(crate) use self::parse::shortened;
@@ -166,14 +166,14 @@ impl Policy {
         let (mut ports, mut ranges, mut owners) =
             (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         let inbound = match &self.inbound {
-            InboundPorts::None => Inbound::Off,
+            InboundPorts::None => InboundMode::Off,
             InboundPorts::AllExcept(except) => {
                 put(&mut ports, List::InPort, except);
-                Inbound::AllExcept
+                InboundMode::AllExcept
             }
             InboundPorts::Only(only) => {
                 put(&mut ports, List::InPort, only);
-                Inbound::Listed
+                InboundMode::Listed
             }
         };
         put(

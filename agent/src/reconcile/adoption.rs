@@ -54,8 +54,8 @@ impl Reconciler {
         }
         let processes = look_at_processes();
         for name in names {
-            let enrolment = self.pods.get(name).and_then(Entry::enrolment);
-            let adopted = enrolment.map(|it| it.adopt(&processes, &self.datapath.maps));
+            let enrollment = self.pods.get(name).and_then(Entry::enrollment);
+            let adopted = enrollment.map(|it| it.adopt(&processes, &self.datapath.maps));
             if let Some(Err(error)) = adopted {
                 warn!(pod = %name, "take over the sidecar's listeners: {error:#}");
             }

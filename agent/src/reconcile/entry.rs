@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::enrolment::Enrolment;
+use super::enrollment::Enrollment;
 use crate::{api::PodState, cni::attach::Answer, netns::Place, policy::Policy};
 
 /// How long a pod that waits is looked for on every turn; then every [`PATIENT_TRY`].
@@ -28,7 +28,7 @@ pub struct Entry {
     /// Why, unless all is well.
     pub reason: Option<String>,
     /// Its place in the kernel, when enrolled.
-    pub(super) enrolment: Option<Enrolment>,
+    pub(super) enrollment: Option<Enrollment>,
     pub(super) goal: Option<Goal>,
     pub(super) look: Look,
     /// Nobody lists it any more, and it still runs.
@@ -75,16 +75,16 @@ pub(super) struct Goal {
 
 impl Entry {
     /// Its place in the kernel, when enrolled.
-    pub(crate) fn enrolment(&self) -> Option<&Enrolment> {
-        self.enrolment.as_ref()
+    pub(crate) fn enrollment(&self) -> Option<&Enrollment> {
+        self.enrollment.as_ref()
     }
 
     pub(super) fn is_settled(&self) -> bool {
-        match (&self.goal, &self.enrolment) {
-            (Some(goal), Some(enrolment)) => {
-                enrolment.policy() == &goal.policy
-                    && enrolment.is_at(&goal.place)
-                    && !enrolment.is_stale()
+        match (&self.goal, &self.enrollment) {
+            (Some(goal), Some(enrollment)) => {
+                enrollment.policy() == &goal.policy
+                    && enrollment.is_at(&goal.place)
+                    && !enrollment.is_stale()
             }
             (Some(_), None) => false,
             (None, _) => true,
@@ -94,7 +94,7 @@ impl Entry {
     /// What a pod is told that is to start and is not enrolled.
     pub(super) fn refused(&self) -> Answer {
         let reason = self.reason.as_deref().unwrap_or("it is not enrolled");
-        if self.has_istio_init && self.enrolment.is_none() {
+        if self.has_istio_init && self.enrollment.is_none() {
             return Answer::NotTaken(format!("{reason}; it is left to its istio-init"));
         }
         Answer::Refused(reason.to_owned())

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
 use sidetrack_common::conn::HandshakeKey;
 
-use super::{Enrolment, Reconciler};
+use super::{Enrollment, Reconciler};
 use crate::{
     bpf::health::{Findings, Kind},
     netns::{Netns, sock_diag},
@@ -69,7 +69,7 @@ impl Reconciler {
         let mut removed = 0;
         for (netns, rows) in seen_twice {
             // A pod that is just ending cannot be looked into.
-            let alive = self.enrolment_of(netns).and_then(|it| sockets(it).ok());
+            let alive = self.enrollment_of(netns).and_then(|it| sockets(it).ok());
             for (key, client, since) in rows {
                 let gone = match &alive {
                     Some(alive) => !alive.contains(&client),
@@ -91,16 +91,16 @@ impl Reconciler {
         Ok(removed)
     }
 
-    fn enrolment_of(&self, netns: u64) -> Option<&Enrolment> {
-        self.enrolments()
-            .map(|(_, enrolment)| enrolment)
-            .find(|enrolment| enrolment.cookie() == netns)
+    fn enrollment_of(&self, netns: u64) -> Option<&Enrollment> {
+        self.enrollments()
+            .map(|(_, enrollment)| enrollment)
+            .find(|enrollment| enrollment.cookie() == netns)
     }
 }
 
 /// Cookies of a pod's sockets that have a peer.
-fn sockets(enrolment: &Enrolment) -> Result<BTreeSet<u64>> {
-    let netns = Netns::open(enrolment.netns_path())?;
+fn sockets(enrollment: &Enrollment) -> Result<BTreeSet<u64>> {
+    let netns = Netns::open(enrollment.netns_path())?;
     let all = netns.run(|| -> io::Result<Vec<_>> {
         let mut all = sock_diag::connections(AF_INET)?;
         all.extend(sock_diag::connections(AF_INET6)?);

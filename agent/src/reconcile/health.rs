@@ -92,8 +92,8 @@ impl Reconciler {
                 .problems
                 .push(format!("look at policies: {error:#}")),
         }
-        for (name, enrolment) in self.enrolments() {
-            match enrolment.mend(maps, &mut buffer) {
+        for (name, enrollment) in self.enrollments() {
+            match enrollment.mend(maps, &mut buffer) {
                 Ok(0) => {}
                 Ok(rows) => {
                     let text = format!(
@@ -130,11 +130,11 @@ impl Reconciler {
     }
 
     fn heal_pods(&self, findings: &mut Findings) {
-        for (name, enrolment) in self.enrolments() {
+        for (name, enrollment) in self.enrollments() {
             let healed = self.datapath.heal_pod(
-                enrolment.cookie(),
-                enrolment.netns_path(),
-                enrolment.inode(),
+                enrollment.cookie(),
+                enrollment.netns_path(),
+                enrollment.inode(),
             );
             let named = |(kind, text)| (kind, format!("pod {name}: {text}"));
             findings.tried(healed.map(|repair| repair.map(named)));
@@ -163,7 +163,7 @@ impl Reconciler {
             } else if !processes.any_in(inode) {
                 self.inherited.drop_one(cookie, &self.datapath);
                 let entry = name.and_then(|name| self.pods.get_mut(&name));
-                if let Some(entry) = entry.filter(|entry| entry.enrolment.is_none()) {
+                if let Some(entry) = entry.filter(|entry| entry.enrollment.is_none()) {
                     entry.state = PodState::Rejected;
                     self.dirty = true;
                 }
@@ -260,7 +260,7 @@ impl Reconciler {
         let rejected: Vec<String> = self
             .pods
             .iter()
-            .filter(|(_, entry)| entry.enrolment.is_none() && entry.state == PodState::Rejected)
+            .filter(|(_, entry)| entry.enrollment.is_none() && entry.state == PodState::Rejected)
             .map(|(name, _)| name.to_string())
             .collect();
         if !rejected.is_empty() {

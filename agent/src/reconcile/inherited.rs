@@ -7,7 +7,7 @@ use anyhow::Result;
 use sidetrack_common::pod::{IfaceKey, IfaceRow, Pod, Route};
 use tracing::{error, info, warn};
 
-use super::enrolment::{remove_counts, remove_listeners};
+use super::enrollment::{remove_counts, remove_listeners};
 use crate::{
     bpf::{Datapath, maps::Maps},
     netns::routes::RouteId,

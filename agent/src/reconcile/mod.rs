@@ -4,7 +4,7 @@
 //! that whatever judges its connections is complete; nothing done for one pod depends on another.
 
 mod adoption;
-mod enrolment;
+mod enrollment;
 mod entry;
 mod handshakes;
 mod health;
@@ -25,7 +25,7 @@ pub use self::entry::Entry;
 pub use self::health::Health;
 pub use self::inherited::names as inherited_name;
 use self::{
-    enrolment::Enrolment,
+    enrollment::Enrollment,
     entry::{EAGER, Goal, Look, PATIENT_TRY},
     handshakes::Lingering,
     inherited::Inherited,
@@ -61,7 +61,7 @@ pub struct Reconciler {
     by_cookie: HashMap<u64, PodRef>,
     inherited: Inherited,
     /// Pods whose names others have taken while they still run.
-    departing: Vec<(PodRef, Enrolment)>,
+    departing: Vec<(PodRef, Enrollment)>,
     mesh: Mesh,
     changed: mpsc::UnboundedSender<u64>,
     look_for_listeners: Instant,
@@ -117,9 +117,9 @@ impl Reconciler {
     }
 
     /// Every pod that is enrolled, also those whose names others have taken.
-    fn enrolments(&self) -> impl Iterator<Item = (&PodRef, &Enrolment)> {
+    fn enrollments(&self) -> impl Iterator<Item = (&PodRef, &Enrollment)> {
         let pods = self.pods.iter();
-        let named = pods.filter_map(|(name, entry)| Some((name, entry.enrolment()?)));
+        let named = pods.filter_map(|(name, entry)| Some((name, entry.enrollment()?)));
         named.chain(self.departing.iter().map(|(name, it)| (name, it)))
     }
 
@@ -234,7 +234,7 @@ impl Reconciler {
     pub fn awaited(&self) -> impl Iterator<Item = &str> {
         self.pods.values().filter_map(|entry| {
             // Those that fail for another reason have time.
-            let waits = entry.enrolment.is_none() && entry.state == PodState::Waiting;
+            let waits = entry.enrollment.is_none() && entry.state == PodState::Waiting;
             match &entry.goal.as_ref().filter(|_| waits)?.place {
                 Place::Pod(uid) => Some(uid.as_str()),
                 Place::Path(_) => None,
@@ -242,7 +242,7 @@ impl Reconciler {
         })
     }
 
-    /// Enrols a pod that waits for its first process, if that is among these.
+    /// Enrolls a pod that waits for its first process, if that is among these.
     pub async fn look_in(&mut self, uid: &str, processes: Processes) {
         if processes.netns_of_pod(uid, None).is_none() {
             return;
@@ -259,7 +259,7 @@ impl Reconciler {
     /// What people see of a pod's state.
     fn shown(&self, name: &PodRef) -> Option<(PodState, Option<String>, Option<u32>)> {
         let entry = self.pods.get(name)?;
-        let policy = entry.enrolment.as_ref().map(Enrolment::policy_id);
+        let policy = entry.enrollment.as_ref().map(Enrollment::policy_id);
         Some((entry.state, entry.reason.clone(), policy))
     }
 
@@ -277,21 +277,21 @@ impl Reconciler {
     }
 
     fn cookie(&self, name: &PodRef) -> Option<u64> {
-        Some(self.pods.get(name)?.enrolment.as_ref()?.cookie())
+        Some(self.pods.get(name)?.enrollment.as_ref()?.cookie())
     }
 
     /// Follows routes and addresses of namespaces that changed.
     pub async fn namespaces_changed(&mut self, cookies: BTreeSet<u64>) {
         let enrolled = self.pods.iter_mut().filter_map(|(name, entry)| {
-            let enrolment = entry.enrolment.as_mut()?;
-            Some((name, enrolment))
+            let enrollment = entry.enrollment.as_mut()?;
+            Some((name, enrollment))
         });
         let departing = self.departing.iter_mut().map(|(name, it)| (&*name, it));
-        for (name, enrolment) in enrolled.chain(departing) {
-            if !cookies.contains(&enrolment.cookie()) {
+        for (name, enrollment) in enrolled.chain(departing) {
+            if !cookies.contains(&enrollment.cookie()) {
                 continue;
             }
-            if let Err(error) = enrolment.refresh(&self.datapath).await {
+            if let Err(error) = enrollment.refresh(&self.datapath).await {
                 warn!(pod = %name, "follow the pod's routes: {error:#}");
             }
             self.dirty = true;
@@ -305,7 +305,7 @@ impl Reconciler {
             uid: None,
             state: PodState::Waiting,
             reason: None,
-            enrolment: None,
+            enrollment: None,
             goal: None,
             look: Look::default(),
             unlisted: false,
@@ -319,7 +319,7 @@ impl Reconciler {
         entry.next_try = Instant::now();
         // The same name, another pod.
         let other = matches!(document.place, Ok(Place::Pod(_)))
-            && entry.enrolment.is_some()
+            && entry.enrollment.is_some()
             && entry.uid != document.pod.metadata.uid;
         if other {
             self.let_depart(name, "another pod has its name now").await;
@@ -378,15 +378,15 @@ impl Reconciler {
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
-        let judged = entry.enrolment.is_some() || inherited;
+        let judged = entry.enrollment.is_some() || inherited;
         let kept = if judged {
             "; its last good policy stays in force"
         } else {
             ""
         };
-        entry.goal = entry.enrolment.as_ref().map(|enrolment| Goal {
-            place: enrolment.place().clone(),
-            policy: enrolment.policy().clone(),
+        entry.goal = entry.enrollment.as_ref().map(|enrollment| Goal {
+            place: enrollment.place().clone(),
+            policy: enrollment.policy().clone(),
             starting: false,
         });
         let state = if judged {
@@ -414,26 +414,26 @@ impl Reconciler {
         };
         let processes = processes.get_or_insert_with(look_at_processes);
         let known = entry
-            .enrolment
+            .enrollment
             .as_ref()
-            .map(Enrolment::inode)
+            .map(Enrollment::inode)
             .or_else(|| self.inherited.inode(name));
         let told = self.told(&goal.place);
         let found = told.map_or_else(|| goal.place.find(processes, known), Ok);
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
-        if let Some(enrolment) = &mut entry.enrolment
-            && !enrolment.is_at(&goal.place)
+        if let Some(enrollment) = &mut entry.enrollment
+            && !enrollment.is_at(&goal.place)
         {
             match found.as_ref().map(Netns::open_found) {
-                Ok(Ok(netns)) if netns.inode() == enrolment.inode() => {
-                    enrolment.found_at(goal.place.clone(), netns.path());
+                Ok(Ok(netns)) if netns.inode() == enrollment.inode() => {
+                    enrollment.found_at(goal.place.clone(), netns.path());
                 }
                 // Between two containers a pod may have no process; its namespace waits for them.
-                Err(_) if enrolment.place() == &goal.place => return,
+                Err(_) if enrollment.place() == &goal.place => return,
                 // A path that leads nowhere takes no pod out that still has processes.
-                Ok(Err(error)) if processes.any_in(enrolment.inode()) => {
+                Ok(Err(error)) if processes.any_in(enrollment.inode()) => {
                     let reason = format!("{error}; it stays enrolled in its namespace");
                     if entry.reason.as_ref() != Some(&reason) {
                         error!(pod = %name, origin = entry.origin, "{reason}");
@@ -463,11 +463,11 @@ impl Reconciler {
                     if waiting {
                         info!(pod = %name, "waiting: {reason}");
                     } else {
-                        error!(pod = %name, origin = entry.origin, "cannot enrol: {reason}");
+                        error!(pod = %name, origin = entry.origin, "cannot enroll: {reason}");
                     }
                 }
                 let news = entry.reason.as_ref() != Some(&reason) && !waiting;
-                let judged = entry.enrolment.is_some() || self.inherited.holds(name);
+                let judged = entry.enrollment.is_some() || self.inherited.holds(name);
                 let state = match (judged, waiting) {
                     (true, _) => PodState::Enrolled,
                     (false, true) => PodState::Waiting,
@@ -491,18 +491,18 @@ impl Reconciler {
         let Some(entry) = self.pods.get_mut(name) else {
             return Ok(());
         };
-        if let Some(enrolment) = &mut entry.enrolment {
+        if let Some(enrollment) = &mut entry.enrollment {
             let mut changed = None;
-            if enrolment.policy() != &goal.policy {
-                enrolment
+            if enrollment.policy() != &goal.policy {
+                enrollment
                     .change_policy(&goal.policy, &self.datapath, &mut self.policies, processes)
                     .await?;
-                info!(pod = %name, policy = enrolment.policy_id(), "policy changed");
+                info!(pod = %name, policy = enrollment.policy_id(), "policy changed");
                 let note = "another policy is in force for its new connections".to_owned();
                 changed = Some(note);
             }
-            if enrolment.is_stale() {
-                enrolment.recover(&self.changed, &self.datapath).await?;
+            if enrollment.is_stale() {
+                enrollment.recover(&self.changed, &self.datapath).await?;
             }
             if let Some(note) = changed {
                 self.tell(name, POLICY_CHANGED, note);
@@ -516,7 +516,7 @@ impl Reconciler {
         let starting = (goal.starting || fresh) && !started_before;
         let known_before = self.inherited.holds(name);
         let pods = &self.pods;
-        let request = enrolment::Request {
+        let request = enrollment::Request {
             name,
             uid: uid.as_deref(),
             place: &goal.place,
@@ -530,7 +530,7 @@ impl Reconciler {
                     .is_some_and(|entry| entry.state != PodState::NotTaken)
             },
         };
-        let enrolment = Enrolment::new(
+        let enrollment = Enrollment::new(
             request,
             &self.datapath,
             &mut self.policies,
@@ -540,17 +540,17 @@ impl Reconciler {
         .await?;
         info!(
             pod = %name,
-            cookie = enrolment.cookie(),
-            policy = enrolment.policy_id(),
-            ipv6 = enrolment.captures_v6(),
+            cookie = enrollment.cookie(),
+            policy = enrollment.policy_id(),
+            ipv6 = enrollment.captures_v6(),
             "enrolled"
         );
-        self.by_cookie.insert(enrolment.cookie(), name.clone());
+        self.by_cookie.insert(enrollment.cookie(), name.clone());
         let note = format!(
             "its connections are intercepted by the rules of dialect {}",
             goal.policy.dialect
         );
-        let notes = enrolment.notes();
+        let notes = enrollment.notes();
         // Had an earlier agent enrolled it in another namespace, that one is done with once nothing
         // runs there.
         if self.inherited.holds(name) {
@@ -559,7 +559,7 @@ impl Reconciler {
             self.inherited.retain(kept, &self.datapath);
         }
         if let Some(entry) = self.pods.get_mut(name) {
-            entry.enrolment = Some(enrolment);
+            entry.enrollment = Some(enrollment);
             entry.started = true;
         }
         // A successor that takes over has no news.

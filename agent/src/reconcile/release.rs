@@ -2,7 +2,7 @@
 
 use tracing::{error, info, warn};
 
-use super::{Enrolment, Entry, Processes, Reconciler, look_at_processes};
+use super::{Enrollment, Entry, Processes, Reconciler, look_at_processes};
 use crate::{api::PodState, netns::Place, pod::PodRef};
 
 /// Why a pod is enrolled that nobody lists.
@@ -15,15 +15,15 @@ impl Reconciler {
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
-        let Some(enrolment) = entry.enrolment.take() else {
+        let Some(enrollment) = entry.enrollment.take() else {
             return;
         };
-        self.let_go(name, enrolment, reason).await;
+        self.let_go(name, enrollment, reason).await;
     }
 
-    async fn let_go(&mut self, name: &PodRef, enrolment: Enrolment, reason: &str) {
-        self.by_cookie.remove(&enrolment.cookie());
-        let result = enrolment.leave(&self.datapath, &mut self.policies).await;
+    async fn let_go(&mut self, name: &PodRef, enrollment: Enrollment, reason: &str) {
+        self.by_cookie.remove(&enrollment.cookie());
+        let result = enrollment.leave(&self.datapath, &mut self.policies).await;
         match result {
             Ok(()) => info!(pod = %name, "left: {reason}"),
             Err(error) => error!(pod = %name, "left, but not cleanly: {error:#}"),
@@ -32,10 +32,10 @@ impl Reconciler {
 
     /// Something else takes its place, `why`. What still runs of it stays intercepted.
     pub(super) async fn let_depart(&mut self, name: &PodRef, why: &str) {
-        let enrolment = self.pods.get(name).and_then(Entry::enrolment);
+        let enrollment = self.pods.get(name).and_then(Entry::enrollment);
         // A manifest that names a path says all there is to say.
-        let by_uid = enrolment.filter(|it| matches!(it.place(), Place::Pod(_)));
-        let inode = by_uid.map(Enrolment::inode);
+        let by_uid = enrollment.filter(|it| matches!(it.place(), Place::Pod(_)));
+        let inode = by_uid.map(Enrollment::inode);
         if !inode.is_some_and(|inode| look_at_processes().any_in(inode)) {
             self.leave(name, why).await;
             return;
@@ -43,9 +43,9 @@ impl Reconciler {
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };
-        if let Some(enrolment) = entry.enrolment.take() {
+        if let Some(enrollment) = entry.enrollment.take() {
             warn!(pod = %name, "{why}, and something still runs there; it is released when its last process has ended");
-            self.departing.push((name.clone(), enrolment));
+            self.departing.push((name.clone(), enrollment));
         }
     }
 
@@ -57,11 +57,11 @@ impl Reconciler {
         let processes = processes.get_or_insert_with(look_at_processes);
         let (gone, running) = std::mem::take(&mut self.departing)
             .into_iter()
-            .partition(|(_, enrolment)| !processes.any_in(enrolment.inode()));
+            .partition(|(_, enrollment)| !processes.any_in(enrollment.inode()));
         self.departing = running;
-        let gone: Vec<(PodRef, Enrolment)> = gone;
-        for (name, enrolment) in gone {
-            self.let_go(&name, enrolment, "its last process has ended")
+        let gone: Vec<(PodRef, Enrollment)> = gone;
+        for (name, enrollment) in gone {
+            self.let_go(&name, enrollment, "its last process has ended")
                 .await;
         }
     }
@@ -81,7 +81,7 @@ impl Reconciler {
         // Enrolled means: elsewhere than an earlier agent had it.
         let waited_for = |name: &PodRef| {
             let entry = pods.get(name);
-            listed(name) && entry.is_some_and(|entry| entry.enrolment.is_none())
+            listed(name) && entry.is_some_and(|entry| entry.enrollment.is_none())
         };
         if self.inherited.all(waited_for) {
             return;
@@ -118,7 +118,7 @@ impl Reconciler {
         // A runtime may be about to start something there.
         let sandboxes = self.sandbox_inodes();
         let runs = |entry: &Entry| {
-            let inode = entry.enrolment.as_ref().map(Enrolment::inode);
+            let inode = entry.enrollment.as_ref().map(Enrollment::inode);
             inode.is_some_and(|inode| processes.any_in(inode) || sandboxes.contains(&inode))
         };
         for name in unlisted {

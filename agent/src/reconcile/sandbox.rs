@@ -34,7 +34,7 @@ impl Told {
 }
 
 impl Reconciler {
-    /// Enrols a pod in a namespace that was just made for it; [`Answer::Later`] if it is not known
+    /// Enrolls a pod in a namespace that was just made for it; [`Answer::Later`] if it is not known
     /// what becomes of it.
     pub async fn attach(&mut self, sandbox: &Sandbox, found: &Found) -> Answer {
         let name = sandbox.pod();
@@ -79,7 +79,7 @@ impl Reconciler {
                 sandbox.netns.display()
             ));
         }
-        let enrolled_at = entry.enrolment().map(super::Enrolment::inode);
+        let enrolled_at = entry.enrollment().map(super::Enrollment::inode);
         if enrolled_at == Some(sandbox.inode) && entry.is_settled() {
             return Answer::Enrolled;
         }
@@ -106,8 +106,8 @@ impl Reconciler {
         let Some(entry) = self.pods.get(&name) else {
             return Answer::Later("it is gone".to_owned());
         };
-        match (entry.enrolment(), entry.state) {
-            (Some(enrolment), _) if enrolment.inode() == sandbox.inode => Answer::Enrolled,
+        match (entry.enrollment(), entry.state) {
+            (Some(enrollment), _) if enrollment.inode() == sandbox.inode => Answer::Enrolled,
             (None, PodState::Waiting) => Answer::Later(entry.reason.clone().unwrap_or_default()),
             _ => entry.refused(),
         }
@@ -118,8 +118,10 @@ impl Reconciler {
         let name = sandbox.pod();
         let entry = self.pods.get(&name);
         let entry = entry.filter(|entry| is_same(entry, sandbox));
-        match entry.map(|entry| (entry, entry.enrolment(), entry.state)) {
-            Some((_, Some(enrolment), _)) if enrolment.inode() == sandbox.inode => Answer::Enrolled,
+        match entry.map(|entry| (entry, entry.enrollment(), entry.state)) {
+            Some((_, Some(enrollment), _)) if enrollment.inode() == sandbox.inode => {
+                Answer::Enrolled
+            }
             Some((_, Some(_), _)) => {
                 Answer::Refused("it is enrolled in another network namespace".to_owned())
             }
@@ -160,7 +162,7 @@ impl Reconciler {
     async fn leave_empty(&mut self, is_removed: impl Fn(u64) -> bool) {
         let mut gone: Vec<(PodRef, u64)> = Vec::new();
         for (name, entry) in &self.pods {
-            let inode = entry.enrolment().map(super::Enrolment::inode);
+            let inode = entry.enrollment().map(super::Enrollment::inode);
             gone.extend(
                 inode
                     .filter(|inode| is_removed(*inode))

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use sidetrack_common::{
     addr::{Addr, Family},
     decide::Tables,
-    pod::{Reach, Route, RouteKey},
+    pod::{Route, RouteKey, RouteKind},
     policy::List,
 };
 
@@ -90,20 +90,20 @@ pub struct KnownRoutes {
 
 impl Routes for KnownRoutes {
     fn route(&self, addr: Addr) -> Route {
-        let route = |reach: Reach, source: Addr| Route {
-            reach: reach as u32,
+        let route = |kind: RouteKind, source: Addr| Route {
+            kind: kind as u32,
             source,
             ..Route::NONE
         };
         let own = self.own.iter().any(|own| Addr::from(*own).is(addr));
         let loopback = addr.is_loopback() || addr.is(Addr::SELF_V6);
         match addr.family() {
-            Family::V4 if loopback => route(Reach::Local, Addr::LOOPBACK_V4),
-            _ if own || loopback => route(Reach::Local, addr),
+            Family::V4 if loopback => route(RouteKind::Local, Addr::LOOPBACK_V4),
+            _ if own || loopback => route(RouteKind::Local, addr),
             family => {
                 let source = self.own.iter().copied().map(Addr::from);
                 let source = source.into_iter().find(|own| own.family() == family);
-                route(Reach::Unicast, source.unwrap_or(Addr::UNSPECIFIED))
+                route(RouteKind::Unicast, source.unwrap_or(Addr::UNSPECIFIED))
             }
         }
     }

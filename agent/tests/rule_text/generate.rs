@@ -35,23 +35,23 @@ pub fn outbound() -> impl Strategy<Value = Case> {
         .prop_map(
             |(policy, family, (to, to_own), from, owner, port, device)| {
                 let mut pod = pod(&policy, family, device);
-                let dialled = to.address(&policy, family);
+                let dialed = to.address(&policy, family);
                 let bound = from
                     .map(|from| from.address(&policy, family))
                     .filter(|bound| !bound.is_unspecified());
                 // A socket can be bound only to what is assigned.
-                let assigned = bound.into_iter().chain(to_own.then_some(dialled));
+                let assigned = bound.into_iter().chain(to_own.then_some(dialed));
                 let assigned =
                     assigned.filter(|addr| !addr.is_loopback() && !addr.is_unspecified());
                 pod.own.extend(assigned);
-                let leaves = !pod.is_local(destination(dialled, bound));
+                let leaves = !pod.is_local(destination(dialed, bound));
                 // EINVAL, before any rule.
                 let bound =
                     bound.filter(|bound| !(bound.is_ipv4() && bound.is_loopback() && leaves));
                 let connection = Connection::Outbound {
                     owner: owner.resolve(&policy),
                     bound,
-                    dialled,
+                    dialed,
                     port: port.resolve(&policy),
                 };
                 Case {

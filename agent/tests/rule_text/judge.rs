@@ -66,8 +66,8 @@ impl<'a> Judgement<'a> {
         let fate = match self.decision.verdict {
             Verdict::Untouched => Fate::Accepted,
             // What SO_ORIGINAL_DST will answer is part of it.
-            Verdict::Redirect { port, dialled, .. }
-                if dialled.is(Addr::from(self.case.packet().destination)) =>
+            Verdict::Redirect { port, dialed, .. }
+                if dialed.is(Addr::from(self.case.packet().destination)) =>
             {
                 Fate::Redirected(port)
             }

@@ -50,9 +50,9 @@ fn inbound_decisions_are_what_the_rules_do() {
 fn all_agree(cases: impl Strategy<Value = Case>, rules: RangeInclusive<u32>) {
     let met = RefCell::new(HashSet::new());
     let outcome = runner(CASES).run(&cases, |case| {
-        let judgement = Judgement::of(&case);
-        met.borrow_mut().insert(judgement.decision.rule);
-        judgement
+        let judgment = Judgement::of(&case);
+        met.borrow_mut().insert(judgment.decision.rule);
+        judgment
             .compare()
             .map_err(|what| TestCaseError::fail(what.to_string()))
     });
@@ -64,19 +64,19 @@ fn all_agree(cases: impl Strategy<Value = Case>, rules: RangeInclusive<u32>) {
 
 #[test]
 fn a_missing_line_is_noticed() {
-    sabotage(|judgement| {
-        let line = judgement.decisive_line()?;
-        Some(judgement.text_with(line, ""))
+    sabotage(|judgment| {
+        let line = judgment.decisive_line()?;
+        Some(judgment.text_with(line, ""))
     });
 }
 
 #[test]
 fn another_port_is_noticed() {
-    sabotage(|judgement| {
-        let (line, port) = judgement.redirect()?;
+    sabotage(|judgment| {
+        let (line, port) = judgment.redirect()?;
         let other = if port == 80 { "81" } else { "80" };
         let other = line.replace(&port.to_string(), other);
-        Some(judgement.text_with(line, &format!("{other}\n")))
+        Some(judgment.text_with(line, &format!("{other}\n")))
     });
 }
 
@@ -86,11 +86,11 @@ fn sabotage(change: impl Fn(&Judgement<'_>) -> Option<String>) {
     for cases in [generate::outbound().boxed(), generate::inbound().boxed()] {
         let verdicts = Cell::new(0);
         let outcome = runner(CASES / 4).run(&cases, |case| {
-            let judgement = Judgement::of(&case);
-            let Some(text) = change(&judgement) else {
+            let judgment = Judgement::of(&case);
+            let Some(text) = change(&judgment) else {
                 return Ok(());
             };
-            match judgement.against(text).compare() {
+            match judgment.against(text).compare() {
                 Err(Disagreement::Verdict) => verdicts.set(verdicts.get() + 1),
                 Err(Disagreement::Line) => {}
                 unfit => return Err(TestCaseError::fail(format!("{unfit:?}"))),

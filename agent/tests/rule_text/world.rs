@@ -13,8 +13,8 @@ use sidetrack::{
 };
 use sidetrack_common::{
     addr::{Addr, Family},
-    decide::{self, Arrival, Decision, Outbound, Owner},
-    pod::{Reach, Route},
+    decide::{self, Decision, Inbound, Outbound, Owner},
+    pod::{Route, RouteKind},
     policy::NO_ID,
 };
 
@@ -52,7 +52,7 @@ pub enum Connection {
         /// The address the socket is bound to.
         bound: Option<IpAddr>,
         /// What it dials.
-        dialled: IpAddr,
+        dialed: IpAddr,
         /// What it dials.
         port: u16,
     },
@@ -108,15 +108,15 @@ impl Routes for PodRoutes<'_> {
         let Case { policy, pod, .. } = self.0;
         let addr = IpAddr::from(addr);
         let device = pod.device_to(addr);
-        let reach = if pod.is_local(addr) {
-            Reach::Local
+        let kind = if pod.is_local(addr) {
+            RouteKind::Local
         } else {
-            Reach::Unicast
+            RouteKind::Unicast
         };
         let mut names = policy.excluded_interfaces.iter();
         let excluded = names.position(|name| name == device);
         Route {
-            reach: reach as u32,
+            kind: kind as u32,
             flags: excluded.map_or(0, |position| Route::excluding(position as u32)),
             ifindex: 0,
             source: pod.source_to(addr).into(),
@@ -137,14 +137,14 @@ impl Case {
             Connection::Outbound {
                 owner,
                 bound,
-                dialled,
+                dialed,
                 port,
             } => {
                 let (uid, gid) = owner.unwrap_or((NO_ID, NO_ID));
                 let conn = Outbound {
                     owner: Owner { uid, gid },
                     source: bound.map_or(Addr::UNSPECIFIED, Addr::from),
-                    destination: (*dialled).into(),
+                    destination: (*dialed).into(),
                     port: *port,
                     bound_device: 0,
                     captured_family: true,
@@ -157,7 +157,7 @@ impl Case {
                 port,
                 interface,
             } => {
-                let syn = Arrival {
+                let syn = Inbound {
                     source: (*source).into(),
                     destination: (*destination).into(),
                     port: *port,
@@ -175,10 +175,10 @@ impl Case {
             Connection::Outbound {
                 owner,
                 bound,
-                dialled,
+                dialed,
                 port,
             } => {
-                let destination = destination(*dialled, *bound);
+                let destination = destination(*dialed, *bound);
                 Packet {
                     hook: Hook::Output {
                         output: self.pod.device_to(destination).to_owned(),
@@ -206,12 +206,12 @@ impl Case {
     }
 }
 
-/// Where a dialled address leads: nowhere in particular means the socket's own address in IPv4,
+/// Where a dialed address leads: nowhere in particular means the socket's own address in IPv4,
 /// and `::1` in IPv6 whatever the socket is bound to.
-pub fn destination(dialled: IpAddr, bound: Option<IpAddr>) -> IpAddr {
-    match dialled {
+pub fn destination(dialed: IpAddr, bound: Option<IpAddr>) -> IpAddr {
+    match dialed {
         IpAddr::V4(Ipv4Addr::UNSPECIFIED) => bound.unwrap_or(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
-        dialled => dialled,
+        dialed => dialed,
     }
 }

@@ -34,8 +34,8 @@ fn ask(body: &str, enroll: Enroll, namespace_label: Option<&str>) -> Judged {
     judge(body.as_bytes(), &settings).expect("an AdmissionReview")
 }
 
-fn labelled(body: &str) -> Judged {
-    ask(body, Enroll::Labelled, None)
+fn labeled(body: &str) -> Judged {
+    ask(body, Enroll::Labeled, None)
 }
 
 fn record(pod: &Value) -> Value {
@@ -52,7 +52,7 @@ fn with(body: &str, change: impl FnOnce(&mut Value)) -> String {
 
 #[test]
 fn istio_1_1() {
-    let judged = labelled(ISTIO_1_1);
+    let judged = labeled(ISTIO_1_1);
     assert_eq!(judged.outcome, Outcome::Changed);
     assert_eq!(
         judged.pod["spec"]["initContainers"],
@@ -89,9 +89,9 @@ fn istio_1_1() {
 
 #[test]
 fn istio_1_5_by_its_namespace() {
-    let untouched = labelled(ISTIO_1_5);
+    let untouched = labeled(ISTIO_1_5);
     assert_eq!(untouched.outcome, Outcome::Unchanged);
-    let judged = ask(ISTIO_1_5, Enroll::Labelled, Some("enabled"));
+    let judged = ask(ISTIO_1_5, Enroll::Labeled, Some("enabled"));
     assert_eq!(judged.outcome, Outcome::Changed);
     let gate = &judged.pod["spec"]["initContainers"][0];
     assert_eq!(gate["args"], json!(["validate", "--timeout=120"]));
@@ -102,7 +102,7 @@ fn istio_1_5_by_its_namespace() {
 
 #[test]
 fn a_native_sidecar_and_no_annotations() {
-    let judged = labelled(NO_ANNOTATIONS);
+    let judged = labeled(NO_ANNOTATIONS);
     assert_eq!(judged.outcome, Outcome::Changed);
     let gate = &judged.pod["spec"]["initContainers"][1];
     assert_eq!(
@@ -141,7 +141,7 @@ fn random_pods() {
         failure_persistence: None,
         ..given
     });
-    let enroll = proptest::sample::select(vec![Enroll::Labelled, Enroll::Injected]);
+    let enroll = proptest::sample::select(vec![Enroll::Labeled, Enroll::Injected]);
     let label = proptest::sample::select(vec![None, Some("enabled")]);
     let outcome = runner.run(
         &(generate::reviews(), enroll, label),
@@ -185,7 +185,7 @@ fn what_opted_in_and_cannot_be_is_said() {
         let body = with(NO_ANNOTATIONS, |pod| {
             pod["spec"]["initContainers"][1]["args"] = change;
         });
-        let judged = labelled(&body);
+        let judged = labeled(&body);
         let Outcome::Refused(reason) = &judged.outcome else {
             panic!("{:?}", judged.outcome);
         };
@@ -196,12 +196,12 @@ fn what_opted_in_and_cannot_be_is_said() {
     let taken = with(NO_ANNOTATIONS, |pod| {
         pod["spec"]["containers"][0]["name"] = "sidetrack-validation".into();
     });
-    assert!(matches!(labelled(&taken).outcome, Outcome::Refused(_)));
+    assert!(matches!(labeled(&taken).outcome, Outcome::Refused(_)));
 }
 
 #[test]
 fn another_kind_is_admitted_and_said() {
-    let judged = labelled(SCALE);
+    let judged = labeled(SCALE);
     assert!(matches!(judged.outcome, Outcome::Misconfigured(_)));
     let warnings = judged.response["warnings"].to_string();
     assert!(warnings.contains("\\\"Scale\\\""), "{warnings}");
@@ -219,7 +219,7 @@ fn another_kind_is_admitted_and_said() {
         let mut body: Value = serde_json::from_str(NO_ANNOTATIONS).expect("JSON");
         let (place, field) = pointer.rsplit_once('/').expect("a field");
         body.pointer_mut(place).expect("its place")[field] = value;
-        let judged = labelled(&body.to_string());
+        let judged = labeled(&body.to_string());
         assert!(
             matches!(judged.outcome, Outcome::Misconfigured(_)),
             "{pointer}"
@@ -229,7 +229,7 @@ fn another_kind_is_admitted_and_said() {
 
 #[test]
 fn what_is_no_review_is_refused() {
-    let mesh = Mesh::new(Enroll::Labelled);
+    let mesh = Mesh::new(Enroll::Labeled);
     let settings = Settings {
         mesh: &mesh,
         namespace_label: None,
@@ -282,7 +282,7 @@ fn a_pod_of_megabytes() {
     });
     assert!(body.len() > 2_000_000);
     let settings = Settings {
-        mesh: &Mesh::new(Enroll::Labelled),
+        mesh: &Mesh::new(Enroll::Labeled),
         namespace_label: None,
         gate_image: IMAGE,
     };

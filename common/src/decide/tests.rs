@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use super::{Arrival, Decision, Outbound, Owner, Tables, Verdict, inbound, outbound};
+use super::{Decision, Inbound, Outbound, Owner, Tables, Verdict, inbound, outbound};
 use crate::{
     addr::{Addr, Family},
-    pod::{IfaceRow, IfaceRule, Reach, Route},
+    pod::{IfaceRow, IfaceRule, Route, RouteKind},
     policy::{
         DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
-        DIALECT_TUNNEL_OUT, Inbound, List, NO_ID, Policy,
+        DIALECT_TUNNEL_OUT, InboundMode, List, NO_ID, Policy,
     },
     rule::Rule,
 };
@@ -67,7 +67,7 @@ impl Tables for Fixture {
 
     fn route(&self, addr: Addr) -> Route {
         let local = |source| Route {
-            reach: Reach::Local as u32,
+            kind: RouteKind::Local as u32,
             flags: 0,
             ifindex: 1,
             source,
@@ -85,7 +85,7 @@ impl Tables for Fixture {
             return Route::NONE;
         }
         Route {
-            reach: Reach::Unicast as u32,
+            kind: RouteKind::Unicast as u32,
             flags: if self.device_excluded {
                 Route::excluding(0)
             } else {
@@ -105,7 +105,7 @@ fn default_policy() -> Policy {
         outbound_port: 15001,
         inbound_port: 15006,
         tunnel_port: 15008,
-        inbound: Inbound::AllExcept as u8,
+        inbound: InboundMode::AllExcept as u8,
         outbound_all: 1,
         loopback_included: 0,
         loopback_v4_prefix: 32,
@@ -254,7 +254,7 @@ fn unspecified_means_the_bound_address_in_ipv4_only() {
         Verdict::Redirect {
             port: 15006,
             source: POD,
-            dialled: POD
+            dialed: POD
         }
     );
     expect(PROXY, v6(2), ANY, 80, 0, Rule::ProxyUid);
@@ -303,10 +303,10 @@ fn names_and_sources() {
         )
         .verdict
     };
-    let redirect = |port, source, dialled| Verdict::Redirect {
+    let redirect = |port, source, dialed| Verdict::Redirect {
         port,
         source,
-        dialled,
+        dialed,
     };
     assert_eq!(decide(APP, ANY, VIP), redirect(15001, POD, VIP));
     assert_eq!(decide(APP, SECOND, VIP), redirect(15001, SECOND, VIP));
@@ -349,14 +349,14 @@ fn errors_come_first() {
 
 #[test]
 fn each_unusable_route_has_its_errno() {
-    for (reach, errno) in [
-        (Reach::None, 101),
-        (Reach::Unreachable, 113),
-        (Reach::Prohibit, 13),
-        (Reach::Blackhole, 22),
+    for (kind, errno) in [
+        (RouteKind::None, 101),
+        (RouteKind::Unreachable, 113),
+        (RouteKind::Prohibit, 13),
+        (RouteKind::Blackhole, 22),
     ] {
         let route = Route {
-            reach: reach as u32,
+            kind: kind as u32,
             ..Route::NONE
         };
         assert_eq!(route.errno(), errno);
@@ -525,8 +525,8 @@ fn a_wider_loopback_range() {
     assert_eq!(decision.rule, Rule::ProxyUidLocal);
 }
 
-fn arrive(source: Addr, port: u16) -> Arrival {
-    Arrival {
+fn arrive(source: Addr, port: u16) -> Inbound {
+    Inbound {
         source,
         destination: POD,
         port,
@@ -587,10 +587,10 @@ fn the_pods_own_traffic_is_not_inbound() {
 #[test]
 fn inbound_modes() {
     let (mut policy, tables) = with_exempt_ports();
-    policy.inbound = Inbound::Off as u8;
+    policy.inbound = InboundMode::Off as u8;
     let off = inbound(&policy, &arrive(REMOTE, 80), &tables);
     assert_eq!(off.rule, Rule::InboundOff);
-    policy.inbound = Inbound::Listed as u8;
+    policy.inbound = InboundMode::Listed as u8;
     let listed = inbound(&policy, &arrive(REMOTE, 15090), &tables);
     assert_eq!(
         (port_of(listed), listed.rule),
@@ -665,6 +665,6 @@ fn exempt_ports_by_dialect() {
     let own = outbound(&policy, &dial(PROXY, ANY, POD, 15008), &tables);
     assert_eq!(own.rule, Rule::ProxyUidLocal);
     // Only with -b *.
-    policy.inbound = Inbound::Listed as u8;
+    policy.inbound = InboundMode::Listed as u8;
     assert_eq!(decide(&policy, 22), Rule::InNoMatch);
 }

@@ -1,4 +1,4 @@
-//! An application calls connect. Decide; if the sidecar is to have it, remember the dialled address
+//! An application calls connect. Decide; if the sidecar is to have it, remember the dialed address
 //! in the socket, give the socket the source address it would have had, and send it to the
 //! sidecar.
 
@@ -111,13 +111,13 @@ fn try_connect<const V6: bool>(
         Verdict::Redirect {
             port,
             source: wanted,
-            dialled,
+            dialed,
         } => {
             if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
             }
             let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
-            let family = dialled.family();
+            let family = dialed.family();
             let mut target = Addr::loopback_of(family);
             if source.is_unspecified() {
                 match bind_source(ctx, wanted, family, bound_by_us) {
@@ -130,9 +130,9 @@ fn try_connect<const V6: bool>(
                     None => return Err(Rule::NoSource),
                 }
             }
-            record.addr = dialled;
+            record.addr = dialed;
             record.port = conn.port;
-            record.role = Role::Dialled as u16;
+            record.role = Role::Dialed as u16;
             ctx.set_address(target, port);
         }
         Verdict::Fail { .. } => {}

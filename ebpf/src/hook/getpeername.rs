@@ -1,4 +1,4 @@
-//! The application asks who it is talking to: the address it dialled. The sidecar's accepted socket
+//! The application asks who it is talking to: the address it dialed. The sidecar's accepted socket
 //! already has its true peer and is left alone.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
@@ -23,7 +23,7 @@ pub fn st_getpeername6(ctx: SockAddrContext) -> i32 {
 fn getpeername<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     if ctx.is_tcp()
         && let Some(record) = maps::record(ctx.socket(), false)
-        && record.role == Role::Dialled as u16
+        && record.role == Role::Dialed as u16
     {
         ctx.set_address(record.addr, record.port);
     }

@@ -84,7 +84,7 @@ fn without_record(opt: &SockOpt<'_>, asked: Family) -> Option<(Addr, u16)> {
         pad: 0,
     };
     match maps::handshake(&key) {
-        Some(row) => Some((row.dialled, row.dialled_port)),
+        Some(row) => Some((row.dialed, row.dialed_port)),
         None => Some((local, local_port)),
     }
 }

@@ -10,7 +10,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use sidetrack_common::{
     conn::ListenerKey,
-    decide::{self, Arrival, Decision, Verdict},
+    decide::{self, Decision, Inbound, Verdict},
     names::LISTENER_SLOTS,
     pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, Pod},
     rule::Rule,
@@ -62,7 +62,7 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
 fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = lookup.destination();
-    let syn = Arrival {
+    let syn = Inbound {
         source: lookup.source(),
         destination,
         port: lookup.port(),

@@ -45,13 +45,13 @@ fn connecting(ops: &SockOps<'_>) {
     let Some(record) = maps::record(sk, false) else {
         return;
     };
-    if record.role != Role::Dialled as u16 {
+    if record.role != Role::Dialed as u16 {
         return;
     }
     let key = client_key(ops);
     let row = Handshake {
-        dialled: record.addr,
-        dialled_port: record.port,
+        dialed: record.addr,
+        dialed_port: record.port,
         pad: [0; 6],
         client_cookie: ops.cookie(),
     };
@@ -79,15 +79,15 @@ fn accepted(ops: &SockOps<'_>) {
     let Some(record) = maps::record(sk, true) else {
         return;
     };
-    record.addr = row.dialled;
-    record.port = row.dialled_port;
+    record.addr = row.dialed;
+    record.port = row.dialed_port;
     record.role = Role::Accepted as u16;
     debug!(
         ops.inner,
-        "accepted netns={} client_port={} dialled_port={}",
+        "accepted netns={} client_port={} dialed_port={}",
         key.netns,
         key.client_port,
-        row.dialled_port
+        row.dialed_port
     );
     maps::withdraw(&key);
 }

@@ -11,7 +11,7 @@ mod judge;
 
 /// Checks one input, with each flag and on each path.
 pub fn check(input: &[u8]) {
-    for enroll in [Enroll::Labelled, Enroll::Injected] {
+    for enroll in [Enroll::Labeled, Enroll::Injected] {
         let [own, enabled] = [None, Some("enabled")].map(|namespace_label| {
             let settings = Settings {
                 mesh: &Mesh::new(enroll),

@@ -75,7 +75,7 @@ enum Step {
 
 /// An enrolled pod.
 #[derive(Debug)]
-pub struct Enrolment {
+pub struct Enrollment {
     place: Place,
     netns_path: PathBuf,
     inode: u64,
@@ -92,8 +92,8 @@ pub struct Enrolment {
     stale: bool,
 }
 
-impl Enrolment {
-    /// Enrols a pod. Until the last step its connections are untouched, or judged by what an
+impl Enrollment {
+    /// Enrolls a pod. Until the last step its connections are untouched, or judged by what an
     /// earlier agent wrote.
     pub async fn new(
         request: Request<'_>,
@@ -123,7 +123,7 @@ impl Enrolment {
         row.flags =
             inherited.flags(cookie) & POD_ADDED_SELF_V6 | before_sidecar_flag(request.policy);
         let before_sidecar = request.starting && !inherited.has(cookie);
-        let mut enrolment = Self {
+        let mut enrollment = Self {
             place: request.place.clone(),
             netns_path: request.found.path.clone(),
             inode: netns.inode(),
@@ -139,23 +139,23 @@ impl Enrolment {
             loopback: snapshot.loopback(),
             stale: false,
         };
-        match enrolment
+        match enrollment
             .go_live(&netns, snapshot, datapath, processes, before_sidecar)
             .await
         {
             Ok(()) => {
                 inherited.forget(cookie);
-                Ok(enrolment)
+                Ok(enrollment)
             }
             Err(error) if inherited.has(cookie) => {
                 // An earlier agent's rows still judge it; taking them away would let it slip past.
-                policies.release(&enrolment.compiled);
-                inherited.add_rows(cookie, enrolment.routes, enrolment.ifaces);
+                policies.release(&enrollment.compiled);
+                inherited.add_rows(cookie, enrollment.routes, enrollment.ifaces);
                 Err(error)
             }
             Err(error) => {
-                if let Err(more) = enrolment.leave(datapath, policies).await {
-                    tracing::error!("undo a failed enrolment: {more:#}");
+                if let Err(more) = enrollment.leave(datapath, policies).await {
+                    tracing::error!("undo a failed enrollment: {more:#}");
                 }
                 Err(error)
             }
@@ -221,7 +221,7 @@ impl Enrolment {
     }
 
     /// Reads the namespace again and writes what changed. Until that has succeeded
-    /// [`Enrolment::is_stale`].
+    /// [`Enrollment::is_stale`].
     pub async fn refresh(&mut self, datapath: &Datapath) -> Result<()> {
         self.stale = true;
         let snapshot = self.watch.snapshot().await?;
