@@ -11,13 +11,13 @@ pub mod client;
 pub mod cluster;
 pub mod cni;
 pub mod manifests;
-pub mod mesh;
+
 pub mod netns;
-pub mod pod;
+
 pub mod pod_cgroups;
-pub mod policy;
+
+pub mod map_routes;
 pub mod reconcile;
-pub mod rules;
 pub mod sandboxes;
 pub mod server;
 pub mod source;

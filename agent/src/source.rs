@@ -7,8 +7,8 @@ use anyhow::Result;
 use crate::{
     cluster::Cluster,
     manifests::{Directory, Listing, Watch},
-    pod::PodRef,
 };
+use sidetrack_policy::PodRef;
 
 /// One of the two.
 pub enum Source {

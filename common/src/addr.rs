@@ -26,6 +26,7 @@ pub enum Family {
 
 /// An IPv4 or IPv6 address: 16 bytes, network byte order, IPv4 v4-mapped.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C, align(4))]
 pub struct Addr {
     octets: [u8; 16],

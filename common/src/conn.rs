@@ -5,6 +5,7 @@ use crate::addr::Addr;
 
 /// Key of a handshake row: who is connecting to the sidecar. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct HandshakeKey {
     /// Network namespace cookie.
@@ -21,6 +22,7 @@ pub struct HandshakeKey {
 
 /// Where the application wanted to go.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct Handshake {
     /// The address it dialed.
@@ -49,6 +51,7 @@ pub enum Role {
 /// SO_ORIGINAL_DST answers the address: connection tracking, which answers it with iptables, knows
 /// a connection by its original destination at both ends.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct SockRecord {
     /// The dialed address.
@@ -65,6 +68,7 @@ pub struct SockRecord {
 
 /// Key of a sidecar's inbound listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct ListenerKey {
     /// Network namespace cookie.
@@ -79,6 +83,7 @@ pub struct ListenerKey {
 
 /// Key of a connection counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct CountKey {
     /// Network namespace cookie.

@@ -4,7 +4,7 @@
 //! Nothing here does I/O, allocates or is `unsafe`. Everything that goes into a map is `repr(C)`,
 //! of fixed size and without padding the compiler could leave uninitialized; sizes are asserted.
 
-#![cfg_attr(not(any(test, feature = "user")), no_std)]
+#![cfg_attr(not(test), no_std)]
 #![deny(unsafe_code)]
 
 pub mod addr;
@@ -14,9 +14,6 @@ pub mod names;
 pub mod pod;
 pub mod policy;
 pub mod rule;
-
-#[cfg(feature = "user")]
-mod user;
 
 /// Version of every map's key and value layout, part of the pin directory's name: an agent never
 /// opens maps of another layout.

@@ -23,6 +23,7 @@ pub const POD_BEFORE_SIDECAR: u32 = 8;
 /// One enrolled pod. Present means: judged by its policy. Who it is stands in the row as well, so
 /// that the pinned maps alone tell which pods are intercepted when no agent runs.
 #[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct Pod {
     /// Policy id.
@@ -78,6 +79,7 @@ const ROUTE_POSITION_SHIFT: u32 = 8;
 
 /// One route of one pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct Route {
     /// A [`RouteKind`].
@@ -160,6 +162,7 @@ impl Route {
 
 /// Key of a route row in a longest-prefix trie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct RouteKey {
     /// Significant bits after this field: 96 for family and pod, plus the address's.
@@ -205,6 +208,7 @@ impl RouteKey {
 
 /// Key of an interface row. The value is an [`IfaceRow`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct IfaceKey {
     /// Network namespace cookie.
@@ -217,6 +221,7 @@ pub struct IfaceKey {
 
 /// Value of an interface row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct IfaceRow {
     /// An [`IfaceRule`].

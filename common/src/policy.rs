@@ -68,6 +68,7 @@ pub const DIALECT_SSH_IN: u8 = 16;
 
 /// The fixed part of a policy. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct Policy {
     /// `-p`: outbound connections are sent here.
@@ -133,6 +134,7 @@ impl Policy {
 
 /// Key of a port row. The value is the entry's position in the list as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct PortKey {
     /// Policy id.
@@ -145,6 +147,7 @@ pub struct PortKey {
 
 /// Key of an owner row. The value is the entry's position in the list as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct OwnerKey {
     /// Policy id.
@@ -157,6 +160,7 @@ pub struct OwnerKey {
 
 /// Key of a CIDR row in a longest-prefix trie. The value is the entry's position in the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct RangeKey {
     /// Significant bits after this field: 64 for policy, list and family, plus the address's.

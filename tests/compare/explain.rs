@@ -3,15 +3,13 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
-use sidetrack::{
-    bpf::{maps::Maps, pins::Pins},
-    policy::Policy,
-    rules::{ListTables, MapRoutes},
-};
+use sidetrack::bpf::{maps::Maps, pins::Pins};
+use sidetrack::map_routes::MapRoutes;
 use sidetrack_common::{
     addr::Addr,
     decide::{self, Inbound, Outbound, Owner, Verdict},
 };
+use sidetrack_policy::{Policy, rules::ListTables};
 use support::agent::Places;
 
 use crate::{compare::Outcome, grid::Case};

@@ -9,10 +9,9 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Pod;
-use sidetrack::{
-    manifests,
-    pod::NETNS_ANNOTATION,
-    policy::{InboundPorts, Inputs, OutboundRanges, Policy, dialect},
+use sidetrack_policy::{
+    InboundPorts, Inputs, OutboundRanges, Policy, dialect,
+    manifest::{self as manifests, NETNS_ANNOTATION},
 };
 use support::protocol::{Identity, PROXY};
 

@@ -169,8 +169,9 @@ fn values_take_effect() {
     let text = of_kind(&objects, "ConfigMap")["data"]["mesh.yaml"].clone();
     let text = text.as_str().expect("a file");
     let path = std::path::Path::new("mesh.yaml");
-    let defaults = sidetrack::mesh::defaults(&[], Some((path, text))).expect("a configuration");
-    let policy = sidetrack::policy::Policy::of_inputs(&defaults).expect("a policy");
+    let defaults =
+        sidetrack_policy::mesh::defaults(&[], Some((path, text))).expect("a configuration");
+    let policy = sidetrack_policy::Policy::of_inputs(&defaults).expect("a policy");
     assert_eq!(policy.excluded_outbound_ports, [3306, 6379]);
     assert_eq!(policy.proxy_uids, [1500]);
     assert_eq!(policy.dialect.to_string(), "1.8");

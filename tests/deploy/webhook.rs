@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use sidetrack::pod::LABEL;
+use sidetrack_policy::select::LABEL;
 use support::{agent::binary, command::die_with_parent};
 
 use super::{NAMESPACE, helm, helm_with, of_kind, parses_strictly};

@@ -324,7 +324,11 @@ fn fill(mut insert: impl FnMut(u64) -> std::io::Result<()>) -> Result<u64> {
 }
 
 /// Adds a row, unless it is there.
-fn add<K: aya::Pod, V: aya::Pod>(map: &Table<K, V>, key: &K, value: &V) -> std::io::Result<()> {
+fn add<K: bytemuck::Pod, V: bytemuck::Pod>(
+    map: &Table<K, V>,
+    key: &K,
+    value: &V,
+) -> std::io::Result<()> {
     match map.get(key)? {
         Some(_) => Ok(()),
         None => map.insert(key, value),
@@ -545,7 +549,7 @@ fn full_of_counters() -> Result<()> {
     };
     fill(|number| {
         let key = key(number);
-        let bytes = sys::bytes_of(&key);
+        let bytes = bytemuck::bytes_of(&key);
         sys::map_update(std::os::fd::AsFd::as_fd(&map), bytes, &zeroes, 0)
     })?;
     wait_problem(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context as _, Result};
-use aya::Pod as PlainOldData;
+use bytemuck::Pod as PlainOldData;
 use sidetrack_common::{
     conn::{CountKey, Handshake, HandshakeKey, ListenerKey},
     names,

@@ -2,165 +2,43 @@
 //! ones, removed when the last pod has left them.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::HashMap,
     io,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
-use ipnet::IpNet;
-use sidetrack_common::policy::{List, OwnerKey, Policy, PortKey, RangeKey};
+use sidetrack_common::policy::{OwnerKey, PortKey, RangeKey};
+use sidetrack_policy::compiled::CompiledPolicy;
 
 use super::maps::Maps;
 
-/// A policy ready to be written: the fixed row and its lists.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct CompiledPolicy {
-    fixed: Policy,
-    ports: BTreeMap<u16, Vec<u16>>,
-    ranges: BTreeMap<u16, Vec<IpNet>>,
-    owners: BTreeMap<u16, Vec<u32>>,
+/// Writes the lists of a policy, then its row: a policy whose row exists is complete.
+fn write(policy: &CompiledPolicy, id: u32, maps: &Maps) -> io::Result<()> {
+    for (key, position) in policy.port_rows(id) {
+        maps.ports.insert(&key, &position)?;
+    }
+    for (key, position) in policy.owner_rows(id) {
+        maps.owners.insert(&key, &position)?;
+    }
+    for (key, position) in policy.range_rows(id) {
+        maps.ranges.insert(&key, &position)?;
+    }
+    maps.policies.insert(&id, &policy.row())
 }
 
-/// All lists, for looking a number up again.
-const LISTS: [List; 9] = [
-    List::OutPortExcluded,
-    List::OutPortIncluded,
-    List::InPort,
-    List::RangeExcluded,
-    List::RangeIncluded,
-    List::MoreProxyUids,
-    List::MoreProxyGids,
-    List::GroupIncluded,
-    List::GroupExcluded,
-];
-
-impl CompiledPolicy {
-    /// Puts a row and its lists together; which lists the row has follows from the lists.
-    #[must_use]
-    pub fn new(
-        mut fixed: Policy,
-        ports: BTreeMap<u16, Vec<u16>>,
-        ranges: BTreeMap<u16, Vec<IpNet>>,
-        owners: BTreeMap<u16, Vec<u32>>,
-    ) -> Self {
-        let numbers = ports.keys().chain(ranges.keys()).chain(owners.keys());
-        fixed.lists = numbers.fold(0, |bits, number| bits | 1 << number);
-        Self {
-            fixed,
-            ports,
-            ranges,
-            owners,
-        }
+fn erase(policy: &CompiledPolicy, id: u32, maps: &Maps) -> io::Result<()> {
+    maps.policies.remove(&id)?;
+    for (key, _) in policy.port_rows(id) {
+        maps.ports.remove(&key)?;
     }
-
-    /// The fixed row.
-    #[must_use]
-    pub fn row(&self) -> Policy {
-        self.fixed
+    for (key, _) in policy.owner_rows(id) {
+        maps.owners.remove(&key)?;
     }
-
-    fn port_rows(&self, policy: u32) -> impl Iterator<Item = (PortKey, u32)> + '_ {
-        first_wins(&self.ports).map(move |(list, port, position)| {
-            let key = PortKey { policy, list, port };
-            (key, position)
-        })
+    for (key, _) in policy.range_rows(id) {
+        maps.ranges.remove(&key)?;
     }
-
-    fn owner_rows(&self, policy: u32) -> impl Iterator<Item = (OwnerKey, u32)> + '_ {
-        first_wins(&self.owners).map(move |(list, id, position)| {
-            let key = OwnerKey {
-                policy,
-                list: u32::from(list),
-                id,
-            };
-            (key, position)
-        })
-    }
-
-    fn range_rows(&self, policy: u32) -> impl Iterator<Item = (RangeKey, u32)> + '_ {
-        self.ranges.iter().flat_map(move |(number, nets)| {
-            let list = LISTS.into_iter().find(|list| *list as u16 == *number);
-            counted_positions(nets)
-                .into_iter()
-                .filter_map(move |(net, position)| {
-                    let key = RangeKey::new(policy, list?, net.network().into(), net.prefix_len());
-                    Some((key, position))
-                })
-        })
-    }
-
-    /// Every range with the position it counts under, in address order.
-    #[cfg(test)]
-    pub fn range_positions(&self) -> Vec<(IpNet, u32)> {
-        let mut positions: Vec<_> = self
-            .ranges
-            .values()
-            .flat_map(|nets| counted_positions(nets))
-            .collect();
-        positions.sort();
-        positions
-    }
-
-    fn write(&self, id: u32, maps: &Maps) -> io::Result<()> {
-        for (key, position) in self.port_rows(id) {
-            maps.ports.insert(&key, &position)?;
-        }
-        for (key, position) in self.owner_rows(id) {
-            maps.owners.insert(&key, &position)?;
-        }
-        for (key, position) in self.range_rows(id) {
-            maps.ranges.insert(&key, &position)?;
-        }
-        // Last: a policy whose row is there is complete.
-        maps.policies.insert(&id, &self.row())
-    }
-
-    fn erase(&self, id: u32, maps: &Maps) -> io::Result<()> {
-        maps.policies.remove(&id)?;
-        for (key, _) in self.port_rows(id) {
-            maps.ports.remove(&key)?;
-        }
-        for (key, _) in self.owner_rows(id) {
-            maps.owners.remove(&key)?;
-        }
-        for (key, _) in self.range_rows(id) {
-            maps.ranges.remove(&key)?;
-        }
-        Ok(())
-    }
-}
-
-/// The trie answers the narrowest range, rules count under the first that matches: a range takes
-/// the position of the first in the list that holds it.
-fn counted_positions(nets: &[IpNet]) -> HashMap<IpNet, u32> {
-    // Wider ranges first, so that the ones that hold a range are known when it comes.
-    let mut order: Vec<(IpNet, u32)> = nets.iter().map(IpNet::trunc).zip(0..).collect();
-    order.sort_by_key(|(net, position)| (net.prefix_len(), *position));
-    let mut seen: HashMap<IpNet, u32> = HashMap::new();
-    for (net, position) in order {
-        let first = std::iter::successors(Some(net), IpNet::supernet)
-            .filter_map(|wider| seen.get(&wider).copied())
-            .chain([position])
-            .min()
-            .unwrap_or(position);
-        seen.insert(net, first);
-    }
-    seen
-}
-
-/// Entries of all lists with their position; of equal entries only the first.
-fn first_wins<T: Copy + Eq + std::hash::Hash>(
-    lists: &BTreeMap<u16, Vec<T>>,
-) -> impl Iterator<Item = (u16, T, u32)> + '_ {
-    lists.iter().flat_map(|(list, entries)| {
-        let mut seen = std::collections::HashSet::new();
-        entries
-            .iter()
-            .zip(0..)
-            .filter(move |(entry, _)| seen.insert(**entry))
-            .map(|(entry, position)| (*list, *entry, position))
-    })
+    Ok(())
 }
 
 /// How long a policy's rows outlive its last pod: a program that has just read the pod's old row
@@ -287,8 +165,8 @@ impl Policies {
         // Taken whatever comes of it: what cannot be erased again must not be another's.
         let id = self.next_id;
         self.next_id = self.next_id.wrapping_add(1);
-        if let Err(error) = policy.write(id, maps) {
-            let _ = policy.erase(id, maps);
+        if let Err(error) = write(policy, id, maps) {
+            let _ = erase(policy, id, maps);
             return Err(error).context(
                 "write the policy; if a map is full, shorten the pods' port and CIDR lists",
             );
@@ -356,10 +234,7 @@ impl Policies {
             .partition(|retired| retired.since.elapsed() >= GRACE);
         self.retired = young;
         for retired in old {
-            retired
-                .policy
-                .erase(retired.id, maps)
-                .context("remove a policy's rows")?;
+            erase(&retired.policy, retired.id, maps).context("remove a policy's rows")?;
         }
         if self.sweep_at.is_some_and(|at| Instant::now() >= at) {
             self.sweep_at = None;

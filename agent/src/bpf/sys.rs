@@ -358,22 +358,6 @@ pub fn trim_heap() {
     }
 }
 
-/// A plain-old-data value as its bytes.
-pub fn bytes_of<T: aya::Pod>(value: &T) -> &[u8] {
-    // SAFETY: `Pod` types have no uninitialized bytes.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
-}
-
-/// A plain-old-data value from its bytes.
-///
-/// # Panics
-/// If the length is not the type's.
-pub fn from_bytes<T: aya::Pod>(bytes: &[u8]) -> T {
-    assert_eq!(bytes.len(), size_of::<T>());
-    // SAFETY: the length is right, unaligned reads are allowed and `Pod` takes any bit pattern.
-    unsafe { std::ptr::read_unaligned(bytes.as_ptr().cast()) }
-}
-
 /// The id of the cgroup a link is attached to; 0 for other links.
 pub fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
     let info = link_info(link)?;

@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use aya::Pod;
+use bytemuck::Pod;
 
 use super::sys;
 
@@ -38,16 +38,16 @@ impl<K: Pod, V: Pod> Table<K, V> {
     /// The value of a key.
     pub fn get(&self, key: &K) -> io::Result<Option<V>> {
         let mut value = vec![0; size_of::<V>()];
-        let found = sys::map_lookup(self.fd(), sys::bytes_of(key), &mut value)?;
-        Ok(found.then(|| sys::from_bytes(&value)))
+        let found = sys::map_lookup(self.fd(), bytemuck::bytes_of(key), &mut value)?;
+        Ok(found.then(|| bytemuck::pod_read_unaligned(&value)))
     }
 
     /// Whether a key has this value, by way of a buffer that is used again: for those who ask often.
     /// In a trie the longest prefix answers that holds the key.
     pub fn holds(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.resize(size_of::<V>(), 0);
-        let found = sys::map_lookup(self.fd(), sys::bytes_of(key), buffer)?;
-        Ok(found && buffer == sys::bytes_of(value))
+        let found = sys::map_lookup(self.fd(), bytemuck::bytes_of(key), buffer)?;
+        Ok(found && buffer == bytemuck::bytes_of(value))
     }
 
     /// Writes a row unless it is there; whether it was missing or different.
@@ -61,12 +61,17 @@ impl<K: Pod, V: Pod> Table<K, V> {
 
     /// Writes a row, whether it exists or not.
     pub fn insert(&self, key: &K, value: &V) -> io::Result<()> {
-        sys::map_update(self.fd(), sys::bytes_of(key), sys::bytes_of(value), 0)
+        sys::map_update(
+            self.fd(),
+            bytemuck::bytes_of(key),
+            bytemuck::bytes_of(value),
+            0,
+        )
     }
 
     /// Removes a row; whether there was one.
     pub fn remove(&self, key: &K) -> io::Result<bool> {
-        sys::map_delete(self.fd(), sys::bytes_of(key))
+        sys::map_delete(self.fd(), bytemuck::bytes_of(key))
     }
 
     /// All keys at this time. Rows that come or go meanwhile may be missed; none is listed twice.
@@ -131,18 +136,18 @@ impl<K: Pod> Counters<K> {
     /// One counter, summed over CPUs.
     pub fn sum(&self, key: &K) -> io::Result<Option<u64>> {
         let mut values = vec![0; self.cpus * size_of::<u64>()];
-        let found = sys::map_lookup(self.fd.as_fd(), sys::bytes_of(key), &mut values)?;
+        let found = sys::map_lookup(self.fd.as_fd(), bytemuck::bytes_of(key), &mut values)?;
         Ok(found.then(|| {
             values
                 .chunks_exact(size_of::<u64>())
-                .map(sys::from_bytes::<u64>)
+                .map(bytemuck::pod_read_unaligned::<u64>)
                 .sum()
         }))
     }
 
     /// Removes a counter.
     pub fn remove(&self, key: &K) -> io::Result<bool> {
-        sys::map_delete(self.fd.as_fd(), sys::bytes_of(key))
+        sys::map_delete(self.fd.as_fd(), bytemuck::bytes_of(key))
     }
 
     /// How many counters there are, about, and how many there can be.
@@ -165,7 +170,7 @@ fn keys<K: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<K>> {
     let mut next = vec![0; size_of::<K>()];
     while sys::map_next_key(map, key.as_deref(), &mut next)? {
         if seen.insert(next.clone()) {
-            keys.push(sys::from_bytes(&next));
+            keys.push(bytemuck::pod_read_unaligned(&next));
         } else if key.as_ref() == Some(&next) {
             break;
         }

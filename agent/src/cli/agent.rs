@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use sidetrack_policy::manifest::is_name;
 use tokio::{
     signal::unix::{SignalKind, signal},
     sync::mpsc,
@@ -30,10 +31,7 @@ use crate::{
     cgroup,
     cluster::{Reporter, taint::keep_away},
     cni::install::{Installation, Keeper},
-    manifests,
-    mesh::Mesh,
     netns::processes::Processes,
-    pod::{Enroll, PodRef},
     pod_cgroups::PodCgroups,
     reconcile::Reconciler,
     sandboxes::Desk,
@@ -41,6 +39,7 @@ use crate::{
     source::Source,
     web,
 };
+use sidetrack_policy::{PodRef, mesh::Mesh, select::Enroll};
 
 /// How often what could not be done is tried again, and vanished namespaces are noticed.
 const RETRY: Duration = Duration::from_millis(500);
@@ -256,7 +255,7 @@ async fn source(options: &Options) -> Result<Source> {
 
 /// A name the API server can have a node by.
 fn node_name(text: &str) -> Result<String, String> {
-    if manifests::is_name(text, 253) {
+    if is_name(text, 253) {
         Ok(text.to_owned())
     } else {
         Err("write the node's name as `kubectl get nodes` shows it".to_owned())

@@ -18,7 +18,7 @@ use super::{
     Format, output,
     subject::{Subject, Which},
 };
-use crate::rules::{self, ListTables};
+use sidetrack_policy::rules::{self, ListTables};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

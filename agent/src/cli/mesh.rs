@@ -5,10 +5,10 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::{
-    bpf::probe,
-    mesh::{self, Default, Mesh, VirtualInterfaces},
-    pod::Enroll,
+use crate::bpf::probe;
+use sidetrack_policy::{
+    mesh::{self, DefaultFlag, Mesh, VirtualInterfaces},
+    select::Enroll,
 };
 
 #[derive(Clone, Debug, Args)]
@@ -18,7 +18,7 @@ pub(super) struct MeshFlags {
     config: Option<PathBuf>,
     /// A default for all pods, such as excludeOutboundPorts=3306; wins over the file
     #[arg(long = "default", value_name = "NAME=VALUE", global = true)]
-    defaults: Vec<Default>,
+    defaults: Vec<DefaultFlag>,
     /// What becomes of pods that name virtual interfaces (kubevirtInterfaces)
     #[arg(long, value_enum, default_value = "refuse", global = true)]
     virtual_interfaces: VirtualInterfaces,

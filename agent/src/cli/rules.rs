@@ -11,7 +11,7 @@ use super::{
     output,
     subject::{Subject, Which},
 };
-use crate::rules::{self, Line};
+use sidetrack_policy::rules::{self, Line};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

@@ -16,8 +16,8 @@ use crate::{
     api::{AgentStatus, PodState, PodStatus},
     bpf::{hooks::CGROUP_HOOKS, pins::Pins, sys},
     client::Client,
-    pod::PodRef,
 };
+use sidetrack_policy::PodRef;
 
 /// Pause between looks while waiting for a pod.
 const POLL: Duration = Duration::from_millis(50);

@@ -15,11 +15,14 @@ use crate::{
     api::PodStatus,
     bpf::{maps::Maps, pins::Pins},
     client::Client,
-    manifests,
+    map_routes::MapRoutes,
+};
+use sidetrack_policy::{
+    PodRef, Policy,
+    manifest::{self, Document},
     mesh::Mesh,
-    pod::{Enroll, PodRef, Wanted, wanted},
-    policy::Policy,
-    rules::{KnownRoutes, MapRoutes, Routes},
+    rules::{KnownRoutes, Routes},
+    select::{Enroll, Wanted, wanted},
 };
 
 /// How the pod is named on the command line.
@@ -69,8 +72,8 @@ impl Subject {
             Some(path) => {
                 let mesh = Settings::new(which.mesh.clone(), Enroll::Injected).read()?;
                 let (documents, problems) =
-                    manifests::read_templates(path).with_context(|| path.display().to_string())?;
-                let named = |document: &&manifests::Document| {
+                    manifest::read_templates(path).with_context(|| path.display().to_string())?;
+                let named = |document: &&Document| {
                     which.pod.as_ref().is_none_or(|pod| document.name() == *pod)
                 };
                 let found: Vec<_> = documents.iter().filter(named).collect();
@@ -90,7 +93,7 @@ impl Subject {
         }
     }
 
-    fn of_manifest(document: &manifests::Document, mesh: &Mesh) -> Result<Self> {
+    fn of_manifest(document: &Document, mesh: &Mesh) -> Result<Self> {
         let policy = match wanted(&document.pod, None, mesh) {
             Wanted::Enrolled(policy) => *policy,
             Wanted::NotTaken(reason) => bail!("{}: not intercepted: {reason}", document.origin),

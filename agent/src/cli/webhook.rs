@@ -16,13 +16,11 @@ use super::{
     mesh::{MeshFlags, Settings},
     start_logging,
 };
-use crate::{
-    pod::Enroll,
-    webhook::{
-        serve::{Shared, bind, serve},
-        tls::Certificates,
-    },
+use crate::webhook::{
+    serve::{Shared, bind, serve},
+    tls::Certificates,
 };
+use sidetrack_policy::select::Enroll;
 
 /// How often the files are looked at.
 const FOLLOW: Duration = Duration::from_millis(250);

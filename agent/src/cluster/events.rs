@@ -10,7 +10,7 @@ use kube::{
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use crate::pod::PodRef;
+use sidetrack_policy::PodRef;
 
 /// Between attempts while the API server is away.
 const PAUSE: Duration = Duration::from_secs(2);

@@ -36,7 +36,8 @@ use tracing::{error, info};
 
 pub use self::events::{Happening, Reporter};
 use self::view::View;
-use crate::{manifests::Listing, pod::PodRef};
+use crate::manifests::Listing;
+use sidetrack_policy::PodRef;
 
 /// One change of the API comes with others: wait this long for them.
 const SETTLE: Duration = Duration::from_millis(10);

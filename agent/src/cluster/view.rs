@@ -8,10 +8,10 @@ use k8s_openapi::{
 };
 use kube::{core::PartialObjectMeta, runtime::watcher::Event};
 
-use crate::{
-    manifests::{Document, Listing},
-    netns::Place,
-    pod::LABEL,
+use crate::manifests::Listing;
+use sidetrack_policy::{
+    manifest::{Document, NetnsRef},
+    select::LABEL,
 };
 
 /// Everything known.
@@ -42,7 +42,7 @@ impl View {
                 .map(|pod| Document {
                     namespace_label: label(&pod.metadata),
                     unsure: !current || namespace_of(&pod.metadata).is_none(),
-                    place: place(pod),
+                    netns: netns_ref(pod),
                     origin: "the API server".to_owned(),
                     pod: pod.clone(),
                 })
@@ -236,9 +236,9 @@ fn is_newer(known: &ObjectMeta, came: &ObjectMeta) -> bool {
 
 /// By the UID the API server gave, which nobody else can choose. Static pods have another in the names
 /// of their cgroups, in an annotation that anybody could write; no injector ever gives them a sidecar.
-fn place(pod: &Pod) -> Result<Place, String> {
+fn netns_ref(pod: &Pod) -> Result<NetnsRef, String> {
     let uid = pod.metadata.uid.clone();
-    uid.map(Place::Pod)
+    uid.map(NetnsRef::PodUid)
         .ok_or_else(|| "it has no UID".to_owned())
 }
 

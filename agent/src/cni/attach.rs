@@ -4,7 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::{Deserialize, Serialize};
 
-use crate::pod::PodRef;
+use sidetrack_policy::PodRef;
 
 /// Where the plugin asks.
 pub const PATH: &str = "/v1/sandboxes";

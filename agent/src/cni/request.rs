@@ -3,7 +3,7 @@
 use std::{env, path::PathBuf};
 
 use super::answer::Error;
-use crate::pod::PodRef;
+use sidetrack_policy::PodRef;
 
 /// The variables as they are.
 #[derive(Clone, Debug, Default)]

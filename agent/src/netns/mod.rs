@@ -4,7 +4,7 @@ pub mod listeners;
 pub mod processes;
 pub mod routes;
 pub mod sock_diag;
-pub mod users;
+pub mod userns;
 pub mod watch;
 
 use std::{
@@ -26,6 +26,8 @@ use nix::{
         statfs::{FsType, statfs},
     },
 };
+
+use sidetrack_policy::manifest::NetnsRef;
 
 use self::processes::{Found, Processes};
 use crate::bpf::sys;
@@ -59,30 +61,23 @@ pub enum NetnsError {
     },
 }
 
-/// How a pod's network namespace is found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
-    /// By its path.
-    Path(PathBuf),
-    /// By the pod's processes: the UID in the names of its cgroups.
-    Pod(String),
-}
-
-impl Place {
-    /// Where the namespace is at this time; `known` is the inode it is known by so far.
-    ///
-    /// # Errors
-    /// [`NetnsError::NoProcess`].
-    pub fn find(&self, processes: &Processes, known: Option<u64>) -> Result<Found, NetnsError> {
-        match self {
-            Self::Path(path) => Ok(Found {
-                path: path.clone(),
-                inode: None,
-            }),
-            Self::Pod(uid) => processes
-                .netns_of_pod(uid, known)
-                .ok_or(NetnsError::NoProcess),
-        }
+/// Where a pod's network namespace is at this time; `known` is the inode it is known by so far.
+///
+/// # Errors
+/// [`NetnsError::NoProcess`].
+pub fn find(
+    netns: &NetnsRef,
+    processes: &Processes,
+    known: Option<u64>,
+) -> Result<Found, NetnsError> {
+    match netns {
+        NetnsRef::Path(path) => Ok(Found {
+            path: path.clone(),
+            inode: None,
+        }),
+        NetnsRef::PodUid(uid) => processes
+            .netns_of_pod(uid, known)
+            .ok_or(NetnsError::NoProcess),
     }
 }
 

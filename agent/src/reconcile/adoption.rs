@@ -12,7 +12,7 @@ use super::{
     entry::{Entry, FIRST_LOOK, LONGEST_LOOK},
     look_at_processes,
 };
-use crate::pod::PodRef;
+use sidetrack_policy::PodRef;
 
 impl Reconciler {
     /// Pods whose sidecar is not known to listen and that are to be looked at again: it may have begun

@@ -19,22 +19,17 @@ use tokio::sync::mpsc;
 
 use super::Inherited;
 use crate::{
-    bpf::{
-        Datapath,
-        maps::Maps,
-        policies::{CompiledPolicy, Policies},
-    },
+    bpf::{Datapath, maps::Maps, policies::Policies},
     netns::{
-        Netns, Place, inode_at,
+        Netns, inode_at,
         listeners::is_served,
         processes::{Found, Processes},
         routes::{RouteId, Snapshot},
-        users::IdMaps,
+        userns,
         watch::Watch,
     },
-    pod::PodRef,
-    policy::Policy,
 };
+use sidetrack_policy::{PodRef, Policy, compiled::CompiledPolicy, manifest::NetnsRef};
 
 /// The address istio-init adds to lo for IPv6, the sidecar's source towards the app.
 const SELF_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
@@ -47,7 +42,7 @@ pub struct Request<'a> {
     /// Its UID.
     pub uid: Option<&'a str>,
     /// How its network namespace is found.
-    pub place: &'a Place,
+    pub place: &'a NetnsRef,
     /// Where it was found.
     pub found: &'a Found,
     /// Its policy.
@@ -76,14 +71,14 @@ enum Step {
 /// An enrolled pod.
 #[derive(Debug)]
 pub struct Enrollment {
-    place: Place,
+    place: NetnsRef,
     netns_path: PathBuf,
     inode: u64,
     cookie: u64,
     policy: Policy,
     compiled: CompiledPolicy,
     policy_id: u32,
-    ids: IdMaps,
+    ids: sidetrack_policy::ids::IdMaps,
     row: Box<Pod>,
     watch: Watch,
     routes: HashMap<RouteId, Route>,
@@ -115,7 +110,7 @@ impl Enrollment {
         let watch = Watch::new(&netns, request.changed.clone())
             .context("open a netlink socket in the pod")?;
         let snapshot = watch.snapshot().await?;
-        let ids = IdMaps::of(&netns)?;
+        let ids = userns::id_maps(&netns)?;
         let compiled = request.policy.on_node(&ids)?.compile();
         let mut row = pod_row(&request, &netns)?;
         let policy_id = policies.acquire(&compiled, &datapath.maps)?;
@@ -475,18 +470,18 @@ impl Enrollment {
     }
 
     /// Whether this is still the namespace of that place, as far as a look at it tells.
-    pub fn is_at(&self, place: &Place) -> bool {
+    pub fn is_at(&self, place: &NetnsRef) -> bool {
         self.place == *place && inode_at(&self.netns_path) == Some(self.inode)
     }
 
     /// The namespace is known by another place or path from now on.
-    pub fn found_at(&mut self, place: Place, path: &Path) {
+    pub fn found_at(&mut self, place: NetnsRef, path: &Path) {
         self.place = place;
         self.netns_path = path.to_owned();
     }
 
     /// How the namespace is found.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &NetnsRef {
         &self.place
     }
 

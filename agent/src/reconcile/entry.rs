@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::enrollment::Enrollment;
-use crate::{api::PodState, cni::attach::Answer, netns::Place, policy::Policy};
+use crate::{api::PodState, cni::attach::Answer};
+use sidetrack_policy::{Policy, manifest::NetnsRef};
 
 /// How long a pod that waits is looked for on every turn; then every [`PATIENT_TRY`].
 pub(super) const EAGER: Duration = Duration::from_secs(60);
@@ -67,7 +68,7 @@ impl Default for Look {
 /// What an enrolled pod is to look like.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Goal {
-    pub(super) place: Place,
+    pub(super) place: NetnsRef,
     pub(super) policy: Policy,
     /// Whether the pod is only beginning to run, as far as its manifest tells.
     pub(super) starting: bool,

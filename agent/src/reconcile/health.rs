@@ -16,9 +16,9 @@ use crate::{
         health::{Findings, Kind},
         layouts::Earlier,
     },
-    netns::{Place, processes::Processes},
-    pod::PodRef,
+    netns::processes::Processes,
 };
+use sidetrack_policy::{PodRef, manifest::NetnsRef};
 
 /// How often.
 pub(super) const EVERY: Duration = Duration::from_secs(2);
@@ -286,8 +286,8 @@ impl Reconciler {
             .values()
             .filter(|entry| entry.state == PodState::NotTaken)
             .filter_map(|entry| {
-                let place = Place::Pod(entry.uid.clone()?);
-                place.find(processes, None).ok()?.inode
+                let place = NetnsRef::PodUid(entry.uid.clone()?);
+                crate::netns::find(&place, processes, None).ok()?.inode
             })
             .collect()
     }

@@ -11,8 +11,8 @@ use super::enrollment::{remove_counts, remove_listeners};
 use crate::{
     bpf::{Datapath, maps::Maps},
     netns::routes::RouteId,
-    pod::PodRef,
 };
+use sidetrack_policy::PodRef;
 
 /// What was found.
 #[derive(Debug, Default)]

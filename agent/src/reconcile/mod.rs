@@ -35,14 +35,18 @@ use crate::{
     api::PodState,
     bpf::{Datapath, policies::Policies},
     cluster::Happening,
-    manifests::{Document, Listing},
-    mesh::Mesh,
+    manifests::Listing,
     netns::{
-        Netns, NetnsError, Place,
+        Netns, NetnsError,
         processes::{Found, Processes},
     },
-    pod::{self, NotTaken, PodRef, Wanted},
-    policy::record::istio_init,
+};
+use sidetrack_policy::{
+    PodRef,
+    manifest::{Document, NetnsRef},
+    mesh::Mesh,
+    record::istio_init,
+    select::{self as pod, NotTaken, Wanted},
 };
 
 /// Reasons of Events, as `kubectl describe pod` shows them.
@@ -236,8 +240,8 @@ impl Reconciler {
             // Those that fail for another reason have time.
             let waits = entry.enrollment.is_none() && entry.state == PodState::Waiting;
             match &entry.goal.as_ref().filter(|_| waits)?.place {
-                Place::Pod(uid) => Some(uid.as_str()),
-                Place::Path(_) => None,
+                NetnsRef::PodUid(uid) => Some(uid.as_str()),
+                NetnsRef::Path(_) => None,
             }
         })
     }
@@ -318,7 +322,7 @@ impl Reconciler {
         entry.unlisted = false;
         entry.next_try = Instant::now();
         // The same name, another pod.
-        let other = matches!(document.place, Ok(Place::Pod(_)))
+        let other = matches!(document.netns, Ok(NetnsRef::PodUid(_)))
             && entry.enrollment.is_some()
             && entry.uid != document.pod.metadata.uid;
         if other {
@@ -339,7 +343,7 @@ impl Reconciler {
             document.namespace_label.as_deref(),
             &self.mesh,
         ) {
-            Wanted::Enrolled(policy) => match document.place.clone() {
+            Wanted::Enrolled(policy) => match document.netns.clone() {
                 Ok(place) => {
                     entry.goal = Some(Goal {
                         place,
@@ -419,7 +423,7 @@ impl Reconciler {
             .map(Enrollment::inode)
             .or_else(|| self.inherited.inode(name));
         let told = self.told(&goal.place);
-        let found = told.map_or_else(|| goal.place.find(processes, known), Ok);
+        let found = told.map_or_else(|| crate::netns::find(&goal.place, processes, known), Ok);
         let Some(entry) = self.pods.get_mut(name) else {
             return;
         };

@@ -3,7 +3,8 @@
 use tracing::{error, info, warn};
 
 use super::{Enrollment, Entry, Processes, Reconciler, look_at_processes};
-use crate::{api::PodState, netns::Place, pod::PodRef};
+use crate::api::PodState;
+use sidetrack_policy::{PodRef, manifest::NetnsRef};
 
 /// Why a pod is enrolled that nobody lists.
 const STILL_RUNS: &str =
@@ -34,7 +35,7 @@ impl Reconciler {
     pub(super) async fn let_depart(&mut self, name: &PodRef, why: &str) {
         let enrollment = self.pods.get(name).and_then(Entry::enrollment);
         // A manifest that names a path says all there is to say.
-        let by_uid = enrollment.filter(|it| matches!(it.place(), Place::Pod(_)));
+        let by_uid = enrollment.filter(|it| matches!(it.place(), NetnsRef::PodUid(_)));
         let inode = by_uid.map(Enrollment::inode);
         if !inode.is_some_and(|inode| look_at_processes().any_in(inode)) {
             self.leave(name, why).await;

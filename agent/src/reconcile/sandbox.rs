@@ -7,9 +7,9 @@ use super::{Entry, Processes, Reconciler, look_at_processes};
 use crate::{
     api::PodState,
     cni::attach::{Answer, Sandbox},
-    netns::{NetnsError, Place, inode_at, processes::Found},
-    pod::PodRef,
+    netns::{NetnsError, inode_at, processes::Found},
 };
+use sidetrack_policy::{PodRef, manifest::NetnsRef};
 
 /// A namespace that the CNI plugin told of.
 #[derive(Debug)]
@@ -72,7 +72,7 @@ impl Reconciler {
                 _ => entry.refused(),
             };
         };
-        if matches!(&goal.place, Place::Path(path) if inode_at(path) != Some(sandbox.inode)) {
+        if matches!(&goal.place, NetnsRef::Path(path) if inode_at(path) != Some(sandbox.inode)) {
             return Answer::Refused(format!(
                 "annotation sidetrack.dev/netns in {} names another network namespace than {}",
                 entry.origin,
@@ -186,15 +186,19 @@ impl Reconciler {
     }
 
     /// A pod's namespace as the plugin told of it.
-    pub(super) fn told(&self, place: &Place) -> Option<Found> {
-        let Place::Pod(uid) = place else { return None };
+    pub(super) fn told(&self, place: &NetnsRef) -> Option<Found> {
+        let NetnsRef::PodUid(uid) = place else {
+            return None;
+        };
         self.sandboxes.get(uid)?.found().cloned()
     }
 
     /// Whether the plugin has told of a pod's namespace, and it has not been enrolled there yet. Answers
     /// so once.
-    pub(super) fn is_fresh(&mut self, place: &Place) -> bool {
-        let Place::Pod(uid) = place else { return false };
+    pub(super) fn is_fresh(&mut self, place: &NetnsRef) -> bool {
+        let NetnsRef::PodUid(uid) = place else {
+            return false;
+        };
         let told = self.sandboxes.get_mut(uid);
         told.is_some_and(|told| std::mem::take(&mut told.fresh))
     }

@@ -37,8 +37,9 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
 use tracing::{debug, info, warn};
 
-use super::{Answer, Outcome, Settings, answer};
-use crate::{mesh::Mesh, web::listen};
+use crate::web::listen;
+use sidetrack_policy::mesh::Mesh;
+use sidetrack_policy::webhook::{Answer, Outcome, Settings, answer};
 
 /// So many connections at a time; more wait.
 const CONNECTIONS: usize = 512;
@@ -235,7 +236,7 @@ async fn admit(
     let settings = Settings {
         mesh: &mesh,
         namespace_label,
-        gate_image: &shared.gate_image,
+        image: &shared.gate_image,
     };
     match answer(&body, &settings) {
         Ok(answer) => {

@@ -13,7 +13,7 @@ use tokio_rustls::rustls::{
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
 };
 
-use crate::manifests;
+use sidetrack_policy::manifest::read_text;
 
 /// Two files are not replaced at the same instant: this long they may not match.
 const SETTLE: Duration = Duration::from_millis(200);
@@ -79,7 +79,7 @@ impl Certificates {
 
     fn files(&self) -> Files {
         let read = |path: &Path| {
-            let text = manifests::read_text(path);
+            let text = read_text(path);
             text.map_err(|error| format!("{}: {error:#}", path.display()))
         };
         Ok((read(&self.cert)?, read(&self.key)?))

@@ -2,7 +2,7 @@
 //! them with what libFuzzer invents, the test `fuzz-seeds` with the committed seeds.
 
 pub mod manifest;
-#[path = "../../../agent/tests/rule_text/netfilter/mod.rs"]
+#[path = "../../../agent/policy/tests/rule_text/netfilter/mod.rs"]
 mod netfilter;
 mod outline;
 pub mod policy;

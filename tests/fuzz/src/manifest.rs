@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
-use sidetrack::{
-    manifests::{self, Document},
+use sidetrack_policy::{
+    manifest::{self as manifests, Document},
     mesh::Mesh,
-    pod::{Enroll, Wanted, wanted},
+    select::{Enroll, Wanted, wanted},
 };
 
 use super::policy;

@@ -7,11 +7,8 @@ use std::{
 };
 
 use k8s_openapi::api::core::v1::Pod;
-use sidetrack::{
-    policy::{InboundPorts, Inputs, OutboundRanges, Policy, PolicyError, record},
-    rules,
-};
 use sidetrack_common::{addr::Family, policy::List, rule::Rule};
+use sidetrack_policy::{InboundPorts, Inputs, OutboundRanges, Policy, PolicyError, record, rules};
 
 use super::{
     netfilter::{Fate, Hook, Nat, Packet},

@@ -1,12 +1,12 @@
 //! Bodies for the webhook: whatever one is, the answer is sound, or says what is wrong.
 
-use sidetrack::{
+use sidetrack_policy::{
     mesh::Mesh,
-    pod::Enroll,
+    select::Enroll,
     webhook::{Outcome, Settings},
 };
 
-#[path = "../../../agent/tests/webhook/judge.rs"]
+#[path = "../../../agent/policy/tests/webhook/judge.rs"]
 mod judge;
 
 /// Checks one input, with each flag and on each path.
@@ -16,7 +16,7 @@ pub fn check(input: &[u8]) {
             let settings = Settings {
                 mesh: &Mesh::new(enroll),
                 namespace_label,
-                gate_image: "sidetrack",
+                image: "sidetrack",
             };
             judge::judge(input, &settings)
         });

@@ -1,0 +1,131 @@
+//! A policy as the rows the kernel reads: one fixed row, and a row per list entry.
+
+use std::collections::{BTreeMap, HashMap};
+
+use ipnet::IpNet;
+use sidetrack_common::policy::{List, OwnerKey, Policy, PortKey, RangeKey};
+
+/// A policy ready to be written: the fixed row and its lists.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct CompiledPolicy {
+    fixed: Policy,
+    ports: BTreeMap<u16, Vec<u16>>,
+    ranges: BTreeMap<u16, Vec<IpNet>>,
+    owners: BTreeMap<u16, Vec<u32>>,
+}
+
+/// All lists, for looking a number up again.
+const LISTS: [List; 9] = [
+    List::OutPortExcluded,
+    List::OutPortIncluded,
+    List::InPort,
+    List::RangeExcluded,
+    List::RangeIncluded,
+    List::MoreProxyUids,
+    List::MoreProxyGids,
+    List::GroupIncluded,
+    List::GroupExcluded,
+];
+
+impl CompiledPolicy {
+    /// Puts a row and its lists together; which lists the row has follows from the lists.
+    #[must_use]
+    pub fn new(
+        mut fixed: Policy,
+        ports: BTreeMap<u16, Vec<u16>>,
+        ranges: BTreeMap<u16, Vec<IpNet>>,
+        owners: BTreeMap<u16, Vec<u32>>,
+    ) -> Self {
+        let numbers = ports.keys().chain(ranges.keys()).chain(owners.keys());
+        fixed.lists = numbers.fold(0, |bits, number| bits | 1 << number);
+        Self {
+            fixed,
+            ports,
+            ranges,
+            owners,
+        }
+    }
+
+    /// The fixed row.
+    #[must_use]
+    pub fn row(&self) -> Policy {
+        self.fixed
+    }
+
+    /// The rows of the port lists of policy `policy`, each with its position in its list.
+    pub fn port_rows(&self, policy: u32) -> impl Iterator<Item = (PortKey, u32)> + '_ {
+        first_wins(&self.ports).map(move |(list, port, position)| {
+            let key = PortKey { policy, list, port };
+            (key, position)
+        })
+    }
+
+    /// The rows of the owner lists.
+    pub fn owner_rows(&self, policy: u32) -> impl Iterator<Item = (OwnerKey, u32)> + '_ {
+        first_wins(&self.owners).map(move |(list, id, position)| {
+            let key = OwnerKey {
+                policy,
+                list: u32::from(list),
+                id,
+            };
+            (key, position)
+        })
+    }
+
+    /// The rows of the CIDR lists.
+    pub fn range_rows(&self, policy: u32) -> impl Iterator<Item = (RangeKey, u32)> + '_ {
+        self.ranges.iter().flat_map(move |(number, nets)| {
+            let list = LISTS.into_iter().find(|list| *list as u16 == *number);
+            counted_positions(nets)
+                .into_iter()
+                .filter_map(move |(net, position)| {
+                    let key = RangeKey::new(policy, list?, net.network().into(), net.prefix_len());
+                    Some((key, position))
+                })
+        })
+    }
+
+    /// Every range with the position it counts under, in address order.
+    #[cfg(test)]
+    pub fn range_positions(&self) -> Vec<(IpNet, u32)> {
+        let mut positions: Vec<_> = self
+            .ranges
+            .values()
+            .flat_map(|nets| counted_positions(nets))
+            .collect();
+        positions.sort();
+        positions
+    }
+}
+
+/// The trie answers the narrowest range, rules count under the first that matches: a range takes
+/// the position of the first in the list that holds it.
+fn counted_positions(nets: &[IpNet]) -> HashMap<IpNet, u32> {
+    // Wider ranges first, so that the ones that hold a range are known when it comes.
+    let mut order: Vec<(IpNet, u32)> = nets.iter().map(IpNet::trunc).zip(0..).collect();
+    order.sort_by_key(|(net, position)| (net.prefix_len(), *position));
+    let mut seen: HashMap<IpNet, u32> = HashMap::new();
+    for (net, position) in order {
+        let first = std::iter::successors(Some(net), IpNet::supernet)
+            .filter_map(|wider| seen.get(&wider).copied())
+            .chain([position])
+            .min()
+            .unwrap_or(position);
+        seen.insert(net, first);
+    }
+    seen
+}
+
+/// Entries of all lists with their position; of equal entries only the first.
+fn first_wins<T: Copy + Eq + std::hash::Hash>(
+    lists: &BTreeMap<u16, Vec<T>>,
+) -> impl Iterator<Item = (u16, T, u32)> + '_ {
+    lists.iter().flat_map(|(list, entries)| {
+        let mut seen = std::collections::HashSet::new();
+        entries
+            .iter()
+            .zip(0..)
+            .filter(move |(entry, _)| seen.insert(**entry))
+            .map(|(entry, position)| (*list, *entry, position))
+    })
+}

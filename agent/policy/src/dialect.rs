@@ -1,0 +1,202 @@
+//! Which Istio version's rules a pod is judged by. istio-iptables changed its rule list five times;
+//! a pod's rules are those of the version that injected it.
+
+use std::{fmt, str::FromStr};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use serde::{Deserialize, Serialize};
+use sidetrack_common::policy::{
+    DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
+    DIALECT_TUNNEL_OUT,
+};
+
+use crate::{
+    record::{self, Record},
+    select::sidecar,
+    text::shortened,
+};
+
+/// Annotation that sets a pod's dialect whatever its images' tags say.
+pub const ANNOTATION: &str = "sidetrack.dev/dialect";
+
+/// A rule list, named after the first version that had it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Dialect {
+    /// Istio up to 1.2.
+    #[serde(rename = "1.1")]
+    V1_1,
+    /// Istio 1.3 to 1.6.
+    #[serde(rename = "1.5")]
+    V1_5,
+    /// Istio 1.7 to 1.12.
+    #[serde(rename = "1.8")]
+    V1_8,
+    /// Istio 1.13 to 1.17.
+    #[serde(rename = "1.13")]
+    V1_13,
+    /// Istio 1.18 and later.
+    #[default]
+    #[serde(rename = "current")]
+    Current,
+}
+
+impl Dialect {
+    /// All, oldest first.
+    pub const ALL: [Self; 5] = [
+        Self::V1_1,
+        Self::V1_5,
+        Self::V1_8,
+        Self::V1_13,
+        Self::Current,
+    ];
+
+    /// The dialect of a version of Istio 1.
+    #[must_use]
+    pub const fn of_minor(minor: u32) -> Self {
+        match minor {
+            0..=2 => Self::V1_1,
+            3..=6 => Self::V1_5,
+            7..=12 => Self::V1_8,
+            13..=17 => Self::V1_13,
+            _ => Self::Current,
+        }
+    }
+
+    /// The `DIALECT_*` bits the kernel reads.
+    #[must_use]
+    pub const fn bits(self) -> u8 {
+        match self {
+            Self::V1_1 => DIALECT_LOCAL_CAPTURED | DIALECT_SSH_IN,
+            Self::V1_5 => DIALECT_SELF_EXEMPT | DIALECT_SSH_IN,
+            Self::V1_8 => DIALECT_SELF_EXEMPT | DIALECT_SSH_IN | DIALECT_TUNNEL_IN,
+            Self::V1_13 => DIALECT_SELF_EXEMPT | DIALECT_TUNNEL_IN,
+            Self::Current => DIALECT_SELF_EXEMPT | DIALECT_TUNNEL_IN | DIALECT_TUNNEL_OUT,
+        }
+    }
+
+    /// The sidecar's own ports that are exempt when `-b` is `*`, as injectors list them, without
+    /// the status port.
+    #[must_use]
+    pub const fn sidecar_ports(self) -> &'static [u16] {
+        match self {
+            Self::V1_1 => &[],
+            Self::V1_5 => &[15090],
+            _ => &[15090, 15021],
+        }
+    }
+
+    /// The inbound port when `-z` does not say: these versions had one port for both directions, or
+    /// one unless everything was captured.
+    #[must_use]
+    pub const fn inbound_port(self, outbound_port: u16, captures_all: bool) -> u16 {
+        match self {
+            Self::V1_1 => outbound_port,
+            Self::V1_5 if !captures_all => outbound_port,
+            _ => 15006,
+        }
+    }
+
+    /// The dialect of a pod's images: the sidecar's tag, else istio-init's, also of one that the webhook
+    /// removed.
+    #[must_use]
+    pub fn of_pod(pod: &Pod) -> Option<Self> {
+        let of_container = |container: &Container| of_image(container.image.as_deref()?);
+        if let Some(dialect) = sidecar(pod).and_then(of_container) {
+            return Some(dialect);
+        }
+        if let Some(init) = record::istio_init(pod) {
+            return of_container(init);
+        }
+        // One that cannot be read is an error elsewhere.
+        let removed = Record::of_annotation(pod).ok()??;
+        of_image(removed.image.as_deref()?)
+    }
+}
+
+fn of_image(image: &str) -> Option<Dialect> {
+    let image = image
+        .split_once('@')
+        .map_or(image, |(image, _digest)| image);
+    let name = image.rsplit_once('/').map_or(image, |(_, name)| name);
+    let (_, tag) = name.split_once(':')?;
+    minor(tag).map(Dialect::of_minor)
+}
+
+/// The minor version in a tag such as `1.8.1`, `1.18-alpha.0`, `release-1.1-latest-daily`.
+fn minor(tag: &str) -> Option<u32> {
+    let version = tag.strip_prefix("release-").unwrap_or(tag);
+    let rest = version.strip_prefix("1.")?;
+    let digits = rest
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(rest.len());
+    rest[..digits].parse().ok()
+}
+
+impl fmt::Display for Dialect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::V1_1 => "1.1",
+            Self::V1_5 => "1.5",
+            Self::V1_8 => "1.8",
+            Self::V1_13 => "1.13",
+            Self::Current => "current",
+        })
+    }
+}
+
+impl FromStr for Dialect {
+    type Err = String;
+
+    /// `current`, or any version of Istio 1 such as `1.12`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        if text == "current" {
+            return Ok(Self::Current);
+        }
+        minor(text).map(Self::of_minor).ok_or_else(|| {
+            format!(
+                "{:?} is not a dialect; write an Istio version such as 1.12, or current",
+                shortened(text)
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Dialect, minor};
+
+    #[test]
+    fn tags() {
+        for (tag, expected) in [
+            ("1.1.3", Some(1)),
+            ("1.12.7-distroless", Some(12)),
+            ("1.28", Some(28)),
+            ("release-1.1-latest-daily", Some(1)),
+            ("latest", None),
+            ("2.1.0", None),
+            ("1.x", None),
+            ("1.99999999999999999999", None),
+        ] {
+            assert_eq!(minor(tag), expected, "{tag}");
+        }
+    }
+
+    #[test]
+    fn images() {
+        let of = super::of_image;
+        assert_eq!(of("docker.io/istio/proxyv2:1.8.1"), Some(Dialect::V1_8));
+        assert_eq!(of("registry:5000/istio/proxyv2:1.5.0"), Some(Dialect::V1_5));
+        assert_eq!(of("registry:5000/istio/proxyv2"), None);
+        assert_eq!(of("istio/proxyv2:1.13.2@sha256:0123"), Some(Dialect::V1_13));
+        assert_eq!(of("istio/proxyv2@sha256:0123"), None);
+    }
+
+    #[test]
+    fn names_lead_back() {
+        for dialect in Dialect::ALL {
+            assert_eq!(dialect.to_string().parse(), Ok(dialect));
+        }
+        assert_eq!("1.7".parse(), Ok(Dialect::V1_8));
+        assert!("istio".parse::<Dialect>().is_err());
+    }
+}

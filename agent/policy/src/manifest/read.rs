@@ -1,0 +1,90 @@
+//! Reads files and splits them into documents, within bounds.
+
+use std::{
+    fs::{self, File},
+    io::Read as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::Path,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::MOST_PODS;
+use crate::text::printable;
+
+/// Reads a file that is one: what is no regular file, or waits for something, or does not end, would
+/// hold up everything else.
+pub fn read_text(path: &Path) -> Result<String> {
+    let (max_mib, cure) = if is_json(path) {
+        (4, "split it")
+    } else {
+        // Hostile YAML takes up to 170 times its size in memory, and a second for two megabytes.
+        (2, "split it, or write JSON")
+    };
+    let max_bytes = max_mib << 20;
+    if !fs::metadata(path).context("read the file")?.is_file() {
+        bail!("it is not a regular file");
+    }
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path)
+        .context("read the file")?;
+    let mut text = String::new();
+    file.take(max_bytes + 1)
+        .read_to_string(&mut text)
+        .context("read the file")?;
+    if text.len() as u64 > max_bytes {
+        bail!("it is larger than {max_mib} MiB; {cure}");
+    }
+    Ok(text)
+}
+
+/// The documents of a file, empty ones left out.
+pub(super) fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
+    let values = if is_json(path) {
+        let values = serde_json::Deserializer::from_str(text)
+            .into_iter::<Value>()
+            .take(MOST_PODS + 1)
+            .collect::<Result<Vec<_>, _>>()
+            .map_err(|error| anyhow!("not valid JSON: {error}"))?;
+        if values.len() > MOST_PODS {
+            bail!("it has more than {MOST_PODS} documents; split it");
+        }
+        values
+    } else {
+        parse_yaml(text)?
+    };
+    Ok(values
+        .into_iter()
+        .filter(|value| !value.is_null())
+        .collect())
+}
+
+/// The documents of a YAML text.
+pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
+    // We show the first line only; a picture of the place would cost time and memory.
+    let options = serde_saphyr::options! { with_snippet: false };
+    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+        let text = error.to_string();
+        let cure = if text.contains("budget") {
+            "; split the file, or write JSON"
+        } else {
+            ""
+        };
+        anyhow!("not valid YAML: {}{cure}", printable(first_line(&text)))
+    })
+}
+
+fn is_json(path: &Path) -> bool {
+    path.extension()
+        .is_some_and(|extension| extension == "json")
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines()
+        .find(|line| !line.trim().is_empty())
+        .unwrap_or(text)
+}

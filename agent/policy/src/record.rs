@@ -1,0 +1,104 @@
+//! What an istio-init container says about its pod's policy. The webhook that removes the container
+//! leaves this behind in an annotation, and the pod is judged by it as if the container were there.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    arguments,
+    inputs::{self, Inputs},
+    policy::PolicyError,
+    text::shortened,
+};
+
+/// Annotation that holds the record of a removed istio-init.
+pub const ANNOTATION: &str = "sidetrack.dev/istio-init";
+/// Name of the init container that programs iptables, in every injector's output.
+pub const ISTIO_INIT: &str = "istio-init";
+/// What the API server allows for all annotations of an object together
+/// (`TotalAnnotationSizeLimitB` in k8s.io/apimachinery).
+pub const ANNOTATIONS_MAX: usize = 256 << 10;
+
+/// The words and variables that [`crate::Policy::of_pod`] reads, and the image that tells the dialect.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+// A field that is not known may carry policy.
+#[serde(deny_unknown_fields)]
+pub struct Record {
+    /// `command` and `args`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub words: Vec<String>,
+    /// Literal variables whose names begin with `ISTIO_`.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub env: BTreeMap<String, String>,
+    /// `image`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+}
+
+impl Record {
+    /// What a container says.
+    #[must_use]
+    pub fn of_container(container: &Container) -> Self {
+        let words = container.command.iter().chain(&container.args).flatten();
+        let mut env = BTreeMap::new();
+        for variable in container.env.iter().flatten() {
+            if let Some(value) = &variable.value
+                && variable.name.starts_with("ISTIO_")
+            {
+                // Of two the first counts, as in the sidecar's environment.
+                env.entry(variable.name.clone())
+                    .or_insert_with(|| value.clone());
+            }
+        }
+        Self {
+            words: words.cloned().collect(),
+            env,
+            image: container.image.clone(),
+        }
+    }
+
+    /// What was removed from a pod, if its annotation says so.
+    pub(crate) fn of_annotation(pod: &Pod) -> Result<Option<Self>, PolicyError> {
+        let annotations = pod.metadata.annotations.as_ref();
+        let Some(text) = annotations.and_then(|all| all.get(ANNOTATION)) else {
+            return Ok(None);
+        };
+        let error = |problem: String| PolicyError {
+            origin: format!("annotation {ANNOTATION}"),
+            value: shortened(text),
+            problem,
+        };
+        if text.len() > ANNOTATIONS_MAX {
+            let most = ANNOTATIONS_MAX >> 10;
+            return Err(error(format!("it is longer than {most} KiB")));
+        }
+        serde_json::from_str(text).map(Some).map_err(|wrong| {
+            error(format!(
+                "not what the webhook writes (column {}); remove it, or restore what removing {ISTIO_INIT} left",
+                wrong.column()
+            ))
+        })
+    }
+
+    /// The same as inputs; `place` is what to call the container.
+    pub(crate) fn inputs(&self, place: &str) -> Result<Inputs, PolicyError> {
+        let words = self.words.iter().map(String::as_str);
+        let mut inputs = arguments::parse(words, place)?;
+        let variables = self.env.iter();
+        inputs.add(inputs::variables(
+            variables.map(|(name, value)| (name.as_str(), value.as_str())),
+            place,
+        ));
+        Ok(inputs)
+    }
+}
+
+/// The pod's istio-init container.
+#[must_use]
+pub fn istio_init(pod: &Pod) -> Option<&Container> {
+    let spec = pod.spec.as_ref()?;
+    let mut containers = spec.init_containers.iter().flatten();
+    containers.find(|container| container.name == ISTIO_INIT)
+}

@@ -1,0 +1,185 @@
+//! Which pods are intercepted, and why the others are not.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use crate::{
+    mesh::{Mesh, VirtualInterfaces},
+    policy::{Mode, Policy, PolicyError},
+    text::shortened,
+};
+
+/// Label on a pod or namespace that opts in (`enabled`) or out (`disabled`).
+pub const LABEL: &str = "sidetrack.dev/interception";
+/// Name of the sidecar container, in every injector's output.
+const SIDECAR: &str = "istio-proxy";
+
+/// Which sidecar pods to take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Enroll {
+    /// Those whose label opts in.
+    #[cfg_attr(feature = "clap", value(alias = "labelled"))]
+    Labeled,
+    /// All but those whose label opts out.
+    Injected,
+}
+
+/// Why a pod is left alone.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotTaken {
+    /// It shares the node's network.
+    #[error("it uses the host's network")]
+    HostNetwork,
+    /// Nothing to send its traffic to.
+    #[error("it has no sidecar (a container named {SIDECAR})")]
+    NoSidecar,
+    /// The injector was told not to.
+    #[error("sidecar.istio.io/inject is \"false\"")]
+    NotInjected,
+    /// It serves a gateway.
+    #[error("its proxy is a gateway's (proxy router)")]
+    Gateway,
+    /// A label says so.
+    #[error("label {LABEL} is \"disabled\" on the pod or its namespace")]
+    OptedOut,
+    /// No label says otherwise.
+    #[error("label {LABEL} is not \"enabled\" on the pod or its namespace")]
+    NotOptedIn,
+    /// Interception mode NONE.
+    #[error("its interception mode is NONE")]
+    ModeNone,
+    /// It has ended.
+    #[error("it has completed")]
+    Completed,
+}
+
+/// Why a pod that should be intercepted cannot be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Rejected {
+    /// Values that cannot be used.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Policy(Vec<PolicyError>),
+    /// TPROXY is not handled.
+    #[error(
+        "its interception mode is TPROXY, which needs a transparent sidecar; set sidecar.istio.io/interceptionMode to REDIRECT"
+    )]
+    Tproxy,
+    /// Virtual interfaces are not handled.
+    #[error(
+        "it names virtual interfaces ({0}), and what passes through the pod from them cannot be intercepted; leave the pod to istio-init, or start the agent with --virtual-interfaces local-only"
+    )]
+    VirtualInterfaces(String),
+    /// The kernel cannot tell them.
+    #[error(
+        "its policy names interfaces ({0}), and this node's kernel does not say on which one a connection arrives; Linux 5.17 does"
+    )]
+    Interfaces(String),
+}
+
+/// What becomes of a pod.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// It is to be intercepted.
+    Enrolled(Box<Policy>),
+    /// It is left alone.
+    NotTaken(NotTaken),
+    /// It should be intercepted, and something stands against it.
+    Rejected(Rejected),
+}
+
+/// The sidecar container, also a native one (an init container that keeps running).
+#[must_use]
+pub fn sidecar(pod: &Pod) -> Option<&Container> {
+    let spec = pod.spec.as_ref()?;
+    let native = spec
+        .init_containers
+        .iter()
+        .flatten()
+        .filter(|container| container.restart_policy.as_deref() == Some("Always"));
+    spec.containers
+        .iter()
+        .chain(native)
+        .find(|container| container.name == SIDECAR)
+}
+
+/// Judges a pod by its manifest, and by what the label [`LABEL`] on its namespace says.
+#[must_use]
+pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
+    if let Some(reason) = not_taken(pod, namespace_label, mesh.enroll) {
+        return Wanted::NotTaken(reason);
+    }
+    let policy = match Policy::of_pod(pod, &mesh.defaults) {
+        Ok(policy) => policy,
+        Err(errors) => return Wanted::Rejected(Rejected::Policy(errors)),
+    };
+    match policy.mode {
+        Mode::None => return Wanted::NotTaken(NotTaken::ModeNone),
+        Mode::Tproxy => return Wanted::Rejected(Rejected::Tproxy),
+        Mode::Redirect => {}
+    }
+    let refuses = mesh.virtual_interfaces == VirtualInterfaces::Refuse;
+    if refuses && !policy.virtual_interfaces.is_empty() {
+        let names = shortened(&policy.virtual_interfaces.join(","));
+        return Wanted::Rejected(Rejected::VirtualInterfaces(names));
+    }
+    let named = [
+        policy.virtual_interfaces.as_slice(),
+        &policy.excluded_interfaces,
+    ]
+    .concat();
+    if !mesh.sees_interfaces && !named.is_empty() {
+        return Wanted::Rejected(Rejected::Interfaces(shortened(&named.join(","))));
+    }
+    Wanted::Enrolled(Box::new(policy))
+}
+
+/// Whether not all of a pod's containers have been started yet, as far as its status tells.
+#[must_use]
+pub fn is_starting(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    matches!(phase, None | Some("Pending"))
+}
+
+fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option<NotTaken> {
+    let labels = pod.metadata.labels.as_ref();
+    let pod_label = labels
+        .and_then(|labels| labels.get(LABEL))
+        .map(String::as_str);
+    // What is about the pod itself comes first: no label changes it.
+    let spec = pod.spec.as_ref();
+    if spec.is_some_and(|spec| spec.host_network == Some(true)) {
+        return Some(NotTaken::HostNetwork);
+    }
+    let Some(sidecar) = sidecar(pod) else {
+        return Some(NotTaken::NoSidecar);
+    };
+    if is_gateway(sidecar) {
+        return Some(NotTaken::Gateway);
+    }
+    // A label since Istio 1.11, an annotation before.
+    let inject = [labels, pod.metadata.annotations.as_ref()]
+        .into_iter()
+        .find_map(|all| all?.get("sidecar.istio.io/inject"));
+    if inject.is_some_and(|inject| inject == "false") {
+        return Some(NotTaken::NotInjected);
+    }
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    if matches!(phase, Some("Succeeded" | "Failed")) {
+        return Some(NotTaken::Completed);
+    }
+    let says = |value: &str| [pod_label, namespace_label].contains(&Some(value));
+    if says("disabled") {
+        return Some(NotTaken::OptedOut);
+    }
+    (enroll == Enroll::Labeled && !says("enabled")).then_some(NotTaken::NotOptedIn)
+}
+
+/// Whether the proxy serves a gateway rather than an app beside it: `proxy router`.
+fn is_gateway(sidecar: &Container) -> bool {
+    let words = sidecar.command.iter().chain(&sidecar.args).flatten();
+    words
+        .take_while(|word| !word.starts_with('-'))
+        .any(|word| word == "router")
+}

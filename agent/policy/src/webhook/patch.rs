@@ -1,0 +1,159 @@
+//! What becomes of a pod, and the JSON patch that does it.
+
+use json_patch::{
+    AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation,
+    jsonptr::PointerBuf,
+};
+use k8s_openapi::api::core::v1::{Container, Pod};
+use serde_json::{Value, json};
+
+use super::{
+    Settings,
+    validation::{self, VALIDATION},
+};
+use crate::{
+    policy::Policy,
+    record::{ANNOTATION, ANNOTATIONS_MAX, ISTIO_INIT, Record},
+    select::{Wanted, wanted},
+};
+
+/// Names an AppArmor profile for a container; the API refuses a pod that has no such container.
+const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/istio-init";
+
+/// What becomes of a pod.
+#[derive(Debug)]
+pub enum Change {
+    /// Nothing, as it should be.
+    None,
+    /// Nothing, although the pod opted in; why.
+    Refused(String),
+    /// istio-init goes; what is lost with it.
+    Patch(Patch, Vec<String>),
+}
+
+/// Judges a pod.
+pub fn change(pod: &Pod, settings: &Settings<'_>) -> Change {
+    let init: &[Container] = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.init_containers.as_deref())
+        .unwrap_or_default();
+    let mut named = positions(init, ISTIO_INIT);
+    let Some(at) = named.next() else {
+        return Change::None;
+    };
+    if named.next().is_some() {
+        // Not the injector's doing, and the API takes no pod with two containers of a name.
+        return Change::None;
+    }
+    let policy = match wanted(pod, settings.namespace_label, settings.mesh) {
+        Wanted::Enrolled(policy) => policy,
+        Wanted::NotTaken(_) => return Change::None,
+        Wanted::Rejected(reason) => return Change::Refused(reason.to_string()),
+    };
+    match operations(pod, init, at, &policy, settings.image) {
+        Ok(operations) => Change::Patch(Patch(operations), policy.lost()),
+        Err(reason) => Change::Refused(reason),
+    }
+}
+
+fn operations(
+    pod: &Pod,
+    init: &[Container],
+    at: usize,
+    policy: &Policy,
+    image: &str,
+) -> Result<Vec<PatchOperation>, String> {
+    if is_name_taken(pod) {
+        return Err(format!(
+            "it has a container {VALIDATION} which is no init container; rename it"
+        ));
+    }
+    let record = record(pod, &init[at])?;
+    // Should the pod be another than the one judged, nothing of the patch is applied.
+    let mut operations = vec![named(at, ISTIO_INIT)];
+    let old = pointer(["spec", "initContainers", &at.to_string()]);
+    let value = validation::container(policy, &init[at], image)?;
+    match positions(init, VALIDATION).next() {
+        None => {
+            operations.push(PatchOperation::Replace(ReplaceOperation {
+                path: old,
+                value,
+            }));
+        }
+        // The injector was called again and has put its container back.
+        Some(there) => {
+            let image = init[there].image.as_deref();
+            let same = |field: &str, given: &Option<Vec<String>>| json!(given) == value[field];
+            if image != value["image"].as_str() || !same("args", &init[there].args) {
+                return Err(format!(
+                    "it has an init container {VALIDATION} of its own; rename it"
+                ));
+            }
+            operations.push(named(there, VALIDATION));
+            operations.push(PatchOperation::Remove(RemoveOperation { path: old }));
+        }
+    }
+    operations.extend(annotate(pod, record));
+    Ok(operations)
+}
+
+/// The annotation's value, if the API will take it.
+fn record(pod: &Pod, istio_init: &Container) -> Result<String, String> {
+    let record = Record::of_container(istio_init);
+    let record = serde_json::to_string(&record).map_err(|error| error.to_string())?;
+    let others = pod.metadata.annotations.iter().flatten();
+    let others = others.filter(|(name, _)| *name != ANNOTATION);
+    let size: usize = others.map(|(name, value)| name.len() + value.len()).sum();
+    if size + ANNOTATION.len() + record.len() > ANNOTATIONS_MAX {
+        let most = ANNOTATIONS_MAX >> 10;
+        return Err(format!(
+            "what {ISTIO_INIT} says does not fit into an annotation: all together may have {most} KiB"
+        ));
+    }
+    Ok(record)
+}
+
+fn annotate(pod: &Pod, record: String) -> Vec<PatchOperation> {
+    let Some(annotations) = &pod.metadata.annotations else {
+        return vec![PatchOperation::Add(AddOperation {
+            path: pointer(["metadata", "annotations"]),
+            value: json!({ANNOTATION: record}),
+        })];
+    };
+    let mut operations = vec![PatchOperation::Add(AddOperation {
+        path: pointer(["metadata", "annotations", ANNOTATION]),
+        value: Value::String(record),
+    })];
+    if annotations.contains_key(APPARMOR) {
+        operations.push(PatchOperation::Remove(RemoveOperation {
+            path: pointer(["metadata", "annotations", APPARMOR]),
+        }));
+    }
+    operations
+}
+
+/// The init container at a place is still the one with this name.
+fn named(at: usize, name: &str) -> PatchOperation {
+    PatchOperation::Test(TestOperation {
+        path: pointer(["spec", "initContainers", &at.to_string(), "name"]),
+        value: name.into(),
+    })
+}
+
+fn positions(init: &[Container], name: &str) -> impl Iterator<Item = usize> {
+    let all = init.iter().enumerate();
+    all.filter(move |(_, container)| container.name == name)
+        .map(|(at, _)| at)
+}
+
+/// Whether the gate's name is taken.
+fn is_name_taken(pod: &Pod) -> bool {
+    let spec = pod.spec.iter();
+    let mut apps = spec.flat_map(|spec| &spec.containers);
+    apps.any(|container| container.name == VALIDATION)
+}
+
+fn pointer<const N: usize>(tokens: [&str; N]) -> PointerBuf {
+    PointerBuf::from_tokens(tokens)
+}

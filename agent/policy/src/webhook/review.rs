@@ -1,0 +1,264 @@
+//! AdmissionReview, in and out.
+
+use std::fmt::Display;
+
+use k8s_openapi::{ByteString, api::core::v1::Pod};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::{
+    Settings,
+    patch::{Change, change},
+};
+use crate::text::shortened;
+
+const V1: &str = "admission.k8s.io/v1";
+const V1BETA1: &str = "admission.k8s.io/v1beta1";
+
+/// How many objects a request may consist of; each may cost a kilobyte of memory. A Pod that istio's
+/// injector has been through has some two hundred.
+const OBJECTS: usize = 20_000;
+
+/// A body that is no AdmissionReview.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Malformed(String);
+
+/// What to send, and what happened.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// An AdmissionReview with the response.
+    pub review: Vec<u8>,
+    /// The pod as the request has it, `namespace/name`; made for the log.
+    pub pod: String,
+    /// Whether the pod will not be created anyway.
+    pub dry_run: bool,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// What became of a request. It is admitted in any case.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Nothing to do.
+    Unchanged,
+    /// istio-init was removed.
+    Changed,
+    /// A pod that opted in was left alone; why.
+    Refused(String),
+    /// The webhook is called for what it is not made for; what.
+    Misconfigured(String),
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Review<'a> {
+    #[serde(default)]
+    api_version: String,
+    #[serde(default)]
+    kind: String,
+    #[serde(borrow)]
+    request: Option<&'a RawValue>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Request<'a> {
+    #[serde(default)]
+    uid: String,
+    #[serde(default)]
+    kind: Kind,
+    #[serde(default)]
+    sub_resource: Option<String>,
+    #[serde(default)]
+    operation: String,
+    #[serde(default)]
+    namespace: Option<String>,
+    #[serde(default)]
+    dry_run: Option<bool>,
+    #[serde(borrow)]
+    object: Option<&'a RawValue>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Kind {
+    group: String,
+    version: String,
+    kind: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Reply<'a> {
+    api_version: &'a str,
+    kind: &'static str,
+    response: Response<'a>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Response<'a> {
+    uid: &'a str,
+    allowed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch_type: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    patch: Option<ByteString>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
+}
+
+/// Answers the body of a request.
+///
+/// # Errors
+/// If it is no AdmissionReview with a request.
+pub fn answer(body: &[u8], settings: &Settings<'_>) -> Result<Answer, Malformed> {
+    let objects = body.iter().filter(|byte| **byte == b'{').count();
+    if objects > OBJECTS {
+        return Err(Malformed(format!(
+            "the body has more than {OBJECTS} opening braces; no pod needs so many"
+        )));
+    }
+    let text = str::from_utf8(body).map_err(|error| malformed(&error))?;
+    let review: Review<'_> = object(text)?;
+    if review.kind != "AdmissionReview" {
+        return Err(Malformed(format!(
+            "the body's kind is {:?}; send an AdmissionReview",
+            shortened(&review.kind)
+        )));
+    }
+    let mut versions = [V1, V1BETA1].into_iter();
+    let Some(version) = versions.find(|version| *version == review.api_version) else {
+        return Err(Malformed(format!(
+            "the body's apiVersion is {:?}; send {V1} or {V1BETA1}",
+            shortened(&review.api_version)
+        )));
+    };
+    let request = review.request.map(|raw| object::<Request<'_>>(raw.get()));
+    match request.transpose()? {
+        Some(request) if !request.uid.is_empty() => request.answer(version, settings),
+        _ => Err(Malformed(
+            "the AdmissionReview has no request, or one without uid".to_owned(),
+        )),
+    }
+}
+
+/// Reads an object. A list of its fields' values, which serde takes as well, is none.
+fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Malformed> {
+    if !text.trim_ascii_start().starts_with('{') {
+        return Err(malformed(&"it is not made of objects"));
+    }
+    serde_json::from_str(text).map_err(|error| malformed(&error))
+}
+
+fn malformed(error: &dyn Display) -> Malformed {
+    let error = shortened(&error.to_string());
+    Malformed(format!("the body is not an AdmissionReview: {error}"))
+}
+
+impl Request<'_> {
+    fn answer(&self, version: &str, settings: &Settings<'_>) -> Result<Answer, Malformed> {
+        let mut patch = None;
+        let mut warnings = Vec::new();
+        let mut name = String::new();
+        let outcome = match self.pod() {
+            Err(problem) => Outcome::Misconfigured(problem),
+            Ok(pod) => {
+                name = self.name(&pod);
+                match change(&pod, settings) {
+                    Change::None => Outcome::Unchanged,
+                    Change::Refused(reason) => Outcome::Refused(reason),
+                    Change::Patch(operations, lost) => {
+                        warnings.extend(lost);
+                        patch = Some(json(&operations)?);
+                        Outcome::Changed
+                    }
+                }
+            }
+        };
+        match &outcome {
+            Outcome::Unchanged | Outcome::Changed => {}
+            Outcome::Refused(reason) => warnings.push(format!("istio-init stays: {reason}")),
+            Outcome::Misconfigured(problem) => warnings.push(problem.clone()),
+        }
+        if version != V1 {
+            warnings.clear();
+        }
+        let reply = Reply {
+            api_version: version,
+            kind: "AdmissionReview",
+            response: Response {
+                uid: &self.uid,
+                allowed: true,
+                patch_type: patch.is_some().then_some("JSONPatch"),
+                patch: patch.map(ByteString),
+                // The API server shows 256 bytes of each.
+                warnings: warnings
+                    .into_iter()
+                    .map(|text| shortened(&format!("sidetrack: {text}")))
+                    .collect(),
+            },
+        };
+        Ok(Answer {
+            review: json(&reply)?,
+            pod: name,
+            dry_run: self.dry_run.unwrap_or_default(),
+            outcome,
+        })
+    }
+
+    /// The pod that is to be created.
+    fn pod(&self) -> Result<Pod, String> {
+        let Kind {
+            group,
+            version,
+            kind,
+        } = &self.kind;
+        if (&**group, &**version, &**kind) != ("", "v1", "Pod") {
+            let [group, version, kind] = [group, version, kind].map(|text| shortened(text));
+            return Err(format!(
+                "this webhook is for Pods (v1) and was called for kind {kind:?}, version {version:?}, group {group:?}; mend the MutatingWebhookConfiguration"
+            ));
+        }
+        if let Some(sub) = self.sub_resource.as_deref().filter(|sub| !sub.is_empty()) {
+            return Err(format!(
+                "this webhook is for pods and was called for their subresource {:?}; mend the MutatingWebhookConfiguration",
+                shortened(sub)
+            ));
+        }
+        if self.operation != "CREATE" {
+            return Err(format!(
+                "this webhook is for operation CREATE and was called for {:?}; mend the MutatingWebhookConfiguration",
+                shortened(&self.operation)
+            ));
+        }
+        let text = self.object.map_or("null", RawValue::get);
+        let pod: Pod = serde_json::from_str(text).map_err(|error| {
+            let error = shortened(&error.to_string());
+            format!("the pod was left alone, it cannot be read: {error:?}")
+        })?;
+        if pod.metadata.name.is_none() && pod.metadata.generate_name.is_none() {
+            return Err("the pod was left alone, it has neither name nor generateName".to_owned());
+        }
+        Ok(pod)
+    }
+
+    /// For the log. Nobody has checked the names yet.
+    fn name(&self, pod: &Pod) -> String {
+        let meta = &pod.metadata;
+        let namespace = self.namespace.as_ref().or(meta.namespace.as_ref());
+        let namespace = namespace.map_or("", String::as_str);
+        let generated = meta.generate_name.as_deref().unwrap_or_default();
+        let name = match meta.name.as_deref() {
+            Some(name) if !name.is_empty() => name.to_owned(),
+            _ => format!("{generated}*"),
+        };
+        let plain = |text: &str| shortened(text).escape_debug().to_string();
+        format!("{}/{}", plain(namespace), plain(&name))
+    }
+}
+
+fn json(value: &impl Serialize) -> Result<Vec<u8>, Malformed> {
+    serde_json::to_vec(value).map_err(|error| Malformed(error.to_string()))
+}

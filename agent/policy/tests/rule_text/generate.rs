@@ -1,0 +1,139 @@
+//! Policies and connections by chance, so that rules match far more often than chance would have
+//! it: what a connection is made of is drawn from its policy as often as from anywhere.
+
+mod parts;
+mod policies;
+
+use std::net::IpAddr;
+
+use proptest::{
+    bool::weighted,
+    option,
+    prelude::{Strategy, any},
+    sample::{Index, select},
+};
+use sidetrack_common::addr::Family;
+use sidetrack_policy::policy::Policy;
+
+use self::{
+    parts::{owners, places, ports},
+    policies::policies,
+};
+use crate::world::{Case, Connection, Pod, destination};
+
+/// Connections made in a pod.
+pub fn outbound() -> impl Strategy<Value = Case> {
+    (
+        policies(),
+        families(),
+        (places(), weighted(0.25)),
+        option::weighted(0.4, places()),
+        owners(),
+        ports(),
+        any::<Index>(),
+    )
+        .prop_map(
+            |(policy, family, (to, to_own), from, owner, port, device)| {
+                let mut pod = pod(&policy, family, device);
+                let dialed = to.address(&policy, family);
+                let bound = from
+                    .map(|from| from.address(&policy, family))
+                    .filter(|bound| !bound.is_unspecified());
+                // A socket can be bound only to what is assigned.
+                let assigned = bound.into_iter().chain(to_own.then_some(dialed));
+                let assigned =
+                    assigned.filter(|addr| !addr.is_loopback() && !addr.is_unspecified());
+                pod.own.extend(assigned);
+                let leaves = !pod.is_local(destination(dialed, bound));
+                // EINVAL, before any rule.
+                let bound =
+                    bound.filter(|bound| !(bound.is_ipv4() && bound.is_loopback() && leaves));
+                let connection = Connection::Outbound {
+                    owner: owner.resolve(&policy),
+                    bound,
+                    dialed,
+                    port: port.resolve(&policy),
+                };
+                Case {
+                    policy,
+                    family,
+                    pod,
+                    connection,
+                }
+            },
+        )
+}
+
+/// Connections made to a pod from elsewhere.
+pub fn inbound() -> impl Strategy<Value = Case> {
+    (
+        policies(),
+        families(),
+        places(),
+        places(),
+        ports(),
+        any::<Index>(),
+    )
+        .prop_map(|(policy, family, to, from, port, device)| {
+            let mut pod = pod(&policy, family, device);
+            // The kernel drops what comes from elsewhere and names a loopback address.
+            let mut destination = to.address(&policy, family);
+            if destination.is_loopback() || destination.is_unspecified() {
+                destination = pod.own[0];
+            }
+            pod.own.push(destination);
+            let mut source = from.address(&policy, family);
+            if pod.is_local(source) || source.is_unspecified() {
+                let elsewhere = addresses(
+                    family,
+                    ["198.51.100.7", "198.51.100.8"],
+                    ["2001:db8:5::7", "2001:db8:5::8"],
+                );
+                source = elsewhere[usize::from(elsewhere[0] == destination)];
+            }
+            let connection = Connection::Inbound {
+                source,
+                destination,
+                port: port.resolve(&policy),
+                interface: pod.device.clone(),
+            };
+            Case {
+                policy,
+                family,
+                pod,
+                connection,
+            }
+        })
+}
+
+fn families() -> impl Strategy<Value = Family> {
+    select(vec![Family::V4, Family::V6])
+}
+
+/// A pod that has one device, one of the policy's perhaps.
+fn pod(policy: &Policy, family: Family, device: Index) -> Pod {
+    let named = policy
+        .excluded_interfaces
+        .iter()
+        .chain(&policy.virtual_interfaces);
+    // Nothing leaves a pod by lo or comes from elsewhere by it.
+    let named = named.map(String::as_str).filter(|name| *name != "lo");
+    let devices: Vec<&str> = ["eth0", "eth7"].into_iter().chain(named).collect();
+    Pod {
+        own: addresses(
+            family,
+            ["10.244.0.7", "172.30.0.9"],
+            ["fd00:10:244::7", "fd00:30::9"],
+        )
+        .to_vec(),
+        device: (*device.get(&devices)).to_owned(),
+    }
+}
+
+fn addresses(family: Family, v4: [&str; 2], v6: [&str; 2]) -> [IpAddr; 2] {
+    let texts = match family {
+        Family::V4 => v4,
+        Family::V6 => v6,
+    };
+    texts.map(|text| text.parse().expect("an address"))
+}

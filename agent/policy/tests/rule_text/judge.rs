@@ -1,0 +1,150 @@
+//! Both sides' word on a case, and whether it is the same.
+
+use std::fmt;
+
+use sidetrack_common::{
+    addr::Addr,
+    decide::{Decision, Verdict},
+};
+use sidetrack_policy::rules::{self, Line};
+
+use crate::{
+    netfilter::{Fate, Nat, Outcome},
+    world::Case,
+};
+
+/// What the two sides say of a case.
+pub struct Judgement<'a> {
+    case: &'a Case,
+    /// What the decision says.
+    pub decision: Decision,
+    /// The rules.
+    text: String,
+    /// What the rules do.
+    outcome: Result<Outcome, String>,
+}
+
+/// How the two sides differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disagreement {
+    /// The rules are none.
+    Unreadable,
+    /// In what happens.
+    Verdict,
+    /// In the line that did it.
+    Line,
+}
+
+impl<'a> Judgement<'a> {
+    /// Asks both.
+    pub fn of(case: &'a Case) -> Self {
+        let text = rules::restore(&case.policy, case.family);
+        Self {
+            case,
+            decision: case.decision(),
+            outcome: walk(case, &text),
+            text,
+        }
+    }
+
+    /// The same decision held to other rules.
+    pub fn against(&self, text: String) -> Self {
+        Self {
+            case: self.case,
+            decision: self.decision,
+            outcome: walk(self.case, &text),
+            text,
+        }
+    }
+
+    /// Whether both say the same.
+    pub fn compare(&self) -> Result<(), Disagreement> {
+        let outcome = self
+            .outcome
+            .as_ref()
+            .map_err(|_| Disagreement::Unreadable)?;
+        let fate = match self.decision.verdict {
+            Verdict::Untouched => Fate::Accepted,
+            // What SO_ORIGINAL_DST will answer is part of it.
+            Verdict::Redirect { port, dialed, .. }
+                if dialed.is(Addr::from(self.case.packet().destination)) =>
+            {
+                Fate::Redirected(port)
+            }
+            _ => return Err(Disagreement::Verdict),
+        };
+        if fate != outcome.fate {
+            return Err(Disagreement::Verdict);
+        }
+        let named = self.named_line().map(|line| line.command());
+        if named.as_deref() == self.decisive_line() {
+            Ok(())
+        } else {
+            Err(Disagreement::Line)
+        }
+    }
+
+    /// The line that decided: a RETURN, or the one that sent the packet where it was redirected.
+    pub fn decisive_line(&self) -> Option<&str> {
+        let outcome = self.outcome.as_ref().ok()?;
+        let mut by = outcome.by.iter().rev();
+        let last = match outcome.fate {
+            Fate::Accepted => by.next(),
+            Fate::Redirected(_) => by.nth(1),
+        };
+        last.map(String::as_str)
+    }
+
+    /// The REDIRECT that ended the walk and its port, if one did.
+    pub fn redirect(&self) -> Option<(&str, u16)> {
+        let outcome = self.outcome.as_ref().ok()?;
+        match outcome.fate {
+            Fate::Accepted => None,
+            Fate::Redirected(port) => Some((outcome.by.last()?, port)),
+        }
+    }
+
+    /// The rules with another text in the place of a line and its equals.
+    pub fn text_with(&self, line: &str, other: &str) -> String {
+        let lines = self.text.split_inclusive('\n');
+        lines
+            .map(|kept| match kept.trim_end() == line {
+                true => other,
+                false => kept,
+            })
+            .collect()
+    }
+
+    fn named_line(&self) -> Option<Line> {
+        rules::line_of(&self.case.policy, self.case.family, &self.decision)
+    }
+}
+
+fn walk(case: &Case, text: &str) -> Result<Outcome, String> {
+    Nat::parse(text)?.walk(&case.packet())
+}
+
+impl fmt::Display for Disagreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Unreadable => "the rules are not understood",
+            Self::Verdict => "the verdicts differ",
+            Self::Line => "the lines that decided differ",
+        })
+    }
+}
+
+impl fmt::Display for Judgement<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:#?}", self.case)?;
+        writeln!(f, "{:#?}", self.case.packet())?;
+        writeln!(f, "decision: {:#?}", self.decision)?;
+        writeln!(
+            f,
+            "its line: {:?}",
+            self.named_line().map(|line| line.command())
+        )?;
+        writeln!(f, "the rules: {:#?}", self.outcome)?;
+        f.write_str(&self.text)
+    }
+}

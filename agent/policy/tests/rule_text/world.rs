@@ -1,0 +1,217 @@
+//! A connection and the pod it is made in: what the decision is told of it, and the packet that
+//! netfilter would see. What the kernel settles before any rule, here is settled once for both.
+//!
+//! By design the decision is not the rules' where no packet would be sent or none would be judged:
+//! no route, a loopback source that cannot leave (EINVAL), SO_BINDTODEVICE, what arrives from the
+//! pod itself, a family that is not captured. Nothing of the kind is made here.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use sidetrack_common::{
+    addr::{Addr, Family},
+    decide::{self, Decision, Inbound, Outbound, Owner},
+    pod::{Route, RouteKind},
+    policy::NO_ID,
+};
+use sidetrack_policy::{
+    policy::Policy,
+    rules::{ListTables, Routes},
+};
+
+use crate::netfilter::{Hook, Packet};
+
+/// A policy and a connection it judges.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The policy.
+    pub policy: Policy,
+    /// Which of its two rule lists.
+    pub family: Family,
+    /// The pod.
+    pub pod: Pod,
+    /// The connection.
+    pub connection: Connection,
+}
+
+/// A pod's routes: what is its own stays, everything else leaves by one device.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// The pod's addresses beside its loopback ones, the preferred one of each family first.
+    pub own: Vec<IpAddr>,
+    /// The device.
+    pub device: String,
+}
+
+/// One way or the other.
+#[derive(Clone, Debug)]
+pub enum Connection {
+    /// Made in the pod.
+    Outbound {
+        /// uid and gid; none for the kernel's own sockets.
+        owner: Option<(u32, u32)>,
+        /// The address the socket is bound to.
+        bound: Option<IpAddr>,
+        /// What it dials.
+        dialed: IpAddr,
+        /// What it dials.
+        port: u16,
+    },
+    /// Made elsewhere, to the pod.
+    Inbound {
+        /// Not the pod's.
+        source: IpAddr,
+        /// The pod's.
+        destination: IpAddr,
+        /// Where it goes.
+        port: u16,
+        /// The interface it comes by.
+        interface: String,
+    },
+}
+
+const SELF_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
+
+impl Pod {
+    /// Whether packets to an address stay in the pod.
+    pub fn is_local(&self, addr: IpAddr) -> bool {
+        addr.is_loopback() || addr == SELF_V6 || self.own.contains(&addr)
+    }
+
+    /// Packets to a pod's own address leave by lo, whichever interface holds it.
+    fn device_to(&self, addr: IpAddr) -> &str {
+        if self.is_local(addr) {
+            "lo"
+        } else {
+            &self.device
+        }
+    }
+
+    /// What an unbound socket gets: the local routes of 127.0.0.0/8 prefer 127.0.0.1, all others
+    /// the address they are for.
+    fn source_to(&self, addr: IpAddr) -> IpAddr {
+        if addr.is_ipv4() && addr.is_loopback() {
+            return Ipv4Addr::LOCALHOST.into();
+        }
+        let mut own = self.own.iter().copied();
+        match own.find(|own| own.is_ipv4() == addr.is_ipv4()) {
+            Some(own) if !self.is_local(addr) => own,
+            _ => addr,
+        }
+    }
+}
+
+/// A pod's routes with the policy's devices marked, as the agent writes them.
+struct PodRoutes<'a>(&'a Case);
+
+impl Routes for PodRoutes<'_> {
+    fn route(&self, addr: Addr) -> Route {
+        let Case { policy, pod, .. } = self.0;
+        let addr = IpAddr::from(addr);
+        let device = pod.device_to(addr);
+        let kind = if pod.is_local(addr) {
+            RouteKind::Local
+        } else {
+            RouteKind::Unicast
+        };
+        let mut names = policy.excluded_interfaces.iter();
+        let excluded = names.position(|name| name == device);
+        Route {
+            kind: kind as u32,
+            flags: excluded.map_or(0, |position| Route::excluding(position as u32)),
+            ifindex: 0,
+            source: pod.source_to(addr).into(),
+        }
+    }
+}
+
+impl Case {
+    /// What the kernel programs would do.
+    pub fn decision(&self) -> Decision {
+        let row = self.policy.compile().row();
+        let tables = ListTables {
+            policy: &self.policy,
+            routes: PodRoutes(self),
+            before_sidecar: false,
+        };
+        match &self.connection {
+            Connection::Outbound {
+                owner,
+                bound,
+                dialed,
+                port,
+            } => {
+                let (uid, gid) = owner.unwrap_or((NO_ID, NO_ID));
+                let conn = Outbound {
+                    owner: Owner { uid, gid },
+                    source: bound.map_or(Addr::UNSPECIFIED, Addr::from),
+                    destination: (*dialed).into(),
+                    port: *port,
+                    bound_device: 0,
+                    captured_family: true,
+                };
+                decide::outbound(&row, &conn, &tables)
+            }
+            Connection::Inbound {
+                source,
+                destination,
+                port,
+                interface,
+            } => {
+                let syn = Inbound {
+                    source: (*source).into(),
+                    destination: (*destination).into(),
+                    port: *port,
+                    iface: self.policy.iface(interface),
+                    captured_family: true,
+                };
+                decide::inbound(&row, &syn, &tables)
+            }
+        }
+    }
+
+    /// What netfilter would see.
+    pub fn packet(&self) -> Packet {
+        match &self.connection {
+            Connection::Outbound {
+                owner,
+                bound,
+                dialed,
+                port,
+            } => {
+                let destination = destination(*dialed, *bound);
+                Packet {
+                    hook: Hook::Output {
+                        output: self.pod.device_to(destination).to_owned(),
+                        owner: *owner,
+                    },
+                    source: bound.unwrap_or_else(|| self.pod.source_to(destination)),
+                    destination,
+                    port: *port,
+                }
+            }
+            Connection::Inbound {
+                source,
+                destination,
+                port,
+                interface,
+            } => Packet {
+                hook: Hook::Prerouting {
+                    input: interface.clone(),
+                },
+                source: *source,
+                destination: *destination,
+                port: *port,
+            },
+        }
+    }
+}
+
+/// Where a dialed address leads: nowhere in particular means the socket's own address in IPv4,
+/// and `::1` in IPv6 whatever the socket is bound to.
+pub fn destination(dialed: IpAddr, bound: Option<IpAddr>) -> IpAddr {
+    match dialed {
+        IpAddr::V4(Ipv4Addr::UNSPECIFIED) => bound.unwrap_or(Ipv4Addr::LOCALHOST.into()),
+        IpAddr::V6(Ipv6Addr::UNSPECIFIED) => Ipv6Addr::LOCALHOST.into(),
+        dialed => dialed,
+    }
+}

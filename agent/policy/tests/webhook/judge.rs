@@ -1,0 +1,159 @@
+//! What must hold for the answer to any body: the fuzz target's check, too.
+
+use json_patch::{Patch, patch};
+use k8s_openapi::{ByteString, api::core::v1::Pod};
+use serde_json::{Value, json};
+use sidetrack_policy::{
+    policy::Policy,
+    record,
+    select::{Wanted, wanted},
+    webhook::{Outcome, Settings, VALIDATION, answer},
+};
+
+const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/istio-init";
+
+/// An answer that is sound.
+pub struct Judged {
+    /// What became of the pod.
+    pub outcome: Outcome,
+    /// The response in the AdmissionReview.
+    pub response: Value,
+    /// The pod as it will be.
+    pub pod: Value,
+}
+
+/// Judges the answer to a body; `None` if it was refused as malformed.
+pub fn judge(body: &[u8], settings: &Settings<'_>) -> Option<Judged> {
+    let answer = match answer(body, settings) {
+        Ok(answer) => answer,
+        Err(malformed) => {
+            text_holds(&malformed.to_string());
+            return None;
+        }
+    };
+    let request: Value = serde_json::from_slice(body).expect("what was answered is JSON");
+    let review: Value = serde_json::from_slice(&answer.review).expect("an answer is JSON");
+    assert_eq!(review["kind"], "AdmissionReview");
+    assert_eq!(review["apiVersion"], request["apiVersion"]);
+    let response = &review["response"];
+    assert_eq!(response["uid"], request["request"]["uid"]);
+    assert_eq!(response["allowed"], true, "nobody's pod is refused");
+    for warning in response["warnings"].as_array().into_iter().flatten() {
+        assert_eq!(request["apiVersion"], "admission.k8s.io/v1");
+        text_holds(warning.as_str().expect("a text"));
+    }
+    assert!(!answer.pod.contains(char::is_control), "{:?}", answer.pod);
+    let before = request["request"]["object"].clone();
+    let mut after = before.clone();
+    if answer.outcome == Outcome::Changed {
+        assert_eq!(response["patchType"], "JSONPatch");
+        let given = serde_json::from_value(response["patch"].clone()).expect("base64");
+        let ByteString(given) = given;
+        let given: Patch = serde_json::from_slice(&given).expect("a JSON patch");
+        patch(&mut after, &given).expect("a patch that can be applied");
+        change_holds(&before, &after, settings);
+        again_holds(&request, &after, settings);
+    } else {
+        assert_eq!(response["patch"], Value::Null);
+        assert_eq!(response["patchType"], Value::Null);
+        if answer.outcome == Outcome::Unchanged {
+            let pod = read(&before);
+            assert!(inits(&before, record::ISTIO_INIT) != 1 || !is_taken(&pod, settings));
+        }
+    }
+    Some(Judged {
+        outcome: answer.outcome,
+        response: response.clone(),
+        pod: after,
+    })
+}
+
+fn change_holds(before: &Value, after: &Value, settings: &Settings<'_>) {
+    let (old, new) = (read(before), read(after));
+    assert!(is_taken(&old, settings) && is_taken(&new, settings));
+    assert_eq!(inits(before, record::ISTIO_INIT), 1);
+    assert_eq!(inits(after, record::ISTIO_INIT), 0);
+    assert_eq!(inits(after, VALIDATION), inits(before, VALIDATION).max(1));
+    let defaults = &settings.mesh.defaults;
+    let policy = Policy::of_pod(&old, defaults).expect("a policy");
+    assert_eq!(Policy::of_pod(&new, defaults), Ok(policy), "{after}");
+    assert_eq!(rest(before), rest(after), "only istio-init is changed");
+    // It names a container that is not there any more.
+    assert_eq!(after["metadata"]["annotations"][APPARMOR], Value::Null);
+    if inits(before, VALIDATION) == 0 {
+        let spec = old.spec.expect("a spec").init_containers.expect("some");
+        let place = spec.iter().position(|it| it.name == record::ISTIO_INIT);
+        let gate = &after["spec"]["initContainers"][place.expect("it")];
+        assert_eq!(gate["name"], VALIDATION);
+        let security = &gate["securityContext"];
+        assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
+        assert_eq!(security["allowPrivilegeEscalation"], false);
+        assert_eq!(security["privileged"], false);
+        let is_root = security["runAsUser"] == 0;
+        assert_eq!(security["runAsNonRoot"], !is_root);
+    }
+}
+
+/// The webhook is called again: with its own work, and after the injector has done its own again.
+fn again_holds(request: &Value, after: &Value, settings: &Settings<'_>) {
+    let ask = |pod: &Value| {
+        let mut request = request.clone();
+        request["request"]["object"] = pod.clone();
+        let body = request.to_string();
+        answer(body.as_bytes(), settings).expect("an AdmissionReview")
+    };
+    assert_eq!(ask(after).outcome, Outcome::Unchanged);
+    let mut pod = after.clone();
+    let before = request["request"]["object"]["spec"]["initContainers"].as_array();
+    let init = before.into_iter().flatten();
+    let init = init.filter(|init| init["name"] == record::ISTIO_INIT);
+    let all = pod["spec"]["initContainers"].as_array_mut();
+    all.expect("init containers").extend(init.cloned());
+    let body = ask(&pod);
+    assert_eq!(body.outcome, Outcome::Changed);
+    let review: Value = serde_json::from_slice(&body.review).expect("JSON");
+    let ByteString(given) =
+        serde_json::from_value(review["response"]["patch"].clone()).expect("base64");
+    let given: Patch = serde_json::from_slice(&given).expect("a JSON patch");
+    patch(&mut pod, &given).expect("a patch that can be applied");
+    assert_eq!(&pod, after, "as after the first time");
+}
+
+/// A pod without what the webhook may touch.
+fn rest(pod: &Value) -> Value {
+    let mut pod = pod.clone();
+    if let Some(init) = pod["spec"]["initContainers"].as_array_mut() {
+        init.retain(|it| it["name"] != record::ISTIO_INIT && it["name"] != VALIDATION);
+    }
+    if let Some(annotations) = pod["metadata"]["annotations"].as_object_mut() {
+        annotations.remove(record::ANNOTATION);
+        annotations.remove(APPARMOR);
+    }
+    if pod["metadata"]["annotations"] == json!({}) {
+        pod["metadata"]["annotations"] = Value::Null;
+    }
+    pod
+}
+
+fn read(pod: &Value) -> Pod {
+    serde_json::from_value(pod.clone()).unwrap_or_else(|error| panic!("{error}: {pod}"))
+}
+
+fn is_taken(pod: &Pod, settings: &Settings<'_>) -> bool {
+    let wanted = wanted(pod, settings.namespace_label, settings.mesh);
+    matches!(wanted, Wanted::Enrolled(_))
+}
+
+/// How many init containers have a name.
+fn inits(pod: &Value, name: &str) -> usize {
+    let all = pod["spec"]["initContainers"].as_array();
+    let all = all.into_iter().flatten();
+    all.filter(|init| init["name"] == name).count()
+}
+
+/// It fits into a log, and a terminal can show it.
+fn text_holds(text: &str) {
+    assert!(!text.is_empty());
+    assert!(text.chars().count() < 1000, "{text}");
+    assert!(!text.contains(char::is_control), "{text:?}");
+}

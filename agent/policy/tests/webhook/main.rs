@@ -1,0 +1,295 @@
+//! The webhook's answers: to what injectors of Istio 1.1 and 1.5 leave, to pods of every kind, and to
+//! what is no question at all.
+//!
+//! Every run is the same; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` make it another and a longer one.
+
+mod generate;
+mod judge;
+
+use std::cell::RefCell;
+
+use proptest::test_runner::{Config, RngSeed, TestRunner};
+use serde_json::{Value, json};
+use sidetrack_policy::{
+    mesh::Mesh,
+    record::ANNOTATION,
+    select::Enroll,
+    webhook::{Outcome, Settings, answer},
+};
+
+use self::judge::{Judged, judge};
+
+const IMAGE: &str = "registry.example.com/sidetrack:1";
+const ISTIO_1_1: &str = include_str!("../../../../tests/fuzz/seeds/webhook/istio-1.1.json");
+const ISTIO_1_5: &str = include_str!("../../../../tests/fuzz/seeds/webhook/istio-1.5.json");
+const NO_ANNOTATIONS: &str =
+    include_str!("../../../../tests/fuzz/seeds/webhook/no-annotations.json");
+const SCALE: &str = include_str!("../../../../tests/fuzz/seeds/webhook/scale.json");
+
+fn ask(body: &str, enroll: Enroll, namespace_label: Option<&str>) -> Judged {
+    let settings = Settings {
+        mesh: &Mesh::new(enroll),
+        namespace_label,
+        image: IMAGE,
+    };
+    judge(body.as_bytes(), &settings).expect("an AdmissionReview")
+}
+
+fn labeled(body: &str) -> Judged {
+    ask(body, Enroll::Labeled, None)
+}
+
+fn record(pod: &Value) -> Value {
+    let text = pod["metadata"]["annotations"][ANNOTATION].as_str();
+    serde_json::from_str(text.expect("the annotation")).expect("JSON")
+}
+
+/// A body with something changed in its pod.
+fn with(body: &str, change: impl FnOnce(&mut Value)) -> String {
+    let mut body: Value = serde_json::from_str(body).expect("JSON");
+    change(&mut body["request"]["object"]);
+    body.to_string()
+}
+
+#[test]
+fn istio_1_1() {
+    let judged = labeled(ISTIO_1_1);
+    assert_eq!(judged.outcome, Outcome::Changed);
+    assert_eq!(
+        judged.pod["spec"]["initContainers"],
+        json!([{
+            "name": "sidetrack-validation",
+            "image": IMAGE,
+            "imagePullPolicy": "IfNotPresent",
+            // In those days both directions had one port.
+            "args": ["validate", "--timeout=120", "--inbound-port=15001"],
+            "resources": {
+                "limits": {"cpu": "100m", "memory": "50Mi"},
+                "requests": {"cpu": "10m", "memory": "10Mi"},
+            },
+            "securityContext": {
+                "allowPrivilegeEscalation": false,
+                "capabilities": {"drop": ["ALL"]},
+                "privileged": false,
+                "readOnlyRootFilesystem": true,
+                "runAsGroup": 1337,
+                "runAsNonRoot": true,
+                "runAsUser": 1337,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        }])
+    );
+    assert_eq!(
+        record(&judged.pod),
+        json!({
+            "words": ["-p", "15001", "-u", "1337", "-m", "REDIRECT", "-i", "*", "-x", "", "-b", "80", "-d", "15020"],
+            "image": "gcr.io/istio-release/proxy_init:release-1.1-latest-daily",
+        })
+    );
+}
+
+#[test]
+fn istio_1_5_by_its_namespace() {
+    let untouched = labeled(ISTIO_1_5);
+    assert_eq!(untouched.outcome, Outcome::Unchanged);
+    let judged = ask(ISTIO_1_5, Enroll::Labeled, Some("enabled"));
+    assert_eq!(judged.outcome, Outcome::Changed);
+    let gate = &judged.pod["spec"]["initContainers"][0];
+    assert_eq!(gate["args"], json!(["validate", "--timeout=120"]));
+    assert_eq!(record(&judged.pod)["words"][0], "istio-iptables");
+    let changed = ask(ISTIO_1_5, Enroll::Injected, None).pod;
+    assert_eq!(changed, judged.pod);
+}
+
+#[test]
+fn a_native_sidecar_and_no_annotations() {
+    let judged = labeled(NO_ANNOTATIONS);
+    assert_eq!(judged.outcome, Outcome::Changed);
+    let gate = &judged.pod["spec"]["initContainers"][1];
+    assert_eq!(
+        gate["args"],
+        json!([
+            "validate",
+            "--timeout=120",
+            "--outbound-port=15002",
+            "--inbound-port=15005"
+        ])
+    );
+    let security = &gate["securityContext"];
+    assert_eq!(
+        (&security["runAsUser"], &security["runAsGroup"]),
+        (&json!(1338), &json!(1339))
+    );
+    assert_eq!(
+        record(&judged.pod)["env"],
+        json!({"ISTIO_DUAL_STACK": "true"})
+    );
+    // What nobody does any more from now on is said.
+    let warnings = judged.response["warnings"].to_string();
+    assert!(warnings.contains("DNS capture"), "{warnings}");
+}
+
+#[test]
+fn random_pods() {
+    let met = RefCell::new([0_u32; 4]);
+    let given = Config::default();
+    let mut runner = TestRunner::new(Config {
+        cases: given.cases.max(2048),
+        rng_seed: match given.rng_seed {
+            RngSeed::Random => RngSeed::Fixed(0),
+            seed => seed,
+        },
+        failure_persistence: None,
+        ..given
+    });
+    let enroll = proptest::sample::select(vec![Enroll::Labeled, Enroll::Injected]);
+    let label = proptest::sample::select(vec![None, Some("enabled")]);
+    let outcome = runner.run(
+        &(generate::reviews(), enroll, label),
+        |(body, enroll, label)| {
+            let kind = match ask(&body.to_string(), enroll, label).outcome {
+                Outcome::Unchanged => 0,
+                Outcome::Changed => 1,
+                Outcome::Refused(_) => 2,
+                Outcome::Misconfigured(_) => 3,
+            };
+            met.borrow_mut()[kind] += 1;
+            Ok(())
+        },
+    );
+    if let Err(error) = outcome {
+        panic!("{error}");
+    }
+    let met = met.into_inner();
+    assert!(met.iter().all(|count| *count > 50), "{met:?}");
+}
+
+#[test]
+fn what_opted_in_and_cannot_be_is_said() {
+    for (change, expected) in [
+        (json!(["-p", "0"]), "argument -p of istio-init"),
+        (json!(["-m", "TPROXY"]), "TPROXY"),
+        (json!(["-k", "virbr0"]), "virtual interfaces"),
+        (json!(["-u", "4000000000"]), "largest is 2147483647"),
+        // The gate would wait for ever.
+        (json!(["-o", "15002"]), "never does that"),
+        (json!(["-c", "lo"]), "never does that"),
+        // As long as the policy allows, and too long for an annotation.
+        (
+            json!([
+                "-x",
+                vec!["2001:db8:1234:5678:9abc:def0::/96"; 8000].join(",")
+            ]),
+            "does not fit into an annotation",
+        ),
+    ] {
+        let body = with(NO_ANNOTATIONS, |pod| {
+            pod["spec"]["initContainers"][1]["args"] = change;
+        });
+        let judged = labeled(&body);
+        let Outcome::Refused(reason) = &judged.outcome else {
+            panic!("{:?}", judged.outcome);
+        };
+        assert!(reason.contains(expected), "{reason}");
+        let warnings = judged.response["warnings"].to_string();
+        assert!(warnings.contains("istio-init stays"), "{warnings}");
+    }
+    let taken = with(NO_ANNOTATIONS, |pod| {
+        pod["spec"]["containers"][0]["name"] = "sidetrack-validation".into();
+    });
+    assert!(matches!(labeled(&taken).outcome, Outcome::Refused(_)));
+}
+
+#[test]
+fn another_kind_is_admitted_and_said() {
+    let judged = labeled(SCALE);
+    assert!(matches!(judged.outcome, Outcome::Misconfigured(_)));
+    let warnings = judged.response["warnings"].to_string();
+    assert!(warnings.contains("\\\"Scale\\\""), "{warnings}");
+    for (pointer, value) in [
+        ("/request/operation", json!("DELETE")),
+        ("/request/subResource", json!("eviction")),
+        ("/request/object", Value::Null),
+        ("/request/object", json!({"spec": {"containers": 7}})),
+        ("/request/object", json!([])),
+        (
+            "/request/kind",
+            json!({"group": "apps", "version": "v1", "kind": "Pod"}),
+        ),
+    ] {
+        let mut body: Value = serde_json::from_str(NO_ANNOTATIONS).expect("JSON");
+        let (place, field) = pointer.rsplit_once('/').expect("a field");
+        body.pointer_mut(place).expect("its place")[field] = value;
+        let judged = labeled(&body.to_string());
+        assert!(
+            matches!(judged.outcome, Outcome::Misconfigured(_)),
+            "{pointer}"
+        );
+    }
+}
+
+#[test]
+fn what_is_no_review_is_refused() {
+    let mesh = Mesh::new(Enroll::Labeled);
+    let settings = Settings {
+        mesh: &mesh,
+        namespace_label: None,
+        image: IMAGE,
+    };
+    let review = |rest: &str| {
+        format!("{{\"kind\":\"AdmissionReview\",\"apiVersion\":\"admission.k8s.io/v1\"{rest}}}")
+    };
+    for (body, expected) in [
+        (String::new(), "not an AdmissionReview"),
+        ("[]".to_owned(), "not an AdmissionReview"),
+        ("{".to_owned(), "not an AdmissionReview"),
+        ("[".repeat(100_000), "not an AdmissionReview"),
+        ("{\"a\":".repeat(100_000), "opening braces"),
+        (
+            "[\"admission.k8s.io/v1\", \"AdmissionReview\", {\"uid\": \"1\"}]".to_owned(),
+            "not made of objects",
+        ),
+        ("{}".to_owned(), "the body's kind is \"\""),
+        (
+            "{\"kind\":\"Pod\"}".to_owned(),
+            "the body's kind is \"Pod\"",
+        ),
+        (
+            "{\"kind\":\"AdmissionReview\",\"apiVersion\":\"admission.k8s.io/v2\"}".to_owned(),
+            "send admission.k8s.io/v1 or admission.k8s.io/v1beta1",
+        ),
+        (review(""), "no request"),
+        (review(",\"request\":{}"), "without uid"),
+        (review(",\"request\":7"), "not an AdmissionReview"),
+        (
+            review(",\"request\":{\"uid\":\"\\ud800\"}"),
+            "not an AdmissionReview",
+        ),
+    ] {
+        let malformed = answer(body.as_bytes(), &settings).expect_err(expected);
+        let text = malformed.to_string();
+        assert!(text.contains(expected), "{text}");
+        assert!(text.len() < 1000 && !text.contains(char::is_control));
+    }
+    assert!(answer(b"\xff\xfe{}", &settings).is_err());
+}
+
+/// The API server waits, and so does everybody who creates a pod.
+#[test]
+fn a_pod_of_megabytes() {
+    let body = with(NO_ANNOTATIONS, |pod| {
+        pod["metadata"]["annotations"] = json!({"blob": "x".repeat(200 << 10)});
+        pod["spec"]["containers"][0]["args"] = vec!["y"; 500_000].into();
+    });
+    assert!(body.len() > 2_000_000);
+    let settings = Settings {
+        mesh: &Mesh::new(Enroll::Labeled),
+        namespace_label: None,
+        image: IMAGE,
+    };
+    let start = std::time::Instant::now();
+    let answer = answer(body.as_bytes(), &settings).expect("an answer");
+    // Far more than it takes, far less than anything that grows faster than the body.
+    assert!(start.elapsed().as_secs() < 10);
+    assert_eq!(answer.outcome, Outcome::Changed);
+}
