@@ -4,8 +4,8 @@
 //! docs/architecture.md for how the parts fit together.
 
 pub mod api;
-pub mod bpf;
-pub mod cgroup;
+pub mod kernel;
+
 pub mod cli;
 pub mod client;
 pub mod cluster;

@@ -24,7 +24,7 @@ use tokio::{net::UnixListener, sync::Semaphore};
 
 use crate::{
     api::{AgentStatus, Connections, NetnsStatus, PodState, PodStatus},
-    bpf::{fill::Fill, maps::Maps},
+    kernel::{maps::Maps, usage::Usage},
     reconcile::Reconciler,
     sandboxes::Peer,
     web::{Figures, state_label},
@@ -45,7 +45,7 @@ pub struct Published {
 /// How full the kernel's maps are.
 #[derive(Clone, Debug, Default)]
 struct Full {
-    maps: Vec<Fill>,
+    maps: Vec<Usage>,
     /// Network namespaces with nearly all the handshakes that one may have, and how many.
     crowded: Vec<(u64, u64)>,
 }
@@ -271,7 +271,7 @@ impl Full {
                 name(*cookie)
             )
         });
-        let maps = self.maps.iter().filter_map(Fill::problem);
+        let maps = self.maps.iter().filter_map(Usage::problem);
         maps.chain(crowded).collect()
     }
 }

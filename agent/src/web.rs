@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::{rt::TokioIo, service::TowerToHyperService};
 use tokio::{net::TcpListener, sync::Semaphore};
 
-use crate::{api::PodState, bpf::fill::Fill, server::Published};
+use crate::{api::PodState, kernel::usage::Usage, server::Published};
 
 /// Every pod may reach the port. It must not take the agent's descriptors and memory: so many
 /// connections at a time, for so long.
@@ -158,7 +158,7 @@ async fn metrics(State(published): State<Arc<Published>>) -> Result<String, Stat
             .iter()
             .map(|(rule, count)| (format!("rule=\"{rule}\""), *count)),
     );
-    let by_map = |value: fn(&Fill) -> u64| {
+    let by_map = |value: fn(&Usage) -> u64| {
         let maps = figures.maps.iter();
         maps.map(move |fill| (format!("map=\"{}\"", fill.map), value(fill)))
     };
@@ -201,7 +201,7 @@ pub struct Figures {
     /// By the name of the rule, since the agent started.
     pub connections: BTreeMap<&'static str, u64>,
     /// How full the kernel's maps are.
-    pub maps: Vec<Fill>,
+    pub maps: Vec<Usage>,
     /// By what was repaired, since the agent started.
     pub repairs: BTreeMap<&'static str, u64>,
 }

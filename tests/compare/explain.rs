@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use anyhow::{Context as _, Result};
-use sidetrack::bpf::{maps::Maps, pins::Pins};
+use sidetrack::kernel::{maps::Maps, pins::Pins};
 use sidetrack::map_routes::MapRoutes;
 use sidetrack_common::{
     addr::Addr,

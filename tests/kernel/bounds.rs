@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde_json::Value;
-use sidetrack::bpf::{maps::Maps, pins::Pins, sys, table::Table};
+use sidetrack::kernel::{maps::Maps, pins::Pins, sys, table::Table};
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{CountKey, ListenerKey},

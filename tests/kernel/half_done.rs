@@ -5,7 +5,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::signal::Signal;
-use sidetrack::bpf::{maps::Maps, pins::Pins};
+use sidetrack::kernel::{maps::Maps, pins::Pins};
 use sidetrack_common::policy::{List, PortKey};
 use support::{
     agent::Agent,

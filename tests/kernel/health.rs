@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
 use nix::sys::signal::Signal;
-use sidetrack::bpf::{hooks::CGROUP_HOOKS, maps::Maps, pins::Pins, sys};
+use sidetrack::kernel::{hooks::CGROUP_HOOKS, maps::Maps, pins::Pins, sys};
 use sidetrack_common::addr::Family;
 use support::{
     actor::Actor,

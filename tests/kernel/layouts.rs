@@ -13,7 +13,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use nix::sys::signal::Signal;
-use sidetrack::bpf::sys;
+use sidetrack::kernel::sys;
 use support::{
     agent::Agent,
     lab::manifest,

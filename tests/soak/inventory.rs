@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use anyhow::{Context as _, Result};
-use sidetrack::bpf::{maps::Maps, pins::Pins};
+use sidetrack::kernel::{maps::Maps, pins::Pins};
 use support::agent::Places;
 
 /// The row of the table that may be larger at the end by [`MEMORY_SLACK`].

@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
-use sidetrack::bpf::{maps::Maps, pins::Pins};
+use sidetrack::kernel::{maps::Maps, pins::Pins};
 use support::{
     agent::{Agent, Extra, binary},
     injected::injected,

@@ -27,10 +27,9 @@ use super::{
     start_logging,
 };
 use crate::{
-    bpf::{Datapath, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
-    cgroup,
     cluster::{Reporter, taint::keep_away},
     cni::install::{Installation, Keeper},
+    kernel::{Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     netns::processes::Processes,
     pod_cgroups::PodCgroups,
     reconcile::Reconciler,

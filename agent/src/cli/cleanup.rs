@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::{Format, Places, output};
 use crate::{
-    bpf::{layouts, pins::Pins},
+    kernel::{layouts, pins::Pins},
     server::{is_answered, remove_socket},
 };
 

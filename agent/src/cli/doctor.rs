@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::{Format, output};
-use crate::bpf::probe;
+use crate::kernel::probe;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

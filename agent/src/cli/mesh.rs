@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use crate::bpf::probe;
+use crate::kernel::probe;
 use sidetrack_policy::{
     mesh::{self, DefaultFlag, Mesh, VirtualInterfaces},
     select::Enroll,

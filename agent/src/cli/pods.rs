@@ -8,8 +8,8 @@ use clap::Args;
 use super::{Format, Places, output};
 use crate::{
     api::{NetnsStatus, PodState, PodStatus},
-    bpf::{maps::Maps, pins::Pins},
     client::Client,
+    kernel::{maps::Maps, pins::Pins},
     reconcile::inherited_name,
     server::add_live_facts,
 };

@@ -14,8 +14,8 @@ use serde::Serialize;
 use super::{Format, Places, output, pods};
 use crate::{
     api::{AgentStatus, PodState, PodStatus},
-    bpf::{hooks::CGROUP_HOOKS, pins::Pins, sys},
     client::Client,
+    kernel::{hooks::CGROUP_HOOKS, pins::Pins, sys},
 };
 use sidetrack_policy::PodRef;
 

@@ -13,8 +13,8 @@ use super::{
 };
 use crate::{
     api::PodStatus,
-    bpf::{maps::Maps, pins::Pins},
     client::Client,
+    kernel::{maps::Maps, pins::Pins},
     map_routes::MapRoutes,
 };
 use sidetrack_policy::{

@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
 use sidetrack_common::{addr::Family, conn::ListenerKey, names::LISTENER_SLOTS};
 
-use super::{Netns, processes::Processes, sock_diag};
-use crate::bpf::{maps::Maps, sys};
+use super::{Netns, processes::Processes};
+use crate::kernel::{maps::Maps, sock_diag, sys};
 
 impl Processes {
     /// Puts every listener of some ports, other than those on loopback, into the map. Answers how many

@@ -3,7 +3,7 @@
 pub mod listeners;
 pub mod processes;
 pub mod routes;
-pub mod sock_diag;
+
 pub mod userns;
 pub mod watch;
 
@@ -30,7 +30,7 @@ use nix::{
 use sidetrack_policy::manifest::NetnsRef;
 
 use self::processes::{Found, Processes};
-use crate::bpf::sys;
+use crate::kernel::sys;
 
 /// Why a path is not a usable network namespace.
 #[derive(Debug, thiserror::Error)]

@@ -23,7 +23,7 @@ use nix::{
 use sidetrack_policy::ids::IdMaps;
 
 use super::Netns;
-use crate::bpf::sys;
+use crate::kernel::sys;
 
 /// The id maps of the user namespace that owns a network namespace.
 ///

@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 use super::Inherited;
 use crate::{
-    bpf::{Datapath, maps::Maps, policies::Policies},
+    kernel::{Datapath, maps::Maps, policies::Policies},
     netns::{
         Netns, inode_at,
         listeners::is_served,

@@ -13,8 +13,11 @@ use sidetrack_common::conn::HandshakeKey;
 
 use super::{Enrollment, Reconciler};
 use crate::{
-    bpf::health::{Findings, Kind},
-    netns::{Netns, sock_diag},
+    kernel::{
+        attachments::{Findings, Kind},
+        sock_diag,
+    },
+    netns::Netns,
 };
 
 /// How often rows are looked at. Few are older than a round trip over loopback, so that those seen twice

@@ -12,8 +12,8 @@ use tracing::{error, info, warn};
 use super::{Reconciler, look_at_processes};
 use crate::{
     api::PodState,
-    bpf::{
-        health::{Findings, Kind},
+    kernel::{
+        attachments::{Findings, Kind},
         layouts::Earlier,
     },
     netns::processes::Processes,

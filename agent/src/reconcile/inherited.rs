@@ -9,7 +9,7 @@ use tracing::{error, info, warn};
 
 use super::enrollment::{remove_counts, remove_listeners};
 use crate::{
-    bpf::{Datapath, maps::Maps},
+    kernel::{Datapath, maps::Maps},
     netns::routes::RouteId,
 };
 use sidetrack_policy::PodRef;

@@ -33,8 +33,8 @@ use self::{
 };
 use crate::{
     api::PodState,
-    bpf::{Datapath, policies::Policies},
     cluster::Happening,
+    kernel::{Datapath, policies::Policies},
     manifests::Listing,
     netns::{
         Netns, NetnsError,

@@ -16,7 +16,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use fastrand::Rng;
 use nix::sys::signal::Signal;
-use sidetrack::bpf::sys;
+use sidetrack::kernel::sys;
 use support::{
     agent::{Agent, Extra, Places},
     command::run_words,

@@ -11,7 +11,7 @@ const NEARLY: (u64, u64) = (9, 10);
 
 /// One map.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fill {
+pub struct Usage {
     /// Its name.
     pub map: &'static str,
     /// Rows it has.
@@ -84,7 +84,7 @@ const LIMITS: [(&str, &str, &str); 12] = [
     ),
 ];
 
-impl Fill {
+impl Usage {
     /// What people should know, if it is nearly full.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
@@ -105,7 +105,7 @@ impl Maps {
     ///
     /// # Errors
     /// If a map cannot be read.
-    pub fn fill(&self) -> io::Result<Vec<Fill>> {
+    pub fn fill(&self) -> io::Result<Vec<Usage>> {
         // Their rows come and go all the time, and the programs count them.
         let counted = self.handshake_count.get(&0)?.unwrap_or_default() as i64;
         let handshakes = (counted.max(0) as u64, u64::from(names::HANDSHAKE_CAPACITY));
@@ -123,7 +123,7 @@ impl Maps {
             (names::COUNT_BY_RULE, self.counts.fill()?),
             (names::BEFORE_SIDECAR, self.before_sidecar.fill()?),
         ];
-        let fill = |(map, (rows, capacity))| Fill {
+        let fill = |(map, (rows, capacity))| Usage {
             map,
             rows,
             capacity,
@@ -146,11 +146,11 @@ impl Maps {
 
 #[cfg(test)]
 mod tests {
-    use super::{Fill, LIMITS};
+    use super::{LIMITS, Usage};
 
     #[test]
     fn a_problem_from_nine_tenths_on() {
-        let fill = |rows| Fill {
+        let fill = |rows| Usage {
             map: "LISTENERS",
             rows,
             capacity: 65_536,
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn every_map_has_a_limit_that_is_known() {
         for (map, then, cure) in LIMITS {
-            let full = Fill {
+            let full = Usage {
                 map,
                 rows: 1,
                 capacity: 1,

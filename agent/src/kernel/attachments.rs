@@ -20,7 +20,7 @@ use super::{
     replace_pin, sys,
 };
 use crate::{
-    cgroup,
+    kernel::cgroup,
     netns::{Netns, inode_at},
 };
 

@@ -1,7 +1,7 @@
 //! The kernel side as the agent sees it: maps, programs, links and pins.
 
-pub mod fill;
-pub mod health;
+pub mod attachments;
+pub mod cgroup;
 pub mod hooks;
 pub mod inbound;
 pub mod kernel_layout;
@@ -11,8 +11,10 @@ pub mod maps;
 pub mod pins;
 pub mod policies;
 pub mod probe;
+pub mod sock_diag;
 pub mod sys;
 pub mod table;
+pub mod usage;
 
 use std::{
     fs::{self, File},
@@ -26,7 +28,7 @@ use aya::{Ebpf, EbpfLoader, programs::Program};
 use sidetrack_common::names;
 
 use self::{
-    health::{Attached, Held, Link},
+    attachments::{Attached, Held, Link},
     hooks::{ARRIVAL_PROGRAM, CGROUP_HOOKS, Hook},
     inbound::InboundTemplate,
     kernel_layout::Offsets,

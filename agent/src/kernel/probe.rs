@@ -12,7 +12,7 @@ use aya_obj::generated::{
 use serde::Serialize;
 
 use super::{kernel_layout, pins::Pins, sys};
-use crate::cgroup;
+use crate::kernel::cgroup;
 
 /// What was found.
 #[derive(Debug, Serialize)]
@@ -389,7 +389,7 @@ fn pins(bpffs: &Path) -> Result<(), Lack> {
 
 fn sock_diag() -> Result<(), Lack> {
     let family = netlink_packet_sock_diag::constants::AF_INET;
-    match crate::netns::sock_diag::listeners(family) {
+    match crate::kernel::sock_diag::listeners(family) {
         Ok(_) => Ok(()),
         Err(error) => Err(error.to_string().into()),
     }
