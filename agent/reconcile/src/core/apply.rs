@@ -1,0 +1,186 @@
+//! From a listing to what is wanted of each pod.
+
+use std::collections::BTreeMap;
+
+use sidetrack_policy::{
+    PodRef,
+    manifest::{Document, NetnsRef},
+    record::istio_init,
+    select::{NotTaken, Wanted, is_starting, wanted},
+};
+use tracing::error;
+
+use super::Core;
+use crate::{
+    events::{POLICY_REJECTED, RELEASED},
+    listing::Listing,
+    node::Node,
+    policies::GRACE,
+    state::{Desired, Goal, PodState, Record, State},
+};
+
+impl<N: Node> Core<N> {
+    /// Makes everything agree with a listing.
+    pub async fn apply(&mut self, listing: &Listing) {
+        self.changed = true;
+        let (documents, mut problems) = index(listing);
+        problems.extend(
+            listing
+                .problems
+                .iter()
+                .map(|problem| format!("{}: {}", problem.origin, problem.message)),
+        );
+        for problem in problems.iter().filter(|it| !self.problems.contains(it)) {
+            error!("{problem}");
+        }
+        self.problems = problems;
+
+        let gone: Vec<PodRef> = self
+            .pods
+            .keys()
+            .filter(|name| !documents.contains_key(name))
+            .cloned()
+            .collect();
+        for name in gone {
+            if listing.running_counts {
+                self.mark_unlisted(&name);
+            } else {
+                self.release(&name, "its manifest is gone").await;
+                self.pods.remove(&name);
+            }
+        }
+        for (name, document) in documents {
+            self.evaluate(&name, document).await;
+        }
+        self.retry().await;
+        self.listed_all = listing.complete;
+        if listing.complete {
+            self.running_counts = Some(listing.running_counts);
+            self.drop_unlisted(&mut None).await;
+            self.sweep_at.get_or_insert(self.node.now() + GRACE);
+        }
+    }
+
+    /// Reads a pod's manifest. [`Core::converge`] does what follows from it.
+    async fn evaluate(&mut self, name: &PodRef, document: &Document) {
+        let now = self.node.now();
+        let uid = &document.pod.metadata.uid;
+        let record = self
+            .pods
+            .entry(name.clone())
+            .or_insert_with(|| Record::new(now));
+        record.next_try = now;
+        if record.desired == Desired::Unlisted {
+            record.desired = Desired::Keep;
+        }
+        let by_uid = matches!(document.netns, Ok(NetnsRef::PodUid(_)));
+        if by_uid && record.enrollment().is_some() && record.uid != *uid {
+            self.depart(name, "another pod has its name now").await;
+        }
+        let Some(record) = self.pods.get_mut(name) else {
+            return;
+        };
+        record.origin.clone_from(&document.origin);
+        if record.uid != *uid {
+            record.started = false;
+        }
+        record.uid.clone_from(uid);
+        record.unsure = document.unsure;
+        record.has_istio_init = istio_init(&document.pod).is_some();
+        match wanted(
+            &document.pod,
+            document.namespace_label.as_deref(),
+            &self.mesh,
+        ) {
+            Wanted::Enrolled(policy) => match document.netns.clone() {
+                Ok(netns) => {
+                    record.desired = Desired::Enroll(Goal {
+                        netns,
+                        policy: *policy,
+                        starting: is_starting(&document.pod),
+                    });
+                    self.clear_remark(name);
+                }
+                Err(reason) => self.reject(name, reason),
+            },
+            Wanted::Rejected(reason) => self.reject(name, reason.to_string()),
+            Wanted::NotTaken(reason) => {
+                record.unsure &= reason == NotTaken::NotOptedIn;
+                self.skip(name, reason.to_string()).await;
+            }
+        }
+    }
+
+    /// An enrolled pod whose manifest is right again has no remark.
+    fn clear_remark(&mut self, name: &PodRef) {
+        let settled = self
+            .pods
+            .get(name)
+            .is_some_and(|record| self.is_settled(record));
+        if let Some(record) = self.pods.get_mut(name)
+            && settled
+            && let State::Enrolled(_, remark) = &mut record.state
+        {
+            *remark = None;
+        }
+    }
+
+    /// The pod is not to be enrolled.
+    async fn skip(&mut self, name: &PodRef, reason: String) {
+        let now = self.node.now();
+        self.drop_earlier(|held, _| held != name).await;
+        if self.pods.get(name).and_then(Record::enrollment).is_some() {
+            self.release(name, &reason).await;
+            let note = format!("sidetrack leaves its connections alone now: {reason}");
+            self.record_event(name, RELEASED, note);
+        }
+        if let Some(record) = self.pods.get_mut(name) {
+            record.desired = Desired::Skip;
+            record.state = State::NotTaken(reason);
+            record.next_try = now;
+        }
+    }
+
+    /// The manifest cannot be followed. The previous policy stays active, also if an earlier agent
+    /// wrote it.
+    fn reject(&mut self, name: &PodRef, reason: String) {
+        let now = self.node.now();
+        let left = self.earlier.holds(name);
+        let Some(record) = self.pods.get_mut(name) else {
+            return;
+        };
+        let kept = if record.enrollment().is_some() || left {
+            "; the previous policy stays active"
+        } else {
+            ""
+        };
+        record.desired = Desired::Keep;
+        let is_new = record.reason() != Some(&*reason);
+        if is_new {
+            error!(pod = %name, origin = record.origin, "{reason}{kept}");
+        }
+        record.settle(PodState::Rejected, left, Some(reason.clone()), now);
+        if is_new {
+            self.record_event(name, POLICY_REJECTED, format!("{reason}{kept}"));
+        }
+    }
+}
+
+/// One document per pod; the others are problems.
+fn index(listing: &Listing) -> (BTreeMap<PodRef, &Document>, Vec<String>) {
+    let mut documents: BTreeMap<PodRef, &Document> = BTreeMap::new();
+    let mut problems = Vec::new();
+    for document in &listing.pods {
+        let name = document.name();
+        match documents.get(&name) {
+            Some(first) => problems.push(format!(
+                "{}: pod {name} is already in {}; remove one of the two",
+                document.origin, first.origin
+            )),
+            None => {
+                documents.insert(name, document);
+            }
+        }
+    }
+    (documents, problems)
+}

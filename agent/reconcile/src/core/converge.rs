@@ -1,0 +1,393 @@
+//! Brings one pod to what is wanted of it: facts, plan, steps.
+
+use sidetrack_common::ids::NetnsCookie;
+use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
+use tracing::{error, info, warn};
+
+use super::Core;
+use crate::{
+    events::{ENROLLED, NOT_ENROLLED, POLICY_CHANGED},
+    node::{EnrollError, Found, Node, NodeError, Opened, Processes as _},
+    plan::{self, Action, EnrolledFacts, Facts, Location, OnFailure, Steps},
+    state::{Desired, Enrollment, Goal, ListenerSearch, PodState, State},
+};
+
+/// Why a pod without a process is not enrolled.
+pub(super) const NO_PROCESS: &str =
+    "no process of it runs on this node yet; the pod is enrolled as soon as one does";
+
+impl<N: Node> Core<N> {
+    /// Brings one pod to what is wanted of it.
+    pub(super) async fn converge(&mut self, name: &PodRef, processes: &mut Option<N::Processes>) {
+        let Some(goal) = self.pods.get(name).and_then(|record| record.goal()) else {
+            return;
+        };
+        let processes = processes.get_or_insert_with(|| self.node.processes());
+        let found = self.find(name, &goal.netns, processes);
+        let facts = self.facts(name, &goal, &found, processes);
+        let mut result = Ok(());
+        for action in plan::plan(&facts) {
+            result = match action {
+                Action::Stay(remark) => return self.stay(name, remark),
+                Action::FollowPath => {
+                    self.follow_path(name, &goal.netns, &found);
+                    Ok(())
+                }
+                Action::Depart => {
+                    self.depart(name, "its network namespace was replaced")
+                        .await;
+                    Ok(())
+                }
+                Action::Enroll => self.enroll(name, &goal, &found, processes).await,
+                Action::ChangePolicy => self.change_policy(name, &goal, processes).await,
+                Action::Refresh => {
+                    self.refresh(name).await;
+                    Ok(())
+                }
+            };
+            if result.is_err() {
+                break;
+            }
+        }
+        self.note_result(name, result);
+    }
+
+    /// Where a pod's namespace is: as the CNI plugin named it, otherwise by its path or processes.
+    fn find(
+        &self,
+        name: &PodRef,
+        netns: &NetnsRef,
+        processes: &N::Processes,
+    ) -> Result<Found, NodeError> {
+        match netns {
+            NetnsRef::Path(path) => Ok(Found {
+                path: path.clone(),
+                inode: None,
+            }),
+            NetnsRef::PodUid(uid) => {
+                if let Some(found) = self.sandboxes.found(uid, &self.node) {
+                    return Ok(found);
+                }
+                let enrolled = self.pods.get(name).and_then(|record| record.enrollment());
+                let known = enrolled
+                    .map(|enrollment| enrollment.inode)
+                    .or_else(|| self.earlier.inode(name));
+                processes
+                    .netns_of_pod(uid, known)
+                    .ok_or_else(|| NodeError::NotYet(NO_PROCESS.to_owned()))
+            }
+        }
+    }
+
+    fn facts(
+        &self,
+        name: &PodRef,
+        goal: &Goal,
+        found: &Result<Found, NodeError>,
+        processes: &N::Processes,
+    ) -> Facts {
+        let location = match found.as_ref().map(|found| self.node.check(found)) {
+            Ok(Ok(inode)) => Location::At(inode),
+            Ok(Err(problem)) => Location::Unusable(problem.to_string()),
+            Err(_) => Location::NoProcess,
+        };
+        let enrollment = self.pods.get(name).and_then(|record| record.enrollment());
+        let enrolled = enrollment.map(|it| EnrolledFacts {
+            inode: it.inode,
+            same_reference: it.netns == goal.netns,
+            path_leads_there: self.node.inode_at(&it.path) == Some(it.inode),
+            has_processes: processes.any_in(it.inode),
+            same_policy: it.policy == goal.policy,
+            stale: self.is_stale(it),
+        });
+        Facts { enrolled, location }
+    }
+
+    /// Everything stays as it is, with a remark or the one it has.
+    fn stay(&mut self, name: &PodRef, remark: Option<String>) {
+        let Some(record) = self.pods.get_mut(name) else {
+            return;
+        };
+        let Some(text) = remark else { return };
+        if record.reason() != Some(&*text) {
+            error!(pod = %name, origin = record.origin, "{text}");
+        }
+        if let State::Enrolled(_, remark) = &mut record.state {
+            *remark = Some(text);
+        }
+    }
+
+    fn follow_path(&mut self, name: &PodRef, netns: &NetnsRef, found: &Result<Found, NodeError>) {
+        let enrollment = self.pods.get_mut(name).and_then(|it| it.enrollment_mut());
+        if let (Some(enrollment), Ok(found)) = (enrollment, found) {
+            enrollment.netns = netns.clone();
+            enrollment.path.clone_from(&found.path);
+        }
+    }
+
+    async fn enroll(
+        &mut self,
+        name: &PodRef,
+        goal: &Goal,
+        found: &Result<Found, NodeError>,
+        processes: &N::Processes,
+    ) -> Result<(), EnrollError> {
+        let found = found.as_ref().map_err(Clone::clone)?;
+        let fresh = self.sandboxes.take_fresh(&goal.netns);
+        let Some(record) = self.pods.get(name) else {
+            return Ok(());
+        };
+        // Once in a pod's life.
+        let starting = (goal.starting || fresh) && !record.started;
+        let uid = record.uid.clone();
+        let left = self.earlier.holds(name);
+        let opened = self.node.open(found).await?;
+        if let Some(other) = self.owner(opened.cookie).filter(|owner| owner != name) {
+            return Err(EnrollError::Taken {
+                path: found.path.clone(),
+                other,
+            });
+        }
+        let enrollment = self
+            .write_enrollment(
+                name,
+                uid.as_deref(),
+                goal,
+                found,
+                opened,
+                starting,
+                processes,
+            )
+            .await?;
+        info!(
+            pod = %name,
+            cookie = %enrollment.cookie,
+            policy = %enrollment.policy_id,
+            "enrolled"
+        );
+        let dialect = goal.policy.dialect;
+        let note = format!("its connections are intercepted by the rules of dialect {dialect}");
+        let notes: Vec<String> = [note].into_iter().chain(enrollment.notes()).collect();
+        let now = self.node.now();
+        if let Some(record) = self.pods.get_mut(name) {
+            record.state = State::Enrolled(Box::new(enrollment), None);
+            record.started = true;
+            record.search = ListenerSearch::new(now);
+        }
+        // An earlier agent may have enrolled it in another namespace. That one is released once
+        // nothing runs there.
+        if self.earlier.holds(name) {
+            let processes = self.node.processes();
+            self.drop_earlier(|held, inode| held != name || processes.any_in(inode))
+                .await;
+        }
+        // For a pod that an earlier agent had enrolled nothing has changed.
+        if !left {
+            self.record_event(name, ENROLLED, notes.join("; "));
+        }
+        Ok(())
+    }
+
+    /// The pod that has a namespace, as far as it is to be intercepted.
+    fn owner(&self, cookie: NetnsCookie) -> Option<PodRef> {
+        let own = self
+            .enrollments()
+            .find(|(_, enrollment)| enrollment.cookie == cookie);
+        if let Some((name, _)) = own {
+            return Some(name.clone());
+        }
+        let name = self.earlier.name(cookie)?;
+        let record = self.pods.get(name)?;
+        (record.state() != PodState::NotTaken).then(|| name.clone())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "each is a part of one request")]
+    async fn write_enrollment(
+        &mut self,
+        name: &PodRef,
+        uid: Option<&str>,
+        goal: &Goal,
+        found: &Found,
+        opened: Opened<N::Link>,
+        starting: bool,
+        processes: &N::Processes,
+    ) -> Result<Enrollment<N>, EnrollError> {
+        let compiled = goal.policy.on_node(&opened.ids)?.compile();
+        let cookie = opened.cookie;
+        let policy_id = self.acquire(&compiled)?;
+        // Rows that are in the kernel already are replaced, not doubled.
+        let earlier = self.earlier.take(cookie);
+        let is_left = earlier.is_some();
+        let (left_name, left_inode, left_rows) = match earlier {
+            Some(left) => (left.pod, left.inode, Some(left.rows)),
+            None => (None, opened.inode, self.take_own_rows(cookie)),
+        };
+        let rows = match self.node.rows(name, uid, &opened, left_rows) {
+            Ok(rows) => rows,
+            Err(problem) => {
+                self.release_policy(&compiled);
+                return Err(problem.into());
+            }
+        };
+        let mut enrollment = Enrollment {
+            netns: goal.netns.clone(),
+            path: found.path.clone(),
+            inode: opened.inode,
+            cookie,
+            policy: goal.policy.clone(),
+            compiled,
+            policy_id,
+            ids: opened.ids,
+            stale: false,
+            rows,
+            link: opened.link,
+        };
+        let starting = starting && !is_left;
+        let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
+        match run(&mut self.node, &mut enrollment, steps).await {
+            Ok(stale) => {
+                enrollment.stale = stale;
+                Ok(enrollment)
+            }
+            Err(problem) => {
+                self.release_policy(&enrollment.compiled);
+                if is_left {
+                    // The earlier agent's rows are still active; without them the pod would not be
+                    // intercepted.
+                    self.earlier
+                        .give_back(cookie, left_name, left_inode, enrollment.rows);
+                } else {
+                    self.remove_rows(cookie, enrollment.rows, Some(enrollment.link))
+                        .await;
+                }
+                Err(problem.into())
+            }
+        }
+    }
+
+    /// Rows of this agent that a namespace still has: of an enrollment that is departing, or of a
+    /// removal that has failed.
+    fn take_own_rows(&mut self, cookie: NetnsCookie) -> Option<N::Rows> {
+        let is_it = |(_, it): &(PodRef, Enrollment<N>)| it.cookie == cookie;
+        if let Some(position) = self.departing.iter().position(is_it) {
+            let (_, enrollment) = self.departing.swap_remove(position);
+            self.release_policy(&enrollment.compiled);
+            return Some(enrollment.rows);
+        }
+        self.leftovers.remove(&cookie)
+    }
+
+    async fn change_policy(
+        &mut self,
+        name: &PodRef,
+        goal: &Goal,
+        processes: &N::Processes,
+    ) -> Result<(), EnrollError> {
+        let Some(enrollment) = self.pods.get(name).and_then(|it| it.enrollment()) else {
+            return Ok(());
+        };
+        let compiled = goal.policy.on_node(&enrollment.ids)?.compile();
+        let id = self.acquire(&compiled)?;
+        let record = self.pods.get_mut(name);
+        let Some(enrollment) = record.and_then(|it| it.enrollment_mut()) else {
+            return Ok(());
+        };
+        let steps = plan::change_policy(&goal.policy, id, processes);
+        match run(&mut self.node, enrollment, steps).await {
+            Ok(stale) => {
+                enrollment.stale = stale;
+                enrollment.policy = goal.policy.clone();
+                enrollment.policy_id = id;
+                let before = std::mem::replace(&mut enrollment.compiled, compiled);
+                self.release_policy(&before);
+                info!(pod = %name, policy = %id, "policy changed");
+                let note = "another policy is active for its new connections".to_owned();
+                self.record_event(name, POLICY_CHANGED, note);
+                Ok(())
+            }
+            Err(problem) => {
+                // Interface rows of the new policy may be there.
+                enrollment.stale = true;
+                self.release_policy(&compiled);
+                Err(problem.into())
+            }
+        }
+    }
+
+    async fn refresh(&mut self, name: &PodRef) {
+        let record = self.pods.get_mut(name);
+        if let Some(enrollment) = record.and_then(|it| it.enrollment_mut()) {
+            refresh(&mut self.node, name, enrollment).await;
+        }
+    }
+
+    pub(super) fn release_policy(&mut self, policy: &CompiledPolicy) {
+        let now = self.node.now();
+        self.policies.release(policy, now);
+    }
+
+    /// Notes what became of an attempt.
+    fn note_result(&mut self, name: &PodRef, result: Result<(), EnrollError>) {
+        let now = self.node.now();
+        let left = self.earlier.holds(name);
+        let Some(record) = self.pods.get_mut(name) else {
+            return;
+        };
+        let Err(problem) = result else {
+            if let (State::Enrolled(_, remark), Desired::Enroll(_)) =
+                (&mut record.state, &record.desired)
+            {
+                *remark = None;
+            }
+            return;
+        };
+        let reason = problem.to_string();
+        let waiting = problem.is_waiting();
+        let is_new = record.reason() != Some(&*reason);
+        if is_new && waiting {
+            info!(pod = %name, "waiting: {reason}");
+        } else if is_new {
+            error!(pod = %name, origin = record.origin, "cannot enroll: {reason}");
+        }
+        let state = if waiting {
+            PodState::Waiting
+        } else {
+            PodState::Rejected
+        };
+        record.settle(state, left, Some(reason.clone()), now);
+        if is_new && !waiting {
+            self.record_event(name, NOT_ENROLLED, reason);
+        }
+    }
+}
+
+/// Reads addresses and routes of a pod's namespace again.
+pub(super) async fn refresh<N: Node>(node: &mut N, name: &PodRef, enrollment: &mut Enrollment<N>) {
+    let policy = enrollment.policy.clone();
+    match run(node, enrollment, plan::refresh(&policy)).await {
+        Ok(stale) => enrollment.stale = stale,
+        Err(problem) => warn!(pod = %name, "follow the pod's routes: {problem}"),
+    }
+}
+
+/// Does steps in their order; answers whether addresses and routes have to be read again.
+async fn run<N: Node>(
+    node: &mut N,
+    enrollment: &mut Enrollment<N>,
+    steps: Steps<'_, N::Processes>,
+) -> Result<bool, NodeError> {
+    for (step, on_failure) in steps {
+        let Enrollment {
+            cookie, rows, link, ..
+        } = enrollment;
+        match node.step(*cookie, rows, Some(link), &step).await {
+            Ok(()) => {}
+            Err(problem) if on_failure == OnFailure::Abort => return Err(problem),
+            Err(problem) => {
+                warn!(cookie = %cookie, "{problem}; it is tried again");
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,211 @@
+//! Pods that leave. A pod whose processes still run stays intercepted, whatever the API says.
+
+use sidetrack_common::ids::NetnsCookie;
+use sidetrack_policy::{PodRef, manifest::NetnsRef};
+use tracing::{error, info, warn};
+
+use super::Core;
+use crate::{
+    node::{Node, Processes as _},
+    plan,
+    state::{Desired, Enrollment, PodState, Record, State},
+};
+
+/// Why a pod that is not listed is enrolled.
+const STILL_RUNS: &str =
+    "it is deleted and still runs; it is released when its last process has ended";
+
+impl<N: Node> Core<N> {
+    /// Releases a pod. Its established connections continue.
+    pub(super) async fn release(&mut self, name: &PodRef, reason: &str) {
+        let now = self.node.now();
+        let record = self.pods.get_mut(name);
+        if let Some(enrollment) = record.and_then(|it| it.take_enrollment(now)) {
+            self.release_enrollment(name, *enrollment, reason).await;
+        }
+    }
+
+    async fn release_enrollment(&mut self, name: &PodRef, enrollment: Enrollment<N>, reason: &str) {
+        let clean = self
+            .remove_rows(enrollment.cookie, enrollment.rows, Some(enrollment.link))
+            .await;
+        self.release_policy(&enrollment.compiled);
+        if clean {
+            info!(pod = %name, "released: {reason}");
+        } else {
+            warn!(pod = %name, "released, and rows of it are left: {reason}; they are removed later");
+        }
+    }
+
+    /// Removes a pod's rows. What cannot be removed is tried again later.
+    pub(super) async fn remove_rows(
+        &mut self,
+        cookie: NetnsCookie,
+        mut rows: N::Rows,
+        mut link: Option<N::Link>,
+    ) -> bool {
+        let mut first = None;
+        for step in plan::leave() {
+            let done = self
+                .node
+                .step(cookie, &mut rows, link.as_mut(), &step)
+                .await;
+            first = first.or(done.err());
+        }
+        let Some(problem) = first else {
+            return true;
+        };
+        if self.leftovers.insert(cookie, rows).is_none() {
+            error!(%cookie, "remove a pod's rows: {problem}");
+        }
+        false
+    }
+
+    /// Tries again to remove rows that could not be removed.
+    pub(super) async fn retry_leftovers(&mut self) {
+        let cookies: Vec<NetnsCookie> = self.leftovers.keys().copied().collect();
+        for cookie in cookies {
+            let Some(mut rows) = self.leftovers.remove(&cookie) else {
+                continue;
+            };
+            let mut failed = false;
+            for step in plan::leave() {
+                failed |= self
+                    .node
+                    .step(cookie, &mut rows, None, &step)
+                    .await
+                    .is_err();
+            }
+            if failed {
+                self.leftovers.insert(cookie, rows);
+            } else {
+                info!(%cookie, "removed the rest of a pod's rows");
+            }
+        }
+    }
+
+    /// Something else takes the pod's place, `why`. Processes that still run stay intercepted.
+    pub(super) async fn depart(&mut self, name: &PodRef, why: &str) {
+        let enrollment = self.pods.get(name).and_then(Record::enrollment);
+        // A manifest that names a path is complete: processes do not count.
+        let by_uid = enrollment.filter(|it| matches!(it.netns, NetnsRef::PodUid(_)));
+        let inode = by_uid.map(|it| it.inode);
+        if !inode.is_some_and(|inode| self.node.processes().any_in(inode)) {
+            self.release(name, why).await;
+            return;
+        }
+        let now = self.node.now();
+        let record = self.pods.get_mut(name);
+        if let Some(enrollment) = record.and_then(|it| it.take_enrollment(now)) {
+            warn!(pod = %name, "{why}, and a process still runs there; it is released when its last process has ended");
+            self.departing.push((name.clone(), *enrollment));
+        }
+    }
+
+    /// Releases pods that [`Core::depart`] kept, once nothing runs there.
+    async fn release_departed(&mut self, processes: &mut Option<N::Processes>) {
+        if self.departing.is_empty() {
+            return;
+        }
+        let processes = processes.get_or_insert_with(|| self.node.processes());
+        let all = std::mem::take(&mut self.departing);
+        let (running, gone): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|(_, enrollment)| processes.any_in(enrollment.inode));
+        self.departing = running;
+        for (name, enrollment) in gone {
+            self.release_enrollment(&name, enrollment, "its last process has ended")
+                .await;
+        }
+    }
+
+    /// Removes pods of an earlier agent that are not listed, once there was a complete listing.
+    /// Those that are listed and could not be enrolled again keep what that agent wrote.
+    pub(super) async fn drop_unlisted(&mut self, processes: &mut Option<N::Processes>) {
+        let Some(running_counts) = self.running_counts else {
+            return;
+        };
+        let is_listed = |record: &Record<N>| {
+            record.state() != PodState::NotTaken && record.desired != Desired::Unlisted
+        };
+        // An enrolled pod is elsewhere than where an earlier agent had it.
+        let is_awaited = |record: &Record<N>| is_listed(record) && record.enrollment().is_none();
+        let awaited: Vec<PodRef> = self
+            .pods
+            .iter()
+            .filter(|(_, record)| is_awaited(record))
+            .map(|(name, _)| name.clone())
+            .collect();
+        if self.all_earlier(|name| awaited.binary_search(name).is_ok()) {
+            return;
+        }
+        let opted_out: Vec<PodRef> = self
+            .pods
+            .iter()
+            .filter(|(_, record)| record.state() == PodState::NotTaken)
+            .map(|(name, _)| name.clone())
+            .collect();
+        if running_counts && processes.is_none() {
+            *processes = Some(self.node.processes());
+        }
+        let seen = processes.as_ref().filter(|_| running_counts);
+        let keep = |name: &PodRef, inode| {
+            let runs = seen.is_some_and(|all| all.any_in(inode));
+            awaited.binary_search(name).is_ok() || runs && opted_out.binary_search(name).is_err()
+        };
+        self.drop_earlier(keep).await;
+    }
+
+    /// A pod is not listed any more. [`Core::release_ended`] checks whether it still runs.
+    pub(super) fn mark_unlisted(&mut self, name: &PodRef) {
+        if let Some(record) = self.pods.get_mut(name) {
+            record.desired = Desired::Unlisted;
+        }
+    }
+
+    /// Releases pods that are not listed any more, unless they still run.
+    pub(super) async fn release_ended(&mut self) {
+        // All use the same view of processes, which is read only if something needs it.
+        let mut processes = None;
+        self.drop_unlisted(&mut processes).await;
+        self.release_departed(&mut processes).await;
+        let unlisted = |(_, record): &(&PodRef, &Record<N>)| record.desired == Desired::Unlisted;
+        let unlisted: Vec<PodRef> = self
+            .pods
+            .iter()
+            .filter(unlisted)
+            .map(|(name, _)| name.clone())
+            .collect();
+        if unlisted.is_empty() {
+            return;
+        }
+        let processes = processes.get_or_insert_with(|| self.node.processes());
+        // A runtime may be about to start something there.
+        let sandboxes = self.sandboxes.inodes(&self.node);
+        for name in unlisted {
+            let record = self.pods.get_mut(&name);
+            let runs = record.filter(|record| {
+                let inode = record.enrollment().map(|it| it.inode);
+                inode.is_some_and(|inode| processes.any_in(inode) || sandboxes.contains(&inode))
+            });
+            match runs {
+                Some(record) => {
+                    if record.reason() != Some(STILL_RUNS) {
+                        warn!(pod = %name, "{STILL_RUNS}");
+                    }
+                    if let State::Enrolled(_, remark) = &mut record.state {
+                        *remark = Some(STILL_RUNS.to_owned());
+                    }
+                }
+                None => {
+                    self.release(&name, "it is gone").await;
+                    self.pods.remove(&name);
+                }
+            }
+        }
+        let pods = &self.pods;
+        self.sandboxes
+            .retain(|sandbox| pods.contains_key(&sandbox.pod));
+        self.changed = true;
+    }
+}

@@ -1,0 +1,335 @@
+//! The pods of a node: what is wanted of each, what has become of it, and the rows that earlier agents
+//! left.
+
+mod adoption;
+mod apply;
+mod converge;
+mod earlier;
+mod leave;
+mod sandboxes;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
+
+use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
+use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef, mesh::Mesh};
+use tracing::error;
+
+use self::{earlier::Earlier, sandboxes::Sandboxes};
+use crate::{
+    events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent},
+    node::{Node, NodeError, Processes as _},
+    policies::Policies,
+    state::{Desired, Enrollment, Record},
+};
+
+/// How often listeners that the kernel does not know are searched for, at most.
+const ADOPTION_PERIOD: Duration = Duration::from_secs(2);
+
+/// The reconciler's state, and the node it works on.
+#[derive(Debug)]
+pub struct Core<N: Node> {
+    /// The node.
+    pub node: N,
+    policies: Policies,
+    pods: BTreeMap<PodRef, Record<N>>,
+    earlier: Earlier<N>,
+    /// Pods whose names others have taken while their processes still run.
+    departing: Vec<(PodRef, Enrollment<N>)>,
+    /// Rows whose removal has failed. It is tried again.
+    leftovers: BTreeMap<NetnsCookie, N::Rows>,
+    mesh: Mesh,
+    next_adoption: Instant,
+    sandboxes: Sandboxes,
+    events: Vec<PodEvent>,
+    changed: bool,
+    /// [`Listing::running_counts`](crate::Listing::running_counts) of the last complete listing.
+    running_counts: Option<bool>,
+    /// Whether the last listing was complete.
+    listed_all: bool,
+    /// When rows of policies that no pod names may be removed.
+    sweep_at: Option<Instant>,
+    /// Problems that belong to no pod, as they were last listed.
+    pub problems: Vec<String>,
+}
+
+impl<N: Node> Core<N> {
+    /// Takes over what earlier agents left in the kernel.
+    ///
+    /// # Errors
+    /// If the kernel's maps cannot be read.
+    pub async fn new(node: N, mesh: Mesh) -> Result<Self, NodeError> {
+        let earlier = Earlier::new(node.left_rows()?);
+        let now = node.now();
+        let mut core = Self {
+            policies: Policies::after(node.highest_policy()?),
+            earlier,
+            node,
+            pods: BTreeMap::new(),
+            departing: Vec::new(),
+            leftovers: BTreeMap::new(),
+            mesh,
+            next_adoption: now,
+            sandboxes: Sandboxes::default(),
+            events: Vec::new(),
+            changed: true,
+            running_counts: None,
+            listed_all: false,
+            sweep_at: None,
+            problems: Vec::new(),
+        };
+        core.refresh_programs().await;
+        Ok(core)
+    }
+
+    /// The pods, by name.
+    pub fn pods(&self) -> impl Iterator<Item = (&PodRef, &Record<N>)> {
+        self.pods.iter()
+    }
+
+    /// Every enrollment of this agent, also of pods whose names others have taken.
+    pub fn enrollments(&self) -> impl Iterator<Item = (&PodRef, &Enrollment<N>)> {
+        let pods = self.pods.iter();
+        let named = pods.filter_map(|(name, record)| Some((name, record.enrollment()?)));
+        named.chain(self.departing.iter().map(|(name, it)| (name, it)))
+    }
+
+    /// The enrollments, and the node they are on.
+    pub fn enrollments_mut(
+        &mut self,
+    ) -> (&mut N, impl Iterator<Item = (&PodRef, &mut Enrollment<N>)>) {
+        let pods = self.pods.iter_mut();
+        let named = pods.filter_map(|(name, record)| Some((name, record.enrollment_mut()?)));
+        let departing = self.departing.iter_mut().map(|(name, it)| (&*name, it));
+        (&mut self.node, named.chain(departing))
+    }
+
+    /// The namespaces with rows that some agent wrote on purpose: this one's enrollments, and those of
+    /// earlier agents.
+    #[must_use]
+    pub fn known_cookies(&self) -> BTreeSet<NetnsCookie> {
+        let own = self.enrollments().map(|(_, enrollment)| enrollment.cookie);
+        own.chain(self.earlier.cookies()).collect()
+    }
+
+    /// The policies that pods use.
+    pub fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    /// Pods that earlier agents enrolled and this one could not: cookie, inode, name.
+    pub fn left_by_earlier(&self) -> Vec<(NetnsCookie, NetnsInode, PodRef)> {
+        self.earlier.named()
+    }
+
+    /// Whether the first complete listing was applied.
+    #[must_use]
+    pub fn running_counts(&self) -> Option<bool> {
+        self.running_counts
+    }
+
+    /// Takes the events since the last call.
+    pub fn drain_events(&mut self) -> Vec<PodEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Whether anything that is published may have changed since the last call.
+    pub fn take_changed(&mut self) -> bool {
+        std::mem::take(&mut self.changed)
+    }
+
+    /// Something that is published has changed.
+    pub fn mark_changed(&mut self) {
+        self.changed = true;
+    }
+
+    /// Sets other mesh-wide settings. They take effect with the next [`Core::apply`].
+    pub fn set_mesh(&mut self, mesh: Mesh) {
+        self.mesh = mesh;
+    }
+
+    /// The source cannot be read. Everything stays as it is.
+    pub fn cannot_list(&mut self, problem: String) {
+        self.problems = vec![problem];
+        self.listed_all = false;
+        self.changed = true;
+    }
+
+    /// Tries again what could not be done, notices namespaces that vanished or were replaced, and
+    /// removes what is out of use. To be called twice a second.
+    pub async fn retry(&mut self) {
+        self.retry_leftovers().await;
+        self.release_ended().await;
+        self.tidy_policies();
+        let now = self.node.now();
+        let due: Vec<PodRef> = self
+            .pods
+            .iter()
+            .filter(|(_, record)| record.next_try <= now && !self.is_settled(record))
+            .map(|(name, _)| name.clone())
+            .collect();
+        let mut enrolled = Vec::new();
+        let mut processes = None;
+        for name in due {
+            let before = self.shown(&name);
+            self.converge(&name, &mut processes).await;
+            self.slow_down(&name);
+            let after = self.shown(&name);
+            if before.cookie != after.cookie {
+                enrolled.push(name);
+            }
+            self.changed |= before != after;
+        }
+        if self.next_adoption <= now {
+            self.next_adoption = now + ADOPTION_PERIOD;
+            enrolled.extend(self.without_listener());
+        }
+        self.adopt(&enrolled).await;
+    }
+
+    /// Reads addresses and routes of namespaces again.
+    pub async fn namespaces_changed(&mut self, cookies: &BTreeSet<NetnsCookie>) {
+        let (node, enrollments) = self.enrollments_mut();
+        for (name, enrollment) in enrollments {
+            if cookies.contains(&enrollment.cookie) {
+                converge::refresh(node, name, enrollment).await;
+            }
+        }
+        self.changed = true;
+    }
+
+    /// UIDs of the pods that wait for their first process.
+    pub fn awaited(&self) -> impl Iterator<Item = &str> {
+        self.pods.values().filter_map(|record| {
+            // Pods that fail for another reason are retried slowly.
+            let waits = record.state() == crate::PodState::Waiting;
+            match &record.desired {
+                Desired::Enroll(goal) if waits => match &goal.netns {
+                    NetnsRef::PodUid(uid) => Some(uid.as_str()),
+                    NetnsRef::Path(_) => None,
+                },
+                _ => None,
+            }
+        })
+    }
+
+    /// Enrolls a pod that waits for its first process, if that is among these.
+    pub async fn enroll_awaited(&mut self, uid: &str, processes: N::Processes) {
+        if processes.netns_of_pod(uid, None).is_none() {
+            return;
+        }
+        let of_uid = |(_, record): &(&PodRef, &Record<N>)| record.uid.as_deref() == Some(uid);
+        let Some(name) = self.pods.iter().find(of_uid).map(|(name, _)| name.clone()) else {
+            return;
+        };
+        self.converge(&name, &mut Some(processes)).await;
+        self.changed = true;
+        self.adopt(&[name]).await;
+    }
+
+    /// Whether nothing has to be done for a pod, as far as a look at its path shows.
+    fn is_settled(&self, record: &Record<N>) -> bool {
+        let enrollment = record.enrollment();
+        let Some(goal) = record.goal() else {
+            return true;
+        };
+        enrollment.is_some_and(|enrollment| {
+            enrollment.policy == goal.policy
+                && enrollment.netns == goal.netns
+                && self.node.inode_at(&enrollment.path) == Some(enrollment.inode)
+                && !self.is_stale(enrollment)
+        })
+    }
+
+    fn is_stale(&self, enrollment: &Enrollment<N>) -> bool {
+        enrollment.stale || !self.node.is_alive(&enrollment.link)
+    }
+
+    /// A pod that has waited for long is tried less often: every try reads all processes.
+    fn slow_down(&mut self, name: &PodRef) {
+        let now = self.node.now();
+        let Some(record) = self.pods.get_mut(name) else {
+            return;
+        };
+        let waited = record
+            .unsettled_since()
+            .map(|since| now.saturating_duration_since(since));
+        if waited.is_some_and(|waited| waited > crate::state::FAST_RETRIES) {
+            record.next_try = now + crate::state::SLOW_RETRY;
+        }
+    }
+
+    fn record_event(&mut self, pod: &PodRef, reason: &'static str, note: String) {
+        self.events.push(PodEvent {
+            pod: pod.clone(),
+            uid: self.pods.get(pod).and_then(|record| record.uid.clone()),
+            reason,
+            note,
+            warning: matches!(reason, POLICY_REJECTED | NOT_ENROLLED),
+        });
+    }
+
+    /// What people see of a pod.
+    fn shown(&self, name: &PodRef) -> Shown {
+        let record = self.pods.get(name);
+        let enrollment = record.and_then(Record::enrollment);
+        Shown {
+            cookie: enrollment.map(|it| it.cookie),
+            policy: enrollment.map(|it| it.policy_id),
+            state: record.map(Record::state),
+            reason: record.and_then(|it| it.reason().map(str::to_owned)),
+        }
+    }
+
+    /// The id of a policy, written if it is new, for one more pod.
+    fn acquire(&mut self, policy: &CompiledPolicy) -> Result<PolicyId, NodeError> {
+        if let Some(id) = self.policies.share(policy) {
+            return Ok(id);
+        }
+        let id = self.policies.next_id();
+        let lists = self.node.write_lists(id, policy);
+        // The row comes last: a policy whose row is there is complete.
+        let written = lists.and_then(|()| self.node.write_policy(id, policy));
+        match written {
+            Ok(()) => {
+                self.policies.written(policy, id);
+                Ok(id)
+            }
+            Err(error) => {
+                let now = self.node.now();
+                self.policies.not_written(policy, id, now);
+                Err(error)
+            }
+        }
+    }
+
+    /// Removes the rows of policies that have been out of use for long enough.
+    fn tidy_policies(&mut self) {
+        let now = self.node.now();
+        for retired in self.policies.take_due(now) {
+            let removed = self.node.remove_policy(retired.id);
+            let removed =
+                removed.and_then(|()| self.node.remove_lists(retired.id, &retired.policy));
+            if let Err(problem) = removed {
+                error!(policy = %retired.id, "remove the rows of a policy: {problem}");
+                self.policies.give_back(retired);
+            }
+        }
+        if self.sweep_at.is_some_and(|at| now >= at) {
+            match self.node.sweep_policies(&self.policies.ids()) {
+                Ok(()) => self.sweep_at = None,
+                Err(problem) => error!("remove policies of an earlier agent: {problem}"),
+            }
+        }
+    }
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Shown {
+    cookie: Option<NetnsCookie>,
+    policy: Option<PolicyId>,
+    state: Option<crate::PodState>,
+    reason: Option<String>,
+}

@@ -1,0 +1,29 @@
+//! Events for people: what happened to a pod.
+
+use sidetrack_policy::PodRef;
+
+/// Reason of an Event: the pod is enrolled.
+pub const ENROLLED: &str = "Enrolled";
+/// Another policy is active.
+pub const POLICY_CHANGED: &str = "PolicyChanged";
+/// The pod's manifest cannot be followed.
+pub const POLICY_REJECTED: &str = "PolicyRejected";
+/// The pod could not be enrolled.
+pub const NOT_ENROLLED: &str = "NotEnrolled";
+/// The pod is not intercepted any more.
+pub const RELEASED: &str = "Released";
+
+/// Something that happened to a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodEvent {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its UID. An Event cannot be attached to a pod without one.
+    pub uid: Option<String>,
+    /// The reason in one word, as `kubectl describe pod` shows it.
+    pub reason: &'static str,
+    /// The reason in a sentence.
+    pub note: String,
+    /// Whether a person has to act.
+    pub warning: bool,
+}

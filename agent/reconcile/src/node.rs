@@ -1,0 +1,163 @@
+//! The port to the node: everything that [`Core`](crate::Core) reads or writes outside of itself.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt,
+    path::{Path, PathBuf},
+    time::Instant,
+};
+
+use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
+use sidetrack_policy::{
+    PodRef,
+    compiled::CompiledPolicy,
+    ids::{IdMaps, UnknownId},
+};
+
+use crate::plan::Step;
+
+/// Where a network namespace was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// A path to it, valid as long as the process in it lives.
+    pub path: PathBuf,
+    /// Its inode, where it is known: the path may lead elsewhere by the time it is opened.
+    pub inode: Option<NetnsInode>,
+}
+
+/// Why something could not be done on the node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// The namespace, or the pod's first process, is not there yet. It is tried again.
+    #[error("{0}")]
+    NotYet(String),
+    /// Anything else.
+    #[error("{0}")]
+    Failed(String),
+}
+
+/// Why a pod could not be enrolled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EnrollError {
+    /// The node could not do it.
+    #[error(transparent)]
+    Node(#[from] NodeError),
+    /// Another pod is in the namespace.
+    #[error("network namespace {path} already belongs to pod {other}; every pod needs its own")]
+    Taken {
+        /// A path to the namespace.
+        path: PathBuf,
+        /// The pod that has it.
+        other: PodRef,
+    },
+    /// The policy names a user or group that the pod does not have.
+    #[error(transparent)]
+    UnknownId(#[from] UnknownId),
+}
+
+impl EnrollError {
+    /// Whether the pod only has to wait.
+    #[must_use]
+    pub fn is_waiting(&self) -> bool {
+        matches!(self, Self::Node(NodeError::NotYet(_)))
+    }
+}
+
+/// An open network namespace, ready to be written: nothing of it has been written yet.
+#[derive(Debug)]
+pub struct Opened<L> {
+    /// Its cookie.
+    pub cookie: NetnsCookie,
+    /// Its inode.
+    pub inode: NetnsInode,
+    /// Numbering of its users and groups.
+    pub ids: IdMaps,
+    /// The connection into it.
+    pub link: L,
+}
+
+/// Rows that an earlier agent left in the kernel.
+#[derive(Debug)]
+pub struct LeftRows<R> {
+    /// The namespace.
+    pub cookie: NetnsCookie,
+    /// The pod they are of; `None` for remains without a pod row.
+    pub pod: Option<PodRef>,
+    /// Inode of the namespace; 0 for remains.
+    pub inode: NetnsInode,
+    /// The rows.
+    pub rows: R,
+}
+
+/// Ports and families of listeners that the kernel knows, by pod.
+pub type KnownListeners = BTreeMap<NetnsCookie, BTreeSet<(u16, u16)>>;
+
+/// Processes at one time.
+pub trait Processes {
+    /// No process at all: for namespaces that were made a moment ago.
+    fn none() -> Self;
+    /// Whether any process is in a namespace, or may be: processes that cannot be seen count.
+    fn any_in(&self, inode: NetnsInode) -> bool;
+    /// The namespace of a pod's processes; `known` is the inode it is known by so far.
+    fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found>;
+}
+
+/// The node as the reconciler sees it.
+#[expect(async_fn_in_trait, reason = "the reconciler runs on one thread")]
+pub trait Node {
+    /// A pod's rows in the kernel.
+    type Rows: fmt::Debug;
+    /// A connection into a pod's namespace, which reports changes of its addresses and routes.
+    type Link: fmt::Debug;
+    /// Processes at one time.
+    type Processes: Processes + fmt::Debug + 'static;
+
+    /// The time.
+    fn now(&self) -> Instant;
+    /// Reads the node's processes.
+    fn processes(&self) -> Self::Processes;
+    /// Inode of the namespace that a path leads to now.
+    fn inode_at(&self, path: &Path) -> Option<NetnsInode>;
+    /// Inode of a namespace that was found, after a check that it is one that may be enrolled.
+    fn check(&self, found: &Found) -> Result<NetnsInode, NodeError>;
+    /// Opens a namespace.
+    async fn open(&mut self, found: &Found) -> Result<Opened<Self::Link>, NodeError>;
+    /// Rows of a pod before anything is written; `left` are those that are in the kernel already.
+    fn rows(
+        &self,
+        pod: &PodRef,
+        uid: Option<&str>,
+        opened: &Opened<Self::Link>,
+        left: Option<Self::Rows>,
+    ) -> Result<Self::Rows, NodeError>;
+    /// Does one step for a pod. A step that removes does not need the link.
+    async fn step(
+        &mut self,
+        cookie: NetnsCookie,
+        rows: &mut Self::Rows,
+        link: Option<&mut Self::Link>,
+        step: &Step<'_, Self::Processes>,
+    ) -> Result<(), NodeError>;
+    /// Whether the link still reports changes.
+    fn is_alive(&self, link: &Self::Link) -> bool;
+
+    /// Writes the lists of a policy.
+    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError>;
+    /// Writes the row of a policy whose lists are there.
+    fn write_policy(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError>;
+    /// Removes the row of a policy.
+    fn remove_policy(&mut self, id: PolicyId) -> Result<(), NodeError>;
+    /// Removes the lists of a policy without a row.
+    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError>;
+    /// The highest id that any row of a policy has.
+    fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError>;
+    /// Removes the rows of all policies but these, and but those that pod rows name.
+    fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError>;
+
+    /// Everything that earlier agents left.
+    fn left_rows(&self) -> Result<Vec<LeftRows<Self::Rows>>, NodeError>;
+    /// Gives a pod of an earlier agent this build's program; `false` when its namespace is gone.
+    fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError>;
+    /// The listeners the kernel knows.
+    fn listeners(&self) -> KnownListeners;
+}

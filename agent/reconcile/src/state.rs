@@ -1,0 +1,288 @@
+//! What is known of a pod, and what has become of it.
+
+use std::{
+    collections::BTreeSet,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use serde::{Deserialize, Serialize};
+use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
+use sidetrack_policy::{Policy, compiled::CompiledPolicy, ids::IdMaps, manifest::NetnsRef};
+
+use crate::{cni::Answer, node::Node};
+
+/// A waiting pod is tried on every turn for this long, and then once in [`SLOW_RETRY`]: every try
+/// reads all processes.
+pub(crate) const FAST_RETRIES: Duration = Duration::from_secs(60);
+pub(crate) const SLOW_RETRY: Duration = Duration::from_secs(5);
+
+/// The first pause between two searches for a sidecar's listeners. Each search without a result
+/// doubles it, up to [`LONGEST_SEARCH_PAUSE`].
+pub(crate) const FIRST_SEARCH_PAUSE: Duration = Duration::from_secs(5);
+pub(crate) const LONGEST_SEARCH_PAUSE: Duration = Duration::from_secs(300);
+
+/// What has become of a pod, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PodState {
+    /// Its connections are intercepted.
+    Enrolled,
+    /// It is enrolled as soon as what the reason names is there.
+    Waiting,
+    /// It should be enrolled, and something about it has to be fixed first.
+    Rejected,
+    /// It is not to be enrolled.
+    NotTaken,
+}
+
+/// An enrolled pod.
+#[derive(Debug)]
+pub struct Enrollment<N: Node> {
+    /// How its namespace is found.
+    pub netns: NetnsRef,
+    /// The path its namespace was found by.
+    pub path: PathBuf,
+    /// Inode of the namespace.
+    pub inode: NetnsInode,
+    /// Cookie of the namespace, the key of its rows.
+    pub cookie: NetnsCookie,
+    /// The active policy.
+    pub policy: Policy,
+    /// The same in the node's numbering of users, as it was written.
+    pub compiled: CompiledPolicy,
+    /// Its id in the kernel.
+    pub policy_id: PolicyId,
+    /// Numbering of the pod's users and groups.
+    pub ids: IdMaps,
+    /// Whether the kernel's copy of addresses and routes may be out of date.
+    pub stale: bool,
+    /// Its rows in the kernel.
+    pub rows: N::Rows,
+    /// The connection into its namespace.
+    pub link: N::Link,
+}
+
+impl<N: Node> Enrollment<N> {
+    /// What people should know of the pod although nothing is wrong.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let ids = self.ids.to_string();
+        let users = (!ids.is_empty())
+            .then(|| format!("it numbers its users on its own: on the node, {ids}"));
+        users.into_iter().chain(self.policy.notes()).collect()
+    }
+}
+
+/// What is wanted of a pod.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Desired {
+    /// It is to be enrolled.
+    Enroll(Goal),
+    /// Its manifest cannot be followed: everything stays as it is.
+    Keep,
+    /// It is not to be enrolled.
+    Skip,
+    /// It is not listed any more. It is released when its last process has ended.
+    Unlisted,
+}
+
+/// How a pod is to be enrolled.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Goal {
+    pub(crate) netns: NetnsRef,
+    pub(crate) policy: Policy,
+    /// Whether the pod is only beginning to run, as far as its manifest says.
+    pub(crate) starting: bool,
+}
+
+/// What has become of a pod, with what belongs to it.
+#[derive(Debug)]
+pub(crate) enum State<N: Node> {
+    /// It is not to be enrolled; why.
+    NotTaken(String),
+    /// Something it needs is not there yet.
+    Waiting {
+        /// What it waits for.
+        reason: Option<String>,
+        /// Since when.
+        since: Instant,
+    },
+    /// Something stands against it.
+    Rejected {
+        /// What.
+        reason: Option<String>,
+        /// Since when.
+        since: Instant,
+    },
+    /// Rows of an earlier agent are active, and this one could not replace them; why.
+    LeftByEarlier {
+        /// Why.
+        reason: Option<String>,
+        /// Since when.
+        since: Instant,
+    },
+    /// It is enrolled, with a remark if something about it is not as it should be.
+    Enrolled(Box<Enrollment<N>>, Option<String>),
+}
+
+/// A pod the agent knows.
+#[derive(Debug)]
+pub struct Record<N: Node> {
+    /// Where its manifest is.
+    pub origin: String,
+    /// Its UID, if the manifest has one.
+    pub uid: Option<String>,
+    pub(crate) desired: Desired,
+    pub(crate) state: State<N>,
+    /// Whether this agent has enrolled the pod before.
+    pub(crate) started: bool,
+    /// Whether the labels of its namespace are unknown, or may be out of date.
+    pub(crate) unsure: bool,
+    /// Whether it programs iptables by itself.
+    pub(crate) has_istio_init: bool,
+    /// When to try again.
+    pub(crate) next_try: Instant,
+    pub(crate) search: ListenerSearch,
+}
+
+/// When to search for a sidecar's listeners, as long as none is known or one is missing.
+#[derive(Clone, Debug)]
+pub(crate) struct ListenerSearch {
+    pub(crate) at: Instant,
+    pub(crate) pause: Duration,
+    /// Families and ports of those that were known at the last search.
+    pub(crate) known: BTreeSet<(u16, u16)>,
+}
+
+impl ListenerSearch {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            at: now + FIRST_SEARCH_PAUSE,
+            pause: FIRST_SEARCH_PAUSE,
+            known: BTreeSet::new(),
+        }
+    }
+}
+
+impl<N: Node> Record<N> {
+    pub(crate) fn new(now: Instant) -> Self {
+        Self {
+            origin: String::new(),
+            uid: None,
+            desired: Desired::Keep,
+            state: State::Waiting {
+                reason: None,
+                since: now,
+            },
+            started: false,
+            unsure: false,
+            has_istio_init: false,
+            next_try: now,
+            search: ListenerSearch::new(now),
+        }
+    }
+
+    /// What has become of it.
+    #[must_use]
+    pub fn state(&self) -> PodState {
+        match self.state {
+            State::NotTaken(_) => PodState::NotTaken,
+            State::Waiting { .. } => PodState::Waiting,
+            State::Rejected { .. } => PodState::Rejected,
+            State::LeftByEarlier { .. } | State::Enrolled(..) => PodState::Enrolled,
+        }
+    }
+
+    /// Why, unless it is enrolled and nothing is wrong.
+    #[must_use]
+    pub fn reason(&self) -> Option<&str> {
+        match &self.state {
+            State::NotTaken(reason) => Some(reason),
+            State::Waiting { reason, .. }
+            | State::Rejected { reason, .. }
+            | State::LeftByEarlier { reason, .. }
+            | State::Enrolled(_, reason) => reason.as_deref(),
+        }
+    }
+
+    /// Its enrollment by this agent.
+    #[must_use]
+    pub fn enrollment(&self) -> Option<&Enrollment<N>> {
+        match &self.state {
+            State::Enrolled(enrollment, _) => Some(enrollment),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn enrollment_mut(&mut self) -> Option<&mut Enrollment<N>> {
+        match &mut self.state {
+            State::Enrolled(enrollment, _) => Some(enrollment),
+            _ => None,
+        }
+    }
+
+    /// Takes the enrollment out; the pod waits then.
+    pub(crate) fn take_enrollment(&mut self, now: Instant) -> Option<Box<Enrollment<N>>> {
+        let waiting = State::Waiting {
+            reason: None,
+            since: now,
+        };
+        match std::mem::replace(&mut self.state, waiting) {
+            State::Enrolled(enrollment, _) => Some(enrollment),
+            other => {
+                self.state = other;
+                None
+            }
+        }
+    }
+
+    /// How the pod is to be enrolled. A pod whose manifest cannot be followed stays as it is enrolled.
+    pub(crate) fn goal(&self) -> Option<Goal> {
+        match &self.desired {
+            Desired::Enroll(goal) => Some(goal.clone()),
+            Desired::Keep => self.enrollment().map(|enrollment| Goal {
+                netns: enrollment.netns.clone(),
+                policy: enrollment.policy.clone(),
+                starting: false,
+            }),
+            Desired::Skip | Desired::Unlisted => None,
+        }
+    }
+
+    /// Since when the pod is neither enrolled nor skipped.
+    pub(crate) fn unsettled_since(&self) -> Option<Instant> {
+        match self.state {
+            State::Waiting { since, .. }
+            | State::Rejected { since, .. }
+            | State::LeftByEarlier { since, .. } => Some(since),
+            State::NotTaken(_) | State::Enrolled(..) => None,
+        }
+    }
+
+    /// Notes why an attempt to enroll the pod has failed.
+    pub(crate) fn settle(
+        &mut self,
+        next: PodState,
+        left: bool,
+        reason: Option<String>,
+        now: Instant,
+    ) {
+        let since = self.unsettled_since().unwrap_or(now);
+        match (&mut self.state, next) {
+            (State::Enrolled(_, remark), _) => *remark = reason,
+            (state, _) if left => *state = State::LeftByEarlier { reason, since },
+            (state, PodState::Waiting) => *state = State::Waiting { reason, since },
+            (state, _) => *state = State::Rejected { reason, since },
+        }
+    }
+
+    /// The answer to the CNI plugin for a pod that is to start and is not enrolled.
+    pub(crate) fn refused(&self) -> Answer {
+        let reason = self.reason().unwrap_or("it is not enrolled");
+        if self.has_istio_init && self.enrollment().is_none() {
+            return Answer::NotTaken(format!("{reason}; it is left to its istio-init"));
+        }
+        Answer::Refused(reason.to_owned())
+    }
+}
