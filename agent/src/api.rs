@@ -1,6 +1,7 @@
 //! What the agent's socket answers, as JSON.
 
 use serde::{Deserialize, Serialize};
+pub use sidetrack_reconcile::PodState;
 
 /// The agent as a whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -20,20 +21,6 @@ pub struct AgentStatus {
     pub repairs: u64,
     /// What is wrong, as sentences.
     pub problems: Vec<String>,
-}
-
-/// What becomes of a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum PodState {
-    /// Its connections are judged.
-    Enrolled,
-    /// It will be enrolled when what `reason` names is there.
-    Waiting,
-    /// Something about it has to be mended.
-    Rejected,
-    /// It is left alone.
-    NotTaken,
 }
 
 /// A network namespace.

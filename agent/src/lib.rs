@@ -13,11 +13,13 @@ pub mod cni;
 pub mod manifests;
 
 pub mod netns;
+pub mod node;
 
 pub mod pod_cgroups;
 
 pub mod map_routes;
 pub mod reconcile;
+pub mod rows;
 pub mod sandboxes;
 pub mod server;
 pub mod source;

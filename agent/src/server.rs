@@ -19,7 +19,7 @@ use hyper_util::{
     rt::{TokioIo, TokioTimer},
     service::TowerToHyperService,
 };
-use sidetrack_common::{conn::CountKey, names::HANDSHAKE_SHARE, rule::Rule};
+use sidetrack_common::{conn::CountKey, ids::NetnsCookie, names::HANDSHAKE_SHARE, rule::Rule};
 use tokio::{net::UnixListener, sync::Semaphore};
 
 use crate::{
@@ -47,7 +47,7 @@ pub struct Published {
 struct Full {
     maps: Vec<Usage>,
     /// Network namespaces with nearly all the handshakes that one may have, and how many.
-    crowded: Vec<(u64, u64)>,
+    crowded: Vec<(NetnsCookie, u64)>,
 }
 
 /// Connections to the socket at a time: far more than pods start at once, and few enough to leave
@@ -119,20 +119,20 @@ impl Published {
                     name: name.name.clone(),
                     uid: entry.uid.clone(),
                     origin: entry.origin.clone(),
-                    state: entry.state,
-                    reason: entry.reason.clone(),
+                    state: entry.state(),
+                    reason: entry.reason().map(str::to_owned),
                     notes: enrollment
                         .map(|enrollment| enrollment.notes())
                         .unwrap_or_default(),
                     netns: enrollment.map(|enrollment| NetnsStatus {
-                        path: enrollment.netns_path().display().to_string(),
-                        inode: enrollment.inode(),
-                        cookie: enrollment.cookie(),
+                        path: enrollment.path.display().to_string(),
+                        inode: enrollment.inode.get(),
+                        cookie: enrollment.cookie.get(),
                     }),
-                    policy_id: enrollment.map(|enrollment| enrollment.policy_id()),
+                    policy_id: enrollment.map(|enrollment| enrollment.policy_id.get()),
                     policy: enrollment
-                        .and_then(|enrollment| serde_json::to_value(enrollment.policy()).ok()),
-                    ipv6: enrollment.is_some_and(|enrollment| enrollment.captures_v6()),
+                        .and_then(|enrollment| serde_json::to_value(&enrollment.policy).ok()),
+                    ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.captures_v6()),
                     listener: false,
                     before_sidecar: false,
                     connections: Connections::default(),
@@ -141,15 +141,10 @@ impl Published {
             .collect();
         let snapshot = Snapshot {
             pods,
-            problems: [
-                reconciler.problems.clone(),
-                reconciler.health().problems.clone(),
-                problems,
-            ]
-            .concat(),
+            problems: [reconciler.problems(), problems].concat(),
             ready,
             cgroup: reconciler.cgroup().display().to_string(),
-            repairs: reconciler.health().repairs(),
+            repairs: reconciler.repair_counts(),
         };
         *self
             .state
@@ -229,7 +224,7 @@ impl Published {
         let published = Arc::clone(self);
         let counting = tokio::task::spawn_blocking(move || {
             io::Result::Ok(Full {
-                maps: published.maps.fill()?,
+                maps: published.maps.usage()?,
                 crowded: published.maps.crowded()?,
             })
         });
@@ -258,8 +253,8 @@ impl Published {
 impl Full {
     /// What people should know of it.
     fn problems(&self, pods: &[PodStatus]) -> Vec<String> {
-        let name = |cookie: u64| {
-            let of_cookie = |netns: &NetnsStatus| netns.cookie == cookie;
+        let name = |cookie: NetnsCookie| {
+            let of_cookie = |netns: &NetnsStatus| netns.cookie == cookie.get();
             let pod = pods
                 .iter()
                 .find(|pod| pod.netns.as_ref().is_some_and(of_cookie));

@@ -160,7 +160,7 @@ async fn metrics(State(published): State<Arc<Published>>) -> Result<String, Stat
     );
     let by_map = |value: fn(&Usage) -> u64| {
         let maps = figures.maps.iter();
-        maps.map(move |fill| (format!("map=\"{}\"", fill.map), value(fill)))
+        maps.map(move |fill| (format!("map=\"{}\"", fill.map()), value(fill)))
     };
     metric(
         &mut text,

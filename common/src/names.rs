@@ -37,26 +37,6 @@ pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
 /// Pods whose sidecar has never listened, of those that are to reach the network till then.
 pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 
-/// Every map that is pinned and shared between programs.
-pub const MAPS: [&str; 16] = [
-    POD_BY_NETNS,
-    POLICY_BY_ID,
-    PORT_RULES,
-    RANGE_RULES,
-    OWNER_RULES,
-    ROUTE_BY_POD,
-    IFACE_BY_POD,
-    HANDSHAKES,
-    HANDSHAKE_COUNT,
-    HANDSHAKES_BY_POD,
-    RECORD_BY_SOCK,
-    LISTENERS,
-    ARRIVAL_PROGRAM,
-    ARRIVAL_NETNS,
-    COUNT_BY_RULE,
-    BEFORE_SIDECAR,
-];
-
 /// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than
 /// [`HANDSHAKE_RESERVE`] are free.
 pub const HANDSHAKE_CAPACITY: u32 = 65_536;

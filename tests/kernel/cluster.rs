@@ -271,7 +271,7 @@ fn events_were_sent(node: &Node) -> Result<()> {
     for (reason, note) in [
         ("Enrolled", "dialect 1.8"),
         ("Released", "\"disabled\""),
-        ("PolicyRejected", "its last good policy stays"),
+        ("PolicyRejected", "the previous policy stays"),
         ("PolicyChanged", "another policy"),
     ] {
         let start = Instant::now();

@@ -138,6 +138,8 @@ pub trait Node {
         link: Option<&mut Self::Link>,
         step: &Step<'_, Self::Processes>,
     ) -> Result<(), NodeError>;
+    /// The namespace is found by another path from now on.
+    fn follow_path(&mut self, link: &mut Self::Link, path: &Path);
     /// Whether the link still reports changes.
     fn is_alive(&self, link: &Self::Link) -> bool;
 

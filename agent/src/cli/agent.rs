@@ -283,7 +283,7 @@ impl Agent<'_> {
     /// Follows pods and namespaces; ends only by an error.
     async fn follow(mut self, datapath: Datapath, mesh: Mesh) -> Result<()> {
         let (changed_sender, mut changed) = mpsc::unbounded_channel();
-        let mut reconciler = Reconciler::new(datapath, mesh, changed_sender)?;
+        let mut reconciler = Reconciler::new(datapath, mesh, changed_sender).await?;
         self.relist(&mut reconciler).await;
         self.publish(&mut reconciler);
 
@@ -324,7 +324,7 @@ impl Agent<'_> {
                         self.relist(&mut reconciler).await;
                     }
                     reconciler.retry().await;
-                    self.heal(&mut reconciler);
+                    self.repair(&mut reconciler).await;
                     // Whoever asks before then would wait.
                     if self.ready && let Some(cni) = &mut self.cni {
                         cni.turn();
@@ -349,8 +349,8 @@ impl Agent<'_> {
     }
 
     /// Repairs what others have changed, and watches for new pods where they are now.
-    fn heal(&mut self, reconciler: &mut Reconciler) {
-        if reconciler.heal() && matches!(self.source, Source::Cluster(_)) {
+    async fn repair(&mut self, reconciler: &mut Reconciler) {
+        if reconciler.repair().await && matches!(self.source, Source::Cluster(_)) {
             self.pod_cgroups = watch_cgroups(reconciler.cgroup());
         }
     }
@@ -366,7 +366,9 @@ impl Agent<'_> {
             .collect();
         let over = self.hurry_until.is_none_or(|until| until <= Instant::now());
         for (uid, cgroup) in here {
-            reconciler.look_in(&uid, Processes::in_cgroup(cgroup)).await;
+            reconciler
+                .enroll_awaited(&uid, Processes::in_cgroup(cgroup))
+                .await;
         }
         if over {
             self.hurry_until = None;
@@ -394,7 +396,7 @@ impl Agent<'_> {
     /// Lets everybody know how things are now.
     fn publish(&mut self, reconciler: &mut Reconciler) {
         self.published.turned();
-        for happening in reconciler.news() {
+        for happening in reconciler.drain_events() {
             if let Some(reporter) = &self.reporter {
                 reporter.report(happening);
             }
@@ -403,7 +405,7 @@ impl Agent<'_> {
         problems.extend(self.settings.problem().map(str::to_owned));
         let cni = self.cni.as_ref();
         problems.extend(cni.and_then(Keeper::problem).map(str::to_owned));
-        if reconciler.is_changed() || problems != self.problems {
+        if reconciler.take_changed() || problems != self.problems {
             self.problems.clone_from(&problems);
             self.published.publish(reconciler, problems, self.ready);
         }

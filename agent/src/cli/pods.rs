@@ -10,7 +10,7 @@ use crate::{
     api::{NetnsStatus, PodState, PodStatus},
     client::Client,
     kernel::{maps::Maps, pins::Pins},
-    reconcile::inherited_name,
+    rows::names,
     server::add_live_facts,
 };
 
@@ -49,7 +49,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
         .context("read the pods' rows")?
         .into_iter()
         .map(|(cookie, row)| {
-            let (namespace, name, uid) = inherited_name(&row);
+            let (namespace, name, uid) = names(&row);
             PodStatus {
                 namespace,
                 name,

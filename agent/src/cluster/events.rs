@@ -10,30 +10,15 @@ use kube::{
 use tokio::sync::mpsc;
 use tracing::warn;
 
-use sidetrack_policy::PodRef;
+use sidetrack_reconcile::PodEvent;
 
 /// Between attempts while the API server is away.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Something that happened to a pod.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Happening {
-    /// The pod.
-    pub pod: PodRef,
-    /// Its UID; without one there is nothing to attach an Event to.
-    pub uid: Option<String>,
-    /// In one word, as `kubectl describe` shows it.
-    pub reason: &'static str,
-    /// In a sentence.
-    pub note: String,
-    /// Whether somebody has to do something.
-    pub warning: bool,
-}
-
 /// Sends happenings, one after the other.
 #[derive(Clone, Debug)]
 pub struct Reporter {
-    queue: mpsc::Sender<Happening>,
+    queue: mpsc::Sender<PodEvent>,
 }
 
 impl Reporter {
@@ -51,14 +36,14 @@ impl Reporter {
     }
 
     /// Reports; never waits.
-    pub fn report(&self, happening: Happening) {
+    pub fn report(&self, happening: PodEvent) {
         if let Err(error) = self.queue.try_send(happening) {
             warn!("an Event is lost: {error}");
         }
     }
 }
 
-async fn send(recorder: Recorder, mut happenings: mpsc::Receiver<Happening>) {
+async fn send(recorder: Recorder, mut happenings: mpsc::Receiver<PodEvent>) {
     // The API allows a note 1 kB.
     const LONGEST: usize = 1000;
     while let Some(happening) = happenings.recv().await {

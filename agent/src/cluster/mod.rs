@@ -34,7 +34,7 @@ use kube::{
 use tokio::time::Instant;
 use tracing::{error, info};
 
-pub use self::events::{Happening, Reporter};
+pub use self::events::Reporter;
 use self::view::View;
 use crate::manifests::Listing;
 use sidetrack_policy::PodRef;

@@ -1,6 +1,9 @@
 //! Finds the cgroup to attach to: the narrowest that holds all pods.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::statfs::{CGROUP2_SUPER_MAGIC, statfs};
@@ -59,6 +62,13 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
         .map(|name| root.join(name))
         .find(|path| path.is_dir())
         .unwrap_or(root))
+}
+
+/// A cgroup's id, as links report it: the inode of its directory.
+pub fn id(cgroup: &Path) -> Result<u64> {
+    use std::os::unix::fs::MetadataExt as _;
+    let meta = fs::metadata(cgroup).with_context(|| format!("stat {}", cgroup.display()))?;
+    Ok(meta.ino())
 }
 
 #[cfg(test)]

@@ -56,8 +56,8 @@ pub const CGROUP_HOOKS: [Hook; 6] = [
     ),
 ];
 
-/// The program that judges arrivals for all pods.
-pub const ARRIVAL_PROGRAM: &str = "st_arrival";
+/// The program that decides about inbound connections, for all pods.
+pub const INBOUND_PROGRAM: &str = "st_arrival";
 
 /// The program each pod's network namespace gets an instance of.
 pub const SK_LOOKUP_PROGRAM: &str = "st_sk_lookup";

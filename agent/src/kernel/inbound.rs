@@ -16,9 +16,12 @@ use aya_obj::{
     EbpfSectionKind, Object,
     generated::{BPF_F_RDONLY_PROG, bpf_attach_type, bpf_insn, bpf_map_type, bpf_prog_type},
 };
-use sidetrack_common::names;
+use sidetrack_common::ids::NetnsCookie;
 
-use super::{OBJECT, fd_number, hooks::SK_LOOKUP_PROGRAM, kernel_log::LogLevel, pins::Pins, sys};
+use super::{
+    OBJECT, fd_number, hooks::SK_LOOKUP_PROGRAM, kernel_log::LogLevel, maps::PINNED, pins::Pins,
+    sys,
+};
 
 /// Stands for the `.rodata` map in the template's instructions; no descriptor has this number.
 const RODATA: i32 = i32::MAX;
@@ -104,10 +107,10 @@ impl InboundTemplate {
     }
 
     /// Loads an instance for one network namespace.
-    pub fn instance(&self, netns_cookie: u64) -> Result<OwnedFd> {
+    pub fn instance(&self, cookie: NetnsCookie) -> Result<OwnedFd> {
         let mut values = self.rodata.clone();
         values[self.cookie_at..self.cookie_at + size_of::<u64>()]
-            .copy_from_slice(&netns_cookie.to_ne_bytes());
+            .copy_from_slice(&cookie.get().to_ne_bytes());
         let rodata = constants(&values).context("create the sk_lookup program's globals")?;
         let mut instructions = self.instructions.clone();
         for instruction in &mut instructions {
@@ -148,7 +151,7 @@ fn is_wide_load(instruction: &bpf_insn) -> bool {
 
 /// A map of the object by name: pinned, or private to the loaded programs (their log).
 fn map_fd(pins: &Pins, ebpf: &Ebpf, name: &str) -> Result<OwnedFd> {
-    if names::MAPS.contains(&name) {
+    if PINNED.contains(&name) {
         let path = pins.map(name);
         return sys::open_pin(&path).with_context(|| format!("open map {}", path.display()));
     }

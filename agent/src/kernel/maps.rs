@@ -1,6 +1,9 @@
-//! The pinned maps, typed. Opened from the pins alone, so that commands work when no agent runs.
+//! The table of maps, and the pinned maps, typed. They are opened from the pins alone, so that commands
+//! work when no agent runs.
+//!
+//! A new map is one entry here, beside its static in `ebpf/src/maps.rs`.
 
-use std::collections::BTreeMap;
+use std::{io, os::fd::OwnedFd};
 
 use anyhow::{Context as _, Result};
 use bytemuck::Pod as PlainOldData;
@@ -15,146 +18,129 @@ use super::{
     pins::Pins,
     sys,
     table::{Counters, Table},
+    usage::{Limit, Usage},
 };
 
-/// Every map userspace reads or writes.
-#[derive(Debug)]
-pub struct Maps {
-    /// Enrolled pods by netns cookie.
-    pub pods: Table<u64, Pod>,
-    /// Policies by id.
-    pub policies: Table<u32, Policy>,
-    /// Port lists.
-    pub ports: Table<PortKey, u32>,
-    /// CIDR lists.
-    pub ranges: Table<RangeKey, u32>,
-    /// Owner lists.
-    pub owners: Table<OwnerKey, u32>,
-    /// Pods' routes.
-    pub routes: Table<RouteKey, Route>,
-    /// Pods' interfaces that rules name.
-    pub ifaces: Table<IfaceKey, IfaceRow>,
-    /// Handshakes in flight.
-    pub handshakes: Table<HandshakeKey, Handshake>,
-    /// How many rows the kernel programs believe there are.
-    pub handshake_count: Table<u32, u64>,
-    /// How many of them are each pod's, by netns cookie; no row means none.
-    pub handshakes_by_pod: Table<u64, u64>,
-    /// Pods whose sidecar has never listened, of those that may reach the network till then.
-    pub before_sidecar: Table<u64, u32>,
-    /// Sidecars' listeners; a value read is the socket's cookie, a value written a descriptor.
-    pub listeners: Table<ListenerKey, u64>,
-    /// Connections by pod and rule.
-    pub counts: Counters<CountKey>,
+/// Defines [`Maps`], its constructor, [`PINNED`] and [`Maps::usage`] from one list. A map with a
+/// limit says what happens when it is full and what helps. `opaque` maps are read by the kernel
+/// programs only.
+macro_rules! maps {
+    (
+        $( $(#[$doc:meta])+ $field:ident: $ty:ty = $name:ident $(, full: $then:literal => $cure:literal)?; )+
+        opaque: $($opaque:ident),+ $(,)?
+    ) => {
+        /// Every map that userspace reads or writes.
+        #[derive(Debug)]
+        pub struct Maps {
+            $( $(#[$doc])+ pub $field: $ty, )+
+        }
+
+        /// Names of all maps that are pinned and shared between programs.
+        pub const PINNED: &[&str] = &[$(names::$name,)+ $(names::$opaque),+];
+
+        impl Maps {
+            /// Opens the pinned maps.
+            ///
+            /// # Errors
+            /// If one is missing, or its keys or values have another size.
+            pub fn open(pins: &Pins) -> Result<Self> {
+                Ok(Self { $( $field: FromPin::from_pin(pins, names::$name)?, )+ })
+            }
+
+            /// How full every map with a limit is.
+            ///
+            /// # Errors
+            /// If a map cannot be read.
+            pub fn usage(&self) -> io::Result<Vec<Usage>> {
+                let mut all = Vec::new();
+                $( $(
+                    let limit = Limit { map: names::$name, then: $then, cure: $cure };
+                    all.push(limit.usage(self.$field.fill()?));
+                )? )+
+                // Rows of handshakes come and go all the time, and the programs count them.
+                let counted = self.handshake_count.get(&0)?.unwrap_or_default() as i64;
+                for usage in all.iter_mut().filter(|usage| usage.map() == names::HANDSHAKES) {
+                    usage.rows = counted.max(0) as u64;
+                }
+                Ok(all)
+            }
+        }
+    };
 }
 
-impl Maps {
-    /// Opens the pinned maps.
-    pub fn open(pins: &Pins) -> Result<Self> {
-        Ok(Self {
-            pods: table(pins, names::POD_BY_NETNS)?,
-            policies: table(pins, names::POLICY_BY_ID)?,
-            ports: table(pins, names::PORT_RULES)?,
-            ranges: table(pins, names::RANGE_RULES)?,
-            owners: table(pins, names::OWNER_RULES)?,
-            routes: table(pins, names::ROUTE_BY_POD)?,
-            ifaces: table(pins, names::IFACE_BY_POD)?,
-            handshakes: table(pins, names::HANDSHAKES)?,
-            handshake_count: table(pins, names::HANDSHAKE_COUNT)?,
-            handshakes_by_pod: table(pins, names::HANDSHAKES_BY_POD)?,
-            before_sidecar: table(pins, names::BEFORE_SIDECAR)?,
-            listeners: table(pins, names::LISTENERS)?,
-            counts: Counters::new(open(pins, names::COUNT_BY_RULE)?)
-                .context("open COUNT_BY_RULE")?,
+maps! {
+    /// Enrolled pods by netns cookie.
+    pods: Table<u64, Pod> = POD_BY_NETNS,
+        full: "further pods are refused, and say so" => "move pods to other nodes";
+    /// Policies by id.
+    policies: Table<u32, Policy> = POLICY_BY_ID,
+        full: "pods with further policies are refused, and say so"
+            => "let more pods have the same port and range lists";
+    /// Port lists.
+    ports: Table<PortKey, u32> = PORT_RULES,
+        full: "pods with further lists of ports are refused, and say so"
+            => "shorten the pods' lists of ports";
+    /// Owner lists.
+    owners: Table<OwnerKey, u32> = OWNER_RULES,
+        full: "pods with further lists of users or groups are refused, and say so"
+            => "shorten the pods' lists of users and groups";
+    /// CIDR lists.
+    ranges: Table<RangeKey, u32> = RANGE_RULES,
+        full: "pods with further lists of ranges are refused, and say so"
+            => "shorten the pods' lists of ranges";
+    /// Pods' routes.
+    routes: Table<RouteKey, Route> = ROUTE_BY_POD,
+        full: "what a missing row would tell is judged by a wider route or refused, further pods are refused, and all say so"
+            => "find the pods with many routes";
+    /// Pods' interfaces that rules name.
+    ifaces: Table<IfaceKey, IfaceRow> = IFACE_BY_POD,
+        full: "pods that name further interfaces are refused, and say so" => "name fewer interfaces";
+    /// Handshakes in flight.
+    handshakes: Table<HandshakeKey, Handshake> = HANDSHAKES,
+        full: "connections that would be redirected are refused"
+            => "restart the sidecars that do not accept connections";
+    /// How many rows of handshakes the kernel programs have counted.
+    handshake_count: Table<u32, u64> = HANDSHAKE_COUNT;
+    /// How many of them are each pod's, by netns cookie; no row means none.
+    handshakes_by_pod: Table<u64, u64> = HANDSHAKES_BY_POD,
+        full: "further pods' handshakes are limited only together" => "move pods to other nodes";
+    /// Sidecars' listeners. A value read is the socket's cookie, a value written a descriptor.
+    listeners: Table<ListenerKey, u64> = LISTENERS,
+        full: "inbound connections of sidecars that start to listen are refused"
+            => "let sidecars listen on fewer sockets";
+    /// Connections by pod and rule.
+    counts: Counters<CountKey> = COUNT_BY_RULE,
+        full: "further rules' connections are judged and not counted" => "shorten the pods' lists";
+    /// Pods that may reach the network until their sidecar first listens, and whose has not yet.
+    before_sidecar: Table<u64, u32> = BEFORE_SIDECAR,
+        full: "further pods that are to reach the network before their sidecar are refused, and say so"
+            => "move pods to other nodes";
+    opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS,
+}
+
+/// A map that is opened from its pin.
+trait FromPin: Sized {
+    fn from_pin(pins: &Pins, name: &str) -> Result<Self>;
+}
+
+impl<K: PlainOldData, V: PlainOldData> FromPin for Table<K, V> {
+    fn from_pin(pins: &Pins, name: &str) -> Result<Self> {
+        Self::new(open(pins, name)?).with_context(|| {
+            format!(
+                "map {} was made by another build: run `sidetrack cleanup` and start the agent again",
+                pins.map(name).display()
+            )
         })
     }
 }
 
-impl Maps {
-    /// Corrects the programs' own counts of handshakes, the node's and each pod's, if they have drifted:
-    /// too high a count would refuse connections. They go on counting meanwhile, so a difference counts
-    /// only if it is there twice while nothing moves: a correction made in the middle of a flood would
-    /// itself be the drift.
-    pub fn recount_handshakes(&self) -> Result<()> {
-        let first = self.handshake_drifts()?;
-        if first.is_empty() {
-            return Ok(());
-        }
-        let again = self.handshake_drifts()?;
-        for (count, drift) in first {
-            if !again.contains_key(&count) {
-                continue;
-            }
-            let believed = self.believed(count)?;
-            let corrected = believed.wrapping_sub(drift as u64);
-            match count {
-                Count::Node => self.handshake_count.insert(&0, &corrected),
-                Count::Pod(cookie) => self.handshakes_by_pod.insert(&cookie, &corrected),
-            }
-            .context("correct the count")?;
-        }
-        Ok(())
-    }
-
-    /// What the programs believe; no row means 0.
-    fn believed(&self, count: Count) -> Result<u64> {
-        let found = match count {
-            Count::Node => self.handshake_count.get(&0),
-            Count::Pod(cookie) => self.handshakes_by_pod.get(&cookie),
-        };
-        let found = found.context("read the count of handshakes")?;
-        Ok(found.unwrap_or_default())
-    }
-
-    /// By how much counts are too high, of those that are far off and do not move.
-    fn handshake_drifts(&self) -> Result<BTreeMap<Count, i64>> {
-        const TOLERATED: u64 = 256;
-        // Pods that are counted and have no rows are among them.
-        let pods = self.handshakes_by_pod.keys().context("list counts")?;
-        let mut before = BTreeMap::from([(Count::Node, self.believed(Count::Node)?)]);
-        for cookie in pods {
-            before.insert(Count::Pod(cookie), self.believed(Count::Pod(cookie))?);
-        }
-        let mut counted: BTreeMap<Count, u64> = BTreeMap::new();
-        for key in self.handshakes.keys().context("list handshakes")? {
-            *counted.entry(Count::Node).or_default() += 1;
-            *counted.entry(Count::Pod(key.netns)).or_default() += 1;
-        }
-        let mut drifts = BTreeMap::new();
-        for count in before.keys().chain(counted.keys()) {
-            let before = before.get(count).copied().unwrap_or_default();
-            let after = self.believed(*count)?;
-            let moves = before.wrapping_sub(after) as i64;
-            let counted = counted.get(count).copied().unwrap_or_default();
-            let drift = after.wrapping_sub(counted) as i64;
-            let quiet = moves.unsigned_abs() <= TOLERATED;
-            if quiet && drift.unsigned_abs() > TOLERATED {
-                drifts.insert(*count, drift);
-            }
-        }
-        Ok(drifts)
+impl<K: PlainOldData> FromPin for Counters<K> {
+    fn from_pin(pins: &Pins, name: &str) -> Result<Self> {
+        Self::new(open(pins, name)?).with_context(|| format!("open {name}"))
     }
 }
 
-/// One of the programs' counts of handshakes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Count {
-    /// All.
-    Node,
-    /// Those of a network namespace.
-    Pod(u64),
-}
-
-fn open(pins: &Pins, name: &str) -> Result<std::os::fd::OwnedFd> {
+fn open(pins: &Pins, name: &str) -> Result<OwnedFd> {
     let path = pins.map(name);
     sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))
-}
-
-fn table<K: PlainOldData, V: PlainOldData>(pins: &Pins, name: &str) -> Result<Table<K, V>> {
-    Table::new(open(pins, name)?).with_context(|| {
-        format!(
-            "map {} was made by another build: run `sidetrack cleanup` and start the agent again",
-            pins.map(name).display()
-        )
-    })
 }

@@ -42,16 +42,16 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok(found.then(|| bytemuck::pod_read_unaligned(&value)))
     }
 
-    /// Whether a key has this value, by way of a buffer that is used again: for those who ask often.
-    /// In a trie the longest prefix answers that holds the key.
+    /// Whether a key has this value. The buffer is reused by callers that compare many rows. In a trie
+    /// the value is that of the longest prefix that holds the key.
     pub fn holds(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.resize(size_of::<V>(), 0);
         let found = sys::map_lookup(self.fd(), bytemuck::bytes_of(key), buffer)?;
         Ok(found && buffer == bytemuck::bytes_of(value))
     }
 
-    /// Writes a row unless it is there; whether it was missing or different.
-    pub fn mend(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
+    /// Writes a row unless it is there; answers whether it was missing or different.
+    pub fn repair(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
         if self.holds(key, value, buffer)? {
             return Ok(false);
         }

@@ -1,5 +1,5 @@
-//! Handshakes that nobody finishes: the kernel programs withdraw a row when its connection closes,
-//! unless they are away just then, or another program takes the callback from them.
+//! Handshake rows whose connections are gone. The kernel programs remove a row when its connection
+//! closes, unless they are detached just then, or a foreign program takes the callback from them.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -11,13 +11,16 @@ use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
 use sidetrack_common::conn::HandshakeKey;
 
-use super::{Enrollment, Reconciler};
+use sidetrack_reconcile::Enrollment;
+
+use super::Reconciler;
 use crate::{
     kernel::{
-        attachments::{Findings, Kind},
+        repair::{Findings, Kind},
         sock_diag,
     },
     netns::Netns,
+    node::KernelNode,
 };
 
 /// How often rows are looked at. Few are older than a round trip over loopback, so that those seen twice
@@ -55,7 +58,7 @@ impl Reconciler {
     }
 
     fn sweep(&mut self, now: Instant) -> Result<usize> {
-        let maps = &self.datapath.maps;
+        let maps = &self.core.node.datapath.maps;
         let before = std::mem::take(&mut self.lingering.rows);
         let mut seen_twice: BTreeMap<u64, Vec<(HandshakeKey, u64, Instant)>> = BTreeMap::new();
         for (key, row) in maps.handshakes.rows().context("list them")? {
@@ -94,16 +97,17 @@ impl Reconciler {
         Ok(removed)
     }
 
-    fn enrollment_of(&self, netns: u64) -> Option<&Enrollment> {
-        self.enrollments()
+    fn enrollment_of(&self, netns: u64) -> Option<&Enrollment<KernelNode>> {
+        self.core
+            .enrollments()
             .map(|(_, enrollment)| enrollment)
-            .find(|enrollment| enrollment.cookie() == netns)
+            .find(|enrollment| enrollment.cookie.get() == netns)
     }
 }
 
 /// Cookies of a pod's sockets that have a peer.
-fn sockets(enrollment: &Enrollment) -> Result<BTreeSet<u64>> {
-    let netns = Netns::open(enrollment.netns_path())?;
+fn sockets(enrollment: &Enrollment<KernelNode>) -> Result<BTreeSet<u64>> {
+    let netns = Netns::open(&enrollment.path)?;
     let all = netns.run(|| -> io::Result<Vec<_>> {
         let mut all = sock_diag::connections(AF_INET)?;
         all.extend(sock_diag::connections(AF_INET6)?);

@@ -86,12 +86,14 @@ impl<N: Node> Core<N> {
         found: &Result<Found, NodeError>,
         processes: &N::Processes,
     ) -> Facts {
-        let location = match found.as_ref().map(|found| self.node.check(found)) {
-            Ok(Ok(inode)) => Location::At(inode),
-            Ok(Err(problem)) => Location::Unusable(problem.to_string()),
-            Err(_) => Location::NoProcess,
-        };
         let enrollment = self.pods.get(name).and_then(|record| record.enrollment());
+        // Opening a namespace takes a thread; only a pod that may have moved needs it here.
+        let found = found.as_ref().ok().filter(|_| enrollment.is_some());
+        let location = match found.map(|found| self.node.check(found)) {
+            Some(Ok(inode)) => Location::At(inode),
+            Some(Err(problem)) => Location::Unusable(problem.to_string()),
+            None => Location::NoProcess,
+        };
         let enrolled = enrollment.map(|it| EnrolledFacts {
             inode: it.inode,
             same_reference: it.netns == goal.netns,
@@ -122,6 +124,7 @@ impl<N: Node> Core<N> {
         if let (Some(enrollment), Ok(found)) = (enrollment, found) {
             enrollment.netns = netns.clone();
             enrollment.path.clone_from(&found.path);
+            self.node.follow_path(&mut enrollment.link, &found.path);
         }
     }
 

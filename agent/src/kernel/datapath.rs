@@ -1,0 +1,176 @@
+//! The datapath: the programs and their maps, loaded and attached to the pods' cgroup.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use aya::{Ebpf, EbpfLoader, programs::Program};
+use sidetrack_common::{ids::NetnsCookie, names};
+
+use super::{
+    OBJECT,
+    attachments::{AttachedHook, Attachments, replace_pin},
+    cgroup as cgroups, fd_number,
+    hooks::{CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
+    inbound::InboundTemplate,
+    kernel_layout::{self, Offsets},
+    kernel_log::{KernelLog, LogLevel},
+    layouts::Earlier,
+    maps::{Maps, PINNED},
+    pins::{Lock, Pins},
+    probe, sys,
+};
+
+/// The attached programs and their maps. Dropping it changes nothing for traffic: everything that
+/// matters is pinned.
+#[derive(Debug)]
+pub struct Datapath {
+    pub(super) pins: Pins,
+    pub(super) lock: Lock,
+    /// The shared maps.
+    pub maps: Maps,
+    pub(super) inbound: InboundTemplate,
+    pub(super) attachments: Attachments,
+    /// Older layouts that are still there.
+    pub earlier: Vec<Earlier>,
+}
+
+impl Datapath {
+    /// Loads the programs, creates or takes over the pinned maps, and attaches the cgroup hooks or
+    /// replaces the programs of those that are attached. Should the cgroup vanish it is looked for
+    /// again, as it was `given`.
+    pub fn open(
+        pins: Pins,
+        cgroup: &Path,
+        given: Option<&Path>,
+        level: LogLevel,
+    ) -> Result<(Self, KernelLog)> {
+        let lock = pins.lock()?;
+        let earlier =
+            Earlier::all(pins.root()).with_context(|| format!("list {}", pins.root().display()))?;
+        if let Some(earlier) = earlier.last() {
+            tracing::info!(
+                version = earlier.version,
+                "maps of an earlier layout are there; they are left when the pods are enrolled"
+            );
+        }
+        let offsets = kernel_layout::offsets()?;
+        let mut ebpf = load(&pins, &offsets, level)?;
+        let maps = Maps::open(&pins)?;
+        let target = File::open(cgroup)
+            .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;
+        let cgroup_id = cgroups::id(cgroup)?;
+        let mut hooks = Vec::new();
+        for hook in &CGROUP_HOOKS {
+            let program = load_program(&mut ebpf, hook)?;
+            let link = attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id)
+                .with_context(|| format!("attach {} to cgroup {}", hook.name, cgroup.display()))?;
+            hooks.push(AttachedHook::new(hook, program.as_fd(), link)?);
+        }
+        // From here on all programs count in the same way, also where another build counted otherwise.
+        maps.recount_handshakes()?;
+        let inbound_program = activate_inbound(&pins, &mut ebpf)?;
+        let attachments =
+            Attachments::new(&pins, hooks, inbound_program, (cgroup, cgroup_id), given)?;
+        let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
+        let log = KernelLog::of(&mut ebpf)?;
+        drop(ebpf);
+        sys::trim_heap();
+        Ok((
+            Self {
+                pins,
+                lock,
+                maps,
+                inbound,
+                attachments,
+                earlier,
+            },
+            log,
+        ))
+    }
+
+    /// The cgroup the hooks are attached to.
+    pub fn cgroup(&self) -> &Path {
+        self.attachments.cgroup()
+    }
+
+    /// Cookies of the pods that are attached, by this or an earlier agent.
+    pub fn attached_pods(&self) -> Result<Vec<NetnsCookie>> {
+        let pinned = self.pins.pinned_pods()?;
+        Ok(pinned.into_iter().map(NetnsCookie::new).collect())
+    }
+}
+
+fn load(pins: &Pins, offsets: &Offsets, level: LogLevel) -> Result<Ebpf> {
+    let mut loader = EbpfLoader::new();
+    // Rust programs have no CO-RE relocations; the offsets stand in for them.
+    loader.btf(None);
+    for (global, offset) in offsets {
+        loader.override_global(global, offset, true);
+    }
+    let errno = u8::from(probe::set_retval());
+    loader.override_global("CAN_SET_ERRNO", &errno, true);
+    let iface = u8::from(probe::ingress_ifindex());
+    loader.override_global("CAN_SEE_IFACE", &iface, true);
+    loader.override_global(aya_log::LEVEL, &level.0, true);
+    let paths: Vec<(&str, PathBuf)> = PINNED.iter().map(|name| (*name, pins.map(name))).collect();
+    for (name, path) in &paths {
+        loader.map_pin_path(name, path.as_path());
+    }
+    loader.load(OBJECT).context(
+        "load the kernel programs; `sidetrack doctor` says what this kernel lacks, if anything",
+    )
+}
+
+/// Loads the program that decides about inbound connections and activates it, for all pods at once.
+fn activate_inbound(pins: &Pins, ebpf: &mut Ebpf) -> Result<OwnedFd> {
+    let program = ebpf.program_mut(INBOUND_PROGRAM);
+    let Some(Program::SkLookup(program)) = program else {
+        bail!("no program {INBOUND_PROGRAM} in the object");
+    };
+    program
+        .load()
+        .with_context(|| format!("load {INBOUND_PROGRAM}"))?;
+    let path = pins.map(names::ARRIVAL_PROGRAM);
+    let map = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
+    let program = program.fd()?.as_fd().try_clone_to_owned()?;
+    let number = fd_number(program.as_fd());
+    sys::map_update(map.as_fd(), &0_u32.to_ne_bytes(), &number.to_ne_bytes(), 0)
+        .with_context(|| format!("activate {INBOUND_PROGRAM}"))?;
+    Ok(program)
+}
+
+fn load_program<'a>(ebpf: &'a mut Ebpf, hook: &Hook) -> Result<&'a aya::programs::ProgramFd> {
+    let program = ebpf
+        .program_mut(hook.program)
+        .with_context(|| format!("no program {} in the object", hook.program))?;
+    let fd = match program {
+        Program::CgroupSockAddr(program) => program.load().and_then(|()| program.fd()),
+        Program::CgroupSockopt(program) => program.load().and_then(|()| program.fd()),
+        Program::SockOps(program) => program.load().and_then(|()| program.fd()),
+        _ => bail!("program {} is of another type", hook.program),
+    };
+    fd.with_context(|| format!("load {}", hook.name))
+}
+
+fn attach(
+    pins: &Pins,
+    hook: &Hook,
+    program: BorrowedFd<'_>,
+    cgroup: BorrowedFd<'_>,
+    cgroup_id: u64,
+) -> Result<OwnedFd> {
+    let path = pins.link(hook.name);
+    if let Ok(link) = sys::open_pin(&path)
+        && sys::link_cgroup(link.as_fd()).ok() == Some(cgroup_id)
+        && sys::link_update(link.as_fd(), program).is_ok()
+    {
+        return Ok(link);
+    }
+    let link = sys::link_create(program, cgroup, hook.attach_type)?;
+    replace_pin(link.as_fd(), &path)?;
+    Ok(link)
+}

@@ -1,0 +1,68 @@
+//! Programs of others on the pods' cgroup. They are left alone and reported.
+
+use std::{collections::BTreeSet, fs::File, os::fd::AsFd as _};
+
+use super::{attachments::Attachments, repair::Findings, sys};
+
+impl Attachments {
+    /// Adds a problem for each program that is neither this agent's nor of an older layout (`own`).
+    pub(super) fn report_foreign(
+        &mut self,
+        cgroup: &File,
+        own: &BTreeSet<u32>,
+        findings: &mut Findings,
+    ) {
+        for attached in &self.hooks {
+            let hook = attached.hook;
+            let ids = match sys::attached_programs(cgroup.as_fd(), hook.attach_type) {
+                Ok(ids) => ids,
+                Err(error) => {
+                    let text = format!("ask which programs are attached to {}: {error}", hook.name);
+                    findings.problems.push(text);
+                    continue;
+                }
+            };
+            let position_of_own = ids.iter().position(|id| *id == attached.program_id);
+            for (position, id) in ids.iter().enumerate() {
+                if *id == attached.program_id || own.contains(id) {
+                    continue;
+                }
+                let name = self.foreign.entry(*id).or_insert_with(|| {
+                    sys::program_name(*id)
+                        .ok()
+                        .filter(|name| !name.is_empty())
+                        .unwrap_or_else(|| "without a name".to_owned())
+                });
+                let before = position_of_own.is_none_or(|at| position < at);
+                findings.problems.push(format!(
+                    "program {name} (id {id}) is attached to hook {} of {} as well and runs {} sidetrack's: {}; sidetrack leaves it alone, `bpftool cgroup show {}` lists it",
+                    hook.name,
+                    self.cgroup.display(),
+                    if before { "before" } else { "after" },
+                    consequence(hook.name, before),
+                    self.cgroup.display(),
+                ));
+            }
+        }
+    }
+}
+
+/// What it means that another program is there.
+fn consequence(hook: &str, before: bool) -> &'static str {
+    match (hook, before) {
+        ("connect4" | "connect6", true) => {
+            "the decision uses the address that it leaves, and those it refuses fail"
+        }
+        ("connect4" | "connect6", false) => {
+            "it sees redirected connections on their way to the sidecar, and may send them elsewhere or refuse them"
+        }
+        ("getsockopt", false) => "it may change the original destination that the sidecar gets",
+        ("sockops", _) => {
+            "which callbacks a socket gets is up to both; should original destinations be wrong, it is the first to look at"
+        }
+        ("getpeername4" | "getpeername6", false) => {
+            "it may change the peer address that an app gets"
+        }
+        _ => "sidetrack's answer comes after its own and stands",
+    }
+}

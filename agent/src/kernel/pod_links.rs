@@ -1,0 +1,104 @@
+//! The pods' sk_lookup links: one per network namespace.
+
+use std::{
+    fs, io,
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use anyhow::{Context as _, Result};
+use sidetrack_common::ids::{NetnsCookie, NetnsInode};
+
+use super::{
+    Datapath,
+    attachments::{Link, replace_pin},
+    repair::pin_text,
+    sys,
+};
+
+impl Datapath {
+    /// Attaches a pod's sk_lookup program to its network namespace, or replaces the one that is
+    /// attached.
+    pub fn attach_pod(&self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
+        let path = self.pins.pod_link(cookie.get());
+        let program = self.inbound.instance(cookie)?;
+        if let Ok(link) = sys::open_pin(&path)
+            && sys::link_update(link.as_fd(), program.as_fd()).is_ok()
+        {
+            self.attachments.pods().insert(cookie, Link::new(link)?);
+            return Ok(());
+        }
+        let link = sys::link_create(
+            program.as_fd(),
+            netns,
+            aya_obj::generated::bpf_attach_type::BPF_SK_LOOKUP,
+        )
+        .context("attach sk_lookup to the pod's network namespace")?;
+        let dir = path.parent().expect("pod links are in directories");
+        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        replace_pin(link.as_fd(), &path)?;
+        self.attachments.pods().insert(cookie, Link::new(link)?);
+        Ok(())
+    }
+
+    /// Replaces the program of a pod that was enrolled by an earlier agent. `false` when its
+    /// network namespace is gone.
+    pub fn refresh_pod(&self, cookie: NetnsCookie) -> Result<bool> {
+        let link = sys::open_pin(&self.pins.pod_link(cookie.get()))
+            .with_context(|| format!("open the sk_lookup link of netns {cookie}"))?;
+        let program = self.inbound.instance(cookie)?;
+        match sys::link_update(link.as_fd(), program.as_fd()) {
+            Ok(()) => {
+                self.attachments.pods().insert(cookie, Link::new(link)?);
+                Ok(true)
+            }
+            Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => Ok(false),
+            Err(error) => Err(error).context("replace the pod's sk_lookup program"),
+        }
+    }
+
+    /// Detaches a pod's sk_lookup program.
+    pub fn detach_pod(&self, cookie: NetnsCookie) -> Result<()> {
+        self.attachments.pods().remove(&cookie);
+        let link = self.pins.pod_link(cookie.get());
+        let dir = link.parent().expect("pod links are in directories");
+        match fs::remove_dir_all(dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(error).with_context(|| format!("remove {}", dir.display()))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a pod's link is in its namespace, with the program that it was given.
+    pub fn is_attached(&self, cookie: NetnsCookie, inode: NetnsInode) -> bool {
+        let pods = self.attachments.pods();
+        pods.get(&cookie).is_some_and(|link| {
+            sys::link_netns(link.fd.as_fd()).is_ok_and(|found| found == inode.get())
+                && link.has_its_program()
+        })
+    }
+
+    /// Pins a pod's link again unless it is pinned; answers what was done.
+    ///
+    /// # Errors
+    /// If it cannot be pinned.
+    pub fn keep_pod_pinned(&self, cookie: NetnsCookie) -> Result<Option<String>> {
+        let path = self.pins.pod_link(cookie.get());
+        let pods = self.attachments.pods();
+        let Some(link) = pods.get(&cookie) else {
+            return Ok(None);
+        };
+        let pinned = link.keep_pinned(&path)?;
+        Ok(pinned.then(|| pin_text(&path)))
+    }
+
+    /// Attaches a pod's program anew, in the place of a link that was detached or has another
+    /// program.
+    ///
+    /// # Errors
+    /// If it cannot be attached.
+    pub fn reattach_pod(&self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
+        self.attachments.pods().remove(&cookie);
+        self.attach_pod(cookie, netns)
+    }
+}

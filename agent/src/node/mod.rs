@@ -1,0 +1,212 @@
+//! The node the reconciler works on: the real kernel behind the trait [`Node`].
+
+mod link;
+pub(crate) mod steps;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    time::Instant,
+};
+
+use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
+use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
+use sidetrack_reconcile::{
+    Found, Node, NodeError, Step,
+    node::{KnownListeners, LeftRows, Opened},
+};
+use tokio::sync::mpsc;
+use tracing::error;
+
+pub use self::link::PodLink;
+use crate::{
+    kernel::Datapath,
+    netns::{self, Netns, NetnsError, processes::Processes, userns},
+    rows::{PodRows, left_rows, policy_rows},
+};
+
+/// The kernel of this node, as far as pods are concerned.
+#[derive(Debug)]
+pub struct KernelNode {
+    /// The programs and maps.
+    pub datapath: Datapath,
+    /// Where links report changes.
+    changed: mpsc::UnboundedSender<u64>,
+}
+
+impl KernelNode {
+    /// Cookies of namespaces that change are sent on `changed`.
+    #[must_use]
+    pub fn new(datapath: Datapath, changed: mpsc::UnboundedSender<u64>) -> Self {
+        Self { datapath, changed }
+    }
+
+    /// The node's processes now.
+    #[must_use]
+    pub fn processes_now() -> Processes {
+        Processes::now().unwrap_or_else(|problem| {
+            error!("read the node's processes: {problem:#}");
+            Processes::unseen()
+        })
+    }
+}
+
+/// An error with its causes, for the reconciler.
+fn failed(problem: anyhow::Error) -> NodeError {
+    NodeError::Failed(format!("{problem:#}"))
+}
+
+impl From<NetnsError> for NodeErrorOf {
+    fn from(problem: NetnsError) -> Self {
+        let text = problem.to_string();
+        Self(match problem {
+            NetnsError::Missing(_) | NetnsError::NoProcess => NodeError::NotYet(text),
+            _ => NodeError::Failed(text),
+        })
+    }
+}
+
+/// Carries a [`NodeError`] from [`NetnsError`]: both types are foreign to each other's crates.
+struct NodeErrorOf(NodeError);
+
+fn open(found: &Found) -> Result<Netns, NodeError> {
+    let found = netns::processes::Found {
+        path: found.path.clone(),
+        inode: found.inode.map(NetnsInode::get),
+    };
+    Netns::open_found(&found).map_err(|problem| NodeErrorOf::from(problem).0)
+}
+
+impl sidetrack_reconcile::Processes for Processes {
+    fn none() -> Self {
+        Self::default()
+    }
+
+    fn any_in(&self, inode: NetnsInode) -> bool {
+        self.any_in(inode.get())
+    }
+
+    fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
+        let found = self.netns_of_pod(uid, known.map(NetnsInode::get))?;
+        Some(Found {
+            path: found.path,
+            inode: found.inode.map(NetnsInode::new),
+        })
+    }
+}
+
+impl Node for KernelNode {
+    type Rows = PodRows;
+    type Link = PodLink;
+    type Processes = Processes;
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn processes(&self) -> Processes {
+        Self::processes_now()
+    }
+
+    fn inode_at(&self, path: &Path) -> Option<NetnsInode> {
+        netns::inode_at(path).map(NetnsInode::new)
+    }
+
+    fn check(&self, found: &Found) -> Result<NetnsInode, NodeError> {
+        open(found).map(|netns| NetnsInode::new(netns.inode()))
+    }
+
+    async fn open(&mut self, found: &Found) -> Result<Opened<PodLink>, NodeError> {
+        let netns = open(found)?;
+        let ids = userns::id_maps(&netns).map_err(failed)?;
+        Ok(Opened {
+            cookie: NetnsCookie::new(netns.cookie()),
+            inode: NetnsInode::new(netns.inode()),
+            ids,
+            link: PodLink::new(netns, self.changed.clone()).map_err(failed)?,
+        })
+    }
+
+    fn rows(
+        &self,
+        pod: &PodRef,
+        uid: Option<&str>,
+        opened: &Opened<PodLink>,
+        left: Option<PodRows>,
+    ) -> Result<PodRows, NodeError> {
+        PodRows::new(pod, uid, (opened.cookie, opened.inode), left).map_err(failed)
+    }
+
+    async fn step(
+        &mut self,
+        cookie: NetnsCookie,
+        rows: &mut PodRows,
+        link: Option<&mut PodLink>,
+        step: &Step<'_, Processes>,
+    ) -> Result<(), NodeError> {
+        steps::run(&self.datapath, cookie, rows, link, step)
+            .await
+            .map_err(failed)
+    }
+
+    fn follow_path(&mut self, link: &mut PodLink, path: &Path) {
+        link.follow_path(path);
+    }
+
+    fn is_alive(&self, link: &PodLink) -> bool {
+        link.is_alive()
+    }
+
+    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
+        policy_rows::write_lists(id, policy, &self.datapath.maps).map_err(not_written)
+    }
+
+    fn write_policy(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
+        let policies = &self.datapath.maps.policies;
+        policies
+            .insert(&id.get(), &policy.row())
+            .map_err(not_written)
+    }
+
+    fn remove_policy(&mut self, id: PolicyId) -> Result<(), NodeError> {
+        let removed = self.datapath.maps.policies.remove(&id.get());
+        removed.map(drop).map_err(|error| failed(error.into()))
+    }
+
+    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
+        policy_rows::remove_lists(id, policy, &self.datapath.maps)
+            .map_err(|error| failed(error.into()))
+    }
+
+    fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> {
+        policy_rows::highest(&self.datapath.maps).map_err(|error| failed(error.into()))
+    }
+
+    fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError> {
+        policy_rows::sweep(keep, &self.datapath.maps).map_err(|error| failed(error.into()))
+    }
+
+    fn left_rows(&self) -> Result<Vec<LeftRows<PodRows>>, NodeError> {
+        left_rows(&self.datapath).map_err(failed)
+    }
+
+    fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError> {
+        self.datapath.refresh_pod(cookie).map_err(failed)
+    }
+
+    fn listeners(&self) -> KnownListeners {
+        let mut known: KnownListeners = BTreeMap::new();
+        for key in self.datapath.maps.listeners.keys().into_iter().flatten() {
+            let of_pod = known.entry(NetnsCookie::new(key.netns)).or_default();
+            of_pod.insert((key.family, key.port));
+        }
+        known
+    }
+}
+
+fn not_written(error: std::io::Error) -> NodeError {
+    failed(
+        anyhow::Error::new(error)
+            .context("write the policy; if a map is full, shorten the pods' port and CIDR lists"),
+    )
+}

@@ -1,0 +1,147 @@
+//! Each step of a plan, done on the real kernel.
+
+use std::os::fd::AsFd as _;
+
+use anyhow::{Context as _, Result};
+use sidetrack_common::ids::NetnsCookie;
+use sidetrack_policy::Policy;
+use sidetrack_reconcile::{Phase, Step};
+
+use super::PodLink;
+use crate::{
+    kernel::{Datapath, maps::Maps},
+    netns::processes::Processes,
+    rows::PodRows,
+};
+
+pub(super) async fn run(
+    datapath: &Datapath,
+    cookie: NetnsCookie,
+    rows: &mut PodRows,
+    link: Option<&mut PodLink>,
+    step: &Step<'_, Processes>,
+) -> Result<()> {
+    match link {
+        Some(link) => write(datapath, cookie, rows, link, step).await,
+        None => remove(datapath, cookie, rows, step),
+    }
+}
+
+async fn write(
+    datapath: &Datapath,
+    cookie: NetnsCookie,
+    rows: &mut PodRows,
+    link: &mut PodLink,
+    step: &Step<'_, Processes>,
+) -> Result<()> {
+    let maps = &datapath.maps;
+    match step {
+        Step::ReadNamespace => link.read().await,
+        Step::WriteNamespace(policy, phase) => {
+            rows.write_namespace(link.snapshot()?, policy, *phase, maps)?;
+            rows.write_flags(maps)?;
+            if *phase == Phase::After && !captures_more(rows, link, policy) {
+                link.written();
+            }
+            Ok(())
+        }
+        Step::CaptureV6(policy) => {
+            if captures_more(rows, link, policy) {
+                if link.add_self_v6().await? {
+                    rows.added_self_v6();
+                }
+                rows.capture_v6();
+                rows.write_flags(maps)?;
+            }
+            Ok(())
+        }
+        Step::AttachLookup => datapath.attach_pod(cookie, link.netns()?.as_fd()),
+        Step::AdoptListeners(policy, processes) => {
+            adopt(cookie, link.inode(), policy, processes, maps)
+        }
+        Step::AllowBeforeSidecar(policy) => {
+            if link.is_served(policy.outbound_port)? != Some(true) {
+                let written = maps.before_sidecar.insert(&cookie.get(), &1);
+                written.context("let the pod reach the network until its sidecar listens")?;
+            }
+            Ok(())
+        }
+        Step::WritePod(policy, id) => rows.write_pod(policy, *id, maps),
+        Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
+        Step::RemoveSelfV6 => {
+            if rows.has_added_self_v6() {
+                link.remove_self_v6().await;
+            }
+            Ok(())
+        }
+        _ => remove(datapath, cookie, rows, step),
+    }
+}
+
+/// Steps that need no connection into the namespace, which may be gone.
+fn remove(
+    datapath: &Datapath,
+    cookie: NetnsCookie,
+    rows: &mut PodRows,
+    step: &Step<'_, Processes>,
+) -> Result<()> {
+    let maps = &datapath.maps;
+    match step {
+        Step::RemovePod => rows.remove_pod(maps),
+        Step::DetachLookup => datapath.detach_pod(cookie),
+        Step::RemoveBeforeSidecar => rows.remove_own(
+            &maps.before_sidecar,
+            "the pod's leave to go past its sidecar",
+        ),
+        Step::RemoveHandshakeCount => {
+            rows.remove_own(&maps.handshakes_by_pod, "the pod's count of handshakes")
+        }
+        Step::RemoveRoutes => rows.remove_routes(maps),
+        Step::RemoveIfaces => rows.remove_ifaces(maps),
+        Step::RemoveListeners => rows.remove_listeners(maps),
+        Step::RemoveCounters => rows.remove_counters(maps),
+        Step::RemoveSelfV6 => Ok(()),
+        _ => anyhow::bail!("{step:?} needs the pod's namespace"),
+    }
+}
+
+/// Whether IPv6 is to be captured and is not yet.
+fn captures_more(rows: &PodRows, link: &PodLink, policy: &Policy) -> bool {
+    let captures = link
+        .snapshot()
+        .is_ok_and(|snapshot| snapshot.captures_v6(policy.dual_stack));
+    captures && !rows.captures_v6()
+}
+
+fn adopt(
+    cookie: NetnsCookie,
+    inode: u64,
+    policy: &Policy,
+    processes: &Processes,
+    maps: &Maps,
+) -> Result<()> {
+    let ports: Vec<u16> = policy.listener_ports().collect();
+    let missed = processes.adopt(inode, cookie.get(), &ports, maps)?;
+    if missed > 0 {
+        tracing::warn!(
+            %cookie,
+            missed,
+            "open listeners of the sidecar could not be taken over, so inbound connections may be refused: restart the sidecar, unless the map of listeners is full, which `sidetrack status` says"
+        );
+    }
+    Ok(())
+}
+
+/// Ends the leave to go past the sidecar if the sidecar listens; answers whether it did.
+pub(crate) fn end_before_sidecar(
+    cookie: NetnsCookie,
+    link: &PodLink,
+    policy: &Policy,
+    maps: &Maps,
+) -> Result<bool> {
+    let passes = maps.before_sidecar.get(&cookie.get())?.is_some();
+    if !passes || link.is_served(policy.outbound_port)? != Some(true) {
+        return Ok(false);
+    }
+    Ok(maps.before_sidecar.remove(&cookie.get())?)
+}

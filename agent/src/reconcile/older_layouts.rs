@@ -1,0 +1,141 @@
+//! Older layouts of maps: their hooks are removed when this agent has all pods, the rest when no socket
+//! can be left that they redirected.
+
+use std::{collections::BTreeSet, time::Instant};
+
+use sidetrack_common::ids::NetnsCookie;
+use sidetrack_policy::manifest::NetnsRef;
+use sidetrack_reconcile::PodState;
+use tracing::{info, warn};
+
+use super::{REPAIR_PERIOD, Reconciler};
+use crate::{
+    kernel::layouts::Earlier,
+    netns::{self, processes::Processes},
+    node::KernelNode,
+};
+
+/// Whether an older layout still intercepts pods.
+enum StillUsed {
+    /// No: its hooks can be removed.
+    No,
+    /// Yes, for now.
+    Yes,
+    /// Yes, and a person has to act.
+    Problem(String),
+}
+
+impl Reconciler {
+    pub(super) fn retire_layouts(&mut self) {
+        // Before the first complete listing it is not known which pods are wanted.
+        if self.core.node.datapath.earlier.is_empty() || self.core.running_counts().is_none() {
+            return;
+        }
+        let now = Instant::now();
+        if self.next_layout_check.is_some_and(|next| now < next) {
+            return;
+        }
+        self.next_layout_check = Some(now + REPAIR_PERIOD);
+        let mut problems = Vec::new();
+        let own: BTreeSet<NetnsCookie> = self
+            .core
+            .enrollments()
+            .map(|(_, enrollment)| enrollment.cookie)
+            .collect();
+        for layout in std::mem::take(&mut self.core.node.datapath.earlier) {
+            let is_own = |cookie: &u64| own.contains(&NetnsCookie::new(*cookie));
+            if layout.redirects() {
+                match self.still_used(&layout, &own) {
+                    StillUsed::Yes => {}
+                    StillUsed::Problem(problem) => problems.push(problem),
+                    StillUsed::No => problems.extend(retire(&layout)),
+                }
+            } else if !layout.marks().iter().any(is_own) {
+                match remove(&layout) {
+                    Ok(()) => continue,
+                    Err(problem) => problems.push(problem),
+                }
+            }
+            self.core.node.datapath.earlier.push(layout);
+        }
+        self.repairs.layout_problems = problems;
+    }
+
+    /// Whether pods would not be intercepted without what an older layout has attached.
+    fn still_used(&self, layout: &Earlier, own: &BTreeSet<NetnsCookie>) -> StillUsed {
+        let mut left = layout.judged();
+        left.retain(|(cookie, _)| !own.contains(&NetnsCookie::new(*cookie)));
+        if left.is_empty() {
+            return StillUsed::No;
+        }
+        let rejected: Vec<String> = self
+            .core
+            .pods()
+            .filter(|(_, record)| record.state() == PodState::Rejected)
+            .map(|(name, _)| name.to_string())
+            .collect();
+        if !rejected.is_empty() {
+            return StillUsed::Problem(format!(
+                "the hooks of layout {} stay, since without them pods that cannot be enrolled may not be intercepted: fix {}, or delete them",
+                layout.version,
+                rejected.join(", ")
+            ));
+        }
+        if self.core.running_counts() != Some(true) {
+            return StillUsed::No;
+        }
+        // Pods that are deleted and still run stay intercepted.
+        let processes = KernelNode::processes_now();
+        let skipped = self.skipped_inodes(&processes);
+        let runs = |(_, inode): &(u64, u64)| processes.any_in(*inode) && !skipped.contains(inode);
+        if left.iter().any(runs) {
+            StillUsed::Yes
+        } else {
+            StillUsed::No
+        }
+    }
+
+    /// Inodes of the namespaces of pods that are not to be enrolled.
+    fn skipped_inodes(&self, processes: &Processes) -> BTreeSet<u64> {
+        self.core
+            .pods()
+            .filter(|(_, record)| record.state() == PodState::NotTaken)
+            .filter_map(|(_, record)| {
+                let uid = NetnsRef::PodUid(record.uid.clone()?);
+                netns::find(&uid, processes, None).ok()?.inode
+            })
+            .collect()
+    }
+}
+
+/// Removes the hooks of a layout; a problem if they cannot be.
+fn retire(layout: &Earlier) -> Option<String> {
+    let version = layout.version;
+    match layout.retire() {
+        Ok(()) => {
+            info!(
+                version,
+                "all pods are enrolled: removed the hooks of the earlier layout"
+            );
+            None
+        }
+        Err(problem) => Some(format!("remove the hooks of layout {version}: {problem:#}")),
+    }
+}
+
+fn remove(layout: &Earlier) -> Result<(), String> {
+    let version = layout.version;
+    let removed = layout
+        .remove()
+        .map_err(|problem| format!("remove layout {version}: {problem:#}"))?;
+    info!(
+        version,
+        links = removed.links.len(),
+        maps = removed.maps.len(),
+        "the last pod of the earlier layout is gone: removed it"
+    );
+    for path in removed.left {
+        warn!("left {}: it is not sidetrack's", path.display());
+    }
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! Compares everything in the kernel with what was written there, repairs it, or reports what is wrong.
+
+use std::{collections::BTreeMap, os::fd::AsFd as _, path::Path, time::Instant};
+
+use anyhow::Result;
+use sidetrack_common::ids::{NetnsCookie, NetnsInode};
+use sidetrack_reconcile::Node as _;
+use tracing::{error, warn};
+
+use super::{REPAIR_PERIOD, Reconciler};
+use crate::{
+    kernel::{
+        Datapath,
+        repair::{Findings, Kind},
+    },
+    netns::{Netns, inode_at},
+    node::{KernelNode, steps::end_before_sidecar},
+};
+
+/// What was repaired so far, and what is wrong.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    /// What stays wrong until a person fixes it.
+    pub(super) problems: Vec<String>,
+    counts: BTreeMap<Kind, u64>,
+    /// About older layouts.
+    pub(super) layout_problems: Vec<String>,
+}
+
+impl Repairs {
+    pub(super) fn counts(&self) -> BTreeMap<&'static str, u64> {
+        let count = |kind: Kind| self.counts.get(&kind).copied().unwrap_or_default();
+        let all = Kind::ALL.into_iter();
+        all.map(|kind| (kind.name(), count(kind))).collect()
+    }
+
+    /// Logs and counts what was found; answers whether the cgroup is another one now.
+    fn note(&mut self, findings: Findings) -> bool {
+        for (kind, text) in &findings.repairs {
+            warn!("{text}");
+            *self.counts.entry(*kind).or_default() += 1;
+        }
+        let problems = [findings.problems, self.layout_problems.clone()].concat();
+        for problem in problems.iter().filter(|it| !self.problems.contains(it)) {
+            error!("{problem}");
+        }
+        self.problems = problems;
+        let mut kinds = findings.repairs.iter().map(|(kind, _)| *kind);
+        kinds.any(|kind| kind == Kind::Cgroup)
+    }
+}
+
+impl Reconciler {
+    /// Compares everything when it is time to; answers whether the cgroup is another one now. To be
+    /// called twice a second.
+    pub async fn repair(&mut self) -> bool {
+        self.retire_layouts();
+        let now = Instant::now();
+        if self.next_repair.is_some_and(|next| now < next) {
+            return false;
+        }
+        self.next_repair = Some(now + REPAIR_PERIOD);
+        let mut findings = Findings::default();
+        // Rows first: a program that is attached again finds them complete.
+        self.repair_policies(&mut findings);
+        self.repair_rows(&mut findings);
+        self.remove_unknown_pods(&mut findings);
+        self.core.node.datapath.repair(&mut findings);
+        self.repair_links(&mut findings);
+        self.repair_earlier(&mut findings).await;
+        self.sweep_handshakes(&mut findings);
+        let before = self.repairs.problems.clone();
+        let repaired = !findings.repairs.is_empty();
+        let moved = self.repairs.note(findings);
+        if repaired || before != self.repairs.problems {
+            self.core.mark_changed();
+        }
+        moved
+    }
+
+    fn repair_policies(&mut self, findings: &mut Findings) {
+        let maps = &self.core.node.datapath.maps;
+        let in_use = self.core.policies().in_use();
+        match self.policy_repair.repair(in_use, maps, &mut self.buffer) {
+            Ok(0) => {}
+            Ok(rows) => findings.repaired(
+                Kind::Row,
+                format!("{rows} rows of policies were missing: wrote them again"),
+            ),
+            Err(problem) => findings
+                .problems
+                .push(format!("compare the rows of policies: {problem:#}")),
+        }
+    }
+
+    fn repair_rows(&mut self, findings: &mut Findings) {
+        let maps = &self.core.node.datapath.maps;
+        for (name, enrollment) in self.core.enrollments() {
+            let rows = enrollment.rows.repair(maps, &mut self.buffer);
+            // The kernel programs see the first listener, unless they are detached just then.
+            let repaired = rows.map_err(anyhow::Error::from).and_then(|rows| {
+                let ended = end_before_sidecar(
+                    enrollment.cookie,
+                    &enrollment.link,
+                    &enrollment.policy,
+                    maps,
+                )?;
+                Ok(rows + usize::from(ended))
+            });
+            match repaired {
+                Ok(0) => {}
+                Ok(rows) => findings.repaired(
+                    Kind::Row,
+                    format!(
+                        "{rows} rows of pod {name} were missing or different: wrote them again"
+                    ),
+                ),
+                Err(problem) => findings
+                    .problems
+                    .push(format!("compare the rows of pod {name}: {problem:#}")),
+            }
+        }
+    }
+
+    /// Removes rows of pods that no agent enrolled.
+    fn remove_unknown_pods(&mut self, findings: &mut Findings) {
+        let maps = &self.core.node.datapath.maps;
+        let cookies = match maps.pods.keys() {
+            Ok(cookies) => cookies,
+            Err(problem) => return findings.problems.push(format!("list pods: {problem}")),
+        };
+        let known = self.core.known_cookies();
+        for cookie in cookies {
+            if known.contains(&NetnsCookie::new(cookie)) {
+                continue;
+            }
+            match maps.pods.remove(&cookie) {
+                Ok(_) => findings.repaired(
+                    Kind::Row,
+                    format!("no agent enrolled the pod with cookie {cookie}: removed its row"),
+                ),
+                Err(problem) => findings.problems.push(format!(
+                    "remove the row of a pod that no agent enrolled: {problem}"
+                )),
+            }
+        }
+    }
+
+    fn repair_links(&mut self, findings: &mut Findings) {
+        let datapath = &self.core.node.datapath;
+        for (name, enrollment) in self.core.enrollments() {
+            let (cookie, inode) = (enrollment.cookie, enrollment.inode);
+            let repaired = repair_link(datapath, cookie, &enrollment.path, inode);
+            let named = |(kind, text)| (kind, format!("pod {name}: {text}"));
+            findings.tried(repaired.map(|repair| repair.map(named)));
+        }
+    }
+
+    /// Pods that an earlier agent enrolled and this one could not, such as one whose manifest cannot be
+    /// followed: repairs their links, and removes those that are gone.
+    async fn repair_earlier(&mut self, findings: &mut Findings) {
+        let node = &self.core.node;
+        let mut detached = self.core.left_by_earlier();
+        detached.retain(|(cookie, inode, _)| !node.datapath.is_attached(*cookie, *inode));
+        if detached.is_empty() {
+            return;
+        }
+        let processes = KernelNode::processes(node);
+        for (cookie, inode, name) in detached {
+            if let Some(path) = processes.path_of(inode.get()) {
+                let datapath = &self.core.node.datapath;
+                let repaired = repair_link(datapath, cookie, &path, inode);
+                let named = |(kind, text)| (kind, format!("pod {name}: {text}"));
+                findings.tried(repaired.map(|repair| repair.map(named)));
+            } else if !processes.any_in(inode.get()) {
+                self.core.forget_earlier(cookie).await;
+            }
+        }
+    }
+}
+
+/// Repairs a pod's link; answers what was done.
+fn repair_link(
+    datapath: &Datapath,
+    cookie: NetnsCookie,
+    path: &Path,
+    inode: NetnsInode,
+) -> Result<Option<(Kind, String)>> {
+    if datapath.is_attached(cookie, inode) {
+        let pinned = datapath.keep_pod_pinned(cookie)?;
+        return Ok(pinned.map(|text| (Kind::Pin, text)));
+    }
+    // The namespace may be about to be replaced; then the pod is enrolled again.
+    if inode_at(path) != Some(inode.get()) {
+        return Ok(None);
+    }
+    let netns = Netns::open(path)?;
+    if netns.cookie() != cookie.get() {
+        return Ok(None);
+    }
+    datapath.reattach_pod(cookie, netns.as_fd())?;
+    let text = "its sk_lookup link was detached or had another program: repaired it";
+    Ok(Some((Kind::Link, text.to_owned())))
+}

@@ -1,0 +1,11 @@
+//! What pods and policies have in the kernel: the one place that writes, compares, repairs and removes
+//! their rows.
+
+mod left;
+pub mod pod_rows;
+pub mod policy_rows;
+
+pub use self::{
+    left::{left_rows, names},
+    pod_rows::PodRows,
+};

@@ -1,0 +1,360 @@
+//! The rows of one pod.
+//!
+//! Invariant: what is written is remembered at once, so that a removal half-way through an enrollment
+//! finds it.
+
+use std::{collections::HashMap, io};
+
+use anyhow::{Context as _, Result, bail};
+use sidetrack_common::{
+    ids::{NetnsCookie, NetnsInode, PolicyId},
+    pod::{
+        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
+        POD_HAS_IFACE_RULES, Pod, Route,
+    },
+};
+use sidetrack_policy::{PodRef, Policy};
+use sidetrack_reconcile::Phase;
+
+use crate::{
+    kernel::{maps::Maps, table::Table},
+    netns::routes::{RouteId, Snapshot},
+};
+
+/// The rows of one pod.
+#[derive(Debug)]
+pub struct PodRows {
+    cookie: NetnsCookie,
+    /// The pod's row as it was last written, or as it is to be written first.
+    row: Box<Pod>,
+    /// Whether this agent has written the row.
+    is_written: bool,
+    /// Flags of the row, as they are to be.
+    flags: u32,
+    routes: HashMap<RouteId, Route>,
+    ifaces: HashMap<u32, IfaceRow>,
+}
+
+impl PodRows {
+    /// Rows that an earlier agent left in a namespace.
+    pub(super) fn left(cookie: NetnsCookie) -> Self {
+        Self {
+            cookie,
+            row: Box::new(Pod {
+                policy: 0,
+                flags: 0,
+                netns_inode: 0,
+                namespace: [0; _],
+                name: [0; _],
+                uid: [0; _],
+            }),
+            is_written: false,
+            flags: 0,
+            routes: HashMap::new(),
+            ifaces: HashMap::new(),
+        }
+    }
+
+    pub(super) fn add_left_row(&mut self, row: Pod) {
+        self.flags = row.flags & POD_ADDED_SELF_V6;
+        self.row = Box::new(row);
+    }
+
+    pub(super) fn add_left_route(&mut self, id: RouteId, route: Route) {
+        self.routes.insert(id, route);
+    }
+
+    pub(super) fn add_left_iface(&mut self, ifindex: u32, row: IfaceRow) {
+        self.ifaces.insert(ifindex, row);
+    }
+
+    /// Rows for a pod, before anything is written. Rows that are in its namespace already are replaced.
+    ///
+    /// # Errors
+    /// If a name is longer than Kubernetes allows.
+    pub fn new(
+        pod: &PodRef,
+        uid: Option<&str>,
+        (cookie, inode): (NetnsCookie, NetnsInode),
+        left: Option<Self>,
+    ) -> Result<Self> {
+        let left = left.unwrap_or_else(|| Self::left(cookie));
+        Ok(Self {
+            row: Box::new(Pod {
+                policy: 0,
+                flags: 0,
+                netns_inode: inode.get(),
+                namespace: padded(&pod.namespace).context("the pod's namespace")?,
+                name: padded(&pod.name).context("the pod's name")?,
+                uid: padded(uid.unwrap_or_default()).context("the pod's UID")?,
+            }),
+            is_written: false,
+            flags: left.flags & POD_ADDED_SELF_V6,
+            ..left
+        })
+    }
+
+    /// Writes the pod's row: its connections are decided by this policy from here on.
+    ///
+    /// # Errors
+    /// If the map is full.
+    pub fn write_pod(&mut self, policy: &Policy, id: PolicyId, maps: &Maps) -> Result<()> {
+        let passes = if policy.before_sidecar {
+            POD_BEFORE_SIDECAR
+        } else {
+            0
+        };
+        let flags = self.flags & !POD_BEFORE_SIDECAR | passes;
+        self.write_row(id.get(), flags, maps)
+    }
+
+    /// Writes the pod's row again if its flags have changed.
+    ///
+    /// # Errors
+    /// If the map is full.
+    pub fn write_flags(&mut self, maps: &Maps) -> Result<()> {
+        if self.is_written && self.row.flags != self.flags {
+            return self.write_row(self.row.policy, self.flags, maps);
+        }
+        Ok(())
+    }
+
+    fn write_row(&mut self, policy: u32, flags: u32, maps: &Maps) -> Result<()> {
+        let row = Pod {
+            policy,
+            flags,
+            ..*self.row
+        };
+        maps.pods.insert(&self.cookie.get(), &row).context(
+            "write the pod's row; if the map is full, this node has more than 4096 sidecar pods",
+        )?;
+        *self.row = row;
+        self.flags = flags;
+        self.is_written = true;
+        Ok(())
+    }
+
+    /// Writes routes and interfaces: new rows first, then the old ones are removed.
+    ///
+    /// # Errors
+    /// If a map is full.
+    pub fn write_namespace(
+        &mut self,
+        snapshot: &Snapshot,
+        policy: &Policy,
+        phase: Phase,
+        maps: &Maps,
+    ) -> Result<()> {
+        let routes = snapshot.rows(self.cookie.get(), &policy.excluded_interfaces);
+        self.write_routes(&routes, phase, maps)?;
+        let ifaces = snapshot
+            .links
+            .iter()
+            .map(|(index, name)| (*index, policy.iface(name)))
+            .filter(|(_, row)| *row != IfaceRow::PLAIN);
+        self.write_ifaces(&ifaces.collect(), phase, maps)?;
+        self.set_flag(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
+        Ok(())
+    }
+
+    fn write_routes(
+        &mut self,
+        wanted: &HashMap<RouteId, Route>,
+        phase: Phase,
+        maps: &Maps,
+    ) -> Result<()> {
+        for (id, route) in wanted {
+            let earlier = self.routes.get(id);
+            let included_again = route.excluded().is_none()
+                && earlier.is_some_and(|earlier| earlier.excluded().is_some());
+            if earlier != Some(route) && !(phase == Phase::Before && included_again) {
+                let written = maps.routes.insert(&id.key(), route);
+                written.context("write a route; is ROUTE_BY_POD full?")?;
+                self.routes.insert(*id, *route);
+            }
+        }
+        let gone: Vec<RouteId> = self
+            .routes
+            .keys()
+            .filter(|id| !wanted.contains_key(id))
+            .copied()
+            .collect();
+        for id in gone {
+            maps.routes.remove(&id.key()).context("remove a route")?;
+            self.routes.remove(&id);
+        }
+        Ok(())
+    }
+
+    fn write_ifaces(
+        &mut self,
+        wanted: &HashMap<u32, IfaceRow>,
+        phase: Phase,
+        maps: &Maps,
+    ) -> Result<()> {
+        for (ifindex, row) in wanted {
+            if phase == Phase::Before && self.ifaces.contains_key(ifindex) {
+                continue;
+            }
+            maps.ifaces
+                .insert(&self.iface_key(*ifindex), row)
+                .context("write an interface rule")?;
+            self.ifaces.insert(*ifindex, *row);
+        }
+        if phase == Phase::Before {
+            return Ok(());
+        }
+        let gone: Vec<u32> = self
+            .ifaces
+            .keys()
+            .filter(|ifindex| !wanted.contains_key(ifindex))
+            .copied()
+            .collect();
+        for ifindex in gone {
+            maps.ifaces
+                .remove(&self.iface_key(ifindex))
+                .context("remove an interface rule")?;
+            self.ifaces.remove(&ifindex);
+        }
+        Ok(())
+    }
+
+    fn iface_key(&self, ifindex: u32) -> IfaceKey {
+        IfaceKey {
+            netns: self.cookie.get(),
+            ifindex,
+            pad: 0,
+        }
+    }
+
+    fn set_flag(&mut self, flag: u32, is_set: bool) {
+        self.flags = if is_set {
+            self.flags | flag
+        } else {
+            self.flags & !flag
+        };
+    }
+
+    /// Whether IPv6 is captured.
+    #[must_use]
+    pub fn captures_v6(&self) -> bool {
+        self.flags & POD_CAPTURE_V6 != 0
+    }
+
+    /// IPv6 is to be captured.
+    pub fn capture_v6(&mut self) {
+        self.set_flag(POD_CAPTURE_V6, true);
+    }
+
+    /// The agent has added `::6` to the pod's lo.
+    pub fn added_self_v6(&mut self) {
+        self.set_flag(POD_ADDED_SELF_V6, true);
+    }
+
+    /// Whether the agent has added `::6` to the pod's lo.
+    #[must_use]
+    pub fn has_added_self_v6(&self) -> bool {
+        self.flags & POD_ADDED_SELF_V6 != 0
+    }
+
+    /// Writes rows again that are missing or different, the pod's own last; answers how many.
+    ///
+    /// # Errors
+    /// If a map cannot be read or written.
+    pub fn repair(&self, maps: &Maps, buffer: &mut Vec<u8>) -> io::Result<usize> {
+        let mut repaired = 0;
+        for (id, route) in &self.routes {
+            repaired += usize::from(maps.routes.repair(&id.key(), route, buffer)?);
+        }
+        for (ifindex, row) in &self.ifaces {
+            let key = self.iface_key(*ifindex);
+            repaired += usize::from(maps.ifaces.repair(&key, row, buffer)?);
+        }
+        if self.is_written {
+            let key = self.cookie.get();
+            repaired += usize::from(maps.pods.repair(&key, &self.row, buffer)?);
+        }
+        Ok(repaired)
+    }
+
+    /// Removes the pod's row: its connections are untouched from here on.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn remove_pod(&mut self, maps: &Maps) -> Result<()> {
+        self.remove_own(&maps.pods, "the pod's row")?;
+        self.is_written = false;
+        Ok(())
+    }
+
+    /// Removes the row of a map that is keyed by the pod alone.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn remove_own<V: bytemuck::Pod>(&self, map: &Table<u64, V>, what: &str) -> Result<()> {
+        map.remove(&self.cookie.get())
+            .map(drop)
+            .with_context(|| format!("remove {what}"))
+    }
+
+    /// Removes the pod's routes.
+    ///
+    /// # Errors
+    /// If the map cannot be written; what is left is remembered.
+    pub fn remove_routes(&mut self, maps: &Maps) -> Result<()> {
+        let ids: Vec<RouteId> = self.routes.keys().copied().collect();
+        for id in ids {
+            maps.routes.remove(&id.key()).context("remove a route")?;
+            self.routes.remove(&id);
+        }
+        Ok(())
+    }
+
+    /// Removes the pod's interface rows.
+    ///
+    /// # Errors
+    /// If the map cannot be written; what is left is remembered.
+    pub fn remove_ifaces(&mut self, maps: &Maps) -> Result<()> {
+        let indexes: Vec<u32> = self.ifaces.keys().copied().collect();
+        for ifindex in indexes {
+            maps.ifaces
+                .remove(&self.iface_key(ifindex))
+                .context("remove an interface rule")?;
+            self.ifaces.remove(&ifindex);
+        }
+        Ok(())
+    }
+
+    /// Removes the pod's listeners from the map; the sockets stay open.
+    ///
+    /// # Errors
+    /// If the map cannot be read or written.
+    pub fn remove_listeners(&self, maps: &Maps) -> Result<()> {
+        let keys = maps.listeners.keys().context("list listeners")?;
+        for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
+            maps.listeners.remove(key).context("remove a listener")?;
+        }
+        Ok(())
+    }
+
+    /// Removes the pod's counters.
+    ///
+    /// # Errors
+    /// If the map cannot be read or written.
+    pub fn remove_counters(&self, maps: &Maps) -> Result<()> {
+        let keys = maps.counts.keys().context("list counters")?;
+        for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
+            maps.counts.remove(key).context("remove a counter")?;
+        }
+        Ok(())
+    }
+}
+
+fn padded<const LEN: usize>(text: &str) -> Result<[u8; LEN]> {
+    if text.len() >= LEN {
+        bail!("{text:?} is longer than Kubernetes allows");
+    }
+    let mut bytes = [0; LEN];
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(bytes)
+}
