@@ -208,3 +208,6 @@ const MAPPED_WORD: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
 pub const V4_PREFIX_OFFSET: u32 = 96;
 
 const _: () = assert!(size_of::<Addr>() == 16);
+
+#[cfg(test)]
+mod tests;

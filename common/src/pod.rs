@@ -256,3 +256,6 @@ const _: () = assert!(size_of::<Route>() == 28);
 const _: () = assert!(size_of::<RouteKey>() == 32);
 const _: () = assert!(size_of::<IfaceKey>() == 16);
 const _: () = assert!(size_of::<IfaceRow>() == 8);
+
+#[cfg(test)]
+mod tests;

@@ -209,3 +209,6 @@ const _: () = assert!(size_of::<Policy>() == 28);
 const _: () = assert!(size_of::<PortKey>() == 8);
 const _: () = assert!(size_of::<OwnerKey>() == 12);
 const _: () = assert!(size_of::<RangeKey>() == 28);
+
+#[cfg(test)]
+mod tests;
