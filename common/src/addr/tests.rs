@@ -27,7 +27,7 @@ const V4: [[u8; 4]; 18] = [
 ];
 
 /// The same for IPv6. Words that repeat or overlap are there because comparisons combine words.
-const V6: [[u16; 8]; 22] = [
+const V6: [[u16; 8]; 23] = [
     [0, 0, 0, 0, 0, 0, 0, 0],
     [0, 0, 0, 0, 0, 0, 0, 1],
     [0, 0, 0, 0, 0, 0, 0, 2],
@@ -39,6 +39,7 @@ const V6: [[u16; 8]; 22] = [
     [0, 0, 0, 0, 1, 0xffff, 0x7f00, 1],
     [0, 0, 0, 0, 0xffff, 0xffff, 0, 0],
     [0, 0, 0, 1, 0, 0xffff, 0x7f00, 1],
+    [0, 0, 0, 1, 0, 0xfffe, 0x7f00, 1],
     [0, 1, 0, 0, 0, 0xffff, 0x7f00, 1],
     [0, 1, 0, 1, 0, 0xffff, 0x7f00, 1],
     [0, 1, 0, 1, 0, 0, 0, 0],
