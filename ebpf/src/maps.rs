@@ -1,4 +1,4 @@
-//! Every map, one sentence each, and the only code that touches their memory.
+//! All maps, and the only code that accesses their memory.
 
 use core::ffi::c_void;
 
@@ -24,7 +24,7 @@ use sidetrack_common::{
 
 const ON_DEMAND: usize = BPF_F_NO_PREALLOC as usize;
 
-/// Enrolled pods; written by the agent, absent means "not ours".
+/// Enrolled pods, written by the agent. A namespace without a row is not intercepted.
 #[btf_map]
 static POD_BY_NETNS: HashMap<u64, Pod, 4096, ON_DEMAND> = HashMap::new();
 
@@ -44,7 +44,7 @@ static OWNER_RULES: HashMap<OwnerKey, u32, 65_536, ON_DEMAND> = HashMap::new();
 #[btf_map]
 static RANGE_RULES: OwnMap<LPM_TRIE, RangeKey, u32, 1_048_576, ON_DEMAND> = OwnMap::new();
 
-/// Routes of enrolled pods; the agent follows them by netlink.
+/// Routes of enrolled pods; the agent keeps them up to date through netlink.
 #[btf_map]
 static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, 262_144, ON_DEMAND> = OwnMap::new();
 
@@ -52,18 +52,18 @@ static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, 262_144, ON_DEMAND> = Own
 #[btf_map]
 static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::new();
 
-/// Redirected connections whose sidecar side is not established yet. Allocated beforehand: where a row
-/// is written nothing can be refused any more.
+/// Redirected connections whose sidecar side is not established yet. Preallocated, because the hook
+/// that writes a row can no longer refuse the connection.
 #[btf_map]
 static HANDSHAKES: HashMap<HandshakeKey, Handshake, { HANDSHAKE_CAPACITY as usize }, 0> =
     HashMap::new();
 
-/// How many rows HANDSHAKES has: a full table must refuse in connect, where it still can.
+/// How many rows HANDSHAKES has. connect reads it to refuse connections when the table is full.
 #[btf_map]
 static HANDSHAKE_COUNT: Array<u64, 1> = Array::new();
 
-/// How many of them are each pod's. A row comes with a pod's first handshake and goes with the pod; none
-/// means 0.
+/// How many of them each pod has. A pod's first handshake creates its row, the agent removes it with the
+/// pod. No row means 0.
 #[btf_map]
 static HANDSHAKES_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 
@@ -71,17 +71,17 @@ static HANDSHAKES_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 #[btf_map]
 static RECORD_BY_SOCK: SkStorage<SockRecord> = SkStorage::new();
 
-/// Sidecars' listening sockets, filled as they call listen.
+/// The sidecars' listening sockets, stored when they call listen.
 #[btf_map]
 static LISTENERS: OwnMap<SOCKHASH, ListenerKey, u64, 65_536, 0> = OwnMap::new();
 
-/// The program that judges arrivals. Every pod's program continues in it, so that the kernel verifies
-/// it once, and an upgrade replaces it for all pods at once.
+/// The program that decides inbound connections. Every pod's program tail calls it, so that the kernel
+/// verifies it once and an upgrade replaces it for all pods at once.
 #[btf_map]
 static ARRIVAL_PROGRAM: ProgramArray<1> = ProgramArray::new();
 
-/// The pod whose arrival this CPU is at, from the pod's program to the one it continues in. Pinned:
-/// the two may be of different agents for a moment.
+/// The pod of the inbound connection this CPU handles, from the pod's program to the one it tail
+/// calls. Pinned, because the two may belong to different agents during an upgrade.
 #[btf_map]
 static ARRIVAL_NETNS: PerCpuArray<u64, 1> = PerCpuArray::new();
 
@@ -89,17 +89,17 @@ static ARRIVAL_NETNS: PerCpuArray<u64, 1> = PerCpuArray::new();
 #[btf_map]
 static COUNT_BY_RULE: PerCpuHashMap<CountKey, u64, 65_536, ON_DEMAND> = PerCpuHashMap::new();
 
-/// Pods whose sidecar has never listened, of those that are to reach the network till then. The agent
-/// adds a row once in a pod's life; the first listener removes it.
+/// Pods that bypass their sidecar because it has not listened yet. The agent adds a row once in a pod's
+/// life; the first listener removes it.
 #[btf_map]
 static BEFORE_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 
 const LPM_TRIE: usize = bpf_map_type::BPF_MAP_TYPE_LPM_TRIE as usize;
 const SOCKHASH: usize = bpf_map_type::BPF_MAP_TYPE_SOCKHASH as usize;
 
-/// A map definition of our own, for two types that aya defines otherwise than needed: its trie
-/// wraps keys in a packed struct, whose unaligned stack accesses the verifier refuses; its sockhash
-/// has 4-byte values, and only of 8-byte ones does the kernel tell the agent which socket they are.
+/// A map definition for two types that aya's own definitions do not fit. aya's trie wraps keys in a
+/// packed struct, and the verifier rejects the unaligned stack accesses. aya's sockhash has 4-byte
+/// values, and the kernel returns the sockets' cookies to the agent only for 8-byte values.
 #[repr(C)]
 struct OwnMap<const TYPE: usize, K, V, const MAX_ENTRIES: usize, const FLAGS: usize> {
     r#type: *const [i32; TYPE],
@@ -109,7 +109,7 @@ struct OwnMap<const TYPE: usize, K, V, const MAX_ENTRIES: usize, const FLAGS: us
     map_flags: *const [i32; FLAGS],
 }
 
-// SAFETY: the pointers are placeholders that the loader reads as BTF; nobody dereferences them.
+// SAFETY: the pointers are placeholders that the loader reads as BTF; they are never dereferenced.
 unsafe impl<const TYPE: usize, K, V, const MAX_ENTRIES: usize, const FLAGS: usize> Sync
     for OwnMap<TYPE, K, V, MAX_ENTRIES, FLAGS>
 {
@@ -135,8 +135,8 @@ impl<const TYPE: usize, K, V, const MAX_ENTRIES: usize, const FLAGS: usize>
 
     #[inline(always)]
     fn lookup(&self, key: &K) -> *mut c_void {
-        // SAFETY: the loader has put the map's address in place of this static; the helper takes
-        // it with a key of the declared size.
+        // SAFETY: the loader replaces this static by the map's address; the helper takes it with a
+        // key of the declared size.
         unsafe { bpf_map_lookup_elem(self.as_ptr(), core::ptr::from_ref(key).cast()) }
     }
 }
@@ -150,11 +150,11 @@ impl<K, V, const MAX_ENTRIES: usize> OwnMap<LPM_TRIE, K, V, MAX_ENTRIES, ON_DEMA
     }
 }
 
-/// The pod that is this network namespace, if it is enrolled.
+/// The pod with this network namespace, if it is enrolled.
 #[inline(always)]
 pub fn pod(netns: u64) -> Option<&'static Pod> {
-    // SAFETY: rows are freed after a grace period, the program ends before; a reader may see a row
-    // that is being replaced, but the kernel replaces whole elements.
+    // SAFETY: rows are freed after a grace period, and the program ends before that. A reader may hold
+    // a row that is being replaced, but the kernel replaces whole elements.
     unsafe { POD_BY_NETNS.get(netns) }
 }
 
@@ -191,23 +191,23 @@ pub fn route(key: &RouteKey) -> Option<&'static Route> {
     ROUTE_BY_POD.get(key)
 }
 
-/// What the policy says of an ingress interface.
+/// How the policy treats an ingress interface.
 #[inline(always)]
 pub fn iface(key: &IfaceKey) -> Option<IfaceRow> {
     // SAFETY: as above.
     unsafe { IFACE_BY_POD.get(key) }.copied()
 }
 
-/// Whether a pod's connections still go past its sidecar, which has never listened.
+/// Whether a pod's connections bypass its sidecar because it has not listened yet.
 #[inline(always)]
 pub fn is_before_sidecar(netns: u64) -> bool {
-    // SAFETY: only whether there is a row counts, not what is in it.
+    // SAFETY: the value is not read, only whether the row exists.
     unsafe { BEFORE_SIDECAR.get(&netns) }.is_some()
 }
 
-/// From now on nothing goes past it.
+/// Ends the bypass of a sidecar that now listens.
 #[inline(always)]
-pub fn sidecar_listens(netns: u64) {
+pub fn end_before_sidecar(netns: u64) {
     let _ = BEFORE_SIDECAR.remove(&netns);
 }
 
@@ -215,9 +215,9 @@ pub fn sidecar_listens(netns: u64) {
 /// that pass the check at the same time.
 #[inline(always)]
 pub fn handshakes_have_room(netns: u64) -> bool {
-    // Signed: should a count ever drift below zero, nobody is refused for it.
+    // Signed: a count that drifted below zero must not refuse connections.
     const ROOM: i64 = (HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE) as i64;
-    // SAFETY: a number, whole or absent.
+    // SAFETY: a number, read whole.
     let own = unsafe { HANDSHAKES_BY_POD.get(netns) }.map_or(0, |count| *count as i64);
     match HANDSHAKE_COUNT.get(0) {
         Some(count) => (*count as i64) < ROOM && own < i64::from(HANDSHAKE_SHARE),
@@ -239,14 +239,14 @@ fn add(count: *mut u64, change: u64) {
 }
 
 #[inline(always)]
-fn one_more(netns: u64) {
+fn count_handshake(netns: u64) {
     if let Some(count) = HANDSHAKE_COUNT.get_ptr_mut(0) {
         add(count, 1);
     }
     if let Some(count) = HANDSHAKES_BY_POD.get_ptr_mut(&netns) {
         return add(count, 1);
     }
-    // Another CPU may have made the row first.
+    // Another CPU may have created the row first.
     let _ = HANDSHAKES_BY_POD.insert(&netns, &0, u64::from(BPF_NOEXIST));
     if let Some(count) = HANDSHAKES_BY_POD.get_ptr_mut(&netns) {
         add(count, 1);
@@ -254,25 +254,25 @@ fn one_more(netns: u64) {
 }
 
 #[inline(always)]
-fn one_less(netns: u64) {
+fn uncount_handshake(netns: u64) {
     if let Some(count) = HANDSHAKE_COUNT.get_ptr_mut(0) {
         add(count, u64::MAX);
     }
-    // Without a row the pod has left meanwhile.
+    // Without a row the pod has been released meanwhile.
     if let Some(count) = HANDSHAKES_BY_POD.get_ptr_mut(&netns) {
         add(count, u64::MAX);
     }
 }
 
-/// Publishes where a connection wanted to go.
+/// Publishes the dialed address of a connection.
 #[inline(always)]
 pub fn publish(key: &HandshakeKey, value: &Handshake) -> Result<(), ()> {
-    // A row that exists is of a gone connection with the same 4-tuple: take its place. It may be
-    // withdrawn in between, hence once more; every insertion that adds a row is counted.
+    // An existing row belongs to a closed connection with the same 4-tuple: replace it. It may be
+    // withdrawn in between, hence the third try. Every insertion that adds a row is counted.
     for flags in [BPF_NOEXIST, BPF_EXIST, BPF_NOEXIST] {
         if HANDSHAKES.insert(key, value, u64::from(flags)).is_ok() {
             if flags == BPF_NOEXIST {
-                one_more(key.netns);
+                count_handshake(key.netns);
             }
             return Ok(());
         }
@@ -280,7 +280,7 @@ pub fn publish(key: &HandshakeKey, value: &Handshake) -> Result<(), ()> {
     Err(())
 }
 
-/// Where the connection wanted to go, if it is a redirected one.
+/// The handshake row of a connection, if it is a redirected one.
 #[inline(always)]
 pub fn handshake(key: &HandshakeKey) -> Option<&'static Handshake> {
     // SAFETY: as for pods.
@@ -291,14 +291,14 @@ pub fn handshake(key: &HandshakeKey) -> Option<&'static Handshake> {
 #[inline(always)]
 pub fn withdraw(key: &HandshakeKey) {
     if HANDSHAKES.remove(key).is_ok() {
-        one_less(key.netns);
+        uncount_handshake(key.netns);
     }
 }
 
-/// A socket's record; `create` makes an empty one if there is none. `None` when the kernel has no
+/// A socket's record. `create` adds an empty one if there is none. `None` when the kernel has no
 /// memory or there is no record.
 ///
-/// `sk` must come from a program context and not be null: the verifier refuses anything else.
+/// `sk` must come from a program context and not be null: the verifier rejects anything else.
 #[inline(always)]
 pub fn record(sk: *mut c_void, create: bool) -> Option<&'static mut SockRecord> {
     const CREATE: u64 = aya_ebpf::bindings::BPF_SK_STORAGE_GET_F_CREATE as u64;
@@ -314,7 +314,7 @@ pub fn record(sk: *mut c_void, create: bool) -> Option<&'static mut SockRecord> 
     }
 }
 
-/// Puts the listening socket of a callback into a free slot; fails if it is taken.
+/// Stores the listening socket of a callback in a slot; fails if the slot is taken.
 #[inline(always)]
 pub fn add_listener(ops: *mut bpf_sock_ops, key: &mut ListenerKey) -> Result<(), ()> {
     // SAFETY: the program's own context, the map and a key of its type.
@@ -329,8 +329,8 @@ pub fn add_listener(ops: *mut bpf_sock_ops, key: &mut ListenerKey) -> Result<(),
     if failed == 0 { Ok(()) } else { Err(()) }
 }
 
-/// Hands an arriving connection to the listener in a slot; fails if the slot is empty or its socket
-/// does not take the connection's family.
+/// Assigns an inbound connection to the listener in a slot; fails if the slot is empty or its socket
+/// does not accept the connection's family.
 #[inline(always)]
 pub fn assign_listener(ctx: *mut bpf_sk_lookup, key: &ListenerKey) -> Result<(), ()> {
     let sk = LISTENERS.lookup(key);
@@ -347,23 +347,23 @@ pub fn assign_listener(ctx: *mut bpf_sk_lookup, key: &ListenerKey) -> Result<(),
     if failed == 0 { Ok(()) } else { Err(()) }
 }
 
-/// Judges an arrival at a pod; does not return unless there is no program to do so.
+/// Tail calls the program that decides inbound connections. Returns only if that fails.
 #[inline(always)]
-pub fn judge_arrival(ctx: &SkLookupContext, netns: u64) {
+pub fn run_inbound_program(ctx: &SkLookupContext, netns: u64) {
     let Some(slot) = ARRIVAL_NETNS.get_ptr_mut(0) else {
         return;
     };
     // SAFETY: this CPU's own value. Lookups for packets run with bottom halves disabled, so none begins
     // on this CPU before the program that continues has read it. (A sock_diag query for one socket
-    // does not, and might be answered for another pod; it hands no connection to anybody.)
+    // runs with them enabled and might get another pod's result; it assigns no connection.)
     unsafe { *slot = netns };
     // SAFETY: nothing here needs to be dropped.
     unsafe { ARRIVAL_PROGRAM.tail_call(ctx, 0) };
 }
 
-/// The pod whose arrival is judged; 0, which no pod has, if there is none.
+/// The pod of the inbound connection; 0, which no pod has, if there is none.
 #[inline(always)]
-pub fn arrival_netns() -> u64 {
+pub fn inbound_netns() -> u64 {
     ARRIVAL_NETNS.get(0).copied().unwrap_or(0)
 }
 

@@ -63,12 +63,12 @@ pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision
         return Decision::untouched(Rule::InboundOff);
     }
     // 4
-    if syn.port == policy.tunnel_port && policy.speaks(DIALECT_TUNNEL_IN) {
+    if syn.port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_IN) {
         return Decision::untouched(Rule::TunnelPort);
     }
     if syn.port == SSH_PORT
         && policy.inbound == InboundMode::AllExcept as u8
-        && policy.speaks(DIALECT_SSH_IN)
+        && policy.has_dialect(DIALECT_SSH_IN)
     {
         return Decision::untouched(Rule::SshPort);
     }

@@ -81,18 +81,18 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
     // 3
     let loopback = policy.is_loopback(dialed);
     if over_lo
-        && policy.speaks(DIALECT_SELF_EXEMPT)
+        && policy.has_dialect(DIALECT_SELF_EXEMPT)
         && (source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6))
     {
         return Decision::untouched(Rule::SelfSource);
     }
-    let local_captured = policy.speaks(DIALECT_LOCAL_CAPTURED);
+    let local_captured = policy.has_dialect(DIALECT_LOCAL_CAPTURED);
     if over_lo && local_captured && !loopback {
         return capture(policy.outbound_port, Rule::LocalCaptured, 0);
     }
     // 4 and 5
-    let tunnel = conn.port == policy.tunnel_port && policy.speaks(DIALECT_TUNNEL_OUT);
-    let turns_back = over_lo && !loopback && !tunnel;
+    let tunnel = conn.port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_OUT);
+    let into_own_pod = over_lo && !loopback && !tunnel;
     // Unless a loopback range is included, "over lo and not the proxy's: untouched" after the first
     // owner is final for traffic over lo: later owners are not compared.
     let first_owner_only = over_lo && policy.loopback_included == 0 && !local_captured;
@@ -105,7 +105,7 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
         conn.owner.uid,
         first_owner_only,
     ) {
-        return if turns_back {
+        return if into_own_pod {
             capture(policy.inbound_port, Rule::ProxyUidLocal, index)
         } else {
             Decision::listed(Verdict::Untouched, Rule::ProxyUid, index)
@@ -122,7 +122,7 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
         conn.owner.gid,
         first_owner_only,
     ) {
-        return if turns_back {
+        return if into_own_pod {
             capture(policy.inbound_port, Rule::ProxyGidLocal, index)
         } else {
             Decision::listed(Verdict::Untouched, Rule::ProxyGid, index)

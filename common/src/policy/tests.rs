@@ -68,12 +68,12 @@ fn a_policy_has_the_dialect_traits_whose_bits_are_set() {
                 dialect: one,
                 ..EMPTY
             };
-            assert_eq!(policy.speaks(other), one == other, "{one} {other}");
+            assert_eq!(policy.has_dialect(other), one == other, "{one} {other}");
             let rest = Policy {
                 dialect: !one,
                 ..EMPTY
             };
-            assert_eq!(rest.speaks(other), one != other, "{one} {other}");
+            assert_eq!(rest.has_dialect(other), one != other, "{one} {other}");
         }
     }
 }
