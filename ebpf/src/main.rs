@@ -3,7 +3,7 @@
 //! `getpeername` return it, `sk_lookup` assigns inbound connections to the sidecar's listener.
 //!
 //! Unsafe code lives in `ctx/` (views of the kernel's context structs and helper calls) and
-//! `maps.rs` (map access); the entry points here only wrap pointers.
+//! `maps/` (map access); the entry points here only wrap pointers.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main, feature(asm_experimental_arch))]
 
@@ -19,7 +19,7 @@ mod tables;
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // Never reached: the programs have no panicking path, or the verifier would reject the loop.
+    // Never reached: the verifier rejects a program that can get here.
     loop {}
 }
 
