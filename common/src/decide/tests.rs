@@ -164,7 +164,7 @@ fn with(list: List, fixture: Fixture, change: impl FnOnce(&mut Policy)) -> (Poli
     (policy, fixture)
 }
 
-fn arrive(source: Addr, port: u16) -> Inbound {
+fn syn_from(source: Addr, port: u16) -> Inbound {
     Inbound {
         source,
         destination: POD,

@@ -48,7 +48,7 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
         maps::count(netns, decision.rule, decision.index);
         debug!(
             &ctx,
-            "arrival netns={} port={} rule={} action={}",
+            "inbound netns={} port={} rule={} action={}",
             netns,
             lookup.port(),
             decision.rule as u32,

@@ -1,7 +1,7 @@
 //! Rules of older Istio versions.
 
 use super::{
-    ANY, APP, Fixture, LO2, POD, PROXY, REMOTE, VIP, arrive, default_policy, dial, port_of,
+    ANY, APP, Fixture, LO2, POD, PROXY, REMOTE, VIP, default_policy, dial, port_of, syn_from,
     with_exempt_ports,
 };
 use crate::{
@@ -46,7 +46,7 @@ fn istio_up_to_1_2_captures_everything_over_lo() {
 fn exempt_ports_by_dialect() {
     let (mut policy, tables) = with_exempt_ports();
     policy.dialect = DIALECT_SELF_EXEMPT | DIALECT_SSH_IN;
-    let decide = |policy: &Policy, port| inbound(policy, &arrive(REMOTE, port), &tables).rule;
+    let decide = |policy: &Policy, port| inbound(policy, &syn_from(REMOTE, port), &tables).rule;
     assert_eq!(decide(&policy, 22), Rule::SshPort);
     assert_eq!(decide(&policy, 15008), Rule::AllInbound);
     let own = outbound(&policy, &dial(PROXY, ANY, POD, 15008), &tables);

@@ -1,6 +1,6 @@
 //! The inbound table of docs/semantics.md, row by row.
 
-use super::{POD, REMOTE, SECOND, arrive, port_of, v6, with_exempt_ports};
+use super::{POD, REMOTE, SECOND, port_of, syn_from, v6, with_exempt_ports};
 use crate::{
     addr::Addr,
     decide::{Verdict, inbound, virtual_index},
@@ -12,7 +12,7 @@ use crate::{
 #[test]
 fn inbound_table() {
     let (policy, tables) = with_exempt_ports();
-    let decide = |port| inbound(&policy, &arrive(REMOTE, port), &tables);
+    let decide = |port| inbound(&policy, &syn_from(REMOTE, port), &tables);
     assert_eq!(decide(15008).rule, Rule::TunnelPort);
     for port in [15020, 15021, 15090] {
         assert_eq!(decide(port).rule, Rule::InPortExcluded);
@@ -36,7 +36,7 @@ fn the_pods_own_traffic_is_not_inbound() {
         SECOND,
         v6(2),
     ] {
-        let decision = inbound(&policy, &arrive(source, 80), &tables);
+        let decision = inbound(&policy, &syn_from(source, 80), &tables);
         assert_eq!(decision.rule, Rule::LocalSource);
     }
 }
@@ -45,22 +45,22 @@ fn the_pods_own_traffic_is_not_inbound() {
 fn inbound_modes() {
     let (mut policy, tables) = with_exempt_ports();
     policy.inbound = InboundMode::Off as u8;
-    let off = inbound(&policy, &arrive(REMOTE, 80), &tables);
+    let off = inbound(&policy, &syn_from(REMOTE, 80), &tables);
     assert_eq!(off.rule, Rule::InboundOff);
     policy.inbound = InboundMode::Listed as u8;
-    let listed = inbound(&policy, &arrive(REMOTE, 15090), &tables);
+    let listed = inbound(&policy, &syn_from(REMOTE, 15090), &tables);
     assert_eq!(
         (port_of(listed), listed.rule),
         (15006, Rule::InPortIncluded)
     );
-    let other = inbound(&policy, &arrive(REMOTE, 80), &tables);
+    let other = inbound(&policy, &syn_from(REMOTE, 80), &tables);
     assert_eq!(other.rule, Rule::InNoMatch);
 }
 
 #[test]
 fn inbound_interfaces() {
     let (mut policy, tables) = with_exempt_ports();
-    let mut syn = arrive(REMOTE, 80);
+    let mut syn = syn_from(REMOTE, 80);
     syn.iface = IfaceRow::new(IfaceRule::Excluded, 0);
     assert_eq!(inbound(&policy, &syn, &tables).rule, Rule::InInterface);
     syn.iface = IfaceRow::new(IfaceRule::Virtual, 0);
