@@ -1,11 +1,11 @@
 //! The inbound table of docs/semantics.md, row by row.
 
-use super::{POD, REMOTE, SECOND, port_of, syn_from, v6, with_exempt_ports};
+use super::{Fixture, POD, REMOTE, SECOND, port_of, syn_from, v6, with_exempt_ports};
 use crate::{
     addr::Addr,
     decide::{Verdict, inbound, virtual_index},
     pod::{IfaceRow, IfaceRule},
-    policy::InboundMode,
+    policy::{InboundMode, List},
     rule::Rule,
 };
 
@@ -94,4 +94,29 @@ fn each_virtual_interface_and_range_has_an_index_of_its_own() {
             assert_eq!(virtual_index(interface, range) / RANGES, interface);
         }
     }
+}
+
+#[test]
+fn a_virtual_interface_is_captured_by_the_outbound_ranges() {
+    let (mut policy, _) = with_exempt_ports();
+    policy.outbound_all = 0;
+    policy.lists |= List::RangeIncluded.bit();
+    let mut syn = syn_from(REMOTE, 80);
+    syn.iface = IfaceRow::new(IfaceRule::Virtual, 2);
+    let included = Fixture {
+        ranges: vec![(List::RangeIncluded, SECOND), (List::RangeIncluded, POD)],
+        ..Fixture::default()
+    };
+    let captured = inbound(&policy, &syn, &included);
+    assert_eq!(port_of(captured), policy.outbound_port);
+    assert_eq!(
+        (captured.rule, captured.index),
+        (Rule::VirtualInterface, virtual_index(2, 1))
+    );
+    let direct = inbound(&policy, &syn, &Fixture::default());
+    assert_eq!(direct.verdict, Verdict::Untouched);
+    assert_eq!(
+        (direct.rule, direct.index),
+        (Rule::VirtualInterfaceNoMatch, 2)
+    );
 }

@@ -52,3 +52,21 @@ fn uncaptured_family() {
     let decision = outbound(&default_policy(), &conn, &Fixture::default());
     assert_eq!(decision.rule, Rule::FamilyNotCaptured);
 }
+
+/// `__mkroute_output` checks the source only after a device is found, and a multicast destination is
+/// rejected before that.
+#[test]
+fn a_loopback_source_matters_only_on_a_route_with_a_device() {
+    let without_route = Fixture {
+        no_default_route: true,
+        ..Fixture::default()
+    };
+    let decide = |destination, tables: &Fixture| {
+        let conn = dial(APP, Addr::LOOPBACK_V4, destination, 80);
+        outbound(&default_policy(), &conn, tables).rule
+    };
+    assert_eq!(decide(VIP, &Fixture::default()), Rule::LoopbackSource);
+    assert_eq!(decide(VIP, &without_route), Rule::NoRoute);
+    let multicast = Addr::v4([224, 0, 0, 1]);
+    assert_eq!(decide(multicast, &Fixture::default()), Rule::NoRoute);
+}
