@@ -6,7 +6,7 @@
 //! the conversion happens in the programs' context views and nowhere else.
 //!
 //! Words are compared all at once, not one after the other: every branch multiplies the paths that
-//! the kernel's verifier walks, and there were nine times as many.
+//! the kernel's verifier walks. With a branch for each word it walked nine times as many.
 
 use core::{
     fmt,
@@ -18,9 +18,9 @@ use core::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Family {
-    /// Judged by the IPv4 rules.
+    /// The IPv4 rules apply.
     V4 = 4,
-    /// Judged by the IPv6 rules.
+    /// The IPv6 rules apply.
     V6 = 6,
 }
 
@@ -41,7 +41,7 @@ impl Addr {
     pub const LOOPBACK_V6: Self = Self::from_last(1);
     /// `127.0.0.6`, the source the sidecar uses towards the app (Istio 1.3 and later).
     pub const SELF_V4: Self = Self::v4([127, 0, 0, 6]);
-    /// `::6`, the same for IPv6.
+    /// `::6`, the sidecar's source for IPv6.
     pub const SELF_V6: Self = Self::from_last(6);
 
     const fn from_last(last: u8) -> Self {
@@ -61,7 +61,7 @@ impl Addr {
         }
     }
 
-    /// From the sixteen octets of an IPv6 address (v4-mapped stays what it is), network byte order.
+    /// From the sixteen octets of an IPv6 address, network byte order. A v4-mapped address counts as IPv4.
     #[inline(always)]
     #[must_use]
     pub const fn v6(octets: [u8; 16]) -> Self {
@@ -110,7 +110,7 @@ impl Addr {
         self.to_v6_be()[3]
     }
 
-    /// The family whose rules judge this address.
+    /// The family whose rules apply to this address.
     #[inline(always)]
     #[must_use]
     pub const fn family(self) -> Family {
@@ -209,3 +209,6 @@ const MAPPED_WORD: u32 = u32::from_ne_bytes([0, 0, 0xff, 0xff]);
 pub const V4_PREFIX_OFFSET: u32 = 96;
 
 const _: () = assert!(size_of::<Addr>() == 16);
+
+#[cfg(test)]
+mod tests;

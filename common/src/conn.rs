@@ -3,7 +3,7 @@
 
 use crate::addr::Addr;
 
-/// Key of a handshake row: who is connecting to the sidecar. Ports in host order.
+/// Key of a handshake row: the socket that connects to the sidecar. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
@@ -20,7 +20,7 @@ pub struct HandshakeKey {
     pub pad: u32,
 }
 
-/// Where the application wanted to go.
+/// The destination the application dialed.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
@@ -31,25 +31,26 @@ pub struct Handshake {
     pub dialed_port: u16,
     /// Padding, zero.
     pub pad: [u8; 6],
-    /// Cookie of the connecting socket: only it may withdraw the row.
+    /// Cookie of the connecting socket: only that socket may withdraw the row.
     pub client_cookie: u64,
 }
 
-/// What a [`SockRecord`] is about.
+/// The socket a [`SockRecord`] belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Role {
-    /// The application's socket of a redirected connection: its peer is to be named as dialed.
+    /// The application's socket of a redirected connection: getpeername returns the dialed address.
     Dialed = 1,
     /// The sidecar's accepted socket of a redirected connection.
     Accepted = 2,
-    /// The connecting socket of a connection that went where it was going.
+    /// The connecting socket of a connection that goes to its destination directly.
     Direct = 3,
 }
 
-/// What a socket remembers, in the socket's own storage: it dies with the socket. In every role
-/// SO_ORIGINAL_DST answers the address: connection tracking, which answers it with iptables, knows
-/// a connection by its original destination at both ends.
+/// The record of a socket, kept in the socket's own storage: the kernel frees it with the socket.
+///
+/// SO_ORIGINAL_DST returns the address in every role. With iptables connection tracking returns it,
+/// which identifies a connection by its original destination at both ends.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
@@ -60,8 +61,8 @@ pub struct SockRecord {
     pub port: u16,
     /// A [`Role`].
     pub role: u16,
-    /// 1 when the source address was bound by us and not by the application.
-    pub bound_by_us: u16,
+    /// 1 when sidetrack bound the source address, 0 when the application did.
+    pub bound_by_sidetrack: u16,
     /// Padding, zero.
     pub pad: u16,
 }

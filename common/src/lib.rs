@@ -1,5 +1,5 @@
-//! What the kernel programs and the agent agree on: addresses, map rows, and the one function that
-//! decides what happens to a connection.
+//! Shared by the kernel programs and the agent: addresses, map rows, and the functions that decide
+//! what happens to a connection.
 //!
 //! Nothing here does I/O, allocates or is `unsafe`. Everything that goes into a map is `repr(C)`,
 //! of fixed size and without padding the compiler could leave uninitialized; sizes are asserted.

@@ -1,4 +1,4 @@
-//! Names of programs, maps and pins: written once, because users meet them in `bpftool`.
+//! Names of maps and pins, which users see in `bpftool`, and the sizes of maps.
 
 /// Directory below the bpffs mount that holds everything sidetrack pins.
 pub const PIN_ROOT: &str = "sidetrack";
@@ -23,18 +23,18 @@ pub const HANDSHAKES: &str = "HANDSHAKES";
 pub const HANDSHAKE_COUNT: &str = "HANDSHAKE_COUNT";
 /// How many of them each pod has.
 pub const HANDSHAKES_BY_POD: &str = "HANDSHAKES_BY_POD";
-/// What a socket keeps about its redirected connection.
+/// Records of single sockets: the dialed address of a redirected connection.
 pub const RECORD_BY_SOCK: &str = "RECORD_BY_SOCK";
 /// The sidecars' inbound listeners.
 pub const LISTENERS: &str = "LISTENERS";
-/// The program that judges arrivals, for the pods' programs to continue in.
+/// The program that decides inbound connections: every pod's program tail calls it.
 pub const ARRIVAL_PROGRAM: &str = "ARRIVAL_PROGRAM";
-/// Which pod an arrival is at, from its program to [`ARRIVAL_PROGRAM`].
+/// The pod of the inbound connection, passed from its program to [`ARRIVAL_PROGRAM`].
 pub const ARRIVAL_NETNS: &str = "ARRIVAL_NETNS";
 /// Connections counted by the rule that decided them.
 pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
 
-/// Pods whose sidecar has never listened, of those that are to reach the network till then.
+/// Pods that bypass their sidecar because it has not listened yet.
 pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 
 /// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than
@@ -42,10 +42,13 @@ pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 pub const HANDSHAKE_CAPACITY: u32 = 65_536;
 /// Rows kept free for connections that were allowed while the table was filling up.
 pub const HANDSHAKE_RESERVE: u32 = 1_024;
-/// Rows of [`HANDSHAKES`] that one pod may have: a pod whose sidecar hangs must leave room for the
-/// others. Far more than any sidecar that works ever has in flight.
+/// Rows of [`HANDSHAKES`] that one pod may have, capped so that a pod whose sidecar hangs leaves room
+/// for the others. A working sidecar has far fewer handshakes in flight.
 pub const HANDSHAKE_SHARE: u32 = HANDSHAKE_CAPACITY / 8;
+// Several pods can have their full share at once.
+const _: () = assert!(HANDSHAKE_SHARE > 0);
+const _: () = assert!(HANDSHAKE_SHARE <= (HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE) / 4);
 
-/// Listener slots per pod. One suffices for the kernel to find a whole reuse_port group; the rest
-/// let inbound go on when some of the group close.
+/// Listener slots per pod. Through one listener the kernel finds the whole reuse_port group. The other
+/// slots keep inbound connections working when some listeners of the group close.
 pub const LISTENER_SLOTS: u32 = 32;

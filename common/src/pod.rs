@@ -10,18 +10,18 @@ pub const NAME_LEN: usize = 256;
 /// Bytes of a pod UID, NUL-padded (36 for a UUID, more for static pods' hashes).
 pub const UID_LEN: usize = 64;
 
-/// [`Pod::flags`]: the IPv6 rules are in force.
+/// [`Pod::flags`]: the IPv6 rules apply.
 pub const POD_CAPTURE_V6: u32 = 1;
-/// [`Pod::flags`]: the agent added `::6/128` to the pod's lo and takes it away on leaving.
+/// [`Pod::flags`]: the agent added `::6/128` to the pod's lo and removes it on release.
 pub const POD_ADDED_SELF_V6: u32 = 2;
 /// [`Pod::flags`]: some rule names an interface, so interface rows are looked up.
 pub const POD_HAS_IFACE_RULES: u32 = 4;
-/// [`Pod::flags`]: until its sidecar first listens, the pod's outbound connections go past it. Whether
-/// it has is in [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR).
+/// [`Pod::flags`]: outbound connections bypass the sidecar until it first listens. The pod has a row
+/// in [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR) until then.
 pub const POD_BEFORE_SIDECAR: u32 = 8;
 
-/// One enrolled pod. Present means: judged by its policy. Who it is stands in the row as well, so
-/// that the pinned maps alone tell which pods are intercepted when no agent runs.
+/// One enrolled pod: the policy of its row applies to its connections. The row also holds the pod's
+/// name, so that the pinned maps show which pods are intercepted while no agent runs.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
@@ -41,7 +41,7 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Whether this family's rules are in force. IPv4 rules always are.
+    /// Whether this family's rules apply. IPv4 rules always do.
     #[inline(always)]
     #[must_use]
     pub const fn captures(&self, family: Family) -> bool {
@@ -52,13 +52,13 @@ impl Pod {
     }
 }
 
-/// What a pod's routing tables say about a destination.
+/// The result of a lookup in a pod's routing tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum RouteKind {
     /// No route: ENETUNREACH.
     None = 0,
-    /// The pod's own: the packet goes over lo (`-o lo`).
+    /// An address of the pod: the packet goes over lo (`-o lo`).
     Local = 1,
     /// Off the pod.
     Unicast = 2,
@@ -84,16 +84,17 @@ const ROUTE_POSITION_SHIFT: u32 = 8;
 pub struct Route {
     /// A [`RouteKind`].
     pub kind: u32,
-    /// What the policy says of the device, see [`Route::excluded`].
+    /// Whether and where the policy excludes the device, see [`Route::excluded`].
     pub flags: u32,
     /// Output device.
     pub ifindex: u32,
-    /// Source address the kernel picks for an unbound socket; unspecified where it depends on more.
+    /// Source address the kernel picks for an unbound socket; unspecified where the route alone does
+    /// not determine it.
     pub source: Addr,
 }
 
 impl Route {
-    /// Stands for "nothing in the routing tables".
+    /// No entry in the routing tables.
     pub const NONE: Self = Self {
         kind: RouteKind::None as u32,
         flags: 0,
@@ -108,7 +109,7 @@ impl Route {
         position << ROUTE_POSITION_SHIFT | ROUTE_DEVICE_EXCLUDED
     }
 
-    /// The device's position in the policy's excludeInterfaces, if it is there.
+    /// The device's position in the policy's excludeInterfaces, if it is listed.
     #[inline(always)]
     #[must_use]
     pub const fn excluded(&self) -> Option<u32> {
@@ -125,7 +126,7 @@ impl Route {
         self.kind == RouteKind::Local as u32
     }
 
-    /// What connect fails with if the route is unusable (`fib_props` in net/ipv4/fib_semantics.c,
+    /// The errno of connect if the route is unusable (`fib_props` in net/ipv4/fib_semantics.c,
     /// `ip6_route_type_error` for IPv6; both families agree).
     #[inline(always)]
     #[must_use]
@@ -145,7 +146,7 @@ impl Route {
         }
     }
 
-    /// Whether the kernel finds a device for it, as it does before it looks at the source address.
+    /// Whether the route has a device. The kernel looks for one before it checks the source address.
     #[inline(always)]
     #[must_use]
     pub const fn has_device(&self) -> bool {
@@ -244,15 +245,15 @@ impl IfaceRow {
     }
 }
 
-/// What the policy says of an ingress interface.
+/// How the policy treats an ingress interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum IfaceRule {
-    /// Nothing.
+    /// No list names it.
     Plain = 0,
-    /// `-c`: what arrives here is untouched.
+    /// `-c`: connections that come in here are untouched.
     Excluded = 1,
-    /// `-k`: what arrives here counts as outbound.
+    /// `-k`: connections that come in here count as outbound.
     Virtual = 2,
 }
 
@@ -261,3 +262,6 @@ const _: () = assert!(size_of::<Route>() == 28);
 const _: () = assert!(size_of::<RouteKey>() == 32);
 const _: () = assert!(size_of::<IfaceKey>() == 16);
 const _: () = assert!(size_of::<IfaceRow>() == 8);
+
+#[cfg(test)]
+mod tests;

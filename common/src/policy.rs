@@ -1,8 +1,8 @@
-//! A policy: what a pod's annotations and arguments come to, in the form the kernel reads.
+//! A policy: the result of a pod's annotations and arguments, in the form the kernel reads.
 //!
 //! Pods name a policy by id and equal policies are shared. The fixed part is one [`Policy`] row;
-//! lists of any length are rows of their own that carry the policy's id. A policy that is in the
-//! map never changes: another policy is another id.
+//! lists of any length are rows of their own that carry the policy's id. A policy in the map
+//! never changes: a changed policy gets a new id.
 
 use crate::addr::{Addr, Family, V4_PREFIX_OFFSET};
 
@@ -15,7 +15,7 @@ pub const NO_ID: u32 = u32::MAX;
 pub enum List {
     /// Ports, `-o`: never captured outbound.
     OutPortExcluded = 1,
-    /// Ports, `-q`: captured whatever the ranges say.
+    /// Ports, `-q`: captured even if no range includes the destination.
     OutPortIncluded = 2,
     /// Ports, `-d` (with [`InboundMode::AllExcept`]) or `-b` (with [`InboundMode::Listed`]).
     InPort = 3,
@@ -42,7 +42,7 @@ impl List {
     }
 }
 
-/// What `-b` says. Values of [`Policy::inbound`].
+/// Which inbound ports are captured (`-b`). Values of [`Policy::inbound`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum InboundMode {
@@ -56,8 +56,8 @@ pub enum InboundMode {
 
 /// [`Policy::dialect`]: connections over lo from 127.0.0.6 or ::6 are untouched (Istio 1.3).
 pub const DIALECT_SELF_EXEMPT: u8 = 1;
-/// [`Policy::dialect`]: connections over lo to other than LB go to the outbound port, whoever owns
-/// them (until Istio 1.2).
+/// [`Policy::dialect`]: connections over lo to other than LB go to the outbound port, with any owner
+/// (until Istio 1.2).
 pub const DIALECT_LOCAL_CAPTURED: u8 = 2;
 /// [`Policy::dialect`]: the proxy's connections to its own tunnel port are untouched (Istio 1.18).
 pub const DIALECT_TUNNEL_OUT: u8 = 4;
@@ -81,13 +81,13 @@ pub struct Policy {
     pub inbound: u8,
     /// 1 when `-i` is `*`.
     pub outbound_all: u8,
-    /// 1 when `-i` names a loopback range: the app's calls to its own pod are then judged like any.
+    /// 1 when `-i` names a loopback range: all rules then apply to the app's calls to its own pod.
     pub loopback_included: u8,
     /// Prefix length of [`Policy::loopback_v4`], 8 to 32.
     pub loopback_v4_prefix: u8,
-    /// `DIALECT_*` bits: in what the rules of Istio's versions differ.
+    /// `DIALECT_*` bits: the differences between the rules of Istio's versions.
     pub dialect: u8,
-    /// 1 when `-k` names interfaces: arrivals may be handed to the outbound port's listener.
+    /// 1 when `-k` names interfaces: inbound connections may go to the outbound port's listener.
     pub virtual_interfaces: u8,
     /// `ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR`: IPv4 destinations that are the pod's own loopback.
     pub loopback_v4: [u8; 4],
@@ -107,14 +107,14 @@ impl Policy {
         self.lists & list.bit() != 0
     }
 
-    /// Whether the policy's dialect has a trait: one of the `DIALECT_*` bits.
+    /// Whether one of the `DIALECT_*` bits is set.
     #[inline(always)]
     #[must_use]
-    pub const fn speaks(&self, dialect_bit: u8) -> bool {
+    pub const fn has_dialect(&self, dialect_bit: u8) -> bool {
         self.dialect & dialect_bit != 0
     }
 
-    /// Whether `destination` is LB of SEMANTICS: 127.0.0.1/32 unless configured wider, or `::1`.
+    /// Whether `destination` is LB of docs/semantics.md: 127.0.0.1/32 unless configured wider, or `::1`.
     #[inline(always)]
     #[must_use]
     pub const fn is_loopback(&self, destination: Addr) -> bool {
@@ -213,3 +213,6 @@ const _: () = assert!(size_of::<Policy>() == 28);
 const _: () = assert!(size_of::<PortKey>() == 8);
 const _: () = assert!(size_of::<OwnerKey>() == 12);
 const _: () = assert!(size_of::<RangeKey>() == 28);
+
+#[cfg(test)]
+mod tests;

@@ -1,9 +1,9 @@
-//! The rules a decision can name. Each has a stable number (map keys carry it) and a stable name
-//! (JSON output, logs and metrics carry that).
+//! The rules a decision can name. Each has a stable number, which is part of map keys, and a stable
+//! name, which is part of JSON output, logs and metrics.
 
 macro_rules! rules {
     ($($(#[$doc:meta])+ $variant:ident = $number:literal, $name:literal, $text:literal;)+) => {
-        /// What decided a connection. Rule numbers in the comments are those of docs/semantics.md.
+        /// The rule that decided a connection. Rule numbers in the comments are those of docs/semantics.md.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u32)]
         pub enum Rule { $($(#[$doc])+ $variant = $number,)+ }
@@ -18,7 +18,7 @@ macro_rules! rules {
                 match self { $(Self::$variant => $name,)+ }
             }
 
-            /// One sentence for people.
+            /// One sentence for `explain` and the documentation.
             #[must_use]
             pub const fn describe(self) -> &'static str {
                 match self { $(Self::$variant => $text,)+ }
@@ -37,11 +37,11 @@ rules! {
     /// IPv6 in a pod that has no IPv6 rules.
     FamilyNotCaptured = 1, "family-not-captured", "the pod has no rules for this IP family";
     /// No usable route: the caller gets the error the kernel gives for it.
-    NoRoute = 2, "no-route", "the pod has no usable route there: the connect fails as it would without a mesh";
-    /// A loopback source towards an off-pod IPv4 address: the kernel answers EINVAL.
-    LoopbackSource = 3, "loopback-source", "a loopback source cannot leave the pod; the kernel reports EINVAL";
+    NoRoute = 2, "no-route", "the pod has no usable route to the destination: connect fails as it would without a mesh";
+    /// A loopback source towards an off-pod IPv4 address: connect fails with EINVAL.
+    LoopbackSource = 3, "loopback-source", "a connection with a loopback source cannot leave the pod: the kernel fails it with EINVAL";
     /// SO_BINDTODEVICE towards an off-pod address.
-    BoundDevice = 4, "bound-device", "the socket is bound to a device, which a redirect could not honor";
+    BoundDevice = 4, "bound-device", "the socket is bound to a device, so it cannot be redirected";
 
     /// Outbound 1: the output device is excluded.
     OutInterface = 10, "out-interface-excluded", "the output device is in excludeInterfaces";
@@ -50,52 +50,52 @@ rules! {
     /// Outbound 3: the sidecar's own address towards the app.
     SelfSource = 12, "self-source", "the sidecar calls the app from its own loopback address";
     /// Outbound 4a: the proxy (by uid) calls its own pod.
-    ProxyUidLocal = 13, "proxy-uid-local", "the proxy (uid) calls its own pod: back in through the inbound port";
+    ProxyUidLocal = 13, "proxy-uid-local", "the proxy (uid) calls its own pod: redirected to the inbound port";
     /// Outbound 4b: the app calls its own pod.
     NotProxyUidLocal = 14, "not-proxy-uid-local", "the app calls its own pod directly";
     /// Outbound 4c: the proxy (by uid).
     ProxyUid = 15, "proxy-uid", "the socket belongs to the proxy (uid)";
     /// Outbound 5a: the proxy (by gid) calls its own pod.
-    ProxyGidLocal = 16, "proxy-gid-local", "the proxy (gid) calls its own pod: back in through the inbound port";
+    ProxyGidLocal = 16, "proxy-gid-local", "the proxy (gid) calls its own pod: redirected to the inbound port";
     /// Outbound 5b: the app calls its own pod, in a policy that names no proxy uid.
     NotProxyGidLocal = 17, "not-proxy-gid-local", "the app calls its own pod directly";
     /// Outbound 5c: the proxy (by gid).
     ProxyGid = 18, "proxy-gid", "the socket belongs to the proxy (gid)";
     /// Outbound 6: the owner's group is excluded.
     GroupExcluded = 19, "owner-group-excluded", "the owner's group is excluded";
-    /// Outbound 6: the owner's group is not among the included.
-    GroupNotIncluded = 20, "owner-group-not-included", "the owner's group is not among those captured";
+    /// Outbound 6: the owner's group is not included.
+    GroupNotIncluded = 20, "owner-group-not-included", "the owner's group is not included";
     /// Outbound 8: loopback destination.
     Loopback = 21, "loopback", "the destination is the pod's loopback address";
     /// Outbound 9: the destination is in an excluded range.
     RangeExcluded = 22, "out-range-excluded", "the destination is in excludeOutboundIPRanges";
-    /// Outbound 10: the port is included whatever the ranges say.
+    /// Outbound 10: the port is included, in any range.
     OutPortIncluded = 23, "out-port-included", "the port is in includeOutboundPorts";
     /// Outbound 11: everything is captured.
     AllOutbound = 24, "out-all", "all outbound connections are captured";
     /// Outbound 11: the destination is in an included range.
     RangeIncluded = 25, "out-range-included", "the destination is in includeOutboundIPRanges";
     /// Outbound 12: nothing matched.
-    OutNoMatch = 26, "out-no-match", "no outbound rule captures it";
-    /// Outbound 3 of Istio up to 1.2: everything over lo but to LB.
-    LocalCaptured = 27, "local-captured", "it calls its own pod, which this Istio version captures whoever it is";
-    /// Outbound, before the pod's sidecar has ever listened, in pods that ask for it.
-    BeforeSidecar = 28, "before-sidecar", "the sidecar has never listened yet, and annotation sidetrack.dev/before-sidecar lets the pod reach the network till then";
+    OutNoMatch = 26, "out-no-match", "no outbound rule captures the connection";
+    /// Outbound 3 of Istio up to 1.2: everything over lo except to LB.
+    LocalCaptured = 27, "local-captured", "the connection stays in the pod, and this Istio version captures such connections of every process";
+    /// Outbound, before the pod's sidecar first listens, in pods with that annotation.
+    BeforeSidecar = 28, "before-sidecar", "the sidecar has not listened yet, and the annotation sidetrack.dev/before-sidecar allows direct connections until it does";
 
-    /// Not inbound at all: the SYN came over lo, where the outbound rules judge.
-    LocalSource = 40, "local-source", "it comes from the pod itself, where the outbound rules decide";
+    /// Not inbound at all: the SYN came over lo, where the outbound rules apply.
+    LocalSource = 40, "local-source", "the connection comes from the pod itself: the outbound rules apply";
     /// Inbound 1: a virtual interface whose traffic counts as outbound, captured.
-    VirtualInterface = 41, "virtual-interface", "it entered by a virtual interface and counts as outbound";
+    VirtualInterface = 41, "virtual-interface", "the connection came in on a virtual interface and counts as outbound";
     /// Inbound 1: a virtual interface, destination not captured.
-    VirtualInterfaceNoMatch = 42, "virtual-interface-no-match", "it entered by a virtual interface, towards a range that is not captured";
+    VirtualInterfaceNoMatch = 42, "virtual-interface-no-match", "the connection came in on a virtual interface, and its destination is not captured";
     /// Inbound 2: the ingress interface is excluded.
     InInterface = 43, "in-interface-excluded", "the ingress interface is in excludeInterfaces";
     /// Inbound 3: inbound capture is off.
     InboundOff = 44, "in-off", "no inbound port is captured";
     /// Inbound 4: the tunnel port.
-    TunnelPort = 45, "tunnel-port", "the inbound tunnel port is served by the sidecar itself";
+    TunnelPort = 45, "tunnel-port", "the sidecar itself serves the inbound tunnel port";
     /// Inbound 5: the port is excluded.
-    InPortExcluded = 46, "in-port-excluded", "the port is in excludeInboundPorts or serves the sidecar's own status";
+    InPortExcluded = 46, "in-port-excluded", "the port is in excludeInboundPorts or is a status port of the sidecar";
     /// Inbound 5: everything else is captured.
     AllInbound = 47, "in-all", "all inbound ports are captured";
     /// Inbound 6: the port is listed.
@@ -105,16 +105,16 @@ rules! {
     /// Inbound 4 of Istio up to 1.12: port 22.
     SshPort = 50, "ssh-port", "port 22 is exempt in this Istio version";
 
-    /// Refused: the pod's row names a policy that is not there.
-    NoPolicy = 60, "no-policy", "the pod's policy is missing: refused rather than let past the sidecar";
+    /// Refused: the pod's row names a policy that does not exist.
+    NoPolicy = 60, "no-policy", "the pod's policy is missing: refused, so that the connection does not bypass the sidecar";
     /// Refused: the kernel could not allocate the socket's record.
     NoStorage = 61, "no-storage", "the kernel had no memory for the connection's record: refused";
     /// Refused: too many handshakes in flight.
     HandshakesFull = 62, "handshakes-full", "too many redirected connections are waiting for the sidecar: refused";
-    /// Refused: nobody listens on the inbound port.
+    /// Refused: no socket listens on the inbound port.
     NoListener = 63, "no-listener", "no sidecar listens on the inbound port: refused";
     /// Refused: the source address the connection needs cannot be set.
-    NoSource = 64, "no-source", "the pod's address is not there any more: refused";
+    NoSource = 64, "no-source", "the pod no longer has the source address: refused";
 }
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! The kernel programs. `hook/` reads top to bottom as the story of a connection: `connect` decides
-//! and rewrites, `sockops` carries the dialed address to the sidecar's socket, `getsockopt` and
-//! `getpeername` answer with it, `sk_lookup` hands arrivals to the sidecar.
+//! The kernel programs. `hook/` has a file for each step of a connection: `connect` decides and
+//! rewrites, `sockops` carries the dialed address to the sidecar's socket, `getsockopt` and
+//! `getpeername` return it, `sk_lookup` assigns inbound connections to the sidecar's listener.
 //!
 //! Unsafe code lives in `ctx/` (views of the kernel's context structs and helper calls) and
-//! `maps.rs` (map access); the entry points here only wrap pointers.
+//! `maps/` (map access); the entry points here only wrap pointers.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main, feature(asm_experimental_arch))]
 
@@ -19,11 +19,11 @@ mod tables;
 #[cfg(target_arch = "bpf")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    // The verifier has shown that nothing reaches this.
+    // Never reached: the verifier rejects a program that can get here.
     loop {}
 }
 
-/// bpf_probe_read_kernel and friends are offered to GPL-compatible programs only.
+/// The kernel allows bpf_probe_read_kernel and other helpers in GPL-compatible programs only.
 #[cfg(target_arch = "bpf")]
 #[unsafe(link_section = "license")]
 #[unsafe(no_mangle)]

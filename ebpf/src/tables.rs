@@ -1,4 +1,4 @@
-//! The decision's table lookups, answered by maps.
+//! The decision's table lookups, in maps.
 
 use sidetrack_common::{
     addr::Addr,
@@ -15,7 +15,7 @@ pub struct PodTables {
     pub netns: u64,
     /// Policy id.
     pub policy: u32,
-    /// Of the pod's row.
+    /// `POD_*` bits of the pod's row.
     pub flags: u32,
 }
 

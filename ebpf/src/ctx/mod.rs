@@ -1,9 +1,9 @@
 //! Typed views of the kernel's context structs.
 //!
-//! LLVM merges and reorders plain accesses to these structs, and the verifier then refuses them
-//! ("invalid bpf_context access ... size=8", "dereference of modified ctx ptr"); every access here is
-//! volatile, of the field's exact width, and kept from being merged with another. Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and
-//! host-order integers.
+//! LLVM merges and reorders plain accesses to these structs, and the verifier then rejects them
+//! ("invalid bpf_context access ... size=8", "dereference of modified ctx ptr"). Every access here is
+//! therefore volatile and of the field's exact width, and is kept from being merged with another.
+//! Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and host-order integers.
 
 mod owner;
 pub mod sk_lookup;
@@ -36,16 +36,16 @@ macro_rules! set_field {
     }};
 }
 
-/// Ends a branch with something LLVM does not merge with the other branch's end: of two writes of
-/// one value to different fields it makes one write at a chosen offset.
+/// Ends a branch with something LLVM does not merge with the other branch's end. It would turn two
+/// writes of one value to different fields into one write at a variable offset.
 #[inline(always)]
 pub fn keep_apart() {
-    // SAFETY: no instruction at all.
+    // SAFETY: it contains no instruction.
     unsafe { core::arch::asm!("") };
 }
 
-/// Reads an address that the context has in two fields, by family. Both are read, and the choice
-/// made afterwards: of a choice between reads LLVM makes one read at a chosen offset.
+/// Reads an address that the context has in two fields, by family. Both are read before the choice:
+/// LLVM would turn a choice between reads into one read at a variable offset.
 macro_rules! addr_field {
     ($ptr:expr, $v4:ident, $v6:ident) => {{
         let v4 = field!($ptr, $v4);

@@ -1,9 +1,9 @@
-//! Who created a socket, read the way netfilter's owner match reads it.
+//! The owner of a socket, read the way netfilter's owner match reads it.
 //!
 //! `xt_owner` compares the fsuid and fsgid in `sk->sk_socket->file->f_cred`, the credentials of
-//! the process that opened the socket. Reading the same place at connect time is exact for every
-//! socket, also for those opened before the programs were loaded, and costs sockets that never
-//! connect nothing.
+//! the process that opened the socket. Reading the same field at connect time is exact for every
+//! socket, also for those opened before the programs were loaded. Sockets that never connect cost
+//! nothing.
 
 use core::ffi::c_void;
 
@@ -37,8 +37,8 @@ pub fn owner(sk: *mut bpf_sock) -> Owner {
 
 #[inline(always)]
 fn try_owner(sk: *mut bpf_sock) -> Option<Owner> {
-    // The verifier forbids arithmetic on a socket pointer. Spilled to the stack and read back by
-    // the helper it is a number, and probe_read_kernel checks whatever address we make of it.
+    // The verifier forbids arithmetic on a socket pointer. Once it is spilled to the stack and read
+    // back by the helper it is a number. probe_read_kernel checks every address computed from it.
     let mut spilled: *mut bpf_sock = core::ptr::null_mut();
     // SAFETY: a local variable.
     unsafe { core::ptr::write_volatile(&raw mut spilled, sk) };

@@ -1,4 +1,4 @@
-//! `struct bpf_sk_lookup`: which listener gets an arriving connection.
+//! `struct bpf_sk_lookup`: the choice of a listener for an inbound connection.
 
 use aya_ebpf::{Global, programs::SkLookupContext};
 use sidetrack_common::{addr::Addr, conn::ListenerKey};
@@ -7,11 +7,11 @@ use super::{IPPROTO_TCP, addr_field, field};
 use crate::maps;
 
 /// Cookie of the network namespace this instance of the program is attached to. sk_lookup programs
-/// cannot ask for it, so every pod gets an instance of its own with this set by the loader.
+/// have no helper for it, so the loader sets it and loads an instance for every pod.
 #[unsafe(no_mangle)]
 static POD_NETNS: Global<u64> = Global::new(0);
 
-/// Whether the kernel says on which interface a packet arrives, as it does since Linux 5.17.
+/// Whether the context has the ingress interface of the packet, as it does since Linux 5.17.
 #[unsafe(no_mangle)]
 static CAN_SEE_IFACE: Global<u8> = Global::new(0);
 
@@ -22,16 +22,16 @@ pub struct SkLookup<'a> {
 }
 
 impl SkLookup<'_> {
-    /// Cookie of the network namespace that this instance is for.
+    /// Cookie of the network namespace this instance is attached to.
     #[inline(always)]
     pub fn own_netns(&self) -> u64 {
         POD_NETNS.load()
     }
 
-    /// Cookie of the network namespace whose instance continued here.
+    /// Cookie of the network namespace whose instance tail called this program.
     #[inline(always)]
     pub fn netns(&self) -> u64 {
-        maps::arrival_netns()
+        maps::inbound_netns()
     }
 
     /// Whether the packet is TCP.
@@ -58,19 +58,20 @@ impl SkLookup<'_> {
         field!(self.inner.lookup, local_port) as u16
     }
 
-    /// The interface it arrived on; for traffic to an own address the one that holds it, not lo. None
-    /// where the kernel does not say: pods with rules for interfaces are not enrolled there.
+    /// The ingress interface. For traffic to an address of the pod it is the interface that holds the
+    /// address, not lo. None on kernels without that field, where pods with rules for interfaces are
+    /// not enrolled.
     #[inline(always)]
     pub fn iface(&self) -> Option<u32> {
-        // The verifier does not look at what a read-only global rules out.
+        // The verifier skips the branches that a read-only global rules out.
         if CAN_SEE_IFACE.load() == 0 {
             return None;
         }
         Some(field!(self.inner.lookup, ingress_ifindex))
     }
 
-    /// Hands the connection to a listener. Fails if the slot is empty or its socket does not take
-    /// this family. The kernel then picks within the socket's reuse_port group by itself.
+    /// Assigns the connection to a listener. Fails if the slot is empty or its socket does not accept
+    /// this family. The kernel picks a socket of the listener's reuse_port group by itself.
     #[inline(always)]
     pub fn assign(&self, key: &ListenerKey) -> Result<(), ()> {
         maps::assign_listener(self.inner.lookup, key)

@@ -64,7 +64,7 @@ impl<const V6: bool> SockAddr<'_, V6> {
         unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) }
     }
 
-    /// Who created the socket.
+    /// The process that created the socket.
     #[inline(always)]
     pub fn owner(&self) -> Owner {
         owner::owner(self.sk())
@@ -170,8 +170,8 @@ impl<const V6: bool> SockAddr<'_, V6> {
     /// The errno of the call when the program denies it, instead of the default EPERM.
     #[inline(always)]
     pub fn fail_with(&self, errno: i32) {
-        // The verifier knows the values of read-only globals and does not look at what is never
-        // reached, so the kernel may not know the helper.
+        // The verifier knows the values of read-only globals and skips what is never reached, so this
+        // loads on kernels without the helper.
         if CAN_SET_ERRNO.load() != 0 {
             // SAFETY: takes a number.
             unsafe { bpf_set_retval(-errno) };

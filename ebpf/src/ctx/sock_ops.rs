@@ -1,4 +1,4 @@
-//! `struct bpf_sock_ops`: the life of a TCP socket.
+//! `struct bpf_sock_ops`: state changes of a TCP socket.
 
 use core::ffi::c_void;
 
@@ -20,7 +20,7 @@ pub struct SockOps<'a> {
 }
 
 impl SockOps<'_> {
-    /// Which callback: `BPF_SOCK_OPS_*`.
+    /// The callback: `BPF_SOCK_OPS_*`.
     #[inline(always)]
     pub fn op(&self) -> u32 {
         field!(self.inner.ops, op)
@@ -32,7 +32,7 @@ impl SockOps<'_> {
         field!(self.inner.ops, __bindgen_anon_1.args[1])
     }
 
-    /// The socket, for its record. `None` for what is not a full socket.
+    /// The socket, for its record. `None` if it is not a full socket.
     #[inline(always)]
     pub fn socket(&self) -> Option<*mut c_void> {
         let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
@@ -83,9 +83,9 @@ impl SockOps<'_> {
         u32::from_be(field!(self.inner.ops, remote_port)) as u16
     }
 
-    /// Asks for a callback at every change of the socket's state, beside what others have asked for.
+    /// Enables the callback at every change of the socket's state; other enabled callbacks stay.
     #[inline(always)]
-    pub fn follow_state(&self) {
+    pub fn enable_state_callback(&self) {
         let flags = field!(self.inner.ops, bpf_sock_ops_cb_flags) | BPF_SOCK_OPS_STATE_CB_FLAG;
         let _ = self.inner.set_cb_flags(flags as i32);
     }

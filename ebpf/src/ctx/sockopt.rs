@@ -29,9 +29,9 @@ impl SockOpt<'_> {
         field!(self.inner.sockopt, optname)
     }
 
-    /// Whether the kernel has answered the call.
+    /// Whether the call has succeeded, in the kernel or in an earlier program.
     #[inline(always)]
-    pub fn kernel_answered(&self) -> bool {
+    pub fn has_result(&self) -> bool {
         field!(self.inner.sockopt, retval) == 0
     }
 
@@ -85,18 +85,18 @@ impl SockOpt<'_> {
         )
     }
 
-    /// Leaves the kernel's answer alone. A length of 0 tells the kernel not to copy the (at most
-    /// one page long) buffer it showed us back over the caller's, which may be longer.
+    /// Leaves the kernel's result alone. With a length of 0 the kernel does not copy the program's
+    /// buffer, which has at most one page, back over the caller's, which may be longer.
     #[inline(always)]
-    pub fn pass(&self) {
+    pub fn keep_result(&self) {
         set_field!(self.inner.sockopt, 0, optlen);
     }
 
-    /// Answers with a socket address, like netfilter's getorigdst; leaves the kernel's answer when
-    /// the caller's buffer is too short for it.
+    /// Returns a socket address, like netfilter's getorigdst. Leaves the kernel's result when the
+    /// caller's buffer is too short.
     #[inline(always)]
-    pub fn answer(&self, addr: Addr, port: u16) {
-        let answered = match addr.family() {
+    pub fn set_result(&self, addr: Addr, port: u16) {
+        let fits = match addr.family() {
             Family::V4 => self.put(&[family_and_port(AF_INET, port), addr.to_v4_be(), 0, 0]),
             Family::V6 => {
                 let words = addr.to_v6_be();
@@ -111,10 +111,10 @@ impl SockOpt<'_> {
                 ])
             }
         };
-        if answered {
+        if fits {
             set_field!(self.inner.sockopt, 0, retval);
         } else {
-            self.pass();
+            self.keep_result();
         }
     }
 

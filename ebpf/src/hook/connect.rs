@@ -1,6 +1,6 @@
-//! An application calls connect. Decide; if the sidecar is to have it, remember the dialed address
-//! in the socket, give the socket the source address it would have had, and send it to the
-//! sidecar.
+//! connect: decide about the connection. To redirect it, store the dialed address in the socket's
+//! record, bind the source address the connection would have had, and rewrite the destination to
+//! the sidecar's port.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use aya_log_ebpf::debug;
@@ -55,7 +55,7 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     result
 }
 
-/// Decides and carries it out; an error is the rule to refuse by.
+/// Decides about the connection and applies the decision. An error is the rule of a refusal.
 #[inline(always)]
 fn try_connect<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
@@ -64,13 +64,13 @@ fn try_connect<const V6: bool>(
 ) -> Result<Decision, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
-    // A socket may connect again after a failure; an address that we gave it is not one that the
-    // application chose.
+    // A socket may connect again after a failure. An address that an earlier redirect bound is not one
+    // that the application chose.
     let earlier = maps::record(ctx.socket(), false);
-    let bound_by_us = earlier
+    let bound_by_sidetrack = earlier
         .as_ref()
-        .is_some_and(|record| record.bound_by_us != 0);
-    let source = if bound_by_us {
+        .is_some_and(|record| record.bound_by_sidetrack != 0);
+    let source = if bound_by_sidetrack {
         Addr::UNSPECIFIED
     } else {
         ctx.source()
@@ -92,18 +92,18 @@ fn try_connect<const V6: bool>(
     match decision.verdict {
         Verdict::Untouched => {
             if let Some(record) = &earlier
-                && record.bound_by_us != 0
+                && record.bound_by_sidetrack != 0
             {
-                // What it was given for a redirect that failed is taken back.
+                // Undo the bind of an earlier redirect that failed.
                 ctx.bind(Addr::UNSPECIFIED).map_err(|()| Rule::NoSource)?;
             }
-            // No memory for it costs nothing but an exact answer to a question nobody asks.
+            // Without memory for the record only SO_ORIGINAL_DST on this socket is less exact.
             if let Some(record) = maps::record(ctx.socket(), true) {
                 *record = SockRecord {
                     addr: decide::effective_destination(&conn),
                     port: conn.port,
                     role: Role::Direct as u16,
-                    bound_by_us: 0,
+                    bound_by_sidetrack: 0,
                     pad: 0,
                 };
             }
@@ -120,13 +120,13 @@ fn try_connect<const V6: bool>(
             let family = dialed.family();
             let mut target = Addr::loopback_of(family);
             if source.is_unspecified() {
-                match bind_source(ctx, wanted, family, bound_by_us) {
-                    Some(bound) => record.bound_by_us = u16::from(bound),
+                match bind_source(ctx, wanted, family, bound_by_sidetrack) {
+                    Some(bound) => record.bound_by_sidetrack = u16::from(bound),
                     // The application bound a port but no address, so the address cannot be set
                     // any more. Towards the pod's own address the kernel picks that same address
                     // as the source, and the sidecar listens there as well.
                     None if ctx.has_port() && tables.route(wanted).is_local() => target = wanted,
-                    // The address has just gone.
+                    // The pod has just lost the address.
                     None => return Err(Rule::NoSource),
                 }
             }
@@ -140,18 +140,18 @@ fn try_connect<const V6: bool>(
     Ok(decision)
 }
 
-/// Gives an unbound socket the source address it would have had without the redirect. Answers
-/// whether it is bound by us now, or `None` if that failed.
+/// Binds an unbound socket to the source address it would have had without the redirect. Returns
+/// whether the socket is bound by sidetrack now, or `None` if the bind failed.
 #[inline(always)]
 fn bind_source<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
     wanted: Addr,
     family: Family,
-    bound_by_us: bool,
+    bound_by_sidetrack: bool,
 ) -> Option<bool> {
     if wanted.is_unspecified() || wanted.is(Addr::loopback_of(family)) {
-        // The kernel will pick this one by itself.
-        if bound_by_us {
+        // The kernel picks this address by itself.
+        if bound_by_sidetrack {
             ctx.bind(Addr::UNSPECIFIED).ok()?;
         }
         return Some(false);

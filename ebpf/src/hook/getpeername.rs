@@ -1,5 +1,5 @@
-//! The application asks who it is talking to: the address it dialed. The sidecar's accepted socket
-//! already has its true peer and is left alone.
+//! getpeername on the application's socket returns the address it dialed. The sidecar's accepted socket
+//! already has the true peer address and is unchanged.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::conn::Role;

@@ -1,5 +1,5 @@
-//! The sidecar asks where a connection wanted to go: SO_ORIGINAL_DST. Every other option passes
-//! through untouched, whatever its size.
+//! SO_ORIGINAL_DST, with which the sidecar reads the dialed address of a connection. Every other option
+//! is unchanged, at any size.
 
 use aya_ebpf::{
     bindings::{BPF_TCP_CLOSE, BPF_TCP_LISTEN, BPF_TCP_SYN_SENT},
@@ -19,54 +19,54 @@ const SOL_IPV6: i32 = 41;
 /// `SO_ORIGINAL_DST` and `IP6T_SO_ORIGINAL_DST` have the same number.
 const SO_ORIGINAL_DST: i32 = 80;
 
-/// getsockopt on the pods' sockets, after the kernel has answered.
+/// getsockopt on the pods' sockets, after the kernel's own result.
 #[cgroup_sockopt(getsockopt)]
 pub fn st_getsockopt(ctx: SockoptContext) -> i32 {
     let opt = SockOpt { inner: &ctx };
     match original_destination(&opt) {
-        Some((addr, port)) => opt.answer(addr, port),
-        // A program before this one may have answered, as that of an earlier layout does for its own
-        // connections: to pass would take its answer back.
-        None if asks_original_destination(&opt) && opt.kernel_answered() => {}
-        None => opt.pass(),
+        Some((addr, port)) => opt.set_result(addr, port),
+        // A program that ran earlier may have set the result, as that of an older layout does for its
+        // own connections: keep_result would discard it.
+        None if is_original_destination(&opt) && opt.has_result() => {}
+        None => opt.keep_result(),
     }
     ALLOW
 }
 
 #[inline(always)]
-fn asks_original_destination(opt: &SockOpt<'_>) -> bool {
+fn is_original_destination(opt: &SockOpt<'_>) -> bool {
     opt.name() == SO_ORIGINAL_DST && (opt.level() == SOL_IP || opt.level() == SOL_IPV6)
 }
 
-/// What to answer, or `None` to leave the kernel's answer.
+/// The dialed address, or `None` to leave the kernel's result.
 #[inline(always)]
 fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
     if opt.name() != SO_ORIGINAL_DST {
         return None;
     }
-    let asked = match opt.level() {
+    let family = match opt.level() {
         SOL_IP => Family::V4,
         SOL_IPV6 => Family::V6,
         _ => return None,
     };
     let (addr, port) = match maps::record(opt.socket(), false) {
         Some(record) => (record.addr, record.port),
-        None => without_record(opt, asked)?,
+        None => without_record(opt, family)?,
     };
-    (addr.family() == asked).then_some((addr, port))
+    (addr.family() == family).then_some((addr, port))
 }
 
-/// An accepted socket that has no record.
+/// The original destination of an accepted socket that has no record: its local address.
 #[inline(always)]
-fn without_record(opt: &SockOpt<'_>, asked: Family) -> Option<(Addr, u16)> {
-    // Connection tracking runs here (a pod that kept its rules): its answer stands.
-    if opt.kernel_answered() || !opt.is_tcp() {
+fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
+    // With connection tracking (a pod that kept its iptables rules) the kernel's result is right.
+    if opt.has_result() || !opt.is_tcp() {
         return None;
     }
     let netns = opt.netns();
     let pod = maps::pod(netns)?;
     let state = opt.state();
-    if !pod.captures(asked)
+    if !pod.captures(family)
         || state == BPF_TCP_CLOSE
         || state == BPF_TCP_LISTEN
         || state == BPF_TCP_SYN_SENT
@@ -75,7 +75,7 @@ fn without_record(opt: &SockOpt<'_>, asked: Family) -> Option<(Addr, u16)> {
     }
     let (local, local_port) = opt.local();
     let (client, client_port) = opt.remote();
-    // Redirected, but the kernel had no memory for the record: then the row is still there.
+    // Redirected, but the kernel had no memory for the record: then the handshake row still exists.
     let key = HandshakeKey {
         netns,
         client,

@@ -1,4 +1,4 @@
-//! One file per hook, in the order a connection meets them.
+//! One file per hook.
 
 pub mod connect;
 pub mod getpeername;
@@ -6,7 +6,7 @@ pub mod getsockopt;
 pub mod sk_lookup;
 pub mod sockops;
 
-/// Cgroup programs: let the call go on.
+/// Cgroup programs: allow the call.
 const ALLOW: i32 = 1;
 /// Cgroup programs: fail the call.
 const DENY: i32 = 0;

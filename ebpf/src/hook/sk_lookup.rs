@@ -1,6 +1,5 @@
-//! A connection arrives for the pod. If the sidecar is to have it, the kernel is given the
-//! sidecar's listener; no packet changes, so the accepted socket's own address *is* the original
-//! destination.
+//! An inbound connection of a pod. If the rules capture it, the program assigns it to the sidecar's
+//! listener. No packet changes, so the accepted socket's local address *is* the original destination.
 
 use aya_ebpf::{
     bindings::sk_action::{SK_DROP, SK_PASS},
@@ -18,19 +17,20 @@ use sidetrack_common::{
 
 use crate::{ctx::sk_lookup::SkLookup, maps, tables::PodTables};
 
-/// Listener lookup in one pod's network namespace: knows which, and nothing else.
+/// Listener lookup in one pod's network namespace. It passes on the namespace's cookie and tail calls
+/// [`st_arrival`].
 #[sk_lookup]
 pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
     if !lookup.is_tcp() {
         return SK_PASS;
     }
-    maps::judge_arrival(&ctx, lookup.own_netns());
-    // Nobody judges: nothing may slip past the sidecar.
+    maps::run_inbound_program(&ctx, lookup.own_netns());
+    // The tail call failed: nothing may bypass the sidecar.
     SK_DROP
 }
 
-/// The same for all pods.
+/// The decision about inbound connections, one program for all pods.
 #[sk_lookup]
 pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
@@ -40,15 +40,15 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     };
     let (decision, action) = match try_lookup(&lookup, netns, pod) {
         Ok(decision) => (decision, SK_PASS),
-        // Dropped here the client gets a reset: connection refused, as when the sidecar is down.
+        // On SK_DROP the client gets a reset: connection refused, as when the sidecar is down.
         Err(rule) => (Decision::refuse(rule), SK_DROP),
     };
-    // The pod's own traffic was judged and counted when it connected.
+    // The pod's own traffic was decided and counted in connect.
     if !matches!(decision.rule, Rule::LocalSource) {
         maps::count(netns, decision.rule, decision.index);
         debug!(
             &ctx,
-            "arrival netns={} port={} rule={} action={}",
+            "inbound netns={} port={} rule={} action={}",
             netns,
             lookup.port(),
             decision.rule as u32,

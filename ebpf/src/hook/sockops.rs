@@ -1,7 +1,9 @@
-//! The connection is made. The connecting socket's 4-tuple is final just before its SYN leaves:
-//! publish where it wanted to go. When the sidecar's side is established, move that into the
-//! accepted socket and drop the row. A connection that never gets there withdraws its row when it
-//! closes. And a sidecar that starts to listen is remembered for inbound connections.
+//! State changes of the pods' TCP sockets.
+//!
+//! The connecting socket's 4-tuple is final just before its SYN is sent: the dialed address is
+//! published as a handshake row. When the sidecar's socket is established, the address moves into
+//! that socket's record and the row is removed. If the connection closes before that, its row is
+//! removed then. A listening socket of the sidecar is stored for inbound connections.
 
 use aya_ebpf::{
     bindings::{
@@ -21,7 +23,7 @@ use sidetrack_common::{
 
 use crate::{ctx::sock_ops::SockOps, maps};
 
-/// Callbacks on the pods' TCP sockets. The return value means nothing for these callbacks.
+/// Callbacks on the pods' TCP sockets. The kernel ignores the return value of these callbacks.
 #[sock_ops]
 pub fn st_sockops(ctx: SockOpsContext) -> u32 {
     let ops = SockOps { inner: &ctx };
@@ -56,10 +58,10 @@ fn connecting(ops: &SockOps<'_>) {
         client_cookie: ops.cookie(),
     };
     if maps::publish(&key, &row).is_err() {
-        // connect checked that there was room; nothing can be refused any more here.
+        // connect checked that there was room; here the connection can no longer be refused.
         warn!(ops.inner, "handshake row lost netns={}", key.netns);
     }
-    ops.follow_state();
+    ops.enable_state_callback();
 }
 
 #[inline(always)]
@@ -75,7 +77,7 @@ fn accepted(ops: &SockOps<'_>) {
         return;
     };
     let Some(sk) = ops.socket() else { return };
-    // Without memory for the record the row stays, and getsockopt finds it there.
+    // Without memory for the record the row stays, and getsockopt reads the row.
     let Some(record) = maps::record(sk, true) else {
         return;
     };
@@ -125,17 +127,17 @@ fn listening(ops: &SockOps<'_>) {
         return;
     };
     let port = ops.local_port();
-    // The gate that looks whether the pod is intercepted listens there as well, on loopback.
+    // The validation container listens on this port as well, on loopback.
     if pod.flags & POD_BEFORE_SIDECAR != 0
         && port == policy.outbound_port
         && !ops.local().is_loopback()
     {
-        maps::sidecar_listens(netns);
+        maps::end_before_sidecar(netns);
     }
-    let serves_arrivals = port == policy.inbound_port
+    let serves_inbound = port == policy.inbound_port
         || port == policy.outbound_port && policy.virtual_interfaces != 0;
-    // Arrivals are never meant for a listener on loopback; with iptables they did not reach it.
-    if !serves_arrivals || ops.local().is_loopback() {
+    // Inbound connections never go to a listener on loopback; with iptables they cannot reach it.
+    if !serves_inbound || ops.local().is_loopback() {
         return;
     }
     if ops.is_v6() {
@@ -148,7 +150,7 @@ fn listening(ops: &SockOps<'_>) {
     debug!(ops.inner, "listening netns={} port={}", netns, port);
 }
 
-/// Takes the first free slot.
+/// Stores the listener in the first free slot.
 #[inline(always)]
 fn add(ops: &SockOps<'_>, netns: u64, family: Family, port: u16) {
     for slot in 0..LISTENER_SLOTS {

@@ -1,0 +1,92 @@
+//! The decision about an inbound connection: the nat PREROUTING rules, in their order.
+
+use super::{Decision, Inbound, Tables, Verdict};
+use crate::{
+    addr::Addr,
+    pod::IfaceRule,
+    policy::{DIALECT_SSH_IN, DIALECT_TUNNEL_IN, InboundMode, List, Policy},
+    rule::Rule,
+};
+
+const SSH_PORT: u16 = 22;
+
+/// [`Decision::index`] of [`Rule::VirtualInterface`]. That rule has a line for each pair of an
+/// interface and a range, so the index holds the positions of both.
+#[inline(always)]
+#[must_use]
+pub const fn virtual_index(interface: u32, range: u32) -> u32 {
+    const RANGE_BITS: u32 = 20;
+    interface << RANGE_BITS | range & ((1 << RANGE_BITS) - 1)
+}
+
+/// Decides a SYN that was delivered to the pod.
+#[inline(always)]
+#[must_use]
+pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision {
+    if !syn.captured_family {
+        return Decision::untouched(Rule::FamilyNotCaptured);
+    }
+    // The ingress interface does not identify traffic over lo: for an address of the pod, sk_lookup
+    // reports the interface that holds it. The source address does identify it, because the kernel
+    // drops packets from outside with a source address of the pod.
+    if syn.source.is_loopback() || tables.route(syn.source).is_local() {
+        return Decision::untouched(Rule::LocalSource);
+    }
+    let capture = |port: u16, rule: Rule, index: u32| {
+        let verdict = Verdict::Redirect {
+            port,
+            source: Addr::UNSPECIFIED,
+            dialed: syn.destination,
+        };
+        Decision::listed(verdict, rule, index)
+    };
+    let position = syn.iface.position;
+    // 1
+    if syn.iface.rule == IfaceRule::Virtual as u32 {
+        let (rule, none) = (Rule::VirtualInterface, Rule::VirtualInterfaceNoMatch);
+        if policy.outbound_all != 0 {
+            return capture(policy.outbound_port, rule, virtual_index(position, 0));
+        }
+        if policy.has(List::RangeIncluded)
+            && let Some(range) = tables.range(List::RangeIncluded, syn.destination)
+        {
+            return capture(policy.outbound_port, rule, virtual_index(position, range));
+        }
+        return Decision::listed(Verdict::Untouched, none, position);
+    }
+    // 2
+    if syn.iface.rule == IfaceRule::Excluded as u32 {
+        return Decision::listed(Verdict::Untouched, Rule::InInterface, position);
+    }
+    // 3
+    if policy.inbound == InboundMode::Off as u8 {
+        return Decision::untouched(Rule::InboundOff);
+    }
+    // 4
+    if syn.port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_IN) {
+        return Decision::untouched(Rule::TunnelPort);
+    }
+    if syn.port == SSH_PORT
+        && policy.inbound == InboundMode::AllExcept as u8
+        && policy.has_dialect(DIALECT_SSH_IN)
+    {
+        return Decision::untouched(Rule::SshPort);
+    }
+    let listed = if policy.has(List::InPort) {
+        tables.port(List::InPort, syn.port)
+    } else {
+        None
+    };
+    // 5
+    if policy.inbound == InboundMode::AllExcept as u8 {
+        return match listed {
+            Some(index) => Decision::listed(Verdict::Untouched, Rule::InPortExcluded, index),
+            None => capture(policy.inbound_port, Rule::AllInbound, 0),
+        };
+    }
+    // 6
+    match listed {
+        Some(index) => capture(policy.inbound_port, Rule::InPortIncluded, index),
+        None => Decision::untouched(Rule::InNoMatch),
+    }
+}

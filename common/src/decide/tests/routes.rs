@@ -1,0 +1,72 @@
+//! Connections that fail or stay direct because of their route, device or family.
+
+use super::{ANY, APP, Fixture, PROXY, VIP, default_policy, dial, v6};
+use crate::{
+    addr::Addr,
+    decide::{Verdict, outbound},
+    rule::Rule,
+};
+
+#[test]
+fn errors_come_first() {
+    const ENETUNREACH: i32 = 101;
+    let fails = Verdict::Fail { errno: ENETUNREACH };
+    let tables = Fixture {
+        no_default_route: true,
+        ..Fixture::default()
+    };
+    for destination in [VIP, v6(9)] {
+        let decision = outbound(&default_policy(), &dial(APP, ANY, destination, 80), &tables);
+        assert_eq!((decision.verdict, decision.rule), (fails, Rule::NoRoute));
+        // For a connection that no rule captures, the kernel reports the error itself.
+        let proxy = outbound(
+            &default_policy(),
+            &dial(PROXY, ANY, destination, 80),
+            &tables,
+        );
+        assert_eq!(proxy.rule, Rule::ProxyUid);
+    }
+    for destination in [[224, 0, 0, 1], [239, 1, 2, 3], [255, 255, 255, 255]] {
+        let decision = outbound(
+            &default_policy(),
+            &dial(APP, ANY, Addr::v4(destination), 80),
+            &Fixture::default(),
+        );
+        assert_eq!((decision.verdict, decision.rule), (fails, Rule::NoRoute));
+    }
+}
+
+#[test]
+fn bound_device() {
+    let mut conn = dial(APP, ANY, VIP, 80);
+    conn.bound_device = 2;
+    let decision = outbound(&default_policy(), &conn, &Fixture::default());
+    assert_eq!(decision.rule, Rule::BoundDevice);
+    assert_eq!(decision.verdict, Verdict::Untouched);
+}
+
+#[test]
+fn uncaptured_family() {
+    let mut conn = dial(APP, ANY, v6(9), 80);
+    conn.captured_family = false;
+    let decision = outbound(&default_policy(), &conn, &Fixture::default());
+    assert_eq!(decision.rule, Rule::FamilyNotCaptured);
+}
+
+/// `__mkroute_output` checks the source only after a device is found, and a multicast destination is
+/// rejected before that.
+#[test]
+fn a_loopback_source_matters_only_on_a_route_with_a_device() {
+    let without_route = Fixture {
+        no_default_route: true,
+        ..Fixture::default()
+    };
+    let decide = |destination, tables: &Fixture| {
+        let conn = dial(APP, Addr::LOOPBACK_V4, destination, 80);
+        outbound(&default_policy(), &conn, tables).rule
+    };
+    assert_eq!(decide(VIP, &Fixture::default()), Rule::LoopbackSource);
+    assert_eq!(decide(VIP, &without_route), Rule::NoRoute);
+    let multicast = Addr::v4([224, 0, 0, 1]);
+    assert_eq!(decide(multicast, &Fixture::default()), Rule::NoRoute);
+}

@@ -1,0 +1,116 @@
+//! Rows of a pod: which families its rules cover, and what a route means to connect.
+
+use super::{
+    POD_ADDED_SELF_V6, POD_BEFORE_SIDECAR, POD_CAPTURE_V6, POD_HAS_IFACE_RULES, Pod, Route,
+    RouteKey, RouteKind,
+};
+use crate::addr::{Addr, Family};
+
+const ALL_KINDS: [RouteKind; 7] = [
+    RouteKind::None,
+    RouteKind::Local,
+    RouteKind::Unicast,
+    RouteKind::Unreachable,
+    RouteKind::Prohibit,
+    RouteKind::Blackhole,
+    RouteKind::Group,
+];
+
+fn route(kind: RouteKind) -> Route {
+    Route {
+        kind: kind as u32,
+        ..Route::NONE
+    }
+}
+
+#[test]
+fn ipv4_is_always_captured_and_ipv6_by_its_flag_alone() {
+    let all = POD_CAPTURE_V6 | POD_ADDED_SELF_V6 | POD_HAS_IFACE_RULES | POD_BEFORE_SIDECAR;
+    for flags in 0..=all {
+        let pod = Pod {
+            policy: 1,
+            flags,
+            netns_inode: 0,
+            namespace: [0; super::NAMESPACE_LEN],
+            name: [0; super::NAME_LEN],
+            uid: [0; super::UID_LEN],
+        };
+        assert!(pod.captures(Family::V4));
+        assert_eq!(pod.captures(Family::V6), flags % 2 == 1, "flags {flags}");
+    }
+}
+
+#[test]
+fn a_route_gives_back_the_position_of_its_excluded_device() {
+    assert_eq!(Route::NONE.excluded(), None);
+    for position in [0, 1, 2, 7, 255, 256, 65_535, (1 << 24) - 1] {
+        let route = Route {
+            flags: Route::excluding(position),
+            ..route(RouteKind::Unicast)
+        };
+        assert_eq!(route.excluded(), Some(position));
+    }
+}
+
+/// Other flags of a route leave the answer alone.
+#[test]
+fn only_the_flag_excludes_a_device() {
+    let excluded = Route {
+        flags: Route::excluding(3) | 0xfe,
+        ..Route::NONE
+    };
+    assert_eq!(excluded.excluded(), Some(3));
+    let listed_nowhere = Route {
+        flags: Route::excluding(3) & !1 | 0xfe,
+        ..Route::NONE
+    };
+    assert_eq!(listed_nowhere.excluded(), None);
+}
+
+#[test]
+fn each_kind_of_route_has_one_meaning() {
+    for kind in ALL_KINDS {
+        let route = route(kind);
+        assert_eq!(route.is_local(), kind == RouteKind::Local, "{kind:?}");
+        assert_eq!(route.is_unicast(), kind == RouteKind::Unicast, "{kind:?}");
+        assert_eq!(
+            route.has_device(),
+            matches!(kind, RouteKind::Unicast | RouteKind::Group),
+            "{kind:?}"
+        );
+    }
+}
+
+#[test]
+fn each_unusable_route_has_its_errno() {
+    for (kind, errno) in [
+        (RouteKind::None, 101),
+        (RouteKind::Unreachable, 113),
+        (RouteKind::Prohibit, 13),
+        (RouteKind::Blackhole, 22),
+        (RouteKind::Group, 101),
+    ] {
+        assert_eq!(route(kind).errno(), errno, "{kind:?}");
+    }
+}
+
+/// The trie finds a row when the row's prefix holds the looked up key: a lookup has all the bits, and
+/// a row of the whole address has as many.
+#[test]
+fn a_lookup_has_the_key_of_the_longest_prefix() {
+    let (v4, v6) = (Addr::v4([10, 0, 0, 2]), Addr::SELF_V6);
+    assert_eq!(RouteKey::host(7, v4), RouteKey::new(7, Family::V4, v4, 32));
+    assert_eq!(RouteKey::host(7, v6), RouteKey::new(7, Family::V6, v6, 128));
+}
+
+#[test]
+fn prefixes_cover_the_fields_before_the_address() {
+    let before_address = (size_of::<u32>() + size_of::<u64>()) as u32 * 8;
+    let default_v6 = RouteKey::new(7, Family::V6, Addr::UNSPECIFIED, 0);
+    assert_eq!(default_v6.prefix_len, before_address);
+    // The twelve octets of the v4-mapped prefix.
+    let default_v4 = RouteKey::new(7, Family::V4, Addr::v4([0; 4]), 0);
+    assert_eq!(default_v4.prefix_len, before_address + 12 * 8);
+    let whole = RouteKey::host(7, Addr::LOOPBACK_V6);
+    assert_eq!(whole.prefix_len as usize, (size_of::<RouteKey>() - 4) * 8);
+}

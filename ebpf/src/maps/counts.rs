@@ -1,0 +1,27 @@
+//! Connection counters.
+
+use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::PerCpuHashMap, macros::btf_map};
+use sidetrack_common::{conn::CountKey, rule::Rule};
+
+use super::own_map::ON_DEMAND;
+
+/// Connections by pod and deciding rule.
+#[btf_map]
+static COUNT_BY_RULE: PerCpuHashMap<CountKey, u64, 65_536, ON_DEMAND> = PerCpuHashMap::new();
+
+/// Counts a connection under the rule that decided it. A full table loses counts, never traffic.
+#[inline(always)]
+pub fn count(netns: u64, rule: Rule, index: u32) {
+    let key = CountKey {
+        netns,
+        rule: rule as u32,
+        index,
+    };
+    if let Some(count) = COUNT_BY_RULE.get_ptr_mut(&key) {
+        // SAFETY: this CPU's own value; programs of one CPU do not preempt each other here, and a
+        // lost increment would only be a lost count.
+        unsafe { *count += 1 };
+        return;
+    }
+    let _ = COUNT_BY_RULE.insert(&key, &1, BPF_NOEXIST as u64);
+}

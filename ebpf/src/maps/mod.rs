@@ -1,0 +1,19 @@
+//! All maps, and the only code that accesses their memory.
+
+mod counts;
+mod handshakes;
+mod inbound;
+mod listeners;
+mod own_map;
+mod pods;
+mod records;
+
+pub use counts::count;
+pub use handshakes::{handshake, handshakes_have_room, publish, withdraw};
+pub use inbound::{inbound_netns, run_inbound_program};
+pub use listeners::{add_listener, assign_listener};
+pub use pods::{
+    end_before_sidecar, iface, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule,
+    route,
+};
+pub use records::record;

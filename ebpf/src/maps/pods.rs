@@ -1,0 +1,103 @@
+//! What the agent writes about enrolled pods: their rows, policies, routes and interfaces.
+
+use aya_ebpf::{btf_maps::HashMap, macros::btf_map};
+use sidetrack_common::{
+    pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
+    policy::{OwnerKey, Policy, PortKey, RangeKey},
+};
+
+use super::own_map::{LPM_TRIE, ON_DEMAND, OwnMap};
+
+/// Enrolled pods, written by the agent. A namespace without a row is not intercepted.
+#[btf_map]
+static POD_BY_NETNS: HashMap<u64, Pod, 4096, ON_DEMAND> = HashMap::new();
+
+/// Policies; rows never change once written.
+#[btf_map]
+static POLICY_BY_ID: HashMap<u32, Policy, 4096, ON_DEMAND> = HashMap::new();
+
+/// Port lists of policies.
+#[btf_map]
+static PORT_RULES: HashMap<PortKey, u32, 1_048_576, ON_DEMAND> = HashMap::new();
+
+/// Uid and gid lists of policies.
+#[btf_map]
+static OWNER_RULES: HashMap<OwnerKey, u32, 65_536, ON_DEMAND> = HashMap::new();
+
+/// CIDR lists of policies.
+#[btf_map]
+static RANGE_RULES: OwnMap<LPM_TRIE, RangeKey, u32, 1_048_576, ON_DEMAND> = OwnMap::new();
+
+/// Routes of enrolled pods; the agent keeps them up to date through netlink.
+#[btf_map]
+static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, 262_144, ON_DEMAND> = OwnMap::new();
+
+/// Ingress interfaces of enrolled pods that rules name.
+#[btf_map]
+static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::new();
+
+/// Pods that bypass their sidecar because it has not listened yet. The agent adds a row once in a pod's
+/// life; the first listener removes it.
+#[btf_map]
+static BEFORE_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
+
+/// The pod with this network namespace, if it is enrolled.
+#[inline(always)]
+pub fn pod(netns: u64) -> Option<&'static Pod> {
+    // SAFETY: rows are freed after a grace period, and the program ends before that. A reader may hold
+    // a row that is being replaced, but the kernel replaces whole elements.
+    unsafe { POD_BY_NETNS.get(netns) }
+}
+
+/// A policy.
+#[inline(always)]
+pub fn policy(id: u32) -> Option<&'static Policy> {
+    // SAFETY: as above; policies are never modified.
+    unsafe { POLICY_BY_ID.get(id) }
+}
+
+/// A port's position in a policy's list.
+#[inline(always)]
+pub fn port_rule(key: &PortKey) -> Option<u32> {
+    // SAFETY: as above.
+    unsafe { PORT_RULES.get(key) }.copied()
+}
+
+/// An owner's position in a policy's list.
+#[inline(always)]
+pub fn owner_rule(key: &OwnerKey) -> Option<u32> {
+    // SAFETY: as above.
+    unsafe { OWNER_RULES.get(key) }.copied()
+}
+
+/// The position, in a policy's list, of the range that holds an address.
+#[inline(always)]
+pub fn range_rule(key: &RangeKey) -> Option<u32> {
+    RANGE_RULES.get(key).copied()
+}
+
+/// A pod's route to an address.
+#[inline(always)]
+pub fn route(key: &RouteKey) -> Option<&'static Route> {
+    ROUTE_BY_POD.get(key)
+}
+
+/// How the policy treats an ingress interface.
+#[inline(always)]
+pub fn iface(key: &IfaceKey) -> Option<IfaceRow> {
+    // SAFETY: as above.
+    unsafe { IFACE_BY_POD.get(key) }.copied()
+}
+
+/// Whether a pod's connections bypass its sidecar because it has not listened yet.
+#[inline(always)]
+pub fn is_before_sidecar(netns: u64) -> bool {
+    // SAFETY: the value is not read, only whether the row exists.
+    unsafe { BEFORE_SIDECAR.get(&netns) }.is_some()
+}
+
+/// Ends the bypass of a sidecar that now listens.
+#[inline(always)]
+pub fn end_before_sidecar(netns: u64) {
+    let _ = BEFORE_SIDECAR.remove(&netns);
+}
