@@ -28,15 +28,6 @@ pub fn cargo() -> Command {
     command
 }
 
-/// A program of the tests package, built if it must be; its arguments are to follow.
-pub fn tests_program(name: &str) -> Command {
-    let mut command = cargo();
-    command
-        .args(["run", "--quiet", "--locked", "--package", "sidetrack-tests"])
-        .args(["--bin", name, "--"]);
-    command
-}
-
 /// Runs a command that must succeed.
 pub fn must(command: &mut Command) -> Result<()> {
     let status = command

@@ -12,7 +12,10 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::archive::Unpacked;
-use crate::run::{answer, cargo, must, root};
+use crate::{
+    build::Agent,
+    run::{answer, cargo, must, root},
+};
 
 /// Programs of the machine that tests start, and `modprobe`, which the kernel starts.
 const PROGRAMS: [&str; 23] = [
@@ -240,7 +243,7 @@ impl Tree {
                 root().join("target/debug/sidetrack-actor"),
                 "sidetrack-actor",
             ),
-            (root().join("target/release/sidetrack"), "sidetrack"),
+            (Agent::Release.path(), "sidetrack"),
         ] {
             self.libraries(&from)?;
             let to = self.at(&place.join(name));
@@ -304,14 +307,8 @@ fn find(name: &str) -> Result<PathBuf> {
 fn test_binary() -> Result<PathBuf> {
     let messages = answer(
         cargo()
-            .args([
-                "test",
-                "--quiet",
-                "--locked",
-                "--package",
-                "sidetrack-tests",
-            ])
-            .args(["--test", "kernel", "--no-run", "--message-format", "json"]),
+            .args(["test", "--quiet", "--locked", "--workspace", "--no-run"])
+            .args(["--test", "kernel", "--message-format", "json"]),
     )
     .context("build the tests")?;
     messages

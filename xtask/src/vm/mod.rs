@@ -25,9 +25,9 @@ use self::{
     session::Session,
 };
 use crate::{
-    build,
+    build::{self, Agent},
     run::{require_root, root},
-    setup,
+    setup::{self, Needs},
 };
 
 /// Debian's oldest (refused), its long-term kernels, and the newest.
@@ -96,7 +96,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     if let Some(bad) = series.iter().find(|series| !is_series(series)) {
         bail!("--kernel {bad}: write a series such as 6.1, or newest");
     }
-    build::for_running()?;
+    build::for_running(Needs::Tests, Agent::Release)?;
     let guest = Guest::new(&dir, options.filter.as_deref())?;
     let rows = run_all(&dir, &archive, &guest, &series, options.jobs);
     match options.output {
