@@ -21,7 +21,7 @@ use clap::{Parser, Subcommand};
 
 /// Builds, tests and demonstrates sidetrack.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask")]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
