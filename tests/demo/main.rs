@@ -9,20 +9,29 @@ mod story;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use clap::Parser;
 use support::private::require_root;
 
 use crate::stage::Stage;
 
-/// What the command line said.
+/// Shows two pods with real sidecars and no iptables.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask demo")]
 struct Options {
-    tools: PathBuf,
+    /// Leave everything up and show what to try
+    #[arg(long, conflicts_with = "down")]
     keep: bool,
+    /// Remove what --keep left
+    #[arg(long)]
     down: bool,
+    /// The Python environment with Envoy and httpbin
+    #[arg(long, value_name = "DIR", hide = true)]
+    tools: PathBuf,
 }
 
 fn main() -> ExitCode {
-    match run() {
+    match run(&Options::parse()) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("demo: {error:#}");
@@ -31,26 +40,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn options() -> Result<Options> {
-    let mut options = Options {
-        tools: PathBuf::new(),
-        keep: false,
-        down: false,
-    };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--tools" => options.tools = words.next().context("--tools needs a path")?.into(),
-            "--keep" => options.keep = true,
-            "--down" => options.down = true,
-            _ => bail!("unknown option {word}; run `cargo xtask demo --help`"),
-        }
-    }
-    Ok(options)
-}
-
-fn run() -> Result<ExitCode> {
-    let options = options()?;
+fn run(options: &Options) -> Result<ExitCode> {
     require_root()?;
     if options.down {
         println!(
