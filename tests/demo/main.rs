@@ -9,29 +9,20 @@ mod story;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, Result};
-use clap::Parser;
+use anyhow::{Context as _, Result, bail};
 use support::private::require_root;
 
 use crate::stage::Stage;
 
-/// Shows two pods with real sidecars and no iptables.
-#[derive(Debug, Parser)]
-#[command(name = "cargo xtask demo")]
+/// What the command line said.
 struct Options {
-    /// Leave everything up and show what to try
-    #[arg(long, conflicts_with = "down")]
-    keep: bool,
-    /// Remove what --keep left
-    #[arg(long)]
-    down: bool,
-    /// The Python environment with Envoy and httpbin
-    #[arg(long, value_name = "DIR", hide = true)]
     tools: PathBuf,
+    keep: bool,
+    down: bool,
 }
 
 fn main() -> ExitCode {
-    match run(&Options::parse()) {
+    match run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("demo: {error:#}");
@@ -40,7 +31,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(options: &Options) -> Result<ExitCode> {
+fn options() -> Result<Options> {
+    let mut options = Options {
+        tools: PathBuf::new(),
+        keep: false,
+        down: false,
+    };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--tools" => options.tools = words.next().context("--tools needs a path")?.into(),
+            "--keep" => options.keep = true,
+            "--down" => options.down = true,
+            _ => bail!("unknown option {word}; run `cargo xtask demo --help`"),
+        }
+    }
+    Ok(options)
+}
+
+fn run() -> Result<ExitCode> {
+    let options = options()?;
     require_root()?;
     if options.down {
         println!(
