@@ -1,19 +1,51 @@
-//! Builds the kernel programs, then the binary that carries them.
+//! Builds the kernel programs, then the binaries that carry them.
+//!
+//! Two profiles: the tests, the demo and the comparison run the agent of the dev profile, so that the
+//! dependencies are compiled once for all of them. What is measured or installed is a release build.
 
 use std::{
     path::{Path, PathBuf},
     process::Command,
+    thread,
 };
 
 use anyhow::{Context as _, Result};
 
 use crate::{
+    progress::Steps,
     run::{cargo, must, root},
-    setup,
+    setup::{self, Needs},
     toolchain::{self, Rust},
 };
 
-/// Builds everything a user runs.
+/// Which build of the agent a command runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Agent {
+    /// The dev profile's.
+    Debug,
+    /// The release profile's, as nodes run it.
+    Release,
+}
+
+impl Agent {
+    /// Where its binary is.
+    pub fn path(self) -> PathBuf {
+        let profile = match self {
+            Self::Debug => "debug",
+            Self::Release => "release",
+        };
+        root().join("target").join(profile).join("sidetrack")
+    }
+
+    /// Names it to a tool or test, unless the caller's environment names another.
+    pub fn given_to(self, command: &mut Command) {
+        if std::env::var_os("SIDETRACK_BIN").is_none() {
+            command.env("SIDETRACK_BIN", self.path());
+        }
+    }
+}
+
+/// Builds what a node runs.
 pub fn release() -> Result<()> {
     kernel_programs()?;
     must(cargo().args(["build", "--release", "--locked", "--package", "sidetrack"]))
@@ -22,7 +54,7 @@ pub fn release() -> Result<()> {
 /// Builds the binary without need of any library on the machine that runs it.
 pub fn statically_linked() -> Result<PathBuf> {
     kernel_programs()?;
-    // A target that is named keeps what runs while building (macros) out of it.
+    // A named target keeps build scripts and macros free of these flags.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = cargo();
     command
@@ -33,20 +65,59 @@ pub fn statically_linked() -> Result<PathBuf> {
     Ok(root().join("target").join(target).join("release/sidetrack"))
 }
 
-/// Builds everything the tests, the comparison and the demo run, after installing what they need.
-pub fn for_running() -> Result<()> {
-    setup::everything()?;
-    release()?;
-    must(cargo().args([
-        "build",
-        "--locked",
-        "--package",
-        "sidetrack-tests",
-        "--bins",
-    ]))
+/// Installs what a command needs and builds everything it runs.
+pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
+    let steps = Steps::new();
+    // On a first run compiling the dependencies takes longest, and needs nothing that setup installs
+    // but a C compiler. The build below does what this one cannot.
+    let dependencies = match toolchain::linker() {
+        Some(_) => None,
+        None => {
+            let mut command = test_build();
+            command.arg("--keep-going");
+            Some(steps.start(
+                "compiling dependencies",
+                "about three minutes",
+                &mut command,
+            )?)
+        }
+    };
+    setup::packages_for(needs, &steps)?;
+    thread::scope(|scope| {
+        let python = scope.spawn(|| setup::python(needs, &steps));
+        setup::linker(&steps)?;
+        build_kernel_programs(&root().join("target/ebpf"), &[])?;
+        python.join().expect("setup does not panic")
+    })?;
+    if let Some(dependencies) = dependencies {
+        dependencies.wait();
+    }
+    drop(steps);
+    must(&mut test_build())?;
+    match agent {
+        Agent::Debug => Ok(()),
+        Agent::Release => release(),
+    }
 }
 
-/// Builds the kernel programs; cargo itself knows whether anything has changed.
+/// Builds the tests' programs and the agent they run.
+pub fn tests() -> Result<()> {
+    kernel_programs()?;
+    must(&mut test_build())
+}
+
+/// The build that every command shares. xtask is left out because it is running.
+fn test_build() -> Command {
+    let mut command = cargo();
+    command
+        .args(["build", "--locked", "--workspace", "--exclude", "xtask"])
+        // There are no examples: they make cargo choose the features that `cargo test` chooses, and
+        // what is compiled here is compiled for the tests as well.
+        .args(["--bins", "--examples"]);
+    command
+}
+
+/// Builds the kernel programs; cargo knows whether anything has changed.
 pub fn kernel_programs() -> Result<()> {
     kernel_programs_in(&root().join("target/ebpf"), &[])
 }
@@ -54,6 +125,10 @@ pub fn kernel_programs() -> Result<()> {
 /// Builds them into a target directory, with more environment variables.
 pub fn kernel_programs_in(target: &Path, variables: &[(&str, &str)]) -> Result<()> {
     setup::for_building()?;
+    build_kernel_programs(target, variables)
+}
+
+fn build_kernel_programs(target: &Path, variables: &[(&str, &str)]) -> Result<()> {
     let rust = Rust::find().context("no compiler for the kernel programs after setup")?;
     let linker = toolchain::linker().context("no bpf-linker after setup")?;
     let mut command: Command = cargo();

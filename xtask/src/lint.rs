@@ -1,4 +1,4 @@
-//! Formatting of everything; lints, warnings denied, of everything but the kernel programs: the
+//! Formatting, lints and documentation, warnings denied, of everything but the kernel programs: the
 //! compiler that builds those comes without clippy, so they are held to its own warnings.
 
 use anyhow::Result;
@@ -16,23 +16,21 @@ pub fn run() -> Result<()> {
     build::kernel_programs()?;
     must(cargo().args(["fmt", "--all", "--check"]))?;
     must(cargo().args(["fmt", "--check", "--manifest-path", FUZZ]))?;
+    let clippy = ["clippy", "--locked", "--workspace", "--all-targets"];
+    must(cargo().args(clippy).args(["--", "-D", "warnings"]))?;
     must(
         cargo()
-            .args([
-                "clippy",
-                "--quiet",
-                "--locked",
-                "--workspace",
-                "--all-targets",
-            ])
-            .args(["--", "-D", "warnings"]),
-    )?;
-    must(
-        cargo()
-            .args(["clippy", "--quiet", "--locked", "--bins"])
-            .args(["--manifest-path", FUZZ, "--target-dir"])
+            .args(["clippy", "--locked", "--bins", "--manifest-path", FUZZ])
             // The same dependencies were checked there just now.
+            .arg("--target-dir")
             .arg(root().join("target"))
             .args(["--", "-D", "warnings"]),
+    )?;
+    // Private items as well: most of what these crates have is private, and links break there too.
+    must(
+        cargo()
+            .env("RUSTDOCFLAGS", "-Dwarnings")
+            .args(["doc", "--locked", "--workspace", "--no-deps"])
+            .arg("--document-private-items"),
     )
 }

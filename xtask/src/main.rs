@@ -1,17 +1,16 @@
-//! `cargo xtask`: everything a checkout can be told to do.
+//! `cargo xtask`: builds, tests and demonstrates a checkout.
 
-mod bench;
 mod build;
-mod compare;
-mod demo;
 mod fuzz;
 mod image;
 mod lint;
+mod mutants;
+mod progress;
 mod run;
 mod setup;
 mod soak;
-mod starts;
 mod test;
+mod tool;
 mod toolchain;
 mod vm;
 
@@ -22,7 +21,7 @@ use clap::{Parser, Subcommand};
 
 /// Builds, tests and demonstrates sidetrack.
 #[derive(Debug, Parser)]
-#[command(name = "cargo xtask")]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -30,31 +29,38 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Install what the other commands need (they call it themselves)
+    /// Install what the other commands need (each installs what it needs itself)
     Setup,
     /// Build the kernel programs and the sidetrack binary
     Build,
-    /// Check formatting and lints
+    /// Check formatting, lints and documentation
     Lint,
     /// Run every test, against the real kernel (needs root)
     Test(test::Options),
     /// Make the same connections through sidetrack and through real iptables and compare (needs root)
-    Compare(compare::Options),
-    /// Measure what interception costs, against iptables and against nothing (needs root)
-    Bench(bench::Options),
-    /// Start pods by the hundred and see whether a connection gets past the sidecar (needs root)
-    Starts(starts::Options),
+    #[command(disable_help_flag = true)]
+    Compare(tool::Arguments),
+    /// Measure what interception costs, against iptables and against no interception (needs root)
+    #[command(disable_help_flag = true)]
+    Bench(tool::Arguments),
+    /// Start pods by the hundred and check that no connection bypasses the sidecar (needs root)
+    #[command(disable_help_flag = true)]
+    Starts(tool::Arguments),
     /// Kill, upgrade, change and restart everything under traffic, and account for every connection
     /// (needs root)
-    Soak(soak::Options),
+    #[command(disable_help_flag = true)]
+    Soak(tool::Arguments),
     /// Build the OCI image and run `sidetrack doctor` from it (needs root)
     Image(image::Options),
-    /// Feed the agent's parsers with what nobody would write
+    /// Fuzz the agent's parsers with libFuzzer
     Fuzz(fuzz::Options),
-    /// Run the tests against the real kernel on Debian's kernels, in QEMU (needs root)
+    /// Change the code in small ways and check that unit tests notice (cargo-mutants)
+    Mutants(mutants::Options),
+    /// Run the tests on Debian's kernels, in QEMU (needs root)
     Vm(vm::Options),
     /// Show two pods with real sidecars and no iptables (needs root)
-    Demo(demo::Options),
+    #[command(disable_help_flag = true)]
+    Demo(tool::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -73,13 +79,14 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Build => build::release().map(|()| ExitCode::SUCCESS),
         Command::Lint => lint::run().map(|()| ExitCode::SUCCESS),
         Command::Test(options) => test::run(&options),
-        Command::Compare(options) => compare::run(&options),
-        Command::Bench(options) => bench::run(&options),
-        Command::Starts(options) => starts::run(&options),
-        Command::Soak(options) => soak::run(&options),
+        Command::Compare(arguments) => tool::compare(&arguments),
+        Command::Bench(arguments) => tool::bench(&arguments),
+        Command::Starts(arguments) => tool::starts(&arguments),
+        Command::Soak(arguments) => soak::run(&arguments),
         Command::Image(options) => image::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
+        Command::Mutants(options) => mutants::run(&options),
         Command::Vm(options) => vm::run(&options),
-        Command::Demo(options) => demo::run(&options),
+        Command::Demo(arguments) => tool::demo(&arguments),
     }
 }

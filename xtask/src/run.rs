@@ -20,20 +20,11 @@ pub fn tools() -> PathBuf {
     root().join("target/tools")
 }
 
-/// The cargo that runs us, in the checkout.
+/// The cargo that runs xtask, in the checkout.
 pub fn cargo() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command.current_dir(root());
-    command
-}
-
-/// A program of the tests package, built if it must be; its arguments are to follow.
-pub fn tests_program(name: &str) -> Command {
-    let mut command = cargo();
-    command
-        .args(["run", "--quiet", "--locked", "--package", "sidetrack-tests"])
-        .args(["--bin", name, "--"]);
     command
 }
 
@@ -48,7 +39,7 @@ pub fn must(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command whose exit code becomes ours.
+/// Runs a command and returns its result as an exit code.
 pub fn exit_code(command: &mut Command) -> Result<ExitCode> {
     let status = command
         .status()

@@ -10,13 +10,25 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    progress::Steps,
     run::{answer, cargo, is_root, must, root, tools},
     toolchain::{self, LINKER_VERSION, LLVM, Rust},
 };
 
-/// What the tests and the demo run, and the file each Debian package is recognized by, so that
-/// other distributions' packages count as well.
-const PROGRAMS: [(&str, &[&str]); 12] = [
+/// What a command runs beside the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Network tools, Envoy and httpbin.
+    Demo,
+    /// The same, and what starts pods and reads the chart.
+    Tests,
+}
+
+/// A Debian package, and the files it is recognized by, so that other distributions' packages count as
+/// well.
+type Package = (&'static str, &'static [&'static str]);
+
+const FOR_DEMO: [Package; 8] = [
     ("iproute2", &["/usr/sbin/ip", "/sbin/ip", "/usr/bin/ip"]),
     (
         "iptables",
@@ -31,6 +43,9 @@ const PROGRAMS: [(&str, &[&str]); 12] = [
     ("util-linux", &["/usr/bin/setpriv"]),
     ("python3", &["/usr/bin/python3"]),
     ("gcc", &["/usr/bin/cc"]),
+];
+
+const FOR_TESTS: [Package; 4] = [
     (
         "containernetworking-plugins",
         &["/usr/lib/cni/bridge", "/opt/cni/bin/bridge"],
@@ -49,95 +64,117 @@ const PROGRAMS: [(&str, &[&str]); 12] = [
     ),
 ];
 
-/// Installs whatever is missing.
+const FOR_VM: [Package; 4] = [
+    ("qemu-system-x86", &["/usr/bin/qemu-system-x86_64"]),
+    ("busybox-static", &["/bin/busybox"]),
+    ("cpio", &["/usr/bin/cpio"]),
+    ("kmod", &["/usr/sbin/depmod"]),
+];
+
+/// What the Python environment is made of, who needs it, and how pip is to install it. Helm's engine
+/// asks for a newer Python than Debian 12 has; it works without.
+const REQUIREMENTS: [(&str, Needs, &[&str]); 2] = [
+    ("tests/requirements.txt", Needs::Demo, &[]),
+    (
+        "tests/deploy/requirements.txt",
+        Needs::Tests,
+        &["--no-deps", "--ignore-requires-python"],
+    ),
+];
+
+/// Installs whatever is missing for any command.
 pub fn everything() -> Result<()> {
-    for_building()?;
-    for_running()
+    let steps = Steps::new();
+    packages_for(Needs::Tests, &steps)?;
+    linker(&steps)?;
+    python(Needs::Tests, &steps)
 }
 
 /// The compiler and linker for the kernel programs.
 pub fn for_building() -> Result<()> {
-    if Rust::find().is_none() {
-        packages(&["rustc-web", "rust-web-src"])?;
-    }
-    if toolchain::linker().is_none() {
-        install_linker()?;
-    }
-    Ok(())
+    let steps = Steps::new();
+    packages(&missing_for_building(), &steps)?;
+    linker(&steps)
 }
 
-/// The compiler for libFuzzer, beside what building needs.
+/// The compiler for libFuzzer.
 pub fn for_fuzzing() -> Result<()> {
-    if Path::new("/usr/bin/c++").exists() {
-        return Ok(());
-    }
-    packages(&["g++"])
+    only(&[("g++", &["/usr/bin/c++"])])
 }
 
 /// The builder of images.
 pub fn for_images() -> Result<()> {
-    if Path::new("/usr/bin/buildah").exists() {
-        return Ok(());
-    }
-    packages(&["buildah"])
+    only(&[("buildah", &["/usr/bin/buildah"])])
 }
 
 /// QEMU, and what a guest's file system is made with.
 pub fn for_vm() -> Result<()> {
-    let wanted = [
-        ("qemu-system-x86", "/usr/bin/qemu-system-x86_64"),
-        ("busybox-static", "/bin/busybox"),
-        ("cpio", "/usr/bin/cpio"),
-        ("kmod", "/usr/sbin/depmod"),
-    ];
-    let missing: Vec<&str> = wanted
-        .iter()
-        .filter(|(_, path)| !Path::new(path).exists())
-        .map(|(package, _)| *package)
-        .collect();
-    packages(&missing)
+    only(&FOR_VM)
 }
 
-/// Programs for tests and demo.
-pub fn for_running() -> Result<()> {
-    let mut missing: Vec<&str> = PROGRAMS
+/// The Debian packages for building and running, in one installation.
+pub fn packages_for(needs: Needs, steps: &Steps) -> Result<()> {
+    let mut names = missing_for_building();
+    names.extend(missing(&FOR_DEMO));
+    if needs == Needs::Tests {
+        names.extend(missing(&FOR_TESTS));
+    }
+    if answer(Command::new("/usr/bin/python3").args(["-c", "import ensurepip, venv"])).is_none() {
+        names.push("python3-venv".to_owned());
+    }
+    packages(&names, steps)
+}
+
+fn only(wanted: &[Package]) -> Result<()> {
+    packages(&missing(wanted), &Steps::new())
+}
+
+fn missing(wanted: &[Package]) -> Vec<String> {
+    wanted
         .iter()
         .filter(|(_, paths)| !paths.iter().any(|path| Path::new(path).exists()))
-        .map(|(package, _)| *package)
-        .collect();
-    if answer(Command::new("/usr/bin/python3").args(["-c", "import ensurepip, venv"])).is_none() {
-        missing.push("python3-venv");
-    }
-    packages(&missing)?;
-    python()
+        .map(|(package, _)| (*package).to_owned())
+        .collect()
 }
 
-fn install_linker() -> Result<()> {
-    let llvm = PathBuf::from(format!("/usr/lib/llvm-{LLVM}"));
-    if !llvm.join("bin/llvm-config").exists() || !llvm.join("lib/libPolly.a").exists() {
-        let llvm_dev = format!("llvm-{LLVM}-dev");
-        let polly = format!("libpolly-{LLVM}-dev");
-        packages(&[&llvm_dev, &polly, "libzstd-dev", "zlib1g-dev", "g++"])?;
+fn missing_for_building() -> Vec<String> {
+    let mut names = Vec::new();
+    if Rust::find().is_none() {
+        names.extend(["rustc-web", "rust-web-src"].map(str::to_owned));
     }
-    eprintln!("setup: building bpf-linker {LINKER_VERSION} (about a minute)");
-    must(
-        cargo()
-            .env("LLVM_PREFIX", llvm)
-            .args(["install", "--quiet", "--locked", "bpf-linker"])
-            .args(["--version", LINKER_VERSION])
-            .args([
-                "--no-default-features",
-                "--features",
-                &format!("llvm-{LLVM}"),
-            ])
-            .arg("--root")
-            .arg(tools()),
-    )
-    .context("install bpf-linker")
+    let llvm = llvm();
+    let has_llvm = llvm.join("bin/llvm-config").exists() && llvm.join("lib/libPolly.a").exists();
+    if toolchain::linker().is_none() && !has_llvm {
+        names.extend([format!("llvm-{LLVM}-dev"), format!("libpolly-{LLVM}-dev")]);
+        names.extend(["libzstd-dev", "zlib1g-dev", "g++"].map(str::to_owned));
+    }
+    names
+}
+
+fn llvm() -> PathBuf {
+    PathBuf::from(format!("/usr/lib/llvm-{LLVM}"))
+}
+
+/// Builds bpf-linker unless it is there.
+pub fn linker(steps: &Steps) -> Result<()> {
+    if toolchain::linker().is_some() {
+        return Ok(());
+    }
+    let mut command = cargo();
+    command
+        .env("LLVM_PREFIX", llvm())
+        .args(["install", "--locked", "bpf-linker"])
+        .args(["--version", LINKER_VERSION])
+        .args(["--no-default-features", "--features"])
+        .arg(format!("llvm-{LLVM}"))
+        .arg("--root")
+        .arg(tools());
+    let name = format!("building bpf-linker {LINKER_VERSION}");
+    steps.run(&name, "about two minutes", &mut command)
 }
 
 /// Installs Debian packages, or says how.
-fn packages(names: &[&str]) -> Result<()> {
+fn packages(names: &[String], steps: &Steps) -> Result<()> {
     if names.is_empty() {
         return Ok(());
     }
@@ -155,65 +192,60 @@ fn packages(names: &[&str]) -> Result<()> {
              apt-get update && apt-get install -y --no-install-recommends {list}"
         );
     }
-    eprintln!("setup: installing {list}");
-    let quiet = ["-qq", "-o", "Dpkg::Use-Pty=0"];
     let apt_get = || {
         let mut command = Command::new("apt-get");
-        command.env("DEBIAN_FRONTEND", "noninteractive").args(quiet);
+        command
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .args(["-qq", "-o", "Dpkg::Use-Pty=0"]);
         command
     };
-    must(apt_get().arg("update"))?;
-    must(
-        apt_get()
-            .args(["install", "-y", "--no-install-recommends"])
-            .args(names)
-            .stdout(std::process::Stdio::null()),
-    )
+    let mut install = apt_get();
+    install.args(["install", "-y", "--no-install-recommends"]);
+    steps.run(
+        "reading package lists",
+        "some seconds",
+        apt_get().arg("update"),
+    )?;
+    let name = format!("installing {list}");
+    steps.run(&name, "a minute or two", install.args(names))
 }
 
-/// What the Python environment is made of, and how pip is to take it. Helm's engine says that it wants
-/// a newer Python than Debian 12 has; it does without.
-const REQUIREMENTS: [(&str, &[&str]); 2] = [
-    ("tests/requirements.txt", &[]),
-    (
-        "tests/deploy/requirements.txt",
-        &["--no-deps", "--ignore-requires-python"],
-    ),
-];
-
 /// A Python environment with what [`REQUIREMENTS`] name.
-fn python() -> Result<()> {
-    let mut wanted = String::new();
-    for (file, _) in REQUIREMENTS {
-        wanted += &fs::read_to_string(root().join(file)).with_context(|| format!("read {file}"))?;
+pub fn python(needs: Needs, steps: &Steps) -> Result<()> {
+    let mut wanted = Vec::new();
+    for (file, for_whom, options) in REQUIREMENTS {
+        if needs == Needs::Tests || for_whom == Needs::Demo {
+            let text = fs::read_to_string(root().join(file));
+            wanted.push((file, options, text.with_context(|| format!("read {file}"))?));
+        }
     }
     let venv = tools().join("python");
-    let installed = venv.join("installed.txt");
-    if fs::read_to_string(&installed).is_ok_and(|installed| installed == wanted) {
+    let stamp = venv.join("installed.txt");
+    let mut installed = fs::read_to_string(&stamp).unwrap_or_default();
+    let all: String = wanted.iter().map(|(_, _, text)| text.as_str()).collect();
+    if installed.starts_with(&all) {
         return Ok(());
     }
-    eprintln!(
-        "setup: installing Envoy, httpbin and Helm's engine into {}",
-        venv.display()
-    );
-    must(
-        Command::new("/usr/bin/python3")
-            .args(["-m", "venv", "--clear"])
-            .arg(&venv),
-    )?;
-    for (file, options) in REQUIREMENTS {
-        must(
-            Command::new(venv.join("bin/pip"))
-                .args([
-                    "install",
-                    "--quiet",
-                    "--disable-pip-version-check",
-                    "--use-pep517",
-                ])
-                .args(options)
-                .arg("--requirement")
-                .arg(root().join(file)),
-        )?;
+    if installed.is_empty() || !all.starts_with(&installed) {
+        let mut command = Command::new("/usr/bin/python3");
+        must(command.args(["-m", "venv", "--clear"]).arg(&venv))?;
+        installed.clear();
     }
-    Ok(fs::write(installed, wanted)?)
+    let mut so_far = String::new();
+    for (file, options, text) in wanted {
+        so_far += &text;
+        if installed.starts_with(&so_far) {
+            continue;
+        }
+        let mut pip = Command::new(venv.join("bin/pip"));
+        pip.args(["install", "--quiet", "--disable-pip-version-check"])
+            .arg("--use-pep517")
+            .args(options)
+            .arg("--requirement")
+            .arg(root().join(file));
+        let name = format!("installing Python packages of {file}");
+        steps.run(&name, "up to a minute", &mut pip)?;
+        fs::write(&stamp, &so_far)?;
+    }
+    Ok(())
 }

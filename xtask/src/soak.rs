@@ -1,5 +1,4 @@
-//! The chaos test: builds everything and a second sidetrack to upgrade to and from, then runs
-//! `sidetrack-soak`.
+//! The soak test: builds a second sidetrack to upgrade to and from, then runs `sidetrack-soak`.
 
 use std::{
     fs,
@@ -9,17 +8,17 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use clap::Args;
 
 use crate::{
-    build,
-    run::{cargo, exit_code, must, require_root, root, tests_program},
-    setup,
+    build::{self, Agent},
+    run::{cargo, must, require_root, root},
+    setup::Needs,
+    tool::{self, Arguments},
 };
 
-/// What the second build calls itself.
+/// The version that the second build reports.
 const VERSION: &str = "0.1.0+soak";
-/// What either build is made from.
+/// The sources of both builds.
 const SOURCES: [&str; 7] = [
     "agent/src",
     "agent/Cargo.toml",
@@ -30,48 +29,18 @@ const SOURCES: [&str; 7] = [
     "Cargo.lock",
 ];
 
-#[derive(Debug, Args)]
-pub struct Options {
-    /// How long, from 0.05 [default: 10; 1 with --streams]
-    #[arg(long)]
-    minutes: Option<f64>,
-    /// Makes the same choices as the run that printed it; when they take effect is up to the machine
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Instead, hold so many connections open while agents are replaced, and look for stalls
-    #[arg(long, value_name = "COUNT")]
-    streams: Option<u32>,
-    /// The second build of sidetrack [default: one from this checkout, its kernel programs compiled
-    /// otherwise]
-    #[arg(long, value_name = "PATH")]
-    other: Option<PathBuf>,
-}
-
-/// Runs it.
-pub fn run(options: &Options) -> Result<ExitCode> {
-    require_root("soak")?;
-    setup::everything()?;
-    let other = match &options.other {
-        Some(path) => std::path::absolute(path)?,
-        None => other_build()?,
-    };
-    build::for_running()?;
-    let mut command = tests_program("sidetrack-soak");
-    command.arg("--other").arg(other);
-    for (flag, value) in [
-        ("--minutes", options.minutes.map(|it| it.to_string())),
-        ("--seed", options.seed.map(|it| it.to_string())),
-        ("--streams", options.streams.map(|it| it.to_string())),
-    ] {
-        if let Some(value) = value {
-            command.args([flag, &value]);
-        }
+/// Runs the soak test, with a second build unless the caller names one.
+pub fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let mut command = tool::program("soak");
+    if !arguments.has("--help") && !arguments.has("-h") && !arguments.has("--other") {
+        require_root("soak")?;
+        command.arg("--other").arg(other_build()?);
     }
-    exit_code(&mut command)
+    tool::run("soak", Needs::Tests, Agent::Release, command, arguments)
 }
 
-/// The same sources as another build: another version, and sockops programs of other instructions,
-/// because they are optimized less (still less, and the verifier refuses them).
+/// A second build of the same sources: another version, and sockops programs with other instructions,
+/// because they are optimized less. Optimized even less, the verifier refuses them.
 fn other_build() -> Result<PathBuf> {
     let dir = root().join("target/soak");
     let binary = dir.join("sidetrack");
@@ -80,7 +49,7 @@ fn other_build() -> Result<PathBuf> {
     }
     let programs = dir.join("ebpf");
     build::kernel_programs_in(&programs, &[("CARGO_PROFILE_RELEASE_OPT_LEVEL", "2")])?;
-    // In the usual target directory, where everything it depends on is built.
+    // In the usual target directory, which has its dependencies.
     must(
         cargo()
             .args(["build", "--release", "--locked", "--package", "sidetrack"])
@@ -91,7 +60,7 @@ fn other_build() -> Result<PathBuf> {
             .env("SIDETRACK_VERSION", VERSION),
     )?;
     let aside = dir.join("sidetrack.new");
-    fs::copy(root().join("target/release/sidetrack"), &aside)
+    fs::copy(Agent::Release.path(), &aside)
         .and_then(|_| fs::rename(&aside, &binary))
         .with_context(|| format!("keep the second build as {}", binary.display()))?;
     Ok(binary)

@@ -6,24 +6,27 @@ use anyhow::Result;
 use clap::Args;
 
 use crate::{
-    build,
+    build::{self, Agent},
     run::{cargo, exit_code, require_root},
+    setup::Needs,
 };
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Run only tests whose name contains this
-    filter: Option<String>,
+    /// Run only tests with one of these in their name; options such as --exact and --test-threads go
+    /// to the test harness
+    #[arg(value_name = "NAMES AND OPTIONS", trailing_var_arg = true)]
+    #[arg(allow_hyphen_values = true)]
+    harness: Vec<String>,
 }
 
 /// Runs them.
 pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("test")?;
-    build::for_running()?;
+    build::for_running(Needs::Tests, Agent::Debug)?;
     let mut command = cargo();
-    command.args(["test", "--locked", "--workspace"]);
-    if let Some(filter) = &options.filter {
-        command.args(["--", filter]);
-    }
+    command.args(["test", "--locked", "--workspace", "--"]);
+    command.args(&options.harness);
+    Agent::Debug.given_to(&mut command);
     exit_code(&mut command)
 }

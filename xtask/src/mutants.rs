@@ -1,0 +1,244 @@
+//! Mutation tests: cargo-mutants changes the code in small ways, one at a time, and the unit tests
+//! have to fail. Only crates whose tests need neither root nor a kernel.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+use serde::Deserialize;
+
+use crate::{
+    progress::Steps,
+    run::{answer, cargo, root, tools},
+};
+
+/// The newest version that builds with Rust 1.95.
+const VERSION: &str = "27.1.0";
+
+/// A crate, and what share of its viable mutants its tests have to catch.
+struct Subject {
+    name: &'static str,
+    package: &'static str,
+    /// Packages whose tests count, separated by commas.
+    tests: &'static str,
+    percent: usize,
+}
+
+const SUBJECTS: [Subject; 3] = [
+    Subject {
+        name: "common",
+        package: "sidetrack-common",
+        tests: "sidetrack-common",
+        percent: 95,
+    },
+    Subject {
+        name: "policy",
+        package: "sidetrack-policy",
+        tests: "sidetrack-policy",
+        percent: 95,
+    },
+    Subject {
+        name: "reconcile",
+        package: "sidetrack-reconcile",
+        tests: "sidetrack-reconcile",
+        percent: 90,
+    },
+];
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Crates to mutate (common, policy, reconcile; all unless named), then options of cargo-mutants,
+    /// such as --file common/src/addr.rs or --list
+    #[arg(value_name = "CRATES AND OPTIONS", trailing_var_arg = true)]
+    #[arg(allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+/// Runs them; fails if a crate's tests catch too few.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let (subjects, passed) = chosen(&options.words)?;
+    let workspace = answer(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))
+        .context("cargo metadata failed")?;
+    let workspace: Metadata = serde_json::from_str(&workspace)?;
+    for subject in &subjects {
+        ensure!(
+            workspace
+                .packages
+                .iter()
+                .any(|it| it.name == subject.package),
+            "there is no crate {} in this workspace",
+            subject.package
+        );
+    }
+    let program = install()?;
+    let mut results = Vec::new();
+    for subject in subjects {
+        let outcome = mutate(&program, subject, passed)?;
+        results.push((subject, outcome));
+    }
+    if passed.iter().any(|word| word.starts_with("--list")) {
+        return Ok(ExitCode::SUCCESS);
+    }
+    println!(
+        "\n{:<10} {:>7} {:>7} {:>7} {:>9}  caught of viable",
+        "", "caught", "timeout", "missed", "unviable"
+    );
+    let mut code = ExitCode::SUCCESS;
+    for (subject, outcome) in results {
+        println!("{}", outcome.line(subject));
+        if !outcome.reaches(subject.percent) {
+            code = ExitCode::FAILURE;
+        }
+    }
+    Ok(code)
+}
+
+/// The crates named first, and what follows them.
+fn chosen(words: &[String]) -> Result<(Vec<&'static Subject>, &[String])> {
+    let names = words
+        .iter()
+        .position(|word| word.starts_with('-'))
+        .unwrap_or(words.len());
+    let (names, options) = words.split_at(names);
+    let mut subjects = Vec::new();
+    for name in names {
+        let subject = SUBJECTS
+            .iter()
+            .find(|it| it.name == name || it.package == name);
+        let known = SUBJECTS.map(|it| it.name).join(", ");
+        subjects.push(subject.with_context(|| format!("no crate {name} to mutate, only {known}"))?);
+    }
+    if subjects.is_empty() {
+        subjects.extend(&SUBJECTS);
+    }
+    Ok((subjects, options))
+}
+
+/// cargo-mutants of the pinned version.
+fn install() -> Result<PathBuf> {
+    let program = tools().join("bin/cargo-mutants");
+    let version = answer(Command::new(&program).args(["mutants", "--version"]));
+    if version.is_some_and(|version| version.ends_with(VERSION)) {
+        return Ok(program);
+    }
+    let mut command = cargo();
+    command
+        .args(["install", "--locked", "cargo-mutants"])
+        .args(["--version", VERSION, "--root"])
+        .arg(tools());
+    let name = format!("building cargo-mutants {VERSION}");
+    Steps::new().run(&name, "about three minutes", &mut command)?;
+    Ok(program)
+}
+
+fn mutate(program: &Path, subject: &Subject, passed: &[String]) -> Result<Outcome> {
+    eprintln!("mutants: {}", subject.package);
+    let output = root().join("target/mutants").join(subject.name);
+    fs::create_dir_all(&output).with_context(|| format!("create {}", output.display()))?;
+    let outcomes = output.join("mutants.out/outcomes.json");
+    let _ = fs::remove_file(&outcomes);
+    let status = Command::new(program)
+        .current_dir(root())
+        .args(["mutants", "--package", subject.package])
+        .args(["--test-package", subject.tests, "--output"])
+        .arg(&output)
+        .args(passed)
+        .status()
+        .context("run cargo-mutants")?;
+    // 0: all caught, 2: some missed, 3: some timed out.
+    if !matches!(status.code(), Some(0 | 2 | 3)) {
+        bail!("cargo-mutants failed on {} ({status})", subject.package);
+    }
+    match fs::read_to_string(&outcomes) {
+        Ok(text) => serde_json::from_str(&text).context("read the outcomes of cargo-mutants"),
+        // With --list nothing is run.
+        Err(_) if status.success() => Ok(Outcome::default()),
+        Err(error) => Err(error).with_context(|| format!("read {}", outcomes.display())),
+    }
+}
+
+#[derive(Deserialize)]
+struct Metadata {
+    packages: Vec<Package>,
+}
+
+#[derive(Deserialize)]
+struct Package {
+    name: String,
+}
+
+/// How many mutants had which end.
+#[derive(Debug, Default, Deserialize)]
+struct Outcome {
+    caught: usize,
+    timeout: usize,
+    missed: usize,
+    unviable: usize,
+}
+
+impl Outcome {
+    /// A test that no longer ends has noticed the change as well.
+    const fn noticed(&self) -> usize {
+        self.caught + self.timeout
+    }
+
+    const fn viable(&self) -> usize {
+        self.noticed() + self.missed
+    }
+
+    /// Without a viable mutant nothing was tested, which is a failure.
+    const fn reaches(&self, percent: usize) -> bool {
+        self.viable() > 0 && self.noticed() * 100 >= percent * self.viable()
+    }
+
+    fn line(&self, subject: &Subject) -> String {
+        let share = 100.0 * self.noticed() as f64 / self.viable().max(1) as f64;
+        let verdict = if self.reaches(subject.percent) {
+            "ok"
+        } else {
+            "FAILED"
+        };
+        format!(
+            "{:<10} {:>7} {:>7} {:>7} {:>9}  {share:.1} %, at least {} %: {verdict}",
+            subject.name, self.caught, self.timeout, self.missed, self.unviable, subject.percent
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Outcome, chosen};
+
+    fn words(text: &str) -> Vec<String> {
+        text.split_whitespace().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn crates_come_first_and_options_follow() {
+        let line = words("common sidetrack-policy --file common/src/addr.rs");
+        let (subjects, options) = chosen(&line).expect("both exist");
+        assert_eq!(
+            subjects.iter().map(|it| it.name).collect::<Vec<_>>(),
+            ["common", "policy"]
+        );
+        assert_eq!(options, ["--file", "common/src/addr.rs"]);
+        assert_eq!(chosen(&[]).expect("all").0.len(), 3);
+        assert!(chosen(&words("agent")).is_err());
+    }
+
+    #[test]
+    fn the_threshold_counts_viable_mutants_alone() {
+        let outcome = Outcome {
+            caught: 18,
+            timeout: 1,
+            missed: 1,
+            unviable: 80,
+        };
+        assert!(outcome.reaches(95) && !outcome.reaches(96));
+        assert!(!Outcome::default().reaches(0));
+    }
+}

@@ -1,0 +1,120 @@
+//! The tools of the tests package: the demo, the comparison, the benchmark, pod starts. Each command
+//! builds everything and hands its arguments to the tool, which declares them.
+
+use std::{
+    ffi::OsString,
+    os::unix::process::CommandExt as _,
+    path::PathBuf,
+    process::{Command, ExitCode},
+};
+
+use anyhow::Result;
+use clap::Args;
+
+use crate::{
+    build::{self, Agent},
+    run::{exit_code, require_root, root, tools},
+    setup::Needs,
+};
+
+/// Arguments that a tool declares, not xtask.
+#[derive(Debug, Args)]
+pub struct Arguments {
+    /// Handed to the tool unchanged; `--help` lists what it takes
+    #[arg(
+        value_name = "OPTIONS",
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    words: Vec<OsString>,
+}
+
+impl Arguments {
+    /// Whether one of them is given, alone or as `--flag=value`.
+    pub fn has(&self, flag: &str) -> bool {
+        self.words.iter().any(|word| {
+            let word = word.to_string_lossy();
+            word.split('=').next() == Some(flag)
+        })
+    }
+
+    fn ask_for_help(&self) -> bool {
+        self.has("--help") || self.has("-h")
+    }
+}
+
+/// The demo: two pods with real sidecars. The agent is the tests' build: an optimized one would cost
+/// another compilation of everything.
+pub fn demo(arguments: &Arguments) -> Result<ExitCode> {
+    let mut command = program("demo");
+    command.arg("--tools").arg(tools().join("python"));
+    if arguments.has("--down") && path("demo").exists() {
+        require_root("demo")?;
+        return exit_code(command.args(&arguments.words));
+    }
+    run("demo", Needs::Demo, Agent::Debug, command, arguments)
+}
+
+/// The comparison with real iptables.
+pub fn compare(arguments: &Arguments) -> Result<ExitCode> {
+    let command = program("compare");
+    run("compare", Needs::Tests, Agent::Debug, command, arguments)
+}
+
+/// The benchmark.
+pub fn bench(arguments: &Arguments) -> Result<ExitCode> {
+    let command = program("bench");
+    run("bench", Needs::Tests, Agent::Release, command, arguments)
+}
+
+/// Pods that start by the hundred.
+pub fn starts(arguments: &Arguments) -> Result<ExitCode> {
+    let command = program("starts");
+    run("starts", Needs::Tests, Agent::Release, command, arguments)
+}
+
+/// A tool of the tests package, in the caller's directory so that relative paths mean what they say.
+pub fn program(name: &str) -> Command {
+    let mut command = Command::new(path(name));
+    // The name in its usage lines.
+    command.arg0(format!("cargo xtask {name}"));
+    command
+}
+
+fn path(name: &str) -> PathBuf {
+    root().join(format!("target/debug/sidetrack-{name}"))
+}
+
+/// Builds everything, then runs a tool. Its help needs neither root nor what the tool runs.
+pub fn run(
+    name: &str,
+    needs: Needs,
+    agent: Agent,
+    mut command: Command,
+    arguments: &Arguments,
+) -> Result<ExitCode> {
+    if arguments.ask_for_help() {
+        build::tests()?;
+        let mut command = program(name);
+        return exit_code(command.arg("--help"));
+    }
+    require_root(name)?;
+    build::for_running(needs, agent)?;
+    command.args(&arguments.words);
+    agent.given_to(&mut command);
+    exit_code(&mut command)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Arguments;
+
+    #[test]
+    fn flags_are_found_with_and_without_a_value() {
+        let arguments = Arguments {
+            words: ["--other=x", "--down", "y"].map(Into::into).to_vec(),
+        };
+        assert!(arguments.has("--other") && arguments.has("--down"));
+        assert!(!arguments.has("--o") && !arguments.has("x") && !arguments.ask_for_help());
+    }
+}
