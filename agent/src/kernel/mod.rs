@@ -33,7 +33,7 @@ use self::{
     inbound::InboundTemplate,
     kernel_layout::Offsets,
     kernel_log::{KernelLog, LogLevel},
-    layouts::Earlier,
+    layouts::OldLayout,
     maps::Maps,
     pins::{Lock, Pins},
 };
@@ -52,7 +52,7 @@ pub struct Datapath {
     inbound: InboundTemplate,
     held: Held,
     /// Older layouts that are not done with.
-    pub earlier: Vec<Earlier>,
+    pub earlier: Vec<OldLayout>,
 }
 
 impl Datapath {
@@ -66,8 +66,8 @@ impl Datapath {
         level: LogLevel,
     ) -> Result<(Self, KernelLog)> {
         let lock = pins.lock()?;
-        let earlier =
-            Earlier::all(pins.root()).with_context(|| format!("list {}", pins.root().display()))?;
+        let earlier = OldLayout::all(pins.root())
+            .with_context(|| format!("list {}", pins.root().display()))?;
         if let Some(earlier) = earlier.last() {
             tracing::info!(
                 version = earlier.version,

@@ -107,13 +107,13 @@ impl ListRows {
     fn mend(&self, maps: &Maps, buffer: &mut Vec<u8>) -> io::Result<usize> {
         let mut mended = 0;
         for (key, position) in &self.ports {
-            mended += usize::from(maps.ports.mend(key, position, buffer)?);
+            mended += usize::from(maps.ports.repair(key, position, buffer)?);
         }
         for (key, position) in &self.owners {
-            mended += usize::from(maps.owners.mend(key, position, buffer)?);
+            mended += usize::from(maps.owners.repair(key, position, buffer)?);
         }
         for (key, position) in &self.ranges {
-            mended += usize::from(maps.ranges.mend(key, position, buffer)?);
+            mended += usize::from(maps.ranges.repair(key, position, buffer)?);
         }
         Ok(mended)
     }

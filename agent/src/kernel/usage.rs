@@ -110,18 +110,18 @@ impl Maps {
         let counted = self.handshake_count.get(&0)?.unwrap_or_default() as i64;
         let handshakes = (counted.max(0) as u64, u64::from(names::HANDSHAKE_CAPACITY));
         let all = [
-            (names::POD_BY_NETNS, self.pods.fill()?),
-            (names::POLICY_BY_ID, self.policies.fill()?),
-            (names::PORT_RULES, self.ports.fill()?),
-            (names::OWNER_RULES, self.owners.fill()?),
-            (names::RANGE_RULES, self.ranges.fill()?),
-            (names::ROUTE_BY_POD, self.routes.fill()?),
-            (names::IFACE_BY_POD, self.ifaces.fill()?),
+            (names::POD_BY_NETNS, self.pods.usage()?),
+            (names::POLICY_BY_ID, self.policies.usage()?),
+            (names::PORT_RULES, self.ports.usage()?),
+            (names::OWNER_RULES, self.owners.usage()?),
+            (names::RANGE_RULES, self.ranges.usage()?),
+            (names::ROUTE_BY_POD, self.routes.usage()?),
+            (names::IFACE_BY_POD, self.ifaces.usage()?),
             (names::HANDSHAKES, handshakes),
-            (names::HANDSHAKES_BY_POD, self.handshakes_by_pod.fill()?),
-            (names::LISTENERS, self.listeners.fill()?),
-            (names::COUNT_BY_RULE, self.counts.fill()?),
-            (names::BEFORE_SIDECAR, self.before_sidecar.fill()?),
+            (names::HANDSHAKES_BY_POD, self.handshakes_by_pod.usage()?),
+            (names::LISTENERS, self.listeners.usage()?),
+            (names::COUNT_BY_RULE, self.counts.usage()?),
+            (names::BEFORE_SIDECAR, self.before_sidecar.usage()?),
         ];
         let fill = |(map, (rows, capacity))| Usage {
             map,

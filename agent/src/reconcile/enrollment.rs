@@ -457,13 +457,13 @@ impl Enrollment {
     pub fn mend(&self, maps: &Maps, buffer: &mut Vec<u8>) -> Result<usize> {
         let mut mended = 0;
         for (id, route) in &self.routes {
-            mended += usize::from(maps.routes.mend(&id.key(), route, buffer)?);
+            mended += usize::from(maps.routes.repair(&id.key(), route, buffer)?);
         }
         for (ifindex, row) in &self.ifaces {
             let key = self.iface_key(*ifindex);
-            mended += usize::from(maps.ifaces.mend(&key, row, buffer)?);
+            mended += usize::from(maps.ifaces.repair(&key, row, buffer)?);
         }
-        mended += usize::from(maps.pods.mend(&self.cookie, &self.row, buffer)?);
+        mended += usize::from(maps.pods.repair(&self.cookie, &self.row, buffer)?);
         // The kernel programs notice the first listener, unless they are away just then.
         mended += usize::from(self.end_before_sidecar(maps)?);
         Ok(mended)

@@ -14,7 +14,7 @@ use crate::{
     api::PodState,
     kernel::{
         attachments::{Findings, Kind},
-        layouts::Earlier,
+        layouts::OldLayout,
     },
     netns::processes::Processes,
 };
@@ -210,7 +210,7 @@ impl Reconciler {
                 if let Some(reason) = self.still_judges(&earlier) {
                     waiting.extend(reason);
                 } else {
-                    match earlier.retire() {
+                    match earlier.stop_redirecting() {
                         Ok(()) => info!(
                             version = earlier.version,
                             "the pods are enrolled: removed what redirects in the earlier layout"
@@ -222,7 +222,7 @@ impl Reconciler {
                     }
                 }
             } else if !earlier
-                .marks()
+                .pod_cookies()
                 .iter()
                 .any(|cookie| self.by_cookie.contains_key(cookie))
             {
@@ -251,8 +251,8 @@ impl Reconciler {
 
     /// Whether pods would slip past their sidecars without what an older layout has attached: `None`
     /// if not, otherwise the problem, if it is one.
-    fn still_judges(&self, earlier: &Earlier) -> Option<Option<String>> {
-        let mut left = earlier.judged();
+    fn still_judges(&self, earlier: &OldLayout) -> Option<Option<String>> {
+        let mut left = earlier.live_pods();
         left.retain(|(cookie, _)| !self.by_cookie.contains_key(cookie));
         if left.is_empty() {
             return None;
