@@ -1,5 +1,5 @@
-//! The cgroup hooks: which program goes where. Order matters when they are attached for the first
-//! time: what answers questions about redirected connections comes before what redirects.
+//! The cgroup hooks and their programs. The order matters when they are attached for the first time: hooks
+//! that report the addresses of redirected connections come before hooks that redirect.
 
 use aya_obj::generated::bpf_attach_type;
 
@@ -56,8 +56,8 @@ pub const CGROUP_HOOKS: [Hook; 6] = [
     ),
 ];
 
-/// The program that judges arrivals for all pods.
+/// The program that evaluates inbound connections for all pods.
 pub const ARRIVAL_PROGRAM: &str = "st_arrival";
 
-/// The program each pod's network namespace gets an instance of.
+/// The program of which each pod's network namespace gets an instance.
 pub const SK_LOOKUP_PROGRAM: &str = "st_sk_lookup";

@@ -1,4 +1,4 @@
-//! A pod's routing tables in the form the kernel programs need. For each prefix a row says whether packets
+//! A pod's routing tables in the form the kernel programs need. For each prefix a row holds whether packets
 //! stay in the pod, leave it or are rejected, by which device and from which source address.
 //!
 //! The tables are read whole ([`dump`]) and flattened ([`flatten`]): table `local` wins over `main`, which
