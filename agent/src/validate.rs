@@ -1,9 +1,8 @@
-//! Whether connections of this pod are intercepted, tried from the inside: what Istio's init container
-//! `istio-validation` does (`tools/istio-iptables/pkg/validation`, Istio 1.7 and later).
+//! Checks interception from inside a pod, like Istio's init container `istio-validation`
+//! (`tools/istio-iptables/pkg/validation`, Istio 1.7 and later).
 //!
-//! A connection from 127.0.0.1 to 127.0.0.6:15002, made by the proxy's user, can only be answered if it
-//! is sent to the inbound port, and only if the original destination can be asked for is its port
-//! 15002.
+//! The proxy's user dials 127.0.0.6:15002 from 127.0.0.1. Without interception nothing listens there. With it
+//! the connection is redirected to the inbound port, and its original destination has port 15002.
 
 use std::{
     io,
@@ -22,36 +21,36 @@ use tokio::{
     sync::mpsc,
 };
 
-/// The port that is dialed and that nobody listens on.
+/// The port that is dialed. No process listens on it.
 pub const PROBE_PORT: u16 = 15002;
-/// The pause between two attempts; istio-validation's second would be lost by whoever is a moment early.
-const PAUSE: Duration = Duration::from_millis(200);
+/// Time between two attempts. istio-validation waits a second, which delays pods that start a moment early.
+const RETRY_AFTER: Duration = Duration::from_millis(200);
 
-/// What to try.
+/// The parameters of a check.
 #[derive(Clone, Copy, Debug)]
 pub struct Trial {
     /// The sidecar's port for outbound connections.
     pub outbound_port: u16,
-    /// Its port for arrivals.
+    /// The sidecar's port for inbound connections.
     pub inbound_port: u16,
-    /// How long to go on trying.
+    /// How long to repeat the check.
     pub patience: Duration,
-    /// Whether IPv6 must be intercepted, too.
+    /// Whether IPv6 must be intercepted as well.
     pub ipv6: bool,
 }
 
-/// Why a family is not found to be intercepted.
+/// Why a family does not pass the check.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// The trial could not be made.
+    /// The check could not run.
     #[error("listen on {0}: {1}; run this before the sidecar starts, in its pod")]
     Listen(SocketAddr, io::Error),
-    /// It was made, and says no.
+    /// The check failed.
     #[error("{family} is not intercepted: {seen}")]
     NotIntercepted {
         /// IPv4 or IPv6.
         family: &'static str,
-        /// What became of the last attempt.
+        /// The result of the last attempt.
         seen: String,
     },
 }
@@ -71,7 +70,7 @@ pub fn has_ipv6() -> bool {
     off_pod.next().is_some_and(|address| address.is_ipv6())
 }
 
-/// Tries both families, one after the other; what was found, in words.
+/// Checks both families, one after the other. Returns what was found, in words.
 ///
 /// # Errors
 /// The first family that is not intercepted.
@@ -105,7 +104,7 @@ impl Family {
         }
     }
 
-    /// The sidecar's own source address, which a trial dials.
+    /// The sidecar's own source address, which a check dials.
     const fn own(self) -> IpAddr {
         match self {
             Self::V4 => IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6)),
@@ -115,7 +114,7 @@ impl Family {
 }
 
 async fn try_family(family: Family, trial: Trial) -> Result<String, Failure> {
-    let (sender, mut arrived) = mpsc::unbounded_channel();
+    let (sender, mut accepted) = mpsc::unbounded_channel();
     let mut listening = Vec::new();
     for port in [trial.outbound_port, trial.inbound_port] {
         let at = SocketAddr::new(family.loopback(), port);
@@ -133,7 +132,7 @@ async fn try_family(family: Family, trial: Trial) -> Result<String, Failure> {
         }
     }
     let started = Instant::now();
-    let found = wait(family, trial, started, &mut arrived).await;
+    let found = wait(family, trial, started, &mut accepted).await;
     for task in listening {
         task.abort();
     }
@@ -144,39 +143,39 @@ async fn wait(
     family: Family,
     trial: Trial,
     started: Instant,
-    arrived: &mut mpsc::UnboundedReceiver<(u16, io::Result<SocketAddr>)>,
+    accepted: &mut mpsc::UnboundedReceiver<(u16, io::Result<SocketAddr>)>,
 ) -> Result<String, Failure> {
     let target = SocketAddr::new(family.own(), PROBE_PORT);
-    let mut seen = "nothing has arrived".to_owned();
+    let mut seen = "no connection was accepted".to_owned();
     loop {
         let left = trial.patience.saturating_sub(started.elapsed());
-        let attempt = tokio::time::sleep(PAUSE.min(left));
+        let attempt = tokio::time::sleep(RETRY_AFTER.min(left));
         tokio::pin!(attempt);
         let dialed = dial(family, target);
         tokio::pin!(dialed);
         let mut connected = None;
         loop {
             tokio::select! {
-                Some((port, original)) = arrived.recv() => match original {
+                Some((port, original)) = accepted.recv() => match original {
                     Ok(original) if original.port() == PROBE_PORT => {
                         return Ok(format!(
-                            "{}: a connection to {target} came to port {port} with its original destination, {} ms after the start",
+                            "{}: a connection to {target} reached port {port} with its original destination, {} ms after the start",
                             family.name(),
                             started.elapsed().as_millis()
                         ));
                     }
                     Ok(original) => seen = format!(
-                        "a connection to {target} came to port {port} with original destination {original}"
+                        "a connection to {target} reached port {port} with original destination {original}"
                     ),
                     Err(error) => seen = format!(
-                        "a connection to {target} came to port {port}, and its original destination is not known: {error}"
+                        "a connection to {target} reached port {port}, but its original destination is unknown: {error}"
                     ),
                 },
                 result = &mut dialed, if connected.is_none() => {
                     match result {
                         Ok(stream) => connected = Some(Some(stream)),
                         Err(error) => {
-                            seen = format!("a connection to {target} did not come to the sidecar's ports: {error}");
+                            seen = format!("a connection to {target} did not reach the sidecar's ports: {error}");
                             connected = Some(None);
                         }
                     }

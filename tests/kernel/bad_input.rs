@@ -199,7 +199,7 @@ fn last_good() -> Result<()> {
         agent
             .places
             .log()
-            .contains("its previous policy stays active")
+            .contains("the previous policy stays active")
     );
     // A new agent cannot use it either, and leaves in force what the last one wrote.
     agent.end(Signal::SIGKILL)?;

@@ -78,7 +78,7 @@ impl<N: Node> Enrollment<N> {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Desired {
     /// It is to be enrolled.
-    Enroll(Goal),
+    Enroll(Box<Goal>),
     /// Its manifest cannot be followed: everything stays as it is.
     Keep,
     /// It is not to be enrolled.
@@ -240,7 +240,7 @@ impl<N: Node> Record<N> {
     /// How the pod is to be enrolled. A pod whose manifest cannot be followed stays as it is enrolled.
     pub(crate) fn goal(&self) -> Option<Goal> {
         match &self.desired {
-            Desired::Enroll(goal) => Some(goal.clone()),
+            Desired::Enroll(goal) => Some(Goal::clone(goal)),
             Desired::Keep => self.enrollment().map(|enrollment| Goal {
                 netns: enrollment.netns.clone(),
                 policy: enrollment.policy.clone(),

@@ -1,11 +1,11 @@
-//! What the plugin answers when it cannot do what it was asked.
+//! Errors, as the specification defines them.
 
 use serde_json::json;
 
-/// Versions of the specification that know chained plugins.
+/// Versions of the specification that have chained plugins.
 pub const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];
 
-/// An error as the specification wants it: kubelet shows `msg` and `details` at the pod.
+/// An error of the specification: kubelet shows `msg` and `details` at the pod.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     code: u32,
@@ -15,42 +15,42 @@ pub struct Error {
 }
 
 impl Error {
-    /// Code 1.
-    pub fn version(asked: &str) -> Self {
-        let message = format!("CNI version {asked:?} is not supported");
+    /// Code 1: incompatible version.
+    pub fn version(version: &str) -> Self {
+        let message = format!("CNI version {version:?} is not supported");
         let details = format!(
-            "sidetrack is chained behind another plugin, which needs one of {}",
+            "sidetrack is chained after another plugin, which needs one of {}",
             VERSIONS.join(", ")
         );
         Self::new(1, message).detailed(details)
     }
 
-    /// Code 4.
+    /// Code 4: invalid environment variables.
     pub fn variable(name: &str, problem: &str) -> Self {
         Self::new(4, format!("environment variable {name} {problem}"))
     }
 
-    /// Code 5.
+    /// Code 5: I/O failure.
     pub fn io(message: String) -> Self {
         Self::new(5, message)
     }
 
-    /// Code 6.
+    /// Code 6: undecodable content.
     pub fn decode(message: String) -> Self {
         Self::new(6, message)
     }
 
-    /// Code 7.
+    /// Code 7: invalid configuration.
     pub fn config(message: String) -> Self {
         Self::new(7, message)
     }
 
-    /// Code 11: the runtime is to try again.
+    /// Code 11: the runtime should try again later.
     pub fn later(message: String) -> Self {
         Self::new(11, message)
     }
 
-    /// Code 100, the first that is the plugin's own: the pod cannot be intercepted.
+    /// Code 100, the first of the plugin's own codes: the pod cannot be intercepted.
     pub fn refused(message: String) -> Self {
         Self::new(100, message)
     }
@@ -64,19 +64,19 @@ impl Error {
         }
     }
 
-    /// More for people: what to do about it.
+    /// Adds what to do about it.
     pub fn detailed(mut self, details: String) -> Self {
         self.details = details;
         self
     }
 
-    /// The version the runtime speaks, once that is known.
+    /// Adds the version of the runtime, once it is known.
     pub fn spoken(mut self, version: &str) -> Self {
         self.version = Some(version.to_owned());
         self
     }
 
-    /// As the runtime reads it.
+    /// The JSON for the runtime.
     pub fn to_json(&self) -> String {
         json!({
             "cniVersion": self.version.as_deref().unwrap_or("1.0.0"),

@@ -1,4 +1,4 @@
-//! The network configuration a runtime hands over on stdin, as far as it concerns the plugin.
+//! The network configuration a runtime passes on stdin: the fields the plugin uses.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -7,13 +7,13 @@ use serde_json::value::RawValue;
 
 use super::answer::{Error, VERSIONS};
 
-/// How long ADD waits for the agent at most, unless the configuration says otherwise. An agent that is
-/// replaced is ready again after some seconds; kubelet gives up after two minutes, and tries again.
+/// How long ADD waits for the agent by default. An agent that is replaced is ready again after some seconds;
+/// kubelet gives up after two minutes, and tries again.
 const PATIENCE_SECONDS: u64 = 10;
-/// The longest that may be asked for: kubelet's patience.
+/// The longest wait that may be configured: less than kubelet's own timeout.
 pub const MOST_SECONDS: u64 = 110;
 
-/// The configuration as it is written.
+/// The fields as they are written.
 #[derive(Deserialize)]
 struct Raw<'a> {
     #[serde(rename = "cniVersion")]
@@ -27,7 +27,7 @@ struct Raw<'a> {
     previous: Option<&'a RawValue>,
     #[serde(rename = "cni.dev/valid-attachments")]
     valid: Option<Vec<Attachment>>,
-    /// What libcni 1.2.0 to 1.2.2 called it.
+    /// Its name in libcni 1.2.0 to 1.2.2.
     #[serde(rename = "cni.dev/attachments")]
     valid_before: Option<Vec<Attachment>>,
 }
@@ -43,22 +43,22 @@ pub struct Attachment {
 /// The configuration, validated.
 #[derive(Debug)]
 pub struct Config<'a> {
-    /// The version the runtime speaks.
+    /// The version of the specification the runtime uses.
     pub version: String,
     /// The agent's socket.
     pub socket: PathBuf,
-    /// How long to wait for the agent.
+    /// How long to wait for the agent at most.
     pub patience: Duration,
-    /// Namespaces whose pods start also when no agent answers.
+    /// Namespaces whose pods also start when no agent answers.
     pub exclude_namespaces: Vec<String>,
-    /// What the plugins before this one have done.
+    /// The result of the plugins before this one.
     pub previous: Option<&'a RawValue>,
-    /// In a GC request, what still exists.
+    /// In a GC request, the containers that still exist.
     pub valid: Option<Vec<Attachment>>,
 }
 
 impl<'a> Config<'a> {
-    /// Reads it.
+    /// Parses and validates stdin.
     pub fn parse(stdin: &'a [u8]) -> Result<Self, Error> {
         let raw: Raw<'a> = serde_json::from_slice(stdin).map_err(|error| {
             Error::decode(format!("the configuration on stdin is not usable: {error}"))
@@ -90,11 +90,11 @@ impl<'a> Config<'a> {
         })
     }
 
-    /// The result of the plugins before, as it came.
+    /// The result of the plugins before this one, unchanged.
     pub fn previous(&self) -> Result<&'a str, Error> {
         self.previous.map(RawValue::get).ok_or_else(|| {
             Error::config(
-                "there is no prevResult: sidetrack makes no interfaces, it must be chained behind the network's main plugin".to_owned(),
+                "there is no prevResult: sidetrack makes no interfaces, it must be chained after the network's main plugin".to_owned(),
             )
         })
     }
@@ -105,7 +105,7 @@ mod tests {
     use super::Config;
 
     #[test]
-    fn results_pass_through_as_they_are() {
+    fn results_pass_through_unchanged() {
         let text = br#"{"cniVersion":"0.4.0","name":"n","type":"sidetrack-cni","socket":"/s",
             "prevResult": {"cniVersion":"0.4.0", "ips":[ ],"x":1e2}}"#;
         let config = Config::parse(text).unwrap();

@@ -1,14 +1,19 @@
-//! The CNI plugin: makes a pod's start wait until it is intercepted, or known not to be one.
+//! The CNI plugin: a pod starts only when it is intercepted, or known not to need it.
 //!
-//! Source: the Container Network Interface specification, versions 0.3.0 to 1.1.0. The plugin stands
-//! behind the main plugin in a chain; it changes nothing in the pod and passes the result it is given
-//! on as it is.
+//! Source: the Container Network Interface specification, versions 0.3.0 to 1.1.0. The plugin is chained
+//! after the main plugin. It changes nothing in the pod, and passes the result of the plugins before it on
+//! unchanged.
+//!
+//! The types of the protocol are declared here, because the result must pass through byte for byte and the
+//! plugin reads only a few fields.
 
+mod agent;
 mod answer;
 pub mod attach;
 pub mod config;
 pub mod install;
 mod plugin;
+mod pod_netns;
 mod request;
 
 use std::{
@@ -35,22 +40,22 @@ pub fn main() -> ExitCode {
         Err(error) => (error.to_json(), ExitCode::FAILURE),
     };
     let mut stdout = std::io::stdout().lock();
-    // A runtime that does not listen any more has given up.
+    // If the runtime has closed the pipe, nothing is left to do.
     let _ = stdout.write_all(text.as_bytes());
     let _ = stdout.flush();
     code
 }
 
 fn read_stdin() -> Result<Vec<u8>, Error> {
-    /// Network configurations have kilobytes; nobody's mistake may take the node's memory.
-    const MOST: u64 = 4 << 20;
+    /// Network configurations have kilobytes. Capped so that a mistake cannot use up the node's memory.
+    const MAX_SIZE: u64 = 4 << 20;
     let mut stdin = Vec::new();
     std::io::stdin()
         .lock()
-        .take(MOST + 1)
+        .take(MAX_SIZE + 1)
         .read_to_end(&mut stdin)
         .map_err(|error| Error::io(format!("read the configuration from stdin: {error}")))?;
-    if stdin.len() as u64 > MOST {
+    if stdin.len() as u64 > MAX_SIZE {
         return Err(Error::decode(
             "the configuration on stdin is larger than 4 MiB".to_owned(),
         ));

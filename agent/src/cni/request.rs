@@ -1,11 +1,12 @@
-//! What a runtime says in the environment.
+//! The environment variables a runtime sets.
 
 use std::{env, path::PathBuf};
 
-use super::answer::Error;
 use sidetrack_policy::PodRef;
 
-/// The variables as they are.
+use super::answer::Error;
+
+/// The raw variables.
 #[derive(Clone, Debug, Default)]
 pub struct Variables {
     /// `CNI_COMMAND`
@@ -36,7 +37,7 @@ impl Variables {
         }
     }
 
-    /// What is to be done.
+    /// The command.
     pub fn command(&self) -> Result<Command, Error> {
         match self.command.as_deref() {
             Some("ADD") => Ok(Command::Add),
@@ -56,15 +57,15 @@ impl Variables {
         }
     }
 
-    /// The container, for all commands that are about one.
+    /// The container's id, for all commands that need one.
     pub fn container(&self) -> Result<&str, Error> {
         let id = required("CNI_CONTAINERID", self.container.as_deref())?;
         let alphanumeric = |c: char| c.is_ascii_alphanumeric();
-        let known = |c: char| alphanumeric(c) || matches!(c, '_' | '.' | '-');
-        if id.starts_with(alphanumeric) && id.chars().all(known) {
+        let allowed = |c: char| alphanumeric(c) || matches!(c, '_' | '.' | '-');
+        if id.starts_with(alphanumeric) && id.chars().all(allowed) {
             Ok(id)
         } else {
-            let problem = format!("is {id:?}, which is no container's id");
+            let problem = format!("is {id:?}, which is not a container id");
             Err(Error::variable("CNI_CONTAINERID", &problem))
         }
     }
@@ -75,12 +76,12 @@ impl Variables {
         Ok(PathBuf::from(path))
     }
 
-    /// The interface's name, which the specification asks for, whoever makes it.
+    /// The interface's name, which the specification requires of every plugin.
     pub fn interface(&self) -> Result<&str, Error> {
         required("CNI_IFNAME", self.interface.as_deref())
     }
 
-    /// The pod; `None` for containers that are none, which Kubernetes does not start.
+    /// The pod; `None` for containers that Kubernetes did not start.
     pub fn pod(&self) -> Result<Option<Pod>, Error> {
         let mut name = None;
         let mut namespace = None;
@@ -88,16 +89,16 @@ impl Variables {
         let text = self.arguments.as_deref().unwrap_or_default();
         for pair in text.split(';').filter(|pair| !pair.is_empty()) {
             let Some((key, value)) = pair.split_once('=') else {
-                let problem = format!("has {pair:?}, which is no KEY=VALUE");
+                let problem = format!("has {pair:?}, which is not KEY=VALUE");
                 return Err(Error::variable("CNI_ARGS", &problem));
             };
-            let place = match key {
+            let field = match key {
                 "K8S_POD_NAME" => &mut name,
                 "K8S_POD_NAMESPACE" => &mut namespace,
                 "K8S_POD_UID" => &mut uid,
                 _ => continue,
             };
-            *place = Some(value.to_owned()).filter(|value| !value.is_empty());
+            *field = Some(value.to_owned()).filter(|value| !value.is_empty());
         }
         let (name, namespace) = match (name, namespace) {
             (Some(name), Some(namespace)) => (name, namespace),
@@ -135,12 +136,12 @@ pub enum Command {
     Version,
 }
 
-/// The pod that a runtime names.
+/// The pod of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pod {
     /// Namespace and name.
     pub name: PodRef,
-    /// UID, from runtimes that tell it (containerd 1.6, CRI-O 1.21).
+    /// UID, from runtimes that set it (containerd 1.6, CRI-O 1.21).
     pub uid: Option<String>,
 }
 
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_kubernetes_passes() {
+    fn the_arguments_of_kubernetes_name_the_pod() {
         let variables = with_arguments(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE=shop;K8S_POD_NAME=web;K8S_POD_INFRA_CONTAINER_ID=ab;K8S_POD_UID=u-1",
         );
@@ -167,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_passes() {
+    fn malformed_variables_are_errors() {
         assert!(with_arguments("K8S_POD_NAME").pod().is_err());
         assert!(with_arguments("K8S_POD_NAME=web").pod().is_err());
         for id in ["", "../../etc", "a b", "-x"] {

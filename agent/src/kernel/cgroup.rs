@@ -18,8 +18,8 @@ const POD_CGROUPS: [&str; 4] = [
 
 /// The cgroup2 mount, wherever it is (hybrid hosts have it below `/sys/fs/cgroup/unified`).
 ///
-/// A container with a cgroup namespace of its own has a mount that begins at its own cgroup, in which
-/// there are no pods; of several the one that begins highest counts.
+/// A container with a cgroup namespace of its own has a mount whose root is its own cgroup, without pods.
+/// Of several mounts the one with the highest root is used.
 pub fn mount() -> Result<PathBuf> {
     let mounts = procfs::process::Process::myself()
         .and_then(|own| own.mountinfo())
@@ -34,8 +34,8 @@ pub fn mount() -> Result<PathBuf> {
         )
 }
 
-/// How far a mount begins above the root of our cgroup namespace: `/../..` is 2. Mounts of a part of
-/// the hierarchy come last.
+/// How many levels a mount's root is above the root of this process's cgroup namespace: 2 for `/../..`.
+/// Mounts of a part of the hierarchy are negative.
 fn above(root: &str) -> isize {
     let names = root.split('/').filter(|name| !name.is_empty());
     names.map(|name| if name == ".." { 1 } else { -1 }).sum()
@@ -76,7 +76,7 @@ mod tests {
     use super::above;
 
     #[test]
-    fn the_highest_mount_counts() {
+    fn higher_mounts_sort_first() {
         assert!(above("/../../..") > above("/"));
         assert!(above("/") > above("/kubepods.slice"));
     }

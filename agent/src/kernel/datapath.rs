@@ -18,7 +18,7 @@ use super::{
     inbound::InboundTemplate,
     kernel_layout::{self, Offsets},
     kernel_log::{KernelLog, LogLevel},
-    layouts::Earlier,
+    layouts::OldLayout,
     maps::{Maps, PINNED},
     pins::{Lock, Pins},
     probe, sys,
@@ -35,7 +35,7 @@ pub struct Datapath {
     pub(super) inbound: InboundTemplate,
     pub(super) attachments: Attachments,
     /// Older layouts that are still there.
-    pub earlier: Vec<Earlier>,
+    pub earlier: Vec<OldLayout>,
 }
 
 impl Datapath {
@@ -49,8 +49,8 @@ impl Datapath {
         level: LogLevel,
     ) -> Result<(Self, KernelLog)> {
         let lock = pins.lock()?;
-        let earlier =
-            Earlier::all(pins.root()).with_context(|| format!("list {}", pins.root().display()))?;
+        let earlier = OldLayout::all(pins.root())
+            .with_context(|| format!("list {}", pins.root().display()))?;
         if let Some(earlier) = earlier.last() {
             tracing::info!(
                 version = earlier.version,

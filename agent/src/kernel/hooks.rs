@@ -56,7 +56,7 @@ pub const CGROUP_HOOKS: [Hook; 6] = [
     ),
 ];
 
-/// The program that decides about inbound connections, for all pods.
+/// The program that evaluates inbound connections, for all pods.
 pub const INBOUND_PROGRAM: &str = "st_arrival";
 
 /// The program each pod's network namespace gets an instance of.

@@ -1,5 +1,5 @@
-//! The sk_lookup program, of which every pod's network namespace gets an instance of its own: the
-//! program cannot ask which namespace it runs in, so it is told by a read-only global.
+//! The sk_lookup program. Every pod's network namespace gets an instance of its own: the program cannot
+//! find out which namespace it runs in, so a read-only global holds the cookie.
 //!
 //! The object is parsed and relocated once; an instance is those instructions with the descriptor
 //! of its own `.rodata` map filled in (about 0.1 ms, 4 KiB of kernel memory).
@@ -23,10 +23,10 @@ use super::{
     sys,
 };
 
-/// Stands for the `.rodata` map in the template's instructions; no descriptor has this number.
+/// Placeholder for the `.rodata` map in the template's instructions; no descriptor has this number.
 const RODATA: i32 = i32::MAX;
 
-/// A global whose place in `.rodata` is found by this value, which occurs nowhere else there.
+/// Marks the global for the cookie in `.rodata`; the value occurs nowhere else there.
 const MARK: u64 = 0x51de_74ac_c00c_1e5a;
 
 /// What all instances have in common.
@@ -128,7 +128,7 @@ impl InboundTemplate {
     }
 }
 
-/// A map of read-only data, as object files have it in `.rodata` sections.
+/// A map of read-only data, like the `.rodata` sections of object files.
 fn constants(values: &[u8]) -> io::Result<OwnedFd> {
     let map = sys::map_create(
         bpf_map_type::BPF_MAP_TYPE_ARRAY,
@@ -143,7 +143,7 @@ fn constants(values: &[u8]) -> io::Result<OwnedFd> {
     Ok(map)
 }
 
-/// `ld_imm64`, the instruction that carries map descriptors.
+/// Whether this is `ld_imm64`, the instruction that carries map descriptors.
 fn is_wide_load(instruction: &bpf_insn) -> bool {
     const LD_IMM64: u8 = 0x18;
     instruction.code == LD_IMM64

@@ -1,14 +1,14 @@
-//! Where the running kernel keeps a socket's creator, from its own BTF (`/sys/kernel/btf/vmlinux`).
+//! Where the running kernel stores the creator of a socket, read from its BTF (`/sys/kernel/btf/vmlinux`).
 //!
-//! Only member offsets of a few structs are wanted, so the type section is walked once and nothing
-//! is kept. Format: Documentation/bpf/btf.rst.
+//! Own parser: the offsets of five members are needed, so the type section is walked once and nothing is
+//! kept. A full BTF parser would hold megabytes. Format: Documentation/bpf/btf.rst.
 
 use std::{collections::HashMap, fs, io, path::Path};
 
 /// The kernel's description of its types.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// The globals of the kernel programs and the struct members they stand for.
+/// Globals of the kernel programs, and the struct members whose offset they hold.
 pub const MEMBERS: [(&str, &str, &str); 5] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
@@ -20,7 +20,7 @@ pub const MEMBERS: [(&str, &str, &str); 5] = [
 /// Byte offsets for [`MEMBERS`], by global.
 pub type Offsets = Vec<(&'static str, u32)>;
 
-/// Why the offsets could not be had.
+/// Why the offsets are unknown.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
     /// The file cannot be read.
@@ -34,7 +34,7 @@ pub enum LayoutError {
     Missing(&'static str, &'static str),
 }
 
-/// Looks the offsets up in the running kernel.
+/// Reads the offsets of the running kernel.
 pub fn offsets() -> Result<Offsets, LayoutError> {
     offsets_in(&fs::read(Path::new(VMLINUX_BTF))?)
 }
@@ -132,7 +132,7 @@ fn walk_structs(
 
 #[cfg(test)]
 mod tests {
-    use super::{LayoutError, MEMBERS, offsets, offsets_in};
+    use super::{KIND_STRUCT, LayoutError, MEMBERS, offsets, offsets_in};
 
     #[test]
     fn the_running_kernel_has_them_all() {
@@ -143,16 +143,86 @@ mod tests {
         assert_ne!(offsets[3].1, offsets[4].1);
     }
 
+    /// BTF of structs: name and members, each with its offset word. With `bit_fields` the upper byte of
+    /// that word is a width.
+    fn btf(structs: &[(&str, &[(&str, u32)])], bit_fields: bool) -> Vec<u8> {
+        let mut strings = vec![0];
+        let mut name = |text: &str| {
+            let at = strings.len() as u32;
+            strings.extend(text.as_bytes());
+            strings.push(0);
+            at
+        };
+        // A pointer and an array come first: the walk must skip them.
+        let mut types = vec![0, 2 << 24, 0, 0, 3 << 24, 0, 1, 1, 8];
+        for (struct_name, members) in structs {
+            let info = u32::from(bit_fields) << 31 | KIND_STRUCT << 24 | members.len() as u32;
+            types.extend([name(struct_name), info, 64]);
+            for (member, offset) in *members {
+                types.extend([name(member), 1, *offset]);
+            }
+        }
+        let types_len = 4 * types.len() as u32;
+        let header = [
+            0x0001_eb9f,
+            24,
+            0,
+            types_len,
+            types_len,
+            strings.len() as u32,
+        ];
+        let words = header.into_iter().chain(types);
+        words.flat_map(u32::to_ne_bytes).chain(strings).collect()
+    }
+
+    const STRUCTS: [(&str, &[(&str, u32)]); 4] = [
+        ("sock", &[("other", 0), ("sk_socket", 8 * 24)]),
+        ("socket", &[("file", 8 * 16)]),
+        ("file", &[("f_cred", 8 * 144)]),
+        ("cred", &[("fsuid", 8 * 28), ("fsgid", 8 * 32)]),
+    ];
+
     #[test]
-    fn rubbish_is_an_error() {
-        for rubbish in [
+    fn offsets_are_bytes_by_global() {
+        let expected = [
+            ("OFFSET_SOCK_SOCKET", 24),
+            ("OFFSET_SOCKET_FILE", 16),
+            ("OFFSET_FILE_CRED", 144),
+            ("OFFSET_CRED_FSUID", 28),
+            ("OFFSET_CRED_FSGID", 32),
+        ];
+        assert_eq!(offsets_in(&btf(&STRUCTS, false)).unwrap(), expected);
+    }
+
+    #[test]
+    fn widths_of_bit_fields_are_not_part_of_the_offset() {
+        let mut structs = STRUCTS;
+        structs[1] = ("socket", &[("file", (3 << 24) | (8 * 16))]);
+        let offsets = offsets_in(&btf(&structs, true)).unwrap();
+        assert_eq!(offsets[1], ("OFFSET_SOCKET_FILE", 16));
+    }
+
+    #[test]
+    fn missing_members_are_named() {
+        let mut structs = STRUCTS;
+        structs[3] = ("cred", &[("fsuid", 8 * 28)]);
+        let error = offsets_in(&btf(&structs, false)).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "the kernel's struct cred has no member fsgid"
+        );
+    }
+
+    #[test]
+    fn malformed_btf_is_an_error() {
+        for malformed in [
             &b""[..],
             b"\x9f\xeb",
             &[0; 64],
             &[0x9f, 0xeb, 1, 0, 24, 0, 0, 0],
         ] {
             assert!(matches!(
-                offsets_in(rubbish),
+                offsets_in(malformed),
                 Err(LayoutError::Format(_) | LayoutError::Missing(..))
             ));
         }

@@ -1,23 +1,23 @@
-//! What the kernel programs log, forwarded to the agent's log.
+//! Forwards the log of the kernel programs to the agent's log.
 
 use anyhow::{Context as _, Result};
 use aya::Ebpf;
 use aya_log::EbpfLogger;
 use tokio::io::{Interest, unix::AsyncFd};
 
-/// How much the kernel programs log. It is a read-only global of theirs: what is off is not even in
-/// the code that runs.
+/// How much the kernel programs log. The level is a read-only global, so that the verifier removes the code
+/// of levels that are off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogLevel(pub(super) u8);
 
 impl LogLevel {
-    /// What must not happen.
+    /// Events that must not happen.
     pub const WARNINGS: Self = Self(aya_log::Level::Warn as u8);
     /// Every decision as well.
     pub const DECISIONS: Self = Self(aya_log::Level::Debug as u8);
 }
 
-/// Records of the kernel programs.
+/// The log records of the kernel programs.
 pub struct KernelLog(EbpfLogger<&'static dyn log::Log>);
 
 impl KernelLog {

@@ -55,7 +55,7 @@ macro_rules! maps {
                 let mut all = Vec::new();
                 $( $(
                     let limit = Limit { map: names::$name, then: $then, cure: $cure };
-                    all.push(limit.usage(self.$field.fill()?));
+                    all.push(limit.usage(self.$field.usage()?));
                 )? )+
                 // Rows of handshakes come and go all the time, and the programs count them.
                 let counted = self.handshake_count.get(&0)?.unwrap_or_default() as i64;

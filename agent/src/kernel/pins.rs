@@ -1,6 +1,6 @@
-//! What is pinned where: `<bpffs>/sidetrack/v<layout>/{maps,links,pods/<netns cookie>}`.
+//! Paths of pins: `<bpffs>/sidetrack/v<layout>/{maps,links,pods/<netns cookie>}`.
 //!
-//! Invariant: whoever holds [`Lock`] owns everything below `<bpffs>/sidetrack`.
+//! Invariant: the process that holds [`Lock`] owns everything below `<bpffs>/sidetrack`.
 
 use std::{
     fs::{self, File},
@@ -20,17 +20,17 @@ use super::layouts;
 /// Why the pin directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
-    /// No bpffs there.
+    /// The path is not a bpffs.
     #[error("{0} is not a bpffs: run `mount -t bpf bpf {0}` or pass --bpffs PATH")]
     NotBpffs(PathBuf),
-    /// Somebody else owns it.
+    /// Another agent owns it.
     #[error(
         "another sidetrack agent uses {0}: stop it first, or give this one its own with --bpffs PATH"
     )]
     Taken(PathBuf),
-    /// A newer build was here.
+    /// A newer build has left its pins.
     #[error(
-        "{path} is of a newer sidetrack, whose maps (layout {version}) this one (layout {LAYOUT_VERSION}) cannot read; pods stay intercepted by what is attached: install that version again, or run its `sidetrack cleanup` first, after which pods are not intercepted until an agent has enrolled them again"
+        "{path} is of a newer sidetrack: this one (layout {LAYOUT_VERSION}) cannot read its maps (layout {version}). Pods stay intercepted by the attached programs: install that version again, or run its `sidetrack cleanup` first. After a cleanup pods are not intercepted until an agent has enrolled them again"
     )]
     Newer {
         /// Its layout.
@@ -41,11 +41,11 @@ pub enum PinError {
     /// Anything else.
     #[error("{operation} {path}: {error}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// On what.
+        /// Its object.
         path: PathBuf,
-        /// What came of it.
+        /// The cause.
         error: io::Error,
     },
 }
@@ -67,7 +67,7 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// For a bpffs mount point; fails if it is none.
+    /// For a bpffs mount point; fails for other directories.
     pub fn new(bpffs: &Path) -> Result<Self, PinError> {
         match statfs(bpffs) {
             Ok(stat) if stat.filesystem_type() == BPF_FS_MAGIC => Ok(Self {
@@ -106,7 +106,7 @@ impl Pins {
         self.pods().join(netns.to_string()).join("sk_lookup")
     }
 
-    /// Creates the directories and takes ownership, unless a newer build has left something there.
+    /// Creates the directories and locks them; fails if a newer build has left its pins.
     pub fn lock(&self) -> Result<Lock, PinError> {
         layouts::refuse_newer(&self.root)?;
         for dir in [
@@ -120,7 +120,7 @@ impl Pins {
             .ok_or_else(|| PinError::Taken(self.root.clone()))
     }
 
-    /// Takes ownership of what exists; `None` when an agent has it.
+    /// Locks the existing directory; `None` if an agent holds the lock.
     pub fn try_lock(&self) -> Result<Option<Lock>, PinError> {
         let dir = File::open(&self.root).map_err(context("open", &self.root))?;
         match Flock::lock(dir, FlockArg::LockExclusiveNonblock) {
@@ -150,10 +150,10 @@ impl Pins {
 pub struct Lock(Flock<File>);
 
 impl Lock {
-    /// Whether it is on what is there now.
+    /// Whether the locked directory is still the one at this path.
     pub fn is_on(&self, root: &Path) -> bool {
         let locked = self.0.metadata().map(|meta| (meta.dev(), meta.ino()));
-        let there = fs::metadata(root).map(|meta| (meta.dev(), meta.ino()));
-        matches!((locked, there), (Ok(locked), Ok(there)) if locked == there)
+        let current = fs::metadata(root).map(|meta| (meta.dev(), meta.ino()));
+        matches!((locked, current), (Ok(locked), Ok(current)) if locked == current)
     }
 }

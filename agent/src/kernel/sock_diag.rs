@@ -1,5 +1,5 @@
-//! Asks the kernel for TCP sockets (sock_diag(7)). `/proc/net/tcp` tells the same, and walks the
-//! node's whole table of connections for it, whatever the namespace.
+//! Lists TCP sockets with sock_diag(7). `/proc/net/tcp` has the same data, but reading it walks the table
+//! of connections of the whole node, whatever the namespace.
 
 use std::io;
 
@@ -13,17 +13,17 @@ use netlink_packet_sock_diag::{
 };
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_SOCK_DIAG};
 
-/// Sockets of a family (`AF_INET`, `AF_INET6`) that listen, in the namespace of the calling thread.
+/// Listening sockets of a family (`AF_INET`, `AF_INET6`), in the namespace of the calling thread.
 pub fn listeners(family: u8) -> io::Result<Vec<InetResponse>> {
     sockets(family, StateFlags::LISTEN)
 }
 
-/// Sockets that have a peer, in the same way.
+/// Sockets that have a peer, in the namespace of the calling thread.
 pub fn connections(family: u8) -> io::Result<Vec<InetResponse>> {
     sockets(family, StateFlags::all() - StateFlags::LISTEN)
 }
 
-/// A socket's cookie (`SO_COOKIE`), of which sock_diag has two 32-bit numbers, the lower half first.
+/// A socket's cookie (`SO_COOKIE`). sock_diag returns it as two 32-bit numbers, the lower half first.
 pub fn cookie(socket: &InetResponse) -> u64 {
     let [a, b, c, d, e, f, g, h] = socket.header.socket_id.cookie;
     let half = |bytes| u64::from(u32::from_ne_bytes(bytes));

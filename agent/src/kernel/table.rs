@@ -19,7 +19,7 @@ pub struct Table<K, V> {
 }
 
 impl<K: Pod, V: Pod> Table<K, V> {
-    /// Takes a map over; fails if its key or value size is another.
+    /// Wraps a map; fails if its key or value size differs.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let info = sys::map_info(fd.as_fd())?;
         let (want_key, want_value) = (size_of::<K>() as u32, size_of::<V>() as u32);
@@ -42,15 +42,15 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok(found.then(|| bytemuck::pod_read_unaligned(&value)))
     }
 
-    /// Whether a key has this value. The buffer is reused by callers that compare many rows. In a trie
-    /// the value is that of the longest prefix that holds the key.
+    /// Whether a key has this value. The caller's buffer is used again, for frequent checks.
+    /// In a trie the value is that of the longest prefix that holds the key.
     pub fn holds(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
         buffer.resize(size_of::<V>(), 0);
         let found = sys::map_lookup(self.fd(), bytemuck::bytes_of(key), buffer)?;
         Ok(found && buffer == bytemuck::bytes_of(value))
     }
 
-    /// Writes a row unless it is there; answers whether it was missing or different.
+    /// Writes a row unless it is there already. Returns whether it was missing or different.
     pub fn repair(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
         if self.holds(key, value, buffer)? {
             return Ok(false);
@@ -69,12 +69,12 @@ impl<K: Pod, V: Pod> Table<K, V> {
         )
     }
 
-    /// Removes a row; whether there was one.
+    /// Removes a row. Returns whether there was one.
     pub fn remove(&self, key: &K) -> io::Result<bool> {
         sys::map_delete(self.fd(), bytemuck::bytes_of(key))
     }
 
-    /// All keys at this time. Rows that come or go meanwhile may be missed; none is listed twice.
+    /// All keys at this time. Rows that are added or removed meanwhile may be missed; none is listed twice.
     pub fn keys(&self) -> io::Result<Vec<K>> {
         keys(self.fd())
     }
@@ -90,9 +90,9 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok(rows)
     }
 
-    /// How many rows there are, about, and how many there can be.
-    pub fn fill(&self) -> io::Result<(u64, u64)> {
-        fill(self.fd(), size_of::<K>())
+    /// The approximate number of rows, and the capacity.
+    pub fn usage(&self) -> io::Result<(u64, u64)> {
+        usage(self.fd(), size_of::<K>())
     }
 
     /// The descriptor.
@@ -110,7 +110,7 @@ pub struct Counters<K> {
 }
 
 impl<K: Pod> Counters<K> {
-    /// Takes a map over.
+    /// Wraps a map.
     pub fn new(fd: OwnedFd) -> io::Result<Self> {
         let cpus = aya::util::nr_cpus().map_err(|(path, error)| {
             io::Error::new(error.kind(), format!("read {path}: {error}"))
@@ -150,9 +150,9 @@ impl<K: Pod> Counters<K> {
         sys::map_delete(self.fd.as_fd(), bytemuck::bytes_of(key))
     }
 
-    /// How many counters there are, about, and how many there can be.
-    pub fn fill(&self) -> io::Result<(u64, u64)> {
-        fill(self.fd.as_fd(), size_of::<K>())
+    /// The approximate number of counters, and the capacity.
+    pub fn usage(&self) -> io::Result<(u64, u64)> {
+        usage(self.fd.as_fd(), size_of::<K>())
     }
 
     /// All keys at this time.
@@ -161,8 +161,8 @@ impl<K: Pod> Counters<K> {
     }
 }
 
-/// All keys of a map. The kernel starts again at the first when the one it is to go on from has
-/// been deleted, so what was seen is remembered.
+/// All keys of a map. The kernel starts again at the first key when the previous one has been deleted,
+/// so keys that were seen are remembered.
 fn keys<K: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<K>> {
     let mut seen: HashSet<Vec<u8>> = HashSet::new();
     let mut keys = Vec::new();
@@ -179,9 +179,9 @@ fn keys<K: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<K>> {
     Ok(keys)
 }
 
-/// Rows and places of a map. Keys are only counted: where one goes meanwhile the kernel starts again at
-/// the first, and some are counted twice.
-fn fill(map: BorrowedFd<'_>, key_size: usize) -> io::Result<(u64, u64)> {
+/// Number of rows and capacity of a map. Keys are only counted: when one is deleted meanwhile, the kernel
+/// starts again at the first, and some are counted twice.
+fn usage(map: BorrowedFd<'_>, key_size: usize) -> io::Result<(u64, u64)> {
     let capacity = u64::from(sys::map_info(map)?.max_entries);
     let mut key: Option<Vec<u8>> = None;
     let mut next = vec![0; key_size];

@@ -1,9 +1,8 @@
-//! Network namespaces of pods: opening them, running something inside, their cookies.
+//! Network namespaces of pods: finding and opening them, running code inside, their cookies.
 
 pub mod listeners;
 pub mod processes;
 pub mod routes;
-
 pub mod userns;
 pub mod watch;
 
@@ -26,7 +25,6 @@ use nix::{
         statfs::{FsType, statfs},
     },
 };
-
 use sidetrack_policy::manifest::NetnsRef;
 
 use self::processes::{Found, Processes};
@@ -35,33 +33,33 @@ use crate::kernel::sys;
 /// Why a path is not a usable network namespace.
 #[derive(Debug, thiserror::Error)]
 pub enum NetnsError {
-    /// Nothing there (yet).
+    /// The path does not exist (yet).
     #[error("network namespace {0} does not exist; the pod is enrolled as soon as it does")]
     Missing(PathBuf),
-    /// Nobody to tell it (yet).
-    #[error("no process of it runs on this node yet; the pod is enrolled as soon as one does")]
+    /// No process leads to it (yet).
+    #[error("no process of the pod runs on this node yet; the pod is enrolled as soon as one does")]
     NoProcess,
-    /// Something else is there.
+    /// The path is something else.
     #[error(
         "{0} is not a network namespace; annotation sidetrack.dev/netns must name one, such as /run/netns/NAME"
     )]
     NotNetns(PathBuf),
-    /// The node's own.
+    /// The node's own namespace.
     #[error("{0} is the node's own network namespace, which is never intercepted")]
     Host(PathBuf),
     /// Anything else.
     #[error("{operation} {path}: {error}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
-        /// On what.
+        /// Its object.
         path: PathBuf,
-        /// What came of it.
+        /// The cause.
         error: io::Error,
     },
 }
 
-/// Where a pod's network namespace is at this time; `known` is the inode it is known by so far.
+/// Finds a pod's network namespace. `known` is the inode it had when it was found before.
 ///
 /// # Errors
 /// [`NetnsError::NoProcess`].
@@ -81,8 +79,7 @@ pub fn find(
     }
 }
 
-/// An open network namespace. Holding one keeps the namespace alive, so nothing holds one for
-/// longer than it takes to enroll a pod.
+/// An open network namespace. It keeps the namespace alive, so it is closed as soon as a pod is enrolled.
 #[derive(Debug)]
 pub struct Netns {
     file: File,
@@ -97,7 +94,7 @@ const SO_NETNS_COOKIE: i32 = 71;
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 
 impl Netns {
-    /// Opens a namespace where it was found. It must still be that one.
+    /// Opens a namespace that was found; fails if another one is at its path now.
     pub fn open_found(found: &Found) -> Result<Self, NetnsError> {
         let netns = Self::open(&found.path)?;
         match found.inode {
@@ -115,7 +112,7 @@ impl Netns {
                 error,
             }
         };
-        // Looked at before it is opened: opening a pipe blocks, opening a device may do anything.
+        // Checked before it is opened: opening a pipe blocks, opening a device may have any effect.
         match statfs(path) {
             Ok(stat) if stat.filesystem_type() == NSFS_MAGIC => {}
             Ok(_) => return Err(NetnsError::NotNetns(path.to_owned())),
@@ -151,7 +148,7 @@ impl Netns {
         Ok(netns)
     }
 
-    /// The path it was opened by.
+    /// The path it was opened at.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -186,7 +183,7 @@ impl AsFd for Netns {
     }
 }
 
-/// Inodes of the node's and of the agent's own namespace.
+/// Inodes of the node's namespace and of the agent's own.
 fn host_inodes() -> Vec<u64> {
     ["/proc/1/ns/net", "/proc/self/ns/net"]
         .iter()
@@ -194,7 +191,7 @@ fn host_inodes() -> Vec<u64> {
         .collect()
 }
 
-/// The inode of the namespace a path names at this time.
+/// The inode of the namespace at a path.
 pub fn inode_at(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|meta| meta.ino())
 }

@@ -11,8 +11,8 @@ use anyhow::{Context as _, Result};
 /// Processes at one time.
 #[derive(Debug, Default)]
 pub struct Processes {
-    /// Nothing could be seen, so there may be some anywhere.
-    blind: bool,
+    /// The processes could not be listed: any namespace may have some.
+    unknown: bool,
     by_netns: HashMap<u64, Vec<i32>>,
     by_pod: HashMap<String, Vec<Member>>,
 }
@@ -30,33 +30,33 @@ struct Member {
 /// Where a network namespace was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
-    /// Its path, as long as the process in it lives.
+    /// Its path; valid as long as the process lives.
     pub path: PathBuf,
-    /// Its inode, where it is known: the path may lead elsewhere by the time it is opened.
+    /// Its inode, where known: when the path is opened it may lead to another namespace.
     pub inode: Option<u64>,
 }
 
 impl Processes {
-    /// Looks at every process of the node.
+    /// Lists every process of the node.
     pub fn now() -> Result<Self> {
         let mut pids = Vec::new();
         for entry in fs::read_dir("/proc").context("list /proc")? {
             let name = entry.context("list /proc")?.file_name();
             pids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
         }
-        // Processes that end while we look are of no interest.
+        // Processes that end meanwhile are left out.
         Ok(Self::of(pids))
     }
 
-    /// Processes that cannot be looked at: nobody can be said to be gone.
+    /// Unknown processes: no pod counts as gone.
     pub fn unseen() -> Self {
         Self {
-            blind: true,
+            unknown: true,
             ..Self::default()
         }
     }
 
-    /// Looks at the processes in a cgroup and in those below it.
+    /// Lists the processes in a cgroup and in the cgroups below it.
     pub fn in_cgroup(path: &Path) -> Self {
         let mut pids = Vec::new();
         list_cgroup(path, &mut pids);
@@ -104,14 +104,14 @@ impl Processes {
         Some(PathBuf::from(format!("/proc/{pid}/ns/net")))
     }
 
-    /// Whether any process lives in a namespace, or may for all that is known.
+    /// Whether a namespace has a process, or may have one.
     pub fn any_in(&self, inode: u64) -> bool {
-        self.blind || self.by_netns.contains_key(&inode)
+        self.unknown || self.by_netns.contains_key(&inode)
     }
 
-    /// A pod's network namespace: the one it is known by (`known`, an inode) as long as any of its
-    /// processes is there. Otherwise that of the oldest, which is the sandbox's own or was put into
-    /// the pod's namespace by the runtime; later ones may have left it for one they made themselves.
+    /// A pod's network namespace: the `known` one (an inode) as long as any process of the pod is in it.
+    /// Otherwise that of the oldest process, which is the sandbox's own or was put into the pod's namespace
+    /// by the runtime. Later processes may have moved to a namespace they created.
     pub fn netns_of_pod(&self, uid: &str, known: Option<u64>) -> Option<Found> {
         let members = self.by_pod.get(uid)?;
         let in_known = members
@@ -146,7 +146,7 @@ fn list_cgroup(path: &Path, pids: &mut Vec<i32>) {
 ///
 /// Kubelet names a pod's cgroup `pod<uid>` (cgroupfs driver) or
 /// `kubepods-burstable-pod<uid with _ for ->.slice` (systemd driver; `kubelet-` before it in kind), and
-/// runtimes put containers below it. What is above does not matter: nodes may be nested, and in a
+/// runtimes put containers below it. Its parents are ignored: nodes may be nested, and in a
 /// private cgroup namespace the path begins with `/../..`.
 pub(crate) fn pod_uid(cgroups: &str) -> Option<String> {
     cgroups
@@ -171,7 +171,7 @@ fn is_uid(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::pod_uid;
+    use super::{Member, Processes, pod_uid};
 
     #[test]
     fn cgroup_paths_of_every_driver_and_runtime() {
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pod() {
+    fn other_cgroups_belong_to_no_pod() {
         for path in [
             "",
             "0::/",
@@ -215,5 +215,51 @@ mod tests {
         ] {
             assert_eq!(pod_uid(path), None, "{path}");
         }
+    }
+
+    fn with_pod(members: &[(i32, u64, u64)]) -> Processes {
+        let members = members.iter().map(|&(pid, started, inode)| Member {
+            pid,
+            started,
+            inode,
+        });
+        let mut processes = Processes::default();
+        processes.by_pod.insert("uid".to_owned(), members.collect());
+        processes
+    }
+
+    #[test]
+    fn the_oldest_process_leads_to_the_pods_namespace() {
+        let processes = with_pod(&[(30, 500, 2), (20, 400, 1), (10, 400, 3)]);
+        let found = processes.netns_of_pod("uid", None).unwrap();
+        assert_eq!(found.inode, Some(3), "of the same age the lower pid");
+        assert_eq!(found.path.to_str(), Some("/proc/10/ns/net"));
+        assert_eq!(processes.netns_of_pod("other", None), None);
+    }
+
+    #[test]
+    fn the_known_namespace_wins_while_it_has_a_process() {
+        let processes = with_pod(&[(20, 400, 1), (30, 500, 2)]);
+        let inode = |known| processes.netns_of_pod("uid", Some(known)).unwrap().inode;
+        assert_eq!(inode(2), Some(2));
+        assert_eq!(inode(9), Some(1), "gone");
+    }
+
+    #[test]
+    fn unknown_processes_may_be_in_any_namespace() {
+        assert!(Processes::unseen().any_in(1));
+        assert!(!Processes::default().any_in(1));
+        let mut processes = Processes::default();
+        processes.by_netns.insert(1, vec![20, 30]);
+        assert!(processes.any_in(1) && !processes.any_in(2));
+        assert_eq!(processes.in_netns(1), [20, 30]);
+        assert!(processes.in_netns(2).is_empty());
+        assert_eq!(
+            processes
+                .path_of(1)
+                .as_deref()
+                .and_then(|path| path.to_str()),
+            Some("/proc/20/ns/net")
+        );
     }
 }

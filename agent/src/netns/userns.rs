@@ -37,26 +37,26 @@ pub fn id_maps(netns: &Netns) -> Result<IdMaps> {
     if super::inode_at("/proc/self/ns/user".as_ref()) == Some(inode) {
         return Ok(IdMaps::of_node());
     }
-    within(owner.into()).context("read the ids of the pod's user namespace")
+    read_in(owner.into()).context("read the ids of the pod's user namespace")
 }
 
-/// Asks a process in the namespace, as `/proc` shows a numbering by process only. There may be none
-/// (while a pod is being set up), so a child goes there for a moment.
-fn within(user_namespace: OwnedFd) -> io::Result<IdMaps> {
+/// Reads the id maps through a process in the namespace, as `/proc` shows them by process only. The namespace
+/// may have none while a pod is being set up, so a child process enters it for a moment.
+fn read_in(user_namespace: OwnedFd) -> io::Result<IdMaps> {
     let (from_child, to_parent) = pipe()?;
     let parent = nix::unistd::getpid();
-    // SAFETY: until it ends the child makes system calls only, on what it has inherited; it takes
+    // SAFETY: until it ends the child makes only system calls, on descriptors it has inherited. It takes
     // no lock and allocates nothing.
     let child = match unsafe { fork() }? {
         ForkResult::Child => {
             let _ = prctl::set_pdeathsig(Some(Signal::SIGKILL));
-            // It may have ended before it was asked to take the child along.
+            // The parent may have ended before the signal was requested.
             if nix::unistd::getppid() != parent {
                 // SAFETY: ends the process, nothing else.
                 unsafe { libc::_exit(1) };
             }
-            let arrived = setns(&user_namespace, CloneFlags::CLONE_NEWUSER);
-            let _ = File::from(to_parent).write_all(&[u8::from(arrived.is_ok())]);
+            let entered = setns(&user_namespace, CloneFlags::CLONE_NEWUSER);
+            let _ = File::from(to_parent).write_all(&[u8::from(entered.is_ok())]);
             loop {
                 pause();
             }
@@ -64,10 +64,10 @@ fn within(user_namespace: OwnedFd) -> io::Result<IdMaps> {
         ForkResult::Parent { child } => child,
     };
     drop(to_parent);
-    let mut arrived = [0];
+    let mut entered = [0];
     let maps = File::from(from_child)
-        .read_exact(&mut arrived)
-        .and_then(|()| match arrived {
+        .read_exact(&mut entered)
+        .and_then(|()| match entered {
             [1] => Ok(IdMaps::parse(
                 &fs::read_to_string(format!("/proc/{child}/uid_map"))?,
                 &fs::read_to_string(format!("/proc/{child}/gid_map"))?,

@@ -9,10 +9,10 @@ use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
 
 use super::{Netns, routes::Snapshot};
 
-/// Netlink answers from memory; what takes longer was lost.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// Netlink answers from memory. A request that takes longer was lost.
+const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Everything that can change what [`Snapshot`] says.
+/// The groups of everything in a [`Snapshot`].
 const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Link,
     MulticastGroup::Ipv4Ifaddr,
@@ -23,8 +23,8 @@ const GROUPS: [MulticastGroup; 7] = [
     MulticastGroup::Ipv6Rule,
 ];
 
-/// A netlink connection into a pod. It keeps the namespace alive, so it must be dropped as soon as
-/// the pod is gone. Dropping it ends its tasks.
+/// A netlink connection into a pod's namespace. It keeps the namespace alive, so it must be dropped as soon
+/// as the pod is gone. Dropping it ends its tasks.
 #[derive(Debug)]
 pub struct Watch {
     handle: Handle,
@@ -56,7 +56,7 @@ impl Watch {
 
     /// Reads the namespace as it is now.
     pub async fn snapshot(&self) -> Result<Snapshot> {
-        timeout(PATIENCE, Snapshot::read(&self.handle))
+        timeout(TIMEOUT, Snapshot::read(&self.handle))
             .await
             .context("the kernel does not answer on netlink")?
             .context("read addresses and routes by netlink")
@@ -71,7 +71,7 @@ impl Watch {
     pub async fn add_address(&self, ifindex: u32, addr: IpAddr) -> Result<()> {
         let prefix = if addr.is_ipv6() { 128 } else { 32 };
         let adding = self.handle.address().add(ifindex, addr, prefix).execute();
-        Ok(timeout(PATIENCE, adding).await??)
+        Ok(timeout(TIMEOUT, adding).await??)
     }
 
     /// Removes an address that [`Watch::add_address`] added.

@@ -10,7 +10,7 @@ use tracing::{info, warn};
 
 use super::{REPAIR_PERIOD, Reconciler};
 use crate::{
-    kernel::layouts::Earlier,
+    kernel::layouts::OldLayout,
     netns::{self, processes::Processes},
     node::KernelNode,
 };
@@ -50,7 +50,7 @@ impl Reconciler {
                     StillUsed::Problem(problem) => problems.push(problem),
                     StillUsed::No => problems.extend(retire(&layout)),
                 }
-            } else if !layout.marks().iter().any(is_own) {
+            } else if !layout.pod_cookies().iter().any(is_own) {
                 match remove(&layout) {
                     Ok(()) => continue,
                     Err(problem) => problems.push(problem),
@@ -62,8 +62,8 @@ impl Reconciler {
     }
 
     /// Whether pods would not be intercepted without what an older layout has attached.
-    fn still_used(&self, layout: &Earlier, own: &BTreeSet<NetnsCookie>) -> StillUsed {
-        let mut left = layout.judged();
+    fn still_used(&self, layout: &OldLayout, own: &BTreeSet<NetnsCookie>) -> StillUsed {
+        let mut left = layout.live_pods();
         left.retain(|(cookie, _)| !own.contains(&NetnsCookie::new(*cookie)));
         if left.is_empty() {
             return StillUsed::No;
@@ -109,9 +109,9 @@ impl Reconciler {
 }
 
 /// Removes the hooks of a layout; a problem if they cannot be.
-fn retire(layout: &Earlier) -> Option<String> {
+fn retire(layout: &OldLayout) -> Option<String> {
     let version = layout.version;
-    match layout.retire() {
+    match layout.stop_redirecting() {
         Ok(()) => {
             info!(
                 version,
@@ -123,7 +123,7 @@ fn retire(layout: &Earlier) -> Option<String> {
     }
 }
 
-fn remove(layout: &Earlier) -> Result<(), String> {
+fn remove(layout: &OldLayout) -> Result<(), String> {
     let version = layout.version;
     let removed = layout
         .remove()

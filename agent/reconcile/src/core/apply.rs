@@ -94,11 +94,11 @@ impl<N: Node> Core<N> {
         ) {
             Wanted::Enrolled(policy) => match document.netns.clone() {
                 Ok(netns) => {
-                    record.desired = Desired::Enroll(Goal {
+                    record.desired = Desired::Enroll(Box::new(Goal {
                         netns,
                         policy: *policy,
                         starting: is_starting(&document.pod),
-                    });
+                    }));
                     self.clear_remark(name);
                 }
                 Err(reason) => self.reject(name, reason),

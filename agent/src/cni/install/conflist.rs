@@ -1,5 +1,5 @@
-//! A network configuration: a list of plugins, or a single one. What others wrote is kept letter for
-//! letter.
+//! A network configuration: a list of plugins, or a single one. What others wrote is kept byte for
+//! byte.
 
 use std::{
     collections::BTreeMap,
@@ -23,7 +23,7 @@ pub struct Entry {
     socket: PathBuf,
     /// How long ADD waits for the agent.
     timeout_seconds: u64,
-    /// Whose pods start also without an agent.
+    /// Namespaces whose pods start also without an agent.
     exclude_namespaces: Vec<String>,
 }
 
@@ -55,7 +55,7 @@ struct Kind {
 }
 
 impl NetworkConfig {
-    /// Reads one; the file's name tells a list from a single plugin.
+    /// Parses a file. Its extension tells a list from a single plugin.
     pub fn parse(path: &Path, text: &[u8]) -> Result<Self> {
         let mut fields: BTreeMap<String, Box<RawValue>> =
             serde_json::from_slice(text).context("not a network configuration")?;
@@ -97,28 +97,28 @@ impl NetworkConfig {
         self.list
     }
 
-    /// Puts the plugin behind all others; whether that changed anything.
+    /// Adds the plugin after all others. Returns whether that changed anything.
     pub fn put(&mut self, entry: &Entry) -> Result<bool> {
         let version = self.fields.get("cniVersion").map(|raw| raw.get());
         let version: Option<String> = version.and_then(|raw| serde_json::from_str(raw).ok());
         let version = version.unwrap_or_else(|| "0.1.0".to_owned());
         if !VERSIONS.contains(&version.as_str()) {
             bail!(
-                "its cniVersion is {version}, which sidetrack does not speak; it speaks {}",
+                "its cniVersion is {version}, which sidetrack does not support; it supports {}",
                 VERSIONS.join(", ")
             );
         }
         let same = |raw: &RawValue| {
-            serde_json::from_str::<Entry>(raw.get()).is_ok_and(|there| there == *entry)
+            serde_json::from_str::<Entry>(raw.get()).is_ok_and(|existing| existing == *entry)
         };
-        let ours = self.plugins.iter().filter(|raw| is_ours(raw)).count();
-        // Where others have added theirs behind it, it may stay.
-        if ours == 1 && self.plugins.iter().skip(1).any(|raw| same(raw)) {
+        let own = self.plugins.iter().filter(|raw| is_own(raw)).count();
+        // It may stay where others have added theirs after it.
+        if own == 1 && self.plugins.iter().skip(1).any(|raw| same(raw)) {
             return Ok(false);
         }
-        self.take_away();
+        self.remove();
         if self.plugins.is_empty() {
-            bail!("it has no plugin for sidetrack to stand behind");
+            bail!("it has no plugin for sidetrack to run after");
         }
         self.plugins.push(to_raw_value(entry)?);
         Ok(true)
@@ -126,13 +126,13 @@ impl NetworkConfig {
 
     /// Whether the plugin is in it.
     pub fn has_plugin(&self) -> bool {
-        self.plugins.iter().any(|raw| is_ours(raw))
+        self.plugins.iter().any(|raw| is_own(raw))
     }
 
-    /// Removes the plugin; whether it was there.
-    pub fn take_away(&mut self) -> bool {
+    /// Removes the plugin. Returns whether it was there.
+    pub fn remove(&mut self) -> bool {
         let before = self.plugins.len();
-        self.plugins.retain(|raw| !is_ours(raw));
+        self.plugins.retain(|raw| !is_own(raw));
         self.plugins.len() != before
     }
 
@@ -155,6 +155,77 @@ impl NetworkConfig {
     }
 }
 
-fn is_ours(raw: &RawValue) -> bool {
+fn is_own(raw: &RawValue) -> bool {
     serde_json::from_str::<Kind>(raw.get()).is_ok_and(|plugin| plugin.kind == TYPE)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::{Entry, NetworkConfig};
+
+    fn list(text: &str) -> NetworkConfig {
+        NetworkConfig::parse(Path::new("x.conflist"), text.as_bytes()).unwrap()
+    }
+
+    fn entry(seconds: u64) -> Entry {
+        Entry::new(Path::new("/run/s.sock"), seconds, Vec::new())
+    }
+
+    #[test]
+    fn the_plugin_is_added_once_and_replaced_when_it_differs() {
+        let mut config = list(
+            r#"{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "a"}, {"type": "b"}]}"#,
+        );
+        assert!(!config.has_plugin());
+        assert!(config.put(&entry(10)).unwrap());
+        assert!(!config.put(&entry(10)).unwrap());
+        assert!(config.put(&entry(20)).unwrap());
+        let text = config.text();
+        assert_eq!(text.matches("sidetrack-cni").count(), 1, "{text}");
+        assert!(text.contains("\"timeoutSeconds\":20"), "{text}");
+        assert!(config.remove() && !config.remove());
+        assert!(!list(&config.text()).has_plugin());
+    }
+
+    #[test]
+    fn plugins_of_others_may_follow() {
+        let text = format!(
+            r#"{{"cniVersion": "1.0.0", "name": "n", "plugins": [{{"type": "a"}}, {}, {{"type": "b"}}]}}"#,
+            serde_json::to_string(&entry(10)).unwrap()
+        );
+        assert!(!list(&text).put(&entry(10)).unwrap());
+        // As the first plugin it would get no result to pass on.
+        let first = text.replacen(r#"{"type": "a"}, "#, "", 1);
+        let mut first = list(&first);
+        assert!(first.put(&entry(10)).unwrap());
+        let text = first.text();
+        assert!(text.find("\"b\"") < text.find("sidetrack-cni"), "{text}");
+    }
+
+    #[test]
+    fn a_single_plugin_becomes_a_list() {
+        let text = br#"{"cniVersion": "0.3.1", "name": "n", "type": "bridge", "mtu": 1.5e3}"#;
+        let mut config = NetworkConfig::parse(Path::new("x.conf"), text).unwrap();
+        assert!(!config.is_list());
+        config.put(&entry(10)).unwrap();
+        let value: serde_json::Value = serde_json::from_str(&config.text()).unwrap();
+        assert_eq!(value["name"], "n");
+        assert_eq!(value["cniVersion"], "0.3.1");
+        assert_eq!(value["plugins"][0]["type"], "bridge");
+        assert_eq!(value["plugins"][1]["type"], "sidetrack-cni");
+        assert_eq!(value.as_object().unwrap().len(), 3);
+        assert!(config.text().contains("1.5e3"));
+    }
+
+    #[test]
+    fn versions_without_chains_are_refused() {
+        for version in ["", "0.2.0", "2.0.0"] {
+            let text = format!(
+                r#"{{"cniVersion": "{version}", "name": "n", "plugins": [{{"type": "a"}}]}}"#
+            );
+            assert!(list(&text).put(&entry(10)).is_err(), "{version:?}");
+        }
+    }
 }

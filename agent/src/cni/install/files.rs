@@ -1,4 +1,4 @@
-//! Files that others read at any time.
+//! Files that other programs read at any time: they are replaced as a whole.
 
 use std::{
     fs::{self, File, Permissions},
@@ -9,16 +9,16 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// Writes a file aside and renames it into place. The name aside has no extension that a runtime looks
-/// for.
+/// Writes a temporary file and renames it into place. Runtimes ignore the temporary name: it has no
+/// extension they use.
 pub fn replace(path: &Path, content: &[u8], mode: u32) -> Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // One name for all who write it: what is left behind is written over.
-    let aside = path.with_file_name(format!(".{name}.sidetrack-new"));
-    let written = write(&aside, content, mode).and_then(|()| fs::rename(&aside, path));
+    // Always the same name, so that a left-over file is overwritten.
+    let temporary = path.with_file_name(format!(".{name}.sidetrack-new"));
+    let written = write(&temporary, content, mode).and_then(|()| fs::rename(&temporary, path));
     written
         .inspect_err(|_| {
-            let _ = fs::remove_file(&aside);
+            let _ = fs::remove_file(&temporary);
         })
         .with_context(|| format!("write {}", path.display()))
 }
@@ -27,16 +27,16 @@ fn write(path: &Path, content: &[u8], mode: u32) -> std::io::Result<()> {
     let mut file = File::create(path)?;
     file.write_all(content)?;
     file.set_permissions(Permissions::from_mode(mode))?;
-    // A node may lose its power at any time, and without a network configuration it starts nothing.
+    // The node may lose power at any time, and without a network configuration it starts no pod.
     file.sync_all()
 }
 
-/// The mode of a file that is about to be replaced.
+/// The mode of a file, for its replacement.
 pub fn mode(path: &Path) -> u32 {
     fs::metadata(path).map_or(0o600, |meta| meta.permissions().mode() & 0o777)
 }
 
-/// Whether a runtime can start it.
+/// Whether all users may execute a file.
 pub fn is_executable(path: &Path) -> bool {
     mode(path) & 0o111 == 0o111
 }

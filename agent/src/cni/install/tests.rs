@@ -61,7 +61,7 @@ impl Node {
 }
 
 #[test]
-fn behind_the_others_and_away_again() {
+fn the_plugin_is_added_after_the_others_and_removed() {
     let node = Node::new("10-calico.conflist", CALICO);
     fs::write(node.dir.path().join("net.d/99-loopback.conf"), SINGLE).unwrap();
     assert_eq!(node.installation.install().unwrap().len(), 2);
@@ -71,7 +71,7 @@ fn behind_the_others_and_away_again() {
     );
     assert!(
         node.read("10-calico.conflist").contains("1.5e3"),
-        "what others wrote stays letter for letter"
+        "what others wrote stays byte for byte"
     );
     let binary = node.installation.binary();
     assert_eq!(
@@ -79,7 +79,7 @@ fn behind_the_others_and_away_again() {
         0o755
     );
     assert!(node.installation.install().unwrap().is_empty(), "twice");
-    assert_eq!(node.files().len(), 2, "nothing is left aside");
+    assert_eq!(node.files().len(), 2, "no temporary file is left");
 
     assert_eq!(node.installation.remove(false).unwrap().len(), 2);
     assert_eq!(node.types("10-calico.conflist"), ["calico", "portmap"]);
@@ -88,7 +88,7 @@ fn behind_the_others_and_away_again() {
 }
 
 #[test]
-fn a_single_plugin_becomes_a_list_and_comes_back() {
+fn a_single_plugin_becomes_a_list_and_is_restored() {
     let node = Node::new("10-net.conf", SINGLE);
     node.installation.install().unwrap();
     assert_eq!(
@@ -104,7 +104,7 @@ fn a_single_plugin_becomes_a_list_and_comes_back() {
 }
 
 #[test]
-fn a_single_plugin_that_is_written_again() {
+fn a_rewritten_single_plugin_becomes_a_list_again() {
     let other = SINGLE.replace("bridge", "ptp");
     for file in ["10-net.conf", "10-net.json"] {
         let node = Node::new(file, SINGLE);
@@ -115,9 +115,9 @@ fn a_single_plugin_that_is_written_again() {
         keeper.turn();
         assert_eq!(keeper.problem(), None);
         assert!(keeper.is_in_place());
-        assert_eq!(node.files().len(), 2, "the original is aside");
+        assert_eq!(node.files().len(), 2, "the original is saved");
         assert_eq!(node.types("10-net.conflist"), ["ptp", "sidetrack-cni"]);
-        // Written once more while nobody looks.
+        // Rewritten once more, without a check before the removal.
         let last = SINGLE.replace("bridge", "macvlan");
         fs::write(node.dir.path().join("net.d").join(file), &last).unwrap();
         node.installation.remove(false).unwrap();
@@ -127,7 +127,7 @@ fn a_single_plugin_that_is_written_again() {
 }
 
 #[test]
-fn a_list_of_somebody_else_stays() {
+fn a_list_beside_the_single_plugin_stays() {
     let node = Node::new("10-net.conf", SINGLE);
     fs::write(node.dir.path().join("net.d/10-net.conflist"), CALICO).unwrap();
     let refused = node.installation.install().unwrap_err().to_string();
@@ -136,7 +136,7 @@ fn a_list_of_somebody_else_stays() {
 }
 
 #[test]
-fn what_others_rewrite_is_repaired() {
+fn changes_by_others_are_repaired() {
     let node = Node::new("10-calico.conflist", CALICO);
     let mut keeper = Keeper::new(node.installation.clone());
     let file = node.dir.path().join("net.d/10-calico.conflist");
@@ -149,7 +149,7 @@ fn what_others_rewrite_is_repaired() {
             "sidetrack-cni"
         );
     }
-    // A configuration that comes before.
+    // A configuration that sorts first.
     fs::write(node.dir.path().join("net.d/05-other.conflist"), CALICO).unwrap();
     keeper.turn();
     assert_eq!(
@@ -169,7 +169,7 @@ fn what_others_rewrite_is_repaired() {
 }
 
 #[test]
-fn what_cannot_be_used_is_left_alone() {
+fn invalid_configurations_stay_unchanged() {
     for (text, part) in [
         ("", "no network configuration"),
         ("[]", "no network configuration"),
@@ -186,7 +186,7 @@ fn what_cannot_be_used_is_left_alone() {
         ),
         (
             r#"{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "sidetrack-cni"}]}"#,
-            "stand behind",
+            "to run after",
         ),
     ] {
         let node = Node::new("10-x.conflist", text);

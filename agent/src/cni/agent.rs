@@ -1,0 +1,71 @@
+//! Requests to the node's agent.
+
+use std::time::{Duration, Instant};
+
+use super::{
+    answer::Error,
+    attach::{Answer, PATH, Question},
+    config::Config,
+};
+use crate::client::Client;
+
+/// Time between two requests to an agent that does not answer.
+const RETRY_AFTER: Duration = Duration::from_millis(50);
+/// How long a request may take that the agent answers at once.
+pub(super) const PROMPT: Duration = Duration::from_secs(5);
+/// How much longer the answer may take than the wait that was requested.
+const SLACK: Duration = Duration::from_secs(2);
+
+/// Repeats a request until it is answered. An agent that is being replaced is away for a moment, and its successor
+/// does not know its pods at once.
+pub(super) fn send_until_answered(
+    config: &Config<'_>,
+    question: &Question,
+    patience: Duration,
+) -> Result<Answer, Error> {
+    let start = Instant::now();
+    loop {
+        let left = patience.saturating_sub(start.elapsed());
+        let question = match question.clone() {
+            Question::Add { sandbox, .. } => Question::Add {
+                sandbox,
+                patience: left,
+            },
+            other => other,
+        };
+        match send(config, &question, left + SLACK) {
+            Ok(Answer::Later(_)) | Err(_) if start.elapsed() + RETRY_AFTER < patience => {
+                std::thread::sleep(RETRY_AFTER);
+            }
+            other => return other,
+        }
+    }
+}
+
+/// Sends a request once.
+pub(super) fn send(
+    config: &Config<'_>,
+    question: &Question,
+    patience: Duration,
+) -> Result<Answer, Error> {
+    let client = Client::new(&config.socket);
+    let answer = async {
+        match tokio::time::timeout(patience, client.post(PATH, question)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(anyhow::anyhow!(
+                "the agent on {} does not answer",
+                config.socket.display()
+            )),
+        }
+    };
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|error| Error::io(format!("start: {error}")))?
+        .block_on(answer)
+        .map_err(|error| {
+            Error::later(format!("{error:#}")).detailed(
+                "a pod starts only after the agent of its node has intercepted it or found that it need not. Look at the sidetrack pod on this node; where sidetrack was uninstalled while the node was away, run `sidetrack-cni install-cni --remove` on it (in the directory of the CNI plugins)".to_owned(),
+            )
+        })
+}

@@ -1,0 +1,105 @@
+//! Keeps the plugin installed while the agent runs: other programs write the same configuration.
+
+use std::{
+    fs,
+    os::unix::fs::MetadataExt as _,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use super::Installation;
+
+/// How long after a failure it is tried again although no file has changed.
+const RETRY_AFTER: Duration = Duration::from_secs(10);
+
+/// Repairs an installation.
+#[derive(Debug)]
+pub struct Keeper {
+    installation: Installation,
+    /// The files as they were at the last check.
+    seen: Option<Vec<FileState>>,
+    problem: Option<String>,
+    /// When to try again after a failure.
+    retry_at: Instant,
+}
+
+/// Differs when another program has written the file.
+#[derive(Debug, PartialEq, Eq)]
+struct FileState {
+    path: PathBuf,
+    inode: u64,
+    size: u64,
+    changed: (i64, i64),
+}
+
+impl Keeper {
+    /// For an installation; [`Keeper::turn`] does the work.
+    #[must_use]
+    pub fn new(installation: Installation) -> Self {
+        Self {
+            installation,
+            seen: None,
+            problem: None,
+            retry_at: Instant::now(),
+        }
+    }
+
+    /// Repairs the installation if a file has changed; to be called about twice a second.
+    pub fn turn(&mut self) {
+        let now = self.file_states();
+        let due = self.problem.is_some() && self.retry_at <= Instant::now();
+        if self.seen.as_ref() == Some(&now) && !due {
+            return;
+        }
+        match self.installation.install() {
+            Ok(done) => {
+                let in_place = done.is_empty();
+                for what in done {
+                    tracing::info!("CNI plugin: {what}");
+                }
+                self.problem = None;
+                // After a write the files are checked once more: another program may write at the
+                // same time.
+                self.seen = in_place.then_some(now);
+            }
+            Err(error) => {
+                let problem = format!("CNI plugin: {error:#}");
+                if self.problem.as_ref() != Some(&problem) {
+                    tracing::error!("{problem}");
+                }
+                self.problem = Some(problem);
+                self.seen = Some(now);
+                self.retry_at = Instant::now() + RETRY_AFTER;
+            }
+        }
+    }
+
+    /// Whether everything was in place at the last check.
+    #[must_use]
+    pub fn is_in_place(&self) -> bool {
+        self.seen.is_some() && self.problem.is_none()
+    }
+
+    /// What is wrong.
+    #[must_use]
+    pub fn problem(&self) -> Option<&str> {
+        self.problem.as_deref()
+    }
+
+    fn file_states(&self) -> Vec<FileState> {
+        let configurations = self.installation.configurations().unwrap_or_default();
+        let all = configurations
+            .into_iter()
+            .chain([self.installation.binary()]);
+        all.filter_map(|path| {
+            let meta = fs::metadata(&path).ok()?;
+            Some(FileState {
+                path,
+                inode: meta.ino(),
+                size: meta.size(),
+                changed: (meta.ctime(), meta.ctime_nsec()),
+            })
+        })
+        .collect()
+    }
+}

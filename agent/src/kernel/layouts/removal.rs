@@ -1,0 +1,117 @@
+//! Removes the pins of layouts, in an order that is safe while traffic flows.
+
+use std::{
+    fs, io,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+use super::{ASIDE, REDIRECTING, entries, is_dir, versions};
+use crate::kernel::{hooks::CGROUP_HOOKS, sys};
+
+/// Paths that were removed, and paths that were left.
+#[derive(Debug, Default)]
+pub struct Removed {
+    /// Pinned links.
+    pub links: Vec<PathBuf>,
+    /// Pinned maps.
+    pub maps: Vec<PathBuf>,
+    /// Directories of layouts.
+    pub directories: Vec<PathBuf>,
+    /// Entries sidetrack did not create.
+    pub left: Vec<PathBuf>,
+}
+
+/// Removes everything of every layout.
+pub fn remove_everything(root: &Path) -> Result<Removed> {
+    let mut removed = Removed::default();
+    let list = || format!("list {}", root.display());
+    let dirs: Vec<PathBuf> = versions(root)
+        .with_context(list)?
+        .into_iter()
+        .map(|(_, dir)| dir)
+        .collect();
+    remove_versions(&dirs, &mut removed)?;
+    remove_empty(root, &mut removed)?;
+    Ok(removed)
+}
+
+/// Removes layouts. Hooks that redirect are removed first, so that a connection made meanwhile is either
+/// redirected and has its original addresses reported, or is not redirected.
+pub(super) fn remove_versions(dirs: &[PathBuf], removed: &mut Removed) -> Result<()> {
+    for dir in dirs {
+        remove_redirecting(dir, removed)?;
+    }
+    for dir in dirs {
+        remove_tree(&dir.join("pods"), &mut removed.links)?;
+    }
+    for dir in dirs {
+        for hook in CGROUP_HOOKS.iter().rev() {
+            remove_pin(&dir.join("links").join(hook.name), &mut removed.links)?;
+        }
+        remove_tree(&dir.join("links"), &mut removed.links)?;
+    }
+    for dir in dirs {
+        remove_tree(&dir.join("maps"), &mut removed.maps)?;
+        remove_empty(dir, removed)?;
+    }
+    Ok(())
+}
+
+pub(super) fn remove_redirecting(dir: &Path, removed: &mut Removed) -> Result<()> {
+    for hook in REDIRECTING.iter().rev() {
+        // A link whose pin has no final name yet is attached as well.
+        for name in [format!("{hook}{ASIDE}"), (*hook).to_owned()] {
+            remove_pin(&dir.join("links").join(name), &mut removed.links)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a pin if it exists. A link is detached at once, also if another process holds it.
+pub(super) fn remove_pin(path: &Path, removed: &mut Vec<PathBuf>) -> Result<()> {
+    if let Ok(object) = sys::open_pin(path) {
+        // Fails for maps, which have nothing to detach.
+        let _ = sys::link_detach(object.as_fd());
+    }
+    match fs::remove_file(path) {
+        Ok(()) => removed.push(path.to_owned()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error).with_context(|| format!("remove {}", path.display())),
+    }
+    Ok(())
+}
+
+/// Removes a directory with everything in it.
+fn remove_tree(dir: &Path, removed: &mut Vec<PathBuf>) -> Result<()> {
+    for path in entries(dir).with_context(|| format!("list {}", dir.display()))? {
+        if is_dir(&path) {
+            remove_tree(&path, removed)?;
+        } else {
+            remove_pin(&path, removed)?;
+        }
+    }
+    match fs::remove_dir(dir) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", dir.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes a directory unless it has entries sidetrack did not create.
+fn remove_empty(dir: &Path, removed: &mut Removed) -> Result<()> {
+    let foreign = entries(dir).with_context(|| format!("list {}", dir.display()))?;
+    if foreign.is_empty() {
+        fs::remove_dir(dir).with_context(|| format!("remove {}", dir.display()))?;
+        removed.directories.push(dir.to_owned());
+        return Ok(());
+    }
+    // A directory that stays because of a foreign entry is not listed besides that entry.
+    let known = |path: &PathBuf| removed.left.iter().any(|left| left.starts_with(path));
+    let left: Vec<PathBuf> = foreign.into_iter().filter(|path| !known(path)).collect();
+    removed.left.extend(left);
+    Ok(())
+}

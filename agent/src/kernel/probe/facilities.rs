@@ -1,0 +1,166 @@
+//! The facilities sidetrack uses, what needs each, and how to try it.
+
+use aya_obj::generated::{
+    BPF_F_NO_PREALLOC, bpf_attach_type, bpf_func_id, bpf_map_type, bpf_prog_type,
+};
+use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
+
+use super::{maps, node, programs, report::Check};
+
+const NO_OUTBOUND: &str = "outbound connections are not captured";
+const NO_INBOUND: &str = "inbound connections are not captured";
+const NO_ORIGINAL_DESTINATION: &str = "the sidecar cannot learn the original destination";
+
+/// Tries everything that depends on the kernel alone.
+pub(super) fn all() -> Vec<Check> {
+    // Linux before 5.11 counts maps against this limit. Without it a map that cannot be created is one
+    // the kernel does not have.
+    let _ = setrlimit(Resource::RLIMIT_MEMLOCK, RLIM_INFINITY, RLIM_INFINITY);
+    let mut checks = vec![Check::required(
+        "sock_diag for TCP",
+        "3.3, CONFIG_INET_DIAG",
+        "pods that already run cannot be enrolled",
+        node::sock_diag(),
+    )];
+    checks.extend(outbound());
+    checks.extend(original_destination());
+    checks.extend(inbound());
+    checks.extend(map_kinds());
+    checks.extend([
+        Check::required(
+            "network namespace cookie",
+            "5.14",
+            "pods cannot be told apart",
+            node::netns_cookie(),
+        ),
+        Check::required(
+            "pidfd_getfd",
+            "5.6",
+            "running sidecars need a restart",
+            node::pidfd_getfd(),
+        ),
+    ]);
+    checks
+}
+
+fn outbound() -> [Check; 5] {
+    let sock_addr = |attach_type, helper| {
+        programs::program(
+            bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+            attach_type,
+            helper,
+        )
+    };
+    let connect4 = bpf_attach_type::BPF_CGROUP_INET4_CONNECT;
+    [
+        Check::required(
+            "cgroup/connect4",
+            "4.17",
+            NO_OUTBOUND,
+            sock_addr(connect4, None),
+        ),
+        Check::required(
+            "cgroup/connect6",
+            "4.17",
+            NO_OUTBOUND,
+            sock_addr(bpf_attach_type::BPF_CGROUP_INET6_CONNECT, None),
+        ),
+        Check::required(
+            "bpf_get_netns_cookie in connect",
+            "5.7",
+            NO_OUTBOUND,
+            sock_addr(connect4, Some(bpf_func_id::BPF_FUNC_get_netns_cookie)),
+        ),
+        Check::optional(
+            "bpf_set_retval in connect",
+            "5.18",
+            "a refused connect always fails with EPERM",
+            programs::set_retval(),
+        ),
+        Check::required(
+            "cgroup/getpeername4 and 6",
+            "5.8",
+            "applications see the sidecar as their peer",
+            sock_addr(bpf_attach_type::BPF_CGROUP_INET4_GETPEERNAME, None),
+        ),
+    ]
+}
+
+fn original_destination() -> [Check; 3] {
+    let sockops = |helper| {
+        programs::program(
+            bpf_prog_type::BPF_PROG_TYPE_SOCK_OPS,
+            bpf_attach_type::BPF_CGROUP_SOCK_OPS,
+            helper,
+        )
+    };
+    [
+        Check::required("sockops", "4.13", NO_ORIGINAL_DESTINATION, sockops(None)),
+        Check::required(
+            "bpf_get_netns_cookie in sockops",
+            "5.15",
+            NO_ORIGINAL_DESTINATION,
+            sockops(Some(bpf_func_id::BPF_FUNC_get_netns_cookie)),
+        ),
+        Check::required(
+            "cgroup/getsockopt",
+            "5.3",
+            NO_ORIGINAL_DESTINATION,
+            programs::program(
+                bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCKOPT,
+                bpf_attach_type::BPF_CGROUP_GETSOCKOPT,
+                None,
+            ),
+        ),
+    ]
+}
+
+fn inbound() -> [Check; 2] {
+    [
+        Check::required(
+            "sk_lookup",
+            "5.9",
+            NO_INBOUND,
+            programs::program(
+                bpf_prog_type::BPF_PROG_TYPE_SK_LOOKUP,
+                bpf_attach_type::BPF_SK_LOOKUP,
+                None,
+            ),
+        ),
+        Check::optional(
+            "ingress interface in sk_lookup",
+            "5.17",
+            "pods whose policy names interfaces are not enrolled",
+            programs::ingress_ifindex(),
+        ),
+    ]
+}
+
+fn map_kinds() -> [Check; 4] {
+    [
+        Check::required(
+            "socket storage map",
+            "5.2",
+            "no connection can be remembered",
+            maps::storage_map(),
+        ),
+        Check::required(
+            "sockhash map with lookup",
+            "4.18",
+            NO_INBOUND,
+            maps::map(bpf_map_type::BPF_MAP_TYPE_SOCKHASH, 8, 0),
+        ),
+        Check::required(
+            "longest-prefix trie map",
+            "4.11",
+            "no routes, no CIDR lists",
+            maps::map(bpf_map_type::BPF_MAP_TYPE_LPM_TRIE, 8, BPF_F_NO_PREALLOC),
+        ),
+        Check::required(
+            "ring buffer map",
+            "5.8",
+            "the kernel programs cannot log",
+            maps::ring_buffer(),
+        ),
+    ]
+}

@@ -1,0 +1,52 @@
+//! Creates small maps to find out which kinds the kernel has.
+
+use std::os::fd::{AsFd as _, OwnedFd};
+
+use aya_obj::generated::bpf_map_type;
+
+use crate::kernel::sys;
+
+pub(super) fn map(map_type: bpf_map_type, value_size: u32, flags: u32) -> Result<(), String> {
+    created(sys::map_create(
+        map_type, "st_probe", 8, value_size, 4, flags,
+    ))
+}
+
+pub(super) fn ring_buffer() -> Result<(), String> {
+    const PAGE: u32 = 4096;
+    created(sys::map_create(
+        bpf_map_type::BPF_MAP_TYPE_RINGBUF,
+        "st_probe",
+        0,
+        0,
+        PAGE,
+        0,
+    ))
+}
+
+pub(super) fn storage_map() -> Result<(), String> {
+    const MAGIC_VERSION_FLAGS: u32 = 0x0001_eb9f;
+    const HEADER: u32 = 24;
+    const TYPES: u32 = 16;
+    const KIND_INT: u32 = 1 << 24;
+    // A header, one 32-bit integer type named "i", and its name.
+    let words = [
+        MAGIC_VERSION_FLAGS,
+        HEADER,
+        0,
+        TYPES,
+        TYPES,
+        3,
+        1,
+        KIND_INT,
+        4,
+        32,
+    ];
+    let mut btf: Vec<u8> = words.into_iter().flat_map(u32::to_ne_bytes).collect();
+    btf.extend(b"\0i\0");
+    created(sys::btf_load(&btf).and_then(|btf| sys::storage_map_create("st_probe", btf.as_fd(), 1)))
+}
+
+fn created(result: std::io::Result<OwnedFd>) -> Result<(), String> {
+    result.map(drop).map_err(|error| error.to_string())
+}

@@ -1,0 +1,95 @@
+//! Which facilities the node offers. Each is tried, because distributions backport features and version
+//! numbers mislead.
+
+mod capabilities;
+mod facilities;
+mod maps;
+mod node;
+mod programs;
+mod report;
+
+use std::{fs, path::Path};
+
+pub use self::{
+    capabilities::capabilities,
+    programs::{ingress_ifindex, set_retval},
+    report::{Check, Report},
+};
+
+const CAPABILITIES: &str = "capabilities of root";
+
+/// Tries everything.
+#[must_use]
+pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
+    let capabilities = capabilities();
+    let has_capabilities = capabilities.is_ok();
+    let mut checks = vec![
+        Check::required(CAPABILITIES, "5.8", "nothing can be loaded", capabilities),
+        Check::required(
+            "BTF of the kernel",
+            "5.4, CONFIG_DEBUG_INFO_BTF",
+            "socket owners are unknown",
+            node::kernel_layout(),
+        ),
+        Check::required(
+            "bpf filesystem",
+            "4.4",
+            "hooks would not outlive the agent",
+            node::bpffs(bpffs),
+        ),
+        Check::required(
+            "cgroup2",
+            "4.5",
+            "there is nothing to attach to",
+            node::cgroup2(pods_cgroup),
+        ),
+    ];
+    checks.extend(facilities::all());
+    if !has_capabilities {
+        // A failure may come from the missing capabilities alone.
+        let failed = |check: &&mut Check| check.ok == Some(false);
+        let others = |check: &&mut Check| check.facility != CAPABILITIES;
+        let unknown = checks.iter_mut().filter(failed).filter(others);
+        unknown.for_each(Check::forget);
+    }
+    Report {
+        kernel: release(),
+        ok: checks
+            .iter()
+            .all(|check| check.optional || check.ok == Some(true)),
+        checks,
+    }
+}
+
+/// Checks that the kernel has everything the kernel programs need. Mounts are not part of it: the error
+/// names only what no preparation of the node can add.
+///
+/// # Errors
+/// If a facility is missing.
+pub fn kernel() -> Result<(), String> {
+    let missing: Vec<String> = facilities::all()
+        .iter()
+        .filter(|check| check.is_missing())
+        .map(|check| {
+            format!(
+                "\n  {} (Linux {}): without it {}",
+                check.facility, check.since, check.without
+            )
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "the kernel, {}, cannot run sidetrack; it lacks{}",
+        release(),
+        missing.concat()
+    ))
+}
+
+fn release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
+        |_| "unknown".to_owned(),
+        |release| release.trim().to_owned(),
+    )
+}

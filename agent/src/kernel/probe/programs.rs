@@ -1,0 +1,88 @@
+//! Loads small programs to find out what the kernel's verifier accepts.
+
+use aya_obj::generated::{bpf_attach_type, bpf_func_id, bpf_insn, bpf_prog_type};
+
+use crate::kernel::sys;
+
+const MOV64_IMM: u8 = 0xb7;
+
+/// Names facilities to treat as missing, so that tests can show what is lost on kernels without them.
+const WITHOUT: &str = "SIDETRACK_WITHOUT";
+
+fn is_disabled(facility: &str) -> bool {
+    std::env::var(WITHOUT).is_ok_and(|names| names.split(',').any(|name| name == facility))
+}
+
+/// Whether programs can choose the errno of a refused connect.
+#[must_use]
+pub fn set_retval() -> bool {
+    !is_disabled("set_retval")
+        && program(
+            bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+            bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
+            Some(bpf_func_id::BPF_FUNC_set_retval),
+        )
+        .is_ok()
+}
+
+/// Whether sk_lookup programs can read the interface a connection arrives on.
+#[must_use]
+pub fn ingress_ifindex() -> bool {
+    const LOAD_WORD: u8 = 0x61;
+    // Of the member in struct bpf_sk_lookup of linux/bpf.h.
+    const OFFSET: i16 = 64;
+    // Into r0, from the context in r1.
+    let read = bpf_insn {
+        off: OFFSET,
+        _bitfield_1: bpf_insn::new_bitfield_1(0, 1),
+        ..instruction(LOAD_WORD, 0, 0)
+    };
+    !is_disabled("ingress_ifindex")
+        && load(
+            bpf_prog_type::BPF_PROG_TYPE_SK_LOOKUP,
+            bpf_attach_type::BPF_SK_LOOKUP,
+            &[read],
+        )
+        .is_ok()
+}
+
+/// Loads the smallest program of a type. It calls a helper, if one is given.
+pub(super) fn program(
+    program_type: bpf_prog_type,
+    attach_type: bpf_attach_type,
+    helper: Option<bpf_func_id>,
+) -> Result<(), String> {
+    const CALL: u8 = 0x85;
+    let mut instructions = Vec::new();
+    if let Some(helper) = helper {
+        if helper == bpf_func_id::BPF_FUNC_set_retval {
+            instructions.push(instruction(MOV64_IMM, 1, 0));
+        }
+        instructions.push(instruction(CALL, 0, helper as i32));
+    }
+    load(program_type, attach_type, &instructions)
+}
+
+/// Loads instructions, followed by `return 1`.
+fn load(
+    program_type: bpf_prog_type,
+    attach_type: bpf_attach_type,
+    instructions: &[bpf_insn],
+) -> Result<(), String> {
+    const EXIT: u8 = 0x95;
+    let end = [instruction(MOV64_IMM, 0, 1), instruction(EXIT, 0, 0)];
+    let instructions = [instructions, &end].concat();
+    sys::program_load(program_type, Some(attach_type), "st_probe", &instructions)
+        .map(drop)
+        .map_err(|error| error.to_string())
+}
+
+fn instruction(code: u8, dst: u8, imm: i32) -> bpf_insn {
+    bpf_insn {
+        code,
+        _bitfield_align_1: [],
+        _bitfield_1: bpf_insn::new_bitfield_1(dst, 0),
+        off: 0,
+        imm,
+    }
+}

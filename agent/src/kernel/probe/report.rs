@@ -1,0 +1,93 @@
+//! The report of `sidetrack doctor` and its rows.
+
+use serde::Serialize;
+
+/// What was found.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Kernel release.
+    pub kernel: String,
+    /// Whether every required facility is there.
+    pub ok: bool,
+    /// Each facility.
+    pub checks: Vec<Check>,
+}
+
+/// One facility.
+#[derive(Debug, Serialize)]
+pub struct Check {
+    /// Its name.
+    pub facility: String,
+    /// First kernel to have it, or what else it comes with.
+    pub since: String,
+    /// Whether it is there; `None` if this process has no permission to find out.
+    pub ok: Option<bool>,
+    /// Whether sidetrack runs without it.
+    pub optional: bool,
+    /// What sidetrack loses without it.
+    pub without: String,
+    /// What was seen and what to do, if it is missing or not ready to use.
+    pub problem: Option<String>,
+}
+
+/// Why a facility cannot be used now.
+pub(super) enum Problem {
+    /// The kernel does not have it.
+    Missing(String),
+    /// The kernel has it, and the node needs preparation, such as a mount.
+    Unprepared(String),
+}
+
+impl From<String> for Problem {
+    fn from(problem: String) -> Self {
+        Self::Missing(problem)
+    }
+}
+
+impl Check {
+    /// A facility that sidetrack needs.
+    pub(super) fn required(
+        facility: &str,
+        since: &str,
+        without: &str,
+        result: Result<(), impl Into<Problem>>,
+    ) -> Self {
+        let (ok, problem) = match result.map_err(Into::into) {
+            Ok(()) => (Some(true), None),
+            Err(Problem::Unprepared(problem)) => (Some(true), Some(problem)),
+            Err(Problem::Missing(problem)) => (Some(false), Some(problem)),
+        };
+        Self {
+            facility: facility.to_owned(),
+            since: since.to_owned(),
+            ok,
+            optional: false,
+            without: without.to_owned(),
+            problem,
+        }
+    }
+
+    /// A facility that sidetrack runs without.
+    pub(super) fn optional(facility: &str, since: &str, without: &str, is_there: bool) -> Self {
+        let result = if is_there {
+            Ok(())
+        } else {
+            Err("sidetrack does without it".to_owned())
+        };
+        Self {
+            optional: true,
+            ..Self::required(facility, since, without, result)
+        }
+    }
+
+    /// Whether the facility is known to be missing and needed.
+    pub(super) fn is_missing(&self) -> bool {
+        self.ok == Some(false) && !self.optional
+    }
+
+    /// Marks the facility as unknown.
+    pub(super) fn forget(&mut self) {
+        self.ok = None;
+        self.problem = None;
+    }
+}

@@ -1,0 +1,27 @@
+//! System calls without a safe wrapper elsewhere: one file per concept of the kernel.
+//!
+//! bpf(2) is called directly because aya 0.14 cannot convert sockopt links for pinning and updates XDP
+//! and TC links only; all hooks use the same calls.
+//!
+//! Every function is a thin, safe wrapper. Arguments are borrowed for the call, results are owned
+//! descriptors, errors carry errno. Source: bpf(2), include/uapi/linux/bpf.h.
+
+mod call;
+mod links;
+mod maps;
+mod namespaces;
+mod objects;
+mod processes;
+mod programs;
+
+pub use self::{
+    links::{link_cgroup, link_create, link_detach, link_info, link_netns, link_update},
+    maps::{
+        map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key, map_update,
+        storage_map_create,
+    },
+    namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
+    objects::{open_pin, pin},
+    processes::{pidfd_getfd, pidfd_open, trim_heap},
+    programs::{attached_programs, btf_load, program_id, program_load, program_name},
+};

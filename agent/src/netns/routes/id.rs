@@ -1,0 +1,104 @@
+//! The key of a route, in a form that Rust collections can hold.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use sidetrack_common::{
+    addr::{Family, V4_PREFIX_OFFSET},
+    pod::RouteKey,
+};
+
+/// A [`RouteKey`] that can be hashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RouteId {
+    netns: u64,
+    destination: IpNet,
+}
+
+impl RouteId {
+    pub(super) fn new(netns: u64, destination: IpNet) -> Self {
+        Self { netns, destination }
+    }
+
+    /// The route a map key stands for; `None` for a malformed key.
+    #[must_use]
+    pub fn of(key: &RouteKey) -> Option<Self> {
+        let bits = key
+            .prefix_len
+            .checked_sub(RouteKey::host(0, key.addr).prefix_len - 128)?;
+        let (addr, prefix) = match IpAddr::from(key.addr) {
+            addr if key.family == Family::V4 as u32 && addr.is_ipv4() => {
+                (addr, bits.checked_sub(V4_PREFIX_OFFSET)?)
+            }
+            addr if addr.is_ipv6() => (addr, bits),
+            _ => return None,
+        };
+        Some(Self {
+            netns: key.netns,
+            destination: IpNet::new(addr, prefix.try_into().ok()?).ok()?,
+        })
+    }
+
+    /// The map key.
+    #[must_use]
+    pub fn key(&self) -> RouteKey {
+        let family = if self.destination.addr().is_ipv6() {
+            Family::V6
+        } else {
+            Family::V4
+        };
+        RouteKey::new(
+            self.netns,
+            family,
+            self.destination.network().into(),
+            self.destination.prefix_len(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ipnet::IpNet;
+    use sidetrack_common::{
+        addr::{Addr, Family},
+        pod::RouteKey,
+    };
+
+    use super::RouteId;
+
+    #[test]
+    fn keys_convert_both_ways() {
+        for text in [
+            "0.0.0.0/0",
+            "10.1.0.0/16",
+            "10.1.2.3/32",
+            "::/0",
+            "fd00::/64",
+        ] {
+            let id = RouteId::new(7, text.parse().unwrap());
+            assert_eq!(RouteId::of(&id.key()), Some(id), "{text}");
+        }
+    }
+
+    #[test]
+    fn keys_hold_the_network_without_host_bits() {
+        let net: IpNet = "10.1.2.3/16".parse().unwrap();
+        let key = RouteId::new(7, net).key();
+        assert_eq!(key.addr, Addr::v4([10, 1, 0, 0]));
+        assert_eq!(key.prefix_len, 96 + 96 + 16);
+    }
+
+    #[test]
+    fn malformed_keys_have_no_id() {
+        let key = RouteKey::new(7, Family::V4, Addr::v4([10, 0, 0, 0]), 8);
+        for prefix_len in [0, 95, 96, 96 + 95, 96 + 129] {
+            let bad = RouteKey { prefix_len, ..key };
+            assert_eq!(RouteId::of(&bad), None, "{prefix_len}");
+        }
+        let bad = RouteKey {
+            family: Family::V6 as u32,
+            ..key
+        };
+        assert_eq!(RouteId::of(&bad), None);
+    }
+}

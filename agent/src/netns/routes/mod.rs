@@ -1,0 +1,102 @@
+//! A pod's routing tables in the form the kernel programs need. For each prefix a row holds whether packets
+//! stay in the pod, leave it or are rejected, by which device and from which source address.
+//!
+//! The tables are read whole ([`dump`]) and flattened ([`flatten`]): table `local` wins over `main`, which
+//! wins over `default`, as in the three rules every namespace starts with. Policy routing (other rules)
+//! cannot be flattened. There every destination without a row of its own counts as reachable, so that no
+//! connection bypasses the sidecar.
+
+mod dump;
+mod flatten;
+mod id;
+mod source;
+
+use std::{collections::HashMap, net::IpAddr};
+
+use ipnet::IpNet;
+use sidetrack_common::{addr::Addr, pod::RouteKind};
+
+pub use self::id::RouteId;
+
+const TABLE_LOCAL: u32 = 255;
+const TABLE_MAIN: u32 = 254;
+const TABLE_DEFAULT: u32 = 253;
+
+/// Interfaces, addresses and routes of a network namespace at one time.
+#[derive(Debug, Default)]
+pub struct Snapshot {
+    /// Interface names by index.
+    pub links: HashMap<u32, String>,
+    /// Assigned addresses, in the kernel's order: all IPv4, then all IPv6.
+    pub addresses: Vec<AssignedAddress>,
+    routes: Vec<FlatRoute>,
+    policy_routing: bool,
+}
+
+/// An address on an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AssignedAddress {
+    /// The address and its subnet.
+    pub net: IpNet,
+    /// The interface.
+    pub ifindex: u32,
+    /// Whether the kernel picks it as a source on its own.
+    usable: bool,
+}
+
+/// A route of one of the three tables, reduced to what the rows need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct FlatRoute {
+    destination: IpNet,
+    table: u32,
+    metric: u32,
+    kind: RouteKind,
+    ifindex: u32,
+    gateway: Option<IpAddr>,
+    preferred_source: Option<IpAddr>,
+}
+
+impl Snapshot {
+    /// Whether istio-iptables would program IPv6 rules: the first address that is neither loopback
+    /// nor link-local is IPv6, or with dual stack any is.
+    #[must_use]
+    pub fn captures_v6(&self, dual_stack: bool) -> bool {
+        let mut candidates = self
+            .addresses
+            .iter()
+            .map(|assigned| assigned.net.addr())
+            .filter(|addr| match addr {
+                IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+                IpAddr::V6(v6) => {
+                    !v6.is_loopback()
+                        && !v6.is_unicast_link_local()
+                        && !Addr::from(*addr).is(Addr::SELF_V6)
+                }
+            });
+        if dual_stack {
+            candidates.any(|addr| addr.is_ipv6())
+        } else {
+            candidates.next().is_some_and(|addr| addr.is_ipv6())
+        }
+    }
+
+    /// Whether an address is assigned.
+    #[must_use]
+    pub fn has_address(&self, addr: IpAddr) -> bool {
+        self.addresses
+            .iter()
+            .any(|assigned| assigned.net.addr() == addr)
+    }
+
+    /// Index of the loopback interface.
+    #[must_use]
+    pub fn loopback(&self) -> Option<u32> {
+        self.links
+            .iter()
+            .find(|(_, name)| *name == "lo")
+            .map(|(index, _)| *index)
+    }
+}
+
+#[cfg(test)]
+mod tests;
