@@ -6,6 +6,7 @@
 //! the same before and after. Every other pod is left alone, byte for byte. The answer depends on
 //! nothing but the request and the [`Settings`].
 
+mod admission;
 mod patch;
 mod review;
 mod validation;
