@@ -129,3 +129,6 @@ fn first_wins<T: Copy + Eq + std::hash::Hash>(
             .map(|(entry, position)| (*list, *entry, position))
     })
 }
+
+#[cfg(test)]
+mod tests;

@@ -102,3 +102,6 @@ pub fn istio_init(pod: &Pod) -> Option<&Container> {
     let mut containers = spec.init_containers.iter().flatten();
     containers.find(|container| container.name == ISTIO_INIT)
 }
+
+#[cfg(test)]
+mod tests;

@@ -183,3 +183,6 @@ fn is_gateway(sidecar: &Container) -> bool {
         .take_while(|word| !word.starts_with('-'))
         .any(|word| word == "router")
 }
+
+#[cfg(test)]
+mod tests;
