@@ -138,3 +138,6 @@ fn put<T: Clone>(lists: &mut BTreeMap<u16, Vec<T>>, list: List, entries: &[T]) {
         lists.insert(list as u16, entries.to_vec());
     }
 }
+
+#[cfg(test)]
+mod tests;

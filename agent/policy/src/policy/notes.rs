@@ -34,3 +34,6 @@ impl Policy {
         notes
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,3 +107,6 @@ impl Routes for KnownRoutes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
