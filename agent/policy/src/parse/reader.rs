@@ -92,3 +92,6 @@ impl Reader<'_> {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,3 +107,6 @@ pub(super) fn interface(text: &str) -> Result<String, String> {
     }
     Ok(text.to_owned())
 }
+
+#[cfg(test)]
+mod tests;
