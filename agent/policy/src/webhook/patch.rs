@@ -157,3 +157,6 @@ fn is_name_taken(pod: &Pod) -> bool {
 fn pointer<const N: usize>(tokens: [&str; N]) -> PointerBuf {
     PointerBuf::from_tokens(tokens)
 }
+
+#[cfg(test)]
+mod tests;

@@ -153,3 +153,6 @@ impl Request<'_> {
 fn json(value: &impl Serialize) -> Result<Vec<u8>, Malformed> {
     serde_json::to_vec(value).map_err(|error| Malformed(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

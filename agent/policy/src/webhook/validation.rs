@@ -125,3 +125,6 @@ fn resources(istio_init: &Container) -> Result<Value, String> {
         })),
     }
 }
+
+#[cfg(test)]
+mod tests;
