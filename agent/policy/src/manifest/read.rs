@@ -88,3 +88,6 @@ fn first_line(text: &str) -> &str {
         .find(|line| !line.trim().is_empty())
         .unwrap_or(text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -272,3 +272,95 @@ fn a_bad_record_is_named() {
         );
     }
 }
+
+/// The sidecar's environment repeats mesh-wide settings; istio-init's variables win over it.
+#[test]
+fn variables_of_the_sidecar() {
+    let with = |sidecar: &str, init: &str| {
+        let text = format!(
+            "spec:\n  containers: [{{name: app, env: [{{name: ISTIO_DUAL_STACK, value: 'x'}}]}}, {{name: istio-proxy, env: [{sidecar}]}}]\n  initContainers: [{{name: istio-init, env: [{init}]}}]\n"
+        );
+        of_pod(&pod(&text))
+    };
+    let variable = |name: &str, value: &str| format!("{{name: {name}, value: '{value}'}}");
+    let groups = |value: &str| with(&variable("ISTIO_OUTBOUND_OWNER_GROUPS", value), "").unwrap();
+    assert_eq!(groups("5, 6").included_groups, Some(vec![5, 6]));
+    assert_eq!(groups("*").included_groups, None);
+    assert_eq!(groups("").included_groups, Some(vec![]));
+    assert_eq!(with("", "").unwrap().included_groups, None);
+    let excluded = variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "7");
+    assert_eq!(with(&excluded, "").unwrap().excluded_groups, [7]);
+    let loopback = variable("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.0/8");
+    assert_eq!(with(&loopback, "").unwrap().loopback_v4.prefix_len(), 8);
+    let dns = variable("ISTIO_META_DNS_CAPTURE", "true");
+    assert!(with(&dns, "").unwrap().dns_capture);
+    let [yes, no] = ["true", "false"].map(|value| variable("ISTIO_DUAL_STACK", value));
+    assert!(with(&yes, "").unwrap().dual_stack);
+    assert!(!with(&yes, &no).unwrap().dual_stack);
+    let errors = with(&variable("ISTIO_DUAL_STACK", "maybe"), "").unwrap_err();
+    let text = errors[0].to_string();
+    assert_eq!(
+        text,
+        "variable ISTIO_DUAL_STACK of istio-proxy is \"maybe\": write true or false"
+    );
+}
+
+/// Errors of the command line and of annotations are reported together.
+#[test]
+fn errors_of_all_sources() {
+    let mut pod = pod(
+        "spec:\n  containers: [{name: istio-proxy}]\n  initContainers: [{name: istio-init, args: [-p]}]\n",
+    );
+    assert_eq!(of_pod(&pod).unwrap_err().len(), 1);
+    pod.metadata.annotations = annotated(&[("sidetrack.dev/before-sidecar", "x")])
+        .metadata
+        .annotations;
+    let errors = of_pod(&pod).unwrap_err();
+    let origins: Vec<&str> = errors.iter().map(|error| &*error.origin).collect();
+    assert_eq!(
+        origins,
+        [
+            "the command line of istio-init",
+            "annotation sidetrack.dev/before-sidecar"
+        ]
+    );
+}
+
+#[test]
+fn inbound_ports_and_their_exemptions() {
+    let with = |annotations: &[(&str, &str)]| of_pod(&annotated(annotations)).unwrap().inbound;
+    let include = "traffic.sidecar.istio.io/includeInboundPorts";
+    let exclude = "traffic.sidecar.istio.io/excludeInboundPorts";
+    assert_eq!(with(&[(include, "")]), InboundPorts::None);
+    assert_eq!(
+        with(&[(include, "80,443")]),
+        InboundPorts::Only(vec![80, 443])
+    );
+    let all = InboundPorts::AllExcept(vec![15090, 15021, 9000, 15020]);
+    assert_eq!(with(&[(include, "*"), (exclude, "9000")]), all);
+    // Exemptions are for "*" only.
+    assert_eq!(
+        with(&[(include, "80"), (exclude, "9000")]),
+        InboundPorts::Only(vec![80])
+    );
+    let status = "status.sidecar.istio.io/port";
+    assert_eq!(
+        with(&[(status, "7")]),
+        InboundPorts::AllExcept(vec![15090, 15021, 7])
+    );
+}
+
+/// The inbound port of versions that had one port for both directions.
+#[test]
+fn inbound_port_by_dialect() {
+    let port = |dialect: &str, ports: &str| {
+        let policy = of_pod(&annotated(&[
+            ("sidetrack.dev/dialect", dialect),
+            ("traffic.sidecar.istio.io/includeInboundPorts", ports),
+        ]));
+        policy.unwrap().inbound_port
+    };
+    assert_eq!((port("1.1", "*"), port("1.1", "80")), (15001, 15001));
+    assert_eq!((port("1.5", "*"), port("1.5", "80")), (15006, 15001));
+    assert_eq!((port("1.8", "*"), port("1.8", "80")), (15006, 15006));
+}
