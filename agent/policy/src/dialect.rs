@@ -1,5 +1,5 @@
-//! Which Istio version's rules a pod is judged by. istio-iptables changed its rule list five times;
-//! a pod's rules are those of the version that injected it.
+//! Which Istio version's rules apply to a pod: those of the version that injected it. istio-iptables
+//! changed its rule list five times.
 
 use std::{fmt, str::FromStr};
 
@@ -85,8 +85,8 @@ impl Dialect {
         }
     }
 
-    /// The inbound port when `-z` does not say: these versions had one port for both directions, or
-    /// one unless everything was captured.
+    /// The inbound port without `-z`. Version 1.1 had one port for both directions, version 1.5 only
+    /// unless it captured all ports.
     #[must_use]
     pub const fn inbound_port(self, outbound_port: u16, captures_all: bool) -> u16 {
         match self {
@@ -107,7 +107,7 @@ impl Dialect {
         if let Some(init) = record::istio_init(pod) {
             return of_container(init);
         }
-        // One that cannot be read is an error elsewhere.
+        // A record that cannot be read is reported by `Policy::of_pod`.
         let removed = Record::of_annotation(pod).ok()??;
         of_image(removed.image.as_deref()?)
     }

@@ -1,19 +1,19 @@
-//! What the mesh's operator decides for all pods: which to take, and defaults for what a pod's own
-//! manifest leaves open.
+//! Settings for all pods of the mesh: which to enroll, and defaults for what a pod's own manifest
+//! leaves open.
 
 mod defaults;
 
 pub use self::defaults::{DefaultFlag, defaults, read};
 use crate::{inputs::Inputs, select::Enroll};
 
-/// What holds for every pod.
+/// Settings for every pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mesh {
-    /// Which sidecar pods to take.
+    /// Which sidecar pods to enroll.
     pub enroll: Enroll,
-    /// What becomes of pods that name virtual interfaces.
+    /// How pods that name virtual interfaces are handled.
     pub virtual_interfaces: VirtualInterfaces,
-    /// Whether the node can tell on which interface a connection arrives (Linux 5.17).
+    /// Whether the node's kernel reports the interface of inbound connections (Linux 5.17).
     pub sees_interfaces: bool,
     /// The weakest source of every pod's policy.
     pub defaults: Inputs,
@@ -32,14 +32,14 @@ impl Mesh {
     }
 }
 
-/// What becomes of pods whose policy names virtual interfaces (`-k`). Traffic that only passes
+/// How pods whose policy names virtual interfaces (`-k`) are handled. Traffic that only passes
 /// through such a pod, from a VM or a nested container, is not seen by socket hooks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum VirtualInterfaces {
     /// They are not enrolled
     Refuse,
-    /// They are enrolled; what is delivered in the pod follows the rules, what passes through it is
-    /// left alone
+    /// They are enrolled; traffic to the pod itself follows the rules, traffic that passes through it
+    /// is left alone
     LocalOnly,
 }

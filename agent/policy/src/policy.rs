@@ -15,8 +15,8 @@ use crate::{
     parse,
 };
 
-/// Annotation that lets a pod's init containers reach the network: `passthrough`, or `refuse`, which is
-/// what holds without it.
+/// Annotation that lets a pod's init containers reach the network: `passthrough`, or `refuse` (the
+/// default).
 pub const BEFORE_SIDECAR: &str = "sidetrack.dev/before-sidecar";
 
 /// A value that cannot be used. The text names where it came from and what to write instead.
@@ -25,9 +25,9 @@ pub const BEFORE_SIDECAR: &str = "sidetrack.dev/before-sidecar";
 pub struct PolicyError {
     /// The annotation, argument or variable.
     pub origin: String,
-    /// What it says.
+    /// The raw value.
     pub value: String,
-    /// What is wrong and what would be right.
+    /// What is wrong, and what to write instead.
     pub problem: String,
 }
 
@@ -35,9 +35,9 @@ pub struct PolicyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
 pub enum Mode {
-    /// Connections arrive at the sidecar with SO_ORIGINAL_DST.
+    /// The sidecar reads the destination from SO_ORIGINAL_DST.
     Redirect,
-    /// Connections arrive transparently; not handled yet.
+    /// The sidecar listens transparently; not supported.
     Tproxy,
     /// The pod is not intercepted.
     None,
@@ -68,7 +68,7 @@ pub enum OutboundRanges {
 /// A pod's validated policy, in the order of the flags of istio-iptables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Whose rule list it is.
+    /// Which Istio version's rule list it is.
     pub dialect: Dialect,
     /// `-p`.
     pub outbound_port: u16,
@@ -104,14 +104,14 @@ pub struct Policy {
     pub excluded_groups: Vec<u32>,
     /// `ISTIO_DUAL_STACK`.
     pub dual_stack: bool,
-    /// `ISTIO_META_DNS_CAPTURE`: asked for, and not done.
+    /// `ISTIO_META_DNS_CAPTURE`: requested, not supported.
     pub dns_capture: bool,
-    /// Annotation [`BEFORE_SIDECAR`]: outbound connections go past the sidecar until it first listens.
+    /// Annotation [`BEFORE_SIDECAR`]: outbound connections bypass the sidecar until it first listens.
     pub before_sidecar: bool,
 }
 
 impl Policy {
-    /// What a pod's manifest says, with the mesh's defaults and then istio-iptables' for the rest.
+    /// The policy of a pod's manifest, with the mesh's defaults and then those of istio-iptables.
     ///
     /// # Errors
     /// Every value that cannot be used.
@@ -140,7 +140,7 @@ impl Policy {
         }
     }
 
-    /// What inputs say, with istio-iptables' defaults for the rest.
+    /// The policy of raw inputs, with the defaults of istio-iptables for the rest.
     ///
     /// # Errors
     /// Every value that cannot be used.

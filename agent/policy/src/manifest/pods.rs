@@ -54,8 +54,8 @@ pub(super) fn pod(value: Value) -> Result<Pod> {
     for (field, text, longest) in [("name", name, 253), ("namespace", namespace, 63)] {
         if !is_name(text, longest) {
             bail!(
-                "metadata.{field} is {:?}; write what Kubernetes takes for one: up to {longest} \
-                 lower-case letters, digits, '-' and '.', the first and last no '-' or '.'",
+                "metadata.{field} is {:?}; write up to {longest} lower-case letters, digits, '-' \
+                 and '.', with a letter or digit first and last",
                 shortened(text)
             );
         }
@@ -80,8 +80,8 @@ pub(super) fn netns_ref(pod: &Pod) -> Result<NetnsRef, String> {
     }
 }
 
-/// Whether it can be a name in Kubernetes: the kernel's maps have room for these, and messages and
-/// commands, which write NAMESPACE/NAME, can show and take them.
+/// Whether it is a valid name in Kubernetes. The kernel's maps have room for these, and messages and
+/// commands can write them as NAMESPACE/NAME.
 #[must_use]
 pub fn is_name(text: &str, longest: usize) -> bool {
     let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
@@ -94,8 +94,8 @@ pub fn is_name(text: &str, longest: usize) -> bool {
             .all(|byte| alphanumeric(byte) || matches!(byte, b'-' | b'.'))
 }
 
-/// Gives a pod template its workload's name. A template that is no mapping, or has metadata that is
-/// none, stays as it is: reading it as a Pod says what is wrong with it.
+/// Gives a pod template its workload's name. A template or metadata that is not a mapping stays as it
+/// is: reading it as a Pod reports the error.
 pub(super) fn name_after(workload: &Value, template: &mut Value) {
     let Some(fields) = template.as_object_mut() else {
         return;

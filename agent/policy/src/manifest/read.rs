@@ -14,8 +14,7 @@ use serde_json::Value;
 use super::MOST_PODS;
 use crate::text::printable;
 
-/// Reads a file that is one: what is no regular file, or waits for something, or does not end, would
-/// hold up everything else.
+/// Reads a regular file within bounds. A device, a pipe or an endless file would block the reader.
 pub fn read_text(path: &Path) -> Result<String> {
     let (max_mib, cure) = if is_json(path) {
         (4, "split it")

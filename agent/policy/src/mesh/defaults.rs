@@ -138,7 +138,10 @@ fn known(name: &str) -> Result<(&'static str, Input), String> {
         .find(|(known, _)| *known == name)
         .ok_or_else(|| {
             let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-            format!("{name:?} is not a default; there are {}", names.join(", "))
+            format!(
+                "{name:?} is not a default; the defaults are {}",
+                names.join(", ")
+            )
         })
 }
 

@@ -10,8 +10,8 @@ use crate::{
 
 /// What lists are made of.
 pub(super) trait Entry {
-    /// How many a list may have. The kernel's maps hold the lists of all pods: none may crowd out
-    /// the others.
+    /// How many entries a list may have. The kernel's maps hold the lists of all pods, so one pod must
+    /// not fill them.
     const MOST: usize = 10_000;
 }
 

@@ -51,7 +51,7 @@ pub(super) fn mode(text: &str) -> Result<Mode, String> {
 }
 
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
-    // What Go's strconv.ParseBool takes.
+    // As Go's strconv.ParseBool.
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
@@ -61,7 +61,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
 
 pub(super) fn range(text: &str) -> Result<IpNet, String> {
     if text == "*" {
-        return Err("\"*\" stands alone or not at all; write CIDRs such as 10.0.0.0/8".to_owned());
+        return Err("\"*\" is not allowed in a list; write CIDRs such as 10.0.0.0/8".to_owned());
     }
     let net = IpNet::from_str(text)
         .or_else(|_| IpAddr::from_str(text).map(IpNet::from))
@@ -72,7 +72,7 @@ pub(super) fn range(text: &str) -> Result<IpNet, String> {
             )
         })?;
     match net {
-        // v4-mapped connections are judged by the IPv4 rules, so such a range would match nothing.
+        // The IPv4 rules apply to v4-mapped connections, so such a range would match nothing.
         IpNet::V6(v6) if v6.network().to_ipv4_mapped().is_some() => {
             Err(format!("{text:?} is an IPv4 range; write it as a.b.c.d/n"))
         }
@@ -94,15 +94,15 @@ pub(super) fn interface(text: &str) -> Result<String, String> {
     let valid = text.len() <= MAX
         && !matches!(text, "." | "..")
         && !text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
-    // The kernel would take these. iptables-restore would not take them for part of a name, and a
-    // terminal that shows the rules might obey them.
+    // The kernel accepts these. iptables-restore does not read them as part of a name, and a terminal
+    // that shows the rules may execute them.
     let plain = text != "!" && !text.contains(|c: char| c.is_control() || "\"'\\".contains(c));
     if !valid || !plain {
         return Err(format!("{:?} is not an interface name", shortened(text)));
     }
     if text.ends_with('+') {
         return Err(format!(
-            "{text:?} is iptables' pattern for every interface whose name begins so; name each"
+            "{text:?} is an iptables pattern for several interfaces; name each of them"
         ));
     }
     Ok(text.to_owned())

@@ -48,7 +48,7 @@ impl Policy {
                 false
             }
         };
-        // The first owner has a place of its own; here it only keeps the others' positions.
+        // The row has the first owner. In the list it only keeps the positions of the others.
         if self.proxy_uids.len() > 1 {
             put(&mut owners, List::MoreProxyUids, &self.proxy_uids);
         }
@@ -77,7 +77,7 @@ impl Policy {
         CompiledPolicy::new(row, ports, ranges, owners)
     }
 
-    /// Ports whose listeners arrivals may be handed to.
+    /// Ports of the listeners that inbound connections are redirected to.
     pub fn listener_ports(&self) -> impl Iterator<Item = u16> + use<> {
         let virtual_too = !self.virtual_interfaces.is_empty();
         [self.inbound_port]
@@ -85,7 +85,7 @@ impl Policy {
             .chain(virtual_too.then_some(self.outbound_port))
     }
 
-    /// What the policy says of an ingress interface; virtual interfaces come first.
+    /// The rule for an ingress interface; virtual interfaces come first.
     #[must_use]
     pub fn iface(&self, name: &str) -> IfaceRow {
         [

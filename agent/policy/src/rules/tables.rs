@@ -24,7 +24,7 @@ pub struct ListTables<'a, R> {
     pub policy: &'a Policy,
     /// The routes.
     pub routes: R,
-    /// Whether the pod's outbound connections go past its sidecar, which has never listened.
+    /// Whether the pod's outbound connections bypass its sidecar, which has not listened yet.
     pub before_sidecar: bool,
 }
 

@@ -177,7 +177,7 @@ fn a_native_sidecar_restarts_always() {
 }
 
 #[test]
-fn what_the_policy_needs_and_the_node_lacks() {
+fn interfaces_that_the_node_or_the_mesh_does_not_support() {
     let annotation =
         |name: &str, value: &str| injected(&[("/metadata/annotations", json!({name: value}))]);
     let plain = injected(&[]);

@@ -82,28 +82,30 @@ impl Request<'_> {
         if (&**group, &**version, &**kind) != ("", "v1", "Pod") {
             let [group, version, kind] = [group, version, kind].map(|text| shortened(text));
             return Err(format!(
-                "this webhook is for Pods (v1) and was called for kind {kind:?}, version {version:?}, group {group:?}; mend the MutatingWebhookConfiguration"
+                "this webhook is for Pods (v1) and was called for kind {kind:?}, version {version:?}, group {group:?}; correct the MutatingWebhookConfiguration"
             ));
         }
         if let Some(sub) = self.sub_resource.as_deref().filter(|sub| !sub.is_empty()) {
             return Err(format!(
-                "this webhook is for pods and was called for their subresource {:?}; mend the MutatingWebhookConfiguration",
+                "this webhook is for pods and was called for their subresource {:?}; correct the MutatingWebhookConfiguration",
                 shortened(sub)
             ));
         }
         if self.operation != "CREATE" {
             return Err(format!(
-                "this webhook is for operation CREATE and was called for {:?}; mend the MutatingWebhookConfiguration",
+                "this webhook is for operation CREATE and was called for {:?}; correct the MutatingWebhookConfiguration",
                 shortened(&self.operation)
             ));
         }
         let text = self.object.map_or("null", RawValue::get);
         let pod: Pod = serde_json::from_str(text).map_err(|error| {
             let error = shortened(&error.to_string());
-            format!("the pod was left alone, it cannot be read: {error:?}")
+            format!("the pod is not changed because it cannot be read: {error:?}")
         })?;
         if pod.metadata.name.is_none() && pod.metadata.generate_name.is_none() {
-            return Err("the pod was left alone, it has neither name nor generateName".to_owned());
+            return Err(
+                "the pod is not changed because it has neither name nor generateName".to_owned(),
+            );
         }
         Ok(pod)
     }

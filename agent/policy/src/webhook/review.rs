@@ -15,16 +15,16 @@ use crate::text::shortened;
 const V1: &str = "admission.k8s.io/v1";
 const V1BETA1: &str = "admission.k8s.io/v1beta1";
 
-/// How many objects a request may consist of; each may cost a kilobyte of memory. A Pod that istio's
-/// injector has been through has some two hundred.
+/// How many objects a request may have; each may cost a kilobyte of memory. An injected Pod has about
+/// two hundred.
 const OBJECTS: usize = 20_000;
 
-/// A body that is no AdmissionReview.
+/// A body that is not an AdmissionReview.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(String);
 
-/// What to send, and what happened.
+/// The response to send, and its outcome.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// An AdmissionReview with the response.
@@ -33,20 +33,20 @@ pub struct Answer {
     pub pod: String,
     /// Whether the pod will not be created anyway.
     pub dry_run: bool,
-    /// What became of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// What became of a request. It is admitted in any case.
+/// The result of a request. Every request is admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing to do.
     Unchanged,
     /// istio-init was removed.
     Changed,
-    /// A pod that opted in was left alone; why.
+    /// A pod that opted in was not changed; why.
     Refused(String),
-    /// The webhook is called for what it is not made for; what.
+    /// The webhook was called for something other than a new pod; what to correct.
     Misconfigured(String),
 }
 
@@ -85,7 +85,7 @@ pub fn answer(body: &[u8], settings: &Settings<'_>) -> Result<Answer, Malformed>
     }
 }
 
-/// Reads an object. A list of its fields' values, which serde takes as well, is none.
+/// Reads an object. serde also accepts a list of the fields' values, which is refused here.
 fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Malformed> {
     if !text.trim_ascii_start().starts_with('{') {
         return Err(malformed(&"it is not made of objects"));

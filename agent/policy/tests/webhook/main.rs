@@ -173,8 +173,8 @@ fn pods_that_opted_in_and_cannot_be_enrolled_get_a_warning() {
         (json!(["-k", "virbr0"]), "virtual interfaces"),
         (json!(["-u", "4000000000"]), "largest is 2147483647"),
         // The validation container would wait forever.
-        (json!(["-o", "15002"]), "never does that"),
-        (json!(["-c", "lo"]), "never does that"),
+        (json!(["-o", "15002"]), "never redirects it"),
+        (json!(["-c", "lo"]), "never redirects it"),
         // As long as the policy allows, and too long for an annotation.
         (
             json!([

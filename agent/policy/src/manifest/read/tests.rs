@@ -52,7 +52,7 @@ fn the_largest_files() {
 }
 
 #[test]
-fn what_is_no_file() {
+fn only_regular_files_are_read() {
     let directory = read_text(&std::env::temp_dir()).unwrap_err();
     assert_eq!(directory.to_string(), "it is not a regular file");
     let endless = read_text("/dev/zero".as_ref()).unwrap_err();
@@ -71,7 +71,7 @@ fn files_of_pods_and_of_workloads() {
     assert_eq!((templates.len(), problems.len()), (1, 0));
 }
 
-/// The message is one line: the first that says something.
+/// The message is the first line that is not empty.
 #[test]
 fn errors_of_yaml() {
     let error = super::parse_yaml::<serde_json::Value>("a: [")

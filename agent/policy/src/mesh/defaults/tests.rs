@@ -29,7 +29,7 @@ fn flags_win_over_the_file() {
 }
 
 #[test]
-fn nothing_is_a_configuration() {
+fn an_empty_file_configures_nothing() {
     let built_in = Policy::of_inputs(&Inputs::default()).unwrap();
     for file in ["", "# nothing\n", "defaults:\n", "defaults: {}\n"] {
         assert_eq!(policy(&[], file).unwrap(), built_in, "{file:?}");
@@ -37,7 +37,7 @@ fn nothing_is_a_configuration() {
 }
 
 #[test]
-fn the_example_in_deploy_says_what_is_built_in() {
+fn the_example_in_deploy_has_the_built_in_values() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/config/mesh.yaml");
     let text = super::read(&path).unwrap();
     let built_in = Policy::of_inputs(&Inputs::default()).unwrap();
@@ -48,7 +48,7 @@ fn the_example_in_deploy_says_what_is_built_in() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_the_default_and_the_file() {
     for (file, expected) in [
         (
             "defaults: {proxyUid: envoy}",
@@ -56,7 +56,7 @@ fn what_is_wrong_is_named() {
         ),
         (
             "defaults: {proxyUID: 1}",
-            "\"proxyUID\" is not a default; there are dialect,",
+            "\"proxyUID\" is not a default; the defaults are dialect,",
         ),
         ("default: {proxyUid: 1}", "unknown field `default`"),
         (

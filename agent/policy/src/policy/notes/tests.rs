@@ -26,7 +26,7 @@ fn each_remark_has_its_cause() {
             Some("from tap0,tap1 to elsewhere"),
         ),
         // It was asked for, so nothing is lost by it.
-        (before, None, Some("until its sidecar first listens")),
+        (before, None, Some("until the sidecar first listens")),
     ] {
         for (texts, expected) in [(policy.lost(), lost), (policy.notes(), notes)] {
             assert_eq!(texts.len(), usize::from(expected.is_some()), "{texts:?}");

@@ -1,4 +1,4 @@
-//! What becomes of pods.
+//! Which pods are changed, and how.
 
 use json_patch::{Patch, PatchOperation, patch};
 use k8s_openapi::api::core::v1::Pod;
@@ -125,7 +125,10 @@ fn a_record_that_just_fits() {
     let pod = patched(&filled(free));
     assert_eq!(pod["metadata"]["annotations"][ANNOTATION], record);
     let reason = refused(&filled(free + 1));
-    assert!(reason.contains("all together may have 256 KiB"), "{reason}");
+    assert!(
+        reason.contains("all annotations together may have 256 KiB"),
+        "{reason}"
+    );
 }
 
 /// The injector runs again after the webhook and adds its container again.
@@ -164,7 +167,7 @@ fn an_app_with_the_reserved_name_is_refused() {
 }
 
 #[test]
-fn what_is_not_enrolled_is_not_changed() {
+fn only_enrolled_pods_are_changed() {
     let mut host = pod(json!([{"name": "istio-init"}]));
     host["spec"]["hostNetwork"] = true.into();
     assert!(matches!(decided(&host), Change::None));

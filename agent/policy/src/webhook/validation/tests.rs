@@ -1,4 +1,4 @@
-//! The container in istio-init's place.
+//! The container that replaces istio-init.
 
 use k8s_openapi::api::core::v1::Container;
 use serde_json::{Value, json};
@@ -80,7 +80,7 @@ fn resources_are_those_of_istio_init() {
     }
 }
 
-/// The container ends when its connection is redirected, so a policy that never does that is refused.
+/// The container ends when its connection is redirected, so a policy that never redirects it is refused.
 #[test]
 fn policies_under_which_it_would_wait_forever() {
     let names = |name: &str| vec![name.to_owned()];
@@ -104,7 +104,7 @@ fn policies_under_which_it_would_wait_forever() {
                 excluded_interfaces: names("lo"),
                 ..Policy::default()
             },
-            Some("never does that"),
+            Some("never redirects it"),
         ),
         (
             Policy {
@@ -118,7 +118,7 @@ fn policies_under_which_it_would_wait_forever() {
                 loopback_v4: "127.0.0.0/8".parse().unwrap(),
                 ..Policy::default()
             },
-            Some("never does that"),
+            Some("never redirects it"),
         ),
         (
             Policy {
