@@ -118,3 +118,6 @@ fn outbound(read: &mut Reader<'_>) -> OutboundRanges {
         _ => OutboundRanges::All,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,7 +6,10 @@ use sidetrack_common::{
     policy::{List, OwnerKey, PortKey, RangeKey},
 };
 
-use crate::policy::{InboundPorts, OutboundRanges, Policy};
+use crate::{
+    fixture::{annotated, of_pod},
+    policy::{InboundPorts, OutboundRanges, Policy},
+};
 
 const ID: u32 = 7;
 
@@ -116,4 +119,23 @@ fn nested_ranges_in_every_order() {
             assert_eq!(Some(position as usize), first, "{net} in {list:?}");
         }
     }
+}
+
+#[test]
+fn a_range_counts_under_the_first_that_holds_it() {
+    let policy = of_pod(&annotated(&[(
+        "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+        "10.1.0.0/16,10.0.0.0/8,10.1.2.0/24,192.168.0.0/16",
+    )]))
+    .unwrap();
+    let positions = policy.compile().range_positions();
+    assert_eq!(
+        positions,
+        [
+            ("10.0.0.0/8".parse().unwrap(), 1),
+            ("10.1.0.0/16".parse().unwrap(), 0),
+            ("10.1.2.0/24".parse().unwrap(), 0),
+            ("192.168.0.0/16".parse().unwrap(), 3),
+        ]
+    );
 }

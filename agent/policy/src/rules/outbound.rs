@@ -38,6 +38,15 @@ impl Lines {
             let text = format!("-s {own} -o lo -j RETURN");
             self.rule(ISTIO_OUTPUT, text, Rule::SelfSource, 0);
         }
+        self.owners(policy, &loopback);
+        self.groups(policy);
+        let text = format!("-d {loopback} -j RETURN");
+        self.rule(ISTIO_OUTPUT, text, Rule::Loopback, 0);
+        self.destinations(policy);
+    }
+
+    /// Rules by the proxy's users and groups.
+    fn owners(&mut self, policy: &Policy, loopback: &str) {
         for (kind, ids, rules) in [
             (
                 "uid",
@@ -51,12 +60,13 @@ impl Lines {
             ),
         ] {
             for (index, id) in ids.iter().enumerate() {
-                self.owner(policy, &loopback, (kind, *id), rules, index);
+                self.owner(policy, loopback, (kind, *id), rules, index);
             }
         }
-        self.groups(policy);
-        let text = format!("-d {loopback} -j RETURN");
-        self.rule(ISTIO_OUTPUT, text, Rule::Loopback, 0);
+    }
+
+    /// Rules by address and port.
+    fn destinations(&mut self, policy: &Policy) {
         for (index, range) in self.ranges(&policy.excluded_ranges) {
             let text = format!("-d {} -j RETURN", range.trunc());
             self.rule(ISTIO_OUTPUT, text, Rule::RangeExcluded, index);
