@@ -16,7 +16,7 @@ use crate::{
     text::shortened,
 };
 
-/// Annotation that sets a pod's dialect whatever its images' tags say.
+/// Annotation that sets a pod's dialect. It wins over the tags of its images.
 pub const ANNOTATION: &str = "sidetrack.dev/dialect";
 
 /// A rule list, named after the first version that had it.

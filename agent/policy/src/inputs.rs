@@ -1,6 +1,6 @@
 //! Where a policy's values come from, strongest first:
 //!
-//! 1. istio-init's arguments and environment, or what the webhook recorded of them,
+//! 1. istio-init's arguments and environment, or the webhook's record of them,
 //! 2. the pod's annotations,
 //! 3. the sidecar's environment,
 //! 4. the mesh's defaults.
@@ -16,7 +16,7 @@ pub(crate) use self::sources::{annotations, init_container, sidecar_environment,
 /// A raw value and where it was found, in words for an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sourced {
-    /// What it says.
+    /// The raw value.
     pub value: String,
     /// For example `annotation traffic.sidecar.istio.io/includeInboundPorts`.
     pub origin: String,

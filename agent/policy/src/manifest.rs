@@ -31,18 +31,18 @@ pub enum NetnsRef {
     PodUid(String),
 }
 
-/// A pod and where it is written.
+/// A pod and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// The manifest.
     pub pod: Pod,
     /// File, and document number if the file has several; or the API server.
     pub origin: String,
-    /// How its network namespace is found, or why it is not known.
+    /// How its network namespace is found, or why it cannot be.
     pub netns: Result<NetnsRef, String>,
-    /// What the label [`crate::select::LABEL`] on its namespace says.
+    /// The value of label [`crate::select::LABEL`] on its namespace.
     pub namespace_label: Option<String>,
-    /// Whether the namespace is not known, or what is known of it may be out of date.
+    /// Whether the namespace is unknown or may be out of date.
     pub unsure: bool,
 }
 
@@ -86,7 +86,7 @@ pub struct Problem {
 /// documents by itself.
 pub(crate) const MOST_PODS: usize = 1024;
 
-/// What a manifest file says: its pods, and what in it could not be used.
+/// The contents of a manifest file: its pods, and the problems in it.
 pub type Contents = (Vec<Document>, Vec<Problem>);
 
 /// Reads the pods of one manifest file.
@@ -106,7 +106,7 @@ pub fn read_templates(path: &Path) -> Result<Contents> {
     parse_templates(path, &read_text(path)?)
 }
 
-/// [`read_file`] once the file is read; `path` tells JSON from YAML and is named in messages.
+/// [`read_file`] once the file is read; `path` selects JSON or YAML and is named in messages.
 ///
 /// # Errors
 /// As [`read_file`].

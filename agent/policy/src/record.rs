@@ -21,7 +21,7 @@ pub const ISTIO_INIT: &str = "istio-init";
 /// (`TotalAnnotationSizeLimitB` in k8s.io/apimachinery).
 pub const ANNOTATIONS_MAX: usize = 256 << 10;
 
-/// The words and variables that [`crate::Policy::of_pod`] reads, and the image that tells the dialect.
+/// The words and variables that [`crate::Policy::of_pod`] reads, and the image that sets the dialect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 // An unknown field may be part of the policy.
 #[serde(deny_unknown_fields)]

@@ -19,7 +19,7 @@ pub fn read_text(path: &Path) -> Result<String> {
     let (max_mib, cure) = if is_json(path) {
         (4, "split it")
     } else {
-        // Hostile YAML takes up to 170 times its size in memory, and a second for two megabytes.
+        // Hostile YAML needs up to 170 times its size in memory, and a second for two megabytes.
         (2, "split it, or write JSON")
     };
     let max_bytes = max_mib << 20;
@@ -64,7 +64,7 @@ pub(super) fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
 
 /// The documents of a YAML text.
 pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
-    // We show the first line only; a picture of the place would cost time and memory.
+    // Only the first line is shown; a snippet of the source would cost time and memory.
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let text = error.to_string();

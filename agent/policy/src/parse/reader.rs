@@ -1,4 +1,4 @@
-//! Reads inputs and collects what is wrong with them.
+//! Reads inputs and collects their errors.
 
 use ipnet::IpNet;
 
@@ -8,7 +8,7 @@ use crate::{
     text::shortened,
 };
 
-/// What lists are made of.
+/// An entry of a list.
 pub(super) trait Entry {
     /// How many entries a list may have. The kernel's maps hold the lists of all pods, so one pod must
     /// not fill them.
@@ -28,7 +28,7 @@ impl Entry for IpNet {}
 /// An interface.
 impl Entry for String {}
 
-/// Reads inputs and remembers what was wrong with them.
+/// Reads inputs and collects their errors.
 pub(super) struct Reader<'a> {
     pub(super) inputs: &'a Inputs,
     pub(super) errors: Vec<PolicyError>,

@@ -79,7 +79,7 @@ fn position<T>(entries: &[T], wanted: impl Fn(&T) -> bool) -> Option<u32> {
         .map(|position| position as u32)
 }
 
-/// Routes as far as a manifest tells them: loopback and the pod's own addresses stay in the pod,
+/// Routes as far as a manifest has them: loopback and the pod's own addresses stay in the pod,
 /// everything else leaves it.
 #[derive(Clone, Debug, Default)]
 pub struct KnownRoutes {

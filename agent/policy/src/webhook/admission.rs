@@ -9,6 +9,7 @@ use serde_json::value::RawValue;
 
 use crate::text::shortened;
 
+/// An AdmissionReview with its request unread.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Review<'a> {
@@ -20,6 +21,7 @@ pub(super) struct Review<'a> {
     pub(super) request: Option<&'a RawValue>,
 }
 
+/// An AdmissionRequest with its object unread.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Request<'a> {
@@ -39,6 +41,7 @@ pub(super) struct Request<'a> {
     pub(super) object: Option<&'a RawValue>,
 }
 
+/// A GroupVersionKind.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct Kind {
@@ -47,6 +50,7 @@ pub(super) struct Kind {
     pub(super) kind: String,
 }
 
+/// An AdmissionReview with a response.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Reply<'a> {
@@ -55,6 +59,7 @@ pub(super) struct Reply<'a> {
     pub(super) response: Response<'a>,
 }
 
+/// An AdmissionResponse.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct Response<'a> {

@@ -21,7 +21,7 @@ use crate::{
 pub const PROBE_PORT: u16 = 15002;
 /// Name of the container.
 pub const VALIDATION: &str = "sidetrack-validation";
-/// The largest user or group id that the API takes (`IsValidUserID` in k8s.io/apimachinery).
+/// The largest user or group id that the API accepts (`IsValidUserID` in k8s.io/apimachinery).
 const LARGEST_ID: u32 = i32::MAX as u32;
 
 /// The validation container of a pod with this policy. It gets the CPU and memory of istio-init: a
