@@ -82,3 +82,21 @@ fn errors_of_yaml() {
     assert_eq!(super::first_line("\n  \nsecond\nthird"), "second");
     assert_eq!(super::first_line(""), "");
 }
+
+/// YAML's reader has the same bound by itself.
+#[test]
+fn the_most_documents() {
+    for (name, document) in [("a.json", "0 "), ("a.yaml", "---\n0\n")] {
+        let split = |count: usize| super::split(name.as_ref(), &document.repeat(count));
+        assert_eq!(split(1024).expect("documents").len(), 1024, "{name}");
+        assert!(split(1025).is_err(), "{name}");
+    }
+    let error = super::split("a.json".as_ref(), &"0 ".repeat(1025)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "it has more than 1024 documents; split it"
+    );
+    // Empty documents are left out.
+    let values = super::split("a.json".as_ref(), "null 1 null").expect("documents");
+    assert_eq!(values, [serde_json::json!(1)]);
+}
