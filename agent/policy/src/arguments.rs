@@ -115,3 +115,6 @@ fn split(word: &str) -> (&str, Option<&str>) {
         None => (word, None),
     }
 }
+
+#[cfg(test)]
+mod tests;

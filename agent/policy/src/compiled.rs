@@ -98,10 +98,10 @@ impl CompiledPolicy {
     }
 }
 
-/// The trie answers the narrowest range, rules count under the first that matches: a range takes
-/// the position of the first in the list that holds it.
+/// The positions that ranges count under. The trie finds the narrowest range, but a rule counts under
+/// the first range that matches. So each range gets the position of the first one that contains it.
 fn counted_positions(nets: &[IpNet]) -> HashMap<IpNet, u32> {
-    // Wider ranges first, so that the ones that hold a range are known when it comes.
+    // Wider ranges first, so that the ranges that contain another are seen before it.
     let mut order: Vec<(IpNet, u32)> = nets.iter().map(IpNet::trunc).zip(0..).collect();
     order.sort_by_key(|(net, position)| (net.prefix_len(), *position));
     let mut seen: HashMap<IpNet, u32> = HashMap::new();
@@ -129,3 +129,6 @@ fn first_wins<T: Copy + Eq + std::hash::Hash>(
             .map(|(entry, position)| (*list, *entry, position))
     })
 }
+
+#[cfg(test)]
+mod tests;

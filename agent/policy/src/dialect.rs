@@ -1,5 +1,5 @@
-//! Which Istio version's rules a pod is judged by. istio-iptables changed its rule list five times;
-//! a pod's rules are those of the version that injected it.
+//! Which Istio version's rules apply to a pod: those of the version that injected it. istio-iptables
+//! changed its rule list five times.
 
 use std::{fmt, str::FromStr};
 
@@ -16,7 +16,7 @@ use crate::{
     text::shortened,
 };
 
-/// Annotation that sets a pod's dialect whatever its images' tags say.
+/// Annotation that sets a pod's dialect. It wins over the tags of its images.
 pub const ANNOTATION: &str = "sidetrack.dev/dialect";
 
 /// A rule list, named after the first version that had it.
@@ -85,8 +85,8 @@ impl Dialect {
         }
     }
 
-    /// The inbound port when `-z` does not say: these versions had one port for both directions, or
-    /// one unless everything was captured.
+    /// The inbound port without `-z`. Version 1.1 had one port for both directions, version 1.5 only
+    /// unless it captured all ports.
     #[must_use]
     pub const fn inbound_port(self, outbound_port: u16, captures_all: bool) -> u16 {
         match self {
@@ -107,7 +107,7 @@ impl Dialect {
         if let Some(init) = record::istio_init(pod) {
             return of_container(init);
         }
-        // One that cannot be read is an error elsewhere.
+        // A record that cannot be read is reported by `Policy::of_pod`.
         let removed = Record::of_annotation(pod).ok()??;
         of_image(removed.image.as_deref()?)
     }
@@ -162,41 +162,4 @@ impl FromStr for Dialect {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::{Dialect, minor};
-
-    #[test]
-    fn tags() {
-        for (tag, expected) in [
-            ("1.1.3", Some(1)),
-            ("1.12.7-distroless", Some(12)),
-            ("1.28", Some(28)),
-            ("release-1.1-latest-daily", Some(1)),
-            ("latest", None),
-            ("2.1.0", None),
-            ("1.x", None),
-            ("1.99999999999999999999", None),
-        ] {
-            assert_eq!(minor(tag), expected, "{tag}");
-        }
-    }
-
-    #[test]
-    fn images() {
-        let of = super::of_image;
-        assert_eq!(of("docker.io/istio/proxyv2:1.8.1"), Some(Dialect::V1_8));
-        assert_eq!(of("registry:5000/istio/proxyv2:1.5.0"), Some(Dialect::V1_5));
-        assert_eq!(of("registry:5000/istio/proxyv2"), None);
-        assert_eq!(of("istio/proxyv2:1.13.2@sha256:0123"), Some(Dialect::V1_13));
-        assert_eq!(of("istio/proxyv2@sha256:0123"), None);
-    }
-
-    #[test]
-    fn names_lead_back() {
-        for dialect in Dialect::ALL {
-            assert_eq!(dialect.to_string().parse(), Ok(dialect));
-        }
-        assert_eq!("1.7".parse(), Ok(Dialect::V1_8));
-        assert!("istio".parse::<Dialect>().is_err());
-    }
-}
+mod tests;

@@ -1,22 +1,22 @@
-//! Where a policy's values come from, strongest first: istio-init's arguments and environment (or
-//! what the webhook recorded of them), the pod's annotations, the sidecar's environment; the mesh's defaults come last. Nothing is judged
-//! here.
+//! Where a policy's values come from, strongest first:
+//!
+//! 1. istio-init's arguments and environment, or the webhook's record of them,
+//! 2. the pod's annotations,
+//! 3. the sidecar's environment,
+//! 4. the mesh's defaults.
+//!
+//! Values are not validated here.
+
+mod sources;
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
-
-use crate::{
-    dialect,
-    policy::{BEFORE_SIDECAR, PolicyError},
-    record::{self, Record},
-    select::sidecar,
-};
+pub(crate) use self::sources::{annotations, init_container, sidecar_environment, variables};
 
 /// A raw value and where it was found, in words for an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sourced {
-    /// What it says.
+    /// The raw value.
     pub value: String,
     /// For example `annotation traffic.sidecar.istio.io/includeInboundPorts`.
     pub origin: String,
@@ -73,62 +73,6 @@ pub enum Input {
     BeforeSidecar,
 }
 
-/// Annotations and the inputs they set.
-const ANNOTATIONS: [(&str, Input); 13] = [
-    (BEFORE_SIDECAR, Input::BeforeSidecar),
-    (dialect::ANNOTATION, Input::Dialect),
-    (
-        "istio.io/reroute-virtual-interfaces",
-        Input::VirtualInterfaces,
-    ),
-    (
-        "traffic.sidecar.istio.io/kubevirtInterfaces",
-        Input::VirtualInterfaces,
-    ),
-    ("sidecar.istio.io/interceptionMode", Input::InterceptionMode),
-    (
-        "traffic.sidecar.istio.io/includeInboundPorts",
-        Input::InboundPorts,
-    ),
-    (
-        "traffic.sidecar.istio.io/excludeInboundPorts",
-        Input::ExcludeInboundPorts,
-    ),
-    ("status.sidecar.istio.io/port", Input::StatusPort),
-    (
-        "traffic.sidecar.istio.io/includeOutboundIPRanges",
-        Input::ServiceCidr,
-    ),
-    (
-        "traffic.sidecar.istio.io/excludeOutboundIPRanges",
-        Input::ServiceExcludeCidr,
-    ),
-    (
-        "traffic.sidecar.istio.io/includeOutboundPorts",
-        Input::OutboundPorts,
-    ),
-    (
-        "traffic.sidecar.istio.io/excludeOutboundPorts",
-        Input::OutboundPortsExclude,
-    ),
-    (
-        "traffic.sidecar.istio.io/excludeInterfaces",
-        Input::ExcludeInterfaces,
-    ),
-];
-
-/// Environment variables and the inputs they set.
-const VARIABLES: [(&str, Input); 5] = [
-    ("ISTIO_META_DNS_CAPTURE", Input::DnsCapture),
-    ("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", Input::LoopbackCidr),
-    ("ISTIO_OUTBOUND_OWNER_GROUPS", Input::OwnerGroups),
-    (
-        "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE",
-        Input::OwnerGroupsExclude,
-    ),
-    ("ISTIO_DUAL_STACK", Input::DualStack),
-];
-
 /// Raw values by input; the first source to name an input wins.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
@@ -162,59 +106,4 @@ impl Inputs {
     pub fn get(&self, input: Input) -> Option<&Sourced> {
         self.values.get(&input)
     }
-}
-
-/// The pod's annotations.
-pub fn annotations(pod: &Pod) -> Inputs {
-    let mut inputs = Inputs::default();
-    let annotations = pod.metadata.annotations.iter().flatten();
-    let by_name: BTreeMap<&str, &str> = annotations
-        .map(|(name, value)| (name.as_str(), value.as_str()))
-        .collect();
-    for (name, input) in ANNOTATIONS {
-        if let Some(value) = by_name.get(name) {
-            inputs.set(input, value, format!("annotation {name}"));
-        }
-    }
-    inputs
-}
-
-/// The arguments and environment of the pod's istio-init container, or of the one that the webhook
-/// removed.
-pub fn init_container(pod: &Pod) -> Result<Option<Inputs>, PolicyError> {
-    if let Some(container) = record::istio_init(pod) {
-        let record = Record::of_container(container);
-        return record.inputs(record::ISTIO_INIT).map(Some);
-    }
-    let place = format!("the removed istio-init (annotation {})", record::ANNOTATION);
-    Record::of_annotation(pod)?
-        .map(|record| record.inputs(&place))
-        .transpose()
-}
-
-/// The sidecar's environment, where the injector repeats mesh-wide settings.
-pub fn sidecar_environment(pod: &Pod) -> Inputs {
-    let Some(sidecar) = sidecar(pod) else {
-        return Inputs::default();
-    };
-    let literal = sidecar.env.iter().flatten().filter_map(|variable| {
-        let value = variable.value.as_deref()?;
-        Some((variable.name.as_str(), value))
-    });
-    variables(literal, &sidecar.name)
-}
-
-/// Environment variables of a container.
-pub(crate) fn variables<'a>(
-    variables: impl IntoIterator<Item = (&'a str, &'a str)>,
-    place: &str,
-) -> Inputs {
-    let mut inputs = Inputs::default();
-    for (name, value) in variables {
-        if let Some((_, input)) = VARIABLES.iter().find(|(known, _)| *known == name) {
-            let origin = format!("variable {name} of {place}");
-            inputs.set(*input, value, origin);
-        }
-    }
-    inputs
 }

@@ -7,6 +7,8 @@
 mod arguments;
 pub mod compiled;
 pub mod dialect;
+#[cfg(test)]
+mod fixture;
 pub mod ids;
 pub mod inputs;
 pub mod manifest;

@@ -1,19 +1,23 @@
 //! Pod manifests: YAML or JSON, one or several documents in a file.
 
+mod pods;
 mod read;
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, bail};
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::Value;
 
-use self::read::split;
-pub use self::read::{parse_yaml, read_text};
-use crate::{
-    pod_ref::PodRef,
-    text::{printable, shortened},
+pub use self::{
+    pods::is_name,
+    read::{parse_yaml, read_text},
 };
+use self::{
+    pods::{name_after, netns_ref, pod, pods_of},
+    read::split,
+};
+use crate::pod_ref::PodRef;
 
 /// Annotation that names the pod's network namespace, for pods that come from a directory.
 pub const NETNS_ANNOTATION: &str = "sidetrack.dev/netns";
@@ -27,18 +31,18 @@ pub enum NetnsRef {
     PodUid(String),
 }
 
-/// A pod and where it is written.
+/// A pod and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Document {
     /// The manifest.
     pub pod: Pod,
     /// File, and document number if the file has several; or the API server.
     pub origin: String,
-    /// How its network namespace is found, or why it is not known.
+    /// How its network namespace is found, or why it cannot be.
     pub netns: Result<NetnsRef, String>,
-    /// What the label [`crate::select::LABEL`] on its namespace says.
+    /// The value of label [`crate::select::LABEL`] on its namespace.
     pub namespace_label: Option<String>,
-    /// Whether the namespace is not known, or what is known of it may be out of date.
+    /// Whether the namespace is unknown or may be out of date.
     pub unsure: bool,
 }
 
@@ -82,7 +86,7 @@ pub struct Problem {
 /// documents by itself.
 pub(crate) const MOST_PODS: usize = 1024;
 
-/// What a manifest file says: its pods, and what in it could not be used.
+/// The contents of a manifest file: its pods, and the problems in it.
 pub type Contents = (Vec<Document>, Vec<Problem>);
 
 /// Reads the pods of one manifest file.
@@ -102,7 +106,7 @@ pub fn read_templates(path: &Path) -> Result<Contents> {
     parse_templates(path, &read_text(path)?)
 }
 
-/// [`read_file`] once the file is read; `path` tells JSON from YAML and is named in messages.
+/// [`read_file`] once the file is read; `path` selects JSON or YAML and is named in messages.
 ///
 /// # Errors
 /// As [`read_file`].
@@ -126,26 +130,6 @@ pub fn parse_templates(path: &Path, text: &str) -> Result<Contents> {
             (Some(_), None) => Ok(Vec::new()),
         }
     })
-}
-
-/// Gives a pod template its workload's name. A template that is no mapping, or has metadata that is
-/// none, stays as it is: reading it as a Pod says what is wrong with it.
-fn name_after(workload: &Value, template: &mut Value) {
-    let Some(fields) = template.as_object_mut() else {
-        return;
-    };
-    let metadata = fields.entry("metadata").or_insert(Value::Null);
-    if metadata.is_null() {
-        *metadata = Value::Object(serde_json::Map::new());
-    }
-    let Some(metadata) = metadata.as_object_mut() else {
-        return;
-    };
-    for field in ["name", "namespace"] {
-        if let Some(text) = workload["metadata"].get(field) {
-            metadata.insert(field.to_owned(), text.clone());
-        }
-    }
 }
 
 fn parse(path: &Path, text: &str, pods_of: impl Fn(Value) -> Result<Vec<Pod>>) -> Result<Contents> {
@@ -174,91 +158,6 @@ fn parse(path: &Path, text: &str, pods_of: impl Fn(Value) -> Result<Vec<Pod>>) -
         }
     }
     Ok((documents, problems))
-}
-
-/// A Pod, or the Pods of a List as `kubectl get pods -o yaml` prints it.
-fn pods_of(value: Value) -> Result<Vec<Pod>> {
-    match value.get("kind").and_then(Value::as_str) {
-        Some("Pod") => Ok(vec![pod(value)?]),
-        Some("List" | "PodList") => {
-            let items = value.get("items").and_then(Value::as_array);
-            let items = items.map(Vec::as_slice).unwrap_or_default();
-            if items.len() > MOST_PODS {
-                bail!("the list has more than {MOST_PODS} pods; split it");
-            }
-            items
-                .iter()
-                .map(|item| match item.get("kind").and_then(Value::as_str) {
-                    None | Some("Pod") => pod(item.clone()),
-                    Some(other) => bail!(
-                        "the list has a {}; only Pods can be enrolled",
-                        printable(other)
-                    ),
-                })
-                .collect()
-        }
-        Some(other) => bail!("it is a {}; write the manifest of a Pod", printable(other)),
-        None => bail!("it has no kind; write the manifest of a Pod (kind: Pod)"),
-    }
-}
-
-fn pod(value: Value) -> Result<Pod> {
-    let mut pod: Pod = serde_json::from_value(value).map_err(|error| {
-        let text = error.to_string();
-        // By far the most common mistake, and the message names no field.
-        let cure = if text.contains("expected a string") {
-            "; values of annotations, labels and variables are strings: put numbers, true and false in quotes"
-        } else {
-            ""
-        };
-        anyhow!("not a valid Pod: {}{cure}", printable(&text))
-    })?;
-    let meta = &mut pod.metadata;
-    let namespace = meta.namespace.get_or_insert_with(|| "default".to_owned());
-    let name = meta.name.as_deref().unwrap_or_default();
-    if name.is_empty() {
-        bail!("the Pod has no metadata.name");
-    }
-    for (field, text, longest) in [("name", name, 253), ("namespace", namespace, 63)] {
-        if !is_name(text, longest) {
-            bail!(
-                "metadata.{field} is {:?}; write what Kubernetes takes for one: up to {longest} \
-                 lower-case letters, digits, '-' and '.', the first and last no '-' or '.'",
-                shortened(text)
-            );
-        }
-    }
-    Ok(pod)
-}
-
-fn netns_ref(pod: &Pod) -> Result<NetnsRef, String> {
-    let annotations = pod.metadata.annotations.as_ref();
-    match annotations
-        .and_then(|all| all.get(NETNS_ANNOTATION))
-        .map(String::as_str)
-    {
-        Some(path) if path.starts_with('/') => Ok(NetnsRef::Path(path.into())),
-        Some(path) => Err(format!(
-            "annotation {NETNS_ANNOTATION} is {path:?}: write an absolute path such as /run/netns/NAME"
-        )),
-        None => Err(format!(
-            "annotation {NETNS_ANNOTATION} is missing: write the path of the pod's network namespace, such as /run/netns/NAME"
-        )),
-    }
-}
-
-/// Whether it can be a name in Kubernetes: the kernel's maps have room for these, and messages and
-/// commands, which write NAMESPACE/NAME, can show and take them.
-#[must_use]
-pub fn is_name(text: &str, longest: usize) -> bool {
-    let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.len() <= longest
-        && bytes.first().is_some_and(alphanumeric)
-        && bytes.last().is_some_and(alphanumeric)
-        && bytes
-            .iter()
-            .all(|byte| alphanumeric(byte) || matches!(byte, b'-' | b'.'))
 }
 
 #[cfg(test)]

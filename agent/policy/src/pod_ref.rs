@@ -32,3 +32,6 @@ impl std::str::FromStr for PodRef {
         })
     }
 }
+
+#[cfg(test)]
+mod tests;

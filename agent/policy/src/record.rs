@@ -1,5 +1,5 @@
-//! What an istio-init container says about its pod's policy. The webhook that removes the container
-//! leaves this behind in an annotation, and the pod is judged by it as if the container were there.
+//! The parts of an istio-init container that its pod's policy depends on. The webhook that removes the
+//! container keeps them in an annotation, from which the same policy is read.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +21,9 @@ pub const ISTIO_INIT: &str = "istio-init";
 /// (`TotalAnnotationSizeLimitB` in k8s.io/apimachinery).
 pub const ANNOTATIONS_MAX: usize = 256 << 10;
 
-/// The words and variables that [`crate::Policy::of_pod`] reads, and the image that tells the dialect.
+/// The words and variables that [`crate::Policy::of_pod`] reads, and the image that sets the dialect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-// A field that is not known may carry policy.
+// An unknown field may be part of the policy.
 #[serde(deny_unknown_fields)]
 pub struct Record {
     /// `command` and `args`.
@@ -38,7 +38,7 @@ pub struct Record {
 }
 
 impl Record {
-    /// What a container says.
+    /// The record of a container.
     #[must_use]
     pub fn of_container(container: &Container) -> Self {
         let words = container.command.iter().chain(&container.args).flatten();
@@ -59,7 +59,7 @@ impl Record {
         }
     }
 
-    /// What was removed from a pod, if its annotation says so.
+    /// The record in a pod's annotation, if it has one.
     pub(crate) fn of_annotation(pod: &Pod) -> Result<Option<Self>, PolicyError> {
         let annotations = pod.metadata.annotations.as_ref();
         let Some(text) = annotations.and_then(|all| all.get(ANNOTATION)) else {
@@ -76,7 +76,7 @@ impl Record {
         }
         serde_json::from_str(text).map(Some).map_err(|wrong| {
             error(format!(
-                "not what the webhook writes (column {}); remove it, or restore what removing {ISTIO_INIT} left",
+                "not a record that the webhook wrote (column {}); remove the annotation, or restore the value from when {ISTIO_INIT} was removed",
                 wrong.column()
             ))
         })
@@ -102,3 +102,6 @@ pub fn istio_init(pod: &Pod) -> Option<&Container> {
     let mut containers = spec.init_containers.iter().flatten();
     containers.find(|container| container.name == ISTIO_INIT)
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-//! Which pods are intercepted, and why the others are not.
+//! Which pods are enrolled, and why the others are not.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 
@@ -13,7 +13,7 @@ pub const LABEL: &str = "sidetrack.dev/interception";
 /// Name of the sidecar container, in every injector's output.
 const SIDECAR: &str = "istio-proxy";
 
-/// Which sidecar pods to take.
+/// Which sidecar pods to enroll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Enroll {
@@ -24,25 +24,25 @@ pub enum Enroll {
     Injected,
 }
 
-/// Why a pod is left alone.
+/// Why a pod is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotTaken {
     /// It shares the node's network.
     #[error("it uses the host's network")]
     HostNetwork,
-    /// Nothing to send its traffic to.
+    /// No container can receive its traffic.
     #[error("it has no sidecar (a container named {SIDECAR})")]
     NoSidecar,
-    /// The injector was told not to.
+    /// The injector is turned off for it.
     #[error("sidecar.istio.io/inject is \"false\"")]
     NotInjected,
-    /// It serves a gateway.
-    #[error("its proxy is a gateway's (proxy router)")]
+    /// Its proxy is a gateway.
+    #[error("its proxy is a gateway (proxy router)")]
     Gateway,
-    /// A label says so.
+    /// A label opts it out.
     #[error("label {LABEL} is \"disabled\" on the pod or its namespace")]
     OptedOut,
-    /// No label says otherwise.
+    /// No label opts it in.
     #[error("label {LABEL} is not \"enabled\" on the pod or its namespace")]
     NotOptedIn,
     /// Interception mode NONE.
@@ -53,37 +53,37 @@ pub enum NotTaken {
     Completed,
 }
 
-/// Why a pod that should be intercepted cannot be.
+/// Why a pod that should be enrolled cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejected {
     /// Values that cannot be used.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Policy(Vec<PolicyError>),
-    /// TPROXY is not handled.
+    /// TPROXY is not supported.
     #[error(
         "its interception mode is TPROXY, which needs a transparent sidecar; set sidecar.istio.io/interceptionMode to REDIRECT"
     )]
     Tproxy,
-    /// Virtual interfaces are not handled.
+    /// Virtual interfaces are not supported.
     #[error(
-        "it names virtual interfaces ({0}), and what passes through the pod from them cannot be intercepted; leave the pod to istio-init, or start the agent with --virtual-interfaces local-only"
+        "it names virtual interfaces ({0}), and traffic that passes through the pod from them cannot be intercepted; use istio-init for this pod, or start the agent with --virtual-interfaces local-only"
     )]
     VirtualInterfaces(String),
-    /// The kernel cannot tell them.
+    /// The kernel does not report interfaces.
     #[error(
-        "its policy names interfaces ({0}), and this node's kernel does not say on which one a connection arrives; Linux 5.17 does"
+        "its policy names interfaces ({0}), but this node's kernel does not report the interface of a connection; use Linux 5.17 or later"
     )]
     Interfaces(String),
 }
 
-/// What becomes of a pod.
+/// The result of selecting a pod.
 #[derive(Clone, Debug)]
 pub enum Wanted {
-    /// It is to be intercepted.
+    /// It is to be enrolled, with this policy.
     Enrolled(Box<Policy>),
-    /// It is left alone.
+    /// It is skipped.
     NotTaken(NotTaken),
-    /// It should be intercepted, and something stands against it.
+    /// It should be enrolled, but cannot be.
     Rejected(Rejected),
 }
 
@@ -102,7 +102,7 @@ pub fn sidecar(pod: &Pod) -> Option<&Container> {
         .find(|container| container.name == SIDECAR)
 }
 
-/// Judges a pod by its manifest, and by what the label [`LABEL`] on its namespace says.
+/// Selects a pod by its manifest and the value of label [`LABEL`] on its namespace.
 #[must_use]
 pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
     if let Some(reason) = not_taken(pod, namespace_label, mesh.enroll) {
@@ -133,7 +133,7 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
     Wanted::Enrolled(Box::new(policy))
 }
 
-/// Whether not all of a pod's containers have been started yet, as far as its status tells.
+/// Whether the pod's status says that some of its containers have not started yet.
 #[must_use]
 pub fn is_starting(pod: &Pod) -> bool {
     let status = pod.status.as_ref();
@@ -146,7 +146,7 @@ fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option
     let pod_label = labels
         .and_then(|labels| labels.get(LABEL))
         .map(String::as_str);
-    // What is about the pod itself comes first: no label changes it.
+    // Reasons in the pod itself come first: no label changes them.
     let spec = pod.spec.as_ref();
     if spec.is_some_and(|spec| spec.host_network == Some(true)) {
         return Some(NotTaken::HostNetwork);
@@ -169,11 +169,11 @@ fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option
     if matches!(phase, Some("Succeeded" | "Failed")) {
         return Some(NotTaken::Completed);
     }
-    let says = |value: &str| [pod_label, namespace_label].contains(&Some(value));
-    if says("disabled") {
+    let labeled = |value: &str| [pod_label, namespace_label].contains(&Some(value));
+    if labeled("disabled") {
         return Some(NotTaken::OptedOut);
     }
-    (enroll == Enroll::Labeled && !says("enabled")).then_some(NotTaken::NotOptedIn)
+    (enroll == Enroll::Labeled && !labeled("enabled")).then_some(NotTaken::NotOptedIn)
 }
 
 /// Whether the proxy serves a gateway rather than an app beside it: `proxy router`.
@@ -183,3 +183,6 @@ fn is_gateway(sidecar: &Container) -> bool {
         .take_while(|word| !word.starts_with('-'))
         .any(|word| word == "router")
 }
+
+#[cfg(test)]
+mod tests;

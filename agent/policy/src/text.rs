@@ -23,3 +23,6 @@ pub fn printable(text: &str) -> String {
     }
     printable
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,11 +1,12 @@
-//! The mutating webhook, for meshes whose injector still adds istio-init: takes that container out of
-//! the pods that the agent will intercept and puts one without privileges in its place, which waits
-//! until redirection works.
+//! The mutating webhook, for meshes whose injector still adds istio-init. In pods that the agent will
+//! intercept, it replaces that container by one without privileges, which waits until redirection
+//! works.
 //!
-//! Nothing is lost by it: what the container said stays in an annotation, and the policy of the pod is
-//! the same before and after. Every other pod is left alone, byte for byte. The answer depends on
-//! nothing but the request and the [`Settings`].
+//! The arguments of istio-init are kept in an annotation, so the policy of the pod is the same before
+//! and after. All other pods stay unchanged, byte for byte. The answer depends only on the request and
+//! the [`Settings`].
 
+mod admission;
 mod patch;
 mod review;
 mod validation;
@@ -16,13 +17,13 @@ pub use self::{
 };
 use crate::mesh::Mesh;
 
-/// What an answer depends on beside the request.
+/// What an answer depends on in addition to the request.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings<'a> {
-    /// Which pods the agent takes, and defaults of their policies.
+    /// Which pods the agent enrolls, and defaults of their policies.
     pub mesh: &'a Mesh,
-    /// What label [`crate::select::LABEL`] on the pod's namespace says. A request does not tell, but
-    /// which of two webhooks the API server calls may depend on it.
+    /// The value of label [`crate::select::LABEL`] on the pod's namespace. A request does not contain
+    /// it; the API server selects one of two webhooks by it.
     pub namespace_label: Option<&'a str>,
     /// sidetrack's own image.
     pub image: &'a str,

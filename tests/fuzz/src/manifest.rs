@@ -1,5 +1,4 @@
-//! Manifest files: whatever is in one, reading it ends with pods and problems, and every pod with
-//! an answer.
+//! Manifest files: every text gives pods and problems, and every pod is selected or not.
 
 use std::path::Path;
 
@@ -22,30 +21,30 @@ pub fn check(input: &[u8]) {
         for parse in [manifests::parse_pods, manifests::parse_templates] {
             match parse(path, text) {
                 Ok((documents, problems)) => {
-                    documents.iter().for_each(document_holds);
+                    documents.iter().for_each(check_document);
                     for problem in problems {
                         assert!(problem.origin.starts_with("fuzz."), "{problem:?}");
-                        message_holds(&problem.message);
+                        check_message(&problem.message);
                     }
                 }
-                Err(error) => message_holds(&format!("{error:#}")),
+                Err(error) => check_message(&format!("{error:#}")),
             }
         }
     }
 }
 
-/// It fits into a log, and a terminal can show it.
-fn message_holds(message: &str) {
+/// A message fits into a log and is safe to print.
+fn check_message(message: &str) {
     assert!(!message.is_empty());
     assert!(message.len() < 3000, "{message}");
     assert!(!message.contains(char::is_control), "{message:?}");
 }
 
-fn document_holds(document: &Document) {
+fn check_document(document: &Document) {
     let name = document.name();
     assert_eq!(name.to_string().parse(), Ok(name), "{document:?}");
-    match judge(&document.pod) {
-        Wanted::Enrolled(found) => policy::holds(&found, &[]),
+    match selected(&document.pod) {
+        Wanted::Enrolled(found) => policy::check_policy(&found, &[]),
         Wanted::NotTaken(reason) => assert!(!reason.to_string().is_empty()),
         Wanted::Rejected(reason) => assert!(!reason.to_string().is_empty()),
     }
@@ -57,6 +56,6 @@ fn document_holds(document: &Document) {
     assert_eq!(pods, [&document.pod], "{json}");
 }
 
-fn judge(pod: &Pod) -> Wanted {
+fn selected(pod: &Pod) -> Wanted {
     wanted(pod, None, &Mesh::new(Enroll::Injected))
 }

@@ -1,5 +1,5 @@
-//! Policies: what is accepted can be compiled, printed as rules and read back. That the decision does
-//! what the rules do is for the property test of the agent.
+//! Policies: each accepted one can be compiled, printed as rules and read back. The property test
+//! `rule_text` compares the decision with the rules.
 
 use std::{
     collections::BTreeMap,
@@ -20,8 +20,8 @@ pub fn check(input: &[u8]) {
     let pod = outline::pod(&String::from_utf8_lossy(input));
     match policy_of(&pod) {
         Ok(policy) => {
-            nothing_is_lost(&pod, &policy);
-            holds(&policy, &addresses(&pod));
+            check_lengths(&pod, &policy);
+            check_policy(&policy, &addresses(&pod));
         }
         Err(errors) => {
             assert!(!errors.is_empty());
@@ -41,8 +41,8 @@ fn addresses(pod: &Pod) -> Vec<IpAddr> {
     ips.flatten().filter_map(|ip| ip.ip.parse().ok()).collect()
 }
 
-/// What must hold for every accepted policy, in a pod with the given addresses.
-pub fn holds(policy: &Policy, own: &[IpAddr]) {
+/// Checks an accepted policy, in a pod with the given addresses.
+pub fn check_policy(policy: &Policy, own: &[IpAddr]) {
     let ports = [
         policy.outbound_port,
         policy.inbound_port,
@@ -54,12 +54,12 @@ pub fn holds(policy: &Policy, own: &[IpAddr]) {
     ]) {
         assert!(!list.contains(&0), "{policy:?}");
     }
-    rows_hold(policy);
+    check_rows(policy);
     let json = serde_json::to_string(policy).expect("a policy can be written");
     let again: Policy = serde_json::from_str(&json).expect("and read");
     assert_eq!(&again, policy, "{json}");
     for family in [Family::V4, Family::V6] {
-        lines_hold(policy, family);
+        check_lines(policy, family);
         let text = rules::restore(policy, family);
         let nat = Nat::parse(&text).unwrap_or_else(|problem| panic!("{problem}\n{text}"));
         for packet in packets(policy, own, family) {
@@ -119,8 +119,8 @@ fn packets(policy: &Policy, own: &[IpAddr], family: Family) -> Vec<Packet> {
     .collect()
 }
 
-/// The kernel is told of a list exactly if it has entries.
-fn rows_hold(policy: &Policy) {
+/// A list is in the kernel's row exactly if it has entries.
+fn check_rows(policy: &Policy) {
     let row = policy.compile().row();
     let groups = policy.included_groups.as_deref().unwrap_or_default();
     for (list, len) in [
@@ -137,7 +137,7 @@ fn rows_hold(policy: &Policy) {
 }
 
 /// Every entry of every list has its line.
-fn lines_hold(policy: &Policy, family: Family) {
+fn check_lines(policy: &Policy, family: Family) {
     let mut by_rule: BTreeMap<u32, usize> = BTreeMap::new();
     for line in rules::nat(policy, family) {
         if let Some((rule, _)) = line.decision {
@@ -170,7 +170,7 @@ fn lines_hold(policy: &Policy, family: Family) {
 }
 
 /// Lists that only an annotation can have set are as long as written.
-fn nothing_is_lost(pod: &Pod, policy: &Policy) {
+fn check_lengths(pod: &Pod, policy: &Policy) {
     let init = pod.spec.iter().flat_map(|spec| &spec.init_containers);
     let annotations = pod.metadata.annotations.as_ref();
     let removed = annotations.is_some_and(|all| all.contains_key(record::ANNOTATION));

@@ -1,4 +1,4 @@
-//! Bodies for the webhook: whatever one is, the answer is sound, or says what is wrong.
+//! Bodies for the webhook: the answer to each passes all checks, or is an error that can be shown.
 
 use sidetrack_policy::{
     mesh::Mesh,
@@ -6,8 +6,8 @@ use sidetrack_policy::{
     webhook::{Outcome, Settings},
 };
 
-#[path = "../../../agent/policy/tests/webhook/judge.rs"]
-mod judge;
+#[path = "../../../agent/policy/tests/webhook/check.rs"]
+mod check;
 
 /// Checks one input, with each flag and on each path.
 pub fn check(input: &[u8]) {
@@ -18,7 +18,7 @@ pub fn check(input: &[u8]) {
                 namespace_label,
                 image: "sidetrack",
             };
-            judge::judge(input, &settings)
+            check::check_answer(input, &settings)
         });
         assert_eq!(own.is_some(), enabled.is_some());
         // A pod that opts in by itself does not need its namespace for it.

@@ -14,13 +14,12 @@ use serde_json::Value;
 use super::MOST_PODS;
 use crate::text::printable;
 
-/// Reads a file that is one: what is no regular file, or waits for something, or does not end, would
-/// hold up everything else.
+/// Reads a regular file within bounds. A device, a pipe or an endless file would block the reader.
 pub fn read_text(path: &Path) -> Result<String> {
     let (max_mib, cure) = if is_json(path) {
         (4, "split it")
     } else {
-        // Hostile YAML takes up to 170 times its size in memory, and a second for two megabytes.
+        // Hostile YAML needs up to 170 times its size in memory, and a second for two megabytes.
         (2, "split it, or write JSON")
     };
     let max_bytes = max_mib << 20;
@@ -65,7 +64,7 @@ pub(super) fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
 
 /// The documents of a YAML text.
 pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
-    // We show the first line only; a picture of the place would cost time and memory.
+    // Only the first line is shown; a snippet of the source would cost time and memory.
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let text = error.to_string();
@@ -88,3 +87,6 @@ fn first_line(text: &str) -> &str {
         .find(|line| !line.trim().is_empty())
         .unwrap_or(text)
 }
+
+#[cfg(test)]
+mod tests;

@@ -83,3 +83,122 @@ fn the_example_in_deploy_is_enrolled() {
     let wanted = wanted(&documents[0].pod, None, &Mesh::new(Enroll::Injected));
     assert!(matches!(wanted, Wanted::Enrolled(_)), "{wanted:?}");
 }
+
+/// The name and value of a document's pods, or its problem.
+fn parsed(text: &str) -> Result<Vec<String>, String> {
+    let (documents, problems) = super::parse_pods(std::path::Path::new("a.yaml"), text)
+        .map_err(|error| error.to_string())?;
+    match problems.into_iter().next() {
+        Some(problem) => Err(problem.message),
+        None => Ok(documents.iter().map(|pod| pod.name().to_string()).collect()),
+    }
+}
+
+#[test]
+fn kinds() {
+    let pod = "{kind: Pod, metadata: {name: a, namespace: shop}}";
+    assert_eq!(parsed(pod), Ok(vec!["shop/a".to_owned()]));
+    let list = "{kind: List, items: [{metadata: {name: a}}, {kind: Pod, metadata: {name: b}}]}";
+    assert_eq!(
+        parsed(list),
+        Ok(vec!["default/a".to_owned(), "default/b".to_owned()])
+    );
+    assert_eq!(parsed("kind: PodList"), Ok(vec![]));
+    for (text, expected) in [
+        (
+            "kind: Service",
+            "it is a Service; write the manifest of a Pod",
+        ),
+        ("a: b", "it has no kind"),
+        (
+            "{kind: List, items: [{kind: Service}]}",
+            "the list has a Service",
+        ),
+        ("{kind: Pod}", "no metadata.name"),
+        (
+            "{kind: Pod, metadata: {name: a, labels: {b: 1}}}",
+            "put numbers, true and false in quotes",
+        ),
+    ] {
+        let problem = parsed(text).unwrap_err();
+        assert!(problem.contains(expected), "{text}: {problem}");
+    }
+    let other = parsed("{kind: Pod, metadata: {name: a}, spec: {containers: 7}}").unwrap_err();
+    assert!(!other.contains("in quotes"), "{other}");
+}
+
+#[test]
+fn documents_are_numbered_if_there_are_several() {
+    let problems = |text: &str| {
+        let parsed = super::parse_pods(std::path::Path::new("a.yaml"), text).unwrap();
+        let origins = parsed.1.into_iter().map(|problem| problem.origin);
+        origins.collect::<Vec<_>>()
+    };
+    assert_eq!(problems("kind: Service"), ["a.yaml"]);
+    let several = "kind: Service\n---\n{kind: Pod, metadata: {name: a}}\n---\nkind: Secret\n";
+    assert_eq!(
+        problems(several),
+        ["a.yaml, document 1", "a.yaml, document 3"]
+    );
+    assert_eq!(problems("---\n---\nkind: Service\n---\n"), ["a.yaml"]);
+}
+
+/// Each bound of a name, by a name that is just inside and one that is just outside.
+#[test]
+fn names() {
+    for (name, valid) in [
+        ("a", true),
+        ("0", true),
+        ("web-0.a", true),
+        ("", false),
+        ("-a", false),
+        ("a-", false),
+        (".a", false),
+        ("a.", false),
+        ("A", false),
+        ("a_b", false),
+        ("a/b", false),
+        ("\u{e9}", false),
+    ] {
+        assert_eq!(super::is_name(name, 253), valid, "{name:?}");
+    }
+    assert!(super::is_name(&"a".repeat(63), 63));
+    assert!(!super::is_name(&"a".repeat(64), 63));
+    for (namespace, name, field) in [
+        ("a".repeat(64), "b".to_owned(), "metadata.namespace"),
+        ("a".to_owned(), "b".repeat(254), "metadata.name"),
+    ] {
+        let text = format!("{{kind: Pod, metadata: {{name: {name}, namespace: {namespace}}}}}");
+        let problem = parsed(&text).unwrap_err();
+        assert!(problem.starts_with(field), "{problem}");
+    }
+}
+
+#[test]
+fn network_namespaces() {
+    let netns = |annotations: &str| {
+        let text = format!("{{kind: Pod, metadata: {{name: a, annotations: {{{annotations}}}}}}}");
+        let parsed = super::parse_pods(std::path::Path::new("a.yaml"), &text).unwrap();
+        parsed.0[0].netns.clone()
+    };
+    let path = super::NetnsRef::Path("/run/netns/a".into());
+    assert_eq!(netns("sidetrack.dev/netns: /run/netns/a"), Ok(path));
+    let relative = netns("sidetrack.dev/netns: a").unwrap_err();
+    assert!(relative.contains("write an absolute path"), "{relative}");
+    let missing = netns("").unwrap_err();
+    assert!(missing.contains("is missing"), "{missing}");
+}
+
+#[test]
+fn workloads_give_their_name_to_their_template() {
+    let templates = |text: &str| {
+        let parsed = super::parse_templates(std::path::Path::new("a.yaml"), text).unwrap();
+        assert_eq!(parsed.1, []);
+        let names = parsed.0.iter().map(|pod| pod.name().to_string());
+        names.collect::<Vec<_>>()
+    };
+    let deployment = "{kind: Deployment, metadata: {name: web, namespace: shop}, spec: {template: {metadata: {name: x}}}}";
+    assert_eq!(templates(deployment), ["shop/web"]);
+    assert_eq!(templates("{kind: Pod, metadata: {name: a}}"), ["default/a"]);
+    assert_eq!(templates("{kind: Service, metadata: {name: a}}"), [""; 0]);
+}

@@ -1,29 +1,13 @@
-//! Inputs in the forms the seeds show, and bad ones.
+//! Policies from each source of inputs, and which source wins.
 
-use k8s_openapi::api::core::v1::Pod;
 use sidetrack_common::policy::List;
 
-use super::{InboundPorts, Inputs, Mode, OutboundRanges, Policy, PolicyError};
-use crate::{dialect::Dialect, record};
-
-fn of_pod(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
-    Policy::of_pod(pod, &Inputs::default())
-}
-
-fn pod(yaml: &str) -> Pod {
-    serde_saphyr::from_str(yaml).expect("test manifest")
-}
-
-fn annotated(annotations: &[(&str, &str)]) -> Pod {
-    let mut pod = pod("spec:\n  containers: [{name: app}, {name: istio-proxy}]\n");
-    pod.metadata.annotations = Some(
-        annotations
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect(),
-    );
-    pod
-}
+use super::{InboundPorts, OutboundRanges, Policy};
+use crate::{
+    dialect::Dialect,
+    fixture::{annotated, of_pod, pod},
+    record,
+};
 
 fn ports_excluded(policy: &Policy) -> &[u16] {
     match &policy.inbound {
@@ -106,120 +90,6 @@ fn argument_forms() {
 }
 
 #[test]
-fn every_bad_value_is_named() {
-    let errors = of_pod(&annotated(&[
-        ("traffic.sidecar.istio.io/includeInboundPorts", "80,http"),
-        ("traffic.sidecar.istio.io/excludeOutboundIPRanges", "*"),
-        (
-            "traffic.sidecar.istio.io/includeOutboundIPRanges",
-            "10.0.0.0/33",
-        ),
-        ("traffic.sidecar.istio.io/excludeOutboundPorts", "0,65536"),
-        ("sidecar.istio.io/interceptionMode", "redirect"),
-        ("traffic.sidecar.istio.io/excludeInterfaces", "a/b"),
-    ]))
-    .unwrap_err();
-    assert_eq!(errors.len(), 7);
-    let text = errors.iter().map(ToString::to_string).collect::<String>();
-    for part in [
-        "annotation traffic.sidecar.istio.io/includeInboundPorts",
-        "\"http\" is not a port",
-        "\"10.0.0.0/33\" is not a CIDR",
-        "REDIRECT, TPROXY or NONE",
-        "\"65536\" is not a port",
-    ] {
-        assert!(text.contains(part), "{part} in {text}");
-    }
-}
-
-#[test]
-fn modes_and_missing_values() {
-    let mode = |mode| of_pod(&annotated(&[("sidecar.istio.io/interceptionMode", mode)]));
-    assert_eq!(mode("NONE").unwrap().mode, Mode::None);
-    assert_eq!(mode("TPROXY").unwrap().mode, Mode::Tproxy);
-    let cut = pod(
-        "spec:\n  containers: [{name: istio-proxy}]\n  initContainers: [{name: istio-init, args: [-p]}]\n",
-    );
-    let errors = of_pod(&cut).unwrap_err();
-    assert!(errors[0].to_string().contains("value is missing"));
-}
-
-#[test]
-fn a_range_counts_under_the_first_that_holds_it() {
-    let policy = of_pod(&annotated(&[(
-        "traffic.sidecar.istio.io/excludeOutboundIPRanges",
-        "10.1.0.0/16,10.0.0.0/8,10.1.2.0/24,192.168.0.0/16",
-    )]))
-    .unwrap();
-    let positions = policy.compile().range_positions();
-    assert_eq!(
-        positions,
-        [
-            ("10.0.0.0/8".parse().unwrap(), 1),
-            ("10.1.0.0/16".parse().unwrap(), 0),
-            ("10.1.2.0/24".parse().unwrap(), 0),
-            ("192.168.0.0/16".parse().unwrap(), 3),
-        ]
-    );
-}
-
-#[test]
-fn interface_names() {
-    let policy = |names: &str| {
-        let name = "traffic.sidecar.istio.io/excludeInterfaces";
-        of_pod(&annotated(&[(name, names)]))
-    };
-    let names = "eth0,a-b.c_d@e,wla\u{f1},fifteen-bytes-1";
-    assert_eq!(policy(names).unwrap().excluded_interfaces.len(), 4);
-    for bad in [
-        "a/b",
-        "a:b",
-        "a b",
-        "..",
-        "sixteen-bytes-12",
-        "!",
-        "\u{1b}[2J",
-        "a\u{8}",
-        "\"a",
-        "a'",
-        "a\\",
-    ] {
-        let errors = policy(bad).unwrap_err();
-        assert!(errors[0].problem.contains("not an interface name"), "{bad}");
-    }
-    // iptables would take it for every net...
-    let errors = policy("net+").unwrap_err();
-    assert!(errors[0].problem.contains("name each"));
-}
-
-#[test]
-fn values_as_large_as_a_manifest() {
-    const LEN: usize = 4 << 20;
-    let errors = |name: &str, item: &str| {
-        let value = item.repeat(LEN / item.len());
-        let start = std::time::Instant::now();
-        let errors = of_pod(&annotated(&[(name, &value)])).unwrap_err();
-        // Far more than it takes, far less than it did when each item's error had the whole value.
-        assert!(start.elapsed().as_secs() < 10, "{name} of {item:?}");
-        let text = errors.iter().map(ToString::to_string).collect::<String>();
-        assert!(text.len() < 10_000, "{name} of {item:?}: {}", text.len());
-        text
-    };
-    let ports = "traffic.sidecar.istio.io/excludeOutboundPorts";
-    let ranges = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
-    let interfaces = "traffic.sidecar.istio.io/excludeInterfaces";
-    let text = errors(ports, "x,");
-    assert!(text.contains("9990 more entries cannot be used"), "{text}");
-    for (name, item) in [(ports, "80,"), (ranges, "10.0.0.1,"), (interfaces, "a,")] {
-        let text = errors(name, item);
-        assert!(text.contains("at most 10000 entries"), "{text}");
-    }
-    for name in [ports, ranges, interfaces, "sidetrack.dev/dialect"] {
-        errors(name, "x");
-    }
-}
-
-#[test]
 fn a_removed_init_container_counts_like_a_present_one() {
     let words = ["-p", "15002", "-u", "1338", "-b", "80"];
     let present = pod(&format!(
@@ -271,4 +141,57 @@ fn a_bad_record_is_named() {
             "{text}"
         );
     }
+}
+
+/// The sidecar's environment repeats mesh-wide settings; istio-init's variables win over it.
+#[test]
+fn variables_of_the_sidecar() {
+    let with = |sidecar: &str, init: &str| {
+        let text = format!(
+            "spec:\n  containers: [{{name: app, env: [{{name: ISTIO_DUAL_STACK, value: 'x'}}]}}, {{name: istio-proxy, env: [{sidecar}]}}]\n  initContainers: [{{name: istio-init, env: [{init}]}}]\n"
+        );
+        of_pod(&pod(&text))
+    };
+    let variable = |name: &str, value: &str| format!("{{name: {name}, value: '{value}'}}");
+    let groups = |value: &str| with(&variable("ISTIO_OUTBOUND_OWNER_GROUPS", value), "").unwrap();
+    assert_eq!(groups("5, 6").included_groups, Some(vec![5, 6]));
+    assert_eq!(groups("*").included_groups, None);
+    assert_eq!(groups("").included_groups, Some(vec![]));
+    assert_eq!(with("", "").unwrap().included_groups, None);
+    let excluded = variable("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "7");
+    assert_eq!(with(&excluded, "").unwrap().excluded_groups, [7]);
+    let loopback = variable("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.0/8");
+    assert_eq!(with(&loopback, "").unwrap().loopback_v4.prefix_len(), 8);
+    let dns = variable("ISTIO_META_DNS_CAPTURE", "true");
+    assert!(with(&dns, "").unwrap().dns_capture);
+    let [yes, no] = ["true", "false"].map(|value| variable("ISTIO_DUAL_STACK", value));
+    assert!(with(&yes, "").unwrap().dual_stack);
+    assert!(!with(&yes, &no).unwrap().dual_stack);
+    let errors = with(&variable("ISTIO_DUAL_STACK", "maybe"), "").unwrap_err();
+    let text = errors[0].to_string();
+    assert_eq!(
+        text,
+        "variable ISTIO_DUAL_STACK of istio-proxy is \"maybe\": write true or false"
+    );
+}
+
+/// Errors of the command line and of annotations are reported together.
+#[test]
+fn errors_of_all_sources() {
+    let mut pod = pod(
+        "spec:\n  containers: [{name: istio-proxy}]\n  initContainers: [{name: istio-init, args: [-p]}]\n",
+    );
+    assert_eq!(of_pod(&pod).unwrap_err().len(), 1);
+    pod.metadata.annotations = annotated(&[("sidetrack.dev/before-sidecar", "x")])
+        .metadata
+        .annotations;
+    let errors = of_pod(&pod).unwrap_err();
+    let origins: Vec<&str> = errors.iter().map(|error| &*error.origin).collect();
+    assert_eq!(
+        origins,
+        [
+            "the command line of istio-init",
+            "annotation sidetrack.dev/before-sidecar"
+        ]
+    );
 }

@@ -24,7 +24,7 @@ pub struct ListTables<'a, R> {
     pub policy: &'a Policy,
     /// The routes.
     pub routes: R,
-    /// Whether the pod's outbound connections go past its sidecar, which has never listened.
+    /// Whether the pod's outbound connections bypass its sidecar, which has not listened yet.
     pub before_sidecar: bool,
 }
 
@@ -79,7 +79,7 @@ fn position<T>(entries: &[T], wanted: impl Fn(&T) -> bool) -> Option<u32> {
         .map(|position| position as u32)
 }
 
-/// Routes as far as a manifest tells them: loopback and the pod's own addresses stay in the pod,
+/// Routes as far as a manifest has them: loopback and the pod's own addresses stay in the pod,
 /// everything else leaves it.
 #[derive(Clone, Debug, Default)]
 pub struct KnownRoutes {
@@ -107,3 +107,6 @@ impl Routes for KnownRoutes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,12 +1,17 @@
 //! The rule lists that the articles print, from the pods they print them for.
 
 use k8s_openapi::api::core::v1::Pod;
-use sidetrack_common::addr::Family;
+use sidetrack_common::{
+    addr::Family,
+    decide::{Decision, Verdict, virtual_index},
+    rule::Rule,
+};
 
-use super::{chains, nat, restore};
+use super::{chains, line_of, nat, restore};
 use crate::{
+    dialect::Dialect,
     inputs::Inputs,
-    policy::{InboundPorts, Policy, PolicyError},
+    policy::{InboundPorts, OutboundRanges, Policy, PolicyError},
 };
 
 fn of_pod(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
@@ -126,4 +131,145 @@ fn restore_input_of_both_families() {
     let v6 = restore(&policy, Family::V6);
     assert!(v6.contains("-d fd00::/8 -j RETURN") && !v6.contains("192.0.2"));
     assert!(v6.contains("-s ::6/128 -o lo -j RETURN"));
+}
+
+/// The line of a decision is found by its rule and its position together.
+#[test]
+fn lines_of_decisions() {
+    let policy = Policy {
+        excluded_outbound_ports: vec![1, 2],
+        virtual_interfaces: vec!["tap0".to_owned(), "tap1".to_owned()],
+        outbound: OutboundRanges::Only(vec![
+            "10.0.0.0/8".parse().unwrap(),
+            "fd00::/8".parse().unwrap(),
+            "10.9.0.0/16".parse().unwrap(),
+        ]),
+        ..Policy::default()
+    };
+    let command = |family, rule, index| {
+        let decision = Decision {
+            rule,
+            index,
+            verdict: Verdict::Untouched,
+        };
+        line_of(&policy, family, &decision).map(|line| line.command())
+    };
+    let second = command(Family::V4, Rule::OutPortExcluded, 1);
+    let text = "-A ISTIO_OUTPUT -p tcp -m tcp --dport 2 -j RETURN";
+    assert_eq!(second.as_deref(), Some(text));
+    assert_eq!(command(Family::V4, Rule::OutPortExcluded, 2), None);
+    assert_eq!(command(Family::V4, Rule::OutPortIncluded, 0), None);
+    for (interface, range, family, expected) in [
+        (
+            0,
+            0,
+            Family::V4,
+            Some("-A PREROUTING -d 10.0.0.0/8 -i tap0 -j ISTIO_REDIRECT"),
+        ),
+        (
+            1,
+            2,
+            Family::V4,
+            Some("-A PREROUTING -d 10.9.0.0/16 -i tap1 -j ISTIO_REDIRECT"),
+        ),
+        (
+            1,
+            1,
+            Family::V6,
+            Some("-A PREROUTING -d fd00::/8 -i tap1 -j ISTIO_REDIRECT"),
+        ),
+        (1, 1, Family::V4, None),
+    ] {
+        let index = virtual_index(interface, range);
+        let found = command(family, Rule::VirtualInterface, index);
+        assert_eq!(found.as_deref(), expected, "{interface} {range}");
+    }
+}
+
+/// What each dialect exempts from capture, line by line.
+#[test]
+fn dialects_differ_in_these_lines() {
+    let own = "-A ISTIO_OUTPUT -s 127.0.0.6/32 -o lo -j RETURN";
+    let local = "-A ISTIO_OUTPUT ! -d 127.0.0.1/32 -o lo -j ISTIO_REDIRECT";
+    let ssh = "-A ISTIO_INBOUND -p tcp -m tcp --dport 22 -j RETURN";
+    let tunnel_in = "-A ISTIO_INBOUND -p tcp -m tcp --dport 15008 -j RETURN";
+    let tunnel_out = "-A ISTIO_OUTPUT ! -d 127.0.0.1/32 -o lo -p tcp -m tcp ! --dport 15008 \
+                      -m owner --uid-owner 1337 -j ISTIO_IN_REDIRECT";
+    let owner = "-A ISTIO_OUTPUT ! -d 127.0.0.1/32 -o lo -m owner --uid-owner 1337 \
+                 -j ISTIO_IN_REDIRECT";
+    let not_owner = "-A ISTIO_OUTPUT -o lo -m owner ! --uid-owner 1337 -j RETURN";
+    for (dialect, has) in [
+        (Dialect::V1_1, [local, ssh].as_slice()),
+        (Dialect::V1_5, &[own, ssh, owner, not_owner]),
+        (Dialect::V1_8, &[own, ssh, tunnel_in, owner, not_owner]),
+        (Dialect::V1_13, &[own, tunnel_in, owner, not_owner]),
+        (Dialect::Current, &[own, tunnel_in, tunnel_out, not_owner]),
+    ] {
+        let policy = Policy {
+            dialect,
+            ..Policy::default()
+        };
+        let text = restore(&policy, Family::V4);
+        for line in [own, local, ssh, tunnel_in, tunnel_out, owner, not_owner] {
+            let found = text.lines().any(|known| known == line);
+            assert_eq!(found, has.contains(&line), "{dialect}: {line}");
+        }
+    }
+}
+
+#[test]
+fn listed_inbound_ports_need_no_exemption_for_ssh() {
+    let policy = Policy {
+        dialect: Dialect::V1_8,
+        inbound: InboundPorts::Only(vec![80, 443]),
+        ..Policy::default()
+    };
+    let inbound: Vec<String> = nat(&policy, Family::V4)
+        .iter()
+        .filter(|line| line.chain == "ISTIO_INBOUND")
+        .map(|line| line.text.clone())
+        .collect();
+    assert_eq!(
+        inbound,
+        [
+            "-p tcp -m tcp --dport 15008 -j RETURN",
+            "-p tcp -m tcp --dport 80 -j ISTIO_IN_REDIRECT",
+            "-p tcp -m tcp --dport 443 -j ISTIO_IN_REDIRECT",
+        ]
+    );
+}
+
+#[test]
+fn groups_and_interfaces() {
+    let policy = Policy {
+        excluded_interfaces: vec!["eth1".to_owned()],
+        virtual_interfaces: vec!["tap0".to_owned()],
+        included_groups: Some(vec![5, 6]),
+        excluded_groups: vec![9],
+        outbound: OutboundRanges::Only(vec!["127.0.0.0/8".parse().unwrap()]),
+        ..Policy::default()
+    };
+    let text = restore(&policy, Family::V4);
+    for line in [
+        "-A PREROUTING -d 127.0.0.0/8 -i tap0 -j ISTIO_REDIRECT",
+        "-A PREROUTING -i tap0 -j RETURN",
+        "-A PREROUTING -i eth1 -j RETURN",
+        "-A OUTPUT -o eth1 -j RETURN",
+        "-A ISTIO_OUTPUT -m owner --gid-owner 9 -j RETURN",
+        "-A ISTIO_OUTPUT -m owner ! --gid-owner 5 -m owner ! --gid-owner 6 -j RETURN",
+        "-A ISTIO_OUTPUT -d 127.0.0.0/8 -j ISTIO_REDIRECT",
+    ] {
+        assert!(text.lines().any(|known| known == line), "{line}\n{text}");
+    }
+    // A loopback range that is captured ends the exemption of other users.
+    assert!(!text.contains("-o lo -m owner ! --uid-owner"), "{text}");
+    let nobody = Policy {
+        included_groups: Some(vec![]),
+        ..Policy::default()
+    };
+    let everybody = Policy::default();
+    assert_eq!(
+        restore(&nobody, Family::V4),
+        restore(&everybody, Family::V4)
+    );
 }

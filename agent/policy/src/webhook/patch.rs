@@ -1,4 +1,4 @@
-//! What becomes of a pod, and the JSON patch that does it.
+//! Whether a pod is changed, and the JSON patch that changes it.
 
 use json_patch::{
     AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation,
@@ -20,18 +20,18 @@ use crate::{
 /// Names an AppArmor profile for a container; the API refuses a pod that has no such container.
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/istio-init";
 
-/// What becomes of a pod.
+/// Whether a pod is changed.
 #[derive(Debug)]
 pub enum Change {
-    /// Nothing, as it should be.
+    /// The pod needs no change.
     None,
-    /// Nothing, although the pod opted in; why.
+    /// The pod opted in but cannot be changed; why.
     Refused(String),
-    /// istio-init goes; what is lost with it.
+    /// istio-init is removed; features that are lost with it.
     Patch(Patch, Vec<String>),
 }
 
-/// Judges a pod.
+/// Evaluates a pod.
 pub fn change(pod: &Pod, settings: &Settings<'_>) -> Change {
     let init: &[Container] = pod
         .spec
@@ -43,7 +43,7 @@ pub fn change(pod: &Pod, settings: &Settings<'_>) -> Change {
         return Change::None;
     };
     if named.next().is_some() {
-        // Not the injector's doing, and the API takes no pod with two containers of a name.
+        // No injector does that, and the API refuses a pod with two containers of one name.
         return Change::None;
     }
     let policy = match wanted(pod, settings.namespace_label, settings.mesh) {
@@ -70,7 +70,7 @@ fn operations(
         ));
     }
     let record = record(pod, &init[at])?;
-    // Should the pod be another than the one judged, nothing of the patch is applied.
+    // Makes the whole patch fail on any other pod than the evaluated one.
     let mut operations = vec![named(at, ISTIO_INIT)];
     let old = pointer(["spec", "initContainers", &at.to_string()]);
     let value = validation::container(policy, &init[at], image)?;
@@ -98,7 +98,7 @@ fn operations(
     Ok(operations)
 }
 
-/// The annotation's value, if the API will take it.
+/// The annotation's value, if it fits.
 fn record(pod: &Pod, istio_init: &Container) -> Result<String, String> {
     let record = Record::of_container(istio_init);
     let record = serde_json::to_string(&record).map_err(|error| error.to_string())?;
@@ -108,7 +108,7 @@ fn record(pod: &Pod, istio_init: &Container) -> Result<String, String> {
     if size + ANNOTATION.len() + record.len() > ANNOTATIONS_MAX {
         let most = ANNOTATIONS_MAX >> 10;
         return Err(format!(
-            "what {ISTIO_INIT} says does not fit into an annotation: all together may have {most} KiB"
+            "the record of {ISTIO_INIT} does not fit into an annotation: all annotations together may have {most} KiB"
         ));
     }
     Ok(record)
@@ -147,7 +147,7 @@ fn positions(init: &[Container], name: &str) -> impl Iterator<Item = usize> {
         .map(|(at, _)| at)
 }
 
-/// Whether the gate's name is taken.
+/// Whether an app has the validation container's name.
 fn is_name_taken(pod: &Pod) -> bool {
     let spec = pod.spec.iter();
     let mut apps = spec.flat_map(|spec| &spec.containers);
@@ -157,3 +157,6 @@ fn is_name_taken(pod: &Pod) -> bool {
 fn pointer<const N: usize>(tokens: [&str; N]) -> PointerBuf {
     PointerBuf::from_tokens(tokens)
 }
+
+#[cfg(test)]
+mod tests;

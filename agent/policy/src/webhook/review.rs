@@ -2,12 +2,12 @@
 
 use std::fmt::Display;
 
-use k8s_openapi::{ByteString, api::core::v1::Pod};
+use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
-use serde_json::value::RawValue;
 
 use super::{
     Settings,
+    admission::{Reply, Request, Response, Review},
     patch::{Change, change},
 };
 use crate::text::shortened;
@@ -15,16 +15,16 @@ use crate::text::shortened;
 const V1: &str = "admission.k8s.io/v1";
 const V1BETA1: &str = "admission.k8s.io/v1beta1";
 
-/// How many objects a request may consist of; each may cost a kilobyte of memory. A Pod that istio's
-/// injector has been through has some two hundred.
+/// How many objects a request may have; each may cost a kilobyte of memory. An injected Pod has about
+/// two hundred.
 const OBJECTS: usize = 20_000;
 
-/// A body that is no AdmissionReview.
+/// A body that is not an AdmissionReview.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Malformed(String);
 
-/// What to send, and what happened.
+/// The response to send, and its outcome.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// An AdmissionReview with the response.
@@ -33,80 +33,21 @@ pub struct Answer {
     pub pod: String,
     /// Whether the pod will not be created anyway.
     pub dry_run: bool,
-    /// What became of it.
+    /// The result.
     pub outcome: Outcome,
 }
 
-/// What became of a request. It is admitted in any case.
+/// The result of a request. Every request is admitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// Nothing to do.
     Unchanged,
     /// istio-init was removed.
     Changed,
-    /// A pod that opted in was left alone; why.
+    /// A pod that opted in was not changed; why.
     Refused(String),
-    /// The webhook is called for what it is not made for; what.
+    /// The webhook was called for something other than a new pod; what to correct.
     Misconfigured(String),
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Review<'a> {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
-    #[serde(borrow)]
-    request: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Request<'a> {
-    #[serde(default)]
-    uid: String,
-    #[serde(default)]
-    kind: Kind,
-    #[serde(default)]
-    sub_resource: Option<String>,
-    #[serde(default)]
-    operation: String,
-    #[serde(default)]
-    namespace: Option<String>,
-    #[serde(default)]
-    dry_run: Option<bool>,
-    #[serde(borrow)]
-    object: Option<&'a RawValue>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Kind {
-    group: String,
-    version: String,
-    kind: String,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Reply<'a> {
-    api_version: &'a str,
-    kind: &'static str,
-    response: Response<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Response<'a> {
-    uid: &'a str,
-    allowed: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch_type: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    patch: Option<ByteString>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    warnings: Vec<String>,
 }
 
 /// Answers the body of a request.
@@ -144,7 +85,7 @@ pub fn answer(body: &[u8], settings: &Settings<'_>) -> Result<Answer, Malformed>
     }
 }
 
-/// Reads an object. A list of its fields' values, which serde takes as well, is none.
+/// Reads an object. serde also accepts a list of the fields' values, which is refused here.
 fn object<'a, T: Deserialize<'a>>(text: &'a str) -> Result<T, Malformed> {
     if !text.trim_ascii_start().starts_with('{') {
         return Err(malformed(&"it is not made of objects"));
@@ -207,58 +148,11 @@ impl Request<'_> {
             outcome,
         })
     }
-
-    /// The pod that is to be created.
-    fn pod(&self) -> Result<Pod, String> {
-        let Kind {
-            group,
-            version,
-            kind,
-        } = &self.kind;
-        if (&**group, &**version, &**kind) != ("", "v1", "Pod") {
-            let [group, version, kind] = [group, version, kind].map(|text| shortened(text));
-            return Err(format!(
-                "this webhook is for Pods (v1) and was called for kind {kind:?}, version {version:?}, group {group:?}; mend the MutatingWebhookConfiguration"
-            ));
-        }
-        if let Some(sub) = self.sub_resource.as_deref().filter(|sub| !sub.is_empty()) {
-            return Err(format!(
-                "this webhook is for pods and was called for their subresource {:?}; mend the MutatingWebhookConfiguration",
-                shortened(sub)
-            ));
-        }
-        if self.operation != "CREATE" {
-            return Err(format!(
-                "this webhook is for operation CREATE and was called for {:?}; mend the MutatingWebhookConfiguration",
-                shortened(&self.operation)
-            ));
-        }
-        let text = self.object.map_or("null", RawValue::get);
-        let pod: Pod = serde_json::from_str(text).map_err(|error| {
-            let error = shortened(&error.to_string());
-            format!("the pod was left alone, it cannot be read: {error:?}")
-        })?;
-        if pod.metadata.name.is_none() && pod.metadata.generate_name.is_none() {
-            return Err("the pod was left alone, it has neither name nor generateName".to_owned());
-        }
-        Ok(pod)
-    }
-
-    /// For the log. Nobody has checked the names yet.
-    fn name(&self, pod: &Pod) -> String {
-        let meta = &pod.metadata;
-        let namespace = self.namespace.as_ref().or(meta.namespace.as_ref());
-        let namespace = namespace.map_or("", String::as_str);
-        let generated = meta.generate_name.as_deref().unwrap_or_default();
-        let name = match meta.name.as_deref() {
-            Some(name) if !name.is_empty() => name.to_owned(),
-            _ => format!("{generated}*"),
-        };
-        let plain = |text: &str| shortened(text).escape_debug().to_string();
-        format!("{}/{}", plain(namespace), plain(&name))
-    }
 }
 
 fn json(value: &impl Serialize) -> Result<Vec<u8>, Malformed> {
     serde_json::to_vec(value).map_err(|error| Malformed(error.to_string()))
 }
+
+#[cfg(test)]
+mod tests;

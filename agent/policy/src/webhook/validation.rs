@@ -1,5 +1,5 @@
-//! The container in istio-init's place: it ends when connections of the pod are redirected, so that
-//! no app starts before.
+//! The container that replaces istio-init. It ends when connections of the pod are redirected, so
+//! that no app starts before that.
 
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use serde_json::{Value, json};
@@ -21,32 +21,32 @@ use crate::{
 pub const PROBE_PORT: u16 = 15002;
 /// Name of the container.
 pub const VALIDATION: &str = "sidetrack-validation";
-/// The largest user or group id that the API takes (`IsValidUserID` in k8s.io/apimachinery).
+/// The largest user or group id that the API accepts (`IsValidUserID` in k8s.io/apimachinery).
 const LARGEST_ID: u32 = i32::MAX as u32;
 
-/// The gate of a pod with this policy, which gets what istio-init was to get of memory and CPU: a
-/// quota or a limit range may insist on figures.
+/// The validation container of a pod with this policy. It gets the CPU and memory of istio-init: a
+/// quota or a limit range may require figures.
 ///
 /// # Errors
 /// If the API would refuse the container.
 pub fn container(policy: &Policy, istio_init: &Container, image: &str) -> Result<Value, String> {
     let built_in = Policy::default();
-    // The proxy's own connections are the ones that are not redirected, and so are the gate's.
+    // It runs as the proxy, whose other connections are not redirected.
     let id = |ids: &[u32], built_in: &[u32]| {
         let id = ids.iter().chain(built_in).next().copied();
         let id = id.ok_or("the proxy has no user or group")?;
         if id > LARGEST_ID {
             return Err(format!(
-                "the proxy's user or group {id} is none a container can have; the largest is {LARGEST_ID}"
+                "the proxy's user or group {id} is not valid for a container; the largest is {LARGEST_ID}"
             ));
         }
         Ok(id)
     };
     let uid = id(&policy.proxy_uids, &built_in.proxy_uids)?;
     let gid = id(&policy.proxy_gids, &built_in.proxy_gids)?;
-    opens(policy, Owner { uid, gid })?;
-    // Long, because a pod that is never restarted would end with it; an agent that is being replaced,
-    // or a node full of new pods, takes its time.
+    check_probe(policy, Owner { uid, gid })?;
+    // Long, because a pod that is never restarted fails with it. A new agent, or a node with many new
+    // pods, may need a minute.
     let mut args = vec!["validate".to_owned(), "--timeout=120".to_owned()];
     for (flag, port, usual) in [
         (
@@ -74,14 +74,14 @@ pub fn container(policy: &Policy, istio_init: &Container, image: &str) -> Result
             "runAsGroup": gid,
             "runAsNonRoot": uid != 0,
             "runAsUser": uid,
-            // What the Pod Security Standard `restricted` asks for.
+            // Required by the Pod Security Standard `restricted`.
             "seccompProfile": {"type": "RuntimeDefault"},
         },
     }))
 }
 
-/// Whether the policy has the gate's connection redirected, which it waits for.
-fn opens(policy: &Policy, owner: Owner) -> Result<(), String> {
+/// Checks that the policy redirects the connection that the container waits for.
+fn check_probe(policy: &Policy, owner: Owner) -> Result<(), String> {
     let probe = Outbound {
         owner,
         source: Addr::LOOPBACK_V4,
@@ -95,29 +95,29 @@ fn opens(policy: &Policy, owner: Owner) -> Result<(), String> {
         routes: KnownRoutes::default(),
         before_sidecar: false,
     };
-    let over_lo = policy.iface("lo").rule != IfaceRule::Excluded as u32;
+    let lo_included = policy.iface("lo").rule != IfaceRule::Excluded as u32;
     let decision = decide::outbound(&policy.compile().row(), &probe, &tables);
-    let rule = if over_lo {
+    let rule = if lo_included {
         decision.rule
     } else {
         Rule::OutInterface
     };
-    // It listens on both capture ports.
+    // The container listens on both capture ports.
     match decision.verdict {
-        Verdict::Redirect { .. } if over_lo => Ok(()),
+        Verdict::Redirect { .. } if lo_included => Ok(()),
         _ => Err(format!(
-            "what would take the place of istio-init waits until the proxy's connection to 127.0.0.6:{PROBE_PORT} is redirected, and the pod's policy never does that: {}",
+            "the container that replaces istio-init waits until the proxy's connection to 127.0.0.6:{PROBE_PORT} is redirected, but the pod's policy never redirects it: {}",
             rule.describe()
         )),
     }
 }
 
 fn resources(istio_init: &Container) -> Result<Value, String> {
-    let says = |given: &&ResourceRequirements| {
+    let has_figures = |given: &&ResourceRequirements| {
         let mut lists = [&given.limits, &given.requests].into_iter().flatten();
         lists.any(|list| !list.is_empty())
     };
-    match istio_init.resources.as_ref().filter(says) {
+    match istio_init.resources.as_ref().filter(has_figures) {
         Some(given) => serde_json::to_value(given).map_err(|error| shortened(&error.to_string())),
         None => Ok(json!({
             "limits": {"cpu": "100m", "memory": "64Mi"},
@@ -125,3 +125,6 @@ fn resources(istio_init: &Container) -> Result<Value, String> {
         })),
     }
 }
+
+#[cfg(test)]
+mod tests;

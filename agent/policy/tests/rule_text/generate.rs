@@ -19,7 +19,7 @@ use self::{
     parts::{owners, places, ports},
     policies::policies,
 };
-use crate::world::{Case, Connection, Pod, destination};
+use crate::fixture::{Case, Connection, Pod, destination};
 
 /// Connections made in a pod.
 pub fn outbound() -> impl Strategy<Value = Case> {

@@ -1,16 +1,16 @@
-//! The decision against the rule text: whatever the policy and the connection, what
-//! `sidetrack_common::decide` says is what the rules printed for the policy do, by the line that
-//! `rules::line_of` names.
+//! The decision against the rule text: for every policy and connection, `sidetrack_common::decide`
+//! decides what the printed rules do, by the line that `rules::line_of` names.
 //!
-//! The rules are read back and followed by a netfilter of the test's own. `cargo xtask compare`
-//! holds both to the kernel's, for fewer policies.
+//! The rules are read back and followed by a small netfilter in this test. `cargo xtask compare`
+//! compares both with the kernel's netfilter, for fewer policies.
 //!
-//! Every run is the same; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` make it another and a longer one.
+//! The random cases are the same in every run. `PROPTEST_RNG_SEED` selects others, and a larger
+//! `PROPTEST_CASES` runs more of them.
 
+mod evaluate;
+mod fixture;
 mod generate;
-mod judge;
 mod netfilter;
-mod world;
 
 use std::{
     cell::{Cell, RefCell},
@@ -25,13 +25,13 @@ use proptest::{
 use sidetrack_common::rule::Rule;
 
 use self::{
-    judge::{Disagreement, Judgement},
-    world::Case,
+    evaluate::{Disagreement, Evaluation},
+    fixture::Case,
 };
 
 const CASES: u32 = 4096;
 
-/// Numbers of the rules that judge a connect, and an arrival from elsewhere.
+/// Numbers of the rules for outbound and for inbound connections.
 const OUTBOUND: RangeInclusive<u32> = 10..=27;
 const INBOUND: RangeInclusive<u32> = 41..=50;
 
@@ -45,14 +45,14 @@ fn inbound_decisions_are_what_the_rules_do() {
     all_agree(generate::inbound(), INBOUND);
 }
 
-/// Checks that the two agree, and that every rule had a say: a rule that no case meets is a rule
-/// that nothing is known of.
+/// Checks that both agree, and that every rule decided at least one case: a rule that no case meets
+/// is not tested.
 fn all_agree(cases: impl Strategy<Value = Case>, rules: RangeInclusive<u32>) {
     let met = RefCell::new(HashSet::new());
     let outcome = runner(CASES).run(&cases, |case| {
-        let judgment = Judgement::of(&case);
-        met.borrow_mut().insert(judgment.decision.rule);
-        judgment
+        let evaluation = Evaluation::of(&case);
+        met.borrow_mut().insert(evaluation.decision.rule);
+        evaluation
             .compare()
             .map_err(|what| TestCaseError::fail(what.to_string()))
     });
@@ -64,33 +64,33 @@ fn all_agree(cases: impl Strategy<Value = Case>, rules: RangeInclusive<u32>) {
 
 #[test]
 fn a_missing_line_is_noticed() {
-    sabotage(|judgment| {
-        let line = judgment.decisive_line()?;
-        Some(judgment.text_with(line, ""))
+    sabotage(|evaluation| {
+        let line = evaluation.decisive_line()?;
+        Some(evaluation.text_with(line, ""))
     });
 }
 
 #[test]
 fn another_port_is_noticed() {
-    sabotage(|judgment| {
-        let (line, port) = judgment.redirect()?;
+    sabotage(|evaluation| {
+        let (line, port) = evaluation.redirect()?;
         let other = if port == 80 { "81" } else { "80" };
         let other = line.replace(&port.to_string(), other);
-        Some(judgment.text_with(line, &format!("{other}\n")))
+        Some(evaluation.text_with(line, &format!("{other}\n")))
     });
 }
 
 /// Checks that the comparison can fail: that it does whenever the rules that it follows are not
 /// the policy's but changed in what decided, and that it is not only the line it fails by.
-fn sabotage(change: impl Fn(&Judgement<'_>) -> Option<String>) {
+fn sabotage(change: impl Fn(&Evaluation<'_>) -> Option<String>) {
     for cases in [generate::outbound().boxed(), generate::inbound().boxed()] {
         let verdicts = Cell::new(0);
         let outcome = runner(CASES / 4).run(&cases, |case| {
-            let judgment = Judgement::of(&case);
-            let Some(text) = change(&judgment) else {
+            let evaluation = Evaluation::of(&case);
+            let Some(text) = change(&evaluation) else {
                 return Ok(());
             };
-            match judgment.against(text).compare() {
+            match evaluation.against(text).compare() {
                 Err(Disagreement::Verdict) => verdicts.set(verdicts.get() + 1),
                 Err(Disagreement::Line) => {}
                 unfit => return Err(TestCaseError::fail(format!("{unfit:?}"))),
@@ -105,7 +105,7 @@ fn sabotage(change: impl Fn(&Judgement<'_>) -> Option<String>) {
 fn passed(outcome: Result<(), TestError<Case>>) {
     match outcome {
         Ok(()) => {}
-        Err(TestError::Fail(reason, case)) => panic!("{reason}\n{}", Judgement::of(&case)),
+        Err(TestError::Fail(reason, case)) => panic!("{reason}\n{}", Evaluation::of(&case)),
         Err(TestError::Abort(reason)) => panic!("no cases: {reason}"),
     }
 }
@@ -118,7 +118,7 @@ fn runner(cases: u32) -> TestRunner {
             RngSeed::Random => RngSeed::Fixed(0),
             seed => seed,
         },
-        // The message has the whole case; a seed for a file would only say it again.
+        // The message has the whole case, so no file of seeds is needed.
         failure_persistence: None,
         ..given
     })

@@ -1,10 +1,11 @@
-//! The webhook's answers: to what injectors of Istio 1.1 and 1.5 leave, to pods of every kind, and to
-//! what is no question at all.
+//! The webhook's answers: to pods of the injectors of Istio 1.1 and 1.5, to random pods, and to bodies
+//! that are not an AdmissionReview.
 //!
-//! Every run is the same; `PROPTEST_RNG_SEED` and `PROPTEST_CASES` make it another and a longer one.
+//! The random cases are the same in every run. `PROPTEST_RNG_SEED` selects others, and a larger
+//! `PROPTEST_CASES` runs more of them.
 
+mod check;
 mod generate;
-mod judge;
 
 use std::cell::RefCell;
 
@@ -17,7 +18,7 @@ use sidetrack_policy::{
     webhook::{Outcome, Settings, answer},
 };
 
-use self::judge::{Judged, judge};
+use self::check::{Checked, check_answer};
 
 const IMAGE: &str = "registry.example.com/sidetrack:1";
 const ISTIO_1_1: &str = include_str!("../../../../tests/fuzz/seeds/webhook/istio-1.1.json");
@@ -26,17 +27,17 @@ const NO_ANNOTATIONS: &str =
     include_str!("../../../../tests/fuzz/seeds/webhook/no-annotations.json");
 const SCALE: &str = include_str!("../../../../tests/fuzz/seeds/webhook/scale.json");
 
-fn ask(body: &str, enroll: Enroll, namespace_label: Option<&str>) -> Judged {
+fn reviewed(body: &str, enroll: Enroll, namespace_label: Option<&str>) -> Checked {
     let settings = Settings {
         mesh: &Mesh::new(enroll),
         namespace_label,
         image: IMAGE,
     };
-    judge(body.as_bytes(), &settings).expect("an AdmissionReview")
+    check_answer(body.as_bytes(), &settings).expect("an AdmissionReview")
 }
 
-fn labeled(body: &str) -> Judged {
-    ask(body, Enroll::Labeled, None)
+fn labeled(body: &str) -> Checked {
+    reviewed(body, Enroll::Labeled, None)
 }
 
 fn record(pod: &Value) -> Value {
@@ -53,15 +54,15 @@ fn with(body: &str, change: impl FnOnce(&mut Value)) -> String {
 
 #[test]
 fn istio_1_1() {
-    let judged = labeled(ISTIO_1_1);
-    assert_eq!(judged.outcome, Outcome::Changed);
+    let checked = labeled(ISTIO_1_1);
+    assert_eq!(checked.outcome, Outcome::Changed);
     assert_eq!(
-        judged.pod["spec"]["initContainers"],
+        checked.pod["spec"]["initContainers"],
         json!([{
             "name": "sidetrack-validation",
             "image": IMAGE,
             "imagePullPolicy": "IfNotPresent",
-            // In those days both directions had one port.
+            // Istio 1.1 had one port for both directions.
             "args": ["validate", "--timeout=120", "--inbound-port=15001"],
             "resources": {
                 "limits": {"cpu": "100m", "memory": "50Mi"},
@@ -80,7 +81,7 @@ fn istio_1_1() {
         }])
     );
     assert_eq!(
-        record(&judged.pod),
+        record(&checked.pod),
         json!({
             "words": ["-p", "15001", "-u", "1337", "-m", "REDIRECT", "-i", "*", "-x", "", "-b", "80", "-d", "15020"],
             "image": "gcr.io/istio-release/proxy_init:release-1.1-latest-daily",
@@ -92,22 +93,22 @@ fn istio_1_1() {
 fn istio_1_5_by_its_namespace() {
     let untouched = labeled(ISTIO_1_5);
     assert_eq!(untouched.outcome, Outcome::Unchanged);
-    let judged = ask(ISTIO_1_5, Enroll::Labeled, Some("enabled"));
-    assert_eq!(judged.outcome, Outcome::Changed);
-    let gate = &judged.pod["spec"]["initContainers"][0];
-    assert_eq!(gate["args"], json!(["validate", "--timeout=120"]));
-    assert_eq!(record(&judged.pod)["words"][0], "istio-iptables");
-    let changed = ask(ISTIO_1_5, Enroll::Injected, None).pod;
-    assert_eq!(changed, judged.pod);
+    let checked = reviewed(ISTIO_1_5, Enroll::Labeled, Some("enabled"));
+    assert_eq!(checked.outcome, Outcome::Changed);
+    let validation = &checked.pod["spec"]["initContainers"][0];
+    assert_eq!(validation["args"], json!(["validate", "--timeout=120"]));
+    assert_eq!(record(&checked.pod)["words"][0], "istio-iptables");
+    let changed = reviewed(ISTIO_1_5, Enroll::Injected, None).pod;
+    assert_eq!(changed, checked.pod);
 }
 
 #[test]
 fn a_native_sidecar_and_no_annotations() {
-    let judged = labeled(NO_ANNOTATIONS);
-    assert_eq!(judged.outcome, Outcome::Changed);
-    let gate = &judged.pod["spec"]["initContainers"][1];
+    let checked = labeled(NO_ANNOTATIONS);
+    assert_eq!(checked.outcome, Outcome::Changed);
+    let validation = &checked.pod["spec"]["initContainers"][1];
     assert_eq!(
-        gate["args"],
+        validation["args"],
         json!([
             "validate",
             "--timeout=120",
@@ -115,17 +116,17 @@ fn a_native_sidecar_and_no_annotations() {
             "--inbound-port=15005"
         ])
     );
-    let security = &gate["securityContext"];
+    let security = &validation["securityContext"];
     assert_eq!(
         (&security["runAsUser"], &security["runAsGroup"]),
         (&json!(1338), &json!(1339))
     );
     assert_eq!(
-        record(&judged.pod)["env"],
+        record(&checked.pod)["env"],
         json!({"ISTIO_DUAL_STACK": "true"})
     );
-    // What nobody does any more from now on is said.
-    let warnings = judged.response["warnings"].to_string();
+    // A warning names what is lost with istio-init.
+    let warnings = checked.response["warnings"].to_string();
     assert!(warnings.contains("DNS capture"), "{warnings}");
 }
 
@@ -147,7 +148,7 @@ fn random_pods() {
     let outcome = runner.run(
         &(generate::reviews(), enroll, label),
         |(body, enroll, label)| {
-            let kind = match ask(&body.to_string(), enroll, label).outcome {
+            let kind = match reviewed(&body.to_string(), enroll, label).outcome {
                 Outcome::Unchanged => 0,
                 Outcome::Changed => 1,
                 Outcome::Refused(_) => 2,
@@ -165,15 +166,15 @@ fn random_pods() {
 }
 
 #[test]
-fn what_opted_in_and_cannot_be_is_said() {
+fn pods_that_opted_in_and_cannot_be_enrolled_get_a_warning() {
     for (change, expected) in [
         (json!(["-p", "0"]), "argument -p of istio-init"),
         (json!(["-m", "TPROXY"]), "TPROXY"),
         (json!(["-k", "virbr0"]), "virtual interfaces"),
         (json!(["-u", "4000000000"]), "largest is 2147483647"),
-        // The gate would wait for ever.
-        (json!(["-o", "15002"]), "never does that"),
-        (json!(["-c", "lo"]), "never does that"),
+        // The validation container would wait forever.
+        (json!(["-o", "15002"]), "never redirects it"),
+        (json!(["-c", "lo"]), "never redirects it"),
         // As long as the policy allows, and too long for an annotation.
         (
             json!([
@@ -186,12 +187,12 @@ fn what_opted_in_and_cannot_be_is_said() {
         let body = with(NO_ANNOTATIONS, |pod| {
             pod["spec"]["initContainers"][1]["args"] = change;
         });
-        let judged = labeled(&body);
-        let Outcome::Refused(reason) = &judged.outcome else {
-            panic!("{:?}", judged.outcome);
+        let checked = labeled(&body);
+        let Outcome::Refused(reason) = &checked.outcome else {
+            panic!("{:?}", checked.outcome);
         };
         assert!(reason.contains(expected), "{reason}");
-        let warnings = judged.response["warnings"].to_string();
+        let warnings = checked.response["warnings"].to_string();
         assert!(warnings.contains("istio-init stays"), "{warnings}");
     }
     let taken = with(NO_ANNOTATIONS, |pod| {
@@ -201,10 +202,10 @@ fn what_opted_in_and_cannot_be_is_said() {
 }
 
 #[test]
-fn another_kind_is_admitted_and_said() {
-    let judged = labeled(SCALE);
-    assert!(matches!(judged.outcome, Outcome::Misconfigured(_)));
-    let warnings = judged.response["warnings"].to_string();
+fn other_kinds_are_admitted_with_a_warning() {
+    let checked = labeled(SCALE);
+    assert!(matches!(checked.outcome, Outcome::Misconfigured(_)));
+    let warnings = checked.response["warnings"].to_string();
     assert!(warnings.contains("\\\"Scale\\\""), "{warnings}");
     for (pointer, value) in [
         ("/request/operation", json!("DELETE")),
@@ -220,16 +221,16 @@ fn another_kind_is_admitted_and_said() {
         let mut body: Value = serde_json::from_str(NO_ANNOTATIONS).expect("JSON");
         let (place, field) = pointer.rsplit_once('/').expect("a field");
         body.pointer_mut(place).expect("its place")[field] = value;
-        let judged = labeled(&body.to_string());
+        let checked = labeled(&body.to_string());
         assert!(
-            matches!(judged.outcome, Outcome::Misconfigured(_)),
+            matches!(checked.outcome, Outcome::Misconfigured(_)),
             "{pointer}"
         );
     }
 }
 
 #[test]
-fn what_is_no_review_is_refused() {
+fn bodies_that_are_no_review_are_refused() {
     let mesh = Mesh::new(Enroll::Labeled);
     let settings = Settings {
         mesh: &mesh,
@@ -274,7 +275,7 @@ fn what_is_no_review_is_refused() {
     assert!(answer(b"\xff\xfe{}", &settings).is_err());
 }
 
-/// The API server waits, and so does everybody who creates a pod.
+/// Every creation of a pod waits for the answer.
 #[test]
 fn a_pod_of_megabytes() {
     let body = with(NO_ANNOTATIONS, |pod| {

@@ -68,7 +68,7 @@ impl Place {
                 false => *index.get(&ranges),
             }
         };
-        judged(match self {
+        routable(match self {
             Self::Unspecified => net(everywhere).addr(),
             Self::Localhost => Addr::loopback_of(family).into(),
             Self::Sidecar => match family {
@@ -104,9 +104,9 @@ fn within(net: IpNet, bits: u128) -> IpAddr {
     }
 }
 
-/// The address, or one not far from it that rules get to judge: TCP never sends anything to
-/// multicast and broadcast, and v4-mapped addresses belong to the other family.
-fn judged(addr: IpAddr) -> IpAddr {
+/// The address, or a similar one that TCP can connect to: rules never see TCP to multicast or
+/// broadcast, and v4-mapped addresses belong to the other family.
+fn routable(addr: IpAddr) -> IpAddr {
     match addr {
         IpAddr::V4(v4) if v4.is_multicast() || v4.is_broadcast() => {
             Ipv4Addr::from_bits(v4.to_bits() & !(1 << 31)).into()

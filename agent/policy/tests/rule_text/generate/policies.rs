@@ -53,7 +53,7 @@ pub fn policies() -> impl Strategy<Value = Policy> {
             loopback_v4,
             included_groups,
             excluded_groups,
-            // How pods are judged, not connections.
+            // These select pods and do not affect connections.
             ..Policy::default()
         },
     )
@@ -74,7 +74,7 @@ fn outbound() -> impl Strategy<Value = OutboundRanges> {
     ]
 }
 
-/// Few enough to meet one another, and those of which some rule has an opinion of its own.
+/// Few enough that lists share entries, and the ports that have rules of their own.
 pub fn port() -> impl Strategy<Value = u16> {
     prop_oneof![
         3 => select(vec![80, 22, 443, 8080, 15001, 15006, 15008, 15020, 15021, 15090]),

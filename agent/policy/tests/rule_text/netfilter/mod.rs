@@ -1,8 +1,8 @@
 //! A netfilter of the size the test needs: reads a nat table from the input of iptables-restore
 //! and walks the first packet of a TCP connection through it.
 //!
-//! It knows nothing of who wrote the rules or what they are for, so that it can be wrong only in
-//! ways of its own. Whatever it does not know is an error, never a rule that does not match.
+//! It shares no code with the writer of the rules, so that both cannot have the same mistake.
+//! Unknown syntax is an error, never a rule that does not match.
 
 mod text;
 
@@ -77,7 +77,7 @@ impl Net {
 /// Where a packet meets the table.
 #[derive(Clone, Debug)]
 pub enum Hook {
-    /// It has arrived.
+    /// A packet from elsewhere.
     Prerouting {
         /// By this interface.
         input: String,

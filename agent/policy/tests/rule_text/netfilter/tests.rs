@@ -1,4 +1,4 @@
-//! Rules of no particular purpose.
+//! Rules without a policy.
 
 use super::{Fate, Hook, Nat, Packet};
 
@@ -65,12 +65,12 @@ fn owners() {
     assert_eq!(fate(Some((1, 2))), Fate::Redirected(7));
     assert_eq!(fate(Some((6, 5))), Fate::Redirected(7));
     assert_eq!(fate(Some((6, 4))), Fate::Accepted);
-    // Nobody is not 3 and not 4.
+    // A socket without an owner is neither 3 nor 4.
     assert_eq!(fate(None), Fate::Redirected(7));
 }
 
 #[test]
-fn arrivals() {
+fn inbound() {
     let nat = nat("-A PREROUTING -i eth1 -j RETURN\n\
         -A PREROUTING -s 10.0.0.1/32 -j A\n\
         -A A -p tcp -j REDIRECT --to-ports 7")

@@ -156,7 +156,7 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
     ))
 }
 
-/// What a rule has said so far: iptables wants modules before their options, and each option once.
+/// The words of a rule so far: iptables requires modules before their options, and each option once.
 #[derive(Default)]
 struct Seen<'a> {
     words: Vec<&'a str>,

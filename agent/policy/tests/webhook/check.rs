@@ -1,4 +1,4 @@
-//! What must hold for the answer to any body: the fuzz target's check, too.
+//! Checks that hold for the answer to every body. The fuzz target uses them as well.
 
 use json_patch::{Patch, patch};
 use k8s_openapi::{ByteString, api::core::v1::Pod};
@@ -12,9 +12,9 @@ use sidetrack_policy::{
 
 const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/istio-init";
 
-/// An answer that is sound.
-pub struct Judged {
-    /// What became of the pod.
+/// An answer that passed all checks.
+pub struct Checked {
+    /// What the webhook did with the pod.
     pub outcome: Outcome,
     /// The response in the AdmissionReview.
     pub response: Value,
@@ -22,12 +22,12 @@ pub struct Judged {
     pub pod: Value,
 }
 
-/// Judges the answer to a body; `None` if it was refused as malformed.
-pub fn judge(body: &[u8], settings: &Settings<'_>) -> Option<Judged> {
+/// Checks the answer to a body; `None` if the body was refused as malformed.
+pub fn check_answer(body: &[u8], settings: &Settings<'_>) -> Option<Checked> {
     let answer = match answer(body, settings) {
         Ok(answer) => answer,
         Err(malformed) => {
-            text_holds(&malformed.to_string());
+            assert_printable(&malformed.to_string());
             return None;
         }
     };
@@ -37,10 +37,10 @@ pub fn judge(body: &[u8], settings: &Settings<'_>) -> Option<Judged> {
     assert_eq!(review["apiVersion"], request["apiVersion"]);
     let response = &review["response"];
     assert_eq!(response["uid"], request["request"]["uid"]);
-    assert_eq!(response["allowed"], true, "nobody's pod is refused");
+    assert_eq!(response["allowed"], true, "every pod is admitted");
     for warning in response["warnings"].as_array().into_iter().flatten() {
         assert_eq!(request["apiVersion"], "admission.k8s.io/v1");
-        text_holds(warning.as_str().expect("a text"));
+        assert_printable(warning.as_str().expect("a text"));
     }
     assert!(!answer.pod.contains(char::is_control), "{:?}", answer.pod);
     let before = request["request"]["object"].clone();
@@ -51,8 +51,8 @@ pub fn judge(body: &[u8], settings: &Settings<'_>) -> Option<Judged> {
         let ByteString(given) = given;
         let given: Patch = serde_json::from_slice(&given).expect("a JSON patch");
         patch(&mut after, &given).expect("a patch that can be applied");
-        change_holds(&before, &after, settings);
-        again_holds(&request, &after, settings);
+        check_change(&before, &after, settings);
+        check_second_run(&request, &after, settings);
     } else {
         assert_eq!(response["patch"], Value::Null);
         assert_eq!(response["patchType"], Value::Null);
@@ -61,14 +61,14 @@ pub fn judge(body: &[u8], settings: &Settings<'_>) -> Option<Judged> {
             assert!(inits(&before, record::ISTIO_INIT) != 1 || !is_taken(&pod, settings));
         }
     }
-    Some(Judged {
+    Some(Checked {
         outcome: answer.outcome,
         response: response.clone(),
         pod: after,
     })
 }
 
-fn change_holds(before: &Value, after: &Value, settings: &Settings<'_>) {
+fn check_change(before: &Value, after: &Value, settings: &Settings<'_>) {
     let (old, new) = (read(before), read(after));
     assert!(is_taken(&old, settings) && is_taken(&new, settings));
     assert_eq!(inits(before, record::ISTIO_INIT), 1);
@@ -83,9 +83,9 @@ fn change_holds(before: &Value, after: &Value, settings: &Settings<'_>) {
     if inits(before, VALIDATION) == 0 {
         let spec = old.spec.expect("a spec").init_containers.expect("some");
         let place = spec.iter().position(|it| it.name == record::ISTIO_INIT);
-        let gate = &after["spec"]["initContainers"][place.expect("it")];
-        assert_eq!(gate["name"], VALIDATION);
-        let security = &gate["securityContext"];
+        let validation = &after["spec"]["initContainers"][place.expect("it")];
+        assert_eq!(validation["name"], VALIDATION);
+        let security = &validation["securityContext"];
         assert_eq!(security["capabilities"], json!({"drop": ["ALL"]}));
         assert_eq!(security["allowPrivilegeEscalation"], false);
         assert_eq!(security["privileged"], false);
@@ -94,22 +94,22 @@ fn change_holds(before: &Value, after: &Value, settings: &Settings<'_>) {
     }
 }
 
-/// The webhook is called again: with its own work, and after the injector has done its own again.
-fn again_holds(request: &Value, after: &Value, settings: &Settings<'_>) {
-    let ask = |pod: &Value| {
+/// A second call leaves the result as it is, also after the injector has added istio-init again.
+fn check_second_run(request: &Value, after: &Value, settings: &Settings<'_>) {
+    let answer_for = |pod: &Value| {
         let mut request = request.clone();
         request["request"]["object"] = pod.clone();
         let body = request.to_string();
         answer(body.as_bytes(), settings).expect("an AdmissionReview")
     };
-    assert_eq!(ask(after).outcome, Outcome::Unchanged);
+    assert_eq!(answer_for(after).outcome, Outcome::Unchanged);
     let mut pod = after.clone();
     let before = request["request"]["object"]["spec"]["initContainers"].as_array();
     let init = before.into_iter().flatten();
     let init = init.filter(|init| init["name"] == record::ISTIO_INIT);
     let all = pod["spec"]["initContainers"].as_array_mut();
     all.expect("init containers").extend(init.cloned());
-    let body = ask(&pod);
+    let body = answer_for(&pod);
     assert_eq!(body.outcome, Outcome::Changed);
     let review: Value = serde_json::from_slice(&body.review).expect("JSON");
     let ByteString(given) =
@@ -119,7 +119,7 @@ fn again_holds(request: &Value, after: &Value, settings: &Settings<'_>) {
     assert_eq!(&pod, after, "as after the first time");
 }
 
-/// A pod without what the webhook may touch.
+/// A pod without the fields that the webhook may change.
 fn rest(pod: &Value) -> Value {
     let mut pod = pod.clone();
     if let Some(init) = pod["spec"]["initContainers"].as_array_mut() {
@@ -151,8 +151,8 @@ fn inits(pod: &Value, name: &str) -> usize {
     all.filter(|init| init["name"] == name).count()
 }
 
-/// It fits into a log, and a terminal can show it.
-fn text_holds(text: &str) {
+/// A text fits into a log and is safe to print.
+fn assert_printable(text: &str) {
     assert!(!text.is_empty());
     assert!(text.chars().count() < 1000, "{text}");
     assert!(!text.contains(char::is_control), "{text:?}");

@@ -1,4 +1,4 @@
-//! Both sides' word on a case, and whether it is the same.
+//! Evaluates a case by the decision and by the rules, and compares the results.
 
 use std::fmt;
 
@@ -9,34 +9,34 @@ use sidetrack_common::{
 use sidetrack_policy::rules::{self, Line};
 
 use crate::{
+    fixture::Case,
     netfilter::{Fate, Nat, Outcome},
-    world::Case,
 };
 
-/// What the two sides say of a case.
-pub struct Judgement<'a> {
+/// A case, evaluated by the decision and by the rules.
+pub struct Evaluation<'a> {
     case: &'a Case,
-    /// What the decision says.
+    /// The result of the decision.
     pub decision: Decision,
-    /// The rules.
+    /// The rules as text.
     text: String,
-    /// What the rules do.
+    /// The result of the rules.
     outcome: Result<Outcome, String>,
 }
 
-/// How the two sides differ.
+/// How the two results differ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disagreement {
-    /// The rules are none.
+    /// The rules could not be read or followed.
     Unreadable,
-    /// In what happens.
+    /// What happens to the connection.
     Verdict,
-    /// In the line that did it.
+    /// The line that decided.
     Line,
 }
 
-impl<'a> Judgement<'a> {
-    /// Asks both.
+impl<'a> Evaluation<'a> {
+    /// Evaluates a case both ways.
     pub fn of(case: &'a Case) -> Self {
         let text = rules::restore(&case.policy, case.family);
         Self {
@@ -47,7 +47,7 @@ impl<'a> Judgement<'a> {
         }
     }
 
-    /// The same decision held to other rules.
+    /// The same decision, compared with other rules.
     pub fn against(&self, text: String) -> Self {
         Self {
             case: self.case,
@@ -57,7 +57,7 @@ impl<'a> Judgement<'a> {
         }
     }
 
-    /// Whether both say the same.
+    /// Compares the two results.
     pub fn compare(&self) -> Result<(), Disagreement> {
         let outcome = self
             .outcome
@@ -65,7 +65,7 @@ impl<'a> Judgement<'a> {
             .map_err(|_| Disagreement::Unreadable)?;
         let fate = match self.decision.verdict {
             Verdict::Untouched => Fate::Accepted,
-            // What SO_ORIGINAL_DST will answer is part of it.
+            // The address that SO_ORIGINAL_DST reports is part of the result.
             Verdict::Redirect { port, dialed, .. }
                 if dialed.is(Addr::from(self.case.packet().destination)) =>
             {
@@ -104,7 +104,7 @@ impl<'a> Judgement<'a> {
         }
     }
 
-    /// The rules with another text in the place of a line and its equals.
+    /// The rules with every copy of a line replaced.
     pub fn text_with(&self, line: &str, other: &str) -> String {
         let lines = self.text.split_inclusive('\n');
         lines
@@ -127,14 +127,14 @@ fn walk(case: &Case, text: &str) -> Result<Outcome, String> {
 impl fmt::Display for Disagreement {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Unreadable => "the rules are not understood",
+            Self::Unreadable => "the rules cannot be read or followed",
             Self::Verdict => "the verdicts differ",
             Self::Line => "the lines that decided differ",
         })
     }
 }
 
-impl fmt::Display for Judgement<'_> {
+impl fmt::Display for Evaluation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:#?}", self.case)?;
         writeln!(f, "{:#?}", self.case.packet())?;

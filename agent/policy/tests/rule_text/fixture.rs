@@ -1,9 +1,9 @@
-//! A connection and the pod it is made in: what the decision is told of it, and the packet that
-//! netfilter would see. What the kernel settles before any rule, here is settled once for both.
+//! A connection and its pod: the inputs of the decision, and the packet that netfilter would see.
+//! Routes and source addresses, which the kernel selects before any rule, are the same for both.
 //!
-//! By design the decision is not the rules' where no packet would be sent or none would be judged:
-//! no route, a loopback source that cannot leave (EINVAL), SO_BINDTODEVICE, what arrives from the
-//! pod itself, a family that is not captured. Nothing of the kind is made here.
+//! By design the decision differs from the rules where no packet is sent or no rule applies: no
+//! route, a loopback source that cannot leave (EINVAL), SO_BINDTODEVICE, connections from the pod to
+//! itself, a family that is not captured. The fixture has no such cases.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -20,7 +20,7 @@ use sidetrack_policy::{
 
 use crate::netfilter::{Hook, Packet};
 
-/// A policy and a connection it judges.
+/// A policy, and a connection to evaluate.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The policy.
@@ -33,7 +33,7 @@ pub struct Case {
     pub connection: Connection,
 }
 
-/// A pod's routes: what is its own stays, everything else leaves by one device.
+/// A pod's routes: its own addresses are local, everything else leaves by one device.
 #[derive(Clone, Debug)]
 pub struct Pod {
     /// The pod's addresses beside its loopback ones, the preferred one of each family first.
@@ -42,7 +42,7 @@ pub struct Pod {
     pub device: String,
 }
 
-/// One way or the other.
+/// A connection's direction and addresses.
 #[derive(Clone, Debug)]
 pub enum Connection {
     /// Made in the pod.
@@ -86,7 +86,7 @@ impl Pod {
         }
     }
 
-    /// What an unbound socket gets: the local routes of 127.0.0.0/8 prefer 127.0.0.1, all others
+    /// The source of an unbound socket: the local routes of 127.0.0.0/8 prefer 127.0.0.1, all others
     /// the address they are for.
     fn source_to(&self, addr: IpAddr) -> IpAddr {
         if addr.is_ipv4() && addr.is_loopback() {

@@ -1,0 +1,80 @@
+//! Command lines of istio-init.
+
+use super::{FLAGS, OTHER_WITH_VALUE, SWITCHES, parse};
+use crate::inputs::{Input, Inputs};
+
+fn read(words: &[&str]) -> Inputs {
+    parse(words.iter().copied(), "istio-init").expect("a command line")
+}
+
+fn value(inputs: &Inputs, input: Input) -> Option<&str> {
+    inputs.get(input).map(|found| found.value.as_str())
+}
+
+/// Every flag in all forms, and the same word as a value of the flag before it.
+#[test]
+fn flags_in_every_form() {
+    for (short, long, input) in FLAGS {
+        for flag in [short, long] {
+            let attached = format!("{flag}=7");
+            for words in [
+                &[flag, "7"][..],
+                &[&attached],
+                &["istio-iptables", flag, "7", "x"],
+            ] {
+                let inputs = read(words);
+                assert_eq!(value(&inputs, input), Some("7"), "{words:?}");
+                let origin = &inputs.get(input).expect("it").origin;
+                assert_eq!(*origin, format!("argument {flag} of istio-init"));
+            }
+        }
+        let glued = format!("{short}7");
+        assert_eq!(value(&read(&[&glued]), input), Some("7"), "{glued}");
+        let empty = read(&[short, ""]);
+        assert_eq!(value(&empty, input), Some(""), "{short}");
+    }
+}
+
+/// The value of a flag that is no input must not be read as a flag.
+#[test]
+fn other_flags_take_their_value_along() {
+    for flag in OTHER_WITH_VALUE {
+        let inputs = read(&[flag, "-u", "-p", "7"]);
+        assert_eq!(value(&inputs, Input::ProxyUid), None, "{flag}");
+        assert_eq!(value(&inputs, Input::EnvoyPort), Some("7"), "{flag}");
+        let attached = format!("{flag}=1");
+        let inputs = read(&[&attached, "-p", "7"]);
+        assert_eq!(value(&inputs, Input::EnvoyPort), Some("7"), "{flag}");
+    }
+}
+
+#[test]
+fn switches() {
+    for (flag, input) in SWITCHES {
+        let inputs = read(&[flag, "-p", "7"]);
+        assert_eq!(value(&inputs, input), Some("true"), "{flag}");
+        assert_eq!(value(&inputs, Input::EnvoyPort), Some("7"), "{flag}");
+        let off = format!("{flag}=false");
+        assert_eq!(value(&read(&[&off]), input), Some("false"), "{flag}");
+    }
+    // A switch that is not known takes no value along.
+    let inputs = read(&["--dry-run", "-p", "7", "--new=1", "-u", "8"]);
+    assert_eq!(value(&inputs, Input::EnvoyPort), Some("7"));
+    assert_eq!(value(&inputs, Input::ProxyUid), Some("8"));
+}
+
+#[test]
+fn the_last_value_counts() {
+    let inputs = read(&["-p", "7", "--envoy-port", "8"]);
+    assert_eq!(value(&inputs, Input::EnvoyPort), Some("8"));
+}
+
+#[test]
+fn a_value_that_is_missing() {
+    for words in [&["-p"][..], &["-u", "7", "--envoy-port"], &["-t"]] {
+        let error = parse(words.iter().copied(), "istio-init").unwrap_err();
+        assert_eq!(error.origin, "the command line of istio-init");
+        assert_eq!(error.problem, "the flag's value is missing");
+        assert_eq!(error.value, *words.last().expect("a word"));
+    }
+}

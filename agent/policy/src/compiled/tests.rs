@@ -1,0 +1,141 @@
+//! The rows that policies become.
+
+use ipnet::IpNet;
+use sidetrack_common::{
+    addr::Addr,
+    policy::{List, OwnerKey, PortKey, RangeKey},
+};
+
+use crate::{
+    fixture::{annotated, of_pod},
+    policy::{InboundPorts, OutboundRanges, Policy},
+};
+
+const ID: u32 = 7;
+
+fn net(text: &str) -> IpNet {
+    text.parse().expect("a range")
+}
+
+#[test]
+fn port_rows_keep_their_first_position() {
+    let policy = Policy {
+        inbound: InboundPorts::Only(vec![80, 443, 80, 22]),
+        excluded_outbound_ports: vec![3306],
+        included_outbound_ports: vec![53, 54],
+        ..Policy::default()
+    };
+    let mut rows: Vec<(u32, u16, u16, u32)> = policy
+        .compile()
+        .port_rows(ID)
+        .map(|(PortKey { policy, list, port }, position)| (policy, list, port, position))
+        .collect();
+    rows.sort_unstable();
+    let mut expected = [
+        (List::InPort, 80, 0),
+        (List::InPort, 443, 1),
+        (List::InPort, 22, 3),
+        (List::OutPortExcluded, 3306, 0),
+        (List::OutPortIncluded, 53, 0),
+        (List::OutPortIncluded, 54, 1),
+    ]
+    .map(|(list, port, position)| (ID, list as u16, port, position));
+    expected.sort_unstable();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn owner_rows_keep_their_first_position() {
+    let policy = Policy {
+        proxy_uids: vec![1337, 1338],
+        proxy_gids: vec![1339],
+        included_groups: Some(vec![5, 5, 6]),
+        excluded_groups: vec![9],
+        ..Policy::default()
+    };
+    let mut rows: Vec<(u32, u32, u32, u32)> = policy
+        .compile()
+        .owner_rows(ID)
+        .map(|(OwnerKey { policy, list, id }, position)| (policy, list, id, position))
+        .collect();
+    rows.sort_unstable();
+    let mut expected = [
+        (List::MoreProxyUids, 1337, 0),
+        (List::MoreProxyUids, 1338, 1),
+        (List::GroupIncluded, 5, 0),
+        (List::GroupIncluded, 6, 2),
+        (List::GroupExcluded, 9, 0),
+    ]
+    .map(|(list, id, position)| (ID, list as u32, id, position));
+    expected.sort_unstable();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn range_rows_have_their_list_and_network() {
+    let policy = Policy {
+        outbound: OutboundRanges::Only(vec![net("10.1.2.3/8"), net("fd00::1/16")]),
+        excluded_ranges: vec![net("192.0.2.0/24"), net("192.0.2.9/32")],
+        ..Policy::default()
+    };
+    let rows: Vec<_> = policy.compile().range_rows(ID).collect();
+    let key = |list: List, addr: Addr, prefix: u8| RangeKey::new(ID, list, addr, prefix);
+    let v6 = std::net::Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 0);
+    let expected = [
+        (key(List::RangeIncluded, Addr::v4([10, 0, 0, 0]), 8), 0),
+        (
+            key(List::RangeIncluded, std::net::IpAddr::V6(v6).into(), 16),
+            1,
+        ),
+        (key(List::RangeExcluded, Addr::v4([192, 0, 2, 0]), 24), 0),
+        // The wider one comes first in the list, so it decides.
+        (key(List::RangeExcluded, Addr::v4([192, 0, 2, 9]), 32), 0),
+    ];
+    assert_eq!(rows.len(), expected.len());
+    for row in expected {
+        assert!(rows.contains(&row), "{row:?} in {rows:?}");
+    }
+}
+
+/// Of all ways to write three nested ranges, each counts under the first that holds it.
+#[test]
+fn nested_ranges_in_every_order() {
+    let nets = ["10.0.0.0/8", "10.1.0.0/16", "10.1.2.0/24"].map(net);
+    for [a, b, c] in [
+        [0, 1, 2],
+        [0, 2, 1],
+        [1, 0, 2],
+        [1, 2, 0],
+        [2, 0, 1],
+        [2, 1, 0],
+    ] {
+        let list = vec![nets[a], nets[b], nets[c]];
+        let policy = Policy {
+            excluded_ranges: list.clone(),
+            ..Policy::default()
+        };
+        for (net, position) in policy.compile().range_positions() {
+            let first = list.iter().position(|wider| wider.contains(&net));
+            assert_eq!(Some(position as usize), first, "{net} in {list:?}");
+        }
+    }
+}
+
+#[test]
+fn a_range_counts_under_the_first_that_holds_it() {
+    let policy = of_pod(&annotated(&[(
+        "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+        "10.1.0.0/16,10.0.0.0/8,10.1.2.0/24,192.168.0.0/16",
+    )]))
+    .unwrap();
+    let positions = policy.compile().range_positions();
+    assert_eq!(
+        positions,
+        [
+            ("10.0.0.0/8".parse().unwrap(), 1),
+            ("10.1.0.0/16".parse().unwrap(), 0),
+            ("10.1.2.0/24".parse().unwrap(), 0),
+            ("192.168.0.0/16".parse().unwrap(), 3),
+        ]
+    );
+}

@@ -1,0 +1,149 @@
+//! Defaults for all pods: flags `NAME=VALUE` and the configuration file.
+
+use std::{collections::BTreeMap, path::Path, str::FromStr};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use serde::Deserialize;
+use serde_json::Value;
+
+use crate::{
+    inputs::{Input, Inputs},
+    manifest,
+    policy::Policy,
+};
+
+/// Names of defaults. Those that have an annotation are named as it is, without the prefix.
+const NAMES: [(&str, Input); 20] = [
+    ("dialect", Input::Dialect),
+    ("outboundPort", Input::EnvoyPort),
+    ("inboundPort", Input::InboundCapturePort),
+    ("tunnelPort", Input::InboundTunnelPort),
+    ("proxyUid", Input::ProxyUid),
+    ("proxyGid", Input::ProxyGid),
+    ("interceptionMode", Input::InterceptionMode),
+    ("includeInboundPorts", Input::InboundPorts),
+    ("excludeInboundPorts", Input::ExcludeInboundPorts),
+    ("statusPort", Input::StatusPort),
+    ("includeOutboundIPRanges", Input::ServiceCidr),
+    ("excludeOutboundIPRanges", Input::ServiceExcludeCidr),
+    ("includeOutboundPorts", Input::OutboundPorts),
+    ("excludeOutboundPorts", Input::OutboundPortsExclude),
+    ("excludeInterfaces", Input::ExcludeInterfaces),
+    ("virtualInterfaces", Input::VirtualInterfaces),
+    ("outboundIPv4LoopbackCIDR", Input::LoopbackCidr),
+    ("outboundOwnerGroups", Input::OwnerGroups),
+    ("outboundOwnerGroupsExclude", Input::OwnerGroupsExclude),
+    ("dualStack", Input::DualStack),
+];
+
+/// `NAME=VALUE` on the command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DefaultFlag {
+    input: Input,
+    name: &'static str,
+    value: String,
+}
+
+impl FromStr for DefaultFlag {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or("write NAME=VALUE, such as excludeOutboundPorts=3306")?;
+        let (name, input) = known(name)?;
+        let value = value.to_owned();
+        Ok(Self { input, name, value })
+    }
+}
+
+/// The configuration file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    defaults: Option<BTreeMap<String, Value>>,
+}
+
+/// Defaults from the command line and, weaker, from a configuration file's text.
+///
+/// # Errors
+/// If the text is not a configuration, or a value cannot be used.
+pub fn defaults(flags: &[DefaultFlag], file: Option<(&Path, &str)>) -> Result<Inputs> {
+    let mut inputs = Inputs::default();
+    // As everywhere on command lines, of two the last one counts.
+    for flag in flags.iter().rev() {
+        let origin = format!("--default {}", flag.name);
+        inputs.set(flag.input, &flag.value, origin);
+    }
+    if let Some((path, text)) = file {
+        let listed = from_file(path, text).with_context(|| format!("{}", path.display()))?;
+        inputs.add(listed);
+    }
+    if let Err(errors) = Policy::of_inputs(&inputs) {
+        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+        bail!("{}", all.join("; "));
+    }
+    Ok(inputs)
+}
+
+/// Reads a configuration file.
+///
+/// # Errors
+/// If it cannot be read.
+pub fn read(path: &Path) -> Result<String> {
+    manifest::read_text(path).with_context(|| format!("{}", path.display()))
+}
+
+fn from_file(path: &Path, text: &str) -> Result<Inputs> {
+    // An empty file, or one of comments, configures nothing.
+    let mut documents: Vec<Option<File>> = manifest::parse_yaml(text)?;
+    let file = documents.pop().flatten();
+    if !documents.is_empty() {
+        bail!("it has several documents; write one");
+    }
+    let defaults = file.and_then(|file| file.defaults).unwrap_or_default();
+    let mut inputs = Inputs::default();
+    for (name, value) in defaults {
+        let (name, input) = known(&name).map_err(anyhow::Error::msg)?;
+        let value = words(&value).map_err(|problem| anyhow!("defaults.{name} {problem}"))?;
+        let origin = format!("defaults.{name} in {}", path.display());
+        inputs.set(input, &value, origin);
+    }
+    Ok(inputs)
+}
+
+/// A value as an annotation would have it; lists may be written as lists.
+fn words(value: &Value) -> Result<String, &'static str> {
+    match value {
+        Value::Null => Err("has no value; write \"\" if you mean none"),
+        Value::Bool(value) => Ok(value.to_string()),
+        // 1.20 has become 1.2 by now.
+        Value::Number(value) if value.is_f64() => Err("is a number with a point; put it in quotes"),
+        Value::Number(value) => Ok(value.to_string()),
+        Value::String(value) => Ok(value.clone()),
+        Value::Array(values) => {
+            let words = values.iter().map(|value| match value {
+                Value::Array(_) => Err("is a list of lists"),
+                value => words(value),
+            });
+            Ok(words.collect::<Result<Vec<_>, _>>()?.join(","))
+        }
+        Value::Object(_) => Err("is neither a value nor a list of values"),
+    }
+}
+
+fn known(name: &str) -> Result<(&'static str, Input), String> {
+    NAMES
+        .into_iter()
+        .find(|(known, _)| *known == name)
+        .ok_or_else(|| {
+            let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
+            format!(
+                "{name:?} is not a default; the defaults are {}",
+                names.join(", ")
+            )
+        })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! Values of annotations, good and bad.
+
+use crate::{
+    fixture::{annotated, of_pod, pod},
+    policy::{InboundPorts, Mode},
+};
+
+#[test]
+fn every_bad_value_is_named() {
+    let errors = of_pod(&annotated(&[
+        ("traffic.sidecar.istio.io/includeInboundPorts", "80,http"),
+        ("traffic.sidecar.istio.io/excludeOutboundIPRanges", "*"),
+        (
+            "traffic.sidecar.istio.io/includeOutboundIPRanges",
+            "10.0.0.0/33",
+        ),
+        ("traffic.sidecar.istio.io/excludeOutboundPorts", "0,65536"),
+        ("sidecar.istio.io/interceptionMode", "redirect"),
+        ("traffic.sidecar.istio.io/excludeInterfaces", "a/b"),
+    ]))
+    .unwrap_err();
+    assert_eq!(errors.len(), 7);
+    let text = errors.iter().map(ToString::to_string).collect::<String>();
+    for part in [
+        "annotation traffic.sidecar.istio.io/includeInboundPorts",
+        "\"http\" is not a port",
+        "\"10.0.0.0/33\" is not a CIDR",
+        "REDIRECT, TPROXY or NONE",
+        "\"65536\" is not a port",
+    ] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+#[test]
+fn modes_and_missing_values() {
+    let mode = |mode| of_pod(&annotated(&[("sidecar.istio.io/interceptionMode", mode)]));
+    assert_eq!(mode("NONE").unwrap().mode, Mode::None);
+    assert_eq!(mode("TPROXY").unwrap().mode, Mode::Tproxy);
+    let cut = pod(
+        "spec:\n  containers: [{name: istio-proxy}]\n  initContainers: [{name: istio-init, args: [-p]}]\n",
+    );
+    let errors = of_pod(&cut).unwrap_err();
+    assert!(errors[0].to_string().contains("value is missing"));
+}
+
+#[test]
+fn interface_names() {
+    let policy = |names: &str| {
+        let name = "traffic.sidecar.istio.io/excludeInterfaces";
+        of_pod(&annotated(&[(name, names)]))
+    };
+    let names = "eth0,a-b.c_d@e,wla\u{f1},fifteen-bytes-1";
+    assert_eq!(policy(names).unwrap().excluded_interfaces.len(), 4);
+    for bad in [
+        "a/b",
+        "a:b",
+        "a b",
+        "..",
+        "sixteen-bytes-12",
+        "!",
+        "\u{1b}[2J",
+        "a\u{8}",
+        "\"a",
+        "a'",
+        "a\\",
+    ] {
+        let errors = policy(bad).unwrap_err();
+        assert!(errors[0].problem.contains("not an interface name"), "{bad}");
+    }
+    // iptables would take it for every net...
+    let errors = policy("net+").unwrap_err();
+    assert!(errors[0].problem.contains("name each"));
+}
+
+#[test]
+fn values_as_large_as_a_manifest() {
+    const LEN: usize = 4 << 20;
+    let errors = |name: &str, item: &str| {
+        let value = item.repeat(LEN / item.len());
+        let start = std::time::Instant::now();
+        let errors = of_pod(&annotated(&[(name, &value)])).unwrap_err();
+        // Far more than it takes, far less than it did when each item's error had the whole value.
+        assert!(start.elapsed().as_secs() < 10, "{name} of {item:?}");
+        let text = errors.iter().map(ToString::to_string).collect::<String>();
+        assert!(text.len() < 10_000, "{name} of {item:?}: {}", text.len());
+        text
+    };
+    let ports = "traffic.sidecar.istio.io/excludeOutboundPorts";
+    let ranges = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
+    let interfaces = "traffic.sidecar.istio.io/excludeInterfaces";
+    let text = errors(ports, "x,");
+    assert!(text.contains("9990 more entries cannot be used"), "{text}");
+    for (name, item) in [(ports, "80,"), (ranges, "10.0.0.1,"), (interfaces, "a,")] {
+        let text = errors(name, item);
+        assert!(text.contains("at most 10000 entries"), "{text}");
+    }
+    for name in [ports, ranges, interfaces, "sidetrack.dev/dialect"] {
+        errors(name, "x");
+    }
+}
+
+#[test]
+fn inbound_ports_and_their_exemptions() {
+    let with = |annotations: &[(&str, &str)]| of_pod(&annotated(annotations)).unwrap().inbound;
+    let include = "traffic.sidecar.istio.io/includeInboundPorts";
+    let exclude = "traffic.sidecar.istio.io/excludeInboundPorts";
+    assert_eq!(with(&[(include, "")]), InboundPorts::None);
+    assert_eq!(
+        with(&[(include, "80,443")]),
+        InboundPorts::Only(vec![80, 443])
+    );
+    let all = InboundPorts::AllExcept(vec![15090, 15021, 9000, 15020]);
+    assert_eq!(with(&[(include, "*"), (exclude, "9000")]), all);
+    // Exemptions are for "*" only.
+    assert_eq!(
+        with(&[(include, "80"), (exclude, "9000")]),
+        InboundPorts::Only(vec![80])
+    );
+    let status = "status.sidecar.istio.io/port";
+    assert_eq!(
+        with(&[(status, "7")]),
+        InboundPorts::AllExcept(vec![15090, 15021, 7])
+    );
+}
+
+/// The inbound port of versions that had one port for both directions.
+#[test]
+fn inbound_port_by_dialect() {
+    let port = |dialect: &str, ports: &str| {
+        let policy = of_pod(&annotated(&[
+            ("sidetrack.dev/dialect", dialect),
+            ("traffic.sidecar.istio.io/includeInboundPorts", ports),
+        ]));
+        policy.unwrap().inbound_port
+    };
+    assert_eq!((port("1.1", "*"), port("1.1", "80")), (15001, 15001));
+    assert_eq!((port("1.5", "*"), port("1.5", "80")), (15006, 15001));
+    assert_eq!((port("1.8", "*"), port("1.8", "80")), (15006, 15006));
+}

@@ -1,0 +1,112 @@
+//! Single values: a port, an id, a CIDR.
+
+use std::{
+    net::{IpAddr, Ipv4Addr},
+    str::FromStr,
+};
+
+use ipnet::{IpNet, Ipv4Net};
+
+use crate::{policy::Mode, text::shortened};
+
+pub(super) fn before_sidecar(text: &str) -> Result<bool, String> {
+    match text {
+        "passthrough" => Ok(true),
+        "refuse" => Ok(false),
+        _ => Err("write passthrough or refuse".to_owned()),
+    }
+}
+
+pub(super) fn port(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err(format!(
+            "{:?} is not a port; write a number from 1 to 65535",
+            shortened(text)
+        )),
+        Ok(port) => Ok(port),
+    }
+}
+
+pub(super) fn port_or_zero(text: &str) -> Result<u16, String> {
+    if text == "0" { Ok(0) } else { port(text) }
+}
+
+pub(super) fn id(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(u32::MAX) | Err(_) => Err(format!(
+            "{:?} is not a numeric user or group id; write a number such as 1337",
+            shortened(text)
+        )),
+        Ok(id) => Ok(id),
+    }
+}
+
+pub(super) fn mode(text: &str) -> Result<Mode, String> {
+    match text {
+        "REDIRECT" => Ok(Mode::Redirect),
+        "TPROXY" => Ok(Mode::Tproxy),
+        "NONE" => Ok(Mode::None),
+        _ => Err("write REDIRECT, TPROXY or NONE".to_owned()),
+    }
+}
+
+pub(super) fn boolean(text: &str) -> Result<bool, String> {
+    // As Go's strconv.ParseBool.
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("write true or false".to_owned()),
+    }
+}
+
+pub(super) fn range(text: &str) -> Result<IpNet, String> {
+    if text == "*" {
+        return Err("\"*\" is not allowed in a list; write CIDRs such as 10.0.0.0/8".to_owned());
+    }
+    let net = IpNet::from_str(text)
+        .or_else(|_| IpAddr::from_str(text).map(IpNet::from))
+        .map_err(|_| {
+            format!(
+                "{:?} is not a CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32",
+                shortened(text)
+            )
+        })?;
+    match net {
+        // The IPv4 rules apply to v4-mapped connections, so such a range would match nothing.
+        IpNet::V6(v6) if v6.network().to_ipv4_mapped().is_some() => {
+            Err(format!("{text:?} is an IPv4 range; write it as a.b.c.d/n"))
+        }
+        net => Ok(net),
+    }
+}
+
+pub(super) fn loopback(text: &str) -> Result<Ipv4Net, String> {
+    const LOOPBACK: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(127, 0, 0, 0), 8);
+    match Ipv4Net::from_str(text) {
+        Ok(net) if LOOPBACK.contains(&net) => Ok(net),
+        _ => Err("write a range within 127.0.0.0/8, such as 127.0.0.1/32".to_owned()),
+    }
+}
+
+pub(super) fn interface(text: &str) -> Result<String, String> {
+    // dev_valid_name in net/core/dev.c.
+    const MAX: usize = 15;
+    let valid = text.len() <= MAX
+        && !matches!(text, "." | "..")
+        && !text.contains(|c: char| c == '/' || c == ':' || c.is_whitespace());
+    // The kernel accepts these. iptables-restore does not read them as part of a name, and a terminal
+    // that shows the rules may execute them.
+    let plain = text != "!" && !text.contains(|c: char| c.is_control() || "\"'\\".contains(c));
+    if !valid || !plain {
+        return Err(format!("{:?} is not an interface name", shortened(text)));
+    }
+    if text.ends_with('+') {
+        return Err(format!(
+            "{text:?} is an iptables pattern for several interfaces; name each of them"
+        ));
+    }
+    Ok(text.to_owned())
+}
+
+#[cfg(test)]
+mod tests;

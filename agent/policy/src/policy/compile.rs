@@ -1,0 +1,143 @@
+//! A policy as the rows the kernel reads.
+
+use std::collections::BTreeMap;
+
+use sidetrack_common::{
+    pod::{IfaceRow, IfaceRule},
+    policy::{InboundMode, List, NO_ID, Policy as Row},
+};
+
+use super::{InboundPorts, OutboundRanges, Policy};
+use crate::{
+    compiled::CompiledPolicy,
+    ids::{IdMaps, UnknownId},
+};
+
+impl Policy {
+    /// The rows for the kernel.
+    #[must_use]
+    pub fn compile(&self) -> CompiledPolicy {
+        let (mut ports, mut ranges, mut owners) =
+            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        let inbound = match &self.inbound {
+            InboundPorts::None => InboundMode::Off,
+            InboundPorts::AllExcept(except) => {
+                put(&mut ports, List::InPort, except);
+                InboundMode::AllExcept
+            }
+            InboundPorts::Only(only) => {
+                put(&mut ports, List::InPort, only);
+                InboundMode::Listed
+            }
+        };
+        put(
+            &mut ports,
+            List::OutPortExcluded,
+            &self.excluded_outbound_ports,
+        );
+        put(
+            &mut ports,
+            List::OutPortIncluded,
+            &self.included_outbound_ports,
+        );
+        put(&mut ranges, List::RangeExcluded, &self.excluded_ranges);
+        let outbound_all = match &self.outbound {
+            OutboundRanges::All => true,
+            OutboundRanges::Only(only) => {
+                put(&mut ranges, List::RangeIncluded, only);
+                false
+            }
+        };
+        // The row has the first owner. In the list it only keeps the positions of the others.
+        if self.proxy_uids.len() > 1 {
+            put(&mut owners, List::MoreProxyUids, &self.proxy_uids);
+        }
+        if self.proxy_gids.len() > 1 {
+            put(&mut owners, List::MoreProxyGids, &self.proxy_gids);
+        }
+        if let Some(groups) = &self.included_groups {
+            put(&mut owners, List::GroupIncluded, groups);
+        }
+        put(&mut owners, List::GroupExcluded, &self.excluded_groups);
+        let row = Row {
+            outbound_port: self.outbound_port,
+            inbound_port: self.inbound_port,
+            tunnel_port: self.tunnel_port,
+            inbound: inbound as u8,
+            outbound_all: u8::from(outbound_all),
+            loopback_included: u8::from(self.includes_loopback()),
+            loopback_v4_prefix: self.loopback_v4.prefix_len(),
+            dialect: self.dialect.bits(),
+            virtual_interfaces: u8::from(!self.virtual_interfaces.is_empty()),
+            loopback_v4: self.loopback_v4.network().octets(),
+            lists: 0,
+            proxy_uid: self.proxy_uids.first().copied().unwrap_or(NO_ID),
+            proxy_gid: self.proxy_gids.first().copied().unwrap_or(NO_ID),
+        };
+        CompiledPolicy::new(row, ports, ranges, owners)
+    }
+
+    /// Ports of the listeners that inbound connections are redirected to.
+    pub fn listener_ports(&self) -> impl Iterator<Item = u16> + use<> {
+        let virtual_too = !self.virtual_interfaces.is_empty();
+        [self.inbound_port]
+            .into_iter()
+            .chain(virtual_too.then_some(self.outbound_port))
+    }
+
+    /// The rule for an ingress interface; virtual interfaces come first.
+    #[must_use]
+    pub fn iface(&self, name: &str) -> IfaceRow {
+        [
+            (&self.virtual_interfaces, IfaceRule::Virtual),
+            (&self.excluded_interfaces, IfaceRule::Excluded),
+        ]
+        .into_iter()
+        .find_map(|(names, rule)| {
+            let position = names.iter().position(|known| known == name)?;
+            Some(IfaceRow::new(rule, position as u32))
+        })
+        .unwrap_or(IfaceRow::PLAIN)
+    }
+
+    /// The same policy in the node's numbering of users and groups.
+    ///
+    /// # Errors
+    /// If the pod's user namespace does not have one of the ids; no socket can have it then, and
+    /// netfilter refuses such a rule as well (`owner_check` in net/netfilter/xt_owner.c).
+    pub fn on_node(&self, ids: &IdMaps) -> Result<Self, UnknownId> {
+        let mut policy = self.clone();
+        for uid in &mut policy.proxy_uids {
+            *uid = ids.uid(*uid)?;
+        }
+        let groups = policy.included_groups.iter_mut().flatten();
+        for gid in policy
+            .proxy_gids
+            .iter_mut()
+            .chain(groups)
+            .chain(&mut policy.excluded_groups)
+        {
+            *gid = ids.gid(*gid)?;
+        }
+        Ok(policy)
+    }
+
+    /// Whether `-i` lists a loopback range, of whichever family.
+    #[must_use]
+    pub fn includes_loopback(&self) -> bool {
+        match &self.outbound {
+            OutboundRanges::All => false,
+            OutboundRanges::Only(ranges) => ranges.iter().any(|range| range.addr().is_loopback()),
+        }
+    }
+}
+
+/// Adds a list, unless it is empty: an absent list costs the kernel no lookup.
+fn put<T: Clone>(lists: &mut BTreeMap<u16, Vec<T>>, list: List, entries: &[T]) {
+    if !entries.is_empty() {
+        lists.insert(list as u16, entries.to_vec());
+    }
+}
+
+#[cfg(test)]
+mod tests;

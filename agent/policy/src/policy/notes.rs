@@ -1,0 +1,40 @@
+//! Remarks about a policy for people.
+
+use super::Policy;
+
+impl Policy {
+    /// Remarks to show for a pod with this policy; none of them is an error.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let mut notes = self.lost();
+        if self.before_sidecar {
+            notes.push(
+                "its outbound connections bypass the sidecar until the sidecar first listens"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+
+    /// Features that the policy requests and sidetrack does not support.
+    #[must_use]
+    pub fn lost(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if !self.virtual_interfaces.is_empty() {
+            notes.push(format!(
+                "traffic that passes through the pod from {} to elsewhere is left alone; traffic to the pod itself follows the rules",
+                self.virtual_interfaces.join(",")
+            ));
+        }
+        if self.dns_capture {
+            notes.push(
+                "DNS capture is requested but not supported: queries go to the server they are sent to"
+                    .to_owned(),
+            );
+        }
+        notes
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Chains that connections from elsewhere go through.
+
+use sidetrack_common::{decide::virtual_index, rule::Rule};
+
+use super::{IN_REDIRECT, INBOUND, PREROUTING, REDIRECT, lines::Lines};
+use crate::{
+    dialect::Dialect,
+    policy::{InboundPorts, OutboundRanges, Policy},
+};
+
+impl Lines {
+    /// Chain PREROUTING.
+    pub(super) fn prerouting(&mut self, policy: &Policy) {
+        for (index, name) in policy.virtual_interfaces.iter().enumerate() {
+            match &policy.outbound {
+                OutboundRanges::All => {
+                    let text = format!("-i {name} -j {REDIRECT}");
+                    self.rule(
+                        PREROUTING,
+                        text,
+                        Rule::VirtualInterface,
+                        virtual_index(index as u32, 0) as usize,
+                    );
+                }
+                OutboundRanges::Only(only) => {
+                    for (range_index, range) in self.ranges(only) {
+                        let text = format!("-d {} -i {name} -j {REDIRECT}", range.trunc());
+                        self.rule(
+                            PREROUTING,
+                            text,
+                            Rule::VirtualInterface,
+                            virtual_index(index as u32, range_index as u32) as usize,
+                        );
+                    }
+                }
+            }
+            let text = format!("-i {name} -j RETURN");
+            self.rule(PREROUTING, text, Rule::VirtualInterfaceNoMatch, index);
+        }
+        for (index, name) in policy.excluded_interfaces.iter().enumerate() {
+            let text = format!("-i {name} -j RETURN");
+            self.rule(PREROUTING, text, Rule::InInterface, index);
+        }
+        if policy.inbound != InboundPorts::None {
+            self.jump(PREROUTING, format!("-p tcp -j {INBOUND}"));
+        }
+    }
+
+    /// Chain ISTIO_INBOUND.
+    pub(super) fn inbound(&mut self, policy: &Policy) {
+        let port = |port: u16, target: &str| format!("-p tcp -m tcp --dport {port} -j {target}");
+        let (except, only) = match &policy.inbound {
+            InboundPorts::None => return,
+            InboundPorts::AllExcept(except) => (except.as_slice(), None),
+            InboundPorts::Only(only) => (&[][..], Some(only)),
+        };
+        let exempts_tunnel = !matches!(policy.dialect, Dialect::V1_1 | Dialect::V1_5);
+        if exempts_tunnel {
+            let text = port(policy.tunnel_port, "RETURN");
+            self.rule(INBOUND, text, Rule::TunnelPort, 0);
+        }
+        let exempts_ssh = !matches!(policy.dialect, Dialect::V1_13 | Dialect::Current);
+        if exempts_ssh && only.is_none() {
+            self.rule(INBOUND, port(22, "RETURN"), Rule::SshPort, 0);
+        }
+        for (index, number) in except.iter().enumerate() {
+            self.rule(
+                INBOUND,
+                port(*number, "RETURN"),
+                Rule::InPortExcluded,
+                index,
+            );
+        }
+        match only {
+            None => {
+                let text = format!("-p tcp -j {IN_REDIRECT}");
+                self.rule(INBOUND, text, Rule::AllInbound, 0);
+            }
+            Some(only) => {
+                for (index, number) in only.iter().enumerate() {
+                    let text = port(*number, IN_REDIRECT);
+                    self.rule(INBOUND, text, Rule::InPortIncluded, index);
+                }
+            }
+        }
+    }
+}

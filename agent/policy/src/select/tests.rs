@@ -1,0 +1,258 @@
+//! Which pods are enrolled: one table for each question that selection asks.
+
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{Enroll, NotTaken, Rejected, Wanted, is_starting, sidecar, wanted};
+use crate::mesh::{Mesh, VirtualInterfaces};
+
+const INJECT: &str = "sidecar.istio.io/inject";
+
+fn pod(value: Value) -> Pod {
+    serde_json::from_value(value).expect("a Pod")
+}
+
+/// A pod that every agent with `--enroll injected` enrolls, with some fields set.
+fn injected(fields: &[(&str, Value)]) -> Pod {
+    let mut value = json!({
+        "metadata": {"name": "web", "annotations": {}, "labels": {}},
+        "spec": {"containers": [{"name": "app"}, {"name": "istio-proxy", "args": ["proxy", "sidecar"]}]},
+        "status": {},
+    });
+    for (pointer, field) in fields {
+        let (parent, name) = pointer.rsplit_once('/').expect("a path");
+        value.pointer_mut(parent).expect("the parent")[name.replace("~1", "/")] = field.clone();
+    }
+    pod(value)
+}
+
+fn selected(pod: &Pod, enroll: Enroll, namespace_label: Option<&str>) -> Result<(), NotTaken> {
+    match wanted(pod, namespace_label, &Mesh::new(enroll)) {
+        Wanted::Enrolled(_) => Ok(()),
+        Wanted::NotTaken(reason) => Err(reason),
+        Wanted::Rejected(reason) => panic!("{reason}"),
+    }
+}
+
+#[test]
+fn labels_of_pod_and_namespace() {
+    use Enroll::{Injected, Labeled};
+    use NotTaken::{NotOptedIn, OptedOut};
+    let (enabled, disabled) = (Some("enabled"), Some("disabled"));
+    for (pod_label, namespace_label, labeled, all) in [
+        (None, None, Err(NotOptedIn), Ok(())),
+        (None, enabled, Ok(()), Ok(())),
+        (None, disabled, Err(OptedOut), Err(OptedOut)),
+        (None, Some("true"), Err(NotOptedIn), Ok(())),
+        (enabled, None, Ok(()), Ok(())),
+        (enabled, enabled, Ok(()), Ok(())),
+        (enabled, disabled, Err(OptedOut), Err(OptedOut)),
+        (disabled, None, Err(OptedOut), Err(OptedOut)),
+        (disabled, enabled, Err(OptedOut), Err(OptedOut)),
+        (Some("yes"), None, Err(NotOptedIn), Ok(())),
+    ] {
+        let labels = pod_label.map_or(json!({}), |label| json!({super::LABEL: label}));
+        let pod = injected(&[("/metadata/labels", labels)]);
+        let case = format!("pod {pod_label:?}, namespace {namespace_label:?}");
+        assert_eq!(selected(&pod, Labeled, namespace_label), labeled, "{case}");
+        assert_eq!(selected(&pod, Injected, namespace_label), all, "{case}");
+    }
+}
+
+#[test]
+fn reasons_in_the_pod_itself() {
+    let router = json!([{"name": "istio-proxy", "args": ["proxy", "router"]}]);
+    let inject = |value: &str| json!({INJECT: value});
+    for (field, value, expected) in [
+        ("/spec/hostNetwork", json!(true), Err(NotTaken::HostNetwork)),
+        ("/spec/hostNetwork", json!(false), Ok(())),
+        (
+            "/spec/containers",
+            json!([{"name": "app"}]),
+            Err(NotTaken::NoSidecar),
+        ),
+        ("/spec/containers", router, Err(NotTaken::Gateway)),
+        (
+            "/metadata/labels",
+            inject("false"),
+            Err(NotTaken::NotInjected),
+        ),
+        (
+            "/metadata/annotations",
+            inject("false"),
+            Err(NotTaken::NotInjected),
+        ),
+        ("/metadata/annotations", inject("true"), Ok(())),
+        (
+            "/status/phase",
+            json!("Succeeded"),
+            Err(NotTaken::Completed),
+        ),
+        ("/status/phase", json!("Failed"), Err(NotTaken::Completed)),
+        ("/status/phase", json!("Running"), Ok(())),
+        ("/status/phase", json!("Pending"), Ok(())),
+    ] {
+        let pod = injected(&[(field, value.clone())]);
+        let case = format!("{field}: {value}");
+        assert_eq!(selected(&pod, Enroll::Injected, None), expected, "{case}");
+    }
+    let mode = json!({"sidecar.istio.io/interceptionMode": "NONE"});
+    let none = injected(&[("/metadata/annotations", mode)]);
+    assert_eq!(
+        selected(&none, Enroll::Injected, None),
+        Err(NotTaken::ModeNone)
+    );
+}
+
+#[test]
+fn the_inject_label_wins_over_the_annotation() {
+    let both = |label: &str, annotation: &str| {
+        injected(&[
+            ("/metadata/labels", json!({INJECT: label})),
+            ("/metadata/annotations", json!({INJECT: annotation})),
+        ])
+    };
+    let taken = both("true", "false");
+    assert_eq!(selected(&taken, Enroll::Injected, None), Ok(()));
+    let left = both("false", "true");
+    let reason = selected(&left, Enroll::Injected, None);
+    assert_eq!(reason, Err(NotTaken::NotInjected));
+}
+
+/// `proxy router` counts only before the first flag: `--serviceCluster router` is an app's name.
+#[test]
+fn gateways() {
+    for (command, args, gateway) in [
+        (
+            json!(null),
+            json!(["proxy", "router", "--domain", "x"]),
+            true,
+        ),
+        (json!(["pilot-agent", "proxy", "router"]), json!(null), true),
+        (json!(["pilot-agent"]), json!(["proxy", "router"]), true),
+        (
+            json!(null),
+            json!(["proxy", "sidecar", "--serviceCluster", "router"]),
+            false,
+        ),
+        (json!(null), json!(["proxy", "sidecar"]), false),
+        (json!(null), json!(null), false),
+    ] {
+        let proxy = json!([{"name": "istio-proxy", "command": command, "args": args}]);
+        let pod = injected(&[("/spec/containers", proxy)]);
+        let expected = if gateway {
+            Err(NotTaken::Gateway)
+        } else {
+            Ok(())
+        };
+        assert_eq!(
+            selected(&pod, Enroll::Injected, None),
+            expected,
+            "{command} {args}"
+        );
+    }
+}
+
+#[test]
+fn a_native_sidecar_restarts_always() {
+    for (policy, found) in [
+        (json!("Always"), true),
+        (json!("Never"), false),
+        (json!(null), false),
+    ] {
+        let pod = injected(&[
+            ("/spec/containers", json!([{"name": "app"}])),
+            (
+                "/spec/initContainers",
+                json!([
+                    {"name": "first", "restartPolicy": "Always"},
+                    {"name": "istio-proxy", "restartPolicy": policy},
+                ]),
+            ),
+        ]);
+        let name = sidecar(&pod).map(|container| container.name.as_str());
+        assert_eq!(name, found.then_some("istio-proxy"), "{policy}");
+    }
+    assert_eq!(sidecar(&Pod::default()), None);
+}
+
+#[test]
+fn interfaces_that_the_node_or_the_mesh_does_not_support() {
+    let annotation =
+        |name: &str, value: &str| injected(&[("/metadata/annotations", json!({name: value}))]);
+    let plain = injected(&[]);
+    let excluded = annotation("traffic.sidecar.istio.io/excludeInterfaces", "eth1,eth2");
+    let virtual_ = annotation("istio.io/reroute-virtual-interfaces", "tap0");
+    let tap0 = Some(Rejected::VirtualInterfaces("tap0".to_owned()));
+    let interfaces = |names: &str| Some(Rejected::Interfaces(names.to_owned()));
+    for (pod, virtual_interfaces, sees_interfaces, expected) in [
+        (&plain, VirtualInterfaces::Refuse, true, None),
+        (&plain, VirtualInterfaces::Refuse, false, None),
+        (&plain, VirtualInterfaces::LocalOnly, false, None),
+        (&excluded, VirtualInterfaces::Refuse, true, None),
+        (
+            &excluded,
+            VirtualInterfaces::Refuse,
+            false,
+            interfaces("eth1,eth2"),
+        ),
+        (&excluded, VirtualInterfaces::LocalOnly, true, None),
+        (&virtual_, VirtualInterfaces::Refuse, true, tap0.clone()),
+        (&virtual_, VirtualInterfaces::Refuse, false, tap0),
+        (&virtual_, VirtualInterfaces::LocalOnly, true, None),
+        (
+            &virtual_,
+            VirtualInterfaces::LocalOnly,
+            false,
+            interfaces("tap0"),
+        ),
+    ] {
+        let mesh = Mesh {
+            virtual_interfaces,
+            sees_interfaces,
+            ..Mesh::new(Enroll::Injected)
+        };
+        let found = match wanted(pod, None, &mesh) {
+            Wanted::Rejected(reason) => Some(reason),
+            Wanted::Enrolled(_) => None,
+            Wanted::NotTaken(reason) => panic!("{reason}"),
+        };
+        assert_eq!(found, expected, "{virtual_interfaces:?} {sees_interfaces}");
+    }
+}
+
+#[test]
+fn rejected_pods_name_every_problem_and_its_cure() {
+    let reason = |annotations: Value| {
+        let pod = injected(&[("/metadata/annotations", annotations)]);
+        match wanted(&pod, None, &Mesh::new(Enroll::Injected)) {
+            Wanted::Rejected(reason) => reason.to_string(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let two = reason(json!({
+        "traffic.sidecar.istio.io/excludeOutboundPorts": "http",
+        "sidetrack.dev/before-sidecar": "maybe",
+    }));
+    assert!(
+        two.contains("excludeOutboundPorts") && two.contains("; "),
+        "{two}"
+    );
+    assert!(two.contains("write passthrough or refuse"), "{two}");
+    let tproxy = reason(json!({"sidecar.istio.io/interceptionMode": "TPROXY"}));
+    assert!(tproxy.contains("to REDIRECT"), "{tproxy}");
+}
+
+#[test]
+fn starting_pods() {
+    for (phase, starting) in [
+        (json!(null), true),
+        (json!("Pending"), true),
+        (json!("Running"), false),
+        (json!("Succeeded"), false),
+    ] {
+        let pod = injected(&[("/status/phase", phase.clone())]);
+        assert_eq!(is_starting(&pod), starting, "{phase}");
+    }
+    assert!(is_starting(&Pod::default()));
+}

@@ -1,0 +1,21 @@
+//! Foreign text in messages.
+
+use super::{printable, shortened};
+
+#[test]
+fn two_hundred_characters_are_shown() {
+    let fits = "\u{e9}".repeat(200);
+    assert_eq!(shortened(&fits), fits);
+    assert_eq!(shortened(&format!("{fits}x")), format!("{fits}..."));
+    assert_eq!(shortened(""), "");
+}
+
+#[test]
+fn control_characters_are_escaped() {
+    assert_eq!(printable("a\u{1b}[2J\tb"), "a\\u{1b}[2J\\tb");
+    assert_eq!(printable("caf\u{e9} \"x\""), "caf\u{e9} \"x\"");
+    assert_eq!(
+        printable(&"x".repeat(201)),
+        format!("{}...", "x".repeat(200))
+    );
+}

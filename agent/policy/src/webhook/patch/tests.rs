@@ -1,0 +1,183 @@
+//! Which pods are changed, and how.
+
+use json_patch::{Patch, PatchOperation, patch};
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+
+use super::{APPARMOR, Change, change};
+use crate::{
+    mesh::Mesh,
+    record::{ANNOTATION, ANNOTATIONS_MAX},
+    select::Enroll,
+    webhook::Settings,
+};
+
+fn decided(pod: &Value) -> Change {
+    let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+    let settings = Settings {
+        mesh: &Mesh::new(Enroll::Injected),
+        namespace_label: None,
+        image: "sidetrack:1",
+    };
+    change(&pod, &settings)
+}
+
+fn patched(pod: &Value) -> Value {
+    match decided(pod) {
+        Change::Patch(operations, _) => {
+            let mut pod = pod.clone();
+            patch(&mut pod, &operations).expect("a patch that fits");
+            pod
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(pod: &Value) -> String {
+    match decided(pod) {
+        Change::Refused(reason) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A pod with these init containers.
+fn pod(init: Value) -> Value {
+    json!({
+        "metadata": {"name": "web"},
+        "spec": {"containers": [{"name": "app"}, {"name": "istio-proxy"}], "initContainers": init},
+    })
+}
+
+fn init_names(pod: &Value) -> Vec<&str> {
+    let init = pod["spec"]["initContainers"].as_array().expect("a list");
+    init.iter()
+        .filter_map(|init| init["name"].as_str())
+        .collect()
+}
+
+#[test]
+fn only_pods_with_one_istio_init_are_changed() {
+    for init in [
+        json!([]),
+        json!([{"name": "migrate"}]),
+        json!([{"name": "istio-init"}, {"name": "istio-init"}]),
+    ] {
+        assert!(
+            matches!(decided(&pod(init.clone())), Change::None),
+            "{init}"
+        );
+    }
+    let last = patched(&pod(
+        json!([{"name": "a"}, {"name": "b"}, {"name": "istio-init"}]),
+    ));
+    assert_eq!(init_names(&last), ["a", "b", "sidetrack-validation"]);
+    let first = patched(&pod(json!([{"name": "istio-init"}, {"name": "b"}])));
+    assert_eq!(init_names(&first), ["sidetrack-validation", "b"]);
+}
+
+/// The patch tests the container's name first, so that it fails as a whole on another pod.
+#[test]
+fn a_patch_fits_only_the_pod_it_was_made_for() {
+    let Change::Patch(Patch(operations), lost) =
+        decided(&pod(json!([{"name": "a"}, {"name": "istio-init"}])))
+    else {
+        panic!("no patch");
+    };
+    assert!(lost.is_empty());
+    let PatchOperation::Test(test) = &operations[0] else {
+        panic!("{operations:?}");
+    };
+    assert_eq!(test.path.to_string(), "/spec/initContainers/1/name");
+    assert_eq!(test.value, "istio-init");
+    let mut other = pod(json!([{"name": "istio-init"}, {"name": "a"}]));
+    assert!(patch(&mut other, &Patch(operations)).is_err());
+}
+
+#[test]
+fn the_record_joins_the_annotations() {
+    let init = json!([{"name": "istio-init", "args": ["-p", "15002"]}]);
+    let plain = patched(&pod(init.clone()));
+    let record = "{\"words\":[\"-p\",\"15002\"]}";
+    assert_eq!(
+        plain["metadata"]["annotations"],
+        json!({ANNOTATION: record})
+    );
+    let mut annotated = pod(init);
+    annotated["metadata"]["annotations"] =
+        json!({"kept": "as it is", ANNOTATION: "{}", APPARMOR: "runtime/default"});
+    assert_eq!(
+        patched(&annotated)["metadata"]["annotations"],
+        json!({"kept": "as it is", ANNOTATION: record})
+    );
+}
+
+/// All annotations together may have 256 KiB; the one that is replaced does not count.
+#[test]
+fn a_record_that_just_fits() {
+    let record = "{\"words\":[\"-p\",\"15002\"]}";
+    let name = "filler";
+    let free = ANNOTATIONS_MAX - ANNOTATION.len() - record.len() - name.len();
+    let filled = |len: usize| {
+        let mut pod = pod(json!([{"name": "istio-init", "args": ["-p", "15002"]}]));
+        pod["metadata"]["annotations"] = json!({name: "x".repeat(len), ANNOTATION: "{}"});
+        pod
+    };
+    let pod = patched(&filled(free));
+    assert_eq!(pod["metadata"]["annotations"][ANNOTATION], record);
+    let reason = refused(&filled(free + 1));
+    assert!(
+        reason.contains("all annotations together may have 256 KiB"),
+        "{reason}"
+    );
+}
+
+/// The injector runs again after the webhook and adds its container again.
+#[test]
+fn a_second_run_removes_istio_init_again() {
+    let once = patched(&pod(
+        json!([{"name": "istio-init", "args": ["-p", "15002"]}]),
+    ));
+    let mut again = once.clone();
+    let init = again["spec"]["initContainers"]
+        .as_array_mut()
+        .expect("a list");
+    init.push(json!({"name": "istio-init", "args": ["-p", "15002"]}));
+    assert_eq!(patched(&again), once);
+    for (field, value) in [
+        ("image", json!("other:1")),
+        ("args", json!(["validate"])),
+        ("args", json!(null)),
+    ] {
+        let mut foreign = again.clone();
+        foreign["spec"]["initContainers"][0][field] = value;
+        let reason = refused(&foreign);
+        assert!(
+            reason.contains("of its own; rename it"),
+            "{field}: {reason}"
+        );
+    }
+}
+
+#[test]
+fn an_app_with_the_reserved_name_is_refused() {
+    let mut pod = pod(json!([{"name": "istio-init"}]));
+    pod["spec"]["containers"][0]["name"] = "sidetrack-validation".into();
+    let reason = refused(&pod);
+    assert!(reason.contains("rename it"), "{reason}");
+}
+
+#[test]
+fn only_enrolled_pods_are_changed() {
+    let mut host = pod(json!([{"name": "istio-init"}]));
+    host["spec"]["hostNetwork"] = true.into();
+    assert!(matches!(decided(&host), Change::None));
+    let bad = pod(json!([{"name": "istio-init", "args": ["-p", "0"]}]));
+    let reason = refused(&bad);
+    assert!(reason.contains("argument -p of istio-init"), "{reason}");
+    let Change::Patch(_, lost) = decided(&pod(
+        json!([{"name": "istio-init", "args": ["--redirect-dns"]}]),
+    )) else {
+        panic!("no patch");
+    };
+    assert!(lost[0].contains("DNS"), "{lost:?}");
+}
