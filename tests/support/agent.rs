@@ -352,14 +352,18 @@ impl Drop for Agent {
     }
 }
 
-/// The binary under test: `SIDETRACK_BIN`, or the release build of this checkout.
+/// The binary under test: `SIDETRACK_BIN`, or the build of this checkout that the tests share their
+/// dependencies with.
 pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SIDETRACK_BIN") {
         return Ok(path.into());
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/release/sidetrack");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/sidetrack");
     if !path.exists() {
-        bail!("{} is not built: run `cargo xtask build`", path.display());
+        bail!(
+            "{} is not built: run `cargo build --workspace`",
+            path.display()
+        );
     }
     Ok(path)
 }
