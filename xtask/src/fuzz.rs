@@ -1,5 +1,5 @@
-//! Fuzzing: builds the targets of `tests/fuzz` with libFuzzer and runs them for a while, from the
-//! committed seeds and what earlier runs found.
+//! Fuzzing: builds the targets of `tests/fuzz` with libFuzzer and runs them for some time. They start
+//! from the committed seeds and the inputs that earlier runs kept.
 
 use std::{
     fs::{self, File},
@@ -16,8 +16,8 @@ use crate::{
     setup,
 };
 
-/// What cargo-fuzz passes, but for AddressSanitizer, which needs a nightly compiler and finds
-/// little in code without `unsafe`: counters per edge and comparisons that libFuzzer can see.
+/// The flags of cargo-fuzz: counters per edge and comparisons that libFuzzer can see. Not
+/// AddressSanitizer, which needs a nightly compiler and finds little in code without `unsafe`.
 const COVERAGE: [&str; 7] = [
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -30,9 +30,9 @@ const COVERAGE: [&str; 7] = [
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Only this one
+    /// Fuzz only this target
     target: Option<Target>,
-    /// For how long, all targets together
+    /// Total time of all targets
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     seconds: u64,
@@ -44,7 +44,7 @@ enum Target {
     Policy,
     /// Whole manifest files
     Manifest,
-    /// What the webhook is asked
+    /// Requests to the webhook
     Webhook,
 }
 
@@ -58,7 +58,7 @@ impl Target {
     }
 }
 
-/// Runs them.
+/// Runs the targets; fails if an input makes one fail.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let targets = match options.target {
         Some(target) => vec![target],
@@ -80,7 +80,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(code)
 }
 
-/// Builds the targets; where they are.
+/// Builds the targets and returns their directory.
 fn build() -> Result<PathBuf> {
     setup::for_fuzzing()?;
     build::kernel_programs()?;
@@ -88,7 +88,7 @@ fn build() -> Result<PathBuf> {
     let host = version
         .as_deref()
         .and_then(|text| text.lines().find_map(|line| line.strip_prefix("host: ")))
-        .context("rustc -vV does not tell the host")?;
+        .context("`rustc -vV` names no host")?;
     let target_dir = home().join("build");
     must(
         cargo()
@@ -97,7 +97,7 @@ fn build() -> Result<PathBuf> {
             .args(["build", "--release", "--locked", "--bins"])
             .args(["--features", "libfuzzer", "--manifest-path"])
             .arg(root().join("tests/fuzz/Cargo.toml"))
-            // Named, so that build scripts and macros are built without the flags.
+            // A named target keeps build scripts and macros free of the flags.
             .args(["--target", host, "--target-dir"])
             .arg(&target_dir),
     )
@@ -105,7 +105,7 @@ fn build() -> Result<PathBuf> {
     Ok(target_dir.join(host).join("release"))
 }
 
-/// Where fuzzing keeps everything; nothing goes into the checkout.
+/// The directory of builds, inputs and logs; the seeds in the checkout are not changed.
 fn home() -> PathBuf {
     root().join("target/fuzz")
 }
@@ -117,7 +117,7 @@ struct Fuzz {
 }
 
 impl Fuzz {
-    /// Runs one target; whether it found nothing.
+    /// Runs one target; true if no input failed.
     fn run(&self) -> Result<bool> {
         let sources = root().join("tests/fuzz");
         let corpus = home().join("corpus").join(self.name);
@@ -140,7 +140,7 @@ impl Fuzz {
                 sources.join(format!("{}.dict", self.name)).display()
             ))
             .arg(format!("-artifact_prefix={}/", failures.display()))
-            // Inputs are a few kilobytes: none has a right to more.
+            // Inputs are a few kilobytes; an input that takes more than this is a failure.
             .args(["-timeout=5", "-rss_limit_mb=2048", "-print_final_stats=1"])
             .stdout(log.try_clone()?)
             .stderr(log);
@@ -175,7 +175,7 @@ impl Fuzz {
     }
 }
 
-/// What libFuzzer printed.
+/// The output of libFuzzer.
 struct Log<'a>(&'a str);
 
 impl<'a> Log<'a> {
@@ -193,7 +193,7 @@ impl<'a> Log<'a> {
             .find_map(|line| Some(line.split_once("Test unit written to ")?.1))
     }
 
-    /// The panic's message, or libFuzzer's word for slow or greedy inputs.
+    /// The panic's message, or libFuzzer's error for an input that is slow or takes much memory.
     fn reason(&self) -> Vec<&'a str> {
         let mut lines = self.0.lines();
         let panic: Vec<&str> = lines

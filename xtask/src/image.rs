@@ -1,5 +1,5 @@
-//! The OCI image: the binary, linked statically, nothing else. The agent puts a copy of it on the node as
-//! CNI plugin, whatever libraries the node has.
+//! The OCI image: one statically linked binary. The agent copies it to the node as CNI plugin, where
+//! no libraries can be assumed.
 
 use std::{
     fs,
@@ -16,10 +16,10 @@ use crate::{
     setup,
 };
 
-/// What the DaemonSet gives the agent; doctor is run with the same.
+/// The capabilities that the DaemonSet grants; `doctor` runs with the same.
 const CAPABILITIES: [&str; 5] = ["BPF", "PERFMON", "NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE"];
 
-/// More than this and something is in the image that should not be.
+/// A larger image contains something that does not belong there.
 const LARGEST: u64 = 40_000_000;
 
 #[derive(Debug, Args)]
@@ -27,12 +27,12 @@ pub struct Options {
     /// Name and tag of the image in the archive
     #[arg(long, default_value = concat!("sidetrack:", env!("CARGO_PKG_VERSION")))]
     tag: String,
-    /// Only put the image's files into this directory (what deploy/Dockerfile does)
+    /// Only copy the image's files into this directory, as deploy/Dockerfile does
     #[arg(long, value_name = "DIR")]
     files: Option<PathBuf>,
 }
 
-/// Builds it, shows its size, and runs `sidetrack doctor` from it.
+/// Builds the image, prints its size, and runs `sidetrack doctor` from it.
 pub fn run(options: &Options) -> Result<ExitCode> {
     if let Some(dir) = &options.files {
         collect(&std::path::absolute(dir)?)?;
@@ -88,7 +88,7 @@ fn install(from: &Path, to: &Path) -> Result<()> {
         .with_context(|| format!("copy {} to {}", from.display(), to.display()))
 }
 
-/// A working container, with storage of its own below target/. Dropping it removes both.
+/// A working container with its own storage below target/. Dropping it removes both.
 struct Buildah {
     storage: PathBuf,
     container: String,

@@ -20,7 +20,7 @@ pub fn tools() -> PathBuf {
     root().join("target/tools")
 }
 
-/// The cargo that runs us, in the checkout.
+/// The cargo that runs xtask, in the checkout.
 pub fn cargo() -> Command {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -39,7 +39,7 @@ pub fn must(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command whose exit code becomes ours.
+/// Runs a command and returns its result as an exit code.
 pub fn exit_code(command: &mut Command) -> Result<ExitCode> {
     let status = command
         .status()

@@ -16,9 +16,9 @@ use crate::{
     tool::{self, Arguments},
 };
 
-/// What the second build calls itself.
+/// The version that the second build reports.
 const VERSION: &str = "0.1.0+soak";
-/// What either build is made from.
+/// The sources of both builds.
 const SOURCES: [&str; 7] = [
     "agent/src",
     "agent/Cargo.toml",
@@ -29,7 +29,7 @@ const SOURCES: [&str; 7] = [
     "Cargo.lock",
 ];
 
-/// Runs it.
+/// Runs the soak test, with a second build unless the caller names one.
 pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = tool::program("soak");
     if !arguments.has("--help") && !arguments.has("-h") && !arguments.has("--other") {
@@ -39,8 +39,8 @@ pub fn run(arguments: &Arguments) -> Result<ExitCode> {
     tool::run("soak", Needs::Tests, Agent::Release, command, arguments)
 }
 
-/// The same sources as another build: another version, and sockops programs of other instructions,
-/// because they are optimized less (still less, and the verifier refuses them).
+/// A second build of the same sources: another version, and sockops programs with other instructions,
+/// because they are optimized less. Optimized even less, the verifier refuses them.
 fn other_build() -> Result<PathBuf> {
     let dir = root().join("target/soak");
     let binary = dir.join("sidetrack");
@@ -49,7 +49,7 @@ fn other_build() -> Result<PathBuf> {
     }
     let programs = dir.join("ebpf");
     build::kernel_programs_in(&programs, &[("CARGO_PROFILE_RELEASE_OPT_LEVEL", "2")])?;
-    // In the usual target directory, where everything it depends on is built.
+    // In the usual target directory, which has its dependencies.
     must(
         cargo()
             .args(["build", "--release", "--locked", "--package", "sidetrack"])

@@ -8,9 +8,9 @@ use std::{
 
 use crate::run::{answer, tools};
 
-/// bpf-linker and the LLVM it is built against; it must read the bitcode of [`Rust`]'s compiler.
+/// The version of bpf-linker. Its LLVM must read the bitcode of [`Rust`]'s compiler.
 pub const LINKER_VERSION: &str = "0.13.0";
-/// Major version of that LLVM.
+/// Major version of the LLVM that bpf-linker is built against.
 pub const LLVM: &str = "22";
 
 /// Where Debian's `rust-web-src` puts the standard library's sources.
@@ -23,7 +23,7 @@ const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 pub enum Rust {
     /// rustup's nightly with the component rust-src.
     Nightly,
-    /// Debian's, told to behave like a nightly.
+    /// Debian's, with unstable features enabled.
     Debian,
 }
 
@@ -65,7 +65,7 @@ impl Rust {
     }
 }
 
-/// The linker of the pinned version, ours or one on the path.
+/// bpf-linker of the pinned version, from `target/tools` or from the path.
 pub fn linker() -> Option<PathBuf> {
     let own = tools().join("bin/bpf-linker");
     [own, PathBuf::from("bpf-linker")].into_iter().find(|path| {

@@ -1,5 +1,5 @@
-//! Kernels in Debian's archive: which there are, and getting one. By apt, with lists of its own below
-//! target/vm/, from the mirror that the machine itself uses.
+//! Lists and downloads kernels of Debian's archive. It uses apt with its own lists below target/vm/, and
+//! the mirror that the machine uses.
 
 use std::{
     fs,
@@ -11,8 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::run::{answer, must};
 
-/// Where kernels are looked for. Suites are independent: one that a mirror does not have (any more)
-/// costs only its kernels.
+/// The suites that are searched. A suite that the mirror does not have costs only its own kernels.
 const SUITES: [&str; 8] = [
     "bullseye",
     "bullseye-security",
@@ -24,25 +23,25 @@ const SUITES: [&str; 8] = [
     "sid",
 ];
 
-/// The kernels of cloud images: small, with everything that is tested here.
-const FLAVOUR: &str = "-cloud-amd64";
+/// The kernels of cloud images: small, with every facility that the tests use.
+const FLAVOR: &str = "-cloud-amd64";
 
-/// Debian's keys, for a machine that looks at other suites than its own.
+/// Debian's keys, for suites other than the machine's own.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/// How many packages are tried before giving up: a list may name what the mirror has dropped since.
+/// How many packages are tried: a list may name packages that the mirror has removed since.
 const TRIES: usize = 3;
 
-/// A kernel that can be had.
+/// A kernel that can be downloaded.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kernel {
-    /// Its numbers, for ordering.
+    /// Its version numbers, for ordering.
     pub number: (u32, u32, u32),
     /// Its package's version.
     pub version: String,
-    /// What `uname -r` will say.
+    /// What `uname -r` prints.
     pub release: String,
-    /// Where it is from.
+    /// The suite that has it.
     pub suite: String,
     packages: Vec<String>,
 }
@@ -56,7 +55,7 @@ pub struct Unpacked {
     pub modules: PathBuf,
 }
 
-/// What the archive offers.
+/// The kernels of the archive.
 #[derive(Debug)]
 pub struct Archive {
     dir: PathBuf,
@@ -189,7 +188,7 @@ impl Unpacked {
     }
 }
 
-/// Where the machine's own apt gets Debian from.
+/// The Debian mirrors of the machine's apt.
 struct Mirrors {
     main: String,
     security: Option<String>,
@@ -204,11 +203,11 @@ impl Mirrors {
                 "$(ORIGIN) $(CODENAME) $(REPO_URI)",
                 "Created-By: Packages",
             ]))
-            .context("ask apt for its mirrors")
+            .context("list the mirrors of apt")
         };
         let mut listing = targets()?;
         if !listing.lines().any(|line| line.starts_with("Debian ")) {
-            // Origins are known only of lists that were read once.
+            // apt knows the origin of a list only once it has read it.
             must(Command::new("apt-get").args(["-qq", "update"]))?;
             listing = targets()?;
         }
@@ -224,7 +223,7 @@ impl Mirrors {
             })
         };
         Ok(Self {
-            main: uri_of(false).context("this machine's apt knows no mirror of Debian")?,
+            main: uri_of(false).context("apt on this machine has no Debian mirror")?,
             security: uri_of(true),
         })
     }
@@ -232,7 +231,7 @@ impl Mirrors {
     fn source(&self, suite: &str) -> Result<String> {
         let mirror = if suite.ends_with("-security") {
             let mirror = self.security.as_ref();
-            mirror.context("this machine's apt knows no mirror of Debian's security updates")?
+            mirror.context("apt on this machine has no mirror of Debian's security updates")?
         } else {
             &self.main
         };
@@ -245,7 +244,7 @@ impl Mirrors {
     }
 }
 
-/// apt with lists of its own.
+/// apt with its own lists.
 struct Apt {
     dir: PathBuf,
 }
@@ -283,7 +282,7 @@ impl Apt {
             "Acquire::Languages=none",
             "-o",
             "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
-            // apt's own user may not write below target/.
+            // apt's user cannot write below target/.
             "-o",
             "APT::Sandbox::User=root",
         ]);
@@ -291,18 +290,21 @@ impl Apt {
     }
 }
 
-/// Runs a command whose complaint becomes the error.
+/// Runs a command; the error is the one that apt prints.
 fn quietly(command: &mut Command) -> Result<()> {
     let output = command.output().context("run apt")?;
-    let said = String::from_utf8_lossy(&output.stderr);
-    let complaint = said.lines().find_map(|line| line.strip_prefix("E: "));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    let complaint = stderr.lines().find_map(|line| line.strip_prefix("E: "));
     match complaint {
         None if output.status.success() => Ok(()),
-        complaint => bail!("{}", complaint.unwrap_or("apt failed and does not say why")),
+        complaint => bail!(
+            "{}",
+            complaint.unwrap_or("apt failed without an error message")
+        ),
     }
 }
 
-/// Whether a package is a kernel itself, no package that depends on the newest of a series.
+/// Whether a package is a kernel, not a package that depends on the newest of a series.
 fn is_kernel(package: &str) -> bool {
     release(package).is_some_and(|release| {
         release
@@ -314,7 +316,7 @@ fn is_kernel(package: &str) -> bool {
 
 fn release(package: &str) -> Option<&str> {
     let release = package.strip_prefix("linux-image-")?;
-    release.ends_with(FLAVOUR).then_some(release)
+    release.ends_with(FLAVOR).then_some(release)
 }
 
 /// A kernel from its package's description.

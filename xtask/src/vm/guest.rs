@@ -1,5 +1,5 @@
-//! What a guest runs on: an initramfs with the tests, the programs they start, the libraries of both,
-//! and the kernel's modules. Paths are those of the machine it is made on.
+//! The initramfs of a guest: the tests, the programs they start, the libraries of both, and the kernel's
+//! modules. Paths are those of the host.
 
 use std::{
     fs::{self, File},
@@ -17,7 +17,7 @@ use crate::{
     run::{answer, cargo, must, root},
 };
 
-/// Programs of the machine that tests start, and `modprobe`, which the kernel starts.
+/// Programs of the host that tests start, and `modprobe`, which the kernel starts.
 const PROGRAMS: [&str; 23] = [
     "sh",
     "ip",
@@ -44,7 +44,7 @@ const PROGRAMS: [&str; 23] = [
     "modprobe",
 ];
 
-/// The rest, by busybox.
+/// Programs that busybox provides.
 const APPLETS: [&str; 12] = [
     "cat", "find", "grep", "id", "ls", "mkdir", "mkfifo", "mount", "poweroff", "rm", "sleep",
     "true",
@@ -55,20 +55,20 @@ const PYTHON: &str = "import ctypes, http.server, socket, sys, threading, time\n
     for module in list(sys.modules.values()):\n    \
     if getattr(module, '__file__', None): print(module.__file__)";
 
-/// Where iptables keeps its extensions, one of these.
+/// Directories where distributions keep the extensions of iptables.
 const XTABLES: [&str; 3] = [
     "/usr/lib/x86_64-linux-gnu/xtables",
     "/usr/lib64/xtables",
     "/usr/lib/xtables",
 ];
 
-/// The CNI plugins that tests chain, in one of the places where distributions have them.
+/// The CNI plugins that tests chain, and the directories where distributions keep them.
 const PLUGINS: [&str; 3] = ["bridge", "host-local", "tuning"];
 const PLUGIN_DIRS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 
 const BUSYBOX: &str = "/bin/busybox";
 
-/// Modules that no test can need; without them a guest starts sooner.
+/// Modules that no test needs; without them a guest starts sooner.
 const UNNEEDED: [&str; 6] = [
     "kernel/fs",
     "kernel/sound",
@@ -86,7 +86,7 @@ pub struct Guest {
 }
 
 impl Guest {
-    /// Collects it.
+    /// Collects the files.
     pub fn new(dir: &Path, filter: Option<&str>) -> Result<Self> {
         let tree = Tree::new(dir.join("programs"))?;
         for link in ["bin", "sbin", "lib", "lib64"] {
@@ -113,18 +113,18 @@ impl Guest {
             symlink("busybox", tree.root.join("usr/bin").join(name))?;
         }
         let python = answer(Command::new("/usr/bin/python3").args(["-c", PYTHON]))
-            .context("ask Python for its modules")?;
+            .context("list the modules of Python")?;
         for module in python.lines() {
             tree.program(Path::new(module))?;
         }
         let extensions = XTABLES.iter().find(|path| Path::new(path).is_dir());
-        let extensions = extensions.context("iptables has no extensions here")?;
+        let extensions = extensions.context("no extensions of iptables on this machine")?;
         for extension in fs::read_dir(extensions)? {
             tree.program(&extension?.path())?;
         }
         let holds = |dir: &&&str| Path::new(dir).join(PLUGINS[0]).exists();
         let plugins = PLUGIN_DIRS.iter().find(holds);
-        let plugins = Path::new(plugins.context("there are no CNI plugins on this machine")?);
+        let plugins = Path::new(plugins.context("no CNI plugins on this machine")?);
         for plugin in PLUGINS {
             tree.program(&plugins.join(plugin))?;
         }
@@ -163,7 +163,7 @@ impl Guest {
             let _ = fs::remove_dir_all(modules.join(unneeded));
         }
         let mut depmod = Command::new(find("depmod")?);
-        // It warns of lists that newer packages do not have.
+        // It warns about lists that newer packages do not have.
         depmod
             .arg("-b")
             .arg(tree.root.join("usr"))
@@ -201,7 +201,7 @@ impl Tree {
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// A copy, links followed.
+    /// Copies a file, following links.
     fn file(&self, from: &Path, to: &Path) -> Result<()> {
         let to = self.at(to);
         if to.exists() {
@@ -214,14 +214,14 @@ impl Tree {
             .with_context(|| format!("copy {} to {}", from.display(), to.display()))
     }
 
-    /// A file under the name it is called by, and the libraries it is linked with.
+    /// Copies a program to the same path, with the libraries it is linked with.
     fn program(&self, path: &Path) -> Result<()> {
         self.file(path, path)?;
         self.libraries(path)
     }
 
     fn libraries(&self, path: &Path) -> Result<()> {
-        // Fails for what is no program, which needs no libraries.
+        // Fails for a file that is no program and needs no libraries.
         let listing = answer(Command::new("ldd").arg(path)).unwrap_or_default();
         for library in listing
             .split_whitespace()
@@ -233,9 +233,10 @@ impl Tree {
         Ok(())
     }
 
-    /// The tests, as they find things: the actor beside them, and the checkout's files at their paths.
+    /// The tests, with the files they look for: the actor beside them, and the checkout's files at their
+    /// paths.
     fn tests(&self, filter: Option<&str>) -> Result<()> {
-        let place = Path::new("/sidetrack");
+        let dir = Path::new("/sidetrack");
         let tests = test_binary()?;
         for (from, name) in [
             (tests, "kernel"),
@@ -246,7 +247,7 @@ impl Tree {
             (Agent::Release.path(), "sidetrack"),
         ] {
             self.libraries(&from)?;
-            let to = self.at(&place.join(name));
+            let to = self.at(&dir.join(name));
             // Debug information is most of a test binary.
             must(Command::new("strip").arg("-o").arg(to).arg(from))?;
         }
@@ -256,12 +257,12 @@ impl Tree {
                     .chars()
                     .any(|c| !c.is_ascii_alphanumeric() && c != '_' && c != ':') =>
             {
-                bail!("no test has a name with {filter:?} in it")
+                bail!("no test name contains {filter:?}")
             }
             Some(filter) => format!("FILTER={filter}\n"),
             None => "FILTER=\n".to_owned(),
         };
-        fs::write(self.at(&place.join("variables")), variables)?;
+        fs::write(self.at(&dir.join("variables")), variables)?;
         let init = self.root.join("init");
         fs::write(&init, include_str!("init.sh"))?;
         must(Command::new("chmod").arg("+x").arg(init))?;
@@ -300,10 +301,10 @@ fn find(name: &str) -> Result<PathBuf> {
         .iter()
         .map(|dir| Path::new(dir).join(name))
         .find(|path| path.exists())
-        .with_context(|| format!("there is no program {name} on this machine"))
+        .with_context(|| format!("no program {name} on this machine"))
 }
 
-/// Builds the tests against the kernel; where cargo put them.
+/// Builds the kernel tests and returns their binary.
 fn test_binary() -> Result<PathBuf> {
     let messages = answer(
         cargo()
@@ -316,5 +317,5 @@ fn test_binary() -> Result<PathBuf> {
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
         .filter(|message| message["target"]["name"] == "kernel")
         .find_map(|message| message["executable"].as_str().map(PathBuf::from))
-        .context("cargo does not say where it put the tests")
+        .context("cargo does not report the binary of the tests")
 }

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first process of a guest. What it says on the second serial port is read by machine.rs: lines
-# that begin with @ say what follows.
+# The first process of a guest. session.rs parses its output on the second serial port: a line that
+# begins with @ starts a part.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -10,10 +10,10 @@ mount -t cgroup2 cgroup2 /sys/fs/cgroup
 mount -t bpf bpf /sys/fs/bpf
 mount -t tracefs tracefs /sys/kernel/tracing
 ip link set lo up
-# Everything else loads itself when it is asked for. This one answers SO_ORIGINAL_DST where nobody
-# else does, and is there on every node that has a kube-proxy.
+# Other modules are loaded on first use. This one answers SO_ORIGINAL_DST where sidetrack does not, and
+# is loaded on every node with a kube-proxy.
 modprobe nf_conntrack
-# As service managers and container runtimes have it.
+# The limit that service managers and container runtimes set.
 ulimit -n 524288
 cd /sidetrack || poweroff -f
 . ./variables
@@ -26,7 +26,7 @@ if $SIDETRACK_BIN doctor -o json; then
     ./kernel --test-threads 1 --format json -Zunstable-options $FILTER
     echo "@ended $?"
 else
-    # The agent must refuse as well, and leave nothing.
+    # The agent must refuse as well, and leave nothing behind.
     echo "@agent"
     mkdir /run/pods
     $SIDETRACK_BIN agent --pods-dir /run/pods --socket /run/sidetrack.sock

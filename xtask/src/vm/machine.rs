@@ -1,8 +1,8 @@
-//! Boots a guest in QEMU and hears what it says.
+//! Boots a guest in QEMU and reads its output.
 //!
-//! The guest's clock counts its instructions, one nanosecond each: in its own time it is a slow machine
-//! with one processor, whatever the load of the real one, so that no test needs more patience than it
-//! has. Software emulation, since nested KVM is not to be relied on.
+//! The guest's clock counts its instructions, one nanosecond each. In its own time the guest is a slow
+//! machine with one processor, whatever the load of the host, so that the tests' timeouts hold.
+//! Software emulation, because nested KVM is often missing.
 
 use std::{
     fs,
@@ -16,9 +16,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-/// Longest time without a word: ten times what the longest test takes on a machine with nothing else to
-/// do.
-const SILENCE: Duration = Duration::from_secs(1800);
+/// Longest time without output: ten times what the longest test takes on an idle host.
+const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1800);
 
 /// How much of the kernel's console is shown when a guest ends early.
 const CONSOLE_LINES: usize = 30;
@@ -35,30 +34,30 @@ pub struct Machine<'a> {
 }
 
 impl Machine<'_> {
-    /// Runs it to its end. Each line of the guest is handed on as it comes; the error says why and shows
-    /// the console if it went silent.
-    pub fn run(&self, mut heard: impl FnMut(&str)) -> Result<()> {
+    /// Runs the guest to its end and passes on each line of its output. The error shows the console if
+    /// there was no output for too long.
+    pub fn run(&self, mut on_line: impl FnMut(&str)) -> Result<()> {
         let _ = fs::remove_file(&self.console);
         let mut qemu = Qemu(self.command().spawn().context("run QEMU")?);
         let stdout = qemu.0.stdout.take().context("QEMU's stdout")?;
-        let (say, listen) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let reader = thread::spawn(move || {
             for line in BufReader::new(stdout).split(b'\n').map_while(Result::ok) {
-                if say.send(line).is_err() {
+                if sender.send(line).is_err() {
                     return;
                 }
             }
         });
         loop {
-            match listen.recv_timeout(SILENCE) {
-                Ok(line) => heard(String::from_utf8_lossy(&line).trim_end()),
+            match receiver.recv_timeout(OUTPUT_TIMEOUT) {
+                Ok(line) => on_line(String::from_utf8_lossy(&line).trim_end()),
                 Err(mpsc::RecvTimeoutError::Disconnected) => break,
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     drop(qemu);
                     let _ = reader.join();
                     anyhow::bail!(
-                        "the guest said nothing for {} s; its console:\n{}",
-                        SILENCE.as_secs(),
+                        "no output of the guest for {} s; its console:\n{}",
+                        OUTPUT_TIMEOUT.as_secs(),
                         self.console_tail()
                     );
                 }
@@ -96,7 +95,7 @@ impl Machine<'_> {
     }
 }
 
-/// Ended when dropped.
+/// Killed when dropped.
 struct Qemu(Child);
 
 impl Drop for Qemu {

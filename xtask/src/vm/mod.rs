@@ -1,4 +1,4 @@
-//! The tests against other kernels: Debian's, booted in QEMU.
+//! The kernel tests on Debian's kernels, booted in QEMU.
 
 mod archive;
 mod guest;
@@ -30,10 +30,10 @@ use crate::{
     setup::{self, Needs},
 };
 
-/// Debian's oldest (refused), its long-term kernels, and the newest.
+/// Debian's oldest kernel (refused), its long-term kernels, and the newest.
 const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "newest"];
 
-/// The oldest kernel that may not be refused.
+/// The oldest supported kernel.
 const MINIMUM: (u32, u32) = (5, 15);
 
 #[derive(Debug, Args)]
@@ -47,10 +47,10 @@ pub struct Options {
     /// How many guests run at once; each takes one processor and up to 3 GB
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
     jobs: u8,
-    /// Only say which kernels there are
+    /// List the available kernels and exit
     #[arg(long)]
     list: bool,
-    /// Form of the result
+    /// Format of the result
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -62,25 +62,25 @@ enum Format {
     Json,
 }
 
-/// A kernel that was asked for and what came of it.
+/// A requested kernel and its result.
 #[derive(Debug)]
 struct Row {
     series: String,
     kernel: Option<Kernel>,
     session: Session,
     problems: Vec<String>,
-    /// Why it could not be had. That is the archive's matter, no failure.
+    /// Why it could not be downloaded. That is the archive's problem and no failure.
     unavailable: Option<String>,
     took: Duration,
 }
 
-/// Runs it.
+/// Runs the tests on each kernel.
 pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("vm")?;
     setup::for_vm()?;
     let dir = root().join("target/vm");
     fs::create_dir_all(&dir)?;
-    // Two runs at once would take each other's files away.
+    // Two runs at once would overwrite each other's files.
     let lock = fs::File::create(dir.join("lock"))?;
     lock.lock()?;
     let archive = Archive::read(&dir)?;
@@ -118,22 +118,27 @@ fn is_series(text: &str) -> bool {
             .is_some_and(|(major, minor)| [major, minor].iter().all(|n| n.parse::<u32>().is_ok()))
 }
 
-/// In the order asked for, however they are run.
+/// Runs them in parallel; the rows are in the requested order.
 fn run_all(dir: &Path, archive: &Archive, guest: &Guest, series: &[&str], jobs: u8) -> Vec<Row> {
     let todo = Mutex::new(series.iter().enumerate());
     let rows = Mutex::new(Vec::new());
-    // Downloads take turns.
+    // One download at a time.
     let fetching = Mutex::new(());
     thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
                 loop {
-                    let next = todo.lock().expect("nobody panics with it").next();
+                    let next = todo
+                        .lock()
+                        .expect("no thread panics while it holds the lock")
+                        .next();
                     let Some((place, series)) = next else {
                         return;
                     };
                     let got = {
-                        let _turn = fetching.lock().expect("nobody panics with it");
+                        let _turn = fetching
+                            .lock()
+                            .expect("no thread panics while it holds the lock");
                         archive.get(series)
                     };
                     let row = match got {
@@ -148,13 +153,15 @@ fn run_all(dir: &Path, archive: &Archive, guest: &Guest, series: &[&str], jobs: 
                         },
                     };
                     rows.lock()
-                        .expect("nobody panics with it")
+                        .expect("no thread panics while it holds the lock")
                         .push((place, row));
                 }
             });
         }
     });
-    let mut rows = rows.into_inner().expect("nobody panics with it");
+    let mut rows = rows
+        .into_inner()
+        .expect("no thread panics while it holds the lock");
     rows.sort_by_key(|(place, _)| *place);
     rows.into_iter().map(|(_, row)| row).collect()
 }
@@ -175,7 +182,7 @@ fn boot(dir: &Path, guest: &Guest, series: &str, kernel: Kernel, unpacked: &Unpa
         let mut began = Instant::now();
         let ran = machine.run(|line| {
             let before = session.running.clone();
-            session.hear(line);
+            session.read_line(line);
             if let Some(test) = before
                 && session.running.as_ref() != Some(&test)
             {
@@ -198,7 +205,7 @@ fn boot(dir: &Path, guest: &Guest, series: &str, kernel: Kernel, unpacked: &Unpa
     let (major, minor, _) = kernel.number;
     if session.refused() && (major, minor) >= MINIMUM {
         problems.push(format!(
-            "refused, and no older than {}.{}: {}",
+            "refused, although it is not older than {}.{}: {}",
             MINIMUM.0,
             MINIMUM.1,
             session.missing.join(", ")
@@ -206,7 +213,7 @@ fn boot(dir: &Path, guest: &Guest, series: &str, kernel: Kernel, unpacked: &Unpa
     }
     if !session.refused() && (major, minor) < MINIMUM {
         problems.push(format!(
-            "accepted, and older than {}.{}",
+            "accepted, although it is older than {}.{}",
             MINIMUM.0, MINIMUM.1
         ));
     }

@@ -1,4 +1,4 @@
-//! What a guest said, and what is to be made of it.
+//! The output of a guest, parsed, and the problems in it.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use serde::{Deserialize, Serialize};
 pub struct Session {
     /// `uname -r`.
     pub kernel: String,
-    /// Facilities that doctor misses and sidetrack needs.
+    /// Required facilities that doctor did not find.
     pub missing: Vec<String>,
-    /// Facilities that doctor misses and sidetrack does without.
+    /// Optional facilities that doctor did not find.
     pub lost: Vec<String>,
     /// Tests by group.
     pub groups: BTreeMap<String, Group>,
-    /// Test that runs, or ran when the guest ended.
+    /// The test that runs, or was running when the guest ended.
     pub running: Option<String>,
-    /// What the agent said where doctor says no.
+    /// The output of the agent on a refused kernel.
     pub agent: String,
-    /// What it left behind there.
+    /// What the agent left behind there.
     pub left: Vec<String>,
-    /// Exit status of the tests, or of the agent where doctor says no.
+    /// Exit status of the tests, or of the agent on a refused kernel.
     pub status: Option<i32>,
     #[serde(skip)]
     part: Part,
@@ -36,7 +36,7 @@ pub struct Session {
 pub struct Group {
     /// How many passed.
     pub passed: usize,
-    /// Those that did not, and what they said.
+    /// The failed ones, with their output.
     pub failed: Vec<(String, String)>,
 }
 
@@ -72,7 +72,7 @@ struct Check {
 }
 
 impl Session {
-    /// Of a kernel with this release.
+    /// A session on the kernel of this release.
     pub fn new(kernel: &str) -> Self {
         Self {
             kernel: kernel.to_owned(),
@@ -80,10 +80,10 @@ impl Session {
         }
     }
 
-    /// Takes in a line.
-    pub fn hear(&mut self, line: &str) {
+    /// Parses the next line.
+    pub fn read_line(&mut self, line: &str) {
         if let Some(word) = line.strip_prefix('@') {
-            self.turn(word);
+            self.begin_part(word);
             return;
         }
         match self.part {
@@ -102,7 +102,7 @@ impl Session {
         }
     }
 
-    fn turn(&mut self, word: &str) {
+    fn begin_part(&mut self, word: &str) {
         if self.part == Part::Doctor {
             self.read_doctor();
         }
@@ -151,8 +151,8 @@ impl Session {
         if event.event == "ok" {
             group.passed += 1;
         } else {
-            let said = event.stdout.unwrap_or_default();
-            group.failed.push((name, said));
+            let output = event.stdout.unwrap_or_default();
+            group.failed.push((name, output));
         }
     }
 
@@ -161,15 +161,15 @@ impl Session {
         !self.missing.is_empty()
     }
 
-    /// What is wrong with this run, if anything is.
+    /// The problems of this run.
     pub fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         if !self.doctor_read {
-            problems.push(format!("doctor did not answer: {}", self.doctor.trim()));
+            problems.push(format!("no output of doctor: {}", self.doctor.trim()));
         } else if self.refused() {
             // A refusal is no failure if it is complete.
             if self.status == Some(0) {
-                problems.push("the agent started where doctor says no".to_owned());
+                problems.push("the agent started on a kernel that doctor refuses".to_owned());
             }
             for facility in &self.missing {
                 if !self.agent.contains(facility.as_str()) {
@@ -183,7 +183,7 @@ impl Session {
                 problems.push(format!("the agent left behind {}", self.left.join(", ")));
             }
         } else if self.status != Some(0) && self.failed().next().is_none() {
-            problems.push("the tests did not come to their end".to_owned());
+            problems.push("the tests did not finish".to_owned());
         }
         if self.status.is_none() {
             let during = self
@@ -192,7 +192,10 @@ impl Session {
                 .map_or_else(String::new, |test| format!(" during {test}"));
             problems.push(format!("the guest ended early{during}"));
         }
-        problems.extend(self.failed().map(|(name, said)| format!("{name}: {said}")));
+        problems.extend(
+            self.failed()
+                .map(|(name, output)| format!("{name}: {output}")),
+        );
         problems
     }
 
@@ -205,10 +208,10 @@ impl Session {
 mod tests {
     use super::Session;
 
-    fn heard(lines: &[&str]) -> Session {
+    fn parse(lines: &[&str]) -> Session {
         let mut session = Session::new("6.1");
         for line in lines {
-            session.hear(line);
+            session.read_line(line);
         }
         session
     }
@@ -218,13 +221,13 @@ mod tests {
 
     #[test]
     fn all_passed() {
-        let session = heard(&[
+        let session = parse(&[
             "@doctor",
             FINE,
             "@tests",
             r#"{ "type": "suite", "event": "started", "test_count": 1 }"#,
             r#"{ "type": "test", "event": "started", "name": "inbound::a" }"#,
-            "noise of a test",
+            "output of a test",
             r#"{ "type": "test", "name": "inbound::a", "event": "ok" }"#,
             "@ended 0",
         ]);
@@ -233,8 +236,8 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_with_its_words() {
-        let session = heard(&[
+    fn a_failure_is_reported_with_its_output() {
+        let session = parse(&[
             "@doctor",
             FINE,
             "@tests",
@@ -245,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn a_guest_that_dies_is_a_problem() {
-        let session = heard(&[
+    fn a_guest_that_ends_early_is_a_problem() {
+        let session = parse(&[
             "@doctor",
             FINE,
             "@tests",
@@ -254,12 +257,12 @@ mod tests {
         ]);
         let problems = session.problems().join("\n");
         assert!(problems.contains("during inbound::a"), "{problems}");
-        assert!(!heard(&[]).problems().is_empty());
+        assert!(!parse(&[]).problems().is_empty());
     }
 
     #[test]
-    fn a_refusal_is_to_be_complete() {
-        let refused = heard(&[
+    fn a_refusal_must_be_complete() {
+        let refused = parse(&[
             "@doctor",
             OLD,
             "@agent",
@@ -280,7 +283,7 @@ mod tests {
             ["@doctor", OLD, "@agent", "no idea", "@left", "@ended 1"],
             ["@doctor", OLD, "@agent", "lacks sockops", "@left", "a link"],
         ] {
-            assert!(!heard(&wrong).problems().is_empty(), "{wrong:?}");
+            assert!(!parse(&wrong).problems().is_empty(), "{wrong:?}");
         }
     }
 }

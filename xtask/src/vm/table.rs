@@ -1,4 +1,4 @@
-//! What is printed: a column for each kernel, in Markdown, as docs/kernels.md has it.
+//! The printed result: a Markdown table with a column for each kernel, as in docs/kernels.md.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,7 +31,7 @@ pub fn kernels(archive: &Archive) -> String {
     text
 }
 
-/// The table, and below it whatever is not as it should be.
+/// The table, and below it the problems.
 pub fn results(rows: &[Row]) -> String {
     let mut lines = vec![
         line("", rows.iter().map(title)),
@@ -62,10 +62,13 @@ pub fn results(rows: &[Row]) -> String {
             text += &format!("\n{name}: not available: {reason}\n");
         }
         if row.session.refused() {
-            text += &format!("\n{name}: the agent says: {}\n", row.session.agent.trim());
+            text += &format!(
+                "\n{name}: output of the agent: {}\n",
+                row.session.agent.trim()
+            );
         }
         if !row.session.lost.is_empty() {
-            text += &format!("\n{name}: does without {}\n", row.session.lost.join(", "));
+            text += &format!("\n{name}: without {}\n", row.session.lost.join(", "));
         }
         for problem in &row.problems {
             text += &format!("\n{name}: {problem}\n");
@@ -74,7 +77,7 @@ pub fn results(rows: &[Row]) -> String {
     text
 }
 
-/// The same for programs.
+/// The same as JSON.
 pub fn json(rows: &[Row]) -> Result<String> {
     let rows: Vec<_> = rows
         .iter()
