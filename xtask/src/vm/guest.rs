@@ -308,8 +308,11 @@ fn find(name: &str) -> Result<PathBuf> {
 fn test_binary() -> Result<PathBuf> {
     let messages = answer(
         cargo()
-            .args(["test", "--quiet", "--locked", "--workspace", "--no-run"])
-            .args(["--test", "kernel", "--message-format", "json"]),
+            .args(["test", "--locked", "--workspace", "--no-run"])
+            .args(["--test", "kernel"])
+            .args(["--message-format", "json-render-diagnostics"])
+            // Shows what is compiled.
+            .stderr(Stdio::inherit()),
     )
     .context("build the tests")?;
     messages
