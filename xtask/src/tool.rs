@@ -3,6 +3,7 @@
 
 use std::{
     ffi::OsString,
+    os::unix::process::CommandExt as _,
     path::PathBuf,
     process::{Command, ExitCode},
 };
@@ -74,7 +75,10 @@ pub fn starts(arguments: &Arguments) -> Result<ExitCode> {
 
 /// A tool of the tests package, in the caller's directory so that relative paths mean what they say.
 pub fn program(name: &str) -> Command {
-    Command::new(path(name))
+    let mut command = Command::new(path(name));
+    // The name in its usage lines.
+    command.arg0(format!("cargo xtask {name}"));
+    command
 }
 
 fn path(name: &str) -> PathBuf {
