@@ -13,9 +13,8 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Run only tests with one of these in their name; options such as --exact and --test-threads go
-    /// to the test harness
-    #[arg(value_name = "NAMES AND OPTIONS", trailing_var_arg = true)]
+    /// Run only tests with this in their name; options such as --exact go to the test harness
+    #[arg(value_name = "NAME AND OPTIONS", trailing_var_arg = true)]
     #[arg(allow_hyphen_values = true)]
     harness: Vec<String>,
 }
