@@ -10,8 +10,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lab::protocol::{Connected, Dial, Manner, NAMES_AGAIN, Names};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use support::protocol::{Connected, Dial, Manner, NAMES_AGAIN, Names};
 
 use crate::{identity::run_as, names};
 

@@ -4,7 +4,7 @@
 use std::{io, thread};
 
 use anyhow::{Context as _, Result};
-use support::protocol::Identity;
+use lab::protocol::Identity;
 
 /// Runs a closure with an identity.
 pub fn run_as<T: Send>(identity: &Identity, work: impl FnOnce() -> T + Send) -> Result<T> {

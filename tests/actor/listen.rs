@@ -11,8 +11,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lab::protocol::{Listen, NAMES_AGAIN};
 use socket2::{Domain, Protocol, Socket, Type};
-use support::protocol::{Listen, NAMES_AGAIN};
 
 use crate::{identity::run_as, names};
 

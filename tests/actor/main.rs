@@ -19,8 +19,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lab::protocol::{Request, Response};
 use nix::sched::{CloneFlags, setns};
-use support::protocol::{Request, Response};
 
 use crate::{dial::Held, listen::Groups};
 

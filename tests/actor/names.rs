@@ -6,8 +6,8 @@ use std::{
     os::fd::AsRawFd,
 };
 
+use lab::protocol::Names;
 use socket2::Socket;
-use support::protocol::Names;
 
 const SO_ORIGINAL_DST: i32 = 80;
 

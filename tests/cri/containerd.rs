@@ -16,14 +16,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::mount::{MsFlags, mount};
-use serde_json::json;
-use support::{
+use lab::{
     command::{die_with_parent, run_words},
-    lab::Lab,
     ledger::remove_cgroup,
+    network::Lab,
     private::mount_at,
 };
+use nix::mount::{MsFlags, mount};
+use serde_json::json;
 
 use crate::{cgroups, client::Client, image};
 

@@ -6,8 +6,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use lab::protocol::Response;
 use serde_json::Value;
-use support::protocol::Response;
 use tempfile::TempDir;
 
 use crate::{containerd::wait, messages as m, node::Node};
@@ -160,7 +160,7 @@ impl<'a> Pod<'a> {
 }
 
 /// The connection an actor reports.
-pub fn dialed(answer: Option<&Response>) -> Result<&support::protocol::Connected> {
+pub fn dialed(answer: Option<&Response>) -> Result<&lab::protocol::Connected> {
     match answer {
         Some(Response::Dialed(result)) => {
             result.as_deref().map_err(|errno| anyhow!("errno {errno}"))

@@ -16,8 +16,8 @@ mod pods;
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
+use lab::{ledger, private};
 use libtest_mimic::{Arguments, Trial};
-use support::{ledger, private};
 
 use crate::node::Node;
 

@@ -10,15 +10,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use support::{
+use lab::{
     actor::Actor,
     agent::{Agent, Extra, nothing_is_left},
     apiserver::ApiServer,
-    lab::{Lab, PodNet},
+    network::{Lab, PodNet},
     protocol::ROOT,
 };
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 use crate::{containerd::Containerd, kubelet::Pod};
 

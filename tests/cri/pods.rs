@@ -6,12 +6,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use support::{
+use lab::{
     agent::NODE,
     protocol::{APP, Connected, Dial, Identity, Listen, PROXY, ROOT, Request},
 };
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 use crate::{
     NodeTest, image,

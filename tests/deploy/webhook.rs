@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lab::product::LABEL;
+use lab::{agent::binary, command::die_with_parent};
 use serde_json::{Value, json};
-use sidetrack::pod::LABEL;
-use support::{agent::binary, command::die_with_parent};
 
 use super::{NAMESPACE, helm, helm_with, of_kind, parses_strictly};
 
@@ -218,7 +218,7 @@ fn the_binary_takes_what_the_chart_gives_it() {
     let text = loop {
         let text = fs::read_to_string(&log).expect("the log");
         let ended = child.try_wait().expect("its state").is_some();
-        if ended || text.contains("listening") || start.elapsed() > support::agent::PATIENCE {
+        if ended || text.contains("listening") || start.elapsed() > lab::agent::PATIENCE {
             break text;
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -1,11 +1,11 @@
 //! The inbound table of docs/semantics.md, each row over real sockets in both families.
 
 use anyhow::{Context as _, Result, ensure};
-use support::protocol::{APP, Dial, PROXY, ROOT};
+use lab::protocol::{APP, Dial, PROXY, ROOT};
 
 use crate::{
     SharedTest,
-    world::{POD, SECOND, World, at, original},
+    fixture::{POD, SECOND, World, at, original},
 };
 
 pub fn tests() -> Vec<(&'static str, SharedTest)> {

@@ -3,17 +3,17 @@
 use std::thread;
 
 use anyhow::{Result, anyhow, ensure};
-use support::{
+use lab::{
     actor::Actor,
     agent::Agent,
-    lab::{Lab, manifest},
+    network::{Lab, manifest},
     protocol::{APP, Dial, ROOT},
     sidecar,
 };
 
 use crate::{
     OwnTest,
-    world::{Arrives, at, check},
+    fixture::{Arrives, at, check},
 };
 
 pub fn tests() -> Vec<(&'static str, OwnTest)> {

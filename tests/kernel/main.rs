@@ -8,8 +8,8 @@ mod bad_input;
 mod bounds;
 mod cluster;
 mod cni;
-mod half_done;
-mod health;
+mod crash_recovery;
+mod fixture;
 mod inbound;
 mod isolation;
 mod layouts;
@@ -18,19 +18,19 @@ mod mesh;
 mod old_kernels;
 mod outbound;
 mod owner;
+mod repair;
 mod security;
 mod sockets;
 mod updates;
 mod users;
-mod world;
 
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
+use lab::{ledger, private};
 use libtest_mimic::{Arguments, Failed, Trial};
-use support::{ledger, private};
 
-use crate::world::World;
+use crate::fixture::World;
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -70,8 +70,8 @@ fn main() -> ExitCode {
         bounds::tests(),
         cluster::tests(),
         cni::tests(),
-        half_done::tests(),
-        health::tests(),
+        crash_recovery::tests(),
+        repair::tests(),
         isolation::tests(),
         layouts::tests(),
         lifecycle::tests(),

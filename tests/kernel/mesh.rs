@@ -3,15 +3,15 @@
 use std::fs;
 
 use anyhow::{Result, anyhow, ensure};
-use serde_json::Value;
-use support::{
+use lab::{
     agent::{Agent, Extra},
-    lab::{BESIDE, Lab, manifest},
+    network::{BESIDE, Lab, manifest},
     protocol::{APP, Dial, ROOT},
     sidecar,
 };
+use serde_json::Value;
 
-use crate::{OwnTest, world::at};
+use crate::{OwnTest, fixture::at};
 
 pub fn tests() -> Vec<(&'static str, OwnTest)> {
     vec![

@@ -4,15 +4,15 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::programs::loaded_programs;
-use support::{
+use lab::{
     agent::{Agent, Extra, binary},
     command::run,
-    lab::{Lab, manifest},
+    network::{Lab, manifest},
     protocol::{APP, Dial, ROOT},
     sidecar,
 };
 
-use crate::{OwnTest, world::at};
+use crate::{OwnTest, fixture::at};
 
 const VIP: &str = "10.109.118.31";
 

@@ -1,11 +1,11 @@
 //! Whose connection it is: the creator's filesystem ids, whatever happens to the socket later.
 
 use anyhow::{Context as _, Result};
-use support::protocol::{APP, Dial, Identity, PROXY, ROOT};
+use lab::protocol::{APP, Dial, Identity, PROXY, ROOT};
 
 use crate::{
     SharedTest,
-    world::{Arrives, POD, VIP, World, at, check},
+    fixture::{Arrives, POD, VIP, World, at, check},
 };
 
 pub fn tests() -> Vec<(&'static str, SharedTest)> {

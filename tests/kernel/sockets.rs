@@ -3,14 +3,14 @@
 use std::{thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use support::{
+use lab::{
     command::run_words,
     protocol::{APP, Dial, Listen, Manner, PROXY},
 };
 
 use crate::{
     SharedTest,
-    world::{Arrives, POD, VIP, World, at, check},
+    fixture::{Arrives, POD, VIP, World, at, check},
 };
 
 pub fn tests() -> Vec<(&'static str, SharedTest)> {
@@ -56,11 +56,11 @@ fn mptcp(world: &World) -> Result<()> {
             .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
         ensure!(connected.accepted_by == 15001, "{connected:?}");
         ensure!(
-            crate::world::original(&connected.server, to) == Ok(to),
+            crate::fixture::original(&connected.server, to) == Ok(to),
             "{connected:?}"
         );
         ensure!(
-            connected.server.peer.ip() == crate::world::ip(POD[family]),
+            connected.server.peer.ip() == crate::fixture::ip(POD[family]),
             "{connected:?}"
         );
     }
@@ -124,7 +124,7 @@ fn bound_port(world: &World) -> Result<()> {
         );
         ensure!(connected.client.peer == to, "{connected:?}");
         ensure!(
-            crate::world::original(&connected.server, to) == Ok(to),
+            crate::fixture::original(&connected.server, to) == Ok(to),
             "{connected:?}"
         );
     }

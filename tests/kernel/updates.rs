@@ -7,12 +7,12 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use support::{
+use lab::{
     protocol::{APP, Dial},
     sidecar,
 };
 
-use crate::{OwnTest, lifecycle::Place, world::at};
+use crate::{OwnTest, fixture::at, lifecycle::Place};
 
 pub fn tests() -> Vec<(&'static str, OwnTest)> {
     vec![

@@ -1,14 +1,14 @@
 //! A pod that numbers its users on its own (`hostUsers: false`).
 
 use anyhow::{Result, anyhow, ensure};
-use support::{
+use lab::{
     agent::Agent,
-    lab::{FIRST_OWN_USER, Lab, manifest},
+    network::{FIRST_OWN_USER, Lab, manifest},
     protocol::{APP, Dial, Identity, PROXY, ROOT},
     sidecar,
 };
 
-use crate::{OwnTest, world::at};
+use crate::{OwnTest, fixture::at};
 
 const VIP: &str = "10.109.118.31";
 

@@ -18,8 +18,8 @@ use axum::{
     http::{Method, Request, StatusCode, header},
 };
 use futures_util::stream;
+use lab::agent::PATIENCE;
 use nix::sys::signal::Signal;
-use support::agent::PATIENCE;
 use tokio::{
     io::AsyncReadExt as _,
     net::TcpStream,
