@@ -121,7 +121,7 @@ fn fast_open(socket: &Socket, destination: &SockAddr) -> io::Result<()> {
     }
 }
 
-/// What the accepting end says of the connection.
+/// The connection as the accepting end sees it.
 fn greeting(socket: &Socket) -> io::Result<(u16, Names)> {
     let mut line = String::new();
     BufReader::with_capacity(4096, socket).read_line(&mut line)?;

@@ -1,4 +1,4 @@
-//! Does something as somebody else. Credentials belong to threads, so each identity gets a thread of
+//! Does something as another user. Credentials belong to threads, so each identity gets a thread of
 //! its own; the system calls are made directly because glibc's change all threads.
 
 use std::{io, thread};

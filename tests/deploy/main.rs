@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 
 const NAMESPACE: &str = "sidetrack-system";
 
-/// What Helm would create, or what it says is wrong.
+/// What Helm would create, or its error.
 fn helm(values: &Value) -> Result<Vec<Value>, String> {
     helm_with(values, &[])
 }

@@ -30,7 +30,7 @@ fn webhooks(objects: &[Value]) -> &[Value] {
     webhooks.as_array().expect("webhooks")
 }
 
-/// Of which pods the API server tells a webhook, by the label of their namespace and their own.
+/// Which pods the API server sends to a webhook, by the label of their namespace and their own.
 fn called(webhook: &Value, namespace: Option<&str>, pod: Option<&str>) -> bool {
     let fits = |selector: &Value, label: Option<&str>| {
         let all = selector["matchExpressions"].as_array();

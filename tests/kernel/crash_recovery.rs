@@ -4,64 +4,51 @@
 use std::fs;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use lab::product::{Maps, Pins};
 use lab::{
     agent::Agent,
     network::manifest,
+    node::VIP,
+    product::{Maps, Pins},
     protocol::{APP, Dial},
     sidecar,
 };
 use nix::sys::signal::Signal;
 use sidetrack_common::policy::{List, PortKey};
 
-use crate::{
-    OwnTest,
-    fixture::{at, nothing_is_left},
-    lifecycle::Place,
-};
+use crate::fixture::{PodFixture, at, nothing_is_left};
 
-const VIP: &str = "10.109.118.31";
-
-pub fn tests() -> Vec<(&'static str, OwnTest)> {
-    vec![
-        ("half_done::lists_without_their_policy", stray_lists),
-        (
-            "half_done::interfaces_of_a_policy_changed_meanwhile",
-            stray_interfaces,
-        ),
-        ("half_done::a_pod_removed_in_part", part_of_a_pod),
-        ("half_done::a_wrong_count_of_handshakes", wrong_count),
-    ]
-}
-
-fn maps(place: &Place) -> Result<Maps> {
-    Maps::open(&Pins::new(&place.lab.places().bpffs)?)
+fn maps(fixture: &PodFixture) -> Result<Maps> {
+    Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)
 }
 
 /// Kills the agent and starts another when something has been done to what it left.
-fn meanwhile(place: &mut Place, work: impl FnOnce(&Place, &Maps) -> Result<()>) -> Result<()> {
-    place.agent.end(Signal::SIGKILL)?;
-    work(place, &maps(place)?)?;
-    place.agent = Agent::start(place.lab.places())?;
+fn meanwhile(
+    fixture: &mut PodFixture,
+    work: impl FnOnce(&PodFixture, &Maps) -> Result<()>,
+) -> Result<()> {
+    fixture.agent.end(Signal::SIGKILL)?;
+    work(fixture, &maps(fixture)?)?;
+    fixture.agent = Agent::start(fixture.lab.places())?;
     Ok(())
 }
 
-fn accepted_by(place: &Place, to: std::net::SocketAddr) -> Result<u16> {
-    let connected = place.client.dial(Dial::new(&APP, to))?;
+fn accepted_by(fixture: &PodFixture, to: std::net::SocketAddr) -> Result<u16> {
+    let connected = fixture.client.dial(Dial::new(&APP, to))?;
     Ok(connected
         .map_err(|errno| anyhow!("errno {errno}"))?
         .accepted_by)
 }
 
+kernel_test!(lists_without_their_policy);
 /// A policy was being written: its lists are there and its row is not. Its id must not be taken for
 /// another policy, which would have those lists among its own.
-fn stray_lists() -> Result<()> {
-    let mut place = Place::new()?;
-    let _sidecar = sidecar::start(&place.pod, &[80])?;
+fn lists_without_their_policy() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     let excluded = [("traffic.sidecar.istio.io/excludeOutboundPorts", "81")];
-    place.enroll(&excluded)?;
-    let rows = maps(&place)?.ports.keys()?.len();
-    meanwhile(&mut place, |_, maps| {
+    fixture.enroll(&excluded)?;
+    let rows = maps(&fixture)?.ports.keys()?.len();
+    meanwhile(&mut fixture, |_, maps| {
         let ids = maps.policies.keys()?;
         let last = ids.into_iter().max().context("a policy")?;
         let stray = PortKey {
@@ -71,26 +58,27 @@ fn stray_lists() -> Result<()> {
         };
         Ok(maps.ports.insert(&stray, &0)?)
     })?;
-    place.agent.places.wait_enrolled("test/app")?;
-    let by = accepted_by(&place, at(VIP, 80))?;
+    fixture.agent.places.wait_enrolled("test/app")?;
+    let by = accepted_by(&fixture, at(VIP, 80))?;
     ensure!(by == 15001, "port 80 is excluded by nobody, {by} took it");
-    place.agent.places.wait_rows("PORT_RULES", rows)
+    fixture.agent.places.wait_rows("PORT_RULES", rows)
 }
 
+kernel_test!(interfaces_of_a_policy_changed_meanwhile);
 /// An interface was excluded, and is not any more when the next agent comes.
-fn stray_interfaces() -> Result<()> {
-    let mut place = Place::new()?;
-    let _sidecar = sidecar::start(&place.pod, &[80])?;
+fn interfaces_of_a_policy_changed_meanwhile() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     let name = "traffic.sidecar.istio.io/excludeInterfaces";
-    place.enroll(&[(name, "eth0")])?;
-    meanwhile(&mut place, |place, _| {
-        let other = manifest("app", &place.pod, &[(name, "lo")]);
-        place.lab.write_manifest("app", &other)
+    fixture.enroll(&[(name, "eth0")])?;
+    meanwhile(&mut fixture, |fixture, _| {
+        let other = manifest("app", &fixture.pod, &[(name, "lo")]);
+        fixture.lab.write_manifest("app", &other)
     })?;
-    place.agent.places.wait_enrolled("test/app")?;
-    let rows = place.agent.places.map("IFACE_BY_POD")?;
+    fixture.agent.places.wait_enrolled("test/app")?;
+    let rows = fixture.agent.places.map("IFACE_BY_POD")?;
     ensure!(rows.len() == 1, "only lo is excluded: {rows:?}");
-    let inbound = place.outside.dial(Dial::new(&APP, at("10.77.0.2", 80)))?;
+    let inbound = fixture.outside.dial(Dial::new(&APP, at("10.77.0.2", 80)))?;
     ensure!(
         inbound.is_ok_and(|inbound| inbound.accepted_by == 15006),
         "what arrives on eth0 is the sidecar's"
@@ -98,16 +86,17 @@ fn stray_interfaces() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(a_pod_removed_in_part);
 /// A pod was being removed: its row and its link are gone, the rest is there.
-fn part_of_a_pod() -> Result<()> {
-    let mut place = Place::new()?;
-    let _sidecar = sidecar::start(&place.pod, &[80])?;
-    place.enroll(&[("traffic.sidecar.istio.io/excludeInterfaces", "lo")])?;
-    accepted_by(&place, at(VIP, 80))?;
-    meanwhile(&mut place, |place, maps| {
+fn a_pod_removed_in_part() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[("traffic.sidecar.istio.io/excludeInterfaces", "lo")])?;
+    accepted_by(&fixture, at(VIP, 80))?;
+    meanwhile(&mut fixture, |fixture, maps| {
         for cookie in maps.pods.keys()? {
             maps.pods.remove(&cookie)?;
-            let pods = place.lab.places().bpffs.join("sidetrack/v2/pods");
+            let pods = fixture.lab.places().pins().join("pods");
             fs::remove_dir_all(pods.join(cookie.to_string()))?;
         }
         for route in maps.routes.keys()? {
@@ -115,23 +104,24 @@ fn part_of_a_pod() -> Result<()> {
         }
         ensure!(!maps.counts.keys()?.is_empty(), "connections were counted");
         ensure!(!maps.listeners.keys()?.is_empty(), "a listener was known");
-        place.lab.remove_manifest("app")
+        fixture.lab.remove_manifest("app")
     })?;
-    nothing_is_left(&place.agent.places)
+    nothing_is_left(&fixture.agent.places)
 }
 
+kernel_test!(a_wrong_count_of_handshakes);
 /// The programs' count of handshakes is far off.
-fn wrong_count() -> Result<()> {
-    let mut place = Place::new()?;
-    let _sidecar = sidecar::start(&place.pod, &[80])?;
-    place.enroll(&[])?;
+fn a_wrong_count_of_handshakes() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
     for wrong in [65_000, 500_u64.wrapping_neg()] {
-        meanwhile(&mut place, |_, maps| {
+        meanwhile(&mut fixture, |_, maps| {
             Ok(maps.handshake_count.insert(&0, &wrong)?)
         })?;
-        let count = maps(&place)?.handshake_count.get(&0)?;
+        let count = maps(&fixture)?.handshake_count.get(&0)?;
         ensure!(count == Some(0), "{wrong} became {count:?}");
-        ensure!(accepted_by(&place, at(VIP, 80))? == 15001);
+        ensure!(accepted_by(&fixture, at(VIP, 80))? == 15001);
     }
     Ok(())
 }

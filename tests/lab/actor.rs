@@ -56,7 +56,7 @@ impl Actor {
         self.child.id()
     }
 
-    /// Says something and waits for the answer.
+    /// Sends a request and waits for the response.
     pub fn ask(&self, request: &Request) -> Result<Response> {
         let mut pipe = self
             .pipe

@@ -27,7 +27,7 @@ pub fn run_words(words: &[&str]) -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Runs a command to its end, whatever it says.
+/// Runs a command to its end, whether or not it succeeds.
 pub fn output(words: &[&str]) -> Result<Output> {
     Command::new(words[0])
         .args(&words[1..])

@@ -18,3 +18,11 @@ pub mod product;
 pub mod protocol;
 pub mod runtime;
 pub mod sidecar;
+
+/// The name of a test as it is listed and filtered: the topic, which is the module below the crate's
+/// root, and the function.
+#[must_use]
+pub fn test_name(module: &str, function: &str) -> String {
+    let topic = module.split("::").nth(1).unwrap_or(module);
+    format!("{topic}::{function}")
+}

@@ -129,7 +129,7 @@ impl PodNet {
 }
 
 impl Lab {
-    /// A network with nobody on it.
+    /// A network without pods.
     pub fn new() -> Result<Self> {
         let id = format!("{}-{}", process::id(), LABS.fetch_add(1, Ordering::Relaxed));
         let dir = tempfile::Builder::new().prefix(PREFIX).tempdir()?;

@@ -33,7 +33,7 @@ pub struct Node {
     pub api: ApiServer,
     /// What starts pods.
     pub runtime: Runtime,
-    /// Somebody outside, who serves port 80 of [`VIP`].
+    /// A server outside, on port 80 of [`VIP`].
     pub outside: Actor,
     /// The network.
     pub lab: Lab,

@@ -9,7 +9,7 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 
-/// Says clearly that root is needed, if this is not root.
+/// Fails unless the process is root.
 pub fn require_root() -> Result<()> {
     if !nix::unistd::geteuid().is_root() {
         bail!(

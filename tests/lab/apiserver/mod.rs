@@ -88,7 +88,7 @@ impl ApiServer {
         })
     }
 
-    /// The file that tells a client where it is.
+    /// The kubeconfig file for clients.
     #[must_use]
     pub fn kubeconfig(&self) -> &Path {
         &self.kubeconfig
@@ -100,7 +100,7 @@ impl ApiServer {
         self.address
     }
 
-    /// Creates or changes a pod or namespace (`kind` says which). Watchers hear of it.
+    /// Creates or changes a pod or namespace (by `kind`). Watchers receive it.
     pub fn apply(&self, object: Value) -> Result<()> {
         self.store.apply(Resource::of(&object)?, object)
     }
@@ -130,17 +130,17 @@ impl ApiServer {
         self.store.delete(Resource::named(kind)?, namespace, name)
     }
 
-    /// Tells watchers of the last change once more.
+    /// Sends the last change to the watchers once more.
     pub fn repeat_last(&self) {
         self.store.repeat_last();
     }
 
-    /// Tells watchers how far they are.
+    /// Sends a bookmark to the watchers.
     pub fn bookmark(&self) {
         self.store.bookmark();
     }
 
-    /// Forgets history: who resumes from an old version is told 410 Gone.
+    /// Forgets history: a watch from an old version gets 410 Gone.
     pub fn compact(&self) {
         self.store.compact();
     }

@@ -23,7 +23,7 @@ pub enum Resource {
     Nodes,
 }
 
-/// What somebody asked for, as RBAC names it.
+/// One request, as RBAC names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
     /// `get`, `list`, `watch`, `create`, `patch`.

@@ -13,7 +13,7 @@ use clap::Parser;
 use lab::{ledger, private};
 
 use crate::{
-    pods::{Contestant, Field, Stage},
+    pods::{Contestant, Environment, Field},
     report::{Format, Report, Series},
 };
 
@@ -49,11 +49,11 @@ fn run(options: &Options) -> Result<()> {
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;
-    let stage = Stage::new()?;
-    let applied = stage.time_to_apply()?;
+    let environment = Environment::new()?;
+    let applied = environment.time_to_apply()?;
     let mut report = Report::new(options.rounds, PER_TURN, applied);
     for field in Field::ALL {
-        let contestants = stage.contestants(field);
+        let contestants = environment.contestants(field);
         let mut series: Vec<Series> = contestants
             .iter()
             .map(|contestant| Series::new(contestant.name))

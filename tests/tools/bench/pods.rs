@@ -82,7 +82,7 @@ const MANY: Lists = Lists {
 };
 
 /// Everything. Fields drop in order: processes before what they run in.
-pub struct Stage {
+pub struct Environment {
     pods: Vec<Pod>,
     outside: [Worker; 2],
     agent: Agent,
@@ -90,7 +90,7 @@ pub struct Stage {
     _bare: Lab,
 }
 
-impl Stage {
+impl Environment {
     /// Builds all pods.
     pub fn new() -> Result<Self> {
         // Nothing of sidetrack is attached to the cgroups here.

@@ -96,7 +96,7 @@ impl Report {
         }
     }
 
-    /// A field's contestants, in the order of `Stage`.
+    /// A field's contestants, in the order of `Environment`.
     pub fn add(&mut self, field: Field, series: Vec<Series>) {
         let [
             nothing,
@@ -109,7 +109,7 @@ impl Report {
             many,
         ] = series.as_slice()
         else {
-            unreachable!("the stage has eight pods");
+            unreachable!("the environment has eight pods");
         };
         self.tables.push(Table {
             field,

@@ -81,7 +81,7 @@ impl Drop for Worker {
     }
 }
 
-/// Becomes a worker if the command line says so.
+/// Runs as a worker if the command line asks for it.
 pub fn run_if_asked() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [word, netns, cgroup, uid, port] = words.as_slice() else {

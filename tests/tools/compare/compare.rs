@@ -39,7 +39,7 @@ pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report)
     let explainer = Explainer::new(pair.places())?;
     let mut again = Vec::new();
     for (case, oracle, ours) in both(pair, &cases)? {
-        match judge(&explainer, case, &oracle, &ours) {
+        match evaluate(&explainer, case, &oracle, &ours) {
             Ok(difference) => report.passed(difference),
             Err(_) => again.push(case.clone()),
         }
@@ -50,7 +50,7 @@ pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report)
     }
     report.repeated += again.len();
     for (case, oracle, ours) in both(pair, &again)? {
-        match judge(&explainer, case, &oracle, &ours) {
+        match evaluate(&explainer, case, &oracle, &ours) {
             Ok(difference) => report.passed(difference),
             Err(told) => report.failed(&case.name, told),
         }
@@ -78,7 +78,7 @@ fn both<'a>(pair: &PodPair, cases: &'a [Case]) -> Result<Vec<(&'a Case, Outcome,
 
 /// Whether both did the same, with the name of a wanted difference, and explain says so; otherwise
 /// what each did.
-fn judge(
+fn evaluate(
     explainer: &Explainer,
     case: &Case,
     oracle: &Outcome,

@@ -1,4 +1,4 @@
-//! What `sidetrack explain` says of a connection, against what the kernel did with it.
+//! What `sidetrack explain` predicts for a connection, against what the kernel did with it.
 
 use std::net::IpAddr;
 

@@ -41,7 +41,7 @@ struct Options {
         conflicts_with = "manifest"
     )]
     policy: Option<String>,
-    /// The pod of somebody else, with the rules they have for it
+    /// The manifest of any pod, to compare with the rules given
     #[arg(long, value_name = "FILE", requires = "rules")]
     manifest: Option<PathBuf>,
     /// Its rules, as iptables-save prints them

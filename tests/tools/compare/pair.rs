@@ -22,7 +22,7 @@ use serde_json::Value;
 
 use crate::target::{Rules, Target};
 
-/// Ports somebody listens on in the pod, as the proxy.
+/// Ports with a listener in the pod, as the proxy.
 const PROXY_PORTS: [u16; 8] = [15001, 15006, 15008, 15020, 15021, 15090, 15101, 15106];
 /// And as the app.
 const APP_PORTS: [u16; 3] = [22, 53, 80];
@@ -37,7 +37,7 @@ pub struct PairedPod {
     /// Dials to the pod.
     pub outside: Actor,
     servers: Actor,
-    /// Ports somebody listens on in the pod.
+    /// Ports with a listener in the pod.
     served: Vec<u16>,
     pod: PodNet,
     lab: Lab,

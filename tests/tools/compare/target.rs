@@ -16,7 +16,7 @@ use lab::protocol::{Identity, PROXY};
 
 use crate::policies::BuiltIn;
 
-/// How much of a stranger's long lists is tried.
+/// How much of the long lists of a given pod is tried.
 const MOST_PORTS: usize = 24;
 const MOST_ADDRESSES: usize = 16;
 
@@ -64,7 +64,7 @@ impl Target {
         Self::new(policy.name.to_owned(), pod, Rules::Ours)
     }
 
-    /// Somebody's pod and the rules that somebody else made for it.
+    /// A given pod, and the rules given for it.
     pub fn foreign(manifest: &Path, rules: &Path, rules6: Option<&Path>) -> Result<Self> {
         let (mut documents, problems) = manifests::read_templates(manifest)
             .with_context(|| format!("{}", manifest.display()))?;

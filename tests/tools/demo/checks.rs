@@ -10,7 +10,7 @@ pub struct Checks {
 }
 
 impl Checks {
-    /// Records a claim; an error says what was seen instead.
+    /// Records a claim; an error holds what was seen instead.
     pub fn record(&mut self, claim: &str, held: Result<(), impl Display>) {
         match held {
             Ok(()) => {

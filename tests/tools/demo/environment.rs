@@ -1,5 +1,5 @@
 //! Where the demo takes place: a bridge and two pods in network namespaces, a cgroup tree, a
-//! directory. All of it is found again by name, so that it can be torn down whoever left it.
+//! directory. All of it is found again by name, so that a later run can tear it down.
 
 use std::{
     collections::BTreeSet,

@@ -9,15 +9,24 @@ mod scenario;
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
+use clap::Parser;
 use lab::private::require_root;
 
 use crate::environment::Environment;
 
-/// What the command line said.
+/// Two pods with real sidecars, no iptables.
+#[derive(Debug, Parser)]
+#[command(name = "sidetrack-demo")]
 struct Options {
-    tools: PathBuf,
+    /// Python environment with Envoy and httpbin.
+    #[arg(long, value_name = "DIR", required_unless_present = "down")]
+    tools: Option<PathBuf>,
+    /// Leave everything up.
+    #[arg(long)]
     keep: bool,
+    /// Remove what a demo has left up, and do nothing else.
+    #[arg(long)]
     down: bool,
 }
 
@@ -31,26 +40,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn options() -> Result<Options> {
-    let mut options = Options {
-        tools: PathBuf::new(),
-        keep: false,
-        down: false,
-    };
-    let mut words = std::env::args().skip(1);
-    while let Some(word) = words.next() {
-        match word.as_str() {
-            "--tools" => options.tools = words.next().context("--tools needs a path")?.into(),
-            "--keep" => options.keep = true,
-            "--down" => options.down = true,
-            _ => bail!("unknown option {word}; run `cargo xtask demo --help`"),
-        }
-    }
-    Ok(options)
-}
-
 fn run() -> Result<ExitCode> {
-    let options = options()?;
+    let options = Options::parse();
     require_root()?;
     if options.down {
         println!(
@@ -64,8 +55,8 @@ fn run() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     environment::teardown().context("remove what an earlier demo left")?;
-    let mut environment = Environment::new(&options.tools)?;
-    let outcome = scenario::run(&mut environment, options.keep);
+    let mut environment = Environment::new(&options.tools.context("--tools names no directory")?)?;
+    let outcome = scenario::run_demo(&mut environment, options.keep);
     if options.keep && outcome.is_ok() {
         environment.keep();
         scenario::what_to_try(&environment);

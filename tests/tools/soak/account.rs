@@ -1,4 +1,4 @@
-//! Every connection is judged here, and stands under exactly one heading.
+//! Every connection is evaluated here, and is counted under exactly one heading.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -12,8 +12,8 @@ use crate::{
     wire::{Hop, Outcome, Report, Who},
 };
 
-/// How many failures are told in full.
-const TOLD: usize = 20;
+/// How many failures are shown in full.
+const SHOWN: usize = 20;
 
 /// What a connection counts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -29,9 +29,9 @@ pub enum Heading {
     FailedClosed,
     /// It failed and should not have.
     Lost,
-    /// Somebody else had it.
+    /// It arrived elsewhere.
     Misdirected,
-    /// The sidecar had it and was told another original destination.
+    /// It arrived at the sidecar with another original destination.
     WrongOriginal,
     /// It was not the sidecar's and should have been.
     Past,
@@ -105,7 +105,7 @@ impl Account {
     pub fn fail(&self, what: String) {
         let mut books = self.books.lock().expect("nobody panics");
         books.failed += 1;
-        if books.failures.len() < TOLD {
+        if books.failures.len() < SHOWN {
             books.failures.push(what);
         }
     }
@@ -117,13 +117,13 @@ impl Account {
             drop(targets);
             return self.fail(format!("a report of nobody's connection: {report:?}"));
         };
-        let heading = self.judge(known, report);
+        let heading = self.evaluate(known, report);
         let mut books = self.books.lock().expect("nobody panics");
         let row = books.totals.entry(row(known.kind)).or_default();
         row[heading as usize] += 1;
         if !heading.is_fine() {
             books.failed += 1;
-            if books.failures.len() < TOLD {
+            if books.failures.len() < SHOWN {
                 let text = self.describe(heading, known, report);
                 books.failures.push(text);
             }
@@ -148,7 +148,7 @@ impl Account {
         pods.get(&pod?).map(|timeline| timeline.between(time))
     }
 
-    fn judge(&self, known: &Known, report: &Report) -> Heading {
+    fn evaluate(&self, known: &Known, report: &Report) -> Heading {
         let client = self.state(known.client, report.time);
         let server = self.state(known.server, report.time);
         let any = |test: fn(&State) -> bool| client.iter().chain(&server).any(test);
@@ -178,12 +178,12 @@ impl Account {
                 }
             }
             Outcome::Answered { local, peer, hops } => {
-                self.judge_hops(known, &endings, down, (*local, *peer), hops)
+                self.evaluate_hops(known, &endings, down, (*local, *peer), hops)
             }
         }
     }
 
-    fn judge_hops(
+    fn evaluate_hops(
         &self,
         known: &Known,
         endings: &[Ending],

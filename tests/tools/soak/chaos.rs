@@ -26,7 +26,7 @@ use crate::{
 /// How often what happened.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// Policies changed and seen in force.
+    /// Policies changed and seen active.
     pub flips: AtomicU64,
     /// Sidecars killed and started again.
     pub restarts: AtomicU64,
@@ -139,8 +139,8 @@ pub fn come_and_go(
         }
         if rng.bool() {
             // In good order; otherwise in the middle of whatever it does.
-            pod.app_dialler.tell(&Order::End)?;
-            pod.app_dialler.wait();
+            pod.app_dialer.tell(&Order::End)?;
+            pod.app_dialer.wait();
         }
         let net = pod.end();
         environment.remove(&net)?;

@@ -18,7 +18,7 @@ use lab::{
 
 use crate::{
     account::Account,
-    crew::{Crew, Dialler, Worker},
+    spawner::{Dialer, Spawner, Worker},
     targets::{
         ASIDE, CHAIN, EXCLUDED, HEALTH, Kind, Known, NOWHERE, OTHER, Policy, SELF, SIDECAR_IN,
         SIDECAR_OUT, VIP, VIP6, WEB,
@@ -47,13 +47,13 @@ static TARGETS: AtomicU32 = AtomicU32::new(0);
 pub struct Environment {
     /// The pods that stay.
     pub pods: Vec<Pod>,
-    outside: Dialler,
+    outside: Dialer,
     _outside_server: Worker,
     _hanging_sidecar: Worker,
     /// The pod whose sidecar hangs.
     pub hanging: PodNet,
     /// Starts processes.
-    pub crew: Crew,
+    pub spawner: Spawner,
     /// The books.
     pub account: Arc<Account>,
     /// Of the random order.
@@ -78,9 +78,9 @@ pub struct Pod {
     pub sidecar: Mutex<Worker>,
     _app: Worker,
     /// Connects as the app.
-    pub app_dialler: Dialler,
+    pub app_dialer: Dialer,
     /// Connects as the sidecar.
-    pub proxy_dialler: Dialler,
+    pub proxy_dialer: Dialer,
     arrivals: Vec<u32>,
 }
 
@@ -101,16 +101,16 @@ fn name(number: u16) -> String {
 }
 
 impl Environment {
-    /// Builds it; nobody dials yet, and no agent runs.
+    /// Builds it; there are no connections and no agent yet.
     pub fn new(seed: u64) -> Result<Self> {
         let mut lab = Lab::new()?;
         for address in [VIP, VIP6, ASIDE] {
             lab.add_outside(address)?;
         }
-        let crew = Crew::new();
+        let spawner = Spawner::new();
         let account = Arc::new(Account::default());
         let out = lab.outside();
-        let outside_server = crew.serve(
+        let outside_server = spawner.serve(
             &out,
             ROOT,
             Work::Serve {
@@ -118,10 +118,10 @@ impl Environment {
                 ports: vec![WEB, CHAIN, OTHER, EXCLUDED],
             },
         )?;
-        let outside = crew.dial(&out, ROOT, diallers(2, seed), &account)?;
+        let outside = spawner.dial(&out, ROOT, dialers(2, seed), &account)?;
         let hanging = lab.pod(&name(HANGING), address_of(HANGING))?;
         sysctl(&hanging, "net/ipv4/ip_local_port_range", "1024 65000")?;
-        let hanging_sidecar = crew.serve(
+        let hanging_sidecar = spawner.serve(
             &hanging,
             PROXY,
             Work::Hang {
@@ -135,7 +135,7 @@ impl Environment {
             _outside_server: outside_server,
             _hanging_sidecar: hanging_sidecar,
             hanging,
-            crew,
+            spawner,
             account,
             seed,
             stop: AtomicBool::new(false),
@@ -183,7 +183,7 @@ impl Environment {
         let timeline = Arc::new(Timeline::new(state));
         self.account.add_pod(number, Arc::clone(&timeline));
         let sidecar = self.start_sidecar(number, &net)?;
-        let app = self.crew.serve(
+        let app = self.spawner.serve(
             &net,
             APP,
             Work::Serve {
@@ -192,27 +192,27 @@ impl Environment {
             },
         )?;
         let seed = self.seed ^ u64::from(number) << 8;
-        let app_dialler = self
-            .crew
-            .dial(&net, APP, diallers(2, seed), &self.account)?;
-        let proxy_dialler = self
-            .crew
-            .dial(&net, PROXY, diallers(1, seed + 1), &self.account)?;
+        let app_dialer = self
+            .spawner
+            .dial(&net, APP, dialers(2, seed), &self.account)?;
+        let proxy_dialer = self
+            .spawner
+            .dial(&net, PROXY, dialers(1, seed + 1), &self.account)?;
         Ok(Pod {
             number,
             net,
             timeline,
             sidecar: Mutex::new(sidecar),
             _app: app,
-            app_dialler,
-            proxy_dialler,
+            app_dialer,
+            proxy_dialer,
             arrivals: Vec::new(),
         })
     }
 
     /// Starts a pod's sidecar.
     pub fn start_sidecar(&self, number: u16, net: &PodNet) -> Result<Worker> {
-        let mut sidecar = self.crew.serve(
+        let mut sidecar = self.spawner.serve(
             net,
             PROXY,
             Work::Serve {
@@ -248,13 +248,13 @@ impl Environment {
             self.account.know(known);
         }
         let wire = |known: &[Known]| known.iter().map(|it| it.target.clone()).collect();
-        pod.app_dialler.tell(&Order::Add(wire(&app)))?;
-        pod.proxy_dialler.tell(&Order::Add(wire(&proxy)))?;
+        pod.app_dialer.tell(&Order::Add(wire(&app)))?;
+        pod.proxy_dialer.tell(&Order::Add(wire(&proxy)))?;
         self.outside.tell(&Order::Add(wire(&outside)))?;
         Ok(outside.iter().map(|it| it.target.id).collect())
     }
 
-    /// Lets nobody outside dial these any more.
+    /// Ends connections from outside to these.
     pub fn disconnect(&self, arrivals: Vec<u32>) -> Result<()> {
         self.outside.tell(&Order::Remove(arrivals))
     }
@@ -278,7 +278,7 @@ impl Environment {
             .remove_manifest(name)
     }
 
-    /// Waits until an agent says that a pod has a policy.
+    /// Waits until an agent reports that a pod has a policy.
     pub fn wait_policy(&self, name: &str, policy: Policy) -> Result<Duration> {
         self.wait(name, |row| {
             row.is_some_and(|row| {
@@ -308,16 +308,16 @@ impl Environment {
         }
     }
 
-    /// Ends all dialling; every connection is in the account then.
-    pub fn end_dialling(&self) -> Result<()> {
+    /// Ends all dialing; every connection is in the account then.
+    pub fn end_dialing(&self) -> Result<()> {
         for pod in &self.pods {
             self.disconnect(pod.arrivals.clone())?;
         }
         for pod in &self.pods {
-            pod.app_dialler.tell(&Order::End)?;
-            pod.proxy_dialler.tell(&Order::End)?;
-            pod.app_dialler.wait();
-            pod.proxy_dialler.wait();
+            pod.app_dialer.tell(&Order::End)?;
+            pod.proxy_dialer.tell(&Order::End)?;
+            pod.app_dialer.wait();
+            pod.proxy_dialer.wait();
         }
         self.outside.tell(&Order::End)?;
         self.outside.wait();
@@ -343,7 +343,7 @@ fn address_of(number: u16) -> u8 {
     octet as u8
 }
 
-fn diallers(threads: usize, seed: u64) -> Work {
+fn dialers(threads: usize, seed: u64) -> Work {
     const PAUSE: u64 = 15;
     Work::Dial {
         threads,

@@ -22,7 +22,7 @@ impl Inventory {
         let maps = Maps::open(&Pins::new(&places.bpffs)?)?;
         let pods: Vec<u64> = maps.pods.keys()?;
         let (rows, count) = handshakes(places)?;
-        let strangers = |cookies: &mut dyn Iterator<Item = u64>| {
+        let foreign = |cookies: &mut dyn Iterator<Item = u64>| {
             cookies.filter(|cookie| !pods.contains(cookie)).count() as u64
         };
         let mut all = BTreeMap::new();
@@ -41,9 +41,9 @@ impl Inventory {
         let counted = maps.counts.keys()?;
         put(
             "rows: COUNT_BY_RULE of pods that are gone",
-            strangers(&mut counted.iter().map(|key| key.netns)),
+            foreign(&mut counted.iter().map(|key| key.netns)),
         );
-        let root = places.bpffs.join("sidetrack/v2");
+        let root = places.pins();
         for dir in ["maps", "links", "pods"] {
             put(&format!("pins: {dir}"), files(&root.join(dir)));
         }

@@ -3,10 +3,10 @@
 
 mod account;
 mod chaos;
-mod crew;
 mod environment;
 mod inventory;
 mod report;
+mod spawner;
 mod streams;
 mod targets;
 mod timeline;
@@ -159,8 +159,6 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
     } else {
         large
     };
-    let mut checks = 0;
-    let begun = Instant::now();
     let inventories = thread::scope(|scope| -> Result<_> {
         let shared = &*environment;
         let mut seeds = Rng::with_seed(shared.seed);
@@ -189,34 +187,18 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
             }));
         }
 
-        let mut told = Duration::ZERO;
-        while begun.elapsed() < length {
-            thread::sleep(Duration::from_millis(100));
-            shared
-                .calm
-                .store(begun.elapsed() >= calm_at, Ordering::Relaxed);
-            if begun.elapsed() >= told + PROGRESS {
-                told = begun.elapsed();
-                let (_, connections) = shared.account.totals();
-                let (failed, _) = shared.account.failures();
-                report::progress(told, connections, failed, agents, events);
-            }
-        }
+        watch(shared, length, calm_at, |told| {
+            let (_, connections) = shared.account.totals();
+            let (failed, _) = shared.account.failures();
+            report::progress(told, connections, failed, agents, events);
+        });
         shared.stop.store(true, Ordering::Relaxed);
         for thread in threads {
             let _ = thread.join();
         }
-        shared.end_dialling()?;
+        shared.end_dialing()?;
         thread::sleep(SETTLE);
-        let end = loop {
-            match agents.survivor() {
-                Some(survivor) => break Inventory::take(&shared.places, survivor),
-                None if agents_thread.is_finished() => {
-                    break Err(anyhow::anyhow!("no agent is left"));
-                }
-                None => thread::sleep(Duration::from_millis(20)),
-            }
-        };
+        let end = last_inventory(shared, agents, || agents_thread.is_finished());
         over.store(true, Ordering::Relaxed);
         let _ = agents_thread.join();
         end
@@ -225,18 +207,76 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
     report::events(&agents, &events, &floods);
     let (totals, connections) = environment.account.totals();
     report::connections(&totals);
-    match inventories {
+    let mut checks = compare_inventories(environment, &start, inventories);
+    let minutes = length.as_secs_f64() / 60.0;
+    checks += check_least(environment, connections, &agents, minutes);
+    checks += 1;
+    if let Err(error) = leave_nothing(environment) {
+        environment.account.fail(format!("{error:#}"));
+    }
+    Ok(checks)
+}
+
+/// Waits until the time is over, and reports progress.
+fn watch(
+    environment: &Environment,
+    length: Duration,
+    calm_at: Duration,
+    report: impl Fn(Duration),
+) {
+    let begun = Instant::now();
+    let mut reported = Duration::ZERO;
+    while begun.elapsed() < length {
+        thread::sleep(Duration::from_millis(100));
+        let is_calm = begun.elapsed() >= calm_at;
+        environment.calm.store(is_calm, Ordering::Relaxed);
+        if begun.elapsed() >= reported + PROGRESS {
+            reported = begun.elapsed();
+            report(reported);
+        }
+    }
+}
+
+/// Waits for the last agent, and counts what there is then.
+fn last_inventory(
+    environment: &Environment,
+    agents: &Agents,
+    is_over: impl Fn() -> bool,
+) -> Result<Inventory> {
+    loop {
+        match agents.survivor() {
+            Some(survivor) => return Inventory::take(&environment.places, survivor),
+            None if is_over() => return Err(anyhow::anyhow!("no agent is left")),
+            None => thread::sleep(Duration::from_millis(20)),
+        }
+    }
+}
+
+/// What the kernel and the agent hold at the end must be what they held at the start; how many things
+/// were compared.
+fn compare_inventories(
+    environment: &Environment,
+    start: &Inventory,
+    end: Result<Inventory>,
+) -> u64 {
+    match end {
         Ok(end) => {
-            report::inventory(&start, &end);
-            checks += start.0.len() as u64;
+            report::inventory(start, &end);
             for difference in start.differences(&end) {
                 environment.account.fail(difference);
             }
+            start.0.len() as u64
         }
-        Err(error) => environment.account.fail(format!("{error:#}")),
+        Err(error) => {
+            environment.account.fail(format!("{error:#}"));
+            0
+        }
     }
-    let minutes = length.as_secs_f64() / 60.0;
-    for (what, count, least) in [
+}
+
+/// A soak in which too little happened shows nothing; how many things were checked.
+fn check_least(environment: &Environment, connections: u64, agents: &Agents, minutes: f64) -> u64 {
+    let counts = [
         ("connections", connections, CONNECTIONS),
         ("agents ended", agents.ended(), ENDED),
         (
@@ -244,8 +284,8 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
             agents.replaced.load(Ordering::Relaxed),
             REPLACED,
         ),
-    ] {
-        checks += 1;
+    ];
+    for (what, count, least) in counts {
         if (count as f64) < (least * minutes).floor() {
             environment.account.fail(format!(
                 "only {count} {what}: {:.0} are the least",
@@ -253,11 +293,7 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
             ));
         }
     }
-    checks += 1;
-    if let Err(error) = leave_nothing(environment) {
-        environment.account.fail(format!("{error:#}"));
-    }
-    Ok(checks)
+    counts.len() as u64
 }
 
 /// Runs one kind of chaos; should it fail, that is entered.

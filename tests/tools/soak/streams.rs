@@ -13,7 +13,7 @@ use nix::sys::signal::Signal;
 
 use crate::{
     chaos,
-    crew::{Crew, Worker},
+    spawner::{Spawner, Worker},
     targets::{SIDECAR_IN, SIDECAR_OUT, VIP, WEB},
     wire::{Order, Streamed, Work},
 };
@@ -54,11 +54,11 @@ pub fn run(count: u32, binaries: &[PathBuf; 2], length: Duration) -> Result<(u64
     let control = bare.pod("control", 2)?;
     lab.write_manifest("streams", &manifest("streams", &pod, &[]))?;
     let places = lab.places().clone();
-    let crew = Crew::new();
+    let spawner = Spawner::new();
     let mut agent = chaos::start(&places, &binaries[0])?;
     chaos::wait_ready(&places, &agent)?;
     places.wait_enrolled("test/streams")?;
-    let mut streams = Streams::open(&crew, count, [(&lab, &pod), (&bare, &control)])?;
+    let mut streams = Streams::open(&spawner, count, [(&lab, &pod), (&bare, &control)])?;
     let connections = places.pod("test/streams")?;
     let half = u64::from(count / 2);
     for way in ["outbound_redirected", "inbound_redirected"] {
@@ -100,14 +100,14 @@ pub fn run(count: u32, binaries: &[PathBuf; 2], length: Duration) -> Result<(u64
         worker.tell(&Order::End)?;
     }
     drop(streams);
-    Ok(judge(count, &quiet, &upgrades))
+    Ok(evaluate(count, &quiet, &upgrades))
 }
 
 impl Streams {
-    fn open(crew: &Crew, count: u32, [own, bare]: [(&Lab, &PodNet); 2]) -> Result<Self> {
+    fn open(spawner: &Spawner, count: u32, [own, bare]: [(&Lab, &PodNet); 2]) -> Result<Self> {
         let echo = |pod, uid, ports: &[u16]| {
             let ports = ports.to_vec();
-            crew.serve(pod, uid, Work::Echo { ports })
+            spawner.serve(pod, uid, Work::Echo { ports })
         };
         let servers = [
             echo(own.1, PROXY, &[SIDECAR_OUT, SIDECAR_IN])?,
@@ -115,7 +115,7 @@ impl Streams {
         ];
         let dial = |pod: &PodNet, uid, to: std::net::IpAddr, count| {
             let to = std::net::SocketAddr::new(to, WEB);
-            crew.serve(pod, uid, Work::Stream { to, count })
+            spawner.serve(pod, uid, Work::Stream { to, count })
         };
         let clients = [
             dial(own.1, APP, VIP.parse()?, count / 2)?,
@@ -198,7 +198,7 @@ impl Period {
     }
 }
 
-fn judge(count: u32, quiet: &Period, upgrades: &Period) -> (u64, Vec<String>) {
+fn evaluate(count: u32, quiet: &Period, upgrades: &Period) -> (u64, Vec<String>) {
     println!("{count} connections open, a message on each every 250 ms\n");
     quiet.print();
     upgrades.print();

@@ -164,7 +164,7 @@ const SPECS: [Spec; 6] = [
 const EXCLUDES_OTHER: u16 = 1;
 const MANY: u16 = 5;
 const MANY_ROWS: usize = 400;
-/// A port no connection goes to tells which policy is in force.
+/// A port without connections identifies the active policy.
 const MARKER: u16 = 60_000;
 
 impl Policy {
@@ -217,7 +217,7 @@ impl Policy {
 /// A target with everything that is known of it.
 #[derive(Clone, Debug)]
 pub struct Known {
-    /// As the dialling process has it.
+    /// As the dialing process has it.
     pub target: Target,
     /// What it is.
     pub kind: Kind,

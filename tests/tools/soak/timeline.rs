@@ -8,7 +8,7 @@ use crate::{targets::Policy, wire::now};
 /// What may be the case with a pod.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct State {
-    /// Policies that may be in force, one bit each.
+    /// Policies that may be active, one bit each.
     pub policies: u16,
     /// It may not be enrolled.
     pub not_enrolled: bool,

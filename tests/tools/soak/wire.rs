@@ -100,7 +100,7 @@ pub enum Work {
     },
 }
 
-/// Somebody to connect to.
+/// A server to connect to.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Target {
     /// Its number in reports.
@@ -218,7 +218,7 @@ pub enum Outcome {
     NotMade(i32),
     /// It was made, and then lost.
     Broken(i32),
-    /// Somebody answered.
+    /// The connection was accepted.
     Answered {
         /// getsockname.
         local: SocketAddr,

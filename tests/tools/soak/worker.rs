@@ -24,7 +24,7 @@ use crate::wire::{Job, Order, Work};
 /// First word of the command line.
 pub const WORD: &str = "worker";
 
-/// Becomes a worker if the command line says so.
+/// Runs as a worker if the command line asks for it.
 pub fn run_if_asked() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [word, job] = words.as_slice() else {
@@ -79,7 +79,7 @@ fn orders() -> impl Iterator<Item = Result<Order>> {
         .map(|line| Ok(serde_json::from_str(&line?)?))
 }
 
-/// Says one thing on stdout.
+/// Writes one line to stdout.
 fn say(what: &impl Serialize) -> Result<()> {
     let mut line = serde_json::to_string(what)?;
     line.push('\n');

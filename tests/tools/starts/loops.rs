@@ -30,7 +30,7 @@ const PATIENCE: u32 = 60;
 const ATTEMPTS: usize = 100;
 
 /// A node with many pods.
-pub struct Stage {
+pub struct Environment {
     node: Node,
     /// How many pods there have been.
     pods: usize,
@@ -43,21 +43,21 @@ enum Started {
     Lost,
 }
 
-impl Stage {
+impl Environment {
     /// With so many pods on the node.
     pub fn new(count: u32) -> Result<Self> {
-        let mut stage = Self {
+        let mut environment = Self {
             node: Node::new()?,
             pods: 0,
         };
-        stage.node.patience = PATIENCE;
-        stage.node.agent = None;
-        stage.node.start_agent()?;
+        environment.node.patience = PATIENCE;
+        environment.node.agent = None;
+        environment.node.start_agent()?;
         for _ in 0..count {
-            let (name, uid) = stage.create()?;
-            stage.node.ready(&name, &uid)?;
+            let (name, uid) = environment.create()?;
+            environment.node.ready(&name, &uid)?;
         }
-        Ok(stage)
+        Ok(environment)
     }
 
     /// Creates a pod in the API; nothing of it runs.

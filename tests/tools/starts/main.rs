@@ -9,7 +9,7 @@ use anyhow::Result;
 use clap::Parser;
 use lab::{ledger, private};
 
-use crate::{loops::Stage, report::Report};
+use crate::{loops::Environment, report::Report};
 
 /// Starts pods whose app connects out at once, with and without the CNI plugin.
 #[derive(Debug, Parser)]
@@ -40,12 +40,12 @@ fn run(options: &Options) -> Result<ExitCode> {
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;
-    let mut stage = Stage::new(options.node)?;
+    let mut environment = Environment::new(options.node)?;
     let report = Report {
         node: options.node,
-        plugin: stage.with_plugin(options.pods)?,
-        kills: stage.with_kills(options.pods)?,
-        gate: stage.without_plugin(options.pods.div_ceil(10))?,
+        plugin: environment.with_plugin(options.pods)?,
+        kills: environment.with_kills(options.pods)?,
+        gate: environment.without_plugin(options.pods.div_ceil(10))?,
     };
     report.print(options.output)
 }

@@ -57,7 +57,7 @@ pub type Programs = BTreeMap<String, u32>;
 
 /// The programs that the pinned hooks lead to.
 pub fn programs(places: &Places) -> Result<Programs> {
-    let dir = places.bpffs.join("sidetrack/v2/links");
+    let dir = places.pins().join("links");
     let mut programs = Programs::new();
     for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -87,7 +87,7 @@ pub fn start(places: &Places, binary: &std::path::Path) -> Result<Agent> {
     Agent::spawn_with(places, &extra)
 }
 
-/// Waits until an agent says that it is ready.
+/// Waits until an agent reports that it is ready.
 pub fn wait_ready(places: &Places, agent: &Agent) -> Result<()> {
     let start = Instant::now();
     while !is_ready(places, agent.pid()) {
@@ -188,7 +188,7 @@ impl Agents {
         *self.survivor.lock().expect("nobody panics")
     }
 
-    /// How many different sockops programs were in force.
+    /// How many different sockops programs were attached.
     pub fn programs(&self) -> usize {
         self.tags.lock().expect("nobody panics").len()
     }

@@ -81,7 +81,7 @@ impl Floods {
         let mut workers = (0..processes)
             .map(|_| {
                 environment
-                    .crew
+                    .spawner
                     .start(&environment.hanging, APP, work.clone())
             })
             .collect::<Result<Vec<_>>>()?;

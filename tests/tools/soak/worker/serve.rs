@@ -1,4 +1,4 @@
-//! Listeners. Whoever connects is told who accepted, and how the accepting end sees the connection.
+//! Listeners. They send who accepted, and how the accepting end sees the connection.
 //! A sidecar hands connections to [`CHAIN`] on, as Envoy would: outbound ones to where they were
 //! going, inbound ones to the app, from 127.0.0.6.
 

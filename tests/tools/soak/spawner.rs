@@ -20,13 +20,13 @@ use crate::{
 /// Starts processes. A child is to end with the thread that started it, so all are started by one
 /// that lives as long as the soak.
 #[derive(Clone, Debug)]
-pub struct Crew {
+pub struct Spawner {
     wanted: mpsc::Sender<Wanted>,
 }
 
 type Wanted = (Command, mpsc::Sender<std::io::Result<Child>>);
 
-impl Crew {
+impl Spawner {
     /// Begins.
     pub fn new() -> Self {
         let (wanted, orders) = mpsc::channel::<Wanted>();
@@ -77,7 +77,7 @@ impl Crew {
         uid: u32,
         work: Work,
         account: &Arc<Account>,
-    ) -> Result<Dialler> {
+    ) -> Result<Dialer> {
         let mut worker = self.start(pod, uid, work)?;
         let stdout = worker.stdout.take().context("stdout")?;
         let account = Arc::clone(account);
@@ -89,7 +89,7 @@ impl Crew {
                 }
             }
         });
-        Ok(Dialler {
+        Ok(Dialer {
             worker: Mutex::new(worker),
             reader: Mutex::new(Some(reader)),
         })
@@ -135,14 +135,14 @@ impl Drop for Worker {
     }
 }
 
-/// A process that dials, and who reads what it says.
+/// A process that dials, and the reader of its reports.
 #[derive(Debug)]
-pub struct Dialler {
+pub struct Dialer {
     worker: Mutex<Worker>,
     reader: Mutex<Option<thread::JoinHandle<()>>>,
 }
 
-impl Dialler {
+impl Dialer {
     /// Says something.
     pub fn tell(&self, order: &Order) -> Result<()> {
         self.worker.lock().expect("nobody panics").tell(order)

@@ -4,24 +4,20 @@ use anyhow::{Result, anyhow, ensure};
 use lab::{
     agent::Agent,
     network::{FIRST_OWN_USER, Lab, manifest},
+    node::VIP,
     protocol::{APP, Dial, Identity, PROXY, ROOT},
     sidecar,
 };
 
-use crate::{OwnTest, fixture::at};
-
-const VIP: &str = "10.109.118.31";
-
-pub fn tests() -> Vec<(&'static str, OwnTest)> {
-    vec![("users::ids_are_those_of_the_pod", own_numbering)]
-}
+use crate::fixture::at;
 
 /// A user of the pod, as the node numbers it.
 fn inside(identity: &Identity) -> Identity {
     Identity::with_gid(FIRST_OWN_USER + identity.uid, FIRST_OWN_USER + identity.gid)
 }
 
-fn own_numbering() -> Result<()> {
+kernel_test!(ids_are_those_of_the_pod);
+fn ids_are_those_of_the_pod() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
     let pod = lab.pod_with_own_users("app", 2)?;

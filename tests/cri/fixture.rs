@@ -29,7 +29,7 @@ const PATIENCE: &str = "3";
 
 /// Fields drop in order.
 #[derive(Debug)]
-pub struct Node {
+pub struct Fixture {
     agent: Mutex<Option<Agent>>,
     /// The API server.
     pub api: ApiServer,
@@ -42,7 +42,7 @@ pub struct Node {
     pods: AtomicUsize,
 }
 
-impl Node {
+impl Fixture {
     /// Makes one. The plugin is put in place before containerd starts, by hand; agents then keep it
     /// there. Namespace `shop` is labeled for interception, `plain` and `kube-system` are not.
     pub fn new() -> Result<Self> {
