@@ -10,8 +10,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lab::protocol::{Connected, Dial, Manner, NAMES_AGAIN, Names};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-use support::protocol::{Connected, Dial, Manner, NAMES_AGAIN, Names};
 
 use crate::{identity::run_as, names};
 
@@ -121,7 +121,7 @@ fn fast_open(socket: &Socket, destination: &SockAddr) -> io::Result<()> {
     }
 }
 
-/// What the accepting end says of the connection.
+/// The connection as the accepting end sees it.
 fn greeting(socket: &Socket) -> io::Result<(u16, Names)> {
     let mut line = String::new();
     BufReader::with_capacity(4096, socket).read_line(&mut line)?;

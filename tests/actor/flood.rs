@@ -6,9 +6,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lab::protocol::{APP, Flooded, PROXY};
 use nix::sys::resource::{Resource, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
-use support::protocol::{APP, Flooded, PROXY};
 
 use crate::{dial::Held, identity::run_as};
 

@@ -1,10 +1,10 @@
-//! Does something as somebody else. Credentials belong to threads, so each identity gets a thread of
+//! Does something as another user. Credentials belong to threads, so each identity gets a thread of
 //! its own; the system calls are made directly because glibc's change all threads.
 
 use std::{io, thread};
 
 use anyhow::{Context as _, Result};
-use support::protocol::Identity;
+use lab::protocol::Identity;
 
 /// Runs a closure with an identity.
 pub fn run_as<T: Send>(identity: &Identity, work: impl FnOnce() -> T + Send) -> Result<T> {

@@ -1,4 +1,4 @@
-//! Listeners that tell everyone who connects how they see the connection, then echo.
+//! Listeners that send how they see each connection, then echo.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -11,8 +11,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lab::protocol::{Listen, NAMES_AGAIN};
 use socket2::{Domain, Protocol, Socket, Type};
-use support::protocol::{Listen, NAMES_AGAIN};
 
 use crate::{identity::run_as, names};
 
@@ -99,7 +99,7 @@ fn serve(socket: Socket, port: u16) -> Running {
     }
 }
 
-/// Says how this end sees the connection, then sends back what comes.
+/// Sends how this end sees the connection, then echoes.
 fn greet(mut accepted: Socket, port: u16) -> io::Result<()> {
     accepted.set_read_timeout(None)?;
     tell_names(&mut accepted, port)?;

@@ -12,33 +12,50 @@ mod listen;
 mod names;
 
 use std::{
-    env, fs,
+    fs,
     fs::File,
     io::{self, BufRead as _, Write as _},
+    path::PathBuf,
     process, thread,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use lab::protocol::{Request, Response};
 use nix::sched::{CloneFlags, setns};
-use support::protocol::{Request, Response};
 
 use crate::{dial::Held, listen::Groups};
 
+/// Listens and dials as it is told, in a pod.
+#[derive(Debug, Parser)]
+#[command(name = "sidetrack-actor")]
+struct Options {
+    /// Path of the network namespace to join.
+    #[arg(required_unless_present = "here")]
+    netns: Option<PathBuf>,
+    /// Directory of the cgroup to join.
+    #[arg(required_unless_present = "here")]
+    cgroup: Option<PathBuf>,
+    /// Join nothing, answer these requests, and go on serving.
+    #[arg(long, value_name = "REQUEST", num_args = 0.., conflicts_with_all = ["netns", "cgroup"])]
+    here: Option<Vec<String>>,
+}
+
 fn main() -> Result<()> {
-    const USAGE: &str = "usage: sidetrack-actor NETNS CGROUP | sidetrack-actor --here [REQUEST...]";
-    let mut args = env::args().skip(1);
-    let netns = args.next().context(USAGE)?;
-    if netns == "--here" {
-        serve(args.map(Ok))?;
+    let options = Options::parse();
+    if let Some(requests) = options.here {
+        serve(requests.into_iter().map(Ok))?;
         loop {
             thread::park();
         }
     }
-    let cgroup = args.next().context(USAGE)?;
-    fs::write(format!("{cgroup}/cgroup.procs"), process::id().to_string())
-        .with_context(|| format!("join cgroup {cgroup}"))?;
-    let netns = File::open(&netns).with_context(|| format!("open {netns}"))?;
-    setns(netns, CloneFlags::CLONE_NEWNET).context("join the network namespace")?;
+    let (Some(netns), Some(cgroup)) = (options.netns, options.cgroup) else {
+        bail!("give a network namespace and a cgroup");
+    };
+    fs::write(cgroup.join("cgroup.procs"), process::id().to_string())
+        .with_context(|| format!("join cgroup {}", cgroup.display()))?;
+    let namespace = File::open(&netns).with_context(|| format!("open {}", netns.display()))?;
+    setns(namespace, CloneFlags::CLONE_NEWNET).context("join the network namespace")?;
 
     serve(io::stdin().lock().lines())
 }

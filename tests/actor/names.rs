@@ -6,12 +6,12 @@ use std::{
     os::fd::AsRawFd,
 };
 
+use lab::protocol::Names;
 use socket2::Socket;
-use support::protocol::Names;
 
 const SO_ORIGINAL_DST: i32 = 80;
 
-/// Everything a socket says of its two ends.
+/// Everything a socket knows of its two ends.
 pub fn of(socket: &Socket) -> io::Result<Names> {
     let local = socket.local_addr()?.as_socket();
     let peer = socket.peer_addr()?.as_socket();

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Result;
-use support::ledger::hierarchies;
+use lab::ledger::hierarchies;
 
 /// The lab's directories in all hierarchies, given a path below them.
 pub fn roots(parent: &str) -> Result<Vec<PathBuf>> {

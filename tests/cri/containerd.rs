@@ -1,7 +1,7 @@
 //! A containerd of our own, with runc and Debian's network plugins: what kubelet talks to on a node.
 //!
 //! It runs in namespaces of its own. The bridge between its pods is in the lab's outside, not in the
-//! machine's network. What it mounts is seen by nobody else, except the pods' network namespaces in
+//! machine's network. What it mounts is not visible elsewhere, except the pods' network namespaces in
 //! /run/netns, which the agent has to find. All processes below it, shims and containers, are in one
 //! pid namespace, so that they end with it however this process ends: shims are made to outlive
 //! containerd.
@@ -16,14 +16,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::mount::{MsFlags, mount};
-use serde_json::json;
-use support::{
+use lab::{
     command::{die_with_parent, run_words},
-    lab::Lab,
     ledger::remove_cgroup,
+    network::Lab,
     private::mount_at,
 };
+use nix::mount::{MsFlags, mount};
+use serde_json::json;
 
 use crate::{cgroups, client::Client, image};
 

@@ -7,8 +7,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use lab::{actor, agent, command::run_words};
 use serde_json::json;
-use support::{actor, agent, command::run_words};
 
 /// What a sandbox's own container runs.
 pub const PAUSE: &str = "sidetrack.test/pause:1";

@@ -6,15 +6,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use lab::protocol::Response;
 use serde_json::Value;
-use support::protocol::Response;
 use tempfile::TempDir;
 
-use crate::{containerd::wait, messages as m, node::Node};
+use crate::{containerd::wait, fixture::Fixture, messages as m};
 
 /// A pod with a sandbox.
 pub struct Pod<'a> {
-    node: &'a Node,
+    node: &'a Fixture,
     object: Value,
     config: m::SandboxConfig,
     id: String,
@@ -25,7 +25,7 @@ pub struct Pod<'a> {
 
 impl<'a> Pod<'a> {
     /// Makes a sandbox for a pod as the API server has it.
-    pub fn run(node: &'a Node, object: Value) -> Result<Self> {
+    pub fn run(node: &'a Fixture, object: Value) -> Result<Self> {
         let meta = &object["metadata"];
         let text = |field: &str| meta[field].as_str().unwrap_or_default().to_owned();
         // Runtimes append to logs that are there.
@@ -160,7 +160,7 @@ impl<'a> Pod<'a> {
 }
 
 /// The connection an actor reports.
-pub fn dialed(answer: Option<&Response>) -> Result<&support::protocol::Connected> {
+pub fn dialed(answer: Option<&Response>) -> Result<&lab::protocol::Connected> {
     match answer {
         Some(Response::Dialed(result)) => {
             result.as_deref().map_err(|errno| anyhow!("errno {errno}"))

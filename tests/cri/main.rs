@@ -4,30 +4,33 @@
 //! Run by `cargo xtask test`, as root. One containerd serves all tests, and one agent those that do not
 //! end it.
 
+#[macro_use]
+mod registry;
+
 mod cgroups;
 mod client;
 mod containerd;
+mod fixture;
 mod image;
 mod kubelet;
 mod messages;
-mod node;
 mod pods;
 
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
+use lab::{ledger, private};
 use libtest_mimic::{Arguments, Trial};
-use support::{ledger, private};
 
-use crate::node::Node;
+use crate::fixture::Fixture;
 
 fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // What is left behind is looked for after each; and the agent ends with the thread it was started by.
     arguments.test_threads = Some(1);
-    let tests = pods::tests();
+    let tests = registry::all();
     let filter = arguments.filter.clone().unwrap_or_default();
-    let any = tests.iter().any(|(name, _)| name.contains(&filter));
+    let any = tests.iter().any(|test| test.name().contains(&filter));
     // Listing needs neither root nor a node; a filter that leaves nothing needs none either.
     let node = if arguments.list || !any {
         Ok(None)
@@ -41,11 +44,11 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let trials = tests.into_iter().map(|(name, test)| {
+    let trials = tests.into_iter().map(|test| {
         let node = node.clone();
-        Trial::test(name, move || {
+        Trial::test(test.name(), move || {
             let node = node.ok_or("no node")?;
-            let result = node.start_agent().and_then(|()| test(&node));
+            let result = node.start_agent().and_then(|()| (test.run)(&node));
             // For the next test's sake, if this one failed.
             let cleaned = node.containerd.remove_all();
             let result = result.and(cleaned);
@@ -61,13 +64,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// A test on the node.
-type NodeTest = fn(&Node) -> Result<()>;
-
-fn prepare() -> Result<Arc<Node>> {
+fn prepare() -> Result<Arc<Fixture>> {
     private::require_root()?;
     private::enter()?;
     containerd::cover_places()?;
     ledger::sweep()?;
-    Node::new().map(Arc::new)
+    Fixture::new().map(Arc::new)
 }

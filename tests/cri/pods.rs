@@ -6,38 +6,24 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use nix::sys::signal::Signal;
-use serde_json::{Value, json};
-use support::{
+use lab::{
     agent::NODE,
     protocol::{APP, Connected, Dial, Identity, Listen, PROXY, ROOT, Request},
 };
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
 
 use crate::{
-    NodeTest, image,
+    fixture::{Fixture, VIP},
+    image,
     kubelet::{Pod, dialed},
-    node::{Node, VIP},
 };
 
 /// What sidetrack may add to the start of a pod.
 const SOON: Duration = Duration::from_secs(2);
 
-pub fn tests() -> Vec<(&'static str, NodeTest)> {
-    vec![
-        (
-            "cri::intercepted_from_the_first_instruction_on",
-            intercepted,
-        ),
-        ("cri::who_is_not_opted_in_is_left_alone", left_alone),
-        ("cri::a_pod_waits_until_the_agent_knows_it", unknown_yet),
-        ("cri::nothing_starts_without_an_agent", no_agent),
-        ("cri::a_killed_agents_pod_is_intercepted", killed),
-        ("cri::removed_pods_leave_nothing", removed),
-    ]
-}
-
 /// An injected pod, with an app that dials as its first instruction and then serves.
-fn injected(node: &Node, namespace: &str) -> Result<Value> {
+fn injected(node: &Fixture, namespace: &str) -> Result<Value> {
     let number = node.number();
     let actor = |requests: &[Request]| -> Result<Vec<String>> {
         let mut command = vec!["/sidetrack-actor".to_owned(), "--here".to_owned()];
@@ -85,7 +71,7 @@ fn injected(node: &Node, namespace: &str) -> Result<Value> {
 }
 
 /// Runs all containers, and checks what the app's first connection and an arrival meet.
-fn check_taken(node: &Node, pod: &Pod<'_>) -> Result<()> {
+fn check_taken(node: &Fixture, pod: &Pod<'_>) -> Result<()> {
     let code = pod.run_init_containers()?;
     ensure!(
         code == 0,
@@ -102,7 +88,7 @@ fn check_taken(node: &Node, pod: &Pod<'_>) -> Result<()> {
     Ok(())
 }
 
-fn connections(node: &Node, pod: &Pod<'_>) -> Result<(Connected, Connected)> {
+fn connections(node: &Fixture, pod: &Pod<'_>) -> Result<(Connected, Connected)> {
     pod.run_containers()?;
     let answers = pod.answers("app")?;
     let out = dialed(answers.first()).context("the app's first connection")?;
@@ -112,7 +98,8 @@ fn connections(node: &Node, pod: &Pod<'_>) -> Result<(Connected, Connected)> {
     Ok((out.clone(), arrived))
 }
 
-fn intercepted(node: &Node) -> Result<()> {
+cri_test!(intercepted_from_the_first_instruction_on);
+fn intercepted_from_the_first_instruction_on(node: &Fixture) -> Result<()> {
     let object = injected(node, "shop")?;
     let pod = node.run(&object)?;
     ensure!(pod.took < SOON, "RunPodSandbox took {:?}", pod.took);
@@ -121,7 +108,8 @@ fn intercepted(node: &Node) -> Result<()> {
     node.nothing_is_left()
 }
 
-fn left_alone(node: &Node) -> Result<()> {
+cri_test!(pods_that_are_not_opted_in_are_untouched);
+fn pods_that_are_not_opted_in_are_untouched(node: &Fixture) -> Result<()> {
     let object = injected(node, "plain")?;
     let pod = node.run(&object)?;
     ensure!(pod.took < SOON, "RunPodSandbox took {:?}", pod.took);
@@ -139,7 +127,8 @@ fn left_alone(node: &Node) -> Result<()> {
     node.nothing_is_left()
 }
 
-fn unknown_yet(node: &Node) -> Result<()> {
+cri_test!(a_pod_waits_until_the_agent_knows_it);
+fn a_pod_waits_until_the_agent_knows_it(node: &Fixture) -> Result<()> {
     const LATE: Duration = Duration::from_millis(700);
     let object = injected(node, "shop")?;
     let pod = thread::scope(|scope| {
@@ -155,7 +144,8 @@ fn unknown_yet(node: &Node) -> Result<()> {
     node.nothing_is_left()
 }
 
-fn no_agent(node: &Node) -> Result<()> {
+cri_test!(nothing_starts_without_an_agent);
+fn nothing_starts_without_an_agent(node: &Fixture) -> Result<()> {
     node.end_agent(Signal::SIGTERM)?;
     let object = injected(node, "shop")?;
     let Err(error) = node.run(&object) else {
@@ -188,7 +178,7 @@ fn no_agent(node: &Node) -> Result<()> {
     node.nothing_is_left()
 }
 
-fn until_it_starts<'a>(node: &'a Node, object: &Value) -> Result<Pod<'a>> {
+fn until_it_starts<'a>(node: &'a Fixture, object: &Value) -> Result<Pod<'a>> {
     const PATIENCE: Duration = Duration::from_secs(20);
     let start = Instant::now();
     loop {
@@ -199,7 +189,8 @@ fn until_it_starts<'a>(node: &'a Node, object: &Value) -> Result<Pod<'a>> {
     }
 }
 
-fn killed(node: &Node) -> Result<()> {
+cri_test!(a_killed_agents_pod_is_intercepted);
+fn a_killed_agents_pod_is_intercepted(node: &Fixture) -> Result<()> {
     let objects = [injected(node, "shop")?, injected(node, "shop")?];
     let [first, second] = [node.run(&objects[0])?, node.run(&objects[1])?];
     node.end_agent(Signal::SIGKILL)?;
@@ -213,14 +204,15 @@ fn killed(node: &Node) -> Result<()> {
     check_taken(node, &second)?;
     first.remove()?;
     second.remove()?;
-    // The successor was not told of the sandboxes, so it waits for others in their place.
+    // The successor does not know the sandboxes, so it waits for others in their place.
     for object in &objects {
         node.delete(object)?;
     }
     node.nothing_is_left()
 }
 
-fn removed(node: &Node) -> Result<()> {
+cri_test!(removed_pods_leave_nothing);
+fn removed_pods_leave_nothing(node: &Fixture) -> Result<()> {
     let object = injected(node, "shop")?;
     let places = node.lab.places();
     // The same pod twice: kubelet makes a sandbox anew when the first has ended.

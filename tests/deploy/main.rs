@@ -12,13 +12,13 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
+use lab::deploy::{USED, USED_FOR_TAINT, capabilities, checkout};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
-use support::deploy::{USED, USED_FOR_TAINT, capabilities, checkout};
 
 const NAMESPACE: &str = "sidetrack-system";
 
-/// What Helm would create, or what it says is wrong.
+/// What Helm would create, or its error.
 fn helm(values: &Value) -> Result<Vec<Value>, String> {
     helm_with(values, &[])
 }
@@ -169,9 +169,8 @@ fn values_take_effect() {
     let text = of_kind(&objects, "ConfigMap")["data"]["mesh.yaml"].clone();
     let text = text.as_str().expect("a file");
     let path = std::path::Path::new("mesh.yaml");
-    let defaults =
-        sidetrack_policy::mesh::defaults(&[], Some((path, text))).expect("a configuration");
-    let policy = sidetrack_policy::Policy::of_inputs(&defaults).expect("a policy");
+    let defaults = lab::product::mesh::defaults(&[], Some((path, text))).expect("a configuration");
+    let policy = lab::product::Policy::of_inputs(&defaults).expect("a policy");
     assert_eq!(policy.excluded_outbound_ports, [3306, 6379]);
     assert_eq!(policy.proxy_uids, [1500]);
     assert_eq!(policy.dialect.to_string(), "1.8");
@@ -207,7 +206,7 @@ fn wrong_values_are_refused() {
 
 #[test]
 fn rbac_lists_what_the_agent_uses_and_no_more() {
-    let objects = support::deploy::plain().expect("the manifests");
+    let objects = lab::deploy::plain().expect("the manifests");
     let mut listed = BTreeSet::new();
     for kind in ["ClusterRole", "Role"] {
         for rule in of_kind(&objects, kind)["rules"].as_array().expect("rules") {
@@ -230,7 +229,7 @@ fn rbac_lists_what_the_agent_uses_and_no_more() {
 
 #[test]
 fn the_daemonset_asks_for_no_more_than_it_says() {
-    let objects = support::deploy::plain().expect("the manifests");
+    let objects = lab::deploy::plain().expect("the manifests");
     let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
     let security = &pod["containers"][0]["securityContext"];
     assert_eq!(security["privileged"], Value::Null);

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lab::product::LABEL;
+use lab::{agent::binary, command::die_with_parent};
 use serde_json::{Value, json};
-use sidetrack_policy::select::LABEL;
-use support::{agent::binary, command::die_with_parent};
 
 use super::{NAMESPACE, helm, helm_with, of_kind, parses_strictly};
 
@@ -30,7 +30,7 @@ fn webhooks(objects: &[Value]) -> &[Value] {
     webhooks.as_array().expect("webhooks")
 }
 
-/// Of which pods the API server tells a webhook, by the label of their namespace and their own.
+/// Which pods the API server sends to a webhook, by the label of their namespace and their own.
 fn called(webhook: &Value, namespace: Option<&str>, pod: Option<&str>) -> bool {
     let fits = |selector: &Value, label: Option<&str>| {
         let all = selector["matchExpressions"].as_array();
@@ -218,7 +218,7 @@ fn the_binary_takes_what_the_chart_gives_it() {
     let text = loop {
         let text = fs::read_to_string(&log).expect("the log");
         let ended = child.try_wait().expect("its state").is_some();
-        if ended || text.contains("listening") || start.elapsed() > support::agent::PATIENCE {
+        if ended || text.contains("listening") || start.elapsed() > lab::agent::PATIENCE {
             break text;
         }
         std::thread::sleep(Duration::from_millis(10));

@@ -1,27 +1,17 @@
 //! The inbound table of docs/semantics.md, each row over real sockets in both families.
 
 use anyhow::{Context as _, Result, ensure};
-use support::protocol::{APP, Dial, PROXY, ROOT};
+use lab::protocol::{APP, Dial, PROXY, ROOT};
 
-use crate::{
-    SharedTest,
-    world::{POD, SECOND, World, at, original},
-};
+use crate::fixture::{POD, SECOND, SharedFixture, at, original};
 
-pub fn tests() -> Vec<(&'static str, SharedTest)> {
-    vec![
-        ("inbound::captured_ports", captured),
-        ("inbound::exempt_ports", exempt),
-        ("inbound::the_sidecar_reaches_the_app", sidecar_reaches_app),
-    ]
-}
-
-fn captured(world: &World) -> Result<()> {
+shared_test!(captured_ports);
+fn captured_ports(fixture: &SharedFixture) -> Result<()> {
     for address in [POD, SECOND].concat() {
         // Open, closed, and the capture ports themselves.
         for port in [22, 80, 8080, 9999, 15001, 15006] {
             let to = at(address, port);
-            let connected = world
+            let connected = fixture
                 .outside
                 .dial(Dial::new(&ROOT, to))?
                 .map_err(|errno| anyhow::anyhow!("to {to}: errno {errno}"))?;
@@ -41,11 +31,12 @@ fn captured(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn exempt(world: &World) -> Result<()> {
+shared_test!(exempt_ports);
+fn exempt_ports(fixture: &SharedFixture) -> Result<()> {
     for family in [0, 1] {
         for port in [15008, 15020, 15021, 15090] {
             let to = at(POD[family], port);
-            let connected = world
+            let connected = fixture
                 .outside
                 .dial(Dial::new(&ROOT, to))?
                 .map_err(|errno| anyhow::anyhow!("to {to}: errno {errno}"))?;
@@ -56,17 +47,18 @@ fn exempt(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn sidecar_reaches_app(world: &World) -> Result<()> {
+shared_test!(the_sidecar_reaches_the_app);
+fn the_sidecar_reaches_the_app(fixture: &SharedFixture) -> Result<()> {
     // sk_lookup sees these too, and must not send them to the sidecar again.
     for (source, to) in [("127.0.0.6", POD[0]), ("::6", POD[1])] {
         let mut dial = Dial::new(&PROXY, at(to, 80));
         dial.source = Some(at(source, 0));
-        let connected = world
+        let connected = fixture
             .dial(dial)?
             .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
         ensure!(connected.accepted_by == 80, "{connected:?}");
     }
-    let connected = world.dial(Dial::new(&APP, at(POD[0], 80)))?;
+    let connected = fixture.dial(Dial::new(&APP, at(POD[0], 80)))?;
     connected
         .map(drop)
         .map_err(|errno| anyhow::anyhow!("errno {errno}"))

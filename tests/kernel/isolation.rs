@@ -3,30 +3,18 @@
 use std::thread;
 
 use anyhow::{Result, anyhow, ensure};
-use support::{
+use lab::{
     actor::Actor,
     agent::Agent,
-    lab::{Lab, manifest},
+    network::{Lab, manifest},
     protocol::{APP, Dial, ROOT},
     sidecar,
 };
 
-use crate::{
-    OwnTest,
-    world::{Arrives, at, check},
-};
+use crate::fixture::{Arrives, at, check};
 
-pub fn tests() -> Vec<(&'static str, OwnTest)> {
-    vec![
-        (
-            "isolation::same_addresses_and_ports_at_once",
-            same_addresses,
-        ),
-        ("isolation::an_unenrolled_pod_is_untouched", unenrolled),
-    ]
-}
-
-fn same_addresses() -> Result<()> {
+kernel_test!(same_addresses_and_ports_at_once);
+fn same_addresses_and_ports_at_once() -> Result<()> {
     const ROUNDS: u16 = 100;
     let mut lab = Lab::new()?;
     let first = lab.pod_at("one", "10.77.0.7", "fd77::7")?;
@@ -62,7 +50,8 @@ fn same_addresses() -> Result<()> {
     })
 }
 
-fn unenrolled() -> Result<()> {
+kernel_test!(an_unenrolled_pod_is_untouched);
+fn an_unenrolled_pod_is_untouched() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside("10.109.118.31")?;
     let enrolled = lab.pod("app", 2)?;

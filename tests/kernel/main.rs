@@ -3,13 +3,16 @@
 //! Run by `cargo xtask test`, as root. Everything happens in network namespaces, cgroups and a
 //! mount namespace made for the run.
 
+#[macro_use]
+mod registry;
+
 mod agent;
 mod bad_input;
 mod bounds;
 mod cluster;
 mod cni;
-mod half_done;
-mod health;
+mod crash_recovery;
+mod fixture;
 mod inbound;
 mod isolation;
 mod layouts;
@@ -18,76 +21,43 @@ mod mesh;
 mod old_kernels;
 mod outbound;
 mod owner;
+mod repair;
 mod security;
 mod sockets;
 mod updates;
-mod users;
-mod world;
+mod userns;
 
 use std::{process::ExitCode, sync::Arc};
 
 use anyhow::Result;
+use lab::{ledger, private};
 use libtest_mimic::{Arguments, Failed, Trial};
-use support::{ledger, private};
 
-use crate::world::World;
+use crate::{
+    fixture::SharedFixture,
+    registry::{KernelTest, Run},
+};
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
-    // Listing needs neither root nor a world.
-    let world = if arguments.list {
+    // Listing needs neither root nor a network.
+    let fixture = if arguments.list {
         Ok(None)
     } else {
         prepare().map(Some)
     };
-    let world = match world {
-        Ok(world) => world,
+    let fixture = match fixture {
+        Ok(fixture) => fixture,
         Err(error) => {
             eprintln!("error: {error:#}");
             return ExitCode::FAILURE;
         }
     };
-    let shared: Vec<(&str, SharedTest)> = [
-        outbound::tests(),
-        inbound::tests(),
-        owner::tests(),
-        sockets::tests(),
-    ]
-    .concat();
-    let mut trials: Vec<Trial> = shared
+    let trials = registry::all()
         .into_iter()
-        .map(|(name, test)| {
-            let world = world.clone();
-            Trial::test(name, move || {
-                let world = world.ok_or("no world")?;
-                test(&world).map_err(failed)
-            })
-        })
-        .collect();
-    let own: Vec<(&str, OwnTest)> = [
-        agent::tests(),
-        bad_input::tests(),
-        bounds::tests(),
-        cluster::tests(),
-        cni::tests(),
-        half_done::tests(),
-        health::tests(),
-        isolation::tests(),
-        layouts::tests(),
-        lifecycle::tests(),
-        mesh::tests(),
-        old_kernels::tests(),
-        security::tests(),
-        updates::tests(),
-        users::tests(),
-    ]
-    .concat();
-    trials.extend(
-        own.into_iter()
-            .map(|(name, test)| Trial::test(name, move || test().map_err(failed))),
-    );
-    let conclusion = libtest_mimic::run(&arguments, trials);
-    drop(world);
+        .map(|test| trial(test, fixture.clone()));
+    let conclusion = libtest_mimic::run(&arguments, trials.collect());
+    drop(fixture);
     if conclusion.has_failed() {
         ExitCode::FAILURE
     } else {
@@ -95,18 +65,22 @@ fn main() -> ExitCode {
     }
 }
 
-/// A test in the network that many share.
-type SharedTest = fn(&World) -> Result<()>;
-/// A test that makes its own.
-type OwnTest = fn() -> Result<()>;
+fn trial(test: &'static KernelTest, fixture: Option<Arc<SharedFixture>>) -> Trial {
+    Trial::test(test.name(), move || {
+        let result = match test.run {
+            Run::Own(run) => run(),
+            Run::Shared(run) => {
+                let fixture = fixture.ok_or("no shared network")?;
+                run(&fixture)
+            }
+        };
+        result.map_err(|error| Failed::from(format!("{error:#}")))
+    })
+}
 
-fn prepare() -> Result<Arc<World>> {
+fn prepare() -> Result<Arc<SharedFixture>> {
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;
-    World::new().map(Arc::new)
-}
-
-fn failed(error: anyhow::Error) -> Failed {
-    format!("{error:#}").into()
+    SharedFixture::new().map(Arc::new)
 }

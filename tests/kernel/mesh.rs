@@ -3,30 +3,23 @@
 use std::fs;
 
 use anyhow::{Result, anyhow, ensure};
-use serde_json::Value;
-use support::{
+use lab::{
     agent::{Agent, Extra},
-    lab::{BESIDE, Lab, manifest},
+    network::{BESIDE, Lab, manifest},
     protocol::{APP, Dial, ROOT},
     sidecar,
 };
+use serde_json::Value;
 
-use crate::{OwnTest, world::at};
-
-pub fn tests() -> Vec<(&'static str, OwnTest)> {
-    vec![
-        ("mesh::defaults_are_followed", defaults),
-        ("mesh::bad_defaults_end_the_start", bad_start),
-        ("mesh::virtual_interfaces_local_only", virtual_interfaces),
-    ]
-}
+use crate::fixture::at;
 
 fn excluded(pod: Option<&Value>) -> Value {
     pod.map(|pod| pod["policy"]["excluded_outbound_ports"].clone())
         .unwrap_or_default()
 }
 
-fn defaults() -> Result<()> {
+kernel_test!(defaults_are_followed);
+fn defaults_are_followed() -> Result<()> {
     let mut lab = Lab::new()?;
     let config = lab.dir().join("mesh.yaml");
     fs::write(&config, "defaults: {excludeOutboundPorts: [3306, 53]}\n")?;
@@ -88,7 +81,8 @@ fn defaults() -> Result<()> {
     problem("")
 }
 
-fn bad_start() -> Result<()> {
+kernel_test!(bad_defaults_end_the_start);
+fn bad_defaults_end_the_start() -> Result<()> {
     let lab = Lab::new()?;
     let missing = lab.dir().join("missing.yaml");
     for (arguments, expected) in [
@@ -116,7 +110,8 @@ fn bad_start() -> Result<()> {
     Ok(())
 }
 
-fn virtual_interfaces() -> Result<()> {
+kernel_test!(virtual_interfaces_local_only);
+fn virtual_interfaces_local_only() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
     pod.furnish(&lab.outside())?;

@@ -4,33 +4,23 @@ use std::{fs, os::unix::fs::PermissionsExt as _};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use aya::programs::loaded_programs;
-use support::{
+use lab::{
     agent::{Agent, Extra, binary},
     command::run,
-    lab::{Lab, manifest},
+    network::{Lab, manifest},
+    node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
 };
 
-use crate::{OwnTest, world::at};
-
-const VIP: &str = "10.109.118.31";
+use crate::fixture::at;
 
 /// Tells agent and doctor to do without bpf_set_retval, which came with Linux 5.18, and the ingress
 /// interface in sk_lookup, of 5.17.
 const WITHOUT: (&str, &str) = ("SIDETRACK_WITHOUT", "set_retval,ingress_ifindex");
 
-pub fn tests() -> Vec<(&'static str, OwnTest)> {
-    vec![
-        ("old_kernels::refusals_without_set_retval", refusals),
-        ("old_kernels::interfaces_that_are_not_told", interfaces),
-        ("old_kernels::doctor_names_what_is_lost", doctor),
-        ("old_kernels::verifiers_have_room", verifiers),
-        ("old_kernels::a_node_without_ipv6", without_ipv6),
-    ]
-}
-
-fn refusals() -> Result<()> {
+kernel_test!(refusals_without_set_retval);
+fn refusals_without_set_retval() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
     let pod = lab.pod("app", 2)?;
@@ -61,7 +51,8 @@ fn refusals() -> Result<()> {
     Ok(())
 }
 
-fn interfaces() -> Result<()> {
+kernel_test!(interfaces_the_kernel_does_not_report);
+fn interfaces_the_kernel_does_not_report() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
     let pod = lab.pod("app", 2)?;
@@ -74,7 +65,7 @@ fn interfaces() -> Result<()> {
         },
     )?;
     let _sidecar = sidecar::start(&pod, &[80])?;
-    // Arrivals are judged as ever.
+    // Inbound connections are evaluated as before.
     lab.write_manifest("app", &manifest("app", &pod, &[]))?;
     agent.places.wait_enrolled("test/app")?;
     let inbound = || -> Result<u16> {
@@ -94,7 +85,8 @@ fn interfaces() -> Result<()> {
     Ok(())
 }
 
-fn doctor() -> Result<()> {
+kernel_test!(doctor_names_what_is_lost);
+fn doctor_names_what_is_lost() -> Result<()> {
     let lab = Lab::new()?;
     let output = lab
         .places()
@@ -118,9 +110,10 @@ fn doctor() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(verifiers_have_room);
 /// Verifiers differ in how many paths they take for one, so what this kernel's walks must be far from
 /// what others allow.
-fn verifiers() -> Result<()> {
+fn verifiers_have_room() -> Result<()> {
     /// A quarter of BPF_COMPLEXITY_LIMIT_INSNS.
     const MOST: u32 = 250_000;
     let lab = Lab::new()?;
@@ -142,9 +135,10 @@ fn verifiers() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(a_node_without_ipv6);
 /// `ipv6.disable=1`, as far as programs see it: there are no sockets of that family. What manifests for
 /// all nodes say must do.
-fn without_ipv6() -> Result<()> {
+fn a_node_without_ipv6() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
     let pod = lab.pod("app", 2)?;

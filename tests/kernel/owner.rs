@@ -1,83 +1,105 @@
 //! Whose connection it is: the creator's filesystem ids, whatever happens to the socket later.
 
-use anyhow::{Context as _, Result};
-use support::protocol::{APP, Dial, Identity, PROXY, ROOT};
+use std::{fs, thread, time::Duration};
 
-use crate::{
-    SharedTest,
-    world::{Arrives, POD, VIP, World, at, check},
+use anyhow::{Context as _, Result, anyhow};
+use lab::{
+    protocol::{APP, Dial, Identity, PROXY, ROOT},
+    sidecar,
 };
 
-pub fn tests() -> Vec<(&'static str, SharedTest)> {
-    vec![
-        ("owner::setuid_after_socket", setuid_after_socket),
-        ("owner::descriptor_passed_on", passed_on),
-        ("owner::setuid_program", setuid_program),
-        ("owner::primary_group", primary_group),
-        ("owner::supplementary_group", supplementary_group),
-        ("owner::socket_opened_before_enrolment", before_enrolment),
-    ]
-}
+use crate::fixture::{Arrives, POD, PodFixture, SharedFixture, VIP, at, check};
 
-fn to_own(world: &World, creator: &Identity, connector: &Identity, arrives: Arrives) -> Result<()> {
+fn to_own(
+    fixture: &SharedFixture,
+    creator: &Identity,
+    connector: &Identity,
+    arrives: Arrives,
+) -> Result<()> {
     for own in POD {
         let mut dial = Dial::new(creator, at(own, 80));
         dial.connector = Some(connector.clone());
-        let result = world.dial(dial)?;
+        let result = fixture.dial(dial)?;
         check(&result, arrives, own, at(own, 80))
             .with_context(|| format!("created by {creator:?}, connected by {connector:?}"))?;
     }
     Ok(())
 }
 
-fn captured(world: &World, creator: &Identity, connector: &Identity) -> Result<()> {
+fn captured(fixture: &SharedFixture, creator: &Identity, connector: &Identity) -> Result<()> {
     for family in [0, 1] {
         let to = at(VIP[family], 80);
         let mut dial = Dial::new(creator, to);
         dial.connector = Some(connector.clone());
-        let result = world.dial(dial)?;
+        let result = fixture.dial(dial)?;
         check(&result, Arrives::Sidecar(15001), POD[family], to)
             .with_context(|| format!("created by {creator:?}, connected by {connector:?}"))?;
     }
     Ok(())
 }
 
-fn setuid_after_socket(world: &World) -> Result<()> {
-    captured(world, &ROOT, &PROXY)?;
-    to_own(world, &ROOT, &PROXY, Arrives::Untouched)
+shared_test!(setuid_after_socket);
+fn setuid_after_socket(fixture: &SharedFixture) -> Result<()> {
+    captured(fixture, &ROOT, &PROXY)?;
+    to_own(fixture, &ROOT, &PROXY, Arrives::Untouched)
 }
 
-fn passed_on(world: &World) -> Result<()> {
-    to_own(world, &PROXY, &ROOT, Arrives::Sidecar(15006))?;
-    to_own(world, &PROXY, &APP, Arrives::Sidecar(15006))?;
-    captured(world, &APP, &PROXY)
+shared_test!(descriptor_passed_on);
+fn descriptor_passed_on(fixture: &SharedFixture) -> Result<()> {
+    to_own(fixture, &PROXY, &ROOT, Arrives::Sidecar(15006))?;
+    to_own(fixture, &PROXY, &APP, Arrives::Sidecar(15006))?;
+    captured(fixture, &APP, &PROXY)
 }
 
-fn setuid_program(world: &World) -> Result<()> {
+shared_test!(setuid_program);
+fn setuid_program(fixture: &SharedFixture) -> Result<()> {
     let mut identity = PROXY;
     identity.real_uid = Some(APP.uid);
-    to_own(world, &identity, &identity, Arrives::Sidecar(15006))
+    to_own(fixture, &identity, &identity, Arrives::Sidecar(15006))
 }
 
-fn primary_group(world: &World) -> Result<()> {
+shared_test!(primary_group);
+fn primary_group(fixture: &SharedFixture) -> Result<()> {
     let identity = Identity::with_gid(APP.uid, PROXY.gid);
     let to = at(VIP[0], 80);
-    let result = world.dial(Dial::new(&identity, to))?;
-    let connected = result.map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+    let result = fixture.dial(Dial::new(&identity, to))?;
+    let connected = result.map_err(|errno| anyhow!("errno {errno}"))?;
     anyhow::ensure!(
         connected.server.local == to,
         "off the pod untouched: {connected:?}"
     );
-    to_own(world, &identity, &identity, Arrives::Untouched)
+    to_own(fixture, &identity, &identity, Arrives::Untouched)
 }
 
-fn supplementary_group(world: &World) -> Result<()> {
+shared_test!(supplementary_group);
+fn supplementary_group(fixture: &SharedFixture) -> Result<()> {
     let mut identity = APP;
     identity.groups = vec![PROXY.gid];
-    captured(world, &identity, &identity)
+    captured(fixture, &identity, &identity)
 }
 
-/// The owner is read when the socket connects, so it needs nobody watching when it was opened.
-fn before_enrolment(_: &World) -> Result<()> {
-    crate::lifecycle::sidecar_socket_opened_before_enrolment()
+kernel_test!(socket_opened_before_enrollment);
+/// The owner is read when the socket connects, so it does not matter that nothing watched when it was
+/// opened.
+fn socket_opened_before_enrollment() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    let pause = fixture.lab.dir().join("pause");
+    let own = at("10.77.0.2", 80);
+    let mut dial = Dial::new(&PROXY, own);
+    dial.connector = Some(ROOT);
+    dial.pause = Some(pause.clone());
+    thread::scope(|scope| {
+        let dialing = scope.spawn(|| fixture.client.dial(dial));
+        while !pause.with_extension("created").exists() {
+            thread::sleep(Duration::from_millis(5));
+        }
+        let enrolled = fixture.enroll(&[]);
+        fs::write(pause.with_extension("go"), "")?;
+        enrolled?;
+        let result = dialing
+            .join()
+            .map_err(|_| anyhow!("the dialing thread panicked"))??;
+        check(&result, Arrives::Sidecar(15006), "10.77.0.2", own)
+    })
 }

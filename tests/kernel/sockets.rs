@@ -1,81 +1,73 @@
 //! Sockets that are not used in the plainest way.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context as _, Result, ensure};
-use support::{
-    command::run_words,
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lab::{
+    command::{run, run_words},
     protocol::{APP, Dial, Listen, Manner, PROXY},
+    sidecar,
 };
 
-use crate::{
-    SharedTest,
-    world::{Arrives, POD, VIP, World, at, check},
-};
+use crate::fixture::{Arrives, POD, PodFixture, SharedFixture, VIP, at, check};
 
-pub fn tests() -> Vec<(&'static str, SharedTest)> {
-    vec![
-        ("sockets::non_blocking_connect", non_blocking),
-        ("sockets::fast_open", fast_open),
-        ("sockets::mptcp", mptcp),
-        ("sockets::second_connect_after_a_failure", second_connect),
-        ("sockets::bound_port_without_an_address", bound_port),
-        ("sockets::failed_connects_leave_no_row", no_rows_left),
-        ("sockets::large_getsockopt_answers_pass", large_answers),
-        ("sockets::map_dumps_are_readable", map_dumps),
-    ]
-}
-
-fn in_manner(world: &World, manner: Manner) -> Result<()> {
+fn in_manner(fixture: &SharedFixture, manner: Manner) -> Result<()> {
     for family in [0, 1] {
         let to = at(VIP[family], 80);
         let mut dial = Dial::new(&APP, to);
         dial.manner = manner;
-        let result = world.dial(dial)?;
+        let result = fixture.dial(dial)?;
         check(&result, Arrives::Sidecar(15001), POD[family], to)?;
     }
     Ok(())
 }
 
-fn non_blocking(world: &World) -> Result<()> {
-    in_manner(world, Manner::NonBlocking)
+shared_test!(non_blocking_connect);
+fn non_blocking_connect(fixture: &SharedFixture) -> Result<()> {
+    in_manner(fixture, Manner::NonBlocking)
 }
 
-fn fast_open(world: &World) -> Result<()> {
-    in_manner(world, Manner::FastOpen)
+shared_test!(fast_open);
+fn fast_open(fixture: &SharedFixture) -> Result<()> {
+    in_manner(fixture, Manner::FastOpen)
 }
 
+shared_test!(mptcp);
 /// The connection is made by a subflow, a TCP socket of the kernel's own behind the application's.
-fn mptcp(world: &World) -> Result<()> {
+fn mptcp(fixture: &SharedFixture) -> Result<()> {
     for family in [0, 1] {
         let to = at(VIP[family], 80);
         let mut dial = Dial::new(&APP, to);
         dial.manner = Manner::Mptcp;
-        let connected = world
+        let connected = fixture
             .dial(dial)?
-            .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+            .map_err(|errno| anyhow!("errno {errno}"))?;
         ensure!(connected.accepted_by == 15001, "{connected:?}");
         ensure!(
-            crate::world::original(&connected.server, to) == Ok(to),
+            crate::fixture::original(&connected.server, to) == Ok(to),
             "{connected:?}"
         );
         ensure!(
-            connected.server.peer.ip() == crate::world::ip(POD[family]),
+            connected.server.peer.ip() == crate::fixture::ip(POD[family]),
             "{connected:?}"
         );
     }
     // Its owner is the application socket's.
     let mut dial = Dial::new(&PROXY, at(POD[0], 80));
     dial.manner = Manner::Mptcp;
-    let connected = world
+    let connected = fixture
         .dial(dial)?
-        .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+        .map_err(|errno| anyhow!("errno {errno}"))?;
     ensure!(connected.accepted_by == 15006, "{connected:?}");
     Ok(())
 }
 
+shared_test!(second_connect_after_a_failure);
 /// The source address a failed redirect gave the socket does not show in its next connection.
-fn second_connect(world: &World) -> Result<()> {
+fn second_connect_after_a_failure(fixture: &SharedFixture) -> Result<()> {
     for (first, second, arrives, seen_as) in [
         // Refused on the pod itself, then redirected.
         (
@@ -100,22 +92,23 @@ fn second_connect(world: &World) -> Result<()> {
     ] {
         let mut dial = Dial::new(&APP, second);
         dial.first = Some(first);
-        let result = world.dial(dial)?;
+        let result = fixture.dial(dial)?;
         check(&result, arrives, seen_as, second)
             .with_context(|| format!("first {first}, then {second}"))?;
     }
-    crate::lifecycle::refused_redirect_then_loopback()
+    refused_redirect_then_loopback()
 }
 
-fn bound_port(world: &World) -> Result<()> {
+shared_test!(bound_port_without_an_address);
+fn bound_port_without_an_address(fixture: &SharedFixture) -> Result<()> {
     for (family, any) in ["0.0.0.0", "::"].into_iter().enumerate() {
         let port = 23_456 + family as u16;
         let to = at(VIP[family], 80);
         let mut dial = Dial::new(&APP, to);
         dial.source = Some(at(any, port));
-        let connected = world
+        let connected = fixture
             .dial(dial)?
-            .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+            .map_err(|errno| anyhow!("errno {errno}"))?;
         let own = at(POD[family], port);
         ensure!(connected.accepted_by == 15001, "{connected:?}");
         ensure!(
@@ -124,16 +117,17 @@ fn bound_port(world: &World) -> Result<()> {
         );
         ensure!(connected.client.peer == to, "{connected:?}");
         ensure!(
-            crate::world::original(&connected.server, to) == Ok(to),
+            crate::fixture::original(&connected.server, to) == Ok(to),
             "{connected:?}"
         );
     }
     Ok(())
 }
 
-fn no_rows_left(world: &World) -> Result<()> {
-    let places = &world.agent.places;
-    crate::lifecycle::failed_connects_leave_no_row()?;
+shared_test!(failed_connects_leave_no_row);
+fn failed_connects_leave_no_row(fixture: &SharedFixture) -> Result<()> {
+    let places = &fixture.agent.places;
+    failed_connects_of_one_pod()?;
     // And none of this run's many connections has left one; other tests may have some in flight.
     for _ in 0..100 {
         if places.map("HANDSHAKES")?.is_empty() {
@@ -144,8 +138,9 @@ fn no_rows_left(world: &World) -> Result<()> {
     anyhow::bail!("rows are left: {:?}", places.map("HANDSHAKES")?)
 }
 
+shared_test!(large_getsockopt_answers_pass);
 /// iptables-save reads its table with one large getsockopt call.
-fn large_answers(world: &World) -> Result<()> {
+fn large_getsockopt_answers_pass(fixture: &SharedFixture) -> Result<()> {
     const RULES: usize = 400;
     let rules: String = (0..RULES)
         .map(|n| {
@@ -161,8 +156,8 @@ fn large_answers(world: &World) -> Result<()> {
         "echo $$ > {}/cgroup.procs; \
          ip netns exec {netns} iptables-legacy-restore <<'END' && ip netns exec {netns} iptables-legacy-save -t filter; \
          ip netns exec {netns} iptables-legacy -F\n{text}END\n",
-        world.pod.cgroup.display(),
-        netns = world.pod.netns
+        fixture.pod.cgroup.display(),
+        netns = fixture.pod.netns
     );
     let saved = run_words(&["sh", "-c", &script])?;
     let count = saved
@@ -173,11 +168,12 @@ fn large_answers(world: &World) -> Result<()> {
     Ok(())
 }
 
-fn map_dumps(world: &World) -> Result<()> {
-    let pods = world.agent.places.map("POD_BY_NETNS")?;
+shared_test!(map_dumps_are_readable);
+fn map_dumps_are_readable(fixture: &SharedFixture) -> Result<()> {
+    let pods = fixture.agent.places.map("POD_BY_NETNS")?;
     let row = &pods.first().context("no pod row")?["formatted"];
     ensure!(row["value"]["policy"].is_u64(), "{row}");
-    let policies = world.agent.places.map("POLICY_BY_ID")?;
+    let policies = fixture.agent.places.map("POLICY_BY_ID")?;
     let policy = &policies.first().context("no policy row")?["formatted"]["value"];
     ensure!(
         policy["outbound_port"] == 15001 && policy["proxy_uid"] == 1337,
@@ -194,4 +190,50 @@ pub fn group(port: u16, sockets: usize) -> Listen {
         sockets,
         v6_only: true,
     }
+}
+
+fn refused_redirect_then_loopback() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let app = fixture.pod.actor()?;
+    sidecar::listen(&app, &APP, 80)?;
+    fixture.enroll(&[])?;
+    let to = at("127.0.0.1", 80);
+    let mut dial = Dial::new(&APP, to);
+    dial.first = Some(at(VIP[0], 80));
+    let result = fixture.client.dial(dial)?;
+    check(&result, Arrives::Untouched, "127.0.0.1", to)
+}
+
+fn failed_connects_of_one_pod() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[])?;
+    let places = &fixture.agent.places;
+    // Refused at once.
+    let result = fixture.dial(at(VIP[0], 80))?;
+    ensure!(result == Err(libc::ECONNREFUSED), "{result:?}");
+    // A SYN that nobody answers: the row is there while the client waits.
+    run(&format!(
+        "ip netns exec {} iptables -A INPUT -p tcp --dport 15001 -j DROP",
+        fixture.pod.netns
+    ))?;
+    thread::scope(|scope| {
+        let dialing = scope.spawn(|| fixture.dial(at(VIP[0], 80)));
+        let start = Instant::now();
+        while places.map("HANDSHAKES")?.is_empty() {
+            ensure!(
+                start.elapsed() < Duration::from_secs(1),
+                "no row while connecting"
+            );
+        }
+        let result = dialing
+            .join()
+            .map_err(|_| anyhow!("the dialing thread panicked"))??;
+        ensure!(result.is_err(), "{result:?}");
+        anyhow::Ok(())
+    })?;
+    let rows = places.map("HANDSHAKES")?;
+    ensure!(rows.is_empty(), "{rows:?}");
+    let count = places.map("HANDSHAKE_COUNT")?;
+    ensure!(count[0]["formatted"]["value"] == 0, "{count:?}");
+    Ok(())
 }

@@ -1,5 +1,5 @@
-//! Policies that change under traffic: every connection is judged by the old or by the new one, never
-//! by parts of both.
+//! Policies that change under traffic: every connection is evaluated by the old or by the new one,
+//! never by parts of both.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -7,26 +7,24 @@ use std::{
 };
 
 use anyhow::{Result, anyhow, ensure};
-use support::{
+use lab::{
     protocol::{APP, Dial},
     sidecar,
 };
 
-use crate::{OwnTest, lifecycle::Place, world::at};
+use crate::fixture::{PodFixture, at};
 
-pub fn tests() -> Vec<(&'static str, OwnTest)> {
-    vec![
-        ("updates::no_connection_meets_half_a_policy", || {
-            flips(&CAPTURED, 15001)
-        }),
-        ("updates::no_connection_meets_half_an_exclusion", || {
-            flips(&LEFT_ALONE, 80)
-        }),
-    ]
+kernel_test!(no_connection_meets_half_a_policy);
+fn no_connection_meets_half_a_policy() -> Result<()> {
+    flips(&CAPTURED, 15001)
 }
 
-/// Three ways to say that the service is captured. Whoever reads the row of one and the lists of
-/// another lets connections slip.
+kernel_test!(no_connection_meets_half_an_exclusion);
+fn no_connection_meets_half_an_exclusion() -> Result<()> {
+    flips(&LEFT_ALONE, 80)
+}
+
+/// Three policies that capture the service. A mix of the row of one and the lists of another would not.
 const CAPTURED: [[(&str, &str); 2]; 3] = [
     [
         ("includeOutboundIPRanges", "10.0.0.0/8"),
@@ -42,7 +40,7 @@ const CAPTURED: [[(&str, &str); 2]; 3] = [
     ],
 ];
 
-/// Two ways to say that it is not: interfaces are not kept with the lists.
+/// Two policies that do not: interfaces are not kept with the lists.
 const LEFT_ALONE: [[(&str, &str); 2]; 2] = [
     [
         ("excludeOutboundPorts", "80"),
@@ -55,15 +53,15 @@ const LEFT_ALONE: [[(&str, &str); 2]; 2] = [
 fn flips(policies: &[[(&str, &str); 2]], port: u16) -> Result<()> {
     const FLIPS: usize = 30;
     const AT_A_TIME: usize = 50;
-    let place = Place::new()?;
-    let _sidecar = sidecar::start(&place.pod, &[80])?;
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     let enroll = |number: usize| {
         let annotations = policies[number % policies.len()]
             .map(|(name, value)| (format!("traffic.sidecar.istio.io/{name}"), value));
         let annotations = annotations
             .each_ref()
             .map(|(name, value)| (name.as_str(), *value));
-        place.enroll(&annotations)
+        fixture.enroll(&annotations)
     };
     enroll(0)?;
     let done = AtomicBool::new(false);
@@ -71,7 +69,7 @@ fn flips(policies: &[[(&str, &str); 2]], port: u16) -> Result<()> {
         let mut count = 0;
         let dials = vec![Dial::new(&APP, at("10.109.118.31", 80)); AT_A_TIME];
         while !done.load(Ordering::Relaxed) {
-            for result in place.client.dial_all(dials.clone())? {
+            for result in fixture.client.dial_all(dials.clone())? {
                 let connected = result.map_err(|errno| anyhow!("errno {errno}"))?;
                 ensure!(connected.accepted_by == port, "it slipped: {connected:?}");
                 count += 1;
@@ -82,10 +80,10 @@ fn flips(policies: &[[(&str, &str); 2]], port: u16) -> Result<()> {
     thread::scope(|scope| {
         let traffic = scope.spawn(traffic);
         let flipped = (1..=FLIPS).try_for_each(|number| {
-            let before = place.policy_id()?;
+            let before = fixture.policy_id()?;
             enroll(number)?;
-            // In force, not only written.
-            place.agent.places.wait_pod("test/app", |pod| {
+            // Active, not only written.
+            fixture.agent.places.wait_pod("test/app", |pod| {
                 pod.is_some_and(|pod| pod["policy_id"] != before)
             })?;
             Ok(())

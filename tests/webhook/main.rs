@@ -18,8 +18,8 @@ use axum::{
     http::{Method, Request, StatusCode, header},
 };
 use futures_util::stream;
+use lab::agent::PATIENCE;
 use nix::sys::signal::Signal;
-use support::agent::PATIENCE;
 use tokio::{
     io::AsyncReadExt as _,
     net::TcpStream,
@@ -176,11 +176,16 @@ async fn a_pair_that_cannot_be_used_changes_nothing() -> Result<()> {
     served(&client, &one).await
 }
 
-#[tokio::test]
-async fn what_is_no_question_gets_a_clear_answer() -> Result<()> {
-    const MIB: usize = 1 << 20;
-    let (_authority, _mount, _server, client) = start(&[]).await?;
-    let review = Review::new(0)?;
+const MIB: usize = 1 << 20;
+
+/// A body of so many MiB, one after the other.
+fn pieces(mib: usize) -> Body {
+    let piece = || Ok::<_, std::io::Error>(Bytes::from(vec![b' '; MIB]));
+    Body::from_stream(stream::iter((0..mib).map(move |_| piece())))
+}
+
+/// Requests that are no question, the status each gets, and what the answer mentions.
+fn bad_requests() -> Result<Vec<(Request<Body>, u16, &'static str)>> {
     let request = |method: Method, path: &str, kind: &str| {
         Request::builder()
             .method(method)
@@ -188,12 +193,8 @@ async fn what_is_no_question_gets_a_clear_answer() -> Result<()> {
             .header(header::CONTENT_TYPE, kind)
             .body(Body::from("{}"))
     };
-    let pieces = |mib: usize| {
-        let piece = || Ok::<_, std::io::Error>(Bytes::from(vec![b' '; MIB]));
-        Body::from_stream(stream::iter((0..mib).map(move |_| piece())))
-    };
     let json = "application/json";
-    for (request, status, expected) in [
+    Ok(vec![
         (
             request(Method::GET, "/mutate", json)?,
             405,
@@ -248,7 +249,14 @@ async fn what_is_no_question_gets_a_clear_answer() -> Result<()> {
             "more than 3 MiB",
         ),
         (post("/mutate", pieces(4))?, 413, "more than 3 MiB"),
-    ] {
+    ])
+}
+
+#[tokio::test]
+async fn what_is_no_question_gets_a_clear_answer() -> Result<()> {
+    let (_authority, _mount, _server, client) = start(&[]).await?;
+    let review = Review::new(0)?;
+    for (request, status, expected) in bad_requests()? {
         let line = format!("{} {}", request.method(), request.uri());
         let answer = client.ask(request).await.context(line.clone())?;
         let text = String::from_utf8_lossy(&answer.body);
@@ -266,7 +274,7 @@ async fn what_is_no_question_gets_a_clear_answer() -> Result<()> {
     client.connect().await?.admit(&review).await
 }
 
-/// Long bodies that never come keep nobody waiting but one another.
+/// Long bodies that never arrive delay only one another.
 #[tokio::test]
 async fn a_body_that_does_not_come_is_not_waited_for() -> Result<()> {
     let (_authority, _mount, _server, client) = start(&[]).await?;

@@ -9,15 +9,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use lab::{
+    agent::{PATIENCE, binary, limited},
+    command::die_with_parent,
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde_json::Value;
-use support::{
-    agent::{PATIENCE, binary, limited},
-    command::die_with_parent,
-};
 
 use crate::certificates::Mount;
 

@@ -1,0 +1,66 @@
+//! Output of the commands, and the agent's memory.
+
+use anyhow::{Result, ensure};
+use lab::{
+    agent::Agent,
+    network::{Lab, manifest},
+};
+use nix::sys::signal::Signal;
+
+kernel_test!(memory_with_two_pods);
+fn memory_with_two_pods() -> Result<()> {
+    const LIMIT_KIB: u64 = 20 * 1024;
+    let mut lab = Lab::new()?;
+    for (name, number) in [("one", 2), ("two", 3)] {
+        let pod = lab.pod(name, number)?;
+        lab.write_manifest(name, &manifest(name, &pod, &[]))?;
+    }
+    let agent = Agent::start(lab.places())?;
+    agent.places.wait_enrolled("test/two")?;
+    let (resident, anonymous) = agent.memory()?;
+    eprintln!("agent with two pods: {resident} KiB resident, {anonymous} KiB of them its own");
+    ensure!(resident < LIMIT_KIB, "{resident} KiB resident");
+    Ok(())
+}
+
+kernel_test!(commands_print_tables_and_json);
+fn commands_print_tables_and_json() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    let mut agent = Agent::start(lab.places())?;
+    let waited = lab
+        .places()
+        .output(&["status", "--wait", "test/app", "--timeout", "5s"])?;
+    ensure!(waited.status.success(), "{waited:?}");
+    let table = String::from_utf8(waited.stdout)?;
+    ensure!(
+        table.contains("1 enrolled") && table.contains("connect4"),
+        "{table}"
+    );
+    let missing =
+        lab.places()
+            .output(&["status", "--wait", "test/nobody", "--timeout", "200ms"])?;
+    ensure!(missing.status.code() == Some(1), "{missing:?}");
+    ensure!(String::from_utf8_lossy(&missing.stderr).contains("does not know the pod"));
+    let table = lab.places().output(&["pods"])?;
+    ensure!(String::from_utf8(table.stdout)?.contains("test/app"));
+    let doctor = lab.places().json(&["doctor", "-o", "json"])?;
+    ensure!(
+        doctor["ok"] == true && doctor["checks"].as_array().is_some(),
+        "{doctor}"
+    );
+    for wrong in [
+        &["status", "--nonsense"][..],
+        &["nonsense"],
+        &["status", "--timeout", "5s"],
+    ] {
+        let output = lab.places().output(wrong)?;
+        ensure!(output.status.code() == Some(2), "{wrong:?}: {output:?}");
+    }
+    agent.end(Signal::SIGTERM)?;
+    let status = lab.places().output(&["status"])?;
+    ensure!(status.status.code() == Some(1), "no agent: {status:?}");
+    ensure!(String::from_utf8(status.stdout)?.contains("not running"));
+    Ok(())
+}

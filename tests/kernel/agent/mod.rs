@@ -1,0 +1,26 @@
+//! The agent's own life: ends, crashes, successors, cleanup.
+
+mod commands;
+mod explain;
+mod restart;
+mod single;
+
+use anyhow::{Result, anyhow, ensure};
+use lab::{
+    node::VIP,
+    protocol::{APP, Dial},
+};
+
+use crate::fixture::at;
+
+fn redirected(client: &lab::actor::Actor) -> Result<()> {
+    let connected = client
+        .dial(Dial::new(&APP, at(VIP, 80)))?
+        .map_err(|errno| anyhow!("{errno}"))?;
+    ensure!(connected.accepted_by == 15001, "{connected:?}");
+    ensure!(
+        connected.server.original_v4 == Ok(at(VIP, 80)),
+        "{connected:?}"
+    );
+    Ok(())
+}

@@ -1,0 +1,57 @@
+//! One agent at a time, and cleanup after the last.
+
+use anyhow::{Result, ensure};
+use lab::{
+    agent::Agent,
+    network::{Lab, manifest},
+};
+use nix::sys::signal::Signal;
+
+kernel_test!(a_second_agent_is_refused);
+fn a_second_agent_is_refused() -> Result<()> {
+    let lab = Lab::new()?;
+    let agent = Agent::start(lab.places())?;
+    let mut other = lab.places().clone();
+    other.socket = lab.dir().join("other.sock");
+    other.log = lab.dir().join("other.log");
+    let ended = Agent::spawn(&other)?.wait()?;
+    ensure!(ended.code() == Some(1), "{ended}");
+    let log = other.log();
+    ensure!(log.contains("another sidetrack agent uses"), "{log}");
+    ensure!(log.contains("--bpffs"), "it names the cure: {log}");
+    ensure!(agent.places.json(&["status", "-o", "json"])?["agent"]["ready"] == true);
+    Ok(())
+}
+
+kernel_test!(cleanup_removes_everything);
+fn cleanup_removes_everything() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    let mut agent = Agent::start(lab.places())?;
+    agent.places.wait_enrolled("test/app")?;
+    let refused = lab.places().output(&["cleanup"])?;
+    ensure!(refused.status.code() == Some(1), "{refused:?}");
+    ensure!(String::from_utf8_lossy(&refused.stderr).contains("an agent is running"));
+    agent.end(Signal::SIGTERM)?;
+    let removed = lab.places().json(&["cleanup", "-o", "json"])?;
+    ensure!(
+        removed["links"]
+            .as_array()
+            .is_some_and(|links| links.len() == 7),
+        "{removed}"
+    );
+    ensure!(!lab.places().bpffs.join("sidetrack").exists());
+    let again = lab.places().output(&["cleanup"])?;
+    ensure!(again.status.success());
+    ensure!(String::from_utf8_lossy(&again.stdout).contains("nothing to remove"));
+    // Nothing is attached any more.
+    let tree = lab::command::run_words(&[
+        "bpftool",
+        "cgroup",
+        "show",
+        &lab.places().cgroup.to_string_lossy(),
+    ])?;
+    ensure!(!tree.contains("st_"), "{tree}");
+    Ok(())
+}

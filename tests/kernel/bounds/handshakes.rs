@@ -1,0 +1,146 @@
+//! Connections that get nowhere leave no row behind.
+
+use std::{
+    net::SocketAddrV4,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{actor::Actor, node::VIP, product::Maps, protocol::Request, sidecar};
+use sidetrack_common::rule::Rule;
+
+use super::{UNUSED_COOKIE, filter, maps, taken_by, wait_no_handshakes};
+use crate::fixture::{PodFixture, at};
+
+/// A pod whose sidecar does not hear of a number of connections, and the client that waits for them.
+fn waiting(connections: usize) -> Result<(PodFixture, Actor, Maps, Actor)> {
+    let fixture = PodFixture::new()?;
+    let sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&[])?;
+    let maps = maps(&fixture.agent.places)?;
+    filter(&fixture.pod, "A", "DROP")?;
+    let client = fixture.pod.actor()?;
+    let flooded = client.flood(at(VIP, 80), connections)?;
+    ensure!(flooded.pending == connections, "{flooded:?}");
+    ensure!(
+        maps.handshakes.keys()?.len() == connections,
+        "rows while they wait"
+    );
+    Ok((fixture, sidecar, maps, client))
+}
+
+kernel_test!(a_client_that_is_killed);
+fn a_client_that_is_killed() -> Result<()> {
+    let (_place, _sidecar, maps, client) = waiting(50)?;
+    // By SIGKILL, with all its sockets.
+    drop(client);
+    wait_no_handshakes(&maps)
+}
+
+kernel_test!(a_sidecar_that_resets);
+fn a_sidecar_that_resets() -> Result<()> {
+    const CONNECTIONS: usize = 50;
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&[])?;
+    filter(&fixture.pod, "A", "REJECT --reject-with tcp-reset")?;
+    let client = fixture.pod.actor()?;
+    // The sockets stay open; it is the reset that takes the rows away.
+    let flooded = client.flood(at(VIP, 80), CONNECTIONS)?;
+    ensure!(flooded.failed == 0, "{flooded:?}");
+    wait_no_handshakes(&maps(&fixture.agent.places)?)?;
+    let counted = count(&fixture, Rule::AllOutbound)?;
+    ensure!(counted == CONNECTIONS as u64, "{counted} were redirected");
+    Ok(())
+}
+
+/// Connections that a rule decided.
+fn count(fixture: &PodFixture, rule: Rule) -> Result<u64> {
+    let counts = maps(&fixture.agent.places)?.counts.sums()?;
+    let of_rule = counts.iter().filter(|(key, _)| key.rule == rule as u32);
+    Ok(of_rule.map(|(_, count)| count).sum())
+}
+
+kernel_test!(a_sidecar_that_hangs);
+/// It listens and does not accept: its backlog is full at once, further SYNs are ignored.
+fn a_sidecar_that_hangs() -> Result<()> {
+    const CONNECTIONS: usize = 300;
+    let fixture = PodFixture::new()?;
+    let sidecar = fixture.pod.actor()?;
+    sidecar.ask(&Request::Hang(at("0.0.0.0", 15001)))?;
+    fixture.enroll(&[])?;
+    let maps = maps(&fixture.agent.places)?;
+    let client = fixture.pod.actor()?;
+    let flooded = client.flood(at(VIP, 80), CONNECTIONS)?;
+    ensure!(flooded.pending == CONNECTIONS, "{flooded:?}");
+    let waiting = maps.handshakes.keys()?.len();
+    ensure!(waiting > CONNECTIONS / 2, "{waiting} rows while they wait");
+    drop(client);
+    wait_no_handshakes(&maps)
+}
+
+kernel_test!(orphaned_handshakes_are_removed);
+/// As if the programs had been away when connections closed: what is left of them goes, what waits
+/// stays.
+fn orphaned_handshakes_are_removed() -> Result<()> {
+    const CONNECTIONS: usize = 50;
+    const ORPHANS: u16 = 300;
+    let (fixture, _sidecar, maps, client) = waiting(CONNECTIONS)?;
+    let (mut key, mut row) = maps.handshakes.rows()?.pop().context("a row")?;
+    for number in 1..=ORPHANS {
+        key.client_port = number;
+        row.client_cookie = UNUSED_COOKIE + u64::from(number);
+        maps.handshakes.insert(&key, &row)?;
+    }
+    let counted = (CONNECTIONS + usize::from(ORPHANS)) as u64;
+    maps.handshake_count.insert(&0, &counted)?;
+    maps.handshakes_by_pod.insert(&key.netns, &counted)?;
+    let start = Instant::now();
+    while maps.handshakes.keys()?.len() != CONNECTIONS {
+        ensure!(
+            start.elapsed() < Duration::from_secs(15),
+            "{} rows",
+            maps.handshakes.keys()?.len()
+        );
+        thread::sleep(Duration::from_millis(100));
+    }
+    // Two more looks.
+    thread::sleep(Duration::from_secs(11));
+    ensure!(
+        maps.handshakes.keys()?.len() == CONNECTIONS,
+        "those that wait"
+    );
+    let log = fixture.agent.places.log();
+    ensure!(log.contains("300 handshakes were left"), "{log}");
+    drop(client);
+    wait_no_handshakes(&maps)
+}
+
+kernel_test!(bare_syns_make_no_rows);
+/// Rows are made in connect, and a raw socket does not connect.
+fn bare_syns_make_no_rows() -> Result<()> {
+    const SYNS: u16 = 500;
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&[])?;
+    let maps = maps(&fixture.agent.places)?;
+    let raw = fixture.pod.actor()?;
+    let own: SocketAddrV4 = "10.77.0.2:40000".parse()?;
+    let loopback: SocketAddrV4 = "127.0.0.1:40000".parse()?;
+    for (from, to) in [
+        (loopback, "127.0.0.1:15001".parse()?),
+        (own, "10.77.0.2:15006".parse()?),
+        // From another pod, by its source address.
+        (own, "10.77.0.2:15001".parse()?),
+    ] {
+        raw.ask(&Request::Syns {
+            from,
+            to,
+            count: SYNS,
+        })?;
+        ensure!(maps.handshakes.keys()?.is_empty(), "rows for SYNs to {to}");
+    }
+    ensure!(taken_by(&fixture.client)? == Ok(15001), "connections go on");
+    wait_no_handshakes(&maps)
+}

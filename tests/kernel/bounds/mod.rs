@@ -1,0 +1,175 @@
+//! What happens at the limits, and what connections that get nowhere leave behind.
+
+mod full_maps;
+mod handshakes;
+mod share;
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use lab::{
+    actor::Actor,
+    agent::Places,
+    command::run,
+    network::{PodNet, manifest},
+    node::VIP,
+    product::{Maps, Pins, Table},
+    protocol::{APP, Dial},
+};
+
+use crate::fixture::{PodFixture, at};
+
+/// Above the cookie of every namespace there is.
+const UNUSED_COOKIE: u64 = 1 << 60;
+
+fn maps(places: &Places) -> Result<Maps> {
+    Maps::open(&Pins::new(&places.bpffs)?)
+}
+
+/// Waits until no handshake is in flight, and none is counted.
+fn wait_no_handshakes(maps: &Maps) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let rows = maps.handshakes.keys()?.len();
+        let count = maps.handshake_count.get(&0)?.unwrap_or_default();
+        let by_pod: Vec<(u64, u64)> = maps.handshakes_by_pod.rows()?;
+        if rows == 0 && count == 0 && by_pod.iter().all(|(_, count)| *count == 0) {
+            return Ok(());
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(10),
+            "{rows} rows, counted {count}, by pod {by_pod:?}"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Drops or resets what comes to the sidecar's outbound port.
+fn filter(pod: &PodNet, what: &str, target: &str) -> Result<()> {
+    run(&format!(
+        "ip netns exec {} iptables -{what} INPUT -p tcp --syn --dport 15001 -j {target}",
+        pod.netns
+    ))
+    .map(drop)
+}
+
+fn taken_by(client: &Actor) -> Result<Result<u16, i32>> {
+    let connected = client.dial(Dial::new(&APP, at(VIP, 80)))?;
+    Ok(connected.map(|connected| connected.accepted_by))
+}
+
+/// The problems that `sidetrack status` lists.
+fn problems(places: &Places) -> Result<String> {
+    Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())
+}
+
+/// Waits until a problem is listed; maps are counted every 5 s.
+fn wait_problem(places: &Places, wanted: &str) -> Result<String> {
+    let start = Instant::now();
+    loop {
+        let problems = problems(places)?;
+        if problems.contains(wanted) {
+            return Ok(problems);
+        }
+        if start.elapsed() > Duration::from_secs(8) {
+            bail!("no problem {wanted:?}: {problems}");
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Rows that the maps of pods and policies have.
+const CAPACITY: u64 = 4096;
+
+/// Fills a map up; how many rows that took.
+fn fill(mut insert: impl FnMut(u64) -> std::io::Result<()>) -> Result<u64> {
+    for number in 0.. {
+        match insert(number) {
+            Ok(()) => {}
+            Err(error)
+                if [libc::E2BIG, libc::ENOSPC].contains(&error.raw_os_error().unwrap_or(0)) =>
+            {
+                return Ok(number);
+            }
+            Err(error) => return Err(error).context("fill a map"),
+        }
+    }
+    unreachable!("numbers do not end")
+}
+
+/// Adds a row, unless it is there.
+fn add<K: bytemuck::Pod, V: bytemuck::Pod>(
+    map: &Table<K, V>,
+    key: &K,
+    value: &V,
+) -> std::io::Result<()> {
+    match map.get(key)? {
+        Some(_) => Ok(()),
+        None => map.insert(key, value),
+    }
+}
+
+/// Keeps a map full while something is tried: the agent removes pods that nobody enrolled. `test` is
+/// given what makes room. `insert` leaves rows alone that are there: one that is being replaced may not
+/// be counted.
+fn while_full(
+    insert: impl Fn(u64) -> std::io::Result<()> + Sync,
+    remove: impl Fn() -> Result<()>,
+    test: impl FnOnce(&dyn Fn() -> Result<()>) -> Result<()>,
+) -> Result<()> {
+    let done = AtomicBool::new(false);
+    let idle = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                // Also what came before the room that there was.
+                for number in 0..CAPACITY {
+                    if insert(number).is_err() {
+                        break;
+                    }
+                }
+                thread::sleep(Duration::from_micros(200));
+            }
+            idle.store(true, Ordering::Relaxed);
+        });
+        let tested = test(&|| {
+            done.store(true, Ordering::Relaxed);
+            while !idle.load(Ordering::Relaxed) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            remove()
+        });
+        done.store(true, Ordering::Relaxed);
+        tested
+    })
+}
+
+/// Enrolls a second pod, expects it to be refused for a reason that says this, and to be enrolled when
+/// `make_room` has made room.
+fn refused_until(
+    fixture: &mut PodFixture,
+    annotations: &[(&str, &str)],
+    says: &str,
+    make_room: impl FnOnce() -> Result<()>,
+) -> Result<()> {
+    let second = fixture.lab.pod("second", 3)?;
+    fixture
+        .lab
+        .write_manifest("second", &manifest("second", &second, annotations))?;
+    let places = &fixture.agent.places;
+    places.wait_pod("test/second", |pod| {
+        pod.is_some_and(|pod| {
+            pod["state"] == "rejected" && pod["reason"].to_string().contains(says)
+        })
+    })?;
+    let told = problems(places)?;
+    ensure!(told.contains("pod test/second: "), "{told}");
+    // Pods that are enrolled stay so.
+    ensure!(taken_by(&fixture.client)? == Ok(15001), "the first pod");
+    make_room()?;
+    places.wait_enrolled("test/second").map(drop)
+}

@@ -1,0 +1,75 @@
+//! One pod has its share of the handshakes, not more.
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    agent::Agent,
+    network::{Lab, manifest},
+    node::VIP,
+    sidecar,
+};
+use sidetrack_common::names::HANDSHAKE_SHARE;
+
+use super::{filter, maps, taken_by, wait_no_handshakes, wait_problem};
+use crate::fixture::at;
+
+kernel_test!(one_pod_has_its_share_of_handshakes);
+fn one_pod_has_its_share_of_handshakes() -> Result<()> {
+    const MORE: usize = 500;
+    let share = HANDSHAKE_SHARE as usize;
+    let mut lab = Lab::new()?;
+    let hostile = lab.pod("hostile", 2)?;
+    let other = lab.pod("other", 3)?;
+    for (name, pod) in [("hostile", &hostile), ("other", &other)] {
+        lab.write_manifest(name, &manifest(name, pod, &[]))?;
+    }
+    let agent = Agent::start(lab.places())?;
+    let maps = maps(lab.places())?;
+    for name in ["test/hostile", "test/other"] {
+        agent.places.wait_enrolled(name)?;
+    }
+    let _sidecars = [sidecar::start(&hostile, &[])?, sidecar::start(&other, &[])?];
+    filter(&hostile, "A", "DROP")?;
+    let flooder = hostile.actor()?;
+    let flooded = flooder.flood(at(VIP, 80), share + MORE)?;
+    ensure!(
+        flooded.pending == share && flooded.refused == MORE,
+        "{flooded:?} of {}",
+        share + MORE
+    );
+    // The others go on.
+    let client = other.actor()?;
+    for _ in 0..20 {
+        ensure!(taken_by(&client)? == Ok(15001), "the other pod");
+    }
+    // The problem is listed, with the pod's name.
+    let told = wait_problem(&agent.places, "connections wait for its sidecar")?;
+    ensure!(told.contains("pod test/hostile: 8192"), "{told}");
+    // A successor finds the counts right.
+    drop(agent);
+    let agent = Agent::start(lab.places())?;
+    let cookie = agent.places.pod("test/hostile")?.context("the pod")?["netns"]["cookie"]
+        .as_u64()
+        .context("its cookie")?;
+    let counted = maps.handshakes_by_pod.get(&cookie)?;
+    ensure!(counted == Some(share as u64), "{counted:?}");
+    // A count that is far off is corrected.
+    drop(agent);
+    for wrong in [60_000, 5000_u64.wrapping_neg()] {
+        maps.handshakes_by_pod.insert(&cookie, &wrong)?;
+        let agent = Agent::start(lab.places())?;
+        let counted = maps.handshakes_by_pod.get(&cookie)?;
+        ensure!(counted == Some(share as u64), "{wrong} became {counted:?}");
+        drop(agent);
+    }
+    drop(flooder);
+    wait_no_handshakes(&maps)?;
+    filter(&hostile, "D", "DROP")?;
+    ensure!(
+        taken_by(&hostile.actor()?)? == Ok(15001),
+        "once it has ended"
+    );
+    // The pod takes its count with it.
+    let agent = Agent::start(lab.places())?;
+    lab.remove_manifest("hostile")?;
+    agent.places.wait_rows("HANDSHAKES_BY_POD", 1)
+}

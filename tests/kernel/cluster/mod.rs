@@ -1,0 +1,73 @@
+//! Pods from the API server.
+
+mod capabilities;
+mod labels;
+mod migration;
+mod not_taken;
+mod outage;
+mod readiness;
+mod sandbox;
+mod scale;
+mod uninstall;
+
+use std::{
+    process::Child,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow, ensure};
+use lab::{
+    actor::Actor,
+    network::PodNet,
+    node::VIP,
+    protocol::{APP, Dial, ROOT},
+};
+
+use crate::fixture::{ClusterFixture, at};
+
+/// A node with a pod in a namespace that is opted in, and a server outside on port 80.
+fn labeled() -> Result<(ClusterFixture, Actor, PodNet)> {
+    let mut node = ClusterFixture::new()?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    let outside = node.lab.outside().actor()?;
+    outside.listen(&ROOT, at("0.0.0.0", 80))?;
+    let pod = node
+        .lab
+        .pod("app", 2)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    Ok((node, outside, pod))
+}
+
+fn taken_by(client: &Actor) -> Result<u16> {
+    let connected = client.dial(Dial::new(&APP, at(VIP, 80)))?;
+    Ok(connected
+        .map_err(|errno| anyhow!("errno {errno}"))?
+        .accepted_by)
+}
+
+fn wait_for(condition: impl Fn() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let now = condition();
+        if matches!(now, Ok(true)) {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < Duration::from_secs(10), "still {now:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Processes that do nothing; dropping them ends them.
+struct Idle(Vec<Child>);
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+        }
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! The API server goes away, and the agent restarts meanwhile.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Result, ensure};
+use lab::{
+    actor::Actor,
+    agent::{Agent, Extra, Places},
+    apiserver::ApiServer,
+    injected::injected,
+    protocol::ROOT,
+    sidecar,
+};
+use nix::sys::signal::Signal;
+
+use super::{taken_by, wait_for};
+use crate::fixture::{ClusterFixture, at};
+
+kernel_test!(outages_and_restarts);
+fn outages_and_restarts() -> Result<()> {
+    let mut node = ClusterFixture::new()?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    let outside = node.lab.outside().actor()?;
+    outside.listen(&ROOT, at("0.0.0.0", 80))?;
+    let mut clients = Vec::new();
+    let mut sidecars = Vec::new();
+    for number in [2_u8, 3, 4] {
+        let name = format!("web-{number}");
+        let pod = node
+            .lab
+            .pod(&name, number)?
+            .under_kubelet(&node.lab, &node.lab.uid(number.into()))?;
+        sidecars.push(sidecar::start(&pod, &[])?);
+        clients.push(pod.actor()?);
+        node.api
+            .apply(injected(&name, &node.lab.uid(number.into())))?;
+        node.is_taken(&format!("shop/{name}"), true)?;
+    }
+    let all_redirected = |clients: &[Actor]| -> Result<()> {
+        for client in clients {
+            ensure!(taken_by(client)? == 15001, "a pod lost interception");
+        }
+        Ok(())
+    };
+    wait_for(|| Ok(told_enrolled(&node.api) == 3))?;
+    // Connections that are cut, events that come twice, versions that are gone.
+    node.api.bookmark();
+    node.api.repeat_last();
+    node.api.disconnect();
+    node.api.compact();
+    node.api.disconnect();
+    thread::sleep(Duration::from_millis(500));
+    all_redirected(&clients)?;
+    let problem = |places: &Places| -> Result<String> {
+        Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())
+    };
+
+    // The API server goes; a pod is deleted, and the agent killed and started anew meanwhile.
+    node.api.down();
+    node.api.delete("Pod", "shop", "web-4")?;
+    drop((clients.pop(), sidecars.pop()));
+    wait_for(|| Ok(problem(node.places())?.contains("watch pods")))?;
+    all_redirected(&clients)?;
+    node.agent.end(Signal::SIGKILL)?;
+    all_redirected(&clients)?;
+    node.agent = Agent::spawn_with(
+        node.lab.places(),
+        &Extra {
+            api: Some(&node.api),
+            ..Extra::default()
+        },
+    )?;
+    wait_for(|| Ok(problem(node.places())?.contains("watch pods")))?;
+    let status = node.places().json(&["status", "-o", "json"])?;
+    ensure!(status["agent"]["ready"] == false, "{status}");
+    all_redirected(&clients)?;
+    node.api.up();
+    wait_for(|| Ok(problem(node.places())? == "[]"))?;
+    node.places().wait_pod("shop/web-4", |pod| pod.is_none())?;
+    wait_for(|| Ok(node.places().map("POD_BY_NETNS")?.len() == 2))?;
+    all_redirected(&clients)?;
+    // Slow answers change nothing but the time.
+    node.api.delay(Duration::from_millis(300));
+    node.api.disconnect();
+    drop((clients.pop(), sidecars.pop()));
+    node.api.delete("Pod", "shop", "web-3")?;
+    node.places().wait_pod("shop/web-3", |pod| pod.is_none())?;
+    node.places().wait_enrolled("shop/web-2")?;
+    // The successor knew the pods already: no event is sent twice.
+    ensure!(told_enrolled(&node.api) == 3, "{:?}", node.api.events());
+    Ok(())
+}
+
+fn told_enrolled(api: &ApiServer) -> usize {
+    let events = api.events();
+    let told = events.iter().filter(|event| event["reason"] == "Enrolled");
+    told.count()
+}

@@ -1,0 +1,124 @@
+//! A pod's network namespace is found through its processes, whatever they do.
+
+use std::{
+    fs,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{agent::Places, command::die_with_parent, injected::injected, protocol::ROOT, sidecar};
+use nix::sys::signal::Signal;
+use serde_json::{Value, json};
+
+use super::{Idle, labeled, taken_by, wait_for};
+use crate::fixture::{ClusterFixture, at, start_agent};
+
+kernel_test!(a_recreated_sandbox_is_followed);
+fn a_recreated_sandbox_is_followed() -> Result<()> {
+    let mut node = ClusterFixture::new()?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    let outside = node.lab.outside().actor()?;
+    outside.listen(&ROOT, at("0.0.0.0", 80))?;
+    // The object is there before any process is.
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    node.soon("shop/web", |pod| {
+        pod.is_some_and(|pod| {
+            pod["state"] == "waiting" && pod["reason"].to_string().contains("no process")
+        })
+    })?;
+    let first = node
+        .lab
+        .pod("first", 2)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    let pause = sidecar::start(&first, &[])?;
+    node.is_taken("shop/web", true)?;
+    ensure!(taken_by(&first.actor()?)? == 15001);
+    let inode = |places: &Places| -> Result<Value> {
+        Ok(places.pod("shop/web")?.context("the pod")?["netns"]["inode"].clone())
+    };
+    let before = inode(node.places())?;
+    // Another process keeps the namespace; the one it was found by goes.
+    let other = first.actor()?;
+    drop(pause);
+    thread::sleep(Duration::from_millis(700));
+    node.is_taken("shop/web", true)?;
+    ensure!(inode(node.places())? == before);
+    // A new sandbox under the same UID.
+    drop(other);
+    let second = node
+        .lab
+        .pod("second", 3)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    let _sidecar = sidecar::start(&second, &[])?;
+    node.places().wait_pod("shop/web", |pod| {
+        pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["netns"]["inode"] != before)
+    })?;
+    ensure!(taken_by(&second.actor()?)? == 15001);
+    ensure!(node.places().map("POD_BY_NETNS")?.len() == 1);
+    // The same name, another pod.
+    drop(_sidecar);
+    node.api.delete("Pod", "shop", "web")?;
+    node.api.apply(injected("web", &node.lab.uid(2)))?;
+    let third = node
+        .lab
+        .pod("third", 4)?
+        .under_kubelet(&node.lab, &node.lab.uid(2))?;
+    let _sidecar = sidecar::start(&third, &[])?;
+    node.places().wait_pod("shop/web", |pod| {
+        pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["uid"] == node.lab.uid(2))
+    })?;
+    ensure!(taken_by(&third.actor()?)? == 15001);
+    Ok(())
+}
+
+kernel_test!(a_process_cannot_take_its_pod_out);
+/// The oldest process of a pod makes a network namespace of its own; another pod claims this one's
+/// processes.
+fn a_process_cannot_take_its_pod_out() -> Result<()> {
+    let (mut node, _outside, pod) = labeled()?;
+    let mut oldest = Command::new("ip");
+    oldest
+        .args(["netns", "exec", &pod.netns, "/usr/bin/python3", "-c"])
+        .arg(
+            "import ctypes, sys, time\nsys.stdin.read()\nctypes.CDLL(None).unshare(0x40000000)\ntime.sleep(1000)",
+        )
+        .stdin(Stdio::piped());
+    let mut oldest = Idle(vec![die_with_parent(&mut oldest).spawn()?]);
+    let pid = oldest.0[0].id();
+    fs::write(pod.cgroup.join("cgroup.procs"), pid.to_string())?;
+    let netns_of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
+    let own = fs::read_link("/proc/self/ns/net")?;
+    wait_for(|| Ok(netns_of(pid)? != own))?;
+    let before = netns_of(pid)?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    node.is_taken("shop/web", true)?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    let client = pod.actor()?;
+
+    let mut evil = injected("a-evil", &node.lab.uid(2));
+    evil["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!(node.lab.uid(1));
+    node.api.apply(evil)?;
+    drop(oldest.0[0].stdin.take());
+    wait_for(|| Ok(netns_of(pid)? != before))?;
+    let settled = |node: &ClusterFixture| -> Result<()> {
+        thread::sleep(Duration::from_millis(1200));
+        let rows = node.places().map("POD_BY_NETNS")?.len();
+        let row = node.places().pod("shop/web")?.unwrap_or_default();
+        let inode = format!("net:[{}]", row["netns"]["inode"]);
+        ensure!(
+            rows == 1 && before.as_os_str() == inode.as_str() && row["state"] == "enrolled",
+            "{row}\n{}",
+            node.places().log()
+        );
+        let evil = node.places().pod("shop/a-evil")?.unwrap_or_default();
+        ensure!(evil["state"] == "waiting", "{evil}");
+        ensure!(taken_by(&client)? == 15001);
+        Ok(())
+    };
+    settled(&node)?;
+    node.agent.end(Signal::SIGKILL)?;
+    node.agent = start_agent(&node.lab, &node.api)?;
+    settled(&node)
+}

@@ -1,0 +1,185 @@
+//! 250 pods of several Istio versions on one node.
+
+use std::{
+    collections::HashMap,
+    fs,
+    process::{Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    agent::{Agent, Places},
+    apiserver::ApiServer,
+    command::die_with_parent,
+    injected::{LABEL, injected, namespace},
+    network::Lab,
+};
+use serde_json::{Value, json};
+
+use super::Idle;
+use crate::fixture::{nothing_is_left, start_agent};
+
+/// The pods that the articles show, by the version of Istio that injected them, and a native sidecar;
+/// with the dialect that evaluates each.
+fn of_every_version(number: usize, name: &str, uid: &str) -> (Value, &'static str) {
+    let flags = |more: &[&'static str]| {
+        let mut words = vec![
+            "-p", "15001", "-u", "1337", "-m", "REDIRECT", "-i", "*", "-x", "",
+        ];
+        words.extend(more);
+        words
+    };
+    let init = |image: &str, field: &str, words: Vec<&str>| {
+        json!([{
+            "name": "istio-init", "image": image, field: words,
+            "securityContext": {"capabilities": {"add": ["NET_ADMIN"]}},
+        }])
+    };
+    let mut pod = injected(name, uid);
+    let spec = &mut pod["spec"];
+    let (tag, dialect) = match number % 5 {
+        0 => ("1.12.7", "1.8"),
+        1 => {
+            let words = flags(&["-b", "8000", "-d", "15020"]);
+            spec["initContainers"] = init("docker.io/istio/proxy_init:1.1.3", "args", words);
+            ("1.1.3", "1.1")
+        }
+        2 => {
+            let mut words = flags(&["-z", "15006", "-b", "*", "-d", "15090,15020"]);
+            words.insert(0, "istio-iptables");
+            spec["initContainers"] = init("docker.io/istio/proxyv2:1.5.0", "command", words);
+            ("1.5.0", "1.5")
+        }
+        3 => {
+            let mut words = flags(&["-z", "15006", "-b", "*", "-d", "15090,15021,15020"]);
+            words.insert(0, "istio-iptables");
+            spec["initContainers"] = init("docker.io/istio/proxyv2:1.8.1", "args", words);
+            ("1.8.1", "1.8")
+        }
+        _ => {
+            spec["containers"][1]["restartPolicy"] = json!("Always");
+            let sidecar = spec["containers"][1].take();
+            spec["containers"] = json!([spec["containers"][0].take()]);
+            spec["initContainers"] = json!([sidecar]);
+            spec["initContainers"][0]["image"] = json!("docker.io/istio/proxyv2:1.28.0");
+            return (pod, "current");
+        }
+    };
+    spec["containers"][1]["image"] = json!(format!("docker.io/istio/proxyv2:{tag}"));
+    (pod, dialect)
+}
+
+kernel_test!(pods_250);
+fn pods_250() -> Result<()> {
+    const PODS: usize = 250;
+    let mut lab = Lab::new()?;
+    let names = lab.bare_namespaces(PODS)?;
+    let api = ApiServer::start(lab.dir())?;
+    api.apply(namespace("shop", Some("enabled")))?;
+    let (idle, dialects) = start_pods(&lab, &api, &names)?;
+    let start_of_agent = Instant::now();
+    let agent = start_agent(&lab, &api)?;
+    let places = lab.places();
+    enrolled(places, PODS)?;
+    let took = start_of_agent.elapsed();
+    let (resident, _) = agent.memory()?;
+    for row in places
+        .json(&["pods", "-o", "json"])?
+        .as_array()
+        .into_iter()
+        .flatten()
+    {
+        let name = row["name"].as_str().unwrap_or_default();
+        let dialect = dialects.get(name).context("a pod of ours")?;
+        ensure!(row["policy"]["dialect"] == *dialect, "{row}");
+    }
+    let idle_cpu = idle_cpu(&agent)?;
+
+    let edit = |label: Option<&str>| {
+        api.edit("Namespace", "", "shop", |namespace| {
+            namespace["metadata"]["labels"] =
+                label.map_or(json!({}), |label| json!({LABEL: label}));
+        })
+    };
+    edit(None)?;
+    let off = enrolled(places, 0)?;
+    edit(Some("enabled"))?;
+    let on = enrolled(places, PODS)?;
+    api.edit("Pod", "shop", "web-7", |pod| {
+        pod["metadata"]["annotations"]["traffic.sidecar.istio.io/excludeOutboundPorts"] =
+            json!("80");
+    })?;
+    let annotated = places.wait_pod("shop/web-7", |pod| {
+        pod.is_some_and(|pod| pod["policy"]["excluded_outbound_ports"] == json!([80]))
+    })?;
+    drop(idle);
+    for number in 0..PODS {
+        api.delete("Pod", "shop", &format!("web-{number}"))?;
+    }
+    let deleted = enrolled(places, 0)?;
+    println!(
+        "{PODS} pods: enrolled {took:.2?} after the agent's start; labels off {off:.2?}, on {on:.2?}; annotation {annotated:.2?}; all deleted {deleted:.2?}; resident {resident} KiB; idle CPU {idle_cpu:.2} %"
+    );
+    // Wide bounds: a busy machine is no failure, ten times as long is.
+    ensure!(
+        took < Duration::from_secs(20) && resident < 60 * 1024,
+        "{took:?}, {resident} KiB"
+    );
+    nothing_is_left(places)
+}
+
+/// A process in every namespace, and its pod in the API; the processes, and the dialect of each pod.
+fn start_pods(
+    lab: &Lab,
+    api: &ApiServer,
+    names: &[String],
+) -> Result<(Idle, HashMap<String, &'static str>)> {
+    let mut idle = Idle(Vec::new());
+    let mut dialects = HashMap::new();
+    for (number, netns) in names.iter().enumerate() {
+        let mut command = Command::new("ip");
+        command
+            .args(["netns", "exec", netns, "sleep", "1000"])
+            .stdout(Stdio::null());
+        let child = die_with_parent(&mut command).spawn()?;
+        let cgroup = lab.kubelet_cgroup(&lab.uid(number))?;
+        fs::write(cgroup.join("cgroup.procs"), child.id().to_string())?;
+        idle.0.push(child);
+        let (pod, dialect) = of_every_version(number, &format!("web-{number}"), &lab.uid(number));
+        dialects.insert(format!("web-{number}"), dialect);
+        api.apply(pod)?;
+    }
+    Ok((idle, dialects))
+}
+
+/// Waits until this many pods are enrolled; how long that took.
+fn enrolled(places: &Places, wanted: usize) -> Result<Duration> {
+    let start = Instant::now();
+    loop {
+        let status = places.json(&["status", "-o", "json"])?;
+        if status["pods"]["enrolled"] == wanted {
+            return Ok(start.elapsed());
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(20),
+            "{}",
+            status["pods"]
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The median of the processor time per second, in percent.
+fn idle_cpu(agent: &Agent) -> Result<f64> {
+    // Searches for listeners, which these pods do not have, fall into some of these seconds.
+    let mut seconds = Vec::new();
+    for _ in 0..9 {
+        let before = agent.cpu_time()?;
+        thread::sleep(Duration::from_secs(1));
+        seconds.push(agent.cpu_time()?.saturating_sub(before));
+    }
+    seconds.sort();
+    Ok(seconds[seconds.len() / 2].as_secs_f64() * 100.0)
+}

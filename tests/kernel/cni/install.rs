@@ -1,0 +1,58 @@
+//! The plugin's entry in the network configuration.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::node::Node;
+use serde_json::Value;
+
+kernel_test!(the_plugin_is_kept_and_taken_away);
+fn the_plugin_is_kept_and_taken_away() -> Result<()> {
+    let mut node = Node::new()?;
+    let list = node.runtime.list();
+    let ours = fs::read_to_string(&list)?;
+    let theirs = {
+        let mut config = node.runtime.read()?;
+        config["plugins"].as_array_mut().context("plugins")?.pop();
+        config.to_string()
+    };
+    for _ in 0..3 {
+        fs::write(&list, &theirs)?;
+        node.wait_plugin(true)?;
+    }
+    ensure!(
+        fs::read_to_string(&list)?
+            .contains("\"excludeNamespaces\":[\"kube-system\",\"sidetrack-system\"]")
+    );
+    // What cannot be read is a problem that people see, and is left alone.
+    fs::write(&list, "{")?;
+    let start = Instant::now();
+    while !node.places().json(&["status", "-o", "json"])?["agent"]["problems"]
+        .to_string()
+        .contains("CNI plugin")
+    {
+        ensure!(
+            start.elapsed() < Duration::from_secs(5),
+            "no problem is shown"
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    ensure!(fs::read_to_string(&list)? == "{");
+    fs::write(&list, &ours)?;
+    node.wait_plugin(true)?;
+
+    drop(node.agent.take());
+    node.wait_plugin(true)?;
+    node.runtime.install(&node.lab, &["--remove"])?;
+    node.wait_plugin(false)?;
+    let left: Value = serde_json::from_str(&fs::read_to_string(&list)?)?;
+    ensure!(left == serde_json::from_str::<Value>(&theirs)?, "{left}");
+    ensure!(!fs::exists(format!(
+        "{}/sidetrack-cni",
+        node.runtime.bin()
+    ))?);
+    node.end()
+}

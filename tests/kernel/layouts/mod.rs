@@ -1,0 +1,97 @@
+//! Maps of other layouts: an agent takes over from a build with an older one while traffic goes on,
+//! and leaves a newer one alone. The other layout is ours under another number: the agent never looks
+//! into its maps, and what is attached is what an older build would have attached.
+
+mod downgrade;
+mod interrupted;
+mod upgrade;
+
+use std::{
+    fs,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lab::{
+    node::VIP,
+    protocol::{Connected, Dial, ROOT},
+    sidecar,
+};
+use nix::sys::signal::Signal;
+use sidetrack_common::LAYOUT_VERSION;
+
+use crate::fixture::{PodFixture, at};
+
+/// What is one older, ours, and one newer.
+const OLDER: u32 = LAYOUT_VERSION - 1;
+const OURS: u32 = LAYOUT_VERSION;
+const NEWER: u32 = LAYOUT_VERSION + 1;
+
+fn version(fixture: &PodFixture, number: u32) -> PathBuf {
+    fixture.lab.places().layout(number)
+}
+
+/// Ends the agent and gives what it has left the number of another layout.
+fn end_as(fixture: &mut PodFixture, number: u32) -> Result<()> {
+    fixture.agent.end(Signal::SIGTERM)?;
+    fs::rename(version(fixture, OURS), version(fixture, number)).context("rename the layout")
+}
+
+fn right(connected: Result<Connected, i32>) -> Result<()> {
+    let connected = connected.map_err(|errno| anyhow!("errno {errno}"))?;
+    ensure!(connected.accepted_by == 15001, "{connected:?}");
+    ensure!(connected.client.peer == at(VIP, 80), "{connected:?}");
+    ensure!(
+        connected.server.original_v4 == Ok(at(VIP, 80)),
+        "{connected:?}"
+    );
+    Ok(())
+}
+
+fn inbound(fixture: &PodFixture) -> Result<()> {
+    let inbound = fixture
+        .outside
+        .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
+    let inbound = inbound.map_err(|errno| anyhow!("inbound: errno {errno}"))?;
+    ensure!(inbound.accepted_by == 15006, "{inbound:?}");
+    ensure!(
+        inbound.server.original_v4 == Ok(at("10.77.0.2", 80)),
+        "{inbound:?}"
+    );
+    Ok(())
+}
+
+fn wait(fixture: &PodFixture, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !is_so()? {
+        ensure!(
+            start.elapsed() < Duration::from_secs(5),
+            "{what}: not after {:?}\n{}",
+            start.elapsed(),
+            fixture.agent.places.log()
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    eprintln!("{what}: after {:?}", start.elapsed());
+    Ok(())
+}
+
+/// Whether the older layout still redirects.
+fn redirects(fixture: &PodFixture) -> bool {
+    let dir = version(fixture, OLDER);
+    let pods = fs::read_dir(dir.join("pods")).into_iter().flatten();
+    dir.join("links/connect4").exists()
+        || dir.join("links/connect6").exists()
+        || pods
+            .flatten()
+            .any(|pod| pod.path().join("sk_lookup").exists())
+}
+
+fn started(annotations: &[(&str, &str)]) -> Result<(PodFixture, lab::actor::Actor)> {
+    let fixture = PodFixture::new()?;
+    let sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(annotations)?;
+    Ok((fixture, sidecar))
+}

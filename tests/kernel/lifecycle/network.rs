@@ -1,0 +1,112 @@
+//! A pod's namespace, addresses and address families change.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lab::{
+    agent::Agent,
+    command::run,
+    network::{Lab, manifest},
+    node::VIP,
+    protocol::{Dial, PROXY},
+    sidecar,
+};
+
+use crate::fixture::{Arrives, PodFixture, at, check};
+
+kernel_test!(a_replaced_namespace_is_followed);
+fn a_replaced_namespace_is_followed() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    fixture.enroll(&[])?;
+    let cookie = |fixture: &PodFixture| -> Result<u64> {
+        let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
+        pod["netns"]["cookie"].as_u64().context("a cookie")
+    };
+    let before = cookie(&fixture)?;
+    // The sandbox goes and another of the same name comes.
+    let name = fixture.pod.netns.clone();
+    fixture.client = fixture.lab.outside().actor()?;
+    run(&format!("ip netns del {name}"))?;
+    fixture.agent.places.wait_pod("test/app", |pod| {
+        pod.is_some_and(|pod| pod["state"] == "waiting")
+    })?;
+    run(&format!("ip netns add {name}"))?;
+    run(&format!("ip -n {name} link set lo up"))?;
+    fixture.agent.places.wait_enrolled("test/app")?;
+    ensure!(cookie(&fixture)? != before, "it is another namespace");
+    let rows = fixture.agent.places.map("POD_BY_NETNS")?;
+    ensure!(rows.len() == 1, "the old row is gone: {rows:?}");
+    Ok(())
+}
+
+kernel_test!(addresses_and_routes_are_followed);
+fn addresses_and_routes_are_followed() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    let new = at("10.79.0.2", 80);
+    let before = fixture.dial(new)?;
+    ensure!(
+        before.is_ok_and(|before| before.accepted_by == 15001),
+        "it is off the pod"
+    );
+    fixture.pod.ip("address add 10.79.0.2/32 dev eth0")?;
+    let start = Instant::now();
+    loop {
+        let result = fixture.dial(new)?;
+        if check(&result, Arrives::Untouched, "10.79.0.2", new).is_ok() {
+            break;
+        }
+        ensure!(start.elapsed() < Duration::from_secs(1), "{result:?}");
+    }
+    // Without a route the app gets the kernel's errno at once and the sidecar sees nothing.
+    fixture.pod.ip("route del default")?;
+    let start = Instant::now();
+    loop {
+        let result = fixture.dial(at(VIP, 80))?;
+        if result == Err(libc::ENETUNREACH) {
+            break;
+        }
+        ensure!(start.elapsed() < Duration::from_secs(1), "{result:?}");
+    }
+    Ok(())
+}
+
+kernel_test!(ipv6_needs_dual_stack_or_an_ipv6_pod);
+fn ipv6_needs_dual_stack_or_an_ipv6_pod() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    let agent = Agent::start(lab.places())?;
+    let single = manifest("app", &pod, &[]).replace("value: \"true\"", "value: \"false\"");
+    lab.write_manifest("app", &single)?;
+    agent.places.wait_enrolled("test/app")?;
+    let _sidecar = sidecar::start(&pod, &[80])?;
+    let client = pod.actor()?;
+    // IPv6 is left alone, and answers as without rules.
+    let own = at("fd77::2", 80);
+    let proxy = client
+        .dial(Dial::new(&PROXY, own))?
+        .map_err(|errno| anyhow!("errno {errno}"))?;
+    ensure!(proxy.accepted_by == 80, "{proxy:?}");
+    ensure!(proxy.server.original_v6 == Err(libc::ENOENT), "{proxy:?}");
+    ensure!(!pod.ip("-6 address show dev lo")?.contains("::6/128"));
+    // With its IPv4 address gone the pod counts as an IPv6 pod.
+    lab.remove_manifest("app")?;
+    agent.places.wait_pod("test/app", |pod| pod.is_none())?;
+    pod.ip("address del 10.77.0.2/16 dev eth0")?;
+    lab.write_manifest("app", &single)?;
+    agent.places.wait_enrolled("test/app")?;
+    ensure!(
+        pod.ip("-6 address show dev lo")?.contains("::6/128"),
+        "::6 is added"
+    );
+    let proxy = client
+        .dial(Dial::new(&PROXY, own))?
+        .map_err(|errno| anyhow!("errno {errno}"))?;
+    ensure!(proxy.accepted_by == 15006, "{proxy:?}");
+    lab.remove_manifest("app")?;
+    agent.places.wait_pod("test/app", |pod| pod.is_none())?;
+    let left = pod.ip("-6 address show dev lo")?;
+    ensure!(!left.contains("::6/128"), "::6 is taken away again: {left}");
+    Ok(())
+}

@@ -1,0 +1,91 @@
+//! A policy changes, or the pod leaves, while connections are open.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use lab::{
+    node::VIP,
+    protocol::{APP, Dial, ROOT},
+    sidecar,
+};
+
+use crate::fixture::{PodFixture, at};
+
+kernel_test!(leaving_keeps_established_connections);
+fn leaving_keeps_established_connections() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    let held = fixture.client.hold(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(
+        held.is_ok_and(|held| held.accepted_by == 15001),
+        "the first is redirected"
+    );
+    fixture.lab.remove_manifest("app")?;
+    fixture.wait_taken_by(80)?;
+    ensure!(
+        fixture.client.echo()? == 1,
+        "the established connection goes on"
+    );
+    Ok(())
+}
+
+kernel_test!(policy_changes_apply_to_new_connections);
+fn policy_changes_apply_to_new_connections() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    let held = fixture.client.hold(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(held.is_ok_and(|held| held.accepted_by == 15001));
+    fixture.enroll(&[(
+        "traffic.sidecar.istio.io/includeOutboundIPRanges",
+        "192.0.2.0/24",
+    )])?;
+    fixture.wait_taken_by(80)?;
+    fixture.enroll(&[(
+        "traffic.sidecar.istio.io/includeOutboundIPRanges",
+        "10.109.0.0/16",
+    )])?;
+    fixture.wait_taken_by(15001)?;
+    fixture.enroll(&[
+        (
+            "traffic.sidecar.istio.io/includeOutboundIPRanges",
+            "10.109.0.0/16",
+        ),
+        (
+            "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+            "10.109.118.0/24",
+        ),
+    ])?;
+    fixture.wait_taken_by(80)?;
+    ensure!(
+        fixture.client.echo()? == 1,
+        "the established connection goes on"
+    );
+    // Inbound by list.
+    fixture.enroll(&[("traffic.sidecar.istio.io/includeInboundPorts", "8080")])?;
+    let start = Instant::now();
+    loop {
+        let inbound = fixture
+            .outside
+            .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
+        if inbound
+            .as_ref()
+            .is_ok_and(|inbound| inbound.accepted_by == 80)
+        {
+            break;
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(1),
+            "80 is not listed: {inbound:?}"
+        );
+    }
+    let inbound = fixture
+        .outside
+        .dial(Dial::new(&ROOT, at("10.77.0.2", 8080)))?;
+    ensure!(
+        inbound.is_ok_and(|inbound| inbound.accepted_by == 15006),
+        "8080 is listed"
+    );
+    Ok(())
+}

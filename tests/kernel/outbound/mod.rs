@@ -1,0 +1,50 @@
+//! The outbound table of docs/semantics.md, each row over real sockets in both families.
+
+mod app;
+mod proxy;
+mod routes;
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, ensure};
+use lab::protocol::{Dial, Identity};
+
+use crate::fixture::{Arrives, SharedFixture, VIP, at, check};
+
+/// One row: who, from where, to where, with what outcome.
+fn row(
+    fixture: &SharedFixture,
+    creator: &Identity,
+    source: Option<&str>,
+    destination: SocketAddr,
+    arrives: Arrives,
+    seen_as: &str,
+) -> Result<()> {
+    let mut dial = Dial::new(creator, destination);
+    dial.source = source.map(|source| at(source, 0));
+    let result = fixture.dial(dial)?;
+    check(&result, arrives, seen_as, destination)
+        .with_context(|| format!("uid {} from {source:?} to {destination}", creator.uid))
+}
+
+/// Outside the pod nobody answers SO_ORIGINAL_DST, so of untouched off-pod connections only the
+/// arrival is checked.
+fn check_client_or_all(
+    result: &Result<lab::protocol::Connected, i32>,
+    arrives: Arrives,
+    seen_as: &str,
+    destination: SocketAddr,
+) -> Result<()> {
+    if destination == at(VIP[0], 80) && matches!(arrives, Arrives::Untouched) {
+        let connected = result
+            .as_ref()
+            .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
+        ensure!(connected.server.local == destination, "{connected:?}");
+        ensure!(
+            connected.server.peer.ip() == crate::fixture::ip(seen_as),
+            "{connected:?}"
+        );
+        return Ok(());
+    }
+    check(result, arrives, seen_as, destination)
+}

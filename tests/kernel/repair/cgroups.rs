@@ -1,0 +1,101 @@
+//! The pods' cgroup is recreated or out of reach.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lab::{
+    agent::{Agent, Extra},
+    ledger::cgroup_root,
+    node::VIP,
+    protocol::{APP, Dial},
+};
+use nix::sys::signal::Signal;
+
+use super::{enrolled_pod, status, wait, was_repaired, works};
+use crate::fixture::at;
+
+fn processes_below(cgroup: &Path, found: &mut Vec<(String, String)>) -> Result<()> {
+    let name = cgroup.display().to_string();
+    for pid in fs::read_to_string(cgroup.join("cgroup.procs"))?.lines() {
+        found.push((pid.to_owned(), name.clone()));
+    }
+    for entry in fs::read_dir(cgroup)?.flatten() {
+        if entry.file_type()?.is_dir() {
+            processes_below(&entry.path(), found)?;
+        }
+    }
+    Ok(())
+}
+
+kernel_test!(a_recreated_cgroup_is_followed);
+fn a_recreated_cgroup_is_followed() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod(&[])?;
+    let held = fixture.client.hold(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(held.is_ok_and(|held| held.accepted_by == 15001));
+    let cgroup = &fixture.lab.places().cgroup;
+    let mut processes = Vec::new();
+    processes_below(cgroup, &mut processes)?;
+    ensure!(processes.len() >= 3, "{processes:?}");
+    let parent = cgroup_root()?.join("cgroup.procs");
+    for (pid, _) in &processes {
+        fs::write(&parent, pid).with_context(|| format!("move {pid} out"))?;
+    }
+    fs::remove_dir(&fixture.pod.cgroup)?;
+    fs::remove_dir(cgroup)?;
+    fs::create_dir(cgroup)?;
+    fs::create_dir(&fixture.pod.cgroup)?;
+    for (pid, cgroup) in &processes {
+        fs::write(format!("{cgroup}/cgroup.procs"), pid)?;
+    }
+    wait(&fixture, "the cgroup", || {
+        Ok(fixture.agent.places.log().contains("was made anew"))
+    })?;
+    was_repaired(&fixture, "attached all hooks to")?;
+    // Both ends of what was open, of which the sockets belong to the cgroup that is gone.
+    for again in fixture.client.again()? {
+        let again = again.map_err(|errno| anyhow!("errno {errno}"))?;
+        ensure!(again.client.peer == at(VIP, 80), "{again:?}");
+        ensure!(again.server.original_v4 == Ok(at(VIP, 80)), "{again:?}");
+    }
+    ensure!(fixture.client.echo()? == 1);
+    Ok(())
+}
+
+kernel_test!(a_cgroup_out_of_reach_is_reported);
+fn a_cgroup_out_of_reach_is_reported() -> Result<()> {
+    let (mut fixture, _sidecar) = enrolled_pod(&[])?;
+    fixture.agent.end(Signal::SIGTERM)?;
+    let mount = fixture.lab.dir().join("cgroups");
+    fs::create_dir(&mount)?;
+    lab::private::mount_at("cgroup2", &mount)?;
+    let name = fixture.lab.places().cgroup.file_name().context("a name")?;
+    let mut places = fixture.lab.places().clone();
+    places.cgroup = mount.join(name);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
+    let address = listener.local_addr()?.to_string();
+    drop(listener);
+    let extra = Extra {
+        arguments: &["--metrics-addr", &address],
+        ..Extra::default()
+    };
+    fixture.agent = Agent::start_with(&places, &extra)?;
+    fixture.agent.places.wait_enrolled("test/app")?;
+    let is_told = || -> Result<bool> {
+        let problems = status(&places)?["agent"]["problems"].to_string();
+        Ok(problems.contains("is gone") && problems.contains("--cgroup PATH"))
+    };
+    nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH)?;
+    wait(&fixture, "told", is_told)?;
+    works(&fixture).context("what is attached stays so")?;
+    lab::private::mount_at("cgroup2", &mount)?;
+    wait(&fixture, "back", || Ok(!is_told()?))?;
+    works(&fixture)?;
+    nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH)?;
+    // The same hooks in every kind of metrics.
+    let answer = lab::command::run(&format!("curl -sf http://{address}/metrics"))?;
+    for kind in ["cgroup", "link", "pin", "row"] {
+        let line = format!("sidetrack_repairs_total{{what=\"{kind}\"}} 0");
+        ensure!(answer.lines().any(|known| known == line), "{answer}");
+    }
+    Ok(())
+}

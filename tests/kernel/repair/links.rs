@@ -1,0 +1,86 @@
+//! Links that were detached or have another program.
+
+use std::{fs, os::fd::AsFd as _};
+
+use anyhow::{Context as _, Result, ensure};
+use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
+use lab::product::{CGROUP_HOOKS, sys};
+
+use super::{cookie, enrolled_pod, foreign_program, passing, pins, wait, was_repaired};
+
+kernel_test!(detached_links_are_attached_again);
+fn detached_links_are_attached_again() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod(&[])?;
+    let pins = pins(&fixture)?;
+    let netns = fs::metadata(fixture.pod.path())?;
+    let inode = std::os::unix::fs::MetadataExt::ino(&netns);
+    let pod = pins.pod_link(cookie(&fixture)?);
+    let cgroup = fs::metadata(&fixture.lab.places().cgroup)?;
+    let cgroup = std::os::unix::fs::MetadataExt::ino(&cgroup);
+    let mut before = Vec::new();
+    for hook in &CGROUP_HOOKS {
+        let link = sys::open_pin(&pins.link(hook.name))?;
+        sys::link_detach(link.as_fd()).with_context(|| format!("detach {}", hook.name))?;
+        ensure!(sys::link_cgroup(link.as_fd())? == 0, "{}", hook.name);
+        before.push(link);
+    }
+    let link = sys::open_pin(&pod)?;
+    sys::link_detach(link.as_fd()).context("detach the pod's link")?;
+    ensure!(sys::link_netns(link.as_fd())? == 0);
+    for hook in &CGROUP_HOOKS {
+        wait(&fixture, hook.name, || {
+            let link = sys::open_pin(&pins.link(hook.name))?;
+            Ok(sys::link_cgroup(link.as_fd())? == cgroup)
+        })?;
+    }
+    wait(&fixture, "sk_lookup", || {
+        let link = sys::open_pin(&pod)?;
+        Ok(sys::link_netns(link.as_fd())? == inode)
+    })?;
+    for hook in &CGROUP_HOOKS {
+        was_repaired(&fixture, &format!("hook {} was detached", hook.name))?;
+    }
+    was_repaired(&fixture, "pod test/app: its sk_lookup link was detached")
+}
+
+kernel_test!(another_program_in_a_link_is_replaced);
+fn another_program_in_a_link_is_replaced() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod(&[])?;
+    let link = sys::open_pin(&pins(&fixture)?.link("connect4"))?;
+    let own = sys::link_info(link.as_fd())?.prog_id;
+    let other = foreign_program("st_fake", bpf_attach_type::BPF_CGROUP_INET4_CONNECT)?;
+    sys::link_update(link.as_fd(), other.as_fd())?;
+    wait(&fixture, "the own program", || {
+        Ok(sys::link_info(link.as_fd())?.prog_id == own)
+    })?;
+    was_repaired(&fixture, "hook connect4 had another program")?;
+    // One that lets every arrival pass.
+    let link = sys::open_pin(&pins(&fixture)?.pod_link(cookie(&fixture)?))?;
+    let kind = bpf_prog_type::BPF_PROG_TYPE_SK_LOOKUP;
+    let other = passing("st_fake", kind, bpf_attach_type::BPF_SK_LOOKUP)?;
+    let theirs = sys::program_id(other.as_fd())?;
+    sys::link_update(link.as_fd(), other.as_fd())?;
+    wait(&fixture, "the pod's own program", || {
+        Ok(sys::link_info(link.as_fd())?.prog_id != theirs)
+    })?;
+    was_repaired(
+        &fixture,
+        "pod test/app: its sk_lookup link was detached or had another program",
+    )
+}
+
+kernel_test!(the_inbound_program_is_restored);
+fn the_inbound_program_is_restored() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod(&[])?;
+    let map = sys::open_pin(&pins(&fixture)?.map("ARRIVAL_PROGRAM"))?;
+    let slot = 0_u32.to_ne_bytes();
+    ensure!(sys::map_delete(map.as_fd(), &slot)?);
+    wait(&fixture, "the program", || {
+        let mut id = [0; 4];
+        Ok(sys::map_lookup(map.as_fd(), &slot, &mut id)?)
+    })?;
+    was_repaired(
+        &fixture,
+        "the program that decides about inbound connections was not active",
+    )
+}

@@ -1,0 +1,131 @@
+//! Another program changes the datapath while the agent runs: the agent repairs it, or reports what is
+//! wrong.
+
+mod cgroups;
+mod foreign_programs;
+mod links;
+mod namespace;
+mod pins;
+mod rows;
+
+use std::{
+    os::fd::OwnedFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
+use lab::{
+    actor::Actor,
+    agent::Places,
+    node::VIP,
+    product::{Maps, Pins, sys},
+    protocol::{APP, Dial, ROOT},
+    sidecar,
+};
+
+use crate::fixture::{PodFixture, at};
+
+/// Within this everything is to be noticed.
+const NOTICED: Duration = Duration::from_secs(5);
+
+/// A pod with a sidecar, enrolled.
+fn enrolled_pod(annotations: &[(&str, &str)]) -> Result<(PodFixture, Actor)> {
+    let fixture = PodFixture::new()?;
+    let sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(annotations)?;
+    works(&fixture).context("before anything is done")?;
+    Ok((fixture, sidecar))
+}
+
+/// Both directions go through the sidecar, which sees the original destination.
+fn works(fixture: &PodFixture) -> Result<()> {
+    outbound(fixture)?;
+    let inbound = fixture
+        .outside
+        .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
+    let inbound = inbound.map_err(|errno| anyhow!("inbound: errno {errno}"))?;
+    ensure!(inbound.accepted_by == 15006, "inbound: {inbound:?}");
+    Ok(())
+}
+
+fn outbound(fixture: &PodFixture) -> Result<()> {
+    let outbound = fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?;
+    let outbound = outbound.map_err(|errno| anyhow!("outbound: errno {errno}"))?;
+    ensure!(outbound.accepted_by == 15001, "outbound: {outbound:?}");
+    ensure!(outbound.client.peer == at(VIP, 80), "{outbound:?}");
+    ensure!(
+        outbound.server.original_v4 == Ok(at(VIP, 80)),
+        "{outbound:?}"
+    );
+    Ok(())
+}
+
+/// Waits until something is so; not longer than the agent may take to notice.
+fn wait(fixture: &PodFixture, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+    let start = Instant::now();
+    while !is_so()? {
+        if start.elapsed() > NOTICED {
+            bail!(
+                "{what}: not after {NOTICED:?}\n{}",
+                fixture.agent.places.log()
+            );
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    eprintln!("{what}: after {:?}", start.elapsed());
+    Ok(())
+}
+
+fn status(places: &Places) -> Result<serde_json::Value> {
+    places.json(&["status", "-o", "json"])
+}
+
+fn repairs(fixture: &PodFixture) -> Result<u64> {
+    let status = status(&fixture.agent.places)?;
+    status["agent"]["repairs"].as_u64().context("a number")
+}
+
+/// Everything works again, the log has this line, and the repair was counted.
+fn was_repaired(fixture: &PodFixture, said: &str) -> Result<()> {
+    works(fixture)?;
+    let log = fixture.agent.places.log();
+    ensure!(log.contains(said), "the log does not say {said:?}:\n{log}");
+    wait(fixture, "counted", || Ok(repairs(fixture)? > 0))
+}
+
+fn pins(fixture: &PodFixture) -> Result<Pins> {
+    Ok(Pins::new(&fixture.lab.places().bpffs)?)
+}
+
+fn maps(fixture: &PodFixture) -> Result<Maps> {
+    Maps::open(&pins(fixture)?)
+}
+
+fn cookie(fixture: &PodFixture) -> Result<u64> {
+    let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
+    pod["netns"]["cookie"].as_u64().context("its cookie")
+}
+
+/// `r0 = 1; exit`, for a hook.
+fn foreign_program(name: &str, attach_type: bpf_attach_type) -> Result<OwnedFd> {
+    let kind = bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+    passing(name, kind, attach_type)
+}
+
+fn passing(name: &str, kind: bpf_prog_type, attach_type: bpf_attach_type) -> Result<OwnedFd> {
+    let mut set = bpf_insn {
+        code: 0xb7,
+        _bitfield_align_1: [],
+        _bitfield_1: bpf_insn::new_bitfield_1(0, 0),
+        off: 0,
+        imm: 1,
+    };
+    let mut exit = set;
+    exit.code = 0x95;
+    exit.imm = 0;
+    set.imm = 1;
+    let program = sys::program_load(kind, Some(attach_type), name, &[set, exit]);
+    program.context("load a program of another's")
+}

@@ -1,0 +1,99 @@
+//! Rows that describe a pod's namespace: routes, interfaces and listeners.
+
+use std::{thread, time::Duration};
+
+use anyhow::{Result, ensure};
+use lab::{
+    node::VIP,
+    protocol::{APP, Dial},
+};
+use sidetrack_common::addr::Family;
+
+use super::{cookie, enrolled_pod, maps, wait, was_repaired, works};
+use crate::fixture::at;
+
+kernel_test!(a_late_listener_search_ends_before_sidecar);
+/// A sidecar that began to listen while the kernel programs were away.
+fn a_late_listener_search_ends_before_sidecar() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod(&[("sidetrack.dev/before-sidecar", "passthrough")])?;
+    let maps = maps(&fixture)?;
+    let cookie = cookie(&fixture)?;
+    maps.before_sidecar.insert(&cookie, &1)?;
+    let past = fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(
+        past.as_ref().is_ok_and(|past| past.accepted_by == 80),
+        "{past:?}"
+    );
+    wait(&fixture, "the end of it", || {
+        Ok(maps.before_sidecar.get(&cookie)?.is_none())
+    })?;
+    works(&fixture)
+}
+
+kernel_test!(routes_and_interfaces_are_written_again);
+fn routes_and_interfaces_are_written_again() -> Result<()> {
+    let (fixture, _sidecar) =
+        enrolled_pod(&[("traffic.sidecar.istio.io/excludeInterfaces", "lo")])?;
+    let maps = maps(&fixture)?;
+    // The kernel itself goes on changing the routes of an IPv6 address for a while (DAD).
+    let routes = loop {
+        let before = maps.routes.rows()?;
+        thread::sleep(Duration::from_millis(2500));
+        if before == maps.routes.rows()? {
+            break before;
+        }
+    };
+    let ifaces = maps.ifaces.keys()?.len();
+    ensure!(
+        routes.len() > 1 && ifaces == 1,
+        "{routes:?}, {ifaces} interfaces"
+    );
+    for route in maps.routes.keys()? {
+        maps.routes.remove(&route)?;
+    }
+    for iface in maps.ifaces.keys()? {
+        maps.ifaces.remove(&iface)?;
+    }
+    wait(&fixture, "routes and interfaces", || {
+        // A row that says the same as the wider one above it may stay away.
+        for (key, route) in &routes {
+            if maps.routes.get(key)?.as_ref() != Some(route) {
+                return Ok(false);
+            }
+        }
+        Ok(maps.ifaces.keys()?.len() == ifaces)
+    })?;
+    was_repaired(&fixture, "rows of pod test/app were missing or different")
+}
+
+kernel_test!(listeners_are_found_again);
+fn listeners_are_found_again() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod(&[])?;
+    let maps = maps(&fixture)?;
+    // The agent has seen them.
+    thread::sleep(Duration::from_millis(2500));
+    let keys = maps.listeners.keys()?;
+    ensure!(!keys.is_empty(), "a listener is known");
+    for key in &keys {
+        maps.listeners.remove(key)?;
+    }
+    wait(&fixture, "the listeners", || {
+        Ok(!maps.listeners.keys()?.is_empty())
+    })?;
+    works(&fixture)?;
+    // Those of one family.
+    thread::sleep(Duration::from_millis(2500));
+    let (v4, others): (Vec<_>, Vec<_>) = maps
+        .listeners
+        .keys()?
+        .into_iter()
+        .partition(|key| key.family == Family::V4 as u16);
+    ensure!(!v4.is_empty() && !others.is_empty(), "{v4:?}, {others:?}");
+    for key in &v4 {
+        maps.listeners.remove(key)?;
+    }
+    wait(&fixture, "the listeners of IPv4", || {
+        Ok(maps.listeners.keys()?.len() == v4.len() + others.len())
+    })?;
+    works(&fixture)
+}

@@ -1,0 +1,91 @@
+//! What `/metrics` exposes.
+
+use std::{net::TcpStream, thread, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    agent::{Agent, Extra},
+    command::run,
+    network::{Lab, manifest},
+    node::VIP,
+    protocol::{APP, Dial},
+    sidecar,
+};
+
+use super::descriptors;
+use crate::fixture::at;
+
+kernel_test!(metrics_expose_nothing_private);
+fn metrics_expose_nothing_private() -> Result<()> {
+    const IDLE: usize = 150;
+    let mut lab = Lab::new()?;
+    lab.add_outside(VIP)?;
+    let pod = lab.pod("zebra", 2)?;
+    let text = manifest(
+        "zebra",
+        &pod,
+        &[("traffic.sidecar.istio.io/excludeOutboundPorts", "47113")],
+    );
+    lab.write_manifest("zebra", &text)?;
+    let port = std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port();
+    let address = format!("127.0.0.1:{port}");
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra {
+            arguments: &["--metrics-addr", &address],
+            ..Extra::default()
+        },
+    )?;
+    agent.places.wait_enrolled("test/zebra")?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    let dialed = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(dialed.is_ok(), "{dialed:?}");
+    // A client can keep the port busy for a while, but not for good.
+    let before = descriptors(&agent)?;
+    let idle: Vec<TcpStream> = (0..IDLE)
+        .map(|_| TcpStream::connect(&address))
+        .collect::<std::io::Result<_>>()?;
+    thread::sleep(Duration::from_millis(200));
+    ensure!(
+        descriptors(&agent)? <= before + 70,
+        "{}",
+        descriptors(&agent)?
+    );
+    let mut all = String::new();
+    for path in [
+        "/metrics",
+        "/healthz",
+        "/readyz",
+        "/",
+        "/v1/pods",
+        "/v1/status",
+    ] {
+        all += &run(&format!("curl -s -m 20 http://{address}{path}"))?;
+    }
+    drop(idle);
+    ensure!(
+        all.contains("sidetrack_connections_total{rule=\"out-all\"} 1"),
+        "{all}"
+    );
+    ensure!(
+        all.contains("sidetrack_map_rows{map=\"POD_BY_NETNS\"} 1"),
+        "{all}"
+    );
+    ensure!(
+        all.contains("sidetrack_map_capacity{map=\"HANDSHAKES\"} 65536"),
+        "{all}"
+    );
+    let row = agent.places.pod("test/zebra")?.context("the pod")?;
+    let cookie = row["netns"]["cookie"].to_string();
+    let inode = row["netns"]["inode"].to_string();
+    for private in [
+        "zebra", "uid-of", "test/", "10.77.", "fd77", VIP, "47113", "netns/", &inode,
+    ] {
+        ensure!(!all.contains(private), "{private} is told:\n{all}");
+    }
+    let values = all.lines().filter_map(|line| line.rsplit(' ').next());
+    ensure!(cookie.len() < 4 || !values.into_iter().any(|value| value == cookie));
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! A process inside a pod, driven over its stdin and stdout.
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::SocketAddr,
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::Mutex,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+use crate::{
+    command::die_with_parent,
+    protocol::{Connected, Dial, Flooded, Identity, Listen, Request, Response},
+};
+
+/// A running actor. Dropping it ends the process and everything it opened.
+#[derive(Debug)]
+pub struct Actor {
+    child: Child,
+    pipe: Mutex<Pipe>,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    stdin: ChildStdin,
+    stdout: BufReader<ChildStdout>,
+}
+
+impl Actor {
+    /// Starts one as root in a network namespace and a cgroup.
+    pub fn start(netns: &str, cgroup: &Path) -> Result<Self> {
+        let mut command = Command::new(binary()?);
+        command
+            .arg(format!("/run/netns/{netns}"))
+            .arg(cgroup)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut child = die_with_parent(&mut command)
+            .spawn()
+            .context("start an actor")?;
+        let pipe = Pipe {
+            stdin: child.stdin.take().context("the actor's stdin")?,
+            stdout: BufReader::new(child.stdout.take().context("the actor's stdout")?),
+        };
+        Ok(Self {
+            child,
+            pipe: Mutex::new(pipe),
+        })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends a request and waits for the response.
+    pub fn ask(&self, request: &Request) -> Result<Response> {
+        let mut pipe = self
+            .pipe
+            .lock()
+            .expect("no test panics while it holds the pipe");
+        let mut line = serde_json::to_string(request)?;
+        line.push('\n');
+        pipe.stdin
+            .write_all(line.as_bytes())
+            .context("write to the actor")?;
+        let mut answer = String::new();
+        pipe.stdout
+            .read_line(&mut answer)
+            .context("read from the actor")?;
+        match serde_json::from_str(&answer).with_context(|| format!("the actor said {answer:?}"))? {
+            Response::Failed(error) => bail!("actor: {error}"),
+            response => Ok(response),
+        }
+    }
+
+    /// Connects; the errno if that fails.
+    pub fn dial(&self, dial: Dial) -> Result<Result<Connected, i32>> {
+        match self.ask(&Request::Dial(Box::new(dial)))? {
+            Response::Dialed(result) => Ok(result.map(|connected| *connected)),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    /// Connects one after the other.
+    pub fn dial_all(&self, dials: Vec<Dial>) -> Result<Vec<Result<Connected, i32>>> {
+        match self.ask(&Request::DialAll(dials))? {
+            Response::AllDialed(results) => Ok(results),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    /// Connects and keeps the connection open.
+    pub fn hold(&self, dial: Dial) -> Result<Result<Connected, i32>> {
+        match self.ask(&Request::Hold(Box::new(dial)))? {
+            Response::Dialed(result) => Ok(result.map(|connected| *connected)),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    /// Begins many connections and keeps them.
+    pub fn flood(&self, to: SocketAddr, count: usize) -> Result<Flooded> {
+        match self.ask(&Request::Flood { to, count })? {
+            Response::Flooded(flooded) => Ok(flooded),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    /// Counts the held connections that still carry data.
+    pub fn echo(&self) -> Result<usize> {
+        match self.ask(&Request::Echo)? {
+            Response::Count(count) => Ok(count),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    /// The held connections as both ends see them now.
+    pub fn again(&self) -> Result<Vec<Result<Connected, i32>>> {
+        match self.ask(&Request::Again)? {
+            Response::AllDialed(results) => Ok(results),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    /// Listens on one socket; answers the listener's id.
+    pub fn listen(&self, owner: &Identity, address: SocketAddr) -> Result<usize> {
+        self.listen_group(Listen {
+            address,
+            owner: owner.clone(),
+            sockets: 1,
+            v6_only: true,
+        })
+    }
+
+    /// Listens on a group of sockets.
+    pub fn listen_group(&self, listen: Listen) -> Result<usize> {
+        match self.ask(&Request::Listen(listen))? {
+            Response::Listening(id) => Ok(id),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
+
+    /// Closes one socket of a group.
+    pub fn close(&self, id: usize, socket: usize) -> Result<()> {
+        self.ask(&Request::Close { id, socket }).map(drop)
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The actor's binary, beside the one that is running (or one directory up, for test binaries).
+///
+/// # Errors
+/// If it is not built.
+pub fn binary() -> Result<std::path::PathBuf> {
+    let own = std::env::current_exe().context("find our own binary")?;
+    own.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join("sidetrack-actor"))
+        .find(|path| path.exists())
+        .with_context(|| {
+            format!(
+                "no sidetrack-actor near {}: run `cargo xtask test`",
+                own.display()
+            )
+        })
+}

@@ -1,0 +1,208 @@
+//! The agent under test: the real binary with a bpffs, a cgroup, a socket and a manifest directory
+//! of its own.
+
+mod places;
+
+use std::{
+    fs::File,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+pub use self::places::{Places, nothing_is_left};
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+
+use crate::{apiserver::ApiServer, command::die_with_parent};
+
+/// How long anything the agent is asked for may take.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// What an agent is started with beside its [`Places`].
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extra<'a> {
+    /// Arguments.
+    pub arguments: &'a [&'a str],
+    /// Environment variables.
+    pub variables: &'a [(&'a str, &'a str)],
+    /// The only capabilities it has, as `BPF`.
+    pub capabilities: Option<&'a [String]>,
+    /// Where pods come from, if not from the directory.
+    pub api: Option<&'a ApiServer>,
+    /// The same by its kubeconfig, for whoever is elsewhere than the server.
+    pub kubeconfig: Option<&'a str>,
+    /// Another build than [`binary`].
+    pub binary: Option<&'a Path>,
+}
+
+/// The name of the node that agents under test run on.
+pub const NODE: &str = "node-1";
+
+/// A running agent; dropping it kills it.
+#[derive(Debug)]
+pub struct Agent {
+    child: Child,
+    /// Where it keeps things.
+    pub places: Places,
+}
+
+impl Agent {
+    /// Starts one and waits until it has applied its manifests.
+    pub fn start(places: &Places) -> Result<Self> {
+        Self::start_with(places, &Extra::default())
+    }
+
+    /// As [`Agent::start`], with more arguments or variables.
+    pub fn start_with(places: &Places, extra: &Extra<'_>) -> Result<Self> {
+        let mut agent = Self::spawn_with(places, extra)?;
+        let start = Instant::now();
+        loop {
+            let status = places.json(&["status", "-o", "json"]);
+            if status.is_ok_and(|status| status["agent"]["ready"] == true) {
+                return Ok(agent);
+            }
+            if let Some(ended) = agent.child.try_wait()? {
+                bail!("the agent ended ({ended}):\n{}", places.log());
+            }
+            if start.elapsed() > 2 * PATIENCE {
+                bail!("the agent is not ready:\n{}", places.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Starts one, no more.
+    pub fn spawn(places: &Places) -> Result<Self> {
+        Self::spawn_with(places, &Extra::default())
+    }
+
+    /// As [`Agent::spawn`], with more arguments or variables.
+    pub fn spawn_with(places: &Places, extra: &Extra<'_>) -> Result<Self> {
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(&places.log)?;
+        let binary = extra
+            .binary
+            .map_or_else(binary, |path| Ok(path.to_owned()))?;
+        let mut command = places.command_of(&binary, &["agent"])?;
+        if let Some(capabilities) = extra.capabilities {
+            command = limited(&command, capabilities);
+        }
+        command.arg("--cgroup").arg(&places.cgroup);
+        let by_api = extra.api.map(ApiServer::kubeconfig);
+        match by_api.or(extra.kubeconfig.map(Path::new)) {
+            Some(kubeconfig) => command
+                .args(["--node-name", NODE])
+                .env("KUBECONFIG", kubeconfig),
+            None => command.arg("--pods-dir").arg(&places.pods),
+        };
+        command
+            .args(extra.arguments)
+            .envs(extra.variables.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log);
+        let child = die_with_parent(&mut command)
+            .spawn()
+            .context("start the agent")?;
+        Ok(Self {
+            child,
+            places: places.clone(),
+        })
+    }
+
+    /// Its process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Ends it with a signal and waits for that; how long it took.
+    pub fn end(&mut self, signal: Signal) -> Result<Duration> {
+        let start = Instant::now();
+        kill(Pid::from_raw(self.child.id() as i32), signal)?;
+        self.child.wait()?;
+        Ok(start.elapsed())
+    }
+
+    /// Whether it has ended.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
+    /// Waits for it to end by itself.
+    pub fn wait(mut self) -> Result<std::process::ExitStatus> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("the agent still runs");
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Processor time its threads have used so far.
+    pub fn cpu_time(&self) -> Result<Duration> {
+        let process = procfs::process::Process::new(self.child.id() as i32)?;
+        let mut nanos = 0;
+        for task in process.tasks()?.flatten() {
+            nanos += task.schedstat()?.sum_exec_runtime;
+        }
+        Ok(Duration::from_nanos(nanos))
+    }
+
+    /// Resident memory in KiB, and the part of it that is not mapped from files.
+    pub fn memory(&self) -> Result<(u64, u64)> {
+        let status = procfs::process::Process::new(self.child.id() as i32)?.status()?;
+        Ok((
+            status.vmrss.context("VmRSS")?,
+            status.rssanon.context("RssAnon")?,
+        ))
+    }
+}
+
+/// The same command as root without other capabilities, as container runtimes start it.
+pub fn limited(command: &Command, capabilities: &[String]) -> Command {
+    let set: String = capabilities
+        .iter()
+        .map(|name| format!(",+{}", name.to_lowercase()))
+        .collect();
+    let mut limited = Command::new("setpriv");
+    limited
+        .arg(format!("--bounding-set=-all{set}"))
+        .arg("--inh-caps=-all")
+        .arg(command.get_program())
+        .args(command.get_args());
+    limited
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The binary under test: `SIDETRACK_BIN`, or the build of this checkout that the tests share their
+/// dependencies with.
+pub fn binary() -> Result<PathBuf> {
+    if let Some(path) = std::env::var_os("SIDETRACK_BIN") {
+        return Ok(path.into());
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/sidetrack");
+    if !path.exists() {
+        bail!(
+            "{} is not built: run `cargo build --workspace`",
+            path.display()
+        );
+    }
+    Ok(path)
+}

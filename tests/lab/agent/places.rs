@@ -1,0 +1,189 @@
+//! The paths of one agent, and what its commands and maps show.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::{Command, Output},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde_json::Value;
+use sidetrack_common::LAYOUT_VERSION;
+
+use super::{PATIENCE, binary};
+
+/// Paths of one agent.
+#[derive(Clone, Debug)]
+pub struct Places {
+    /// bpffs mount.
+    pub bpffs: PathBuf,
+    /// Manifest directory.
+    pub pods: PathBuf,
+    /// Socket.
+    pub socket: PathBuf,
+    /// The pods' cgroup.
+    pub cgroup: PathBuf,
+    /// The agent's log.
+    pub log: PathBuf,
+}
+
+impl Places {
+    /// The directory of the pins of the layout that this build writes.
+    #[must_use]
+    pub fn pins(&self) -> PathBuf {
+        self.layout(LAYOUT_VERSION)
+    }
+
+    /// The directory of the pins of a layout.
+    #[must_use]
+    pub fn layout(&self, version: u32) -> PathBuf {
+        self.bpffs.join(format!("sidetrack/v{version}"))
+    }
+
+    /// A command of the binary, with the options all commands take.
+    pub fn command(&self, words: &[&str]) -> Result<Command> {
+        self.command_of(&binary()?, words)
+    }
+
+    pub(super) fn command_of(&self, binary: &Path, words: &[&str]) -> Result<Command> {
+        let mut command = Command::new(binary);
+        command.args(words);
+        let subcommand = words.first().copied();
+        if subcommand != Some("install-cni") {
+            command.arg("--bpffs").arg(&self.bpffs);
+        }
+        if subcommand != Some("doctor") {
+            command.arg("--socket").arg(&self.socket);
+        }
+        Ok(command)
+    }
+
+    /// Runs a command to its end.
+    pub fn output(&self, words: &[&str]) -> Result<Output> {
+        Ok(self.command(words)?.output()?)
+    }
+
+    /// Runs a command that answers JSON and succeeds.
+    pub fn json(&self, words: &[&str]) -> Result<Value> {
+        let output = self.output(words)?;
+        if !output.status.success() {
+            bail!(
+                "{words:?}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+        }
+        serde_json::from_slice(&output.stdout).context("parse the command's JSON")
+    }
+
+    /// The row of a pod, by `namespace/name`.
+    pub fn pod(&self, name: &str) -> Result<Option<Value>> {
+        let pods = self.json(&["pods", "-o", "json"])?;
+        let full = |pod: &Value| {
+            format!(
+                "{}/{}",
+                pod["namespace"].as_str().unwrap_or_default(),
+                pod["name"].as_str().unwrap_or_default()
+            )
+        };
+        Ok(pods
+            .as_array()
+            .into_iter()
+            .flatten()
+            .find(|pod| full(pod) == name)
+            .cloned())
+    }
+
+    /// Waits until a pod's row is as wanted.
+    pub fn wait_pod(
+        &self,
+        name: &str,
+        wanted: impl Fn(Option<&Value>) -> bool,
+    ) -> Result<Duration> {
+        let start = Instant::now();
+        loop {
+            let pod = self.pod(name);
+            if let Ok(pod) = &pod
+                && wanted(pod.as_ref())
+            {
+                return Ok(start.elapsed());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("pod {name} is {pod:?}; the agent's log:\n{}", self.log());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Waits until a pod is enrolled without a problem.
+    pub fn wait_enrolled(&self, name: &str) -> Result<Duration> {
+        self.wait_pod(name, |pod| {
+            pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["reason"].is_null())
+        })
+    }
+
+    /// Waits until a map has so many rows. A policy's rows go a second after its last pod, for the
+    /// sake of programs that run.
+    pub fn wait_rows(&self, map: &str, wanted: usize) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let rows = self.map(map)?;
+            if rows.len() == wanted {
+                return Ok(());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!(
+                    "{map} has {} rows instead of {wanted}: {rows:?}",
+                    rows.len()
+                );
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// The agent's log so far.
+    #[must_use]
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Rows of a pinned map.
+    pub fn map(&self, name: &str) -> Result<Vec<Value>> {
+        let path = self.pins().join("maps").join(name);
+        let dump = crate::command::run_words(&[
+            "bpftool",
+            "-j",
+            "map",
+            "dump",
+            "pinned",
+            &path.to_string_lossy(),
+        ])?;
+        let rows: Value = serde_json::from_str(&dump).context("parse bpftool's JSON")?;
+        Ok(rows.as_array().cloned().unwrap_or_default())
+    }
+}
+
+/// No row of any pod, no link, no policy.
+pub fn nothing_is_left(places: &Places) -> Result<()> {
+    for map in [
+        "POD_BY_NETNS",
+        "POLICY_BY_ID",
+        "PORT_RULES",
+        "RANGE_RULES",
+        "OWNER_RULES",
+        "ROUTE_BY_POD",
+        "IFACE_BY_POD",
+        "LISTENERS",
+        "COUNT_BY_RULE",
+        "HANDSHAKES_BY_POD",
+    ] {
+        places.wait_rows(map, 0)?;
+    }
+    let pods = places.pins().join("pods");
+    ensure!(
+        fs::read_dir(&pods)?.next().is_none(),
+        "links are left in {}",
+        pods.display()
+    );
+    Ok(())
+}

@@ -1,0 +1,228 @@
+//! Stands in for the Kubernetes API server: its real protocol over HTTPS with a token. List with
+//! pages, watch in chunks with bookmarks, resource versions that expire, Events; and all the ways in
+//! which it may go away.
+
+mod http;
+mod store;
+
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, anyhow};
+use serde_json::Value;
+use tokio::sync::{oneshot, watch};
+
+pub use self::store::Request;
+use self::store::{Resource, Store};
+
+/// What a client must show.
+const TOKEN: &str = "a-service-account-token";
+
+/// A running one; dropping it ends it.
+#[derive(Debug)]
+pub struct ApiServer {
+    store: Arc<Store>,
+    address: SocketAddr,
+    kubeconfig: PathBuf,
+    /// Whether it answers; connections are cut when that changes.
+    up: watch::Sender<Up>,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+/// Whether and since when connections are served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Up {
+    /// Whether anybody is let in.
+    serving: bool,
+    /// Connections of an earlier time are cut.
+    time: u32,
+}
+
+impl ApiServer {
+    /// Starts one; `dir` gets a kubeconfig.
+    pub fn start(dir: &Path) -> Result<Self> {
+        let key = rcgen::generate_simple_self_signed(vec!["127.0.0.1".to_owned()])?;
+        let store = Arc::new(Store::default());
+        let (up, watch_up) = watch::channel(Up {
+            serving: true,
+            time: 0,
+        });
+        let (stop, stopped) = oneshot::channel();
+        let (bound, address) = std::sync::mpsc::channel();
+        let certificate = dir.join("ca.pem");
+        fs::write(&certificate, key.cert.pem())?;
+        let own = Arc::clone(&store);
+        let thread = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                tokio::select! {
+                    ended = http::serve(own, key, watch_up, bound) => {
+                        if let Err(error) = ended {
+                            eprintln!("API server: {error:#}");
+                        }
+                    }
+                    _ = stopped => {}
+                }
+            });
+        });
+        let address = address.recv().context("the API server did not start")?;
+        let kubeconfig = dir.join("kubeconfig");
+        fs::write(&kubeconfig, kubeconfig_text(address, &certificate))?;
+        Ok(Self {
+            store,
+            address,
+            kubeconfig,
+            up,
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+
+    /// The kubeconfig file for clients.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &Path {
+        &self.kubeconfig
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Creates or changes a pod or namespace (by `kind`). Watchers receive it.
+    pub fn apply(&self, object: Value) -> Result<()> {
+        self.store.apply(Resource::of(&object)?, object)
+    }
+
+    /// Changes one that is there.
+    pub fn edit(
+        &self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        edit: impl FnOnce(&mut Value),
+    ) -> Result<()> {
+        let mut object = self.get(kind, namespace, name)?;
+        edit(&mut object);
+        self.store.apply(Resource::named(kind)?, object)
+    }
+
+    /// One that is there.
+    pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Result<Value> {
+        self.store
+            .get(Resource::named(kind)?, namespace, name)
+            .with_context(|| format!("no {kind} {namespace}/{name}"))
+    }
+
+    /// Deletes one.
+    pub fn delete(&self, kind: &str, namespace: &str, name: &str) -> Result<()> {
+        self.store.delete(Resource::named(kind)?, namespace, name)
+    }
+
+    /// Sends the last change to the watchers once more.
+    pub fn repeat_last(&self) {
+        self.store.repeat_last();
+    }
+
+    /// Sends a bookmark to the watchers.
+    pub fn bookmark(&self) {
+        self.store.bookmark();
+    }
+
+    /// Forgets history: a watch from an old version gets 410 Gone.
+    pub fn compact(&self) {
+        self.store.compact();
+    }
+
+    /// Every answer takes this long from now on.
+    pub fn delay(&self, delay: Duration) {
+        self.store.set_delay(delay);
+    }
+
+    /// Cuts all connections; new ones are served.
+    pub fn disconnect(&self) {
+        self.up.send_modify(|up| up.time += 1);
+    }
+
+    /// Goes away: connections are cut and refused.
+    pub fn down(&self) {
+        self.up.send_modify(|up| {
+            up.time += 1;
+            up.serving = false;
+        });
+    }
+
+    /// Comes back at the same place.
+    pub fn up(&self) {
+        self.up.send_modify(|up| up.serving = true);
+    }
+
+    /// Events that were sent.
+    #[must_use]
+    pub fn events(&self) -> Vec<Value> {
+        self.store.events()
+    }
+
+    /// What was asked for so far, without repetition: verb and resource, as RBAC names them.
+    #[must_use]
+    pub fn requests(&self) -> Vec<Request> {
+        self.store.requests()
+    }
+}
+
+impl Drop for ApiServer {
+    fn drop(&mut self) {
+        if let Some(stop) = self.stop.take() {
+            let _ = stop.send(());
+        }
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn kubeconfig_text(address: SocketAddr, certificate: &Path) -> String {
+    format!(
+        "apiVersion: v1
+kind: Config
+clusters:
+- name: test
+  cluster: {{server: \"https://{address}\", certificate-authority: {}}}
+users:
+- name: agent
+  user: {{token: {TOKEN}}}
+contexts:
+- name: test
+  context: {{cluster: test, user: agent}}
+current-context: test
+",
+        certificate.display()
+    )
+}
+
+impl Resource {
+    fn of(object: &Value) -> Result<Self> {
+        Self::named(object["kind"].as_str().unwrap_or_default())
+    }
+
+    fn named(kind: &str) -> Result<Self> {
+        match kind {
+            "Pod" => Ok(Self::Pods),
+            "Namespace" => Ok(Self::Namespaces),
+            "Node" => Ok(Self::Nodes),
+            "DaemonSet" => Ok(Self::DaemonSets),
+            other => Err(anyhow!("no kind {other:?}")),
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! Objects with their history.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// What is served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Resource {
+    /// Pods of all namespaces.
+    Pods,
+    /// Namespaces.
+    Namespaces,
+    /// DaemonSets of all namespaces.
+    DaemonSets,
+    /// Nodes.
+    Nodes,
+}
+
+/// One request, as RBAC names it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Request {
+    /// `get`, `list`, `watch`, `create`, `patch`.
+    pub verb: &'static str,
+    /// API group.
+    pub group: &'static str,
+    /// Resource.
+    pub resource: &'static str,
+}
+
+/// An entry of the history.
+#[derive(Clone, Debug)]
+pub struct Change {
+    pub version: u64,
+    pub resource: Option<Resource>,
+    pub kind: &'static str,
+    pub object: Value,
+}
+
+/// Everything.
+#[derive(Debug)]
+pub struct Store {
+    inner: Mutex<Inner>,
+    /// Length of the history, for those who wait.
+    grown: watch::Sender<usize>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    version: u64,
+    /// Versions up to this one are forgotten.
+    compacted: u64,
+    objects: BTreeMap<(Resource, String, String), Value>,
+    history: Vec<Change>,
+    events: Vec<Value>,
+    requests: BTreeSet<Request>,
+    delay: Duration,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Self {
+            inner: Mutex::new(Inner {
+                version: 1000,
+                ..Inner::default()
+            }),
+            grown: watch::Sender::new(0),
+        }
+    }
+}
+
+impl Store {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().expect("nobody panics with the lock")
+    }
+
+    pub fn apply(&self, resource: Resource, mut object: Value) -> Result<()> {
+        let mut inner = self.lock();
+        inner.version += 1;
+        let version = inner.version;
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        let key = key(resource, &object)?;
+        let before = inner.objects.insert(key, object.clone());
+        let kind = if before.is_some() {
+            "MODIFIED"
+        } else {
+            "ADDED"
+        };
+        self.record(inner, version, Some(resource), kind, object);
+        Ok(())
+    }
+
+    pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Value> {
+        let key = (resource, namespace.to_owned(), name.to_owned());
+        self.lock().objects.get(&key).cloned()
+    }
+
+    pub fn delete(&self, resource: Resource, namespace: &str, name: &str) -> Result<()> {
+        let mut inner = self.lock();
+        let key = (resource, namespace.to_owned(), name.to_owned());
+        let mut object = inner.objects.remove(&key).context("no such object")?;
+        inner.version += 1;
+        let version = inner.version;
+        object["metadata"]["resourceVersion"] = version.to_string().into();
+        self.record(inner, version, Some(resource), "DELETED", object);
+        Ok(())
+    }
+
+    pub fn repeat_last(&self) {
+        let inner = self.lock();
+        if let Some(last) = inner.history.last().cloned() {
+            self.record(inner, last.version, last.resource, last.kind, last.object);
+        }
+    }
+
+    pub fn bookmark(&self) {
+        let inner = self.lock();
+        let version = inner.version;
+        let object = json!({"metadata": {
+            "resourceVersion": version.to_string(),
+            "creationTimestamp": null,
+        }});
+        self.record(inner, version, None, "BOOKMARK", object);
+    }
+
+    pub fn compact(&self) {
+        let mut inner = self.lock();
+        inner.version += 100;
+        inner.compacted = inner.version;
+    }
+
+    fn record(
+        &self,
+        mut inner: MutexGuard<'_, Inner>,
+        version: u64,
+        resource: Option<Resource>,
+        kind: &'static str,
+        object: Value,
+    ) {
+        inner.history.push(Change {
+            version,
+            resource,
+            kind,
+            object,
+        });
+        let length = inner.history.len();
+        drop(inner);
+        self.grown.send_replace(length);
+    }
+
+    pub fn set_delay(&self, delay: Duration) {
+        self.lock().delay = delay;
+    }
+
+    pub fn delay(&self) -> Duration {
+        self.lock().delay
+    }
+
+    pub fn asked(&self, verb: &'static str, group: &'static str, resource: &'static str) {
+        self.lock().requests.insert(Request {
+            verb,
+            group,
+            resource,
+        });
+    }
+
+    pub fn requests(&self) -> Vec<Request> {
+        self.lock().requests.iter().cloned().collect()
+    }
+
+    pub fn add_event(&self, event: Value) {
+        self.lock().events.push(event);
+    }
+
+    pub fn events(&self) -> Vec<Value> {
+        self.lock().events.clone()
+    }
+
+    /// All objects of a kind, and the version they are as of.
+    pub fn list(&self, resource: Resource) -> (Vec<Value>, u64) {
+        let inner = self.lock();
+        let objects = inner
+            .objects
+            .iter()
+            .filter(|((of, _, _), _)| *of == resource)
+            .map(|(_, object)| object.clone())
+            .collect();
+        (objects, inner.version)
+    }
+
+    /// Where in the history a watch from a version begins; `None` if that is forgotten.
+    pub fn position(&self, version: u64) -> Option<usize> {
+        let inner = self.lock();
+        if version < inner.compacted {
+            return None;
+        }
+        let newer = |change: &Change| change.version > version;
+        Some(
+            inner
+                .history
+                .iter()
+                .position(newer)
+                .unwrap_or(inner.history.len()),
+        )
+    }
+
+    /// History from a position on.
+    pub fn since(&self, position: usize) -> Vec<Change> {
+        self.lock().history[position..].to_vec()
+    }
+
+    /// Tells when the history grows.
+    pub fn growth(&self) -> watch::Receiver<usize> {
+        self.grown.subscribe()
+    }
+}
+
+fn key(resource: Resource, object: &Value) -> Result<(Resource, String, String)> {
+    let meta = &object["metadata"];
+    let name = meta["name"].as_str().context("an object without a name")?;
+    let namespace = meta["namespace"].as_str().unwrap_or_default();
+    Ok((resource, namespace.to_owned(), name.to_owned()))
+}

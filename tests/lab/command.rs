@@ -1,0 +1,47 @@
+//! Runs commands; a failure carries what they said.
+
+use std::{
+    os::unix::process::CommandExt as _,
+    process::{Command, Output},
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Runs a command line (split at spaces) to its end and returns its stdout.
+pub fn run(line: &str) -> Result<String> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    run_words(&words)
+}
+
+/// Runs a command to its end and returns its stdout.
+pub fn run_words(words: &[&str]) -> Result<String> {
+    let output = output(words)?;
+    if !output.status.success() {
+        bail!(
+            "`{}` failed ({}): {}",
+            words.join(" "),
+            output.status,
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Runs a command to its end, whether or not it succeeds.
+pub fn output(words: &[&str]) -> Result<Output> {
+    Command::new(words[0])
+        .args(&words[1..])
+        .output()
+        .with_context(|| format!("run `{}`", words.join(" ")))
+}
+
+/// Makes a child end with the thread that starts it, however that ends.
+pub fn die_with_parent(command: &mut Command) -> &mut Command {
+    // SAFETY: prctl is async-signal-safe and changes only the child.
+    unsafe {
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            Ok(())
+        })
+    }
+}

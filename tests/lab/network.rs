@@ -1,0 +1,394 @@
+//! Pods without Kubernetes: a network namespace and a cgroup each, on a bridge that is in a
+//! namespace of its own, so that nothing touches the machine's network.
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    process::{self, Command},
+    sync::atomic::{AtomicU32, Ordering},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tempfile::TempDir;
+
+use crate::{
+    actor::Actor,
+    agent::Places,
+    command::{die_with_parent, run, run_words},
+    ledger::{PREFIX, cgroup_root, remove_cgroup},
+    private::mount_at,
+};
+
+static LABS: AtomicU32 = AtomicU32::new(0);
+
+/// Where traffic goes that leaves a pod; it answers for [`Lab::outside`] addresses.
+pub const GATEWAY: &str = "10.77.0.254";
+
+/// The outside's interface towards the second interface of a pod.
+pub const BESIDE: &str = "beside";
+
+/// What users of [`Lab::pod_with_own_users`] have for 0.
+pub const FIRST_OWN_USER: u32 = 100_000;
+
+/// A network with pods.
+#[derive(Debug)]
+pub struct Lab {
+    id: String,
+    places: Places,
+    dir: TempDir,
+    namespaces: Vec<String>,
+    /// How many empty ones there have been.
+    made: usize,
+}
+
+/// A pod.
+#[derive(Debug)]
+pub struct PodNet {
+    /// Name of its network namespace.
+    pub netns: String,
+    /// Its cgroup.
+    pub cgroup: PathBuf,
+    /// IPv4 address.
+    pub v4: IpAddr,
+    /// IPv6 address.
+    pub v6: IpAddr,
+}
+
+impl PodNet {
+    /// Starts an actor inside.
+    pub fn actor(&self) -> Result<Actor> {
+        Actor::start(&self.netns, &self.cgroup)
+    }
+
+    /// A command that runs inside as a user with the group of the same number, and no other.
+    #[must_use]
+    pub fn command(&self, user: u32, program: &Path, arguments: &[&str]) -> Command {
+        const JOIN: &str = "cgroup=$1; netns=$2; user=$3; shift 3; \
+            echo $$ > $cgroup/cgroup.procs && \
+            exec nsenter --net=$netns setpriv --reuid $user --regid $user --clear-groups -- \"$@\"";
+        let mut command = Command::new("sh");
+        command.args(["-c", JOIN, "sh"]);
+        command.arg(&self.cgroup).arg(self.path());
+        command.arg(user.to_string()).arg(program).args(arguments);
+        command
+    }
+
+    /// Gives it a second interface, [`BESIDE`] on the other side, with the addresses 10.78.0.2 and
+    /// fd78::2, and routes that refuse in every way a route can.
+    pub fn furnish(&self, outside: &Self) -> Result<()> {
+        self.ip(&format!(
+            "link add eth1 type veth peer name {BESIDE} netns {}",
+            outside.netns
+        ))?;
+        for line in [
+            "link set eth1 up",
+            "address add 10.78.0.2/24 dev eth1",
+            "address add fd78::2/64 dev eth1 nodad",
+            "route add blackhole 10.201.0.0/16",
+            "route add unreachable 10.202.0.0/16",
+            "route add prohibit 10.203.0.0/16",
+            "route add blackhole fdb1::/64 metric 1",
+            "route add unreachable fdb2::/64 metric 1",
+            "route add prohibit fdb3::/64 metric 1",
+        ] {
+            self.ip(line)?;
+        }
+        for line in [
+            format!("link set {BESIDE} up"),
+            format!("address add 10.78.0.254/24 dev {BESIDE}"),
+            format!("address add fd78::fe/64 dev {BESIDE} nodad"),
+            // By the first interface, unless a socket is bound to the second.
+            format!("route add 10.78.0.2/32 via {}", self.v4),
+            format!("route add fd78::2/128 via {} metric 1", self.v6),
+            format!("route add fd78::2/128 dev {BESIDE} metric 9"),
+        ] {
+            outside.ip(&line)?;
+        }
+        Ok(())
+    }
+
+    /// The same pod, its processes in a cgroup named as kubelet's systemd driver names it.
+    pub fn under_kubelet(mut self, lab: &Lab, uid: &str) -> Result<Self> {
+        self.cgroup = lab.kubelet_cgroup(uid)?;
+        Ok(self)
+    }
+
+    /// Runs `ip` inside.
+    pub fn ip(&self, arguments: &str) -> Result<String> {
+        run(&format!("ip -n {} {arguments}", self.netns))
+    }
+
+    /// Path of its namespace.
+    #[must_use]
+    pub fn path(&self) -> String {
+        format!("/run/netns/{}", self.netns)
+    }
+}
+
+impl Lab {
+    /// A network without pods.
+    pub fn new() -> Result<Self> {
+        let id = format!("{}-{}", process::id(), LABS.fetch_add(1, Ordering::Relaxed));
+        let dir = tempfile::Builder::new().prefix(PREFIX).tempdir()?;
+        let cgroup = cgroup_root()?.join(format!("{PREFIX}{id}"));
+        fs::create_dir(&cgroup).with_context(|| format!("create cgroup {}", cgroup.display()))?;
+        let places = Places {
+            bpffs: dir.path().join("bpf"),
+            pods: dir.path().join("pods"),
+            socket: dir.path().join("sidetrack.sock"),
+            log: dir.path().join("agent.log"),
+            cgroup,
+        };
+        let mut lab = Self {
+            id,
+            places,
+            dir,
+            namespaces: Vec::new(),
+            made: 0,
+        };
+        fs::create_dir(&lab.places.pods)?;
+        fs::create_dir(&lab.places.bpffs)?;
+        mount_at("bpf", &lab.places.bpffs)?;
+        let outside = lab.namespace("out")?;
+        for line in [
+            "link add br0 type bridge".to_owned(),
+            "link set br0 up".to_owned(),
+            format!("address add {GATEWAY}/16 dev br0"),
+            "address add fd77::fe/64 dev br0 nodad".to_owned(),
+        ] {
+            run(&format!("ip -n {outside} {line}"))?;
+        }
+        Ok(lab)
+    }
+
+    /// What the agent of this network is started with.
+    #[must_use]
+    pub fn places(&self) -> &Places {
+        &self.places
+    }
+
+    /// A directory for files.
+    #[must_use]
+    pub fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn namespace(&mut self, name: &str) -> Result<String> {
+        let name = format!("st{}-{name}", self.id);
+        run(&format!("ip netns add {name}"))?;
+        self.up(name)
+    }
+
+    /// A network namespace that belongs to a user namespace, in which nobody is left, as container
+    /// runtimes make them.
+    fn namespace_with_own_users(&mut self, name: &str) -> Result<String> {
+        let name = format!("st{}-{name}", self.id);
+        let mut holder = Command::new("unshare");
+        holder.args(["--user", "--net", "sleep", "60"]);
+        let mut holder = die_with_parent(&mut holder).spawn()?;
+        let pid = holder.id();
+        let attached = wait_for_user_namespace(pid).and_then(|()| {
+            for file in ["uid_map", "gid_map"] {
+                let map = format!("0 {FIRST_OWN_USER} 65536");
+                fs::write(format!("/proc/{pid}/{file}"), map).context("map users")?;
+            }
+            run(&format!("ip netns attach {name} {pid}"))
+        });
+        holder.kill()?;
+        holder.wait()?;
+        attached?;
+        self.up(name)
+    }
+
+    fn up(&mut self, name: String) -> Result<String> {
+        self.namespaces.push(name.clone());
+        run(&format!("ip -n {name} link set lo up"))?;
+        Ok(name)
+    }
+
+    /// The namespace that everything outside the pods is in.
+    #[must_use]
+    pub fn outside(&self) -> PodNet {
+        PodNet {
+            netns: format!("st{}-out", self.id),
+            cgroup: self.places.cgroup.clone(),
+            v4: GATEWAY.parse().expect("an address"),
+            v6: "fd77::fe".parse().expect("an address"),
+        }
+    }
+
+    /// Gives the outside another address, reached through the gateway.
+    pub fn add_outside(&self, address: &str) -> Result<()> {
+        self.outside()
+            .ip(&format!("address add {address} dev lo"))
+            .map(drop)
+    }
+
+    /// Adds a pod with the addresses 10.77.0.N and fd77::N.
+    pub fn pod(&mut self, name: &str, number: u8) -> Result<PodNet> {
+        self.pod_at(
+            name,
+            &format!("10.77.0.{number}"),
+            &format!("fd77::{number}"),
+        )
+    }
+
+    /// Adds a pod with given addresses.
+    pub fn pod_at(&mut self, name: &str, v4: &str, v6: &str) -> Result<PodNet> {
+        let netns = self.namespace(name)?;
+        self.connect(name, netns, v4, v6)
+    }
+
+    /// Adds a pod as `hostUsers: false` has it: its users are numbered from [`FIRST_OWN_USER`].
+    pub fn pod_with_own_users(&mut self, name: &str, number: u8) -> Result<PodNet> {
+        let netns = self.namespace_with_own_users(name)?;
+        let (v4, v6) = (format!("10.77.0.{number}"), format!("fd77::{number}"));
+        self.connect(name, netns, &v4, &v6)
+    }
+
+    fn connect(&mut self, name: &str, netns: String, v4: &str, v6: &str) -> Result<PodNet> {
+        let outside = format!("st{}-out", self.id);
+        run(&format!(
+            "ip link add eth0 netns {netns} type veth peer name {name} netns {outside}"
+        ))?;
+        run(&format!("ip -n {outside} link set {name} master br0 up"))?;
+        let cgroup = self.places.cgroup.join(name);
+        fs::create_dir(&cgroup)?;
+        let pod = PodNet {
+            netns,
+            cgroup,
+            v4: v4.parse().context("an IPv4 address")?,
+            v6: v6.parse().context("an IPv6 address")?,
+        };
+        for line in [
+            format!("address add {v4}/16 dev eth0"),
+            format!("address add {v6}/64 dev eth0 nodad"),
+            "link set eth0 up".to_owned(),
+            format!("route add default via {GATEWAY}"),
+            "route add default via fd77::fe dev eth0".to_owned(),
+        ] {
+            pod.ip(&line)?;
+        }
+        // As container runtimes do, so that an app that is not root can serve port 80.
+        run_words(&[
+            "ip",
+            "netns",
+            "exec",
+            &pod.netns,
+            "sh",
+            "-c",
+            "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start",
+        ])?;
+        Ok(pod)
+    }
+
+    /// A pod's UID. They are looked for among all processes of the machine, so every network has its
+    /// own.
+    #[must_use]
+    pub fn uid(&self, number: usize) -> String {
+        let (process, lab) = self.id.split_once('-').unwrap_or(("0", "0"));
+        let number_of = |text: &str| text.parse::<u32>().unwrap_or_default();
+        let (process, lab) = (number_of(process), number_of(lab) & 0xffff);
+        format!("{process:08x}-{lab:04x}-4b52-9c3a-{number:012x}")
+    }
+
+    /// A container's cgroup in the pod with this UID, as kubelet's systemd driver and containerd name
+    /// it.
+    pub fn kubelet_cgroup(&self, uid: &str) -> Result<PathBuf> {
+        let pod = uid.replace('-', "_");
+        let path = self.places.cgroup.join(format!(
+            "kubepods-burstable.slice/kubepods-burstable-pod{pod}.slice/cri-containerd-{pod}.scope"
+        ));
+        fs::create_dir_all(&path)?;
+        Ok(path)
+    }
+
+    /// Adds a network namespace as container runtimes make them: with nothing in it, not even lo up.
+    pub fn empty_namespace(&mut self) -> Result<String> {
+        self.made += 1;
+        let name = format!("st{}-n{}", self.id, self.made);
+        run(&format!("ip netns add {name}"))?;
+        self.namespaces.push(name.clone());
+        Ok(name)
+    }
+
+    /// Removes a network namespace.
+    pub fn remove_namespace(&mut self, name: &str) -> Result<()> {
+        self.namespaces.retain(|known| known != name);
+        run(&format!("ip netns del {name}")).map(drop)
+    }
+
+    /// Adds many network namespaces at once, with nothing in them but lo.
+    pub fn bare_namespaces(&mut self, count: usize) -> Result<Vec<String>> {
+        let names: Vec<String> = (0..count)
+            .map(|number| format!("st{}-b{number}", self.id))
+            .collect();
+        let file = self.dir.path().join("batch");
+        let lines: String = names
+            .iter()
+            .map(|name| format!("netns add {name}\n"))
+            .collect();
+        fs::write(&file, lines)?;
+        self.namespaces.extend(names.clone());
+        run(&format!("ip -batch {}", file.display()))?;
+        Ok(names)
+    }
+
+    /// Writes a manifest for a pod: `annotations` and `container` are lines of YAML.
+    pub fn write_manifest(&self, name: &str, manifest: &str) -> Result<()> {
+        // Written aside and renamed, as careful tools do.
+        let path = self.places.pods.join(format!("{name}.yaml"));
+        let aside = self.dir.path().join(format!("{name}.new"));
+        fs::write(&aside, manifest)?;
+        Ok(fs::rename(aside, path)?)
+    }
+
+    /// Removes a manifest.
+    pub fn remove_manifest(&self, name: &str) -> Result<()> {
+        Ok(fs::remove_file(
+            self.places.pods.join(format!("{name}.yaml")),
+        )?)
+    }
+}
+
+fn wait_for_user_namespace(pid: u32) -> Result<()> {
+    let own = fs::read_link("/proc/self/ns/user")?;
+    for _ in 0..500 {
+        let user = fs::read_link(format!("/proc/{pid}/ns/user"))?;
+        let net = fs::read_link(format!("/proc/{pid}/ns/net"))?;
+        if user != own && net != fs::read_link("/proc/self/ns/net")? {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(2));
+    }
+    bail!("unshare made no namespaces")
+}
+
+/// The manifest of an injected pod, with more annotations.
+#[must_use]
+pub fn manifest(name: &str, pod: &PodNet, annotations: &[(&str, &str)]) -> String {
+    let more: String = annotations
+        .iter()
+        .map(|(key, value)| format!("    {key}: {value:?}\n"))
+        .collect();
+    format!(
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: test\n  uid: uid-of-{name}\n  \
+         annotations:\n    sidetrack.dev/netns: {}\n{more}spec:\n  containers:\n  - name: app\n    \
+         image: app\n  - name: istio-proxy\n    image: docker.io/istio/proxyv2:1.28.0\n    \
+         env:\n    - name: ISTIO_DUAL_STACK\n      value: \"true\"\n",
+        pod.path()
+    )
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        for name in &self.namespaces {
+            let _ = run(&format!("ip netns del {name}"));
+        }
+        let _ = nix::mount::umount2(&self.places.bpffs, nix::mount::MntFlags::MNT_DETACH);
+        remove_cgroup(&self.places.cgroup);
+    }
+}

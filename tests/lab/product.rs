@@ -1,0 +1,15 @@
+//! What tests and tools use of the product. They import `sidetrack` from here alone, so that a module
+//! that moves there is renamed here once.
+
+pub use sidetrack::{
+    kernel::{hooks::CGROUP_HOOKS, maps::Maps, pins::Pins, sys, table::Table},
+    map_routes::MapRoutes,
+};
+pub use sidetrack_policy::{
+    InboundPorts, Inputs, OutboundRanges, Policy, dialect,
+    manifest::{self, NETNS_ANNOTATION},
+    mesh,
+    rules::ListTables,
+    select::LABEL,
+};
+pub use sidetrack_reconcile::cni::PATH as CNI_REQUESTS_PATH;

@@ -1,0 +1,41 @@
+//! A stand-in for the sidecar: an actor that listens, as the proxy, where Envoy would.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use anyhow::Result;
+
+use crate::{
+    actor::Actor,
+    network::PodNet,
+    protocol::{APP, Listen, PROXY},
+};
+
+/// Ports on which the proxy itself is reached.
+pub const SIDECAR_PORTS: [u16; 6] = [15001, 15006, 15008, 15020, 15021, 15090];
+
+/// Opens the sidecar's ports, and the app's, for both families.
+pub fn start(pod: &PodNet, app_ports: &[u16]) -> Result<Actor> {
+    let actor = pod.actor()?;
+    for port in SIDECAR_PORTS {
+        listen(&actor, &PROXY, port)?;
+    }
+    for port in app_ports {
+        listen(&actor, &APP, *port)?;
+    }
+    Ok(actor)
+}
+
+/// Listens on a port of both families.
+pub fn listen(actor: &Actor, owner: &crate::protocol::Identity, port: u16) -> Result<[usize; 2]> {
+    let mut ids = [0; 2];
+    let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
+    for (id, address) in ids.iter_mut().zip(any) {
+        *id = actor.listen_group(Listen {
+            address: SocketAddr::new(address, port),
+            owner: owner.clone(),
+            sockets: 1,
+            v6_only: true,
+        })?;
+    }
+    Ok(ids)
+}

@@ -1,0 +1,185 @@
+//! Runs the matrix in both pods and compares what both ends see.
+
+use std::{net::SocketAddr, thread};
+
+use anyhow::{Result, anyhow};
+use lab::protocol::{Connected, Names};
+
+use crate::{
+    explain::{Explainer, agrees},
+    matrix::{Case, Family, cases},
+    pair::{PairedPod, PodPair},
+    report::Report,
+    target::Target,
+};
+
+/// What came of one connection, source ports aside.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// errno.
+    Fails(i32),
+    /// Both ends.
+    Connects(Box<Seen>),
+}
+
+/// What both ends see.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// The port the accepting listener is bound to.
+    pub accepted_by: u16,
+    /// The connecting end.
+    pub client: Names,
+    /// The accepting end.
+    pub server: Names,
+}
+
+/// Makes a family's connections under the present target and compares.
+pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report) -> Result<()> {
+    let cases = cases(family, target);
+    let explainer = Explainer::new(pair.places())?;
+    let mut again = Vec::new();
+    for (case, oracle, ours) in both(pair, &cases)? {
+        match evaluate(&explainer, case, &oracle, &ours) {
+            Ok(difference) => report.passed(difference),
+            Err(_) => again.push(case.clone()),
+        }
+    }
+    // On a busy machine an answer may come late: what disagrees is looked at once more.
+    for case in &mut again {
+        case.dial.patience_ms *= 10;
+    }
+    report.repeated += again.len();
+    for (case, oracle, ours) in both(pair, &again)? {
+        match evaluate(&explainer, case, &oracle, &ours) {
+            Ok(difference) => report.passed(difference),
+            Err(told) => report.failed(&case.name, told),
+        }
+    }
+    Ok(())
+}
+
+/// Makes connections through both, at the same time.
+fn both<'a>(pair: &PodPair, cases: &'a [Case]) -> Result<Vec<(&'a Case, Outcome, Outcome)>> {
+    let (oracle, ours) = thread::scope(|scope| {
+        let oracle = scope.spawn(|| outcomes(&pair.oracle, cases));
+        let ours = outcomes(&pair.ours, cases)?;
+        let oracle = oracle
+            .join()
+            .map_err(|_| anyhow!("the oracle's thread panicked"))??;
+        anyhow::Ok((oracle, ours))
+    })?;
+    let outcomes = oracle.into_iter().zip(ours);
+    Ok(cases
+        .iter()
+        .zip(outcomes)
+        .map(|(case, (oracle, ours))| (case, oracle, ours))
+        .collect())
+}
+
+/// Whether both did the same, with the name of a wanted difference, and explain says so; otherwise
+/// what each did.
+fn evaluate(
+    explainer: &Explainer,
+    case: &Case,
+    oracle: &Outcome,
+    ours: &Outcome,
+) -> Result<Option<&'static str>, [(&'static str, String); 2]> {
+    let verdict = explainer.verdict(case);
+    if !agrees(case, verdict, ours) {
+        return Err([
+            ("explain", format!("{verdict:?}")),
+            ("sidetrack", format!("{ours:?}")),
+        ]);
+    }
+    if oracle == ours {
+        return Ok(None);
+    }
+    wanted_difference(case, oracle, ours)
+        .map(Some)
+        .ok_or_else(|| {
+            [
+                ("iptables", format!("{oracle:?}")),
+                ("sidetrack", format!("{ours:?}")),
+            ]
+        })
+}
+
+/// The name of a difference that is there on purpose; `None` for any other.
+fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+    let dialed = case.dial.destination;
+    if case.arrives_by.is_none() && case.dial.device.is_some() {
+        // The redirect to lo that iptables makes can never be answered.
+        let lost = matches!(
+            oracle,
+            Outcome::Fails(libc::EINPROGRESS | libc::ETIMEDOUT | libc::EHOSTUNREACH)
+        );
+        let untouched = match ours {
+            Outcome::Connects(seen) => seen.server.local == dialed,
+            Outcome::Fails(_) => false,
+        };
+        return match (lost, ours) {
+            (true, Outcome::Connects(_)) => untouched
+                .then_some("SO_BINDTODEVICE off the pod: times out under iptables, untouched"),
+            (true, Outcome::Fails(_)) => {
+                Some("SO_BINDTODEVICE to the pod itself: times out under iptables, fails at once")
+            }
+            _ => None,
+        };
+    }
+    let Outcome::Connects(seen) = oracle else {
+        return None;
+    };
+    let mut wanted = seen.clone();
+    wanted.server.local = dialed;
+    // No packet of an inbound connection is rewritten.
+    (case.arrives_by.is_some() && *ours == Outcome::Connects(wanted)).then_some(
+        "accepted inbound socket: named by the capture port under iptables, by the original destination by sidetrack",
+    )
+}
+
+fn outcomes(pod: &PairedPod, cases: &[Case]) -> Result<Vec<Outcome>> {
+    let (outbound, inbound): (Vec<_>, Vec<_>) =
+        cases.iter().partition(|case| case.arrives_by.is_none());
+    let dials = |cases: Vec<&Case>| cases.iter().map(|case| case.dial.clone()).collect();
+    let mut results = pod.client.dial_all(dials(outbound))?;
+    results.extend(pod.outside.dial_all(dials(inbound))?);
+    Ok(results.into_iter().map(outcome).collect())
+}
+
+fn outcome(result: Result<Connected, i32>) -> Outcome {
+    match result {
+        Err(errno) => Outcome::Fails(errno),
+        Ok(connected) => {
+            // Address translation may give the connection yet another source port.
+            let ports = [connected.client.local.port(), connected.server.peer.port()];
+            Outcome::Connects(Box::new(Seen {
+                accepted_by: connected.accepted_by,
+                client: without_ports(connected.client, &ports),
+                server: without_ports(connected.server, &ports),
+            }))
+        }
+    }
+}
+
+/// Replaces the connecting socket's port, which the kernel picked, wherever it shows.
+fn without_ports(mut names: Names, ports: &[u16]) -> Names {
+    let hide = |addr: &mut SocketAddr| {
+        if ports.contains(&addr.port()) {
+            addr.set_port(0);
+        }
+    };
+    hide(&mut names.local);
+    hide(&mut names.peer);
+    if !names.local.ip().to_canonical().is_ipv4() {
+        // Asked of an IPv6 connection, connection tracking looks for an IPv4 one of the same ports
+        // from an address that such a socket does not have, and sometimes finds an old one.
+        names.original_v4 = Err(libc::ENOENT);
+    }
+    for addr in [&mut names.original_v4, &mut names.original_v6]
+        .into_iter()
+        .flatten()
+    {
+        hide(addr);
+    }
+    names
+}

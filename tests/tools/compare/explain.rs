@@ -1,0 +1,106 @@
+//! What `sidetrack explain` predicts for a connection, against what the kernel did with it.
+
+use std::net::IpAddr;
+
+use anyhow::{Context as _, Result};
+use lab::agent::Places;
+use lab::product::{ListTables, MapRoutes, Maps, Pins, Policy};
+use sidetrack_common::{
+    addr::Addr,
+    decide::{self, Inbound, Outbound, Owner, Verdict},
+};
+
+use crate::{compare::Outcome, matrix::Case};
+
+/// The enrolled pod as explain sees it.
+pub struct Explainer {
+    policy: Policy,
+    netns: u64,
+    ipv6: bool,
+    maps: Maps,
+}
+
+impl Explainer {
+    /// Asks the agent and opens the kernel's maps, as the command does.
+    pub fn new(places: &Places) -> Result<Self> {
+        let pod = places.pod("test/app")?.context("the pod")?;
+        Ok(Self {
+            policy: serde_json::from_value(pod["policy"].clone()).context("the pod's policy")?,
+            netns: pod["netns"]["cookie"]
+                .as_u64()
+                .context("the pod's cookie")?,
+            ipv6: pod["ipv6"] == true,
+            maps: Maps::open(&Pins::new(&places.bpffs)?)?,
+        })
+    }
+
+    fn captures(&self, destination: IpAddr) -> bool {
+        self.ipv6 || destination.is_ipv4()
+    }
+
+    /// The verdict for a connection.
+    pub fn verdict(&self, case: &Case) -> Verdict {
+        let row = self.policy.compile().row();
+        let tables = ListTables {
+            policy: &self.policy,
+            routes: MapRoutes {
+                netns: self.netns,
+                maps: &self.maps,
+            },
+            before_sidecar: false,
+        };
+        let dial = &case.dial;
+        let destination = Addr::from(dial.destination.ip());
+        let port = dial.destination.port();
+        let Some(arrives_by) = case.arrives_by else {
+            let source = dial
+                .source
+                .map_or(Addr::UNSPECIFIED, |source| source.ip().into());
+            let conn = Outbound {
+                owner: Owner {
+                    uid: dial.creator.uid,
+                    gid: dial.creator.gid,
+                },
+                source,
+                destination,
+                port,
+                bound_device: u32::from(dial.device.is_some()),
+                captured_family: self.captures(dial.destination.ip()),
+            };
+            return decide::outbound(&row, &conn, &tables).verdict;
+        };
+        let source = if dial.device.is_some() {
+            [10, 78, 0, 254]
+        } else {
+            [10, 77, 0, 254]
+        };
+        let syn = Inbound {
+            source: Addr::v4(source),
+            destination,
+            port,
+            iface: self.policy.iface(arrives_by),
+            captured_family: self.captures(dial.destination.ip()),
+        };
+        decide::inbound(&row, &syn, &tables).verdict
+    }
+}
+
+/// Whether the kernel did what the verdict says.
+pub fn agrees(case: &Case, verdict: Verdict, outcome: &Outcome) -> bool {
+    match (verdict, outcome) {
+        (Verdict::Fail { errno }, Outcome::Fails(seen)) => errno == *seen,
+        (Verdict::Redirect { port, .. }, Outcome::Connects(seen)) => {
+            seen.accepted_by == port
+                && (case.arrives_by.is_some()
+                    || seen.server.local.ip().to_canonical().is_loopback())
+        }
+        // A device that forbids lo.
+        (Verdict::Redirect { .. }, Outcome::Fails(_)) => case.dial.device.is_some(),
+        (Verdict::Untouched, Outcome::Connects(seen)) => {
+            seen.accepted_by == case.dial.destination.port()
+        }
+        // Left alone, it failed as it would have without sidetrack.
+        (Verdict::Untouched, Outcome::Fails(_)) => true,
+        (Verdict::Fail { .. }, Outcome::Connects(_)) => false,
+    }
+}

@@ -1,0 +1,126 @@
+//! Holds sidetrack to the real iptables: the same connections through two identical pods, one with
+//! the rule text loaded by iptables-restore, one enrolled. What anybody at either end can see is
+//! compared.
+
+mod compare;
+mod explain;
+mod matrix;
+mod pair;
+mod policies;
+mod report;
+mod target;
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Result;
+use clap::{Parser, builder::PossibleValuesParser};
+use lab::{ledger, private};
+
+use crate::{
+    matrix::Family,
+    pair::PodPair,
+    policies::{DIALECTS, POLICIES},
+    report::{Format, Report},
+    target::Target,
+};
+
+/// What is compared; everything unless it is narrowed down.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask compare")]
+struct Options {
+    /// Only this dialect
+    #[arg(long, value_parser = PossibleValuesParser::new(DIALECTS), conflicts_with = "manifest")]
+    dialect: Option<String>,
+    /// Only this family
+    #[arg(long, value_parser = ["v4", "v6"])]
+    family: Option<String>,
+    /// Only this policy
+    #[arg(
+        long,
+        value_parser = PossibleValuesParser::new(POLICIES.iter().map(|policy| policy.name)),
+        conflicts_with = "manifest"
+    )]
+    policy: Option<String>,
+    /// The manifest of any pod, to compare with the rules given
+    #[arg(long, value_name = "FILE", requires = "rules")]
+    manifest: Option<PathBuf>,
+    /// Its rules, as iptables-save prints them
+    #[arg(long, value_name = "FILE", requires = "manifest")]
+    rules: Option<PathBuf>,
+    /// Its IPv6 rules, as ip6tables-save prints them; without them only IPv4 is compared
+    #[arg(long, value_name = "FILE", requires = "manifest")]
+    rules6: Option<PathBuf>,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value = "table")]
+    output: Format,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("compare: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<ExitCode> {
+    let foreign = match (&options.manifest, &options.rules) {
+        (Some(manifest), Some(rules)) => {
+            let target = Target::foreign(manifest, rules, options.rules6.as_deref())?;
+            let dialect = target.policy.dialect.to_string();
+            Some((target, dialect))
+        }
+        _ => None,
+    };
+    private::require_root()?;
+    private::enter()?;
+    ledger::sweep()?;
+    let mut pair = PodPair::new()?;
+    if let Some((target, dialect)) = foreign {
+        let mut report = Report::new(options.output, &[&dialect]);
+        report.policy(&target.name);
+        compare_one(&mut pair, &target, &dialect, options, &mut report)?;
+        return report.close();
+    }
+    let chosen =
+        |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+    let dialects: Vec<&str> = DIALECTS
+        .into_iter()
+        .filter(|dialect| chosen(&options.dialect, dialect))
+        .collect();
+    let mut report = Report::new(options.output, &dialects);
+    for policy in POLICIES
+        .iter()
+        .filter(|policy| chosen(&options.policy, policy.name))
+    {
+        report.policy(policy.name);
+        for dialect in &dialects {
+            let target = Target::built_in(policy, dialect)?;
+            compare_one(&mut pair, &target, dialect, options, &mut report)?;
+        }
+    }
+    report.close()
+}
+
+fn compare_one(
+    pair: &mut PodPair,
+    target: &Target,
+    dialect: &str,
+    options: &Options,
+    report: &mut Report,
+) -> Result<()> {
+    pair.set(target)?;
+    let mut families = 0;
+    for (family, name) in [(Family::V4, "v4"), (Family::V6, "v6")] {
+        let chosen = options.family.as_ref().is_none_or(|wanted| wanted == name);
+        let has_oracle = family == Family::V4 || target.has_v6();
+        if chosen && has_oracle {
+            families += 1;
+            report.begin(&target.name, dialect, name);
+            compare::run(pair, family, target, report)?;
+        }
+    }
+    report.end(families)
+}

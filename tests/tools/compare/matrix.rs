@@ -1,0 +1,308 @@
+//! The connections that are made under every policy.
+
+use std::net::{IpAddr, SocketAddr};
+
+use lab::{
+    network::BESIDE,
+    protocol::{APP, Dial, Identity, ROOT},
+};
+
+use crate::target::Target;
+
+/// Address family.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+/// Addresses of one family, by role.
+struct Addresses {
+    own: &'static str,
+    second: &'static str,
+    loopback: &'static str,
+    own_self: &'static str,
+    service: &'static str,
+    /// Everything that is dialed.
+    all: &'static [&'static str],
+}
+
+const V4: Addresses = Addresses {
+    own: "10.77.0.2",
+    second: "10.78.0.2",
+    loopback: "127.0.0.1",
+    own_self: "127.0.0.6",
+    service: "10.109.118.31",
+    all: &[
+        "10.109.118.31",
+        "10.77.0.254",
+        "10.77.0.2",
+        "10.78.0.2",
+        "10.78.0.254",
+        "127.0.0.1",
+        "127.0.0.2",
+        "127.0.0.6",
+        "0.0.0.0",
+        "10.201.0.1",
+        "10.202.0.1",
+        "10.203.0.1",
+        "203.0.113.1",
+        "224.0.0.1",
+        "255.255.255.255",
+        "10.77.255.255",
+    ],
+};
+
+const V6: Addresses = Addresses {
+    own: "fd77::2",
+    second: "fd78::2",
+    loopback: "::1",
+    own_self: "::6",
+    service: "fd99::31",
+    all: &[
+        "fd99::31",
+        "fd77::fe",
+        "fd77::2",
+        "fd78::2",
+        "fd78::fe",
+        "::1",
+        "::6",
+        "::",
+        "fdb1::1",
+        "fdb2::1",
+        "fdb3::1",
+        "2001:db8::1",
+        "ff02::1",
+    ],
+};
+
+/// Ports that mean something to some rule, and one that means nothing.
+const PORTS: [u16; 10] = [9, 22, 53, 80, 15001, 15006, 15008, 15020, 15021, 15090];
+
+/// Long enough for an answer within the machine.
+const PATIENCE_MS: u64 = 250;
+
+/// A connection and who makes it.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The pod's interface it arrives by; `None` if it comes from the pod.
+    pub arrives_by: Option<&'static str>,
+    /// What is done.
+    pub dial: Dial,
+    /// In words.
+    pub name: String,
+}
+
+impl Case {
+    /// From a pod.
+    fn outbound(who: &str, dial: Dial) -> Self {
+        let from = dial.source.map(|source| format!(" from {}", source.ip()));
+        let device = dial
+            .device
+            .as_ref()
+            .map(|name| format!(", SO_BINDTODEVICE {name},"));
+        let mapped = if dial.mapped { " (v4-mapped)" } else { "" };
+        let name = format!(
+            "{who}{}{} to {}{mapped}",
+            from.unwrap_or_default(),
+            device.unwrap_or_default(),
+            dial.destination,
+        );
+        Self {
+            arrives_by: None,
+            dial,
+            name,
+        }
+    }
+
+    /// To a pod.
+    fn inbound(dial: Dial) -> Self {
+        let by = if dial.device.is_some() {
+            "eth1"
+        } else {
+            "eth0"
+        };
+        Self {
+            name: format!("inbound by {by} to {}", dial.destination),
+            arrives_by: Some(by),
+            dial,
+        }
+    }
+}
+
+/// All connections of a family: the same for every policy, and some for what this one names.
+pub fn cases(family: Family, target: &Target) -> Vec<Case> {
+    let matrix = Matrix::new(family, target);
+    let mut cases = Vec::new();
+    matrix.by_creator(&mut cases);
+    matrix.by_source(&mut cases);
+    matrix.by_port(&mut cases);
+    matrix.by_device(&mut cases);
+    matrix.arriving(&mut cases);
+    cases
+}
+
+struct Matrix {
+    family: Family,
+    fixed: &'static Addresses,
+    destinations: Vec<IpAddr>,
+    ports: Vec<u16>,
+    creators: Vec<(String, Identity, Option<Identity>)>,
+    /// The application and the sidecar.
+    both: [(&'static str, Identity); 2],
+}
+
+impl Matrix {
+    fn new(family: Family, target: &Target) -> Self {
+        let fixed = match family {
+            Family::V4 => &V4,
+            Family::V6 => &V6,
+        };
+        let mut destinations: Vec<IpAddr> = fixed.all.iter().map(|text| ip(text)).collect();
+        for address in target.addresses() {
+            let v6 = matches!(family, Family::V6);
+            if address.is_ipv6() == v6 && !destinations.contains(&address) {
+                destinations.push(address);
+            }
+        }
+        let mut ports = PORTS.to_vec();
+        ports.extend(target.ports());
+        ports.sort_unstable();
+        ports.dedup();
+        let proxy = target.proxy();
+        Self {
+            family,
+            fixed,
+            destinations,
+            ports,
+            creators: creators(target, &proxy),
+            both: [("app", APP), ("proxy", proxy)],
+        }
+    }
+
+    /// Who: every creator to every destination.
+    fn by_creator(&self, cases: &mut Vec<Case>) {
+        for (who, creator, connector) in &self.creators {
+            for to in &self.destinations {
+                let mut dial = dial(creator, *to, 80);
+                dial.connector.clone_from(connector);
+                cases.push(Case::outbound(who, dial));
+            }
+        }
+    }
+
+    /// From where: every source address.
+    fn by_source(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for (who, creator) in &self.both {
+            for source in [fixed.own, fixed.second, fixed.loopback, fixed.own_self] {
+                for to in &self.destinations {
+                    // An IPv6 packet from ::1 or ::6 leaves the pod and is never answered: one such
+                    // destination is enough to wait for.
+                    let lost = source.len() == 3 && ["fd77::fe", "fd78::fe"].map(ip).contains(to);
+                    if !lost {
+                        let mut dial = dial(creator, *to, 80);
+                        dial.source = Some(SocketAddr::new(ip(source), 0));
+                        cases.push(Case::outbound(who, dial));
+                    }
+                }
+            }
+        }
+    }
+
+    /// To which port.
+    fn by_port(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for (who, creator) in &self.both {
+            for to in [fixed.service, fixed.own, fixed.second, fixed.loopback] {
+                for port in &self.ports {
+                    let plain = dial(creator, ip(to), *port);
+                    let mut mapped = plain.clone();
+                    mapped.mapped = true;
+                    cases.push(Case::outbound(who, plain));
+                    if self.family == Family::V4 {
+                        cases.push(Case::outbound(who, mapped));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Bound to a device: under iptables a redirect to lo that the device forbids.
+    fn by_device(&self, cases: &mut Vec<Case>) {
+        for (who, creator) in &self.both {
+            for to in [self.fixed.service, self.fixed.own] {
+                let mut dial = dial(creator, ip(to), 80);
+                dial.device = Some("eth0".to_owned());
+                cases.push(Case::outbound(who, dial));
+            }
+        }
+    }
+
+    /// And the other way, by both interfaces.
+    fn arriving(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for to in [fixed.own, fixed.second] {
+            for port in &self.ports {
+                cases.push(Case::inbound(dial(&ROOT, ip(to), *port)));
+                // By the other interface only the address that is there can be asked for.
+                if to == fixed.second {
+                    let mut beside = dial(&ROOT, ip(to), *port);
+                    beside.device = Some(BESIDE.to_owned());
+                    cases.push(Case::inbound(beside));
+                }
+            }
+        }
+    }
+}
+
+/// Those every policy is tried with, and one for every id this one names.
+fn creators(target: &Target, proxy: &Identity) -> Vec<(String, Identity, Option<Identity>)> {
+    const MOST_IDS: usize = 6;
+    let mut supplementary = APP;
+    supplementary.groups = vec![proxy.gid];
+    let mut setuid_program = proxy.clone();
+    setuid_program.real_uid = Some(APP.uid);
+    let mut creators: Vec<(String, Identity, Option<Identity>)> = [
+        ("app", APP, None),
+        ("proxy", proxy.clone(), None),
+        ("root", ROOT, None),
+        ("proxy's gid", Identity::with_gid(APP.uid, proxy.gid), None),
+        ("gid 2000", Identity::with_gid(APP.uid, 2000), None),
+        ("proxy's gid as supplementary group", supplementary, None),
+        ("setuid program", setuid_program, None),
+        ("root, then setuid to proxy", ROOT, Some(proxy.clone())),
+        ("proxy's socket passed to root", proxy.clone(), Some(ROOT)),
+    ]
+    .map(|(who, creator, connector)| (who.to_owned(), creator, connector))
+    .into();
+    let policy = &target.policy;
+    let gids = policy
+        .proxy_gids
+        .iter()
+        .chain(policy.included_groups.iter().flatten())
+        .chain(&policy.excluded_groups);
+    let named = policy
+        .proxy_uids
+        .iter()
+        .map(|uid| (format!("uid {uid}"), Identity::with_gid(*uid, APP.gid)))
+        .chain(gids.map(|gid| (format!("gid {gid}"), Identity::with_gid(APP.uid, *gid))));
+    for (who, identity) in named.take(MOST_IDS) {
+        if !creators.iter().any(|(_, known, _)| *known == identity) {
+            creators.push((who, identity, None));
+        }
+    }
+    creators
+}
+
+fn dial(creator: &Identity, to: IpAddr, port: u16) -> Dial {
+    let mut dial = Dial::new(creator, SocketAddr::new(to, port));
+    dial.patience_ms = PATIENCE_MS;
+    dial
+}
+
+fn ip(text: &str) -> IpAddr {
+    text.parse().expect("an address of the matrix")
+}

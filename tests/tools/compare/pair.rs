@@ -1,0 +1,235 @@
+//! Two pods alike in everything but who redirects.
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
+use lab::{
+    actor::Actor,
+    agent::{Agent, Extra, Places},
+    command::{output, run_words},
+    network::{GATEWAY, Lab, PodNet},
+    protocol::{APP, Identity, PROXY},
+    sidecar::listen,
+};
+use serde_json::Value;
+
+use crate::target::{Rules, Target};
+
+/// Ports with a listener in the pod, as the proxy.
+const PROXY_PORTS: [u16; 8] = [15001, 15006, 15008, 15020, 15021, 15090, 15101, 15106];
+/// And as the app.
+const APP_PORTS: [u16; 3] = [22, 53, 80];
+
+/// Pods with virtual interfaces are compared as well.
+const LOCAL_ONLY: [&str; 2] = ["--virtual-interfaces", "local-only"];
+
+/// One pod with its surroundings. Fields drop in order: processes before what they run in.
+pub struct PairedPod {
+    /// Dials from the pod.
+    pub client: Actor,
+    /// Dials to the pod.
+    pub outside: Actor,
+    servers: Actor,
+    /// Ports with a listener in the pod.
+    served: Vec<u16>,
+    pod: PodNet,
+    lab: Lab,
+}
+
+impl PairedPod {
+    fn new() -> Result<Self> {
+        let mut lab = Lab::new()?;
+        lab.add_outside("10.109.118.31")?;
+        lab.add_outside("fd99::31")?;
+        let pod = lab.pod("app", 2)?;
+        let outside = lab.outside();
+        pod.furnish(&outside)?;
+        // Without a default route there are destinations without any.
+        for line in [
+            "route del default",
+            "route add 10.109.0.0/16 via 10.77.0.254",
+            "-6 route del default",
+            "-6 route add fd99::/64 via fd77::fe",
+            "address add ::6/128 dev lo",
+        ] {
+            pod.ip(line)?;
+        }
+        let outside = outside.actor()?;
+        for port in [22, 53, 80, 15001, 15008, 15021] {
+            listen(&outside, &Identity::of(0), port)?;
+        }
+        let servers = pod.actor()?;
+        for (owner, ports) in [(&PROXY, &PROXY_PORTS[..]), (&APP, &APP_PORTS[..])] {
+            for port in ports {
+                listen(&servers, owner, *port)?;
+            }
+        }
+        Ok(Self {
+            client: pod.actor()?,
+            outside,
+            servers,
+            served: [&PROXY_PORTS[..], &APP_PORTS].concat(),
+            pod,
+            lab,
+        })
+    }
+
+    /// Adds what this policy names: capture ports and addresses.
+    fn prepare(&mut self, target: &Target) -> Result<()> {
+        let policy = &target.policy;
+        for port in [policy.outbound_port, policy.inbound_port] {
+            if !self.served.contains(&port) {
+                listen(&self.servers, &target.proxy(), port)?;
+                self.served.push(port);
+            }
+        }
+        for address in target.addresses() {
+            // `replace`: another policy may have named it.
+            let gateway = if address.is_ipv6() {
+                "fd77::fe"
+            } else {
+                GATEWAY
+            };
+            if is_elsewhere(address) {
+                let outside = self.lab.outside();
+                outside.ip(&format!("address replace {address} dev lo"))?;
+                self.pod
+                    .ip(&format!("route replace {address} via {gateway}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn restore(&self, program: &str, file: &Path) -> Result<()> {
+        let netns = &self.pod.netns;
+        let file = file.to_string_lossy();
+        run_words(&["ip", "netns", "exec", netns, program, &file]).map(drop)
+    }
+}
+
+/// Whether an address can be given to the outside: it means nothing to the network yet.
+fn is_elsewhere(address: IpAddr) -> bool {
+    let taken = [
+        "10.77.0.0/16",
+        "10.78.0.0/24",
+        "10.109.118.31/32",
+        "10.200.0.0/14",
+        "127.0.0.0/8",
+        "224.0.0.0/3",
+        "fd77::/64",
+        "fd78::/64",
+        "fd99::31/128",
+        "fdb0::/14",
+        "::/127",
+        "::6/128",
+        "ff00::/8",
+        "fe80::/10",
+    ];
+    let taken = taken.map(|net| net.parse::<IpNet>().expect("a network"));
+    !taken.iter().any(|net| net.contains(&address)) && !address.is_unspecified()
+}
+
+/// Both.
+pub struct PodPair {
+    agent: Agent,
+    /// With iptables rules.
+    pub oracle: PairedPod,
+    /// Enrolled.
+    pub ours: PairedPod,
+}
+
+impl PodPair {
+    /// Builds both; nothing is redirected yet.
+    pub fn new() -> Result<Self> {
+        let oracle = PairedPod::new()?;
+        let ours = PairedPod::new()?;
+        Ok(Self {
+            agent: Agent::start_with(
+                ours.lab.places(),
+                &Extra {
+                    arguments: &LOCAL_ONLY,
+                    ..Extra::default()
+                },
+            )?,
+            oracle,
+            ours,
+        })
+    }
+
+    /// Where the agent keeps things.
+    pub fn places(&self) -> &Places {
+        &self.agent.places
+    }
+
+    /// Puts both under a policy.
+    pub fn set(&mut self, target: &Target) -> Result<()> {
+        for pod in [&mut self.oracle, &mut self.ours] {
+            pod.prepare(target)?;
+        }
+        let text = target.manifest(&self.ours.pod.path())?;
+        match &target.rules {
+            Rules::Ours => {
+                for (flag, restore) in [("", "iptables-restore"), ("-6", "ip6tables-restore")] {
+                    let file = self.printed_rules(&text, flag)?;
+                    self.oracle.restore(restore, &file)?;
+                }
+            }
+            Rules::Files(rules, rules6) => {
+                self.oracle.restore("iptables-restore", rules)?;
+                if let Some(rules6) = rules6 {
+                    self.oracle.restore("ip6tables-restore", rules6)?;
+                }
+            }
+        }
+        // Connections of the last policy keep their translation; their ports may come again.
+        let netns = &self.oracle.pod.netns;
+        output(&["ip", "netns", "exec", netns, "conntrack", "-F"])?;
+        self.enroll(&text).with_context(|| target.name.clone())
+    }
+
+    /// The rules as the command prints them.
+    fn printed_rules(&self, manifest: &str, flag: &str) -> Result<PathBuf> {
+        let file = self.ours.lab.dir().join("policy.json");
+        fs::write(&file, manifest)?;
+        let path = file.to_string_lossy();
+        let mut words = vec!["rules", "--manifest", &path, "--format", "iptables"];
+        words.extend(LOCAL_ONLY);
+        words.extend((!flag.is_empty()).then_some(flag));
+        let rules = self.agent.places.output(&words)?;
+        if !rules.status.success() {
+            bail!("{}", String::from_utf8_lossy(&rules.stderr));
+        }
+        let file = self.ours.lab.dir().join("rules");
+        fs::write(&file, rules.stdout)?;
+        Ok(file)
+    }
+
+    /// From scratch, so that nothing of the last policy is taken for this one.
+    fn enroll(&self, text: &str) -> Result<()> {
+        let places = &self.agent.places;
+        if places.pod("test/app")?.is_some() {
+            self.ours.lab.remove_manifest("app")?;
+            places.wait_pod("test/app", |pod| pod.is_none())?;
+        }
+        self.ours.lab.write_manifest("app", text)?;
+        places.wait_enrolled("test/app")?;
+        for _ in 0..100 {
+            let up = |pod: Option<Value>| pod.is_some_and(|pod| pod["listener"] == true);
+            if up(places.pod("test/app")?) {
+                return Ok(());
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        bail!(
+            "the sidecar's listeners were not adopted:\n{}",
+            places.log()
+        )
+    }
+}

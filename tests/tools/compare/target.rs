@@ -1,0 +1,172 @@
+//! What both pods are put under: a pod's manifest, and the rule text that is the oracle.
+
+use std::{
+    fs,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use ipnet::IpNet;
+use k8s_openapi::api::core::v1::Pod;
+use lab::product::{
+    InboundPorts, Inputs, NETNS_ANNOTATION, OutboundRanges, Policy, dialect, manifest,
+};
+use lab::protocol::{Identity, PROXY};
+
+use crate::policies::BuiltIn;
+
+/// How much of the long lists of a given pod is tried.
+const MOST_PORTS: usize = 24;
+const MOST_ADDRESSES: usize = 16;
+
+/// Where the oracle's rules come from.
+pub enum Rules {
+    /// `sidetrack rules` prints them.
+    Ours,
+    /// Files for iptables-restore and, perhaps, ip6tables-restore.
+    Files(PathBuf, Option<PathBuf>),
+}
+
+/// A manifest and its rules.
+pub struct Target {
+    /// For messages.
+    pub name: String,
+    /// The manifest, without a network namespace.
+    pub pod: Pod,
+    /// What it comes to.
+    pub policy: Policy,
+    /// The oracle's.
+    pub rules: Rules,
+}
+
+impl Target {
+    /// One of the policies every run compares.
+    pub fn built_in(policy: &BuiltIn, dialect: &str) -> Result<Self> {
+        let variables: Vec<_> = [("ISTIO_DUAL_STACK", "true")]
+            .iter()
+            .chain(policy.variables)
+            .map(|(name, value)| serde_json::json!({"name": name, "value": value}))
+            .collect();
+        let arguments = [&["istio-iptables"], policy.arguments].concat();
+        let pod = serde_json::json!({
+            "metadata": {"annotations": {dialect::ANNOTATION: dialect}},
+            "spec": {
+                "containers": [{"name": "app"}, {"name": "istio-proxy"}],
+                "initContainers": [{
+                    "name": "istio-init",
+                    "args": arguments,
+                    "env": variables,
+                }],
+            },
+        });
+        let pod = serde_json::from_value(pod)?;
+        Self::new(policy.name.to_owned(), pod, Rules::Ours)
+    }
+
+    /// A given pod, and the rules given for it.
+    pub fn foreign(manifest: &Path, rules: &Path, rules6: Option<&Path>) -> Result<Self> {
+        let (mut documents, problems) = manifest::read_templates(manifest)
+            .with_context(|| format!("{}", manifest.display()))?;
+        if let Some(problem) = problems.first() {
+            bail!("{}: {}", problem.origin, problem.message);
+        }
+        let (Some(document), true) = (documents.pop(), documents.is_empty()) else {
+            bail!("{}: write the manifest of one pod", manifest.display());
+        };
+        for file in [Some(rules), rules6].into_iter().flatten() {
+            fs::metadata(file).with_context(|| format!("{}", file.display()))?;
+        }
+        let rules = Rules::Files(rules.to_owned(), rules6.map(Path::to_owned));
+        Self::new(document.name().to_string(), document.pod, rules)
+    }
+
+    fn new(name: String, pod: Pod, rules: Rules) -> Result<Self> {
+        let policy = Policy::of_pod(&pod, &Inputs::default()).map_err(|errors| {
+            let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            anyhow::anyhow!("{name}: {}", all.join("; "))
+        })?;
+        Ok(Self {
+            name,
+            pod,
+            policy,
+            rules,
+        })
+    }
+
+    /// The manifest for the directory of the agent, as pod `test/app` in a network namespace.
+    pub fn manifest(&self, netns: &str) -> Result<String> {
+        let mut pod = self.pod.clone();
+        pod.metadata.name = Some("app".to_owned());
+        pod.metadata.namespace = Some("test".to_owned());
+        pod.metadata.labels = None;
+        pod.status = None;
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        annotations.insert(NETNS_ANNOTATION.to_owned(), netns.to_owned());
+        Ok(serde_json::to_string(&pod)?)
+    }
+
+    /// Whether there is an oracle for IPv6.
+    pub fn has_v6(&self) -> bool {
+        !matches!(self.rules, Rules::Files(_, None))
+    }
+
+    /// The proxy.
+    pub fn proxy(&self) -> Identity {
+        match (
+            self.policy.proxy_uids.as_slice(),
+            self.policy.proxy_gids.as_slice(),
+        ) {
+            ([uid, ..], [gid, ..]) if *uid != PROXY.uid => Identity::with_gid(*uid, *gid),
+            _ => PROXY,
+        }
+    }
+
+    /// Ports the policy names.
+    pub fn ports(&self) -> Vec<u16> {
+        let policy = &self.policy;
+        let inbound = match &policy.inbound {
+            InboundPorts::None => &[][..],
+            InboundPorts::AllExcept(ports) | InboundPorts::Only(ports) => ports,
+        };
+        let own = [
+            policy.outbound_port,
+            policy.inbound_port,
+            policy.tunnel_port,
+        ];
+        [
+            &own,
+            inbound,
+            &policy.included_outbound_ports,
+            &policy.excluded_outbound_ports,
+        ]
+        .into_iter()
+        .flat_map(|ports| ports.iter().take(MOST_PORTS))
+        .copied()
+        .collect()
+    }
+
+    /// An address in each of the ranges the policy names.
+    pub fn addresses(&self) -> Vec<IpAddr> {
+        let included = match &self.policy.outbound {
+            OutboundRanges::All => &[][..],
+            OutboundRanges::Only(ranges) => ranges,
+        };
+        [included, &self.policy.excluded_ranges]
+            .into_iter()
+            .flat_map(|ranges| ranges.iter().take(MOST_ADDRESSES))
+            .map(inside)
+            .collect()
+    }
+}
+
+/// An address a host may have: not the first of a network.
+fn inside(range: &IpNet) -> IpAddr {
+    match range.trunc() {
+        IpNet::V4(net) if net.prefix_len() < 31 => IpAddr::V4((net.network().to_bits() + 1).into()),
+        IpNet::V6(net) if net.prefix_len() < 127 => {
+            IpAddr::V6((net.network().to_bits() + 1).into())
+        }
+        net => net.addr(),
+    }
+}

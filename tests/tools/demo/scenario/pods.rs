@@ -1,0 +1,140 @@
+//! The two pods of the demo, their sidecars and the server.
+
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result, anyhow};
+
+use super::{APP_UID, PROXY_UID};
+use crate::{
+    environment::{DIR, DemoPod, Environment, HTTPBIN, SERVICE, give},
+    envoy::{Service, bootstrap},
+};
+
+/// The pod as Istio's injector leaves it when its CNI is enabled.
+pub fn write_manifest(environment: &Environment, pod: DemoPod) -> Result<()> {
+    let (name, netns) = (pod.name, pod.netns());
+    let text = format!(
+        "apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+  namespace: default
+  labels: {{app: {name}, sidetrack.dev/interception: enabled}}
+  annotations:
+    sidetrack.dev/netns: /run/netns/{netns}
+    sidecar.istio.io/interceptionMode: REDIRECT
+    traffic.sidecar.istio.io/includeInboundPorts: \"*\"
+    traffic.sidecar.istio.io/includeOutboundIPRanges: \"*\"
+spec:
+  containers:
+  - {{name: {name}, image: {name}}}
+  - name: istio-proxy
+    image: docker.io/istio/proxyv2:1.28.0
+    args: [proxy, sidecar]
+    securityContext: {{runAsUser: {PROXY_UID}, runAsGroup: {PROXY_UID}}}
+"
+    );
+    let aside = Path::new(DIR).join("manifest");
+    fs::write(&aside, text)?;
+    Ok(fs::rename(
+        aside,
+        environment.places.pods.join(format!("{name}.yaml")),
+    )?)
+}
+
+pub fn wait_enrolled(environment: &Environment, pod: DemoPod) -> Result<()> {
+    let name = format!("default/{}", pod.name);
+    let output = environment
+        .places
+        .output(&["status", "--wait", &name, "--timeout", "10s"])?;
+    if output.status.success() {
+        return Ok(());
+    }
+    Err(anyhow!(
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stderr).trim(),
+        environment.places.log()
+    ))
+}
+
+pub fn log_path(pod: DemoPod) -> String {
+    format!("{DIR}/{}-access.log", pod.name)
+}
+
+pub fn start_sidecar(environment: &mut Environment, pod: DemoPod) -> Result<u32> {
+    let service = Service {
+        name: "httpbin-service",
+        address: SERVICE,
+        endpoint: HTTPBIN.ip,
+    };
+    let log = log_path(pod);
+    fs::write(&log, "")?;
+    give(Path::new(&log), PROXY_UID)?;
+    let config = format!("{DIR}/{}-envoy.json", pod.name);
+    fs::write(
+        &config,
+        serde_json::to_string_pretty(&bootstrap(pod.name, &service, &log))?,
+    )?;
+    let envoy = envoy_binary(&environment.tools)?;
+    let words = [
+        &envoy,
+        "--config-path",
+        &config,
+        "--concurrency",
+        "2",
+        "--disable-hot-restart",
+        "--log-level",
+        "warning",
+    ];
+    let command = environment.in_pod(pod, PROXY_UID, &words);
+    let pid = environment.spawn(command, &format!("{}-envoy.log", pod.name))?;
+    let ready = [
+        "curl",
+        "-sf",
+        "--max-time",
+        "1",
+        "http://127.0.0.1:15021/healthz/ready",
+    ];
+    environment.wait_for("Envoy does not get ready", || {
+        Ok(environment.in_pod(pod, PROXY_UID, &ready).output()?)
+    })?;
+    Ok(pid)
+}
+
+/// The binary inside the installed wheel.
+fn envoy_binary(tools: &Path) -> Result<String> {
+    let lib = fs::read_dir(tools.join("lib")).context("no Envoy: run `cargo xtask setup`")?;
+    lib.flatten()
+        .map(|python| python.path().join("site-packages/envoy/_bin/envoy"))
+        .find(|path| path.exists())
+        .map(|path| path.to_string_lossy().into_owned())
+        .context("the installed wheel has no envoy/_bin/envoy")
+}
+
+pub fn start_httpbin(environment: &mut Environment) -> Result<()> {
+    let gunicorn = environment
+        .tools
+        .join("bin/gunicorn")
+        .to_string_lossy()
+        .into_owned();
+    let words = [
+        gunicorn.as_str(),
+        "--bind",
+        "0.0.0.0:80",
+        "--worker-tmp-dir",
+        "/dev/shm",
+        "httpbin:app",
+    ];
+    let command = environment.in_pod(HTTPBIN, APP_UID, &words);
+    environment.spawn(command, "httpbin.log")?;
+    let ready = [
+        "curl",
+        "-sf",
+        "--max-time",
+        "1",
+        "http://127.0.0.1:80/status/200",
+    ];
+    environment.wait_for("httpbin does not get ready", || {
+        Ok(environment.in_pod(HTTPBIN, APP_UID, &ready).output()?)
+    })
+}

@@ -1,0 +1,200 @@
+//! Agents that are killed at random times after their start, and replaced by another build.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    os::fd::AsFd as _,
+    path::PathBuf,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use fastrand::Rng;
+use lab::product::sys;
+use lab::{
+    agent::{Agent, Extra, Places},
+    command::run_words,
+};
+use nix::sys::signal::Signal;
+
+use super::{between, more};
+use crate::environment::Environment;
+
+/// An agent is killed within this time after its start, mostly before it is ready.
+const EARLY: u64 = 3000;
+/// Of so many agents one is left alone until it is ready, and a while longer.
+const ONE_OF: u32 = 2;
+const READY: Duration = Duration::from_secs(30);
+
+/// What became of agents.
+#[derive(Debug, Default)]
+pub struct Agents {
+    /// Ended by SIGKILL.
+    pub killed: AtomicU64,
+    /// Ended by SIGTERM.
+    pub terminated: AtomicU64,
+    /// Of both, those that had not replaced all programs yet.
+    pub starting: AtomicU64,
+    /// Takeovers in which every link has got another program.
+    pub replaced: AtomicU64,
+    /// Of those, from one build to another.
+    pub upgraded: AtomicU64,
+    /// Takeovers that were interrupted when some of the links had got one.
+    pub partly: AtomicU64,
+    /// What the kernel knows the sockops programs by that were in force: equal ones have equal tags.
+    tags: Mutex<BTreeSet<String>>,
+    /// The process of the agent that is left at the end.
+    survivor: Mutex<Option<u32>>,
+}
+
+/// Program ids by link.
+pub type Programs = BTreeMap<String, u32>;
+
+/// The programs that the pinned hooks lead to.
+pub fn programs(places: &Places) -> Result<Programs> {
+    let dir = places.pins().join("links");
+    let mut programs = Programs::new();
+    for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if let Ok(link) = sys::open_pin(&entry.path()) {
+            let info = sys::link_info(link.as_fd()).context("ask a link")?;
+            programs.insert(name, info.prog_id);
+        }
+    }
+    Ok(programs)
+}
+
+/// What the kernel made of a program's instructions.
+fn tag(program: Option<u32>) -> Result<String> {
+    let id = program.context("no sockops program")?.to_string();
+    let shown = run_words(&["bpftool", "-j", "prog", "show", "id", &id])?;
+    let shown: serde_json::Value = serde_json::from_str(&shown)?;
+    let tag = shown["tag"].as_str().context("a program without a tag")?;
+    Ok(tag.to_owned())
+}
+
+/// Starts one.
+pub fn start(places: &Places, binary: &std::path::Path) -> Result<Agent> {
+    let extra = Extra {
+        binary: Some(binary),
+        ..Extra::default()
+    };
+    Agent::spawn_with(places, &extra)
+}
+
+/// Waits until an agent reports that it is ready.
+pub fn wait_ready(places: &Places, agent: &Agent) -> Result<()> {
+    let start = Instant::now();
+    while !is_ready(places, agent.pid()) {
+        if start.elapsed() > READY {
+            bail!("an agent is not ready after {READY:?}:\n{}", tail(places));
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+fn is_ready(places: &Places, pid: u32) -> bool {
+    let status = places.json(&["status", "-o", "json"]);
+    status.is_ok_and(|status| status["agent"]["ready"] == true && status["agent"]["pid"] == pid)
+}
+
+/// The end of the agents' log.
+pub fn tail(places: &Places) -> String {
+    const LINES: usize = 30;
+    let log = places.log();
+    let lines: Vec<&str> = log.lines().collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
+
+impl Agents {
+    /// Goes on until chaos ends, then leaves one agent running until `over`.
+    pub fn run(
+        &self,
+        environment: &Environment,
+        first: Agent,
+        binaries: &[PathBuf; 2],
+        mut rng: Rng,
+        over: &dyn Fn() -> bool,
+    ) -> Result<()> {
+        let places = &environment.places;
+        let mut agent = first;
+        let mut before = programs(places)?;
+        // Whose programs all links lead to, and which build runs.
+        let mut in_force = 0;
+        let mut build = 0;
+        let mut is_first = true;
+        let goes_on = || environment.goes_on() && !environment.calm.load(Ordering::Relaxed);
+        while goes_on() {
+            let patient = is_first || rng.u32(..ONE_OF) == 0;
+            is_first = false;
+            if patient {
+                wait_ready(places, &agent)?;
+                environment.pause(between(&mut rng, 0, 3000));
+            } else {
+                environment.pause(between(&mut rng, 0, EARLY));
+            }
+            if agent.has_ended()? {
+                bail!("an agent ended by itself:\n{}", tail(places));
+            }
+            let term = rng.u32(..10) < 3;
+            // It is not asked how far it is: that would wait for it.
+            let (signal, count) = if term {
+                (Signal::SIGTERM, &self.terminated)
+            } else {
+                (Signal::SIGKILL, &self.killed)
+            };
+            agent.end(signal)?;
+            more(count);
+            let after = programs(places)?;
+            let changed = after
+                .iter()
+                .filter(|(link, program)| before.get(*link) != Some(program))
+                .count();
+            if changed == after.len() {
+                more(&self.replaced);
+                if in_force != build {
+                    more(&self.upgraded);
+                }
+                in_force = build;
+                let tag = tag(after.get("sockops").copied())?;
+                self.tags.lock().expect("nobody panics").insert(tag);
+            } else {
+                more(&self.starting);
+                if changed > 0 {
+                    more(&self.partly);
+                }
+            }
+            before = after;
+            build = rng.usize(..binaries.len());
+            agent = start(places, &binaries[build])?;
+        }
+        wait_ready(places, &agent)?;
+        *self.survivor.lock().expect("nobody panics") = Some(agent.pid());
+        while !over() {
+            thread::sleep(Duration::from_millis(20));
+        }
+        agent.end(Signal::SIGTERM)?;
+        Ok(())
+    }
+
+    /// The process of the agent that is left, when chaos has ended.
+    pub fn survivor(&self) -> Option<u32> {
+        *self.survivor.lock().expect("nobody panics")
+    }
+
+    /// How many different sockops programs were attached.
+    pub fn programs(&self) -> usize {
+        self.tags.lock().expect("nobody panics").len()
+    }
+
+    /// All that were ended.
+    pub fn ended(&self) -> u64 {
+        self.killed.load(Ordering::Relaxed) + self.terminated.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,125 @@
+//! SYNs to a sidecar that hangs: handshake rows that only the end of their sockets takes away. A large
+//! flood has more of them than one pod may have; the other pods must not notice.
+
+use std::{
+    net::SocketAddr,
+    sync::atomic::{AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail};
+use fastrand::Rng;
+use sidetrack_common::names::HANDSHAKE_SHARE;
+
+use super::{between, more};
+use crate::{
+    environment::Environment,
+    inventory::handshakes,
+    targets::{VIP, VIP6, WEB},
+    wire::{Flooded, Work},
+};
+
+const APP: u32 = 1000;
+/// Processes of a small flood, and SYNs of each per family.
+const SMALL: (usize, usize) = (1, 1000);
+/// Of one that would fill the table if it were let; a process may not have all those sockets.
+const LARGE: (usize, usize) = (4, 8250);
+/// How long rows may take to go after their sockets.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What floods came to.
+#[derive(Debug, Default)]
+pub struct Floods {
+    /// Small ones.
+    pub small: AtomicU64,
+    /// Those that took their pod's share.
+    pub large: AtomicU64,
+    /// Connections begun in them.
+    pub begun: AtomicU64,
+    /// Refused in them.
+    pub refused: AtomicU64,
+}
+
+impl Floods {
+    /// Floods now and then; at the times `large` with more than a pod may have.
+    pub fn run(&self, environment: &Environment, mut rng: Rng, large: &[Duration]) -> Result<()> {
+        let start = Instant::now();
+        let mut due = large.iter();
+        let mut next = due.next();
+        while environment.goes_on() {
+            if next.is_some_and(|at| start.elapsed() >= *at) {
+                next = due.next();
+                let flooded = self.one(environment, LARGE, &mut rng)?;
+                wait_gone(environment)?;
+                // A few more may pass the check at the same time.
+                if flooded.refused == 0 || flooded.pending > HANDSHAKE_SHARE as usize + 16 {
+                    bail!("a share of {HANDSHAKE_SHARE} rows let {flooded:?} through");
+                }
+                more(&self.large);
+            } else {
+                let flooded = self.one(environment, SMALL, &mut rng)?;
+                if flooded.refused > 0 {
+                    bail!("a small flood was refused: {flooded:?}");
+                }
+                more(&self.small);
+            }
+            environment.pause(between(&mut rng, 1000, 6000));
+        }
+        Ok(())
+    }
+
+    fn one(
+        &self,
+        environment: &Environment,
+        (processes, each): (usize, usize),
+        rng: &mut Rng,
+    ) -> Result<Flooded> {
+        let to = [VIP, VIP6]
+            .map(|ip| SocketAddr::new(ip.parse().expect("an address"), WEB))
+            .to_vec();
+        let work = Work::Flood { to, each };
+        let mut workers = (0..processes)
+            .map(|_| {
+                environment
+                    .spawner
+                    .start(&environment.hanging, APP, work.clone())
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let mut flooded = Flooded::default();
+        for worker in &mut workers {
+            let part: Flooded = worker.hear()?;
+            flooded.pending += part.pending;
+            flooded.refused += part.refused;
+            flooded.failed += part.failed;
+        }
+        if flooded.failed > 0 {
+            bail!("connections of a flood failed otherwise than refused: {flooded:?}");
+        }
+        environment.pause(between(rng, 0, 1500));
+        // Killed with everything it has begun.
+        drop(workers);
+        let begun = (flooded.pending + flooded.refused) as u64;
+        self.begun.fetch_add(begun, Ordering::Relaxed);
+        self.refused
+            .fetch_add(flooded.refused as u64, Ordering::Relaxed);
+        Ok(flooded)
+    }
+}
+
+/// Waits until there is room again: both the rows and the programs' own count of them.
+fn wait_gone(environment: &Environment) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let (rows, count) = handshakes(&environment.places)?;
+        let few = u64::from(HANDSHAKE_SHARE / 2);
+        if rows < few && count < few as i64 {
+            return Ok(());
+        }
+        if start.elapsed() > PATIENCE {
+            bail!(
+                "{rows} handshake rows, counted {count}, {PATIENCE:?} after their sockets have gone"
+            );
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

@@ -1,0 +1,421 @@
+//! The pods: some that stay, some that come and go, one whose sidecar hangs, and the outside.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use lab::{
+    agent::Places,
+    command::run_words,
+    network::{Lab, PodNet, manifest},
+};
+
+use crate::{
+    account::Account,
+    spawner::{Dialer, Spawner, Worker},
+    targets::{
+        ASIDE, CHAIN, EXCLUDED, HEALTH, Kind, Known, NOWHERE, OTHER, Policy, SELF, SIDECAR_IN,
+        SIDECAR_OUT, VIP, VIP6, WEB,
+    },
+    timeline::{State, Timeline},
+    wire::{Order, Target, Who, Work},
+};
+
+const APP: u32 = 1000;
+const PROXY: u32 = 1337;
+const ROOT: u32 = 0;
+/// Pods that stay.
+pub const STAYING: u16 = 4;
+/// The pod whose sidecar hangs.
+pub const HANGING: u16 = 9;
+/// Numbers of pods that come and go begin here.
+pub const COMING: u16 = 20;
+/// Longest wait for an agent to do something: it is killed all the time.
+const PATIENCE: Duration = Duration::from_secs(90);
+/// Listeners a sidecar has for inbound connections.
+pub const LISTENERS: usize = 4;
+
+static TARGETS: AtomicU32 = AtomicU32::new(0);
+
+/// Everything. Fields drop in order: processes before what they run in.
+pub struct Environment {
+    /// The pods that stay.
+    pub pods: Vec<Pod>,
+    outside: Dialer,
+    _outside_server: Worker,
+    _hanging_sidecar: Worker,
+    /// The pod whose sidecar hangs.
+    pub hanging: PodNet,
+    /// Starts processes.
+    pub spawner: Spawner,
+    /// The books.
+    pub account: Arc<Account>,
+    /// Of the random order.
+    pub seed: u64,
+    /// Set when chaos is to end.
+    pub stop: AtomicBool,
+    /// Set when agents are to be left alone; before that.
+    pub calm: AtomicBool,
+    lab: Mutex<Lab>,
+    /// Where the agent keeps things.
+    pub places: Places,
+}
+
+/// A pod.
+pub struct Pod {
+    number: u16,
+    /// Its network.
+    pub net: PodNet,
+    /// What may be the case with it.
+    pub timeline: Arc<Timeline>,
+    /// Its sidecar; locked while it is restarted or told something.
+    pub sidecar: Mutex<Worker>,
+    _app: Worker,
+    /// Connects as the app.
+    pub app_dialer: Dialer,
+    /// Connects as the sidecar.
+    pub proxy_dialer: Dialer,
+    arrivals: Vec<u32>,
+}
+
+impl Pod {
+    /// In the manifest.
+    pub fn name(&self) -> String {
+        name(self.number)
+    }
+
+    /// Kills everything in it.
+    pub fn end(self) -> PodNet {
+        self.net
+    }
+}
+
+fn name(number: u16) -> String {
+    format!("pod{number}")
+}
+
+impl Environment {
+    /// Builds it; there are no connections and no agent yet.
+    pub fn new(seed: u64) -> Result<Self> {
+        let mut lab = Lab::new()?;
+        for address in [VIP, VIP6, ASIDE] {
+            lab.add_outside(address)?;
+        }
+        let spawner = Spawner::new();
+        let account = Arc::new(Account::default());
+        let out = lab.outside();
+        let outside_server = spawner.serve(
+            &out,
+            ROOT,
+            Work::Serve {
+                who: Who::Outside,
+                ports: vec![WEB, CHAIN, OTHER, EXCLUDED],
+            },
+        )?;
+        let outside = spawner.dial(&out, ROOT, dialers(2, seed), &account)?;
+        let hanging = lab.pod(&name(HANGING), address_of(HANGING))?;
+        sysctl(&hanging, "net/ipv4/ip_local_port_range", "1024 65000")?;
+        let hanging_sidecar = spawner.serve(
+            &hanging,
+            PROXY,
+            Work::Hang {
+                ports: vec![SIDECAR_OUT],
+            },
+        )?;
+        let places = lab.places().clone();
+        let mut environment = Self {
+            pods: Vec::new(),
+            outside,
+            _outside_server: outside_server,
+            _hanging_sidecar: hanging_sidecar,
+            hanging,
+            spawner,
+            account,
+            seed,
+            stop: AtomicBool::new(false),
+            calm: AtomicBool::new(false),
+            lab: Mutex::new(lab),
+            places,
+        };
+        for number in 0..STAYING {
+            let pod = environment.pod(number, State::settled(Policy::FIRST))?;
+            environment.pods.push(pod);
+        }
+        environment.write_manifest(&name(HANGING), &environment.hanging, Policy::FIRST)?;
+        for pod in &environment.pods {
+            environment.write_manifest(&pod.name(), &pod.net, Policy::FIRST)?;
+        }
+        Ok(environment)
+    }
+
+    /// Whether chaos goes on.
+    pub fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Sleeps, but not past the end of chaos.
+    pub fn pause(&self, pause: Duration) {
+        let start = Instant::now();
+        while self.goes_on() && start.elapsed() < pause {
+            thread::sleep(Duration::from_millis(20).min(pause));
+        }
+    }
+
+    /// Makes a pod with its processes. What is dialed from it and to it is known, nothing dials yet.
+    pub fn pod(&self, number: u16, state: State) -> Result<Pod> {
+        let net = {
+            let mut lab = self.lab.lock().expect("nobody panics");
+            let octet = address_of(number);
+            lab.pod(&name(number), octet)?
+        };
+        // Linux loses what waits in the queue of a listener that closes, unless it is told to give it to
+        // another of its group. What is lost here is lost by us.
+        sysctl(&net, "net/ipv4/tcp_migrate_req", "1")?;
+        for (kind, range, _, _) in NOWHERE {
+            net.ip(&format!("route add {kind} {range}"))?;
+        }
+        let timeline = Arc::new(Timeline::new(state));
+        self.account.add_pod(number, Arc::clone(&timeline));
+        let sidecar = self.start_sidecar(number, &net)?;
+        let app = self.spawner.serve(
+            &net,
+            APP,
+            Work::Serve {
+                who: Who::App(number),
+                ports: vec![WEB, CHAIN, OTHER, EXCLUDED],
+            },
+        )?;
+        let seed = self.seed ^ u64::from(number) << 8;
+        let app_dialer = self
+            .spawner
+            .dial(&net, APP, dialers(2, seed), &self.account)?;
+        let proxy_dialer = self
+            .spawner
+            .dial(&net, PROXY, dialers(1, seed + 1), &self.account)?;
+        Ok(Pod {
+            number,
+            net,
+            timeline,
+            sidecar: Mutex::new(sidecar),
+            _app: app,
+            app_dialer,
+            proxy_dialer,
+            arrivals: Vec::new(),
+        })
+    }
+
+    /// Starts a pod's sidecar.
+    pub fn start_sidecar(&self, number: u16, net: &PodNet) -> Result<Worker> {
+        let mut sidecar = self.spawner.serve(
+            net,
+            PROXY,
+            Work::Serve {
+                who: Who::Sidecar(number),
+                ports: vec![SIDECAR_OUT, SIDECAR_IN, HEALTH],
+            },
+        )?;
+        sidecar.tell(&Order::Keep(SIDECAR_IN, LISTENERS))?;
+        sidecar.hear::<String>()?;
+        Ok(sidecar)
+    }
+
+    /// Starts it again in a pod that stays.
+    pub fn restart_sidecar(&self, pod: &Pod) -> Result<Worker> {
+        self.start_sidecar(pod.number, &pod.net)
+    }
+
+    /// Lets the pods that stay dial each other, and the outside dial them.
+    pub fn begin(&mut self) -> Result<()> {
+        for index in 0..self.pods.len() {
+            let next = &self.pods[(index + 1) % self.pods.len()];
+            let peer = (next.number, next.net.v4);
+            let arrivals = self.connect(&self.pods[index], peer)?;
+            self.pods[index].arrivals = arrivals;
+        }
+        Ok(())
+    }
+
+    /// Lets a pod dial, another pod among the rest, and be dialed; answers what dials it.
+    pub fn connect(&self, pod: &Pod, peer: (u16, std::net::IpAddr)) -> Result<Vec<u32>> {
+        let (app, proxy, outside) = targets(pod, peer);
+        for known in [&app, &proxy, &outside] {
+            self.account.know(known);
+        }
+        let wire = |known: &[Known]| known.iter().map(|it| it.target.clone()).collect();
+        pod.app_dialer.tell(&Order::Add(wire(&app)))?;
+        pod.proxy_dialer.tell(&Order::Add(wire(&proxy)))?;
+        self.outside.tell(&Order::Add(wire(&outside)))?;
+        Ok(outside.iter().map(|it| it.target.id).collect())
+    }
+
+    /// Ends connections from outside to these.
+    pub fn disconnect(&self, arrivals: Vec<u32>) -> Result<()> {
+        self.outside.tell(&Order::Remove(arrivals))
+    }
+
+    /// Writes a pod's manifest with a policy.
+    pub fn write_manifest(&self, name: &str, net: &PodNet, policy: Policy) -> Result<()> {
+        let annotations = policy.annotations();
+        let annotations: Vec<(&str, &str)> = annotations
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()))
+            .collect();
+        let lab = self.lab.lock().expect("nobody panics");
+        lab.write_manifest(name, &manifest(name, net, &annotations))
+    }
+
+    /// Removes a pod's manifest.
+    pub fn remove_manifest(&self, name: &str) -> Result<()> {
+        self.lab
+            .lock()
+            .expect("nobody panics")
+            .remove_manifest(name)
+    }
+
+    /// Waits until an agent reports that a pod has a policy.
+    pub fn wait_policy(&self, name: &str, policy: Policy) -> Result<Duration> {
+        self.wait(name, |row| {
+            row.is_some_and(|row| {
+                let excluded = row["policy"]["excluded_outbound_ports"].as_array();
+                row["state"] == "enrolled"
+                    && row["reason"].is_null()
+                    && excluded.is_some_and(|ports| ports.iter().any(|it| *it == policy.marker()))
+            })
+        })
+    }
+
+    fn wait(
+        &self,
+        name: &str,
+        wanted: impl Fn(Option<&serde_json::Value>) -> bool,
+    ) -> Result<Duration> {
+        let start = Instant::now();
+        loop {
+            let row = self.places.pod(&format!("test/{name}"));
+            if row.as_ref().is_ok_and(|row| wanted(row.as_ref())) {
+                return Ok(start.elapsed());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("{name} after {PATIENCE:?}: {row:?}");
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// Ends all dialing; every connection is in the account then.
+    pub fn end_dialing(&self) -> Result<()> {
+        for pod in &self.pods {
+            self.disconnect(pod.arrivals.clone())?;
+        }
+        for pod in &self.pods {
+            pod.app_dialer.tell(&Order::End)?;
+            pod.proxy_dialer.tell(&Order::End)?;
+            pod.app_dialer.wait();
+            pod.proxy_dialer.wait();
+        }
+        self.outside.tell(&Order::End)?;
+        self.outside.wait();
+        Ok(())
+    }
+
+    /// Removes a pod that is gone from the machine.
+    pub fn remove(&self, net: &PodNet) -> Result<()> {
+        lab::command::run(&format!("ip netns del {}", net.netns))?;
+        lab::ledger::remove_cgroup(&net.cgroup);
+        Ok(())
+    }
+}
+
+/// The last octet of a pod's addresses; pods that come and go use theirs again.
+fn address_of(number: u16) -> u8 {
+    const FIRST: u16 = 2;
+    const AGAIN: u16 = 200;
+    let octet = match number.checked_sub(COMING) {
+        Some(coming) => FIRST + COMING + coming % AGAIN,
+        None => FIRST + number,
+    };
+    octet as u8
+}
+
+fn dialers(threads: usize, seed: u64) -> Work {
+    const PAUSE: u64 = 15;
+    Work::Dial {
+        threads,
+        pause: PAUSE,
+        seed,
+    }
+}
+
+fn sysctl(net: &PodNet, name: &str, value: &str) -> Result<()> {
+    let line = format!("echo {value} > /proc/sys/{name}");
+    run_words(&["ip", "netns", "exec", &net.netns, "sh", "-c", &line])
+        .map(drop)
+        .with_context(|| format!("set {name}"))
+}
+
+/// What the app, the sidecar and the outside dial.
+fn targets(
+    pod: &Pod,
+    (peer, peer_ip): (u16, std::net::IpAddr),
+) -> (Vec<Known>, Vec<Known>, Vec<Known>) {
+    let net = &pod.net;
+    let ip = |text: &str| text.parse().expect("an address");
+    let known = |kind, to, port, client, server, source| Known {
+        target: Target {
+            id: TARGETS.fetch_add(1, Ordering::Relaxed),
+            to: std::net::SocketAddr::new(to, port),
+            mapped: kind == Kind::OutMapped,
+            bind: (kind == Kind::ProxyToApp).then_some(SELF),
+        },
+        kind,
+        client,
+        server,
+        source,
+    };
+    let from =
+        |kind, to, port, server, source| known(kind, to, port, Some(pod.number), server, source);
+    let mut app = vec![
+        from(Kind::OutV4, ip(VIP), WEB, None, net.v4),
+        from(Kind::OutV6, ip(VIP6), WEB, None, net.v6),
+        from(Kind::OutMapped, ip(VIP), WEB, None, net.v4),
+        from(Kind::OutOther, ip(VIP), OTHER, None, net.v4),
+        from(Kind::OutAside, ip(ASIDE), WEB, None, net.v4),
+        from(Kind::OutExcluded, ip(VIP), EXCLUDED, None, net.v4),
+        from(Kind::OutSelf, net.v4, WEB, None, net.v4),
+        from(
+            Kind::OutLoopback,
+            ip("127.0.0.1"),
+            WEB,
+            None,
+            ip("127.0.0.1"),
+        ),
+        from(Kind::PodToPod, peer_ip, CHAIN, Some(peer), net.v4),
+    ];
+    app.extend(
+        NOWHERE.map(|(_, _, to, errno)| from(Kind::OutNowhere(errno), ip(to), WEB, None, net.v4)),
+    );
+    let proxy = vec![
+        from(Kind::ProxyOut, peer_ip, WEB, Some(peer), net.v4),
+        from(Kind::ProxySelf, net.v4, WEB, None, net.v4),
+        from(Kind::ProxyToApp, net.v4, WEB, None, SELF),
+    ];
+    let gateway = [ip(lab::network::GATEWAY), ip("fd77::fe")];
+    let to = |kind, to: std::net::IpAddr, port| {
+        let source = gateway[usize::from(to.is_ipv6())];
+        known(kind, to, port, None, Some(pod.number), source)
+    };
+    let outside = vec![
+        to(Kind::InV4, net.v4, WEB),
+        to(Kind::InV6, net.v6, WEB),
+        to(Kind::InOther, net.v4, OTHER),
+        to(Kind::InExcluded, net.v4, EXCLUDED),
+        to(Kind::InHealth, net.v4, HEALTH),
+    ];
+    (app, proxy, outside)
+}
