@@ -7,10 +7,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use sidetrack_common::{addr::Addr, pod::Route};
 
-use super::{
-    Places,
-    mesh::{MeshFlags, Settings},
-};
+use super::{Places, mesh::MeshFlags};
 use crate::{
     api::PodStatus,
     client::Client,
@@ -70,7 +67,7 @@ impl Subject {
     pub async fn find(which: &Which) -> Result<Self> {
         match &which.manifest {
             Some(path) => {
-                let mesh = Settings::new(which.mesh.clone(), Enroll::Injected).read()?;
+                let mesh = which.mesh.clone().settings(Enroll::Injected).read()?;
                 let (documents, problems) =
                     manifest::read_templates(path).with_context(|| path.display().to_string())?;
                 let named = |document: &&Document| {

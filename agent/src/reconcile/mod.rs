@@ -33,13 +33,13 @@ use self::{
 };
 use crate::{
     api::PodState,
-    cluster::Happening,
     kernel::{Datapath, policies::Policies},
-    manifests::Listing,
+    listing::Listing,
     netns::{
         Netns, NetnsError,
         processes::{Found, Processes},
     },
+    sources::cluster::PodEvent,
 };
 use sidetrack_policy::{
     PodRef,
@@ -72,7 +72,7 @@ pub struct Reconciler {
     /// Namespaces the CNI plugin told of, by pod UID.
     sandboxes: BTreeMap<String, Told>,
     /// What people are to be told, until [`Reconciler::news`].
-    happenings: Vec<Happening>,
+    happenings: Vec<PodEvent>,
     /// Whether anything that is published may be different.
     dirty: bool,
     /// [`Listing::running_counts`] of the last complete listing.
@@ -128,7 +128,7 @@ impl Reconciler {
     }
 
     /// What has happened to pods since this was last asked.
-    pub fn news(&mut self) -> Vec<Happening> {
+    pub fn news(&mut self) -> Vec<PodEvent> {
         std::mem::take(&mut self.happenings)
     }
 
@@ -138,7 +138,7 @@ impl Reconciler {
     }
 
     fn tell(&mut self, pod: &PodRef, reason: &'static str, note: String) {
-        self.happenings.push(Happening {
+        self.happenings.push(PodEvent {
             pod: pod.clone(),
             uid: self.pods.get(pod).and_then(|entry| entry.uid.clone()),
             reason,

@@ -8,7 +8,7 @@ use k8s_openapi::{
 };
 use kube::{core::PartialObjectMeta, runtime::watcher::Event};
 
-use crate::manifests::Listing;
+use crate::listing::Listing;
 use sidetrack_policy::{
     manifest::{Document, NetnsRef},
     select::LABEL,

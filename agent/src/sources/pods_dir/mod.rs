@@ -1,7 +1,7 @@
 //! Pods from a directory of Pod manifests.
 //!
-//! Invariant: a file that cannot be read as it is now keeps the pods it last had, so that a typing
-//! error never takes a pod out of interception.
+//! Invariant: a file that cannot be read keeps the pods it had before, so that a typing error never
+//! ends a pod's interception.
 
 mod watch;
 
@@ -18,21 +18,7 @@ use sidetrack_policy::{
 };
 
 pub use self::watch::Watch;
-
-/// The directory as it is now.
-#[derive(Clone, Debug, Default)]
-pub struct Listing {
-    /// Pods; files that came first are first.
-    pub pods: Vec<Document>,
-    /// What could not be used.
-    pub problems: Vec<Problem>,
-    /// Whether every file could be read since the agent started. Only then is a pod that nobody
-    /// lists known to be gone.
-    pub complete: bool,
-    /// Whether a pod that is not listed and still has processes counts as there. An API object may be
-    /// deleted by force, or missing from a restored API server; a manifest that is removed is meant.
-    pub running_counts: bool,
-}
+use crate::listing::Listing;
 
 /// A directory of manifests.
 #[derive(Debug)]

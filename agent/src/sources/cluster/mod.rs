@@ -1,7 +1,7 @@
 //! Pods from the API server: this node's pods, and the labels of namespaces.
 //!
 //! Invariants: nothing is listed before both have been read in full once; while the API server is
-//! away the last known state stays listed; an answer that is older than what is known changes nothing.
+//! away the last known state stays listed; an outdated answer changes nothing.
 
 mod events;
 pub mod taint;
@@ -34,9 +34,9 @@ use kube::{
 use tokio::time::Instant;
 use tracing::{error, info};
 
-pub use self::events::{Happening, Reporter};
+pub use self::events::{PodEvent, Reporter};
 use self::view::View;
-use crate::manifests::Listing;
+use crate::listing::Listing;
 use sidetrack_policy::PodRef;
 
 /// One change of the API comes with others: wait this long for them.
