@@ -18,6 +18,7 @@ mod mesh;
 mod old_kernels;
 mod outbound;
 mod owner;
+mod responsive;
 mod security;
 mod sockets;
 mod updates;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         lifecycle::tests(),
         mesh::tests(),
         old_kernels::tests(),
+        responsive::tests(),
         security::tests(),
         updates::tests(),
         users::tests(),
