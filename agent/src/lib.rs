@@ -1,6 +1,6 @@
 //! sidetrack: sidecar traffic interception with eBPF socket hooks instead of iptables.
 //!
-//! The library is the agent and its commands; the binary only parses arguments. See
+//! The library is the agent and its commands; the binary only starts them. See
 //! docs/architecture.md for how the parts fit together.
 
 // From the bottom up: no module uses one that stands below it in this list.
@@ -8,11 +8,11 @@ pub mod kernel;
 pub mod netns;
 
 pub mod api;
+pub mod client;
 pub mod cni;
 pub mod listing;
 pub mod reconcile;
 
-pub mod client;
 pub mod counters;
 pub mod http;
 pub mod map_routes;

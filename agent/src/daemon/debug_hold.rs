@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, thread, time::Duration};
 
-/// Names a file. While it exists, the reconciler does not begin a turn.
+/// Names a file. While it exists the reconciler begins no turn, for tests of what the agent answers
+/// meanwhile.
 const HOLD: &str = "SIDETRACK_DEBUG_HOLD";
 
 /// Between two looks at the file.

@@ -7,6 +7,7 @@ mod debug_hold;
 mod follow;
 mod inbox;
 mod reconciler_thread;
+mod worker;
 
 use std::{
     net::SocketAddr,
@@ -26,11 +27,7 @@ use tokio::{
 };
 use tracing::{Level, info};
 
-use self::{
-    follow::Follower,
-    inbox::Inbox,
-    reconciler_thread::{Parts, ReconcilerThread},
-};
+use self::{follow::Follower, inbox::Inbox, reconciler_thread::ReconcilerThread, worker::Parts};
 use crate::{
     cleanup,
     cni::install::{Installation, Keeper},

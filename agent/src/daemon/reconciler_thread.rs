@@ -1,60 +1,20 @@
-//! The reconciler's thread: it alone writes the kernel's maps and links.
-//!
-//! Updates come from the main thread's [`Inbox`], CNI requests from their queue, changes of network
-//! namespaces from netlink watches on this thread's runtime. After each turn pending CNI requests are
-//! answered and the state is published.
+//! The reconciler's thread, as the main thread sees it.
 
-use std::{
-    collections::BTreeSet,
-    path::{Path, PathBuf},
-    sync::Arc,
-    thread,
-    time::Duration,
-};
+use std::{sync::Arc, thread, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use tokio::{
-    sync::{mpsc, oneshot, watch},
-    time::{Instant, Interval, MissedTickBehavior, interval, timeout},
+    sync::{oneshot, watch},
+    time::timeout,
 };
-use tracing::{debug, error};
 
 use super::{
-    debug_hold::DebugHold,
-    inbox::{Inbox, Update},
+    inbox::Inbox,
+    worker::{Parts, work},
 };
-use crate::{
-    kernel::Datapath,
-    netns::processes::Processes,
-    reconcile::Reconciler,
-    runtime,
-    snapshot::Snapshot,
-    sources::{cluster::Reporter, cni_requests::CniQueue, pod_cgroups::PodCgroups},
-    status::Status,
-};
-use sidetrack_policy::mesh::Mesh;
+use crate::runtime;
 
-/// How often failed work is tried again, and vanished namespaces are noticed.
-const RETRY: Duration = Duration::from_millis(500);
-/// How often a pod is looked for after its cgroup was made.
-const FAST_POLL: Duration = Duration::from_millis(5);
-/// For how long.
-const FAST_POLL_FOR: Duration = Duration::from_secs(5);
-/// Netlink reports one change in several messages: wait this long for the rest.
-const SETTLE: Duration = Duration::from_millis(10);
-
-/// What the thread works with.
-pub(super) struct Parts {
-    pub(super) datapath: Datapath,
-    pub(super) mesh: Mesh,
-    pub(super) cni_queue: CniQueue,
-    pub(super) status: Arc<Status>,
-    pub(super) reporter: Option<Reporter>,
-    /// Whether pods are found by their cgroups.
-    pub(super) follow_cgroups: bool,
-}
-
-/// The thread, as the main thread sees it.
+/// A handle of the thread.
 pub(super) struct ReconcilerThread {
     inbox: Arc<Inbox>,
     ready: watch::Receiver<bool>,
@@ -109,190 +69,5 @@ impl ReconcilerThread {
     pub(super) async fn stop(mut self, patience: Duration) -> bool {
         self.inbox.send_stop();
         timeout(patience, self.ended()).await.is_ok()
-    }
-}
-
-async fn work(parts: Parts, inbox: Arc<Inbox>, ready: watch::Sender<bool>) -> Result<()> {
-    let (changed_sender, changed) = mpsc::unbounded_channel();
-    let pod_cgroups = parts
-        .follow_cgroups
-        .then(|| follow_cgroups(parts.datapath.cgroup()))
-        .flatten();
-    let reconciler = Reconciler::new(parts.datapath, parts.mesh, changed_sender)?;
-    let mut worker = Worker {
-        reconciler,
-        inbox,
-        changed,
-        cni_queue: parts.cni_queue,
-        status: parts.status,
-        reporter: parts.reporter,
-        follow_cgroups: parts.follow_cgroups,
-        pod_cgroups,
-        fast_poll: FastPoll::default(),
-        ready,
-        is_ready: false,
-        hold: DebugHold::from_env(),
-    };
-    if let Some(update) = worker.inbox.take() {
-        worker.apply(update).await;
-    }
-    worker.publish();
-    let mut retry = interval(RETRY);
-    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
-    loop {
-        worker.hold.wait();
-        worker.turn(&mut retry).await;
-        worker
-            .cni_queue
-            .answer_pending(&mut worker.reconciler)
-            .await;
-        worker.publish();
-    }
-}
-
-/// Without the watch pods are found within [`RETRY`].
-fn follow_cgroups(root: &Path) -> Option<PodCgroups> {
-    PodCgroups::new(root)
-        .inspect_err(|error| error!("new pods are found later: {error:#}"))
-        .ok()
-}
-
-async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
-    match cgroups {
-        Some(cgroups) => cgroups.appeared().await,
-        None => std::future::pending().await,
-    }
-}
-
-/// When to look for pods that are about to start.
-#[derive(Debug)]
-struct FastPoll {
-    /// Until when; `None` if no pod is about to start.
-    until: Option<Instant>,
-    /// A point in time, not a pause: other events must not postpone it.
-    next: Instant,
-}
-
-impl Default for FastPoll {
-    fn default() -> Self {
-        Self {
-            until: None,
-            next: Instant::now(),
-        }
-    }
-}
-
-/// The reconciler and everything it hears from.
-struct Worker {
-    reconciler: Reconciler,
-    inbox: Arc<Inbox>,
-    /// Cookies of network namespaces whose routes, addresses or listeners changed.
-    changed: mpsc::UnboundedReceiver<u64>,
-    cni_queue: CniQueue,
-    status: Arc<Status>,
-    reporter: Option<Reporter>,
-    follow_cgroups: bool,
-    pod_cgroups: Option<PodCgroups>,
-    fast_poll: FastPoll,
-    ready: watch::Sender<bool>,
-    is_ready: bool,
-    hold: DebugHold,
-}
-
-impl Worker {
-    /// Waits for one event and handles it.
-    async fn turn(&mut self, retry: &mut Interval) {
-        tokio::select! {
-            update = self.inbox.next() => self.apply(update).await,
-            Some(request) = self.cni_queue.next() => {
-                self.cni_queue.accept(request, &mut self.reconciler, self.is_ready).await;
-            }
-            uid = appeared(&mut self.pod_cgroups) => {
-                debug!(uid, "a cgroup was made");
-                self.fast_poll.until = Some(Instant::now() + FAST_POLL_FOR);
-            }
-            () = tokio::time::sleep_until(self.fast_poll.next), if self.fast_poll.until.is_some() => {
-                self.poll_fast().await;
-                self.fast_poll.next = Instant::now() + FAST_POLL;
-            }
-            Some(cookie) = self.changed.recv() => {
-                tokio::time::sleep(SETTLE).await;
-                let mut cookies = BTreeSet::from([cookie]);
-                while let Ok(cookie) = self.changed.try_recv() {
-                    cookies.insert(cookie);
-                }
-                self.reconciler.namespaces_changed(cookies).await;
-            }
-            _ = retry.tick() => {
-                self.reconciler.retry().await;
-                self.repair();
-            }
-        }
-    }
-
-    /// Applies what the main thread has sent.
-    async fn apply(&mut self, update: Update) {
-        let Update {
-            mesh,
-            listing,
-            problem,
-        } = update;
-        if let Some(mesh) = mesh {
-            self.reconciler.set_mesh(mesh);
-        }
-        if let Some(listing) = listing {
-            // A pod that leaves takes its counters with it.
-            let _ = self.status.count();
-            self.reconciler.apply(&listing).await;
-            self.is_ready = true;
-        }
-        if let Some(problem) = problem {
-            self.reconciler.cannot_list(problem);
-        }
-    }
-
-    /// Repairs what others have changed. If the pods' cgroup was replaced, follows the new one.
-    fn repair(&mut self) {
-        if self.reconciler.heal() && self.follow_cgroups {
-            self.pod_cgroups = follow_cgroups(self.reconciler.cgroup());
-        }
-    }
-
-    /// Looks for pods whose cgroups have just been made.
-    async fn poll_fast(&mut self) {
-        let Some(cgroups) = &self.pod_cgroups else {
-            return;
-        };
-        let here: Vec<(String, PathBuf)> = self
-            .reconciler
-            .awaited()
-            .filter_map(|uid| Some((uid.to_owned(), cgroups.of(uid)?.to_owned())))
-            .collect();
-        let now = Instant::now();
-        let over = self.fast_poll.until.is_none_or(|until| until <= now);
-        for (uid, cgroup) in here {
-            let processes = Processes::in_cgroup(&cgroup);
-            self.reconciler.look_in(&uid, processes).await;
-        }
-        if over {
-            self.fast_poll.until = None;
-        }
-    }
-
-    /// Publishes the state after a turn.
-    fn publish(&mut self) {
-        self.status.turn_completed();
-        for event in self.reconciler.news() {
-            if let Some(reporter) = &self.reporter {
-                reporter.report(event);
-            }
-        }
-        if self.reconciler.is_changed() {
-            let snapshot = Snapshot::of(&self.reconciler, self.is_ready);
-            self.status.publish(snapshot);
-        }
-        // After the snapshot: whoever waits for it reads the snapshot then.
-        self.ready
-            .send_if_modified(|ready| std::mem::replace(ready, self.is_ready) != self.is_ready);
     }
 }
