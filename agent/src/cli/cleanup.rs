@@ -28,7 +28,10 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
 
 fn print(removed: &Removed) -> Result<()> {
     for path in &removed.left {
-        output::print(format!("left {}: it is not sidetrack's", path.display()))?;
+        output::print(format!(
+            "left {}: sidetrack did not create it",
+            path.display()
+        ))?;
     }
     let all = [&removed.links, &removed.maps, &removed.other];
     if all.iter().all(|paths| paths.is_empty()) {
@@ -38,7 +41,7 @@ fn print(removed: &Removed) -> Result<()> {
         output::print(format!("removed {}", path.display()))?;
     }
     output::print(format!(
-        "{} links and {} maps removed; connections that are open go on",
+        "{} links and {} maps removed; open connections continue; new ones go direct",
         removed.links.len(),
         removed.maps.len()
     ))

@@ -14,7 +14,7 @@ mod output;
 mod pods;
 mod rules;
 mod status;
-mod subject;
+mod target;
 mod validate;
 mod webhook;
 

@@ -1,4 +1,4 @@
-//! `sidetrack status`: kernel, hooks, pods, problems.
+//! `sidetrack status`: kernel, hooks, pods and problems.
 
 use std::{
     fs,

@@ -1,4 +1,4 @@
-//! `sidetrack validate`: is this pod intercepted?
+//! `sidetrack validate`: checks interception from inside a pod.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -10,9 +10,9 @@ use serde::Serialize;
 use super::{Format, duration::duration_within, output};
 use crate::validate::{self, Failure, Trial};
 
-/// What istio-validation exits with, so that whoever repairs pods by that code finds ours as well.
+/// The exit code of istio-validation, so that tools which repair pods by that code work here too.
 const NOT_INTERCEPTED: u8 = 126;
-/// The sidecar's user, unless a mesh has another.
+/// The sidecar's user in most meshes.
 const PROXY: u32 = 1337;
 
 #[derive(Debug, Args)]
