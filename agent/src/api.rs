@@ -1,4 +1,4 @@
-//! What the agent's socket answers, as JSON.
+//! The control socket's answers, as JSON.
 
 use serde::{Deserialize, Serialize};
 pub use sidetrack_reconcile::PodState;
@@ -16,7 +16,7 @@ pub struct AgentStatus {
     pub cgroup: String,
     /// Whether the first full list of pods is applied.
     pub ready: bool,
-    /// How often it has repaired what others changed.
+    /// How many changes by others it has repaired.
     #[serde(default)]
     pub repairs: u64,
     /// What is wrong, as sentences.
@@ -37,14 +37,14 @@ pub struct NetnsStatus {
 /// Connections of a pod since it was enrolled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Outbound connections sent to the sidecar.
+    /// Outbound connections redirected to the sidecar.
     pub outbound_redirected: u64,
-    /// Arrivals handed to the sidecar.
+    /// Inbound connections redirected to the sidecar.
     pub inbound_redirected: u64,
-    /// Connections that went where they were going.
+    /// Connections that went direct.
     pub untouched: u64,
-    /// Outbound connections that went past the sidecar before it first listened, because the pod asks
-    /// for that (annotation sidetrack.dev/before-sidecar).
+    /// Outbound connections that went direct before the sidecar first listened. The pod asks for that
+    /// by the annotation sidetrack.dev/before-sidecar.
     #[serde(default)]
     pub before_sidecar: u64,
     /// Connections that failed because of a missing sidecar, route or kernel resource.
@@ -62,7 +62,7 @@ pub struct PodStatus {
     pub uid: Option<String>,
     /// Where its manifest is.
     pub origin: String,
-    /// What becomes of it.
+    /// Its state.
     pub state: PodState,
     /// Why, unless enrolled without a problem.
     pub reason: Option<String>,
@@ -73,13 +73,13 @@ pub struct PodStatus {
     pub netns: Option<NetnsStatus>,
     /// Policy id in the kernel's maps, when enrolled.
     pub policy_id: Option<u32>,
-    /// The policy in force, when enrolled.
+    /// The active policy, when enrolled.
     pub policy: Option<serde_json::Value>,
     /// Whether IPv6 is captured.
     pub ipv6: bool,
     /// Whether the sidecar listens on its inbound port.
     pub listener: bool,
-    /// Whether outbound connections still go past the sidecar, because it has never listened.
+    /// Whether outbound connections still go direct, because the sidecar has never listened.
     #[serde(default)]
     pub before_sidecar: bool,
     /// Connections so far.

@@ -1,4 +1,4 @@
-//! Asks the agent's socket.
+//! A client of the agent's control socket.
 
 use std::path::{Path, PathBuf};
 
@@ -61,7 +61,7 @@ impl Client {
         let response = sender
             .send_request(request)
             .await
-            .context("the agent ended while it was asked")?;
+            .context("the agent ended before it answered")?;
         let code = response.status();
         let body = response.into_body().collect().await?.to_bytes();
         connection.abort();

@@ -1,31 +1,39 @@
 //! sidetrack: sidecar traffic interception with eBPF socket hooks instead of iptables.
 //!
-//! The library is the agent and its commands; the binary only parses arguments. See
+//! The library is the agent and its commands; the binary only starts them. See
 //! docs/architecture.md for how the parts fit together.
 
-pub mod api;
+// From the bottom up: no module uses one that stands below it in this list.
 pub mod kernel;
-
-pub mod cli;
-pub mod client;
-pub mod cluster;
-pub mod cni;
-pub mod manifests;
-
 pub mod netns;
+
+pub mod rows;
+
 pub mod node;
 
-pub mod pod_cgroups;
-
-pub mod map_routes;
+pub mod api;
+pub mod client;
+pub mod cni;
 pub mod reconcile;
-pub mod rows;
-pub mod sandboxes;
-pub mod server;
-pub mod source;
+
+pub mod counters;
+pub mod http;
+pub mod map_routes;
+pub mod runtime;
+pub mod snapshot;
+pub mod sources;
+pub mod status;
 pub mod validate;
-pub mod web;
+
+pub mod control_socket;
+pub mod metrics;
+pub mod metrics_http;
 pub mod webhook;
+
+pub mod cleanup;
+pub mod daemon;
+
+pub mod cli;
 
 /// This build's version: the package's, unless whoever builds it has set SIDETRACK_VERSION.
 pub const VERSION: &str = match option_env!("SIDETRACK_VERSION") {

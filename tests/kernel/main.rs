@@ -22,6 +22,7 @@ mod old_kernels;
 mod outbound;
 mod owner;
 mod repair;
+mod responsive;
 mod security;
 mod sockets;
 mod updates;

@@ -36,6 +36,27 @@ pub enum PodState {
     NotTaken,
 }
 
+impl PodState {
+    /// Every state.
+    pub const ALL: [Self; 4] = [
+        Self::Enrolled,
+        Self::Waiting,
+        Self::Rejected,
+        Self::NotTaken,
+    ];
+
+    /// Its name, in JSON and in metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Enrolled => "enrolled",
+            Self::Waiting => "waiting",
+            Self::Rejected => "rejected",
+            Self::NotTaken => "not-taken",
+        }
+    }
+}
+
 /// An enrolled pod.
 #[derive(Debug)]
 pub struct Enrollment<N: Node> {

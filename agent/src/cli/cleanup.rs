@@ -1,19 +1,12 @@
-//! `sidetrack cleanup`: leave the node as if sidetrack had never been there.
+//! `sidetrack cleanup`: remove everything from the node.
 
-use std::{
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::process::ExitCode;
 
-use anyhow::{Result, anyhow};
+use anyhow::Result;
 use clap::Args;
-use serde::Serialize;
 
 use super::{Format, Places, output};
-use crate::{
-    kernel::{layouts, pins::Pins},
-    server::{is_answered, remove_socket},
-};
+use crate::cleanup::{self, Removed};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -24,18 +17,8 @@ pub(super) struct Options {
     output: Format,
 }
 
-/// What was removed.
-#[derive(Debug, Default, Serialize)]
-pub(super) struct Removed {
-    links: Vec<PathBuf>,
-    maps: Vec<PathBuf>,
-    other: Vec<PathBuf>,
-    /// What was found and is not sidetrack's.
-    left: Vec<PathBuf>,
-}
-
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
-    let removed = everything(&options.places)?;
+    let removed = cleanup::everything(&options.places.bpffs, &options.places.socket)?;
     match options.output {
         Format::Json => output::print_json(&removed)?,
         Format::Table => print(&removed)?,
@@ -43,38 +26,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Removes everything, unless an agent runs.
-pub(super) fn everything(places: &Places) -> Result<Removed> {
-    let pins = Pins::new(&places.bpffs)?;
-    let mut removed = Removed::default();
-    let running = |place: &Path| {
-        let place = place.display();
-        anyhow!("an agent is running on {place}: stop it first, or it would lose its hooks")
-    };
-    if is_answered(&places.socket) {
-        return Err(running(&places.socket));
-    }
-    if pins.root().exists() {
-        let Some(_lock) = pins.try_lock()? else {
-            return Err(running(&places.bpffs));
-        };
-        let all = layouts::remove_everything(pins.root())?;
-        removed = Removed {
-            links: all.links,
-            maps: all.maps,
-            other: all.directories,
-            left: all.left,
-        };
-    }
-    if remove_socket(&places.socket)? {
-        removed.other.push(places.socket.clone());
-    }
-    Ok(removed)
-}
-
 fn print(removed: &Removed) -> Result<()> {
     for path in &removed.left {
-        output::print(format!("left {}: it is not sidetrack's", path.display()))?;
+        output::print(format!(
+            "left {}: sidetrack did not create it",
+            path.display()
+        ))?;
     }
     let all = [&removed.links, &removed.maps, &removed.other];
     if all.iter().all(|paths| paths.is_empty()) {
@@ -84,7 +41,7 @@ fn print(removed: &Removed) -> Result<()> {
         output::print(format!("removed {}", path.display()))?;
     }
     output::print(format!(
-        "{} links and {} maps removed; connections that are open go on",
+        "{} links and {} maps removed; open connections continue; new ones go direct",
         removed.links.len(),
         removed.maps.len()
     ))

@@ -1,4 +1,4 @@
-//! `sidetrack doctor`: can this node run it?
+//! `sidetrack doctor`: checks whether this node can run sidetrack.
 
 use std::{path::PathBuf, process::ExitCode};
 

@@ -1,4 +1,4 @@
-//! `sidetrack explain`: what becomes of a connection, and by which rule.
+//! `sidetrack explain`: how a connection is handled, and by which rule.
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -16,7 +16,7 @@ use sidetrack_common::{
 
 use super::{
     Format, output,
-    subject::{Subject, Which},
+    target::{Target, Which},
 };
 use sidetrack_policy::rules::{self, ListTables};
 
@@ -48,7 +48,7 @@ enum Direction {
         #[arg(long, value_name = "IP:PORT")]
         dst: SocketAddr,
     },
-    /// A connection that arrives at the pod
+    /// An inbound connection of the pod
     Inbound {
         /// Where it comes from [default: somewhere off the pod]
         #[arg(long, value_name = "IP")]
@@ -70,7 +70,7 @@ struct Answer {
     port: Option<u16>,
     /// errno of a refusal.
     errno: Option<i32>,
-    /// The rule in iptables' words, or what decided if no rule did.
+    /// The rule in iptables' words, or what decided instead of a rule.
     rule: String,
     /// The rule's name.
     name: &'static str,
@@ -79,9 +79,9 @@ struct Answer {
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
-    let subject = Subject::find(&options.which).await?;
-    let (decision, family) = decide(&subject, &options.direction);
-    let answer = answer(&subject, &decision, family);
+    let target = Target::find(&options.which).await?;
+    let (decision, family) = decide(&target, &options.direction);
+    let answer = answer(&target, &decision, family);
     match options.output {
         Format::Json => output::print_json(&answer)?,
         Format::Table => print(&answer, &decision)?,
@@ -89,15 +89,15 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn decide(subject: &Subject, direction: &Direction) -> (Decision, Family) {
-    let policy = subject.policy.compile().row();
+fn decide(target: &Target, direction: &Direction) -> (Decision, Family) {
+    let policy = target.policy.compile().row();
     let tables = ListTables {
-        policy: &subject.policy,
-        routes: subject,
-        before_sidecar: subject.before_sidecar,
+        policy: &target.policy,
+        routes: target,
+        before_sidecar: target.before_sidecar,
     };
     let bound = |ip: &Option<IpAddr>| ip.map_or(Addr::UNSPECIFIED, Addr::from);
-    let captured = |family: Family| family == Family::V4 || subject.ipv6;
+    let captured = |family: Family| family == Family::V4 || target.ipv6;
     match direction {
         Direction::Outbound { uid, gid, src, dst } => {
             let destination = Addr::from(dst.ip());
@@ -123,7 +123,7 @@ fn decide(subject: &Subject, direction: &Direction) -> (Decision, Family) {
                 port: dst.port(),
                 iface: iface
                     .as_ref()
-                    .map_or(IfaceRow::PLAIN, |name| subject.policy.iface(name)),
+                    .map_or(IfaceRow::PLAIN, |name| target.policy.iface(name)),
                 captured_family: captured(destination.family()),
             };
             (
@@ -134,13 +134,13 @@ fn decide(subject: &Subject, direction: &Direction) -> (Decision, Family) {
     }
 }
 
-fn answer(subject: &Subject, decision: &Decision, family: Family) -> Answer {
+fn answer(target: &Target, decision: &Decision, family: Family) -> Answer {
     let (verdict, port, errno) = match decision.verdict {
         Verdict::Untouched => ("untouched", None, None),
         Verdict::Redirect { port, .. } => ("redirect", Some(port), None),
         Verdict::Fail { errno } => ("refuse", None, Some(errno)),
     };
-    let line = rules::line_of(&subject.policy, family, decision);
+    let line = rules::line_of(&target.policy, family, decision);
     Answer {
         verdict,
         port,
@@ -150,7 +150,7 @@ fn answer(subject: &Subject, decision: &Decision, family: Family) -> Answer {
             |line| line.command(),
         ),
         name: decision.rule.name(),
-        dialect: subject.policy.dialect.to_string(),
+        dialect: target.policy.dialect.to_string(),
     }
 }
 

@@ -1,14 +1,15 @@
-//! `sidetrack install-cni`: put the CNI plugin in place, or take it away.
+//! `sidetrack install-cni`: put the CNI plugin in place, or remove it.
 
 use std::{
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 use anyhow::Result;
 use clap::Args;
 
-use super::{SOCKET, output};
+use super::{SOCKET, duration::duration_within, output};
 use crate::cni::{
     config::MOST_SECONDS,
     install::{Entry, Installation},
@@ -18,17 +19,17 @@ use crate::cni::{
 /// keeps the plugin in place.
 #[derive(Clone, Debug, Args)]
 pub(super) struct CniFlags {
-    /// Longest wait of a starting pod for the agent's answer, in seconds, 1 to 110 [default: 10]
-    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=MOST_SECONDS))]
-    cni_timeout: Option<u64>,
-    /// Namespaces whose pods start also when no agent answers; commas between them [default:
+    /// How long a starting pod waits for the agent's answer, 1s to 110s in whole seconds [default: 10s]
+    #[arg(long, value_name = "DURATION", value_parser = cni_timeout)]
+    cni_timeout: Option<Duration>,
+    /// Namespaces whose pods start also when no agent answers, separated by commas [default:
     /// kube-system,sidetrack-system]
     #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
     cni_exclude_namespaces: Option<Vec<String>>,
 }
 
-/// What [`CniFlags`] say where they say nothing.
-const TIMEOUT_SECONDS: u64 = 10;
+/// Defaults of [`CniFlags`].
+const TIMEOUT: Duration = Duration::from_secs(10);
 /// The second is where the documentation installs the agent: it must start without itself.
 const EXCLUDED: [&str; 2] = ["kube-system", "sidetrack-system"];
 
@@ -60,10 +61,20 @@ impl CniFlags {
             conf_dir: conf_dir.to_owned(),
             entry: Entry::new(
                 socket,
-                self.cni_timeout.unwrap_or(TIMEOUT_SECONDS),
+                self.cni_timeout.unwrap_or(TIMEOUT).as_secs(),
                 excluded,
             ),
         }
+    }
+}
+
+/// Whole seconds, which is what the network configuration holds.
+fn cni_timeout(text: &str) -> Result<Duration, String> {
+    let timeout = duration_within(text, 1..=MOST_SECONDS)?;
+    if timeout.subsec_nanos() == 0 {
+        Ok(timeout)
+    } else {
+        Err("write whole seconds, such as 10s".to_owned())
     }
 }
 
@@ -77,7 +88,7 @@ pub(super) struct Options {
     cni_conf_dir: PathBuf,
     #[command(flatten)]
     flags: CniFlags,
-    /// Take it away instead
+    /// Remove it instead
     #[arg(long)]
     remove: bool,
     /// Leave the binary: CRI-O runs the plugins a pod was started with when it stops it

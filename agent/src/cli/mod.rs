@@ -1,10 +1,12 @@
 //! The command line. One file per subcommand.
 //!
-//! Exit codes: 0 fine, 1 failed, 2 wrong usage; `validate`: 126 not intercepted. Results go to stdout, logs and errors to stderr.
+//! Exit codes: 0 fine, 1 failed, 2 wrong usage; `validate`: 126 not intercepted. Results go to stdout,
+//! logs and errors to stderr.
 
 mod agent;
 mod cleanup;
 mod doctor;
+mod duration;
 mod explain;
 mod install_cni;
 mod mesh;
@@ -12,17 +14,17 @@ mod output;
 mod pods;
 mod rules;
 mod status;
-mod subject;
+mod target;
 mod validate;
 mod webhook;
 
-use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode, time::Duration};
+use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::cni;
+use crate::{cni, runtime::block_on};
 
 /// Sidecar traffic interception with eBPF socket hooks instead of iptables.
 #[derive(Debug, Parser)]
@@ -36,33 +38,33 @@ struct Cli {
 enum Command {
     /// Run the agent: enroll pods and keep their interception up to date
     Agent(agent::Options),
-    /// Show what is loaded on this node and how the agent is doing
+    /// Show what is loaded on this node, and the agent's state
     Status(status::Options),
     /// List the pods the agent knows, one row each
     Pods(pods::Options),
     /// Show a pod's policy as rules, with the connections each has decided
     Rules(rules::Options),
-    /// Say what becomes of a connection, and by which rule
+    /// Show how a connection is handled, and by which rule
     Explain(explain::Options),
-    /// Check, in a pod and as its sidecar's user, whether its connections are intercepted: exit 126 if
-    /// not. What istio-validation does
+    /// Check from inside a pod, as its sidecar's user, whether its connections are intercepted. Exits
+    /// with 126 if not, as istio-validation does
     Validate(validate::Options),
-    /// Be a CNI plugin: a container runtime starts this (see install-cni)
+    /// Run as a CNI plugin: a container runtime starts this (see install-cni)
     Cni,
-    /// Put the CNI plugin behind the network's own, or take it away
+    /// Put the CNI plugin behind the network's own, or remove it
     InstallCni(install_cni::Options),
     /// Check whether this node can run sidetrack
     Doctor(doctor::Options),
     /// Remove every hook, map and pin from this node
     Cleanup(cleanup::Options),
-    /// Answer the API server: take istio-init out of pods that the agents take
+    /// Answer the API server: remove istio-init from pods that the agents enroll
     Webhook(webhook::Options),
 }
 
-/// Where the agent's socket is unless it is told.
+/// The control socket's default path.
 const SOCKET: &str = "/run/sidetrack/sidetrack.sock";
 
-/// Where the agent keeps its state; all commands must be given the same as the agent.
+/// Where the agent keeps its state. All commands must get the same values as the agent.
 #[derive(Clone, Debug, Args)]
 struct Places {
     /// Mount point of the bpf filesystem
@@ -73,7 +75,7 @@ struct Places {
         global = true
     )]
     bpffs: PathBuf,
-    /// The agent's unix socket
+    /// The agent's control socket
     #[arg(
         long,
         value_name = "PATH",
@@ -134,13 +136,7 @@ pub fn main() -> ExitCode {
 
 /// Runs a command's future to its end.
 fn blocking(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
-    // Threads beside the one are needed for moments, and far between.
-    const KEEP_THREADS: Duration = Duration::from_millis(100);
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .thread_keep_alive(KEEP_THREADS)
-        .build()?
-        .block_on(command)
+    block_on(command)?
 }
 
 /// Logs to stderr. `RUST_LOG` sets the filter; the kernel programs' records have the target

@@ -9,9 +9,9 @@ use super::{Format, Places, output};
 use crate::{
     api::{NetnsStatus, PodState, PodStatus},
     client::Client,
+    counters::add_live_facts,
     kernel::{maps::Maps, pins::Pins},
     rows::names,
-    server::add_live_facts,
 };
 
 #[derive(Debug, Args)]

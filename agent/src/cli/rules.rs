@@ -9,7 +9,7 @@ use sidetrack_common::addr::Family;
 
 use super::{
     output,
-    subject::{Subject, Which},
+    target::{Target, Which},
 };
 use sidetrack_policy::rules::{self, Line};
 
@@ -52,27 +52,27 @@ struct Row {
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
-    let subject = Subject::find(&options.which).await?;
+    let target = Target::find(&options.which).await?;
     let family = if options.ipv6 { Family::V6 } else { Family::V4 };
     if options.format == Form::Iptables {
-        output::print(rules::restore(&subject.policy, family).trim_end())?;
+        output::print(rules::restore(&target.policy, family).trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let counts = counts(&subject)?;
-    let rows: Vec<Row> = rules::nat(&subject.policy, family)
+    let counts = counts(&target)?;
+    let rows: Vec<Row> = rules::nat(&target.policy, family)
         .into_iter()
         .map(|line| row(line, counts.as_ref()))
         .collect();
     match options.format {
         Form::Json => output::print_json(&rows)?,
-        _ => print(&subject, &rows, family)?,
+        _ => print(&target, &rows, family)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Connections by rule number and position; `None` for a pod that is not enrolled here.
-fn counts(subject: &Subject) -> Result<Option<HashMap<(u32, u32), u64>>> {
-    let Some(live) = &subject.live else {
+fn counts(target: &Target) -> Result<Option<HashMap<(u32, u32), u64>>> {
+    let Some(live) = &target.live else {
         return Ok(None);
     };
     let sums = live.maps.counts.sums().context("read the counters")?;
@@ -102,15 +102,15 @@ fn row(line: Line, counts: Option<&HashMap<(u32, u32), u64>>) -> Row {
     }
 }
 
-fn print(subject: &Subject, rows: &[Row], family: Family) -> Result<()> {
+fn print(target: &Target, rows: &[Row], family: Family) -> Result<()> {
     output::print(format!(
         "pod {}, dialect {}",
-        subject.name, subject.policy.dialect
+        target.name, target.policy.dialect
     ))?;
-    if family == Family::V6 && !subject.ipv6 {
+    if family == Family::V6 && !target.ipv6 {
         output::print("The pod's IPv6 connections are left alone; these rules are not in force.")?;
     }
-    for note in subject.policy.notes() {
+    for note in target.policy.notes() {
         output::print(format!("Note: {note}."))?;
     }
     output::print("")?;

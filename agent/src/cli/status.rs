@@ -1,4 +1,4 @@
-//! `sidetrack status`: kernel, hooks, pods, problems.
+//! `sidetrack status`: kernel, hooks, pods and problems.
 
 use std::{
     fs,
@@ -11,7 +11,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::{Format, Places, output, pods};
+use super::{Format, Places, duration::duration, output, pods};
 use crate::{
     api::{AgentStatus, PodState, PodStatus},
     client::Client,
@@ -216,7 +216,7 @@ fn print(report: &Report) -> Result<()> {
     if let Some(agent) = &report.agent {
         output::print(format!("cgroup  {}", agent.cgroup))?;
         if agent.repairs > 0 {
-            output::print(format!("repairs {}, the log says of what", agent.repairs))?;
+            output::print(format!("repairs {}, see the log", agent.repairs))?;
         }
     }
     output::print(format!(
@@ -252,22 +252,5 @@ fn uptime(seconds: u64) -> String {
         0..60 => format!("{seconds}s"),
         60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
         _ => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
-    }
-}
-
-/// A duration as people write it.
-fn duration(text: &str) -> Result<Duration, String> {
-    let (number, unit) = text.split_at(
-        text.find(|c: char| !c.is_ascii_digit())
-            .unwrap_or(text.len()),
-    );
-    let number: u64 = number
-        .parse()
-        .map_err(|_| "write a duration such as 10s".to_owned())?;
-    match unit {
-        "ms" => Ok(Duration::from_millis(number)),
-        "s" => Ok(Duration::from_secs(number)),
-        "m" => Ok(Duration::from_secs(60 * number)),
-        _ => Err("write a duration such as 500ms, 10s or 2m".to_owned()),
     }
 }

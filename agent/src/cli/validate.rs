@@ -1,4 +1,4 @@
-//! `sidetrack validate`: is this pod intercepted?
+//! `sidetrack validate`: checks interception from inside a pod.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -7,12 +7,12 @@ use clap::Args;
 use nix::unistd::Uid;
 use serde::Serialize;
 
-use super::{Format, output};
+use super::{Format, duration::duration_within, output};
 use crate::validate::{self, Failure, Trial};
 
-/// What istio-validation exits with, so that whoever repairs pods by that code finds ours as well.
+/// The exit code of istio-validation, so that tools which repair pods by that code work here too.
 const NOT_INTERCEPTED: u8 = 126;
-/// The sidecar's user, unless a mesh has another.
+/// The sidecar's user in most meshes.
 const PROXY: u32 = 1337;
 
 #[derive(Debug, Args)]
@@ -23,9 +23,9 @@ pub(super) struct Options {
     /// The sidecar's port for inbound connections
     #[arg(long, value_name = "PORT", default_value = "15006", value_parser = clap::value_parser!(u16).range(1..))]
     inbound_port: u16,
-    /// How many seconds to go on trying, 1 to 3600
-    #[arg(long, value_name = "SECONDS", default_value = "5", value_parser = clap::value_parser!(u64).range(1..=3600))]
-    timeout: u64,
+    /// How long to try, 1s to 3600s
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = timeout)]
+    timeout: Duration,
     /// Whether IPv6 must be intercepted; auto: if the pod's first address is an IPv6 one
     #[arg(long, value_enum, default_value = "auto")]
     ipv6: Ipv6,
@@ -47,6 +47,10 @@ struct Verdict {
     found: Vec<String>,
 }
 
+fn timeout(text: &str) -> Result<Duration, String> {
+    duration_within(text, 1..=3600)
+}
+
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let ipv6 = match options.ipv6 {
         Ipv6::Auto => validate::has_ipv6(),
@@ -56,7 +60,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let trial = Trial {
         outbound_port: options.outbound_port,
         inbound_port: options.inbound_port,
-        patience: Duration::from_secs(options.timeout),
+        patience: options.timeout,
         ipv6,
     };
     let (verdict, code) = match validate::run(trial).await {

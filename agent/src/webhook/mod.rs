@@ -1,5 +1,6 @@
 //! The mutating webhook as a server: HTTPS, certificates. What it answers is
 //! [`sidetrack_policy::webhook`].
 
+pub mod run;
 pub mod serve;
 pub mod tls;

@@ -1,7 +1,7 @@
-//! HTTPS: connections, limits, the end.
+//! HTTPS: routes, limits and deadlines.
 //!
-//! Every pod of the cluster may reach the port. Nobody may take more than a bounded share of memory,
-//! or a place for ever; and nobody is told anything but what he sent himself.
+//! Every pod of the cluster can reach the port. Invariants: memory and connections are bounded; a
+//! connection never stays without a deadline; an answer shows only what the client sent itself.
 
 use std::{
     net::SocketAddr,
@@ -23,47 +23,41 @@ use axum::{
     routing::{get, post},
 };
 use http_body_util::BodyExt as _;
-use hyper::server::conn::http1;
-use hyper_util::{
-    rt::{TokioIo, TokioTimer},
-    server::graceful::{GracefulShutdown, Watcher},
-    service::TowerToHyperService,
-};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::{Semaphore, watch},
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig};
+use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};
 use tracing::{debug, info, warn};
 
-use crate::web::listen;
+use crate::http::{self, Limits, listen};
 use sidetrack_policy::mesh::Mesh;
 use sidetrack_policy::webhook::{Answer, Outcome, Settings, answer};
 
-/// So many connections at a time; more wait.
-const CONNECTIONS: usize = 512;
+/// The API server closes connections that were idle for 90 s. If this end closed them first, that
+/// could hit a request on its way.
+const LIMITS: Limits = Limits {
+    server: "webhook",
+    connections: 512,
+    head: Duration::from_secs(120),
+    connection: None,
+    keep_alive: true,
+    shutdown: Duration::from_secs(10),
+};
 /// For the TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// For a request's head, the wait for it included. The API server closes connections that were idle
-/// for 90 s. Did this end do it first, that could hit a request on its way.
-const IDLE: Duration = Duration::from_secs(120);
 /// For a request's body and its answer.
 const REQUEST: Duration = Duration::from_secs(10);
 /// What the API server takes of a client.
 const BODY_MAX: usize = 3 << 20;
-/// So much of a longer body is read and thrown away: only then does its sender read the answer.
+/// So much of a longer body is read and discarded: its sender reads the answer only afterwards.
 const BODY_READ: usize = 16 << 20;
-/// A body up to this long, as nearly every pod's is, is read at once ...
+/// A body up to this size is read at once. Nearly every pod's is.
 const BODY_SMALL: usize = 128 << 10;
-/// ... and of longer ones so many at the same time.
+/// So many larger bodies are read at the same time.
 const BODIES_LARGE: usize = 8;
-/// How long the end waits for answers on their way.
-const END: Duration = Duration::from_secs(10);
-/// After a failure to accept.
-const PAUSE: Duration = Duration::from_millis(100);
-
-/// What requests are answered from.
+/// State that all requests share.
 #[derive(Debug)]
 pub struct Shared {
     mesh: watch::Receiver<Arc<Mesh>>,
@@ -84,7 +78,7 @@ impl Shared {
         })
     }
 
-    /// From now on `/readyz` says no, and who is answered is asked to come back elsewhere.
+    /// From now on `/readyz` fails, and answers ask the client to connect to another replica.
     pub fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }
@@ -97,15 +91,15 @@ impl Shared {
 /// Opens the port.
 ///
 /// # Errors
-/// If it cannot be had.
+/// If it cannot be bound.
 pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
     listen(address)
         .await
         .with_context(|| format!("listen on {address}; pass another to --listen"))
 }
 
-/// Answers until told to stop, and then until what is on its way is answered. Each connection gets
-/// the certificate that is there when it comes.
+/// Serves until `stop` completes, and then until requests in progress are answered. Each connection
+/// gets the newest certificate.
 ///
 /// # Errors
 /// If the limit on connections is lost.
@@ -116,52 +110,22 @@ pub async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<()> {
     let router = router(shared);
-    let places = Arc::new(Semaphore::new(CONNECTIONS));
-    let connections = GracefulShutdown::new();
-    let mut stop = std::pin::pin!(stop);
-    loop {
-        let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await?;
-            anyhow::Ok((place, listener.accept().await))
-        };
-        let (place, accepted) = tokio::select! {
-            accepted = accepted => accepted?,
-            () = &mut stop => break,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                warn!("accept a connection: {error}");
-                tokio::time::sleep(PAUSE).await;
-                continue;
-            }
-        };
+    let prepare = |stream: TcpStream| {
         let tls = TlsAcceptor::from(Arc::clone(&certificate.borrow()));
-        let connection = connection(stream, tls, router.clone(), connections.watcher());
-        tokio::spawn(async move {
-            connection.await;
-            drop(place);
-        });
-    }
-    drop(listener);
-    let _ = timeout(END, connections.shutdown()).await;
-    Ok(())
+        let router = router.clone();
+        async move { Some((handshake(stream, tls).await?, router)) }
+    };
+    http::serve(listener, LIMITS, prepare, stop).await
 }
 
-async fn connection(stream: TcpStream, tls: TlsAcceptor, router: Router, watcher: Watcher) {
-    // Answers are one segment each.
-    let _ = stream.set_nodelay(true);
-    let stream = match timeout(HANDSHAKE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return debug!("TLS handshake: {error}"),
-        Err(_) => return,
-    };
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(IDLE)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    if let Err(error) = watcher.watch(connection).await {
-        debug!("connection: {error}");
+async fn handshake(stream: TcpStream, tls: TlsAcceptor) -> Option<TlsStream<TcpStream>> {
+    match timeout(HANDSHAKE, tls.accept(stream)).await {
+        Ok(Ok(stream)) => Some(stream),
+        Ok(Err(error)) => {
+            debug!("TLS handshake: {error}");
+            None
+        }
+        Err(_) => None,
     }
 }
 
@@ -201,8 +165,8 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
     "ok\n".into_response()
 }
 
-/// The namespace's label does not say `enabled`, and not `disabled` either: the API server does not
-/// call for those.
+/// The namespace's label is neither `enabled` nor `disabled`: the API server does not call for the
+/// latter.
 async fn mutate(shared: State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
     admit(&shared, None, &headers, body).await
 }
@@ -293,7 +257,7 @@ fn failure(status: StatusCode, text: &str) -> Response {
     (status, format!("{text}\n")).into_response()
 }
 
-/// One line per pod that something became of.
+/// One line per pod that was changed or refused.
 fn log(answer: &Answer) {
     let Answer { pod, dry_run, .. } = answer;
     match &answer.outcome {

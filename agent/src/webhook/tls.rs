@@ -1,4 +1,4 @@
-//! The certificate and key in two files, followed as they change.
+//! The certificate and its key: two files whose changes are followed.
 
 use std::{
     path::{Path, PathBuf},
@@ -18,7 +18,7 @@ use sidetrack_policy::manifest::read_text;
 /// Two files are not replaced at the same instant: this long they may not match.
 const SETTLE: Duration = Duration::from_millis(200);
 
-/// Where certificate and key are, and what they last were.
+/// The two files, and their last content.
 #[derive(Debug)]
 pub struct Certificates {
     cert: PathBuf,
@@ -51,7 +51,7 @@ impl Certificates {
         Ok(config)
     }
 
-    /// The new ones, if they have changed and can be used; otherwise those in use stay.
+    /// The new certificate, if it has changed and can be used. Otherwise the current one stays.
     pub async fn changed(&mut self) -> Option<Arc<ServerConfig>> {
         let mut files = self.files();
         if self.seen.as_ref() == Some(&files) {

@@ -1,4 +1,4 @@
-//! Tells when a directory of manifests changes.
+//! Watches a directory of manifests.
 
 use std::{
     fs,
@@ -74,15 +74,15 @@ impl Watch {
         })
     }
 
-    /// Whether another directory is there by now, of which this watch knows nothing. Its inode may
-    /// have the number of the old one.
+    /// Whether the watched directory has been replaced by another one. The new one may have the old
+    /// inode number.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
         let now = inode_of(&self.path);
         now.is_some() && (now != self.inode || self.removed.load(Ordering::Relaxed))
     }
 
-    /// Waits for a change, and for the end of a burst of them. Loses nothing when canceled.
+    /// Waits for a change, and for the end of a burst of changes. Cancel safe.
     pub async fn changed(&mut self) {
         if self.settled.recv().await.is_none() {
             std::future::pending().await

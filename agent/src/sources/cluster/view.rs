@@ -1,4 +1,4 @@
-//! What has been heard, put together.
+//! The objects of all watches, merged into a listing.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,11 @@ use k8s_openapi::{
 };
 use kube::{core::PartialObjectMeta, runtime::watcher::Event};
 
-use crate::manifests::Listing;
 use sidetrack_policy::{
     manifest::{Document, NetnsRef},
     select::LABEL,
 };
+use sidetrack_reconcile::Listing;
 
 /// Everything known.
 #[derive(Debug, Default)]
@@ -24,7 +24,7 @@ pub struct View {
 }
 
 impl View {
-    /// `None` until both were read in full. `current`: whether changes of namespaces are heard of.
+    /// `None` until both were read in full. `current`: whether the watch on namespaces works.
     pub fn listing(&self, current: bool) -> Option<Listing> {
         let pods = self.pods.known.as_ref()?;
         let namespaces = self.namespaces.known.as_ref()?;
@@ -73,7 +73,7 @@ impl<K> Default for Collection<K> {
 }
 
 impl<K: Kept> Collection<K> {
-    /// Takes an event in; whether anything is different now.
+    /// Applies an event; whether anything has changed.
     pub fn take(&mut self, event: Event<K>) -> bool {
         match event {
             Event::Init => {
@@ -124,7 +124,7 @@ impl<K: Kept> Collection<K> {
 pub trait Kept {
     /// Its metadata.
     fn meta(&self) -> &ObjectMeta;
-    /// Without what nobody here needs.
+    /// Without the parts sidetrack does not need.
     fn reduced(self) -> Self;
     /// Whether what is kept is the same.
     fn same(&self, other: &Self) -> bool;

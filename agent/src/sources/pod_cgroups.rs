@@ -1,5 +1,5 @@
-//! Tells when pods come into being on the node, before the API server does: kubelet makes a cgroup for
-//! a pod, the runtime one for each of its containers.
+//! Notices new pods before the API server reports them: kubelet makes a cgroup for each pod, and the
+//! runtime one for each of its containers.
 
 use std::{
     collections::HashMap,
@@ -28,7 +28,7 @@ impl PodCgroups {
     /// Watches the cgroup that holds all pods, or one above it.
     ///
     /// # Errors
-    /// If the kernel gives no watch.
+    /// If the cgroup cannot be watched.
     pub fn new(root: &Path) -> Result<Self> {
         let (sender, events) = mpsc::unbounded_channel();
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
@@ -52,15 +52,15 @@ impl PodCgroups {
         Ok(this)
     }
 
-    /// Waits until a pod or one of its containers has a cgroup that it had not before; which pod. Loses
-    /// nothing when given up.
+    /// Waits for a new cgroup of a pod or of one of its containers, and returns the pod's UID. Cancel
+    /// safe.
     pub async fn appeared(&mut self) -> String {
         loop {
             let Some(event) = self.events.recv().await else {
                 return std::future::pending().await;
             };
             for path in event.paths {
-                if let Some(uid) = self.take(&path, event.kind.is_create()) {
+                if let Some(uid) = self.update(&path, event.kind.is_create()) {
                     return uid;
                 }
             }
@@ -73,7 +73,7 @@ impl PodCgroups {
         self.by_uid.get(uid).map(PathBuf::as_path)
     }
 
-    fn take(&mut self, path: &Path, made: bool) -> Option<String> {
+    fn update(&mut self, path: &Path, made: bool) -> Option<String> {
         let above = path.parent().and_then(uid_of);
         if above.is_some() {
             return above.filter(|_| made);
@@ -97,8 +97,8 @@ impl PodCgroups {
         uid
     }
 
-    /// Watches a cgroup, and looks what is in it: what came before the watch is not told. A pod that
-    /// was found there.
+    /// Watches a cgroup, and reads what it already holds, which causes no event. Returns a pod found
+    /// there.
     fn watch(&mut self, path: &Path) -> Result<Option<String>> {
         self.watcher.watch(path, RecursiveMode::NonRecursive)?;
         if uid_of(path).is_some() {
@@ -107,19 +107,19 @@ impl PodCgroups {
         let mut found = None;
         for entry in fs::read_dir(path)?.flatten() {
             if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-                found = self.take(&entry.path(), true).or(found);
+                found = self.update(&entry.path(), true).or(found);
             }
         }
         Ok(found)
     }
 }
 
-/// The pod that a cgroup's own name tells.
+/// The pod named by a cgroup.
 fn uid_of(path: &Path) -> Option<String> {
     pod_uid(&format!("0::/{}", path.file_name()?.to_str()?))
 }
 
-/// Whether pods' cgroups may be directly in it: kubelet's own, and those of its classes of service.
+/// Whether a cgroup may hold pods' cgroups: kubelet's own, and those of its QoS classes.
 fn holds_pods(path: &Path) -> bool {
     let name = path.file_name().and_then(|name| name.to_str());
     name.is_some_and(|name| {

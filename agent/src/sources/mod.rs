@@ -1,16 +1,24 @@
-//! Where pods come from: a directory of manifests, or the API server.
+//! Where pods and settings come from: the API server or a directory of manifests, the CNI plugin, the
+//! pods' cgroups, the mesh's defaults.
+
+pub mod cluster;
+pub mod cni_requests;
+pub mod mesh_settings;
+pub mod pod_cgroups;
+pub mod pods_dir;
 
 use std::path::Path;
 
 use anyhow::Result;
 
-use crate::{
+use self::{
     cluster::Cluster,
-    manifests::{Directory, Listing, Watch},
+    pods_dir::{Directory, Watch},
 };
 use sidetrack_policy::PodRef;
+use sidetrack_reconcile::Listing;
 
-/// One of the two.
+/// The source of the pods.
 pub enum Source {
     /// `--pods-dir`.
     Directory(Directory, Watch),
@@ -27,17 +35,17 @@ impl Source {
         Ok(Self::Directory(Directory::new(path)?, Watch::new(path)?))
     }
 
-    /// The API server, for the pods of a node, and for the DaemonSet the agent belongs to.
+    /// The API server, for the pods of a node and the DaemonSet the agent belongs to.
     ///
     /// # Errors
-    /// If it is not known where it is.
+    /// If its address is not known.
     pub async fn cluster(node: &str, daemonset: Option<&PodRef>) -> Result<Self> {
         Ok(Self::Cluster(Box::new(
             Cluster::new(node, daemonset).await?,
         )))
     }
 
-    /// Waits until something is different. May be given up at any time.
+    /// Waits for a change. Cancel safe.
     pub async fn changed(&mut self) {
         match self {
             Self::Directory(_, watch) => watch.changed().await,
@@ -45,8 +53,8 @@ impl Source {
         }
     }
 
-    /// Looks for changes that nobody reports: another directory in the place of the one watched. To
-    /// be called now and then.
+    /// Looks for a change that causes no event: another directory in place of the watched one. To be
+    /// called now and then.
     ///
     /// # Errors
     /// If it cannot be watched.
@@ -63,7 +71,7 @@ impl Source {
     /// All pods; `None` until they are known.
     ///
     /// # Errors
-    /// If they cannot be read; that says nothing about the pods.
+    /// If they cannot be read. The pods then stay as they are.
     pub fn list(&mut self) -> Result<Option<Listing>, String> {
         match self {
             Self::Directory(directory, _) => directory.list().map(Some).map_err(|error| {

@@ -1,7 +1,7 @@
 //! Pods from a directory of Pod manifests.
 //!
-//! Invariant: a file that cannot be read as it is now keeps the pods it last had, so that a typing
-//! error never takes a pod out of interception.
+//! Invariant: a file that cannot be read keeps the pods it had before, so that a typing error never
+//! ends a pod's interception.
 
 mod watch;
 
@@ -18,7 +18,7 @@ use sidetrack_policy::{
 };
 
 pub use self::watch::Watch;
-pub use sidetrack_reconcile::Listing;
+use sidetrack_reconcile::Listing;
 
 /// A directory of manifests.
 #[derive(Debug)]

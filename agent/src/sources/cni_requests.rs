@@ -1,4 +1,7 @@
-//! Questions of the CNI plugin, and who waits for an answer to one.
+//! Requests of the CNI plugin: the route they come by, their queue, and the pods whose answer is
+//! still pending.
+//!
+//! Invariant: every request gets exactly one answer, or the client's connection ends.
 
 use std::{
     path::{Path, PathBuf},
@@ -27,31 +30,22 @@ use crate::{
     reconcile::Reconciler,
 };
 
-/// Questions on their way to the agent's loop. More than a node starts at a time; whoever finds no
-/// place waits at the socket.
+/// Requests that wait for the reconciler: more than a node starts pods at a time. Further clients
+/// wait at the control socket.
 const QUEUE: usize = 256;
-/// A question names a pod and its namespace; one to collect, all containers of a node.
+/// Most requests name one pod and its namespace; GC lists all containers of a node.
 const LARGEST: usize = 1024 * 1024;
-/// How long a question may be on its way.
-const ARRIVES: Duration = Duration::from_secs(2);
+/// How long a client may take to send a request.
+const SEND_DEADLINE: Duration = Duration::from_secs(2);
 
-/// A question and where its answer goes.
-#[derive(Debug)]
-pub struct Asked {
-    question: Question,
-    /// The process that asks, 0 if it cannot be seen from here.
-    pid: i32,
-    answer: oneshot::Sender<Answer>,
-}
-
-/// Who is at the other end of a connection.
+/// The process at the other end of a connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     pid: i32,
 }
 
 impl Peer {
-    /// Whoever opened a connection.
+    /// The process that opened a connection.
     pub fn of(stream: &UnixStream) -> Self {
         let pid = stream.peer_cred().ok().and_then(|peer| peer.pid());
         Self {
@@ -60,68 +54,78 @@ impl Peer {
     }
 }
 
-/// The agent's end of the questions.
+/// A request, and where its answer goes.
 #[derive(Debug)]
-pub struct Desk {
-    asked: mpsc::Receiver<Asked>,
-    waiting: Vec<Waiting>,
-}
-
-/// An ADD whose pod cannot be answered for yet.
-#[derive(Debug)]
-struct Waiting {
-    sandbox: Sandbox,
-    found: Found,
-    until: Instant,
+pub struct CniRequest {
+    question: Question,
+    /// The client's process, 0 if it cannot be seen from here.
+    pid: i32,
     answer: oneshot::Sender<Answer>,
 }
 
-impl Desk {
-    /// A desk, and the routes by which questions come to it.
+/// The reconciler's end of the queue.
+#[derive(Debug)]
+pub struct CniQueue {
+    requests: mpsc::Receiver<CniRequest>,
+    pending: Vec<PendingRequest>,
+}
+
+/// An ADD whose pod's state is not known yet.
+#[derive(Debug)]
+struct PendingRequest {
+    sandbox: Sandbox,
+    found: Found,
+    deadline: Instant,
+    answer: oneshot::Sender<Answer>,
+}
+
+impl CniQueue {
+    /// A queue, and the route by which requests come to it.
     pub fn new() -> (Self, Router) {
-        let (sender, asked) = mpsc::channel(QUEUE);
+        let (sender, requests) = mpsc::channel(QUEUE);
         let router = Router::new()
-            .route(PATH, post(ask))
+            .route(PATH, post(handle))
             .layer(DefaultBodyLimit::max(LARGEST))
             .with_state(sender);
-        let desk = Self {
-            asked,
-            waiting: Vec::new(),
+        let queue = Self {
+            requests,
+            pending: Vec::new(),
         };
-        (desk, router)
+        (queue, router)
     }
 
-    /// The next question. Loses nothing when given up.
-    pub async fn next(&mut self) -> Option<Asked> {
-        self.asked.recv().await
+    /// The next request. Cancel safe.
+    pub async fn next(&mut self) -> Option<CniRequest> {
+        self.requests.recv().await
     }
 
-    /// Takes a question in, and some of those that have come along with it: those who wait want an
-    /// answer between them.
-    pub async fn take(&mut self, asked: Asked, reconciler: &mut Reconciler, ready: bool) {
+    /// Accepts a request, and a few more that are queued already. The batch is small because pending
+    /// requests are answered between batches.
+    pub async fn accept(&mut self, request: CniRequest, reconciler: &mut Reconciler, ready: bool) {
         const MORE_AT_A_TIME: usize = 8;
-        self.take_one(asked, reconciler, ready).await;
+        self.accept_one(request, reconciler, ready).await;
         for _ in 0..MORE_AT_A_TIME {
-            let Ok(asked) = self.asked.try_recv() else {
+            let Ok(request) = self.requests.try_recv() else {
                 return;
             };
-            self.take_one(asked, reconciler, ready).await;
+            self.accept_one(request, reconciler, ready).await;
         }
     }
 
-    async fn take_one(&mut self, asked: Asked, reconciler: &mut Reconciler, ready: bool) {
-        let Asked {
+    async fn accept_one(&mut self, request: CniRequest, reconciler: &mut Reconciler, ready: bool) {
+        let CniRequest {
             question,
             pid,
             answer,
-        } = asked;
+        } = request;
         let now = match question {
             Question::Add { sandbox, patience } => match find(&sandbox, pid) {
                 Some(found) => {
-                    self.waiting.push(Waiting {
+                    let patience = patience.min(Duration::from_secs(MOST_SECONDS));
+                    self.pending.push(PendingRequest {
                         sandbox,
                         found,
-                        until: Instant::now() + patience.min(Duration::from_secs(MOST_SECONDS)),
+                        deadline: Instant::now() + patience,
                         answer,
                     });
                     return;
@@ -148,55 +152,56 @@ impl Desk {
         let _ = answer.send(now);
     }
 
-    /// Answers whom there is an answer for. To be called whenever anything may be different.
-    pub async fn settle(&mut self, reconciler: &mut Reconciler) {
-        for waiting in std::mem::take(&mut self.waiting) {
-            // Who does not listen any more has given up, and asks again.
-            if waiting.answer.is_closed() {
+    /// Answers each pending request whose pod's state is known by now, or whose deadline has passed.
+    /// To be called after each turn.
+    pub async fn answer_pending(&mut self, reconciler: &mut Reconciler) {
+        for request in std::mem::take(&mut self.pending) {
+            // A client that has closed its connection asks again.
+            if request.answer.is_closed() {
                 continue;
             }
-            match reconciler.attach(&waiting.sandbox, &waiting.found).await {
-                Answer::Later(_) if Instant::now() < waiting.until => self.waiting.push(waiting),
+            match reconciler.attach(&request.sandbox, &request.found).await {
+                Answer::Later(_) if Instant::now() < request.deadline => self.pending.push(request),
                 answer => {
-                    let _ = waiting.answer.send(answer);
+                    let _ = request.answer.send(answer);
                 }
             }
         }
     }
 }
 
-async fn ask(
-    State(desk): State<mpsc::Sender<Asked>>,
+async fn handle(
+    State(queue): State<mpsc::Sender<CniRequest>>,
     Extension(peer): Extension<Peer>,
     request: Request,
 ) -> Response {
-    let question = match timeout(ARRIVES, Json::from_request(request, &())).await {
+    let question = match timeout(SEND_DEADLINE, Json::from_request(request, &())).await {
         Ok(Ok(Json(question))) => question,
         Ok(Err(rejected)) => return rejected.into_response(),
         Err(_) => return StatusCode::REQUEST_TIMEOUT.into_response(),
     };
-    match answer(&desk, peer, question).await {
+    match ask(&queue, peer, question).await {
         Some(answer) => Json(answer).into_response(),
-        // Not an answer: whoever asks is to ask the next agent.
+        // Not an answer: the client is to ask the next agent.
         None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }
 
 /// `None` if the agent is ending.
-async fn answer(desk: &mpsc::Sender<Asked>, peer: Peer, question: Question) -> Option<Answer> {
+async fn ask(queue: &mpsc::Sender<CniRequest>, peer: Peer, question: Question) -> Option<Answer> {
     let (answer, answered) = oneshot::channel();
-    let asked = Asked {
+    let request = CniRequest {
         question,
         pid: peer.pid,
         answer,
     };
-    desk.send(asked).await.ok()?;
+    queue.send(request).await.ok()?;
     answered.await.ok()
 }
 
-/// Where the namespace can be found from here: the runtime's path, if the agent sees the node's files;
-/// the same by way of the node's first process; the descriptor of the process that asks, which is
-/// there as long as it waits.
+/// A path by which the agent can open the sandbox's namespace. Tried are: the runtime's path, if the
+/// agent sees the node's files; the same path in the node's first process; the descriptor of the
+/// client, which has it open as long as it waits.
 fn find(sandbox: &Sandbox, pid: i32) -> Option<Found> {
     let from_root = sandbox.netns.strip_prefix("/").ok();
     let by_init = from_root.map(|path| Path::new("/proc/1/root").join(path));

@@ -10,36 +10,36 @@ use kube::{
 use serde_json::json;
 use tracing::{info, warn};
 
-/// The taint's key. Whoever makes nodes puts it on them, such as kubelet's `--register-with-taints`.
+/// The taint's key. Nodes are created with it, for example by kubelet's `--register-with-taints`.
 pub const TAINT: &str = "sidetrack.dev/not-ready";
 
 /// After a failure.
 const PAUSE: Duration = Duration::from_secs(2);
-/// A node that registers anew may have the taint again.
+/// A node that registers again may have the taint again.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// Keeps the node free of the taint; to be started once the agent is ready. Does not end.
+/// Keeps the node free of the taint. To be started once the agent is ready; it does not end.
 pub async fn keep_away(client: Client, node: String) {
     let nodes: Api<Node> = Api::all(client);
-    let mut told = None;
+    let mut last_problem = None;
     loop {
         let pause = match remove(&nodes, &node).await {
             Ok(removed) => {
                 if removed {
                     info!(node, "taint {TAINT} removed: pods may come");
                 }
-                told = None;
+                last_problem = None;
                 AGAIN
             }
-            // Somebody else has changed the node meanwhile.
+            // Another client has changed the node meanwhile.
             Err(kube::Error::Api(status)) if status.code == 409 => Duration::from_millis(100),
             Err(error) => {
                 let problem = format!(
                     "cannot remove taint {TAINT} from node {node}: {error}; the agent's ClusterRole must allow to get and patch nodes"
                 );
-                if told.as_ref() != Some(&problem) {
+                if last_problem.as_ref() != Some(&problem) {
                     warn!("{problem}");
-                    told = Some(problem);
+                    last_problem = Some(problem);
                 }
                 PAUSE
             }
@@ -55,7 +55,7 @@ async fn remove(nodes: &Api<Node>, name: &str) -> Result<bool, kube::Error> {
     if others.len() == taints.len() {
         return Ok(false);
     }
-    // The version makes it fail rather than undo what somebody else does at the same time.
+    // With the version the patch fails, rather than undo another client's change.
     let patch = json!({
         "metadata": {"resourceVersion": node.metadata.resource_version},
         "spec": {"taints": others},

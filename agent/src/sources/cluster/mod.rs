@@ -1,7 +1,7 @@
 //! Pods from the API server: this node's pods, and the labels of namespaces.
 //!
 //! Invariants: nothing is listed before both have been read in full once; while the API server is
-//! away the last known state stays listed; an answer that is older than what is known changes nothing.
+//! away the last known state stays listed; an outdated answer changes nothing.
 
 mod events;
 pub mod taint;
@@ -36,8 +36,8 @@ use tracing::{error, info};
 
 pub use self::events::Reporter;
 use self::view::View;
-use crate::manifests::Listing;
 use sidetrack_policy::PodRef;
+use sidetrack_reconcile::Listing;
 
 /// One change of the API comes with others: wait this long for them.
 const SETTLE: Duration = Duration::from_millis(10);
@@ -47,7 +47,7 @@ const SILENCE: Duration = Duration::from_secs(120);
 
 type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<Event<K>>> + Send>>;
 
-/// What the API server says, as far as it concerns this node.
+/// The API server's objects that concern this node.
 pub struct Cluster {
     client: Client,
     pods: Events<Pod>,
@@ -57,17 +57,18 @@ pub struct Cluster {
     view: View,
     trouble: Trouble,
     changed: bool,
-    /// When a change may be told.
+    /// When a change may be reported.
     settled: Option<Instant>,
 }
 
-/// Whether the agent is going for good. What an agent leaves behind serves its successor; the deletion
-/// of its DaemonSet says that there will be none.
+/// Whether the agent is being uninstalled. What an agent leaves behind serves its successor; after the
+/// deletion of its DaemonSet there is none.
 #[derive(Debug, Default)]
 struct Uninstall {
     decided: Arc<AtomicBool>,
-    /// It was there once, and is in the list that is being read.
+    /// Whether it has existed.
     known: bool,
+    /// Whether it is in the list that is being read.
     listed: bool,
 }
 
@@ -83,19 +84,19 @@ impl Uninstall {
                 self.listed = true;
                 set.metadata.deletion_timestamp.is_some()
             }
-            // Deleted while nobody looked; one that was never seen says nothing.
+            // Deleted while the watch was down. A DaemonSet that never existed is not deleted.
             Event::InitDone if self.known && !self.listed => true,
             Event::InitDone => return,
             Event::Delete(_) => true,
         };
         if decided && !self.decided.load(Ordering::Relaxed) {
-            info!("the agent's DaemonSet is deleted: everything goes when the agent ends");
+            info!("the agent's DaemonSet is deleted: everything is removed when the agent ends");
         }
         self.decided.store(decided, Ordering::Relaxed);
     }
 }
 
-/// What stands against each of the watches.
+/// The current problem of each watch.
 #[derive(Debug, Default)]
 struct Trouble {
     pods: Option<String>,
@@ -153,7 +154,7 @@ impl Cluster {
         Arc::clone(&self.uninstall.decided)
     }
 
-    /// Waits until something is different. May be given up at any time, however often.
+    /// Waits for a change. Cancel safe.
     pub async fn changed(&mut self) {
         while !self.changed {
             self.next().await;
@@ -230,7 +231,7 @@ fn accept<K>(
         }
         Err(error) => {
             let problem = format!(
-                "watch {what}: {}; the last known state stays in force",
+                "watch {what}: {}; the last known state stays active",
                 reason(&error)
             );
             if trouble.as_ref() != Some(&problem) {
@@ -268,8 +269,8 @@ fn reason(error: &watcher::Error) -> String {
     text + cure
 }
 
-/// Pauses between attempts: short, because a new pod waits; growing, and never the same on two nodes,
-/// because a thousand agents ask the same server.
+/// Backoff: short at first, because a new pod waits; growing and random, because a thousand agents ask
+/// the same server.
 #[derive(Debug, Default)]
 struct Pauses {
     failures: u32,

@@ -1,5 +1,4 @@
-//! The pod that `rules` and `explain` are asked about: enrolled on this node, or described by a
-//! manifest.
+//! The pod that `rules` and `explain` describe: enrolled on this node, or read from a manifest.
 
 use std::{net::IpAddr, path::PathBuf};
 
@@ -7,10 +6,7 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use sidetrack_common::{addr::Addr, pod::Route};
 
-use super::{
-    Places,
-    mesh::{MeshFlags, Settings},
-};
+use super::{Places, mesh::MeshFlags};
 use crate::{
     api::PodStatus,
     client::Client,
@@ -28,7 +24,7 @@ use sidetrack_policy::{
 /// How the pod is named on the command line.
 #[derive(Debug, Args)]
 pub struct Which {
-    /// The pod; with a manifest that has only one it may be left out
+    /// The pod. It may be omitted for a manifest with only one pod
     #[arg(value_name = "NAMESPACE/POD")]
     pod: Option<PodRef>,
     /// Read the pod (or a workload's pod template) from a file instead of asking the agent
@@ -42,16 +38,16 @@ pub struct Which {
 
 /// The pod.
 #[derive(Debug)]
-pub struct Subject {
+pub struct Target {
     /// `namespace/name`.
     pub name: String,
     /// Its policy.
     pub policy: Policy,
-    /// Whether its IPv6 connections are judged.
+    /// Whether its IPv6 connections are intercepted.
     pub ipv6: bool,
-    /// Whether its outbound connections go past its sidecar, which has never listened.
+    /// Whether its outbound connections go direct, because its sidecar has never listened.
     pub before_sidecar: bool,
-    /// Its place in the kernel, if it is enrolled here.
+    /// Its rows in the kernel's maps, if it is enrolled here.
     pub live: Option<Live>,
     own: Vec<IpAddr>,
 }
@@ -65,12 +61,12 @@ pub struct Live {
     pub maps: Maps,
 }
 
-impl Subject {
-    /// Finds it.
+impl Target {
+    /// Finds the pod.
     pub async fn find(which: &Which) -> Result<Self> {
         match &which.manifest {
             Some(path) => {
-                let mesh = Settings::new(which.mesh.clone(), Enroll::Injected).read()?;
+                let mesh = which.mesh.clone().settings(Enroll::Injected).read()?;
                 let (documents, problems) =
                     manifest::read_templates(path).with_context(|| path.display().to_string())?;
                 let named = |document: &&Document| {
@@ -151,8 +147,8 @@ impl Subject {
     }
 }
 
-impl Routes for &Subject {
-    /// The kernel's copy for an enrolled pod, otherwise what the manifest tells.
+impl Routes for &Target {
+    /// The kernel's copy for an enrolled pod, otherwise what the manifest shows.
     fn route(&self, addr: Addr) -> Route {
         match &self.live {
             Some(live) => MapRoutes {

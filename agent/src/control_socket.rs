@@ -1,0 +1,127 @@
+//! The agent's control socket: HTTP over a unix socket that only root may open.
+
+use std::{
+    fs, io,
+    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use axum::{Extension, Json, Router, extract::State, routing::get};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::{
+    api::{AgentStatus, PodStatus},
+    http::{Limits, serve},
+    sources::cni_requests::Peer,
+    status::Status,
+};
+
+/// Far more connections than pods start at once, and few enough to leave descriptors for the pods
+/// themselves. A silent client is dropped soon: pods that start wait behind it.
+const LIMITS: Limits = Limits {
+    server: "control socket",
+    connections: 512,
+    head: Duration::from_secs(2),
+    // A CNI request waits for as long as its pod may wait.
+    connection: None,
+    keep_alive: false,
+    shutdown: Duration::ZERO,
+};
+
+/// A bound socket. Its file is removed when it is dropped.
+#[derive(Debug)]
+pub struct Socket {
+    listener: UnixListener,
+    _file: RemoveOnDrop,
+}
+
+impl Socket {
+    /// Binds the socket, and replaces the file of an agent that has ended.
+    ///
+    /// # Errors
+    /// If an agent answers there, or the socket cannot be bound.
+    pub fn bind(path: &Path) -> Result<Self> {
+        remove_socket(path)?;
+        if let Some(dir) = path.parent() {
+            fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
+        }
+        let listener =
+            UnixListener::bind(path).with_context(|| format!("bind {}", path.display()))?;
+        let file = RemoveOnDrop(path.to_owned());
+        fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+            .with_context(|| format!("set the mode of {}", path.display()))?;
+        Ok(Self {
+            listener,
+            _file: file,
+        })
+    }
+
+    /// Serves until dropped; `more` are routes of other modules.
+    ///
+    /// # Errors
+    /// If the socket is lost.
+    pub async fn serve(self, status: Arc<Status>, more: Router) -> Result<()> {
+        let Self { listener, _file } = self;
+        let router = Router::new()
+            .route("/v1/status", get(agent))
+            .route("/v1/pods", get(pods))
+            .with_state(status)
+            .merge(more);
+        let prepare = |stream: UnixStream| {
+            let router = router.clone().layer(Extension(Peer::of(&stream)));
+            async move { Some((stream, router)) }
+        };
+        serve(listener, LIMITS, prepare, std::future::pending()).await
+    }
+}
+
+/// Whether an agent answers on a socket.
+#[must_use]
+pub fn is_answered(path: &Path) -> bool {
+    std::os::unix::net::UnixStream::connect(path).is_ok()
+}
+
+/// Removes the socket of an agent that has ended; whether there was one.
+///
+/// # Errors
+/// If an agent answers on it, or it is no socket.
+pub fn remove_socket(path: &Path) -> Result<bool> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other.with_context(|| format!("look at {}", path.display()))?,
+    };
+    if !meta.file_type().is_socket() {
+        bail!(
+            "{} is not a socket: pass another path to --socket",
+            path.display()
+        );
+    }
+    if is_answered(path) {
+        bail!(
+            "an agent answers on {}: stop it first, or pass another path to --socket",
+            path.display()
+        );
+    }
+    fs::remove_file(path).with_context(|| format!("remove {}", path.display()))?;
+    Ok(true)
+}
+
+#[derive(Debug)]
+struct RemoveOnDrop(PathBuf);
+
+impl Drop for RemoveOnDrop {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+async fn agent(State(status): State<Arc<Status>>) -> Json<AgentStatus> {
+    Json(status.agent().await)
+}
+
+async fn pods(State(status): State<Arc<Status>>) -> Json<Vec<PodStatus>> {
+    Json(status.pods())
+}

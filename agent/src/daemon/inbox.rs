@@ -1,0 +1,121 @@
+//! What the main thread hands to the reconciler's thread.
+
+use std::sync::{Mutex, MutexGuard};
+
+use tokio::sync::Notify;
+
+use sidetrack_policy::mesh::Mesh;
+use sidetrack_reconcile::Listing;
+
+/// Everything that has changed since the reconciler last looked.
+#[derive(Debug, Default)]
+pub(super) struct Update {
+    /// Other settings for all pods.
+    pub(super) mesh: Option<Mesh>,
+    /// The newest listing.
+    pub(super) listing: Option<Listing>,
+    /// Why there is no newer listing.
+    pub(super) problem: Option<String>,
+}
+
+impl Update {
+    fn is_empty(&self) -> bool {
+        self.mesh.is_none() && self.listing.is_none() && self.problem.is_none()
+    }
+}
+
+/// A place for one update. Sending never waits: an update that the reconciler has not seen yet is
+/// replaced, because a listing and the settings are complete by themselves.
+#[derive(Debug, Default)]
+pub(super) struct Inbox {
+    update: Mutex<Update>,
+    arrived: Notify,
+    stop: Notify,
+}
+
+impl Inbox {
+    /// Other settings. A listing must follow: they take effect with it.
+    pub(super) fn send_mesh(&self, mesh: Mesh) {
+        self.update().mesh = Some(mesh);
+        self.arrived.notify_one();
+    }
+
+    /// The pods as they are now.
+    pub(super) fn send_listing(&self, listing: Listing) {
+        let mut update = self.update();
+        update.listing = Some(listing);
+        update.problem = None;
+        drop(update);
+        self.arrived.notify_one();
+    }
+
+    /// The pods cannot be listed. A listing that waits is still good.
+    pub(super) fn send_problem(&self, problem: String) {
+        self.update().problem = Some(problem);
+        self.arrived.notify_one();
+    }
+
+    /// The reconciler is to stop.
+    pub(super) fn send_stop(&self) {
+        self.stop.notify_one();
+    }
+
+    /// Waits for an update. Cancel safe.
+    pub(super) async fn next(&self) -> Update {
+        loop {
+            if let Some(update) = self.take() {
+                return update;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Waits for [`Inbox::send_stop`].
+    pub(super) async fn stopped(&self) {
+        self.stop.notified().await;
+    }
+
+    /// The update that waits, if there is one.
+    pub(super) fn take(&self) -> Option<Update> {
+        let update = std::mem::take(&mut *self.update());
+        (!update.is_empty()).then_some(update)
+    }
+
+    fn update(&self) -> MutexGuard<'_, Update> {
+        self.update
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Inbox;
+    use sidetrack_reconcile::Listing;
+
+    fn listing(complete: bool) -> Listing {
+        Listing {
+            complete,
+            ..Listing::default()
+        }
+    }
+
+    #[test]
+    fn the_newest_listing_replaces_the_one_that_waits() {
+        let inbox = Inbox::default();
+        assert!(inbox.take().is_none());
+        inbox.send_listing(listing(false));
+        inbox.send_problem("unreadable".to_owned());
+        let update = inbox.take().unwrap();
+        assert!(update.listing.is_some(), "a problem replaces no listing");
+        assert_eq!(update.problem.as_deref(), Some("unreadable"));
+
+        inbox.send_problem("unreadable".to_owned());
+        inbox.send_listing(listing(false));
+        inbox.send_listing(listing(true));
+        let update = inbox.take().unwrap();
+        assert!(update.listing.unwrap().complete, "the newest");
+        assert_eq!(update.problem, None, "the listing came after the problem");
+        assert!(inbox.take().is_none(), "once");
+    }
+}

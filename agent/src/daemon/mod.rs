@@ -1,0 +1,284 @@
+//! The daemon: wires sources, reconciler, control socket, metrics, events and the CNI plugin.
+//!
+//! Two threads. The reconciler has one of its own; the main thread has everything else, so that the
+//! control socket and the metrics port answer whatever the reconciler is doing.
+
+mod debug_hold;
+mod follow;
+mod inbox;
+mod reconciler_thread;
+mod worker;
+
+use std::{
+    net::SocketAddr,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
+    task::JoinHandle,
+};
+use tracing::{Level, info};
+
+use self::{follow::Follower, inbox::Inbox, reconciler_thread::ReconcilerThread, worker::Parts};
+use crate::{
+    cleanup,
+    cni::install::{Installation, Keeper},
+    control_socket::Socket,
+    kernel::{Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
+    metrics_http,
+    sources::{Source, cluster::Reporter, cni_requests::CniQueue, mesh_settings::MeshSettings},
+    status::Status,
+};
+use sidetrack_policy::PodRef;
+
+/// How long an uninstall waits for the reconciler's thread to stop. Far less than kubelet's grace
+/// period, which has to last for the removal as well.
+const STOP_PATIENCE: Duration = Duration::from_secs(3);
+
+/// Where pods come from.
+#[derive(Clone, Debug)]
+pub enum Pods {
+    /// A directory of manifests.
+    Directory(PathBuf),
+    /// The API server.
+    Node {
+        /// This node's name.
+        name: String,
+        /// The DaemonSet the agent belongs to.
+        daemonset: Option<PodRef>,
+        /// Whether to remove the taint from the node once the agent is ready.
+        remove_taint: bool,
+    },
+}
+
+/// What the agent does about the CNI plugin.
+#[derive(Clone, Debug)]
+pub enum Plugin {
+    /// Nothing.
+    Ignore,
+    /// Keeps it in place.
+    Keep(Installation),
+    /// Removes its entry.
+    Remove(Installation),
+}
+
+/// Everything the daemon is told.
+#[derive(Debug)]
+pub struct Config {
+    /// Where pods come from.
+    pub pods: Pods,
+    /// Settings for all pods.
+    pub settings: MeshSettings,
+    /// The cgroup that holds all pods, if it is not to be searched.
+    pub cgroup: Option<PathBuf>,
+    /// Mount point of the bpf filesystem.
+    pub bpffs: PathBuf,
+    /// The control socket.
+    pub socket: PathBuf,
+    /// What to do about the CNI plugin.
+    pub plugin: Plugin,
+    /// Where to answer `/metrics`, `/healthz` and `/readyz`.
+    pub metrics_addr: Option<SocketAddr>,
+}
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// If it cannot start, or cannot go on.
+pub async fn run(config: Config) -> Result<()> {
+    let mut daemon = Daemon::start(&config).await?;
+    // Work may be left at any point: a successor takes over whatever state there is.
+    let follow = daemon.follower.run(daemon.reconciler.ready());
+    tokio::select! {
+        failed = follow => failed?,
+        ended = daemon.reconciler.ended() => ended?,
+        _ = daemon.terminate.recv() => {}
+        _ = daemon.interrupt.recv() => {}
+    }
+    daemon.server.abort();
+    let _ = daemon.server.await;
+    if daemon.uninstalled.load(Ordering::Relaxed) {
+        info!("ending; the DaemonSet is deleted, so everything is removed from this node");
+        uninstall(&config, daemon.reconciler).await
+    } else {
+        info!("ending; interception continues, `sidetrack cleanup` removes it");
+        Ok(())
+    }
+}
+
+/// A daemon that has started.
+struct Daemon {
+    follower: Follower,
+    reconciler: ReconcilerThread,
+    server: JoinHandle<Result<()>>,
+    terminate: Signal,
+    interrupt: Signal,
+    uninstalled: Arc<AtomicBool>,
+}
+
+impl Daemon {
+    async fn start(config: &Config) -> Result<Self> {
+        probe::capabilities().map_err(anyhow::Error::msg)?;
+        probe::kernel().map_err(anyhow::Error::msg)?;
+        raise_file_limit();
+        let source = source(&config.pods).await?;
+        let mut settings = config.settings.clone().on_this_node();
+        let mesh = settings.read()?;
+        let pins = Pins::new(&config.bpffs)?;
+        let given = config.cgroup.as_deref();
+        let cgroup = cgroup::find(given)?;
+        // Before anything is attached: a start that fails leaves nothing behind.
+        let socket = Socket::bind(&config.socket)?;
+        let metrics = match config.metrics_addr {
+            Some(address) => Some(metrics_http::bind(address).await?),
+            None => None,
+        };
+        let (reporter, taint, uninstalled) = cluster_parts(&source, &config.pods);
+        let (datapath, kernel_log) =
+            Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
+        let status = Status::new(Maps::open(&pins)?);
+        info!(
+            cgroup = %cgroup.display(),
+            socket = %config.socket.display(),
+            "hooks attached"
+        );
+        // Until here a signal just ends the process. A handled one would interrupt the verifier.
+        let terminate = signal(SignalKind::terminate())?;
+        let interrupt = signal(SignalKind::interrupt())?;
+        let (cni_queue, cni_routes) = CniQueue::new();
+        let server = tokio::spawn(socket.serve(Arc::clone(&status), cni_routes));
+        if let Some(listener) = metrics {
+            tokio::spawn(metrics_http::serve(listener, Arc::clone(&status)));
+        }
+        tokio::spawn(kernel_log.forward());
+        let inbox = Arc::new(Inbox::default());
+        let follow_cgroups = matches!(source, Source::Cluster(_));
+        let mut follower = Follower {
+            source,
+            settings,
+            inbox: Arc::clone(&inbox),
+            status: Arc::clone(&status),
+            cni: keeper(&config.plugin)?,
+            taint,
+            problems: Vec::new(),
+        };
+        follower.relist();
+        follower.publish_problems();
+        let parts = Parts {
+            datapath,
+            mesh,
+            cni_queue,
+            status,
+            reporter,
+            follow_cgroups,
+        };
+        Ok(Self {
+            follower,
+            reconciler: ReconcilerThread::start(parts, inbox)?,
+            server,
+            terminate,
+            interrupt,
+            uninstalled,
+        })
+    }
+}
+
+/// What only an agent of a cluster has: Events, the node whose taint goes, the mark of an uninstall.
+type ClusterParts = (
+    Option<Reporter>,
+    Option<(kube::Client, String)>,
+    Arc<AtomicBool>,
+);
+
+fn cluster_parts(source: &Source, pods: &Pods) -> ClusterParts {
+    let (
+        Source::Cluster(cluster),
+        Pods::Node {
+            name, remove_taint, ..
+        },
+    ) = (source, pods)
+    else {
+        return (None, None, Arc::default());
+    };
+    let taint = remove_taint.then(|| (cluster.client(), name.clone()));
+    let reporter = Reporter::start(cluster.client(), name);
+    (Some(reporter), taint, cluster.uninstalled())
+}
+
+async fn source(pods: &Pods) -> Result<Source> {
+    match pods {
+        Pods::Directory(path) => Source::directory(path),
+        Pods::Node {
+            name, daemonset, ..
+        } => {
+            if std::process::id() == 1 {
+                bail!(
+                    "this is process 1 of a pid namespace of its own, in which the pods' processes cannot be seen: run the agent with hostPID: true"
+                );
+            }
+            Source::cluster(name, daemonset.as_ref()).await
+        }
+    }
+}
+
+/// Removes the plugin's entry if asked to; what keeps the plugin in place otherwise.
+fn keeper(plugin: &Plugin) -> Result<Option<Keeper>> {
+    match plugin {
+        Plugin::Ignore => Ok(None),
+        Plugin::Keep(installation) => Ok(Some(Keeper::new(installation.clone()))),
+        Plugin::Remove(installation) => {
+            for what in installation.remove(true)? {
+                info!("CNI plugin: {what}");
+            }
+            Ok(None)
+        }
+    }
+}
+
+/// Removes everything from the node.
+async fn uninstall(config: &Config, reconciler: ReconcilerThread) -> Result<()> {
+    // The entry goes first: as long as it is there and no agent answers, no pod can start. The binary
+    // stays: CRI-O runs the plugins a pod was started with when it stops the pod.
+    let entry_removed = match &config.plugin {
+        Plugin::Keep(plugin) | Plugin::Remove(plugin) => plugin.remove(true).map(drop),
+        Plugin::Ignore => Ok(()),
+    };
+    let entry_removed = entry_removed
+        .context("remove the CNI plugin's entry: until it is gone no pod can start on this node");
+    // A reconciler that still runs would write into what is being removed: rows and links could stay
+    // behind without an owner. It also holds the lock that the removal takes. So with one that hangs
+    // the hooks stay complete, pods stay intercepted, and the removal is left to `sidetrack cleanup`.
+    if !reconciler.stop(STOP_PATIENCE).await {
+        entry_removed?;
+        bail!(
+            "the reconciler has not stopped within {} s, so its hooks stay: run `sidetrack cleanup` on this node",
+            STOP_PATIENCE.as_secs()
+        );
+    }
+    cleanup::everything(&config.bpffs, &config.socket)?;
+    entry_removed
+}
+
+/// Every enrolled pod takes a descriptor: raises the limit as far as this process may.
+fn raise_file_limit() {
+    if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
+    }
+}
+
+/// Every decision if the log shows them, otherwise only what must not happen.
+fn kernel_log_level() -> LogLevel {
+    if tracing::enabled!(target: "sidetrack_ebpf", Level::DEBUG) {
+        LogLevel::DECISIONS
+    } else {
+        LogLevel::WARNINGS
+    }
+}

@@ -1,0 +1,278 @@
+//! What the reconciler's thread does: it alone writes the kernel's maps and links.
+//!
+//! Updates come from the main thread's [`Inbox`], CNI requests from their queue, changes of network
+//! namespaces from netlink watches on this thread's runtime. Each turn handles one event, answers
+//! pending CNI requests, and publishes the state.
+
+use std::{
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::Result;
+use tokio::{
+    sync::{mpsc, watch},
+    time::{Instant, Interval, MissedTickBehavior, interval},
+};
+use tracing::{debug, error};
+
+use super::{
+    debug_hold::DebugHold,
+    inbox::{Inbox, Update},
+};
+use crate::{
+    kernel::Datapath,
+    netns::processes::Processes,
+    reconcile::Reconciler,
+    snapshot::Snapshot,
+    sources::{
+        cluster::Reporter,
+        cni_requests::{CniQueue, CniRequest},
+        pod_cgroups::PodCgroups,
+    },
+    status::Status,
+};
+use sidetrack_policy::mesh::Mesh;
+
+/// How often failed work is tried again, and vanished namespaces are noticed.
+const RETRY: Duration = Duration::from_millis(500);
+/// How often a pod is looked for after its cgroup was made.
+const FAST_POLL: Duration = Duration::from_millis(5);
+/// For how long.
+const FAST_POLL_FOR: Duration = Duration::from_secs(5);
+/// Netlink reports one change in several messages: wait this long for the rest.
+const SETTLE: Duration = Duration::from_millis(10);
+
+/// What the thread works with.
+pub(super) struct Parts {
+    pub(super) datapath: Datapath,
+    pub(super) mesh: Mesh,
+    pub(super) cni_queue: CniQueue,
+    pub(super) status: Arc<Status>,
+    pub(super) reporter: Option<Reporter>,
+    /// Whether pods are found by their cgroups.
+    pub(super) follow_cgroups: bool,
+}
+
+/// Reconciles until an error; `ready` becomes true when the first listing is applied.
+pub(super) async fn work(
+    parts: Parts,
+    inbox: Arc<Inbox>,
+    ready: watch::Sender<bool>,
+) -> Result<()> {
+    let (changed_sender, changed) = mpsc::unbounded_channel();
+    let pod_cgroups = parts
+        .follow_cgroups
+        .then(|| follow_cgroups(parts.datapath.cgroup()))
+        .flatten();
+    let reconciler = Reconciler::new(parts.datapath, parts.mesh, changed_sender).await?;
+    let mut worker = Worker {
+        reconciler,
+        inbox,
+        changed,
+        cni_queue: parts.cni_queue,
+        status: parts.status,
+        reporter: parts.reporter,
+        follow_cgroups: parts.follow_cgroups,
+        pod_cgroups,
+        fast_poll: FastPoll::default(),
+        ready,
+        is_ready: false,
+        hold: DebugHold::from_env(),
+    };
+    if let Some(update) = worker.inbox.take() {
+        worker.apply(update).await;
+    }
+    worker.publish();
+    let mut retry = interval(RETRY);
+    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        let event = worker.next(&mut retry).await;
+        worker.hold.wait();
+        worker.turn(event).await;
+    }
+}
+
+/// Without the watch pods are found within [`RETRY`].
+fn follow_cgroups(root: &Path) -> Option<PodCgroups> {
+    PodCgroups::new(root)
+        .inspect_err(|error| error!("new pods are found later: {error:#}"))
+        .ok()
+}
+
+async fn appeared(cgroups: &mut Option<PodCgroups>) -> String {
+    match cgroups {
+        Some(cgroups) => cgroups.appeared().await,
+        None => std::future::pending().await,
+    }
+}
+
+/// When to look for pods that are about to start.
+#[derive(Debug)]
+struct FastPoll {
+    /// Until when; `None` if no pod is about to start.
+    until: Option<Instant>,
+    /// A point in time, not a pause: other events must not postpone it.
+    next: Instant,
+}
+
+impl Default for FastPoll {
+    fn default() -> Self {
+        Self {
+            until: None,
+            next: Instant::now(),
+        }
+    }
+}
+
+/// What makes the reconciler work.
+enum Event {
+    /// The main thread has sent something.
+    Update(Box<Update>),
+    /// The CNI plugin asks.
+    Request(CniRequest),
+    /// A pod's cgroup was made.
+    Cgroup(String),
+    /// Time to look for pods that are about to start.
+    FastPoll,
+    /// A network namespace has changed.
+    Namespace(u64),
+    /// Time to try again, and to repair.
+    Retry,
+}
+
+/// The reconciler, and the sources of its events.
+struct Worker {
+    reconciler: Reconciler,
+    inbox: Arc<Inbox>,
+    /// Cookies of network namespaces whose routes, addresses or listeners changed.
+    changed: mpsc::UnboundedReceiver<u64>,
+    cni_queue: CniQueue,
+    status: Arc<Status>,
+    reporter: Option<Reporter>,
+    follow_cgroups: bool,
+    pod_cgroups: Option<PodCgroups>,
+    fast_poll: FastPoll,
+    ready: watch::Sender<bool>,
+    is_ready: bool,
+    hold: DebugHold,
+}
+
+impl Worker {
+    /// Waits for the next event.
+    async fn next(&mut self, retry: &mut Interval) -> Event {
+        tokio::select! {
+            update = self.inbox.next() => Event::Update(Box::new(update)),
+            Some(request) = self.cni_queue.next() => Event::Request(request),
+            uid = appeared(&mut self.pod_cgroups) => Event::Cgroup(uid),
+            () = tokio::time::sleep_until(self.fast_poll.next), if self.fast_poll.until.is_some() => {
+                Event::FastPoll
+            }
+            Some(cookie) = self.changed.recv() => Event::Namespace(cookie),
+            _ = retry.tick() => Event::Retry,
+        }
+    }
+
+    /// One turn: handles an event, answers pending CNI requests, publishes the state.
+    async fn turn(&mut self, event: Event) {
+        match event {
+            Event::Update(update) => self.apply(*update).await,
+            Event::Request(request) => {
+                let ready = self.is_ready;
+                self.cni_queue
+                    .accept(request, &mut self.reconciler, ready)
+                    .await;
+            }
+            Event::Cgroup(uid) => {
+                debug!(uid, "a cgroup was made");
+                self.fast_poll.until = Some(Instant::now() + FAST_POLL_FOR);
+            }
+            Event::FastPoll => {
+                self.poll_fast().await;
+                self.fast_poll.next = Instant::now() + FAST_POLL;
+            }
+            Event::Namespace(cookie) => {
+                tokio::time::sleep(SETTLE).await;
+                let mut cookies = BTreeSet::from([cookie]);
+                while let Ok(cookie) = self.changed.try_recv() {
+                    cookies.insert(cookie);
+                }
+                self.reconciler.namespaces_changed(cookies).await;
+            }
+            Event::Retry => {
+                self.reconciler.retry().await;
+                self.repair().await;
+            }
+        }
+        self.cni_queue.answer_pending(&mut self.reconciler).await;
+        self.publish();
+    }
+
+    /// Applies what the main thread has sent.
+    async fn apply(&mut self, update: Update) {
+        let Update {
+            mesh,
+            listing,
+            problem,
+        } = update;
+        if let Some(mesh) = mesh {
+            self.reconciler.set_mesh(mesh);
+        }
+        if let Some(listing) = listing {
+            // A pod that leaves takes its counters with it.
+            let _ = self.status.count();
+            self.reconciler.apply(&listing).await;
+            self.is_ready = true;
+        }
+        if let Some(problem) = problem {
+            self.reconciler.cannot_list(problem);
+        }
+    }
+
+    /// Repairs what others have changed. If the pods' cgroup was replaced, follows the new one.
+    async fn repair(&mut self) {
+        if self.reconciler.repair().await && self.follow_cgroups {
+            self.pod_cgroups = follow_cgroups(self.reconciler.cgroup());
+        }
+    }
+
+    /// Looks for pods whose cgroups have just been made.
+    async fn poll_fast(&mut self) {
+        let Some(cgroups) = &self.pod_cgroups else {
+            return;
+        };
+        let here: Vec<(String, PathBuf)> = self
+            .reconciler
+            .awaited()
+            .filter_map(|uid| Some((uid.to_owned(), cgroups.of(uid)?.to_owned())))
+            .collect();
+        let now = Instant::now();
+        let over = self.fast_poll.until.is_none_or(|until| until <= now);
+        for (uid, cgroup) in here {
+            let processes = Processes::in_cgroup(&cgroup);
+            self.reconciler.enroll_awaited(&uid, processes).await;
+        }
+        if over {
+            self.fast_poll.until = None;
+        }
+    }
+
+    /// Publishes the state after a turn.
+    fn publish(&mut self) {
+        self.status.turn_completed();
+        for event in self.reconciler.drain_events() {
+            if let Some(reporter) = &self.reporter {
+                reporter.report(event);
+            }
+        }
+        if self.reconciler.take_changed() {
+            let snapshot = Snapshot::of(&self.reconciler, self.is_ready);
+            self.status.publish(snapshot);
+        }
+        // After the snapshot: whoever waits for it reads the snapshot then.
+        self.ready
+            .send_if_modified(|ready| std::mem::replace(ready, self.is_ready) != self.is_ready);
+    }
+}

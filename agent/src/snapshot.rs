@@ -1,0 +1,69 @@
+//! The reconciler's view, as it was after its last turn.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    api::{Connections, NetnsStatus, PodStatus},
+    node::KernelNode,
+    reconcile::Reconciler,
+};
+use sidetrack_policy::PodRef;
+use sidetrack_reconcile::Record;
+
+/// Everything the reconciler publishes.
+#[derive(Clone, Debug, Default)]
+pub struct Snapshot {
+    /// Every pod it knows; facts that only the kernel's maps have are still missing.
+    pub pods: Vec<PodStatus>,
+    /// What is wrong, as sentences.
+    pub problems: Vec<String>,
+    /// Whether the first full list is applied.
+    pub ready: bool,
+    /// The pods' cgroup.
+    pub cgroup: String,
+    /// Repairs by kind.
+    pub repairs: BTreeMap<&'static str, u64>,
+}
+
+impl Snapshot {
+    /// Of the reconciler as it is now.
+    #[must_use]
+    pub fn of(reconciler: &Reconciler, ready: bool) -> Self {
+        Self {
+            pods: reconciler
+                .pods()
+                .map(|(name, entry)| pod_status(name, entry))
+                .collect(),
+            problems: reconciler.problems(),
+            ready,
+            cgroup: reconciler.cgroup().display().to_string(),
+            repairs: reconciler.repair_counts(),
+        }
+    }
+}
+
+fn pod_status(name: &PodRef, entry: &Record<KernelNode>) -> PodStatus {
+    let enrollment = entry.enrollment();
+    PodStatus {
+        namespace: name.namespace.clone(),
+        name: name.name.clone(),
+        uid: entry.uid.clone(),
+        origin: entry.origin.clone(),
+        state: entry.state(),
+        reason: entry.reason().map(str::to_owned),
+        notes: enrollment
+            .map(|enrollment| enrollment.notes())
+            .unwrap_or_default(),
+        netns: enrollment.map(|enrollment| NetnsStatus {
+            path: enrollment.path.display().to_string(),
+            inode: enrollment.inode.get(),
+            cookie: enrollment.cookie.get(),
+        }),
+        policy_id: enrollment.map(|enrollment| enrollment.policy_id.get()),
+        policy: enrollment.and_then(|enrollment| serde_json::to_value(&enrollment.policy).ok()),
+        ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.captures_v6()),
+        listener: false,
+        before_sidecar: false,
+        connections: Connections::default(),
+    }
+}

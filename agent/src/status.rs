@@ -1,0 +1,256 @@
+//! What the control socket and the metrics port answer from, whatever the reconciler is doing.
+//!
+//! Invariant: the reconciler publishes and requests read; the lock between them is held only to
+//! exchange or copy a snapshot, never while anything waits.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_SHARE};
+
+use crate::{
+    api::{AgentStatus, NetnsStatus, PodState, PodStatus},
+    counters::{Totals, add_live_facts},
+    kernel::{maps::Maps, usage::Usage},
+    snapshot::Snapshot,
+};
+
+/// How often rows of maps are counted at most, whoever asks: a map may have a million.
+const COUNT_EVERY: Duration = Duration::from_secs(5);
+/// How old the counters of a scrape may be. Reading all of them takes a while, and every pod may ask.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The agent's state for everybody who asks.
+#[derive(Debug)]
+pub struct Status {
+    maps: Maps,
+    started: Instant,
+    published: RwLock<Published>,
+    /// Milliseconds from the start to the end of the reconciler's last turn.
+    last_turn: AtomicU64,
+    totals: Mutex<Totals>,
+    usage: tokio::sync::Mutex<Option<(Instant, MapUsage)>>,
+}
+
+#[derive(Debug, Default)]
+struct Published {
+    snapshot: Arc<Snapshot>,
+    /// Problems of the sources and the settings, which the reconciler does not see.
+    source_problems: Vec<String>,
+}
+
+/// Figures for people who watch many nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Whether the first full list is applied.
+    pub ready: bool,
+    /// Pods by state.
+    pub pods: BTreeMap<&'static str, u64>,
+    /// How many problems there are.
+    pub problems: u64,
+    /// By the name of the rule, since the agent started.
+    pub connections: BTreeMap<&'static str, u64>,
+    /// How full the kernel's maps are.
+    pub maps: Vec<Usage>,
+    /// By what was repaired, since the agent started.
+    pub repairs: BTreeMap<&'static str, u64>,
+}
+
+impl Status {
+    /// Nothing published yet.
+    #[must_use]
+    pub fn new(maps: Maps) -> Arc<Self> {
+        Arc::new(Self {
+            maps,
+            started: Instant::now(),
+            published: RwLock::default(),
+            last_turn: AtomicU64::new(0),
+            totals: Mutex::default(),
+            usage: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Publishes the reconciler's view.
+    pub fn publish(&self, snapshot: Snapshot) {
+        let snapshot = Arc::new(snapshot);
+        // The old snapshot is freed after the lock is released.
+        let _old = std::mem::replace(&mut self.published_mut().snapshot, snapshot);
+    }
+
+    /// Publishes what is wrong with the sources and the settings.
+    pub fn publish_source_problems(&self, problems: Vec<String>) {
+        self.published_mut().source_problems = problems;
+    }
+
+    /// The reconciler has completed a turn.
+    pub fn turn_completed(&self) {
+        let now = self.started.elapsed().as_millis() as u64;
+        self.last_turn.store(now, Ordering::Relaxed);
+    }
+
+    /// How long ago it last did.
+    #[must_use]
+    pub fn since_last_turn(&self) -> Duration {
+        let last = Duration::from_millis(self.last_turn.load(Ordering::Relaxed));
+        self.started.elapsed().saturating_sub(last)
+    }
+
+    /// Whether the first full list is applied.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.published_ref().snapshot.ready
+    }
+
+    /// Adds up the kernel's counters. To be called before a pod's counters are removed, and at each
+    /// scrape.
+    ///
+    /// # Errors
+    /// If they cannot be read.
+    pub fn count(&self) -> io::Result<()> {
+        // Locked while the kernel is read: of two readers, the later one to add must have read later,
+        // or it would count connections twice.
+        let mut totals = self.totals();
+        totals.add(self.maps.counts.sums()?);
+        Ok(())
+    }
+
+    /// The agent as a whole.
+    pub async fn agent(self: &Arc<Self>) -> AgentStatus {
+        let (snapshot, mut problems) = self.current();
+        match self.map_usage().await {
+            Ok(usage) => problems.extend(usage.problems(&snapshot.pods)),
+            Err(error) => tracing::error!("read the kernel's maps: {error}"),
+        }
+        AgentStatus {
+            version: crate::VERSION.to_owned(),
+            pid: std::process::id(),
+            uptime_seconds: self.started.elapsed().as_secs(),
+            cgroup: snapshot.cgroup.clone(),
+            ready: snapshot.ready,
+            repairs: snapshot.repairs.values().sum(),
+            problems,
+        }
+    }
+
+    /// Every pod, with what the kernel's maps know about it now.
+    #[must_use]
+    pub fn pods(&self) -> Vec<PodStatus> {
+        let (snapshot, _) = self.current();
+        let mut pods = snapshot.pods.clone();
+        if let Err(error) = add_live_facts(&mut pods, &self.maps) {
+            tracing::error!("read the kernel's maps: {error}");
+        }
+        pods
+    }
+
+    /// Figures for the metrics port.
+    ///
+    /// # Errors
+    /// If the kernel's maps cannot be read.
+    pub async fn figures(self: &Arc<Self>) -> io::Result<Figures> {
+        let fresh = self.totals().is_fresh(FRESH);
+        if !fresh {
+            self.count()?;
+        }
+        let usage = self.map_usage().await?;
+        let (snapshot, problems) = self.current();
+        let mut pods: BTreeMap<_, _> = PodState::ALL.map(|state| (state.name(), 0)).into();
+        for pod in &snapshot.pods {
+            *pods.entry(pod.state.name()).or_default() += 1;
+        }
+        Ok(Figures {
+            ready: snapshot.ready,
+            pods,
+            problems: (problems.len() + usage.problems(&snapshot.pods).len()) as u64,
+            connections: self.totals().by_rule().clone(),
+            maps: usage.maps,
+            repairs: snapshot.repairs.clone(),
+        })
+    }
+
+    /// How full the maps are, or were a moment ago. Counted on a thread of its own, and once for all
+    /// who ask.
+    async fn map_usage(self: &Arc<Self>) -> io::Result<MapUsage> {
+        let mut known = self.usage.lock().await;
+        if let Some((at, usage)) = &*known
+            && at.elapsed() < COUNT_EVERY
+        {
+            return Ok(usage.clone());
+        }
+        let status = Arc::clone(self);
+        let counting = tokio::task::spawn_blocking(move || {
+            io::Result::Ok(MapUsage {
+                maps: status.maps.usage()?,
+                crowded: status.maps.crowded()?,
+            })
+        });
+        let usage = counting.await??;
+        *known = Some((Instant::now(), usage.clone()));
+        Ok(usage)
+    }
+
+    /// The last snapshot, and every problem but those of the maps.
+    fn current(&self) -> (Arc<Snapshot>, Vec<String>) {
+        let published = self.published_ref();
+        let problems = [
+            published.snapshot.problems.as_slice(),
+            &published.source_problems,
+        ]
+        .concat();
+        (Arc::clone(&published.snapshot), problems)
+    }
+
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.totals
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn published_ref(&self) -> RwLockReadGuard<'_, Published> {
+        self.published
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
+        self.published
+            .write()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+}
+
+/// How full the kernel's maps are.
+#[derive(Clone, Debug, Default)]
+struct MapUsage {
+    maps: Vec<Usage>,
+    /// Network namespaces with nearly all the handshakes that one may have, and how many.
+    crowded: Vec<(NetnsCookie, u64)>,
+}
+
+impl MapUsage {
+    /// What people should know of it.
+    fn problems(&self, pods: &[PodStatus]) -> Vec<String> {
+        let name = |cookie: NetnsCookie| {
+            let of_cookie = |netns: &NetnsStatus| netns.cookie == cookie.get();
+            let pod = pods
+                .iter()
+                .find(|pod| pod.netns.as_ref().is_some_and(of_cookie));
+            pod.map_or_else(|| format!("netns {cookie}"), PodStatus::full_name)
+        };
+        let crowded = self.crowded.iter().map(|(cookie, count)| {
+            format!(
+                "pod {}: {count} of its connections wait for its sidecar, which may be {HANDSHAKE_SHARE}; more are refused: restart the sidecar if it does not accept them",
+                name(*cookie)
+            )
+        });
+        let maps = self.maps.iter().filter_map(Usage::problem);
+        maps.chain(crowded).collect()
+    }
+}

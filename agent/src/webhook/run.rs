@@ -1,0 +1,86 @@
+//! The webhook as a process: follows its files, serves, and drains.
+
+use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+
+use anyhow::Result;
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    sync::watch,
+    time::{MissedTickBehavior, interval, sleep},
+};
+use tracing::info;
+
+use super::{
+    serve::{Shared, bind, serve},
+    tls::Certificates,
+};
+use crate::sources::mesh_settings::MeshSettings;
+
+/// How often the files are looked at.
+const FOLLOW: Duration = Duration::from_millis(250);
+
+/// Everything the webhook is told.
+#[derive(Debug)]
+pub struct Config {
+    /// Where to answer.
+    pub listen: SocketAddr,
+    /// The certificate chain's file.
+    pub tls_cert: PathBuf,
+    /// The private key's file.
+    pub tls_key: PathBuf,
+    /// The image of the container that replaces istio-init.
+    pub gate_image: String,
+    /// Settings for all pods.
+    pub settings: MeshSettings,
+    /// How long to go on after a signal: the API server learns late that this webhook is gone.
+    pub drain: Duration,
+}
+
+/// Serves until a signal, then drains. A second signal ends the drain.
+///
+/// # Errors
+/// If it cannot start.
+pub async fn run(config: Config) -> Result<()> {
+    let mut settings = config.settings;
+    let (mesh_sender, mesh) = watch::channel(Arc::new(settings.read()?));
+    let mut certificates = Certificates::new(&config.tls_cert, &config.tls_key);
+    let (certificate_sender, certificate) = watch::channel(certificates.read()?);
+    let listener = bind(config.listen).await?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    info!(address = %listener.local_addr()?, "listening");
+    let shared = Shared::new(mesh, config.gate_image);
+    let mut signaled = async || {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let stop = async {
+        signaled().await;
+        info!(drain = ?config.drain, "ending");
+        shared.end();
+        tokio::select! {
+            () = sleep(config.drain) => {}
+            () = signaled() => {}
+        }
+    };
+    let follow = async {
+        let mut look = interval(FOLLOW);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            look.tick().await;
+            if let Some(mesh) = settings.changed() {
+                mesh_sender.send_replace(Arc::new(mesh));
+            }
+            if let Some(certificate) = certificates.changed().await {
+                certificate_sender.send_replace(certificate);
+            }
+        }
+    };
+    tokio::select! {
+        served = serve(listener, certificate, Arc::clone(&shared), stop) => served?,
+        () = follow => {}
+    }
+    Ok(())
+}
