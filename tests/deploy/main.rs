@@ -179,7 +179,7 @@ fn values_take_effect() {
 #[test]
 fn wrong_values_are_refused() {
     for (values, named) in [
-        (json!({"enroll": "labeled"}), "enroll"),
+        (json!({"enroll": "labelled"}), "enroll"),
         (json!({"enroll": "some"}), "enroll"),
         (
             json!({"defaults": {"excludeOutboundPort": 1}}),

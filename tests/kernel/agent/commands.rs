@@ -9,7 +9,8 @@ use nix::sys::signal::Signal;
 
 kernel_test!(memory_with_two_pods);
 fn memory_with_two_pods() -> Result<()> {
-    const LIMIT_KIB: u64 = 20 * 1024;
+    // Of the binary this build has more pages than the one for nodes.
+    const LIMIT_KIB: u64 = 8 * 1024;
     let mut lab = Lab::new()?;
     for (name, number) in [("one", 2), ("two", 3)] {
         let pod = lab.pod(name, number)?;
@@ -19,7 +20,7 @@ fn memory_with_two_pods() -> Result<()> {
     agent.places.wait_enrolled("test/two")?;
     let (resident, anonymous) = agent.memory()?;
     eprintln!("agent with two pods: {resident} KiB resident, {anonymous} KiB of them its own");
-    ensure!(resident < LIMIT_KIB, "{resident} KiB resident");
+    ensure!(anonymous < LIMIT_KIB, "{anonymous} KiB of its own");
     Ok(())
 }
 

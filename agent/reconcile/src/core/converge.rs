@@ -2,7 +2,7 @@
 
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
-use tracing::{error, info, warn};
+use tracing::{error, info};
 
 use super::Core;
 use crate::{
@@ -40,10 +40,7 @@ impl<N: Node> Core<N> {
                 }
                 Action::Enroll => self.enroll(name, &goal, &found, processes).await,
                 Action::ChangePolicy => self.change_policy(name, &goal, processes).await,
-                Action::Refresh => {
-                    self.refresh(name).await;
-                    Ok(())
-                }
+                Action::Refresh => self.refresh(name).await,
             };
             if result.is_err() {
                 break;
@@ -248,8 +245,8 @@ impl<N: Node> Core<N> {
         let starting = starting && !is_left;
         let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
         match run(&mut self.node, &mut enrollment, steps).await {
-            Ok(stale) => {
-                enrollment.stale = stale;
+            Ok(missed) => {
+                enrollment.stale = missed.is_some();
                 Ok(enrollment)
             }
             Err(problem) => {
@@ -297,8 +294,8 @@ impl<N: Node> Core<N> {
         };
         let steps = plan::change_policy(&goal.policy, id, processes);
         match run(&mut self.node, enrollment, steps).await {
-            Ok(stale) => {
-                enrollment.stale = stale;
+            Ok(missed) => {
+                enrollment.stale = missed.is_some();
                 enrollment.policy = goal.policy.clone();
                 enrollment.policy_id = id;
                 let before = std::mem::replace(&mut enrollment.compiled, compiled);
@@ -317,10 +314,11 @@ impl<N: Node> Core<N> {
         }
     }
 
-    async fn refresh(&mut self, name: &PodRef) {
+    async fn refresh(&mut self, name: &PodRef) -> Result<(), EnrollError> {
         let record = self.pods.get_mut(name);
-        if let Some(enrollment) = record.and_then(|it| it.enrollment_mut()) {
-            refresh(&mut self.node, name, enrollment).await;
+        match record.and_then(|it| it.enrollment_mut()) {
+            Some(enrollment) => Ok(refresh(&mut self.node, enrollment).await?),
+            None => Ok(()),
         }
     }
 
@@ -365,20 +363,22 @@ impl<N: Node> Core<N> {
 }
 
 /// Reads addresses and routes of a pod's namespace again.
-pub(super) async fn refresh<N: Node>(node: &mut N, name: &PodRef, enrollment: &mut Enrollment<N>) {
+pub(super) async fn refresh<N: Node>(
+    node: &mut N,
+    enrollment: &mut Enrollment<N>,
+) -> Result<(), NodeError> {
     let policy = enrollment.policy.clone();
-    match run(node, enrollment, plan::refresh(&policy)).await {
-        Ok(stale) => enrollment.stale = stale,
-        Err(problem) => warn!(pod = %name, "follow the pod's routes: {problem}"),
-    }
+    let missed = run(node, enrollment, plan::refresh(&policy)).await?;
+    enrollment.stale = missed.is_some();
+    missed.map_or(Ok(()), Err)
 }
 
-/// Does steps in their order; answers whether addresses and routes have to be read again.
+/// Does steps in their order. Answers why addresses and routes have to be read again, if they have.
 async fn run<N: Node>(
     node: &mut N,
     enrollment: &mut Enrollment<N>,
     steps: Steps<'_, N::Processes>,
-) -> Result<bool, NodeError> {
+) -> Result<Option<NodeError>, NodeError> {
     for (step, on_failure) in steps {
         let Enrollment {
             cookie, rows, link, ..
@@ -386,11 +386,8 @@ async fn run<N: Node>(
         match node.step(*cookie, rows, Some(link), &step).await {
             Ok(()) => {}
             Err(problem) if on_failure == OnFailure::Abort => return Err(problem),
-            Err(problem) => {
-                warn!(cookie = %cookie, "{problem}; it is tried again");
-                return Ok(true);
-            }
+            Err(problem) => return Ok(Some(problem)),
         }
     }
-    Ok(false)
+    Ok(None)
 }

@@ -15,7 +15,7 @@ use std::{
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef, mesh::Mesh};
-use tracing::error;
+use tracing::{error, warn};
 
 use self::{earlier::Earlier, sandboxes::Sandboxes};
 use crate::{
@@ -194,7 +194,9 @@ impl<N: Node> Core<N> {
         let (node, enrollments) = self.enrollments_mut();
         for (name, enrollment) in enrollments {
             if cookies.contains(&enrollment.cookie) {
-                converge::refresh(node, name, enrollment).await;
+                if let Err(problem) = converge::refresh(node, enrollment).await {
+                    warn!(pod = %name, "follow the pod's routes: {problem}");
+                }
             }
         }
         self.changed = true;
@@ -298,8 +300,13 @@ impl<N: Node> Core<N> {
                 Ok(id)
             }
             Err(error) => {
-                let now = self.node.now();
-                self.policies.not_written(policy, id, now);
+                // No pod row has named it, so what was written goes at once.
+                let removed = self.node.remove_policy(id);
+                let removed = removed.and_then(|()| self.node.remove_lists(id, policy));
+                if removed.is_err() {
+                    let now = self.node.now();
+                    self.policies.not_written(policy, id, now);
+                }
                 Err(error)
             }
         }
