@@ -17,11 +17,11 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef, mesh::Mesh};
 use tracing::error;
 
-use self::{earlier::Earlier, sandboxes::Sandboxes};
+use self::{earlier::Earlier, leave::Leftover, sandboxes::Sandboxes};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent},
     node::{Node, NodeError, Processes as _},
-    policies::Policies,
+    policies::{GRACE, Policies},
     state::{Desired, Enrollment, Record},
 };
 
@@ -39,7 +39,7 @@ pub struct Core<N: Node> {
     /// Pods whose names others have taken while their processes still run.
     departing: Vec<(PodRef, Enrollment<N>)>,
     /// Rows whose removal has failed. It is tried again.
-    leftovers: BTreeMap<NetnsCookie, N::Rows>,
+    leftovers: BTreeMap<NetnsCookie, Leftover<N>>,
     mesh: Mesh,
     next_adoption: Instant,
     sandboxes: Sandboxes,
@@ -303,6 +303,11 @@ impl<N: Node> Core<N> {
                 Err(error)
             }
         }
+    }
+
+    /// A row of an earlier agent's pod was replaced or removed: its policy may be out of use.
+    fn sweep_later(&mut self) {
+        self.sweep_at = Some(self.node.now() + GRACE);
     }
 
     /// Removes the rows of policies that have been out of use for long enough.
