@@ -229,7 +229,17 @@ impl<N: Node> Record<N> {
             since: now,
         };
         match std::mem::replace(&mut self.state, waiting) {
-            State::Enrolled(enrollment, _) => Some(enrollment),
+            State::Enrolled(enrollment, _) => {
+                if self.desired == Desired::Keep {
+                    // In its next namespace the previous policy stays active as well.
+                    self.desired = Desired::Enroll(Goal {
+                        netns: enrollment.netns.clone(),
+                        policy: enrollment.policy.clone(),
+                        starting: false,
+                    });
+                }
+                Some(enrollment)
+            }
             other => {
                 self.state = other;
                 None
