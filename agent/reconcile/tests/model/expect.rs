@@ -52,8 +52,10 @@ impl Run {
             world.unseen = false;
             world.race = false;
         }
-        self.list(true);
         for millis in TICKS {
+            if [600, 6000].contains(&millis) {
+                self.list(true);
+            }
             self.tick(millis);
         }
     }
@@ -156,6 +158,9 @@ impl Run {
         let ifaces: BTreeSet<u32> = ifaces.map(|(_, index)| *index).collect();
         let compiled = row.source.compile();
         let served = world.is_served(cookie);
+        // Listeners of a pod whose name another one has are not searched again.
+        let mut records = self.core.pods().filter_map(|(_, it)| it.enrollment());
+        let departing = records.all(|it| it.cookie != cookie);
         let mut sockets = world.processes.values().filter(|it| it.cookie == cookie);
         let adopted = sockets.all(|it| {
             let mut ports = row.source.listener_ports();
@@ -175,7 +180,7 @@ impl Run {
                 tables.lookups.get(&cookie) == Some(&world.generation),
                 "sk_lookup program",
             ),
-            (adopted, "listeners"),
+            (adopted || departing, "listeners"),
             (row.captures_v6 || !snapshot.has_v6, "capture of IPv6"),
             (
                 !served || !tables.before_sidecar.contains(&cookie) || world.faults.fired,
@@ -199,34 +204,38 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
     if pod.variant.is_skipped() {
         return vec![PodState::NotTaken];
     }
+    // Until a pod is found, an earlier agent's row of its name counts.
+    let mut of_name = world.tables.pods.values().filter(|row| row.pod == pod.name);
+    let is_left = of_name.next().is_some() && !has_row;
     if pod.variant == Variant::Bad {
-        return vec![if has_row {
-            PodState::Enrolled
-        } else {
-            PodState::Rejected
-        }];
-    }
-    if pod.name.name.len() > 20 && !cookies_of(world, pod).is_empty() {
-        return vec![PodState::Rejected];
+        return match (has_row, is_left) {
+            (true, _) => vec![PodState::Enrolled],
+            (false, true) => vec![PodState::Enrolled, PodState::Rejected],
+            (false, false) => vec![PodState::Rejected],
+        };
     }
     let found = cookies_of(world, pod);
     let runs = world.processes.values().any(|it| it.uid == pod.uid);
     // A sandbox that no process has joined is known only from the plugin.
     let unknown = world.api && !runs;
-    if found.is_empty() || unknown && !has_row {
+    if found.is_empty() || unknown {
         return if has_row {
             vec![PodState::Enrolled]
+        } else if is_left {
+            vec![PodState::Waiting, PodState::Rejected, PodState::Enrolled]
         } else if unknown && !found.is_empty() {
             vec![PodState::Waiting, PodState::Rejected]
         } else {
             vec![PodState::Waiting]
         };
     }
-    if found
-        .iter()
-        .any(|cookie| world.namespaces[cookie].lacks_user)
-        && !has_row
-    {
+    let has_room = pod.name.name.len() <= 20;
+    let lacks_user = |cookie: &NetnsCookie| world.namespaces[cookie].lacks_user;
+    if found.iter().any(lacks_user) && (has_row || is_left) {
+        // It may have been enrolled in another namespace before.
+        return vec![PodState::Rejected, PodState::Enrolled];
+    }
+    if !has_room || found.iter().any(lacks_user) {
         return vec![PodState::Rejected];
     }
     // Another pod has the namespace.

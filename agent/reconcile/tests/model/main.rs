@@ -81,9 +81,11 @@ fn random_sequences_converge() {
             }
             let events = shrink(seed, events);
             let all = violations(seed, &events, Sabotage::None);
+            let lines: Vec<String> = events.iter().map(|it| format!("  {it:?}")).collect();
             panic!(
-                "seed {seed}: {all:#?}\nafter {} events: {events:#?}",
-                events.len()
+                "seed {seed}: {all:#?}\nafter {} events:\n{}",
+                events.len(),
+                lines.join("\n")
             );
         }
     };

@@ -245,7 +245,7 @@ impl Run {
                 let applied = Applied {
                     uid: pod.listed_uid(),
                     taken: !pod.variant.is_skipped(),
-                    starting: pod.pending,
+                    starting: pod.pending && pod.variant.policy().is_some(),
                 };
                 world.applied.insert(pod.name.clone(), applied);
             }
