@@ -144,7 +144,6 @@ impl<N: Node> Core<N> {
     /// The manifest cannot be followed. The previous policy stays active, also if an earlier agent
     /// wrote it.
     fn reject(&mut self, name: &PodRef, reason: String) {
-        let now = self.node.now();
         let left = self.earlier.holds(name);
         let Some(record) = self.pods.get_mut(name) else {
             return;
@@ -159,7 +158,7 @@ impl<N: Node> Core<N> {
         if is_new {
             error!(pod = %name, origin = record.origin, "{reason}{kept}");
         }
-        record.settle(PodState::Rejected, left, Some(reason.clone()), now);
+        record.settle(PodState::Rejected, left, Some(reason.clone()));
         if is_new {
             self.record_event(name, POLICY_REJECTED, format!("{reason}{kept}"));
         }

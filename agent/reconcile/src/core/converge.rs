@@ -344,7 +344,6 @@ impl<N: Node> Core<N> {
 
     /// Notes what became of an attempt.
     fn note_result(&mut self, name: &PodRef, result: Result<(), EnrollError>) {
-        let now = self.node.now();
         let left = self.earlier.holds(name);
         let Some(record) = self.pods.get_mut(name) else {
             return;
@@ -370,7 +369,7 @@ impl<N: Node> Core<N> {
         } else {
             PodState::Rejected
         };
-        record.settle(state, left, Some(reason.clone()), now);
+        record.settle(state, left, Some(reason.clone()));
         if is_new && !waiting {
             self.record_event(name, NOT_ENROLLED, reason);
         }

@@ -114,13 +114,12 @@ impl<N: Node> Core<N> {
             policy: None,
         };
         self.remove_rows(cookie, rows, None).await;
-        let now = self.node.now();
         let record = left.pod.and_then(|name| self.pods.get_mut(&name));
         if let Some(record) = record
             && let State::LeftByEarlier { reason, .. } = &mut record.state
         {
             let reason = reason.take();
-            record.state = State::Rejected { reason, since: now };
+            record.state = State::Rejected { reason };
             self.changed = true;
         }
     }

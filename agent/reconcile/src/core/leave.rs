@@ -26,9 +26,8 @@ pub(super) struct Leftover<N: Node> {
 impl<N: Node> Core<N> {
     /// Releases a pod. Its established connections continue.
     pub(super) async fn release(&mut self, name: &PodRef, reason: &str) {
-        let now = self.node.now();
         let record = self.pods.get_mut(name);
-        if let Some(enrollment) = record.and_then(|it| it.take_enrollment(now)) {
+        if let Some(enrollment) = record.and_then(|it| it.take_enrollment()) {
             self.release_enrollment(name, *enrollment, reason).await;
         }
     }
@@ -116,9 +115,8 @@ impl<N: Node> Core<N> {
             self.release(name, why).await;
             return;
         }
-        let now = self.node.now();
         let record = self.pods.get_mut(name);
-        if let Some(enrollment) = record.and_then(|it| it.take_enrollment(now)) {
+        if let Some(enrollment) = record.and_then(|it| it.take_enrollment()) {
             warn!(pod = %name, "{why}, and a process still runs there; it is released when its last process has ended");
             self.departing.push((name.clone(), *enrollment));
         }

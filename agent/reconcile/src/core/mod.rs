@@ -247,16 +247,22 @@ impl<N: Node> Core<N> {
         enrollment.stale || !self.node.is_alive(&enrollment.link)
     }
 
-    /// A pod that has waited for long is tried less often: every try reads all processes.
+    /// A pod that was tried for long is tried less often: every try reads all processes.
     fn slow_down(&mut self, name: &PodRef) {
         let now = self.node.now();
+        let settled = self
+            .pods
+            .get(name)
+            .is_some_and(|record| self.is_settled(record));
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };
-        let waited = record
-            .unsettled_since()
-            .map(|since| now.saturating_duration_since(since));
-        if waited.is_some_and(|waited| waited > crate::state::FAST_RETRIES) {
+        if settled {
+            record.trying_since = None;
+            return;
+        }
+        let since = *record.trying_since.get_or_insert(now);
+        if now.saturating_duration_since(since) > crate::state::FAST_RETRIES {
             record.next_try = now + crate::state::SLOW_RETRY;
         }
     }
