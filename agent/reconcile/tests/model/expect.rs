@@ -243,7 +243,7 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
         other.name != pod.name
             && !other.variant.is_skipped()
             && !world.api
-            && world.paths.get(&own_path(other, false)).is_some()
+            && world.paths.contains_key(&own_path(other, false))
     };
     let owner = found
         .iter()

@@ -4,11 +4,13 @@
 //! sequences. A failure prints its seed and the shortest list of events found that fails.
 
 mod checks;
+mod cni;
 mod events;
 mod expect;
 mod node;
 mod ops;
 mod pods;
+mod retries;
 mod rows;
 mod run;
 mod sabotage;
@@ -46,8 +48,7 @@ fn violations(seed: u64, events: &[Event], sabotage: Sabotage) -> Vec<String> {
     if run.world.borrow().violations.is_empty() {
         run.finish();
     }
-    let violations = std::mem::take(&mut run.world.borrow_mut().violations);
-    violations
+    std::mem::take(&mut run.world.borrow_mut().violations)
 }
 
 /// Leaves out events as long as the rest still fails.

@@ -126,6 +126,7 @@ impl Node for FakeNode {
 
     fn processes(&self) -> FakeProcesses {
         let world = self.world.borrow();
+        world.reads.set(world.reads.get() + 1);
         if world.unseen {
             return FakeProcesses {
                 all: Rc::default(),

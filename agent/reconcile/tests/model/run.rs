@@ -10,9 +10,12 @@ use std::{
     time::Duration,
 };
 
-use sidetrack_common::ids::NetnsCookie;
+use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_policy::{PodRef, mesh::Mesh, select::Enroll};
-use sidetrack_reconcile::{Core, Found, Listing, Node as _, cni::Sandbox};
+use sidetrack_reconcile::{
+    Core, Found, Listing, Node as _,
+    cni::{Answer, Sandbox},
+};
 
 use crate::{
     events::{Event, SLOTS},
@@ -65,7 +68,14 @@ impl Run {
         for pod in self.pods.values_mut() {
             pod.is_listed = false;
         }
+        let fired = std::mem::take(&mut self.world.borrow_mut().faults.fired);
         self.core = start(&self.world, self.sabotage);
+        let mut world = self.world.borrow_mut();
+        let current =
+            |(cookie, by): (&NetnsCookie, &u32)| *by == world.generation || !world.exists(*cookie);
+        let all = world.faults.fired || world.tables.lookups.iter().all(current);
+        world.faults.fired |= fired;
+        world.require(all, || "an earlier agent's program is attached".to_owned());
     }
 
     /// Does one event, and starts another agent if it was killed.
@@ -218,7 +228,7 @@ impl Run {
                 name,
             },
             uid: format!("uid-{number}"),
-            has_uid: api || number % 2 == 0,
+            has_uid: api || number.is_multiple_of(2),
             variant,
             pending: true,
             is_listed: false,
@@ -261,42 +271,57 @@ impl Run {
             }
         }
         ready(self.core.retry());
+        let mut world = self.world.borrow_mut();
+        let tables = &world.tables;
+        let same = tables.lists.keys().eq(tables.policies.keys()) || world.faults.fired;
+        world.require(same, || {
+            "there are lists of a policy without its row".to_owned()
+        });
     }
 
+    /// The plugin asks for a pod in its own namespace, which is made if it is not there.
     fn attach(&mut self, slot: usize, kind: u32) {
-        let Some(pod) = self.pods.get(&slot) else {
+        let Some(pod) = self.pods.get(&slot).cloned() else {
             return;
         };
-        let (path, inode) = {
-            let mut world = self.world.borrow_mut();
-            let path = own_path(pod, world.api);
-            let at = world.paths.get(&path).copied();
-            let cookie = at.unwrap_or_else(|| world.make_namespace(&pod.uid, kind));
-            world.paths.insert(path.clone(), cookie);
-            (path, world.namespaces[&cookie].inode)
-        };
+        let (sandbox, inode) = self.sandbox(&pod, kind);
+        let answer = self.ask(&sandbox);
+        let row = self.has_row(&pod.name, inode);
+        let mut world = self.world.borrow_mut();
+        let agrees = world.faults.crashed || answer != Answer::Enrolled || row;
+        world.require(agrees, || format!("{answer:?} for a pod without a row"));
+    }
+
+    /// A sandbox of a pod, in a namespace of the given kind if it has none.
+    pub fn sandbox(&self, pod: &Pod, kind: u32) -> (Sandbox, NetnsInode) {
+        let mut world = self.world.borrow_mut();
+        let netns = own_path(pod, world.api);
+        let at = world.paths.get(&netns).copied();
+        let cookie = at.unwrap_or_else(|| world.make_namespace(&pod.uid, kind));
+        world.paths.insert(netns.clone(), cookie);
+        let inode = world.namespaces[&cookie].inode;
         let sandbox = Sandbox {
             namespace: pod.name.namespace.clone(),
             name: pod.name.name.clone(),
             uid: pod.uid.clone(),
             container: pod.uid.clone(),
-            netns: path.clone(),
+            netns,
             inode: inode.get(),
             descriptor: 3,
         };
-        let found = Found {
-            path,
-            inode: Some(inode),
-        };
-        let answer = ready(self.core.attach(&sandbox, &found));
-        let enrolled = answer == sidetrack_reconcile::cni::Answer::Enrolled;
-        let row = self.has_row(&pod.name, inode);
-        let mut world = self.world.borrow_mut();
-        let agrees = world.faults.crashed || !enrolled || row;
-        world.require(agrees, || format!("{answer:?} for a pod without a row"));
+        (sandbox, inode)
     }
 
-    fn has_row(&self, name: &PodRef, inode: sidetrack_common::ids::NetnsInode) -> bool {
+    /// The plugin asks for a sandbox.
+    pub fn ask(&mut self, sandbox: &Sandbox) -> Answer {
+        let found = Found {
+            path: sandbox.netns.clone(),
+            inode: Some(NetnsInode::new(sandbox.inode)),
+        };
+        ready(self.core.attach(sandbox, &found))
+    }
+
+    pub fn has_row(&self, name: &PodRef, inode: NetnsInode) -> bool {
         let world = self.world.borrow();
         let mut all = world.tables.pods.values();
         all.any(|row| row.pod == *name && row.inode == inode)

@@ -183,6 +183,7 @@ impl World {
     fn adopt(&mut self, cookie: NetnsCookie, rows: &mut FakeRows, op: &Op, policy: &Policy) {
         let ports: BTreeSet<u16> = policy.listener_ports().collect();
         rows.searched = true;
+        self.searches += 1;
         let all = op.processes.all.iter();
         let in_pod = all.filter(|(pid, it)| {
             // Sockets that were closed since cannot be put into the map.

@@ -136,6 +136,10 @@ pub struct World {
     pub unseen: bool,
     /// Whether sidecars begin to listen just before the next pod's row is written.
     pub race: bool,
+    /// How often processes were read.
+    pub reads: Cell<u32>,
+    /// How often listeners were searched.
+    pub searches: u32,
     /// Violated invariants.
     pub violations: Vec<String>,
     next: u32,
@@ -157,6 +161,8 @@ impl World {
             generation: 0,
             unseen: false,
             race: false,
+            reads: Cell::new(0),
+            searches: 0,
             violations: Vec::new(),
             next: 1,
         }
