@@ -10,6 +10,7 @@ mod expect;
 mod node;
 mod ops;
 mod pods;
+mod published;
 mod retries;
 mod rows;
 mod run;
