@@ -1,7 +1,8 @@
 //! Answers to the CNI plugin in every state of a pod.
 
+use sidetrack_policy::{manifest::Document, mesh::Mesh, select::Enroll};
 use sidetrack_reconcile::{
-    Node as _, PodState,
+    Listing, Node as _, PodState,
     cni::{Answer, Sandbox},
 };
 
@@ -228,4 +229,133 @@ fn sandboxes_that_are_kept_keep_their_pods() {
     assert_eq!(run.core.check(&sandbox), Answer::Enrolled);
     ready(run.core.keep_sandboxes(&[]));
     assert!(matches!(run.core.check(&sandbox), Answer::Refused(_)));
+}
+
+#[test]
+fn a_pod_that_the_plugin_names_first_is_starting_once() {
+    let events = [
+        Event::Create(0, Variant::BeforeSidecar),
+        Event::Running(0),
+        LIST,
+    ];
+    let mut run = run(true, &events);
+    let (sandbox, answer) = add(&mut run, ORDINARY);
+    assert_eq!(answer, Answer::Enrolled);
+    let passes = |run: &Run| !run.world.borrow().tables.before_sidecar.is_empty();
+    assert!(
+        passes(&run),
+        "its manifest says that it runs, but nothing does yet"
+    );
+    ready(run.core.forget_sandbox(&sandbox.container, None));
+    assert!(!passes(&run));
+    assert_eq!(run.ask(&sandbox), Answer::Enrolled);
+    assert!(!passes(&run), "it was enrolled before");
+}
+
+#[test]
+fn a_pod_that_was_found_by_its_processes_is_not_starting() {
+    let events = [
+        Event::Create(0, Variant::BeforeSidecar),
+        Event::Running(0),
+        Event::Start(0, ORDINARY),
+        LIST,
+    ];
+    let run = run(true, &events);
+    assert_eq!(run.core.enrollments().count(), 1);
+    assert!(run.world.borrow().tables.before_sidecar.is_empty());
+}
+
+#[test]
+fn a_pod_of_an_earlier_agent_is_not_starting() {
+    let events = [Event::Create(0, Variant::BeforeSidecar), LIST];
+    let mut run = run(true, &events);
+    let (sandbox, _) = add(&mut run, ORDINARY);
+    run.happen(Event::Start(0, ORDINARY));
+    run.happen(Event::Listen(0));
+    run.happen(Event::End(0));
+    assert!(run.world.borrow().tables.before_sidecar.is_empty());
+    run.happen(Event::Restart);
+    run.happen(LIST);
+    assert_eq!(run.ask(&sandbox), Answer::Enrolled);
+    assert!(run.world.borrow().tables.before_sidecar.is_empty());
+    assert_eq!(run.core.drain_events(), [], "nothing has changed for it");
+}
+
+#[test]
+fn a_deleted_pod_stays_as_long_as_its_sandbox_is_there() {
+    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let (sandbox, _) = add(&mut run, ORDINARY);
+    run.happen(Event::Delete(0));
+    run.happen(LIST);
+    run.tick(500);
+    assert_eq!(run.core.enrollments().count(), 1);
+    run.world.borrow_mut().paths.remove(&sandbox.netns);
+    run.tick(500);
+    assert_eq!(run.core.enrollments().count(), 0);
+    assert_eq!(run.core.pods().count(), 0);
+}
+
+#[test]
+fn a_sandbox_that_was_made_anew_is_enrolled_and_the_old_one_stays_while_it_runs() {
+    for runs in [true, false] {
+        let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+        add(&mut run, ORDINARY);
+        if runs {
+            run.happen(Event::Start(0, ORDINARY));
+        }
+        run.happen(Event::Replace(0, ORDINARY));
+        let (sandbox, answer) = add(&mut run, ORDINARY);
+        assert_eq!(answer, Answer::Enrolled);
+        assert_eq!(run.core.enrollments().count(), 1 + usize::from(runs));
+        assert_eq!(run.core.check(&sandbox), Answer::Enrolled);
+    }
+}
+
+/// Lists the pod in slot 0 with changes to its document.
+fn list_changed(run: &mut Run, change: impl FnOnce(&mut Document)) {
+    let mut document = pod(run).document(true);
+    change(&mut document);
+    let listing = Listing {
+        pods: vec![document],
+        problems: Vec::new(),
+        complete: true,
+        running_counts: true,
+    };
+    ready(run.core.apply(&listing));
+}
+
+#[test]
+fn a_pod_whose_namespace_is_not_known_for_sure_waits_if_a_label_could_enroll_it() {
+    for (enroll, variant, later) in [
+        (Enroll::Labeled, Variant::Plain, true),
+        (Enroll::Injected, Variant::NoSidecar, false),
+    ] {
+        let mut run = run(true, &[Event::Create(0, variant)]);
+        run.core.set_mesh(Mesh::new(enroll));
+        list_changed(&mut run, |document| {
+            document.pod.metadata.labels = None;
+            document.unsure = true;
+        });
+        let (_, answer) = add(&mut run, ORDINARY);
+        assert_eq!(matches!(answer, Answer::Later(_)), later, "{answer:?}");
+        assert_eq!(matches!(answer, Answer::NotTaken(_)), !later, "{answer:?}");
+    }
+}
+
+#[test]
+fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
+    let mut run = run(true, &[Event::Create(0, Variant::Bad)]);
+    list_changed(&mut run, |document| {
+        let spec = document.pod.spec.as_mut().unwrap();
+        let mut init = spec.containers[0].clone();
+        init.name = "istio-init".to_owned();
+        spec.init_containers = Some(vec![init]);
+    });
+    let (sandbox, answer) = add(&mut run, ORDINARY);
+    assert!(matches!(answer, Answer::NotTaken(_)), "{answer:?}");
+    assert!(
+        reason(&answer).ends_with("; it is left to its istio-init"),
+        "{answer:?}"
+    );
+    assert_eq!(run.core.check(&sandbox), answer);
 }

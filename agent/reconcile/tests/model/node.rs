@@ -271,6 +271,7 @@ impl Node for FakeNode {
 
     fn listeners(&self) -> KnownListeners {
         let world = self.world.borrow();
+        world.listener_reads.set(world.listener_reads.get() + 1);
         let mut known = KnownListeners::new();
         for (cookie, family, port) in &world.tables.listeners {
             known.entry(*cookie).or_default().insert((*family, *port));

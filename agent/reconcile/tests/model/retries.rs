@@ -198,3 +198,12 @@ fn an_enrollment_that_fails_is_told_once() {
     assert_eq!(reasons, ["NotEnrolled"]);
     assert_eq!(state(&run).0, PodState::Rejected);
 }
+
+#[test]
+fn the_map_of_listeners_is_read_every_two_seconds() {
+    let mut run = run(true, &[LIST]);
+    run.tick(2000);
+    let before = run.world.borrow().listener_reads.get();
+    reads_in(&mut run, 20);
+    assert_eq!(run.world.borrow().listener_reads.get() - before, 10);
+}

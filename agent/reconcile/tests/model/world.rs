@@ -138,6 +138,8 @@ pub struct World {
     pub race: bool,
     /// How often processes were read.
     pub reads: Cell<u32>,
+    /// How often the map of listeners was read.
+    pub listener_reads: Cell<u32>,
     /// How often listeners were searched.
     pub searches: u32,
     /// Violated invariants.
@@ -162,6 +164,7 @@ impl World {
             unseen: false,
             race: false,
             reads: Cell::new(0),
+            listener_reads: Cell::new(0),
             searches: 0,
             violations: Vec::new(),
             next: 1,
