@@ -9,7 +9,7 @@ use crate::{
     pods::{Pod, Variant},
     rows::Snapshot,
     run::{Run, cookies_of, end_deleted, own_path},
-    world::World,
+    world::{Users, World},
 };
 
 /// Time that passes until all must have converged, in milliseconds: fast retries, slow ones, and the
@@ -156,7 +156,8 @@ impl Run {
             .collect();
         let ifaces = tables.ifaces.iter().filter(|(at, _)| *at == cookie);
         let ifaces: BTreeSet<u32> = ifaces.map(|(_, index)| *index).collect();
-        let compiled = row.source.compile();
+        let ids = world.namespaces[&cookie].ids();
+        let compiled = row.source.on_node(&ids).ok().map(|it| it.compile());
         let served = world.is_served(cookie);
         // Listeners of a pod whose name another one has are not searched again.
         let mut records = self.core.pods().filter_map(|(_, it)| it.enrollment());
@@ -173,7 +174,7 @@ impl Run {
             (snapshot.route_rows(&row.source) == routes, "routes"),
             (snapshot.excluded(&row.source) == ifaces, "interface rows"),
             (
-                tables.policies.get(&row.policy) == Some(&compiled),
+                tables.policies.get(&row.policy) == compiled.as_ref(),
                 "policy",
             ),
             (
@@ -230,7 +231,7 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
         };
     }
     let has_room = pod.name.name.len() <= 20;
-    let lacks_user = |cookie: &NetnsCookie| world.namespaces[cookie].lacks_user;
+    let lacks_user = |cookie: &NetnsCookie| world.namespaces[cookie].users == Users::TooFew;
     if found.iter().any(lacks_user) && (has_row || is_left) {
         // It may have been enrolled in another namespace before.
         return vec![PodState::Rejected, PodState::Enrolled];

@@ -242,6 +242,19 @@ fn notes_name_what_people_should_know() {
     let notes = enrollment.notes();
     assert_eq!(notes, enrollment.policy.notes());
     assert!(!notes.is_empty());
+    assert_eq!(notes.len(), 1, "its users have the node's numbers");
     let told = run.core.drain_events();
     assert!(told[0].note.contains(&notes[0]), "{told:?}");
+}
+
+#[test]
+fn users_with_numbers_of_their_own_are_noted() {
+    const OWN_USERS: u32 = 7;
+    let mut run = Run::new(true, Sabotage::None);
+    run.happen(Event::Create(0, Variant::Plain));
+    run.happen(Event::Start(0, OWN_USERS));
+    run.happen(LIST);
+    let (_, enrollment) = run.core.enrollments().next().unwrap();
+    let expected = "it numbers its users on its own: on the node, 0 is 100000";
+    assert_eq!(enrollment.notes(), [expected]);
 }

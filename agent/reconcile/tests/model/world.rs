@@ -33,18 +33,38 @@ pub struct Namespace {
     pub ifaces: BTreeMap<u32, &'static str>,
     pub has_v6: bool,
     pub has_self_v6: bool,
-    /// Whether the sidecar's user does not exist in it.
-    pub lacks_user: bool,
+    /// Numbering of its users.
+    pub users: Users,
     /// Whether links into it report changes. Every link has a copy, which keeps the namespace.
     pub reports: Rc<Cell<bool>>,
 }
 
+/// Numbering of a namespace's users.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Users {
+    OfNode,
+    Own,
+    /// The sidecar's user does not exist.
+    TooFew,
+}
+
+impl Users {
+    const fn of_kind(kind: u32) -> Self {
+        match kind % 16 {
+            3 => Self::TooFew,
+            7 | 8 => Self::Own,
+            _ => Self::OfNode,
+        }
+    }
+}
+
 impl Namespace {
     pub fn ids(&self) -> IdMaps {
-        if self.lacks_user {
-            return IdMaps::parse("0 100000 1000\n", "0 100000 1000\n");
+        match self.users {
+            Users::OfNode => IdMaps::of_node(),
+            Users::Own => IdMaps::parse("0 100000 65536", "0 100000 65536"),
+            Users::TooFew => IdMaps::parse("0 100000 1000", "0 100000 1000"),
         }
-        IdMaps::of_node()
     }
 }
 
@@ -218,7 +238,7 @@ impl World {
             ifaces: BTreeMap::from([(1, "lo"), (2, "eth0"), (3, "net1")]),
             has_v6: kind % 3 == 1,
             has_self_v6: false,
-            lacks_user: kind % 16 == 3,
+            users: Users::of_kind(kind),
             reports: Rc::new(Cell::new(true)),
         };
         self.namespaces.insert(cookie, namespace);
