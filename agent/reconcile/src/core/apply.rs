@@ -70,9 +70,6 @@ impl<N: Node> Core<N> {
             .entry(name.clone())
             .or_insert_with(|| Record::new(now));
         record.next_try = now;
-        if record.desired == Desired::Unlisted {
-            record.desired = Desired::Keep;
-        }
         let by_uid = matches!(document.netns, Ok(NetnsRef::PodUid(_)));
         if by_uid && record.enrollment().is_some() && record.uid != *uid {
             self.depart(name, "another pod has its name now").await;
