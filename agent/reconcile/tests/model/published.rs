@@ -258,3 +258,48 @@ fn users_with_numbers_of_their_own_are_noted() {
     let expected = "it numbers its users on its own: on the node, 0 is 100000";
     assert_eq!(enrollment.notes(), [expected]);
 }
+
+#[test]
+fn a_rejected_pod_keeps_its_policy_in_its_next_namespace() {
+    let mut run = enrolled(false);
+    run.happen(Event::Change(0, Variant::Bad));
+    run.happen(LIST);
+    run.happen(Event::Vanish(0));
+    run.tick(500);
+    assert_eq!(run.core.enrollments().count(), 0);
+    run.happen(Event::Start(0, ORDINARY));
+    run.tick(500);
+    let (_, enrollment) = run.core.enrollments().next().unwrap();
+    assert_eq!(Some(&enrollment.policy), Variant::Plain.policy());
+}
+
+#[test]
+fn a_pod_in_a_new_namespace_gives_up_only_its_own_old_one() {
+    for runs in [false, true] {
+        let mut run = Run::new(true, Sabotage::None);
+        for event in [
+            Event::Create(0, Variant::Plain),
+            Event::Create(1, Variant::Plain),
+            LIST,
+            Event::Attach(0, ORDINARY),
+            Event::Attach(1, ORDINARY),
+        ] {
+            run.happen(event);
+        }
+        if runs {
+            run.happen(Event::Start(1, ORDINARY));
+        }
+        run.happen(Event::Restart);
+        assert_eq!(run.core.left_by_earlier().len(), 2);
+        run.happen(Event::Replace(1, ORDINARY));
+        run.happen(Event::List { complete: false });
+        run.happen(Event::Attach(1, ORDINARY));
+        let left = run.core.left_by_earlier();
+        let names: Vec<_> = left.iter().map(|(.., name)| name.name.as_str()).collect();
+        assert_eq!(names, ["p0"]);
+        // Processes in the old namespace keep it enrolled.
+        assert_eq!(run.core.enrollments().count(), 1 + usize::from(runs));
+        let violations = &run.world.borrow().violations;
+        assert!(violations.is_empty(), "{violations:?}");
+    }
+}

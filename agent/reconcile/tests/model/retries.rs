@@ -180,6 +180,12 @@ fn events_tell_what_happened() {
         run.happen(LIST);
         assert_eq!(told(&mut run), [], "{variant:?}");
     }
+    // A pod that waits is nothing to tell.
+    run.happen(Event::Create(1, Variant::Plain));
+    run.happen(LIST);
+    assert_eq!(told(&mut run), []);
+    run.happen(Event::Delete(1));
+    run.happen(LIST);
     // For a pod that an earlier agent had enrolled nothing has changed.
     run.happen(Event::Restart);
     run.happen(LIST);
@@ -193,9 +199,14 @@ fn an_enrollment_that_fails_is_told_once() {
         true,
         &[Event::Create(0, Variant::Plain), Event::Start(0, 3), LIST],
     );
+    let told = |run: &mut Run| -> Vec<_> {
+        let all = run.core.drain_events().into_iter();
+        all.map(|it| it.reason).collect()
+    };
+    assert_eq!(told(&mut run), ["NotEnrolled"]);
     run.tick(500);
-    let reasons: Vec<_> = run.core.drain_events().iter().map(|it| it.reason).collect();
-    assert_eq!(reasons, ["NotEnrolled"]);
+    run.tick(500);
+    assert_eq!(told(&mut run), [""; 0]);
     assert_eq!(state(&run).0, PodState::Rejected);
 }
 
