@@ -303,3 +303,28 @@ fn a_pod_in_a_new_namespace_gives_up_only_its_own_old_one() {
         assert!(violations.is_empty(), "{violations:?}");
     }
 }
+
+#[test]
+fn an_earlier_namespace_of_an_enrolled_pod_goes_when_its_processes_have_ended() {
+    let mut run = Run::new(true, Sabotage::None);
+    for event in [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+        Event::Restart,
+        // The pod's processes are not found, so that it is enrolled where the plugin says.
+        Event::Unseen(true),
+        LIST,
+        Event::Attach(0, ORDINARY),
+        Event::Unseen(false),
+    ] {
+        run.happen(event);
+    }
+    ready(run.core.retry());
+    assert_eq!(run.core.enrollments().count(), 1);
+    assert_eq!(run.core.left_by_earlier().len(), 1);
+    run.happen(Event::End(0));
+    ready(run.core.retry());
+    assert!(run.core.left_by_earlier().is_empty());
+    assert_eq!(run.core.enrollments().count(), 1);
+}

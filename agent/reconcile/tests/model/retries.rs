@@ -34,15 +34,21 @@ fn state(run: &Run) -> (PodState, String) {
 
 #[test]
 fn a_waiting_pod_is_tried_slowly_after_a_minute() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = run(
+        true,
+        &[
+            Event::Create(1, Variant::Plain),
+            Event::List { complete: false },
+        ],
+    );
     assert_eq!(state(&run).0, PodState::Waiting);
-    assert_eq!(reads_in(&mut run, 55), 110);
-    reads_in(&mut run, 10);
+    // Twice a second, the last time when the minute is over.
+    assert_eq!(reads_in(&mut run, 61), 121);
     assert!((9..=11).contains(&reads_in(&mut run, 50)));
     // A listing starts anew with this try, and not with the minute.
     run.happen(LIST);
     assert!((9..=11).contains(&reads_in(&mut run, 50)));
-    run.happen(Event::Start(0, ORDINARY));
+    run.happen(Event::Start(1, ORDINARY));
     run.tick(5000);
     assert_eq!(state(&run), (PodState::Enrolled, String::new()));
     // Settled: nothing is read but for listeners.
@@ -217,4 +223,29 @@ fn the_map_of_listeners_is_read_every_two_seconds() {
     let before = run.world.borrow().listener_reads.get();
     reads_in(&mut run, 20);
     assert_eq!(run.world.borrow().listener_reads.get() - before, 10);
+}
+
+#[test]
+fn a_rejected_manifest_says_whether_the_previous_policy_is_active() {
+    const KEPT: &str = "; the previous policy stays active";
+    for (restarts, starts, kept) in [
+        (false, true, true),
+        (true, true, true),
+        (false, false, false),
+    ] {
+        let mut run = run(true, &[Event::Create(0, Variant::Plain)]);
+        if starts {
+            run.happen(Event::Start(0, ORDINARY));
+        }
+        run.happen(LIST);
+        if restarts {
+            run.happen(Event::Restart);
+        }
+        run.core.drain_events();
+        run.happen(Event::Change(0, Variant::Bad));
+        run.happen(LIST);
+        let told = run.core.drain_events();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].note.ends_with(KEPT), kept, "{told:?}");
+    }
 }
