@@ -223,3 +223,6 @@ pub fn leave<P>() -> Vec<Step<'static, P>> {
         Step::RemoveSelfV6,
     ]
 }
+
+#[cfg(test)]
+mod tests;

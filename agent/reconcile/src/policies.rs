@@ -137,3 +137,6 @@ impl Policies {
         self.in_use.iter().map(|(policy, used)| (used.id, policy))
     }
 }
+
+#[cfg(test)]
+mod tests;

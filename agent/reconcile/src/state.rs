@@ -97,6 +97,10 @@ impl<N: Node> Enrollment<N> {
 
 /// What is wanted of a pod.
 #[derive(Clone, Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "one per pod, and nearly always the large variant"
+)]
 pub(crate) enum Desired {
     /// It is to be enrolled.
     Enroll(Box<Goal>),
@@ -126,22 +130,16 @@ pub(crate) enum State<N: Node> {
     Waiting {
         /// What it waits for.
         reason: Option<String>,
-        /// Since when.
-        since: Instant,
     },
     /// Something stands against it.
     Rejected {
         /// What.
         reason: Option<String>,
-        /// Since when.
-        since: Instant,
     },
     /// Rows of an earlier agent are active, and this one could not replace them; why.
     LeftByEarlier {
         /// Why.
         reason: Option<String>,
-        /// Since when.
-        since: Instant,
     },
     /// It is enrolled, with a remark if something about it is not as it should be.
     Enrolled(Box<Enrollment<N>>, Option<String>),
@@ -162,6 +160,8 @@ pub struct Record<N: Node> {
     pub(crate) unsure: bool,
     /// Whether it programs iptables by itself.
     pub(crate) has_istio_init: bool,
+    /// Since when the pod is tried again and again, enrolled or not.
+    pub(crate) trying_since: Option<Instant>,
     /// When to try again.
     pub(crate) next_try: Instant,
     pub(crate) search: ListenerSearch,
@@ -192,13 +192,11 @@ impl<N: Node> Record<N> {
             origin: String::new(),
             uid: None,
             desired: Desired::Keep,
-            state: State::Waiting {
-                reason: None,
-                since: now,
-            },
+            state: State::Waiting { reason: None },
             started: false,
             unsure: false,
             has_istio_init: false,
+            trying_since: None,
             next_try: now,
             search: ListenerSearch::new(now),
         }
@@ -244,13 +242,20 @@ impl<N: Node> Record<N> {
     }
 
     /// Takes the enrollment out; the pod waits then.
-    pub(crate) fn take_enrollment(&mut self, now: Instant) -> Option<Box<Enrollment<N>>> {
-        let waiting = State::Waiting {
-            reason: None,
-            since: now,
-        };
+    pub(crate) fn take_enrollment(&mut self) -> Option<Box<Enrollment<N>>> {
+        let waiting = State::Waiting { reason: None };
         match std::mem::replace(&mut self.state, waiting) {
-            State::Enrolled(enrollment, _) => Some(enrollment),
+            State::Enrolled(enrollment, _) => {
+                if self.desired == Desired::Keep {
+                    // In its next namespace the previous policy stays active as well.
+                    self.desired = Desired::Enroll(Box::new(Goal {
+                        netns: enrollment.netns.clone(),
+                        policy: enrollment.policy.clone(),
+                        starting: false,
+                    }));
+                }
+                Some(enrollment)
+            }
             other => {
                 self.state = other;
                 None
@@ -271,30 +276,13 @@ impl<N: Node> Record<N> {
         }
     }
 
-    /// Since when the pod is neither enrolled nor skipped.
-    pub(crate) fn unsettled_since(&self) -> Option<Instant> {
-        match self.state {
-            State::Waiting { since, .. }
-            | State::Rejected { since, .. }
-            | State::LeftByEarlier { since, .. } => Some(since),
-            State::NotTaken(_) | State::Enrolled(..) => None,
-        }
-    }
-
     /// Notes why an attempt to enroll the pod has failed.
-    pub(crate) fn settle(
-        &mut self,
-        next: PodState,
-        left: bool,
-        reason: Option<String>,
-        now: Instant,
-    ) {
-        let since = self.unsettled_since().unwrap_or(now);
+    pub(crate) fn settle(&mut self, next: PodState, left: bool, reason: Option<String>) {
         match (&mut self.state, next) {
             (State::Enrolled(_, remark), _) => *remark = reason,
-            (state, _) if left => *state = State::LeftByEarlier { reason, since },
-            (state, PodState::Waiting) => *state = State::Waiting { reason, since },
-            (state, _) => *state = State::Rejected { reason, since },
+            (state, _) if left => *state = State::LeftByEarlier { reason },
+            (state, PodState::Waiting) => *state = State::Waiting { reason },
+            (state, _) => *state = State::Rejected { reason },
         }
     }
 

@@ -70,9 +70,6 @@ impl<N: Node> Core<N> {
             .entry(name.clone())
             .or_insert_with(|| Record::new(now));
         record.next_try = now;
-        if record.desired == Desired::Unlisted {
-            record.desired = Desired::Keep;
-        }
         let by_uid = matches!(document.netns, Ok(NetnsRef::PodUid(_)));
         if by_uid && record.enrollment().is_some() && record.uid != *uid {
             self.depart(name, "another pod has its name now").await;
@@ -144,7 +141,6 @@ impl<N: Node> Core<N> {
     /// The manifest cannot be followed. The previous policy stays active, also if an earlier agent
     /// wrote it.
     fn reject(&mut self, name: &PodRef, reason: String) {
-        let now = self.node.now();
         let left = self.earlier.holds(name);
         let Some(record) = self.pods.get_mut(name) else {
             return;
@@ -159,7 +155,7 @@ impl<N: Node> Core<N> {
         if is_new {
             error!(pod = %name, origin = record.origin, "{reason}{kept}");
         }
-        record.settle(PodState::Rejected, left, Some(reason.clone()), now);
+        record.settle(PodState::Rejected, left, Some(reason.clone()));
         if is_new {
             self.record_event(name, POLICY_REJECTED, format!("{reason}{kept}"));
         }

@@ -4,7 +4,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
 use tracing::{error, info};
 
-use super::Core;
+use super::{Core, leave::Leftover};
 use crate::{
     events::{ENROLLED, NOT_ENROLLED, POLICY_CHANGED},
     node::{EnrollError, Found, Node, NodeError, Opened, Processes as _},
@@ -214,14 +214,20 @@ impl<N: Node> Core<N> {
     ) -> Result<Enrollment<N>, EnrollError> {
         let compiled = goal.policy.on_node(&opened.ids)?.compile();
         let cookie = opened.cookie;
+        // Rows that are taken below must not be lost because the new ones cannot be made.
+        self.node.rows(name, uid, &opened, None)?;
         let policy_id = self.acquire(&compiled)?;
         // Rows that are in the kernel already are replaced, not doubled.
         let earlier = self.earlier.take(cookie);
         let is_left = earlier.is_some();
-        let (left_name, left_inode, left_rows) = match earlier {
-            Some(left) => (left.pod, left.inode, Some(left.rows)),
-            None => (None, opened.inode, self.take_own_rows(cookie)),
+        let (left_name, left_inode, left_rows, left_policy) = match earlier {
+            Some(left) => (left.pod, left.inode, Some(left.rows), None),
+            None => match self.take_own_rows(cookie) {
+                Some(own) => (None, opened.inode, Some(own.rows), own.policy),
+                None => (None, opened.inode, None, None),
+            },
         };
+        let replaces = left_rows.is_some();
         let rows = match self.node.rows(name, uid, &opened, left_rows) {
             Ok(rows) => rows,
             Err(problem) => {
@@ -247,6 +253,11 @@ impl<N: Node> Core<N> {
         match run(&mut self.node, &mut enrollment, steps).await {
             Ok(missed) => {
                 enrollment.stale = missed.is_some();
+                match left_policy {
+                    Some(policy) => self.release_policy(&policy),
+                    None if replaces => self.sweep_later(),
+                    None => {}
+                }
                 Ok(enrollment)
             }
             Err(problem) => {
@@ -257,8 +268,11 @@ impl<N: Node> Core<N> {
                     self.earlier
                         .give_back(cookie, left_name, left_inode, enrollment.rows);
                 } else {
-                    self.remove_rows(cookie, enrollment.rows, Some(enrollment.link))
-                        .await;
+                    let rows = Leftover {
+                        rows: enrollment.rows,
+                        policy: left_policy,
+                    };
+                    self.remove_rows(cookie, rows, Some(enrollment.link)).await;
                 }
                 Err(problem.into())
             }
@@ -267,12 +281,14 @@ impl<N: Node> Core<N> {
 
     /// Rows of this agent that a namespace still has: of an enrollment that is departing, or of a
     /// removal that has failed.
-    fn take_own_rows(&mut self, cookie: NetnsCookie) -> Option<N::Rows> {
+    fn take_own_rows(&mut self, cookie: NetnsCookie) -> Option<Leftover<N>> {
         let is_it = |(_, it): &(PodRef, Enrollment<N>)| it.cookie == cookie;
         if let Some(position) = self.departing.iter().position(is_it) {
             let (_, enrollment) = self.departing.swap_remove(position);
-            self.release_policy(&enrollment.compiled);
-            return Some(enrollment.rows);
+            return Some(Leftover {
+                rows: enrollment.rows,
+                policy: Some(enrollment.compiled),
+            });
         }
         self.leftovers.remove(&cookie)
     }
@@ -329,7 +345,6 @@ impl<N: Node> Core<N> {
 
     /// Notes what became of an attempt.
     fn note_result(&mut self, name: &PodRef, result: Result<(), EnrollError>) {
-        let now = self.node.now();
         let left = self.earlier.holds(name);
         let Some(record) = self.pods.get_mut(name) else {
             return;
@@ -355,7 +370,7 @@ impl<N: Node> Core<N> {
         } else {
             PodState::Rejected
         };
-        record.settle(state, left, Some(reason.clone()), now);
+        record.settle(state, left, Some(reason.clone()));
         if is_new && !waiting {
             self.record_event(name, NOT_ENROLLED, reason);
         }

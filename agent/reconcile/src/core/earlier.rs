@@ -7,7 +7,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_policy::PodRef;
 use tracing::{info, warn};
 
-use super::Core;
+use super::{Core, leave::Leftover};
 use crate::{
     node::{LeftRows, Node},
     state::State,
@@ -109,14 +109,17 @@ impl<N: Node> Core<N> {
         };
         let name = left.pod.as_ref().map(ToString::to_string);
         info!(pod = name, %cookie, "an earlier agent's pod is gone");
-        self.remove_rows(cookie, left.rows, None).await;
-        let now = self.node.now();
+        let rows = Leftover {
+            rows: left.rows,
+            policy: None,
+        };
+        self.remove_rows(cookie, rows, None).await;
         let record = left.pod.and_then(|name| self.pods.get_mut(&name));
         if let Some(record) = record
             && let State::LeftByEarlier { reason, .. } = &mut record.state
         {
             let reason = reason.take();
-            record.state = State::Rejected { reason, since: now };
+            record.state = State::Rejected { reason };
             self.changed = true;
         }
     }

@@ -1,13 +1,13 @@
 //! Pods that leave. A pod whose processes still run stays intercepted, whatever the API says.
 
 use sidetrack_common::ids::NetnsCookie;
-use sidetrack_policy::{PodRef, manifest::NetnsRef};
+use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
 use tracing::{error, info, warn};
 
 use super::Core;
 use crate::{
-    node::{Node, Processes as _},
-    plan,
+    node::{Node, NodeError, Processes as _},
+    plan::{self, Step},
     state::{Desired, Enrollment, PodState, Record, State},
 };
 
@@ -15,21 +15,31 @@ use crate::{
 const STILL_RUNS: &str =
     "it is deleted and still runs; it is released when its last process has ended";
 
+/// Rows to be removed.
+#[derive(Debug)]
+pub(super) struct Leftover<N: Node> {
+    pub(super) rows: N::Rows,
+    /// The policy that the pod's row names, until that is removed; `None` for one of an earlier agent.
+    pub(super) policy: Option<CompiledPolicy>,
+}
+
 impl<N: Node> Core<N> {
     /// Releases a pod. Its established connections continue.
     pub(super) async fn release(&mut self, name: &PodRef, reason: &str) {
-        let now = self.node.now();
         let record = self.pods.get_mut(name);
-        if let Some(enrollment) = record.and_then(|it| it.take_enrollment(now)) {
+        if let Some(enrollment) = record.and_then(|it| it.take_enrollment()) {
             self.release_enrollment(name, *enrollment, reason).await;
         }
     }
 
     async fn release_enrollment(&mut self, name: &PodRef, enrollment: Enrollment<N>, reason: &str) {
+        let rows = Leftover {
+            rows: enrollment.rows,
+            policy: Some(enrollment.compiled),
+        };
         let clean = self
-            .remove_rows(enrollment.cookie, enrollment.rows, Some(enrollment.link))
+            .remove_rows(enrollment.cookie, rows, Some(enrollment.link))
             .await;
-        self.release_policy(&enrollment.compiled);
         if clean {
             info!(pod = %name, "released: {reason}");
         } else {
@@ -41,21 +51,13 @@ impl<N: Node> Core<N> {
     pub(super) async fn remove_rows(
         &mut self,
         cookie: NetnsCookie,
-        mut rows: N::Rows,
+        mut leftover: Leftover<N>,
         mut link: Option<N::Link>,
     ) -> bool {
-        let mut first = None;
-        for step in plan::leave() {
-            let done = self
-                .node
-                .step(cookie, &mut rows, link.as_mut(), &step)
-                .await;
-            first = first.or(done.err());
-        }
-        let Some(problem) = first else {
+        let Err(problem) = self.try_remove(cookie, &mut leftover, link.as_mut()).await else {
             return true;
         };
-        if self.leftovers.insert(cookie, rows).is_none() {
+        if self.leftovers.insert(cookie, leftover).is_none() {
             error!(%cookie, "remove a pod's rows: {problem}");
         }
         false
@@ -65,23 +67,42 @@ impl<N: Node> Core<N> {
     pub(super) async fn retry_leftovers(&mut self) {
         let cookies: Vec<NetnsCookie> = self.leftovers.keys().copied().collect();
         for cookie in cookies {
-            let Some(mut rows) = self.leftovers.remove(&cookie) else {
+            let Some(mut leftover) = self.leftovers.remove(&cookie) else {
                 continue;
             };
-            let mut failed = false;
-            for step in plan::leave() {
-                failed |= self
-                    .node
-                    .step(cookie, &mut rows, None, &step)
-                    .await
-                    .is_err();
-            }
-            if failed {
-                self.leftovers.insert(cookie, rows);
-            } else {
-                info!(%cookie, "removed the rest of a pod's rows");
+            match self.try_remove(cookie, &mut leftover, None).await {
+                Ok(()) => info!(%cookie, "removed the rest of a pod's rows"),
+                Err(_) => {
+                    self.leftovers.insert(cookie, leftover);
+                }
             }
         }
+    }
+
+    /// Does all steps of leaving; answers the first problem. The policy is released once no row names
+    /// it.
+    async fn try_remove(
+        &mut self,
+        cookie: NetnsCookie,
+        leftover: &mut Leftover<N>,
+        mut link: Option<&mut N::Link>,
+    ) -> Result<(), NodeError> {
+        let mut result = Ok(());
+        for step in plan::leave() {
+            let rows = &mut leftover.rows;
+            let done = self
+                .node
+                .step(cookie, rows, link.as_deref_mut(), &step)
+                .await;
+            if matches!(step, Step::RemovePod) && done.is_ok() {
+                match leftover.policy.take() {
+                    Some(policy) => self.release_policy(&policy),
+                    None => self.sweep_later(),
+                }
+            }
+            result = result.and(done);
+        }
+        result
     }
 
     /// Something else takes the pod's place, `why`. Processes that still run stay intercepted.
@@ -94,9 +115,8 @@ impl<N: Node> Core<N> {
             self.release(name, why).await;
             return;
         }
-        let now = self.node.now();
         let record = self.pods.get_mut(name);
-        if let Some(enrollment) = record.and_then(|it| it.take_enrollment(now)) {
+        if let Some(enrollment) = record.and_then(|it| it.take_enrollment()) {
             warn!(pod = %name, "{why}, and a process still runs there; it is released when its last process has ended");
             self.departing.push((name.clone(), *enrollment));
         }

@@ -17,11 +17,11 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef, mesh::Mesh};
 use tracing::{error, warn};
 
-use self::{earlier::Earlier, sandboxes::Sandboxes};
+use self::{earlier::Earlier, leave::Leftover, sandboxes::Sandboxes};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent},
     node::{Node, NodeError, Processes as _},
-    policies::Policies,
+    policies::{GRACE, Policies},
     state::{Desired, Enrollment, Record},
 };
 
@@ -39,7 +39,7 @@ pub struct Core<N: Node> {
     /// Pods whose names others have taken while their processes still run.
     departing: Vec<(PodRef, Enrollment<N>)>,
     /// Rows whose removal has failed. It is tried again.
-    leftovers: BTreeMap<NetnsCookie, N::Rows>,
+    leftovers: BTreeMap<NetnsCookie, Leftover<N>>,
     mesh: Mesh,
     next_adoption: Instant,
     sandboxes: Sandboxes,
@@ -162,6 +162,7 @@ impl<N: Node> Core<N> {
     pub async fn retry(&mut self) {
         self.retry_leftovers().await;
         self.release_ended().await;
+        self.refresh_departing().await;
         self.tidy_policies();
         let now = self.node.now();
         let due: Vec<PodRef> = self
@@ -200,6 +201,17 @@ impl<N: Node> Core<N> {
             }
         }
         self.changed = true;
+    }
+
+    /// Reads addresses and routes again of pods that are departing, where that has failed.
+    async fn refresh_departing(&mut self) {
+        for (name, enrollment) in &mut self.departing {
+            if (enrollment.stale || !self.node.is_alive(&enrollment.link))
+                && let Err(problem) = converge::refresh(&mut self.node, enrollment).await
+            {
+                warn!(pod = %name, "follow the pod's routes: {problem}");
+            }
+        }
     }
 
     /// UIDs of the pods that wait for their first process.
@@ -249,16 +261,22 @@ impl<N: Node> Core<N> {
         enrollment.stale || !self.node.is_alive(&enrollment.link)
     }
 
-    /// A pod that has waited for long is tried less often: every try reads all processes.
+    /// A pod that was tried for long is tried less often: every try reads all processes.
     fn slow_down(&mut self, name: &PodRef) {
         let now = self.node.now();
+        let settled = self
+            .pods
+            .get(name)
+            .is_some_and(|record| self.is_settled(record));
         let Some(record) = self.pods.get_mut(name) else {
             return;
         };
-        let waited = record
-            .unsettled_since()
-            .map(|since| now.saturating_duration_since(since));
-        if waited.is_some_and(|waited| waited > crate::state::FAST_RETRIES) {
+        if settled {
+            record.trying_since = None;
+            return;
+        }
+        let since = *record.trying_since.get_or_insert(now);
+        if now.saturating_duration_since(since) > crate::state::FAST_RETRIES {
             record.next_try = now + crate::state::SLOW_RETRY;
         }
     }
@@ -310,6 +328,11 @@ impl<N: Node> Core<N> {
                 Err(error)
             }
         }
+    }
+
+    /// A row of an earlier agent's pod was replaced or removed: its policy may be out of use.
+    fn sweep_later(&mut self) {
+        self.sweep_at = Some(self.node.now() + GRACE);
     }
 
     /// Removes the rows of policies that have been out of use for long enough.

@@ -206,10 +206,9 @@ impl<N: Node> Core<N> {
                 continue;
             }
             self.release(&name, "its sandbox is removed").await;
-            let now = self.node.now();
             if let Some(record) = self.pods.get_mut(&name) {
                 let reason = Some(NO_PROCESS.to_owned());
-                record.settle(PodState::Waiting, false, reason, now);
+                record.settle(PodState::Waiting, false, reason);
             }
             self.changed = true;
         }

@@ -1,0 +1,116 @@
+//! Sharing, retiring and removing policies.
+
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use sidetrack_common::ids::PolicyId;
+use sidetrack_policy::{Policy, compiled::CompiledPolicy};
+
+use super::{GRACE, Policies};
+
+fn policy(port: u16) -> CompiledPolicy {
+    Policy {
+        outbound_port: port,
+        ..Policy::default()
+    }
+    .compile()
+}
+
+/// Writes a policy for one pod.
+fn write(policies: &mut Policies, policy: &CompiledPolicy) -> PolicyId {
+    assert_eq!(policies.share(policy), None);
+    let id = policies.next_id();
+    policies.written(policy, id);
+    id
+}
+
+fn used(policies: &Policies) -> Vec<PolicyId> {
+    policies.in_use().map(|(id, _)| id).collect()
+}
+
+#[test]
+fn ids_start_above_the_highest_and_are_used_once() {
+    let mut fresh = Policies::after(None);
+    assert_eq!(fresh.next_id(), PolicyId::new(1));
+    let mut policies = Policies::after(Some(PolicyId::new(7)));
+    let ids: Vec<u32> = (0..3).map(|_| policies.next_id().get()).collect();
+    assert_eq!(ids, [8, 9, 10]);
+}
+
+#[test]
+fn equal_policies_share_an_id_until_the_last_pod_has_left() {
+    let now = Instant::now();
+    let mut policies = Policies::after(None);
+    let id = write(&mut policies, &policy(1));
+    let other = write(&mut policies, &policy(2));
+    assert_ne!(id, other);
+    assert_eq!(policies.share(&policy(1)), Some(id));
+    policies.release(&policy(1), now);
+    assert!(used(&policies).contains(&id));
+    policies.release(&policy(1), now);
+    assert_eq!(used(&policies), [other]);
+    // Its rows are there, and are not swept.
+    assert_eq!(policies.ids(), BTreeSet::from([id, other]));
+    // One that nobody uses is nothing to release.
+    policies.release(&policy(3), now);
+    assert_eq!(used(&policies), [other]);
+}
+
+#[test]
+fn a_retired_policy_goes_after_its_grace() {
+    let now = Instant::now();
+    let mut policies = Policies::after(None);
+    let id = write(&mut policies, &policy(1));
+    policies.release(&policy(1), now);
+    let early = now + GRACE - Duration::from_nanos(1);
+    assert!(policies.take_due(early).is_empty());
+    let due = policies.take_due(now + GRACE);
+    assert_eq!(due.iter().map(|it| it.id).collect::<Vec<_>>(), [id]);
+    assert_eq!(due[0].policy, policy(1));
+    assert!(policies.ids().is_empty());
+    assert!(policies.take_due(now + GRACE * 2).is_empty());
+}
+
+#[test]
+fn a_retired_policy_is_used_again_under_its_id() {
+    let now = Instant::now();
+    let mut policies = Policies::after(None);
+    let id = write(&mut policies, &policy(1));
+    let other = write(&mut policies, &policy(2));
+    policies.release(&policy(2), now);
+    policies.release(&policy(1), now);
+    assert_eq!(policies.share(&policy(1)), Some(id));
+    let due = policies.take_due(now + GRACE);
+    assert_eq!(due.iter().map(|it| it.id).collect::<Vec<_>>(), [other]);
+    // It is used by one pod again.
+    policies.release(&policy(1), now);
+    assert!(used(&policies).is_empty());
+}
+
+#[test]
+fn a_policy_that_could_not_be_removed_is_not_used_again() {
+    let now = Instant::now();
+    let mut policies = Policies::after(None);
+    let id = write(&mut policies, &policy(1));
+    policies.release(&policy(1), now);
+    let due = policies.take_due(now + GRACE).remove(0);
+    policies.give_back(due);
+    assert_eq!(policies.share(&policy(1)), None);
+    assert_eq!(policies.ids(), BTreeSet::from([id]));
+    let again = policies.take_due(now + GRACE);
+    assert_eq!(again.iter().map(|it| it.id).collect::<Vec<_>>(), [id]);
+}
+
+#[test]
+fn a_policy_that_was_not_written_whole_is_removed_and_not_used() {
+    let now = Instant::now();
+    let mut policies = Policies::after(None);
+    let id = policies.next_id();
+    policies.not_written(&policy(1), id, now);
+    assert_eq!(policies.share(&policy(1)), None);
+    assert_eq!(policies.ids(), BTreeSet::from([id]));
+    assert_eq!(policies.take_due(now + GRACE).len(), 1);
+    assert_ne!(policies.next_id(), id);
+}

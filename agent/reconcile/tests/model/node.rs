@@ -1,0 +1,283 @@
+//! The fake node: [`Node`] over [`World`], with sabotage.
+
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeSet,
+    path::{Path, PathBuf},
+    rc::Rc,
+    time::Instant,
+};
+
+use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
+use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
+use sidetrack_reconcile::{
+    Found, Node, NodeError, Processes, Step,
+    node::{KnownListeners, LeftRows, Opened},
+};
+
+use crate::{
+    ops::{Kind, Op},
+    rows::FakeRows,
+    world::{Process, World},
+};
+
+/// The processes at one time.
+#[derive(Clone, Debug, Default)]
+pub struct FakeProcesses {
+    pub all: Rc<Vec<(u32, Process)>>,
+    unseen: bool,
+}
+
+impl Processes for FakeProcesses {
+    fn none() -> Self {
+        Self::default()
+    }
+
+    fn any_in(&self, inode: NetnsInode) -> bool {
+        self.unseen || self.all.iter().any(|(_, it)| it.inode == inode)
+    }
+
+    fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
+        let mut of_pod: Vec<_> = self.all.iter().filter(|(_, it)| it.uid == uid).collect();
+        of_pod.sort_by_key(|(_, it)| Some(it.inode) != known);
+        let (pid, process) = of_pod.first()?;
+        Some(Found {
+            path: PathBuf::from(format!("/proc/{pid}/ns/net")),
+            inode: Some(process.inode),
+        })
+    }
+}
+
+/// A connection into a namespace, which keeps it.
+#[derive(Debug)]
+pub struct Link(pub Rc<Cell<bool>>);
+
+/// What is done wrong on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    None,
+    /// Writes of a kind are not done.
+    Skip(Kind),
+    /// Writes of the first kind are done after the next one of the second.
+    Delay(Kind, Kind),
+}
+
+/// The node.
+#[derive(Debug)]
+pub struct FakeNode {
+    pub world: Rc<RefCell<World>>,
+    pub sabotage: Sabotage,
+    delayed: Vec<(Option<NetnsCookie>, Op)>,
+}
+
+impl FakeNode {
+    pub fn new(world: Rc<RefCell<World>>, sabotage: Sabotage) -> Self {
+        Self {
+            world,
+            sabotage,
+            delayed: Vec::new(),
+        }
+    }
+
+    /// Does a write, or what the sabotage makes of it.
+    fn submit(
+        &mut self,
+        mut target: Option<(NetnsCookie, &mut FakeRows)>,
+        op: Op,
+    ) -> Result<(), NodeError> {
+        let kind = op.kind;
+        match self.sabotage {
+            Sabotage::Skip(skipped) if skipped == kind => return Ok(()),
+            Sabotage::Delay(delayed, _) if delayed == kind => {
+                self.delayed.push((target.map(|(cookie, _)| cookie), op));
+                return Ok(());
+            }
+            _ => {}
+        }
+        let mut world = self.world.borrow_mut();
+        world.perform(
+            target.as_mut().map(|(cookie, rows)| (*cookie, &mut **rows)),
+            op,
+        )?;
+        if matches!(self.sabotage, Sabotage::Delay(_, after) if after == kind) {
+            let at = target.as_ref().map(|(cookie, _)| *cookie);
+            let all = std::mem::take(&mut self.delayed);
+            let (due, rest): (Vec<_>, Vec<_>) = all
+                .into_iter()
+                .partition(|(cookie, _)| cookie.is_none() || *cookie == at);
+            self.delayed = rest;
+            for (_, op) in due {
+                let target = target.as_mut().map(|(cookie, rows)| (*cookie, &mut **rows));
+                world.perform(target, op)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Node for FakeNode {
+    type Rows = FakeRows;
+    type Link = Link;
+    type Processes = FakeProcesses;
+
+    fn now(&self) -> Instant {
+        self.world.borrow().now
+    }
+
+    fn processes(&self) -> FakeProcesses {
+        let world = self.world.borrow();
+        world.reads.set(world.reads.get() + 1);
+        if world.unseen {
+            return FakeProcesses {
+                all: Rc::default(),
+                unseen: true,
+            };
+        }
+        let all = world.processes.iter();
+        FakeProcesses {
+            all: Rc::new(all.map(|(pid, it)| (*pid, it.clone())).collect()),
+            unseen: false,
+        }
+    }
+
+    fn inode_at(&self, path: &Path) -> Option<NetnsInode> {
+        let world = self.world.borrow();
+        Some(world.namespaces[&world.at(path)?].inode)
+    }
+
+    fn check(&self, found: &Found) -> Result<NetnsInode, NodeError> {
+        let missing = || NodeError::NotYet(format!("{} is missing", found.path.display()));
+        let inode = self.inode_at(&found.path).ok_or_else(missing)?;
+        if found.inode.is_some_and(|known| known != inode) {
+            return Err(missing());
+        }
+        Ok(inode)
+    }
+
+    async fn open(&mut self, found: &Found) -> Result<Opened<Link>, NodeError> {
+        let inode = self.check(found)?;
+        let world = self.world.borrow();
+        let cookie = world
+            .at(&found.path)
+            .ok_or_else(|| NodeError::NotYet("it is gone".to_owned()))?;
+        let namespace = &world.namespaces[&cookie];
+        namespace.reports.set(true);
+        Ok(Opened {
+            cookie,
+            inode,
+            ids: namespace.ids(),
+            link: Link(Rc::clone(&namespace.reports)),
+        })
+    }
+
+    fn rows(
+        &self,
+        pod: &PodRef,
+        uid: Option<&str>,
+        opened: &Opened<Link>,
+        left: Option<FakeRows>,
+    ) -> Result<FakeRows, NodeError> {
+        if pod.name.len() > 20 {
+            return Err(NodeError::Failed("the pod's name is too long".to_owned()));
+        }
+        Ok(FakeRows::new(pod, uid, opened.inode, left))
+    }
+
+    async fn step(
+        &mut self,
+        cookie: NetnsCookie,
+        rows: &mut FakeRows,
+        link: Option<&mut Link>,
+        step: &Step<'_, FakeProcesses>,
+    ) -> Result<(), NodeError> {
+        let op = Op::of_step(step);
+        if op.kind == Kind::ReadNamespace
+            && let Some(link) = link
+        {
+            link.0.set(true);
+        }
+        self.submit(Some((cookie, rows)), op)
+    }
+
+    fn follow_path(&mut self, _link: &mut Link, _path: &Path) {}
+
+    fn is_alive(&self, link: &Link) -> bool {
+        link.0.get()
+    }
+
+    fn write_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
+        self.submit(None, Op::of_policy(Kind::WriteLists, id, policy))
+    }
+
+    fn write_policy(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
+        self.submit(None, Op::of_policy(Kind::WritePolicy, id, policy))
+    }
+
+    fn remove_policy(&mut self, id: PolicyId) -> Result<(), NodeError> {
+        let op = Op {
+            id: Some(id),
+            ..Op::new(Kind::RemovePolicy)
+        };
+        self.submit(None, op)
+    }
+
+    fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError> {
+        self.submit(None, Op::of_policy(Kind::RemoveLists, id, policy))
+    }
+
+    fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> {
+        Ok(self.world.borrow().tables.policy_ids().last().copied())
+    }
+
+    fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError> {
+        let op = Op {
+            keep: keep.clone(),
+            ..Op::new(Kind::SweepPolicies)
+        };
+        self.submit(None, op)
+    }
+
+    fn left_rows(&self) -> Result<Vec<LeftRows<FakeRows>>, NodeError> {
+        let world = self.world.borrow();
+        let cookies = world.tables.cookies().into_iter();
+        Ok(cookies
+            .map(|cookie| {
+                let rows = FakeRows::left(&world.tables, cookie);
+                let row = world.tables.pods.get(&cookie);
+                LeftRows {
+                    cookie,
+                    pod: row.map(|row| row.pod.clone()),
+                    inode: row.map_or(NetnsInode::new(0), |row| row.inode),
+                    rows,
+                }
+            })
+            .collect())
+    }
+
+    fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError> {
+        if self.sabotage == Sabotage::Skip(Kind::RefreshProgram) {
+            return Ok(true);
+        }
+        let mut world = self.world.borrow_mut();
+        world.begin_write("refresh the program")?;
+        if !world.exists(cookie) {
+            return Ok(false);
+        }
+        let generation = world.generation;
+        match world.tables.lookups.get_mut(&cookie) {
+            Some(attached) => *attached = generation,
+            None => return Err(NodeError::Failed("no link".to_owned())),
+        }
+        Ok(true)
+    }
+
+    fn listeners(&self) -> KnownListeners {
+        let world = self.world.borrow();
+        world.listener_reads.set(world.listener_reads.get() + 1);
+        let mut known = KnownListeners::new();
+        for (cookie, family, port) in &world.tables.listeners {
+            known.entry(*cookie).or_default().insert((*family, *port));
+        }
+        known
+    }
+}

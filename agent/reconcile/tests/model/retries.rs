@@ -1,0 +1,251 @@
+//! How often pods are tried and listeners searched, and the states in between.
+
+use sidetrack_reconcile::PodState;
+
+use crate::{events::Event, node::Sabotage, pods::Variant, run::Run};
+
+const ORDINARY: u32 = 5;
+const LIST: Event = Event::List { complete: true };
+
+fn run(api: bool, events: &[Event]) -> Run {
+    let mut run = Run::new(api, Sabotage::None);
+    for event in events {
+        run.happen(*event);
+    }
+    run
+}
+
+/// Ticks twice a second; answers how often processes were read.
+fn reads_in(run: &mut Run, seconds: u32) -> u32 {
+    let before = run.world.borrow().reads.get();
+    for _ in 0..seconds * 2 {
+        run.tick(500);
+    }
+    run.world.borrow().reads.get() - before
+}
+
+fn state(run: &Run) -> (PodState, String) {
+    let (_, record) = run.core.pods().next().expect("a pod");
+    (
+        record.state(),
+        record.reason().unwrap_or_default().to_owned(),
+    )
+}
+
+#[test]
+fn a_waiting_pod_is_tried_slowly_after_a_minute() {
+    let mut run = run(
+        true,
+        &[
+            Event::Create(1, Variant::Plain),
+            Event::List { complete: false },
+        ],
+    );
+    assert_eq!(state(&run).0, PodState::Waiting);
+    // Twice a second, the last time when the minute is over.
+    assert_eq!(reads_in(&mut run, 61), 121);
+    assert!((9..=11).contains(&reads_in(&mut run, 50)));
+    // A listing starts anew with this try, and not with the minute.
+    run.happen(LIST);
+    assert!((9..=11).contains(&reads_in(&mut run, 50)));
+    run.happen(Event::Start(1, ORDINARY));
+    run.tick(5000);
+    assert_eq!(state(&run), (PodState::Enrolled, String::new()));
+    // Settled: nothing is read but for listeners.
+    assert!(reads_in(&mut run, 60) < 8);
+}
+
+#[test]
+fn an_enrolled_pod_without_processes_is_tried_slowly_after_a_minute() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+    ];
+    let mut run = run(true, &events);
+    run.happen(Event::End(0));
+    assert!(reads_in(&mut run, 55) >= 110);
+    reads_in(&mut run, 10);
+    assert!(reads_in(&mut run, 50) < 20);
+    assert_eq!(state(&run).0, PodState::Enrolled);
+}
+
+#[test]
+fn a_settled_pod_has_a_minute_of_fast_tries_again() {
+    let events = [Event::Create(0, Variant::Plain), LIST];
+    let mut run = run(true, &events);
+    reads_in(&mut run, 70);
+    run.happen(Event::Start(0, ORDINARY));
+    run.tick(5000);
+    run.happen(Event::Replace(0, ORDINARY));
+    run.happen(Event::End(0));
+    run.tick(500);
+    assert!(reads_in(&mut run, 50) >= 100);
+}
+
+#[test]
+fn listeners_are_searched_less_and_less_often() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+    ];
+    let mut run = run(true, &events);
+    let start = run.world.borrow().searches;
+    let mut at = Vec::new();
+    let mut seen = start;
+    for second in 1..=1500 {
+        run.tick(1000);
+        let searches = run.world.borrow().searches;
+        if searches > seen {
+            at.push(second);
+            seen = searches;
+        }
+    }
+    let pauses: Vec<i32> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!((5..=8).contains(&at[0]), "{at:?}");
+    for (pause, expected) in pauses.iter().zip([10, 20, 40, 80, 160, 300, 300]) {
+        assert!((expected..=expected + 3).contains(pause), "{pauses:?}");
+    }
+    assert!(pauses.len() >= 7, "{pauses:?}");
+    // Known listeners are not searched.
+    run.happen(Event::Listen(0));
+    run.tick(2500);
+    let seen = run.world.borrow().searches;
+    for _ in 0..200 {
+        run.tick(2500);
+    }
+    assert_eq!(run.world.borrow().searches, seen);
+    // One vanishes although its socket is open: the search is due at once.
+    run.world.borrow_mut().tables.listeners.clear();
+    run.tick(2500);
+    assert_eq!(run.world.borrow().searches, seen + 1);
+    assert_eq!(run.world.borrow().tables.listeners.len(), 1);
+}
+
+#[test]
+fn states_of_a_pod_through_its_life() {
+    let mut run = run(false, &[Event::Create(0, Variant::Bad), LIST]);
+    assert_eq!(state(&run).0, PodState::Rejected);
+    run.happen(Event::Change(0, Variant::Plain));
+    run.happen(LIST);
+    let (waiting, reason) = state(&run);
+    assert_eq!(waiting, PodState::Waiting);
+    assert!(reason.contains("is missing"), "{reason}");
+    run.happen(Event::Start(0, ORDINARY));
+    run.tick(500);
+    assert_eq!(state(&run), (PodState::Enrolled, String::new()));
+    run.happen(Event::Change(0, Variant::Bad));
+    run.happen(LIST);
+    let (enrolled, reason) = state(&run);
+    assert_eq!(enrolled, PodState::Enrolled);
+    assert!(reason.contains("TPROXY"), "{reason}");
+    run.happen(Event::Restart);
+    run.happen(LIST);
+    let (left, reason) = state(&run);
+    assert_eq!(left, PodState::Enrolled);
+    assert!(reason.contains("TPROXY"), "{reason}");
+    assert_eq!(run.core.left_by_earlier().len(), 1);
+    run.happen(Event::Vanish(0));
+    run.tick(500);
+    assert_eq!(state(&run).0, PodState::Rejected);
+    assert!(run.core.left_by_earlier().is_empty());
+    run.happen(Event::Change(0, Variant::OptedOut));
+    run.happen(LIST);
+    assert_eq!(state(&run).0, PodState::NotTaken);
+    let violations = &run.world.borrow().violations;
+    assert!(violations.is_empty(), "{violations:?}");
+}
+
+#[test]
+fn events_tell_what_happened() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+    ];
+    let mut run = run(true, &events);
+    let told = |run: &mut Run| -> Vec<(&'static str, bool)> {
+        let all = run.core.drain_events().into_iter();
+        all.map(|event| {
+            assert_eq!(event.uid.as_deref(), run.pods.get(&0).map(|it| &*it.uid));
+            (event.reason, event.warning)
+        })
+        .collect()
+    };
+    assert_eq!(told(&mut run), [("Enrolled", false)]);
+    for (variant, expected) in [
+        (Variant::Ports, ("PolicyChanged", false)),
+        (Variant::Bad, ("PolicyRejected", true)),
+        (Variant::OptedOut, ("Released", false)),
+        (Variant::Plain, ("Enrolled", false)),
+    ] {
+        run.happen(Event::Change(0, variant));
+        run.happen(LIST);
+        assert_eq!(told(&mut run), [expected], "{variant:?}");
+        run.happen(LIST);
+        assert_eq!(told(&mut run), [], "{variant:?}");
+    }
+    // A pod that waits is nothing to tell.
+    run.happen(Event::Create(1, Variant::Plain));
+    run.happen(LIST);
+    assert_eq!(told(&mut run), []);
+    run.happen(Event::Delete(1));
+    run.happen(LIST);
+    // For a pod that an earlier agent had enrolled nothing has changed.
+    run.happen(Event::Restart);
+    run.happen(LIST);
+    assert_eq!(told(&mut run), []);
+    assert_eq!(state(&run), (PodState::Enrolled, String::new()));
+}
+
+#[test]
+fn an_enrollment_that_fails_is_told_once() {
+    let mut run = run(
+        true,
+        &[Event::Create(0, Variant::Plain), Event::Start(0, 3), LIST],
+    );
+    let told = |run: &mut Run| -> Vec<_> {
+        let all = run.core.drain_events().into_iter();
+        all.map(|it| it.reason).collect()
+    };
+    assert_eq!(told(&mut run), ["NotEnrolled"]);
+    run.tick(500);
+    run.tick(500);
+    assert_eq!(told(&mut run), [""; 0]);
+    assert_eq!(state(&run).0, PodState::Rejected);
+}
+
+#[test]
+fn the_map_of_listeners_is_read_every_two_seconds() {
+    let mut run = run(true, &[LIST]);
+    run.tick(2000);
+    let before = run.world.borrow().listener_reads.get();
+    reads_in(&mut run, 20);
+    assert_eq!(run.world.borrow().listener_reads.get() - before, 10);
+}
+
+#[test]
+fn a_rejected_manifest_says_whether_the_previous_policy_is_active() {
+    const KEPT: &str = "; the previous policy stays active";
+    for (restarts, starts, kept) in [
+        (false, true, true),
+        (true, true, true),
+        (false, false, false),
+    ] {
+        let mut run = run(true, &[Event::Create(0, Variant::Plain)]);
+        if starts {
+            run.happen(Event::Start(0, ORDINARY));
+        }
+        run.happen(LIST);
+        if restarts {
+            run.happen(Event::Restart);
+        }
+        run.core.drain_events();
+        run.happen(Event::Change(0, Variant::Bad));
+        run.happen(LIST);
+        let told = run.core.drain_events();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert_eq!(told[0].note.ends_with(KEPT), kept, "{told:?}");
+    }
+}
