@@ -359,3 +359,15 @@ fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
     );
     assert_eq!(run.core.check(&sandbox), answer);
 }
+
+#[test]
+fn a_sandbox_that_is_gone_when_it_is_opened_is_waited_for() {
+    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let (sandbox, _) = run.sandbox(&pod(&run), ORDINARY);
+    run.world.borrow_mut().paths.clear();
+    let answer = run.ask(&sandbox);
+    assert!(
+        matches!(&answer, Answer::Later(it) if it.contains("no process")),
+        "{answer:?}"
+    );
+}

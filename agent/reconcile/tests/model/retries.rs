@@ -249,3 +249,21 @@ fn a_rejected_manifest_says_whether_the_previous_policy_is_active() {
         assert_eq!(told[0].note.ends_with(KEPT), kept, "{told:?}");
     }
 }
+
+#[test]
+fn a_namespace_is_followed_to_another_process() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+        Event::Start(0, ORDINARY),
+    ];
+    let mut run = run(true, &events);
+    let first = *run.world.borrow().processes.keys().next().unwrap();
+    run.world.borrow_mut().end_process(first);
+    run.tick(500);
+    assert_eq!(state(&run), (PodState::Enrolled, String::new()));
+    let path = run.core.enrollments().next().unwrap().1.path.clone();
+    assert!(run.world.borrow().at(&path).is_some(), "{}", path.display());
+    assert!(reads_in(&mut run, 50) < 20);
+}
