@@ -97,10 +97,6 @@ impl<N: Node> Enrollment<N> {
 
 /// What is wanted of a pod.
 #[derive(Clone, Debug, PartialEq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "one per pod, and nearly always the large variant"
-)]
 pub(crate) enum Desired {
     /// It is to be enrolled.
     Enroll(Box<Goal>),

@@ -57,7 +57,7 @@ impl PodRows {
 
     pub(super) fn add_left_row(&mut self, row: Pod) {
         self.flags = row.flags & POD_ADDED_SELF_V6;
-        self.row = Box::new(row);
+        *self.row = row;
     }
 
     pub(super) fn add_left_route(&mut self, id: RouteId, route: Route) {

@@ -44,9 +44,12 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
     }
 }
 
-/// The rules in their order. One function of more than 100 lines on purpose: every split that was
-/// tried made LLVM merge paths, and the kernel's verifier then walked 6 to 70 % more instructions.
+/// The rules in their order.
 #[inline(always)]
+#[expect(
+    clippy::too_many_lines,
+    reason = "every split that was tried made LLVM merge paths, and the kernel's verifier then walked 6 to 70 % more instructions"
+)]
 fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
     if !conn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);

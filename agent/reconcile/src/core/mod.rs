@@ -194,10 +194,10 @@ impl<N: Node> Core<N> {
     pub async fn namespaces_changed(&mut self, cookies: &BTreeSet<NetnsCookie>) {
         let (node, enrollments) = self.enrollments_mut();
         for (name, enrollment) in enrollments {
-            if cookies.contains(&enrollment.cookie) {
-                if let Err(problem) = converge::refresh(node, enrollment).await {
-                    warn!(pod = %name, "follow the pod's routes: {problem}");
-                }
+            if cookies.contains(&enrollment.cookie)
+                && let Err(problem) = converge::refresh(node, enrollment).await
+            {
+                warn!(pod = %name, "follow the pod's routes: {problem}");
             }
         }
         self.changed = true;
