@@ -4,7 +4,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
 use tracing::{error, info};
 
-use super::{Core, leave::Leftover};
+use super::{Core, replaced::Replaced};
 use crate::{
     events::{ENROLLED, NOT_ENROLLED, POLICY_CHANGED},
     node::{EnrollError, Found, Node, NodeError, Opened, Processes as _},
@@ -218,17 +218,9 @@ impl<N: Node> Core<N> {
         self.node.rows(name, uid, &opened, None)?;
         let policy_id = self.acquire(&compiled)?;
         // Rows that are in the kernel already are replaced, not doubled.
-        let earlier = self.earlier.take(cookie);
-        let is_left = earlier.is_some();
-        let (left_name, left_inode, left_rows, left_policy) = match earlier {
-            Some(left) => (left.pod, left.inode, Some(left.rows), None),
-            None => match self.take_own_rows(cookie) {
-                Some(own) => (None, opened.inode, Some(own.rows), own.policy),
-                None => (None, opened.inode, None, None),
-            },
-        };
-        let replaces = left_rows.is_some();
-        let rows = match self.node.rows(name, uid, &opened, left_rows) {
+        let (replaced, left) = self.take_replaced(cookie);
+        let is_left = matches!(replaced, Replaced::Earlier(..));
+        let rows = match self.node.rows(name, uid, &opened, left) {
             Ok(rows) => rows,
             Err(problem) => {
                 self.release_policy(&compiled);
@@ -253,44 +245,14 @@ impl<N: Node> Core<N> {
         match run(&mut self.node, &mut enrollment, steps).await {
             Ok(missed) => {
                 enrollment.stale = missed.is_some();
-                match left_policy {
-                    Some(policy) => self.release_policy(&policy),
-                    None if replaces => self.sweep_later(),
-                    None => {}
-                }
+                self.has_replaced(&replaced);
                 Ok(enrollment)
             }
             Err(problem) => {
-                self.release_policy(&enrollment.compiled);
-                if is_left {
-                    // The earlier agent's rows are still active; without them the pod would not be
-                    // intercepted.
-                    self.earlier
-                        .give_back(cookie, left_name, left_inode, enrollment.rows);
-                } else {
-                    let rows = Leftover {
-                        rows: enrollment.rows,
-                        policy: left_policy,
-                    };
-                    self.remove_rows(cookie, rows, Some(enrollment.link)).await;
-                }
+                self.has_not_replaced(replaced, enrollment).await;
                 Err(problem.into())
             }
         }
-    }
-
-    /// Rows of this agent that a namespace still has: of an enrollment that is departing, or of a
-    /// removal that has failed.
-    fn take_own_rows(&mut self, cookie: NetnsCookie) -> Option<Leftover<N>> {
-        let is_it = |(_, it): &(PodRef, Enrollment<N>)| it.cookie == cookie;
-        if let Some(position) = self.departing.iter().position(is_it) {
-            let (_, enrollment) = self.departing.swap_remove(position);
-            return Some(Leftover {
-                rows: enrollment.rows,
-                policy: Some(enrollment.compiled),
-            });
-        }
-        self.leftovers.remove(&cookie)
     }
 
     async fn change_policy(

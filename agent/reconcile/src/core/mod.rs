@@ -6,6 +6,7 @@ mod apply;
 mod converge;
 mod earlier;
 mod leave;
+mod replaced;
 mod sandboxes;
 
 use std::{

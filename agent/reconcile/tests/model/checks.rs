@@ -105,9 +105,7 @@ impl World {
             format!("{:?} removes the row of {pod}", rows.pod)
         });
         let opted_out = self.applied.get(&pod).is_some_and(|it| !it.taken);
-        // A pod that went back to the namespace it departed from and could not be enrolled there.
-        let undone = rows.policy.is_none();
-        let runs = self.runs_in(cookie) && !undone;
+        let runs = self.runs_in(cookie);
         self.require(!self.api || !runs || opted_out, || {
             format!("{pod} is released while its processes run")
         });

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 
 use sidetrack_common::ids::NetnsCookie;
-use sidetrack_reconcile::PodState;
+use sidetrack_reconcile::{Enrollment, PodState};
 
 use crate::{
+    node::FakeNode,
     pods::{Pod, Variant},
     rows::Snapshot,
     run::{Run, cookies_of, end_deleted, own_path},
@@ -83,10 +84,20 @@ impl Run {
                         let state = record.state();
                         problems.push(format!("is {state:?} ({reason:?}), not {expected:?}"));
                     }
+                    // Without a process the agent finds the namespace only where it was told of it.
+                    let found = |it: &Enrollment<FakeNode>| {
+                        !world.api
+                            || world
+                                .processes
+                                .values()
+                                .any(|process| process.uid == pod.uid)
+                            || world.at(&it.path) == Some(it.cookie)
+                    };
                     if let Some(it) = record.enrollment()
                         && let Some(policy) = pod.variant.policy()
                         && it.policy != *policy
                         && !cookies_of(&world, pod).is_empty()
+                        && found(it)
                     {
                         problems.push("has another policy".to_owned());
                     }
@@ -170,10 +181,6 @@ impl Run {
                 !it.listens.contains(&(2, port)) || tables.listeners.contains(&row(port))
             })
         });
-        if departing && world.faults.fired {
-            // Nor is a write tried again that has failed for it. It goes with its last process.
-            return Vec::new();
-        }
         let checks = [
             (snapshot.route_rows(&row.source) == routes, "routes"),
             (snapshot.excluded(&row.source) == ifaces, "interface rows"),
@@ -214,6 +221,8 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
     let is_left = of_name.next().is_some() && !has_row;
     if pod.variant == Variant::Bad {
         return match (has_row, is_left) {
+            // The row may be of a namespace the pod has departed from.
+            (true, _) if world.faults.fired => vec![PodState::Enrolled, PodState::Rejected],
             (true, _) => vec![PodState::Enrolled],
             (false, true) => vec![PodState::Enrolled, PodState::Rejected],
             (false, false) => vec![PodState::Rejected],
