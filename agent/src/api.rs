@@ -43,8 +43,8 @@ pub struct Connections {
     pub inbound_redirected: u64,
     /// Connections that went direct.
     pub untouched: u64,
-    /// Outbound connections that went direct before the sidecar first listened. The pod asks for that
-    /// by the annotation sidetrack.dev/before-sidecar.
+    /// Outbound connections that went direct before the sidecar first listened. The pod requests
+    /// that by the annotation sidetrack.dev/before-sidecar.
     #[serde(default)]
     pub before_sidecar: u64,
     /// Connections that failed because of a missing sidecar, route or kernel resource.

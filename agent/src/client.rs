@@ -29,20 +29,20 @@ impl Client {
     /// # Errors
     /// If no agent answers, or not as expected.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.ask(Request::get(path), path, Bytes::new()).await
+        self.request(Request::get(path), path, Bytes::new()).await
     }
 
-    /// Asks something; question and answer are JSON.
+    /// Sends a request; its body and the answer are JSON.
     ///
     /// # Errors
     /// If no agent answers, or not as expected.
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         let request = Request::post(path).header("content-type", "application/json");
-        self.ask(request, path, serde_json::to_vec(body)?.into())
+        self.request(request, path, serde_json::to_vec(body)?.into())
             .await
     }
 
-    async fn ask<T: DeserializeOwned>(
+    async fn request<T: DeserializeOwned>(
         &self,
         request: hyper::http::request::Builder,
         path: &str,

@@ -92,7 +92,7 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Serves until `stop` completes, then lets answers in progress finish.
+/// Serves until `stop` completes, then waits for answers in progress to finish.
 ///
 /// `prepare` turns an accepted stream into the stream that carries HTTP and the routes for it: it is
 /// where TLS is negotiated. It returns `None` for a connection to drop, and has a deadline of its own.

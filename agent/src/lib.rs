@@ -35,7 +35,7 @@ pub mod daemon;
 
 pub mod cli;
 
-/// This build's version: the package's, unless whoever builds it has set SIDETRACK_VERSION.
+/// This build's version: the package's, unless SIDETRACK_VERSION was set for the build.
 pub const VERSION: &str = match option_env!("SIDETRACK_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),

@@ -178,6 +178,6 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("sidetrack_build_info{version=\""), "{text}");
-        assert!(text.ends_with("# EOF\n"), "OpenMetrics asks for it: {text}");
+        assert!(text.ends_with("# EOF\n"), "OpenMetrics requires it: {text}");
     }
 }

@@ -13,7 +13,7 @@ use sidetrack_reconcile::Record;
 /// Everything the reconciler publishes.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
-    /// Every pod it knows; facts that only the kernel's maps have are still missing.
+    /// Every pod of the reconciler; facts that only the kernel's maps have are still missing.
     pub pods: Vec<PodStatus>,
     /// What is wrong, as sentences.
     pub problems: Vec<String>,

@@ -22,12 +22,13 @@ use crate::{
     snapshot::Snapshot,
 };
 
-/// How often rows of maps are counted at most, whoever asks: a map may have a million.
+/// The shortest time between two counts of maps' rows, for all clients: a map may have a million.
 const COUNT_EVERY: Duration = Duration::from_secs(5);
-/// How old the counters of a scrape may be. Reading all of them takes a while, and every pod may ask.
+/// How old the counters of a scrape may be. Reading all of them takes a while, and every pod may
+/// scrape them.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The agent's state for everybody who asks.
+/// The agent's state for all clients.
 #[derive(Debug)]
 pub struct Status {
     maps: Maps,
@@ -176,7 +177,7 @@ impl Status {
     }
 
     /// How full the maps are, or were a moment ago. Counted on a thread of its own, and once for all
-    /// who ask.
+    /// clients.
     async fn map_usage(self: &Arc<Self>) -> io::Result<MapUsage> {
         let mut known = self.usage.lock().await;
         if let Some((at, usage)) = &*known

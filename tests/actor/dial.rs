@@ -145,7 +145,7 @@ impl Held {
 
     /// How both ends see them now.
     pub fn again(&self) -> Vec<Result<Connected, i32>> {
-        let ask = |mut socket: &Socket| -> io::Result<Connected> {
+        let names_again = |mut socket: &Socket| -> io::Result<Connected> {
             socket.write_all(NAMES_AGAIN)?;
             let (accepted_by, server) = greeting(socket)?;
             Ok(Connected {
@@ -156,7 +156,7 @@ impl Held {
         };
         self.sockets
             .iter()
-            .map(|socket| ask(socket).map_err(|error| errno(&error)))
+            .map(|socket| names_again(socket).map_err(|error| errno(&error)))
             .collect()
     }
 

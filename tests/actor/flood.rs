@@ -42,7 +42,7 @@ pub fn begin(to: SocketAddr, count: usize, held: &mut Held) -> Result<Flooded> {
     Ok(flooded)
 }
 
-/// A listener with the shortest backlog there is, from which nobody accepts.
+/// A listener with the shortest backlog there is. Its connections are not accepted.
 pub fn hang(address: SocketAddr) -> Result<Socket> {
     let bound = run_as(&PROXY, || {
         let socket = Socket::new(

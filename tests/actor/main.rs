@@ -1,9 +1,9 @@
-//! A process in a pod: joins a network namespace and a cgroup, then listens and dials as it is told
-//! on stdin. Each accepted connection is told how the accepting end sees it; the connecting end
-//! reports both.
+//! A process in a pod: joins a network namespace and a cgroup, then listens and dials as
+//! requested on stdin. The accepting end of a connection sends how it sees the connection; the
+//! connecting end reports both.
 //!
-//! Started with `--here` it stays where it is, does what its further arguments say, and goes on to serve
-//! what it listens on: so a container runs it.
+//! Started with `--here` it stays where it is, does what its further arguments say, and then
+//! serves what it listens on. A container runs it like this.
 
 mod dial;
 mod flood;
@@ -26,7 +26,7 @@ use nix::sched::{CloneFlags, setns};
 
 use crate::{dial::Held, listen::Groups};
 
-/// Listens and dials as it is told, in a pod.
+/// Listens and dials in a pod, as requested on stdin.
 #[derive(Debug, Parser)]
 #[command(name = "sidetrack-actor")]
 struct Options {
@@ -36,7 +36,7 @@ struct Options {
     /// Directory of the cgroup to join.
     #[arg(required_unless_present = "here")]
     cgroup: Option<PathBuf>,
-    /// Join nothing, answer these requests, and go on serving.
+    /// Join nothing, answer these requests, and continue to serve.
     #[arg(long, value_name = "REQUEST", num_args = 0.., conflicts_with_all = ["netns", "cgroup"])]
     here: Option<Vec<String>>,
 }

@@ -11,7 +11,7 @@ use socket2::Socket;
 
 const SO_ORIGINAL_DST: i32 = 80;
 
-/// Everything a socket knows of its two ends.
+/// Everything a socket can report about its two ends.
 pub fn of(socket: &Socket) -> io::Result<Names> {
     let local = socket.local_addr()?.as_socket();
     let peer = socket.peer_addr()?.as_socket();

@@ -40,7 +40,7 @@ impl<'a> Pod<'a> {
             hostname: text("name"),
             log_directory: logs.path().display().to_string(),
             linux: Some(m::LinuxSandboxConfig {
-                // As kubelet's cgroupfs driver names it: a restarted agent knows the pod by it.
+                // Named as by kubelet's cgroupfs driver: a restarted agent finds the pod by it.
                 cgroup_parent: format!("{}/pod{}", node.containerd.cgroup_parent, text("uid")),
             }),
         };

@@ -70,7 +70,7 @@ fn injected(node: &Fixture, namespace: &str) -> Result<Value> {
     }))
 }
 
-/// Runs all containers, and checks what the app's first connection and an arrival meet.
+/// Runs all containers, and checks where the app's first connection and an inbound one end.
 fn check_taken(node: &Fixture, pod: &Pod<'_>) -> Result<()> {
     let code = pod.run_init_containers()?;
     ensure!(
@@ -223,7 +223,7 @@ fn removed_pods_leave_nothing(node: &Fixture) -> Result<()> {
         let waits = |pod: Option<&Value>| pod.is_some_and(|pod| pod["state"] == "waiting");
         let took = places.wait_pod(&pod.name(), waits)?;
         ensure!(took < Duration::from_secs(1), "it left after {took:?}");
-        // Kubelet asks as often as it likes.
+        // Kubelet may repeat these requests at any time.
         pod.stop()?;
         pod.remove()?;
         node.nothing_is_left()?;

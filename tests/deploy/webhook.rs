@@ -49,13 +49,13 @@ fn called(webhook: &Value, namespace: Option<&str>, pod: Option<&str>) -> bool {
 }
 
 #[test]
-fn each_pod_that_may_be_taken_is_told_once_and_on_the_right_path() {
+fn each_pod_that_may_be_enrolled_is_sent_once_and_on_the_right_path() {
     for enroll in ["labeled", "injected"] {
         let objects = enabled(json!({"enroll": enroll}));
         for namespace in [None, Some("enabled"), Some("disabled"), Some("x")] {
             for pod in [None, Some("enabled"), Some("disabled"), Some("x")] {
                 let labels = [namespace, pod];
-                let taken = !labels.contains(&Some("disabled"))
+                let may_enroll = !labels.contains(&Some("disabled"))
                     && (enroll == "injected" || labels.contains(&Some("enabled")));
                 let paths: Vec<&str> = webhooks(&objects)
                     .iter()
@@ -63,7 +63,7 @@ fn each_pod_that_may_be_taken_is_told_once_and_on_the_right_path() {
                     .map(|webhook| &webhook["clientConfig"]["service"]["path"])
                     .map(|path| path.as_str().expect("a path"))
                     .collect();
-                let expected = match (taken, namespace) {
+                let expected = match (may_enroll, namespace) {
                     (false, _) => vec![],
                     (true, Some("enabled")) => vec!["/mutate/enabled"],
                     (true, _) => vec!["/mutate"],

@@ -40,8 +40,8 @@ fn accepted_by(fixture: &PodFixture, to: std::net::SocketAddr) -> Result<u16> {
 }
 
 kernel_test!(lists_without_their_policy);
-/// A policy was being written: its lists are there and its row is not. Its id must not be taken for
-/// another policy, which would have those lists among its own.
+/// A policy was being written: its lists are there and its row is not. Its id must not be used
+/// for another policy, which would have those lists among its own.
 fn lists_without_their_policy() -> Result<()> {
     let mut fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
@@ -60,7 +60,7 @@ fn lists_without_their_policy() -> Result<()> {
     })?;
     fixture.agent.places.wait_enrolled("test/app")?;
     let by = accepted_by(&fixture, at(VIP, 80))?;
-    ensure!(by == 15001, "port 80 is excluded by nobody, {by} took it");
+    ensure!(by == 15001, "no policy excludes port 80, {by} took it");
     fixture.agent.places.wait_rows("PORT_RULES", rows)
 }
 

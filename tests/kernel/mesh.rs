@@ -158,7 +158,7 @@ fn virtual_interfaces_local_only() -> Result<()> {
             .any(|line| line["rule"].to_string().contains(rule) && line["connections"] == 1);
         ensure!(counted, "{rule}: {rules}");
     }
-    // The app's own connections are not arrivals.
+    // The app's own connections are not inbound ones.
     let inside = pod.actor()?.dial(Dial::new(&APP, at("10.78.0.2", 80)))?;
     ensure!(inside.is_ok_and(|inside| inside.accepted_by == 80));
     let status = places.output(&["status"])?;

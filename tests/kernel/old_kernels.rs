@@ -15,8 +15,8 @@ use lab::{
 
 use crate::fixture::at;
 
-/// Tells agent and doctor to do without bpf_set_retval, which came with Linux 5.18, and the ingress
-/// interface in sk_lookup, of 5.17.
+/// Makes agent and doctor run without bpf_set_retval, which came with Linux 5.18, and without the
+/// ingress interface in sk_lookup, of 5.17.
 const WITHOUT: (&str, &str) = ("SIDETRACK_WITHOUT", "set_retval,ingress_ifindex");
 
 kernel_test!(refusals_without_set_retval);

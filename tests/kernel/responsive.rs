@@ -32,8 +32,8 @@ struct Answer {
     seconds: f64,
 }
 
-/// Asks with curl; `options` name the server.
-fn ask(options: &[&str]) -> Result<Answer> {
+/// Sends a request with curl; `options` name the server.
+fn request(options: &[&str]) -> Result<Answer> {
     let words = [
         &[
             "curl",
@@ -61,10 +61,10 @@ fn ask(options: &[&str]) -> Result<Answer> {
 
 /// The fastest of three answers. A machine that is busy delays one of them, an agent that is blocked
 /// delays them all.
-fn ask_quickly(options: &[&str]) -> Result<Answer> {
+fn request_quickly(options: &[&str]) -> Result<Answer> {
     let mut best: Option<Answer> = None;
     for _ in 0..3 {
-        let answer = ask(options)?;
+        let answer = request(options)?;
         if best
             .as_ref()
             .is_none_or(|best| answer.seconds < best.seconds)
@@ -100,7 +100,7 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
     let socket = agent.places.socket.to_string_lossy().into_owned();
     let status = ["--unix-socket", &socket, "http://agent/v1/status"];
     let pods = ["--unix-socket", &socket, "http://agent/v1/pods"];
-    ensure!(ask(&[&healthz])?.code == 200);
+    ensure!(request(&[&healthz])?.code == 200);
 
     fs::write(&hold, "")?;
     let held = Instant::now();
@@ -109,7 +109,7 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
     let mut unhealthy_at = None;
     while held.elapsed() < HOLD {
         let asked = held.elapsed();
-        let health = ask_quickly(&[&healthz])?;
+        let health = request_quickly(&[&healthz])?;
         match health.code {
             200 => ensure!(
                 asked < UNHEALTHY_AFTER + SLACK,
@@ -130,9 +130,9 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
             }
             _ => anyhow::bail!("{health:?}"),
         }
-        ensure!(ask_quickly(&[&metrics])?.code == 200);
-        ensure!(ask_quickly(&status)?.body.contains("\"ready\":true"));
-        ensure!(ask_quickly(&pods)?.body.contains("\"app\""));
+        ensure!(request_quickly(&[&metrics])?.code == 200);
+        ensure!(request_quickly(&status)?.body.contains("\"ready\":true"));
+        ensure!(request_quickly(&pods)?.body.contains("\"app\""));
         thread::sleep(Duration::from_millis(500));
     }
     ensure!(unhealthy_at.is_some(), "/healthz never failed");
@@ -141,7 +141,7 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
 
     fs::remove_file(&hold)?;
     agent.places.wait_enrolled("test/late")?;
-    let health = ask(&[&healthz])?;
+    let health = request(&[&healthz])?;
     ensure!(health.code == 200, "{health:?}");
     Ok(())
 }

@@ -211,7 +211,7 @@ fn failed_connects_of_one_pod() -> Result<()> {
     // Refused at once.
     let result = fixture.dial(at(VIP[0], 80))?;
     ensure!(result == Err(libc::ECONNREFUSED), "{result:?}");
-    // A SYN that nobody answers: the row is there while the client waits.
+    // A SYN without an answer: the row is there while the client waits.
     run(&format!(
         "ip netns exec {} iptables -A INPUT -p tcp --dport 15001 -j DROP",
         fixture.pod.netns

@@ -49,7 +49,7 @@ const LEFT_ALONE: [[(&str, &str); 2]; 2] = [
     [("excludeInterfaces", "eth0"), ("excludeInboundPorts", "81")],
 ];
 
-/// Changes the policy between all of these; connections to the service are always taken by `port`.
+/// Changes the policy between all of these; `port` always accepts connections to the service.
 fn flips(policies: &[[(&str, &str); 2]], port: u16) -> Result<()> {
     const FLIPS: usize = 30;
     const AT_A_TIME: usize = 50;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
-/// What the agent asks the API server for: verb, API group, resource.
+/// The agent's requests to the API server: verb, API group, resource.
 pub const USED: [(&str, &str, &str); 8] = [
     ("create", "events.k8s.io", "events"),
     ("patch", "events.k8s.io", "events"),
@@ -17,7 +17,7 @@ pub const USED: [(&str, &str, &str); 8] = [
     ("watch", "apps", "daemonsets"),
 ];
 
-/// What it asks for besides when it is to remove its node's taint.
+/// Its further requests when it is to remove its node's taint.
 pub const USED_FOR_TAINT: [(&str, &str, &str); 2] = [("get", "", "nodes"), ("patch", "", "nodes")];
 
 /// A path in the checkout.

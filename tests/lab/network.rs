@@ -182,8 +182,8 @@ impl Lab {
         self.up(name)
     }
 
-    /// A network namespace that belongs to a user namespace, in which nobody is left, as container
-    /// runtimes make them.
+    /// A network namespace that belongs to a user namespace without processes, as container
+    /// runtimes create them.
     fn namespace_with_own_users(&mut self, name: &str) -> Result<String> {
         let name = format!("st{}-{name}", self.id);
         let mut holder = Command::new("unshare");

@@ -127,7 +127,7 @@ impl Node {
         }
     }
 
-    /// Lets the app connect out as soon as its sidecar listens; which port answered.
+    /// Makes the app connect out as soon as its sidecar listens; which port answered.
     pub fn first_connection(&self, sandbox: &Sandbox, uid: &str) -> Result<(Actor, u16)> {
         let actor = sandbox.pod(&self.lab, uid)?.actor()?;
         actor.listen(&PROXY, any(15001))?;

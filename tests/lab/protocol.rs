@@ -153,12 +153,12 @@ pub enum Request {
     },
     /// Sends on every held connection and reads the echo; answers how many still work.
     Echo,
-    /// Asks both ends of every held connection for their names again; answers
+    /// Reads the names of both ends of every held connection again; answers
     /// [`Response::AllDialed`].
     Again,
 }
 
-/// What a connecting end sends to be told the accepting end's names again.
+/// What a connecting end sends to request the accepting end's names again.
 pub const NAMES_AGAIN: &[u8; 4] = b"name";
 
 /// Names of one end of a connection.

@@ -68,13 +68,13 @@ impl Client {
     }
 
     /// A request on a connection of its own.
-    pub async fn ask(&self, request: Request<Body>) -> Result<Answer> {
-        self.connect().await?.ask(request).await
+    pub async fn send(&self, request: Request<Body>) -> Result<Answer> {
+        self.connect().await?.send(request).await
     }
 }
 
 impl Connection {
-    pub async fn ask(&mut self, request: Request<Body>) -> Result<Answer> {
+    pub async fn send(&mut self, request: Request<Body>) -> Result<Answer> {
         self.sender.ready().await?;
         let response = self.sender.send_request(request).await?;
         let (parts, body) = response.into_parts();
@@ -87,7 +87,7 @@ impl Connection {
 
     /// Has a pod admitted.
     pub async fn admit(&mut self, review: &Review) -> Result<()> {
-        review.check(&self.ask(review.request()?).await?)
+        review.check(&self.send(review.request()?).await?)
     }
 }
 

@@ -38,7 +38,7 @@ const REPLACEMENTS: usize = 20;
 /// How many admissions are to go well meanwhile, at least.
 const ADMISSIONS: usize = 2000;
 
-/// A webhook and who asks it.
+/// A webhook and a client of it.
 async fn start(more: &[&str]) -> Result<(Authority, Mount, Server, Client)> {
     let authority = Authority::new()?;
     let mount = Mount::new(&authority.pair()?)?;
@@ -57,7 +57,7 @@ async fn served(client: &Client, pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-/// What the askers have met.
+/// What the clients have met.
 #[derive(Default)]
 struct Tally {
     admitted: Cell<usize>,
@@ -67,16 +67,16 @@ struct Tally {
 }
 
 impl Tally {
-    /// Asks until it is over, so many times on each connection.
-    async fn ask(&self, client: Client, per_connection: usize) {
+    /// Sends requests until it is over, so many on each connection.
+    async fn send(&self, client: Client, per_connection: usize) {
         while !self.over.get() {
-            if let Err(error) = self.ask_on_one(&client, per_connection).await {
+            if let Err(error) = self.send_on_one(&client, per_connection).await {
                 self.failed.borrow_mut().push(format!("{error:#}"));
             }
         }
     }
 
-    async fn ask_on_one(&self, client: &Client, times: usize) -> Result<()> {
+    async fn send_on_one(&self, client: &Client, times: usize) -> Result<()> {
         let mut connection = client.connect().await.context("connect")?;
         self.connected.set(self.connected.get() + 1);
         for _ in 0..times {
@@ -96,12 +96,12 @@ async fn certificates_are_replaced_under_load() -> Result<()> {
     let (authority, mut mount, _server, client) = start(&[]).await?;
     let tally = Rc::new(Tally::default());
     let start = Instant::now();
-    let askers = LocalSet::new();
+    let clients = LocalSet::new();
     for per_connection in [usize::MAX, usize::MAX, usize::MAX, 100, 1, 1] {
         let (tally, client) = (Rc::clone(&tally), client.clone());
-        askers.spawn_local(async move { tally.ask(client, per_connection).await });
+        clients.spawn_local(async move { tally.send(client, per_connection).await });
     }
-    let replaced = askers.run_until(async {
+    let replaced = clients.run_until(async {
         for time in 0..REPLACEMENTS {
             let pair = authority.pair()?;
             if time % 2 == 0 {
@@ -118,7 +118,7 @@ async fn certificates_are_replaced_under_load() -> Result<()> {
     });
     replaced.await?;
     tally.over.set(true);
-    askers.await;
+    clients.await;
     let (admitted, seconds) = (tally.admitted.get(), start.elapsed().as_secs_f64());
     println!(
         "{admitted} admissions on {} connections in {seconds:.1} s, {:.0} a second; {REPLACEMENTS} certificates",
@@ -258,18 +258,18 @@ async fn what_is_no_question_gets_a_clear_answer() -> Result<()> {
     let review = Review::new(0)?;
     for (request, status, expected) in bad_requests()? {
         let line = format!("{} {}", request.method(), request.uri());
-        let answer = client.ask(request).await.context(line.clone())?;
+        let answer = client.send(request).await.context(line.clone())?;
         let text = String::from_utf8_lossy(&answer.body);
         assert_eq!(answer.status, status, "{line}: {text}");
         assert!(text.contains(expected), "{line}: {text}");
         assert!(text.len() < 1000, "{line}: {text}");
     }
     // A body without an end is not read to its end, however that looks to its sender.
-    let _ = client.ask(post("/mutate", pieces(64))?).await;
+    let _ = client.send(post("/mutate", pieces(64))?).await;
     // None of them has harmed the webhook.
     let get = |path: &str| Request::get(path).body(Body::empty());
     for path in ["/healthz", "/readyz"] {
-        assert_eq!(client.ask(get(path)?).await?.status, StatusCode::OK);
+        assert_eq!(client.send(get(path)?).await?.status, StatusCode::OK);
     }
     client.connect().await?.admit(&review).await
 }
@@ -282,7 +282,7 @@ async fn a_body_that_does_not_come_is_not_waited_for() -> Result<()> {
     for _ in 0..20 {
         let never = Body::from_stream(stream::pending::<Result<Bytes, std::io::Error>>());
         let (request, client) = (post("/mutate", never)?, client.clone());
-        stuck.push(tokio::spawn(async move { client.ask(request).await }));
+        stuck.push(tokio::spawn(async move { client.send(request).await }));
     }
     sleep(Duration::from_millis(500)).await;
     let mut connection = client.connect().await?;
@@ -310,7 +310,8 @@ async fn what_is_on_its_way_is_answered_at_the_end() -> Result<()> {
     let (_authority, _mount, mut server, client) = start(&["--drain", "1"]).await?;
     let mut open = client.connect().await?;
     open.admit(&Review::new(0)?).await?;
-    // A request of which half is sent when the end comes, and the rest when nobody is let in any more.
+    // A request of which half is sent when the end comes, and the rest when no new connection is
+    // accepted any more.
     let slow = Review::new(1)?;
     let (parts, body) = slow.request()?.into_parts();
     let body = http_body_util::BodyExt::collect(body).await?.to_bytes();
@@ -324,18 +325,18 @@ async fn what_is_on_its_way_is_answered_at_the_end() -> Result<()> {
     });
     let request = Request::from_parts(parts, Body::from_stream(body));
     let other = client.clone();
-    let answer = tokio::spawn(async move { other.ask(request).await });
+    let answer = tokio::spawn(async move { other.send(request).await });
     sleep(Duration::from_millis(300)).await;
     server.signal(Signal::SIGTERM)?;
     server.wait_logged("ending").await?;
     // The API server does not know yet.
     let review = Review::new(2)?;
-    let last = open.ask(review.request()?).await?;
+    let last = open.send(review.request()?).await?;
     review.check(&last)?;
     assert_eq!(last.headers[header::CONNECTION], "close");
     client.connect().await?.admit(&review).await?;
     let ready = client
-        .ask(Request::get("/readyz").body(Body::empty())?)
+        .send(Request::get("/readyz").body(Body::empty())?)
         .await?;
     assert_eq!(ready.status, StatusCode::SERVICE_UNAVAILABLE);
     slow.check(&answer.await??)?;

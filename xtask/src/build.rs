@@ -117,7 +117,7 @@ fn test_build() -> Command {
     command
 }
 
-/// Builds the kernel programs; cargo knows whether anything has changed.
+/// Builds the kernel programs; cargo decides whether anything has changed.
 pub fn kernel_programs() -> Result<()> {
     kernel_programs_in(&root().join("target/ebpf"), &[])
 }

@@ -72,7 +72,7 @@ const FOR_VM: [Package; 4] = [
 ];
 
 /// What the Python environment is made of, who needs it, and how pip is to install it. Helm's engine
-/// asks for a newer Python than Debian 12 has; it works without.
+/// requires a newer Python than Debian 12 has; it works without that version.
 const REQUIREMENTS: [(&str, Needs, &[&str]); 2] = [
     ("tests/requirements.txt", Needs::Demo, &[]),
     (

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use sidetrack_policy::PodRef;
 
-/// Where the plugin asks.
+/// Path of the plugin's requests on the control socket.
 pub const PATH: &str = "/v1/sandboxes";
 
 /// A pod's network namespace, just made: nothing runs in it yet.
@@ -76,9 +76,9 @@ pub enum Question {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "answer", content = "reason")]
 pub enum Answer {
-    /// Its connections are judged from the first on.
+    /// Its connections are evaluated from the first one on.
     Enrolled,
-    /// It is none to be intercepted.
+    /// It is not to be intercepted.
     NotTaken(String),
     /// It should be intercepted and cannot be: it must not start.
     Refused(String),

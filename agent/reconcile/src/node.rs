@@ -89,7 +89,7 @@ pub struct LeftRows<R> {
     pub rows: R,
 }
 
-/// Ports and families of listeners that the kernel knows, by pod.
+/// Ports and families of the listeners in the kernel's map, by pod.
 pub type KnownListeners = BTreeMap<NetnsCookie, BTreeSet<(u16, u16)>>;
 
 /// Processes at one time.
@@ -160,6 +160,6 @@ pub trait Node {
     fn left_rows(&self) -> Result<Vec<LeftRows<Self::Rows>>, NodeError>;
     /// Gives a pod of an earlier agent this build's program; `false` when its namespace is gone.
     fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError>;
-    /// The listeners the kernel knows.
+    /// The listeners in the kernel's map.
     fn listeners(&self) -> KnownListeners;
 }

@@ -37,7 +37,7 @@ pub struct Retired {
     /// Its rows.
     pub policy: CompiledPolicy,
     since: Instant,
-    /// Whether its row is there. Without it nobody reads the lists, but they have to be removed.
+    /// Whether its row is there. Without it no program reads the lists, but they must be removed.
     written: bool,
 }
 

@@ -141,7 +141,7 @@ pub(crate) enum State<N: Node> {
     Enrolled(Box<Enrollment<N>>, Option<String>),
 }
 
-/// A pod the agent knows.
+/// A pod of the agent's list.
 #[derive(Debug)]
 pub struct Record<N: Node> {
     /// Where its manifest is.

@@ -108,7 +108,7 @@ fn print(target: &Target, rows: &[Row], family: Family) -> Result<()> {
         target.name, target.policy.dialect
     ))?;
     if family == Family::V6 && !target.ipv6 {
-        output::print("The pod's IPv6 connections are left alone; these rules are not in force.")?;
+        output::print("The pod's IPv6 connections are left alone; these rules are not active.")?;
     }
     for note in target.policy.notes() {
         output::print(format!("Note: {note}."))?;

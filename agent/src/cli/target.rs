@@ -122,7 +122,7 @@ impl Target {
         let pods: Vec<PodStatus> = Client::new(&which.places.socket)
             .get("/v1/pods")
             .await
-            .context("ask the agent; with --manifest FILE this works without one")?;
+            .context("query the agent; with --manifest FILE this works without one")?;
         let found = pods
             .into_iter()
             .find(|known| known.full_name() == pod.to_string())

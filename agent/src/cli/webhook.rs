@@ -31,7 +31,7 @@ pub(super) struct Options {
     enroll: Enroll,
     #[command(flatten)]
     mesh: MeshFlags,
-    /// How long to go on after SIGTERM: the API server learns late that this webhook is gone
+    /// How long to keep serving after SIGTERM: the API server may still send requests here
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration)]
     drain: Duration,
     /// Form of the log on stderr

@@ -141,8 +141,8 @@ fn collect(config: &Config<'_>) -> Result<String, Error> {
 }
 
 /// STATUS: can pods be added? If this fails, the runtime reports that the node has no network, and kubelet
-/// starts no pod, not even the agent. So a missing agent is no failure here. ADD waits for it, and knows
-/// which pods need none.
+/// starts no pod, not even the agent. So a missing agent is no failure here. ADD waits for it,
+/// except for pods that need none.
 fn status(config: &Config<'_>) -> Result<String, Error> {
     if let Err(error) = agent::send(config, &Question::Status, agent::PROMPT) {
         eprintln!("sidetrack: {}", error.to_json());

@@ -57,7 +57,7 @@ impl PodNetns {
         let uid = self.pod.uid.clone().ok_or_else(|| {
             Error::variable(
                 "CNI_ARGS",
-                "has no K8S_POD_UID, which tells a pod from an earlier one of the same name; containerd sets it since 1.6, CRI-O since 1.21",
+                "has no K8S_POD_UID, which distinguishes a pod from an earlier one of the same name; containerd sets it since 1.6, CRI-O since 1.21",
             )
         })?;
         Ok(Sandbox {

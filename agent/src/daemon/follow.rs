@@ -45,7 +45,7 @@ impl Follower {
                 Ok(()) = ready.changed() => self.keep_plugin(),
                 _ = look.tick() => {
                     self.look()?;
-                    // Not earlier: a pod that asks the plugin before the agent is ready has to wait.
+                    // Not earlier: a sandbox that is added before the agent is ready waits.
                     let is_ready = *ready.borrow();
                     if is_ready {
                         self.keep_plugin();

@@ -70,7 +70,7 @@ pub enum Plugin {
     Remove(Installation),
 }
 
-/// Everything the daemon is told.
+/// Configuration of the daemon.
 #[derive(Debug)]
 pub struct Config {
     /// Where pods come from.
@@ -89,10 +89,10 @@ pub struct Config {
     pub metrics_addr: Option<SocketAddr>,
 }
 
-/// Runs the daemon until it is told to stop.
+/// Runs the daemon until it receives a signal to stop.
 ///
 /// # Errors
-/// If it cannot start, or cannot go on.
+/// If it cannot start, or cannot continue.
 pub async fn run(config: Config) -> Result<()> {
     let mut daemon = Daemon::start(&config).await?;
     // Work may be left at any point: a successor takes over whatever state there is.

@@ -131,7 +131,7 @@ impl Default for FastPoll {
 enum Event {
     /// The main thread has sent something.
     Update(Box<Update>),
-    /// The CNI plugin asks.
+    /// A request from the CNI plugin.
     Request(CniRequest),
     /// A pod's cgroup was made.
     Cgroup(String),
@@ -271,7 +271,7 @@ impl Worker {
             let snapshot = Snapshot::of(&self.reconciler, self.is_ready);
             self.status.publish(snapshot);
         }
-        // After the snapshot: whoever waits for it reads the snapshot then.
+        // After the snapshot: a task that waits for readiness reads the snapshot next.
         self.ready
             .send_if_modified(|ready| std::mem::replace(ready, self.is_ready) != self.is_ready);
     }

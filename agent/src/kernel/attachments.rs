@@ -151,7 +151,7 @@ pub(super) fn pin_again(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     replace_pin(object, path)
 }
 
-/// Pins an object under a name that may be taken: first aside, then renamed over it.
+/// Pins an object under a name that may be in use: first under another name, then renamed over it.
 pub(super) fn replace_pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();
     aside.push(ASIDE);

@@ -17,7 +17,7 @@ impl Attachments {
             let ids = match sys::attached_programs(cgroup.as_fd(), hook.attach_type) {
                 Ok(ids) => ids,
                 Err(error) => {
-                    let text = format!("ask which programs are attached to {}: {error}", hook.name);
+                    let text = format!("query the programs attached to {}: {error}", hook.name);
                     findings.problems.push(text);
                     continue;
                 }

@@ -8,9 +8,9 @@ use super::maps::Maps;
 
 impl Maps {
     /// Corrects the programs' own counts of handshakes, the node's and each pod's, if they have drifted:
-    /// too high a count would refuse connections. They go on counting meanwhile, so a difference counts
-    /// only if it is there twice while nothing moves: a correction made in the middle of a flood would
-    /// itself be the drift.
+    /// too high a count would refuse connections. They continue to count meanwhile, so a difference
+    /// counts only if it is there twice while nothing moves: a correction made in the middle of
+    /// a flood would itself be the drift.
     pub fn recount_handshakes(&self) -> Result<()> {
         let first = self.handshake_drifts()?;
         if first.is_empty() {

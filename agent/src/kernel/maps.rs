@@ -22,8 +22,8 @@ use super::{
 };
 
 /// Defines [`Maps`], its constructor, [`PINNED`] and [`Maps::usage`] from one list. A map with a
-/// limit says what happens when it is full and what helps. `opaque` maps are read by the kernel
-/// programs only.
+/// limit has a text for what happens when it is full, and one for the cure. `opaque` maps
+/// are read by the kernel programs only.
 macro_rules! maps {
     (
         $( $(#[$doc:meta])+ $field:ident: $ty:ty = $name:ident $(, full: $then:literal => $cure:literal)?; )+
@@ -71,30 +71,30 @@ macro_rules! maps {
 maps! {
     /// Enrolled pods by netns cookie.
     pods: Table<u64, Pod> = POD_BY_NETNS,
-        full: "further pods are refused, and say so" => "move pods to other nodes";
+        full: "further pods are rejected" => "move pods to other nodes";
     /// Policies by id.
     policies: Table<u32, Policy> = POLICY_BY_ID,
-        full: "pods with further policies are refused, and say so"
+        full: "pods with further policies are rejected"
             => "let more pods have the same port and range lists";
     /// Port lists.
     ports: Table<PortKey, u32> = PORT_RULES,
-        full: "pods with further lists of ports are refused, and say so"
+        full: "pods with further lists of ports are rejected"
             => "shorten the pods' lists of ports";
     /// Owner lists.
     owners: Table<OwnerKey, u32> = OWNER_RULES,
-        full: "pods with further lists of users or groups are refused, and say so"
+        full: "pods with further lists of users or groups are rejected"
             => "shorten the pods' lists of users and groups";
     /// CIDR lists.
     ranges: Table<RangeKey, u32> = RANGE_RULES,
-        full: "pods with further lists of ranges are refused, and say so"
+        full: "pods with further lists of ranges are rejected"
             => "shorten the pods' lists of ranges";
     /// Pods' routes.
     routes: Table<RouteKey, Route> = ROUTE_BY_POD,
-        full: "what a missing row would tell is judged by a wider route or refused, further pods are refused, and all say so"
+        full: "further pods are rejected, and connections of a running pod that need a missing row follow a wider route or are refused"
             => "find the pods with many routes";
     /// Pods' interfaces that rules name.
     ifaces: Table<IfaceKey, IfaceRow> = IFACE_BY_POD,
-        full: "pods that name further interfaces are refused, and say so" => "name fewer interfaces";
+        full: "pods that name further interfaces are rejected" => "name fewer interfaces";
     /// Handshakes in flight.
     handshakes: Table<HandshakeKey, Handshake> = HANDSHAKES,
         full: "connections that would be redirected are refused"
@@ -110,10 +110,10 @@ maps! {
             => "let sidecars listen on fewer sockets";
     /// Connections by pod and rule.
     counts: Counters<CountKey> = COUNT_BY_RULE,
-        full: "further rules' connections are judged and not counted" => "shorten the pods' lists";
+        full: "further rules still decide connections, but do not count them" => "shorten the pods' lists";
     /// Pods that may reach the network until their sidecar first listens, and whose has not yet.
     before_sidecar: Table<u64, u32> = BEFORE_SIDECAR,
-        full: "further pods that are to reach the network before their sidecar are refused, and say so"
+        full: "further pods that are to reach the network before their sidecar are rejected"
             => "move pods to other nodes";
     opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS,
 }

@@ -121,15 +121,15 @@ impl Attachments {
         }
         let target = File::open(&path).with_context(|| format!("open {}", path.display()))?;
         for attached in &mut self.hooks {
-            // Done before another one failed: a socket must not be judged twice.
+            // Attached before another one failed: two sets of hooks must not decide for one socket.
             if sys::link_cgroup(attached.link.fd.as_fd()).ok() == Some(id) {
                 continue;
             }
             let earlier = attached
                 .attach_anew(pins, &target)
                 .with_context(|| format!("attach {} to {}", attached.hook.name, path.display()))?;
-            // Two sets of hooks must not judge one socket: cgroups of one path are never above or
-            // below each other.
+            // Two sets of hooks must not decide for one socket: cgroups of one path are never
+            // above or below each other.
             if same_path {
                 self.removed.push(earlier);
             }
@@ -196,7 +196,7 @@ fn keep_lock(pins: &Pins, lock: &mut Lock) -> Result<Option<(Kind, String)>> {
     }
     let again = pins.try_lock()?.with_context(|| {
         format!(
-            "{} was made anew, and another sidetrack has taken it: end one of the two agents",
+            "{} was made anew, and another sidetrack agent uses it now: stop one of the two agents",
             pins.root().display()
         )
     })?;

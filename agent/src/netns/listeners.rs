@@ -118,14 +118,15 @@ fn is_known(socket: &Listening, netns: u64, maps: &Maps) -> Result<bool> {
     Ok(true)
 }
 
-/// Duplicates of those of a process's sockets that are wanted. `/proc/PID/fdinfo` tells their inodes
-/// (Linux 5.14) to whoever may trace the process; `/proc/PID/fd` would ask for more.
+/// Duplicates of those of a process's sockets that are wanted. Their inodes are in
+/// `/proc/PID/fdinfo` (Linux 5.14), which requires permission to trace the process;
+/// `/proc/PID/fd` would require more.
 fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
     let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
         return Vec::new();
     };
     let mut pidfd = None;
-    let mut taken: Vec<(u64, OwnedFd)> = Vec::new();
+    let mut duplicates: Vec<(u64, OwnedFd)> = Vec::new();
     for entry in entries.flatten() {
         let number = entry
             .file_name()
@@ -135,7 +136,7 @@ fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
         let (Some(number), Some(inode)) = (number, inode_of(&info)) else {
             continue;
         };
-        if !wanted.contains(&inode) || taken.iter().any(|(known, _)| *known == inode) {
+        if !wanted.contains(&inode) || duplicates.iter().any(|(known, _)| *known == inode) {
             continue;
         }
         if pidfd.is_none() {
@@ -144,9 +145,9 @@ fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
         let duplicate = pidfd
             .as_ref()
             .and_then(|pidfd| sys::pidfd_getfd(pidfd, number).ok());
-        taken.extend(duplicate.map(|socket| (inode, socket)));
+        duplicates.extend(duplicate.map(|socket| (inode, socket)));
     }
-    taken
+    duplicates
 }
 
 /// The line `ino:` of an fdinfo file.
@@ -174,7 +175,8 @@ fn add(socket: &OwnedFd, netns: u64, listening: &Listening, maps: &Maps) -> Resu
             Ok(()) => {}
             // It closed or stopped listening meanwhile.
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-            // Arrivals are refused then. Not to enroll the pod would let them past its sidecar.
+            // Inbound connections are refused then. A pod that is not enrolled would receive them
+            // without its sidecar.
             Err(error) if error.raw_os_error() == Some(libc::E2BIG) => return Ok(false),
             Err(error) => return Err(error).context("put the sidecar's listener into the map"),
         }

@@ -126,7 +126,7 @@ fn adopt(
         tracing::warn!(
             %cookie,
             missed,
-            "open listeners of the sidecar could not be taken over, so inbound connections may be refused: restart the sidecar, unless the map of listeners is full, which `sidetrack status` says"
+            "open listeners of the sidecar could not be taken over, so inbound connections may be refused: restart the sidecar, unless `sidetrack status` shows that the map of listeners is full"
         );
     }
     Ok(())

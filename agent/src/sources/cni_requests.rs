@@ -156,7 +156,7 @@ impl CniQueue {
     /// To be called after each turn.
     pub async fn answer_pending(&mut self, reconciler: &mut Reconciler) {
         for request in std::mem::take(&mut self.pending) {
-            // A client that has closed its connection asks again.
+            // The client has closed its connection; it will send the request again.
             if request.answer.is_closed() {
                 continue;
             }
@@ -182,7 +182,7 @@ async fn handle(
     };
     match ask(&queue, peer, question).await {
         Some(answer) => Json(answer).into_response(),
-        // Not an answer: the client is to ask the next agent.
+        // Not an answer: the client is to send the request to the next agent.
         None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }
 }

@@ -85,7 +85,7 @@ impl MeshSettings {
                 Some(mesh)
             }
             Err(error) => {
-                let problem = format!("{error}; the defaults in force stay");
+                let problem = format!("{error}; the previous defaults stay active");
                 tracing::error!("{problem}");
                 self.problem = Some(problem);
                 None

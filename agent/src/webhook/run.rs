@@ -19,7 +19,7 @@ use crate::sources::mesh_settings::MeshSettings;
 /// How often the files are looked at.
 const FOLLOW: Duration = Duration::from_millis(250);
 
-/// Everything the webhook is told.
+/// Configuration of the webhook.
 #[derive(Debug)]
 pub struct Config {
     /// Where to answer.
@@ -32,7 +32,7 @@ pub struct Config {
     pub gate_image: String,
     /// Settings for all pods.
     pub settings: MeshSettings,
-    /// How long to go on after a signal: the API server learns late that this webhook is gone.
+    /// How long to keep serving after a signal: the API server may still send requests here.
     pub drain: Duration,
 }
 

@@ -78,7 +78,8 @@ impl Shared {
         })
     }
 
-    /// From now on `/readyz` fails, and answers ask the client to connect to another replica.
+    /// From now on `/readyz` fails, and every answer closes its connection, so that the client
+    /// connects to another replica.
     pub fn end(&self) {
         self.ending.store(true, Ordering::Relaxed);
     }

@@ -90,7 +90,7 @@ impl SockOps<'_> {
         let _ = self.inner.set_cb_flags(flags as i32);
     }
 
-    /// Puts a listening socket into the listener map; fails if the slot is taken.
+    /// Puts a listening socket into the listener map; fails if the slot is in use.
     #[inline(always)]
     pub fn add_listener(&self, key: &mut ListenerKey) -> Result<(), ()> {
         maps::add_listener(self.inner.ops, key)

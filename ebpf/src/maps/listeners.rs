@@ -13,7 +13,7 @@ use super::own_map::{OwnMap, SOCKHASH};
 #[btf_map]
 static LISTENERS: OwnMap<SOCKHASH, ListenerKey, u64, 65_536, 0> = OwnMap::new();
 
-/// Stores the listening socket of a callback in a slot; fails if the slot is taken.
+/// Stores the listening socket of a callback in a slot; fails if the slot is in use.
 #[inline(always)]
 pub fn add_listener(ops: *mut bpf_sock_ops, key: &mut ListenerKey) -> Result<(), ()> {
     // SAFETY: the program's own context, the map and a key of its type.

@@ -58,7 +58,7 @@ fn kill_and_restart_under_traffic() -> Result<()> {
     ensure!(held.is_ok());
     let row = |places: &Places| -> Result<Value> {
         let mut pod = places.pod("test/app")?.context("the pod")?;
-        // Counters go on; everything else is the same.
+        // Counters increase; everything else is the same.
         pod["connections"].take();
         pod["policy_id"].take();
         Ok(pod)

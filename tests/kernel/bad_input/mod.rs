@@ -1,4 +1,4 @@
-//! Bad input: one clear error that names the object and the cure; everything else goes on.
+//! Bad input: one clear error that names the object and the cure; everything else continues.
 
 mod manifests;
 mod previous_policy;

@@ -75,7 +75,7 @@ fn no_room_for_a_policy() -> Result<()> {
     while_full(
         |number| add(&maps.policies, &(FIRST + number as u32), &some),
         || {
-            // What was begun is taken back.
+            // What was begun is removed again.
             ensure!(maps.ports.keys()?.len() == rows, "lists without a policy");
             for number in 0..CAPACITY {
                 maps.policies.remove(&(FIRST + number as u32))?;

@@ -113,9 +113,9 @@ fn add<K: bytemuck::Pod, V: bytemuck::Pod>(
     }
 }
 
-/// Keeps a map full while something is tried: the agent removes pods that nobody enrolled. `test` is
-/// given what makes room. `insert` leaves rows alone that are there: one that is being replaced may not
-/// be counted.
+/// Keeps a map full while something is tried: the agent removes pods that it did not enroll. `test`
+/// is given what makes room. `insert` leaves rows alone that are there: one that is being replaced
+/// may not be counted.
 fn while_full(
     insert: impl Fn(u64) -> std::io::Result<()> + Sync,
     remove: impl Fn() -> Result<()>,

@@ -36,7 +36,7 @@ fn one_pod_has_its_share_of_handshakes() -> Result<()> {
         "{flooded:?} of {}",
         share + MORE
     );
-    // The others go on.
+    // Connections of the other pods continue.
     let client = other.actor()?;
     for _ in 0..20 {
         ensure!(taken_by(&client)? == Ok(15001), "the other pod");

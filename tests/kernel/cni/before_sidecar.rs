@@ -12,7 +12,7 @@ use super::{PROXY_USER, validate};
 use crate::fixture::at;
 
 kernel_test!(before_the_sidecar);
-/// Init containers of pods that ask for it reach the network until the sidecar first listens.
+/// Init containers of pods with the annotation reach the network until the sidecar first listens.
 fn before_the_sidecar() -> Result<()> {
     let mut node = Node::new()?;
     let with = node.lab.uid(1);

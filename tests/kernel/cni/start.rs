@@ -82,7 +82,7 @@ fn pods_that_must_not_start() -> Result<()> {
     )?;
     // Another pod of that name.
     text(&node.failed("web", &node.lab.uid(9))?, &["has not heard"])?;
-    // One that its istio-init looks after starts, and is left alone by who asks again.
+    // A pod that its istio-init intercepts starts, and CHECK leaves it alone.
     let other = node.lab.uid(2);
     let mut pod = injected("old", &other);
     pod["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] = json!("TPROXY");
@@ -117,7 +117,7 @@ fn pods_that_must_not_start() -> Result<()> {
     let edited = fs::read_to_string(&list)?.replace("kube-system", "shop");
     fs::write(&list, edited)?;
     let sandbox = node.ready("web", &uid)?;
-    // CRI-O asks at once.
+    // CRI-O sends CHECK at once.
     ensure!(node.runtime.ours("CHECK", &sandbox)?.status.success());
     node.end()
 }

@@ -41,7 +41,7 @@ fn validation() -> Result<()> {
         // Connections of another user prove nothing; `validate` shows that.
         let (code, text) = validate(&pod, 1000, &["--timeout", "1"])?;
         ensure!(code == 126 && text.contains("user 1000"), "{code} {text}");
-        // After the sidecar has started its ports are taken.
+        // After the sidecar has started its ports are in use.
         let sidecar = pod.actor()?;
         sidecar.listen(&PROXY, at("0.0.0.0", 15006))?;
         let (code, text) = validate(&pod, PROXY_USER, &[])?;
@@ -61,7 +61,7 @@ fn validation() -> Result<()> {
         "{code} {text}"
     );
     ensure!((5..7).contains(&took.as_secs()), "{took:?}");
-    // It goes on trying: opted in meanwhile.
+    // It continues to try: the pod is opted in meanwhile.
     let (code, text) = thread::scope(|scope| {
         let trial = scope.spawn(|| validate(&pod, PROXY_USER, &["-o", "json"]));
         thread::sleep(Duration::from_millis(500));

@@ -1,5 +1,5 @@
-//! Maps of other layouts: an agent takes over from a build with an older one while traffic goes on,
-//! and leaves a newer one alone. The other layout is ours under another number: the agent never looks
+//! Maps of other layouts: an agent takes over from a build with an older one under traffic, and
+//! leaves a newer one alone. The other layout is ours under another number: the agent never looks
 //! into its maps, and what is attached is what an older build would have attached.
 
 mod downgrade;

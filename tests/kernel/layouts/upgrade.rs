@@ -1,4 +1,4 @@
-//! The older layout is left while traffic goes on.
+//! The older layout is removed while traffic continues.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -82,7 +82,7 @@ fn an_older_one_is_left_under_traffic() -> Result<()> {
         let again = again.map_err(|errno| anyhow!("errno {errno}"))?;
         ensure!(again.client.original_v4 == Ok(at(VIP, 80)), "{again:?}");
     }
-    // Its hooks are not taken for another's.
+    // Its hooks are not mistaken for another program's.
     let problems = fixture.agent.places.json(&["status", "-o", "json"])?["problems"].clone();
     ensure!(problems.as_array().is_some_and(Vec::is_empty), "{problems}");
     // The old pod ends, and with it the old layout.

@@ -54,7 +54,7 @@ fn every_kind_of_list() -> Result<()> {
     enroll(&[(&istio("excludeInterfaces"), "eth1")], "")?;
     ensure!(fixture.taken_by()? == 15001, "eth0 is not excluded");
     let by_eth1 = fixture.dial(at("10.109.119.1", 80))?;
-    ensure!(by_eth1.is_err(), "nobody answers behind eth1: {by_eth1:?}");
+    ensure!(by_eth1.is_err(), "eth1 has no server: {by_eth1:?}");
     enroll(&[(&istio("excludeInterfaces"), "eth0")], "")?;
     ensure!(fixture.taken_by()? == 80, "eth0 is excluded");
     ensure!(inbound(80)? == 80, "and what arrives there");
@@ -83,7 +83,7 @@ fn every_kind_of_list() -> Result<()> {
         .dial(Dial::new(&ROOT, at("10.77.0.2", 22)))?;
     ensure!(
         ssh == Err(libc::ECONNREFUSED),
-        "22 is not captured, and nobody listens: {ssh:?}"
+        "22 is not captured, and has no listener: {ssh:?}"
     );
     Ok(())
 }

@@ -107,6 +107,6 @@ fn ipv6_needs_dual_stack_or_an_ipv6_pod() -> Result<()> {
     lab.remove_manifest("app")?;
     agent.places.wait_pod("test/app", |pod| pod.is_none())?;
     let left = pod.ip("-6 address show dev lo")?;
-    ensure!(!left.contains("::6/128"), "::6 is taken away again: {left}");
+    ensure!(!left.contains("::6/128"), "::6 is removed again: {left}");
     Ok(())
 }

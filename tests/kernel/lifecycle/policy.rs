@@ -25,7 +25,7 @@ fn leaving_keeps_established_connections() -> Result<()> {
     fixture.wait_taken_by(80)?;
     ensure!(
         fixture.client.echo()? == 1,
-        "the established connection goes on"
+        "the established connection continues"
     );
     Ok(())
 }
@@ -60,7 +60,7 @@ fn policy_changes_apply_to_new_connections() -> Result<()> {
     fixture.wait_taken_by(80)?;
     ensure!(
         fixture.client.echo()? == 1,
-        "the established connection goes on"
+        "the established connection continues"
     );
     // Inbound by list.
     fixture.enroll(&[("traffic.sidecar.istio.io/includeInboundPorts", "8080")])?;

@@ -93,7 +93,7 @@ fn app_bound_to_loopback(fixture: &SharedFixture) -> Result<()> {
             "",
         )?;
     }
-    // IPv6 differs: the kernel lets the source through, and the rules redirect.
+    // IPv6 differs: the kernel accepts the source, and the rules redirect.
     for source in ["::1", "::6"] {
         row(
             fixture,

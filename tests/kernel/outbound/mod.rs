@@ -27,8 +27,8 @@ fn row(
         .with_context(|| format!("uid {} from {source:?} to {destination}", creator.uid))
 }
 
-/// Outside the pod nobody answers SO_ORIGINAL_DST, so of untouched off-pod connections only the
-/// arrival is checked.
+/// Outside the pod no program answers SO_ORIGINAL_DST. So for untouched off-pod connections only
+/// the addresses at the accepting end are checked.
 fn check_client_or_all(
     result: &Result<lab::protocol::Connected, i32>,
     arrives: Arrives,

@@ -54,7 +54,7 @@ fn another_program_in_a_link_is_replaced() -> Result<()> {
         Ok(sys::link_info(link.as_fd())?.prog_id == own)
     })?;
     was_repaired(&fixture, "hook connect4 had another program")?;
-    // One that lets every arrival pass.
+    // One that lets every inbound connection pass.
     let link = sys::open_pin(&pins(&fixture)?.pod_link(cookie(&fixture)?))?;
     let kind = bpf_prog_type::BPF_PROG_TYPE_SK_LOOKUP;
     let other = passing("st_fake", kind, bpf_attach_type::BPF_SK_LOOKUP)?;

@@ -35,7 +35,7 @@ fn routes_and_interfaces_are_written_again() -> Result<()> {
     let (fixture, _sidecar) =
         enrolled_pod(&[("traffic.sidecar.istio.io/excludeInterfaces", "lo")])?;
     let maps = maps(&fixture)?;
-    // The kernel itself goes on changing the routes of an IPv6 address for a while (DAD).
+    // The kernel itself changes the routes of an IPv6 address for a while (DAD).
     let routes = loop {
         let before = maps.routes.rows()?;
         thread::sleep(Duration::from_millis(2500));

@@ -50,7 +50,7 @@ fn the_socket_is_root_only() -> Result<()> {
         !refused.status.success() && refused.stdout.is_empty(),
         "{refused:?}"
     );
-    // Of the pins others may learn the names, if the mount lets them.
+    // Other users may list the names of the pins, if the mount permits it.
     for pin in walk(&agent.places.pins())? {
         let meta = fs::metadata(&pin)?;
         ensure!(

@@ -18,7 +18,7 @@ kernel_test!(a_sidecar_gets_its_own_pod_only);
 fn a_sidecar_gets_its_own_pod_only() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
-    // The same addresses: only the network namespace tells them apart.
+    // The same addresses: only the network namespace distinguishes them.
     let hostile = lab.pod_at("hostile", "10.77.0.7", "fd77::7")?;
     let victim = lab.pod_at("victim", "10.77.0.7", "fd77::7")?;
     for (name, pod) in [("hostile", &hostile), ("victim", &victim)] {
@@ -39,7 +39,7 @@ fn a_sidecar_gets_its_own_pod_only() -> Result<()> {
             );
         }
     }
-    // What it asks of its own sockets are its own destinations.
+    // Its own sockets report its own destinations.
     let own = hostile.actor()?;
     let theirs = own.dial(Dial::new(&APP, at("10.200.0.1", 80)))?;
     let theirs = theirs.map_err(|errno| anyhow!("errno {errno}"))?;

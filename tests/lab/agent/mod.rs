@@ -33,7 +33,7 @@ pub struct Extra<'a> {
     pub capabilities: Option<&'a [String]>,
     /// Where pods come from, if not from the directory.
     pub api: Option<&'a ApiServer>,
-    /// The same by its kubeconfig, for whoever is elsewhere than the server.
+    /// The same by its kubeconfig, for an agent in another network namespace than the server.
     pub kubeconfig: Option<&'a str>,
     /// Another build than [`binary`].
     pub binary: Option<&'a Path>,

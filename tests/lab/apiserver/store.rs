@@ -77,7 +77,9 @@ impl Default for Store {
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().expect("nobody panics with the lock")
+        self.inner
+            .lock()
+            .expect("no thread panics while it holds the lock")
     }
 
     pub fn apply(&self, resource: Resource, mut object: Value) -> Result<()> {
@@ -215,7 +217,7 @@ impl Store {
         self.lock().history[position..].to_vec()
     }
 
-    /// Tells when the history grows.
+    /// Changes when the history grows.
     pub fn growth(&self) -> watch::Receiver<usize> {
         self.grown.subscribe()
     }

@@ -1,6 +1,6 @@
-//! What interception costs: connect, round trips and arrivals, with nothing, with iptables and with
-//! sidetrack. Every figure is a ratio of medians measured in turns (A, B, C, A, B, C, ...), so that
-//! whatever else the machine does happens to all alike.
+//! What interception costs: connect, round trips and inbound connections, with nothing, with
+//! iptables and with sidetrack. Every figure is a ratio of medians measured in turns (A, B, C, A,
+//! B, C, ...), so that whatever else the machine does happens to all alike.
 
 mod pods;
 mod report;
@@ -33,7 +33,7 @@ struct Options {
 const PER_TURN: u32 = 200;
 
 fn main() -> ExitCode {
-    if let Some(outcome) = worker::run_if_asked() {
+    if let Some(outcome) = worker::run_if_worker() {
         return outcome;
     }
     match run(&Options::parse()) {
@@ -60,7 +60,7 @@ fn run(options: &Options) -> Result<()> {
             .collect();
         // One turn that does not count: caches, and the first use of everything.
         for round in 0..=options.rounds as usize {
-            // Each begins equally often: whoever comes after a slow one finds cold caches.
+            // Each begins equally often: a turn after a slow one finds cold caches.
             for place in 0..contestants.len() {
                 let number = (round + place) % contestants.len();
                 let nanos = turn(&contestants[number], field)?;

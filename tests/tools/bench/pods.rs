@@ -143,7 +143,7 @@ impl Environment {
         })
     }
 
-    /// Median time from a changed manifest to the policy in force, with 5,000 ranges and 1,000
+    /// Median time from a changed manifest to the active policy, with 5,000 ranges and 1,000
     /// ports.
     pub fn time_to_apply(&self) -> Result<Duration> {
         const TIMES: u16 = 9;

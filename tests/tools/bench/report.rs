@@ -42,7 +42,7 @@ impl Series {
         median(&mut self.turns.clone())
     }
 
-    /// Median of the ratios of turns that were taken one after the other.
+    /// Median of the ratios of turns that came one after the other.
     fn ratio(&self, base: &Self) -> f64 {
         const PARTS: f64 = 1e6;
         let mut ratios: Vec<u64> = self
@@ -80,7 +80,7 @@ struct Table {
 pub struct Report {
     rounds: u32,
     per_turn: u32,
-    /// From a changed manifest to 5,000 ranges and 1,000 ports in force.
+    /// From a changed manifest to an active policy of 5,000 ranges and 1,000 ports.
     applied_ms: u128,
     tables: Vec<Table>,
 }
@@ -134,7 +134,7 @@ impl Report {
             return Ok(());
         }
         println!(
-            "medians of {} turns of {} each, taken in turns; ratios are medians of ratios turn by turn\n",
+            "medians of {} turns of {} each, alternating; ratios are medians of ratios turn by turn\n",
             self.rounds, self.per_turn
         );
         for table in &self.tables {
@@ -156,7 +156,7 @@ impl Report {
             );
         }
         println!(
-            "5,000 ranges and 1,000 ports are in force {} ms after the manifest changes",
+            "5,000 ranges and 1,000 ports are active {} ms after the manifest changes",
             self.applied_ms
         );
         Ok(())

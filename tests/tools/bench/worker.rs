@@ -19,7 +19,7 @@ use nix::{
 use socket2::{Domain, Protocol, Socket, Type};
 
 const WORD: &str = "worker";
-/// Room for all connections of a turn; nobody accepts while they are made.
+/// Room for all connections of a turn: none is accepted while they are made.
 const BACKLOG: i32 = 4096;
 
 /// A running worker; dropping it ends it.
@@ -51,22 +51,28 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Says something and waits for the number it answers.
+    /// Sends a command and waits for the number it answers.
     pub fn ask(&self, words: &str) -> Result<u64> {
         self.tell(words)?;
         self.answer().with_context(|| words.to_owned())
     }
 
-    /// Says something.
+    /// Sends a command.
     pub fn tell(&self, words: &str) -> Result<()> {
-        let mut pipe = self.pipe.lock().expect("nobody panics with the pipe");
+        let mut pipe = self
+            .pipe
+            .lock()
+            .expect("no thread panics while it holds the lock");
         Ok(writeln!(pipe.0, "{words}")?)
     }
 
     /// Waits for a number.
     pub fn answer(&self) -> Result<u64> {
         let mut line = String::new();
-        let mut pipe = self.pipe.lock().expect("nobody panics with the pipe");
+        let mut pipe = self
+            .pipe
+            .lock()
+            .expect("no thread panics while it holds the lock");
         pipe.1.read_line(&mut line)?;
         line.trim()
             .parse()
@@ -81,8 +87,8 @@ impl Drop for Worker {
     }
 }
 
-/// Runs as a worker if the command line asks for it.
-pub fn run_if_asked() -> Option<ExitCode> {
+/// Runs as a worker if the command line says so.
+pub fn run_if_worker() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [word, netns, cgroup, uid, port] = words.as_slice() else {
         return None;
@@ -105,7 +111,7 @@ fn work(netns: &str, cgroup: &str, uid: &str, port: &str) -> Result<()> {
         std::process::id().to_string(),
     )?;
     setns(File::open(netns)?, CloneFlags::CLONE_NEWNET)?;
-    // All on one processor: otherwise a figure tells where the scheduler put the two ends.
+    // All on one processor: otherwise a figure shows where the scheduler put the two ends.
     let mut one = CpuSet::new();
     one.set(0)?;
     sched_setaffinity(Pid::from_raw(0), &one)?;

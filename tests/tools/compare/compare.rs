@@ -52,7 +52,7 @@ pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report)
     for (case, oracle, ours) in both(pair, &again)? {
         match evaluate(&explainer, case, &oracle, &ours) {
             Ok(difference) => report.passed(difference),
-            Err(told) => report.failed(&case.name, told),
+            Err(answers) => report.failed(&case.name, answers),
         }
     }
     Ok(())

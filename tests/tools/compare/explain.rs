@@ -21,7 +21,7 @@ pub struct Explainer {
 }
 
 impl Explainer {
-    /// Asks the agent and opens the kernel's maps, as the command does.
+    /// Queries the agent and opens the kernel's maps, as the command does.
     pub fn new(places: &Places) -> Result<Self> {
         let pod = places.pod("test/app")?.context("the pod")?;
         Ok(Self {

@@ -116,7 +116,7 @@ impl PairedPod {
 
 /// Whether an address can be given to the outside: it means nothing to the network yet.
 fn is_elsewhere(address: IpAddr) -> bool {
-    let taken = [
+    let used = [
         "10.77.0.0/16",
         "10.78.0.0/24",
         "10.109.118.31/32",
@@ -132,8 +132,8 @@ fn is_elsewhere(address: IpAddr) -> bool {
         "ff00::/8",
         "fe80::/10",
     ];
-    let taken = taken.map(|net| net.parse::<IpNet>().expect("a network"));
-    !taken.iter().any(|net| net.contains(&address)) && !address.is_unspecified()
+    let used = used.map(|net| net.parse::<IpNet>().expect("a network"));
+    !used.iter().any(|net| net.contains(&address)) && !address.is_unspecified()
 }
 
 /// Both.
@@ -211,7 +211,7 @@ impl PodPair {
         Ok(file)
     }
 
-    /// From scratch, so that nothing of the last policy is taken for this one.
+    /// From scratch, so that nothing of the last policy is mistaken for this one.
     fn enroll(&self, text: &str) -> Result<()> {
         let places = &self.agent.places;
         if places.pod("test/app")?.is_some() {

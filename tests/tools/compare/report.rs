@@ -49,7 +49,7 @@ struct Disagreement {
     family: &'static str,
     connection: String,
     /// What each of the two that disagree says.
-    told: BTreeMap<&'static str, String>,
+    answers: BTreeMap<&'static str, String>,
 }
 
 impl Report {
@@ -117,7 +117,7 @@ impl Report {
     }
 
     /// They disagree.
-    pub fn failed(&mut self, connection: &str, told: [(&'static str, String); 2]) {
+    pub fn failed(&mut self, connection: &str, answers: [(&'static str, String); 2]) {
         self.failed += 1;
         let Some(cell) = self.cells.last_mut() else {
             return;
@@ -129,7 +129,7 @@ impl Report {
             dialect: cell.dialect.clone(),
             family: cell.family,
             connection: connection.to_owned(),
-            told: told.into(),
+            answers: answers.into(),
         });
     }
 
@@ -152,7 +152,7 @@ impl Report {
             println!("  {times:>6}  {difference}");
         }
         println!(
-            "\nexplain told each that passed as the kernel decided it; {} were looked at twice",
+            "\nfor each that passed, explain agreed with the kernel's decision; {} were looked at twice",
             self.repeated
         );
         for it in &self.disagreements {
@@ -160,7 +160,7 @@ impl Report {
                 "\n{} {} {}: {}",
                 it.policy, it.dialect, it.family, it.connection
             );
-            for (who, what) in &it.told {
+            for (who, what) in &it.answers {
                 println!("    {who:<10} {what}");
             }
         }

@@ -29,7 +29,7 @@ pub const LOG_FIELDS: [(&str, &str); 13] = [
     ("user_agent", "%REQ(USER-AGENT)%"),
 ];
 
-/// A service this sidecar knows.
+/// A service in this sidecar's configuration.
 pub struct Service<'a> {
     /// Host name.
     pub name: &'a str,

@@ -91,19 +91,28 @@ struct Books {
 impl Account {
     /// Connections to these will come.
     pub fn know(&self, targets: &[Known]) {
-        let mut known = self.targets.write().expect("nobody panics");
+        let mut known = self
+            .targets
+            .write()
+            .expect("no thread panics while it holds the lock");
         known.extend(targets.iter().map(|it| (it.target.id, it.clone())));
     }
 
     /// A pod, and what may be the case with it.
     pub fn add_pod(&self, number: u16, timeline: Arc<Timeline>) {
-        let mut pods = self.pods.write().expect("nobody panics");
+        let mut pods = self
+            .pods
+            .write()
+            .expect("no thread panics while it holds the lock");
         pods.insert(number, timeline);
     }
 
     /// Something other than a connection went wrong.
     pub fn fail(&self, what: String) {
-        let mut books = self.books.lock().expect("nobody panics");
+        let mut books = self
+            .books
+            .lock()
+            .expect("no thread panics while it holds the lock");
         books.failed += 1;
         if books.failures.len() < SHOWN {
             books.failures.push(what);
@@ -112,13 +121,19 @@ impl Account {
 
     /// Enters a connection.
     pub fn enter(&self, report: &Report) {
-        let targets = self.targets.read().expect("nobody panics");
+        let targets = self
+            .targets
+            .read()
+            .expect("no thread panics while it holds the lock");
         let Some(known) = targets.get(&report.target) else {
             drop(targets);
-            return self.fail(format!("a report of nobody's connection: {report:?}"));
+            return self.fail(format!("a report of an unknown connection: {report:?}"));
         };
         let heading = self.evaluate(known, report);
-        let mut books = self.books.lock().expect("nobody panics");
+        let mut books = self
+            .books
+            .lock()
+            .expect("no thread panics while it holds the lock");
         let row = books.totals.entry(row(known.kind)).or_default();
         row[heading as usize] += 1;
         if !heading.is_fine() {
@@ -132,19 +147,30 @@ impl Account {
 
     /// Connections by kind and heading, and how many there are.
     pub fn totals(&self) -> (Totals, u64) {
-        let totals = self.books.lock().expect("nobody panics").totals.clone();
+        let totals = self
+            .books
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .totals
+            .clone();
         let sum = totals.values().flatten().sum();
         (totals, sum)
     }
 
     /// How many things went wrong, and the first of them.
     pub fn failures(&self) -> (u64, Vec<String>) {
-        let books = self.books.lock().expect("nobody panics");
+        let books = self
+            .books
+            .lock()
+            .expect("no thread panics while it holds the lock");
         (books.failed, books.failures.clone())
     }
 
     fn state(&self, pod: Option<u16>, time: [u64; 2]) -> Option<State> {
-        let pods = self.pods.read().expect("nobody panics");
+        let pods = self
+            .pods
+            .read()
+            .expect("no thread panics while it holds the lock");
         pods.get(&pod?).map(|timeline| timeline.between(time))
     }
 
@@ -206,7 +232,7 @@ impl Account {
             matches!(who, Who::Sidecar(_)) && [SIDECAR_IN, SIDECAR_OUT].contains(port)
         };
         if !part {
-            // Whoever has it, is the sidecar missing among them?
+            // It took no expected way. Did it pass fewer sidecars than on every expected way?
             let wanted = ways
                 .clone()
                 .map(|way| way.iter().filter(|it| to_sidecar(it)).count());

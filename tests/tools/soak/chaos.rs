@@ -1,5 +1,5 @@
-//! What happens to the pods while they are dialed. Each is a thread that goes on until told to stop
-//! and then leaves things as they were.
+//! What happens to the pods while they are dialed. Each is a thread that runs until it has
+//! to stop, and then leaves things as they were.
 
 mod agents;
 mod flood;
@@ -49,7 +49,7 @@ fn between(rng: &mut Rng, least: u64, most: u64) -> Duration {
 
 /// Gives pods that stay other policies.
 pub fn flip_policies(environment: &Environment, events: &Events, mut rng: Rng) -> Result<()> {
-    while environment.goes_on() {
+    while environment.continues() {
         let pod = &environment.pods[rng.usize(..environment.pods.len())];
         give(environment, pod, Policy(rng.u16(..Policy::COUNT)))?;
         more(&events.flips);
@@ -71,10 +71,13 @@ fn give(environment: &Environment, pod: &Pod, policy: Policy) -> Result<()> {
 
 /// Kills sidecars and starts them again.
 pub fn restart_sidecars(environment: &Environment, events: &Events, mut rng: Rng) -> Result<()> {
-    while environment.goes_on() {
+    while environment.continues() {
         environment.pause(between(&mut rng, 200, 4000));
         let pod = &environment.pods[rng.usize(..environment.pods.len())];
-        let mut sidecar = pod.sidecar.lock().expect("nobody panics");
+        let mut sidecar = pod
+            .sidecar
+            .lock()
+            .expect("no thread panics while it holds the lock");
         pod.timeline.change(|state| state.sidecar_down = true);
         sidecar.kill()?;
         environment.pause(between(&mut rng, 0, 300));
@@ -87,12 +90,15 @@ pub fn restart_sidecars(environment: &Environment, events: &Events, mut rng: Rng
 
 /// Closes all but one of a sidecar's inbound listeners and opens others.
 pub fn shrink_listeners(environment: &Environment, events: &Events, mut rng: Rng) -> Result<()> {
-    while environment.goes_on() {
+    while environment.continues() {
         environment.pause(between(&mut rng, 100, 1500));
         let pod = &environment.pods[rng.usize(..environment.pods.len())];
         for count in [1, rng.usize(2..=8), crate::environment::LISTENERS] {
             {
-                let mut sidecar = pod.sidecar.lock().expect("nobody panics");
+                let mut sidecar = pod
+                    .sidecar
+                    .lock()
+                    .expect("no thread panics while it holds the lock");
                 sidecar.tell(&Order::Keep(SIDECAR_IN, count))?;
                 sidecar.hear::<String>()?;
             }
@@ -112,7 +118,7 @@ pub fn come_and_go(
     (part, parts): (u16, u16),
 ) -> Result<()> {
     let mut number = COMING + part;
-    while environment.goes_on() {
+    while environment.continues() {
         let policy = Policy(rng.u16(..Policy::COUNT));
         let pod = environment.pod(
             number,
@@ -124,13 +130,13 @@ pub fn come_and_go(
         )?;
         let to = rng.u16(..environment.pods.len() as u16);
         let peer = (to, environment.pods[usize::from(to)].net.v4);
-        let arrivals = environment.connect(&pod, peer)?;
+        let inbound = environment.connect(&pod, peer)?;
         environment.write_manifest(&pod.name(), &pod.net, policy)?;
         environment.wait_policy(&pod.name(), policy)?;
         pod.timeline.change(|state| state.not_enrolled = false);
         more(&events.created);
         environment.pause(between(&mut rng, 500, 6000));
-        environment.disconnect(arrivals)?;
+        environment.disconnect(inbound)?;
         pod.timeline.change(|state| state.leaving = true);
         let name = pod.name();
         let manifest_first = rng.bool();

@@ -74,14 +74,14 @@ pub struct Pod {
     pub net: PodNet,
     /// What may be the case with it.
     pub timeline: Arc<Timeline>,
-    /// Its sidecar; locked while it is restarted or told something.
+    /// Its sidecar; locked while it is restarted or receives an order.
     pub sidecar: Mutex<Worker>,
     _app: Worker,
     /// Connects as the app.
     pub app_dialer: Dialer,
     /// Connects as the sidecar.
     pub proxy_dialer: Dialer,
-    arrivals: Vec<u32>,
+    inbound: Vec<u32>,
 }
 
 impl Pod {
@@ -154,15 +154,15 @@ impl Environment {
         Ok(environment)
     }
 
-    /// Whether chaos goes on.
-    pub fn goes_on(&self) -> bool {
+    /// Whether chaos continues.
+    pub fn continues(&self) -> bool {
         !self.stop.load(Ordering::Relaxed)
     }
 
     /// Sleeps, but not past the end of chaos.
     pub fn pause(&self, pause: Duration) {
         let start = Instant::now();
-        while self.goes_on() && start.elapsed() < pause {
+        while self.continues() && start.elapsed() < pause {
             thread::sleep(Duration::from_millis(20).min(pause));
         }
     }
@@ -170,12 +170,15 @@ impl Environment {
     /// Makes a pod with its processes. What is dialed from it and to it is known, nothing dials yet.
     pub fn pod(&self, number: u16, state: State) -> Result<Pod> {
         let net = {
-            let mut lab = self.lab.lock().expect("nobody panics");
+            let mut lab = self
+                .lab
+                .lock()
+                .expect("no thread panics while it holds the lock");
             let octet = address_of(number);
             lab.pod(&name(number), octet)?
         };
-        // Linux loses what waits in the queue of a listener that closes, unless it is told to give it to
-        // another of its group. What is lost here is lost by us.
+        // Linux drops what waits in the queue of a listener that closes, unless this setting moves
+        // it to another listener of the group. With it, whatever is lost here is lost by us.
         sysctl(&net, "net/ipv4/tcp_migrate_req", "1")?;
         for (kind, range, _, _) in NOWHERE {
             net.ip(&format!("route add {kind} {range}"))?;
@@ -206,7 +209,7 @@ impl Environment {
             _app: app,
             app_dialer,
             proxy_dialer,
-            arrivals: Vec::new(),
+            inbound: Vec::new(),
         })
     }
 
@@ -230,18 +233,18 @@ impl Environment {
         self.start_sidecar(pod.number, &pod.net)
     }
 
-    /// Lets the pods that stay dial each other, and the outside dial them.
+    /// Makes the pods that stay dial each other, and the outside dial them.
     pub fn begin(&mut self) -> Result<()> {
         for index in 0..self.pods.len() {
             let next = &self.pods[(index + 1) % self.pods.len()];
             let peer = (next.number, next.net.v4);
-            let arrivals = self.connect(&self.pods[index], peer)?;
-            self.pods[index].arrivals = arrivals;
+            let inbound = self.connect(&self.pods[index], peer)?;
+            self.pods[index].inbound = inbound;
         }
         Ok(())
     }
 
-    /// Lets a pod dial, another pod among the rest, and be dialed; answers what dials it.
+    /// Makes a pod dial, also another pod, and be dialed; returns the targets of what dials it.
     pub fn connect(&self, pod: &Pod, peer: (u16, std::net::IpAddr)) -> Result<Vec<u32>> {
         let (app, proxy, outside) = targets(pod, peer);
         for known in [&app, &proxy, &outside] {
@@ -255,8 +258,8 @@ impl Environment {
     }
 
     /// Ends connections from outside to these.
-    pub fn disconnect(&self, arrivals: Vec<u32>) -> Result<()> {
-        self.outside.tell(&Order::Remove(arrivals))
+    pub fn disconnect(&self, inbound: Vec<u32>) -> Result<()> {
+        self.outside.tell(&Order::Remove(inbound))
     }
 
     /// Writes a pod's manifest with a policy.
@@ -266,7 +269,10 @@ impl Environment {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
-        let lab = self.lab.lock().expect("nobody panics");
+        let lab = self
+            .lab
+            .lock()
+            .expect("no thread panics while it holds the lock");
         lab.write_manifest(name, &manifest(name, net, &annotations))
     }
 
@@ -274,7 +280,7 @@ impl Environment {
     pub fn remove_manifest(&self, name: &str) -> Result<()> {
         self.lab
             .lock()
-            .expect("nobody panics")
+            .expect("no thread panics while it holds the lock")
             .remove_manifest(name)
     }
 
@@ -311,7 +317,7 @@ impl Environment {
     /// Ends all dialing; every connection is in the account then.
     pub fn end_dialing(&self) -> Result<()> {
         for pod in &self.pods {
-            self.disconnect(pod.arrivals.clone())?;
+            self.disconnect(pod.inbound.clone())?;
         }
         for pod in &self.pods {
             pod.app_dialer.tell(&Order::End)?;

@@ -69,7 +69,7 @@ const COMERS: u16 = 2;
 const PROGRESS: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
-    if let Some(outcome) = worker::run_if_asked() {
+    if let Some(outcome) = worker::run_if_worker() {
         return outcome;
     }
     match run(&Options::parse()) {
@@ -187,10 +187,10 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
             }));
         }
 
-        watch(shared, length, calm_at, |told| {
+        watch(shared, length, calm_at, |elapsed| {
             let (_, connections) = shared.account.totals();
             let (failed, _) = shared.account.failures();
-            report::progress(told, connections, failed, agents, events);
+            report::progress(elapsed, connections, failed, agents, events);
         });
         shared.stop.store(true, Ordering::Relaxed);
         for thread in threads {

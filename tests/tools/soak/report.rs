@@ -50,7 +50,7 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
         ),
         ("  of them by another build", number(&agents.upgraded)),
         (
-            "  different sockops programs in force",
+            "  different sockops programs attached",
             agents.programs() as u64,
         ),
         (
@@ -66,7 +66,7 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
         ("floods that took their pod's share", number(&floods.large)),
         ("  SYNs to nowhere in all floods", number(&floods.begun)),
         (
-            "  refused in them: the share was taken",
+            "  refused in them: the share was used up",
             number(&floods.refused),
         ),
     ] {

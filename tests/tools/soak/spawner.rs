@@ -105,7 +105,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Says something.
+    /// Sends an order.
     pub fn tell(&mut self, order: &Order) -> Result<()> {
         let line = serde_json::to_string(order)?;
         writeln!(self.stdin, "{line}").context("tell a worker")
@@ -143,14 +143,21 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// Says something.
+    /// Sends an order.
     pub fn tell(&self, order: &Order) -> Result<()> {
-        self.worker.lock().expect("nobody panics").tell(order)
+        self.worker
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .tell(order)
     }
 
     /// Waits until it has ended by itself; all it has done is in the account then.
     pub fn wait(&self) {
-        let reader = self.reader.lock().expect("nobody panics").take();
+        let reader = self
+            .reader
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .take();
         reader.map(thread::JoinHandle::join);
     }
 }

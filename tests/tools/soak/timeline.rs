@@ -1,4 +1,4 @@
-//! What may be the case when. Whoever changes something says so before it begins and again once it is
+//! What may be the case when. Each change is recorded before it begins and again once it is
 //! done: for a connection in between either state is right, before and after only one.
 
 use std::sync::RwLock;
@@ -62,16 +62,22 @@ impl Timeline {
 
     /// Changes what may be the case.
     pub fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut states = self.states.write().expect("nobody panics");
+        let mut states = self
+            .states
+            .write()
+            .expect("no thread panics while it holds the lock");
         let mut state = states.last().map(|(_, state)| *state).unwrap_or_default();
         change(&mut state);
-        // The time is taken with the lock held: times never go back.
+        // The time is read with the lock held: times never go back.
         states.push((now(), state));
     }
 
     /// Everything that may have been the case at some time between two.
     pub fn between(&self, [start, end]: [u64; 2]) -> State {
-        let states = self.states.read().expect("nobody panics");
+        let states = self
+            .states
+            .read()
+            .expect("no thread panics while it holds the lock");
         let after = states.partition_point(|(time, _)| *time <= end);
         let first = states.partition_point(|(time, _)| *time <= start);
         states[first.saturating_sub(1)..after]

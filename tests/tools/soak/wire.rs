@@ -1,5 +1,5 @@
-//! What processes of the soak say to each other: jobs and reports as JSON lines, and the record that
-//! whoever accepts a connection sends down it.
+//! What processes of the soak send to each other: jobs and reports as JSON lines, and the record
+//! that the accepting process sends on a connection.
 
 use std::{
     io::{self, Read},

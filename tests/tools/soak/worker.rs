@@ -24,8 +24,8 @@ use crate::wire::{Job, Order, Work};
 /// First word of the command line.
 pub const WORD: &str = "worker";
 
-/// Runs as a worker if the command line asks for it.
-pub fn run_if_asked() -> Option<ExitCode> {
+/// Runs as a worker if the command line says so.
+pub fn run_if_worker() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let [word, job] = words.as_slice() else {
         return None;

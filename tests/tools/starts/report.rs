@@ -88,7 +88,7 @@ impl Report {
             self.kills.row("the same, agents killed"),
             self.gate.row("without it, behind the gate"),
         ];
-        // A start waits for the next agent; only one that asks at the end of its patience may fail.
+        // A start waits for the next agent. Only one whose time is nearly over may fail.
         let impatient = |row: &Row| row.add_failed.saturating_sub(row.agents_ended);
         let failed: u64 = rows
             .iter()

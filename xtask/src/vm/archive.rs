@@ -207,7 +207,7 @@ impl Mirrors {
         };
         let mut listing = targets()?;
         if !listing.lines().any(|line| line.starts_with("Debian ")) {
-            // apt knows the origin of a list only once it has read it.
+            // apt can show the origin of a list only after it has read the list.
             must(Command::new("apt-get").args(["-qq", "update"]))?;
             listing = targets()?;
         }

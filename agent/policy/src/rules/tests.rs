@@ -263,13 +263,13 @@ fn groups_and_interfaces() {
     }
     // A loopback range that is captured ends the exemption of other users.
     assert!(!text.contains("-o lo -m owner ! --uid-owner"), "{text}");
-    let nobody = Policy {
+    let no_group = Policy {
         included_groups: Some(vec![]),
         ..Policy::default()
     };
-    let everybody = Policy::default();
+    let all_groups = Policy::default();
     assert_eq!(
-        restore(&nobody, Family::V4),
-        restore(&everybody, Family::V4)
+        restore(&no_group, Family::V4),
+        restore(&all_groups, Family::V4)
     );
 }

@@ -1,4 +1,4 @@
-//! Which pods are enrolled: one table for each question that selection asks.
+//! Which pods are enrolled: one table for each criterion of the selection.
 
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
@@ -112,8 +112,8 @@ fn the_inject_label_wins_over_the_annotation() {
             ("/metadata/annotations", json!({INJECT: annotation})),
         ])
     };
-    let taken = both("true", "false");
-    assert_eq!(selected(&taken, Enroll::Injected, None), Ok(()));
+    let by_label = both("true", "false");
+    assert_eq!(selected(&by_label, Enroll::Injected, None), Ok(()));
     let left = both("false", "true");
     let reason = selected(&left, Enroll::Injected, None);
     assert_eq!(reason, Err(NotTaken::NotInjected));

@@ -195,10 +195,10 @@ fn pods_that_opted_in_and_cannot_be_enrolled_get_a_warning() {
         let warnings = checked.response["warnings"].to_string();
         assert!(warnings.contains("istio-init stays"), "{warnings}");
     }
-    let taken = with(NO_ANNOTATIONS, |pod| {
+    let conflicting = with(NO_ANNOTATIONS, |pod| {
         pod["spec"]["containers"][0]["name"] = "sidetrack-validation".into();
     });
-    assert!(matches!(labeled(&taken).outcome, Outcome::Refused(_)));
+    assert!(matches!(labeled(&conflicting).outcome, Outcome::Refused(_)));
 }
 
 #[test]

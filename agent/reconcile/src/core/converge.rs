@@ -214,7 +214,8 @@ impl<N: Node> Core<N> {
     ) -> Result<Enrollment<N>, EnrollError> {
         let compiled = goal.policy.on_node(&opened.ids)?.compile();
         let cookie = opened.cookie;
-        // Rows that are taken below must not be lost because the new ones cannot be made.
+        // The earlier rows leave the list below. They must not be lost if the new ones cannot be
+        // created.
         self.node.rows(name, uid, &opened, None)?;
         let policy_id = self.acquire(&compiled)?;
         // Rows that are in the kernel already are replaced, not doubled.

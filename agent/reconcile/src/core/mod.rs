@@ -37,7 +37,7 @@ pub struct Core<N: Node> {
     policies: Policies,
     pods: BTreeMap<PodRef, Record<N>>,
     earlier: Earlier<N>,
-    /// Pods whose names others have taken while their processes still run.
+    /// Pods whose names other pods now have, while their processes still run.
     departing: Vec<(PodRef, Enrollment<N>)>,
     /// Rows whose removal has failed. It is tried again.
     leftovers: BTreeMap<NetnsCookie, Leftover<N>>,
@@ -90,7 +90,7 @@ impl<N: Node> Core<N> {
         self.pods.iter()
     }
 
-    /// Every enrollment of this agent, also of pods whose names others have taken.
+    /// Every enrollment of this agent, also of pods whose names other pods now have.
     pub fn enrollments(&self) -> impl Iterator<Item = (&PodRef, &Enrollment<N>)> {
         let pods = self.pods.iter();
         let named = pods.filter_map(|(name, record)| Some((name, record.enrollment()?)));

@@ -25,7 +25,7 @@ pub(super) struct Known {
     pub(super) pod: PodRef,
     container: String,
     found: Found,
-    /// Whether nothing has run in it yet, as far as the agent knows.
+    /// Whether the agent has not seen any process in it yet.
     fresh: bool,
 }
 

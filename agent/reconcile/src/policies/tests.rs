@@ -53,7 +53,7 @@ fn equal_policies_share_an_id_until_the_last_pod_has_left() {
     assert_eq!(used(&policies), [other]);
     // Its rows are there, and are not swept.
     assert_eq!(policies.ids(), BTreeSet::from([id, other]));
-    // One that nobody uses is nothing to release.
+    // A policy that no pod uses needs no release.
     policies.release(&policy(3), now);
     assert_eq!(used(&policies), [other]);
 }

@@ -66,8 +66,8 @@ impl World {
             "a pod's row is written before its listeners were searched".to_owned()
         });
         let Some(pod) = rows.pod.clone() else { return };
-        let told = self.applied.get(&pod);
-        let starting = told.is_some_and(|it| it.starting && it.uid == rows.uid);
+        let listed = self.applied.get(&pod);
+        let starting = listed.is_some_and(|it| it.starting && it.uid == rows.uid);
         let started = self.started.contains(&(pod, rows.uid.clone()));
         let passes = self.tables.before_sidecar.contains(&cookie);
         let expected = policy.before_sidecar && starting && !started;

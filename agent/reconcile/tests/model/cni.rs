@@ -196,7 +196,7 @@ fn a_sandbox_that_is_removed_releases_its_pod_unless_something_runs() {
         remove(&mut run, removal, &sandbox);
         assert!(run.has_row(&name, inode), "{removal:?}");
         run.happen(Event::End(0));
-        // The plugin asks once more, and so does the runtime.
+        // The plugin repeats its request, and so does the runtime.
         run.world.borrow_mut().paths.insert(
             sandbox.netns.clone(),
             run.core.enrollments().next().unwrap().1.cookie,

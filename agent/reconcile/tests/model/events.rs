@@ -30,7 +30,7 @@ pub enum Event {
     Replace(usize, u32),
     /// Its path leads to another pod's namespace.
     Alias(usize, usize),
-    /// The plugin asks for a pod, in a namespace of the given kind.
+    /// The plugin sends a request for a pod, in a namespace of the given kind.
     Attach(usize, u32),
     /// Its sandbox is removed, twice.
     Forget(usize),

@@ -20,8 +20,8 @@ const TICKS: [u64; 14] = [
 ];
 
 impl Run {
-    /// Lets everything converge and checks it, then takes all pods away and checks that nothing is
-    /// left.
+    /// Waits until everything has converged and checks it, then removes all pods and checks that
+    /// nothing is left.
     pub fn finish(&mut self) {
         self.settle();
         self.check_pods();

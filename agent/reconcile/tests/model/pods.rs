@@ -118,7 +118,7 @@ pub struct Pod {
     pub has_uid: bool,
     pub variant: Variant,
     pub pending: bool,
-    /// Whether this agent was told of it.
+    /// Whether this agent has read it in a listing.
     pub is_listed: bool,
 }
 

@@ -243,8 +243,8 @@ fn notes_name_what_people_should_know() {
     assert_eq!(notes, enrollment.policy.notes());
     assert!(!notes.is_empty());
     assert_eq!(notes.len(), 1, "its users have the node's numbers");
-    let told = run.core.drain_events();
-    assert!(told[0].note.contains(&notes[0]), "{told:?}");
+    let events = run.core.drain_events();
+    assert!(events[0].note.contains(&notes[0]), "{events:?}");
 }
 
 #[test]

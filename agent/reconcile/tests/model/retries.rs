@@ -158,14 +158,14 @@ fn states_of_a_pod_through_its_life() {
 }
 
 #[test]
-fn events_tell_what_happened() {
+fn events_report_what_happened() {
     let events = [
         Event::Create(0, Variant::Plain),
         Event::Start(0, ORDINARY),
         LIST,
     ];
     let mut run = run(true, &events);
-    let told = |run: &mut Run| -> Vec<(&'static str, bool)> {
+    let reported = |run: &mut Run| -> Vec<(&'static str, bool)> {
         let all = run.core.drain_events().into_iter();
         all.map(|event| {
             assert_eq!(event.uid.as_deref(), run.pods.get(&0).map(|it| &*it.uid));
@@ -173,7 +173,7 @@ fn events_tell_what_happened() {
         })
         .collect()
     };
-    assert_eq!(told(&mut run), [("Enrolled", false)]);
+    assert_eq!(reported(&mut run), [("Enrolled", false)]);
     for (variant, expected) in [
         (Variant::Ports, ("PolicyChanged", false)),
         (Variant::Bad, ("PolicyRejected", true)),
@@ -182,37 +182,37 @@ fn events_tell_what_happened() {
     ] {
         run.happen(Event::Change(0, variant));
         run.happen(LIST);
-        assert_eq!(told(&mut run), [expected], "{variant:?}");
+        assert_eq!(reported(&mut run), [expected], "{variant:?}");
         run.happen(LIST);
-        assert_eq!(told(&mut run), [], "{variant:?}");
+        assert_eq!(reported(&mut run), [], "{variant:?}");
     }
-    // A pod that waits is nothing to tell.
+    // A pod that waits causes no event.
     run.happen(Event::Create(1, Variant::Plain));
     run.happen(LIST);
-    assert_eq!(told(&mut run), []);
+    assert_eq!(reported(&mut run), []);
     run.happen(Event::Delete(1));
     run.happen(LIST);
     // For a pod that an earlier agent had enrolled nothing has changed.
     run.happen(Event::Restart);
     run.happen(LIST);
-    assert_eq!(told(&mut run), []);
+    assert_eq!(reported(&mut run), []);
     assert_eq!(state(&run), (PodState::Enrolled, String::new()));
 }
 
 #[test]
-fn an_enrollment_that_fails_is_told_once() {
+fn an_enrollment_that_fails_is_reported_once() {
     let mut run = run(
         true,
         &[Event::Create(0, Variant::Plain), Event::Start(0, 3), LIST],
     );
-    let told = |run: &mut Run| -> Vec<_> {
+    let reported = |run: &mut Run| -> Vec<_> {
         let all = run.core.drain_events().into_iter();
         all.map(|it| it.reason).collect()
     };
-    assert_eq!(told(&mut run), ["NotEnrolled"]);
+    assert_eq!(reported(&mut run), ["NotEnrolled"]);
     run.tick(500);
     run.tick(500);
-    assert_eq!(told(&mut run), [""; 0]);
+    assert_eq!(reported(&mut run), [""; 0]);
     assert_eq!(state(&run).0, PodState::Rejected);
 }
 
@@ -244,9 +244,9 @@ fn a_rejected_manifest_says_whether_the_previous_policy_is_active() {
         run.core.drain_events();
         run.happen(Event::Change(0, Variant::Bad));
         run.happen(LIST);
-        let told = run.core.drain_events();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert_eq!(told[0].note.ends_with(KEPT), kept, "{told:?}");
+        let events = run.core.drain_events();
+        assert_eq!(events.len(), 1, "{events:?}");
+        assert_eq!(events[0].note.ends_with(KEPT), kept, "{events:?}");
     }
 }
 

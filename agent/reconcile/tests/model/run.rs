@@ -132,7 +132,7 @@ impl Run {
         }
     }
 
-    /// An event that the agent is not told of.
+    /// An event on the node that the agent has to find by itself.
     fn happen_on_node(&mut self, event: Event) {
         let api = self.world.borrow().api;
         let all_uids: Vec<String> = self.pods.values().map(|pod| pod.uid.clone()).collect();
@@ -236,7 +236,7 @@ impl Run {
         self.pods.insert(slot, pod);
     }
 
-    /// The agent reads the listing. One that is not complete lacks pods it was never told of.
+    /// The agent reads the listing. One that is not complete lacks pods that were never listed.
     pub fn list(&mut self, complete: bool) {
         let mut listing = Listing {
             complete,
@@ -279,7 +279,7 @@ impl Run {
         });
     }
 
-    /// The plugin asks for a pod in its own namespace, which is made if it is not there.
+    /// The plugin sends a request for a pod in its own namespace, which is created if necessary.
     fn attach(&mut self, slot: usize, kind: u32) {
         let Some(pod) = self.pods.get(&slot).cloned() else {
             return;
@@ -312,7 +312,7 @@ impl Run {
         (sandbox, inode)
     }
 
-    /// The plugin asks for a sandbox.
+    /// The plugin sends a request for a sandbox.
     pub fn ask(&mut self, sandbox: &Sandbox) -> Answer {
         let found = Found {
             path: sandbox.netns.clone(),

@@ -125,7 +125,7 @@ impl Faults {
     }
 }
 
-/// What the agent was told of a pod with the last listing.
+/// What the last listing said about a pod.
 #[derive(Clone, Debug)]
 pub struct Applied {
     pub uid: Option<String>,
@@ -144,7 +144,7 @@ pub struct World {
     pub paths: BTreeMap<PathBuf, NetnsCookie>,
     pub tables: Tables,
     pub faults: Faults,
-    /// What the agent knows of pods.
+    /// What the agent has read about pods.
     pub applied: BTreeMap<PodRef, Applied>,
     /// Pods that this agent has enrolled.
     pub started: BTreeSet<(PodRef, Option<String>)>,
@@ -223,8 +223,8 @@ impl World {
         let reused = gone.into_iter().find_map(|cookie| {
             let namespace = &self.namespaces[&cookie];
             let held = Rc::strong_count(&namespace.reports) > 1;
-            let taken = |it: &Namespace| it.inode == namespace.inode;
-            let newest = self.namespaces.values().filter(|it| taken(it)).count() == 1;
+            let same_inode = |it: &Namespace| it.inode == namespace.inode;
+            let newest = self.namespaces.values().filter(|it| same_inode(it)).count() == 1;
             (!held && newest && !self.exists(cookie)).then_some(namespace.inode)
         });
         let inode = match reused {

@@ -55,7 +55,7 @@ struct Kind {
 }
 
 impl NetworkConfig {
-    /// Parses a file. Its extension tells a list from a single plugin.
+    /// Parses a file. Its extension shows whether it is a list or a single plugin.
     pub fn parse(path: &Path, text: &[u8]) -> Result<Self> {
         let mut fields: BTreeMap<String, Box<RawValue>> =
             serde_json::from_slice(text).context("not a network configuration")?;

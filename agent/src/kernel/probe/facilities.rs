@@ -30,7 +30,7 @@ pub(super) fn all() -> Vec<Check> {
         Check::required(
             "network namespace cookie",
             "5.14",
-            "pods cannot be told apart",
+            "pods cannot be distinguished",
             node::netns_cookie(),
         ),
         Check::required(

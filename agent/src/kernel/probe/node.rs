@@ -27,7 +27,7 @@ pub(super) fn cgroup2(given: Option<&Path>) -> Result<(), Problem> {
     )
 }
 
-/// A file system the kernel knows only needs to be mounted.
+/// A file system that the kernel supports only needs to be mounted.
 fn mountable(fs_type: &str, found: Result<(), String>) -> Result<(), Problem> {
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let known = known

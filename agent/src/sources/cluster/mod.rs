@@ -269,8 +269,8 @@ fn reason(error: &watcher::Error) -> String {
     text + cure
 }
 
-/// Backoff: short at first, because a new pod waits; growing and random, because a thousand agents ask
-/// the same server.
+/// Backoff: short at first, because a new pod waits; growing and random, because a thousand agents
+/// use the same server.
 #[derive(Debug, Default)]
 struct Pauses {
     failures: u32,

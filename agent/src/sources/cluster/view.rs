@@ -191,7 +191,7 @@ impl Kept for Pod {
     }
 }
 
-/// What tells an object from others, and its label.
+/// What identifies an object, and its label.
 fn identity(meta: ObjectMeta) -> ObjectMeta {
     let labels = meta.labels.map(|mut labels| {
         labels.retain(|name, _| name == LABEL || name == "sidecar.istio.io/inject");
@@ -234,8 +234,9 @@ fn is_newer(known: &ObjectMeta, came: &ObjectMeta) -> bool {
     known.uid == came.uid && order.is_some_and(|(known, came)| known > came)
 }
 
-/// By the UID the API server gave, which nobody else can choose. Static pods have another in the names
-/// of their cgroups, in an annotation that anybody could write; no injector ever gives them a sidecar.
+/// By the UID that only the API server can choose. Static pods have another one in the names of
+/// their cgroups, from an annotation that every author of a pod could write; no injector ever gives
+/// them a sidecar.
 fn netns_ref(pod: &Pod) -> Result<NetnsRef, String> {
     let uid = pod.metadata.uid.clone();
     uid.map(NetnsRef::PodUid)
@@ -276,7 +277,7 @@ mod tests {
         assert!(!pods.take(Event::Apply(pod("1", "11", "new"))), "twice");
         assert!(!pods.take(Event::Apply(pod("1", "10", "old"))), "late");
         assert_eq!(label(&pods).as_deref(), Some("new"));
-        // Deleted and created anew while nobody looked; the deletion comes last.
+        // Deleted and created anew while no watch was open; the deletion comes last.
         assert!(pods.take(Event::Apply(pod("2", "5", "other"))));
         assert!(!pods.take(Event::Delete(pod("1", "4", "new"))));
         assert_eq!(label(&pods).as_deref(), Some("other"));

@@ -30,7 +30,7 @@ pub struct Directory {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// When the file first appeared: of two manifests for one pod the older stays in force.
+    /// When the file first appeared: of two manifests for one pod the older stays active.
     order: u64,
     documents: Vec<Document>,
     problems: Vec<Problem>,

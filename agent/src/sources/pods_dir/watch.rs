@@ -55,7 +55,7 @@ impl Watch {
             .with_context(|| format!("watch {}", path.display()))?;
         let inode = inode_of(path);
         let (sender, settled) = mpsc::unbounded_channel();
-        // In a task of its own, so that whoever waits may stop waiting at any time.
+        // In a task of its own, so that a caller of `changed` may be canceled at any time.
         tokio::spawn(async move {
             while events.recv().await.is_some() {
                 tokio::time::sleep(SETTLE).await;

@@ -24,7 +24,7 @@ pub fn what_to_try(environment: &Environment) {
 # a shell as the app in pod ubuntu, then in it: curl -sv {URL}
 sh -c 'echo $$ > {cgroup}/ubuntu/cgroup.procs; exec ip netns exec {netns} setpriv --reuid {APP_UID} --regid {APP_UID} --clear-groups bash'
 
-# what the agent knows, and what is loaded
+# the agent's state, and what is loaded
 {binary} status --bpffs {bpffs} --socket {socket}
 {binary} pods --bpffs {bpffs} --socket {socket}
 bpftool cgroup show {cgroup}

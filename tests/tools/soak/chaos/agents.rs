@@ -46,7 +46,7 @@ pub struct Agents {
     pub upgraded: AtomicU64,
     /// Takeovers that were interrupted when some of the links had got one.
     pub partly: AtomicU64,
-    /// What the kernel knows the sockops programs by that were in force: equal ones have equal tags.
+    /// Tags of the sockops programs that were attached: equal programs have equal tags.
     tags: Mutex<BTreeSet<String>>,
     /// The process of the agent that is left at the end.
     survivor: Mutex<Option<u32>>,
@@ -62,7 +62,7 @@ pub fn programs(places: &Places) -> Result<Programs> {
     for entry in fs::read_dir(&dir).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
         if let Ok(link) = sys::open_pin(&entry.path()) {
-            let info = sys::link_info(link.as_fd()).context("ask a link")?;
+            let info = sys::link_info(link.as_fd()).context("query a link")?;
             programs.insert(name, info.prog_id);
         }
     }
@@ -113,7 +113,7 @@ pub fn tail(places: &Places) -> String {
 }
 
 impl Agents {
-    /// Goes on until chaos ends, then leaves one agent running until `over`.
+    /// Continues until chaos ends, then leaves one agent running until `over`.
     pub fn run(
         &self,
         environment: &Environment,
@@ -125,12 +125,12 @@ impl Agents {
         let places = &environment.places;
         let mut agent = first;
         let mut before = programs(places)?;
-        // Whose programs all links lead to, and which build runs.
-        let mut in_force = 0;
+        // The build whose programs are attached to all links, and the build that runs.
+        let mut attached = 0;
         let mut build = 0;
         let mut is_first = true;
-        let goes_on = || environment.goes_on() && !environment.calm.load(Ordering::Relaxed);
-        while goes_on() {
+        let continues = || environment.continues() && !environment.calm.load(Ordering::Relaxed);
+        while continues() {
             let patient = is_first || rng.u32(..ONE_OF) == 0;
             is_first = false;
             if patient {
@@ -143,7 +143,7 @@ impl Agents {
                 bail!("an agent ended by itself:\n{}", tail(places));
             }
             let term = rng.u32(..10) < 3;
-            // It is not asked how far it is: that would wait for it.
+            // Its progress is not queried: the query would wait for it.
             let (signal, count) = if term {
                 (Signal::SIGTERM, &self.terminated)
             } else {
@@ -158,12 +158,15 @@ impl Agents {
                 .count();
             if changed == after.len() {
                 more(&self.replaced);
-                if in_force != build {
+                if attached != build {
                     more(&self.upgraded);
                 }
-                in_force = build;
+                attached = build;
                 let tag = tag(after.get("sockops").copied())?;
-                self.tags.lock().expect("nobody panics").insert(tag);
+                self.tags
+                    .lock()
+                    .expect("no thread panics while it holds the lock")
+                    .insert(tag);
             } else {
                 more(&self.starting);
                 if changed > 0 {
@@ -175,7 +178,10 @@ impl Agents {
             agent = start(places, &binaries[build])?;
         }
         wait_ready(places, &agent)?;
-        *self.survivor.lock().expect("nobody panics") = Some(agent.pid());
+        *self
+            .survivor
+            .lock()
+            .expect("no thread panics while it holds the lock") = Some(agent.pid());
         while !over() {
             thread::sleep(Duration::from_millis(20));
         }
@@ -185,12 +191,18 @@ impl Agents {
 
     /// The process of the agent that is left, when chaos has ended.
     pub fn survivor(&self) -> Option<u32> {
-        *self.survivor.lock().expect("nobody panics")
+        *self
+            .survivor
+            .lock()
+            .expect("no thread panics while it holds the lock")
     }
 
     /// How many different sockops programs were attached.
     pub fn programs(&self) -> usize {
-        self.tags.lock().expect("nobody panics").len()
+        self.tags
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .len()
     }
 
     /// All that were ended.

@@ -46,7 +46,7 @@ impl Floods {
         let start = Instant::now();
         let mut due = large.iter();
         let mut next = due.next();
-        while environment.goes_on() {
+        while environment.continues() {
             if next.is_some_and(|at| start.elapsed() >= *at) {
                 next = due.next();
                 let flooded = self.one(environment, LARGE, &mut rng)?;

@@ -23,7 +23,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a report may wait to be sent on.
 const FLUSH: Duration = Duration::from_millis(200);
 
-/// Connects until told to end.
+/// Connects until the order to end.
 pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
     let targets: Arc<RwLock<Vec<Target>>> = Arc::default();
     let out = Arc::new(Mutex::new(BufWriter::new(io::stdout())));
@@ -36,14 +36,18 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let target = {
-                        let targets = targets.read().expect("nobody panics");
+                        let targets = targets
+                            .read()
+                            .expect("no thread panics while it holds the lock");
                         (!targets.is_empty()).then(|| targets[rng.usize(..targets.len())].clone())
                     };
                     if let Some(target) = target {
                         let report = dial(&target);
                         let line = serde_json::to_string(&report).expect("plain data");
-                        let mut out = out.lock().expect("nobody panics");
-                        // Whoever reads it may have ended.
+                        let mut out = out
+                            .lock()
+                            .expect("no thread panics while it holds the lock");
+                        // The process that reads it may have ended.
                         let _ = writeln!(out, "{line}");
                     }
                     thread::sleep(pause.mul_f64(0.5 + rng.f64()));
@@ -53,11 +57,16 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 thread::sleep(FLUSH);
-                let _ = out.lock().expect("nobody panics").flush();
+                let _ = out
+                    .lock()
+                    .expect("no thread panics while it holds the lock")
+                    .flush();
             }
         });
         for order in orders() {
-            let mut targets = targets.write().expect("nobody panics");
+            let mut targets = targets
+                .write()
+                .expect("no thread panics while it holds the lock");
             match order? {
                 Order::Add(more) => targets.extend(more),
                 Order::Remove(ids) => targets.retain(|target| !ids.contains(&target.id)),
@@ -67,7 +76,10 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
         stop.store(true, Ordering::Relaxed);
         anyhow::Ok(())
     })?;
-    Ok(out.lock().expect("nobody panics").flush()?)
+    Ok(out
+        .lock()
+        .expect("no thread panics while it holds the lock")
+        .flush()?)
 }
 
 fn dial(target: &Target) -> Report {

@@ -20,7 +20,7 @@ use super::{orders, say, serve::bound};
 use crate::wire::{Late, Order, Streamed, now};
 
 const EVERY: Duration = Duration::from_millis(250);
-/// What is late by more than this is told of.
+/// A message that is late by more than this is reported.
 const LATE: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 4096;
 
@@ -68,7 +68,9 @@ pub fn run(to: SocketAddr, count: u32) -> Result<()> {
         let first = begin + EVERY * number / count;
         runtime.spawn(async move {
             if let Err(error) = stream_on(stream, first, &seen).await {
-                let mut seen = seen.lock().expect("nobody panics");
+                let mut seen = seen
+                    .lock()
+                    .expect("no thread panics while it holds the lock");
                 seen.broken.push(error.to_string());
             }
         });
@@ -78,7 +80,11 @@ pub fn run(to: SocketAddr, count: u32) -> Result<()> {
         if matches!(order?, Order::End) {
             break;
         }
-        let seen = std::mem::take(&mut *seen.lock().expect("nobody panics"));
+        let seen = std::mem::take(
+            &mut *seen
+                .lock()
+                .expect("no thread panics while it holds the lock"),
+        );
         say(&seen)?;
     }
     Ok(())
@@ -101,7 +107,9 @@ async fn stream_on(
             return Err(io::Error::other("another message came back"));
         }
         let late = due.elapsed();
-        let mut seen = seen.lock().expect("nobody panics");
+        let mut seen = seen
+            .lock()
+            .expect("no thread panics while it holds the lock");
         seen.messages += 1;
         seen.worst = seen.worst.max(late);
         if late > LATE {

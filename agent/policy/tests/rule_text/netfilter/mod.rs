@@ -107,7 +107,7 @@ pub struct Packet {
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It goes on as it was.
+    /// It continues unchanged.
     Accepted,
     /// It goes to this port of the namespace's own.
     Redirected(u16),
