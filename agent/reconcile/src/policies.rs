@@ -41,6 +41,14 @@ pub struct Retired {
     written: bool,
 }
 
+impl Retired {
+    /// Whether its removal has not failed yet.
+    #[must_use]
+    pub fn is_first_try(&self) -> bool {
+        self.written
+    }
+}
+
 impl Policies {
     /// Starts above the highest id in the kernel. Pods of an earlier agent keep their policies until
     /// they are enrolled again.

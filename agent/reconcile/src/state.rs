@@ -100,8 +100,8 @@ impl<N: Node> Enrollment<N> {
 pub(crate) enum Desired {
     /// It is to be enrolled.
     Enroll(Box<Goal>),
-    /// Its manifest cannot be followed: everything stays as it is.
-    Keep,
+    /// Its manifest cannot be followed, for this reason: everything stays as it is.
+    Keep(Option<String>),
     /// It is not to be enrolled.
     Skip,
     /// It is not listed any more. It is released when its last process has ended.
@@ -187,7 +187,7 @@ impl<N: Node> Record<N> {
         Self {
             origin: String::new(),
             uid: None,
-            desired: Desired::Keep,
+            desired: Desired::Keep(None),
             state: State::Waiting { reason: None },
             started: false,
             unsure: false,
@@ -242,7 +242,7 @@ impl<N: Node> Record<N> {
         let waiting = State::Waiting { reason: None };
         match std::mem::replace(&mut self.state, waiting) {
             State::Enrolled(enrollment, _) => {
-                if self.desired == Desired::Keep {
+                if matches!(self.desired, Desired::Keep(_)) {
                     // In its next namespace the previous policy stays active as well.
                     self.desired = Desired::Enroll(Box::new(Goal {
                         netns: enrollment.netns.clone(),
@@ -263,11 +263,24 @@ impl<N: Node> Record<N> {
     pub(crate) fn goal(&self) -> Option<Goal> {
         match &self.desired {
             Desired::Enroll(goal) => Some(Goal::clone(goal)),
-            Desired::Keep => self.enrollment().map(|enrollment| Goal {
+            Desired::Keep(_) => self.enrollment().map(|enrollment| Goal {
                 netns: enrollment.netns.clone(),
                 policy: enrollment.policy.clone(),
                 starting: false,
             }),
+            Desired::Skip | Desired::Unlisted => None,
+        }
+    }
+
+    /// Whether the pod is enrolled as it is to be, as far as its record says; `None` if nothing is to be
+    /// done for it.
+    pub(crate) fn matches_goal(&self) -> Option<bool> {
+        let enrollment = self.enrollment();
+        match &self.desired {
+            Desired::Enroll(goal) => Some(enrollment.is_some_and(|enrollment| {
+                enrollment.policy == goal.policy && enrollment.netns == goal.netns
+            })),
+            Desired::Keep(_) => enrollment.map(|_| true),
             Desired::Skip | Desired::Unlisted => None,
         }
     }

@@ -8,7 +8,9 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::sync::mpsc;
 
-use crate::netns::{Netns, inode_at, listeners::is_served, routes::Snapshot, watch::Watch};
+use crate::netns::{
+    Netns, NetnsError, inode_at, listeners::is_served, routes::Snapshot, watch::Watch,
+};
 
 /// The address istio-init adds to lo for IPv6, the sidecar's source towards the app.
 pub(super) const SELF_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
@@ -20,6 +22,7 @@ pub struct PodLink {
     changed: mpsc::UnboundedSender<u64>,
     path: PathBuf,
     inode: u64,
+    cookie: u64,
     /// Open until the pod is enrolled: no longer, because it keeps the namespace alive.
     netns: Option<Netns>,
     snapshot: Option<Snapshot>,
@@ -37,6 +40,7 @@ impl PodLink {
             changed,
             path: netns.path().to_owned(),
             inode: netns.inode(),
+            cookie: netns.cookie(),
             netns: Some(netns),
             snapshot: None,
             loopback: None,
@@ -60,12 +64,21 @@ impl PodLink {
     /// Reads the namespace. A connection that was lost is opened again.
     pub(super) async fn read(&mut self) -> Result<()> {
         if !self.watch.is_alive() {
-            self.watch = Self::watch(&Netns::open(&self.path)?, &self.changed)?;
+            self.watch = Self::watch(&self.open()?, &self.changed)?;
         }
         let snapshot = self.watch.snapshot().await?;
         self.loopback = snapshot.loopback();
         self.snapshot = Some(snapshot);
         Ok(())
+    }
+
+    /// Opens the namespace again. By now its path may lead to another one: a process id is reused.
+    fn open(&self) -> Result<Netns> {
+        let netns = Netns::open(&self.path)?;
+        if (netns.inode(), netns.cookie()) != (self.inode, self.cookie) {
+            return Err(NetnsError::NoProcess.into());
+        }
+        Ok(netns)
     }
 
     /// The namespace as it was last read.
@@ -113,7 +126,7 @@ impl PodLink {
         if inode_at(&self.path) != Some(self.inode) {
             return Ok(None);
         }
-        is_served(&Netns::open(&self.path)?, port).map(Some)
+        is_served(&self.open()?, port).map(Some)
     }
 
     /// Inode of the namespace.

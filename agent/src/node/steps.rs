@@ -39,9 +39,12 @@ async fn write(
         Step::ReadNamespace => link.read().await,
         Step::WriteNamespace(policy, phase) => {
             rows.write_namespace(link.snapshot()?, policy, *phase, maps)?;
-            rows.write_flags(maps)?;
-            if *phase == Phase::After && !captures_more(rows, link, policy) {
-                link.written();
+            // Not before: the flags of the pod's row go with its policy.
+            if *phase == Phase::After {
+                rows.write_flags(maps)?;
+                if !captures_more(rows, link, policy) {
+                    link.written();
+                }
             }
             Ok(())
         }
@@ -60,7 +63,8 @@ async fn write(
             adopt(cookie, link.inode(), policy, processes, maps)
         }
         Step::AllowBeforeSidecar(policy) => {
-            if link.is_served(policy.outbound_port)? != Some(true) {
+            let is_served = link.is_served(policy.outbound_port)?;
+            if !is_served.context("the pod's namespace is gone")? {
                 let written = maps.before_sidecar.insert(&cookie.get(), &1);
                 written.context("let the pod reach the network until its sidecar listens")?;
             }

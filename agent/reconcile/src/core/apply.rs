@@ -150,7 +150,7 @@ impl<N: Node> Core<N> {
         } else {
             ""
         };
-        record.desired = Desired::Keep;
+        record.desired = Desired::Keep(Some(reason.clone()));
         let is_new = record.reason() != Some(&*reason);
         if is_new {
             error!(pod = %name, origin = record.origin, "{reason}{kept}");

@@ -2,7 +2,7 @@
 
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
-use tracing::{error, info};
+use tracing::{error, info, warn};
 
 use super::{Core, replaced::Replaced};
 use crate::{
@@ -27,7 +27,8 @@ impl<N: Node> Core<N> {
         let facts = self.facts(name, &goal, &found, processes);
         let mut result = Ok(());
         for action in plan::plan(&facts) {
-            result = match action {
+            // A change of policy that fails must not keep addresses and routes from being read again.
+            let done = match action {
                 Action::Stay(remark) => return self.stay(name, remark),
                 Action::FollowPath => {
                     self.follow_path(name, &goal.netns, &found);
@@ -42,9 +43,7 @@ impl<N: Node> Core<N> {
                 Action::ChangePolicy => self.change_policy(name, &goal, processes).await,
                 Action::Refresh => self.refresh(name).await,
             };
-            if result.is_err() {
-                break;
-            }
+            result = result.and(done);
         }
         self.note_result(name, result);
     }
@@ -84,13 +83,6 @@ impl<N: Node> Core<N> {
         processes: &N::Processes,
     ) -> Facts {
         let enrollment = self.pods.get(name).and_then(|record| record.enrollment());
-        // Opening a namespace takes a thread; only a pod that may have moved needs it here.
-        let found = found.as_ref().ok().filter(|_| enrollment.is_some());
-        let location = match found.map(|found| self.node.check(found)) {
-            Some(Ok(inode)) => Location::At(inode),
-            Some(Err(problem)) => Location::Unusable(problem.to_string()),
-            None => Location::NoProcess,
-        };
         let enrolled = enrollment.map(|it| EnrolledFacts {
             inode: it.inode,
             same_reference: it.netns == goal.netns,
@@ -99,6 +91,16 @@ impl<N: Node> Core<N> {
             same_policy: it.policy == goal.policy,
             stale: self.is_stale(it),
         });
+        // Opening a namespace takes a thread: only where it may be another one.
+        let moved = enrolled
+            .as_ref()
+            .is_some_and(|it| !(it.same_reference && it.path_leads_there));
+        let found = found.as_ref().ok().filter(|_| moved);
+        let location = match found.map(|found| self.node.check(found)) {
+            Some(Ok(inode)) => Location::At(inode),
+            Some(Err(problem)) => Location::Unusable(problem.to_string()),
+            None => Location::NoProcess,
+        };
         Facts { enrolled, location }
     }
 
@@ -245,7 +247,7 @@ impl<N: Node> Core<N> {
         let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
         match run(&mut self.node, &mut enrollment, steps).await {
             Ok(missed) => {
-                enrollment.stale = missed.is_some();
+                enrollment.stale = is_stale(name, missed);
                 self.has_replaced(&replaced);
                 Ok(enrollment)
             }
@@ -274,7 +276,7 @@ impl<N: Node> Core<N> {
         let steps = plan::change_policy(&goal.policy, id, processes);
         match run(&mut self.node, enrollment, steps).await {
             Ok(missed) => {
-                enrollment.stale = missed.is_some();
+                enrollment.stale = is_stale(name, missed);
                 enrollment.policy = goal.policy.clone();
                 enrollment.policy_id = id;
                 let before = std::mem::replace(&mut enrollment.compiled, compiled);
@@ -313,10 +315,12 @@ impl<N: Node> Core<N> {
             return;
         };
         let Err(problem) = result else {
-            if let (State::Enrolled(_, remark), Desired::Enroll(_)) =
-                (&mut record.state, &record.desired)
-            {
-                *remark = None;
+            if let State::Enrolled(_, remark) = &mut record.state {
+                match &record.desired {
+                    Desired::Enroll(_) => *remark = None,
+                    Desired::Keep(reason) => remark.clone_from(reason),
+                    Desired::Skip | Desired::Unlisted => {}
+                }
             }
             return;
         };
@@ -338,6 +342,14 @@ impl<N: Node> Core<N> {
             self.record_event(name, NOT_ENROLLED, reason);
         }
     }
+}
+
+/// Whether a step after the pod's row has failed; its action is done, and the rest follows.
+fn is_stale(name: &PodRef, missed: Option<NodeError>) -> bool {
+    if let Some(problem) = &missed {
+        warn!(pod = %name, "{problem}; it is tried again");
+    }
+    missed.is_some()
 }
 
 /// Reads addresses and routes of a pod's namespace again.

@@ -27,6 +27,10 @@ impl<N: Node> Earlier<N> {
         }
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.pods.is_empty()
+    }
+
     pub(super) fn cookies(&self) -> impl Iterator<Item = NetnsCookie> {
         self.pods.keys().copied()
     }
@@ -109,10 +113,7 @@ impl<N: Node> Core<N> {
         };
         let name = left.pod.as_ref().map(ToString::to_string);
         info!(pod = name, %cookie, "an earlier agent's pod is gone");
-        let rows = Leftover {
-            rows: left.rows,
-            policy: None,
-        };
+        let rows = Leftover::new(left.rows, None, self.node.now());
         self.remove_rows(cookie, rows, None).await;
         let record = left.pod.and_then(|name| self.pods.get_mut(&name));
         if let Some(record) = record

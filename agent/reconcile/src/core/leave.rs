@@ -1,5 +1,7 @@
 //! Pods that leave. A pod whose processes still run stays intercepted, whatever the API says.
 
+use std::time::Instant;
+
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
 use tracing::{error, info, warn};
@@ -8,7 +10,7 @@ use super::Core;
 use crate::{
     node::{Node, NodeError, Processes as _},
     plan::{self, Step},
-    state::{Desired, Enrollment, PodState, Record, State},
+    state::{Desired, Enrollment, PodState, Record, SLOW_RETRY, State},
 };
 
 /// Why a pod that is not listed is enrolled.
@@ -19,8 +21,23 @@ const STILL_RUNS: &str =
 #[derive(Debug)]
 pub(super) struct Leftover<N: Node> {
     pub(super) rows: N::Rows,
-    /// The policy that the pod's row names, until that is removed; `None` for one of an earlier agent.
+    /// The policy that the pod's row names; `None` for one of an earlier agent.
     pub(super) policy: Option<CompiledPolicy>,
+    /// Whether the pod's row is removed, and the policy released.
+    pub(super) is_unnamed: bool,
+    /// When to try again.
+    pub(super) next_try: Instant,
+}
+
+impl<N: Node> Leftover<N> {
+    pub(super) fn new(rows: N::Rows, policy: Option<CompiledPolicy>, now: Instant) -> Self {
+        Self {
+            rows,
+            policy,
+            is_unnamed: false,
+            next_try: now,
+        }
+    }
 }
 
 impl<N: Node> Core<N> {
@@ -33,10 +50,8 @@ impl<N: Node> Core<N> {
     }
 
     async fn release_enrollment(&mut self, name: &PodRef, enrollment: Enrollment<N>, reason: &str) {
-        let rows = Leftover {
-            rows: enrollment.rows,
-            policy: Some(enrollment.compiled),
-        };
+        let now = self.node.now();
+        let rows = Leftover::new(enrollment.rows, Some(enrollment.compiled), now);
         let clean = self
             .remove_rows(enrollment.cookie, rows, Some(enrollment.link))
             .await;
@@ -57,6 +72,7 @@ impl<N: Node> Core<N> {
         let Err(problem) = self.try_remove(cookie, &mut leftover, link.as_mut()).await else {
             return true;
         };
+        leftover.next_try = self.node.now() + SLOW_RETRY;
         if self.leftovers.insert(cookie, leftover).is_none() {
             error!(%cookie, "remove a pod's rows: {problem}");
         }
@@ -65,14 +81,17 @@ impl<N: Node> Core<N> {
 
     /// Tries again to remove rows that could not be removed.
     pub(super) async fn retry_leftovers(&mut self) {
-        let cookies: Vec<NetnsCookie> = self.leftovers.keys().copied().collect();
-        for cookie in cookies {
+        let now = self.node.now();
+        let due = self.leftovers.iter().filter(|(_, it)| it.next_try <= now);
+        let due: Vec<NetnsCookie> = due.map(|(cookie, _)| *cookie).collect();
+        for cookie in due {
             let Some(mut leftover) = self.leftovers.remove(&cookie) else {
                 continue;
             };
             match self.try_remove(cookie, &mut leftover, None).await {
                 Ok(()) => info!(%cookie, "removed the rest of a pod's rows"),
                 Err(_) => {
+                    leftover.next_try = now + SLOW_RETRY;
                     self.leftovers.insert(cookie, leftover);
                 }
             }
@@ -94,7 +113,8 @@ impl<N: Node> Core<N> {
                 .node
                 .step(cookie, rows, link.as_deref_mut(), &step)
                 .await;
-            if matches!(step, Step::RemovePod) && done.is_ok() {
+            if matches!(step, Step::RemovePod) && done.is_ok() && !leftover.is_unnamed {
+                leftover.is_unnamed = true;
                 match leftover.policy.take() {
                     Some(policy) => self.release_policy(&policy),
                     None => self.sweep_later(),
@@ -145,6 +165,9 @@ impl<N: Node> Core<N> {
         let Some(running_counts) = self.running_counts else {
             return;
         };
+        if self.earlier.is_empty() {
+            return;
+        }
         let is_listed = |record: &Record<N>| {
             record.state() != PodState::NotTaken && record.desired != Desired::Unlisted
         };

@@ -125,7 +125,8 @@ impl<N: Node> Core<N> {
         self.earlier.named()
     }
 
-    /// Whether the first complete listing was applied.
+    /// Whether processes keep a pod enrolled that is not listed; `None` before the first complete
+    /// listing.
     #[must_use]
     pub fn running_counts(&self) -> Option<bool> {
         self.running_counts
@@ -193,24 +194,26 @@ impl<N: Node> Core<N> {
 
     /// Reads addresses and routes of namespaces again.
     pub async fn namespaces_changed(&mut self, cookies: &BTreeSet<NetnsCookie>) {
+        let mut changed = false;
         let (node, enrollments) = self.enrollments_mut();
         for (name, enrollment) in enrollments {
-            if cookies.contains(&enrollment.cookie)
-                && let Err(problem) = converge::refresh(node, enrollment).await
-            {
+            if !cookies.contains(&enrollment.cookie) {
+                continue;
+            }
+            changed = true;
+            if let Err(problem) = converge::refresh(node, enrollment).await {
                 warn!(pod = %name, "follow the pod's routes: {problem}");
             }
         }
-        self.changed = true;
+        self.changed |= changed;
     }
 
     /// Reads addresses and routes again of pods that are departing, where that has failed.
     async fn refresh_departing(&mut self) {
-        for (name, enrollment) in &mut self.departing {
-            if (enrollment.stale || !self.node.is_alive(&enrollment.link))
-                && let Err(problem) = converge::refresh(&mut self.node, enrollment).await
-            {
-                warn!(pod = %name, "follow the pod's routes: {problem}");
+        for (_, enrollment) in &mut self.departing {
+            if enrollment.stale || !self.node.is_alive(&enrollment.link) {
+                // Why it has failed was logged when it failed first.
+                let _ = converge::refresh(&mut self.node, enrollment).await;
             }
         }
     }
@@ -246,16 +249,14 @@ impl<N: Node> Core<N> {
 
     /// Whether nothing has to be done for a pod, as far as a look at its path shows.
     fn is_settled(&self, record: &Record<N>) -> bool {
-        let enrollment = record.enrollment();
-        let Some(goal) = record.goal() else {
+        let Some(matches) = record.matches_goal() else {
             return true;
         };
-        enrollment.is_some_and(|enrollment| {
-            enrollment.policy == goal.policy
-                && enrollment.netns == goal.netns
-                && self.node.inode_at(&enrollment.path) == Some(enrollment.inode)
-                && !self.is_stale(enrollment)
-        })
+        matches
+            && record.enrollment().is_some_and(|enrollment| {
+                self.node.inode_at(&enrollment.path) == Some(enrollment.inode)
+                    && !self.is_stale(enrollment)
+            })
     }
 
     fn is_stale(&self, enrollment: &Enrollment<N>) -> bool {
@@ -344,14 +345,19 @@ impl<N: Node> Core<N> {
             let removed =
                 removed.and_then(|()| self.node.remove_lists(retired.id, &retired.policy));
             if let Err(problem) = removed {
-                error!(policy = %retired.id, "remove the rows of a policy: {problem}");
+                if retired.is_first_try() {
+                    error!(policy = %retired.id, "remove the rows of a policy: {problem}");
+                }
                 self.policies.give_back(retired);
             }
         }
         if self.sweep_at.is_some_and(|at| now >= at) {
             match self.node.sweep_policies(&self.policies.ids()) {
                 Ok(()) => self.sweep_at = None,
-                Err(problem) => error!("remove policies of an earlier agent: {problem}"),
+                Err(problem) => {
+                    error!("remove policies of an earlier agent: {problem}");
+                    self.sweep_at = Some(now + crate::state::SLOW_RETRY);
+                }
             }
         }
     }

@@ -96,10 +96,7 @@ impl<N: Node> Core<N> {
             Replaced::Leftover(policy) => policy,
             Replaced::Nothing => None,
         };
-        let rows = Leftover {
-            rows: failed.rows,
-            policy,
-        };
+        let rows = Leftover::new(failed.rows, policy, self.node.now());
         self.remove_rows(cookie, rows, Some(failed.link)).await;
     }
 }
