@@ -159,11 +159,16 @@ impl Places {
             "pinned",
             &path.to_string_lossy(),
         ])?;
-        let rows: Value = serde_json::from_str(&dump).context("parse bpftool's JSON")?;
-        match rows {
-            Value::Array(rows) => Ok(rows),
-            other => bail!("bpftool lists no rows of {name}: {other}"),
-        }
+        rows_of(&dump).with_context(|| format!("list the rows of {name}"))
+    }
+}
+
+/// The rows in what bpftool prints. Anything but a list is an error: taken for an empty map it would
+/// hide what is left.
+fn rows_of(dump: &str) -> Result<Vec<Value>> {
+    match serde_json::from_str(dump).context("parse bpftool's JSON")? {
+        Value::Array(rows) => Ok(rows),
+        other => bail!("bpftool prints no list: {other}"),
     }
 }
 
@@ -203,4 +208,23 @@ pub fn nothing_is_left(places: &Places) -> Result<()> {
         pods.display()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows_of;
+
+    #[test]
+    fn only_a_list_is_a_dump() {
+        assert!(rows_of("[]").is_ok_and(|rows| rows.is_empty()));
+        assert!(rows_of(r#"[{"key": 1, "value": 2}]"#).is_ok_and(|rows| rows.len() == 1));
+        for unreadable in [
+            "",
+            "null",
+            "{}",
+            r#"{"error": "bpf obj get: No such file"}"#,
+        ] {
+            assert!(rows_of(unreadable).is_err(), "{unreadable:?}");
+        }
+    }
 }
