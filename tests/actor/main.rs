@@ -10,6 +10,7 @@ mod flood;
 mod identity;
 mod listen;
 mod names;
+mod udp;
 
 use std::{
     fs,
@@ -108,6 +109,11 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             flood::syns(from, to, count)?;
             Response::Done
         }
+        Request::AnswerUdp(answer) => {
+            udp::answer(&answer)?;
+            Response::Done
+        }
+        Request::SendUdp(send) => Response::UdpAnswered(udp::send(&send)?.map(Box::new)),
         Request::Echo => Response::Count(held.echo()),
         Request::Again => Response::AllDialed(held.again()),
     })

@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use lab::protocol::{APP, Dial, PROXY, ROOT};
 
-use crate::fixture::{POD, SECOND, SharedFixture, at, original};
+use crate::fixture::{Arrives, POD, PodFixture, SECOND, SharedFixture, at, check, original};
 
 shared_test!(captured_ports);
 fn captured_ports(fixture: &SharedFixture) -> Result<()> {
@@ -26,6 +26,7 @@ fn captured_ports(fixture: &SharedFixture) -> Result<()> {
                 "original destination: {server:?}"
             );
             ensure!(connected.client.peer == to, "{connected:?}");
+            ensure!(server.local == to, "no packet is rewritten: {server:?}");
         }
     }
     Ok(())
@@ -50,17 +51,48 @@ fn exempt_ports(fixture: &SharedFixture) -> Result<()> {
 shared_test!(the_sidecar_reaches_the_app);
 fn the_sidecar_reaches_the_app(fixture: &SharedFixture) -> Result<()> {
     // sk_lookup sees these too, and must not send them to the sidecar again.
-    for (source, to) in [("127.0.0.6", POD[0]), ("::6", POD[1])] {
-        let mut dial = Dial::new(&PROXY, at(to, 80));
+    for (source, own) in [("127.0.0.6", POD[0]), ("::6", POD[1])] {
+        let to = at(own, 80);
+        let mut dial = Dial::new(&PROXY, to);
         dial.source = Some(at(source, 0));
-        let connected = fixture
-            .dial(dial)?
-            .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
-        ensure!(connected.accepted_by == 80, "{connected:?}");
+        check(&fixture.dial(dial)?, Arrives::Untouched, source, to)?;
     }
-    let connected = fixture.dial(Dial::new(&APP, at(POD[0], 80)))?;
-    connected
-        .map(drop)
-        .map_err(|errno| anyhow::anyhow!("errno {errno}"))
-        .context("app to itself")
+    for own in POD {
+        let to = at(own, 80);
+        let result = fixture.dial(Dial::new(&APP, to))?;
+        check(&result, Arrives::Untouched, own, to).context("app to itself")?;
+    }
+    Ok(())
+}
+
+kernel_test!(only_the_sidecars_listener_accepts);
+/// One process listens on loopback only, which nothing outside reaches with iptables. It neither
+/// stands in for the sidecar nor takes a share of its connections, found before enrollment or after.
+fn only_the_sidecars_listener_accepts() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let to = at(POD[0], 80);
+    let inbound = || fixture.outside.dial(Dial::new(&ROOT, to));
+    let earlier = fixture.pod.actor()?;
+    earlier.listen(&PROXY, at("127.0.0.1", 15006))?;
+    fixture.enroll(&[])?;
+    let later = fixture.pod.actor()?;
+    later.listen(&PROXY, at("127.0.0.2", 15006))?;
+    let nobody = inbound()?;
+    ensure!(nobody == Err(libc::ECONNREFUSED), "{nobody:?}");
+    let sidecar = fixture.pod.actor()?;
+    let listener = sidecar.listen(&PROXY, at(POD[0], 15006))?;
+    for _ in 0..20 {
+        let connected = inbound()?;
+        ensure!(
+            connected
+                .as_ref()
+                .is_ok_and(|connected| connected.accepted_by == 15006),
+            "{connected:?}"
+        );
+    }
+    // The others still listen, so all of these were the sidecar's.
+    sidecar.close(listener, 0)?;
+    let nobody = inbound()?;
+    ensure!(nobody == Err(libc::ECONNREFUSED), "{nobody:?}");
+    Ok(())
 }

@@ -19,12 +19,14 @@ mod layouts;
 mod lifecycle;
 mod mesh;
 mod old_kernels;
+mod original_destination;
 mod outbound;
 mod owner;
 mod repair;
 mod responsive;
 mod security;
 mod sockets;
+mod udp;
 mod updates;
 mod userns;
 

@@ -2,7 +2,7 @@
 
 use std::{fs, thread, time::Duration};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     protocol::{APP, Dial, Identity, PROXY, ROOT},
     sidecar,
@@ -38,6 +38,20 @@ fn captured(fixture: &SharedFixture, creator: &Identity, connector: &Identity) -
     Ok(())
 }
 
+/// Connections to a service reach the service itself.
+fn off_pod_untouched(fixture: &SharedFixture, creator: &Identity) -> Result<()> {
+    for vip in VIP {
+        let to = at(vip, 80);
+        let result = fixture.dial(Dial::new(creator, to))?;
+        let connected = result.map_err(|errno| anyhow!("to {to}: errno {errno}"))?;
+        ensure!(
+            connected.accepted_by == 80 && connected.server.local == to,
+            "created by {creator:?}: {connected:?}"
+        );
+    }
+    Ok(())
+}
+
 shared_test!(setuid_after_socket);
 fn setuid_after_socket(fixture: &SharedFixture) -> Result<()> {
     captured(fixture, &ROOT, &PROXY)?;
@@ -61,13 +75,7 @@ fn setuid_program(fixture: &SharedFixture) -> Result<()> {
 shared_test!(primary_group);
 fn primary_group(fixture: &SharedFixture) -> Result<()> {
     let identity = Identity::with_gid(APP.uid, PROXY.gid);
-    let to = at(VIP[0], 80);
-    let result = fixture.dial(Dial::new(&identity, to))?;
-    let connected = result.map_err(|errno| anyhow!("errno {errno}"))?;
-    anyhow::ensure!(
-        connected.server.local == to,
-        "off the pod untouched: {connected:?}"
-    );
+    off_pod_untouched(fixture, &identity)?;
     to_own(fixture, &identity, &identity, Arrives::Untouched)
 }
 
@@ -76,6 +84,43 @@ fn supplementary_group(fixture: &SharedFixture) -> Result<()> {
     let mut identity = APP;
     identity.groups = vec![PROXY.gid];
     captured(fixture, &identity, &identity)
+}
+
+shared_test!(user_and_group_are_told_apart);
+/// The same two numbers, exchanged: only the uid of the proxy makes the pod's own addresses lead to the
+/// sidecar.
+fn user_and_group_are_told_apart(fixture: &SharedFixture) -> Result<()> {
+    let by_uid = Identity::with_gid(PROXY.uid, APP.gid);
+    to_own(fixture, &by_uid, &by_uid, Arrives::Sidecar(15006))?;
+    off_pod_untouched(fixture, &by_uid)?;
+    let by_gid = Identity::with_gid(APP.uid, PROXY.gid);
+    to_own(fixture, &by_gid, &by_gid, Arrives::Untouched)?;
+    off_pod_untouched(fixture, &by_gid)
+}
+
+shared_test!(filesystem_uid);
+/// setfsuid: the effective uid does not count.
+fn filesystem_uid(fixture: &SharedFixture) -> Result<()> {
+    let mut proxy = ROOT;
+    proxy.fs_uid = Some(PROXY.uid);
+    to_own(fixture, &proxy, &proxy, Arrives::Sidecar(15006))?;
+    off_pod_untouched(fixture, &proxy)?;
+    let mut app = Identity::with_gid(PROXY.uid, APP.gid);
+    app.real_uid = Some(APP.uid);
+    app.fs_uid = Some(APP.uid);
+    to_own(fixture, &app, &app, Arrives::Untouched)?;
+    captured(fixture, &app, &app)
+}
+
+shared_test!(filesystem_gid);
+/// setfsgid: the effective gid does not count.
+fn filesystem_gid(fixture: &SharedFixture) -> Result<()> {
+    let mut proxy = APP;
+    proxy.fs_gid = Some(PROXY.gid);
+    off_pod_untouched(fixture, &proxy)?;
+    let mut app = Identity::with_gid(APP.uid, PROXY.gid);
+    app.fs_gid = Some(APP.gid);
+    captured(fixture, &app, &app)
 }
 
 kernel_test!(socket_opened_before_enrollment);

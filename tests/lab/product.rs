@@ -2,7 +2,13 @@
 //! that moves there is renamed here once.
 
 pub use sidetrack::{
-    kernel::{hooks::CGROUP_HOOKS, maps::Maps, pins::Pins, sys, table::Table},
+    kernel::{
+        hooks::CGROUP_HOOKS,
+        maps::{Maps, PINNED},
+        pins::Pins,
+        sys,
+        table::Table,
+    },
     map_routes::MapRoutes,
 };
 pub use sidetrack_policy::{

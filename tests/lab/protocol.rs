@@ -4,17 +4,24 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::udp::{AnswerUdp, SendUdp, UdpAnswer};
+
 /// An identity to take on for creating or connecting a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// Effective (and so filesystem) uid.
+    /// Effective uid, and filesystem uid unless that is given.
     pub uid: u32,
-    /// Effective (and so filesystem) gid.
+    /// Effective gid, and filesystem gid unless that is given.
     pub gid: u32,
     /// Supplementary groups.
     pub groups: Vec<u32>,
     /// Real uid, if another: as in a setuid program.
     pub real_uid: Option<u32>,
+    /// Filesystem uid, if another: as after setfsuid(2). Unless the effective uid is 0 it has to
+    /// be the effective or the real one.
+    pub fs_uid: Option<u32>,
+    /// Filesystem gid, if another: as after setfsgid(2).
+    pub fs_gid: Option<u32>,
 }
 
 impl Identity {
@@ -32,6 +39,8 @@ impl Identity {
             gid,
             groups: Vec::new(),
             real_uid: None,
+            fs_uid: None,
+            fs_gid: None,
         }
     }
 }
@@ -151,6 +160,10 @@ pub enum Request {
         /// How many.
         count: u16,
     },
+    /// Answers datagrams; answers [`Response::Done`].
+    AnswerUdp(AnswerUdp),
+    /// Sends a datagram and waits for its answer; answers [`Response::UdpAnswered`].
+    SendUdp(Box<SendUdp>),
     /// Sends on every held connection and reads the echo; answers how many still work.
     Echo,
     /// Reads the names of both ends of every held connection again; answers
@@ -209,6 +222,8 @@ pub enum Response {
     AllDialed(Vec<Result<Connected, i32>>),
     /// Connections that were begun.
     Flooded(Flooded),
+    /// The answer to a datagram, or errno.
+    UdpAnswered(Result<Box<UdpAnswer>, i32>),
     /// A number.
     Count(usize),
     /// It could not be tried.

@@ -2,6 +2,7 @@
 
 mod commands;
 mod explain;
+mod link_updates;
 mod restart;
 mod single;
 

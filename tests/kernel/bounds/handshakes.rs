@@ -11,7 +11,7 @@ use lab::{actor::Actor, node::VIP, product::Maps, protocol::Request, sidecar};
 use sidetrack_common::rule::Rule;
 
 use super::{UNUSED_COOKIE, filter, maps, taken_by, wait_no_handshakes};
-use crate::fixture::{PodFixture, at};
+use crate::fixture::{PodFixture, at, nothing_is_left};
 
 /// A pod whose sidecar does not hear of a number of connections, and the client that waits for them.
 fn waiting(connections: usize) -> Result<(PodFixture, Actor, Maps, Actor)> {
@@ -36,6 +36,17 @@ fn a_client_that_is_killed() -> Result<()> {
     // By SIGKILL, with all its sockets.
     drop(client);
     wait_no_handshakes(&maps)
+}
+
+kernel_test!(a_pod_that_leaves_meanwhile);
+/// The rows of a pod that has left go with its connections.
+fn a_pod_that_leaves_meanwhile() -> Result<()> {
+    let (fixture, _sidecar, _maps, client) = waiting(50)?;
+    let places = &fixture.agent.places;
+    fixture.lab.remove_manifest("app")?;
+    places.wait_pod("test/app", |pod| pod.is_none())?;
+    drop(client);
+    nothing_is_left(places)
 }
 
 kernel_test!(a_sidecar_that_resets);

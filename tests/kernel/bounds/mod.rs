@@ -2,6 +2,7 @@
 
 mod full_maps;
 mod handshakes;
+mod open_connections;
 mod share;
 
 use std::{

@@ -1,7 +1,11 @@
-//! Unusual destinations, routes and devices; UDP.
+//! Unusual destinations, routes and devices.
 
 use anyhow::{Context as _, Result, ensure};
-use lab::protocol::{APP, Dial, PROXY};
+use lab::{
+    product::{Maps, Pins},
+    protocol::{APP, Dial, PROXY},
+};
+use sidetrack_common::rule::Rule;
 
 use super::row;
 use crate::fixture::{Arrives, POD, SharedFixture, VIP, at, check};
@@ -69,30 +73,26 @@ fn routes_that_refuse(fixture: &SharedFixture) -> Result<()> {
 shared_test!(bound_to_a_device);
 fn bound_to_a_device(fixture: &SharedFixture) -> Result<()> {
     // Under iptables this times out; sidetrack leaves it untouched and counts it.
-    let mut dial = Dial::new(&APP, at(VIP[0], 80));
-    dial.device = Some("eth0".to_owned());
-    let connected = fixture
-        .dial(dial)?
-        .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
-    ensure!(connected.server.local == at(VIP[0], 80), "{connected:?}");
-    Ok(())
-}
-
-shared_test!(udp_is_untouched);
-fn udp_is_untouched(fixture: &SharedFixture) -> Result<()> {
-    // dig, nslookup and friends would need a server; a connected socket's peer says enough.
-    let text = lab::command::run_words(&[
-        "sh",
-        "-c",
-        &format!(
-            "echo $$ > {}/cgroup.procs; ip netns exec {} python3 -c \"import socket; \
-             s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); s.connect(('{}', 53)); \
-             print(s.getpeername())\"",
-            fixture.pod.cgroup.display(),
-            fixture.pod.netns,
-            VIP[0]
-        ),
-    ])?;
-    ensure!(text.trim() == format!("('{}', 53)", VIP[0]), "{text}");
+    let maps = Maps::open(&Pins::new(&fixture.agent.places.bpffs)?)?;
+    // No other test of this network binds a socket to a device.
+    let counted = || -> Result<u64> {
+        let counts = maps.counts.sums()?.into_iter();
+        let of_rule = counts.filter(|(key, _)| key.rule == Rule::BoundDevice as u32);
+        Ok(of_rule.map(|(_, count)| count).sum())
+    };
+    for (dialed, vip) in VIP.into_iter().enumerate() {
+        ensure!(counted()? == dialed as u64, "{} are counted", counted()?);
+        let to = at(vip, 80);
+        let mut dial = Dial::new(&APP, to);
+        dial.device = Some("eth0".to_owned());
+        let connected = fixture
+            .dial(dial)?
+            .map_err(|errno| anyhow::anyhow!("to {to}: errno {errno}"))?;
+        ensure!(
+            connected.accepted_by == 80 && connected.server.local == to,
+            "{connected:?}"
+        );
+    }
+    ensure!(counted()? == VIP.len() as u64, "{} are counted", counted()?);
     Ok(())
 }

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::places::{Places, nothing_is_left};
+pub use self::places::{NOT_OF_PODS, Places, nothing_is_left};
 use anyhow::{Context as _, Result, bail};
 use nix::{
     sys::signal::{Signal, kill},

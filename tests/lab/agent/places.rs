@@ -9,9 +9,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
-use sidetrack_common::LAYOUT_VERSION;
+use sidetrack_common::{LAYOUT_VERSION, names};
 
 use super::{PATIENCE, binary};
+use crate::product::PINNED;
 
 /// Paths of one agent.
 #[derive(Clone, Debug)]
@@ -158,26 +159,47 @@ impl Places {
             "pinned",
             &path.to_string_lossy(),
         ])?;
-        let rows: Value = serde_json::from_str(&dump).context("parse bpftool's JSON")?;
-        Ok(rows.as_array().cloned().unwrap_or_default())
+        rows_of(&dump).with_context(|| format!("list the rows of {name}"))
     }
 }
 
-/// No row of any pod, no link, no policy.
+/// The rows in what bpftool prints. Anything but a list is an error: taken for an empty map it would
+/// hide what is left.
+fn rows_of(dump: &str) -> Result<Vec<Value>> {
+    match serde_json::from_str(dump).context("parse bpftool's JSON")? {
+        Value::Array(rows) => Ok(rows),
+        other => bail!("bpftool prints no list: {other}"),
+    }
+}
+
+/// Maps whose rows belong to sockets, to a program and to a packet, not to pods. bpftool cannot list the
+/// first.
+pub const NOT_OF_PODS: [&str; 3] = [
+    names::RECORD_BY_SOCK,
+    names::ARRIVAL_PROGRAM,
+    names::ARRIVAL_NETNS,
+];
+
+/// What a map has, if it has anything of a pod.
+fn left_in(places: &Places, map: &str) -> Result<Option<String>> {
+    let rows = places.map(map)?;
+    let left = if map == names::HANDSHAKE_COUNT {
+        // Its one row counts those of HANDSHAKES.
+        rows.len() != 1 || rows[0]["formatted"]["value"] != 0
+    } else {
+        !rows.is_empty()
+    };
+    Ok(left.then(|| format!("{map}: {rows:?}")))
+}
+
+/// No row of any pod in any map, no link, no policy.
 pub fn nothing_is_left(places: &Places) -> Result<()> {
-    for map in [
-        "POD_BY_NETNS",
-        "POLICY_BY_ID",
-        "PORT_RULES",
-        "RANGE_RULES",
-        "OWNER_RULES",
-        "ROUTE_BY_POD",
-        "IFACE_BY_POD",
-        "LISTENERS",
-        "COUNT_BY_RULE",
-        "HANDSHAKES_BY_POD",
-    ] {
-        places.wait_rows(map, 0)?;
+    for map in PINNED.iter().filter(|map| !NOT_OF_PODS.contains(map)) {
+        let start = Instant::now();
+        while let Some(left) = left_in(places, map)? {
+            ensure!(start.elapsed() < PATIENCE, "rows are left in {left}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
     let pods = places.pins().join("pods");
     ensure!(
@@ -186,4 +208,23 @@ pub fn nothing_is_left(places: &Places) -> Result<()> {
         pods.display()
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rows_of;
+
+    #[test]
+    fn only_a_list_is_a_dump() {
+        assert!(rows_of("[]").is_ok_and(|rows| rows.is_empty()));
+        assert!(rows_of(r#"[{"key": 1, "value": 2}]"#).is_ok_and(|rows| rows.len() == 1));
+        for unreadable in [
+            "",
+            "null",
+            "{}",
+            r#"{"error": "bpf obj get: No such file"}"#,
+        ] {
+            assert!(rows_of(unreadable).is_err(), "{unreadable:?}");
+        }
+    }
 }

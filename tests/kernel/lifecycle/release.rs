@@ -1,0 +1,163 @@
+//! A pod that leaves, under traffic, leaves nothing behind in any map.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, anyhow, ensure};
+use lab::{
+    actor::Actor,
+    agent::NOT_OF_PODS,
+    network::{PodNet, manifest},
+    product::{LABEL, PINNED},
+    protocol::{APP, Dial, ROOT},
+    sidecar,
+};
+use sidetrack_common::names;
+
+use crate::fixture::{POD, PodFixture, VIP, at, nothing_is_left};
+
+/// Empty between two connections.
+const MOMENTARY: [&str; 2] = [names::HANDSHAKES, names::HANDSHAKE_COUNT];
+
+/// Pods that together have every kind of row: one with every list, an interface that a rule names, a
+/// sidecar, and connections; and one whose sidecar has not listened yet.
+/// Fields drop in order: processes before what they run in.
+struct Pods {
+    _sidecar: Actor,
+    waiting: PodNet,
+    fixture: PodFixture,
+}
+
+impl Pods {
+    fn new() -> Result<Self> {
+        let mut fixture = PodFixture::new()?;
+        let waiting = fixture.lab.pod("waiting", 3)?;
+        let pod = &fixture.pod;
+        pod.ip("link add eth1 type veth peer name eth1-end")?;
+        pod.ip("link set eth1 up")?;
+        let pods = Self {
+            _sidecar: sidecar::start(pod, &[80])?,
+            waiting,
+            fixture,
+        };
+        for (name, text) in pods.manifests() {
+            pods.fixture.lab.write_manifest(name, &text)?;
+            let full = format!("test/{name}");
+            pods.fixture.agent.places.wait_enrolled(&full)?;
+        }
+        Ok(pods)
+    }
+
+    fn manifests(&self) -> [(&'static str, String); 2] {
+        let istio = |key: &str| format!("traffic.sidecar.istio.io/{key}");
+        let text = manifest(
+            "app",
+            &self.fixture.pod,
+            &[
+                (&istio("excludeInterfaces"), "eth1"),
+                (&istio("includeOutboundIPRanges"), "10.0.0.0/8"),
+                (&istio("excludeOutboundPorts"), "53"),
+            ],
+        );
+        let owners = "    - name: ISTIO_OUTBOUND_OWNER_GROUPS\n      value: \"1000\"\n";
+        let passes = [("sidetrack.dev/before-sidecar", "passthrough")];
+        [
+            ("app", format!("{text}{owners}")),
+            ("waiting", manifest("waiting", &self.waiting, &passes)),
+        ]
+    }
+
+    /// Every map has rows of these pods.
+    fn have_every_kind_of_row(&self) -> Result<()> {
+        for map in PINNED {
+            if NOT_OF_PODS.contains(map) || MOMENTARY.contains(map) {
+                continue;
+            }
+            let rows = self.fixture.agent.places.map(map)?;
+            ensure!(!rows.is_empty(), "{map} has no row: nothing would be left");
+        }
+        Ok(())
+    }
+
+    /// Lets both pods leave while the first connects and is connected to.
+    fn leave_by(&self, leave: impl FnOnce(&Self) -> Result<()>) -> Result<()> {
+        let done = AtomicBool::new(false);
+        let traffic = |from: &Actor, dial: &Dial, captured: u16| -> Result<()> {
+            while !done.load(Ordering::Relaxed) {
+                for result in from.dial_all(vec![dial.clone(); 10])? {
+                    let connected =
+                        result.map_err(|errno| anyhow!("to {captured}: errno {errno}"))?;
+                    let by = connected.accepted_by;
+                    ensure!(by == captured || by == 80, "{connected:?}");
+                }
+            }
+            Ok(())
+        };
+        let fixture = &self.fixture;
+        let outbound = Dial::new(&APP, at(VIP[0], 80));
+        let inbound = Dial::new(&ROOT, at(POD[0], 80));
+        thread::scope(|scope| {
+            let traffic = &traffic;
+            let threads = [
+                scope.spawn(|| traffic(&fixture.client, &outbound, 15001)),
+                scope.spawn(|| traffic(&fixture.outside, &inbound, 15006)),
+            ];
+            let left = self
+                .wait_counted()
+                .and_then(|()| self.have_every_kind_of_row())
+                .and_then(|()| leave(self))
+                // Still under traffic, which is untouched now.
+                .and_then(|()| nothing_is_left(&fixture.agent.places));
+            done.store(true, Ordering::Relaxed);
+            for thread in threads {
+                thread
+                    .join()
+                    .map_err(|_| anyhow!("the traffic panicked"))??;
+            }
+            left
+        })?;
+        ensure!(fixture.taken_by()? == 80, "its connections are untouched");
+        nothing_is_left(&fixture.agent.places)
+    }
+
+    /// Waits until connections of both directions have been counted.
+    fn wait_counted(&self) -> Result<()> {
+        let start = Instant::now();
+        while self.fixture.agent.places.map("COUNT_BY_RULE")?.len() < 2 {
+            ensure!(start.elapsed() < Duration::from_secs(5), "no traffic");
+            thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+}
+
+kernel_test!(removed_manifests_leave_nothing);
+fn removed_manifests_leave_nothing() -> Result<()> {
+    Pods::new()?.leave_by(|pods| {
+        for (name, _) in pods.manifests() {
+            pods.fixture.lab.remove_manifest(name)?;
+        }
+        Ok(())
+    })
+}
+
+kernel_test!(opting_out_leaves_nothing);
+fn opting_out_leaves_nothing() -> Result<()> {
+    Pods::new()?.leave_by(|pods| {
+        for (name, text) in pods.manifests() {
+            let label = format!("  labels:\n    {LABEL}: disabled\n  annotations:\n");
+            let text = text.replace("  annotations:\n", &label);
+            pods.fixture.lab.write_manifest(name, &text)?;
+        }
+        for (name, _) in pods.manifests() {
+            let full = format!("test/{name}");
+            pods.fixture.agent.places.wait_pod(&full, |pod| {
+                pod.is_some_and(|pod| pod["state"] == "not-taken")
+            })?;
+        }
+        Ok(())
+    })
+}

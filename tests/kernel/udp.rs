@@ -1,0 +1,116 @@
+//! UDP is never redirected, evaluated or counted, in either direction.
+
+use std::net::SocketAddr;
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lab::{
+    actor::Actor,
+    network::GATEWAY,
+    protocol::{APP, PROXY, ROOT},
+    sidecar,
+    udp::{SendUdp, UdpAnswer},
+};
+
+use crate::fixture::{POD, PodFixture, VIP, at, ip};
+
+/// A port that the sidecar has nothing to do with, and those that it captures to.
+const PORTS: [u16; 3] = [53, 15001, 15006];
+/// Nothing listens there.
+const CLOSED: u16 = 9999;
+/// The outside's addresses towards the pod.
+const OUTSIDE: [&str; 2] = [GATEWAY, "fd77::fe"];
+const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
+
+/// A pod whose sidecar listens for TCP on the capture ports, and which answers datagrams on all ports.
+fn enrolled_pod() -> Result<(PodFixture, Actor)> {
+    let fixture = PodFixture::new()?;
+    fixture.lab.add_outside(VIP[1])?;
+    let sidecar = sidecar::start(&fixture.pod, &[80])?;
+    for family in [0, 1] {
+        for port in PORTS {
+            fixture.outside.answer_udp(&ROOT, at(VIP[family], port))?;
+            sidecar.answer_udp(&PROXY, at(POD[family], port))?;
+            sidecar.answer_udp(&APP, at(LOOPBACK[family], port))?;
+        }
+    }
+    fixture.enroll(&[])?;
+    Ok((fixture, sidecar))
+}
+
+/// Nothing is counted, and TCP would have been.
+fn is_not_counted(fixture: &PodFixture) -> Result<()> {
+    let counted = fixture.agent.places.map("COUNT_BY_RULE")?;
+    ensure!(counted.is_empty(), "{counted:?}");
+    ensure!(fixture.taken_by()? == 15001);
+    let counted = fixture.agent.places.map("COUNT_BY_RULE")?;
+    ensure!(!counted.is_empty(), "a redirected connection is counted");
+    Ok(())
+}
+
+/// Sends to an address and checks who answers and whom the answering end sees.
+fn exchanges(from: &Actor, to: SocketAddr, seen_as: &str) -> Result<()> {
+    for sender in [&APP, &PROXY, &ROOT] {
+        for connected in [true, false] {
+            let case = || format!("uid {} to {to}, connected: {connected}", sender.uid);
+            let answer = from.send_udp(SendUdp {
+                sender: sender.clone(),
+                destination: to,
+                connected,
+            })?;
+            let answer = answer
+                .map_err(|errno| anyhow!("errno {errno}"))
+                .with_context(case)?;
+            let wanted = UdpAnswer {
+                answered_by: to,
+                sender: SocketAddr::new(ip(seen_as), answer.sender.port()),
+                came_from: to,
+                peer: connected.then_some(to),
+            };
+            ensure!(answer == wanted, "{}: {answer:?}", case());
+        }
+    }
+    Ok(())
+}
+
+kernel_test!(outbound_datagrams_are_untouched);
+fn outbound_datagrams_are_untouched() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod()?;
+    for family in [0, 1] {
+        for port in PORTS {
+            for (to, seen_as) in [
+                (VIP[family], POD[family]),
+                (POD[family], POD[family]),
+                (LOOPBACK[family], LOOPBACK[family]),
+            ] {
+                exchanges(&fixture.client, at(to, port), seen_as)?;
+            }
+        }
+        refused(&fixture.client, at(POD[family], CLOSED))?;
+    }
+    is_not_counted(&fixture)
+}
+
+kernel_test!(inbound_datagrams_are_untouched);
+fn inbound_datagrams_are_untouched() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod()?;
+    for family in [0, 1] {
+        for port in PORTS {
+            exchanges(&fixture.outside, at(POD[family], port), OUTSIDE[family])?;
+        }
+        refused(&fixture.outside, at(POD[family], CLOSED))?;
+    }
+    is_not_counted(&fixture)
+}
+
+/// The kernel answers that the port is closed.
+fn refused(from: &Actor, to: SocketAddr) -> Result<()> {
+    for sender in [APP, PROXY] {
+        let answer = from.send_udp(SendUdp {
+            sender,
+            destination: to,
+            connected: true,
+        })?;
+        ensure!(answer == Err(libc::ECONNREFUSED), "to {to}: {answer:?}");
+    }
+    Ok(())
+}
