@@ -158,7 +158,9 @@ impl Status {
     pub async fn figures(self: &Arc<Self>) -> io::Result<Figures> {
         let fresh = self.totals().is_fresh(FRESH);
         if !fresh {
-            self.count()?;
+            // Reading all counters takes a while; other clients are answered meanwhile.
+            let status = Arc::clone(self);
+            tokio::task::spawn_blocking(move || status.count()).await??;
         }
         let usage = self.map_usage().await?;
         let (snapshot, problems) = self.current();

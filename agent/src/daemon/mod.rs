@@ -39,9 +39,9 @@ use crate::{
 };
 use sidetrack_policy::PodRef;
 
-/// How long an uninstall waits for the reconciler's thread to stop. Far less than kubelet's grace
+/// How long the end waits for the reconciler's thread to stop. Far less than kubelet's grace
 /// period, which has to last for the removal as well.
-const STOP_PATIENCE: Duration = Duration::from_secs(3);
+const STOP_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where pods come from.
 #[derive(Clone, Debug)]
@@ -95,7 +95,6 @@ pub struct Config {
 /// If it cannot start, or cannot continue.
 pub async fn run(config: Config) -> Result<()> {
     let mut daemon = Daemon::start(&config).await?;
-    // Work may be left at any point: a successor takes over whatever state there is.
     let follow = daemon.follower.run(daemon.reconciler.ready());
     tokio::select! {
         failed = follow => failed?,
@@ -110,6 +109,9 @@ pub async fn run(config: Config) -> Result<()> {
         uninstall(&config, daemon.reconciler).await
     } else {
         info!("ending; interception continues, `sidetrack cleanup` removes it");
+        // Between two writes rather than in the middle of one. A reconciler that hangs is left as it is:
+        // a successor repairs what is incomplete.
+        daemon.reconciler.stop(STOP_PATIENCE).await;
         Ok(())
     }
 }

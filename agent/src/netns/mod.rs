@@ -25,9 +25,7 @@ use nix::{
         statfs::{FsType, statfs},
     },
 };
-use sidetrack_policy::manifest::NetnsRef;
-
-use self::processes::{Found, Processes};
+use self::processes::Found;
 use crate::kernel::sys;
 
 /// Why a path is not a usable network namespace.
@@ -57,26 +55,6 @@ pub enum NetnsError {
         /// The cause.
         error: io::Error,
     },
-}
-
-/// Finds a pod's network namespace. `known` is the inode it had when it was found before.
-///
-/// # Errors
-/// [`NetnsError::NoProcess`].
-pub fn find(
-    netns: &NetnsRef,
-    processes: &Processes,
-    known: Option<u64>,
-) -> Result<Found, NetnsError> {
-    match netns {
-        NetnsRef::Path(path) => Ok(Found {
-            path: path.clone(),
-            inode: None,
-        }),
-        NetnsRef::PodUid(uid) => processes
-            .netns_of_pod(uid, known)
-            .ok_or(NetnsError::NoProcess),
-    }
 }
 
 /// An open network namespace. It keeps the namespace alive, so it is closed as soon as a pod is enrolled.

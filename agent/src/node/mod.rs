@@ -53,28 +53,28 @@ impl KernelNode {
 
 /// An error with its causes, for the reconciler.
 fn failed(problem: anyhow::Error) -> NodeError {
-    NodeError::Failed(format!("{problem:#}"))
-}
-
-impl From<NetnsError> for NodeErrorOf {
-    fn from(problem: NetnsError) -> Self {
-        let text = problem.to_string();
-        Self(match problem {
-            NetnsError::Missing(_) | NetnsError::NoProcess => NodeError::NotYet(text),
-            _ => NodeError::Failed(text),
-        })
+    match problem.downcast::<NetnsError>() {
+        Ok(problem) => problem.into(),
+        Err(problem) => NodeError::Failed(format!("{problem:#}")),
     }
 }
 
-/// Carries a [`NodeError`] from [`NetnsError`]: both types are foreign to each other's crates.
-struct NodeErrorOf(NodeError);
+impl From<NetnsError> for NodeError {
+    fn from(problem: NetnsError) -> Self {
+        let text = problem.to_string();
+        match problem {
+            NetnsError::Missing(_) | NetnsError::NoProcess => Self::NotYet(text),
+            _ => Self::Failed(text),
+        }
+    }
+}
 
 fn open(found: &Found) -> Result<Netns, NodeError> {
     let found = netns::processes::Found {
         path: found.path.clone(),
         inode: found.inode.map(NetnsInode::get),
     };
-    Netns::open_found(&found).map_err(|problem| NodeErrorOf::from(problem).0)
+    Ok(Netns::open_found(&found)?)
 }
 
 impl sidetrack_reconcile::Processes for Processes {

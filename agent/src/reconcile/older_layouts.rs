@@ -4,16 +4,11 @@
 use std::{collections::BTreeSet, time::Instant};
 
 use sidetrack_common::ids::NetnsCookie;
-use sidetrack_policy::manifest::NetnsRef;
 use sidetrack_reconcile::PodState;
 use tracing::{info, warn};
 
 use super::{REPAIR_PERIOD, Reconciler};
-use crate::{
-    kernel::layouts::OldLayout,
-    netns::{self, processes::Processes},
-    node::KernelNode,
-};
+use crate::{kernel::layouts::OldLayout, netns::processes::Processes, node::KernelNode};
 
 /// Whether an older layout still intercepts pods.
 enum StillUsed {
@@ -100,10 +95,7 @@ impl Reconciler {
         self.core
             .pods()
             .filter(|(_, record)| record.state() == PodState::NotTaken)
-            .filter_map(|(_, record)| {
-                let uid = NetnsRef::PodUid(record.uid.clone()?);
-                netns::find(&uid, processes, None).ok()?.inode
-            })
+            .filter_map(|(_, record)| processes.netns_of_pod(record.uid.as_deref()?, None)?.inode)
             .collect()
     }
 }
