@@ -15,12 +15,12 @@ use lab::{
     actor::Actor,
     agent::{Agent, Extra},
     command::run,
+    injected::with_istio_init,
     network::{BESIDE, Lab, PodNet},
     product::{Maps, Pins},
     protocol::{Dial, Identity, ROOT},
     sidecar,
 };
-use serde_json::{Value, json};
 use sidetrack_common::rule::Rule;
 
 use self::policies::{Case, POLICIES, TestPolicy, Way};
@@ -95,28 +95,8 @@ impl Counted {
     fn enroll(&self, policy: &TestPolicy) -> Result<()> {
         let places = &self.agent.places;
         let before = places.pod("test/app")?.map(|pod| pod["policy"].clone());
-        let variables: Vec<Value> = policy
-            .variables
-            .iter()
-            .map(|(name, value)| json!({"name": name, "value": value}))
-            .collect();
-        let arguments = [&["istio-iptables"], policy.arguments].concat();
-        let pod = json!({
-            "apiVersion": "v1", "kind": "Pod",
-            "metadata": {
-                "name": "app", "namespace": "test", "uid": "uid-of-app",
-                "annotations": {"sidetrack.dev/netns": self.pod.path()},
-            },
-            "spec": {
-                "containers": [{"name": "app"}, {"name": "istio-proxy"}],
-                "initContainers": [{
-                    "name": "istio-init",
-                    "args": arguments,
-                    "env": variables,
-                }],
-            },
-        });
-        self.lab.write_manifest("app", &pod.to_string())?;
+        let manifest = with_istio_init(&self.pod, policy.arguments, policy.variables);
+        self.lab.write_manifest("app", &manifest)?;
         places.wait_pod("test/app", |pod| {
             pod.is_some_and(|pod| {
                 pod["state"] == "enrolled"
