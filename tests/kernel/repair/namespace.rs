@@ -7,7 +7,7 @@ use lab::{
     node::VIP,
     protocol::{APP, Dial},
 };
-use sidetrack_common::{addr::Family, conn::ListenerKey};
+use sidetrack_common::addr::Family;
 
 use super::{cookie, enrolled_pod, maps, wait, was_repaired, works};
 use crate::fixture::at;
@@ -71,20 +71,18 @@ fn routes_and_interfaces_are_written_again() -> Result<()> {
     )
 }
 
+/// The agent looks for listeners every two seconds. One that is lost after such a look is searched for at
+/// once, one that was never seen less and less often.
+const A_LOOK: Duration = Duration::from_millis(2500);
+
 kernel_test!(listeners_are_found_again);
 fn listeners_are_found_again() -> Result<()> {
     let (fixture, _sidecar) = enrolled_pod(&[])?;
     let maps = maps(&fixture)?;
-    let of_v4 = |keys: &[ListenerKey]| {
-        let v4 = keys.iter().filter(|key| key.family == Family::V4 as u16);
-        v4.count()
-    };
-    let both_families = || -> Result<bool> {
-        let keys = maps.listeners.keys()?;
-        Ok((1..keys.len()).contains(&of_v4(&keys)))
-    };
-    wait(&fixture, "listeners of both families", both_families)?;
-    for key in &maps.listeners.keys()? {
+    thread::sleep(A_LOOK);
+    let keys = maps.listeners.keys()?;
+    ensure!(!keys.is_empty(), "a listener is known");
+    for key in &keys {
         maps.listeners.remove(key)?;
     }
     wait(&fixture, "the listeners", || {
@@ -92,7 +90,7 @@ fn listeners_are_found_again() -> Result<()> {
     })?;
     works(&fixture)?;
     // Those of one family.
-    wait(&fixture, "those of both families", both_families)?;
+    thread::sleep(A_LOOK);
     let (v4, others): (Vec<_>, Vec<_>) = maps
         .listeners
         .keys()?

@@ -34,7 +34,7 @@ fn a_pods_row_is_written_again() -> Result<()> {
     was_repaired(&fixture, TEXT, 2..=2)
 }
 
-/// A policy with rows in every list. The first proxy uid and gid are in its own row.
+/// A policy with rows of ports, ranges and owners.
 fn policy_with_lists(fixture: &PodFixture) -> Result<()> {
     let manifest = with_istio_init(
         &fixture.pod,
@@ -87,9 +87,9 @@ fn policies_are_written_again() -> Result<()> {
     let ports = maps.ports.rows()?;
     let ranges = maps.ranges.rows()?;
     let owners = maps.owners.rows()?;
-    // 81, 82, and the ports of inbound; three ranges; uid 1338, gid 1339, groups 2000 and 2001.
+    // 81, 82, and the ports of inbound; three ranges; two each of uids, gids and groups.
     ensure!(
-        ports.len() >= 2 && ranges.len() == 3 && owners.len() == 4,
+        ports.len() >= 2 && ranges.len() == 3 && owners.len() == 6,
         "{ports:?} {ranges:?} {owners:?}"
     );
     for (key, _) in &ports {
@@ -139,7 +139,7 @@ fn rows_of_lists_are_repaired_one_by_one() -> Result<()> {
     })?;
     was_repaired(&fixture, TEXT, 1..=1)?;
     let owners = maps.owners.rows()?;
-    ensure!(owners.len() == 4, "{owners:?}");
+    ensure!(owners.len() == 6, "{owners:?}");
     let mut repairs = 1;
     for (owner, position) in &owners {
         maps.owners.remove(owner)?;
