@@ -73,7 +73,7 @@ fn of_every_version(number: usize, name: &str, uid: &str) -> (Value, &'static st
 
 /// Longest time for anything that concerns all pods. It takes about two seconds.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Processor time of an idle agent, in percent. The dev profile's build needs about 1.5.
+/// Processor time of an idle agent, in percent. The dev profile's build needs about 1.
 const MOST_IDLE_CPU: f64 = 10.0;
 
 kernel_test!(pods_250);

@@ -151,7 +151,7 @@ fn an_uninstall_removes_the_plugins_entry() -> Result<()> {
         ..Extra::default()
     };
     let mut agent = Agent::start_with(lab.places(), &extra)?;
-    wait_for(|| Ok(has_entry(&runtime)?))?;
+    wait_for(|| has_entry(&runtime))?;
     wait_watched(&api)?;
     // An upgrade keeps it: pods that start meanwhile wait for the next agent.
     agent.end(Signal::SIGTERM)?;
