@@ -1,7 +1,7 @@
 //! What the control socket and the metrics port answer from, whatever the reconciler is doing.
 //!
-//! Invariant: the reconciler publishes and requests read; the lock between them is held only to
-//! exchange or copy a snapshot, never while anything waits.
+//! Invariant: the reconciler publishes and requests read. The lock on the snapshot is held only to
+//! exchange or copy it.
 
 use std::{
     collections::BTreeMap,

@@ -11,6 +11,7 @@ mod bad_input;
 mod bounds;
 mod cluster;
 mod cni;
+mod counters;
 mod crash_recovery;
 mod fixture;
 mod inbound;

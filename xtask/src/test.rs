@@ -1,4 +1,5 @@
-//! Every test: unit tests of the crates, then the tests against the real kernel.
+//! Every test: unit tests of the crates, the tests against the real kernel, and a short comparison with
+//! iptables.
 
 use std::process::ExitCode;
 
@@ -7,8 +8,9 @@ use clap::Args;
 
 use crate::{
     build::{self, Agent},
-    run::{cargo, exit_code, require_root},
+    run::{cargo, exit_code, must, require_root},
     setup::Needs,
+    tool,
 };
 
 #[derive(Debug, Args)]
@@ -26,6 +28,21 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let mut command = cargo();
     command.args(["test", "--locked", "--workspace", "--"]);
     command.args(&options.harness);
+    Agent::Debug.given_to(&mut command);
+    must(&mut command)?;
+    if options.harness.is_empty() {
+        compare()
+    } else {
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+/// Compares the default policy with iptables: a few seconds of what `cargo xtask compare` does.
+fn compare() -> Result<ExitCode> {
+    println!("\nComparing the default policy with iptables");
+    let mut command = tool::program("compare");
+    command.args(["--policy", "default", "--dialect", "current"]);
+    command.args(["--family", "v4"]);
     Agent::Debug.given_to(&mut command);
     exit_code(&mut command)
 }

@@ -17,6 +17,8 @@ use std::{
     thread,
 };
 
+use self::processes::Found;
+use crate::kernel::sys;
 use nix::{
     errno::Errno,
     sched::{CloneFlags, setns},
@@ -25,8 +27,6 @@ use nix::{
         statfs::{FsType, statfs},
     },
 };
-use self::processes::Found;
-use crate::kernel::sys;
 
 /// Why a path is not a usable network namespace.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,16 @@
 //! The capabilities in `deploy/` suffice, and each is needed.
 
-use std::{fs, process::Command, thread, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt as _,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::{Agent, Extra},
+    agent::{Agent, Extra, binary},
     apiserver::ApiServer,
     command::{die_with_parent, run_words},
     deploy::capabilities,
@@ -13,9 +19,16 @@ use lab::{
     node::VIP,
     protocol::ROOT,
 };
+use serde_json::json;
 
 use super::{Idle, wait_for};
 use crate::fixture::at;
+
+/// With CAP_SYS_ADMIN the kernel asks for none of these: it accepts either (`bpf_capable`,
+/// `perfmon_capable`). They say what the agent does with it.
+const IMPLIED: [&str; 2] = ["BPF", "PERFMON"];
+/// An agent with all capabilities enrolls the pods in about a second.
+const LONGEST_START: Duration = Duration::from_secs(5);
 
 kernel_test!(the_capabilities_in_deploy_suffice);
 /// As the container runtime starts the agent: root, with a handful of capabilities.
@@ -45,46 +58,109 @@ fn the_capabilities_in_deploy_suffice() -> Result<()> {
     let listens = || run_words(&["ip", "netns", "exec", &plain.netns, "ss", "-Hltn"]);
     wait_for(|| Ok(listens()?.contains(":15006")))?;
     let _app = own.actor()?;
-    api.apply(injected("plain", &lab.uid(1)))?;
+    // With IPv6, for which its loopback interface gets an address.
+    let mut dual = injected("plain", &lab.uid(1));
+    dual["spec"]["containers"][1]["env"] = json!([{"name": "ISTIO_DUAL_STACK", "value": "true"}]);
+    api.apply(dual)?;
     api.apply(injected("own", &lab.uid(2)))?;
     let extra = Extra {
         api: Some(&api),
         capabilities: Some(&capabilities),
         ..Extra::default()
     };
-    let _agent = Agent::start_with(lab.places(), &extra)?;
+    let agent = Agent::start_with(lab.places(), &extra)?;
     for name in ["shop/plain", "shop/own"] {
         lab.places().wait_enrolled(name)?;
     }
     let row = lab.places().pod("shop/plain")?.context("the pod")?;
     ensure!(row["listener"] == true, "{}", lab.places().log());
-    // Each of them is needed: the agent does not start, or cannot enroll.
+    drop(agent);
+    let cleanup = lab.places().output(&["cleanup"])?;
+    ensure!(cleanup.status.success(), "{cleanup:?}");
+    // Without one of them the agent does not start, and names it.
     for missing in &capabilities {
-        let fewer: Vec<String> = capabilities
-            .iter()
-            .filter(|one| *one != missing)
-            .cloned()
-            .collect();
         let lab = Lab::new()?;
+        let fewer = without(&capabilities, missing);
         let extra = Extra {
             api: Some(&api),
             capabilities: Some(&fewer),
             ..Extra::default()
         };
-        let enrolled = Agent::start_with(lab.places(), &extra).is_ok_and(|agent| {
-            thread::sleep(Duration::from_millis(700));
-            let listening = agent.places.pod("shop/plain");
-            if !listening.is_ok_and(|pod| pod.is_some_and(|pod| pod["listener"] == true)) {
-                return false;
-            }
-            let pods = ["shop/plain", "shop/own"].map(|name| agent.places.pod(name));
-            pods.into_iter().all(|pod| {
-                pod.is_ok_and(|pod| {
-                    pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["reason"].is_null())
-                })
-            })
-        });
-        ensure!(!enrolled, "{missing} is not needed");
+        let ended = Agent::spawn_with(lab.places(), &extra)?.wait()?;
+        let log = lab.places().log();
+        ensure!(
+            !ended.success() && log.contains(&format!("missing CAP_{missing}:")),
+            "without {missing}: {ended}, {log}"
+        );
+    }
+    // The kernel asks for the others, whatever the agent's own check says.
+    let enrolls = |capabilities: &[String]| {
+        // What an agent has done to the pod before.
+        let _ = plain.ip("address del ::6/128 dev lo");
+        enrolls_unchecked(&api, capabilities)
+    };
+    ensure!(enrolls(&capabilities)?, "all of them suffice");
+    for missing in &capabilities {
+        let enrolled = enrolls(&without(&capabilities, missing))?;
+        ensure!(
+            enrolled == IMPLIED.contains(&missing.as_str()),
+            "without {missing} pods are enrolled: {enrolled}"
+        );
     }
     Ok(())
+}
+
+fn without(capabilities: &[String], missing: &str) -> Vec<String> {
+    let others = capabilities.iter().filter(|one| *one != missing);
+    others.cloned().collect()
+}
+
+/// Whether an agent with these capabilities enrolls both pods. It is shown all capabilities where it
+/// checks its own, so that the kernel decides.
+fn enrolls_unchecked(api: &ApiServer, capabilities: &[String]) -> Result<bool> {
+    let lab = Lab::new()?;
+    let shown = lab.dir().join("status");
+    let wrapper = lab.dir().join("agent-unchecked");
+    let allowed: String = capabilities
+        .iter()
+        .map(|name| format!(",+{}", name.to_lowercase()))
+        .collect();
+    // The mount is on the process's own file, and goes with the process.
+    let script = format!(
+        "#!/bin/sh -e\n\
+         sed 's/^CapEff:.*/CapEff:\\t000001ffffffffff/' /proc/$$/status > {shown}\n\
+         mount --bind {shown} /proc/$$/status\n\
+         exec setpriv --bounding-set=-all{allowed} --inh-caps=-all {binary} \"$@\"\n",
+        shown = shown.display(),
+        binary = binary()?.display(),
+    );
+    fs::write(&wrapper, script)?;
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    let extra = Extra {
+        api: Some(api),
+        binary: Some(&wrapper),
+        ..Extra::default()
+    };
+    let mut agent = Agent::spawn_with(lab.places(), &extra)?;
+    let start = Instant::now();
+    while start.elapsed() < LONGEST_START {
+        let is_enrolled = |name: &str| {
+            let pod = agent.places.pod(name).ok().flatten();
+            pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["reason"].is_null())
+        };
+        let listener = || agent.places.pod("shop/plain").ok().flatten();
+        if is_enrolled("shop/plain")
+            && is_enrolled("shop/own")
+            && listener().is_some_and(|pod| pod["listener"] == true)
+        {
+            return Ok(true);
+        }
+        if agent.has_ended()? {
+            let log = lab.places().log();
+            ensure!(!log.contains("missing CAP_"), "it was checked: {log}");
+            return Ok(false);
+        }
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok(false)
 }

@@ -1,6 +1,6 @@
 //! The API server goes away, and the agent restarts meanwhile.
 
-use std::{thread, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lab::{
@@ -49,7 +49,11 @@ fn outages_and_restarts() -> Result<()> {
     node.api.disconnect();
     node.api.compact();
     node.api.disconnect();
-    thread::sleep(Duration::from_millis(500));
+    // What comes after all that arrives, and was all that there was to do.
+    node.api.apply(injected("late", &node.lab.uid(9)))?;
+    node.places().wait_pod("shop/late", |pod| pod.is_some())?;
+    node.api.delete("Pod", "shop", "late")?;
+    node.places().wait_pod("shop/late", |pod| pod.is_none())?;
     all_redirected(&clients)?;
     let problem = |places: &Places| -> Result<String> {
         Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())

@@ -71,6 +71,11 @@ fn of_every_version(number: usize, name: &str, uid: &str) -> (Value, &'static st
     (pod, dialect)
 }
 
+/// Longest time for anything that concerns all pods. It takes about two seconds.
+const LONGEST: Duration = Duration::from_secs(20);
+/// Processor time of an idle agent, in percent. The dev profile's build needs about 1.
+const MOST_IDLE_CPU: f64 = 10.0;
+
 kernel_test!(pods_250);
 fn pods_250() -> Result<()> {
     const PODS: usize = 250;
@@ -123,10 +128,17 @@ fn pods_250() -> Result<()> {
         "{PODS} pods: enrolled {took:.2?} after the agent's start; labels off {off:.2?}, on {on:.2?}; annotation {annotated:.2?}; all deleted {deleted:.2?}; resident {resident} KiB; idle CPU {idle_cpu:.2} %"
     );
     // Wide bounds: a busy machine is no failure, ten times as long is.
-    ensure!(
-        took < Duration::from_secs(20) && resident < 60 * 1024,
-        "{took:?}, {resident} KiB"
-    );
+    for (what, took) in [
+        ("enrolled", took),
+        ("labels off", off),
+        ("labels on", on),
+        ("annotation", annotated),
+        ("deleted", deleted),
+    ] {
+        ensure!(took < LONGEST, "{what}: after {took:?}");
+    }
+    ensure!(resident < 60 * 1024, "{resident} KiB");
+    ensure!(idle_cpu < MOST_IDLE_CPU, "{idle_cpu:.2} % when idle");
     nothing_is_left(places)
 }
 
@@ -162,11 +174,7 @@ fn enrolled(places: &Places, wanted: usize) -> Result<Duration> {
         if status["pods"]["enrolled"] == wanted {
             return Ok(start.elapsed());
         }
-        ensure!(
-            start.elapsed() < Duration::from_secs(20),
-            "{}",
-            status["pods"]
-        );
+        ensure!(start.elapsed() < LONGEST, "{}", status["pods"]);
         thread::sleep(Duration::from_millis(20));
     }
 }

@@ -1,11 +1,14 @@
 //! An upgrade keeps interception, an uninstall removes it.
 
+use std::fs;
+
 use anyhow::{Result, ensure};
 use lab::{
-    agent::{Agent, Extra},
-    apiserver::ApiServer,
+    agent::{Agent, Extra, Places},
+    apiserver::{ApiServer, Request},
     injected::{injected, namespace},
     network::Lab,
+    runtime::Runtime,
     sidecar,
 };
 use nix::sys::signal::Signal;
@@ -13,22 +16,55 @@ use serde_json::json;
 
 use super::wait_for;
 
+/// The agent's DaemonSet: its namespace and name.
+const DAEMONSET: (&str, &str) = ("sidetrack-system", "sidetrack");
+/// The arguments that name it.
+const OF_DAEMONSET: [&str; 2] = ["--daemonset", "sidetrack-system/sidetrack"];
+
+/// An API server with the agent's DaemonSet and a namespace `shop` that is opted in.
+fn api_server(lab: &Lab) -> Result<ApiServer> {
+    let api = ApiServer::start(lab.dir())?;
+    api.apply(namespace("shop", Some("enabled")))?;
+    let (namespace, name) = DAEMONSET;
+    api.apply(json!({
+        "kind": "DaemonSet", "apiVersion": "apps/v1",
+        "metadata": {"name": name, "namespace": namespace, "uid": "uid-ds"},
+    }))?;
+    Ok(api)
+}
+
+fn delete_daemonset(api: &ApiServer) -> Result<()> {
+    api.delete("DaemonSet", DAEMONSET.0, DAEMONSET.1)
+}
+
+/// Waits until the agent knows the DaemonSet: it watches it, so it has listed it.
+fn wait_watched(api: &ApiServer) -> Result<()> {
+    let watch = Request {
+        verb: "watch",
+        group: "apps",
+        resource: "daemonsets",
+    };
+    wait_for(|| Ok(api.requests().contains(&watch)))
+}
+
+fn wait_deletion_noticed(places: &Places) -> Result<()> {
+    wait_for(|| Ok(places.log().contains("DaemonSet is deleted")))
+}
+
+fn problems(places: &Places) -> Result<String> {
+    Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())
+}
+
 kernel_test!(a_deleted_daemonset_leaves_nothing);
 fn a_deleted_daemonset_leaves_nothing() -> Result<()> {
     let mut lab = Lab::new()?;
-    let api = ApiServer::start(lab.dir())?;
-    api.apply(namespace("shop", Some("enabled")))?;
-    let daemonset = json!({
-        "kind": "DaemonSet", "apiVersion": "apps/v1",
-        "metadata": {"name": "sidetrack", "namespace": "sidetrack-system", "uid": "uid-ds"},
-    });
-    api.apply(daemonset)?;
+    let api = api_server(&lab)?;
     let pod = lab.pod("app", 2)?.under_kubelet(&lab, &lab.uid(1))?;
     let _sidecar = sidecar::start(&pod, &[])?;
     api.apply(injected("web", &lab.uid(1)))?;
     let extra = Extra {
         api: Some(&api),
-        arguments: &["--daemonset", "sidetrack-system/sidetrack"],
+        arguments: &OF_DAEMONSET,
         ..Extra::default()
     };
     let pins = lab.places().bpffs.join("sidetrack");
@@ -37,11 +73,138 @@ fn a_deleted_daemonset_leaves_nothing() -> Result<()> {
     lab.places().wait_enrolled("shop/web")?;
     agent.end(Signal::SIGTERM)?;
     ensure!(pins.exists(), "an upgrade leaves interception in place");
+    api.forget_requests();
     let mut agent = Agent::start_with(lab.places(), &extra)?;
     lab.places().wait_enrolled("shop/web")?;
-    api.delete("DaemonSet", "sidetrack-system", "sidetrack")?;
-    wait_for(|| Ok(lab.places().log().contains("DaemonSet is deleted")))?;
+    wait_watched(&api)?;
+    delete_daemonset(&api)?;
+    wait_deletion_noticed(lab.places())?;
     agent.end(Signal::SIGTERM)?;
     ensure!(!pins.exists(), "{}", lab.places().log());
     Ok(())
+}
+
+kernel_test!(a_daemonset_deleted_during_an_outage_leaves_nothing);
+/// The deletion is in no event: the API server has forgotten it when the agent can ask again.
+fn a_daemonset_deleted_during_an_outage_leaves_nothing() -> Result<()> {
+    let lab = Lab::new()?;
+    let api = api_server(&lab)?;
+    let extra = Extra {
+        api: Some(&api),
+        arguments: &OF_DAEMONSET,
+        ..Extra::default()
+    };
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    wait_watched(&api)?;
+    // A new list with the DaemonSet in it is no deletion.
+    api.down();
+    wait_for(|| Ok(problems(lab.places())?.contains("watch the agent's DaemonSet")))?;
+    api.compact();
+    api.up();
+    wait_for(|| Ok(problems(lab.places())? == "[]"))?;
+    ensure!(!lab.places().log().contains("DaemonSet is deleted"));
+
+    api.down();
+    wait_for(|| Ok(problems(lab.places())?.contains("watch the agent's DaemonSet")))?;
+    delete_daemonset(&api)?;
+    api.compact();
+    api.up();
+    wait_deletion_noticed(lab.places())?;
+    agent.end(Signal::SIGTERM)?;
+    let pins = lab.places().bpffs.join("sidetrack");
+    ensure!(!pins.exists(), "{}", lab.places().log());
+    Ok(())
+}
+
+kernel_test!(a_daemonset_that_never_existed_is_not_deleted);
+fn a_daemonset_that_never_existed_is_not_deleted() -> Result<()> {
+    let lab = Lab::new()?;
+    let api = api_server(&lab)?;
+    let extra = Extra {
+        api: Some(&api),
+        arguments: &["--daemonset", "sidetrack-system/misspelled"],
+        ..Extra::default()
+    };
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    wait_watched(&api)?;
+    agent.end(Signal::SIGTERM)?;
+    ensure!(lab.places().pins().exists(), "{}", lab.places().log());
+    Ok(())
+}
+
+kernel_test!(an_uninstall_removes_the_plugins_entry);
+fn an_uninstall_removes_the_plugins_entry() -> Result<()> {
+    let lab = Lab::new()?;
+    let api = api_server(&lab)?;
+    let runtime = Runtime::new(&lab)?;
+    let before = runtime.read()?;
+    let (bin, conf) = (runtime.bin(), runtime.conf());
+    let places = [
+        "--cni-bin-dir",
+        bin.as_str(),
+        "--cni-conf-dir",
+        conf.as_str(),
+    ];
+    let extra = Extra {
+        api: Some(&api),
+        arguments: &[places.as_slice(), &OF_DAEMONSET].concat(),
+        ..Extra::default()
+    };
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    wait_for(|| has_entry(&runtime))?;
+    wait_watched(&api)?;
+    // An upgrade keeps it: pods that start meanwhile wait for the next agent.
+    agent.end(Signal::SIGTERM)?;
+    ensure!(has_entry(&runtime)?, "an upgrade leaves the entry in place");
+    api.forget_requests();
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    wait_watched(&api)?;
+    delete_daemonset(&api)?;
+    wait_deletion_noticed(lab.places())?;
+    agent.end(Signal::SIGTERM)?;
+    let after = runtime.read()?;
+    ensure!(after == before, "{after}\n{}", lab.places().log());
+    // CRI-O runs the plugins a pod was started with when it stops the pod.
+    ensure!(has_binary(&runtime)?, "the binary stays");
+    Ok(())
+}
+
+kernel_test!(cni_remove_removes_the_entry_at_start);
+fn cni_remove_removes_the_entry_at_start() -> Result<()> {
+    let lab = Lab::new()?;
+    let api = api_server(&lab)?;
+    let runtime = Runtime::new(&lab)?;
+    let before = runtime.read()?;
+    runtime.install(&lab, &[])?;
+    ensure!(has_entry(&runtime)?, "there is an entry to remove");
+    let (bin, conf) = (runtime.bin(), runtime.conf());
+    let _agent = Agent::start_with(
+        lab.places(),
+        &Extra {
+            api: Some(&api),
+            arguments: &[
+                "--cni-bin-dir",
+                &bin,
+                "--cni-conf-dir",
+                &conf,
+                "--cni-remove",
+            ],
+            ..Extra::default()
+        },
+    )?;
+    let after = runtime.read()?;
+    ensure!(after == before, "{after}\n{}", lab.places().log());
+    ensure!(has_binary(&runtime)?, "the binary stays");
+    Ok(())
+}
+
+/// Whether the plugin is in the network configuration.
+fn has_entry(runtime: &Runtime) -> Result<bool> {
+    let list = runtime.read()?;
+    let mut plugins = list["plugins"].as_array().into_iter().flatten();
+    Ok(plugins.any(|plugin| plugin["type"] == "sidetrack-cni"))
+}
+
+fn has_binary(runtime: &Runtime) -> Result<bool> {
+    Ok(fs::exists(format!("{}/sidetrack-cni", runtime.bin()))?)
 }

@@ -1,9 +1,12 @@
 //! Manifests appear, disappear and are wrong.
 
-use std::{fs, thread, time::Duration};
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{network::manifest, sidecar};
+use lab::{agent::PATIENCE, network::manifest, sidecar};
 
 use crate::fixture::{PodFixture, nothing_is_left};
 
@@ -44,7 +47,16 @@ fn a_recreated_directory_is_followed() -> Result<()> {
     fixture.enroll(&[])?;
     let places = &fixture.agent.places;
     fs::remove_dir_all(&places.pods)?;
-    thread::sleep(Duration::from_millis(700));
+    let start = Instant::now();
+    let is_noticed = || -> Result<bool> {
+        let status = places.json(&["status", "-o", "json"])?;
+        let problems = status["problems"].to_string();
+        Ok(problems.contains("its pods stay as they are"))
+    };
+    while !is_noticed()? {
+        ensure!(start.elapsed() < PATIENCE, "{}", places.log());
+        thread::sleep(Duration::from_millis(20));
+    }
     let pod = places.pod("test/app")?.context("the pod")?;
     ensure!(
         pod["state"] == "enrolled",

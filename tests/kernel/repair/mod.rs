@@ -9,6 +9,7 @@ mod pins;
 mod rows;
 
 use std::{
+    ops::RangeBounds,
     os::fd::OwnedFd,
     thread,
     time::{Duration, Instant},
@@ -29,6 +30,9 @@ use crate::fixture::{PodFixture, at};
 
 /// Within this everything is to be noticed.
 const NOTICED: Duration = Duration::from_secs(5);
+
+/// What the log has before the text of a repair.
+const REPAIR: &str = " WARN sidetrack::reconcile::repair: ";
 
 /// A pod with a sidecar, enrolled.
 fn enrolled_pod(annotations: &[(&str, &str)]) -> Result<(PodFixture, Actor)> {
@@ -87,12 +91,18 @@ fn repairs(fixture: &PodFixture) -> Result<u64> {
     status["agent"]["repairs"].as_u64().context("a number")
 }
 
-/// Everything works again, the log has this line, and the repair was counted.
-fn was_repaired(fixture: &PodFixture, said: &str) -> Result<()> {
+/// Everything works again, so many lines of the log say so, and each repair in the log was counted
+/// once.
+fn was_repaired(fixture: &PodFixture, said: &str, times: impl RangeBounds<usize>) -> Result<()> {
     works(fixture)?;
-    let log = fixture.agent.places.log();
-    ensure!(log.contains(said), "the log does not say {said:?}:\n{log}");
-    wait(fixture, "counted", || Ok(repairs(fixture)? > 0))
+    let what = format!("{said:?} is in the log, and every repair is counted");
+    wait(fixture, &what, || {
+        let counted = repairs(fixture)?;
+        let log = fixture.agent.places.log();
+        let lines: Vec<_> = log.lines().filter(|line| line.contains(REPAIR)).collect();
+        let saying = lines.iter().filter(|line| line.contains(said)).count();
+        Ok(times.contains(&saying) && lines.len() as u64 == counted)
+    })
 }
 
 fn pins(fixture: &PodFixture) -> Result<Pins> {

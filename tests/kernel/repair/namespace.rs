@@ -63,15 +63,23 @@ fn routes_and_interfaces_are_written_again() -> Result<()> {
         }
         Ok(maps.ifaces.keys()?.len() == ifaces)
     })?;
-    was_repaired(&fixture, "rows of pod test/app were missing or different")
+    // They were removed one after the other, perhaps in the middle of a comparison.
+    was_repaired(
+        &fixture,
+        "rows of pod test/app were missing or different",
+        1..=2,
+    )
 }
+
+/// The agent looks for listeners every two seconds. One that is lost after such a look is searched for at
+/// once, one that was never seen less and less often.
+const A_LOOK: Duration = Duration::from_millis(2500);
 
 kernel_test!(listeners_are_found_again);
 fn listeners_are_found_again() -> Result<()> {
     let (fixture, _sidecar) = enrolled_pod(&[])?;
     let maps = maps(&fixture)?;
-    // The agent has seen them.
-    thread::sleep(Duration::from_millis(2500));
+    thread::sleep(A_LOOK);
     let keys = maps.listeners.keys()?;
     ensure!(!keys.is_empty(), "a listener is known");
     for key in &keys {
@@ -82,7 +90,7 @@ fn listeners_are_found_again() -> Result<()> {
     })?;
     works(&fixture)?;
     // Those of one family.
-    thread::sleep(Duration::from_millis(2500));
+    thread::sleep(A_LOOK);
     let (v4, others): (Vec<_>, Vec<_>) = maps
         .listeners
         .keys()?

@@ -179,6 +179,11 @@ impl ApiServer {
     pub fn requests(&self) -> Vec<Request> {
         self.store.requests()
     }
+
+    /// Starts [`ApiServer::requests`] anew, for the next agent.
+    pub fn forget_requests(&self) {
+        self.store.forget_requests();
+    }
 }
 
 impl Drop for ApiServer {

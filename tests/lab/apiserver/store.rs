@@ -172,6 +172,10 @@ impl Store {
         });
     }
 
+    pub fn forget_requests(&self) {
+        self.lock().requests.clear();
+    }
+
     pub fn requests(&self) -> Vec<Request> {
         self.lock().requests.iter().cloned().collect()
     }

@@ -1,0 +1,240 @@
+//! A pod whose connections are counted, and what the kernel and the metrics show of them.
+
+use std::{
+    collections::BTreeMap,
+    net::{SocketAddr, TcpListener},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lab::{
+    actor::Actor,
+    agent::{Agent, Extra},
+    command::run,
+    injected::with_istio_init,
+    network::{BESIDE, Lab, PodNet},
+    product::{Maps, Pins},
+    protocol::{Dial, Identity, ROOT},
+    sidecar,
+};
+use sidetrack_common::rule::Rule;
+
+use super::policies::{Case, TestPolicy, Way};
+use crate::fixture::at;
+
+/// Addresses outside.
+const OUTSIDE: [&str; 5] = [
+    "10.109.118.31",
+    "10.109.119.1",
+    "10.109.120.1",
+    "10.109.121.1",
+    "10.109.122.1",
+];
+/// The agent reuses its totals for a second. Scrapes over this time read the kernel more than once.
+const SEVERAL_READS: Duration = Duration::from_millis(2500);
+/// How long metrics may take to show the last connections.
+const SHOWN: Duration = Duration::from_secs(5);
+
+/// What the maps hold: connections by rule number and position.
+type Counts = BTreeMap<(u32, u32), u64>;
+
+/// A pod with two interfaces, and what its connections should have counted so far.
+pub struct Counted {
+    _sidecar: Actor,
+    client: Actor,
+    outside: Actor,
+    agent: Agent,
+    address: String,
+    /// By the rule's name.
+    expected: BTreeMap<String, u64>,
+    pod: PodNet,
+    lab: Lab,
+}
+
+impl Counted {
+    pub fn new() -> Result<Self> {
+        let mut lab = Lab::new()?;
+        for address in OUTSIDE {
+            lab.add_outside(address)?;
+        }
+        let pod = lab.pod("app", 2)?;
+        pod.furnish(&lab.outside())?;
+        let outside = lab.outside().actor()?;
+        for port in [80, 81, 82, 91, 92] {
+            sidecar::listen(&outside, &ROOT, port)?;
+        }
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let address = listener.local_addr()?.to_string();
+        drop(listener);
+        let extra = Extra {
+            arguments: &[
+                "--metrics-addr",
+                &address,
+                "--virtual-interfaces",
+                "local-only",
+            ],
+            ..Extra::default()
+        };
+        Ok(Self {
+            _sidecar: sidecar::start(&pod, &[80, 8081, 8082, 8083])?,
+            client: pod.actor()?,
+            outside,
+            agent: Agent::start_with(lab.places(), &extra)?,
+            address,
+            expected: BTreeMap::new(),
+            pod,
+            lab,
+        })
+    }
+
+    /// Enrolls the pod under a policy, or changes the policy.
+    pub fn enroll(&self, policy: &TestPolicy) -> Result<()> {
+        let places = &self.agent.places;
+        let before = places.pod("test/app")?.map(|pod| pod["policy"].clone());
+        let manifest = with_istio_init(&self.pod, policy.arguments, policy.variables);
+        self.lab.write_manifest("app", &manifest)?;
+        places.wait_pod("test/app", |pod| {
+            pod.is_some_and(|pod| {
+                pod["state"] == "enrolled"
+                    && pod["reason"].is_null()
+                    && before.as_ref() != Some(&pod["policy"])
+            })
+        })?;
+        Ok(())
+    }
+
+    pub fn release(&self) -> Result<()> {
+        self.lab.remove_manifest("app")?;
+        self.agent
+            .places
+            .wait_pod("test/app", |pod| pod.is_none())
+            .map(drop)
+    }
+
+    pub fn connect(&self, way: &Way) -> Result<()> {
+        let dial = |from: &Actor, who: &Identity, to: SocketAddr, device: Option<&str>| {
+            let mut dial = Dial::new(who, to);
+            dial.device = device.map(str::to_owned);
+            from.dial(dial)
+        };
+        let connected = match way {
+            Way::Out((uid, gid), address, port) => {
+                let who = Identity::with_gid(*uid, *gid);
+                dial(&self.client, &who, at(address, *port), None)?
+            }
+            Way::In(port) => dial(&self.outside, &ROOT, at("10.77.0.2", *port), None)?,
+            Way::InByEth1(port) => {
+                dial(&self.outside, &ROOT, at("10.78.0.2", *port), Some(BESIDE))?
+            }
+        };
+        connected
+            .map(drop)
+            .map_err(|errno| anyhow!("{way:?}: errno {errno}"))
+    }
+
+    /// What the kernel has counted for the pod.
+    fn counts(&self) -> Result<Counts> {
+        let pod = self.agent.places.pod("test/app")?.context("the pod")?;
+        let cookie = pod["netns"]["cookie"].as_u64().context("its cookie")?;
+        let maps = Maps::open(&Pins::new(&self.lab.places().bpffs)?)?;
+        let sums = maps.counts.sums()?.into_iter();
+        Ok(sums
+            .filter(|(key, _)| key.netns == cookie)
+            .map(|(key, count)| ((key.rule, key.index), count))
+            .collect())
+    }
+
+    /// What `sidetrack rules` shows: connections by rule as iptables writes it.
+    fn lines(&self) -> Result<Vec<(String, u64)>> {
+        let rows = self
+            .agent
+            .places
+            .json(&["rules", "test/app", "-o", "json"])?;
+        let rows = rows.as_array().context("a list of rules")?.iter();
+        Ok(rows
+            .filter_map(|row| {
+                let text = row["rule"].as_str()?.to_owned();
+                Some((text, row["connections"].as_u64()?))
+            })
+            .collect())
+    }
+
+    /// Makes one connection. It must raise the counter of its rule and position by one, and no other;
+    /// the line of the rule shows it.
+    pub fn check(&mut self, case: &Case) -> Result<()> {
+        let (before, lines_before) = (self.counts()?, self.lines()?);
+        self.connect(&case.way)?;
+        let mut wanted = before;
+        *wanted.entry((case.rule as u32, case.index)).or_default() += 1;
+        let after = self.counts()?;
+        ensure!(
+            after == wanted,
+            "{case:?}: the counters are {after:?} instead of {wanted:?}"
+        );
+        let raised: Vec<_> = lines_before
+            .into_iter()
+            .zip(self.lines()?)
+            .filter(|(before, after)| before != after)
+            .collect();
+        let shown = match (raised.as_slice(), case.line) {
+            ([], None) => true,
+            ([((text, before), (_, after))], Some(line)) => {
+                text.contains(line) && *after == before + 1
+            }
+            _ => false,
+        };
+        ensure!(shown, "{case:?}: `sidetrack rules` shows {raised:?}");
+        self.expect(case.rule);
+        Ok(())
+    }
+
+    /// One more connection was decided by this rule.
+    pub fn expect(&mut self, rule: Rule) {
+        *self.expected.entry(rule.name().to_owned()).or_default() += 1;
+    }
+
+    /// Connections by rule in one scrape.
+    fn scrape(&self) -> Result<BTreeMap<String, u64>> {
+        let page = run(&format!("curl -sf http://{}/metrics", self.address))?;
+        let prefix = "sidetrack_connections_total{rule=\"";
+        page.lines()
+            .filter_map(|line| line.strip_prefix(prefix)?.split_once("\"} "))
+            .map(|(rule, count)| Ok((rule.to_owned(), count.parse()?)))
+            .collect()
+    }
+
+    /// Metrics show exactly the expected connections, never fewer than in the scrape before, and the
+    /// same in each scrape from then on.
+    pub fn metrics_agree(&self, what: &str) -> Result<()> {
+        let start = Instant::now();
+        let mut last = self.scrape()?;
+        while last != self.expected {
+            ensure!(
+                start.elapsed() < SHOWN,
+                "{what}: metrics are {last:?} instead of {:?}",
+                self.expected
+            );
+            thread::sleep(Duration::from_millis(50));
+            let next = self.scrape()?;
+            for (rule, count) in &last {
+                ensure!(
+                    next.get(rule) >= Some(count),
+                    "{what}: {rule} was {count}: {next:?}"
+                );
+            }
+            last = next;
+        }
+        let equal = Instant::now();
+        while equal.elapsed() < SEVERAL_READS {
+            let next = self.scrape()?;
+            ensure!(
+                next == self.expected,
+                "{what}: without traffic metrics became {next:?} instead of {:?}",
+                self.expected
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    }
+}
