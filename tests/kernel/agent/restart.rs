@@ -95,7 +95,7 @@ fn kill_and_restart_under_traffic() -> Result<()> {
         ensure!(before == after, "{before} became {after}");
         ensure!(
             fixture.client.echo()? == 1,
-            "the established connection goes on"
+            "the established connection continues"
         );
     }
     let listeners = fixture.agent.places.map("LISTENERS")?;

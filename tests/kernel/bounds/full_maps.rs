@@ -151,11 +151,11 @@ fn no_room_for_listeners() -> Result<()> {
         slot: 0,
     };
     let filled = fill(|number| maps.listeners.insert(&key(number), &descriptor))?;
-    let told = wait_problem(
+    let problem = wait_problem(
         &fixture.agent.places,
         "map LISTENERS has 65536 of 65536 rows",
     )?;
-    ensure!(told.contains("inbound connections"), "{told}");
+    ensure!(problem.contains("inbound connections"), "{problem}");
     // The sidecar listens and is not known: refused, never past it.
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     let arrive = || fixture.outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)));

@@ -152,6 +152,9 @@ fn bare_syns_make_no_rows() -> Result<()> {
         })?;
         ensure!(maps.handshakes.keys()?.is_empty(), "rows for SYNs to {to}");
     }
-    ensure!(taken_by(&fixture.client)? == Ok(15001), "connections go on");
+    ensure!(
+        taken_by(&fixture.client)? == Ok(15001),
+        "connections continue"
+    );
     wait_no_handshakes(&maps)
 }

@@ -167,8 +167,8 @@ fn refused_until(
             pod["state"] == "rejected" && pod["reason"].to_string().contains(says)
         })
     })?;
-    let told = problems(places)?;
-    ensure!(told.contains("pod test/second: "), "{told}");
+    let problem = problems(places)?;
+    ensure!(problem.contains("pod test/second: "), "{problem}");
     // Pods that are enrolled stay so.
     ensure!(taken_by(&fixture.client)? == Ok(15001), "the first pod");
     make_room()?;

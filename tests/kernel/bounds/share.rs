@@ -42,8 +42,8 @@ fn one_pod_has_its_share_of_handshakes() -> Result<()> {
         ensure!(taken_by(&client)? == Ok(15001), "the other pod");
     }
     // The problem is listed, with the pod's name.
-    let told = wait_problem(&agent.places, "connections wait for its sidecar")?;
-    ensure!(told.contains("pod test/hostile: 8192"), "{told}");
+    let problem = wait_problem(&agent.places, "connections wait for its sidecar")?;
+    ensure!(problem.contains("pod test/hostile: 8192"), "{problem}");
     // A successor finds the counts right.
     drop(agent);
     let agent = Agent::start(lab.places())?;

@@ -97,6 +97,6 @@ fn outages_and_restarts() -> Result<()> {
 
 fn told_enrolled(api: &ApiServer) -> usize {
     let events = api.events();
-    let told = events.iter().filter(|event| event["reason"] == "Enrolled");
-    told.count()
+    let enrolled = events.iter().filter(|event| event["reason"] == "Enrolled");
+    enrolled.count()
 }

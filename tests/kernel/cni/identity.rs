@@ -33,8 +33,8 @@ fn an_unknown_namespace() -> Result<()> {
     let added = thread::scope(|scope| {
         let adding = scope.spawn(|| runtime.add(lab, "new/web", &uid));
         thread::sleep(Duration::from_millis(300));
-        let told = api.apply(lab::injected::namespace("new", Some("enabled")));
-        told.and(adding.join().expect("no panic"))
+        let answer = api.apply(lab::injected::namespace("new", Some("enabled")));
+        answer.and(adding.join().expect("no panic"))
     });
     let Added::Ready(sandbox) = added? else {
         return Err(anyhow!("it does not start\n{}", node.places().log()));

@@ -69,8 +69,8 @@ fn cleanup_removes_all_of_them() -> Result<()> {
     )?;
     fs::create_dir_all(version(&fixture, NEWER + 1).join("maps"))?;
     // And a pin that sidetrack did not create.
-    let stranger = fixture.lab.places().bpffs.join("sidetrack/stranger");
-    sys::pin(link.as_fd(), &stranger)?;
+    let foreign = fixture.lab.places().bpffs.join("sidetrack/foreign");
+    sys::pin(link.as_fd(), &foreign)?;
     drop(link);
     let removed = fixture.lab.places().json(&["cleanup", "-o", "json"])?;
     let text = removed.to_string();
@@ -94,10 +94,10 @@ fn cleanup_removes_all_of_them() -> Result<()> {
     let first = links.iter().position(|link| !redirecting(link));
     ensure!(first.is_some_and(|first| first > last), "{links:?}");
     ensure!(
-        removed["left"].to_string().contains("sidetrack/stranger"),
+        removed["left"].to_string().contains("sidetrack/foreign"),
         "{removed}"
     );
-    ensure!(stranger.exists() && !version(&fixture, OURS).exists());
+    ensure!(foreign.exists() && !version(&fixture, OURS).exists());
     let tree = lab::command::run_words(&[
         "bpftool",
         "cgroup",
@@ -107,7 +107,7 @@ fn cleanup_removes_all_of_them() -> Result<()> {
     ensure!(!tree.contains("st_"), "{tree}");
     let by = fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?;
     ensure!(by.is_ok_and(|by| by.accepted_by == 80), "nothing redirects");
-    fs::remove_file(&stranger)?;
+    fs::remove_file(&foreign)?;
     let again = fixture.lab.places().json(&["cleanup", "-o", "json"])?;
     ensure!(again["other"].to_string().contains("sidetrack"), "{again}");
     ensure!(!fixture.lab.places().bpffs.join("sidetrack").exists());

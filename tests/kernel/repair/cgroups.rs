@@ -80,15 +80,15 @@ fn a_cgroup_out_of_reach_is_reported() -> Result<()> {
     };
     fixture.agent = Agent::start_with(&places, &extra)?;
     fixture.agent.places.wait_enrolled("test/app")?;
-    let is_told = || -> Result<bool> {
+    let is_reported = || -> Result<bool> {
         let problems = status(&places)?["agent"]["problems"].to_string();
         Ok(problems.contains("is gone") && problems.contains("--cgroup PATH"))
     };
     nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH)?;
-    wait(&fixture, "told", is_told)?;
+    wait(&fixture, "reported", is_reported)?;
     works(&fixture).context("what is attached stays so")?;
     lab::private::mount_at("cgroup2", &mount)?;
-    wait(&fixture, "back", || Ok(!is_told()?))?;
+    wait(&fixture, "back", || Ok(!is_reported()?))?;
     works(&fixture)?;
     nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH)?;
     // The same hooks in every kind of metrics.

@@ -25,7 +25,7 @@ fn foreign_programs_are_reported() -> Result<()> {
             attach_type,
         )?)
     };
-    let told = |fixture: &PodFixture, words: &[&str]| -> Result<bool> {
+    let reported = |fixture: &PodFixture, words: &[&str]| -> Result<bool> {
         let problems = status(&fixture.agent.places)?["agent"]["problems"].clone();
         let all = problems.as_array().cloned().unwrap_or_default();
         Ok(all
@@ -35,7 +35,7 @@ fn foreign_programs_are_reported() -> Result<()> {
     };
     let late = attach("tst_late", bpf_attach_type::BPF_CGROUP_INET4_CONNECT)?;
     let words = ["tst_late", "connect4", "runs after sidetrack's"];
-    wait(&fixture, "the late one", || told(&fixture, &words))?;
+    wait(&fixture, "the late one", || reported(&fixture, &words))?;
     works(&fixture).context("it does nothing, and is left alone")?;
     let cgroup = fs::File::open(&fixture.lab.places().cgroup)?;
     let attached =
@@ -43,7 +43,7 @@ fn foreign_programs_are_reported() -> Result<()> {
     ensure!(attached.len() == 2, "{attached:?}");
     drop(late);
     wait(&fixture, "it is gone", || {
-        Ok(!told(&fixture, &["tst_late"])?)
+        Ok(!reported(&fixture, &["tst_late"])?)
     })?;
     // One that was there first.
     fixture.agent.end(Signal::SIGTERM)?;
@@ -54,7 +54,7 @@ fn foreign_programs_are_reported() -> Result<()> {
     let _early = sys::link_create(program.as_fd(), cgroup.as_fd(), attach_type)?;
     fixture.agent = Agent::start(fixture.lab.places())?;
     let words = ["tst_early", "getpeername4", "runs before sidetrack's"];
-    wait(&fixture, "the early one", || told(&fixture, &words))?;
+    wait(&fixture, "the early one", || reported(&fixture, &words))?;
     ensure!(repairs(&fixture)? == 0, "nothing was to repair");
     works(&fixture)
 }

@@ -47,7 +47,7 @@ fn the_directory_stays_the_agents() -> Result<()> {
     let (fixture, _sidecar) = enrolled_pod(&[])?;
     let root = pins(&fixture)?.root().to_owned();
     fs::remove_dir_all(&root)?;
-    wait(&fixture, "taken again", || {
+    wait(&fixture, "enrolled again", || {
         Ok(fixture.agent.places.log().contains("took it again"))
     })?;
     let mut other = fixture.lab.places().clone();
