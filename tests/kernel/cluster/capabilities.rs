@@ -125,10 +125,17 @@ fn enrolls_unchecked(api: &ApiServer, capabilities: &[String]) -> Result<bool> {
         .iter()
         .map(|name| format!(",+{}", name.to_lowercase()))
         .collect();
+    let status: String = fs::read_to_string("/proc/self/status")?
+        .lines()
+        .map(|line| match line.strip_prefix("CapEff:") {
+            Some(_) => "CapEff:\t000001ffffffffff\n".to_owned(),
+            None => format!("{line}\n"),
+        })
+        .collect();
+    fs::write(&shown, status)?;
     // The mount is on the process's own file, and goes with the process.
     let script = format!(
         "#!/bin/sh -e\n\
-         sed 's/^CapEff:.*/CapEff:\\t000001ffffffffff/' /proc/$$/status > {shown}\n\
          mount --bind {shown} /proc/$$/status\n\
          exec setpriv --bounding-set=-all{allowed} --inh-caps=-all {binary} \"$@\"\n",
         shown = shown.display(),
