@@ -10,7 +10,7 @@ use crate::addr::{Addr, Family, V4_PREFIX_OFFSET};
 pub const NO_ID: u32 = u32::MAX;
 
 /// The lists a policy can have. The number is part of map keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u16)]
 pub enum List {
     /// Ports, `-o`: never captured outbound.
@@ -34,6 +34,19 @@ pub enum List {
 }
 
 impl List {
+    /// Every list, in the order of the numbers.
+    pub const ALL: [Self; 9] = [
+        Self::OutPortExcluded,
+        Self::OutPortIncluded,
+        Self::InPort,
+        Self::RangeExcluded,
+        Self::RangeIncluded,
+        Self::MoreProxyUids,
+        Self::MoreProxyGids,
+        Self::GroupIncluded,
+        Self::GroupExcluded,
+    ];
+
     /// This list's bit in [`Policy::lists`].
     #[inline(always)]
     #[must_use]

@@ -9,35 +9,22 @@ use sidetrack_common::policy::{List, OwnerKey, Policy, PortKey, RangeKey};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompiledPolicy {
     fixed: Policy,
-    ports: BTreeMap<u16, Vec<u16>>,
-    ranges: BTreeMap<u16, Vec<IpNet>>,
-    owners: BTreeMap<u16, Vec<u32>>,
+    ports: BTreeMap<List, Vec<u16>>,
+    ranges: BTreeMap<List, Vec<IpNet>>,
+    owners: BTreeMap<List, Vec<u32>>,
 }
-
-/// All lists, for looking a number up again.
-const LISTS: [List; 9] = [
-    List::OutPortExcluded,
-    List::OutPortIncluded,
-    List::InPort,
-    List::RangeExcluded,
-    List::RangeIncluded,
-    List::MoreProxyUids,
-    List::MoreProxyGids,
-    List::GroupIncluded,
-    List::GroupExcluded,
-];
 
 impl CompiledPolicy {
     /// Puts a row and its lists together; which lists the row has follows from the lists.
     #[must_use]
     pub fn new(
         mut fixed: Policy,
-        ports: BTreeMap<u16, Vec<u16>>,
-        ranges: BTreeMap<u16, Vec<IpNet>>,
-        owners: BTreeMap<u16, Vec<u32>>,
+        ports: BTreeMap<List, Vec<u16>>,
+        ranges: BTreeMap<List, Vec<IpNet>>,
+        owners: BTreeMap<List, Vec<u32>>,
     ) -> Self {
-        let numbers = ports.keys().chain(ranges.keys()).chain(owners.keys());
-        fixed.lists = numbers.fold(0, |bits, number| bits | 1 << number);
+        let lists = ports.keys().chain(ranges.keys()).chain(owners.keys());
+        fixed.lists = lists.fold(0, |bits, list| bits | list.bit());
         Self {
             fixed,
             ports,
@@ -55,6 +42,7 @@ impl CompiledPolicy {
     /// The rows of the port lists of policy `policy`, each with its position in its list.
     pub fn port_rows(&self, policy: u32) -> impl Iterator<Item = (PortKey, u32)> + '_ {
         first_wins(&self.ports).map(move |(list, port, position)| {
+            let list = list as u16;
             let key = PortKey { policy, list, port };
             (key, position)
         })
@@ -65,7 +53,7 @@ impl CompiledPolicy {
         first_wins(&self.owners).map(move |(list, id, position)| {
             let key = OwnerKey {
                 policy,
-                list: u32::from(list),
+                list: list as u32,
                 id,
             };
             (key, position)
@@ -74,13 +62,12 @@ impl CompiledPolicy {
 
     /// The rows of the CIDR lists.
     pub fn range_rows(&self, policy: u32) -> impl Iterator<Item = (RangeKey, u32)> + '_ {
-        self.ranges.iter().flat_map(move |(number, nets)| {
-            let list = LISTS.into_iter().find(|list| *list as u16 == *number);
+        self.ranges.iter().flat_map(move |(list, nets)| {
             counted_positions(nets)
                 .into_iter()
-                .filter_map(move |(net, position)| {
-                    let key = RangeKey::new(policy, list?, net.network().into(), net.prefix_len());
-                    Some((key, position))
+                .map(move |(net, position)| {
+                    let key = RangeKey::new(policy, *list, net.network().into(), net.prefix_len());
+                    (key, position)
                 })
         })
     }
@@ -118,8 +105,8 @@ fn counted_positions(nets: &[IpNet]) -> HashMap<IpNet, u32> {
 
 /// Entries of all lists with their position; of equal entries only the first.
 fn first_wins<T: Copy + Eq + std::hash::Hash>(
-    lists: &BTreeMap<u16, Vec<T>>,
-) -> impl Iterator<Item = (u16, T, u32)> + '_ {
+    lists: &BTreeMap<List, Vec<T>>,
+) -> impl Iterator<Item = (List, T, u32)> + '_ {
     lists.iter().flat_map(|(list, entries)| {
         let mut seen = std::collections::HashSet::new();
         entries

@@ -6,18 +6,6 @@ use super::{
 };
 use crate::addr::Addr;
 
-const LISTS: [List; 9] = [
-    List::OutPortExcluded,
-    List::OutPortIncluded,
-    List::InPort,
-    List::RangeExcluded,
-    List::RangeIncluded,
-    List::MoreProxyUids,
-    List::MoreProxyGids,
-    List::GroupIncluded,
-    List::GroupExcluded,
-];
-
 const DIALECT_BITS: [u8; 5] = [
     DIALECT_SELF_EXEMPT,
     DIALECT_LOCAL_CAPTURED,
@@ -44,8 +32,8 @@ const EMPTY: Policy = Policy {
 
 #[test]
 fn a_policy_has_the_lists_whose_bits_are_set() {
-    for one in LISTS {
-        for other in LISTS {
+    for one in List::ALL {
+        for other in List::ALL {
             let policy = Policy {
                 lists: one.bit(),
                 ..EMPTY

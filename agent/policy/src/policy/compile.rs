@@ -133,9 +133,9 @@ impl Policy {
 }
 
 /// Adds a list, unless it is empty: an absent list costs the kernel no lookup.
-fn put<T: Clone>(lists: &mut BTreeMap<u16, Vec<T>>, list: List, entries: &[T]) {
+fn put<T: Clone>(lists: &mut BTreeMap<List, Vec<T>>, list: List, entries: &[T]) {
     if !entries.is_empty() {
-        lists.insert(list as u16, entries.to_vec());
+        lists.insert(list, entries.to_vec());
     }
 }
 

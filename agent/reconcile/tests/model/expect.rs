@@ -84,7 +84,7 @@ impl Run {
                         let state = record.state();
                         problems.push(format!("is {state:?} ({reason:?}), not {expected:?}"));
                     }
-                    // Without a process the agent finds the namespace only where it was told of it.
+                    // Without a process the agent has only the path it already knows.
                     let found = |it: &Enrollment<FakeNode>| {
                         !world.api
                             || world

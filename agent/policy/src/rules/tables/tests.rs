@@ -28,18 +28,6 @@ fn tables(policy: &Policy) -> ListTables<'_, KnownRoutes> {
     }
 }
 
-const LISTS: [List; 9] = [
-    List::OutPortExcluded,
-    List::OutPortIncluded,
-    List::InPort,
-    List::RangeExcluded,
-    List::RangeIncluded,
-    List::MoreProxyUids,
-    List::MoreProxyGids,
-    List::GroupIncluded,
-    List::GroupExcluded,
-];
-
 /// A policy whose lists have no entry in common.
 fn policy() -> Policy {
     Policy {
@@ -67,7 +55,7 @@ fn policy() -> Policy {
 fn entries_are_found_in_their_own_list_only() {
     let policy = policy();
     let tables = tables(&policy);
-    for list in LISTS {
+    for list in List::ALL {
         for port in 0..40_u16 {
             let base = match list {
                 List::OutPortExcluded => 1,
@@ -100,7 +88,7 @@ fn entries_are_found_in_their_own_list_only() {
             ("fd01::1", List::RangeIncluded, 0),
             ("fd03::", List::RangeIncluded, 2),
         ] {
-            let expected = (list as u16 == owner as u16).then_some(position);
+            let expected = (list == owner).then_some(position);
             assert_eq!(tables.range(list, addr(text)), expected, "{list:?} {text}");
         }
         assert_eq!(tables.range(list, addr("10.4.0.0")), None, "{list:?}");
