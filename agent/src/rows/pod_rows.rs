@@ -6,6 +6,7 @@
 use std::{collections::HashMap, io};
 
 use anyhow::{Context as _, Result, bail};
+use bytemuck::Zeroable as _;
 use sidetrack_common::{
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
@@ -40,14 +41,7 @@ impl PodRows {
     pub(super) fn left(cookie: NetnsCookie) -> Self {
         Self {
             cookie,
-            row: Box::new(Pod {
-                policy: 0,
-                flags: 0,
-                netns_inode: 0,
-                namespace: [0; _],
-                name: [0; _],
-                uid: [0; _],
-            }),
+            row: Box::new(Pod::zeroed()),
             is_written: false,
             flags: 0,
             routes: HashMap::new(),
@@ -81,12 +75,11 @@ impl PodRows {
         let left = left.unwrap_or_else(|| Self::left(cookie));
         Ok(Self {
             row: Box::new(Pod {
-                policy: 0,
-                flags: 0,
                 netns_inode: inode.get(),
                 namespace: padded(&pod.namespace).context("the pod's namespace")?,
                 name: padded(&pod.name).context("the pod's name")?,
                 uid: padded(uid.unwrap_or_default()).context("the pod's UID")?,
+                ..Pod::zeroed()
             }),
             is_written: false,
             flags: left.flags & POD_ADDED_SELF_V6,

@@ -6,6 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
+use bytemuck::Zeroable as _;
 use lab::{
     network::manifest,
     node::VIP,
@@ -18,25 +19,13 @@ use sidetrack_common::{
     addr::{Addr, Family},
     conn::{CountKey, ListenerKey},
     names,
-    pod::{NAME_LEN, NAMESPACE_LEN, Pod, Route, RouteKey, UID_LEN},
+    pod::{Pod, Route, RouteKey},
 };
 
 use super::{
     CAPACITY, UNUSED_COOKIE, add, fill, maps, refused_until, taken_by, wait_problem, while_full,
 };
 use crate::fixture::{PodFixture, at};
-
-/// A row of a pod that does not exist.
-fn missing_pod() -> Pod {
-    Pod {
-        policy: 0,
-        flags: 0,
-        netns_inode: 0,
-        namespace: [0; NAMESPACE_LEN],
-        name: [0; NAME_LEN],
-        uid: [0; UID_LEN],
-    }
-}
 
 kernel_test!(no_room_for_a_pod);
 fn no_room_for_a_pod() -> Result<()> {
@@ -45,7 +34,7 @@ fn no_room_for_a_pod() -> Result<()> {
     fixture.enroll(&[])?;
     let maps = maps(&fixture.agent.places)?;
     while_full(
-        |number| add(&maps.pods, &(UNUSED_COOKIE + number), &missing_pod()),
+        |number| add(&maps.pods, &(UNUSED_COOKIE + number), &Pod::zeroed()),
         || {
             for number in 0..CAPACITY {
                 maps.pods.remove(&(UNUSED_COOKIE + number))?;

@@ -62,10 +62,10 @@ fn minutes(text: &str) -> Result<f64, String> {
 const CONNECTIONS: f64 = 20_000.0;
 const ENDED: f64 = 5.0;
 const REPLACED: f64 = 2.0;
-/// A policy's rows go a second after its last pod, leavings of the dead are looked for twice a second.
+/// A policy's rows go a second after its last pod, what ended pods left is looked for twice a second.
 const SETTLE: Duration = Duration::from_secs(4);
 /// Threads that make pods come and go.
-const COMERS: u16 = 2;
+const SHORT_LIVED_PODS: u16 = 2;
 const PROGRESS: Duration = Duration::from_secs(10);
 
 fn main() -> ExitCode {
@@ -181,9 +181,9 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
                 floods.run(shared, rng, large)
             }),
         ];
-        for part in 0..COMERS {
+        for part in 0..SHORT_LIVED_PODS {
             threads.push(spawn(scope, shared, "pods", seeds.fork(), move |rng| {
-                chaos::come_and_go(shared, events, rng, (part, COMERS))
+                chaos::come_and_go(shared, events, rng, (part, SHORT_LIVED_PODS))
             }));
         }
 

@@ -81,12 +81,7 @@ impl World {
             return;
         };
         let wanted = snapshot.route_rows(policy);
-        let some = if whole {
-            wanted.len()
-        } else {
-            wanted.len() / 2
-        };
-        for (route, excluded) in wanted.iter().take(some) {
+        for (route, excluded) in wanted.iter().take(written(wanted.len(), whole)) {
             let included_again = !excluded && rows.routes.get(route) == Some(&true);
             if !included_again {
                 self.tables.routes.insert((cookie, *route), *excluded);
@@ -119,12 +114,7 @@ impl World {
             return;
         };
         let wanted = snapshot.route_rows(policy);
-        let some = if whole {
-            wanted.len()
-        } else {
-            wanted.len() / 2
-        };
-        for (route, excluded) in wanted.iter().take(some) {
+        for (route, excluded) in wanted.iter().take(written(wanted.len(), whole)) {
             self.tables.routes.insert((cookie, *route), *excluded);
             rows.routes.insert(*route, *excluded);
         }
@@ -280,4 +270,9 @@ impl World {
             _ => {}
         }
     }
+}
+
+/// How many of a step's rows are written: a step that fails has written half of them.
+fn written(rows: usize, whole: bool) -> usize {
+    if whole { rows } else { rows / 2 }
 }
