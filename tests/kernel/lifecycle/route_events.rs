@@ -16,8 +16,8 @@ use sidetrack_common::{
 use crate::fixture::PodFixture;
 
 kernel_test!(changes_are_followed_by_events);
-/// Each change is made when the one before is in the map. Followed by the retry, which comes twice a
-/// second, each but the first would take about half a second.
+/// Each change is made when the one before is in the map. Nothing but an event makes the agent read a
+/// settled pod again.
 fn changes_are_followed_by_events() -> Result<()> {
     const ROUNDS: u8 = 4;
     const USUAL: Duration = Duration::from_millis(250);
@@ -72,4 +72,59 @@ fn changes_are_followed_by_events() -> Result<()> {
     let median = all[all.len() / 2];
     ensure!(median < USUAL, "followed after {all:?}");
     Ok(())
+}
+
+/// The kind of the row that decides about an address becomes this.
+fn wait_kind(fixture: &PodFixture, address: IpAddr, wanted: RouteKind) -> Result<()> {
+    let maps = Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)?;
+    let cookie = *maps.pods.keys()?.first().context("the pod's row")?;
+    let key = RouteKey::host(cookie, Addr::from(address));
+    let start = Instant::now();
+    loop {
+        let kind = maps.routes.get(&key)?.map(|row| row.kind);
+        if kind == Some(wanted as u32) {
+            return Ok(());
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(3),
+            "the route to {address} is {kind:?}, not {wanted:?}"
+        );
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+kernel_test!(ipv6_routes_are_followed_by_events);
+fn ipv6_routes_are_followed_by_events() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[])?;
+    // Events of the pod's own start are over.
+    thread::sleep(Duration::from_secs(2));
+    fixture
+        .pod
+        .ip("-6 route add blackhole fdb9::/64 metric 1")?;
+    wait_kind(&fixture, "fdb9::1".parse()?, RouteKind::Blackhole)
+}
+
+kernel_test!(rules_are_followed_by_events);
+/// With a rule of its own every destination counts as reachable.
+fn rules_are_followed_by_events() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.pod.ip("route del default")?;
+    fixture.enroll(&[])?;
+    thread::sleep(Duration::from_secs(2));
+    fixture.pod.ip("rule add from 10.77.0.2 lookup 100")?;
+    wait_kind(&fixture, "10.123.0.1".parse()?, RouteKind::Unicast)
+}
+
+kernel_test!(interfaces_are_followed_by_events);
+fn interfaces_are_followed_by_events() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[("traffic.sidecar.istio.io/excludeInterfaces", "eth9")])?;
+    fixture
+        .pod
+        .ip("link add eth8 type veth peer name eth8-end")?;
+    fixture.agent.places.wait_rows("IFACE_BY_POD", 0)?;
+    thread::sleep(Duration::from_secs(2));
+    fixture.pod.ip("link set eth8 name eth9")?;
+    fixture.agent.places.wait_rows("IFACE_BY_POD", 1)
 }
