@@ -164,9 +164,7 @@ fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option
     if inject.is_some_and(|inject| inject == "false") {
         return Some(NotTaken::NotInjected);
     }
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    if matches!(phase, Some("Succeeded" | "Failed")) {
+    if is_completed(pod) {
         return Some(NotTaken::Completed);
     }
     let labeled = |value: &str| [pod_label, namespace_label].contains(&Some(value));
@@ -174,6 +172,15 @@ fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option
         return Some(NotTaken::OptedOut);
     }
     (enroll == Enroll::Labeled && !labeled("enabled")).then_some(NotTaken::NotOptedIn)
+}
+
+/// Whether the API server says that the pod's containers have ended. Kubelet says so of an evicted pod while
+/// its processes still run.
+#[must_use]
+pub fn is_completed(pod: &Pod) -> bool {
+    let status = pod.status.as_ref();
+    let phase = status.and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Whether the proxy serves a gateway rather than an app beside it: `proxy router`.

@@ -1,6 +1,7 @@
 //! Pods from the API server.
 
 mod capabilities;
+mod completed;
 mod labels;
 mod migration;
 mod not_taken;

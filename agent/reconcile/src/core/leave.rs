@@ -15,7 +15,7 @@ use crate::{
 
 /// Why a pod that is not listed is enrolled.
 const STILL_RUNS: &str =
-    "it is deleted and still runs; it is released when its last process has ended";
+    "it is deleted or completed and still runs; it is released when its last process has ended";
 
 /// Rows to be removed.
 #[derive(Debug)]

@@ -1,0 +1,46 @@
+//! Pods that the API server calls completed while they still run, as kubelet does with evicted ones.
+
+use anyhow::{Result, ensure};
+use lab::{injected::injected, sidecar};
+use serde_json::json;
+
+use super::taken_by;
+use crate::fixture::{ClusterFixture, start_agent};
+
+kernel_test!(a_completed_pod_stays_until_its_last_process_ends);
+fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
+    let mut node = ClusterFixture::new()?;
+    let pod = node
+        .lab
+        .pod("app", 2)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    let sidecar = sidecar::start(&pod, &[80])?;
+    let client = pod.actor()?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    let name = "shop/web";
+    node.label("Namespace", "shop", Some("enabled"))?;
+    node.is_taken(name, true)?;
+    ensure!(taken_by(&client)? == 15001);
+
+    node.api.edit("Pod", "shop", "web", |pod| {
+        pod["status"] = json!({ "phase": "Failed", "reason": "Evicted" });
+    })?;
+    let still_runs = |pod: Option<&serde_json::Value>| {
+        pod.is_some_and(|pod| pod["reason"].to_string().contains("still runs"))
+    };
+    node.soon(name, still_runs)?;
+    ensure!(taken_by(&client)? == 15001, "it is released");
+
+    // An agent that knows nothing of the time before leaves it intercepted as well.
+    node.agent.end(nix::sys::signal::Signal::SIGKILL)?;
+    node.agent = start_agent(&node.lab, &node.api)?;
+    node.places().wait_rows("POD_BY_NETNS", 1)?;
+    ensure!(taken_by(&client)? == 15001, "the next agent releases it");
+
+    drop((client, sidecar));
+    node.places().wait_rows("POD_BY_NETNS", 0)?;
+    let row = node.places().pod(name)?;
+    let state = row.as_ref().map(|row| &row["state"]);
+    ensure!(state.is_none_or(|state| state == "not-taken"), "{row:?}");
+    Ok(())
+}
