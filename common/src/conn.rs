@@ -16,8 +16,16 @@ pub struct HandshakeKey {
     pub client_port: u16,
     /// The capture port it connects to.
     pub capture_port: u16,
-    /// Padding, zero.
-    pub pad: u32,
+    /// 1 if it connects to the pod's own address, 0 if to loopback: from one address and port both may
+    /// be under way, see [`to_own_address`].
+    pub to_own: u32,
+}
+
+/// [`HandshakeKey::to_own`] of a capture address.
+#[inline(always)]
+#[must_use]
+pub const fn to_own_address(capture: Addr) -> u32 {
+    !capture.is_loopback() as u32
 }
 
 /// The destination the application dialed.
@@ -82,6 +90,33 @@ pub struct ListenerKey {
     pub slot: u32,
 }
 
+/// A listening socket that the agent wants in the listener map. The key is the socket's cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct WantedListener {
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// Port it listens on, host order.
+    pub port: u16,
+    /// 1 if it is wanted for IPv4.
+    pub v4: u8,
+    /// 1 if it is wanted for IPv6.
+    pub v6: u8,
+    /// What has become of it: a [`Adopted`], 0 while it was not seen.
+    pub adopted: u32,
+}
+
+/// What has become of a [`WantedListener`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Adopted {
+    /// It is in the map, or the pod's slots are all taken by others of its group.
+    Done = 1,
+    /// The map has no room, or the kernel does not take the socket.
+    Failed = 2,
+}
+
 /// Key of a connection counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -99,4 +134,5 @@ const _: () = assert!(size_of::<HandshakeKey>() == 32);
 const _: () = assert!(size_of::<Handshake>() == 32);
 const _: () = assert!(size_of::<SockRecord>() == 24);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
+const _: () = assert!(size_of::<WantedListener>() == 16);
 const _: () = assert!(size_of::<CountKey>() == 16);

@@ -58,8 +58,8 @@ pub struct Outbound {
     pub destination: Addr,
     /// The port it dials, host order.
     pub port: u16,
-    /// SO_BINDTODEVICE: interface index, 0 if not set.
-    pub bound_device: u32,
+    /// Whether the socket has an IPv6 routing header, and the destination is IPv6.
+    pub routing_header: bool,
     /// Whether the pod has rules for the destination's family.
     pub captured_family: bool,
 }

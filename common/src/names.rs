@@ -27,6 +27,8 @@ pub const HANDSHAKES_BY_POD: &str = "HANDSHAKES_BY_POD";
 pub const RECORD_BY_SOCK: &str = "RECORD_BY_SOCK";
 /// The sidecars' inbound listeners.
 pub const LISTENERS: &str = "LISTENERS";
+/// Open listeners that the agent looks for; not pinned.
+pub const WANTED_LISTENER: &str = "WANTED_LISTENER";
 /// The program that decides inbound connections: every pod's program tail calls it.
 pub const ARRIVAL_PROGRAM: &str = "ARRIVAL_PROGRAM";
 /// The pod of the inbound connection, passed from its program to [`ARRIVAL_PROGRAM`].

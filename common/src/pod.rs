@@ -70,6 +70,10 @@ pub enum RouteKind {
     Blackhole = 5,
     /// A broadcast or multicast route, which TCP cannot use: ENETUNREACH.
     Group = 6,
+    /// A throw route, which ends the lookup in its table, and no other table has a route: ENETUNREACH.
+    Throw = 7,
+    /// The pod has more addresses than the agent follows, so it is unknown whether this is one of them.
+    Unknown = 8,
 }
 
 /// [`Route::flags`]: the output device is in the policy's excludeInterfaces.
@@ -151,6 +155,13 @@ impl Route {
     #[must_use]
     pub const fn has_device(&self) -> bool {
         self.is_unicast() || self.kind == RouteKind::Group as u32
+    }
+
+    /// Whether nothing is known about the destination.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_unknown(&self) -> bool {
+        self.kind == RouteKind::Unknown as u32
     }
 
     /// Whether packets leave the pod.

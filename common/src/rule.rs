@@ -40,8 +40,8 @@ rules! {
     NoRoute = 2, "no-route", "the pod has no usable route to the destination: connect fails as it would without a mesh";
     /// A loopback source towards an off-pod IPv4 address: connect fails with EINVAL.
     LoopbackSource = 3, "loopback-source", "a connection with a loopback source cannot leave the pod: the kernel fails it with EINVAL";
-    /// SO_BINDTODEVICE towards an off-pod address.
-    BoundDevice = 4, "bound-device", "the socket is bound to a device, so it cannot be redirected";
+    /// SO_BINDTODEVICE, and the binding cannot be taken off.
+    BoundDevice = 4, "bound-device", "the socket is bound to a device, and the kernel takes such a binding off for CAP_NET_RAW only: refused";
 
     /// Outbound 1: the output device is excluded.
     OutInterface = 10, "out-interface-excluded", "the output device is in excludeInterfaces";
@@ -115,6 +115,27 @@ rules! {
     NoListener = 63, "no-listener", "no sidecar listens on the inbound port: refused";
     /// Refused: the source address the connection needs cannot be set.
     NoSource = 64, "no-source", "the pod no longer has the source address: refused";
+    /// Refused: the pod has more addresses than the agent follows.
+    TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
+    /// Refused: the socket has an IPv6 routing header.
+    RoutingHeader = 66, "routing-header", "the socket has an IPv6 routing header, which would lead its packets elsewhere: refused";
+}
+
+impl Rule {
+    /// Whether it leaves a connection untouched wherever it goes: because of who made it, or because the
+    /// pod has no rules for the family.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_for_owners(self) -> bool {
+        matches!(
+            self,
+            Self::FamilyNotCaptured
+                | Self::ProxyUid
+                | Self::ProxyGid
+                | Self::GroupExcluded
+                | Self::GroupNotIncluded
+        )
+    }
 }
 
 #[cfg(test)]

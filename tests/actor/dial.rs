@@ -70,10 +70,38 @@ fn open(dial: &Dial) -> io::Result<Socket> {
     if let Some(device) = &dial.device {
         socket.bind_device(Some(device.as_bytes()))?;
     }
+    if let Some(segment) = dial.segment {
+        routing_header(&socket, segment)?;
+    }
     if let Some(source) = dial.source {
         socket.bind(&address(source, dial.mapped))?;
     }
     Ok(socket)
+}
+
+/// Sets a segment routing header (RFC 8754) of one segment before the destination.
+fn routing_header(socket: &Socket, segment: std::net::Ipv6Addr) -> io::Result<()> {
+    const IPV6_RTHDR: i32 = 57;
+    // Next header, length, type, segments left, last entry, flags, tag; the kernel puts the destination in
+    // the first entry.
+    let mut header = vec![0, 4, 4, 1, 1, 0, 0, 0];
+    header.extend([0; 16]);
+    header.extend(segment.octets());
+    // SAFETY: a buffer of the given length.
+    let failed = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::IPPROTO_IPV6,
+            IPV6_RTHDR,
+            header.as_ptr().cast(),
+            header.len() as u32,
+        )
+    };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
 }
 
 fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {

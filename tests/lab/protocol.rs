@@ -81,6 +81,8 @@ pub struct Dial {
     pub first: Option<SocketAddr>,
     /// SO_BINDTODEVICE.
     pub device: Option<String>,
+    /// The first segment of an IPv6 routing header (IPV6_RTHDR, type 4).
+    pub segment: Option<std::net::Ipv6Addr>,
     /// How.
     pub manner: Manner,
     /// Whether an IPv4 destination is dialed on an IPv6 socket.
@@ -102,6 +104,7 @@ impl Dial {
             destination,
             first: None,
             device: None,
+            segment: None,
             manner: Manner::Blocking,
             mapped: false,
             pause: None,
@@ -148,6 +151,11 @@ pub enum Request {
         to: SocketAddr,
         /// How many.
         count: usize,
+    },
+    /// Opens as many descriptors as it may, watched by one epoll instance so many times altogether.
+    Crowd {
+        /// How many times.
+        watches: usize,
     },
     /// Listens, as the sidecar, and never accepts.
     Hang(SocketAddr),

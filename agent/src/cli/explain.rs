@@ -109,7 +109,7 @@ fn decide(target: &Target, direction: &Direction) -> (Decision, Family) {
                 source: bound(src),
                 destination,
                 port: dst.port(),
-                bound_device: 0,
+                routing_header: false,
                 captured_family: captured(destination.family()),
             };
             let family = decide::effective_destination(&conn).family();

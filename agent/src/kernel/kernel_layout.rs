@@ -1,6 +1,7 @@
-//! Where the running kernel stores the creator of a socket, read from its BTF (`/sys/kernel/btf/vmlinux`).
+//! Where the running kernel stores the creator of a socket and its IPv6 options, read from its BTF
+//! (`/sys/kernel/btf/vmlinux`).
 //!
-//! Own parser: the offsets of five members are needed, so the type section is walked once and nothing is
+//! Own parser: the offsets of a few members are needed, so the type section is walked once and nothing is
 //! kept. A full BTF parser would hold megabytes. Format: Documentation/bpf/btf.rst.
 
 use std::{collections::HashMap, fs, io, path::Path};
@@ -9,12 +10,15 @@ use std::{collections::HashMap, fs, io, path::Path};
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold.
-pub const MEMBERS: [(&str, &str, &str); 5] = [
+pub const MEMBERS: [(&str, &str, &str); 8] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
     ("OFFSET_FILE_CRED", "file", "f_cred"),
     ("OFFSET_CRED_FSUID", "cred", "fsuid"),
     ("OFFSET_CRED_FSGID", "cred", "fsgid"),
+    ("OFFSET_INET_PINET6", "inet_sock", "pinet6"),
+    ("OFFSET_PINFO_OPT", "ipv6_pinfo", "opt"),
+    ("OFFSET_TXOPT_SRCRT", "ipv6_txoptions", "srcrt"),
 ];
 
 /// Byte offsets for [`MEMBERS`], by global.
@@ -49,7 +53,10 @@ fn offsets_in(btf: &[u8]) -> Result<Offsets, LayoutError> {
                 wanted
             });
     let mut found = [None; MEMBERS.len()];
-    walk_structs(btf, |name, members| {
+    walk(btf, |kind, name, members| {
+        if kind != KIND_STRUCT {
+            return;
+        }
         for index in wanted.get(name).into_iter().flatten() {
             if let Some(bits) = members(MEMBERS[*index].2) {
                 found[*index] = Some(bits / 8);
@@ -67,12 +74,23 @@ fn offsets_in(btf: &[u8]) -> Result<Offsets, LayoutError> {
         .collect()
 }
 
-const KIND_STRUCT: u32 = 4;
+/// Whether the running kernel has a function, as far as its BTF says.
+pub fn has_function(wanted: &str) -> Result<bool, LayoutError> {
+    let mut found = false;
+    walk(&fs::read(Path::new(VMLINUX_BTF))?, |kind, name, _| {
+        found |= kind == KIND_FUNC && name == wanted;
+    })?;
+    Ok(found)
+}
 
-/// Calls `visit` with every struct's name and a function that finds a member's bit offset.
-fn walk_structs(
+const KIND_STRUCT: u32 = 4;
+const KIND_FUNC: u32 = 12;
+
+/// Calls `visit` with every struct's and function's kind and name, and with a function that finds a
+/// struct's member's bit offset.
+fn walk(
     btf: &[u8],
-    mut visit: impl FnMut(&str, &dyn Fn(&str) -> Option<u32>),
+    mut visit: impl FnMut(u32, &str, &dyn Fn(&str) -> Option<u32>),
 ) -> Result<(), LayoutError> {
     let word = |at: usize| {
         btf.get(at..at + 4)
@@ -110,14 +128,14 @@ fn walk_structs(
             2 | 7..=12 | 16 | 18 => 0,
             _ => return Err(LayoutError::Format(at)),
         };
-        if kind == KIND_STRUCT {
+        if matches!(kind, KIND_STRUCT | KIND_FUNC) {
             // With kind_flag the upper byte of an offset is a bit-field's width.
             let mask = if info >> 31 == 0 {
                 u32::MAX
             } else {
                 0x00ff_ffff
             };
-            visit(name_at(name), &|member| {
+            visit(kind, name_at(name), &|member| {
                 (0..count).find_map(|index| {
                     let entry = body + 12 * index;
                     (name_at(word(entry).ok()?) == member)
@@ -175,11 +193,14 @@ mod tests {
         words.flat_map(u32::to_ne_bytes).chain(strings).collect()
     }
 
-    const STRUCTS: [(&str, &[(&str, u32)]); 4] = [
+    const STRUCTS: [(&str, &[(&str, u32)]); 7] = [
         ("sock", &[("other", 0), ("sk_socket", 8 * 24)]),
         ("socket", &[("file", 8 * 16)]),
         ("file", &[("f_cred", 8 * 144)]),
         ("cred", &[("fsuid", 8 * 28), ("fsgid", 8 * 32)]),
+        ("inet_sock", &[("pinet6", 8 * 760)]),
+        ("ipv6_pinfo", &[("opt", 8 * 96)]),
+        ("ipv6_txoptions", &[("srcrt", 8 * 32)]),
     ];
 
     #[test]
@@ -190,6 +211,9 @@ mod tests {
             ("OFFSET_FILE_CRED", 144),
             ("OFFSET_CRED_FSUID", 28),
             ("OFFSET_CRED_FSGID", 32),
+            ("OFFSET_INET_PINET6", 760),
+            ("OFFSET_PINFO_OPT", 96),
+            ("OFFSET_TXOPT_SRCRT", 32),
         ];
         assert_eq!(offsets_in(&btf(&STRUCTS, false)).unwrap(), expected);
     }

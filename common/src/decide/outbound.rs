@@ -40,6 +40,11 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
         {
             Decision::untouched(Rule::BeforeSidecar)
         }
+        Verdict::Fail { .. } => decision,
+        // The rules have judged where the packets are to end, but the header leads them elsewhere first.
+        _ if !decision.rule.is_for_owners() && conn.routing_header => {
+            Decision::refuse(Rule::RoutingHeader)
+        }
         _ => decision,
     }
 }
@@ -71,6 +76,9 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
         Decision::listed(verdict, rule, index)
     };
 
+    if route.is_unknown() && !policy.is_loopback(dialed) {
+        return Decision::refuse(Rule::TooManyAddresses);
+    }
     // 1
     if let Some(position) = route.excluded() {
         return Decision::listed(Verdict::Untouched, Rule::OutInterface, position);
@@ -189,9 +197,6 @@ fn before_any_rule(conn: &Outbound, dialed: Addr, route: &Route) -> Option<Decis
     if group || !route.is_unicast() {
         let errno = if group { ENETUNREACH } else { route.errno() };
         return Some(Decision::listed(Verdict::Fail { errno }, Rule::NoRoute, 0));
-    }
-    if conn.bound_device != 0 {
-        return Some(Decision::untouched(Rule::BoundDevice));
     }
     None
 }

@@ -49,6 +49,7 @@ struct Fixture {
     device_excluded: bool,
     no_default_route: bool,
     before_sidecar: bool,
+    unknown: bool,
 }
 
 impl Tables for Fixture {
@@ -78,6 +79,12 @@ impl Tables for Fixture {
             ifindex: 1,
             source,
         };
+        if self.unknown {
+            return Route {
+                kind: RouteKind::Unknown as u32,
+                ..Route::NONE
+            };
+        }
         if addr.is_loopback() && addr.family() == Family::V4 {
             return local(Addr::LOOPBACK_V4);
         }
@@ -130,7 +137,7 @@ fn dial(owner: Owner, source: Addr, destination: Addr, port: u16) -> Outbound {
         source,
         destination,
         port,
-        bound_device: 0,
+        routing_header: false,
         captured_family: true,
     }
 }

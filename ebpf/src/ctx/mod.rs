@@ -5,11 +5,14 @@
 //! therefore volatile and of the field's exact width, and is kept from being merged with another.
 //! Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and host-order integers.
 
+mod ipv6_options;
 mod owner;
+mod probe;
 pub mod sk_lookup;
 pub mod sock_addr;
 pub mod sock_ops;
 pub mod sockopt;
+pub mod task_file;
 
 /// `AF_INET`.
 pub const AF_INET: u32 = 2;

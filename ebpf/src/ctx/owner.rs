@@ -5,12 +5,12 @@
 //! socket, also for those opened before the programs were loaded. Sockets that never connect cost
 //! nothing.
 
-use core::ffi::c_void;
-
-use aya_ebpf::{Global, bindings::bpf_sock, helpers::generated::bpf_probe_read_kernel};
+use aya_ebpf::{Global, bindings::bpf_sock};
 use sidetrack_common::{decide::Owner, policy::NO_ID};
 
-/// Offset of `sk_socket` in `struct sock`; all five are set by the loader from the kernel's BTF.
+use super::probe::{address, at, pointer};
+
+/// Offset of `sk_socket` in `struct sock`; all of them are set by the loader from the kernel's BTF.
 #[unsafe(no_mangle)]
 static OFFSET_SOCK_SOCKET: Global<u32> = Global::new(0);
 /// Offset of `file` in `struct socket`.
@@ -37,43 +37,11 @@ pub fn owner(sk: *mut bpf_sock) -> Owner {
 
 #[inline(always)]
 fn try_owner(sk: *mut bpf_sock) -> Option<Owner> {
-    // The verifier forbids arithmetic on a socket pointer. Once it is spilled to the stack and read
-    // back by the helper it is a number. probe_read_kernel checks every address computed from it.
-    let mut spilled: *mut bpf_sock = core::ptr::null_mut();
-    // SAFETY: a local variable.
-    unsafe { core::ptr::write_volatile(&raw mut spilled, sk) };
-    let sock: u64 = read((&raw const spilled).cast())?;
-    let socket = pointer(sock, &OFFSET_SOCK_SOCKET)?;
+    let socket = pointer(address(sk)?, &OFFSET_SOCK_SOCKET)?;
     let file = pointer(socket, &OFFSET_SOCKET_FILE)?;
     let cred = pointer(file, &OFFSET_FILE_CRED)?;
     Some(Owner {
         uid: at(cred, &OFFSET_CRED_FSUID)?,
         gid: at(cred, &OFFSET_CRED_FSGID)?,
     })
-}
-
-#[inline(always)]
-fn pointer(base: u64, offset: &Global<u32>) -> Option<u64> {
-    let value: u64 = at(base, offset)?;
-    (value != 0).then_some(value)
-}
-
-#[inline(always)]
-fn at<T: Copy + Default>(base: u64, offset: &Global<u32>) -> Option<T> {
-    read((base + u64::from(offset.load())) as *const c_void)
-}
-
-#[inline(always)]
-fn read<T: Copy + Default>(from: *const c_void) -> Option<T> {
-    let mut value = T::default();
-    // SAFETY: the destination is a local of the given size; the source may be any address, the
-    // helper fails on a bad one.
-    let failed = unsafe {
-        bpf_probe_read_kernel(
-            (&raw mut value).cast(),
-            size_of::<T>() as u32,
-            from.cast_mut().cast(),
-        )
-    };
-    (failed == 0).then_some(value)
 }

@@ -5,12 +5,15 @@ use core::ffi::c_void;
 use aya_ebpf::{
     EbpfContext as _, Global,
     bindings::bpf_sock,
-    helpers::generated::{bpf_bind, bpf_get_netns_cookie, bpf_set_retval},
+    helpers::generated::{bpf_bind, bpf_get_netns_cookie, bpf_set_retval, bpf_setsockopt},
     programs::SockAddrContext,
 };
-use sidetrack_common::{addr::Addr, decide::Owner};
+use sidetrack_common::{
+    addr::{Addr, Family},
+    decide::Owner,
+};
 
-use super::{AF_INET, AF_INET6, IPPROTO_TCP, field, owner, set_field};
+use super::{AF_INET, AF_INET6, IPPROTO_TCP, field, ipv6_options, owner, set_field};
 
 /// Whether the kernel has bpf_set_retval, which came with Linux 5.18.
 #[unsafe(no_mangle)]
@@ -96,6 +99,33 @@ impl<const V6: bool> SockAddr<'_, V6> {
     #[inline(always)]
     pub fn bound_device(&self) -> u32 {
         field!(self.sk(), bound_dev_if)
+    }
+
+    /// Takes the binding of SO_BINDTODEVICE off the socket. Fails for callers without CAP_NET_RAW
+    /// (`sock_bindtoindex_locked` in net/core/sock.c).
+    #[inline(always)]
+    pub fn unbind_device(&self) -> Result<(), ()> {
+        const SOL_SOCKET: i32 = 1;
+        const SO_BINDTODEVICE: i32 = 25;
+        let mut no_device = [0_u8; 4];
+        // SAFETY: the program's own context and a local of the given length.
+        let failed = unsafe {
+            bpf_setsockopt(
+                self.inner.as_ptr(),
+                SOL_SOCKET,
+                SO_BINDTODEVICE,
+                no_device.as_mut_ptr().cast(),
+                no_device.len() as i32,
+            )
+        };
+        if failed == 0 { Ok(()) } else { Err(()) }
+    }
+
+    /// Whether packets to a destination of this family carry a routing header (IPV6_RTHDR and its kin),
+    /// which leads them to another host first.
+    #[inline(always)]
+    pub fn has_routing_header(&self, family: Family) -> bool {
+        V6 && family == Family::V6 && ipv6_options::has_routing_header(self.sk())
     }
 
     /// The address in the call.

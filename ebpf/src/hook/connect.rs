@@ -85,7 +85,7 @@ fn try_connect<const V6: bool>(
         source,
         destination,
         port: ctx.port(),
-        bound_device: ctx.bound_device(),
+        routing_header: ctx.has_routing_header(destination.family()),
         captured_family: pod.captures(destination.family()),
     };
     let decision = decide::outbound(policy, &conn, &tables);
@@ -115,6 +115,10 @@ fn try_connect<const V6: bool>(
         } => {
             if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
+            }
+            if ctx.bound_device() != 0 {
+                // The sidecar is reached over lo.
+                ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
             let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
             let family = dialed.family();

@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::HandshakeKey,
+    conn::{HandshakeKey, to_own_address},
 };
 
 use super::ALLOW;
@@ -81,7 +81,7 @@ fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
         client,
         client_port,
         capture_port: local_port,
-        pad: 0,
+        to_own: to_own_address(local),
     };
     match maps::handshake(&key) {
         Some(row) => Some((row.dialed, row.dialed_port)),

@@ -16,7 +16,7 @@ use aya_ebpf::{
 use aya_log_ebpf::{debug, warn};
 use sidetrack_common::{
     addr::Family,
-    conn::{Handshake, HandshakeKey, ListenerKey, Role},
+    conn::{Handshake, HandshakeKey, ListenerKey, Role, to_own_address},
     names::LISTENER_SLOTS,
     pod::POD_BEFORE_SIDECAR,
 };
@@ -71,7 +71,7 @@ fn accepted(ops: &SockOps<'_>) {
         client: ops.remote(),
         client_port: ops.remote_port(),
         capture_port: ops.local_port(),
-        pad: 0,
+        to_own: to_own_address(ops.local()),
     };
     let Some(row) = maps::handshake(&key) else {
         return;
@@ -115,7 +115,7 @@ fn client_key(ops: &SockOps<'_>) -> HandshakeKey {
         client: ops.local(),
         client_port: ops.local_port(),
         capture_port: ops.remote_port(),
-        pad: 0,
+        to_own: to_own_address(ops.remote()),
     }
 }
 

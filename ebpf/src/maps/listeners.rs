@@ -1,17 +1,47 @@
 //! The listening sockets of the sidecars.
 
+use core::ffi::c_void;
+
 use aya_ebpf::{
     bindings::{BPF_NOEXIST, bpf_sk_lookup, bpf_sock_ops},
-    helpers::{bpf_sk_assign, bpf_sk_release, bpf_sock_hash_update},
+    btf_maps::HashMap,
+    helpers::{bpf_map_update_elem, bpf_sk_assign, bpf_sk_release, bpf_sock_hash_update},
     macros::btf_map,
 };
-use sidetrack_common::conn::ListenerKey;
+use sidetrack_common::conn::{ListenerKey, WantedListener};
 
-use super::own_map::{OwnMap, SOCKHASH};
+use super::own_map::{ON_DEMAND, OwnMap, SOCKHASH};
 
 /// The sidecars' listening sockets, stored when they call listen.
 #[btf_map]
 static LISTENERS: OwnMap<SOCKHASH, ListenerKey, u64, 65_536, 0> = OwnMap::new();
+
+/// Open listeners the agent looks for, by socket cookie. Each agent has a map of its own.
+#[btf_map]
+static WANTED_LISTENER: HashMap<u64, WantedListener, 1024, ON_DEMAND> = HashMap::new();
+
+/// The row of a socket that the agent looks for.
+#[inline(always)]
+pub fn wanted_listener(cookie: u64) -> Option<&'static mut WantedListener> {
+    // SAFETY: rows are freed after a grace period, and the program ends before that. The agent reads
+    // a row only after the program has run.
+    unsafe { WANTED_LISTENER.get_ptr_mut(&cookie)?.as_mut() }
+}
+
+/// Stores a socket in a slot; an error is the negative errno.
+#[inline(always)]
+pub fn add_socket(sk: *mut c_void, key: &ListenerKey) -> Result<(), i64> {
+    // SAFETY: the map, a key of its type, and a socket that the kernel checks.
+    let result = unsafe {
+        bpf_map_update_elem(
+            LISTENERS.as_ptr(),
+            core::ptr::from_ref(key).cast(),
+            sk,
+            BPF_NOEXIST.into(),
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(result) }
+}
 
 /// Stores the listening socket of a callback in a slot; fails if the slot is in use.
 #[inline(always)]

@@ -113,18 +113,8 @@ fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'
             oracle,
             Outcome::Fails(libc::EINPROGRESS | libc::ETIMEDOUT | libc::EHOSTUNREACH)
         );
-        let untouched = match ours {
-            Outcome::Connects(seen) => seen.server.local == dialed,
-            Outcome::Fails(_) => false,
-        };
-        return match (lost, ours) {
-            (true, Outcome::Connects(_)) => untouched
-                .then_some("SO_BINDTODEVICE off the pod: times out under iptables, untouched"),
-            (true, Outcome::Fails(_)) => {
-                Some("SO_BINDTODEVICE to the pod itself: times out under iptables, fails at once")
-            }
-            _ => None,
-        };
+        let refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
+        return (lost && refused).then_some("SO_BINDTODEVICE: times out under iptables, refused");
     }
     let Outcome::Connects(seen) = oracle else {
         return None;

@@ -64,7 +64,7 @@ impl Explainer {
                 source,
                 destination,
                 port,
-                bound_device: u32::from(dial.device.is_some()),
+                routing_header: dial.segment.is_some(),
                 captured_family: self.captures(dial.destination.ip()),
             };
             return decide::outbound(&row, &conn, &tables).verdict;

@@ -87,7 +87,7 @@ fn check_probe(policy: &Policy, owner: Owner) -> Result<(), String> {
         source: Addr::LOOPBACK_V4,
         destination: Addr::SELF_V4,
         port: PROBE_PORT,
-        bound_device: 0,
+        routing_header: false,
         captured_family: true,
     };
     let tables = ListTables {

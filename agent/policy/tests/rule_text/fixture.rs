@@ -146,7 +146,7 @@ impl Case {
                     source: bound.map_or(Addr::UNSPECIFIED, Addr::from),
                     destination: (*dialed).into(),
                     port: *port,
-                    bound_device: 0,
+                    routing_header: false,
                     captured_family: true,
                 };
                 decide::outbound(&row, &conn, &tables)

@@ -37,12 +37,33 @@ fn errors_come_first() {
 }
 
 #[test]
-fn bound_device() {
-    let mut conn = dial(APP, ANY, VIP, 80);
-    conn.bound_device = 2;
-    let decision = outbound(&default_policy(), &conn, &Fixture::default());
-    assert_eq!(decision.rule, Rule::BoundDevice);
-    assert_eq!(decision.verdict, Verdict::Untouched);
+fn a_routing_header_is_refused_unless_the_owner_is_untouched_anyway() {
+    let rule = |owner, destination| {
+        let mut conn = dial(owner, ANY, destination, 80);
+        conn.routing_header = true;
+        let decision = outbound(&default_policy(), &conn, &Fixture::default());
+        let refused = matches!(decision.verdict, Verdict::Fail { errno: 111 });
+        assert_eq!(refused, decision.rule == Rule::RoutingHeader);
+        decision.rule
+    };
+    assert_eq!(rule(APP, v6(9)), Rule::RoutingHeader);
+    assert_eq!(rule(APP, Addr::LOOPBACK_V6), Rule::RoutingHeader);
+    assert_eq!(rule(PROXY, v6(9)), Rule::ProxyUid);
+}
+
+#[test]
+fn nothing_is_known_in_a_pod_with_too_many_addresses() {
+    let unknown = Fixture {
+        unknown: true,
+        ..Fixture::default()
+    };
+    for owner in [APP, PROXY] {
+        let decision = outbound(&default_policy(), &dial(owner, ANY, VIP, 80), &unknown);
+        assert_eq!(decision.rule, Rule::TooManyAddresses);
+        let loopback = dial(owner, ANY, Addr::LOOPBACK_V4, 80);
+        let decision = outbound(&default_policy(), &loopback, &unknown);
+        assert_eq!(decision.verdict, Verdict::Untouched);
+    }
 }
 
 #[test]
