@@ -5,6 +5,7 @@
 //! Started with `--here` it stays where it is, does what its further arguments say, and then
 //! serves what it listens on. A container runs it like this.
 
+mod crowd;
 mod dial;
 mod flood;
 mod identity;
@@ -101,6 +102,10 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             }))
         }
         Request::Flood { to, count } => Response::Flooded(flood::begin(to, count, held)?),
+        Request::Crowd { watches } => {
+            crowd::open(watches)?;
+            Response::Done
+        }
         Request::Hang(address) => {
             held.keep(flood::hang(address)?);
             Response::Done

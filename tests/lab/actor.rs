@@ -109,6 +109,11 @@ impl Actor {
         }
     }
 
+    /// Opens many descriptors, watched by one epoll instance so many times altogether.
+    pub fn crowd(&self, watches: usize) -> Result<()> {
+        self.ask(&Request::Crowd { watches }).map(drop)
+    }
+
     /// Counts the held connections that still carry data.
     pub fn echo(&self) -> Result<usize> {
         match self.ask(&Request::Echo)? {

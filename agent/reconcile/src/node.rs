@@ -140,6 +140,8 @@ pub trait Node {
     ) -> Result<(), NodeError>;
     /// The namespace is found by another path from now on.
     fn follow_path(&mut self, link: &mut Self::Link, path: &Path);
+    /// What people should know about the pod's network.
+    fn note(link: &Self::Link) -> Option<String>;
     /// Whether the link still reports changes.
     fn is_alive(&self, link: &Self::Link) -> bool;
 

@@ -42,8 +42,6 @@ const RETRY: Duration = Duration::from_millis(500);
 const FAST_POLL: Duration = Duration::from_millis(5);
 /// For how long.
 const FAST_POLL_FOR: Duration = Duration::from_secs(5);
-/// Netlink reports one change in several messages: wait this long for the rest.
-const SETTLE: Duration = Duration::from_millis(10);
 
 /// What the thread works with.
 pub(super) struct Parts {
@@ -194,7 +192,6 @@ impl Worker {
                 self.fast_poll.next = Instant::now() + FAST_POLL;
             }
             Event::Namespace(cookie) => {
-                tokio::time::sleep(SETTLE).await;
                 let mut cookies = BTreeSet::from([cookie]);
                 while let Ok(cookie) = self.changed.try_recv() {
                     cookies.insert(cookie);

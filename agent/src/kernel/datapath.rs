@@ -4,6 +4,7 @@ use std::{
     fs::File,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -12,6 +13,7 @@ use sidetrack_common::{ids::NetnsCookie, names};
 
 use super::{
     OBJECT,
+    adoption::Adoption,
     attachments::{AttachedHook, Attachments, replace_pin},
     cgroup as cgroups, fd_number,
     hooks::{CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
@@ -32,6 +34,8 @@ pub struct Datapath {
     pub(super) lock: Lock,
     /// The shared maps.
     pub maps: Maps,
+    /// For listeners that are open already.
+    pub adoption: Arc<Adoption>,
     pub(super) inbound: InboundTemplate,
     pub(super) attachments: Attachments,
     /// Older layouts that are still there.
@@ -76,6 +80,7 @@ impl Datapath {
         let attachments =
             Attachments::new(&pins, hooks, inbound_program, (cgroup, cgroup_id), given)?;
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
+        let adoption = Arc::new(Adoption::load(&mut ebpf, &pins)?);
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
         sys::trim_heap();
@@ -84,6 +89,7 @@ impl Datapath {
                 pins,
                 lock,
                 maps,
+                adoption,
                 inbound,
                 attachments,
                 earlier,

@@ -118,6 +118,14 @@ maps! {
     opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS,
 }
 
+/// One map, opened from its pin: for a thread of its own.
+pub(super) fn from_pin<K: PlainOldData, V: PlainOldData>(
+    pins: &Pins,
+    name: &str,
+) -> Result<Table<K, V>> {
+    FromPin::from_pin(pins, name)
+}
+
 /// A map that is opened from its pin.
 trait FromPin: Sized {
     fn from_pin(pins: &Pins, name: &str) -> Result<Self>;

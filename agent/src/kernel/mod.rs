@@ -1,5 +1,6 @@
 //! The kernel's facilities: bpf(2), maps, programs, links, pins, and what else the datapath stands on.
 
+pub mod adoption;
 pub mod attachments;
 pub mod cgroup;
 pub mod datapath;
@@ -11,6 +12,7 @@ pub mod kernel_layout;
 pub mod kernel_log;
 pub mod layouts;
 pub mod maps;
+pub mod netlink;
 pub mod pins;
 pub mod pod_links;
 pub mod probe;

@@ -1,63 +1,205 @@
-//! Takes listeners that were open before their pod was enrolled into the listener map, so that
-//! running sidecars need no restart.
+//! Listeners that were open before their pod was enrolled: finds them and has them put into the listener
+//! map, so that running sidecars need no restart.
+//!
+//! A pod can have any number of processes, open files and sockets. Every search therefore has a deadline
+//! and runs beside the reconciler's loop, a few at a time and one per pod.
 
 use std::{
-    collections::{HashMap, HashSet},
-    fs, io,
-    os::fd::{AsRawFd, OwnedFd},
+    collections::BTreeSet,
+    io,
+    ops::ControlFlow,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
-use sidetrack_common::{addr::Family, conn::ListenerKey, names::LISTENER_SLOTS};
+use sidetrack_common::{
+    addr::Family,
+    conn::{ListenerKey, WantedListener},
+    names::LISTENER_SLOTS,
+};
+use tokio::sync::Semaphore;
 
-use super::{Netns, processes::Processes};
-use crate::kernel::{maps::Maps, sock_diag, sys};
+use super::Netns;
+use crate::kernel::{
+    adoption::Adoption,
+    sock_diag::{self, Sockets},
+};
 
-impl Processes {
-    /// Puts every listener of some ports, other than those on loopback, into the map. Answers how many
-    /// were there and could not be had.
-    pub fn adopt(&self, inode: u64, cookie: u64, ports: &[u16], maps: &Maps) -> Result<usize> {
-        let pids = self.in_netns(inode);
+/// How long the reconciler waits for a search. A pod of the usual size takes a few milliseconds.
+const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a search may take.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// Searches at a time.
+const SEARCHES: usize = 4;
+/// How long a look for one listener may keep the reconciler.
+const QUICK: Duration = Duration::from_millis(100);
+/// Listeners that one search can take. A pod has [`LISTENER_SLOTS`] for each family and port.
+const MAX_FOUND: usize = 256;
+
+/// Searches for listeners.
+#[derive(Clone, Debug)]
+pub struct Adopter(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    adoption: Arc<Adoption>,
+    permits: Arc<Semaphore>,
+    /// Cookies of the namespaces that are being searched.
+    running: Mutex<BTreeSet<u64>>,
+    /// Rotates the order of processes, so that no process can keep others from being seen for ever.
+    turn: AtomicUsize,
+}
+
+/// Whose listeners to search for.
+#[derive(Clone, Debug)]
+pub struct Search {
+    /// Inode of the network namespace.
+    pub inode: u64,
+    /// Its cookie.
+    pub cookie: u64,
+    /// Ports on which the sidecar receives connections.
+    pub ports: Vec<u16>,
+    /// The processes in the namespace.
+    pub pids: Vec<i32>,
+}
+
+impl Adopter {
+    /// Searches with this program.
+    #[must_use]
+    pub fn new(adoption: Arc<Adoption>) -> Self {
+        Self(Arc::new(Shared {
+            adoption,
+            permits: Arc::new(Semaphore::new(SEARCHES)),
+            running: Mutex::default(),
+            turn: AtomicUsize::new(0),
+        }))
+    }
+
+    /// Starts a search and waits a moment for its end. A search that takes longer goes on by itself. What
+    /// is not found stays out of the map: inbound connections are refused, and a later search tries again.
+    pub async fn search(&self, search: Search) {
+        let shared = Arc::clone(&self.0);
+        let Ok(permit) = Arc::clone(&shared.permits).try_acquire_owned() else {
+            return;
+        };
+        if search.pids.is_empty() || !shared.running().insert(search.cookie) {
+            return;
+        }
+        let work = tokio::task::spawn_blocking(move || {
+            shared.run(&search);
+            shared.running().remove(&search.cookie);
+            drop(permit);
+        });
+        let _ = tokio::time::timeout(PATIENCE, work).await;
+    }
+}
+
+impl Shared {
+    fn running(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, search: &Search) {
+        let cookie = search.cookie;
+        match self.adopt(search, Instant::now() + DEADLINE) {
+            Ok(0) => {}
+            Ok(missed) => tracing::warn!(
+                cookie,
+                missed,
+                "open listeners of the sidecar could not be taken over, so inbound connections may be refused: restart the sidecar, unless `sidetrack status` shows that the map of listeners is full"
+            ),
+            Err(problem) => tracing::warn!(
+                cookie,
+                "look for the sidecar's open listeners: {problem:#}; inbound connections are refused until they are found"
+            ),
+        }
+    }
+
+    /// Puts the listeners of some ports, other than those on loopback, into the map. Answers how many are
+    /// there and could not be stored.
+    fn adopt(&self, search: &Search, until: Instant) -> Result<usize> {
         // A process may end at any time; any of the namespace's leads to it.
-        let netns = pids
+        let netns = search
+            .pids
             .iter()
             .filter_map(|pid| Netns::open(format!("/proc/{pid}/ns/net").as_ref()).ok())
-            .find(|netns| netns.inode() == inode);
-        let sockets = match netns {
-            Some(netns) => netns
-                .run(|| listening(ports))?
-                .context("list listening sockets; is sock_diag (CONFIG_INET_DIAG) there?")?,
-            None => HashMap::new(),
+            .find(|netns| netns.inode() == search.inode);
+        let Some(netns) = netns else {
+            return Ok(0);
         };
-        // A socket stays open as long as anybody has a duplicate of it. Its sidecar may close it at that
-        // very time, and what the kernel still gives it then is lost: duplicate only what must be.
-        let mut left = HashSet::new();
-        for (inode, socket) in &sockets {
-            if !is_known(socket, cookie, maps)? {
-                left.insert(*inode);
+        let mut wanted = Vec::new();
+        for listening in listening(&netns, &search.ports, until)? {
+            wanted.extend(self.missing(search.cookie, &listening)?);
+        }
+        if wanted.is_empty() {
+            return Ok(0);
+        }
+        let mut pids = search.pids.clone();
+        let first = self.turn.fetch_add(1, Ordering::Relaxed) % pids.len();
+        pids.rotate_left(first);
+        self.adoption
+            .run(&wanted, &pids, until)
+            .context("walk over the open files of the pod's processes")
+    }
+
+    /// What of a listener has to be stored; `None` if it is known for every family that it may serve.
+    fn missing(&self, netns: u64, socket: &Listening) -> Result<Option<(u64, WantedListener)>> {
+        let mut wanted = WantedListener {
+            netns,
+            port: socket.port,
+            v4: 0,
+            v6: 0,
+            adopted: 0,
+        };
+        for family in socket.families {
+            let is_missing = self.is_missing(netns, *family, socket)?;
+            match family {
+                Family::V4 => wanted.v4 = u8::from(is_missing),
+                Family::V6 => wanted.v6 = u8::from(is_missing),
             }
         }
-        for pid in pids {
-            if left.is_empty() {
-                break;
-            }
-            for (inode, socket) in take(*pid, &left) {
-                if add(&socket, cookie, &sockets[&inode], maps)? {
-                    left.remove(&inode);
-                }
+        Ok((wanted.v4 + wanted.v6 > 0).then_some((socket.cookie, wanted)))
+    }
+
+    /// Whether a listener has no slot and there is one for it. Where all slots are taken they lead to the
+    /// whole group.
+    fn is_missing(&self, netns: u64, family: Family, socket: &Listening) -> Result<bool> {
+        let mut has_room = false;
+        for slot in 0..LISTENER_SLOTS {
+            let key = ListenerKey {
+                netns,
+                family: family as u16,
+                port: socket.port,
+                slot,
+            };
+            let cookie = self.adoption.listeners.get(&key);
+            match cookie.context("read the listener map")? {
+                Some(cookie) if cookie == socket.cookie => return Ok(false),
+                Some(_) => {}
+                None => has_room = true,
             }
         }
-        Ok(left.len())
+        Ok(has_room)
     }
 }
 
 /// Whether anybody listens on a port, other than on loopback.
 pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
-    let sockets = netns
-        .run(|| listening(&[port]))?
-        .context("list listening sockets; is sock_diag (CONFIG_INET_DIAG) there?")?;
-    Ok(!sockets.is_empty())
+    let mut found = false;
+    visit(netns, Instant::now() + QUICK, |listening| {
+        found |= listening.port == port;
+        if found {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    })?;
+    Ok(found)
 }
 
 /// A listening socket.
@@ -69,117 +211,55 @@ struct Listening {
     cookie: u64,
 }
 
-/// Listening sockets of this thread's namespace by inode.
-fn listening(ports: &[u16]) -> io::Result<HashMap<u64, Listening>> {
-    let mut sockets = HashMap::new();
-    for (family, families) in [
-        (AF_INET, &[Family::V4][..]),
-        // An IPv6-only one refuses IPv4 when it is tried; the kernel programs then try the next slot.
-        (AF_INET6, &[Family::V6, Family::V4][..]),
-    ] {
-        for socket in sock_diag::listeners(family)? {
-            let address = socket.header.socket_id.source_address;
-            let port = socket.header.socket_id.source_port;
-            if ports.contains(&port) && !address.to_canonical().is_loopback() {
-                let listening = Listening {
-                    port,
-                    families,
-                    cookie: sock_diag::cookie(&socket),
-                };
-                sockets.insert(u64::from(socket.header.inode), listening);
+/// Listening sockets of some ports, [`MAX_FOUND`] of them at most.
+fn listening(netns: &Netns, ports: &[u16], until: Instant) -> Result<Vec<Listening>> {
+    let mut found = Vec::new();
+    visit(netns, until, |listening| {
+        if ports.contains(&listening.port) {
+            found.push(listening);
+        }
+        if found.len() < MAX_FOUND {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
+        }
+    })?;
+    Ok(found)
+}
+
+/// Visits the listening sockets of a namespace, other than those on loopback.
+fn visit(
+    netns: &Netns,
+    until: Instant,
+    mut each: impl FnMut(Listening) -> ControlFlow<()> + Send,
+) -> Result<()> {
+    netns
+        .run(|| -> io::Result<()> {
+            for (family, families) in [
+                (AF_INET, &[Family::V4][..]),
+                // An IPv6-only one refuses IPv4 when it is tried; the kernel programs then try the next
+                // slot.
+                (AF_INET6, &[Family::V6, Family::V4][..]),
+            ] {
+                let mut stopped = false;
+                sock_diag::visit(family, Sockets::Listening, until, |socket| {
+                    let id = &socket.header.socket_id;
+                    if id.source_address.to_canonical().is_loopback() {
+                        return ControlFlow::Continue(());
+                    }
+                    let next = each(Listening {
+                        port: id.source_port,
+                        families,
+                        cookie: sock_diag::cookie(&socket),
+                    });
+                    stopped = next.is_break();
+                    next
+                })?;
+                if stopped {
+                    break;
+                }
             }
-        }
-    }
-    Ok(sockets)
-}
-
-/// Every slot that a pod's listeners of one family and port may be in.
-fn slots(netns: u64, family: Family, port: u16) -> impl Iterator<Item = ListenerKey> {
-    (0..LISTENER_SLOTS).map(move |slot| ListenerKey {
-        netns,
-        family: family as u16,
-        port,
-        slot,
-    })
-}
-
-/// Whether a socket is in the map for every family it may serve.
-fn is_known(socket: &Listening, netns: u64, maps: &Maps) -> Result<bool> {
-    for family in socket.families {
-        let mut found = false;
-        for key in slots(netns, *family, socket.port) {
-            let cookie = maps.listeners.get(&key).context("read the listener map")?;
-            found |= cookie == Some(socket.cookie);
-        }
-        if !found {
-            return Ok(false);
-        }
-    }
-    Ok(true)
-}
-
-/// Duplicates of those of a process's sockets that are wanted. Their inodes are in
-/// `/proc/PID/fdinfo` (Linux 5.14), which requires permission to trace the process;
-/// `/proc/PID/fd` would require more.
-fn take(pid: i32, wanted: &HashSet<u64>) -> Vec<(u64, OwnedFd)> {
-    let Ok(entries) = fs::read_dir(format!("/proc/{pid}/fdinfo")) else {
-        return Vec::new();
-    };
-    let mut pidfd = None;
-    let mut duplicates: Vec<(u64, OwnedFd)> = Vec::new();
-    for entry in entries.flatten() {
-        let number = entry
-            .file_name()
-            .to_str()
-            .and_then(|name| name.parse().ok());
-        let info = fs::read_to_string(entry.path()).unwrap_or_default();
-        let (Some(number), Some(inode)) = (number, inode_of(&info)) else {
-            continue;
-        };
-        if !wanted.contains(&inode) || duplicates.iter().any(|(known, _)| *known == inode) {
-            continue;
-        }
-        if pidfd.is_none() {
-            pidfd = sys::pidfd_open(pid).ok();
-        }
-        let duplicate = pidfd
-            .as_ref()
-            .and_then(|pidfd| sys::pidfd_getfd(pidfd, number).ok());
-        duplicates.extend(duplicate.map(|socket| (inode, socket)));
-    }
-    duplicates
-}
-
-/// The line `ino:` of an fdinfo file.
-fn inode_of(info: &str) -> Option<u64> {
-    let line = info.lines().find_map(|line| line.strip_prefix("ino:"))?;
-    line.trim().parse().ok()
-}
-
-/// Puts a socket into a free slot per family, unless it is in one; `false` if the map is full.
-fn add(socket: &OwnedFd, netns: u64, listening: &Listening, maps: &Maps) -> Result<bool> {
-    for family in listening.families {
-        let mut known = false;
-        let mut free = None;
-        for key in slots(netns, *family, listening.port) {
-            match maps.listeners.get(&key).context("read the listener map")? {
-                Some(cookie) if cookie == listening.cookie => known = true,
-                Some(_) => {}
-                None => free = free.or(Some(key)),
-            }
-        }
-        let Some(key) = free.filter(|_| !known) else {
-            continue;
-        };
-        match maps.listeners.insert(&key, &(socket.as_raw_fd() as u64)) {
-            Ok(()) => {}
-            // It closed or stopped listening meanwhile.
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => {}
-            // Inbound connections are refused then. A pod that is not enrolled would receive them
-            // without its sidecar.
-            Err(error) if error.raw_os_error() == Some(libc::E2BIG) => return Ok(false),
-            Err(error) => return Err(error).context("put the sidecar's listener into the map"),
-        }
-    }
-    Ok(true)
+            Ok(())
+        })?
+        .context("list listening sockets")
 }

@@ -1,5 +1,6 @@
 //! Network namespaces of pods: finding and opening them, running code inside, their cookies.
 
+pub mod addresses;
 pub mod listeners;
 pub mod processes;
 pub mod routes;

@@ -1,99 +1,147 @@
-//! Follows a pod's addresses, routes and interfaces by netlink.
+//! Follows a pod's addresses, routes and interfaces: says that something has changed, not what.
+//!
+//! A pod with NET_ADMIN can change its routes all the time. Messages are thrown away unread, and a pod
+//! that changes too often is followed less often. Others are not affected.
 
-use std::{io, net::IpAddr, time::Duration};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
-use anyhow::{Context as _, Result};
-use futures_util::StreamExt as _;
-use rtnetlink::{Handle, MulticastGroup};
-use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use netlink_sys::{
+    AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr, TokioSocket,
+    protocols::NETLINK_ROUTE,
+};
+use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{Netns, routes::Snapshot};
+use super::Netns;
 
-/// Netlink answers from memory. A request that takes longer was lost.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// The multicast groups of everything in a [`Snapshot`](super::routes::Snapshot): `RTNLGRP_LINK`,
+/// `IPV4_IFADDR`, `IPV4_ROUTE`, `IPV4_RULE`, `IPV6_IFADDR`, `IPV6_ROUTE` and `IPV6_RULE` of
+/// linux/rtnetlink.h.
+const GROUPS: [u32; 7] = [1, 5, 7, 8, 9, 11, 19];
 
-/// The groups of everything in a [`Snapshot`].
-const GROUPS: [MulticastGroup; 7] = [
-    MulticastGroup::Link,
-    MulticastGroup::Ipv4Ifaddr,
-    MulticastGroup::Ipv6Ifaddr,
-    MulticastGroup::Ipv4Route,
-    MulticastGroup::Ipv6Route,
-    MulticastGroup::Ipv4Rule,
-    MulticastGroup::Ipv6Rule,
-];
+/// The kernel reports one change in several messages: wait this long for the rest.
+const SETTLE: Duration = Duration::from_millis(10);
+/// Changes that are followed at once.
+const BURST: u32 = 20;
+/// How often changes are followed after that.
+const REFILL: Duration = Duration::from_millis(500);
 
 /// A netlink connection into a pod's namespace. It keeps the namespace alive, so it must be dropped as soon
-/// as the pod is gone. Dropping it ends its tasks.
+/// as the pod is gone.
 #[derive(Debug)]
 pub struct Watch {
-    handle: Handle,
-    connection: JoinHandle<()>,
-    events: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
 impl Watch {
-    /// Opens the connection; `netns`'s cookie is sent on `changed` after every change.
+    /// Opens the connection; `netns`'s cookie is sent on `changed` after changes.
     pub fn new(netns: &Netns, changed: mpsc::UnboundedSender<u64>) -> io::Result<Self> {
         let runtime = tokio::runtime::Handle::current();
-        let (connection, handle, mut messages) = netns.run(|| {
+        let socket = netns.run(|| -> io::Result<TokioSocket> {
             let _reactor = runtime.enter();
-            rtnetlink::new_multicast_connection(&GROUPS)
+            let mut socket = TokioSocket::new(NETLINK_ROUTE)?;
+            socket.socket_mut().bind(&SocketAddr::new(0, 0))?;
+            for group in GROUPS {
+                socket.socket_ref().add_membership(group)?;
+            }
+            Ok(socket)
         })??;
         let cookie = netns.cookie();
         Ok(Self {
-            handle,
-            connection: tokio::spawn(connection),
-            events: tokio::spawn(async move {
-                while messages.next().await.is_some() {
-                    if changed.send(cookie).is_err() {
-                        return;
-                    }
-                }
+            task: tokio::spawn(async move {
+                let _ = follow(&socket, cookie, &changed).await;
             }),
         })
     }
 
-    /// Reads the namespace as it is now.
-    pub async fn snapshot(&self) -> Result<Snapshot> {
-        timeout(TIMEOUT, Snapshot::read(&self.handle))
-            .await
-            .context("the kernel does not answer on netlink")?
-            .context("read addresses and routes by netlink")
-    }
-
     /// Whether changes are still reported.
     pub fn is_alive(&self) -> bool {
-        !self.connection.is_finished() && !self.events.is_finished()
-    }
-
-    /// Adds an address without duplicate address detection taking effect on lo.
-    pub async fn add_address(&self, ifindex: u32, addr: IpAddr) -> Result<()> {
-        let prefix = if addr.is_ipv6() { 128 } else { 32 };
-        let adding = self.handle.address().add(ifindex, addr, prefix).execute();
-        Ok(timeout(TIMEOUT, adding).await??)
-    }
-
-    /// Removes an address that [`Watch::add_address`] added.
-    pub async fn remove_address(&self, ifindex: u32, addr: IpAddr) -> Result<()> {
-        use futures_util::TryStreamExt as _;
-        let mut addresses = self
-            .handle
-            .address()
-            .get()
-            .set_link_index_filter(ifindex)
-            .set_address_filter(addr)
-            .execute();
-        while let Some(message) = addresses.try_next().await? {
-            self.handle.address().del(message).execute().await?;
-        }
-        Ok(())
+        !self.task.is_finished()
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        self.connection.abort();
-        self.events.abort();
+        self.task.abort();
+    }
+}
+
+/// Reports changes until the socket fails or nobody listens any more.
+async fn follow(
+    socket: &TokioSocket,
+    cookie: u64,
+    changed: &mpsc::UnboundedSender<u64>,
+) -> io::Result<()> {
+    let mut allowance = Allowance::new(Instant::now());
+    loop {
+        lost_is_fine(socket.recv(&mut &mut [0; 16][..]).await)?;
+        tokio::time::sleep(SETTLE.max(allowance.wait(Instant::now()))).await;
+        // Before the report: what comes later is reported again.
+        drain(socket.socket_ref())?;
+        if changed.send(cookie).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+/// Throws away what has arrived. Should the pod be faster, the rest is left for the next time.
+fn drain(socket: &Socket) -> io::Result<()> {
+    const MESSAGES: usize = 10_000;
+    for _ in 0..MESSAGES {
+        match socket.recv(&mut &mut [0; 16][..], 0) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            result => lost_is_fine(result.map(drop))?,
+        }
+    }
+    Ok(())
+}
+
+/// When messages are lost because the buffer is full, something has changed, which is all that matters.
+fn lost_is_fine(received: io::Result<()>) -> io::Result<()> {
+    match received {
+        Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
+        result => result,
+    }
+}
+
+/// How often a pod may be read: [`BURST`] times at once, then once in [`REFILL`].
+#[derive(Debug)]
+struct Allowance {
+    /// When all of it is there again.
+    full_at: Instant,
+}
+
+impl Allowance {
+    fn new(now: Instant) -> Self {
+        Self { full_at: now }
+    }
+
+    /// Takes one; how long to wait for it.
+    fn wait(&mut self, now: Instant) -> Duration {
+        self.full_at = self.full_at.max(now) + REFILL;
+        (self.full_at - now).saturating_sub(REFILL * BURST)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, Instant};
+
+    use super::{Allowance, BURST, REFILL};
+
+    #[test]
+    fn changes_are_followed_at_once_until_there_are_too_many() {
+        let start = Instant::now();
+        let mut allowance = Allowance::new(start);
+        for _ in 0..BURST {
+            assert_eq!(allowance.wait(start), Duration::ZERO);
+        }
+        assert_eq!(allowance.wait(start), REFILL);
+        assert_eq!(allowance.wait(start), 2 * REFILL);
+        // A quiet while later.
+        let later = start + 30 * REFILL;
+        assert_eq!(allowance.wait(later), Duration::ZERO);
     }
 }

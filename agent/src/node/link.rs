@@ -1,19 +1,25 @@
 //! The agent's connection into a pod's network namespace.
 
 use std::{
-    net::{IpAddr, Ipv6Addr},
+    io,
+    net::Ipv6Addr,
     path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, time::timeout};
 
 use crate::netns::{
-    Netns, NetnsError, inode_at, listeners::is_served, routes::Snapshot, watch::Watch,
+    Netns, addresses, inode_at, listeners::is_served, routes::Snapshot, watch::Watch,
 };
 
+/// How long a pod may keep the reconciler. Netlink answers from memory, in a few milliseconds.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// The address istio-init adds to lo for IPv6, the sidecar's source towards the app.
-pub(super) const SELF_V6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
+const SELF_V6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
 
 /// A netlink connection into a pod, and the namespace as it was last read.
 #[derive(Debug)]
@@ -21,12 +27,11 @@ pub struct PodLink {
     watch: Watch,
     changed: mpsc::UnboundedSender<u64>,
     path: PathBuf,
-    inode: u64,
-    cookie: u64,
-    /// Open until the pod is enrolled: no longer, because it keeps the namespace alive.
-    netns: Option<Netns>,
+    netns: Arc<Netns>,
+    /// Only while the pod is being written.
     snapshot: Option<Snapshot>,
     loopback: Option<u32>,
+    note: Option<String>,
 }
 
 impl PodLink {
@@ -39,11 +44,10 @@ impl PodLink {
             watch: Self::watch(&netns, &changed)?,
             changed,
             path: netns.path().to_owned(),
-            inode: netns.inode(),
-            cookie: netns.cookie(),
-            netns: Some(netns),
+            netns: Arc::new(netns),
             snapshot: None,
             loopback: None,
+            note: None,
         })
     }
 
@@ -64,21 +68,36 @@ impl PodLink {
     /// Reads the namespace. A connection that was lost is opened again.
     pub(super) async fn read(&mut self) -> Result<()> {
         if !self.watch.is_alive() {
-            self.watch = Self::watch(&self.open()?, &self.changed)?;
+            self.watch = Self::watch(&self.netns, &self.changed)?;
         }
-        let snapshot = self.watch.snapshot().await?;
+        let read = self.inside(Snapshot::read).await;
+        let snapshot = read.context("read addresses and routes by netlink")?;
         self.loopback = snapshot.loopback();
+        let note = snapshot.note();
+        if note != self.note
+            && let Some(note) = &note
+        {
+            tracing::warn!(netns = %self.path.display(), "{note}");
+        }
+        self.note = note;
         self.snapshot = Some(snapshot);
         Ok(())
     }
 
-    /// Opens the namespace again. By now its path may lead to another one: a process id is reused.
-    fn open(&self) -> Result<Netns> {
-        let netns = Netns::open(&self.path)?;
-        if (netns.inode(), netns.cookie()) != (self.inode, self.cookie) {
-            return Err(NetnsError::NoProcess.into());
-        }
-        Ok(netns)
+    /// Does something in the namespace, and waits for it as long as a pod may keep the reconciler.
+    async fn inside<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> io::Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let netns = Arc::clone(&self.netns);
+        let work = tokio::task::spawn_blocking(move || netns.run(work));
+        let done = timeout(PATIENCE, work).await;
+        Ok(done.context("the kernel does not answer on netlink")????)
+    }
+
+    /// What people should know about the pod's network.
+    pub(super) fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     /// The namespace as it was last read.
@@ -88,24 +107,23 @@ impl PodLink {
             .context("the namespace has not been read")
     }
 
-    /// The namespace, while the pod is being enrolled.
-    pub(super) fn netns(&self) -> Result<&Netns> {
-        self.netns.as_ref().context("the namespace is closed")
+    /// The namespace.
+    pub(super) fn netns(&self) -> &Netns {
+        &self.netns
     }
 
     /// Frees what is needed while the pod is being written only.
     pub(super) fn written(&mut self) {
-        self.netns = None;
         self.snapshot = None;
     }
 
     /// Gives lo the sidecar's IPv6 source address, as istio-init does; answers whether it was missing.
     pub(super) async fn add_self_v6(&mut self) -> Result<bool> {
-        let has_it = self.snapshot()?.has_address(SELF_V6);
+        let has_it = self.snapshot()?.has_address(SELF_V6.into());
         let Some(lo) = self.loopback.filter(|_| !has_it) else {
             return Ok(false);
         };
-        let added = self.watch.add_address(lo, SELF_V6).await;
+        let added = self.inside(move || addresses::add(lo, SELF_V6)).await;
         added.context("add ::6/128 to the pod's lo")?;
         self.read().await?;
         Ok(true)
@@ -114,23 +132,20 @@ impl PodLink {
     /// Removes the address again. The namespace may be going away at the same time.
     pub(super) async fn remove_self_v6(&self) {
         if let Some(lo) = self.loopback {
-            let _ = self.watch.remove_address(lo, SELF_V6).await;
+            let _ = self.inside(move || addresses::remove(lo, SELF_V6)).await;
         }
     }
 
     /// Whether anything listens on a port; `None` if the namespace is not found any more.
     pub(super) fn is_served(&self, port: u16) -> Result<Option<bool>> {
-        if let Some(netns) = &self.netns {
-            return is_served(netns, port).map(Some);
-        }
-        if inode_at(&self.path) != Some(self.inode) {
+        if inode_at(&self.path) != Some(self.netns.inode()) {
             return Ok(None);
         }
-        is_served(&self.open()?, port).map(Some)
+        is_served(&self.netns, port).map(Some)
     }
 
     /// Inode of the namespace.
     pub(super) fn inode(&self) -> u64 {
-        self.inode
+        self.netns.inode()
     }
 }

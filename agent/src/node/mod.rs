@@ -6,6 +6,7 @@ pub(crate) mod steps;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::Path,
+    sync::Arc,
     time::Instant,
 };
 
@@ -21,7 +22,7 @@ use tracing::error;
 pub use self::link::PodLink;
 use crate::{
     kernel::Datapath,
-    netns::{self, Netns, NetnsError, processes::Processes, userns},
+    netns::{self, Netns, NetnsError, listeners::Adopter, processes::Processes, userns},
     rows::{PodRows, left_rows, policy_rows},
 };
 
@@ -30,6 +31,8 @@ use crate::{
 pub struct KernelNode {
     /// The programs and maps.
     pub datapath: Datapath,
+    /// Searches for listeners that are open already.
+    adopter: Adopter,
     /// Where links report changes.
     changed: mpsc::UnboundedSender<u64>,
 }
@@ -38,7 +41,12 @@ impl KernelNode {
     /// Cookies of namespaces that change are sent on `changed`.
     #[must_use]
     pub fn new(datapath: Datapath, changed: mpsc::UnboundedSender<u64>) -> Self {
-        Self { datapath, changed }
+        let adopter = Adopter::new(Arc::clone(&datapath.adoption));
+        Self {
+            datapath,
+            adopter,
+            changed,
+        }
     }
 
     /// The node's processes now.
@@ -144,13 +152,17 @@ impl Node for KernelNode {
         link: Option<&mut PodLink>,
         step: &Step<'_, Processes>,
     ) -> Result<(), NodeError> {
-        steps::run(&self.datapath, cookie, rows, link, step)
+        steps::run(self, cookie, rows, link, step)
             .await
             .map_err(failed)
     }
 
     fn follow_path(&mut self, link: &mut PodLink, path: &Path) {
         link.follow_path(path);
+    }
+
+    fn note(link: &PodLink) -> Option<String> {
+        link.note().map(str::to_owned)
     }
 
     fn is_alive(&self, link: &PodLink) -> bool {

@@ -7,33 +7,34 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::Policy;
 use sidetrack_reconcile::{Phase, Step};
 
-use super::PodLink;
+use super::{KernelNode, PodLink};
 use crate::{
     kernel::{Datapath, maps::Maps},
-    netns::processes::Processes,
+    netns::{listeners::Search, processes::Processes},
     rows::PodRows,
 };
 
 pub(super) async fn run(
-    datapath: &Datapath,
+    node: &KernelNode,
     cookie: NetnsCookie,
     rows: &mut PodRows,
     link: Option<&mut PodLink>,
     step: &Step<'_, Processes>,
 ) -> Result<()> {
     match link {
-        Some(link) => write(datapath, cookie, rows, link, step).await,
-        None => remove(datapath, cookie, rows, step),
+        Some(link) => write(node, cookie, rows, link, step).await,
+        None => remove(&node.datapath, cookie, rows, step),
     }
 }
 
 async fn write(
-    datapath: &Datapath,
+    node: &KernelNode,
     cookie: NetnsCookie,
     rows: &mut PodRows,
     link: &mut PodLink,
     step: &Step<'_, Processes>,
 ) -> Result<()> {
+    let datapath = &node.datapath;
     let maps = &datapath.maps;
     match step {
         Step::ReadNamespace => link.read().await,
@@ -58,9 +59,18 @@ async fn write(
             }
             Ok(())
         }
-        Step::AttachLookup => datapath.attach_pod(cookie, link.netns()?.as_fd()),
+        Step::AttachLookup => datapath.attach_pod(cookie, link.netns().as_fd()),
         Step::AdoptListeners(policy, processes) => {
-            adopt(cookie, link.inode(), policy, processes, maps)
+            let search = Search {
+                inode: link.inode(),
+                cookie: cookie.get(),
+                ports: policy.listener_ports().collect(),
+                pids: processes.in_netns(link.inode()).to_vec(),
+            };
+            // A listener that is not found is a pod whose sidecar is down: no reason to leave the pod's
+            // connections alone.
+            node.adopter.search(search).await;
+            Ok(())
         }
         Step::AllowBeforeSidecar(policy) => {
             let is_served = link.is_served(policy.outbound_port)?;
@@ -115,25 +125,6 @@ fn captures_more(rows: &PodRows, link: &PodLink, policy: &Policy) -> bool {
         .snapshot()
         .is_ok_and(|snapshot| snapshot.captures_v6(policy.dual_stack));
     captures && !rows.captures_v6()
-}
-
-fn adopt(
-    cookie: NetnsCookie,
-    inode: u64,
-    policy: &Policy,
-    processes: &Processes,
-    maps: &Maps,
-) -> Result<()> {
-    let ports: Vec<u16> = policy.listener_ports().collect();
-    let missed = processes.adopt(inode, cookie.get(), &ports, maps)?;
-    if missed > 0 {
-        tracing::warn!(
-            %cookie,
-            missed,
-            "open listeners of the sidecar could not be taken over, so inbound connections may be refused: restart the sidecar, unless `sidetrack status` shows that the map of listeners is full"
-        );
-    }
-    Ok(())
 }
 
 /// Ends the leave to go past the sidecar if the sidecar listens; answers whether it did.

@@ -4,6 +4,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
     io,
+    ops::ControlFlow,
     time::{Duration, Instant},
 };
 
@@ -17,7 +18,7 @@ use super::Reconciler;
 use crate::{
     kernel::{
         repair::{Findings, Kind},
-        sock_diag,
+        sock_diag::{self, Sockets},
     },
     netns::Netns,
     node::KernelNode,
@@ -28,6 +29,9 @@ use crate::{
 const EVERY: Duration = Duration::from_secs(5);
 /// How long a row is left of a pod that cannot be looked into: its socket may be there.
 const FORSAKEN: Duration = Duration::from_secs(600);
+
+/// How long listing a pod's sockets may take.
+const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Rows that were there at the last look.
 #[derive(Debug, Default)]
@@ -74,8 +78,11 @@ impl Reconciler {
         }
         let mut removed = 0;
         for (netns, rows) in seen_twice {
-            // A pod that is just ending cannot be looked into.
-            let alive = self.enrollment_of(netns).and_then(|it| sockets(it).ok());
+            // A pod that is just ending cannot be looked into, nor one with too many sockets.
+            let clients = rows.iter().map(|(_, client, _)| *client).collect();
+            let alive = self
+                .enrollment_of(netns)
+                .and_then(|it| alive(it, &clients).ok());
             for (key, client, since) in rows {
                 let gone = match &alive {
                     Some(alive) => !alive.contains(&client),
@@ -105,13 +112,18 @@ impl Reconciler {
     }
 }
 
-/// Cookies of a pod's sockets that have a peer.
-fn sockets(enrollment: &Enrollment<KernelNode>) -> Result<BTreeSet<u64>> {
+/// Those of a pod's sockets that have a peer, by cookie.
+fn alive(enrollment: &Enrollment<KernelNode>, wanted: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
     let netns = Netns::open(&enrollment.path)?;
-    let all = netns.run(|| -> io::Result<Vec<_>> {
-        let mut all = sock_diag::connections(AF_INET)?;
-        all.extend(sock_diag::connections(AF_INET6)?);
-        Ok(all)
-    })??;
-    Ok(all.iter().map(sock_diag::cookie).collect())
+    let until = Instant::now() + PATIENCE;
+    netns.run(|| {
+        let mut alive = BTreeSet::new();
+        for family in [AF_INET, AF_INET6] {
+            sock_diag::visit(family, Sockets::Connected, until, |socket| {
+                alive.extend(Some(sock_diag::cookie(&socket)).filter(|it| wanted.contains(it)));
+                ControlFlow::Continue(())
+            })?;
+        }
+        Ok(alive)
+    })?
 }

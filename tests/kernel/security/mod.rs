@@ -1,6 +1,7 @@
 //! What hostile pods and clients cannot do; docs/security.md names these tests.
 
 mod control_socket;
+mod excess;
 mod metrics;
 mod net_admin;
 mod own_users;

@@ -159,6 +159,18 @@ impl Agent {
         Ok(Duration::from_nanos(nanos))
     }
 
+    /// Forgets the most memory it has had so far: `/proc/PID/clear_refs`, value 5.
+    pub fn reset_peak_memory(&self) -> Result<()> {
+        std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5")?;
+        Ok(())
+    }
+
+    /// The most resident memory it has had, in KiB.
+    pub fn peak_memory(&self) -> Result<u64> {
+        let status = procfs::process::Process::new(self.child.id() as i32)?.status()?;
+        status.vmhwm.context("VmHWM")
+    }
+
     /// Resident memory in KiB, and the part of it that is not mapped from files.
     pub fn memory(&self) -> Result<(u64, u64)> {
         let status = procfs::process::Process::new(self.child.id() as i32)?.status()?;

@@ -201,6 +201,10 @@ impl Node for FakeNode {
 
     fn follow_path(&mut self, _link: &mut Link, _path: &Path) {}
 
+    fn note(_link: &Link) -> Option<String> {
+        None
+    }
+
     fn is_alive(&self, link: &Link) -> bool {
         link.0.get()
     }

@@ -34,10 +34,10 @@ pub(super) fn all() -> Vec<Check> {
             node::netns_cookie(),
         ),
         Check::required(
-            "pidfd_getfd",
-            "5.6",
+            "BPF iterator over open files",
+            "5.8",
             "running sidecars need a restart",
-            node::pidfd_getfd(),
+            node::file_iterator(),
         ),
     ]);
     checks

@@ -1,9 +1,20 @@
 //! Tries what the kernel offers besides programs and maps.
 
-use std::{fs, os::fd::AsFd as _, path::Path};
+use std::{
+    fs,
+    ops::ControlFlow,
+    os::fd::AsFd as _,
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use super::report::Problem;
-use crate::kernel::{cgroup, kernel_layout, pins::Pins, sock_diag, sys};
+use crate::kernel::{
+    cgroup, kernel_layout,
+    pins::Pins,
+    sock_diag::{self, Sockets},
+    sys,
+};
 
 pub(super) fn kernel_layout() -> Result<(), String> {
     kernel_layout::offsets()
@@ -44,9 +55,10 @@ fn mountable(fs_type: &str, found: Result<(), String>) -> Result<(), Problem> {
 
 pub(super) fn sock_diag() -> Result<(), String> {
     let family = netlink_packet_sock_diag::constants::AF_INET;
-    sock_diag::listeners(family)
-        .map(drop)
-        .map_err(|error| error.to_string())
+    let until = Instant::now() + Duration::from_secs(1);
+    // The first socket shows that the kernel answers.
+    let first = |_| ControlFlow::Break(());
+    sock_diag::visit(family, Sockets::Listening, until, first).map_err(|error| error.to_string())
 }
 
 pub(super) fn netns_cookie() -> Result<(), String> {
@@ -57,10 +69,10 @@ pub(super) fn netns_cookie() -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-pub(super) fn pidfd_getfd() -> Result<(), String> {
-    let own = std::process::id() as i32;
-    sys::pidfd_open(own)
-        .and_then(|pidfd| sys::pidfd_getfd(&pidfd, 0))
-        .map(drop)
-        .map_err(|error| error.to_string())
+pub(super) fn file_iterator() -> Result<(), String> {
+    match kernel_layout::has_function("bpf_iter_task_file") {
+        Ok(true) => Ok(()),
+        Ok(false) => Err("the kernel has no bpf_iter_task_file".to_owned()),
+        Err(error) => Err(error.to_string()),
+    }
 }

@@ -3,8 +3,9 @@
 //! aya 0.14 attaches these hooks too, but cannot pin sockopt links and updates XDP and TC links only.
 
 use std::{
+    fs::File,
     io,
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
 use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_link_info, bpf_link_type};
@@ -26,6 +27,27 @@ pub fn link_create(
         attr.link_create.__bindgen_anon_2.target_fd = raw(target);
         attr.link_create.attach_type = attach_type as u32;
     })
+}
+
+/// An iterator over the open files of one process, or of all processes of this pid namespace. Reading it
+/// runs the program. On kernels before 6.1 one process cannot be chosen: E2BIG.
+pub fn iterate_files(program: BorrowedFd<'_>, process: Option<i32>) -> io::Result<File> {
+    // `union bpf_iter_link_info`, its member `task`: tid, pid, pid_fd.
+    let task = [0, process.unwrap_or_default() as u32, 0];
+    let link = bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attr| {
+        attr.link_create.__bindgen_anon_1.prog_fd = raw(program);
+        attr.link_create.attach_type = bpf_attach_type::BPF_TRACE_ITER as u32;
+        if process.is_some() {
+            // SAFETY: a member of the zeroed union; `task` lives until the call returns.
+            let info = unsafe { &mut attr.link_create.__bindgen_anon_3.__bindgen_anon_1 };
+            info.iter_info = task.as_ptr() as u64;
+            info.iter_info_len = size_of_val(&task) as u32;
+        }
+    })?;
+    let iterator = bpf_fd(bpf_cmd::BPF_ITER_CREATE, |attr| {
+        attr.iter_create.link_fd = raw(link.as_fd());
+    })?;
+    Ok(iterator.into())
 }
 
 /// Replaces a link's program atomically.

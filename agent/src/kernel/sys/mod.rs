@@ -15,13 +15,15 @@ mod processes;
 mod programs;
 
 pub use self::{
-    links::{link_cgroup, link_create, link_detach, link_info, link_netns, link_update},
+    links::{
+        iterate_files, link_cgroup, link_create, link_detach, link_info, link_netns, link_update,
+    },
     maps::{
         map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key, map_update,
         storage_map_create,
     },
     namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
     objects::{open_pin, pin},
-    processes::{pidfd_getfd, pidfd_open, trim_heap},
+    processes::trim_heap,
     programs::{attached_programs, btf_load, program_id, program_load, program_name},
 };

@@ -1,83 +1,133 @@
 //! Reads a namespace's interfaces, addresses, routes and rules by netlink.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::{
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    ops::ControlFlow,
+    time::{Duration, Instant},
+};
 
-use futures_util::TryStreamExt as _;
 use ipnet::IpNet;
 use netlink_packet_route::{
-    AddressFamily,
+    AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
-    link::LinkAttribute,
-    route::{
-        RouteAddress, RouteAttribute, RouteFlags, RouteHeader, RouteMessage, RouteNextHopFlags,
-        RouteType,
-    },
+    link::{LinkAttribute, LinkMessage},
+    route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHopFlags, RouteType},
     rule::{RuleAttribute, RuleMessage},
 };
-use rtnetlink::{Error, Handle, IpVersion, RouteMessageBuilder};
+use netlink_sys::protocols::NETLINK_ROUTE;
 use sidetrack_common::{addr::Addr, pod::RouteKind};
 
-use super::{AssignedAddress, FlatRoute, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
+use super::{
+    AssignedAddress, FlatRoute, MAX_ROUTES, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
+};
+use crate::kernel::netlink;
+
+/// Interfaces and addresses that are read of a pod, each.
+const MAX_LISTED: usize = 4096;
+/// How long reading may take.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl Snapshot {
-    /// Reads everything through a handle whose socket is in the namespace.
-    pub async fn read(handle: &Handle) -> Result<Self, Error> {
+    /// Reads everything in the namespace of the calling thread, up to what one pod may have.
+    pub fn read() -> io::Result<Self> {
         let mut snapshot = Self::default();
-        snapshot.read_links(handle).await?;
-        snapshot.read_addresses(handle).await?;
-        for request in [
-            RouteMessageBuilder::<Ipv4Addr>::new().table_id(0).build(),
-            RouteMessageBuilder::<Ipv6Addr>::new().table_id(0).build(),
-        ] {
-            snapshot.read_routes(handle, request).await?;
+        let until = Instant::now() + PATIENCE;
+        snapshot.read_links(until)?;
+        snapshot.read_addresses(until)?;
+        for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {
+            for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+                snapshot.read_routes(table, family, until)?;
+            }
         }
-        for version in [IpVersion::V4, IpVersion::V6] {
-            snapshot.read_rules(handle, version).await?;
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            snapshot.read_rules(family, until)?;
         }
         Ok(snapshot)
     }
 
-    async fn read_links(&mut self, handle: &Handle) -> Result<(), Error> {
-        let mut links = handle.link().get().execute();
-        while let Some(link) = links.try_next().await? {
-            for attribute in &link.attributes {
-                if let LinkAttribute::IfName(name) = attribute {
-                    self.links.insert(link.header.index, name.clone());
+    fn read_links(&mut self, until: Instant) -> io::Result<()> {
+        dump(
+            RouteNetlinkMessage::GetLink(LinkMessage::default()),
+            until,
+            |message| {
+                if let RouteNetlinkMessage::NewLink(link) = message {
+                    for attribute in &link.attributes {
+                        if let LinkAttribute::IfName(name) = attribute {
+                            self.links.insert(link.header.index, name.clone());
+                        }
+                    }
                 }
-            }
-        }
-        Ok(())
+                go_on(self.links.len() < MAX_LISTED)
+            },
+        )
     }
 
-    async fn read_addresses(&mut self, handle: &Handle) -> Result<(), Error> {
-        let mut addresses = handle.address().get().execute();
-        while let Some(message) = addresses.try_next().await? {
-            self.addresses.extend(assigned_address(&message));
-        }
+    fn read_addresses(&mut self, until: Instant) -> io::Result<()> {
+        dump(
+            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
+            until,
+            |message| {
+                if let RouteNetlinkMessage::NewAddress(message) = message {
+                    self.addresses.extend(assigned_address(&message));
+                }
+                go_on(self.addresses.len() < MAX_LISTED)
+            },
+        )?;
         self.addresses
             .sort_by_key(|assigned| assigned.net.addr().is_ipv6());
         Ok(())
     }
 
-    async fn read_routes(
-        &mut self,
-        handle: &Handle,
-        mut request: RouteMessage,
-    ) -> Result<(), Error> {
-        request.header.table = RouteHeader::RT_TABLE_UNSPEC;
-        let mut routes = handle.route().get(request).execute();
-        while let Some(message) = routes.try_next().await? {
-            self.routes.extend(flat_route(&message));
+    /// Reads one table. A pod has at most [`MAX_ROUTES`] rows, so more routes are not read.
+    fn read_routes(&mut self, table: u32, family: AddressFamily, until: Instant) -> io::Result<()> {
+        let mut request = RouteMessage::default();
+        request.header.address_family = family;
+        request.header.table = table as u8;
+        let mut count = 0;
+        let read = dump(RouteNetlinkMessage::GetRoute(request), until, |message| {
+            if let RouteNetlinkMessage::NewRoute(message) = message {
+                let route = flat_route(&message).filter(|route| route.table == table);
+                count += usize::from(route.is_some());
+                self.routes.extend(route);
+            }
+            go_on(count <= MAX_ROUTES)
+        });
+        match read {
+            // The table has no route yet.
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            result => result,
         }
-        Ok(())
     }
 
-    async fn read_rules(&mut self, handle: &Handle, version: IpVersion) -> Result<(), Error> {
-        let mut rules = handle.rule().get(version).execute();
-        while let Some(rule) = rules.try_next().await? {
-            self.policy_routing |= !is_default_table(rule_table(&rule));
-        }
-        Ok(())
+    fn read_rules(&mut self, family: AddressFamily, until: Instant) -> io::Result<()> {
+        let mut request = RuleMessage::default();
+        request.header.family = family;
+        dump(RouteNetlinkMessage::GetRule(request), until, |message| {
+            if let RouteNetlinkMessage::NewRule(rule) = message {
+                self.policy_routing |= !is_default_table(rule_table(&rule));
+            }
+            go_on(!self.policy_routing)
+        })
+    }
+}
+
+fn dump(
+    request: RouteNetlinkMessage,
+    until: Instant,
+    visit: impl FnMut(RouteNetlinkMessage) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let socket = netlink::open(NETLINK_ROUTE)?;
+    // The kernel then lists the requested table only (Linux 4.20).
+    socket.set_netlink_get_strict_chk(true)?;
+    netlink::dump(&socket, request, until, visit)
+}
+
+fn go_on(more: bool) -> ControlFlow<()> {
+    if more {
+        ControlFlow::Continue(())
+    } else {
+        ControlFlow::Break(())
     }
 }
 
@@ -144,6 +194,7 @@ pub(super) fn flat_route(message: &RouteMessage) -> Option<FlatRoute> {
 
 fn route_kind(kind: RouteType) -> Option<RouteKind> {
     Some(match kind {
+        RouteType::Throw => RouteKind::Throw,
         // Anycast addresses are delivered locally.
         RouteType::Local | RouteType::Anycast => RouteKind::Local,
         RouteType::Unicast => RouteKind::Unicast,

@@ -5,28 +5,27 @@ use std::collections::HashMap;
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sidetrack_common::pod::{Route, RouteKind};
 
-use super::{FlatRoute, RouteId, Snapshot, TABLE_LOCAL, TABLE_MAIN};
-
-/// Routes a pod may have in the map; ROUTE_BY_POD holds 262,144 for all pods together.
-const MAX_ROUTES: usize = 2048;
+use super::{FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_LOCAL, TABLE_MAIN};
 
 impl Snapshot {
     /// The rows for one pod. `excluded` names the devices of the policy's excludeInterfaces.
+    ///
+    /// Capped, so that one pod cannot fill the map for all. A pod with more than [`MAX_ROUTES`] routes
+    /// keeps those to its own addresses; every other destination counts as reachable. In a pod with more
+    /// addresses than that, nothing is known about any destination, and connections are refused.
     #[must_use]
     pub fn rows(&self, netns: u64, excluded: &[String]) -> HashMap<RouteId, Route> {
-        let mut deciding = deciding_routes(&self.routes);
+        let mut deciding = Tables::new(&self.routes).deciding();
         let too_many = deciding.len() > MAX_ROUTES;
         if too_many {
-            // Capped so that one pod cannot fill the map for all. The rows that mark the pod's own
-            // addresses stay; every other destination counts as reachable.
             deciding.retain(|_, route| route.kind == RouteKind::Local);
         }
+        if deciding.len() > MAX_ROUTES {
+            return everything(netns, RouteKind::Unknown).collect();
+        }
         let mut rows: HashMap<RouteId, Route> = deciding
-            .into_values()
-            .map(|route| {
-                let id = RouteId::new(netns, route.destination);
-                (id, self.row(route, excluded))
-            })
+            .into_iter()
+            .map(|(prefix, route)| (RouteId::new(netns, prefix), self.row(route, excluded)))
             .collect();
         if self.policy_routing || too_many {
             self.make_everything_reachable(netns, &mut rows);
@@ -34,9 +33,27 @@ impl Snapshot {
         rows
     }
 
+    /// What people should know about the pod's routes.
+    #[must_use]
+    pub fn note(&self) -> Option<String> {
+        let deciding = Tables::new(&self.routes).deciding();
+        if deciding.len() <= MAX_ROUTES {
+            return None;
+        }
+        let is_local = |route: &&&FlatRoute| route.kind == RouteKind::Local;
+        Some(if deciding.values().filter(is_local).count() > MAX_ROUTES {
+            format!(
+                "it has more than {MAX_ROUTES} addresses, so its connections are refused (too-many-addresses)"
+            )
+        } else {
+            format!(
+                "it has more than {MAX_ROUTES} routes, so every destination but its own addresses counts as reachable"
+            )
+        })
+    }
+
     fn make_everything_reachable(&self, netns: u64, rows: &mut HashMap<RouteId, Route>) {
-        let defaults = [Ipv4Net::default().into(), Ipv6Net::default().into()];
-        for default in defaults {
+        for default in defaults() {
             let row = rows
                 .entry(RouteId::new(netns, default))
                 .or_insert(Route::NONE);
@@ -67,44 +84,72 @@ impl Snapshot {
     }
 }
 
-/// For each prefix the route that decides: that of the first table, and in it the one with the lowest
-/// metric. Prefixes inside a wider prefix of an earlier table are left out.
-fn deciding_routes(routes: &[FlatRoute]) -> HashMap<IpNet, &FlatRoute> {
-    let first_tables = first_tables(routes);
-    let mut deciding: HashMap<IpNet, &FlatRoute> = HashMap::new();
-    for route in routes {
-        // An earlier table that holds the whole prefix decides all of its destinations.
-        let order = table_order(route.table);
-        let mut wider = std::iter::successors(Some(route.destination), IpNet::supernet);
-        if wider.any(|net| first_tables.get(&net).is_some_and(|first| *first < order)) {
-            continue;
-        }
-        let rank = |route: &FlatRoute| (table_order(route.table), route.metric);
-        deciding
-            .entry(route.destination)
-            .and_modify(|known| {
-                if rank(route) < rank(known) {
-                    *known = route;
-                }
-            })
-            .or_insert(route);
-    }
-    deciding
+/// A row of one kind for every destination.
+fn everything(netns: u64, kind: RouteKind) -> impl Iterator<Item = (RouteId, Route)> {
+    let row = Route {
+        kind: kind as u32,
+        ..Route::NONE
+    };
+    defaults().map(move |default| (RouteId::new(netns, default), row))
 }
 
-/// For each prefix the first table that has it.
-fn first_tables(routes: &[FlatRoute]) -> HashMap<IpNet, u32> {
-    let mut first = HashMap::new();
-    for route in routes {
-        let order = table_order(route.table);
-        let known = first.entry(route.destination).or_insert(order);
-        *known = order.min(*known);
+fn defaults() -> impl Iterator<Item = IpNet> {
+    [Ipv4Net::default().into(), Ipv6Net::default().into()].into_iter()
+}
+
+/// The three tables, each with the route of the lowest metric for every prefix.
+struct Tables<'a>([HashMap<IpNet, &'a FlatRoute>; 3]);
+
+impl<'a> Tables<'a> {
+    fn new(routes: &'a [FlatRoute]) -> Self {
+        let mut tables = [HashMap::new(), HashMap::new(), HashMap::new()];
+        for route in routes {
+            tables[table_order(route.table)]
+                .entry(route.destination)
+                .and_modify(|known: &mut &FlatRoute| {
+                    if route.metric < known.metric {
+                        *known = route;
+                    }
+                })
+                .or_insert(route);
+        }
+        Self(tables)
     }
-    first
+
+    /// The route that decides about a whole prefix, as far as no narrower one does: that of the longest
+    /// match in the first table that has one. A throw route leads on to the next table, and is the answer
+    /// itself if that has no match.
+    fn decides(&self, prefix: IpNet) -> Option<&'a FlatRoute> {
+        let mut thrown = None;
+        for table in &self.0 {
+            let mut wider = std::iter::successors(Some(prefix), IpNet::supernet);
+            match wider.find_map(|net| table.get(&net).copied()) {
+                Some(route) if route.kind == RouteKind::Throw => thrown = Some(route),
+                Some(route) => return Some(route),
+                None => {}
+            }
+        }
+        thrown
+    }
+
+    /// For each prefix the route that decides. Prefixes that a wider one of an earlier table decides are
+    /// left out.
+    fn deciding(&self) -> HashMap<IpNet, &'a FlatRoute> {
+        let mut deciding = HashMap::new();
+        for (prefix, own) in self.0.iter().flatten() {
+            let Some(route) = self.decides(*prefix) else {
+                continue;
+            };
+            if route.destination == *prefix || own.kind == RouteKind::Throw {
+                deciding.insert(*prefix, route);
+            }
+        }
+        deciding
+    }
 }
 
 /// Order in which the kernel consults the tables.
-fn table_order(table: u32) -> u32 {
+fn table_order(table: u32) -> usize {
     match table {
         TABLE_LOCAL => 0,
         TABLE_MAIN => 1,

@@ -2,7 +2,8 @@
 //! stay in the pod, leave it or are rejected, by which device and from which source address.
 //!
 //! The tables are read whole ([`dump`]) and flattened ([`flatten`]): table `local` wins over `main`, which
-//! wins over `default`, as in the three rules every namespace starts with. Policy routing (other rules)
+//! wins over `default`, as in the three rules every namespace starts with. A throw route leads on to the next
+//! table. Policy routing (other rules)
 //! cannot be flattened. There every destination without a row of its own counts as reachable, so that no
 //! connection bypasses the sidecar.
 
@@ -17,6 +18,9 @@ use ipnet::IpNet;
 use sidetrack_common::{addr::Addr, pod::RouteKind};
 
 pub use self::id::RouteId;
+
+/// Routes a pod may have in the map; ROUTE_BY_POD holds 262,144 for all pods together.
+const MAX_ROUTES: usize = 2048;
 
 const TABLE_LOCAL: u32 = 255;
 const TABLE_MAIN: u32 = 254;

@@ -1,21 +1,25 @@
 use std::{
     collections::HashMap,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr},
 };
 
 use ipnet::IpNet;
 use netlink_packet_route::{
+    AddressFamily,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
-    route::{RouteAttribute, RouteFlags, RouteMessage, RouteNextHop, RouteNextHopFlags, RouteType},
+    route::{
+        RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHop, RouteNextHopFlags,
+        RouteType,
+    },
 };
-use rtnetlink::RouteMessageBuilder;
 use sidetrack_common::{
     addr::Addr,
     pod::{Route, RouteKind},
 };
 
 use super::{
-    AssignedAddress, FlatRoute, RouteId, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
+    AssignedAddress, FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_DEFAULT, TABLE_LOCAL,
+    TABLE_MAIN,
     dump::{assigned_address, flat_route},
 };
 
@@ -112,6 +116,78 @@ fn narrower_prefixes_of_earlier_tables_do_not_hide_wider_ones() {
     ]);
     assert_eq!(snapshot.rows(COOKIE, &[]).len(), 3);
     assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, ETH1);
+}
+
+fn throw(destination: &str) -> FlatRoute {
+    FlatRoute {
+        kind: RouteKind::Throw,
+        ifindex: 0,
+        ..unicast(destination, 0)
+    }
+}
+
+fn in_table_default(destination: &str, ifindex: u32) -> FlatRoute {
+    FlatRoute {
+        table: TABLE_DEFAULT,
+        ..unicast(destination, ifindex)
+    }
+}
+
+#[test]
+fn a_throw_route_ends_the_lookup_in_its_table() {
+    let snapshot = pod(vec![
+        unicast("0.0.0.0/0", ETH0),
+        throw("10.9.0.0/16"),
+        unicast("10.9.1.0/24", ETH1),
+    ]);
+    let thrown = row(&snapshot, "10.9.0.0/16").unwrap();
+    assert!(!thrown.is_unicast() && !thrown.is_local());
+    assert_eq!(thrown.errno(), libc::ENETUNREACH);
+    assert_eq!(row(&snapshot, "10.9.1.0/24").unwrap().ifindex, ETH1);
+    assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, ETH0);
+}
+
+#[test]
+fn a_throw_route_leads_on_to_the_next_table() {
+    let snapshot = pod(vec![
+        unicast("10.0.0.0/8", ETH0),
+        throw("10.9.0.0/16"),
+        in_table_default("0.0.0.0/0", ETH1),
+        in_table_default("10.9.1.0/24", LO),
+        in_table_default("10.8.0.0/16", LO),
+    ]);
+    // Of a wider prefix of the next table, and of a narrower one.
+    assert_eq!(row(&snapshot, "10.9.0.0/16").unwrap().ifindex, ETH1);
+    assert_eq!(row(&snapshot, "10.9.1.0/24").unwrap().ifindex, LO);
+    // Elsewhere the earlier table still decides.
+    assert_eq!(row(&snapshot, "10.8.0.0/16"), None);
+    assert_eq!(row(&snapshot, "10.0.0.0/8").unwrap().ifindex, ETH0);
+}
+
+#[test]
+fn a_pod_has_a_share_of_the_rows() {
+    let number = |index: usize| format!("10.{}.{}.1/32", index / 250, index % 250);
+    let many = |count: usize| (0..count).map(number);
+    let few = pod(many(MAX_ROUTES).map(|net| unicast(&net, ETH0)).collect());
+    assert_eq!(few.rows(COOKIE, &[]).len(), MAX_ROUTES);
+    assert_eq!(few.note(), None);
+
+    let mut routes: Vec<FlatRoute> = many(MAX_ROUTES + 1)
+        .map(|net| unicast(&net, ETH0))
+        .collect();
+    routes.push(local("10.1.0.5/32", ETH0));
+    let too_many = pod(routes);
+    assert!(row(&too_many, "10.1.0.5/32").unwrap().is_local());
+    assert!(row(&too_many, "0.0.0.0/0").unwrap().is_unicast());
+    assert!(row(&too_many, "::/0").unwrap().is_unicast());
+    assert_eq!(too_many.rows(COOKIE, &[]).len(), 3);
+    assert!(too_many.note().unwrap().contains("2048 routes"));
+
+    let addresses = pod(many(MAX_ROUTES + 1).map(|net| local(&net, ETH0)).collect());
+    let rows = addresses.rows(COOKIE, &[]);
+    assert_eq!(rows.len(), 2);
+    assert!(rows.values().all(Route::is_unknown));
+    assert!(addresses.note().unwrap().contains("2048 addresses"));
 }
 
 #[test]
@@ -255,13 +331,17 @@ fn addresses_and_loopback_are_found() {
 
 /// 10.9.0.0/16 via 10.1.0.1 on eth0, in table main.
 fn message() -> RouteMessage {
-    RouteMessageBuilder::<Ipv4Addr>::new()
-        .destination_prefix(Ipv4Addr::new(10, 9, 0, 0), 16)
-        .gateway(Ipv4Addr::new(10, 1, 0, 1))
-        .output_interface(ETH0)
-        .table_id(TABLE_MAIN)
-        .kind(RouteType::Unicast)
-        .build()
+    let mut message = RouteMessage::default();
+    message.header.address_family = AddressFamily::Inet;
+    message.header.destination_prefix_length = 16;
+    message.header.kind = RouteType::Unicast;
+    message.attributes = vec![
+        RouteAttribute::Destination(RouteAddress::Inet(Ipv4Addr::new(10, 9, 0, 0))),
+        RouteAttribute::Gateway(RouteAddress::Inet(Ipv4Addr::new(10, 1, 0, 1))),
+        RouteAttribute::Oif(ETH0),
+        RouteAttribute::Table(TABLE_MAIN),
+    ];
+    message
 }
 
 #[test]
@@ -275,10 +355,10 @@ fn netlink_routes_become_flat_routes() {
     };
     assert_eq!(flat_route(&route), Some(expected));
 
-    let v6 = RouteMessageBuilder::<Ipv6Addr>::new()
-        .output_interface(ETH1)
-        .kind(RouteType::Anycast)
-        .build();
+    let mut v6 = RouteMessage::default();
+    v6.header.address_family = AddressFamily::Inet6;
+    v6.header.kind = RouteType::Anycast;
+    v6.header.table = TABLE_MAIN as u8;
     let flat = flat_route(&v6).unwrap();
     assert_eq!(flat.destination, net("::/0"));
     assert_eq!(flat.kind, RouteKind::Local);
@@ -297,9 +377,9 @@ fn routes_that_no_packet_takes_are_left_out() {
         .retain(|attribute| !matches!(attribute, RouteAttribute::Table(_)));
     other_table.attributes.push(RouteAttribute::Table(1000));
     assert_eq!(flat_route(&other_table), None);
-    let mut throw = message();
-    throw.header.kind = RouteType::Throw;
-    assert_eq!(flat_route(&throw), None);
+    let mut unknown = message();
+    unknown.header.kind = RouteType::Nat;
+    assert_eq!(flat_route(&unknown), None);
 }
 
 #[test]

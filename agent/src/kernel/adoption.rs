@@ -1,0 +1,119 @@
+//! Puts listening sockets of running processes into the listener map. A program walks over the processes'
+//! open files and stores the sockets that are wanted. The agent never holds a descriptor of a pod, whose
+//! close could block, and never reads what a pod can make long, such as `/proc/PID/fdinfo`.
+
+use std::{
+    fs::File,
+    io::{self, Read as _},
+    os::fd::{AsFd as _, OwnedFd},
+    time::Instant,
+};
+
+use anyhow::{Context as _, Result, bail};
+use aya::{Btf, Ebpf, programs::Program};
+use sidetrack_common::{
+    conn::{Adopted, ListenerKey, WantedListener},
+    names,
+};
+
+use super::{maps::from_pin, pins::Pins, sys, table::Table};
+
+/// The program and its maps.
+#[derive(Debug)]
+pub struct Adoption {
+    program: OwnedFd,
+    wanted: Table<u64, WantedListener>,
+    /// Sidecars' listeners.
+    pub listeners: Table<ListenerKey, u64>,
+}
+
+impl Adoption {
+    /// Loads the program.
+    pub fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<Self> {
+        let Some(aya::maps::Map::HashMap(map)) = ebpf.map(names::WANTED_LISTENER) else {
+            bail!("no map {} in the object", names::WANTED_LISTENER);
+        };
+        let wanted = Table::new(map.fd().as_fd().try_clone_to_owned()?)?;
+        let Some(Program::Iter(program)) = ebpf.program_mut("st_adopt") else {
+            bail!("no program st_adopt in the object");
+        };
+        let btf = Btf::from_sys_fs().context("read the kernel's BTF")?;
+        program.load("task_file", &btf).context("load st_adopt")?;
+        Ok(Self {
+            program: program.fd()?.as_fd().try_clone_to_owned()?,
+            wanted,
+            listeners: from_pin(pins, names::LISTENERS)?,
+        })
+    }
+
+    /// Looks for sockets, named by their cookies, among the open files of processes. Answers how many
+    /// were not stored before the time was up.
+    pub fn run(
+        &self,
+        sockets: &[(u64, WantedListener)],
+        pids: &[i32],
+        until: Instant,
+    ) -> io::Result<usize> {
+        let written = self.write(sockets);
+        let walked = written.and_then(|()| self.walk(sockets, pids, until));
+        let mut missed = 0;
+        for (cookie, _) in sockets {
+            let row = self.wanted.get(cookie)?;
+            missed += usize::from(!row.is_some_and(|row| row.adopted == Adopted::Done as u32));
+            self.wanted.remove(cookie)?;
+        }
+        walked.map(|()| missed)
+    }
+
+    fn write(&self, sockets: &[(u64, WantedListener)]) -> io::Result<()> {
+        sockets
+            .iter()
+            .try_for_each(|(cookie, socket)| self.wanted.insert(cookie, socket))
+    }
+
+    fn walk(
+        &self,
+        sockets: &[(u64, WantedListener)],
+        pids: &[i32],
+        until: Instant,
+    ) -> io::Result<()> {
+        for pid in pids {
+            match sys::iterate_files(self.program.as_fd(), Some(*pid)) {
+                Ok(files) => visit(files, until)?,
+                // It has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                // Before Linux 6.1: all processes at once.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) => {
+                    return visit(sys::iterate_files(self.program.as_fd(), None)?, until);
+                }
+                Err(error) => return Err(error),
+            }
+            if Instant::now() >= until || self.all_seen(sockets)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn all_seen(&self, sockets: &[(u64, WantedListener)]) -> io::Result<bool> {
+        for (cookie, _) in sockets {
+            if self.wanted.get(cookie)?.is_some_and(|row| row.adopted == 0) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Runs the program over all files of an iterator. After a million files the kernel returns for a moment
+/// (`MAX_ITER_OBJECTS` in kernel/bpf/bpf_iter.c).
+fn visit(mut files: File, until: Instant) -> io::Result<()> {
+    while Instant::now() < until {
+        match files.read(&mut [0; 64]) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            result => return result.map(drop),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,34 @@
+//! Adds an address to an interface and removes it, in the namespace of the calling thread.
+
+use std::{io, net::Ipv6Addr};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    address::{AddressAttribute, AddressMessage},
+};
+
+use crate::kernel::netlink;
+
+/// Adds an address of one host.
+pub fn add(ifindex: u32, addr: Ipv6Addr) -> io::Result<()> {
+    let message = RouteNetlinkMessage::NewAddress(host(ifindex, addr));
+    netlink::change(message, NLM_F_CREATE | NLM_F_EXCL)
+}
+
+/// Removes an address that [`add`] added.
+pub fn remove(ifindex: u32, addr: Ipv6Addr) -> io::Result<()> {
+    netlink::change(RouteNetlinkMessage::DelAddress(host(ifindex, addr)), 0)
+}
+
+fn host(ifindex: u32, addr: Ipv6Addr) -> AddressMessage {
+    let mut message = AddressMessage::default();
+    message.header.family = AddressFamily::Inet6;
+    message.header.prefix_len = 128;
+    message.header.index = ifindex;
+    message.attributes = vec![
+        AddressAttribute::Address(addr.into()),
+        AddressAttribute::Local(addr.into()),
+    ];
+    message
+}

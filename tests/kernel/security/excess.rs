@@ -1,0 +1,176 @@
+//! Pods that have too much of something: descriptors, listeners, addresses, changes. Others do not notice.
+//!
+//! `SIDETRACK_TEST_SCALE=30` makes the numbers 30 times as large.
+
+use std::{
+    fmt::Write as _,
+    fs,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
+use lab::{
+    network::manifest,
+    node::VIP,
+    protocol::{Dial, ROOT},
+    sidecar,
+};
+
+use crate::{
+    fixture::{PodFixture, at},
+    sockets::group,
+};
+
+/// Another pod is enrolled in less than this, whatever the hostile one does.
+const SOON: Duration = Duration::from_secs(1);
+/// The agent's resident memory stays below this, in KiB.
+const MEMORY: u64 = 64 * 1024;
+
+fn scale() -> usize {
+    let scale = std::env::var("SIDETRACK_TEST_SCALE");
+    scale.map_or(1, |scale| scale.parse().expect("a number"))
+}
+
+/// A loop in a pod's namespace, ended with the test.
+struct Loop(Child);
+
+impl Loop {
+    fn start(fixture: &PodFixture, body: &str) -> Result<Self> {
+        let script = format!("while :; do {body}; done");
+        let mut command = Command::new("nsenter");
+        command.arg(format!("--net={}", fixture.pod.path()));
+        command.args(["sh", "-c", &script]);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        Ok(Self(command.spawn()?))
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Enrolls one more pod; how long that took.
+fn enroll_another(fixture: &mut PodFixture, name: &str, number: u8) -> Result<Duration> {
+    let pod = fixture.lab.pod(name, number)?;
+    let start = Instant::now();
+    fixture
+        .lab
+        .write_manifest(name, &manifest(name, &pod, &[]))?;
+    fixture
+        .agent
+        .places
+        .wait_enrolled(&format!("test/{name}"))?;
+    Ok(start.elapsed())
+}
+
+kernel_test!(descriptors_without_number);
+/// The texts of epoll descriptors in `/proc/PID/fdinfo` have a line for each watch. With more listeners than
+/// slots the agent looks at the pod's descriptors at every search.
+fn descriptors_without_number() -> Result<()> {
+    const LISTENERS: usize = 33;
+    const WATCHES: usize = 50_000;
+    let processes = 2 * scale();
+    let mut fixture = PodFixture::new()?;
+    let sidecar = fixture.pod.actor()?;
+    sidecar.listen_group(group(15006, LISTENERS))?;
+    let mut crowd = Vec::new();
+    for _ in 0..processes {
+        crowd.push(fixture.pod.actor()?);
+        crowd[crowd.len() - 1].crowd(WATCHES)?;
+    }
+    fixture.agent.reset_peak_memory()?;
+
+    let start = Instant::now();
+    fixture.enroll(&[])?;
+    let enrolled = start.elapsed();
+    let other = enroll_another(&mut fixture, "other", 3)?;
+    let start = Instant::now();
+    loop {
+        let inbound = fixture
+            .outside
+            .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
+        if inbound.is_ok_and(|inbound| inbound.accepted_by == 15006) {
+            break;
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(5),
+            "the listeners are not found: {}",
+            fixture.agent.places.log()
+        );
+    }
+    let peak = fixture.agent.peak_memory()?;
+    println!(
+        "{processes} processes with {WATCHES} watches: enrolled after {enrolled:?}, another pod after {other:?}, at most {peak} KiB"
+    );
+    ensure!(enrolled < SOON && other < SOON);
+    ensure!(peak < MEMORY, "{peak} KiB");
+    let log = fixture.agent.places.log();
+    ensure!(!log.contains("could not be taken over"), "{log}");
+    Ok(())
+}
+
+kernel_test!(addresses_without_number);
+fn addresses_without_number() -> Result<()> {
+    /// What one pod may have, and the two rows for everything.
+    const SHARE: usize = 2048 + 2;
+    let addresses = 9_000 * scale();
+    let mut fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    ensure!(fixture.taken_by()? == 15001);
+    fixture.agent.reset_peak_memory()?;
+
+    let mut batch = String::new();
+    for number in 0..addresses {
+        let (high, middle, low) = (number >> 16 & 0xff, number >> 8 & 0xff, number & 0xff);
+        writeln!(batch, "route add local 11.{high}.{middle}.{low}/32 dev lo")?;
+    }
+    let file = fixture.lab.dir().join("batch");
+    fs::write(&file, batch)?;
+    fixture.pod.ip(&format!("-batch {}", file.display()))?;
+
+    // It is refused, by its own rules and with a reason, and not let past its sidecar.
+    let start = Instant::now();
+    while fixture.dial(at(VIP, 80))? != Err(libc::ECONNREFUSED) {
+        ensure!(
+            start.elapsed() < Duration::from_secs(5),
+            "it is not refused"
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+    let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
+    ensure!(
+        pod.to_string().contains("more than 2048 addresses"),
+        "{pod}"
+    );
+    let rows = fixture.agent.places.map("ROUTE_BY_POD")?.len();
+    ensure!(rows <= SHARE, "{rows} rows");
+
+    let other = enroll_another(&mut fixture, "other", 3)?;
+    let flapping = Loop::start(
+        &fixture,
+        "ip address add 10.99.0.1/32 dev eth0; ip address del 10.99.0.1/32 dev eth0",
+    )?;
+    thread::sleep(Duration::from_secs(2));
+    let meanwhile = enroll_another(&mut fixture, "meanwhile", 4)?;
+    drop(flapping);
+    let peak = fixture.agent.peak_memory()?;
+    println!(
+        "{addresses} addresses: another pod after {other:?}, one while an address comes and goes after {meanwhile:?}, at most {peak} KiB"
+    );
+    ensure!(other < SOON && meanwhile < SOON);
+    ensure!(peak < MEMORY, "{peak} KiB");
+
+    // When they are gone it is as before.
+    fixture
+        .pod
+        .ip("route flush table local root 11.0.0.0/8")
+        .map_err(|error| anyhow!("{error:#}"))?;
+    fixture.wait_taken_by(15001)?;
+    Ok(())
+}
