@@ -85,14 +85,15 @@ impl Dialect {
         }
     }
 
-    /// The inbound port without `-z`. Version 1.1 had one port for both directions, version 1.5 only
-    /// unless it captured all ports.
+    /// The inbound port; `given` is that of `-z`. Version 1.1 had one port for both directions. Version 1.5
+    /// had so unless it captured all ports, whatever `-z` said (`handleInboundPortsInclude` in
+    /// istio-iptables of Istio 1.3 to 1.6).
     #[must_use]
-    pub const fn inbound_port(self, outbound_port: u16, captures_all: bool) -> u16 {
+    pub fn inbound_port(self, outbound_port: u16, captures_all: bool, given: Option<u16>) -> u16 {
         match self {
-            Self::V1_1 => outbound_port,
             Self::V1_5 if !captures_all => outbound_port,
-            _ => 15006,
+            Self::V1_1 => given.unwrap_or(outbound_port),
+            _ => given.unwrap_or(15006),
         }
     }
 

@@ -32,9 +32,11 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     let policy = Policy {
         dialect,
         outbound_port,
-        inbound_port: read
-            .one(Input::InboundCapturePort, port)
-            .unwrap_or_else(|| dialect.inbound_port(outbound_port, captures_all)),
+        inbound_port: dialect.inbound_port(
+            outbound_port,
+            captures_all,
+            read.one(Input::InboundCapturePort, port),
+        ),
         tunnel_port: read
             .one(Input::InboundTunnelPort, port)
             .unwrap_or(default.tunnel_port),

@@ -101,9 +101,17 @@ fn ports_of_each_dialect() {
         (Dialect::Current, &[15090, 15021], 15006, 15006),
     ] {
         assert_eq!(dialect.sidecar_ports(), sidecar_ports, "{dialect}");
-        assert_eq!(dialect.inbound_port(7, true), of_all, "{dialect}");
-        assert_eq!(dialect.inbound_port(7, false), of_listed, "{dialect}");
+        assert_eq!(dialect.inbound_port(7, true, None), of_all, "{dialect}");
+        assert_eq!(
+            dialect.inbound_port(7, false, None),
+            of_listed,
+            "{dialect}"
+        );
+        assert_eq!(dialect.inbound_port(7, true, Some(9)), 9, "{dialect}");
     }
+    // The generation that ignored -z for a list of ports.
+    assert_eq!(Dialect::V1_5.inbound_port(7, false, Some(9)), 7);
+    assert_eq!(Dialect::V1_8.inbound_port(7, false, Some(9)), 9);
 }
 
 /// The sidecar's tag, else istio-init's, else the removed istio-init's.
