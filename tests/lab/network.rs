@@ -90,6 +90,9 @@ impl PodNet {
             "route add blackhole 10.201.0.0/16",
             "route add unreachable 10.202.0.0/16",
             "route add prohibit 10.203.0.0/16",
+            // Within the route to the services, if there is one.
+            "route add throw 10.109.204.0/24",
+            "-6 route add throw fd99::204:0/112 metric 1",
             "route add blackhole fdb1::/64 metric 1",
             "route add unreachable fdb2::/64 metric 1",
             "route add prohibit fdb3::/64 metric 1",

@@ -116,6 +116,11 @@ fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'
         let refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
         return (lost && refused).then_some("SO_BINDTODEVICE: times out under iptables, refused");
     }
+    if case.dial.segment.is_some() {
+        let refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
+        return refused
+            .then_some("IPv6 routing header: judged by its first hop under iptables, refused");
+    }
     let Outcome::Connects(seen) = oracle else {
         return None;
     };

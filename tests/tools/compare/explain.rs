@@ -94,7 +94,7 @@ pub fn agrees(case: &Case, verdict: Verdict, outcome: &Outcome) -> bool {
                 && (case.arrives_by.is_some()
                     || seen.server.local.ip().to_canonical().is_loopback())
         }
-        // A device that forbids lo.
+        // The kernel does not take the binding off for those without CAP_NET_RAW.
         (Verdict::Redirect { .. }, Outcome::Fails(_)) => case.dial.device.is_some(),
         (Verdict::Untouched, Outcome::Connects(seen)) => {
             seen.accepted_by == case.dial.destination.port()

@@ -1,6 +1,6 @@
 //! The connections that are made under every policy.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use lab::{
     network::BESIDE,
@@ -48,6 +48,7 @@ const V4: Addresses = Addresses {
         "10.201.0.1",
         "10.202.0.1",
         "10.203.0.1",
+        "10.109.204.1",
         "203.0.113.1",
         "224.0.0.1",
         "255.255.255.255",
@@ -73,6 +74,7 @@ const V6: Addresses = Addresses {
         "fdb1::1",
         "fdb2::1",
         "fdb3::1",
+        "fd99::204:1",
         "2001:db8::1",
         "ff02::1",
     ],
@@ -80,6 +82,9 @@ const V6: Addresses = Addresses {
 
 /// Ports that mean something to some rule, and one that means nothing.
 const PORTS: [u16; 10] = [9, 22, 53, 80, 15001, 15006, 15008, 15020, 15021, 15090];
+
+/// A host outside.
+const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0xfe);
 
 /// Long enough for an answer within the machine.
 const PATIENCE_MS: u64 = 250;
@@ -103,11 +108,13 @@ impl Case {
             .device
             .as_ref()
             .map(|name| format!(", SO_BINDTODEVICE {name},"));
+        let segment = dial.segment.map(|by| format!(", IPV6_RTHDR by {by},"));
         let mapped = if dial.mapped { " (v4-mapped)" } else { "" };
         let name = format!(
-            "{who}{}{} to {}{mapped}",
+            "{who}{}{}{} to {}{mapped}",
             from.unwrap_or_default(),
             device.unwrap_or_default(),
+            segment.unwrap_or_default(),
             dial.destination,
         );
         Self {
@@ -140,6 +147,7 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_source(&mut cases);
     matrix.by_port(&mut cases);
     matrix.by_device(&mut cases);
+    matrix.by_routing_header(&mut cases);
     matrix.arriving(&mut cases);
     cases
 }
@@ -236,6 +244,20 @@ impl Matrix {
             for to in [self.fixed.service, self.fixed.own] {
                 let mut dial = dial(creator, ip(to), 80);
                 dial.device = Some("eth0".to_owned());
+                cases.push(Case::outbound(who, dial));
+            }
+        }
+    }
+
+    /// With an IPv6 routing header, by way of another host outside.
+    fn by_routing_header(&self, cases: &mut Vec<Case>) {
+        if self.family == Family::V4 {
+            return;
+        }
+        for (who, creator) in &self.both {
+            for to in [self.fixed.service, self.fixed.own, self.fixed.loopback] {
+                let mut dial = dial(creator, ip(to), 80);
+                dial.segment = Some(GATEWAY_V6);
                 cases.push(Case::outbound(who, dial));
             }
         }

@@ -70,6 +70,11 @@ pub const POLICIES: &[BuiltIn] = &[
         "other-ports",
         &["-p", "15101", "-z", "15106", "-e", "15021"],
     ),
+    flags(
+        "other-port-list",
+        &["-p", "15101", "-z", "15106", "-b", "80,9"],
+    ),
+    flags("other-port-off", &["-z", "15106", "-b", ""]),
     variables(
         "groups-included",
         &[("ISTIO_OUTBOUND_OWNER_GROUPS", "1000,1337")],

@@ -102,11 +102,7 @@ fn ports_of_each_dialect() {
     ] {
         assert_eq!(dialect.sidecar_ports(), sidecar_ports, "{dialect}");
         assert_eq!(dialect.inbound_port(7, true, None), of_all, "{dialect}");
-        assert_eq!(
-            dialect.inbound_port(7, false, None),
-            of_listed,
-            "{dialect}"
-        );
+        assert_eq!(dialect.inbound_port(7, false, None), of_listed, "{dialect}");
         assert_eq!(dialect.inbound_port(7, true, Some(9)), 9, "{dialect}");
     }
     // The generation that ignored -z for a list of ports.
