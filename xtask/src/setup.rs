@@ -196,18 +196,28 @@ fn packages(names: &[String], steps: &Steps) -> Result<()> {
         let mut command = Command::new("apt-get");
         command
             .env("DEBIAN_FRONTEND", "noninteractive")
-            .args(["-qq", "-o", "Dpkg::Use-Pty=0"]);
+            // Another run of apt may hold the lock: this one waits for it.
+            .args(["-qq", "-o", "Dpkg::Use-Pty=0"])
+            .args(["-o", "DPkg::Lock::Timeout=300"]);
         command
     };
-    let mut install = apt_get();
-    install.args(["install", "-y", "--no-install-recommends"]);
-    steps.run(
-        "reading package lists",
-        "some seconds",
-        apt_get().arg("update"),
-    )?;
-    let name = format!("installing {list}");
-    steps.run(&name, "a minute or two", install.args(names))
+    let install = || {
+        steps.run(
+            "reading package lists",
+            "some seconds",
+            apt_get().arg("update"),
+        )?;
+        let mut install = apt_get();
+        install.args(["install", "-y", "--no-install-recommends"]);
+        let name = format!("installing {list}");
+        steps.run(&name, "a minute or two", install.args(names))
+    };
+    // The other run may also remove the archives that this one has downloaded, or hold the lock of the
+    // lists, for which apt has no waiting.
+    install().or_else(|problem| {
+        eprintln!("setup: {problem:#}; trying once more");
+        install()
+    })
 }
 
 /// A Python environment with what [`REQUIREMENTS`] name.
