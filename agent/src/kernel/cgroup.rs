@@ -56,12 +56,50 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
                 .with_context(|| format!("open cgroup {}", path.display())),
         };
     }
-    let root = mount()?;
-    Ok(POD_CGROUPS
-        .iter()
-        .map(|name| root.join(name))
-        .find(|path| path.is_dir())
-        .unwrap_or(root))
+    Ok(of_pods(mount()?))
+}
+
+/// Of the cgroups that kubelet may use, the one that holds pods: a node whose cgroup driver was changed
+/// has several. Before the first pod starts, the first that exists.
+fn of_pods(root: PathBuf) -> PathBuf {
+    let all = POD_CGROUPS.iter().map(|name| root.join(name));
+    let there: Vec<PathBuf> = all.filter(|path| path.is_dir()).collect();
+    let used = there.iter().find(|path| holds_pods(path, QOS_LEVELS));
+    used.or(there.first()).cloned().unwrap_or(root)
+}
+
+/// Pods are in the cgroup itself or in that of their quality of service.
+const QOS_LEVELS: usize = 1;
+
+fn holds_pods(cgroup: &Path, levels: usize) -> bool {
+    let Ok(entries) = fs::read_dir(cgroup) else {
+        return false;
+    };
+    let directories = entries.flatten().filter(|it| it.path().is_dir());
+    directories.into_iter().any(|entry| {
+        let is_pod = entry.file_name().to_str().and_then(uid_of_pod).is_some();
+        is_pod || levels > 0 && holds_pods(&entry.path(), levels - 1)
+    })
+}
+
+/// The UID of the pod that a cgroup is named after.
+///
+/// Kubelet names a pod's cgroup `pod<uid>` (cgroupfs driver) or
+/// `kubepods-burstable-pod<uid with _ for ->.slice` (systemd driver; `kubelet-` before it in kind).
+#[must_use]
+pub fn uid_of_pod(name: &str) -> Option<String> {
+    let name = name.strip_suffix(".slice").unwrap_or(name);
+    let start = name.rfind("pod")?;
+    let own_word = start == 0 || name.as_bytes()[start - 1] == b'-';
+    let uid = name[start + "pod".len()..].replace('_', "-");
+    (own_word && is_uid(&uid)).then_some(uid)
+}
+
+/// A UUID, or the hash that static pods have.
+fn is_uid(text: &str) -> bool {
+    const UUID: usize = 36;
+    const HASH: usize = 32;
+    matches!(text.len(), UUID | HASH) && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
 }
 
 /// A cgroup's id, as links report it: the inode of its directory.
@@ -73,7 +111,24 @@ pub fn id(cgroup: &Path) -> Result<u64> {
 
 #[cfg(test)]
 mod tests {
-    use super::above;
+    use std::fs;
+
+    use super::{above, of_pods};
+
+    #[test]
+    fn the_cgroup_that_holds_pods_is_chosen() {
+        let root = tempfile::tempdir().unwrap();
+        let of_node = || of_pods(root.path().to_owned());
+        assert_eq!(of_node(), root.path(), "kubelet has made none yet");
+        // Left by another cgroup driver, with its classes and no pod.
+        fs::create_dir_all(root.path().join("kubepods.slice/kubepods-burstable.slice")).unwrap();
+        assert_eq!(of_node(), root.path().join("kubepods.slice"));
+        fs::create_dir_all(root.path().join("kubepods/burstable")).unwrap();
+        assert_eq!(of_node(), root.path().join("kubepods.slice"));
+        let pod = "kubepods/burstable/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
+        fs::create_dir_all(root.path().join(pod)).unwrap();
+        assert_eq!(of_node(), root.path().join("kubepods"));
+    }
 
     #[test]
     fn higher_mounts_sort_first() {

@@ -1,12 +1,14 @@
 //! The node's processes: which network namespaces they are in, and which pods they belong to.
 
 use std::{
-    collections::HashMap,
-    fs,
+    collections::{BTreeSet, HashMap},
+    fs, io,
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result};
+
+use crate::kernel::cgroup::uid_of_pod;
 
 /// Processes at one time.
 #[derive(Debug, Default)]
@@ -39,13 +41,8 @@ pub struct Found {
 impl Processes {
     /// Lists every process of the node.
     pub fn now() -> Result<Self> {
-        let mut pids = Vec::new();
-        for entry in fs::read_dir("/proc").context("list /proc")? {
-            let name = entry.context("list /proc")?.file_name();
-            pids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
-        }
         // Processes that end meanwhile are left out.
-        Ok(Self::of(pids))
+        Ok(Self::of(all().context("list /proc")?))
     }
 
     /// Unknown processes: no pod counts as gone.
@@ -58,9 +55,7 @@ impl Processes {
 
     /// Lists the processes in a cgroup and in the cgroups below it.
     pub fn in_cgroup(path: &Path) -> Self {
-        let mut pids = Vec::new();
-        list_cgroup(path, &mut pids);
-        Self::of(pids)
+        Self::of(in_cgroup(path))
     }
 
     fn of(pids: impl IntoIterator<Item = i32>) -> Self {
@@ -130,6 +125,33 @@ impl Processes {
     }
 }
 
+/// Ids of all processes of the node.
+fn all() -> io::Result<Vec<i32>> {
+    let mut pids = Vec::new();
+    for entry in fs::read_dir("/proc")? {
+        let name = entry?.file_name();
+        pids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
+    }
+    Ok(pids)
+}
+
+/// Ids of the processes in some network namespaces, each with the inode of its namespace.
+pub fn in_namespaces(inodes: &BTreeSet<u64>) -> Vec<(i32, u64)> {
+    let pids = all().unwrap_or_default().into_iter();
+    pids.filter_map(|pid| {
+        let inode = super::inode_at(format!("/proc/{pid}/ns/net").as_ref())?;
+        inodes.contains(&inode).then_some((pid, inode))
+    })
+    .collect()
+}
+
+/// Ids of the processes in a cgroup and in the cgroups below it.
+pub fn in_cgroup(path: &Path) -> BTreeSet<i32> {
+    let mut pids = Vec::new();
+    list_cgroup(path, &mut pids);
+    pids.into_iter().collect()
+}
+
 fn list_cgroup(path: &Path, pids: &mut Vec<i32>) {
     let listed = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     // Processes of other pid namespaces are 0.
@@ -142,31 +164,15 @@ fn list_cgroup(path: &Path, pids: &mut Vec<i32>) {
     }
 }
 
-/// The pod UID in the text of `/proc/PID/cgroup`.
-///
-/// Kubelet names a pod's cgroup `pod<uid>` (cgroupfs driver) or
-/// `kubepods-burstable-pod<uid with _ for ->.slice` (systemd driver; `kubelet-` before it in kind), and
-/// runtimes put containers below it. Its parents are ignored: nodes may be nested, and in a
-/// private cgroup namespace the path begins with `/../..`.
+/// The pod UID in the text of `/proc/PID/cgroup`. Runtimes put containers below a pod's cgroup. Its
+/// parents are ignored: nodes may be nested, and in a private cgroup namespace the path begins with
+/// `/../..`.
 pub(crate) fn pod_uid(cgroups: &str) -> Option<String> {
     cgroups
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))
         .flat_map(|path| path.split('/'))
-        .find_map(|name| {
-            let name = name.strip_suffix(".slice").unwrap_or(name);
-            let start = name.rfind("pod")?;
-            let own_word = start == 0 || name.as_bytes()[start - 1] == b'-';
-            let uid = name[start + "pod".len()..].replace('_', "-");
-            (own_word && is_uid(&uid)).then_some(uid)
-        })
-}
-
-/// A UUID, or the hash that static pods have.
-fn is_uid(text: &str) -> bool {
-    const UUID: usize = 36;
-    const HASH: usize = 32;
-    matches!(text.len(), UUID | HASH) && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
+        .find_map(uid_of_pod)
 }
 
 #[cfg(test)]

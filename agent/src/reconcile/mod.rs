@@ -3,6 +3,7 @@
 
 mod handshakes;
 mod older_layouts;
+mod outside;
 mod repair;
 
 use std::{
@@ -20,7 +21,7 @@ use sidetrack_reconcile::{
 };
 use tokio::sync::mpsc;
 
-use self::{handshakes::Lingering, repair::Repairs};
+use self::{handshakes::Lingering, outside::Outside, repair::Repairs};
 use crate::{
     kernel::Datapath,
     netns::processes::{Found, Processes},
@@ -38,6 +39,7 @@ pub struct Reconciler {
     repairs: Repairs,
     policy_repair: PolicyRepair,
     lingering: Lingering,
+    outside: Outside,
     next_repair: Option<Instant>,
     /// When older layouts are checked again: that may read all processes.
     next_layout_check: Option<Instant>,
@@ -61,6 +63,7 @@ impl Reconciler {
             repairs: Repairs::default(),
             policy_repair: PolicyRepair::default(),
             lingering: Lingering::default(),
+            outside: Outside::default(),
             next_repair: None,
             next_layout_check: None,
             buffer: Vec::new(),

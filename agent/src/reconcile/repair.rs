@@ -69,6 +69,7 @@ impl Reconciler {
         self.repair_links(&mut findings);
         self.repair_earlier(&mut findings).await;
         self.sweep_handshakes(&mut findings);
+        self.find_outside(&mut findings).await;
         let before = self.repairs.problems.clone();
         let repaired = !findings.repairs.is_empty();
         let moved = self.repairs.note(findings);

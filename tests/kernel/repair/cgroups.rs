@@ -1,9 +1,15 @@
 //! The pods' cgroup is recreated or out of reach.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
+    actor::Actor,
     agent::{Agent, Extra},
     ledger::cgroup_root,
     node::VIP,
@@ -98,4 +104,30 @@ fn a_cgroup_out_of_reach_is_reported() -> Result<()> {
         ensure!(answer.lines().any(|known| known == line), "{answer}");
     }
     Ok(())
+}
+
+kernel_test!(a_process_outside_the_cgroup_is_reported);
+fn a_process_outside_the_cgroup_is_reported() -> Result<()> {
+    let (fixture, _sidecar) = enrolled_pod(&[])?;
+    let outside = Actor::start(&fixture.pod.netns, &cgroup_root()?)?;
+    let text = format!("process {} is not below", outside.pid());
+    let reported = |wanted: bool| -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let problems = status(&fixture.agent.places)?["problems"].to_string();
+            if problems.contains(&text) == wanted {
+                ensure!(!wanted || problems.contains("pod test/app"), "{problems}");
+                return Ok(());
+            }
+            ensure!(
+                start.elapsed() < Duration::from_secs(25),
+                "reported: {}, problems: {problems}",
+                !wanted
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
+    };
+    reported(true)?;
+    drop(outside);
+    reported(false)
 }
