@@ -46,6 +46,7 @@ fn mptcp(fixture: &SharedFixture) -> Result<()> {
             .dial(dial)?
             .map_err(|errno| anyhow!("errno {errno}"))?;
         ensure!(connected.accepted_by == 15001, "{connected:?}");
+        ensure!(connected.client.peer == to, "{connected:?}");
         ensure!(
             crate::fixture::original(&connected.server, to) == Ok(to),
             "{connected:?}"

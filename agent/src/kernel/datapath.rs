@@ -121,6 +121,8 @@ fn load(pins: &Pins, offsets: &Offsets, level: LogLevel) -> Result<Ebpf> {
     loader.override_global("CAN_SET_ERRNO", &errno, true);
     let iface = u8::from(probe::ingress_ifindex());
     loader.override_global("CAN_SEE_IFACE", &iface, true);
+    let mptcp = u8::from(probe::mptcp_parent());
+    loader.override_global("CAN_SEE_MPTCP", &mptcp, true);
     loader.override_global(aya_log::LEVEL, &level.0, true);
     let paths: Vec<(&str, PathBuf)> = PINNED.iter().map(|name| (*name, pins.map(name))).collect();
     for (name, path) in &paths {

@@ -5,7 +5,9 @@ use core::ffi::c_void;
 use aya_ebpf::{
     EbpfContext as _, Global,
     bindings::bpf_sock,
-    helpers::generated::{bpf_bind, bpf_get_netns_cookie, bpf_set_retval, bpf_setsockopt},
+    helpers::generated::{
+        bpf_bind, bpf_get_netns_cookie, bpf_set_retval, bpf_setsockopt, bpf_skc_to_mptcp_sock,
+    },
     programs::SockAddrContext,
 };
 use sidetrack_common::{
@@ -13,11 +15,15 @@ use sidetrack_common::{
     decide::Owner,
 };
 
-use super::{AF_INET, AF_INET6, IPPROTO_TCP, field, ipv6_options, owner, set_field};
+use super::{AF_INET, AF_INET6, IPPROTO_MPTCP, IPPROTO_TCP, field, ipv6_options, owner, set_field};
 
 /// Whether the kernel has bpf_set_retval, which came with Linux 5.18.
 #[unsafe(no_mangle)]
 static CAN_SET_ERRNO: Global<u8> = Global::new(0);
+
+/// Whether the kernel has bpf_skc_to_mptcp_sock, which came with Linux 5.19.
+#[unsafe(no_mangle)]
+static CAN_SEE_MPTCP: Global<u8> = Global::new(0);
 
 /// A socket address call; `V6` is the family of the attach point, which is the socket's.
 pub struct SockAddr<'a, const V6: bool> {
@@ -58,6 +64,23 @@ impl<const V6: bool> SockAddr<'_, V6> {
     #[inline(always)]
     pub fn is_tcp(&self) -> bool {
         field!(self.inner.sock_addr, protocol) == IPPROTO_TCP
+    }
+
+    /// Whether this is an MPTCP socket, the application's side of its subflows.
+    #[inline(always)]
+    pub fn is_mptcp(&self) -> bool {
+        field!(self.inner.sock_addr, protocol) == IPPROTO_MPTCP
+    }
+
+    /// The MPTCP socket, if this one is a subflow of it.
+    #[inline(always)]
+    pub fn mptcp_parent(&self) -> Option<*mut c_void> {
+        if CAN_SEE_MPTCP.load() == 0 {
+            return None;
+        }
+        // SAFETY: a socket from the context; the helper returns null for one that is not a subflow.
+        let parent = unsafe { bpf_skc_to_mptcp_sock(self.socket()) };
+        (!parent.is_null()).then_some(parent.cast())
     }
 
     /// Cookie of the socket's network namespace.

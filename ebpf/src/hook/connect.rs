@@ -106,6 +106,7 @@ fn try_connect<const V6: bool>(
                     bound_by_sidetrack: 0,
                     pad: 0,
                 };
+                name_parent(ctx, record);
             }
         }
         Verdict::Redirect {
@@ -137,11 +138,23 @@ fn try_connect<const V6: bool>(
             record.addr = dialed;
             record.port = conn.port;
             record.role = Role::Dialed as u16;
+            name_parent(ctx, record);
             ctx.set_address(target, port);
         }
         Verdict::Fail { .. } => {}
     }
     Ok(decision)
+}
+
+/// Gives the record of a subflow to its MPTCP socket, which is the one that the application asks for names.
+/// Without memory for it only the names are less exact.
+#[inline(always)]
+fn name_parent<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &SockRecord) {
+    if let Some(parent) = ctx.mptcp_parent()
+        && let Some(of_parent) = maps::record(parent, true)
+    {
+        *of_parent = *record;
+    }
 }
 
 /// Binds an unbound socket to the source address it would have had without the redirect. Returns

@@ -21,7 +21,7 @@ pub fn st_getpeername6(ctx: SockAddrContext) -> i32 {
 
 #[inline(always)]
 fn getpeername<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
-    if ctx.is_tcp()
+    if (ctx.is_tcp() || ctx.is_mptcp())
         && let Some(record) = maps::record(ctx.socket(), false)
         && record.role == Role::Dialed as u16
     {

@@ -43,7 +43,7 @@ pub(super) fn all() -> Vec<Check> {
     checks
 }
 
-fn outbound() -> [Check; 5] {
+fn outbound() -> [Check; 6] {
     let sock_addr = |attach_type, helper| {
         programs::program(
             bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
@@ -76,6 +76,12 @@ fn outbound() -> [Check; 5] {
             "5.18",
             "a refused connect always fails with EPERM",
             programs::set_retval(),
+        ),
+        Check::optional(
+            "bpf_skc_to_mptcp_sock in connect",
+            "5.19, CONFIG_MPTCP",
+            "applications with MPTCP sockets see the sidecar as their peer",
+            programs::mptcp_parent(),
         ),
         Check::required(
             "cgroup/getpeername4 and 6",

@@ -12,7 +12,7 @@ use std::{fs, path::Path};
 
 pub use self::{
     capabilities::capabilities,
-    programs::{ingress_ifindex, set_retval},
+    programs::{ingress_ifindex, mptcp_parent, set_retval},
     report::{Check, Report},
 };
 

@@ -5,6 +5,7 @@ use aya_obj::generated::{bpf_attach_type, bpf_func_id, bpf_insn, bpf_prog_type};
 use crate::kernel::sys;
 
 const MOV64_IMM: u8 = 0xb7;
+const CALL: u8 = 0x85;
 
 /// Names facilities to treat as missing, so that tests can show what is lost on kernels without them.
 const WITHOUT: &str = "SIDETRACK_WITHOUT";
@@ -46,13 +47,34 @@ pub fn ingress_ifindex() -> bool {
         .is_ok()
 }
 
+/// Whether connect can find the MPTCP socket that a subflow belongs to.
+#[must_use]
+pub fn mptcp_parent() -> bool {
+    const LOAD_DOUBLE_WORD: u8 = 0x79;
+    // Of the member `sk` in struct bpf_sock_addr of linux/bpf.h.
+    const OFFSET: i16 = 64;
+    // Into r1, from the context in r1.
+    let read = bpf_insn {
+        off: OFFSET,
+        _bitfield_1: bpf_insn::new_bitfield_1(1, 1),
+        ..instruction(LOAD_DOUBLE_WORD, 1, 0)
+    };
+    let call = instruction(CALL, 0, bpf_func_id::BPF_FUNC_skc_to_mptcp_sock as i32);
+    !is_disabled("mptcp_parent")
+        && load(
+            bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+            bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
+            &[read, call],
+        )
+        .is_ok()
+}
+
 /// Loads the smallest program of a type. It calls a helper, if one is given.
 pub(super) fn program(
     program_type: bpf_prog_type,
     attach_type: bpf_attach_type,
     helper: Option<bpf_func_id>,
 ) -> Result<(), String> {
-    const CALL: u8 = 0x85;
     let mut instructions = Vec::new();
     if let Some(helper) = helper {
         if helper == bpf_func_id::BPF_FUNC_set_retval {
