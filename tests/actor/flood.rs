@@ -42,6 +42,22 @@ pub fn begin(to: SocketAddr, count: usize, held: &mut Held) -> Result<Flooded> {
     Ok(flooded)
 }
 
+/// Begins a connection from an address and port that other sockets may have as well.
+pub fn begin_from(from: SocketAddr, to: SocketAddr) -> Result<Socket> {
+    let begun = run_as(&APP, || {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        socket.bind(&from.into())?;
+        socket.set_nonblocking(true)?;
+        match socket.connect(&to.into()) {
+            Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => Err(error),
+            _ => io::Result::Ok(socket),
+        }
+    })?;
+    begun.with_context(|| format!("connect from {from} to {to}"))
+}
+
 /// A listener with the shortest backlog there is. Its connections are not accepted.
 pub fn hang(address: SocketAddr) -> Result<Socket> {
     let bound = run_as(&PROXY, || {

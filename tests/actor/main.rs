@@ -102,6 +102,10 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             }))
         }
         Request::Flood { to, count } => Response::Flooded(flood::begin(to, count, held)?),
+        Request::Begin { from, to } => {
+            held.keep(flood::begin_from(from, to)?);
+            Response::Done
+        }
         Request::Crowd { watches } => {
             crowd::open(watches)?;
             Response::Done

@@ -152,6 +152,13 @@ pub enum Request {
         /// How many.
         count: usize,
     },
+    /// Begins a connection from an address and port that other sockets may have as well, and keeps it.
+    Begin {
+        /// What it is bound to.
+        from: SocketAddr,
+        /// Where it goes.
+        to: SocketAddr,
+    },
     /// Opens as many descriptors as it may, watched by one epoll instance so many times altogether.
     Crowd {
         /// How many times.

@@ -141,7 +141,7 @@ pub trait Node {
     /// The namespace is found by another path from now on.
     fn follow_path(&mut self, link: &mut Self::Link, path: &Path);
     /// What people should know about the pod's network.
-    fn note(link: &Self::Link) -> Option<String>;
+    fn notes(link: &Self::Link) -> Vec<String>;
     /// Whether the link still reports changes.
     fn is_alive(&self, link: &Self::Link) -> bool;
 

@@ -91,7 +91,7 @@ impl<N: Node> Enrollment<N> {
         let ids = self.ids.to_string();
         let users = (!ids.is_empty())
             .then(|| format!("it numbers its users on its own: on the node, {ids}"));
-        let network = N::note(&self.link);
+        let network = N::notes(&self.link);
         let own = users.into_iter().chain(network);
         own.chain(self.policy.notes()).collect()
     }

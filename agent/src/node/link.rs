@@ -31,7 +31,7 @@ pub struct PodLink {
     /// Only while the pod is being written.
     snapshot: Option<Snapshot>,
     loopback: Option<u32>,
-    note: Option<String>,
+    notes: Vec<String>,
 }
 
 impl PodLink {
@@ -47,7 +47,7 @@ impl PodLink {
             netns: Arc::new(netns),
             snapshot: None,
             loopback: None,
-            note: None,
+            notes: Vec::new(),
         })
     }
 
@@ -73,13 +73,11 @@ impl PodLink {
         let read = self.inside(Snapshot::read).await;
         let snapshot = read.context("read addresses and routes by netlink")?;
         self.loopback = snapshot.loopback();
-        let note = snapshot.note();
-        if note != self.note
-            && let Some(note) = &note
-        {
+        let notes = snapshot.notes();
+        for note in notes.iter().filter(|note| !self.notes.contains(note)) {
             tracing::warn!(netns = %self.path.display(), "{note}");
         }
-        self.note = note;
+        self.notes = notes;
         self.snapshot = Some(snapshot);
         Ok(())
     }
@@ -96,8 +94,8 @@ impl PodLink {
     }
 
     /// What people should know about the pod's network.
-    pub(super) fn note(&self) -> Option<&str> {
-        self.note.as_deref()
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// The namespace as it was last read.

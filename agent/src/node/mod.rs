@@ -161,8 +161,8 @@ impl Node for KernelNode {
         link.follow_path(path);
     }
 
-    fn note(link: &PodLink) -> Option<String> {
-        link.note().map(str::to_owned)
+    fn notes(link: &PodLink) -> Vec<String> {
+        link.notes().to_vec()
     }
 
     fn is_alive(&self, link: &PodLink) -> bool {

@@ -38,6 +38,31 @@ fn a_client_that_is_killed() -> Result<()> {
     wait_no_handshakes(&maps)
 }
 
+kernel_test!(two_handshakes_of_one_source);
+/// One socket is bound to the pod's address and a port, one to the same port of any address. The sidecar is
+/// reached over loopback by the first, and at the pod's own address by the second.
+fn two_handshakes_of_one_source() -> Result<()> {
+    const PORT: u16 = 5555;
+    const OTHER: &str = "10.109.118.32";
+    let (fixture, _sidecar, maps, client) = waiting(0)?;
+    for (from, to) in [("10.77.0.2", VIP), ("0.0.0.0", OTHER)] {
+        client.ask(&Request::Begin {
+            from: at(from, PORT),
+            to: at(to, 80),
+        })?;
+    }
+    let rows = maps.handshakes.rows()?;
+    let mut dialed: Vec<String> = rows
+        .iter()
+        .filter(|(key, _)| key.client_port == PORT)
+        .map(|(_, row)| std::net::IpAddr::from(row.dialed).to_string())
+        .collect();
+    dialed.sort();
+    ensure!(dialed == [VIP, OTHER], "{dialed:?}");
+    drop((client, fixture));
+    Ok(())
+}
+
 kernel_test!(a_pod_that_leaves_meanwhile);
 /// The rows of a pod that has left go with its connections.
 fn a_pod_that_leaves_meanwhile() -> Result<()> {

@@ -201,8 +201,8 @@ impl Node for FakeNode {
 
     fn follow_path(&mut self, _link: &mut Link, _path: &Path) {}
 
-    fn note(_link: &Link) -> Option<String> {
-        None
+    fn notes(_link: &Link) -> Vec<String> {
+        Vec::new()
     }
 
     fn is_alive(&self, link: &Link) -> bool {

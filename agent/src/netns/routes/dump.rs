@@ -1,7 +1,7 @@
 //! Reads a namespace's interfaces, addresses, routes and rules by netlink.
 
 use std::{
-    io,
+    fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::ControlFlow,
     time::{Duration, Instant},
@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
-    link::{LinkAttribute, LinkMessage},
+    link::{LinkAttribute, LinkFlags, LinkMessage},
     route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHopFlags, RouteType},
     rule::{RuleAttribute, RuleMessage},
 };
@@ -34,6 +34,7 @@ impl Snapshot {
         let mut snapshot = Self::default();
         let until = Instant::now() + PATIENCE;
         snapshot.read_links(until)?;
+        snapshot.forwards = FORWARDING.into_iter().any(is_on);
         snapshot.read_addresses(until)?;
         for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {
             for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -52,6 +53,10 @@ impl Snapshot {
             until,
             |message| {
                 if let RouteNetlinkMessage::NewLink(link) = message {
+                    let flags = link.header.flags;
+                    if flags.contains(LinkFlags::Up) && !flags.contains(LinkFlags::Loopback) {
+                        self.interfaces_up += 1;
+                    }
                     for attribute in &link.attributes {
                         if let LinkAttribute::IfName(name) = attribute {
                             self.links.insert(link.header.index, name.clone());
@@ -110,6 +115,16 @@ impl Snapshot {
             go_on(!self.policy_routing)
         })
     }
+}
+
+/// Whether the namespace of the calling thread forwards packets. Both are the reader's own namespace's.
+const FORWARDING: [&str; 2] = [
+    "/proc/sys/net/ipv4/ip_forward",
+    "/proc/sys/net/ipv6/conf/all/forwarding",
+];
+
+fn is_on(setting: &str) -> bool {
+    fs::read_to_string(setting).is_ok_and(|value| value.trim() != "0")
 }
 
 fn dump(

@@ -33,9 +33,8 @@ impl Snapshot {
         rows
     }
 
-    /// What people should know about the pod's routes.
-    #[must_use]
-    pub fn note(&self) -> Option<String> {
+    /// Whether the pod has more than its share.
+    pub(super) fn note_about_routes(&self) -> Option<String> {
         let deciding = Tables::new(&self.routes).deciding();
         if deciding.len() <= MAX_ROUTES {
             return None;

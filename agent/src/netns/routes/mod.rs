@@ -35,6 +35,10 @@ pub struct Snapshot {
     pub addresses: Vec<AssignedAddress>,
     routes: Vec<FlatRoute>,
     policy_routing: bool,
+    /// Interfaces that are up, without lo.
+    interfaces_up: usize,
+    /// Whether packets that enter by one interface may leave by another.
+    forwards: bool,
 }
 
 /// An address on an interface.
@@ -82,6 +86,20 @@ impl Snapshot {
         } else {
             candidates.next().is_some_and(|addr| addr.is_ipv6())
         }
+    }
+
+    /// What people should know about the pod's network.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let forwards = self.forwards && self.interfaces_up > 1;
+        let passing = forwards.then(|| {
+            "it forwards packets between its interfaces: what only passes through it is not intercepted"
+                .to_owned()
+        });
+        self.note_about_routes()
+            .into_iter()
+            .chain(passing)
+            .collect()
     }
 
     /// Whether an address is assigned.

@@ -77,7 +77,8 @@ fn pod(routes: Vec<FlatRoute>) -> Snapshot {
             address("fd01::5/64", ETH0),
         ],
         routes,
-        policy_routing: false,
+        interfaces_up: 2,
+        ..Snapshot::default()
     }
 }
 
@@ -170,7 +171,7 @@ fn a_pod_has_a_share_of_the_rows() {
     let many = |count: usize| (0..count).map(number);
     let few = pod(many(MAX_ROUTES).map(|net| unicast(&net, ETH0)).collect());
     assert_eq!(few.rows(COOKIE, &[]).len(), MAX_ROUTES);
-    assert_eq!(few.note(), None);
+    assert_eq!(few.notes(), Vec::<String>::new());
 
     let mut routes: Vec<FlatRoute> = many(MAX_ROUTES + 1)
         .map(|net| unicast(&net, ETH0))
@@ -181,13 +182,13 @@ fn a_pod_has_a_share_of_the_rows() {
     assert!(row(&too_many, "0.0.0.0/0").unwrap().is_unicast());
     assert!(row(&too_many, "::/0").unwrap().is_unicast());
     assert_eq!(too_many.rows(COOKIE, &[]).len(), 3);
-    assert!(too_many.note().unwrap().contains("2048 routes"));
+    assert!(too_many.notes()[0].contains("2048 routes"));
 
     let addresses = pod(many(MAX_ROUTES + 1).map(|net| local(&net, ETH0)).collect());
     let rows = addresses.rows(COOKIE, &[]);
     assert_eq!(rows.len(), 2);
     assert!(rows.values().all(Route::is_unknown));
-    assert!(addresses.note().unwrap().contains("2048 addresses"));
+    assert!(addresses.notes()[0].contains("2048 addresses"));
 }
 
 #[test]
@@ -342,6 +343,19 @@ fn message() -> RouteMessage {
         RouteAttribute::Table(TABLE_MAIN),
     ];
     message
+}
+
+#[test]
+fn a_pod_that_forwards_between_interfaces_has_a_note() {
+    let notes = |forwards, interfaces_up| {
+        let snapshot = Snapshot {
+            forwards,
+            interfaces_up,
+            ..Snapshot::default()
+        };
+        snapshot.notes().len()
+    };
+    assert_eq!([notes(true, 1), notes(false, 2), notes(true, 2)], [0, 0, 1]);
 }
 
 #[test]
