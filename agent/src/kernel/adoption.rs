@@ -59,7 +59,7 @@ impl Adoption {
         let mut missed = 0;
         for (cookie, _) in sockets {
             let row = self.wanted.get(cookie)?;
-            missed += usize::from(!row.is_some_and(|row| row.adopted == Adopted::Done as u32));
+            missed += usize::from(row.is_none_or(|row| row.adopted != Adopted::Done as u32));
             self.wanted.remove(cookie)?;
         }
         walked.map(|()| missed)
