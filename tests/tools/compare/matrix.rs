@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use lab::{
     network::BESIDE,
-    protocol::{APP, Dial, Identity, ROOT},
+    protocol::{APP, Dial, Identity, Manner, ROOT},
 };
 
 use crate::target::Target;
@@ -148,6 +148,7 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_port(&mut cases);
     matrix.by_device(&mut cases);
     matrix.by_routing_header(&mut cases);
+    matrix.by_mptcp(&mut cases);
     matrix.arriving(&mut cases);
     cases
 }
@@ -259,6 +260,18 @@ impl Matrix {
                 let mut dial = dial(creator, ip(to), 80);
                 dial.segment = Some(GATEWAY_V6);
                 cases.push(Case::outbound(who, dial));
+            }
+        }
+    }
+
+    /// On sockets of protocol MPTCP.
+    fn by_mptcp(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for (who, creator) in &self.both {
+            for to in [fixed.service, fixed.own, fixed.second, fixed.loopback] {
+                let mut dial = dial(creator, ip(to), 80);
+                dial.manner = Manner::Mptcp;
+                cases.push(Case::outbound(&format!("{who} by MPTCP"), dial));
             }
         }
     }
