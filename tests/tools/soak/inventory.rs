@@ -1,7 +1,7 @@
 //! What there is at the start and at the end: map rows, pins, programs, the agent's memory and
 //! descriptors.
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{collections::BTreeMap, fs, path::Path, thread, time::Duration};
 
 use anyhow::{Context as _, Result};
 use lab::agent::Places;
@@ -53,8 +53,9 @@ impl Inventory {
                 .context("look at the agent")?
                 .count() as u64,
         );
-        let status = procfs::process::Process::new(pid as i32)?.status()?;
-        put("agent: threads", status.threads);
+        let agent = procfs::process::Process::new(pid as i32)?;
+        let status = agent.status()?;
+        put("agent: threads", threads(&agent)?);
         put(MEMORY, status.rssanon.context("RssAnon")?);
         Ok(Self(all))
     }
@@ -75,6 +76,16 @@ impl Inventory {
             })
             .collect()
     }
+}
+
+/// Threads that stay: the fewest of some looks, since helper threads come for a moment.
+fn threads(agent: &procfs::process::Process) -> Result<u64> {
+    let mut fewest = u64::MAX;
+    for _ in 0..5 {
+        fewest = fewest.min(agent.status()?.threads);
+        thread::sleep(Duration::from_millis(100));
+    }
+    Ok(fewest)
 }
 
 /// Files below a directory.
