@@ -43,7 +43,7 @@ pub(super) fn all() -> Vec<Check> {
     checks
 }
 
-fn outbound() -> [Check; 6] {
+fn outbound() -> [Check; 7] {
     let sock_addr = |attach_type, helper| {
         programs::program(
             bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
@@ -70,6 +70,12 @@ fn outbound() -> [Check; 6] {
             "5.7",
             NO_OUTBOUND,
             sock_addr(connect4, Some(bpf_func_id::BPF_FUNC_get_netns_cookie)),
+        ),
+        Check::required(
+            "bpf_probe_read_kernel in connect",
+            "5.5, not under lockdown=confidentiality",
+            "it is unknown who created a socket",
+            programs::read_kernel(),
         ),
         Check::optional(
             "bpf_set_retval in connect",

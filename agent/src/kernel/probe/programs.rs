@@ -69,6 +69,29 @@ pub fn mptcp_parent() -> bool {
         .is_ok()
 }
 
+/// Whether programs may read kernel memory, which lockdown=confidentiality forbids.
+pub(super) fn read_kernel() -> Result<(), String> {
+    const MOV64_REG: u8 = 0xbf;
+    const ADD64_IMM: u8 = 0x07;
+    // Eight bytes at address 0, which fails when it runs, onto the stack.
+    let frame = bpf_insn {
+        _bitfield_1: bpf_insn::new_bitfield_1(1, 10),
+        ..instruction(MOV64_REG, 1, 0)
+    };
+    let size = 8;
+    load(
+        bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+        bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
+        &[
+            frame,
+            instruction(ADD64_IMM, 1, -size),
+            instruction(MOV64_IMM, 2, size),
+            instruction(MOV64_IMM, 3, 0),
+            instruction(CALL, 0, bpf_func_id::BPF_FUNC_probe_read_kernel as i32),
+        ],
+    )
+}
+
 /// Loads the smallest program of a type. It calls a helper, if one is given.
 pub(super) fn program(
     program_type: bpf_prog_type,
