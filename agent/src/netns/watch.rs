@@ -68,7 +68,7 @@ impl Drop for Watch {
     }
 }
 
-/// Reports changes until the socket fails or nobody listens any more.
+/// Reports changes until the socket fails or the receiver is gone.
 async fn follow(
     socket: &TokioSocket,
     cookie: u64,

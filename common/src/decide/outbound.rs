@@ -41,7 +41,7 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
             Decision::untouched(Rule::BeforeSidecar)
         }
         Verdict::Fail { .. } => decision,
-        // The rules have judged where the packets are to end, but the header leads them elsewhere first.
+        // The rules have evaluated the final address, and the header leads the packets elsewhere first.
         _ if !decision.rule.is_for_owners() && conn.routing_header => {
             Decision::refuse(Rule::RoutingHeader)
         }

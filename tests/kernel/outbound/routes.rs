@@ -93,7 +93,7 @@ fn bound_to_a_device(fixture: &SharedFixture) -> Result<()> {
 }
 
 shared_test!(routing_headers);
-/// A routing header needs no privilege and leads the packets to another host than the one that is judged.
+/// A routing header needs no privilege and leads the packets to another host than the one that is evaluated.
 fn routing_headers(fixture: &SharedFixture) -> Result<()> {
     let segment = VIP[1].parse().context("an IPv6 address")?;
     let dial = |creator: &Identity, to: &str| -> Result<Result<Connected, i32>> {

@@ -119,7 +119,7 @@ fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'
     if case.dial.segment.is_some() {
         let refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
         return refused
-            .then_some("IPv6 routing header: judged by its first hop under iptables, refused");
+            .then_some("IPv6 routing header: evaluated by its first hop under iptables, refused");
     }
     let Outcome::Connects(seen) = oracle else {
         return None;

@@ -1,3 +1,5 @@
+mod limits;
+
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr},
@@ -117,78 +119,6 @@ fn narrower_prefixes_of_earlier_tables_do_not_hide_wider_ones() {
     ]);
     assert_eq!(snapshot.rows(COOKIE, &[]).len(), 3);
     assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, ETH1);
-}
-
-fn throw(destination: &str) -> FlatRoute {
-    FlatRoute {
-        kind: RouteKind::Throw,
-        ifindex: 0,
-        ..unicast(destination, 0)
-    }
-}
-
-fn in_table_default(destination: &str, ifindex: u32) -> FlatRoute {
-    FlatRoute {
-        table: TABLE_DEFAULT,
-        ..unicast(destination, ifindex)
-    }
-}
-
-#[test]
-fn a_throw_route_ends_the_lookup_in_its_table() {
-    let snapshot = pod(vec![
-        unicast("0.0.0.0/0", ETH0),
-        throw("10.9.0.0/16"),
-        unicast("10.9.1.0/24", ETH1),
-    ]);
-    let thrown = row(&snapshot, "10.9.0.0/16").unwrap();
-    assert!(!thrown.is_unicast() && !thrown.is_local());
-    assert_eq!(thrown.errno(), libc::ENETUNREACH);
-    assert_eq!(row(&snapshot, "10.9.1.0/24").unwrap().ifindex, ETH1);
-    assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, ETH0);
-}
-
-#[test]
-fn a_throw_route_leads_on_to_the_next_table() {
-    let snapshot = pod(vec![
-        unicast("10.0.0.0/8", ETH0),
-        throw("10.9.0.0/16"),
-        in_table_default("0.0.0.0/0", ETH1),
-        in_table_default("10.9.1.0/24", LO),
-        in_table_default("10.8.0.0/16", LO),
-    ]);
-    // Of a wider prefix of the next table, and of a narrower one.
-    assert_eq!(row(&snapshot, "10.9.0.0/16").unwrap().ifindex, ETH1);
-    assert_eq!(row(&snapshot, "10.9.1.0/24").unwrap().ifindex, LO);
-    // Elsewhere the earlier table still decides.
-    assert_eq!(row(&snapshot, "10.8.0.0/16"), None);
-    assert_eq!(row(&snapshot, "10.0.0.0/8").unwrap().ifindex, ETH0);
-}
-
-#[test]
-fn a_pod_has_a_share_of_the_rows() {
-    let number = |index: usize| format!("10.{}.{}.1/32", index / 250, index % 250);
-    let many = |count: usize| (0..count).map(number);
-    let few = pod(many(MAX_ROUTES).map(|net| unicast(&net, ETH0)).collect());
-    assert_eq!(few.rows(COOKIE, &[]).len(), MAX_ROUTES);
-    assert_eq!(few.notes(), Vec::<String>::new());
-
-    let mut routes: Vec<FlatRoute> = many(MAX_ROUTES + 1)
-        .map(|net| unicast(&net, ETH0))
-        .collect();
-    routes.push(local("10.1.0.5/32", ETH0));
-    let too_many = pod(routes);
-    assert!(row(&too_many, "10.1.0.5/32").unwrap().is_local());
-    assert!(row(&too_many, "0.0.0.0/0").unwrap().is_unicast());
-    assert!(row(&too_many, "::/0").unwrap().is_unicast());
-    assert_eq!(too_many.rows(COOKIE, &[]).len(), 3);
-    assert!(too_many.notes()[0].contains("2048 routes"));
-
-    let addresses = pod(many(MAX_ROUTES + 1).map(|net| local(&net, ETH0)).collect());
-    let rows = addresses.rows(COOKIE, &[]);
-    assert_eq!(rows.len(), 2);
-    assert!(rows.values().all(Route::is_unknown));
-    assert!(addresses.notes()[0].contains("2048 addresses"));
 }
 
 #[test]
@@ -343,19 +273,6 @@ fn message() -> RouteMessage {
         RouteAttribute::Table(TABLE_MAIN),
     ];
     message
-}
-
-#[test]
-fn a_pod_that_forwards_between_interfaces_has_a_note() {
-    let notes = |forwards, interfaces_up| {
-        let snapshot = Snapshot {
-            forwards,
-            interfaces_up,
-            ..Snapshot::default()
-        };
-        snapshot.notes().len()
-    };
-    assert_eq!([notes(true, 1), notes(false, 2), notes(true, 2)], [0, 0, 1]);
 }
 
 #[test]
