@@ -15,7 +15,7 @@ use crate::{
     maps,
 };
 
-const EEXIST: i64 = -17;
+const EEXIST: i32 = -17;
 
 /// One open file of a process. Returns 0: go on with the next.
 #[unsafe(no_mangle)]

@@ -30,7 +30,7 @@ pub fn wanted_listener(cookie: u64) -> Option<&'static mut WantedListener> {
 
 /// Stores a socket in a slot; an error is the negative errno.
 #[inline(always)]
-pub fn add_socket(sk: *mut c_void, key: &ListenerKey) -> Result<(), i64> {
+pub fn add_socket(sk: *mut c_void, key: &ListenerKey) -> Result<(), i32> {
     // SAFETY: the map, a key of its type, and a socket that the kernel checks.
     let result = unsafe {
         bpf_map_update_elem(
@@ -40,7 +40,11 @@ pub fn add_socket(sk: *mut c_void, key: &ListenerKey) -> Result<(), i64> {
             BPF_NOEXIST.into(),
         )
     };
-    if result == 0 { Ok(()) } else { Err(result) }
+    // Before Linux 6.4 only the lower half is the result (kernel commit d7ba4cc900bf).
+    match result as i32 {
+        0 => Ok(()),
+        errno => Err(errno),
+    }
 }
 
 /// Stores the listening socket of a callback in a slot; fails if the slot is in use.
