@@ -20,8 +20,7 @@ use sidetrack_common::{
 };
 
 use super::{
-    AssignedAddress, FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_DEFAULT, TABLE_LOCAL,
-    TABLE_MAIN,
+    AssignedAddress, FlatRoute, RouteId, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
     dump::{assigned_address, flat_route},
 };
 
