@@ -85,9 +85,8 @@ impl Dialect {
         }
     }
 
-    /// The inbound port; `given` is that of `-z`. Version 1.1 had one port for both directions. Version 1.5
-    /// had so unless it captured all ports, whatever `-z` said (`handleInboundPortsInclude` in
-    /// istio-iptables of Istio 1.3 to 1.6).
+    /// The inbound port; `given` is that of `-z`. Version 1.1 had one port for both directions. In version
+    /// 1.5 (Istio 1.3 to 1.6) `-z` counts only if all ports are captured; others go to the outbound port.
     #[must_use]
     pub fn inbound_port(self, outbound_port: u16, captures_all: bool, given: Option<u16>) -> u16 {
         match self {
