@@ -96,7 +96,9 @@ fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
             | Rule::NoStorage
             | Rule::HandshakesFull
             | Rule::NoListener
-            | Rule::NoSource,
+            | Rule::BoundDevice
+            | Rule::TooManyAddresses
+            | Rule::RoutingHeader,
         ) => &mut connections.refused,
         _ => &mut connections.untouched,
     };

@@ -14,31 +14,27 @@ pub struct HandshakeKey {
     pub client: Addr,
     /// The connecting socket's port.
     pub client_port: u16,
-    /// The capture port it connects to.
-    pub capture_port: u16,
-    /// 1 if it connects to the pod's own address, 0 if to loopback: from one address and port both may
-    /// be under way, see [`to_own_address`].
-    pub to_own: u32,
+    /// The port it connects to.
+    pub target_port: u16,
+    /// The last word of the address it connects to, network byte order.
+    pub target_word: u32,
 }
 
-/// [`HandshakeKey::to_own`] of a capture address.
-#[inline(always)]
-#[must_use]
-pub const fn to_own_address(capture: Addr) -> u32 {
-    !capture.is_loopback() as u32
-}
-
-/// The destination the application dialed.
+/// A redirected connection, from the socket that connects to the one that the sidecar accepts.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct Handshake {
-    /// The address it dialed.
+    /// The address the application dialed.
     pub dialed: Addr,
+    /// See [`SockRecord::source`].
+    pub source: Addr,
     /// The port it dialed, host order.
     pub dialed_port: u16,
+    /// The capture port it is redirected to, host order.
+    pub capture_port: u16,
     /// Padding, zero.
-    pub pad: [u8; 6],
+    pub pad: u32,
     /// Cookie of the connecting socket: only that socket may withdraw the row.
     pub client_cookie: u64,
 }
@@ -47,7 +43,7 @@ pub struct Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
 pub enum Role {
-    /// The application's socket of a redirected connection: getpeername returns the dialed address.
+    /// The application's socket of a redirected connection.
     Dialed = 1,
     /// The sidecar's accepted socket of a redirected connection.
     Accepted = 2,
@@ -65,14 +61,17 @@ pub enum Role {
 pub struct SockRecord {
     /// The dialed address.
     pub addr: Addr,
+    /// The client's address without the redirect, where it differs from the one it has: an unbound socket
+    /// gets the loopback address that belongs to its target. Unspecified if it does not differ.
+    pub source: Addr,
     /// The dialed port, host order.
     pub port: u16,
     /// A [`Role`].
     pub role: u16,
-    /// 1 when sidetrack bound the source address, 0 when the application did.
-    pub bound_by_sidetrack: u16,
-    /// Padding, zero.
-    pub pad: u16,
+    /// The capture port of a redirected connection, host order.
+    pub capture_port: u16,
+    /// The port its packets go to, host order: see [`Target`](crate::target::Target).
+    pub target_port: u16,
 }
 
 /// Key of a sidecar's inbound listener.
@@ -131,8 +130,8 @@ pub struct CountKey {
 }
 
 const _: () = assert!(size_of::<HandshakeKey>() == 32);
-const _: () = assert!(size_of::<Handshake>() == 32);
-const _: () = assert!(size_of::<SockRecord>() == 24);
+const _: () = assert!(size_of::<Handshake>() == 48);
+const _: () = assert!(size_of::<SockRecord>() == 40);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
 const _: () = assert!(size_of::<WantedListener>() == 16);
 const _: () = assert!(size_of::<CountKey>() == 16);

@@ -116,8 +116,10 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// An untouched connection.
     #[inline(always)]
-    const fn untouched(rule: Rule) -> Self {
+    #[must_use]
+    pub const fn untouched(rule: Rule) -> Self {
         Self::listed(Verdict::Untouched, rule, 0)
     }
 

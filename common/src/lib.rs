@@ -15,7 +15,8 @@ pub mod names;
 pub mod pod;
 pub mod policy;
 pub mod rule;
+pub mod target;
 
 /// Version of every map's key and value layout, part of the pin directory's name: an agent never
 /// opens maps of another layout.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;

@@ -39,6 +39,9 @@ pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
 /// Pods that bypass their sidecar because it has not listened yet.
 pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 
+/// Pods with a listener on loopback at the outbound capture port.
+pub const LOOPBACK_SIDECAR: &str = "LOOPBACK_SIDECAR";
+
 /// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than
 /// [`HANDSHAKE_RESERVE`] are free.
 pub const HANDSHAKE_CAPACITY: u32 = 65_536;

@@ -19,6 +19,9 @@ pub const POD_HAS_IFACE_RULES: u32 = 4;
 /// [`Pod::flags`]: outbound connections bypass the sidecar until it first listens. The pod has a row
 /// in [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR) until then.
 pub const POD_BEFORE_SIDECAR: u32 = 8;
+/// [`Pod::flags`]: outbound connections are redirected to a target of their own for each destination
+/// ([`Target::of`](crate::target::Target::of)).
+pub const POD_OWN_TARGETS: u32 = 16;
 
 /// One enrolled pod: the policy of its row applies to its connections. The row also holds the pod's
 /// name, so that the pinned maps show which pods are intercepted while no agent runs.

@@ -113,8 +113,6 @@ rules! {
     HandshakesFull = 62, "handshakes-full", "too many redirected connections are waiting for the sidecar: refused";
     /// Refused: no socket listens on the inbound port.
     NoListener = 63, "no-listener", "no sidecar listens on the inbound port: refused";
-    /// Refused: the source address the connection needs cannot be set.
-    NoSource = 64, "no-source", "the pod no longer has the source address: refused";
     /// Refused: the pod has more addresses than the agent follows.
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
     /// Refused: the socket has an IPv6 routing header.

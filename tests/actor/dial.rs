@@ -10,13 +10,28 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use lab::protocol::{Connected, Dial, Manner, NAMES_AGAIN, Names};
+use lab::protocol::{APP, Connected, Dial, Manner, NAMES_AGAIN, Names};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::{identity::run_as, names};
 
 /// Connects; the errno if that fails.
 pub fn dial(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
+    let mut _beside = None;
+    if let Some(destination) = dial.beside {
+        let other = Dial {
+            destination,
+            ..dial.clone()
+        };
+        match dial_one(&other)? {
+            Ok((_, socket)) => _beside = Some(socket),
+            Err(errno) => return Ok(Err(errno)),
+        }
+    }
+    dial_one(dial)
+}
+
+fn dial_one(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
     let created = run_as(&dial.creator, || open(dial))?;
     let socket = match created {
         Ok(socket) => socket,
@@ -73,6 +88,11 @@ fn open(dial: &Dial) -> io::Result<Socket> {
     if let Some(segment) = dial.segment {
         routing_header(&socket, segment)?;
     }
+    if dial.beside.is_some() {
+        socket.set_reuse_address(true)?;
+        // No TIME_WAIT: the port is used again.
+        socket.set_linger(Some(Duration::ZERO))?;
+    }
     if let Some(source) = dial.source {
         socket.bind(&address(source, dial.mapped))?;
     }
@@ -105,10 +125,14 @@ fn routing_header(socket: &Socket, segment: std::net::Ipv6Addr) -> io::Result<()
 }
 
 fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {
-    if let Some(first) = dial.first
-        && socket.connect(&address(first, dial.mapped)).is_ok()
-    {
-        return Err(io::Error::other("the first connect was to fail"));
+    if let Some(first) = dial.first {
+        let first = socket.connect(&address(first, dial.mapped));
+        if dial.dissolve {
+            first?;
+            dissolve(socket)?;
+        } else if first.is_ok() {
+            return Err(io::Error::other("the first connect was to fail"));
+        }
     }
     let destination = address(dial.destination, dial.mapped);
     match dial.manner {
@@ -118,6 +142,38 @@ fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {
         }
         Manner::FastOpen => fast_open(socket, &destination),
     }
+}
+
+/// connect with AF_UNSPEC, which makes the socket what it was before it was connected.
+fn dissolve(socket: &Socket) -> io::Result<()> {
+    let unspecified = [0_u8; 16];
+    // SAFETY: an address of the given length.
+    let failed = unsafe {
+        libc::connect(
+            socket.as_raw_fd(),
+            unspecified.as_ptr().cast(),
+            unspecified.len() as u32,
+        )
+    };
+    if failed == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Connects, dissolves the connection and listens on the same socket. Answers its address.
+pub fn reuse(to: SocketAddr) -> Result<SocketAddr> {
+    let listening = run_as(&APP, || {
+        let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
+        socket.connect(&to.into())?;
+        dissolve(&socket)?;
+        socket.listen(1)?;
+        socket.local_addr()
+    })?;
+    let address =
+        listening.with_context(|| format!("reuse a socket that was connected to {to}"))?;
+    address.as_socket().context("not an IP address")
 }
 
 fn address(address: SocketAddr, mapped: bool) -> SockAddr {

@@ -125,6 +125,101 @@ fn bound_port_without_an_address(fixture: &SharedFixture) -> Result<()> {
     Ok(())
 }
 
+shared_test!(one_bound_port_to_two_destinations);
+fn one_bound_port_to_two_destinations(fixture: &SharedFixture) -> Result<()> {
+    for (family, any) in ["0.0.0.0", "::"].into_iter().enumerate() {
+        for (number, source) in [any, POD[family]].into_iter().enumerate() {
+            let to = at(VIP[family], 80);
+            let mut dial = Dial::new(&APP, to);
+            dial.source = Some(at(source, 23_460 + number as u16));
+            dial.beside = Some(at(VIP[family], 8080));
+            let result = fixture.dial(dial)?;
+            check(&result, Arrives::Sidecar(15001), POD[family], to)
+                .with_context(|| format!("from {source}"))?;
+        }
+    }
+    Ok(())
+}
+
+shared_test!(more_connections_than_ports);
+/// A client has as many connections as its ports allow, to each destination.
+fn more_connections_than_ports(_: &SharedFixture) -> Result<()> {
+    const PORTS: usize = 20;
+    const DESTINATIONS: u16 = 10;
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&[])?;
+    let range = format!("net.ipv4.ip_local_port_range=40000 {}", 40_000 + PORTS - 1);
+    let netns = &fixture.pod.netns;
+    run_words(&["ip", "netns", "exec", netns, "sysctl", "-qw", &range])?;
+    for vip in VIP {
+        let outcomes = (0..DESTINATIONS)
+            .flat_map(|n| std::iter::repeat_n(at(vip, 1000 + n), PORTS))
+            .map(|to| fixture.client.hold(Dial::new(&APP, to)));
+        for outcome in outcomes {
+            let connected = outcome?.map_err(|errno| anyhow!("{vip}: errno {errno}"))?;
+            ensure!(connected.accepted_by == 15001, "{connected:?}");
+        }
+        let to = at(vip, 1000);
+        let result = fixture.client.dial(Dial::new(&APP, to))?;
+        ensure!(result == Err(libc::EADDRNOTAVAIL), "{result:?}");
+    }
+    Ok(())
+}
+
+shared_test!(a_dissolved_redirect_leaves_no_trace);
+fn a_dissolved_redirect_leaves_no_trace(fixture: &SharedFixture) -> Result<()> {
+    for (family, any) in ["0.0.0.0", "::"].into_iter().enumerate() {
+        let listening = fixture.client.reuse(at(VIP[family], 80))?;
+        ensure!(listening.ip() == crate::fixture::ip(any), "{listening}");
+        for to in [at(VIP[family], 8080), at(POD[family], 80)] {
+            let mut dial = Dial::new(&APP, to);
+            dial.first = Some(at(VIP[family], 80));
+            dial.dissolve = true;
+            let arrives = if to.ip() == crate::fixture::ip(POD[family]) {
+                Arrives::Untouched
+            } else {
+                Arrives::Sidecar(15001)
+            };
+            check(&fixture.dial(dial)?, arrives, POD[family], to)?;
+        }
+    }
+    Ok(())
+}
+
+shared_test!(a_sidecar_on_loopback);
+/// It listens on 127.0.0.1 or ::1 only, before its pod is enrolled or after.
+fn a_sidecar_on_loopback(_: &SharedFixture) -> Result<()> {
+    for listens_first in [true, false] {
+        let fixture = PodFixture::new()?;
+        let sidecar = fixture.pod.actor()?;
+        let listen = || -> Result<()> {
+            for address in ["127.0.0.1", "::1"] {
+                sidecar.listen_group(Listen {
+                    address: at(address, 15001),
+                    owner: PROXY,
+                    sockets: 1,
+                    v6_only: true,
+                })?;
+            }
+            Ok(())
+        };
+        if listens_first {
+            listen()?;
+        }
+        fixture.enroll(&[])?;
+        if !listens_first {
+            listen()?;
+        }
+        for family in [0, 1] {
+            let to = at(VIP[family], 80);
+            check(&fixture.dial(to)?, Arrives::Sidecar(15001), POD[family], to)
+                .with_context(|| format!("listens first: {listens_first}"))?;
+        }
+    }
+    Ok(())
+}
+
 shared_test!(failed_connects_leave_no_row);
 fn failed_connects_leave_no_row(fixture: &SharedFixture) -> Result<()> {
     let places = &fixture.agent.places;

@@ -101,6 +101,14 @@ impl Actor {
         }
     }
 
+    /// Reuses a socket that was connected, as a listener; answers its address.
+    pub fn reuse(&self, to: SocketAddr) -> Result<SocketAddr> {
+        match self.ask(&Request::Reuse(to))? {
+            Response::Address(address) => Ok(address),
+            other => bail!("{other:?}"),
+        }
+    }
+
     /// Begins many connections and keeps them.
     pub fn flood(&self, to: SocketAddr, count: usize) -> Result<Flooded> {
         match self.ask(&Request::Flood { to, count })? {

@@ -79,6 +79,10 @@ pub struct Dial {
     pub destination: SocketAddr,
     /// Tried first on the same socket; expected to fail.
     pub first: Option<SocketAddr>,
+    /// Whether the first is expected to connect, and is then dissolved by connect with AF_UNSPEC.
+    pub dissolve: bool,
+    /// Where another socket, bound to the same source, is connected meanwhile.
+    pub beside: Option<SocketAddr>,
     /// SO_BINDTODEVICE.
     pub device: Option<String>,
     /// The first segment of an IPv6 routing header (IPV6_RTHDR, type 4).
@@ -103,6 +107,8 @@ impl Dial {
             source: None,
             destination,
             first: None,
+            dissolve: false,
+            beside: None,
             device: None,
             segment: None,
             manner: Manner::Blocking,
@@ -164,6 +170,9 @@ pub enum Request {
         /// How many times.
         watches: usize,
     },
+    /// Connects, as the application, dissolves the connection with AF_UNSPEC, and listens on the same
+    /// socket; answers [`Response::Address`].
+    Reuse(SocketAddr),
     /// Listens, as the sidecar, and never accepts.
     Hang(SocketAddr),
     /// Sends bare SYNs over a raw socket, each from another port of an address; both are IPv4.
@@ -241,6 +250,8 @@ pub enum Response {
     UdpAnswered(Result<Box<UdpAnswer>, i32>),
     /// A number.
     Count(usize),
+    /// getsockname.
+    Address(SocketAddr),
     /// It could not be tried.
     Failed(String),
 }

@@ -25,6 +25,8 @@ pub struct Adoption {
     wanted: Table<u64, WantedListener>,
     /// Sidecars' listeners.
     pub listeners: Table<ListenerKey, u64>,
+    /// Pods whose outbound capture port has a listener on loopback.
+    pub loopback_sidecar: Table<u64, u32>,
 }
 
 impl Adoption {
@@ -43,6 +45,7 @@ impl Adoption {
             program: program.fd()?.as_fd().try_clone_to_owned()?,
             wanted,
             listeners: from_pin(pins, names::LISTENERS)?,
+            loopback_sidecar: from_pin(pins, names::LOOPBACK_SIDECAR)?,
         })
     }
 

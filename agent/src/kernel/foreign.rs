@@ -61,7 +61,10 @@ fn consequence(hook: &str, before: bool) -> &'static str {
             "which callbacks a socket gets is up to both; should original destinations be wrong, it is the first to look at"
         }
         ("getpeername4" | "getpeername6", false) => {
-            "it may change the peer address that an app gets"
+            "it may change the peer address that an app or the sidecar gets"
+        }
+        ("getsockname4" | "getsockname6", false) => {
+            "it may change the own address that an app gets"
         }
         _ => "sidetrack's answer comes after its own and stands",
     }

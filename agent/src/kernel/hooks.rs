@@ -23,7 +23,7 @@ const fn hook(name: &'static str, program: &'static str, attach_type: bpf_attach
 }
 
 /// All cgroup hooks, in order of attachment.
-pub const CGROUP_HOOKS: [Hook; 6] = [
+pub const CGROUP_HOOKS: [Hook; 8] = [
     hook(
         "getsockopt",
         "st_getsockopt",
@@ -38,6 +38,16 @@ pub const CGROUP_HOOKS: [Hook; 6] = [
         "getpeername6",
         "st_getpeername6",
         bpf_attach_type::BPF_CGROUP_INET6_GETPEERNAME,
+    ),
+    hook(
+        "getsockname4",
+        "st_getsockname4",
+        bpf_attach_type::BPF_CGROUP_INET4_GETSOCKNAME,
+    ),
+    hook(
+        "getsockname6",
+        "st_getsockname6",
+        bpf_attach_type::BPF_CGROUP_INET6_GETSOCKNAME,
     ),
     hook(
         "sockops",

@@ -115,6 +115,10 @@ maps! {
     before_sidecar: Table<u64, u32> = BEFORE_SIDECAR,
         full: "further pods that are to reach the network before their sidecar are rejected"
             => "move pods to other nodes";
+    /// Pods whose outbound capture port has a listener on loopback.
+    loopback_sidecar: Table<u64, u32> = LOOPBACK_SIDECAR,
+        full: "outbound connections of sidecars that listen on loopback only are refused"
+            => "move pods to other nodes";
     opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS,
 }
 

@@ -7,6 +7,7 @@
 use std::{
     collections::BTreeSet,
     io,
+    net::IpAddr,
     ops::ControlFlow,
     sync::{
         Arc, Mutex, PoisonError,
@@ -64,6 +65,8 @@ pub struct Search {
     pub cookie: u64,
     /// Ports on which the sidecar receives connections.
     pub ports: Vec<u16>,
+    /// Outbound capture port.
+    pub outbound_port: u16,
     /// The processes in the namespace.
     pub pids: Vec<i32>,
 }
@@ -133,8 +136,15 @@ impl Shared {
             return Ok(0);
         };
         let mut wanted = Vec::new();
-        for listening in listening(&netns, &search.ports, until)? {
-            wanted.extend(self.missing(search.cookie, &listening)?);
+        let found = listening(&netns, search, until)?;
+        if found.iter().any(|it| it.address.is_loopback()) {
+            self.adoption
+                .loopback_sidecar
+                .insert(&search.cookie, &1)
+                .context("mark a sidecar that listens on loopback")?;
+        }
+        for listening in found.iter().filter(|it| !it.address.is_loopback()) {
+            wanted.extend(self.missing(search.cookie, listening)?);
         }
         if wanted.is_empty() {
             return Ok(0);
@@ -192,7 +202,7 @@ impl Shared {
 pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
     let mut found = false;
     visit(netns, Instant::now() + QUICK, |listening| {
-        found |= listening.port == port;
+        found |= listening.port == port && !listening.address.is_loopback();
         if found {
             ControlFlow::Break(())
         } else {
@@ -204,6 +214,8 @@ pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
 
 /// A listening socket.
 struct Listening {
+    /// IPv4 where an IPv6 socket has it in v4-mapped form.
+    address: IpAddr,
     port: u16,
     /// Those it may serve.
     families: &'static [Family],
@@ -211,11 +223,17 @@ struct Listening {
     cookie: u64,
 }
 
-/// Listening sockets of some ports, [`MAX_FOUND`] of them at most.
-fn listening(netns: &Netns, ports: &[u16], until: Instant) -> Result<Vec<Listening>> {
+/// Those that a search is for, [`MAX_FOUND`] of them at most: the sidecar's on the ports where it receives
+/// connections, and those on loopback at the outbound port.
+fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Listening>> {
     let mut found = Vec::new();
     visit(netns, until, |listening| {
-        if ports.contains(&listening.port) {
+        let is_wanted = if listening.address.is_loopback() {
+            listening.port == search.outbound_port
+        } else {
+            search.ports.contains(&listening.port)
+        };
+        if is_wanted {
             found.push(listening);
         }
         if found.len() < MAX_FOUND {
@@ -227,7 +245,7 @@ fn listening(netns: &Netns, ports: &[u16], until: Instant) -> Result<Vec<Listeni
     Ok(found)
 }
 
-/// Visits the listening sockets of a namespace, other than those on loopback.
+/// Visits the listening sockets of a namespace.
 fn visit(
     netns: &Netns,
     until: Instant,
@@ -244,10 +262,8 @@ fn visit(
                 let mut stopped = false;
                 sock_diag::visit(family, Sockets::Listening, until, |socket| {
                     let id = &socket.header.socket_id;
-                    if id.source_address.to_canonical().is_loopback() {
-                        return ControlFlow::Continue(());
-                    }
                     let next = each(Listening {
+                        address: id.source_address.to_canonical(),
                         port: id.source_port,
                         families,
                         cookie: sock_diag::cookie(&socket),

@@ -64,7 +64,8 @@ async fn write(
             let search = Search {
                 inode: link.inode(),
                 cookie: cookie.get(),
-                ports: policy.listener_ports().collect(),
+                ports: policy.listener_ports(),
+                outbound_port: policy.outbound_port,
                 pids: processes.in_netns(link.inode()).to_vec(),
             };
             // A listener that is not found is a pod whose sidecar is down: no reason to leave the pod's

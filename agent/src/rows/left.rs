@@ -42,7 +42,12 @@ pub fn left_rows(datapath: &Datapath) -> Result<Vec<LeftRows<PodRows>>> {
     let counters = maps.counts.keys()?.into_iter().map(|key| key.netns);
     let own = maps.handshakes_by_pod.keys()?.into_iter();
     let passing = maps.before_sidecar.keys()?;
-    let remains = listeners.chain(counters).chain(own).chain(passing);
+    let on_loopback = maps.loopback_sidecar.keys()?;
+    let remains = listeners
+        .chain(counters)
+        .chain(own)
+        .chain(passing)
+        .chain(on_loopback);
     let attached = datapath.attached_pods()?;
     for cookie in remains.map(NetnsCookie::new).chain(attached) {
         of(&mut left, cookie);

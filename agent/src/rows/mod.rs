@@ -1,6 +1,7 @@
 //! What pods and policies have in the kernel: the one place that writes, compares, repairs and removes
 //! their rows.
 
+mod capture_range;
 mod left;
 pub mod pod_rows;
 pub mod policy_rows;

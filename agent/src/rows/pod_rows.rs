@@ -11,12 +11,13 @@ use sidetrack_common::{
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
         IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
-        POD_HAS_IFACE_RULES, Pod, Route,
+        POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
     },
 };
 use sidetrack_policy::{PodRef, Policy};
 use sidetrack_reconcile::Phase;
 
+use super::capture_range;
 use crate::{
     kernel::{maps::Maps, table::Table},
     netns::routes::{RouteId, Snapshot},
@@ -147,6 +148,9 @@ impl PodRows {
             .filter(|(_, row)| *row != IfaceRow::PLAIN);
         self.write_ifaces(&ifaces.collect(), phase, maps)?;
         self.set_flag(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
+        let rules_ignore_it = policy.rules_ignore_capture_range();
+        let is_local = capture_range::is_local(&self.routes);
+        self.set_flag(POD_OWN_TARGETS, rules_ignore_it && is_local);
         Ok(())
     }
 
@@ -327,7 +331,7 @@ impl PodRows {
         for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
             maps.listeners.remove(key).context("remove a listener")?;
         }
-        Ok(())
+        self.remove_own(&maps.loopback_sidecar, "the mark of a listener on loopback")
     }
 
     /// Removes the pod's counters.

@@ -46,6 +46,12 @@ impl SkLookup<'_> {
         addr_field!(self.inner.lookup, remote_ip4, remote_ip6)
     }
 
+    /// The port it was sent from, host order.
+    #[inline(always)]
+    pub fn source_port(&self) -> u16 {
+        u16::from_be(field!(self.inner.lookup, remote_port))
+    }
+
     /// The address it was sent to.
     #[inline(always)]
     pub fn destination(&self) -> Addr {

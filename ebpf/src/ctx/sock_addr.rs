@@ -1,4 +1,4 @@
-//! `struct bpf_sock_addr`: connect and getpeername.
+//! `struct bpf_sock_addr`: connect, getpeername and getsockname.
 
 use core::ffi::c_void;
 
@@ -6,7 +6,7 @@ use aya_ebpf::{
     EbpfContext as _, Global,
     bindings::bpf_sock,
     helpers::generated::{
-        bpf_bind, bpf_get_netns_cookie, bpf_set_retval, bpf_setsockopt, bpf_skc_to_mptcp_sock,
+        bpf_get_netns_cookie, bpf_set_retval, bpf_setsockopt, bpf_skc_to_mptcp_sock,
     },
     programs::SockAddrContext,
 };
@@ -15,7 +15,7 @@ use sidetrack_common::{
     decide::Owner,
 };
 
-use super::{AF_INET, AF_INET6, IPPROTO_MPTCP, IPPROTO_TCP, field, ipv6_options, owner, set_field};
+use super::{IPPROTO_MPTCP, IPPROTO_TCP, field, ipv6_options, owner, set_field};
 
 /// Whether the kernel has bpf_set_retval, which came with Linux 5.18.
 #[unsafe(no_mangle)]
@@ -29,23 +29,6 @@ static CAN_SEE_MPTCP: Global<u8> = Global::new(0);
 pub struct SockAddr<'a, const V6: bool> {
     /// aya's context, for logging.
     pub inner: &'a SockAddrContext,
-}
-
-#[repr(C)]
-struct SockAddrIn {
-    family: u16,
-    port: u16,
-    addr: u32,
-    zero: [u32; 2],
-}
-
-#[repr(C)]
-struct SockAddrIn6 {
-    family: u16,
-    port: u16,
-    flow_info: u32,
-    addr: [u32; 4],
-    scope_id: u32,
 }
 
 impl<const V6: bool> SockAddr<'_, V6> {
@@ -112,10 +95,10 @@ impl<const V6: bool> SockAddr<'_, V6> {
         }
     }
 
-    /// Whether the socket is bound to a port.
+    /// The port of the socket's peer, host order; 0 if it has none.
     #[inline(always)]
-    pub fn has_port(&self) -> bool {
-        field!(self.sk(), src_port) != 0
+    pub fn peer_port(&self) -> u16 {
+        u16::from_be(field!(self.sk(), dst_port))
     }
 
     /// The interface index of SO_BINDTODEVICE, 0 if not set.
@@ -187,37 +170,6 @@ impl<const V6: bool> SockAddr<'_, V6> {
             set_field!(ctx, addr.to_v4_be(), user_ip4);
         }
         set_field!(ctx, u32::from(port.to_be()), user_port);
-    }
-
-    /// Binds the socket to an address and no port, as if the kernel had picked it. Fails when the
-    /// socket has a port already.
-    #[inline(always)]
-    pub fn bind(&self, addr: Addr) -> Result<(), ()> {
-        let failed = if V6 {
-            let mut name = SockAddrIn6 {
-                family: AF_INET6 as u16,
-                port: 0,
-                flow_info: 0,
-                addr: addr.to_v6_be(),
-                scope_id: 0,
-            };
-            self.bind_name((&raw mut name).cast(), size_of::<SockAddrIn6>())
-        } else {
-            let mut name = SockAddrIn {
-                family: AF_INET as u16,
-                port: 0,
-                addr: addr.to_v4_be(),
-                zero: [0; 2],
-            };
-            self.bind_name((&raw mut name).cast(), size_of::<SockAddrIn>())
-        };
-        if failed == 0 { Ok(()) } else { Err(()) }
-    }
-
-    #[inline(always)]
-    fn bind_name(&self, name: *mut c_void, len: usize) -> i64 {
-        // SAFETY: the program's own context and a local of the given length.
-        unsafe { bpf_bind(self.inner.sock_addr, name.cast(), len as i32) }
     }
 
     /// The errno of the call when the program denies it, instead of the default EPERM.

@@ -1,15 +1,15 @@
 //! connect: decide about the connection. To redirect it, store the dialed address in the socket's
-//! record, bind the source address the connection would have had, and rewrite the destination to
-//! the sidecar's port.
+//! record and rewrite the destination to the sidecar's port.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use aya_log_ebpf::debug;
 use sidetrack_common::{
-    addr::{Addr, Family},
+    addr::Addr,
     conn::{Role, SockRecord},
-    decide::{self, Decision, Outbound, Tables as _, Verdict},
-    pod::Pod,
+    decide::{self, Decision, Outbound, Verdict},
+    pod::{POD_OWN_TARGETS, Pod},
     rule::Rule,
+    target::Target,
 };
 
 use super::{ALLOW, DENY};
@@ -64,17 +64,6 @@ fn try_connect<const V6: bool>(
 ) -> Result<Decision, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
-    // A socket may connect again after a failure. An address that an earlier redirect bound is not one
-    // that the application chose.
-    let earlier = maps::record(ctx.socket(), false);
-    let bound_by_sidetrack = earlier
-        .as_ref()
-        .is_some_and(|record| record.bound_by_sidetrack != 0);
-    let source = if bound_by_sidetrack {
-        Addr::UNSPECIFIED
-    } else {
-        ctx.source()
-    };
     let tables = PodTables {
         netns,
         policy: pod.policy,
@@ -82,7 +71,7 @@ fn try_connect<const V6: bool>(
     };
     let conn = Outbound {
         owner: ctx.owner(),
-        source,
+        source: ctx.source(),
         destination,
         port: ctx.port(),
         routing_header: ctx.has_routing_header(destination.family()),
@@ -91,27 +80,22 @@ fn try_connect<const V6: bool>(
     let decision = decide::outbound(policy, &conn, &tables);
     match decision.verdict {
         Verdict::Untouched => {
-            if let Some(record) = &earlier
-                && record.bound_by_sidetrack != 0
-            {
-                // Undo the bind of an earlier redirect that failed.
-                ctx.bind(Addr::UNSPECIFIED).map_err(|()| Rule::NoSource)?;
-            }
             // Without memory for the record only SO_ORIGINAL_DST on this socket is less exact.
             if let Some(record) = maps::record(ctx.socket(), true) {
                 *record = SockRecord {
                     addr: decide::effective_destination(&conn),
+                    source: Addr::UNSPECIFIED,
                     port: conn.port,
                     role: Role::Direct as u16,
-                    bound_by_sidetrack: 0,
-                    pad: 0,
+                    capture_port: 0,
+                    target_port: 0,
                 };
                 name_parent(ctx, record);
             }
         }
         Verdict::Redirect {
             port,
-            source: wanted,
+            source,
             dialed,
         } => {
             if !maps::handshakes_have_room(netns) {
@@ -121,25 +105,23 @@ fn try_connect<const V6: bool>(
                 // The sidecar is reached over lo.
                 ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
+            let is_outbound = port == policy.outbound_port;
+            let target = if is_outbound && has_own_targets(pod, netns) {
+                Target::of(dialed, conn.port, port)
+            } else {
+                Target::plain(dialed.family(), port)
+            };
             let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
-            let family = dialed.family();
-            let mut target = Addr::loopback_of(family);
-            if source.is_unspecified() {
-                match bind_source(ctx, wanted, family, bound_by_sidetrack) {
-                    Some(bound) => record.bound_by_sidetrack = u16::from(bound),
-                    // The application bound a port but no address, so the address cannot be set
-                    // any more. Towards the pod's own address the kernel picks that same address
-                    // as the source, and the sidecar listens there as well.
-                    None if ctx.has_port() && tables.route(wanted).is_local() => target = wanted,
-                    // The pod has just lost the address.
-                    None => return Err(Rule::NoSource),
-                }
-            }
-            record.addr = dialed;
-            record.port = conn.port;
-            record.role = Role::Dialed as u16;
+            *record = SockRecord {
+                addr: dialed,
+                source,
+                port: conn.port,
+                role: Role::Dialed as u16,
+                capture_port: port,
+                target_port: target.port,
+            };
             name_parent(ctx, record);
-            ctx.set_address(target, port);
+            ctx.set_address(target.addr, target.port);
         }
         Verdict::Fail { .. } => {}
     }
@@ -157,22 +139,8 @@ fn name_parent<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &SockRecord) {
     }
 }
 
-/// Binds an unbound socket to the source address it would have had without the redirect. Returns
-/// whether the socket is bound by sidetrack now, or `None` if the bind failed.
+/// Whether the pod's sidecar is reached by other loopback addresses and ports than its own.
 #[inline(always)]
-fn bind_source<const V6: bool>(
-    ctx: &SockAddr<'_, V6>,
-    wanted: Addr,
-    family: Family,
-    bound_by_sidetrack: bool,
-) -> Option<bool> {
-    if wanted.is_unspecified() || wanted.is(Addr::loopback_of(family)) {
-        // The kernel picks this address by itself.
-        if bound_by_sidetrack {
-            ctx.bind(Addr::UNSPECIFIED).ok()?;
-        }
-        return Some(false);
-    }
-    ctx.bind(wanted).ok()?;
-    Some(true)
+fn has_own_targets(pod: &Pod, netns: u64) -> bool {
+    pod.flags & POD_OWN_TARGETS != 0 && !maps::has_sidecar_on_loopback(netns)
 }

@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{HandshakeKey, to_own_address},
+    conn::HandshakeKey,
 };
 
 use super::ALLOW;
@@ -80,8 +80,8 @@ fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
         netns,
         client,
         client_port,
-        capture_port: local_port,
-        to_own: to_own_address(local),
+        target_port: local_port,
+        target_word: local.to_v4_be(),
     };
     match maps::handshake(&key) {
         Some(row) => Some((row.dialed, row.dialed_port)),

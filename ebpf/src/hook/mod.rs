@@ -2,8 +2,8 @@
 
 pub mod adopt;
 pub mod connect;
-pub mod getpeername;
 pub mod getsockopt;
+pub mod names;
 pub mod sk_lookup;
 pub mod sockops;
 

@@ -8,7 +8,8 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::debug;
 use sidetrack_common::{
-    conn::ListenerKey,
+    addr::{Addr, Family},
+    conn::{HandshakeKey, ListenerKey},
     decide::{self, Decision, Inbound, Verdict},
     names::LISTENER_SLOTS,
     pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, Pod},
@@ -62,6 +63,13 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
 fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = lookup.destination();
+    if destination.is(Addr::LOOPBACK_V6)
+        && let Some(port) = redirected_to(lookup, netns)
+    {
+        // Both ways it is the pod's own connection, which connect has counted.
+        assign(lookup, netns, Family::V6, port).map_err(|_| Rule::LocalSource)?;
+        return Ok(Decision::untouched(Rule::LocalSource));
+    }
     let syn = Inbound {
         source: lookup.source(),
         destination,
@@ -78,21 +86,41 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
     match decision.verdict {
         Verdict::Untouched => Ok(decision),
         Verdict::Redirect { port, .. } => {
-            for slot in 0..LISTENER_SLOTS {
-                let key = ListenerKey {
-                    netns,
-                    family: destination.family() as u16,
-                    port,
-                    slot,
-                };
-                if lookup.assign(&key).is_ok() {
-                    return Ok(decision);
-                }
-            }
-            Err(Rule::NoListener)
+            assign(lookup, netns, destination.family(), port).map(|()| decision)
         }
         Verdict::Fail { .. } => Err(decision.rule),
     }
+}
+
+/// The capture port of a redirected IPv6 connection, if it goes to another port.
+#[inline(always)]
+fn redirected_to(lookup: &SkLookup<'_>, netns: u64) -> Option<u16> {
+    let key = HandshakeKey {
+        netns,
+        client: lookup.source(),
+        client_port: lookup.source_port(),
+        target_port: lookup.port(),
+        target_word: Addr::LOOPBACK_V6.to_v4_be(),
+    };
+    let port = maps::handshake(&key)?.capture_port;
+    (port != lookup.port()).then_some(port)
+}
+
+/// Assigns the connection to the first listener that takes it.
+#[inline(always)]
+fn assign(lookup: &SkLookup<'_>, netns: u64, family: Family, port: u16) -> Result<(), Rule> {
+    for slot in 0..LISTENER_SLOTS {
+        let key = ListenerKey {
+            netns,
+            family: family as u16,
+            port,
+            slot,
+        };
+        if lookup.assign(&key).is_ok() {
+            return Ok(());
+        }
+    }
+    Err(Rule::NoListener)
 }
 
 #[inline(always)]

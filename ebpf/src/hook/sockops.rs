@@ -15,10 +15,10 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::{debug, warn};
 use sidetrack_common::{
-    addr::Family,
-    conn::{Handshake, HandshakeKey, ListenerKey, Role, to_own_address},
+    addr::{Addr, Family},
+    conn::{Handshake, HandshakeKey, ListenerKey, Role, SockRecord},
     names::LISTENER_SLOTS,
-    pod::POD_BEFORE_SIDECAR,
+    pod::{POD_BEFORE_SIDECAR, Pod},
 };
 
 use crate::{ctx::sock_ops::SockOps, maps};
@@ -53,8 +53,10 @@ fn connecting(ops: &SockOps<'_>) {
     let key = client_key(ops);
     let row = Handshake {
         dialed: record.addr,
+        source: record.source,
         dialed_port: record.port,
-        pad: [0; 6],
+        capture_port: record.capture_port,
+        pad: 0,
         client_cookie: ops.cookie(),
     };
     if maps::publish(&key, &row).is_err() {
@@ -66,12 +68,17 @@ fn connecting(ops: &SockOps<'_>) {
 
 #[inline(always)]
 fn accepted(ops: &SockOps<'_>) {
+    let local = ops.local();
+    // Redirected connections arrive on loopback; most others do not.
+    if !local.is_loopback() {
+        return;
+    }
     let key = HandshakeKey {
         netns: ops.netns(),
         client: ops.remote(),
         client_port: ops.remote_port(),
-        capture_port: ops.local_port(),
-        to_own: to_own_address(ops.local()),
+        target_port: ops.local_port(),
+        target_word: local.to_v4_be(),
     };
     let Some(row) = maps::handshake(&key) else {
         return;
@@ -81,9 +88,14 @@ fn accepted(ops: &SockOps<'_>) {
     let Some(record) = maps::record(sk, true) else {
         return;
     };
-    record.addr = row.dialed;
-    record.port = row.dialed_port;
-    record.role = Role::Accepted as u16;
+    *record = SockRecord {
+        addr: row.dialed,
+        source: row.source,
+        port: row.dialed_port,
+        role: Role::Accepted as u16,
+        capture_port: row.capture_port,
+        target_port: key.target_port,
+    };
     debug!(
         ops.inner,
         "accepted netns={} client_port={} dialed_port={}",
@@ -114,8 +126,8 @@ fn client_key(ops: &SockOps<'_>) -> HandshakeKey {
         netns: ops.netns(),
         client: ops.local(),
         client_port: ops.local_port(),
-        capture_port: ops.remote_port(),
-        to_own: to_own_address(ops.remote()),
+        target_port: ops.remote_port(),
+        target_word: ops.remote().to_v4_be(),
     }
 }
 
@@ -127,17 +139,12 @@ fn listening(ops: &SockOps<'_>) {
         return;
     };
     let port = ops.local_port();
-    // The validation container listens on this port as well, on loopback.
-    if pod.flags & POD_BEFORE_SIDECAR != 0
-        && port == policy.outbound_port
-        && !ops.local().is_loopback()
-    {
-        maps::end_before_sidecar(netns);
+    let local = ops.local();
+    if port == policy.outbound_port {
+        listening_outbound(netns, pod, local);
     }
-    let serves_inbound = port == policy.inbound_port
-        || port == policy.outbound_port && policy.virtual_interfaces != 0;
     // Inbound connections never go to a listener on loopback; with iptables they cannot reach it.
-    if !serves_inbound || ops.local().is_loopback() {
+    if port != policy.inbound_port && port != policy.outbound_port || local.is_loopback() {
         return;
     }
     if ops.is_v6() {
@@ -148,6 +155,20 @@ fn listening(ops: &SockOps<'_>) {
         add(ops, netns, Family::V4, port);
     }
     debug!(ops.inner, "listening netns={} port={}", netns, port);
+}
+
+/// A listener at the outbound capture port.
+#[inline(always)]
+fn listening_outbound(netns: u64, pod: &Pod, local: Addr) {
+    if !local.is_loopback() {
+        maps::set_sidecar_on_loopback(netns, false);
+        // Not by one on loopback: the validation container listens there as well.
+        if pod.flags & POD_BEFORE_SIDECAR != 0 {
+            maps::end_before_sidecar(netns);
+        }
+    } else {
+        maps::set_sidecar_on_loopback(netns, true);
+    }
 }
 
 /// Stores the listener in the first free slot.

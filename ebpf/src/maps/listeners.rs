@@ -14,7 +14,7 @@ use super::own_map::{ON_DEMAND, OwnMap, SOCKHASH};
 
 /// The sidecars' listening sockets, stored when they call listen.
 #[btf_map]
-static LISTENERS: OwnMap<SOCKHASH, ListenerKey, u64, 65_536, 0> = OwnMap::new();
+static LISTENERS: OwnMap<SOCKHASH, ListenerKey, u64, 131_072, 0> = OwnMap::new();
 
 /// Open listeners the agent looks for, by socket cookie. Each agent has a map of its own.
 #[btf_map]

@@ -41,6 +41,11 @@ static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::n
 #[btf_map]
 static BEFORE_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 
+/// Pods whose outbound capture port has a listener on 127.0.0.0/8, which connections to other addresses
+/// do not reach.
+#[btf_map]
+static LOOPBACK_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
+
 /// The pod with this network namespace, if it is enrolled.
 #[inline(always)]
 pub fn pod(netns: u64) -> Option<&'static Pod> {
@@ -100,4 +105,22 @@ pub fn is_before_sidecar(netns: u64) -> bool {
 #[inline(always)]
 pub fn end_before_sidecar(netns: u64) {
     let _ = BEFORE_SIDECAR.remove(&netns);
+}
+
+/// Whether a pod's outbound capture port has a listener on loopback.
+#[inline(always)]
+pub fn has_sidecar_on_loopback(netns: u64) -> bool {
+    // SAFETY: the value is not read, only whether the row exists.
+    unsafe { LOOPBACK_SIDECAR.get(&netns) }.is_some()
+}
+
+/// Remembers whether the last listener at a pod's outbound capture port is on loopback. Without memory for
+/// it, connections to a sidecar that listens on loopback only are refused.
+#[inline(always)]
+pub fn set_sidecar_on_loopback(netns: u64, is_set: bool) {
+    let _ = if is_set {
+        LOOPBACK_SIDECAR.insert(&netns, &1, 0)
+    } else {
+        LOOPBACK_SIDECAR.remove(&netns)
+    };
 }

@@ -4,6 +4,7 @@ use anyhow::{Result, ensure};
 use lab::{
     agent::Agent,
     network::{Lab, manifest},
+    product::CGROUP_HOOKS,
 };
 use nix::sys::signal::Signal;
 
@@ -38,7 +39,7 @@ fn cleanup_removes_everything() -> Result<()> {
     ensure!(
         removed["links"]
             .as_array()
-            .is_some_and(|links| links.len() == 7),
+            .is_some_and(|links| links.len() == CGROUP_HOOKS.len() + 1),
         "{removed}"
     );
     ensure!(!lab.places().bpffs.join("sidetrack").exists());

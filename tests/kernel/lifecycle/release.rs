@@ -12,7 +12,7 @@ use lab::{
     agent::NOT_OF_PODS,
     network::{PodNet, manifest},
     product::{LABEL, PINNED},
-    protocol::{APP, Dial, ROOT},
+    protocol::{APP, Dial, Listen, PROXY, ROOT},
     sidecar,
 };
 use sidetrack_common::names;
@@ -27,6 +27,7 @@ const MOMENTARY: [&str; 2] = [names::HANDSHAKES, names::HANDSHAKE_COUNT];
 /// Fields drop in order: processes before what they run in.
 struct Pods {
     _sidecar: Actor,
+    _validation: Actor,
     waiting: PodNet,
     fixture: PodFixture,
 }
@@ -38,8 +39,17 @@ impl Pods {
         let pod = &fixture.pod;
         pod.ip("link add eth1 type veth peer name eth1-end")?;
         pod.ip("link set eth1 up")?;
+        // Where istio-validation listens; it is not the sidecar.
+        let validation = waiting.actor()?;
+        validation.listen_group(Listen {
+            address: at("127.0.0.1", 15001),
+            owner: PROXY,
+            sockets: 1,
+            v6_only: true,
+        })?;
         let pods = Self {
             _sidecar: sidecar::start(pod, &[80])?,
+            _validation: validation,
             waiting,
             fixture,
         };

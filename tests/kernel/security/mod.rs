@@ -15,6 +15,7 @@ use lab::{
     command::{output, run},
     network::{Lab, PodNet},
     node::VIP,
+    product::CGROUP_HOOKS,
     protocol::{Dial, Identity, ROOT},
 };
 
@@ -117,7 +118,10 @@ fn try_all(
     mut run: impl FnMut(&str) -> Result<bool>,
 ) -> Result<()> {
     let (links, programs) = attached(&fixture.agent)?;
-    ensure!(links.len() == 7, "the hooks and the pod's: {links:?}");
+    ensure!(
+        links.len() == CGROUP_HOOKS.len() + 1,
+        "the hooks and the pod's: {links:?}"
+    );
     // What is refused below is there to be had.
     for look in [
         "bpftool prog show | grep st_",

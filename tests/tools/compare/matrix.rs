@@ -1,6 +1,9 @@
 //! The connections that are made under every policy.
 
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::{
+    net::{IpAddr, Ipv6Addr, SocketAddr},
+    sync::atomic::{AtomicU16, Ordering},
+};
 
 use lab::{
     network::BESIDE,
@@ -25,6 +28,7 @@ struct Addresses {
     loopback: &'static str,
     own_self: &'static str,
     service: &'static str,
+    gateway: &'static str,
     /// Everything that is dialed.
     all: &'static [&'static str],
 }
@@ -35,6 +39,7 @@ const V4: Addresses = Addresses {
     loopback: "127.0.0.1",
     own_self: "127.0.0.6",
     service: "10.109.118.31",
+    gateway: "10.77.0.254",
     all: &[
         "10.109.118.31",
         "10.77.0.254",
@@ -62,6 +67,7 @@ const V6: Addresses = Addresses {
     loopback: "::1",
     own_self: "::6",
     service: "fd99::31",
+    gateway: "fd77::fe",
     all: &[
         "fd99::31",
         "fd77::fe",
@@ -149,6 +155,8 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_device(&mut cases);
     matrix.by_routing_header(&mut cases);
     matrix.by_mptcp(&mut cases);
+    matrix.by_bound_port(&mut cases);
+    matrix.by_reuse(&mut cases);
     matrix.arriving(&mut cases);
     cases
 }
@@ -272,6 +280,45 @@ impl Matrix {
                 let mut dial = dial(creator, ip(to), 80);
                 dial.manner = Manner::Mptcp;
                 cases.push(Case::outbound(&format!("{who} by MPTCP"), dial));
+            }
+        }
+    }
+
+    /// From a bound port that another connection has as well, to another destination.
+    fn by_bound_port(&self, cases: &mut Vec<Case>) {
+        /// Below those that the kernel picks; one for each case of a run.
+        static NEXT: AtomicU16 = AtomicU16::new(20_000);
+        let fixed = self.fixed;
+        let any = match self.family {
+            Family::V4 => "0.0.0.0",
+            Family::V6 => "::",
+        };
+        let gateway = SocketAddr::new(ip(fixed.gateway), 80);
+        let other_port = SocketAddr::new(ip(fixed.service), 22);
+        for source in [any, fixed.own] {
+            for beside in [gateway, other_port] {
+                let mut dial = dial(&APP, ip(fixed.service), 80);
+                let port = NEXT.fetch_add(1, Ordering::Relaxed);
+                dial.source = Some(SocketAddr::new(ip(source), port));
+                dial.beside = Some(beside);
+                let name = format!("app, connected to {beside} from the same port,");
+                cases.push(Case::outbound(&name, dial));
+            }
+        }
+    }
+
+    /// On a socket whose first connection was dissolved.
+    fn by_reuse(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for (who, creator) in &self.both {
+            for first in [fixed.service, fixed.own] {
+                for to in [fixed.gateway, fixed.own, fixed.second, fixed.loopback] {
+                    let mut dial = dial(creator, ip(to), 80);
+                    dial.first = Some(SocketAddr::new(ip(first), 80));
+                    dial.dissolve = true;
+                    let name = format!("{who}, after AF_UNSPEC on a connection to {first},");
+                    cases.push(Case::outbound(&name, dial));
+                }
             }
         }
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use sidetrack_common::{
     pod::{IfaceRow, IfaceRule},
-    policy::{InboundMode, List, NO_ID, Policy as Row},
+    policy::{DIALECT_LOCAL_CAPTURED, InboundMode, List, NO_ID, Policy as Row},
 };
 
 use super::{InboundPorts, OutboundRanges, Policy};
@@ -77,12 +77,12 @@ impl Policy {
         CompiledPolicy::new(row, ports, ranges, owners)
     }
 
-    /// Ports of the listeners that inbound connections are redirected to.
-    pub fn listener_ports(&self) -> impl Iterator<Item = u16> + use<> {
-        let virtual_too = !self.virtual_interfaces.is_empty();
-        [self.inbound_port]
-            .into_iter()
-            .chain(virtual_too.then_some(self.outbound_port))
+    /// Ports of the sidecar's listeners.
+    #[must_use]
+    pub fn listener_ports(&self) -> Vec<u16> {
+        let mut ports = vec![self.inbound_port, self.outbound_port];
+        ports.dedup();
+        ports
     }
 
     /// The rule for an ingress interface; virtual interfaces come first.
@@ -120,6 +120,16 @@ impl Policy {
             *gid = ids.gid(*gid)?;
         }
         Ok(policy)
+    }
+
+    /// Whether connections over lo to other loopback addresses than LB can be left to the pod's own
+    /// iptables rules, if it still has any: no rule redirects an application's, so that it may be sent to
+    /// an address of [`CAPTURE_RANGE`](sidetrack_common::target::CAPTURE_RANGE).
+    #[must_use]
+    pub fn rules_ignore_capture_range(&self) -> bool {
+        let captures_local = self.dialect.bits() & DIALECT_LOCAL_CAPTURED != 0;
+        let has_owner = !self.proxy_uids.is_empty() || !self.proxy_gids.is_empty();
+        has_owner && !captures_local && !self.includes_loopback()
     }
 
     /// Whether `-i` lists a loopback range, of whichever family.

@@ -175,7 +175,7 @@ impl Run {
         let departing = records.all(|it| it.cookie != cookie);
         let mut sockets = world.processes.values().filter(|it| it.cookie == cookie);
         let adopted = sockets.all(|it| {
-            let mut ports = row.source.listener_ports();
+            let mut ports = row.source.listener_ports().into_iter();
             let row = |port| (cookie, 2, port);
             ports.all(|port| {
                 !it.listens.contains(&(2, port)) || tables.listeners.contains(&row(port))

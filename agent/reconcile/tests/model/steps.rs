@@ -171,7 +171,7 @@ impl World {
     }
 
     fn adopt(&mut self, cookie: NetnsCookie, rows: &mut FakeRows, op: &Op, policy: &Policy) {
-        let ports: BTreeSet<u16> = policy.listener_ports().collect();
+        let ports: BTreeSet<u16> = policy.listener_ports().into_iter().collect();
         rows.searched = true;
         self.searches += 1;
         let all = op.processes.all.iter();

@@ -43,7 +43,7 @@ pub(super) fn all() -> Vec<Check> {
     checks
 }
 
-fn outbound() -> [Check; 7] {
+fn outbound() -> [Check; 8] {
     let sock_addr = |attach_type, helper| {
         programs::program(
             bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
@@ -94,6 +94,12 @@ fn outbound() -> [Check; 7] {
             "5.8",
             "applications see the sidecar as their peer",
             sock_addr(bpf_attach_type::BPF_CGROUP_INET4_GETPEERNAME, None),
+        ),
+        Check::required(
+            "cgroup/getsockname4 and 6",
+            "5.8",
+            "applications see a loopback address as their own",
+            sock_addr(bpf_attach_type::BPF_CGROUP_INET4_GETSOCKNAME, None),
         ),
     ]
 }

@@ -39,6 +39,12 @@ impl RouteId {
         })
     }
 
+    /// The addresses that the route is for.
+    #[must_use]
+    pub fn destination(&self) -> IpNet {
+        self.destination
+    }
+
     /// The map key.
     #[must_use]
     pub fn key(&self) -> RouteKey {

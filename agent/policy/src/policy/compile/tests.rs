@@ -134,12 +134,38 @@ fn loopback_ranges() {
 }
 
 #[test]
-fn virtual_interfaces_need_the_outbound_listener() {
+fn both_ports_of_the_sidecar_have_listeners() {
     let mut policy = Policy::default();
-    assert_eq!(policy.listener_ports().collect::<Vec<_>>(), [15006]);
+    assert_eq!(policy.listener_ports(), [15006, 15001]);
+    policy.inbound_port = policy.outbound_port;
+    assert_eq!(policy.listener_ports(), [15001]);
+}
+
+#[test]
+fn virtual_interfaces_are_in_the_row() {
+    let mut policy = Policy::default();
+    assert_eq!(policy.compile().row().virtual_interfaces, 0);
     policy.virtual_interfaces = vec!["tap0".to_owned()];
-    assert_eq!(policy.listener_ports().collect::<Vec<_>>(), [15006, 15001]);
     assert_eq!(policy.compile().row().virtual_interfaces, 1);
+}
+
+#[test]
+fn rules_that_capture_loopback_see_the_capture_range() {
+    let with = |change: fn(&mut Policy)| {
+        let mut policy = Policy::default();
+        change(&mut policy);
+        policy.rules_ignore_capture_range()
+    };
+    assert!(with(|_| {}));
+    assert!(with(|policy| policy.proxy_uids = vec![]));
+    assert!(!with(|policy| policy.dialect = Dialect::V1_1));
+    assert!(!with(|policy| {
+        policy.outbound = OutboundRanges::Only(vec!["127.0.0.0/8".parse().unwrap()]);
+    }));
+    assert!(!with(|policy| {
+        policy.proxy_uids = vec![];
+        policy.proxy_gids = vec![];
+    }));
 }
 
 #[test]
