@@ -21,6 +21,9 @@ pub struct AgentStatus {
     pub repairs: u64,
     /// What is wrong, as sentences.
     pub problems: Vec<String>,
+    /// What people should know although nothing is wrong, as sentences.
+    #[serde(default)]
+    pub notes: Vec<String>,
 }
 
 /// A network namespace.

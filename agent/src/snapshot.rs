@@ -17,6 +17,8 @@ pub struct Snapshot {
     pub pods: Vec<PodStatus>,
     /// What is wrong, as sentences.
     pub problems: Vec<String>,
+    /// What people should know although nothing is wrong, as sentences.
+    pub notes: Vec<String>,
     /// Whether the first full list is applied.
     pub ready: bool,
     /// The pods' cgroup.
@@ -35,6 +37,7 @@ impl Snapshot {
                 .map(|(name, entry)| pod_status(name, entry))
                 .collect(),
             problems: reconciler.problems(),
+            notes: reconciler.notes(),
             ready,
             cgroup: reconciler.cgroup().display().to_string(),
             repairs: reconciler.repair_counts(),

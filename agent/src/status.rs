@@ -137,6 +137,7 @@ impl Status {
             ready: snapshot.ready,
             repairs: snapshot.repairs.values().sum(),
             problems,
+            notes: snapshot.notes.clone(),
         }
     }
 

@@ -68,7 +68,8 @@ pub struct SockRecord {
     pub port: u16,
     /// A [`Role`].
     pub role: u16,
-    /// The capture port of a redirected connection, host order.
+    /// The capture port, host order. Of a direct connection of the proxy: where it goes if another program
+    /// translates its destination to an address of the pod; 0 for those of others.
     pub capture_port: u16,
     /// The port its packets go to, host order: see [`Target`](crate::target::Target).
     pub target_port: u16,

@@ -12,7 +12,7 @@ mod outbound;
 mod tests;
 
 pub use inbound::{inbound, virtual_index};
-pub use outbound::{effective_destination, outbound};
+pub use outbound::{effective_destination, outbound, translated};
 
 use crate::{
     addr::Addr,

@@ -42,6 +42,9 @@ pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 /// Pods with a listener on loopback at the outbound capture port.
 pub const LOOPBACK_SIDECAR: &str = "LOOPBACK_SIDECAR";
 
+/// Whether another program translates destinations of proxies' connections to addresses of their pods.
+pub const TRANSLATION: &str = "TRANSLATION";
+
 /// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than
 /// [`HANDSHAKE_RESERVE`] are free.
 pub const HANDSHAKE_CAPACITY: u32 = 65_536;

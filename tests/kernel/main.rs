@@ -27,6 +27,7 @@ mod repair;
 mod responsive;
 mod security;
 mod sockets;
+mod translation;
 mod udp;
 mod updates;
 mod userns;

@@ -138,15 +138,14 @@ async fn report(places: &Places) -> Report {
             problems.push(format!("pod {}: {reason}", pod.full_name()));
         }
     }
-    let notes = pods
-        .iter()
-        .flat_map(|pod| {
-            let name = pod.full_name();
-            pod.notes
-                .iter()
-                .map(move |note| format!("pod {name}: {note}"))
-        })
-        .collect();
+    let of_pods = pods.iter().flat_map(|pod| {
+        let name = pod.full_name();
+        pod.notes
+            .iter()
+            .map(move |note| format!("pod {name}: {note}"))
+    });
+    let of_node = agent.iter().flat_map(|agent| agent.notes.clone());
+    let notes = of_node.chain(of_pods).collect();
     let hooks = hooks(places);
     if let Err(error) = &hooks {
         problems.push(format!("{error:#}"));

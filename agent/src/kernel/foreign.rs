@@ -1,11 +1,16 @@
 //! Programs of others on the pods' cgroup. They are left alone and reported.
 
-use std::{collections::BTreeSet, fs::File, os::fd::AsFd as _};
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs::File,
+    os::fd::AsFd as _,
+};
 
 use super::{attachments::Attachments, repair::Findings, sys};
 
 impl Attachments {
-    /// Adds a problem for each program that is neither this agent's nor of an older layout (`own`).
+    /// Adds a problem for each program on the pods' cgroup that is neither this agent's nor of an older
+    /// layout (`own`), and a note for each on the cgroups above.
     pub(super) fn report_foreign(
         &mut self,
         cgroup: &File,
@@ -27,12 +32,7 @@ impl Attachments {
                 if *id == attached.program_id || own.contains(id) {
                     continue;
                 }
-                let name = self.foreign.entry(*id).or_insert_with(|| {
-                    sys::program_name(*id)
-                        .ok()
-                        .filter(|name| !name.is_empty())
-                        .unwrap_or_else(|| "without a name".to_owned())
-                });
+                let name = program_name(&mut self.foreign, *id);
                 let before = position_of_own.is_none_or(|at| position < at);
                 findings.problems.push(format!(
                     "program {name} (id {id}) is attached to hook {} of {} as well and runs {} sidetrack's: {}; sidetrack leaves it alone, `bpftool cgroup show {}` lists it",
@@ -44,6 +44,54 @@ impl Attachments {
                 ));
             }
         }
+        self.report_above(own, findings);
+    }
+
+    /// Those of the cgroups above run after sidetrack's. A socket load balancer is one.
+    fn report_above(&mut self, own: &BTreeSet<u32>, findings: &mut Findings) {
+        for above in self.cgroup.ancestors().skip(1) {
+            // The mount of cgroup2 ends where this file does.
+            let (true, Ok(cgroup)) = (above.join("cgroup.procs").exists(), File::open(above))
+            else {
+                break;
+            };
+            for attached in &self.hooks {
+                let hook = attached.hook;
+                // A cgroup that cannot be asked may be of another hierarchy.
+                let ids = sys::attached_programs(cgroup.as_fd(), hook.attach_type);
+                for id in ids.unwrap_or_default() {
+                    if own.contains(&id) {
+                        continue;
+                    }
+                    let name = program_name(&mut self.foreign, id);
+                    findings.notes.push(format!(
+                        "program {name} (id {id}) is attached to hook {} of {}, above the pods' cgroup, and runs after sidetrack's: {}",
+                        hook.name,
+                        above.display(),
+                        consequence_above(hook.name),
+                    ));
+                }
+            }
+        }
+    }
+}
+
+fn program_name(known: &mut HashMap<u32, String>, id: u32) -> &str {
+    known.entry(id).or_insert_with(|| {
+        sys::program_name(id)
+            .ok()
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| "without a name".to_owned())
+    })
+}
+
+/// What a program above means.
+fn consequence_above(hook: &str) -> &'static str {
+    match hook {
+        "connect4" | "connect6" => {
+            "if it translates addresses, the sidecar still gets those that the application dialed, and what the proxy dials is judged by the translated address"
+        }
+        _ => consequence(hook, false),
     }
 }
 

@@ -119,7 +119,7 @@ maps! {
     loopback_sidecar: Table<u64, u32> = LOOPBACK_SIDECAR,
         full: "outbound connections of sidecars that listen on loopback only are refused"
             => "move pods to other nodes";
-    opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS,
+    opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS, TRANSLATION,
 }
 
 /// One map, opened from its pin: for a thread of its own.

@@ -53,6 +53,8 @@ pub struct Findings {
     pub repairs: Vec<(Kind, String)>,
     /// What is wrong and was not repaired, as sentences.
     pub problems: Vec<String>,
+    /// What people should know although nothing is wrong, as sentences.
+    pub notes: Vec<String>,
 }
 
 impl Findings {

@@ -152,6 +152,12 @@ impl Reconciler {
         [self.core.problems.clone(), self.repairs.problems.clone()].concat()
     }
 
+    /// What people should know although nothing is wrong, as sentences.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        self.repairs.notes.clone()
+    }
+
     /// Repairs so far, by the name of their kind.
     #[must_use]
     pub fn repair_counts(&self) -> BTreeMap<&'static str, u64> {

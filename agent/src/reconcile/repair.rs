@@ -22,6 +22,8 @@ use crate::{
 pub(super) struct Repairs {
     /// What stays wrong until a person fixes it.
     pub(super) problems: Vec<String>,
+    /// What people should know although nothing is wrong.
+    pub(super) notes: Vec<String>,
     counts: BTreeMap<Kind, u64>,
     /// About older layouts.
     pub(super) layout_problems: Vec<String>,
@@ -45,6 +47,7 @@ impl Repairs {
             error!("{problem}");
         }
         self.problems = problems;
+        self.notes = findings.notes;
         let mut kinds = findings.repairs.iter().map(|(kind, _)| *kind);
         kinds.any(|kind| kind == Kind::Cgroup)
     }
@@ -70,10 +73,11 @@ impl Reconciler {
         self.repair_earlier(&mut findings).await;
         self.sweep_handshakes(&mut findings);
         self.find_outside(&mut findings).await;
-        let before = self.repairs.problems.clone();
+        let before = (self.repairs.problems.clone(), self.repairs.notes.clone());
         let repaired = !findings.repairs.is_empty();
         let moved = self.repairs.note(findings);
-        if repaired || before != self.repairs.problems {
+        let now = (&self.repairs.problems, &self.repairs.notes);
+        if repaired || (&before.0, &before.1) != now {
             self.core.mark_changed();
         }
         moved

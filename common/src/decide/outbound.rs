@@ -49,6 +49,25 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
     }
 }
 
+/// Whether a connection that the proxy's socket made goes to the inbound port after all: rules 4a and 5a
+/// once more, for the address that another program (a socket load balancer) put in place of the dialed
+/// one. `source` and `destination` are those of the SYN.
+#[inline(always)]
+#[must_use]
+pub fn translated(
+    policy: &Policy,
+    source: Addr,
+    destination: Addr,
+    port: u16,
+    tables: &impl Tables,
+) -> bool {
+    let route = tables.route(destination);
+    let self_source = source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6);
+    let exempt = self_source && policy.has_dialect(DIALECT_SELF_EXEMPT);
+    let tunnel = port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_OUT);
+    route.is_local() && !policy.is_loopback(destination) && !exempt && !tunnel
+}
+
 /// The rules in their order.
 #[inline(always)]
 #[expect(

@@ -6,6 +6,7 @@ mod lists;
 mod outbound_table;
 mod owners;
 mod routes;
+mod translated;
 
 use std::collections::HashMap;
 

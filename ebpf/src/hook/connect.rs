@@ -80,14 +80,16 @@ fn try_connect<const V6: bool>(
     let decision = decide::outbound(policy, &conn, &tables);
     match decision.verdict {
         Verdict::Untouched => {
-            // Without memory for the record only SO_ORIGINAL_DST on this socket is less exact.
+            let by_proxy = matches!(decision.rule, Rule::ProxyUid | Rule::ProxyGid);
+            // Without memory for the record only SO_ORIGINAL_DST on this socket is less exact, and its
+            // destination is not judged again after another program has translated it.
             if let Some(record) = maps::record(ctx.socket(), true) {
                 *record = SockRecord {
                     addr: decide::effective_destination(&conn),
                     source: Addr::UNSPECIFIED,
                     port: conn.port,
                     role: Role::Direct as u16,
-                    capture_port: 0,
+                    capture_port: if by_proxy { policy.inbound_port } else { 0 },
                     target_port: 0,
                 };
                 name_parent(ctx, record);

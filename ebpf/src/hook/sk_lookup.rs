@@ -63,11 +63,12 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
 fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = lookup.destination();
-    if destination.is(Addr::LOOPBACK_V6)
+    // A redirected IPv6 connection, or one of the proxy to a translated address.
+    if (destination.is(Addr::LOOPBACK_V6) || maps::has_translation() && !destination.is_loopback())
         && let Some(port) = redirected_to(lookup, netns)
     {
         // Both ways it is the pod's own connection, which connect has counted.
-        assign(lookup, netns, Family::V6, port).map_err(|_| Rule::LocalSource)?;
+        assign(lookup, netns, destination.family(), port).map_err(|_| Rule::LocalSource)?;
         return Ok(Decision::untouched(Rule::LocalSource));
     }
     let syn = Inbound {
@@ -92,7 +93,7 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
     }
 }
 
-/// The capture port of a redirected IPv6 connection, if it goes to another port.
+/// The capture port of a connection of the pod's own that is to reach it although it goes to another port.
 #[inline(always)]
 fn redirected_to(lookup: &SkLookup<'_>, netns: u64) -> Option<u16> {
     let key = HandshakeKey {
@@ -100,7 +101,7 @@ fn redirected_to(lookup: &SkLookup<'_>, netns: u64) -> Option<u16> {
         client: lookup.source(),
         client_port: lookup.source_port(),
         target_port: lookup.port(),
-        target_word: Addr::LOOPBACK_V6.to_v4_be(),
+        target_word: lookup.destination().to_v4_be(),
     };
     let port = maps::handshake(&key)?.capture_port;
     (port != lookup.port()).then_some(port)

@@ -17,11 +17,12 @@ use aya_log_ebpf::{debug, warn};
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{Handshake, HandshakeKey, ListenerKey, Role, SockRecord},
+    decide,
     names::LISTENER_SLOTS,
     pod::{POD_BEFORE_SIDECAR, Pod},
 };
 
-use crate::{ctx::sock_ops::SockOps, maps};
+use crate::{ctx::sock_ops::SockOps, maps, tables::PodTables};
 
 /// Callbacks on the pods' TCP sockets. The kernel ignores the return value of these callbacks.
 #[sock_ops]
@@ -47,14 +48,20 @@ fn connecting(ops: &SockOps<'_>) {
     let Some(record) = maps::record(sk, false) else {
         return;
     };
-    if record.role != Role::Dialed as u16 {
+    let redirected = record.role == Role::Dialed as u16;
+    let (dialed, dialed_port) = if redirected {
+        (record.addr, record.port)
+    } else if record.capture_port != 0 && is_translated(ops, record) {
+        maps::translation_seen();
+        (ops.remote(), ops.remote_port())
+    } else {
         return;
-    }
+    };
     let key = client_key(ops);
     let row = Handshake {
-        dialed: record.addr,
+        dialed,
         source: record.source,
-        dialed_port: record.port,
+        dialed_port,
         capture_port: record.capture_port,
         pad: 0,
         client_cookie: ops.cookie(),
@@ -66,11 +73,37 @@ fn connecting(ops: &SockOps<'_>) {
     ops.enable_state_callback();
 }
 
+/// Whether a program of an ancestor cgroup has translated the destination of the proxy's connection to an
+/// address of the pod. As with iptables, which sees the translated address, it goes to the inbound port:
+/// sk_lookup finds the row.
+#[inline(always)]
+fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
+    let (remote, port) = (ops.remote(), ops.remote_port());
+    if remote.is(record.addr) {
+        return false;
+    }
+    let netns = ops.netns();
+    let Some(pod) = maps::pod(netns) else {
+        return false;
+    };
+    let Some(policy) = maps::policy(pod.policy) else {
+        return false;
+    };
+    let tables = PodTables {
+        netns,
+        policy: pod.policy,
+        flags: pod.flags,
+    };
+    pod.captures(remote.family())
+        && decide::translated(policy, ops.local(), remote, port, &tables)
+        && maps::handshakes_have_room(netns)
+}
+
 #[inline(always)]
 fn accepted(ops: &SockOps<'_>) {
     let local = ops.local();
-    // Redirected connections arrive on loopback; most others do not.
-    if !local.is_loopback() {
+    // Redirected connections arrive on loopback, unless another program translates destinations.
+    if !local.is_loopback() && !maps::has_translation() {
         return;
     }
     let key = HandshakeKey {

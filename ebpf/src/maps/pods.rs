@@ -1,6 +1,9 @@
 //! What the agent writes about enrolled pods: their rows, policies, routes and interfaces.
 
-use aya_ebpf::{btf_maps::HashMap, macros::btf_map};
+use aya_ebpf::{
+    btf_maps::{Array, HashMap},
+    macros::btf_map,
+};
 use sidetrack_common::{
     pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
@@ -45,6 +48,10 @@ static BEFORE_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 /// do not reach.
 #[btf_map]
 static LOOPBACK_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
+
+/// 1 once another program has translated the destination of a proxy's connection to an address of its pod.
+#[btf_map]
+static TRANSLATION: Array<u32, 1> = Array::new();
 
 /// The pod with this network namespace, if it is enrolled.
 #[inline(always)]
@@ -123,4 +130,19 @@ pub fn set_sidecar_on_loopback(netns: u64, is_set: bool) {
     } else {
         LOOPBACK_SIDECAR.remove(&netns)
     };
+}
+
+/// Whether another program translates destinations of proxies' connections to addresses of their pods.
+#[inline(always)]
+pub fn has_translation() -> bool {
+    TRANSLATION.get(0).is_some_and(|seen| *seen != 0)
+}
+
+/// Remembers that another program does.
+#[inline(always)]
+pub fn translation_seen() {
+    if let Some(seen) = TRANSLATION.get_ptr_mut(0) {
+        // SAFETY: a number, written whole, always the same.
+        unsafe { *seen = 1 };
+    }
 }

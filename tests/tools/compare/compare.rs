@@ -39,7 +39,7 @@ pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report)
     let explainer = Explainer::new(pair.places())?;
     let mut again = Vec::new();
     for (case, oracle, ours) in both(pair, &cases)? {
-        match evaluate(&explainer, case, &oracle, &ours) {
+        match evaluate(&explainer, case, target, &oracle, &ours) {
             Ok(difference) => report.passed(difference),
             Err(_) => again.push(case.clone()),
         }
@@ -50,7 +50,7 @@ pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report)
     }
     report.repeated += again.len();
     for (case, oracle, ours) in both(pair, &again)? {
-        match evaluate(&explainer, case, &oracle, &ours) {
+        match evaluate(&explainer, case, target, &oracle, &ours) {
             Ok(difference) => report.passed(difference),
             Err(answers) => report.failed(&case.name, answers),
         }
@@ -81,6 +81,7 @@ fn both<'a>(pair: &PodPair, cases: &'a [Case]) -> Result<Vec<(&'a Case, Outcome,
 fn evaluate(
     explainer: &Explainer,
     case: &Case,
+    target: &Target,
     oracle: &Outcome,
     ours: &Outcome,
 ) -> Result<Option<&'static str>, [(&'static str, String); 2]> {
@@ -94,7 +95,7 @@ fn evaluate(
     if oracle == ours {
         return Ok(None);
     }
-    wanted_difference(case, oracle, ours)
+    wanted_difference(case, target, oracle, ours)
         .map(Some)
         .ok_or_else(|| {
             [
@@ -105,7 +106,12 @@ fn evaluate(
 }
 
 /// The name of a difference that is there on purpose; `None` for any other.
-fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+fn wanted_difference(
+    case: &Case,
+    target: &Target,
+    oracle: &Outcome,
+    ours: &Outcome,
+) -> Option<&'static str> {
     let dialed = case.dial.destination;
     if case.arrives_by.is_none() && case.dial.device.is_some() {
         // The redirect to lo that iptables makes can never be answered.
@@ -124,6 +130,12 @@ fn wanted_difference(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'
     let Outcome::Connects(seen) = oracle else {
         return None;
     };
+    if case.dial.beside.is_some() && !target.policy.rules_ignore_capture_range() {
+        let is_taken = *ours == Outcome::Fails(libc::EADDRNOTAVAIL);
+        return is_taken.then_some(
+            "bound port used twice, by rules that capture loopback: remapped under iptables, EADDRNOTAVAIL",
+        );
+    }
     let mut wanted = seen.clone();
     wanted.server.local = dialed;
     // No packet of an inbound connection is rewritten.
