@@ -52,6 +52,10 @@ pub struct Connections {
     pub before_sidecar: u64,
     /// Connections that failed because of a missing sidecar, route or kernel resource.
     pub refused: u64,
+    /// UDP sockets that were connected; they are not intercepted. Datagrams of unconnected sockets are
+    /// not seen.
+    #[serde(default)]
+    pub udp: u64,
 }
 
 /// One pod.

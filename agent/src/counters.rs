@@ -62,15 +62,12 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
     }
     for pod in pods {
         let Some(netns) = &pod.netns else { continue };
-        // Without an agent the policy is not known; then any port's listener counts.
-        let port = pod
-            .policy
-            .as_ref()
-            .and_then(|policy| policy["inbound_port"].as_u64());
+        let policy = pod.policy_id.map(|id| maps.policies.get(&id)).transpose()?;
+        let port = policy.flatten().map(|policy| policy.inbound_port);
         pod.before_sidecar = passing.contains(&netns.cookie);
-        pod.listener = listening.iter().any(|key| {
-            key.netns == netns.cookie && port.is_none_or(|port| u64::from(key.port) == port)
-        });
+        pod.listener = listening
+            .iter()
+            .any(|key| key.netns == netns.cookie && port == Some(key.port));
         pod.connections = counts.get(&netns.cookie).copied().unwrap_or_default();
     }
     Ok(())
@@ -89,6 +86,7 @@ fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
         Some(Rule::AllInbound | Rule::InPortIncluded | Rule::VirtualInterface) => {
             &mut connections.inbound_redirected
         }
+        Some(Rule::Udp) => &mut connections.udp,
         Some(Rule::BeforeSidecar) => &mut connections.before_sidecar,
         Some(
             Rule::NoRoute

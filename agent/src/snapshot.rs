@@ -8,7 +8,7 @@ use crate::{
     reconcile::Reconciler,
 };
 use sidetrack_policy::PodRef;
-use sidetrack_reconcile::Record;
+use sidetrack_reconcile::{PodState, Record};
 
 /// Everything the reconciler publishes.
 #[derive(Clone, Debug, Default)]
@@ -34,7 +34,7 @@ impl Snapshot {
         Self {
             pods: reconciler
                 .pods()
-                .map(|(name, entry)| pod_status(name, entry))
+                .map(|(name, entry)| pod_status(name, entry, reconciler.partial(name)))
                 .collect(),
             problems: reconciler.problems(),
             notes: reconciler.notes(),
@@ -45,15 +45,20 @@ impl Snapshot {
     }
 }
 
-fn pod_status(name: &PodRef, entry: &Record<KernelNode>) -> PodStatus {
+/// `partial` is why some of its connections are not intercepted although it is enrolled.
+fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) -> PodStatus {
     let enrollment = entry.enrollment();
+    let (state, reason) = match (entry.state(), partial) {
+        (PodState::Enrolled, Some(partial)) => (PodState::Partial, Some(partial)),
+        (state, _) => (state, entry.reason()),
+    };
     PodStatus {
         namespace: name.namespace.clone(),
         name: name.name.clone(),
         uid: entry.uid.clone(),
         origin: entry.origin.clone(),
-        state: entry.state(),
-        reason: entry.reason().map(str::to_owned),
+        state,
+        reason: reason.map(str::to_owned),
         notes: enrollment
             .map(|enrollment| enrollment.notes())
             .unwrap_or_default(),

@@ -42,6 +42,8 @@ rules! {
     LoopbackSource = 3, "loopback-source", "a connection with a loopback source cannot leave the pod: the kernel fails it with EINVAL";
     /// SO_BINDTODEVICE, and the binding cannot be taken off.
     BoundDevice = 4, "bound-device", "the socket is bound to a device, and the kernel takes such a binding off for CAP_NET_RAW only: refused";
+    /// A connected UDP socket: counted, and untouched.
+    Udp = 5, "udp", "UDP is not intercepted: it goes to its destination directly";
 
     /// Outbound 1: the output device is excluded.
     OutInterface = 10, "out-interface-excluded", "the output device is in excludeInterfaces";

@@ -1,4 +1,4 @@
-//! UDP is never redirected, evaluated or counted, in either direction.
+//! UDP is never redirected or evaluated, in either direction. Connected sockets are counted.
 
 use std::net::SocketAddr;
 
@@ -10,6 +10,8 @@ use lab::{
     sidecar,
     udp::{SendUdp, UdpAnswer},
 };
+
+use serde_json::Value;
 
 use crate::fixture::{POD, PodFixture, VIP, at, ip};
 
@@ -37,13 +39,31 @@ fn enrolled_pod() -> Result<(PodFixture, Actor)> {
     Ok((fixture, sidecar))
 }
 
-/// Nothing is counted, and TCP would have been.
-fn is_not_counted(fixture: &PodFixture) -> Result<()> {
-    let counted = fixture.agent.places.map("COUNT_BY_RULE")?;
-    ensure!(counted.is_empty(), "{counted:?}");
+/// So many sockets are counted as UDP, and nothing else before a TCP connection is made.
+fn is_counted(fixture: &PodFixture, sockets: u64) -> Result<()> {
+    let connections = |fixture: &PodFixture| -> Result<Value> {
+        let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
+        Ok(pod["connections"].clone())
+    };
+    let sum = |counted: &Value| -> u64 {
+        let fields = counted.as_object().into_iter().flat_map(|it| it.values());
+        fields.filter_map(Value::as_u64).sum()
+    };
+    let counted = connections(fixture)?;
+    ensure!(
+        counted["udp"] == sockets && sum(&counted) == sockets,
+        "{counted}"
+    );
     ensure!(fixture.taken_by()? == 15001);
-    let counted = fixture.agent.places.map("COUNT_BY_RULE")?;
-    ensure!(!counted.is_empty(), "a redirected connection is counted");
+    let counted = connections(fixture)?;
+    ensure!(
+        sum(&counted) == sockets + 1,
+        "a redirected connection is counted: {counted}"
+    );
+    let status = fixture.agent.places.json(&["status", "-o", "json"])?;
+    let notes = status["notes"].to_string();
+    let text = format!("connected {sockets} UDP sockets, which are not intercepted");
+    ensure!(notes.contains(&text) == (sockets > 0), "{notes}");
     Ok(())
 }
 
@@ -87,7 +107,8 @@ fn outbound_datagrams_are_untouched() -> Result<()> {
         }
         refused(&fixture.client, at(POD[family], CLOSED))?;
     }
-    is_not_counted(&fixture)
+    // For both families: by three users to three ports of three hosts, and to the closed one.
+    is_counted(&fixture, 2 * (3 * 3 * 3 + 2))
 }
 
 kernel_test!(inbound_datagrams_are_untouched);
@@ -99,7 +120,7 @@ fn inbound_datagrams_are_untouched() -> Result<()> {
         }
         refused(&fixture.outside, at(POD[family], CLOSED))?;
     }
-    is_not_counted(&fixture)
+    is_counted(&fixture, 0)
 }
 
 /// The kernel answers that the port is closed.

@@ -69,6 +69,11 @@ pub enum Rejected {
         "it names virtual interfaces ({0}), and traffic that passes through the pod from them cannot be intercepted; use istio-init for this pod, or start the agent with --virtual-interfaces local-only"
     )]
     VirtualInterfaces(String),
+    /// Its sockets are not the host's.
+    #[error(
+        "its runtimeClassName is {0:?}: in a sandbox of gVisor or Kata sockets are not the node's, so hooks on the node do not see them; use istio-init for this pod"
+    )]
+    Sandboxed(String),
     /// The kernel does not report interfaces.
     #[error(
         "its policy names interfaces ({0}), but this node's kernel does not report the interface of a connection; use Linux 5.17 or later"
@@ -108,6 +113,9 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
     if let Some(reason) = not_taken(pod, namespace_label, mesh.enroll) {
         return Wanted::NotTaken(reason);
     }
+    if let Some(class) = sandboxed(pod) {
+        return Wanted::Rejected(Rejected::Sandboxed(shortened(class)));
+    }
     let policy = match Policy::of_pod(pod, &mesh.defaults) {
         Ok(policy) => policy,
         Err(errors) => return Wanted::Rejected(Rejected::Policy(errors)),
@@ -131,6 +139,18 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
         return Wanted::Rejected(Rejected::Interfaces(shortened(&named.join(","))));
     }
     Wanted::Enrolled(Box::new(policy))
+}
+
+/// The pod's runtime class, if its name is one that gVisor or Kata Containers document. The class's handler
+/// would say it for sure, but reading it needs a permission of its own.
+fn sandboxed(pod: &Pod) -> Option<&str> {
+    const NAMES: [&str; 3] = ["gvisor", "runsc", "kata"];
+    let class = pod.spec.as_ref()?.runtime_class_name.as_deref()?;
+    let lower = class.to_ascii_lowercase();
+    NAMES
+        .iter()
+        .any(|name| lower.contains(name))
+        .then_some(class)
 }
 
 /// Whether the pod's status says that some of its containers have not started yet.

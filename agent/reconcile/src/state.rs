@@ -28,6 +28,8 @@ pub(crate) const LONGEST_SEARCH_PAUSE: Duration = Duration::from_secs(300);
 pub enum PodState {
     /// Its connections are intercepted.
     Enrolled,
+    /// Some of its processes are out of the hooks' reach: what they connect to is not intercepted.
+    Partial,
     /// It is enrolled as soon as what the reason names is there.
     Waiting,
     /// It should be enrolled, and something about it has to be fixed first.
@@ -38,8 +40,9 @@ pub enum PodState {
 
 impl PodState {
     /// Every state.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 5] = [
         Self::Enrolled,
+        Self::Partial,
         Self::Waiting,
         Self::Rejected,
         Self::NotTaken,
@@ -50,6 +53,7 @@ impl PodState {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Enrolled => "enrolled",
+            Self::Partial => "partial",
             Self::Waiting => "waiting",
             Self::Rejected => "rejected",
             Self::NotTaken => "not-taken",

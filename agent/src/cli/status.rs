@@ -60,6 +60,7 @@ struct HookStatus {
 #[derive(Debug, Default, Serialize)]
 struct PodCounts {
     enrolled: usize,
+    partial: usize,
     waiting: usize,
     rejected: usize,
     not_taken: usize,
@@ -126,6 +127,7 @@ async fn report(places: &Places) -> Report {
     for pod in &pods {
         match pod.state {
             PodState::Enrolled => counts.enrolled += 1,
+            PodState::Partial => counts.partial += 1,
             PodState::Waiting => counts.waiting += 1,
             PodState::Rejected => counts.rejected += 1,
             PodState::NotTaken => counts.not_taken += 1,
@@ -133,7 +135,8 @@ async fn report(places: &Places) -> Report {
         if let Some(reason) = pod
             .reason
             .as_ref()
-            .filter(|_| pod.state != PodState::NotTaken)
+            // The agent's problems name those that are partial.
+            .filter(|_| !matches!(pod.state, PodState::NotTaken | PodState::Partial))
         {
             problems.push(format!("pod {}: {reason}", pod.full_name()));
         }
@@ -145,7 +148,13 @@ async fn report(places: &Places) -> Report {
             .map(move |note| format!("pod {name}: {note}"))
     });
     let of_node = agent.iter().flat_map(|agent| agent.notes.clone());
-    let notes = of_node.chain(of_pods).collect();
+    let udp: u64 = pods.iter().map(|pod| pod.connections.udp).sum();
+    let not_seen = (udp > 0).then(|| {
+        format!(
+            "enrolled pods have connected {udp} UDP sockets, which are not intercepted; datagrams of unconnected sockets, other protocols, and connections that the kernel itself makes (network file systems) are neither intercepted nor counted"
+        )
+    });
+    let notes = of_node.chain(of_pods).chain(not_seen).collect();
     let hooks = hooks(places);
     if let Err(error) = &hooks {
         problems.push(format!("{error:#}"));
@@ -219,8 +228,12 @@ fn print(report: &Report) -> Result<()> {
         }
     }
     output::print(format!(
-        "pods    {} enrolled, {} waiting, {} rejected, {} not taken\n",
-        report.pods.enrolled, report.pods.waiting, report.pods.rejected, report.pods.not_taken
+        "pods    {} enrolled, {} partial, {} waiting, {} rejected, {} not taken\n",
+        report.pods.enrolled,
+        report.pods.partial,
+        report.pods.waiting,
+        report.pods.rejected,
+        report.pods.not_taken
     ))?;
     let mut table = output::table(["HOOK", "ATTACHED", "PROGRAM", "LINK"]);
     let number = |id: Option<u32>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());

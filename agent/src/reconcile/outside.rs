@@ -30,7 +30,7 @@ pub(super) struct Outside {
     look: Option<JoinHandle<BTreeMap<u64, BTreeSet<i32>>>>,
     /// Those of the last look, by the inode of their namespace.
     last: BTreeMap<u64, BTreeSet<i32>>,
-    problems: Vec<String>,
+    problems: BTreeMap<PodRef, String>,
 }
 
 impl Reconciler {
@@ -56,20 +56,27 @@ impl Reconciler {
         }
         findings
             .problems
-            .extend(self.outside.problems.iter().cloned());
+            .extend(self.outside.problems.values().cloned());
+    }
+
+    /// What is wrong with a pod that has processes outside the cgroup.
+    #[must_use]
+    pub fn partial(&self, pod: &PodRef) -> Option<&str> {
+        self.outside.problems.get(pod).map(String::as_str)
     }
 
     fn note_outside(&mut self, found: BTreeMap<u64, BTreeSet<i32>>) {
         let last = std::mem::take(&mut self.outside.last);
         let cgroup = self.cgroup().to_owned();
-        let mut problems = Vec::new();
+        let mut problems = BTreeMap::new();
         for (name, enrollment) in self.core.enrollments() {
             let inode = enrollment.inode.get();
             let (Some(now), Some(before)) = (found.get(&inode), last.get(&inode)) else {
                 continue;
             };
             let both: Vec<i32> = now.intersection(before).copied().collect();
-            problems.extend(problem(name, &both, &cgroup));
+            let problem = problem(name, &both, &cgroup);
+            problems.extend(problem.map(|problem| (name.clone(), problem)));
         }
         if !found.is_empty() {
             self.outside.next = Some(Instant::now() + CONFIRM);

@@ -20,6 +20,8 @@ pub const AF_INET: u32 = 2;
 pub const AF_INET6: u32 = 10;
 /// `IPPROTO_TCP`.
 pub const IPPROTO_TCP: u32 = 6;
+/// `IPPROTO_UDP`.
+pub const IPPROTO_UDP: u32 = 17;
 /// `IPPROTO_MPTCP`.
 pub const IPPROTO_MPTCP: u32 = 262;
 

@@ -15,7 +15,7 @@ use sidetrack_common::{
     decide::Owner,
 };
 
-use super::{IPPROTO_MPTCP, IPPROTO_TCP, field, ipv6_options, owner, set_field};
+use super::{IPPROTO_MPTCP, IPPROTO_TCP, IPPROTO_UDP, field, ipv6_options, owner, set_field};
 
 /// Whether the kernel has bpf_set_retval, which came with Linux 5.18.
 #[unsafe(no_mangle)]
@@ -47,6 +47,12 @@ impl<const V6: bool> SockAddr<'_, V6> {
     #[inline(always)]
     pub fn is_tcp(&self) -> bool {
         field!(self.inner.sock_addr, protocol) == IPPROTO_TCP
+    }
+
+    /// Whether this is a UDP socket.
+    #[inline(always)]
+    pub fn is_udp(&self) -> bool {
+        field!(self.inner.sock_addr, protocol) == IPPROTO_UDP
     }
 
     /// Whether this is an MPTCP socket, the application's side of its subflows.

@@ -29,13 +29,17 @@ pub fn st_connect6(ctx: SockAddrContext) -> i32 {
 
 #[inline(always)]
 fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
-    if !ctx.is_tcp() {
+    if !ctx.is_tcp() && !ctx.is_udp() {
         return ALLOW;
     }
     let netns = ctx.netns();
     let Some(pod) = maps::pod(netns) else {
         return ALLOW;
     };
+    if ctx.is_udp() {
+        maps::count(netns, Rule::Udp, 0);
+        return ALLOW;
+    }
     let decision = match try_connect(ctx, netns, pod) {
         Ok(decision) => decision,
         Err(rule) => Decision::refuse(rule),

@@ -127,7 +127,14 @@ fn a_process_outside_the_cgroup_is_reported() -> Result<()> {
             thread::sleep(Duration::from_millis(100));
         }
     };
+    let state = || -> Result<String> {
+        let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
+        Ok(pod["state"].to_string())
+    };
     reported(true)?;
+    ensure!(state()? == r#""partial""#, "{}", state()?);
     drop(outside);
-    reported(false)
+    reported(false)?;
+    ensure!(state()? == r#""enrolled""#, "{}", state()?);
+    Ok(())
 }

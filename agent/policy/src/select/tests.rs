@@ -256,3 +256,21 @@ fn starting_pods() {
     }
     assert!(is_starting(&Pod::default()));
 }
+
+#[test]
+fn sandboxed_pods_are_rejected() {
+    let rejected = |class: Value| {
+        let pod = injected(&[("/spec/runtimeClassName", class)]);
+        match wanted(&pod, None, &Mesh::new(Enroll::Injected)) {
+            Wanted::Rejected(reason) => Some(reason),
+            _ => None,
+        }
+    };
+    for class in ["gvisor", "runsc", "kata-qemu", "Kata"] {
+        let reason = Rejected::Sandboxed(class.to_owned());
+        assert_eq!(rejected(json!(class)), Some(reason));
+    }
+    for class in [json!("nvidia"), json!("runc"), json!(null)] {
+        assert_eq!(rejected(class), None);
+    }
+}
