@@ -26,6 +26,16 @@ fn policy() {
 }
 
 #[test]
+fn netlink() {
+    replay("netlink", checks::netlink::check);
+}
+
+#[test]
+fn proc() {
+    replay("proc", checks::proc::check);
+}
+
+#[test]
 fn manifest() {
     replay("manifest", checks::manifest::check);
 }

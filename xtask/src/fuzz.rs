@@ -46,6 +46,12 @@ enum Target {
     Manifest,
     /// Requests to the webhook
     Webhook,
+    /// The kernel's answers about a pod's interfaces, addresses, routes and sockets
+    Netlink,
+    /// Texts of /proc and of cgroups
+    Proc,
+    /// Random routing tables, against the kernel's own lookups
+    Routes,
 }
 
 impl Target {
@@ -54,6 +60,9 @@ impl Target {
             Self::Policy => "policy",
             Self::Manifest => "manifest",
             Self::Webhook => "webhook",
+            Self::Netlink => "netlink",
+            Self::Proc => "proc",
+            Self::Routes => "routes",
         }
     }
 }
@@ -135,15 +144,15 @@ impl Fuzz {
             .arg(&corpus)
             .arg(sources.join("seeds").join(self.name))
             .arg(format!("-max_total_time={}", self.seconds))
-            .arg(format!(
-                "-dict={}",
-                sources.join(format!("{}.dict", self.name)).display()
-            ))
             .arg(format!("-artifact_prefix={}/", failures.display()))
             // Inputs are a few kilobytes; an input that takes more than this is a failure.
             .args(["-timeout=5", "-rss_limit_mb=2048", "-print_final_stats=1"])
             .stdout(log.try_clone()?)
             .stderr(log);
+        let dictionary = sources.join(format!("{}.dict", self.name));
+        if dictionary.exists() {
+            command.arg(format!("-dict={}", dictionary.display()));
+        }
         let status = command
             .status()
             .with_context(|| format!("run {}", self.binary.display()))?;

@@ -77,13 +77,24 @@ fn send<M: NetlinkSerializable>(socket: &Socket, message: M, flags: u16) -> io::
     socket.send(&bytes, 0).map(drop)
 }
 
-/// Visits the messages of one datagram, until `visit` breaks.
+/// Waits for a datagram and visits its messages, until `visit` breaks.
 fn receive<M: NetlinkDeserializable>(
     socket: &Socket,
-    mut visit: impl FnMut(NetlinkPayload<M>) -> io::Result<ControlFlow<()>>,
+    visit: impl FnMut(NetlinkPayload<M>) -> io::Result<ControlFlow<()>>,
 ) -> io::Result<()> {
     let (answer, _) = socket.recv_from_full()?;
-    let mut rest = answer.as_slice();
+    messages(&answer, visit)
+}
+
+/// Visits the messages of one datagram, until `visit` breaks.
+///
+/// # Errors
+/// Those of `visit`, and if a message cannot be read.
+pub fn messages<M: NetlinkDeserializable>(
+    datagram: &[u8],
+    mut visit: impl FnMut(NetlinkPayload<M>) -> io::Result<ControlFlow<()>>,
+) -> io::Result<()> {
+    let mut rest = datagram;
     while !rest.is_empty() {
         let message = NetlinkMessage::<M>::deserialize(rest).map_err(io::Error::other)?;
         // Messages are padded to four bytes.

@@ -154,9 +154,7 @@ pub fn in_cgroup(path: &Path) -> BTreeSet<i32> {
 
 fn list_cgroup(path: &Path, pids: &mut Vec<i32>) {
     let listed = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    // Processes of other pid namespaces are 0.
-    let known = listed.lines().filter_map(|line| line.parse::<i32>().ok());
-    pids.extend(known.filter(|pid| *pid != 0));
+    pids.extend(pids_in(&listed));
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             list_cgroup(&entry.path(), pids);
@@ -164,10 +162,16 @@ fn list_cgroup(path: &Path, pids: &mut Vec<i32>) {
     }
 }
 
+/// Process ids in the text of `cgroup.procs`. Processes of other pid namespaces are 0 there.
+pub fn pids_in(listed: &str) -> impl Iterator<Item = i32> {
+    let pids = listed.lines().filter_map(|line| line.parse::<i32>().ok());
+    pids.filter(|pid| *pid > 0)
+}
+
 /// The pod UID in the text of `/proc/PID/cgroup`. Runtimes put containers below a pod's cgroup. Its
 /// parents are ignored: nodes may be nested, and in a private cgroup namespace the path begins with
 /// `/../..`.
-pub(crate) fn pod_uid(cgroups: &str) -> Option<String> {
+pub fn pod_uid(cgroups: &str) -> Option<String> {
     cgroups
         .lines()
         .filter_map(|line| line.splitn(3, ':').nth(2))

@@ -9,3 +9,4 @@ mod policy;
 mod release;
 mod retired_policies;
 mod route_events;
+mod route_tables;

@@ -8,6 +8,7 @@ use std::{
 };
 
 use ipnet::IpNet;
+use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
@@ -48,37 +49,19 @@ impl Snapshot {
     }
 
     fn read_links(&mut self, until: Instant) -> io::Result<()> {
-        dump(
-            RouteNetlinkMessage::GetLink(LinkMessage::default()),
-            until,
-            |message| {
-                if let RouteNetlinkMessage::NewLink(link) = message {
-                    let flags = link.header.flags;
-                    if flags.contains(LinkFlags::Up) && !flags.contains(LinkFlags::Loopback) {
-                        self.interfaces_up += 1;
-                    }
-                    for attribute in &link.attributes {
-                        if let LinkAttribute::IfName(name) = attribute {
-                            self.links.insert(link.header.index, name.clone());
-                        }
-                    }
-                }
-                go_on(self.links.len() < MAX_LISTED)
-            },
-        )
+        let request = RouteNetlinkMessage::GetLink(LinkMessage::default());
+        dump(request, until, |message| {
+            self.take(message, None);
+            go_on(self.links.len() < MAX_LISTED)
+        })
     }
 
     fn read_addresses(&mut self, until: Instant) -> io::Result<()> {
-        dump(
-            RouteNetlinkMessage::GetAddress(AddressMessage::default()),
-            until,
-            |message| {
-                if let RouteNetlinkMessage::NewAddress(message) = message {
-                    self.addresses.extend(assigned_address(&message));
-                }
-                go_on(self.addresses.len() < MAX_LISTED)
-            },
-        )?;
+        let request = RouteNetlinkMessage::GetAddress(AddressMessage::default());
+        dump(request, until, |message| {
+            self.take(message, None);
+            go_on(self.addresses.len() < MAX_LISTED)
+        })?;
         self.addresses
             .sort_by_key(|assigned| assigned.net.addr().is_ipv6());
         Ok(())
@@ -89,14 +72,10 @@ impl Snapshot {
         let mut request = RouteMessage::default();
         request.header.address_family = family;
         request.header.table = table as u8;
-        let mut count = 0;
+        let before = self.routes.len();
         let read = dump(RouteNetlinkMessage::GetRoute(request), until, |message| {
-            if let RouteNetlinkMessage::NewRoute(message) = message {
-                let route = flat_route(&message).filter(|route| route.table == table);
-                count += usize::from(route.is_some());
-                self.routes.extend(route);
-            }
-            go_on(count <= MAX_ROUTES)
+            self.take(message, Some(table));
+            go_on(self.routes.len() - before <= MAX_ROUTES)
         });
         match read {
             // The table has no route yet.
@@ -109,11 +88,57 @@ impl Snapshot {
         let mut request = RuleMessage::default();
         request.header.family = family;
         dump(RouteNetlinkMessage::GetRule(request), until, |message| {
-            if let RouteNetlinkMessage::NewRule(rule) = message {
-                self.policy_routing |= !is_default_table(rule_table(&rule));
-            }
+            self.take(message, None);
             go_on(!self.policy_routing)
         })
+    }
+
+    /// Adds what a message says. Routes of other tables than `table`, if one is given, are left out.
+    fn take(&mut self, message: RouteNetlinkMessage, table: Option<u32>) {
+        match message {
+            RouteNetlinkMessage::NewLink(link) => {
+                let flags = link.header.flags;
+                if flags.contains(LinkFlags::Up) && !flags.contains(LinkFlags::Loopback) {
+                    self.interfaces_up += 1;
+                }
+                for attribute in &link.attributes {
+                    if let LinkAttribute::IfName(name) = attribute {
+                        self.links.insert(link.header.index, name.clone());
+                    }
+                }
+            }
+            RouteNetlinkMessage::NewAddress(message) => {
+                self.addresses.extend(assigned_address(&message));
+            }
+            RouteNetlinkMessage::NewRoute(message) => {
+                let route = flat_route(&message);
+                let wanted = |route: &FlatRoute| table.is_none_or(|table| route.table == table);
+                self.routes.extend(route.filter(wanted));
+            }
+            RouteNetlinkMessage::NewRule(rule) => {
+                let table = rule_table(&rule);
+                let is_v6 = rule.header.family == AddressFamily::Inet6;
+                // IPv6 begins without a rule for `default`.
+                let usual = is_default_table(table) && !(is_v6 && table == TABLE_DEFAULT);
+                self.policy_routing |= !usual;
+            }
+            _ => {}
+        }
+    }
+
+    /// What an answer of the kernel says, whatever it was asked. For fuzzing.
+    ///
+    /// # Errors
+    /// If a message cannot be read.
+    pub fn of_answer(datagram: &[u8]) -> io::Result<Self> {
+        let mut snapshot = Self::default();
+        netlink::messages(datagram, |payload| {
+            if let NetlinkPayload::InnerMessage(message) = payload {
+                snapshot.take(message, None);
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(snapshot)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Flattens the routing tables into one row per prefix.
 
-use std::collections::HashMap;
+use std::{cmp::Reverse, collections::HashMap};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sidetrack_common::pod::{Route, RouteKind};
@@ -96,17 +96,23 @@ fn defaults() -> impl Iterator<Item = IpNet> {
     [Ipv4Net::default().into(), Ipv6Net::default().into()].into_iter()
 }
 
-/// The three tables, each with the route of the lowest metric for every prefix.
-struct Tables<'a>([HashMap<IpNet, &'a FlatRoute>; 3]);
+/// The tables in the order in which the kernel consults them, each with the route that it takes for every
+/// prefix.
+struct Tables<'a>([HashMap<IpNet, &'a FlatRoute>; 2]);
 
 impl<'a> Tables<'a> {
     fn new(routes: &'a [FlatRoute]) -> Self {
-        let mut tables = [HashMap::new(), HashMap::new(), HashMap::new()];
+        let mut tables = [HashMap::new(), HashMap::new()];
         for route in routes {
-            tables[table_order(route.table)]
+            let Some(order) = table_order(route) else {
+                continue;
+            };
+            tables[order]
                 .entry(route.destination)
                 .and_modify(|known: &mut &FlatRoute| {
-                    if route.metric < known.metric {
+                    // Of one prefix in a merged table, `local` comes first.
+                    let rank = |route: &FlatRoute| (Reverse(route.table), route.metric);
+                    if rank(route) < rank(known) {
                         *known = route;
                     }
                 })
@@ -147,11 +153,18 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// Order in which the kernel consults the tables.
-fn table_order(table: u32) -> usize {
-    match table {
-        TABLE_LOCAL => 0,
-        TABLE_MAIN => 1,
-        _ => 2,
+/// Order in which the kernel consults a route's table; `None` if it does not.
+///
+/// For IPv4 `local` and `main` are one table in which the longest match wins, whichever it is of
+/// (`fib_lookup` in include/net/ip_fib.h). They are two once a rule was added, also if it is gone again,
+/// which no request shows. Then a wide route in `local` would win over a narrow one in `main`: as one table
+/// the destination counts as off the pod, so that no connection bypasses the sidecar. IPv6 has two tables and
+/// no rule for `default` (`fib6_rules_net_init`).
+fn table_order(route: &FlatRoute) -> Option<usize> {
+    let v6 = route.destination.addr().is_ipv6();
+    match route.table {
+        TABLE_LOCAL => Some(0),
+        TABLE_MAIN => Some(usize::from(v6)),
+        _ => (!v6).then_some(1),
     }
 }

@@ -1,8 +1,8 @@
 //! A pod's routing tables in the form the kernel programs need. For each prefix a row holds whether packets
 //! stay in the pod, leave it or are rejected, by which device and from which source address.
 //!
-//! The tables are read whole ([`dump`]) and flattened ([`flatten`]): table `local` wins over `main`, which
-//! wins over `default`, as in the three rules every namespace starts with. A throw route leads on to the next
+//! The tables are read whole ([`dump`]) and flattened ([`flatten`]) in the order of the rules that every
+//! namespace starts with: `local` and `main` before `default`. A throw route leads on to the next
 //! table. Policy routing (other rules)
 //! cannot be flattened. There every destination without a row of its own counts as reachable, so that no
 //! connection bypasses the sidecar.

@@ -97,13 +97,34 @@ fn table_local_wins_over_main() {
     let snapshot = pod(vec![
         unicast("10.1.0.5/32", ETH1),
         local("10.1.0.5/32", ETH0),
-        // The whole of 127.0.0.0/8 is decided by the local table.
+        // For IPv6 the local table comes first, however wide its route is.
+        local("fd00::/16", ETH0),
+        unicast("fd00:1::/32", ETH1),
+    ]);
+    assert!(row(&snapshot, "10.1.0.5/32").unwrap().is_local());
+    assert!(row(&snapshot, "fd00::/16").unwrap().is_local());
+    assert_eq!(row(&snapshot, "fd00:1::/32"), None);
+}
+
+#[test]
+fn for_ipv4_local_and_main_are_one_table() {
+    let snapshot = pod(vec![
         local("127.0.0.0/8", LO),
         unicast("127.1.0.0/16", ETH1),
     ]);
-    assert!(row(&snapshot, "10.1.0.5/32").unwrap().is_local());
     assert!(row(&snapshot, "127.0.0.0/8").unwrap().is_local());
-    assert_eq!(row(&snapshot, "127.1.0.0/16"), None);
+    assert!(row(&snapshot, "127.1.0.0/16").unwrap().is_unicast());
+}
+
+#[test]
+fn ipv6_has_no_default_table() {
+    let in_default = |net: &str| FlatRoute {
+        table: TABLE_DEFAULT,
+        ..unicast(net, ETH0)
+    };
+    let snapshot = pod(vec![in_default("fd00::/16"), in_default("10.0.0.0/8")]);
+    assert_eq!(row(&snapshot, "fd00::/16"), None);
+    assert!(row(&snapshot, "10.0.0.0/8").is_some());
 }
 
 #[test]

@@ -1,0 +1,54 @@
+//! Answers of the kernel about a pod's namespace: interfaces, addresses, routes, rules, sockets. Their
+//! contents are the pod's, their number and order too.
+
+use std::ops::ControlFlow;
+
+use netlink_packet_core::NetlinkPayload;
+use netlink_packet_sock_diag::SockDiagMessage;
+use sidetrack::{
+    kernel::{netlink, sock_diag},
+    netns::routes::Snapshot,
+};
+use sidetrack_common::pod::{Route, RouteKey};
+
+/// Routes that one pod may have in the map, and the two defaults that may come on top.
+const MOST_ROWS: usize = 2048 + 2;
+
+/// Reads a datagram both ways.
+pub fn check(datagram: &[u8]) {
+    if let Ok(snapshot) = Snapshot::of_answer(datagram) {
+        rows(&snapshot, &[]);
+        rows(&snapshot, &["eth0".to_owned(), "lo".to_owned()]);
+        let _ = (snapshot.notes(), snapshot.loopback());
+        for dual_stack in [false, true] {
+            let _ = snapshot.captures_v6(dual_stack);
+        }
+    }
+    let _ = netlink::messages(datagram, |payload: NetlinkPayload<SockDiagMessage>| {
+        if let NetlinkPayload::InnerMessage(SockDiagMessage::InetResponse(socket)) = payload {
+            let _ = sock_diag::cookie(&socket);
+        }
+        Ok(ControlFlow::Continue(()))
+    });
+}
+
+/// However many routes there are, a pod has its share of the map, and every row is a kind of route.
+fn rows(snapshot: &Snapshot, excluded: &[String]) {
+    const NETNS: u64 = 7;
+    let rows = snapshot.rows(NETNS, excluded);
+    assert!(rows.len() <= MOST_ROWS, "{} rows", rows.len());
+    for (id, route) in &rows {
+        let key: RouteKey = id.key();
+        assert_eq!(key.netns, NETNS);
+        let position = route.excluded().map(|position| position as usize);
+        assert!(
+            position.is_none_or(|position| position < excluded.len()),
+            "{route:?}"
+        );
+        let known = route.is_local() || route.has_device() || route.is_unknown();
+        assert!(
+            known || route.errno() != 0 || *route == Route::NONE,
+            "{route:?}"
+        );
+    }
+}

@@ -1,0 +1,5 @@
+//! Fuzzes [`checks::proc`].
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|input: &[u8]| checks::proc::check(input));
