@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 /// The agent's requests to the API server: verb, API group, resource.
-pub const USED: [(&str, &str, &str); 8] = [
+pub const USED: [(&str, &str, &str); 10] = [
     ("create", "events.k8s.io", "events"),
     ("patch", "events.k8s.io", "events"),
     ("list", "", "namespaces"),
@@ -15,6 +15,8 @@ pub const USED: [(&str, &str, &str); 8] = [
     ("watch", "", "pods"),
     ("list", "apps", "daemonsets"),
     ("watch", "apps", "daemonsets"),
+    ("list", "", "configmaps"),
+    ("watch", "", "configmaps"),
 ];
 
 /// Its further requests when it is to remove its node's taint.

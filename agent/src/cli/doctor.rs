@@ -11,7 +11,7 @@ use crate::kernel::probe;
 #[derive(Debug, Args)]
 pub(super) struct Options {
     /// Mount point of the bpf filesystem
-    #[arg(long, value_name = "PATH", default_value = "/sys/fs/bpf")]
+    #[arg(long, value_name = "PATH", env = super::BPFFS_VARIABLE, default_value = "/sys/fs/bpf")]
     bpffs: PathBuf,
     /// The cgroup that holds all pods [default: kubelet's, else the root of the cgroup2 mount]
     #[arg(long, value_name = "PATH")]

@@ -61,6 +61,8 @@ enum Command {
     Webhook(webhook::Options),
 }
 
+/// The variable with the bpffs of an agent in a container.
+const BPFFS_VARIABLE: &str = "SIDETRACK_BPFFS";
 /// The control socket's default path.
 const SOCKET: &str = "/run/sidetrack/sidetrack.sock";
 
@@ -71,6 +73,7 @@ struct Places {
     #[arg(
         long,
         value_name = "PATH",
+        env = BPFFS_VARIABLE,
         default_value = "/sys/fs/bpf",
         global = true
     )]

@@ -9,15 +9,7 @@ mod inbox;
 mod reconciler_thread;
 mod worker;
 
-use std::{
-    net::SocketAddr,
-    path::PathBuf,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -34,7 +26,12 @@ use crate::{
     control_socket::Socket,
     kernel::{Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     metrics_http,
-    sources::{Source, cluster::Reporter, cni_requests::CniQueue, mesh_settings::MeshSettings},
+    sources::{
+        Source,
+        cluster::{Ending, Reporter, SharedEnding},
+        cni_requests::CniQueue,
+        mesh_settings::MeshSettings,
+    },
     status::Status,
 };
 use sidetrack_policy::PodRef;
@@ -42,6 +39,9 @@ use sidetrack_policy::PodRef;
 /// How long the end waits for the reconciler's thread to stop. Far less than kubelet's grace
 /// period, which has to last for the removal as well.
 const STOP_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an agent whose DaemonSet is deleted waits to learn whether it is an uninstall. Together they are
+/// shorter than the pod's terminationGracePeriodSeconds.
+const DECISION_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Where pods come from.
 #[derive(Clone, Debug)]
@@ -95,17 +95,22 @@ pub struct Config {
 /// If it cannot start, or cannot continue.
 pub async fn run(config: Config) -> Result<()> {
     let mut daemon = Daemon::start(&config).await?;
-    let follow = daemon.follower.run(daemon.reconciler.ready());
+    let mut follow = pin!(daemon.follower.run(daemon.reconciler.ready()));
     tokio::select! {
-        failed = follow => failed?,
+        failed = &mut follow => failed?,
         ended = daemon.reconciler.ended() => ended?,
         _ = daemon.terminate.recv() => {}
         _ = daemon.interrupt.recv() => {}
     }
+    // A DaemonSet that is replaced is there again soon. The objects of an uninstall go one after the other.
+    tokio::select! {
+        failed = follow => failed?,
+        _ = tokio::time::timeout(DECISION_PATIENCE, daemon.ending.decided()) => {}
+    }
     daemon.server.abort();
     let _ = daemon.server.await;
-    if daemon.uninstalled.load(Ordering::Relaxed) {
-        info!("ending; the DaemonSet is deleted, so everything is removed from this node");
+    if daemon.ending.get() == Ending::Remove {
+        info!("ending; sidetrack is uninstalled, so everything is removed from this node");
         uninstall(&config, daemon.reconciler).await
     } else {
         info!("ending; interception continues, `sidetrack cleanup` removes it");
@@ -123,7 +128,7 @@ struct Daemon {
     server: JoinHandle<Result<()>>,
     terminate: Signal,
     interrupt: Signal,
-    uninstalled: Arc<AtomicBool>,
+    ending: SharedEnding,
 }
 
 impl Daemon {
@@ -143,7 +148,7 @@ impl Daemon {
             Some(address) => Some(metrics_http::bind(address).await?),
             None => None,
         };
-        let (reporter, taint, uninstalled) = cluster_parts(&source, &config.pods);
+        let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
         let (datapath, kernel_log) =
             Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
         let status = Status::new(Maps::open(&pins)?);
@@ -188,7 +193,7 @@ impl Daemon {
             server,
             terminate,
             interrupt,
-            uninstalled,
+            ending,
         })
     }
 }
@@ -197,7 +202,7 @@ impl Daemon {
 type ClusterParts = (
     Option<Reporter>,
     Option<(kube::Client, String)>,
-    Arc<AtomicBool>,
+    SharedEnding,
 );
 
 fn cluster_parts(source: &Source, pods: &Pods) -> ClusterParts {
@@ -208,11 +213,11 @@ fn cluster_parts(source: &Source, pods: &Pods) -> ClusterParts {
         },
     ) = (source, pods)
     else {
-        return (None, None, Arc::default());
+        return (None, None, SharedEnding::default());
     };
     let taint = remove_taint.then(|| (cluster.client(), name.clone()));
     let reporter = Reporter::start(cluster.client(), name);
-    (Some(reporter), taint, cluster.uninstalled())
+    (Some(reporter), taint, cluster.ending())
 }
 
 async fn source(pods: &Pods) -> Result<Source> {

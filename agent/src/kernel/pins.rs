@@ -67,14 +67,16 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// For a bpffs mount point; fails for other directories.
+    /// For a bpffs mount point, or a directory whose `sidetrack` is a directory of a bpffs: a container gets
+    /// no more of the node's. Fails for other directories.
     pub fn new(bpffs: &Path) -> Result<Self, PinError> {
-        match statfs(bpffs) {
-            Ok(stat) if stat.filesystem_type() == BPF_FS_MAGIC => Ok(Self {
-                root: bpffs.join(names::PIN_ROOT),
-            }),
-            _ => Err(PinError::NotBpffs(bpffs.to_owned())),
+        let root = bpffs.join(names::PIN_ROOT);
+        let is_bpffs =
+            |path: &Path| statfs(path).is_ok_and(|stat| stat.filesystem_type() == BPF_FS_MAGIC);
+        if is_bpffs(bpffs) || is_bpffs(&root) {
+            return Ok(Self { root });
         }
+        Err(PinError::NotBpffs(bpffs.to_owned()))
     }
 
     /// `<bpffs>/sidetrack`.

@@ -1,8 +1,11 @@
 //! One agent at a time, and cleanup after the last.
 
+use std::{fs, path::PathBuf};
+
 use anyhow::{Result, ensure};
 use lab::{
     agent::Agent,
+    command::run_words,
     network::{Lab, manifest},
     product::CGROUP_HOOKS,
 };
@@ -55,4 +58,42 @@ fn cleanup_removes_everything() -> Result<()> {
     ])?;
     ensure!(!tree.contains("st_"), "{tree}");
     Ok(())
+}
+
+kernel_test!(one_directory_of_the_bpffs_is_enough);
+/// As in its container, which gets nothing else of the node's bpffs.
+fn one_directory_of_the_bpffs_is_enough() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let pod = lab.pod("app", 2)?;
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    let of_node = lab.places().bpffs.join("sidetrack");
+    let mut places = lab.places().clone();
+    places.bpffs = lab.dir().join("host-bpf");
+    let mounted = places.bpffs.join("sidetrack");
+    fs::create_dir_all(&mounted)?;
+    fs::create_dir(&of_node)?;
+    run_words(&[
+        "mount",
+        "--bind",
+        &of_node.to_string_lossy(),
+        &mounted.to_string_lossy(),
+    ])?;
+    let _unmount = Unmount(mounted.clone());
+    let mut agent = Agent::start(&places)?;
+    agent.places.wait_enrolled("test/app")?;
+    agent.end(Signal::SIGTERM)?;
+    let pods = places.json(&["pods", "-o", "json"])?;
+    ensure!(pods[0]["name"] == "app", "{pods}");
+    let removed = places.json(&["cleanup", "-o", "json"])?;
+    ensure!(removed["left"] == serde_json::json!([]), "{removed}");
+    ensure!(fs::read_dir(&of_node)?.count() == 0, "{removed}");
+    Ok(())
+}
+
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = run_words(&["umount", &self.0.to_string_lossy()]);
+    }
 }

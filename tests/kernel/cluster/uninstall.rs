@@ -25,38 +25,54 @@ const OF_DAEMONSET: [&str; 2] = ["--daemonset", "sidetrack-system/sidetrack"];
 fn api_server(lab: &Lab) -> Result<ApiServer> {
     let api = ApiServer::start(lab.dir())?;
     api.apply(namespace("shop", Some("enabled")))?;
-    let (namespace, name) = DAEMONSET;
-    api.apply(json!({
-        "kind": "DaemonSet", "apiVersion": "apps/v1",
-        "metadata": {"name": name, "namespace": namespace, "uid": "uid-ds"},
-    }))?;
+    create(&api, "DaemonSet")?;
+    create(&api, "ConfigMap")?;
     Ok(api)
 }
 
-fn delete_daemonset(api: &ApiServer) -> Result<()> {
-    api.delete("DaemonSet", DAEMONSET.0, DAEMONSET.1)
+/// Creates an object that sidetrack is installed with.
+fn create(api: &ApiServer, kind: &str) -> Result<()> {
+    let (namespace, name) = DAEMONSET;
+    api.apply(json!({
+        "kind": kind, "apiVersion": if kind == "DaemonSet" { "apps/v1" } else { "v1" },
+        "metadata": {"name": name, "namespace": namespace, "uid": format!("uid-{kind}")},
+    }))
 }
 
-/// Waits until the agent knows the DaemonSet: it watches it, so it has listed it.
+fn delete(api: &ApiServer, kind: &str) -> Result<()> {
+    api.delete(kind, DAEMONSET.0, DAEMONSET.1)
+}
+
+/// The objects go one after the other.
+fn uninstall(api: &ApiServer) -> Result<()> {
+    delete(api, "DaemonSet")?;
+    delete(api, "ConfigMap")
+}
+
+/// Waits until the agent knows both objects: it watches them, so it has listed them.
 fn wait_watched(api: &ApiServer) -> Result<()> {
-    let watch = Request {
-        verb: "watch",
-        group: "apps",
-        resource: "daemonsets",
+    let watches = |group, resource| {
+        let verb = "watch";
+        let watch = Request {
+            verb,
+            group,
+            resource,
+        };
+        api.requests().contains(&watch)
     };
-    wait_for(|| Ok(api.requests().contains(&watch)))
+    wait_for(|| Ok(watches("apps", "daemonsets") && watches("", "configmaps")))
 }
 
 fn wait_deletion_noticed(places: &Places) -> Result<()> {
-    wait_for(|| Ok(places.log().contains("DaemonSet is deleted")))
+    wait_for(|| Ok(places.log().contains("sidetrack is uninstalled")))
 }
 
 fn problems(places: &Places) -> Result<String> {
     Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())
 }
 
-kernel_test!(a_deleted_daemonset_leaves_nothing);
-fn a_deleted_daemonset_leaves_nothing() -> Result<()> {
+kernel_test!(an_uninstall_leaves_nothing);
+fn an_uninstall_leaves_nothing() -> Result<()> {
     let mut lab = Lab::new()?;
     let api = api_server(&lab)?;
     let pod = lab.pod("app", 2)?.under_kubelet(&lab, &lab.uid(1))?;
@@ -77,16 +93,16 @@ fn a_deleted_daemonset_leaves_nothing() -> Result<()> {
     let mut agent = Agent::start_with(lab.places(), &extra)?;
     lab.places().wait_enrolled("shop/web")?;
     wait_watched(&api)?;
-    delete_daemonset(&api)?;
+    uninstall(&api)?;
     wait_deletion_noticed(lab.places())?;
     agent.end(Signal::SIGTERM)?;
     ensure!(!pins.exists(), "{}", lab.places().log());
     Ok(())
 }
 
-kernel_test!(a_daemonset_deleted_during_an_outage_leaves_nothing);
+kernel_test!(an_uninstall_during_an_outage_leaves_nothing);
 /// The deletion is in no event: the API server has forgotten it when the agent can ask again.
-fn a_daemonset_deleted_during_an_outage_leaves_nothing() -> Result<()> {
+fn an_uninstall_during_an_outage_leaves_nothing() -> Result<()> {
     let lab = Lab::new()?;
     let api = api_server(&lab)?;
     let extra = Extra {
@@ -102,13 +118,71 @@ fn a_daemonset_deleted_during_an_outage_leaves_nothing() -> Result<()> {
     api.compact();
     api.up();
     wait_for(|| Ok(problems(lab.places())? == "[]"))?;
-    ensure!(!lab.places().log().contains("DaemonSet is deleted"));
+    ensure!(!lab.places().log().contains("is uninstalled"));
 
     api.down();
     wait_for(|| Ok(problems(lab.places())?.contains("watch the agent's DaemonSet")))?;
-    delete_daemonset(&api)?;
+    uninstall(&api)?;
     api.compact();
     api.up();
+    wait_deletion_noticed(lab.places())?;
+    agent.end(Signal::SIGTERM)?;
+    let pins = lab.places().bpffs.join("sidetrack");
+    ensure!(!pins.exists(), "{}", lab.places().log());
+    Ok(())
+}
+
+kernel_test!(a_daemonset_alone_is_no_uninstall);
+/// People delete it to restart all agents, and some upgrades replace it.
+fn a_daemonset_alone_is_no_uninstall() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let api = api_server(&lab)?;
+    let pod = lab.pod("app", 2)?.under_kubelet(&lab, &lab.uid(1))?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    api.apply(injected("web", &lab.uid(1)))?;
+    let extra = Extra {
+        api: Some(&api),
+        arguments: &OF_DAEMONSET,
+        ..Extra::default()
+    };
+    // Deleted, and another one while the agent waits; deleted for good.
+    for replaced in [true, false] {
+        api.forget_requests();
+        let mut agent = Agent::start_with(lab.places(), &extra)?;
+        lab.places().wait_enrolled("shop/web")?;
+        wait_watched(&api)?;
+        delete(&api, "DaemonSet")?;
+        wait_for(|| Ok(lab.places().log().contains("DaemonSet is deleted")))?;
+        if replaced {
+            create(&api, "DaemonSet")?;
+            wait_for(|| Ok(lab.places().log().contains("a DaemonSet again")))?;
+        }
+        agent.end(Signal::SIGTERM)?;
+        let log = lab.places().log();
+        ensure!(lab.places().pins().exists(), "{log}");
+        ensure!(
+            log.contains("interception continues, `sidetrack cleanup`"),
+            "{log}"
+        );
+    }
+    Ok(())
+}
+
+kernel_test!(an_ending_namespace_is_an_uninstall);
+/// Its objects are deleted in no certain order.
+fn an_ending_namespace_is_an_uninstall() -> Result<()> {
+    let lab = Lab::new()?;
+    let api = api_server(&lab)?;
+    let extra = Extra {
+        api: Some(&api),
+        arguments: &OF_DAEMONSET,
+        ..Extra::default()
+    };
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    wait_watched(&api)?;
+    let mut ending = namespace(DAEMONSET.0, None);
+    ending["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    api.apply(ending)?;
     wait_deletion_noticed(lab.places())?;
     agent.end(Signal::SIGTERM)?;
     let pins = lab.places().bpffs.join("sidetrack");
@@ -159,7 +233,7 @@ fn an_uninstall_removes_the_plugins_entry() -> Result<()> {
     api.forget_requests();
     let mut agent = Agent::start_with(lab.places(), &extra)?;
     wait_watched(&api)?;
-    delete_daemonset(&api)?;
+    uninstall(&api)?;
     wait_deletion_noticed(lab.places())?;
     agent.end(Signal::SIGTERM)?;
     let after = runtime.read()?;

@@ -18,6 +18,7 @@ use lab::{
     sidecar,
 };
 
+use super::health::Health;
 use crate::{
     fixture::{PodFixture, at},
     sockets::group,
@@ -76,6 +77,7 @@ fn descriptors_without_number() -> Result<()> {
     const WATCHES: usize = 50_000;
     let processes = 2 * scale();
     let mut fixture = PodFixture::new()?;
+    let health = Health::watch(&mut fixture)?;
     let sidecar = fixture.pod.actor()?;
     sidecar.listen_group(group(15006, LISTENERS))?;
     let mut crowd = Vec::new();
@@ -104,8 +106,9 @@ fn descriptors_without_number() -> Result<()> {
         );
     }
     let peak = fixture.agent.peak_memory()?;
+    let [median, longest] = health.end()?;
     println!(
-        "{processes} processes with {WATCHES} watches: enrolled after {enrolled:?}, another pod after {other:?}, at most {peak} KiB"
+        "{processes} processes with {WATCHES} watches: enrolled after {enrolled:?}, another pod after {other:?}, /healthz {median:?}, at most {longest:?}, memory at most {peak} KiB"
     );
     ensure!(enrolled < SOON && other < SOON);
     ensure!(peak < MEMORY, "{peak} KiB");
@@ -120,6 +123,7 @@ fn addresses_without_number() -> Result<()> {
     const SHARE: usize = 2048 + 2;
     let addresses = 9_000 * scale();
     let mut fixture = PodFixture::new()?;
+    let health = Health::watch(&mut fixture)?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     fixture.enroll(&[])?;
     ensure!(fixture.taken_by()? == 15001);
@@ -160,8 +164,9 @@ fn addresses_without_number() -> Result<()> {
     let meanwhile = enroll_another(&mut fixture, "meanwhile", 4)?;
     drop(flapping);
     let peak = fixture.agent.peak_memory()?;
+    let [median, longest] = health.end()?;
     println!(
-        "{addresses} addresses: another pod after {other:?}, one while an address comes and goes after {meanwhile:?}, at most {peak} KiB"
+        "{addresses} addresses: another pod after {other:?}, one while an address comes and goes after {meanwhile:?}, /healthz {median:?}, at most {longest:?}, memory at most {peak} KiB"
     );
     ensure!(other < SOON && meanwhile < SOON);
     ensure!(peak < MEMORY, "{peak} KiB");

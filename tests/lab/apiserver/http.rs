@@ -109,6 +109,10 @@ fn router(store: Arc<Store>) -> Router {
             "/apis/apps/v1/namespaces/{namespace}/daemonsets",
             objects(Resource::DaemonSets),
         )
+        .route(
+            "/api/v1/namespaces/{namespace}/configmaps",
+            objects(Resource::ConfigMaps),
+        )
         .route("/api/v1/nodes/{name}", get(get_node).patch(patch_node))
         .route(events, post(create_event))
         .route(&format!("{events}/{{name}}"), patch(patch_event))
@@ -181,6 +185,7 @@ impl Shape {
             Resource::Pods => "Pod",
             Resource::Namespaces => "Namespace",
             Resource::DaemonSets => "DaemonSet",
+            Resource::ConfigMaps => "ConfigMap",
             Resource::Nodes => "Node",
         }
     }
@@ -232,6 +237,7 @@ fn answer(
         Resource::Pods => ("", "pods"),
         Resource::Namespaces => ("", "namespaces"),
         Resource::DaemonSets => ("apps", "daemonsets"),
+        Resource::ConfigMaps => ("", "configmaps"),
         Resource::Nodes => ("", "nodes"),
     };
     let verb = if parameters.watch { "watch" } else { "list" };

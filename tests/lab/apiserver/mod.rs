@@ -227,6 +227,7 @@ impl Resource {
             "Namespace" => Ok(Self::Namespaces),
             "Node" => Ok(Self::Nodes),
             "DaemonSet" => Ok(Self::DaemonSets),
+            "ConfigMap" => Ok(Self::ConfigMaps),
             other => Err(anyhow!("no kind {other:?}")),
         }
     }

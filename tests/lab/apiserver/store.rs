@@ -19,6 +19,8 @@ pub enum Resource {
     Namespaces,
     /// DaemonSets of all namespaces.
     DaemonSets,
+    /// ConfigMaps of all namespaces.
+    ConfigMaps,
     /// Nodes.
     Nodes,
 }

@@ -105,8 +105,14 @@ fn remove_tree(dir: &Path, removed: &mut Vec<PathBuf>) -> Result<()> {
 fn remove_empty(dir: &Path, removed: &mut Removed) -> Result<()> {
     let foreign = entries(dir).with_context(|| format!("list {}", dir.display()))?;
     if foreign.is_empty() {
-        fs::remove_dir(dir).with_context(|| format!("remove {}", dir.display()))?;
-        removed.directories.push(dir.to_owned());
+        match fs::remove_dir(dir) {
+            Ok(()) => removed.directories.push(dir.to_owned()),
+            // A mount point, in a container that has only this directory of the node's bpffs.
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+            Err(error) => {
+                return Err(error).with_context(|| format!("remove {}", dir.display()));
+            }
+        }
         return Ok(());
     }
     // A directory that stays because of a foreign entry is not listed besides that entry.

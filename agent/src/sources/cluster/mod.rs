@@ -5,26 +5,20 @@
 
 mod events;
 pub mod taint;
+mod uninstall;
 mod view;
 
-use std::{
-    pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt::Debug, pin::Pin, time::Duration};
 
 use anyhow::{Context as _, Result};
 use futures_util::{Stream, StreamExt as _};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
-    core::v1::{Namespace, Pod},
+    core::v1::{ConfigMap, Namespace, Pod},
 };
 use kube::{
     Api, Client, Config,
-    core::PartialObjectMeta,
+    core::{NamespaceResourceScope, PartialObjectMeta},
     runtime::{
         WatchStreamExt as _,
         utils::Backoff,
@@ -34,8 +28,11 @@ use kube::{
 use tokio::time::Instant;
 use tracing::{error, info};
 
-pub use self::events::Reporter;
-use self::view::View;
+pub use self::{
+    events::Reporter,
+    uninstall::{Ending, SharedEnding},
+};
+use self::{uninstall::Uninstall, view::View};
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::Listing;
 
@@ -53,6 +50,9 @@ pub struct Cluster {
     pods: Events<Pod>,
     namespaces: Events<PartialObjectMeta<Namespace>>,
     daemonset: Events<PartialObjectMeta<DaemonSet>>,
+    config: Events<PartialObjectMeta<ConfigMap>>,
+    /// The namespace of both.
+    own_namespace: Option<String>,
     uninstall: Uninstall,
     view: View,
     trouble: Trouble,
@@ -61,47 +61,13 @@ pub struct Cluster {
     settled: Option<Instant>,
 }
 
-/// Whether the agent is being uninstalled. What an agent leaves behind serves its successor; after the
-/// deletion of its DaemonSet there is none.
-#[derive(Debug, Default)]
-struct Uninstall {
-    decided: Arc<AtomicBool>,
-    /// Whether it has existed.
-    known: bool,
-    /// Whether it is in the list that is being read.
-    listed: bool,
-}
-
-impl Uninstall {
-    fn take(&mut self, event: Event<PartialObjectMeta<DaemonSet>>) {
-        let decided = match event {
-            Event::Init => {
-                self.listed = false;
-                return;
-            }
-            Event::InitApply(set) | Event::Apply(set) => {
-                self.known = true;
-                self.listed = true;
-                set.metadata.deletion_timestamp.is_some()
-            }
-            // Deleted while the watch was down. A DaemonSet that never existed is not deleted.
-            Event::InitDone if self.known && !self.listed => true,
-            Event::InitDone => return,
-            Event::Delete(_) => true,
-        };
-        if decided && !self.decided.load(Ordering::Relaxed) {
-            info!("the agent's DaemonSet is deleted: everything is removed when the agent ends");
-        }
-        self.decided.store(decided, Ordering::Relaxed);
-    }
-}
-
 /// The current problem of each watch.
 #[derive(Debug, Default)]
 struct Trouble {
     pods: Option<String>,
     namespaces: Option<String>,
     daemonset: Option<String>,
+    config: Option<String>,
 }
 
 impl Cluster {
@@ -122,18 +88,11 @@ impl Cluster {
         let pods = watcher(Api::all(client.clone()), of_node).backoff(Pauses::default());
         let all = watcher::Config::default();
         let namespaces = watcher(Api::all(client.clone()), all).backoff(Pauses::default());
-        let daemonset: Events<_> = match daemonset {
-            Some(name) => {
-                let only = format!("metadata.name={}", name.name);
-                let only = watcher::Config::default().fields(&only);
-                let api = Api::namespaced(client.clone(), &name.namespace);
-                Box::pin(watcher(api, only).backoff(Pauses::default()))
-            }
-            None => Box::pin(futures_util::stream::pending()),
-        };
         Ok(Self {
+            own_namespace: daemonset.map(|name| name.namespace.clone()),
+            daemonset: watch_one(&client, daemonset),
+            config: watch_one(&client, daemonset),
             client,
-            daemonset,
             uninstall: Uninstall::default(),
             pods: Box::pin(pods),
             namespaces: Box::pin(namespaces),
@@ -149,9 +108,9 @@ impl Cluster {
         self.client.clone()
     }
 
-    /// Whether the DaemonSet has been deleted.
-    pub fn uninstalled(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.uninstall.decided)
+    /// What becomes of what the agent installed when it ends.
+    pub fn ending(&self) -> SharedEnding {
+        self.uninstall.ending.clone()
     }
 
     /// Waits for a change. Cancel safe.
@@ -182,8 +141,9 @@ impl Cluster {
             pods,
             namespaces,
             daemonset,
+            config,
         } = &self.trouble;
-        [pods, namespaces, daemonset]
+        [pods, namespaces, daemonset, config]
             .into_iter()
             .flatten()
             .cloned()
@@ -200,17 +160,56 @@ impl Cluster {
             Some(event) = self.daemonset.next() => {
                 let trouble = &mut self.trouble.daemonset;
                 if let Some(event) = accept(event, "the agent's DaemonSet", trouble, &mut self.changed) {
-                    self.uninstall.take(event);
+                    self.uninstall.daemonset(&event);
+                }
+            }
+            Some(event) = self.config.next() => {
+                let trouble = &mut self.trouble.config;
+                if let Some(event) = accept(event, "the agent's ConfigMap", trouble, &mut self.changed) {
+                    self.uninstall.config(&event);
                 }
             }
             Some(event) = self.namespaces.next() => {
                 let trouble = &mut self.trouble.namespaces;
                 if let Some(event) = accept(event, "namespaces", trouble, &mut self.changed) {
+                    if let Some(ends) = ends(&event, self.own_namespace.as_deref()) {
+                        self.uninstall.namespace_ends(ends);
+                    }
                     self.changed |= self.view.namespaces.take(event);
                 }
             }
         }
     }
+}
+
+/// Whether a namespace is being deleted; `None` if the event is not about it.
+fn ends(event: &Event<PartialObjectMeta<Namespace>>, namespace: Option<&str>) -> Option<bool> {
+    let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event else {
+        return None;
+    };
+    if namespace.is_none() || object.metadata.name.as_deref() != namespace {
+        return None;
+    }
+    Some(matches!(event, Event::Delete(_)) || object.metadata.deletion_timestamp.is_some())
+}
+
+/// Follows one object by its name, if it has one.
+fn watch_one<K>(client: &Client, name: Option<&PodRef>) -> Events<PartialObjectMeta<K>>
+where
+    K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + Clone
+        + Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let Some(name) = name else {
+        return Box::pin(futures_util::stream::pending());
+    };
+    let only = format!("metadata.name={}", name.name);
+    let only = watcher::Config::default().fields(&only);
+    let api: Api<PartialObjectMeta<K>> = Api::namespaced(client.clone(), &name.namespace);
+    Box::pin(watcher(api, only).backoff(Pauses::default()))
 }
 
 /// The event, unless it is an error; keeps account of those.

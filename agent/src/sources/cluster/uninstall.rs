@@ -1,0 +1,223 @@
+//! Whether sidetrack is being uninstalled. What an agent leaves behind serves its successor; after an
+//! uninstall there is none.
+//!
+//! The DaemonSet alone does not say so: it is deleted and created again when it is replaced, and people
+//! delete it to restart everything. Sidetrack is uninstalled when the ConfigMap that was installed with it is
+//! deleted as well, or their namespace.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
+
+use kube::{core::PartialObjectMeta, runtime::watcher::Event};
+use tracing::info;
+
+/// What an agent that ends does with what it installed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Ending {
+    /// It stays, for the next agent.
+    Keep = 0,
+    /// The DaemonSet is deleted. It is not known yet whether another takes its place.
+    Undecided = 1,
+    /// Everything is removed.
+    Remove = 2,
+}
+
+/// An [`Ending`] that others read.
+#[derive(Clone, Debug, Default)]
+pub struct SharedEnding(Arc<AtomicU8>);
+
+impl SharedEnding {
+    /// The present one.
+    #[must_use]
+    pub fn get(&self) -> Ending {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Ending::Keep,
+            1 => Ending::Undecided,
+            _ => Ending::Remove,
+        }
+    }
+
+    /// Waits until it is decided.
+    pub async fn decided(&self) {
+        const EVERY: Duration = Duration::from_millis(50);
+        while self.get() == Ending::Undecided {
+            tokio::time::sleep(EVERY).await;
+        }
+    }
+
+    fn set(&self, ending: Ending) {
+        self.0.store(ending as u8, Ordering::Relaxed);
+    }
+}
+
+/// The objects that an install consists of.
+#[derive(Debug, Default)]
+pub(super) struct Uninstall {
+    pub(super) ending: SharedEnding,
+    daemonset: Presence,
+    config: Presence,
+    /// Whether their namespace is being deleted.
+    namespace_ends: bool,
+}
+
+/// An object that is watched by its name.
+#[derive(Debug, Default)]
+struct Presence {
+    /// Whether it has existed.
+    known: bool,
+    /// Whether it is in the list that is being read.
+    listed: bool,
+    deleted: bool,
+}
+
+impl Presence {
+    fn take<K>(&mut self, event: &Event<PartialObjectMeta<K>>) {
+        match event {
+            Event::Init => self.listed = false,
+            Event::InitApply(object) | Event::Apply(object) => {
+                self.known = true;
+                self.listed = true;
+                self.deleted = object.metadata.deletion_timestamp.is_some();
+            }
+            // Deleted while the watch was down. What never existed is not deleted.
+            Event::InitDone => self.deleted |= self.known && !self.listed,
+            Event::Delete(_) => self.deleted = true,
+        }
+    }
+}
+
+impl Uninstall {
+    pub(super) fn daemonset<K>(&mut self, event: &Event<PartialObjectMeta<K>>) {
+        self.daemonset.take(event);
+        self.decide();
+    }
+
+    pub(super) fn config<K>(&mut self, event: &Event<PartialObjectMeta<K>>) {
+        self.config.take(event);
+        self.decide();
+    }
+
+    pub(super) fn namespace_ends(&mut self, ends: bool) {
+        self.namespace_ends = ends;
+        self.decide();
+    }
+
+    fn decide(&mut self) {
+        let ending = match (self.daemonset.deleted, self.config.deleted) {
+            _ if self.namespace_ends => Ending::Remove,
+            (true, true) => Ending::Remove,
+            (true, false) => Ending::Undecided,
+            (false, _) => Ending::Keep,
+        };
+        if ending == self.ending.get() {
+            return;
+        }
+        match ending {
+            Ending::Keep => info!("there is a DaemonSet again: interception continues"),
+            Ending::Undecided => info!(
+                "the agent's DaemonSet is deleted; unless its ConfigMap of the same name is deleted as well, interception continues when the agent ends"
+            ),
+            Ending::Remove => {
+                info!("sidetrack is uninstalled: everything is removed when the agent ends");
+            }
+        }
+        self.ending.set(ending);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::{
+        api::apps::v1::DaemonSet,
+        apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
+    };
+    use kube::core::{PartialObjectMeta, PartialObjectMetaExt as _};
+
+    use super::{Ending, Event, Uninstall};
+
+    fn object() -> PartialObjectMeta<DaemonSet> {
+        ObjectMeta::default().into_request_partial()
+    }
+
+    fn listed(objects: usize) -> Vec<Event<PartialObjectMeta<DaemonSet>>> {
+        let mut events = vec![Event::Init];
+        events.extend((0..objects).map(|_| Event::InitApply(object())));
+        events.push(Event::InitDone);
+        events
+    }
+
+    /// With both objects there.
+    fn installed() -> Uninstall {
+        let mut uninstall = Uninstall::default();
+        for event in listed(1) {
+            uninstall.daemonset(&event);
+            uninstall.config(&event);
+        }
+        assert_eq!(uninstall.ending.get(), Ending::Keep);
+        uninstall
+    }
+
+    #[test]
+    fn a_deleted_daemonset_alone_is_no_uninstall() {
+        let mut uninstall = installed();
+        uninstall.daemonset(&Event::Delete(object()));
+        assert_eq!(uninstall.ending.get(), Ending::Undecided);
+        uninstall.daemonset(&Event::Apply(object()));
+        assert_eq!(uninstall.ending.get(), Ending::Keep);
+    }
+
+    #[test]
+    fn both_deleted_in_either_order() {
+        let mut uninstall = installed();
+        uninstall.daemonset(&Event::Delete(object()));
+        uninstall.config(&Event::Delete(object()));
+        assert_eq!(uninstall.ending.get(), Ending::Remove);
+        let mut uninstall = installed();
+        uninstall.config(&Event::Delete(object()));
+        assert_eq!(uninstall.ending.get(), Ending::Keep);
+        uninstall.daemonset(&Event::Delete(object()));
+        assert_eq!(uninstall.ending.get(), Ending::Remove);
+    }
+
+    #[test]
+    fn deletion_that_has_begun_counts() {
+        let mut ending = object();
+        ending.metadata.deletion_timestamp = Some(Time(Default::default()));
+        let mut uninstall = installed();
+        uninstall.daemonset(&Event::Apply(ending));
+        assert_eq!(uninstall.ending.get(), Ending::Undecided);
+    }
+
+    #[test]
+    fn deleted_while_the_watch_was_down() {
+        let mut uninstall = installed();
+        for event in listed(0) {
+            uninstall.daemonset(&event);
+            uninstall.config(&event);
+        }
+        assert_eq!(uninstall.ending.get(), Ending::Remove);
+    }
+
+    #[test]
+    fn what_never_existed_is_not_deleted() {
+        let mut uninstall = Uninstall::default();
+        for event in listed(0) {
+            uninstall.daemonset(&event);
+            uninstall.config(&event);
+        }
+        assert_eq!(uninstall.ending.get(), Ending::Keep);
+    }
+
+    #[test]
+    fn the_namespace_ends() {
+        let mut uninstall = installed();
+        uninstall.namespace_ends(true);
+        assert_eq!(uninstall.ending.get(), Ending::Remove);
+    }
+}
