@@ -11,6 +11,9 @@ use crate::addr::{Addr, Family};
 /// of it is a broadcast address of 127.0.0.0/8.
 pub const CAPTURE_RANGE: (Addr, u8) = (Addr::v4([127, 64, 0, 0]), 10);
 
+/// Ports below 1024.
+const PRIVILEGED: u32 = 1023;
+
 /// An address on loopback and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -32,10 +35,12 @@ impl Target {
     }
 
     /// The target for a destination. For IPv4 it is the capture port on one of [`CAPTURE_RANGE`]. IPv6 has
-    /// only one loopback address, so there the port differs, and sk_lookup finds the listener.
+    /// only one loopback address, so there the port differs, and sk_lookup finds the listener. Client and
+    /// target then have one address: their ports may not be equal, or the client would connect to itself.
+    /// `bound_port` is the client's port, 0 if the kernel is to pick one.
     #[inline(always)]
     #[must_use]
-    pub const fn of(dialed: Addr, port: u16, capture_port: u16) -> Self {
+    pub const fn of(dialed: Addr, port: u16, capture_port: u16, bound_port: u16) -> Self {
         const HOST_MASK: u32 = u32::MAX >> CAPTURE_RANGE.1;
         let hash = hash(dialed, port);
         match dialed.family() {
@@ -48,9 +53,18 @@ impl Target {
             }
             Family::V6 => Self {
                 addr: Addr::LOOPBACK_V6,
-                port: {
+                port: if bound_port == 0 {
+                    // The kernel picks none of these: a range that net.ipv4.ip_local_port_range may not
+                    // have unless a pod allows all its users to bind them.
+                    (hash % PRIVILEGED) as u16 + 1
+                } else {
                     let port = (hash >> 16) as u16;
-                    port | (port == 0) as u16
+                    if port == 0 || port == bound_port {
+                        // 1, or 2 if that is the client's.
+                        1 + (bound_port == 1) as u16
+                    } else {
+                        port
+                    }
                 },
             },
         }
@@ -89,7 +103,7 @@ mod tests {
         let (first, prefix) = CAPTURE_RANGE;
         let network = |addr: Addr| u32::from_be(addr.to_v4_be()) >> (32 - prefix);
         for n in 0..100_000 {
-            let target = Target::of(v4(n), 80, 15001);
+            let target = Target::of(v4(n), 80, 15001, 0);
             assert!(target.addr.is_loopback(), "{target:?}");
             assert_eq!(network(target.addr), network(first), "{target:?}");
             assert_eq!(target.port, 15001);
@@ -97,13 +111,15 @@ mod tests {
     }
 
     #[test]
-    fn ipv6_targets_have_a_port() {
+    fn ipv6_clients_do_not_connect_to_themselves() {
         for n in 0..100_000 {
-            let target = Target::of(v6(n), 80, 15001);
-            assert!(
-                target.addr.is(Addr::LOOPBACK_V6) && target.port != 0,
-                "{target:?}"
-            );
+            let target = Target::of(v6(n), 80, 15001, 0);
+            assert!(target.addr.is(Addr::LOOPBACK_V6), "{target:?}");
+            assert!((1..1024).contains(&target.port), "{target:?}");
+            // The port that it would have if the client had another.
+            let other = Target::of(v6(n), 80, 15001, target.port);
+            let bound = Target::of(v6(n), 80, 15001, other.port);
+            assert!(other.port != 0 && bound.port != 0 && bound.port != other.port);
         }
     }
 
@@ -112,15 +128,15 @@ mod tests {
         let count =
             |targets: &mut dyn Iterator<Item = Target>| targets.collect::<HashSet<_>>().len();
         // Of 4,194,304 at random: 12 shared on average.
-        let by_address = count(&mut (0..10_000).map(|n| Target::of(v4(n), 80, 15001)));
-        let by_port = count(&mut (1..10_001).map(|n| Target::of(v4(1), n, 15001)));
+        let by_address = count(&mut (0..10_000).map(|n| Target::of(v4(n), 80, 15001, 0)));
+        let by_port = count(&mut (1..10_001).map(|n| Target::of(v4(1), n, 15001, 0)));
         assert!(
             by_address > 9_950 && by_port > 9_950,
             "{by_address} {by_port}"
         );
         // Of 65,535: 740 shared on average.
-        let by_address = count(&mut (0..10_000).map(|n| Target::of(v6(n), 80, 15001)));
-        let by_port = count(&mut (1..10_001).map(|n| Target::of(v6(1), n, 15001)));
+        let by_address = count(&mut (0..10_000).map(|n| Target::of(v6(n), 80, 15001, 5000)));
+        let by_port = count(&mut (1..10_001).map(|n| Target::of(v6(1), n, 15001, 5000)));
         assert!(
             by_address > 9_000 && by_port > 9_000,
             "{by_address} {by_port}"

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use lab::protocol::{APP, Connected, Dial, Manner, NAMES_AGAIN, Names};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::{identity::run_as, names};
+use crate::{identity::run_as, names, ring, tricks};
 
 /// Connects; the errno if that fails.
 pub fn dial(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
@@ -37,6 +37,11 @@ fn dial_one(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
         Ok(socket) => socket,
         Err(error) => return Ok(Err(errno(&error))),
     };
+    dial_on(socket, dial)
+}
+
+/// Connects a socket that is there already.
+pub fn dial_on(socket: Socket, dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
     if let Some(pause) = &dial.pause {
         fs::write(pause.with_extension("created"), "")?;
         while !pause.with_extension("go").exists() {
@@ -48,6 +53,11 @@ fn dial_one(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
     if let Err(error) = connected {
         return Ok(Err(errno(&error)));
     }
+    both_ends(socket)
+}
+
+/// How both ends of a connected socket see it.
+pub fn both_ends(socket: Socket) -> Result<Result<(Connected, Socket), i32>> {
     let (accepted_by, server) = match greeting(&socket) {
         Ok(greeting) => greeting,
         Err(error) => return Ok(Err(errno(&error))),
@@ -61,14 +71,16 @@ fn dial_one(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
     Ok(Ok((connected, socket)))
 }
 
-fn errno(error: &io::Error) -> i32 {
+/// The error's number; the nearest one for an error that has none.
+pub fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(match error.kind() {
         io::ErrorKind::TimedOut => libc::ETIMEDOUT,
         _ => libc::EIO,
     })
 }
 
-fn open(dial: &Dial) -> io::Result<Socket> {
+/// Creates the socket and makes it ready to connect.
+pub fn open(dial: &Dial) -> io::Result<Socket> {
     let domain = if dial.mapped {
         Domain::IPV6
     } else {
@@ -78,7 +90,15 @@ fn open(dial: &Dial) -> io::Result<Socket> {
         Manner::Mptcp => Protocol::from(libc::IPPROTO_MPTCP),
         _ => Protocol::TCP,
     };
-    let socket = Socket::new(domain, Type::STREAM, Some(protocol))?;
+    let socket = match dial.manner {
+        Manner::Ring(by) if by.direct => {
+            ring::direct(domain, &address(dial.destination, dial.mapped), by)?
+        }
+        _ => Socket::new(domain, Type::STREAM, Some(protocol))?,
+    };
+    if let Manner::With(privilege) = dial.manner {
+        tricks::privilege(&socket, privilege)?;
+    }
     let patience = Duration::from_millis(dial.patience_ms);
     socket.set_write_timeout(Some(patience))?;
     socket.set_read_timeout(Some(patience))?;
@@ -136,11 +156,13 @@ fn connect(socket: &Socket, dial: &Dial) -> io::Result<()> {
     }
     let destination = address(dial.destination, dial.mapped);
     match dial.manner {
-        Manner::Blocking | Manner::Mptcp => socket.connect(&destination),
+        Manner::Blocking | Manner::Mptcp | Manner::With(_) => socket.connect(&destination),
         Manner::NonBlocking => {
             socket.connect_timeout(&destination, Duration::from_millis(dial.patience_ms))
         }
         Manner::FastOpen => fast_open(socket, &destination),
+        Manner::FastOpenDeferred => tricks::fast_open_deferred(socket, &destination),
+        Manner::Ring(by) => ring::connect(socket, &destination, by),
     }
 }
 

@@ -11,6 +11,9 @@ mod flood;
 mod identity;
 mod listen;
 mod names;
+mod nested;
+mod ring;
+mod tricks;
 mod udp;
 
 use std::{
@@ -119,6 +122,7 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             flood::syns(from, to, count)?;
             Response::Done
         }
+        Request::Trick(trick) => tricks::play(trick)?,
         Request::AnswerUdp(answer) => {
             udp::answer(&answer)?;
             Response::Done

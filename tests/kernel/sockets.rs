@@ -12,6 +12,8 @@ use lab::{
     sidecar,
 };
 
+use sidetrack_common::target::Target;
+
 use crate::fixture::{Arrives, POD, PodFixture, SharedFixture, VIP, at, check};
 
 fn in_manner(fixture: &SharedFixture, manner: Manner) -> Result<()> {
@@ -139,6 +141,16 @@ fn one_bound_port_to_two_destinations(fixture: &SharedFixture) -> Result<()> {
         }
     }
     Ok(())
+}
+
+shared_test!(bound_to_the_port_of_a_target);
+/// For IPv6 client and target are both on ::1: with one port the client would connect to itself.
+fn bound_to_the_port_of_a_target(fixture: &SharedFixture) -> Result<()> {
+    let to = at(VIP[1], 80);
+    let target = Target::of(to.ip().into(), to.port(), 15001, 1);
+    let mut dial = Dial::new(&APP, to);
+    dial.source = Some(at("::", target.port));
+    check(&fixture.dial(dial)?, Arrives::Sidecar(15001), POD[1], to)
 }
 
 shared_test!(more_connections_than_ports);

@@ -18,6 +18,7 @@ pub mod product;
 pub mod protocol;
 pub mod runtime;
 pub mod sidecar;
+pub mod tricks;
 pub mod udp;
 
 /// The name of a test as it is listed and filtered: the topic, which is the module below the crate's

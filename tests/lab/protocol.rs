@@ -4,7 +4,10 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::udp::{AnswerUdp, SendUdp, UdpAnswer};
+use crate::{
+    tricks::{Privilege, Ring, Trick},
+    udp::{AnswerUdp, SendUdp, UdpAnswer},
+};
 
 /// An identity to take on for creating or connecting a socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,6 +65,12 @@ pub enum Manner {
     NonBlocking,
     /// sendto(2) with MSG_FASTOPEN.
     FastOpen,
+    /// connect(2) with TCP_FASTOPEN_CONNECT, which sends the SYN with the first write(2).
+    FastOpenDeferred,
+    /// IORING_OP_CONNECT.
+    Ring(Ring),
+    /// connect(2) on a socket with an option that not everyone may set.
+    With(Privilege),
     /// connect(2) on a socket of protocol MPTCP.
     Mptcp,
 }
@@ -184,6 +193,8 @@ pub enum Request {
         /// How many.
         count: u16,
     },
+    /// Does something that only the tests of evasion need.
+    Trick(Trick),
     /// Answers datagrams; answers [`Response::Done`].
     AnswerUdp(AnswerUdp),
     /// Sends a datagram and waits for its answer; answers [`Response::UdpAnswered`].
@@ -252,6 +263,10 @@ pub enum Response {
     Count(usize),
     /// getsockname.
     Address(SocketAddr),
+    /// Both ends of a connection that has no accepting end.
+    Ends(Box<[Names; 2]>),
+    /// This kernel does not let anyone try it, with this errno.
+    Unavailable(i32),
     /// It could not be tried.
     Failed(String),
 }

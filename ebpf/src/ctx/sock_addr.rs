@@ -101,6 +101,12 @@ impl<const V6: bool> SockAddr<'_, V6> {
         }
     }
 
+    /// The port that the socket is bound to, host order; 0 if it is not.
+    #[inline(always)]
+    pub fn bound_port(&self) -> u16 {
+        field!(self.sk(), src_port) as u16
+    }
+
     /// The port of the socket's peer, host order; 0 if it has none.
     #[inline(always)]
     pub fn peer_port(&self) -> u16 {

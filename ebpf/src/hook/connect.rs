@@ -113,7 +113,7 @@ fn try_connect<const V6: bool>(
             }
             let is_outbound = port == policy.outbound_port;
             let target = if is_outbound && has_own_targets(pod, netns) {
-                Target::of(dialed, conn.port, port)
+                Target::of(dialed, conn.port, port, ctx.bound_port())
             } else {
                 Target::plain(dialed.family(), port)
             };

@@ -50,7 +50,7 @@ fn cleanup_removes_everything() -> Result<()> {
     ensure!(again.status.success());
     ensure!(String::from_utf8_lossy(&again.stdout).contains("nothing to remove"));
     // Nothing is attached any more.
-    let tree = lab::command::run_words(&[
+    let tree = run_words(&[
         "bpftool",
         "cgroup",
         "show",

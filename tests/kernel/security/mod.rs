@@ -2,6 +2,9 @@
 
 mod control_socket;
 mod excess;
+mod foreign_source;
+mod health;
+mod held;
 mod metrics;
 mod net_admin;
 mod own_users;
