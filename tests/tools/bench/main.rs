@@ -8,7 +8,7 @@ mod worker;
 
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use clap::Parser;
 use lab::{ledger, private};
 
@@ -24,6 +24,12 @@ struct Options {
     /// How many times every contestant has its turn
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=1000))]
     rounds: u32,
+    /// Measure this alone
+    #[arg(long, value_enum)]
+    field: Option<Field>,
+    /// Measure only these, by their names in the table; for profiles, as the first one is the ratios' base
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
@@ -52,8 +58,20 @@ fn run(options: &Options) -> Result<()> {
     let environment = Environment::new()?;
     let applied = environment.time_to_apply()?;
     let mut report = Report::new(options.rounds, PER_TURN, applied);
-    for field in Field::ALL {
-        let contestants = environment.contestants(field);
+    let fields = options
+        .field
+        .map_or(Field::ALL.to_vec(), |field| vec![field]);
+    for field in fields {
+        let mut contestants = environment.contestants(field);
+        if !options.only.is_empty() {
+            contestants
+                .retain(|contestant| options.only.iter().any(|name| name == contestant.name));
+        }
+        ensure!(
+            !contestants.is_empty(),
+            "nothing in the table is named {:?}",
+            options.only
+        );
         let mut series: Vec<Series> = contestants
             .iter()
             .map(|contestant| Series::new(contestant.name))
@@ -69,7 +87,7 @@ fn run(options: &Options) -> Result<()> {
                 }
             }
         }
-        report.add(field, series);
+        report.add(field, &series);
     }
     report.print(options.output)
 }

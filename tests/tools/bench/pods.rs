@@ -17,7 +17,7 @@ const APP: u32 = 1000;
 const PROXY: u32 = 1337;
 
 /// What is measured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Field {
     /// connect(2) of the app, to the sidecar in its pod.

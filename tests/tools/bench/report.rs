@@ -68,11 +68,42 @@ struct Row {
 struct Table {
     field: Field,
     rows: Vec<Row>,
+    /// Unless some were left out.
+    #[serde(flatten)]
+    summary: Option<Summary>,
+}
+
+#[derive(Debug, Serialize)]
+struct Summary {
     /// Many ranges and ports against one of each.
     sidetrack_many_to_one: f64,
     iptables_many_to_one: f64,
     /// Default policies.
     sidetrack_to_iptables: f64,
+}
+
+impl Summary {
+    /// Of all contestants, in the order of `Environment`.
+    fn of(series: &[Series]) -> Option<Self> {
+        let [
+            _,
+            iptables,
+            iptables_one,
+            iptables_many,
+            _,
+            sidetrack,
+            one,
+            many,
+        ] = series
+        else {
+            return None;
+        };
+        Some(Self {
+            sidetrack_many_to_one: many.ratio(one),
+            iptables_many_to_one: iptables_many.ratio(iptables_one),
+            sidetrack_to_iptables: sidetrack.ratio(iptables),
+        })
+    }
 }
 
 /// Everything measured.
@@ -96,21 +127,9 @@ impl Report {
         }
     }
 
-    /// A field's contestants, in the order of `Environment`.
-    pub fn add(&mut self, field: Field, series: Vec<Series>) {
-        let [
-            nothing,
-            iptables,
-            iptables_one,
-            iptables_many,
-            _,
-            sidetrack,
-            one,
-            many,
-        ] = series.as_slice()
-        else {
-            unreachable!("the environment has eight pods");
-        };
+    /// A field's contestants, in the order of `Environment`. The first is the ratios' base.
+    pub fn add(&mut self, field: Field, series: &[Series]) {
+        let Some(base) = series.first() else { return };
         self.tables.push(Table {
             field,
             rows: series
@@ -118,12 +137,10 @@ impl Report {
                 .map(|series| Row {
                     contestant: series.name,
                     median: series.median(),
-                    ratio: series.ratio(nothing),
+                    ratio: series.ratio(base),
                 })
                 .collect(),
-            sidetrack_many_to_one: many.ratio(one),
-            iptables_many_to_one: iptables_many.ratio(iptables_one),
-            sidetrack_to_iptables: sidetrack.ratio(iptables),
+            summary: Summary::of(series),
         });
     }
 
@@ -148,12 +165,15 @@ impl Report {
                     row.ratio
                 );
             }
-            println!(
-                "\n  many ranges and ports to one of each: sidetrack {:.2}, iptables {:.2}; sidetrack to iptables: {:.2}\n",
-                table.sidetrack_many_to_one,
-                table.iptables_many_to_one,
-                table.sidetrack_to_iptables
-            );
+            println!();
+            if let Some(summary) = &table.summary {
+                println!(
+                    "  many ranges and ports to one of each: sidetrack {:.2}, iptables {:.2}; sidetrack to iptables: {:.2}\n",
+                    summary.sidetrack_many_to_one,
+                    summary.iptables_many_to_one,
+                    summary.sidetrack_to_iptables
+                );
+            }
         }
         println!(
             "5,000 ranges and 1,000 ports are active {} ms after the manifest changes",
