@@ -39,6 +39,48 @@ pub struct Handshake {
     pub client_cookie: u64,
 }
 
+/// Key of a destination: the target that names it, of [`INDEX`](crate::target::INDEX).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct DestinationKey {
+    /// Network namespace cookie.
+    pub netns: u64,
+    /// The target's address, network byte order.
+    pub target_be: u32,
+    /// The target's port, host order: the capture port.
+    pub target_port: u16,
+    /// Padding, zero.
+    pub pad: u16,
+}
+
+/// A destination that connections of a pod are redirected from. It does not change as long as any socket
+/// has the target: both ends of a connection find the names that they have without the redirect.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct Destination {
+    /// The address that applications dial.
+    pub dialed: Addr,
+    /// See [`SockRecord::source`].
+    pub source: Addr,
+    /// The port that they dial, host order.
+    pub dialed_port: u16,
+    /// Padding, zero.
+    pub pad: [u8; 6],
+}
+
+impl Destination {
+    /// Whether a connection with these names can have the row. The source counts if the socket is not bound.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_for(&self, dialed: Addr, dialed_port: u16, source: Addr, bound: bool) -> bool {
+        self.dialed.is(dialed)
+            && self.dialed_port == dialed_port
+            && (bound || self.source.is(source))
+    }
+}
+
 /// The socket a [`SockRecord`] belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -132,6 +174,8 @@ pub struct CountKey {
 
 const _: () = assert!(size_of::<HandshakeKey>() == 32);
 const _: () = assert!(size_of::<Handshake>() == 48);
+const _: () = assert!(size_of::<DestinationKey>() == 16);
+const _: () = assert!(size_of::<Destination>() == 40);
 const _: () = assert!(size_of::<SockRecord>() == 40);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
 const _: () = assert!(size_of::<WantedListener>() == 16);

@@ -42,6 +42,11 @@ pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 /// Pods with a listener on loopback at the outbound capture port.
 pub const LOOPBACK_SIDECAR: &str = "LOOPBACK_SIDECAR";
 
+/// Destinations of enrolled pods, by the target that names them.
+pub const DESTINATIONS: &str = "DESTINATIONS";
+/// How many of them each pod has.
+pub const DESTINATIONS_BY_POD: &str = "DESTINATIONS_BY_POD";
+
 /// Whether another program translates destinations of proxies' connections to addresses of their pods.
 pub const TRANSLATION: &str = "TRANSLATION";
 
@@ -56,6 +61,10 @@ pub const HANDSHAKE_SHARE: u32 = HANDSHAKE_CAPACITY / 8;
 // Several pods can have their full share at once.
 const _: () = assert!(HANDSHAKE_SHARE > 0);
 const _: () = assert!(HANDSHAKE_SHARE <= (HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE) / 4);
+
+/// Rows that one pod may have in [`DESTINATIONS`]. Connections to further destinations are redirected as well;
+/// they cost a handshake row and socket storage each.
+pub const DESTINATION_SHARE: u32 = 4_096;
 
 /// Listener slots per pod. Through one listener the kernel finds the whole reuse_port group. The other
 /// slots keep inbound connections working when some listeners of the group close.

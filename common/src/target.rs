@@ -1,15 +1,30 @@
 //! Where the packets of a redirected connection go.
 //!
 //! The target depends on the destination. A client can therefore have one port in connections to several
-//! destinations, and as many connections as it could have without the redirect. Different destinations
-//! may share a target: which one was dialed is in the connection's
-//! [`Handshake`](crate::conn::Handshake).
+//! destinations, and as many connections as it could have without the redirect.
+//!
+//! Targets of [`INDEX`] name their destination: a row of the pod's says which it is, and does not change as
+//! long as the pod lives. Different destinations may share any other target: which one was dialed is in the
+//! connection's [`Handshake`](crate::conn::Handshake).
 
 use crate::addr::{Addr, Family};
 
-/// First address and prefix length of the IPv4 addresses that redirected connections go to. No address
-/// of it is a broadcast address of 127.0.0.0/8.
-pub const CAPTURE_RANGE: (Addr, u8) = (Addr::v4([127, 64, 0, 0]), 10);
+/// First address and prefix length of the targets that name their destination.
+pub const INDEX: (Addr, u8) = (Addr::v4([127, 64, 0, 0]), 10);
+/// Those of other IPv4 targets. No address of either is a broadcast address of 127.0.0.0/8.
+pub const SHARED: (Addr, u8) = (Addr::v4([127, 128, 0, 0]), 10);
+/// How many targets of [`INDEX`] are tried for a destination.
+pub const INDEX_ATTEMPTS: u32 = 3;
+
+/// Whether an address is one of [`INDEX`].
+#[inline(always)]
+#[must_use]
+pub const fn is_index(addr: Addr) -> bool {
+    let shift = 32 - INDEX.1 as u32;
+    let (first, addr_be) = (INDEX.0.to_v4_be(), addr.to_v4_be());
+    matches!(addr.family(), Family::V4)
+        && u32::from_be(addr_be) >> shift == u32::from_be(first) >> shift
+}
 
 /// Ports below 1024.
 const PRIVILEGED: u32 = 1023;
@@ -34,23 +49,32 @@ impl Target {
         }
     }
 
-    /// The target for a destination. For IPv4 it is the capture port on one of [`CAPTURE_RANGE`]. IPv6 has
+    /// The target that names an IPv4 destination, in one of [`INDEX_ATTEMPTS`] attempts.
+    #[inline(always)]
+    #[must_use]
+    pub const fn index(dialed: Addr, port: u16, capture_port: u16, attempt: u32) -> Self {
+        // An odd number: every attempt is another address.
+        const STEP: u32 = 0x9e_3779;
+        let host = hash(dialed, port).wrapping_add(attempt.wrapping_mul(STEP));
+        Self {
+            addr: within(INDEX, host),
+            port: capture_port,
+        }
+    }
+
+    /// The target for a destination. For IPv4 it is the capture port on one of [`SHARED`]. IPv6 has
     /// only one loopback address, so there the port differs, and sk_lookup finds the listener. Client and
     /// target then have one address: their ports may not be equal, or the client would connect to itself.
     /// `bound_port` is the client's port, 0 if the kernel is to pick one.
     #[inline(always)]
     #[must_use]
     pub const fn of(dialed: Addr, port: u16, capture_port: u16, bound_port: u16) -> Self {
-        const HOST_MASK: u32 = u32::MAX >> CAPTURE_RANGE.1;
         let hash = hash(dialed, port);
         match dialed.family() {
-            Family::V4 => {
-                let first = u32::from_be(CAPTURE_RANGE.0.to_v4_be());
-                Self {
-                    addr: Addr::from_v4_be((first | hash & HOST_MASK).to_be()),
-                    port: capture_port,
-                }
-            }
+            Family::V4 => Self {
+                addr: within(SHARED, hash),
+                port: capture_port,
+            },
             Family::V6 => Self {
                 addr: Addr::LOOPBACK_V6,
                 port: if bound_port == 0 {
@@ -71,6 +95,13 @@ impl Target {
     }
 }
 
+#[inline(always)]
+const fn within(range: (Addr, u8), host: u32) -> Addr {
+    let first = u32::from_be(range.0.to_v4_be());
+    let mask = u32::MAX >> range.1;
+    Addr::from_v4_be((first | host & mask).to_be())
+}
+
 /// Mixes a destination as the finalizer of MurmurHash3 does.
 #[inline(always)]
 const fn hash(dialed: Addr, port: u16) -> u32 {
@@ -88,7 +119,7 @@ mod tests {
         net::{Ipv4Addr, Ipv6Addr},
     };
 
-    use super::{Addr, CAPTURE_RANGE, Target};
+    use super::{Addr, INDEX, INDEX_ATTEMPTS, SHARED, Target, is_index};
 
     fn v4(n: u32) -> Addr {
         Addr::v4(Ipv4Addr::from(0x0a00_0000 | n).octets())
@@ -100,13 +131,29 @@ mod tests {
 
     #[test]
     fn ipv4_targets_are_in_the_range_and_on_loopback() {
-        let (first, prefix) = CAPTURE_RANGE;
-        let network = |addr: Addr| u32::from_be(addr.to_v4_be()) >> (32 - prefix);
-        for n in 0..100_000 {
-            let target = Target::of(v4(n), 80, 15001, 0);
+        let network = |addr: Addr| u32::from_be(addr.to_v4_be()) >> (32 - INDEX.1);
+        let check = |target: Target, range: (Addr, u8)| {
             assert!(target.addr.is_loopback(), "{target:?}");
-            assert_eq!(network(target.addr), network(first), "{target:?}");
+            assert_eq!(network(target.addr), network(range.0), "{target:?}");
+            assert_eq!(is_index(target.addr), range == INDEX, "{target:?}");
             assert_eq!(target.port, 15001);
+        };
+        for n in 0..100_000 {
+            check(Target::of(v4(n), 80, 15001, 0), SHARED);
+            let attempts =
+                (0..INDEX_ATTEMPTS).map(|attempt| Target::index(v4(n), 80, 15001, attempt));
+            let attempts: HashSet<Target> = attempts.collect();
+            assert_eq!(attempts.len(), INDEX_ATTEMPTS as usize);
+            attempts.into_iter().for_each(|target| check(target, INDEX));
+        }
+        for other in [
+            Addr::LOOPBACK_V4,
+            Addr::LOOPBACK_V6,
+            v4(1),
+            v6(1),
+            Addr::UNSPECIFIED,
+        ] {
+            assert!(!is_index(other), "{other}");
         }
     }
 

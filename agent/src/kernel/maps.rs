@@ -8,7 +8,7 @@ use std::{io, os::fd::OwnedFd};
 use anyhow::{Context as _, Result};
 use bytemuck::Pod as PlainOldData;
 use sidetrack_common::{
-    conn::{CountKey, Handshake, HandshakeKey, ListenerKey},
+    conn::{CountKey, Destination, DestinationKey, Handshake, HandshakeKey, ListenerKey},
     names,
     pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
@@ -119,6 +119,12 @@ maps! {
     loopback_sidecar: Table<u64, u32> = LOOPBACK_SIDECAR,
         full: "outbound connections of sidecars that listen on loopback only are refused"
             => "move pods to other nodes";
+    /// Destinations that have a target of their own.
+    destinations: Table<DestinationKey, Destination> = DESTINATIONS,
+        full: "connections to further destinations are redirected in a slower way"
+            => "find the pods that connect to many destinations";
+    /// How many of them are each pod's, by netns cookie.
+    destinations_by_pod: Table<u64, u64> = DESTINATIONS_BY_POD;
     opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS, TRANSLATION,
 }
 

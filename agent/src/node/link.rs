@@ -110,6 +110,11 @@ impl PodLink {
         &self.netns
     }
 
+    /// The namespace, for as long as its connections are followed.
+    pub(super) fn shared_netns(&self) -> Arc<Netns> {
+        Arc::clone(&self.netns)
+    }
+
     /// Frees what is needed while the pod is being written only.
     pub(super) fn written(&mut self) {
         self.snapshot = None;

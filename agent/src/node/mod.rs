@@ -1,5 +1,6 @@
 //! The node the reconciler works on: the real kernel behind the trait [`Node`].
 
+mod destinations;
 mod link;
 pub(crate) mod steps;
 
@@ -19,7 +20,7 @@ use sidetrack_reconcile::{
 use tokio::sync::mpsc;
 use tracing::error;
 
-pub use self::link::PodLink;
+pub use self::{destinations::Departed, link::PodLink};
 use crate::{
     kernel::Datapath,
     netns::{self, Netns, NetnsError, listeners::Adopter, processes::Processes, userns},
@@ -31,6 +32,8 @@ use crate::{
 pub struct KernelNode {
     /// The programs and maps.
     pub datapath: Datapath,
+    /// Pods that have left, as far as their connections need something.
+    pub departed: Departed,
     /// Searches for listeners that are open already.
     adopter: Adopter,
     /// Where links report changes.
@@ -44,6 +47,7 @@ impl KernelNode {
         let adopter = Adopter::new(Arc::clone(&datapath.adoption));
         Self {
             datapath,
+            departed: Departed::default(),
             adopter,
             changed,
         }

@@ -89,6 +89,10 @@ async fn write(
             }
             Ok(())
         }
+        Step::RemovePod => {
+            node.departed.add(cookie.get(), link.shared_netns());
+            rows.remove_pod(maps)
+        }
         _ => remove(datapath, cookie, rows, step),
     }
 }

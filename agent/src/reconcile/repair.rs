@@ -72,6 +72,10 @@ impl Reconciler {
         self.repair_links(&mut findings);
         self.repair_earlier(&mut findings).await;
         self.sweep_handshakes(&mut findings);
+        let swept = self.core.node.departed.sweep(&self.core.node.datapath.maps);
+        if let Err(problem) = swept {
+            findings.problems.push(format!("{problem:#}"));
+        }
         self.find_outside(&mut findings).await;
         let before = (self.repairs.problems.clone(), self.repairs.notes.clone());
         let repaired = !findings.repairs.is_empty();

@@ -3,13 +3,22 @@
 use std::{collections::HashMap, net::IpAddr};
 
 use ipnet::IpNet;
-use sidetrack_common::{pod::Route, target::CAPTURE_RANGE};
+use sidetrack_common::{
+    addr::Addr,
+    pod::Route,
+    target::{INDEX, SHARED},
+};
 
 use crate::netns::routes::RouteId;
 
-/// Whether all of [`CAPTURE_RANGE`] is local to the pod: 127.0.0.0/8 is, unless somebody changed its routes.
+/// Whether all targets are local to the pod: 127.0.0.0/8 is, unless somebody changed its routes.
 pub(super) fn is_local(routes: &HashMap<RouteId, Route>) -> bool {
-    let (first, prefix) = CAPTURE_RANGE;
+    [INDEX, SHARED]
+        .into_iter()
+        .all(|range| is_range_local(range, routes))
+}
+
+fn is_range_local((first, prefix): (Addr, u8), routes: &HashMap<RouteId, Route>) -> bool {
     let Ok(range) = IpNet::new(IpAddr::from(first), prefix) else {
         return false;
     };
@@ -77,7 +86,7 @@ mod tests {
     fn a_route_of_the_pods_own_within_the_range_is_found() {
         let hole = [
             ("127.0.0.0/8", RouteKind::Local),
-            ("127.80.0.0/16", RouteKind::Unicast),
+            ("127.140.0.0/16", RouteKind::Unicast),
         ];
         assert!(!is_local(&routes(&hole)));
     }

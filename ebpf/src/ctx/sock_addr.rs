@@ -107,6 +107,22 @@ impl<const V6: bool> SockAddr<'_, V6> {
         field!(self.sk(), src_port) as u16
     }
 
+    /// The address of the socket's peer, unspecified if it has none.
+    #[inline(always)]
+    pub fn peer(&self) -> Addr {
+        let sk = self.sk();
+        if V6 {
+            Addr::from_v6_be([
+                field!(sk, dst_ip6[0]),
+                field!(sk, dst_ip6[1]),
+                field!(sk, dst_ip6[2]),
+                field!(sk, dst_ip6[3]),
+            ])
+        } else {
+            Addr::from_v4_be(field!(sk, dst_ip4))
+        }
+    }
+
     /// The port of the socket's peer, host order; 0 if it has none.
     #[inline(always)]
     pub fn peer_port(&self) -> u16 {

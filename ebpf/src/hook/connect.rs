@@ -4,12 +4,12 @@
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use aya_log_ebpf::debug;
 use sidetrack_common::{
-    addr::Addr,
-    conn::{Role, SockRecord},
+    addr::{Addr, Family},
+    conn::{Destination, DestinationKey, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
     pod::{POD_OWN_TARGETS, Pod},
     rule::Rule,
-    target::Target,
+    target::{INDEX_ATTEMPTS, Target},
 };
 
 use super::{ALLOW, DENY};
@@ -104,15 +104,19 @@ fn try_connect<const V6: bool>(
             source,
             dialed,
         } => {
-            if !maps::handshakes_have_room(netns) {
-                return Err(Rule::HandshakesFull);
-            }
             if ctx.bound_device() != 0 {
                 // The sidecar is reached over lo.
                 ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
-            let is_outbound = port == policy.outbound_port;
-            let target = if is_outbound && has_own_targets(pod, netns) {
+            let has_own_target = port == policy.outbound_port && has_own_targets(pod, netns);
+            if has_own_target && let Some(target) = index(netns, port, &conn, dialed, source) {
+                ctx.set_address(target.addr, target.port);
+                return Ok(decision);
+            }
+            if !maps::handshakes_have_room(netns) {
+                return Err(Rule::HandshakesFull);
+            }
+            let target = if has_own_target {
                 Target::of(dialed, conn.port, port, ctx.bound_port())
             } else {
                 Target::plain(dialed.family(), port)
@@ -149,4 +153,39 @@ fn name_parent<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &SockRecord) {
 #[inline(always)]
 fn has_own_targets(pod: &Pod, netns: u64) -> bool {
     pod.flags & POD_OWN_TARGETS != 0 && !maps::has_sidecar_on_loopback(netns)
+}
+
+/// The target that names the destination, if there is one for it. Neither end then needs a record.
+#[inline(always)]
+fn index(netns: u64, port: u16, conn: &Outbound, dialed: Addr, source: Addr) -> Option<Target> {
+    // A socket that is bound to loopback has that address at both ends.
+    if !matches!(dialed.family(), Family::V4) || conn.source.is_loopback() {
+        return None;
+    }
+    let bound = !conn.source.is_unspecified();
+    for attempt in 0..INDEX_ATTEMPTS {
+        let target = Target::index(dialed, conn.port, port, attempt);
+        let key = DestinationKey {
+            netns,
+            target_be: target.addr.to_v4_be(),
+            target_port: target.port,
+            pad: 0,
+        };
+        let known = match maps::destination(&key) {
+            Some(row) => row.is_for(dialed, conn.port, source, bound),
+            None => {
+                let row = Destination {
+                    dialed,
+                    source,
+                    dialed_port: conn.port,
+                    pad: [0; 6],
+                };
+                return maps::add_destination(&key, &row).ok().map(|()| target);
+            }
+        };
+        if known {
+            return Some(target);
+        }
+    }
+    None
 }

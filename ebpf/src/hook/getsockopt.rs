@@ -8,7 +8,8 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::HandshakeKey,
+    conn::{DestinationKey, HandshakeKey},
+    target::is_index,
 };
 
 use super::ALLOW;
@@ -49,11 +50,34 @@ fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
         SOL_IPV6 => Family::V6,
         _ => return None,
     };
-    let (addr, port) = match maps::record(opt.socket(), false) {
-        Some(record) => (record.addr, record.port),
-        None => without_record(opt, family)?,
+    let (addr, port) = match of_target(opt) {
+        Some(destination) => destination,
+        None => match maps::record(opt.socket(), false) {
+            Some(record) => (record.addr, record.port),
+            None => without_record(opt, family)?,
+        },
     };
     (addr.family() == family).then_some((addr, port))
+}
+
+/// The original destination of a connection whose target names it, at either end.
+#[inline(always)]
+fn of_target(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
+    let (local, remote) = (opt.local(), opt.remote());
+    let (target, port) = if is_index(remote.0) {
+        remote
+    } else if is_index(local.0) {
+        local
+    } else {
+        return None;
+    };
+    let row = maps::destination(&DestinationKey {
+        netns: opt.netns(),
+        target_be: target.to_v4_be(),
+        target_port: port,
+        pad: 0,
+    })?;
+    Some((row.dialed, row.dialed_port))
 }
 
 /// The original destination of an accepted socket that has no record: its local address.

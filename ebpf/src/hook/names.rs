@@ -4,8 +4,9 @@
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::{
-    conn::{Role, SockRecord},
-    target::Target,
+    addr::{Addr, Family},
+    conn::{Destination, DestinationKey, Role},
+    target::{Target, is_index},
 };
 
 use super::ALLOW;
@@ -37,42 +38,96 @@ pub fn st_getsockname6(ctx: SockAddrContext) -> i32 {
 
 #[inline(always)]
 fn getpeername<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
-    let Some(record) = redirected(ctx) else {
-        return ALLOW;
-    };
-    if record.role == Role::Dialed as u16 {
-        ctx.set_address(record.addr, record.port);
-    } else if !record.source.is_unspecified() {
-        ctx.set_address(record.source, ctx.port());
+    match names(ctx) {
+        Some(Names::Application { dialed, port, .. }) => ctx.set_address(dialed, port),
+        Some(Names::Sidecar { source, .. }) if !source.is_unspecified() => {
+            ctx.set_address(source, ctx.port());
+        }
+        _ => {}
     }
     ALLOW
 }
 
 #[inline(always)]
 fn getsockname<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
-    let Some(record) = redirected(ctx) else {
-        return ALLOW;
-    };
-    if record.role == Role::Accepted as u16 {
-        // As with iptables, which redirects there.
-        let plain = Target::plain(record.addr.family(), record.capture_port);
-        ctx.set_address(plain.addr, plain.port);
-    } else if !record.source.is_unspecified() {
-        ctx.set_address(record.source, ctx.port());
+    match names(ctx) {
+        Some(Names::Application { source, .. }) if !source.is_unspecified() => {
+            ctx.set_address(source, ctx.port());
+        }
+        Some(Names::Sidecar { plain, .. }) => ctx.set_address(plain.addr, plain.port),
+        _ => {}
     }
     ALLOW
 }
 
-/// The record of a socket that belongs to a redirected connection.
+/// What the names of a socket of a redirected connection are without the redirect. An unspecified source is
+/// the one that the socket has.
+enum Names {
+    /// The socket that connected.
+    Application {
+        dialed: Addr,
+        port: u16,
+        source: Addr,
+    },
+    /// The socket that was accepted. With iptables connections are redirected to the plain target.
+    Sidecar { source: Addr, plain: Target },
+}
+
 #[inline(always)]
-fn redirected<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<&'static SockRecord> {
+fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
     if !ctx.is_tcp() && !ctx.is_mptcp() {
         return None;
     }
+    let (own, peer) = (ctx.source(), ctx.peer());
+    let (own_port, peer_port) = (ctx.bound_port(), ctx.peer_port());
+    if is_index(peer) {
+        let row = row(ctx.netns(), peer, peer_port)?;
+        return Some(Names::Application {
+            dialed: row.dialed,
+            port: row.dialed_port,
+            source: instead_of_loopback(own, row.source),
+        });
+    }
+    if is_index(own) {
+        let row = row(ctx.netns(), own, own_port)?;
+        return Some(Names::Sidecar {
+            source: instead_of_loopback(peer, row.source),
+            plain: Target::plain(Family::V4, own_port),
+        });
+    }
     let record = maps::record(ctx.socket(), false)?;
     if record.role == Role::Accepted as u16 {
-        return Some(record);
+        return Some(Names::Sidecar {
+            source: record.source,
+            plain: Target::plain(record.addr.family(), record.capture_port),
+        });
     }
     // The record of an earlier connect says nothing about a socket that was disconnected since.
-    (record.role == Role::Dialed as u16 && ctx.peer_port() == record.target_port).then_some(record)
+    let redirected = record.role == Role::Dialed as u16 && peer_port == record.target_port;
+    redirected.then_some(Names::Application {
+        dialed: record.addr,
+        port: record.port,
+        source: record.source,
+    })
+}
+
+/// The destination that a socket's address on loopback names.
+#[inline(always)]
+fn row(netns: u64, target: Addr, port: u16) -> Option<&'static Destination> {
+    maps::destination(&DestinationKey {
+        netns,
+        target_be: target.to_v4_be(),
+        target_port: port,
+        pad: 0,
+    })
+}
+
+/// The row's source, for a socket that the kernel gave a loopback address. A bound one has its own.
+#[inline(always)]
+fn instead_of_loopback(addr: Addr, source: Addr) -> Addr {
+    if addr.is_loopback() {
+        source
+    } else {
+        Addr::UNSPECIFIED
+    }
 }

@@ -20,6 +20,7 @@ use sidetrack_common::{
     decide,
     names::LISTENER_SLOTS,
     pod::{POD_BEFORE_SIDECAR, Pod},
+    target::is_index,
 };
 
 use crate::{ctx::sock_ops::SockOps, maps, tables::PodTables};
@@ -44,6 +45,10 @@ pub fn st_sockops(ctx: SockOpsContext) -> u32 {
 
 #[inline(always)]
 fn connecting(ops: &SockOps<'_>) {
+    // The target says it all.
+    if is_index(ops.remote()) {
+        return;
+    }
     let Some(sk) = ops.socket() else { return };
     let Some(record) = maps::record(sk, false) else {
         return;
@@ -103,7 +108,7 @@ fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
 fn accepted(ops: &SockOps<'_>) {
     let local = ops.local();
     // Redirected connections arrive on loopback, unless another program translates destinations.
-    if !local.is_loopback() && !maps::has_translation() {
+    if is_index(local) || !local.is_loopback() && !maps::has_translation() {
         return;
     }
     let key = HandshakeKey {

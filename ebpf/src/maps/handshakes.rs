@@ -10,7 +10,7 @@ use sidetrack_common::{
     names::{HANDSHAKE_CAPACITY, HANDSHAKE_RESERVE, HANDSHAKE_SHARE},
 };
 
-use super::own_map::ON_DEMAND;
+use super::{atomic::add, own_map::ON_DEMAND};
 
 /// Redirected connections whose sidecar side is not established yet. Preallocated, because the hook
 /// that writes a row can no longer refuse the connection.
@@ -38,19 +38,6 @@ pub fn handshakes_have_room(netns: u64) -> bool {
     match HANDSHAKE_COUNT.get(0) {
         Some(count) => (*count as i64) < ROOM && own < i64::from(HANDSHAKE_SHARE),
         None => false,
-    }
-}
-
-#[inline(always)]
-fn add(count: *mut u64, change: u64) {
-    // core has no fetch_add for this target, only loads and stores.
-    // SAFETY: adds to a valid, aligned map value; all writers do it this way.
-    unsafe {
-        core::arch::asm!(
-            "lock *(u64 *)({count} + 0) += {change}",
-            count = in(reg) count,
-            change = in(reg) change,
-        );
     }
 }
 

@@ -1,6 +1,8 @@
 //! All maps, and the only code that accesses their memory.
 
+mod atomic;
 mod counts;
+mod destinations;
 mod handshakes;
 mod inbound;
 mod listeners;
@@ -9,6 +11,7 @@ mod pods;
 mod records;
 
 pub use counts::count;
+pub use destinations::{add_destination, destination};
 pub use handshakes::{handshake, handshakes_have_room, publish, withdraw};
 pub use inbound::{inbound_netns, run_inbound_program};
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};

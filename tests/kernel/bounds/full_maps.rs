@@ -142,7 +142,7 @@ fn no_room_for_listeners() -> Result<()> {
     let filled = fill(|number| maps.listeners.insert(&key(number), &descriptor))?;
     let problem = wait_problem(
         &fixture.agent.places,
-        "map LISTENERS has 65536 of 65536 rows",
+        "map LISTENERS has 131072 of 131072 rows",
     )?;
     ensure!(problem.contains("inbound connections"), "{problem}");
     // The sidecar listens and is not known: refused, never past it.

@@ -10,14 +10,14 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{actor::Actor, node::VIP, product::Maps, protocol::Request, sidecar};
 use sidetrack_common::rule::Rule;
 
-use super::{UNUSED_COOKIE, filter, maps, taken_by, wait_no_handshakes};
+use super::{UNUSED_COOKIE, WITH_HANDSHAKE_ROWS, filter, maps, taken_by, wait_no_handshakes};
 use crate::fixture::{PodFixture, at, nothing_is_left};
 
 /// A pod whose sidecar does not hear of a number of connections, and the client that waits for them.
 fn waiting(connections: usize) -> Result<(PodFixture, Actor, Maps, Actor)> {
     let fixture = PodFixture::new()?;
     let sidecar = sidecar::start(&fixture.pod, &[])?;
-    fixture.enroll(&[])?;
+    fixture.enroll(&WITH_HANDSHAKE_ROWS)?;
     let maps = maps(&fixture.agent.places)?;
     filter(&fixture.pod, "A", "DROP")?;
     let client = fixture.pod.actor()?;
@@ -79,14 +79,14 @@ fn a_sidecar_that_resets() -> Result<()> {
     const CONNECTIONS: usize = 50;
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
-    fixture.enroll(&[])?;
+    fixture.enroll(&WITH_HANDSHAKE_ROWS)?;
     filter(&fixture.pod, "A", "REJECT --reject-with tcp-reset")?;
     let client = fixture.pod.actor()?;
     // The sockets stay open; it is the reset that takes the rows away.
     let flooded = client.flood(at(VIP, 80), CONNECTIONS)?;
     ensure!(flooded.failed == 0, "{flooded:?}");
     wait_no_handshakes(&maps(&fixture.agent.places)?)?;
-    let counted = count(&fixture, Rule::AllOutbound)?;
+    let counted = count(&fixture, Rule::RangeIncluded)?;
     ensure!(counted == CONNECTIONS as u64, "{counted} were redirected");
     Ok(())
 }
@@ -105,7 +105,7 @@ fn a_sidecar_that_hangs() -> Result<()> {
     let fixture = PodFixture::new()?;
     let sidecar = fixture.pod.actor()?;
     sidecar.ask(&Request::Hang(at("0.0.0.0", 15001)))?;
-    fixture.enroll(&[])?;
+    fixture.enroll(&WITH_HANDSHAKE_ROWS)?;
     let maps = maps(&fixture.agent.places)?;
     let client = fixture.pod.actor()?;
     let flooded = client.flood(at(VIP, 80), CONNECTIONS)?;
@@ -159,7 +159,7 @@ fn bare_syns_make_no_rows() -> Result<()> {
     const SYNS: u16 = 500;
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
-    fixture.enroll(&[])?;
+    fixture.enroll(&WITH_HANDSHAKE_ROWS)?;
     let maps = maps(&fixture.agent.places)?;
     let raw = fixture.pod.actor()?;
     let own: SocketAddrV4 = "10.77.0.2:40000".parse()?;

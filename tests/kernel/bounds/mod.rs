@@ -1,5 +1,6 @@
 //! What happens at the limits, and what connections that get nowhere leave behind.
 
+mod destinations;
 mod full_maps;
 mod handshakes;
 mod open_connections;
@@ -82,6 +83,12 @@ fn wait_problem(places: &Places, wanted: &str) -> Result<String> {
         thread::sleep(Duration::from_millis(100));
     }
 }
+
+/// A policy whose connections have handshake rows: their targets do not name the destination.
+const WITH_HANDSHAKE_ROWS: [(&str, &str); 1] = [(
+    "traffic.sidecar.istio.io/includeOutboundIPRanges",
+    "10.0.0.0/8,127.0.0.0/8",
+)];
 
 /// Rows that the maps of pods and policies have.
 const CAPACITY: u64 = 4096;

@@ -9,7 +9,7 @@ use lab::{
 };
 use sidetrack_common::names::HANDSHAKE_SHARE;
 
-use super::{filter, maps, taken_by, wait_no_handshakes, wait_problem};
+use super::{WITH_HANDSHAKE_ROWS, filter, maps, taken_by, wait_no_handshakes, wait_problem};
 use crate::fixture::at;
 
 kernel_test!(one_pod_has_its_share_of_handshakes);
@@ -20,7 +20,7 @@ fn one_pod_has_its_share_of_handshakes() -> Result<()> {
     let hostile = lab.pod("hostile", 2)?;
     let other = lab.pod("other", 3)?;
     for (name, pod) in [("hostile", &hostile), ("other", &other)] {
-        lab.write_manifest(name, &manifest(name, pod, &[]))?;
+        lab.write_manifest(name, &manifest(name, pod, &WITH_HANDSHAKE_ROWS))?;
     }
     let agent = Agent::start(lab.places())?;
     let maps = maps(lab.places())?;

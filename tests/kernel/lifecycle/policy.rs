@@ -1,6 +1,9 @@
 //! A policy changes, or the pod leaves, while connections are open.
 
-use std::time::{Duration, Instant};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
 use lab::{
@@ -9,11 +12,11 @@ use lab::{
     sidecar,
 };
 
-use crate::fixture::{PodFixture, at};
+use crate::fixture::{PodFixture, at, nothing_is_left};
 
 kernel_test!(leaving_keeps_established_connections);
 fn leaving_keeps_established_connections() -> Result<()> {
-    let fixture = PodFixture::new()?;
+    let mut fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     fixture.enroll(&[])?;
     let held = fixture.client.hold(Dial::new(&APP, at(VIP, 80)))?;
@@ -21,13 +24,22 @@ fn leaving_keeps_established_connections() -> Result<()> {
         held.is_ok_and(|held| held.accepted_by == 15001),
         "the first is redirected"
     );
+    let names = fixture.client.again()?;
     fixture.lab.remove_manifest("app")?;
     fixture.wait_taken_by(80)?;
     ensure!(
         fixture.client.echo()? == 1,
         "the established connection continues"
     );
-    Ok(())
+    // Longer than it takes until what is out of use is removed.
+    thread::sleep(Duration::from_secs(5));
+    let now = fixture.client.again()?;
+    ensure!(now == names, "{names:?} became {now:?}");
+    let destinations = || fixture.agent.places.map("DESTINATIONS");
+    ensure!(destinations()?.len() == 1, "{:?}", destinations()?);
+    let again = fixture.pod.actor()?;
+    drop(std::mem::replace(&mut fixture.client, again));
+    nothing_is_left(&fixture.agent.places)
 }
 
 kernel_test!(policy_changes_apply_to_new_connections);

@@ -58,6 +58,11 @@ impl Pods {
             let full = format!("test/{name}");
             pods.fixture.agent.places.wait_enrolled(&full)?;
         }
+        // A connection with a handshake row.
+        pods.fixture
+            .client
+            .dial(Dial::new(&PROXY, at(POD[0], 80)))?
+            .ok();
         Ok(pods)
     }
 

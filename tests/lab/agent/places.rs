@@ -174,7 +174,8 @@ fn rows_of(dump: &str) -> Result<Vec<Value>> {
 
 /// Maps whose rows belong to sockets, to a program and to a packet, not to pods. bpftool cannot list the
 /// first.
-pub const NOT_OF_PODS: [&str; 3] = [
+pub const NOT_OF_PODS: [&str; 4] = [
+    names::TRANSLATION,
     names::RECORD_BY_SOCK,
     names::ARRIVAL_PROGRAM,
     names::ARRIVAL_NETNS,

@@ -101,7 +101,7 @@ fn a_pod_whose_first_process_is_noticed_is_enrolled_at_once() {
     run.happen(Event::Awaited(0));
     assert!(run.core.take_changed());
     assert_eq!(run.core.enrollments().count(), 1);
-    assert_eq!(run.world.borrow().tables.listeners.len(), 1);
+    assert_eq!(run.world.borrow().tables.listeners.len(), 2);
 }
 
 #[test]

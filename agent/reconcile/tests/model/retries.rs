@@ -120,7 +120,7 @@ fn listeners_are_searched_less_and_less_often() {
     run.world.borrow_mut().tables.listeners.clear();
     run.tick(2500);
     assert_eq!(run.world.borrow().searches, seen + 1);
-    assert_eq!(run.world.borrow().tables.listeners.len(), 1);
+    assert_eq!(run.world.borrow().tables.listeners.len(), 2);
 }
 
 #[test]

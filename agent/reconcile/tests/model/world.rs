@@ -311,7 +311,8 @@ impl World {
         process.listens.extend([(V4, OUTBOUND), (V4, INBOUND)]);
         let cookie = process.cookie;
         if self.tables.pods.contains_key(&cookie) {
-            self.tables.listeners.insert((cookie, V4, INBOUND));
+            let both = [OUTBOUND, INBOUND].map(|port| (cookie, V4, port));
+            self.tables.listeners.extend(both);
             self.tables.before_sidecar.remove(&cookie);
         }
     }

@@ -1,0 +1,128 @@
+//! Destinations of pods that have left. Their rows are what open connections get their names from, so that
+//! they stay until the last of these is closed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::{IpAddr, Ipv4Addr},
+    ops::ControlFlow,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, TCP_CLOSE, TCP_TIME_WAIT};
+use sidetrack_common::{addr::Addr, target::is_index};
+
+use crate::{
+    kernel::{
+        maps::Maps,
+        sock_diag::{self, Sockets},
+    },
+    netns::Netns,
+};
+
+/// How long all pods together may take.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// Namespaces of pods that have left, by cookie, as long as they may have rows.
+#[derive(Debug, Default)]
+pub struct Departed {
+    namespaces: Mutex<BTreeMap<u64, Arc<Netns>>>,
+    /// The one that was looked into last.
+    last: AtomicU64,
+}
+
+impl Departed {
+    /// A pod leaves. Its namespace is kept until its rows are gone.
+    pub(super) fn add(&self, cookie: u64, netns: Arc<Netns>) {
+        self.namespaces().insert(cookie, netns);
+    }
+
+    fn namespaces(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Netns>>> {
+        self.namespaces
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Removes rows of pods that have left and that no open connection needs. Takes a while at most; the next
+    /// time it goes on with the pod after the last one.
+    ///
+    /// # Errors
+    /// If a map cannot be read or written, or a pod not be looked into.
+    pub fn sweep(&self, maps: &Maps) -> Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let mut left = BTreeSet::new();
+        for netns in maps.destinations_by_pod.keys()? {
+            if maps.pods.get(&netns)?.is_none() {
+                left.insert(netns);
+            }
+        }
+        // Not of pods that never connected, or are back.
+        self.namespaces().retain(|netns, _| left.contains(netns));
+        let last = self.last.load(Ordering::Relaxed);
+        let (before, after): (Vec<u64>, Vec<u64>) = left.into_iter().partition(|it| *it <= last);
+        for netns in after.into_iter().chain(before) {
+            if Instant::now() >= until {
+                break;
+            }
+            self.last.store(netns, Ordering::Relaxed);
+            self.remove(netns, maps, until)
+                .context("remove the destinations of a pod that has left")?;
+        }
+        Ok(())
+    }
+
+    fn remove(&self, netns: u64, maps: &Maps, until: Instant) -> Result<()> {
+        let namespace = self.namespaces().get(&netns).cloned();
+        let in_use = match namespace {
+            Some(namespace) => targets_in_use(&namespace, until)?,
+            // It left while another agent ran.
+            None => BTreeSet::new(),
+        };
+        let mut kept = 0;
+        let keys = maps.destinations.keys()?.into_iter();
+        for key in keys.filter(|key| key.netns == netns) {
+            if in_use.contains(&key.target_be) {
+                kept += 1;
+            } else {
+                maps.destinations.remove(&key)?;
+            }
+        }
+        if kept == 0 {
+            maps.destinations_by_pod.remove(&netns)?;
+        }
+        Ok(())
+    }
+}
+
+/// Targets that a socket of the namespace has at either end, as in a destination's key.
+fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<u32>> {
+    let mut in_use = BTreeSet::new();
+    netns
+        .run(|| {
+            for family in [AF_INET, AF_INET6] {
+                sock_diag::visit(family, Sockets::Connected, until, |socket| {
+                    let id = &socket.header.socket_id;
+                    if !matches!(socket.header.state, TCP_CLOSE | TCP_TIME_WAIT) {
+                        let ends = [id.source_address, id.destination_address];
+                        in_use.extend(ends.into_iter().filter_map(target));
+                    }
+                    ControlFlow::Continue(())
+                })?;
+            }
+            std::io::Result::Ok(())
+        })?
+        .context("list its sockets")?;
+    Ok(in_use)
+}
+
+fn target(addr: IpAddr) -> Option<u32> {
+    let IpAddr::V4(v4) = addr.to_canonical() else {
+        return None;
+    };
+    let addr = Addr::v4(Ipv4Addr::octets(&v4));
+    is_index(addr).then(|| addr.to_v4_be())
+}

@@ -1,0 +1,44 @@
+//! Destinations that have a target of their own. Rows are added here and never changed; the agent removes those
+//! of pods that have left.
+
+use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::HashMap, macros::btf_map};
+use sidetrack_common::{
+    conn::{Destination, DestinationKey},
+    names::DESTINATION_SHARE,
+};
+
+use super::{atomic, own_map::ON_DEMAND};
+
+/// Destinations of enrolled pods.
+#[btf_map]
+static DESTINATIONS: HashMap<DestinationKey, Destination, 262_144, ON_DEMAND> = HashMap::new();
+
+/// How many of them each pod has. A pod's first destination creates its row.
+#[btf_map]
+static DESTINATIONS_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
+
+/// The destination that a target names.
+#[inline(always)]
+pub fn destination(key: &DestinationKey) -> Option<&'static Destination> {
+    // SAFETY: rows are freed after a grace period, and the program ends before that.
+    unsafe { DESTINATIONS.get(key) }
+}
+
+/// Names a destination by a free target. Fails if the pod has its share, or the target has just been taken.
+#[inline(always)]
+pub fn add_destination(key: &DestinationKey, row: &Destination) -> Result<(), ()> {
+    // SAFETY: a number, read whole.
+    let own = unsafe { DESTINATIONS_BY_POD.get(key.netns) }.map_or(0, |count| *count);
+    if own >= u64::from(DESTINATION_SHARE) {
+        return Err(());
+    }
+    DESTINATIONS
+        .insert(key, row, BPF_NOEXIST.into())
+        .map_err(|_| ())?;
+    // Without memory for the count the share is not enforced until there is some.
+    let _ = DESTINATIONS_BY_POD.insert(&key.netns, &0, BPF_NOEXIST.into());
+    if let Some(count) = DESTINATIONS_BY_POD.get_ptr_mut(&key.netns) {
+        atomic::add(count, 1);
+    }
+    Ok(())
+}
