@@ -6,7 +6,7 @@ use std::{
     net::{IpAddr, Ipv4Addr},
     ops::ControlFlow,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -24,13 +24,16 @@ use crate::{
     netns::Netns,
 };
 
+/// A connect that had read the pod's row before it was removed has its socket by then.
+const GRACE: Duration = Duration::from_secs(1);
 /// How long all pods together may take.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Namespaces of pods that have left, by cookie, as long as they may have rows.
 #[derive(Debug, Default)]
 pub struct Departed {
-    namespaces: Mutex<BTreeMap<u64, Arc<Netns>>>,
+    /// With the time at which the pod left.
+    namespaces: Mutex<BTreeMap<u64, (Arc<Netns>, Instant)>>,
     /// The one that was looked into last.
     last: AtomicU64,
 }
@@ -38,10 +41,10 @@ pub struct Departed {
 impl Departed {
     /// A pod leaves. Its namespace is kept until its rows are gone.
     pub(super) fn add(&self, cookie: u64, netns: Arc<Netns>) {
-        self.namespaces().insert(cookie, netns);
+        self.namespaces().insert(cookie, (netns, Instant::now()));
     }
 
-    fn namespaces(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Netns>>> {
+    fn namespaces(&self) -> MutexGuard<'_, BTreeMap<u64, (Arc<Netns>, Instant)>> {
         self.namespaces
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -78,7 +81,8 @@ impl Departed {
     fn remove(&self, netns: u64, maps: &Maps, until: Instant) -> Result<()> {
         let namespace = self.namespaces().get(&netns).cloned();
         let in_use = match namespace {
-            Some(namespace) => targets_in_use(&namespace, until)?,
+            Some((_, since)) if since.elapsed() < GRACE => return Ok(()),
+            Some((namespace, _)) => targets_in_use(&namespace, until)?,
             // It left while another agent ran.
             None => BTreeSet::new(),
         };
