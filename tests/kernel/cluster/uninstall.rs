@@ -21,6 +21,15 @@ const DAEMONSET: (&str, &str) = ("sidetrack-system", "sidetrack");
 /// The arguments that name it.
 const OF_DAEMONSET: [&str; 2] = ["--daemonset", "sidetrack-system/sidetrack"];
 
+/// An agent of that DaemonSet.
+fn of_daemonset(api: &ApiServer) -> Extra<'_> {
+    Extra {
+        api: Some(api),
+        arguments: &OF_DAEMONSET,
+        ..Extra::default()
+    }
+}
+
 /// An API server with the agent's DaemonSet and a namespace `shop` that is opted in.
 fn api_server(lab: &Lab) -> Result<ApiServer> {
     let api = ApiServer::start(lab.dir())?;
@@ -78,11 +87,7 @@ fn an_uninstall_leaves_nothing() -> Result<()> {
     let pod = lab.pod("app", 2)?.under_kubelet(&lab, &lab.uid(1))?;
     let _sidecar = sidecar::start(&pod, &[])?;
     api.apply(injected("web", &lab.uid(1)))?;
-    let extra = Extra {
-        api: Some(&api),
-        arguments: &OF_DAEMONSET,
-        ..Extra::default()
-    };
+    let extra = of_daemonset(&api);
     let pins = lab.places().bpffs.join("sidetrack");
     // An upgrade: the pod of the DaemonSet goes, the DaemonSet stays.
     let mut agent = Agent::start_with(lab.places(), &extra)?;
@@ -105,11 +110,7 @@ kernel_test!(an_uninstall_during_an_outage_leaves_nothing);
 fn an_uninstall_during_an_outage_leaves_nothing() -> Result<()> {
     let lab = Lab::new()?;
     let api = api_server(&lab)?;
-    let extra = Extra {
-        api: Some(&api),
-        arguments: &OF_DAEMONSET,
-        ..Extra::default()
-    };
+    let extra = of_daemonset(&api);
     let mut agent = Agent::start_with(lab.places(), &extra)?;
     wait_watched(&api)?;
     // A new list with the DaemonSet in it is no deletion.
@@ -140,11 +141,7 @@ fn a_daemonset_alone_is_no_uninstall() -> Result<()> {
     let pod = lab.pod("app", 2)?.under_kubelet(&lab, &lab.uid(1))?;
     let _sidecar = sidecar::start(&pod, &[])?;
     api.apply(injected("web", &lab.uid(1)))?;
-    let extra = Extra {
-        api: Some(&api),
-        arguments: &OF_DAEMONSET,
-        ..Extra::default()
-    };
+    let extra = of_daemonset(&api);
     // Deleted, and another one while the agent waits; deleted for good.
     for replaced in [true, false] {
         api.forget_requests();
@@ -173,11 +170,7 @@ kernel_test!(an_ending_namespace_is_an_uninstall);
 fn an_ending_namespace_is_an_uninstall() -> Result<()> {
     let lab = Lab::new()?;
     let api = api_server(&lab)?;
-    let extra = Extra {
-        api: Some(&api),
-        arguments: &OF_DAEMONSET,
-        ..Extra::default()
-    };
+    let extra = of_daemonset(&api);
     let mut agent = Agent::start_with(lab.places(), &extra)?;
     wait_watched(&api)?;
     let mut ending = namespace(DAEMONSET.0, None);
