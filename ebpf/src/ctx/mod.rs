@@ -13,6 +13,7 @@ pub mod sock_addr;
 pub mod sock_ops;
 pub mod sockopt;
 pub mod task_file;
+mod typed;
 
 /// `AF_INET`.
 pub const AF_INET: u32 = 2;

@@ -8,7 +8,7 @@
 use aya_ebpf::{Global, bindings::bpf_sock};
 use sidetrack_common::{decide::Owner, policy::NO_ID};
 
-use super::probe::{address, at, pointer};
+use super::typed::{Typed, follow, load, tcp_sock};
 
 /// Offset of `sk_socket` in `struct sock`; all of them are set by the loader from the kernel's BTF.
 #[unsafe(no_mangle)]
@@ -26,22 +26,25 @@ static OFFSET_CRED_FSUID: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static OFFSET_CRED_FSGID: Global<u32> = Global::new(0);
 
-/// The owner of a socket; [`NO_ID`] for sockets without a file, as netfilter sees those.
+/// The owner of a TCP socket; [`NO_ID`] for sockets without a file, as netfilter sees those.
 #[inline(always)]
 pub fn owner(sk: *mut bpf_sock) -> Owner {
-    try_owner(sk).unwrap_or(Owner {
-        uid: NO_ID,
-        gid: NO_ID,
-    })
-}
-
-#[inline(always)]
-fn try_owner(sk: *mut bpf_sock) -> Option<Owner> {
-    let socket = pointer(address(sk)?, &OFFSET_SOCK_SOCKET)?;
-    let file = pointer(socket, &OFFSET_SOCKET_FILE)?;
-    let cred = pointer(file, &OFFSET_FILE_CRED)?;
-    Some(Owner {
-        uid: at(cred, &OFFSET_CRED_FSUID)?,
-        gid: at(cred, &OFFSET_CRED_FSGID)?,
-    })
+    let Some(tcp) = tcp_sock(sk) else {
+        return Owner {
+            uid: NO_ID,
+            gid: NO_ID,
+        };
+    };
+    let file: Typed = follow(follow(tcp, &OFFSET_SOCK_SOCKET), &OFFSET_SOCKET_FILE);
+    if file.is_null() {
+        return Owner {
+            uid: NO_ID,
+            gid: NO_ID,
+        };
+    }
+    let cred = follow(file, &OFFSET_FILE_CRED);
+    Owner {
+        uid: load(cred, &OFFSET_CRED_FSUID),
+        gid: load(cred, &OFFSET_CRED_FSGID),
+    }
 }
