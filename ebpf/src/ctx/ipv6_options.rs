@@ -2,7 +2,7 @@
 
 use aya_ebpf::{Global, bindings::bpf_sock};
 
-use super::probe::{address, pointer};
+use super::typed::{follow, tcp_sock};
 
 /// Offset of `pinet6` in `struct inet_sock`; all of them are set by the loader from the kernel's BTF.
 #[unsafe(no_mangle)]
@@ -18,12 +18,9 @@ static OFFSET_TXOPT_SRCRT: Global<u32> = Global::new(0);
 /// IPV6_2292PKTOPTIONS.
 #[inline(always)]
 pub fn has_routing_header(sk: *mut bpf_sock) -> bool {
-    header(sk).is_some()
-}
-
-#[inline(always)]
-fn header(sk: *mut bpf_sock) -> Option<u64> {
-    let inet6 = pointer(address(sk)?, &OFFSET_INET_PINET6)?;
-    let options = pointer(inet6, &OFFSET_PINFO_OPT)?;
-    pointer(options, &OFFSET_TXOPT_SRCRT)
+    let Some(tcp) = tcp_sock(sk) else {
+        return false;
+    };
+    let options = follow(follow(tcp, &OFFSET_INET_PINET6), &OFFSET_PINFO_OPT);
+    !options.is_null() && !follow(options, &OFFSET_TXOPT_SRCRT).is_null()
 }

@@ -7,7 +7,6 @@
 
 mod ipv6_options;
 mod owner;
-mod probe;
 pub mod sk_lookup;
 pub mod sock_addr;
 pub mod sock_ops;

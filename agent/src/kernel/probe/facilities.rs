@@ -72,10 +72,10 @@ fn outbound() -> [Check; 8] {
             sock_addr(connect4, Some(bpf_func_id::BPF_FUNC_get_netns_cookie)),
         ),
         Check::required(
-            "bpf_probe_read_kernel in connect",
-            "5.5, not under lockdown=confidentiality",
+            "bpf_skc_to_tcp_sock and typed loads in connect",
+            "5.11, CAP_PERFMON",
             "it is unknown who created a socket",
-            programs::read_kernel(),
+            programs::typed_loads(),
         ),
         Check::optional(
             "bpf_set_retval in connect",

@@ -6,6 +6,7 @@ use crate::kernel::sys;
 
 const MOV64_IMM: u8 = 0xb7;
 const CALL: u8 = 0x85;
+const LOAD_DOUBLE_WORD: u8 = 0x79;
 
 /// Names facilities to treat as missing, so that tests can show what is lost on kernels without them.
 const WITHOUT: &str = "SIDETRACK_WITHOUT";
@@ -50,45 +51,39 @@ pub fn ingress_ifindex() -> bool {
 /// Whether connect can find the MPTCP socket that a subflow belongs to.
 #[must_use]
 pub fn mptcp_parent() -> bool {
-    const LOAD_DOUBLE_WORD: u8 = 0x79;
+    let call = instruction(CALL, 0, bpf_func_id::BPF_FUNC_skc_to_mptcp_sock as i32);
+    !is_disabled("mptcp_parent") && connect(&[socket(), call]).is_ok()
+}
+
+/// Whether connect can follow pointers in the kernel's structs.
+pub(super) fn typed_loads() -> Result<(), String> {
+    const JUMP_IF_ZERO: u8 = 0x15;
+    let call = instruction(CALL, 0, bpf_func_id::BPF_FUNC_skc_to_tcp_sock as i32);
+    let unless_null = bpf_insn {
+        off: 1,
+        ..instruction(JUMP_IF_ZERO, 0, 0)
+    };
+    // The first field, into r0.
+    let field = instruction(LOAD_DOUBLE_WORD, 0, 0);
+    connect(&[socket(), call, unless_null, field])
+}
+
+/// Loads the socket of a connect into r1, from the context in r1.
+fn socket() -> bpf_insn {
     // Of the member `sk` in struct bpf_sock_addr of linux/bpf.h.
     const OFFSET: i16 = 64;
-    // Into r1, from the context in r1.
-    let read = bpf_insn {
+    bpf_insn {
         off: OFFSET,
         _bitfield_1: bpf_insn::new_bitfield_1(1, 1),
         ..instruction(LOAD_DOUBLE_WORD, 1, 0)
-    };
-    let call = instruction(CALL, 0, bpf_func_id::BPF_FUNC_skc_to_mptcp_sock as i32);
-    !is_disabled("mptcp_parent")
-        && load(
-            bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
-            bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
-            &[read, call],
-        )
-        .is_ok()
+    }
 }
 
-/// Whether programs may read kernel memory, which lockdown=confidentiality forbids.
-pub(super) fn read_kernel() -> Result<(), String> {
-    const MOV64_REG: u8 = 0xbf;
-    const ADD64_IMM: u8 = 0x07;
-    // Eight bytes at address 0, which fails when it runs, onto the stack.
-    let frame = bpf_insn {
-        _bitfield_1: bpf_insn::new_bitfield_1(1, 10),
-        ..instruction(MOV64_REG, 1, 0)
-    };
-    let size = 8;
+fn connect(code: &[bpf_insn]) -> Result<(), String> {
     load(
         bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
         bpf_attach_type::BPF_CGROUP_INET4_CONNECT,
-        &[
-            frame,
-            instruction(ADD64_IMM, 1, -size),
-            instruction(MOV64_IMM, 2, size),
-            instruction(MOV64_IMM, 3, 0),
-            instruction(CALL, 0, bpf_func_id::BPF_FUNC_probe_read_kernel as i32),
-        ],
+        code,
     )
 }
 
