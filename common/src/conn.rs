@@ -1,7 +1,7 @@
 //! State of single connections: the handshake row that carries the dialed address from the app's
 //! socket to the sidecar's, and the record each of the two sockets keeps.
 
-use crate::addr::Addr;
+use crate::{addr::Addr, target::Target};
 
 /// Key of a handshake row: the socket that connects to the sidecar. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -52,6 +52,20 @@ pub struct DestinationKey {
     pub target_port: u16,
     /// Padding, zero.
     pub pad: u16,
+}
+
+impl DestinationKey {
+    /// The key of a target in a pod.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(netns: u64, target: Target) -> Self {
+        Self {
+            netns,
+            target_be: target.addr.to_v4_be(),
+            target_port: target.port,
+            pad: 0,
+        }
+    }
 }
 
 /// A destination that connections of a pod are redirected from. It does not change as long as any socket
@@ -113,7 +127,7 @@ pub struct SockRecord {
     /// The capture port, host order. Of a direct connection of the proxy: where it goes if another program
     /// translates its destination to an address of the pod; 0 for those of others.
     pub capture_port: u16,
-    /// The port its packets go to, host order: see [`Target`](crate::target::Target).
+    /// The port its packets go to, host order: see [`Target`].
     pub target_port: u16,
 }
 

@@ -89,7 +89,7 @@ fn program_name(known: &mut HashMap<u32, String>, id: u32) -> &str {
 fn consequence_above(hook: &str) -> &'static str {
     match hook {
         "connect4" | "connect6" => {
-            "if it translates addresses, the sidecar still gets those that the application dialed, and what the proxy dials is judged by the translated address"
+            "if it translates addresses, the sidecar still gets those that the application dialed, and what the proxy dials is decided by the translated address"
         }
         _ => consequence(hook, false),
     }

@@ -3,7 +3,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    net::{IpAddr, Ipv4Addr},
+    net::IpAddr,
     ops::ControlFlow,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, TCP_CLOSE, TCP_TIME_WAIT};
-use sidetrack_common::{addr::Addr, target::is_index};
+use sidetrack_common::{addr::Addr, conn::DestinationKey, target::is_index};
 
 use crate::{
     kernel::{
@@ -65,6 +65,13 @@ impl Departed {
         }
         // Not of pods that never connected, or are back.
         self.namespaces().retain(|netns, _| left.contains(netns));
+        if left.is_empty() {
+            return Ok(());
+        }
+        let mut rows: BTreeMap<u64, Vec<DestinationKey>> = BTreeMap::new();
+        for key in maps.destinations.keys()? {
+            rows.entry(key.netns).or_default().push(key);
+        }
         let last = self.last.load(Ordering::Relaxed);
         let (before, after): (Vec<u64>, Vec<u64>) = left.into_iter().partition(|it| *it <= last);
         for netns in after.into_iter().chain(before) {
@@ -72,13 +79,20 @@ impl Departed {
                 break;
             }
             self.last.store(netns, Ordering::Relaxed);
-            self.remove(netns, maps, until)
+            let keys = rows.remove(&netns).unwrap_or_default();
+            self.remove(netns, &keys, maps, until)
                 .context("remove the destinations of a pod that has left")?;
         }
         Ok(())
     }
 
-    fn remove(&self, netns: u64, maps: &Maps, until: Instant) -> Result<()> {
+    fn remove(
+        &self,
+        netns: u64,
+        keys: &[DestinationKey],
+        maps: &Maps,
+        until: Instant,
+    ) -> Result<()> {
         let namespace = self.namespaces().get(&netns).cloned();
         let in_use = match namespace {
             Some((_, since)) if since.elapsed() < GRACE => return Ok(()),
@@ -87,12 +101,11 @@ impl Departed {
             None => BTreeSet::new(),
         };
         let mut kept = 0;
-        let keys = maps.destinations.keys()?.into_iter();
-        for key in keys.filter(|key| key.netns == netns) {
+        for key in keys {
             if in_use.contains(&key.target_be) {
                 kept += 1;
             } else {
-                maps.destinations.remove(&key)?;
+                maps.destinations.remove(key)?;
             }
         }
         if kept == 0 {
@@ -124,9 +137,6 @@ fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<u32>> {
 }
 
 fn target(addr: IpAddr) -> Option<u32> {
-    let IpAddr::V4(v4) = addr.to_canonical() else {
-        return None;
-    };
-    let addr = Addr::v4(Ipv4Addr::octets(&v4));
+    let addr = Addr::from(addr);
     is_index(addr).then(|| addr.to_v4_be())
 }

@@ -86,7 +86,7 @@ fn try_connect<const V6: bool>(
         Verdict::Untouched => {
             let by_proxy = matches!(decision.rule, Rule::ProxyUid | Rule::ProxyGid);
             // Without memory for the record only SO_ORIGINAL_DST on this socket is less exact, and its
-            // destination is not judged again after another program has translated it.
+            // destination is not evaluated again after another program has translated it.
             if let Some(record) = maps::record(ctx.socket(), true) {
                 *record = SockRecord {
                     addr: decide::effective_destination(&conn),
@@ -165,12 +165,7 @@ fn index(netns: u64, port: u16, conn: &Outbound, dialed: Addr, source: Addr) -> 
     let bound = !conn.source.is_unspecified();
     for attempt in 0..INDEX_ATTEMPTS {
         let target = Target::index(dialed, conn.port, port, attempt);
-        let key = DestinationKey {
-            netns,
-            target_be: target.addr.to_v4_be(),
-            target_port: target.port,
-            pad: 0,
-        };
+        let key = DestinationKey::new(netns, target);
         let known = match maps::destination(&key) {
             Some(row) => row.is_for(dialed, conn.port, source, bound),
             None => {

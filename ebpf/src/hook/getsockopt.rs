@@ -9,7 +9,7 @@ use aya_ebpf::{
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{DestinationKey, HandshakeKey},
-    target::is_index,
+    target::{Target, is_index},
 };
 
 use super::ALLOW;
@@ -64,19 +64,15 @@ fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
 #[inline(always)]
 fn of_target(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
     let (local, remote) = (opt.local(), opt.remote());
-    let (target, port) = if is_index(remote.0) {
+    let (addr, port) = if is_index(remote.0) {
         remote
     } else if is_index(local.0) {
         local
     } else {
         return None;
     };
-    let row = maps::destination(&DestinationKey {
-        netns: opt.netns(),
-        target_be: target.to_v4_be(),
-        target_port: port,
-        pad: 0,
-    })?;
+    let key = DestinationKey::new(opt.netns(), Target { addr, port });
+    let row = maps::destination(&key)?;
     Some((row.dialed, row.dialed_port))
 }
 

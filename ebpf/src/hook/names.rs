@@ -5,7 +5,7 @@
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{Destination, DestinationKey, Role},
+    conn::{DestinationKey, Role},
     target::{Target, is_index},
 };
 
@@ -81,7 +81,11 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
     let (own, peer) = (ctx.source(), ctx.peer());
     let (own_port, peer_port) = (ctx.bound_port(), ctx.peer_port());
     if is_index(peer) {
-        let row = row(ctx.netns(), peer, peer_port)?;
+        let target = Target {
+            addr: peer,
+            port: peer_port,
+        };
+        let row = maps::destination(&DestinationKey::new(ctx.netns(), target))?;
         return Some(Names::Application {
             dialed: row.dialed,
             port: row.dialed_port,
@@ -89,7 +93,11 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
         });
     }
     if is_index(own) {
-        let row = row(ctx.netns(), own, own_port)?;
+        let target = Target {
+            addr: own,
+            port: own_port,
+        };
+        let row = maps::destination(&DestinationKey::new(ctx.netns(), target))?;
         return Some(Names::Sidecar {
             source: instead_of_loopback(peer, row.source),
             plain: Target::plain(Family::V4, own_port),
@@ -108,17 +116,6 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
         dialed: record.addr,
         port: record.port,
         source: record.source,
-    })
-}
-
-/// The destination that a socket's address on loopback names.
-#[inline(always)]
-fn row(netns: u64, target: Addr, port: u16) -> Option<&'static Destination> {
-    maps::destination(&DestinationKey {
-        netns,
-        target_be: target.to_v4_be(),
-        target_port: port,
-        pad: 0,
     })
 }
 
