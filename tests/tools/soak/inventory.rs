@@ -1,16 +1,25 @@
 //! What there is at the start and at the end: map rows, pins, programs, the agent's memory and
 //! descriptors.
 
-use std::{collections::BTreeMap, fs, path::Path, thread, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use lab::agent::Places;
 use lab::product::{Maps, Pins};
+use procfs::process::{FDTarget, Process};
 
 /// The row of the table that may be larger at the end by [`MEMORY_SLACK`].
 const MEMORY: &str = "agent: memory of its own, KiB";
 /// Allocators keep what they had at their height.
 const MEMORY_SLACK: u64 = 3 * 1024;
+const LOOKS: u32 = 10;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(70);
 
 /// Counts by what is counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -47,30 +56,35 @@ impl Inventory {
         for dir in ["maps", "links", "pods"] {
             put(&format!("pins: {dir}"), files(&root.join(dir)));
         }
-        put(
-            "agent: open descriptors",
-            fs::read_dir(format!("/proc/{pid}/fd"))
-                .context("look at the agent")?
-                .count() as u64,
-        );
-        let agent = procfs::process::Process::new(pid as i32)?;
-        let status = agent.status()?;
-        put("agent: threads", threads(&agent)?);
-        put(MEMORY, status.rssanon.context("RssAnon")?);
+        let agent = Process::new(pid as i32)?;
+        let memory = agent.status()?.rssanon.context("RssAnon")?;
+        put(MEMORY, memory);
+        for (what, count) in that_stay(&agent)? {
+            put(&format!("agent: {what}"), count);
+        }
         Ok(Self(all))
+    }
+
+    /// How many of it there are.
+    pub fn count(&self, what: &str) -> u64 {
+        self.0.get(what).copied().unwrap_or_default()
+    }
+
+    /// What is counted in one of them or in both.
+    pub fn both<'a>(&'a self, end: &'a Self) -> BTreeSet<&'a String> {
+        self.0.keys().chain(end.0.keys()).collect()
     }
 
     /// What is not at the end as it was at the start.
     pub fn differences(&self, end: &Self) -> Vec<String> {
-        let slack = |what: &str| if what == MEMORY { MEMORY_SLACK } else { 0 };
-        self.0
-            .iter()
-            .filter_map(|(what, start)| {
-                let end = end.0.get(what).copied().unwrap_or_default();
+        self.both(end)
+            .into_iter()
+            .filter_map(|what| {
+                let (start, end) = (self.count(what), end.count(what));
                 let fine = if what == MEMORY {
-                    end <= start + slack(what)
+                    end <= start + MEMORY_SLACK
                 } else {
-                    end == *start
+                    end == start
                 };
                 (!fine).then(|| format!("{what}: {start} at the start, {end} at the end"))
             })
@@ -78,14 +92,43 @@ impl Inventory {
     }
 }
 
-/// Threads that stay: the fewest of some looks, since helper threads come for a moment.
-fn threads(agent: &procfs::process::Process) -> Result<u64> {
-    let mut fewest = u64::MAX;
-    for _ in 0..5 {
-        fewest = fewest.min(agent.status()?.threads);
-        thread::sleep(Duration::from_millis(100));
+/// Threads, and descriptors by kind, that stay: the fewest of some looks, since helper threads come
+/// for a moment and open files for another.
+fn that_stay(agent: &Process) -> Result<BTreeMap<String, u64>> {
+    let mut fewest: Option<BTreeMap<String, u64>> = None;
+    for _ in 0..LOOKS {
+        let now = at_this_moment(agent)?;
+        fewest = Some(match fewest {
+            None => now,
+            Some(mut fewest) => {
+                fewest.retain(|what, _| now.contains_key(what));
+                for (what, count) in &mut fewest {
+                    *count = now[what].min(*count);
+                }
+                fewest
+            }
+        });
+        thread::sleep(BETWEEN_LOOKS);
     }
-    Ok(fewest)
+    fewest.context("no look was taken")
+}
+
+fn at_this_moment(agent: &Process) -> Result<BTreeMap<String, u64>> {
+    let mut counts = BTreeMap::from([("threads".to_owned(), agent.status()?.threads)]);
+    // One that is closed while they are listed is none that stays.
+    for descriptor in agent.fd().context("list the descriptors")?.flatten() {
+        let kind = match descriptor.target {
+            FDTarget::Path(_) => "files".to_owned(),
+            FDTarget::Socket(_) => "sockets".to_owned(),
+            FDTarget::Net(_) => "network namespaces".to_owned(),
+            FDTarget::Pipe(_) => "pipes".to_owned(),
+            // A link is `bpf_link` to who made it and `bpf-link` to who opened its pin.
+            FDTarget::AnonInode(kind) => kind.replace('_', "-"),
+            _ => "others".to_owned(),
+        };
+        *counts.entry(format!("descriptors, {kind}")).or_default() += 1;
+    }
+    Ok(counts)
 }
 
 /// Files below a directory.

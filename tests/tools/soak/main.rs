@@ -64,6 +64,8 @@ const ENDED: f64 = 5.0;
 const REPLACED: f64 = 2.0;
 /// A policy's rows go a second after its last pod, what ended pods left is looked for twice a second.
 const SETTLE: Duration = Duration::from_secs(4);
+/// The longest that the last agent may need for it on a busy machine, above that.
+const CLEARED_UP: Duration = Duration::from_secs(10);
 /// Threads that make pods come and go.
 const SHORT_LIVED_PODS: u16 = 2;
 const PROGRESS: Duration = Duration::from_secs(10);
@@ -198,7 +200,7 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
         }
         shared.end_dialing()?;
         thread::sleep(SETTLE);
-        let end = last_inventory(shared, agents, || agents_thread.is_finished());
+        let end = last_inventory(shared, agents, &start, || agents_thread.is_finished());
         over.store(true, Ordering::Relaxed);
         let _ = agents_thread.join();
         end
@@ -237,17 +239,25 @@ fn watch(
     }
 }
 
-/// Waits for the last agent, and counts what there is then.
+/// Waits for the last agent, and counts what there is once it has cleared up.
 fn last_inventory(
     environment: &Environment,
     agents: &Agents,
+    start: &Inventory,
     is_over: impl Fn() -> bool,
 ) -> Result<Inventory> {
-    loop {
+    let survivor = loop {
         match agents.survivor() {
-            Some(survivor) => return Inventory::take(&environment.places, survivor),
+            Some(survivor) => break survivor,
             None if is_over() => return Err(anyhow::anyhow!("no agent is left")),
             None => thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    let deadline = Instant::now() + CLEARED_UP;
+    loop {
+        let end = Inventory::take(&environment.places, survivor)?;
+        if start.differences(&end).is_empty() || Instant::now() > deadline {
+            return Ok(end);
         }
     }
 }

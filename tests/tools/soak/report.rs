@@ -103,8 +103,7 @@ fn line(title: &str, row: &[u64]) {
 /// Start and end.
 pub fn inventory(start: &Inventory, end: &Inventory) {
     println!("\n{:<45}{:>9}{:>9}", "", "start", "end");
-    for (what, count) in &start.0 {
-        let end = end.0.get(what).copied().unwrap_or_default();
-        println!("{what:<45}{count:>9}{end:>9}");
+    for what in start.both(end) {
+        println!("{what:<45}{:>9}{:>9}", start.count(what), end.count(what));
     }
 }
