@@ -9,6 +9,7 @@ mod registry;
 mod agent;
 mod bad_input;
 mod bounds;
+mod callbacks;
 mod cluster;
 mod cni;
 mod counters;

@@ -61,7 +61,7 @@ pub fn with_istio_init(pod: &PodNet, arguments: &[&str], variables: &[(&str, &st
     json!({
         "apiVersion": "v1", "kind": "Pod",
         "metadata": {
-            "name": "app", "namespace": "test", "uid": "uid-of-app",
+            "name": "app", "namespace": "test", "uid": pod.uid,
             "annotations": {"sidetrack.dev/netns": pod.path()},
         },
         "spec": {

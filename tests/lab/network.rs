@@ -49,7 +49,9 @@ pub struct Lab {
 pub struct PodNet {
     /// Name of its network namespace.
     pub netns: String,
-    /// Its cgroup.
+    /// Its UID; empty for what is no pod.
+    pub uid: String,
+    /// The cgroup of its processes, below the one named after its UID.
     pub cgroup: PathBuf,
     /// IPv4 address.
     pub v4: IpAddr,
@@ -116,7 +118,14 @@ impl PodNet {
     /// The same pod, its processes in a cgroup named as kubelet's systemd driver names it.
     pub fn under_kubelet(mut self, lab: &Lab, uid: &str) -> Result<Self> {
         self.cgroup = lab.kubelet_cgroup(uid)?;
+        uid.clone_into(&mut self.uid);
         Ok(self)
+    }
+
+    /// The cgroup named after its UID.
+    #[must_use]
+    pub fn own_cgroup(&self) -> &Path {
+        self.cgroup.parent().unwrap_or(&self.cgroup)
     }
 
     /// Runs `ip` inside.
@@ -217,6 +226,7 @@ impl Lab {
     pub fn outside(&self) -> PodNet {
         PodNet {
             netns: format!("st{}-out", self.id),
+            uid: String::new(),
             cgroup: self.places.cgroup.clone(),
             v4: GATEWAY.parse().expect("an address"),
             v6: "fd77::fe".parse().expect("an address"),
@@ -258,10 +268,13 @@ impl Lab {
             "ip link add eth0 netns {netns} type veth peer name {name} netns {outside}"
         ))?;
         run(&format!("ip -n {outside} link set {name} master br0 up"))?;
-        let cgroup = self.places.cgroup.join(name);
-        fs::create_dir(&cgroup)?;
+        // Beside the numbers that tests choose themselves.
+        const FIRST: usize = 1 << 16;
+        let uid = self.uid(FIRST + self.namespaces.len());
+        let cgroup = self.kubelet_cgroup(&uid)?;
         let pod = PodNet {
             netns,
+            uid,
             cgroup,
             v4: v4.parse().context("an IPv4 address")?,
             v6: v6.parse().context("an IPv6 address")?,
@@ -378,10 +391,11 @@ pub fn manifest(name: &str, pod: &PodNet, annotations: &[(&str, &str)]) -> Strin
         .map(|(key, value)| format!("    {key}: {value:?}\n"))
         .collect();
     format!(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: test\n  uid: uid-of-{name}\n  \
+        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: test\n  uid: {}\n  \
          annotations:\n    sidetrack.dev/netns: {}\n{more}spec:\n  containers:\n  - name: app\n    \
          image: app\n  - name: istio-proxy\n    image: docker.io/istio/proxyv2:1.28.0\n    \
          env:\n    - name: ISTIO_DUAL_STACK\n      value: \"true\"\n",
+        pod.uid,
         pod.path()
     )
 }

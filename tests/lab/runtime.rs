@@ -235,6 +235,7 @@ impl Sandbox {
         };
         let pod = PodNet {
             netns: self.netns.clone(),
+            uid: uid.to_owned(),
             cgroup: lab.kubelet_cgroup(uid)?,
             v4: address(std::net::IpAddr::is_ipv4)?,
             v6: address(std::net::IpAddr::is_ipv6)?,

@@ -15,7 +15,11 @@ use super::{Format, Places, duration::duration, output, pods};
 use crate::{
     api::{AgentStatus, PodState, PodStatus},
     client::Client,
-    kernel::{hooks::CGROUP_HOOKS, pins::Pins, sys},
+    kernel::{
+        hooks::{CALLBACKS, CGROUP_HOOKS},
+        pins::Pins,
+        sys,
+    },
 };
 use sidetrack_policy::PodRef;
 
@@ -52,6 +56,9 @@ struct Report {
 struct HookStatus {
     hook: &'static str,
     attached: bool,
+    /// Of the connection callbacks, while they are on the pods' own cgroups only: on how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pods: Option<usize>,
     program_id: Option<u32>,
     link_id: Option<u32>,
     cgroup_id: Option<u64>,
@@ -185,7 +192,7 @@ fn kernel() -> String {
 
 fn hooks(places: &Places) -> Result<Vec<HookStatus>> {
     let pins = Pins::new(&places.bpffs)?;
-    Ok(CGROUP_HOOKS
+    CGROUP_HOOKS
         .iter()
         .map(|hook| {
             let link = sys::open_pin(&pins.link(hook.name)).ok();
@@ -195,15 +202,35 @@ fn hooks(places: &Places) -> Result<Vec<HookStatus>> {
             let cgroup = link
                 .as_ref()
                 .and_then(|link| sys::link_cgroup(link.as_fd()).ok());
-            HookStatus {
+            let pods = (hook.name == CALLBACKS).then(|| OnPods::count(&pins));
+            let pods = pods.transpose()?;
+            let is_on_all = cgroup.is_some_and(|id| id != 0);
+            Ok(HookStatus {
                 hook: hook.name,
-                attached: cgroup.is_some_and(|id| id != 0),
+                attached: is_on_all || pods.as_ref().is_some_and(|pods| pods.without == 0),
+                pods: pods.filter(|_| !is_on_all).map(|pods| pods.with),
                 program_id: info.map(|info| info.prog_id),
                 link_id: info.map(|info| info.id),
                 cgroup_id: cgroup,
-            }
+            })
         })
-        .collect())
+        .collect()
+}
+
+/// Pods by whether the connection callbacks are on their own cgroups.
+struct OnPods {
+    with: usize,
+    without: usize,
+}
+
+impl OnPods {
+    fn count(pins: &Pins) -> Result<Self> {
+        let pods = pins.pinned_pods()?;
+        let with = pods.iter().filter(|pod| pins.pod_callbacks(**pod).exists());
+        let with = with.count();
+        let without = pods.len() - with;
+        Ok(Self { with, without })
+    }
 }
 
 fn print(report: &Report) -> Result<()> {
@@ -240,7 +267,12 @@ fn print(report: &Report) -> Result<()> {
     for hook in &report.hooks {
         table.add_row([
             hook.hook.to_owned(),
-            if hook.attached { "yes" } else { "no" }.to_owned(),
+            match (hook.attached, hook.pods) {
+                (true, Some(1)) => "to 1 pod".to_owned(),
+                (true, Some(pods)) => format!("to {pods} pods"),
+                (true, None) => "yes".to_owned(),
+                (false, _) => "no".to_owned(),
+            },
             number(hook.program_id),
             number(hook.link_id),
         ]);

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use sidetrack_common::ids::NetnsCookie;
 
-use super::{hooks::Hook, layouts::ASIDE, maps::PINNED, pins::Pins, sys};
+use super::{callbacks::Callbacks, hooks::Hook, layouts::ASIDE, maps::PINNED, pins::Pins, sys};
 
 /// A link, held open.
 #[derive(Debug)]
@@ -24,6 +24,11 @@ pub struct Link {
 }
 
 impl Link {
+    /// The cgroup it is attached to, by id; 0 if it is detached.
+    pub(super) fn cgroup(&self) -> u64 {
+        sys::link_cgroup(self.fd.as_fd()).unwrap_or_default()
+    }
+
     /// Takes a link.
     pub fn new(fd: OwnedFd) -> Result<Self> {
         let info = sys::link_info(fd.as_fd()).context("look at a link")?;
@@ -61,25 +66,30 @@ pub struct AttachedHook {
     pub(super) hook: &'static Hook,
     pub(super) program: OwnedFd,
     pub(super) program_id: u32,
-    pub(super) link: Link,
+    /// `None` while no pod needs it there.
+    pub(super) link: Option<Link>,
 }
 
 impl AttachedHook {
     /// Takes what is attached.
-    pub fn new(hook: &'static Hook, program: BorrowedFd<'_>, link: OwnedFd) -> Result<Self> {
+    pub fn new(
+        hook: &'static Hook,
+        program: BorrowedFd<'_>,
+        link: Option<OwnedFd>,
+    ) -> Result<Self> {
         Ok(Self {
             hook,
             program: program.try_clone_to_owned()?,
             program_id: sys::program_id(program).context("look at a program")?,
-            link: Link::new(link)?,
+            link: link.map(Link::new).transpose()?,
         })
     }
 
     /// Attaches the program to a cgroup, in the place of the earlier link; answers that.
-    pub(super) fn attach_anew(&mut self, pins: &Pins, cgroup: &File) -> Result<Link> {
+    pub(super) fn attach_anew(&mut self, pins: &Pins, cgroup: &File) -> Result<Option<Link>> {
         let link = sys::link_create(self.program.as_fd(), cgroup.as_fd(), self.hook.attach_type)?;
         pin_again(link.as_fd(), &pins.link(self.hook.name))?;
-        Ok(std::mem::replace(&mut self.link, Link::new(link)?))
+        Ok(self.link.replace(Link::new(link)?))
     }
 }
 
@@ -90,6 +100,8 @@ pub struct Attachments {
     pub(super) maps: Vec<(&'static str, OwnedFd, u32)>,
     pub(super) inbound: OwnedFd,
     pods: Mutex<HashMap<NetnsCookie, Link>>,
+    /// The callbacks on pods' own cgroups.
+    pub(super) callbacks: Callbacks,
     /// As it was given on the command line.
     pub(super) given: Option<PathBuf>,
     /// The cgroup the hooks are attached to, and its id.
@@ -122,6 +134,7 @@ impl Attachments {
             maps: maps.collect::<Result<_>>()?,
             inbound,
             pods: Mutex::default(),
+            callbacks: Callbacks::default(),
             given: given.map(Path::to_owned),
             cgroup: cgroup.to_owned(),
             cgroup_id,

@@ -102,6 +102,40 @@ fn is_uid(text: &str) -> bool {
     matches!(text.len(), UUID | HASH) && text.chars().all(|c| c.is_ascii_hexdigit() || c == '-')
 }
 
+/// Levels from the cgroup that the hooks are attached to down to a pod's: kubelet's own, where it is nested,
+/// the one of all pods, that of the quality of service.
+const LEVELS: usize = 4;
+
+/// The cgroup that kubelet made for a pod, below one that holds all pods.
+#[must_use]
+pub fn of_pod(root: &Path, uid: &str) -> Option<PathBuf> {
+    below(root, uid, LEVELS)
+}
+
+fn below(cgroup: &Path, uid: &str, levels: usize) -> Option<PathBuf> {
+    let mut inner = Vec::new();
+    for entry in fs::read_dir(cgroup).ok()?.flatten() {
+        let name = entry.file_name();
+        let Some(name) = name.to_str() else { continue };
+        match uid_of_pod(name) {
+            Some(found) if found == uid => return Some(entry.path()),
+            Some(_) => {}
+            None if may_hold_pods(name) && entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
+                inner.push(entry.path());
+            }
+            None => {}
+        }
+    }
+    let levels = levels.checked_sub(1)?;
+    inner.iter().find_map(|inner| below(inner, uid, levels))
+}
+
+/// Whether a cgroup of this name may hold pods' cgroups: kubelet's own, and those of its QoS classes.
+#[must_use]
+pub fn may_hold_pods(name: &str) -> bool {
+    name.contains("kube") || matches!(name, "burstable" | "besteffort" | "guaranteed")
+}
+
 /// A cgroup's id, as links report it: the inode of its directory.
 pub fn id(cgroup: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt as _;

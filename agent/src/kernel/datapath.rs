@@ -15,8 +15,8 @@ use super::{
     OBJECT,
     adoption::Adoption,
     attachments::{AttachedHook, Attachments, replace_pin},
-    cgroup as cgroups, fd_number,
-    hooks::{CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
+    callbacks, cgroup as cgroups, fd_number,
+    hooks::{CALLBACKS, CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
     inbound::InboundTemplate,
     kernel_layout::{self, Offsets},
     kernel_log::{KernelLog, LogLevel},
@@ -70,8 +70,14 @@ impl Datapath {
         let mut hooks = Vec::new();
         for hook in &CGROUP_HOOKS {
             let program = load_program(&mut ebpf, hook)?;
-            let link = attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id)
-                .with_context(|| format!("attach {} to cgroup {}", hook.name, cgroup.display()))?;
+            let link = if hook.name == CALLBACKS && !callbacks::needed_for_all(&pins)? {
+                None
+            } else {
+                let link = attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id);
+                Some(link.with_context(|| {
+                    format!("attach {} to cgroup {}", hook.name, cgroup.display())
+                })?)
+            };
             hooks.push(AttachedHook::new(hook, program.as_fd(), link)?);
         }
         // From here on all programs count in the same way, also where another build counted otherwise.

@@ -33,7 +33,8 @@ impl Attachments {
                     continue;
                 }
                 let name = program_name(&mut self.foreign, *id);
-                let before = position_of_own.is_none_or(|at| position < at);
+                let before =
+                    attached.link.is_some() && position_of_own.is_none_or(|at| position < at);
                 findings.problems.push(format!(
                     "program {name} (id {id}) is attached to hook {} of {} as well and runs {} sidetrack's: {}; sidetrack leaves it alone, `bpftool cgroup show {}` lists it",
                     hook.name,

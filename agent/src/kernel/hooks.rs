@@ -66,6 +66,9 @@ pub const CGROUP_HOOKS: [Hook; 8] = [
     ),
 ];
 
+/// The hook of [`CGROUP_HOOKS`] that is attached to the pods' own cgroups where these are known.
+pub const CALLBACKS: &str = "sockops";
+
 /// The program that evaluates inbound connections, for all pods.
 pub const INBOUND_PROGRAM: &str = "st_arrival";
 

@@ -2,6 +2,7 @@
 
 pub mod adoption;
 pub mod attachments;
+pub mod callbacks;
 pub mod cgroup;
 pub mod datapath;
 mod foreign;

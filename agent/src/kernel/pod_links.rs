@@ -1,4 +1,4 @@
-//! The pods' sk_lookup links: one per network namespace.
+//! The pods' sk_lookup links: one for each network namespace.
 
 use std::{
     fs, io,
@@ -42,7 +42,8 @@ impl Datapath {
 
     /// Replaces the program of a pod that was enrolled by an earlier agent. `false` when its
     /// network namespace is gone.
-    pub fn refresh_pod(&self, cookie: NetnsCookie) -> Result<bool> {
+    pub fn refresh_pod(&mut self, cookie: NetnsCookie) -> Result<bool> {
+        self.refresh_callbacks(cookie)?;
         let link = sys::open_pin(&self.pins.pod_link(cookie.get()))
             .with_context(|| format!("open the sk_lookup link of netns {cookie}"))?;
         let program = self.inbound.instance(cookie)?;
@@ -56,9 +57,10 @@ impl Datapath {
         }
     }
 
-    /// Detaches a pod's sk_lookup program.
-    pub fn detach_pod(&self, cookie: NetnsCookie) -> Result<()> {
+    /// Detaches a pod's programs.
+    pub fn detach_pod(&mut self, cookie: NetnsCookie) -> Result<()> {
         self.attachments.pods().remove(&cookie);
+        self.attachments.callbacks.part_with(cookie);
         let link = self.pins.pod_link(cookie.get());
         let dir = link.parent().expect("pod links are in directories");
         match fs::remove_dir_all(dir) {

@@ -77,21 +77,24 @@ impl AttachedHook {
         let path = pins.link(self.hook.name);
         let name = self.hook.name;
         let repair = || format!("repair hook {name}");
-        if sys::link_cgroup(self.link.fd.as_fd()).ok() != Some(id) {
+        let Some(link) = &self.link else {
+            return Ok(None);
+        };
+        if link.cgroup() != id {
             drop(self.attach_anew(pins, cgroup).with_context(repair)?);
             let text = format!("hook {name} was detached: attached it again");
             return Ok(Some((Kind::Link, text)));
         }
-        let info = sys::link_info(self.link.fd.as_fd()).with_context(repair)?;
+        let info = sys::link_info(link.fd.as_fd()).with_context(repair)?;
         if info.prog_id != self.program_id {
-            sys::link_update(self.link.fd.as_fd(), self.program.as_fd()).with_context(repair)?;
+            sys::link_update(link.fd.as_fd(), self.program.as_fd()).with_context(repair)?;
             let text = format!(
                 "hook {name} had another program, of id {}: put ours in its place",
                 info.prog_id
             );
             return Ok(Some((Kind::Link, text)));
         }
-        let pinned = self.link.keep_pinned(&path).with_context(repair)?;
+        let pinned = link.keep_pinned(&path).with_context(repair)?;
         Ok(pinned.then(|| (Kind::Pin, pin_text(&path))))
     }
 }
@@ -124,7 +127,11 @@ impl Attachments {
         let target = File::open(&path).with_context(|| format!("open {}", path.display()))?;
         for attached in &mut self.hooks {
             // Attached before another one failed: two sets of hooks must not decide for one socket.
-            if sys::link_cgroup(attached.link.fd.as_fd()).ok() == Some(id) {
+            if attached
+                .link
+                .as_ref()
+                .is_none_or(|link| link.cgroup() == id)
+            {
                 continue;
             }
             let earlier = attached
@@ -133,7 +140,7 @@ impl Attachments {
             // Two sets of hooks must not decide for one socket: cgroups of one path are never
             // above or below each other.
             if same_path {
-                self.removed.push(earlier);
+                self.removed.extend(earlier);
             }
         }
         self.cgroup = path;
@@ -182,9 +189,7 @@ impl Datapath {
         for attached in &mut attachments.hooks {
             findings.tried(attached.repair(pins, &target, attachments.cgroup_id));
         }
-        attachments
-            .removed
-            .retain(|link| sys::link_cgroup(link.fd.as_fd()).is_ok_and(|id| id != 0));
+        attachments.removed.retain(|link| link.cgroup() != 0);
         let own = earlier.iter().flat_map(|it| it.programs()).collect();
         attachments.report_foreign(&target, &own, findings);
         findings.tried(keep_lock(pins, lock));

@@ -9,13 +9,13 @@ use sidetrack_reconcile::{Phase, Step};
 
 use super::{KernelNode, PodLink};
 use crate::{
-    kernel::{Datapath, maps::Maps},
+    kernel::{Datapath, cgroup, maps::Maps},
     netns::{listeners::Search, processes::Processes},
     rows::PodRows,
 };
 
 pub(super) async fn run(
-    node: &KernelNode,
+    node: &mut KernelNode,
     cookie: NetnsCookie,
     rows: &mut PodRows,
     link: Option<&mut PodLink>,
@@ -23,18 +23,18 @@ pub(super) async fn run(
 ) -> Result<()> {
     match link {
         Some(link) => write(node, cookie, rows, link, step).await,
-        None => remove(&node.datapath, cookie, rows, step),
+        None => remove(&mut node.datapath, cookie, rows, step),
     }
 }
 
 async fn write(
-    node: &KernelNode,
+    node: &mut KernelNode,
     cookie: NetnsCookie,
     rows: &mut PodRows,
     link: &mut PodLink,
     step: &Step<'_, Processes>,
 ) -> Result<()> {
-    let datapath = &node.datapath;
+    let datapath = &mut node.datapath;
     let maps = &datapath.maps;
     match step {
         Step::ReadNamespace => link.read().await,
@@ -59,7 +59,12 @@ async fn write(
             }
             Ok(())
         }
-        Step::AttachLookup => datapath.attach_pod(cookie, link.netns().as_fd()),
+        Step::AttachLookup => {
+            let uid = rows.uid();
+            let own = uid.and_then(|uid| cgroup::of_pod(datapath.cgroup(), &uid));
+            datapath.attach_callbacks(cookie, own.as_deref())?;
+            datapath.attach_pod(cookie, link.netns().as_fd())
+        }
         Step::AdoptListeners(policy, processes) => {
             let search = Search {
                 inode: link.inode(),
@@ -99,7 +104,7 @@ async fn write(
 
 /// Steps that need no connection into the namespace, which may be gone.
 fn remove(
-    datapath: &Datapath,
+    datapath: &mut Datapath,
     cookie: NetnsCookie,
     rows: &mut PodRows,
     step: &Step<'_, Processes>,

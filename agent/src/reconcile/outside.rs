@@ -1,19 +1,21 @@
-//! Processes of enrolled pods that are not below the cgroup with the hooks: nothing of what they connect to
-//! is intercepted. They are found by comparing the processes in the pods' namespaces with those below the
-//! cgroup, off the reconciler's thread.
+//! Processes of enrolled pods that are not where the hooks are. Outside the cgroup of all pods nothing of
+//! what they connect to is intercepted. Below it, but not in their pod's own, they need the connection
+//! callbacks on the cgroup of all pods. They are found by comparing the processes in the pods' namespaces with
+//! those below the cgroups, off the reconciler's thread.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
+use anyhow::Result;
 use sidetrack_policy::PodRef;
 use tokio::task::JoinHandle;
 
 use super::Reconciler;
 use crate::{
-    kernel::repair::Findings,
+    kernel::{hooks::CALLBACKS, repair::Findings},
     netns::processes::{in_cgroup, in_namespaces},
 };
 
@@ -27,10 +29,23 @@ const CONFIRM: Duration = Duration::from_secs(3);
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     next: Option<Instant>,
-    look: Option<JoinHandle<BTreeMap<u64, BTreeSet<i32>>>>,
-    /// Those of the last look, by the inode of their namespace.
-    last: BTreeMap<u64, BTreeSet<i32>>,
+    look: Option<JoinHandle<Seen>>,
+    /// Those of the last look.
+    last: Seen,
     problems: BTreeMap<PodRef, String>,
+    notes: Vec<String>,
+}
+
+/// Processes by the inode of their namespace.
+type ByNetns = BTreeMap<u64, BTreeSet<i32>>;
+
+/// What one look found.
+#[derive(Debug, Default)]
+struct Seen {
+    /// Not below the cgroup of all pods.
+    outside: ByNetns,
+    /// Below it, and not in the cgroup of their own pod.
+    elsewhere: ByNetns,
 }
 
 impl Reconciler {
@@ -44,19 +59,23 @@ impl Reconciler {
             && let Some(look) = self.outside.look.take()
             && let Ok(found) = look.await
         {
-            self.note_outside(found);
+            findings.tried(self.note_outside(found).map(|()| None));
         }
         let now = Instant::now();
         if self.outside.look.is_none() && self.outside.next.is_none_or(|next| next <= now) {
             self.outside.next = Some(now + EVERY);
             let cgroup = self.cgroup().to_owned();
             let enrollments = self.core.enrollments();
-            let inodes = enrollments.map(|(_, it)| it.inode.get()).collect();
-            self.outside.look = Some(tokio::task::spawn_blocking(move || look(&inodes, &cgroup)));
+            let datapath = &self.core.node.datapath;
+            let own = |cookie| datapath.own_cgroup(cookie).map(Path::to_owned);
+            let pods = enrollments.map(|(_, it)| (it.inode.get(), own(it.cookie)));
+            let pods = pods.collect();
+            self.outside.look = Some(tokio::task::spawn_blocking(move || look(&pods, &cgroup)));
         }
         findings
             .problems
             .extend(self.outside.problems.values().cloned());
+        findings.notes.extend(self.outside.notes.iter().cloned());
     }
 
     /// What is wrong with a pod that has processes outside the cgroup.
@@ -65,51 +84,89 @@ impl Reconciler {
         self.outside.problems.get(pod).map(String::as_str)
     }
 
-    fn note_outside(&mut self, found: BTreeMap<u64, BTreeSet<i32>>) {
+    fn note_outside(&mut self, found: Seen) -> Result<()> {
         let last = std::mem::take(&mut self.outside.last);
         let cgroup = self.cgroup().to_owned();
         let mut problems = BTreeMap::new();
+        let mut notes = Vec::new();
+        let mut elsewhere = BTreeSet::new();
         for (name, enrollment) in self.core.enrollments() {
             let inode = enrollment.inode.get();
-            let (Some(now), Some(before)) = (found.get(&inode), last.get(&inode)) else {
-                continue;
-            };
-            let both: Vec<i32> = now.intersection(before).copied().collect();
-            let problem = problem(name, &both, &cgroup);
+            let outside = in_both(&found.outside, &last.outside, inode);
+            let problem = problem(name, &outside, &cgroup);
             problems.extend(problem.map(|problem| (name.clone(), problem)));
+            // What they need does no harm if they are gone by then.
+            if found.elsewhere.contains_key(&inode) {
+                elsewhere.insert(enrollment.cookie);
+            }
+            notes.extend(note(
+                name,
+                &in_both(&found.elsewhere, &last.elsewhere, inode),
+            ));
         }
-        if !found.is_empty() {
+        if !found.outside.is_empty() {
             self.outside.next = Some(Instant::now() + CONFIRM);
         }
         self.outside.last = found;
         self.outside.problems = problems;
+        self.outside.notes = notes;
+        self.core.node.datapath.note_elsewhere(elsewhere)
     }
 }
 
-fn problem(pod: &PodRef, pids: &[i32], cgroup: &Path) -> Option<String> {
-    let first = pids.first()?;
-    let others = match pids.len() - 1 {
-        0 => String::new(),
-        more => format!(" (and {more} more)"),
+/// Processes of a namespace that were seen twice.
+fn in_both(now: &ByNetns, before: &ByNetns, inode: u64) -> Vec<i32> {
+    let (Some(now), Some(before)) = (now.get(&inode), before.get(&inode)) else {
+        return Vec::new();
     };
+    now.intersection(before).copied().collect()
+}
+
+/// A process, and how many more there are.
+fn first_of(pids: &[i32]) -> Option<String> {
+    let first = pids.first()?;
+    Some(match pids.len() - 1 {
+        0 => first.to_string(),
+        more => format!("{first} (and {more} more)"),
+    })
+}
+
+fn note(pod: &PodRef, pids: &[i32]) -> Option<String> {
+    let processes = first_of(pids)?;
     Some(format!(
-        "pod {pod}: process {first}{others} is not below {}, where the hooks are: what it connects to is not intercepted. If that cgroup does not hold all pods, pass the one that does to --cgroup",
+        "pod {pod}: process {processes} is in another cgroup than the pod's own. It is intercepted; for its sake hook {CALLBACKS} runs for all pods, which costs each of their connections under a microsecond"
+    ))
+}
+
+fn problem(pod: &PodRef, pids: &[i32], cgroup: &Path) -> Option<String> {
+    let processes = first_of(pids)?;
+    Some(format!(
+        "pod {pod}: process {processes} is not below {}, where the hooks are: what it connects to is not intercepted. If that cgroup does not hold all pods, pass the one that does to --cgroup",
         cgroup.display()
     ))
 }
 
-/// Processes in these namespaces that are not below a cgroup.
-fn look(inodes: &BTreeSet<u64>, cgroup: &Path) -> BTreeMap<u64, BTreeSet<i32>> {
-    // Before the cgroup: a process that starts in between is seen below it only.
-    let in_pods = in_namespaces(inodes);
+/// Processes in the namespaces of these pods, each with its own cgroup, that are not where they belong.
+fn look(pods: &BTreeMap<u64, Option<PathBuf>>, cgroup: &Path) -> Seen {
+    // Before the cgroups: a process that starts in between is seen below those only.
+    let in_pods = in_namespaces(&pods.keys().copied().collect());
     let below = in_cgroup(cgroup);
-    let mut outside: BTreeMap<u64, BTreeSet<i32>> = BTreeMap::new();
-    for (pid, inode) in in_pods {
-        if !below.contains(&pid) {
-            outside.entry(inode).or_default().insert(pid);
-        }
+    let mut own = BTreeMap::new();
+    for (inode, path) in pods {
+        own.extend(path.as_ref().map(|path| (*inode, in_cgroup(path))));
     }
-    outside
+    let mut seen = Seen::default();
+    for (pid, inode) in in_pods {
+        let kind = if !below.contains(&pid) {
+            &mut seen.outside
+        } else if own.get(&inode).is_some_and(|own| !own.contains(&pid)) {
+            &mut seen.elsewhere
+        } else {
+            continue;
+        };
+        kind.entry(inode).or_default().insert(pid);
+    }
+    seen
 }
 
 #[cfg(test)]

@@ -70,6 +70,7 @@ impl Reconciler {
         self.remove_unknown_pods(&mut findings);
         self.core.node.datapath.repair(&mut findings);
         self.repair_links(&mut findings);
+        self.repair_callbacks(&mut findings);
         self.repair_earlier(&mut findings).await;
         self.sweep_handshakes(&mut findings);
         let swept = self.core.node.departed.sweep(&self.core.node.datapath.maps);
@@ -163,6 +164,22 @@ impl Reconciler {
             let named = |(kind, text)| (kind, format!("pod {name}: {text}"));
             findings.tried(repaired.map(|repair| repair.map(named)));
         }
+    }
+
+    /// Before the first listing is complete, pods may not be known that need the callbacks on the cgroup of
+    /// all pods; those have no link of their own, and are seen by that.
+    fn repair_callbacks(&mut self, findings: &mut Findings) {
+        let enrollments = self.core.enrollments();
+        let pods: Vec<_> = enrollments
+            .map(|(name, it)| (name.clone(), it.cookie, it.rows.uid()))
+            .collect();
+        let datapath = &mut self.core.node.datapath;
+        for (name, cookie, uid) in pods {
+            let kept = datapath.keep_callbacks(cookie, uid.as_deref());
+            let named = |text| (Kind::Link, format!("pod {name}: {text}"));
+            findings.tried(kept.map(|repair| repair.map(named)));
+        }
+        findings.tried(datapath.release_callbacks().map(|()| None));
     }
 
     /// Pods that an earlier agent enrolled and this one could not, such as one whose manifest cannot be

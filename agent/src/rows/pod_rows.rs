@@ -17,7 +17,7 @@ use sidetrack_common::{
 use sidetrack_policy::{PodRef, Policy};
 use sidetrack_reconcile::Phase;
 
-use super::capture_range;
+use super::{capture_range, left::names};
 use crate::{
     kernel::{maps::Maps, table::Table},
     netns::routes::{RouteId, Snapshot},
@@ -86,6 +86,12 @@ impl PodRows {
             flags: left.flags & POD_ADDED_SELF_V6,
             ..left
         })
+    }
+
+    /// The pod's UID, where it is known.
+    #[must_use]
+    pub fn uid(&self) -> Option<String> {
+        names(&self.row).2
     }
 
     /// Writes the pod's row: its connections are decided by this policy from here on.

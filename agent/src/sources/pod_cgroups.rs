@@ -14,7 +14,7 @@ use notify::{
 };
 use tokio::sync::mpsc;
 
-use crate::netns::processes::pod_uid;
+use crate::{kernel::cgroup::may_hold_pods, netns::processes::pod_uid};
 
 /// The pods' cgroups, watched.
 #[derive(Debug)]
@@ -89,7 +89,13 @@ impl PodCgroups {
             }
             None => {}
         }
-        if made && (uid.is_some() || holds_pods(path)) {
+        if made
+            && (uid.is_some()
+                || path
+                    .file_name()
+                    .and_then(|name| name.to_str())
+                    .is_some_and(may_hold_pods))
+        {
             // It may be gone by now.
             let inside = self.watch(path).ok().flatten();
             return uid.or(inside);
@@ -117,12 +123,4 @@ impl PodCgroups {
 /// The pod named by a cgroup.
 fn uid_of(path: &Path) -> Option<String> {
     pod_uid(&format!("0::/{}", path.file_name()?.to_str()?))
-}
-
-/// Whether a cgroup may hold pods' cgroups: kubelet's own, and those of its QoS classes.
-fn holds_pods(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    name.is_some_and(|name| {
-        name.contains("kube") || matches!(name, "burstable" | "besteffort" | "guaranteed")
-    })
 }

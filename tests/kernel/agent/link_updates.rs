@@ -37,7 +37,7 @@ fn attached(places: &Places) -> Result<Vec<Attached>> {
         .context("its cookie")?;
     let hooks = CGROUP_HOOKS
         .iter()
-        .map(|hook| (hook.name.to_owned(), pins.link(hook.name)));
+        .map(|hook| (hook.name.to_owned(), pins.hook_of_pod(hook.name, cookie)));
     hooks
         .chain([("sk_lookup".to_owned(), pins.pod_link(cookie))])
         .map(|(what, path)| {

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
     agent::{Agent, Extra},
-    ledger::cgroup_root,
+    ledger::{cgroup_root, remove_cgroup},
     node::VIP,
     protocol::{APP, Dial},
 };
@@ -46,10 +46,8 @@ fn a_recreated_cgroup_is_followed() -> Result<()> {
     for (pid, _) in &processes {
         fs::write(&parent, pid).with_context(|| format!("move {pid} out"))?;
     }
-    fs::remove_dir(&fixture.pod.cgroup)?;
-    fs::remove_dir(cgroup)?;
-    fs::create_dir(cgroup)?;
-    fs::create_dir(&fixture.pod.cgroup)?;
+    remove_cgroup(cgroup);
+    fs::create_dir_all(&fixture.pod.cgroup)?;
     for (pid, cgroup) in &processes {
         fs::write(format!("{cgroup}/cgroup.procs"), pid)?;
     }

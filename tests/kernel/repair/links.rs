@@ -1,6 +1,10 @@
 //! Links that were detached or have another program.
 
-use std::{fs, os::fd::AsFd as _};
+use std::{
+    fs,
+    os::{fd::AsFd as _, unix::fs::MetadataExt},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
@@ -13,13 +17,15 @@ fn detached_links_are_attached_again() -> Result<()> {
     let (fixture, _sidecar) = enrolled_pod(&[])?;
     let pins = pins(&fixture)?;
     let netns = fs::metadata(fixture.pod.path())?;
-    let inode = std::os::unix::fs::MetadataExt::ino(&netns);
-    let pod = pins.pod_link(cookie(&fixture)?);
-    let cgroup = fs::metadata(&fixture.lab.places().cgroup)?;
-    let cgroup = std::os::unix::fs::MetadataExt::ino(&cgroup);
+    let inode = MetadataExt::ino(&netns);
+    let cookie = cookie(&fixture)?;
+    let pod = pins.pod_link(cookie);
+    let id = |path: &Path| fs::metadata(path).map(|it| MetadataExt::ino(&it));
+    let of_all = id(&fixture.lab.places().cgroup)?;
+    let own = id(fixture.pod.own_cgroup())?;
     let mut before = Vec::new();
     for hook in &CGROUP_HOOKS {
-        let link = sys::open_pin(&pins.link(hook.name))?;
+        let link = sys::open_pin(&pins.hook_of_pod(hook.name, cookie))?;
         sys::link_detach(link.as_fd()).with_context(|| format!("detach {}", hook.name))?;
         ensure!(sys::link_cgroup(link.as_fd())? == 0, "{}", hook.name);
         before.push(link);
@@ -29,17 +35,19 @@ fn detached_links_are_attached_again() -> Result<()> {
     ensure!(sys::link_netns(link.as_fd())? == 0);
     for hook in &CGROUP_HOOKS {
         wait(&fixture, hook.name, || {
-            let link = sys::open_pin(&pins.link(hook.name))?;
-            Ok(sys::link_cgroup(link.as_fd())? == cgroup)
+            let link = sys::open_pin(&pins.hook_of_pod(hook.name, cookie))?;
+            let is_callbacks = hook.name == "sockops";
+            Ok(sys::link_cgroup(link.as_fd())? == if is_callbacks { own } else { of_all })
         })?;
     }
     wait(&fixture, "sk_lookup", || {
         let link = sys::open_pin(&pod)?;
         Ok(sys::link_netns(link.as_fd())? == inode)
     })?;
-    for hook in &CGROUP_HOOKS {
+    for hook in CGROUP_HOOKS.iter().filter(|hook| hook.name != "sockops") {
         was_repaired(&fixture, &format!("hook {} was detached", hook.name), 1..=1)?;
     }
+    was_repaired(&fixture, "hook sockops of its cgroup was detached", 1..=1)?;
     was_repaired(
         &fixture,
         "pod test/app: its sk_lookup link was detached",

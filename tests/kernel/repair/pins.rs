@@ -13,11 +13,13 @@ fn removed_pins_are_made_again() -> Result<()> {
     let (mut fixture, _sidecar) = enrolled_pod(&[])?;
     let pins = pins(&fixture)?;
     let pod = pins.pod_link(cookie(&fixture)?);
+    let callbacks = pins.pod_callbacks(cookie(&fixture)?);
     let removed = [
         pins.link("connect4"),
         pins.link("getsockopt"),
         pins.map("POD_BY_NETNS"),
         pins.map("RECORD_BY_SOCK"),
+        callbacks,
         pod.clone(),
     ];
     for path in &removed {

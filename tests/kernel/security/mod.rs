@@ -78,11 +78,11 @@ fn attempts(links: &[u64], programs: &[u64]) -> Vec<(String, bool)> {
 fn attached(agent: &Agent) -> Result<(Vec<u64>, Vec<u64>)> {
     let status = agent.places.json(&["status", "-o", "json"])?;
     let hooks = status["hooks"].as_array().context("hooks")?;
+    // The callbacks' links are among the pods'.
+    let of_all = hooks.iter().filter(|hook| hook["pods"].is_null());
     let ids = |name: &str| -> Result<Vec<u64>> {
-        hooks
-            .iter()
-            .map(|hook| hook[name].as_u64().context("an id"))
-            .collect()
+        let ids = of_all.clone().map(|hook| hook[name].as_u64());
+        ids.map(|id| id.context("an id")).collect()
     };
     let mut links = ids("link_id")?;
     for dir in fs::read_dir(agent.places.pins().join("pods"))? {

@@ -239,7 +239,7 @@ fn manifest(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String> {
     }
     Ok(serde_json::to_string(&serde_json::json!({
         "kind": "Pod",
-        "metadata": {"name": pod_name(name), "namespace": "test", "annotations": annotations},
+        "metadata": {"name": pod_name(name), "namespace": "test", "uid": pod.uid, "annotations": annotations},
         "spec": {"containers": [{"name": "app"}, {"name": "istio-proxy"}]},
     }))?)
 }

@@ -50,7 +50,7 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
         ),
         ("  of them by another build", number(&agents.upgraded)),
         (
-            "  different sockops programs attached",
+            "  different connect4 programs attached",
             agents.programs() as u64,
         ),
         (

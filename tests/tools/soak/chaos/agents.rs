@@ -71,7 +71,7 @@ pub fn programs(places: &Places) -> Result<Programs> {
 
 /// What the kernel made of a program's instructions.
 fn tag(program: Option<u32>) -> Result<String> {
-    let id = program.context("no sockops program")?.to_string();
+    let id = program.context("no connect4 program")?.to_string();
     let shown = run_words(&["bpftool", "-j", "prog", "show", "id", &id])?;
     let shown: serde_json::Value = serde_json::from_str(&shown)?;
     let tag = shown["tag"].as_str().context("a program without a tag")?;
@@ -162,7 +162,7 @@ impl Agents {
                     more(&self.upgraded);
                 }
                 attached = build;
-                let tag = tag(after.get("sockops").copied())?;
+                let tag = tag(after.get("connect4").copied())?;
                 self.tags
                     .lock()
                     .expect("no thread panics while it holds the lock")
@@ -197,7 +197,7 @@ impl Agents {
             .expect("no thread panics while it holds the lock")
     }
 
-    /// How many different sockops programs were attached.
+    /// How many different connect4 programs were attached.
     pub fn programs(&self) -> usize {
         self.tags
             .lock()

@@ -1,0 +1,238 @@
+//! Where the connection callbacks (sockops) are attached.
+//!
+//! The kernel runs them about seven times for each connection of every socket below their cgroup, whether
+//! its pod is enrolled or not. They are therefore attached to the cgroups of enrolled pods. If a pod's
+//! cgroup is not known, or one of its processes is elsewhere, they are attached to the cgroup of all pods as
+//! well. Where they then run twice, the second time changes nothing but a listener's second slot.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs::{self, File},
+    io,
+    os::fd::AsFd as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use sidetrack_common::ids::NetnsCookie;
+
+use super::{
+    Datapath,
+    attachments::{AttachedHook, Attachments, Link, pin_again},
+    cgroup as cgroups,
+    hooks::CALLBACKS,
+    pins::Pins,
+    sys,
+};
+
+/// Links to the pods' own cgroups.
+#[derive(Debug, Default)]
+pub struct Callbacks {
+    own: HashMap<NetnsCookie, OwnCgroup>,
+    /// Pods that have processes in other cgroups than their own.
+    elsewhere: BTreeSet<NetnsCookie>,
+    /// Links of pods that have left, and since when: their last redirected connections may still be between
+    /// SYN and accept.
+    parting: Vec<(Instant, Link)>,
+}
+
+/// How long such links are kept. Over loopback a handshake takes microseconds, unless the sidecar's backlog
+/// is full.
+const GRACE: Duration = Duration::from_secs(5);
+
+#[derive(Debug)]
+struct OwnCgroup {
+    link: Link,
+    /// `None` for a pod of an earlier agent that this one has not enrolled yet.
+    path: Option<PathBuf>,
+}
+
+impl OwnCgroup {
+    /// Whether the pod's cgroup, which may have been made anew, has the program.
+    fn is_attached(&self) -> bool {
+        let cgroup = self.path.as_deref().map(cgroups::id);
+        let is_there = cgroup.is_some_and(|id| id.is_ok_and(|id| id == self.link.cgroup()));
+        is_there && self.link.has_its_program()
+    }
+}
+
+impl Callbacks {
+    /// A pod has left.
+    pub(super) fn part_with(&mut self, cookie: NetnsCookie) {
+        self.elsewhere.remove(&cookie);
+        let left = self.own.remove(&cookie);
+        self.parting
+            .extend(left.map(|left| (Instant::now(), left.link)));
+    }
+}
+
+/// Whether they have to be attached to the cgroup of all pods before anything is known of the pods: as an
+/// earlier agent left it, and for pods that it left without a link of their own.
+pub(super) fn needed_for_all(pins: &Pins) -> Result<bool> {
+    let is_there = pins.link(CALLBACKS).exists();
+    let pods = pins.pinned_pods()?;
+    let has_own = |netns: &u64| pins.pod_callbacks(*netns).exists();
+    Ok(is_there || !pods.iter().all(has_own))
+}
+
+impl Attachments {
+    fn callbacks_hook(&mut self) -> &mut AttachedHook {
+        let mut hooks = self.hooks.iter_mut();
+        hooks
+            .find(|attached| attached.hook.name == CALLBACKS)
+            .expect("it is one of the hooks")
+    }
+}
+
+impl Datapath {
+    /// Attaches the callbacks for a pod: to its own cgroup if that is known, else to that of all pods.
+    ///
+    /// # Errors
+    /// If they cannot be attached to the cgroup of all pods.
+    pub fn attach_callbacks(&mut self, cookie: NetnsCookie, own: Option<&Path>) -> Result<()> {
+        if let Some(path) = own {
+            match self.attach_to_own(cookie, path) {
+                Ok(()) => return Ok(()),
+                Err(problem) => {
+                    tracing::debug!(%cookie, "attach to the pod's own cgroup: {problem:#}");
+                }
+            }
+        }
+        self.attach_for_all()
+    }
+
+    fn attach_to_own(&mut self, cookie: NetnsCookie, path: &Path) -> Result<()> {
+        let pin = self.pins.pod_callbacks(cookie.get());
+        let hook = self.attachments.callbacks_hook();
+        let id = cgroups::id(path)?;
+        let left = sys::open_pin(&pin).ok().filter(|link| {
+            sys::link_cgroup(link.as_fd()).ok() == Some(id)
+                && sys::link_update(link.as_fd(), hook.program.as_fd()).is_ok()
+        });
+        let link = match left {
+            Some(link) => link,
+            None => {
+                let cgroup = File::open(path)?;
+                let kind = hook.hook.attach_type;
+                let link = sys::link_create(hook.program.as_fd(), cgroup.as_fd(), kind)?;
+                pin_again(link.as_fd(), &pin)?;
+                link
+            }
+        };
+        let own = OwnCgroup {
+            link: Link::new(link)?,
+            path: Some(path.to_owned()),
+        };
+        self.attachments.callbacks.own.insert(cookie, own);
+        Ok(())
+    }
+
+    fn attach_for_all(&mut self) -> Result<()> {
+        let cgroup = self.attachments.cgroup.clone();
+        let hook = self.attachments.callbacks_hook();
+        if hook.link.is_some() {
+            return Ok(());
+        }
+        let attach = || format!("attach {CALLBACKS} to {}", cgroup.display());
+        let target = File::open(&cgroup).with_context(attach)?;
+        hook.attach_anew(&self.pins, &target).with_context(attach)?;
+        Ok(())
+    }
+
+    /// Replaces the program in the link that an earlier agent made to a pod's cgroup.
+    pub(super) fn refresh_callbacks(&mut self, cookie: NetnsCookie) -> Result<()> {
+        let Ok(link) = sys::open_pin(&self.pins.pod_callbacks(cookie.get())) else {
+            return Ok(());
+        };
+        let program = self.attachments.callbacks_hook().program.as_fd();
+        // Without its cgroup the link is no use; nor has the pod a process that needs it.
+        if sys::link_update(link.as_fd(), program).is_ok() {
+            let link = Link::new(link)?;
+            let own = OwnCgroup { link, path: None };
+            self.attachments.callbacks.own.insert(cookie, own);
+        }
+        Ok(())
+    }
+
+    /// The cgroup of a pod's own that the callbacks are attached to.
+    #[must_use]
+    pub fn own_cgroup(&self, cookie: NetnsCookie) -> Option<&Path> {
+        self.attachments.callbacks.own.get(&cookie)?.path.as_deref()
+    }
+
+    /// Attaches the callbacks to a pod's own cgroup unless they are there, or cannot be; answers what was
+    /// repaired.
+    ///
+    /// # Errors
+    /// If they can neither be attached there nor to the cgroup of all pods.
+    pub fn keep_callbacks(
+        &mut self,
+        cookie: NetnsCookie,
+        uid: Option<&str>,
+    ) -> Result<Option<String>> {
+        let callbacks = &mut self.attachments.callbacks;
+        if let Some(own) = callbacks.own.get(&cookie).filter(|own| own.is_attached()) {
+            let pin = self.pins.pod_callbacks(cookie.get());
+            let pinned = own.link.keep_pinned(&pin)?;
+            return Ok(pinned.then(|| super::repair::pin_text(&pin)));
+        }
+        let before = callbacks.own.remove(&cookie);
+        let path = uid.and_then(|uid| cgroups::of_pod(self.cgroup(), uid));
+        self.attach_callbacks(cookie, path.as_deref())?;
+        let was_known = before.as_ref().is_some_and(|own| own.path.is_some());
+        // Sockets that were made in a cgroup that is gone still have its programs.
+        self.attachments.removed.extend(before.map(|own| own.link));
+        Ok(was_known.then(|| {
+            format!("hook {CALLBACKS} of its cgroup was detached or had another program: attached it again")
+        }))
+    }
+
+    /// Notes which pods have processes in other cgroups than their own.
+    ///
+    /// # Errors
+    /// If the callbacks cannot be attached to the cgroup of all pods.
+    pub fn note_elsewhere(&mut self, pods: BTreeSet<NetnsCookie>) -> Result<()> {
+        self.attachments.callbacks.elsewhere = pods;
+        if self.attachments.callbacks.elsewhere.is_empty() {
+            return Ok(());
+        }
+        self.attach_for_all()
+    }
+
+    /// Detaches the callbacks from the cgroup of all pods when no pod needs them there.
+    ///
+    /// # Errors
+    /// If the pods or the pin cannot be looked at.
+    pub fn release_callbacks(&mut self) -> Result<()> {
+        let callbacks = &mut self.attachments.callbacks;
+        callbacks
+            .parting
+            .retain(|(since, _)| since.elapsed() < GRACE);
+        if !callbacks.elsewhere.is_empty() {
+            return Ok(());
+        }
+        let pods = self.attached_pods()?;
+        if !pods
+            .iter()
+            .all(|pod| self.attachments.callbacks.own.contains_key(pod))
+        {
+            return Ok(());
+        }
+        let Some(link) = self.attachments.callbacks_hook().link.take() else {
+            return Ok(());
+        };
+        let pin = self.pins.link(CALLBACKS);
+        match fs::remove_file(&pin) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                self.attachments.callbacks_hook().link = Some(link);
+                return Err(error).with_context(|| format!("remove {}", pin.display()));
+            }
+            _ => {}
+        }
+        tracing::info!(
+            "all pods have {CALLBACKS} on their own cgroups: removed it from that of all pods"
+        );
+        Ok(())
+    }
+}
