@@ -1,19 +1,25 @@
-//! What interception costs: connect, round trips and inbound connections, with nothing, with
-//! iptables and with sidetrack. Every figure is a ratio of medians measured in turns (A, B, C, A,
-//! B, C, ...), so that whatever else the machine does happens to all alike.
+//! What interception costs: connections, round trips, load and the agent's start, with nothing, with
+//! iptables and with sidetrack. Every figure of a table is a ratio of medians measured in turns (A, B, C,
+//! A, B, C, ...), so that whatever else the machine does happens to all alike.
 
+mod crowd;
+mod field;
+mod load;
+mod plot;
 mod pods;
 mod report;
+mod turn;
 mod worker;
 
-use std::process::ExitCode;
+use std::{fs, path::PathBuf, process::ExitCode};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Parser;
 use lab::{ledger, private};
 
 use crate::{
-    pods::{Contestant, Environment, Field},
+    field::Field,
+    pods::Environment,
     report::{Format, Report, Series},
 };
 
@@ -24,15 +30,33 @@ struct Options {
     /// How many times every contestant has its turn
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=1000))]
     rounds: u32,
-    /// Measure this alone
+    /// Measure this; may be given several times [default: all]
     #[arg(long, value_enum)]
-    field: Option<Field>,
-    /// Measure only these, by their names in the table; for profiles, as the first one is the ratios' base
+    field: Vec<Field>,
+    /// Measure only these, by their names in the table; the first one is the ratios' base
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
+    /// Pods of the node with many
+    #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pods: u16,
+    /// Also make one connection after the other, for so many seconds
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=600))]
+    churn: Option<u16>,
+    /// Also make so many connections that are open at a time
+    #[arg(long, value_name = "CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=57_000))]
+    hold: Option<u32>,
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
+    /// Write the figures as JSON to this file, too
+    #[arg(long, value_name = "FILE")]
+    save: Option<PathBuf>,
+    /// Measure nothing, and show the figures of such a file
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "churn", "hold", "field", "only"])]
+    saved: Option<PathBuf>,
+    /// Draw the figures as SVG into this directory
+    #[arg(long, value_name = "DIRECTORY")]
+    plot: Option<PathBuf>,
 }
 
 /// Connections or round trips in one turn.
@@ -52,62 +76,68 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<()> {
-    private::require_root()?;
-    private::enter()?;
-    ledger::sweep()?;
-    let environment = Environment::new()?;
-    let applied = environment.time_to_apply()?;
-    let mut report = Report::new(options.rounds, PER_TURN, applied);
-    let fields = options
-        .field
-        .map_or(Field::ALL.to_vec(), |field| vec![field]);
-    for field in fields {
-        let mut contestants = environment.contestants(field);
-        if !options.only.is_empty() {
-            contestants
-                .retain(|contestant| options.only.iter().any(|name| name == contestant.name));
-        }
-        ensure!(
-            !contestants.is_empty(),
-            "nothing in the table is named {:?}",
-            options.only
-        );
-        let mut series: Vec<Series> = contestants
-            .iter()
-            .map(|contestant| Series::new(contestant.name))
-            .collect();
-        // One turn that does not count: caches, and the first use of everything.
-        for round in 0..=options.rounds as usize {
-            // Each begins equally often: a turn after a slow one finds cold caches.
-            for place in 0..contestants.len() {
-                let number = (round + place) % contestants.len();
-                let nanos = turn(&contestants[number], field)?;
-                if round > 0 {
-                    series[number].add(nanos);
-                }
-            }
-        }
-        report.add(field, &series);
+    let report = match &options.saved {
+        Some(path) => Report::read(path)?,
+        None => measure(options)?,
+    };
+    if let Some(path) = &options.save {
+        let text = serde_json::to_string_pretty(&report)? + "\n";
+        fs::write(path, text).with_context(|| format!("write {}", path.display()))?;
+    }
+    if let Some(dir) = &options.plot {
+        plot::draw(&report, dir)?;
     }
     report.print(options.output)
 }
 
-/// The median of one turn, in nanoseconds.
-fn turn(contestant: &Contestant<'_>, field: Field) -> Result<u64> {
-    let to = contestant.to;
-    match field {
-        Field::Connect | Field::Arrive => {
-            let nanos = contestant.client.ask(&format!("connect {to} {PER_TURN}"))?;
-            contestant.server.ask("drain")?;
-            Ok(nanos)
-        }
-        Field::RoundTrip => {
-            contestant.server.tell("echo")?;
-            let nanos = contestant
-                .client
-                .ask(&format!("round-trip {to} {PER_TURN}"))?;
-            contestant.server.answer()?;
-            Ok(nanos)
+fn measure(options: &Options) -> Result<Report> {
+    private::require_root()?;
+    private::enter()?;
+    ledger::sweep()?;
+    let environment = Environment::new(options.pods.into())?;
+    let applied = environment.time_to_apply()?;
+    let starts = environment.crowd.starts;
+    let mut report = Report::new(options.rounds, PER_TURN, applied, starts)?;
+    let fields = if options.field.is_empty() {
+        &Field::ALL[..]
+    } else {
+        &options.field
+    };
+    for field in fields {
+        let series = take_turns(&environment, *field, options)?;
+        report.add(*field, &series);
+    }
+    if let Some(seconds) = options.churn {
+        report.churn = load::churn(&environment, seconds.into())?;
+    }
+    if let Some(connections) = options.hold {
+        report.held = load::hold(&environment, connections)?;
+    }
+    Ok(report)
+}
+
+fn take_turns(environment: &Environment, field: Field, options: &Options) -> Result<Vec<Series>> {
+    let mut contestants = environment.contestants(field);
+    if !options.only.is_empty() {
+        contestants.retain(|contestant| options.only.iter().any(|name| name == contestant.name));
+    }
+    ensure!(
+        !contestants.is_empty(),
+        "nothing in the table is named {:?}",
+        options.only
+    );
+    let names = contestants.iter().map(|contestant| contestant.name);
+    let mut series: Vec<Series> = names.map(Series::new).collect();
+    // One turn that does not count: caches, and the first use of everything.
+    for round in 0..=options.rounds as usize {
+        // Each begins equally often: a turn after a slow one finds cold caches.
+        for place in 0..contestants.len() {
+            let number = (round + place) % contestants.len();
+            let turn = turn::turn(&contestants[number], field, PER_TURN)?;
+            if round > 0 {
+                series[number].add(turn);
+            }
         }
     }
+    Ok(series)
 }

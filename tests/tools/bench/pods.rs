@@ -8,38 +8,28 @@ use lab::{
     command::run_words,
     network::{Lab, PodNet},
 };
-use serde::Serialize;
 
-use crate::worker::{Worker, median};
+use crate::{
+    crowd::Crowd,
+    field::Field,
+    worker::{Worker, median},
+};
 
-const VIP: &str = "10.109.118.31";
-const APP: u32 = 1000;
+/// Where the app connects to.
+pub const VIP: &str = "10.109.118.31";
+/// The application's user.
+pub const APP: u32 = 1000;
 const PROXY: u32 = 1337;
 
-/// What is measured.
-#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Field {
-    /// connect(2) of the app, to the sidecar in its pod.
-    Connect,
-    /// 64 bytes from the app to its sidecar and back, on an established connection.
-    RoundTrip,
-    /// connect(2) from outside, to the sidecar's inbound port.
-    Arrive,
-}
-
-impl Field {
-    /// All.
-    pub const ALL: [Self; 3] = [Self::Connect, Self::RoundTrip, Self::Arrive];
-
-    /// In words.
-    pub fn title(self) -> &'static str {
-        match self {
-            Self::Connect => "connect to the sidecar (app's connect call)",
-            Self::RoundTrip => "round trip of 64 bytes, app to sidecar, connection established",
-            Self::Arrive => "connect from outside to the sidecar's inbound port",
-        }
-    }
+/// How connections of a pod get to its sidecar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum How {
+    /// The sidecar is dialed itself.
+    Directly,
+    /// iptables' rules, loaded by this command.
+    Iptables(&'static str),
+    /// sidetrack.
+    Sidetrack,
 }
 
 /// One of those that are measured in turns.
@@ -55,14 +45,18 @@ pub struct Contestant<'a> {
 }
 
 /// A pod with its app and sidecar.
-struct Pod {
-    name: &'static str,
-    app: Worker,
-    outbound: Worker,
+pub struct Pod {
+    /// In the table.
+    pub name: &'static str,
+    /// The application.
+    pub app: Worker,
+    /// The sidecar, at its outbound port.
+    pub outbound: Worker,
     inbound: Worker,
     net: PodNet,
-    /// Whether anything redirects; otherwise the sidecar is dialed itself.
-    redirects: bool,
+    how: How,
+    /// Which of the labs it is in.
+    lab: usize,
 }
 
 /// Lists of a policy.
@@ -72,90 +66,134 @@ struct Lists {
     ports: usize,
 }
 
-const ONE: Lists = Lists {
+const ONE: Option<Lists> = Some(Lists {
     ranges: 1,
     ports: 1,
-};
-const MANY: Lists = Lists {
-    ranges: 5000,
+});
+const MANY: Option<Lists> = Some(Lists {
+    ranges: 10_000,
     ports: 1000,
-};
+});
+
+/// A pod without interception, which the ratios refer to.
+pub const NOTHING: &str = "nothing at all";
+/// iptables as Debian has it, rules in the kernel's nf_tables.
+pub const IPTABLES: &str = "iptables";
+/// A pod with the default policy.
+pub const SIDETRACK: &str = "sidetrack";
+
+/// Name, lab, how, lists.
+const PODS: [(&str, usize, How, Option<Lists>); 10] = [
+    (NOTHING, 0, How::Directly, None),
+    (IPTABLES, 0, How::Iptables("iptables-nft-restore"), None),
+    (
+        "iptables-legacy",
+        0,
+        How::Iptables("iptables-legacy-restore"),
+        None,
+    ),
+    (
+        "iptables, 1 range, 1 port",
+        0,
+        How::Iptables("iptables-nft-restore"),
+        ONE,
+    ),
+    (
+        "iptables, 10,000 ranges, 1,000 ports",
+        0,
+        How::Iptables("iptables-nft-restore"),
+        MANY,
+    ),
+    (
+        "sidetrack on the node, pod not enrolled",
+        1,
+        How::Directly,
+        None,
+    ),
+    (SIDETRACK, 1, How::Sidetrack, None),
+    ("sidetrack, 1 range, 1 port", 1, How::Sidetrack, ONE),
+    (
+        "sidetrack, 10,000 ranges, 1,000 ports",
+        1,
+        How::Sidetrack,
+        MANY,
+    ),
+    ("sidetrack, more pods on the node", 2, How::Sidetrack, None),
+];
 
 /// Everything. Fields drop in order: processes before what they run in.
 pub struct Environment {
-    pods: Vec<Pod>,
-    outside: [Worker; 2],
+    /// In the order of the table.
+    pub pods: Vec<Pod>,
+    outside: Vec<Worker>,
     agent: Agent,
+    /// A node with many more pods.
+    pub crowd: Crowd,
     hooked: Lab,
     _bare: Lab,
 }
 
 impl Environment {
-    /// Builds all pods.
-    pub fn new() -> Result<Self> {
+    /// Builds all pods, and a node with so many more.
+    pub fn new(more: usize) -> Result<Self> {
         // Nothing of sidetrack is attached to the cgroups here.
         let mut bare = Lab::new()?;
         let mut hooked = Lab::new()?;
-        for lab in [&bare, &hooked] {
-            lab.add_outside(VIP)?;
-        }
         let agent = Agent::start(hooked.places())?;
+        let mut crowd = Crowd::start(more)?;
         let mut pods = Vec::new();
-        pods.push(Pod::new(&mut bare, "nothing at all", 2, false)?);
-        for (name, number, lists) in [
-            ("iptables", 3, None),
-            ("iptables, 1 range, 1 port", 4, Some(ONE)),
-            ("iptables, 5,000 ranges, 1,000 ports", 5, Some(MANY)),
-        ] {
-            let pod = Pod::new(&mut bare, name, number, true)?;
-            let file = bare.dir().join("pod.json");
-            fs::write(&file, manifest(name, &pod.net, lists)?)?;
-            restore(&agent, &pod.net, &file.to_string_lossy())?;
+        for (number, (name, lab, how, lists)) in (2..).zip(PODS) {
+            let of_lab = match lab {
+                0 => &mut bare,
+                1 => &mut hooked,
+                _ => &mut crowd.lab,
+            };
+            let pod = Pod::new(of_lab, name, number, how, lab)?;
+            let text = manifest(name, &pod.net, lists)?;
+            match how {
+                How::Directly => {}
+                How::Iptables(restore) => {
+                    let file = of_lab.dir().join("pod.json");
+                    fs::write(&file, text)?;
+                    load_rules(&agent, &pod.net, &file.to_string_lossy(), restore)?;
+                }
+                How::Sidetrack => {
+                    of_lab.write_manifest(&pod_name(name), &text)?;
+                    let agent = if lab == 1 { &agent } else { &crowd.agent };
+                    let name = format!("test/{}", pod_name(name));
+                    agent.places.wait_enrolled(&name)?;
+                }
+            }
             pods.push(pod);
         }
-        pods.push(Pod::new(
-            &mut hooked,
-            "sidetrack on the node, pod not enrolled",
-            2,
-            false,
-        )?);
-        for (name, number, lists) in [
-            ("sidetrack", 3, None),
-            ("sidetrack, 1 range, 1 port", 4, Some(ONE)),
-            ("sidetrack, 5,000 ranges, 1,000 ports", 5, Some(MANY)),
-        ] {
-            let pod = Pod::new(&mut hooked, name, number, true)?;
-            hooked.write_manifest(&pod_name(name), &manifest(name, &pod.net, lists)?)?;
-            agent
-                .places
-                .wait_enrolled(&format!("test/{}", pod_name(name)))?;
-            pods.push(pod);
+        let mut outside = Vec::new();
+        for lab in [&bare, &hooked, &crowd.lab] {
+            lab.add_outside(VIP)?;
+            outside.push(Worker::start(&lab.outside(), 0, 0)?);
         }
         Ok(Self {
-            outside: [
-                Worker::start(&bare.outside(), 0, 0)?,
-                Worker::start(&hooked.outside(), 0, 0)?,
-            ],
             pods,
+            outside,
             agent,
+            crowd,
             hooked,
             _bare: bare,
         })
     }
 
-    /// Median time from a changed manifest to the active policy, with 5,000 ranges and 1,000
-    /// ports.
+    /// Median time from a changed manifest to the active policy, with 10,000 ranges and 1,000 ports.
     pub fn time_to_apply(&self) -> Result<Duration> {
         const TIMES: u16 = 9;
-        let Some(pod) = self.pods.last() else {
-            bail!("no pods");
+        let many = |pod: &&Pod| pod.name == "sidetrack, 10,000 ranges, 1,000 ports";
+        let Some(pod) = self.pods.iter().find(many) else {
+            bail!("no pod with many ranges");
         };
         let name = pod_name(pod.name);
         let full = format!("test/{name}");
         let mut nanos = Vec::new();
         for time in 0..TIMES {
             // Every time another first port, so that none of it is there already.
-            let text = manifest(pod.name, &pod.net, Some(MANY))?.replacen(
+            let text = manifest(pod.name, &pod.net, MANY)?.replacen(
                 "\"20000,",
                 &format!("\"{},", 40_000 + time),
                 1,
@@ -171,33 +209,31 @@ impl Environment {
 
     /// Those that take part in a field.
     pub fn contestants(&self, field: Field) -> Vec<Contestant<'_>> {
-        self.pods
-            .iter()
-            .zip(0..)
-            .map(|(pod, number)| match field {
-                Field::Connect | Field::RoundTrip => Contestant {
-                    name: pod.name,
-                    client: &pod.app,
-                    server: &pod.outbound,
-                    to: if pod.redirects {
-                        at(VIP, 80)
-                    } else {
-                        at("127.0.0.1", 15001)
-                    },
-                },
-                Field::Arrive => Contestant {
-                    name: pod.name,
-                    client: &self.outside[usize::from(number >= self.pods.len() / 2)],
-                    server: &pod.inbound,
-                    to: SocketAddr::new(pod.net.v4, if pod.redirects { 80 } else { 15006 }),
-                },
-            })
-            .collect()
+        let one = |pod| self.contestant(pod, field.is_inbound());
+        self.pods.iter().map(one).collect()
+    }
+
+    fn contestant<'a>(&'a self, pod: &'a Pod, is_inbound: bool) -> Contestant<'a> {
+        let is_direct = pod.how == How::Directly;
+        if is_inbound {
+            return Contestant {
+                name: pod.name,
+                client: &self.outside[pod.lab],
+                server: &pod.inbound,
+                to: SocketAddr::new(pod.net.v4, if is_direct { 15006 } else { 80 }),
+            };
+        }
+        Contestant {
+            name: pod.name,
+            client: &pod.app,
+            server: &pod.outbound,
+            to: pod.dialed(0),
+        }
     }
 }
 
 impl Pod {
-    fn new(lab: &mut Lab, name: &'static str, number: u8, redirects: bool) -> Result<Self> {
+    fn new(lab: &mut Lab, name: &'static str, number: u8, how: How, of: usize) -> Result<Self> {
         let net = lab.pod(&format!("bench{number}"), number)?;
         Ok(Self {
             name,
@@ -205,13 +241,27 @@ impl Pod {
             outbound: Worker::start(&net, PROXY, 15001)?,
             inbound: Worker::start(&net, PROXY, 15006)?,
             net,
-            redirects,
+            how,
+            lab: of,
         })
     }
-}
 
-fn at(ip: &str, port: u16) -> SocketAddr {
-    SocketAddr::new(ip.parse().expect("an address"), port)
+    /// One of the destinations that lead to the sidecar.
+    pub fn dialed(&self, number: u8) -> SocketAddr {
+        if self.how == How::Directly {
+            return SocketAddr::from(([127, 0, 0, 1 + number], 15001));
+        }
+        SocketAddr::from(([10, 109, 118, 31 + number], 80))
+    }
+
+    /// One more application, or one more listener of the sidecar.
+    pub fn another(&self, listens: bool) -> Result<Worker> {
+        if listens {
+            Worker::start(&self.net, PROXY, 15001)
+        } else {
+            Worker::start(&self.net, APP, 0)
+        }
+    }
 }
 
 /// A name Kubernetes would allow.
@@ -239,13 +289,15 @@ fn manifest(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String> {
     }
     Ok(serde_json::to_string(&serde_json::json!({
         "kind": "Pod",
-        "metadata": {"name": pod_name(name), "namespace": "test", "uid": pod.uid, "annotations": annotations},
+        "metadata": {
+            "name": pod_name(name), "namespace": "test", "uid": pod.uid, "annotations": annotations,
+        },
         "spec": {"containers": [{"name": "app"}, {"name": "istio-proxy"}]},
     }))?)
 }
 
 /// Loads the rules of a manifest's policy.
-fn restore(agent: &Agent, pod: &PodNet, manifest: &str) -> Result<()> {
+fn load_rules(agent: &Agent, pod: &PodNet, manifest: &str, restore: &str) -> Result<()> {
     let rules = agent
         .places
         .output(&["rules", "--manifest", manifest, "--format", "iptables"])?;
@@ -254,5 +306,5 @@ fn restore(agent: &Agent, pod: &PodNet, manifest: &str) -> Result<()> {
     }
     let file = format!("{manifest}.rules");
     fs::write(&file, rules.stdout)?;
-    run_words(&["ip", "netns", "exec", &pod.netns, "iptables-restore", &file]).map(drop)
+    run_words(&["ip", "netns", "exec", &pod.netns, restore, &file]).map(drop)
 }

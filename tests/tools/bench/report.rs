@@ -1,11 +1,18 @@
 //! Ratios of medians, as a table with bars or as JSON.
 
-use std::time::Duration;
+use std::{fs, time::Duration};
 
-use anyhow::Result;
-use serde::Serialize;
+use anyhow::{Context as _, Result};
+use serde::{Deserialize, Serialize};
 
-use crate::{pods::Field, worker::median};
+use crate::{
+    crowd::Starts,
+    field::Field,
+    load::{Churn, Held},
+    pods::{IPTABLES, SIDETRACK},
+    turn::Turn,
+    worker::median,
+};
 
 /// Form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -17,11 +24,10 @@ pub enum Format {
 }
 
 /// A contestant's turns.
-#[derive(Debug, Serialize)]
+#[derive(Debug)]
 pub struct Series {
     name: &'static str,
-    /// Median of each turn, nanoseconds.
-    turns: Vec<u64>,
+    turns: Vec<Turn>,
 }
 
 impl Series {
@@ -34,113 +40,125 @@ impl Series {
     }
 
     /// A turn.
-    pub fn add(&mut self, nanos: u64) {
-        self.turns.push(nanos);
+    pub fn add(&mut self, turn: Turn) {
+        self.turns.push(turn);
     }
 
-    fn median(&self) -> u64 {
-        median(&mut self.turns.clone())
-    }
-
-    /// Median of the ratios of turns that came one after the other.
-    fn ratio(&self, base: &Self) -> f64 {
+    /// Median of a figure, and that of its ratios to another's, of turns that came one after the other.
+    fn figure(&self, base: &Self, of: impl Fn(&Turn) -> u64) -> Figure {
         const PARTS: f64 = 1e6;
-        let mut ratios: Vec<u64> = self
-            .turns
-            .iter()
-            .zip(&base.turns)
-            .map(|(own, base)| (*own as f64 / (*base).max(1) as f64 * PARTS) as u64)
-            .collect();
-        median(&mut ratios) as f64 / PARTS
+        let both = self.turns.iter().zip(&base.turns);
+        let ratio = |(own, base)| of(own) as f64 / of(base).max(1) as f64;
+        let mut ratios: Vec<u64> = both.map(|it| (ratio(it) * PARTS) as u64).collect();
+        let mut nanos: Vec<u64> = self.turns.iter().map(&of).collect();
+        Figure {
+            nanos: median(&mut nanos),
+            ratio: median(&mut ratios) as f64 / PARTS,
+        }
     }
 }
 
-#[derive(Debug, Serialize)]
-struct Row {
-    contestant: &'static str,
+/// A median, and how it compares.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Figure {
     /// Nanoseconds.
-    median: u64,
-    /// Against the first row.
-    ratio: f64,
+    pub nanos: u64,
+    /// To the first contestant of the table: median of the ratios turn by turn.
+    pub ratio: f64,
 }
 
-#[derive(Debug, Serialize)]
-struct Table {
-    field: Field,
-    rows: Vec<Row>,
-    /// Unless some were left out.
-    #[serde(flatten)]
-    summary: Option<Summary>,
+/// A contestant's figures.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Row {
+    /// Who.
+    pub contestant: String,
+    /// Of the client's call or calls.
+    pub p50: Figure,
+    /// Of them.
+    pub p99: Figure,
+    /// Processor time of both ends.
+    pub cpu: Figure,
 }
 
-#[derive(Debug, Serialize)]
-struct Summary {
-    /// Many ranges and ports against one of each.
-    sidetrack_many_to_one: f64,
-    iptables_many_to_one: f64,
-    /// Default policies.
-    sidetrack_to_iptables: f64,
+/// A field's rows.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Table {
+    /// The field.
+    pub field: Field,
+    /// In the order of the contestants.
+    pub rows: Vec<Row>,
 }
 
-impl Summary {
-    /// Of all contestants, in the order of `Environment`.
-    fn of(series: &[Series]) -> Option<Self> {
-        let [
-            _,
-            iptables,
-            iptables_one,
-            iptables_many,
-            _,
-            sidetrack,
-            one,
-            many,
-        ] = series
-        else {
-            return None;
+impl Table {
+    /// The ratio of two contestants' medians.
+    fn compare(&self, one: &str, other: &str) -> Option<f64> {
+        let nanos = |name| {
+            let row = self.rows.iter().find(|row| row.contestant == name)?;
+            Some(row.p50.ratio)
         };
-        Some(Self {
-            sidetrack_many_to_one: many.ratio(one),
-            iptables_many_to_one: iptables_many.ratio(iptables_one),
-            sidetrack_to_iptables: sidetrack.ratio(iptables),
-        })
+        Some(nanos(one)? / nanos(other)?)
     }
 }
 
 /// Everything measured.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
-    rounds: u32,
-    per_turn: u32,
-    /// From a changed manifest to an active policy of 5,000 ranges and 1,000 ports.
-    applied_ms: u128,
-    tables: Vec<Table>,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Processors of the machine.
+    pub processors: usize,
+    /// How many turns each contestant had.
+    pub rounds: u32,
+    /// Connections or round trips in a turn.
+    pub per_turn: u32,
+    /// From a changed manifest to an active policy of 10,000 ranges and 1,000 ports, milliseconds.
+    pub applied_ms: u64,
+    /// What an agent's start takes.
+    pub starts: Starts,
+    /// By field.
+    pub tables: Vec<Table>,
+    /// One connection after the other.
+    pub churn: Vec<Churn>,
+    /// Many at a time.
+    pub held: Vec<Held>,
 }
 
 impl Report {
     /// No tables yet.
-    pub fn new(rounds: u32, per_turn: u32, applied: Duration) -> Self {
-        Self {
+    pub fn new(rounds: u32, per_turn: u32, applied: Duration, starts: Starts) -> Result<Self> {
+        Ok(Self {
+            kernel: fs::read_to_string("/proc/sys/kernel/osrelease")?
+                .trim()
+                .to_owned(),
+            processors: std::thread::available_parallelism()?.get(),
             rounds,
             per_turn,
-            applied_ms: applied.as_millis(),
+            applied_ms: applied.as_millis() as u64,
+            starts,
             tables: Vec::new(),
-        }
+            churn: Vec::new(),
+            held: Vec::new(),
+        })
     }
 
-    /// A field's contestants, in the order of `Environment`. The first is the ratios' base.
+    /// One that was printed as JSON.
+    pub fn read(path: &std::path::Path) -> Result<Self> {
+        let read = || format!("read {}", path.display());
+        serde_json::from_str(&fs::read_to_string(path).with_context(read)?).with_context(read)
+    }
+
+    /// A field's contestants. The first is the ratios' base.
     pub fn add(&mut self, field: Field, series: &[Series]) {
         let Some(base) = series.first() else { return };
+        let row = |series: &Series| Row {
+            contestant: series.name.to_owned(),
+            p50: series.figure(base, |turn| turn.p50),
+            p99: series.figure(base, |turn| turn.p99),
+            cpu: series.figure(base, |turn| turn.cpu),
+        };
         self.tables.push(Table {
             field,
-            rows: series
-                .iter()
-                .map(|series| Row {
-                    contestant: series.name,
-                    median: series.median(),
-                    ratio: series.ratio(base),
-                })
-                .collect(),
-            summary: Summary::of(series),
+            rows: series.iter().map(row).collect(),
         });
     }
 
@@ -151,34 +169,71 @@ impl Report {
             return Ok(());
         }
         println!(
-            "medians of {} turns of {} each, alternating; ratios are medians of ratios turn by turn\n",
-            self.rounds, self.per_turn
+            "kernel {}, {} processors; medians of {} turns of {} each, alternating\nx: median of the ratios to the first line, turn by turn; cpu: of both ends\n",
+            self.kernel, self.processors, self.rounds, self.per_turn
         );
-        for table in &self.tables {
-            println!("{}\n", table.field.title());
-            for row in &table.rows {
-                let bar = "#".repeat((row.ratio * 10.0).round().clamp(1.0, 60.0) as usize);
-                println!(
-                    "  {:<40} {:>8.2} us {:>6.2}  {bar}",
-                    row.contestant,
-                    row.median as f64 / 1000.0,
-                    row.ratio
-                );
-            }
-            println!();
-            if let Some(summary) = &table.summary {
-                println!(
-                    "  many ranges and ports to one of each: sidetrack {:.2}, iptables {:.2}; sidetrack to iptables: {:.2}\n",
-                    summary.sidetrack_many_to_one,
-                    summary.iptables_many_to_one,
-                    summary.sidetrack_to_iptables
-                );
-            }
+        self.tables.iter().for_each(print_table);
+        if !self.churn.is_empty() {
+            println!("One connection after the other, to one destination\n");
         }
+        for churn in &self.churn {
+            println!(
+                "  {:<42} {:>7} a second for {} s, p50 {:.2} us, p99 {:.2} us, {} failed",
+                churn.contestant,
+                churn.rate,
+                churn.seconds,
+                us(churn.p50),
+                us(churn.p99),
+                churn.failed
+            );
+        }
+        if !self.held.is_empty() {
+            println!("\nConnections at a time\n");
+        }
+        for held in &self.held {
+            println!(
+                "  {:<42} {:>7} held, {} failed, {} bytes each, p50 {:.2} us",
+                held.contestant,
+                held.connections,
+                held.failed,
+                held.bytes_each,
+                us(held.p50)
+            );
+        }
+        let Starts {
+            pods,
+            first_ms,
+            takeover_ms,
+            memory_kib,
+        } = self.starts;
         println!(
-            "5,000 ranges and 1,000 ports are active {} ms after the manifest changes",
+            "\n{pods} pods are enrolled {first_ms} ms after the first agent's start, {takeover_ms} ms after that of one that takes over; it has {} MiB\n10,000 ranges and 1,000 ports are active {} ms after the manifest changes",
+            memory_kib / 1024,
             self.applied_ms
         );
         Ok(())
     }
+}
+
+fn us(nanos: u64) -> f64 {
+    nanos as f64 / 1000.0
+}
+
+fn print_table(table: &Table) {
+    println!("{}\n", table.field.title());
+    println!(
+        "  {:<42} {:>10} {:>7} {:>10} {:>7} {:>10} {:>7}",
+        "", "p50 us", "x", "p99 us", "x", "cpu us", "x"
+    );
+    for row in &table.rows {
+        print!("  {:<42}", row.contestant);
+        for figure in [row.p50, row.p99, row.cpu] {
+            print!(" {:>10.2} {:>7.3}", us(figure.nanos), figure.ratio);
+        }
+        println!();
+    }
+    if let Some(ratio) = table.compare(SIDETRACK, IPTABLES) {
+        println!("\n  sidetrack to iptables: {ratio:.2}");
+    }
+    println!();
 }

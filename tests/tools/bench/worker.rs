@@ -1,13 +1,15 @@
 //! A process in a pod that connects and measures, or listens. Nothing else runs in it, so that a
-//! figure is the kernel's time. Commands come on stdin, one number a line goes back.
+//! figure is the kernel's time. Commands come on stdin, a line of JSON goes back for each.
+
+mod client;
+mod server;
 
 use std::{
     fs::{self, File},
-    io::{self, BufRead as _, BufReader, Read as _, Write as _},
-    net::{Ipv4Addr, SocketAddr},
+    io::{self, BufRead as _, BufReader, Write as _},
     process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio},
     sync::Mutex,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -16,11 +18,39 @@ use nix::{
     sched::{CloneFlags, CpuSet, sched_setaffinity, setns},
     unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid},
 };
-use socket2::{Domain, Protocol, Socket, Type};
+use serde::{Deserialize, Serialize};
+use socket2::Socket;
 
 const WORD: &str = "worker";
-/// Room for all connections of a turn: none is accepted while they are made.
-const BACKLOG: i32 = 4096;
+
+/// What one command brought.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Answer {
+    /// Nanoseconds, the median.
+    pub p50: u64,
+    /// Nanoseconds; 99 of 100 were not longer.
+    pub p99: u64,
+    /// How often it succeeded.
+    pub count: u64,
+    /// How often it did not.
+    pub failed: u64,
+    /// This process's processor time for all, nanoseconds.
+    pub cpu: u64,
+}
+
+impl Answer {
+    fn of(mut nanos: Vec<u64>) -> Self {
+        Self {
+            count: nanos.len() as u64,
+            p50: median(&mut nanos),
+            p99: nanos
+                .get(nanos.len() * 99 / 100)
+                .copied()
+                .unwrap_or_default(),
+            ..Self::default()
+        }
+    }
+}
 
 /// A running worker; dropping it ends it.
 #[derive(Debug)]
@@ -51,8 +81,8 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Sends a command and waits for the number it answers.
-    pub fn ask(&self, words: &str) -> Result<u64> {
+    /// Sends a command and waits for its answer.
+    pub fn ask(&self, words: &str) -> Result<Answer> {
         self.tell(words)?;
         self.answer().with_context(|| words.to_owned())
     }
@@ -66,17 +96,15 @@ impl Worker {
         Ok(writeln!(pipe.0, "{words}")?)
     }
 
-    /// Waits for a number.
-    pub fn answer(&self) -> Result<u64> {
+    /// Waits for an answer.
+    pub fn answer(&self) -> Result<Answer> {
         let mut line = String::new();
         let mut pipe = self
             .pipe
             .lock()
             .expect("no thread panics while it holds the lock");
         pipe.1.read_line(&mut line)?;
-        line.trim()
-            .parse()
-            .with_context(|| format!("it said {line:?}"))
+        serde_json::from_str(&line).with_context(|| format!("it said {line:?}"))
     }
 }
 
@@ -111,102 +139,70 @@ fn work(netns: &str, cgroup: &str, uid: &str, port: &str) -> Result<()> {
         std::process::id().to_string(),
     )?;
     setns(File::open(netns)?, CloneFlags::CLONE_NEWNET)?;
-    // All on one processor: otherwise a figure shows where the scheduler put the two ends.
-    let mut one = CpuSet::new();
-    one.set(0)?;
-    sched_setaffinity(Pid::from_raw(0), &one)?;
+    let port: u16 = port.parse()?;
+    stay_on_one_processor()?;
     let id: u32 = uid.parse()?;
     setgroups(&[])?;
     let gid = Gid::from_raw(id);
     setresgid(gid, gid, gid)?;
     let uid = Uid::from_raw(id);
     setresuid(uid, uid, uid)?;
-    let listener = match port.parse()? {
-        0 => None,
-        port => Some(listen(port)?),
+    let listener = if port == 0 {
+        None
+    } else {
+        Some(server::listen(port)?)
     };
+    let mut held = Vec::new();
     for line in io::stdin().lock().lines() {
-        let line = line?;
-        let words: Vec<&str> = line.split(' ').collect();
-        let answer = match (words.as_slice(), &listener) {
-            (["ready"], _) => 0,
-            (["drain"], Some(listener)) => drain(listener)?,
-            (["echo"], Some(listener)) => echo(listener)?,
-            (["connect", to, times], _) => connects(to.parse()?, times.parse()?)?,
-            (["round-trip", to, times], _) => round_trips(to.parse()?, times.parse()?)?,
-            _ => bail!("cannot {line:?}"),
-        };
-        println!("{answer}");
+        let before = processor_time()?;
+        let mut answer = obey(&line?, listener.as_ref(), &mut held)?;
+        answer.cpu = processor_time()?.saturating_sub(before);
+        println!("{}", serde_json::to_string(&answer)?);
     }
     Ok(())
 }
 
-fn listen(port: u16) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-    socket.set_reuse_address(true)?;
-    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
-    socket.listen(BACKLOG)?;
-    Ok(socket)
+/// Both ends have the same one. Otherwise a figure shows where the scheduler put them, and on a virtual machine
+/// what it takes to wake the other processor.
+fn stay_on_one_processor() -> Result<()> {
+    let mut one = CpuSet::new();
+    one.set(0)?;
+    Ok(sched_setaffinity(Pid::from_raw(0), &one)?)
 }
 
-/// Takes everything that waits to be accepted; how many there were.
-fn drain(listener: &Socket) -> io::Result<u64> {
-    listener.set_nonblocking(true)?;
-    let mut count = 0;
-    while listener.accept().is_ok() {
-        count += 1;
-    }
-    Ok(count)
+/// Nanoseconds on a processor so far.
+fn processor_time() -> Result<u64> {
+    let text = fs::read_to_string("/proc/self/schedstat")?;
+    let first = text.split_whitespace().next().context("a number")?;
+    Ok(first.parse()?)
 }
 
-/// Serves one connection to its end.
-fn echo(listener: &Socket) -> io::Result<u64> {
-    listener.set_nonblocking(false)?;
-    let (mut accepted, _) = listener.accept()?;
-    accepted.set_tcp_nodelay(true)?;
-    let mut buffer = [0; 256];
-    loop {
-        match accepted.read(&mut buffer) {
-            Ok(0) | Err(_) => return Ok(0),
-            Ok(read) => accepted.write_all(&buffer[..read])?,
+fn obey(line: &str, listener: Option<&Socket>, held: &mut Vec<Socket>) -> Result<Answer> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let seconds = |text: &str| text.parse().map(Duration::from_secs);
+    Ok(match (words.as_slice(), listener) {
+        (["ready"], _) => Answer::default(),
+        (["release"], _) => {
+            held.clear();
+            Answer::default()
         }
-    }
+        (["drain"], Some(listener)) => server::drain(listener)?,
+        (["echo"], Some(listener)) => server::echo(listener)?,
+        (["serve", times], Some(listener)) => server::serve(listener, times.parse()?)?,
+        (["sink", length], Some(listener)) => server::sink(listener, seconds(length)?)?,
+        (["keep"], Some(listener)) => server::keep(listener, held)?,
+        (["connect", to, times], _) => client::connects(to.parse()?, times.parse()?)?,
+        (["session", to, times], _) => client::sessions(to.parse()?, times.parse()?)?,
+        (["round-trip", to, times, size], _) => {
+            client::round_trips(to.parse()?, times.parse()?, size.parse()?)?
+        }
+        (["churn", to, length], _) => client::churn(to.parse()?, seconds(length)?)?,
+        (["hold", to, times], _) => client::hold(to.parse()?, times.parse()?, held)?,
+        _ => bail!("cannot {line:?}"),
+    })
 }
 
-fn dialed(to: SocketAddr) -> io::Result<(Socket, Duration)> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
-    // Closed by a reset, nothing waits in TIME_WAIT for the next turn.
-    socket.set_linger(Some(Duration::ZERO))?;
-    let start = Instant::now();
-    socket.connect(&to.into())?;
-    Ok((socket, start.elapsed()))
-}
-
-/// Median time of connect(2) in nanoseconds.
-fn connects(to: SocketAddr, times: u32) -> io::Result<u64> {
-    let mut nanos = Vec::new();
-    for _ in 0..times {
-        nanos.push(dialed(to)?.1.as_nanos() as u64);
-    }
-    Ok(median(&mut nanos))
-}
-
-/// Median time of a small message there and back in nanoseconds.
-fn round_trips(to: SocketAddr, times: u32) -> io::Result<u64> {
-    let (mut socket, _) = dialed(to)?;
-    socket.set_tcp_nodelay(true)?;
-    let mut nanos = Vec::new();
-    let mut buffer = [0; 64];
-    for _ in 0..times {
-        let start = Instant::now();
-        socket.write_all(&buffer)?;
-        socket.read_exact(&mut buffer)?;
-        nanos.push(start.elapsed().as_nanos() as u64);
-    }
-    Ok(median(&mut nanos))
-}
-
-/// The middle one.
+/// The middle one; sorts them.
 pub fn median(values: &mut [u64]) -> u64 {
     values.sort_unstable();
     values.get(values.len() / 2).copied().unwrap_or_default()

@@ -1,0 +1,91 @@
+//! A node with many pods, and how long its agent takes to enroll them.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use lab::{
+    agent::Agent,
+    network::{Lab, PodNet, manifest},
+};
+use nix::sys::signal::Signal;
+use serde::{Deserialize, Serialize};
+
+/// How long an agent took until all pods were enrolled.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Starts {
+    /// Pods on the node.
+    pub pods: usize,
+    /// The first agent of the node, milliseconds.
+    pub first_ms: u64,
+    /// One that takes over the pods, milliseconds.
+    pub takeover_ms: u64,
+    /// Resident memory of the agent then, KiB.
+    pub memory_kib: u64,
+}
+
+/// The pods. Fields drop in order.
+pub struct Crowd {
+    /// Its agent.
+    pub agent: Agent,
+    /// The node.
+    pub lab: Lab,
+    /// What its start took.
+    pub starts: Starts,
+}
+
+impl Crowd {
+    /// Makes a node with so many pods.
+    pub fn start(pods: usize) -> Result<Self> {
+        let mut lab = Lab::new()?;
+        for number in 0..pods {
+            let netns = lab.empty_namespace()?;
+            let uid = lab.uid(number);
+            let pod = PodNet {
+                netns,
+                cgroup: lab.kubelet_cgroup(&uid)?,
+                uid,
+                v4: [10, 77, 1, 1].into(),
+                v6: [0xfd77, 0, 0, 0, 0, 0, 0, 1].into(),
+            };
+            let name = format!("filler{number}");
+            lab.write_manifest(&name, &manifest(&name, &pod, &[]))?;
+        }
+        let (mut agent, first) = started(&lab, pods)?;
+        agent.end(Signal::SIGTERM)?;
+        let (agent, takeover) = started(&lab, pods)?;
+        let process = procfs::process::Process::new(agent.pid() as i32)?;
+        let starts = Starts {
+            pods,
+            first_ms: first.as_millis() as u64,
+            takeover_ms: takeover.as_millis() as u64,
+            memory_kib: process.status()?.vmrss.unwrap_or_default(),
+        };
+        Ok(Self { agent, lab, starts })
+    }
+}
+
+/// Starts an agent and waits until it has all pods.
+fn started(lab: &Lab, pods: usize) -> Result<(Agent, Duration)> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let start = Instant::now();
+    let agent = Agent::spawn(lab.places())?;
+    loop {
+        let status = agent.places.json(&["status", "-o", "json"]);
+        let enrolled = status.map(|status| {
+            let is_up = status["agent"]["ready"] == true;
+            is_up && status["pods"]["enrolled"].as_u64() == Some(pods as u64)
+        });
+        if enrolled.unwrap_or(false) {
+            return Ok((agent, start.elapsed()));
+        }
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "{pods} pods are not enrolled:\n{}",
+            agent.places.log()
+        );
+        thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,67 @@
+//! What is measured in turns.
+
+use serde::{Deserialize, Serialize};
+
+/// What is measured.
+#[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Field {
+    /// connect(2) of the app, to the sidecar in its pod.
+    Connect,
+    /// A whole connection of the app: connect, SO_ORIGINAL_DST at the sidecar, a byte each way, close.
+    Session,
+    /// connect(2) from outside, to the sidecar's inbound port.
+    Arrive,
+    /// A whole connection from outside.
+    ArriveSession,
+    /// 64 bytes from the app to its sidecar and back, on an established connection.
+    RoundTrip,
+    /// 1 KiB there and back.
+    RoundTrip1k,
+    /// 16 KiB there and back.
+    RoundTrip16k,
+}
+
+impl Field {
+    /// All.
+    pub const ALL: [Self; 7] = [
+        Self::Connect,
+        Self::Session,
+        Self::Arrive,
+        Self::ArriveSession,
+        Self::RoundTrip,
+        Self::RoundTrip1k,
+        Self::RoundTrip16k,
+    ];
+
+    /// In words.
+    #[must_use]
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Connect => "Outbound: the app's connect(2) to the sidecar",
+            Self::Session => "Outbound: connect, SO_ORIGINAL_DST, a byte each way, close",
+            Self::Arrive => "Inbound: connect(2) from outside to the sidecar",
+            Self::ArriveSession => "Inbound: connect, SO_ORIGINAL_DST, a byte each way, close",
+            Self::RoundTrip => "Round trip of 64 bytes, app to sidecar, connection established",
+            Self::RoundTrip1k => "Round trip of 1 KiB, app to sidecar, connection established",
+            Self::RoundTrip16k => "Round trip of 16 KiB, app to sidecar, connection established",
+        }
+    }
+
+    /// Whether the client is outside of the pod.
+    #[must_use]
+    pub fn is_inbound(self) -> bool {
+        matches!(self, Self::Arrive | Self::ArriveSession)
+    }
+
+    /// Bytes of a round trip.
+    #[must_use]
+    pub fn round_trip(self) -> Option<usize> {
+        match self {
+            Self::RoundTrip => Some(64),
+            Self::RoundTrip1k => Some(1024),
+            Self::RoundTrip16k => Some(16 * 1024),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,46 @@
+//! One contestant's turn.
+
+use anyhow::Result;
+use serde::{Deserialize, Serialize};
+
+use crate::{field::Field, pods::Contestant};
+
+/// What one turn brought, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct Turn {
+    /// The median.
+    pub p50: u64,
+    /// 99 of 100 were not longer.
+    pub p99: u64,
+    /// Processor time of both ends for each.
+    pub cpu: u64,
+}
+
+/// Takes it: so many connections or round trips.
+pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Turn> {
+    let Contestant {
+        client, server, to, ..
+    } = contestant;
+    let (at_client, at_server) = match field {
+        Field::Connect | Field::Arrive => {
+            let measured = client.ask(&format!("connect {to} {times}"))?;
+            (measured, server.ask("drain")?)
+        }
+        Field::Session | Field::ArriveSession => {
+            server.tell(&format!("serve {times}"))?;
+            let measured = client.ask(&format!("session {to} {times}"))?;
+            (measured, server.answer()?)
+        }
+        Field::RoundTrip | Field::RoundTrip1k | Field::RoundTrip16k => {
+            let size = field.round_trip().unwrap_or_default();
+            server.tell("echo")?;
+            let measured = client.ask(&format!("round-trip {to} {times} {size}"))?;
+            (measured, server.answer()?)
+        }
+    };
+    Ok(Turn {
+        p50: at_client.p50,
+        p99: at_client.p99,
+        cpu: (at_client.cpu + at_server.cpu) / u64::from(times.max(1)),
+    })
+}

@@ -1,0 +1,107 @@
+//! The end that connects.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Answer;
+
+fn socket() -> io::Result<Socket> {
+    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
+}
+
+fn nanos(since: Instant) -> u64 {
+    since.elapsed().as_nanos() as u64
+}
+
+/// A connection that is closed by a reset: nothing waits in TIME_WAIT for the next turn.
+fn dialed(to: SocketAddr) -> io::Result<(Socket, u64)> {
+    let socket = socket()?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    let start = Instant::now();
+    socket.connect(&to.into())?;
+    Ok((socket, nanos(start)))
+}
+
+/// connect(2).
+pub fn connects(to: SocketAddr, times: u32) -> io::Result<Answer> {
+    let mut all = Vec::new();
+    for _ in 0..times {
+        all.push(dialed(to)?.1);
+    }
+    Ok(Answer::of(all))
+}
+
+/// connect, a byte each way, close.
+pub fn sessions(to: SocketAddr, times: u32) -> io::Result<Answer> {
+    let mut all = Vec::new();
+    let mut byte = [1];
+    for _ in 0..times {
+        let start = Instant::now();
+        let mut socket = socket()?;
+        socket.connect(&to.into())?;
+        socket.write_all(&byte)?;
+        socket.read_exact(&mut byte)?;
+        drop(socket);
+        all.push(nanos(start));
+    }
+    Ok(Answer::of(all))
+}
+
+/// A message there and back.
+pub fn round_trips(to: SocketAddr, times: u32, size: usize) -> io::Result<Answer> {
+    let (mut socket, _) = dialed(to)?;
+    socket.set_tcp_nodelay(true)?;
+    let mut all = Vec::new();
+    let mut buffer = vec![0; size];
+    for _ in 0..times {
+        let start = Instant::now();
+        socket.write_all(&buffer)?;
+        socket.read_exact(&mut buffer)?;
+        all.push(nanos(start));
+    }
+    Ok(Answer::of(all))
+}
+
+/// Connects and closes in the orderly way for so long; how often, and how often it failed.
+pub fn churn(to: SocketAddr, length: Duration) -> io::Result<Answer> {
+    let start = Instant::now();
+    let mut all = Vec::new();
+    let mut failed = 0;
+    while start.elapsed() < length {
+        let begun = Instant::now();
+        match socket()?.connect(&to.into()) {
+            Ok(()) => all.push(nanos(begun)),
+            Err(_) => failed += 1,
+        }
+    }
+    Ok(Answer {
+        failed,
+        ..Answer::of(all)
+    })
+}
+
+/// Connects so often, and keeps the connections.
+pub fn hold(to: SocketAddr, times: u32, held: &mut Vec<Socket>) -> io::Result<Answer> {
+    let mut all = Vec::new();
+    let mut failed = 0;
+    for _ in 0..times {
+        let socket = socket()?;
+        let start = Instant::now();
+        match socket.connect(&to.into()) {
+            Ok(()) => {
+                all.push(nanos(start));
+                held.push(socket);
+            }
+            Err(_) => failed += 1,
+        }
+    }
+    Ok(Answer {
+        failed,
+        ..Answer::of(all)
+    })
+}

@@ -1,0 +1,99 @@
+//! The end that accepts.
+
+use std::{
+    io::{self, Read as _, Write as _},
+    net::{Ipv4Addr, SocketAddr},
+    thread,
+    time::{Duration, Instant},
+};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::Answer;
+
+/// Room for all connections of a turn: none is accepted while they are made.
+const BACKLOG: i32 = 4096;
+const PAUSE: Duration = Duration::from_micros(200);
+
+/// Several may share a port.
+pub fn listen(port: u16) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+    socket.listen(BACKLOG)?;
+    Ok(socket)
+}
+
+/// Takes everything that waits to be accepted.
+pub fn drain(listener: &Socket) -> io::Result<Answer> {
+    listener.set_nonblocking(true)?;
+    while listener.accept().is_ok() {}
+    Ok(Answer::default())
+}
+
+/// Serves one connection to its end.
+pub fn echo(listener: &Socket) -> io::Result<Answer> {
+    listener.set_nonblocking(false)?;
+    let (mut accepted, _) = listener.accept()?;
+    accepted.set_tcp_nodelay(true)?;
+    let mut buffer = [0; 16 * 1024];
+    loop {
+        match accepted.read(&mut buffer) {
+            Ok(0) | Err(_) => return Ok(Answer::default()),
+            Ok(read) => accepted.write_all(&buffer[..read])?,
+        }
+    }
+}
+
+/// Serves so many connections as a sidecar does: asks where to, then a byte each way.
+pub fn serve(listener: &Socket, times: u32) -> io::Result<Answer> {
+    listener.set_nonblocking(false)?;
+    let mut byte = [0];
+    for _ in 0..times {
+        let (mut accepted, _) = listener.accept()?;
+        // Without a redirect there is none.
+        let _ = accepted.original_dst_v4();
+        accepted.read_exact(&mut byte)?;
+        accepted.write_all(&byte)?;
+        // Until the client closes.
+        let _ = accepted.read(&mut byte);
+    }
+    Ok(Answer::default())
+}
+
+/// Accepts and closes for so long.
+pub fn sink(listener: &Socket, length: Duration) -> io::Result<Answer> {
+    listener.set_nonblocking(true)?;
+    let start = Instant::now();
+    while start.elapsed() < length {
+        match listener.accept() {
+            Ok((mut accepted, _)) => {
+                accepted.set_nonblocking(false)?;
+                let _ = accepted.read(&mut [0]);
+            }
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+    Ok(Answer::default())
+}
+
+/// Accepts, and keeps what it accepts, until nothing has come for a while.
+pub fn keep(listener: &Socket, held: &mut Vec<Socket>) -> io::Result<Answer> {
+    const QUIET: Duration = Duration::from_secs(2);
+    listener.set_nonblocking(true)?;
+    let mut last = Instant::now();
+    while last.elapsed() < QUIET {
+        match listener.accept() {
+            Ok((accepted, _)) => {
+                held.push(accepted);
+                last = Instant::now();
+            }
+            Err(_) => thread::sleep(PAUSE),
+        }
+    }
+    Ok(Answer {
+        count: held.len() as u64,
+        ..Answer::default()
+    })
+}
