@@ -16,6 +16,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use sidetrack_common::ids::NetnsCookie;
+use sidetrack_policy::PodRef;
 
 use super::{
     Datapath,
@@ -35,6 +36,8 @@ pub struct Callbacks {
     /// Links of pods that have left, and since when: their last redirected connections may still be between
     /// SYN and accept.
     parting: Vec<(Instant, Link)>,
+    /// The pods' cgroups as they were last listed, by UID.
+    cgroups: HashMap<String, PathBuf>,
 }
 
 /// How long such links are kept. Over loopback a handshake takes microseconds, unless the sidecar's backlog
@@ -90,9 +93,24 @@ impl Datapath {
     ///
     /// # Errors
     /// If they cannot be attached to the cgroup of all pods.
-    pub fn attach_callbacks(&mut self, cookie: NetnsCookie, own: Option<&Path>) -> Result<()> {
-        if let Some(path) = own {
-            match self.attach_to_own(cookie, path) {
+    pub fn attach_callbacks(&mut self, cookie: NetnsCookie, uid: Option<&str>) -> Result<()> {
+        if let Some(uid) = uid {
+            let cgroups = &self.attachments.callbacks.cgroups;
+            if !cgroups.get(uid).is_some_and(|path| path.is_dir()) {
+                self.list_cgroups();
+            }
+        }
+        self.attach_to_known(cookie, uid)
+    }
+
+    fn list_cgroups(&mut self) {
+        self.attachments.callbacks.cgroups = cgroups::of_pods_below(self.cgroup());
+    }
+
+    fn attach_to_known(&mut self, cookie: NetnsCookie, uid: Option<&str>) -> Result<()> {
+        let cgroups = &self.attachments.callbacks.cgroups;
+        if let Some(path) = uid.and_then(|uid| cgroups.get(uid)).cloned() {
+            match self.attach_to_own(cookie, &path) {
                 Ok(()) => return Ok(()),
                 Err(problem) => {
                     tracing::debug!(%cookie, "attach to the pod's own cgroup: {problem:#}");
@@ -161,12 +179,25 @@ impl Datapath {
         self.attachments.callbacks.own.get(&cookie)?.path.as_deref()
     }
 
-    /// Attaches the callbacks to a pod's own cgroup unless they are there, or cannot be; answers what was
-    /// repaired.
-    ///
-    /// # Errors
-    /// If they can neither be attached there nor to the cgroup of all pods.
+    /// Attaches the callbacks to pods' own cgroups unless they are there, or cannot be. Passes on what was
+    /// repaired, or what could not be attached to the cgroup of all pods either.
     pub fn keep_callbacks(
+        &mut self,
+        pods: &[(PodRef, NetnsCookie, Option<String>)],
+        mut tell: impl FnMut(&PodRef, Result<Option<String>>),
+    ) {
+        let own = &self.attachments.callbacks.own;
+        let is_missing = |cookie| !own.get(cookie).is_some_and(OwnCgroup::is_attached);
+        let may_have = pods.iter().filter(|(_, _, uid)| uid.is_some());
+        if may_have.clone().any(|(_, cookie, _)| is_missing(cookie)) {
+            self.list_cgroups();
+        }
+        for (name, cookie, uid) in pods {
+            tell(name, self.keep_callbacks_of(*cookie, uid.as_deref()));
+        }
+    }
+
+    fn keep_callbacks_of(
         &mut self,
         cookie: NetnsCookie,
         uid: Option<&str>,
@@ -178,8 +209,7 @@ impl Datapath {
             return Ok(pinned.then(|| super::repair::pin_text(&pin)));
         }
         let before = callbacks.own.remove(&cookie);
-        let path = uid.and_then(|uid| cgroups::of_pod(self.cgroup(), uid));
-        self.attach_callbacks(cookie, path.as_deref())?;
+        self.attach_to_known(cookie, uid)?;
         let was_known = before.as_ref().is_some_and(|own| own.path.is_some());
         // Sockets that were made in a cgroup that is gone still have its programs.
         self.attachments.removed.extend(before.map(|own| own.link));

@@ -1,6 +1,7 @@
 //! Finds the cgroup to attach to: the narrowest that holds all pods.
 
 use std::{
+    collections::HashMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -56,12 +57,12 @@ pub fn find(given: Option<&Path>) -> Result<PathBuf> {
                 .with_context(|| format!("open cgroup {}", path.display())),
         };
     }
-    Ok(of_pods(mount()?))
+    Ok(narrowest(mount()?))
 }
 
 /// Of the cgroups that kubelet may use, the one that holds pods: a node whose cgroup driver was changed
 /// has several. Before the first pod starts, the first that exists.
-fn of_pods(root: PathBuf) -> PathBuf {
+fn narrowest(root: PathBuf) -> PathBuf {
     let all = POD_CGROUPS.iter().map(|name| root.join(name));
     let there: Vec<PathBuf> = all.filter(|path| path.is_dir()).collect();
     let used = there.iter().find(|path| holds_pods(path, QOS_LEVELS));
@@ -106,28 +107,32 @@ fn is_uid(text: &str) -> bool {
 /// the one of all pods, that of the quality of service.
 const LEVELS: usize = 4;
 
-/// The cgroup that kubelet made for a pod, below one that holds all pods.
+/// The cgroups that kubelet made for pods, by UID, below one that holds all pods.
 #[must_use]
-pub fn of_pod(root: &Path, uid: &str) -> Option<PathBuf> {
-    below(root, uid, LEVELS)
+pub fn of_pods_below(root: &Path) -> HashMap<String, PathBuf> {
+    let mut found = HashMap::new();
+    add_below(root, LEVELS, &mut found);
+    found
 }
 
-fn below(cgroup: &Path, uid: &str, levels: usize) -> Option<PathBuf> {
-    let mut inner = Vec::new();
-    for entry in fs::read_dir(cgroup).ok()?.flatten() {
+fn add_below(cgroup: &Path, levels: usize, found: &mut HashMap<String, PathBuf>) {
+    // One that goes away meanwhile holds nothing.
+    for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            continue;
+        }
         let name = entry.file_name();
         let Some(name) = name.to_str() else { continue };
         match uid_of_pod(name) {
-            Some(found) if found == uid => return Some(entry.path()),
-            Some(_) => {}
-            None if may_hold_pods(name) && entry.file_type().is_ok_and(|kind| kind.is_dir()) => {
-                inner.push(entry.path());
+            Some(uid) => {
+                found.insert(uid, entry.path());
+            }
+            None if may_hold_pods(name) && levels > 0 => {
+                add_below(&entry.path(), levels - 1, found);
             }
             None => {}
         }
     }
-    let levels = levels.checked_sub(1)?;
-    inner.iter().find_map(|inner| below(inner, uid, levels))
 }
 
 /// Whether a cgroup of this name may hold pods' cgroups: kubelet's own, and those of its QoS classes.
@@ -147,12 +152,12 @@ pub fn id(cgroup: &Path) -> Result<u64> {
 mod tests {
     use std::fs;
 
-    use super::{above, of_pods};
+    use super::{above, narrowest, of_pods_below};
 
     #[test]
     fn the_cgroup_that_holds_pods_is_chosen() {
         let root = tempfile::tempdir().unwrap();
-        let of_node = || of_pods(root.path().to_owned());
+        let of_node = || narrowest(root.path().to_owned());
         assert_eq!(of_node(), root.path(), "kubelet has made none yet");
         // Left by another cgroup driver, with its classes and no pod.
         fs::create_dir_all(root.path().join("kubepods.slice/kubepods-burstable.slice")).unwrap();
@@ -162,6 +167,10 @@ mod tests {
         let pod = "kubepods/burstable/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
         fs::create_dir_all(root.path().join(pod)).unwrap();
         assert_eq!(of_node(), root.path().join("kubepods"));
+        let uid = "b9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
+        let found = of_pods_below(root.path());
+        assert_eq!(found.get(uid), Some(&root.path().join(pod)));
+        assert_eq!(found.len(), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use sidetrack_reconcile::{Phase, Step};
 
 use super::{KernelNode, PodLink};
 use crate::{
-    kernel::{Datapath, cgroup, maps::Maps},
+    kernel::{Datapath, maps::Maps},
     netns::{listeners::Search, processes::Processes},
     rows::PodRows,
 };
@@ -60,9 +60,7 @@ async fn write(
             Ok(())
         }
         Step::AttachLookup => {
-            let uid = rows.uid();
-            let own = uid.and_then(|uid| cgroup::of_pod(datapath.cgroup(), &uid));
-            datapath.attach_callbacks(cookie, own.as_deref())?;
+            datapath.attach_callbacks(cookie, rows.uid().as_deref())?;
             datapath.attach_pod(cookie, link.netns().as_fd())
         }
         Step::AdoptListeners(policy, processes) => {

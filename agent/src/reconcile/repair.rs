@@ -174,11 +174,10 @@ impl Reconciler {
             .map(|(name, it)| (name.clone(), it.cookie, it.rows.uid()))
             .collect();
         let datapath = &mut self.core.node.datapath;
-        for (name, cookie, uid) in pods {
-            let kept = datapath.keep_callbacks(cookie, uid.as_deref());
+        datapath.keep_callbacks(&pods, |name, kept| {
             let named = |text| (Kind::Link, format!("pod {name}: {text}"));
             findings.tried(kept.map(|repair| repair.map(named)));
-        }
+        });
         findings.tried(datapath.release_callbacks().map(|()| None));
     }
 
