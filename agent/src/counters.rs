@@ -96,7 +96,8 @@ fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
             | Rule::NoListener
             | Rule::BoundDevice
             | Rule::TooManyAddresses
-            | Rule::RoutingHeader,
+            | Rule::RoutingHeader
+            | Rule::UnknownTarget,
         ) => &mut connections.refused,
         _ => &mut connections.untouched,
     };

@@ -50,6 +50,11 @@ pub const DESTINATIONS_BY_POD: &str = "DESTINATIONS_BY_POD";
 /// Whether another program translates destinations of proxies' connections to addresses of their pods.
 pub const TRANSLATION: &str = "TRANSLATION";
 
+/// Sockets of accelerated connections.
+pub const ACCELERATED: &str = "ACCELERATED";
+/// What each end of an accelerated connection has sent.
+pub const FLOWS: &str = "FLOWS";
+
 /// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than
 /// [`HANDSHAKE_RESERVE`] are free.
 pub const HANDSHAKE_CAPACITY: u32 = 65_536;

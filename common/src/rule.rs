@@ -119,6 +119,8 @@ rules! {
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
     /// Refused: the socket has an IPv6 routing header.
     RoutingHeader = 66, "routing-header", "the socket has an IPv6 routing header, which would lead its packets elsewhere: refused";
+    /// Refused: a redirect target that no row belongs to.
+    UnknownTarget = 67, "unknown-target", "the connection goes to an address that redirected connections have, and what was dialed is not known: refused";
 }
 
 impl Rule {

@@ -20,8 +20,20 @@ pub const INDEX_ATTEMPTS: u32 = 3;
 #[inline(always)]
 #[must_use]
 pub const fn is_index(addr: Addr) -> bool {
-    let shift = 32 - INDEX.1 as u32;
-    let (first, addr_be) = (INDEX.0.to_v4_be(), addr.to_v4_be());
+    is_within(INDEX, addr)
+}
+
+/// Whether an address is one of [`SHARED`].
+#[inline(always)]
+#[must_use]
+pub const fn is_shared(addr: Addr) -> bool {
+    is_within(SHARED, addr)
+}
+
+#[inline(always)]
+const fn is_within(range: (Addr, u8), addr: Addr) -> bool {
+    let shift = 32 - range.1 as u32;
+    let (first, addr_be) = (range.0.to_v4_be(), addr.to_v4_be());
     matches!(addr.family(), Family::V4)
         && u32::from_be(addr_be) >> shift == u32::from_be(first) >> shift
 }

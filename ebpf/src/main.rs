@@ -1,6 +1,7 @@
 //! The kernel programs. `hook/` has a file for each step of a connection: `connect` decides and
 //! rewrites, `sockops` carries the dialed address to the sidecar's socket, `getsockopt` and `names`
-//! return it, `sk_lookup` assigns inbound connections to the sidecar's listener.
+//! return it, `sk_lookup` assigns inbound connections to the sidecar's listener. `accelerate` is for pods that
+//! ask for it.
 //!
 //! Unsafe code lives in `ctx/` (views of the kernel's context structs and helper calls) and
 //! `maps/` (map access); the entry points here only wrap pointers.

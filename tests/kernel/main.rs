@@ -6,6 +6,7 @@
 #[macro_use]
 mod registry;
 
+mod acceleration;
 mod agent;
 mod bad_input;
 mod bounds;

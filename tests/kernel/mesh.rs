@@ -9,6 +9,7 @@ use lab::{
     protocol::{APP, Dial, ROOT},
     sidecar,
 };
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use crate::fixture::at;
@@ -79,6 +80,50 @@ fn defaults_are_followed() -> Result<()> {
     fs::write(&config, "")?;
     places.wait_pod("test/plain", |pod| excluded(pod) == serde_json::json!([]))?;
     problem("")
+}
+
+kernel_test!(a_start_with_bad_defaults);
+/// A typo in the defaults, and the agent is restarted: what was active stays so.
+fn a_start_with_bad_defaults() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let config = lab.dir().join("mesh.yaml");
+    let path = config.to_string_lossy().into_owned();
+    let pod = lab.pod("app", 2)?;
+    let start = || {
+        let extra = Extra {
+            arguments: &["--config", &path],
+            ..Extra::default()
+        };
+        Agent::start_with(lab.places(), &extra)
+    };
+    let problems = |agent: &Agent| -> Result<String> {
+        Ok(agent.places.json(&["status", "-o", "json"])?["problems"].to_string())
+    };
+    fs::write(&config, "defaults: {excludeOutboundPorts: [mysql]}\n")?;
+    let mut agent = start()?;
+    let text = problems(&agent)?;
+    ensure!(
+        text.contains("mysql") && text.contains("no earlier ones"),
+        "{text}"
+    );
+    fs::write(&config, "defaults: {excludeOutboundPorts: [3306]}\n")?;
+    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    let is = |port: u16| move |pod: Option<&Value>| excluded(pod) == serde_json::json!([port]);
+    agent.places.wait_pod("test/app", is(3306))?;
+    agent.end(Signal::SIGKILL)?;
+    fs::write(&config, "defaults: {excludeOutboundPorts: 99999}\n")?;
+    agent = start()?;
+    let text = problems(&agent)?;
+    ensure!(
+        text.contains("99999") && text.contains("stay active"),
+        "{text}"
+    );
+    agent.places.wait_enrolled("test/app")?;
+    ensure!(is(3306)(agent.places.pod("test/app")?.as_ref()));
+    fs::write(&config, "defaults: {excludeOutboundPorts: 80}\n")?;
+    agent.places.wait_pod("test/app", is(80))?;
+    ensure!(problems(&agent)? == "[]");
+    Ok(())
 }
 
 kernel_test!(bad_defaults_end_the_start);

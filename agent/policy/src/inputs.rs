@@ -71,6 +71,8 @@ pub enum Input {
     Dialect,
     /// `sidetrack.dev/before-sidecar`
     BeforeSidecar,
+    /// `sidetrack.dev/accelerate`
+    Accelerate,
 }
 
 /// Raw values by input; the first source to name an input wins.

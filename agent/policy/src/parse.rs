@@ -79,6 +79,9 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         before_sidecar: read
             .one(Input::BeforeSidecar, before_sidecar)
             .unwrap_or(default.before_sidecar),
+        accelerate: read
+            .one(Input::Accelerate, boolean)
+            .unwrap_or(default.accelerate),
     };
     if read.errors.is_empty() {
         Ok(policy)

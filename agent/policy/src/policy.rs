@@ -19,6 +19,9 @@ use crate::{
 /// default).
 pub const BEFORE_SIDECAR: &str = "sidetrack.dev/before-sidecar";
 
+/// Annotation that has a pod's connections to its sidecar accelerated: `true`, or `false` (the default).
+pub const ACCELERATE: &str = "sidetrack.dev/accelerate";
+
 /// A value that cannot be used. The text names where it came from and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{origin} is {value:?}: {problem}")]
@@ -108,6 +111,8 @@ pub struct Policy {
     pub dns_capture: bool,
     /// Annotation [`BEFORE_SIDECAR`]: outbound connections bypass the sidecar until it first listens.
     pub before_sidecar: bool,
+    /// Annotation [`ACCELERATE`]: application and sidecar exchange bytes past TCP.
+    pub accelerate: bool,
 }
 
 impl Policy {
@@ -172,6 +177,7 @@ impl Default for Policy {
             dual_stack: false,
             dns_capture: false,
             before_sidecar: false,
+            accelerate: false,
         }
     }
 }

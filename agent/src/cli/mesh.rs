@@ -19,6 +19,10 @@ pub(super) struct MeshFlags {
     /// A default for all pods, such as excludeOutboundPorts=3306. It overrides the file
     #[arg(long = "default", value_name = "NAME=VALUE", global = true)]
     defaults: Vec<DefaultFlag>,
+    /// Accelerate the pods' connections to their sidecars (experimental); a pod's annotation
+    /// sidetrack.dev/accelerate overrides it
+    #[arg(long, global = true)]
+    accelerate: bool,
     /// How to treat pods that name virtual interfaces (kubevirtInterfaces)
     #[arg(long, value_enum, default_value = "refuse", global = true)]
     virtual_interfaces: VirtualInterfaces,
@@ -26,7 +30,11 @@ pub(super) struct MeshFlags {
 
 impl MeshFlags {
     /// The settings they describe; nothing is read yet.
-    pub(super) fn settings(self, enroll: Enroll) -> MeshSettings {
+    pub(super) fn settings(mut self, enroll: Enroll) -> MeshSettings {
+        if self.accelerate {
+            let flag = "accelerate=true".parse();
+            self.defaults.push(flag.expect("a default of that name"));
+        }
         MeshSettings::new(self.config, self.defaults, self.virtual_interfaces, enroll)
     }
 }

@@ -143,9 +143,10 @@ fn blocking(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode>
 }
 
 /// Logs to stderr. `RUST_LOG` sets the filter; the kernel programs' records have the target
-/// `sidetrack_ebpf`.
+/// `sidetrack_ebpf`. The client of the API server logs every failed attempt; the watches say once what is wrong.
 fn start_logging(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_default_env()
+        .unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
     let log = fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

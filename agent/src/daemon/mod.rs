@@ -122,6 +122,9 @@ pub async fn run(config: Config) -> Result<()> {
 }
 
 /// A daemon that has started.
+/// Beside the socket, in a directory of the node that outlives the agent's pod.
+const LAST_DEFAULTS: &str = "last-defaults.yaml";
+
 struct Daemon {
     follower: Follower,
     reconciler: ReconcilerThread,
@@ -138,7 +141,7 @@ impl Daemon {
         raise_file_limit();
         let source = source(&config.pods).await?;
         let mut settings = config.settings.clone().on_this_node();
-        let mesh = settings.read()?;
+        let mesh = settings.start(config.socket.with_file_name(LAST_DEFAULTS))?;
         let pins = Pins::new(&config.bpffs)?;
         let given = config.cgroup.as_deref();
         let cgroup = cgroup::find(given)?;

@@ -13,6 +13,7 @@ use sidetrack_common::{ids::NetnsCookie, names};
 
 use super::{
     OBJECT,
+    acceleration::Acceleration,
     adoption::Adoption,
     attachments::{AttachedHook, Attachments, replace_pin},
     callbacks, cgroup as cgroups, fd_number,
@@ -37,6 +38,7 @@ pub struct Datapath {
     /// For listeners that are open already.
     pub adoption: Arc<Adoption>,
     pub(super) inbound: InboundTemplate,
+    pub(super) acceleration: Acceleration,
     pub(super) attachments: Attachments,
     /// Older layouts that are still there.
     pub earlier: Vec<OldLayout>,
@@ -87,6 +89,7 @@ impl Datapath {
             Attachments::new(&pins, hooks, inbound_program, (cgroup, cgroup_id), given)?;
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let adoption = Arc::new(Adoption::load(&mut ebpf, &pins)?);
+        let acceleration = Acceleration::load(&mut ebpf, &pins);
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
         sys::trim_heap();
@@ -97,6 +100,7 @@ impl Datapath {
                 maps,
                 adoption,
                 inbound,
+                acceleration,
                 attachments,
                 earlier,
             },

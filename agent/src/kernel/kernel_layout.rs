@@ -10,7 +10,7 @@ use std::{collections::HashMap, fs, io, path::Path};
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold.
-pub const MEMBERS: [(&str, &str, &str); 8] = [
+pub const MEMBERS: [(&str, &str, &str); 12] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
     ("OFFSET_FILE_CRED", "file", "f_cred"),
@@ -19,6 +19,10 @@ pub const MEMBERS: [(&str, &str, &str); 8] = [
     ("OFFSET_INET_PINET6", "inet_sock", "pinet6"),
     ("OFFSET_PINFO_OPT", "ipv6_pinfo", "opt"),
     ("OFFSET_TXOPT_SRCRT", "ipv6_txoptions", "srcrt"),
+    ("OFFSET_SOCK_BACKLOG", "sock", "sk_backlog"),
+    ("OFFSET_ICSK_ULP", "inet_connection_sock", "icsk_ulp_ops"),
+    ("OFFSET_TCP_WRITE_SEQ", "tcp_sock", "write_seq"),
+    ("OFFSET_TCP_COPIED_SEQ", "tcp_sock", "copied_seq"),
 ];
 
 /// Byte offsets for [`MEMBERS`], by global.

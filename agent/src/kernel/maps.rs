@@ -125,7 +125,7 @@ maps! {
             => "find the pods that connect to many destinations";
     /// How many of them are each pod's, by netns cookie.
     destinations_by_pod: Table<u64, u64> = DESTINATIONS_BY_POD;
-    opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS, TRANSLATION,
+    opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS, TRANSLATION, ACCELERATED, FLOWS,
 }
 
 /// One map, opened from its pin: for a thread of its own.

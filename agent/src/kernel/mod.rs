@@ -1,5 +1,6 @@
 //! The kernel's facilities: bpf(2), maps, programs, links, pins, and what else the datapath stands on.
 
+pub mod acceleration;
 pub mod adoption;
 pub mod attachments;
 pub mod callbacks;

@@ -123,6 +123,11 @@ impl Pins {
             .join(super::hooks::CALLBACKS)
     }
 
+    /// The link of the acceleration callbacks to a pod's own cgroup.
+    pub fn pod_acceleration(&self, netns: u64) -> PathBuf {
+        self.pods().join(netns.to_string()).join("accelerate")
+    }
+
     /// Creates the directories and locks them; fails if a newer build has left its pins.
     pub fn lock(&self) -> Result<Lock, PinError> {
         layouts::refuse_newer(&self.root)?;

@@ -44,6 +44,7 @@ impl Datapath {
     /// network namespace is gone.
     pub fn refresh_pod(&mut self, cookie: NetnsCookie) -> Result<bool> {
         self.refresh_callbacks(cookie)?;
+        self.refresh_acceleration(cookie);
         let link = sys::open_pin(&self.pins.pod_link(cookie.get()))
             .with_context(|| format!("open the sk_lookup link of netns {cookie}"))?;
         let program = self.inbound.instance(cookie)?;
@@ -61,6 +62,7 @@ impl Datapath {
     pub fn detach_pod(&mut self, cookie: NetnsCookie) -> Result<()> {
         self.attachments.pods().remove(&cookie);
         self.attachments.callbacks.part_with(cookie);
+        self.acceleration.forget(cookie);
         let link = self.pins.pod_link(cookie.get());
         let dir = link.parent().expect("pod links are in directories");
         match fs::remove_dir_all(dir) {

@@ -17,6 +17,8 @@ pub struct Processes {
     unknown: bool,
     by_netns: HashMap<u64, Vec<i32>>,
     by_pod: HashMap<String, Vec<Member>>,
+    /// When the first of the processes that belong to no pod started, by namespace.
+    strangers: HashMap<u64, u64>,
 }
 
 /// A process of a pod.
@@ -68,24 +70,40 @@ impl Processes {
             processes.by_netns.entry(inode).or_default().push(pid);
             // Some of a pod's processes are in the node's namespace (CRI-O's conmon).
             if !host.contains(&inode) {
-                processes.add_to_pod(pid, inode);
+                processes.add_member(pid, inode);
             }
         }
         processes
     }
 
-    fn add_to_pod(&mut self, pid: i32, inode: u64) {
+    fn add_member(&mut self, pid: i32, inode: u64) {
         let Ok(cgroups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {
             return;
         };
-        let Some(uid) = pod_uid(&cgroups) else { return };
         let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
         let Ok(stat) = stat else { return };
-        self.by_pod.entry(uid).or_default().push(Member {
-            pid,
-            started: stat.starttime,
-            inode,
-        });
+        let started = stat.starttime;
+        match pod_uid(&cgroups) {
+            Some(uid) => self.by_pod.entry(uid).or_default().push(Member {
+                pid,
+                started,
+                inode,
+            }),
+            None => {
+                let first = self.strangers.entry(inode).or_insert(started);
+                *first = started.min(*first);
+            }
+        }
+    }
+
+    /// Whether a namespace was there before the pod: a process of no pod has been in it for longer than any of
+    /// the pod's. It is the runtime's, where that is not in the node's own namespace, and a process of the pod
+    /// is on its way from there to its own. Whoever enters a pod's namespace later is no reason.
+    fn is_older(&self, inode: u64, members: &[Member]) -> bool {
+        let of_pod = members.iter().filter(|member| member.inode == inode);
+        let first = of_pod.map(|member| member.started).min();
+        let stranger = self.strangers.get(&inode);
+        stranger.is_some_and(|stranger| first.is_some_and(|first| *stranger <= first))
     }
 
     /// Processes in a namespace.
@@ -106,7 +124,8 @@ impl Processes {
 
     /// A pod's network namespace: the `known` one (an inode) as long as any process of the pod is in it.
     /// Otherwise that of the oldest process, which is the sandbox's own or was put into the pod's namespace
-    /// by the runtime. Later processes may have moved to a namespace they created.
+    /// by the runtime. Later processes may have moved to a namespace they created. None is found while the pod's
+    /// processes are in namespaces that are older than the pod.
     pub fn netns_of_pod(&self, uid: &str, known: Option<u64>) -> Option<Found> {
         let members = self.by_pod.get(uid)?;
         let in_known = members
@@ -115,6 +134,7 @@ impl Processes {
         let oldest = || {
             members
                 .iter()
+                .filter(|member| !self.is_older(member.inode, members))
                 .min_by_key(|member| (member.started, member.pid))
         };
         let member = in_known.or_else(oldest)?;
@@ -253,6 +273,22 @@ mod tests {
         let inode = |known| processes.netns_of_pod("uid", Some(known)).unwrap().inode;
         assert_eq!(inode(2), Some(2));
         assert_eq!(inode(9), Some(1), "gone");
+    }
+
+    #[test]
+    fn a_namespace_that_is_older_than_the_pod_is_not_its_own() {
+        let mut processes = with_pod(&[(20, 400, 1), (30, 500, 2)]);
+        let inode = |processes: &Processes| processes.netns_of_pod("uid", None).map(|it| it.inode);
+        // Somebody who entered it later.
+        processes.strangers.insert(1, 450);
+        assert_eq!(inode(&processes), Some(Some(1)));
+        // The runtime's.
+        processes.strangers.insert(1, 100);
+        assert_eq!(inode(&processes), Some(Some(2)));
+        processes.strangers.insert(2, 100);
+        assert_eq!(inode(&processes), None, "it waits");
+        let known = processes.netns_of_pod("uid", Some(1)).unwrap();
+        assert_eq!(known.inode, Some(1), "enrolled ones stay");
     }
 
     #[test]

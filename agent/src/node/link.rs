@@ -32,6 +32,8 @@ pub struct PodLink {
     snapshot: Option<Snapshot>,
     loopback: Option<u32>,
     notes: Vec<String>,
+    /// Why its connections are not accelerated although they should be.
+    not_accelerated: Option<String>,
 }
 
 impl PodLink {
@@ -48,6 +50,7 @@ impl PodLink {
             snapshot: None,
             loopback: None,
             notes: Vec::new(),
+            not_accelerated: None,
         })
     }
 
@@ -94,8 +97,14 @@ impl PodLink {
     }
 
     /// What people should know about the pod's network.
-    pub(super) fn notes(&self) -> &[String] {
-        &self.notes
+    pub(super) fn notes(&self) -> Vec<String> {
+        let lost = self.not_accelerated.iter();
+        let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
+        self.notes.iter().cloned().chain(lost).collect()
+    }
+
+    pub(super) fn set_not_accelerated(&mut self, why: Option<String>) {
+        self.not_accelerated = why;
     }
 
     /// The namespace as it was last read.

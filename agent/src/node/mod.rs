@@ -166,7 +166,7 @@ impl Node for KernelNode {
     }
 
     fn notes(link: &PodLink) -> Vec<String> {
-        link.notes().to_vec()
+        link.notes()
     }
 
     fn is_alive(&self, link: &PodLink) -> bool {

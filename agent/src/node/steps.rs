@@ -84,7 +84,12 @@ async fn write(
             }
             Ok(())
         }
-        Step::WritePod(policy, id) => rows.write_pod(policy, *id, maps),
+        Step::WritePod(policy, id) => {
+            rows.write_pod(policy, *id, maps)?;
+            let lost = datapath.set_acceleration(cookie, policy.accelerate).err();
+            link.set_not_accelerated(lost.map(|problem| format!("{problem:#}")));
+            Ok(())
+        }
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
         Step::RemoveSelfV6 => {
             if rows.has_added_self_v6() {

@@ -1,6 +1,6 @@
 //! Settings for all pods: flags, and a file whose changes are followed.
 
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 
@@ -22,6 +22,8 @@ pub struct MeshSettings {
     seen: Option<Result<String, String>>,
     /// What is wrong with it now.
     problem: Option<String>,
+    /// Where the last text that could be used is kept, for an agent that starts with one that cannot.
+    kept: Option<PathBuf>,
 }
 
 impl MeshSettings {
@@ -41,6 +43,7 @@ impl MeshSettings {
             sees_interfaces: true,
             seen: None,
             problem: None,
+            kept: None,
         }
     }
 
@@ -64,6 +67,59 @@ impl MeshSettings {
         Ok(mesh)
     }
 
+    /// Reads the settings for the first time on a node whose pods depend on them: if the file's text cannot be
+    /// used, the last one that could (`kept` there) stays active, or else the built-in defaults are.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or flags cannot be used: both were written for this very start.
+    pub fn start(&mut self, kept: PathBuf) -> Result<Mesh> {
+        let read = self.config.as_deref().map(mesh::read).transpose()?;
+        self.kept = Some(kept);
+        let Some(text) = read else {
+            return self.mesh(None);
+        };
+        let usable = self.mesh(Some(&text));
+        self.seen = Some(Ok(text.clone()));
+        let problem = match usable {
+            Ok(mesh) => {
+                self.keep(&text);
+                return Ok(mesh);
+            }
+            Err(problem) => problem,
+        };
+        let last = self
+            .kept
+            .as_deref()
+            .and_then(|path| fs::read_to_string(path).ok());
+        let last = last.and_then(|text| self.mesh(Some(&text)).ok());
+        let (mesh, which) = match last {
+            Some(mesh) => (
+                mesh,
+                "the last ones that could be used on this node stay active",
+            ),
+            None => (
+                self.mesh(None)?,
+                "no earlier ones are known on this node, so that Istio's own defaults are active",
+            ),
+        };
+        let problem = format!("{problem:#}; {which}");
+        tracing::error!("{problem}");
+        self.problem = Some(problem);
+        Ok(mesh)
+    }
+
+    /// Keeps a text that can be used. Without that only a start with a bad text is different.
+    fn keep(&self, text: &str) {
+        let Some(path) = self.kept.as_deref() else {
+            return;
+        };
+        let aside = path.with_extension("new");
+        let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, path));
+        if let Err(error) = written {
+            tracing::warn!("keep the defaults in {}: {error}", path.display());
+        }
+    }
+
     /// The settings, if they have changed and can be used. Otherwise the previous ones stay active, and
     /// [`MeshSettings::problem`] says why.
     pub fn changed(&mut self) -> Option<Mesh> {
@@ -76,11 +132,13 @@ impl MeshSettings {
         self.seen = Some(now);
         let mesh = text.and_then(|text| {
             let mesh = self.mesh(Some(&text));
-            mesh.map_err(|error| format!("{error:#}"))
+            let mesh = mesh.map_err(|error| format!("{error:#}"))?;
+            Ok((mesh, text))
         });
         match mesh {
-            Ok(mesh) => {
+            Ok((mesh, text)) => {
                 self.problem = None;
+                self.keep(&text);
                 tracing::info!(config = %self.config.as_ref()?.display(), "defaults read again");
                 Some(mesh)
             }

@@ -83,6 +83,14 @@ impl SockOps<'_> {
         u32::from_be(field!(self.inner.ops, remote_port)) as u16
     }
 
+    /// Whether the socket has sent data already, with its SYN.
+    #[inline(always)]
+    pub fn has_sent(&self) -> bool {
+        // The SYN counts as one.
+        field!(self.inner.ops, bytes_acked) > 1
+            || field!(self.inner.ops, snd_nxt) != field!(self.inner.ops, snd_una)
+    }
+
     /// Enables the callback at every change of the socket's state; other enabled callbacks stay.
     #[inline(always)]
     pub fn enable_state_callback(&self) {

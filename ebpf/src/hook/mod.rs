@@ -1,5 +1,6 @@
 //! One file per hook.
 
+pub mod accelerate;
 pub mod adopt;
 pub mod connect;
 pub mod getsockopt;

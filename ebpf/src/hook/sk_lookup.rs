@@ -12,8 +12,9 @@ use sidetrack_common::{
     conn::{HandshakeKey, ListenerKey},
     decide::{self, Decision, Inbound, Verdict},
     names::LISTENER_SLOTS,
-    pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, Pod},
+    pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod},
     rule::Rule,
+    target::is_shared,
 };
 
 use crate::{ctx::sk_lookup::SkLookup, maps, tables::PodTables};
@@ -71,6 +72,10 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
         assign(lookup, netns, destination.family(), port).map_err(|_| Rule::LocalSource)?;
         return Ok(Decision::untouched(Rule::LocalSource));
     }
+    let is_target = pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
+    if is_target && lookup.port() == policy.outbound_port && is_unknown(lookup, netns) {
+        return Err(Rule::UnknownTarget);
+    }
     let syn = Inbound {
         source: lookup.source(),
         destination,
@@ -93,18 +98,29 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
     }
 }
 
+/// Whether nothing says what was dialed: connection tracking, or another program, has changed the tuple since.
+/// The sidecar would take its own port for the destination.
+#[inline(always)]
+fn is_unknown(lookup: &SkLookup<'_>, netns: u64) -> bool {
+    maps::handshake(&key(lookup, netns)).is_none()
+}
+
 /// The capture port of a connection of the pod's own that is to reach it although it goes to another port.
 #[inline(always)]
 fn redirected_to(lookup: &SkLookup<'_>, netns: u64) -> Option<u16> {
-    let key = HandshakeKey {
+    let port = maps::handshake(&key(lookup, netns))?.capture_port;
+    (port != lookup.port()).then_some(port)
+}
+
+#[inline(always)]
+fn key(lookup: &SkLookup<'_>, netns: u64) -> HandshakeKey {
+    HandshakeKey {
         netns,
         client: lookup.source(),
         client_port: lookup.source_port(),
         target_port: lookup.port(),
         target_word: lookup.destination().to_v4_be(),
-    };
-    let port = maps::handshake(&key)?.capture_port;
-    (port != lookup.port()).then_some(port)
+    }
 }
 
 /// Assigns the connection to the first listener that takes it.

@@ -3,6 +3,7 @@
 mod atomic;
 mod counts;
 mod destinations;
+mod flows;
 mod handshakes;
 mod inbound;
 mod listeners;
@@ -12,6 +13,7 @@ mod records;
 
 pub use counts::count;
 pub use destinations::{add_destination, destination};
+pub use flows::{accelerate, accelerated, flow, put_flow};
 pub use handshakes::{handshake, handshakes_have_room, publish, withdraw};
 pub use inbound::{inbound_netns, run_inbound_program};
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    os::unix::fs::MetadataExt as _,
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -70,6 +71,47 @@ fn a_recreated_sandbox_is_followed() -> Result<()> {
         pod.is_some_and(|pod| pod["state"] == "enrolled" && pod["uid"] == node.lab.uid(2))
     })?;
     ensure!(taken_by(&third.actor()?)? == 15001);
+    Ok(())
+}
+
+kernel_test!(the_runtimes_namespace_is_never_enrolled);
+/// Where the runtime is in a network namespace that is neither the agent's nor that of process 1 (nodes in
+/// containers), a container's first process is for a moment in the pod's cgroup and in that namespace.
+fn the_runtimes_namespace_is_never_enrolled() -> Result<()> {
+    let mut node = ClusterFixture::new()?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    let uid = node.lab.uid(1);
+    let pod = node.lab.pod("pod", 2)?.under_kubelet(&node.lab, &uid)?;
+    let runtimes = node.lab.empty_namespace()?;
+    let sleep = || -> Result<_> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &runtimes, "sleep", "1000"]);
+        Ok(die_with_parent(&mut command).spawn()?)
+    };
+    let mut processes = Idle(vec![sleep()?]);
+    let inode = |pid: u32| fs::metadata(format!("/proc/{pid}/ns/net")).map(|it| it.ino());
+    let shim = processes.0[0].id();
+    let own = inode(std::process::id())?;
+    wait_for(|| Ok(inode(shim)? != own))?;
+    // Start times are in hundredths of a second.
+    thread::sleep(Duration::from_millis(30));
+    processes.0.push(sleep()?);
+    let first_of_pod = processes.0[1].id();
+    fs::write(pod.cgroup.join("cgroup.procs"), first_of_pod.to_string())?;
+    wait_for(|| Ok(inode(shim)? == inode(first_of_pod)?))?;
+    node.api.apply(injected("web", &uid))?;
+    node.soon("shop/web", |pod| {
+        pod.is_some_and(|pod| pod["state"] == "waiting")
+    })?;
+    thread::sleep(Duration::from_millis(1200));
+    let row = node.places().pod("shop/web")?.context("the pod")?;
+    ensure!(row["state"] == "waiting", "{row}");
+    ensure!(node.places().map("POD_BY_NETNS")?.is_empty());
+    let _sidecar = sidecar::start(&pod, &[])?;
+    node.is_taken("shop/web", true)?;
+    let row = node.places().pod("shop/web")?.context("the pod")?;
+    ensure!(row["netns"]["inode"] != inode(shim)?, "{row}");
+    ensure!(taken_by(&pod.actor()?)? == 15001);
     Ok(())
 }
 

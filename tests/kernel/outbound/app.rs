@@ -1,6 +1,6 @@
 //! Connections of the app.
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::protocol::{APP, Dial, PROXY, ROOT};
 
 use super::{check_client_or_all, row};
@@ -43,6 +43,17 @@ fn app_to_loopback(fixture: &SharedFixture) -> Result<()> {
     for to in ["::1", "::6"] {
         row(fixture, &APP, None, at(to, 80), Arrives::Untouched, to)?;
     }
+    Ok(())
+}
+
+shared_test!(app_to_a_target_that_names_nothing);
+/// What was dialed is then not known. It must not be the sidecar's own port, or the sidecar dials itself.
+fn app_to_a_target_that_names_nothing(fixture: &SharedFixture) -> Result<()> {
+    let result = fixture.dial(Dial::new(&APP, at("127.128.3.4", 15001)))?;
+    ensure!(result == Err(libc::ECONNREFUSED), "{result:?}");
+    let result = fixture.dial(Dial::new(&APP, at("127.0.0.1", 15001)))?;
+    let connected = result.map_err(|errno| anyhow!("errno {errno}"))?;
+    ensure!(connected.accepted_by == 15001, "{connected:?}");
     Ok(())
 }
 

@@ -82,8 +82,11 @@ pub const IPTABLES: &str = "iptables";
 /// A pod with the default policy.
 pub const SIDETRACK: &str = "sidetrack";
 
+/// The same, accelerated.
+pub const ACCELERATED: &str = "sidetrack, accelerated";
+
 /// Name, lab, how, lists.
-const PODS: [(&str, usize, How, Option<Lists>); 10] = [
+const PODS: [(&str, usize, How, Option<Lists>); 11] = [
     (NOTHING, 0, How::Directly, None),
     (IPTABLES, 0, How::Iptables("iptables-nft-restore"), None),
     (
@@ -119,6 +122,7 @@ const PODS: [(&str, usize, How, Option<Lists>); 10] = [
         MANY,
     ),
     ("sidetrack, more pods on the node", 2, How::Sidetrack, None),
+    (ACCELERATED, 1, How::Sidetrack, None),
 ];
 
 /// Everything. Fields drop in order: processes before what they run in.
@@ -272,6 +276,9 @@ fn pod_name(name: &str) -> String {
 /// Lists that hold neither the service nor its port, but for the last included range.
 fn manifest(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String> {
     let mut annotations = serde_json::json!({"sidetrack.dev/netns": pod.path()});
+    if name == ACCELERATED {
+        annotations["sidetrack.dev/accelerate"] = "true".into();
+    }
     if let Some(lists) = lists {
         let ranges: Vec<String> = (0..lists.ranges)
             .map(|number| format!("11.{}.{}.0/24", number / 256, number % 256))

@@ -7,13 +7,14 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Input, Inputs};
 use crate::{
     dialect,
-    policy::{BEFORE_SIDECAR, PolicyError},
+    policy::{ACCELERATE, BEFORE_SIDECAR, PolicyError},
     record::{self, Record},
     select::sidecar,
 };
 
 /// Annotations and the inputs they set.
-const ANNOTATIONS: [(&str, Input); 13] = [
+const ANNOTATIONS: [(&str, Input); 14] = [
+    (ACCELERATE, Input::Accelerate),
     (BEFORE_SIDECAR, Input::BeforeSidecar),
     (dialect::ANNOTATION, Input::Dialect),
     (

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// Names of defaults. Those that have an annotation are named as it is, without the prefix.
-const NAMES: [(&str, Input); 20] = [
+const NAMES: [(&str, Input); 21] = [
     ("dialect", Input::Dialect),
     ("outboundPort", Input::EnvoyPort),
     ("inboundPort", Input::InboundCapturePort),
@@ -34,6 +34,7 @@ const NAMES: [(&str, Input); 20] = [
     ("outboundOwnerGroups", Input::OwnerGroups),
     ("outboundOwnerGroupsExclude", Input::OwnerGroupsExclude),
     ("dualStack", Input::DualStack),
+    ("accelerate", Input::Accelerate),
 ];
 
 /// `NAME=VALUE` on the command line.

@@ -13,6 +13,11 @@ impl Policy {
                     .to_owned(),
             );
         }
+        if self.accelerate {
+            notes.push(
+                "its connections to the sidecar are accelerated, which is experimental".to_owned(),
+            );
+        }
         notes
     }
 

@@ -25,5 +25,7 @@ pub use self::{
     namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
     objects::{open_pin, pin},
     processes::trim_heap,
-    programs::{attached_programs, btf_load, program_id, program_load, program_name},
+    programs::{
+        attach_to_sockets, attached_programs, btf_load, program_id, program_load, program_name,
+    },
 };

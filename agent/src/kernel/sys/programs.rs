@@ -10,7 +10,7 @@ use aya_obj::generated::{
 };
 
 use super::{
-    call::{bpf_fd, bpf_read, object_name, raw},
+    call::{bpf, bpf_fd, bpf_read, object_name, raw},
     objects::info,
 };
 
@@ -80,6 +80,20 @@ pub fn btf_load(btf: &[u8]) -> io::Result<OwnedFd> {
         attr.__bindgen_anon_7.btf = btf.as_ptr() as u64;
         attr.__bindgen_anon_7.btf_size = btf.len() as u32;
     })
+}
+
+/// Attaches a program to a map of sockets, in the place of the one it has. It stays for as long as the map.
+pub fn attach_to_sockets(
+    program: BorrowedFd<'_>,
+    map: BorrowedFd<'_>,
+    attach_type: bpf_attach_type,
+) -> io::Result<()> {
+    bpf(bpf_cmd::BPF_PROG_ATTACH, |attr| {
+        attr.__bindgen_anon_5.__bindgen_anon_1.target_fd = raw(map);
+        attr.__bindgen_anon_5.attach_bpf_fd = raw(program);
+        attr.__bindgen_anon_5.attach_type = attach_type as u32;
+    })
+    .map(drop)
 }
 
 /// Ids of the programs attached to a cgroup itself, in the order in which they run (Linux 4.15).

@@ -1,6 +1,9 @@
 //! Sends events of pods to the API server, as Kubernetes Events.
 
-use std::time::Duration;
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 use k8s_openapi::api::core::v1::ObjectReference;
 use kube::{
@@ -10,6 +13,7 @@ use kube::{
 use tokio::sync::mpsc;
 use tracing::warn;
 
+use sidetrack_policy::PodRef;
 use sidetrack_reconcile::PodEvent;
 
 /// Between attempts while the API server is away.
@@ -31,7 +35,12 @@ impl Reporter {
             controller: "sidetrack.dev/agent".to_owned(),
             instance: Some(node.to_owned()),
         };
-        tokio::spawn(send(Recorder::new(client, reporter), pod_events));
+        let recorders = Recorders {
+            client,
+            reporter,
+            told: HashMap::new(),
+        };
+        tokio::spawn(send(recorders, pod_events));
         Self { queue }
     }
 
@@ -43,7 +52,57 @@ impl Reporter {
     }
 }
 
-async fn send(recorder: Recorder, mut pod_events: mpsc::Receiver<PodEvent>) {
+/// Gives each text an Event of its own. A recorder counts further Events of the same reason in the first one,
+/// which keeps its text.
+struct Recorders {
+    client: Client,
+    reporter: events::Reporter,
+    told: HashMap<(PodRef, String), Told>,
+}
+
+/// What was last told about a pod for one reason.
+struct Told {
+    note: String,
+    recorder: Recorder,
+    /// Different texts since then.
+    texts: u32,
+    since: Instant,
+}
+
+impl Recorders {
+    /// The recorder for a text; `None` if the pod has had too many different ones: annotations can change
+    /// without end.
+    fn of(&mut self, pod: &PodRef, reason: &str, note: &str) -> Option<Recorder> {
+        const TEXTS: u32 = 20;
+        const PERIOD: Duration = Duration::from_secs(600);
+        const PODS: usize = 4096;
+        let key = (pod.clone(), reason.to_owned());
+        if self.told.len() >= PODS && !self.told.contains_key(&key) {
+            self.told.clear();
+        }
+        let new = || Recorder::new(self.client.clone(), self.reporter.clone());
+        let told = self.told.entry(key).or_insert_with(|| Told {
+            note: note.to_owned(),
+            recorder: new(),
+            texts: 1,
+            since: Instant::now(),
+        });
+        if told.note != note {
+            if told.since.elapsed() > PERIOD {
+                (told.texts, told.since) = (0, Instant::now());
+            }
+            if told.texts == TEXTS {
+                return None;
+            }
+            told.texts += 1;
+            note.clone_into(&mut told.note);
+            told.recorder = new();
+        }
+        Some(told.recorder.clone())
+    }
+}
+
+async fn send(mut recorders: Recorders, mut pod_events: mpsc::Receiver<PodEvent>) {
     // The API allows a note 1 kB.
     const LONGEST: usize = 1000;
     while let Some(pod_event) = pod_events.recv().await {
@@ -52,6 +111,11 @@ async fn send(recorder: Recorder, mut pod_events: mpsc::Receiver<PodEvent>) {
             note.truncate(cut);
             note.push_str("...");
         }
+        let pod = &pod_event.pod;
+        let Some(recorder) = recorders.of(pod, pod_event.reason, &note) else {
+            warn!(%pod, reason = pod_event.reason, "too many different Events, not sent: {note}");
+            continue;
+        };
         let event = Event {
             type_: if pod_event.warning {
                 EventType::Warning

@@ -11,7 +11,7 @@ mod view;
 use std::{fmt::Debug, pin::Pin, time::Duration};
 
 use anyhow::{Context as _, Result};
-use futures_util::{Stream, StreamExt as _};
+use futures_util::{Stream, StreamExt as _, future::ready};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{ConfigMap, Namespace, Pod},
@@ -25,6 +25,7 @@ use kube::{
         watcher::{self, Event, watcher},
     },
 };
+use serde::de::DeserializeOwned;
 use tokio::time::Instant;
 use tracing::{error, info};
 
@@ -38,6 +39,8 @@ use sidetrack_reconcile::Listing;
 
 /// One change of the API comes with others: wait this long for them.
 const SETTLE: Duration = Duration::from_millis(10);
+/// 410 Gone.
+const GONE: u16 = 410;
 /// Longest silence of a connection. Bookmarks come once a minute; a connection whose other end has
 /// vanished says nothing at all.
 const SILENCE: Duration = Duration::from_secs(120);
@@ -85,17 +88,16 @@ impl Cluster {
         let client = Client::try_from(config).context("prepare to talk to the API server")?;
         info!(server, node, "following the API server");
         let of_node = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
-        let pods = watcher(Api::all(client.clone()), of_node).backoff(Pauses::default());
-        let all = watcher::Config::default();
-        let namespaces = watcher(Api::all(client.clone()), all).backoff(Pauses::default());
+        let pods = follow(Api::all(client.clone()), of_node);
+        let namespaces = follow(Api::all(client.clone()), watcher::Config::default());
         Ok(Self {
             own_namespace: daemonset.map(|name| name.namespace.clone()),
             daemonset: watch_one(&client, daemonset),
             config: watch_one(&client, daemonset),
             client,
             uninstall: Uninstall::default(),
-            pods: Box::pin(pods),
-            namespaces: Box::pin(namespaces),
+            pods,
+            namespaces,
             view: View::default(),
             trouble: Trouble::default(),
             changed: false,
@@ -209,7 +211,18 @@ where
     let only = format!("metadata.name={}", name.name);
     let only = watcher::Config::default().fields(&only);
     let api: Api<PartialObjectMeta<K>> = Api::namespaced(client.clone(), &name.namespace);
-    Box::pin(watcher(api, only).backoff(Pauses::default()))
+    follow(api, only)
+}
+
+/// Watches, with pauses after failures.
+fn follow<K>(api: Api<K>, config: watcher::Config) -> Events<K>
+where
+    K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    // That the server has forgotten where the watch was is no failure. The list that follows needs no pause.
+    let is_forgotten = |event: &watcher::Result<Event<K>>| matches!(event, Err(watcher::Error::WatchError(status)) if status.code == GONE);
+    let events = watcher(api, config).filter(move |event| ready(!is_forgotten(event)));
+    Box::pin(events.backoff(Pauses::default()))
 }
 
 /// The event, unless it is an error; keeps account of those.
@@ -269,7 +282,7 @@ fn reason(error: &watcher::Error) -> String {
 }
 
 /// Backoff: short at first, because a new pod waits; growing and random, because a thousand agents
-/// use the same server.
+/// use the same server; never long, because pods start again as soon as that is back.
 #[derive(Debug, Default)]
 struct Pauses {
     failures: u32,
@@ -280,7 +293,7 @@ impl Iterator for Pauses {
 
     fn next(&mut self) -> Option<Duration> {
         const SHORTEST: u64 = 250;
-        const DOUBLINGS: u32 = 4;
+        const DOUBLINGS: u32 = 2;
         let base = SHORTEST << self.failures.min(DOUBLINGS);
         self.failures = self.failures.saturating_add(1);
         let random = std::hash::BuildHasher::hash_one(

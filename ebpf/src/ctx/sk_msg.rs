@@ -1,0 +1,115 @@
+//! `struct sk_msg_md`: a message that an accelerated socket sends.
+
+use aya_ebpf::{
+    EbpfContext as _, Global,
+    bindings::BPF_F_INGRESS,
+    helpers::generated::{bpf_get_netns_cookie, bpf_msg_redirect_hash},
+    programs::SkMsgContext,
+};
+use sidetrack_common::{addr::Addr, flow::FlowKey};
+
+use super::{
+    addr_field, field,
+    typed::{Typed, load, tcp_sock},
+};
+use crate::maps;
+
+/// Offset of `sk_backlog` in `struct sock`, whose first member is what the receive queues take; all of them
+/// are set by the loader from the kernel's BTF.
+#[unsafe(no_mangle)]
+static OFFSET_SOCK_BACKLOG: Global<u32> = Global::new(0);
+/// Offset of `icsk_ulp_ops` in `struct inet_connection_sock`.
+#[unsafe(no_mangle)]
+static OFFSET_ICSK_ULP: Global<u32> = Global::new(0);
+/// Offset of `write_seq` in `struct tcp_sock`.
+#[unsafe(no_mangle)]
+static OFFSET_TCP_WRITE_SEQ: Global<u32> = Global::new(0);
+/// Offset of `copied_seq` in `struct tcp_sock`.
+#[unsafe(no_mangle)]
+static OFFSET_TCP_COPIED_SEQ: Global<u32> = Global::new(0);
+
+/// A message that is being sent.
+pub struct SkMsg<'a> {
+    /// aya's context.
+    pub inner: &'a SkMsgContext,
+}
+
+/// The TCP side of the socket that sends.
+pub struct TcpState(Typed);
+
+impl SkMsg<'_> {
+    /// The connection as the sender sees it.
+    #[inline(always)]
+    pub fn key(&self) -> FlowKey {
+        let local: Addr = addr_field!(self.inner.msg, local_ip4, local_ip6);
+        let remote: Addr = addr_field!(self.inner.msg, remote_ip4, remote_ip6);
+        FlowKey {
+            // SAFETY: the helper takes the program's own context.
+            netns: unsafe { bpf_get_netns_cookie(self.inner.as_ptr()) },
+            local,
+            remote,
+            local_port: field!(self.inner.msg, local_port) as u16,
+            // The context has it in network order in the upper half.
+            remote_port: u32::from_be(field!(self.inner.msg, remote_port)) as u16,
+            pad: 0,
+        }
+    }
+
+    /// Bytes of the message.
+    #[inline(always)]
+    pub fn size(&self) -> u32 {
+        field!(self.inner.msg, size)
+    }
+
+    /// The TCP side; `None` if the socket is none of TCP.
+    #[inline(always)]
+    pub fn tcp(&self) -> Option<TcpState> {
+        let sk = field!(self.inner.msg, __bindgen_anon_3.sk);
+        if sk.is_null() {
+            return None;
+        }
+        tcp_sock(sk).map(TcpState)
+    }
+
+    /// Sends the message to the queue of the socket with this key; fails if there is none.
+    #[inline(always)]
+    pub fn redirect(&self, key: &mut FlowKey) -> Result<(), ()> {
+        // SAFETY: the program's own context, the map and a key of its type.
+        let action = unsafe {
+            bpf_msg_redirect_hash(
+                self.inner.msg,
+                maps::accelerated(),
+                core::ptr::from_mut(key).cast(),
+                BPF_F_INGRESS.into(),
+            )
+        };
+        // SK_PASS.
+        if action == 1 { Ok(()) } else { Err(()) }
+    }
+}
+
+impl TcpState {
+    /// Bytes in the socket's own receive queues.
+    #[inline(always)]
+    pub fn unread(&self) -> u32 {
+        load(self.0, &OFFSET_SOCK_BACKLOG)
+    }
+
+    /// Whether another protocol is between the application and TCP, such as TLS of the kernel.
+    #[inline(always)]
+    pub fn has_upper_protocol(&self) -> bool {
+        load::<u64>(self.0, &OFFSET_ICSK_ULP) != 0
+    }
+
+    /// The sequence number of the next byte.
+    #[inline(always)]
+    pub fn write_seq(&self) -> u32 {
+        load(self.0, &OFFSET_TCP_WRITE_SEQ)
+    }
+
+    /// How far the application has read, as a sequence number.
+    #[inline(always)]
+    pub fn copied_seq(&self) -> u32 {
+        load(self.0, &OFFSET_TCP_COPIED_SEQ)
+    }
+}

@@ -1,0 +1,225 @@
+//! Accelerated connections carry what TCP would carry, in its order, and make a sender wait as TCP does.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::{Child, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{command::die_with_parent, network::manifest};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::fixture::{POD, PodFixture, VIP};
+
+const PEERS: &str = include_str!("peers.py");
+const PYTHON: &str = "/usr/bin/python3";
+const ACCELERATE: (&str, &str) = ("sidetrack.dev/accelerate", "true");
+const APP: u32 = 1000;
+const PROXY: u32 = 1337;
+
+/// A process that is ended with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Something that listens as the proxy, at an address and a port.
+fn serve(fixture: &PodFixture, ip: &str, port: u16, user: u32) -> Result<Server> {
+    let arguments = ["-c", PEERS, "serve", ip, &port.to_string()];
+    let mut command = fixture.pod.command(user, Path::new(PYTHON), &arguments);
+    command.stdout(Stdio::piped());
+    let mut server = Server(die_with_parent(&mut command).spawn()?);
+    let stdout = server.0.stdout.take().context("its output")?;
+    let mut line = String::new();
+    BufReader::new(stdout).read_line(&mut line)?;
+    ensure!(line.trim() == "listening", "{line}");
+    Ok(server)
+}
+
+/// A client's scenario to its end; what it printed.
+fn dial(fixture: &PodFixture, user: u32, scenario: &str, to: (&str, u16)) -> Result<String> {
+    // The sidecar's source towards the application.
+    let source = if user == PROXY {
+        "127.0.0.6"
+    } else {
+        "0.0.0.0"
+    };
+    let arguments = [
+        "-c",
+        PEERS,
+        "dial",
+        scenario,
+        source,
+        to.0,
+        &to.1.to_string(),
+    ];
+    let output = fixture
+        .pod
+        .command(user, Path::new(PYTHON), &arguments)
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    ensure!(said.ends_with("ok\n"), "{scenario}: {said}{errors}");
+    Ok(said)
+}
+
+/// Bytes that went past TCP, of all connections that are known.
+fn past(fixture: &PodFixture) -> Result<u64> {
+    let rows = fixture.agent.places.map("FLOWS")?;
+    let sent = rows
+        .iter()
+        .map(|row| row["formatted"]["value"]["sent"].as_u64());
+    Ok(sent.map(Option::unwrap_or_default).sum())
+}
+
+/// A fixture whose kernel can; `None` where it cannot, which is said.
+fn accelerated() -> Result<Option<PodFixture>> {
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[ACCELERATE])?;
+    let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
+    if pod["notes"].to_string().contains("does not account") {
+        eprintln!("acceleration: skipped, this kernel cannot");
+        return Ok(None);
+    }
+    ensure!(pod["notes"].to_string().contains("experimental"), "{pod}");
+    Ok(Some(fixture))
+}
+
+const SCENARIOS: [&str; 9] = [
+    "exchange",
+    "alternate",
+    "stopped_reader",
+    "half_close",
+    "speaks_first",
+    "peek",
+    "reset",
+    "sendfile",
+    "unread",
+];
+
+kernel_test!(outbound);
+fn outbound() -> Result<()> {
+    let Some(fixture) = accelerated()? else {
+        return Ok(());
+    };
+    let _sidecar = serve(&fixture, "0.0.0.0", 15001, PROXY)?;
+    for scenario in SCENARIOS {
+        let before = past(&fixture)?;
+        dial(&fixture, APP, scenario, (VIP[0], 80))?;
+        ensure!(past(&fixture)? > before, "{scenario} was not accelerated");
+    }
+    Ok(())
+}
+
+kernel_test!(inbound);
+/// From the sidecar to the application.
+fn inbound() -> Result<()> {
+    let Some(fixture) = accelerated()? else {
+        return Ok(());
+    };
+    let _app = serve(&fixture, "0.0.0.0", 8080, APP)?;
+    for scenario in SCENARIOS {
+        let before = past(&fixture)?;
+        dial(&fixture, PROXY, scenario, (POD[0], 8080))?;
+        ensure!(past(&fixture)? > before, "{scenario} was not accelerated");
+    }
+    Ok(())
+}
+
+kernel_test!(switched_on_and_off);
+/// By the annotation, for new connections, and for nobody else.
+fn switched_on_and_off() -> Result<()> {
+    let Some(mut fixture) = accelerated()? else {
+        return Ok(());
+    };
+    let _sidecar = serve(&fixture, "0.0.0.0", 15001, PROXY)?;
+    let to = (VIP[0], 80);
+    let counts = |fixture: &PodFixture| -> Result<bool> {
+        let before = past(fixture)?;
+        dial(fixture, APP, "peek", to)?;
+        Ok(past(fixture)? > before)
+    };
+    ensure!(counts(&fixture)?);
+    let until = |fixture: &PodFixture, wanted: bool| -> Result<()> {
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while counts(fixture)? != wanted {
+            ensure!(Instant::now() < deadline, "not {wanted} in time");
+            thread::sleep(Duration::from_millis(100));
+        }
+        Ok(())
+    };
+    fixture
+        .lab
+        .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
+    until(&fixture, false)?;
+    fixture
+        .lab
+        .write_manifest("app", &manifest("app", &fixture.pod, &[ACCELERATE]))?;
+    until(&fixture, true)?;
+    // The next agent takes it over, and one that ends leaves it.
+    fixture.agent.end(Signal::SIGKILL)?;
+    ensure!(counts(&fixture)?);
+    fixture.agent = lab::agent::Agent::start(fixture.lab.places())?;
+    fixture.agent.places.wait_enrolled("test/app")?;
+    ensure!(counts(&fixture)?);
+    // Without a cgroup of its own a pod is intercepted, and says why it is not accelerated.
+    let text = manifest("app", &fixture.pod, &[ACCELERATE]).replace(&fixture.pod.uid, "no-uid");
+    fixture.lab.remove_manifest("app")?;
+    fixture
+        .agent
+        .places
+        .wait_pod("test/app", |pod| pod.is_none())?;
+    fixture.lab.write_manifest("app", &text)?;
+    fixture.agent.places.wait_enrolled("test/app")?;
+    let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
+    let notes = pod["notes"].to_string();
+    ensure!(
+        notes.contains("not accelerated") && notes.contains("UID"),
+        "{notes}"
+    );
+    ensure!(!counts(&fixture)?);
+    Ok(())
+}
+
+kernel_test!(open_connections_outlive_agents);
+/// Bytes flow while agents are replaced, and while the pod leaves.
+fn open_connections_outlive_agents() -> Result<()> {
+    let Some(mut fixture) = accelerated()? else {
+        return Ok(());
+    };
+    let _sidecar = serve(&fixture, "0.0.0.0", 15001, PROXY)?;
+    let (first, second) = thread::scope(|scope| -> Result<_> {
+        let shared = &fixture;
+        let run = move || dial(shared, APP, "exchange", (VIP[0], 80));
+        let clients: Vec<_> = (0..2).map(|_| scope.spawn(run)).collect();
+        // Both directions of both.
+        let flowing = |row: &Value| row["formatted"]["value"]["sent"].as_u64() > Some(1000);
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let rows = shared.agent.places.map("FLOWS")?;
+            if rows.iter().filter(|row| flowing(row)).count() >= 4 {
+                break;
+            }
+            ensure!(Instant::now() < deadline, "{rows:?}");
+        }
+        shared.lab.remove_manifest("app")?;
+        let mut ended = clients
+            .into_iter()
+            .map(|client| client.join().expect("no panic"));
+        Ok((ended.next(), ended.next()))
+    })?;
+    first.context("a client")??;
+    second.context("a client")??;
+    fixture.agent.end(Signal::SIGTERM)?;
+    let cleanup = fixture.agent.places.output(&["cleanup"])?;
+    ensure!(cleanup.status.success(), "{cleanup:?}");
+    Ok(())
+}
