@@ -197,14 +197,19 @@ mod tests {
         words.flat_map(u32::to_ne_bytes).chain(strings).collect()
     }
 
-    const STRUCTS: [(&str, &[(&str, u32)]); 7] = [
-        ("sock", &[("other", 0), ("sk_socket", 8 * 24)]),
+    const STRUCTS: [(&str, &[(&str, u32)]); 9] = [
+        (
+            "sock",
+            &[("other", 0), ("sk_backlog", 8 * 8), ("sk_socket", 8 * 24)],
+        ),
         ("socket", &[("file", 8 * 16)]),
         ("file", &[("f_cred", 8 * 144)]),
         ("cred", &[("fsuid", 8 * 28), ("fsgid", 8 * 32)]),
         ("inet_sock", &[("pinet6", 8 * 760)]),
         ("ipv6_pinfo", &[("opt", 8 * 96)]),
         ("ipv6_txoptions", &[("srcrt", 8 * 32)]),
+        ("inet_connection_sock", &[("icsk_ulp_ops", 8 * 40)]),
+        ("tcp_sock", &[("copied_seq", 8 * 48), ("write_seq", 8 * 52)]),
     ];
 
     #[test]
@@ -218,6 +223,10 @@ mod tests {
             ("OFFSET_INET_PINET6", 760),
             ("OFFSET_PINFO_OPT", 96),
             ("OFFSET_TXOPT_SRCRT", 32),
+            ("OFFSET_SOCK_BACKLOG", 8),
+            ("OFFSET_ICSK_ULP", 40),
+            ("OFFSET_TCP_WRITE_SEQ", 52),
+            ("OFFSET_TCP_COPIED_SEQ", 48),
         ];
         assert_eq!(offsets_in(&btf(&STRUCTS, false)).unwrap(), expected);
     }

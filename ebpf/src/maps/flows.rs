@@ -77,13 +77,7 @@ impl FlowRow {
 #[inline(always)]
 pub fn accelerate(ops: *mut bpf_sock_ops, key: &mut FlowKey) -> Result<(), ()> {
     // SAFETY: the program's own context, the map and a key of its type.
-    let failed = unsafe {
-        bpf_sock_hash_update(
-            ops,
-            ACCELERATED.as_ptr(),
-            core::ptr::from_mut(key).cast(),
-            0,
-        )
-    };
+    let failed =
+        unsafe { bpf_sock_hash_update(ops, ACCELERATED.as_ptr(), ptr::from_mut(key).cast(), 0) };
     if failed == 0 { Ok(()) } else { Err(()) }
 }

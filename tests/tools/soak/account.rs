@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
-    sync::{Arc, Mutex, RwLock},
+    sync::{
+        Arc, Mutex, RwLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use crate::{
@@ -76,6 +79,8 @@ pub type Totals = BTreeMap<Kind, [u64; Heading::ALL.len()]>;
 /// The books.
 #[derive(Debug, Default)]
 pub struct Account {
+    /// Whether connections are accelerated. A blocking read may then return EAGAIN when the other end goes.
+    pub is_accelerated: AtomicBool,
     targets: RwLock<HashMap<u32, Known>>,
     pods: RwLock<HashMap<u16, Arc<Timeline>>>,
     books: Mutex<Books>,
@@ -197,7 +202,8 @@ impl Account {
             }
             Outcome::Broken(errno) => {
                 let cut = [libc::ECONNRESET, libc::ENOTCONN, libc::EPIPE].contains(errno);
-                if cut && down || leaving {
+                let woken = *errno == libc::EAGAIN && self.is_accelerated.load(Ordering::Relaxed);
+                if (cut || woken) && down || leaving {
                     Heading::FailedClosed
                 } else {
                     Heading::Lost

@@ -27,7 +27,7 @@ use fastrand::Rng;
 use lab::{agent::binary, command::output, ledger, private};
 
 use crate::{
-    chaos::{Agents, Events, Floods},
+    chaos::{Agents, Builds, Events, Floods},
     environment::{Environment, HANGING},
     inventory::Inventory,
     targets::Policy,
@@ -43,6 +43,9 @@ struct Options {
     /// Instead, hold so many connections open while agents are replaced, and look for stalls
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(10..=10_000))]
     streams: Option<u32>,
+    /// Accelerate the pods' connections to their sidecars
+    #[arg(long)]
+    accelerate: bool,
     /// Makes the same choices as the run that printed it; when they take effect is up to the machine
     #[arg(long)]
     seed: Option<u64>,
@@ -97,18 +100,22 @@ fn run(options: &Options) -> Result<ExitCode> {
         let version = String::from_utf8_lossy(&version.stdout).trim().to_owned();
         println!("{version}: {}", binary.display());
     }
+    let builds = Builds {
+        binaries,
+        accelerate: options.accelerate,
+    };
     let (passed, failed, failures) = match options.streams {
         Some(count) => {
             let minutes = options.minutes.unwrap_or(1.0);
             let each = Duration::from_secs_f64(60.0 * minutes / 2.0);
-            let (passed, failures) = streams::run(count, &binaries, each)?;
+            let (passed, failures) = streams::run(count, &builds, each)?;
             (passed, failures.len() as u64, failures)
         }
         None => {
             let minutes = options.minutes.unwrap_or(10.0);
             let seed = options.seed.unwrap_or_else(|| fastrand::u64(..1 << 32));
             println!("seed {seed}, {minutes} minutes\n");
-            whole(seed, &binaries, Duration::from_secs_f64(60.0 * minutes))?
+            whole(seed, &builds, Duration::from_secs_f64(60.0 * minutes))?
         }
     };
     for failure in &failures {
@@ -123,9 +130,13 @@ fn run(options: &Options) -> Result<ExitCode> {
 }
 
 /// Builds, soaks, and looks at what is left; what passed, what failed, and the first failures in full.
-fn whole(seed: u64, binaries: &[PathBuf; 2], length: Duration) -> Result<(u64, u64, Vec<String>)> {
+fn whole(seed: u64, builds: &Builds, length: Duration) -> Result<(u64, u64, Vec<String>)> {
     let mut environment = Environment::new(seed)?;
-    let mut checks = soak(&mut environment, binaries, length)?;
+    let account = &environment.account;
+    account
+        .is_accelerated
+        .store(builds.accelerate, Ordering::Relaxed);
+    let mut checks = soak(&mut environment, builds, length)?;
     let (_, connections) = environment.account.totals();
     let (mut failed, mut failures) = environment.account.failures();
     let cgroup = environment.places.cgroup.clone();
@@ -140,8 +151,8 @@ fn whole(seed: u64, binaries: &[PathBuf; 2], length: Duration) -> Result<(u64, u
 }
 
 /// Everything up to the tables; how many things were checked beside the connections.
-fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration) -> Result<u64> {
-    let first = chaos::start(&environment.places, &binaries[0])?;
+fn soak(environment: &mut Environment, builds: &Builds, length: Duration) -> Result<u64> {
+    let first = chaos::start(&environment.places, builds, 0)?;
     for number in (0..environment.pods.len() as u16).chain([HANGING]) {
         environment.wait_policy(&format!("pod{number}"), Policy::FIRST)?;
     }
@@ -167,7 +178,7 @@ fn soak(environment: &mut Environment, binaries: &[PathBuf; 2], length: Duration
         let (agents, events, floods, over) = (&agents, &events, &floods, &over);
         let agents_thread = spawn(scope, shared, "agents", seeds.fork(), move |rng| {
             let is_over = || over.load(Ordering::Relaxed);
-            agents.run(shared, first, binaries, rng, &is_over)
+            agents.run(shared, first, builds, rng, &is_over)
         });
         let mut threads = vec![
             spawn(scope, shared, "policies", seeds.fork(), move |rng| {

@@ -2,7 +2,6 @@
 //! without upgrades, and connections that no hook ever sees, tell them from ours.
 
 use std::{
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -46,7 +45,7 @@ struct Period {
 }
 
 /// Measures; what went wrong, and how many messages were fine.
-pub fn run(count: u32, binaries: &[PathBuf; 2], length: Duration) -> Result<(u64, Vec<String>)> {
+pub fn run(count: u32, builds: &chaos::Builds, length: Duration) -> Result<(u64, Vec<String>)> {
     let mut lab = Lab::new()?;
     let mut bare = Lab::new()?;
     lab.add_outside(VIP)?;
@@ -55,7 +54,7 @@ pub fn run(count: u32, binaries: &[PathBuf; 2], length: Duration) -> Result<(u64
     lab.write_manifest("streams", &manifest("streams", &pod, &[]))?;
     let places = lab.places().clone();
     let spawner = Spawner::new();
-    let mut agent = chaos::start(&places, &binaries[0])?;
+    let mut agent = chaos::start(&places, builds, 0)?;
     chaos::wait_ready(&places, &agent)?;
     places.wait_enrolled("test/streams")?;
     let mut streams = Streams::open(&spawner, count, [(&lab, &pod), (&bare, &control)])?;
@@ -81,7 +80,7 @@ pub fn run(count: u32, binaries: &[PathBuf; 2], length: Duration) -> Result<(u64
             let signal = [Signal::SIGTERM, Signal::SIGKILL][takeovers as usize / 2 % 2];
             agent.end(signal)?;
             build = 1 - build;
-            agent = chaos::start(&places, &binaries[build])?;
+            agent = chaos::start(&places, builds, build)?;
             chaos::wait_ready(&places, &agent)?;
             let after = chaos::programs(&places)?;
             let kept = after

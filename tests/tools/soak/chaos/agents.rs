@@ -78,10 +78,21 @@ fn tag(program: Option<u32>) -> Result<String> {
     Ok(tag.to_owned())
 }
 
+/// What the agents are.
+#[derive(Debug)]
+pub struct Builds {
+    /// For upgrades from one to the other.
+    pub binaries: [PathBuf; 2],
+    /// Whether they accelerate connections.
+    pub accelerate: bool,
+}
+
 /// Starts one.
-pub fn start(places: &Places, binary: &std::path::Path) -> Result<Agent> {
+pub fn start(places: &Places, builds: &Builds, which: usize) -> Result<Agent> {
+    const ACCELERATE: &[&str] = &["--accelerate"];
     let extra = Extra {
-        binary: Some(binary),
+        binary: Some(&builds.binaries[which]),
+        arguments: if builds.accelerate { ACCELERATE } else { &[] },
         ..Extra::default()
     };
     Agent::spawn_with(places, &extra)
@@ -118,7 +129,7 @@ impl Agents {
         &self,
         environment: &Environment,
         first: Agent,
-        binaries: &[PathBuf; 2],
+        builds: &Builds,
         mut rng: Rng,
         over: &dyn Fn() -> bool,
     ) -> Result<()> {
@@ -174,8 +185,8 @@ impl Agents {
                 }
             }
             before = after;
-            build = rng.usize(..binaries.len());
-            agent = start(places, &binaries[build])?;
+            build = rng.usize(..builds.binaries.len());
+            agent = start(places, builds, build)?;
         }
         wait_ready(places, &agent)?;
         *self
