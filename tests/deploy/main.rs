@@ -3,7 +3,7 @@
 
 mod webhook;
 
-use std::{collections::BTreeSet, process::Command};
+use std::{collections::BTreeSet, path::Path, process::Command};
 
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
@@ -23,12 +23,12 @@ fn helm(values: &Value) -> Result<Vec<Value>, String> {
     helm_with(values, &[])
 }
 
-/// The same in a cluster that has some Secrets.
-fn helm_with(values: &Value, secrets: &[Value]) -> Result<Vec<Value>, String> {
+/// The same in a cluster that has some objects.
+fn helm_with(values: &Value, objects: &[Value]) -> Result<Vec<Value>, String> {
     let output = Command::new(checkout("target/tools/python/bin/python"))
         .arg(checkout("tests/deploy/render.py"))
         .arg(checkout("deploy/chart"))
-        .args([NAMESPACE, &values.to_string(), &json!(secrets).to_string()])
+        .args([NAMESPACE, &values.to_string(), &json!(objects).to_string()])
         .output()
         .expect("Python; `cargo xtask setup` installs it");
     if !output.status.success() {
@@ -38,9 +38,13 @@ fn helm_with(values: &Value, secrets: &[Value]) -> Result<Vec<Value>, String> {
 }
 
 fn kustomize() -> Vec<Value> {
+    kustomize_of(&checkout("deploy/kubernetes"))
+}
+
+fn kustomize_of(dir: &Path) -> Vec<Value> {
     let output = Command::new("kubectl")
-        .arg("kustomize")
-        .arg(checkout("deploy/kubernetes"))
+        .args(["kustomize", "--load-restrictor=LoadRestrictionsNone"])
+        .arg(dir)
         .output()
         .expect("kubectl; `cargo xtask setup` installs it");
     assert!(
@@ -168,7 +172,7 @@ fn values_take_effect() {
     // The agent takes the file that the ConfigMap becomes.
     let text = of_kind(&objects, "ConfigMap")["data"]["mesh.yaml"].clone();
     let text = text.as_str().expect("a file");
-    let path = std::path::Path::new("mesh.yaml");
+    let path = Path::new("mesh.yaml");
     let defaults = lab::product::mesh::defaults(&[], Some((path, text))).expect("a configuration");
     let policy = lab::product::Policy::of_inputs(&defaults).expect("a policy");
     assert_eq!(policy.excluded_outbound_ports, [3306, 6379]);
@@ -185,6 +189,30 @@ fn wrong_values_are_refused() {
             json!({"defaults": {"excludeOutboundPort": 1}}),
             "excludeOutboundPort",
         ),
+        (
+            json!({"defaults": {"excludeOutboundPorts": ["mysql"]}}),
+            "excludeOutboundPorts",
+        ),
+        (
+            json!({"defaults": {"excludeOutboundPorts": 99_999}}),
+            "excludeOutboundPorts",
+        ),
+        (
+            json!({"defaults": {"includeInboundPorts": "80,http"}}),
+            "includeInboundPorts",
+        ),
+        (json!({"defaults": {"statusPort": "65536"}}), "statusPort"),
+        (
+            json!({"defaults": {"includeOutboundIPRanges": "10.0.0.0/33"}}),
+            "includeOutboundIPRanges",
+        ),
+        (
+            json!({"defaults": {"excludeOutboundIPRanges": ["10.0.0"]}}),
+            "excludeOutboundIPRanges",
+        ),
+        (json!({"defaults": {"proxyUid": "envoy"}}), "proxyUid"),
+        (json!({"defaults": {"dialect": "new"}}), "dialect"),
+        (json!({"defaults": {"dualStack": "yes"}}), "dualStack"),
         (json!({"metricsPort": 0}), "metricsPort"),
         (json!({"host": {"bpffs": "sys/fs/bpf"}}), "bpffs"),
         (json!({"cni": {"binDir": "opt/cni/bin"}}), "binDir"),
@@ -202,6 +230,77 @@ fn wrong_values_are_refused() {
         let error = helm(&values).expect_err("refused");
         assert!(error.contains(named), "{values}: {error}");
     }
+}
+
+#[test]
+fn components_do_what_the_charts_values_do() {
+    for (component, values) in [
+        ("cni", json!({"cni": {"enabled": true}})),
+        ("enroll-all", json!({"enroll": "injected"})),
+        ("taint", json!({"removeTaint": true})),
+    ] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let base = checkout("deploy/kubernetes");
+        // kustomize takes relative paths only.
+        let up = "../".repeat(dir.path().components().count() - 1);
+        let base = format!("{up}{}", base.display().to_string().trim_start_matches('/'));
+        let text = format!(
+            "kind: Kustomization\nresources: [{base}]\ncomponents: [{base}/components/{component}]\n"
+        );
+        std::fs::write(dir.path().join("kustomization.yaml"), text).expect("write it");
+        let plain = comparable(kustomize_of(dir.path()));
+        let plain: Vec<_> = plain
+            .into_iter()
+            .filter(|object| object["kind"] != "Namespace")
+            .collect();
+        assert_eq!(
+            plain,
+            comparable(helm(&values).expect("the chart")),
+            "{component}"
+        );
+    }
+}
+
+#[test]
+fn values_of_all_forms_are_accepted() {
+    for values in [
+        json!({"excludeOutboundPorts": [3306, "6379"], "includeInboundPorts": "*", "statusPort": 0}),
+        json!({"excludeOutboundPorts": "3306, 6379", "includeOutboundPorts": "", "statusPort": "15020"}),
+        json!({"includeOutboundIPRanges": "*", "excludeOutboundIPRanges": []}),
+        json!({"includeOutboundIPRanges": "10.96.0.0/12,fd00::/8", "excludeOutboundIPRanges": "192.0.2.1"}),
+        json!({"proxyUid": 1337, "proxyGid": [1337, "2000"], "outboundOwnerGroups": "*"}),
+        json!({"dialect": "1.12", "dualStack": true, "accelerate": "false"}),
+        json!({"dialect": "current", "excludeInterfaces": ["net1", "tap0"]}),
+    ] {
+        let objects = helm(&json!({"defaults": values})).expect("accepted by the schema");
+        let config = of_kind(&objects, "ConfigMap")["data"]["mesh.yaml"].clone();
+        let path = Path::new("mesh.yaml");
+        let text = config.as_str().expect("a text");
+        sidetrack_policy::mesh::defaults(&[], Some((path, text))).expect("and by the agent");
+    }
+}
+
+/// `helm upgrade` without `--reset-then-reuse-values` forgets what was set: the plugin's entry would stay on the nodes,
+/// with nobody to take it away.
+#[test]
+fn an_upgrade_does_not_forget_the_plugin() {
+    let values =
+        |enabled: bool, remove: bool| json!({"cni": {"enabled": enabled, "remove": remove}});
+    let mut installed =
+        of_kind(&helm(&values(true, false)).expect("the chart"), "DaemonSet").clone();
+    let there =
+        |installed: &Value| helm_with(&values(false, false), std::slice::from_ref(installed));
+    let error = there(&installed).expect_err("refused");
+    for cure in [
+        "--reset-then-reuse-values",
+        "cni.enabled=true",
+        "cni.remove=true",
+    ] {
+        assert!(error.contains(cure), "{error}");
+    }
+    installed["spec"]["template"]["spec"]["containers"][0]["args"] = json!(["agent"]);
+    let error = there(&installed).err().unwrap_or_default();
+    assert!(!error.contains("cni"), "{error}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 Helm renders for a cluster; this is one that knows the kinds the chart uses, has none of the objects but
 those it is given, and writes down what it is asked to create.
 
-usage: render.py CHART NAMESPACE [VALUES_JSON [SECRETS_JSON]]
+usage: render.py CHART NAMESPACE [VALUES_JSON [OBJECTS_JSON]]
 """
 
 import asyncio
@@ -36,7 +36,7 @@ KINDS = {
 }
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration"}
 created = []
-# Secrets that are there already, by name.
+# Objects that are there already, by resource and name.
 there = {}
 
 
@@ -83,9 +83,9 @@ class Cluster(BaseHTTPRequestHandler):
             return self.answer(200, found)
         if path.endswith("/secrets"):
             return self.answer(200, {"kind": "SecretList", "apiVersion": "v1", "items": []})
-        secret = there.get(path.rsplit("/", 1)[-1]) if "/secrets/" in path else None
-        if secret is not None:
-            return self.answer(200, secret)
+        known = there.get(tuple(path.split("/")[-2:]))
+        if known is not None:
+            return self.answer(200, known)
         self.answer(404, {"kind": "Status", "apiVersion": "v1", "status": "Failure",
                           "reason": "NotFound", "code": 404, "message": "not found"})
 
@@ -116,10 +116,11 @@ class Cluster(BaseHTTPRequestHandler):
         pass
 
 
-def main(chart, namespace, values="{}", secrets="[]"):
+def main(chart, namespace, values="{}", objects="[]"):
     from helm_sdkpy import Configuration, Install
 
-    there.update((secret["metadata"]["name"], secret) for secret in json.loads(secrets))
+    for known in json.loads(objects):
+        there[KINDS[known["apiVersion"]][known["kind"]], known["metadata"]["name"]] = known
     server = ThreadingHTTPServer(("127.0.0.1", 0), Cluster)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     with tempfile.TemporaryDirectory() as home:
