@@ -29,6 +29,7 @@ mod repair;
 mod responsive;
 mod security;
 mod sockets;
+mod takeover;
 mod translation;
 mod udp;
 mod updates;

@@ -1,0 +1,94 @@
+//! A running pod whose iptables rules redirect is enrolled, opted out and enrolled again, under load.
+
+use anyhow::{Result, anyhow, ensure};
+use lab::{
+    command::run_words,
+    injected::with_istio_init,
+    protocol::{APP, Dial, ROOT},
+    sidecar,
+};
+use std::fs;
+
+use crate::fixture::{POD, PodFixture, VIP, at};
+
+/// Connections under the rules, which connection tracking remembers for two minutes: a quarter of the ports that
+/// the kernel gives to clients.
+const BEFORE: usize = 8_000;
+const AFTER: usize = 1_500;
+const AT_ONCE: usize = 500;
+
+fn load_rules(fixture: &PodFixture) -> Result<()> {
+    let manifest = fixture.lab.dir().join("rules.json");
+    fs::write(&manifest, with_istio_init(&fixture.pod, &[], &[]))?;
+    let manifest = manifest.to_string_lossy();
+    for (restore, six) in [
+        ("iptables-restore", None),
+        ("ip6tables-restore", Some("-6")),
+    ] {
+        let words = ["rules", "--manifest", &manifest, "--format", "iptables"];
+        let words: Vec<&str> = words.into_iter().chain(six).collect();
+        let rules = fixture.agent.places.output(&words)?;
+        ensure!(rules.status.success(), "{rules:?}");
+        let file = fixture.lab.dir().join(restore);
+        fs::write(&file, rules.stdout)?;
+        let file = file.to_string_lossy();
+        run_words(&["ip", "netns", "exec", &fixture.pod.netns, restore, &file])?;
+    }
+    Ok(())
+}
+
+/// Every connection reaches the sidecar, which learns where it was to go.
+fn dial(fixture: &PodFixture, family: usize, count: usize) -> Result<()> {
+    let to = at(VIP[family], 80);
+    for _ in 0..count / AT_ONCE {
+        let dials = vec![Dial::new(&APP, to); AT_ONCE];
+        for (number, result) in fixture.client.dial_all(dials)?.into_iter().enumerate() {
+            let connected = result.map_err(|errno| anyhow!("number {number}: errno {errno}"))?;
+            let original = if family == 0 {
+                &connected.server.original_v4
+            } else {
+                &connected.server.original_v6
+            };
+            ensure!(
+                connected.accepted_by == 15001 && *original == Ok(to),
+                "number {number}: {connected:?}"
+            );
+            ensure!(connected.client.peer == to, "{connected:?}");
+            ensure!(
+                connected.client.local.ip() == at(POD[family], 0).ip(),
+                "{connected:?}"
+            );
+        }
+    }
+    Ok(())
+}
+
+kernel_test!(of_a_pod_with_istio_init_under_load);
+fn of_a_pod_with_istio_init_under_load() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.lab.add_outside(VIP[1])?;
+    fixture.outside.listen(&ROOT, at("::", 80))?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
+    load_rules(&fixture)?;
+    for family in [0, 1] {
+        dial(&fixture, family, BEFORE)?;
+    }
+    for _ in 0..2 {
+        fixture
+            .lab
+            .write_manifest("app", &with_istio_init(&fixture.pod, &[], &[]))?;
+        fixture.agent.places.wait_enrolled("test/app")?;
+        for family in [0, 1] {
+            dial(&fixture, family, AFTER)?;
+        }
+        fixture.lab.remove_manifest("app")?;
+        fixture
+            .agent
+            .places
+            .wait_pod("test/app", |pod| pod.is_none())?;
+        for family in [0, 1] {
+            dial(&fixture, family, AT_ONCE)?;
+        }
+    }
+    Ok(())
+}
