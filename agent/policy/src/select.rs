@@ -45,6 +45,11 @@ pub enum NotTaken {
     /// No label opts it in.
     #[error("label {LABEL} is not \"enabled\" on the pod or its namespace")]
     NotOptedIn,
+    /// A label has a value that says nothing.
+    #[error(
+        "label {LABEL} is {0:?} on the pod or its namespace; write \"enabled\" or \"disabled\""
+    )]
+    OtherLabel(String),
     /// Interception mode NONE.
     #[error("its interception mode is NONE")]
     ModeNone,
@@ -191,7 +196,13 @@ fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option
     if labeled("disabled") {
         return Some(NotTaken::OptedOut);
     }
-    (enroll == Enroll::Labeled && !labeled("enabled")).then_some(NotTaken::NotOptedIn)
+    if enroll == Enroll::Injected || labeled("enabled") {
+        return None;
+    }
+    let other = pod_label.or(namespace_label);
+    Some(other.map_or(NotTaken::NotOptedIn, |label| {
+        NotTaken::OtherLabel(shortened(label))
+    }))
 }
 
 /// Whether the API server says that the pod's containers have ended. Kubelet says so of an evicted pod while

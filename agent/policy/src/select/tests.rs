@@ -39,17 +39,19 @@ fn labels_of_pod_and_namespace() {
     use Enroll::{Injected, Labeled};
     use NotTaken::{NotOptedIn, OptedOut};
     let (enabled, disabled) = (Some("enabled"), Some("disabled"));
+    let other = |value: &str| Err(NotTaken::OtherLabel(value.to_owned()));
     for (pod_label, namespace_label, labeled, all) in [
         (None, None, Err(NotOptedIn), Ok(())),
         (None, enabled, Ok(()), Ok(())),
         (None, disabled, Err(OptedOut), Err(OptedOut)),
-        (None, Some("true"), Err(NotOptedIn), Ok(())),
+        (None, Some("true"), other("true"), Ok(())),
         (enabled, None, Ok(()), Ok(())),
         (enabled, enabled, Ok(()), Ok(())),
         (enabled, disabled, Err(OptedOut), Err(OptedOut)),
         (disabled, None, Err(OptedOut), Err(OptedOut)),
         (disabled, enabled, Err(OptedOut), Err(OptedOut)),
-        (Some("yes"), None, Err(NotOptedIn), Ok(())),
+        (Some("yes"), None, other("yes"), Ok(())),
+        (Some("yes"), enabled, Ok(()), Ok(())),
     ] {
         let labels = pod_label.map_or(json!({}), |label| json!({super::LABEL: label}));
         let pod = injected(&[("/metadata/labels", labels)]);
