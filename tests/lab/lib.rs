@@ -9,6 +9,7 @@ pub mod agent;
 pub mod apiserver;
 pub mod command;
 pub mod deploy;
+pub mod envoy;
 pub mod injected;
 pub mod ledger;
 pub mod network;

@@ -20,10 +20,19 @@ pub enum Field {
     RoundTrip1k,
     /// 16 KiB there and back.
     RoundTrip16k,
+    /// A request through Envoy to a server outside, on an open connection.
+    EnvoyRequest,
+    /// A request through Envoy, each on a connection of its own.
+    EnvoyConnection,
+    /// A TCP connection through Envoy, with a byte each way.
+    EnvoyTcp,
 }
 
 impl Field {
-    /// All.
+    /// Those with Envoy as the sidecar.
+    pub const ENVOY: [Self; 3] = [Self::EnvoyRequest, Self::EnvoyConnection, Self::EnvoyTcp];
+
+    /// The others.
     pub const ALL: [Self; 7] = [
         Self::Connect,
         Self::Session,
@@ -45,6 +54,13 @@ impl Field {
             Self::RoundTrip => "Round trip of 64 bytes, app to sidecar, connection established",
             Self::RoundTrip1k => "Round trip of 1 KiB, app to sidecar, connection established",
             Self::RoundTrip16k => "Round trip of 16 KiB, app to sidecar, connection established",
+            Self::EnvoyRequest => "HTTP request through Envoy, keep-alive (cpu: of the client)",
+            Self::EnvoyConnection => {
+                "HTTP request through Envoy, a connection for each (cpu: of the client)"
+            }
+            Self::EnvoyTcp => {
+                "TCP through Envoy: connect, a byte each way, close (cpu: of the client)"
+            }
         }
     }
 

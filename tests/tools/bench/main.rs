@@ -3,6 +3,7 @@
 //! A, B, C, ...), so that whatever else the machine does happens to all alike.
 
 mod crowd;
+mod envoy;
 mod field;
 mod load;
 mod plot;
@@ -19,7 +20,7 @@ use lab::{ledger, private};
 
 use crate::{
     field::Field,
-    pods::Environment,
+    pods::{Contestant, Environment},
     report::{Format, Report, Series},
 };
 
@@ -39,6 +40,9 @@ struct Options {
     /// Pods of the node with many
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pods: u16,
+    /// Also measure with Envoy as the sidecar
+    #[arg(long)]
+    envoy: bool,
     /// Also make one connection after the other, for so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=600))]
     churn: Option<u16>,
@@ -104,8 +108,16 @@ fn measure(options: &Options) -> Result<Report> {
         &options.field
     };
     for field in fields {
-        let series = take_turns(&environment, *field, options)?;
+        let contestants = environment.contestants(*field);
+        let series = take_turns(contestants, *field, options)?;
         report.add(*field, &series);
+    }
+    if options.envoy {
+        let meshed = envoy::Meshed::new()?;
+        for field in Field::ENVOY {
+            let series = take_turns(meshed.contestants(field), field, options)?;
+            report.add(field, &series);
+        }
     }
     if let Some(seconds) = options.churn {
         report.churn = load::churn(&environment, seconds.into())?;
@@ -116,8 +128,11 @@ fn measure(options: &Options) -> Result<Report> {
     Ok(report)
 }
 
-fn take_turns(environment: &Environment, field: Field, options: &Options) -> Result<Vec<Series>> {
-    let mut contestants = environment.contestants(field);
+fn take_turns(
+    mut contestants: Vec<Contestant<'_>>,
+    field: Field,
+    options: &Options,
+) -> Result<Vec<Series>> {
     if !options.only.is_empty() {
         contestants.retain(|contestant| options.only.iter().any(|name| name == contestant.name));
     }

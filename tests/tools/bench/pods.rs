@@ -19,7 +19,8 @@ use crate::{
 pub const VIP: &str = "10.109.118.31";
 /// The application's user.
 pub const APP: u32 = 1000;
-const PROXY: u32 = 1337;
+/// The sidecar's.
+pub const PROXY: u32 = 1337;
 
 /// How connections of a pod get to its sidecar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +154,7 @@ impl Environment {
                 _ => &mut crowd.lab,
             };
             let pod = Pod::new(of_lab, name, number, how, lab)?;
-            let text = manifest(name, &pod.net, lists)?;
+            let text = manifest_of(name, &pod.net, lists)?;
             match how {
                 How::Directly => {}
                 How::Iptables(restore) => {
@@ -197,7 +198,7 @@ impl Environment {
         let mut nanos = Vec::new();
         for time in 0..TIMES {
             // Every time another first port, so that none of it is there already.
-            let text = manifest(pod.name, &pod.net, MANY)?.replacen(
+            let text = manifest_of(pod.name, &pod.net, MANY)?.replacen(
                 "\"20000,",
                 &format!("\"{},", 40_000 + time),
                 1,
@@ -269,12 +270,12 @@ impl Pod {
 }
 
 /// A name Kubernetes would allow.
-fn pod_name(name: &str) -> String {
+pub fn pod_name(name: &str) -> String {
     name.replace(", ", "-").replace([',', ' '], "")
 }
 
 /// Lists that hold neither the service nor its port, but for the last included range.
-fn manifest(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String> {
+fn manifest_of(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String> {
     let mut annotations = serde_json::json!({"sidetrack.dev/netns": pod.path()});
     if name == ACCELERATED {
         annotations["sidetrack.dev/accelerate"] = "true".into();
@@ -303,8 +304,13 @@ fn manifest(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String> {
     }))?)
 }
 
+/// A pod's manifest with the default policy; accelerated, if its name says so.
+pub fn manifest(name: &str, pod: &PodNet) -> Result<String> {
+    manifest_of(name, pod, None)
+}
+
 /// Loads the rules of a manifest's policy.
-fn load_rules(agent: &Agent, pod: &PodNet, manifest: &str, restore: &str) -> Result<()> {
+pub fn load_rules(agent: &Agent, pod: &PodNet, manifest: &str, restore: &str) -> Result<()> {
     let rules = agent
         .places
         .output(&["rules", "--manifest", manifest, "--format", "iptables"])?;

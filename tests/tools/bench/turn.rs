@@ -3,7 +3,7 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::{field::Field, pods::Contestant};
+use crate::{field::Field, pods::Contestant, worker::Answer};
 
 /// What one turn brought, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -37,6 +37,19 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
             let measured = client.ask(&format!("round-trip {to} {times} {size}"))?;
             (measured, server.answer()?)
         }
+        // The server goes on by itself; Envoy's processor time is not known here.
+        Field::EnvoyRequest => (
+            client.ask(&format!("request {to} {times}"))?,
+            Answer::default(),
+        ),
+        Field::EnvoyConnection => (
+            client.ask(&format!("requests {to} {times}"))?,
+            Answer::default(),
+        ),
+        Field::EnvoyTcp => (
+            client.ask(&format!("session {to} {times}"))?,
+            Answer::default(),
+        ),
     };
     Ok(Turn {
         p50: at_client.p50,

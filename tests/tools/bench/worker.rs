@@ -190,8 +190,12 @@ fn obey(line: &str, listener: Option<&Socket>, held: &mut Vec<Socket>) -> Result
         (["echo"], Some(listener)) => server::echo(listener)?,
         (["serve", times], Some(listener)) => server::serve(listener, times.parse()?)?,
         (["sink", length], Some(listener)) => server::sink(listener, seconds(length)?)?,
+        (["web"], Some(listener)) => server::web(listener)?,
+        (["bytes"], Some(listener)) => server::bytes(listener)?,
         (["keep"], Some(listener)) => server::keep(listener, held)?,
         (["connect", to, times], _) => client::connects(to.parse()?, times.parse()?)?,
+        (["request", to, times], _) => client::requests(to.parse()?, times.parse()?, true)?,
+        (["requests", to, times], _) => client::requests(to.parse()?, times.parse()?, false)?,
         (["session", to, times], _) => client::sessions(to.parse()?, times.parse()?)?,
         (["round-trip", to, times, size], _) => {
             client::round_trips(to.parse()?, times.parse()?, size.parse()?)?

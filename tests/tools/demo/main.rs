@@ -4,7 +4,6 @@
 
 mod checks;
 mod environment;
-mod envoy;
 mod scenario;
 
 use std::{path::PathBuf, process::ExitCode};

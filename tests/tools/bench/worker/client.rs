@@ -8,7 +8,7 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::Answer;
+use super::{Answer, server::BODY};
 
 fn socket() -> io::Result<Socket> {
     Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
@@ -50,6 +50,50 @@ pub fn sessions(to: SocketAddr, times: u32) -> io::Result<Answer> {
         all.push(nanos(start));
     }
     Ok(Answer::of(all))
+}
+
+/// HTTP requests, on one connection or each on its own.
+pub fn requests(to: SocketAddr, times: u32, keep_alive: bool) -> io::Result<Answer> {
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\n\r\n";
+    let connect = || -> io::Result<Socket> {
+        let socket = socket()?;
+        socket.connect(&to.into())?;
+        socket.set_tcp_nodelay(true)?;
+        Ok(socket)
+    };
+    let mut kept = if keep_alive { Some(connect()?) } else { None };
+    let mut all = Vec::new();
+    for _ in 0..times {
+        let start = Instant::now();
+        let mut own = None;
+        let socket = match &mut kept {
+            Some(socket) => socket,
+            None => own.insert(connect()?),
+        };
+        socket.write_all(REQUEST)?;
+        read_response(socket)?;
+        drop(own);
+        all.push(nanos(start));
+    }
+    Ok(Answer::of(all))
+}
+
+/// Up to the end of its body, which says that it is the end.
+fn read_response(socket: &mut Socket) -> io::Result<()> {
+    let mut response = Vec::new();
+    let mut buffer = [0; 4096];
+    while !response.ends_with(BODY) {
+        let read = socket.read(&mut buffer)?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        response.extend(&buffer[..read]);
+    }
+    if response.starts_with(b"HTTP/1.1 200") {
+        return Ok(());
+    }
+    let text = String::from_utf8_lossy(&response).into_owned();
+    Err(io::Error::other(text))
 }
 
 /// A message there and back.

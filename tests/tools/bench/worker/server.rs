@@ -62,6 +62,51 @@ pub fn serve(listener: &Socket, times: u32) -> io::Result<Answer> {
     Ok(Answer::default())
 }
 
+/// The body of every response.
+pub const BODY: &[u8] = b"hello from outside\n";
+
+/// Serves HTTP for ever.
+pub fn web(listener: &Socket) -> io::Result<Answer> {
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", BODY.len());
+    let response = [head.as_bytes(), BODY].concat();
+    for_ever(listener, move |received| {
+        received.ends_with(b"\r\n\r\n").then(|| response.clone())
+    })
+}
+
+/// Returns every byte, for ever.
+pub fn bytes(listener: &Socket) -> io::Result<Answer> {
+    for_ever(listener, |received| Some(received.to_vec()))
+}
+
+/// Serves each connection in a thread of its own; `answer` gives what is to be sent for what has come.
+fn for_ever(
+    listener: &Socket,
+    answer: impl Fn(&[u8]) -> Option<Vec<u8>> + Clone + Send + 'static,
+) -> io::Result<Answer> {
+    listener.set_nonblocking(false)?;
+    loop {
+        let (mut accepted, _) = listener.accept()?;
+        accepted.set_tcp_nodelay(true)?;
+        let answer = answer.clone();
+        thread::spawn(move || -> io::Result<()> {
+            let mut received = Vec::new();
+            let mut buffer = [0; 4096];
+            loop {
+                let read = accepted.read(&mut buffer)?;
+                if read == 0 {
+                    return Ok(());
+                }
+                received.extend(&buffer[..read]);
+                if let Some(text) = answer(&received) {
+                    received.clear();
+                    accepted.write_all(&text)?;
+                }
+            }
+        });
+    }
+}
+
 /// Accepts and closes for so long.
 pub fn sink(listener: &Socket, length: Duration) -> io::Result<Answer> {
     listener.set_nonblocking(true)?;

@@ -2,13 +2,11 @@
 
 use std::{fs, path::Path};
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Result, anyhow};
+use lab::envoy::{self, Service, bootstrap};
 
 use super::{APP_UID, PROXY_UID};
-use crate::{
-    environment::{DIR, DemoPod, Environment, HTTPBIN, SERVICE, give},
-    envoy::{Service, bootstrap},
-};
+use crate::environment::{DIR, DemoPod, Environment, HTTPBIN, SERVICE, give};
 
 /// The pod as Istio's injector leaves it when its CNI is enabled.
 pub fn write_manifest(environment: &Environment, pod: DemoPod) -> Result<()> {
@@ -75,7 +73,7 @@ pub fn start_sidecar(environment: &mut Environment, pod: DemoPod) -> Result<u32>
         &config,
         serde_json::to_string_pretty(&bootstrap(pod.name, &service, &log))?,
     )?;
-    let envoy = envoy_binary(&environment.tools)?;
+    let envoy = envoy::binary(&environment.tools)?;
     let words = [
         &envoy,
         "--config-path",
@@ -99,16 +97,6 @@ pub fn start_sidecar(environment: &mut Environment, pod: DemoPod) -> Result<u32>
         Ok(environment.in_pod(pod, PROXY_UID, &ready).output()?)
     })?;
     Ok(pid)
-}
-
-/// The binary inside the installed wheel.
-fn envoy_binary(tools: &Path) -> Result<String> {
-    let lib = fs::read_dir(tools.join("lib")).context("no Envoy: run `cargo xtask setup`")?;
-    lib.flatten()
-        .map(|python| python.path().join("site-packages/envoy/_bin/envoy"))
-        .find(|path| path.exists())
-        .map(|path| path.to_string_lossy().into_owned())
-        .context("the installed wheel has no envoy/_bin/envoy")
 }
 
 pub fn start_httpbin(environment: &mut Environment) -> Result<()> {

@@ -3,13 +3,13 @@
 use std::{fs, process::Output, thread, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow};
+use lab::envoy::LOG_FIELDS;
 use serde_json::Value;
 
 use super::{APP_UID, URL, heading, pods::log_path};
 use crate::{
     checks::Checks,
     environment::{DemoPod, Environment, HTTPBIN, SERVICE, UBUNTU},
-    envoy::LOG_FIELDS,
 };
 
 /// The article's access logs: sender, receiver.

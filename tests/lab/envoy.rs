@@ -2,6 +2,9 @@
 //! on 15001, which hands connections to the listener of their original destination; virtualInbound
 //! on 15006, whose upstream is that destination, called from 127.0.0.6; health on 15021.
 
+use std::{fs, path::Path};
+
+use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
 const HCM: &str = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
@@ -29,6 +32,16 @@ pub const LOG_FIELDS: [(&str, &str); 13] = [
     ("user_agent", "%REQ(USER-AGENT)%"),
 ];
 
+/// The binary inside the installed wheel.
+pub fn binary(tools: &Path) -> Result<String> {
+    let lib = fs::read_dir(tools.join("lib")).context("no Envoy: run `cargo xtask setup`")?;
+    lib.flatten()
+        .map(|python| python.path().join("site-packages/envoy/_bin/envoy"))
+        .find(|path| path.exists())
+        .map(|path| path.to_string_lossy().into_owned())
+        .context("the installed wheel has no envoy/_bin/envoy")
+}
+
 /// A service in this sidecar's configuration.
 pub struct Service<'a> {
     /// Host name.
@@ -40,6 +53,7 @@ pub struct Service<'a> {
 }
 
 /// The whole bootstrap. `log` is the access log's file.
+#[must_use]
 pub fn bootstrap(id: &str, service: &Service<'_>, log: &str) -> Value {
     let (vip, port) = service.address;
     let outbound = format!(
@@ -112,15 +126,21 @@ pub fn bootstrap(id: &str, service: &Service<'_>, log: &str) -> Value {
     })
 }
 
-fn address(ip: &str, port: u16) -> Value {
+/// An address and a port.
+#[must_use]
+pub fn address(ip: &str, port: u16) -> Value {
     json!({"socket_address": {"address": ip, "port_value": port}})
 }
 
-fn original_dst() -> Value {
+/// The listener filter that asks for the original destination.
+#[must_use]
+pub fn original_dst() -> Value {
     json!({"name": "envoy.filters.listener.original_dst", "typed_config": {"@type": ORIGINAL_DST}})
 }
 
-fn tcp_proxy(cluster: &str) -> Value {
+/// A filter that carries bytes to a cluster.
+#[must_use]
+pub fn tcp_proxy(cluster: &str) -> Value {
     json!({
         "name": "envoy.filters.network.tcp_proxy",
         "typed_config": {"@type": TCP_PROXY, "stat_prefix": cluster, "cluster": cluster},
@@ -155,7 +175,9 @@ fn health() -> Value {
     manager("health", &route, json!([]))
 }
 
-fn manager(prefix: &str, route: &Value, access_log: Value) -> Value {
+/// A filter that serves HTTP by one route.
+#[must_use]
+pub fn manager(prefix: &str, route: &Value, access_log: Value) -> Value {
     json!({
         "name": "envoy.filters.network.http_connection_manager",
         "typed_config": {
