@@ -239,7 +239,8 @@ impl Datapath {
         callbacks
             .parting
             .retain(|(since, _)| since.elapsed() < GRACE);
-        if !callbacks.elsewhere.is_empty() {
+        let is_needed = !callbacks.elsewhere.is_empty();
+        if is_needed || self.attachments.callbacks_hook().link.is_none() {
             return Ok(());
         }
         let pods = self.attached_pods()?;
