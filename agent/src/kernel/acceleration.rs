@@ -11,9 +11,15 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use aya::{Ebpf, programs::Program};
 use aya_obj::generated::bpf_attach_type;
-use sidetrack_common::{ids::NetnsCookie, names};
+use sidetrack_common::{
+    flow::{Flow, FlowKey},
+    ids::NetnsCookie,
+    names,
+};
 
-use super::{Datapath, attachments::pin_again, cgroup, pins::Pins, sys};
+use super::{
+    Datapath, attachments::pin_again, cgroup, maps::from_pin, pins::Pins, sys, table::Table,
+};
 
 /// The first kernel that accounts what is in a socket's queue past TCP (kernel commit 54f89b3178d5).
 const SINCE: (u32, u32) = (6, 14);
@@ -24,6 +30,7 @@ pub struct Acceleration {
     /// The callbacks; or why there are none.
     callbacks: Result<OwnedFd, String>,
     links: HashMap<NetnsCookie, OwnedFd>,
+    flows: Option<Table<FlowKey, Flow>>,
 }
 
 impl Acceleration {
@@ -32,12 +39,21 @@ impl Acceleration {
         Self {
             callbacks: load(ebpf, pins).map_err(|problem| format!("{problem:#}")),
             links: HashMap::new(),
+            flows: from_pin(pins, names::FLOWS).ok(),
         }
     }
 
-    /// A pod has left. Open connections stay as they are.
+    /// A pod has left, or is not accelerated any more. Its open connections go on by TCP.
     pub(super) fn forget(&mut self, cookie: NetnsCookie) {
-        self.links.remove(&cookie);
+        if self.links.remove(&cookie).is_none() {
+            return;
+        }
+        let Some(flows) = &self.flows else { return };
+        let keys = flows.keys().unwrap_or_default().into_iter();
+        for key in keys.filter(|key| key.netns == cookie.get()) {
+            // One that is left makes room when another needs it.
+            let _ = flows.remove(&key);
+        }
     }
 }
 

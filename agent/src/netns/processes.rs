@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use procfs::process::Stat;
 
 use crate::kernel::cgroup::uid_of_pod;
 
@@ -77,23 +78,29 @@ impl Processes {
     }
 
     fn add_member(&mut self, pid: i32, inode: u64) {
-        let Ok(cgroups) = fs::read_to_string(format!("/proc/{pid}/cgroup")) else {
+        let Some((uid, stat)) = look_at(pid) else {
             return;
         };
-        let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
-        let Ok(stat) = stat else { return };
-        let started = stat.starttime;
-        match pod_uid(&cgroups) {
-            Some(uid) => self.by_pod.entry(uid).or_default().push(Member {
-                pid,
-                started,
-                inode,
-            }),
-            None => {
-                let first = self.strangers.entry(inode).or_insert(started);
-                *first = started.min(*first);
-            }
+        let Some(uid) = uid else {
+            return self.add_stranger(inode, stat.starttime);
+        };
+        self.by_pod.entry(uid).or_default().push(Member {
+            pid,
+            started: stat.starttime,
+            inode,
+        });
+        // Seen also where only the pod's own processes are listed: the runtime that has made it.
+        let parent = stat.ppid;
+        if super::inode_at(format!("/proc/{parent}/ns/net").as_ref()) == Some(inode)
+            && let Some((None, parent)) = look_at(parent)
+        {
+            self.add_stranger(inode, parent.starttime);
         }
+    }
+
+    fn add_stranger(&mut self, inode: u64, started: u64) {
+        let first = self.strangers.entry(inode).or_insert(started);
+        *first = started.min(*first);
     }
 
     /// Whether a namespace was there before the pod: a process of no pod has been in it for longer than any of
@@ -143,6 +150,13 @@ impl Processes {
             inode: Some(member.inode),
         })
     }
+}
+
+/// The pod that a process belongs to, if any, and its state; `None` once it has ended.
+fn look_at(pid: i32) -> Option<(Option<String>, Stat)> {
+    let cgroups = fs::read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
+    let stat = procfs::process::Process::new(pid).and_then(|process| process.stat());
+    Some((pod_uid(&cgroups), stat.ok()?))
 }
 
 /// Ids of all processes of the node.

@@ -160,6 +160,7 @@ fn switched_on_and_off() -> Result<()> {
         .lab
         .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
     until(&fixture, false)?;
+    ensure!(fixture.agent.places.map("FLOWS")?.is_empty());
     fixture
         .lab
         .write_manifest("app", &manifest("app", &fixture.pod, &[ACCELERATE]))?;

@@ -2,6 +2,7 @@
 
 use std::{
     fs,
+    io::{BufRead as _, BufReader},
     os::unix::fs::MetadataExt as _,
     process::{Command, Stdio},
     thread,
@@ -10,7 +11,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{agent::Places, command::die_with_parent, injected::injected, protocol::ROOT, sidecar};
-use nix::sys::signal::Signal;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use serde_json::{Value, json};
 
 use super::{Idle, labeled, taken_by, wait_for};
@@ -74,6 +78,15 @@ fn a_recreated_sandbox_is_followed() -> Result<()> {
     Ok(())
 }
 
+/// A process that is no child of the test.
+struct EndedWithTest(i32);
+
+impl Drop for EndedWithTest {
+    fn drop(&mut self) {
+        let _ = kill(Pid::from_raw(self.0), Signal::SIGKILL);
+    }
+}
+
 kernel_test!(the_runtimes_namespace_is_never_enrolled);
 /// Where the runtime is in a network namespace that is neither the agent's nor that of process 1 (nodes in
 /// containers), a container's first process is for a moment in the pod's cgroup and in that namespace.
@@ -83,22 +96,19 @@ fn the_runtimes_namespace_is_never_enrolled() -> Result<()> {
     let uid = node.lab.uid(1);
     let pod = node.lab.pod("pod", 2)?.under_kubelet(&node.lab, &uid)?;
     let runtimes = node.lab.empty_namespace()?;
-    let sleep = || -> Result<_> {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &runtimes, "sleep", "1000"]);
-        Ok(die_with_parent(&mut command).spawn()?)
-    };
-    let mut processes = Idle(vec![sleep()?]);
-    let inode = |pid: u32| fs::metadata(format!("/proc/{pid}/ns/net")).map(|it| it.ino());
-    let shim = processes.0[0].id();
-    let own = inode(std::process::id())?;
-    wait_for(|| Ok(inode(shim)? != own))?;
     // Start times are in hundredths of a second.
-    thread::sleep(Duration::from_millis(30));
-    processes.0.push(sleep()?);
-    let first_of_pod = processes.0[1].id();
-    fs::write(pod.cgroup.join("cgroup.procs"), first_of_pod.to_string())?;
-    wait_for(|| Ok(inode(shim)? == inode(first_of_pod)?))?;
+    const SHIM: &str = "sleep 0.03; sleep 1000 & echo $!; wait";
+    let mut shim = Command::new("ip");
+    shim.args(["netns", "exec", &runtimes, "sh", "-c", SHIM])
+        .stdout(Stdio::piped());
+    let mut shim = Idle(vec![die_with_parent(&mut shim).spawn()?]);
+    let mut said = String::new();
+    let stdout = shim.0[0].stdout.take().context("its output")?;
+    BufReader::new(stdout).read_line(&mut said)?;
+    let first_of_pod: i32 = said.trim().parse()?;
+    let _first = EndedWithTest(first_of_pod);
+    fs::write(pod.cgroup.join("cgroup.procs"), said.trim())?;
+    let inode = |pid: i32| fs::metadata(format!("/proc/{pid}/ns/net")).map(|it| it.ino());
     node.api.apply(injected("web", &uid))?;
     node.soon("shop/web", |pod| {
         pod.is_some_and(|pod| pod["state"] == "waiting")
@@ -110,7 +120,7 @@ fn the_runtimes_namespace_is_never_enrolled() -> Result<()> {
     let _sidecar = sidecar::start(&pod, &[])?;
     node.is_taken("shop/web", true)?;
     let row = node.places().pod("shop/web")?.context("the pod")?;
-    ensure!(row["netns"]["inode"] != inode(shim)?, "{row}");
+    ensure!(row["netns"]["inode"] != inode(first_of_pod)?, "{row}");
     ensure!(taken_by(&pod.actor()?)? == 15001);
     Ok(())
 }

@@ -174,7 +174,9 @@ fn rows_of(dump: &str) -> Result<Vec<Value>> {
 
 /// Maps whose rows belong to sockets, to a program and to a packet, not to pods. bpftool cannot list the
 /// first.
-pub const NOT_OF_PODS: [&str; 4] = [
+pub const NOT_OF_PODS: [&str; 6] = [
+    names::ACCELERATED,
+    names::FLOWS,
     names::TRANSLATION,
     names::RECORD_BY_SOCK,
     names::ARRIVAL_PROGRAM,
