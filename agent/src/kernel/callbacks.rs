@@ -186,29 +186,32 @@ impl Datapath {
         pods: &[(PodRef, NetnsCookie, Option<String>)],
         mut tell: impl FnMut(&PodRef, Result<Option<String>>),
     ) {
-        let own = &self.attachments.callbacks.own;
-        let is_missing = |cookie| !own.get(cookie).is_some_and(OwnCgroup::is_attached);
-        let may_have = pods.iter().filter(|(_, _, uid)| uid.is_some());
-        if may_have.clone().any(|(_, cookie, _)| is_missing(cookie)) {
-            self.list_cgroups();
-        }
+        let mut is_listed = false;
         for (name, cookie, uid) in pods {
-            tell(name, self.keep_callbacks_of(*cookie, uid.as_deref()));
+            if let Some(kept) = self.keep_attached(*cookie) {
+                tell(name, kept);
+                continue;
+            }
+            if uid.is_some() && !is_listed {
+                self.list_cgroups();
+                is_listed = true;
+            }
+            tell(name, self.attach_again(*cookie, uid.as_deref()));
         }
     }
 
-    fn keep_callbacks_of(
-        &mut self,
-        cookie: NetnsCookie,
-        uid: Option<&str>,
-    ) -> Result<Option<String>> {
-        let callbacks = &mut self.attachments.callbacks;
-        if let Some(own) = callbacks.own.get(&cookie).filter(|own| own.is_attached()) {
-            let pin = self.pins.pod_callbacks(cookie.get());
+    /// Pins the link to a pod's own cgroup again unless it is pinned; `None` if it is not attached.
+    fn keep_attached(&self, cookie: NetnsCookie) -> Option<Result<Option<String>>> {
+        let own = self.attachments.callbacks.own.get(&cookie)?;
+        let pin = self.pins.pod_callbacks(cookie.get());
+        own.is_attached().then(|| {
             let pinned = own.link.keep_pinned(&pin)?;
-            return Ok(pinned.then(|| super::repair::pin_text(&pin)));
-        }
-        let before = callbacks.own.remove(&cookie);
+            Ok(pinned.then(|| super::repair::pin_text(&pin)))
+        })
+    }
+
+    fn attach_again(&mut self, cookie: NetnsCookie, uid: Option<&str>) -> Result<Option<String>> {
+        let before = self.attachments.callbacks.own.remove(&cookie);
         self.attach_to_known(cookie, uid)?;
         let was_known = before.as_ref().is_some_and(|own| own.path.is_some());
         // Sockets that were made in a cgroup that is gone still have its programs.

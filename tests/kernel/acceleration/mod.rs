@@ -105,18 +105,22 @@ const SCENARIOS: [&str; 9] = [
     "unread",
 ];
 
+fn all_scenarios(fixture: &PodFixture, user: u32, to: (&str, u16)) -> Result<()> {
+    for scenario in SCENARIOS {
+        let before = past(fixture)?;
+        dial(fixture, user, scenario, to)?;
+        ensure!(past(fixture)? > before, "{scenario} was not accelerated");
+    }
+    Ok(())
+}
+
 kernel_test!(outbound);
 fn outbound() -> Result<()> {
     let Some(fixture) = accelerated()? else {
         return Ok(());
     };
     let _sidecar = serve(&fixture, "0.0.0.0", 15001, PROXY)?;
-    for scenario in SCENARIOS {
-        let before = past(&fixture)?;
-        dial(&fixture, APP, scenario, (VIP[0], 80))?;
-        ensure!(past(&fixture)? > before, "{scenario} was not accelerated");
-    }
-    Ok(())
+    all_scenarios(&fixture, APP, (VIP[0], 80))
 }
 
 kernel_test!(inbound);
@@ -126,12 +130,7 @@ fn inbound() -> Result<()> {
         return Ok(());
     };
     let _app = serve(&fixture, "0.0.0.0", 8080, APP)?;
-    for scenario in SCENARIOS {
-        let before = past(&fixture)?;
-        dial(&fixture, PROXY, scenario, (POD[0], 8080))?;
-        ensure!(past(&fixture)? > before, "{scenario} was not accelerated");
-    }
-    Ok(())
+    all_scenarios(&fixture, PROXY, (POD[0], 8080))
 }
 
 kernel_test!(switched_on_and_off);
