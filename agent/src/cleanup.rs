@@ -1,4 +1,4 @@
-//! Removes everything sidetrack has on a node: hooks, maps, pins and the socket.
+//! Removes everything sidetrack has on a node: hooks, maps, pins, the socket and the CNI plugin's entry.
 
 use std::path::{Path, PathBuf};
 
@@ -6,51 +6,93 @@ use anyhow::{Result, anyhow};
 use serde::Serialize;
 
 use crate::{
+    cni::install::{Entries, remove_entries},
     control_socket::{is_answered, remove_socket},
     kernel::{layouts, pins::Pins},
 };
 
-/// What was removed.
+/// What was removed, or would be.
 #[derive(Debug, Default, Serialize)]
 pub struct Removed {
     /// Pinned links.
     pub links: Vec<PathBuf>,
     /// Pinned maps.
     pub maps: Vec<PathBuf>,
+    /// Network configurations without the CNI plugin's entry from then on.
+    pub plugin: Vec<PathBuf>,
     /// Directories and the socket.
     pub other: Vec<PathBuf>,
-    /// Entries sidetrack did not create; they stay.
+    /// Entries sidetrack did not create, or that another agent uses; they stay.
     pub left: Vec<PathBuf>,
 }
 
-/// Removes everything, unless an agent runs.
+impl Removed {
+    fn of_layouts(all: layouts::Removed) -> Self {
+        Self {
+            links: all.links,
+            maps: all.maps,
+            plugin: Vec::new(),
+            other: all.directories,
+            left: all.left,
+        }
+    }
+}
+
+/// Removes everything, unless an agent runs. The CNI plugin's entry goes first, because no pod starts while it
+/// is there and no agent answers.
 ///
 /// # Errors
 /// If an agent runs, or something cannot be removed.
-pub fn everything(bpffs: &Path, socket: &Path) -> Result<Removed> {
+pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
     let pins = Pins::new(bpffs)?;
-    let mut removed = Removed::default();
-    let running = |place: &Path| {
-        let place = place.display();
-        anyhow!("an agent is running on {place}: stop it first, or it would lose its hooks")
-    };
     if is_answered(socket) {
         return Err(running(socket));
     }
-    if pins.root().exists() {
-        let Some(_lock) = pins.try_lock()? else {
-            return Err(running(bpffs));
-        };
-        let all = layouts::remove_everything(pins.root())?;
-        removed = Removed {
-            links: all.links,
-            maps: all.maps,
-            other: all.directories,
-            left: all.left,
-        };
+    let lock = if pins.root().exists() {
+        Some(pins.try_lock()?.ok_or_else(|| running(bpffs))?)
+    } else {
+        None
+    };
+    let entries = plugin_entries(cni_conf_dir, socket)?;
+    if let (Some(conf_dir), false) = (cni_conf_dir, entries.own.is_empty()) {
+        remove_entries(conf_dir)?;
     }
+    let mut removed = match &lock {
+        Some(_held) => Removed::of_layouts(layouts::remove_everything(pins.root())?),
+        None => Removed::default(),
+    };
+    removed.plugin = entries.own;
+    removed.left.extend(entries.other);
     if remove_socket(socket)? {
         removed.other.push(socket.to_owned());
     }
     Ok(removed)
+}
+
+/// What [`everything`] would remove. Changes nothing.
+///
+/// # Errors
+/// If something cannot be read.
+pub fn preview(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
+    let pins = Pins::new(bpffs)?;
+    let entries = plugin_entries(cni_conf_dir, socket)?;
+    let mut removed = Removed::of_layouts(layouts::list_everything(pins.root())?);
+    removed.plugin = entries.own;
+    removed.left.extend(entries.other);
+    if socket.exists() {
+        removed.other.push(socket.to_owned());
+    }
+    Ok(removed)
+}
+
+fn plugin_entries(conf_dir: Option<&Path>, socket: &Path) -> Result<Entries> {
+    conf_dir.map_or_else(
+        || Ok(Entries::default()),
+        |dir| Entries::of_socket(dir, socket),
+    )
+}
+
+fn running(place: &Path) -> anyhow::Error {
+    let place = place.display();
+    anyhow!("an agent is running on {place}: stop it first, or it would lose its hooks")
 }

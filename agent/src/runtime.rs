@@ -2,6 +2,8 @@
 
 use std::{io, time::Duration};
 
+use tokio::signal::unix::{SignalKind, signal};
+
 /// Runs a future to its end on the calling thread, with a runtime of its own.
 ///
 /// # Errors
@@ -14,4 +16,18 @@ pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
         .thread_keep_alive(KEEP_THREADS)
         .build()?;
     Ok(runtime.block_on(future))
+}
+
+/// Waits for SIGTERM or SIGINT.
+///
+/// # Errors
+/// If signals cannot be received.
+pub async fn until_signal() -> io::Result<()> {
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
 }

@@ -12,7 +12,10 @@ use sidetrack_policy::{PodRef, manifest::is_name, select::Enroll};
 
 use super::{LogFormat, Places, install_cni::CniFlags, mesh::MeshFlags, start_logging};
 use crate::{
-    cni::install::Installation,
+    cni::{
+        credentials::{self, Credentials},
+        install::Installation,
+    },
     daemon::{self, Config, Plugin, Pods},
     runtime::block_on,
 };
@@ -83,6 +86,13 @@ struct PluginFlags {
     /// The control socket's path on the node, for the plugin [default: that of --socket]
     #[arg(long, value_name = "PATH", requires = "cni_conf_dir")]
     cni_socket: Option<PathBuf>,
+    /// A directory with token and ca.crt of a service account that may get the DaemonSet. With them the
+    /// plugin learns when sidetrack was uninstalled without an agent on the node, and lets pods start
+    #[arg(long, value_name = "DIR", requires_all = ["cni_conf_dir", "daemonset"])]
+    cni_credentials: Option<PathBuf>,
+    /// The path of --cni-conf-dir on the node, for the plugin [default: the same]
+    #[arg(long, value_name = "PATH", requires = "cni_credentials")]
+    cni_node_conf_dir: Option<PathBuf>,
     #[command(flatten)]
     cni: CniFlags,
 }
@@ -95,10 +105,10 @@ pub(super) fn run(options: Options) -> Result<ExitCode> {
 
 impl Options {
     fn config(self) -> Result<Config> {
-        let own_namespace = self.source.daemonset.as_ref();
-        let own_namespace = own_namespace.map(|daemonset| daemonset.namespace.clone());
         let socket = self.places.socket;
-        let plugin = self.plugin.plugin(&socket, own_namespace.as_deref())?;
+        let plugin = self
+            .plugin
+            .plugin(&socket, self.source.daemonset.as_ref())?;
         let pods = self.source.pods()?;
         let enroll = self.enroll.unwrap_or(match pods {
             Pods::Directory(_) => Enroll::Injected,
@@ -131,8 +141,8 @@ impl SourceFlags {
 }
 
 impl PluginFlags {
-    /// `own_namespace` is the agent's.
-    fn plugin(&self, agent_socket: &Path, own_namespace: Option<&str>) -> Result<Plugin> {
+    /// `daemonset` is the agent's.
+    fn plugin(&self, agent_socket: &Path, daemonset: Option<&PodRef>) -> Result<Plugin> {
         let (Some(bin_dir), Some(conf_dir)) = (&self.cni_bin_dir, &self.cni_conf_dir) else {
             if self.cni.any() {
                 bail!(
@@ -142,9 +152,18 @@ impl PluginFlags {
             return Ok(Plugin::Ignore);
         };
         let socket = self.cni_socket.as_deref().unwrap_or(agent_socket);
-        let installation: Installation =
+        let own_namespace = daemonset.map(|daemonset| daemonset.namespace.as_str());
+        let mut installation: Installation =
             self.cni
                 .installation(bin_dir, conf_dir, socket, own_namespace);
+        if let (Some(secret), Some(daemonset)) = (&self.cni_credentials, daemonset) {
+            let on_node = self.cni_node_conf_dir.as_deref().unwrap_or(conf_dir);
+            let kubeconfig = on_node.join(credentials::FILE);
+            installation.entry = installation.entry.of_daemonset(daemonset, kubeconfig);
+            installation.credentials = Some(Credentials {
+                secret: secret.clone(),
+            });
+        }
         Ok(if self.cni_remove {
             Plugin::Remove(installation)
         } else {

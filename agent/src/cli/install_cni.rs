@@ -64,6 +64,7 @@ impl CniFlags {
                 self.cni_timeout.unwrap_or(TIMEOUT).as_secs(),
                 excluded,
             ),
+            credentials: None,
         }
     }
 }

@@ -65,7 +65,7 @@ pub(super) fn send(
         .block_on(answer)
         .map_err(|error| {
             Error::later(format!("{error:#}")).detailed(
-                "a pod starts only after the agent of its node has intercepted it or found that it need not. Look at the sidetrack pod on this node; where sidetrack was uninstalled while the node was away, run `sidetrack-cni install-cni --remove` on it (in the directory of the CNI plugins)".to_owned(),
+                "a pod starts only after the agent of its node has intercepted it or found that it need not. Look at the sidetrack pod on this node; where sidetrack was uninstalled while the node was away, run `sidetrack-cni cleanup` on it (in the directory of the CNI plugins)".to_owned(),
             )
         })
 }

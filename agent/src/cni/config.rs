@@ -4,6 +4,7 @@ use std::{path::PathBuf, time::Duration};
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use sidetrack_policy::PodRef;
 
 use super::answer::{Error, VERSIONS};
 
@@ -23,6 +24,8 @@ struct Raw<'a> {
     timeout_seconds: Option<u64>,
     #[serde(rename = "excludeNamespaces", default)]
     exclude_namespaces: Vec<String>,
+    daemonset: Option<String>,
+    kubeconfig: Option<PathBuf>,
     #[serde(rename = "prevResult", borrow)]
     previous: Option<&'a RawValue>,
     #[serde(rename = "cni.dev/valid-attachments")]
@@ -40,6 +43,15 @@ pub struct Attachment {
     pub container: String,
 }
 
+/// What sidetrack was installed as.
+#[derive(Clone, Debug)]
+pub struct Install {
+    /// The agent's DaemonSet.
+    pub daemonset: PodRef,
+    /// What the API server is asked about it with.
+    pub kubeconfig: PathBuf,
+}
+
 /// The configuration, validated.
 #[derive(Debug)]
 pub struct Config<'a> {
@@ -51,6 +63,8 @@ pub struct Config<'a> {
     pub patience: Duration,
     /// Namespaces whose pods also start when no agent answers.
     pub exclude_namespaces: Vec<String>,
+    /// How to learn whether sidetrack is installed, if the agent has told.
+    pub install: Option<Install>,
     /// The result of the plugins before this one.
     pub previous: Option<&'a RawValue>,
     /// In a GC request, the containers that still exist.
@@ -80,8 +94,21 @@ impl<'a> Config<'a> {
             ))
             .spoken(&version));
         }
+        let install = match (raw.daemonset, raw.kubeconfig) {
+            (Some(daemonset), Some(kubeconfig)) => {
+                let daemonset = daemonset.parse().map_err(|error| {
+                    Error::config(format!("daemonset is not usable: {error}")).spoken(&version)
+                })?;
+                Some(Install {
+                    daemonset,
+                    kubeconfig,
+                })
+            }
+            _ => None,
+        };
         Ok(Self {
             socket,
+            install,
             patience: Duration::from_secs(seconds),
             exclude_namespaces: raw.exclude_namespaces,
             previous: raw.previous,

@@ -11,10 +11,12 @@ mod agent;
 mod answer;
 pub mod attach;
 pub mod config;
+pub mod credentials;
 pub mod install;
 mod plugin;
 mod pod_netns;
 mod request;
+mod uninstalled;
 
 use std::{
     io::{Read as _, Write as _},

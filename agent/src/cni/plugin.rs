@@ -11,11 +11,14 @@ use super::{
     config::Config,
     pod_netns::PodNetns,
     request::{Command, Pod, Variables},
+    uninstalled::{self, Presence},
 };
 use crate::netns::inode_at;
 
 /// How long a pod of an excluded namespace waits.
 const EXCLUDED_PATIENCE: Duration = Duration::from_secs(1);
+/// How long the API server must say that sidetrack is uninstalled before a pod starts without an agent.
+const OBSERVATION: Duration = Duration::from_secs(5);
 
 /// Runs a command. The result is for stdout.
 pub fn run(variables: &Variables, stdin: &[u8]) -> Result<String, Error> {
@@ -51,7 +54,7 @@ fn add(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
     let name = &pod.pod.name;
     let patience = patience(&pod.pod, config);
     match agent::send_until_answered(config, &question, patience) {
-        Err(error) => unless_excluded(&pod.pod, config, error).map(|()| result),
+        Err(error) => without_agent(&pod.pod, config, error, OBSERVATION).map(|()| result),
         Ok(Answer::Enrolled | Answer::NotTaken(_) | Answer::Done) => Ok(result),
         Ok(Answer::Refused(reason)) => Err(Error::refused(format!(
             "pod {name} cannot be intercepted, so it must not start: {reason}"
@@ -91,6 +94,34 @@ fn unless_excluded(pod: &Pod, config: &Config<'_>, error: Error) -> Result<(), E
     Err(error)
 }
 
+/// What becomes of a pod when no agent answers: an error, unless it starts also without one.
+fn without_agent(
+    pod: &Pod,
+    config: &Config<'_>,
+    error: Error,
+    observation: Duration,
+) -> Result<(), Error> {
+    if !is_excluded(pod, config)
+        && let Some(install) = &config.install
+    {
+        match uninstalled::observe(install, observation) {
+            Ok(Presence::Gone(how)) => {
+                let done = uninstalled::leave_node(install);
+                eprintln!(
+                    "sidetrack: pod {} starts without interception: no agent answers on this node, and {how}. {done}. Hooks of an agent that could not clean up stay: run `sidetrack-cni cleanup` on this node (in the directory of the CNI plugins)",
+                    pod.name
+                );
+                return Ok(());
+            }
+            Ok(Presence::Installed) => {}
+            Err(unknown) => eprintln!(
+                "sidetrack: whether sidetrack is still installed is not known: {unknown:#}"
+            ),
+        }
+    }
+    unless_excluded(pod, config, error)
+}
+
 /// CHECK: is the pod intercepted? CRI-O runs it right after ADD, so a pod that started without an agent passes
 /// without one.
 fn check(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
@@ -110,7 +141,7 @@ fn check(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
         Ok(Answer::Enrolled | Answer::NotTaken(_) | Answer::Done) => Ok(()),
         Ok(Answer::Refused(reason)) => Err(not_intercepted(reason)),
         Ok(Answer::Later(reason)) => unless_excluded(&pod.pod, config, not_intercepted(reason)),
-        Err(error) => unless_excluded(&pod.pod, config, error),
+        Err(error) => without_agent(&pod.pod, config, error, Duration::ZERO),
     }
     .map(|()| String::new())
 }

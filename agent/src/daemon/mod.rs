@@ -42,6 +42,8 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an agent whose DaemonSet is deleted waits to learn whether it is an uninstall. Together they are
 /// shorter than the pod's terminationGracePeriodSeconds.
 const DECISION_PATIENCE: Duration = Duration::from_secs(5);
+/// Beside the socket, in a directory of the node that outlives the agent's pod.
+const LAST_DEFAULTS: &str = "last-defaults.yaml";
 
 /// Where pods come from.
 #[derive(Clone, Debug)]
@@ -122,9 +124,6 @@ pub async fn run(config: Config) -> Result<()> {
 }
 
 /// A daemon that has started.
-/// Beside the socket, in a directory of the node that outlives the agent's pod.
-const LAST_DEFAULTS: &str = "last-defaults.yaml";
-
 struct Daemon {
     follower: Follower,
     reconciler: ReconcilerThread,
@@ -273,7 +272,7 @@ async fn uninstall(config: &Config, reconciler: ReconcilerThread) -> Result<()> 
             STOP_PATIENCE.as_secs()
         );
     }
-    cleanup::everything(&config.bpffs, &config.socket)?;
+    cleanup::everything(&config.bpffs, &config.socket, None)?;
     entry_removed
 }
 

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
 use crate::cni::{TYPE, VERSIONS};
+use sidetrack_policy::PodRef;
 
 /// The plugin's entry.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,12 @@ pub struct Entry {
     timeout_seconds: u64,
     /// Namespaces whose pods start also without an agent.
     exclude_namespaces: Vec<String>,
+    /// The agent's DaemonSet, NAMESPACE/NAME.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    daemonset: Option<String>,
+    /// What the plugin asks the API server about it with, as the node sees it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    kubeconfig: Option<PathBuf>,
 }
 
 impl Entry {
@@ -36,7 +43,17 @@ impl Entry {
             socket: socket.to_owned(),
             timeout_seconds,
             exclude_namespaces,
+            daemonset: None,
+            kubeconfig: None,
         }
+    }
+
+    /// With what the plugin needs to learn whether sidetrack was uninstalled.
+    #[must_use]
+    pub fn of_daemonset(mut self, daemonset: &PodRef, kubeconfig: PathBuf) -> Self {
+        self.daemonset = Some(daemonset.to_string());
+        self.kubeconfig = Some(kubeconfig);
+        self
     }
 }
 
@@ -134,6 +151,14 @@ impl NetworkConfig {
         let before = self.plugins.len();
         self.plugins.retain(|raw| !is_own(raw));
         self.plugins.len() != before
+    }
+
+    /// Whether the plugin is in it, and asks the agent on this socket.
+    pub fn asks(&self, socket: &Path) -> bool {
+        let mut own = self.plugins.iter().filter(|raw| is_own(raw));
+        own.any(|raw| {
+            serde_json::from_str::<Entry>(raw.get()).is_ok_and(|entry| entry.socket == socket)
+        })
     }
 
     /// The file's content, always as a list.

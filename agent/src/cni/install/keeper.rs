@@ -90,7 +90,7 @@ impl Keeper {
         let configurations = self.installation.configurations().unwrap_or_default();
         let all = configurations
             .into_iter()
-            .chain([self.installation.binary()]);
+            .chain([self.installation.binary(), self.installation.kubeconfig()]);
         all.filter_map(|path| {
             let meta = fs::metadata(&path).ok()?;
             Some(FileState {

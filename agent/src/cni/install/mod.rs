@@ -4,17 +4,23 @@
 //! others wrote into the configuration stays unchanged; the entry is removed before the binary.
 
 mod conflist;
-mod files;
+pub(super) mod files;
 mod keeper;
 mod single;
 
-use std::{fs, io, path::PathBuf};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result, bail};
 
 pub use self::{conflist::Entry, keeper::Keeper};
 use self::{conflist::NetworkConfig, files::replace};
-use super::TYPE;
+use super::{
+    TYPE,
+    credentials::{self, Credentials},
+};
 
 /// Where the plugin is installed, and how it is configured.
 #[derive(Clone, Debug)]
@@ -25,6 +31,8 @@ pub struct Installation {
     pub conf_dir: PathBuf,
     /// The entry in the configuration.
     pub entry: Entry,
+    /// What the plugin asks the API server with, if it can ask.
+    pub credentials: Option<Credentials>,
 }
 
 impl Installation {
@@ -39,7 +47,17 @@ impl Installation {
             done.push(format!("put {}", path.display()));
         }
         done.extend(self.put_entry()?);
+        // Last: without them the entry works, except where sidetrack is uninstalled and no agent removes it.
+        if let Some(credentials) = &self.credentials
+            && credentials.put(&self.conf_dir)?
+        {
+            done.push(format!("put {}", self.kubeconfig().display()));
+        }
         Ok(done)
+    }
+
+    fn kubeconfig(&self) -> PathBuf {
+        self.conf_dir.join(credentials::FILE)
     }
 
     fn binary(&self) -> PathBuf {
@@ -102,22 +120,7 @@ impl Installation {
     }
 
     fn configurations(&self) -> Result<Vec<PathBuf>> {
-        let list = || {
-            format!(
-                "list {}; pass the directory of network configurations to --cni-conf-dir",
-                self.conf_dir.display()
-            )
-        };
-        let mut paths = Vec::new();
-        for entry in fs::read_dir(&self.conf_dir).with_context(list)? {
-            let path = entry.with_context(list)?.path();
-            let extension = path.extension().and_then(|extension| extension.to_str());
-            if matches!(extension, Some("conf" | "conflist" | "json")) && path.is_file() {
-                paths.push(path);
-            }
-        }
-        paths.sort();
-        Ok(paths)
+        configurations(&self.conf_dir)
     }
 
     /// Removes the plugin and its entries. Returns what was done, in words.
@@ -125,21 +128,7 @@ impl Installation {
     /// # Errors
     /// If something cannot be removed.
     pub fn remove(&self, keep_binary: bool) -> Result<Vec<String>> {
-        let mut done = Vec::new();
-        let configurations = if self.conf_dir.exists() {
-            self.configurations()?
-        } else {
-            Vec::new()
-        };
-        for path in configurations {
-            let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-            let Ok(mut config) = NetworkConfig::parse(&path, &text) else {
-                continue;
-            };
-            if config.remove() {
-                done.push(single::restore(&path, &config)?);
-            }
-        }
+        let mut done = remove_entries(&self.conf_dir)?;
         let binary = self.binary();
         if !keep_binary && binary.exists() {
             fs::remove_file(&binary).with_context(|| format!("remove {}", binary.display()))?;
@@ -147,6 +136,91 @@ impl Installation {
         }
         Ok(done)
     }
+}
+
+/// Removes the plugin's entries and credentials; the binary stays. Returns what was done, in words.
+///
+/// # Errors
+/// If something cannot be removed.
+pub fn remove_entries(conf_dir: &Path) -> Result<Vec<String>> {
+    let mut done = Vec::new();
+    if !conf_dir.exists() {
+        return Ok(done);
+    }
+    for (path, config) in entries(conf_dir)? {
+        done.push(single::restore(&path, &config)?);
+    }
+    if Credentials::remove(conf_dir)? {
+        done.push(format!(
+            "removed {}",
+            conf_dir.join(credentials::FILE).display()
+        ));
+    }
+    Ok(done)
+}
+
+/// Configurations with the plugin's entry.
+#[derive(Debug, Default)]
+pub struct Entries {
+    /// Those that ask the agent on the socket in question.
+    pub own: Vec<PathBuf>,
+    /// All others.
+    pub other: Vec<PathBuf>,
+}
+
+impl Entries {
+    /// All in a directory, which need not exist.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub fn of_socket(conf_dir: &Path, socket: &Path) -> Result<Self> {
+        let mut all = Self::default();
+        if !conf_dir.exists() {
+            return Ok(all);
+        }
+        for path in configurations(conf_dir)? {
+            let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+            match NetworkConfig::parse(&path, &text) {
+                Ok(config) if config.asks(socket) => all.own.push(path),
+                Ok(config) if config.has_plugin() => all.other.push(path),
+                _ => {}
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The configurations that have the plugin's entry, each without it.
+fn entries(conf_dir: &Path) -> Result<Vec<(PathBuf, NetworkConfig)>> {
+    let mut found = Vec::new();
+    for path in configurations(conf_dir)? {
+        let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
+        if let Ok(mut config) = NetworkConfig::parse(&path, &text)
+            && config.remove()
+        {
+            found.push((path, config));
+        }
+    }
+    Ok(found)
+}
+
+fn configurations(conf_dir: &Path) -> Result<Vec<PathBuf>> {
+    let list = || {
+        format!(
+            "list {}; pass the directory of network configurations to --cni-conf-dir",
+            conf_dir.display()
+        )
+    };
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(conf_dir).with_context(list)? {
+        let path = entry.with_context(list)?.path();
+        let extension = path.extension().and_then(|extension| extension.to_str());
+        if matches!(extension, Some("conf" | "conflist" | "json")) && path.is_file() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ impl Node {
             bin_dir: dir.path().join("bin"),
             conf_dir: dir.path().join("net.d"),
             entry: Entry::new(Path::new("/run/s.sock"), 10, vec!["kube-system".to_owned()]),
+            credentials: None,
         };
         Self { dir, installation }
     }

@@ -18,7 +18,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use sidetrack_common::LAYOUT_VERSION;
 
-pub use self::removal::{Removed, remove_everything};
+pub use self::removal::{Removed, list_everything, remove_everything};
 use self::removal::{remove_pin, remove_redirecting, remove_versions};
 use super::{pins::PinError, sys};
 

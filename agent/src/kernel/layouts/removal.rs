@@ -38,6 +38,35 @@ pub fn remove_everything(root: &Path) -> Result<Removed> {
     Ok(removed)
 }
 
+/// What [`remove_everything`] would remove. Changes nothing.
+pub fn list_everything(root: &Path) -> Result<Removed> {
+    let mut found = Removed::default();
+    let list = || format!("list {}", root.display());
+    for (_, dir) in versions(root).with_context(list)? {
+        for links in ["links", "pods"] {
+            list_tree(&dir.join(links), &mut found.links)?;
+        }
+        list_tree(&dir.join("maps"), &mut found.maps)?;
+        found.directories.push(dir);
+    }
+    let known = |path: &PathBuf| found.directories.contains(path);
+    let all = entries(root).with_context(list)?;
+    found.left = all.into_iter().filter(|path| !known(path)).collect();
+    Ok(found)
+}
+
+/// All files below a directory.
+fn list_tree(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
+    for path in entries(dir).with_context(|| format!("list {}", dir.display()))? {
+        if is_dir(&path) {
+            list_tree(&path, found)?;
+        } else {
+            found.push(path);
+        }
+    }
+    Ok(())
+}
+
 /// Removes layouts. Hooks that redirect are removed first, so that a connection made meanwhile is either
 /// redirected and has its original addresses reported, or is not redirected.
 pub(super) fn remove_versions(dirs: &[PathBuf], removed: &mut Removed) -> Result<()> {
