@@ -7,6 +7,7 @@ mod install;
 mod restart;
 mod start;
 mod taint;
+mod uninstalled;
 mod validation;
 mod without_plugin;
 

@@ -110,6 +110,10 @@ fn router(store: Arc<Store>) -> Router {
             objects(Resource::DaemonSets),
         )
         .route(
+            "/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}",
+            get(get_daemonset),
+        )
+        .route(
             "/api/v1/namespaces/{namespace}/configmaps",
             objects(Resource::ConfigMaps),
         )
@@ -131,7 +135,8 @@ async fn authenticate(
 ) -> Response {
     tokio::time::sleep(store.delay()).await;
     let shown = headers.get(header::AUTHORIZATION);
-    if shown.is_none_or(|shown| shown != &format!("Bearer {TOKEN}")) {
+    let revoked = store.is_revoked();
+    if revoked || shown.is_none_or(|shown| shown != &format!("Bearer {TOKEN}")) {
         return failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
     }
     next.run(request).await
@@ -324,6 +329,24 @@ fn watch_objects(store: Arc<Store>, shape: Shape, parameters: &Parameters) -> Re
         Some((piece, receiver))
     });
     Response::new(Body::from_stream(stream))
+}
+
+async fn get_daemonset(
+    State(store): State<Arc<Store>>,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Response {
+    store.asked("get", "apps", "daemonsets");
+    match store.get(Resource::DaemonSets, &namespace, &name) {
+        Some(object) => {
+            let shape = Shape {
+                resource: Resource::DaemonSets,
+                metadata_only: true,
+                selector: None,
+            };
+            Json(shape.give(object, true)).into_response()
+        }
+        None => failure(StatusCode::NOT_FOUND, "NotFound", "no such DaemonSet"),
+    }
 }
 
 async fn get_node(State(store): State<Arc<Store>>, Path(name): Path<String>) -> Response {

@@ -150,6 +150,20 @@ impl ApiServer {
         self.store.set_delay(delay);
     }
 
+    /// From now on the token is not accepted, or is again.
+    pub fn revoke(&self, revoked: bool) {
+        self.store.set_revoked(revoked);
+    }
+
+    /// A service account's Secret as it is mounted in a container.
+    pub fn write_secret(&self, dir: &Path) -> Result<()> {
+        fs::create_dir_all(dir)?;
+        fs::write(dir.join("token"), TOKEN)?;
+        let authority = self.kubeconfig.with_file_name("ca.pem");
+        fs::copy(authority, dir.join("ca.crt"))?;
+        Ok(())
+    }
+
     /// Cuts all connections; new ones are served.
     pub fn disconnect(&self) {
         self.up.send_modify(|up| up.time += 1);

@@ -63,6 +63,8 @@ struct Inner {
     events: Vec<Value>,
     requests: BTreeSet<Request>,
     delay: Duration,
+    /// Whether the token is no longer accepted.
+    revoked: bool,
 }
 
 impl Default for Store {
@@ -98,6 +100,14 @@ impl Store {
         };
         self.record(inner, version, Some(resource), kind, object);
         Ok(())
+    }
+
+    pub fn is_revoked(&self) -> bool {
+        self.lock().revoked
+    }
+
+    pub fn set_revoked(&self, revoked: bool) {
+        self.lock().revoked = revoked;
     }
 
     pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Value> {
