@@ -132,10 +132,17 @@ impl Buildah {
                 .args(["config", "--entrypoint", r#"["/usr/bin/sidetrack"]"#])
                 .args(["--env", "PATH=/usr/bin", &self.container]),
         )?;
-        let target = format!("oci-archive:{}:{tag}", archive.display());
+        let layout = archive.with_extension("");
+        let _ = fs::remove_dir_all(&layout);
+        let target = format!("oci:{}:{tag}", layout.display());
         let mut command = self.command();
         command.args(["commit", "--quiet", &self.container, &target]);
-        must(command.stdout(std::process::Stdio::null()))
+        must(command.stdout(std::process::Stdio::null()))?;
+        name(&layout.join("index.json"), tag)?;
+        let mut tar = Command::new("tar");
+        tar.arg("-cf").arg(archive).arg("-C").arg(&layout);
+        must(tar.args(["oci-layout", "index.json", "blobs"]))?;
+        fs::remove_dir_all(&layout).with_context(|| format!("remove {}", layout.display()))
     }
 
     fn doctor(&self) -> Result<()> {
@@ -148,9 +155,49 @@ impl Buildah {
     }
 }
 
+/// Writes the image's full name into a layout's index. containerd imports the archive under this name, which is
+/// the one kubelet asks for.
+fn name(index: &Path, tag: &str) -> Result<()> {
+    let read = || format!("read {}", index.display());
+    let text = fs::read_to_string(index).with_context(read)?;
+    let mut content: serde_json::Value = serde_json::from_str(&text).with_context(read)?;
+    content["manifests"][0]["annotations"]["io.containerd.image.name"] = full_name(tag).into();
+    fs::write(index, content.to_string()).with_context(|| format!("write {}", index.display()))
+}
+
+/// A name as Kubernetes completes it: without a registry it is one of docker.io.
+fn full_name(tag: &str) -> String {
+    match tag.split_once('/') {
+        Some((host, _)) if host.contains(['.', ':']) || host == "localhost" => tag.to_owned(),
+        Some(_) => format!("docker.io/{tag}"),
+        None => format!("docker.io/library/{tag}"),
+    }
+}
+
 impl Drop for Buildah {
     fn drop(&mut self) {
         let _ = answer(self.command().args(["rm", &self.container]));
         let _ = fs::remove_dir_all(&self.storage);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::full_name;
+
+    #[test]
+    fn names_are_completed_as_kubelet_does() {
+        for (tag, full) in [
+            ("sidetrack:1", "docker.io/library/sidetrack:1"),
+            ("mesh/sidetrack:1", "docker.io/mesh/sidetrack:1"),
+            ("localhost/sidetrack:1", "localhost/sidetrack:1"),
+            (
+                "registry.example.com/sidetrack:1",
+                "registry.example.com/sidetrack:1",
+            ),
+            ("registry:5000/sidetrack:1", "registry:5000/sidetrack:1"),
+        ] {
+            assert_eq!(full_name(tag), full);
+        }
     }
 }

@@ -50,6 +50,9 @@ enum Command {
     /// (needs root)
     #[command(disable_help_flag = true)]
     Soak(tool::Arguments),
+    /// Try everything on a real Kubernetes cluster for tests: install, traffic, migration, restarts, uninstall
+    #[command(disable_help_flag = true)]
+    E2e(tool::Arguments),
     /// Build the OCI image and run `sidetrack doctor` from it (needs root)
     Image(image::Options),
     /// Fuzz the agent's parsers with libFuzzer
@@ -83,6 +86,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Bench(arguments) => tool::bench(&arguments),
         Command::Starts(arguments) => tool::starts(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
+        Command::E2e(arguments) => tool::e2e(&arguments),
         Command::Image(options) => image::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),

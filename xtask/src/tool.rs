@@ -73,6 +73,22 @@ pub fn starts(arguments: &Arguments) -> Result<ExitCode> {
     run("starts", Needs::Tests, Agent::Release, command, arguments)
 }
 
+/// The story on a real cluster. It works through the API server, so it needs no root.
+pub fn e2e(arguments: &Arguments) -> Result<ExitCode> {
+    let mut command = program("e2e");
+    if arguments.ask_for_help() {
+        build::tests()?;
+        return exit_code(command.arg("--help"));
+    }
+    build::for_running(Needs::Tests, Agent::Debug)?;
+    command
+        .arg("--tools")
+        .arg(tools().join("python"))
+        .args(&arguments.words);
+    Agent::Debug.given_to(&mut command);
+    exit_code(&mut command)
+}
+
 /// A tool of the tests package, in the caller's directory so that relative paths mean what they say.
 pub fn program(name: &str) -> Command {
     let mut command = Command::new(path(name));

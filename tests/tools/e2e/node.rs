@@ -1,0 +1,88 @@
+//! Looks at the nodes themselves, through a pod on each with the node's network, processes and files.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use serde_json::{Value, json};
+
+use crate::kubectl::Kubectl;
+
+/// The namespace of the pods that look.
+pub const NAMESPACE: &str = "sidetrack-e2e-node";
+
+/// Prints what is on a node of sidetrack, one line each. The first process is the node's.
+const TRACES: &str = r#"
+nsenter -t 1 -m -- sh -c '
+  find /sys/fs/bpf/sidetrack -type f 2>/dev/null | sed "s/^/pin /"
+  grep -l sidetrack-cni /etc/cni/net.d/*.conf* /etc/cni/net.d/*.json 2>/dev/null | sed "s/^/CNI entry in /"
+  ls /etc/cni/net.d/sidetrack-cni.kubeconfig 2>/dev/null | sed "s/^/credentials /"
+  ls /run/sidetrack/sidetrack.sock 2>/dev/null | sed "s/^/socket /"
+  command -v bpftool > /dev/null && bpftool prog list 2>/dev/null | grep -o "name st_[a-z0-9_]*" | sort | uniq -c | sed "s/^/program /"
+'
+true
+"#;
+
+/// The pods that look.
+pub fn manifests(image: &str) -> Vec<Value> {
+    let labels = json!({"app": "node"});
+    vec![
+        json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+        }),
+        json!({
+            "apiVersion": "apps/v1", "kind": "DaemonSet",
+            "metadata": {"name": "node", "namespace": NAMESPACE},
+            "spec": {
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        // Starts whatever the network's plugins do.
+                        "hostNetwork": true, "hostPID": true,
+                        "terminationGracePeriodSeconds": 0,
+                        "tolerations": [{"operator": "Exists"}],
+                        "containers": [{
+                            "name": "look", "image": image, "imagePullPolicy": "IfNotPresent",
+                            "command": ["sh", "-c", "while :; do sleep 3600; done"],
+                            "securityContext": {"privileged": true, "runAsUser": 0},
+                        }],
+                    },
+                },
+            },
+        }),
+    ]
+}
+
+/// Runs a shell on every node; what it prints, all together.
+pub fn run_everywhere(kube: &Kubectl, script: &str) -> Result<String> {
+    let mut text = String::new();
+    for pod in kube.items(&["-n", NAMESPACE, "pods"])? {
+        let name = pod["metadata"]["name"].as_str().context("a name")?;
+        text += &kube.shell(NAMESPACE, name, "look", script)?;
+    }
+    Ok(text)
+}
+
+/// What is left of sidetrack on the nodes, a line each.
+pub fn traces(kube: &Kubectl) -> Result<Vec<String>> {
+    Ok(run_everywhere(kube, TRACES)?
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .filter(|line| !line.is_empty())
+        .collect())
+}
+
+/// Waits until nothing is left.
+pub fn wait_clean(kube: &Kubectl, patience: Duration) -> Result<()> {
+    kube.wait("the nodes are clean", patience, |kube| {
+        let traces = traces(kube)?;
+        anyhow::ensure!(traces.is_empty(), "{}", traces.join("; "));
+        Ok(Some(()))
+    })
+}
+
+/// Kills the agents without notice.
+pub fn kill_agents(kube: &Kubectl) -> Result<()> {
+    run_everywhere(kube, "pkill -9 -f '^[^ ]*sidetrack agent'; true").map(drop)
+}

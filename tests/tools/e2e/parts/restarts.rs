@@ -1,0 +1,74 @@
+//! The node's components restart under load, and the API server is away for a while.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+
+use crate::{
+    load::Window,
+    report::Checks,
+    world::{SHOP, START, World},
+};
+
+const SOON: Duration = Duration::from_secs(20);
+/// How long the API server is away.
+const OUTAGE: Duration = Duration::from_secs(40);
+/// How soon after it answers again a label takes effect, and the questions of this test around it.
+const CURRENT: Duration = Duration::from_secs(4);
+
+pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
+    let kube = &world.kube;
+    kube.label(SHOP, Some("enabled"))?;
+    world.wait_enrolled(SHOP, 2, SOON)?;
+    for component in ["kubelet", "containerd", "kube-apiserver"] {
+        let claim = format!("restart of {component}");
+        let window = Window::open();
+        if !world.restart(component)? {
+            checks.skip(&claim, "no --restart command");
+            continue;
+        }
+        thread::sleep(Duration::from_secs(5));
+        kube.wait("the node is ready", START, |kube| {
+            kube.run(&[
+                "wait",
+                "--for=condition=Ready",
+                "nodes",
+                "--all",
+                "--timeout=2s",
+            ])
+            .map(Some)
+        })?;
+        world.wait_agents()?;
+        checks.record(&claim, window.close(kube, SHOP)?.all_through_sidecars());
+    }
+    let claim = "the API server is away for 40 s: nothing changes for traffic";
+    let window = Window::open();
+    if !world.stop("kube-apiserver")? {
+        checks.skip(claim, "no --stop command");
+        return Ok(());
+    }
+    thread::sleep(OUTAGE);
+    world.restart("kube-apiserver")?;
+    kube.wait("the API server answers", START, |kube| {
+        kube.run(&["get", "--raw", "/readyz"]).map(Some)
+    })?;
+    let start = Instant::now();
+    kube.label(SHOP, Some("disabled"))?;
+    let left = world
+        .wait_enrolled(SHOP, 0, START)
+        .map(|()| start.elapsed());
+    checks.record(
+        "after the outage a label takes effect within 4 s of /readyz",
+        left.and_then(|took| {
+            ensure!(took < CURRENT, "{took:?}");
+            Ok(format!("{:.1} s", took.as_secs_f64()))
+        }),
+    );
+    kube.label(SHOP, Some("enabled"))?;
+    world.wait_enrolled(SHOP, 2, SOON)?;
+    checks.record(claim, window.close(kube, SHOP)?.none_failed());
+    world.wait_agents()
+}

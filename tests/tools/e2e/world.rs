@@ -1,0 +1,213 @@
+//! The cluster, what runs in it, and what is used to change it.
+
+use std::{process::Command, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use serde_json::Value;
+
+use crate::{
+    Options,
+    helm::{Helm, Kustomization, NAMESPACE},
+    kubectl::Kubectl,
+    mesh::{self, Init},
+    node,
+};
+
+/// The namespace whose pods have no rules of their own.
+pub const SHOP: &str = "sidetrack-e2e-shop";
+/// The namespace whose pods come with istio-init.
+pub const LEGACY: &str = "sidetrack-e2e-legacy";
+/// The namespace of the many.
+pub const CROWD: &str = "sidetrack-e2e-crowd";
+/// Calls a second.
+const RATE: u32 = 100;
+/// Longest wait for pods to start.
+pub const START: Duration = Duration::from_secs(180);
+
+/// Everything a part needs.
+pub struct World {
+    pub options: Options,
+    pub kube: Kubectl,
+    pub helm: Helm,
+}
+
+impl World {
+    /// Of a cluster that answers.
+    pub fn new(options: Options) -> Result<Self> {
+        let kube = Kubectl {
+            program: options.kubectl.clone(),
+            kubeconfig: std::path::absolute(&options.kubeconfig)?,
+        };
+        let nodes = kube
+            .items(&["nodes"])
+            .context("the cluster does not answer")?;
+        println!(
+            "cluster: {} node(s), {}",
+            nodes.len(),
+            nodes[0]["status"]["nodeInfo"]["kubeletVersion"]
+                .as_str()
+                .unwrap_or("?")
+        );
+        let helm = Helm {
+            python: options.tools.join("bin/python"),
+            kubeconfig: kube.kubeconfig.clone(),
+            image: options.image.clone(),
+        };
+        Ok(Self {
+            options,
+            kube,
+            helm,
+        })
+    }
+
+    /// The pods that look at the nodes.
+    pub fn start_looking(&self) -> Result<()> {
+        self.kube
+            .apply(&node::manifests(&self.options.mesh_image))?;
+        self.kube.rollout(node::NAMESPACE, "daemonset/node", START)
+    }
+
+    /// A namespace with a web server and a load on it.
+    pub fn start_mesh(&self, namespace: &str, init: Init) -> Result<()> {
+        let image = &self.options.mesh_image;
+        self.kube.apply(&mesh::namespace(namespace)?)?;
+        self.kube.apply(&mesh::web(namespace, init, image))?;
+        let url = self.url(namespace)?;
+        self.kube
+            .apply(&[mesh::load(namespace, init, image, &url, RATE)])?;
+        for workload in ["deployment/web", "deployment/load"] {
+            self.kube.rollout(namespace, workload, START)?;
+        }
+        Ok(())
+    }
+
+    /// The address of a namespace's web server: there may be no DNS.
+    pub fn url(&self, namespace: &str) -> Result<String> {
+        let service = self.kube.get(&["-n", namespace, "service", "web"])?;
+        let ip = service["spec"]["clusterIP"]
+            .as_str()
+            .context("an address")?;
+        Ok(format!("http://{ip}/"))
+    }
+
+    /// The namespace for sidetrack, as `helm install --create-namespace` makes it.
+    pub fn create_namespace(&self) -> Result<()> {
+        self.kube.apply(&[serde_json::json!({
+            "apiVersion": "v1", "kind": "Namespace",
+            "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+        })])
+    }
+
+    /// Installs by the chart and waits for the agents.
+    pub fn install(&self, values: &Value) -> Result<()> {
+        self.create_namespace()?;
+        self.helm.install(values)?;
+        self.wait_agents()
+    }
+
+    /// Waits until all agents are ready.
+    pub fn wait_agents(&self) -> Result<()> {
+        self.kube.rollout(NAMESPACE, "daemonset/sidetrack", START)
+    }
+
+    /// The agents' pods.
+    pub fn agents(&self) -> Result<Vec<String>> {
+        let labels = "app.kubernetes.io/name=sidetrack";
+        let pods = self.kube.items(&["-n", NAMESPACE, "pods", "-l", labels])?;
+        let name = |pod: &Value| pod["metadata"]["name"].as_str().map(str::to_owned);
+        Ok(pods.iter().filter_map(name).collect())
+    }
+
+    /// Runs sidetrack in each agent's container; the answers in JSON.
+    pub fn ask_agents(&self, words: &[&str]) -> Result<Vec<Value>> {
+        let mut answers = Vec::new();
+        for agent in self.agents()? {
+            let all = [
+                &["-n", NAMESPACE, "exec", &agent, "--", "sidetrack"],
+                words,
+                &["-o", "json"],
+            ];
+            let output = self.kube.output(&all.concat())?;
+            answers.push(
+                serde_json::from_slice(&output.stdout)
+                    .with_context(|| format!("{agent}: {output:?}"))?,
+            );
+        }
+        Ok(answers)
+    }
+
+    /// Enrolled pods of a namespace, by the agents.
+    pub fn enrolled(&self, namespace: &str) -> Result<usize> {
+        let answers = self.ask_agents(&["pods"])?;
+        let all = answers.iter().filter_map(Value::as_array).flatten();
+        Ok(all
+            .filter(|pod| pod["namespace"] == namespace && pod["state"] == "enrolled")
+            .count())
+    }
+
+    /// Waits until that many pods of a namespace are enrolled.
+    pub fn wait_enrolled(&self, namespace: &str, count: usize, patience: Duration) -> Result<()> {
+        let what = format!("{count} pods of {namespace} are enrolled");
+        self.kube.wait(&what, patience, |_| {
+            let enrolled = self.enrolled(namespace)?;
+            ensure!(enrolled == count, "{enrolled} are");
+            Ok(Some(()))
+        })
+    }
+
+    /// Restarts a component of the node; `false` if there is no command for it.
+    pub fn restart(&self, component: &str) -> Result<bool> {
+        self.user_command(self.options.restart.as_deref(), component)
+    }
+
+    /// Stops a component of the node; `false` if there is no command for it.
+    pub fn stop(&self, component: &str) -> Result<bool> {
+        self.user_command(self.options.stop.as_deref(), component)
+    }
+
+    /// Reboots the node.
+    pub fn reboot(&self) -> Result<bool> {
+        self.user_command(self.options.reboot.as_deref(), "")
+    }
+
+    fn user_command(&self, command: Option<&str>, component: &str) -> Result<bool> {
+        let Some(command) = command else {
+            return Ok(false);
+        };
+        let command = command.replace("{}", component);
+        let output = Command::new("sh").args(["-c", &command]).output()?;
+        ensure!(
+            output.status.success(),
+            "{command}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(true)
+    }
+
+    /// Removes everything that any run has made.
+    pub fn remove_everything(&self) -> Result<()> {
+        self.remove_install()?;
+        for namespace in [SHOP, LEGACY, CROWD, "sidetrack-cleanup", node::NAMESPACE] {
+            self.kube.delete_namespace(namespace)?;
+        }
+        Ok(())
+    }
+
+    /// Removes sidetrack, however it was installed.
+    pub fn remove_install(&self) -> Result<()> {
+        let kube = &self.kube;
+        // By the order that leaves nothing; what is not there is no failure.
+        let _ = self.helm.uninstall();
+        for components in [&["cni", "taint"][..], &[]] {
+            let _ = Kustomization::new("", components, &self.options.image)?.delete(kube);
+        }
+        let _ = kube.run(&[
+            "delete",
+            "--ignore-not-found",
+            "clusterrole/sidetrack",
+            "clusterrolebinding/sidetrack",
+            "mutatingwebhookconfiguration/zz-sidetrack",
+        ]);
+        kube.delete_namespace(NAMESPACE)
+    }
+}
