@@ -238,14 +238,23 @@ fn components_do_what_the_charts_values_do() {
         ("cni", json!({"cni": {"enabled": true}})),
         ("enroll-all", json!({"enroll": "injected"})),
         ("taint", json!({"removeTaint": true})),
+        (
+            "webhook",
+            json!({"webhook": {"enabled": true, "certificates": {"from": "cert-manager"}}}),
+        ),
     ] {
         let dir = tempfile::tempdir().expect("a directory");
         let base = checkout("deploy/kubernetes");
         // kustomize takes relative paths only.
         let up = "../".repeat(dir.path().components().count() - 1);
         let base = format!("{up}{}", base.display().to_string().trim_start_matches('/'));
+        let replacements = if component == "webhook" {
+            format!("replacements: [{{path: {base}/components/webhook/image.yaml}}]\n")
+        } else {
+            String::new()
+        };
         let text = format!(
-            "kind: Kustomization\nresources: [{base}]\ncomponents: [{base}/components/{component}]\n"
+            "kind: Kustomization\nresources: [{base}]\ncomponents: [{base}/components/{component}]\n{replacements}"
         );
         std::fs::write(dir.path().join("kustomization.yaml"), text).expect("write it");
         let plain = comparable(kustomize_of(dir.path()));
