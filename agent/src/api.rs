@@ -99,4 +99,24 @@ impl PodStatus {
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
     }
+
+    /// What is wrong with it, as a sentence. The agent's own problems name the pods that are partial.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.sentence(matches!(
+            self.state,
+            PodState::Enrolled | PodState::Rejected
+        ))
+    }
+
+    /// What it waits for, as a sentence: nothing is wrong yet.
+    #[must_use]
+    pub fn wait(&self) -> Option<String> {
+        self.sentence(self.state == PodState::Waiting)
+    }
+
+    fn sentence(&self, wanted: bool) -> Option<String> {
+        let reason = self.reason.as_ref().filter(|_| wanted)?;
+        Some(format!("pod {}: {reason}", self.full_name()))
+    }
 }

@@ -1,14 +1,19 @@
 //! Removes everything sidetrack has on a node: hooks, maps, pins, the socket and the CNI plugin's entry.
 
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
-use anyhow::{Result, anyhow};
+use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
 
 use crate::{
     cni::install::{Entries, remove_entries},
     control_socket::{is_answered, remove_socket},
     kernel::{layouts, pins::Pins},
+    last_policies,
+    sources::mesh_settings::last_defaults,
 };
 
 /// What was removed, or would be.
@@ -66,6 +71,10 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
     if remove_socket(socket)? {
         removed.other.push(socket.to_owned());
     }
+    for path in kept_files(socket) {
+        fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+        removed.other.push(path);
+    }
     Ok(removed)
 }
 
@@ -82,7 +91,14 @@ pub fn preview(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Resu
     if socket.exists() {
         removed.other.push(socket.to_owned());
     }
+    removed.other.extend(kept_files(socket));
     Ok(removed)
+}
+
+/// What agents keep beside their socket for their successors, as far as it exists.
+fn kept_files(socket: &Path) -> Vec<PathBuf> {
+    let all = [last_policies::file(socket), last_defaults(socket)];
+    all.into_iter().filter(|path| path.exists()).collect()
 }
 
 fn plugin_entries(conf_dir: Option<&Path>, socket: &Path) -> Result<Entries> {

@@ -1,6 +1,10 @@
 //! A client of the agent's control socket.
 
-use std::path::{Path, PathBuf};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use http_body_util::{BodyExt as _, Full};
@@ -8,6 +12,34 @@ use hyper::{Request, body::Bytes};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::net::UnixStream;
+
+/// Longest wait for an answer that the agent has at hand.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum NoAnswer {
+    /// Nobody listens.
+    #[error("no agent answers on {} ({cause}); is `sidetrack agent` running, and with this --socket?", socket.display())]
+    Absent {
+        /// Where.
+        socket: PathBuf,
+        /// What connect says.
+        cause: io::Error,
+    },
+    /// The caller may not ask.
+    #[error("{} is for root only: run this as root", socket.display())]
+    Denied {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// Somebody listens and does not answer.
+    #[error("the agent on {} does not answer within {} s: it is stopped or hangs", socket.display(), PATIENCE.as_secs())]
+    Silent {
+        /// Where.
+        socket: PathBuf,
+    },
+}
 
 /// The socket of an agent.
 #[derive(Debug)]
@@ -27,15 +59,22 @@ impl Client {
     /// Gets a resource.
     ///
     /// # Errors
-    /// If no agent answers, or not as expected.
+    /// [`NoAnswer`], or an answer that is not as expected.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
-        self.request(Request::get(path), path, Bytes::new()).await
+        let request = self.request(Request::get(path), path, Bytes::new());
+        match tokio::time::timeout(PATIENCE, request).await {
+            Ok(answer) => answer,
+            Err(_) => Err(NoAnswer::Silent {
+                socket: self.socket.clone(),
+            }
+            .into()),
+        }
     }
 
-    /// Sends a request; its body and the answer are JSON.
+    /// Sends a request; its body and the answer are JSON. How long to wait is the caller's decision.
     ///
     /// # Errors
-    /// If no agent answers, or not as expected.
+    /// [`NoAnswer`], or an answer that is not as expected.
     pub async fn post<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> Result<T> {
         let request = Request::post(path).header("content-type", "application/json");
         self.request(request, path, serde_json::to_vec(body)?.into())
@@ -48,12 +87,9 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<T> {
-        let stream = UnixStream::connect(&self.socket).await.with_context(|| {
-            format!(
-                "no agent answers on {} (is `sidetrack agent` running, and with this --socket?)",
-                self.socket.display()
-            )
-        })?;
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|cause| self.no_answer(cause))?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
@@ -74,5 +110,14 @@ impl Client {
             bail!("the agent answers {code} to {path}; {cure}");
         }
         serde_json::from_slice(&body).context("read the agent's answer")
+    }
+
+    fn no_answer(&self, cause: io::Error) -> NoAnswer {
+        let socket = self.socket.clone();
+        if cause.kind() == io::ErrorKind::PermissionDenied {
+            NoAnswer::Denied { socket }
+        } else {
+            NoAnswer::Absent { socket, cause }
+        }
     }
 }

@@ -4,6 +4,7 @@
 //! docs/architecture.md for how the parts fit together.
 
 // From the bottom up: no module uses one that stands below it in this list.
+pub mod files;
 pub mod kernel;
 pub mod netns;
 
@@ -23,6 +24,8 @@ pub mod runtime;
 pub mod snapshot;
 pub mod sources;
 pub mod status;
+
+pub mod last_policies;
 pub mod validate;
 
 pub mod control_socket;

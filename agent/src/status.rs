@@ -169,10 +169,11 @@ impl Status {
         for pod in &snapshot.pods {
             *pods.entry(pod.state.name()).or_default() += 1;
         }
+        let of_pods = snapshot.pods.iter().filter_map(PodStatus::problem).count();
         Ok(Figures {
             ready: snapshot.ready,
             pods,
-            problems: (problems.len() + usage.problems(&snapshot.pods).len()) as u64,
+            problems: (problems.len() + usage.problems(&snapshot.pods).len() + of_pods) as u64,
             connections: self.totals().by_rule().clone(),
             maps: usage.maps,
             repairs: snapshot.repairs.clone(),
@@ -198,6 +199,12 @@ impl Status {
         let usage = counting.await??;
         *known = Some((Instant::now(), usage.clone()));
         Ok(usage)
+    }
+
+    /// The reconciler's view after its last turn.
+    #[must_use]
+    pub fn snapshot(&self) -> Arc<Snapshot> {
+        self.current().0
     }
 
     /// The last snapshot, and every problem but those of the maps.

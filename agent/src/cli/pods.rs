@@ -27,9 +27,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let pods = match Client::new(&options.places.socket).get("/v1/pods").await {
         Ok(pods) => pods,
         Err(no_agent) => {
-            let pods = pinned(&options.places)
-                .map_err(|error| no_agent.context(format!("{error:#}, and")))?;
-            eprintln!("sidetrack: no agent is running; these pods are still intercepted:");
+            let said = format!("{no_agent:#}");
+            let pods = pinned(&options.places).context(said.clone())?;
+            eprintln!("sidetrack: {said}; by the pinned maps these pods are intercepted:");
             pods
         }
     };

@@ -1,20 +1,20 @@
 //! `sidetrack status`: kernel, hooks, pods and problems.
 
 use std::{
-    fs,
+    fs, io,
     os::fd::AsFd,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use clap::Args;
 use serde::Serialize;
 
 use super::{Format, Places, duration::duration, output, pods};
 use crate::{
     api::{AgentStatus, PodState, PodStatus},
-    client::Client,
+    client::{Client, NoAnswer},
     kernel::{
         hooks::{CALLBACKS, CGROUP_HOOKS},
         pins::Pins,
@@ -34,6 +34,9 @@ pub(super) struct Options {
     /// How long to wait, such as 10s or 500ms
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, requires = "wait")]
     timeout: Duration,
+    /// Exit with 1 also if there is a problem, or if the agent is not ready
+    #[arg(long)]
+    check: bool,
     #[command(flatten)]
     places: Places,
     /// Form of the output
@@ -46,10 +49,49 @@ pub(super) struct Options {
 struct Report {
     kernel: String,
     agent: Option<AgentStatus>,
+    agent_state: AgentState,
     hooks: Vec<HookStatus>,
-    pods: PodCounts,
+    /// Where the pods are from.
+    pods_from: Source,
+    /// Unknown if neither could be read.
+    pods: Option<PodCounts>,
     notes: Vec<String>,
     problems: Vec<String>,
+}
+
+/// What is known of the agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum AgentState {
+    Ready,
+    Starting,
+    NotRunning,
+    /// It has the socket and says nothing.
+    Silent,
+    /// It may not be asked, or its answer is not understood.
+    Unknown,
+}
+
+impl AgentState {
+    fn of(answer: &Result<AgentStatus>) -> Self {
+        match answer {
+            Ok(agent) if agent.ready => Self::Ready,
+            Ok(_) => Self::Starting,
+            Err(error) => match error.downcast_ref::<NoAnswer>() {
+                Some(NoAnswer::Absent { .. }) => Self::NotRunning,
+                Some(NoAnswer::Silent { .. }) => Self::Silent,
+                Some(NoAnswer::Denied { .. }) | None => Self::Unknown,
+            },
+        }
+    }
+}
+
+/// Where an answer is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Source {
+    Agent,
+    PinnedMaps,
 }
 
 #[derive(Debug, Serialize)]
@@ -73,6 +115,22 @@ struct PodCounts {
     not_taken: usize,
 }
 
+impl PodCounts {
+    fn of(pods: &[PodStatus]) -> Self {
+        let mut counts = Self::default();
+        for pod in pods {
+            match pod.state {
+                PodState::Enrolled => counts.enrolled += 1,
+                PodState::Partial => counts.partial += 1,
+                PodState::Waiting => counts.waiting += 1,
+                PodState::Rejected => counts.rejected += 1,
+                PodState::NotTaken => counts.not_taken += 1,
+            }
+        }
+        counts
+    }
+}
+
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     if let Some(pod) = &options.wait {
         wait(pod, &options).await?;
@@ -82,7 +140,12 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         Format::Json => output::print_json(&report)?,
         Format::Table => print(&report)?,
     }
-    Ok(if report.agent.is_some() {
+    let fine = if options.check {
+        report.agent_state == AgentState::Ready && report.problems.is_empty()
+    } else {
+        report.agent.is_some()
+    };
+    Ok(if fine {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -93,7 +156,9 @@ async fn wait(pod: &PodRef, options: &Options) -> Result<()> {
     let client = Client::new(&options.places.socket);
     let deadline = Instant::now() + options.timeout;
     loop {
-        let answer = client.get::<Vec<PodStatus>>("/v1/pods").await;
+        let left = deadline.saturating_duration_since(Instant::now());
+        let asked = tokio::time::timeout(left, client.get::<Vec<PodStatus>>("/v1/pods")).await;
+        let answer = asked.unwrap_or_else(|_| Err(anyhow!("the agent does not answer")));
         let last = match answer {
             Ok(pods) => match pods
                 .iter()
@@ -118,36 +183,22 @@ async fn wait(pod: &PodRef, options: &Options) -> Result<()> {
 async fn report(places: &Places) -> Report {
     let mut problems = Vec::new();
     let client = Client::new(&places.socket);
-    let agent: Option<AgentStatus> = match client.get("/v1/status").await {
-        Ok(agent) => Some(agent),
-        Err(error) => {
-            problems.push(format!("{error:#}"));
-            None
-        }
-    };
+    let answer: Result<AgentStatus> = client.get("/v1/status").await;
+    let agent_state = AgentState::of(&answer);
+    let agent = answer
+        .map_err(|error| problems.push(format!("{error:#}")))
+        .ok();
     problems.extend(agent.iter().flat_map(|agent| agent.problems.clone()));
-    let pods: Vec<PodStatus> = match &agent {
-        Some(_) => client.get("/v1/pods").await.unwrap_or_default(),
-        None => pods::pinned(places).unwrap_or_default(),
+    let (pods_from, pods) = match &agent {
+        Some(_) => (Source::Agent, client.get("/v1/pods").await),
+        None => (Source::PinnedMaps, pods::pinned(places)),
     };
-    let mut counts = PodCounts::default();
-    for pod in &pods {
-        match pod.state {
-            PodState::Enrolled => counts.enrolled += 1,
-            PodState::Partial => counts.partial += 1,
-            PodState::Waiting => counts.waiting += 1,
-            PodState::Rejected => counts.rejected += 1,
-            PodState::NotTaken => counts.not_taken += 1,
-        }
-        if let Some(reason) = pod
-            .reason
-            .as_ref()
-            // The agent's problems name those that are partial.
-            .filter(|_| !matches!(pod.state, PodState::NotTaken | PodState::Partial))
-        {
-            problems.push(format!("pod {}: {reason}", pod.full_name()));
-        }
-    }
+    let pods: Option<Vec<PodStatus>> = pods
+        .map_err(|error| problems.push(format!("{error:#}")))
+        .ok();
+    let counts = pods.as_ref().map(|pods| PodCounts::of(pods));
+    let pods = pods.unwrap_or_default();
+    problems.extend(pods.iter().filter_map(PodStatus::problem));
     let of_pods = pods.iter().flat_map(|pod| {
         let name = pod.full_name();
         pod.notes
@@ -161,7 +212,12 @@ async fn report(places: &Places) -> Report {
             "enrolled pods have connected {udp} UDP sockets, which are not intercepted; datagrams of unconnected sockets, other protocols, and connections that the kernel itself makes (network file systems) are neither intercepted nor counted"
         )
     });
-    let notes = of_node.chain(of_pods).chain(not_seen).collect();
+    let waits = pods.iter().filter_map(PodStatus::wait);
+    let notes = of_node
+        .chain(of_pods)
+        .chain(waits)
+        .chain(not_seen)
+        .collect();
     let hooks = hooks(places);
     if let Err(error) = &hooks {
         problems.push(format!("{error:#}"));
@@ -176,7 +232,9 @@ async fn report(places: &Places) -> Report {
     Report {
         kernel: kernel(),
         agent,
+        agent_state,
         hooks,
+        pods_from,
         pods: counts,
         notes,
         problems,
@@ -195,7 +253,14 @@ fn hooks(places: &Places) -> Result<Vec<HookStatus>> {
     CGROUP_HOOKS
         .iter()
         .map(|hook| {
-            let link = sys::open_pin(&pins.link(hook.name)).ok();
+            let path = pins.link(hook.name);
+            let link = match sys::open_pin(&path) {
+                Ok(link) => Some(link),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => {
+                    return Err(error).with_context(|| format!("open {}", path.display()));
+                }
+            };
             let info = link
                 .as_ref()
                 .and_then(|link| sys::link_info(link.as_fd()).ok());
@@ -234,16 +299,18 @@ impl OnPods {
 }
 
 fn print(report: &Report) -> Result<()> {
+    let state = match report.agent_state {
+        AgentState::Ready => "ready",
+        AgentState::Starting => "starting",
+        AgentState::NotRunning => "not running",
+        AgentState::Silent => "does not answer",
+        AgentState::Unknown => "unknown",
+    };
     let agent = report.agent.as_ref().map_or_else(
-        || "not running".to_owned(),
+        || state.to_owned(),
         |agent| {
-            format!(
-                "{}, pid {}, up {}, {}",
-                agent.version,
-                agent.pid,
-                uptime(agent.uptime_seconds),
-                if agent.ready { "ready" } else { "starting" }
-            )
+            let uptime = uptime(agent.uptime_seconds);
+            format!("{}, pid {}, up {uptime}, {state}", agent.version, agent.pid)
         },
     );
     output::print(format!("agent   {agent}"))?;
@@ -254,14 +321,7 @@ fn print(report: &Report) -> Result<()> {
             output::print(format!("repairs {}, see the log", agent.repairs))?;
         }
     }
-    output::print(format!(
-        "pods    {} enrolled, {} partial, {} waiting, {} rejected, {} not taken\n",
-        report.pods.enrolled,
-        report.pods.partial,
-        report.pods.waiting,
-        report.pods.rejected,
-        report.pods.not_taken
-    ))?;
+    output::print(format!("pods    {}\n", pods_line(report)))?;
     let mut table = output::table(["HOOK", "ATTACHED", "PROGRAM", "LINK"]);
     let number = |id: Option<u32>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
     for hook in &report.hooks {
@@ -289,6 +349,20 @@ fn print(report: &Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn pods_line(report: &Report) -> String {
+    match (&report.pods, report.pods_from) {
+        (None, _) => "unknown".to_owned(),
+        // The kernel knows only those.
+        (Some(pods), Source::PinnedMaps) => {
+            format!("{} enrolled, read from the pinned maps", pods.enrolled)
+        }
+        (Some(pods), Source::Agent) => format!(
+            "{} enrolled, {} partial, {} waiting, {} rejected, {} not taken",
+            pods.enrolled, pods.partial, pods.waiting, pods.rejected, pods.not_taken
+        ),
+    }
 }
 
 fn uptime(seconds: u64) -> String {

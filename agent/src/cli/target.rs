@@ -11,6 +11,7 @@ use crate::{
     api::PodStatus,
     client::Client,
     kernel::{maps::Maps, pins::Pins},
+    last_policies,
     map_routes::MapRoutes,
 };
 use sidetrack_policy::{
@@ -119,10 +120,16 @@ impl Target {
             let kind = clap::error::ErrorKind::MissingRequiredArgument;
             clap::Error::raw(kind, missing).exit();
         };
-        let pods: Vec<PodStatus> = Client::new(&which.places.socket)
-            .get("/v1/pods")
-            .await
-            .context("query the agent; with --manifest FILE this works without one")?;
+        let answer: Result<Vec<PodStatus>> =
+            Client::new(&which.places.socket).get("/v1/pods").await;
+        let pods = match answer {
+            Ok(pods) => pods,
+            Err(no_answer) => {
+                return Self::of_kernel(which, pod).with_context(|| {
+                    format!("{no_answer:#}; with --manifest FILE this works without one")
+                });
+            }
+        };
         let found = pods
             .into_iter()
             .find(|known| known.full_name() == pod.to_string())
@@ -141,6 +148,33 @@ impl Target {
             live: Some(Live {
                 netns: netns.cookie,
                 maps: Maps::open(&Pins::new(&which.places.bpffs)?)?,
+            }),
+            own: Vec::new(),
+        })
+    }
+}
+
+impl Target {
+    /// Without an agent: the policy that is in force, by the number in the kernel's maps.
+    fn of_kernel(which: &Which, pod: &PodRef) -> Result<Self> {
+        let maps = Maps::open(&Pins::new(&which.places.bpffs)?)?;
+        let last = last_policies::read(&last_policies::file(&which.places.socket), pod, &maps)?;
+        eprintln!(
+            "sidetrack: no agent answers; this is policy {}, which the kernel's maps have for the pod",
+            last.policy_id
+        );
+        Ok(Self {
+            name: pod.to_string(),
+            policy: serde_json::from_value(last.policy).context("read the pod's policy")?,
+            ipv6: last.ipv6,
+            before_sidecar: maps
+                .before_sidecar
+                .get(&last.cookie)
+                .context("read BEFORE_SIDECAR")?
+                .is_some(),
+            live: Some(Live {
+                netns: last.cookie,
+                maps,
             }),
             own: Vec::new(),
         })

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::ByteString;
 use serde_json::json;
 
-use super::install::files;
+use crate::files;
 
 /// The kubeconfig's name in the directory of network configurations. Runtimes ignore its extension.
 pub const FILE: &str = "sidetrack-cni.kubeconfig";

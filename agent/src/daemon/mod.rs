@@ -25,12 +25,12 @@ use crate::{
     cni::install::{Installation, Keeper},
     control_socket::Socket,
     kernel::{Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
-    metrics_http,
+    last_policies, metrics_http,
     sources::{
         Source,
         cluster::{Ending, Reporter, SharedEnding},
         cni_requests::CniQueue,
-        mesh_settings::MeshSettings,
+        mesh_settings::{MeshSettings, last_defaults},
     },
     status::Status,
 };
@@ -42,8 +42,6 @@ const STOP_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an agent whose DaemonSet is deleted waits to learn whether it is an uninstall. Together they are
 /// shorter than the pod's terminationGracePeriodSeconds.
 const DECISION_PATIENCE: Duration = Duration::from_secs(5);
-/// Beside the socket, in a directory of the node that outlives the agent's pod.
-const LAST_DEFAULTS: &str = "last-defaults.yaml";
 
 /// Where pods come from.
 #[derive(Clone, Debug)]
@@ -140,7 +138,7 @@ impl Daemon {
         raise_file_limit();
         let source = source(&config.pods).await?;
         let mut settings = config.settings.clone().on_this_node();
-        let mesh = settings.start(config.socket.with_file_name(LAST_DEFAULTS))?;
+        let mesh = settings.start(last_defaults(&config.socket))?;
         let pins = Pins::new(&config.bpffs)?;
         let given = config.cgroup.as_deref();
         let cgroup = cgroup::find(given)?;
@@ -168,6 +166,8 @@ impl Daemon {
             tokio::spawn(metrics_http::serve(listener, Arc::clone(&status)));
         }
         tokio::spawn(kernel_log.forward());
+        let policies = last_policies::file(&config.socket);
+        tokio::spawn(last_policies::keep(Arc::clone(&status), policies));
         let inbox = Arc::new(Inbox::default());
         let follow_cgroups = matches!(source, Source::Cluster(_));
         let mut follower = Follower {

@@ -1,14 +1,24 @@
 //! Settings for all pods: flags, and a file whose changes are followed.
 
-use std::{fs, path::PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 use anyhow::{Context as _, Result};
 
-use crate::kernel::probe;
+use crate::{files, kernel::probe};
 use sidetrack_policy::{
     mesh::{self, DefaultFlag, Mesh, VirtualInterfaces},
     select::Enroll,
 };
+
+/// Where the last text that could be used is kept: beside the socket, in a directory of the node that outlives the
+/// agent's pod.
+#[must_use]
+pub fn last_defaults(socket: &Path) -> PathBuf {
+    socket.with_file_name("last-defaults.yaml")
+}
 
 /// Where the mesh's settings come from, and their last state.
 #[derive(Clone, Debug)]
@@ -113,10 +123,8 @@ impl MeshSettings {
         let Some(path) = self.kept.as_deref() else {
             return;
         };
-        let aside = path.with_extension("new");
-        let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, path));
-        if let Err(error) = written {
-            tracing::warn!("keep the defaults in {}: {error}", path.display());
+        if let Err(error) = files::replace(path, text.as_bytes(), 0o600) {
+            tracing::warn!("keep the defaults for the next agent: {error:#}");
         }
     }
 

@@ -4,6 +4,7 @@ mod commands;
 mod explain;
 mod link_updates;
 mod restart;
+mod silent;
 mod single;
 
 use anyhow::{Result, anyhow, ensure};

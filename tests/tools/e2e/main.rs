@@ -31,7 +31,7 @@ pub struct Options {
     /// sidetrack's image, present on the nodes or to be pulled.
     #[arg(long, value_name = "REF")]
     image: String,
-    /// Image of the pods: sh, Python 3 as python3, Envoy as envoy, iptables-restore, and the user 1337.
+    /// Image of the pods: sh, pkill, nsenter, nc, Python 3 as python3, Envoy as envoy, iptables-restore.
     #[arg(long, value_name = "REF", default_value = "localhost/mesh:1")]
     mesh_image: String,
     /// kubectl, of about the cluster's version.

@@ -38,10 +38,19 @@ pub fn namespace(name: &str) -> Result<Vec<Value>> {
                 "app.py": include_str!("app.py"),
                 "envoy.json": envoy().to_string(),
                 "rules.v4": rules()?,
+                "init.sh": INIT_SH,
             },
         }),
     ])
 }
+
+/// Loads the rules by whatever the image has.
+const INIT_SH: &str = "\
+if command -v iptables-restore > /dev/null; then
+  exec iptables-restore -n /etc/mesh/rules.v4
+fi
+exec xtables-nft-multi iptables-restore -n /etc/mesh/rules.v4
+";
 
 /// Istio's rules for a pod with the usual arguments.
 fn rules() -> Result<String> {
@@ -110,7 +119,7 @@ fn template(name: &str, namespace: &str, init: Init, image: &str, app: &Value) -
         "istio-init",
         0,
         &json!({
-            "command": ["sh", "-c", "exec iptables-restore < /etc/mesh/rules.v4", "sh"],
+            "command": ["sh", "/etc/mesh/init.sh"],
             "args": ISTIO_INIT,
         }),
     );
@@ -256,8 +265,17 @@ fn envoy() -> Value {
             "filter_chains": [{"filters": [manager(name, &route, log(name))]}],
         })
     };
+    // Each request has its own connection: one from before a change would hide what the change does.
+    let protocol = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     let cluster = |name: &str, more: Value| {
-        let mut all = json!({"name": name, "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "2s"});
+        let mut all = json!({
+            "name": name, "type": "ORIGINAL_DST", "lb_policy": "CLUSTER_PROVIDED", "connect_timeout": "2s",
+            "typed_extension_protocol_options": {protocol: {
+                "@type": format!("type.googleapis.com/{protocol}"),
+                "common_http_protocol_options": {"max_requests_per_connection": 1},
+                "explicit_http_config": {"http_protocol_options": {}},
+            }},
+        });
         if !more.is_null() {
             all["upstream_bind_config"] = more;
         }

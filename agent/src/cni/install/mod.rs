@@ -4,7 +4,6 @@
 //! others wrote into the configuration stays unchanged; the entry is removed before the binary.
 
 mod conflist;
-pub(super) mod files;
 mod keeper;
 mod single;
 
@@ -15,12 +14,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
+use self::conflist::NetworkConfig;
 pub use self::{conflist::Entry, keeper::Keeper};
-use self::{conflist::NetworkConfig, files::replace};
 use super::{
     TYPE,
     credentials::{self, Credentials},
 };
+use crate::files::{self, replace};
 
 /// Where the plugin is installed, and how it is configured.
 #[derive(Clone, Debug)]

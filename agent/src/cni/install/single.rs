@@ -8,10 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-use super::{
-    conflist::NetworkConfig,
-    files::{self, replace},
-};
+use super::conflist::NetworkConfig;
+use crate::files::{self, replace};
 
 /// The suffix of the original that a list replaced.
 const SAVED: &str = ".sidetrack-saved";

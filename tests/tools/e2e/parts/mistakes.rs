@@ -94,7 +94,7 @@ fn unusable_annotations(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         ])
         .map(drop)
     };
-    for (text, wrong) in [("http", "http"), ("70000", "70000")] {
+    for (text, wrong) in [("mysql", "\"mysql\""), ("70000", "\"70000\"")] {
         annotate(text)?;
         checks.record(
             &format!("an Event names the annotation's value {text}"),

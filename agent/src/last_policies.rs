@@ -1,0 +1,113 @@
+//! The policies of enrolled pods, beside the control socket: `rules` and `explain` read them while no agent
+//! answers. The kernel's maps have a policy's rows only, in which names of interfaces and the order of lists are
+//! lost.
+//!
+//! A policy from the file counts only if the pod's row in the kernel has the same policy id, so that what is
+//! shown is what is in force.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use sidetrack_policy::PodRef;
+use tokio::time::{MissedTickBehavior, interval};
+use tracing::warn;
+
+use crate::{api::PodStatus, files, kernel::maps::Maps, status::Status};
+
+/// How often changes are written.
+const EVERY: Duration = Duration::from_secs(1);
+
+/// An enrolled pod's policy.
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
+pub struct LastPolicy {
+    /// `namespace/name`.
+    pub pod: String,
+    /// Cookie of its network namespace.
+    pub cookie: u64,
+    /// The policy's number in the kernel's maps.
+    pub policy_id: u32,
+    /// As in [`PodStatus::policy`].
+    pub policy: Value,
+    /// Whether its IPv6 connections are intercepted.
+    pub ipv6: bool,
+}
+
+impl LastPolicy {
+    fn of(pod: &PodStatus) -> Option<Self> {
+        Some(Self {
+            pod: pod.full_name(),
+            cookie: pod.netns.as_ref()?.cookie,
+            policy_id: pod.policy_id?,
+            policy: pod.policy.clone()?,
+            ipv6: pod.ipv6,
+        })
+    }
+}
+
+/// The file that belongs to a control socket.
+#[must_use]
+pub fn file(socket: &Path) -> PathBuf {
+    socket.with_file_name("last-policies.json")
+}
+
+/// Keeps the file up to date; does not end.
+pub async fn keep(status: Arc<Status>, path: PathBuf) {
+    let mut written = None;
+    let mut reported = false;
+    let mut turns = interval(EVERY);
+    turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        turns.tick().await;
+        let snapshot = status.snapshot();
+        if !snapshot.ready {
+            continue;
+        }
+        let all: Vec<LastPolicy> = snapshot.pods.iter().filter_map(LastPolicy::of).collect();
+        if written.as_ref() == Some(&all) {
+            continue;
+        }
+        let text = serde_json::to_vec(&all).unwrap_or_default();
+        match files::replace(&path, &text, 0o600) {
+            Ok(()) => written = Some(all),
+            Err(error) if !reported => {
+                reported = true;
+                warn!("{error:#}: rules and explain need an agent");
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// The policy that is in force for a pod.
+///
+/// # Errors
+/// If the file has none, or the kernel another.
+pub fn read(path: &Path, pod: &PodRef, maps: &Maps) -> Result<LastPolicy> {
+    let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let all: Vec<LastPolicy> =
+        serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+    let name = pod.to_string();
+    let Some(found) = all.into_iter().find(|policy| policy.pod == name) else {
+        bail!(
+            "pod {pod} was not enrolled when an agent last wrote {}",
+            path.display()
+        );
+    };
+    let row = maps.pods.get(&found.cookie).context("read the pod's row")?;
+    let row = row.with_context(|| format!("pod {pod} is no longer enrolled"))?;
+    ensure!(
+        row.policy == found.policy_id,
+        "pod {pod} has policy {} in the kernel, and {} has the text of {}",
+        row.policy,
+        path.display(),
+        found.policy_id
+    );
+    Ok(found)
+}
