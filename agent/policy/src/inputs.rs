@@ -11,7 +11,9 @@ mod sources;
 
 use std::collections::BTreeMap;
 
-pub(crate) use self::sources::{annotations, init_container, sidecar_environment, variables};
+pub(crate) use self::sources::{
+    annotations, init_container, sidecar_environment, unknown_annotations, variables,
+};
 
 /// A raw value and where it was found, in words for an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -82,6 +82,7 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         accelerate: read
             .one(Input::Accelerate, boolean)
             .unwrap_or(default.accelerate),
+        unknown_annotations: Vec::new(),
     };
     if read.errors.is_empty() {
         Ok(policy)

@@ -113,6 +113,9 @@ pub struct Policy {
     pub before_sidecar: bool,
     /// Annotation [`ACCELERATE`]: application and sidecar exchange bytes past TCP.
     pub accelerate: bool,
+    /// Annotations that look like Istio's or sidetrack's and mean nothing, with the names that were perhaps meant.
+    #[serde(default)]
+    pub unknown_annotations: Vec<String>,
 }
 
 impl Policy {
@@ -136,7 +139,10 @@ impl Policy {
         }
         inputs.add(defaults.clone());
         match Self::of_inputs(&inputs) {
-            Ok(policy) if errors.is_empty() => Ok(policy),
+            Ok(policy) if errors.is_empty() => Ok(Self {
+                unknown_annotations: inputs::unknown_annotations(pod),
+                ..policy
+            }),
             Ok(_) => Err(errors),
             Err(more) => {
                 errors.extend(more);
@@ -178,6 +184,7 @@ impl Default for Policy {
             dns_capture: false,
             before_sidecar: false,
             accelerate: false,
+            unknown_annotations: Vec::new(),
         }
     }
 }

@@ -7,9 +7,10 @@ use k8s_openapi::api::core::v1::Pod;
 use super::{Input, Inputs};
 use crate::{
     dialect,
+    manifest::NETNS_ANNOTATION,
     policy::{ACCELERATE, BEFORE_SIDECAR, PolicyError},
     record::{self, Record},
-    select::sidecar,
+    select::{LABEL, sidecar},
 };
 
 /// Annotations and the inputs they set.
@@ -82,6 +83,39 @@ pub fn annotations(pod: &Pod) -> Inputs {
         }
     }
     inputs
+}
+
+/// Prefixes of annotations of which every name is known here. Istio has further annotations with
+/// `sidecar.istio.io/`, which are not about interception.
+const PREFIXES: [&str; 2] = ["traffic.sidecar.istio.io/", "sidetrack.dev/"];
+/// Names with these prefixes that set no input.
+const OTHERS: [&str; 3] = [record::ANNOTATION, NETNS_ANNOTATION, LABEL];
+/// Most names that are shown: a pod may have thousands.
+const SHOWN: usize = 3;
+/// How alike a name and the one that was perhaps meant are, 1 being equal.
+const ALIKE: f64 = 0.8;
+
+/// Annotations that look like known ones and are not, with the names that were perhaps meant.
+pub fn unknown_annotations(pod: &Pod) -> Vec<String> {
+    let names = pod.metadata.annotations.iter().flatten();
+    let known = || ANNOTATIONS.iter().map(|(name, _)| *name).chain(OTHERS);
+    let unknown = names
+        .map(|(name, _)| name.as_str())
+        .filter(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
+        .filter(|name| !known().any(|known| known == *name));
+    unknown
+        .take(SHOWN)
+        .map(|name| {
+            let alike = |known: &str| strsim::jaro_winkler(name, known);
+            let meant = known()
+                .max_by(|one, other| alike(one).total_cmp(&alike(other)))
+                .filter(|known| alike(known) > ALIKE);
+            match meant {
+                Some(meant) => format!("{name} is not known, perhaps {meant} is meant"),
+                None => format!("{name} is not known"),
+            }
+        })
+        .collect()
 }
 
 /// The arguments and environment of the pod's istio-init container, or of the one that the webhook

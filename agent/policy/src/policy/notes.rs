@@ -7,6 +7,10 @@ impl Policy {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.lost();
+        notes.extend(
+            (self.unknown_annotations.iter())
+                .map(|unknown| format!("annotation {unknown}; it has no effect")),
+        );
         if self.before_sidecar {
             notes.push(
                 "its outbound connections bypass the sidecar until the sidecar first listens"

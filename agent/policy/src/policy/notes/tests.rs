@@ -35,3 +35,26 @@ fn each_remark_has_its_cause() {
         }
     }
 }
+
+#[test]
+fn misspelled_annotations_are_named() {
+    let annotations = [
+        ("traffic.sidecar.istio.io/excludeOutboundPort", "3306"),
+        ("traffic.sidecar.istio.io/excludeInboundPorts", "80"),
+        ("sidetrack.dev/before-sidecars", "passthrough"),
+        ("sidetrack.dev/netns", "/run/netns/a"),
+        ("sidecar.istio.io/proxyCPU", "100m"),
+    ];
+    let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut pod = k8s_openapi::api::core::v1::Pod::default();
+    pod.metadata.annotations = Some(annotations.into());
+    let policy = Policy::of_pod(&pod, &crate::inputs::Inputs::default()).unwrap();
+    let notes = policy.notes();
+    assert_eq!(notes.len(), 2, "{notes:?}");
+    for (note, name) in notes.iter().zip([
+        "sidetrack.dev/before-sidecar ",
+        "traffic.sidecar.istio.io/excludeOutboundPorts ",
+    ]) {
+        assert!(note.contains(&format!("perhaps {name}is meant")), "{note}");
+    }
+}
