@@ -99,9 +99,23 @@ async fn write(
         }
         Step::RemovePod => {
             node.departed.add(cookie.get(), link.shared_netns());
+            leave_answers(cookie, maps);
             rows.remove_pod(maps)
         }
         _ => remove(datapath, cookie, rows, step),
+    }
+}
+
+/// Connections that the sidecar has accepted and not yet looked at get their original destination although the
+/// pod leaves. [`Departed`](super::destinations::Departed) removes the row later.
+fn leave_answers(cookie: NetnsCookie, maps: &Maps) {
+    let counts = &maps.destinations_by_pod;
+    let written = match counts.get(&cookie.get()) {
+        Ok(None) => counts.insert(&cookie.get(), &0),
+        other => other.map(drop),
+    };
+    if let Err(error) = written {
+        tracing::warn!(%cookie, "connections that the sidecar has just accepted may fail: {error}");
     }
 }
 

@@ -84,9 +84,13 @@ fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
         return None;
     }
     let netns = opt.netns();
-    let pod = maps::pod(netns)?;
+    let is_captured = match maps::pod(netns) {
+        Some(pod) => pod.captures(family),
+        // Accepted by the sidecar before the pod left, and asked for after it.
+        None => maps::is_leaving(netns),
+    };
     let state = opt.state();
-    if !pod.captures(family)
+    if !is_captured
         || state == BPF_TCP_CLOSE
         || state == BPF_TCP_LISTEN
         || state == BPF_TCP_SYN_SENT

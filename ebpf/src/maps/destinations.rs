@@ -9,11 +9,12 @@ use sidetrack_common::{
 
 use super::{atomic, own_map::ON_DEMAND};
 
-/// Destinations of enrolled pods.
+/// Destinations of enrolled pods, and of pods that have left as long as open connections need them.
 #[btf_map]
 static DESTINATIONS: HashMap<DestinationKey, Destination, 262_144, ON_DEMAND> = HashMap::new();
 
-/// How many of them each pod has. A pod's first destination creates its row.
+/// How many of them each pod has. A pod's first destination creates its row, or the agent when the pod leaves. The row
+/// goes a second after that at the earliest.
 #[btf_map]
 static DESTINATIONS_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 
@@ -22,6 +23,13 @@ static DESTINATIONS_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 pub fn destination(key: &DestinationKey) -> Option<&'static Destination> {
     // SAFETY: rows are freed after a grace period, and the program ends before that.
     unsafe { DESTINATIONS.get(key) }
+}
+
+/// Whether a pod has destinations or has left a moment ago.
+#[inline(always)]
+pub fn is_leaving(netns: u64) -> bool {
+    // SAFETY: the row is not read.
+    unsafe { DESTINATIONS_BY_POD.get(&netns) }.is_some()
 }
 
 /// Names a destination by a free target. Fails if the pod has its share, or the target has just been taken.

@@ -12,7 +12,7 @@ mod pods;
 mod records;
 
 pub use counts::count;
-pub use destinations::{add_destination, destination};
+pub use destinations::{add_destination, destination, is_leaving};
 pub use flows::{accelerate, accelerated, flow, put_flow};
 pub use handshakes::{handshake, handshakes_have_room, publish, withdraw};
 pub use inbound::{inbound_netns, run_inbound_program};

@@ -176,3 +176,36 @@ fn opting_out_leaves_nothing() -> Result<()> {
         Ok(())
     })
 }
+
+kernel_test!(accepted_connections_have_their_destination_while_the_pod_leaves);
+/// A sidecar that has accepted a connection asks for its original destination a moment later. Envoy refuses the
+/// request if there is no answer.
+fn accepted_connections_have_their_destination_while_the_pod_leaves() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    let outside = fixture.lab.outside().actor()?;
+    let places = &fixture.agent.places;
+    let enrolled = manifest("app", &fixture.pod, &[]);
+    fixture.lab.write_manifest("app", &enrolled)?;
+    places.wait_enrolled("test/app")?;
+    for address in POD {
+        let held = outside.hold(Dial::new(&ROOT, at(address, 80)))?;
+        let held = held.map_err(|errno| anyhow!("errno {errno}"))?;
+        ensure!(held.accepted_by == 15006, "{held:?}");
+    }
+    let out = enrolled.replace(
+        "  annotations:\n",
+        &format!("  labels:\n    {LABEL}: disabled\n  annotations:\n"),
+    );
+    fixture.lab.write_manifest("app", &out)?;
+    places.wait_rows(names::POD_BY_NETNS, 0)?;
+    for (again, address) in outside.again()?.into_iter().zip(POD) {
+        let again = again.map_err(|errno| anyhow!("errno {errno}"))?;
+        let to = at(address, 80);
+        let server = &again.server;
+        let original = [&server.original_v4, &server.original_v6];
+        ensure!(original.contains(&&Ok(to)), "{again:?}");
+    }
+    // Then nothing of it is left.
+    places.wait_rows(names::DESTINATIONS_BY_POD, 0)
+}

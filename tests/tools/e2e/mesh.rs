@@ -312,6 +312,8 @@ fn log(name: &str) -> Value {
                 "listener": name,
                 "path": "%REQ(:PATH)%",
                 "code": "%RESPONSE_CODE%",
+                "flags": "%RESPONSE_FLAGS%",
+                "details": "%RESPONSE_CODE_DETAILS%",
                 "local": "%DOWNSTREAM_LOCAL_ADDRESS%",
                 "remote": "%DOWNSTREAM_REMOTE_ADDRESS%",
                 "upstream": "%UPSTREAM_HOST%",

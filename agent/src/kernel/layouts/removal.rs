@@ -4,12 +4,17 @@ use std::{
     fs, io,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
+    thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 
 use super::{ASIDE, REDIRECTING, entries, is_dir, versions};
 use crate::kernel::{hooks::CGROUP_HOOKS, sys};
+
+/// How long the hooks that report original addresses stay after the last connection was redirected.
+const DRAIN: Duration = Duration::from_secs(1);
 
 /// Paths that were removed, and paths that were left.
 #[derive(Debug, Default)]
@@ -70,8 +75,16 @@ fn list_tree(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 /// Removes layouts. Hooks that redirect are removed first, so that a connection made meanwhile is either
 /// redirected and has its original addresses reported, or is not redirected.
 pub(super) fn remove_versions(dirs: &[PathBuf], removed: &mut Removed) -> Result<()> {
+    let before = removed.links.len();
     for dir in dirs {
         remove_redirecting(dir, removed)?;
+        for pod in entries(&dir.join("pods")).unwrap_or_default() {
+            remove_pin(&pod.join("sk_lookup"), &mut removed.links)?;
+        }
+    }
+    if removed.links.len() > before {
+        // Connections that a sidecar has accepted and not yet looked at.
+        thread::sleep(DRAIN);
     }
     for dir in dirs {
         remove_tree(&dir.join("pods"), &mut removed.links)?;

@@ -43,5 +43,8 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         ),
         window.close(kube, LEGACY)?.all_through_sidecars(),
     );
+    if world.options.keep {
+        return Ok(());
+    }
     kube.delete_namespace(LEGACY)
 }
