@@ -30,6 +30,12 @@ fn webhooks(objects: &[Value]) -> &[Value] {
     webhooks.as_array().expect("webhooks")
 }
 
+/// Those for an operation.
+fn webhooks_for<'a>(objects: &'a [Value], operation: &'a str) -> impl Iterator<Item = &'a Value> {
+    let all = webhooks(objects).iter();
+    all.filter(move |webhook| webhook["rules"][0]["operations"] == json!([operation]))
+}
+
 /// Which pods the API server sends to a webhook, by the label of their namespace and their own.
 fn called(webhook: &Value, namespace: Option<&str>, pod: Option<&str>) -> bool {
     let fits = |selector: &Value, label: Option<&str>| {
@@ -57,8 +63,7 @@ fn each_pod_that_may_be_enrolled_is_sent_once_and_on_the_right_path() {
                 let labels = [namespace, pod];
                 let may_enroll = !labels.contains(&Some("disabled"))
                     && (enroll == "injected" || labels.contains(&Some("enabled")));
-                let paths: Vec<&str> = webhooks(&objects)
-                    .iter()
+                let paths: Vec<&str> = webhooks_for(&objects, "CREATE")
                     .filter(|webhook| called(webhook, namespace, pod))
                     .map(|webhook| &webhook["clientConfig"]["service"]["path"])
                     .map(|path| path.as_str().expect("a path"))
@@ -81,7 +86,6 @@ fn the_webhook_asks_for_nothing() {
         assert_eq!(webhook["admissionReviewVersions"], json!(["v1", "v1beta1"]));
         assert_eq!(webhook["sideEffects"], "None");
         assert_eq!(webhook["reinvocationPolicy"], "IfNeeded");
-        assert_eq!(webhook["failurePolicy"], "Fail");
         let others = &webhook["namespaceSelector"]["matchExpressions"][0];
         assert_eq!(others["operator"], "NotIn");
         assert_eq!(others["values"], json!(["kube-system", NAMESPACE]));
@@ -90,6 +94,12 @@ fn the_webhook_asks_for_nothing() {
         assert_eq!(service["name"], there["metadata"]["name"]);
         assert_eq!(service["port"], there["spec"]["ports"][0]["port"]);
     }
+    assert!(webhooks_for(&objects, "CREATE").all(|webhook| webhook["failurePolicy"] == "Fail"));
+    // Updates of pods are never in the way.
+    let updates: Vec<_> = webhooks_for(&objects, "UPDATE").collect();
+    assert_eq!(updates.len(), 1);
+    assert_eq!(updates[0]["failurePolicy"], "Ignore");
+    assert!(updates[0]["matchConditions"][0]["expression"].is_string());
     let deployment = of_kind(&objects, "Deployment");
     assert_eq!(deployment["spec"]["replicas"], 3);
     let template = &deployment["spec"]["template"];

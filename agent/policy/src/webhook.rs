@@ -9,6 +9,7 @@
 mod admission;
 mod patch;
 mod review;
+mod update;
 mod validation;
 
 pub use self::{

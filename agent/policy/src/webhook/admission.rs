@@ -39,6 +39,9 @@ pub(super) struct Request<'a> {
     pub(super) dry_run: Option<bool>,
     #[serde(borrow)]
     pub(super) object: Option<&'a RawValue>,
+    /// The pod before an update.
+    #[serde(borrow)]
+    pub(super) old_object: Option<&'a RawValue>,
 }
 
 /// A GroupVersionKind.
@@ -74,7 +77,12 @@ pub(super) struct Response<'a> {
 }
 
 impl Request<'_> {
-    /// The pod that is to be created.
+    /// Whether a pod is updated, rather than created.
+    pub(super) fn is_update(&self) -> bool {
+        self.operation == "UPDATE"
+    }
+
+    /// The pod that is to be created or updated.
     ///
     /// # Errors
     /// If the request is for something else, or the pod cannot be read.
@@ -96,9 +104,9 @@ impl Request<'_> {
                 shortened(sub)
             ));
         }
-        if self.operation != "CREATE" {
+        if self.operation != "CREATE" && !self.is_update() {
             return Err(format!(
-                "this webhook is for operation CREATE and was called for {:?}; correct the MutatingWebhookConfiguration",
+                "this webhook is for operations CREATE and UPDATE and was called for {:?}; correct the MutatingWebhookConfiguration",
                 shortened(&self.operation)
             ));
         }

@@ -4,11 +4,13 @@ use std::fmt::Display;
 
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
+use serde_json::{Value, value::RawValue};
 
 use super::{
     Settings,
     admission::{Reply, Request, Response, Review},
     patch::{Change, change},
+    update::restore,
 };
 use crate::text::shortened;
 
@@ -107,7 +109,12 @@ impl Request<'_> {
             Err(problem) => Outcome::Misconfigured(problem),
             Ok(pod) => {
                 name = self.name(&pod);
-                match change(&pod, settings) {
+                let change = if self.is_update() {
+                    self.restored()
+                } else {
+                    change(&pod, settings)
+                };
+                match change {
                     Change::None => Outcome::Unchanged,
                     Change::Refused(reason) => Outcome::Refused(reason),
                     Change::Patch(operations, lost) => {
@@ -147,6 +154,18 @@ impl Request<'_> {
             dry_run: self.dry_run.unwrap_or_default(),
             outcome,
         })
+    }
+}
+
+impl Request<'_> {
+    /// What an update changes back.
+    fn restored(&self) -> Change {
+        let read = |object: Option<&RawValue>| -> Value {
+            let text = object.map_or("null", RawValue::get);
+            serde_json::from_str(text).unwrap_or_default()
+        };
+        restore(&read(self.old_object), &read(self.object))
+            .map_or(Change::None, |patch| Change::Patch(patch, Vec::new()))
     }
 }
 

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 pub fn reviews() -> impl Strategy<Value = Value> {
     let version = select(vec!["admission.k8s.io/v1", "admission.k8s.io/v1beta1"]);
-    let operation = prop_oneof![9 => Just("CREATE"), 1 => Just("UPDATE")];
+    let operation = prop_oneof![9 => Just("CREATE"), 1 => Just("DELETE")];
     (version, operation, any::<bool>(), pods()).prop_map(|(version, operation, dry, pod)| {
         json!({
             "apiVersion": version,
