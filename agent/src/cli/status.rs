@@ -1,13 +1,8 @@
 //! `sidetrack status`: kernel, hooks, pods and problems.
 
-use std::{
-    fs, io,
-    os::fd::AsFd,
-    process::ExitCode,
-    time::{Duration, Instant},
-};
+use std::{fs, io, os::fd::AsFd, process::ExitCode, time::Duration};
 
-use anyhow::{Context as _, Result, anyhow, bail};
+use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Serialize;
 
@@ -154,30 +149,34 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
 
 async fn wait(pod: &PodRef, options: &Options) -> Result<()> {
     let client = Client::new(&options.places.socket);
-    let deadline = Instant::now() + options.timeout;
-    loop {
-        let left = deadline.saturating_duration_since(Instant::now());
-        let asked = tokio::time::timeout(left, client.get::<Vec<PodStatus>>("/v1/pods")).await;
-        let answer = asked.unwrap_or_else(|_| Err(anyhow!("the agent does not answer")));
-        let last = match answer {
-            Ok(pods) => match pods
-                .iter()
-                .find(|known| known.full_name() == pod.to_string())
-            {
-                Some(found) if found.state == PodState::Enrolled => return Ok(()),
-                Some(found) => found.reason.clone().unwrap_or_default(),
-                None => "the agent does not know the pod".to_owned(),
-            },
-            Err(error) => format!("{error:#}"),
-        };
-        if Instant::now() >= deadline {
-            bail!(
-                "pod {pod} is not enrolled after {:?}: {last}",
-                options.timeout
-            );
+    let mut last = "the agent does not answer".to_owned();
+    let enrolled = async {
+        loop {
+            let answer = client.get::<Vec<PodStatus>>("/v1/pods").await;
+            last = match answer {
+                Ok(pods) => match pods
+                    .iter()
+                    .find(|known| known.full_name() == pod.to_string())
+                {
+                    Some(found) if found.state == PodState::Enrolled => return,
+                    Some(found) => found.reason.clone().unwrap_or_default(),
+                    None => "the agent does not know the pod".to_owned(),
+                },
+                Err(error) => format!("{error:#}"),
+            };
+            tokio::time::sleep(POLL).await;
         }
-        tokio::time::sleep(POLL).await;
+    };
+    if tokio::time::timeout(options.timeout, enrolled)
+        .await
+        .is_err()
+    {
+        bail!(
+            "pod {pod} is not enrolled after {:?}: {last}",
+            options.timeout
+        );
     }
+    Ok(())
 }
 
 async fn report(places: &Places) -> Report {

@@ -96,6 +96,7 @@ impl Departed {
         let namespace = self.namespaces().get(&netns).cloned();
         let in_use = match namespace {
             Some((_, since)) if since.elapsed() < GRACE => return Ok(()),
+            Some(_) if keys.is_empty() => BTreeSet::new(),
             Some((namespace, _)) => targets_in_use(&namespace, until)?,
             // It left while another agent ran.
             None => BTreeSet::new(),

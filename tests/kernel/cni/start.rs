@@ -106,7 +106,7 @@ fn pods_that_must_not_start() -> Result<()> {
         &[
             "no agent answers",
             "sidetrack pod on this node",
-            "install-cni --remove",
+            "sidetrack-cni cleanup",
         ],
     )?;
     ensure!(!node.runtime.ours("CHECK", &ours)?.status.success());

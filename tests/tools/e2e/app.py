@@ -2,12 +2,14 @@
 
 app.py serve            an HTTP server on 8080 that says whom it sees
 app.py load URL RATE    calls URL, each time with a new connection; a line of JSON for each second
+app.py listen           listens where a sidecar does, and does nothing else
 app.py first URL        calls URL at once; exits with 0 if both sidecars were on the way, 3 if one was missing
 """
 
 import http.client
 import http.server
 import json
+import socket
 import sys
 import threading
 import time
@@ -81,6 +83,9 @@ def load(url, rate, workers=8):
 url = urllib.parse.urlparse(sys.argv[2]) if len(sys.argv) > 2 else None
 if sys.argv[1] == "serve":
     Server(("", 8080), Handler).serve_forever()
+elif sys.argv[1] == "listen":
+    listener = socket.create_server(("", 15006))
+    threading.Event().wait()
 elif sys.argv[1] == "load":
     load(url, float(sys.argv[3]))
 else:

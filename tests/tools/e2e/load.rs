@@ -14,10 +14,17 @@ use crate::kubectl::Kubectl;
 /// How long after a second the load prints it, and some more.
 const LATE: Duration = Duration::from_secs(10);
 
-/// A time in which every call must have gone well. The edges are whole seconds.
+/// A time that begins.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     start: u64,
+}
+
+/// A time that has ended, in whole seconds.
+#[derive(Clone, Copy, Debug)]
+pub struct Period {
+    start: u64,
+    end: u64,
 }
 
 impl Window {
@@ -26,10 +33,38 @@ impl Window {
         Self { start: now() }
     }
 
-    /// Until now: sums what a namespace's load has seen meanwhile. It waits until the load has printed it.
+    /// Until now, with the seconds at the edges.
+    pub fn end(self) -> Period {
+        Period {
+            start: self.start,
+            end: now() + 1,
+        }
+    }
+
+    /// Until now, without the seconds at the edges.
+    pub fn end_inside(self) -> Period {
+        Period {
+            start: self.start + 1,
+            end: now().saturating_sub(1),
+        }
+    }
+
+    /// What a namespace's load has seen until now.
     pub fn close(self, kube: &Kubectl, namespace: &str) -> Result<Seen> {
-        let end = now() + 1;
-        thread::sleep(LATE);
+        let period = self.end();
+        wait_until_printed();
+        period.seen(kube, namespace)
+    }
+}
+
+/// Waits until loads have printed all they have seen until now.
+pub fn wait_until_printed() {
+    thread::sleep(LATE);
+}
+
+impl Period {
+    /// What a namespace's load has seen in this time.
+    pub fn seen(&self, kube: &Kubectl, namespace: &str) -> Result<Seen> {
         let since = format!("--since={}s", now() - self.start + 30);
         let words = [
             "-n",
@@ -48,7 +83,7 @@ impl Window {
             let line: BTreeMap<String, Value> =
                 serde_json::from_str(line).with_context(|| format!("the load's line {line}"))?;
             let second = line.get("t").and_then(Value::as_u64).unwrap_or_default();
-            if !(self.start..=end).contains(&second) {
+            if !(self.start..=self.end).contains(&second) {
                 continue;
             }
             for (name, value) in line.iter().filter(|(name, _)| *name != "t") {

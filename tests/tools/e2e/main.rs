@@ -31,7 +31,7 @@ pub struct Options {
     /// sidetrack's image, present on the nodes or to be pulled.
     #[arg(long, value_name = "REF")]
     image: String,
-    /// Image of the pods: sh, pkill, nsenter, nc, Python 3 as python3, Envoy as envoy, iptables-restore.
+    /// Image of the pods: sh, pkill, nsenter, Python 3 as python3, Envoy as envoy, iptables-restore.
     #[arg(long, value_name = "REF", default_value = "localhost/mesh:1")]
     mesh_image: String,
     /// kubectl, of about the cluster's version.
@@ -50,6 +50,9 @@ pub struct Options {
     /// Command that reboots the node. Without it no order of uninstalling has a reboot.
     #[arg(long, value_name = "COMMAND")]
     reboot: Option<String>,
+    /// Others use sidetrack on the same kernel, as clusters of kind do: do not look for programs without a pin.
+    #[arg(long)]
+    shared_kernel: bool,
     /// How long pods with istio-init are taken over and given back, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 260)]
     takeover: u64,

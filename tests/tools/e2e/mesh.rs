@@ -242,7 +242,7 @@ pub fn crowd(namespace: &str, image: &str, count: usize) -> Value {
     let mut pod = template("crowd", namespace, Init::None, image, &json!({}));
     let containers = &mut pod["spec"]["containers"];
     containers[0]["command"] = json!(["sh", "-c", "while :; do sleep 3600; done"]);
-    containers[1]["command"] = json!(["sh", "-c", "exec nc -lk -p 15006 -e true", "sh"]);
+    containers[1]["command"] = json!(["sh", "-c", "exec python3 /etc/mesh/app.py listen", "sh"]);
     if let Some(sidecar) = containers[1].as_object_mut() {
         sidecar.remove("readinessProbe");
     }

@@ -12,18 +12,19 @@ pub const NAMESPACE: &str = "sidetrack-e2e-node";
 
 /// Prints what is on a node of sidetrack, one line each. The first process is the node's.
 const TRACES: &str = r#"
+export PROGRAMS
 nsenter -t 1 -m -- sh -c '
   find /sys/fs/bpf/sidetrack -type f 2>/dev/null | sed "s/^/pin /"
   grep -l sidetrack-cni /etc/cni/net.d/*.conf* /etc/cni/net.d/*.json 2>/dev/null | sed "s/^/CNI entry in /"
   ls /etc/cni/net.d/sidetrack-cni.kubeconfig 2>/dev/null | sed "s/^/credentials /"
   ls /run/sidetrack/sidetrack.sock 2>/dev/null | sed "s/^/socket /"
-  command -v bpftool > /dev/null && bpftool prog list 2>/dev/null | grep -o "name st_[a-z0-9_]*" | sort | uniq -c | sed "s/^/program /"
+  [ -n "$PROGRAMS" ] && command -v bpftool > /dev/null && bpftool prog list 2>/dev/null | grep -o "name st_[a-z0-9_]*" | sort | uniq -c | sed "s/^/program /"
 '
 true
 "#;
 
 /// The pods that look.
-pub fn manifests(image: &str) -> Vec<Value> {
+pub fn manifests(image: &str, shared_kernel: bool) -> Vec<Value> {
     let labels = json!({"app": "node"});
     vec![
         json!({
@@ -45,6 +46,7 @@ pub fn manifests(image: &str) -> Vec<Value> {
                         "containers": [{
                             "name": "look", "image": image, "imagePullPolicy": "IfNotPresent",
                             "command": ["sh", "-c", "while :; do sleep 3600; done"],
+                            "env": [{"name": "PROGRAMS", "value": if shared_kernel { "" } else { "1" }}],
                             "securityContext": {"privileged": true, "runAsUser": 0},
                         }],
                     },

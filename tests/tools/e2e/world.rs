@@ -1,6 +1,6 @@
 //! The cluster, what runs in it, and what is used to change it.
 
-use std::{process::Command, time::Duration};
+use std::{process::Command, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -9,6 +9,7 @@ use crate::{
     Options,
     helm::{Helm, Kustomization, NAMESPACE},
     kubectl::Kubectl,
+    load::Window,
     mesh::{self, Init},
     node,
 };
@@ -62,8 +63,10 @@ impl World {
 
     /// The pods that look at the nodes.
     pub fn start_looking(&self) -> Result<()> {
-        self.kube
-            .apply(&node::manifests(&self.options.mesh_image))?;
+        self.kube.apply(&node::manifests(
+            &self.options.mesh_image,
+            self.options.shared_kernel,
+        ))?;
         self.kube.rollout(node::NAMESPACE, "daemonset/node", START)
     }
 
@@ -78,6 +81,12 @@ impl World {
         for workload in ["deployment/web", "deployment/load"] {
             self.kube.rollout(namespace, workload, START)?;
         }
+        // The Service's rules take a moment to reach the nodes.
+        self.kube.wait("the load works", START, |kube| {
+            let window = Window::open();
+            thread::sleep(Duration::from_secs(2));
+            window.close(kube, namespace)?.none_failed().map(Some)
+        })?;
         Ok(())
     }
 

@@ -45,6 +45,10 @@ const GONE: u16 = 410;
 /// vanished says nothing at all.
 const SILENCE: Duration = Duration::from_secs(120);
 
+/// Longest wait for a connection. While the API server is away its address may swallow packets, and an attempt that
+/// began then would hang long after it is back.
+const CONNECT: Duration = Duration::from_secs(3);
+
 type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<Event<K>>> + Send>>;
 
 /// The API server's objects that concern this node.
@@ -84,6 +88,7 @@ impl Cluster {
             "find the API server: run in a pod with a service account, set KUBECONFIG, or give pods by --pods-dir",
         )?;
         config.read_timeout = Some(SILENCE);
+        config.connect_timeout = Some(CONNECT);
         let server = config.cluster_url.to_string();
         let client = Client::try_from(config).context("prepare to talk to the API server")?;
         info!(server, node, "following the API server");
