@@ -1,7 +1,11 @@
 //! The control socket's answers, as JSON.
 
+use std::path::Path;
+
 use serde::{Deserialize, Serialize};
 pub use sidetrack_reconcile::PodState;
+
+use crate::netns::inode_at;
 
 /// The agent as a whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -29,7 +33,7 @@ pub struct AgentStatus {
 /// A network namespace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NetnsStatus {
-    /// How the agent found it.
+    /// How the agent found it, or `net:[INODE]` once that is gone.
     pub path: String,
     /// Its inode.
     pub inode: u64,
@@ -91,6 +95,15 @@ pub struct PodStatus {
     pub before_sidecar: bool,
     /// Connections so far.
     pub connections: Connections,
+}
+
+impl NetnsStatus {
+    /// The process through which the namespace was found may have ended, and its number may be another's now.
+    pub fn name_by_inode_if_gone(&mut self) {
+        if inode_at(Path::new(&self.path)) != Some(self.inode) {
+            self.path = format!("net:[{}]", self.inode);
+        }
+    }
 }
 
 impl PodStatus {

@@ -146,6 +146,9 @@ impl Status {
     pub fn pods(&self) -> Vec<PodStatus> {
         let (snapshot, _) = self.current();
         let mut pods = snapshot.pods.clone();
+        for netns in pods.iter_mut().filter_map(|pod| pod.netns.as_mut()) {
+            netns.name_by_inode_if_gone();
+        }
         if let Err(error) = add_live_facts(&mut pods, &self.maps) {
             tracing::error!("read the kernel's maps: {error}");
         }

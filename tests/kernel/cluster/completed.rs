@@ -44,3 +44,27 @@ fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
     ensure!(state.is_none_or(|state| state == "not-taken"), "{row:?}");
     Ok(())
 }
+
+kernel_test!(an_ended_process_names_no_namespace);
+fn an_ended_process_names_no_namespace() -> Result<()> {
+    let node = ClusterFixture::new()?;
+    let pod = node
+        .lab
+        .pod("app", 2)?
+        .under_kubelet(&node.lab, &node.lab.uid(1))?;
+    let sidecar = sidecar::start(&pod, &[80])?;
+    let _client = pod.actor()?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    node.is_taken("shop/web", true)?;
+    let path = || -> Result<String> {
+        let row = node.places().pod("shop/web")?;
+        Ok(row.map_or_else(String::new, |row| row["netns"]["path"].to_string()))
+    };
+    let before = path()?;
+    ensure!(before.contains("/proc/"), "{before}");
+    drop(sidecar);
+    let after = path()?;
+    ensure!(after.contains("net:["), "{before}, then {after}");
+    Ok(())
+}
