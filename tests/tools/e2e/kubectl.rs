@@ -15,6 +15,9 @@ use serde_json::Value;
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
+/// Longest wait for a namespace with all its pods to be gone.
+const GONE: Duration = Duration::from_secs(600);
+
 /// One cluster.
 #[derive(Clone, Debug)]
 pub struct Kubectl {
@@ -147,13 +150,9 @@ impl Kubectl {
             "--ignore-not-found",
             "--wait=false",
         ])?;
-        self.wait(
-            &format!("namespace {namespace} is deleted"),
-            Duration::from_secs(120),
-            |kube| {
-                let left = kube.run(&["get", "namespace", namespace, "--ignore-not-found"])?;
-                Ok(left.trim().is_empty().then_some(()))
-            },
-        )
+        self.wait(&format!("namespace {namespace} is deleted"), GONE, |kube| {
+            let left = kube.run(&["get", "namespace", namespace, "--ignore-not-found"])?;
+            Ok(left.trim().is_empty().then_some(()))
+        })
     }
 }

@@ -22,6 +22,8 @@ pub const LEGACY: &str = "sidetrack-e2e-legacy";
 pub const CROWD: &str = "sidetrack-e2e-crowd";
 /// Calls a second.
 const RATE: u32 = 100;
+/// How soon a change of a label or a pod is applied, with the questions about it.
+pub const SOON: Duration = Duration::from_secs(20);
 /// Longest wait for pods to start.
 pub const START: Duration = Duration::from_secs(180);
 
@@ -160,6 +162,34 @@ impl World {
         self.kube.wait(&what, patience, |_| {
             let enrolled = self.enrolled(namespace)?;
             ensure!(enrolled == count, "{enrolled} are");
+            Ok(Some(()))
+        })
+    }
+
+    /// Waits until the cluster answers and its nodes are ready.
+    pub fn wait_nodes(&self) -> Result<()> {
+        let words = [
+            "wait",
+            "--for=condition=Ready",
+            "nodes",
+            "--all",
+            "--timeout=2s",
+        ];
+        self.kube
+            .wait("the nodes are ready", START, |kube| {
+                kube.run(&words).map(Some)
+            })
+            .map(drop)
+    }
+
+    /// Waits until the agents have installed the plugin with its entry and credentials.
+    pub fn wait_plugin(&self) -> Result<()> {
+        self.kube.wait("the plugin", START, |kube| {
+            let traces = node::traces(kube)?.join("\n");
+            ensure!(
+                traces.contains("CNI entry in") && traces.contains("credentials"),
+                "{traces}"
+            );
             Ok(Some(()))
         })
     }

@@ -9,10 +9,8 @@ use crate::{
     load::Window,
     node,
     report::Checks,
-    world::{SHOP, START, World},
+    world::{SHOP, SOON, START, World},
 };
-
-const SOON: Duration = Duration::from_secs(20);
 
 pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     let kube = &world.kube;

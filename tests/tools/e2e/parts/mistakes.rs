@@ -1,7 +1,5 @@
 //! What people get wrong, and what they are told.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
 
@@ -10,10 +8,8 @@ use crate::{
     helm::NAMESPACE,
     load::Window,
     report::Checks,
-    world::{SHOP, World},
+    world::{SHOP, SOON, World},
 };
-
-const SOON: Duration = Duration::from_secs(20);
 
 pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     let kube = &world.kube;

@@ -9,10 +9,9 @@ use crate::{
     helm::NAMESPACE,
     mesh, node,
     report::Checks,
-    world::{SHOP, START, World},
+    world::{SHOP, SOON, START, World},
 };
 
-const SOON: Duration = Duration::from_secs(20);
 /// Pods whose first act is a connection.
 const FIRST: usize = 5;
 
@@ -23,7 +22,7 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     world.wait_agents()?;
     checks.record(
         "the agents install the plugin, its entry and its credentials",
-        installed(world),
+        world.wait_plugin().map(|()| String::new()),
     );
 
     let url = world.url(SHOP)?;
@@ -111,17 +110,6 @@ fn without_agents(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     checks.record("it starts when there is an agent again", ready);
     kube.run(&["-n", SHOP, "delete", "pod", "waits", "--grace-period=1"])?;
     Ok(())
-}
-
-fn installed(world: &World) -> Result<String> {
-    world.kube.wait("the plugin", SOON, |kube| {
-        let traces = node::traces(kube)?.join("\n");
-        ensure!(
-            traces.contains("CNI entry in") && traces.contains("credentials"),
-            "{traces}"
-        );
-        Ok(Some(String::new()))
-    })
 }
 
 fn all_first(world: &World) -> Result<String> {

@@ -11,10 +11,9 @@ use crate::{
     load::Window,
     node,
     report::Checks,
-    world::{SHOP, START, World},
+    world::{SHOP, SOON, START, World},
 };
 
-const SOON: Duration = Duration::from_secs(20);
 /// How long the API server is away.
 const OUTAGE: Duration = Duration::from_secs(40);
 /// How soon after it answers again a label takes effect, and the questions of this test around it.
@@ -36,16 +35,7 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
             continue;
         }
         thread::sleep(Duration::from_secs(5));
-        kube.wait("the node is ready", START, |kube| {
-            kube.run(&[
-                "wait",
-                "--for=condition=Ready",
-                "nodes",
-                "--all",
-                "--timeout=2s",
-            ])
-            .map(Some)
-        })?;
+        world.wait_nodes()?;
         world.wait_agents()?;
         checks.record(&claim, window.close(kube, SHOP)?.all_through_sidecars());
     }

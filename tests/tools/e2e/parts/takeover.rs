@@ -11,10 +11,9 @@ use crate::{
     load::{Window, wait_until_printed},
     mesh::Init,
     report::Checks,
-    world::{LEGACY, World},
+    world::{LEGACY, SOON, World},
 };
 
-const SOON: Duration = Duration::from_secs(20);
 /// Before the first change: connection tracking remembers these connections for two minutes.
 const BEFORE: Duration = Duration::from_secs(30);
 /// Labels change that often in the given time.

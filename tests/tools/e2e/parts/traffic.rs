@@ -9,11 +9,8 @@ use super::install::{no_problem, pod_of};
 use crate::{
     load::Window,
     report::Checks,
-    world::{SHOP, World},
+    world::{SHOP, SOON, World},
 };
-
-/// How soon a label takes effect on running pods, and the questions of this test around it.
-const SOON: Duration = Duration::from_secs(20);
 
 pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     let kube = &world.kube;

@@ -122,16 +122,7 @@ fn try_order(world: &World, order: &Order, number: usize) -> Result<String> {
     uninstall(world, order, &plain)?;
     if order.reboot {
         world.reboot()?;
-        kube.wait("the cluster answers", START, |kube| {
-            kube.run(&[
-                "wait",
-                "--for=condition=Ready",
-                "nodes",
-                "--all",
-                "--timeout=2s",
-            ])
-            .map(Some)
-        })?;
+        world.wait_nodes()?;
         kube.rollout(node::NAMESPACE, "daemonset/node", START)?;
     }
     let start = Instant::now();
@@ -179,10 +170,7 @@ fn install(world: &World, order: &Order, plain: &Kustomization) -> Result<()> {
     world.wait_enrolled(SHOP, 2, START)?;
     no_problem(world)?;
     if order.plugin {
-        kube.wait("the plugin's credentials", START, |kube| {
-            let traces = node::traces(kube)?.join("\n");
-            Ok(traces.contains("credentials").then_some(()))
-        })?;
+        world.wait_plugin()?;
     }
     Ok(())
 }

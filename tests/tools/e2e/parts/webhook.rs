@@ -1,7 +1,5 @@
 //! New pods come without istio-init.
 
-use std::time::Duration;
-
 use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 
@@ -9,10 +7,8 @@ use crate::{
     helm::NAMESPACE,
     mesh,
     report::Checks,
-    world::{SHOP, START, World},
+    world::{SHOP, SOON, START, World},
 };
-
-const SOON: Duration = Duration::from_secs(20);
 
 pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     let (kube, image) = (&world.kube, &world.options.mesh_image);
