@@ -47,7 +47,7 @@ fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
 
 kernel_test!(an_ended_process_names_no_namespace);
 fn an_ended_process_names_no_namespace() -> Result<()> {
-    let node = ClusterFixture::new()?;
+    let mut node = ClusterFixture::new()?;
     let pod = node
         .lab
         .pod("app", 2)?
