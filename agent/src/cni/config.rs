@@ -63,7 +63,7 @@ pub struct Config<'a> {
     pub patience: Duration,
     /// Namespaces whose pods also start when no agent answers.
     pub exclude_namespaces: Vec<String>,
-    /// How to learn whether sidetrack is installed, if the agent has told.
+    /// How to learn whether sidetrack is installed, if the entry says it.
     pub install: Option<Install>,
     /// The result of the plugins before this one.
     pub previous: Option<&'a RawValue>,

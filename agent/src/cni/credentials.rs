@@ -65,7 +65,7 @@ impl Credentials {
     }
 }
 
-/// The API server as kubelet tells every container. Its name in the cluster's DNS means nothing on the node.
+/// The API server's address, which kubelet sets in every container. Its DNS name does not resolve on the node.
 fn server() -> Result<String> {
     let variable = |name| {
         env::var(name)

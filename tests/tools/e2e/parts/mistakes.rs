@@ -1,4 +1,4 @@
-//! What people get wrong, and what they are told.
+//! What people get wrong, and what they see of it.
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ fn unusable_default(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     kube.run(&["-n", NAMESPACE, "rollout", "restart", "daemonset/sidetrack"])?;
     let ready = world
         .wait_agents()
-        .and_then(|()| told(world, "excludeOutboundPorts"));
+        .and_then(|()| reported(world, "excludeOutboundPorts"));
     checks.record(
         "agents that start with a default they cannot use run, and say so",
         ready,
@@ -120,7 +120,7 @@ fn refused(outcome: Result<()>, named: &str) -> Result<String> {
 }
 
 /// The agents name a problem.
-fn told(world: &World, part: &str) -> Result<String> {
+fn reported(world: &World, part: &str) -> Result<String> {
     for status in world.ask_agents(&["status"])? {
         let problems = status["problems"].to_string();
         ensure!(problems.contains(part), "{problems}");

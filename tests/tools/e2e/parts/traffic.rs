@@ -66,7 +66,7 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         .filter(|event| event["reason"] == "Enrolled")
         .count();
     checks.record(
-        "an Event tells that the pods are enrolled",
+        "an Event reports that the pods are enrolled",
         (enrolled >= 2)
             .then(String::new)
             .context("fewer than two Events"),
