@@ -7,6 +7,7 @@
 pub mod files;
 pub mod kernel;
 pub mod netns;
+pub mod runtime;
 
 pub mod rows;
 
@@ -20,7 +21,6 @@ pub mod reconcile;
 pub mod counters;
 pub mod http;
 pub mod map_routes;
-pub mod runtime;
 pub mod snapshot;
 pub mod sources;
 pub mod status;

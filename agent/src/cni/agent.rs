@@ -7,7 +7,7 @@ use super::{
     attach::{Answer, PATH, Question},
     config::Config,
 };
-use crate::client::Client;
+use crate::{client::Client, runtime::block_on};
 
 /// Time between two requests to an agent that does not answer.
 const RETRY_AFTER: Duration = Duration::from_millis(50);
@@ -58,11 +58,8 @@ pub(super) fn send(
             )),
         }
     };
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
+    block_on(answer)
         .map_err(|error| Error::io(format!("start: {error}")))?
-        .block_on(answer)
         .map_err(|error| {
             Error::later(format!("{error:#}")).detailed(
                 "a pod starts only after the agent of its node has intercepted it or found that it need not. Look at the sidetrack pod on this node; where sidetrack was uninstalled while the node was away, run `sidetrack-cni cleanup` on it (in the directory of the CNI plugins)".to_owned(),

@@ -15,6 +15,7 @@ use kube::{
 };
 
 use super::{config::Install, install::remove_entries};
+use crate::runtime::block_on;
 
 /// Longest wait for one answer.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -37,22 +38,19 @@ pub(super) enum Presence {
 /// # Errors
 /// If the API server does not say it.
 pub(super) fn observe(install: &Install, time: Duration) -> Result<Presence> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?
-        .block_on(async {
-            let start = Instant::now();
-            let client = client(install).await?;
-            loop {
-                let presence = tokio::time::timeout(ANSWER, look(&client, install))
-                    .await
-                    .context("the API server does not answer")??;
-                if presence == Presence::Installed || start.elapsed() >= time {
-                    return Ok(presence);
-                }
-                tokio::time::sleep(PAUSE).await;
+    block_on(async {
+        let start = Instant::now();
+        let client = client(install).await?;
+        loop {
+            let presence = tokio::time::timeout(ANSWER, look(&client, install))
+                .await
+                .context("the API server does not answer")??;
+            if presence == Presence::Installed || start.elapsed() >= time {
+                return Ok(presence);
             }
-        })
+            tokio::time::sleep(PAUSE).await;
+        }
+    })?
 }
 
 async fn client(install: &Install) -> Result<Client> {

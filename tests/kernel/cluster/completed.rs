@@ -1,25 +1,29 @@
 //! Pods that the API server calls completed while they still run, as kubelet does with evicted ones.
 
 use anyhow::{Result, ensure};
-use lab::{injected::injected, sidecar};
+use lab::{actor::Actor, injected::injected, sidecar};
 use serde_json::json;
 
 use super::taken_by;
 use crate::fixture::{ClusterFixture, start_agent};
 
+/// Enrolls pod `shop/web`; its sidecar, which is its oldest process, and a client in it.
+fn enroll(node: &mut ClusterFixture) -> Result<(Actor, Actor)> {
+    let uid = node.lab.uid(1);
+    let pod = node.lab.pod("app", 2)?.under_kubelet(&node.lab, &uid)?;
+    let sidecar = sidecar::start(&pod, &[80])?;
+    let client = pod.actor()?;
+    node.api.apply(injected("web", &uid))?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    node.is_taken("shop/web", true)?;
+    Ok((sidecar, client))
+}
+
 kernel_test!(a_completed_pod_stays_until_its_last_process_ends);
 fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
     let mut node = ClusterFixture::new()?;
-    let pod = node
-        .lab
-        .pod("app", 2)?
-        .under_kubelet(&node.lab, &node.lab.uid(1))?;
-    let sidecar = sidecar::start(&pod, &[80])?;
-    let client = pod.actor()?;
-    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    let (sidecar, client) = enroll(&mut node)?;
     let name = "shop/web";
-    node.label("Namespace", "shop", Some("enabled"))?;
-    node.is_taken(name, true)?;
     ensure!(taken_by(&client)? == 15001);
 
     node.api.edit("Pod", "shop", "web", |pod| {
@@ -48,15 +52,7 @@ fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
 kernel_test!(an_ended_process_names_no_namespace);
 fn an_ended_process_names_no_namespace() -> Result<()> {
     let mut node = ClusterFixture::new()?;
-    let pod = node
-        .lab
-        .pod("app", 2)?
-        .under_kubelet(&node.lab, &node.lab.uid(1))?;
-    let sidecar = sidecar::start(&pod, &[80])?;
-    let _client = pod.actor()?;
-    node.api.apply(injected("web", &node.lab.uid(1)))?;
-    node.label("Namespace", "shop", Some("enabled"))?;
-    node.is_taken("shop/web", true)?;
+    let (sidecar, _client) = enroll(&mut node)?;
     let path = || -> Result<String> {
         let row = node.places().pod("shop/web")?;
         Ok(row.map_or_else(String::new, |row| row["netns"]["path"].to_string()))

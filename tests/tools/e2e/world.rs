@@ -121,6 +121,27 @@ impl World {
         self.kube.rollout(NAMESPACE, "daemonset/sidetrack", START)
     }
 
+    /// Restarts all agents, as after a change of their ConfigMap.
+    pub fn restart_agents(&self) -> Result<()> {
+        let words = ["-n", NAMESPACE, "rollout", "restart", "daemonset/sidetrack"];
+        self.kube.run(&words)?;
+        self.wait_agents()
+    }
+
+    /// Deletes a pod of [`SHOP`] and does not wait for its end.
+    pub fn delete_pod(&self, name: &str) -> Result<()> {
+        let words = [
+            "-n",
+            SHOP,
+            "delete",
+            "pod",
+            name,
+            "--grace-period=1",
+            "--wait=false",
+        ];
+        self.kube.run(&words).map(drop)
+    }
+
     /// The agents' pods.
     pub fn agents(&self) -> Result<Vec<String>> {
         let labels = "app.kubernetes.io/name=sidetrack";

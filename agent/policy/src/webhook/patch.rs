@@ -115,22 +115,29 @@ fn record(pod: &Pod, istio_init: &Container) -> Result<String, String> {
 }
 
 fn annotate(pod: &Pod, record: String) -> Vec<PatchOperation> {
-    let Some(annotations) = &pod.metadata.annotations else {
-        return vec![PatchOperation::Add(AddOperation {
-            path: pointer(["metadata", "annotations"]),
-            value: json!({ANNOTATION: record}),
-        })];
-    };
-    let mut operations = vec![PatchOperation::Add(AddOperation {
-        path: pointer(["metadata", "annotations", ANNOTATION]),
-        value: Value::String(record),
-    })];
-    if annotations.contains_key(APPARMOR) {
+    let annotations = pod.metadata.annotations.as_ref();
+    let mut operations = vec![add_record(annotations.is_some(), record)];
+    if annotations.is_some_and(|annotations| annotations.contains_key(APPARMOR)) {
         operations.push(PatchOperation::Remove(RemoveOperation {
             path: pointer(["metadata", "annotations", APPARMOR]),
         }));
     }
     operations
+}
+
+/// Adds the record to a pod that has annotations or has none.
+pub(super) fn add_record(has_annotations: bool, record: String) -> PatchOperation {
+    PatchOperation::Add(if has_annotations {
+        AddOperation {
+            path: pointer(["metadata", "annotations", ANNOTATION]),
+            value: Value::String(record),
+        }
+    } else {
+        AddOperation {
+            path: pointer(["metadata", "annotations"]),
+            value: json!({ANNOTATION: record}),
+        }
+    })
 }
 
 /// The init container at a place is still the one with this name.
@@ -154,7 +161,7 @@ fn is_name_taken(pod: &Pod) -> bool {
     apps.any(|container| container.name == VALIDATION)
 }
 
-fn pointer<const N: usize>(tokens: [&str; N]) -> PointerBuf {
+pub(super) fn pointer<const N: usize>(tokens: [&str; N]) -> PointerBuf {
     PointerBuf::from_tokens(tokens)
 }
 

@@ -155,9 +155,7 @@ impl Request<'_> {
             outcome,
         })
     }
-}
 
-impl Request<'_> {
     /// What an update changes back.
     fn restored(&self) -> Change {
         let read = |object: Option<&RawValue>| -> Value {

@@ -1,10 +1,13 @@
 //! A pod whose istio-init was replaced, and whose manifest is applied again: the manifest still has istio-init, and
 //! the API refuses updates that add an init container. So it gets the init containers that the pod has.
 
-use json_patch::{AddOperation, Patch, PatchOperation, ReplaceOperation, jsonptr::PointerBuf};
+use json_patch::{Patch, PatchOperation, ReplaceOperation};
 use serde_json::Value;
 
-use super::validation::VALIDATION;
+use super::{
+    patch::{add_record, pointer},
+    validation::VALIDATION,
+};
 use crate::record::{ANNOTATION, ISTIO_INIT};
 
 /// The patch for an update; `None` if the update is fine as it is, or is not about such a pod.
@@ -29,23 +32,12 @@ pub fn restore(old: &Value, new: &Value) -> Option<Patch> {
         named(given, name).unwrap_or(container).clone()
     });
     let mut operations = vec![PatchOperation::Replace(ReplaceOperation {
-        path: PointerBuf::from_tokens(["spec", "initContainers"]),
+        path: pointer(["spec", "initContainers"]),
         value: all.collect(),
     })];
     if new["metadata"]["annotations"][ANNOTATION] != *record {
         let has_annotations = new["metadata"]["annotations"].is_object();
-        let record = Value::from(record);
-        operations.push(PatchOperation::Add(if has_annotations {
-            AddOperation {
-                path: PointerBuf::from_tokens(["metadata", "annotations", ANNOTATION]),
-                value: record,
-            }
-        } else {
-            AddOperation {
-                path: PointerBuf::from_tokens(["metadata", "annotations"]),
-                value: [(ANNOTATION.to_owned(), record)].into_iter().collect(),
-            }
-        }));
+        operations.push(add_record(has_annotations, record.to_owned()));
     }
     Some(Patch(operations))
 }

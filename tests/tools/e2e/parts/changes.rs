@@ -43,14 +43,7 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     let window = Window::open();
     world.helm.upgrade(&json!({"logFormat": "text"}))?;
     world.wait_agents()?;
-    kube.run(&[
-        "-n",
-        crate::helm::NAMESPACE,
-        "rollout",
-        "restart",
-        "daemonset/sidetrack",
-    ])?;
-    world.wait_agents()?;
+    world.restart_agents()?;
     checks.record(
         "an upgrade and a rollout of the agents",
         window.close(kube, SHOP)?.all_through_sidecars(),

@@ -56,9 +56,8 @@ fn unusable_default(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         kube.run(&words).map(drop)
     };
     patch("defaults: {excludeOutboundPorts: mysql}")?;
-    kube.run(&["-n", NAMESPACE, "rollout", "restart", "daemonset/sidetrack"])?;
     let ready = world
-        .wait_agents()
+        .restart_agents()
         .and_then(|()| reported(world, "excludeOutboundPorts"));
     checks.record(
         "agents that start with a default they cannot use run, and say so",
@@ -69,8 +68,7 @@ fn unusable_default(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         window.close(kube, SHOP)?.all_through_sidecars(),
     );
     patch("defaults: {}")?;
-    kube.run(&["-n", NAMESPACE, "rollout", "restart", "daemonset/sidetrack"])?;
-    world.wait_agents()?;
+    world.restart_agents()?;
     Ok(())
 }
 

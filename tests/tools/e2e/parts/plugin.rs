@@ -134,15 +134,7 @@ fn all_first(world: &World) -> Result<String> {
                 ensure!(code == 0, "{name}: exit code {code}, 3 is past a sidecar");
                 Ok(())
             })?;
-        world.kube.run(&[
-            "-n",
-            SHOP,
-            "delete",
-            "pod",
-            &name,
-            "--grace-period=1",
-            "--wait=false",
-        ])?;
+        world.delete_pod(&name)?;
     }
     Ok(String::new())
 }

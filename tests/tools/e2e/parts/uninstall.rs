@@ -138,15 +138,7 @@ fn try_order(world: &World, order: &Order, number: usize) -> Result<String> {
         Ok(Some(()))
     })?;
     let started = start.elapsed().as_secs_f64();
-    kube.run(&[
-        "-n",
-        SHOP,
-        "delete",
-        "pod",
-        &name,
-        "--grace-period=1",
-        "--wait=false",
-    ])?;
+    world.delete_pod(&name)?;
     let clean = match node::wait_clean(kube, BY_ITSELF) {
         Ok(()) => "nodes clean by themselves".to_owned(),
         Err(_) => {
