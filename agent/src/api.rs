@@ -44,7 +44,7 @@ pub struct NetnsStatus {
 /// Connections of a pod since it was enrolled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Connections {
-    /// Outbound connections redirected to the sidecar.
+    /// Outbound connections redirected to the sidecar, without those that it did not accept.
     pub outbound_redirected: u64,
     /// Inbound connections redirected to the sidecar.
     pub inbound_redirected: u64,
@@ -56,6 +56,9 @@ pub struct Connections {
     pub before_sidecar: u64,
     /// Connections that failed because of a missing sidecar, route or kernel resource.
     pub refused: u64,
+    /// Connections that the application closed before the sidecar had accepted them.
+    #[serde(default)]
+    pub given_up: u64,
     /// UDP sockets that were connected; they are not intercepted. Datagrams of unconnected sockets are
     /// not seen.
     #[serde(default)]
@@ -90,6 +93,9 @@ pub struct PodStatus {
     pub ipv6: bool,
     /// Whether the sidecar listens on its inbound port.
     pub listener: bool,
+    /// Whether it listens on its outbound port; `None` if that is not known.
+    #[serde(default)]
+    pub outbound_listener: Option<bool>,
     /// Whether outbound connections still go direct, because the sidecar has never listened.
     #[serde(default)]
     pub before_sidecar: bool,

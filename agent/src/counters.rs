@@ -6,7 +6,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sidetrack_common::{conn::CountKey, rule::Rule};
+use sidetrack_common::{
+    conn::CountKey,
+    rule::{Class, Rule},
+};
 
 use crate::{
     api::{Connections, PodStatus},
@@ -56,59 +59,75 @@ impl Totals {
 pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
     let listening = maps.listeners.keys()?;
     let passing = maps.before_sidecar.keys()?;
-    let mut counts: HashMap<u64, Connections> = HashMap::new();
+    let on_loopback = maps.loopback_sidecar.keys()?;
+    let mut counts: HashMap<u64, Tally> = HashMap::new();
     for (key, count) in maps.counts.sums()? {
-        add_count(counts.entry(key.netns).or_default(), &key, count);
+        counts.entry(key.netns).or_default().add(&key, count);
     }
     for pod in pods {
         let Some(netns) = &pod.netns else { continue };
         let policy = pod.policy_id.map(|id| maps.policies.get(&id)).transpose()?;
-        let port = policy.flatten().map(|policy| policy.inbound_port);
+        let policy = policy.flatten();
+        let listens = |port: Option<u16>| {
+            let mut own = listening.iter().filter(|key| key.netns == netns.cookie);
+            own.any(|key| port == Some(key.port))
+        };
         pod.before_sidecar = passing.contains(&netns.cookie);
-        pod.listener = listening
-            .iter()
-            .any(|key| key.netns == netns.cookie && port == Some(key.port));
-        pod.connections = counts.get(&netns.cookie).copied().unwrap_or_default();
+        pod.listener = listens(policy.map(|policy| policy.inbound_port));
+        pod.outbound_listener = match listens(policy.map(|policy| policy.outbound_port)) {
+            true => Some(true),
+            // There was one on loopback, and the maps do not say whether it is still there.
+            false if on_loopback.contains(&netns.cookie) => None,
+            false => Some(false),
+        };
+        pod.connections = counts
+            .get(&netns.cookie)
+            .map_or_else(Connections::default, Tally::connections);
     }
     Ok(())
 }
 
-fn add_count(connections: &mut Connections, key: &CountKey, count: u64) {
-    let field = match Rule::from_number(key.rule) {
-        Some(
-            Rule::ProxyUidLocal
-            | Rule::ProxyGidLocal
-            | Rule::LocalCaptured
-            | Rule::OutPortIncluded
-            | Rule::AllOutbound
-            | Rule::RangeIncluded,
-        ) => &mut connections.outbound_redirected,
-        Some(Rule::AllInbound | Rule::InPortIncluded | Rule::VirtualInterface) => {
-            &mut connections.inbound_redirected
+/// What the kernel has counted for a pod.
+#[derive(Debug, Default)]
+struct Tally {
+    connections: Connections,
+    /// Connections that were redirected, and counted as such, and that the sidecar did not accept.
+    not_accepted: u64,
+}
+
+impl Tally {
+    fn add(&mut self, key: &CountKey, count: u64) {
+        let class = Rule::from_number(key.rule).map_or(Class::Untouched, Rule::class);
+        let connections = &mut self.connections;
+        let field = match class {
+            Class::Outbound => &mut connections.outbound_redirected,
+            Class::Inbound => &mut connections.inbound_redirected,
+            Class::Untouched => &mut connections.untouched,
+            Class::BeforeSidecar => &mut connections.before_sidecar,
+            Class::Udp => &mut connections.udp,
+            Class::Refused | Class::Failed => &mut connections.refused,
+            Class::GivenUp => &mut connections.given_up,
+        };
+        *field += count;
+        if matches!(class, Class::Failed | Class::GivenUp) {
+            self.not_accepted += count;
         }
-        Some(Rule::Udp) => &mut connections.udp,
-        Some(Rule::BeforeSidecar) => &mut connections.before_sidecar,
-        Some(
-            Rule::NoRoute
-            | Rule::NoPolicy
-            | Rule::NoStorage
-            | Rule::HandshakesFull
-            | Rule::NoListener
-            | Rule::BoundDevice
-            | Rule::TooManyAddresses
-            | Rule::RoutingHeader
-            | Rule::UnknownTarget,
-        ) => &mut connections.refused,
-        _ => &mut connections.untouched,
-    };
-    *field += count;
+    }
+
+    fn connections(&self) -> Connections {
+        let redirected = self.connections.outbound_redirected;
+        Connections {
+            outbound_redirected: redirected.saturating_sub(self.not_accepted),
+            ..self.connections
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use sidetrack_common::{conn::CountKey, rule::Rule};
 
-    use super::Totals;
+    use super::{Tally, Totals};
 
     fn counter(netns: u64, count: u64) -> (CountKey, u64) {
         let key = CountKey {
@@ -117,6 +136,26 @@ mod tests {
             ..bytemuck::Zeroable::zeroed()
         };
         (key, count)
+    }
+
+    #[test]
+    fn what_the_sidecar_did_not_accept_is_not_counted_as_redirected() {
+        let mut tally = Tally::default();
+        for (rule, count) in [
+            (Rule::AllOutbound, 10),
+            (Rule::SidecarRefused, 3),
+            (Rule::SidecarSilent, 2),
+            (Rule::GivenUp, 1),
+            (Rule::NoRoute, 7),
+        ] {
+            let (mut key, _) = counter(1, 0);
+            key.rule = rule as u32;
+            tally.add(&key, count);
+        }
+        let connections = tally.connections();
+        assert_eq!(connections.outbound_redirected, 4);
+        assert_eq!(connections.refused, 12);
+        assert_eq!(connections.given_up, 1);
     }
 
     #[test]

@@ -71,6 +71,7 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
         policy: enrollment.and_then(|enrollment| serde_json::to_value(&enrollment.policy).ok()),
         ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.captures_v6()),
         listener: false,
+        outbound_listener: None,
         before_sidecar: false,
         connections: Connections::default(),
     }

@@ -10,6 +10,7 @@
 pub mod addr;
 pub mod conn;
 pub mod decide;
+pub mod event;
 pub mod flow;
 pub mod ids;
 pub mod names;

@@ -55,6 +55,16 @@ pub const ACCELERATED: &str = "ACCELERATED";
 /// What each end of an accelerated connection has sent.
 pub const FLOWS: &str = "FLOWS";
 
+/// Whether anybody traces connections.
+pub const TRACING: &str = "TRACING";
+/// Events for those who trace.
+pub const EVENTS: &str = "EVENTS";
+/// The last refusal of each pod and reason.
+pub const LAST_REFUSAL: &str = "LAST_REFUSAL";
+
+/// Bytes of [`EVENTS`]: room for 9,000 events.
+pub const EVENTS_BYTES: u32 = 1 << 20;
+
 /// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than
 /// [`HANDSHAKE_RESERVE`] are free.
 pub const HANDSHAKE_CAPACITY: u32 = 65_536;

@@ -121,9 +121,94 @@ rules! {
     RoutingHeader = 66, "routing-header", "the socket has an IPv6 routing header, which would lead its packets elsewhere: refused";
     /// Refused: a redirect target that no row belongs to.
     UnknownTarget = 67, "unknown-target", "the connection goes to an address that redirected connections have, and what was dialed is not known: refused";
+
+    /// Outcome of a redirected connection: the kernel answered its SYN with a reset.
+    SidecarRefused = 70, "sidecar-refused", "no sidecar listens on the capture port that the connection was redirected to: refused";
+    /// Outcome of a redirected connection: no answer to its SYN.
+    SidecarSilent = 71, "sidecar-silent", "the sidecar did not answer the connection that was redirected to it";
+    /// Outcome of a redirected connection: its socket was closed before there was an answer.
+    GivenUp = 72, "given-up", "the application closed the socket before the sidecar answered";
+}
+
+/// What a [`Rule`] does with a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// Redirects an outbound connection.
+    Outbound,
+    /// Redirects an inbound connection.
+    Inbound,
+    /// Leaves it untouched.
+    Untouched,
+    /// Leaves it untouched because the sidecar has not listened yet.
+    BeforeSidecar,
+    /// A UDP socket, which is never redirected.
+    Udp,
+    /// Refuses it.
+    Refused,
+    /// Says that a connection failed that an outbound rule has redirected, and was counted there.
+    Failed,
+    /// The same, and the application itself ended it.
+    GivenUp,
+}
+
+impl Class {
+    /// Whether the connection failed because something was missing.
+    #[must_use]
+    pub const fn is_refusal(self) -> bool {
+        matches!(self, Self::Refused | Self::Failed)
+    }
 }
 
 impl Rule {
+    /// What it does.
+    #[must_use]
+    pub const fn class(self) -> Class {
+        match self {
+            Self::ProxyUidLocal
+            | Self::ProxyGidLocal
+            | Self::LocalCaptured
+            | Self::OutPortIncluded
+            | Self::AllOutbound
+            | Self::RangeIncluded => Class::Outbound,
+            Self::AllInbound | Self::InPortIncluded | Self::VirtualInterface => Class::Inbound,
+            Self::BeforeSidecar => Class::BeforeSidecar,
+            Self::Udp => Class::Udp,
+            Self::NoRoute
+            | Self::NoPolicy
+            | Self::NoStorage
+            | Self::HandshakesFull
+            | Self::NoListener
+            | Self::BoundDevice
+            | Self::TooManyAddresses
+            | Self::RoutingHeader
+            | Self::UnknownTarget => Class::Refused,
+            Self::SidecarRefused | Self::SidecarSilent => Class::Failed,
+            Self::GivenUp => Class::GivenUp,
+            Self::FamilyNotCaptured
+            | Self::LoopbackSource
+            | Self::OutInterface
+            | Self::OutPortExcluded
+            | Self::SelfSource
+            | Self::NotProxyUidLocal
+            | Self::ProxyUid
+            | Self::NotProxyGidLocal
+            | Self::ProxyGid
+            | Self::GroupExcluded
+            | Self::GroupNotIncluded
+            | Self::Loopback
+            | Self::RangeExcluded
+            | Self::OutNoMatch
+            | Self::LocalSource
+            | Self::VirtualInterfaceNoMatch
+            | Self::InInterface
+            | Self::InboundOff
+            | Self::TunnelPort
+            | Self::InPortExcluded
+            | Self::InNoMatch
+            | Self::SshPort => Class::Untouched,
+        }
+    }
+
     /// Whether it leaves a connection untouched wherever it goes: because of who made it, or because the
     /// pod has no rules for the family.
     #[inline(always)]

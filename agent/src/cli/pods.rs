@@ -67,6 +67,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 policy: None,
                 ipv6: row.captures(sidetrack_common::addr::Family::V6),
                 listener: false,
+                outbound_listener: None,
                 before_sidecar: false,
                 connections: crate::api::Connections::default(),
             }
@@ -96,11 +97,7 @@ fn print(pods: &[PodStatus]) -> Result<()> {
         let only_enrolled = |text: String| if enrolled { text } else { "-".to_owned() };
         let count = |count: u64| only_enrolled(count.to_string());
         let state = serde_json::to_value(pod.state)?;
-        let listener = match (pod.listener, pod.before_sidecar) {
-            (true, false) => "up",
-            (false, false) => "down",
-            (_, true) => "not yet",
-        };
+        let listener = listener(pod);
         let remarks: Vec<&str> = pod
             .reason
             .iter()
@@ -125,4 +122,20 @@ fn print(pods: &[PodStatus]) -> Result<()> {
         ]);
     }
     output::print_table(&table)
+}
+
+/// Whether the sidecar listens: one word if both of its ports are alike.
+fn listener(pod: &PodStatus) -> &'static str {
+    if pod.before_sidecar {
+        return "not yet";
+    }
+    match (pod.outbound_listener, pod.listener) {
+        (Some(true), true) => "up",
+        (Some(false), false) => "down",
+        (Some(true), false) => "out",
+        (Some(false), true) => "in",
+        // It is or was on loopback, where inbound connections never go.
+        (None, true) => "in, out unknown",
+        (None, false) => "unknown",
+    }
 }

@@ -10,8 +10,9 @@ use std::{collections::HashMap, fs, io, path::Path};
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold.
-pub const MEMBERS: [(&str, &str, &str); 12] = [
+pub const MEMBERS: [(&str, &str, &str); 13] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
+    ("OFFSET_SOCK_ERR", "sock", "sk_err"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
     ("OFFSET_FILE_CRED", "file", "f_cred"),
     ("OFFSET_CRED_FSUID", "cred", "fsuid"),
@@ -200,7 +201,12 @@ mod tests {
     const STRUCTS: [(&str, &[(&str, u32)]); 9] = [
         (
             "sock",
-            &[("other", 0), ("sk_backlog", 8 * 8), ("sk_socket", 8 * 24)],
+            &[
+                ("other", 0),
+                ("sk_backlog", 8 * 8),
+                ("sk_socket", 8 * 24),
+                ("sk_err", 8 * 40),
+            ],
         ),
         ("socket", &[("file", 8 * 16)]),
         ("file", &[("f_cred", 8 * 144)]),
@@ -216,6 +222,7 @@ mod tests {
     fn offsets_are_bytes_by_global() {
         let expected = [
             ("OFFSET_SOCK_SOCKET", 24),
+            ("OFFSET_SOCK_ERR", 40),
             ("OFFSET_SOCKET_FILE", 16),
             ("OFFSET_FILE_CRED", 144),
             ("OFFSET_CRED_FSUID", 28),
@@ -236,7 +243,7 @@ mod tests {
         let mut structs = STRUCTS;
         structs[1] = ("socket", &[("file", (3 << 24) | (8 * 16))]);
         let offsets = offsets_in(&btf(&structs, true)).unwrap();
-        assert_eq!(offsets[1], ("OFFSET_SOCKET_FILE", 16));
+        assert_eq!(offsets[2], ("OFFSET_SOCKET_FILE", 16));
     }
 
     #[test]

@@ -9,6 +9,7 @@ use anyhow::{Context as _, Result};
 use bytemuck::Pod as PlainOldData;
 use sidetrack_common::{
     conn::{CountKey, Destination, DestinationKey, Handshake, HandshakeKey, ListenerKey},
+    event::{Event, RefusalKey, Tracing},
     names,
     pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
@@ -125,7 +126,12 @@ maps! {
             => "find the pods that connect to many destinations";
     /// How many of them are each pod's, by netns cookie.
     destinations_by_pod: Table<u64, u64> = DESTINATIONS_BY_POD;
-    opaque: RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS, TRANSLATION, ACCELERATED, FLOWS,
+    /// Whether anybody traces.
+    tracing: Table<u32, Tracing> = TRACING;
+    /// Each pod's last refusal for each reason.
+    last_refusals: Table<RefusalKey, Event> = LAST_REFUSAL,
+        full: "further pods' last refusals are not remembered" => "move pods to other nodes";
+    opaque: EVENTS, RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS, TRANSLATION, ACCELERATED, FLOWS,
 }
 
 /// One map, opened from its pin: for a thread of its own.

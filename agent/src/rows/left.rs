@@ -40,11 +40,13 @@ pub fn left_rows(datapath: &Datapath) -> Result<Vec<LeftRows<PodRows>>> {
     // An agent that is killed while it removes a pod may have got as far as these.
     let listeners = maps.listeners.keys()?.into_iter().map(|key| key.netns);
     let counters = maps.counts.keys()?.into_iter().map(|key| key.netns);
+    let refused = maps.last_refusals.keys()?.into_iter().map(|key| key.netns);
     let own = maps.handshakes_by_pod.keys()?.into_iter();
     let passing = maps.before_sidecar.keys()?;
     let on_loopback = maps.loopback_sidecar.keys()?;
     let remains = listeners
         .chain(counters)
+        .chain(refused)
         .chain(own)
         .chain(passing)
         .chain(on_loopback);

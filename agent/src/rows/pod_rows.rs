@@ -340,7 +340,7 @@ impl PodRows {
         self.remove_own(&maps.loopback_sidecar, "the mark of a listener on loopback")
     }
 
-    /// Removes the pod's counters.
+    /// Removes the pod's counters and its last refusals.
     ///
     /// # Errors
     /// If the map cannot be read or written.
@@ -348,6 +348,10 @@ impl PodRows {
         let keys = maps.counts.keys().context("list counters")?;
         for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
             maps.counts.remove(key).context("remove a counter")?;
+        }
+        let keys = maps.last_refusals.keys().context("list refusals")?;
+        for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
+            maps.last_refusals.remove(key).context("remove a refusal")?;
         }
         Ok(())
     }

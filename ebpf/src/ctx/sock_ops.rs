@@ -3,15 +3,22 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{
-    EbpfContext as _,
+    EbpfContext as _, Global,
     bindings::BPF_SOCK_OPS_STATE_CB_FLAG,
     helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie},
     programs::SockOpsContext,
 };
 use sidetrack_common::{addr::Addr, conn::ListenerKey};
 
-use super::{AF_INET6, addr_field, field};
+use super::{
+    AF_INET6, addr_field, field,
+    typed::{load, tcp_sock},
+};
 use crate::maps;
+
+/// Offset of `sk_err` in `struct sock`, set by the loader.
+#[unsafe(no_mangle)]
+static OFFSET_SOCK_ERR: Global<u32> = Global::new(0);
 
 /// A callback on a TCP socket.
 pub struct SockOps<'a> {
@@ -24,6 +31,12 @@ impl SockOps<'_> {
     #[inline(always)]
     pub fn op(&self) -> u32 {
         field!(self.inner.ops, op)
+    }
+
+    /// The state a socket leaves, in a state callback: `BPF_TCP_*`.
+    #[inline(always)]
+    pub fn old_state(&self) -> u32 {
+        field!(self.inner.ops, __bindgen_anon_1.args[0])
     }
 
     /// The state a socket enters, in a state callback: `BPF_TCP_*`.
@@ -96,6 +109,24 @@ impl SockOps<'_> {
     pub fn enable_state_callback(&self) {
         let flags = field!(self.inner.ops, bpf_sock_ops_cb_flags) | BPF_SOCK_OPS_STATE_CB_FLAG;
         let _ = self.inner.set_cb_flags(flags as i32);
+    }
+
+    /// Disables it again, unless another program uses callbacks on this socket as well.
+    #[inline(always)]
+    pub fn disable_state_callback(&self) {
+        if field!(self.inner.ops, bpf_sock_ops_cb_flags) == BPF_SOCK_OPS_STATE_CB_FLAG {
+            let _ = self.inner.set_cb_flags(0);
+        }
+    }
+
+    /// What has failed on the socket, as `SO_ERROR` would say: an errno, 0 if nothing has.
+    #[inline(always)]
+    pub fn error(&self) -> i32 {
+        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
+        if sk.is_null() {
+            return 0;
+        }
+        tcp_sock(sk).map_or(0, |tcp| load(tcp, &OFFSET_SOCK_ERR))
     }
 
     /// Puts a listening socket into the listener map; fails if the slot is in use.

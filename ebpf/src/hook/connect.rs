@@ -7,6 +7,7 @@ use sidetrack_common::{
     addr::{Addr, Family},
     conn::{Destination, DestinationKey, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
+    event::{Event, EventKind},
     pod::{POD_OWN_TARGETS, Pod},
     rule::Rule,
     target::{INDEX_ATTEMPTS, Target},
@@ -36,13 +37,15 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     let Some(pod) = maps::pod(netns) else {
         return ALLOW;
     };
-    if ctx.is_udp() {
-        maps::count(netns, Rule::Udp, 0);
-        return ALLOW;
-    }
-    let decision = match try_connect(ctx, netns, pod) {
-        Ok(decision) => decision,
-        Err(rule) => Decision::refuse(rule),
+    // A redirect replaces it.
+    let port = ctx.port();
+    let decision = if ctx.is_udp() {
+        Decision::untouched(Rule::Udp)
+    } else {
+        match try_connect(ctx, netns, pod) {
+            Ok(decision) => decision,
+            Err(rule) => Decision::refuse(rule),
+        }
     };
     let result = match decision.verdict {
         Verdict::Fail { errno } => {
@@ -52,11 +55,46 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
         _ => ALLOW,
     };
     maps::count(netns, decision.rule, decision.index);
+    let is_refused = matches!(decision.verdict, Verdict::Fail { .. });
+    if is_refused || maps::is_traced() {
+        report(ctx, netns, port, &decision);
+    }
     debug!(
         ctx.inner,
         "connect netns={} rule={} result={}", netns, decision.rule as u32, result
     );
     result
+}
+
+/// Remembers a refusal, and passes the decision to those who trace.
+#[inline(always)]
+fn report<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64, port: u16, decision: &Decision) {
+    // Only a redirect has changed the address of the call.
+    let (destination, capture_port, errno) = match decision.verdict {
+        Verdict::Redirect { port, dialed, .. } => (dialed, port, 0),
+        Verdict::Fail { errno } => (ctx.address(), 0, errno),
+        Verdict::Untouched => (ctx.address(), 0, 0),
+    };
+    let owner = ctx.owner();
+    let event = Event {
+        at: maps::boot_time(),
+        netns,
+        cookie: ctx.cookie(),
+        source: ctx.source(),
+        destination,
+        source_port: ctx.bound_port(),
+        destination_port: port,
+        capture_port,
+        kind: EventKind::Outbound as u16,
+        rule: decision.rule as u32,
+        index: decision.index,
+        errno,
+        pid: ctx.pid(),
+        uid: owner.uid,
+        gid: owner.gid,
+        comm: ctx.comm(),
+    };
+    maps::report(&event);
 }
 
 /// Decides about the connection and applies the decision. An error is the rule of a refusal.

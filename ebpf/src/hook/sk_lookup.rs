@@ -11,8 +11,10 @@ use sidetrack_common::{
     addr::{Addr, Family},
     conn::{HandshakeKey, ListenerKey},
     decide::{self, Decision, Inbound, Verdict},
+    event::{COMM_LEN, Event, EventKind},
     names::LISTENER_SLOTS,
     pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod},
+    policy::NO_ID,
     rule::Rule,
     target::is_shared,
 };
@@ -48,6 +50,10 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     // The pod's own traffic was decided and counted in connect.
     if !matches!(decision.rule, Rule::LocalSource) {
         maps::count(netns, decision.rule, decision.index);
+        let is_refused = matches!(decision.verdict, Verdict::Fail { .. });
+        if is_refused || maps::is_traced() {
+            report(&lookup, netns, &decision);
+        }
         debug!(
             &ctx,
             "inbound netns={} port={} rule={} action={}",
@@ -58,6 +64,34 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
         );
     }
     action
+}
+
+/// Remembers a refusal, and passes the decision to those who trace.
+#[inline(always)]
+fn report(lookup: &SkLookup<'_>, netns: u64, decision: &Decision) {
+    let (capture_port, errno) = match decision.verdict {
+        Verdict::Redirect { port, .. } => (port, 0),
+        Verdict::Fail { errno } => (0, errno),
+        Verdict::Untouched => (0, 0),
+    };
+    maps::report(&Event {
+        at: maps::boot_time(),
+        netns,
+        cookie: 0,
+        source: lookup.source(),
+        destination: lookup.destination(),
+        source_port: lookup.source_port(),
+        destination_port: lookup.port(),
+        capture_port,
+        kind: EventKind::Inbound as u16,
+        rule: decision.rule as u32,
+        index: decision.index,
+        errno,
+        pid: 0,
+        uid: NO_ID,
+        gid: NO_ID,
+        comm: [0; COMM_LEN],
+    });
 }
 
 #[inline(always)]

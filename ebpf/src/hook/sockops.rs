@@ -7,8 +7,9 @@
 
 use aya_ebpf::{
     bindings::{
-        BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB, BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_TCP_CONNECT_CB,
-        BPF_SOCK_OPS_TCP_LISTEN_CB, BPF_TCP_CLOSE,
+        BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB, BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB,
+        BPF_SOCK_OPS_STATE_CB, BPF_SOCK_OPS_TCP_CONNECT_CB, BPF_SOCK_OPS_TCP_LISTEN_CB,
+        BPF_TCP_CLOSE, BPF_TCP_SYN_SENT,
     },
     macros::sock_ops,
     programs::SockOpsContext,
@@ -16,11 +17,14 @@ use aya_ebpf::{
 use aya_log_ebpf::{debug, warn};
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{Handshake, HandshakeKey, ListenerKey, Role, SockRecord},
-    decide,
+    conn::{DestinationKey, Handshake, HandshakeKey, ListenerKey, Role, SockRecord},
+    decide::{self, ECONNREFUSED},
+    event::{COMM_LEN, Event, EventKind},
     names::LISTENER_SLOTS,
     pod::{POD_BEFORE_SIDECAR, Pod},
-    target::is_index,
+    policy::NO_ID,
+    rule::Rule,
+    target::{Target, is_index},
 };
 
 use crate::{ctx::sock_ops::SockOps, maps, tables::PodTables};
@@ -33,6 +37,8 @@ pub fn st_sockops(ctx: SockOpsContext) -> u32 {
     let op = ops.op();
     if op == BPF_SOCK_OPS_TCP_CONNECT_CB {
         connecting(&ops);
+    } else if op == BPF_SOCK_OPS_ACTIVE_ESTABLISHED_CB {
+        connected(&ops);
     } else if op == BPF_SOCK_OPS_PASSIVE_ESTABLISHED_CB {
         accepted(&ops);
     } else if op == BPF_SOCK_OPS_STATE_CB {
@@ -45,8 +51,9 @@ pub fn st_sockops(ctx: SockOpsContext) -> u32 {
 
 #[inline(always)]
 fn connecting(ops: &SockOps<'_>) {
-    // The target says it all.
+    // The target says it all. Only its failure is to be seen.
     if is_index(ops.remote()) {
+        ops.enable_state_callback();
         return;
     }
     let Some(sk) = ops.socket() else { return };
@@ -105,6 +112,14 @@ fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
 }
 
 #[inline(always)]
+fn connected(ops: &SockOps<'_>) {
+    // Without a handshake row there is nothing to do when it closes.
+    if is_index(ops.remote()) {
+        ops.disable_state_callback();
+    }
+}
+
+#[inline(always)]
 fn accepted(ops: &SockOps<'_>) {
     let local = ops.local();
     // Redirected connections arrive on loopback, unless another program translates destinations.
@@ -150,12 +165,66 @@ fn state_changed(ops: &SockOps<'_>) {
         return;
     }
     let key = client_key(ops);
+    let has_failed = ops.old_state() == BPF_TCP_SYN_SENT;
+    if is_index(ops.remote()) {
+        let target = Target {
+            addr: ops.remote(),
+            port: key.target_port,
+        };
+        if has_failed && let Some(row) = maps::destination(&DestinationKey::new(key.netns, target))
+        {
+            failed(ops, key.netns, row.dialed, row.dialed_port, target.port);
+        }
+        return;
+    }
     // Another socket may have the same 4-tuple by now.
     if let Some(row) = maps::handshake(&key)
         && row.client_cookie == ops.cookie()
     {
+        let (dialed, port, capture_port) = (row.dialed, row.dialed_port, row.capture_port);
         maps::withdraw(&key);
+        if has_failed {
+            failed(ops, key.netns, dialed, port, capture_port);
+        }
     }
+}
+
+/// Counts a connection that connect has redirected and counted, and that the sidecar did not accept.
+#[inline(always)]
+fn failed(ops: &SockOps<'_>, netns: u64, dialed: Addr, dialed_port: u16, capture_port: u16) {
+    // Sockets outlive the pod's enrollment; its counters do not.
+    if maps::pod(netns).is_none() {
+        return;
+    }
+    let errno = ops.error();
+    let rule = match errno {
+        0 => Rule::GivenUp,
+        ECONNREFUSED => Rule::SidecarRefused,
+        _ => Rule::SidecarSilent,
+    };
+    maps::count(netns, rule, 0);
+    if errno == 0 && !maps::is_traced() {
+        return;
+    }
+    maps::report(&Event {
+        at: maps::boot_time(),
+        netns,
+        cookie: ops.cookie(),
+        source: ops.local(),
+        destination: dialed,
+        source_port: ops.local_port(),
+        destination_port: dialed_port,
+        capture_port,
+        kind: EventKind::Outcome as u16,
+        rule: rule as u32,
+        index: 0,
+        errno,
+        // The kernel may run this in any process.
+        pid: 0,
+        uid: NO_ID,
+        gid: NO_ID,
+        comm: [0; COMM_LEN],
+    });
 }
 
 #[inline(always)]
