@@ -3,9 +3,13 @@
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
+use sidetrack_common::rule::Rule;
 pub use sidetrack_reconcile::PodState;
 
 use crate::netns::inode_at;
+
+/// For how long a refusal is a reason to look at a pod.
+const RECENT_SECONDS: u64 = 60;
 
 /// The agent as a whole.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -65,6 +69,69 @@ pub struct Connections {
     pub udp: u64,
 }
 
+/// A process that connects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Process {
+    /// Process id in the host's numbering.
+    pub pid: u32,
+    /// The thread's name, with control characters escaped.
+    pub name: String,
+    /// User that created the socket, in the host's numbering; `None` for the kernel's own sockets.
+    pub uid: Option<u32>,
+    /// Group that created the socket.
+    pub gid: Option<u32>,
+}
+
+/// One connection at one moment, as `trace` shows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TraceEvent {
+    /// When, RFC 3339, UTC.
+    pub time: String,
+    /// `namespace/name`, or `netns COOKIE` for a pod that the agent does not know.
+    pub pod: String,
+    /// `outbound` or `inbound`.
+    pub direction: String,
+    /// `redirect`, `untouched`, `refuse`, or `failed` for one that was redirected and that the sidecar did not accept.
+    pub verdict: String,
+    /// The client's address, if it has one already.
+    pub source: Option<String>,
+    /// The dialed address and port.
+    pub destination: String,
+    /// Capture port of a redirect.
+    pub port: Option<u16>,
+    /// Name of the rule, or of the reason.
+    pub rule: String,
+    /// What the caller gets, if it fails.
+    pub errno: Option<i32>,
+    /// Who connects, where that is known.
+    pub process: Option<Process>,
+    /// Cookie of the connecting socket: a failure has that of its decision.
+    pub socket: Option<u64>,
+}
+
+/// A line of the answer of `/v1/trace`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TraceLine {
+    /// A connection.
+    Event(Box<TraceEvent>),
+    /// That many connections are missing here.
+    Lost(u64),
+}
+
+/// Refused connections of a pod for one reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusals {
+    /// Name of the rule.
+    pub reason: String,
+    /// How many.
+    pub count: u64,
+    /// How long ago the last one was, in seconds, if it is known.
+    pub seconds_ago: Option<u64>,
+    /// The last one.
+    pub last: Option<TraceEvent>,
+}
+
 /// One pod.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PodStatus {
@@ -101,6 +168,9 @@ pub struct PodStatus {
     pub before_sidecar: bool,
     /// Connections so far.
     pub connections: Connections,
+    /// Refused connections by reason, and the last of each.
+    #[serde(default)]
+    pub refusals: Vec<Refusals>,
 }
 
 impl NetnsStatus {
@@ -125,6 +195,27 @@ impl PodStatus {
         self.sentence(matches!(
             self.state,
             PodState::Enrolled | PodState::Rejected
+        ))
+        .or_else(|| self.missing_sidecar())
+    }
+
+    /// That its sidecar does not listen, if connections have been refused for that a moment ago.
+    fn missing_sidecar(&self) -> Option<String> {
+        let reasons = [Rule::SidecarRefused, Rule::NoListener];
+        let recent = self.refusals.iter().find(|refusals| {
+            reasons.iter().any(|rule| refusals.reason == rule.name())
+                && refusals
+                    .seconds_ago
+                    .is_some_and(|ago| ago <= RECENT_SECONDS)
+        })?;
+        let port = if recent.reason == Rule::NoListener.name() {
+            (!self.listener).then_some("inbound")
+        } else {
+            (self.outbound_listener != Some(true)).then_some("outbound")
+        }?;
+        let name = self.full_name();
+        Some(format!(
+            "pod {name}: no sidecar listens on its {port} port, and connections are refused: see `sidetrack why {name}`"
         ))
     }
 

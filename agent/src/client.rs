@@ -2,16 +2,21 @@
 
 use std::{
     io,
+    ops::ControlFlow,
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail};
 use http_body_util::{BodyExt as _, Full};
-use hyper::{Request, body::Bytes};
+use hyper::{
+    Request, Response,
+    body::{Bytes, Incoming},
+};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::net::UnixStream;
+use sidetrack_policy::text::printable;
+use tokio::{net::UnixStream, task::JoinHandle};
 
 /// Longest wait for an answer that the agent has at hand.
 const PATIENCE: Duration = Duration::from_secs(3);
@@ -64,10 +69,7 @@ impl Client {
         let request = self.request(Request::get(path), path, Bytes::new());
         match tokio::time::timeout(PATIENCE, request).await {
             Ok(answer) => answer,
-            Err(_) => Err(NoAnswer::Silent {
-                socket: self.socket.clone(),
-            }
-            .into()),
+            Err(_) => Err(self.silent().into()),
         }
     }
 
@@ -81,23 +83,59 @@ impl Client {
             .await
     }
 
+    /// Gets a resource that consists of lines, as they come; ends with the agent, or when `each` says so.
+    ///
+    /// # Errors
+    /// [`NoAnswer`], an answer that is not as expected, or an error of `each`.
+    pub async fn lines<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        mut each: impl FnMut(T) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let request = self.send(Request::get(path), Bytes::new());
+        let (response, connection) = tokio::time::timeout(PATIENCE, request)
+            .await
+            .map_err(|_| self.silent())??;
+        if !response.status().is_success() {
+            let code = response.status();
+            let body = response.into_body().collect().await?.to_bytes();
+            bail!(
+                "the agent answers {code}: {}",
+                printable(&String::from_utf8_lossy(&body))
+            );
+        }
+        let mut body = response.into_body();
+        let mut text = Vec::new();
+        while let Some(frame) = body.frame().await {
+            let Ok(data) = frame.context("the agent ended")?.into_data() else {
+                continue;
+            };
+            text.extend_from_slice(&data);
+            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
+                let line: Vec<u8> = text.drain(..=end).collect();
+                let line = serde_json::from_slice(&line).context("read the agent's answer")?;
+                if each(line)?.is_break() {
+                    connection.abort();
+                    return Ok(());
+                }
+            }
+        }
+        bail!("the agent has ended")
+    }
+
+    fn silent(&self) -> NoAnswer {
+        NoAnswer::Silent {
+            socket: self.socket.clone(),
+        }
+    }
+
     async fn request<T: DeserializeOwned>(
         &self,
         request: hyper::http::request::Builder,
         path: &str,
         body: Bytes,
     ) -> Result<T> {
-        let stream = UnixStream::connect(&self.socket)
-            .await
-            .map_err(|cause| self.no_answer(cause))?;
-        let (mut sender, connection) =
-            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
-        let connection = tokio::spawn(connection);
-        let request = request.header("host", "sidetrack").body(Full::new(body))?;
-        let response = sender
-            .send_request(request)
-            .await
-            .context("the agent ended before it answered")?;
+        let (response, connection) = self.send(request, body).await?;
         let code = response.status();
         let body = response.into_body().collect().await?.to_bytes();
         connection.abort();
@@ -110,6 +148,26 @@ impl Client {
             bail!("the agent answers {code} to {path}; {cure}");
         }
         serde_json::from_slice(&body).context("read the agent's answer")
+    }
+
+    /// Sends a request; the task drives the connection as long as the answer is read.
+    async fn send(
+        &self,
+        request: hyper::http::request::Builder,
+        body: Bytes,
+    ) -> Result<(Response<Incoming>, JoinHandle<hyper::Result<()>>)> {
+        let stream = UnixStream::connect(&self.socket)
+            .await
+            .map_err(|cause| self.no_answer(cause))?;
+        let (mut sender, connection) =
+            hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let connection = tokio::spawn(connection);
+        let request = request.header("host", "sidetrack").body(Full::new(body))?;
+        let response = sender
+            .send_request(request)
+            .await
+            .context("the agent ended before it answered")?;
+        Ok((response, connection))
     }
 
     fn no_answer(&self, cause: io::Error) -> NoAnswer {

@@ -14,6 +14,7 @@ use sidetrack_common::{
 use crate::{
     api::{Connections, PodStatus},
     kernel::maps::Maps,
+    refusals::LastRefusals,
 };
 
 /// Connections by rule. They never decrease, although a pod's counters leave with the pod.
@@ -60,11 +61,13 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
     let listening = maps.listeners.keys()?;
     let passing = maps.before_sidecar.keys()?;
     let on_loopback = maps.loopback_sidecar.keys()?;
+    let last = LastRefusals::read(maps)?;
     let mut counts: HashMap<u64, Tally> = HashMap::new();
     for (key, count) in maps.counts.sums()? {
         counts.entry(key.netns).or_default().add(&key, count);
     }
     for pod in pods {
+        let name = pod.full_name();
         let Some(netns) = &pod.netns else { continue };
         let policy = pod.policy_id.map(|id| maps.policies.get(&id)).transpose()?;
         let policy = policy.flatten();
@@ -80,6 +83,10 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
             false if on_loopback.contains(&netns.cookie) => None,
             false => Some(false),
         };
+        pod.refusals = counts
+            .get(&netns.cookie)
+            .map(|tally| last.of(netns.cookie, &tally.refused, &name))
+            .unwrap_or_default();
         pod.connections = counts
             .get(&netns.cookie)
             .map_or_else(Connections::default, Tally::connections);
@@ -93,6 +100,7 @@ struct Tally {
     connections: Connections,
     /// Connections that were redirected, and counted as such, and that the sidecar did not accept.
     not_accepted: u64,
+    refused: BTreeMap<u32, u64>,
 }
 
 impl Tally {
@@ -109,6 +117,9 @@ impl Tally {
             Class::GivenUp => &mut connections.given_up,
         };
         *field += count;
+        if class.is_refusal() {
+            *self.refused.entry(key.rule).or_default() += count;
+        }
         if matches!(class, Class::Failed | Class::GivenUp) {
             self.not_accepted += count;
         }

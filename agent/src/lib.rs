@@ -18,6 +18,9 @@ pub mod client;
 pub mod cni;
 pub mod reconcile;
 
+pub mod events;
+pub mod refusals;
+
 pub mod counters;
 pub mod http;
 pub mod map_routes;
@@ -26,6 +29,7 @@ pub mod sources;
 pub mod status;
 
 pub mod last_policies;
+pub mod trace;
 pub mod validate;
 
 pub mod control_socket;

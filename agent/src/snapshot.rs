@@ -74,5 +74,6 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
         outbound_listener: None,
         before_sidecar: false,
         connections: Connections::default(),
+        refusals: Vec::new(),
     }
 }

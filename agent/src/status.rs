@@ -172,7 +172,9 @@ impl Status {
         for pod in &snapshot.pods {
             *pods.entry(pod.state.name()).or_default() += 1;
         }
-        let of_pods = snapshot.pods.iter().filter_map(PodStatus::problem).count();
+        let live = Arc::clone(self);
+        let live = tokio::task::spawn_blocking(move || live.pods()).await?;
+        let of_pods = live.iter().filter_map(PodStatus::problem).count();
         Ok(Figures {
             ready: snapshot.ready,
             pods,

@@ -76,12 +76,17 @@ struct Answer {
     name: &'static str,
     /// Whose rules they are.
     dialect: String,
+    /// Whether the sidecar listens on that port now, if that is known.
+    sidecar_listens: Option<bool>,
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let target = Target::find(&options.which).await?;
     let (decision, family) = decide(&target, &options.direction);
-    let answer = answer(&target, &decision, family);
+    let mut answer = answer(&target, &decision, family);
+    if let (Some(port), Some(live)) = (answer.port, &target.live) {
+        answer.sidecar_listens = live.listens(port)?;
+    }
     match options.output {
         Format::Json => output::print_json(&answer)?,
         Format::Table => print(&answer, &decision)?,
@@ -151,6 +156,7 @@ fn answer(target: &Target, decision: &Decision, family: Family) -> Answer {
         ),
         name: decision.rule.name(),
         dialect: target.policy.dialect.to_string(),
+        sidecar_listens: None,
     }
 }
 
@@ -165,5 +171,9 @@ fn print(answer: &Answer, decision: &Decision) -> Result<()> {
     if answer.rule != decision.rule.describe() {
         output::print(format!("rule     {}", answer.rule))?;
     }
-    output::print(format!("dialect  {}", answer.dialect))
+    output::print(format!("dialect  {}", answer.dialect))?;
+    if answer.sidecar_listens == Some(false) {
+        output::print("sidecar  does not listen on that port now: the connection is refused")?;
+    }
+    Ok(())
 }

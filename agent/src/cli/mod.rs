@@ -15,8 +15,10 @@ mod pods;
 mod rules;
 mod status;
 mod target;
+mod trace;
 mod validate;
 mod webhook;
+mod why;
 
 use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
@@ -46,6 +48,10 @@ enum Command {
     Rules(rules::Options),
     /// Show how a connection is handled, and by which rule
     Explain(explain::Options),
+    /// Show connections as they are decided: who connects where, and what becomes of it
+    Trace(trace::Options),
+    /// Show why connections of a pod were refused, and what to do
+    Why(why::Options),
     /// Check from inside a pod, as its sidecar's user, whether its connections are intercepted. Exits
     /// with 126 if not, as istio-validation does
     Validate(validate::Options),
@@ -121,6 +127,8 @@ pub fn main() -> ExitCode {
         Command::Pods(options) => blocking(pods::run(options)),
         Command::Rules(options) => blocking(rules::run(options)),
         Command::Explain(options) => blocking(explain::run(options)),
+        Command::Trace(options) => blocking(trace::run(options)),
+        Command::Why(options) => blocking(why::run(options)),
         Command::Validate(options) => blocking(validate::run(options)),
         Command::Cni => Ok(cni::main()),
         Command::InstallCni(options) => install_cni::run(&options),

@@ -1,6 +1,9 @@
 //! Tables and JSON on stdout.
 
-use std::io::{self, Write as _};
+use std::{
+    io::{self, Write as _},
+    sync::atomic::{AtomicBool, Ordering},
+};
 
 use anyhow::Result;
 use comfy_table::{ContentArrangement, Table, presets};
@@ -16,12 +19,23 @@ pub fn table<const N: usize>(header: [&str; N]) -> Table {
     table
 }
 
+/// Whether the reader of stdout has gone away.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
 /// Prints; a reader that has gone away is no failure.
 pub fn print(text: impl std::fmt::Display) -> Result<()> {
     match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            CLOSED.store(true, Ordering::Relaxed);
+            Ok(())
+        }
         other => Ok(other?),
     }
+}
+
+/// Whether a reader has gone away: commands that print for long end then.
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
 }
 
 /// Prints a table without the blanks at its lines' ends.

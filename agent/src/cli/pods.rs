@@ -7,7 +7,7 @@ use clap::Args;
 
 use super::{Format, Places, output};
 use crate::{
-    api::{NetnsStatus, PodState, PodStatus},
+    api::{NetnsStatus, PodState, PodStatus, Refusals},
     client::Client,
     counters::add_live_facts,
     kernel::{maps::Maps, pins::Pins},
@@ -24,20 +24,25 @@ pub(super) struct Options {
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
-    let pods = match Client::new(&options.places.socket).get("/v1/pods").await {
-        Ok(pods) => pods,
-        Err(no_agent) => {
-            let said = format!("{no_agent:#}");
-            let pods = pinned(&options.places).context(said.clone())?;
-            eprintln!("sidetrack: {said}; by the pinned maps these pods are intercepted:");
-            pods
-        }
-    };
+    let pods = known(&options.places).await?;
     match options.output {
         Format::Json => output::print_json(&pods)?,
         Format::Table => print(&pods)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The pods that the agent knows; without an agent the enrolled ones, according to the pinned maps.
+pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
+    match Client::new(&places.socket).get("/v1/pods").await {
+        Ok(pods) => Ok(pods),
+        Err(no_agent) => {
+            let said = format!("{no_agent:#}");
+            let pods = pinned(places).context(said.clone())?;
+            eprintln!("sidetrack: {said}; by the pinned maps these pods are intercepted:");
+            Ok(pods)
+        }
+    }
 }
 
 /// The enrolled pods according to the pinned maps.
@@ -70,6 +75,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 outbound_listener: None,
                 before_sidecar: false,
                 connections: crate::api::Connections::default(),
+                refusals: Vec::new(),
             }
         })
         .collect();
@@ -98,10 +104,12 @@ fn print(pods: &[PodStatus]) -> Result<()> {
         let count = |count: u64| only_enrolled(count.to_string());
         let state = serde_json::to_value(pod.state)?;
         let listener = listener(pod);
+        let refused = pod.refusals.first().map(last_refusal);
         let remarks: Vec<&str> = pod
             .reason
             .iter()
             .chain(&pod.notes)
+            .chain(&refused)
             .map(String::as_str)
             .collect();
         table.add_row([
@@ -138,4 +146,15 @@ fn listener(pod: &PodStatus) -> &'static str {
         (None, true) => "in, out unknown",
         (None, false) => "unknown",
     }
+}
+
+/// Where to look further.
+fn last_refusal(refusals: &Refusals) -> String {
+    let ago = refusals
+        .seconds_ago
+        .map_or_else(String::new, |ago| format!(" {ago}s ago"));
+    format!(
+        "last refused{ago}: {}, see `sidetrack why`",
+        refusals.reason
+    )
 }

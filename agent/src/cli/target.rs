@@ -154,6 +154,28 @@ impl Target {
     }
 }
 
+impl Live {
+    /// Whether the sidecar listens on a capture port; `None` if that is not known.
+    ///
+    /// # Errors
+    /// If a map cannot be read.
+    pub fn listens(&self, port: u16) -> Result<Option<bool>> {
+        let listeners = self.maps.listeners.keys().context("read LISTENERS")?;
+        if listeners
+            .iter()
+            .any(|key| key.netns == self.netns && key.port == port)
+        {
+            return Ok(Some(true));
+        }
+        let on_loopback = self.maps.loopback_sidecar.get(&self.netns);
+        Ok(match on_loopback.context("read LOOPBACK_SIDECAR")? {
+            // It may have gone since.
+            Some(_) => None,
+            None => Some(false),
+        })
+    }
+}
+
 impl Target {
     /// Without an agent: the policy that is in force, by the number in the kernel's maps.
     fn of_kernel(which: &Which, pod: &PodRef) -> Result<Self> {

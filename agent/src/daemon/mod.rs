@@ -33,6 +33,7 @@ use crate::{
         mesh_settings::{MeshSettings, last_defaults},
     },
     status::Status,
+    trace::Tracer,
 };
 use sidetrack_policy::PodRef;
 
@@ -161,7 +162,8 @@ impl Daemon {
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
         let (cni_queue, cni_routes) = CniQueue::new();
-        let server = tokio::spawn(socket.serve(Arc::clone(&status), cni_routes));
+        let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
+        let server = tokio::spawn(socket.serve(Arc::clone(&status), routes));
         if let Some(listener) = metrics {
             tokio::spawn(metrics_http::serve(listener, Arc::clone(&status)));
         }

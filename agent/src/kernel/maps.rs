@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 use bytemuck::Pod as PlainOldData;
 use sidetrack_common::{
     conn::{CountKey, Destination, DestinationKey, Handshake, HandshakeKey, ListenerKey},
-    event::{Event, RefusalKey, Tracing},
+    event::{Event, RefusalKey},
     names,
     pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
@@ -126,8 +126,8 @@ maps! {
             => "find the pods that connect to many destinations";
     /// How many of them are each pod's, by netns cookie.
     destinations_by_pod: Table<u64, u64> = DESTINATIONS_BY_POD;
-    /// Whether anybody traces.
-    tracing: Table<u32, Tracing> = TRACING;
+    /// Until when somebody traces, and how many events were lost.
+    tracing: Table<u32, u64> = TRACING;
     /// Each pod's last refusal for each reason.
     last_refusals: Table<RefusalKey, Event> = LAST_REFUSAL,
         full: "further pods' last refusals are not remembered" => "move pods to other nodes";

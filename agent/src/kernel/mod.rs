@@ -6,6 +6,7 @@ pub mod attachments;
 pub mod callbacks;
 pub mod cgroup;
 pub mod datapath;
+pub mod events;
 mod foreign;
 pub mod handshake_counts;
 pub mod hooks;

@@ -1,0 +1,118 @@
+//! `sidetrack why`: why connections of a pod were refused, and what to do.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use sidetrack_common::rule::Rule;
+use sidetrack_policy::PodRef;
+
+use super::{Format, Places, output, pods};
+use crate::{
+    api::{PodStatus, Refusals, TraceEvent},
+    refusals::cure,
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack why shop/web-0     why were connections of this pod refused?
+  sidetrack trace --refused    the same as it happens, for all pods of the node")]
+pub(super) struct Options {
+    /// The pod
+    #[arg(value_name = "NAMESPACE/POD")]
+    pod: PodRef,
+    #[command(flatten)]
+    places: Places,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    let pods = pods::known(&options.places).await?;
+    let name = options.pod.to_string();
+    let pod = pods.into_iter().find(|pod| pod.full_name() == name);
+    let pod = pod.with_context(|| format!("pod {name} is not known on this node"))?;
+    if pod.netns.is_none() {
+        bail!(
+            "pod {name} is not enrolled, so sidetrack refuses none of its connections: {}",
+            pod.reason.as_deref().unwrap_or("no reason is known")
+        );
+    }
+    match options.output {
+        Format::Json => output::print_json(&pod.refusals)?,
+        Format::Table => print(&pod)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(pod: &PodStatus) -> Result<()> {
+    let name = pod.full_name();
+    let refused = pod.connections.refused;
+    if refused == 0 {
+        output::print(format!(
+            "pod {name}: no connection was refused since it was enrolled"
+        ))?;
+    } else {
+        output::print(format!("pod {name}: {refused} connections refused"))?;
+    }
+    for (direction, listens) in [
+        ("outbound", pod.outbound_listener),
+        ("inbound", Some(pod.listener)),
+    ] {
+        let text = match listens {
+            Some(true) => continue,
+            Some(false) => "does not listen on its",
+            None => "is not known to listen on its",
+        };
+        output::print(format!("Now its sidecar {text} {direction} port."))?;
+    }
+    for refusals in &pod.refusals {
+        output::print("")?;
+        reason(refusals)?;
+    }
+    Ok(())
+}
+
+fn reason(refusals: &Refusals) -> Result<()> {
+    let ago = refusals
+        .seconds_ago
+        .map_or_else(String::new, |ago| format!(", the last {ago}s ago"));
+    output::print(format!(
+        "{}: {} times{ago}",
+        refusals.reason, refusals.count
+    ))?;
+    if let Some(last) = &refusals.last {
+        output::print(format!("  last   {}", what(last)))?;
+    }
+    let rule = Rule::ALL.iter().find(|rule| rule.name() == refusals.reason);
+    if let Some(rule) = rule {
+        output::print(format!("  cause  {}", rule.describe()))?;
+        output::print(format!("  cure   {}", cure(*rule)))?;
+    }
+    Ok(())
+}
+
+/// The last refusal as a sentence.
+fn what(last: &TraceEvent) -> String {
+    let error = last.errno.map_or_else(String::new, |errno| {
+        format!(": {}", std::io::Error::from_raw_os_error(errno))
+    });
+    let source = last.source.as_deref();
+    let who = last.process.as_ref().map_or_else(
+        || source.unwrap_or("a client").to_owned(),
+        |process| {
+            let uid = process
+                .uid
+                .map_or_else(|| "-".to_owned(), |uid| uid.to_string());
+            format!("{}[{}], uid {uid}", process.name, process.pid)
+        },
+    );
+    let redirected = last
+        .port
+        .map_or_else(String::new, |port| format!(", redirected to {port}"));
+    format!(
+        "{} {who} to {}{redirected}{error}",
+        last.time, last.destination
+    )
+}

@@ -1,0 +1,153 @@
+//! Refused connections: the last of each pod and reason, which the kernel programs keep, and what to do about each
+//! reason.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    io,
+};
+
+use sidetrack_common::{event::Event, rule::Rule};
+
+use crate::{
+    api::Refusals,
+    events::{Clocks, described},
+    kernel::maps::Maps,
+};
+
+/// The last refusal of each pod and reason.
+#[derive(Debug)]
+pub struct LastRefusals {
+    by_pod_and_rule: HashMap<(u64, u32), Event>,
+    clocks: Clocks,
+}
+
+impl LastRefusals {
+    /// As they are now.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn read(maps: &Maps) -> io::Result<Self> {
+        let rows = maps.last_refusals.rows()?.into_iter();
+        Ok(Self {
+            by_pod_and_rule: rows
+                .map(|(key, event)| ((key.netns, key.rule), event))
+                .collect(),
+            clocks: Clocks::now(),
+        })
+    }
+
+    /// A pod's, the latest first. `counts` says how many there were by rule number.
+    #[must_use]
+    pub fn of(&self, cookie: u64, counts: &BTreeMap<u32, u64>, pod: &str) -> Vec<Refusals> {
+        let mut all: Vec<Refusals> = counts
+            .iter()
+            .filter_map(|(number, count)| {
+                let rule = Rule::from_number(*number)?;
+                let last = self.by_pod_and_rule.get(&(cookie, *number));
+                Some(Refusals {
+                    reason: rule.name().to_owned(),
+                    count: *count,
+                    seconds_ago: last.map(|event| self.clocks.since(event.at).as_secs()),
+                    last: last.map(|event| described(event, pod.to_owned(), &self.clocks)),
+                })
+            })
+            .collect();
+        all.sort_by_key(|refusals| refusals.seconds_ago.unwrap_or(u64::MAX));
+        all
+    }
+}
+
+/// What to do about refusals by a rule.
+#[must_use]
+pub fn cure(rule: Rule) -> &'static str {
+    match rule {
+        Rule::SidecarRefused | Rule::NoListener => {
+            "look whether the container istio-proxy runs and is ready: `kubectl describe pod` shows its state, `kubectl logs POD -c istio-proxy` why it ended"
+        }
+        Rule::SidecarSilent => {
+            "the sidecar runs and does not accept connections: look at its load, and restart the pod if it hangs"
+        }
+        Rule::HandshakesFull => {
+            "the sidecar does not accept connections as fast as they come: look at its load, and restart the pod if it hangs"
+        }
+        Rule::NoRoute => {
+            "the same connection fails without a mesh: look at the pod's routes with `ip route get ADDRESS` in its network namespace"
+        }
+        Rule::NoPolicy => {
+            "restart the agent; if the refusals continue, this is an error of sidetrack: please report it"
+        }
+        Rule::NoStorage => "the node has too little memory: look at its memory pressure",
+        Rule::BoundDevice => {
+            "the application binds its sockets to a device (SO_BINDTODEVICE): give it CAP_NET_RAW, or exclude the destination with traffic.sidecar.istio.io/excludeOutboundIPRanges"
+        }
+        Rule::TooManyAddresses => "remove addresses from the pod's interfaces",
+        Rule::RoutingHeader => {
+            "the application sets an IPv6 routing header (IPV6_RTHDR) on its sockets: remove that"
+        }
+        Rule::UnknownTarget => {
+            "another program has changed the connection's addresses after sidetrack redirected it: `sidetrack status` names foreign programs"
+        }
+        _ => "see docs/troubleshoot.md",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use bytemuck::Zeroable as _;
+    use sidetrack_common::{event::Event, rule::Rule};
+
+    use super::{LastRefusals, cure};
+    use crate::{events::Clocks, kernel::events::boot_time};
+
+    #[test]
+    fn the_latest_come_first_and_the_unknown_last() {
+        let now = boot_time();
+        let event = |rule: Rule, seconds: u64| {
+            let event = Event {
+                at: now - seconds * 1_000_000_000,
+                rule: rule as u32,
+                errno: 111,
+                ..Event::zeroed()
+            };
+            ((7, rule as u32), event)
+        };
+        let last = LastRefusals {
+            by_pod_and_rule: [event(Rule::NoRoute, 5), event(Rule::SidecarRefused, 2)].into(),
+            clocks: Clocks::now(),
+        };
+        let counts = BTreeMap::from([
+            (Rule::NoRoute as u32, 1),
+            (Rule::NoListener as u32, 9),
+            (Rule::SidecarRefused as u32, 3),
+        ]);
+        let all = last.of(7, &counts, "a/b");
+        let shown: Vec<_> = all
+            .iter()
+            .map(|refusals| {
+                (
+                    refusals.reason.as_str(),
+                    refusals.count,
+                    refusals.seconds_ago,
+                )
+            })
+            .collect();
+        assert_eq!(
+            shown,
+            [
+                ("sidecar-refused", 3, Some(2)),
+                ("no-route", 1, Some(5)),
+                ("no-listener", 9, None)
+            ]
+        );
+        assert!(last.of(8, &BTreeMap::new(), "a/c").is_empty());
+    }
+
+    #[test]
+    fn every_refusal_has_a_cure() {
+        for rule in Rule::ALL.iter().filter(|rule| rule.class().is_refusal()) {
+            assert!(!cure(*rule).starts_with("see"), "{}", rule.name());
+        }
+    }
+}

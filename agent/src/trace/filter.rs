@@ -1,0 +1,167 @@
+//! Which events a client wants.
+
+use std::net::SocketAddr;
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    api::{Process, TraceEvent, TraceLine},
+    events::is_refusal,
+};
+
+/// Which events a client wants: those that fit everything it names.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Filter {
+    /// `namespace/name`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<String>,
+    /// Kubernetes namespace.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub namespace: Option<String>,
+    /// See [`TraceEvent::direction`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direction: Option<String>,
+    /// See [`TraceEvent::verdict`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub verdict: Option<String>,
+    /// Only connections that were refused, or redirected to a sidecar that did not accept them.
+    #[serde(default)]
+    pub refused: bool,
+    /// See [`TraceEvent::rule`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rule: Option<String>,
+    /// The dialed port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub port: Option<u16>,
+    /// The dialed address, or the client's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub address: Option<IpNet>,
+    /// A process id, or a name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+}
+
+impl Filter {
+    /// Whether a client wants a line. A loss it always wants to know.
+    #[must_use]
+    pub fn wants(&self, line: &TraceLine) -> bool {
+        match line {
+            TraceLine::Lost(_) => true,
+            TraceLine::Event(event) => self.fits(event),
+        }
+    }
+
+    fn fits(&self, event: &TraceEvent) -> bool {
+        let is = |wanted: &Option<String>, value: &str| {
+            wanted.as_ref().is_none_or(|wanted| wanted == value)
+        };
+        let namespace = event
+            .pod
+            .split_once('/')
+            .map_or("", |(namespace, _)| namespace);
+        is(&self.pod, &event.pod)
+            && is(&self.namespace, namespace)
+            && is(&self.direction, &event.direction)
+            && is(&self.verdict, &event.verdict)
+            && is(&self.rule, &event.rule)
+            && (!self.refused || is_refusal(&event.rule))
+            && self.has_endpoint(event)
+            && self.is_of_process(event.process.as_ref())
+    }
+
+    fn has_endpoint(&self, event: &TraceEvent) -> bool {
+        let destination: Option<SocketAddr> = event.destination.parse().ok();
+        let source: Option<SocketAddr> = event.source.as_ref().and_then(|text| text.parse().ok());
+        let port = destination.map(|end| end.port());
+        let mut ends = [destination, source].into_iter().flatten();
+        (self.port.is_none() || self.port == port)
+            && self
+                .address
+                .is_none_or(|wanted| ends.any(|end| wanted.contains(&end.ip())))
+    }
+
+    fn is_of_process(&self, process: Option<&Process>) -> bool {
+        let Some(wanted) = &self.process else {
+            return true;
+        };
+        process.is_some_and(|process| *wanted == process.name || wanted.parse() == Ok(process.pid))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Filter;
+    use crate::api::{Process, TraceEvent, TraceLine};
+
+    fn event() -> TraceEvent {
+        TraceEvent {
+            time: String::new(),
+            pod: "shop/web-0".to_owned(),
+            direction: "outbound".to_owned(),
+            verdict: "failed".to_owned(),
+            source: Some("10.0.0.7:40000".to_owned()),
+            destination: "10.1.0.9:80".to_owned(),
+            port: Some(15001),
+            rule: "sidecar-refused".to_owned(),
+            errno: Some(111),
+            process: Some(Process {
+                pid: 42,
+                name: "curl".to_owned(),
+                uid: Some(1000),
+                gid: Some(1000),
+            }),
+            socket: Some(1),
+        }
+    }
+
+    #[test]
+    fn everything_named_has_to_fit() {
+        let filter = |text: &str| -> Filter { serde_json::from_str(text).unwrap() };
+        let line = TraceLine::Event(Box::new(event()));
+        for fits in [
+            "{}",
+            r#"{"pod":"shop/web-0"}"#,
+            r#"{"namespace":"shop"}"#,
+            r#"{"verdict":"failed","direction":"outbound"}"#,
+            r#"{"refused":true}"#,
+            r#"{"rule":"sidecar-refused"}"#,
+            r#"{"port":80}"#,
+            r#"{"address":"10.1.0.0/16"}"#,
+            r#"{"address":"10.0.0.7/32"}"#,
+            r#"{"process":"curl"}"#,
+            r#"{"process":"42"}"#,
+        ] {
+            assert!(filter(fits).wants(&line), "{fits}");
+        }
+        for other in [
+            r#"{"pod":"shop/web-1"}"#,
+            r#"{"namespace":"sho"}"#,
+            r#"{"verdict":"refuse"}"#,
+            r#"{"direction":"inbound"}"#,
+            r#"{"rule":"out-all"}"#,
+            r#"{"port":15001}"#,
+            r#"{"address":"10.2.0.0/16"}"#,
+            r#"{"process":"cur"}"#,
+            r#"{"process":"43"}"#,
+            r#"{"pod":"shop/web-0","port":81}"#,
+        ] {
+            assert!(!filter(other).wants(&line), "{other}");
+            assert!(filter(other).wants(&TraceLine::Lost(1)), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_redirect_is_no_refusal() {
+        let filter = Filter {
+            refused: true,
+            ..Filter::default()
+        };
+        let redirect = TraceEvent {
+            rule: "out-all".to_owned(),
+            ..event()
+        };
+        assert!(!filter.wants(&TraceLine::Event(Box::new(redirect))));
+    }
+}
