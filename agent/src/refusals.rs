@@ -30,6 +30,7 @@ impl LastRefusals {
         let rows = maps.last_refusals.rows()?.into_iter();
         Ok(Self {
             by_pod_and_rule: rows
+                .filter(|(_, event)| event.is_complete())
                 .map(|(key, event)| ((key.netns, key.rule), event))
                 .collect(),
             clocks: Clocks::now(),

@@ -17,7 +17,7 @@ pub use outbound::{effective_destination, outbound, translated};
 use crate::{
     addr::Addr,
     pod::{IfaceRow, Route},
-    policy::List,
+    policy::{List, NO_ID},
     rule::Rule,
 };
 
@@ -45,6 +45,14 @@ pub struct Owner {
     pub uid: u32,
     /// fsgid in the host's numbering; supplementary groups do not count.
     pub gid: u32,
+}
+
+impl Owner {
+    /// No owner, or one that is not known.
+    pub const UNKNOWN: Self = Self {
+        uid: NO_ID,
+        gid: NO_ID,
+    };
 }
 
 /// A TCP connect about to happen in a pod.

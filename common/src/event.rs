@@ -68,6 +68,17 @@ pub struct Event {
     pub gid: u32,
     /// The thread's name, NUL-padded.
     pub comm: [u8; COMM_LEN],
+    /// Equal to `at` once everything is written. A row that two connections write at a time has two values, and says
+    /// nothing.
+    pub written: u64,
+}
+
+impl Event {
+    /// Whether it is of one connection, and complete.
+    #[must_use]
+    pub const fn is_complete(&self) -> bool {
+        self.at == self.written && self.at != 0
+    }
 }
 
 /// Row of [`TRACING`](crate::names::TRACING): until when events are wanted, in nanoseconds since boot, 0 if they are
@@ -89,5 +100,5 @@ pub struct RefusalKey {
     pub pad: u32,
 }
 
-const _: () = assert!(size_of::<Event>() == 104);
+const _: () = assert!(size_of::<Event>() == 112);
 const _: () = assert!(size_of::<RefusalKey>() == 16);

@@ -62,7 +62,7 @@ pub const EVENTS: &str = "EVENTS";
 /// The last refusal of each pod and reason.
 pub const LAST_REFUSAL: &str = "LAST_REFUSAL";
 
-/// Bytes of [`EVENTS`]: room for 9,000 events.
+/// Bytes of [`EVENTS`]: room for 8,700 events.
 pub const EVENTS_BYTES: u32 = 1 << 20;
 
 /// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than

@@ -48,3 +48,13 @@ pub fn print_table(table: &Table) -> Result<()> {
 pub fn print_json(value: &impl Serialize) -> Result<()> {
     print(serde_json::to_string_pretty(value)?)
 }
+
+/// A time span for people: two units at most.
+pub fn seconds(seconds: u64) -> String {
+    match seconds {
+        0..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{}h", seconds / 86400, seconds / 3600 % 24),
+    }
+}

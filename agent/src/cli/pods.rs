@@ -152,7 +152,7 @@ fn listener(pod: &PodStatus) -> &'static str {
 fn last_refusal(refusals: &Refusals) -> String {
     let ago = refusals
         .seconds_ago
-        .map_or_else(String::new, |ago| format!(" {ago}s ago"));
+        .map_or_else(String::new, |ago| format!(" {} ago", output::seconds(ago)));
     format!(
         "last refused{ago}: {}, see `sidetrack why`",
         refusals.reason

@@ -308,7 +308,7 @@ fn print(report: &Report) -> Result<()> {
     let agent = report.agent.as_ref().map_or_else(
         || state.to_owned(),
         |agent| {
-            let uptime = uptime(agent.uptime_seconds);
+            let uptime = output::seconds(agent.uptime_seconds);
             format!("{}, pid {}, up {uptime}, {state}", agent.version, agent.pid)
         },
     );
@@ -361,13 +361,5 @@ fn pods_line(report: &Report) -> String {
             "{} enrolled, {} partial, {} waiting, {} rejected, {} not taken",
             pods.enrolled, pods.partial, pods.waiting, pods.rejected, pods.not_taken
         ),
-    }
-}
-
-fn uptime(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
-        _ => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
     }
 }

@@ -77,7 +77,7 @@ fn print(pod: &PodStatus) -> Result<()> {
 fn reason(refusals: &Refusals) -> Result<()> {
     let ago = refusals
         .seconds_ago
-        .map_or_else(String::new, |ago| format!(", the last {ago}s ago"));
+        .map_or_else(String::new, |ago| format!(", the last {} ago", output::seconds(ago)));
     output::print(format!(
         "{}: {} times{ago}",
         refusals.reason, refusals.count

@@ -11,6 +11,7 @@ use sidetrack_common::{
 use super::{maps::from_pin, pins::Pins, table::Table};
 
 /// The queue of events. Only one process may read it.
+#[expect(missing_debug_implementations, reason = "aya's ring buffer has none")]
 pub struct Events {
     ring: RingBuf<MapData>,
     tracing: Table<u32, u64>,

@@ -5,19 +5,15 @@ use core::ffi::c_void;
 use aya_ebpf::{
     EbpfContext as _, Global,
     bindings::bpf_sock,
-    helpers::{
-        bpf_get_current_comm, bpf_get_current_pid_tgid,
-        generated::{
-            bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_set_retval, bpf_setsockopt,
-            bpf_skc_to_mptcp_sock,
-        },
+    helpers::generated::{
+        bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_set_retval, bpf_setsockopt,
+        bpf_skc_to_mptcp_sock,
     },
     programs::SockAddrContext,
 };
 use sidetrack_common::{
     addr::{Addr, Family},
     decide::Owner,
-    event::COMM_LEN,
 };
 
 use super::{IPPROTO_MPTCP, IPPROTO_TCP, IPPROTO_UDP, field, ipv6_options, owner, set_field};
@@ -89,18 +85,6 @@ impl<const V6: bool> SockAddr<'_, V6> {
     pub fn cookie(&self) -> u64 {
         // SAFETY: the helper takes the program's own context.
         unsafe { bpf_get_socket_cookie(self.inner.as_ptr()) }
-    }
-
-    /// The process that makes the call, in the host's numbering.
-    #[inline(always)]
-    pub fn pid(&self) -> u32 {
-        (bpf_get_current_pid_tgid() >> 32) as u32
-    }
-
-    /// Name of the thread that makes the call.
-    #[inline(always)]
-    pub fn comm(&self) -> [u8; COMM_LEN] {
-        bpf_get_current_comm().unwrap_or_default()
     }
 
     /// The process that created the socket.

@@ -7,14 +7,18 @@ use sidetrack_common::{
     addr::{Addr, Family},
     conn::{Destination, DestinationKey, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
-    event::{Event, EventKind},
+    event::EventKind,
     pod::{POD_OWN_TARGETS, Pod},
     rule::Rule,
     target::{INDEX_ATTEMPTS, Target},
 };
 
 use super::{ALLOW, DENY};
-use crate::{ctx::sock_addr::SockAddr, maps, tables::PodTables};
+use crate::{
+    ctx::sock_addr::SockAddr,
+    maps::{self, Report},
+    tables::PodTables,
+};
 
 /// connect on an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
@@ -37,64 +41,69 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     let Some(pod) = maps::pod(netns) else {
         return ALLOW;
     };
-    // A redirect replaces it.
-    let port = ctx.port();
-    let decision = if ctx.is_udp() {
-        Decision::untouched(Rule::Udp)
+    // A redirect replaces them.
+    let (destination, port) = (ctx.address(), ctx.port());
+    let done = if ctx.is_udp() {
+        Done::of(&Decision::untouched(Rule::Udp))
     } else {
         match try_connect(ctx, netns, pod) {
-            Ok(decision) => decision,
-            Err(rule) => Decision::refuse(rule),
+            Ok(done) => done,
+            Err(rule) => Done::of(&Decision::refuse(rule)),
         }
     };
-    let result = match decision.verdict {
-        Verdict::Fail { errno } => {
-            ctx.fail_with(errno);
-            DENY
-        }
-        _ => ALLOW,
-    };
-    maps::count(netns, decision.rule, decision.index);
-    let is_refused = matches!(decision.verdict, Verdict::Fail { .. });
-    if is_refused || maps::is_traced() {
-        report(ctx, netns, port, &decision);
+    let mut result = ALLOW;
+    if done.errno != 0 {
+        ctx.fail_with(done.errno);
+        result = DENY;
+    }
+    maps::count(netns, done.rule, done.index);
+    if done.errno != 0 || maps::is_traced() {
+        maps::report(&Report {
+            netns,
+            cookie: ctx.cookie(),
+            source: ctx.source(),
+            destination,
+            source_port: ctx.bound_port(),
+            destination_port: port,
+            capture_port: done.capture_port,
+            kind: EventKind::Outbound,
+            rule: done.rule,
+            index: done.index,
+            errno: done.errno,
+            owner: ctx.owner(),
+        });
     }
     debug!(
         ctx.inner,
-        "connect netns={} rule={} result={}", netns, decision.rule as u32, result
+        "connect netns={} rule={} result={}", netns, done.rule as u32, result
     );
     result
 }
 
-/// Remembers a refusal, and passes the decision to those who trace.
-#[inline(always)]
-fn report<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64, port: u16, decision: &Decision) {
-    // Only a redirect has changed the address of the call.
-    let (destination, capture_port, errno) = match decision.verdict {
-        Verdict::Redirect { port, dialed, .. } => (dialed, port, 0),
-        Verdict::Fail { errno } => (ctx.address(), 0, errno),
-        Verdict::Untouched => (ctx.address(), 0, 0),
-    };
-    let owner = ctx.owner();
-    let event = Event {
-        at: maps::boot_time(),
-        netns,
-        cookie: ctx.cookie(),
-        source: ctx.source(),
-        destination,
-        source_port: ctx.bound_port(),
-        destination_port: port,
-        capture_port,
-        kind: EventKind::Outbound as u16,
-        rule: decision.rule as u32,
-        index: decision.index,
-        errno,
-        pid: ctx.pid(),
-        uid: owner.uid,
-        gid: owner.gid,
-        comm: ctx.comm(),
-    };
-    maps::report(&event);
+/// What has become of a decision. Unlike [`Decision`] all of it has a value in every case: LLVM copies what has none,
+/// and the verifier rejects that.
+struct Done {
+    rule: Rule,
+    index: u32,
+    errno: i32,
+    capture_port: u16,
+}
+
+impl Done {
+    #[inline(always)]
+    fn of(decision: &Decision) -> Self {
+        let (errno, capture_port) = match decision.verdict {
+            Verdict::Fail { errno } => (errno, 0),
+            Verdict::Redirect { port, .. } => (0, port),
+            Verdict::Untouched => (0, 0),
+        };
+        Self {
+            rule: decision.rule,
+            index: decision.index,
+            errno,
+            capture_port,
+        }
+    }
 }
 
 /// Decides about the connection and applies the decision. An error is the rule of a refusal.
@@ -103,7 +112,7 @@ fn try_connect<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
     netns: u64,
     pod: &Pod,
-) -> Result<Decision, Rule> {
+) -> Result<Done, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
     let tables = PodTables {
@@ -149,7 +158,7 @@ fn try_connect<const V6: bool>(
             let has_own_target = port == policy.outbound_port && has_own_targets(pod, netns);
             if has_own_target && let Some(target) = index(netns, port, &conn, dialed, source) {
                 ctx.set_address(target.addr, target.port);
-                return Ok(decision);
+                return Ok(Done::of(&decision));
             }
             if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
@@ -173,7 +182,7 @@ fn try_connect<const V6: bool>(
         }
         Verdict::Fail { .. } => {}
     }
-    Ok(decision)
+    Ok(Done::of(&decision))
 }
 
 /// Gives the record of a subflow to its MPTCP socket, which is the one that the application asks for names.

@@ -10,16 +10,19 @@ use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{HandshakeKey, ListenerKey},
-    decide::{self, Decision, Inbound, Verdict},
-    event::{COMM_LEN, Event, EventKind},
+    decide::{self, Decision, Inbound, Owner, Verdict},
+    event::EventKind,
     names::LISTENER_SLOTS,
     pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod},
-    policy::NO_ID,
     rule::Rule,
     target::is_shared,
 };
 
-use crate::{ctx::sk_lookup::SkLookup, maps, tables::PodTables};
+use crate::{
+    ctx::sk_lookup::SkLookup,
+    maps::{self, Report},
+    tables::PodTables,
+};
 
 /// Listener lookup in one pod's network namespace. It passes on the namespace's cookie and tail calls
 /// [`st_arrival`].
@@ -74,8 +77,7 @@ fn report(lookup: &SkLookup<'_>, netns: u64, decision: &Decision) {
         Verdict::Fail { errno } => (0, errno),
         Verdict::Untouched => (0, 0),
     };
-    maps::report(&Event {
-        at: maps::boot_time(),
+    maps::report(&Report {
         netns,
         cookie: 0,
         source: lookup.source(),
@@ -83,14 +85,11 @@ fn report(lookup: &SkLookup<'_>, netns: u64, decision: &Decision) {
         source_port: lookup.source_port(),
         destination_port: lookup.port(),
         capture_port,
-        kind: EventKind::Inbound as u16,
-        rule: decision.rule as u32,
+        kind: EventKind::Inbound,
+        rule: decision.rule,
         index: decision.index,
         errno,
-        pid: 0,
-        uid: NO_ID,
-        gid: NO_ID,
-        comm: [0; COMM_LEN],
+        owner: Owner::UNKNOWN,
     });
 }
 

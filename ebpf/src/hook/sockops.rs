@@ -18,16 +18,19 @@ use aya_log_ebpf::{debug, warn};
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{DestinationKey, Handshake, HandshakeKey, ListenerKey, Role, SockRecord},
-    decide::{self, ECONNREFUSED},
-    event::{COMM_LEN, Event, EventKind},
+    decide::{self, ECONNREFUSED, Owner},
+    event::EventKind,
     names::LISTENER_SLOTS,
     pod::{POD_BEFORE_SIDECAR, Pod},
-    policy::NO_ID,
     rule::Rule,
     target::{Target, is_index},
 };
 
-use crate::{ctx::sock_ops::SockOps, maps, tables::PodTables};
+use crate::{
+    ctx::sock_ops::SockOps,
+    maps::{self, Report},
+    tables::PodTables,
+};
 
 /// Callbacks on the pods' TCP sockets. The kernel ignores the return value of these callbacks.
 #[sock_ops]
@@ -173,7 +176,12 @@ fn state_changed(ops: &SockOps<'_>) {
         };
         if has_failed && let Some(row) = maps::destination(&DestinationKey::new(key.netns, target))
         {
-            failed(ops, key.netns, row.dialed, row.dialed_port, target.port);
+            let dialed = Dialed {
+                client: row.source,
+                addr: row.dialed,
+                port: row.dialed_port,
+            };
+            failed(ops, key.netns, &dialed, target.port);
         }
         return;
     }
@@ -181,17 +189,29 @@ fn state_changed(ops: &SockOps<'_>) {
     if let Some(row) = maps::handshake(&key)
         && row.client_cookie == ops.cookie()
     {
-        let (dialed, port, capture_port) = (row.dialed, row.dialed_port, row.capture_port);
+        let dialed = Dialed {
+            client: row.source,
+            addr: row.dialed,
+            port: row.dialed_port,
+        };
+        let capture_port = row.capture_port;
         maps::withdraw(&key);
         if has_failed {
-            failed(ops, key.netns, dialed, port, capture_port);
+            failed(ops, key.netns, &dialed, capture_port);
         }
     }
 }
 
+/// What a connection would be without the redirect.
+struct Dialed {
+    client: Addr,
+    addr: Addr,
+    port: u16,
+}
+
 /// Counts a connection that connect has redirected and counted, and that the sidecar did not accept.
 #[inline(always)]
-fn failed(ops: &SockOps<'_>, netns: u64, dialed: Addr, dialed_port: u16, capture_port: u16) {
+fn failed(ops: &SockOps<'_>, netns: u64, dialed: &Dialed, capture_port: u16) {
     // Sockets outlive the pod's enrollment; its counters do not.
     if maps::pod(netns).is_none() {
         return;
@@ -206,24 +226,23 @@ fn failed(ops: &SockOps<'_>, netns: u64, dialed: Addr, dialed_port: u16, capture
     if errno == 0 && !maps::is_traced() {
         return;
     }
-    maps::report(&Event {
-        at: maps::boot_time(),
+    maps::report(&Report {
         netns,
         cookie: ops.cookie(),
-        source: ops.local(),
-        destination: dialed,
+        source: if dialed.client.is_unspecified() {
+            ops.local()
+        } else {
+            dialed.client
+        },
+        destination: dialed.addr,
         source_port: ops.local_port(),
-        destination_port: dialed_port,
+        destination_port: dialed.port,
         capture_port,
-        kind: EventKind::Outcome as u16,
-        rule: rule as u32,
+        kind: EventKind::Outcome,
+        rule,
         index: 0,
         errno,
-        // The kernel may run this in any process.
-        pid: 0,
-        uid: NO_ID,
-        gid: NO_ID,
-        comm: [0; COMM_LEN],
+        owner: Owner::UNKNOWN,
     });
 }
 

@@ -1,14 +1,19 @@
 //! Events: for those who trace, and the last refusals.
 
+use core::ptr;
+
 use aya_ebpf::{
-    bindings::BPF_RB_NO_WAKEUP,
+    bindings::{BPF_NOEXIST, BPF_RB_NO_WAKEUP},
     btf_maps::{Array, HashMap, RingBuf},
-    helpers::generated::bpf_ktime_get_boot_ns,
+    helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, generated::bpf_ktime_get_boot_ns},
     macros::btf_map,
 };
 use sidetrack_common::{
-    event::{EVENTS_LOST, Event, RefusalKey, TRACED_UNTIL},
+    addr::Addr,
+    decide::Owner,
+    event::{COMM_LEN, EVENTS_LOST, Event, EventKind, RefusalKey, TRACED_UNTIL},
     names::EVENTS_BYTES,
+    rule::Rule,
 };
 
 use super::{atomic, own_map::ON_DEMAND};
@@ -27,7 +32,7 @@ static LAST_REFUSAL: HashMap<RefusalKey, Event, 65_536, ON_DEMAND> = HashMap::ne
 
 /// Nanoseconds since boot.
 #[inline(always)]
-pub fn boot_time() -> u64 {
+fn boot_time() -> u64 {
     // SAFETY: takes nothing and returns a number.
     unsafe { bpf_ktime_get_boot_ns() }
 }
@@ -40,23 +45,123 @@ pub fn is_traced() -> bool {
         .is_some_and(|until| *until != 0 && boot_time() < *until)
 }
 
+/// What a program reports. The rest of the [`Event`] is filled in here.
+pub struct Report {
+    /// See [`Event::netns`].
+    pub netns: u64,
+    /// See [`Event::cookie`].
+    pub cookie: u64,
+    /// See [`Event::source`].
+    pub source: Addr,
+    /// See [`Event::destination`].
+    pub destination: Addr,
+    /// See [`Event::source_port`].
+    pub source_port: u16,
+    /// See [`Event::destination_port`].
+    pub destination_port: u16,
+    /// See [`Event::capture_port`].
+    pub capture_port: u16,
+    /// See [`Event::kind`].
+    pub kind: EventKind,
+    /// See [`Event::rule`].
+    pub rule: Rule,
+    /// See [`Event::index`].
+    pub index: u32,
+    /// See [`Event::errno`].
+    pub errno: i32,
+    /// See [`Event::uid`] and [`Event::gid`].
+    pub owner: Owner,
+}
+
+/// A row that says nothing, for [`LAST_REFUSAL`].
+static NOTHING: Event = Event {
+    at: 0,
+    netns: 0,
+    cookie: 0,
+    source: Addr::UNSPECIFIED,
+    destination: Addr::UNSPECIFIED,
+    source_port: 0,
+    destination_port: 0,
+    capture_port: 0,
+    kind: 0,
+    rule: 0,
+    index: 0,
+    errno: 0,
+    pid: 0,
+    uid: 0,
+    gid: 0,
+    comm: [0; COMM_LEN],
+    written: 0,
+};
+
 /// Remembers a refusal, and passes the event to those who trace. Without room an event is lost, and counted;
 /// without memory only the last refusal is not known.
+///
+/// Events are written where they stay: together with a hook's own variables one does not fit on BPF's stack.
 #[inline(always)]
-pub fn report(event: &Event) {
-    if event.errno != 0 {
+pub fn report(report: &Report) {
+    if report.errno != 0 {
         let key = RefusalKey {
-            netns: event.netns,
-            rule: event.rule,
+            netns: report.netns,
+            rule: report.rule as u32,
             pad: 0,
         };
-        let _ = LAST_REFUSAL.insert(&key, event, 0);
+        if LAST_REFUSAL.get_ptr_mut(&key).is_none() {
+            let _ = LAST_REFUSAL.insert(&key, &NOTHING, BPF_NOEXIST.into());
+        }
+        if let Some(row) = LAST_REFUSAL.get_ptr_mut(&key) {
+            write(row, report);
+        }
     }
-    // Without a wake-up: the agent looks by itself.
-    if is_traced()
-        && EVENTS.output(*event, u64::from(BPF_RB_NO_WAKEUP)).is_err()
-        && let Some(lost) = TRACING.get_ptr_mut(EVENTS_LOST)
-    {
-        atomic::add(lost, 1);
+    if !is_traced() {
+        return;
     }
+    match EVENTS.reserve(0) {
+        Some(mut entry) => {
+            write(entry.as_mut_ptr(), report);
+            // Without a wake-up: the agent looks by itself.
+            entry.submit(BPF_RB_NO_WAKEUP.into());
+        }
+        None => {
+            if let Some(lost) = TRACING.get_ptr_mut(EVENTS_LOST) {
+                atomic::add(lost, 1);
+            }
+        }
+    }
+}
+
+/// Writes an event.
+#[inline(always)]
+fn write(event: *mut Event, report: &Report) {
+    macro_rules! set {
+        ($field:ident, $value:expr) => {
+            // SAFETY: a field of a map's row or of a reserved entry, which live until the program has ended. Several
+            // programs may write a row at a time: `written` says so.
+            unsafe { ptr::write_volatile(&raw mut (*event).$field, $value) }
+        };
+    }
+    let now = boot_time();
+    set!(at, now);
+    set!(netns, report.netns);
+    set!(cookie, report.cookie);
+    set!(source, report.source);
+    set!(destination, report.destination);
+    set!(source_port, report.source_port);
+    set!(destination_port, report.destination_port);
+    set!(capture_port, report.capture_port);
+    set!(kind, report.kind as u16);
+    set!(rule, report.rule as u32);
+    set!(index, report.index);
+    set!(errno, report.errno);
+    set!(uid, report.owner.uid);
+    set!(gid, report.owner.gid);
+    if matches!(report.kind, EventKind::Outbound) {
+        set!(pid, (bpf_get_current_pid_tgid() >> 32) as u32);
+        set!(comm, bpf_get_current_comm().unwrap_or_default());
+    } else {
+        // The kernel may run the program in any process.
+        set!(pid, 0);
+        set!(comm, [0; COMM_LEN]);
+    }
+    set!(written, now);
 }

@@ -14,7 +14,7 @@ mod records;
 
 pub use counts::count;
 pub use destinations::{add_destination, destination, is_leaving};
-pub use events::{boot_time, is_traced, report};
+pub use events::{Report, is_traced, report};
 pub use flows::{accelerate, accelerated, flow, put_flow};
 pub use handshakes::{handshake, handshakes_have_room, publish, withdraw};
 pub use inbound::{inbound_netns, run_inbound_program};
