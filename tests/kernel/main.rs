@@ -30,6 +30,7 @@ mod responsive;
 mod security;
 mod sockets;
 mod takeover;
+mod trace;
 mod translation;
 mod udp;
 mod updates;

@@ -75,9 +75,9 @@ fn print(pod: &PodStatus) -> Result<()> {
 }
 
 fn reason(refusals: &Refusals) -> Result<()> {
-    let ago = refusals
-        .seconds_ago
-        .map_or_else(String::new, |ago| format!(", the last {} ago", output::seconds(ago)));
+    let ago = refusals.seconds_ago.map_or_else(String::new, |ago| {
+        format!(", the last {} ago", output::seconds(ago))
+    });
     output::print(format!(
         "{}: {} times{ago}",
         refusals.reason, refusals.count

@@ -63,6 +63,11 @@ impl Pods {
             .client
             .dial(Dial::new(&PROXY, at(POD[0], 80)))?
             .ok();
+        // One that is refused.
+        pods.fixture
+            .client
+            .dial(Dial::new(&APP, at("224.0.0.9", 80)))?
+            .err();
         Ok(pods)
     }
 

@@ -174,9 +174,11 @@ fn rows_of(dump: &str) -> Result<Vec<Value>> {
 
 /// Maps whose rows belong to sockets, to a program and to a packet, not to pods. bpftool cannot list the
 /// first.
-pub const NOT_OF_PODS: [&str; 6] = [
+pub const NOT_OF_PODS: [&str; 8] = [
     names::ACCELERATED,
     names::FLOWS,
+    names::EVENTS,
+    names::TRACING,
     names::TRANSLATION,
     names::RECORD_BY_SOCK,
     names::ARRIVAL_PROGRAM,
