@@ -7,7 +7,7 @@ use std::{
 };
 
 use sidetrack_common::{
-    conn::CountKey,
+    conn::{CountKey, EARLIER_POLICIES},
     rule::{Class, Rule},
 };
 
@@ -38,6 +38,43 @@ impl Totals {
         }
         self.last = counters.into_iter().collect();
         self.counted = Some(Instant::now());
+    }
+
+    /// Adds up the counters of policies that pods no longer have: a pod that changes its policy again and again has
+    /// the counters of one, and one per rule for all before. Counters are read under the same lock.
+    ///
+    /// # Errors
+    /// If the maps cannot be read or written.
+    pub fn add_up_earlier(&mut self, maps: &Maps) -> io::Result<()> {
+        let current: HashMap<u64, u32> = maps
+            .pods
+            .rows()?
+            .into_iter()
+            .map(|(cookie, row)| (cookie, row.policy))
+            .collect();
+        let is_earlier = |key: &&CountKey| {
+            let policy = current.get(&key.netns);
+            key.policy != EARLIER_POLICIES && policy.is_some_and(|policy| *policy != key.policy)
+        };
+        let earlier: Vec<CountKey> = self.last.keys().filter(is_earlier).copied().collect();
+        for key in earlier {
+            let Some(count) = maps.counts.take(&key)? else {
+                continue;
+            };
+            let sum_key = CountKey {
+                policy: EARLIER_POLICIES,
+                index: 0,
+                ..key
+            };
+            let sum = maps.counts.sum(&sum_key)?.unwrap_or_default() + count;
+            maps.counts.set(&sum_key, sum)?;
+            let counted = self.last.remove(&key).unwrap_or_default();
+            if let Some(rule) = Rule::from_number(key.rule) {
+                *self.by_rule.entry(rule.name()).or_default() += count.saturating_sub(counted);
+            }
+            self.last.insert(sum_key, sum);
+        }
+        Ok(())
     }
 
     /// By the rule's name.

@@ -119,7 +119,7 @@ impl Status {
         // or it would count connections twice.
         let mut totals = self.totals();
         totals.add(self.maps.counts.sums()?);
-        Ok(())
+        totals.add_up_earlier(&self.maps)
     }
 
     /// The agent as a whole.

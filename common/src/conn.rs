@@ -180,11 +180,19 @@ pub enum Adopted {
 pub struct CountKey {
     /// Network namespace cookie.
     pub netns: u64,
+    /// The policy that decided: positions in its lists mean nothing in another's. [`EARLIER_POLICIES`] for what the
+    /// agent has added up.
+    pub policy: u32,
+    /// A [`crate::addr::Family`]: each has rules of its own.
+    pub family: u32,
     /// A [`crate::rule::Rule`].
     pub rule: u32,
     /// Position in the rule's list; 0 for rules without one.
     pub index: u32,
 }
+
+/// [`CountKey::policy`] of the connections that were decided by policies a pod has had before. No policy has this id.
+pub const EARLIER_POLICIES: u32 = 0;
 
 const _: () = assert!(size_of::<HandshakeKey>() == 32);
 const _: () = assert!(size_of::<Handshake>() == 48);
@@ -193,4 +201,4 @@ const _: () = assert!(size_of::<Destination>() == 40);
 const _: () = assert!(size_of::<SockRecord>() == 40);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
 const _: () = assert!(size_of::<WantedListener>() == 16);
-const _: () = assert!(size_of::<CountKey>() == 16);
+const _: () = assert!(size_of::<CountKey>() == 24);

@@ -57,7 +57,7 @@ impl Policies {
         Self {
             in_use: HashMap::new(),
             retired: Vec::new(),
-            next: highest.map_or(1, |id| id.get().wrapping_add(1)),
+            next: highest.map_or(1, |id| id.get().wrapping_add(1).max(1)),
         }
     }
 
@@ -77,7 +77,8 @@ impl Policies {
     /// A new id. It is used up whatever follows.
     pub fn next_id(&mut self) -> PolicyId {
         let id = PolicyId::new(self.next);
-        self.next = self.next.wrapping_add(1);
+        // 0 is no policy's id.
+        self.next = self.next.wrapping_add(1).max(1);
         id
     }
 

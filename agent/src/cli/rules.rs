@@ -1,15 +1,16 @@
 //! `sidetrack rules`: a pod's policy as the rules istio-iptables would have programmed.
 
-use std::{collections::HashMap, process::ExitCode};
+use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
+use comfy_table::Table;
 use serde::Serialize;
-use sidetrack_common::addr::Family;
+use sidetrack_common::{addr::Family, rule::Rule};
 
 use super::{
     output,
-    target::{Target, Which},
+    target::{Live, Target, Which},
 };
 use sidetrack_policy::rules::{self, Line};
 
@@ -42,10 +43,23 @@ enum Form {
     Json,
 }
 
+/// What a row stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Scope {
+    /// A line of the rules.
+    Line,
+    /// A reason that no line stands for.
+    Reason,
+    /// A rule or reason of the policies that the pod has had before, all together.
+    Earlier,
+}
+
 /// A rule in JSON.
 #[derive(Debug, Serialize)]
 struct Row {
-    chain: &'static str,
+    scope: Scope,
+    chain: Option<&'static str>,
     rule: String,
     name: Option<&'static str>,
     connections: Option<u64>,
@@ -58,11 +72,8 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         output::print(rules::restore(&target.policy, family).trim_end())?;
         return Ok(ExitCode::SUCCESS);
     }
-    let counts = counts(&target)?;
-    let rows: Vec<Row> = rules::nat(&target.policy, family)
-        .into_iter()
-        .map(|line| row(line, counts.as_ref()))
-        .collect();
+    let counted = target.live.as_ref().map(|live| Counted::read(live, family));
+    let rows = rows(&rules::nat(&target.policy, family), counted.transpose()?);
     match options.format {
         Form::Json => output::print_json(&rows)?,
         _ => print(&target, &rows, family)?,
@@ -70,36 +81,75 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Connections by rule number and position; `None` for a pod that is not enrolled here.
-fn counts(target: &Target) -> Result<Option<HashMap<(u32, u32), u64>>> {
-    let Some(live) = &target.live else {
-        return Ok(None);
-    };
-    let sums = live.maps.counts.sums().context("read the counters")?;
-    Ok(Some(
-        sums.into_iter()
-            .filter(|(key, _)| key.netns == live.netns)
-            .map(|(key, count)| ((key.rule, key.index), count))
-            .collect(),
-    ))
+/// What the kernel has counted for a pod and family.
+#[derive(Debug, Default)]
+struct Counted {
+    /// By the policy in force: by rule and position.
+    now: BTreeMap<(u32, u32), u64>,
+    /// By those before: by rule.
+    earlier: BTreeMap<u32, u64>,
 }
 
-fn row(line: Line, counts: Option<&HashMap<(u32, u32), u64>>) -> Row {
-    let count = |counts: &HashMap<(u32, u32), u64>| {
-        let (rule, index) = line.decision?;
-        Some(
-            counts
-                .get(&(rule as u32, index))
-                .copied()
-                .unwrap_or_default(),
-        )
-    };
-    Row {
-        chain: line.chain,
-        rule: line.command(),
-        name: line.decision.map(|(rule, _)| rule.name()),
-        connections: counts.and_then(count),
+impl Counted {
+    fn read(live: &Live, family: Family) -> Result<Self> {
+        let row = live
+            .maps
+            .pods
+            .get(&live.netns)
+            .context("read the pod's row")?;
+        let policy = row.map(|row| row.policy);
+        let mut counted = Self::default();
+        for (key, count) in live.maps.counts.sums().context("read the counters")? {
+            if key.netns != live.netns || key.family != family as u32 {
+                continue;
+            }
+            let sum = if policy == Some(key.policy) {
+                counted.now.entry((key.rule, key.index)).or_default()
+            } else {
+                counted.earlier.entry(key.rule).or_default()
+            };
+            *sum += count;
+        }
+        Ok(counted)
     }
+}
+
+/// The lines, and after them what was counted without a line.
+fn rows(lines: &[Line], counted: Option<Counted>) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    let mut counted_now = counted.as_ref().map(|counted| counted.now.clone());
+    for line in lines {
+        let count = |now: &mut BTreeMap<(u32, u32), u64>| {
+            let (rule, index) = line.decision?;
+            Some(now.remove(&(rule as u32, index)).unwrap_or_default())
+        };
+        rows.push(Row {
+            scope: Scope::Line,
+            chain: Some(line.chain),
+            rule: line.command(),
+            name: line.decision.map(|(rule, _)| rule.name()),
+            connections: counted_now.as_mut().and_then(count),
+        });
+    }
+    let Some(counted) = counted else { return rows };
+    let mut reasons: BTreeMap<u32, u64> = BTreeMap::new();
+    for ((rule, _), count) in counted_now.unwrap_or_default() {
+        *reasons.entry(rule).or_default() += count;
+    }
+    let others = [(Scope::Reason, reasons), (Scope::Earlier, counted.earlier)];
+    for (scope, counts) in others {
+        rows.extend(counts.into_iter().filter_map(|(number, count)| {
+            let rule = Rule::from_number(number)?;
+            Some(Row {
+                scope,
+                chain: None,
+                rule: rule.describe().to_owned(),
+                name: Some(rule.name()),
+                connections: Some(count),
+            })
+        }));
+    }
+    rows
 }
 
 fn print(target: &Target, rows: &[Row], family: Family) -> Result<()> {
@@ -114,12 +164,85 @@ fn print(target: &Target, rows: &[Row], family: Family) -> Result<()> {
         output::print(format!("Note: {note}."))?;
     }
     output::print("")?;
-    let mut table = output::table(["CONNECTIONS", "RULE"]);
+    for (scope, heading) in [
+        (Scope::Line, None),
+        (Scope::Reason, Some("Decided without a line of the rules:")),
+        (
+            Scope::Earlier,
+            Some("Decided by the policies that the pod had before this one:"),
+        ),
+    ] {
+        let of_scope: Vec<&Row> = rows.iter().filter(|row| row.scope == scope).collect();
+        if of_scope.is_empty() {
+            continue;
+        }
+        if let Some(heading) = heading {
+            output::print(format!("\n{heading}"))?;
+        }
+        output::print_table(&section(scope, &of_scope))?;
+    }
+    Ok(())
+}
+
+fn section(scope: Scope, rows: &[&Row]) -> Table {
+    let what = if scope == Scope::Line {
+        "RULE"
+    } else {
+        "REASON"
+    };
+    let mut table = output::table(["CONNECTIONS", what]);
     for row in rows {
         let count = row
             .connections
             .map_or_else(|| "-".to_owned(), |count| count.to_string());
-        table.add_row([count, row.rule.clone()]);
+        let text = match (scope, row.name) {
+            (Scope::Reason | Scope::Earlier, Some(name)) => format!("{name}: {}", row.rule),
+            _ => row.rule.clone(),
+        };
+        table.add_row([count, text]);
     }
-    output::print_table(&table)
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use sidetrack_common::{addr::Family, rule::Rule};
+    use sidetrack_policy::{Policy, rules};
+
+    use super::{Counted, Scope, rows};
+
+    #[test]
+    fn what_has_no_line_is_shown_and_earlier_policies_stay_apart() {
+        let lines = rules::nat(&Policy::default(), Family::V4);
+        let counted = Counted {
+            now: [
+                ((Rule::AllOutbound as u32, 0), 5),
+                ((Rule::NoRoute as u32, 0), 2),
+                ((Rule::SidecarRefused as u32, 0), 1),
+            ]
+            .into(),
+            earlier: [(Rule::AllOutbound as u32, 7)].into(),
+        };
+        let rows = rows(&lines, Some(counted));
+        let of = |scope: Scope| -> Vec<_> {
+            let rows = rows.iter().filter(|row| row.scope == scope);
+            rows.filter(|row| row.connections > Some(0))
+                .map(|row| (row.name.unwrap_or_default(), row.connections))
+                .collect()
+        };
+        assert_eq!(of(Scope::Line), [("out-all", Some(5))]);
+        assert_eq!(
+            of(Scope::Reason),
+            [("no-route", Some(2)), ("sidecar-refused", Some(1))]
+        );
+        assert_eq!(of(Scope::Earlier), [("out-all", Some(7))]);
+    }
+
+    #[test]
+    fn nothing_is_counted_for_a_manifest() {
+        let lines = rules::nat(&Policy::default(), Family::V4);
+        let rows = rows(&lines, None);
+        assert_eq!(rows.len(), lines.len());
+        assert!(rows.iter().all(|row| row.connections.is_none()));
+    }
 }

@@ -137,12 +137,21 @@ impl<K: Pod> Counters<K> {
     pub fn sum(&self, key: &K) -> io::Result<Option<u64>> {
         let mut values = vec![0; self.cpus * size_of::<u64>()];
         let found = sys::map_lookup(self.fd.as_fd(), bytemuck::bytes_of(key), &mut values)?;
-        Ok(found.then(|| {
-            values
-                .chunks_exact(size_of::<u64>())
-                .map(bytemuck::pod_read_unaligned::<u64>)
-                .sum()
-        }))
+        Ok(found.then(|| sum(&values)))
+    }
+
+    /// Removes a counter and returns what it had, summed over CPUs: nothing is counted between the two.
+    pub fn take(&self, key: &K) -> io::Result<Option<u64>> {
+        let mut values = vec![0; self.cpus * size_of::<u64>()];
+        let found = sys::map_take(self.fd.as_fd(), bytemuck::bytes_of(key), &mut values)?;
+        Ok(found.then(|| sum(&values)))
+    }
+
+    /// Writes a counter that no program changes.
+    pub fn set(&self, key: &K, count: u64) -> io::Result<()> {
+        let mut values = vec![0; self.cpus * size_of::<u64>()];
+        values[..size_of::<u64>()].copy_from_slice(&count.to_ne_bytes());
+        sys::map_update(self.fd.as_fd(), bytemuck::bytes_of(key), &values, 0)
     }
 
     /// Removes a counter.
@@ -159,6 +168,12 @@ impl<K: Pod> Counters<K> {
     pub fn keys(&self) -> io::Result<Vec<K>> {
         keys(self.fd.as_fd())
     }
+}
+
+/// The sum of what all CPUs have counted.
+fn sum(values: &[u8]) -> u64 {
+    let counts = values.chunks_exact(size_of::<u64>());
+    counts.map(bytemuck::pod_read_unaligned::<u64>).sum()
 }
 
 /// All keys of a map. The kernel starts again at the first key when the previous one has been deleted,

@@ -50,7 +50,7 @@ pub fn remove_lists(id: PolicyId, policy: &CompiledPolicy, maps: &Maps) -> io::R
 
 /// The highest id that any row names. Lists count as well: an agent that was killed while it wrote or
 /// removed a policy leaves lists without their row, and a policy under that id would have them among its
-/// own.
+/// own. So do counters of policies that are gone.
 ///
 /// # Errors
 /// If a map cannot be read.
@@ -59,7 +59,9 @@ pub fn highest(maps: &Maps) -> io::Result<Option<PolicyId>> {
     let owners = maps.owners.keys()?.into_iter().map(|key| key.policy);
     let ranges = maps.ranges.keys()?.into_iter().map(|key| key.policy);
     let policies = maps.policies.keys()?.into_iter();
-    let highest = policies.chain(ports).chain(owners).chain(ranges).max();
+    let counters = maps.counts.keys()?.into_iter().map(|key| key.policy);
+    let lists = ports.chain(owners).chain(ranges);
+    let highest = policies.chain(lists).chain(counters).max();
     Ok(highest.map(PolicyId::new))
 }
 

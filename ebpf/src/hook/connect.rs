@@ -56,7 +56,7 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
         ctx.fail_with(done.errno);
         result = DENY;
     }
-    maps::count(netns, done.rule, done.index);
+    maps::count(netns, pod, destination.family(), done.rule, done.index);
     if done.errno != 0 || maps::is_traced() {
         maps::report(&Report {
             netns,

@@ -52,7 +52,8 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     };
     // The pod's own traffic was decided and counted in connect.
     if !matches!(decision.rule, Rule::LocalSource) {
-        maps::count(netns, decision.rule, decision.index);
+        let family = lookup.destination().family();
+        maps::count(netns, pod, family, decision.rule, decision.index);
         let is_refused = matches!(decision.verdict, Verdict::Fail { .. });
         if is_refused || maps::is_traced() {
             report(&lookup, netns, &decision);

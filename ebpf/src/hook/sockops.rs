@@ -213,16 +213,14 @@ struct Dialed {
 #[inline(always)]
 fn failed(ops: &SockOps<'_>, netns: u64, dialed: &Dialed, capture_port: u16) {
     // Sockets outlive the pod's enrollment; its counters do not.
-    if maps::pod(netns).is_none() {
-        return;
-    }
+    let Some(pod) = maps::pod(netns) else { return };
     let errno = ops.error();
     let rule = match errno {
         0 => Rule::GivenUp,
         ECONNREFUSED => Rule::SidecarRefused,
         _ => Rule::SidecarSilent,
     };
-    maps::count(netns, rule, 0);
+    maps::count(netns, pod, dialed.addr.family(), rule, 0);
     if errno == 0 && !maps::is_traced() {
         return;
     }

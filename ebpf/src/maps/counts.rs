@@ -1,7 +1,7 @@
 //! Connection counters.
 
 use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::PerCpuHashMap, macros::btf_map};
-use sidetrack_common::{conn::CountKey, rule::Rule};
+use sidetrack_common::{addr::Family, conn::CountKey, pod::Pod, rule::Rule};
 
 use super::own_map::ON_DEMAND;
 
@@ -9,11 +9,13 @@ use super::own_map::ON_DEMAND;
 #[btf_map]
 static COUNT_BY_RULE: PerCpuHashMap<CountKey, u64, 65_536, ON_DEMAND> = PerCpuHashMap::new();
 
-/// Counts a connection under the rule that decided it. A full table loses counts, never traffic.
+/// Counts a connection under the rule of the policy that decided it. A full table loses counts, never traffic.
 #[inline(always)]
-pub fn count(netns: u64, rule: Rule, index: u32) {
+pub fn count(netns: u64, pod: &Pod, family: Family, rule: Rule, index: u32) {
     let key = CountKey {
         netns,
+        policy: pod.policy,
+        family: family as u32,
         rule: rule as u32,
         index,
     };

@@ -192,8 +192,7 @@ fn no_room_for_counters() -> Result<()> {
     let zeroes = vec![0; 8 * (last.parse::<usize>()? + 1)];
     let key = |number: u64| CountKey {
         netns: UNUSED_COOKIE + number,
-        rule: 0,
-        index: 0,
+        ..bytemuck::Zeroable::zeroed()
     };
     fill(|number| {
         let key = key(number);

@@ -1,7 +1,7 @@
 //! A pod whose connections are counted, and what the kernel and the metrics show of them.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{SocketAddr, TcpListener},
     thread,
     time::{Duration, Instant},
@@ -15,10 +15,10 @@ use lab::{
     injected::with_istio_init,
     network::{BESIDE, Lab, PodNet},
     product::{Maps, Pins},
-    protocol::{Dial, Identity, ROOT},
+    protocol::{APP, Dial, Identity, ROOT},
     sidecar,
 };
-use sidetrack_common::rule::Rule;
+use sidetrack_common::{conn::EARLIER_POLICIES, rule::Rule};
 
 use super::policies::{Case, TestPolicy, Way};
 use crate::fixture::at;
@@ -133,14 +133,15 @@ impl Counted {
             .map_err(|errno| anyhow!("{way:?}: errno {errno}"))
     }
 
-    /// What the kernel has counted for the pod.
+    /// What the kernel has counted for the pod under its policy.
     fn counts(&self) -> Result<Counts> {
         let pod = self.agent.places.pod("test/app")?.context("the pod")?;
         let cookie = pod["netns"]["cookie"].as_u64().context("its cookie")?;
+        let policy = pod["policy_id"].as_u64();
         let maps = Maps::open(&Pins::new(&self.lab.places().bpffs)?)?;
         let sums = maps.counts.sums()?.into_iter();
         Ok(sums
-            .filter(|(key, _)| key.netns == cookie)
+            .filter(|(key, _)| key.netns == cookie && Some(u64::from(key.policy)) == policy)
             .map(|(key, count)| ((key.rule, key.index), count))
             .collect())
     }
@@ -153,6 +154,7 @@ impl Counted {
             .json(&["rules", "test/app", "-o", "json"])?;
         let rows = rows.as_array().context("a list of rules")?.iter();
         Ok(rows
+            .filter(|row| row["scope"] == "line")
             .filter_map(|row| {
                 let text = row["rule"].as_str()?.to_owned();
                 Some((text, row["connections"].as_u64()?))
@@ -236,5 +238,51 @@ impl Counted {
             thread::sleep(Duration::from_millis(100));
         }
         Ok(())
+    }
+
+    /// `sidetrack pods` has every connection once.
+    pub fn pod_agrees(&self, what: &str) -> Result<()> {
+        let pod = self.agent.places.pod("test/app")?.context("the pod")?;
+        let shown = pod["connections"].as_object().context("connections")?;
+        let shown: u64 = shown.values().filter_map(serde_json::Value::as_u64).sum();
+        let expected: u64 = self.expected.values().sum();
+        ensure!(shown == expected, "{what}: {shown} instead of {expected}");
+        Ok(())
+    }
+
+    /// The kernel has the counters of one policy, and one for each rule of those before.
+    pub fn has_counters_of_one_policy(&self) -> Result<()> {
+        let maps = Maps::open(&Pins::new(&self.lab.places().bpffs)?)?;
+        let keys = maps.counts.keys()?.into_iter();
+        let policies: BTreeSet<u32> = keys.map(|key| key.policy).collect();
+        ensure!(
+            policies.len() == 2 && policies.contains(&EARLIER_POLICIES),
+            "{policies:?}"
+        );
+        Ok(())
+    }
+
+    /// Enrolls the pod for both families.
+    pub fn enroll_dual_stack(&self) -> Result<()> {
+        let manifest = with_istio_init(&self.pod, &[], &[("ISTIO_DUAL_STACK", "true")]);
+        self.lab.write_manifest("app", &manifest)?;
+        self.agent.places.wait_enrolled("test/app").map(drop)
+    }
+
+    /// Connects over IPv6; whether anybody answers does not matter.
+    pub fn connect_v6(&self) -> Result<()> {
+        let to = at("fd99::31", 80);
+        self.client.dial(Dial::new(&APP, to)).map(drop)
+    }
+
+    /// What `sidetrack rules` shows for the line that redirects everything.
+    pub fn out_all(&self, words: &[&str]) -> Result<u64> {
+        let words = [&["rules", "test/app", "-o", "json"], words].concat();
+        let rows = self.agent.places.json(&words)?;
+        let rows = rows.as_array().context("rows")?;
+        let row = rows.iter().find(|row| row["name"] == "out-all");
+        row.context("out-all")?["connections"]
+            .as_u64()
+            .context("a number")
     }
 }

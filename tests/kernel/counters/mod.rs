@@ -4,7 +4,7 @@
 mod counted;
 mod policies;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 
 use self::{counted::Counted, policies::POLICIES};
 
@@ -41,5 +41,32 @@ fn metrics_outlive_pods() -> Result<()> {
         counted.release()?;
         counted.metrics_agree("released")?;
     }
+    Ok(())
+}
+
+kernel_test!(a_change_of_policy_keeps_what_was_counted_apart);
+fn a_change_of_policy_keeps_what_was_counted_apart() -> Result<()> {
+    let mut counted = Counted::new()?;
+    // Both have a first excluded port, and it is not the same.
+    let (first, second) = (&POLICIES[0], &POLICIES[1]);
+    for policy in [first, second, first, second] {
+        counted.enroll(policy)?;
+        for case in policy.cases {
+            counted.check(case).context(policy.name)?;
+        }
+        counted.metrics_agree(policy.name)?;
+        counted.pod_agrees(policy.name)?;
+    }
+    // The counters of one policy, and a sum for each rule.
+    counted.has_counters_of_one_policy()
+}
+
+kernel_test!(families_are_counted_apart);
+fn families_are_counted_apart() -> Result<()> {
+    let counted = Counted::new()?;
+    counted.enroll_dual_stack()?;
+    counted.connect_v6()?;
+    let (v4, v6) = (counted.out_all(&[])?, counted.out_all(&["-6"])?);
+    ensure!((v4, v6) == (0, 1), "IPv4 {v4}, IPv6 {v6}");
     Ok(())
 }

@@ -83,6 +83,17 @@ pub fn map_update(map: BorrowedFd<'_>, key: &[u8], value: &[u8], flags: u64) -> 
     .map(drop)
 }
 
+/// Copies a key's value and deletes the key, in one step; `Ok(false)` when it was absent. Per-CPU hash tables have this
+/// since Linux 5.14.
+pub fn map_take(map: BorrowedFd<'_>, key: &[u8], value: &mut [u8]) -> io::Result<bool> {
+    let found = bpf(bpf_cmd::BPF_MAP_LOOKUP_AND_DELETE_ELEM, |attr| {
+        attr.__bindgen_anon_2.map_fd = raw(map);
+        attr.__bindgen_anon_2.key = key.as_ptr() as u64;
+        attr.__bindgen_anon_2.__bindgen_anon_1.value = value.as_mut_ptr() as u64;
+    });
+    absent_is_false(found)
+}
+
 /// Deletes a key; `Ok(false)` when it was absent.
 pub fn map_delete(map: BorrowedFd<'_>, key: &[u8]) -> io::Result<bool> {
     let deleted = bpf(bpf_cmd::BPF_MAP_DELETE_ELEM, |attr| {

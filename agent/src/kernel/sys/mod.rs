@@ -19,8 +19,8 @@ pub use self::{
         iterate_files, link_cgroup, link_create, link_detach, link_info, link_netns, link_update,
     },
     maps::{
-        map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key, map_update,
-        storage_map_create,
+        map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key, map_take,
+        map_update, storage_map_create,
     },
     namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
     objects::{open_pin, pin},
