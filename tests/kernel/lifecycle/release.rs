@@ -39,6 +39,7 @@ impl Pods {
         let pod = &fixture.pod;
         pod.ip("link add eth1 type veth peer name eth1-end")?;
         pod.ip("link set eth1 up")?;
+        pod.ip("route add unreachable 10.9.9.9")?;
         // Where istio-validation listens; it is not the sidecar.
         let validation = waiting.actor()?;
         validation.listen_group(Listen {
@@ -66,7 +67,7 @@ impl Pods {
         // One that is refused.
         pods.fixture
             .client
-            .dial(Dial::new(&APP, at("224.0.0.9", 80)))?
+            .dial(Dial::new(&APP, at("10.9.9.9", 80)))?
             .err();
         Ok(pods)
     }
