@@ -18,6 +18,7 @@ mod crash_recovery;
 mod fixture;
 mod inbound;
 mod isolation;
+mod lab_network;
 mod layouts;
 mod lifecycle;
 mod mesh;

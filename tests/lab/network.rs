@@ -27,6 +27,12 @@ static LABS: AtomicU32 = AtomicU32::new(0);
 /// Where traffic goes that leaves a pod; it answers for [`Lab::outside`] addresses.
 pub const GATEWAY: &str = "10.77.0.254";
 
+/// Its MAC address. A bridge without one of its own takes the lowest of its ports' addresses. Then the
+/// gateway's address changes when that port's pod goes, and the other pods send to the old one until their
+/// neighbor entries are corrected. For IPv4 any ARP request of the gateway does that, because it is
+/// broadcast; for IPv6 only a solicitation for that very pod.
+pub const GATEWAY_MAC: &str = "02:00:0a:4d:00:fe";
+
 /// The outside's interface towards the second interface of a pod.
 pub const BESIDE: &str = "beside";
 
@@ -166,7 +172,7 @@ impl Lab {
         mount_at("bpf", &lab.places.bpffs)?;
         let outside = lab.namespace("out")?;
         for line in [
-            "link add br0 type bridge".to_owned(),
+            format!("link add br0 address {GATEWAY_MAC} type bridge"),
             "link set br0 up".to_owned(),
             format!("address add {GATEWAY}/16 dev br0"),
             "address add fd77::fe/64 dev br0 nodad".to_owned(),
