@@ -51,7 +51,7 @@ pub struct Lab {
 }
 
 /// A pod.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PodNet {
     /// Name of its network namespace.
     pub netns: String,

@@ -10,6 +10,7 @@ pub use sidetrack::{
         table::Table,
     },
     map_routes::MapRoutes,
+    netns::Netns,
 };
 pub use sidetrack_policy::{
     InboundPorts, Inputs, OutboundRanges, Policy, dialect,

@@ -9,10 +9,13 @@ use std::{
     },
 };
 
+use lab::{agent::Places, network::PodNet};
+
 use crate::{
+    hangs::Hangs,
     targets::{Ending, Kind, Known, SELF, SIDECAR_IN, SIDECAR_OUT},
     timeline::{State, Timeline},
-    wire::{Hop, Outcome, Report, Who},
+    wire::{Hanging, Hop, Outcome, Report, Who},
 };
 
 /// How many failures are shown in full.
@@ -77,13 +80,14 @@ impl Heading {
 pub type Totals = BTreeMap<Kind, [u64; Heading::ALL.len()]>;
 
 /// The books.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Account {
     /// Whether connections are accelerated. A blocking read may then return EAGAIN when the other end goes.
     pub is_accelerated: AtomicBool,
     targets: RwLock<HashMap<u32, Known>>,
     pods: RwLock<HashMap<u16, Arc<Timeline>>>,
     books: Mutex<Books>,
+    hangs: Hangs,
 }
 
 #[derive(Debug, Default)]
@@ -94,6 +98,17 @@ struct Books {
 }
 
 impl Account {
+    /// An empty one.
+    pub fn new(places: Places, outside: PodNet) -> Self {
+        Self {
+            is_accelerated: AtomicBool::default(),
+            targets: RwLock::default(),
+            pods: RwLock::default(),
+            books: Mutex::default(),
+            hangs: Hangs::new(places, outside),
+        }
+    }
+
     /// Connections to these will come.
     pub fn know(&self, targets: &[Known]) {
         let mut known = self
@@ -104,7 +119,8 @@ impl Account {
     }
 
     /// A pod, and what may be the case with it.
-    pub fn add_pod(&self, number: u16, timeline: Arc<Timeline>) {
+    pub fn add_pod(&self, number: u16, net: &PodNet, timeline: Arc<Timeline>) {
+        self.hangs.add_pod(number, net);
         let mut pods = self
             .pods
             .write()
@@ -122,6 +138,25 @@ impl Account {
         if books.failures.len() < SHOWN {
             books.failures.push(what);
         }
+    }
+
+    /// Records the state of a connection that hangs, while it does.
+    pub fn examine(self: &Arc<Self>, hanging: Hanging) {
+        let targets = self
+            .targets
+            .read()
+            .expect("no thread panics while it holds the lock");
+        let Some(known) = targets.get(&hanging.target).cloned() else {
+            return self.fail(format!("a report of an unknown connection: {hanging:?}"));
+        };
+        let account = Arc::clone(self);
+        // The reader of the reports goes on meanwhile.
+        std::thread::spawn(move || account.hangs.examine(hanging, &known));
+    }
+
+    /// Connections that have hung for a while, and the first of them in full.
+    pub fn hung(&self) -> (u64, Vec<String>) {
+        self.hangs.all()
     }
 
     /// Enters a connection.
@@ -279,7 +314,7 @@ impl Account {
             (report.time[1] - report.time[0]) as f64 / 1e6,
             report.time[0] / 1_000_000,
             endings(known, client, server),
-        )
+        ) + &self.hangs.of(report)
     }
 }
 

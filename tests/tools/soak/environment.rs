@@ -108,8 +108,8 @@ impl Environment {
             lab.add_outside(address)?;
         }
         let spawner = Spawner::new();
-        let account = Arc::new(Account::default());
         let out = lab.outside();
+        let account = Arc::new(Account::new(lab.places().clone(), out.clone()));
         let outside_server = spawner.serve(
             &out,
             ROOT,
@@ -184,7 +184,7 @@ impl Environment {
             net.ip(&format!("route add {kind} {range}"))?;
         }
         let timeline = Arc::new(Timeline::new(state));
-        self.account.add_pod(number, Arc::clone(&timeline));
+        self.account.add_pod(number, &net, Arc::clone(&timeline));
         let sidecar = self.start_sidecar(number, &net)?;
         let app = self.spawner.serve(
             &net,

@@ -4,6 +4,7 @@
 mod account;
 mod chaos;
 mod environment;
+mod hangs;
 mod inventory;
 mod report;
 mod spawner;
@@ -220,6 +221,7 @@ fn soak(environment: &mut Environment, builds: &Builds, length: Duration) -> Res
     report::events(&agents, &events, &floods);
     let (totals, connections) = environment.account.totals();
     report::connections(&totals);
+    report::hung(&environment.account.hung());
     let mut checks = compare_inventories(environment, &start, inventories);
     let minutes = length.as_secs_f64() / 60.0;
     checks += check_least(environment, connections, &agents, minutes);

@@ -100,6 +100,16 @@ fn line(title: &str, row: &[u64]) {
     println!();
 }
 
+/// Connections that hung for a while; those that were never made are failures as well.
+pub fn hung((count, first): &(u64, Vec<String>)) {
+    if *count > 0 {
+        println!("\n{count} connections hung for a while, the first of them:");
+    }
+    for text in first {
+        println!("\n{text}");
+    }
+}
+
 /// Start and end.
 pub fn inventory(start: &Inventory, end: &Inventory) {
     println!("\n{:<45}{:>9}{:>9}", "", "start", "end");

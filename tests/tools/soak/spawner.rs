@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     account::Account,
-    wire::{Job, Order, Report, Work},
+    wire::{Dialed, Job, Order, Work},
     worker::WORD,
 };
 
@@ -83,8 +83,9 @@ impl Spawner {
         let account = Arc::clone(account);
         let reader = thread::spawn(move || {
             for line in stdout.map_while(Result::ok) {
-                match serde_json::from_str::<Report>(&line) {
-                    Ok(report) => account.enter(&report),
+                match serde_json::from_str(&line) {
+                    Ok(Dialed::Ended(report)) => account.enter(&report),
+                    Ok(Dialed::Hangs(hanging)) => account.examine(hanging),
                     Err(error) => account.fail(format!("a dialler said {line:?}: {error}")),
                 }
             }

@@ -211,6 +211,24 @@ pub struct Report {
     pub outcome: Outcome,
 }
 
+/// A connection that takes long. Its report follows when it has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Hanging {
+    /// [`now`] before it began.
+    pub since: u64,
+    /// [`Target::id`].
+    pub target: u32,
+}
+
+/// Said by a process that dials.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Dialed {
+    /// A connection has ended.
+    Ended(Report),
+    /// A connection takes long.
+    Hangs(Hanging),
+}
+
 /// How a connection ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Outcome {

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex, RwLock,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
     time::Duration,
@@ -16,10 +16,13 @@ use fastrand::Rng;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::orders;
-use crate::wire::{Hop, Order, Outcome, Report, Target, now};
+use crate::wire::{Dialed, Hanging, Hop, Order, Outcome, Report, Target, now};
 
 /// Longer than any connection may take: a SYN is sent again after 1, 3 and 7 seconds.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A connection that takes longer is reported while it hangs. If the SYN is lost, it has been sent again by
+/// then.
+const HANGS: Duration = Duration::from_millis(2500);
 /// How long a report may wait to be sent on.
 const FLUSH: Duration = Duration::from_millis(200);
 
@@ -29,10 +32,12 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
     let out = Arc::new(Mutex::new(BufWriter::new(io::stdout())));
     let stop = Arc::new(AtomicBool::new(false));
     let pause = Duration::from_millis(pause);
+    let left = AtomicUsize::new(threads);
+    let in_progress: Vec<_> = (0..threads).map(|_| InProgress::default()).collect();
     thread::scope(|scope| {
-        for thread in 0..threads as u64 {
-            let mut rng = Rng::with_seed(seed ^ thread << 32);
-            let (targets, out, stop) = (&targets, &out, &stop);
+        for (thread, own) in in_progress.iter().enumerate() {
+            let mut rng = Rng::with_seed(seed ^ (thread as u64) << 32);
+            let (targets, out, stop, left) = (&targets, &out, &stop, &left);
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let target = {
@@ -42,21 +47,21 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
                         (!targets.is_empty()).then(|| targets[rng.usize(..targets.len())].clone())
                     };
                     if let Some(target) = target {
-                        let report = dial(&target);
-                        let line = serde_json::to_string(&report).expect("plain data");
-                        let mut out = out
-                            .lock()
-                            .expect("no thread panics while it holds the lock");
-                        // The process that reads it may have ended.
-                        let _ = writeln!(out, "{line}");
+                        let report = own.dial(&target);
+                        say(out, &Dialed::Ended(report));
                     }
                     thread::sleep(pause.mul_f64(0.5 + rng.f64()));
                 }
+                left.fetch_sub(1, Ordering::Relaxed);
             });
         }
         scope.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
+            // The last connections may hang as well.
+            while left.load(Ordering::Relaxed) > 0 {
                 thread::sleep(FLUSH);
+                for hanging in in_progress.iter().filter_map(InProgress::hangs) {
+                    say(&out, &Dialed::Hangs(hanging));
+                }
                 let _ = out
                     .lock()
                     .expect("no thread panics while it holds the lock")
@@ -82,13 +87,49 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
         .flush()?)
 }
 
-fn dial(target: &Target) -> Report {
-    let start = now();
-    let outcome = connect(target);
-    Report {
-        target: target.id,
-        time: [start, now()],
-        outcome,
+fn say(out: &Mutex<BufWriter<io::Stdout>>, what: &Dialed) {
+    let line = serde_json::to_string(what).expect("plain data");
+    let mut out = out
+        .lock()
+        .expect("no thread panics while it holds the lock");
+    // The process that reads it may have ended.
+    let _ = writeln!(out, "{line}");
+}
+
+/// The connection of a thread, until it has ended or was reported as hanging.
+#[derive(Default)]
+struct InProgress(Mutex<Option<Hanging>>);
+
+impl InProgress {
+    fn dial(&self, target: &Target) -> Report {
+        let start = now();
+        self.set(Some(Hanging {
+            target: target.id,
+            since: start,
+        }));
+        let outcome = connect(target);
+        self.set(None);
+        Report {
+            target: target.id,
+            time: [start, now()],
+            outcome,
+        }
+    }
+
+    fn set(&self, connection: Option<Hanging>) {
+        *self
+            .0
+            .lock()
+            .expect("no thread panics while it holds the lock") = connection;
+    }
+
+    /// The connection if it hangs, once.
+    fn hangs(&self) -> Option<Hanging> {
+        let is_late = |it: &mut Hanging| now() - it.since > HANGS.as_nanos() as u64;
+        self.0
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .take_if(is_late)
     }
 }
 
@@ -145,4 +186,26 @@ fn address(to: SocketAddr, mapped: bool) -> SockAddr {
 
 fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HANGS, Hanging, InProgress, now};
+
+    #[test]
+    fn a_connection_that_hangs_is_reported_once() {
+        let thread = InProgress::default();
+        assert_eq!(thread.hangs(), None, "nothing is dialed");
+        let target = 1;
+        let since = now();
+        thread.set(Some(Hanging { target, since }));
+        assert_eq!(thread.hangs(), None, "it has just begun");
+        let late = Hanging {
+            target,
+            since: since - HANGS.as_nanos() as u64,
+        };
+        thread.set(Some(late));
+        assert_eq!(thread.hangs(), Some(late));
+        assert_eq!(thread.hangs(), None, "reported before");
+    }
 }
