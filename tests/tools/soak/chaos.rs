@@ -13,7 +13,7 @@ use anyhow::Result;
 use fastrand::Rng;
 
 pub use self::{
-    agents::{Agents, Builds, programs, start, wait_ready},
+    agents::{Agents, Builds, programs, start, tail, wait_ready},
     flood::Floods,
 };
 use crate::{

@@ -286,7 +286,9 @@ fn compare_inventories(
         Ok(end) => {
             report::inventory(start, &end);
             for difference in start.differences(&end) {
-                environment.account.fail(difference);
+                let log = chaos::tail(&environment.places);
+                let text = format!("{difference}; the end of the agents' log:\n{log}");
+                environment.account.fail(text);
             }
             start.0.len() as u64
         }
