@@ -26,15 +26,17 @@ const SHOWN: usize = 2;
 /// How many handshake rows of a pod are shown.
 const ROWS: usize = 20;
 
-/// At both ends: sockets that connect, are half open, connected or listen; neighbors, interfaces, routes, and counters.
+/// At both ends: sockets, neighbors, interfaces and counters.
 const SCRIPT: &str = "
 echo '-- connecting'; ss -Hntoie state syn-sent | sed 's/ cgroup:[^ ]*//'
 echo '-- half open'; ss -Hnto state syn-recv
 echo '-- connected, the first 20'; ss -Hntoi state established | head -n 20
 echo '-- listening (Recv-Q: waiting for accept)'; ss -Hntle | sed 's/ cgroup:[^ ]*//'
+echo '-- packets dropped by each processor since the machine started: its queue was full'
+while read -r _ dropped _; do echo $((0x$dropped)); done < /proc/net/softnet_stat
 echo '-- neighbors'; ip neigh
 echo '-- interfaces'; ip -br link
-echo '-- counters'; nstat -as | grep -E '^(Tcp|Ip6?(In|Out).*(Discard|NoRoute|Error)|Ip.*(Discard|NoRoute|AddrError))'
+echo '-- counters'; nstat -as | grep -E '^(Tcp|Ip.*(Discards|NoRoutes|AddrErrors))'
 ";
 
 /// Connections that have hung.
