@@ -1,7 +1,7 @@
 //! Connection counters: what the kernel counted, by pod and in total.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
     time::{Duration, Instant},
 };
@@ -83,10 +83,67 @@ impl Totals {
         &self.by_rule
     }
 
+    /// Every rule that refuses, with what it has refused. Those with none are there as well: an increase
+    /// from nothing to one would not be seen.
+    #[must_use]
+    pub fn refusals(&self) -> Vec<(&'static str, u64)> {
+        let rules = Rule::ALL.iter().filter(|rule| rule.class().is_refusal());
+        let count = |name| self.by_rule.get(name).copied().unwrap_or_default();
+        rules
+            .map(|rule| (rule.name(), count(rule.name())))
+            .collect()
+    }
+
+    /// What the kernel had counted for each pod at the last call, by network namespace. A redirected
+    /// connection that the sidecar refused counts as both: what was counted once stays.
+    #[must_use]
+    pub fn by_pod(&self) -> HashMap<u64, ByResult> {
+        let mut pods: HashMap<u64, ByResult> = HashMap::new();
+        for (key, count) in &self.last {
+            let class = Rule::from_number(key.rule).map_or(Class::Untouched, Rule::class);
+            *pods.entry(key.netns).or_default().of(class) += count;
+        }
+        pods
+    }
+
     /// Whether the last count is at most this old.
     #[must_use]
     pub fn is_fresh(&self, age: Duration) -> bool {
         self.counted.is_some_and(|at| at.elapsed() < age)
+    }
+}
+
+/// A pod's connections by what became of them. No count ever decreases.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByResult([u64; RESULTS.len()]);
+
+/// What becomes of connections, as the label `result`.
+const RESULTS: [&str; 7] = [
+    "outbound-redirected",
+    "inbound-redirected",
+    "untouched",
+    "before-sidecar",
+    "udp",
+    "refused",
+    "given-up",
+];
+
+impl ByResult {
+    fn of(&mut self, class: Class) -> &mut u64 {
+        &mut self.0[match class {
+            Class::Outbound => 0,
+            Class::Inbound => 1,
+            Class::Untouched => 2,
+            Class::BeforeSidecar => 3,
+            Class::Udp => 4,
+            Class::Refused | Class::Failed => 5,
+            Class::GivenUp => 6,
+        }]
+    }
+
+    /// Every result and its count.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        RESULTS.into_iter().zip(self.0)
     }
 }
 
@@ -95,7 +152,8 @@ impl Totals {
 /// # Errors
 /// If the maps cannot be read.
 pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
-    let listening = maps.listeners.keys()?;
+    let listening = maps.listeners.keys()?.into_iter();
+    let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
     let passing = maps.before_sidecar.keys()?;
     let on_loopback = maps.loopback_sidecar.keys()?;
     let last = LastRefusals::read(maps)?;
@@ -108,10 +166,8 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
         let Some(netns) = &pod.netns else { continue };
         let policy = pod.policy_id.map(|id| maps.policies.get(&id)).transpose()?;
         let policy = policy.flatten();
-        let listens = |port: Option<u16>| {
-            let mut own = listening.iter().filter(|key| key.netns == netns.cookie);
-            own.any(|key| port == Some(key.port))
-        };
+        let listens =
+            |port: Option<u16>| port.is_some_and(|port| listening.contains(&(netns.cookie, port)));
         pod.before_sidecar = passing.contains(&netns.cookie);
         pod.listener = listens(policy.map(|policy| policy.inbound_port));
         pod.outbound_listener = match listens(policy.map(|policy| policy.outbound_port)) {
@@ -178,9 +234,13 @@ mod tests {
     use super::{Tally, Totals};
 
     fn counter(netns: u64, count: u64) -> (CountKey, u64) {
+        counted(netns, Rule::AllOutbound, count)
+    }
+
+    fn counted(netns: u64, rule: Rule, count: u64) -> (CountKey, u64) {
         let key = CountKey {
             netns,
-            rule: Rule::AllOutbound as u32,
+            rule: rule as u32,
             ..bytemuck::Zeroable::zeroed()
         };
         (key, count)
@@ -204,6 +264,36 @@ mod tests {
         assert_eq!(connections.outbound_redirected, 4);
         assert_eq!(connections.refused, 12);
         assert_eq!(connections.given_up, 1);
+    }
+
+    #[test]
+    fn refusals_are_there_before_the_first() {
+        let mut totals = Totals::default();
+        let none = totals.refusals();
+        for rule in [Rule::NoListener, Rule::SidecarRefused] {
+            assert!(none.contains(&(rule.name(), 0)), "{none:?}");
+        }
+        totals.add(vec![counter(1, 5), counted(1, Rule::NoListener, 2)]);
+        let some = totals.refusals();
+        assert_eq!(some.len(), none.len());
+        let counted: Vec<_> = some.into_iter().filter(|(_, count)| *count > 0).collect();
+        assert_eq!(counted, [(Rule::NoListener.name(), 2)]);
+    }
+
+    #[test]
+    fn results_of_a_pod_never_decrease() {
+        let mut totals = Totals::default();
+        totals.add(vec![
+            counter(1, 5),
+            counted(1, Rule::SidecarRefused, 2),
+            counted(1, Rule::NoRoute, 1),
+            counted(2, Rule::AllInbound, 4),
+        ]);
+        let pods = totals.by_pod();
+        let some = |cookie| -> Vec<_> { pods[&cookie].iter().filter(|(_, n)| *n > 0).collect() };
+        // The two that failed stay counted as redirected.
+        assert_eq!(some(1), [("outbound-redirected", 5), ("refused", 3)]);
+        assert_eq!(some(2), [("inbound-redirected", 4)]);
     }
 
     #[test]

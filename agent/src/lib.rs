@@ -17,6 +17,7 @@ pub mod api;
 pub mod client;
 pub mod cni;
 pub mod reconcile;
+pub mod timings;
 
 pub mod events;
 pub mod refusals;

@@ -1,13 +1,13 @@
 //! The agent's answers on the network: liveness, readiness and metrics. It shows nothing about single
-//! pods or connections.
+//! connections, and about single pods only if that is requested.
 
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result};
 use axum::{
-    Router,
+    Extension, Router,
     extract::State,
-    http::{StatusCode, header},
+    http::{HeaderMap, StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
     http::{self, Limits},
-    metrics,
+    metrics::{self, Format},
     status::Status,
 };
 
@@ -33,6 +33,10 @@ const LIMITS: Limits = Limits {
 /// says that the agent is not healthy.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
 
+/// How many single pods the metrics show.
+#[derive(Clone, Copy, Debug)]
+struct MostPods(usize);
+
 /// Opens the port.
 ///
 /// # Errors
@@ -43,15 +47,16 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
         .with_context(|| format!("listen on {address}; pass another to --metrics-addr"))
 }
 
-/// Serves until dropped.
+/// Serves until dropped. The metrics have series of at most `most_pods` single pods.
 ///
 /// # Errors
 /// If the port is lost.
-pub async fn serve(listener: TcpListener, status: Arc<Status>) -> Result<()> {
+pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize) -> Result<()> {
     let router = Router::new()
         .route("/healthz", get(healthz))
         .route("/readyz", get(readyz))
         .route("/metrics", get(page))
+        .layer(Extension(MostPods(most_pods)))
         .with_state(status);
     let prepare = |stream: TcpStream| {
         let router = router.clone();
@@ -81,12 +86,21 @@ async fn readyz(State(status): State<Arc<Status>>) -> (StatusCode, &'static str)
     }
 }
 
-async fn page(State(status): State<Arc<Status>>) -> Result<Response, StatusCode> {
+async fn page(
+    State(status): State<Arc<Status>>,
+    Extension(MostPods(most_pods)): Extension<MostPods>,
+    headers: HeaderMap,
+) -> Result<Response, StatusCode> {
     let failed = |error: &dyn std::error::Error| {
         tracing::error!("collect the metrics: {error}");
         StatusCode::INTERNAL_SERVER_ERROR
     };
-    let figures = status.figures().await.map_err(|error| failed(&error))?;
-    let text = metrics::text(figures).map_err(|error| failed(&error))?;
-    Ok(([(header::CONTENT_TYPE, metrics::CONTENT_TYPE)], text).into_response())
+    let figures = status.figures(most_pods).await;
+    let figures = figures.map_err(|error| failed(&error))?;
+    let format = Format::accepted(headers.get_all(header::ACCEPT));
+    // A page of many pods takes a while to write; other clients are answered meanwhile.
+    let text = tokio::task::spawn_blocking(move || metrics::text(figures, format)).await;
+    let text = text.map_err(|error| failed(&error))?;
+    let text = text.map_err(|error| failed(&error))?;
+    Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
 }

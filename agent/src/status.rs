@@ -4,7 +4,7 @@
 //! exchange or copy it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, HashMap},
     io,
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -17,9 +17,10 @@ use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_SHARE};
 
 use crate::{
     api::{AgentStatus, NetnsStatus, PodState, PodStatus},
-    counters::{Totals, add_live_facts},
+    counters::{ByResult, Totals, add_live_facts},
     kernel::{maps::Maps, usage::Usage},
     snapshot::Snapshot,
+    timings::Timings,
 };
 
 /// The shortest time between two counts of maps' rows, for all clients: a map may have a million.
@@ -37,6 +38,7 @@ pub struct Status {
     /// Milliseconds from the start to the end of the reconciler's last turn.
     last_turn: AtomicU64,
     totals: Mutex<Totals>,
+    timings: Arc<Timings>,
     usage: tokio::sync::Mutex<Option<(Instant, MapUsage)>>,
 }
 
@@ -58,10 +60,46 @@ pub struct Figures {
     pub problems: u64,
     /// By the name of the rule, since the agent started.
     pub connections: BTreeMap<&'static str, u64>,
+    /// Those that were refused: every rule that refuses, and its count.
+    pub refusals: Vec<(&'static str, u64)>,
     /// How full the kernel's maps are.
     pub maps: Vec<Usage>,
     /// By what was repaired, since the agent started.
     pub repairs: BTreeMap<&'static str, u64>,
+    /// How long things took, since the agent started.
+    pub timings: Arc<Timings>,
+    /// Enrolled pods whose sidecar does not listen, by capture port.
+    pub without_listener: [(&'static str, u64); 2],
+    /// Figures of single pods, if they are wanted.
+    pub per_pod: Option<PerPod>,
+}
+
+/// Figures of single pods, by name: no more than were asked for.
+#[derive(Clone, Debug, Default)]
+pub struct PerPod {
+    /// The pods.
+    pub pods: Vec<PodFigures>,
+    /// How many enrolled pods are not among them.
+    pub left_out: u64,
+}
+
+/// What the kernel's maps know of an enrolled pod.
+#[derive(Clone, Debug)]
+pub struct PodFigures {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Its network namespace.
+    pub cookie: u64,
+    /// Whether its sidecar listens on its inbound port.
+    pub inbound_listener: bool,
+    /// The same of its outbound port, if that is known.
+    pub outbound_listener: Option<bool>,
+    /// Whether it has a problem that only the kernel's maps show.
+    pub live_problem: bool,
+    /// Its connections since it was enrolled.
+    pub connections: ByResult,
 }
 
 impl Status {
@@ -74,6 +112,7 @@ impl Status {
             published: RwLock::default(),
             last_turn: AtomicU64::new(0),
             totals: Mutex::default(),
+            timings: Arc::default(),
             usage: tokio::sync::Mutex::default(),
         })
     }
@@ -117,7 +156,10 @@ impl Status {
     pub fn count(&self) -> io::Result<()> {
         // Locked while the kernel is read: of two readers, the later one to add must have read later,
         // or it would count connections twice.
-        let mut totals = self.totals();
+        self.add_counters(&mut self.totals())
+    }
+
+    fn add_counters(&self, totals: &mut Totals) -> io::Result<()> {
         totals.add(self.maps.counts.sums()?);
         totals.add_up_earlier(&self.maps)
     }
@@ -155,55 +197,97 @@ impl Status {
         pods
     }
 
-    /// Figures for the metrics port.
+    /// Where waits are counted.
+    #[must_use]
+    pub fn timings(&self) -> Arc<Timings> {
+        Arc::clone(&self.timings)
+    }
+
+    /// Figures for the metrics port, with those of at most `most_pods` single pods; 0 means of none.
     ///
     /// # Errors
     /// If the kernel's maps cannot be read.
-    pub async fn figures(self: &Arc<Self>) -> io::Result<Figures> {
-        let fresh = self.totals().is_fresh(FRESH);
-        if !fresh {
-            // Reading all counters takes a while; other clients are answered meanwhile.
-            let status = Arc::clone(self);
-            tokio::task::spawn_blocking(move || status.count()).await??;
-        }
+    pub async fn figures(self: &Arc<Self>, most_pods: usize) -> io::Result<Figures> {
         let usage = self.map_usage().await?;
+        let (status, enrolled) = (Arc::clone(self), Arc::clone(&usage.pods));
+        // Reading all counters takes a while; other clients are answered meanwhile.
+        let counting = tokio::task::spawn_blocking(move || {
+            let mut totals = status.totals();
+            if !totals.is_fresh(FRESH) {
+                status.add_counters(&mut totals)?;
+            }
+            let per_pod =
+                (most_pods > 0).then(|| PerPod::of(&enrolled, most_pods, &totals.by_pod()));
+            io::Result::Ok((totals.by_rule().clone(), totals.refusals(), per_pod))
+        });
+        let (connections, refusals, per_pod) = counting.await??;
         let (snapshot, problems) = self.current();
         let mut pods: BTreeMap<_, _> = PodState::ALL.map(|state| (state.name(), 0)).into();
         for pod in &snapshot.pods {
             *pods.entry(pod.state.name()).or_default() += 1;
         }
-        let live = Arc::clone(self);
-        let live = tokio::task::spawn_blocking(move || live.pods()).await?;
-        let of_pods = live.iter().filter_map(PodStatus::problem).count();
+        let of_pods = snapshot.pods.iter().filter_map(PodStatus::problem).count()
+            + usage.pods.iter().filter(|pod| pod.live_problem).count();
         Ok(Figures {
             ready: snapshot.ready,
             pods,
             problems: (problems.len() + usage.problems(&snapshot.pods).len() + of_pods) as u64,
-            connections: self.totals().by_rule().clone(),
+            connections,
+            refusals,
             maps: usage.maps,
             repairs: snapshot.repairs.clone(),
+            timings: self.timings(),
+            without_listener: without_listener(&usage.pods),
+            per_pod,
         })
     }
 
-    /// How full the maps are, or were a moment ago. Counted on a thread of its own, and once for all
-    /// clients.
+    /// How full the maps are, or were a moment ago. Counted once for all clients, and to its end although
+    /// the client may have gone: else each one that is impatient would begin anew.
     async fn map_usage(self: &Arc<Self>) -> io::Result<MapUsage> {
+        let status = Arc::clone(self);
+        tokio::spawn(async move { status.count_rows().await }).await?
+    }
+
+    async fn count_rows(self: Arc<Self>) -> io::Result<MapUsage> {
         let mut known = self.usage.lock().await;
         if let Some((at, usage)) = &*known
             && at.elapsed() < COUNT_EVERY
         {
             return Ok(usage.clone());
         }
-        let status = Arc::clone(self);
+        let status = Arc::clone(&self);
         let counting = tokio::task::spawn_blocking(move || {
             io::Result::Ok(MapUsage {
                 maps: status.maps.usage()?,
                 crowded: status.maps.crowded()?,
+                pods: status.pod_figures()?.into(),
             })
         });
         let usage = counting.await??;
         *known = Some((Instant::now(), usage.clone()));
         Ok(usage)
+    }
+
+    /// What the kernel's maps know of each enrolled pod.
+    fn pod_figures(&self) -> io::Result<Vec<PodFigures>> {
+        let (snapshot, _) = self.current();
+        let mut pods = snapshot.pods.clone();
+        pods.retain(|pod| pod.netns.is_some());
+        let known: Vec<bool> = pods.iter().map(|pod| pod.problem().is_some()).collect();
+        add_live_facts(&mut pods, &self.maps)?;
+        let figures = pods.into_iter().zip(known).filter_map(|(pod, known)| {
+            Some(PodFigures {
+                live_problem: !known && pod.problem().is_some(),
+                namespace: pod.namespace,
+                name: pod.name,
+                cookie: pod.netns?.cookie,
+                inbound_listener: pod.listener,
+                outbound_listener: pod.outbound_listener,
+                connections: ByResult::default(),
+            })
+        });
+        Ok(figures.collect())
     }
 
     /// The reconciler's view after its last turn.
@@ -242,12 +326,39 @@ impl Status {
     }
 }
 
-/// How full the kernel's maps are.
+impl PerPod {
+    /// The first pods by name, so that the same ones are shown each time.
+    fn of(pods: &[PodFigures], most: usize, connections: &HashMap<u64, ByResult>) -> Self {
+        let mut shown = pods[..most.min(pods.len())].to_vec();
+        for pod in &mut shown {
+            pod.connections = connections.get(&pod.cookie).copied().unwrap_or_default();
+        }
+        Self {
+            left_out: (pods.len() - shown.len()) as u64,
+            pods: shown,
+        }
+    }
+}
+
+fn without_listener(pods: &[PodFigures]) -> [(&'static str, u64); 2] {
+    let count = |is_down: fn(&PodFigures) -> bool| pods.iter().filter(|it| is_down(it)).count();
+    [
+        ("inbound", count(|pod| !pod.inbound_listener) as u64),
+        (
+            "outbound",
+            count(|pod| pod.outbound_listener == Some(false)) as u64,
+        ),
+    ]
+}
+
+/// How full the kernel's maps are, and what they say of the pods.
 #[derive(Clone, Debug, Default)]
 struct MapUsage {
     maps: Vec<Usage>,
     /// Network namespaces with nearly all the handshakes that one may have, and how many.
     crowded: Vec<(NetnsCookie, u64)>,
+    /// Enrolled pods, by name.
+    pods: Arc<[PodFigures]>,
 }
 
 impl MapUsage {

@@ -63,13 +63,19 @@ impl Node {
 
     /// An agent that keeps the plugin in place.
     pub fn start_agent(&mut self) -> Result<()> {
+        self.start_agent_with(&[])
+    }
+
+    /// The same, with more arguments.
+    pub fn start_agent_with(&mut self, more: &[&str]) -> Result<()> {
         let (bin, conf) = (self.runtime.bin(), self.runtime.conf());
         let timeout = format!("--cni-timeout={}", self.patience);
+        let own = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf, &timeout];
         self.agent = Some(Agent::start_with(
             self.lab.places(),
             &Extra {
                 api: Some(&self.api),
-                arguments: &["--cni-bin-dir", &bin, "--cni-conf-dir", &conf, &timeout],
+                arguments: &[&own, more].concat(),
                 ..Extra::default()
             },
         )?);

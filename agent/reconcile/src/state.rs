@@ -158,6 +158,8 @@ pub struct Record<N: Node> {
     pub(crate) state: State<N>,
     /// Whether this agent has enrolled the pod before.
     pub(crate) started: bool,
+    /// Since when the pod is to be enrolled, until it is.
+    pub(crate) wanted_since: Option<Instant>,
     /// Whether the labels of its namespace are unknown, or may be out of date.
     pub(crate) unsure: bool,
     /// Whether it programs iptables by itself.
@@ -196,11 +198,20 @@ impl<N: Node> Record<N> {
             desired: Desired::Keep(None),
             state: State::Waiting { reason: None },
             started: false,
+            wanted_since: None,
             unsure: false,
             has_istio_init: false,
             trying_since: None,
             next_try: now,
             search: ListenerSearch::new(now),
+        }
+    }
+
+    /// The pod is to be enrolled. A pod that was to be enrolled before, or is enrolled, has not begun to
+    /// wait now.
+    pub(crate) fn now_wanted(&mut self, now: Instant) {
+        if self.enrollment().is_none() && !matches!(self.desired, Desired::Enroll(_)) {
+            self.wanted_since.get_or_insert(now);
         }
     }
 

@@ -40,6 +40,16 @@ pub(super) struct Options {
     /// Answer /metrics, /healthz and /readyz here, such as 0.0.0.0:9446
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_addr: Option<SocketAddr>,
+    /// Add metrics of single pods, of this many at most: 9 series each. They name pods to everyone who
+    /// reaches the port
+    #[arg(
+        long,
+        value_name = "PODS",
+        default_value_t = 0,
+        requires = "metrics_addr",
+        value_parser = clap::value_parser!(u32).range(..=4096)
+    )]
+    metrics_per_pod: u32,
     /// Form of the log on stderr
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -122,6 +132,7 @@ impl Options {
             socket,
             plugin,
             metrics_addr: self.metrics_addr,
+            metrics_per_pod: self.metrics_per_pod as usize,
         })
     }
 }

@@ -88,6 +88,8 @@ pub struct Config {
     pub plugin: Plugin,
     /// Where to answer `/metrics`, `/healthz` and `/readyz`.
     pub metrics_addr: Option<SocketAddr>,
+    /// How many single pods the metrics show.
+    pub metrics_per_pod: usize,
 }
 
 /// Runs the daemon until it receives a signal to stop.
@@ -161,11 +163,16 @@ impl Daemon {
         // Until here a signal just ends the process. A handled one would interrupt the verifier.
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
-        let (cni_queue, cni_routes) = CniQueue::new();
+        let (cni_queue, cni_routes) = CniQueue::new(status.timings());
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
         let server = tokio::spawn(socket.serve(Arc::clone(&status), routes));
         if let Some(listener) = metrics {
-            tokio::spawn(metrics_http::serve(listener, Arc::clone(&status)));
+            let status = Arc::clone(&status);
+            tokio::spawn(metrics_http::serve(
+                listener,
+                status,
+                config.metrics_per_pod,
+            ));
         }
         tokio::spawn(kernel_log.forward());
         let policies = last_policies::file(&config.socket);

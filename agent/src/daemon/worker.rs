@@ -264,6 +264,9 @@ impl Worker {
                 reporter.report(event);
             }
         }
+        for waited in self.reconciler.drain_enrollment_waits() {
+            self.status.timings().enrolled(waited);
+        }
         if self.reconciler.take_changed() {
             let snapshot = Snapshot::of(&self.reconciler, self.is_ready);
             self.status.publish(snapshot);

@@ -80,6 +80,11 @@ impl Reconciler {
         self.core.drain_events()
     }
 
+    /// Takes how long the pods that were enrolled since the last call had waited for it.
+    pub fn drain_enrollment_waits(&mut self) -> Vec<Duration> {
+        self.core.drain_enrollment_waits()
+    }
+
     /// Whether anything that is published may have changed since the last call.
     pub fn take_changed(&mut self) -> bool {
         self.core.take_changed()

@@ -5,6 +5,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -28,6 +29,7 @@ use crate::{
     },
     netns::{inode_at, processes::Found},
     reconcile::Reconciler,
+    timings::Timings,
 };
 
 /// Requests that wait for the reconciler: more than a node starts pods at a time. Further clients
@@ -70,6 +72,13 @@ pub struct CniQueue {
     pending: Vec<PendingRequest>,
 }
 
+/// The clients' end of the queue.
+#[derive(Clone, Debug)]
+struct Asker {
+    sender: mpsc::Sender<CniRequest>,
+    timings: Arc<Timings>,
+}
+
 /// An ADD whose pod's state is not known yet.
 #[derive(Debug)]
 struct PendingRequest {
@@ -81,12 +90,12 @@ struct PendingRequest {
 
 impl CniQueue {
     /// A queue, and the route by which requests come to it.
-    pub fn new() -> (Self, Router) {
+    pub fn new(timings: Arc<Timings>) -> (Self, Router) {
         let (sender, requests) = mpsc::channel(QUEUE);
         let router = Router::new()
             .route(PATH, post(handle))
             .layer(DefaultBodyLimit::max(LARGEST))
-            .with_state(sender);
+            .with_state(Asker { sender, timings });
         let queue = Self {
             requests,
             pending: Vec::new(),
@@ -171,7 +180,7 @@ impl CniQueue {
 }
 
 async fn handle(
-    State(queue): State<mpsc::Sender<CniRequest>>,
+    State(asker): State<Asker>,
     Extension(peer): Extension<Peer>,
     request: Request,
 ) -> Response {
@@ -180,8 +189,15 @@ async fn handle(
         Ok(Err(rejected)) => return rejected.into_response(),
         Err(_) => return StatusCode::REQUEST_TIMEOUT.into_response(),
     };
-    match ask(&queue, peer, question).await {
-        Some(answer) => Json(answer).into_response(),
+    let start = Instant::now();
+    let adds = matches!(question, Question::Add { .. });
+    match ask(&asker.sender, peer, question).await {
+        Some(answer) => {
+            if adds {
+                asker.timings.answered_add(&answer, start.elapsed());
+            }
+            Json(answer).into_response()
+        }
         // Not an answer: the client is to send the request to the next agent.
         None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
     }

@@ -9,6 +9,7 @@ mod start;
 mod taint;
 mod uninstalled;
 mod validation;
+mod waits;
 mod without_plugin;
 
 use std::time::Duration;

@@ -92,6 +92,7 @@ impl<N: Node> Core<N> {
         record.origin.clone_from(&document.origin);
         if record.uid != *uid {
             record.started = false;
+            record.wanted_since = None;
         }
         record.uid.clone_from(uid);
         record.unsure = document.unsure;
@@ -103,6 +104,7 @@ impl<N: Node> Core<N> {
         ) {
             Wanted::Enrolled(policy) => match document.netns.clone() {
                 Ok(netns) => {
+                    record.now_wanted(now);
                     record.desired = Desired::Enroll(Box::new(Goal {
                         netns,
                         policy: *policy,
@@ -145,6 +147,7 @@ impl<N: Node> Core<N> {
         }
         if let Some(record) = self.pods.get_mut(name) {
             record.desired = Desired::Skip;
+            record.wanted_since = None;
             record.state = State::NotTaken(reason);
             record.next_try = now;
         }

@@ -175,6 +175,10 @@ impl<N: Node> Core<N> {
             record.state = State::Enrolled(Box::new(enrollment), None);
             record.started = true;
             record.search = ListenerSearch::new(now);
+            // A pod of an earlier agent was intercepted all along.
+            let since = record.wanted_since.take().filter(|_| !left);
+            let waited = since.map(|since| now.saturating_duration_since(since));
+            self.enrollment_waits.extend(waited);
         }
         // An earlier agent may have enrolled it in another namespace. That one is released once
         // nothing runs there.

@@ -45,6 +45,8 @@ pub struct Core<N: Node> {
     next_adoption: Instant,
     sandboxes: Sandboxes,
     events: Vec<PodEvent>,
+    /// How long pods that were enrolled had waited for it.
+    enrollment_waits: Vec<Duration>,
     changed: bool,
     /// [`Listing::running_counts`](crate::Listing::running_counts) of the last complete listing.
     running_counts: Option<bool>,
@@ -75,6 +77,7 @@ impl<N: Node> Core<N> {
             next_adoption: now,
             sandboxes: Sandboxes::default(),
             events: Vec::new(),
+            enrollment_waits: Vec::new(),
             changed: true,
             running_counts: None,
             listed_all: false,
@@ -135,6 +138,12 @@ impl<N: Node> Core<N> {
     /// Takes the events since the last call.
     pub fn drain_events(&mut self) -> Vec<PodEvent> {
         std::mem::take(&mut self.events)
+    }
+
+    /// Takes how long each pod that was enrolled since the last call had waited, from when it was first
+    /// known to be one to enroll.
+    pub fn drain_enrollment_waits(&mut self) -> Vec<Duration> {
+        std::mem::take(&mut self.enrollment_waits)
     }
 
     /// Whether anything that is published may have changed since the last call.

@@ -1,0 +1,248 @@
+//! The metrics page, in the OpenMetrics text format or in the older one of Prometheus.
+
+mod format;
+
+use std::fmt;
+
+use prometheus_client::{
+    collector::Collector,
+    encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode},
+    metrics::{
+        MetricType, counter::ConstCounter, gauge::ConstGauge, histogram::Histogram, info::Info,
+    },
+    registry::{Registry, Unit},
+};
+
+pub use self::format::Format;
+use crate::status::{Figures, PerPod, PodFigures};
+
+/// The metrics page.
+///
+/// # Errors
+/// If a metric cannot be encoded.
+pub fn text(figures: Figures, format: Format) -> Result<String, fmt::Error> {
+    let mut registry = Registry::default();
+    registry.register_collector(Box::new(Page(figures)));
+    let mut text = String::new();
+    encode(&mut text, &registry)?;
+    Ok(format.of_openmetrics(text))
+}
+
+/// Figures that exist already are encoded as they are. Metrics that count by themselves would be a
+/// second copy.
+#[derive(Debug)]
+struct Page(Figures);
+
+impl Collector for Page {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        let Figures {
+            ready,
+            pods,
+            problems,
+            connections,
+            refusals,
+            maps,
+            repairs,
+            timings,
+            without_listener,
+            per_pod,
+        } = &self.0;
+        let to = &mut encoder;
+        BUILD.one(to, &Info::new([("version", crate::VERSION)]))?;
+        READY.one(to, &gauge(u64::from(*ready)))?;
+        PODS.all(
+            to,
+            pods.iter()
+                .map(|(state, n)| ([("state", *state)], gauge(*n))),
+        )?;
+        let by_port = |(port, n): &(&'static str, u64)| ([("port", *port)], gauge(*n));
+        WITHOUT_LISTENER.all(to, without_listener.iter().map(by_port))?;
+        PROBLEMS.one(to, &gauge(*problems))?;
+        let by_rule = |(rule, n): (&&'static str, &u64)| ([("rule", *rule)], counter(*n));
+        CONNECTIONS.all(to, connections.iter().map(by_rule))?;
+        let by_reason = |(rule, n): &(&'static str, u64)| ([("reason", *rule)], counter(*n));
+        REFUSALS.all(to, refusals.iter().map(by_reason))?;
+        MAP_ROWS.all(
+            to,
+            maps.iter().map(|it| ([("map", it.map())], gauge(it.rows))),
+        )?;
+        let capacity = maps
+            .iter()
+            .map(|it| ([("map", it.map())], gauge(it.capacity)));
+        MAP_CAPACITY.all(to, capacity)?;
+        REPAIRS.all(
+            to,
+            repairs
+                .iter()
+                .map(|(what, n)| ([("what", *what)], counter(*n))),
+        )?;
+        ENROLLMENT.one(to, timings.enrollment())?;
+        let adds = timings
+            .adds()
+            .map(|(answer, it)| ([("answer", answer)], it.clone()));
+        CNI_ADD.all::<_, Histogram>(to, adds)?;
+        per_pod
+            .as_ref()
+            .map_or(Ok(()), |pods| single_pods(to, pods))
+    }
+}
+
+/// Figures of single pods.
+fn single_pods(to: &mut DescriptorEncoder<'_>, per_pod: &PerPod) -> fmt::Result {
+    let PerPod { pods, left_out } = per_pod;
+    let listeners = pods.iter().flat_map(|pod| {
+        let known = [
+            ("inbound", Some(pod.inbound_listener)),
+            ("outbound", pod.outbound_listener),
+        ];
+        known.into_iter().filter_map(|(port, up)| {
+            let [namespace, name] = labels(pod);
+            Some(([namespace, name, ("port", port)], gauge(u64::from(up?))))
+        })
+    });
+    POD_LISTENER.all(to, listeners)?;
+    let connections = pods.iter().flat_map(|pod| {
+        pod.connections.iter().map(|(result, n)| {
+            let [namespace, name] = labels(pod);
+            ([namespace, name, ("result", result)], counter(n))
+        })
+    });
+    POD_CONNECTIONS.all(to, connections)?;
+    PODS_LEFT_OUT.one(to, &gauge(*left_out))
+}
+
+fn labels(pod: &PodFigures) -> [(&'static str, &str); 2] {
+    [("namespace", &pod.namespace), ("pod", &pod.name)]
+}
+
+fn gauge(value: u64) -> ConstGauge<u64> {
+    ConstGauge::new(value)
+}
+
+fn counter(value: u64) -> ConstCounter<u64> {
+    ConstCounter::new(value)
+}
+
+/// What the page says of a metric before its values.
+struct Family {
+    /// Without the suffix that its type adds: `_total` of a counter, `_info`, and the unit.
+    name: &'static str,
+    help: &'static str,
+    kind: MetricType,
+    unit: Option<Unit>,
+}
+
+const fn family(kind: MetricType, name: &'static str, help: &'static str) -> Family {
+    Family {
+        name,
+        help,
+        kind,
+        unit: None,
+    }
+}
+
+const fn seconds(name: &'static str, help: &'static str) -> Family {
+    Family {
+        name,
+        help,
+        kind: MetricType::Histogram,
+        unit: Some(Unit::Seconds),
+    }
+}
+
+const BUILD: Family = family(
+    MetricType::Info,
+    "sidetrack_build",
+    "Version of the agent; the value is always 1",
+);
+const READY: Family = family(
+    MetricType::Gauge,
+    "sidetrack_ready",
+    "Whether the first full list of pods is applied",
+);
+const PODS: Family = family(
+    MetricType::Gauge,
+    "sidetrack_pods",
+    "Pods of this node by state",
+);
+const WITHOUT_LISTENER: Family = family(
+    MetricType::Gauge,
+    "sidetrack_pods_without_listener",
+    "Enrolled pods whose sidecar does not listen, by capture port",
+);
+const PROBLEMS: Family = family(
+    MetricType::Gauge,
+    "sidetrack_problems",
+    "Problems that `sidetrack status` lists",
+);
+const CONNECTIONS: Family = family(
+    MetricType::Counter,
+    "sidetrack_connections",
+    "Connections of enrolled pods by the rule that decided them",
+);
+const REFUSALS: Family = family(
+    MetricType::Counter,
+    "sidetrack_refusals",
+    "Connections of enrolled pods that were refused, by the rule that refused them",
+);
+const MAP_ROWS: Family = family(
+    MetricType::Gauge,
+    "sidetrack_map_rows",
+    "Rows in the kernel's maps",
+);
+const MAP_CAPACITY: Family = family(
+    MetricType::Gauge,
+    "sidetrack_map_capacity",
+    "Rows that the kernel's maps can have",
+);
+const REPAIRS: Family = family(
+    MetricType::Counter,
+    "sidetrack_repairs",
+    "Repairs of changes that other programs made, by what was changed",
+);
+const ENROLLMENT: Family = seconds(
+    "sidetrack_enrollment_duration",
+    "Time from when the agent knew that a pod is to be enrolled until it was",
+);
+const CNI_ADD: Family = seconds(
+    "sidetrack_cni_add_duration",
+    "Time that an ADD of the CNI plugin waited for the agent's answer, by answer",
+);
+const POD_LISTENER: Family = family(
+    MetricType::Gauge,
+    "sidetrack_pod_listener",
+    "Whether the pod's sidecar listens, by capture port",
+);
+const POD_CONNECTIONS: Family = family(
+    MetricType::Counter,
+    "sidetrack_pod_connections",
+    "Connections of the pod since it was enrolled, by what became of them",
+);
+const PODS_LEFT_OUT: Family = family(
+    MetricType::Gauge,
+    "sidetrack_pods_left_out",
+    "Enrolled pods without series of their own because of --metrics-per-pod",
+);
+
+impl Family {
+    fn one(&self, to: &mut DescriptorEncoder<'_>, metric: &impl EncodeMetric) -> fmt::Result {
+        let unit = self.unit.as_ref();
+        metric.encode(to.encode_descriptor(self.name, self.help, unit, self.kind)?)
+    }
+
+    fn all<L: EncodeLabelSet, M: EncodeMetric>(
+        &self,
+        to: &mut DescriptorEncoder<'_>,
+        metrics: impl Iterator<Item = (L, M)>,
+    ) -> fmt::Result {
+        let unit = self.unit.as_ref();
+        let mut family = to.encode_descriptor(self.name, self.help, unit, self.kind)?;
+        for (labels, metric) in metrics {
+            metric.encode(family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,143 @@
+//! The page as a client gets it.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Format, text};
+use crate::{
+    cni::attach::Answer,
+    counters::ByResult,
+    kernel::usage::Limit,
+    status::{Figures, PerPod, PodFigures},
+    timings::Timings,
+};
+
+fn figures() -> Figures {
+    let timings = Timings::default();
+    timings.enrolled(Duration::from_millis(30));
+    timings.enrolled(Duration::from_secs(200));
+    timings.answered_add(&Answer::Refused(String::new()), Duration::from_millis(5));
+    timings.answered_add(&Answer::Done, Duration::from_millis(5));
+    let limit = Limit {
+        map: "ROUTES",
+        then: "",
+        cure: "",
+    };
+    Figures {
+        ready: true,
+        pods: [("enrolled", 2), ("waiting", 0)].into(),
+        problems: 3,
+        connections: [("out-all", 7)].into(),
+        refusals: vec![("no-listener", 4)],
+        maps: vec![limit.usage((4, 8))],
+        repairs: [("row", 1)].into(),
+        timings: Arc::new(timings),
+        without_listener: [("inbound", 1), ("outbound", 0)],
+        per_pod: None,
+    }
+}
+
+fn values(page: &str) -> Vec<&str> {
+    let values = page.lines().filter(|line| !line.starts_with('#'));
+    values
+        .filter(|line| !line.starts_with("sidetrack_build_info{version=\""))
+        .collect()
+}
+
+#[test]
+fn names_labels_and_values() {
+    let page = text(figures(), Format::OpenMetrics).unwrap();
+    let all = values(&page);
+    let (timings, others): (Vec<&str>, Vec<&str>) = all
+        .iter()
+        .partition(|line| line.contains("_duration_seconds"));
+    assert_eq!(
+        others,
+        [
+            "sidetrack_ready 1",
+            "sidetrack_pods{state=\"enrolled\"} 2",
+            "sidetrack_pods{state=\"waiting\"} 0",
+            "sidetrack_pods_without_listener{port=\"inbound\"} 1",
+            "sidetrack_pods_without_listener{port=\"outbound\"} 0",
+            "sidetrack_problems 3",
+            "sidetrack_connections_total{rule=\"out-all\"} 7",
+            "sidetrack_refusals_total{reason=\"no-listener\"} 4",
+            "sidetrack_map_rows{map=\"ROUTES\"} 4",
+            "sidetrack_map_capacity{map=\"ROUTES\"} 8",
+            "sidetrack_repairs_total{what=\"row\"} 1",
+        ]
+    );
+    for line in [
+        "sidetrack_enrollment_duration_seconds_bucket{le=\"0.025\"} 0",
+        "sidetrack_enrollment_duration_seconds_bucket{le=\"0.05\"} 1",
+        "sidetrack_enrollment_duration_seconds_bucket{le=\"120.0\"} 1",
+        "sidetrack_enrollment_duration_seconds_bucket{le=\"+Inf\"} 2",
+        "sidetrack_enrollment_duration_seconds_count 2",
+        "sidetrack_enrollment_duration_seconds_sum 200.03",
+        "sidetrack_cni_add_duration_seconds_bucket{le=\"0.005\",answer=\"refused\"} 1",
+        "sidetrack_cni_add_duration_seconds_count{answer=\"refused\"} 1",
+        "sidetrack_cni_add_duration_seconds_count{answer=\"enrolled\"} 0",
+    ] {
+        assert!(timings.contains(&line), "no {line}: {timings:#?}");
+    }
+    for line in [
+        "# TYPE sidetrack_connections counter\n",
+        "# UNIT sidetrack_enrollment_duration_seconds seconds\n",
+        "# TYPE sidetrack_build info\nsidetrack_build_info{version=\"",
+    ] {
+        assert!(page.contains(line), "no {line}: {page}");
+    }
+    assert!(page.ends_with("# EOF\n"), "OpenMetrics requires it: {page}");
+    let older = text(figures(), Format::Prometheus).unwrap();
+    assert_eq!(values(&older), all, "the same values in both formats");
+}
+
+#[test]
+fn single_pods_only_where_they_are_wanted() {
+    let mut figures = figures();
+    let page = text(figures.clone(), Format::OpenMetrics).unwrap();
+    assert!(!page.contains("sidetrack_pod_"), "{page}");
+    assert!(!page.contains("left_out"), "{page}");
+    let pod = |name: &str, outbound_listener| PodFigures {
+        namespace: "shop".to_owned(),
+        name: name.to_owned(),
+        cookie: 1,
+        inbound_listener: false,
+        outbound_listener,
+        live_problem: false,
+        connections: ByResult::default(),
+    };
+    figures.per_pod = Some(PerPod {
+        pods: vec![pod("web-0", Some(true)), pod("web-1", None)],
+        left_out: 5,
+    });
+    let page = text(figures, Format::OpenMetrics).unwrap();
+    let mut wanted = Vec::new();
+    for (pod, port, up) in [
+        ("web-0", "inbound", 0),
+        ("web-0", "outbound", 1),
+        // Of its outbound port it is not known.
+        ("web-1", "inbound", 0),
+    ] {
+        wanted.push(format!(
+            "sidetrack_pod_listener{{namespace=\"shop\",pod=\"{pod}\",port=\"{port}\"}} {up}"
+        ));
+    }
+    for pod in ["web-0", "web-1"] {
+        for result in [
+            "outbound-redirected",
+            "inbound-redirected",
+            "untouched",
+            "before-sidecar",
+            "udp",
+            "refused",
+            "given-up",
+        ] {
+            wanted.push(format!(
+                "sidetrack_pod_connections_total{{namespace=\"shop\",pod=\"{pod}\",result=\"{result}\"}} 0"
+            ));
+        }
+    }
+    wanted.push("sidetrack_pods_left_out 5".to_owned());
+    let all = values(&page);
+    assert_eq!(all[all.len() - wanted.len()..], wanted);
+}
