@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     progress::Steps,
+    prometheus,
     run::{cargo, must, root},
     setup::{self, Needs},
     toolchain::{self, Rust},
@@ -83,6 +84,9 @@ pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
         }
     };
     setup::packages_for(needs, &steps)?;
+    if needs == Needs::Tests {
+        prometheus::unpack(&steps)?;
+    }
     thread::scope(|scope| {
         let python = scope.spawn(|| setup::python(needs, &steps));
         setup::linker(&steps)?;

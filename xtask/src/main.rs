@@ -6,6 +6,7 @@ mod image;
 mod lint;
 mod mutants;
 mod progress;
+mod prometheus;
 mod run;
 mod setup;
 mod soak;

@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     progress::Steps,
+    prometheus,
     run::{answer, cargo, is_root, must, root, tools},
     toolchain::{self, LINKER_VERSION, LLVM, Rust},
 };
@@ -87,6 +88,7 @@ pub fn everything() -> Result<()> {
     let steps = Steps::new();
     packages_for(Needs::Tests, &steps)?;
     linker(&steps)?;
+    prometheus::unpack(&steps)?;
     python(Needs::Tests, &steps)
 }
 
