@@ -1,6 +1,7 @@
 //! `deploy/`: the chart as Helm's engine renders it, the plain manifests as kustomize builds them. Both
 //! are held to the API's own types, to each other, and to what the agent does.
 
+mod monitoring;
 mod webhook;
 
 use std::{collections::BTreeSet, path::Path, process::Command};
@@ -9,6 +10,7 @@ use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     apps::v1::{DaemonSet, Deployment},
     core::v1::{ConfigMap, Namespace, ResourceQuota, Secret, Service, ServiceAccount},
+    networking::v1::NetworkPolicy,
     policy::v1::PodDisruptionBudget,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
@@ -94,8 +96,9 @@ fn parses_strictly(object: &Value) {
         Some("Service") => survives::<Service>(object),
         Some("PodDisruptionBudget") => survives::<PodDisruptionBudget>(object),
         Some("MutatingWebhookConfiguration") => survives::<MutatingWebhookConfiguration>(object),
+        Some("NetworkPolicy") => survives::<NetworkPolicy>(object),
         // Not the API's own; the tests look at their fields.
-        Some("Issuer" | "Certificate") => {}
+        Some("Issuer" | "Certificate" | "PodMonitor" | "ServiceMonitor" | "PrometheusRule") => {}
         other => panic!("an object of kind {other:?}"),
     }
 }

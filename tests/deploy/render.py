@@ -26,6 +26,12 @@ KINDS = {
     "apps/v1": {"DaemonSet": "daemonsets", "Deployment": "deployments"},
     "policy/v1": {"PodDisruptionBudget": "poddisruptionbudgets"},
     "admissionregistration.k8s.io/v1": {"MutatingWebhookConfiguration": "mutatingwebhookconfigurations"},
+    "networking.k8s.io/v1": {"NetworkPolicy": "networkpolicies"},
+    "monitoring.coreos.com/v1": {
+        "PodMonitor": "podmonitors",
+        "ServiceMonitor": "servicemonitors",
+        "PrometheusRule": "prometheusrules",
+    },
     "cert-manager.io/v1": {"Issuer": "issuers", "Certificate": "certificates"},
     "rbac.authorization.k8s.io/v1": {
         "ClusterRole": "clusterroles",
