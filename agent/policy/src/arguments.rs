@@ -100,6 +100,39 @@ pub fn parse<'a>(
     Ok(inputs)
 }
 
+/// Switches that change no rule.
+const HARMLESS: [&str; 5] = [
+    "--cni-mode",
+    "--force-apply",
+    "--reconcile",
+    "--restore-format",
+    "--run-validation",
+];
+
+/// The flags of a command line that [`parse`] passes over because it does not know them.
+pub fn unknown<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    let mut unknown = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        if !word.starts_with('-') {
+            continue;
+        }
+        let (flag, attached) = split(word);
+        let takes_value = OTHER_WITH_VALUE.contains(&flag)
+            || FLAGS
+                .iter()
+                .any(|(short, long, _)| flag == *short || flag == *long);
+        if takes_value && attached.is_none() {
+            words.next();
+        }
+        let is_switch = SWITCHES.iter().any(|(name, _)| flag == *name);
+        if !takes_value && !is_switch && !HARMLESS.contains(&flag) {
+            unknown.push(flag);
+        }
+    }
+    unknown
+}
+
 /// A flag and the value attached to it: `--flag=value`, `-f=value`, `-fvalue`.
 fn split(word: &str) -> (&str, Option<&str>) {
     const SHORT: usize = 2;

@@ -113,7 +113,8 @@ impl Dialect {
     }
 }
 
-fn of_image(image: &str) -> Option<Dialect> {
+/// The dialect of an image by its tag.
+pub(crate) fn of_image(image: &str) -> Option<Dialect> {
     let image = image
         .split_once('@')
         .map_or(image, |(image, _digest)| image);

@@ -13,6 +13,7 @@ pub mod ids;
 pub mod inputs;
 pub mod manifest;
 pub mod mesh;
+pub mod migration;
 mod parse;
 pub mod pod_ref;
 pub mod policy;

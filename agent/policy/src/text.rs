@@ -13,15 +13,21 @@ pub fn shortened(text: &str) -> String {
 /// [`shortened`] text with control characters escaped.
 #[must_use]
 pub fn printable(text: &str) -> String {
-    let mut printable = String::new();
-    for c in shortened(text).chars() {
+    escaped(&shortened(text))
+}
+
+/// All of a text, with control characters escaped.
+#[must_use]
+pub fn escaped(text: &str) -> String {
+    let mut escaped = String::new();
+    for c in text.chars() {
         if c.is_control() {
-            printable.extend(c.escape_default());
+            escaped.extend(c.escape_default());
         } else {
-            printable.push(c);
+            escaped.push(c);
         }
     }
-    printable
+    escaped
 }
 
 #[cfg(test)]

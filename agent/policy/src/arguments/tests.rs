@@ -1,6 +1,6 @@
 //! Command lines of istio-init.
 
-use super::{FLAGS, OTHER_WITH_VALUE, SWITCHES, parse};
+use super::{FLAGS, HARMLESS, OTHER_WITH_VALUE, SWITCHES, parse, unknown};
 use crate::inputs::{Input, Inputs};
 
 fn read(words: &[&str]) -> Inputs {
@@ -76,5 +76,21 @@ fn a_value_that_is_missing() {
         assert_eq!(error.origin, "the command line of istio-init");
         assert_eq!(error.problem, "the flag's value is missing");
         assert_eq!(error.value, *words.last().expect("a word"));
+    }
+}
+
+/// No known flag is called unknown, in any form, and values are no flags.
+#[test]
+fn unknown_flags() {
+    let with_value = FLAGS.iter().flat_map(|(short, long, _)| [*short, *long]);
+    for flag in with_value.chain(OTHER_WITH_VALUE) {
+        let attached = format!("{flag}=-v");
+        assert_eq!(unknown([flag, "-v"]), [""; 0], "{flag}");
+        assert_eq!(unknown([attached.as_str()]), [""; 0], "{flag}");
+        assert_eq!(unknown([flag, "-v", "--later=1"]), ["--later"], "{flag}");
+    }
+    let switches = SWITCHES.iter().map(|(name, _)| *name);
+    for flag in switches.chain(HARMLESS) {
+        assert_eq!(unknown([flag, "-w"]), ["-w"], "{flag}");
     }
 }
