@@ -11,6 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    command::built,
     command::die_with_parent,
     protocol::{Connected, Dial, Flooded, Identity, Listen, Request, Response},
 };
@@ -169,21 +170,10 @@ impl Drop for Actor {
     }
 }
 
-/// The actor's binary, beside the one that is running (or one directory up, for test binaries).
+/// The actor's binary.
 ///
 /// # Errors
 /// If it is not built.
 pub fn binary() -> Result<std::path::PathBuf> {
-    let own = std::env::current_exe().context("find our own binary")?;
-    own.ancestors()
-        .skip(1)
-        .take(2)
-        .map(|dir| dir.join("sidetrack-actor"))
-        .find(|path| path.exists())
-        .with_context(|| {
-            format!(
-                "no sidetrack-actor near {}: run `cargo xtask test`",
-                own.display()
-            )
-        })
+    built("sidetrack-actor")
 }

@@ -2,6 +2,7 @@
 
 use std::{
     os::unix::process::CommandExt as _,
+    path::PathBuf,
     process::{Command, Output},
 };
 
@@ -44,4 +45,18 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
             Ok(())
         })
     }
+}
+
+/// A program of this checkout, beside the one that is running (or one directory up, for test binaries).
+///
+/// # Errors
+/// If it is not built.
+pub fn built(name: &str) -> Result<PathBuf> {
+    let own = std::env::current_exe().context("find our own binary")?;
+    own.ancestors()
+        .skip(1)
+        .take(2)
+        .map(|dir| dir.join(name))
+        .find(|path| path.exists())
+        .with_context(|| format!("no {name} near {}: run `cargo xtask test`", own.display()))
 }

@@ -14,6 +14,7 @@ pub mod injected;
 pub mod ledger;
 pub mod network;
 pub mod node;
+pub mod plugin;
 pub mod private;
 pub mod product;
 pub mod protocol;

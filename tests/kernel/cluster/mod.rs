@@ -2,6 +2,7 @@
 
 mod capabilities;
 mod completed;
+mod kubectl;
 mod labels;
 mod migration;
 mod not_taken;

@@ -1,6 +1,7 @@
 //! The protocol.
 
 use std::{
+    collections::HashMap,
     convert::Infallible,
     net::{Ipv4Addr, SocketAddr},
     sync::Arc,
@@ -32,7 +33,7 @@ use tokio_rustls::{
 };
 
 use super::{
-    TOKEN, Up,
+    TOKEN, Up, exec,
     store::{Resource, Store},
 };
 
@@ -96,28 +97,35 @@ async fn connection(stream: TcpStream, tls: TlsAcceptor, router: Router) {
     let service = TowerToHyperService::new(router);
     let _ = hyper_util::server::conn::auto::Builder::new(hyper_util::rt::TokioExecutor::new())
         .http1_only()
-        .serve_connection(TokioIo::new(stream), service)
+        .serve_connection_with_upgrades(TokioIo::new(stream), service)
         .await;
 }
 
 fn router(store: Arc<Store>) -> Router {
     let events = "/apis/events.k8s.io/v1/namespaces/{namespace}/events";
-    Router::new()
-        .route("/api/v1/pods", objects(Resource::Pods))
-        .route("/api/v1/namespaces", objects(Resource::Namespaces))
+    let mut router = Router::new();
+    for resource in Resource::ALL {
+        for path in resource.paths() {
+            router = router.route(&path, objects(resource));
+        }
+    }
+    router
         .route(
-            "/apis/apps/v1/namespaces/{namespace}/daemonsets",
-            objects(Resource::DaemonSets),
+            "/api/v1/namespaces/{namespace}/pods/{name}",
+            object(Resource::Pods),
+        )
+        .route(
+            "/api/v1/namespaces/{namespace}/pods/{name}/exec",
+            get(exec::exec),
         )
         .route(
             "/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}",
-            get(get_daemonset),
+            object(Resource::DaemonSets),
         )
         .route(
-            "/api/v1/namespaces/{namespace}/configmaps",
-            objects(Resource::ConfigMaps),
+            "/api/v1/nodes/{name}",
+            object(Resource::Nodes).patch(patch_node),
         )
-        .route("/api/v1/nodes/{name}", get(get_node).patch(patch_node))
         .route(events, post(create_event))
         .route(&format!("{events}/{{name}}"), patch(patch_event))
         .layer(middleware::from_fn_with_state(
@@ -150,6 +158,7 @@ struct Parameters {
     watch: bool,
     resource_version: Option<String>,
     field_selector: Option<String>,
+    label_selector: Option<String>,
     #[serde(default)]
     allow_watch_bookmarks: bool,
     limit: Option<usize>,
@@ -161,9 +170,11 @@ struct Parameters {
 fn objects(resource: Resource) -> MethodRouter<Arc<Store>> {
     get(
         move |State(store): State<Arc<Store>>,
+              path: Option<Path<HashMap<String, String>>>,
               headers: HeaderMap,
               Query(parameters): Query<Parameters>| async move {
-            answer(store, resource, &headers, parameters)
+            let namespace = path.and_then(|Path(mut path)| path.remove("namespace"));
+            answer(store, resource, namespace, &headers, parameters)
         },
     )
 }
@@ -173,33 +184,39 @@ fn objects(resource: Resource) -> MethodRouter<Arc<Store>> {
 struct Shape {
     resource: Resource,
     metadata_only: bool,
+    namespace: Option<String>,
     /// A field, and what it must be.
     selector: Option<(String, String)>,
+    /// Labels, and what they must be.
+    labels: Vec<(String, String)>,
 }
 
 impl Shape {
     fn fits(&self, object: &Value) -> bool {
-        self.selector.as_ref().is_none_or(|(field, wanted)| {
-            object.pointer(field).and_then(Value::as_str) == Some(wanted)
-        })
+        let meta = &object["metadata"];
+        let is_there = self
+            .namespace
+            .as_ref()
+            .is_none_or(|wanted| meta["namespace"] == **wanted);
+        let is_labeled = (self.labels.iter()).all(|(name, value)| meta["labels"][name] == **value);
+        is_there
+            && is_labeled
+            && self.selector.as_ref().is_none_or(|(field, wanted)| {
+                object.pointer(field).and_then(Value::as_str) == Some(wanted)
+            })
     }
 
     fn kind(&self) -> &'static str {
-        match self.resource {
-            _ if self.metadata_only => "PartialObjectMetadata",
-            Resource::Pods => "Pod",
-            Resource::Namespaces => "Namespace",
-            Resource::DaemonSets => "DaemonSet",
-            Resource::ConfigMaps => "ConfigMap",
-            Resource::Nodes => "Node",
+        match self.metadata_only {
+            true => "PartialObjectMetadata",
+            false => self.resource.kind(),
         }
     }
 
-    fn api_version(&self) -> &'static str {
-        match self.resource {
-            _ if self.metadata_only => "meta.k8s.io/v1",
-            Resource::DaemonSets => "apps/v1",
-            _ => "v1",
+    fn api_version(&self) -> String {
+        match self.metadata_only {
+            true => "meta.k8s.io/v1".to_owned(),
+            false => self.resource.api_version(),
         }
     }
 
@@ -208,7 +225,8 @@ impl Shape {
             object = json!({"metadata": object["metadata"]});
         }
         // Items of lists carry no type.
-        for (field, value) in [("kind", self.kind()), ("apiVersion", self.api_version())] {
+        let kind = self.kind().to_owned();
+        for (field, value) in [("kind", kind), ("apiVersion", self.api_version())] {
             if typed || self.metadata_only {
                 object[field] = value.into();
             } else if let Some(fields) = object.as_object_mut() {
@@ -222,6 +240,7 @@ impl Shape {
 fn answer(
     store: Arc<Store>,
     resource: Resource,
+    namespace: Option<String>,
     headers: &HeaderMap,
     parameters: Parameters,
 ) -> Response {
@@ -232,26 +251,36 @@ fn answer(
     let shape = Shape {
         resource,
         metadata_only: accept.contains("as=PartialObjectMetadata"),
+        namespace,
+        labels: equalities(parameters.label_selector.as_deref()),
         selector: parameters
             .field_selector
             .as_deref()
             .and_then(|selector| selector.split_once('='))
             .map(|(field, wanted)| (format!("/{}", field.replace('.', "/")), wanted.to_owned())),
     };
-    let (group, name) = match resource {
-        Resource::Pods => ("", "pods"),
-        Resource::Namespaces => ("", "namespaces"),
-        Resource::DaemonSets => ("apps", "daemonsets"),
-        Resource::ConfigMaps => ("", "configmaps"),
-        Resource::Nodes => ("", "nodes"),
-    };
     let verb = if parameters.watch { "watch" } else { "list" };
-    store.asked(verb, group, name);
+    store.asked(verb, resource.group(), resource.plural());
+    if store.is_forbidden(resource) {
+        let message = format!("{} is forbidden: cannot list", resource.plural());
+        return failure(StatusCode::FORBIDDEN, "Forbidden", &message);
+    }
     if parameters.watch {
         watch_objects(store, shape, &parameters)
     } else {
         list(&store, &shape, &parameters)
     }
+}
+
+/// The labels of a selector such as `app=web,tier=front`.
+fn equalities(selector: Option<&str>) -> Vec<(String, String)> {
+    let parts = selector
+        .into_iter()
+        .flat_map(|selector| selector.split(','));
+    parts
+        .filter_map(|part| part.split_once('='))
+        .map(|(name, value)| (name.to_owned(), value.trim_start_matches('=').to_owned()))
+        .collect()
 }
 
 fn list(store: &Store, shape: &Shape, parameters: &Parameters) -> Response {
@@ -331,30 +360,26 @@ fn watch_objects(store: Arc<Store>, shape: Shape, parameters: &Parameters) -> Re
     Response::new(Body::from_stream(stream))
 }
 
-async fn get_daemonset(
-    State(store): State<Arc<Store>>,
-    Path((namespace, name)): Path<(String, String)>,
-) -> Response {
-    store.asked("get", "apps", "daemonsets");
-    match store.get(Resource::DaemonSets, &namespace, &name) {
-        Some(object) => {
+/// One object. Of a DaemonSet only the metadata is asked for.
+fn object(resource: Resource) -> MethodRouter<Arc<Store>> {
+    get(
+        move |State(store): State<Arc<Store>>, Path(path): Path<HashMap<String, String>>| async move {
+            store.asked("get", resource.group(), resource.plural());
+            let part = |name: &str| path.get(name).map_or("", String::as_str);
+            let Some(object) = store.get(resource, part("namespace"), part("name")) else {
+                let message = format!("{} {:?} not found", resource.plural(), part("name"));
+                return failure(StatusCode::NOT_FOUND, "NotFound", &message);
+            };
             let shape = Shape {
-                resource: Resource::DaemonSets,
-                metadata_only: true,
+                resource,
+                metadata_only: resource == Resource::DaemonSets,
+                namespace: None,
                 selector: None,
+                labels: Vec::new(),
             };
             Json(shape.give(object, true)).into_response()
-        }
-        None => failure(StatusCode::NOT_FOUND, "NotFound", "no such DaemonSet"),
-    }
-}
-
-async fn get_node(State(store): State<Arc<Store>>, Path(name): Path<String>) -> Response {
-    store.asked("get", "", "nodes");
-    match store.get(Resource::Nodes, "", &name) {
-        Some(node) => Json(node).into_response(),
-        None => failure(StatusCode::NOT_FOUND, "NotFound", "no such node"),
-    }
+        },
+    )
 }
 
 /// A merge patch of the taints, as far as that goes.
@@ -404,11 +429,7 @@ async fn create_event(
     (StatusCode::CREATED, Json(event)).into_response()
 }
 
-async fn patch_event(
-    State(store): State<Arc<Store>>,
-    Path((_, _)): Path<(String, String)>,
-    Json(event): Json<Value>,
-) -> Response {
+async fn patch_event(State(store): State<Arc<Store>>, Json(event): Json<Value>) -> Response {
     store.asked("patch", "events.k8s.io", "events");
     store.add_event(event.clone());
     Json(event).into_response()
@@ -421,6 +442,6 @@ fn status(code: u16, reason: &str, message: &str) -> Value {
     })
 }
 
-fn failure(code: StatusCode, reason: &str, message: &str) -> Response {
+pub fn failure(code: StatusCode, reason: &str, message: &str) -> Response {
     (code, Json(status(code.as_u16(), reason, message))).into_response()
 }

@@ -2,7 +2,9 @@
 //! pages, watch in chunks with bookmarks, resource versions that expire, Events; and all the ways in
 //! which it may go away.
 
+pub mod exec;
 mod http;
+mod kinds;
 mod store;
 
 use std::{
@@ -14,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use serde_json::Value;
 use tokio::sync::{oneshot, watch};
 
@@ -182,6 +184,25 @@ impl ApiServer {
         self.up.send_modify(|up| up.serving = true);
     }
 
+    /// From now on objects of a kind may not be listed.
+    pub fn forbid(&self, kind: &str) -> Result<()> {
+        self.store.forbid(Resource::named(kind)?);
+        Ok(())
+    }
+
+    /// From now on commands in containers are answered so.
+    pub fn on_exec(
+        &self,
+        handler: impl Fn(&exec::Request) -> exec::Answer + Send + Sync + 'static,
+    ) {
+        self.store.set_exec_handler(Arc::new(handler));
+    }
+
+    /// Which protocols `pods/exec` speaks from now on.
+    pub fn exec_protocols(&self, protocols: &[&'static str]) {
+        self.store.set_exec_protocols(protocols);
+    }
+
     /// Events that were sent.
     #[must_use]
     pub fn events(&self) -> Vec<Value> {
@@ -228,21 +249,4 @@ current-context: test
 ",
         certificate.display()
     )
-}
-
-impl Resource {
-    fn of(object: &Value) -> Result<Self> {
-        Self::named(object["kind"].as_str().unwrap_or_default())
-    }
-
-    fn named(kind: &str) -> Result<Self> {
-        match kind {
-            "Pod" => Ok(Self::Pods),
-            "Namespace" => Ok(Self::Namespaces),
-            "Node" => Ok(Self::Nodes),
-            "DaemonSet" => Ok(Self::DaemonSets),
-            "ConfigMap" => Ok(Self::ConfigMaps),
-            other => Err(anyhow!("no kind {other:?}")),
-        }
-    }
 }

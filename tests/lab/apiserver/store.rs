@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::{Mutex, MutexGuard},
     time::Duration,
 };
@@ -9,6 +10,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tokio::sync::watch;
+
+use super::exec::{Handler, PROTOCOLS};
 
 /// What is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -23,6 +26,10 @@ pub enum Resource {
     ConfigMaps,
     /// Nodes.
     Nodes,
+    /// Deployments of all namespaces.
+    Deployments,
+    /// MutatingWebhookConfigurations.
+    InjectorWebhooks,
 }
 
 /// One request, as RBAC names it.
@@ -53,7 +60,7 @@ pub struct Store {
     grown: watch::Sender<usize>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Default)]
 struct Inner {
     version: u64,
     /// Versions up to this one are forgotten.
@@ -65,6 +72,20 @@ struct Inner {
     delay: Duration,
     /// Whether the token is no longer accepted.
     revoked: bool,
+    /// What may not be listed.
+    forbidden: BTreeSet<Resource>,
+    /// Decides about commands in containers.
+    exec: Option<Handler>,
+    exec_protocols: Vec<&'static str>,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("version", &self.version)
+            .field("objects", &self.objects)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Default for Store {
@@ -72,6 +93,7 @@ impl Default for Store {
         Self {
             inner: Mutex::new(Inner {
                 version: 1000,
+                exec_protocols: PROTOCOLS.to_vec(),
                 ..Inner::default()
             }),
             grown: watch::Sender::new(0),
@@ -174,6 +196,28 @@ impl Store {
 
     pub fn delay(&self) -> Duration {
         self.lock().delay
+    }
+
+    pub fn forbid(&self, resource: Resource) {
+        self.lock().forbidden.insert(resource);
+    }
+
+    pub fn is_forbidden(&self, resource: Resource) -> bool {
+        self.lock().forbidden.contains(&resource)
+    }
+
+    pub fn set_exec_handler(&self, handler: Handler) {
+        self.lock().exec = Some(handler);
+    }
+
+    pub fn set_exec_protocols(&self, protocols: &[&'static str]) {
+        self.lock().exec_protocols = protocols.to_vec();
+    }
+
+    /// The protocols of `pods/exec`, and who decides.
+    pub fn exec(&self) -> (Vec<&'static str>, Option<Handler>) {
+        let inner = self.lock();
+        (inner.exec_protocols.clone(), inner.exec.clone())
     }
 
     pub fn asked(&self, verb: &'static str, group: &'static str, resource: &'static str) {

@@ -244,6 +244,10 @@ impl Tree {
                 root().join("target/debug/sidetrack-actor"),
                 "sidetrack-actor",
             ),
+            (
+                root().join("target/debug/kubectl-sidetrack"),
+                "kubectl-sidetrack",
+            ),
             (Agent::Release.path(), "sidetrack"),
         ] {
             self.libraries(&from)?;

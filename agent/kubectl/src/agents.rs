@@ -1,0 +1,100 @@
+//! The agents: one pod of their DaemonSet for each node.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
+use kube::ResourceExt as _;
+use sidetrack_policy::select::Enroll;
+
+/// The agent's container in the chart and the manifests.
+const CONTAINER: &str = "agent";
+
+/// The agent of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Agent {
+    /// The node.
+    pub node: String,
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod.
+    pub pod: String,
+    /// Why it cannot be asked, such as `CrashLoopBackOff`.
+    pub down: Option<String>,
+    /// Which pods it enrolls.
+    pub enroll: Enroll,
+}
+
+/// The agents by node. A node may have two pods for a moment, when one replaces the other: a running one
+/// counts, of several the newest.
+pub fn by_node(pods: &[Pod]) -> BTreeMap<String, Agent> {
+    let mut agents: BTreeMap<String, (bool, &Pod, Agent)> = BTreeMap::new();
+    for pod in pods {
+        let Some(agent) = agent(pod) else {
+            continue;
+        };
+        let leaves = pod.metadata.deletion_timestamp.is_some();
+        let is_usable = agent.down.is_none() && !leaves;
+        let created = |pod: &Pod| pod.metadata.creation_timestamp.clone();
+        let is_better = agents
+            .get(&agent.node)
+            .is_none_or(|(usable, other, _)| (is_usable, created(pod)) > (*usable, created(other)));
+        if is_better {
+            agents.insert(agent.node.clone(), (is_usable, pod, agent));
+        }
+    }
+    agents
+        .into_iter()
+        .map(|(node, (_, _, agent))| (node, agent))
+        .collect()
+}
+
+fn agent(pod: &Pod) -> Option<Agent> {
+    let spec = pod.spec.as_ref()?;
+    let container = spec.containers.iter().find(|one| one.name == CONTAINER)?;
+    Some(Agent {
+        node: spec.node_name.clone()?,
+        namespace: pod.namespace().unwrap_or_default(),
+        pod: pod.name_any(),
+        down: down(pod),
+        enroll: enroll(container),
+    })
+}
+
+/// Why no command can run in the agent's container.
+fn down(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref();
+    let statuses = status.and_then(|status| status.container_statuses.as_ref());
+    let ours = |status: &&ContainerStatus| status.name == CONTAINER;
+    let Some(state) = statuses.into_iter().flatten().find(ours) else {
+        let phase = status.and_then(|status| status.phase.as_deref());
+        return match phase {
+            // Nothing is known of its containers; asking shows what there is.
+            Some("Running") => None,
+            phase => Some(format!("the agent's pod is {}", phase.unwrap_or("unknown"))),
+        };
+    };
+    let state = state.state.as_ref()?;
+    if let Some(waiting) = &state.waiting {
+        let reason = waiting.reason.as_deref().unwrap_or("no reason is given");
+        return Some(format!("the agent's container waits: {reason}"));
+    }
+    let ended = state.terminated.as_ref()?;
+    Some(format!(
+        "the agent's container has ended with code {}: kubectl logs --previous shows why",
+        ended.exit_code
+    ))
+}
+
+/// `--enroll` of the agent.
+fn enroll(container: &Container) -> Enroll {
+    let words = || container.command.iter().chain(&container.args).flatten();
+    let after = words().skip_while(|word| *word != "--enroll").nth(1);
+    let attached = words().find_map(|word| word.strip_prefix("--enroll="));
+    match attached.or(after.map(String::as_str)) {
+        Some("injected") => Enroll::Injected,
+        _ => Enroll::Labeled,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,81 @@
+use k8s_openapi::api::core::v1::Pod;
+use serde_json::{Value, json};
+use sidetrack_policy::select::Enroll;
+
+use super::by_node;
+
+fn pod(name: &str, created: &str, state: Value) -> Value {
+    json!({
+        "metadata": {"name": name, "namespace": "sidetrack-system", "creationTimestamp": created},
+        "spec": {"nodeName": "node-1", "containers": [{"name": "agent", "args": ["agent", "--enroll=labeled"]}]},
+        "status": {"phase": "Running", "containerStatuses": [{
+            "name": "agent", "image": "", "imageID": "", "ready": true, "restartCount": 0, "state": state,
+        }]},
+    })
+}
+
+fn pods(values: &[Value]) -> Vec<Pod> {
+    values
+        .iter()
+        .map(|value| serde_json::from_value(value.clone()).expect("a pod"))
+        .collect()
+}
+
+const OLD: &str = "2026-01-01T00:00:00Z";
+const NEW: &str = "2026-01-02T00:00:00Z";
+
+#[test]
+fn a_running_pod_counts_before_a_newer_one_that_cannot_be_asked() {
+    let running = pod("old", OLD, json!({"running": {}}));
+    let waiting = pod(
+        "new",
+        NEW,
+        json!({"waiting": {"reason": "ContainerCreating"}}),
+    );
+    for order in [[&running, &waiting], [&waiting, &running]] {
+        let agents = by_node(&pods(&order.map(Clone::clone)));
+        assert_eq!(agents["node-1"].pod, "old");
+        assert_eq!(agents["node-1"].down, None);
+    }
+    let agents = by_node(&pods(&[waiting]));
+    assert_eq!(
+        agents["node-1"].down.as_deref(),
+        Some("the agent's container waits: ContainerCreating")
+    );
+}
+
+#[test]
+fn a_pod_that_leaves_counts_after_its_successor() {
+    let mut leaving = pod("old", NEW, json!({"running": {}}));
+    leaving["metadata"]["deletionTimestamp"] = json!(NEW);
+    let running = pod("new", OLD, json!({"running": {}}));
+    let agents = by_node(&pods(&[running, leaving]));
+    assert_eq!(agents["node-1"].pod, "new");
+}
+
+#[test]
+fn which_pods_an_agent_enrolls_is_in_its_arguments() {
+    for (arguments, expected) in [
+        (json!(["agent", "--enroll=injected"]), Enroll::Injected),
+        (json!(["agent", "--enroll", "injected"]), Enroll::Injected),
+        (json!(["agent", "--enroll", "labeled"]), Enroll::Labeled),
+        (json!(["agent"]), Enroll::Labeled),
+    ] {
+        let mut one = pod("one", OLD, json!({"running": {}}));
+        one["spec"]["containers"][0]["args"] = arguments.clone();
+        assert_eq!(
+            by_node(&pods(&[one]))["node-1"].enroll,
+            expected,
+            "{arguments}"
+        );
+    }
+}
+
+#[test]
+fn a_pod_without_the_container_or_a_node_is_no_agent() {
+    let mut other = pod("other", OLD, json!({"running": {}}));
+    other["spec"]["containers"][0]["name"] = json!("cleanup");
+    let mut unscheduled = pod("unscheduled", OLD, json!({"running": {}}));
+    unscheduled["spec"]["nodeName"] = Value::Null;
+    assert!(by_node(&pods(&[other, unscheduled])).is_empty());
+}

@@ -1,0 +1,70 @@
+//! Questions to every agent at once, with a deadline for each and a bound on how many are asked at a time.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use anyhow::{Result, anyhow};
+use futures_util::{StreamExt as _, stream};
+use serde::de::DeserializeOwned;
+use sidetrack_policy::text::printable;
+
+use crate::{agents::Agent, cluster::Cluster, exec};
+
+/// Asks every agent by a command that answers JSON. The result has every node, with the answer or with
+/// why there is none.
+pub async fn all<T: DeserializeOwned>(
+    cluster: &Cluster,
+    agents: &BTreeMap<String, Agent>,
+    words: &[&str],
+) -> BTreeMap<String, Result<T, String>> {
+    let answers = agents.values().map(|agent| async move {
+        let answer = one(cluster, agent, words).await;
+        (
+            agent.node.clone(),
+            answer.map_err(|error| format!("{error:#}")),
+        )
+    });
+    stream::iter(answers)
+        .buffer_unordered(cluster.connect.parallel.into())
+        .collect()
+        .await
+}
+
+/// Asks one agent.
+pub async fn one<T: DeserializeOwned>(
+    cluster: &Cluster,
+    agent: &Agent,
+    words: &[&str],
+) -> Result<T> {
+    if let Some(down) = &agent.down {
+        return Err(anyhow!("{down}"));
+    }
+    let asked = exec::collect(&cluster.client, agent, words);
+    let finished = within(cluster.connect.timeout, asked).await?;
+    // A command that found problems exits with 1 and answers all the same.
+    serde_json::from_slice(&finished.stdout).map_err(|wrong| not_understood(&finished, &wrong))
+}
+
+/// Gives up after a time.
+pub async fn within<T>(time: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(time, asked).await {
+        Ok(answer) => answer,
+        Err(_) => Err(anyhow!("no answer within {time:?}")),
+    }
+}
+
+/// What a program has answered instead of JSON.
+fn not_understood(finished: &exec::Finished, wrong: &serde_json::Error) -> anyhow::Error {
+    let errors = String::from_utf8_lossy(&finished.stderr);
+    let first = errors.lines().find(|line| !line.trim().is_empty());
+    match (finished.code, first) {
+        (0, _) | (_, None) => {
+            let answer = String::from_utf8_lossy(&finished.stdout);
+            anyhow!(
+                "its answer is not understood ({wrong}); it exited with {} and wrote {:?}",
+                finished.code,
+                printable(answer.trim())
+            )
+        }
+        (code, Some(line)) => anyhow!("exited with {code}: {}", printable(line)),
+    }
+}

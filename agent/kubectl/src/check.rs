@@ -1,0 +1,128 @@
+//! `kubectl sidetrack check`: whether a cluster is ready for sidetrack, before it is installed.
+
+mod istio;
+mod namespaces;
+mod network;
+mod nodes;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use serde::Serialize;
+use sidetrack_policy::select::Enroll;
+
+use self::{istio::Istio, namespaces::NamespaceRow, network::Network, nodes::NodeRow};
+use crate::{
+    cluster::Cluster,
+    flags::{Format, Which},
+    output,
+};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Which sidecar pods the agents are to enroll, as the chart's value
+    #[arg(long, value_enum, default_value_t)]
+    enroll: EnrollFlag,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// The chart's value `enroll`.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum EnrollFlag {
+    /// Those whose label opts in
+    #[default]
+    Labeled,
+    /// All but those whose label opts out
+    Injected,
+}
+
+impl From<EnrollFlag> for Enroll {
+    fn from(flag: EnrollFlag) -> Self {
+        match flag {
+            EnrollFlag::Labeled => Self::Labeled,
+            EnrollFlag::Injected => Self::Injected,
+        }
+    }
+}
+
+/// Everything that was found.
+#[derive(Debug, Serialize)]
+struct Report {
+    nodes: Vec<NodeRow>,
+    istio: Istio,
+    network: Network,
+    namespaces: Vec<NamespaceRow>,
+    #[serde(flatten)]
+    remarks: Remarks,
+}
+
+/// Sentences.
+#[derive(Debug, Default, Serialize)]
+struct Remarks {
+    /// What people should know.
+    notes: Vec<String>,
+    /// What is in the way.
+    problems: Vec<String>,
+}
+
+impl Remarks {
+    /// Keeps what could be read. What could not is unknown, not absent.
+    fn known<T>(&mut self, what: &str, read: Result<T>) -> Option<T> {
+        match read {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.notes.push(format!("unknown: {what}: {error:#}"));
+                None
+            }
+        }
+    }
+}
+
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let everywhere = Which {
+        all_namespaces: true,
+        selector: None,
+    };
+    let (nodes, pods, labels) = tokio::try_join!(
+        cluster.linux_nodes(),
+        cluster.pods(&everywhere),
+        cluster.namespace_labels(),
+    )?;
+    let mut remarks = Remarks::default();
+    let nodes = nodes::rows(&nodes, &mut remarks);
+    let istio = Istio::find(cluster, &mut remarks).await;
+    let network = Network::find(cluster, &mut remarks).await;
+    let namespaces = namespaces::rows(&pods, &labels, options.enroll.into(), &mut remarks);
+    let report = Report {
+        nodes,
+        istio,
+        network,
+        namespaces,
+        remarks,
+    };
+    output::show(options.output, &report, || text(&report))?;
+    Ok(if report.remarks.problems.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn text(report: &Report) -> String {
+    let nodes = report.nodes.iter().map(NodeRow::cells);
+    let mut text = output::table(&["NODE", "KERNEL", "RESULT"], nodes);
+    text.push('\n');
+    text += &output::section("Istio", &report.istio.lines());
+    text += &output::section("network", &report.network.lines());
+    if !report.namespaces.is_empty() {
+        let rows = report.namespaces.iter().map(NamespaceRow::cells);
+        let header = ["NAMESPACE", "PODS WITH A SIDECAR", "ENROLLED", "REJECTED"];
+        text += &format!("\n{}\n", output::table(&header, rows));
+    }
+    text += &output::section("notes", &report.remarks.notes);
+    text += &output::section("problems", &report.remarks.problems);
+    text
+}

@@ -1,0 +1,82 @@
+//! The namespaces whose pods sidetrack would take.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use serde::Serialize;
+use sidetrack_policy::{
+    mesh::Mesh,
+    select::{Enroll, Wanted, is_completed, sidecar, wanted},
+};
+
+use super::Remarks;
+
+/// The most rejected pods that are named.
+const NAMED: usize = 20;
+
+/// A namespace that would change.
+#[derive(Debug, Serialize)]
+pub struct NamespaceRow {
+    name: String,
+    sidecars: usize,
+    enrolled: usize,
+    rejected: usize,
+}
+
+impl NamespaceRow {
+    /// For the table.
+    pub fn cells(&self) -> Vec<String> {
+        let counts = [self.sidecars, self.enrolled, self.rejected];
+        let counts = counts.iter().map(usize::to_string);
+        [self.name.clone()].into_iter().chain(counts).collect()
+    }
+}
+
+/// Namespaces with pods that would be enrolled or rejected.
+pub fn rows(
+    pods: &[Pod],
+    labels: &BTreeMap<String, String>,
+    enroll: Enroll,
+    remarks: &mut Remarks,
+) -> Vec<NamespaceRow> {
+    let mesh = Mesh::new(enroll);
+    let mut rows: BTreeMap<String, NamespaceRow> = BTreeMap::new();
+    let mut rejected = Vec::new();
+    for pod in pods.iter().filter(|pod| !is_completed(pod)) {
+        let namespace = pod.namespace().unwrap_or_default();
+        let label = labels.get(&namespace).map(String::as_str);
+        let row = rows
+            .entry(namespace.clone())
+            .or_insert_with(|| NamespaceRow {
+                name: namespace.clone(),
+                sidecars: 0,
+                enrolled: 0,
+                rejected: 0,
+            });
+        row.sidecars += usize::from(sidecar(pod).is_some());
+        match wanted(pod, label, &mesh) {
+            Wanted::Enrolled(_) => row.enrolled += 1,
+            Wanted::NotTaken(_) => {}
+            Wanted::Rejected(reason) => {
+                row.rejected += 1;
+                rejected.push(format!("pod {namespace}/{}: {reason}", pod.name_any()));
+            }
+        }
+    }
+    if rejected.len() > NAMED {
+        let more = rejected.split_off(NAMED).len();
+        rejected.push(format!(
+            "and {more} more pods: kubectl sidetrack migrate --dry-run NAMESPACE"
+        ));
+    }
+    remarks.problems.extend(rejected);
+    rows.retain(|_, row| row.enrolled + row.rejected > 0);
+    if rows.is_empty() {
+        remarks.notes.push(
+            "no namespace would change yet: label one with sidetrack.dev/interception=enabled"
+                .to_owned(),
+        );
+    }
+    rows.into_values().collect()
+}

@@ -1,0 +1,125 @@
+//! The API server, by kubectl's own kubeconfig.
+
+use std::{collections::BTreeMap, fmt::Debug, time::Duration};
+
+use anyhow::{Context as _, Result, anyhow};
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{
+    Api, Client, Config, Resource, ResourceExt as _,
+    api::ListParams,
+    config::{KubeConfigOptions, Kubeconfig},
+};
+use serde::de::DeserializeOwned;
+use sidetrack_policy::select::LABEL;
+
+use crate::flags::{Connect, Which};
+
+/// How long the API server may take for one answer.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A cluster, and how its agents are asked.
+#[derive(Clone)]
+pub struct Cluster {
+    /// Client of the API server.
+    pub client: Client,
+    /// The namespace of pods that are named without one.
+    pub namespace: String,
+    /// The flags.
+    pub connect: Connect,
+}
+
+impl Cluster {
+    /// Reads the kubeconfig. Nothing is sent yet.
+    pub async fn connect(connect: &Connect) -> Result<Self> {
+        let options = KubeConfigOptions {
+            context: connect.context.clone(),
+            ..KubeConfigOptions::default()
+        };
+        let mut config = match &connect.kubeconfig {
+            Some(path) => {
+                let read = || format!("read the kubeconfig {}", path.display());
+                let file = Kubeconfig::read_from(path).with_context(read)?;
+                let config = Config::from_custom_kubeconfig(file, &options).await;
+                config.with_context(read)?
+            }
+            None if connect.context.is_some() => Config::from_kubeconfig(&options)
+                .await
+                .context("read the kubeconfig")?,
+            None => Config::infer()
+                .await
+                .context("find the cluster: set KUBECONFIG, or pass --kubeconfig")?,
+        };
+        config.connect_timeout = Some(Duration::from_secs(10));
+        // An exec may be silent for long. Each request has its own deadline.
+        config.read_timeout = None;
+        config.write_timeout = None;
+        Ok(Self {
+            namespace: connect
+                .namespace
+                .clone()
+                .unwrap_or_else(|| config.default_namespace.clone()),
+            client: Client::try_from(config).context("connect to the cluster")?,
+            connect: connect.clone(),
+        })
+    }
+
+    /// Every pod that was asked for.
+    pub async fn pods(&self, which: &Which) -> Result<Vec<Pod>> {
+        let api = match which.all_namespaces {
+            true => Api::all(self.client.clone()),
+            false => Api::namespaced(self.client.clone(), &self.namespace),
+        };
+        let mut parameters = ListParams::default();
+        parameters.label_selector.clone_from(&which.selector);
+        list(api, parameters).await
+    }
+
+    /// The pods of the agents.
+    pub async fn agents_pods(&self) -> Result<Vec<Pod>> {
+        let api = Api::namespaced(self.client.clone(), &self.connect.agents_namespace);
+        let labels = ListParams::default().labels("app.kubernetes.io/name=sidetrack");
+        list(api, labels).await
+    }
+
+    /// The value of label [`LABEL`] of each namespace that has it.
+    pub async fn namespace_labels(&self) -> Result<BTreeMap<String, String>> {
+        let namespaces: Vec<Namespace> = self.all().await?;
+        let labeled = namespaces.into_iter().filter_map(|namespace| {
+            let label = namespace.labels().get(LABEL)?.clone();
+            Some((namespace.name_any(), label))
+        });
+        Ok(labeled.collect())
+    }
+
+    /// Nodes that run Linux.
+    pub async fn linux_nodes(&self) -> Result<Vec<Node>> {
+        let nodes: Vec<Node> = self.all().await?;
+        let is_linux = |node: &Node| {
+            let system = node.labels().get("kubernetes.io/os");
+            system.is_none_or(|system| system == "linux")
+        };
+        Ok(nodes.into_iter().filter(is_linux).collect())
+    }
+
+    /// All objects of a kind.
+    pub async fn all<K>(&self) -> Result<Vec<K>>
+    where
+        K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+    {
+        list(Api::all(self.client.clone()), ListParams::default()).await
+    }
+}
+
+/// The objects of one list.
+pub async fn list<K>(api: Api<K>, parameters: ListParams) -> Result<Vec<K>>
+where
+    K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
+{
+    let kind = K::plural(&());
+    match tokio::time::timeout(PATIENCE, api.list(&parameters)).await {
+        Err(_) => Err(anyhow!("no answer within {PATIENCE:?}")),
+        Ok(listed) => listed.map_err(anyhow::Error::from),
+    }
+    .map(|list| list.items)
+    .with_context(|| format!("list {kind}"))
+}

@@ -1,0 +1,169 @@
+//! Commands in the container of an agent, by `pods/exec`.
+
+use anyhow::{Result, anyhow, bail};
+use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
+use kube::{
+    Api, Client, Error,
+    api::{AttachParams, AttachedProcess},
+    client::UpgradeConnectionError,
+};
+use sidetrack_policy::text::printable;
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::agents::Agent;
+
+/// The agent's program in its image.
+const PROGRAM: &str = "sidetrack";
+/// The most output of one command. A node of 500 pods answers with less than one MiB.
+const MOST: u64 = 64 << 20;
+/// The most of stderr.
+const MOST_ERRORS: u64 = 1 << 20;
+/// Room between the connection and the reader.
+const BUFFER: usize = 64 << 10;
+
+/// A command that has ended.
+#[derive(Debug)]
+pub struct Finished {
+    /// Its output.
+    pub stdout: Vec<u8>,
+    /// Its errors.
+    pub stderr: Vec<u8>,
+    /// Its exit code.
+    pub code: i32,
+}
+
+/// Runs a command and keeps its output.
+pub async fn collect(client: &Client, agent: &Agent, words: &[&str]) -> Result<Finished> {
+    let mut process = start(client, agent, words).await?;
+    let (stdout, stderr) = (process.stdout(), process.stderr());
+    let (stdout, stderr) = tokio::join!(read(stdout, MOST), read(stderr, MOST_ERRORS));
+    Ok(Finished {
+        stdout: stdout?,
+        stderr: stderr?,
+        code: code(process).await?,
+    })
+}
+
+/// A command whose output is still to come.
+pub struct Running(AttachedProcess);
+
+impl Running {
+    /// Starts a command.
+    pub async fn start(client: &Client, agent: &Agent, words: &[&str]) -> Result<Self> {
+        start(client, agent, words).await.map(Self)
+    }
+
+    /// Copies the output as it comes, to the end. Returns the exit code.
+    pub async fn copy(
+        mut self,
+        out: impl AsyncWrite + Unpin,
+        errors: impl AsyncWrite + Unpin,
+    ) -> Result<i32> {
+        let (stdout, stderr) = (self.0.stdout(), self.0.stderr());
+        tokio::try_join!(copy(stdout, out), copy(stderr, errors))?;
+        code(self.0).await
+    }
+}
+
+async fn start(client: &Client, agent: &Agent, words: &[&str]) -> Result<AttachedProcess> {
+    let api: Api<Pod> = Api::namespaced(client.clone(), &agent.namespace);
+    let parameters = AttachParams::default()
+        .container("agent")
+        .stdin(false)
+        .max_stdout_buf_size(BUFFER)
+        .max_stderr_buf_size(BUFFER);
+    let command = [PROGRAM].iter().chain(words).copied();
+    let started = api.exec(&agent.pod, command, &parameters).await;
+    started.map_err(|error| refused(agent, error))
+}
+
+/// Why a command did not start. The API server's answer to a refused upgrade has only its code.
+fn refused(agent: &Agent, error: Error) -> anyhow::Error {
+    let (namespace, pod) = (&agent.namespace, &agent.pod);
+    match error {
+        Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) => {
+            let advice = match code.as_u16() {
+                401 => "log in again: the API server does not accept the credentials".to_owned(),
+                403 => format!("it takes the right to create pods/exec in namespace {namespace}"),
+                404 => format!("pod {namespace}/{pod} is gone; try again"),
+                _ => format!("kubectl exec -n {namespace} {pod} -- sidetrack status shows more"),
+            };
+            anyhow!("exec refused ({code}): {advice}")
+        }
+        error => anyhow::Error::from(error).context("exec failed"),
+    }
+}
+
+async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    if let Some(from) = from {
+        from.take(most + 1).read_to_end(&mut bytes).await?;
+    }
+    if bytes.len() as u64 > most {
+        bail!("its answer is longer than {} MiB", most >> 20);
+    }
+    Ok(bytes)
+}
+
+/// Copies and flushes at once what there is, so that a live command's lines are shown as they come.
+async fn copy(
+    from: Option<impl AsyncRead + Unpin>,
+    mut to: impl AsyncWrite + Unpin,
+) -> std::io::Result<()> {
+    let Some(mut from) = from else {
+        return Ok(());
+    };
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let length = from.read(&mut buffer).await?;
+        if length == 0 {
+            return Ok(());
+        }
+        to.write_all(&buffer[..length]).await?;
+        to.flush().await?;
+    }
+}
+
+/// The exit code of a command whose output has been read.
+async fn code(mut process: AttachedProcess) -> Result<i32> {
+    let status = match process.take_status() {
+        Some(status) => status.await,
+        None => None,
+    };
+    let ended = process.join().await;
+    match (status, ended) {
+        (Some(status), _) => code_of(&status),
+        (None, Err(error)) if !is_end(&error) => {
+            bail!("the connection broke before the command ended: {error}")
+        }
+        (None, _) => bail!("the connection ended before the command did"),
+    }
+}
+
+/// Whether the other side has just gone away.
+fn is_end(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut causes = std::iter::successors(Some(error), |error| error.source());
+    causes.any(|cause| {
+        let cause = cause.downcast_ref::<std::io::Error>();
+        cause.is_some_and(|cause| cause.kind() == std::io::ErrorKind::UnexpectedEof)
+    })
+}
+
+fn code_of(status: &Status) -> Result<i32> {
+    if status.status.as_deref() == Some("Success") {
+        return Ok(0);
+    }
+    let causes = status
+        .details
+        .as_ref()
+        .and_then(|details| details.causes.as_ref());
+    let code = causes
+        .into_iter()
+        .flatten()
+        .find(|cause| cause.reason.as_deref() == Some("ExitCode"))
+        .and_then(|cause| cause.message.as_deref()?.parse().ok());
+    code.ok_or_else(|| {
+        let message = status.message.as_deref().unwrap_or("no reason is given");
+        anyhow!("the command did not start: {}", printable(message))
+    })
+}

@@ -1,0 +1,71 @@
+//! Flags that several commands take. They are named as kubectl's own.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Args, ValueEnum};
+
+/// Where the cluster is, and how its agents are asked.
+#[derive(Clone, Debug, Args)]
+pub struct Connect {
+    /// The kubeconfig file [default: as kubectl finds it]
+    #[arg(long, value_name = "FILE", global = true)]
+    pub kubeconfig: Option<PathBuf>,
+    /// The kubeconfig's context [default: its current one]
+    #[arg(long, value_name = "NAME", global = true)]
+    pub context: Option<String>,
+    /// The namespace of pods [default: that of the context]
+    #[arg(short, long, value_name = "NAME", global = true)]
+    pub namespace: Option<String>,
+    /// The namespace of the agents
+    #[arg(
+        long,
+        value_name = "NAME",
+        default_value = "sidetrack-system",
+        global = true
+    )]
+    pub agents_namespace: String,
+    /// How long one agent may take to answer, such as 5s or 500ms
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = duration, global = true)]
+    pub timeout: Duration,
+    /// How many agents are asked at a time
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256), global = true)]
+    pub parallel: u16,
+}
+
+/// Which pods.
+#[derive(Clone, Debug, Args)]
+pub struct Which {
+    /// Pods of all namespaces
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+    /// Pods with these labels, such as app=web
+    #[arg(short = 'l', long, value_name = "LABELS")]
+    pub selector: Option<String>,
+}
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For people, with more columns
+    Wide,
+    /// For programs
+    Json,
+    /// The same as YAML
+    Yaml,
+}
+
+/// A duration such as 500ms, 5s or 2m. A plain number means seconds.
+fn duration(text: &str) -> Result<Duration, String> {
+    let given = match text.parse() {
+        Ok(seconds) => Ok(Duration::from_secs(seconds)),
+        Err(_) => humantime::parse_duration(text),
+    };
+    match given {
+        Ok(Duration::ZERO) => Err("it must be longer than nothing".to_owned()),
+        Ok(duration) => Ok(duration),
+        Err(error) => Err(format!("{error}; write a duration such as 500ms or 5s")),
+    }
+}

@@ -1,0 +1,96 @@
+//! What a node's kernel can do, by its version. `sidetrack doctor` on the node knows better: distributions port
+//! facilities back.
+
+use k8s_openapi::api::core::v1::Node;
+
+/// A version of Linux.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kernel {
+    major: u32,
+    minor: u32,
+}
+
+/// The oldest that sidetrack needs, see docs/kernels.md.
+pub const OLDEST: Kernel = Kernel {
+    major: 5,
+    minor: 15,
+};
+/// The oldest that reports the interface of inbound connections.
+const INTERFACES: Kernel = Kernel {
+    major: 5,
+    minor: 17,
+};
+/// The oldest without restrictions.
+const ERRNO: Kernel = Kernel {
+    major: 5,
+    minor: 18,
+};
+
+impl Kernel {
+    /// Reads a release such as `6.1.0-30-amd64`.
+    pub fn parse(release: &str) -> Option<Self> {
+        let mut numbers = release.split(|c: char| !c.is_ascii_digit());
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        Some(Self { major, minor })
+    }
+
+    /// Whether rules for interfaces work.
+    pub fn sees_interfaces(self) -> bool {
+        self >= INTERFACES
+    }
+
+    /// What does not work, although sidetrack runs.
+    pub fn restriction(self) -> Option<&'static str> {
+        match self {
+            _ if self >= ERRNO => None,
+            _ if self >= INTERFACES => {
+                Some("the errno of a connect that sidetrack refuses is EPERM")
+            }
+            _ => Some(
+                "pods whose policy names interfaces are not enrolled, and the errno of a connect that sidetrack refuses is EPERM",
+            ),
+        }
+    }
+}
+
+/// A node's kernel, as kubelet reports it.
+pub fn kernel_of(node: &Node) -> Option<(&str, Kernel)> {
+    let info = node.status.as_ref()?.node_info.as_ref()?;
+    let release = info.kernel_version.as_str();
+    Some((release, Kernel::parse(release)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Kernel, OLDEST};
+
+    #[test]
+    fn releases() {
+        for (release, expected) in [
+            ("6.1.0-30-amd64", Some((6, 1))),
+            ("5.15.0-1054-aws", Some((5, 15))),
+            ("5.14.0-503.11.1.el9_5.x86_64", Some((5, 14))),
+            ("7.3-rc1", Some((7, 3))),
+            ("10.0", Some((10, 0))),
+            ("6", None),
+            ("", None),
+            ("unknown", None),
+        ] {
+            let parsed = Kernel::parse(release);
+            assert_eq!(
+                parsed.map(|one| (one.major, one.minor)),
+                expected,
+                "{release}"
+            );
+        }
+    }
+
+    #[test]
+    fn restrictions_end_with_5_18() {
+        let of = |release| Kernel::parse(release).expect("a release");
+        assert!(of("5.14.21") < OLDEST && of("5.15.0") >= OLDEST && of("10.0") >= OLDEST);
+        assert!(!of("5.16.9").sees_interfaces() && of("5.17.0").sees_interfaces());
+        assert!(of("5.17.0").restriction().is_some() && of("5.18.0").restriction().is_none());
+    }
+}

@@ -1,0 +1,119 @@
+//! `kubectl sidetrack`: the agents of a whole cluster, asked through the API server.
+//!
+//! Nothing here needs a kernel facility, root, or a port of the agents: every question is a command that
+//! runs in the container of an agent, as `kubectl exec` runs it.
+//!
+//! Exit codes: 0 fine, 1 failed or something does not answer, 2 wrong usage. Commands for one pod exit with
+//! the code of the command in the agent's container.
+
+mod agents;
+mod ask;
+mod check;
+mod cluster;
+mod doctor;
+mod exec;
+mod flags;
+mod kernel;
+mod migrate;
+mod output;
+mod pass;
+mod pods;
+mod status;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use self::{cluster::Cluster, flags::Connect, pass::Pass};
+
+/// The sidetrack agents of a whole cluster.
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubectl-sidetrack",
+    bin_name = "kubectl sidetrack",
+    version,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(flatten)]
+    connect: Connect,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Show every node: its agent, version, pods and problems; and labeled pods that are not intercepted
+    Status(status::Options),
+    /// List the pods that the agents know, and labeled pods that none of them knows
+    Pods(pods::Options),
+    /// Show a pod's policy as rules, with the connections each has decided: `sidetrack rules` on its node
+    Rules(Words),
+    /// Show how a connection of a pod is handled, and by which rule: `sidetrack explain` on its node
+    Explain(Words),
+    /// Check whether the kernels of the nodes can run sidetrack
+    Doctor(doctor::Options),
+    /// Check whether a cluster is ready for sidetrack, before it is installed
+    Check(check::Options),
+    /// Show what would change for the pods of a namespace whose rules istio-init programs today
+    Migrate(migrate::Options),
+    /// Any other command of sidetrack about a pod
+    #[command(external_subcommand)]
+    Other(Vec<String>),
+}
+
+/// What follows the command.
+#[derive(Debug, clap::Args)]
+struct Words {
+    /// The pod, then what `sidetrack` takes after it
+    #[arg(
+        value_name = "[NAMESPACE/]POD",
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    words: Vec<String>,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match run(cli).await {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("kubectl-sidetrack: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(mut cli: Cli) -> Result<ExitCode> {
+    let (command, words) = match cli.command {
+        Command::Status(options) => {
+            return status::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Pods(options) => {
+            return pods::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Doctor(options) => {
+            return doctor::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Check(options) => {
+            return check::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Migrate(options) => {
+            return migrate::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Rules(Words { words }) => ("rules".to_owned(), words),
+        Command::Explain(Words { words }) => ("explain".to_owned(), words),
+        Command::Other(mut words) => (words.remove(0), words),
+    };
+    match Pass::read(&command, words, &mut cli.connect) {
+        Ok(pass) => pass.run(&Cluster::connect(&cli.connect).await?).await,
+        Err(problem) => {
+            eprintln!("kubectl-sidetrack: {problem}");
+            Ok(ExitCode::from(2))
+        }
+    }
+}

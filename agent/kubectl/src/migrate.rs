@@ -1,0 +1,155 @@
+//! `kubectl sidetrack migrate --dry-run`: what would change for the pods of a namespace.
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use kube::{Api, ResourceExt as _, api::ListParams};
+use serde::Serialize;
+use sidetrack_policy::{
+    mesh::Mesh,
+    migration::{Migration, Programmer},
+    select::{Enroll, LABEL, Wanted},
+};
+
+use crate::{
+    cluster::{Cluster, list},
+    flags::Format,
+    kernel::{Kernel, kernel_of},
+    output,
+};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Only show what would change. The plugin changes nothing: label the namespace yourself
+    #[arg(long, required = true)]
+    dry_run: bool,
+    /// The namespace
+    #[arg(value_name = "NAMESPACE")]
+    of: String,
+    /// Form of the output. The wide one has the rules
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// A pod.
+#[derive(Debug, Serialize)]
+struct Row {
+    name: String,
+    node: Option<String>,
+    today: Programmer,
+    then: &'static str,
+    reason: Option<String>,
+    differences: Vec<String>,
+    rules_today: Option<Vec<String>>,
+    rules_then: Option<Vec<String>>,
+}
+
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &options.of);
+    let (namespaces, mut pods) = tokio::try_join!(
+        cluster.all::<Namespace>(),
+        list(pods, ListParams::default())
+    )?;
+    let namespace = namespaces
+        .iter()
+        .find(|namespace| namespace.name_any() == options.of)
+        .with_context(|| format!("there is no namespace {}", options.of))?;
+    let nodes: Result<Vec<Node>> = cluster.linux_nodes().await;
+    let kernels: BTreeMap<String, Kernel> = nodes
+        .iter()
+        .flatten()
+        .filter_map(|node| Some((node.name_any(), kernel_of(node)?.1)))
+        .collect();
+    pods.sort_by_key(|pod| pod.name_any());
+    let rows: Vec<Row> = pods.iter().map(|pod| row(pod, &kernels)).collect();
+    output::show(options.output, &rows, || {
+        let mut notes = Vec::new();
+        let label = namespace.labels().get(LABEL);
+        if label.is_some_and(|label| label == "disabled") {
+            notes.push(format!(
+                "namespace {} is labeled {LABEL}=disabled; this is what the label enabled would do",
+                options.of
+            ));
+        }
+        if let Err(error) = &nodes {
+            notes.push(format!(
+                "the kernels of the nodes are unknown, and taken to be 5.17 or later: {error:#}"
+            ));
+        }
+        text(&rows, &notes, options.output == Format::Wide)
+    })?;
+    Ok(if rows.iter().any(|row| row.then == "rejected") {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
+    })
+}
+
+fn row(pod: &Pod, kernels: &BTreeMap<String, Kernel>) -> Row {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+    let kernel = node.as_ref().and_then(|node| kernels.get(node));
+    let mesh = Mesh {
+        sees_interfaces: kernel.is_none_or(|kernel| kernel.sees_interfaces()),
+        ..Mesh::new(Enroll::Labeled)
+    };
+    let migration = Migration::of(pod, Some("enabled"), &mesh);
+    let (then, reason) = match &migration.then {
+        Wanted::Enrolled(_) => ("enrolled", None),
+        Wanted::NotTaken(reason) => ("not-taken", Some(reason.to_string())),
+        Wanted::Rejected(reason) => ("rejected", Some(reason.to_string())),
+    };
+    Row {
+        name: pod.name_any(),
+        node,
+        today: migration.today,
+        then,
+        reason,
+        differences: migration.differences,
+        rules_today: migration.rules_today,
+        rules_then: migration.rules_then,
+    }
+}
+
+fn text(rows: &[Row], notes: &[String], wide: bool) -> String {
+    let lines = rows.iter().map(|row| {
+        let all: Vec<&str> = row
+            .reason
+            .iter()
+            .chain(&row.differences)
+            .map(String::as_str)
+            .collect();
+        let differences = match (all.is_empty(), &row.rules_today) {
+            (true, Some(_)) => "none".to_owned(),
+            (true, None) => "-".to_owned(),
+            (false, _) => all.join("; "),
+        };
+        vec![
+            row.name.clone(),
+            row.today.name().to_owned(),
+            row.then.to_owned(),
+            differences,
+        ]
+    });
+    let mut text = output::table(&["POD", "RULES TODAY BY", "THEN", "DIFFERENCES"], lines);
+    text.push('\n');
+    if wide {
+        for (rules, names) in by_rules(rows) {
+            text += &output::section(&format!("rules then of {}", names.join(", ")), rules);
+        }
+    }
+    text += &output::section("notes", notes);
+    text
+}
+
+/// Pods with the same rules are shown once.
+fn by_rules(rows: &[Row]) -> BTreeMap<&Vec<String>, Vec<&str>> {
+    let mut groups: BTreeMap<&Vec<String>, Vec<&str>> = BTreeMap::new();
+    for row in rows {
+        if let Some(rules) = &row.rules_then {
+            groups.entry(rules).or_default().push(&row.name);
+        }
+    }
+    groups
+}

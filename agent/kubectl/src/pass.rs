@@ -1,0 +1,169 @@
+//! Commands about one pod: they run in the agent of the pod's node, and their output and exit code are the
+//! plugin's.
+
+use std::{io, process::ExitCode};
+
+use anyhow::{Context as _, Result, bail};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use sidetrack_policy::PodRef;
+
+use crate::{
+    agents, ask,
+    cluster::{Cluster, PATIENCE},
+    exec::Running,
+    flags::Connect,
+    pods::no_agent,
+};
+
+/// Commands of `sidetrack` that are not about a pod that an agent knows.
+const OTHERS: [&str; 6] = [
+    "agent",
+    "cleanup",
+    "cni",
+    "install-cni",
+    "validate",
+    "webhook",
+];
+/// Commands that end by themselves, at once.
+const SHORT: [&str; 2] = ["rules", "explain"];
+
+/// A command and its pod.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Pass {
+    /// Such as `rules`.
+    command: String,
+    /// The pod as it was named.
+    pod: String,
+    /// What follows the pod.
+    words: Vec<String>,
+}
+
+impl Pass {
+    /// Takes the command line apart. Flags that say where the cluster is may stand anywhere before `--`.
+    pub fn read(command: &str, words: Vec<String>, connect: &mut Connect) -> Result<Self, String> {
+        if OTHERS.contains(&command) {
+            return Err(format!(
+                "{command} runs on a node or in a pod, not through the API server; see sidetrack {command} --help"
+            ));
+        }
+        let mut rest = own_flags(words, connect)?.into_iter();
+        let usage = format!("kubectl sidetrack {command} [NAMESPACE/]POD ...");
+        match rest.next() {
+            Some(pod) if !pod.starts_with('-') => Ok(Self {
+                command: command.to_owned(),
+                pod,
+                words: rest.collect(),
+            }),
+            Some(flag) => Err(format!("the pod comes before {flag}: {usage}")),
+            None => Err(format!("name a pod: {usage}")),
+        }
+    }
+
+    /// Runs it.
+    pub async fn run(self, cluster: &Cluster) -> Result<ExitCode> {
+        let pod: PodRef = match self.pod.contains('/') {
+            true => self.pod.parse().map_err(anyhow::Error::msg)?,
+            false => PodRef {
+                namespace: cluster.namespace.clone(),
+                name: self.pod.clone(),
+            },
+        };
+        let node = node_of(cluster, &pod).await?;
+        let agents = agents::by_node(&cluster.agents_pods().await?);
+        let Some(agent) = agents.get(&node) else {
+            match agents.is_empty() {
+                true => bail!("{}", no_agent(cluster)),
+                false => bail!("pod {pod} is on node {node}, which has no agent"),
+            }
+        };
+        if let Some(down) = &agent.down {
+            bail!("pod {pod} is on node {node}: {down}");
+        }
+        let name = pod.to_string();
+        let mut words = vec![self.command.as_str(), &name];
+        words.extend(self.words.iter().map(String::as_str));
+        let timeout = cluster.connect.timeout;
+        let started = Running::start(&cluster.client, agent, &words);
+        let asked = async {
+            let running = ask::within(timeout, started).await?;
+            let copied = running.copy(tokio::io::stdout(), tokio::io::stderr());
+            match SHORT.contains(&self.command.as_str()) {
+                true => ask::within(timeout, copied).await,
+                false => copied.await,
+            }
+        };
+        match asked.await {
+            Ok(code) => Ok(ExitCode::from(u8::try_from(code).unwrap_or(1))),
+            Err(error) if is_closed_pipe(&error) => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(error.context(format!("node {node}"))),
+        }
+    }
+}
+
+async fn node_of(cluster: &Cluster, pod: &PodRef) -> Result<String> {
+    let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &pod.namespace);
+    let read = || format!("get pod {pod}");
+    let found = tokio::time::timeout(PATIENCE, api.get_opt(&pod.name)).await;
+    let found = found.with_context(read)?.with_context(read)?;
+    let found = found.with_context(|| {
+        format!("there is no pod {pod}: name it as NAMESPACE/POD, or its namespace with -n")
+    })?;
+    let spec = found.spec.with_context(read)?;
+    spec.node_name
+        .with_context(|| format!("pod {pod} has no node yet"))
+}
+
+/// Whether the reader of stdout has gone away, as `head` does.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let io = error.downcast_ref::<io::Error>();
+    io.is_some_and(|io| io.kind() == io::ErrorKind::BrokenPipe)
+}
+
+/// Removes the plugin's own flags from a command line and obeys them.
+fn own_flags(words: Vec<String>, connect: &mut Connect) -> Result<Vec<String>, String> {
+    let mut rest = Vec::new();
+    let mut words = words.into_iter();
+    while let Some(word) = words.next() {
+        if word == "--" {
+            rest.push(word);
+            rest.extend(words);
+            break;
+        }
+        let (flag, attached) = match word.strip_prefix("-n") {
+            Some(value) if !value.is_empty() => ("-n", Some(value.trim_start_matches('='))),
+            _ => match word.split_once('=') {
+                Some((flag, value)) => (flag, Some(value)),
+                None => (word.as_str(), None),
+            },
+        };
+        if ![
+            "-n",
+            "--namespace",
+            "--context",
+            "--kubeconfig",
+            "--agents-namespace",
+        ]
+        .contains(&flag)
+        {
+            rest.push(word);
+            continue;
+        }
+        let value = match attached {
+            Some(value) => value.to_owned(),
+            None => words
+                .next()
+                .ok_or_else(|| format!("flag {flag} needs a value"))?,
+        };
+        match flag {
+            "--context" => connect.context = Some(value),
+            "--kubeconfig" => connect.kubeconfig = Some(value.into()),
+            "--agents-namespace" => connect.agents_namespace = value,
+            _ => connect.namespace = Some(value),
+        }
+    }
+    Ok(rest)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+use clap::Parser as _;
+
+use super::Pass;
+use crate::{Cli, flags::Connect};
+
+fn read(line: &str) -> Result<(Pass, Connect), String> {
+    let mut connect = Cli::parse_from(["kubectl-sidetrack", "status"]).connect;
+    let mut words = line.split_whitespace().map(str::to_owned);
+    let command = words.next().expect("a command");
+    let pass = Pass::read(&command, words.collect(), &mut connect)?;
+    Ok((pass, connect))
+}
+
+#[test]
+fn flags_about_the_cluster_are_the_plugins() {
+    for line in [
+        "rules web-0 -6 -n shop -o json --context prod",
+        "rules -n shop web-0 -6 --context=prod -o json",
+        "rules -nshop --context prod web-0 -6 -o json",
+        "rules --namespace=shop web-0 --context prod -6 -o json",
+    ] {
+        let (pass, connect) = read(line).expect(line);
+        assert_eq!(pass.pod, "web-0", "{line}");
+        assert_eq!(pass.words, ["-6", "-o", "json"], "{line}");
+        assert_eq!(connect.namespace.as_deref(), Some("shop"), "{line}");
+        assert_eq!(connect.context.as_deref(), Some("prod"), "{line}");
+    }
+}
+
+#[test]
+fn what_follows_two_hyphens_is_the_agents() {
+    let (pass, connect) = read("trace web-0 -- -n shop").expect("a command");
+    assert_eq!(pass.words, ["--", "-n", "shop"]);
+    assert_eq!(connect.namespace, None);
+}
+
+#[test]
+fn mistakes() {
+    for (line, expected) in [
+        ("rules", "name a pod: kubectl sidetrack rules"),
+        ("rules -6 web-0", "the pod comes before -6"),
+        ("rules web-0 -n", "flag -n needs a value"),
+        ("cleanup web-0", "not through the API server"),
+    ] {
+        let error = read(line).expect_err(line);
+        assert!(error.contains(expected), "{line}: {error}");
+    }
+}

@@ -1,0 +1,159 @@
+//! `kubectl sidetrack pods`: what the agents know of pods, beside what the API server lists.
+
+mod compare;
+mod known;
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use serde_json::Value;
+use sidetrack_policy::select::Enroll;
+
+pub use self::{
+    compare::{NodeAnswer, Row, Scope, rows},
+    known::Known,
+};
+use crate::{
+    agents::{self, Agent},
+    ask,
+    cluster::Cluster,
+    flags::{Format, Which},
+    output,
+};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    which: Which,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// Everything the command shows.
+#[derive(Debug, Serialize)]
+struct Report {
+    pods: Vec<Value>,
+    unanswered: Vec<Unanswered>,
+}
+
+/// An agent without an answer.
+#[derive(Debug, Serialize)]
+struct Unanswered {
+    node: String,
+    agent: String,
+    problem: String,
+}
+
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let (pods, agents_pods, labels) = tokio::try_join!(
+        cluster.pods(&options.which),
+        cluster.agents_pods(),
+        cluster.namespace_labels(),
+    )?;
+    let agents = agents::by_node(&agents_pods);
+    let known: BTreeMap<String, Result<Vec<Known>, String>> =
+        ask::all(cluster, &agents, &["pods", "-o", "json"]).await;
+    let unanswered: Vec<Unanswered> = known
+        .iter()
+        .filter_map(|(node, answer)| {
+            Some(Unanswered {
+                node: node.clone(),
+                agent: agents[node].pod.clone(),
+                problem: answer.as_ref().err()?.clone(),
+            })
+        })
+        .collect();
+    let scope = match (&options.which.selector, options.which.all_namespaces) {
+        (Some(_), _) => Scope::Listed,
+        (None, true) => Scope::All,
+        (None, false) => Scope::Namespace(&cluster.namespace),
+    };
+    let answers = node_answers(known);
+    let rows = rows(&pods, &labels, &agents, &answers, &scope);
+    for silent in &unanswered {
+        eprintln!(
+            "kubectl-sidetrack: node {}: {}",
+            silent.node, silent.problem
+        );
+    }
+    if agents.is_empty() {
+        eprintln!("kubectl-sidetrack: {}", no_agent(cluster));
+    }
+    let fine = unanswered.is_empty() && !agents.is_empty();
+    let report = Report {
+        pods: rows.iter().map(Row::json).collect(),
+        unanswered,
+    };
+    output::show(options.output, &report, || {
+        table(&rows, options.output == Format::Wide)
+    })?;
+    Ok(if fine {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// What to say if no node has an agent.
+pub fn no_agent(cluster: &Cluster) -> String {
+    format!(
+        "namespace {} has no agent (a pod labeled app.kubernetes.io/name=sidetrack): install sidetrack, or name the agents' namespace with --agents-namespace",
+        cluster.connect.agents_namespace
+    )
+}
+
+/// The answers by node, as [`rows`] takes them.
+pub fn node_answers(
+    known: BTreeMap<String, Result<Vec<Known>, String>>,
+) -> BTreeMap<String, NodeAnswer> {
+    let answer = |answer: Result<Vec<Known>, String>| match answer {
+        Ok(pods) => NodeAnswer::Pods(pods),
+        Err(problem) => NodeAnswer::Silent(problem),
+    };
+    known
+        .into_iter()
+        .map(|(node, pods)| (node, answer(pods)))
+        .collect()
+}
+
+/// Which pods the agents enroll. They are of one DaemonSet; where a node has none, another one's flag holds.
+pub fn enroll_of(agents: &BTreeMap<String, Agent>, node: Option<&str>) -> Enroll {
+    let own = node.and_then(|node| agents.get(node));
+    own.or_else(|| agents.values().next())
+        .map_or(Enroll::Labeled, |agent| agent.enroll)
+}
+
+fn table(rows: &[Row], wide: bool) -> String {
+    let mut header = vec!["POD", "NODE", "STATE", "LISTENER", "OUT", "IN", "REFUSED"];
+    if wide {
+        header.extend(["NETNS", "POLICY", "FAMILIES", "UNTOUCHED"]);
+    }
+    header.push("REMARKS");
+    let lines = rows.iter().map(|row| {
+        let known = row.known.as_ref();
+        let cell = |cell: fn(&Known) -> String| known.map_or_else(|| "-".to_owned(), cell);
+        let mut line = vec![
+            row.full_name(),
+            row.node.clone().unwrap_or_else(|| "-".to_owned()),
+            row.state.clone(),
+            cell(Known::listener),
+            cell(|known| known.count(|of| of.outbound_redirected)),
+            cell(|known| known.count(|of| of.inbound_redirected)),
+            cell(|known| known.count(|of| of.refused)),
+        ];
+        if wide {
+            line.extend([
+                cell(Known::netns),
+                cell(Known::policy),
+                cell(Known::families),
+                cell(|known| known.count(|of| of.untouched)),
+            ]);
+        }
+        line.push(row.remarks());
+        line
+    });
+    output::table(&header, lines)
+}

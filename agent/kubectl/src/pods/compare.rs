@@ -1,0 +1,210 @@
+//! The API server's pods beside the agents': a labeled pod that no agent knows is not intercepted, and the
+//! reason is found here.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt as _;
+use serde_json::{Value, json};
+use sidetrack_policy::{
+    mesh::Mesh,
+    select::{self, LABEL, NotTaken, Wanted},
+};
+
+use super::{Known, enroll_of};
+use crate::agents::Agent;
+
+/// What is known of a node's pods.
+#[derive(Clone, Debug)]
+pub enum NodeAnswer {
+    /// Its agent's pods.
+    Pods(Vec<Known>),
+    /// Its agent does not answer, and why.
+    Silent(String),
+}
+
+/// Which of the agents' pods are meant.
+#[derive(Clone, Copy, Debug)]
+pub enum Scope<'a> {
+    /// All.
+    All,
+    /// Those of a namespace.
+    Namespace(&'a str),
+    /// Those that the API server has listed.
+    Listed,
+}
+
+/// A pod.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Its node, once it has one.
+    pub node: Option<String>,
+    /// The agent's word for its state; or `unscheduled`, `no-agent`, `not-listed`, `unknown`.
+    pub state: String,
+    /// Why, unless it is enrolled without a problem.
+    pub reason: Option<String>,
+    /// Whether it is labeled to be intercepted.
+    pub labeled: bool,
+    /// The agent's answer.
+    pub known: Option<Known>,
+}
+
+impl Row {
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// What people should know.
+    pub fn remarks(&self) -> String {
+        let notes = self.known.iter().flat_map(|known| &known.pod.notes);
+        let all: Vec<&str> = self
+            .reason
+            .iter()
+            .chain(notes)
+            .map(String::as_str)
+            .collect();
+        all.join("; ")
+    }
+
+    /// For programs: the agent's answer, with the node and whether the pod is labeled.
+    pub fn json(&self) -> Value {
+        let known = self.known.as_ref();
+        let mut pod = known.map_or_else(|| json!({}), |known| known.whole.clone());
+        pod["namespace"] = json!(self.namespace);
+        pod["name"] = json!(self.name);
+        pod["node"] = json!(self.node);
+        pod["state"] = json!(self.state);
+        pod["reason"] = json!(self.reason);
+        pod["labeled"] = json!(self.labeled);
+        pod
+    }
+
+    /// Whether it is labeled to be intercepted, and is not.
+    pub fn is_missed(&self) -> bool {
+        self.labeled && !matches!(self.state.as_str(), "enrolled" | "partial")
+    }
+}
+
+/// Every pod that an agent knows, and every labeled pod that none knows.
+pub fn rows(
+    pods: &[Pod],
+    namespaces: &BTreeMap<String, String>,
+    agents: &BTreeMap<String, Agent>,
+    answers: &BTreeMap<String, NodeAnswer>,
+    scope: &Scope<'_>,
+) -> Vec<Row> {
+    let mut by_name: BTreeMap<String, (&str, &Known)> = BTreeMap::new();
+    for (node, answer) in answers {
+        if let NodeAnswer::Pods(pods) = answer {
+            by_name.extend(pods.iter().map(|pod| (pod.full_name(), (&**node, pod))));
+        }
+    }
+    let mut rows = Vec::new();
+    let mut listed = BTreeSet::new();
+    for pod in pods {
+        let name = full_name(pod);
+        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+        let namespace_label = namespaces.get(&pod.namespace().unwrap_or_default());
+        let mesh = Mesh::new(enroll_of(agents, node));
+        let wanted = select::wanted(pod, namespace_label.map(String::as_str), &mesh);
+        let labeled = is_labeled(pod, namespace_label, &wanted);
+        let known = by_name.get(&name).map(|(_, known)| *known);
+        listed.insert(name);
+        let (state, reason) = match known {
+            Some(known) => (known.pod.state.clone(), known.pod.reason.clone()),
+            None if !labeled => continue,
+            None => missing(node, answers, &wanted),
+        };
+        rows.push(Row {
+            namespace: pod.namespace().unwrap_or_default(),
+            name: pod.name_any(),
+            node: node.map(str::to_owned),
+            state,
+            reason,
+            labeled,
+            known: known.cloned(),
+        });
+    }
+    let others = by_name.iter().filter(|(name, (_, known))| {
+        let is_meant = match scope {
+            Scope::All => true,
+            Scope::Namespace(namespace) => known.pod.namespace == *namespace,
+            Scope::Listed => false,
+        };
+        is_meant && !listed.contains(*name)
+    });
+    rows.extend(others.map(|(_, (node, known))| of_agent(node, known)));
+    rows.sort_by_key(Row::full_name);
+    rows
+}
+
+/// A pod that only its agent knows: deleted in the API, and still running.
+fn of_agent(node: &str, known: &Known) -> Row {
+    Row {
+        namespace: known.pod.namespace.clone(),
+        name: known.pod.name.clone(),
+        node: Some(node.to_owned()),
+        state: known.pod.state.clone(),
+        reason: known.pod.reason.clone(),
+        labeled: false,
+        known: Some(known.clone()),
+    }
+}
+
+fn full_name(pod: &Pod) -> String {
+    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
+}
+
+/// Whether somebody wants the pod to be intercepted. A label with another value than `enabled` or `disabled`
+/// was meant to say something.
+fn is_labeled(pod: &Pod, namespace_label: Option<&String>, wanted: &Wanted) -> bool {
+    let own = pod.labels().get(LABEL);
+    let is_enabled = [own, namespace_label]
+        .into_iter()
+        .flatten()
+        .any(|label| label == "enabled");
+    match wanted {
+        Wanted::Enrolled(_) | Wanted::Rejected(_) => true,
+        Wanted::NotTaken(NotTaken::OtherLabel(_)) => true,
+        Wanted::NotTaken(NotTaken::OptedOut | NotTaken::NotOptedIn | NotTaken::Completed) => false,
+        Wanted::NotTaken(_) => is_enabled && own.is_none_or(|label| label != "disabled"),
+    }
+}
+
+/// State and reason of a labeled pod that no agent knows.
+fn missing(
+    node: Option<&str>,
+    answers: &BTreeMap<String, NodeAnswer>,
+    wanted: &Wanted,
+) -> (String, Option<String>) {
+    // Without an agent's answer, what the pod itself says is still true.
+    let own = match wanted {
+        Wanted::NotTaken(reason) => Some(("not-taken", reason.to_string())),
+        Wanted::Rejected(reason) => Some(("rejected", reason.to_string())),
+        Wanted::Enrolled(_) => None,
+    };
+    let Some(node) = node else {
+        return (
+            "unscheduled".to_owned(),
+            Some("it has no node yet".to_owned()),
+        );
+    };
+    let (state, reason) = match answers.get(node) {
+        None => ("no-agent", format!("node {node} has no agent")),
+        Some(NodeAnswer::Silent(problem)) => (
+            "unknown",
+            format!("the agent of {node} does not answer: {problem}"),
+        ),
+        Some(NodeAnswer::Pods(_)) => (
+            "not-listed",
+            format!("the agent of {node} does not know it"),
+        ),
+    };
+    let (state, reason) = own.unwrap_or((state, reason));
+    (state.to_owned(), Some(reason))
+}

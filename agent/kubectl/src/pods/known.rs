@@ -1,0 +1,113 @@
+//! A pod as its agent describes it. The agent may be of another version: fields that it lacks are as if they
+//! were empty, and those that are unknown here are kept for programs.
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+use serde_json::Value;
+
+/// A pod in an agent's answer.
+#[derive(Clone, Debug)]
+pub struct Known {
+    /// What is shown.
+    pub pod: Pod,
+    /// The whole answer.
+    pub whole: Value,
+}
+
+/// What is shown.
+#[derive(Clone, Debug, Deserialize)]
+pub struct Pod {
+    /// Kubernetes namespace.
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// Its state, in the agent's words.
+    pub state: String,
+    /// Why, unless enrolled without a problem.
+    pub reason: Option<String>,
+    /// What people should know although nothing is wrong.
+    #[serde(default)]
+    pub notes: Vec<String>,
+    netns: Option<Netns>,
+    policy_id: Option<u32>,
+    #[serde(default)]
+    ipv6: bool,
+    #[serde(default)]
+    listener: bool,
+    #[serde(default)]
+    before_sidecar: bool,
+    #[serde(default)]
+    connections: Connections,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+struct Netns {
+    path: String,
+}
+
+/// Connections since the pod was enrolled.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Connections {
+    /// Outbound, redirected.
+    pub outbound_redirected: u64,
+    /// Inbound, redirected.
+    pub inbound_redirected: u64,
+    /// Went direct.
+    pub untouched: u64,
+    /// Failed.
+    pub refused: u64,
+}
+
+impl<'de> Deserialize<'de> for Known {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let whole = Value::deserialize(deserializer)?;
+        let pod = Pod::deserialize(&whole).map_err(D::Error::custom)?;
+        Ok(Self { pod, whole })
+    }
+}
+
+impl Known {
+    /// `namespace/name`.
+    pub fn full_name(&self) -> String {
+        format!("{}/{}", self.pod.namespace, self.pod.name)
+    }
+
+    /// Whether the sidecar listens.
+    pub fn listener(&self) -> String {
+        let listener = match (self.pod.listener, self.pod.before_sidecar) {
+            (_, true) => "not yet",
+            (true, false) => "up",
+            (false, false) => "down",
+        };
+        self.if_enrolled(listener.to_owned())
+    }
+
+    /// A counter.
+    pub fn count(&self, of: fn(&Connections) -> u64) -> String {
+        self.if_enrolled(of(&self.pod.connections).to_string())
+    }
+
+    /// Its network namespace.
+    pub fn netns(&self) -> String {
+        let netns = self.pod.netns.as_ref();
+        netns.map_or_else(|| "-".to_owned(), |netns| netns.path.clone())
+    }
+
+    /// The id of its policy.
+    pub fn policy(&self) -> String {
+        let id = self.pod.policy_id;
+        id.map_or_else(|| "-".to_owned(), |id| id.to_string())
+    }
+
+    /// The address families that are intercepted.
+    pub fn families(&self) -> String {
+        self.if_enrolled(if self.pod.ipv6 { "v4,v6" } else { "v4" }.to_owned())
+    }
+
+    fn if_enrolled(&self, text: String) -> String {
+        match self.pod.netns {
+            Some(_) => text,
+            None => "-".to_owned(),
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What `status` has found, from the agents' answers. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use serde::{Deserialize, Serialize};
+
+use crate::{agents::Agent, pods::Row};
+
+/// What an agent's `status` says.
+#[derive(Debug, Deserialize)]
+pub struct Told {
+    agent: Option<AgentPart>,
+    agent_state: String,
+    kernel: Option<String>,
+    pods: Option<BTreeMap<String, u64>>,
+    #[serde(default)]
+    notes: Vec<String>,
+    #[serde(default)]
+    problems: Vec<String>,
+}
+
+#[derive(Debug, Deserialize)]
+struct AgentPart {
+    version: String,
+}
+
+/// Everything the command shows.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// Every node.
+    pub nodes: Vec<NodeRow>,
+    /// Labeled pods that are not intercepted.
+    pub not_intercepted: Vec<Missed>,
+    /// What people should know although nothing is wrong.
+    pub notes: Vec<String>,
+    /// What is wrong.
+    pub problems: Vec<String>,
+}
+
+/// A node.
+#[derive(Debug, Serialize)]
+pub struct NodeRow {
+    /// Its name.
+    pub node: String,
+    /// The agent's pod.
+    pub agent: Option<String>,
+    /// The agent's version.
+    pub version: Option<String>,
+    /// The agent's word for its state; or `no-answer`, `no-agent`.
+    pub state: String,
+    /// Why there is no answer.
+    pub problem: Option<String>,
+    /// The node's kernel.
+    pub kernel: Option<String>,
+    /// How many pods are in each state.
+    pub pods: Option<BTreeMap<String, u64>>,
+}
+
+/// A labeled pod that is not intercepted.
+#[derive(Debug, Serialize)]
+pub struct Missed {
+    namespace: String,
+    name: String,
+    node: Option<String>,
+    state: String,
+    reason: Option<String>,
+}
+
+impl NodeRow {
+    /// Whether its agent answers, if it has one.
+    pub fn answers(&self) -> bool {
+        self.state != "no-answer"
+    }
+
+    /// Whether its agent is ready, if it has one.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.state.as_str(), "ready" | "no-agent")
+    }
+}
+
+impl Report {
+    /// Puts the answers together. `nodes` may be unknown to a user who may not list them.
+    pub fn of(
+        agents: &BTreeMap<String, Agent>,
+        mut told: BTreeMap<String, Result<Told, String>>,
+        nodes: Result<Vec<Node>>,
+        rows: &[Row],
+    ) -> Self {
+        let mut notes = Vec::new();
+        let mut problems = Vec::new();
+        let listed = nodes.unwrap_or_else(|error| {
+            notes.push(format!(
+                "nodes without an agent are not shown unless they have labeled pods: {error:#}"
+            ));
+            Vec::new()
+        });
+        let kernels: BTreeMap<String, Option<String>> = listed.iter().map(kernel).collect();
+        let names: BTreeSet<&String> = kernels.keys().chain(agents.keys()).collect();
+        let mut versions: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+        let mut rows_of_nodes = Vec::new();
+        for node in names {
+            let told = told.remove(node);
+            let mut row = NodeRow::of(node, agents.get(node), told.as_ref());
+            row.kernel = row.kernel.or_else(|| kernels.get(node).cloned().flatten());
+            let named = |line: &String| format!("{node}: {line}");
+            problems.extend(row.problem.as_ref().map(named));
+            if let Some(Ok(told)) = &told {
+                notes.extend(told.notes.iter().map(named));
+                problems.extend(told.problems.iter().map(named));
+            }
+            if let Some(version) = &row.version {
+                versions.entry(version.clone()).or_default().push(node);
+            }
+            rows_of_nodes.push(row);
+        }
+        problems.extend(different(&versions));
+        Self {
+            nodes: rows_of_nodes,
+            not_intercepted: missed(rows),
+            notes,
+            problems,
+        }
+    }
+}
+
+impl NodeRow {
+    fn of(node: &str, agent: Option<&Agent>, told: Option<&Result<Told, String>>) -> Self {
+        let (state, problem) = match told {
+            None => ("no-agent", None),
+            Some(Err(problem)) => ("no-answer", Some(problem.clone())),
+            Some(Ok(told)) => (told.agent_state.as_str(), None),
+        };
+        let told = told.and_then(|told| told.as_ref().ok());
+        Self {
+            node: node.to_owned(),
+            agent: agent.map(|agent| agent.pod.clone()),
+            version: told.and_then(|told| Some(told.agent.as_ref()?.version.clone())),
+            state: state.to_owned(),
+            problem,
+            kernel: told.and_then(|told| told.kernel.clone()),
+            pods: told.and_then(|told| told.pods.clone()),
+        }
+    }
+}
+
+fn kernel(node: &Node) -> (String, Option<String>) {
+    let info = node
+        .status
+        .as_ref()
+        .and_then(|status| status.node_info.as_ref());
+    (
+        node.name_any(),
+        info.map(|info| info.kernel_version.clone()),
+    )
+}
+
+/// A sentence, if the agents' versions differ.
+fn different(versions: &BTreeMap<String, Vec<&str>>) -> Option<String> {
+    const NAMED: usize = 3;
+    if versions.len() < 2 {
+        return None;
+    }
+    let parts: Vec<String> = versions
+        .iter()
+        .map(|(version, nodes)| match nodes.len() {
+            0..=NAMED => format!("{version} on {}", nodes.join(", ")),
+            many => format!("{version} on {many} nodes"),
+        })
+        .collect();
+    Some(format!(
+        "the agents have different versions: {}; kubectl rollout status shows whether an upgrade is under way",
+        parts.join("; ")
+    ))
+}
+
+fn missed(rows: &[Row]) -> Vec<Missed> {
+    let missed = rows.iter().filter(|row| row.is_missed());
+    missed
+        .map(|row| Missed {
+            namespace: row.namespace.clone(),
+            name: row.name.clone(),
+            node: row.node.clone(),
+            state: row.state.clone(),
+            reason: row.reason.clone(),
+        })
+        .collect()
+}

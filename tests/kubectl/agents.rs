@@ -1,0 +1,247 @@
+//! Agents that do not answer, and other versions.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use axum::http::StatusCode;
+use serde_json::json;
+use sidetrack::api::PodState;
+
+use crate::fixture::{Agent, Cluster, known};
+
+/// Two nodes. The first has an agent with pod `shop/web-0`.
+fn two(second: Agent) -> Result<Cluster> {
+    let cluster = Cluster::new(&["node-1", "node-2"])?;
+    cluster
+        .api
+        .apply(lab::injected::namespace("shop", Some("enabled")))?;
+    cluster.pod("shop", "web-0", Some("node-1"))?;
+    cluster.pod("shop", "web-1", Some("node-2"))?;
+    let first = [known("shop", "web-0", PodState::Enrolled)];
+    cluster.agent("node-1", Agent::with(&first))?;
+    cluster.agent("node-2", second)?;
+    Ok(cluster)
+}
+
+/// Checks that the commands show why node-2 has no answer, and all of node-1.
+fn second_is_silent(cluster: &Cluster, expected: &str) -> Result<()> {
+    let pods = cluster.run(&["pods", "-A", "-o", "json", "--timeout", "1s"])?;
+    let all = pods.json()?;
+    ensure!(pods.code == 1, "{pods:?}");
+    ensure!(
+        pods.errors.contains("node node-2: ") && pods.errors.contains(expected),
+        "{pods:?}"
+    );
+    ensure!(all["unanswered"][0]["node"] == "node-2", "{all}");
+    ensure!(
+        all["unanswered"].as_array().map(Vec::len) == Some(1),
+        "{all}"
+    );
+    ensure!(
+        all["pods"][0]["name"] == "web-0" && all["pods"][0]["state"] == "enrolled",
+        "{all}"
+    );
+    ensure!(
+        all["pods"][1]["name"] == "web-1" && all["pods"][1]["state"] == "unknown",
+        "{all}"
+    );
+    let status = cluster.run(&["status", "-o", "json", "--timeout", "1s"])?;
+    let report = status.json()?;
+    ensure!(status.code == 1, "{status:?}");
+    ensure!(report["nodes"][0]["state"] == "ready", "{report}");
+    ensure!(report["nodes"][1]["state"] == "no-answer", "{report}");
+    let problem = report["nodes"][1]["problem"].as_str().unwrap_or_default();
+    ensure!(problem.contains(expected), "{problem}");
+    ensure!(
+        report["problems"] == json!([format!("node-2: {problem}")]),
+        "{report}"
+    );
+    ensure!(report["not_intercepted"][0]["name"] == "web-1", "{report}");
+    Ok(())
+}
+
+#[test]
+fn agents_answer() -> Result<()> {
+    let cluster = two(Agent::with(&[known("shop", "web-1", PodState::Enrolled)]))?;
+    for protocol in ["v5.channel.k8s.io", "v4.channel.k8s.io"] {
+        cluster.api.exec_protocols(&[protocol]);
+        let pods = cluster.run(&["pods", "-A", "-o", "json"])?;
+        let all = pods.json()?;
+        ensure!(pods.code == 0 && pods.errors.is_empty(), "{pods:?}");
+        for (number, node) in ["node-1", "node-2"].into_iter().enumerate() {
+            let pod = &all["pods"][number];
+            ensure!(
+                pod["node"] == node && pod["state"] == "enrolled",
+                "{protocol}: {all}"
+            );
+            // What this build does not show is there for programs.
+            ensure!(pod["netns"]["cookie"] == 17, "{protocol}: {all}");
+        }
+        let status = cluster.run(&["status", "--check"])?;
+        ensure!(status.code == 0, "{status:?}");
+        ensure!(!status.out.contains("problems:"), "{status:?}");
+    }
+    ensure!(
+        cluster
+            .asked()
+            .iter()
+            .all(|asked| asked.container == "agent")
+    );
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_hangs_does_not_hold_up_the_others() -> Result<()> {
+    let cluster = two(Agent::Hangs)?;
+    second_is_silent(&cluster, "no answer within 1s")?;
+    let pods = cluster.run(&["pods", "-A", "--timeout", "1s"])?;
+    ensure!(pods.took >= Duration::from_secs(1), "{pods:?}");
+    ensure!(pods.took < Duration::from_secs(4), "{pods:?}");
+    let status = cluster.run(&["status", "--timeout", "1s"])?;
+    ensure!(status.took < Duration::from_secs(4), "{status:?}");
+    ensure!(status.out.contains("no-answer"), "{status:?}");
+    Ok(())
+}
+
+#[test]
+fn exec_is_refused() -> Result<()> {
+    let cluster = two(Agent::Refused(StatusCode::FORBIDDEN))?;
+    second_is_silent(
+        &cluster,
+        "exec refused (403 Forbidden): it takes the right to create pods/exec in namespace sidetrack-system",
+    )
+}
+
+#[test]
+fn answers_that_are_none() -> Result<()> {
+    let cluster = two(Agent::Writes("Segmentation fault", 0))?;
+    second_is_silent(&cluster, "its answer is not understood")?;
+    for (agent, expected) in [
+        (
+            Agent::Writes("{\"agent\": 7}", 0),
+            "its answer is not understood",
+        ),
+        (Agent::Writes("", 3), "it exited with 3"),
+        (Agent::Writes("\u{1b}[31mred", 0), "\\\\u{1b}[31mred"),
+        (Agent::Breaks, "the connection ended before the command did"),
+        (
+            Agent::CannotStart("exec: \"sidetrack\": not found"),
+            "the command did not start: Internal error occurred: exec: \"sidetrack\": not found",
+        ),
+    ] {
+        cluster.agent("node-2", agent)?;
+        second_is_silent(&cluster, expected)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_has_crashed_is_not_asked() -> Result<()> {
+    let cluster = two(Agent::Hangs)?;
+    cluster.agent_pod("node-2", json!({"waiting": {"reason": "CrashLoopBackOff"}}))?;
+    second_is_silent(&cluster, "the agent's container waits: CrashLoopBackOff")?;
+    ensure!(
+        cluster
+            .asked()
+            .iter()
+            .all(|asked| asked.pod == "sidetrack-node-1")
+    );
+    Ok(())
+}
+
+#[test]
+fn another_version_is_named() -> Result<()> {
+    let cluster = two(Agent::Answers {
+        version: "0.2.0",
+        pods: vec![known("shop", "web-1", PodState::Enrolled)],
+    })?;
+    let status = cluster.run(&["status"])?;
+    ensure!(status.code == 0, "{status:?}");
+    ensure!(
+        status
+            .out
+            .contains("different versions: 0.1.0 on node-1; 0.2.0 on node-2"),
+        "{status:?}"
+    );
+    ensure!(cluster.run(&["status", "--check"])?.code == 1);
+    Ok(())
+}
+
+#[test]
+fn states_of_a_later_version_are_shown_as_they_are() -> Result<()> {
+    let later = r#"[{"namespace": "shop", "name": "web-1", "state": "quarantined", "reason": "new", "color": "red"}]"#;
+    let cluster = two(Agent::Writes(later, 0))?;
+    let pods = cluster.run(&["pods", "-A", "-o", "json"])?;
+    let all = pods.json()?;
+    ensure!(pods.code == 0, "{pods:?}");
+    ensure!(
+        all["pods"][1]["state"] == "quarantined" && all["pods"][1]["color"] == "red",
+        "{all}"
+    );
+    let table = cluster.run(&["pods", "-A"])?;
+    ensure!(table.out.contains("quarantined"), "{table:?}");
+    Ok(())
+}
+
+#[test]
+fn nodes_that_may_not_be_listed() -> Result<()> {
+    let cluster = two(Agent::with(&[]))?;
+    cluster.api.forbid("Node")?;
+    let status = cluster.run(&["status"])?;
+    ensure!(status.code == 0, "{status:?}");
+    ensure!(
+        status.out.contains("node-1") && status.out.contains("node-2"),
+        "{status:?}"
+    );
+    ensure!(status.out.contains("nodes is forbidden"), "{status:?}");
+    Ok(())
+}
+
+#[test]
+fn no_agent_at_all() -> Result<()> {
+    let cluster = Cluster::new(&["node-1"])?;
+    cluster
+        .api
+        .apply(lab::injected::namespace("shop", Some("enabled")))?;
+    cluster.pod("shop", "web-0", Some("node-1"))?;
+    let advice = "namespace sidetrack-system has no agent";
+    let pods = cluster.run(&["pods", "-A"])?;
+    ensure!(pods.code == 1 && pods.errors.contains(advice), "{pods:?}");
+    ensure!(pods.out.contains("node node-1 has no agent"), "{pods:?}");
+    let status = cluster.run(&["status"])?;
+    ensure!(
+        status.code == 1 && status.out.contains(advice),
+        "{status:?}"
+    );
+    ensure!(status.out.contains("shop/web-0 (no-agent)"), "{status:?}");
+    Ok(())
+}
+
+#[test]
+fn as_many_are_asked_at_a_time_as_the_flag_says() -> Result<()> {
+    let nodes: Vec<String> = (0..8).map(|number| format!("node-{number}")).collect();
+    let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
+    let cluster = Cluster::new(&names)?;
+    for node in &names {
+        cluster.agent(node, Agent::Hangs)?;
+    }
+    let run = |parallel| cluster.run(&["pods", "-A", "--timeout", "1s", "--parallel", parallel]);
+    let (two, eight) = (run("2")?, run("8")?);
+    ensure!(two.took >= Duration::from_secs(4), "{two:?}");
+    ensure!(eight.took < Duration::from_secs(4), "{eight:?}");
+    ensure!(eight.errors.lines().count() == 8, "{eight:?}");
+    Ok(())
+}
+
+#[test]
+fn a_long_answer_arrives_whole() -> Result<()> {
+    let many: Vec<_> = (0..2000)
+        .map(|number| known("shop", &format!("many-{number:04}"), PodState::Enrolled))
+        .collect();
+    let cluster = two(Agent::with(&many))?;
+    let pods = cluster.run(&["pods", "-A", "-o", "json"])?.json()?;
+    let many = pods["pods"].as_array().map(Vec::len);
+    // Two of the first agent's node and the labeled pod that the second agent does not know.
+    ensure!(many == Some(2002), "{many:?}");
+    Ok(())
+}

@@ -1,0 +1,47 @@
+//! `doctor` of all nodes.
+
+use anyhow::{Result, ensure};
+
+use crate::fixture::{Agent, Cluster};
+
+const FINE: &str = r#"{"ok": true, "kernel": "6.18.5", "checks": [{"facility": "BTF", "since": "5.4", "ok": true, "without": "", "problem": null}]}"#;
+const OLD: &str = r#"{"ok": false, "kernel": "5.10.0", "checks": [
+    {"facility": "BTF", "since": "5.4", "ok": true, "without": "", "problem": null},
+    {"facility": "sk_lookup", "since": "5.9", "ok": false, "without": "no inbound", "problem": "EINVAL"},
+    {"facility": "cgroup2", "since": "4.5", "ok": null, "without": "", "problem": null}]}"#;
+
+#[test]
+fn nodes_and_what_they_lack() -> Result<()> {
+    let cluster = Cluster::new(&["node-1", "node-2", "node-3"])?;
+    cluster.agent("node-1", Agent::Writes(FINE, 0))?;
+    let fine = cluster.run(&["doctor"])?;
+    ensure!(fine.code == 0, "{fine:?}");
+    cluster.agent("node-2", Agent::Writes(OLD, 1))?;
+    cluster.agent("node-3", Agent::Hangs)?;
+    let all = cluster.run(&["doctor", "--timeout", "1s", "-o", "wide"])?;
+    ensure!(all.code == 1, "{all:?}");
+    let lines: Vec<String> = all
+        .out
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    ensure!(
+        lines
+            == [
+                "NODE KERNEL CAN RUN SIDETRACK MISSING",
+                "node-1 6.18.5 yes",
+                "node-2 5.10.0 no sk_lookup: EINVAL; cgroup2 (unknown)",
+                "node-3 - unknown no answer within 1s",
+            ],
+        "{lines:#?}"
+    );
+    let json = cluster
+        .run(&["doctor", "--timeout", "1s", "-o", "json"])?
+        .json()?;
+    ensure!(
+        json[1]["report"]["checks"][1]["problem"] == "EINVAL",
+        "{json}"
+    );
+    ensure!(json[2]["problem"] == "no answer within 1s", "{json}");
+    Ok(())
+}

@@ -1,0 +1,99 @@
+//! Pods that are labeled and not intercepted, with the reason.
+
+use anyhow::{Context as _, Result, ensure};
+use lab::injected::{LABEL, namespace};
+use serde_json::{Value, json};
+use sidetrack::api::PodState;
+
+use crate::fixture::{Agent, Cluster, known};
+
+#[test]
+fn each_has_its_reason() -> Result<()> {
+    let cluster = Cluster::new(&["node-1", "node-2"])?;
+    cluster.api.apply(namespace("shop", Some("enabled")))?;
+    cluster.api.apply(namespace("bank", None))?;
+    let agent = [
+        known("shop", "fine", PodState::Enrolled),
+        known("shop", "rejected", PodState::Rejected),
+    ];
+    cluster.agent("node-1", Agent::with(&agent))?;
+    for (namespace, name, node) in [
+        ("shop", "fine", Some("node-1")),
+        ("shop", "rejected", Some("node-1")),
+        ("shop", "forgotten", Some("node-1")),
+        ("shop", "elsewhere", Some("node-2")),
+        ("shop", "unscheduled", None),
+        ("shop", "bare", Some("node-2")),
+        ("shop", "out", Some("node-2")),
+        ("bank", "unlabeled", Some("node-2")),
+        ("bank", "typo", Some("node-2")),
+        ("bank", "own", Some("node-2")),
+    ] {
+        cluster.pod(namespace, name, node)?;
+    }
+    cluster.api.edit("Pod", "shop", "bare", |pod| {
+        pod["spec"]["containers"].as_array_mut().map(Vec::pop);
+    })?;
+    for (namespace, name, label) in [
+        ("shop", "out", "disabled"),
+        ("bank", "typo", "enable"),
+        ("bank", "own", "enabled"),
+    ] {
+        cluster.api.edit("Pod", namespace, name, |pod| {
+            pod["metadata"]["labels"][LABEL] = json!(label);
+        })?;
+    }
+    let report = cluster.run(&["status", "-o", "json"])?.json()?;
+    let missed = report["not_intercepted"].as_array().context("a list")?;
+    let found: Vec<(&str, &str, &str)> = missed
+        .iter()
+        .map(|pod| (text(pod, "name"), text(pod, "state"), text(pod, "reason")))
+        .collect();
+    let expected = [
+        ("own", "no-agent", "node node-2 has no agent"),
+        (
+            "typo",
+            "not-taken",
+            "label sidetrack.dev/interception is \"enable\" on the pod or its namespace; write \"enabled\" or \"disabled\"",
+        ),
+        (
+            "bare",
+            "not-taken",
+            "it has no sidecar (a container named istio-proxy)",
+        ),
+        ("elsewhere", "no-agent", "node node-2 has no agent"),
+        (
+            "forgotten",
+            "not-listed",
+            "the agent of node-1 does not know it",
+        ),
+        ("rejected", "rejected", "rejected has its reasons"),
+        ("unscheduled", "unscheduled", "it has no node yet"),
+    ];
+    ensure!(found == expected, "{found:#?}");
+    Ok(())
+}
+
+#[test]
+fn agents_that_enroll_every_sidecar_need_no_label() -> Result<()> {
+    let cluster = Cluster::new(&["node-1"])?;
+    cluster.api.apply(namespace("bank", None))?;
+    cluster.pod("bank", "web-0", Some("node-1"))?;
+    cluster.agent("node-1", Agent::with(&[]))?;
+    let missed = |cluster: &Cluster| {
+        let report = cluster.run(&["status", "-o", "json"])?.json()?;
+        anyhow::Ok(report["not_intercepted"].as_array().map(Vec::len))
+    };
+    ensure!(missed(&cluster)? == Some(0));
+    cluster
+        .api
+        .edit("Pod", "sidetrack-system", "sidetrack-node-1", |pod| {
+            pod["spec"]["containers"][0]["args"] = json!(["agent", "--enroll=injected"]);
+        })?;
+    ensure!(missed(&cluster)? == Some(1));
+    Ok(())
+}
+
+fn text<'a>(pod: &'a Value, field: &str) -> &'a str {
+    pod[field].as_str().unwrap_or_default()
+}

@@ -1,0 +1,12 @@
+//! `kubectl sidetrack` against the stand-in for the API server, with agents that answer, hang, refuse or
+//! write nonsense. What a real agent answers is tested in tests/kernel/cluster/kubectl.rs.
+
+mod agents;
+mod check;
+mod doctor;
+mod fixture;
+mod labeled;
+mod migrate;
+mod pass;
+mod rights;
+mod scope;

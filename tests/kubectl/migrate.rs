@@ -1,0 +1,116 @@
+//! What would change for a namespace.
+
+use anyhow::{Result, ensure};
+use lab::injected::namespace;
+use serde_json::{Value, json};
+
+use crate::fixture::{Cluster, node_info};
+
+const ARGUMENTS: &str = "istio-iptables -p 15001 -z 15006 -u 1337 -i * -b * -d 15090,15021,15020";
+
+/// Gives a pod an istio-init with these arguments besides.
+fn init(cluster: &Cluster, name: &str, more: &[&str]) -> Result<()> {
+    cluster.pod("shop", name, Some("node-1"))?;
+    cluster.api.edit("Pod", "shop", name, |pod| {
+        let words: Vec<&str> = ARGUMENTS.split(' ').chain(more.iter().copied()).collect();
+        pod["spec"]["initContainers"] =
+            json!([{"name": "istio-init", "image": "istio/proxyv2:1.26.1", "args": words}]);
+        pod["spec"]["containers"][1]["image"] = json!("istio/proxyv2:1.26.1");
+    })
+}
+
+fn row(pods: &Value, name: &str) -> Result<Value> {
+    let found = pods
+        .as_array()
+        .into_iter()
+        .flatten()
+        .find(|pod| pod["name"] == name);
+    found
+        .cloned()
+        .ok_or_else(|| anyhow::anyhow!("no {name} in {pods}"))
+}
+
+#[test]
+fn pods_today_and_then() -> Result<()> {
+    let cluster = Cluster::new(&["node-1"])?;
+    cluster.api.apply(namespace("shop", None))?;
+    init(&cluster, "same", &[])?;
+    init(&cluster, "dns", &["--redirect-dns"])?;
+    init(&cluster, "interface", &["-c", "eth1"])?;
+    cluster.pod("shop", "other", Some("node-1"))?;
+    let fine = cluster.run(&["migrate", "--dry-run", "shop"])?;
+    ensure!(fine.code == 0, "{fine:?}");
+    init(&cluster, "tproxy", &["-m", "TPROXY"])?;
+    let all = cluster.run(&["migrate", "--dry-run", "shop", "-o", "json"])?;
+    ensure!(all.code == 1, "{all:?}");
+    let pods = all.json()?;
+    let same = row(&pods, "same")?;
+    ensure!(
+        same["today"] == "istio-init" && same["then"] == "enrolled",
+        "{same}"
+    );
+    ensure!(same["differences"] == json!([]), "{same}");
+    let rules = same["rules_today"].to_string();
+    ensure!(
+        rules.contains("-A ISTIO_REDIRECT -p tcp -j REDIRECT --to-ports 15001"),
+        "{same}"
+    );
+    ensure!(same["rules_today"] == same["rules_then"], "{same}");
+    let dns = row(&pods, "dns")?;
+    ensure!(
+        dns["differences"][0].to_string().contains("DNS capture"),
+        "{dns}"
+    );
+    let tproxy = row(&pods, "tproxy")?;
+    ensure!(tproxy["then"] == "rejected", "{tproxy}");
+    ensure!(tproxy["reason"].to_string().contains("TPROXY"), "{tproxy}");
+    ensure!(row(&pods, "other")?["today"] == "unknown", "{pods}");
+    let wide = cluster
+        .run(&["migrate", "--dry-run", "shop", "-o", "wide"])?
+        .out;
+    ensure!(wide.contains("rules then of dns, other, same:"), "{wide}");
+    Ok(())
+}
+
+#[test]
+fn the_kernel_of_the_pods_node_counts() -> Result<()> {
+    let cluster = Cluster::new(&["node-1"])?;
+    cluster.api.apply(namespace("shop", Some("disabled")))?;
+    init(&cluster, "interface", &["-c", "eth1"])?;
+    let then = |cluster: &Cluster| {
+        let pods = cluster
+            .run(&["migrate", "--dry-run", "shop", "-o", "json"])?
+            .json()?;
+        anyhow::Ok(row(&pods, "interface")?["then"].clone())
+    };
+    ensure!(then(&cluster)? == "enrolled");
+    cluster.api.edit("Node", "", "node-1", |node| {
+        node["status"]["nodeInfo"] = node_info("5.15.0-105-generic");
+    })?;
+    ensure!(then(&cluster)? == "rejected");
+    let table = cluster.run(&["migrate", "--dry-run", "shop"])?;
+    ensure!(table.out.contains("use Linux 5.17 or later"), "{table:?}");
+    ensure!(
+        table
+            .out
+            .contains("is labeled sidetrack.dev/interception=disabled"),
+        "{table:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn mistakes() -> Result<()> {
+    let cluster = Cluster::new(&["node-1"])?;
+    let change = cluster.run(&["migrate", "shop"])?;
+    ensure!(
+        change.code == 2 && change.errors.contains("--dry-run"),
+        "{change:?}"
+    );
+    let none = cluster.run(&["migrate", "--dry-run", "none"])?;
+    ensure!(
+        none.code == 1 && none.errors.contains("there is no namespace none"),
+        "{none:?}"
+    );
+    Ok(())
+}

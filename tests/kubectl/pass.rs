@@ -1,0 +1,173 @@
+//! Commands about one pod, which run in the agent of its node.
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _},
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::apiserver::exec::{Answer, End, Piece, Request};
+
+use crate::fixture::{Agent, Cluster};
+
+/// Nodes with an agent each, and pods `shop/web-0` and `shop/web-1` on them.
+fn two() -> Result<Cluster> {
+    let cluster = Cluster::new(&["node-1", "node-2", "node-3"])?;
+    for (pod, node) in [("web-0", "node-1"), ("web-1", "node-2")] {
+        cluster.pod("shop", pod, Some(node))?;
+        cluster.agent(node, Agent::Hangs)?;
+    }
+    cluster.pod("shop", "alone", Some("node-3"))?;
+    cluster.pod("shop", "new", None)?;
+    Ok(cluster)
+}
+
+/// The agents answer with their own name, the words and an exit code.
+fn echo(request: &Request) -> Answer {
+    Answer::Output(
+        vec![
+            Piece::Out(format!("{} {}\n", request.pod, request.words.join(" ")).into_bytes()),
+            Piece::Error(b"a remark\n".to_vec()),
+        ],
+        End::Code(3),
+    )
+}
+
+#[test]
+fn arguments_output_and_exit_code_pass_through() -> Result<()> {
+    let cluster = two()?;
+    cluster.api.on_exec(echo);
+    for (words, expected) in [
+        (
+            ["rules", "shop/web-1", "-6"].as_slice(),
+            "sidetrack-node-2 sidetrack rules shop/web-1 -6",
+        ),
+        (
+            &[
+                "-n",
+                "shop",
+                "explain",
+                "web-0",
+                "inbound",
+                "--dst",
+                "10.0.0.1:80",
+                "-o",
+                "json",
+            ],
+            "sidetrack-node-1 sidetrack explain shop/web-0 inbound --dst 10.0.0.1:80 -o json",
+        ),
+        // A command that this build does not know.
+        (
+            &["later", "web-0", "-n", "shop", "--flag"],
+            "sidetrack-node-1 sidetrack later shop/web-0 --flag",
+        ),
+    ] {
+        let ended = cluster.run(words)?;
+        ensure!(ended.out.trim() == expected, "{ended:?}");
+        ensure!(ended.errors == "a remark\n" && ended.code == 3, "{ended:?}");
+    }
+    Ok(())
+}
+
+#[test]
+fn lines_are_shown_as_they_come() -> Result<()> {
+    let cluster = two()?;
+    cluster.api.on_exec(|_| {
+        let pieces = vec![
+            Piece::Out(b"first\n".to_vec()),
+            Piece::Pause(Duration::from_secs(3)),
+            Piece::Out(b"second\n".to_vec()),
+        ];
+        Answer::Output(pieces, End::Code(0))
+    });
+    let start = Instant::now();
+    // A live command may be silent for longer than an agent may take to begin.
+    let mut command = cluster.command(&["--timeout", "1s", "trace", "shop/web-0"])?;
+    let mut child = command.stdout(Stdio::piped()).spawn()?;
+    let mut out = BufReader::new(child.stdout.take().context("stdout")?);
+    let mut line = String::new();
+    out.read_line(&mut line)?;
+    ensure!(line == "first\n", "{line:?}");
+    ensure!(
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
+    );
+    let mut rest = String::new();
+    out.read_to_string(&mut rest)?;
+    ensure!(rest == "second\n", "{rest:?}");
+    ensure!(child.wait()?.success());
+    Ok(())
+}
+
+#[test]
+fn a_reader_may_go_away() -> Result<()> {
+    let cluster = two()?;
+    cluster.api.on_exec(|_| {
+        let line = vec![b'x'; 1 << 20];
+        Answer::Output(vec![Piece::Out(line); 4], End::Code(0))
+    });
+    let mut command = cluster.command(&["trace", "shop/web-0"])?;
+    let mut child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    drop(child.stdout.take());
+    let ended = child.wait_with_output()?;
+    ensure!(
+        ended.status.success() && ended.stderr.is_empty(),
+        "{ended:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn an_agent_that_hangs_is_given_up() -> Result<()> {
+    let cluster = two()?;
+    let ended = cluster.run(&["--timeout", "1s", "rules", "shop/web-1"])?;
+    ensure!(
+        ended.code == 1 && ended.took < Duration::from_secs(4),
+        "{ended:?}"
+    );
+    ensure!(
+        ended.errors.contains("node node-2: no answer within 1s"),
+        "{ended:?}"
+    );
+    Ok(())
+}
+
+#[test]
+fn mistakes_name_their_cure() -> Result<()> {
+    let cluster = two()?;
+    for (words, code, expected) in [
+        (
+            ["rules", "shop/none"].as_slice(),
+            1,
+            "there is no pod shop/none",
+        ),
+        (
+            &["rules", "web-0"],
+            1,
+            "there is no pod default/web-0: name it as NAMESPACE/POD",
+        ),
+        (
+            &["rules", "shop/alone"],
+            1,
+            "is on node node-3, which has no agent",
+        ),
+        (&["rules", "shop/new"], 1, "has no node yet"),
+        (&["rules", "a/b/c"], 1, "is not a pod; write NAMESPACE/NAME"),
+        (&["rules", "-6", "shop/web-0"], 2, "the pod comes before -6"),
+        (&["trace"], 2, "name a pod: kubectl sidetrack trace"),
+        (&["cleanup", "shop/web-0"], 2, "not through the API server"),
+    ] {
+        let ended = cluster.run(words)?;
+        ensure!(
+            ended.code == code && ended.errors.contains(expected),
+            "{words:?}: {ended:?}"
+        );
+    }
+    ensure!(cluster.asked().is_empty(), "no agent is to be asked");
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! The rights that docs/kubectl.md lists are the ones that the commands use.
+
+use std::{collections::BTreeSet, fs, path::Path};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::apiserver::exec::{Answer, End};
+use serde_json::Value;
+
+use crate::fixture::{Agent, Cluster};
+
+/// Verb, group and resource of each right.
+fn documented() -> Result<BTreeSet<(String, String, String)>> {
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kubectl.md");
+    let page = fs::read_to_string(page)?;
+    let (_, rest) = page.split_once("```yaml\n").context("a block of YAML")?;
+    let (yaml, _) = rest.split_once("```").context("its end")?;
+    let mut rights = BTreeSet::new();
+    for role in yaml.split("---\n") {
+        let role: Value = serde_saphyr::from_str(role)?;
+        for rule in role["rules"].as_array().context("rules")? {
+            let words = |field: &str| {
+                let words = rule[field].as_array().into_iter().flatten();
+                let words = words.filter_map(Value::as_str).map(str::to_owned);
+                words.collect::<Vec<_>>()
+            };
+            for group in words("apiGroups") {
+                for resource in words("resources") {
+                    for verb in words("verbs") {
+                        rights.insert((verb, group.clone(), resource.clone()));
+                    }
+                }
+            }
+        }
+    }
+    Ok(rights)
+}
+
+#[test]
+fn no_command_uses_another_right() -> Result<()> {
+    let cluster = Cluster::new(&["node-1"])?;
+    cluster
+        .api
+        .apply(lab::injected::namespace("shop", Some("enabled")))?;
+    cluster.pod("shop", "web-0", Some("node-1"))?;
+    cluster.agent("node-1", Agent::with(&[]))?;
+    cluster.api.apply(serde_json::json!({
+        "kind": "Deployment",
+        "metadata": {"name": "istiod", "namespace": "istio-system", "labels": {"app": "istiod"}},
+    }))?;
+    for words in [
+        ["status"].as_slice(),
+        &["pods", "-A"],
+        &["check"],
+        &["migrate", "--dry-run", "shop"],
+        &["rules", "shop/web-0"],
+    ] {
+        if words[0] == "rules" {
+            cluster
+                .api
+                .on_exec(|_| Answer::Output(Vec::new(), End::Code(0)));
+        }
+        let ended = cluster.run(words)?;
+        ensure!(
+            ended.code == 0 || words[0] == "check",
+            "{words:?}: {ended:?}"
+        );
+    }
+    let used: BTreeSet<(String, String, String)> = cluster
+        .api
+        .requests()
+        .into_iter()
+        .map(|used| (used.verb.into(), used.group.into(), used.resource.into()))
+        .collect();
+    let documented = documented()?;
+    let missing: Vec<_> = used.difference(&documented).collect();
+    ensure!(missing.is_empty(), "not documented: {missing:?}");
+    // `get` on nodes and namespaces comes with `list` for people who look themselves; the rest is needed.
+    for right in [
+        ("create", "", "pods/exec"),
+        ("get", "", "pods"),
+        ("list", "", "configmaps"),
+        ("list", "apps", "daemonsets"),
+        (
+            "list",
+            "admissionregistration.k8s.io",
+            "mutatingwebhookconfigurations",
+        ),
+    ] {
+        let right = (right.0.to_owned(), right.1.to_owned(), right.2.to_owned());
+        ensure!(
+            used.contains(&right),
+            "{right:?} is documented and not used"
+        );
+    }
+    Ok(())
+}
