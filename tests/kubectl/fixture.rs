@@ -218,6 +218,8 @@ pub fn known(namespace: &str, name: &str, state: PodState) -> PodStatus {
         policy: None,
         ipv6: false,
         listener: enrolled,
+        outbound_listener: Some(enrolled),
+        refusals: Vec::new(),
         before_sidecar: false,
         connections: Connections {
             outbound_redirected: 12,

@@ -52,6 +52,10 @@ enum Command {
     Rules(Words),
     /// Show how a connection of a pod is handled, and by which rule: `sidetrack explain` on its node
     Explain(Words),
+    /// Show why connections of a pod were refused, and what to do: `sidetrack why` on its node
+    Why(Words),
+    /// Show connections of a pod as they are decided: `sidetrack trace` on its node
+    Trace(Words),
     /// Check whether the kernels of the nodes can run sidetrack
     Doctor(doctor::Options),
     /// Check whether a cluster is ready for sidetrack, before it is installed
@@ -107,6 +111,8 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
         }
         Command::Rules(Words { words }) => ("rules".to_owned(), words),
         Command::Explain(Words { words }) => ("explain".to_owned(), words),
+        Command::Why(Words { words }) => ("why".to_owned(), words),
+        Command::Trace(Words { words }) => ("trace".to_owned(), words),
         Command::Other(mut words) => (words.remove(0), words),
     };
     match Pass::read(&command, words, &mut cli.connect) {

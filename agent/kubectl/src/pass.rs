@@ -26,7 +26,7 @@ const OTHERS: [&str; 6] = [
     "webhook",
 ];
 /// Commands that end by themselves, at once.
-const SHORT: [&str; 2] = ["rules", "explain"];
+const SHORT: [&str; 3] = ["rules", "explain", "why"];
 
 /// A command and its pod.
 #[derive(Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use k8s_openapi::api::{
     apps::v1::{DaemonSet, Deployment},
     core::v1::{ConfigMap, PodTemplateSpec},
 };
-use kube::{Api, ResourceExt as _, api::ListParams};
+use kube::{Api, ResourceExt, api::ListParams};
 use serde::Serialize;
 use serde_json::Value;
 

@@ -61,11 +61,14 @@ impl Row {
 
     /// What people should know.
     pub fn remarks(&self) -> String {
-        let notes = self.known.iter().flat_map(|known| &known.pod.notes);
+        let known = self.known.as_ref();
+        let notes = known.into_iter().flat_map(|known| &known.pod.notes);
+        let refusal = known.and_then(Known::last_refusal);
         let all: Vec<&str> = self
             .reason
             .iter()
             .chain(notes)
+            .chain(&refusal)
             .map(String::as_str)
             .collect();
         all.join("; ")

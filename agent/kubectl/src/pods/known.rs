@@ -37,6 +37,14 @@ pub struct Pod {
     before_sidecar: bool,
     #[serde(default)]
     connections: Connections,
+    #[serde(default)]
+    refusals: Vec<Refusals>,
+}
+
+/// Refused connections of one reason, the latest first.
+#[derive(Clone, Debug, Deserialize)]
+struct Refusals {
+    reason: String,
 }
 
 #[derive(Clone, Debug, Deserialize)]
@@ -74,12 +82,27 @@ impl Known {
 
     /// Whether the sidecar listens.
     pub fn listener(&self) -> String {
-        let listener = match (self.pod.listener, self.pod.before_sidecar) {
-            (_, true) => "not yet",
-            (true, false) => "up",
-            (false, false) => "down",
+        // Agents that do not look at the outbound port do not have the field.
+        let outbound = self.whole.get("outbound_listener").map(Value::as_bool);
+        let listener = match (outbound, self.pod.listener) {
+            _ if self.pod.before_sidecar => "not yet",
+            (None | Some(Some(true)), true) => "up",
+            (None | Some(Some(false)), false) => "down",
+            (Some(Some(true)), false) => "out",
+            (Some(Some(false)), true) => "in",
+            (Some(None), true) => "in, out unknown",
+            (Some(None), false) => "unknown",
         };
         self.if_enrolled(listener.to_owned())
+    }
+
+    /// Where to look further.
+    pub fn last_refusal(&self) -> Option<String> {
+        let last = self.pod.refusals.first()?;
+        Some(format!(
+            "last refused: {}, see `kubectl sidetrack why`",
+            last.reason
+        ))
     }
 
     /// A counter.
@@ -111,3 +134,6 @@ impl Known {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

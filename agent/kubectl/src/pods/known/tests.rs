@@ -1,0 +1,63 @@
+use serde_json::{Value, json};
+
+use super::Known;
+
+/// An enrolled pod of which the agent says this besides.
+fn known(fields: Value) -> Known {
+    let mut pod = json!({
+        "namespace": "shop", "name": "web-0", "state": "enrolled",
+        "netns": {"path": "/proc/1/ns/net"},
+    });
+    for (field, value) in fields.as_object().expect("an object") {
+        pod[field] = value.clone();
+    }
+    serde_json::from_value(pod).expect("a pod")
+}
+
+#[test]
+fn listeners_as_agents_of_each_version_report_them() {
+    for (fields, expected) in [
+        (json!({}), "down"),
+        (json!({"listener": true}), "up"),
+        (json!({"listener": true, "outbound_listener": true}), "up"),
+        (
+            json!({"listener": false, "outbound_listener": false}),
+            "down",
+        ),
+        (json!({"listener": true, "outbound_listener": false}), "in"),
+        (json!({"listener": false, "outbound_listener": true}), "out"),
+        (
+            json!({"listener": true, "outbound_listener": null}),
+            "in, out unknown",
+        ),
+        (
+            json!({"listener": false, "outbound_listener": null}),
+            "unknown",
+        ),
+        (json!({"listener": true, "before_sidecar": true}), "not yet"),
+        (json!({"listener": true, "netns": null}), "-"),
+    ] {
+        assert_eq!(known(fields.clone()).listener(), expected, "{fields}");
+    }
+}
+
+#[test]
+fn the_last_refusal_is_a_remark() {
+    let refusals = json!({"refusals": [{"reason": "no-sidecar", "count": 2}, {"reason": "older"}]});
+    let remark = known(refusals).last_refusal();
+    assert_eq!(
+        remark.as_deref(),
+        Some("last refused: no-sidecar, see `kubectl sidetrack why`")
+    );
+    assert_eq!(known(json!({"refusals": []})).last_refusal(), None);
+}
+
+#[test]
+fn a_pod_without_its_name_or_state_is_not_understood() {
+    for missing in ["namespace", "name", "state"] {
+        let mut pod = known(json!({})).whole;
+        pod.as_object_mut().expect("an object").remove(missing);
+        let error = serde_json::from_value::<Known>(pod).expect_err(missing);
+        assert!(error.to_string().contains(missing), "{error}");
+    }
+}
