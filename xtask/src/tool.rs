@@ -76,17 +76,8 @@ pub fn starts(arguments: &Arguments) -> Result<ExitCode> {
 /// The story on a real cluster. It works through the API server, so it needs no root.
 pub fn e2e(arguments: &Arguments) -> Result<ExitCode> {
     let mut command = program("e2e");
-    if arguments.ask_for_help() {
-        build::tests()?;
-        return exit_code(command.arg("--help"));
-    }
-    build::for_running(Needs::Tests, Agent::Debug)?;
-    command
-        .arg("--tools")
-        .arg(tools().join("python"))
-        .args(&arguments.words);
-    Agent::Debug.given_to(&mut command);
-    exit_code(&mut command)
+    command.arg("--tools").arg(tools().join("python"));
+    run_as_anyone(Needs::Tests, Agent::Debug, command, arguments)
 }
 
 /// A tool of the tests package, in the caller's directory so that relative paths mean what they say.
@@ -101,9 +92,22 @@ fn path(name: &str) -> PathBuf {
     root().join(format!("target/debug/sidetrack-{name}"))
 }
 
-/// Builds everything, then runs a tool. Its help needs neither root nor what the tool runs.
+/// Builds everything, then runs a tool that needs root. Its help does not.
 pub fn run(
     name: &str,
+    needs: Needs,
+    agent: Agent,
+    command: Command,
+    arguments: &Arguments,
+) -> Result<ExitCode> {
+    if !arguments.ask_for_help() {
+        require_root(name)?;
+    }
+    run_as_anyone(needs, agent, command, arguments)
+}
+
+/// Builds everything, then runs a tool. Its help needs nothing of what the tool runs.
+fn run_as_anyone(
     needs: Needs,
     agent: Agent,
     mut command: Command,
@@ -111,14 +115,11 @@ pub fn run(
 ) -> Result<ExitCode> {
     if arguments.ask_for_help() {
         build::tests()?;
-        let mut command = program(name);
         return exit_code(command.arg("--help"));
     }
-    require_root(name)?;
     build::for_running(needs, agent)?;
-    command.args(&arguments.words);
     agent.given_to(&mut command);
-    exit_code(&mut command)
+    exit_code(command.args(&arguments.words))
 }
 
 #[cfg(test)]
