@@ -10,13 +10,21 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use lab::runtime::run_with;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Longest wait for a namespace with all its pods to be gone.
 const GONE: Duration = Duration::from_secs(600);
+
+/// A namespace whose pods may be privileged.
+pub fn namespace(name: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
+    })
+}
 
 /// One cluster.
 #[derive(Clone, Debug)]

@@ -10,6 +10,8 @@ use lab::{
 };
 use serde_json::{Value, json};
 
+use crate::kubectl;
+
 /// The header that a sidecar adds to answers on the way out of a pod.
 const OUT: &str = "x-outbound-sidecar";
 /// The header that a sidecar adds to answers on the way into a pod.
@@ -27,10 +29,7 @@ pub enum Init {
 /// A namespace with what its pods mount.
 pub fn namespace(name: &str) -> Result<Vec<Value>> {
     Ok(vec![
-        json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": name, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
-        }),
+        kubectl::namespace(name),
         json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"name": "mesh", "namespace": name},

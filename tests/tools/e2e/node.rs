@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::kubectl::Kubectl;
+use crate::kubectl::{Kubectl, namespace};
 
 /// The namespace of the pods that look.
 pub const NAMESPACE: &str = "sidetrack-e2e-node";
@@ -27,10 +27,7 @@ true
 pub fn manifests(image: &str, shared_kernel: bool) -> Vec<Value> {
     let labels = json!({"app": "node"});
     vec![
-        json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
-        }),
+        namespace(NAMESPACE),
         json!({
             "apiVersion": "apps/v1", "kind": "DaemonSet",
             "metadata": {"name": "node", "namespace": NAMESPACE},

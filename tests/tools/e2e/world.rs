@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::{
     Options,
     helm::{Helm, Kustomization, NAMESPACE},
-    kubectl::Kubectl,
+    kubectl::{self, Kubectl},
     load::Window,
     mesh::{self, Init},
     node,
@@ -103,10 +103,7 @@ impl World {
 
     /// The namespace for sidetrack, as `helm install --create-namespace` makes it.
     pub fn create_namespace(&self) -> Result<()> {
-        self.kube.apply(&[serde_json::json!({
-            "apiVersion": "v1", "kind": "Namespace",
-            "metadata": {"name": NAMESPACE, "labels": {"pod-security.kubernetes.io/enforce": "privileged"}},
-        })])
+        self.kube.apply(&[kubectl::namespace(NAMESPACE)])
     }
 
     /// Installs by the chart and waits for the agents.
