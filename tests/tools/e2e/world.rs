@@ -26,6 +26,8 @@ const RATE: u32 = 100;
 pub const SOON: Duration = Duration::from_secs(20);
 /// Longest wait for pods to start.
 pub const START: Duration = Duration::from_secs(180);
+/// How long nodes may take to be clean by themselves.
+pub const BY_ITSELF: Duration = Duration::from_secs(30);
 
 /// Everything a part needs.
 pub struct World {
@@ -250,6 +252,8 @@ impl World {
         Ok(())
     }
 
+        self.start_looking()?;
+        self.clean_if_needed()?;
     /// Removes sidetrack, however it was installed.
     pub fn remove_install(&self) -> Result<()> {
         let kube = &self.kube;
@@ -257,6 +261,26 @@ impl World {
         let _ = self.helm.uninstall();
         for components in [&["cni", "taint"][..], &[]] {
             let _ = Kustomization::new("", components, &self.options.image)?.delete(kube);
+    /// Cleans the nodes if an agent that could not has left something.
+    pub fn clean_if_needed(&self) -> Result<()> {
+        if node::traces(&self.kube)?.is_empty() {
+            return Ok(());
+        }
+        self.clean_nodes()
+    }
+
+    /// Cleans the nodes, as docs/install.md says.
+    pub fn clean_nodes(&self) -> Result<()> {
+        let cleanup = Kustomization::new("cleanup", &[], &self.options.image)?;
+        cleanup.apply(&self.kube)?;
+        self.kube
+            .rollout("sidetrack-cleanup", "daemonset/sidetrack-cleanup", START)
+            .context("deploy/kubernetes/cleanup")?;
+        cleanup.delete(&self.kube)?;
+        self.kube.delete_namespace("sidetrack-cleanup")?;
+        node::wait_clean(&self.kube, BY_ITSELF)
+    }
+
         }
         let _ = kube.run(&[
             "delete",

@@ -1,12 +1,9 @@
 //! Uninstalls in random orders, with agents that run, crash or are away, with and without the plugin. After
 //! each, pods start, and the nodes are clean, or are cleaned by what the documentation says.
 
-use std::{
-    fmt,
-    time::{Duration, Instant},
-};
+use std::{fmt, time::Instant};
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use serde_json::json;
 
 use super::{install::no_problem, plugin::set_agents};
@@ -14,11 +11,8 @@ use crate::{
     helm::{Kustomization, NAMESPACE},
     mesh, node,
     report::Checks,
-    world::{SHOP, START, World},
+    world::{BY_ITSELF, SHOP, START, World},
 };
-
-/// How long nodes may take to be clean by themselves.
-const BY_ITSELF: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Install {
@@ -101,9 +95,7 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         let done = try_order(world, &order, number);
         checks.record(&format!("order {number}: {order}"), done);
         world.remove_install()?;
-        if !node::traces(&world.kube)?.is_empty() {
-            clean_up(world)?;
-        }
+        world.clean_if_needed()?;
     }
     Ok(())
 }
@@ -142,7 +134,7 @@ fn try_order(world: &World, order: &Order, number: usize) -> Result<String> {
     let clean = match node::wait_clean(kube, BY_ITSELF) {
         Ok(()) => "nodes clean by themselves".to_owned(),
         Err(_) => {
-            clean_up(world)?;
+            world.clean_nodes()?;
             "nodes clean after deploy/kubernetes/cleanup".to_owned()
         }
     };
@@ -223,17 +215,4 @@ fn crash(world: &World) -> Result<()> {
         let crashed = restarts.filter(|count| count.as_u64() > Some(0)).count();
         Ok((crashed > 0).then_some(()))
     })
-}
-
-/// As docs/install.md says.
-fn clean_up(world: &World) -> Result<()> {
-    let cleanup = Kustomization::new("cleanup", &[], &world.options.image)?;
-    cleanup.apply(&world.kube)?;
-    world
-        .kube
-        .rollout("sidetrack-cleanup", "daemonset/sidetrack-cleanup", START)
-        .context("deploy/kubernetes/cleanup")?;
-    cleanup.delete(&world.kube)?;
-    world.kube.delete_namespace("sidetrack-cleanup")?;
-    node::wait_clean(&world.kube, BY_ITSELF)
 }
