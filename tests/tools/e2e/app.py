@@ -3,6 +3,7 @@
 app.py serve            an HTTP server on 8080 that says whom it sees
 app.py load URL RATE    calls URL, each time with a new connection; a line of JSON for each second
 app.py listen           listens where a sidecar does, and does nothing else
+app.py refused URL N    calls URL N times; exits with 0 if every connection was refused
 app.py first URL        calls URL at once; exits with 0 if both sidecars were on the way, 3 if one was missing
 """
 
@@ -86,6 +87,12 @@ if sys.argv[1] == "serve":
 elif sys.argv[1] == "listen":
     listener = socket.create_server(("", 15006))
     threading.Event().wait()
+elif sys.argv[1] == "refused":
+    for _ in range(int(sys.argv[3])):
+        try:
+            sys.exit(f"answered: {call(url)}")
+        except ConnectionRefusedError:
+            pass
 elif sys.argv[1] == "load":
     load(url, float(sys.argv[3]))
 else:

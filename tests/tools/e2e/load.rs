@@ -65,16 +65,13 @@ pub fn wait_until_printed() {
 impl Period {
     /// What a namespace's load has seen in this time.
     pub fn seen(&self, kube: &Kubectl, namespace: &str) -> Result<Seen> {
+        self.seen_by(kube, namespace, "deployment/load")
+    }
+
+    /// What the load of a workload has seen in this time.
+    pub fn seen_by(&self, kube: &Kubectl, namespace: &str, workload: &str) -> Result<Seen> {
         let since = format!("--since={}s", now() - self.start + 30);
-        let words = [
-            "-n",
-            namespace,
-            "logs",
-            "deployment/load",
-            "-c",
-            "app",
-            &since,
-        ];
+        let words = ["-n", namespace, "logs", workload, "-c", "app", &since];
         let text = kube.wait("the load's log", Duration::from_secs(30), |kube| {
             kube.run(&words).map(Some)
         })?;
@@ -134,6 +131,15 @@ impl Seen {
             "{} requests, 0 failed, 0 past a sidecar",
             self.calls()
         ))
+    }
+
+    /// No call failed, and none went through a sidecar on its way out.
+    pub fn none_redirected(&self) -> Result<String> {
+        self.none_failed()?;
+        if self.count("past_out") != self.calls() {
+            bail!("{self:?}");
+        }
+        Ok(format!("{} requests, 0 failed, 0 redirected", self.calls()))
     }
 
     /// Every call went past both.

@@ -17,6 +17,12 @@ const OUT: &str = "x-outbound-sidecar";
 /// The header that a sidecar adds to answers on the way into a pod.
 const IN: &str = "x-inbound-sidecar";
 
+/// The command of a container that does nothing.
+pub const IDLE: [&str; 3] = ["sh", "-c", "while :; do sleep 3600; done"];
+
+/// The name of [`load_on_host`].
+pub const ON_HOST: &str = "load-on-host";
+
 /// How a pod gets its interception before sidetrack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Init {
@@ -214,6 +220,13 @@ pub fn bare_without(name: &str, namespace: &str, image: &str) -> Value {
     )
 }
 
+/// A pod whose containers are not restarted once they have ended.
+pub fn bare_that_ends(name: &str, namespace: &str, image: &str) -> Value {
+    let mut pod = bare_without(name, namespace, image);
+    pod["spec"]["restartPolicy"] = "Never".into();
+    pod
+}
+
 /// A pod without a sidecar that mounts nothing.
 pub fn plain(name: &str, namespace: &str, image: &str) -> Value {
     json!({
@@ -223,7 +236,7 @@ pub fn plain(name: &str, namespace: &str, image: &str) -> Value {
             "terminationGracePeriodSeconds": 1,
             "containers": [{
                 "name": "app", "image": image, "imagePullPolicy": "IfNotPresent",
-                "command": ["sh", "-c", "while :; do sleep 3600; done"],
+                "command": IDLE,
             }],
         },
     })
@@ -238,14 +251,29 @@ fn bare(name: &str, namespace: &str, template: &Value) -> Value {
 
 /// Many pods that only listen where a sidecar does.
 pub fn crowd(namespace: &str, image: &str, count: usize) -> Value {
-    let mut pod = template("crowd", namespace, Init::None, image, &json!({}));
-    let containers = &mut pod["spec"]["containers"];
-    containers[0]["command"] = json!(["sh", "-c", "while :; do sleep 3600; done"]);
-    containers[1]["command"] = json!(["sh", "-c", "exec python3 /etc/mesh/app.py listen", "sh"]);
-    if let Some(sidecar) = containers[1].as_object_mut() {
-        sidecar.remove("readinessProbe");
-    }
+    let idle = json!({"command": IDLE});
+    let mut pod = template("crowd", namespace, Init::None, image, &idle);
+    let listen = ["sh", "-c", "exec python3 /etc/mesh/app.py listen", "sh"];
+    set_sidecar(&mut pod, &listen);
     deployment("crowd", namespace, count, &pod)
+}
+
+/// A load in a pod that has the node's network. Its sidecar does nothing: its ports would be the node's.
+pub fn load_on_host(namespace: &str, image: &str, url: &str, rate: u32) -> Value {
+    let call = app(&format!("load {url} {rate}"));
+    let mut pod = template(ON_HOST, namespace, Init::None, image, &call);
+    pod["spec"]["hostNetwork"] = true.into();
+    set_sidecar(&mut pod, &IDLE);
+    deployment(ON_HOST, namespace, 1, &pod)
+}
+
+/// Another program in the sidecar's place, without its probe.
+fn set_sidecar(pod: &mut Value, command: &[&str]) {
+    let sidecar = &mut pod["spec"]["containers"][1];
+    sidecar["command"] = json!(command);
+    if let Some(fields) = sidecar.as_object_mut() {
+        fields.remove("readinessProbe");
+    }
 }
 
 /// The sidecar's configuration: what goes out goes on to its original destination, what comes in to the app, from

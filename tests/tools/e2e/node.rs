@@ -1,11 +1,14 @@
 //! Looks at the nodes themselves, through a pod on each with the node's network, processes and files.
 
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 
-use crate::kubectl::{Kubectl, namespace};
+use crate::{
+    kubectl::{Kubectl, namespace},
+    mesh::IDLE,
+};
 
 /// The namespace of the pods that look.
 pub const NAMESPACE: &str = "sidetrack-e2e-node";
@@ -42,7 +45,7 @@ pub fn manifests(image: &str, shared_kernel: bool) -> Vec<Value> {
                         "tolerations": [{"operator": "Exists"}],
                         "containers": [{
                             "name": "look", "image": image, "imagePullPolicy": "IfNotPresent",
-                            "command": ["sh", "-c", "while :; do sleep 3600; done"],
+                            "command": IDLE,
                             "env": [{"name": "PROGRAMS", "value": if shared_kernel { "" } else { "1" }}],
                             "securityContext": {"privileged": true, "runAsUser": 0},
                         }],
@@ -55,12 +58,19 @@ pub fn manifests(image: &str, shared_kernel: bool) -> Vec<Value> {
 
 /// Runs a shell on every node; what it prints, all together.
 pub fn run_everywhere(kube: &Kubectl, script: &str) -> Result<String> {
-    let mut text = String::new();
+    Ok(run_on_each(kube, script)?.into_values().collect())
+}
+
+/// Runs a shell on every node; what it prints, by the node's name.
+pub fn run_on_each(kube: &Kubectl, script: &str) -> Result<BTreeMap<String, String>> {
+    let mut texts = BTreeMap::new();
     for pod in kube.items(&["-n", NAMESPACE, "pods"])? {
         let name = pod["metadata"]["name"].as_str().context("a name")?;
-        text += &kube.shell(NAMESPACE, name, "look", script)?;
+        let node = pod["spec"]["nodeName"].as_str().context("a node")?;
+        let text = kube.shell(NAMESPACE, name, "look", script)?;
+        texts.insert(node.to_owned(), text);
     }
-    Ok(text)
+    Ok(texts)
 }
 
 /// What is left of sidetrack on the nodes, a line each.

@@ -1,6 +1,6 @@
 //! The cluster, what runs in it, and what is used to change it.
 
-use std::{process::Command, thread, time::Duration};
+use std::{collections::BTreeMap, process::Command, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
@@ -20,14 +20,16 @@ pub const SHOP: &str = "sidetrack-e2e-shop";
 pub const LEGACY: &str = "sidetrack-e2e-legacy";
 /// The namespace of the many.
 pub const CROWD: &str = "sidetrack-e2e-crowd";
+/// The key of the taint that agents remove from their nodes.
+pub const TAINT: &str = "sidetrack.dev/not-ready";
 /// Calls a second.
 const RATE: u32 = 100;
 /// How soon a change of a label or a pod is applied, with the questions about it.
 pub const SOON: Duration = Duration::from_secs(20);
-/// Longest wait for pods to start.
-pub const START: Duration = Duration::from_secs(180);
 /// How long nodes may take to be clean by themselves.
 pub const BY_ITSELF: Duration = Duration::from_secs(30);
+/// Longest wait for pods to start.
+pub const START: Duration = Duration::from_secs(180);
 
 /// Everything a part needs.
 pub struct World {
@@ -142,27 +144,31 @@ impl World {
     }
 
     /// The agents' pods.
-    pub fn agents(&self) -> Result<Vec<String>> {
+    pub fn agents(&self) -> Result<Vec<Value>> {
         let labels = "app.kubernetes.io/name=sidetrack";
-        let pods = self.kube.items(&["-n", NAMESPACE, "pods", "-l", labels])?;
-        let name = |pod: &Value| pod["metadata"]["name"].as_str().map(str::to_owned);
-        Ok(pods.iter().filter_map(name).collect())
+        self.kube.items(&["-n", NAMESPACE, "pods", "-l", labels])
     }
 
     /// Runs sidetrack in each agent's container; the answers in JSON.
     pub fn ask_agents(&self, words: &[&str]) -> Result<Vec<Value>> {
-        let mut answers = Vec::new();
+        Ok(self.ask_by_node(words)?.into_values().collect())
+    }
+
+    /// Runs sidetrack in each agent's container; the answers in JSON, by the node's name.
+    pub fn ask_by_node(&self, words: &[&str]) -> Result<BTreeMap<String, Value>> {
+        let mut answers = BTreeMap::new();
         for agent in self.agents()? {
+            let name = agent["metadata"]["name"].as_str().context("a name")?;
             let all = [
-                &["-n", NAMESPACE, "exec", &agent, "--", "sidetrack"],
+                &["-n", NAMESPACE, "exec", name, "--", "sidetrack"],
                 words,
                 &["-o", "json"],
             ];
             let output = self.kube.output(&all.concat())?;
-            answers.push(
-                serde_json::from_slice(&output.stdout)
-                    .with_context(|| format!("{agent}: {output:?}"))?,
-            );
+            let answer = serde_json::from_slice(&output.stdout)
+                .with_context(|| format!("{name}: {output:?}"))?;
+            let node = agent["spec"]["nodeName"].as_str().context("a node")?;
+            answers.insert(node.to_owned(), answer);
         }
         Ok(answers)
     }
@@ -246,21 +252,15 @@ impl World {
     /// Removes everything that any run has made.
     pub fn remove_everything(&self) -> Result<()> {
         self.remove_install()?;
+        self.start_looking()?;
+        self.clean_if_needed()?;
+        self.remove_taint();
         for namespace in [SHOP, LEGACY, CROWD, "sidetrack-cleanup", node::NAMESPACE] {
             self.kube.delete_namespace(namespace)?;
         }
         Ok(())
     }
 
-        self.start_looking()?;
-        self.clean_if_needed()?;
-    /// Removes sidetrack, however it was installed.
-    pub fn remove_install(&self) -> Result<()> {
-        let kube = &self.kube;
-        // By the order that leaves nothing; what is not there is no failure.
-        let _ = self.helm.uninstall();
-        for components in [&["cni", "taint"][..], &[]] {
-            let _ = Kustomization::new("", components, &self.options.image)?.delete(kube);
     /// Cleans the nodes if an agent that could not has left something.
     pub fn clean_if_needed(&self) -> Result<()> {
         if node::traces(&self.kube)?.is_empty() {
@@ -281,6 +281,19 @@ impl World {
         node::wait_clean(&self.kube, BY_ITSELF)
     }
 
+    /// Removes the taint from all nodes. kubectl fails if none has it.
+    pub fn remove_taint(&self) {
+        let taint = format!("{TAINT}-");
+        let _ = self.kube.run(&["taint", "nodes", "--all", &taint]);
+    }
+
+    /// Removes sidetrack, however it was installed.
+    pub fn remove_install(&self) -> Result<()> {
+        let kube = &self.kube;
+        // By the order that leaves nothing; what is not there is no failure.
+        let _ = self.helm.uninstall();
+        for components in [&["cni", "taint"][..], &[]] {
+            let _ = Kustomization::new("", components, &self.options.image)?.delete(kube);
         }
         let _ = kube.run(&[
             "delete",

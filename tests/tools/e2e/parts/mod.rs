@@ -4,8 +4,11 @@ mod changes;
 mod crowd;
 mod install;
 mod mistakes;
+mod nodes;
 mod plugin;
 mod restarts;
+mod sidecar;
+mod taint;
 mod takeover;
 mod traffic;
 mod uninstall;
@@ -25,7 +28,7 @@ type Part = (
     fn(&World, &mut Checks<'_>) -> Result<()>,
 );
 
-const PARTS: [Part; 10] = [
+const PARTS: [Part; 13] = [
     (
         "install",
         "by the chart, to the first intercepted request",
@@ -36,6 +39,12 @@ const PARTS: [Part; 10] = [
         "both directions through real Envoys",
         traffic::run,
     ),
+    (
+        "nodes",
+        "their own network namespaces stay out, also while pods start",
+        nodes::run,
+    ),
+    ("sidecar", "what is refused while it is down", sidecar::run),
     (
         "changes",
         "labels, upgrades and kills under load",
@@ -50,6 +59,11 @@ const PARTS: [Part; 10] = [
         "mistakes",
         "settings, labels and annotations that are wrong",
         mistakes::run,
+    ),
+    (
+        "taint",
+        "no pod comes to a node before its agent is ready",
+        taint::run,
     ),
     (
         "restarts",

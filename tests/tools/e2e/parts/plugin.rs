@@ -160,7 +160,7 @@ pub fn set_agents(world: &World, there: bool) -> Result<()> {
     }
     world.kube.wait("the agents are gone", START, |_| {
         let agents = world.agents()?;
-        ensure!(agents.is_empty(), "{agents:?}");
+        ensure!(agents.is_empty(), "{} agents", agents.len());
         Ok(Some(()))
     })
 }

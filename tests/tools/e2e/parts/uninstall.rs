@@ -206,10 +206,9 @@ fn crash(world: &World) -> Result<()> {
         patch,
     ];
     world.kube.run(&words)?;
-    world.kube.wait("an agent crashes", START, |kube| {
-        let labels = "app.kubernetes.io/name=sidetrack";
-        let pods = kube.items(&["-n", NAMESPACE, "pods", "-l", labels])?;
-        let restarts = pods
+    world.kube.wait("an agent crashes", START, |_| {
+        let agents = world.agents()?;
+        let restarts = agents
             .iter()
             .map(|pod| &pod["status"]["containerStatuses"][0]["restartCount"]);
         let crashed = restarts.filter(|count| count.as_u64() > Some(0)).count();
