@@ -68,7 +68,7 @@ pub struct Options {
     /// Only these parts.
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     only: Vec<String>,
-    /// Write the table for docs/e2e.md to this file.
+    /// Write the table for docs/e2e.md to this file, after each part.
     #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
     /// Leave everything as it is after a failure, to look at it.
@@ -106,8 +106,6 @@ fn run(options: Options) -> Result<ExitCode> {
     if !keep || report.is_green() {
         world.remove_everything()?;
     }
-    if let Some(path) = table {
-        std::fs::write(path, report.table())?;
-    }
+    report.write(table.as_deref())?;
     Ok(report.close())
 }

@@ -1,8 +1,8 @@
 //! Claims, whether they held, and what was measured.
 
-use std::{process::ExitCode, time::Instant};
+use std::{fs, path::Path, process::ExitCode, time::Instant};
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 
 /// One claim.
 struct Row {
@@ -62,8 +62,15 @@ impl Report {
         self.rows.iter().filter(|row| of(&row.outcome)).count()
     }
 
-    /// The claims as a table in Markdown.
-    pub fn table(&self) -> String {
+    /// Writes the claims so far as a table in Markdown, if somebody wants it.
+    pub fn write(&self, path: Option<&Path>) -> Result<()> {
+        let Some(path) = path else {
+            return Ok(());
+        };
+        fs::write(path, self.table()).with_context(|| format!("write {}", path.display()))
+    }
+
+    fn table(&self) -> String {
         let mut text = "| part | claim | result |\n|---|---|---|\n".to_owned();
         for row in &self.rows {
             let result = match &row.outcome {

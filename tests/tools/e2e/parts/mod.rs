@@ -98,6 +98,7 @@ pub fn run(world: &World, report: &mut Report) -> Result<()> {
         let wanted = &world.options.only;
         if wanted.is_empty() || wanted.iter().any(|wanted| wanted == name) {
             report.part(name, what, |checks| part(world, checks))?;
+            report.write(world.options.table.as_deref())?;
         }
     }
     Ok(())
