@@ -2,6 +2,7 @@
 
 mod pods;
 mod read;
+mod templates;
 
 use std::path::{Path, PathBuf};
 
@@ -12,10 +13,11 @@ use serde_json::Value;
 pub use self::{
     pods::is_name,
     read::{parse_yaml, read_text},
+    templates::{parse_templates, read_templates, read_templates_from},
 };
 use self::{
-    pods::{name_after, netns_ref, pod, pods_of},
-    read::split,
+    pods::{netns_ref, pods_of},
+    read::{is_json, split},
 };
 use crate::pod_ref::PodRef;
 
@@ -97,51 +99,29 @@ pub fn read_file(path: &Path) -> Result<Contents> {
     parse_pods(path, &read_text(path)?)
 }
 
-/// Reads the pods of one manifest file, and the pod templates of workloads (Deployment, DaemonSet,
-/// StatefulSet, ReplicaSet, Job), named after them. Documents of other kinds are passed over.
-///
-/// # Errors
-/// As [`read_file`].
-pub fn read_templates(path: &Path) -> Result<Contents> {
-    parse_templates(path, &read_text(path)?)
-}
-
 /// [`read_file`] once the file is read; `path` selects JSON or YAML and is named in messages.
 ///
 /// # Errors
 /// As [`read_file`].
 pub fn parse_pods(path: &Path, text: &str) -> Result<Contents> {
-    parse(path, text, pods_of)
+    parse(&path.display().to_string(), is_json(path), text, pods_of)
 }
 
-/// [`read_templates`] once the file is read.
-///
-/// # Errors
-/// As [`read_file`].
-pub fn parse_templates(path: &Path, text: &str) -> Result<Contents> {
-    parse(path, text, |value| {
-        let template = value.pointer("/spec/template").cloned();
-        match (value.get("kind").and_then(Value::as_str), template) {
-            (Some("Pod" | "List" | "PodList") | None, _) => pods_of(value),
-            (Some(_), Some(mut template)) => {
-                name_after(&value, &mut template);
-                Ok(vec![pod(template)?])
-            }
-            (Some(_), None) => Ok(Vec::new()),
-        }
-    })
-}
-
-fn parse(path: &Path, text: &str, pods_of: impl Fn(Value) -> Result<Vec<Pod>>) -> Result<Contents> {
+fn parse(
+    origin: &str,
+    is_json: bool,
+    text: &str,
+    pods_of: impl Fn(Value) -> Result<Vec<Pod>>,
+) -> Result<Contents> {
     let mut documents = Vec::new();
     let mut problems = Vec::new();
-    let values = split(path, text)?;
+    let values = split(is_json, text)?;
     let many = values.len() > 1;
     for (value, number) in values.into_iter().zip(1..) {
         let origin = if many {
-            format!("{}, document {number}", path.display())
+            format!("{origin}, document {number}")
         } else {
-            path.display().to_string()
+            origin.to_owned()
         };
         match pods_of(value) {
             Ok(pods) => documents.extend(

@@ -97,6 +97,29 @@ pub enum Wanted {
     Rejected(Rejected),
 }
 
+/// Whether agents would select a pod, as far as a manifest shows: the labels of its namespace are unknown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Prospect {
+    /// They would, unless the namespace opts out.
+    Selected,
+    /// Only if the namespace opts in, for this reason.
+    IfNamespaceOptsIn(NotTaken),
+    /// They would not.
+    NotTaken(NotTaken),
+}
+
+/// Whether agents that select pods like this would select a pod by its manifest alone.
+#[must_use]
+pub fn prospect(pod: &Pod, enroll: Enroll) -> Prospect {
+    match not_taken(pod, None, enroll) {
+        None => Prospect::Selected,
+        Some(reason) if not_taken(pod, Some("enabled"), enroll).is_none() => {
+            Prospect::IfNamespaceOptsIn(reason)
+        }
+        Some(reason) => Prospect::NotTaken(reason),
+    }
+}
+
 /// The sidecar container, also a native one (an init container that keeps running).
 #[must_use]
 pub fn sidecar(pod: &Pod) -> Option<&Container> {

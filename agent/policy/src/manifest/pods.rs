@@ -93,23 +93,3 @@ pub fn is_name(text: &str, longest: usize) -> bool {
             .iter()
             .all(|byte| alphanumeric(byte) || matches!(byte, b'-' | b'.'))
 }
-
-/// Gives a pod template its workload's name. A template or metadata that is not a mapping stays as it
-/// is: reading it as a Pod reports the error.
-pub(super) fn name_after(workload: &Value, template: &mut Value) {
-    let Some(fields) = template.as_object_mut() else {
-        return;
-    };
-    let metadata = fields.entry("metadata").or_insert(Value::Null);
-    if metadata.is_null() {
-        *metadata = Value::Object(serde_json::Map::new());
-    }
-    let Some(metadata) = metadata.as_object_mut() else {
-        return;
-    };
-    for field in ["name", "namespace"] {
-        if let Some(text) = workload["metadata"].get(field) {
-            metadata.insert(field.to_owned(), text.clone());
-        }
-    }
-}

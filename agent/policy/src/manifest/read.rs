@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::Read as _,
+    io::Read,
     os::unix::fs::OpenOptionsExt as _,
     path::Path,
 };
@@ -16,13 +16,6 @@ use crate::text::printable;
 
 /// Reads a regular file within bounds. A device, a pipe or an endless file would block the reader.
 pub fn read_text(path: &Path) -> Result<String> {
-    let (max_mib, cure) = if is_json(path) {
-        (4, "split it")
-    } else {
-        // Hostile YAML needs up to 170 times its size in memory, and a second for two megabytes.
-        (2, "split it, or write JSON")
-    };
-    let max_bytes = max_mib << 20;
     if !fs::metadata(path).context("read the file")?.is_file() {
         bail!("it is not a regular file");
     }
@@ -31,8 +24,21 @@ pub fn read_text(path: &Path) -> Result<String> {
         .custom_flags(libc::O_NONBLOCK)
         .open(path)
         .context("read the file")?;
+    read_bounded(file, is_json(path))
+}
+
+/// Reads a text within bounds.
+pub(super) fn read_bounded(input: impl Read, is_json: bool) -> Result<String> {
+    let (max_mib, cure) = if is_json {
+        (4, "split it")
+    } else {
+        // Hostile YAML needs up to 170 times its size in memory, and a second for two megabytes.
+        (2, "split it, or write JSON")
+    };
+    let max_bytes = max_mib << 20;
     let mut text = String::new();
-    file.take(max_bytes + 1)
+    input
+        .take(max_bytes + 1)
         .read_to_string(&mut text)
         .context("read the file")?;
     if text.len() as u64 > max_bytes {
@@ -42,8 +48,8 @@ pub fn read_text(path: &Path) -> Result<String> {
 }
 
 /// The documents of a file, empty ones left out.
-pub(super) fn split(path: &Path, text: &str) -> Result<Vec<Value>> {
-    let values = if is_json(path) {
+pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Value>> {
+    let values = if is_json {
         let values = serde_json::Deserializer::from_str(text)
             .into_iter::<Value>()
             .take(MOST_PODS + 1)
@@ -77,7 +83,8 @@ pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
     })
 }
 
-fn is_json(path: &Path) -> bool {
+/// Whether a file's name says that it is JSON.
+pub(super) fn is_json(path: &Path) -> bool {
     path.extension()
         .is_some_and(|extension| extension == "json")
 }

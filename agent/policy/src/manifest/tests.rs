@@ -202,3 +202,71 @@ fn workloads_give_their_name_to_their_template() {
     assert_eq!(templates("{kind: Pod, metadata: {name: a}}"), ["default/a"]);
     assert_eq!(templates("{kind: Service, metadata: {name: a}}"), [""; 0]);
 }
+
+#[test]
+fn every_kind_of_workload() {
+    let template = "{spec: {containers: []}}";
+    let workload = |kind: &str, path: &[&str]| {
+        let nested = path.iter().rev().fold(template.to_owned(), |inner, field| {
+            format!("{{{field}: {inner}}}")
+        });
+        let fields = nested
+            .strip_prefix('{')
+            .and_then(|text| text.strip_suffix('}'));
+        let fields = fields.expect("a mapping");
+        format!("{{kind: {kind}, metadata: {{name: web}}, {fields}}}")
+    };
+    let plain = ["spec", "template"];
+    let mut all = Vec::new();
+    for (kind, path) in [
+        ("Deployment", &plain[..]),
+        ("DaemonSet", &plain),
+        ("StatefulSet", &plain),
+        ("ReplicaSet", &plain),
+        ("Job", &plain),
+        ("CronJob", &["spec", "jobTemplate", "spec", "template"]),
+        ("PodTemplate", &["template"]),
+    ] {
+        let text = workload(kind, path);
+        for text in [
+            text.clone(),
+            format!("{{kind: List, items: [{text}]}}"),
+            format!("{{kind: {kind}List, items: [{text}]}}"),
+        ] {
+            let (documents, problems) =
+                super::parse_templates(std::path::Path::new("a.yaml"), &text).unwrap();
+            assert_eq!(problems, [], "{text}");
+            assert_eq!(documents.len(), 1, "{text}");
+            assert_eq!(documents[0].name().to_string(), "default/web", "{text}");
+        }
+        all.push(text);
+    }
+    let list = format!(
+        "{{kind: List, items: [{}, {{kind: Service}}]}}",
+        all.join(", ")
+    );
+    let (documents, problems) =
+        super::parse_templates(std::path::Path::new("a.yaml"), &list).unwrap();
+    assert_eq!((documents.len(), problems), (7, Vec::new()));
+}
+
+#[test]
+fn piped_documents() {
+    let read = |text: &str| super::read_templates_from(text.as_bytes());
+    for text in [
+        "kind: Pod\nmetadata: {name: a}\n",
+        "{kind: Pod, metadata: {name: a}}",
+        "\n {\"kind\": \"Pod\", \"metadata\": {\"name\": \"a\"}}",
+    ] {
+        let (documents, problems) = read(text).unwrap();
+        assert_eq!(problems, [], "{text}");
+        assert_eq!(documents[0].name().to_string(), "default/a", "{text}");
+        assert_eq!(documents[0].origin, "stdin");
+    }
+    let error = read(&" ".repeat((2 << 20) + 1)).unwrap_err().to_string();
+    assert!(error.contains("larger than 2 MiB"), "{error}");
+    assert!(
+        read(&format!("{{}}{}", " ".repeat(3 << 20))).is_ok(),
+        "JSON may have 4 MiB"
+    );
+}

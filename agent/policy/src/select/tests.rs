@@ -3,7 +3,7 @@
 use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{Enroll, NotTaken, Rejected, Wanted, is_starting, sidecar, wanted};
+use super::{Enroll, NotTaken, Prospect, Rejected, Wanted, is_starting, prospect, sidecar, wanted};
 use crate::mesh::{Mesh, VirtualInterfaces};
 
 const INJECT: &str = "sidecar.istio.io/inject";
@@ -59,6 +59,31 @@ fn labels_of_pod_and_namespace() {
         assert_eq!(selected(&pod, Labeled, namespace_label), labeled, "{case}");
         assert_eq!(selected(&pod, Injected, namespace_label), all, "{case}");
     }
+}
+
+#[test]
+fn what_a_manifest_alone_shows() {
+    use Enroll::{Injected, Labeled};
+    use NotTaken::{HostNetwork, NotOptedIn, OptedOut};
+    let depends = |reason| Prospect::IfNamespaceOptsIn(reason);
+    let other = || NotTaken::OtherLabel("yes".to_owned());
+    for (pod_label, labeled, all) in [
+        (None, depends(NotOptedIn), Prospect::Selected),
+        (Some("enabled"), Prospect::Selected, Prospect::Selected),
+        (Some("yes"), depends(other()), Prospect::Selected),
+        (
+            Some("disabled"),
+            Prospect::NotTaken(OptedOut),
+            Prospect::NotTaken(OptedOut),
+        ),
+    ] {
+        let labels = pod_label.map_or(json!({}), |label| json!({super::LABEL: label}));
+        let pod = injected(&[("/metadata/labels", labels)]);
+        assert_eq!(prospect(&pod, Labeled), labeled, "{pod_label:?}");
+        assert_eq!(prospect(&pod, Injected), all, "{pod_label:?}");
+    }
+    let host = injected(&[("/spec/hostNetwork", json!(true))]);
+    assert_eq!(prospect(&host, Injected), Prospect::NotTaken(HostNetwork));
 }
 
 #[test]
