@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use axum::{Extension, Json, Router, extract::State, routing::get};
+use nix::unistd::{AccessFlags, access};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::{
@@ -78,6 +79,49 @@ impl Socket {
     }
 }
 
+/// Whether an agent could bind its socket here, or one has done so and answers. Changes nothing.
+///
+/// # Errors
+/// If the path cannot be used.
+pub fn check(path: &Path) -> Result<()> {
+    std::os::unix::net::SocketAddr::from_pathname(path)
+        .with_context(|| format!("use {} as a socket's path", path.display()))?;
+    if is_socket(path)? && is_answered(path) {
+        return Ok(());
+    }
+    let absolute = std::path::absolute(path).with_context(|| format!("find {}", path.display()))?;
+    let directories = absolute.ancestors().skip(1);
+    let nearest = directories.into_iter().find(|directory| directory.exists());
+    let nearest = nearest.context("no directory above it exists")?;
+    if !nearest.is_dir() {
+        bail!(
+            "{} is not a directory: pass another path to --socket",
+            nearest.display()
+        );
+    }
+    access(nearest, AccessFlags::W_OK | AccessFlags::X_OK).with_context(|| {
+        format!(
+            "write in {}; make it writable, or pass another path to --socket",
+            nearest.display()
+        )
+    })
+}
+
+/// Whether a socket is at a path; false if nothing is.
+fn is_socket(path: &Path) -> Result<bool> {
+    let meta = match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        other => other.with_context(|| format!("look at {}", path.display()))?,
+    };
+    if !meta.file_type().is_socket() {
+        bail!(
+            "{} is not a socket: pass another path to --socket",
+            path.display()
+        );
+    }
+    Ok(true)
+}
+
 /// Whether an agent answers on a socket.
 #[must_use]
 pub fn is_answered(path: &Path) -> bool {
@@ -89,15 +133,8 @@ pub fn is_answered(path: &Path) -> bool {
 /// # Errors
 /// If an agent answers on it, or it is no socket.
 pub fn remove_socket(path: &Path) -> Result<bool> {
-    let meta = match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-        other => other.with_context(|| format!("look at {}", path.display()))?,
-    };
-    if !meta.file_type().is_socket() {
-        bail!(
-            "{} is not a socket: pass another path to --socket",
-            path.display()
-        );
+    if !is_socket(path)? {
+        return Ok(false);
     }
     if is_answered(path) {
         bail!(

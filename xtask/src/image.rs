@@ -145,13 +145,29 @@ impl Buildah {
         fs::remove_dir_all(&layout).with_context(|| format!("remove {}", layout.display()))
     }
 
-    fn doctor(&self) -> Result<()> {
+    /// The command in the image.
+    fn sidetrack(&self, words: &[&str]) -> Command {
         let mut command = self.command();
         command.args(["run", "--isolation", "chroot"]);
         for capability in CAPABILITIES {
             command.args(["--cap-add", &format!("CAP_{capability}")]);
         }
-        must(command.args([&self.container, "--", "/usr/bin/sidetrack", "doctor"]))
+        command.args([&self.container, "--", "/usr/bin/sidetrack"]);
+        command.args(words);
+        command
+    }
+
+    /// Shows doctor's table. The image has no mounts, so that only what the kernel lacks is a failure.
+    fn doctor(&self) -> Result<()> {
+        let mut shown = self.sidetrack(&["doctor"]);
+        shown.status().context("run doctor in the image")?;
+        let output = self.sidetrack(&["doctor", "-o", "json"]).output()?;
+        let report: serde_json::Value =
+            serde_json::from_slice(&output.stdout).context("read doctor's report")?;
+        if report["able"] != true {
+            bail!("this machine's kernel cannot run sidetrack");
+        }
+        Ok(())
     }
 }
 

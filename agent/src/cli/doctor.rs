@@ -5,14 +5,13 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::Args;
 
-use super::{Format, output};
-use crate::kernel::probe;
+use super::{Format, Places, output};
+use crate::{control_socket, kernel::probe};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
-    /// Mount point of the bpf filesystem
-    #[arg(long, value_name = "PATH", env = super::BPFFS_VARIABLE, default_value = "/sys/fs/bpf")]
-    bpffs: PathBuf,
+    #[command(flatten)]
+    places: Places,
     /// The cgroup that holds all pods [default: kubelet's, else the root of the cgroup2 mount]
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
@@ -22,7 +21,9 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
-    let report = probe::node(&options.bpffs, options.cgroup.as_deref());
+    let places = &options.places;
+    let socket = control_socket::check(&places.socket).map_err(|error| format!("{error:#}"));
+    let report = probe::node(&places.bpffs, options.cgroup.as_deref(), socket);
     match options.output {
         Format::Json => output::print_json(&report)?,
         Format::Table => print(&report)?,
@@ -41,10 +42,11 @@ fn print(report: &probe::Report) -> Result<()> {
         table.add_row([
             check.facility.clone(),
             check.since.clone(),
-            match check.ok {
-                Some(true) => "yes",
-                Some(false) => "no",
-                None => "?",
+            match (check.ok, &check.problem) {
+                (Some(true), None) => "yes",
+                (Some(true), Some(_)) => "not ready",
+                (Some(false), _) => "no",
+                (None, _) => "?",
             }
             .to_owned(),
             check.without.clone(),
@@ -67,6 +69,8 @@ fn print(report: &probe::Report) -> Result<()> {
     }
     output::print(if report.ok {
         "\nThis node can run sidetrack."
+    } else if report.able {
+        "\nThis node can run sidetrack once it is prepared. Until then the agent does not start."
     } else if report.checks.iter().any(|check| check.ok.is_none()) {
         "\nRun as root to learn the rest."
     } else {

@@ -54,9 +54,7 @@ impl Places {
         if subcommand != Some("install-cni") {
             command.arg("--bpffs").arg(&self.bpffs);
         }
-        if subcommand != Some("doctor") {
-            command.arg("--socket").arg(&self.socket);
-        }
+        command.arg("--socket").arg(&self.socket);
         Ok(command)
     }
 

@@ -10,6 +10,8 @@ mod report;
 
 use std::{fs, path::Path};
 
+use self::report::Problem;
+
 pub use self::{
     capabilities::capabilities,
     programs::{ingress_ifindex, mptcp_parent, set_retval},
@@ -17,10 +19,11 @@ pub use self::{
 };
 
 const CAPABILITIES: &str = "capabilities of root";
+const SOCKET: &str = "control socket";
 
-/// Tries everything.
+/// Tries everything. `socket` is whether an agent could bind its socket, or why not.
 #[must_use]
-pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
+pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>) -> Report {
     let capabilities = capabilities();
     let has_capabilities = capabilities.is_ok();
     let mut checks = vec![
@@ -43,18 +46,27 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>) -> Report {
             "there is nothing to attach to",
             node::cgroup2(pods_cgroup),
         ),
+        Check::required(
+            SOCKET,
+            "any",
+            "the agent does not start",
+            socket.map_err(Problem::Unprepared),
+        ),
     ];
     checks.extend(facilities::all());
     if !has_capabilities {
         // A failure may come from the missing capabilities alone.
-        let failed = |check: &&mut Check| check.ok == Some(false);
+        let failed = |check: &&mut Check| {
+            check.ok == Some(false) || check.facility == SOCKET && check.problem.is_some()
+        };
         let others = |check: &&mut Check| check.facility != CAPABILITIES;
         let unknown = checks.iter_mut().filter(failed).filter(others);
         unknown.for_each(Check::forget);
     }
     Report {
         kernel: release(),
-        ok: checks
+        ok: checks.iter().all(Check::is_ready),
+        able: checks
             .iter()
             .all(|check| check.optional || check.ok == Some(true)),
         checks,

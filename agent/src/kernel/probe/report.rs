@@ -7,8 +7,10 @@ use serde::Serialize;
 pub struct Report {
     /// Kernel release.
     pub kernel: String,
-    /// Whether every required facility is there.
+    /// Whether every required facility is there and ready: an agent would start.
     pub ok: bool,
+    /// Whether the node can run sidetrack once it is prepared, with a mount or another path.
+    pub able: bool,
     /// Each facility.
     pub checks: Vec<Check>,
 }
@@ -83,6 +85,11 @@ impl Check {
     /// Whether the facility is known to be missing and needed.
     pub(super) fn is_missing(&self) -> bool {
         self.ok == Some(false) && !self.optional
+    }
+
+    /// Whether sidetrack can use the facility as it is.
+    pub(super) fn is_ready(&self) -> bool {
+        self.optional || self.ok == Some(true) && self.problem.is_none()
     }
 
     /// Marks the facility as unknown.
