@@ -24,11 +24,43 @@ pub(super) fn duration_within(
     Ok(duration)
 }
 
+/// A duration in the form that [`duration`] reads: its two largest units, such as 1h2m.
+pub(super) fn text(duration: Duration) -> String {
+    if duration < Duration::from_secs(1) {
+        return format!("{}ms", duration.as_millis());
+    }
+    let seconds = duration.as_secs();
+    let units = [
+        (seconds / 86_400, "d"),
+        (seconds / 3600 % 24, "h"),
+        (seconds / 60 % 60, "m"),
+        (seconds % 60, "s"),
+        (u64::from(duration.subsec_millis()), "ms"),
+    ];
+    let parts = units.iter().skip_while(|(count, _)| *count == 0).take(2);
+    let parts = parts.filter(|(count, _)| *count > 0);
+    parts
+        .map(|(count, unit)| format!("{count}{unit}"))
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{duration, duration_within};
+    use super::{duration, duration_within, text};
+
+    #[test]
+    fn the_same_form_in_both_directions() {
+        for form in [
+            "0ms", "1ms", "999ms", "1s", "1s500ms", "10s", "1m", "1m1s", "59m59s", "1h", "23h59m",
+            "1d", "45d2h",
+        ] {
+            assert_eq!(text(duration(form).expect(form)), form);
+        }
+        assert_eq!(text(Duration::from_secs(3600 + 1)), "1h");
+        assert_eq!(text(Duration::from_secs(86_400 + 60)), "1d");
+    }
 
     #[test]
     fn units_and_plain_seconds() {

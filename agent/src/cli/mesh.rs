@@ -23,9 +23,9 @@ pub(super) struct MeshFlags {
     /// sidetrack.dev/accelerate overrides it
     #[arg(long, global = true)]
     accelerate: bool,
-    /// How to treat pods that name virtual interfaces (kubevirtInterfaces)
-    #[arg(long, value_enum, default_value = "refuse", global = true)]
-    virtual_interfaces: VirtualInterfaces,
+    /// How to treat pods that name virtual interfaces (kubevirtInterfaces) [default: refuse]
+    #[arg(long, value_enum, global = true)]
+    virtual_interfaces: Option<VirtualInterfaces>,
 }
 
 impl MeshFlags {
@@ -35,6 +35,19 @@ impl MeshFlags {
             let flag = "accelerate=true".parse();
             self.defaults.push(flag.expect("a default of that name"));
         }
-        MeshSettings::new(self.config, self.defaults, self.virtual_interfaces, enroll)
+        let interfaces = self.virtual_interfaces.unwrap_or(VirtualInterfaces::Refuse);
+        MeshSettings::new(self.config, self.defaults, interfaces, enroll)
+    }
+
+    /// The first of them that was given.
+    pub(super) fn given(&self) -> Option<&'static str> {
+        [
+            (self.config.is_some(), "--config"),
+            (!self.defaults.is_empty(), "--default"),
+            (self.accelerate, "--accelerate"),
+            (self.virtual_interfaces.is_some(), "--virtual-interfaces"),
+        ]
+        .into_iter()
+        .find_map(|(given, flag)| given.then_some(flag))
     }
 }

@@ -10,7 +10,9 @@ mod duration;
 mod explain;
 mod install_cni;
 mod mesh;
+mod offline;
 mod output;
+mod pod_name;
 mod pods;
 mod rules;
 mod status;
@@ -148,6 +150,15 @@ pub fn main() -> ExitCode {
 /// Runs a command's future to its end.
 fn blocking(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     block_on(command)?
+}
+
+/// Ends the process with a sentence about wrong usage, as clap does.
+fn usage(sentence: &str) -> ! {
+    clap::Error::raw(
+        clap::error::ErrorKind::ArgumentConflict,
+        format!("{sentence}\n"),
+    )
+    .exit()
 }
 
 /// Logs to stderr. `RUST_LOG` sets the filter; the kernel programs' records have the target

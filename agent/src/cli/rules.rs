@@ -157,8 +157,17 @@ fn print(target: &Target, rows: &[Row], family: Family) -> Result<()> {
         "pod {}, dialect {}",
         target.name, target.policy.dialect
     ))?;
-    if family == Family::V6 && !target.ipv6 {
-        output::print("The pod's IPv6 connections are left alone; these rules are not active.")?;
+    match (family, target.ipv6) {
+        (Family::V6, Some(false)) => {
+            output::print("The pod's IPv6 connections are left alone; these rules are not active.")?
+        }
+        (Family::V6, None) => output::print(
+            "Whether these rules are active depends on the pod's addresses: pass --pod-ip IP.",
+        )?,
+        _ => {}
+    }
+    if let Some(enrollment) = &target.enrollment {
+        output::print(format!("enrolled {enrollment}"))?;
     }
     for note in target.policy.notes() {
         output::print(format!("Note: {note}."))?;

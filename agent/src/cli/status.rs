@@ -6,7 +6,13 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Serialize;
 
-use super::{Format, Places, duration::duration, output, pods};
+use super::{
+    Format, Places,
+    duration::{self, duration},
+    output,
+    pod_name::{NamespaceFlag, PodName},
+    pods,
+};
 use crate::{
     api::{AgentStatus, PodState, PodStatus},
     client::{Client, NoAnswer},
@@ -16,7 +22,6 @@ use crate::{
         sys,
     },
 };
-use sidetrack_policy::PodRef;
 
 /// Pause between looks while waiting for a pod.
 const POLL: Duration = Duration::from_millis(50);
@@ -25,7 +30,9 @@ const POLL: Duration = Duration::from_millis(50);
 pub(super) struct Options {
     /// Wait until this pod is enrolled
     #[arg(long, value_name = "NAMESPACE/POD")]
-    wait: Option<PodRef>,
+    wait: Option<PodName>,
+    #[command(flatten)]
+    namespace: NamespaceFlag,
     /// How long to wait, such as 10s or 500ms
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, requires = "wait")]
     timeout: Duration,
@@ -128,7 +135,7 @@ impl PodCounts {
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     if let Some(pod) = &options.wait {
-        wait(pod, &options).await?;
+        wait(&options.namespace.complete(pod), &options).await?;
     }
     let report = report(&options.places).await;
     match options.output {
@@ -147,20 +154,17 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     })
 }
 
-async fn wait(pod: &PodRef, options: &Options) -> Result<()> {
+async fn wait(pod: &PodName, options: &Options) -> Result<()> {
     let client = Client::new(&options.places.socket);
     let mut last = "the agent does not answer".to_owned();
     let enrolled = async {
         loop {
             let answer = client.get::<Vec<PodStatus>>("/v1/pods").await;
             last = match answer {
-                Ok(pods) => match pods
-                    .iter()
-                    .find(|known| known.full_name() == pod.to_string())
-                {
-                    Some(found) if found.state == PodState::Enrolled => return,
-                    Some(found) => found.reason.clone().unwrap_or_default(),
-                    None => "the agent does not know the pod".to_owned(),
+                Ok(pods) => match state_of(pod, pods) {
+                    Ok(found) if found.state == PodState::Enrolled => return,
+                    Ok(found) => found.reason.unwrap_or_default(),
+                    Err(error) => format!("the agent does not know the pod: {error:#}"),
                 },
                 Err(error) => format!("{error:#}"),
             };
@@ -171,12 +175,18 @@ async fn wait(pod: &PodRef, options: &Options) -> Result<()> {
         .await
         .is_err()
     {
-        bail!(
-            "pod {pod} is not enrolled after {:?}: {last}",
-            options.timeout
-        );
+        let waited = duration::text(options.timeout);
+        bail!("pod {pod} is not enrolled after {waited}: {last}");
     }
     Ok(())
+}
+
+/// The pod of this name.
+fn state_of(pod: &PodName, pods: Vec<PodStatus>) -> Result<PodStatus> {
+    let names: Vec<String> = pods.iter().map(PodStatus::full_name).collect();
+    let name = pod.find(&names)?;
+    let found = pods.into_iter().find(|known| known.full_name() == *name);
+    found.context("the pod that was just found")
 }
 
 async fn report(places: &Places) -> Report {

@@ -1,12 +1,17 @@
 //! The pod that `rules` and `explain` describe: enrolled on this node, or read from a manifest.
 
-use std::{net::IpAddr, path::PathBuf};
+use std::net::IpAddr;
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use sidetrack_common::{addr::Addr, pod::Route};
 
-use super::{Places, mesh::MeshFlags};
+use super::{
+    Places,
+    offline::{Described, Enrollment, OfflineFlags},
+    pod_name::{NamespaceFlag, PodName},
+    pods, usage,
+};
 use crate::{
     api::PodStatus,
     client::Client,
@@ -15,140 +20,126 @@ use crate::{
     map_routes::MapRoutes,
 };
 use sidetrack_policy::{
-    PodRef, Policy,
-    manifest::{self, Document},
-    mesh::Mesh,
+    Policy,
     rules::{KnownRoutes, Routes},
-    select::{Enroll, Wanted, wanted},
 };
 
 /// How the pod is named on the command line.
 #[derive(Debug, Args)]
-pub struct Which {
-    /// The pod. It may be omitted for a manifest with only one pod
+pub(super) struct Which {
+    /// The pod. Its namespace may be omitted if only one pod has the name, and the pod for a manifest with
+    /// only one
     #[arg(value_name = "NAMESPACE/POD")]
-    pod: Option<PodRef>,
-    /// Read the pod (or a workload's pod template) from a file instead of asking the agent
-    #[arg(long, value_name = "FILE", global = true)]
-    manifest: Option<PathBuf>,
+    pod: Option<PodName>,
     #[command(flatten)]
-    mesh: MeshFlags,
+    namespace: NamespaceFlag,
+    #[command(flatten)]
+    offline: OfflineFlags,
     #[command(flatten)]
     places: Places,
 }
 
 /// The pod.
 #[derive(Debug)]
-pub struct Target {
+pub(super) struct Target {
     /// `namespace/name`.
-    pub name: String,
+    pub(super) name: String,
     /// Its policy.
-    pub policy: Policy,
-    /// Whether its IPv6 connections are intercepted.
-    pub ipv6: bool,
+    pub(super) policy: Policy,
+    /// Whether its IPv6 connections are intercepted; unknown for a manifest without addresses.
+    pub(super) ipv6: Option<bool>,
     /// Whether its outbound connections go direct, because its sidecar has never listened.
-    pub before_sidecar: bool,
+    pub(super) before_sidecar: bool,
     /// Its rows in the kernel's maps, if it is enrolled here.
-    pub live: Option<Live>,
+    pub(super) live: Option<Live>,
+    /// Whether agents would enroll it, if it is from a manifest.
+    pub(super) enrollment: Option<Enrollment>,
     own: Vec<IpAddr>,
 }
 
 /// An enrolled pod.
 #[derive(Debug)]
-pub struct Live {
+pub(super) struct Live {
     /// Its namespace's cookie.
-    pub netns: u64,
+    pub(super) netns: u64,
     /// The kernel's maps.
-    pub maps: Maps,
+    pub(super) maps: Maps,
 }
 
 impl Target {
     /// Finds the pod.
-    pub async fn find(which: &Which) -> Result<Self> {
-        match &which.manifest {
-            Some(path) => {
-                let mesh = which.mesh.clone().settings(Enroll::Injected).read()?;
-                let (documents, problems) =
-                    manifest::read_templates(path).with_context(|| path.display().to_string())?;
-                let named = |document: &&Document| {
-                    which.pod.as_ref().is_none_or(|pod| document.name() == *pod)
-                };
-                let found: Vec<_> = documents.iter().filter(named).collect();
-                match found.as_slice() {
-                    [document] => Self::of_manifest(document, &mesh),
-                    [] => match problems.first() {
-                        Some(problem) => bail!("{}: {}", problem.origin, problem.message),
-                        None => bail!("{} has no such pod", path.display()),
-                    },
-                    _ => match &which.pod {
-                        Some(pod) => bail!("{} has pod {pod} more than once", path.display()),
-                        None => bail!("{} has several pods; name one", path.display()),
-                    },
-                }
-            }
-            None => Self::of_agent(which).await,
+    pub(super) async fn find(which: &Which) -> Result<Self> {
+        let pod = which.pod.as_ref();
+        let pod = pod.map(|pod| which.namespace.complete(pod));
+        match which.offline.manifest() {
+            Some(path) => Ok(which.offline.find(path, pod.as_ref())?.into()),
+            None => match pod {
+                Some(pod) => Self::of_agent(&which.places, &pod).await,
+                None => usage("name a pod as NAMESPACE/POD, or a file with --manifest FILE"),
+            },
         }
     }
 
-    fn of_manifest(document: &Document, mesh: &Mesh) -> Result<Self> {
-        let policy = match wanted(&document.pod, None, mesh) {
-            Wanted::Enrolled(policy) => *policy,
-            Wanted::NotTaken(reason) => bail!("{}: not intercepted: {reason}", document.origin),
-            Wanted::Rejected(reason) => bail!("{}: {reason}", document.origin),
-        };
-        let status = document.pod.status.as_ref();
-        let own: Vec<IpAddr> = status
-            .and_then(|status| status.pod_ips.as_ref())
-            .into_iter()
-            .flatten()
-            .filter_map(|ip| ip.ip.parse().ok())
-            .collect();
-        let ipv6 = policy.dual_stack || own.first().is_some_and(IpAddr::is_ipv6);
-        Ok(Self {
-            name: document.name().to_string(),
-            policy,
-            ipv6,
-            before_sidecar: false,
-            live: None,
-            own,
-        })
-    }
-
-    async fn of_agent(which: &Which) -> Result<Self> {
-        let Some(pod) = &which.pod else {
-            let missing = "name a pod as NAMESPACE/POD, or a file with --manifest FILE\n";
-            let kind = clap::error::ErrorKind::MissingRequiredArgument;
-            clap::Error::raw(kind, missing).exit();
-        };
-        let answer: Result<Vec<PodStatus>> =
-            Client::new(&which.places.socket).get("/v1/pods").await;
+    async fn of_agent(places: &Places, pod: &PodName) -> Result<Self> {
+        let answer: Result<Vec<PodStatus>> = Client::new(&places.socket).get("/v1/pods").await;
         let pods = match answer {
             Ok(pods) => pods,
             Err(no_answer) => {
-                return Self::of_kernel(which, pod).with_context(|| {
+                return Self::of_kernel(places, pod).with_context(|| {
                     format!("{no_answer:#}; with --manifest FILE this works without one")
                 });
             }
         };
-        let found = pods
-            .into_iter()
-            .find(|known| known.full_name() == pod.to_string())
-            .with_context(|| format!("the agent does not know pod {pod}"))?;
+        let names: Vec<String> = pods.iter().map(PodStatus::full_name).collect();
+        let name = pod.find(&names)?;
+        let found = pods.into_iter().find(|known| known.full_name() == *name);
+        let found = found.context("the pod that was just found")?;
         let (Some(netns), Some(policy)) = (found.netns, found.policy) else {
             bail!(
-                "pod {pod} is not enrolled: {}",
+                "pod {name} is not enrolled: {}",
                 found.reason.unwrap_or_default()
             );
         };
         Ok(Self {
-            name: pod.to_string(),
+            name: name.clone(),
             policy: serde_json::from_value(policy).context("read the pod's policy")?,
-            ipv6: found.ipv6,
+            ipv6: Some(found.ipv6),
             before_sidecar: found.before_sidecar,
             live: Some(Live {
                 netns: netns.cookie,
-                maps: Maps::open(&Pins::new(&which.places.bpffs)?)?,
+                maps: Maps::open(&Pins::new(&places.bpffs)?)?,
             }),
+            enrollment: None,
+            own: Vec::new(),
+        })
+    }
+
+    /// Without an agent: the policy that is in force, by the number in the kernel's maps.
+    fn of_kernel(places: &Places, pod: &PodName) -> Result<Self> {
+        let maps = Maps::open(&Pins::new(&places.bpffs)?)?;
+        let known = pods::pinned(places)?;
+        let known: Vec<String> = known.iter().map(PodStatus::full_name).collect();
+        let name = pod.find(&known)?;
+        let pod = name.parse().map_err(anyhow::Error::msg)?;
+        let last = last_policies::read(&last_policies::file(&places.socket), &pod, &maps)?;
+        eprintln!(
+            "sidetrack: no agent answers; this is policy {}, which the kernel's maps have for the pod",
+            last.policy_id
+        );
+        Ok(Self {
+            name: name.clone(),
+            policy: serde_json::from_value(last.policy).context("read the pod's policy")?,
+            ipv6: Some(last.ipv6),
+            before_sidecar: maps
+                .before_sidecar
+                .get(&last.cookie)
+                .context("read BEFORE_SIDECAR")?
+                .is_some(),
+            live: Some(Live {
+                netns: last.cookie,
+                maps,
+            }),
+            enrollment: None,
             own: Vec::new(),
         })
     }
@@ -159,7 +150,7 @@ impl Live {
     ///
     /// # Errors
     /// If a map cannot be read.
-    pub fn listens(&self, port: u16) -> Result<Option<bool>> {
+    pub(super) fn listens(&self, port: u16) -> Result<Option<bool>> {
         let listeners = self.maps.listeners.keys().context("read LISTENERS")?;
         if listeners
             .iter()
@@ -176,30 +167,17 @@ impl Live {
     }
 }
 
-impl Target {
-    /// Without an agent: the policy that is in force, by the number in the kernel's maps.
-    fn of_kernel(which: &Which, pod: &PodRef) -> Result<Self> {
-        let maps = Maps::open(&Pins::new(&which.places.bpffs)?)?;
-        let last = last_policies::read(&last_policies::file(&which.places.socket), pod, &maps)?;
-        eprintln!(
-            "sidetrack: no agent answers; this is policy {}, which the kernel's maps have for the pod",
-            last.policy_id
-        );
-        Ok(Self {
-            name: pod.to_string(),
-            policy: serde_json::from_value(last.policy).context("read the pod's policy")?,
-            ipv6: last.ipv6,
-            before_sidecar: maps
-                .before_sidecar
-                .get(&last.cookie)
-                .context("read BEFORE_SIDECAR")?
-                .is_some(),
-            live: Some(Live {
-                netns: last.cookie,
-                maps,
-            }),
-            own: Vec::new(),
-        })
+impl From<Described> for Target {
+    fn from(described: Described) -> Self {
+        Self {
+            name: described.name,
+            policy: described.policy,
+            ipv6: described.ipv6,
+            before_sidecar: false,
+            live: None,
+            enrollment: Some(described.enrollment),
+            own: described.own,
+        }
     }
 }
 

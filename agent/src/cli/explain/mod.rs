@@ -1,5 +1,9 @@
 //! `sidetrack explain`: how a connection is handled, and by which rule.
 
+mod answer;
+mod destination;
+mod owner;
+
 use std::{
     net::{IpAddr, SocketAddr},
     process::ExitCode,
@@ -8,17 +12,18 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use serde::Serialize;
-use sidetrack_common::{
-    addr::{Addr, Family},
-    decide::{self, Decision, Inbound, Outbound, Owner, Verdict},
-    pod::IfaceRow,
-};
 
+use self::{
+    answer::{Answer, Connection},
+    destination::{Destination, Resolved},
+    owner::Owner,
+};
 use super::{
-    Format, output,
+    Format,
+    offline::Enrollment,
+    output,
     target::{Target, Which},
 };
-use sidetrack_policy::rules::{self, ListTables};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -35,18 +40,18 @@ pub(super) struct Options {
 enum Direction {
     /// A connect in the pod
     Outbound {
-        /// User that creates the socket
+        /// User that creates the socket [default: an application's]
         #[arg(long)]
-        uid: u32,
-        /// Primary group that creates the socket
+        uid: Option<u32>,
+        /// Primary group that creates the socket [default: an application's]
         #[arg(long)]
-        gid: u32,
+        gid: Option<u32>,
         /// Address the socket is bound to
         #[arg(long, value_name = "IP")]
         src: Option<IpAddr>,
-        /// Where it connects to
-        #[arg(long, value_name = "IP:PORT")]
-        dst: SocketAddr,
+        /// Where it connects to. A name is looked up where this command runs, not in the pod
+        #[arg(long, value_name = "IP|NAME:PORT")]
+        dst: Destination,
     },
     /// An inbound connection of the pod
     Inbound {
@@ -54,126 +59,119 @@ enum Direction {
         #[arg(long, value_name = "IP")]
         src: Option<IpAddr>,
         /// Where it was sent to
-        #[arg(long, value_name = "IP:PORT")]
-        dst: SocketAddr,
+        #[arg(long, value_name = "IP|NAME:PORT")]
+        dst: Destination,
         /// Interface it arrives on
         #[arg(long, value_name = "NAME")]
         iface: Option<String>,
     },
 }
 
+impl Direction {
+    fn destination(&self) -> &Destination {
+        match self {
+            Self::Outbound { dst, .. } | Self::Inbound { dst, .. } => dst,
+        }
+    }
+
+    fn connection(&self, target: &Target, destination: SocketAddr) -> Connection<'_> {
+        match self {
+            Self::Outbound { uid, gid, src, .. } => Connection::Outbound {
+                owner: Owner::new(&target.policy, *uid, *gid),
+                source: *src,
+                destination,
+            },
+            Self::Inbound { src, iface, .. } => Connection::Inbound {
+                source: *src,
+                destination,
+                iface: iface.as_deref(),
+            },
+        }
+    }
+}
+
+/// What is shown.
 #[derive(Debug, Serialize)]
-struct Answer {
-    /// `redirect`, `untouched` or `refuse`.
-    verdict: &'static str,
-    /// Capture port of a redirect.
-    port: Option<u16>,
-    /// errno of a refusal.
-    errno: Option<i32>,
-    /// The rule in iptables' words, or what decided instead of a rule.
-    rule: String,
-    /// The rule's name.
-    name: &'static str,
+struct Report {
+    #[serde(flatten)]
+    answer: Answer,
     /// Whose rules they are.
     dialect: String,
-    /// Whether the sidecar listens on that port now, if that is known.
+    /// Whether the sidecar listens on the port of a redirect now, if that is known.
     sidecar_listens: Option<bool>,
+    /// `namespace/name`.
+    pod: String,
+    /// Where the connection goes.
+    destination: SocketAddr,
+    /// All addresses of the name that was given; the first one is the destination.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    resolved: Vec<IpAddr>,
+    /// Who makes an outbound connection.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<Owner>,
+    /// Whether agents would enroll the pod, if it is from a manifest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    enrollment: Option<Enrollment>,
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    let direction = &options.direction;
     let target = Target::find(&options.which).await?;
-    let (decision, family) = decide(&target, &options.direction);
-    let mut answer = answer(&target, &decision, family);
-    if let (Some(port), Some(live)) = (answer.port, &target.live) {
-        answer.sidecar_listens = live.listens(port)?;
-    }
+    let resolved = direction.destination().resolve()?;
+    let connection = direction.connection(&target, resolved.address);
+    let owner = match &connection {
+        Connection::Outbound { owner, .. } => Some(*owner),
+        Connection::Inbound { .. } => None,
+    };
+    let answer = answer::answer(&target, &connection);
+    let sidecar_listens = match (answer.port(), &target.live) {
+        (Some(port), Some(live)) => live.listens(port)?,
+        _ => None,
+    };
+    let report = Report {
+        answer,
+        sidecar_listens,
+        dialect: target.policy.dialect.to_string(),
+        pod: target.name.clone(),
+        destination: resolved.address,
+        resolved: resolved.of_name.clone(),
+        owner,
+        enrollment: target.enrollment.clone(),
+    };
     match options.output {
-        Format::Json => output::print_json(&answer)?,
-        Format::Table => print(&answer, &decision)?,
+        Format::Json => output::print_json(&report)?,
+        Format::Table => print(&report, &target, direction.destination(), &resolved)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn decide(target: &Target, direction: &Direction) -> (Decision, Family) {
-    let policy = target.policy.compile().row();
-    let tables = ListTables {
-        policy: &target.policy,
-        routes: target,
-        before_sidecar: target.before_sidecar,
-    };
-    let bound = |ip: &Option<IpAddr>| ip.map_or(Addr::UNSPECIFIED, Addr::from);
-    let captured = |family: Family| family == Family::V4 || target.ipv6;
-    match direction {
-        Direction::Outbound { uid, gid, src, dst } => {
-            let destination = Addr::from(dst.ip());
-            let conn = Outbound {
-                owner: Owner {
-                    uid: *uid,
-                    gid: *gid,
-                },
-                source: bound(src),
-                destination,
-                port: dst.port(),
-                routing_header: false,
-                captured_family: captured(destination.family()),
-            };
-            let family = decide::effective_destination(&conn).family();
-            (decide::outbound(&policy, &conn, &tables), family)
-        }
-        Direction::Inbound { src, dst, iface } => {
-            let destination = Addr::from(dst.ip());
-            let syn = Inbound {
-                source: bound(src),
-                destination,
-                port: dst.port(),
-                iface: iface
-                    .as_ref()
-                    .map_or(IfaceRow::PLAIN, |name| target.policy.iface(name)),
-                captured_family: captured(destination.family()),
-            };
-            (
-                decide::inbound(&policy, &syn, &tables),
-                destination.family(),
+fn print(report: &Report, target: &Target, named: &Destination, resolved: &Resolved) -> Result<()> {
+    let mut lines = report.answer.lines();
+    lines.push(("dialect", report.dialect.clone()));
+    if report.sidecar_listens == Some(false) {
+        let refused = "does not listen on that port now: the connection is refused";
+        lines.push(("sidecar", refused.to_owned()));
+    }
+    if let Some(enrollment) = &report.enrollment {
+        lines.push(("enrolled", enrollment.to_string()));
+    }
+    if let Some(remark) = report.owner.and_then(|owner| owner.remark(&target.policy)) {
+        lines.push(("owner", remark));
+    }
+    if let Some((first, others)) = resolved.of_name.split_first() {
+        let others: Vec<String> = others.iter().map(IpAddr::to_string).collect();
+        let others = if others.is_empty() {
+            String::new()
+        } else {
+            format!(
+                ", the first of its addresses; the others: {}",
+                others.join(", ")
             )
-        }
+        };
+        lines.push(("address", format!("{named} is {first}{others}")));
     }
-}
-
-fn answer(target: &Target, decision: &Decision, family: Family) -> Answer {
-    let (verdict, port, errno) = match decision.verdict {
-        Verdict::Untouched => ("untouched", None, None),
-        Verdict::Redirect { port, .. } => ("redirect", Some(port), None),
-        Verdict::Fail { errno } => ("refuse", None, Some(errno)),
-    };
-    let line = rules::line_of(&target.policy, family, decision);
-    Answer {
-        verdict,
-        port,
-        errno,
-        rule: line.map_or_else(
-            || decision.rule.describe().to_owned(),
-            |line| line.command(),
-        ),
-        name: decision.rule.name(),
-        dialect: target.policy.dialect.to_string(),
-        sidecar_listens: None,
-    }
-}
-
-fn print(answer: &Answer, decision: &Decision) -> Result<()> {
-    let verdict = match (answer.port, answer.errno) {
-        (Some(port), _) => format!("redirect to {port}"),
-        (_, Some(errno)) => format!("refuse: {}", std::io::Error::from_raw_os_error(errno)),
-        _ => answer.verdict.to_owned(),
-    };
-    output::print(format!("verdict  {verdict}"))?;
-    output::print(format!("because  {}", decision.rule.describe()))?;
-    if answer.rule != decision.rule.describe() {
-        output::print(format!("rule     {}", answer.rule))?;
-    }
-    output::print(format!("dialect  {}", answer.dialect))?;
-    if answer.sidecar_listens == Some(false) {
-        output::print("sidecar  does not listen on that port now: the connection is refused")?;
+    for (label, text) in lines {
+        output::print(format!("{label:<9}{text}"))?;
     }
     Ok(())
 }

@@ -1,0 +1,174 @@
+//! Where a connection goes: an address or a host name, and a port.
+
+use std::{
+    fmt,
+    net::{IpAddr, SocketAddr, ToSocketAddrs as _},
+    str::FromStr,
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+
+/// Longest wait for the system's resolver.
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Longest name that DNS can have.
+const LONGEST: usize = 253;
+const FORM: &str = "write IP:PORT, [IPV6]:PORT or NAME:PORT";
+
+/// What `--dst` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Destination {
+    /// An address.
+    Address(SocketAddr),
+    /// A host name.
+    Name {
+        /// The name.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+}
+
+/// The address that is explained.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Resolved {
+    /// It.
+    pub(super) address: SocketAddr,
+    /// All addresses of the name, if it was a name.
+    pub(super) of_name: Vec<IpAddr>,
+}
+
+impl FromStr for Destination {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Ok(address) = text.parse() {
+            return Ok(Self::Address(address));
+        }
+        let (host, port) = text.rsplit_once(':').ok_or(FORM)?;
+        let port = port
+            .parse()
+            .map_err(|_| format!("{port:?} is not a port; {FORM}"))?;
+        if !is_host(host) {
+            return Err(format!(
+                "{host:?} is neither an address nor a host name; {FORM}"
+            ));
+        }
+        Ok(Self::Name {
+            host: host.to_owned(),
+            port,
+        })
+    }
+}
+
+impl fmt::Display for Destination {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Address(address) => address.fmt(f),
+            Self::Name { host, port } => write!(f, "{host}:{port}"),
+        }
+    }
+}
+
+/// The resolver would read numbers alone as an address of an older notation.
+fn is_host(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
+    (1..=LONGEST).contains(&text.len())
+        && text.bytes().all(allowed)
+        && text.bytes().any(|byte| byte.is_ascii_alphabetic())
+}
+
+impl Destination {
+    /// The address; of a name with several, the first one of the system's resolver.
+    ///
+    /// # Errors
+    /// If the name has no address, or the resolver does not answer in time.
+    pub(super) fn resolve(&self) -> Result<Resolved> {
+        let (host, port) = match self {
+            Self::Address(address) => {
+                return Ok(Resolved {
+                    address: *address,
+                    of_name: Vec::new(),
+                });
+            }
+            Self::Name { host, port } => (host.clone(), *port),
+        };
+        let (sender, answer) = mpsc::channel();
+        let name = host.clone();
+        // The resolver cannot be interrupted. The thread ends with the process.
+        thread::spawn(move || {
+            let found = (name.as_str(), port).to_socket_addrs();
+            let _ = sender.send(found.map(Iterator::collect::<Vec<_>>));
+        });
+        let cure = "pass the address as --dst IP:PORT";
+        let Ok(found) = answer.recv_timeout(PATIENCE) else {
+            bail!(
+                "the resolver has not answered for {host} within {}s; {cure}",
+                PATIENCE.as_secs()
+            );
+        };
+        let found = found.with_context(|| format!("resolve {host}; {cure}"))?;
+        let address = *found
+            .first()
+            .with_context(|| format!("{host} has no address; {cure}"))?;
+        let mut of_name: Vec<IpAddr> = found.iter().map(SocketAddr::ip).collect();
+        of_name.dedup();
+        Ok(Resolved { address, of_name })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Destination;
+
+    #[test]
+    fn forms() {
+        for (text, is_name) in [
+            ("10.0.0.1:80", false),
+            ("[fd00::1]:80", false),
+            ("web.shop.svc:80", true),
+            ("a_b:1", true),
+        ] {
+            let destination: Destination = text.parse().expect(text);
+            assert_eq!(destination.to_string(), text);
+            assert_eq!(
+                matches!(destination, Destination::Name { .. }),
+                is_name,
+                "{text}"
+            );
+        }
+        let long = format!("{}:80", "a".repeat(254));
+        for text in [
+            "",
+            ":",
+            "web",
+            "web:",
+            ":80",
+            "web:http",
+            "web:65536",
+            "10.0.0:80",
+            "fd00::1:80",
+            "we b:80",
+            &long,
+        ] {
+            let error = text.parse::<Destination>().unwrap_err();
+            assert!(error.contains("IP:PORT"), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn names_are_resolved() {
+        let resolve = |text: &str| text.parse::<Destination>().unwrap().resolve();
+        let local = resolve("localhost:80").unwrap();
+        assert!(local.address.ip().is_loopback() && local.address.port() == 80);
+        assert_eq!(local.of_name[0], local.address.ip());
+        // Reserved for names that do not exist (RFC 6761).
+        let error = resolve("nowhere.invalid:80").unwrap_err();
+        assert!(
+            format!("{error:#}").contains("nowhere.invalid"),
+            "{error:#}"
+        );
+    }
+}

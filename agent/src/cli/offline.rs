@@ -1,0 +1,230 @@
+//! A pod or workload from a file instead of the agent.
+
+use std::{
+    fs, io,
+    net::IpAddr,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use serde::Serialize;
+use sidetrack_policy::{
+    Policy,
+    manifest::{self, Contents, Document},
+    mesh::Mesh,
+    select::{Enroll, LABEL, NotTaken, Prospect, Wanted, prospect, wanted},
+};
+
+use super::{
+    mesh::MeshFlags,
+    pod_name::{PodName, listed},
+    usage,
+};
+use crate::netns::routes::captures_v6;
+
+/// Where the pod is described, and what its manifest does not say.
+#[derive(Debug, Args)]
+pub(super) struct OfflineFlags {
+    /// Read the pod, or a workload's pod template, from a file (YAML or JSON) instead of asking the agent.
+    /// - reads standard input
+    #[arg(long, value_name = "FILE", global = true)]
+    manifest: Option<PathBuf>,
+    /// With --manifest: an address of the pod, for one that does not run yet. May be repeated; the first
+    /// one decides whether IPv6 is intercepted
+    #[arg(long = "pod-ip", value_name = "IP", global = true)]
+    pod_ips: Vec<IpAddr>,
+    /// With --manifest: which sidecar pods the agents enroll [default: labeled]
+    #[arg(long, value_enum, global = true)]
+    enroll: Option<Enroll>,
+    #[command(flatten)]
+    mesh: MeshFlags,
+}
+
+/// A pod as its manifest describes it.
+#[derive(Debug)]
+pub(super) struct Described {
+    /// `namespace/name`.
+    pub(super) name: String,
+    /// Its policy.
+    pub(super) policy: Policy,
+    /// Its addresses, as far as they are known.
+    pub(super) own: Vec<IpAddr>,
+    /// Whether its IPv6 connections would be intercepted; unknown without addresses.
+    pub(super) ipv6: Option<bool>,
+    /// Whether agents would enroll it.
+    pub(super) enrollment: Enrollment,
+}
+
+/// Whether agents would enroll a pod.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Enrollment {
+    /// Unknown if that depends on the namespace.
+    enrolled: Option<bool>,
+    /// On what it depends.
+    condition: String,
+}
+
+impl std::fmt::Display for Enrollment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let answer = match self.enrolled {
+            Some(true) => "yes",
+            Some(false) => "no",
+            None => "depends",
+        };
+        write!(f, "{answer}: {}", self.condition)
+    }
+}
+
+impl OfflineFlags {
+    /// The file, if one is given. Ends the process, with the exit code of wrong usage, if flags are given that
+    /// only count with one.
+    pub(super) fn manifest(&self) -> Option<&Path> {
+        if let Some(path) = &self.manifest {
+            return Some(path);
+        }
+        let of_manifests = [
+            (!self.pod_ips.is_empty(), "--pod-ip"),
+            (self.enroll.is_some(), "--enroll"),
+        ];
+        let given = of_manifests
+            .into_iter()
+            .find_map(|(given, flag)| given.then_some(flag));
+        if let Some(flag) = given.or(self.mesh.given()) {
+            usage(&format!(
+                "{flag} is of use only with --manifest FILE: for a running pod the addresses and the settings that its agent has count"
+            ));
+        }
+        None
+    }
+
+    /// The pod of this name, or the only one.
+    pub(super) fn find(&self, path: &Path, pod: Option<&PodName>) -> Result<Described> {
+        let mesh = self.mesh.clone().settings(Enroll::Injected).read()?;
+        let origin = origin(path);
+        let (documents, problems) = read(path).context(origin.clone())?;
+        let names: Vec<String> = documents.iter().map(|it| it.name().to_string()).collect();
+        if names.is_empty() {
+            match problems.first() {
+                Some(problem) => bail!("{}: {}", problem.origin, problem.message),
+                None => bail!("{origin} has no pod and no workload with a pod template"),
+            }
+        }
+        let found = match pod {
+            Some(pod) => pod.find(&names).with_context(|| origin.clone())?,
+            None => &names[0],
+        };
+        let mut all = documents.iter().zip(&names);
+        let of_name = |(_, name): &(&Document, &String)| *name == found;
+        let count = names.iter().filter(|name| *name == found).count();
+        if pod.is_none() && names.len() > count {
+            bail!(
+                "{origin} has {} pods: {}; name one",
+                names.len(),
+                listed(&names)
+            );
+        }
+        if count > 1 {
+            bail!("{origin} has pod {found} more than once");
+        }
+        let (document, _) = all.find(of_name).context("the pod that was just found")?;
+        self.describe(document, &mesh)
+    }
+
+    fn describe(&self, document: &Document, mesh: &Mesh) -> Result<Described> {
+        let policy = match wanted(&document.pod, None, mesh) {
+            Wanted::Enrolled(policy) => *policy,
+            Wanted::NotTaken(reason) => bail!("{}", not_taken(document, &reason)),
+            Wanted::Rejected(reason) => {
+                bail!("{}: an agent would reject it: {reason}", document.origin)
+            }
+        };
+        let own = self.addresses(document);
+        let ipv6 = (!own.is_empty()).then(|| captures_v6(own.iter().copied(), policy.dual_stack));
+        Ok(Described {
+            name: document.name().to_string(),
+            policy,
+            own,
+            ipv6,
+            enrollment: enrollment(document, self.enroll.unwrap_or(Enroll::Labeled)),
+        })
+    }
+
+    /// The addresses from the command line, otherwise those in the pod's status.
+    fn addresses(&self, document: &Document) -> Vec<IpAddr> {
+        if !self.pod_ips.is_empty() {
+            return self.pod_ips.clone();
+        }
+        let status = document.pod.status.as_ref();
+        status
+            .and_then(|status| status.pod_ips.as_ref())
+            .into_iter()
+            .flatten()
+            .filter_map(|ip| ip.ip.parse().ok())
+            .collect()
+    }
+}
+
+/// How messages name the file.
+fn origin(path: &Path) -> String {
+    if is_stdin(path) {
+        "stdin".to_owned()
+    } else {
+        path.display().to_string()
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+fn read(path: &Path) -> Result<Contents> {
+    if is_stdin(path) {
+        return manifest::read_templates_from(io::stdin().lock());
+    }
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        bail!("it is not a regular file; to read a pipe, write --manifest - and pipe into it");
+    }
+    manifest::read_templates(path)
+}
+
+/// Why no agent takes it, with the cure of the most common case: a manifest as written, not as injected.
+fn not_taken(document: &Document, reason: &NotTaken) -> String {
+    let cure = if *reason == NotTaken::NoSidecar {
+        ". The injector adds it when a pod is created: `istioctl kube-inject -f FILE` shows the result, which --manifest - reads from a pipe"
+    } else {
+        ""
+    };
+    format!(
+        "{}: no agent would take {}, because {reason}{cure}",
+        document.origin,
+        document.name()
+    )
+}
+
+fn enrollment(document: &Document, enroll: Enroll) -> Enrollment {
+    let namespace = document.name().namespace;
+    let flag = match enroll {
+        Enroll::Labeled => "--enroll labeled",
+        Enroll::Injected => "--enroll injected",
+    };
+    let (enrolled, condition) = match prospect(&document.pod, enroll) {
+        Prospect::Selected => (
+            Some(true),
+            format!(
+                "agents with {flag} take it, unless namespace {namespace} is labeled {LABEL}=disabled"
+            ),
+        ),
+        Prospect::IfNamespaceOptsIn(reason) => (
+            None,
+            format!(
+                "agents with {flag} take it only if namespace {namespace} is labeled {LABEL}=enabled ({reason})"
+            ),
+        ),
+        Prospect::NotTaken(reason) => (Some(false), reason.to_string()),
+    };
+    Enrollment {
+        enrolled,
+        condition,
+    }
+}

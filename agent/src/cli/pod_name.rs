@@ -1,0 +1,207 @@
+//! Pods as people name them: NAMESPACE/POD, POD with `-n NAMESPACE`, or POD alone.
+
+use std::{fmt, str::FromStr};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use sidetrack_policy::PodRef;
+
+/// How many names an error lists.
+const LISTED: usize = 8;
+/// How many names an error suggests.
+const SUGGESTED: usize = 3;
+/// How alike a name and a suggestion are at least, 1 being equal.
+const ALIKE: f64 = 0.8;
+
+/// `-n`, of every command that names a pod.
+#[derive(Clone, Debug, Default, Args)]
+pub(super) struct NamespaceFlag {
+    /// The pod's namespace, instead of NAMESPACE/POD
+    #[arg(short, long, value_name = "NAMESPACE", global = true)]
+    namespace: Option<String>,
+}
+
+/// A pod's name, perhaps without its namespace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct PodName {
+    namespace: Option<String>,
+    name: String,
+}
+
+impl FromStr for PodName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.contains('/') {
+            let PodRef { namespace, name } = text.parse()?;
+            return Ok(Self {
+                namespace: Some(namespace),
+                name,
+            });
+        }
+        if text.is_empty() {
+            return Err("write POD or NAMESPACE/POD".to_owned());
+        }
+        Ok(Self {
+            namespace: None,
+            name: text.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for PodName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.namespace {
+            Some(namespace) => write!(f, "{namespace}/{}", self.name),
+            None => f.write_str(&self.name),
+        }
+    }
+}
+
+impl NamespaceFlag {
+    /// The name with the namespace of the flag. Ends the process, with the exit code of wrong usage, if both
+    /// name one and they differ.
+    pub(super) fn complete(&self, pod: &PodName) -> PodName {
+        let Some(given) = &self.namespace else {
+            return pod.clone();
+        };
+        match &pod.namespace {
+            Some(own) if own != given => super::usage(&format!(
+                "pod {pod} is not in namespace {given}; write one of both namespaces"
+            )),
+            _ => PodName {
+                namespace: Some(given.clone()),
+                name: pod.name.clone(),
+            },
+        }
+    }
+}
+
+impl PodName {
+    /// Whether a known pod, `namespace/name`, has this name.
+    fn is(&self, full_name: &str) -> bool {
+        let (namespace, name) = full_name.split_once('/').unwrap_or(("", full_name));
+        name == self.name && self.namespace.as_deref().is_none_or(|own| own == namespace)
+    }
+
+    /// The one of the known pods, `namespace/name`, that has this name.
+    ///
+    /// # Errors
+    /// If none has, with the names that were perhaps meant; or if pods of several namespaces have.
+    pub(super) fn find<'a>(&self, known: &'a [String]) -> Result<&'a String> {
+        let mut found: Vec<&String> = known.iter().filter(|name| self.is(name)).collect();
+        found.dedup();
+        match found.as_slice() {
+            [one] => Ok(one),
+            [] => bail!("no pod {self} is known{}", self.suggestion(known)),
+            several => bail!(
+                "{} pods are named {self}: {}; write NAMESPACE/POD or pass -n NAMESPACE",
+                several.len(),
+                listed(several)
+            ),
+        }
+    }
+
+    /// The known names that are most alike, as the end of a sentence.
+    fn suggestion(&self, known: &[String]) -> String {
+        // By name first: the namespace alone makes no pod alike.
+        let alike = |known: &str| {
+            let (namespace, name) = known.split_once('/').unwrap_or(("", known));
+            let own = self.namespace.as_deref().unwrap_or(namespace);
+            (
+                strsim::jaro_winkler(&self.name, name),
+                strsim::jaro_winkler(own, namespace),
+            )
+        };
+        let mut near: Vec<((f64, f64), &str)> = known
+            .iter()
+            .map(|known| (alike(known), known.as_str()))
+            .filter(|((by_name, _), _)| *by_name > ALIKE)
+            .collect();
+        near.sort_by(|(one, _), (other, _)| {
+            let by_name = other.0.total_cmp(&one.0);
+            by_name.then(other.1.total_cmp(&one.1))
+        });
+        let names: Vec<&str> = near.iter().map(|(_, name)| *name).take(SUGGESTED).collect();
+        if names.is_empty() {
+            "; `sidetrack pods` lists those that are".to_owned()
+        } else {
+            format!("; did you mean {}?", names.join(" or "))
+        }
+    }
+}
+
+/// Some of the names, and how many there are besides.
+pub(super) fn listed(names: &[impl AsRef<str>]) -> String {
+    let shown: Vec<&str> = names.iter().take(LISTED).map(AsRef::as_ref).collect();
+    let more = names.len() - shown.len();
+    let shown = shown.join(", ");
+    if more == 0 {
+        shown
+    } else {
+        format!("{shown} and {more} more")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{NamespaceFlag, PodName, listed};
+
+    fn known() -> Vec<String> {
+        ["shop/web-0", "shop/web-1", "bank/web-0", "bank/ledger"]
+            .map(str::to_owned)
+            .into()
+    }
+
+    fn find(text: &str) -> Result<String, String> {
+        let pod: PodName = text.parse()?;
+        let found = pod.find(&known()).map(Clone::clone);
+        found.map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_with_and_without_a_namespace() {
+        assert_eq!(find("shop/web-0"), Ok("shop/web-0".to_owned()));
+        assert_eq!(find("web-1"), Ok("shop/web-1".to_owned()));
+        let several = find("web-0").unwrap_err();
+        assert!(
+            several.contains("shop/web-0, bank/web-0; write NAMESPACE/POD"),
+            "{several}"
+        );
+        for text in ["", "/", "a/", "/a", "a/b/c"] {
+            assert!(text.parse::<PodName>().is_err(), "{text:?}");
+        }
+    }
+
+    #[test]
+    fn suggestions() {
+        for (text, meant) in [
+            ("bank/legder", "did you mean bank/ledger?"),
+            ("ledgr", "did you mean bank/ledger?"),
+            ("shop/ledger", "did you mean bank/ledger?"),
+            ("shop/web-2", "did you mean shop/web-0 or shop/web-1"),
+            ("bnak/web-0", "did you mean bank/web-0 or shop/web-0"),
+            ("mysql", "`sidetrack pods` lists"),
+        ] {
+            let error = find(text).unwrap_err();
+            assert!(error.contains(meant), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_flag_completes_a_name() {
+        let flag = NamespaceFlag {
+            namespace: Some("bank".to_owned()),
+        };
+        let complete = |text: &str| flag.complete(&text.parse().unwrap()).to_string();
+        assert_eq!(complete("web-0"), "bank/web-0");
+        assert_eq!(complete("bank/web-0"), "bank/web-0");
+    }
+
+    #[test]
+    fn long_lists_are_cut() {
+        assert_eq!(listed(&["a", "b"]), "a, b");
+        let many: Vec<String> = (0..20).map(|number| number.to_string()).collect();
+        assert_eq!(listed(&many), "0, 1, 2, 3, 4, 5, 6, 7 and 12 more");
+    }
+}

@@ -1,0 +1,6 @@
+//! Commands that need neither an agent nor privileges, as the binary runs them.
+
+mod explain;
+mod manifests;
+mod paths;
+mod run;
