@@ -52,9 +52,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     };
     let removed = what(&places.bpffs, &places.socket, Some(&options.cni_conf_dir))?;
     let report = Report { pods, removed };
-    match options.output {
-        Format::Json => output::print_json(&report)?,
-        Format::Table => print(&report, options.dry_run)?,
+    if !output::print_value(options.output, &report)? {
+        print(&report, options.dry_run)?;
     }
     if options.stay {
         block_on(until_signal())??;

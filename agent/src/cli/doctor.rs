@@ -24,9 +24,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let places = &options.places;
     let socket = control_socket::check(&places.socket).map_err(|error| format!("{error:#}"));
     let report = probe::node(&places.bpffs, options.cgroup.as_deref(), socket);
-    match options.output {
-        Format::Json => output::print_json(&report)?,
-        Format::Table => print(&report)?,
+    if !output::print_value(options.output, &report)? {
+        print(&report, options.output == Format::Wide)?;
     }
     Ok(if report.ok {
         ExitCode::SUCCESS
@@ -35,22 +34,27 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn print(report: &probe::Report) -> Result<()> {
+fn print(report: &probe::Report, wide: bool) -> Result<()> {
     output::print(format!("kernel  {}\n", report.kernel))?;
-    let mut table = output::table(["FACILITY", "SINCE", "HERE", "WITHOUT IT"]);
+    let needed: &[&str] = if wide { &["NEEDED"] } else { &[] };
+    let header = [&["FACILITY", "SINCE", "HERE"], needed, &["WITHOUT IT"]].concat();
+    let mut table = output::table(header);
     for check in &report.checks {
-        table.add_row([
-            check.facility.clone(),
-            check.since.clone(),
-            match (check.ok, &check.problem) {
-                (Some(true), None) => "yes",
-                (Some(true), Some(_)) => "not ready",
-                (Some(false), _) => "no",
-                (None, _) => "?",
-            }
-            .to_owned(),
-            check.without.clone(),
-        ]);
+        let here = match (check.ok, &check.problem) {
+            (Some(true), None) => "yes",
+            (Some(true), Some(_)) => "not ready",
+            (Some(false), _) => "no",
+            (None, _) => "?",
+        };
+        let needed = if check.optional { "no" } else { "yes" };
+        let cells = [
+            Some(check.facility.as_str()),
+            Some(&check.since),
+            Some(here),
+            wide.then_some(needed),
+            Some(&check.without),
+        ];
+        table.add_row(cells.into_iter().flatten());
     }
     output::print_table(&table)?;
     for (title, ok) in [

@@ -26,6 +26,9 @@ pub(super) fn duration_within(
 
 /// A duration in the form that [`duration`] reads: its two largest units, such as 1h2m.
 pub(super) fn text(duration: Duration) -> String {
+    if duration.is_zero() {
+        return "0s".to_owned();
+    }
     if duration < Duration::from_secs(1) {
         return format!("{}ms", duration.as_millis());
     }
@@ -53,7 +56,7 @@ mod tests {
     #[test]
     fn the_same_form_in_both_directions() {
         for form in [
-            "0ms", "1ms", "999ms", "1s", "1s500ms", "10s", "1m", "1m1s", "59m59s", "1h", "23h59m",
+            "0s", "1ms", "999ms", "1s", "1s500ms", "10s", "1m", "1m1s", "59m59s", "1h", "23h59m",
             "1d", "45d2h",
         ] {
             assert_eq!(text(duration(form).expect(form)), form);

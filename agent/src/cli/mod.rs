@@ -25,7 +25,7 @@ mod why;
 use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::{cni, runtime::block_on};
@@ -102,8 +102,12 @@ enum Format {
     /// For people
     #[default]
     Table,
+    /// For people, with more columns
+    Wide,
     /// For programs
     Json,
+    /// For programs: the same content as JSON
+    Yaml,
 }
 
 /// Form of the agent's log.
@@ -122,7 +126,8 @@ pub fn main() -> ExitCode {
     if std::env::args_os().len() == 1 && std::env::var_os("CNI_COMMAND").is_some() {
         return cni::main();
     }
-    let cli = Cli::parse();
+    let parsed = Cli::from_arg_matches(&command().get_matches());
+    let cli = parsed.unwrap_or_else(|error| error.exit());
     let result = match cli.command {
         Command::Agent(options) => agent::run(options),
         Command::Status(options) => blocking(status::run(options)),
@@ -141,10 +146,15 @@ pub fn main() -> ExitCode {
     match result {
         Ok(code) => code,
         Err(error) => {
-            eprintln!("sidetrack: {error:#}");
+            output::remark(format!("{error:#}"));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The command line.
+fn command() -> clap::Command {
+    Cli::command()
 }
 
 /// Runs a command's future to its end.
@@ -169,7 +179,9 @@ fn start_logging(format: LogFormat) {
     let log = fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal());
+        // A reader of the log that has gone away must not end the process.
+        .log_internal_errors(false)
+        .with_ansi(output::wants_color(std::io::stderr().is_terminal()));
     match format {
         LogFormat::Text => log.init(),
         LogFormat::Json => log.json().init(),

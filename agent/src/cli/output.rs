@@ -1,21 +1,31 @@
-//! Tables and JSON on stdout.
+//! Tables, JSON and YAML on stdout, remarks on stderr.
 
 use std::{
+    env,
+    ffi::OsStr,
+    fmt::Display,
     io::{self, Write as _},
     sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
 };
 
-use anyhow::Result;
-use comfy_table::{ContentArrangement, Table, presets};
+use anyhow::{Context as _, Result};
+use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
+use terminal_size::{Width, terminal_size_of};
+
+use super::{Format, duration};
+
+/// Narrower than this a last column is not wrapped: the terminal breaks the lines where they end.
+const NARROWEST: usize = 20;
 
 /// A table without lines, as wide as it needs to be.
-pub fn table<const N: usize>(header: [&str; N]) -> Table {
+pub fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
     let mut table = Table::new();
     table
         .load_preset(presets::NOTHING)
         .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header);
+        .set_header(header.into_iter().collect::<Vec<_>>());
     table
 }
 
@@ -23,7 +33,7 @@ pub fn table<const N: usize>(header: [&str; N]) -> Table {
 static CLOSED: AtomicBool = AtomicBool::new(false);
 
 /// Prints; a reader that has gone away is no failure.
-pub fn print(text: impl std::fmt::Display) -> Result<()> {
+pub fn print(text: impl Display) -> Result<()> {
     match writeln!(io::stdout(), "{text}") {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
             CLOSED.store(true, Ordering::Relaxed);
@@ -38,10 +48,78 @@ pub fn is_closed() -> bool {
     CLOSED.load(Ordering::Relaxed)
 }
 
-/// Prints a table without the blanks at its lines' ends.
+/// Prints an error or a remark on stderr. A reader that has gone away is no failure.
+pub fn remark(text: impl Display) {
+    let _ = writeln!(io::stderr(), "sidetrack: {text}");
+}
+
+/// Prints a table without the blanks around its lines. On a terminal its last column wraps at the
+/// terminal's width.
 pub fn print_table(table: &Table) -> Result<()> {
-    let lines: Vec<String> = table.lines().map(|line| line.trim().to_owned()).collect();
-    print(lines.join("\n"))
+    let width = terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into());
+    print(lines(table, width).join("\n"))
+}
+
+/// The table's lines, for a terminal of this width or for a file.
+fn lines(table: &Table, terminal: Option<usize>) -> Vec<String> {
+    let mut table = table.clone();
+    if let Some(width) = terminal {
+        fit(&mut table, width);
+    }
+    let lines = table.lines();
+    // Each begins with a blank as well.
+    let lines = lines.map(|line| {
+        line.strip_prefix(' ')
+            .unwrap_or(&line)
+            .trim_end()
+            .to_owned()
+    });
+    lines.collect()
+}
+
+/// Wraps the last column where the table ends at this width.
+fn fit(table: &mut Table, width: usize) {
+    let widths = table.column_max_content_widths();
+    let Some((_, others)) = widths.split_last() else {
+        return;
+    };
+    // A blank on both sides of each column.
+    let taken: usize = others.iter().map(|width| usize::from(*width) + 2).sum();
+    let Some(left) = width
+        .checked_sub(taken + 2)
+        .filter(|left| *left >= NARROWEST)
+    else {
+        return;
+    };
+    if let (Some(column), Ok(left)) = (table.column_iter_mut().last(), u16::try_from(left)) {
+        column.set_constraint(ColumnConstraint::UpperBoundary(comfy_table::Width::Fixed(
+            left,
+        )));
+    }
+    table
+        .set_content_arrangement(ContentArrangement::Dynamic)
+        .set_width(u16::try_from(width).unwrap_or(u16::MAX));
+    for column in table.column_iter_mut().take(widths.len() - 1) {
+        column.set_constraint(ColumnConstraint::ContentWidth);
+    }
+}
+
+/// Prints a value if the format is one for programs; whether it is.
+pub fn print_value(format: Format, value: &impl Serialize) -> Result<bool> {
+    match format {
+        Format::Json => print_json(value)?,
+        Format::Yaml => print(yaml(value)?.trim_end())?,
+        Format::Table | Format::Wide => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// Prints one of many values: a line of JSON, or a document of YAML.
+pub fn print_one(format: Format, value: &impl Serialize) -> Result<()> {
+    match format {
+        Format::Yaml => print(format!("---\n{}", yaml(value)?.trim_end())),
+        Format::Json | Format::Table | Format::Wide => print(serde_json::to_string(value)?),
+    }
 }
 
 /// Prints JSON.
@@ -51,10 +129,69 @@ pub fn print_json(value: &impl Serialize) -> Result<()> {
 
 /// A time span for people: two units at most.
 pub fn seconds(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds}s"),
-        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
-        3600..86400 => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{}d{}h", seconds / 86400, seconds / 3600 % 24),
+    duration::text(Duration::from_secs(seconds))
+}
+
+/// The YAML of what JSON shows.
+fn yaml(value: &impl Serialize) -> Result<String> {
+    let value = serde_json::to_value(value)?;
+    serde_saphyr::to_string(&value).context("write YAML")
+}
+
+/// Whether a stream gets colors: a terminal, unless NO_COLOR is set (no-color.org).
+pub fn wants_color(is_terminal: bool) -> bool {
+    color(is_terminal, env::var_os("NO_COLOR").as_deref())
+}
+
+fn color(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
+    is_terminal && no_color.is_none_or(OsStr::is_empty)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::{color, lines, table, yaml};
+
+    #[test]
+    fn colors() {
+        for (is_terminal, no_color, wanted) in [
+            (true, None, true),
+            (true, Some(""), true),
+            (true, Some("1"), false),
+            (false, None, false),
+            (false, Some("1"), false),
+        ] {
+            let found = color(is_terminal, no_color.map(str::as_ref));
+            assert_eq!(found, wanted, "{is_terminal} {no_color:?}");
+        }
+    }
+
+    #[test]
+    fn the_last_column_fits_the_terminal() {
+        let mut table = table(["POD", "REMARKS"]);
+        let remark = "a remark that is much longer than what the terminal has room for";
+        table.add_row(["shop/web-0", remark]);
+        let in_file = lines(&table, None);
+        assert_eq!(in_file.len(), 2, "{in_file:?}");
+        assert!(in_file[1].ends_with(remark));
+        let wrapped = lines(&table, Some(40));
+        assert!(wrapped.len() > 3, "{wrapped:?}");
+        assert!(wrapped.iter().all(|line| line.len() <= 40), "{wrapped:?}");
+        assert!(wrapped[1].contains("shop/web-0"), "{wrapped:?}");
+        // With room for all of it, and with none.
+        assert_eq!(lines(&table, Some(200)), in_file);
+        assert_eq!(lines(&table, Some(16)), in_file);
+    }
+
+    #[test]
+    fn yaml_has_what_json_has() {
+        let value = json!({
+            "text": "yes", "number": "1", "colon": "a: b", "empty": "", "lines": "a\nb\n", "nothing": null,
+            "list": [1, true, {"deep": [[], {}]}], "#": "- ~ \"\u{e9}\u{1}",
+        });
+        let text = yaml(&value).unwrap();
+        let read: Vec<Value> = sidetrack_policy::manifest::parse_yaml(&text).unwrap();
+        assert_eq!(read, [value], "{text}");
     }
 }

@@ -16,7 +16,7 @@ const ALIKE: f64 = 0.8;
 /// `-n`, of every command that names a pod.
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct NamespaceFlag {
-    /// The pod's namespace, instead of NAMESPACE/POD
+    /// The pod's Kubernetes namespace, instead of NAMESPACE/POD
     #[arg(short, long, value_name = "NAMESPACE", global = true)]
     namespace: Option<String>,
 }
@@ -58,6 +58,12 @@ impl fmt::Display for PodName {
     }
 }
 
+impl From<Option<String>> for NamespaceFlag {
+    fn from(namespace: Option<String>) -> Self {
+        Self { namespace }
+    }
+}
+
 impl NamespaceFlag {
     /// The name with the namespace of the flag. Ends the process, with the exit code of wrong usage, if both
     /// name one and they differ.
@@ -78,6 +84,11 @@ impl NamespaceFlag {
 }
 
 impl PodName {
+    /// Whether it names the namespace as well.
+    pub(super) fn has_namespace(&self) -> bool {
+        self.namespace.is_some()
+    }
+
     /// Whether a known pod, `namespace/name`, has this name.
     fn is(&self, full_name: &str) -> bool {
         let (namespace, name) = full_name.split_once('/').unwrap_or(("", full_name));

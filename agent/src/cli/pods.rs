@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Args;
 
-use super::{Format, Places, output};
+use super::{Format, Places, output, pod_name::PodName};
 use crate::{
     api::{NetnsStatus, PodState, PodStatus, Refusals},
     client::Client,
@@ -25,9 +25,8 @@ pub(super) struct Options {
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let pods = known(&options.places).await?;
-    match options.output {
-        Format::Json => output::print_json(&pods)?,
-        Format::Table => print(&pods)?,
+    if !output::print_value(options.output, &pods)? {
+        print(&pods, options.output == Format::Wide)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -39,10 +38,20 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
         Err(no_agent) => {
             let said = format!("{no_agent:#}");
             let pods = pinned(places).context(said.clone())?;
-            eprintln!("sidetrack: {said}; by the pinned maps these pods are intercepted:");
+            output::remark(format!(
+                "{said}; by the pinned maps these pods are intercepted:"
+            ));
             Ok(pods)
         }
     }
+}
+
+/// Of the known pods the one that has this name.
+pub(super) fn named(pods: Vec<PodStatus>, name: &PodName) -> Result<PodStatus> {
+    let names: Vec<String> = pods.iter().map(PodStatus::full_name).collect();
+    let found = name.find(&names)?;
+    let pod = pods.into_iter().find(|pod| pod.full_name() == *found);
+    pod.context("the pod that was just found")
 }
 
 /// The enrolled pods according to the pinned maps.
@@ -84,26 +93,38 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
     Ok(pods)
 }
 
-fn print(pods: &[PodStatus]) -> Result<()> {
-    let mut table = output::table([
-        "POD",
-        "STATE",
-        "NETNS",
-        "POLICY",
-        "FAMILIES",
-        "LISTENER",
-        "OUT",
-        "IN",
-        "UNTOUCHED",
-        "REFUSED",
-        "REMARKS",
-    ]);
+const COLUMNS: [&str; 10] = [
+    "POD",
+    "STATE",
+    "NETNS",
+    "POLICY",
+    "FAMILIES",
+    "LISTENER",
+    "OUT",
+    "IN",
+    "UNTOUCHED",
+    "REFUSED",
+];
+/// What `-o wide` adds, before the remarks.
+const WIDE: [&str; 6] = [
+    "UDP",
+    "BEFORE-SIDECAR",
+    "UID",
+    "COOKIE",
+    "NETNS-PATH",
+    "ORIGIN",
+];
+const REMARKS: &str = "REMARKS";
+
+fn print(pods: &[PodStatus], wide: bool) -> Result<()> {
+    let more: &[&str] = if wide { &WIDE } else { &[] };
+    let header = [&COLUMNS[..], more, &[REMARKS]].concat();
+    let mut table = output::table(header);
     for pod in pods {
-        let enrolled = pod.netns.is_some();
-        let only_enrolled = |text: String| if enrolled { text } else { "-".to_owned() };
-        let count = |count: u64| only_enrolled(count.to_string());
-        let state = serde_json::to_value(pod.state)?;
-        let listener = listener(pod);
+        let mut row = row(pod)?;
+        if wide {
+            row.extend(wide_row(pod));
+        }
         let refused = pod.refusals.first().map(last_refusal);
         let remarks: Vec<&str> = pod
             .reason
@@ -112,24 +133,47 @@ fn print(pods: &[PodStatus]) -> Result<()> {
             .chain(&refused)
             .map(String::as_str)
             .collect();
-        table.add_row([
-            pod.full_name(),
-            state.as_str().unwrap_or_default().to_owned(),
-            pod.netns
-                .as_ref()
-                .map_or_else(|| "-".to_owned(), |netns| netns.path.clone()),
-            pod.policy_id
-                .map_or_else(|| "-".to_owned(), |id| id.to_string()),
-            only_enrolled(if pod.ipv6 { "v4,v6" } else { "v4" }.to_owned()),
-            only_enrolled(listener.to_owned()),
-            count(pod.connections.outbound_redirected),
-            count(pod.connections.inbound_redirected),
-            count(pod.connections.untouched),
-            count(pod.connections.refused),
-            remarks.join("; "),
-        ]);
+        row.push(remarks.join("; "));
+        table.add_row(row);
     }
     output::print_table(&table)
+}
+
+/// Text of a value that not every pod has.
+fn or_none<T: ToString>(value: Option<T>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| value.to_string())
+}
+
+fn row(pod: &PodStatus) -> Result<Vec<String>> {
+    let netns = pod.netns.as_ref();
+    let enrolled = |text: String| or_none(netns.map(|_| text));
+    let count = |count: u64| enrolled(count.to_string());
+    let state = serde_json::to_value(pod.state)?;
+    Ok(vec![
+        pod.full_name(),
+        state.as_str().unwrap_or_default().to_owned(),
+        or_none(netns.map(|netns| netns.inode)),
+        or_none(pod.policy_id),
+        enrolled(if pod.ipv6 { "v4,v6" } else { "v4" }.to_owned()),
+        enrolled(listener(pod).to_owned()),
+        count(pod.connections.outbound_redirected),
+        count(pod.connections.inbound_redirected),
+        count(pod.connections.untouched),
+        count(pod.connections.refused),
+    ])
+}
+
+fn wide_row(pod: &PodStatus) -> [String; WIDE.len()] {
+    let netns = pod.netns.as_ref();
+    let count = |count: u64| or_none(netns.map(|_| count));
+    [
+        count(pod.connections.udp),
+        count(pod.connections.before_sidecar),
+        or_none(pod.uid.as_ref()),
+        or_none(netns.map(|netns| netns.cookie)),
+        or_none(netns.map(|netns| &netns.path)),
+        pod.origin.clone(),
+    ]
 }
 
 /// Whether the sidecar listens: one word if both of its ports are alike.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use sidetrack_common::{addr::Family, rule::Rule};
 
 use super::{
-    output,
+    Format, output,
     target::{Live, Target, Which},
 };
 use sidetrack_policy::rules::{self, Line};
@@ -37,10 +37,14 @@ enum Form {
     /// For people, with the connections each rule has decided
     #[default]
     Table,
+    /// For people, with the rules' names
+    Wide,
     /// Input for iptables-restore (ip6tables-restore with -6)
     Iptables,
     /// For programs
     Json,
+    /// For programs: the same content as JSON
+    Yaml,
 }
 
 /// What a row stands for.
@@ -74,9 +78,14 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     }
     let counted = target.live.as_ref().map(|live| Counted::read(live, family));
     let rows = rows(&rules::nat(&target.policy, family), counted.transpose()?);
-    match options.format {
-        Form::Json => output::print_json(&rows)?,
-        _ => print(&target, &rows, family)?,
+    let format = match options.format {
+        Form::Json => Format::Json,
+        Form::Yaml => Format::Yaml,
+        Form::Wide => Format::Wide,
+        Form::Table | Form::Iptables => Format::Table,
+    };
+    if !output::print_value(format, &rows)? {
+        print(&target, &rows, family, format == Format::Wide)?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -152,7 +161,7 @@ fn rows(lines: &[Line], counted: Option<Counted>) -> Vec<Row> {
     rows
 }
 
-fn print(target: &Target, rows: &[Row], family: Family) -> Result<()> {
+fn print(target: &Target, rows: &[Row], family: Family, wide: bool) -> Result<()> {
     output::print(format!(
         "pod {}, dialect {}",
         target.name, target.policy.dialect
@@ -188,18 +197,21 @@ fn print(target: &Target, rows: &[Row], family: Family) -> Result<()> {
         if let Some(heading) = heading {
             output::print(format!("\n{heading}"))?;
         }
-        output::print_table(&section(scope, &of_scope))?;
+        output::print_table(&section(scope, &of_scope, wide))?;
     }
     Ok(())
 }
 
-fn section(scope: Scope, rows: &[&Row]) -> Table {
+fn section(scope: Scope, rows: &[&Row], wide: bool) -> Table {
     let what = if scope == Scope::Line {
         "RULE"
     } else {
         "REASON"
     };
-    let mut table = output::table(["CONNECTIONS", what]);
+    // A reason has its name in its text.
+    let wide = wide && scope == Scope::Line;
+    let name: &[&str] = if wide { &["NAME"] } else { &[] };
+    let mut table = output::table([&["CONNECTIONS"], name, &[what]].concat());
     for row in rows {
         let count = row
             .connections
@@ -208,7 +220,8 @@ fn section(scope: Scope, rows: &[&Row]) -> Table {
             (Scope::Reason | Scope::Earlier, Some(name)) => format!("{name}: {}", row.rule),
             _ => row.rule.clone(),
         };
-        table.add_row([count, text]);
+        let name = wide.then(|| row.name.unwrap_or("-").to_owned());
+        table.add_row([Some(count), name, Some(text)].into_iter().flatten());
     }
     table
 }

@@ -138,9 +138,8 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         wait(&options.namespace.complete(pod), &options).await?;
     }
     let report = report(&options.places).await;
-    match options.output {
-        Format::Json => output::print_json(&report)?,
-        Format::Table => print(&report)?,
+    if !output::print_value(options.output, &report)? {
+        print(&report, options.output == Format::Wide)?;
     }
     let fine = if options.check {
         report.agent_state == AgentState::Ready && report.problems.is_empty()
@@ -161,7 +160,7 @@ async fn wait(pod: &PodName, options: &Options) -> Result<()> {
         loop {
             let answer = client.get::<Vec<PodStatus>>("/v1/pods").await;
             last = match answer {
-                Ok(pods) => match state_of(pod, pods) {
+                Ok(pods) => match pods::named(pods, pod) {
                     Ok(found) if found.state == PodState::Enrolled => return,
                     Ok(found) => found.reason.unwrap_or_default(),
                     Err(error) => format!("the agent does not know the pod: {error:#}"),
@@ -179,14 +178,6 @@ async fn wait(pod: &PodName, options: &Options) -> Result<()> {
         bail!("pod {pod} is not enrolled after {waited}: {last}");
     }
     Ok(())
-}
-
-/// The pod of this name.
-fn state_of(pod: &PodName, pods: Vec<PodStatus>) -> Result<PodStatus> {
-    let names: Vec<String> = pods.iter().map(PodStatus::full_name).collect();
-    let name = pod.find(&names)?;
-    let found = pods.into_iter().find(|known| known.full_name() == *name);
-    found.context("the pod that was just found")
 }
 
 async fn report(places: &Places) -> Report {
@@ -307,7 +298,7 @@ impl OnPods {
     }
 }
 
-fn print(report: &Report) -> Result<()> {
+fn print(report: &Report, wide: bool) -> Result<()> {
     let state = match report.agent_state {
         AgentState::Ready => "ready",
         AgentState::Starting => "starting",
@@ -331,23 +322,8 @@ fn print(report: &Report) -> Result<()> {
         }
     }
     output::print(format!("pods    {}\n", pods_line(report)))?;
-    let mut table = output::table(["HOOK", "ATTACHED", "PROGRAM", "LINK"]);
-    let number = |id: Option<u32>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
-    for hook in &report.hooks {
-        table.add_row([
-            hook.hook.to_owned(),
-            match (hook.attached, hook.pods) {
-                (true, Some(1)) => "to 1 pod".to_owned(),
-                (true, Some(pods)) => format!("to {pods} pods"),
-                (true, None) => "yes".to_owned(),
-                (false, _) => "no".to_owned(),
-            },
-            number(hook.program_id),
-            number(hook.link_id),
-        ]);
-    }
     if !report.hooks.is_empty() {
-        output::print_table(&table)?;
+        print_hooks(&report.hooks, wide)?;
     }
     for (title, lines) in [("notes", &report.notes), ("problems", &report.problems)] {
         if !lines.is_empty() {
@@ -358,6 +334,32 @@ fn print(report: &Report) -> Result<()> {
         }
     }
     Ok(())
+}
+
+fn print_hooks(hooks: &[HookStatus], wide: bool) -> Result<()> {
+    let cgroup: &[&str] = if wide { &["CGROUP"] } else { &[] };
+    let header = [&["HOOK", "ATTACHED", "PROGRAM", "LINK"], cgroup].concat();
+    let mut table = output::table(header);
+    let number = |id: Option<u64>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+    for hook in hooks {
+        let attached = match (hook.attached, hook.pods) {
+            (true, Some(1)) => "to 1 pod".to_owned(),
+            (true, Some(pods)) => format!("to {pods} pods"),
+            (true, None) => "yes".to_owned(),
+            (false, _) => "no".to_owned(),
+        };
+        let mut row = vec![
+            hook.hook.to_owned(),
+            attached,
+            number(hook.program_id.map(u64::from)),
+            number(hook.link_id.map(u64::from)),
+        ];
+        if wide {
+            row.push(number(hook.cgroup_id));
+        }
+        table.add_row(row);
+    }
+    output::print_table(&table)
 }
 
 fn pods_line(report: &Report) -> String {

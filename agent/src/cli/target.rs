@@ -9,6 +9,7 @@ use sidetrack_common::{addr::Addr, pod::Route};
 use super::{
     Places,
     offline::{Described, Enrollment, OfflineFlags},
+    output,
     pod_name::{NamespaceFlag, PodName},
     pods, usage,
 };
@@ -90,10 +91,8 @@ impl Target {
                 });
             }
         };
-        let names: Vec<String> = pods.iter().map(PodStatus::full_name).collect();
-        let name = pod.find(&names)?;
-        let found = pods.into_iter().find(|known| known.full_name() == *name);
-        let found = found.context("the pod that was just found")?;
+        let found = pods::named(pods, pod)?;
+        let name = found.full_name();
         let (Some(netns), Some(policy)) = (found.netns, found.policy) else {
             bail!(
                 "pod {name} is not enrolled: {}",
@@ -101,7 +100,7 @@ impl Target {
             );
         };
         Ok(Self {
-            name: name.clone(),
+            name,
             policy: serde_json::from_value(policy).context("read the pod's policy")?,
             ipv6: Some(found.ipv6),
             before_sidecar: found.before_sidecar,
@@ -117,17 +116,15 @@ impl Target {
     /// Without an agent: the policy that is in force, by the number in the kernel's maps.
     fn of_kernel(places: &Places, pod: &PodName) -> Result<Self> {
         let maps = Maps::open(&Pins::new(&places.bpffs)?)?;
-        let known = pods::pinned(places)?;
-        let known: Vec<String> = known.iter().map(PodStatus::full_name).collect();
-        let name = pod.find(&known)?;
+        let name = pods::named(pods::pinned(places)?, pod)?.full_name();
         let pod = name.parse().map_err(anyhow::Error::msg)?;
         let last = last_policies::read(&last_policies::file(&places.socket), &pod, &maps)?;
-        eprintln!(
-            "sidetrack: no agent answers; this is policy {}, which the kernel's maps have for the pod",
+        output::remark(format!(
+            "no agent answers; this is policy {}, which the kernel's maps have for the pod",
             last.policy_id
-        );
+        ));
         Ok(Self {
-            name: name.clone(),
+            name,
             policy: serde_json::from_value(last.policy).context("read the pod's policy")?,
             ipv6: Some(last.ipv6),
             before_sidecar: maps

@@ -6,14 +6,19 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 
-use super::{Format, Places, duration::duration, output};
+use super::{
+    Format, Places,
+    duration::duration,
+    output,
+    pod_name::{NamespaceFlag, PodName},
+    pods,
+};
 use crate::{
     api::{TraceEvent, TraceLine},
     client::Client,
     runtime::until_signal,
     trace::Filter,
 };
-use sidetrack_policy::PodRef;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -23,9 +28,9 @@ use sidetrack_policy::PodRef;
 pub(super) struct Options {
     /// Only this pod
     #[arg(value_name = "NAMESPACE/POD")]
-    pod: Option<PodRef>,
+    pod: Option<PodName>,
     /// Only pods of this Kubernetes namespace
-    #[arg(short, long, value_name = "NAME", conflicts_with = "pod")]
+    #[arg(short, long, value_name = "NAMESPACE")]
     namespace: Option<String>,
     /// Only connections that were refused, or that a sidecar did not accept
     #[arg(long)]
@@ -107,10 +112,23 @@ fn address(text: &str) -> Result<IpNet, String> {
 }
 
 impl Options {
-    fn filter(&self) -> Filter {
+    /// The pod's full name. One that is named with its namespace need not be known yet.
+    async fn pod(&self) -> Result<Option<String>> {
+        let namespace = NamespaceFlag::from(self.namespace.clone());
+        let Some(pod) = self.pod.as_ref().map(|pod| namespace.complete(pod)) else {
+            return Ok(None);
+        };
+        if pod.has_namespace() {
+            return Ok(Some(pod.to_string()));
+        }
+        let known = pods::known(&self.places).await?;
+        Ok(Some(pods::named(known, &pod)?.full_name()))
+    }
+
+    fn filter(&self, pod: Option<String>) -> Filter {
         Filter {
-            pod: self.pod.as_ref().map(ToString::to_string),
-            namespace: self.namespace.clone(),
+            namespace: self.namespace.clone().filter(|_| pod.is_none()),
+            pod,
             direction: self.direction.map(name),
             verdict: self.verdict.map(name),
             refused: self.refused,
@@ -123,11 +141,12 @@ impl Options {
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
-    let query = serde_urlencoded::to_string(options.filter()).context("write the request")?;
+    let query = serde_urlencoded::to_string(options.filter(options.pod().await?))
+        .context("write the request")?;
     let client = Client::new(&options.places.socket);
     let mut shown = Summary::default();
     let path = format!("/v1/trace?{query}");
-    let is_table = options.output == Format::Table;
+    let is_table = matches!(options.output, Format::Table | Format::Wide);
     if is_table {
         output::print(HEADER)?;
     }
@@ -137,7 +156,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
             TraceLine::Lost(count) if is_table => output::print(format!(
                 "... {count} connections are missing here: they came faster than they could be read"
             ))?,
-            _ => output::print(serde_json::to_string(&line)?)?,
+            _ => output::print_one(options.output, &line)?,
         }
         shown.add(&line);
         let is_last = options.count.is_some_and(|most| shown.events >= most);
@@ -159,7 +178,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         () = over => Ok(()),
     };
     // On stderr, so that the output stays a list of connections.
-    eprintln!("{}", shown.text());
+    output::remark(shown.text());
     result.map(|()| ExitCode::SUCCESS)
 }
 

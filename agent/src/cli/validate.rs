@@ -77,9 +77,8 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
             (verdict, ExitCode::from(NOT_INTERCEPTED))
         }
     };
-    match options.output {
-        Format::Json => output::print_json(&verdict)?,
-        Format::Table => print(&verdict)?,
+    if !output::print_value(options.output, &verdict)? {
+        print(&verdict)?;
     }
     Ok(code)
 }
@@ -92,16 +91,16 @@ fn print(verdict: &Verdict) -> Result<()> {
         return output::print("this pod is intercepted");
     }
     for line in &verdict.found {
-        eprintln!("sidetrack: {line}");
+        output::remark(line);
     }
-    eprintln!(
-        "sidetrack: this pod is not intercepted. Is it, or its namespace, labeled sidetrack.dev/interception=enabled, and does the agent on its node know it (`sidetrack pods`)?"
+    output::remark(
+        "this pod is not intercepted. Is it, or its namespace, labeled sidetrack.dev/interception=enabled, and does the agent on its node know it (`sidetrack pods`)?",
     );
     let uid = Uid::effective();
     if uid.as_raw() != PROXY {
-        eprintln!(
-            "sidetrack: this runs as user {uid}; only connections of the sidecar's user, usually {PROXY}, are of use here"
-        );
+        output::remark(format!(
+            "this runs as user {uid}; only connections of the sidecar's user, usually {PROXY}, are of use here"
+        ));
     }
     Ok(())
 }

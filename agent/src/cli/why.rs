@@ -2,12 +2,15 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Args;
 use sidetrack_common::rule::Rule;
-use sidetrack_policy::PodRef;
 
-use super::{Format, Places, output, pods};
+use super::{
+    Format, Places, output,
+    pod_name::{NamespaceFlag, PodName},
+    pods,
+};
 use crate::{
     api::{PodStatus, Refusals, TraceEvent},
     refusals::cure,
@@ -20,7 +23,9 @@ use crate::{
 pub(super) struct Options {
     /// The pod
     #[arg(value_name = "NAMESPACE/POD")]
-    pod: PodRef,
+    pod: PodName,
+    #[command(flatten)]
+    namespace: NamespaceFlag,
     #[command(flatten)]
     places: Places,
     /// Form of the output
@@ -30,18 +35,16 @@ pub(super) struct Options {
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let pods = pods::known(&options.places).await?;
-    let name = options.pod.to_string();
-    let pod = pods.into_iter().find(|pod| pod.full_name() == name);
-    let pod = pod.with_context(|| format!("pod {name} is not known on this node"))?;
+    let pod = pods::named(pods, &options.namespace.complete(&options.pod))?;
+    let name = pod.full_name();
     if pod.netns.is_none() {
         bail!(
             "pod {name} is not enrolled, so sidetrack refuses none of its connections: {}",
             pod.reason.as_deref().unwrap_or("no reason is known")
         );
     }
-    match options.output {
-        Format::Json => output::print_json(&pod.refusals)?,
-        Format::Table => print(&pod)?,
+    if !output::print_value(options.output, &pod.refusals)? {
+        print(&pod)?;
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -2,5 +2,6 @@
 
 mod explain;
 mod manifests;
+mod output;
 mod paths;
 mod run;

@@ -114,6 +114,11 @@ impl Answer {
         self.port
     }
 
+    /// The rule's name.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
     /// The answer as lines of a label and a text.
     pub(super) fn lines(&self) -> Vec<(&'static str, String)> {
         let mut lines = vec![

@@ -138,14 +138,17 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         owner,
         enrollment: target.enrollment.clone(),
     };
-    match options.output {
-        Format::Json => output::print_json(&report)?,
-        Format::Table => print(&report, &target, direction.destination(), &resolved)?,
+    if !output::print_value(options.output, &report)? {
+        let lines = lines(&report, &target, direction.destination(), &resolved);
+        print(lines, &report, options.output == Format::Wide)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(report: &Report, target: &Target, named: &Destination, resolved: &Resolved) -> Result<()> {
+/// A label and a text.
+type Line = (&'static str, String);
+
+fn lines(report: &Report, target: &Target, named: &Destination, resolved: &Resolved) -> Vec<Line> {
     let mut lines = report.answer.lines();
     lines.push(("dialect", report.dialect.clone()));
     if report.sidecar_listens == Some(false) {
@@ -169,6 +172,17 @@ fn print(report: &Report, target: &Target, named: &Destination, resolved: &Resol
             )
         };
         lines.push(("address", format!("{named} is {first}{others}")));
+    }
+    lines
+}
+
+fn print(mut lines: Vec<Line>, report: &Report, wide: bool) -> Result<()> {
+    if wide {
+        lines.push(("name", report.answer.name().to_owned()));
+        lines.push(("pod", report.pod.clone()));
+        lines.push(("to", report.destination.to_string()));
+        let owner = report.owner.map(|owner| owner.numbers());
+        lines.extend(owner.map(|numbers| ("by", numbers)));
     }
     for (label, text) in lines {
         output::print(format!("{label:<9}{text}"))?;

@@ -48,9 +48,14 @@ impl Owner {
         } else {
             "an application, neither the proxy nor of an excluded group"
         };
-        let numbers = format!("uid {}, gid {}", self.uid, self.gid);
+        let numbers = self.numbers();
         self.assumed
             .then(|| format!("{who} ({numbers} assumed; --uid and --gid set others)"))
+    }
+
+    /// Both as text.
+    pub(super) fn numbers(self) -> String {
+        format!("uid {}, gid {}", self.uid, self.gid)
     }
 }
 
