@@ -1,5 +1,5 @@
-//! The OCI image: one statically linked binary. The agent copies it to the node as CNI plugin, where
-//! no libraries can be assumed.
+//! The OCI image: one statically linked binary, its manual pages and completion scripts. The agent copies the
+//! binary to the node as CNI plugin, where no libraries can be assumed.
 
 use std::{
     fs,
@@ -77,7 +77,26 @@ fn collect(dir: &Path) -> Result<()> {
     if libraries.contains("=>") {
         bail!("{} needs libraries: {libraries}", binary.display());
     }
-    install(&binary, &dir.join("usr/bin/sidetrack"))
+    install(&binary, &dir.join("usr/bin/sidetrack"))?;
+    documents(&binary, &dir.join("usr/share"))
+}
+
+/// Completion scripts and manual pages, where distributions put them.
+fn documents(binary: &Path, share: &Path) -> Result<()> {
+    for (shell, path) in [
+        ("bash", "bash-completion/completions/sidetrack"),
+        ("zsh", "zsh/site-functions/_sidetrack"),
+        ("fish", "fish/vendor_completions.d/sidetrack.fish"),
+    ] {
+        let path = share.join(path);
+        let parent = path.parent().context("a path in the image")?;
+        fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
+        let script = answer(Command::new(binary).args(["completions", shell]))
+            .with_context(|| format!("`sidetrack completions {shell}` failed"))?;
+        fs::write(&path, script).with_context(|| format!("write {}", path.display()))?;
+    }
+    let mut man = Command::new(binary);
+    must(man.arg("man").arg(share.join("man/man1")))
 }
 
 fn install(from: &Path, to: &Path) -> Result<()> {

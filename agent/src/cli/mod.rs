@@ -5,10 +5,13 @@
 
 mod agent;
 mod cleanup;
+mod completions;
 mod doctor;
 mod duration;
+mod examples;
 mod explain;
 mod install_cni;
+mod man;
 mod mesh;
 mod offline;
 mod output;
@@ -67,6 +70,13 @@ enum Command {
     Cleanup(cleanup::Options),
     /// Answer the API server: remove istio-init from pods that the agents enroll
     Webhook(webhook::Options),
+    /// Print a shell's completion script
+    Completions(completions::Options),
+    /// Write manual pages, one for each command
+    Man(man::Options),
+    /// Print the names of the known pods, for completion scripts
+    #[command(name = completions::PODS, hide = true)]
+    KnownPods(Places),
 }
 
 /// The variable with the bpffs of an agent in a container.
@@ -142,6 +152,9 @@ pub fn main() -> ExitCode {
         Command::Doctor(options) => doctor::run(&options),
         Command::Cleanup(options) => cleanup::run(&options),
         Command::Webhook(options) => webhook::run(options),
+        Command::Completions(options) => completions::run(&options),
+        Command::Man(options) => man::run(&options),
+        Command::KnownPods(places) => blocking(completions::print_pods(places)),
     };
     match result {
         Ok(code) => code,
@@ -152,9 +165,9 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The command line.
+/// The command line with its examples.
 fn command() -> clap::Command {
-    Cli::command()
+    examples::add(Cli::command())
 }
 
 /// Runs a command's future to its end.

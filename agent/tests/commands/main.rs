@@ -5,3 +5,4 @@ mod manifests;
 mod output;
 mod paths;
 mod run;
+mod shells;

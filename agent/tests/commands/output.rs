@@ -45,6 +45,8 @@ fn readers_that_go_away() {
         alone(&["--help"]),
         alone(&["--version"]),
         alone(&["nonsense"]),
+        alone(&["completions", "zsh"]),
+        alone(&["man", &pages]),
         alone(&["rules", "--manifest", &manifest]),
         alone(&["rules", "--manifest", &manifest, "-o", "iptables"]),
         alone(&["rules", "--manifest", &manifest, "-o", "json"]),

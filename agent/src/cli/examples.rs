@@ -1,0 +1,121 @@
+//! Examples in the help of each command.
+
+use clap::Command;
+
+/// Examples by command.
+const EXAMPLES: &[(&str, &[&str])] = &[
+    (
+        "agent",
+        &[
+            "sidetrack agent --node-name worker-1 --metrics-addr [::]:9446",
+            "sidetrack agent --pods-dir /etc/sidetrack/pods --default excludeOutboundPorts=3306",
+        ],
+    ),
+    (
+        "status",
+        &[
+            "sidetrack status",
+            "sidetrack status --wait shop/web-0 --timeout 30s",
+            "sidetrack status --check -o json",
+        ],
+    ),
+    (
+        "pods",
+        &[
+            "sidetrack pods",
+            "sidetrack pods -o wide",
+            "sidetrack pods -o yaml",
+        ],
+    ),
+    (
+        "rules",
+        &[
+            "sidetrack rules shop/web-0",
+            "sidetrack rules -n shop web-0 -6",
+            "sidetrack rules --manifest web.yaml -o iptables",
+        ],
+    ),
+    (
+        "explain",
+        &[
+            "sidetrack explain shop/web-0 outbound --dst 10.96.0.1:443",
+            "sidetrack explain shop/web-0 outbound --uid 1337 --dst ledger.bank:80",
+            "sidetrack explain shop/web-0 inbound --dst 10.244.0.7:8080",
+            "sidetrack explain --manifest web.yaml --pod-ip fd00::7 outbound --dst [fd00::9]:80",
+        ],
+    ),
+    ("validate", &["sidetrack validate --timeout 30s"]),
+    (
+        "install-cni",
+        &[
+            "sidetrack install-cni --cni-timeout 20s",
+            "sidetrack install-cni --remove",
+        ],
+    ),
+    (
+        "doctor",
+        &[
+            "sidetrack doctor",
+            "sidetrack doctor --bpffs /sys/fs/bpf --cgroup /sys/fs/cgroup/kubepods.slice -o json",
+        ],
+    ),
+    (
+        "cleanup",
+        &["sidetrack cleanup --dry-run", "sidetrack cleanup"],
+    ),
+    (
+        "webhook",
+        &["sidetrack webhook --tls-cert tls.crt --tls-key tls.key --gate-image sidetrack:1"],
+    ),
+    (
+        "completions",
+        &[
+            "sidetrack completions bash > /usr/share/bash-completion/completions/sidetrack",
+            "sidetrack completions zsh > /usr/share/zsh/site-functions/_sidetrack",
+            "sidetrack completions fish > /usr/share/fish/vendor_completions.d/sidetrack.fish",
+        ],
+    ),
+    ("man", &["sidetrack man /usr/local/share/man/man1"]),
+];
+
+/// Adds the examples.
+pub(super) fn add(command: Command) -> Command {
+    EXAMPLES.iter().fold(command, |command, (name, lines)| {
+        let text = format!("Examples:\n  {}", lines.join("\n  "));
+        command.mut_subcommand(name, |subcommand| subcommand.after_help(text))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn every_command_has_examples_that_it_accepts() {
+        let command = super::super::command();
+        for subcommand in command.get_subcommands().filter(|it| !it.is_hide_set()) {
+            let name = subcommand.get_name();
+            // The container runtime starts this one.
+            if name == "cni" {
+                continue;
+            }
+            let help = subcommand.get_after_help();
+            let help = help
+                .unwrap_or_else(|| panic!("no examples of {name}"))
+                .to_string();
+            let examples: Vec<&str> = help
+                .lines()
+                .map(str::trim)
+                .filter(|line| line.starts_with("sidetrack "))
+                .collect();
+            assert!(!examples.is_empty(), "{help}");
+            for example in examples {
+                // Two blanks begin a remark.
+                let typed = example.split("  ").next().unwrap_or_default();
+                let typed = typed.split(" > ").next().unwrap_or_default();
+                let matches = command
+                    .clone()
+                    .try_get_matches_from(typed.split_whitespace());
+                matches.unwrap_or_else(|error| panic!("{example}: {error}"));
+            }
+        }
+    }
+}
