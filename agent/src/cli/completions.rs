@@ -132,7 +132,7 @@ complete -F _sidetrack_pods -o bashdefault -o default sidetrack
             if line.starts_with("_sidetrack() {") {
                 let _ = writeln!(
                     text,
-                    "_sidetrack_pods() {{\n    local -a pods\n    pods=(${{(f)\"$(${{words[1]:-sidetrack}} {PODS} 2>/dev/null)\"}})\n    compadd -a pods\n}}\n"
+                    "_sidetrack_pods() {{\n    local -a pods\n    pods=(${{(f)\"$(sidetrack {PODS} 2>/dev/null)\"}})\n    compadd -a pods\n}}\n"
                 );
             }
             let _ = writeln!(text, "{line}");

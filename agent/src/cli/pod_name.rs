@@ -166,7 +166,7 @@ mod tests {
 
     fn find(text: &str) -> Result<String, String> {
         let pod: PodName = text.parse()?;
-        let found = pod.find(&known()).map(Clone::clone);
+        let found = pod.find(&known()).cloned();
         found.map_err(|error| error.to_string())
     }
 

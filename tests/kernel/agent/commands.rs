@@ -2,7 +2,7 @@
 
 use anyhow::{Result, ensure};
 use lab::{
-    agent::Agent,
+    agent::{Agent, Places},
     network::{Lab, manifest},
 };
 use nix::sys::signal::Signal;
@@ -59,9 +59,47 @@ fn commands_print_tables_and_json() -> Result<()> {
         let output = lab.places().output(wrong)?;
         ensure!(output.status.code() == Some(2), "{wrong:?}: {output:?}");
     }
+    pods_by_name(lab.places())?;
     agent.end(Signal::SIGTERM)?;
     let status = lab.places().output(&["status"])?;
     ensure!(status.status.code() == Some(1), "no agent: {status:?}");
     ensure!(String::from_utf8(status.stdout)?.contains("not running"));
+    Ok(())
+}
+
+/// A pod may be named in every way, and every form of output has it.
+fn pods_by_name(places: &Places) -> Result<()> {
+    for words in [
+        &["rules", "app"][..],
+        &["rules", "-n", "test", "app"],
+        &["status", "-n", "test", "--wait", "app"],
+        &["explain", "app", "outbound", "--dst", "10.77.0.9:80"],
+        &["why", "app"],
+        &["pods", "-o", "wide"],
+        &["pods", "-o", "yaml"],
+    ] {
+        let output = places.output(words)?;
+        ensure!(output.status.success(), "{words:?}: {output:?}");
+    }
+    let names = places.output(&["__pods"])?;
+    ensure!(names.stdout == b"test/app\n", "{names:?}");
+    let wide = String::from_utf8(places.output(&["pods", "-o", "wide"])?.stdout)?;
+    ensure!(
+        wide.contains("NETNS-PATH") && wide.contains("/run/netns/"),
+        "{wide}"
+    );
+    for (words, code, part) in [
+        (&["rules", "test/ap"][..], 1, "did you mean test/app?"),
+        (&["why", "-n", "test", "ap"], 1, "did you mean test/app?"),
+        (&["rules", "-n", "shop", "test/app"], 2, "namespace shop"),
+        (&["rules", "app", "--accelerate"], 2, "--manifest FILE"),
+    ] {
+        let output = places.output(words)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.code() == Some(code) && said.contains(part),
+            "{words:?}: {output:?}"
+        );
+    }
     Ok(())
 }
