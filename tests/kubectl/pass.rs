@@ -159,7 +159,8 @@ fn mistakes_name_their_cure() -> Result<()> {
         (&["rules", "shop/new"], 1, "has no node yet"),
         (&["rules", "a/b/c"], 1, "is not a pod; write NAMESPACE/NAME"),
         (&["rules", "-6", "shop/web-0"], 2, "the pod comes before -6"),
-        (&["trace"], 2, "name a pod: kubectl sidetrack trace"),
+        (&["trace"], 2, "<[NAMESPACE/]POD>"),
+        (&["later"], 2, "name a pod: kubectl sidetrack later"),
         (&["cleanup", "shop/web-0"], 2, "not through the API server"),
     ] {
         let ended = cluster.run(words)?;
