@@ -83,13 +83,15 @@ impl Client {
             .await
     }
 
-    /// Gets a resource that consists of lines, as they come; ends with the agent, or when `each` says so.
+    /// Gets a resource that consists of lines, as they come; ends with the agent, or when `each` says so. `opened` is
+    /// called once the agent has agreed.
     ///
     /// # Errors
     /// [`NoAnswer`], an answer that is not as expected, or an error of `each`.
     pub async fn lines<T: DeserializeOwned>(
         &self,
         path: &str,
+        opened: impl FnOnce() -> Result<()>,
         mut each: impl FnMut(T) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let request = self.send(Request::get(path), Bytes::new());
@@ -104,6 +106,7 @@ impl Client {
                 printable(&String::from_utf8_lossy(&body))
             );
         }
+        opened()?;
         let mut body = response.into_body();
         let mut text = Vec::new();
         while let Some(frame) = body.frame().await {

@@ -147,10 +147,13 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let mut shown = Summary::default();
     let path = format!("/v1/trace?{query}");
     let is_table = matches!(options.output, Format::Table | Format::Wide);
-    if is_table {
-        output::print(HEADER)?;
-    }
-    let lines = client.lines(&path, |line: TraceLine| {
+    let heading = || {
+        if is_table {
+            output::print(HEADER)?;
+        }
+        Ok(())
+    };
+    let lines = client.lines(&path, heading, |line: TraceLine| {
         match &line {
             TraceLine::Event(event) if is_table => output::print(row(event))?,
             TraceLine::Lost(count) if is_table => output::print(format!(
@@ -178,7 +181,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         () = over => Ok(()),
     };
     // On stderr, so that the output stays a list of connections.
-    output::remark(shown.text());
+    if result.is_ok() || shown.events > 0 {
+        output::remark(shown.text());
+    }
     result.map(|()| ExitCode::SUCCESS)
 }
 
