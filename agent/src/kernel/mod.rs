@@ -21,6 +21,7 @@ pub mod pod_links;
 pub mod probe;
 pub mod repair;
 pub mod sock_diag;
+pub mod sock_records;
 pub mod sys;
 pub mod table;
 pub mod usage;

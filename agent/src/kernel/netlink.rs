@@ -23,16 +23,17 @@ pub fn open(protocol: isize) -> io::Result<Socket> {
 ///
 /// # Errors
 /// If the kernel refuses, or has not answered by the given time.
-pub fn dump<M>(
+pub fn dump<Q, M>(
     socket: &Socket,
-    message: M,
+    request: Q,
     until: Instant,
     mut visit: impl FnMut(M) -> ControlFlow<()>,
 ) -> io::Result<()>
 where
-    M: NetlinkSerializable + NetlinkDeserializable,
+    Q: NetlinkSerializable,
+    M: NetlinkDeserializable,
 {
-    send(socket, message, NLM_F_REQUEST | NLM_F_DUMP)?;
+    send(socket, request, NLM_F_REQUEST | NLM_F_DUMP)?;
     while Instant::now() < until {
         let mut next = ControlFlow::Continue(());
         receive(socket, |payload| {

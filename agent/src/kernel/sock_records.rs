@@ -1,0 +1,309 @@
+//! Lists open TCP connections with sock_diag(7), each socket with the record that the kernel programs keep in it.
+//!
+//! A record is in the socket's own storage (`RECORD_BY_SOCK`). sock_diag returns it when the request names the map
+//! by descriptor (Linux 5.7, `bpf_sk_storage_diag_put` in net/core/bpf_sk_storage.c).
+
+use std::{
+    io,
+    net::SocketAddr,
+    ops::ControlFlow,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use netlink_packet_core::{
+    DefaultNla, Emitable as _, NLA_F_NESTED, NLA_TYPE_MASK, NetlinkSerializable, Nla as _,
+    NlasIterator,
+};
+use netlink_packet_sock_diag::{
+    SOCK_DIAG_BY_FAMILY, SockDiagMessage,
+    constants::{IPPROTO_TCP, TCP_SYN_SENT},
+    inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags, nlas::Nla},
+};
+use netlink_sys::protocols::NETLINK_SOCK_DIAG;
+use sidetrack_common::{conn::SockRecord, names};
+
+use super::{netlink, pins::Pins, sock_diag, sys};
+
+/// Attributes of linux/inet_diag.h and linux/sock_diag.h.
+const INET_DIAG_REQ_SK_BPF_STORAGES: u16 = 2;
+const SK_DIAG_BPF_STORAGE_REQ_MAP_FD: u16 = 1;
+const INET_DIAG_SK_BPF_STORAGES: u16 = 20;
+const SK_DIAG_BPF_STORAGE: u16 = 1;
+const SK_DIAG_BPF_STORAGE_MAP_VALUE: u16 = 3;
+
+/// The pinned map of the sockets' records.
+#[derive(Debug)]
+pub struct Records(OwnedFd);
+
+/// A socket of an open connection.
+#[derive(Clone, Debug)]
+pub struct OpenSocket {
+    /// State, as in `TCP_ESTABLISHED`.
+    pub state: u8,
+    /// Its own address.
+    pub local: SocketAddr,
+    /// Its peer's.
+    pub remote: SocketAddr,
+    /// The user it belongs to, in the host's numbering. `None` if no process has it open.
+    pub uid: Option<u32>,
+    /// `SO_COOKIE`.
+    pub cookie: u64,
+    /// What it has sent and received.
+    pub traffic: Option<Traffic>,
+    /// What the kernel programs have stored in it.
+    pub record: Option<SockRecord>,
+}
+
+/// What a socket has sent and received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes sent, without retransmissions.
+    pub sent: u64,
+    /// Bytes received. The kernel counts the peer's FIN as one.
+    pub received: u64,
+    /// Since data was sent or received, or since the connection was made.
+    pub idle: Option<Duration>,
+}
+
+impl Records {
+    /// Opens the map from its pin.
+    ///
+    /// # Errors
+    /// If it is missing, or its values have another size.
+    pub fn open(pins: &Pins) -> Result<Self> {
+        let path = pins.map(names::RECORD_BY_SOCK);
+        let fd = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
+        let size = sys::map_info(fd.as_fd())?.value_size as usize;
+        ensure!(
+            size == size_of::<SockRecord>(),
+            "map {} was made by another build: run the `sidetrack` of the agent",
+            path.display()
+        );
+        Ok(Self(fd))
+    }
+
+    /// Visits the sockets of a family (`AF_INET`, `AF_INET6`) that have an open connection, in the namespace of
+    /// the calling thread, until `visit` breaks.
+    ///
+    /// # Errors
+    /// If the kernel cannot list them, or has not by the given time.
+    pub fn visit(
+        &self,
+        family: u8,
+        until: Instant,
+        mut visit: impl FnMut(OpenSocket) -> ControlFlow<()>,
+    ) -> io::Result<()> {
+        let request = Request {
+            sockets: InetRequest {
+                family,
+                protocol: IPPROTO_TCP,
+                extensions: ExtensionFlags::INFO,
+                states: StateFlags::all()
+                    - StateFlags::LISTEN
+                    - StateFlags::CLOSE
+                    - StateFlags::TIME_WAIT,
+                socket_id: SocketId::new_v4(),
+            },
+            map_fd: self.0.as_raw_fd(),
+        };
+        let socket = netlink::open(NETLINK_SOCK_DIAG)?;
+        netlink::dump(&socket, request, until, |message| match message {
+            SockDiagMessage::InetResponse(socket) => visit(OpenSocket::of(&socket)),
+            _ => ControlFlow::Continue(()),
+        })
+    }
+}
+
+/// `inet_diag_req_v2` with an attribute that requests the values of a map.
+#[derive(Debug)]
+struct Request {
+    sockets: InetRequest,
+    map_fd: i32,
+}
+
+impl Request {
+    fn attribute(&self) -> DefaultNla {
+        let mut map = [0; 8];
+        DefaultNla::new(
+            SK_DIAG_BPF_STORAGE_REQ_MAP_FD,
+            self.map_fd.to_ne_bytes().to_vec(),
+        )
+        .emit(&mut map);
+        DefaultNla::new(INET_DIAG_REQ_SK_BPF_STORAGES | NLA_F_NESTED, map.to_vec())
+    }
+}
+
+impl NetlinkSerializable for Request {
+    fn message_type(&self) -> u16 {
+        SOCK_DIAG_BY_FAMILY
+    }
+
+    fn buffer_len(&self) -> usize {
+        self.sockets.buffer_len() + self.attribute().buffer_len()
+    }
+
+    fn serialize(&self, buffer: &mut [u8]) {
+        let (sockets, attribute) = buffer.split_at_mut(self.sockets.buffer_len());
+        self.sockets.emit(sockets);
+        self.attribute().emit(attribute);
+    }
+}
+
+impl OpenSocket {
+    fn of(socket: &InetResponse) -> Self {
+        let header = &socket.header;
+        let id = &header.socket_id;
+        let mut traffic = None;
+        let mut record = None;
+        for attribute in &socket.nlas {
+            match attribute {
+                Nla::TcpInfo(info) => traffic = Traffic::of(info, header.state),
+                Nla::Other(other) if other.kind() & NLA_TYPE_MASK == INET_DIAG_SK_BPF_STORAGES => {
+                    let mut value = vec![0; other.value_len()];
+                    other.emit_value(&mut value);
+                    record = record_in(&value);
+                }
+                _ => {}
+            }
+        }
+        Self {
+            state: header.state,
+            local: SocketAddr::new(id.source_address, id.source_port),
+            remote: SocketAddr::new(id.destination_address, id.destination_port),
+            // Without an inode no file refers to it, and the kernel reports user 0.
+            uid: (header.inode != 0).then_some(header.uid),
+            cookie: sock_diag::cookie(socket),
+            traffic,
+            record,
+        }
+    }
+}
+
+/// The record in the attribute with the socket's values.
+fn record_in(storages: &[u8]) -> Option<SockRecord> {
+    let value = nested(
+        nested(storages, SK_DIAG_BPF_STORAGE)?,
+        SK_DIAG_BPF_STORAGE_MAP_VALUE,
+    )?;
+    bytemuck::try_pod_read_unaligned(value).ok()
+}
+
+/// The value of the first attribute of a kind.
+fn nested(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    let found = NlasIterator::new(attributes)
+        .filter_map(Result::ok)
+        .find(|it| it.kind() == kind)?;
+    found.into_inner().get(4..4 + found.value_length())
+}
+
+impl Traffic {
+    /// From `struct tcp_info` of linux/tcp.h.
+    fn of(info: &[u8], state: u8) -> Option<Self> {
+        let u32_at = |at: usize| {
+            let bytes = info.get(at..at + 4)?;
+            Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+        };
+        let u64_at = |at: usize| {
+            let bytes = info.get(at..at + 8)?;
+            Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+        };
+        let (last_sent, last_received) = (u32_at(44)?, u32_at(52)?);
+        let (received, sent, sent_again) = (u64_at(128)?, u64_at(200)?, u64_at(208)?);
+        Some(Self {
+            sent: sent.saturating_sub(sent_again),
+            received,
+            // Both times begin when the connection is made.
+            idle: (state != TCP_SYN_SENT)
+                .then(|| Duration::from_millis(last_sent.min(last_received).into())),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use netlink_packet_core::NetlinkSerializable as _;
+    use netlink_packet_sock_diag::{
+        constants::{AF_INET, IPPROTO_TCP, TCP_ESTABLISHED, TCP_SYN_SENT},
+        inet::{ExtensionFlags, InetRequest, SocketId, StateFlags},
+    };
+    use sidetrack_common::{
+        addr::Addr,
+        conn::{Role, SockRecord},
+    };
+
+    use super::{Request, Traffic, record_in};
+
+    #[test]
+    fn the_request_names_the_map_after_the_sockets() {
+        let request = Request {
+            sockets: InetRequest {
+                family: AF_INET,
+                protocol: IPPROTO_TCP,
+                extensions: ExtensionFlags::INFO,
+                states: StateFlags::ESTABLISHED,
+                socket_id: SocketId::new_v4(),
+            },
+            map_fd: 7,
+        };
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        assert_eq!(bytes.len(), 56 + 12);
+        let words: Vec<u16> = bytes[56..]
+            .chunks(2)
+            .map(|word| u16::from_ne_bytes([word[0], word[1]]))
+            .collect();
+        let fd: Vec<u16> = 7_i32
+            .to_ne_bytes()
+            .chunks(2)
+            .map(|word| u16::from_ne_bytes([word[0], word[1]]))
+            .collect();
+        assert_eq!(words, [12, 0x8002, 8, 1, fd[0], fd[1]]);
+    }
+
+    #[test]
+    fn the_record_is_the_maps_value() {
+        let record = SockRecord {
+            addr: Addr::v4([10, 1, 0, 9]),
+            source: Addr::UNSPECIFIED,
+            port: 80,
+            role: Role::Direct as u16,
+            capture_port: 0,
+            target_port: 0,
+        };
+        let attribute = |kind: u16, value: &[u8]| {
+            let length = 4 + value.len() as u16;
+            [&length.to_ne_bytes(), &kind.to_ne_bytes(), value].concat()
+        };
+        let id = attribute(2, &[5, 0, 0, 0]);
+        let value = attribute(3, bytemuck::bytes_of(&record));
+        let storages = attribute(1, &[id.clone(), value].concat());
+        let read = record_in(&storages).unwrap();
+        assert!(read.addr.is(record.addr) && read.port == 80 && read.role == 3);
+        assert!(record_in(&attribute(1, &id)).is_none(), "no value");
+        assert!(record_in(&attribute(1, &attribute(3, &[0; 8]))).is_none());
+        assert!(record_in(&storages[..20]).is_none(), "cut off");
+    }
+
+    #[test]
+    fn traffic_is_what_was_sent_once() {
+        let mut info = vec![0; 232];
+        info[44..48].copy_from_slice(&1500_u32.to_ne_bytes());
+        info[52..56].copy_from_slice(&20_u32.to_ne_bytes());
+        info[128..136].copy_from_slice(&7_u64.to_ne_bytes());
+        info[200..208].copy_from_slice(&100_u64.to_ne_bytes());
+        info[208..216].copy_from_slice(&40_u64.to_ne_bytes());
+        let traffic = Traffic::of(&info, TCP_ESTABLISHED).unwrap();
+        let wanted = Traffic {
+            sent: 60,
+            received: 7,
+            idle: Some(Duration::from_millis(20)),
+        };
+        assert_eq!(traffic, wanted);
+        assert_eq!(Traffic::of(&info, TCP_SYN_SENT).unwrap().idle, None);
+        assert_eq!(Traffic::of(&info[..200], TCP_ESTABLISHED), None);
+    }
+}
