@@ -29,6 +29,7 @@ pub mod snapshot;
 pub mod sources;
 pub mod status;
 
+pub mod connections;
 pub mod last_policies;
 pub mod trace;
 pub mod validate;

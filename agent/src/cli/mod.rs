@@ -6,6 +6,7 @@
 mod agent;
 mod cleanup;
 mod completions;
+mod connections;
 mod doctor;
 mod duration;
 mod examples;
@@ -57,6 +58,8 @@ enum Command {
     Trace(trace::Options),
     /// Show why connections of a pod were refused, and what to do
     Why(why::Options),
+    /// List a pod's open TCP connections, with the destinations that were dialed
+    Connections(connections::Options),
     /// Check from inside a pod, as its sidecar's user, whether its connections are intercepted. Exits
     /// with 126 if not, as istio-validation does
     Validate(validate::Options),
@@ -146,6 +149,7 @@ pub fn main() -> ExitCode {
         Command::Explain(options) => blocking(explain::run(options)),
         Command::Trace(options) => blocking(trace::run(options)),
         Command::Why(options) => blocking(why::run(options)),
+        Command::Connections(options) => blocking(connections::run(options)),
         Command::Validate(options) => blocking(validate::run(options)),
         Command::Cni => Ok(cni::main()),
         Command::InstallCni(options) => install_cni::run(&options),

@@ -1,0 +1,164 @@
+//! `sidetrack connections`: a pod's open TCP connections.
+
+use std::{collections::BTreeSet, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::Args;
+
+use super::{
+    Format, Places, output,
+    pod_name::{NamespaceFlag, PodName},
+    pods,
+};
+use crate::{
+    api::NetnsStatus,
+    connections::{Connection, Direction, End, Listing, MAX_ROWS, Via, list},
+    kernel::{maps::Maps, pins::Pins, sock_records::Records},
+    netns::{Netns, inode_at, processes},
+};
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack connections shop/web-0            where is this pod connected to, and through what?
+  sidetrack connections shop/web-0 -o json    with the addresses that `ss` shows in the pod")]
+pub(super) struct Options {
+    /// The pod
+    #[arg(value_name = "NAMESPACE/POD")]
+    pod: PodName,
+    #[command(flatten)]
+    namespace: NamespaceFlag,
+    /// Also show the accepted end of connections within the pod, such as the sidecar's
+    #[arg(long)]
+    all: bool,
+    /// Show that many connections at most
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = limit)]
+    limit: usize,
+    #[command(flatten)]
+    places: Places,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+fn limit(text: &str) -> Result<usize, String> {
+    let range = 1..=MAX_ROWS;
+    let number = text.parse().ok().filter(|number| range.contains(number));
+    number.ok_or_else(|| format!("it must be a number between 1 and {MAX_ROWS}"))
+}
+
+pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    let pods = pods::known(&options.places).await?;
+    let pod = pods::named(pods, &options.namespace.complete(&options.pod))?;
+    let name = pod.full_name();
+    let Some(netns) = &pod.netns else {
+        bail!(
+            "pod {name} is not enrolled, so sidetrack knows nothing of its connections: {}",
+            pod.reason.as_deref().unwrap_or("no reason is known")
+        );
+    };
+    let netns = open(netns).with_context(|| format!("pod {name}"))?;
+    let pins = Pins::new(&options.places.bpffs)?;
+    let (maps, records) = (Maps::open(&pins)?, Records::open(&pins)?);
+    let listing = list(&netns, &maps, &records, options.limit, options.all)
+        .with_context(|| format!("pod {name}"))?;
+    if !output::print_value(options.output, &listing)? {
+        print(&name, &listing)?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens a pod's namespace, by the agent's path or by any process that is in it.
+fn open(status: &NetnsStatus) -> Result<Netns> {
+    let path = PathBuf::from(&status.path);
+    let path = if inode_at(&path) == Some(status.inode) {
+        path
+    } else {
+        let found = processes::in_namespaces(&BTreeSet::from([status.inode]));
+        let (pid, _) = found.first().with_context(|| {
+            format!(
+                "no process is left in its network namespace net:[{}], and {} does not lead to it: the pod has ended, or this command does not see the node's processes",
+                status.inode, status.path
+            )
+        })?;
+        PathBuf::from(format!("/proc/{pid}/ns/net"))
+    };
+    let netns = Netns::open(&path)?;
+    ensure!(
+        netns.cookie() == status.cookie,
+        "{} is another network namespace by now: the pod has ended",
+        path.display()
+    );
+    Ok(netns)
+}
+
+fn print(name: &str, listing: &Listing) -> Result<()> {
+    if listing.connections.is_empty() {
+        output::print(format!("pod {name}: no open TCP connections"))?;
+    } else {
+        let mut table = output::table([
+            "DIRECTION",
+            "STATE",
+            "CLIENT",
+            "ORIGINAL DESTINATION",
+            "VIA",
+            "UID",
+            "SENT",
+            "RECEIVED",
+            "IDLE",
+        ]);
+        for connection in &listing.connections {
+            table.add_row(row(connection));
+        }
+        output::print_table(&table)?;
+    }
+    // On stderr, so that the output stays a list of connections.
+    match listing.omitted {
+        Some(0) => {}
+        Some(omitted) => output::remark(format!("{omitted} more connections: see --limit")),
+        None => output::remark("there are more connections, of an unknown number"),
+    }
+    Ok(())
+}
+
+fn row(connection: &Connection) -> [String; 9] {
+    const UNKNOWN: &str = "unknown";
+    let text = |value: Option<String>| value.unwrap_or_else(|| UNKNOWN.to_owned());
+    let number = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |it| it.to_string());
+    let direction = match (connection.direction, connection.end) {
+        (Direction::Outbound, End::Accepted) => "outbound (accepted)",
+        (Direction::Outbound, _) => "outbound",
+        (Direction::Inbound, _) => "inbound",
+        (Direction::Unknown, _) => UNKNOWN,
+    };
+    let (client, destination) = if connection.direction == Direction::Unknown {
+        // Which of them is the client's is not known.
+        (
+            format!("{} (local)", connection.local),
+            format!("{} (remote)", connection.remote),
+        )
+    } else {
+        (
+            text(connection.client.map(|it| it.to_string())),
+            text(connection.original_destination.map(|it| it.to_string())),
+        )
+    };
+    let via = match (connection.via, connection.capture_port) {
+        (Via::Sidecar, Some(port)) => format!("sidecar {port}"),
+        (Via::Sidecar, None) => "sidecar".to_owned(),
+        (Via::Direct, _) => "direct".to_owned(),
+        (Via::Unknown, _) => UNKNOWN.to_owned(),
+    };
+    [
+        direction.to_owned(),
+        connection.state.to_owned(),
+        client,
+        destination,
+        via,
+        text(connection.uid.map(|uid| uid.to_string())),
+        number(connection.sent_bytes),
+        number(connection.received_bytes),
+        connection
+            .idle_ms
+            .map_or_else(|| "-".to_owned(), |idle| output::seconds(idle / 1000)),
+    ]
+}
