@@ -43,7 +43,7 @@ impl Groups {
         self.groups.push(
             sockets
                 .into_iter()
-                .map(|socket| serve(socket, listen.address.port()))
+                .map(|socket| serve(socket, listen))
                 .collect(),
         );
         Ok(self.groups.len() - 1)
@@ -81,17 +81,21 @@ fn bound(listen: &Listen) -> io::Result<Socket> {
     Ok(socket)
 }
 
-fn serve(socket: Socket, port: u16) -> Running {
+/// Accepts as the listener's owner, to whom accepted sockets then belong.
+fn serve(socket: Socket, listen: &Listen) -> Running {
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
+    let (owner, port) = (listen.owner.clone(), listen.address.port());
     let thread = thread::spawn(move || {
-        while !stopped.load(Ordering::Relaxed) {
-            if let Ok((accepted, _)) = socket.accept() {
-                thread::spawn(move || {
-                    let _ = greet(accepted, port);
-                });
+        let _ = run_as(&owner, || {
+            while !stopped.load(Ordering::Relaxed) {
+                if let Ok((accepted, _)) = socket.accept() {
+                    thread::spawn(move || {
+                        let _ = greet(accepted, port);
+                    });
+                }
             }
-        }
+        });
     });
     Running {
         stop,

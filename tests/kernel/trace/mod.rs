@@ -1,6 +1,7 @@
 //! What operators see of single connections: the trace, the last refusals, and what became of connections that were
-//! redirected.
+//! redirected, and open connections.
 
+mod connections;
 mod outcomes;
 mod stream;
 
