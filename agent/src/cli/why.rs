@@ -78,13 +78,14 @@ fn print(pod: &PodStatus) -> Result<()> {
 }
 
 fn reason(refusals: &Refusals) -> Result<()> {
-    let ago = refusals.seconds_ago.map_or_else(String::new, |ago| {
-        format!(", the last {} ago", output::seconds(ago))
-    });
-    output::print(format!(
-        "{}: {} times{ago}",
-        refusals.reason, refusals.count
-    ))?;
+    let ago = refusals.seconds_ago.map(output::seconds);
+    let when = match (refusals.count, ago) {
+        (1, Some(ago)) => format!("once, {ago} ago"),
+        (1, None) => "once".to_owned(),
+        (count, Some(ago)) => format!("{count} times, the last {ago} ago"),
+        (count, None) => format!("{count} times"),
+    };
+    output::print(format!("{}: {when}", refusals.reason))?;
     if let Some(last) = &refusals.last {
         output::print(format!("  last   {}", what(last)))?;
     }
