@@ -38,7 +38,7 @@ pub trait Tables {
 }
 
 /// The process that created a socket, as netfilter's owner match sees it: filesystem uid and gid of
-/// the creator, [`NO_ID`](crate::policy::NO_ID) for sockets the kernel itself opened.
+/// the creator, [`NO_ID`] for sockets the kernel itself opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     /// fsuid in the host's numbering.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    command::run,
+    command::run_words,
     injected::with_istio_init,
     node::VIP,
     protocol::{APP, Dial, ROOT},
@@ -98,10 +98,10 @@ fn a_silent_sidecar_is_told_from_one_that_the_application_did_not_wait_for() -> 
     enroll(&fixture)?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     let inside = |command: &str| -> Result<String> {
-        let path = fixture.pod.path();
-        run(&format!("nsenter --net={path} {command}"))
+        let netns = format!("--net={}", fixture.pod.path());
+        run_words(&["nsenter", &netns, "sh", "-c", command])
     };
-    inside("sysctl -qw net.ipv4.tcp_syn_retries=1")?;
+    inside("echo 1 > /proc/sys/net/ipv4/tcp_syn_retries")?;
     inside("iptables -A INPUT -i lo -p tcp --dport 15001 -j DROP")?;
     let mut hasty = Dial::new(&APP, at(VIP, 80));
     hasty.patience_ms = 300;
