@@ -2,7 +2,7 @@
 //! gives a copy to each.
 //!
 //! Invariants: without a client nothing is read and the programs send nothing; a client that reads slowly loses events,
-//! is told how many, and delays nobody.
+//! gets their number, and delays nobody.
 
 use std::{
     collections::{HashMap, VecDeque},

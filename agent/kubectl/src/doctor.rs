@@ -18,13 +18,13 @@ pub struct Options {
 
 /// A node's answer.
 struct Answer {
-    report: Told,
+    report: Findings,
     whole: Value,
 }
 
 /// What is shown of it.
 #[derive(Deserialize)]
-struct Told {
+struct Findings {
     ok: bool,
     kernel: String,
     checks: Vec<Check>,
@@ -40,7 +40,7 @@ struct Check {
 impl<'de> Deserialize<'de> for Answer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let whole = Value::deserialize(deserializer)?;
-        let report = Told::deserialize(&whole).map_err(D::Error::custom)?;
+        let report = Findings::deserialize(&whole).map_err(D::Error::custom)?;
         Ok(Self { report, whole })
     }
 }
@@ -99,7 +99,7 @@ fn text(answers: &BTreeMap<String, Result<Answer, String>>, wide: bool) -> Strin
 }
 
 /// What is missing or unknown; in wide output with the reasons.
-fn remarks(report: &Told, wide: bool) -> String {
+fn remarks(report: &Findings, wide: bool) -> String {
     let missing = report.checks.iter().filter(|check| check.ok != Some(true));
     let all: Vec<String> = missing
         .map(|check| {

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 use anyhow::Result;
 use clap::Args;
 
-use self::report::{NodeRow, Report, Told};
+use self::report::{AgentReport, NodeRow, Report};
 use crate::{
     agents, ask,
     cluster::Cluster,
@@ -42,11 +42,11 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let agents = agents::by_node(&agents_pods);
     let nodes = cluster.linux_nodes().await;
     // Agents without an answer are not asked for their pods, so that one that hangs costs its deadline once.
-    let told: BTreeMap<String, Result<Told, String>> =
+    let answers: BTreeMap<String, Result<AgentReport, String>> =
         ask::all(cluster, &agents, &["status", "-o", "json"]).await;
     let answering = agents
         .iter()
-        .filter(|(node, _)| told[*node].is_ok())
+        .filter(|(node, _)| answers[*node].is_ok())
         .map(|(node, agent)| (node.clone(), agent.clone()))
         .collect();
     let mut known: BTreeMap<String, Result<Vec<Known>, String>> =
@@ -58,7 +58,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
             Some(format!("{node}: its pods are unknown: {problem}"))
         })
         .collect();
-    for (node, answer) in &told {
+    for (node, answer) in &answers {
         if let Err(problem) = answer {
             known.insert(node.clone(), Err(problem.clone()));
         }
@@ -70,7 +70,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         &pods::node_answers(known),
         &Scope::All,
     );
-    let mut report = Report::of(&agents, told, nodes, &rows);
+    let mut report = Report::of(&agents, answers, nodes, &rows);
     let is_complete = listless.is_empty();
     report.problems.extend(listless);
     if agents.is_empty() {

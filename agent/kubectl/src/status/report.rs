@@ -11,7 +11,7 @@ use crate::{agents::Agent, pods::Row};
 
 /// What an agent's `status` says.
 #[derive(Debug, Deserialize)]
-pub struct Told {
+pub struct AgentReport {
     agent: Option<AgentPart>,
     agent_state: String,
     kernel: Option<String>,
@@ -85,7 +85,7 @@ impl Report {
     /// Puts the answers together. `nodes` may be unknown to a user who may not list them.
     pub fn of(
         agents: &BTreeMap<String, Agent>,
-        mut told: BTreeMap<String, Result<Told, String>>,
+        mut answers: BTreeMap<String, Result<AgentReport, String>>,
         nodes: Result<Vec<Node>>,
         rows: &[Row],
     ) -> Self {
@@ -102,14 +102,14 @@ impl Report {
         let mut versions: BTreeMap<String, Vec<&str>> = BTreeMap::new();
         let mut rows_of_nodes = Vec::new();
         for node in names {
-            let told = told.remove(node);
-            let mut row = NodeRow::of(node, agents.get(node), told.as_ref());
+            let answer = answers.remove(node);
+            let mut row = NodeRow::of(node, agents.get(node), answer.as_ref());
             row.kernel = row.kernel.or_else(|| kernels.get(node).cloned().flatten());
             let named = |line: &String| format!("{node}: {line}");
             problems.extend(row.problem.as_ref().map(named));
-            if let Some(Ok(told)) = &told {
-                notes.extend(told.notes.iter().map(named));
-                problems.extend(told.problems.iter().map(named));
+            if let Some(Ok(answer)) = &answer {
+                notes.extend(answer.notes.iter().map(named));
+                problems.extend(answer.problems.iter().map(named));
             }
             if let Some(version) = &row.version {
                 versions.entry(version.clone()).or_default().push(node);
@@ -127,21 +127,21 @@ impl Report {
 }
 
 impl NodeRow {
-    fn of(node: &str, agent: Option<&Agent>, told: Option<&Result<Told, String>>) -> Self {
-        let (state, problem) = match told {
+    fn of(node: &str, agent: Option<&Agent>, answer: Option<&Result<AgentReport, String>>) -> Self {
+        let (state, problem) = match answer {
             None => ("no-agent", None),
             Some(Err(problem)) => ("no-answer", Some(problem.clone())),
-            Some(Ok(told)) => (told.agent_state.as_str(), None),
+            Some(Ok(answer)) => (answer.agent_state.as_str(), None),
         };
-        let told = told.and_then(|told| told.as_ref().ok());
+        let answer = answer.and_then(|answer| answer.as_ref().ok());
         Self {
             node: node.to_owned(),
             agent: agent.map(|agent| agent.pod.clone()),
-            version: told.and_then(|told| Some(told.agent.as_ref()?.version.clone())),
+            version: answer.and_then(|answer| Some(answer.agent.as_ref()?.version.clone())),
             state: state.to_owned(),
             problem,
-            kernel: told.and_then(|told| told.kernel.clone()),
-            pods: told.and_then(|told| told.pods.clone()),
+            kernel: answer.and_then(|answer| answer.kernel.clone()),
+            pods: answer.and_then(|answer| answer.pods.clone()),
         }
     }
 }
