@@ -114,14 +114,18 @@ impl Client {
                 continue;
             };
             text.extend_from_slice(&data);
-            while let Some(end) = text.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = text.drain(..=end).collect();
-                let line = serde_json::from_slice(&line).context("read the agent's answer")?;
+            // What follows the last end of a line is the beginning of one.
+            let Some(end) = text.iter().rposition(|byte| *byte == b'\n') else {
+                continue;
+            };
+            for line in text[..end].split(|byte| *byte == b'\n') {
+                let line = serde_json::from_slice(line).context("read the agent's answer")?;
                 if each(line)?.is_break() {
                     connection.abort();
                     return Ok(());
                 }
             }
+            text.drain(..=end);
         }
         bail!("the agent has ended")
     }

@@ -190,7 +190,7 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
 /// What the kernel has counted for a pod.
 #[derive(Debug, Default)]
 struct Tally {
-    connections: Connections,
+    by_result: ByResult,
     /// Connections that were redirected, and counted as such, and that the sidecar did not accept.
     not_accepted: u64,
     refused: BTreeMap<u32, u64>,
@@ -199,17 +199,7 @@ struct Tally {
 impl Tally {
     fn add(&mut self, key: &CountKey, count: u64) {
         let class = Rule::from_number(key.rule).map_or(Class::Untouched, Rule::class);
-        let connections = &mut self.connections;
-        let field = match class {
-            Class::Outbound => &mut connections.outbound_redirected,
-            Class::Inbound => &mut connections.inbound_redirected,
-            Class::Untouched => &mut connections.untouched,
-            Class::BeforeSidecar => &mut connections.before_sidecar,
-            Class::Udp => &mut connections.udp,
-            Class::Refused | Class::Failed => &mut connections.refused,
-            Class::GivenUp => &mut connections.given_up,
-        };
-        *field += count;
+        *self.by_result.of(class) += count;
         if class.is_refusal() {
             *self.refused.entry(key.rule).or_default() += count;
         }
@@ -219,10 +209,16 @@ impl Tally {
     }
 
     fn connections(&self) -> Connections {
-        let redirected = self.connections.outbound_redirected;
+        let mut counts = self.by_result;
+        let mut of = |class| *counts.of(class);
         Connections {
-            outbound_redirected: redirected.saturating_sub(self.not_accepted),
-            ..self.connections
+            outbound_redirected: of(Class::Outbound).saturating_sub(self.not_accepted),
+            inbound_redirected: of(Class::Inbound),
+            untouched: of(Class::Untouched),
+            before_sidecar: of(Class::BeforeSidecar),
+            refused: of(Class::Refused),
+            given_up: of(Class::GivenUp),
+            udp: of(Class::Udp),
         }
     }
 }

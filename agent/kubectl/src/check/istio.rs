@@ -68,11 +68,11 @@ impl Istio {
             injectors,
             cni_agents,
         };
-        istio.judge(remarks);
+        istio.assess(remarks);
         istio
     }
 
-    fn judge(&self, remarks: &mut Remarks) {
+    fn assess(&self, remarks: &mut Remarks) {
         let is_absent = |parts: &Option<Vec<Part>>| parts.as_ref().is_some_and(Vec::is_empty);
         if is_absent(&self.control_planes) && is_absent(&self.injectors) {
             remarks.problems.push(

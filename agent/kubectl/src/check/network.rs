@@ -52,11 +52,11 @@ impl Network {
             }
         };
         let network = Self { cilium };
-        network.judge(remarks);
+        network.assess(remarks);
         network
     }
 
-    fn judge(&self, remarks: &mut Remarks) {
+    fn assess(&self, remarks: &mut Remarks) {
         let Cilium::Settings(settings) = &self.cilium else {
             return;
         };
