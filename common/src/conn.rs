@@ -33,8 +33,8 @@ pub struct Handshake {
     pub dialed_port: u16,
     /// The capture port it is redirected to, host order.
     pub capture_port: u16,
-    /// Padding, zero.
-    pub pad: u32,
+    /// 1 if the connection goes to the address that was dialed ([`Role::Assigned`]), else 0.
+    pub assigned: u32,
     /// Cookie of the connecting socket: only that socket may withdraw the row.
     pub client_cookie: u64,
 }
@@ -105,6 +105,9 @@ pub enum Role {
     Accepted = 2,
     /// The connecting socket of a connection that goes to its destination directly.
     Direct = 3,
+    /// The connecting socket of a connection that goes to its destination, where the listener on the capture port
+    /// takes it.
+    Assigned = 4,
 }
 
 /// The record of a socket, kept in the socket's own storage: the kernel frees it with the socket.

@@ -2,14 +2,15 @@
 //! programs, by `explain` and by tests.
 //!
 //! Source of the rule order: `istio-iptables` of Istio 1.18 and later (the *current* dialect of
-//! docs/semantics.md), as its nat OUTPUT and PREROUTING rules evaluate the first packet of a
-//! connection. Older versions differ in the `DIALECT_*` bits of the policy. Rule numbers in comments
+//! docs/semantics.md), as its nat OUTPUT and PREROUTING rules, and in mode TPROXY those of mangle, evaluate
+//! the first packet of a connection. Older versions differ in the `DIALECT_*` bits of the policy. Rule numbers in comments
 //! are those of that document.
 
 mod inbound;
 mod outbound;
 #[cfg(test)]
 mod tests;
+mod transparent;
 
 pub use inbound::{inbound, virtual_index};
 pub use outbound::{effective_destination, outbound, translated};
@@ -66,6 +67,8 @@ pub struct Outbound {
     pub destination: Addr,
     /// The port it dials, host order.
     pub port: u16,
+    /// `SO_MARK` of the socket, 0 if it has none.
+    pub mark: u32,
     /// Whether the socket has an IPv6 routing header, and the destination is IPv6.
     pub routing_header: bool,
     /// Whether the pod has rules for the destination's family.
@@ -102,6 +105,16 @@ pub enum Verdict {
         /// The address dialed, with `0.0.0.0` and `::` resolved to the address the kernel uses.
         dialed: Addr,
     },
+    /// It goes to its destination in the pod, where the listener on the capture port takes it.
+    Assign {
+        /// Capture port, host order.
+        port: u16,
+        /// The address dialed, as in [`Verdict::Redirect`].
+        dialed: Addr,
+    },
+    /// It goes to its destination in the pod directly, and by lo only. Nothing else can send packets that come
+    /// in by lo, so that no packet from outside passes for one of this connection, whatever its addresses are.
+    ByLoopback,
     /// It fails.
     Fail {
         /// What the caller gets. An inbound connection is always refused with a reset.

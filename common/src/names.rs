@@ -47,7 +47,8 @@ pub const DESTINATIONS: &str = "DESTINATIONS";
 /// How many of them each pod has.
 pub const DESTINATIONS_BY_POD: &str = "DESTINATIONS_BY_POD";
 
-/// Whether another program translates destinations of proxies' connections to addresses of their pods.
+/// Whether another program translates destinations of proxies' connections to addresses of their pods, and
+/// whether proxies in mode TPROXY call their own pods.
 pub const TRANSLATION: &str = "TRANSLATION";
 
 /// Sockets of accelerated connections.

@@ -110,6 +110,9 @@ pub struct Policy {
     pub proxy_uid: u32,
     /// First proxy gid, in the host's numbering, or [`NO_ID`].
     pub proxy_gid: u32,
+    /// `-t` in mode TPROXY: mark of the sockets by which the sidecar calls the app from the client's address. 0 in
+    /// mode REDIRECT.
+    pub transparent_mark: u32,
 }
 
 impl Policy {
@@ -118,6 +121,13 @@ impl Policy {
     #[must_use]
     pub const fn has(&self, list: List) -> bool {
         self.lists & list.bit() != 0
+    }
+
+    /// Whether the mode is TPROXY.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_transparent(&self) -> bool {
+        self.transparent_mark != 0
     }
 
     /// Whether one of the `DIALECT_*` bits is set.
@@ -222,7 +232,7 @@ impl RangeKey {
     }
 }
 
-const _: () = assert!(size_of::<Policy>() == 28);
+const _: () = assert!(size_of::<Policy>() == 32);
 const _: () = assert!(size_of::<PortKey>() == 8);
 const _: () = assert!(size_of::<OwnerKey>() == 12);
 const _: () = assert!(size_of::<RangeKey>() == 28);

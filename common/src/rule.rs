@@ -83,6 +83,12 @@ rules! {
     LocalCaptured = 27, "local-captured", "the connection stays in the pod, and this Istio version captures such connections of every process";
     /// Outbound, before the pod's sidecar first listens, in pods with that annotation.
     BeforeSidecar = 28, "before-sidecar", "the sidecar has not listened yet, and the annotation sidetrack.dev/before-sidecar allows direct connections until it does";
+    /// Mode TPROXY: the sidecar calls the app from the client's address.
+    Transparent = 29, "transparent", "the sidecar calls the app from the client's address";
+    /// Mode TPROXY, outbound 4a by the mark: the proxy (by uid) calls its own pod.
+    TransparentUidLocal = 30, "transparent-uid-local", "the proxy (uid) calls its own pod: its listener on the inbound port takes the connection";
+    /// Mode TPROXY, outbound 5a by the mark: the proxy (by gid) calls its own pod.
+    TransparentGidLocal = 31, "transparent-gid-local", "the proxy (gid) calls its own pod: its listener on the inbound port takes the connection";
 
     /// Not inbound at all: the SYN came over lo, where the outbound rules apply.
     LocalSource = 40, "local-source", "the connection comes from the pod itself: the outbound rules apply";
@@ -166,6 +172,8 @@ impl Rule {
         match self {
             Self::ProxyUidLocal
             | Self::ProxyGidLocal
+            | Self::TransparentUidLocal
+            | Self::TransparentGidLocal
             | Self::LocalCaptured
             | Self::OutPortIncluded
             | Self::AllOutbound
@@ -189,6 +197,7 @@ impl Rule {
             | Self::OutInterface
             | Self::OutPortExcluded
             | Self::SelfSource
+            | Self::Transparent
             | Self::NotProxyUidLocal
             | Self::ProxyUid
             | Self::NotProxyGidLocal

@@ -32,12 +32,36 @@ pub fn dial(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
 }
 
 fn dial_one(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
-    let created = run_as(&dial.creator, || open(dial))?;
-    let socket = match created {
-        Ok(socket) => socket,
-        Err(error) => return Ok(Err(errno(&error))),
+    let created = run_as(&dial.creator, || create(dial))?;
+    // Before it is bound, and by root: the creator may have no right to.
+    let privileged = created.and_then(|socket| transparent(&socket, dial).map(|()| socket));
+    let prepared = match privileged {
+        Ok(socket) => run_as(&dial.creator, || prepare(&socket, dial).map(|()| socket))?,
+        Err(error) => Err(error),
     };
-    dial_on(socket, dial)
+    match prepared {
+        Ok(socket) => dial_on(socket, dial),
+        Err(error) => Ok(Err(errno(&error))),
+    }
+}
+
+fn domain(dial: &Dial) -> Domain {
+    if dial.mapped {
+        Domain::IPV6
+    } else {
+        Domain::for_address(dial.destination)
+    }
+}
+
+/// The options of a sidecar that calls the app from the client's address.
+fn transparent(socket: &Socket, dial: &Dial) -> io::Result<()> {
+    if dial.transparent {
+        names::set_transparent(socket, domain(dial))?;
+    }
+    if dial.mark != 0 {
+        socket.set_mark(dial.mark)?;
+    }
+    Ok(())
 }
 
 /// Connects a socket that is there already.
@@ -81,23 +105,28 @@ pub fn errno(error: &io::Error) -> i32 {
 
 /// Creates the socket and makes it ready to connect.
 pub fn open(dial: &Dial) -> io::Result<Socket> {
-    let domain = if dial.mapped {
-        Domain::IPV6
-    } else {
-        Domain::for_address(dial.destination)
-    };
+    let socket = create(dial)?;
+    prepare(&socket, dial)?;
+    Ok(socket)
+}
+
+fn create(dial: &Dial) -> io::Result<Socket> {
+    let domain = domain(dial);
     let protocol = match dial.manner {
         Manner::Mptcp => Protocol::from(libc::IPPROTO_MPTCP),
         _ => Protocol::TCP,
     };
-    let socket = match dial.manner {
+    match dial.manner {
         Manner::Ring(by) if by.direct => {
-            ring::direct(domain, &address(dial.destination, dial.mapped), by)?
+            ring::direct(domain, &address(dial.destination, dial.mapped), by)
         }
-        _ => Socket::new(domain, Type::STREAM, Some(protocol))?,
-    };
+        _ => Socket::new(domain, Type::STREAM, Some(protocol)),
+    }
+}
+
+fn prepare(socket: &Socket, dial: &Dial) -> io::Result<()> {
     if let Manner::With(privilege) = dial.manner {
-        tricks::privilege(&socket, privilege)?;
+        tricks::privilege(socket, privilege)?;
     }
     let patience = Duration::from_millis(dial.patience_ms);
     socket.set_write_timeout(Some(patience))?;
@@ -106,7 +135,7 @@ pub fn open(dial: &Dial) -> io::Result<Socket> {
         socket.bind_device(Some(device.as_bytes()))?;
     }
     if let Some(segment) = dial.segment {
-        routing_header(&socket, segment)?;
+        routing_header(socket, segment)?;
     }
     if dial.beside.is_some() {
         socket.set_reuse_address(true)?;
@@ -116,7 +145,7 @@ pub fn open(dial: &Dial) -> io::Result<Socket> {
     if let Some(source) = dial.source {
         socket.bind(&address(source, dial.mapped))?;
     }
-    Ok(socket)
+    Ok(())
 }
 
 /// Sets a segment routing header (RFC 8754) of one segment before the destination.

@@ -34,12 +34,22 @@ struct Running {
 impl Groups {
     /// Opens a group and starts to serve it.
     pub fn open(&mut self, listen: &Listen) -> Result<usize> {
+        let failed = || format!("listen on {}", listen.address);
+        let domain = Domain::for_address(listen.address);
         let sockets = run_as(&listen.owner, || {
             (0..listen.sockets)
-                .map(|_| bound(listen))
+                .map(|_| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))
                 .collect::<io::Result<Vec<_>>>()
         })?
-        .with_context(|| format!("listen on {}", listen.address))?;
+        .with_context(failed)?;
+        if listen.transparent {
+            // The owner has no right to.
+            for socket in &sockets {
+                names::set_transparent(socket, domain).with_context(failed)?;
+            }
+        }
+        let bound = || sockets.iter().try_for_each(|socket| bind(socket, listen));
+        run_as(&listen.owner, bound)?.with_context(failed)?;
         self.groups.push(
             sockets
                 .into_iter()
@@ -64,21 +74,18 @@ impl Groups {
     }
 }
 
-fn bound(listen: &Listen) -> io::Result<Socket> {
+fn bind(socket: &Socket, listen: &Listen) -> io::Result<()> {
     const BACKLOG: i32 = 128;
-    let domain = Domain::for_address(listen.address);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     if listen.sockets > 1 {
         socket.set_reuse_port(true)?;
     }
-    if domain == Domain::IPV6 {
+    if listen.address.is_ipv6() {
         socket.set_only_v6(listen.v6_only)?;
     }
     socket.bind(&listen.address.into())?;
     socket.listen(BACKLOG)?;
-    socket.set_read_timeout(Some(LOOK))?;
-    Ok(socket)
+    socket.set_read_timeout(Some(LOOK))
 }
 
 /// Accepts as the listener's owner, to whom accepted sockets then belong.

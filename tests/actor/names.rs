@@ -7,7 +7,7 @@ use std::{
 };
 
 use lab::protocol::Names;
-use socket2::Socket;
+use socket2::{Domain, Socket};
 
 const SO_ORIGINAL_DST: i32 = 80;
 
@@ -22,6 +22,15 @@ pub fn of(socket: &Socket) -> io::Result<Names> {
         original_v4: original(socket, libc::SOL_IP),
         original_v6: original(socket, libc::SOL_IPV6),
     })
+}
+
+/// IP_TRANSPARENT, for which CAP_NET_ADMIN or CAP_NET_RAW is needed.
+pub fn set_transparent(socket: &Socket, domain: Domain) -> io::Result<()> {
+    if domain == Domain::IPV6 {
+        socket.set_ip_transparent_v6(true)
+    } else {
+        socket.set_ip_transparent_v4(true)
+    }
 }
 
 /// SO_ORIGINAL_DST, or errno.

@@ -38,6 +38,7 @@ fn injected(node: &Fixture, namespace: &str) -> Result<Value> {
             owner: owner.clone(),
             sockets: 1,
             v6_only: false,
+            transparent: false,
         }))
     };
     let out = Request::Dial(Box::new(Dial::new(&APP, format!("{VIP}:80").parse()?)));

@@ -33,6 +33,7 @@ mod sockets;
 mod takeover;
 mod trace;
 mod translation;
+mod transparent;
 mod udp;
 mod updates;
 mod userns;

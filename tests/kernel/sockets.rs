@@ -212,6 +212,7 @@ fn a_sidecar_on_loopback(_: &SharedFixture) -> Result<()> {
                     owner: PROXY,
                     sockets: 1,
                     v6_only: true,
+                    transparent: false,
                 })?;
             }
             Ok(())
@@ -297,6 +298,7 @@ pub fn group(port: u16, sockets: usize) -> Listen {
         owner: PROXY,
         sockets,
         v6_only: true,
+        transparent: false,
     }
 }
 

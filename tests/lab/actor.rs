@@ -146,6 +146,7 @@ impl Actor {
             owner: owner.clone(),
             sockets: 1,
             v6_only: true,
+            transparent: false,
         })
     }
 

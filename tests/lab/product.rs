@@ -13,7 +13,7 @@ pub use sidetrack::{
     netns::Netns,
 };
 pub use sidetrack_policy::{
-    InboundPorts, Inputs, OutboundRanges, Policy, dialect,
+    InboundPorts, Inputs, Mode, OutboundRanges, Policy, ReturnRoute, dialect,
     manifest::{self, NETNS_ANNOTATION},
     mesh,
     rules::ListTables,

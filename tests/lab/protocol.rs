@@ -94,6 +94,10 @@ pub struct Dial {
     pub beside: Option<SocketAddr>,
     /// SO_BINDTODEVICE.
     pub device: Option<String>,
+    /// SO_MARK, 0 for none.
+    pub mark: u32,
+    /// IP_TRANSPARENT: the source need not be an address of the host.
+    pub transparent: bool,
     /// The first segment of an IPv6 routing header (IPV6_RTHDR, type 4).
     pub segment: Option<std::net::Ipv6Addr>,
     /// How.
@@ -119,6 +123,8 @@ impl Dial {
             dissolve: false,
             beside: None,
             device: None,
+            mark: 0,
+            transparent: false,
             segment: None,
             manner: Manner::Blocking,
             mapped: false,
@@ -139,6 +145,8 @@ pub struct Listen {
     pub sockets: usize,
     /// IPV6_V6ONLY.
     pub v6_only: bool,
+    /// IP_TRANSPARENT, which TPROXY needs.
+    pub transparent: bool,
 }
 
 /// A command.

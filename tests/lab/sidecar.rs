@@ -27,6 +27,24 @@ pub fn start(pod: &PodNet, app_ports: &[u16]) -> Result<Actor> {
 
 /// Listens on a port of both families.
 pub fn listen(actor: &Actor, owner: &crate::protocol::Identity, port: u16) -> Result<[usize; 2]> {
+    listen_by(actor, owner, port, false)
+}
+
+/// The same on sockets with IP_TRANSPARENT, as a sidecar in mode TPROXY does.
+pub fn listen_transparently(
+    actor: &Actor,
+    owner: &crate::protocol::Identity,
+    port: u16,
+) -> Result<[usize; 2]> {
+    listen_by(actor, owner, port, true)
+}
+
+fn listen_by(
+    actor: &Actor,
+    owner: &crate::protocol::Identity,
+    port: u16,
+    transparent: bool,
+) -> Result<[usize; 2]> {
     let mut ids = [0; 2];
     let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     for (id, address) in ids.iter_mut().zip(any) {
@@ -35,6 +53,7 @@ pub fn listen(actor: &Actor, owner: &crate::protocol::Identity, port: u16) -> Re
             owner: owner.clone(),
             sockets: 1,
             v6_only: true,
+            transparent,
         })?;
     }
     Ok(ids)

@@ -7,7 +7,7 @@ use crate::{
 };
 
 /// Flags with a value that are inputs: short form, long form.
-const FLAGS: [(&str, &str, Input); 14] = [
+const FLAGS: [(&str, &str, Input); 16] = [
     ("-p", "--envoy-port", Input::EnvoyPort),
     ("-z", "--inbound-capture-port", Input::InboundCapturePort),
     ("-e", "--inbound-tunnel-port", Input::InboundTunnelPort),
@@ -17,6 +17,12 @@ const FLAGS: [(&str, &str, Input); 14] = [
         "-m",
         "--istio-inbound-interception-mode",
         Input::InterceptionMode,
+    ),
+    ("-t", "--istio-inbound-tproxy-mark", Input::TproxyMark),
+    (
+        "-r",
+        "--istio-inbound-tproxy-route-table",
+        Input::TproxyTable,
     ),
     ("-b", "--istio-inbound-ports", Input::InboundPorts),
     (
@@ -41,11 +47,7 @@ const FLAGS: [(&str, &str, Input); 14] = [
 ];
 
 /// Flags with a value that change nothing about which connections are captured.
-const OTHER_WITH_VALUE: [&str; 9] = [
-    "-t",
-    "--istio-inbound-tproxy-mark",
-    "-r",
-    "--istio-inbound-tproxy-route-table",
+const OTHER_WITH_VALUE: [&str; 5] = [
     "--iptables-probe-port",
     "--probe-timeout",
     "--network-namespace",

@@ -39,6 +39,10 @@ pub enum Input {
     ProxyGid,
     /// `-m`
     InterceptionMode,
+    /// `-t`
+    TproxyMark,
+    /// `-r`
+    TproxyTable,
     /// `-b`
     InboundPorts,
     /// `-d`, complete, as istio-init is given it.

@@ -27,5 +27,5 @@ pub use self::{
     dialect::Dialect,
     inputs::{Input, Inputs},
     pod_ref::PodRef,
-    policy::{InboundPorts, Mode, OutboundRanges, Policy, PolicyError},
+    policy::{InboundPorts, Mode, OutboundRanges, Policy, PolicyError, ReturnRoute},
 };

@@ -92,9 +92,8 @@ impl Migration {
         let policy_today = (today == Programmer::IstioInit)
             .then(|| policy_of_init(pod, &mut differences))
             .flatten();
-        // For TPROXY istio-iptables programs other tables, which this crate does not describe.
         let rules_today = policy_today
-            .filter(|policy| policy.mode == Mode::Redirect)
+            .filter(|policy| policy.mode != Mode::None)
             .map(|policy| all_rules(&policy));
         let mut rules_then = None;
         if let Wanted::Enrolled(policy) = &then {
@@ -137,7 +136,7 @@ fn policy_of_init(pod: &Pod, differences: &mut Vec<String>) -> Option<Policy> {
 /// The rules of both families.
 fn all_rules(policy: &Policy) -> Vec<String> {
     let of_family = |(family, command)| {
-        let lines = rules::nat(policy, family);
+        let lines = rules::all(policy, family);
         lines
             .into_iter()
             .map(move |line| format!("{command} {}", line.command()))

@@ -5,7 +5,10 @@ mod values;
 
 use self::{
     reader::Reader,
-    values::{before_sidecar, boolean, id, interface, loopback, mode, port, port_or_zero, range},
+    values::{
+        before_sidecar, boolean, id, interface, loopback, mode, port, port_or_zero, range,
+        tproxy_mark, tproxy_table,
+    },
 };
 use crate::{
     dialect::Dialect,
@@ -47,6 +50,12 @@ pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         mode: read
             .one(Input::InterceptionMode, mode)
             .unwrap_or(default.mode),
+        tproxy_mark: read
+            .one(Input::TproxyMark, tproxy_mark)
+            .unwrap_or(default.tproxy_mark),
+        tproxy_table: read
+            .one(Input::TproxyTable, tproxy_table)
+            .unwrap_or(default.tproxy_table),
         inbound,
         outbound: outbound(&mut read),
         excluded_ranges: read

@@ -40,7 +40,7 @@ pub struct PolicyError {
 pub enum Mode {
     /// The sidecar reads the destination from SO_ORIGINAL_DST.
     Redirect,
-    /// The sidecar listens transparently; not supported.
+    /// Inbound the sidecar reads it from its socket's own address, and it calls the app from the client's.
     Tproxy,
     /// The pod is not intercepted.
     None,
@@ -85,6 +85,12 @@ pub struct Policy {
     pub proxy_gids: Vec<u32>,
     /// `-m`.
     pub mode: Mode,
+    /// `-t`: mark of the sidecar's connections to the app, in mode TPROXY.
+    #[serde(default = "default_tproxy_mark")]
+    pub tproxy_mark: u32,
+    /// `-r`: routing table of packets with that mark, in mode TPROXY.
+    #[serde(default = "default_tproxy_table")]
+    pub tproxy_table: u32,
     /// `-b`, `-d`.
     pub inbound: InboundPorts,
     /// `-i`.
@@ -116,6 +122,24 @@ pub struct Policy {
     /// Annotations that look like Istio's or sidetrack's and mean nothing, with the names that were perhaps meant.
     #[serde(default)]
     pub unknown_annotations: Vec<String>,
+}
+
+const fn default_tproxy_mark() -> u32 {
+    1337
+}
+
+const fn default_tproxy_table() -> u32 {
+    133
+}
+
+/// How packets with a mark reach the pod itself, whatever their destination: a rule leads them to a table whose only
+/// route is `local default dev lo`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReturnRoute {
+    /// The mark.
+    pub mark: u32,
+    /// The table.
+    pub table: u32,
 }
 
 impl Policy {
@@ -170,6 +194,8 @@ impl Default for Policy {
             proxy_uids: vec![1337],
             proxy_gids: vec![1337],
             mode: Mode::Redirect,
+            tproxy_mark: default_tproxy_mark(),
+            tproxy_table: default_tproxy_table(),
             inbound: InboundPorts::AllExcept(Vec::new()),
             outbound: OutboundRanges::All,
             excluded_ranges: Vec::new(),

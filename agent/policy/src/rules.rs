@@ -1,8 +1,9 @@
-//! A policy as the nat rules that istio-iptables would have programmed for it, line by line, each
-//! with the name of the decision it stands for.
+//! A policy as the rules that istio-iptables would have programmed for it, line by line, each with the name of the
+//! decision it stands for. Mode REDIRECT has rules in table nat, mode TPROXY in mangle as well.
 
 mod inbound;
 mod lines;
+mod mangle;
 mod outbound;
 mod tables;
 
@@ -12,11 +13,16 @@ use sidetrack_common::{addr::Family, decide::Decision, rule::Rule};
 
 use self::lines::Lines;
 pub use self::tables::{KnownRoutes, ListTables, Routes};
-use crate::policy::{InboundPorts, Policy};
+use crate::policy::{InboundPorts, Mode, Policy};
+
+/// The mark of the proxy's connections to its own pod in mode TPROXY; istio-iptables has no flag for it.
+pub const OUTBOUND_MARK: u32 = 1338;
 
 /// One `-A` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
+    /// Table it is in.
+    pub table: TableName,
     /// Chain it is in.
     pub chain: &'static str,
     /// What follows the chain, as `iptables -S` spells it.
@@ -27,11 +33,28 @@ pub struct Line {
 }
 
 impl Line {
-    /// The whole line, as `iptables -S` prints it.
+    /// The whole line, as a command of iptables: as `iptables -S` prints it, with the table unless it is nat.
     #[must_use]
     pub fn command(&self) -> String {
+        match self.table {
+            TableName::Nat => self.in_table(),
+            TableName::Mangle => format!("-t mangle {}", self.in_table()),
+        }
+    }
+
+    /// The whole line, as `iptables -S` prints it.
+    fn in_table(&self) -> String {
         format!("-A {} {}", self.chain, self.text)
     }
+}
+
+/// A table of iptables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableName {
+    /// Table nat.
+    Nat,
+    /// Table mangle.
+    Mangle,
 }
 
 const PREROUTING: &str = "PREROUTING";
@@ -41,10 +64,18 @@ const IN_REDIRECT: &str = "ISTIO_IN_REDIRECT";
 const ISTIO_OUTPUT: &str = "ISTIO_OUTPUT";
 const REDIRECT: &str = "ISTIO_REDIRECT";
 
-/// The nat rules of one family, in the order `iptables -S` prints them.
+/// The rules of one family, table by table.
 #[must_use]
-pub fn nat(policy: &Policy, family: Family) -> Vec<Line> {
+pub fn all(policy: &Policy, family: Family) -> Vec<Line> {
+    let mut lines = mangle::lines(policy, family);
+    lines.extend(nat(policy, family));
+    lines
+}
+
+/// The nat rules of one family, in the order `iptables -S` prints them.
+fn nat(policy: &Policy, family: Family) -> Vec<Line> {
     let mut list = Lines {
+        table: TableName::Nat,
         family,
         lines: Vec::new(),
     };
@@ -61,24 +92,36 @@ pub fn nat(policy: &Policy, family: Family) -> Vec<Line> {
 /// The rules as a complete input for iptables-restore (ip6tables-restore for IPv6).
 #[must_use]
 pub fn restore(policy: &Policy, family: Family) -> String {
-    let mut text = String::from("*nat\n");
-    for chain in [PREROUTING, "INPUT", OUTPUT, "POSTROUTING"] {
-        let _ = writeln!(text, ":{chain} ACCEPT [0:0]");
+    let mut text = String::new();
+    if policy.mode == Mode::Tproxy {
+        let builtin = [PREROUTING, "INPUT", "FORWARD", OUTPUT, "POSTROUTING"];
+        let lines = mangle::lines(policy, family);
+        add_table(&mut text, "mangle", &builtin, &mangle::CHAINS, &lines);
     }
-    for chain in chains(policy) {
-        let _ = writeln!(text, ":{chain} - [0:0]");
-    }
-    for line in nat(policy, family) {
-        let _ = writeln!(text, "{}", line.command());
-    }
-    text.push_str("COMMIT\n");
+    let builtin = [PREROUTING, "INPUT", OUTPUT, "POSTROUTING"];
+    let lines = nat(policy, family);
+    add_table(&mut text, "nat", &builtin, &chains(policy), &lines);
     text
 }
 
-/// The chains istio-iptables adds.
-#[must_use]
-pub fn chains(policy: &Policy) -> Vec<&'static str> {
-    let inbound = (policy.inbound != InboundPorts::None).then_some(INBOUND);
+fn add_table(text: &mut String, table: &str, builtin: &[&str], own: &[&str], lines: &[Line]) {
+    let _ = writeln!(text, "*{table}");
+    for chain in builtin {
+        let _ = writeln!(text, ":{chain} ACCEPT [0:0]");
+    }
+    for chain in own {
+        let _ = writeln!(text, ":{chain} - [0:0]");
+    }
+    for line in lines {
+        let _ = writeln!(text, "{}", line.in_table());
+    }
+    text.push_str("COMMIT\n");
+}
+
+/// The chains istio-iptables adds to table nat.
+fn chains(policy: &Policy) -> Vec<&'static str> {
+    let has_inbound = policy.mode == Mode::Tproxy || policy.inbound != InboundPorts::None;
+    let inbound = has_inbound.then_some(INBOUND);
     inbound
         .into_iter()
         .chain([IN_REDIRECT, ISTIO_OUTPUT, REDIRECT])
@@ -89,7 +132,7 @@ pub fn chains(policy: &Policy) -> Vec<&'static str> {
 #[must_use]
 pub fn line_of(policy: &Policy, family: Family, decision: &Decision) -> Option<Line> {
     let wanted = (decision.rule, decision.index);
-    nat(policy, family)
+    all(policy, family)
         .into_iter()
         .find(|line| line.decision == Some(wanted))
 }

@@ -3,6 +3,7 @@
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::{
+    dialect::Dialect,
     mesh::{Mesh, VirtualInterfaces},
     policy::{Mode, Policy, PolicyError},
     text::shortened,
@@ -64,11 +65,21 @@ pub enum Rejected {
     /// Values that cannot be used.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Policy(Vec<PolicyError>),
-    /// TPROXY is not supported.
+    /// TPROXY with rules of an Istio version that did it in another way.
     #[error(
-        "its interception mode is TPROXY, which needs a transparent sidecar; set sidecar.istio.io/interceptionMode to REDIRECT"
+        "its interception mode is TPROXY with the rules of Istio {0}, which hand inbound connections to the outbound port; use a sidecar of Istio 1.7 or later, or set sidecar.istio.io/interceptionMode to REDIRECT"
     )]
-    Tproxy,
+    OldTproxy(Dialect),
+    /// TPROXY on a kernel that does not report interfaces.
+    #[error(
+        "its interception mode is TPROXY, but this node's kernel does not report the interface of a connection; use Linux 5.17 or later, or set sidecar.istio.io/interceptionMode to REDIRECT"
+    )]
+    TproxyWithoutInterfaces,
+    /// TPROXY and virtual interfaces.
+    #[error(
+        "its interception mode is TPROXY and it names virtual interfaces ({0}): istio-iptables' rules for these contradict each other; set sidecar.istio.io/interceptionMode to REDIRECT"
+    )]
+    TproxyWithVirtualInterfaces(String),
     /// Virtual interfaces are not supported.
     #[error(
         "it names virtual interfaces ({0}), and traffic that passes through the pod from them cannot be intercepted; use istio-init for this pod, or start the agent with --virtual-interfaces local-only"
@@ -150,7 +161,11 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
     };
     match policy.mode {
         Mode::None => return Wanted::NotTaken(NotTaken::ModeNone),
-        Mode::Tproxy => return Wanted::Rejected(Rejected::Tproxy),
+        Mode::Tproxy => {
+            if let Err(reason) = check_tproxy(&policy, mesh) {
+                return Wanted::Rejected(reason);
+            }
+        }
         Mode::Redirect => {}
     }
     let refuses = mesh.virtual_interfaces == VirtualInterfaces::Refuse;
@@ -167,6 +182,20 @@ pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
         return Wanted::Rejected(Rejected::Interfaces(shortened(&named.join(","))));
     }
     Wanted::Enrolled(Box::new(policy))
+}
+
+fn check_tproxy(policy: &Policy, mesh: &Mesh) -> Result<(), Rejected> {
+    if matches!(policy.dialect, Dialect::V1_1 | Dialect::V1_5) {
+        return Err(Rejected::OldTproxy(policy.dialect));
+    }
+    if !policy.virtual_interfaces.is_empty() {
+        let names = shortened(&policy.virtual_interfaces.join(","));
+        return Err(Rejected::TproxyWithVirtualInterfaces(names));
+    }
+    if !mesh.sees_interfaces {
+        return Err(Rejected::TproxyWithoutInterfaces);
+    }
+    Ok(())
 }
 
 /// The pod's runtime class, if its name is one that gVisor or Kata Containers document. The class's handler

@@ -110,6 +110,9 @@ pub enum Step<'a, P> {
     /// Prepares the capture of IPv6, if the pod has IPv6: adds `::6` to lo. A pod that loses its
     /// IPv6 addresses keeps the capture, as istio-init's rules stay as well.
     CaptureV6(&'a Policy),
+    /// Adds the route that the app's answers to the sidecar need in mode TPROXY, after [`Step::CaptureV6`]. Removes it
+    /// in other modes.
+    SetReturnRoute(&'a Policy),
     /// Attaches the sk_lookup program.
     AttachLookup,
     /// Puts the sidecar's open listeners into the map.
@@ -136,8 +139,8 @@ pub enum Step<'a, P> {
     RemoveListeners,
     /// Removes connection counters.
     RemoveCounters,
-    /// Removes the `::6` that [`Step::CaptureV6`] added. The namespace may be gone.
-    RemoveSelfV6,
+    /// Removes what [`Step::CaptureV6`] and [`Step::SetReturnRoute`] added. The namespace may be gone.
+    RestoreNamespace,
 }
 
 /// What follows a failed step.
@@ -165,6 +168,7 @@ pub fn enroll<'a, P>(
     let mut steps = vec![
         (Step::ReadNamespace, Abort),
         (Step::CaptureV6(policy), Abort),
+        (Step::SetReturnRoute(policy), Abort),
         (Step::WriteNamespace(policy, Phase::Before), Abort),
         (Step::AttachLookup, Abort),
         (Step::AdoptListeners(policy, processes), Abort),
@@ -194,6 +198,7 @@ pub fn change_policy<'a, P>(policy: &'a Policy, id: PolicyId, processes: &'a P) 
         (Step::EndBeforeSidecar(policy), Stale),
         (Step::WriteNamespace(policy, Phase::After), Stale),
         (Step::CaptureV6(policy), Stale),
+        (Step::SetReturnRoute(policy), Stale),
     ]
 }
 
@@ -205,6 +210,7 @@ pub fn refresh<P>(policy: &Policy) -> Steps<'_, P> {
         (Step::ReadNamespace, Stale),
         (Step::WriteNamespace(policy, Phase::After), Stale),
         (Step::CaptureV6(policy), Stale),
+        (Step::SetReturnRoute(policy), Stale),
     ]
 }
 
@@ -220,7 +226,7 @@ pub fn leave<P>() -> Vec<Step<'static, P>> {
         Step::RemoveIfaces,
         Step::RemoveListeners,
         Step::RemoveCounters,
-        Step::RemoveSelfV6,
+        Step::RestoreNamespace,
     ]
 }
 

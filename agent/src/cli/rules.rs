@@ -77,7 +77,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let counted = target.live.as_ref().map(|live| Counted::read(live, family));
-    let rows = rows(&rules::nat(&target.policy, family), counted.transpose()?);
+    let rows = rows(&rules::all(&target.policy, family), counted.transpose()?);
     let format = match options.format {
         Form::Json => Format::Json,
         Form::Yaml => Format::Yaml,
@@ -235,7 +235,7 @@ mod tests {
 
     #[test]
     fn what_has_no_line_is_shown_and_earlier_policies_stay_apart() {
-        let lines = rules::nat(&Policy::default(), Family::V4);
+        let lines = rules::all(&Policy::default(), Family::V4);
         let counted = Counted {
             now: [
                 ((Rule::AllOutbound as u32, 0), 5),
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn nothing_is_counted_for_a_manifest() {
-        let lines = rules::nat(&Policy::default(), Family::V4);
+        let lines = rules::all(&Policy::default(), Family::V4);
         let rows = rows(&lines, None);
         assert_eq!(rows.len(), lines.len());
         assert!(rows.iter().all(|row| row.connections.is_none()));

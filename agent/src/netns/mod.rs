@@ -3,6 +3,7 @@
 pub mod addresses;
 pub mod listeners;
 pub mod processes;
+pub mod return_routes;
 pub mod routes;
 pub mod userns;
 pub mod watch;

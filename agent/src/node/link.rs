@@ -12,8 +12,9 @@ use anyhow::{Context as _, Result};
 use tokio::{sync::mpsc, time::timeout};
 
 use crate::netns::{
-    Netns, addresses, inode_at, listeners::is_served, routes::Snapshot, watch::Watch,
+    Netns, addresses, inode_at, listeners::is_served, return_routes, routes::Snapshot, watch::Watch,
 };
+use sidetrack_policy::policy::ReturnRoute;
 
 /// How long a pod may keep the reconciler. Netlink answers from memory, in a few milliseconds.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -31,6 +32,8 @@ pub struct PodLink {
     /// Only while the pod is being written.
     snapshot: Option<Snapshot>,
     loopback: Option<u32>,
+    /// The return routes that this agent or an earlier one added.
+    return_routes: Vec<ReturnRoute>,
     notes: Vec<String>,
     /// Why its connections are not accelerated although they should be.
     not_accelerated: Option<String>,
@@ -49,6 +52,7 @@ impl PodLink {
             netns: Arc::new(netns),
             snapshot: None,
             loopback: None,
+            return_routes: Vec::new(),
             notes: Vec::new(),
             not_accelerated: None,
         })
@@ -76,6 +80,10 @@ impl PodLink {
         let read = self.inside(Snapshot::read).await;
         let snapshot = read.context("read addresses and routes by netlink")?;
         self.loopback = snapshot.loopback();
+        let added = snapshot.added_rules.iter();
+        let unknown = added.filter(|added| !self.return_routes.contains(added));
+        let unknown: Vec<ReturnRoute> = unknown.copied().collect();
+        self.return_routes.extend(unknown);
         let notes = snapshot.notes();
         for note in notes.iter().filter(|note| !self.notes.contains(note)) {
             tracing::warn!(netns = %self.path.display(), "{note}");
@@ -142,9 +150,43 @@ impl PodLink {
     }
 
     /// Removes the address again. The namespace may be going away at the same time.
-    pub(super) async fn remove_self_v6(&self) {
+    async fn remove_self_v6(&self) {
         if let Some(lo) = self.loopback {
             let _ = self.inside(move || addresses::remove(lo, SELF_V6)).await;
+        }
+    }
+
+    /// Gives packets with the policy's mark the route back into the pod. Routes that other policies needed are
+    /// removed.
+    pub(super) async fn set_return_route(
+        &mut self,
+        wanted: Option<ReturnRoute>,
+        with_v6: bool,
+    ) -> Result<()> {
+        let mut old = self.return_routes.clone();
+        old.retain(|added| Some(*added) != wanted);
+        if old.is_empty() && wanted.is_none() {
+            return Ok(());
+        }
+        let lo = self.loopback.context("the pod has no lo")?;
+        // Before it is there, so that it is removed if this fails half-way.
+        self.return_routes.extend(wanted);
+        let set = self.inside(move || set_return_route(wanted, &old, lo, with_v6));
+        set.await
+            .context("route the app's answers to the sidecar (mode TPROXY)")?;
+        self.return_routes = wanted.into_iter().collect();
+        Ok(())
+    }
+
+    /// Removes what was added to the namespace. It may be going away at the same time.
+    pub(super) async fn restore(&mut self, added_self_v6: bool) {
+        if added_self_v6 {
+            self.remove_self_v6().await;
+        }
+        let added = std::mem::take(&mut self.return_routes);
+        if let Some(lo) = self.loopback.filter(|_| !added.is_empty()) {
+            let removal = move || set_return_route(None, &added, lo, true);
+            let _ = self.inside(removal).await;
         }
     }
 
@@ -159,5 +201,27 @@ impl PodLink {
     /// Inode of the namespace.
     pub(super) fn inode(&self) -> u64 {
         self.netns.inode()
+    }
+}
+
+/// Adds one return route, removes others, in the namespace of the calling thread.
+fn set_return_route(
+    wanted: Option<ReturnRoute>,
+    old: &[ReturnRoute],
+    lo: u32,
+    with_v6: bool,
+) -> io::Result<()> {
+    if let Some(wanted) = wanted {
+        return_routes::add(wanted, lo, with_v6)?;
+    }
+    let mut result = Ok(());
+    for added in old {
+        result = result.and(return_routes::remove(*added, lo));
+    }
+    match wanted {
+        // Both may have had the same table.
+        Some(wanted) if !old.is_empty() => result.and(return_routes::add(wanted, lo, with_v6)),
+        Some(_) => result,
+        None => result.and(return_routes::restore_settings()),
     }
 }

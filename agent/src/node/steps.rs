@@ -59,6 +59,10 @@ async fn write(
             }
             Ok(())
         }
+        Step::SetReturnRoute(policy) => {
+            let wanted = policy.return_route();
+            link.set_return_route(wanted, rows.captures_v6()).await
+        }
         Step::AttachLookup => {
             datapath.attach_callbacks(cookie, rows.uid().as_deref())?;
             datapath.attach_pod(cookie, link.netns().as_fd())
@@ -91,10 +95,8 @@ async fn write(
             Ok(())
         }
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
-        Step::RemoveSelfV6 => {
-            if rows.has_added_self_v6() {
-                link.remove_self_v6().await;
-            }
+        Step::RestoreNamespace => {
+            link.restore(rows.has_added_self_v6()).await;
             Ok(())
         }
         Step::RemovePod => {
@@ -141,7 +143,7 @@ fn remove(
         Step::RemoveIfaces => rows.remove_ifaces(maps),
         Step::RemoveListeners => rows.remove_listeners(maps),
         Step::RemoveCounters => rows.remove_counters(maps),
-        Step::RemoveSelfV6 => Ok(()),
+        Step::RestoreNamespace => Ok(()),
         _ => anyhow::bail!("{step:?} needs the pod's namespace"),
     }
 }

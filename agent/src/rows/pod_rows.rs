@@ -145,7 +145,8 @@ impl PodRows {
         phase: Phase,
         maps: &Maps,
     ) -> Result<()> {
-        let routes = snapshot.rows(self.cookie.get(), &policy.excluded_interfaces);
+        let (excluded, return_route) = (&policy.excluded_interfaces, policy.return_route());
+        let routes = snapshot.rows(self.cookie.get(), excluded, return_route);
         self.write_routes(&routes, phase, maps)?;
         let ifaces = snapshot
             .links

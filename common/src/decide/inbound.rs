@@ -32,9 +32,9 @@ pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision
     if syn.source.is_loopback() || tables.route(syn.source).is_local() {
         return Decision::untouched(Rule::LocalSource);
     }
-    let capture = |port: u16, rule: Rule, index: u32| {
+    let capture = |rule: Rule, index: u32| {
         let verdict = Verdict::Redirect {
-            port,
+            port: policy.outbound_port,
             source: Addr::UNSPECIFIED,
             dialed: syn.destination,
         };
@@ -45,12 +45,12 @@ pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision
     if syn.iface.rule == IfaceRule::Virtual as u32 {
         let (rule, none) = (Rule::VirtualInterface, Rule::VirtualInterfaceNoMatch);
         if policy.outbound_all != 0 {
-            return capture(policy.outbound_port, rule, virtual_index(position, 0));
+            return capture(rule, virtual_index(position, 0));
         }
         if policy.has(List::RangeIncluded)
             && let Some(range) = tables.range(List::RangeIncluded, syn.destination)
         {
-            return capture(policy.outbound_port, rule, virtual_index(position, range));
+            return capture(rule, virtual_index(position, range));
         }
         return Decision::listed(Verdict::Untouched, none, position);
     }
@@ -58,22 +58,41 @@ pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision
     if syn.iface.rule == IfaceRule::Excluded as u32 {
         return Decision::listed(Verdict::Untouched, Rule::InInterface, position);
     }
+    by_port(policy, syn.port, syn.destination, tables)
+}
+
+/// The rules for ports, which come last.
+#[inline(always)]
+pub(super) fn by_port(
+    policy: &Policy,
+    port: u16,
+    destination: Addr,
+    tables: &impl Tables,
+) -> Decision {
+    let capture = |rule: Rule, index: u32| {
+        let verdict = Verdict::Redirect {
+            port: policy.inbound_port,
+            source: Addr::UNSPECIFIED,
+            dialed: destination,
+        };
+        Decision::listed(verdict, rule, index)
+    };
     // 3
     if policy.inbound == InboundMode::Off as u8 {
         return Decision::untouched(Rule::InboundOff);
     }
     // 4
-    if syn.port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_IN) {
+    if port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_IN) {
         return Decision::untouched(Rule::TunnelPort);
     }
-    if syn.port == SSH_PORT
+    if port == SSH_PORT
         && policy.inbound == InboundMode::AllExcept as u8
         && policy.has_dialect(DIALECT_SSH_IN)
     {
         return Decision::untouched(Rule::SshPort);
     }
     let listed = if policy.has(List::InPort) {
-        tables.port(List::InPort, syn.port)
+        tables.port(List::InPort, port)
     } else {
         None
     };
@@ -81,12 +100,12 @@ pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision
     if policy.inbound == InboundMode::AllExcept as u8 {
         return match listed {
             Some(index) => Decision::listed(Verdict::Untouched, Rule::InPortExcluded, index),
-            None => capture(policy.inbound_port, Rule::AllInbound, 0),
+            None => capture(Rule::AllInbound, 0),
         };
     }
     // 6
     match listed {
-        Some(index) => capture(policy.inbound_port, Rule::InPortIncluded, index),
+        Some(index) => capture(Rule::InPortIncluded, index),
         None => Decision::untouched(Rule::InNoMatch),
     }
 }

@@ -1,6 +1,6 @@
 //! The decision about a TCP connect: the nat OUTPUT rules, in their order.
 
-use super::{Decision, Outbound, Tables, Verdict};
+use super::{Decision, Outbound, Tables, Verdict, transparent::transparent};
 use crate::{
     addr::{Addr, Family},
     pod::Route,
@@ -31,7 +31,10 @@ pub const fn effective_destination(conn: &Outbound) -> Addr {
 #[inline(always)]
 #[must_use]
 pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
-    let decision = by_rules(policy, conn, tables);
+    let mut decision = by_rules(policy, conn, tables);
+    if policy.is_transparent() {
+        decision = transparent(policy, conn, tables, decision);
+    }
     // After the rules rather than among them: a lookup on every path would double the paths that
     // the kernel's verifier has to walk.
     match decision.verdict {
@@ -222,7 +225,7 @@ fn before_any_rule(conn: &Outbound, dialed: Addr, route: &Route) -> Option<Decis
 
 /// Position among the proxy's owners, if the id is one of them.
 #[inline(always)]
-fn proxy_owner(
+pub(super) fn proxy_owner(
     tables: &impl Tables,
     policy: &Policy,
     more: List,

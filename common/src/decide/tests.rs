@@ -7,6 +7,7 @@ mod outbound_table;
 mod owners;
 mod routes;
 mod translated;
+mod transparent_mode;
 
 use std::collections::HashMap;
 
@@ -129,6 +130,7 @@ fn default_policy() -> Policy {
         lists: 0,
         proxy_uid: 1337,
         proxy_gid: 1337,
+        transparent_mark: 0,
     }
 }
 
@@ -138,6 +140,7 @@ fn dial(owner: Owner, source: Addr, destination: Addr, port: u16) -> Outbound {
         source,
         destination,
         port,
+        mark: 0,
         routing_header: false,
         captured_family: true,
     }
@@ -146,8 +149,8 @@ fn dial(owner: Owner, source: Addr, destination: Addr, port: u16) -> Outbound {
 /// The capture port, or 0 for untouched.
 fn port_of(decision: Decision) -> u16 {
     match decision.verdict {
-        Verdict::Untouched => 0,
-        Verdict::Redirect { port, .. } => port,
+        Verdict::Untouched | Verdict::ByLoopback => 0,
+        Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => port,
         Verdict::Fail { .. } => u16::MAX,
     }
 }

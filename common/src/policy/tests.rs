@@ -28,6 +28,7 @@ const EMPTY: Policy = Policy {
     lists: 0,
     proxy_uid: NO_ID,
     proxy_gid: NO_ID,
+    transparent_mark: 0,
 };
 
 #[test]

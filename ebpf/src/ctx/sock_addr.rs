@@ -143,21 +143,37 @@ impl<const V6: bool> SockAddr<'_, V6> {
         field!(self.sk(), bound_dev_if)
     }
 
+    /// The socket's SO_MARK.
+    #[inline(always)]
+    pub fn mark(&self) -> u32 {
+        field!(self.sk(), mark)
+    }
+
     /// Takes the binding of SO_BINDTODEVICE off the socket. Fails for callers without CAP_NET_RAW
     /// (`sock_bindtoindex_locked` in net/core/sock.c).
     #[inline(always)]
     pub fn unbind_device(&self) -> Result<(), ()> {
+        self.bind_device(*b"\0\0\0\0")
+    }
+
+    /// Binds the socket to lo. Fails for callers without CAP_NET_RAW if it is bound to a device already.
+    #[inline(always)]
+    pub fn bind_to_loopback(&self) -> Result<(), ()> {
+        self.bind_device(*b"lo\0\0")
+    }
+
+    #[inline(always)]
+    fn bind_device(&self, mut name: [u8; 4]) -> Result<(), ()> {
         const SOL_SOCKET: i32 = 1;
         const SO_BINDTODEVICE: i32 = 25;
-        let mut no_device = [0_u8; 4];
         // SAFETY: the program's own context and a local of the given length.
         let failed = unsafe {
             bpf_setsockopt(
                 self.inner.as_ptr(),
                 SOL_SOCKET,
                 SO_BINDTODEVICE,
-                no_device.as_mut_ptr().cast(),
-                no_device.len() as i32,
+                name.as_mut_ptr().cast(),
+                name.len() as i32,
             )
         };
         if failed == 0 { Ok(()) } else { Err(()) }

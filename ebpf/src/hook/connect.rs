@@ -9,6 +9,7 @@ use sidetrack_common::{
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
     pod::{POD_OWN_TARGETS, Pod},
+    policy::Policy,
     rule::Rule,
     target::{INDEX_ATTEMPTS, Target},
 };
@@ -94,8 +95,8 @@ impl Done {
     fn of(decision: &Decision) -> Self {
         let (errno, capture_port) = match decision.verdict {
             Verdict::Fail { errno } => (errno, 0),
-            Verdict::Redirect { port, .. } => (0, port),
-            Verdict::Untouched => (0, 0),
+            Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => (0, port),
+            Verdict::Untouched | Verdict::ByLoopback => (0, 0),
         };
         Self {
             rule: decision.rule,
@@ -125,27 +126,13 @@ fn try_connect<const V6: bool>(
         source: ctx.source(),
         destination,
         port: ctx.port(),
+        mark: ctx.mark(),
         routing_header: ctx.has_routing_header(destination.family()),
         captured_family: pod.captures(destination.family()),
     };
     let decision = decide::outbound(policy, &conn, &tables);
     match decision.verdict {
-        Verdict::Untouched => {
-            let by_proxy = matches!(decision.rule, Rule::ProxyUid | Rule::ProxyGid);
-            // Without memory for the record only SO_ORIGINAL_DST on this socket is less exact, and its
-            // destination is not evaluated again after another program has translated it.
-            if let Some(record) = maps::record(ctx.socket(), true) {
-                *record = SockRecord {
-                    addr: decide::effective_destination(&conn),
-                    source: Addr::UNSPECIFIED,
-                    port: conn.port,
-                    role: Role::Direct as u16,
-                    capture_port: if by_proxy { policy.inbound_port } else { 0 },
-                    target_port: 0,
-                };
-                name_parent(ctx, record);
-            }
-        }
+        Verdict::Untouched => note_direct(ctx, policy, &conn, decision.rule),
         Verdict::Redirect {
             port,
             source,
@@ -180,9 +167,52 @@ fn try_connect<const V6: bool>(
             name_parent(ctx, record);
             ctx.set_address(target.addr, target.port);
         }
+        Verdict::Assign { port, dialed } => {
+            if !maps::handshakes_have_room(netns) {
+                return Err(Rule::HandshakesFull);
+            }
+            let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
+            *record = SockRecord {
+                addr: dialed,
+                source: Addr::UNSPECIFIED,
+                port: conn.port,
+                role: Role::Assigned as u16,
+                capture_port: port,
+                target_port: conn.port,
+            };
+            name_parent(ctx, record);
+            maps::assignment_seen();
+        }
+        Verdict::ByLoopback => {
+            ctx.bind_to_loopback().map_err(|()| Rule::BoundDevice)?;
+            note_direct(ctx, policy, &conn, decision.rule);
+        }
         Verdict::Fail { .. } => {}
     }
     Ok(Done::of(&decision))
+}
+
+/// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
+/// this socket is less exact, and its destination is not evaluated again after another program has translated it.
+#[inline(always)]
+fn note_direct<const V6: bool>(
+    ctx: &SockAddr<'_, V6>,
+    policy: &Policy,
+    conn: &Outbound,
+    rule: Rule,
+) {
+    let by_proxy = matches!(rule, Rule::ProxyUid | Rule::ProxyGid);
+    if let Some(record) = maps::record(ctx.socket(), true) {
+        *record = SockRecord {
+            addr: decide::effective_destination(conn),
+            source: Addr::UNSPECIFIED,
+            port: conn.port,
+            role: Role::Direct as u16,
+            capture_port: if by_proxy { policy.inbound_port } else { 0 },
+            target_port: 0,
+        };
+        name_parent(ctx, record);
+    }
 }
 
 /// Gives the record of a subflow to its MPTCP socket, which is the one that the application asks for names.

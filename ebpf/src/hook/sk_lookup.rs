@@ -24,6 +24,9 @@ use crate::{
     tables::PodTables,
 };
 
+/// Index of lo in every network namespace (`LOOPBACK_IFINDEX` of include/net/flow.h).
+const LOOPBACK_IFINDEX: u32 = 1;
+
 /// Listener lookup in one pod's network namespace. It passes on the namespace's cookie and tail calls
 /// [`st_arrival`].
 #[sk_lookup]
@@ -76,7 +79,7 @@ fn report(lookup: &SkLookup<'_>, netns: u64, decision: &Decision) {
     let (capture_port, errno) = match decision.verdict {
         Verdict::Redirect { port, .. } => (port, 0),
         Verdict::Fail { errno } => (0, errno),
-        Verdict::Untouched => (0, 0),
+        Verdict::Untouched | Verdict::Assign { .. } | Verdict::ByLoopback => (0, 0),
     };
     maps::report(&Report {
         netns,
@@ -98,12 +101,18 @@ fn report(lookup: &SkLookup<'_>, netns: u64, decision: &Decision) {
 fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = lookup.destination();
-    // A redirected IPv6 connection, or one of the proxy to a translated address.
-    if (destination.is(Addr::LOOPBACK_V6) || maps::has_translation() && !destination.is_loopback())
+    // A redirected IPv6 connection, one of the proxy to a translated address, or to its own pod in mode TPROXY.
+    let is_translated = maps::has_translation() && !destination.is_loopback();
+    if (destination.is(Addr::LOOPBACK_V6) || is_translated || policy.is_transparent())
         && let Some(port) = redirected_to(lookup, netns)
     {
         // Both ways it is the pod's own connection, which connect has counted.
         assign(lookup, netns, destination.family(), port).map_err(|_| Rule::LocalSource)?;
+        return Ok(Decision::untouched(Rule::LocalSource));
+    }
+    // The sidecar calls the app from the client's address. Only the pod itself sends by lo, and the kernel takes
+    // that for the ingress interface of sockets that are bound to it alone.
+    if policy.is_transparent() && lookup.iface() == Some(LOOPBACK_IFINDEX) {
         return Ok(Decision::untouched(Rule::LocalSource));
     }
     let is_target = pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
@@ -124,7 +133,7 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
     };
     let decision = decide::inbound(policy, &syn, &tables);
     match decision.verdict {
-        Verdict::Untouched => Ok(decision),
+        Verdict::Untouched | Verdict::Assign { .. } | Verdict::ByLoopback => Ok(decision),
         Verdict::Redirect { port, .. } => {
             assign(lookup, netns, destination.family(), port).map(|()| decision)
         }

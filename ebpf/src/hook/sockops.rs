@@ -63,8 +63,8 @@ fn connecting(ops: &SockOps<'_>) {
     let Some(record) = maps::record(sk, false) else {
         return;
     };
-    let redirected = record.role == Role::Dialed as u16;
-    let (dialed, dialed_port) = if redirected {
+    let assigned = record.role == Role::Assigned as u16;
+    let (dialed, dialed_port) = if record.role == Role::Dialed as u16 || assigned {
         (record.addr, record.port)
     } else if record.capture_port != 0 && is_translated(ops, record) {
         maps::translation_seen();
@@ -78,7 +78,7 @@ fn connecting(ops: &SockOps<'_>) {
         source: record.source,
         dialed_port,
         capture_port: record.capture_port,
-        pad: 0,
+        assigned: u32::from(assigned),
         client_cookie: ops.cookie(),
     };
     if maps::publish(&key, &row).is_err() {
@@ -125,8 +125,8 @@ fn connected(ops: &SockOps<'_>) {
 #[inline(always)]
 fn accepted(ops: &SockOps<'_>) {
     let local = ops.local();
-    // Redirected connections arrive on loopback, unless another program translates destinations.
-    if is_index(local) || !local.is_loopback() && !maps::has_translation() {
+    // Redirected connections arrive on loopback, unless something is known to send them elsewhere.
+    if is_index(local) || !local.is_loopback() && !maps::has_rows_off_loopback() {
         return;
     }
     let key = HandshakeKey {
@@ -139,6 +139,11 @@ fn accepted(ops: &SockOps<'_>) {
     let Some(row) = maps::handshake(&key) else {
         return;
     };
+    if row.assigned != 0 {
+        // The socket's own address says it all.
+        maps::withdraw(&key);
+        return;
+    }
     let Some(sk) = ops.socket() else { return };
     // Without memory for the record the row stays, and getsockopt reads the row.
     let Some(record) = maps::record(sk, true) else {

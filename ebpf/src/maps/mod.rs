@@ -20,8 +20,8 @@ pub use handshakes::{handshake, handshakes_have_room, publish, withdraw};
 pub use inbound::{inbound_netns, run_inbound_program};
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};
 pub use pods::{
-    end_before_sidecar, has_sidecar_on_loopback, has_translation, iface, is_before_sidecar,
-    owner_rule, pod, policy, port_rule, range_rule, route, set_sidecar_on_loopback,
-    translation_seen,
+    assignment_seen, end_before_sidecar, has_rows_off_loopback, has_sidecar_on_loopback,
+    has_translation, iface, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule,
+    route, set_sidecar_on_loopback, translation_seen,
 };
 pub use records::record;

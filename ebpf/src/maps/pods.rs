@@ -51,7 +51,7 @@ static LOOPBACK_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 
 /// 1 once another program has translated the destination of a proxy's connection to an address of its pod.
 #[btf_map]
-static TRANSLATION: Array<u32, 1> = Array::new();
+static TRANSLATION: Array<u32, 2> = Array::new();
 
 /// The pod with this network namespace, if it is enrolled.
 #[inline(always)]
@@ -132,16 +132,43 @@ pub fn set_sidecar_on_loopback(netns: u64, is_set: bool) {
     };
 }
 
+/// Index in [`TRANSLATION`]: another program translates destinations of proxies' connections.
+const TRANSLATED: u32 = 0;
+/// Index in [`TRANSLATION`]: a proxy in mode TPROXY has called its own pod.
+const ASSIGNED: u32 = 1;
+
 /// Whether another program translates destinations of proxies' connections to addresses of their pods.
 #[inline(always)]
 pub fn has_translation() -> bool {
-    TRANSLATION.get(0).is_some_and(|seen| *seen != 0)
+    is_seen(TRANSLATED)
 }
 
-/// Remembers that another program does.
+/// Whether handshake rows have other destinations than loopback.
+#[inline(always)]
+pub fn has_rows_off_loopback() -> bool {
+    is_seen(TRANSLATED) || is_seen(ASSIGNED)
+}
+
+/// Remembers that another program translates.
 #[inline(always)]
 pub fn translation_seen() {
-    if let Some(seen) = TRANSLATION.get_ptr_mut(0) {
+    see(TRANSLATED);
+}
+
+/// Remembers that a proxy's connection is assigned to a listener without a redirect.
+#[inline(always)]
+pub fn assignment_seen() {
+    see(ASSIGNED);
+}
+
+#[inline(always)]
+fn is_seen(index: u32) -> bool {
+    TRANSLATION.get(index).is_some_and(|seen| *seen != 0)
+}
+
+#[inline(always)]
+fn see(index: u32) {
+    if let Some(seen) = TRANSLATION.get_ptr_mut(index) {
         // SAFETY: a number, written whole, always the same.
         unsafe { *seen = 1 };
     }

@@ -139,7 +139,7 @@ fn check_rows(policy: &Policy) {
 /// Every entry of every list has its line.
 fn check_lines(policy: &Policy, family: Family) {
     let mut by_rule: BTreeMap<u32, usize> = BTreeMap::new();
-    for line in rules::nat(policy, family) {
+    for line in rules::all(policy, family) {
         if let Some((rule, _)) = line.decision {
             *by_rule.entry(rule as u32).or_default() += 1;
         }

@@ -46,6 +46,7 @@ impl Pods {
             address: at("127.0.0.1", 15001),
             owner: PROXY,
             sockets: 1,
+            transparent: false,
             v6_only: true,
         })?;
         let pods = Self {

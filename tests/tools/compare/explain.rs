@@ -64,6 +64,7 @@ impl Explainer {
                 source,
                 destination,
                 port,
+                mark: dial.mark,
                 routing_header: dial.segment.is_some(),
                 captured_family: self.captures(dial.destination.ip()),
             };
@@ -96,11 +97,13 @@ pub fn agrees(case: &Case, verdict: Verdict, outcome: &Outcome) -> bool {
         }
         // The kernel does not take the binding off for those without CAP_NET_RAW.
         (Verdict::Redirect { .. }, Outcome::Fails(_)) => case.dial.device.is_some(),
-        (Verdict::Untouched, Outcome::Connects(seen)) => {
+        (Verdict::Assign { port, .. }, Outcome::Connects(seen)) => seen.accepted_by == port,
+        (Verdict::Untouched | Verdict::ByLoopback, Outcome::Connects(seen)) => {
             seen.accepted_by == case.dial.destination.port()
         }
         // Left alone, it failed as it would have without sidetrack.
-        (Verdict::Untouched, Outcome::Fails(_)) => true,
-        (Verdict::Fail { .. }, Outcome::Connects(_)) => false,
+        (Verdict::Untouched | Verdict::ByLoopback, Outcome::Fails(_)) => true,
+        (Verdict::Fail { .. }, Outcome::Connects(_))
+        | (Verdict::Assign { .. }, Outcome::Fails(_)) => false,
     }
 }

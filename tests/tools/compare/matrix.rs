@@ -7,7 +7,8 @@ use std::{
 
 use lab::{
     network::BESIDE,
-    protocol::{APP, Dial, Identity, Manner, ROOT},
+    product::Mode,
+    protocol::{APP, Dial, Identity, Manner, PROXY, ROOT},
 };
 
 use crate::target::Target;
@@ -152,6 +153,7 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_creator(&mut cases);
     matrix.by_source(&mut cases);
     matrix.by_port(&mut cases);
+    matrix.by_mark(&mut cases);
     matrix.by_device(&mut cases);
     matrix.by_routing_header(&mut cases);
     matrix.by_mptcp(&mut cases);
@@ -168,7 +170,9 @@ struct Matrix {
     ports: Vec<u16>,
     creators: Vec<(String, Identity, Option<Identity>)>,
     /// The application and the sidecar.
-    both: [(&'static str, Identity); 2],
+    both: Vec<(&'static str, Identity)>,
+    /// The mark of the sidecar's connections to the app, in mode TPROXY.
+    mark: Option<u32>,
 }
 
 impl Matrix {
@@ -189,13 +193,23 @@ impl Matrix {
         ports.sort_unstable();
         ports.dedup();
         let proxy = target.proxy();
+        let mark = target.policy.return_route().map(|route| route.mark);
+        let mut both = vec![("app", APP), ("proxy", proxy.clone())];
+        let mut creators = creators(target, &proxy);
+        if target.policy.mode == Mode::Tproxy {
+            // Injectors have such a sidecar run as root, for its privileges.
+            let sidecar = Identity::with_gid(ROOT.uid, proxy.gid);
+            creators.push(("transparent sidecar".to_owned(), sidecar.clone(), None));
+            both.push(("transparent sidecar", sidecar));
+        }
         Self {
             family,
             fixed,
             destinations,
             ports,
-            creators: creators(target, &proxy),
-            both: [("app", APP), ("proxy", proxy)],
+            creators,
+            both,
+            mark,
         }
     }
 
@@ -244,6 +258,28 @@ impl Matrix {
                     }
                 }
             }
+        }
+    }
+
+    /// From the address of a client, as a sidecar in mode TPROXY calls the app; and with the mark alone.
+    fn by_mark(&self, cases: &mut Vec<Case>) {
+        let Some(mark) = self.mark else { return };
+        let fixed = self.fixed;
+        let sidecar = Identity::with_gid(ROOT.uid, PROXY.gid);
+        let clients = [fixed.service, fixed.gateway, fixed.own];
+        for to in [fixed.own, fixed.second, fixed.loopback] {
+            for from in clients {
+                for port in &self.ports {
+                    let mut dial = dial(&sidecar, ip(to), *port);
+                    dial.source = Some(SocketAddr::new(ip(from), 0));
+                    dial.mark = mark;
+                    dial.transparent = true;
+                    cases.push(Case::outbound("transparent sidecar, with the mark,", dial));
+                }
+            }
+            let mut dial = dial(&sidecar, ip(to), 80);
+            dial.mark = mark;
+            cases.push(Case::outbound("transparent sidecar, with the mark,", dial));
         }
     }
 

@@ -15,8 +15,9 @@ use lab::{
     agent::{Agent, Extra, Places},
     command::{output, run_words},
     network::{GATEWAY, Lab, PodNet},
+    product::ReturnRoute,
     protocol::{APP, Identity, PROXY},
-    sidecar::listen,
+    sidecar::{listen, listen_transparently},
 };
 use serde_json::Value;
 
@@ -39,6 +40,8 @@ pub struct PairedPod {
     servers: Actor,
     /// Ports with a listener in the pod.
     served: Vec<u16>,
+    /// The return route of the oracle's last policy.
+    routed_back: Option<ReturnRoute>,
     pod: PodNet,
     lab: Lab,
 }
@@ -68,13 +71,14 @@ impl PairedPod {
         let servers = pod.actor()?;
         for (owner, ports) in [(&PROXY, &PROXY_PORTS[..]), (&APP, &APP_PORTS[..])] {
             for port in ports {
-                listen(&servers, owner, *port)?;
+                listen_for(&servers, owner, *port)?;
             }
         }
         Ok(Self {
             client: pod.actor()?,
             outside,
             servers,
+            routed_back: None,
             served: [&PROXY_PORTS[..], &APP_PORTS].concat(),
             pod,
             lab,
@@ -86,7 +90,7 @@ impl PairedPod {
         let policy = &target.policy;
         for port in [policy.outbound_port, policy.inbound_port] {
             if !self.served.contains(&port) {
-                listen(&self.servers, &target.proxy(), port)?;
+                listen_transparently(&self.servers, &target.proxy(), port)?;
                 self.served.push(port);
             }
         }
@@ -107,11 +111,51 @@ impl PairedPod {
         Ok(())
     }
 
+    /// What istio-init does beside the rules.
+    fn route_back(&self, wanted: Option<ReturnRoute>) -> Result<()> {
+        for family in ["-4", "-6"] {
+            if let Some(ReturnRoute { mark, table }) = self.routed_back {
+                self.pod
+                    .ip(&format!("{family} rule del fwmark {mark} lookup {table}"))?;
+                self.pod
+                    .ip(&format!("{family} route flush table {table}"))?;
+            }
+            if let Some(ReturnRoute { mark, table }) = wanted {
+                self.pod
+                    .ip(&format!("{family} rule add fwmark {mark} lookup {table}"))?;
+                let route = format!("{family} route add local default dev lo table {table}");
+                self.pod.ip(&route)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Only policies in mode TPROXY print rules of this table.
+    fn flush_mangle(&self) -> Result<()> {
+        let netns = &self.pod.netns;
+        for program in ["iptables", "ip6tables"] {
+            for flag in ["-F", "-X"] {
+                run_words(&["ip", "netns", "exec", netns, program, "-t", "mangle", flag])?;
+            }
+        }
+        Ok(())
+    }
+
     fn restore(&self, program: &str, file: &Path) -> Result<()> {
         let netns = &self.pod.netns;
         let file = file.to_string_lossy();
         run_words(&["ip", "netns", "exec", netns, program, &file]).map(drop)
     }
+}
+
+/// Capture ports have transparent listeners, as they do in mode TPROXY; it changes nothing in others.
+fn listen_for(servers: &Actor, owner: &Identity, port: u16) -> Result<()> {
+    if *owner == PROXY {
+        listen_transparently(servers, owner, port)?;
+    } else {
+        listen(servers, owner, port)?;
+    }
+    Ok(())
 }
 
 /// Whether an address can be given to the outside: it means nothing to the network yet.
@@ -174,6 +218,10 @@ impl PodPair {
             pod.prepare(target)?;
         }
         let text = target.manifest(&self.ours.pod.path())?;
+        let wanted = target.policy.return_route();
+        self.oracle.route_back(wanted)?;
+        self.oracle.routed_back = wanted;
+        self.oracle.flush_mangle()?;
         match &target.rules {
             Rules::Ours => {
                 for (flag, restore) in [("", "iptables-restore"), ("-6", "ip6tables-restore")] {

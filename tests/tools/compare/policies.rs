@@ -75,6 +75,27 @@ pub const POLICIES: &[BuiltIn] = &[
         &["-p", "15101", "-z", "15106", "-b", "80,9"],
     ),
     flags("other-port-off", &["-z", "15106", "-b", ""]),
+    flags("tproxy", &["-m", "TPROXY"]),
+    flags("tproxy-list", &["-m", "TPROXY", "-b", "80,22,9,15021"]),
+    flags(
+        "tproxy-excludes",
+        &["-m", "TPROXY", "-b", "*", "-d", "80,15020,9", "-o", "22"],
+    ),
+    flags("tproxy-off", &["-m", "TPROXY", "-b", ""]),
+    flags(
+        "tproxy-numbers",
+        &["-m", "TPROXY", "-t", "4711", "-r", "300", "-z", "15106"],
+    ),
+    flags("tproxy-no-eth1", &["-m", "TPROXY", "-c", "eth1"]),
+    flags(
+        "tproxy-loopback",
+        &[
+            "-m",
+            "TPROXY",
+            "-i",
+            "10.109.118.0/24,127.0.0.2/32,fd99::/64,::1/128",
+        ],
+    ),
     variables(
         "groups-included",
         &[("ISTIO_OUTBOUND_OWNER_GROUPS", "1000,1337")],

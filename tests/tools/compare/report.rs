@@ -99,7 +99,11 @@ impl Report {
                 .iter()
                 .map(|cell| format!("{}/{}", cell.cases, cell.disagreements))
                 .collect();
-            print!("{:>22}", cells.join(" "));
+            let cells = match families {
+                0 => "rejected".to_owned(),
+                _ => cells.join(" "),
+            };
+            print!("{cells:>22}");
             io::stdout().flush()?;
         }
         Ok(())

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
 use k8s_openapi::api::core::v1::Pod;
 use lab::product::{
-    InboundPorts, Inputs, NETNS_ANNOTATION, OutboundRanges, Policy, dialect, manifest,
+    InboundPorts, Inputs, Mode, NETNS_ANNOTATION, OutboundRanges, Policy, dialect, manifest,
 };
 use lab::protocol::{Identity, PROXY};
 
@@ -104,6 +104,12 @@ impl Target {
         let annotations = pod.metadata.annotations.get_or_insert_default();
         annotations.insert(NETNS_ANNOTATION.to_owned(), netns.to_owned());
         Ok(serde_json::to_string(&pod)?)
+    }
+
+    /// Whether no agent enrolls such a pod: mode TPROXY in dialects that had other rules for it.
+    pub fn is_rejected(&self) -> bool {
+        let old = ["1.1", "1.5"].contains(&self.policy.dialect.to_string().as_str());
+        self.policy.mode == Mode::Tproxy && old
     }
 
     /// Whether there is an oracle for IPv6.

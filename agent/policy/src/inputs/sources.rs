@@ -59,7 +59,10 @@ const ANNOTATIONS: [(&str, Input); 14] = [
 ];
 
 /// Environment variables and the inputs they set.
-const VARIABLES: [(&str, Input); 5] = [
+const VARIABLES: [(&str, Input); 8] = [
+    ("ISTIO_META_INTERCEPTION_MODE", Input::InterceptionMode),
+    ("ISTIO_INBOUND_TPROXY_MARK", Input::TproxyMark),
+    ("ISTIO_INBOUND_TPROXY_ROUTE_TABLE", Input::TproxyTable),
     ("ISTIO_META_DNS_CAPTURE", Input::DnsCapture),
     ("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", Input::LoopbackCidr),
     ("ISTIO_OUTBOUND_OWNER_GROUPS", Input::OwnerGroups),

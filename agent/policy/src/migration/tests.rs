@@ -71,8 +71,19 @@ fn what_sidetrack_does_not_do_is_named() {
 fn pods_that_would_be_rejected() {
     let tproxy = ARGUMENTS.replace("REDIRECT", "TPROXY");
     let migration = migrate(&with_init(&tproxy, "1.20.0"));
-    assert!(matches!(migration.then, Wanted::Rejected(Rejected::Tproxy)));
-    assert_eq!((migration.rules_today, migration.rules_then), (None, None));
+    assert!(matches!(migration.then, Wanted::Enrolled(_)));
+    let rules = migration.rules_today.expect("rules");
+    assert!(
+        rules.iter().any(|rule| rule.contains("-j TPROXY")),
+        "{rules:?}"
+    );
+    let old = with_init(&tproxy, "1.5.0").replace("1.20.0", "1.5.0");
+    let migration = migrate(&old);
+    assert!(matches!(
+        migration.then,
+        Wanted::Rejected(Rejected::OldTproxy(_))
+    ));
+    assert_eq!(migration.rules_then, None);
 
     let interfaces = format!("{ARGUMENTS}, -c, eth1");
     let old_kernel = Mesh {

@@ -7,7 +7,7 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::{policy::Mode, text::shortened};
+use crate::{policy::Mode, rules::OUTBOUND_MARK, text::shortened};
 
 pub(super) fn before_sidecar(text: &str) -> Result<bool, String> {
     match text {
@@ -47,6 +47,27 @@ pub(super) fn mode(text: &str) -> Result<Mode, String> {
         "TPROXY" => Ok(Mode::Tproxy),
         "NONE" => Ok(Mode::None),
         _ => Err("write REDIRECT, TPROXY or NONE".to_owned()),
+    }
+}
+
+pub(super) fn tproxy_mark(text: &str) -> Result<u32, String> {
+    match text.parse() {
+        Ok(0) | Err(_) => Err("write a mark from 1 to 4294967295, such as 1337".to_owned()),
+        Ok(OUTBOUND_MARK) => Err(format!(
+            "{OUTBOUND_MARK} marks the proxy's other connections; write another one, such as 1337"
+        )),
+        Ok(mark) => Ok(mark),
+    }
+}
+
+pub(super) fn tproxy_table(text: &str) -> Result<u32, String> {
+    // default, main and local of linux/rtnetlink.h: a default route to lo in one of these would end the pod's
+    // connections.
+    match text.parse() {
+        Ok(0 | 253..=255) | Err(_) => {
+            Err("write a routing table of its own, such as 133; not 0 or 253 to 255".to_owned())
+        }
+        Ok(table) => Ok(table),
     }
 }
 

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use sidetrack_common::{
     pod::{IfaceRow, IfaceRule},
-    policy::{DIALECT_LOCAL_CAPTURED, InboundMode, List, NO_ID, Policy as Row},
+    policy::{DIALECT_LOCAL_CAPTURED, DIALECT_TUNNEL_IN, InboundMode, List, NO_ID, Policy as Row},
 };
 
-use super::{InboundPorts, OutboundRanges, Policy};
+use super::{InboundPorts, Mode, OutboundRanges, Policy, ReturnRoute};
 use crate::{
     compiled::CompiledPolicy,
     ids::{IdMaps, UnknownId},
@@ -67,14 +67,36 @@ impl Policy {
             outbound_all: u8::from(outbound_all),
             loopback_included: u8::from(self.includes_loopback()),
             loopback_v4_prefix: self.loopback_v4.prefix_len(),
-            dialect: self.dialect.bits(),
+            dialect: self.dialect_bits(),
             virtual_interfaces: u8::from(!self.virtual_interfaces.is_empty()),
             loopback_v4: self.loopback_v4.network().octets(),
             lists: 0,
             proxy_uid: self.proxy_uids.first().copied().unwrap_or(NO_ID),
             proxy_gid: self.proxy_gids.first().copied().unwrap_or(NO_ID),
+            transparent_mark: match self.mode {
+                Mode::Tproxy => self.tproxy_mark,
+                Mode::Redirect | Mode::None => 0,
+            },
         };
         CompiledPolicy::new(row, ports, ranges, owners)
+    }
+
+    /// The exemption of the inbound tunnel port is a nat rule, which mode TPROXY does not reach.
+    fn dialect_bits(&self) -> u8 {
+        match self.mode {
+            Mode::Tproxy => self.dialect.bits() & !DIALECT_TUNNEL_IN,
+            Mode::Redirect | Mode::None => self.dialect.bits(),
+        }
+    }
+
+    /// The route of the app's answers to the sidecar, which in mode TPROXY calls it from the client's address.
+    #[must_use]
+    pub fn return_route(&self) -> Option<ReturnRoute> {
+        let is_needed = self.mode == Mode::Tproxy && self.inbound != InboundPorts::None;
+        is_needed.then_some(ReturnRoute {
+            mark: self.tproxy_mark,
+            table: self.tproxy_table,
+        })
     }
 
     /// Ports of the sidecar's listeners.

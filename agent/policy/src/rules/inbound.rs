@@ -5,8 +5,17 @@ use sidetrack_common::{decide::virtual_index, rule::Rule};
 use super::{IN_REDIRECT, INBOUND, PREROUTING, REDIRECT, lines::Lines};
 use crate::{
     dialect::Dialect,
-    policy::{InboundPorts, OutboundRanges, Policy},
+    policy::{InboundPorts, Mode, OutboundRanges, Policy},
 };
+
+const fn exempts_tunnel(dialect: Dialect) -> bool {
+    !matches!(dialect, Dialect::V1_1 | Dialect::V1_5)
+}
+
+/// Whether port 22 is exempt when all ports are captured.
+pub(super) const fn exempts_ssh(dialect: Dialect) -> bool {
+    !matches!(dialect, Dialect::V1_13 | Dialect::Current)
+}
 
 impl Lines {
     /// Chain PREROUTING.
@@ -37,9 +46,17 @@ impl Lines {
             let text = format!("-i {name} -j RETURN");
             self.rule(PREROUTING, text, Rule::VirtualInterfaceNoMatch, index);
         }
+        let is_transparent = policy.mode == Mode::Tproxy;
         for (index, name) in policy.excluded_interfaces.iter().enumerate() {
             let text = format!("-i {name} -j RETURN");
-            self.rule(PREROUTING, text, Rule::InInterface, index);
+            if is_transparent {
+                self.jump(PREROUTING, text);
+            } else {
+                self.rule(PREROUTING, text, Rule::InInterface, index);
+            }
+        }
+        if is_transparent {
+            return;
         }
         if policy.inbound != InboundPorts::None {
             self.jump(PREROUTING, format!("-p tcp -j {INBOUND}"));
@@ -48,19 +65,25 @@ impl Lines {
 
     /// Chain ISTIO_INBOUND.
     pub(super) fn inbound(&mut self, policy: &Policy) {
+        if policy.mode == Mode::Tproxy {
+            // No rule leads to the chain.
+            if exempts_tunnel(policy.dialect) {
+                let port = policy.tunnel_port;
+                self.jump(INBOUND, format!("-p tcp -m tcp --dport {port} -j RETURN"));
+            }
+            return;
+        }
         let port = |port: u16, target: &str| format!("-p tcp -m tcp --dport {port} -j {target}");
         let (except, only) = match &policy.inbound {
             InboundPorts::None => return,
             InboundPorts::AllExcept(except) => (except.as_slice(), None),
             InboundPorts::Only(only) => (&[][..], Some(only)),
         };
-        let exempts_tunnel = !matches!(policy.dialect, Dialect::V1_1 | Dialect::V1_5);
-        if exempts_tunnel {
+        if exempts_tunnel(policy.dialect) {
             let text = port(policy.tunnel_port, "RETURN");
             self.rule(INBOUND, text, Rule::TunnelPort, 0);
         }
-        let exempts_ssh = !matches!(policy.dialect, Dialect::V1_13 | Dialect::Current);
-        if exempts_ssh && only.is_none() {
+        if exempts_ssh(policy.dialect) && only.is_none() {
             self.rule(INBOUND, port(22, "RETURN"), Rule::SshPort, 0);
         }
         for (index, number) in except.iter().enumerate() {

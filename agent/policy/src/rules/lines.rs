@@ -1,12 +1,13 @@
-//! Collects the lines of one family's nat table.
+//! Collects the lines of one family's table.
 
 use ipnet::IpNet;
 use sidetrack_common::{addr::Family, rule::Rule};
 
-use super::Line;
+use super::{Line, TableName};
 
 /// The lines so far of one family.
 pub(super) struct Lines {
+    pub(super) table: TableName,
     pub(super) family: Family,
     pub(super) lines: Vec<Line>,
 }
@@ -15,6 +16,7 @@ impl Lines {
     /// Adds a line that only leads to another chain.
     pub(super) fn jump(&mut self, chain: &'static str, text: String) {
         self.lines.push(Line {
+            table: self.table,
             chain,
             text,
             decision: None,
@@ -24,6 +26,7 @@ impl Lines {
     /// Adds a line that stands for a decision.
     pub(super) fn rule(&mut self, chain: &'static str, text: String, rule: Rule, index: usize) {
         self.lines.push(Line {
+            table: self.table,
             chain,
             text,
             decision: Some((rule, index as u32)),

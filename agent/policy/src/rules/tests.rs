@@ -7,7 +7,7 @@ use sidetrack_common::{
     rule::Rule,
 };
 
-use super::{chains, line_of, nat, restore};
+use super::{all, chains, line_of, restore};
 use crate::{
     dialect::Dialect,
     inputs::Inputs,
@@ -31,7 +31,7 @@ fn pod(image: &str, init: &str) -> Pod {
 /// What the rules print, without `-P` and `-N`.
 fn lines(pod: &Pod) -> Vec<String> {
     let policy = of_pod(pod).expect("a policy");
-    nat(&policy, Family::V4)
+    all(&policy, Family::V4)
         .iter()
         .map(super::Line::command)
         .collect()
@@ -224,7 +224,7 @@ fn listed_inbound_ports_need_no_exemption_for_ssh() {
         inbound: InboundPorts::Only(vec![80, 443]),
         ..Policy::default()
     };
-    let inbound: Vec<String> = nat(&policy, Family::V4)
+    let inbound: Vec<String> = all(&policy, Family::V4)
         .iter()
         .filter(|line| line.chain == "ISTIO_INBOUND")
         .map(|line| line.text.clone())

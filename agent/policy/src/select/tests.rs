@@ -4,7 +4,10 @@ use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{Enroll, NotTaken, Prospect, Rejected, Wanted, is_starting, prospect, sidecar, wanted};
-use crate::mesh::{Mesh, VirtualInterfaces};
+use crate::{
+    mesh::{Mesh, VirtualInterfaces},
+    policy::ReturnRoute,
+};
 
 const INJECT: &str = "sidecar.istio.io/inject";
 
@@ -266,8 +269,47 @@ fn rejected_pods_name_every_problem_and_its_cure() {
         "{two}"
     );
     assert!(two.contains("write passthrough or refuse"), "{two}");
-    let tproxy = reason(json!({"sidecar.istio.io/interceptionMode": "TPROXY"}));
-    assert!(tproxy.contains("to REDIRECT"), "{tproxy}");
+    let mode = "sidecar.istio.io/interceptionMode";
+    let old = reason(json!({mode: "TPROXY", "sidetrack.dev/dialect": "1.5"}));
+    assert!(
+        old.contains("Istio 1.7 or later") && old.contains("to REDIRECT"),
+        "{old}"
+    );
+    let both = reason(json!({mode: "TPROXY", "istio.io/reroute-virtual-interfaces": "tap0"}));
+    assert!(
+        both.contains("tap0") && both.contains("to REDIRECT"),
+        "{both}"
+    );
+}
+
+#[test]
+fn tproxy_needs_a_kernel_that_reports_interfaces() {
+    let annotation = json!({"sidecar.istio.io/interceptionMode": "TPROXY"});
+    let pod = injected(&[("/metadata/annotations", annotation)]);
+    for sees_interfaces in [true, false] {
+        let mesh = Mesh {
+            sees_interfaces,
+            ..Mesh::new(Enroll::Injected)
+        };
+        match wanted(&pod, None, &mesh) {
+            Wanted::Enrolled(policy) => {
+                assert!(sees_interfaces);
+                assert_eq!(policy.compile().row().transparent_mark, 1337);
+                let route = ReturnRoute {
+                    mark: 1337,
+                    table: 133,
+                };
+                assert_eq!(policy.return_route(), Some(route));
+            }
+            Wanted::Rejected(reason) => {
+                assert_eq!(
+                    (reason, sees_interfaces),
+                    (Rejected::TproxyWithoutInterfaces, false)
+                );
+            }
+            other @ Wanted::NotTaken(_) => panic!("{other:?}"),
+        }
+    }
 }
 
 #[test]

@@ -87,6 +87,7 @@ fn check_probe(policy: &Policy, owner: Owner) -> Result<(), String> {
         source: Addr::LOOPBACK_V4,
         destination: Addr::SELF_V4,
         port: PROBE_PORT,
+        mark: 0,
         routing_header: false,
         captured_family: true,
     };
@@ -104,7 +105,7 @@ fn check_probe(policy: &Policy, owner: Owner) -> Result<(), String> {
     };
     // The container listens on both capture ports.
     match decision.verdict {
-        Verdict::Redirect { .. } if lo_included => Ok(()),
+        Verdict::Redirect { .. } | Verdict::Assign { .. } if lo_included => Ok(()),
         _ => Err(format!(
             "the container that replaces istio-init waits until the proxy's connection to 127.0.0.6:{PROBE_PORT} is redirected, but the pod's policy never redirects it: {}",
             rule.describe()

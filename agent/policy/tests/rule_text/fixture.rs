@@ -146,6 +146,7 @@ impl Case {
                     source: bound.map_or(Addr::UNSPECIFIED, Addr::from),
                     destination: (*dialed).into(),
                     port: *port,
+                    mark: 0,
                     routing_header: false,
                     captured_family: true,
                 };

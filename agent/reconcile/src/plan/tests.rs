@@ -26,6 +26,7 @@ fn kind<P>(step: &Step<'_, P>) -> &'static str {
         Step::WriteNamespace(_, Phase::Before) => "before",
         Step::WriteNamespace(_, Phase::After) => "after",
         Step::CaptureV6(_) => "v6",
+        Step::SetReturnRoute(_) => "return",
         Step::AttachLookup => "lookup",
         Step::AdoptListeners(..) => "adopt",
         Step::AllowBeforeSidecar(_) => "allow",
@@ -39,7 +40,7 @@ fn kind<P>(step: &Step<'_, P>) -> &'static str {
         Step::RemoveIfaces => "-ifaces",
         Step::RemoveListeners => "-listeners",
         Step::RemoveCounters => "-counters",
-        Step::RemoveSelfV6 => "-v6",
+        Step::RestoreNamespace => "-namespace",
     }
 }
 
@@ -131,6 +132,7 @@ fn the_row_of_an_enrolled_pod_comes_last() {
     let without = vec![
         ("read", Abort),
         ("v6", Abort),
+        ("return", Abort),
         ("before", Abort),
         ("lookup", Abort),
         ("adopt", Abort),
@@ -141,8 +143,8 @@ fn the_row_of_an_enrolled_pod_comes_last() {
         assert_eq!(kinds(&enroll(policy, id, starting, &())), without);
     }
     let mut with = without;
-    with.insert(5, ("allow", Abort));
-    with.insert(7, ("end", Stale));
+    with.insert(6, ("allow", Abort));
+    with.insert(8, ("end", Stale));
     assert_eq!(kinds(&enroll(&passing, id, true, &())), with);
 }
 
@@ -158,9 +160,15 @@ fn another_policy_is_active_before_rows_of_the_old_one_go() {
         ("end", Stale),
         ("after", Stale),
         ("v6", Stale),
+        ("return", Stale),
     ];
     assert_eq!(kinds(&change_policy(&policy, PolicyId::new(1), &())), steps);
-    let steps = [("read", Stale), ("after", Stale), ("v6", Stale)];
+    let steps = [
+        ("read", Stale),
+        ("after", Stale),
+        ("v6", Stale),
+        ("return", Stale),
+    ];
     assert_eq!(kinds(&refresh::<()>(&policy)), steps);
 }
 
@@ -178,7 +186,7 @@ fn the_row_of_a_leaving_pod_goes_first() {
             "-ifaces",
             "-listeners",
             "-counters",
-            "-v6",
+            "-namespace",
         ]
     );
 }

@@ -155,7 +155,7 @@ fn a_pod_that_opted_out_is_not_taken_and_a_bad_one_refused() {
     run.happen(LIST);
     let answer = run.ask(&sandbox);
     assert!(
-        matches!(&answer, Answer::Refused(it) if it.contains("TPROXY")),
+        matches!(&answer, Answer::Refused(it) if it.contains("OTHER")),
         "{answer:?}"
     );
     assert_eq!(run.core.check(&sandbox), answer);

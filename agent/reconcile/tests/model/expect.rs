@@ -148,6 +148,9 @@ impl Run {
             if namespace.has_self_v6 && !pods.contains(cookie) && !excused {
                 problems.push(format!("::6 is left in {cookie}"));
             }
+            if namespace.has_return_route && !pods.contains(cookie) && !excused {
+                problems.push(format!("a return route is left in {cookie}"));
+            }
         }
         for problem in problems {
             world.violate(problem);
@@ -160,7 +163,8 @@ impl Run {
         let Some(row) = tables.pods.get(&cookie) else {
             return vec![format!("{cookie} is enrolled and has no row")];
         };
-        let snapshot = Snapshot::of(&world.namespaces[&cookie]);
+        let namespace = &world.namespaces[&cookie];
+        let snapshot = Snapshot::of(namespace);
         let routes = tables.routes.iter().filter(|((at, _), _)| *at == cookie);
         let routes = routes
             .map(|((_, route), excluded)| (*route, *excluded))
@@ -194,6 +198,10 @@ impl Run {
             ),
             (adopted || departing, "listeners"),
             (row.captures_v6 || !snapshot.has_v6, "capture of IPv6"),
+            (
+                namespace.has_return_route == row.source.return_route().is_some(),
+                "return route",
+            ),
             (
                 !served || !tables.before_sidecar.contains(&cookie) || world.faults.fired,
                 "leave to pass the sidecar",

@@ -15,6 +15,7 @@ pub enum Kind {
     WriteBefore,
     WriteAfter,
     CaptureV6,
+    SetReturnRoute,
     AttachLookup,
     AdoptListeners,
     AllowBeforeSidecar,
@@ -28,7 +29,7 @@ pub enum Kind {
     RemoveIfaces,
     RemoveListeners,
     RemoveCounters,
-    RemoveSelfV6,
+    RestoreNamespace,
     WriteLists,
     WritePolicy,
     RemovePolicy,
@@ -78,6 +79,7 @@ impl Op {
             Step::WriteNamespace(policy, Phase::Before) => with(Kind::WriteBefore, policy),
             Step::WriteNamespace(policy, Phase::After) => with(Kind::WriteAfter, policy),
             Step::CaptureV6(policy) => with(Kind::CaptureV6, policy),
+            Step::SetReturnRoute(policy) => with(Kind::SetReturnRoute, policy),
             Step::AttachLookup => Self::new(Kind::AttachLookup),
             Step::AdoptListeners(policy, processes) => Self {
                 processes: (*processes).clone(),
@@ -97,7 +99,7 @@ impl Op {
             Step::RemoveIfaces => Self::new(Kind::RemoveIfaces),
             Step::RemoveListeners => Self::new(Kind::RemoveListeners),
             Step::RemoveCounters => Self::new(Kind::RemoveCounters),
-            Step::RemoveSelfV6 => Self::new(Kind::RemoveSelfV6),
+            Step::RestoreNamespace => Self::new(Kind::RestoreNamespace),
         }
     }
 }

@@ -18,13 +18,14 @@ pub enum Variant {
     /// With the same rows of a policy as `Interface`, and other interface rows.
     OtherInterface,
     BeforeSidecar,
+    Tproxy,
     OptedOut,
     NoSidecar,
     Bad,
 }
 
 /// All variants; those that are to be enrolled more often.
-pub const VARIANTS: [Variant; 11] = [
+pub const VARIANTS: [Variant; 12] = [
     Variant::Plain,
     Variant::Plain,
     Variant::Ports,
@@ -33,6 +34,7 @@ pub const VARIANTS: [Variant; 11] = [
     Variant::OtherInterface,
     Variant::BeforeSidecar,
     Variant::BeforeSidecar,
+    Variant::Tproxy,
     Variant::OptedOut,
     Variant::NoSidecar,
     Variant::Bad,
@@ -46,7 +48,8 @@ impl Variant {
             Self::Interface => r#""traffic.sidecar.istio.io/excludeInterfaces": "net1""#,
             Self::OtherInterface => r#""traffic.sidecar.istio.io/excludeInterfaces": "eth0""#,
             Self::BeforeSidecar => r#""sidetrack.dev/before-sidecar": "passthrough""#,
-            Self::Bad => r#""sidecar.istio.io/interceptionMode": "TPROXY""#,
+            Self::Tproxy => r#""sidecar.istio.io/interceptionMode": "TPROXY""#,
+            Self::Bad => r#""sidecar.istio.io/interceptionMode": "OTHER""#,
         }
     }
 
@@ -91,6 +94,7 @@ static PARSED: LazyLock<Vec<(Document, Option<Policy>)>> = LazyLock::new(|| {
         Variant::Interface,
         Variant::OtherInterface,
         Variant::BeforeSidecar,
+        Variant::Tproxy,
         Variant::OptedOut,
         Variant::NoSidecar,
         Variant::Bad,

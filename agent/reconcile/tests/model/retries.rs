@@ -139,12 +139,12 @@ fn states_of_a_pod_through_its_life() {
     run.happen(LIST);
     let (enrolled, reason) = state(&run);
     assert_eq!(enrolled, PodState::Enrolled);
-    assert!(reason.contains("TPROXY"), "{reason}");
+    assert!(reason.contains("OTHER"), "{reason}");
     run.happen(Event::Restart);
     run.happen(LIST);
     let (left, reason) = state(&run);
     assert_eq!(left, PodState::Enrolled);
-    assert!(reason.contains("TPROXY"), "{reason}");
+    assert!(reason.contains("OTHER"), "{reason}");
     assert_eq!(run.core.left_by_earlier().len(), 1);
     run.happen(Event::Vanish(0));
     run.tick(500);

@@ -51,6 +51,11 @@ impl World {
             Kind::WriteBefore => self.write_before(cookie, rows, policy, whole),
             Kind::WriteAfter => self.write_after(cookie, rows, policy, whole),
             Kind::CaptureV6 if whole => self.capture_v6(cookie, rows),
+            Kind::SetReturnRoute if whole => {
+                if let Some(namespace) = self.namespaces.get_mut(&cookie) {
+                    namespace.has_return_route = policy.return_route().is_some();
+                }
+            }
             Kind::AdoptListeners if whole => self.adopt(cookie, rows, op, policy),
             Kind::AllowBeforeSidecar if whole && !self.is_served(cookie) => {
                 self.tables.before_sidecar.insert(cookie);
@@ -260,11 +265,10 @@ impl World {
             Kind::RemoveCounters => {
                 self.tables.counters.remove(&cookie);
             }
-            Kind::RemoveSelfV6 => {
-                if let Some(namespace) = self.namespaces.get_mut(&cookie)
-                    && std::mem::take(&mut rows.added_v6)
-                {
-                    namespace.has_self_v6 = false;
+            Kind::RestoreNamespace => {
+                if let Some(namespace) = self.namespaces.get_mut(&cookie) {
+                    namespace.has_self_v6 &= !std::mem::take(&mut rows.added_v6);
+                    namespace.has_return_route = false;
                 }
             }
             _ => {}

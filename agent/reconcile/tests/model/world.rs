@@ -33,6 +33,7 @@ pub struct Namespace {
     pub ifaces: BTreeMap<u32, &'static str>,
     pub has_v6: bool,
     pub has_self_v6: bool,
+    pub has_return_route: bool,
     /// Numbering of its users.
     pub users: Users,
     /// Whether links into it report changes. Every link has a copy, which keeps the namespace.
@@ -238,6 +239,7 @@ impl World {
             ifaces: BTreeMap::from([(1, "lo"), (2, "eth0"), (3, "net1")]),
             has_v6: kind % 3 == 1,
             has_self_v6: false,
+            has_return_route: false,
             users: Users::of_kind(kind),
             reports: Rc::new(Cell::new(true)),
         };

@@ -20,6 +20,8 @@ pub(super) enum Connection<'a> {
         owner: Owner,
         /// What the socket is bound to.
         source: Option<IpAddr>,
+        /// The socket's SO_MARK.
+        mark: u32,
         /// Where it goes.
         destination: SocketAddr,
     },
@@ -161,6 +163,7 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Answer {
         Connection::Outbound {
             owner,
             source,
+            mark,
             destination: to,
         } => {
             let destination = Addr::from(to.ip());
@@ -169,6 +172,7 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Answer {
                 source: bound(source),
                 destination,
                 port: to.port(),
+                mark: *mark,
                 routing_header: false,
                 captured_family: captured(destination.family()),
             };
@@ -199,8 +203,10 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Answer {
 
 fn in_words(target: &Target, decision: &Decision, family: Family) -> Answer {
     let (verdict, port, errno) = match decision.verdict {
-        Verdict::Untouched => ("untouched", None, None),
-        Verdict::Redirect { port, .. } => ("redirect", Some(port), None),
+        Verdict::Untouched | Verdict::ByLoopback => ("untouched", None, None),
+        Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => {
+            ("redirect", Some(port), None)
+        }
         Verdict::Fail { errno } => ("refuse", None, Some(errno)),
     };
     let because = decision.rule.describe();

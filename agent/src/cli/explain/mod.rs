@@ -49,6 +49,9 @@ enum Direction {
         /// Address the socket is bound to
         #[arg(long, value_name = "IP")]
         src: Option<IpAddr>,
+        /// SO_MARK of the socket, which counts in mode TPROXY
+        #[arg(long, value_name = "NUMBER", default_value_t = 0)]
+        mark: u32,
         /// Where it connects to. A name is looked up where this command runs, not in the pod
         #[arg(long, value_name = "IP|NAME:PORT")]
         dst: Destination,
@@ -76,9 +79,16 @@ impl Direction {
 
     fn connection(&self, target: &Target, destination: SocketAddr) -> Connection<'_> {
         match self {
-            Self::Outbound { uid, gid, src, .. } => Connection::Outbound {
+            Self::Outbound {
+                uid,
+                gid,
+                src,
+                mark,
+                ..
+            } => Connection::Outbound {
                 owner: Owner::new(&target.policy, *uid, *gid),
                 source: *src,
+                mark: *mark,
                 destination,
             },
             Self::Inbound { src, iface, .. } => Connection::Inbound {

@@ -22,10 +22,12 @@ use sidetrack_common::{addr::Addr, pod::RouteKind};
 use super::{
     AssignedAddress, FlatRoute, MAX_ROUTES, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
 };
-use crate::kernel::netlink;
+use crate::{kernel::netlink, netns::return_routes};
 
 /// Interfaces and addresses that are read of a pod, each.
 const MAX_LISTED: usize = 4096;
+/// Rules for marks that are told apart. With more of them a namespace counts as one with policy routing.
+const MAX_MARKED: usize = 16;
 /// How long reading may take.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -87,9 +89,11 @@ impl Snapshot {
     fn read_rules(&mut self, family: AddressFamily, until: Instant) -> io::Result<()> {
         let mut request = RuleMessage::default();
         request.header.family = family;
+        let mut rules = 0;
         dump(RouteNetlinkMessage::GetRule(request), until, |message| {
             self.take(message, None);
-            go_on(!self.policy_routing)
+            rules += 1;
+            go_on(rules < MAX_LISTED)
         })
     }
 
@@ -120,7 +124,17 @@ impl Snapshot {
                 let is_v6 = rule.header.family == AddressFamily::Inet6;
                 // IPv6 begins without a rule for `default`.
                 let usual = is_default_table(table) && !(is_v6 && table == TABLE_DEFAULT);
-                self.policy_routing |= !usual;
+                match return_routes::marked(&rule) {
+                    Some(marked) if self.marked.contains(&marked) => {}
+                    Some(marked) if self.marked.len() < MAX_MARKED => self.marked.push(marked),
+                    _ => self.policy_routing |= !usual,
+                }
+                if let Some(added) = return_routes::added(&rule)
+                    && !self.added_rules.contains(&added)
+                    && self.added_rules.len() < MAX_MARKED
+                {
+                    self.added_rules.push(added);
+                }
             }
             _ => {}
         }

@@ -4,17 +4,24 @@ use std::{cmp::Reverse, collections::HashMap};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sidetrack_common::pod::{Route, RouteKind};
+use sidetrack_policy::policy::ReturnRoute;
 
 use super::{FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_LOCAL, TABLE_MAIN};
 
 impl Snapshot {
-    /// The rows for one pod. `excluded` names the devices of the policy's excludeInterfaces.
+    /// The rows for one pod. `excluded` names the devices of the policy's excludeInterfaces; `return_route` is what
+    /// its policy needs, which leads no packets of applications elsewhere.
     ///
     /// Capped, so that one pod cannot fill the map for all. A pod with more than [`MAX_ROUTES`] routes
     /// keeps those to its own addresses; every other destination counts as reachable. In a pod with more
     /// addresses than that, nothing is known about any destination, and connections are refused.
     #[must_use]
-    pub fn rows(&self, netns: u64, excluded: &[String]) -> HashMap<RouteId, Route> {
+    pub fn rows(
+        &self,
+        netns: u64,
+        excluded: &[String],
+        return_route: Option<ReturnRoute>,
+    ) -> HashMap<RouteId, Route> {
         let mut deciding = Tables::new(&self.routes).deciding();
         let too_many = deciding.len() > MAX_ROUTES;
         if too_many {
@@ -27,7 +34,8 @@ impl Snapshot {
             .into_iter()
             .map(|(prefix, route)| (RouteId::new(netns, prefix), self.row(route, excluded)))
             .collect();
-        if self.policy_routing || too_many {
+        let is_other = |marked: &ReturnRoute| Some(*marked) != return_route;
+        if self.policy_routing || self.marked.iter().any(is_other) || too_many {
             self.make_everything_reachable(netns, &mut rows);
         }
         rows

@@ -4,7 +4,7 @@
 //! The tables are read whole ([`dump`]) and flattened ([`flatten`]) in the order of the rules that every
 //! namespace starts with: `local` and `main` before `default`. A throw route leads on to the next
 //! table. Policy routing (other rules)
-//! cannot be flattened. There every destination without a row of its own counts as reachable, so that no
+//! cannot be flattened. Unless the rule is the one of the pod's own return route, every destination without a row of its own counts as reachable, so that no
 //! connection bypasses the sidecar.
 
 mod dump;
@@ -16,6 +16,7 @@ use std::{collections::HashMap, net::IpAddr};
 
 use ipnet::IpNet;
 use sidetrack_common::{addr::Addr, pod::RouteKind};
+use sidetrack_policy::policy::ReturnRoute;
 
 pub use self::id::RouteId;
 
@@ -34,7 +35,12 @@ pub struct Snapshot {
     /// Assigned addresses, in the kernel's order: all IPv4, then all IPv6.
     pub addresses: Vec<AssignedAddress>,
     routes: Vec<FlatRoute>,
+    /// Whether rules lead elsewhere than to the tables that are read, beside `marked`.
     policy_routing: bool,
+    /// Rules for packets with a mark.
+    marked: Vec<ReturnRoute>,
+    /// Those of them that sidetrack added.
+    pub added_rules: Vec<ReturnRoute>,
     /// Interfaces that are up, without lo.
     interfaces_up: usize,
     /// Whether packets that enter by one interface may leave by another.

@@ -84,7 +84,7 @@ fn pod(routes: Vec<FlatRoute>) -> Snapshot {
 }
 
 fn row(snapshot: &Snapshot, destination: &str) -> Option<Route> {
-    let rows = snapshot.rows(COOKIE, &[]);
+    let rows = snapshot.rows(COOKIE, &[], None);
     rows.get(&RouteId::new(COOKIE, net(destination))).copied()
 }
 
@@ -137,7 +137,7 @@ fn narrower_prefixes_of_earlier_tables_do_not_hide_wider_ones() {
             ..unicast("0.0.0.0/0", ETH1)
         },
     ]);
-    assert_eq!(snapshot.rows(COOKIE, &[]).len(), 3);
+    assert_eq!(snapshot.rows(COOKIE, &[], None).len(), 3);
     assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, ETH1);
 }
 
@@ -169,7 +169,7 @@ fn routes_by_excluded_devices_carry_their_position() {
         unicast("10.2.0.0/24", ETH1),
         local("10.1.0.5/32", ETH0),
     ]);
-    let rows = snapshot.rows(COOKIE, &["eth1".to_owned(), "lo".to_owned()]);
+    let rows = snapshot.rows(COOKIE, &["eth1".to_owned(), "lo".to_owned()], None);
     let excluded = |destination| rows[&RouteId::new(COOKIE, net(destination))].excluded();
     assert_eq!(excluded("10.1.0.0/24"), None);
     assert_eq!(excluded("10.2.0.0/24"), Some(0));
@@ -204,9 +204,9 @@ fn of_too_many_routes_the_local_ones_stay() {
         .collect();
     routes.push(local("10.1.0.5/32", ETH0));
     let mut snapshot = pod(routes);
-    assert_eq!(snapshot.rows(COOKIE, &[]).len(), 2048);
+    assert_eq!(snapshot.rows(COOKIE, &[], None).len(), 2048);
     snapshot.routes.push(unicast("10.8.0.0/16", ETH0));
-    let rows = snapshot.rows(COOKIE, &[]);
+    let rows = snapshot.rows(COOKIE, &[], None);
     assert_eq!(rows.len(), 3, "one address and two defaults: {rows:?}");
     assert!(row(&snapshot, "10.1.0.5/32").unwrap().is_local());
     assert!(row(&snapshot, "0.0.0.0/0").unwrap().is_unicast());

@@ -1,0 +1,169 @@
+//! How the app's answers reach a sidecar that calls it from the client's address: the app's socket has the mark of the
+//! sidecar's SYN, and packets with that mark stay in the pod.
+//!
+//! A rule leads packets with the mark to a table whose only route is `local default dev lo`, as istio-init's does.
+//! `tcp_fwmark_accept` gives accepted sockets the mark, and `fwmark_reflect` resets for closed ports. What is added here can be told from everything else in the
+//! namespace: rule and route have a protocol number of their own, and the settings a value that no one else writes. So
+//! an agent that was killed half-way needs no memory of it, and nothing else is ever removed.
+//!
+//! All of this is done in the namespace of the calling thread.
+
+use std::{
+    fs::File,
+    io::{self, Read as _, Write as _},
+    os::fd::{AsFd as _, OwnedFd},
+};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    rule::{RuleAction, RuleAttribute, RuleMessage},
+};
+use rustix::{
+    fs::{Mode, OFlags, openat},
+    io::Errno,
+    mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
+};
+use sidetrack_policy::policy::ReturnRoute;
+
+use crate::kernel::netlink;
+
+/// Protocol number of rules and routes that sidetrack adds, and its value of [`SETTINGS`]. `ip rule` and `ip route` show
+/// it as `proto 173`. No number of rtnetlink.h.
+pub const OURS: u8 = 173;
+
+/// Priority of the rule: before those of network plugins. Without one the kernel gives each rule the next free number,
+/// and never finds that it exists.
+const PRIORITY: u32 = 173;
+
+/// Whether an accepted socket has the mark of the SYN, and whether packets without a socket have that of the packet
+/// they answer. Every value but 0 turns them on. A kernel without IPv6 does not have the last.
+const SETTINGS: [&str; 3] = [
+    "sys/net/ipv4/tcp_fwmark_accept",
+    "sys/net/ipv4/fwmark_reflect",
+    "sys/net/ipv6/fwmark_reflect",
+];
+
+const IPV4: AddressFamily = AddressFamily::Inet;
+const IPV6: AddressFamily = AddressFamily::Inet6;
+
+/// Adds what is missing. What is there already, whoever added it, is left as it is.
+pub fn add(wanted: ReturnRoute, lo: u32, with_v6: bool) -> io::Result<()> {
+    let families = [IPV4, IPV6];
+    for family in families.into_iter().take(if with_v6 { 2 } else { 1 }) {
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let rule = RouteNetlinkMessage::NewRule(rule(family, wanted));
+        unless(libc::EEXIST, netlink::change(rule, flags))?;
+        let route = RouteNetlinkMessage::NewRoute(route(family, wanted.table, lo));
+        unless(libc::EEXIST, netlink::change(route, flags))?;
+    }
+    change_settings(0, OURS)
+}
+
+/// Removes a rule and a route that [`add`] added.
+pub fn remove(added: ReturnRoute, lo: u32) -> io::Result<()> {
+    let mut result = Ok(());
+    for family in [IPV4, IPV6] {
+        let rule = RouteNetlinkMessage::DelRule(rule(family, added));
+        let of_rule = unless(libc::ENOENT, netlink::change(rule, 0));
+        let route = RouteNetlinkMessage::DelRoute(route(family, added.table, lo));
+        let of_route = unless(libc::ESRCH, netlink::change(route, 0));
+        result = result.and(of_rule).and(of_route);
+    }
+    result
+}
+
+/// Turns off the settings that [`add`] turned on.
+pub fn restore_settings() -> io::Result<()> {
+    change_settings(OURS, 0)
+}
+
+/// The mark and the table of a rule that [`add`] added, if it is one.
+pub fn added(rule: &RuleMessage) -> Option<ReturnRoute> {
+    let ours = |attribute: &RuleAttribute| *attribute == RuleAttribute::Protocol(OURS.into());
+    rule.attributes.iter().any(ours).then(|| marked(rule))?
+}
+
+/// The mark and the table of a rule that leads packets with one mark to a table, and does nothing else.
+pub fn marked(rule: &RuleMessage) -> Option<ReturnRoute> {
+    let header = &rule.header;
+    let is_plain = header.dst_len == 0 && header.src_len == 0 && header.tos == 0;
+    let (mut mark, mut table) = (None, u32::from(header.table));
+    for attribute in &rule.attributes {
+        match attribute {
+            RuleAttribute::FwMark(value) => mark = Some(*value),
+            RuleAttribute::Table(value) => table = *value,
+            RuleAttribute::FwMask(u32::MAX)
+            | RuleAttribute::Priority(_)
+            | RuleAttribute::Protocol(_)
+            | RuleAttribute::SuppressPrefixLen(u32::MAX) => {}
+            _ => return None,
+        }
+    }
+    let mark = mark.filter(|_| is_plain && header.action == RuleAction::ToTable)?;
+    Some(ReturnRoute { mark, table })
+}
+
+fn rule(family: AddressFamily, wanted: ReturnRoute) -> RuleMessage {
+    let mut message = RuleMessage::default();
+    message.header.family = family;
+    message.header.action = RuleAction::ToTable;
+    message.attributes = vec![
+        RuleAttribute::FwMark(wanted.mark),
+        RuleAttribute::Table(wanted.table),
+        RuleAttribute::Priority(PRIORITY),
+        RuleAttribute::Protocol(OURS.into()),
+    ];
+    message
+}
+
+fn route(family: AddressFamily, table: u32, lo: u32) -> RouteMessage {
+    let mut message = RouteMessage::default();
+    message.header.address_family = family;
+    message.header.kind = RouteType::Local;
+    message.header.scope = RouteScope::Host;
+    message.header.protocol = RouteProtocol::from(OURS);
+    message.attributes = vec![RouteAttribute::Table(table), RouteAttribute::Oif(lo)];
+    message
+}
+
+/// Takes one error for success.
+fn unless(errno: i32, result: io::Result<()>) -> io::Result<()> {
+    match result {
+        Err(error) if error.raw_os_error() == Some(errno) => Ok(()),
+        other => other,
+    }
+}
+
+/// Gives settings with one value another one.
+fn change_settings(from: u8, to: u8) -> io::Result<()> {
+    let procfs = procfs()?;
+    for path in SETTINGS {
+        let open = |flags| openat(&procfs, path, flags | OFlags::CLOEXEC, Mode::empty());
+        let file = match open(OFlags::RDONLY) {
+            Err(Errno::NOENT) => continue,
+            file => file?,
+        };
+        let mut text = String::new();
+        File::from(file).read_to_string(&mut text)?;
+        if text.trim() == from.to_string() {
+            write!(File::from(open(OFlags::WRONLY)?), "{to}")?;
+        }
+    }
+    Ok(())
+}
+
+/// A procfs that is mounted nowhere: in a container that is not privileged, /proc/sys cannot be written.
+fn procfs() -> io::Result<OwnedFd> {
+    let context = fsopen("proc", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    fsconfig_create(context.as_fd())?;
+    let attributes = MountAttrFlags::MOUNT_ATTR_NOSUID
+        | MountAttrFlags::MOUNT_ATTR_NODEV
+        | MountAttrFlags::MOUNT_ATTR_NOEXEC;
+    Ok(fsmount(
+        context.as_fd(),
+        FsMountFlags::FSMOUNT_CLOEXEC,
+        attributes,
+    )?)
+}
