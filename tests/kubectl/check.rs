@@ -58,9 +58,12 @@ fn what_is_in_the_way() -> Result<()> {
     let cluster = with_istio(false)?;
     cluster.api.apply(namespace("shop", None))?;
     cluster.pod("shop", "web-0", Some("node-1"))?;
-    cluster.pod("shop", "tproxy", Some("node-1"))?;
-    cluster.api.edit("Pod", "shop", "tproxy", |pod| {
-        pod["metadata"]["annotations"] = json!({"sidecar.istio.io/interceptionMode": "TPROXY"});
+    cluster.pod("shop", "old", Some("node-1"))?;
+    cluster.api.edit("Pod", "shop", "old", |pod| {
+        pod["metadata"]["annotations"] = json!({
+            "sidecar.istio.io/interceptionMode": "TPROXY",
+            "sidetrack.dev/dialect": "1.5",
+        });
     })?;
     for (node, kernel) in [
         ("node-2", "5.10.0-35-amd64"),
@@ -99,7 +102,7 @@ fn what_is_in_the_way() -> Result<()> {
         "{problems}"
     );
     ensure!(
-        problems.contains("pod shop/tproxy: its interception mode is TPROXY"),
+        problems.contains("pod shop/old: its interception mode is TPROXY"),
         "{problems}"
     );
     let notes = report["notes"].to_string();

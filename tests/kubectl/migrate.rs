@@ -41,6 +41,7 @@ fn pods_today_and_then() -> Result<()> {
     let fine = cluster.run(&["migrate", "--dry-run", "shop"])?;
     ensure!(fine.code == 0, "{fine:?}");
     init(&cluster, "tproxy", &["-m", "TPROXY"])?;
+    init(&cluster, "both", &["-m", "TPROXY", "-k", "tap0"])?;
     let all = cluster.run(&["migrate", "--dry-run", "shop", "-o", "json"])?;
     ensure!(all.code == 1, "{all:?}");
     let pods = all.json()?;
@@ -62,13 +63,21 @@ fn pods_today_and_then() -> Result<()> {
         "{dns}"
     );
     let tproxy = row(&pods, "tproxy")?;
-    ensure!(tproxy["then"] == "rejected", "{tproxy}");
-    ensure!(tproxy["reason"].to_string().contains("TPROXY"), "{tproxy}");
+    ensure!(tproxy["then"] == "enrolled", "{tproxy}");
+    let rules = tproxy["rules_today"].to_string();
+    ensure!(rules.contains("-t mangle -A ISTIO_TPROXY"), "{tproxy}");
+    ensure!(tproxy["rules_today"] == tproxy["rules_then"], "{tproxy}");
+    let both = row(&pods, "both")?;
+    ensure!(both["then"] == "rejected", "{both}");
+    ensure!(both["reason"].to_string().contains("TPROXY"), "{both}");
     ensure!(row(&pods, "other")?["today"] == "unknown", "{pods}");
     let wide = cluster
         .run(&["migrate", "--dry-run", "shop", "-o", "wide"])?
         .out;
-    ensure!(wide.contains("rules then of dns, other, same:"), "{wide}");
+    ensure!(
+        wide.contains("rules then of dns, other, same, tproxy:"),
+        "{wide}"
+    );
     Ok(())
 }
 

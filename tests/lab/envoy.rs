@@ -13,6 +13,8 @@ const TCP_PROXY: &str =
     "type.googleapis.com/envoy.extensions.filters.network.tcp_proxy.v3.TcpProxy";
 const ORIGINAL_DST: &str =
     "type.googleapis.com/envoy.extensions.filters.listener.original_dst.v3.OriginalDst";
+const ORIGINAL_SRC: &str =
+    "type.googleapis.com/envoy.extensions.filters.listener.original_src.v3.OriginalSrc";
 const FILE_LOG: &str = "type.googleapis.com/envoy.extensions.access_loggers.file.v3.FileAccessLog";
 
 /// The fields of Istio's JSON access log that the article shows, and how Envoy spells them.
@@ -123,6 +125,36 @@ pub fn bootstrap(id: &str, service: &Service<'_>, log: &str) -> Value {
                 },
             ],
         },
+    })
+}
+
+/// The mark of a transparent sidecar's connections to its app.
+pub const MARK: u32 = 1337;
+
+/// The same for a sidecar in mode TPROXY: it calls its app from the client's address.
+#[must_use]
+pub fn transparent_bootstrap(id: &str, service: &Service<'_>, log: &str) -> Value {
+    let mut config = bootstrap(id, service, log);
+    let resources = &mut config["static_resources"];
+    for listener in resources["listeners"].as_array_mut().into_iter().flatten() {
+        if listener["name"] == "virtualInbound" {
+            listener["transparent"] = json!(true);
+            listener["listener_filters"] = json!([original_dst(), original_src()]);
+        }
+    }
+    for cluster in resources["clusters"].as_array_mut().into_iter().flatten() {
+        if let Some(cluster) = cluster.as_object_mut() {
+            cluster.remove("upstream_bind_config");
+        }
+    }
+    config
+}
+
+/// The listener filter that has connections to the app begin at the client's address.
+fn original_src() -> Value {
+    json!({
+        "name": "envoy.filters.listener.original_src",
+        "typed_config": {"@type": ORIGINAL_SRC, "mark": MARK},
     })
 }
 

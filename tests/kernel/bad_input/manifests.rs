@@ -154,10 +154,10 @@ fn bad_policies(other: &PodNet) -> Vec<Case> {
             &["includeInboundPorts", "70000", "1 to 65535"],
         ),
         (
-            "TPROXY",
-            annotated("sidecar.istio.io/interceptionMode", "TPROXY"),
+            "bad mode",
+            annotated("sidecar.istio.io/interceptionMode", "NAT"),
             "rejected",
-            &["TPROXY", "REDIRECT"],
+            &["NAT", "REDIRECT, TPROXY or NONE"],
         ),
     ];
     cases.to_vec()

@@ -85,7 +85,7 @@ fn pods_that_must_not_start() -> Result<()> {
     // A pod that its istio-init intercepts starts, and CHECK leaves it alone.
     let other = node.lab.uid(2);
     let mut pod = injected("old", &other);
-    pod["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] = json!("TPROXY");
+    pod["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] = json!("NAT");
     pod["spec"]["initContainers"][0]["name"] = json!("istio-init");
     node.api.apply(pod)?;
     let sandbox = node.ready("old", &other)?;

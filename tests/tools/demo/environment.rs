@@ -155,8 +155,13 @@ impl Environment {
 
     /// A command that runs in a pod's cgroup and network namespace, as some user.
     pub fn in_pod(&self, pod: DemoPod, uid: u32, words: &[&str]) -> Command {
+        self.in_pod_as(pod, (uid, uid), words)
+    }
+
+    /// The same as some user and group.
+    pub fn in_pod_as(&self, pod: DemoPod, (uid, gid): (u32, u32), words: &[&str]) -> Command {
         let procs = self.places.cgroup.join(pod.name).join("cgroup.procs");
-        let uid = uid.to_string();
+        let (uid, gid) = (uid.to_string(), gid.to_string());
         let mut command = Command::new("sh");
         command
             .arg("-c")
@@ -167,7 +172,7 @@ impl Environment {
                 "--reuid",
                 &uid,
                 "--regid",
-                &uid,
+                &gid,
                 "--clear-groups",
                 "--",
             ])

@@ -148,7 +148,7 @@ fn inbound() -> [Check; 2] {
         Check::optional(
             "ingress interface in sk_lookup",
             "5.17",
-            "pods whose policy names interfaces are not enrolled",
+            "pods whose policy names interfaces, and pods in mode TPROXY, are not enrolled",
             programs::ingress_ifindex(),
         ),
     ]

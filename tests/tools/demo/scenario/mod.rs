@@ -5,6 +5,7 @@ mod hints;
 mod outage;
 mod pods;
 mod request;
+mod transparent;
 
 use anyhow::Result;
 
@@ -12,8 +13,9 @@ pub use self::hints::what_to_try;
 use self::{
     datapath::{loaded, no_iptables, probes},
     outage::{crash, memory, sidecars_down},
-    pods::{start_httpbin, start_sidecar, wait_enrolled, write_manifest},
+    pods::{Mode, start_httpbin, start_sidecar, wait_enrolled, write_manifest},
     request::{access_logs, curl_with_names},
+    transparent::transparent,
 };
 
 use crate::{
@@ -33,12 +35,12 @@ pub fn run_demo(environment: &mut Environment, keep: bool) -> Result<Checks> {
     heading("Two pods on a bridge, the agent, two Envoys, httpbin");
     let mut agent = environment.spawn_agent()?;
     for pod in [UBUNTU, HTTPBIN] {
-        write_manifest(environment, pod)?;
+        write_manifest(environment, pod, Mode::Redirect)?;
         wait_enrolled(environment, pod)?;
     }
-    let sidecars = [
-        start_sidecar(environment, UBUNTU)?,
-        start_sidecar(environment, HTTPBIN)?,
+    let mut sidecars = [
+        start_sidecar(environment, UBUNTU, Mode::Redirect)?,
+        start_sidecar(environment, HTTPBIN, Mode::Redirect)?,
     ];
     start_httpbin(environment)?;
     print!("{}", sidetrack(environment, &["pods"])?);
@@ -51,6 +53,7 @@ pub fn run_demo(environment: &mut Environment, keep: bool) -> Result<Checks> {
     probes(environment, &mut checks)?;
     agent = crash(environment, agent, &mut checks)?;
     memory(agent, &mut checks)?;
+    sidecars[1] = transparent(environment, sidecars[1], &mut checks)?;
     if !keep {
         sidecars_down(environment, sidecars, &mut checks)?;
     }

@@ -3,13 +3,39 @@
 use std::{fs, path::Path};
 
 use anyhow::{Result, anyhow};
-use lab::envoy::{self, Service, bootstrap};
+use lab::envoy::{self, Service, bootstrap, transparent_bootstrap};
 
 use super::{APP_UID, PROXY_UID};
 use crate::environment::{DIR, DemoPod, Environment, HTTPBIN, SERVICE, give};
 
+/// How the sidecar gets and makes connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    Redirect,
+    Tproxy,
+}
+
+impl Mode {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Redirect => "REDIRECT",
+            Self::Tproxy => "TPROXY",
+        }
+    }
+
+    /// User and group of the sidecar. In mode TPROXY it needs privileges.
+    const fn owner(self) -> (u32, u32) {
+        match self {
+            Self::Redirect => (PROXY_UID, PROXY_UID),
+            Self::Tproxy => (0, PROXY_UID),
+        }
+    }
+}
+
 /// The pod as Istio's injector leaves it when its CNI is enabled.
-pub fn write_manifest(environment: &Environment, pod: DemoPod) -> Result<()> {
+pub fn write_manifest(environment: &Environment, pod: DemoPod, mode: Mode) -> Result<()> {
+    let (uid, gid) = mode.owner();
+    let mode = mode.name();
     let (name, netns) = (pod.name, pod.netns());
     let text = format!(
         "apiVersion: v1
@@ -20,7 +46,7 @@ metadata:
   labels: {{app: {name}, sidetrack.dev/interception: enabled}}
   annotations:
     sidetrack.dev/netns: /run/netns/{netns}
-    sidecar.istio.io/interceptionMode: REDIRECT
+    sidecar.istio.io/interceptionMode: {mode}
     traffic.sidecar.istio.io/includeInboundPorts: \"*\"
     traffic.sidecar.istio.io/includeOutboundIPRanges: \"*\"
 spec:
@@ -29,7 +55,7 @@ spec:
   - name: istio-proxy
     image: docker.io/istio/proxyv2:1.28.0
     args: [proxy, sidecar]
-    securityContext: {{runAsUser: {PROXY_UID}, runAsGroup: {PROXY_UID}}}
+    securityContext: {{runAsUser: {uid}, runAsGroup: {gid}}}
 "
     );
     let aside = Path::new(DIR).join("manifest");
@@ -59,7 +85,7 @@ pub fn log_path(pod: DemoPod) -> String {
     format!("{DIR}/{}-access.log", pod.name)
 }
 
-pub fn start_sidecar(environment: &mut Environment, pod: DemoPod) -> Result<u32> {
+pub fn start_sidecar(environment: &mut Environment, pod: DemoPod, mode: Mode) -> Result<u32> {
     let service = Service {
         name: "httpbin-service",
         address: SERVICE,
@@ -69,10 +95,11 @@ pub fn start_sidecar(environment: &mut Environment, pod: DemoPod) -> Result<u32>
     fs::write(&log, "")?;
     give(Path::new(&log), PROXY_UID)?;
     let config = format!("{DIR}/{}-envoy.json", pod.name);
-    fs::write(
-        &config,
-        serde_json::to_string_pretty(&bootstrap(pod.name, &service, &log))?,
-    )?;
+    let content = match mode {
+        Mode::Redirect => bootstrap(pod.name, &service, &log),
+        Mode::Tproxy => transparent_bootstrap(pod.name, &service, &log),
+    };
+    fs::write(&config, serde_json::to_string_pretty(&content)?)?;
     let envoy = envoy::binary(&environment.tools)?;
     let words = [
         &envoy,
@@ -84,7 +111,7 @@ pub fn start_sidecar(environment: &mut Environment, pod: DemoPod) -> Result<u32>
         "--log-level",
         "warning",
     ];
-    let command = environment.in_pod(pod, PROXY_UID, &words);
+    let command = environment.in_pod_as(pod, mode.owner(), &words);
     let pid = environment.spawn(command, &format!("{}-envoy.log", pod.name))?;
     let ready = [
         "curl",
