@@ -20,6 +20,12 @@ pub enum Field {
     RoundTrip1k,
     /// 16 KiB there and back.
     RoundTrip16k,
+    /// connect(2) of the sidecar to the app, from the client's address (mode TPROXY).
+    Transparent,
+    /// A whole connection of it: connect, a byte each way, close.
+    TransparentSession,
+    /// 64 bytes there and back, on an established connection.
+    TransparentRoundTrip,
     /// A request through Envoy to a server outside, on an open connection.
     EnvoyRequest,
     /// A request through Envoy, each on a connection of its own.
@@ -33,7 +39,7 @@ impl Field {
     pub const ENVOY: [Self; 3] = [Self::EnvoyRequest, Self::EnvoyConnection, Self::EnvoyTcp];
 
     /// The others.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::Connect,
         Self::Session,
         Self::Arrive,
@@ -41,6 +47,9 @@ impl Field {
         Self::RoundTrip,
         Self::RoundTrip1k,
         Self::RoundTrip16k,
+        Self::Transparent,
+        Self::TransparentSession,
+        Self::TransparentRoundTrip,
     ];
 
     /// In words.
@@ -54,6 +63,15 @@ impl Field {
             Self::RoundTrip => "Round trip of 64 bytes, app to sidecar, connection established",
             Self::RoundTrip1k => "Round trip of 1 KiB, app to sidecar, connection established",
             Self::RoundTrip16k => "Round trip of 16 KiB, app to sidecar, connection established",
+            Self::Transparent => {
+                "TPROXY: the sidecar's connect(2) to the app from the client's address"
+            }
+            Self::TransparentSession => {
+                "TPROXY: the sidecar to the app: connect, a byte each way, close"
+            }
+            Self::TransparentRoundTrip => {
+                "TPROXY: round trip of 64 bytes, sidecar to app, connection established"
+            }
             Self::EnvoyRequest => "HTTP request through Envoy, keep-alive (cpu: of the client)",
             Self::EnvoyConnection => {
                 "HTTP request through Envoy, a connection for each (cpu: of the client)"
@@ -70,11 +88,20 @@ impl Field {
         matches!(self, Self::Arrive | Self::ArriveSession)
     }
 
+    /// Whether the sidecar connects to the app from the client's address.
+    #[must_use]
+    pub fn is_transparent(self) -> bool {
+        matches!(
+            self,
+            Self::Transparent | Self::TransparentSession | Self::TransparentRoundTrip
+        )
+    }
+
     /// Bytes of a round trip.
     #[must_use]
     pub fn round_trip(self) -> Option<usize> {
         match self {
-            Self::RoundTrip => Some(64),
+            Self::RoundTrip | Self::TransparentRoundTrip => Some(64),
             Self::RoundTrip1k => Some(1024),
             Self::RoundTrip16k => Some(16 * 1024),
             _ => None,

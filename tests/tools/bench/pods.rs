@@ -54,6 +54,8 @@ pub struct Pod {
     /// The sidecar, at its outbound port.
     pub outbound: Worker,
     inbound: Worker,
+    /// The sidecar that calls the app from the client's address, and the app.
+    transparent: Option<(Worker, Worker)>,
     net: PodNet,
     how: How,
     /// Which of the labs it is in.
@@ -86,8 +88,18 @@ pub const SIDETRACK: &str = "sidetrack";
 /// The same, accelerated.
 pub const ACCELERATED: &str = "sidetrack, accelerated";
 
+/// iptables in mode TPROXY.
+pub const IPTABLES_TPROXY: &str = "iptables, TPROXY";
+/// A pod in mode TPROXY.
+pub const SIDETRACK_TPROXY: &str = "sidetrack, TPROXY";
+
+/// Where the app listens.
+const SERVED: u16 = 8080;
+/// The address of a client, which nobody has.
+const CLIENT: &str = "198.51.100.7";
+
 /// Name, lab, how, lists.
-const PODS: [(&str, usize, How, Option<Lists>); 11] = [
+const PODS: [(&str, usize, How, Option<Lists>); 13] = [
     (NOTHING, 0, How::Directly, None),
     (IPTABLES, 0, How::Iptables("iptables-nft-restore"), None),
     (
@@ -124,7 +136,18 @@ const PODS: [(&str, usize, How, Option<Lists>); 11] = [
     ),
     ("sidetrack, more pods on the node", 2, How::Sidetrack, None),
     (ACCELERATED, 1, How::Sidetrack, None),
+    (
+        IPTABLES_TPROXY,
+        0,
+        How::Iptables("iptables-nft-restore"),
+        None,
+    ),
+    (SIDETRACK_TPROXY, 1, How::Sidetrack, None),
 ];
+
+fn is_tproxy(name: &str) -> bool {
+    [IPTABLES_TPROXY, SIDETRACK_TPROXY].contains(&name)
+}
 
 /// Everything. Fields drop in order: processes before what they run in.
 pub struct Environment {
@@ -214,13 +237,28 @@ impl Environment {
 
     /// Those that take part in a field.
     pub fn contestants(&self, field: Field) -> Vec<Contestant<'_>> {
-        let one = |pod| self.contestant(pod, field.is_inbound());
-        self.pods.iter().map(one).collect()
+        let takes_part = |pod: &&Pod| {
+            if field.is_transparent() {
+                pod.transparent.is_some()
+            } else {
+                field.is_inbound() || !is_tproxy(pod.name)
+            }
+        };
+        let one = |pod| self.contestant(pod, field);
+        self.pods.iter().filter(takes_part).map(one).collect()
     }
 
-    fn contestant<'a>(&'a self, pod: &'a Pod, is_inbound: bool) -> Contestant<'a> {
+    fn contestant<'a>(&'a self, pod: &'a Pod, field: Field) -> Contestant<'a> {
         let is_direct = pod.how == How::Directly;
-        if is_inbound {
+        if let (true, Some((sidecar, app))) = (field.is_transparent(), &pod.transparent) {
+            return Contestant {
+                name: pod.name,
+                client: sidecar,
+                server: app,
+                to: SocketAddr::new(pod.net.v4, SERVED),
+            };
+        }
+        if field.is_inbound() {
             return Contestant {
                 name: pod.name,
                 client: &self.outside[pod.lab],
@@ -240,11 +278,30 @@ impl Environment {
 impl Pod {
     fn new(lab: &mut Lab, name: &'static str, number: u8, how: How, of: usize) -> Result<Self> {
         let net = lab.pod(&format!("bench{number}"), number)?;
+        let sidecar = if is_tproxy(name) { 0 } else { PROXY };
+        let transparent = match name {
+            // The same connection without a mode: from the pod's own address.
+            NOTHING => Some((
+                Worker::start_as(&net, (0, PROXY), 0)?,
+                Worker::start(&net, APP, SERVED)?,
+            )),
+            _ if is_tproxy(name) => {
+                let sidecar = Worker::start_as(&net, (0, PROXY), 0)?;
+                sidecar.ask(&format!("from {CLIENT}"))?;
+                Some((sidecar, Worker::start(&net, APP, SERVED)?))
+            }
+            _ => None,
+        };
+        if matches!(how, How::Iptables(_)) && is_tproxy(name) {
+            net.ip("rule add fwmark 1337 lookup 133")?;
+            net.ip("route add local default dev lo table 133")?;
+        }
         Ok(Self {
             name,
             app: Worker::start(&net, APP, 0)?,
             outbound: Worker::start(&net, PROXY, 15001)?,
-            inbound: Worker::start(&net, PROXY, 15006)?,
+            inbound: Worker::start_as(&net, (sidecar, PROXY), 15006)?,
+            transparent,
             net,
             how,
             lab: of,
@@ -271,7 +328,9 @@ impl Pod {
 
 /// A name Kubernetes would allow.
 pub fn pod_name(name: &str) -> String {
-    name.replace(", ", "-").replace([',', ' '], "")
+    name.replace(", ", "-")
+        .replace([',', ' '], "")
+        .to_lowercase()
 }
 
 /// Lists that hold neither the service nor its port, but for the last included range.
@@ -279,6 +338,9 @@ fn manifest_of(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String>
     let mut annotations = serde_json::json!({"sidetrack.dev/netns": pod.path()});
     if name == ACCELERATED {
         annotations["sidetrack.dev/accelerate"] = "true".into();
+    }
+    if is_tproxy(name) {
+        annotations["sidecar.istio.io/interceptionMode"] = "TPROXY".into();
     }
     if let Some(lists) = lists {
         let ranges: Vec<String> = (0..lists.ranges)

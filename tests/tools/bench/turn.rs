@@ -22,16 +22,19 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
         client, server, to, ..
     } = contestant;
     let (at_client, at_server) = match field {
-        Field::Connect | Field::Arrive => {
+        Field::Connect | Field::Arrive | Field::Transparent => {
             let measured = client.ask(&format!("connect {to} {times}"))?;
             (measured, server.ask("drain")?)
         }
-        Field::Session | Field::ArriveSession => {
+        Field::Session | Field::ArriveSession | Field::TransparentSession => {
             server.tell(&format!("serve {times}"))?;
             let measured = client.ask(&format!("session {to} {times}"))?;
             (measured, server.answer()?)
         }
-        Field::RoundTrip | Field::RoundTrip1k | Field::RoundTrip16k => {
+        Field::RoundTrip
+        | Field::RoundTrip1k
+        | Field::RoundTrip16k
+        | Field::TransparentRoundTrip => {
             let size = field.round_trip().unwrap_or_default();
             server.tell("echo")?;
             let measured = client.ask(&format!("round-trip {to} {times} {size}"))?;

@@ -62,11 +62,16 @@ pub struct Worker {
 impl Worker {
     /// Starts one in a pod, as a user; it listens on `port` if that is not 0.
     pub fn start(pod: &PodNet, uid: u32, port: u16) -> Result<Self> {
+        Self::start_as(pod, (uid, uid), port)
+    }
+
+    /// The same as a user and a group. Root listens transparently.
+    pub fn start_as(pod: &PodNet, (uid, gid): (u32, u32), port: u16) -> Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command
             .args([WORD, &pod.path()])
             .arg(&pod.cgroup)
-            .args([uid.to_string(), port.to_string()])
+            .args([format!("{uid}:{gid}"), port.to_string()])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped());
         let mut child = die_with_parent(&mut command).spawn()?;
@@ -118,13 +123,13 @@ impl Drop for Worker {
 /// Runs as a worker if the command line says so.
 pub fn run_if_worker() -> Option<ExitCode> {
     let words: Vec<String> = std::env::args().skip(1).collect();
-    let [word, netns, cgroup, uid, port] = words.as_slice() else {
+    let [word, netns, cgroup, ids, port] = words.as_slice() else {
         return None;
     };
     if word != WORD {
         return None;
     }
-    Some(match work(netns, cgroup, uid, port) {
+    Some(match work(netns, cgroup, ids, port) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("worker: {error:#}");
@@ -133,7 +138,7 @@ pub fn run_if_worker() -> Option<ExitCode> {
     })
 }
 
-fn work(netns: &str, cgroup: &str, uid: &str, port: &str) -> Result<()> {
+fn work(netns: &str, cgroup: &str, ids: &str, port: &str) -> Result<()> {
     fs::write(
         format!("{cgroup}/cgroup.procs"),
         std::process::id().to_string(),
@@ -141,16 +146,16 @@ fn work(netns: &str, cgroup: &str, uid: &str, port: &str) -> Result<()> {
     setns(File::open(netns)?, CloneFlags::CLONE_NEWNET)?;
     let port: u16 = port.parse()?;
     stay_on_one_processor()?;
-    let id: u32 = uid.parse()?;
+    let (uid, gid) = ids.split_once(':').context("UID:GID")?;
     setgroups(&[])?;
-    let gid = Gid::from_raw(id);
+    let gid = Gid::from_raw(gid.parse()?);
     setresgid(gid, gid, gid)?;
-    let uid = Uid::from_raw(id);
+    let uid = Uid::from_raw(uid.parse()?);
     setresuid(uid, uid, uid)?;
     let listener = if port == 0 {
         None
     } else {
-        Some(server::listen(port)?)
+        Some(server::listen(port, uid.is_root())?)
     };
     let mut held = Vec::new();
     for line in io::stdin().lock().lines() {
@@ -182,6 +187,10 @@ fn obey(line: &str, listener: Option<&Socket>, held: &mut Vec<Socket>) -> Result
     let seconds = |text: &str| text.parse().map(Duration::from_secs);
     Ok(match (words.as_slice(), listener) {
         (["ready"], _) => Answer::default(),
+        (["from", address], _) => {
+            client::begin_at(address.parse()?);
+            Answer::default()
+        }
         (["release"], _) => {
             held.clear();
             Answer::default()

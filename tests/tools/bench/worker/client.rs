@@ -2,7 +2,8 @@
 
 use std::{
     io::{self, Read as _, Write as _},
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
+    sync::OnceLock,
     time::{Duration, Instant},
 };
 
@@ -10,8 +11,24 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{Answer, server::BODY};
 
+/// The address that connections begin at, if it is another host's.
+static FROM: OnceLock<Ipv4Addr> = OnceLock::new();
+/// The mark of a transparent sidecar's connections.
+const MARK: u32 = 1337;
+
+/// All later connections begin at an address that is another host's.
+pub fn begin_at(from: Ipv4Addr) {
+    let _ = FROM.set(from);
+}
+
 fn socket() -> io::Result<Socket> {
-    Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))
+    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+    if let Some(from) = FROM.get() {
+        socket.set_ip_transparent_v4(true)?;
+        socket.set_mark(MARK)?;
+        socket.bind(&SocketAddr::from((*from, 0)).into())?;
+    }
+    Ok(socket)
 }
 
 fn nanos(since: Instant) -> u64 {

@@ -16,10 +16,13 @@ const BACKLOG: i32 = 4096;
 const PAUSE: Duration = Duration::from_micros(200);
 
 /// Several may share a port.
-pub fn listen(port: u16) -> io::Result<Socket> {
+pub fn listen(port: u16, transparent: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
+    if transparent {
+        socket.set_ip_transparent_v4(true)?;
+    }
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
     socket.listen(BACKLOG)?;
     Ok(socket)
