@@ -129,6 +129,17 @@ fn the_app_sees_the_client() -> Result<()> {
     let inbound = inbound.map_err(|errno| anyhow::anyhow!("inbound: errno {errno}"))?;
     ensure!(inbound.accepted_by == 15006, "{inbound:?}");
     ensure!(inbound.server.local == at(POD[0], 80), "{inbound:?}");
+    // That of the client itself, too.
+    fixture.lab.add_outside(CLIENT[0])?;
+    let mut dial = Dial::new(&ROOT, at(POD[0], 80));
+    dial.source = Some(at(CLIENT[0], 0));
+    let inbound = fixture.outside.dial(dial)?;
+    let inbound = inbound.map_err(|errno| anyhow!("inbound: errno {errno}"))?;
+    ensure!(inbound.accepted_by == 15006, "{inbound:?}");
+    ensure!(
+        inbound.server.peer.ip() == at(CLIENT[0], 0).ip(),
+        "{inbound:?}"
+    );
     leave(&fixture)?;
     let after = network(&fixture)?;
     ensure!(before == after, "before: {before:#?}\nafter: {after:#?}");
