@@ -76,9 +76,7 @@ pub fn described(event: &Event, pod: String, clocks: &Clocks) -> TraceEvent {
 /// Whether the rule with this name refuses connections.
 #[must_use]
 pub fn is_refusal(rule: &str) -> bool {
-    Rule::ALL
-        .iter()
-        .any(|known| known.name() == rule && known.class().is_refusal())
+    Rule::from_name(rule).is_some_and(|rule| rule.class().is_refusal())
 }
 
 fn verdict(event: &Event, kind: Option<EventKind>) -> &'static str {

@@ -24,6 +24,12 @@ macro_rules! rules {
                 match self { $(Self::$variant => $text,)+ }
             }
 
+            /// The rule with this name, if there is one.
+            #[must_use]
+            pub fn from_name(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|rule| rule.name() == name)
+            }
+
             /// The rule with this number, if there is one.
             #[must_use]
             pub const fn from_number(number: u32) -> Option<Self> {
@@ -242,11 +248,13 @@ mod tests {
     fn numbers_and_names_are_unique_and_lead_back() {
         for (position, rule) in Rule::ALL.iter().enumerate() {
             assert_eq!(Rule::from_number(*rule as u32), Some(*rule));
+            assert_eq!(Rule::from_name(rule.name()), Some(*rule));
             for other in &Rule::ALL[position + 1..] {
                 assert!((*rule as u32) < (*other as u32));
                 assert_ne!(rule.name(), other.name());
             }
         }
         assert_eq!(Rule::from_number(0), None);
+        assert_eq!(Rule::from_name(""), None);
     }
 }

@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, ops::ControlFlow, process::ExitCode, time::Dura
 use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
+use sidetrack_common::rule::Rule;
 
 use super::{
     Format, Places,
@@ -93,13 +94,10 @@ fn name(value: impl ValueEnum) -> String {
 }
 
 fn rule_name(text: &str) -> Result<String, String> {
-    let names: Vec<&str> = sidetrack_common::rule::Rule::ALL
-        .iter()
-        .map(|rule| rule.name())
-        .collect();
-    if names.contains(&text) {
+    if Rule::from_name(text).is_some() {
         return Ok(text.to_owned());
     }
+    let names: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
     Err(format!("no such rule; there are {}", names.join(", ")))
 }
 
@@ -207,11 +205,8 @@ fn row(event: &TraceEvent) -> String {
         )
     });
     let source = event.source.as_deref().unwrap_or_default();
-    let error = event.errno.map(|errno| {
-        let text = std::io::Error::from_raw_os_error(errno).to_string();
-        let end = text.find(" (os error").unwrap_or(text.len());
-        format!(": {}", &text[..end])
-    });
+    let error = event.errno.map(output::errno_text);
+    let error = error.map(|text| format!(": {text}"));
     format!(
         "{time:<16} {:<24} {verdict:<15} {:<23} {}{source}{}{}{}",
         event.pod,

@@ -89,10 +89,9 @@ fn reason(refusals: &Refusals) -> Result<()> {
     if let Some(last) = &refusals.last {
         output::print(format!("  last   {}", what(last)))?;
     }
-    let rule = Rule::ALL.iter().find(|rule| rule.name() == refusals.reason);
-    if let Some(rule) = rule {
+    if let Some(rule) = Rule::from_name(&refusals.reason) {
         output::print(format!("  cause  {}", rule.describe()))?;
-        output::print(format!("  cure   {}", cure(*rule)))?;
+        output::print(format!("  cure   {}", cure(rule)))?;
     }
     Ok(())
 }
@@ -100,7 +99,7 @@ fn reason(refusals: &Refusals) -> Result<()> {
 /// The last refusal as a sentence.
 fn what(last: &TraceEvent) -> String {
     let error = last.errno.map_or_else(String::new, |errno| {
-        format!(": {}", std::io::Error::from_raw_os_error(errno))
+        format!(": {}", output::errno_text(errno))
     });
     let source = last.source.as_deref();
     let who = last.process.as_ref().map_or_else(

@@ -1,5 +1,6 @@
 //! Commands that need neither an agent nor privileges, as the binary runs them.
 
+mod arguments;
 mod explain;
 mod manifests;
 mod output;

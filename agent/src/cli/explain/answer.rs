@@ -10,7 +10,10 @@ use sidetrack_common::{
 };
 use sidetrack_policy::rules::{self, ListTables};
 
-use super::{super::target::Target, owner::Owner};
+use super::{
+    super::{output, target::Target},
+    owner::Owner,
+};
 
 /// The connection to decide about.
 pub(super) enum Connection<'a> {
@@ -143,7 +146,7 @@ impl Answer {
     fn words(&self) -> String {
         match (self.port, self.errno) {
             (Some(port), _) => format!("redirect to {port}"),
-            (_, Some(errno)) => format!("refuse: {}", std::io::Error::from_raw_os_error(errno)),
+            (_, Some(errno)) => format!("refuse: {}", output::errno_text(errno)),
             _ if !self.cases.is_empty() => "depends on the pod's addresses".to_owned(),
             _ => self.verdict.to_owned(),
         }
