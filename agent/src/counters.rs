@@ -191,8 +191,10 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
 #[derive(Debug, Default)]
 struct Tally {
     by_result: ByResult,
-    /// Connections that were redirected, and counted as such, and that the sidecar did not accept.
+    /// Outbound connections that were redirected, and counted as such, and that the sidecar did not accept.
     not_accepted: u64,
+    /// The same of inbound ones: nobody listened.
+    not_served: u64,
     refused: BTreeMap<u32, u64>,
 }
 
@@ -203,7 +205,9 @@ impl Tally {
         if class.is_refusal() {
             *self.refused.entry(key.rule).or_default() += count;
         }
-        if matches!(class, Class::Failed | Class::GivenUp) {
+        if key.rule == Rule::NoListener as u32 {
+            self.not_served += count;
+        } else if matches!(class, Class::Failed | Class::GivenUp) {
             self.not_accepted += count;
         }
     }
@@ -213,7 +217,7 @@ impl Tally {
         let mut of = |class| *counts.of(class);
         Connections {
             outbound_redirected: of(Class::Outbound).saturating_sub(self.not_accepted),
-            inbound_redirected: of(Class::Inbound),
+            inbound_redirected: of(Class::Inbound).saturating_sub(self.not_served),
             untouched: of(Class::Untouched),
             before_sidecar: of(Class::BeforeSidecar),
             refused: of(Class::Refused),
@@ -251,6 +255,8 @@ mod tests {
             (Rule::SidecarSilent, 2),
             (Rule::GivenUp, 1),
             (Rule::NoRoute, 7),
+            (Rule::AllInbound, 9),
+            (Rule::NoListener, 5),
         ] {
             let (mut key, _) = counter(1, 0);
             key.rule = rule as u32;
@@ -258,7 +264,8 @@ mod tests {
         }
         let connections = tally.connections();
         assert_eq!(connections.outbound_redirected, 4);
-        assert_eq!(connections.refused, 12);
+        assert_eq!(connections.inbound_redirected, 4);
+        assert_eq!(connections.refused, 17);
         assert_eq!(connections.given_up, 1);
     }
 

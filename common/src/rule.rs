@@ -125,7 +125,7 @@ rules! {
     NoStorage = 61, "no-storage", "the kernel had no memory for the connection's record: refused";
     /// Refused: too many handshakes in flight.
     HandshakesFull = 62, "handshakes-full", "too many redirected connections are waiting for the sidecar: refused";
-    /// Refused: no socket listens on the inbound port.
+    /// Outcome of a redirected inbound connection: no socket listens on the inbound port.
     NoListener = 63, "no-listener", "no sidecar listens on the inbound port: refused";
     /// Refused: the pod has more addresses than the agent follows.
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
@@ -157,7 +157,7 @@ pub enum Class {
     Udp,
     /// Refuses it.
     Refused,
-    /// Says that a connection failed that an outbound rule has redirected, and was counted there.
+    /// Says that a connection failed that a rule has redirected, and was counted there.
     Failed,
     /// The same, and the application itself ended it.
     GivenUp,
@@ -191,12 +191,11 @@ impl Rule {
             | Self::NoPolicy
             | Self::NoStorage
             | Self::HandshakesFull
-            | Self::NoListener
             | Self::BoundDevice
             | Self::TooManyAddresses
             | Self::RoutingHeader
             | Self::UnknownTarget => Class::Refused,
-            Self::SidecarRefused | Self::SidecarSilent => Class::Failed,
+            Self::NoListener | Self::SidecarRefused | Self::SidecarSilent => Class::Failed,
             Self::GivenUp => Class::GivenUp,
             Self::FamilyNotCaptured
             | Self::LoopbackSource

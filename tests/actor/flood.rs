@@ -74,29 +74,28 @@ pub fn hang(address: SocketAddr) -> Result<Socket> {
     bound.with_context(|| format!("listen on {address}"))
 }
 
-/// Sends SYNs as no socket of this pod would.
-pub fn syns(from: SocketAddrV4, to: SocketAddrV4, count: u16) -> Result<()> {
+/// Sends bare packets as no socket of this pod would.
+pub fn packets(from: SocketAddrV4, to: SocketAddrV4, count: u16, flags: u8) -> Result<()> {
     let socket = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::TCP))?;
     socket.bind(&SocketAddr::new((*from.ip()).into(), 0).into())?;
     for number in 0..count {
         let from = SocketAddrV4::new(*from.ip(), from.port() + number);
         socket
-            .send_to(&syn(from, to), &SocketAddr::from(to).into())
-            .with_context(|| format!("send a SYN from {from}"))?;
+            .send_to(&header(from, to, flags), &SocketAddr::from(to).into())
+            .with_context(|| format!("send a packet from {from}"))?;
     }
     Ok(())
 }
 
-/// The TCP header of a SYN.
-fn syn(from: SocketAddrV4, to: SocketAddrV4) -> [u8; 20] {
+/// A TCP header without options.
+fn header(from: SocketAddrV4, to: SocketAddrV4, flags: u8) -> [u8; 20] {
     const WORDS: u8 = 5;
-    const SYN: u8 = 2;
     let mut header = [0; 20];
     header[0..2].copy_from_slice(&from.port().to_be_bytes());
     header[2..4].copy_from_slice(&to.port().to_be_bytes());
     header[4..8].copy_from_slice(&1000_u32.to_be_bytes());
     header[12] = WORDS << 4;
-    header[13] = SYN;
+    header[13] = flags;
     header[14..16].copy_from_slice(&u16::MAX.to_be_bytes());
     let sum = checksum(from, to, &header);
     header[16..18].copy_from_slice(&sum.to_be_bytes());

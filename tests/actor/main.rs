@@ -118,8 +118,13 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             held.keep(flood::hang(address)?);
             Response::Done
         }
-        Request::Syns { from, to, count } => {
-            flood::syns(from, to, count)?;
+        Request::Packets {
+            from,
+            to,
+            count,
+            flags,
+        } => {
+            flood::packets(from, to, count, flags)?;
             Response::Done
         }
         Request::Trick(trick) => tricks::play(trick)?,

@@ -149,6 +149,11 @@ pub struct Listen {
     pub transparent: bool,
 }
 
+/// The flag of a packet that begins a connection.
+pub const SYN: u8 = 2;
+/// The flag of one that acknowledges.
+pub const ACK: u8 = 16;
+
 /// A command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Request {
@@ -192,14 +197,16 @@ pub enum Request {
     Reuse(SocketAddr),
     /// Listens, as the sidecar, and never accepts.
     Hang(SocketAddr),
-    /// Sends bare SYNs over a raw socket, each from another port of an address; both are IPv4.
-    Syns {
+    /// Sends bare packets over a raw socket, each from another port of an address; both are IPv4.
+    Packets {
         /// The source; ports count up from this one.
         from: std::net::SocketAddrV4,
         /// The destination.
         to: std::net::SocketAddrV4,
         /// How many.
         count: u16,
+        /// [`SYN`] or [`ACK`].
+        flags: u8,
     },
     /// Does something that only the tests of evasion need.
     Trick(Trick),

@@ -10,7 +10,7 @@ use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{HandshakeKey, ListenerKey},
-    decide::{self, Decision, Inbound, Owner, Verdict},
+    decide::{self, Decision, ECONNREFUSED, Inbound, Owner, Verdict},
     event::EventKind,
     names::LISTENER_SLOTS,
     pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod},
@@ -48,18 +48,33 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     let Some(pod) = maps::pod(netns) else {
         return SK_PASS;
     };
-    let (decision, action) = match try_lookup(&lookup, netns, pod) {
-        Ok(decision) => (decision, SK_PASS),
-        // On SK_DROP the client gets a reset: connection refused, as when the sidecar is down.
-        Err(rule) => (Decision::refuse(rule), SK_DROP),
+    let decision = match try_lookup(&lookup, netns, pod) {
+        Ok(decision) => decision,
+        Err(rule) => Decision::refuse(rule),
     };
-    // The pod's own traffic was decided and counted in connect.
-    if !matches!(decision.rule, Rule::LocalSource) {
-        let family = lookup.destination().family();
+    let family = lookup.destination().family();
+    let (capture_port, errno, is_served) = match decision.verdict {
+        Verdict::Redirect { port, .. } => (port, 0, assign(&lookup, netns, family, port).is_ok()),
+        Verdict::Fail { errno } => (0, errno, true),
+        Verdict::Untouched | Verdict::Assign { .. } | Verdict::ByLoopback => (0, 0, true),
+    };
+    // On SK_DROP the client gets a reset: connection refused, as when the sidecar is down.
+    let action = if errno == 0 && is_served {
+        SK_PASS
+    } else {
+        SK_DROP
+    };
+    // The pod's own traffic was decided and counted in connect. Every connection counts once.
+    if !matches!(decision.rule, Rule::LocalSource) && !maps::has_arrived(&key(&lookup, netns)) {
         maps::count(netns, pod, family, decision.rule, decision.index);
-        let is_refused = matches!(decision.verdict, Verdict::Fail { .. });
-        if is_refused || maps::is_traced() {
-            report(&lookup, netns, &decision);
+        if errno != 0 || maps::is_traced() {
+            let decided = (decision.rule, decision.index);
+            report(&lookup, netns, decided, capture_port, errno);
+        }
+        // As in iptables the rule has redirected the connection, and counts it. That nobody takes it comes on top.
+        if !is_served {
+            maps::count(netns, pod, family, Rule::NoListener, 0);
+            report(&lookup, netns, (Rule::NoListener, 0), 0, ECONNREFUSED);
         }
         debug!(
             &ctx,
@@ -75,12 +90,13 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
 
 /// Remembers a refusal, and passes the decision to those who trace.
 #[inline(always)]
-fn report(lookup: &SkLookup<'_>, netns: u64, decision: &Decision) {
-    let (capture_port, errno) = match decision.verdict {
-        Verdict::Redirect { port, .. } => (port, 0),
-        Verdict::Fail { errno } => (0, errno),
-        Verdict::Untouched | Verdict::Assign { .. } | Verdict::ByLoopback => (0, 0),
-    };
+fn report(
+    lookup: &SkLookup<'_>,
+    netns: u64,
+    (rule, index): (Rule, u32),
+    capture_port: u16,
+    errno: i32,
+) {
     maps::report(&Report {
         netns,
         cookie: 0,
@@ -90,8 +106,8 @@ fn report(lookup: &SkLookup<'_>, netns: u64, decision: &Decision) {
         destination_port: lookup.port(),
         capture_port,
         kind: EventKind::Inbound,
-        rule: decision.rule,
-        index: decision.index,
+        rule,
+        index,
         errno,
         owner: Owner::UNKNOWN,
     });
@@ -107,7 +123,7 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
         && let Some(port) = redirected_to(lookup, netns)
     {
         // Both ways it is the pod's own connection, which connect has counted.
-        assign(lookup, netns, destination.family(), port).map_err(|_| Rule::LocalSource)?;
+        assign(lookup, netns, destination.family(), port).map_err(|()| Rule::LocalSource)?;
         return Ok(Decision::untouched(Rule::LocalSource));
     }
     // The sidecar calls the app from the client's address. Only the pod itself sends by lo, and the kernel takes
@@ -133,10 +149,10 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
     };
     let decision = decide::inbound(policy, &syn, &tables);
     match decision.verdict {
-        Verdict::Untouched | Verdict::Assign { .. } | Verdict::ByLoopback => Ok(decision),
-        Verdict::Redirect { port, .. } => {
-            assign(lookup, netns, destination.family(), port).map(|()| decision)
-        }
+        Verdict::Untouched
+        | Verdict::Redirect { .. }
+        | Verdict::Assign { .. }
+        | Verdict::ByLoopback => Ok(decision),
         Verdict::Fail { .. } => Err(decision.rule),
     }
 }
@@ -168,7 +184,7 @@ fn key(lookup: &SkLookup<'_>, netns: u64) -> HandshakeKey {
 
 /// Assigns the connection to the first listener that takes it.
 #[inline(always)]
-fn assign(lookup: &SkLookup<'_>, netns: u64, family: Family, port: u16) -> Result<(), Rule> {
+fn assign(lookup: &SkLookup<'_>, netns: u64, family: Family, port: u16) -> Result<(), ()> {
     for slot in 0..LISTENER_SLOTS {
         let key = ListenerKey {
             netns,
@@ -180,7 +196,7 @@ fn assign(lookup: &SkLookup<'_>, netns: u64, family: Family, port: u16) -> Resul
             return Ok(());
         }
     }
-    Err(Rule::NoListener)
+    Err(())
 }
 
 #[inline(always)]

@@ -1,5 +1,6 @@
 //! All maps, and the only code that accesses their memory.
 
+mod arrivals;
 mod atomic;
 mod counts;
 mod destinations;
@@ -12,6 +13,7 @@ mod own_map;
 mod pods;
 mod records;
 
+pub use arrivals::has_arrived;
 pub use counts::count;
 pub use destinations::{add_destination, destination, is_leaving};
 pub use events::{Report, is_traced, report};

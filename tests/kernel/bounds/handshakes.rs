@@ -7,7 +7,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{actor::Actor, node::VIP, product::Maps, protocol::Request, sidecar};
+use lab::{
+    actor::Actor,
+    node::VIP,
+    product::Maps,
+    protocol::{Request, SYN},
+    sidecar,
+};
 use sidetrack_common::rule::Rule;
 
 use super::{UNUSED_COOKIE, WITH_HANDSHAKE_ROWS, filter, maps, taken_by, wait_no_handshakes};
@@ -169,10 +175,11 @@ fn bare_syns_make_no_rows() -> Result<()> {
         // From another pod, by its source address.
         (own, "10.77.0.2:15001".parse()?),
     ] {
-        raw.ask(&Request::Syns {
+        raw.ask(&Request::Packets {
             from,
             to,
             count: SYNS,
+            flags: SYN,
         })?;
         ensure!(maps.handshakes.keys()?.is_empty(), "rows for SYNs to {to}");
     }

@@ -2,6 +2,7 @@
 //! metrics never lose or repeat one.
 
 mod counted;
+mod inbound;
 mod policies;
 
 use anyhow::{Context as _, Result, ensure};
