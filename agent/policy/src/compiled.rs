@@ -14,7 +14,50 @@ pub struct CompiledPolicy {
     owners: BTreeMap<List, Vec<u32>>,
 }
 
+/// A policy as its rows are in the kernel. Two with equal rows decide alike and count alike; a [`CompiledPolicy`]
+/// also keeps what leaves no trace there, such as an entry that is listed twice.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ListRows {
+    ports: BTreeMap<(u16, u16), u32>,
+    owners: BTreeMap<(u32, u32), u32>,
+    ranges: BTreeMap<(u16, u16, u32, [u8; 16]), u32>,
+}
+
+impl ListRows {
+    /// Adds a row of a port list.
+    pub fn add_port(&mut self, key: &PortKey, position: u32) {
+        self.ports.insert((key.list, key.port), position);
+    }
+
+    /// Adds a row of an owner list.
+    pub fn add_owner(&mut self, key: &OwnerKey, position: u32) {
+        self.owners.insert((key.list, key.id), position);
+    }
+
+    /// Adds a row of a CIDR list.
+    pub fn add_range(&mut self, key: &RangeKey, position: u32) {
+        let range = (key.list, key.family, key.prefix_len, key.addr.octets());
+        self.ranges.insert(range, position);
+    }
+}
+
 impl CompiledPolicy {
+    /// The rows of its lists.
+    #[must_use]
+    pub fn list_rows(&self) -> ListRows {
+        let mut rows = ListRows::default();
+        for (key, position) in self.port_rows(0) {
+            rows.add_port(&key, position);
+        }
+        for (key, position) in self.owner_rows(0) {
+            rows.add_owner(&key, position);
+        }
+        for (key, position) in self.range_rows(0) {
+            rows.add_range(&key, position);
+        }
+        rows
+    }
+
     /// Puts a row and its lists together; which lists the row has follows from the lists.
     #[must_use]
     pub fn new(

@@ -14,7 +14,7 @@ use sidetrack_policy::{
     ids::{IdMaps, UnknownId},
 };
 
-use crate::plan::Step;
+use crate::{plan::Step, policies::LeftPolicy};
 
 /// Where a network namespace was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -155,6 +155,8 @@ pub trait Node {
     fn remove_lists(&mut self, id: PolicyId, policy: &CompiledPolicy) -> Result<(), NodeError>;
     /// The highest id that any row of a policy has.
     fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError>;
+    /// Every policy that has its row, and so is complete.
+    fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError>;
     /// Removes the rows of all policies but these, and but those that pod rows name.
     fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError>;
 

@@ -1,15 +1,15 @@
 //! Which policies are in the kernel, under which ids, and for how many pods.
 //!
 //! A policy is written whole under a new id and never changes. Pods with equal policies share one.
-//! Ids are never used twice.
+//! Ids are never used twice. A policy that an earlier agent has written keeps its id, and with it its counters.
 
 use std::{
     collections::{BTreeSet, HashMap},
     time::{Duration, Instant},
 };
 
-use sidetrack_common::ids::PolicyId;
-use sidetrack_policy::compiled::CompiledPolicy;
+use sidetrack_common::{ids::PolicyId, policy::Policy};
+use sidetrack_policy::compiled::{CompiledPolicy, ListRows};
 
 /// How long a policy's rows outlive the last pod row that names it: a kernel program that has just read
 /// the pod's old row must find the lists that go with it.
@@ -20,6 +20,8 @@ pub const GRACE: Duration = Duration::from_secs(1);
 pub struct Policies {
     in_use: HashMap<CompiledPolicy, InUse>,
     retired: Vec<Retired>,
+    /// Of earlier agents, complete, and not in use by this one.
+    left: Vec<LeftPolicy>,
     next: u32,
 }
 
@@ -27,6 +29,19 @@ pub struct Policies {
 struct InUse {
     id: PolicyId,
     pods: usize,
+    /// Whether an earlier agent has written it. Rows of pods that this agent has not enrolled yet may name it.
+    left: bool,
+}
+
+/// A policy that an earlier agent has written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeftPolicy {
+    /// Its id.
+    pub id: PolicyId,
+    /// Its row.
+    pub row: Policy,
+    /// The rows of its lists.
+    pub lists: ListRows,
 }
 
 /// A policy without pods.
@@ -51,12 +66,13 @@ impl Retired {
 
 impl Policies {
     /// Starts above the highest id in the kernel. Pods of an earlier agent keep their policies until
-    /// they are enrolled again.
+    /// they are enrolled again, and then as well if those have not changed.
     #[must_use]
-    pub fn after(highest: Option<PolicyId>) -> Self {
+    pub fn after(highest: Option<PolicyId>, left: Vec<LeftPolicy>) -> Self {
         Self {
             in_use: HashMap::new(),
             retired: Vec::new(),
+            left,
             next: highest.map_or(1, |id| id.get().wrapping_add(1).max(1)),
         }
     }
@@ -68,10 +84,38 @@ impl Policies {
             return Some(used.id);
         }
         let retired = |retired: &Retired| retired.written && retired.policy == *policy;
-        let position = self.retired.iter().position(retired)?;
-        let id = self.retired.swap_remove(position).id;
-        self.in_use.insert(policy.clone(), InUse { id, pods: 1 });
+        let retired = self.retired.iter().position(retired);
+        let (id, left) = match retired {
+            Some(position) => (self.retired.swap_remove(position).id, false),
+            None => (self.take_left(policy)?, true),
+        };
+        let pods = 1;
+        self.in_use.insert(policy.clone(), InUse { id, pods, left });
         Some(id)
+    }
+
+    /// The id that an earlier agent has given to a policy.
+    fn take_left(&mut self, policy: &CompiledPolicy) -> Option<PolicyId> {
+        let row = policy.row();
+        let mut same_row = self.left.iter().filter(|left| left.row == row).peekable();
+        same_row.peek()?;
+        let lists = policy.list_rows();
+        let id = same_row.find(|left| left.lists == lists)?.id;
+        self.left.retain(|left| left.id != id);
+        Some(id)
+    }
+
+    /// Rows of policies that no pod names were removed: these are left of earlier agents.
+    pub fn swept(&mut self, left: Vec<LeftPolicy>) {
+        let own = self.ids();
+        self.left = left;
+        self.left.retain(|left| !own.contains(&left.id));
+    }
+
+    /// Whether earlier agents have left policies that may still be used.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        !self.left.is_empty()
     }
 
     /// A new id. It is used up whatever follows.
@@ -84,7 +128,12 @@ impl Policies {
 
     /// A policy was written, for one pod.
     pub fn written(&mut self, policy: &CompiledPolicy, id: PolicyId) {
-        self.in_use.insert(policy.clone(), InUse { id, pods: 1 });
+        let used = InUse {
+            id,
+            pods: 1,
+            left: false,
+        };
+        self.in_use.insert(policy.clone(), used);
     }
 
     /// A policy could not be written whole. What was written is removed with the retired ones.
@@ -97,21 +146,33 @@ impl Policies {
         });
     }
 
-    /// A pod has left a policy.
-    pub fn release(&mut self, policy: &CompiledPolicy, now: Instant) {
+    /// A pod has left a policy. Answers whether it is one of an earlier agent that is to be swept with the others,
+    /// once no pod's row names it.
+    pub fn release(&mut self, policy: &CompiledPolicy, now: Instant) -> bool {
         let Some(used) = self.in_use.get_mut(policy) else {
-            return;
+            return false;
         };
         used.pods -= 1;
-        if used.pods == 0 {
+        if used.pods > 0 {
+            return false;
+        }
+        let (id, left) = (used.id, used.left);
+        self.in_use.remove(policy);
+        if left {
+            self.left.push(LeftPolicy {
+                id,
+                row: policy.row(),
+                lists: policy.list_rows(),
+            });
+        } else {
             self.retired.push(Retired {
-                id: used.id,
+                id,
                 policy: policy.clone(),
                 since: now,
                 written: true,
             });
-            self.in_use.remove(policy);
         }
+        left
     }
 
     /// Takes the policies whose rows may be removed now. One that cannot be is given back with
@@ -133,7 +194,8 @@ impl Policies {
         });
     }
 
-    /// The ids of this agent's policies, the retired ones included.
+    /// The ids of this agent's policies, the retired ones included. Those of earlier agents are not among them until
+    /// a pod uses them.
     #[must_use]
     pub fn ids(&self) -> BTreeSet<PolicyId> {
         let used = self.in_use.values().map(|used| used.id);

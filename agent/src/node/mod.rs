@@ -16,6 +16,7 @@ use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Found, Node, NodeError, Step,
     node::{KnownListeners, LeftRows, Opened},
+    policies::LeftPolicy,
 };
 use tokio::sync::mpsc;
 use tracing::error;
@@ -196,6 +197,10 @@ impl Node for KernelNode {
 
     fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> {
         policy_rows::highest(&self.datapath.maps).map_err(|error| failed(error.into()))
+    }
+
+    fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError> {
+        policy_rows::left(&self.datapath.maps).map_err(|error| failed(error.into()))
     }
 
     fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError> {

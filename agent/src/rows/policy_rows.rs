@@ -10,7 +10,8 @@ use sidetrack_common::{
     ids::PolicyId,
     policy::{OwnerKey, PortKey, RangeKey},
 };
-use sidetrack_policy::compiled::CompiledPolicy;
+use sidetrack_policy::compiled::{CompiledPolicy, ListRows};
+use sidetrack_reconcile::policies::LeftPolicy;
 
 use crate::kernel::maps::Maps;
 
@@ -65,6 +66,43 @@ pub fn highest(maps: &Maps) -> io::Result<Option<PolicyId>> {
     Ok(highest.map(PolicyId::new))
 }
 
+/// Every policy that has its row. The row is written last and removed first, so that its lists are complete.
+///
+/// # Errors
+/// If a map cannot be read.
+pub fn left(maps: &Maps) -> io::Result<Vec<LeftPolicy>> {
+    let rows = maps.policies.rows()?.into_iter();
+    let mut left: BTreeMap<u32, LeftPolicy> = rows
+        .map(|(id, row)| {
+            let policy = LeftPolicy {
+                id: PolicyId::new(id),
+                row,
+                lists: ListRows::default(),
+            };
+            (id, policy)
+        })
+        .collect();
+    if left.is_empty() {
+        return Ok(Vec::new());
+    }
+    for (key, position) in maps.ports.rows()? {
+        if let Some(policy) = left.get_mut(&key.policy) {
+            policy.lists.add_port(&key, position);
+        }
+    }
+    for (key, position) in maps.owners.rows()? {
+        if let Some(policy) = left.get_mut(&key.policy) {
+            policy.lists.add_owner(&key, position);
+        }
+    }
+    for (key, position) in maps.ranges.rows()? {
+        if let Some(policy) = left.get_mut(&key.policy) {
+            policy.lists.add_range(&key, position);
+        }
+    }
+    Ok(left.into_values().collect())
+}
+
 /// Removes the rows of all policies but these, and but those that pod rows name.
 ///
 /// # Errors
@@ -90,13 +128,13 @@ pub fn sweep(keep: &BTreeSet<PolicyId>, maps: &Maps) -> io::Result<()> {
 
 /// The rows of a policy's lists. They are computed once: that takes longer than comparing them.
 #[derive(Debug)]
-struct ListRows {
+struct WrittenLists {
     ports: Vec<(PortKey, u32)>,
     owners: Vec<(OwnerKey, u32)>,
     ranges: Vec<(RangeKey, u32)>,
 }
 
-impl ListRows {
+impl WrittenLists {
     fn of(policy: &CompiledPolicy, id: u32) -> Self {
         Self {
             ports: policy.port_rows(id).collect(),
@@ -131,7 +169,7 @@ const LIST_ROWS_AT_A_TIME: usize = 10_000;
 /// Compares the rows of policies with what they should be, and repairs them.
 #[derive(Debug, Default)]
 pub struct PolicyRepair {
-    lists: BTreeMap<PolicyId, ListRows>,
+    lists: BTreeMap<PolicyId, WrittenLists>,
     /// The policy whose lists are compared first the next time.
     next: Option<PolicyId>,
 }
@@ -164,7 +202,7 @@ impl PolicyRepair {
                 let rows = self
                     .lists
                     .entry(id)
-                    .or_insert_with(|| ListRows::of(policy, id.get()));
+                    .or_insert_with(|| WrittenLists::of(policy, id.get()));
                 repaired += rows.repair(maps, buffer)?;
                 left = left.saturating_sub(rows.len());
             } else if self.next.is_none() {

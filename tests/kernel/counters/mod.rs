@@ -4,6 +4,7 @@
 mod counted;
 mod inbound;
 mod policies;
+mod restart;
 
 use anyhow::{Context as _, Result, ensure};
 

@@ -309,7 +309,9 @@ impl<N: Node> Core<N> {
 
     pub(super) fn release_policy(&mut self, policy: &CompiledPolicy) {
         let now = self.node.now();
-        self.policies.release(policy, now);
+        if self.policies.release(policy, now) {
+            self.sweep_later();
+        }
     }
 
     /// Notes what became of an attempt.

@@ -67,7 +67,7 @@ impl<N: Node> Core<N> {
         let earlier = Earlier::new(node.left_rows()?);
         let now = node.now();
         let mut core = Self {
-            policies: Policies::after(node.highest_policy()?),
+            policies: Policies::after(node.highest_policy()?, node.left_policies()?),
             earlier,
             node,
             pods: BTreeMap::new(),
@@ -342,8 +342,18 @@ impl<N: Node> Core<N> {
     }
 
     /// A row of an earlier agent's pod was replaced or removed: its policy may be out of use.
-    fn sweep_later(&mut self) {
+    pub(super) fn sweep_later(&mut self) {
         self.sweep_at = Some(self.node.now() + GRACE);
+    }
+
+    /// Removes policies of earlier agents that no pod's row names. The others may still be used.
+    fn sweep_policies(&mut self) -> Result<(), NodeError> {
+        self.node.sweep_policies(&self.policies.ids())?;
+        if self.policies.has_left() {
+            let left = self.node.left_policies()?;
+            self.policies.swept(left);
+        }
+        Ok(())
     }
 
     /// Removes the rows of policies that have been out of use for long enough.
@@ -361,7 +371,7 @@ impl<N: Node> Core<N> {
             }
         }
         if self.sweep_at.is_some_and(|at| now >= at) {
-            match self.node.sweep_policies(&self.policies.ids()) {
+            match self.sweep_policies() {
                 Ok(()) => self.sweep_at = None,
                 Err(problem) => {
                     error!("remove policies of an earlier agent: {problem}");

@@ -8,7 +8,7 @@ use std::{
 use sidetrack_common::ids::PolicyId;
 use sidetrack_policy::{Policy, compiled::CompiledPolicy};
 
-use super::{GRACE, Policies};
+use super::{GRACE, LeftPolicy, Policies};
 
 fn policy(port: u16) -> CompiledPolicy {
     Policy {
@@ -32,9 +32,9 @@ fn used(policies: &Policies) -> Vec<PolicyId> {
 
 #[test]
 fn ids_start_above_the_highest_and_are_used_once() {
-    let mut fresh = Policies::after(None);
+    let mut fresh = Policies::after(None, Vec::new());
     assert_eq!(fresh.next_id(), PolicyId::new(1));
-    let mut policies = Policies::after(Some(PolicyId::new(7)));
+    let mut policies = Policies::after(Some(PolicyId::new(7)), Vec::new());
     let ids: Vec<u32> = (0..3).map(|_| policies.next_id().get()).collect();
     assert_eq!(ids, [8, 9, 10]);
 }
@@ -42,7 +42,7 @@ fn ids_start_above_the_highest_and_are_used_once() {
 #[test]
 fn equal_policies_share_an_id_until_the_last_pod_has_left() {
     let now = Instant::now();
-    let mut policies = Policies::after(None);
+    let mut policies = Policies::after(None, Vec::new());
     let id = write(&mut policies, &policy(1));
     let other = write(&mut policies, &policy(2));
     assert_ne!(id, other);
@@ -61,7 +61,7 @@ fn equal_policies_share_an_id_until_the_last_pod_has_left() {
 #[test]
 fn a_retired_policy_goes_after_its_grace() {
     let now = Instant::now();
-    let mut policies = Policies::after(None);
+    let mut policies = Policies::after(None, Vec::new());
     let id = write(&mut policies, &policy(1));
     policies.release(&policy(1), now);
     let early = now + GRACE - Duration::from_nanos(1);
@@ -76,7 +76,7 @@ fn a_retired_policy_goes_after_its_grace() {
 #[test]
 fn a_retired_policy_is_used_again_under_its_id() {
     let now = Instant::now();
-    let mut policies = Policies::after(None);
+    let mut policies = Policies::after(None, Vec::new());
     let id = write(&mut policies, &policy(1));
     let other = write(&mut policies, &policy(2));
     policies.release(&policy(2), now);
@@ -92,7 +92,7 @@ fn a_retired_policy_is_used_again_under_its_id() {
 #[test]
 fn a_policy_that_could_not_be_removed_is_not_used_again() {
     let now = Instant::now();
-    let mut policies = Policies::after(None);
+    let mut policies = Policies::after(None, Vec::new());
     let id = write(&mut policies, &policy(1));
     policies.release(&policy(1), now);
     let due = policies.take_due(now + GRACE).remove(0);
@@ -106,11 +106,60 @@ fn a_policy_that_could_not_be_removed_is_not_used_again() {
 #[test]
 fn a_policy_that_was_not_written_whole_is_removed_and_not_used() {
     let now = Instant::now();
-    let mut policies = Policies::after(None);
+    let mut policies = Policies::after(None, Vec::new());
     let id = policies.next_id();
     policies.not_written(&policy(1), id, now);
     assert_eq!(policies.share(&policy(1)), None);
     assert_eq!(policies.ids(), BTreeSet::from([id]));
     assert_eq!(policies.take_due(now + GRACE).len(), 1);
     assert_ne!(policies.next_id(), id);
+}
+
+fn left(id: u32, policy: &CompiledPolicy) -> LeftPolicy {
+    LeftPolicy {
+        id: PolicyId::new(id),
+        row: policy.row(),
+        lists: policy.list_rows(),
+    }
+}
+
+#[test]
+fn a_policy_of_an_earlier_agent_keeps_its_id() {
+    let now = Instant::now();
+    let earlier = vec![left(3, &policy(1)), left(4, &policy(2))];
+    let mut policies = Policies::after(Some(PolicyId::new(4)), earlier.clone());
+    // Nothing is this agent's before a pod uses it.
+    assert!(policies.ids().is_empty());
+    assert_eq!(policies.share(&policy(1)), Some(PolicyId::new(3)));
+    assert_eq!(policies.share(&policy(1)), Some(PolicyId::new(3)));
+    assert_eq!(policies.share(&policy(5)), None);
+    assert_eq!(policies.ids(), BTreeSet::from([PolicyId::new(3)]));
+    // Pods' rows of the earlier agent may name it: it is never removed as this agent's own.
+    assert!(!policies.release(&policy(1), now));
+    assert!(policies.release(&policy(1), now));
+    assert!(policies.take_due(now + GRACE).is_empty());
+    assert_eq!(policies.share(&policy(1)), Some(PolicyId::new(3)));
+    // What was swept is gone, what is still named stays to be used.
+    policies.swept(earlier[..1].to_vec());
+    assert!(!policies.has_left());
+    assert_eq!(policies.share(&policy(2)), None);
+    policies.swept(earlier);
+    assert_eq!(policies.share(&policy(2)), Some(PolicyId::new(4)));
+}
+
+#[test]
+fn a_policy_with_other_lists_is_another_one() {
+    let with = |ports: &[u16]| {
+        Policy {
+            excluded_outbound_ports: ports.to_vec(),
+            ..Policy::default()
+        }
+        .compile()
+    };
+    let mut policies = Policies::after(None, vec![left(3, &with(&[80, 81]))]);
+    for other in [with(&[81, 80]), with(&[80]), with(&[80, 81, 82])] {
+        assert_eq!(policies.share(&other), None);
+    }
+    // The kernel has one row for a port that is listed twice.
+    assert_eq!(policies.share(&with(&[80, 81, 80])), Some(PolicyId::new(3)));
 }

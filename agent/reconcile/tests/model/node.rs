@@ -13,6 +13,7 @@ use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Found, Node, NodeError, Processes, Step,
     node::{KnownListeners, LeftRows, Opened},
+    policies::LeftPolicy,
 };
 
 use crate::{
@@ -231,6 +232,18 @@ impl Node for FakeNode {
 
     fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> {
         Ok(self.world.borrow().tables.policy_ids().last().copied())
+    }
+
+    fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError> {
+        let world = self.world.borrow();
+        let all = world.tables.policies.iter();
+        Ok(all
+            .map(|(id, policy)| LeftPolicy {
+                id: *id,
+                row: policy.row(),
+                lists: policy.list_rows(),
+            })
+            .collect())
     }
 
     fn sweep_policies(&mut self, keep: &BTreeSet<PolicyId>) -> Result<(), NodeError> {
