@@ -4,6 +4,7 @@ mod destinations;
 mod full_maps;
 mod handshakes;
 mod open_connections;
+mod refusals;
 mod share;
 
 use std::{
