@@ -16,7 +16,7 @@ pub use sidetrack_policy::{
     InboundPorts, Inputs, Mode, OutboundRanges, Policy, ReturnRoute, dialect,
     manifest::{self, NETNS_ANNOTATION},
     mesh,
-    rules::ListTables,
+    rules::{self, ListTables},
     select::LABEL,
 };
 pub use sidetrack_reconcile::cni::PATH as CNI_REQUESTS_PATH;

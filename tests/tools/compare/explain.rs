@@ -7,7 +7,7 @@ use lab::agent::Places;
 use lab::product::{ListTables, MapRoutes, Maps, Pins, Policy};
 use sidetrack_common::{
     addr::Addr,
-    decide::{self, Inbound, Outbound, Owner, Verdict},
+    decide::{self, Decision, Inbound, Outbound, Owner, Verdict},
 };
 
 use crate::{compare::Outcome, matrix::Case};
@@ -40,6 +40,11 @@ impl Explainer {
 
     /// The verdict for a connection.
     pub fn verdict(&self, case: &Case) -> Verdict {
+        self.decision(case).verdict
+    }
+
+    /// The verdict and the rule behind it.
+    pub fn decision(&self, case: &Case) -> Decision {
         let row = self.policy.compile().row();
         let tables = ListTables {
             policy: &self.policy,
@@ -68,7 +73,7 @@ impl Explainer {
                 routing_header: dial.segment.is_some(),
                 captured_family: self.captures(dial.destination.ip()),
             };
-            return decide::outbound(&row, &conn, &tables).verdict;
+            return decide::outbound(&row, &conn, &tables);
         };
         let source = if dial.device.is_some() {
             [10, 78, 0, 254]
@@ -82,7 +87,7 @@ impl Explainer {
             iface: self.policy.iface(arrives_by),
             captured_family: self.captures(dial.destination.ip()),
         };
-        decide::inbound(&row, &syn, &tables).verdict
+        decide::inbound(&row, &syn, &tables)
     }
 }
 

@@ -1,9 +1,10 @@
 //! Holds sidetrack to the real iptables: the same connections through two identical pods, one with
 //! the rule text loaded by iptables-restore, one enrolled. What anybody at either end can see is
-//! compared.
+//! compared. Then both make a known load, and what counts it is compared.
 
 mod compare;
 mod explain;
+mod load;
 mod matrix;
 mod pair;
 mod policies;
@@ -19,7 +20,7 @@ use lab::{ledger, private};
 use crate::{
     matrix::Family,
     pair::PodPair,
-    policies::{DIALECTS, POLICIES},
+    policies::{DIALECTS, LOADS, POLICIES},
     report::{Format, Report},
     target::Target,
 };
@@ -37,7 +38,7 @@ struct Options {
     /// Only this policy
     #[arg(
         long,
-        value_parser = PossibleValuesParser::new(POLICIES.iter().map(|policy| policy.name)),
+        value_parser = PossibleValuesParser::new(POLICIES.iter().chain(LOADS).map(|policy| policy.name)),
         conflicts_with = "manifest"
     )]
     policy: Option<String>,
@@ -81,7 +82,14 @@ fn run(options: &Options) -> Result<ExitCode> {
     if let Some((target, dialect)) = foreign {
         let mut report = Report::new(options.output, &[&dialect]);
         report.policy(&target.name);
-        compare_one(&mut pair, &target, &dialect, options, &mut report)?;
+        compare_one(
+            &mut pair,
+            &target,
+            &dialect,
+            options,
+            Part::Matrix,
+            &mut report,
+        )?;
         return report.close();
     }
     let chosen =
@@ -91,9 +99,11 @@ fn run(options: &Options) -> Result<ExitCode> {
         .filter(|dialect| chosen(&options.dialect, dialect))
         .collect();
     let mut report = Report::new(options.output, &dialects);
-    for policy in POLICIES
-        .iter()
-        .filter(|policy| chosen(&options.policy, policy.name))
+    let matrix = POLICIES.iter().map(|policy| (policy, Part::Matrix));
+    let load = LOADS.iter().map(|policy| (policy, Part::Load));
+    for (policy, part) in matrix
+        .chain(load)
+        .filter(|(policy, _)| chosen(&options.policy, policy.name))
     {
         report.policy(policy.name);
         for dialect in &dialects {
@@ -102,10 +112,19 @@ fn run(options: &Options) -> Result<ExitCode> {
                 report.end(0)?;
                 continue;
             }
-            compare_one(&mut pair, &target, dialect, options, &mut report)?;
+            compare_one(&mut pair, &target, dialect, options, part, &mut report)?;
         }
     }
     report.close()
+}
+
+/// What is compared under a policy.
+#[derive(Clone, Copy)]
+enum Part {
+    /// What becomes of single connections.
+    Matrix,
+    /// What many of them are counted as.
+    Load,
 }
 
 fn compare_one(
@@ -113,6 +132,7 @@ fn compare_one(
     target: &Target,
     dialect: &str,
     options: &Options,
+    part: Part,
     report: &mut Report,
 ) -> Result<()> {
     pair.set(target)?;
@@ -123,7 +143,10 @@ fn compare_one(
         if chosen && has_oracle {
             families += 1;
             report.begin(&target.name, dialect, name);
-            compare::run(pair, family, target, report)?;
+            match part {
+                Part::Matrix => compare::run(pair, family, target, report)?,
+                Part::Load => load::run(pair, family, target, report)?,
+            }
         }
     }
     report.end(families)

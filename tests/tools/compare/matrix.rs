@@ -22,14 +22,39 @@ pub enum Family {
     V6,
 }
 
+impl Family {
+    /// What is dialed, by role.
+    pub fn addresses(self) -> &'static Addresses {
+        match self {
+            Self::V4 => &V4,
+            Self::V6 => &V6,
+        }
+    }
+}
+
+impl From<Family> for sidetrack_common::addr::Family {
+    fn from(family: Family) -> Self {
+        match family {
+            Family::V4 => Self::V4,
+            Family::V6 => Self::V6,
+        }
+    }
+}
+
 /// Addresses of one family, by role.
-struct Addresses {
-    own: &'static str,
-    second: &'static str,
-    loopback: &'static str,
-    own_self: &'static str,
-    service: &'static str,
-    gateway: &'static str,
+pub struct Addresses {
+    /// The pod's.
+    pub own: &'static str,
+    /// That of its second interface.
+    pub second: &'static str,
+    /// Loopback.
+    pub loopback: &'static str,
+    /// What the sidecar calls the application from.
+    pub own_self: &'static str,
+    /// Of a service outside.
+    pub service: &'static str,
+    /// Of the host outside.
+    pub gateway: &'static str,
     /// Everything that is dialed.
     all: &'static [&'static str],
 }
@@ -109,7 +134,7 @@ pub struct Case {
 
 impl Case {
     /// From a pod.
-    fn outbound(who: &str, dial: Dial) -> Self {
+    pub fn outbound(who: &str, dial: Dial) -> Self {
         let from = dial.source.map(|source| format!(" from {}", source.ip()));
         let device = dial
             .device
@@ -132,7 +157,7 @@ impl Case {
     }
 
     /// To a pod.
-    fn inbound(dial: Dial) -> Self {
+    pub fn inbound(dial: Dial) -> Self {
         let by = if dial.device.is_some() {
             "eth1"
         } else {
@@ -177,10 +202,7 @@ struct Matrix {
 
 impl Matrix {
     fn new(family: Family, target: &Target) -> Self {
-        let fixed = match family {
-            Family::V4 => &V4,
-            Family::V6 => &V6,
-        };
+        let fixed = family.addresses();
         let mut destinations: Vec<IpAddr> = fixed.all.iter().map(|text| ip(text)).collect();
         for address in target.addresses() {
             let v6 = matches!(family, Family::V6);
@@ -415,12 +437,14 @@ fn creators(target: &Target, proxy: &Identity) -> Vec<(String, Identity, Option<
     creators
 }
 
-fn dial(creator: &Identity, to: IpAddr, port: u16) -> Dial {
+/// A connection with time for an answer within the machine.
+pub fn dial(creator: &Identity, to: IpAddr, port: u16) -> Dial {
     let mut dial = Dial::new(creator, SocketAddr::new(to, port));
     dial.patience_ms = PATIENCE_MS;
     dial
 }
 
-fn ip(text: &str) -> IpAddr {
+/// An address as it is written here.
+pub fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address of the matrix")
 }

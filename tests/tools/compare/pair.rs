@@ -1,8 +1,9 @@
 //! Two pods alike in everything but who redirects.
 
 use std::{
+    collections::{BTreeMap, btree_map::Entry},
     fs,
-    net::IpAddr,
+    net::{IpAddr, TcpListener},
     path::{Path, PathBuf},
     thread,
     time::Duration,
@@ -21,7 +22,10 @@ use lab::{
 };
 use serde_json::Value;
 
-use crate::target::{Rules, Target};
+use crate::{
+    matrix::Family,
+    target::{Rules, Target},
+};
 
 /// Ports with a listener in the pod, as the proxy.
 const PROXY_PORTS: [u16; 8] = [15001, 15006, 15008, 15020, 15021, 15090, 15101, 15106];
@@ -38,8 +42,8 @@ pub struct PairedPod {
     /// Dials to the pod.
     pub outside: Actor,
     servers: Actor,
-    /// Ports with a listener in the pod.
-    served: Vec<u16>,
+    /// Listeners in the pod by port.
+    served: BTreeMap<u16, [usize; 2]>,
     /// The return route of the oracle's last policy.
     routed_back: Option<ReturnRoute>,
     pod: PodNet,
@@ -69,9 +73,10 @@ impl PairedPod {
             listen(&outside, &Identity::of(0), port)?;
         }
         let servers = pod.actor()?;
+        let mut served = BTreeMap::new();
         for (owner, ports) in [(&PROXY, &PROXY_PORTS[..]), (&APP, &APP_PORTS[..])] {
             for port in ports {
-                listen_for(&servers, owner, *port)?;
+                served.insert(*port, listen_for(&servers, owner, *port)?);
             }
         }
         Ok(Self {
@@ -79,7 +84,7 @@ impl PairedPod {
             outside,
             servers,
             routed_back: None,
-            served: [&PROXY_PORTS[..], &APP_PORTS].concat(),
+            served,
             pod,
             lab,
         })
@@ -87,13 +92,7 @@ impl PairedPod {
 
     /// Adds what this policy names: capture ports and addresses.
     fn prepare(&mut self, target: &Target) -> Result<()> {
-        let policy = &target.policy;
-        for port in [policy.outbound_port, policy.inbound_port] {
-            if !self.served.contains(&port) {
-                listen_transparently(&self.servers, &target.proxy(), port)?;
-                self.served.push(port);
-            }
-        }
+        self.open_sidecar(target)?;
         for address in target.addresses() {
             // `replace`: another policy may have named it.
             let gateway = if address.is_ipv6() {
@@ -130,6 +129,16 @@ impl PairedPod {
         Ok(())
     }
 
+    /// Opens the capture ports that nobody listens on.
+    fn open_sidecar(&mut self, target: &Target) -> Result<()> {
+        for port in [target.policy.outbound_port, target.policy.inbound_port] {
+            if let Entry::Vacant(vacant) = self.served.entry(port) {
+                vacant.insert(listen_transparently(&self.servers, &target.proxy(), port)?);
+            }
+        }
+        Ok(())
+    }
+
     /// Only policies in mode TPROXY print rules of this table.
     fn flush_mangle(&self) -> Result<()> {
         let netns = &self.pod.netns;
@@ -141,6 +150,32 @@ impl PairedPod {
         Ok(())
     }
 
+    /// Closes the capture ports, as a sidecar does that ends.
+    fn close_sidecar(&mut self, target: &Target) -> Result<()> {
+        for port in [target.policy.outbound_port, target.policy.inbound_port] {
+            for id in self.served.remove(&port).into_iter().flatten() {
+                self.servers.close(id, 0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What `iptables -t nat -nvL -x` prints.
+    pub fn counters(&self, family: Family) -> Result<String> {
+        let program = match family {
+            Family::V4 => "iptables",
+            Family::V6 => "ip6tables",
+        };
+        let netns = &self.pod.netns;
+        let list = ["-t", "nat", "-nvL", "-x"];
+        run_words(&[&["ip", "netns", "exec", netns, program][..], &list].concat())
+    }
+
+    /// A directory for files.
+    pub fn dir(&self) -> &Path {
+        self.lab.dir()
+    }
+
     fn restore(&self, program: &str, file: &Path) -> Result<()> {
         let netns = &self.pod.netns;
         let file = file.to_string_lossy();
@@ -149,13 +184,12 @@ impl PairedPod {
 }
 
 /// Capture ports have transparent listeners, as they do in mode TPROXY; it changes nothing in others.
-fn listen_for(servers: &Actor, owner: &Identity, port: u16) -> Result<()> {
+fn listen_for(servers: &Actor, owner: &Identity, port: u16) -> Result<[usize; 2]> {
     if *owner == PROXY {
-        listen_transparently(servers, owner, port)?;
+        listen_transparently(servers, owner, port)
     } else {
-        listen(servers, owner, port)?;
+        listen(servers, owner, port)
     }
-    Ok(())
 }
 
 /// Whether an address can be given to the outside: it means nothing to the network yet.
@@ -187,6 +221,8 @@ pub struct PodPair {
     pub oracle: PairedPod,
     /// Enrolled.
     pub ours: PairedPod,
+    /// Where the agent serves metrics.
+    pub metrics: String,
 }
 
 impl PodPair {
@@ -194,17 +230,32 @@ impl PodPair {
     pub fn new() -> Result<Self> {
         let oracle = PairedPod::new()?;
         let ours = PairedPod::new()?;
+        let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
+        let metrics = listener.local_addr()?.to_string();
+        drop(listener);
+        let counted = ["--metrics-addr", &metrics, "--metrics-per-pod", "1"];
+        let extra = Extra {
+            arguments: &[&LOCAL_ONLY[..], &counted].concat(),
+            ..Extra::default()
+        };
         Ok(Self {
-            agent: Agent::start_with(
-                ours.lab.places(),
-                &Extra {
-                    arguments: &LOCAL_ONLY,
-                    ..Extra::default()
-                },
-            )?,
+            agent: Agent::start_with(ours.lab.places(), &extra)?,
             oracle,
             ours,
+            metrics,
         })
+    }
+
+    /// Ends both sidecars.
+    pub fn close_sidecars(&mut self, target: &Target) -> Result<()> {
+        self.oracle.close_sidecar(target)?;
+        self.ours.close_sidecar(target)
+    }
+
+    /// Starts both again.
+    pub fn open_sidecars(&mut self, target: &Target) -> Result<()> {
+        self.oracle.open_sidecar(target)?;
+        self.ours.open_sidecar(target)
     }
 
     /// Where the agent keeps things.

@@ -32,7 +32,36 @@ const fn variables(
     }
 }
 
-/// All of them.
+/// Those under which a known load is counted. Their lists name what the load dials.
+pub const LOADS: &[BuiltIn] = &[
+    BuiltIn {
+        name: "load-all",
+        arguments: &[
+            "-x",
+            "10.109.120.0/24,fd99:120::/64",
+            "-o",
+            "53,8443",
+            "-d",
+            "53,22",
+            "-c",
+            "eth1",
+        ],
+        variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000")],
+    },
+    flags(
+        "load-lists",
+        &[
+            "-i",
+            "10.109.118.0/24,10.109.120.0/24,fd99::/64,fd99:120::/64",
+            "-q",
+            "22,53",
+            "-b",
+            "22,80",
+        ],
+    ),
+];
+
+/// All of them, except [`LOADS`].
 pub const POLICIES: &[BuiltIn] = &[
     flags("default", &[]),
     flags("inbound-off", &["-b", ""]),

@@ -18,6 +18,35 @@ pub enum Format {
     Json,
 }
 
+/// Connections of a rule, as everybody has counted them.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct RuleCounts {
+    /// What was made.
+    pub made: u64,
+    /// Packets that the lines of the rule have counted in iptables; none if the rule has no line.
+    pub iptables: Option<u64>,
+    /// `sidetrack rules`.
+    pub rules: u64,
+    /// `sidetrack trace`.
+    pub trace: u64,
+    /// `sidetrack_connections_total`.
+    pub metrics: u64,
+}
+
+impl RuleCounts {
+    /// In the order of the table.
+    fn columns(&self) -> [(&'static str, String); 5] {
+        let iptables = self.iptables.map(|count| count.to_string());
+        [
+            ("made", self.made.to_string()),
+            ("iptables", iptables.unwrap_or_else(|| "-".to_owned())),
+            ("rules", self.rules.to_string()),
+            ("trace", self.trace.to_string()),
+            ("metrics", self.metrics.to_string()),
+        ]
+    }
+}
+
 /// Everything so far.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -28,6 +57,10 @@ pub struct Report {
     /// Connections that were looked at twice.
     pub repeated: usize,
     wanted_differences: BTreeMap<&'static str, usize>,
+    /// Connections of known loads by rule.
+    load: BTreeMap<String, RuleCounts>,
+    /// Events that traces of loads have not shown, and said so.
+    not_traced: u64,
     cells: Vec<Cell>,
     disagreements: Vec<Disagreement>,
 }
@@ -68,6 +101,8 @@ impl Report {
             failed: 0,
             repeated: 0,
             wanted_differences: BTreeMap::new(),
+            load: BTreeMap::new(),
+            not_traced: 0,
             cells: Vec::new(),
             disagreements: Vec::new(),
         }
@@ -121,7 +156,11 @@ impl Report {
     }
 
     /// They disagree.
-    pub fn failed(&mut self, connection: &str, answers: [(&'static str, String); 2]) {
+    pub fn failed<const N: usize>(
+        &mut self,
+        connection: &str,
+        answers: [(&'static str, String); N],
+    ) {
         self.failed += 1;
         let Some(cell) = self.cells.last_mut() else {
             return;
@@ -135,6 +174,42 @@ impl Report {
             connection: connection.to_owned(),
             answers: answers.into(),
         });
+    }
+
+    /// So many connections of a load were made.
+    pub fn loaded(&mut self, connections: usize) {
+        self.passed += connections;
+        if let Some(cell) = self.cells.last_mut() {
+            cell.cases += connections;
+        }
+    }
+
+    /// What a rule has counted of a load; `traced` says whether the trace agrees.
+    pub fn rule(&mut self, name: &str, counts: &RuleCounts, traced: bool) {
+        let sum = self.load.entry(name.to_owned()).or_default();
+        sum.made += counts.made;
+        sum.iptables = match (sum.iptables, counts.iptables) {
+            (None, None) => None,
+            (sum, more) => Some(sum.unwrap_or_default() + more.unwrap_or_default()),
+        };
+        sum.rules += counts.rules;
+        sum.trace += counts.trace;
+        sum.metrics += counts.metrics;
+        let is_equal = [
+            counts.rules,
+            counts.metrics,
+            counts.iptables.unwrap_or(counts.made),
+        ]
+        .iter()
+        .all(|count| *count == counts.made);
+        if !is_equal || !traced {
+            self.failed(name, counts.columns());
+        }
+    }
+
+    /// The trace of a load has said that so many events are missing.
+    pub fn lost(&mut self, events: u64) {
+        self.not_traced += events;
     }
 
     /// Prints what is left to print; the sum decides the exit code.
@@ -151,14 +226,18 @@ impl Report {
     }
 
     fn print(&self) {
-        println!("\n\nknown and wanted differences (docs/semantics.md), counted as passed:");
+        println!();
+        if !self.wanted_differences.is_empty() {
+            println!("\nknown and wanted differences (docs/semantics.md), counted as passed:");
+        }
         for (difference, times) in &self.wanted_differences {
             println!("  {times:>6}  {difference}");
         }
         println!(
-            "\nfor each that passed, explain agreed with the kernel's decision; {} were looked at twice",
+            "\nexplain agreed with the kernel's decision about each that passed; {} were looked at twice",
             self.repeated
         );
+        self.print_load();
         for it in &self.disagreements {
             println!(
                 "\n{} {} {}: {}",
@@ -169,5 +248,23 @@ impl Report {
             }
         }
         println!("\n{} passed, {} failed", self.passed, self.failed);
+    }
+
+    fn print_load(&self) {
+        if self.load.is_empty() {
+            return;
+        }
+        println!(
+            "\nknown loads: connections by rule, as everybody counted them; {} events were missing in the trace",
+            self.not_traced
+        );
+        let heading = RuleCounts::default()
+            .columns()
+            .map(|(name, _)| format!("{name:>10}"));
+        println!("{:<28}{}", "", heading.concat());
+        for (name, counts) in &self.load {
+            let columns = counts.columns().map(|(_, count)| format!("{count:>10}"));
+            println!("{name:<28}{}", columns.concat());
+        }
     }
 }
