@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     pods::{Environment, IPTABLES, NOTHING, Pod, SIDETRACK},
-    worker::Worker,
+    worker::{Answer, Worker},
 };
 
 /// Connections one after the other, each closed in the orderly way, to one destination.
@@ -50,13 +50,19 @@ fn contestants(environment: &Environment) -> impl Iterator<Item = &Pod> {
     pods.filter(|pod| CONTESTANTS.contains(&pod.name))
 }
 
+/// Connections of one pod, one after the other, for so many seconds.
+pub fn churn_of(pod: &Pod, seconds: u64) -> Result<Answer> {
+    pod.outbound.tell(&format!("sink {}", seconds + 1))?;
+    let to = pod.dialed(0);
+    let answer = pod.app.ask(&format!("churn {to} {seconds}"))?;
+    pod.outbound.answer()?;
+    Ok(answer)
+}
+
 /// One after the other, for so many seconds each.
 pub fn churn(environment: &Environment, seconds: u64) -> Result<Vec<Churn>> {
     let one = |pod: &Pod| -> Result<Churn> {
-        pod.outbound.tell(&format!("sink {}", seconds + 1))?;
-        let to = pod.dialed(0);
-        let answer = pod.app.ask(&format!("churn {to} {seconds}"))?;
-        pod.outbound.answer()?;
+        let answer = churn_of(pod, seconds)?;
         Ok(Churn {
             contestant: pod.name.to_owned(),
             seconds,

@@ -9,6 +9,7 @@ mod load;
 mod plot;
 mod pods;
 mod report;
+mod traced;
 mod turn;
 mod worker;
 
@@ -49,6 +50,9 @@ struct Options {
     /// Also make so many connections that are open at a time
     #[arg(long, value_name = "CONNECTIONS", value_parser = clap::value_parser!(u32).range(1..=57_000))]
     hold: Option<u32>,
+    /// Also make one connection after the other with and without a trace, so many turns of a second each
+    #[arg(long, value_name = "TURNS", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    trace: Option<u32>,
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
@@ -56,7 +60,7 @@ struct Options {
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Measure nothing, and show the figures of such a file
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "churn", "hold", "field", "only"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["save", "churn", "hold", "trace", "field", "only"])]
     saved: Option<PathBuf>,
     /// Draw the figures as SVG into this directory
     #[arg(long, value_name = "DIRECTORY")]
@@ -124,6 +128,9 @@ fn measure(options: &Options) -> Result<Report> {
     }
     if let Some(connections) = options.hold {
         report.held = load::hold(&environment, connections)?;
+    }
+    if let Some(turns) = options.trace {
+        report.traced = Some(traced::measure(&environment, turns)?);
     }
     Ok(report)
 }

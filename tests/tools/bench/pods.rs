@@ -1,10 +1,10 @@
 //! The pods that compete: alike in everything but how their connections get to the sidecar.
 
-use std::{fs, net::SocketAddr, time::Duration};
+use std::{fs, net::SocketAddr, path::Path, time::Duration};
 
 use anyhow::{Result, bail};
 use lab::{
-    agent::Agent,
+    agent::{Agent, Places},
     command::run_words,
     network::{Lab, PodNet},
 };
@@ -209,6 +209,16 @@ impl Environment {
         })
     }
 
+    /// The agent of the pods with sidetrack.
+    pub fn places(&self) -> &Places {
+        &self.agent.places
+    }
+
+    /// A directory for files.
+    pub fn dir(&self) -> &Path {
+        self.hooked.dir()
+    }
+
     /// Median time from a changed manifest to the active policy, with 10,000 ranges and 1,000 ports.
     pub fn time_to_apply(&self) -> Result<Duration> {
         const TIMES: u16 = 9;
@@ -306,6 +316,11 @@ impl Pod {
             how,
             lab: of,
         })
+    }
+
+    /// Its name in the agent's commands.
+    pub fn full_name(&self) -> String {
+        format!("test/{}", pod_name(self.name))
     }
 
     /// One of the destinations that lead to the sidecar.

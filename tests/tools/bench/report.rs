@@ -10,6 +10,7 @@ use crate::{
     field::Field,
     load::{Churn, Held},
     pods::{IPTABLES, SIDETRACK},
+    traced::Traced,
     turn::Turn,
     worker::median,
 };
@@ -46,15 +47,8 @@ impl Series {
 
     /// Median of a figure, and that of its ratios to another's, of turns that came one after the other.
     fn figure(&self, base: &Self, of: impl Fn(&Turn) -> u64) -> Figure {
-        const PARTS: f64 = 1e6;
-        let both = self.turns.iter().zip(&base.turns);
-        let ratio = |(own, base)| of(own) as f64 / of(base).max(1) as f64;
-        let mut ratios: Vec<u64> = both.map(|it| (ratio(it) * PARTS) as u64).collect();
-        let mut nanos: Vec<u64> = self.turns.iter().map(&of).collect();
-        Figure {
-            nanos: median(&mut nanos),
-            ratio: median(&mut ratios) as f64 / PARTS,
-        }
+        let [own, base] = [self, base].map(|it| it.turns.iter().map(&of).collect::<Vec<_>>());
+        Figure::of(&own, &base)
     }
 }
 
@@ -65,6 +59,20 @@ pub struct Figure {
     pub nanos: u64,
     /// To the first contestant of the table: median of the ratios turn by turn.
     pub ratio: f64,
+}
+
+impl Figure {
+    /// The median of turns, and that of their ratios to others, each to the one of the same place.
+    pub fn of(nanos: &[u64], base: &[u64]) -> Self {
+        const PARTS: f64 = 1e6;
+        let both = nanos.iter().zip(base);
+        let ratio = |(own, base): (&u64, &u64)| *own as f64 / (*base).max(1) as f64;
+        let mut ratios: Vec<u64> = both.map(|it| (ratio(it) * PARTS) as u64).collect();
+        Self {
+            nanos: median(&mut nanos.to_vec()),
+            ratio: median(&mut ratios) as f64 / PARTS,
+        }
+    }
 }
 
 /// A contestant's figures.
@@ -121,6 +129,9 @@ pub struct Report {
     pub churn: Vec<Churn>,
     /// Many at a time.
     pub held: Vec<Held>,
+    /// With a trace of everything.
+    #[serde(default)]
+    pub traced: Option<Traced>,
 }
 
 impl Report {
@@ -138,6 +149,7 @@ impl Report {
             tables: Vec::new(),
             churn: Vec::new(),
             held: Vec::new(),
+            traced: None,
         })
     }
 
@@ -200,6 +212,9 @@ impl Report {
                 us(held.p50)
             );
         }
+        if let Some(traced) = &self.traced {
+            print_traced(traced);
+        }
         let Starts {
             pods,
             first_ms,
@@ -213,6 +228,28 @@ impl Report {
         );
         Ok(())
     }
+}
+
+fn print_traced(traced: &Traced) {
+    println!(
+        "\nOne connection after the other, {} turns with `sidetrack trace` and without; {} connections failed\n",
+        traced.turns, traced.failed
+    );
+    for (name, figure, rate) in [
+        ("nobody traces", traced.untraced, traced.rates[0]),
+        ("a trace of everything", traced.traced, traced.rates[1]),
+        ("nobody traces, after it", traced.again, traced.rates[2]),
+    ] {
+        println!(
+            "  {name:<42} {rate:>7} a second, p50 {:.2} us, x {:.3}",
+            us(figure.nanos),
+            figure.ratio
+        );
+    }
+    println!(
+        "\n  of {} connections the trace showed {} and said that {} are missing",
+        traced.connections, traced.events, traced.missing
+    );
 }
 
 fn us(nanos: u64) -> f64 {
