@@ -1,6 +1,7 @@
 //! What operators see of single connections: the trace, the last refusals, and what became of connections that were
 //! redirected, and open connections.
 
+mod behind;
 mod connections;
 mod outcomes;
 mod stream;
