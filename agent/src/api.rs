@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use sidetrack_common::rule::Rule;
+pub use sidetrack_live::{Connections, Process, TraceEvent, TraceLine};
 pub use sidetrack_reconcile::PodState;
 
 use crate::netns::inode_at;
@@ -43,80 +44,6 @@ pub struct NetnsStatus {
     pub inode: u64,
     /// Its cookie, the key of the kernel's maps.
     pub cookie: u64,
-}
-
-/// Connections of a pod since it was enrolled.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Connections {
-    /// Outbound connections redirected to the sidecar, without those that it did not accept.
-    pub outbound_redirected: u64,
-    /// Inbound connections redirected to the sidecar.
-    pub inbound_redirected: u64,
-    /// Connections that went direct.
-    pub untouched: u64,
-    /// Outbound connections that went direct before the sidecar first listened. The pod requests
-    /// that by the annotation sidetrack.dev/before-sidecar.
-    #[serde(default)]
-    pub before_sidecar: u64,
-    /// Connections that failed because of a missing sidecar, route or kernel resource.
-    pub refused: u64,
-    /// Connections that the application closed before the sidecar had accepted them.
-    #[serde(default)]
-    pub given_up: u64,
-    /// UDP sockets that were connected; they are not intercepted. Datagrams of unconnected sockets are
-    /// not seen.
-    #[serde(default)]
-    pub udp: u64,
-}
-
-/// A process that connects.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
-    /// Process id in the host's numbering.
-    pub pid: u32,
-    /// The thread's name, with control characters escaped.
-    pub name: String,
-    /// User that created the socket, in the host's numbering; `None` for the kernel's own sockets.
-    pub uid: Option<u32>,
-    /// Group that created the socket.
-    pub gid: Option<u32>,
-}
-
-/// One connection at one moment, as `trace` shows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TraceEvent {
-    /// When, RFC 3339, UTC.
-    pub time: String,
-    /// `namespace/name`, or `netns COOKIE` for a pod that the agent does not know.
-    pub pod: String,
-    /// `outbound` or `inbound`.
-    pub direction: String,
-    /// `redirect`, `untouched`, `refuse`, or `failed` for one that was redirected and that the sidecar did not accept.
-    pub verdict: String,
-    /// The client's address, if it has one already.
-    pub source: Option<String>,
-    /// The dialed address and port.
-    pub destination: String,
-    /// Capture port of a redirect.
-    pub port: Option<u16>,
-    /// Name of the rule, or of the reason.
-    pub rule: String,
-    /// What the caller gets, if it fails.
-    pub errno: Option<i32>,
-    /// Who connects, where that is known.
-    pub process: Option<Process>,
-    /// Cookie of the connecting socket: a failure has that of its decision.
-    pub socket: Option<u64>,
-}
-
-/// A line of the answer of `/v1/trace`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum TraceLine {
-    /// A connection.
-    Event(Box<TraceEvent>),
-    /// That many connections are missing here.
-    Lost(u64),
 }
 
 /// Refused connections of a pod for one reason.

@@ -20,6 +20,7 @@ pub mod product;
 pub mod protocol;
 pub mod runtime;
 pub mod sidecar;
+pub mod terminal;
 pub mod tricks;
 pub mod udp;
 

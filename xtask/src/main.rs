@@ -62,6 +62,9 @@ enum Command {
     Mutants(mutants::Options),
     /// Run the tests on Debian's kernels, in QEMU (needs root)
     Vm(vm::Options),
+    /// Draw the pictures of terminals in the docs, from real commands (needs root)
+    #[command(disable_help_flag = true)]
+    Pictures(tool::Arguments),
     /// Show two pods with real sidecars and no iptables (needs root)
     #[command(disable_help_flag = true)]
     Demo(tool::Arguments),
@@ -92,6 +95,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Vm(options) => vm::run(&options),
+        Command::Pictures(arguments) => tool::pictures(&arguments),
         Command::Demo(arguments) => tool::demo(&arguments),
     }
 }

@@ -67,6 +67,12 @@ pub fn bench(arguments: &Arguments) -> Result<ExitCode> {
     run("bench", Needs::Tests, Agent::Release, command, arguments)
 }
 
+/// The pictures of terminals in the docs.
+pub fn pictures(arguments: &Arguments) -> Result<ExitCode> {
+    let command = program("pictures");
+    run("pictures", Needs::Tests, Agent::Debug, command, arguments)
+}
+
 /// Pods that start by the hundred.
 pub fn starts(arguments: &Arguments) -> Result<ExitCode> {
     let command = program("starts");

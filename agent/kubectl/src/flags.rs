@@ -57,15 +57,10 @@ pub enum Format {
     Yaml,
 }
 
-/// A duration such as 500ms, 5s or 2m. A plain number means seconds.
+/// A duration that is longer than nothing.
 fn duration(text: &str) -> Result<Duration, String> {
-    let given = match text.parse() {
-        Ok(seconds) => Ok(Duration::from_secs(seconds)),
-        Err(_) => humantime::parse_duration(text),
-    };
-    match given {
+    match sidetrack_live::duration::duration(text) {
         Ok(Duration::ZERO) => Err("it must be longer than nothing".to_owned()),
-        Ok(duration) => Ok(duration),
-        Err(error) => Err(format!("{error}; write a duration such as 500ms or 5s")),
+        given => given,
     }
 }

@@ -2,14 +2,7 @@
 
 use std::{ops::RangeInclusive, time::Duration};
 
-/// A duration such as 500ms, 10s or 2m. A plain number means seconds.
-pub(super) fn duration(text: &str) -> Result<Duration, String> {
-    if let Ok(seconds) = text.parse() {
-        return Ok(Duration::from_secs(seconds));
-    }
-    humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; write a duration such as 500ms, 10s or 2m"))
-}
+pub(super) use sidetrack_live::duration::duration;
 
 /// A duration within a range of seconds.
 pub(super) fn duration_within(

@@ -21,6 +21,7 @@ mod pods;
 mod rules;
 mod status;
 mod target;
+mod top;
 mod trace;
 mod validate;
 mod webhook;
@@ -54,6 +55,8 @@ enum Command {
     Rules(rules::Options),
     /// Show how a connection is handled, and by which rule
     Explain(explain::Options),
+    /// Show pods live: sidecars, connections a second, refusals
+    Top(top::Options),
     /// Show connections as they are decided: who connects where, and what becomes of it
     Trace(trace::Options),
     /// Show why connections of a pod were refused, and what to do
@@ -147,6 +150,7 @@ pub fn main() -> ExitCode {
         Command::Pods(options) => blocking(pods::run(options)),
         Command::Rules(options) => blocking(rules::run(options)),
         Command::Explain(options) => blocking(explain::run(options)),
+        Command::Top(options) => blocking(top::run(options)),
         Command::Trace(options) => blocking(trace::run(options)),
         Command::Why(options) => blocking(why::run(options)),
         Command::Connections(options) => blocking(connections::run(options)),

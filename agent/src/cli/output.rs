@@ -63,8 +63,17 @@ pub fn remark(text: impl Display) {
 /// Prints a table without the blanks around its lines. On a terminal its last column wraps at the
 /// terminal's width.
 pub fn print_table(table: &Table) -> Result<()> {
-    let width = terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into());
-    print(lines(table, width).join("\n"))
+    print(table_text(table, terminal_width()))
+}
+
+/// The width of the terminal that stdout is, if it is one.
+pub fn terminal_width() -> Option<usize> {
+    terminal_size_of(io::stdout()).map(|(Width(width), _)| width.into())
+}
+
+/// The table for a terminal of this width, or for a file.
+pub fn table_text(table: &Table, terminal: Option<usize>) -> String {
+    lines(table, terminal).join("\n")
 }
 
 /// The table's lines, for a terminal of this width or for a file.

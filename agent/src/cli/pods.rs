@@ -176,20 +176,9 @@ fn wide_row(pod: &PodStatus) -> [String; WIDE.len()] {
     ]
 }
 
-/// Whether the sidecar listens: one word if both of its ports are alike.
+/// Whether the sidecar listens.
 fn listener(pod: &PodStatus) -> &'static str {
-    if pod.before_sidecar {
-        return "not yet";
-    }
-    match (pod.outbound_listener, pod.listener) {
-        (Some(true), true) => "up",
-        (Some(false), false) => "down",
-        (Some(true), false) => "out",
-        (Some(false), true) => "in",
-        // It is or was on loopback, where inbound connections never go.
-        (None, true) => "in, out unknown",
-        (None, false) => "unknown",
-    }
+    sidetrack_live::listener(pod.before_sidecar, pod.outbound_listener, pod.listener)
 }
 
 /// Where to look further.

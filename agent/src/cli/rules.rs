@@ -9,7 +9,8 @@ use serde::Serialize;
 use sidetrack_common::{addr::Family, rule::Rule};
 
 use super::{
-    Format, output,
+    Format, Places, output,
+    pod_name::PodName,
     target::{Live, Target, Which},
 };
 use sidetrack_policy::rules::{self, Line};
@@ -85,7 +86,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         Form::Table | Form::Iptables => Format::Table,
     };
     if !output::print_value(format, &rows)? {
-        print(&target, &rows, family, format == Format::Wide)?;
+        let wide = format == Format::Wide;
+        let terminal = output::terminal_width();
+        output::print(text(&target, &rows, family, wide, terminal))?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -161,27 +164,35 @@ fn rows(lines: &[Line], counted: Option<Counted>) -> Vec<Row> {
     rows
 }
 
-fn print(target: &Target, rows: &[Row], family: Family, wide: bool) -> Result<()> {
-    output::print(format!(
+/// For people. Tables wrap at the width of a terminal.
+fn text(
+    target: &Target,
+    rows: &[Row],
+    family: Family,
+    wide: bool,
+    terminal: Option<usize>,
+) -> String {
+    let mut lines = vec![format!(
         "pod {}, dialect {}",
         target.name, target.policy.dialect
-    ))?;
+    )];
     match (family, target.ipv6) {
-        (Family::V6, Some(false)) => {
-            output::print("The pod's IPv6 connections are left alone; these rules are not active.")?
-        }
-        (Family::V6, None) => output::print(
-            "Whether these rules are active depends on the pod's addresses: pass --pod-ip IP.",
-        )?,
+        (Family::V6, Some(false)) => lines.push(
+            "The pod's IPv6 connections are left alone; these rules are not active.".to_owned(),
+        ),
+        (Family::V6, None) => lines.push(
+            "Whether these rules are active depends on the pod's addresses: pass --pod-ip IP."
+                .to_owned(),
+        ),
         _ => {}
     }
     if let Some(enrollment) = &target.enrollment {
-        output::print(format!("enrolled {enrollment}"))?;
+        lines.push(format!("enrolled {enrollment}"));
     }
     for note in target.policy.notes() {
-        output::print(format!("Note: {note}."))?;
+        lines.push(format!("Note: {note}."));
     }
-    output::print("")?;
+    lines.push(String::new());
     for (scope, heading) in [
         (Scope::Line, None),
         (Scope::Reason, Some("Decided without a line of the rules:")),
@@ -195,11 +206,31 @@ fn print(target: &Target, rows: &[Row], family: Family, wide: bool) -> Result<()
             continue;
         }
         if let Some(heading) = heading {
-            output::print(format!("\n{heading}"))?;
+            lines.push(format!("\n{heading}"));
         }
-        output::print_table(&section(scope, &of_scope, wide))?;
+        lines.push(output::table_text(
+            &section(scope, &of_scope, wide),
+            terminal,
+        ));
     }
-    Ok(())
+    lines.join("\n")
+}
+
+/// The rules of a known pod, of each family that is intercepted, as a text for people.
+pub(super) async fn of_pod(places: &Places, pod: &PodName) -> Result<String> {
+    let target = Target::of_agent(places, pod).await?;
+    let mut parts: Vec<String> = target.remark.clone().into_iter().collect();
+    for family in [Family::V4, Family::V6] {
+        if family == Family::V6 && target.ipv6 != Some(true) {
+            continue;
+        }
+        let counted = target.live.as_ref().map(|live| Counted::read(live, family));
+        let rows = rows(&rules::nat(&target.policy, family), counted.transpose()?);
+        let heading = if family == Family::V6 { "IPv6: " } else { "" };
+        let text = text(&target, &rows, family, false, None);
+        parts.push(format!("{heading}{text}"));
+    }
+    Ok(parts.join("\n\n"))
 }
 
 fn section(scope: Scope, rows: &[&Row], wide: bool) -> Table {

@@ -55,6 +55,8 @@ pub(super) struct Target {
     pub(super) live: Option<Live>,
     /// Whether agents would enroll it, if it is from a manifest.
     pub(super) enrollment: Option<Enrollment>,
+    /// What to know of where this is from, if it is not from the agent.
+    pub(super) remark: Option<String>,
     own: Vec<IpAddr>,
 }
 
@@ -75,13 +77,18 @@ impl Target {
         match which.offline.manifest() {
             Some(path) => Ok(which.offline.find(path, pod.as_ref())?.into()),
             None => match pod {
-                Some(pod) => Self::of_agent(&which.places, &pod).await,
+                Some(pod) => {
+                    let target = Self::of_agent(&which.places, &pod).await?;
+                    target.remark.iter().for_each(output::remark);
+                    Ok(target)
+                }
                 None => usage("name a pod as NAMESPACE/POD, or a file with --manifest FILE"),
             },
         }
     }
 
-    async fn of_agent(places: &Places, pod: &PodName) -> Result<Self> {
+    /// Of an enrolled pod, by the agent or without one.
+    pub(super) async fn of_agent(places: &Places, pod: &PodName) -> Result<Self> {
         let answer: Result<Vec<PodStatus>> = Client::new(&places.socket).get("/v1/pods").await;
         let pods = match answer {
             Ok(pods) => pods,
@@ -109,6 +116,7 @@ impl Target {
                 maps: Maps::open(&Pins::new(&places.bpffs)?)?,
             }),
             enrollment: None,
+            remark: None,
             own: Vec::new(),
         })
     }
@@ -119,10 +127,10 @@ impl Target {
         let name = pods::named(pods::pinned(places)?, pod)?.full_name();
         let pod = name.parse().map_err(anyhow::Error::msg)?;
         let last = last_policies::read(&last_policies::file(&places.socket), &pod, &maps)?;
-        output::remark(format!(
+        let remark = format!(
             "no agent answers; this is policy {}, which the kernel's maps have for the pod",
             last.policy_id
-        ));
+        );
         Ok(Self {
             name,
             policy: serde_json::from_value(last.policy).context("read the pod's policy")?,
@@ -137,6 +145,7 @@ impl Target {
                 maps,
             }),
             enrollment: None,
+            remark: Some(remark),
             own: Vec::new(),
         })
     }
@@ -173,6 +182,7 @@ impl From<Described> for Target {
             before_sidecar: false,
             live: None,
             enrollment: Some(described.enrollment),
+            remark: None,
             own: described.own,
         }
     }

@@ -5,6 +5,7 @@ mod behind;
 mod connections;
 mod outcomes;
 mod stream;
+mod top;
 
 use anyhow::{Context as _, Result};
 use lab::network::Lab;

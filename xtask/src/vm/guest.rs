@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Programs of the host that tests start, and `modprobe`, which the kernel starts.
-const PROGRAMS: [&str; 23] = [
+const PROGRAMS: [&str; 25] = [
     "sh",
     "ip",
     "ss",
@@ -37,6 +37,8 @@ const PROGRAMS: [&str; 23] = [
     "bpftool",
     "conntrack",
     "setpriv",
+    "setsid",
+    "stty",
     "unshare",
     "nsenter",
     "curl",

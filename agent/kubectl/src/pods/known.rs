@@ -84,15 +84,9 @@ impl Known {
     pub fn listener(&self) -> String {
         // Agents that do not look at the outbound port do not have the field.
         let outbound = self.whole.get("outbound_listener").map(Value::as_bool);
-        let listener = match (outbound, self.pod.listener) {
-            _ if self.pod.before_sidecar => "not yet",
-            (None | Some(Some(true)), true) => "up",
-            (None | Some(Some(false)), false) => "down",
-            (Some(Some(true)), false) => "out",
-            (Some(Some(false)), true) => "in",
-            (Some(None), true) => "in, out unknown",
-            (Some(None), false) => "unknown",
-        };
+        let outbound = outbound.unwrap_or(Some(self.pod.listener));
+        let listener =
+            sidetrack_live::listener(self.pod.before_sidecar, outbound, self.pod.listener);
         self.if_enrolled(listener.to_owned())
     }
 

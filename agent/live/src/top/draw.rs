@@ -1,0 +1,354 @@
+//! Draws a view. What it looks like follows from the view and the size of the terminal alone.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout, Rect},
+    style::{Color, Modifier, Style},
+    text::{Line, Span},
+};
+use sidetrack_policy::text::escaped;
+
+use super::{
+    columns::{count, rate},
+    report::Origin,
+    view::{Opened, Shown, View},
+};
+
+/// What terminals show.
+#[derive(Clone, Copy, Debug)]
+pub struct Theme {
+    /// Whether colors are wanted. What matters is legible without.
+    pub colors: bool,
+}
+
+impl Theme {
+    fn colored(self, color: Color, modifier: Modifier) -> Style {
+        let style = Style::new().add_modifier(modifier);
+        if self.colors { style.fg(color) } else { style }
+    }
+
+    fn bad(self) -> Style {
+        self.colored(Color::Red, Modifier::BOLD)
+    }
+
+    fn doubtful(self) -> Style {
+        self.colored(Color::Yellow, Modifier::empty())
+    }
+
+    fn good(self) -> Style {
+        self.colored(Color::Green, Modifier::empty())
+    }
+}
+
+/// Draws everything.
+pub fn draw(frame: &mut Frame<'_>, view: &mut View, theme: Theme) {
+    let [head, message, body, foot] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(0),
+        Constraint::Length(1),
+    ])
+    .areas(frame.area());
+    put(frame, head, heading(view, head.width));
+    put(frame, message, warning(view, theme));
+    let keys = match &mut view.opened {
+        Some(opened) => {
+            text(frame, body, opened);
+            let state = opened.state();
+            let style = match opened.ended {
+                Some(_) => theme.bad(),
+                None => Style::new(),
+            };
+            let keys = format!("q back  arrows scroll  {state}");
+            Line::from(Span::styled(keys, style))
+        }
+        None => {
+            list(frame, body, view, theme);
+            Line::from(match view.types_filter {
+                true => format!("show only: {}_   Enter keep  Esc show all", view.filter),
+                false => format!(
+                    "q quit  r rules  t trace  s sort  / filter  p problems  ? help  every {}",
+                    seconds_of(view.settings.interval)
+                ),
+            })
+        }
+    };
+    put(frame, foot, keys);
+}
+
+fn put(frame: &mut Frame<'_>, area: Rect, line: Line<'_>) {
+    frame.render_widget(line, area);
+}
+
+const TITLE: &str = "sidetrack top  ";
+
+/// What and how many, with the clock at the right.
+fn heading(view: &View, width: u16) -> Line<'static> {
+    let bold = Style::new().add_modifier(Modifier::BOLD);
+    let nodes: Vec<_> = view.nodes.values().collect();
+    let silent = nodes.iter().filter(|node| node.silent_since.is_some());
+    let who = match (view.settings.many_nodes, silent.count()) {
+        (true, 0) => plural(nodes.len(), "node"),
+        (true, silent) => format!("{}, {silent} silent", plural(nodes.len(), "node")),
+        (false, _) => nodes
+            .first()
+            .map_or_else(String::new, |node| escaped(&node.report.node)),
+    };
+    let mut versions: Vec<_> = nodes
+        .iter()
+        .filter_map(|node| node.report.version.as_deref())
+        .map(escaped)
+        .collect();
+    versions.sort_unstable();
+    versions.dedup();
+    let version = match versions.is_empty() {
+        true => "agent unknown".to_owned(),
+        false => format!("agent {}", versions.join(", ")),
+    };
+    let all: usize = nodes.iter().map(|node| node.report.pods.len()).sum();
+    let pods = match view.rows().len() {
+        shown if shown == all => plural(all, "pod"),
+        shown => format!("{shown} of {}", plural(all, "pod")),
+    };
+    let problems = plural(view.problems().len(), "problem");
+    let right = time_of_day(view.now);
+    let rest = format!("  {version}  {pods}  {problems}");
+    let room = usize::from(width).saturating_sub(TITLE.len() + right.len() + 1);
+    // A node's name may be long, and the user knows where this runs.
+    let who = cut(&who, room.saturating_sub(rest.chars().count()));
+    let left = cut(&format!("{who}{rest}"), room);
+    Line::from(vec![
+        Span::styled(TITLE, bold),
+        Span::raw(format!("{left:<room$} {right}")),
+    ])
+}
+
+/// Who does not answer, or the first problem.
+fn warning(view: &View, theme: Theme) -> Line<'static> {
+    let mut silent = view.nodes.values().filter_map(|node| {
+        let (since, why) = (node.silent_since?, node.report.no_answer.as_ref()?);
+        let age = view.now.duration_since(since).unwrap_or_default();
+        let named = match view.settings.many_nodes {
+            true => format!("{}: ", node.report.node),
+            false => String::new(),
+        };
+        let from = match node.report.origin {
+            Origin::PinnedMaps => "; the pods are from the pinned maps",
+            Origin::Agent | Origin::Nowhere => "",
+        };
+        Some(format!(
+            "{named}no agent since {} UTC ({}){from}: {why}",
+            time_of_day(since),
+            seconds_of(Duration::from_secs(age.as_secs()))
+        ))
+    });
+    if let Some(first) = silent.next() {
+        let more = match silent.count() {
+            0 => String::new(),
+            more => format!("{more} more are silent; "),
+        };
+        return Line::from(Span::styled(
+            escaped(&format!("{more}{first}")),
+            theme.bad(),
+        ));
+    }
+    let problem = view.problems().into_iter().next();
+    let problem = problem.map(|problem| Span::styled(escaped(&problem), theme.doubtful()));
+    Line::from_iter(problem)
+}
+
+/// A column: heading, width, and its cell.
+struct Column {
+    heading: &'static str,
+    width: usize,
+    cell: fn(&Shown<'_>) -> String,
+}
+
+const NODE: usize = 14;
+
+/// The columns after the pod's name that a terminal of this width has room for.
+fn columns(view: &View, width: usize) -> Vec<Column> {
+    let column = |heading, width, cell| Column {
+        heading,
+        width,
+        cell,
+    };
+    let mut columns = vec![
+        column("SIDECAR", 9, sidecar),
+        column("OUT/S", 6, |it| rate(it.row, |of| of.outbound_redirected)),
+        column("IN/S", 6, |it| rate(it.row, |of| of.inbound_redirected)),
+        column("REFUSED/S", 9, |it| rate(it.row, |of| of.refused)),
+        column("REFUSED", 8, |it| count(it.row, |of| of.refused)),
+    ];
+    let is_wide = width >= 100;
+    if is_wide || !view.settings.many_nodes {
+        columns.push(column("UNTOUCHED", 9, |it| {
+            count(it.row, |of| of.untouched)
+        }));
+    }
+    if width >= 120 {
+        columns.push(column("UNTOUCHED/S", 11, |it| {
+            rate(it.row, |of| of.untouched)
+        }));
+        columns.push(column("UDP", 7, |it| count(it.row, |of| of.udp)));
+    }
+    columns
+}
+
+/// Whether the sidecar listens; of a pod that is not enrolled, its state.
+fn sidecar(shown: &Shown<'_>) -> String {
+    let row = shown.row;
+    match row.sidecar.as_deref() {
+        Some("in, out unknown") => "in, out?".to_owned(),
+        Some(word) => word.to_owned(),
+        None => row.state.clone(),
+    }
+}
+
+fn list(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: Theme) {
+    let (first, selected) = view.fit(usize::from(area.height).saturating_sub(1));
+    let columns = columns(view, area.width.into());
+    let node = if view.settings.many_nodes {
+        NODE + 1
+    } else {
+        0
+    };
+    let taken: usize = columns.iter().map(|column| column.width + 1).sum();
+    let name = usize::from(area.width).saturating_sub(taken + node);
+    let mut header = format!("{:<name$}", "POD");
+    if node > 0 {
+        header += &format!(" {:<NODE$}", "NODE");
+    }
+    for column in &columns {
+        let marked = column.heading == view.sort.heading();
+        let mark = match (marked, view.is_reversed) {
+            (false, _) => "",
+            (true, false) => "*",
+            (true, true) => "!",
+        };
+        let heading = match column.heading.len() < column.width {
+            true => format!("{mark}{}", column.heading),
+            false => column.heading.to_owned(),
+        };
+        header += &match column.heading {
+            "SIDECAR" => format!(" {heading:<width$}", width = column.width),
+            _ => format!(" {heading:>width$}", width = column.width),
+        };
+    }
+    let underlined = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
+    let mut lines = vec![Line::from(Span::styled(header, underlined))];
+    let rows = view.rows();
+    let room = usize::from(area.height).saturating_sub(1);
+    for (index, shown) in rows.iter().enumerate().skip(first).take(room) {
+        let mut spans = vec![Span::raw(format!(
+            "{:<name$}",
+            cut(&escaped(&shown.row.full_name()), name)
+        ))];
+        if node > 0 {
+            let text = cut(&escaped(shown.node), NODE);
+            spans.push(Span::raw(format!(" {text:<NODE$}")));
+        }
+        spans.extend(columns.iter().map(|column| cell(column, shown, theme)));
+        let mut style = Style::new();
+        if shown.is_stale {
+            style = style.add_modifier(Modifier::DIM);
+        }
+        if selected == Some(index) {
+            style = style.add_modifier(Modifier::REVERSED);
+        }
+        lines.push(Line::from(spans).style(style));
+    }
+    if rows.is_empty() {
+        lines.push(Line::from(nothing(view)));
+    }
+    frame.render_widget(ratatui::text::Text::from(lines), area);
+}
+
+/// Why the list is empty.
+fn nothing(view: &View) -> &'static str {
+    if view.nodes.is_empty() {
+        "the first answer is awaited"
+    } else if view.nodes.values().all(|node| node.report.pods.is_empty()) {
+        "no pod is known: `sidetrack pods` shows those that are left alone, and why"
+    } else {
+        "no pod has this name or namespace: Esc shows all names"
+    }
+}
+
+fn cell(column: &Column, shown: &Shown<'_>, theme: Theme) -> Span<'static> {
+    let text = cut(&escaped(&(column.cell)(shown)), column.width);
+    let width = column.width;
+    if column.heading == "SIDECAR" {
+        let style = match (&shown.row.sidecar, text.as_str()) {
+            (Some(_), "up") => theme.good(),
+            (Some(_), "not yet" | "unknown") => theme.doubtful(),
+            (Some(_), _) => theme.bad(),
+            (None, _) => theme.doubtful(),
+        };
+        return Span::styled(format!(" {text:<width$}"), style);
+    }
+    let refused = column.heading.starts_with("REFUSED") && !matches!(text.as_str(), "0" | "-");
+    let style = if refused { theme.bad() } else { Style::new() };
+    Span::styled(format!(" {text:>width$}"), style)
+}
+
+/// A text in place of the list.
+fn text(frame: &mut Frame<'_>, area: Rect, opened: &mut Opened) {
+    let room = usize::from(area.height).saturating_sub(1);
+    let title = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);
+    let width = usize::from(area.width);
+    let title = Span::styled(format!("{:<width$}", escaped(&opened.title)), title);
+    let mut lines = vec![Line::from(title)];
+    lines.extend(opened.visible(room).into_iter().map(Line::from));
+    frame.render_widget(ratatui::text::Text::from(lines), area);
+}
+
+/// A text of at most this many characters. Its end is what tells pods apart.
+fn cut(text: &str, room: usize) -> String {
+    let length = text.chars().count();
+    if length <= room {
+        return text.to_owned();
+    }
+    match room {
+        0 => String::new(),
+        1 => "~".to_owned(),
+        _ => {
+            let begin = (room - 1) / 2;
+            let end = room - 1 - begin;
+            let first: String = text.chars().take(begin).collect();
+            let last: String = text.chars().skip(length - end).collect();
+            format!("{first}~{last}")
+        }
+    }
+}
+
+fn plural(count: usize, what: &str) -> String {
+    let s = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{s}")
+}
+
+/// A time span in one or two units.
+fn seconds_of(span: Duration) -> String {
+    let (seconds, rest) = (span.as_secs(), span.subsec_millis());
+    match seconds {
+        0 => format!("{rest}ms"),
+        1..60 if rest > 0 => format!("{}s", span.as_secs_f64()),
+        1..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        _ => format!("{}h{}m", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+/// The time of day, UTC.
+fn time_of_day(time: SystemTime) -> String {
+    let seconds = time
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |time| time.as_secs());
+    let (hours, minutes) = (seconds / 3600 % 24, seconds / 60 % 60);
+    format!("{hours:02}:{minutes:02}:{:02}", seconds % 60)
+}
+
+#[cfg(test)]
+mod tests;

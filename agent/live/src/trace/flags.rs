@@ -1,0 +1,140 @@
+//! Flags of `trace`: the same for one node and for a cluster.
+
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use ipnet::IpNet;
+use sidetrack_common::rule::Rule;
+
+use crate::duration::duration;
+
+/// Which connections, and for how long.
+#[derive(Clone, Debug, Args)]
+pub struct Flags {
+    /// Only connections that were refused, or that a sidecar did not accept
+    #[arg(long)]
+    pub refused: bool,
+    /// Only one direction
+    #[arg(long, value_enum)]
+    pub direction: Option<Direction>,
+    /// Only one verdict
+    #[arg(long, value_enum)]
+    pub verdict: Option<Verdict>,
+    /// Only one rule or reason, by the name that trace shows, such as out-all
+    #[arg(long, value_name = "NAME", value_parser = rule_name)]
+    pub rule: Option<String>,
+    /// Only this dialed port
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// Only this address or range at either end
+    #[arg(long, value_name = "IP|CIDR", value_parser = address)]
+    pub address: Option<IpNet>,
+    /// Only this process: its id, or its name of at most 15 characters
+    #[arg(long, value_name = "PID|NAME")]
+    pub process: Option<String>,
+    /// End after that long, such as 30s, instead of at Ctrl-C
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub duration: Option<Duration>,
+    /// End after that many connections
+    #[arg(long, value_name = "NUMBER")]
+    pub count: Option<u64>,
+}
+
+/// Of a connection.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Direction {
+    /// From the pod
+    Outbound,
+    /// To the pod
+    Inbound,
+}
+
+/// What became of it.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Verdict {
+    /// To the sidecar
+    Redirect,
+    /// To its destination directly
+    Untouched,
+    /// By sidetrack
+    Refuse,
+    /// Redirected, and the sidecar did not accept it
+    Failed,
+    /// Redirected, and closed by the application before the sidecar accepted it
+    GivenUp,
+}
+
+/// The name of a value, as on the command line.
+pub fn name(value: impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map_or_else(String::new, |value| value.get_name().to_owned())
+}
+
+impl Flags {
+    /// The flags that say which connections, as words of a command line.
+    #[must_use]
+    pub fn filter_words(&self) -> Vec<String> {
+        let mut words = Vec::new();
+        words.extend(self.refused.then(|| "--refused".to_owned()));
+        // Attached, because a process may be named like a flag.
+        for (flag, value) in [
+            ("direction", self.direction.map(name)),
+            ("verdict", self.verdict.map(name)),
+            ("rule", self.rule.clone()),
+            ("port", self.port.map(|port| port.to_string())),
+            ("address", self.address.map(|address| address.to_string())),
+            ("process", self.process.clone()),
+        ] {
+            words.extend(value.map(|value| format!("--{flag}={value}")));
+        }
+        words
+    }
+}
+
+fn rule_name(text: &str) -> Result<String, String> {
+    let names: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
+    if names.contains(&text) {
+        return Ok(text.to_owned());
+    }
+    Err(format!("no such rule; there are {}", names.join(", ")))
+}
+
+fn address(text: &str) -> Result<IpNet, String> {
+    if let Ok(ip) = text.parse::<std::net::IpAddr>() {
+        return Ok(ip.into());
+    }
+    text.parse()
+        .map_err(|_| "write an address or a range such as 10.0.0.0/8".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::Flags;
+
+    #[derive(Parser)]
+    struct Cli {
+        #[command(flatten)]
+        flags: Flags,
+    }
+
+    #[test]
+    fn filters_are_passed_on_as_they_were_given() {
+        let words = [
+            "--refused",
+            "--direction=inbound",
+            "--verdict=given-up",
+            "--rule=out-all",
+            "--port=443",
+            "--address=10.0.0.0/8",
+            "--process=--odd name",
+        ];
+        let given = [&["trace", "--count", "3"][..], &words].concat();
+        let cli = Cli::try_parse_from(given).expect("flags");
+        assert_eq!(cli.flags.filter_words(), words);
+        for wrong in ["--rule=none", "--address=10", "--verdict=x", "--duration=x"] {
+            assert!(Cli::try_parse_from(["trace", wrong]).is_err(), "{wrong}");
+        }
+    }
+}

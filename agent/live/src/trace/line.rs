@@ -1,0 +1,136 @@
+//! A connection as one line for people.
+
+use super::TraceEvent;
+
+/// The columns of [`line`].
+pub const HEADER: &str =
+    "TIME (UTC)       POD                      VERDICT         RULE                    CONNECTION";
+
+/// With the pod.
+#[must_use]
+pub fn line(event: &TraceEvent) -> String {
+    format!(
+        "{:<16} {:<24} {:<15} {:<23} {}",
+        time(event),
+        event.pod,
+        verdict(event),
+        event.rule,
+        connection(event)
+    )
+}
+
+/// Without the pod, for a view that shows one pod. Its time has milliseconds, and what matters less is at the end.
+#[must_use]
+pub fn line_of_one_pod(event: &TraceEvent) -> String {
+    let time = time(event);
+    let (from, owner) = process(event).unwrap_or_default();
+    let text = format!(
+        "{} {:<14} {:<17} {from}{} {owner}",
+        time.get(..12).unwrap_or(time),
+        verdict(event),
+        event.rule,
+        ends(event),
+    );
+    text.trim_end().to_owned()
+}
+
+fn time(event: &TraceEvent) -> &str {
+    event.time.get(11..26).unwrap_or(&event.time)
+}
+
+fn verdict(event: &TraceEvent) -> String {
+    match event.port {
+        Some(port) if event.verdict == "redirect" => format!("redirect {port}"),
+        _ => event.verdict.clone(),
+    }
+}
+
+/// Who connects where, and what the caller gets if it fails.
+fn connection(event: &TraceEvent) -> String {
+    let from = process(event).map(|(process, owner)| format!("{process} {owner} "));
+    format!("{}{}", from.unwrap_or_default(), ends(event))
+}
+
+/// The process, and its user and group.
+fn process(event: &TraceEvent) -> Option<(String, String)> {
+    let process = event.process.as_ref()?;
+    let id = |id: Option<u32>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
+    let owner = format!("{}:{}", id(process.uid), id(process.gid));
+    Some((format!("{}[{}]", process.name, process.pid), owner))
+}
+
+/// From where to where, and the error.
+fn ends(event: &TraceEvent) -> String {
+    let error = event.errno.map(|errno| {
+        let text = std::io::Error::from_raw_os_error(errno).to_string();
+        let end = text.find(" (os error").unwrap_or(text.len());
+        format!(": {}", &text[..end])
+    });
+    let arrow = if event.direction == "inbound" {
+        "=>"
+    } else {
+        "->"
+    };
+    format!(
+        "{} {arrow} {}{}",
+        event.source.as_deref().unwrap_or_default(),
+        event.destination,
+        error.unwrap_or_default()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{line, line_of_one_pod};
+    use crate::trace::{Process, TraceEvent};
+
+    fn event() -> TraceEvent {
+        TraceEvent {
+            time: "2026-01-02T03:04:05.678901Z".to_owned(),
+            pod: "shop/web-0".to_owned(),
+            direction: "outbound".to_owned(),
+            verdict: "redirect".to_owned(),
+            source: None,
+            destination: "10.1.0.9:80".to_owned(),
+            port: Some(15001),
+            rule: "out-all".to_owned(),
+            errno: None,
+            process: Some(Process {
+                pid: 42,
+                name: "curl".to_owned(),
+                uid: Some(1000),
+                gid: None,
+            }),
+            socket: Some(1),
+        }
+    }
+
+    #[test]
+    fn a_line_says_who_connects_where() {
+        assert_eq!(
+            line(&event()),
+            "03:04:05.678901  shop/web-0               redirect 15001  out-all                 curl[42] 1000:-  -> 10.1.0.9:80"
+        );
+        assert_eq!(
+            line_of_one_pod(&event()),
+            "03:04:05.678 redirect 15001 out-all           curl[42] -> 10.1.0.9:80 1000:-"
+        );
+        let inbound = TraceEvent {
+            direction: "inbound".to_owned(),
+            verdict: "refuse".to_owned(),
+            rule: "no-listener".to_owned(),
+            source: Some("10.0.0.2:40000".to_owned()),
+            port: None,
+            errno: Some(111),
+            process: None,
+            ..event()
+        };
+        let line = line(&inbound);
+        assert!(
+            line.ends_with(
+                "no-listener             10.0.0.2:40000 => 10.1.0.9:80: Connection refused"
+            ),
+            "{line}"
+        );
+    }
+}

@@ -1,0 +1,65 @@
+//! What a trace has shown.
+
+use std::collections::BTreeMap;
+
+use super::TraceEvent;
+
+/// What a line says in place of connections that came too fast, after their number.
+pub const MISSING: &str = "connections are missing here: they came faster than they could be read";
+
+/// What was shown, and what was not.
+#[derive(Debug, Default)]
+pub struct Summary {
+    /// How many connections were shown.
+    pub events: u64,
+    by_verdict: BTreeMap<String, u64>,
+    lost: u64,
+}
+
+impl Summary {
+    /// A connection was shown.
+    pub fn add(&mut self, event: &TraceEvent) {
+        self.events += 1;
+        *self.by_verdict.entry(event.verdict.clone()).or_default() += 1;
+    }
+
+    /// That many are missing.
+    pub fn add_lost(&mut self, count: u64) {
+        self.lost += count;
+    }
+
+    /// One line.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let verdicts: Vec<String> = self
+            .by_verdict
+            .iter()
+            .map(|(verdict, count)| format!("{count} {verdict}"))
+            .collect();
+        let verdicts = if verdicts.is_empty() {
+            String::new()
+        } else {
+            format!(": {}", verdicts.join(", "))
+        };
+        let lost = match self.lost {
+            0 => "none missing".to_owned(),
+            lost => format!("{lost} missing"),
+        };
+        format!("{} events{verdicts}; {lost}", self.events)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Summary;
+
+    #[test]
+    fn the_summary_says_what_is_missing() {
+        let mut summary = Summary::default();
+        assert_eq!(summary.text(), "0 events; none missing");
+        summary.events = 1;
+        summary.by_verdict.insert("redirect".to_owned(), 1);
+        summary.add_lost(7);
+        assert_eq!(summary.text(), "1 events: 1 redirect; 7 missing");
+    }
+}

@@ -1,0 +1,169 @@
+//! Programs on a terminal of 80 columns and 24 lines, and what it shows.
+
+mod svg;
+
+use std::{
+    fs::File,
+    io::{ErrorKind, Read as _, Write as _},
+    num::NonZeroU16,
+    os::fd::OwnedFd,
+    process::{Child, Command},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail};
+use nix::pty::{Winsize, openpty};
+
+pub use self::svg::svg;
+use crate::command::die_with_parent;
+
+/// The lines of the terminal.
+pub const LINES: u16 = 24;
+/// Its columns.
+pub const COLUMNS: u16 = 80;
+/// How long something may take to be shown.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// A program that runs on a terminal. Ends with this.
+pub struct Terminal {
+    child: Child,
+    keys: File,
+    /// The terminal's other end, as programs in it have it.
+    device: OwnedFd,
+    shown: Arc<Mutex<vt100::Parser>>,
+}
+
+impl Terminal {
+    /// Starts a program.
+    pub fn start(command: &Command) -> Result<Self> {
+        let size = Winsize {
+            ws_row: LINES,
+            ws_col: COLUMNS,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        let pty = openpty(Some(&size), None).context("open a terminal")?;
+        let mut inside = Command::new("setsid");
+        inside.args(["--ctty", "--wait"]).arg(command.get_program());
+        inside.args(command.get_args());
+        for (name, value) in command.get_envs() {
+            match value {
+                Some(value) => inside.env(name, value),
+                None => inside.env_remove(name),
+            };
+        }
+        inside.env("TERM", "xterm-256color");
+        inside.stdin(pty.slave.try_clone()?);
+        inside.stdout(pty.slave.try_clone()?);
+        inside.stderr(pty.slave.try_clone()?);
+        let child = die_with_parent(&mut inside).spawn();
+        let child = child.context("start a program on a terminal")?;
+        let shown = Arc::new(Mutex::new(vt100::Parser::new(
+            length(LINES)?,
+            length(COLUMNS)?,
+            0,
+        )));
+        let (mut output, parser) = (File::from(pty.master.try_clone()?), Arc::clone(&shown));
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            loop {
+                match output.read(&mut bytes) {
+                    Ok(0) => return,
+                    Ok(length) => lock(&parser).process(&bytes[..length]),
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => return,
+                }
+            }
+        });
+        Ok(Self {
+            child,
+            keys: File::from(pty.master),
+            device: pty.slave,
+            shown,
+        })
+    }
+
+    /// Types.
+    pub fn keys(&mut self, keys: &str) -> Result<()> {
+        Ok(self.keys.write_all(keys.as_bytes())?)
+    }
+
+    /// What is shown, with colors.
+    #[must_use]
+    pub fn screen(&self) -> vt100::Screen {
+        lock(&self.shown).screen().clone()
+    }
+
+    /// What is shown, as lines.
+    #[must_use]
+    pub fn text(&self) -> String {
+        self.screen().contents()
+    }
+
+    /// Waits until the screen is as wanted.
+    pub fn wait(&self, wanted: impl Fn(&str) -> bool) -> Result<String> {
+        let start = Instant::now();
+        loop {
+            let text = self.text();
+            if wanted(&text) {
+                return Ok(text);
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("the terminal shows:\n{text}");
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until the program has ended; its exit code.
+    pub fn wait_end(&mut self) -> Result<Option<i32>> {
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                return Ok(status.code());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!("it does not end; the terminal shows:\n{}", self.text());
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Gives the terminal another size, as a window that is resized.
+    pub fn resize(&self, lines: u16, columns: u16) -> Result<()> {
+        let mut stty = Command::new("stty");
+        let (lines_text, columns_text) = (lines.to_string(), columns.to_string());
+        stty.args(["rows", &lines_text, "cols", &columns_text]);
+        let status = stty.stdin(self.device.try_clone()?).status()?;
+        lock(&self.shown)
+            .screen_mut()
+            .set_size(length(lines)?, length(columns)?);
+        status.success().then_some(()).context("stty")
+    }
+
+    /// Whether the terminal edits lines and echoes, as shells have it.
+    pub fn is_as_shells_have_it(&self) -> Result<bool> {
+        let mut stty = Command::new("stty");
+        let output = stty.arg("-a").stdin(self.device.try_clone()?).output()?;
+        let text = String::from_utf8(output.stdout)?;
+        let has = |word: &str| text.split_whitespace().any(|part| part == word);
+        Ok(has("icanon") && has("echo") && !self.screen().alternate_screen())
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn length(length: u16) -> Result<NonZeroU16> {
+    NonZeroU16::new(length).context("a length")
+}
+
+fn lock(parser: &Mutex<vt100::Parser>) -> MutexGuard<'_, vt100::Parser> {
+    parser.lock().unwrap_or_else(PoisonError::into_inner)
+}
