@@ -36,6 +36,8 @@ pub enum Agent {
     Writes(&'static str, i32),
     /// The connection breaks.
     Breaks,
+    /// A program of this machine runs in its place: a shell's script, with the words as its arguments.
+    Script(String),
     /// The runtime cannot start the command.
     CannotStart(&'static str),
 }
@@ -160,6 +162,11 @@ impl Agent {
             Self::Hangs => Answer::Hang,
             Self::Refused(code) => Answer::Refused(*code, "no".to_owned()),
             Self::Writes(text, code) => output(text, *code),
+            Self::Script(script) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", script, "sh"]).args(words);
+                Answer::Stream(shell)
+            }
             Self::Breaks => Answer::Cut("[{\"namespace\": ".to_owned()),
             Self::CannotStart(problem) => {
                 Answer::Output(Vec::new(), End::NotStarted((*problem).to_owned()))

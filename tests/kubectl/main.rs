@@ -10,3 +10,5 @@ mod migrate;
 mod pass;
 mod rights;
 mod scope;
+mod top;
+mod trace;

@@ -57,6 +57,10 @@ fn arguments_output_and_exit_code_pass_through() -> Result<()> {
             ],
             "sidetrack-node-1 sidetrack explain shop/web-0 inbound --dst 10.0.0.1:80 -o json",
         ),
+        (
+            &["connections", "web-1", "-n", "shop", "--limit", "5"],
+            "sidetrack-node-2 sidetrack connections shop/web-1 --limit 5",
+        ),
         // A command that this build does not know.
         (
             &["later", "web-0", "-n", "shop", "--flag"],
@@ -125,15 +129,17 @@ fn a_reader_may_go_away() -> Result<()> {
 #[test]
 fn an_agent_that_hangs_is_given_up() -> Result<()> {
     let cluster = two()?;
-    let ended = cluster.run(&["--timeout", "1s", "rules", "shop/web-1"])?;
-    ensure!(
-        ended.code == 1 && ended.took < Duration::from_secs(4),
-        "{ended:?}"
-    );
-    ensure!(
-        ended.errors.contains("node node-2: no answer within 1s"),
-        "{ended:?}"
-    );
+    for command in ["rules", "connections"] {
+        let ended = cluster.run(&["--timeout", "1s", command, "shop/web-1"])?;
+        ensure!(
+            ended.code == 1 && ended.took < Duration::from_secs(4),
+            "{ended:?}"
+        );
+        ensure!(
+            ended.errors.contains("node node-2: no answer within 1s"),
+            "{ended:?}"
+        );
+    }
     Ok(())
 }
 
@@ -159,7 +165,7 @@ fn mistakes_name_their_cure() -> Result<()> {
         (&["rules", "shop/new"], 1, "has no node yet"),
         (&["rules", "a/b/c"], 1, "is not a pod; write NAMESPACE/NAME"),
         (&["rules", "-6", "shop/web-0"], 2, "the pod comes before -6"),
-        (&["trace"], 2, "<[NAMESPACE/]POD>"),
+        (&["rules"], 2, "<[NAMESPACE/]POD>"),
         (&["later"], 2, "name a pod: kubectl sidetrack later"),
         (&["cleanup", "shop/web-0"], 2, "not through the API server"),
     ] {

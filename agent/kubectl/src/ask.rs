@@ -54,17 +54,14 @@ pub async fn within<T>(time: Duration, asked: impl Future<Output = Result<T>>) -
 
 /// What a program has answered instead of JSON.
 fn not_understood(finished: &exec::Finished, wrong: &serde_json::Error) -> anyhow::Error {
-    let errors = String::from_utf8_lossy(&finished.stderr);
-    let first = errors.lines().find(|line| !line.trim().is_empty());
-    match (finished.code, first) {
-        (0, _) | (_, None) => {
-            let answer = String::from_utf8_lossy(&finished.stdout);
-            anyhow!(
-                "its answer is not understood ({wrong}); it exited with {} and wrote {:?}",
-                finished.code,
-                printable(answer.trim())
-            )
-        }
-        (code, Some(line)) => anyhow!("exited with {code}: {}", printable(line)),
+    let is_silent = finished.stderr.iter().all(u8::is_ascii_whitespace);
+    if finished.code == 0 || is_silent {
+        let answer = String::from_utf8_lossy(&finished.stdout);
+        return anyhow!(
+            "its answer is not understood ({wrong}); it exited with {} and wrote {:?}",
+            finished.code,
+            printable(answer.trim())
+        );
     }
+    anyhow!("{}", finished.complaint())
 }

@@ -1,6 +1,10 @@
 //! The API server, by kubectl's own kubeconfig.
 
-use std::{collections::BTreeMap, fmt::Debug, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Debug,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, anyhow};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
@@ -72,6 +76,14 @@ impl Cluster {
         let mut parameters = ListParams::default();
         parameters.label_selector.clone_from(&which.selector);
         list(api, parameters).await
+    }
+
+    /// Their names, as `namespace/name`.
+    pub async fn pod_names(&self, which: &Which) -> Result<BTreeSet<String>> {
+        let pods = self.pods(which).await?;
+        let name =
+            |pod: &Pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
+        Ok(pods.iter().map(name).collect())
     }
 
     /// The pods of the agents.

@@ -1,6 +1,8 @@
 //! Commands in the container of an agent, by `pods/exec`.
 
-use anyhow::{Result, anyhow, bail};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, anyhow, bail};
 use k8s_openapi::{api::core::v1::Pod, apimachinery::pkg::apis::meta::v1::Status};
 use kube::{
     Api, Client, Error,
@@ -8,9 +10,15 @@ use kube::{
     client::UpgradeConnectionError,
 };
 use sidetrack_policy::text::printable;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::{
+    io::{
+        AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
+        BufReader,
+    },
+    sync::watch,
+};
 
-use crate::agents::Agent;
+use crate::{agents::Agent, ask::within};
 
 /// The agent's program in its image.
 const PROGRAM: &str = "sidetrack";
@@ -48,9 +56,14 @@ pub async fn collect(client: &Client, agent: &Agent, words: &[&str]) -> Result<F
 pub struct Running(AttachedProcess);
 
 impl Running {
-    /// Starts a command.
-    pub async fn start(client: &Client, agent: &Agent, words: &[&str]) -> Result<Self> {
-        start(client, agent, words).await.map(Self)
+    /// Starts a command. With standard input, it has one until this is dropped, and nothing comes from it.
+    pub async fn start(
+        client: &Client,
+        agent: &Agent,
+        words: &[&str],
+        stdin: bool,
+    ) -> Result<Self> {
+        start_with(client, agent, words, stdin).await.map(Self)
     }
 
     /// Copies the output as it comes, to the end. Returns the exit code.
@@ -65,11 +78,78 @@ impl Running {
     }
 }
 
+/// Runs a command that is told to end by its standard input, and hands out its lines as they come. It is told so
+/// when `end` becomes true, and by the API server when this is dropped. `silence` is how long no line may come.
+///
+/// Returns what it has written to stderr, and its exit code.
+pub async fn attend(
+    client: &Client,
+    agent: &Agent,
+    words: &[&str],
+    silence: Duration,
+    mut end: watch::Receiver<bool>,
+    mut each: impl FnMut(&str) -> Result<()>,
+) -> Result<Finished> {
+    let started = start_with(client, agent, words, true);
+    let mut process = within(silence, started).await?;
+    let (stdin, stdout, stderr) = (process.stdin(), process.stdout(), process.stderr());
+    let lines = async {
+        let mut lines = BufReader::new(stdout.context("the output of the command")?).lines();
+        loop {
+            let line = within(silence, async { Ok(lines.next_line().await?) });
+            match line.await? {
+                Some(line) => each(&line)?,
+                None => return anyhow::Ok(()),
+            }
+        }
+    };
+    let told = async {
+        let mut stdin = stdin;
+        if end.wait_for(|end| *end).await.is_ok()
+            && let Some(stdin) = &mut stdin
+        {
+            // A line, because older protocols cannot end standard input alone.
+            stdin.write_all(b"\n").await?;
+            stdin.flush().await?;
+        }
+        std::future::pending::<Result<()>>().await
+    };
+    let output = async { tokio::try_join!(lines, read(stderr, MOST_ERRORS)) };
+    let (_, stderr) = tokio::select! {
+        output = output => output?,
+        told = told => return told.and_then(|()| bail!("standard input ended")),
+    };
+    Ok(Finished {
+        stdout: Vec::new(),
+        stderr,
+        code: code(process).await?,
+    })
+}
+
+impl Finished {
+    /// What it says is wrong.
+    pub fn complaint(&self) -> String {
+        let errors = String::from_utf8_lossy(&self.stderr);
+        let first = errors.lines().find(|line| !line.trim().is_empty());
+        let said = first.map_or_else(String::new, |line| format!(": {}", printable(line)));
+        format!("exited with {}{said}", self.code)
+    }
+}
+
 async fn start(client: &Client, agent: &Agent, words: &[&str]) -> Result<AttachedProcess> {
+    start_with(client, agent, words, false).await
+}
+
+async fn start_with(
+    client: &Client,
+    agent: &Agent,
+    words: &[&str],
+    stdin: bool,
+) -> Result<AttachedProcess> {
     let api: Api<Pod> = Api::namespaced(client.clone(), &agent.namespace);
     let parameters = AttachParams::default()
         .container("agent")
-        .stdin(false)
+        .stdin(stdin)
         .max_stdout_buf_size(BUFFER)
         .max_stderr_buf_size(BUFFER);
     let command = [PROGRAM].iter().chain(words).copied();

@@ -19,6 +19,8 @@ mod output;
 mod pass;
 mod pods;
 mod status;
+mod top;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -54,8 +56,12 @@ enum Command {
     Explain(Words),
     /// Show why connections of a pod were refused, and what to do: `sidetrack why` on its node
     Why(Words),
-    /// Show connections of a pod as they are decided: `sidetrack trace` on its node
-    Trace(Words),
+    /// List a pod's open TCP connections, with the destinations that were dialed: `sidetrack connections` on its node
+    Connections(Words),
+    /// Show connections as they are decided, of all nodes at once, or of one pod
+    Trace(Trace),
+    /// Show the pods of all nodes live: sidecars, connections a second, refusals
+    Top(top::Options),
     /// Check whether the kernels of the nodes can run sidetrack
     Doctor(doctor::Options),
     /// Check whether a cluster is ready for sidetrack, before it is installed
@@ -74,6 +80,20 @@ struct Words {
     #[arg(
         value_name = "[NAMESPACE/]POD",
         required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true
+    )]
+    words: Vec<String>,
+}
+
+/// A trace.
+#[derive(Debug, clap::Args)]
+struct Trace {
+    #[command(flatten)]
+    options: trace::Options,
+    /// Only this pod, which the agent of its node traces; then what `sidetrack trace` takes after it
+    #[arg(
+        value_name = "[NAMESPACE/]POD",
         trailing_var_arg = true,
         allow_hyphen_values = true
     )]
@@ -109,17 +129,33 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
         Command::Migrate(options) => {
             return migrate::run(&Cluster::connect(&cli.connect).await?, &options).await;
         }
+        Command::Top(options) => {
+            return top::run(Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Trace(Trace { options, words }) if words.is_empty() => {
+            return trace::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Trace(Trace { options, mut words }) => match options.words() {
+            Ok(flags) => {
+                // The pod first, whatever stood before it.
+                words.splice(1..1, flags);
+                ("trace".to_owned(), words)
+            }
+            Err(problem) => return Ok(wrong_usage(&problem)),
+        },
         Command::Rules(Words { words }) => ("rules".to_owned(), words),
         Command::Explain(Words { words }) => ("explain".to_owned(), words),
         Command::Why(Words { words }) => ("why".to_owned(), words),
-        Command::Trace(Words { words }) => ("trace".to_owned(), words),
+        Command::Connections(Words { words }) => ("connections".to_owned(), words),
         Command::Other(mut words) => (words.remove(0), words),
     };
     match Pass::read(&command, words, &mut cli.connect) {
         Ok(pass) => pass.run(&Cluster::connect(&cli.connect).await?).await,
-        Err(problem) => {
-            eprintln!("kubectl-sidetrack: {problem}");
-            Ok(ExitCode::from(2))
-        }
+        Err(problem) => Ok(wrong_usage(&problem)),
     }
+}
+
+fn wrong_usage(problem: &str) -> ExitCode {
+    eprintln!("kubectl-sidetrack: {problem}");
+    ExitCode::from(2)
 }

@@ -26,7 +26,7 @@ const OTHERS: [&str; 6] = [
     "webhook",
 ];
 /// Commands that end by themselves, at once.
-const SHORT: [&str; 3] = ["rules", "explain", "why"];
+const SHORT: [&str; 4] = ["rules", "explain", "why", "connections"];
 
 /// A command and its pod.
 #[derive(Debug, PartialEq, Eq)]
@@ -82,9 +82,12 @@ impl Pass {
         }
         let name = pod.to_string();
         let mut words = vec![self.command.as_str(), &name];
+        // It would run on in the agent's container when this process ends.
+        let is_trace = self.command == "trace";
+        words.extend(is_trace.then_some("--end-with-input"));
         words.extend(self.words.iter().map(String::as_str));
         let timeout = cluster.connect.timeout;
-        let started = Running::start(&cluster.client, agent, &words);
+        let started = Running::start(&cluster.client, agent, &words, is_trace);
         let asked = async {
             let running = ask::within(timeout, started).await?;
             let copied = running.copy(tokio::io::stdout(), tokio::io::stderr());

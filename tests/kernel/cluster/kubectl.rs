@@ -1,9 +1,12 @@
 //! `kubectl sidetrack` and a real agent: the commands that run in the agent's container run here in its node.
 
+use std::{process::Stdio, thread::sleep, time::Duration};
+
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::NODE,
     apiserver::exec::{Answer, End},
+    command::die_with_parent,
     injected::injected,
     plugin, sidecar,
 };
@@ -76,6 +79,56 @@ fn the_plugin_understands_an_agent() -> Result<()> {
     ensure!(json(&node, &explain)?["verdict"] == "redirect");
     let unknown = plugin::command(&node.api, &["nonsense", "shop/web"])?.output()?;
     ensure!(unknown.status.code() == Some(2), "{unknown:?}");
+    Ok(())
+}
+
+kernel_test!(the_plugin_shows_live_what_an_agent_sees);
+fn the_plugin_shows_live_what_an_agent_sees() -> Result<()> {
+    let (node, _outside, pod) = labeled()?;
+    let _sidecar = sidecar::start(&pod, &[80])?;
+    let running = json!({"running": {}});
+    node.api.apply(plugin::agents_pod(NODE, &running))?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    node.is_taken("shop/web", true)?;
+    let places = node.places().clone();
+    node.api.on_exec(move |request| {
+        let words: Vec<&str> = request.words.iter().map(String::as_str).collect();
+        match places.command(&words[1..]) {
+            Ok(command) => Answer::Stream(command),
+            Err(error) => Answer::Output(Vec::new(), End::NotStarted(error.to_string())),
+        }
+    });
+    let client = pod.actor()?;
+    let words = ["trace", "-n", "shop", "--duration", "6s", "-o", "json"];
+    let mut command = plugin::command(&node.api, &words)?;
+    die_with_parent(&mut command);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let trace = command.spawn()?;
+    sleep(Duration::from_secs(3));
+    for _ in 0..5 {
+        ensure!(taken_by(&client)? == 15001);
+    }
+    let output = trace.wait_with_output()?;
+    let (out, said) = (
+        String::from_utf8(output.stdout)?,
+        String::from_utf8(output.stderr)?,
+    );
+    let summary = "1 of 1 nodes: 5 events: 5 redirect; none missing";
+    ensure!(output.status.success() && said.contains(summary), "{said}");
+    let line: Value = serde_json::from_str(out.lines().next().context("a line")?)?;
+    ensure!(
+        line["node"] == NODE && line["event"]["pod"] == "shop/web",
+        "{line}"
+    );
+    let top = json(
+        &node,
+        &["top", "--once", "-A", "--interval", "200ms", "-o", "json"],
+    )?;
+    let (shown, pod) = (&top["nodes"][0], &top["nodes"][0]["pods"][0]);
+    ensure!(shown["node"] == NODE && shown["origin"] == "agent", "{top}");
+    ensure!(pod["name"] == "web" && pod["sidecar"] == "up", "{top}");
+    ensure!(pod["connections"]["outbound_redirected"] == 5, "{top}");
+    ensure!(pod["per_second"]["outbound_redirected"] == 0.0, "{top}");
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! `pods/exec` as kubelet answers it through the API server: WebSocket messages of the protocols
 //! v4.channel.k8s.io and v5.channel.k8s.io.
 
+mod stream;
+
 use std::{process::Command, sync::Arc, time::Duration};
 
 use axum::{
@@ -48,6 +50,9 @@ pub enum Answer {
     Output(Vec<Piece>, End),
     /// A program runs on this machine, and its output is the answer.
     Run(Command),
+    /// The same while it runs, with the client's standard input. It is not ended when the client goes away: its
+    /// standard input is, as kubelet has it.
+    Stream(Command),
 }
 
 /// Output of a command.
@@ -117,6 +122,7 @@ async fn converse(mut socket: WebSocket, answer: Answer) {
     }
     let (pieces, end) = match answer {
         Answer::Refused(..) => return,
+        Answer::Stream(command) => return stream::stream(&mut socket, command).await,
         Answer::Hang => {
             while let Some(Ok(_)) = socket.recv().await {}
             return;

@@ -1,0 +1,166 @@
+//! `kubectl sidetrack top`: the pods of all nodes, live or once.
+//!
+//! The counters are read on their node, by `sidetrack top --once`, so that rates do not depend on the way of an
+//! answer through the API server.
+
+mod source;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::ExitCode,
+    time::{Duration, SystemTime},
+};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use serde::Serialize;
+use sidetrack_live::{
+    duration::interval,
+    screen,
+    top::{self, Origin, Report, Settings, View},
+};
+
+use self::source::Nodes;
+use crate::{
+    agents, ask,
+    cluster::Cluster,
+    flags::{Format, Which},
+    output,
+    pods::no_agent,
+};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Only pods whose NAMESPACE/POD contains this
+    #[arg(value_name = "TEXT", default_value = "", hide_default_value = true)]
+    name: String,
+    #[command(flatten)]
+    which: Which,
+    /// The time between two readings of the counters, such as 2s or 500ms
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]
+    interval: Duration,
+    /// Read twice, print a table and end. This needs no terminal
+    #[arg(long)]
+    once: bool,
+    /// Form of the output, with --once
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// The nodes' answers, for programs.
+#[derive(Serialize)]
+struct Answers {
+    nodes: Vec<Report>,
+}
+
+/// Which pods of a node's answer are shown.
+#[derive(Clone, Debug, Default)]
+struct Wanted {
+    namespace: Option<String>,
+    /// By `namespace/name`, if labels were given.
+    names: Option<BTreeSet<String>>,
+}
+
+impl Wanted {
+    async fn of(cluster: &Cluster, which: &Which) -> Result<Self> {
+        Ok(Self {
+            namespace: (!which.all_namespaces).then(|| cluster.namespace.clone()),
+            names: match which.selector {
+                Some(_) => Some(cluster.pod_names(which).await?),
+                None => None,
+            },
+        })
+    }
+
+    /// Removes the other pods. What is wrong with the node stays.
+    fn filter(&self, report: &mut Report) {
+        report.pods.retain(|row| {
+            let namespace = self.namespace.as_ref();
+            let names = self.names.as_ref();
+            namespace.is_none_or(|namespace| *namespace == row.namespace)
+                && names.is_none_or(|names| names.contains(&row.full_name()))
+        });
+    }
+}
+
+pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
+    // An answer comes after the second reading.
+    cluster.connect.timeout += options.interval;
+    if options.once {
+        return once(&cluster, options).await;
+    }
+    if options.output != Format::Table {
+        bail!("the live view has no other form: pass --once with -o");
+    }
+    screen::require_terminal()?;
+    let settings = Settings {
+        many_nodes: true,
+        namespace: None,
+        interval: options.interval,
+    };
+    let view = View::new(settings, &options.name, SystemTime::now());
+    let nodes = Nodes::find(cluster, options).await?;
+    top::run(view, &nodes).await?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The command that a node's agent runs.
+fn words(interval: Duration) -> [String; 6] {
+    let interval = format!("{}ms", interval.as_millis());
+    ["top", "--once", "-o", "json", "--interval", &interval].map(str::to_owned)
+}
+
+async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let agents = agents::by_node(&cluster.agents_pods().await?);
+    if agents.is_empty() {
+        bail!("{}", no_agent(cluster));
+    }
+    let wanted = Wanted::of(cluster, &options.which).await?;
+    let words = words(options.interval);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let answers: BTreeMap<String, Result<Report, String>> =
+        ask::all(cluster, &agents, &words).await;
+    let reports = answers.into_iter().map(|(node, answer)| {
+        let mut report = answer.unwrap_or_else(|why| Report::silent(&node, why));
+        // By its name in the cluster.
+        report.node = node;
+        wanted.filter(&mut report);
+        report
+            .pods
+            .retain(|row| row.full_name().contains(&options.name));
+        report
+    });
+    let answers = Answers {
+        nodes: reports.collect(),
+    };
+    for report in &answers.nodes {
+        if let Some(why) = &report.no_answer {
+            eprintln!("kubectl-sidetrack: node {}: {why}", report.node);
+        }
+    }
+    output::show(options.output, &answers, || {
+        table(&answers, options.output == Format::Wide)
+    })?;
+    let all_answer = answers
+        .nodes
+        .iter()
+        .all(|node| node.origin != Origin::Nowhere);
+    Ok(if all_answer {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn table(answers: &Answers, wide: bool) -> String {
+    let mut rows: Vec<_> = answers
+        .nodes
+        .iter()
+        .flat_map(|node| node.pods.iter().map(move |row| (row, node.node.as_str())))
+        .collect();
+    rows.sort_by_key(|(row, node)| (row.full_name(), *node));
+    let cells = rows
+        .iter()
+        .map(|(row, node)| top::cells(row, Some(node), wide));
+    output::table(&top::header(true, wide), cells)
+}

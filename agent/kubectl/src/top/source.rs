@@ -1,0 +1,178 @@
+//! The agents of all nodes, as the live view asks them.
+
+use std::{
+    collections::BTreeMap,
+    pin::pin,
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use futures_util::future::join_all;
+use sidetrack_live::{
+    TraceLine,
+    top::{Outlet, PodKey, Report, Source, Traced, Update},
+    trace::AttendedLine,
+};
+use tokio::sync::{Semaphore, mpsc, watch};
+
+use super::{Options, Wanted, words};
+use crate::{
+    agents::{self, Agent},
+    ask,
+    cluster::Cluster,
+    exec,
+    flags::Which,
+    pods::no_agent,
+};
+
+/// How often the agents and the pods with the labels are listed again.
+const RELIST: Duration = Duration::from_secs(10);
+/// The pause after a node that does not answer.
+const AGAIN: Duration = Duration::from_secs(2);
+/// How long a trace may be silent: it says every second that it runs.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// The nodes that have an agent.
+pub struct Nodes {
+    cluster: Cluster,
+    which: Which,
+    words: [String; 6],
+    state: Mutex<(BTreeMap<String, Agent>, Wanted)>,
+    /// How many are asked at a time.
+    asking: Semaphore,
+}
+
+impl Nodes {
+    /// Lists them.
+    pub async fn find(cluster: Cluster, options: &Options) -> Result<Self> {
+        let agents = agents::by_node(&cluster.agents_pods().await?);
+        if agents.is_empty() {
+            bail!("{}", no_agent(&cluster));
+        }
+        let wanted = Wanted::of(&cluster, &options.which).await?;
+        Ok(Self {
+            asking: Semaphore::new(cluster.connect.parallel.into()),
+            words: words(options.interval),
+            state: Mutex::new((agents, wanted)),
+            which: options.which.clone(),
+            cluster,
+        })
+    }
+
+    fn agents(&self) -> BTreeMap<String, Agent> {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0.clone()
+    }
+
+    fn agent(&self, node: &str) -> Result<Agent> {
+        let agent = self.agents().remove(node);
+        agent.with_context(|| format!("node {node} has no agent any more"))
+    }
+
+    /// Lists again; whether there are other agents. Without an answer the old list holds.
+    async fn relist(&self) -> bool {
+        let listed = tokio::try_join!(
+            self.cluster.agents_pods(),
+            Wanted::of(&self.cluster, &self.which),
+        );
+        let Ok((pods, wanted)) = listed else {
+            return false;
+        };
+        let agents = agents::by_node(&pods);
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = state.0 != agents;
+        *state = (agents, wanted);
+        is_new
+    }
+
+    /// Asks one node again and again: what hangs there delays no other.
+    async fn follow(&self, agent: &Agent, out: &mpsc::Sender<Update>) {
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        loop {
+            let answer: Result<Report> = {
+                let Ok(_permit) = self.asking.acquire().await else {
+                    return;
+                };
+                ask::one(&self.cluster, agent, &words).await
+            };
+            let is_silent = answer.is_err();
+            let mut report =
+                answer.unwrap_or_else(|error| Report::silent(&agent.node, format!("{error:#}")));
+            report.node.clone_from(&agent.node);
+            {
+                let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                state.1.filter(&mut report);
+            }
+            if out.send(Update::Report(report)).await.is_err() {
+                return;
+            }
+            if is_silent {
+                tokio::time::sleep(AGAIN).await;
+            }
+        }
+    }
+}
+
+impl Source for Nodes {
+    async fn feed(&self, out: mpsc::Sender<Update>) -> Result<()> {
+        loop {
+            let agents = self.agents();
+            let names = agents.keys().cloned().collect();
+            if out.send(Update::Nodes(names)).await.is_err() {
+                return Ok(());
+            }
+            let mut all = pin!(join_all(
+                agents.values().map(|agent| self.follow(agent, &out))
+            ));
+            let relisted = async {
+                loop {
+                    tokio::time::sleep(RELIST).await;
+                    if self.relist().await {
+                        return;
+                    }
+                }
+            };
+            let mut relisted = pin!(relisted);
+            tokio::select! {
+                _ = &mut all, if !agents.is_empty() => return Ok(()),
+                () = &mut relisted => {}
+            }
+        }
+    }
+
+    async fn rules(&self, pod: PodKey) -> Result<String> {
+        let agent = self.agent(&pod.node)?;
+        let words = ["rules", &pod.name];
+        let asked = exec::collect(&self.cluster.client, &agent, &words);
+        let finished = ask::within(self.cluster.connect.timeout, asked).await?;
+        if finished.code != 0 {
+            bail!("{}", finished.complaint());
+        }
+        Ok(String::from_utf8_lossy(&finished.stdout).into_owned())
+    }
+
+    async fn trace(&self, pod: PodKey, out: mpsc::Sender<Traced>) -> Result<()> {
+        let agent = self.agent(&pod.node)?;
+        let words = ["trace", "--attended", &pod.name];
+        // It ends with its connection, when this is dropped.
+        let (_running, end) = watch::channel(false);
+        let silence = self.cluster.connect.timeout.max(SILENCE);
+        let mut outlet = Outlet::new(out);
+        let client = &self.cluster.client;
+        let finished = exec::attend(client, &agent, &words, silence, end, |line| {
+            match serde_json::from_str(line).context("its answer is not understood")? {
+                AttendedLine::Alive(0) => outlet.began(),
+                AttendedLine::Alive(_) => {}
+                AttendedLine::Event(event) => outlet.line(TraceLine::Event(event)),
+                AttendedLine::Lost(count) => outlet.line(TraceLine::Lost(count)),
+            }
+            Ok(())
+        });
+        let finished = finished.await?;
+        match finished.code {
+            0 => Ok(()),
+            _ => bail!("{}", finished.complaint()),
+        }
+    }
+}

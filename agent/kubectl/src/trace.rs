@@ -1,0 +1,150 @@
+//! `kubectl sidetrack trace` without a pod: the traces of all nodes at once.
+//!
+//! Invariants: a node that does not answer never stops the others, and is named in the end; no command is left in
+//! an agent's container.
+
+mod node;
+mod show;
+
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
+
+use anyhow::{Result, bail};
+use clap::Args;
+use sidetrack_live::trace::Flags;
+use tokio::sync::{mpsc, watch};
+
+use self::{
+    node::{Item, Traced},
+    show::Show,
+};
+use crate::{
+    agents,
+    cluster::Cluster,
+    flags::{Format, Which},
+    pods::no_agent,
+};
+
+/// How long commands get to end after they are told to.
+const FAREWELL: Duration = Duration::from_secs(2);
+/// How often the pods with the labels are listed again.
+const RELIST: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Args)]
+pub struct Options {
+    #[command(flatten)]
+    which: Which,
+    #[command(flatten)]
+    flags: Flags,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+impl Options {
+    /// The same for `sidetrack trace` of one pod, as words.
+    pub fn words(&self) -> Result<Vec<String>, String> {
+        if self.which.all_namespaces || self.which.selector.is_some() {
+            return Err("-A and -l are for a trace without a pod".to_owned());
+        }
+        let mut words = self.flags.filter_words();
+        if let Some(duration) = self.flags.duration {
+            words.push(format!("--duration={}ms", duration.as_millis()));
+        }
+        words.extend(self.flags.count.map(|count| format!("--count={count}")));
+        if self.output != Format::Table {
+            let output = sidetrack_live::trace::name(self.output);
+            words.push(format!("--output={output}"));
+        }
+        Ok(words)
+    }
+}
+
+/// The pods with labels, by `namespace/name`; `None` without labels: then all pods count.
+type Labeled = Option<BTreeSet<String>>;
+
+async fn labeled(cluster: &Cluster, which: &Which) -> Result<Labeled> {
+    if which.selector.is_none() {
+        return Ok(None);
+    }
+    Ok(Some(cluster.pod_names(which).await?))
+}
+
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let agents = agents::by_node(&cluster.agents_pods().await?);
+    if agents.is_empty() {
+        bail!("{}", no_agent(cluster));
+    }
+    let mut pods = labeled(cluster, &options.which).await?;
+    let mut words = vec!["trace".to_owned(), "--attended".to_owned()];
+    if !options.which.all_namespaces {
+        words.push(format!("--namespace={}", cluster.namespace));
+    }
+    words.extend(options.flags.filter_words());
+    let (end, ended) = watch::channel(false);
+    let (out, mut lines) = mpsc::channel(1024);
+    let mut tasks = tokio::task::JoinSet::new();
+    for agent in agents.values() {
+        let traced = Traced {
+            cluster: cluster.clone(),
+            words: words.clone(),
+            out: out.clone(),
+            end: ended.clone(),
+        };
+        tasks.spawn(traced.run(agent.clone()));
+    }
+    drop(out);
+    let mut show = Show::new(agents.keys(), options.output, options.flags.count)?;
+    let over = async {
+        match options.flags.duration {
+            Some(duration) => tokio::time::sleep(duration).await,
+            None => std::future::pending().await,
+        }
+    };
+    let mut over = std::pin::pin!(over);
+    let mut signal = std::pin::pin!(until_signal());
+    let mut relist = tokio::time::interval_at(tokio::time::Instant::now() + RELIST, RELIST);
+    loop {
+        tokio::select! {
+            line = lines.recv() => match line {
+                Some(item) => show.take(item, &pods)?,
+                None => break,
+            },
+            () = &mut over => break,
+            signal = &mut signal => { signal?; break }
+            _ = relist.tick(), if pods.is_some() => {
+                match labeled(cluster, &options.which).await {
+                    Ok(listed) => pods = listed,
+                    Err(error) => show.remark(&format!("{error:#}")),
+                }
+            }
+        }
+        if show.is_over() {
+            break;
+        }
+    }
+    end.send_replace(true);
+    // What the agents had sent before they were told counts.
+    let rest = async {
+        while let Some(item) = lines.recv().await {
+            if matches!(item, Item::Line { .. }) {
+                show.take(item, &pods)?;
+            }
+        }
+        anyhow::Ok(())
+    };
+    if let Ok(taken) = tokio::time::timeout(FAREWELL, rest).await {
+        taken?;
+    }
+    // What has not ended by itself ends with its connection.
+    tasks.abort_all();
+    Ok(show.end())
+}
+
+async fn until_signal() -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::select! {
+        _ = terminate.recv() => Ok(()),
+        interrupt = tokio::signal::ctrl_c() => interrupt,
+    }
+}

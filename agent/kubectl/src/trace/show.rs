@@ -1,0 +1,176 @@
+//! Lines of all nodes on stdout, remarks and the summary on stderr.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use anyhow::Result;
+use serde_json::json;
+use sidetrack_live::trace::{HEADER, MISSING, Summary, TraceLine, line};
+use sidetrack_policy::text::escaped;
+
+use super::{Labeled, node::Item};
+use crate::flags::Format;
+
+/// What is known of a node.
+#[derive(Debug, Default)]
+struct Node {
+    /// Whether its trace runs.
+    runs: bool,
+    /// Why it last did not.
+    silent: Option<String>,
+}
+
+/// What is shown.
+#[derive(Debug)]
+pub struct Show {
+    nodes: BTreeMap<String, Node>,
+    width: usize,
+    format: Format,
+    most: Option<u64>,
+    summary: Summary,
+    is_closed: bool,
+}
+
+impl Show {
+    /// Of these nodes. Prints the heading.
+    pub fn new<'a>(
+        nodes: impl Iterator<Item = &'a String>,
+        format: Format,
+        most: Option<u64>,
+    ) -> Result<Self> {
+        let nodes: BTreeMap<String, Node> =
+            nodes.map(|node| (node.clone(), Node::default())).collect();
+        let width = nodes.keys().map(|node| node.chars().count()).max();
+        let mut show = Self {
+            nodes,
+            width: width.unwrap_or_default().max("NODE".len()),
+            format,
+            most,
+            summary: Summary::default(),
+            is_closed: false,
+        };
+        if show.is_for_people() {
+            show.print(&format!("{:<1$}  {HEADER}", "NODE", show.width))?;
+        }
+        Ok(show)
+    }
+
+    fn is_for_people(&self) -> bool {
+        matches!(self.format, Format::Table | Format::Wide)
+    }
+
+    /// Shows what has come from a node. Without labels all pods are shown.
+    pub fn take(&mut self, item: Item, pods: &Labeled) -> Result<()> {
+        match item {
+            Item::Began { node } => {
+                let state = self.nodes.entry(node.clone()).or_default();
+                state.runs = true;
+                if state.silent.is_some() {
+                    self.remark(&format!(
+                        "node {node} answers again; its connections in between are missing"
+                    ));
+                }
+            }
+            Item::Silent { node, why } => {
+                let state = self.nodes.entry(node.clone()).or_default();
+                let is_news = state.runs || state.silent.as_ref() != Some(&why);
+                state.runs = false;
+                state.silent = Some(why.clone());
+                if is_news {
+                    self.remark(&format!("node {node}: {why}"));
+                }
+            }
+            Item::Line { node, line } => self.line(&node, &line, pods)?,
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, node: &str, traced: &TraceLine, pods: &Labeled) -> Result<()> {
+        if self.is_over() {
+            return Ok(());
+        }
+        let text = match traced {
+            TraceLine::Event(event) => {
+                if pods.as_ref().is_some_and(|pods| !pods.contains(&event.pod)) {
+                    return Ok(());
+                }
+                self.summary.add(event);
+                line(event)
+            }
+            // Whose they were is not known.
+            TraceLine::Lost(count) => {
+                self.summary.add_lost(*count);
+                format!("... {count} {MISSING}")
+            }
+        };
+        if self.is_for_people() {
+            let text = format!("{node:<0$}  {text}", self.width);
+            return self.print(&escaped(&text));
+        }
+        let mut value = serde_json::to_value(traced)?;
+        value["node"] = json!(node);
+        match self.format {
+            Format::Yaml => {
+                let text = serde_saphyr::to_string(&value)?;
+                self.print(&format!("---\n{}", text.trim_end()))
+            }
+            _ => self.print(&value.to_string()),
+        }
+    }
+
+    /// Prints a line; a reader that has gone away is no failure, but the end.
+    fn print(&mut self, text: &str) -> Result<()> {
+        match writeln!(io::stdout(), "{text}") {
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.is_closed = true;
+                Ok(())
+            }
+            other => Ok(other?),
+        }
+    }
+
+    /// On stderr.
+    pub fn remark(&self, text: &str) {
+        let _ = writeln!(io::stderr(), "kubectl-sidetrack: {}", escaped(text));
+    }
+
+    /// Whether there are enough lines, or nobody reads them.
+    pub fn is_over(&self) -> bool {
+        self.is_closed || self.most.is_some_and(|most| self.summary.events >= most)
+    }
+
+    /// Prints the summary. Fails if a node was silent at any time.
+    pub fn end(&self) -> ExitCode {
+        if self.is_closed {
+            return ExitCode::SUCCESS;
+        }
+        let reasons = self.nodes.iter().filter_map(|(node, state)| {
+            let silent = match (&state.silent, state.runs) {
+                (None, true) => return None,
+                (None, false) => "it has not answered yet",
+                (Some(_), true) => "it was silent for a while",
+                (Some(why), false) => why,
+            };
+            Some(format!("{node} ({silent})"))
+        });
+        let silent: Vec<String> = reasons.collect();
+        let unknown = match silent.is_empty() {
+            true => String::new(),
+            false => format!("; connections are missing of {}", silent.join(", ")),
+        };
+        let complete = self.nodes.len() - silent.len();
+        self.remark(&format!(
+            "{complete} of {} nodes: {}{unknown}",
+            self.nodes.len(),
+            self.summary.text()
+        ));
+        if silent.is_empty() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        }
+    }
+}
