@@ -225,7 +225,7 @@ pub(super) async fn of_pod(places: &Places, pod: &PodName) -> Result<String> {
             continue;
         }
         let counted = target.live.as_ref().map(|live| Counted::read(live, family));
-        let rows = rows(&rules::nat(&target.policy, family), counted.transpose()?);
+        let rows = rows(&rules::all(&target.policy, family), counted.transpose()?);
         let heading = if family == Family::V6 { "IPv6: " } else { "" };
         let text = text(&target, &rows, family, false, None);
         parts.push(format!("{heading}{text}"));

@@ -45,6 +45,9 @@ fn main() -> Result<()> {
     let scene = Scene::new()?;
     let places = scene.lab.places();
     top(places, &out)?;
+    // The table in docs/operations.md.
+    let once = places.output(&["top", "--once", "--interval", "5s"])?;
+    println!("{}", String::from_utf8_lossy(&once.stdout));
     for (name, words, filter) in [
         ("trace", &["trace", "test/web", "--count", "9"][..], ""),
         // All of them are more than 24 lines.
