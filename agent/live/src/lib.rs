@@ -14,6 +14,14 @@ pub use self::{
     trace::{AttendedLine, Process, TraceEvent, TraceLine},
 };
 
+/// What an errno means, in the words of libc.
+#[must_use]
+pub fn errno_text(errno: i32) -> String {
+    let text = std::io::Error::from_raw_os_error(errno).to_string();
+    let words = text.split(" (os error").next().unwrap_or(&text);
+    words.to_owned()
+}
+
 /// Whether a sidecar listens: one word if both of its ports are alike. `outbound` is unknown if one listens, or
 /// has listened, on loopback.
 #[must_use]

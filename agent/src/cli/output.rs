@@ -29,13 +29,6 @@ pub fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
     table
 }
 
-/// What an errno means, in the words of libc.
-pub fn errno_text(errno: i32) -> String {
-    let text = io::Error::from_raw_os_error(errno).to_string();
-    let words = text.split(" (os error").next().unwrap_or(&text);
-    words.to_owned()
-}
-
 /// Whether the reader of stdout has gone away.
 static CLOSED: AtomicBool = AtomicBool::new(false);
 

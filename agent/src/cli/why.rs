@@ -99,7 +99,7 @@ fn reason(refusals: &Refusals) -> Result<()> {
 /// The last refusal as a sentence.
 fn what(last: &TraceEvent) -> String {
     let error = last.errno.map_or_else(String::new, |errno| {
-        format!(": {}", output::errno_text(errno))
+        format!(": {}", sidetrack_live::errno_text(errno))
     });
     let source = last.source.as_deref();
     let who = last.process.as_ref().map_or_else(

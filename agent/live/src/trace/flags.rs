@@ -92,10 +92,10 @@ impl Flags {
 }
 
 fn rule_name(text: &str) -> Result<String, String> {
-    let names: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
-    if names.contains(&text) {
+    if Rule::from_name(text).is_some() {
         return Ok(text.to_owned());
     }
+    let names: Vec<&str> = Rule::ALL.iter().map(|rule| rule.name()).collect();
     Err(format!("no such rule; there are {}", names.join(", ")))
 }
 

@@ -61,11 +61,8 @@ fn process(event: &TraceEvent) -> Option<(String, String)> {
 
 /// From where to where, and the error.
 fn ends(event: &TraceEvent) -> String {
-    let error = event.errno.map(|errno| {
-        let text = std::io::Error::from_raw_os_error(errno).to_string();
-        let end = text.find(" (os error").unwrap_or(text.len());
-        format!(": {}", &text[..end])
-    });
+    let error = event.errno.map(crate::errno_text);
+    let error = error.map(|text| format!(": {text}"));
     let arrow = if event.direction == "inbound" {
         "=>"
     } else {

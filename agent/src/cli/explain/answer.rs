@@ -146,7 +146,7 @@ impl Answer {
     fn words(&self) -> String {
         match (self.port, self.errno) {
             (Some(port), _) => format!("redirect to {port}"),
-            (_, Some(errno)) => format!("refuse: {}", output::errno_text(errno)),
+            (_, Some(errno)) => format!("refuse: {}", sidetrack_live::errno_text(errno)),
             _ if !self.cases.is_empty() => "depends on the pod's addresses".to_owned(),
             _ => self.verdict.to_owned(),
         }
