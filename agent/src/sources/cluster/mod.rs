@@ -4,6 +4,7 @@
 //! away the last known state stays listed; an outdated answer changes nothing.
 
 mod events;
+mod problem;
 pub mod taint;
 mod uninstall;
 mod view;
@@ -27,13 +28,13 @@ use kube::{
 };
 use serde::de::DeserializeOwned;
 use tokio::time::Instant;
-use tracing::{error, info};
+use tracing::info;
 
 pub use self::{
     events::Reporter,
     uninstall::{Ending, SharedEnding},
 };
-use self::{uninstall::Uninstall, view::View};
+use self::{problem::Problem, uninstall::Uninstall, view::View};
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::Listing;
 
@@ -71,10 +72,10 @@ pub struct Cluster {
 /// The current problem of each watch.
 #[derive(Debug, Default)]
 struct Trouble {
-    pods: Option<String>,
-    namespaces: Option<String>,
-    daemonset: Option<String>,
-    config: Option<String>,
+    pods: Option<Problem>,
+    namespaces: Option<Problem>,
+    daemonset: Option<Problem>,
+    config: Option<Problem>,
 }
 
 impl Cluster {
@@ -150,11 +151,9 @@ impl Cluster {
             daemonset,
             config,
         } = &self.trouble;
-        [pods, namespaces, daemonset, config]
-            .into_iter()
-            .flatten()
-            .cloned()
-            .collect()
+        let all = [pods, namespaces, daemonset, config];
+        let all = all.into_iter().flatten();
+        all.map(|problem| problem.text().to_owned()).collect()
     }
 
     async fn next(&mut self) {
@@ -224,17 +223,28 @@ fn follow<K>(api: Api<K>, config: watcher::Config) -> Events<K>
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
+    follow_with(api, config, Pauses::default())
+}
+
+fn follow_with<K>(
+    api: Api<K>,
+    config: watcher::Config,
+    pauses: impl Backoff + Send + 'static,
+) -> Events<K>
+where
+    K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
     // That the server has forgotten where the watch was is no failure. The list that follows needs no pause.
     let is_forgotten = |event: &watcher::Result<Event<K>>| matches!(event, Err(watcher::Error::WatchError(status)) if status.code == GONE);
     let events = watcher(api, config).filter(move |event| ready(!is_forgotten(event)));
-    Box::pin(events.backoff(Pauses::default()))
+    Box::pin(events.backoff(pauses))
 }
 
 /// The event, unless it is an error; keeps account of those.
 fn accept<K>(
     event: watcher::Result<Event<K>>,
     what: &str,
-    trouble: &mut Option<String>,
+    trouble: &mut Option<Problem>,
     changed: &mut bool,
 ) -> Option<Event<K>> {
     match event {
@@ -251,9 +261,8 @@ fn accept<K>(
                 "watch {what}: {}; the last known state stays active",
                 reason(&error)
             );
-            if trouble.as_ref() != Some(&problem) {
-                error!("{problem}");
-                *trouble = Some(problem);
+            if trouble.as_ref().map(Problem::text) != Some(&problem) {
+                Problem::change(trouble, problem);
                 *changed = true;
             }
             None
@@ -314,3 +323,6 @@ impl Backoff for Pauses {
         self.failures = 0;
     }
 }
+
+#[cfg(test)]
+mod tests;
