@@ -60,7 +60,7 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
     };
     let entries = plugin_entries(cni_conf_dir, socket)?;
     if let (Some(conf_dir), false) = (cni_conf_dir, entries.own.is_empty()) {
-        remove_entries(conf_dir)?;
+        remove_entries(conf_dir, socket)?;
     }
     let mut removed = match &lock {
         Some(_held) => Removed::of_layouts(layouts::remove_everything(pins.root())?),

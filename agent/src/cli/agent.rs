@@ -10,11 +10,16 @@ use anyhow::{Result, bail};
 use clap::Args;
 use sidetrack_policy::{PodRef, manifest::is_name, select::Enroll};
 
-use super::{LogFormat, Places, install_cni::CniFlags, mesh::MeshFlags, start_logging};
+use super::{
+    LogFormat, Places,
+    install_cni::{CONF_DIR, CniFlags},
+    mesh::MeshFlags,
+    start_logging,
+};
 use crate::{
     cni::{
         credentials::{self, Credentials},
-        install::Installation,
+        install::{Installation, Unmaintained},
     },
     daemon::{self, Config, Plugin, Pods},
     runtime::block_on,
@@ -100,8 +105,9 @@ struct PluginFlags {
     /// plugin learns when sidetrack was uninstalled without an agent on the node, and lets pods start
     #[arg(long, value_name = "DIR", requires_all = ["cni_conf_dir", "daemonset"])]
     cni_credentials: Option<PathBuf>,
-    /// The path of --cni-conf-dir on the node, for the plugin [default: the same]
-    #[arg(long, value_name = "PATH", requires = "cni_credentials")]
+    /// The path of --cni-conf-dir on the node, for the plugin [default: the same]. An agent of a DaemonSet without
+    /// --cni-conf-dir looks there for an entry that asks it [default: /etc/cni/net.d]
+    #[arg(long, value_name = "PATH")]
     cni_node_conf_dir: Option<PathBuf>,
     #[command(flatten)]
     cni: CniFlags,
@@ -160,7 +166,11 @@ impl PluginFlags {
                     "--cni-timeout and --cni-exclude-namespaces are about the CNI plugin; pass --cni-bin-dir and --cni-conf-dir as well"
                 );
             }
-            return Ok(Plugin::Ignore);
+            let on_node = self.cni_node_conf_dir.as_deref();
+            let on_node = on_node.unwrap_or_else(|| Path::new(CONF_DIR));
+            // Without a DaemonSet the plugin may have been installed by hand.
+            let found = daemonset.map(|_| Unmaintained::new(on_node, agent_socket));
+            return Ok(Plugin::Ignore(found));
         };
         let socket = self.cni_socket.as_deref().unwrap_or(agent_socket);
         let own_namespace = daemonset.map(|daemonset| daemonset.namespace.as_str());

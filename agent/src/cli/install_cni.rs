@@ -12,7 +12,7 @@ use clap::Args;
 use super::{SOCKET, duration::duration_within, output};
 use crate::cni::{
     config::MOST_SECONDS,
-    install::{Entry, Installation},
+    install::{Entries, Entry, Installation},
 };
 
 /// Where a network's plugins and configurations are. The agent has the same flags: given them, it
@@ -28,6 +28,8 @@ pub(super) struct CniFlags {
     cni_exclude_namespaces: Option<Vec<String>>,
 }
 
+/// Where nodes usually have network configurations.
+pub(super) const CONF_DIR: &str = "/etc/cni/net.d";
 /// Defaults of [`CniFlags`].
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// The second is where the documentation installs the agent: it must start without itself.
@@ -85,7 +87,7 @@ pub(super) struct Options {
     #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]
     cni_bin_dir: PathBuf,
     /// Directory of network configurations; the first by name is the one in use
-    #[arg(long, value_name = "DIR", default_value = "/etc/cni/net.d")]
+    #[arg(long, value_name = "DIR", default_value = CONF_DIR)]
     cni_conf_dir: PathBuf,
     #[command(flatten)]
     flags: CniFlags,
@@ -121,6 +123,14 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     }
     for what in done {
         output::print(what)?;
+    }
+    if options.remove && options.cni_conf_dir.exists() {
+        for path in Entries::of_socket(&options.cni_conf_dir, &options.socket)?.other {
+            output::print(format_args!(
+                "left the entry in {}: it asks an agent on another socket; pass that one to --socket",
+                path.display()
+            ))?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -5,7 +5,10 @@
 //! does not. An API server that does not answer, or refuses for another reason, says nothing about it, and the
 //! pod waits.
 
-use std::time::{Duration, Instant};
+use std::{
+    path::Path,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -84,11 +87,11 @@ async fn look(client: &Client, install: &Install) -> Result<Presence> {
 
 /// Removes the plugin's entry, so that further pods do not wait. An agent that is installed again puts it
 /// back. Returns what was done, in words.
-pub(super) fn leave_node(install: &Install) -> String {
+pub(super) fn leave_node(install: &Install, socket: &Path) -> String {
     let Some(conf_dir) = install.kubeconfig.parent() else {
         return "The plugin's entry stays".to_owned();
     };
-    match remove_entries(conf_dir) {
+    match remove_entries(conf_dir, socket) {
         Ok(done) => format!("CNI plugin: {}", done.join(", ")),
         // Another pod's ADD may be doing the same.
         Err(error) => format!("The plugin's entry may stay: {error:#}"),

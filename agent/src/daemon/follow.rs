@@ -12,7 +12,7 @@ use tracing::error;
 
 use super::inbox::Inbox;
 use crate::{
-    cni::install::Keeper,
+    cni::install::{Keeper, Unmaintained},
     sources::{Source, cluster::taint::keep_away, mesh_settings::MeshSettings},
     status::Status,
 };
@@ -28,6 +28,8 @@ pub(super) struct Follower {
     pub(super) status: Arc<Status>,
     /// Keeps the CNI plugin in place, if asked to.
     pub(super) cni: Option<Keeper>,
+    /// Reports an entry of the plugin that nothing keeps in place.
+    pub(super) unmaintained: Option<Unmaintained>,
     /// The node from which the taint is to be removed.
     pub(super) taint: Option<(kube::Client, String)>,
     /// What was wrong when it was last published.
@@ -87,6 +89,9 @@ impl Follower {
         if let Some(cni) = &mut self.cni {
             cni.turn();
         }
+        if let Some(found) = &mut self.unmaintained {
+            found.turn();
+        }
         let in_place = |cni: &Keeper| cni.is_in_place();
         if self.cni.as_ref().is_none_or(in_place)
             && let Some((client, node)) = self.taint.take()
@@ -101,6 +106,8 @@ impl Follower {
         problems.extend(self.settings.problem().map(str::to_owned));
         let cni = self.cni.as_ref();
         problems.extend(cni.and_then(Keeper::problem).map(str::to_owned));
+        let found = self.unmaintained.as_ref();
+        problems.extend(found.and_then(Unmaintained::problem).map(str::to_owned));
         if problems != self.problems {
             self.status.publish_source_problems(problems.clone());
             self.problems = problems;

@@ -22,7 +22,7 @@ use tracing::{Level, info};
 use self::{follow::Follower, inbox::Inbox, reconciler_thread::ReconcilerThread, worker::Parts};
 use crate::{
     cleanup,
-    cni::install::{Installation, Keeper},
+    cni::install::{Installation, Keeper, Unmaintained},
     control_socket::Socket,
     kernel::{Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
     last_policies, metrics_http,
@@ -63,8 +63,8 @@ pub enum Pods {
 /// What the agent does about the CNI plugin.
 #[derive(Clone, Debug)]
 pub enum Plugin {
-    /// Nothing.
-    Ignore,
+    /// It was started without the plugin. As part of a DaemonSet it looks for an entry that is there nevertheless.
+    Ignore(Option<Unmaintained>),
     /// Keeps it in place.
     Keep(Installation),
     /// Removes its entry.
@@ -185,6 +185,7 @@ impl Daemon {
             inbox: Arc::clone(&inbox),
             status: Arc::clone(&status),
             cni: keeper(&config.plugin)?,
+            unmaintained: unmaintained(&config.plugin),
             taint,
             problems: Vec::new(),
         };
@@ -250,7 +251,7 @@ async fn source(pods: &Pods) -> Result<Source> {
 /// Removes the plugin's entry if asked to; what keeps the plugin in place otherwise.
 fn keeper(plugin: &Plugin) -> Result<Option<Keeper>> {
     match plugin {
-        Plugin::Ignore => Ok(None),
+        Plugin::Ignore(_) => Ok(None),
         Plugin::Keep(installation) => Ok(Some(Keeper::new(installation.clone()))),
         Plugin::Remove(installation) => {
             for what in installation.remove(true)? {
@@ -261,13 +262,22 @@ fn keeper(plugin: &Plugin) -> Result<Option<Keeper>> {
     }
 }
 
+/// What looks for an entry of the plugin that this agent does not maintain.
+fn unmaintained(plugin: &Plugin) -> Option<Unmaintained> {
+    match plugin {
+        Plugin::Ignore(found) => found.clone(),
+        Plugin::Keep(_) | Plugin::Remove(_) => None,
+    }
+}
+
 /// Removes everything from the node.
 async fn uninstall(config: &Config, reconciler: ReconcilerThread) -> Result<()> {
     // The entry goes first: as long as it is there and no agent answers, no pod can start. The binary
     // stays: CRI-O runs the plugins a pod was started with when it stops the pod.
     let entry_removed = match &config.plugin {
         Plugin::Keep(plugin) | Plugin::Remove(plugin) => plugin.remove(true).map(drop),
-        Plugin::Ignore => Ok(()),
+        Plugin::Ignore(Some(found)) => found.remove().map(drop),
+        Plugin::Ignore(None) => Ok(()),
     };
     let entry_removed = entry_removed
         .context("remove the CNI plugin's entry: until it is gone no pod can start on this node");

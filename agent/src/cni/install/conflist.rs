@@ -48,6 +48,11 @@ impl Entry {
         }
     }
 
+    /// The agent's socket, as the node sees it.
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
     /// With what the plugin needs to learn whether sidetrack was uninstalled.
     #[must_use]
     pub fn of_daemonset(mut self, daemonset: &PodRef, kubeconfig: PathBuf) -> Self {
@@ -65,10 +70,13 @@ pub struct NetworkConfig {
     list: bool,
 }
 
+/// What every version of sidetrack has in its entry.
 #[derive(Deserialize)]
-struct Kind {
+struct Own {
     #[serde(rename = "type")]
     kind: String,
+    socket: Option<PathBuf>,
+    kubeconfig: Option<PathBuf>,
 }
 
 impl NetworkConfig {
@@ -133,7 +141,8 @@ impl NetworkConfig {
         if own == 1 && self.plugins.iter().skip(1).any(|raw| same(raw)) {
             return Ok(false);
         }
-        self.remove();
+        // Another agent's, too: a runtime that asks two agents would wait for both.
+        self.plugins.retain(|raw| !is_own(raw));
         if self.plugins.is_empty() {
             bail!("it has no plugin for sidetrack to run after");
         }
@@ -146,19 +155,22 @@ impl NetworkConfig {
         self.plugins.iter().any(|raw| is_own(raw))
     }
 
-    /// Removes the plugin. Returns whether it was there.
-    pub fn remove(&mut self) -> bool {
+    /// Removes the entries that ask the agent on this socket. Returns whether there were any.
+    pub fn remove(&mut self, socket: &Path) -> bool {
         let before = self.plugins.len();
-        self.plugins.retain(|raw| !is_own(raw));
+        self.plugins.retain(|raw| !asks(raw, socket));
         self.plugins.len() != before
     }
 
     /// Whether the plugin is in it, and asks the agent on this socket.
     pub fn asks(&self, socket: &Path) -> bool {
-        let mut own = self.plugins.iter().filter(|raw| is_own(raw));
-        own.any(|raw| {
-            serde_json::from_str::<Entry>(raw.get()).is_ok_and(|entry| entry.socket == socket)
-        })
+        self.plugins.iter().any(|raw| asks(raw, socket))
+    }
+
+    /// Whether an entry of the plugin needs the credentials of this name.
+    pub fn needs(&self, credentials: &str) -> bool {
+        let mut files = self.plugins.iter().filter_map(|raw| own(raw)?.kubeconfig);
+        files.any(|path| path.file_name().is_some_and(|name| name == credentials))
     }
 
     /// The file's content, always as a list.
@@ -180,8 +192,18 @@ impl NetworkConfig {
     }
 }
 
+/// The entry, if it is one of sidetrack's.
+fn own(raw: &RawValue) -> Option<Own> {
+    let entry: Own = serde_json::from_str(raw.get()).ok()?;
+    (entry.kind == TYPE).then_some(entry)
+}
+
 fn is_own(raw: &RawValue) -> bool {
-    serde_json::from_str::<Kind>(raw.get()).is_ok_and(|plugin| plugin.kind == TYPE)
+    own(raw).is_some()
+}
+
+fn asks(raw: &RawValue, socket: &Path) -> bool {
+    own(raw).is_some_and(|entry| entry.socket.as_deref() == Some(socket))
 }
 
 #[cfg(test)]
@@ -210,7 +232,9 @@ mod tests {
         let text = config.text();
         assert_eq!(text.matches("sidetrack-cni").count(), 1, "{text}");
         assert!(text.contains("\"timeoutSeconds\":20"), "{text}");
-        assert!(config.remove() && !config.remove());
+        let socket = Path::new("/run/s.sock");
+        assert!(!config.remove(Path::new("/run/other.sock")));
+        assert!(config.remove(socket) && !config.remove(socket));
         assert!(!list(&config.text()).has_plugin());
     }
 

@@ -6,6 +6,7 @@
 mod conflist;
 mod keeper;
 mod single;
+mod unmaintained;
 
 use std::{
     fs, io,
@@ -15,7 +16,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use self::conflist::NetworkConfig;
-pub use self::{conflist::Entry, keeper::Keeper};
+pub use self::{conflist::Entry, keeper::Keeper, unmaintained::Unmaintained};
 use super::{
     TYPE,
     credentials::{self, Credentials},
@@ -123,14 +124,17 @@ impl Installation {
         configurations(&self.conf_dir)
     }
 
-    /// Removes the plugin and its entries. Returns what was done, in words.
+    /// Removes this agent's entries, and the plugin unless another agent's entry needs it. Returns what was done,
+    /// in words.
     ///
     /// # Errors
     /// If something cannot be removed.
     pub fn remove(&self, keep_binary: bool) -> Result<Vec<String>> {
-        let mut done = remove_entries(&self.conf_dir)?;
+        let socket = self.entry.socket();
+        let mut done = remove_entries(&self.conf_dir, socket)?;
         let binary = self.binary();
-        if !keep_binary && binary.exists() {
+        let needed = !Entries::of_socket(&self.conf_dir, socket)?.other.is_empty();
+        if !keep_binary && !needed && binary.exists() {
             fs::remove_file(&binary).with_context(|| format!("remove {}", binary.display()))?;
             done.push(format!("removed {}", binary.display()));
         }
@@ -138,19 +142,24 @@ impl Installation {
     }
 }
 
-/// Removes the plugin's entries and credentials; the binary stays. Returns what was done, in words.
+/// Removes the entries that ask the agent on this socket, and the credentials unless another agent's entry needs
+/// them; the binary stays. Returns what was done, in words.
 ///
 /// # Errors
 /// If something cannot be removed.
-pub fn remove_entries(conf_dir: &Path) -> Result<Vec<String>> {
+pub fn remove_entries(conf_dir: &Path, socket: &Path) -> Result<Vec<String>> {
     let mut done = Vec::new();
     if !conf_dir.exists() {
         return Ok(done);
     }
-    for (path, config) in entries(conf_dir)? {
-        done.push(single::restore(&path, &config)?);
+    let mut needed = false;
+    for (path, mut config) in valid(conf_dir)? {
+        if config.remove(socket) {
+            done.push(single::restore(&path, &config)?);
+        }
+        needed |= config.needs(credentials::FILE);
     }
-    if Credentials::remove(conf_dir)? {
+    if !needed && Credentials::remove(conf_dir)? {
         done.push(format!(
             "removed {}",
             conf_dir.join(credentials::FILE).display()
@@ -178,26 +187,23 @@ impl Entries {
         if !conf_dir.exists() {
             return Ok(all);
         }
-        for path in configurations(conf_dir)? {
-            let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-            match NetworkConfig::parse(&path, &text) {
-                Ok(config) if config.asks(socket) => all.own.push(path),
-                Ok(config) if config.has_plugin() => all.other.push(path),
-                _ => {}
+        for (path, config) in valid(conf_dir)? {
+            if config.asks(socket) {
+                all.own.push(path);
+            } else if config.has_plugin() {
+                all.other.push(path);
             }
         }
         Ok(all)
     }
 }
 
-/// The configurations that have the plugin's entry, each without it.
-fn entries(conf_dir: &Path) -> Result<Vec<(PathBuf, NetworkConfig)>> {
+/// The configurations that can be parsed.
+fn valid(conf_dir: &Path) -> Result<Vec<(PathBuf, NetworkConfig)>> {
     let mut found = Vec::new();
     for path in configurations(conf_dir)? {
         let text = fs::read(&path).with_context(|| format!("read {}", path.display()))?;
-        if let Ok(mut config) = NetworkConfig::parse(&path, &text)
-            && config.remove()
-        {
+        if let Ok(config) = NetworkConfig::parse(&path, &text) {
             found.push((path, config));
         }
     }

@@ -60,7 +60,8 @@ pub(super) fn restore(path: &Path, config: &NetworkConfig) -> Result<String> {
     for extension in ["conf", "json"] {
         let before = path.with_extension(extension);
         let saved = with_suffix(&before, SAVED);
-        if saved.exists() {
+        // The original has no room for another agent's entry.
+        if saved.exists() && !config.has_plugin() {
             // A version written since then wins.
             let done = if before.exists() {
                 fs::remove_file(&saved)

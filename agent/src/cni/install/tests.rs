@@ -2,7 +2,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use tempfile::TempDir;
 
-use super::{Entry, Installation, Keeper};
+use super::{Entry, Installation, Keeper, Unmaintained};
 
 const CALICO: &str = r#"{
   "name": "k8s-pod-network",
@@ -197,4 +197,55 @@ fn invalid_configurations_stay_unchanged() {
         assert!(problem.contains(part), "{text}: {problem}");
         assert_eq!(node.read("10-x.conflist"), text);
     }
+}
+
+#[test]
+fn entries_of_another_agent_stay() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    let credentials = node.dir.path().join("net.d/sidetrack-cni.kubeconfig");
+    fs::write(&credentials, "").unwrap();
+    let theirs = CALICO.replace(
+        r#"{"type": "portmap","#,
+        r#"{"type": "sidetrack-cni", "socket": "/run/other.sock", "kubeconfig": "/etc/cni/net.d/sidetrack-cni.kubeconfig"},
+    {"type": "portmap","#,
+    );
+    let other = node.dir.path().join("net.d/20-other.conflist");
+    fs::write(&other, &theirs).unwrap();
+    node.installation.install().unwrap();
+    assert_eq!(
+        node.types("10-calico.conflist").last().unwrap(),
+        "sidetrack-cni"
+    );
+    assert_eq!(node.installation.remove(false).unwrap().len(), 1);
+    assert_eq!(node.types("10-calico.conflist"), ["calico", "portmap"]);
+    assert_eq!(node.read("20-other.conflist"), theirs);
+    assert!(credentials.exists() && node.installation.binary().exists());
+    // The last one takes both along.
+    fs::remove_file(&other).unwrap();
+    node.installation.install().unwrap();
+    assert_eq!(node.installation.remove(false).unwrap().len(), 3);
+    assert!(!credentials.exists() && !node.installation.binary().exists());
+}
+
+#[test]
+fn an_entry_that_nothing_maintains_is_a_problem() {
+    let node = Node::new("10-calico.conflist", CALICO);
+    let look = |socket: &str| {
+        let on_node = Path::new("/etc/cni/net.d");
+        let conf_dir = node.installation.conf_dir.clone();
+        let mut found = Unmaintained::seen_at(on_node, conf_dir, Path::new(socket));
+        found.turn();
+        found
+    };
+    assert_eq!(look("/run/s.sock").problem(), None);
+    node.installation.install().unwrap();
+    let found = look("/run/s.sock");
+    let problem = found.problem().unwrap();
+    assert!(
+        problem.contains("/etc/cni/net.d/10-calico.conflist"),
+        "{problem}"
+    );
+    assert_eq!(look("/run/other.sock").problem(), None);
+    assert_eq!(found.remove().unwrap().len(), 1);
+    assert_eq!(look("/run/s.sock").problem(), None);
 }
