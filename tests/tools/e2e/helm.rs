@@ -113,12 +113,18 @@ impl Kustomization {
             .map(|name| format!("{manifests}/components/{name}"))
             .collect();
         let (name, tag) = name_and_tag(image);
-        let text = json!({
+        let mut text = json!({
             "apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization",
             "resources": [format!("{manifests}/{base}")],
             "components": components,
             "images": [{"name": "sidetrack", "newName": name, "newTag": tag}],
         });
+        if components.iter().any(|path| path.ends_with("/webhook")) {
+            // Other than components, these files must be in or below the kustomization's own directory.
+            let image = checkout("deploy/kubernetes/components/webhook/image.yaml");
+            fs::copy(image, dir.path().join("image.yaml"))?;
+            text["replacements"] = json!([{"path": "image.yaml"}]);
+        }
         fs::write(dir.path().join("kustomization.yaml"), text.to_string())?;
         Ok(Self { dir })
     }

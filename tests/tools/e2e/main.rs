@@ -4,6 +4,7 @@
 //! It drives the cluster as people do: with kubectl, and Helm's own engine. Everything it makes is in
 //! namespaces of its own and sidetrack's, and is removed at the end.
 
+mod certificates;
 mod helm;
 mod kubectl;
 mod load;

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use serde_json::Value;
 
 use crate::{
-    Options,
+    Options, certificates,
     helm::{Helm, Kustomization, NAMESPACE},
     kubectl::{self, Kubectl},
     load::Window,
@@ -255,6 +255,7 @@ impl World {
         self.start_looking()?;
         self.clean_if_needed()?;
         self.remove_taint();
+        certificates::remove(&self.kube)?;
         for namespace in [SHOP, LEGACY, CROWD, "sidetrack-cleanup", node::NAMESPACE] {
             self.kube.delete_namespace(namespace)?;
         }

@@ -1,6 +1,7 @@
 //! The parts, in their order. Each leaves sidetrack installed or not as the next expects it.
 
 mod changes;
+mod components;
 mod crowd;
 mod install;
 mod mistakes;
@@ -12,6 +13,7 @@ mod taint;
 mod takeover;
 mod traffic;
 mod uninstall;
+mod unmaintained;
 mod webhook;
 
 use anyhow::{Result, bail};
@@ -28,7 +30,7 @@ type Part = (
     fn(&World, &mut Checks<'_>) -> Result<()>,
 );
 
-const PARTS: [Part; 13] = [
+const PARTS: [Part; 15] = [
     (
         "install",
         "by the chart, to the first intercepted request",
@@ -76,7 +78,17 @@ const PARTS: [Part; 13] = [
         "the CNI plugin, with and without an agent",
         plugin::run,
     ),
+    (
+        "unmaintained",
+        "an entry of the plugin whose flags were taken away",
+        unmaintained::run,
+    ),
     ("crowd", "many pods at a time", crowd::run),
+    (
+        "components",
+        "each kustomize component by itself",
+        components::run,
+    ),
     ("uninstall", "in every order", uninstall::run),
 ];
 

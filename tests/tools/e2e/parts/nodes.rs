@@ -1,5 +1,7 @@
 //! The nodes: their own network namespaces, and the image of the agents.
 
+mod dead;
+
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
@@ -67,8 +69,8 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         "NETNS leads to the pod's network namespace",
         paths_are_true(world),
     );
-    kube.run(&["-n", SHOP, "delete", &workload, "--wait=false"])
-        .map(drop)
+    kube.run(&["-n", SHOP, "delete", &workload, "--wait=false"])?;
+    dead::run(world, checks)
 }
 
 /// The agents' image has the name that was asked for; runtimes add the registry where a name has none.

@@ -114,29 +114,30 @@ fn without_agents(world: &World, checks: &mut Checks<'_>) -> Result<()> {
 
 fn all_first(world: &World) -> Result<String> {
     for number in 0..FIRST {
-        let name = format!("first-{number}");
-        world
-            .kube
-            .wait(&format!("{name} has connected"), START, |kube| {
-                let pod = kube.get(&["-n", SHOP, "pod", &name])?;
-                let app = pod["status"]["containerStatuses"]
-                    .as_array()
-                    .context("statuses")?;
-                let app = app
-                    .iter()
-                    .find(|it| it["name"] == "app")
-                    .context("the app")?;
-                let ended = &app["state"]["terminated"]["exitCode"];
-                ensure!(!ended.is_null(), "{}", app["state"]);
-                Ok(Some(ended.clone()))
-            })
-            .and_then(|code| {
-                ensure!(code == 0, "{name}: exit code {code}, 3 is past a sidecar");
-                Ok(())
-            })?;
-        world.delete_pod(&name)?;
+        first_is_intercepted(world, &format!("first-{number}"))?;
     }
     Ok(String::new())
+}
+
+/// Waits until a pod of [`mesh::first`] has ended, and deletes it. Its connection must have met both sidecars.
+pub fn first_is_intercepted(world: &World, name: &str) -> Result<()> {
+    let code = world
+        .kube
+        .wait(&format!("{name} has connected"), START, |kube| {
+            let pod = kube.get(&["-n", SHOP, "pod", name])?;
+            let app = pod["status"]["containerStatuses"]
+                .as_array()
+                .context("statuses")?;
+            let app = app
+                .iter()
+                .find(|it| it["name"] == "app")
+                .context("the app")?;
+            let ended = &app["state"]["terminated"]["exitCode"];
+            ensure!(!ended.is_null(), "{}", app["state"]);
+            Ok(Some(ended.clone()))
+        })?;
+    ensure!(code == 0, "{name}: exit code {code}, 3 is past a sidecar");
+    world.delete_pod(name)
 }
 
 /// Takes the agents away without uninstalling them, or brings them back.

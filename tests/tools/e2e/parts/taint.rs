@@ -61,7 +61,7 @@ fn try_taint(world: &World, checks: &mut Checks<'_>) -> Result<()> {
 }
 
 /// Taints every node.
-fn add(world: &World) -> Result<()> {
+pub fn add(world: &World) -> Result<()> {
     let taint = format!("{TAINT}=:NoSchedule");
     let words = ["taint", "nodes", "--all", &taint, "--overwrite"];
     world.kube.run(&words).map(drop)
@@ -103,7 +103,7 @@ fn stays(world: &World) -> Result<String> {
 }
 
 /// How long it takes until no node has it.
-fn gone(world: &World, patience: Duration) -> Result<Duration> {
+pub fn gone(world: &World, patience: Duration) -> Result<Duration> {
     let start = Instant::now();
     world.kube.wait("no node has the taint", patience, |_| {
         let tainted = tainted(world)?;

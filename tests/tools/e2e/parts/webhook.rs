@@ -17,35 +17,14 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
     kube.rollout(NAMESPACE, "deployment/sidetrack-webhook", START)?;
     world.wait_agents()?;
     let pod = mesh::bare_with_init("bare", SHOP, image);
-    // The Service's rules take a moment to reach the node.
-    let created = kube.wait("the webhook changes a pod", START, |kube| {
-        kube.run(&[
-            "-n",
-            SHOP,
-            "delete",
-            "pod",
-            "bare",
-            "--ignore-not-found",
-            "--grace-period=1",
-        ])?;
-        kube.apply(std::slice::from_ref(&pod))?;
-        let names = init_names(&kube.get(&["-n", SHOP, "pod", "bare"])?);
-        ensure!(names == ["sidetrack-validation"], "{names:?}");
-        Ok(Some(String::new()))
-    });
-    checks.record("istio-init is replaced by sidetrack-validation", created);
-    let ready = kube.wait("the pod is ready", START, |kube| {
-        let pod = kube.get(&["-n", SHOP, "pod", "bare"])?;
-        let conditions = pod["status"]["conditions"]
-            .as_array()
-            .context("conditions")?;
-        let ready = conditions
-            .iter()
-            .any(|it| it["type"] == "Ready" && it["status"] == "True");
-        ensure!(ready, "{}", pod["status"]["initContainerStatuses"]);
-        Ok(Some(String::new()))
-    });
-    checks.record("the pod starts, and is intercepted", ready);
+    checks.record(
+        "istio-init is replaced by sidetrack-validation",
+        is_replaced(world, &pod).map(|()| String::new()),
+    );
+    checks.record(
+        "the pod starts, and is intercepted",
+        is_ready(world, "bare").map(|()| String::new()),
+    );
     checks.record(
         "the same manifest applied again is no error",
         kube.apply(std::slice::from_ref(&pod))
@@ -75,6 +54,41 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
         .helm
         .upgrade(&json!({"webhook": {"enabled": false}}))?;
     world.wait_enrolled(SHOP, 2, SOON)
+}
+
+/// Creates a pod of [`SHOP`] until the webhook changes it: the Service's rules take a moment to reach the node.
+pub fn is_replaced(world: &World, pod: &Value) -> Result<()> {
+    let name = pod["metadata"]["name"].as_str().context("a name")?;
+    world.kube.wait("the webhook changes a pod", START, |kube| {
+        kube.run(&[
+            "-n",
+            SHOP,
+            "delete",
+            "pod",
+            name,
+            "--ignore-not-found",
+            "--grace-period=1",
+        ])?;
+        kube.apply(std::slice::from_ref(pod))?;
+        let names = init_names(&kube.get(&["-n", SHOP, "pod", name])?);
+        ensure!(names == ["sidetrack-validation"], "{names:?}");
+        Ok(Some(()))
+    })
+}
+
+/// Waits until a pod of [`SHOP`] is ready.
+pub fn is_ready(world: &World, name: &str) -> Result<()> {
+    world.kube.wait("the pod is ready", START, |kube| {
+        let pod = kube.get(&["-n", SHOP, "pod", name])?;
+        let conditions = pod["status"]["conditions"]
+            .as_array()
+            .context("conditions")?;
+        let ready = conditions
+            .iter()
+            .any(|it| it["type"] == "Ready" && it["status"] == "True");
+        ensure!(ready, "{}", pod["status"]["initContainerStatuses"]);
+        Ok(Some(()))
+    })
 }
 
 fn init_names(pod: &Value) -> Vec<String> {
