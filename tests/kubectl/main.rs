@@ -3,6 +3,7 @@
 
 mod agents;
 mod check;
+mod connectivity;
 mod doctor;
 mod fixture;
 mod labeled;

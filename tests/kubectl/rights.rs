@@ -8,12 +8,18 @@ use serde_json::Value;
 
 use crate::fixture::{Agent, Cluster};
 
-/// Verb, group and resource of each right.
-fn documented() -> Result<BTreeSet<(String, String, String)>> {
+/// Verb, group and resource of a right.
+pub type Right = (String, String, String);
+
+/// The rights in a block of the page: the first is for all commands, the second for `test` in addition.
+pub fn documented(block: usize) -> Result<BTreeSet<Right>> {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kubectl.md");
     let page = fs::read_to_string(page)?;
-    let (_, rest) = page.split_once("```yaml\n").context("a block of YAML")?;
-    let (yaml, _) = rest.split_once("```").context("its end")?;
+    let rest = page.split("```yaml\n").nth(block);
+    let (yaml, _) = rest
+        .context("a block of YAML")?
+        .split_once("```")
+        .context("its end")?;
     let mut rights = BTreeSet::new();
     for role in yaml.split("---\n") {
         let role: Value = serde_saphyr::from_str(role)?;
@@ -33,6 +39,13 @@ fn documented() -> Result<BTreeSet<(String, String, String)>> {
         }
     }
     Ok(rights)
+}
+
+/// What the plugin has done in a cluster.
+pub fn used(cluster: &Cluster) -> BTreeSet<Right> {
+    let used = cluster.api.requests().into_iter();
+    used.map(|used| (used.verb.into(), used.group.into(), used.resource.into()))
+        .collect()
 }
 
 #[test]
@@ -65,13 +78,8 @@ fn no_command_uses_another_right() -> Result<()> {
             "{words:?}: {ended:?}"
         );
     }
-    let used: BTreeSet<(String, String, String)> = cluster
-        .api
-        .requests()
-        .into_iter()
-        .map(|used| (used.verb.into(), used.group.into(), used.resource.into()))
-        .collect();
-    let documented = documented()?;
+    let used = used(&cluster);
+    let documented = documented(1)?;
     let missing: Vec<_> = used.difference(&documented).collect();
     ensure!(missing.is_empty(), "not documented: {missing:?}");
     // `get` on nodes and namespaces comes with `list` for people who look themselves; the rest is needed.

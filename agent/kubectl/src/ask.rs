@@ -40,8 +40,12 @@ pub async fn one<T: DeserializeOwned>(
     }
     let asked = exec::collect(&cluster.client, agent, words);
     let finished = within(cluster.connect.timeout, asked).await?;
-    // A command that found problems exits with 1 and answers all the same.
-    serde_json::from_slice(&finished.stdout).map_err(|wrong| not_understood(&finished, &wrong))
+    understood(&finished)
+}
+
+/// The answer of a command. One that found problems exits with 1 and answers all the same.
+pub fn understood<T: DeserializeOwned>(finished: &exec::Finished) -> Result<T> {
+    serde_json::from_slice(&finished.stdout).map_err(|wrong| not_understood(finished, &wrong))
 }
 
 /// Gives up after a time.

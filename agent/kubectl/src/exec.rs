@@ -40,9 +40,40 @@ pub struct Finished {
     pub code: i32,
 }
 
-/// Runs a command and keeps its output.
+/// A container.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The pod's namespace.
+    pub namespace: &'a str,
+    /// The pod.
+    pub pod: &'a str,
+    /// The container.
+    pub container: &'a str,
+}
+
+impl<'a> Target<'a> {
+    fn of(agent: &'a Agent) -> Self {
+        Self {
+            namespace: &agent.namespace,
+            pod: &agent.pod,
+            container: "agent",
+        }
+    }
+}
+
+/// Runs a command of the agent and keeps its output.
 pub async fn collect(client: &Client, agent: &Agent, words: &[&str]) -> Result<Finished> {
-    let mut process = start(client, agent, words).await?;
+    let command = [&[PROGRAM], words].concat();
+    collect_in(client, &Target::of(agent), &command).await
+}
+
+/// Runs a command in a container and keeps its output.
+pub async fn collect_in(
+    client: &Client,
+    target: &Target<'_>,
+    command: &[&str],
+) -> Result<Finished> {
+    let mut process = start(client, target, command, false).await?;
     let (stdout, stderr) = (process.stdout(), process.stderr());
     let (stdout, stderr) = tokio::join!(read(stdout, MOST), read(stderr, MOST_ERRORS));
     Ok(Finished {
@@ -63,7 +94,9 @@ impl Running {
         words: &[&str],
         stdin: bool,
     ) -> Result<Self> {
-        start_with(client, agent, words, stdin).await.map(Self)
+        let command = [&[PROGRAM], words].concat();
+        let target = Target::of(agent);
+        start(client, &target, &command, stdin).await.map(Self)
     }
 
     /// Copies the output as it comes, to the end. Returns the exit code.
@@ -90,7 +123,9 @@ pub async fn attend(
     mut end: watch::Receiver<bool>,
     mut each: impl FnMut(&str) -> Result<()>,
 ) -> Result<Finished> {
-    let started = start_with(client, agent, words, true);
+    let command = [&[PROGRAM], words].concat();
+    let target = Target::of(agent);
+    let started = start(client, &target, &command, true);
     let mut process = within(silence, started).await?;
     let (stdin, stdout, stderr) = (process.stdin(), process.stdout(), process.stderr());
     let lines = async {
@@ -136,37 +171,40 @@ impl Finished {
     }
 }
 
-async fn start(client: &Client, agent: &Agent, words: &[&str]) -> Result<AttachedProcess> {
-    start_with(client, agent, words, false).await
-}
-
-async fn start_with(
+async fn start(
     client: &Client,
-    agent: &Agent,
-    words: &[&str],
+    target: &Target<'_>,
+    command: &[&str],
     stdin: bool,
 ) -> Result<AttachedProcess> {
-    let api: Api<Pod> = Api::namespaced(client.clone(), &agent.namespace);
+    let api: Api<Pod> = Api::namespaced(client.clone(), target.namespace);
     let parameters = AttachParams::default()
-        .container("agent")
+        .container(target.container)
         .stdin(stdin)
         .max_stdout_buf_size(BUFFER)
         .max_stderr_buf_size(BUFFER);
-    let command = [PROGRAM].iter().chain(words).copied();
-    let started = api.exec(&agent.pod, command, &parameters).await;
-    started.map_err(|error| refused(agent, error))
+    let started = api
+        .exec(target.pod, command.iter().copied(), &parameters)
+        .await;
+    started.map_err(|error| refused(target, error))
 }
 
 /// Why a command did not start. The API server's answer to a refused upgrade has only its code.
-fn refused(agent: &Agent, error: Error) -> anyhow::Error {
-    let (namespace, pod) = (&agent.namespace, &agent.pod);
+fn refused(target: &Target<'_>, error: Error) -> anyhow::Error {
+    let Target {
+        namespace,
+        pod,
+        container,
+    } = target;
     match error {
         Error::UpgradeConnection(UpgradeConnectionError::ProtocolSwitch(code)) => {
             let advice = match code.as_u16() {
                 401 => "log in again: the API server does not accept the credentials".to_owned(),
                 403 => format!("it takes the right to create pods/exec in namespace {namespace}"),
                 404 => format!("pod {namespace}/{pod} is gone; try again"),
-                _ => format!("kubectl exec -n {namespace} {pod} -- sidetrack status shows more"),
+                _ => format!(
+                    "kubectl exec -n {namespace} {pod} -c {container} with a command shows more"
+                ),
             };
             anyhow!("exec refused ({code}): {advice}")
         }

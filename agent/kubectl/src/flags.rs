@@ -58,7 +58,7 @@ pub enum Format {
 }
 
 /// A duration that is longer than nothing.
-fn duration(text: &str) -> Result<Duration, String> {
+pub fn duration(text: &str) -> Result<Duration, String> {
     match sidetrack_live::duration::duration(text) {
         Ok(Duration::ZERO) => Err("it must be longer than nothing".to_owned()),
         given => given,

@@ -10,6 +10,7 @@ mod agents;
 mod ask;
 mod check;
 mod cluster;
+mod connectivity;
 mod doctor;
 mod exec;
 mod flags;
@@ -68,6 +69,8 @@ enum Command {
     Check(check::Options),
     /// Show what would change for the pods of a namespace whose rules istio-init programs today
     Migrate(migrate::Options),
+    /// Try connections between pods with sidecars, in a namespace that is created for it and deleted
+    Test(connectivity::Options),
     /// Any other command of sidetrack about a pod
     #[command(external_subcommand)]
     Other(Vec<String>),
@@ -143,6 +146,9 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
             }
             Err(problem) => return Ok(wrong_usage(&problem)),
         },
+        Command::Test(options) => {
+            return connectivity::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
         Command::Rules(Words { words }) => ("rules".to_owned(), words),
         Command::Explain(Words { words }) => ("explain".to_owned(), words),
         Command::Why(Words { words }) => ("why".to_owned(), words),

@@ -33,7 +33,7 @@ use tokio_rustls::{
 };
 
 use super::{
-    TOKEN, Up, exec,
+    TOKEN, Up, create, exec,
     store::{Resource, Store},
 };
 
@@ -119,6 +119,14 @@ fn router(store: Arc<Store>) -> Router {
             get(exec::exec),
         )
         .route(
+            "/api/v1/namespaces/{name}",
+            object(Resource::Namespaces).delete(create::delete_namespace),
+        )
+        .route(
+            "/api/v1/namespaces/{namespace}/services/{name}",
+            object(Resource::Services),
+        )
+        .route(
             "/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}",
             object(Resource::DaemonSets),
         )
@@ -126,8 +134,8 @@ fn router(store: Arc<Store>) -> Router {
             "/api/v1/nodes/{name}",
             object(Resource::Nodes).patch(patch_node),
         )
-        .route(events, post(create_event))
-        .route(&format!("{events}/{{name}}"), patch(patch_event))
+        .route(events, post(create::create_event))
+        .route(&format!("{events}/{{name}}"), patch(create::patch_event))
         .layer(middleware::from_fn_with_state(
             Arc::clone(&store),
             authenticate,
@@ -175,6 +183,14 @@ fn objects(resource: Resource) -> MethodRouter<Arc<Store>> {
               Query(parameters): Query<Parameters>| async move {
             let namespace = path.and_then(|Path(mut path)| path.remove("namespace"));
             answer(store, resource, namespace, &headers, parameters)
+        },
+    )
+    .post(
+        move |State(store): State<Arc<Store>>,
+              path: Option<Path<HashMap<String, String>>>,
+              Json(object): Json<Value>| async move {
+            let namespace = path.and_then(|Path(mut path)| path.remove("namespace"));
+            create::create(&store, resource, namespace, object)
         },
     )
 }
@@ -405,34 +421,6 @@ async fn patch_node(
             &error.to_string(),
         ),
     }
-}
-
-async fn create_event(
-    State(store): State<Arc<Store>>,
-    Path(namespace): Path<String>,
-    Json(event): Json<Value>,
-) -> Response {
-    store.asked("create", "events.k8s.io", "events");
-    let regarding = &event["regarding"];
-    let sound = serde_json::from_value::<k8s_openapi::api::events::v1::Event>(event.clone())
-        .is_ok()
-        && regarding["namespace"] == *namespace
-        && event["metadata"]["namespace"] == *namespace
-        && regarding["uid"].is_string()
-        && event["note"]
-            .as_str()
-            .is_some_and(|note| note.len() <= 1024);
-    if !sound {
-        return failure(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", "not an Event");
-    }
-    store.add_event(event.clone());
-    (StatusCode::CREATED, Json(event)).into_response()
-}
-
-async fn patch_event(State(store): State<Arc<Store>>, Json(event): Json<Value>) -> Response {
-    store.asked("patch", "events.k8s.io", "events");
-    store.add_event(event.clone());
-    Json(event).into_response()
 }
 
 fn status(code: u16, reason: &str, message: &str) -> Value {

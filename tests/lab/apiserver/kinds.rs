@@ -7,7 +7,7 @@ use super::store::Resource;
 
 impl Resource {
     /// Those that clients list.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Pods,
         Self::Namespaces,
         Self::DaemonSets,
@@ -15,6 +15,7 @@ impl Resource {
         Self::Nodes,
         Self::Deployments,
         Self::InjectorWebhooks,
+        Self::Services,
     ];
 
     /// That of an object.
@@ -40,6 +41,7 @@ impl Resource {
             Self::Nodes => "Node",
             Self::Deployments => "Deployment",
             Self::InjectorWebhooks => "MutatingWebhookConfiguration",
+            Self::Services => "Service",
         }
     }
 
@@ -70,6 +72,7 @@ impl Resource {
             Self::Nodes => "nodes",
             Self::Deployments => "deployments",
             Self::InjectorWebhooks => "mutatingwebhookconfigurations",
+            Self::Services => "services",
         }
     }
 

@@ -2,6 +2,7 @@
 //! pages, watch in chunks with bookmarks, resource versions that expire, Events; and all the ways in
 //! which it may go away.
 
+pub mod create;
 pub mod exec;
 mod http;
 mod kinds;
@@ -196,6 +197,14 @@ impl ApiServer {
         handler: impl Fn(&exec::Request) -> exec::Answer + Send + Sync + 'static,
     ) {
         self.store.set_exec_handler(Arc::new(handler));
+    }
+
+    /// From now on clients may create objects: the handler completes each, as controllers and kubelet do, or refuses.
+    pub fn on_create(
+        &self,
+        handler: impl Fn(&mut Value) -> std::result::Result<(), create::Refusal> + Send + Sync + 'static,
+    ) {
+        self.store.set_admission(Arc::new(handler));
     }
 
     /// Which protocols `pods/exec` speaks from now on.

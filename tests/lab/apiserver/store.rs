@@ -11,7 +11,10 @@ use anyhow::{Context as _, Result};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::exec::{Handler, PROTOCOLS};
+use super::{
+    create::Admission,
+    exec::{Handler, PROTOCOLS},
+};
 
 /// What is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -30,12 +33,14 @@ pub enum Resource {
     Deployments,
     /// MutatingWebhookConfigurations.
     InjectorWebhooks,
+    /// Services of all namespaces.
+    Services,
 }
 
 /// One request, as RBAC names it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Request {
-    /// `get`, `list`, `watch`, `create`, `patch`.
+    /// `get`, `list`, `watch`, `create`, `patch`, `delete`.
     pub verb: &'static str,
     /// API group.
     pub group: &'static str,
@@ -77,6 +82,8 @@ struct Inner {
     /// Decides about commands in containers.
     exec: Option<Handler>,
     exec_protocols: Vec<&'static str>,
+    /// Decides about objects that clients create.
+    admission: Option<Admission>,
 }
 
 impl fmt::Debug for Inner {
@@ -218,6 +225,28 @@ impl Store {
     pub fn exec(&self) -> (Vec<&'static str>, Option<Handler>) {
         let inner = self.lock();
         (inner.exec_protocols.clone(), inner.exec.clone())
+    }
+
+    pub fn set_admission(&self, admission: Admission) {
+        self.lock().admission = Some(admission);
+    }
+
+    pub fn admission(&self) -> Option<Admission> {
+        self.lock().admission.clone()
+    }
+
+    /// Deletes a namespace with everything in it.
+    pub fn delete_namespace(&self, name: &str) -> Result<()> {
+        let contained: Vec<(Resource, String)> = {
+            let inner = self.lock();
+            let keys = inner.objects.keys().filter(|(_, of, _)| of == name);
+            keys.map(|(resource, _, object)| (*resource, object.clone()))
+                .collect()
+        };
+        for (resource, object) in contained {
+            self.delete(resource, name, &object)?;
+        }
+        self.delete(Resource::Namespaces, "", name)
     }
 
     pub fn asked(&self, verb: &'static str, group: &'static str, resource: &'static str) {

@@ -1,0 +1,114 @@
+use super::{Addresses, Answer, CASES, Judge};
+
+fn addresses() -> Addresses {
+    Addresses {
+        service: "10.96.0.9".to_owned(),
+        server: "10.244.0.2".to_owned(),
+        client: "10.244.0.3".to_owned(),
+        plain: "10.244.0.4".to_owned(),
+        down: "10.244.0.5".to_owned(),
+    }
+}
+
+/// The judge of the promise with these words.
+fn judge(words: &str) -> Judge {
+    let mut all = CASES.iter().flat_map(|case| case.promises);
+    all.find(|(name, _)| name.contains(words)).unwrap().1
+}
+
+/// An answer that came from 10.244.0.3:40000.
+fn answer(headers: &[(&str, &str)], body: &str) -> Answer {
+    let headers = headers
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    Answer {
+        peer: "10.96.0.9:80".to_owned(),
+        own: "10.244.0.3:40000".to_owned(),
+        status: 200,
+        headers: headers.collect(),
+        body: body.to_owned(),
+        ..Answer::default()
+    }
+}
+
+fn error(name: &str) -> Answer {
+    Answer {
+        error: Some(name.to_owned()),
+        ..Answer::default()
+    }
+}
+
+#[test]
+fn a_header_with_the_wrong_destination_fails() {
+    let judge = judge("goes through the sidecar, which knows the dialed address");
+    let with = |value| {
+        judge(
+            &addresses(),
+            &answer(&[("x-sidetrack-outbound", value)], ""),
+        )
+    };
+    assert_eq!(with("10.96.0.9:80").unwrap(), "10.96.0.9:80");
+    assert!(
+        with("127.0.0.1:15001")
+            .unwrap_err()
+            .contains("10.96.0.9:80")
+    );
+    let past = judge(&addresses(), &answer(&[], "")).unwrap_err();
+    assert!(past.contains("past the outbound sidecar"), "{past}");
+    assert!(
+        judge(&addresses(), &error("ETIMEDOUT"))
+            .unwrap_err()
+            .contains("ETIMEDOUT")
+    );
+    let unavailable = Answer {
+        status: 503,
+        ..answer(&[], "")
+    };
+    assert!(
+        judge(&addresses(), &unavailable)
+            .unwrap_err()
+            .contains("503")
+    );
+}
+
+#[test]
+fn direct_means_the_callers_own_socket_and_no_sidecar() {
+    let judge = judge("excludeOutboundPorts");
+    let own = r#"{"peer": "10.244.0.3:40000"}"#;
+    assert!(judge(&addresses(), &answer(&[], own)).is_ok());
+    let other = r#"{"peer": "10.244.0.3:40001"}"#;
+    assert!(judge(&addresses(), &answer(&[], other)).is_err());
+    for header in ["x-sidetrack-outbound", "x-sidetrack-inbound"] {
+        assert!(judge(&addresses(), &answer(&[(header, "1")], own)).is_err());
+    }
+    assert!(judge(&addresses(), &answer(&[], "ready")).is_err());
+}
+
+#[test]
+fn only_a_refusal_is_a_refusal() {
+    let judge = judge("outbound: while the sidecar does not listen");
+    assert!(judge(&addresses(), &error("ECONNREFUSED")).is_ok());
+    assert!(judge(&addresses(), &error("ETIMEDOUT")).is_err());
+    assert!(
+        judge(&addresses(), &answer(&[], "")).is_err(),
+        "it went past the sidecar"
+    );
+}
+
+#[test]
+fn names_are_those_of_the_app() {
+    let peer = judge("getpeername");
+    assert!(peer(&addresses(), &answer(&[], "")).is_ok());
+    let redirected = Answer {
+        peer: "127.0.0.1:15001".to_owned(),
+        ..answer(&[], "")
+    };
+    assert!(peer(&addresses(), &redirected).is_err());
+    let own = judge("getsockname");
+    assert!(own(&addresses(), &answer(&[], "")).is_ok());
+    let redirected = Answer {
+        own: "127.0.0.1:40000".to_owned(),
+        ..answer(&[], "")
+    };
+    assert!(own(&addresses(), &redirected).is_err());
+}
