@@ -40,7 +40,7 @@ pub async fn wait_running(place: &Place, patience: Duration) -> Result<()> {
         for pod in &pods {
             check(place, pod).await?;
         }
-        let missing: Vec<String> = pods.iter().filter_map(|pod| not_running(pod)).collect();
+        let missing: Vec<String> = pods.iter().filter_map(not_running).collect();
         if missing.is_empty() && !pods.is_empty() {
             return Ok(());
         }

@@ -8,7 +8,10 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use serde::{Deserialize, Serialize};
-use serde_json::value::{RawValue, to_raw_value};
+use serde_json::{
+    Value,
+    value::{RawValue, to_raw_value},
+};
 
 use crate::cni::{TYPE, VERSIONS};
 use sidetrack_policy::PodRef;
@@ -70,13 +73,15 @@ pub struct NetworkConfig {
     list: bool,
 }
 
-/// What every version of sidetrack has in its entry.
+/// What every version of sidetrack has in its entry. Whatever else its type says that it is one.
 #[derive(Deserialize)]
 struct Own {
     #[serde(rename = "type")]
     kind: String,
-    socket: Option<PathBuf>,
-    kubeconfig: Option<PathBuf>,
+    #[serde(default)]
+    socket: Value,
+    #[serde(default)]
+    kubeconfig: Value,
 }
 
 impl NetworkConfig {
@@ -169,8 +174,12 @@ impl NetworkConfig {
 
     /// Whether an entry of the plugin needs the credentials of this name.
     pub fn needs(&self, credentials: &str) -> bool {
-        let mut files = self.plugins.iter().filter_map(|raw| own(raw)?.kubeconfig);
-        files.any(|path| path.file_name().is_some_and(|name| name == credentials))
+        let mut entries = self.plugins.iter().filter_map(|raw| own(raw));
+        entries.any(|entry| {
+            let path = entry.kubeconfig.as_str().map(Path::new);
+            path.and_then(Path::file_name)
+                .is_some_and(|name| name == credentials)
+        })
     }
 
     /// The file's content, always as a list.
@@ -203,7 +212,7 @@ fn is_own(raw: &RawValue) -> bool {
 }
 
 fn asks(raw: &RawValue, socket: &Path) -> bool {
-    own(raw).is_some_and(|entry| entry.socket.as_deref() == Some(socket))
+    own(raw).is_some_and(|entry| entry.socket.as_str().map(Path::new) == Some(socket))
 }
 
 #[cfg(test)]
@@ -236,6 +245,16 @@ mod tests {
         assert!(!config.remove(Path::new("/run/other.sock")));
         assert!(config.remove(socket) && !config.remove(socket));
         assert!(!list(&config.text()).has_plugin());
+    }
+
+    #[test]
+    fn an_entry_that_is_not_understood_is_replaced() {
+        let mut config = list(
+            r#"{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "a"}, {"type": "sidetrack-cni", "socket": 7}]}"#,
+        );
+        assert!(!config.remove(Path::new("/run/s.sock")));
+        assert!(config.put(&entry(10)).unwrap());
+        assert_eq!(config.text().matches("sidetrack-cni").count(), 1);
     }
 
     #[test]

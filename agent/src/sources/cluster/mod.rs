@@ -226,11 +226,7 @@ where
     follow_with(api, config, Pauses::default())
 }
 
-fn follow_with<K>(
-    api: Api<K>,
-    config: watcher::Config,
-    pauses: impl Backoff + Send + 'static,
-) -> Events<K>
+fn follow_with<K>(api: Api<K>, config: watcher::Config, pauses: impl Backoff + 'static) -> Events<K>
 where
     K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {

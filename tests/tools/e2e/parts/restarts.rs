@@ -116,8 +116,11 @@ fn few_lines(world: &World, since: Duration) -> Result<String> {
     Ok(format!("{most} lines"))
 }
 
-/// A warning or an error; what is no line of the agent's own counts as well.
+/// A warning or an error, in either of the log's formats; what is no line of the agent's own counts as well.
 fn is_bad(line: &str) -> bool {
-    let level = serde_json::from_str::<Value>(line).map(|line| line["level"].clone());
-    !level.is_ok_and(|level| level == "INFO" || level == "DEBUG")
+    let level = match serde_json::from_str::<Value>(line) {
+        Ok(line) => line["level"].as_str().map(str::to_owned),
+        Err(_) => line.split_whitespace().nth(1).map(str::to_owned),
+    };
+    !level.is_some_and(|level| level == "INFO" || level == "DEBUG")
 }
