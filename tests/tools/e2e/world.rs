@@ -129,6 +129,14 @@ impl World {
         self.wait_agents()
     }
 
+    /// `kubectl patch` of the agents' DaemonSet; `kind` is `json` or `merge`.
+    pub fn patch_agents(&self, kind: &str, patch: &str) -> Result<()> {
+        let kind = format!("--type={kind}");
+        let of = ["-n", NAMESPACE, "patch", "daemonset", "sidetrack"];
+        let words = [&of[..], &[&kind, "-p", patch]].concat();
+        self.kube.run(&words).map(drop)
+    }
+
     /// Deletes a pod of [`SHOP`] and does not wait for its end.
     pub fn delete_pod(&self, name: &str) -> Result<()> {
         let words = [

@@ -6,7 +6,6 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::json;
 
 use crate::{
-    helm::NAMESPACE,
     mesh, node,
     report::Checks,
     world::{SHOP, SOON, START, World},
@@ -145,17 +144,7 @@ pub fn set_agents(world: &World, there: bool) -> Result<()> {
     let selector = if there { json!(null) } else { json!("nowhere") };
     let patch =
         json!({"spec": {"template": {"spec": {"nodeSelector": {"sidetrack.dev/e2e": selector}}}}});
-    let patch = patch.to_string();
-    world.kube.run(&[
-        "-n",
-        NAMESPACE,
-        "patch",
-        "daemonset",
-        "sidetrack",
-        "--type=merge",
-        "-p",
-        &patch,
-    ])?;
+    world.patch_agents("merge", &patch.to_string())?;
     if there {
         return world.wait_agents();
     }

@@ -195,17 +195,7 @@ fn describe(world: &World, pod: &str) -> Result<String> {
 /// Makes every agent exit as soon as it starts.
 fn crash(world: &World) -> Result<()> {
     let patch = r#"[{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": "--no-such-flag"}]"#;
-    let words = [
-        "-n",
-        NAMESPACE,
-        "patch",
-        "daemonset",
-        "sidetrack",
-        "--type=json",
-        "-p",
-        patch,
-    ];
-    world.kube.run(&words)?;
+    world.patch_agents("json", patch)?;
     world.kube.wait("an agent crashes", START, |_| {
         let agents = world.agents()?;
         let restarts = agents

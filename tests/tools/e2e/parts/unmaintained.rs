@@ -76,16 +76,5 @@ fn take_flags_away(world: &World) -> Result<()> {
         .collect();
     let patch =
         json!([{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": kept}]);
-    let patch = patch.to_string();
-    let words = [
-        "-n",
-        NAMESPACE,
-        "patch",
-        "daemonset",
-        "sidetrack",
-        "--type=json",
-        "-p",
-        &patch,
-    ];
-    world.kube.run(&words).map(drop)
+    world.patch_agents("json", &patch.to_string())
 }
