@@ -89,7 +89,7 @@ fn mistakes_name_their_cure() -> Result<()> {
         (
             ["pods", "--timeout", "soon"].as_slice(),
             2,
-            "write a duration such as 500ms or 5s",
+            "write a duration such as 500ms, 10s or 2m",
         ),
         (&["pods", "--timeout", "0"], 2, "longer than nothing"),
         (&["pods", "--parallel", "0"], 2, "1..=256"),
