@@ -10,10 +10,7 @@ use sidetrack_common::{
 };
 use sidetrack_policy::rules::{self, ListTables};
 
-use super::{
-    super::{output, target::Target},
-    owner::Owner,
-};
+use super::{super::target::Target, owner::Owner};
 
 /// The connection to decide about.
 pub(super) enum Connection<'a> {
