@@ -160,7 +160,10 @@ fn virtual_interfaces_local_only() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
     pod.furnish(&lab.outside())?;
-    let annotation = ("traffic.sidecar.istio.io/kubevirtInterfaces", "eth7,eth1");
+    let annotation = (
+        "traffic.sidecar.istio.io/kubevirtInterfaces",
+        "eth7,et+1,eth1+",
+    );
     lab.write_manifest("app", &manifest("app", &pod, &[annotation]))?;
     {
         let refusing = Agent::start(lab.places())?;
@@ -182,7 +185,7 @@ fn virtual_interfaces_local_only() -> Result<()> {
     let _sidecar = sidecar::start(&pod, &[80])?;
     let outside = lab.outside().actor()?;
     for (device, by, rule) in [
-        (Some(BESIDE), 15001, "-i eth1 -j ISTIO_REDIRECT"),
+        (Some(BESIDE), 15001, "-i eth1+ -j ISTIO_REDIRECT"),
         (None, 15006, "-p tcp -j ISTIO_IN_REDIRECT"),
     ] {
         let mut dial = Dial::new(&ROOT, at("10.78.0.2", 80));
@@ -209,7 +212,7 @@ fn virtual_interfaces_local_only() -> Result<()> {
     let status = places.output(&["status"])?;
     let status = String::from_utf8_lossy(&status.stdout).into_owned();
     ensure!(
-        status.contains("from eth7,eth1 to elsewhere is left alone"),
+        status.contains("from eth7,et+1,eth1+ to elsewhere is left alone"),
         "{status}"
     );
     Ok(())

@@ -11,6 +11,7 @@ pub mod dialect;
 mod fixture;
 pub mod ids;
 pub mod inputs;
+pub mod interfaces;
 pub mod manifest;
 pub mod mesh;
 pub mod migration;

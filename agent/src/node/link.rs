@@ -37,6 +37,8 @@ pub struct PodLink {
     notes: Vec<String>,
     /// Why its connections are not accelerated although they should be.
     not_accelerated: Option<String>,
+    /// About the interfaces that its policy names.
+    iface_note: Option<String>,
 }
 
 impl PodLink {
@@ -55,6 +57,7 @@ impl PodLink {
             return_routes: Vec::new(),
             notes: Vec::new(),
             not_accelerated: None,
+            iface_note: None,
         })
     }
 
@@ -108,7 +111,17 @@ impl PodLink {
     pub(super) fn notes(&self) -> Vec<String> {
         let lost = self.not_accelerated.iter();
         let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
-        self.notes.iter().cloned().chain(lost).collect()
+        let ifaces = self.iface_note.iter().cloned();
+        self.notes
+            .iter()
+            .cloned()
+            .chain(ifaces)
+            .chain(lost)
+            .collect()
+    }
+
+    pub(super) fn set_iface_note(&mut self, note: Option<String>) {
+        self.iface_note = note;
     }
 
     pub(super) fn set_not_accelerated(&mut self, why: Option<String>) {

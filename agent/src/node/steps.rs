@@ -39,7 +39,8 @@ async fn write(
     match step {
         Step::ReadNamespace => link.read().await,
         Step::WriteNamespace(policy, phase) => {
-            rows.write_namespace(link.snapshot()?, policy, *phase, maps)?;
+            let note = rows.write_namespace(link.snapshot()?, policy, *phase, maps)?;
+            link.set_iface_note(note);
             // Not before: the flags of the pod's row go with its policy.
             if *phase == Phase::After {
                 rows.write_flags(maps)?;

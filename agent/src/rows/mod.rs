@@ -2,6 +2,7 @@
 //! their rows.
 
 mod capture_range;
+mod ifaces;
 mod left;
 pub mod pod_rows;
 pub mod policy_rows;

@@ -17,7 +17,7 @@ use sidetrack_common::{
 use sidetrack_policy::{PodRef, Policy};
 use sidetrack_reconcile::Phase;
 
-use super::{capture_range, left::names};
+use super::{capture_range, ifaces, left::names};
 use crate::{
     kernel::{maps::Maps, table::Table},
     netns::routes::{RouteId, Snapshot},
@@ -134,7 +134,8 @@ impl PodRows {
         Ok(())
     }
 
-    /// Writes routes and interfaces: new rows first, then the old ones are removed.
+    /// Writes routes and interfaces: new rows first, then the old ones are removed. Answers with what people
+    /// should know about interfaces.
     ///
     /// # Errors
     /// If a map is full.
@@ -144,21 +145,17 @@ impl PodRows {
         policy: &Policy,
         phase: Phase,
         maps: &Maps,
-    ) -> Result<()> {
+    ) -> Result<Option<String>> {
         let (excluded, return_route) = (&policy.excluded_interfaces, policy.return_route());
         let routes = snapshot.rows(self.cookie.get(), excluded, return_route);
         self.write_routes(&routes, phase, maps)?;
-        let ifaces = snapshot
-            .links
-            .iter()
-            .map(|(index, name)| (*index, policy.iface(name)))
-            .filter(|(_, row)| *row != IfaceRow::PLAIN);
-        self.write_ifaces(&ifaces.collect(), phase, maps)?;
+        let (ifaces, left_out) = ifaces::of_policy(snapshot, policy);
+        self.write_ifaces(&ifaces, phase, maps)?;
         self.set_flag(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
         let rules_ignore_it = policy.rules_ignore_capture_range();
         let is_local = capture_range::is_local(&self.routes);
         self.set_flag(POD_OWN_TARGETS, rules_ignore_it && is_local);
-        Ok(())
+        Ok(ifaces::note(left_out))
     }
 
     fn write_routes(

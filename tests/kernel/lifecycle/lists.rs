@@ -55,7 +55,7 @@ fn every_kind_of_list() -> Result<()> {
     ensure!(fixture.taken_by()? == 15001, "eth0 is not excluded");
     let by_eth1 = fixture.dial(at("10.109.119.1", 80))?;
     ensure!(by_eth1.is_err(), "eth1 has no server: {by_eth1:?}");
-    enroll(&[(&istio("excludeInterfaces"), "eth0")], "")?;
+    enroll(&[(&istio("excludeInterfaces"), "net+,eth0+")], "")?;
     ensure!(fixture.taken_by()? == 80, "eth0 is excluded");
     ensure!(inbound(80)? == 80, "and what arrives there");
     let by_eth1 = fixture.dial(at("10.109.119.1", 80))?;

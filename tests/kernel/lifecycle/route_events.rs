@@ -128,3 +128,38 @@ fn interfaces_are_followed_by_events() -> Result<()> {
     fixture.pod.ip("link set eth8 name eth9")?;
     fixture.agent.places.wait_rows("IFACE_BY_POD", 1)
 }
+
+kernel_test!(interfaces_that_a_pattern_matches_are_followed);
+/// Interfaces appear, are renamed and vanish; the first entry that matches decides.
+fn interfaces_that_a_pattern_matches_are_followed() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[(
+        "traffic.sidecar.istio.io/excludeInterfaces",
+        "net7,net+,net1",
+    )])?;
+    let maps = Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)?;
+    for (change, expected) in [
+        ("link add eth8 type veth peer name net", [1].as_slice()),
+        ("link add net1 type veth peer name eth9", &[1, 1]),
+        ("link set eth8 name net7", &[0, 1, 1]),
+        ("link set net1 name ne1", &[0, 1]),
+        ("link del net7", &[]),
+    ] {
+        fixture.pod.ip(change)?;
+        let start = Instant::now();
+        loop {
+            let rows = maps.ifaces.rows()?;
+            let mut positions: Vec<u32> = rows.iter().map(|(_, row)| row.position).collect();
+            positions.sort_unstable();
+            if positions == expected {
+                break;
+            }
+            ensure!(
+                start.elapsed() < Duration::from_secs(3),
+                "after {change}: {rows:?}"
+            );
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    Ok(())
+}

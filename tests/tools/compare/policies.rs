@@ -93,6 +93,20 @@ pub const POLICIES: &[BuiltIn] = &[
             "10.78.0.0/24,fd78::/64",
         ],
     ),
+    flags("no-pattern", &["-c", "net+,eth1+,eth+0"]),
+    flags("no-interface", &["-c", "+"]),
+    flags("virtual-pattern", &["-k", "tap+,et+", "-c", "eth0"]),
+    flags(
+        "virtual-pattern-list",
+        &[
+            "-k",
+            "eth9+,eth1+",
+            "-c",
+            "eth+",
+            "-i",
+            "10.78.0.0/24,fd78::/64",
+        ],
+    ),
     flags("two-uids", &["-u", "1337,1000"]),
     flags("other-gid", &["-u", "1337", "-g", "2000"]),
     flags(

@@ -11,6 +11,7 @@ use super::{InboundPorts, Mode, OutboundRanges, Policy, ReturnRoute};
 use crate::{
     compiled::CompiledPolicy,
     ids::{IdMaps, UnknownId},
+    interfaces,
 };
 
 impl Policy {
@@ -107,7 +108,8 @@ impl Policy {
         ports
     }
 
-    /// The rule for an ingress interface; virtual interfaces come first.
+    /// The rule for an ingress interface; virtual interfaces come first. Of several entries that match, the first
+    /// one counts.
     #[must_use]
     pub fn iface(&self, name: &str) -> IfaceRow {
         [
@@ -116,7 +118,7 @@ impl Policy {
         ]
         .into_iter()
         .find_map(|(names, rule)| {
-            let position = names.iter().position(|known| known == name)?;
+            let position = interfaces::position(names, name)?;
             Some(IfaceRow::new(rule, position as u32))
         })
         .unwrap_or(IfaceRow::PLAIN)

@@ -5,6 +5,7 @@ use sidetrack_common::{decide::virtual_index, rule::Rule};
 use super::{IN_REDIRECT, INBOUND, PREROUTING, REDIRECT, lines::Lines};
 use crate::{
     dialect::Dialect,
+    interfaces,
     policy::{InboundPorts, Mode, OutboundRanges, Policy},
 };
 
@@ -21,9 +22,10 @@ impl Lines {
     /// Chain PREROUTING.
     pub(super) fn prerouting(&mut self, policy: &Policy) {
         for (index, name) in policy.virtual_interfaces.iter().enumerate() {
+            let input = interfaces::option("-i", name);
             match &policy.outbound {
                 OutboundRanges::All => {
-                    let text = format!("-i {name} -j {REDIRECT}");
+                    let text = format!("{input}-j {REDIRECT}");
                     self.rule(
                         PREROUTING,
                         text,
@@ -33,7 +35,7 @@ impl Lines {
                 }
                 OutboundRanges::Only(only) => {
                     for (range_index, range) in self.ranges(only) {
-                        let text = format!("-d {} -i {name} -j {REDIRECT}", range.trunc());
+                        let text = format!("-d {} {input}-j {REDIRECT}", range.trunc());
                         self.rule(
                             PREROUTING,
                             text,
@@ -43,12 +45,12 @@ impl Lines {
                     }
                 }
             }
-            let text = format!("-i {name} -j RETURN");
+            let text = format!("{input}-j RETURN");
             self.rule(PREROUTING, text, Rule::VirtualInterfaceNoMatch, index);
         }
         let is_transparent = policy.mode == Mode::Tproxy;
         for (index, name) in policy.excluded_interfaces.iter().enumerate() {
-            let text = format!("-i {name} -j RETURN");
+            let text = format!("{}-j RETURN", interfaces::option("-i", name));
             if is_transparent {
                 self.jump(PREROUTING, text);
             } else {

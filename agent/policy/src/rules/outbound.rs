@@ -5,6 +5,7 @@ use sidetrack_common::{addr::Family, rule::Rule};
 use super::{IN_REDIRECT, ISTIO_OUTPUT, OUTPUT, REDIRECT, lines::Lines};
 use crate::{
     dialect::Dialect,
+    interfaces,
     policy::{OutboundRanges, Policy},
 };
 
@@ -12,7 +13,7 @@ impl Lines {
     /// Chain OUTPUT.
     pub(super) fn output(&mut self, policy: &Policy) {
         for (index, name) in policy.excluded_interfaces.iter().enumerate() {
-            let text = format!("-o {name} -j RETURN");
+            let text = format!("{}-j RETURN", interfaces::option("-o", name));
             self.rule(OUTPUT, text, Rule::OutInterface, index);
         }
         self.jump(OUTPUT, format!("-p tcp -j {ISTIO_OUTPUT}"));

@@ -273,3 +273,35 @@ fn groups_and_interfaces() {
         restore(&all_groups, Family::V4)
     );
 }
+
+#[test]
+fn patterns_of_interfaces() {
+    // iptables -S prints no interface for the pattern that matches all.
+    let patterns = Policy {
+        excluded_interfaces: vec!["net+".to_owned(), "+".to_owned()],
+        virtual_interfaces: vec!["tap+".to_owned(), "+".to_owned()],
+        ..Policy::default()
+    };
+    let text = restore(&patterns, Family::V4);
+    let named =
+        |line: &&str| ["PREROUTING", "OUTPUT"].contains(&line.split(' ').nth(1).unwrap_or(""));
+    let lines: Vec<&str> = text
+        .lines()
+        .filter(named)
+        .filter(|line| !line.contains("ISTIO_INBOUND"))
+        .collect();
+    assert_eq!(
+        lines,
+        [
+            "-A PREROUTING -i tap+ -j ISTIO_REDIRECT",
+            "-A PREROUTING -i tap+ -j RETURN",
+            "-A PREROUTING -j ISTIO_REDIRECT",
+            "-A PREROUTING -j RETURN",
+            "-A PREROUTING -i net+ -j RETURN",
+            "-A PREROUTING -j RETURN",
+            "-A OUTPUT -o net+ -j RETURN",
+            "-A OUTPUT -j RETURN",
+            "-A OUTPUT -p tcp -j ISTIO_OUTPUT",
+        ]
+    );
+}

@@ -14,6 +14,7 @@ use sidetrack_common::{
     policy::NO_ID,
 };
 use sidetrack_policy::{
+    interfaces,
     policy::Policy,
     rules::{ListTables, Routes},
 };
@@ -113,8 +114,7 @@ impl Routes for PodRoutes<'_> {
         } else {
             RouteKind::Unicast
         };
-        let mut names = policy.excluded_interfaces.iter();
-        let excluded = names.position(|name| name == device);
+        let excluded = interfaces::position(&policy.excluded_interfaces, device);
         Route {
             kind: kind as u32,
             flags: excluded.map_or(0, |position| Route::excluding(position as u32)),

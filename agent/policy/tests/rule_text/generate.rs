@@ -116,9 +116,12 @@ fn pod(policy: &Policy, family: Family, device: Index) -> Pod {
         .excluded_interfaces
         .iter()
         .chain(&policy.virtual_interfaces);
+    // A pattern matches a name of its own length, and one that is longer.
+    let named = named.flat_map(|entry| [entry.clone(), entry.replace('+', "5")]);
     // Nothing leaves a pod by lo or comes from elsewhere by it.
-    let named = named.map(String::as_str).filter(|name| *name != "lo");
-    let devices: Vec<&str> = ["eth0", "eth7"].into_iter().chain(named).collect();
+    let named = named.filter(|name| name != "lo");
+    let others = ["eth0", "eth7"].map(str::to_owned).into_iter();
+    let devices: Vec<String> = others.chain(named).collect();
     Pod {
         own: addresses(
             family,
@@ -126,7 +129,7 @@ fn pod(policy: &Policy, family: Family, device: Index) -> Pod {
             ["fd00:10:244::7", "fd00:30::9"],
         )
         .to_vec(),
-        device: (*device.get(&devices)).to_owned(),
+        device: device.get(&devices).clone(),
     }
 }
 

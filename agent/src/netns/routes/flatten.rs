@@ -4,13 +4,13 @@ use std::{cmp::Reverse, collections::HashMap};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use sidetrack_common::pod::{Route, RouteKind};
-use sidetrack_policy::policy::ReturnRoute;
+use sidetrack_policy::{interfaces, policy::ReturnRoute};
 
 use super::{FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_LOCAL, TABLE_MAIN};
 
 impl Snapshot {
-    /// The rows for one pod. `excluded` names the devices of the policy's excludeInterfaces; `return_route` is what
-    /// its policy needs, which leads no packets of applications elsewhere.
+    /// The rows for one pod. `excluded` is the policy's excludeInterfaces; `return_route` is what its policy needs,
+    /// which leads no packets of applications elsewhere.
     ///
     /// Capped, so that one pod cannot fill the map for all. A pod with more than [`MAX_ROUTES`] routes
     /// keeps those to its own addresses; every other destination counts as reachable. In a pod with more
@@ -81,7 +81,7 @@ impl Snapshot {
             RouteKind::Local => Some("lo"),
             _ => self.links.get(&route.ifindex).map(String::as_str),
         };
-        let position = device.and_then(|device| excluded.iter().position(|name| name == device));
+        let position = device.and_then(|device| interfaces::position(excluded, device));
         Route {
             kind: route.kind as u32,
             flags: position.map_or(0, |position| Route::excluding(position as u32)),

@@ -119,6 +119,7 @@ fn range() -> impl Strategy<Value = IpNet> {
 fn interfaces() -> impl Strategy<Value = Vec<String>> {
     let name = prop_oneof![
         9 => select(vec!["eth1", "net1", "tap0", "eth0"]),
+        3 => select(vec!["eth+", "net+", "et+", "net1+", "+"]),
         1 => Just("lo"),
     ];
     let names = vec(name.prop_map(str::to_owned), 1..4);

@@ -39,10 +39,26 @@ enum Field {
     DestinationPort(u16),
     Source(Net),
     Destination(Net),
-    Input(String),
-    Output(String),
+    Input(Device),
+    Output(Device),
     Uid(u32),
     Gid(u32),
+}
+
+/// An interface, or all whose names begin alike.
+#[derive(Debug)]
+struct Device {
+    bytes: Vec<u8>,
+    /// Bytes that are compared: the pattern's own, or those of a name and the NUL after it
+    /// (`ifname_compare` in net/ipv4/netfilter/ip_tables.c).
+    compared: usize,
+}
+
+impl Device {
+    fn is(&self, name: &str) -> bool {
+        let padded = |bytes: &[u8], at: usize| bytes.get(at).copied().unwrap_or_default();
+        (0..self.compared).all(|at| padded(&self.bytes, at) == padded(name.as_bytes(), at))
+    }
 }
 
 #[derive(Debug)]
@@ -213,8 +229,8 @@ impl Field {
             (Self::DestinationPort(port), _) => *port == packet.port,
             (Self::Source(net), _) => net.holds(packet.source),
             (Self::Destination(net), _) => net.holds(packet.destination),
-            (Self::Input(name), Hook::Prerouting { input }) => name == input,
-            (Self::Output(name), Hook::Output { output, .. }) => name == output,
+            (Self::Input(name), Hook::Prerouting { input }) => name.is(input),
+            (Self::Output(name), Hook::Output { output, .. }) => name.is(output),
             (Self::Uid(uid), Hook::Output { owner, .. }) => {
                 owner.is_some_and(|owner| owner.0 == *uid)
             }

@@ -90,6 +90,33 @@ fn inbound() {
 }
 
 #[test]
+fn interfaces() {
+    for (written, output, holds) in [
+        ("eth0", "eth0", true),
+        ("eth0", "eth", false),
+        ("eth0", "eth01", false),
+        ("eth+", "eth", true),
+        ("eth+", "eth0", true),
+        ("eth+", "et", false),
+        ("e+h0", "eth0", false),
+        ("e+h0", "e+h0", true),
+        ("+", "lo", true),
+    ] {
+        let nat = nat(&format!("-A OUTPUT -o {written} -j RETURN")).unwrap();
+        let hook = Hook::Output {
+            output: output.to_owned(),
+            owner: None,
+        };
+        let packet = Packet {
+            hook,
+            ..sent("192.0.2.1", 80, None)
+        };
+        let outcome = nat.walk(&packet).unwrap();
+        assert_eq!(!outcome.by.is_empty(), holds, "{written} {output}");
+    }
+}
+
+#[test]
 fn prefixes() {
     for (net, addr, holds) in [
         ("0.0.0.0/0", "255.0.0.1", true),
@@ -123,7 +150,7 @@ fn what_is_not_understood_is_an_error() {
         "-A OUTPUT -d 10.0.0.0/8 -d 10.0.0.0/9 -j RETURN",
         "-A OUTPUT -d 10.0.0.0/33 -j RETURN",
         "-A OUTPUT -d example.org/32 -j RETURN",
-        "-A OUTPUT -o eth+ -j RETURN",
+        "-A OUTPUT -o sixteen-bytes-12 -j RETURN",
         "-A OUTPUT -m conntrack --ctstate NEW -j RETURN",
         "-A OUTPUT ! -j RETURN",
         "-A OUTPUT -j ACCEPT",

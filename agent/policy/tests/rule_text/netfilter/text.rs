@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, net::IpAddr, str::FromStr};
 
-use super::{Chain, Field, Match, Nat, Net, Rule, Target};
+use super::{Chain, Device, Field, Match, Nat, Net, Rule, Target};
 
 const BUILTIN: [&str; 4] = ["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"];
 
@@ -195,11 +195,21 @@ fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text} is not a number"))
 }
 
-fn interface(name: &str) -> Result<String, String> {
-    if name.ends_with('+') {
-        return Err("a name that stands for many is not understood".to_owned());
+/// `xtables_parse_interface` in iptables' libxtables/xtables.c.
+fn interface(name: &str) -> Result<Device, String> {
+    const IFNAMSIZ: usize = 16;
+    if name.len() >= IFNAMSIZ {
+        return Err(format!(
+            "interface name {name} must be shorter than IFNAMSIZ"
+        ));
     }
-    Ok(name.to_owned())
+    let bytes = name.as_bytes().to_vec();
+    let compared = if name.ends_with('+') {
+        bytes.len() - 1
+    } else {
+        bytes.len() + 1
+    };
+    Ok(Device { bytes, compared })
 }
 
 fn net(text: &str) -> Result<Net, String> {

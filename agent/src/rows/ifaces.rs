@@ -1,0 +1,67 @@
+//! Which rows a pod's interfaces get.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sidetrack_common::pod::IfaceRow;
+use sidetrack_policy::Policy;
+
+use crate::netns::routes::Snapshot;
+
+/// Interfaces of one pod that rules may name; IFACE_BY_POD holds 65,536 rows for all pods together, and with a
+/// pattern a pod may have any number of them.
+const MAX_IFACES: usize = 1024;
+
+/// The rows of the interfaces that a policy names, by index, and how many more it names than a pod may have: the
+/// oldest have rows.
+pub(super) fn of_policy(snapshot: &Snapshot, policy: &Policy) -> (HashMap<u32, IfaceRow>, usize) {
+    let named: BTreeMap<u32, IfaceRow> = snapshot
+        .links
+        .iter()
+        .map(|(index, name)| (*index, policy.iface(name)))
+        .filter(|(_, row)| *row != IfaceRow::PLAIN)
+        .collect();
+    let left_out = named.len().saturating_sub(MAX_IFACES);
+    (named.into_iter().take(MAX_IFACES).collect(), left_out)
+}
+
+/// What people should know about interfaces without a row.
+pub(super) fn note(left_out: usize) -> Option<String> {
+    (left_out > 0).then(|| {
+        format!(
+            "its policy names more than {MAX_IFACES} of its interfaces: {left_out} of them count as not named"
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use sidetrack_common::pod::{IfaceRow, IfaceRule};
+    use sidetrack_policy::Policy;
+
+    use super::{MAX_IFACES, note, of_policy};
+    use crate::netns::routes::Snapshot;
+
+    #[test]
+    fn a_pod_has_its_share_and_the_oldest_interfaces_come_first() {
+        let policy = Policy {
+            excluded_interfaces: vec!["net+".to_owned()],
+            ..Policy::default()
+        };
+        let mut snapshot = Snapshot::default();
+        for index in 0..MAX_IFACES as u32 {
+            snapshot.links.insert(index, format!("net{index}"));
+        }
+        snapshot.links.insert(9_999, "eth0".to_owned());
+        let (rows, left_out) = of_policy(&snapshot, &policy);
+        assert_eq!((rows.len(), left_out), (MAX_IFACES, 0));
+        assert_eq!(rows[&7], IfaceRow::new(IfaceRule::Excluded, 0));
+        assert_eq!(note(left_out), None);
+
+        snapshot.links.insert(5_000, "net5000".to_owned());
+        snapshot.links.insert(5_001, "net5001".to_owned());
+        let (rows, left_out) = of_policy(&snapshot, &policy);
+        assert_eq!((rows.len(), left_out), (MAX_IFACES, 2));
+        assert!(!rows.contains_key(&5_000) && rows.contains_key(&0));
+        assert!(note(left_out).is_some_and(|note| note.contains("2 of them")));
+    }
+}
