@@ -201,6 +201,10 @@ pub struct WantedListener {
     pub v6: u8,
     /// What has become of it: a [`Adopted`], 0 while it was not seen.
     pub adopted: u32,
+    /// The descriptor of it that was seen.
+    pub fd: u32,
+    /// Padding, zero.
+    pub pad: u32,
 }
 
 /// What has become of a [`WantedListener`].
@@ -241,7 +245,7 @@ const _: () = assert!(size_of::<DestinationKey>() == 16);
 const _: () = assert!(size_of::<Destination>() == 40);
 const _: () = assert!(size_of::<SockRecord>() == 40);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
-const _: () = assert!(size_of::<WantedListener>() == 16);
+const _: () = assert!(size_of::<WantedListener>() == 24);
 const _: () = assert!(size_of::<CountKey>() == 24);
 
 #[cfg(test)]

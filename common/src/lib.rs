@@ -12,6 +12,7 @@ pub mod conn;
 pub mod decide;
 pub mod event;
 pub mod flow;
+pub mod forward;
 pub mod ids;
 pub mod names;
 pub mod pod;

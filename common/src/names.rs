@@ -33,6 +33,8 @@ pub const WANTED_LISTENER: &str = "WANTED_LISTENER";
 pub const ARRIVAL_PROGRAM: &str = "ARRIVAL_PROGRAM";
 /// The pod of the inbound connection, passed from its program to [`ARRIVAL_PROGRAM`].
 pub const ARRIVAL_NETNS: &str = "ARRIVAL_NETNS";
+/// What the program of forwarded packets and [`ARRIVAL_PROGRAM`] say to each other.
+pub const FORWARD_PROBE: &str = "FORWARD_PROBE";
 /// Connections counted by the rule that decided them.
 pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
 

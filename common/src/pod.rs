@@ -22,6 +22,9 @@ pub const POD_BEFORE_SIDECAR: u32 = 8;
 /// [`Pod::flags`]: outbound connections are redirected to a target of their own for each destination
 /// ([`Target::of`](crate::target::Target::of)).
 pub const POD_OWN_TARGETS: u32 = 16;
+/// [`Pod::flags`]: a program on the pod's interfaces asks for decisions about forwarded packets
+/// ([`Probe`](crate::forward::Probe)).
+pub const POD_FORWARDS: u32 = 1 << 10;
 
 /// One enrolled pod: the policy of its row applies to its connections. The row also holds the pod's
 /// name, so that the pinned maps show which pods are intercepted while no agent runs.

@@ -16,6 +16,7 @@ mod cni;
 mod counters;
 mod crash_recovery;
 mod fixture;
+mod forward;
 mod inbound;
 mod isolation;
 mod lab_network;

@@ -165,8 +165,17 @@ fn virtual_interfaces_local_only() -> Result<()> {
         "eth7,et+1,eth1+",
     );
     lab.write_manifest("app", &manifest("app", &pod, &[annotation]))?;
-    {
-        let refusing = Agent::start(lab.places())?;
+    // As on a kernel before 6.6, and as it was asked for.
+    let old_kernel = Extra {
+        variables: &[("SIDETRACK_WITHOUT", "ingress_programs")],
+        ..Extra::default()
+    };
+    let refuse = Extra {
+        arguments: &["--virtual-interfaces", "refuse"],
+        ..Extra::default()
+    };
+    for extra in [old_kernel, refuse] {
+        let refusing = Agent::start_with(lab.places(), &extra)?;
         refusing.places.wait_pod("test/app", |pod| {
             pod.is_some_and(|pod| {
                 pod["state"] == "rejected" && pod["reason"].to_string().contains("local-only")

@@ -11,7 +11,7 @@ use crate::{inputs::Inputs, select::Enroll};
 pub struct Mesh {
     /// Which sidecar pods to enroll.
     pub enroll: Enroll,
-    /// How pods that name virtual interfaces are handled.
+    /// What happens to traffic that passes through pods.
     pub virtual_interfaces: VirtualInterfaces,
     /// Whether the node's kernel reports the interface of inbound connections (Linux 5.17).
     pub sees_interfaces: bool,
@@ -25,21 +25,22 @@ impl Mesh {
     pub fn new(enroll: Enroll) -> Self {
         Self {
             enroll,
-            virtual_interfaces: VirtualInterfaces::Refuse,
+            virtual_interfaces: VirtualInterfaces::Full,
             sees_interfaces: true,
             defaults: Inputs::default(),
         }
     }
 }
 
-/// How pods whose policy names virtual interfaces (`-k`) are handled. Traffic that only passes
-/// through such a pod, from a VM or a nested container, is not seen by socket hooks.
+/// What happens to traffic that only passes through a pod, from or to a VM or a nested container, and to pods whose
+/// policy names virtual interfaces (`-k`). Socket hooks do not see such traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum VirtualInterfaces {
-    /// They are not enrolled
+    /// Traffic that passes through a pod follows the rules, too (Linux 6.6)
+    Full,
+    /// Pods that name virtual interfaces are not enrolled. Traffic that passes through other pods is left alone
     Refuse,
-    /// They are enrolled; traffic to the pod itself follows the rules, traffic that passes through it
-    /// is left alone
+    /// Traffic to the pod itself follows the rules, traffic that passes through it is left alone
     LocalOnly,
 }

@@ -23,7 +23,8 @@ pub(super) struct MeshFlags {
     /// sidetrack.dev/accelerate overrides it
     #[arg(long, global = true)]
     accelerate: bool,
-    /// How to treat pods that name virtual interfaces (kubevirtInterfaces) [default: refuse]
+    /// How to treat traffic that only passes through a pod, and pods that name virtual interfaces
+    /// (kubevirtInterfaces) [default: full]
     #[arg(long, value_enum, global = true)]
     virtual_interfaces: Option<VirtualInterfaces>,
 }
@@ -35,7 +36,7 @@ impl MeshFlags {
             let flag = "accelerate=true".parse();
             self.defaults.push(flag.expect("a default of that name"));
         }
-        let interfaces = self.virtual_interfaces.unwrap_or(VirtualInterfaces::Refuse);
+        let interfaces = self.virtual_interfaces.unwrap_or(VirtualInterfaces::Full);
         MeshSettings::new(self.config, self.defaults, interfaces, enroll)
     }
 

@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use aya::{Btf, Ebpf, programs::Program};
+use bytemuck::Zeroable as _;
 use sidetrack_common::{
     conn::{Adopted, ListenerKey, WantedListener},
     names,
@@ -27,6 +28,17 @@ pub struct Adoption {
     pub listeners: Table<ListenerKey, u64>,
     /// Pods whose outbound capture port has a listener on loopback.
     pub loopback_sidecar: Table<u64, u32>,
+}
+
+/// A socket and one of its descriptors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FoundSocket {
+    /// `SO_COOKIE`.
+    pub cookie: u64,
+    /// The process.
+    pub pid: i32,
+    /// Number of the descriptor there.
+    pub fd: u32,
 }
 
 impl Adoption {
@@ -66,6 +78,61 @@ impl Adoption {
             self.wanted.remove(cookie)?;
         }
         walked.map(|()| missed)
+    }
+
+    /// Finds a descriptor for each of these sockets, named by their cookies, as far as there is time. One process
+    /// at a time is looked at, which takes Linux 6.1.
+    ///
+    /// # Errors
+    /// If the open files cannot be looked at.
+    pub fn find(
+        &self,
+        cookies: &[u64],
+        pids: &[i32],
+        until: Instant,
+    ) -> io::Result<Vec<FoundSocket>> {
+        for cookie in cookies {
+            self.wanted.insert(cookie, &WantedListener::zeroed())?;
+        }
+        let found = self.find_in(cookies, pids, until);
+        for cookie in cookies {
+            self.wanted.remove(cookie)?;
+        }
+        found
+    }
+
+    fn find_in(
+        &self,
+        cookies: &[u64],
+        pids: &[i32],
+        until: Instant,
+    ) -> io::Result<Vec<FoundSocket>> {
+        let mut found: Vec<FoundSocket> = Vec::new();
+        for pid in pids {
+            match sys::iterate_files(self.program.as_fd(), Some(*pid)) {
+                Ok(files) => visit(files, until)?,
+                // It has ended.
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+                Err(error) => return Err(error),
+            }
+            for cookie in cookies {
+                let is_known = found.iter().any(|socket| socket.cookie == *cookie);
+                if let Some(row) = self.wanted.get(cookie)?
+                    && row.adopted != 0
+                    && !is_known
+                {
+                    found.push(FoundSocket {
+                        cookie: *cookie,
+                        pid: *pid,
+                        fd: row.fd,
+                    });
+                }
+            }
+            if Instant::now() >= until || found.len() == cookies.len() {
+                break;
+            }
+        }
+        Ok(found)
     }
 
     fn write(&self, sockets: &[(u64, WantedListener)]) -> io::Result<()> {

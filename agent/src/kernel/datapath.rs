@@ -17,6 +17,7 @@ use super::{
     adoption::Adoption,
     attachments::{AttachedHook, Attachments, replace_pin},
     callbacks, cgroup as cgroups, fd_number,
+    forwarding::Forwarding,
     hooks::{CALLBACKS, CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
     inbound::InboundTemplate,
     kernel_layout::{self, Offsets},
@@ -39,6 +40,7 @@ pub struct Datapath {
     pub adoption: Arc<Adoption>,
     pub(super) inbound: InboundTemplate,
     pub(super) acceleration: Acceleration,
+    pub(super) forwarding: Forwarding,
     pub(super) attachments: Attachments,
     /// Older layouts that are still there.
     pub earlier: Vec<OldLayout>,
@@ -90,6 +92,7 @@ impl Datapath {
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let adoption = Arc::new(Adoption::load(&mut ebpf, &pins)?);
         let acceleration = Acceleration::load(&mut ebpf, &pins);
+        let forwarding = Forwarding::load(&mut ebpf);
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
         sys::trim_heap();
@@ -101,6 +104,7 @@ impl Datapath {
                 adoption,
                 inbound,
                 acceleration,
+                forwarding,
                 attachments,
                 earlier,
             },

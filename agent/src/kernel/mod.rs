@@ -8,6 +8,7 @@ pub mod cgroup;
 pub mod datapath;
 pub mod events;
 mod foreign;
+pub mod forwarding;
 pub mod handshake_counts;
 pub mod hooks;
 pub mod inbound;

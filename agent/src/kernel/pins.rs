@@ -103,9 +103,14 @@ impl Pins {
         self.version().join("pods")
     }
 
+    /// The directory of one pod's links.
+    pub fn pod_dir(&self, netns: u64) -> PathBuf {
+        self.pods().join(netns.to_string())
+    }
+
     /// A pod's sk_lookup link.
     pub fn pod_link(&self, netns: u64) -> PathBuf {
-        self.pods().join(netns.to_string()).join("sk_lookup")
+        self.pod_dir(netns).join("sk_lookup")
     }
 
     /// The link of a hook for one pod: the callbacks are on the pod's own cgroup where that is known.

@@ -165,6 +165,8 @@ impl Shared {
             v4: 0,
             v6: 0,
             adopted: 0,
+            fd: 0,
+            pad: 0,
         };
         for family in socket.families {
             let is_missing = self.is_missing(netns, *family, socket)?;

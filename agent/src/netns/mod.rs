@@ -1,10 +1,12 @@
 //! Network namespaces of pods: finding and opening them, running code inside, their cookies.
 
 pub mod addresses;
+pub mod forward_routes;
 pub mod listeners;
 pub mod processes;
 pub mod return_routes;
 pub mod routes;
+pub mod transparent;
 pub mod userns;
 pub mod watch;
 

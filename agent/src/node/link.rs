@@ -39,6 +39,8 @@ pub struct PodLink {
     not_accelerated: Option<String>,
     /// About the interfaces that its policy names.
     iface_note: Option<String>,
+    /// About packets that it forwards.
+    forward_note: Option<String>,
 }
 
 impl PodLink {
@@ -58,6 +60,7 @@ impl PodLink {
             notes: Vec::new(),
             not_accelerated: None,
             iface_note: None,
+            forward_note: None,
         })
     }
 
@@ -97,7 +100,7 @@ impl PodLink {
     }
 
     /// Does something in the namespace, and waits for it as long as a pod may keep the reconciler.
-    async fn inside<T: Send + 'static>(
+    pub(super) async fn inside<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> io::Result<T> + Send + 'static,
     ) -> Result<T> {
@@ -111,13 +114,22 @@ impl PodLink {
     pub(super) fn notes(&self) -> Vec<String> {
         let lost = self.not_accelerated.iter();
         let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
-        let ifaces = self.iface_note.iter().cloned();
+        let ifaces = self.iface_note.iter().chain(&self.forward_note);
         self.notes
             .iter()
-            .cloned()
             .chain(ifaces)
+            .cloned()
             .chain(lost)
             .collect()
+    }
+
+    pub(super) fn set_forward_note(&mut self, note: Option<String>) {
+        self.forward_note = note;
+    }
+
+    /// Index of lo.
+    pub(super) fn loopback(&self) -> Option<u32> {
+        self.loopback
     }
 
     pub(super) fn set_iface_note(&mut self, note: Option<String>) {

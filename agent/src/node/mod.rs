@@ -1,6 +1,7 @@
 //! The node the reconciler works on: the real kernel behind the trait [`Node`].
 
 mod destinations;
+mod forwarding;
 mod link;
 pub(crate) mod steps;
 
@@ -12,7 +13,7 @@ use std::{
 };
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
-use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
+use sidetrack_policy::{PodRef, Policy, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Found, Node, NodeError, Step,
     node::{KnownListeners, LeftRows, Opened},
@@ -24,7 +25,10 @@ use tracing::error;
 pub use self::{destinations::Departed, link::PodLink};
 use crate::{
     kernel::Datapath,
-    netns::{self, Netns, NetnsError, listeners::Adopter, processes::Processes, userns},
+    netns::{
+        self, Netns, NetnsError, listeners::Adopter, processes::Processes,
+        transparent::Transparency, userns,
+    },
     rows::{PodRows, left_rows, policy_rows},
 };
 
@@ -37,8 +41,12 @@ pub struct KernelNode {
     pub departed: Departed,
     /// Searches for listeners that are open already.
     adopter: Adopter,
+    /// Makes listeners transparent.
+    transparency: Transparency,
     /// Where links report changes.
     changed: mpsc::UnboundedSender<u64>,
+    /// Whether packets are judged that only pass through a pod.
+    pub judges_forwarded: bool,
 }
 
 impl KernelNode {
@@ -46,11 +54,22 @@ impl KernelNode {
     #[must_use]
     pub fn new(datapath: Datapath, changed: mpsc::UnboundedSender<u64>) -> Self {
         let adopter = Adopter::new(Arc::clone(&datapath.adoption));
+        let transparency = Transparency::new(Arc::clone(&datapath.adoption));
         Self {
             datapath,
             departed: Departed::default(),
             adopter,
+            transparency,
             changed,
+            judges_forwarded: false,
+        }
+    }
+
+    /// Has the listeners of a pod that forwards packets made transparent, if they are not.
+    pub(crate) fn make_transparent(&self, rows: &PodRows, link: &PodLink, policy: &Policy) {
+        if rows.forwards() {
+            let netns = link.shared_netns();
+            self.transparency.start(netns, policy.listener_ports());
         }
     }
 

@@ -7,7 +7,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::Policy;
 use sidetrack_reconcile::{Phase, Step};
 
-use super::{KernelNode, PodLink};
+use super::{KernelNode, PodLink, forwarding};
 use crate::{
     kernel::{Datapath, maps::Maps},
     netns::{listeners::Search, processes::Processes},
@@ -43,10 +43,7 @@ async fn write(
             link.set_iface_note(note);
             // Not before: the flags of the pod's row go with its policy.
             if *phase == Phase::After {
-                rows.write_flags(maps)?;
-                if !captures_more(rows, link, policy) {
-                    link.written();
-                }
+                return after_namespace(node, cookie, rows, link, policy).await;
             }
             Ok(())
         }
@@ -98,6 +95,10 @@ async fn write(
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
         Step::RestoreNamespace => {
             link.restore(rows.has_added_self_v6()).await;
+            if rows.forwards() {
+                // The namespace may be going away at the same time.
+                let _ = link.remove_forward_routes().await;
+            }
             Ok(())
         }
         Step::RemovePod => {
@@ -107,6 +108,24 @@ async fn write(
         }
         _ => remove(datapath, cookie, rows, step),
     }
+}
+
+/// What the namespace needs once its rows are those of the active policy.
+async fn after_namespace(
+    node: &mut KernelNode,
+    cookie: NetnsCookie,
+    rows: &mut PodRows,
+    link: &mut PodLink,
+    policy: &Policy,
+) -> Result<()> {
+    rows.write_flags(&node.datapath.maps)?;
+    let wanted = (policy, node.judges_forwarded);
+    let followed = forwarding::follow(&mut node.datapath, cookie, rows, link, wanted).await;
+    if !captures_more(rows, link, policy) {
+        link.written();
+    }
+    node.make_transparent(rows, link, policy);
+    followed
 }
 
 /// Connections that the sidecar has accepted and not yet looked at get their original destination although the

@@ -14,7 +14,10 @@ use std::{
 
 use anyhow::Result;
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
-use sidetrack_policy::{PodRef, mesh::Mesh};
+use sidetrack_policy::{
+    PodRef,
+    mesh::{Mesh, VirtualInterfaces},
+};
 use sidetrack_reconcile::{
     Core, Listing, PodEvent, Record,
     cni::{Answer, Sandbox},
@@ -58,8 +61,10 @@ impl Reconciler {
         mesh: Mesh,
         changed: mpsc::UnboundedSender<u64>,
     ) -> Result<Self> {
+        let mut node = KernelNode::new(datapath, changed);
+        node.judges_forwarded = mesh.virtual_interfaces == VirtualInterfaces::Full;
         Ok(Self {
-            core: Core::new(KernelNode::new(datapath, changed), mesh).await?,
+            core: Core::new(node, mesh).await?,
             repairs: Repairs::default(),
             policy_repair: PolicyRepair::default(),
             lingering: Lingering::default(),
@@ -92,6 +97,7 @@ impl Reconciler {
 
     /// Sets other mesh-wide settings. They take effect with the next [`Reconciler::apply`].
     pub fn set_mesh(&mut self, mesh: Mesh) {
+        self.core.node.judges_forwarded = mesh.virtual_interfaces == VirtualInterfaces::Full;
         self.core.set_mesh(mesh);
     }
 

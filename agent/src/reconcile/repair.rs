@@ -71,6 +71,10 @@ impl Reconciler {
         self.core.node.datapath.repair(&mut findings);
         self.repair_links(&mut findings);
         self.repair_callbacks(&mut findings);
+        for (_, it) in self.core.enrollments() {
+            let node = &self.core.node;
+            node.make_transparent(&it.rows, &it.link, &it.policy);
+        }
         self.repair_earlier(&mut findings).await;
         self.sweep_handshakes(&mut findings);
         let swept = self.core.node.departed.sweep(&self.core.node.datapath.maps);

@@ -10,7 +10,7 @@ use bytemuck::Zeroable as _;
 use sidetrack_common::{
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
-        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
+        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_BEFORE_SIDECAR, POD_CAPTURE_V6, POD_FORWARDS,
         POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
     },
 };
@@ -22,6 +22,9 @@ use crate::{
     kernel::{maps::Maps, table::Table},
     netns::routes::{RouteId, Snapshot},
 };
+
+/// Flags that say what an earlier agent did in the namespace.
+const KEPT: u32 = POD_ADDED_SELF_V6 | POD_FORWARDS;
 
 /// The rows of one pod.
 #[derive(Debug)]
@@ -51,7 +54,7 @@ impl PodRows {
     }
 
     pub(super) fn add_left_row(&mut self, row: Pod) {
-        self.flags = row.flags & POD_ADDED_SELF_V6;
+        self.flags = row.flags & KEPT;
         *self.row = row;
     }
 
@@ -83,7 +86,7 @@ impl PodRows {
                 ..Pod::zeroed()
             }),
             is_written: false,
-            flags: left.flags & POD_ADDED_SELF_V6,
+            flags: left.flags & KEPT,
             ..left
         })
     }
@@ -256,6 +259,17 @@ impl PodRows {
     #[must_use]
     pub fn has_added_self_v6(&self) -> bool {
         self.flags & POD_ADDED_SELF_V6 != 0
+    }
+
+    /// Whether forwarded packets are judged, by this or an earlier agent's programs.
+    #[must_use]
+    pub fn forwards(&self) -> bool {
+        self.flags & POD_FORWARDS != 0
+    }
+
+    /// Notes whether forwarded packets are to be judged.
+    pub fn set_forwards(&mut self, forwards: bool) {
+        self.set_flag(POD_FORWARDS, forwards);
     }
 
     /// Writes rows again that are missing or different, the pod's own last; answers how many.

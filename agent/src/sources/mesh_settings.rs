@@ -57,11 +57,19 @@ impl MeshSettings {
         }
     }
 
-    /// For pods of this node, whose kernel may not show by which interface a connection arrives.
+    /// For pods of this node, whose kernel may not show by which interface a connection arrives, or may not run
+    /// programs on a pod's interfaces.
     #[must_use]
     pub fn on_this_node(self) -> Self {
+        let is_full = self.virtual_interfaces == VirtualInterfaces::Full;
+        let virtual_interfaces = if is_full && !probe::ingress_programs() {
+            VirtualInterfaces::Refuse
+        } else {
+            self.virtual_interfaces
+        };
         Self {
             sees_interfaces: probe::ingress_ifindex(),
+            virtual_interfaces,
             ..self
         }
     }

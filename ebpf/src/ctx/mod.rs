@@ -9,6 +9,7 @@ mod ipv6_options;
 mod owner;
 pub mod sk_lookup;
 pub mod sk_msg;
+pub mod skb;
 pub mod sock_addr;
 pub mod sock_ops;
 pub mod sockopt;

@@ -36,6 +36,13 @@ impl TaskFile {
         Self { ctx: ctx.cast() }
     }
 
+    /// The number of the descriptor.
+    #[inline(always)]
+    pub fn fd(&self) -> u32 {
+        // SAFETY: the program's own context; the verifier checks every access.
+        unsafe { core::ptr::read_volatile(&raw const (*self.ctx).fd) }
+    }
+
     /// The socket, if the file is one.
     #[inline(always)]
     pub fn socket(&self) -> Option<*mut c_void> {

@@ -29,6 +29,7 @@ pub fn st_adopt(ctx: *mut c_void) -> i32 {
     if wanted.adopted != 0 {
         return 0;
     }
+    wanted.fd = file.fd();
     let v4 = wanted.v4 == 0 || add(sk, wanted, Family::V4);
     let v6 = wanted.v6 == 0 || add(sk, wanted, Family::V6);
     wanted.adopted = if v4 && v6 {

@@ -3,6 +3,7 @@
 pub mod accelerate;
 pub mod adopt;
 pub mod connect;
+pub mod forward;
 pub mod getsockopt;
 pub mod names;
 pub mod sk_lookup;

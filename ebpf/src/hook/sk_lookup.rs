@@ -12,8 +12,12 @@ use sidetrack_common::{
     conn::{HandshakeKey, ListenerKey},
     decide::{self, Decision, ECONNREFUSED, Inbound, Owner, Verdict},
     event::EventKind,
+    forward::Probe,
     names::LISTENER_SLOTS,
-    pod::{IfaceKey, IfaceRow, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod},
+    pod::{
+        IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
+        RouteKey,
+    },
     rule::Rule,
     target::is_shared,
 };
@@ -48,6 +52,11 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     let Some(pod) = maps::pod(netns) else {
         return SK_PASS;
     };
+    let is_asked = match question(&lookup, netns, pod) {
+        Question::None => false,
+        Question::Decide => true,
+        Question::Nothing => return SK_PASS,
+    };
     let decision = match try_lookup(&lookup, netns, pod) {
         Ok(decision) => decision,
         Err(rule) => Decision::refuse(rule),
@@ -64,6 +73,15 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     } else {
         SK_DROP
     };
+    if is_asked {
+        maps::set_probe(if action == SK_DROP {
+            Probe::Refused
+        } else if capture_port == 0 {
+            Probe::Untouched
+        } else {
+            Probe::Redirected
+        });
+    }
     // The pod's own traffic was decided and counted in connect. Every connection counts once.
     if !matches!(decision.rule, Rule::LocalSource) && !maps::has_arrived(&key(&lookup, netns)) {
         maps::count(netns, pod, family, decision.rule, decision.index);
@@ -86,6 +104,36 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
         );
     }
     action
+}
+
+/// What the program of forwarded packets wants to know.
+enum Question {
+    /// It does not ask: the packet is being delivered.
+    None,
+    /// The decision about a SYN.
+    Decide,
+    /// No decision: the packet begins no connection, or is for the pod itself.
+    Nothing,
+}
+
+#[inline(always)]
+fn question(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Question {
+    if pod.flags & POD_FORWARDS == 0 {
+        return Question::None;
+    }
+    let asked = maps::probe();
+    if asked == Probe::Established as u32 {
+        return Question::Nothing;
+    }
+    if asked != Probe::Syn as u32 {
+        return Question::None;
+    }
+    let key = RouteKey::host(netns, lookup.destination());
+    if maps::route(&key).is_some_and(Route::is_local) {
+        maps::set_probe(Probe::Own);
+        return Question::Nothing;
+    }
+    Question::Decide
 }
 
 /// Remembers a refusal, and passes the decision to those who trace.

@@ -172,7 +172,7 @@ fn rows_of(dump: &str) -> Result<Vec<Value>> {
 
 /// Maps whose rows belong to sockets, to a program and to a packet, not to pods. bpftool cannot list the
 /// first.
-pub const NOT_OF_PODS: [&str; 8] = [
+pub const NOT_OF_PODS: [&str; 9] = [
     names::ACCELERATED,
     names::FLOWS,
     names::EVENTS,
@@ -181,6 +181,7 @@ pub const NOT_OF_PODS: [&str; 8] = [
     names::RECORD_BY_SOCK,
     names::ARRIVAL_PROGRAM,
     names::ARRIVAL_NETNS,
+    names::FORWARD_PROBE,
 ];
 
 /// What a map has, if it has anything of a pod.

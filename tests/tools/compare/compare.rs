@@ -157,11 +157,14 @@ fn wanted_difference(
 }
 
 fn outcomes(pod: &PairedPod, cases: &[Case]) -> Result<Vec<Outcome>> {
-    let (outbound, inbound): (Vec<_>, Vec<_>) =
+    let (outbound, others): (Vec<_>, Vec<_>) =
         cases.iter().partition(|case| case.arrives_by.is_none());
+    let (of_machine, inbound) = others.into_iter().partition(|case| case.from_machine);
     let dials = |cases: Vec<&Case>| cases.iter().map(|case| case.dial.clone()).collect();
     let mut results = pod.client.dial_all(dials(outbound))?;
+    // In the order of the cases.
     results.extend(pod.outside.dial_all(dials(inbound))?);
+    results.extend(pod.machine.dial_all(dials(of_machine))?);
     Ok(results.into_iter().map(outcome).collect())
 }
 

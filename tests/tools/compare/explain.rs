@@ -75,7 +75,9 @@ impl Explainer {
             };
             return decide::outbound(&row, &conn, &tables);
         };
-        let source = if dial.device.is_some() {
+        let source = if case.from_machine {
+            [10, 79, 0, 2]
+        } else if dial.device.is_some() {
             [10, 78, 0, 254]
         } else {
             [10, 77, 0, 254]

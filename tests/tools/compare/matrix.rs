@@ -1,5 +1,7 @@
 //! The connections that are made under every policy.
 
+mod passing;
+
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
     sync::atomic::{AtomicU16, Ordering},
@@ -55,6 +57,8 @@ pub struct Addresses {
     pub service: &'static str,
     /// Of the host outside.
     pub gateway: &'static str,
+    /// Of the machine inside the pod.
+    machine: &'static str,
     /// Everything that is dialed.
     all: &'static [&'static str],
 }
@@ -66,6 +70,7 @@ const V4: Addresses = Addresses {
     own_self: "127.0.0.6",
     service: "10.109.118.31",
     gateway: "10.77.0.254",
+    machine: "10.79.0.2",
     all: &[
         "10.109.118.31",
         "10.77.0.254",
@@ -94,6 +99,7 @@ const V6: Addresses = Addresses {
     own_self: "::6",
     service: "fd99::31",
     gateway: "fd77::fe",
+    machine: "fd79::2",
     all: &[
         "fd99::31",
         "fd77::fe",
@@ -126,6 +132,8 @@ const PATIENCE_MS: u64 = 250;
 pub struct Case {
     /// The pod's interface it arrives by; `None` if it comes from the pod.
     pub arrives_by: Option<&'static str>,
+    /// Whether it comes from the machine inside the pod.
+    pub from_machine: bool,
     /// What is done.
     pub dial: Dial,
     /// In words.
@@ -151,6 +159,7 @@ impl Case {
         );
         Self {
             arrives_by: None,
+            from_machine: false,
             dial,
             name,
         }
@@ -166,6 +175,7 @@ impl Case {
         Self {
             name: format!("inbound by {by} to {}", dial.destination),
             arrives_by: Some(by),
+            from_machine: false,
             dial,
         }
     }
@@ -185,6 +195,11 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_bound_port(&mut cases);
     matrix.by_reuse(&mut cases);
     matrix.arriving(&mut cases);
+    if target.policy.mode != Mode::Tproxy {
+        matrix.passing(&mut cases);
+    }
+    // In the order in which they are made.
+    cases.sort_by_key(|case| (case.arrives_by.is_some(), case.from_machine));
     cases
 }
 

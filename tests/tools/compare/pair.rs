@@ -15,7 +15,7 @@ use lab::{
     actor::Actor,
     agent::{Agent, Extra, Places},
     command::{output, run_words},
-    network::{GATEWAY, Lab, PodNet},
+    network::{BESIDE, GATEWAY, Lab, PodNet},
     product::ReturnRoute,
     protocol::{APP, Identity, PROXY},
     sidecar::{listen, listen_transparently},
@@ -32,15 +32,17 @@ const PROXY_PORTS: [u16; 8] = [15001, 15006, 15008, 15020, 15021, 15090, 15101, 
 /// And as the app.
 const APP_PORTS: [u16; 3] = [22, 53, 80];
 
-/// Pods with virtual interfaces are compared as well.
-const LOCAL_ONLY: [&str; 2] = ["--virtual-interfaces", "local-only"];
+/// The pod's interface towards a machine inside it, which is another network namespace.
+pub const TAP: &str = "tap0";
 
 /// One pod with its surroundings. Fields drop in order: processes before what they run in.
 pub struct PairedPod {
     /// Dials from the pod.
     pub client: Actor,
-    /// Dials to the pod.
+    /// Dials to the pod, and through it to the machine.
     pub outside: Actor,
+    /// Dials from the machine.
+    pub machine: Actor,
     servers: Actor,
     /// Listeners in the pod by port.
     served: BTreeMap<u16, [usize; 2]>,
@@ -68,6 +70,7 @@ impl PairedPod {
         ] {
             pod.ip(line)?;
         }
+        let machine = machine(&mut lab, &pod)?;
         let outside = outside.actor()?;
         for port in [22, 53, 80, 15001, 15008, 15021] {
             listen(&outside, &Identity::of(0), port)?;
@@ -82,6 +85,7 @@ impl PairedPod {
         Ok(Self {
             client: pod.actor()?,
             outside,
+            machine,
             servers,
             routed_back: None,
             served,
@@ -192,17 +196,67 @@ fn listen_for(servers: &Actor, owner: &Identity, port: u16) -> Result<[usize; 2]
     }
 }
 
+/// Adds a machine that the pod forwards for.
+fn machine(lab: &mut Lab, pod: &PodNet) -> Result<Actor> {
+    let outside = lab.outside();
+    let inside = PodNet {
+        netns: lab.empty_namespace()?,
+        ..outside.clone()
+    };
+    pod.ip(&format!(
+        "link add {TAP} type veth peer name eth0 netns {}",
+        inside.netns
+    ))?;
+    for line in [
+        "address add 10.79.0.1/24 dev tap0",
+        "address add fd79::1/64 dev tap0 nodad",
+        "link set tap0 up",
+    ] {
+        pod.ip(line)?;
+    }
+    for line in [
+        "link set lo up",
+        "address add 10.79.0.2/24 dev eth0",
+        "address add fd79::2/64 dev eth0 nodad",
+        "link set eth0 up",
+        "route add default via 10.79.0.1",
+        "-6 route add default via fd79::1",
+    ] {
+        inside.ip(line)?;
+    }
+    for line in [
+        format!("route add 10.79.0.0/24 via {}", pod.v4),
+        format!("route add fd79::/64 via {} metric 1", pod.v6),
+        // For a socket that is bound to the second interface.
+        format!("route add 10.79.0.0/24 via 10.78.0.2 dev {BESIDE} metric 9"),
+        format!("route add fd79::/64 via fd78::2 dev {BESIDE} metric 9"),
+    ] {
+        outside.ip(&line)?;
+    }
+    for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
+        let set = format!("echo 1 > /proc/sys/net/{setting}");
+        run_words(&["ip", "netns", "exec", &pod.netns, "sh", "-c", &set])?;
+    }
+    let machine = inside.actor()?;
+    for port in [22, 80, 15001, 15006, 15008, 15021] {
+        listen(&machine, &Identity::of(0), port)?;
+    }
+    Ok(machine)
+}
+
 /// Whether an address can be given to the outside: it means nothing to the network yet.
 fn is_elsewhere(address: IpAddr) -> bool {
     let used = [
         "10.77.0.0/16",
         "10.78.0.0/24",
+        "10.79.0.0/24",
         "10.109.118.31/32",
         "10.200.0.0/14",
         "127.0.0.0/8",
         "224.0.0.0/3",
         "fd77::/64",
         "fd78::/64",
+        "fd79::/64",
         "fd99::31/128",
         "fdb0::/14",
         "::/127",
@@ -235,7 +289,7 @@ impl PodPair {
         drop(listener);
         let counted = ["--metrics-addr", &metrics, "--metrics-per-pod", "1"];
         let extra = Extra {
-            arguments: &[&LOCAL_ONLY[..], &counted].concat(),
+            arguments: &counted,
             ..Extra::default()
         };
         Ok(Self {
@@ -299,7 +353,6 @@ impl PodPair {
         fs::write(&file, manifest)?;
         let path = file.to_string_lossy();
         let mut words = vec!["rules", "--manifest", &path, "--format", "iptables"];
-        words.extend(LOCAL_ONLY);
         words.extend((!flag.is_empty()).then_some(flag));
         let rules = self.agent.places.output(&words)?;
         if !rules.status.success() {

@@ -29,12 +29,6 @@ impl Policy {
     #[must_use]
     pub fn lost(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        if !self.virtual_interfaces.is_empty() {
-            notes.push(format!(
-                "traffic that passes through the pod from {} to elsewhere is left alone; traffic to the pod itself follows the rules",
-                self.virtual_interfaces.join(",")
-            ));
-        }
         if self.dns_capture {
             notes.push(
                 "DNS capture is requested but not supported: queries go to the server they are sent to"

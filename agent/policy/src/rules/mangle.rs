@@ -5,6 +5,7 @@ use sidetrack_common::{addr::Family, rule::Rule};
 
 use super::{INBOUND, Line, OUTBOUND_MARK, OUTPUT, PREROUTING, TableName, lines::Lines};
 use crate::{
+    interfaces,
     policy::{InboundPorts, Mode, Policy},
     rules::inbound::exempts_ssh,
 };
@@ -43,7 +44,7 @@ impl Lines {
     fn mangle_prerouting(&mut self, policy: &Policy) {
         let mark = policy.tproxy_mark;
         for (index, name) in policy.excluded_interfaces.iter().enumerate() {
-            let text = format!("-i {name} -j RETURN");
+            let text = format!("{}-j RETURN", interfaces::option("-i", name));
             self.rule(PREROUTING, text, Rule::InInterface, index);
         }
         if policy.inbound != InboundPorts::None {
@@ -56,7 +57,10 @@ impl Lines {
     fn mangle_output(&mut self, policy: &Policy, loopback: &str) {
         let mark = policy.tproxy_mark;
         for name in &policy.excluded_interfaces {
-            self.jump(OUTPUT, format!("-o {name} -j RETURN"));
+            self.jump(
+                OUTPUT,
+                format!("{}-j RETURN", interfaces::option("-o", name)),
+            );
         }
         let text = format!("-o lo -p tcp -m mark --mark {mark:#x} -j RETURN");
         self.rule(OUTPUT, text, Rule::Transparent, 0);

@@ -227,6 +227,13 @@ fn interfaces_that_the_node_or_the_mesh_does_not_support() {
             interfaces("eth1,eth2"),
         ),
         (&excluded, VirtualInterfaces::LocalOnly, true, None),
+        (&virtual_, VirtualInterfaces::Full, true, None),
+        (
+            &virtual_,
+            VirtualInterfaces::Full,
+            false,
+            interfaces("tap0"),
+        ),
         (&virtual_, VirtualInterfaces::Refuse, true, tap0.clone()),
         (&virtual_, VirtualInterfaces::Refuse, false, tap0),
         (&virtual_, VirtualInterfaces::LocalOnly, true, None),

@@ -170,7 +170,6 @@ fn pods_that_opted_in_and_cannot_be_enrolled_get_a_warning() {
     for (change, expected) in [
         (json!(["-p", "0"]), "argument -p of istio-init"),
         (json!(["-m", "TPROXY", "-k", "virbr0"]), "TPROXY"),
-        (json!(["-k", "virbr0"]), "virtual interfaces"),
         (json!(["-u", "4000000000"]), "largest is 2147483647"),
         // The validation container would wait forever.
         (json!(["-o", "15002"]), "never redirects it"),

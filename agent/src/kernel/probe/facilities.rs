@@ -133,7 +133,7 @@ fn original_destination() -> [Check; 3] {
     ]
 }
 
-fn inbound() -> [Check; 2] {
+fn inbound() -> [Check; 3] {
     [
         Check::required(
             "sk_lookup",
@@ -150,6 +150,12 @@ fn inbound() -> [Check; 2] {
             "5.17",
             "pods whose policy names interfaces, and pods in mode TPROXY, are not enrolled",
             programs::ingress_ifindex(),
+        ),
+        Check::optional(
+            "programs on interfaces by links (tcx)",
+            "6.6",
+            "connections that only pass through a pod are not captured, and pods that name virtual interfaces are not enrolled",
+            programs::ingress_programs(),
         ),
     ]
 }

@@ -1,5 +1,10 @@
 //! Loads small programs to find out what the kernel's verifier accepts.
 
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+};
+
 use aya_obj::generated::{bpf_attach_type, bpf_func_id, bpf_insn, bpf_prog_type};
 
 use crate::kernel::sys;
@@ -46,6 +51,24 @@ pub fn ingress_ifindex() -> bool {
             &[read],
         )
         .is_ok()
+}
+
+/// Whether programs can be attached to what an interface receives by a link, and may give packets to listeners
+/// with SO_REUSEPORT. Both came with Linux 6.6.
+#[must_use]
+pub fn ingress_programs() -> bool {
+    /// Of no interface: the kernel looks for it before anything else.
+    const NOBODY: u32 = i32::MAX as u32;
+    if is_disabled("ingress_programs") {
+        return false;
+    }
+    let program = loaded(
+        bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS,
+        bpf_attach_type::BPF_TCX_INGRESS,
+        &[],
+    );
+    let attached = program.and_then(|program| sys::link_create_ingress(program.as_fd(), NOBODY));
+    attached.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }
 
 /// Whether connect can find the MPTCP socket that a subflow belongs to.
@@ -109,12 +132,20 @@ fn load(
     attach_type: bpf_attach_type,
     instructions: &[bpf_insn],
 ) -> Result<(), String> {
+    loaded(program_type, attach_type, instructions)
+        .map(drop)
+        .map_err(|error| error.to_string())
+}
+
+fn loaded(
+    program_type: bpf_prog_type,
+    attach_type: bpf_attach_type,
+    instructions: &[bpf_insn],
+) -> io::Result<OwnedFd> {
     const EXIT: u8 = 0x95;
     let end = [instruction(MOV64_IMM, 0, 1), instruction(EXIT, 0, 0)];
     let instructions = [instructions, &end].concat();
     sys::program_load(program_type, Some(attach_type), "st_probe", &instructions)
-        .map(drop)
-        .map_err(|error| error.to_string())
 }
 
 fn instruction(code: u8, dst: u8, imm: i32) -> bpf_insn {

@@ -29,6 +29,26 @@ pub fn link_create(
     })
 }
 
+/// Attaches a program to the packets that an interface of the calling thread's network namespace receives (Linux
+/// 6.6). The attachment ends with the interface as well.
+pub fn link_create_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+    bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attr| {
+        attr.link_create.__bindgen_anon_1.prog_fd = raw(program);
+        attr.link_create.__bindgen_anon_2.target_ifindex = ifindex;
+        attr.link_create.attach_type = bpf_attach_type::BPF_TCX_INGRESS as u32;
+    })
+}
+
+/// The interface that a link of [`link_create_ingress`] is attached to; 0 for other links, and if it is gone.
+pub fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
+    let info = link_info(link)?;
+    if info.type_ != bpf_link_type::BPF_LINK_TYPE_TCX as u32 {
+        return Ok(0);
+    }
+    // SAFETY: the link's type says that this member was filled in.
+    Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex })
+}
+
 /// An iterator over the open files of one process, or of all processes of this pid namespace. Reading it
 /// runs the program. On kernels before 6.1 one process cannot be chosen: E2BIG.
 pub fn iterate_files(program: BorrowedFd<'_>, process: Option<i32>) -> io::Result<File> {

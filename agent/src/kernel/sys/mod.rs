@@ -16,7 +16,8 @@ mod programs;
 
 pub use self::{
     links::{
-        iterate_files, link_cgroup, link_create, link_detach, link_info, link_netns, link_update,
+        iterate_files, link_cgroup, link_create, link_create_ingress, link_detach, link_ifindex,
+        link_info, link_netns, link_update,
     },
     maps::{
         map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key, map_take,
@@ -24,7 +25,7 @@ pub use self::{
     },
     namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
     objects::{open_pin, pin},
-    processes::trim_heap,
+    processes::{descriptor_of, trim_heap},
     programs::{
         attach_to_sockets, attached_programs, btf_load, program_id, program_load, program_name,
     },

@@ -12,7 +12,7 @@ use netlink_packet_core::NetlinkPayload;
 use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
-    link::{LinkAttribute, LinkFlags, LinkMessage},
+    link::{LinkAttribute, LinkMessage},
     route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHopFlags, RouteType},
     rule::{RuleAttribute, RuleMessage},
 };
@@ -22,7 +22,10 @@ use sidetrack_common::{addr::Addr, pod::RouteKind};
 use super::{
     AssignedAddress, FlatRoute, MAX_ROUTES, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
 };
-use crate::{kernel::netlink, netns::return_routes};
+use crate::{
+    kernel::netlink,
+    netns::{forward_routes, return_routes},
+};
 
 /// Interfaces and addresses that are read of a pod, each.
 const MAX_LISTED: usize = 4096;
@@ -37,7 +40,9 @@ impl Snapshot {
         let mut snapshot = Self::default();
         let until = Instant::now() + PATIENCE;
         snapshot.read_links(until)?;
-        snapshot.forwards = FORWARDING.into_iter().any(is_on);
+        snapshot
+            .entrances
+            .set_all_forward(FORWARDING.into_iter().any(is_on));
         snapshot.read_addresses(until)?;
         for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {
             for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -101,10 +106,7 @@ impl Snapshot {
     fn take(&mut self, message: RouteNetlinkMessage, table: Option<u32>) {
         match message {
             RouteNetlinkMessage::NewLink(link) => {
-                let flags = link.header.flags;
-                if flags.contains(LinkFlags::Up) && !flags.contains(LinkFlags::Loopback) {
-                    self.interfaces_up += 1;
-                }
+                self.entrances.add(&link);
                 for attribute in &link.attributes {
                     if let LinkAttribute::IfName(name) = attribute {
                         self.links.insert(link.header.index, name.clone());
@@ -119,7 +121,7 @@ impl Snapshot {
                 let wanted = |route: &FlatRoute| table.is_none_or(|table| route.table == table);
                 self.routes.extend(route.filter(wanted));
             }
-            RouteNetlinkMessage::NewRule(rule) => {
+            RouteNetlinkMessage::NewRule(rule) if !forward_routes::is_ours(&rule) => {
                 let table = rule_table(&rule);
                 let is_v6 = rule.header.family == AddressFamily::Inet6;
                 // IPv6 begins without a rule for `default`.

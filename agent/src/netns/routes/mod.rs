@@ -8,6 +8,7 @@
 //! connection bypasses the sidecar.
 
 mod dump;
+pub mod entrances;
 mod flatten;
 mod id;
 mod source;
@@ -18,6 +19,7 @@ use ipnet::IpNet;
 use sidetrack_common::{addr::Addr, pod::RouteKind};
 use sidetrack_policy::policy::ReturnRoute;
 
+use self::entrances::Entrances;
 pub use self::id::RouteId;
 
 /// Routes a pod may have in the map; ROUTE_BY_POD holds 262,144 for all pods together.
@@ -41,10 +43,8 @@ pub struct Snapshot {
     marked: Vec<ReturnRoute>,
     /// Those of them that sidetrack added.
     pub added_rules: Vec<ReturnRoute>,
-    /// Interfaces that are up, without lo.
-    interfaces_up: usize,
-    /// Whether packets that enter by one interface may leave by another.
-    forwards: bool,
+    /// Where packets may enter that the pod forwards.
+    pub entrances: Entrances,
 }
 
 /// An address on an interface.
@@ -98,15 +98,7 @@ impl Snapshot {
     /// What people should know about the pod's network.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        let forwards = self.forwards && self.interfaces_up > 1;
-        let passing = forwards.then(|| {
-            "it forwards packets between its interfaces: what only passes through it is not intercepted"
-                .to_owned()
-        });
-        self.note_about_routes()
-            .into_iter()
-            .chain(passing)
-            .collect()
+        self.note_about_routes().into_iter().collect()
     }
 
     /// Whether an address is assigned.

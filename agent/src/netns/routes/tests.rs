@@ -78,7 +78,6 @@ fn pod(routes: Vec<FlatRoute>) -> Snapshot {
             address("fd01::5/64", ETH0),
         ],
         routes,
-        interfaces_up: 2,
         ..Snapshot::default()
     }
 }

@@ -13,18 +13,9 @@ fn each_remark_has_its_cause() {
         before_sidecar: true,
         ..Policy::default()
     };
-    let interfaces = Policy {
-        virtual_interfaces: vec!["tap0".to_owned(), "tap1".to_owned()],
-        ..Policy::default()
-    };
     for (policy, lost, notes) in [
         (plain, None, None),
         (dns, Some("DNS capture"), Some("DNS capture")),
-        (
-            interfaces,
-            Some("from tap0,tap1 to elsewhere"),
-            Some("from tap0,tap1 to elsewhere"),
-        ),
         // It was asked for, so nothing is lost by it.
         (before, None, Some("until the sidecar first listens")),
     ] {

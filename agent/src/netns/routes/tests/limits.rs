@@ -3,7 +3,7 @@
 use sidetrack_common::pod::{Route, RouteKind};
 
 use super::{COOKIE, ETH0, ETH1, LO, local, pod, row, unicast};
-use crate::netns::routes::{FlatRoute, MAX_ROUTES, Snapshot, TABLE_DEFAULT};
+use crate::netns::routes::{FlatRoute, MAX_ROUTES, TABLE_DEFAULT};
 
 fn throw(destination: &str) -> FlatRoute {
     FlatRoute {
@@ -75,17 +75,4 @@ fn a_pod_has_a_share_of_the_rows() {
     assert_eq!(rows.len(), 2);
     assert!(rows.values().all(Route::is_unknown));
     assert!(addresses.notes()[0].contains("2048 addresses"));
-}
-
-#[test]
-fn a_pod_that_forwards_between_interfaces_has_a_note() {
-    let notes = |forwards, interfaces_up| {
-        let snapshot = Snapshot {
-            forwards,
-            interfaces_up,
-            ..Snapshot::default()
-        };
-        snapshot.notes().len()
-    };
-    assert_eq!([notes(true, 1), notes(false, 2), notes(true, 2)], [0, 0, 1]);
 }

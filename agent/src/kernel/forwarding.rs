@@ -1,0 +1,174 @@
+//! The program for packets that only pass through a pod, on the interfaces by which they enter. A pod that does not
+//! forward has none.
+
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    fs, io,
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
+    path::Path,
+    sync::Arc,
+};
+
+use anyhow::{Context as _, Result, anyhow, bail};
+use aya::{Ebpf, programs::Program};
+use sidetrack_common::ids::NetnsCookie;
+
+use super::{
+    Datapath,
+    attachments::{Link, pin_again},
+    sys,
+};
+
+/// The first part of the names of its pins; the index of the interface follows.
+const PIN: &str = "forward-";
+
+/// The loaded program, and the pods' links.
+#[derive(Debug)]
+pub struct Forwarding {
+    /// The program; or why there is none.
+    program: Result<Arc<OwnedFd>, String>,
+    links: HashMap<NetnsCookie, BTreeMap<u32, Link>>,
+}
+
+/// Interfaces that need the program, for [`attach`] in the pod's namespace.
+#[derive(Debug)]
+pub struct Missing {
+    program: Arc<OwnedFd>,
+    interfaces: Vec<u32>,
+}
+
+impl Missing {
+    /// Leaves out all but so many; answers how many those are.
+    pub fn keep_first(&mut self, some: usize) -> usize {
+        let rest = self.interfaces.len().saturating_sub(some);
+        self.interfaces.truncate(some);
+        rest
+    }
+}
+
+impl Forwarding {
+    /// Loads the program. Without it pods are intercepted all the same, except for what they forward.
+    pub(super) fn load(ebpf: &mut Ebpf) -> Self {
+        Self {
+            program: load(ebpf).map_err(|problem| format!("{problem:#}")),
+            links: HashMap::new(),
+        }
+    }
+
+    /// A pod has left.
+    pub(super) fn forget(&mut self, cookie: NetnsCookie) {
+        self.links.remove(&cookie);
+    }
+}
+
+fn load(ebpf: &mut Ebpf) -> Result<Arc<OwnedFd>> {
+    let Some(Program::SchedClassifier(program)) = ebpf.program_mut("st_forward") else {
+        bail!("no program st_forward in the object");
+    };
+    program.load().context("load st_forward")?;
+    Ok(Arc::new(program.fd()?.as_fd().try_clone_to_owned()?))
+}
+
+/// Attaches the program to interfaces of the calling thread's namespace.
+///
+/// # Errors
+/// If it cannot be attached to one of them.
+pub fn attach(missing: &Missing) -> io::Result<Vec<(u32, OwnedFd)>> {
+    let mut links = Vec::new();
+    for ifindex in &missing.interfaces {
+        match sys::link_create_ingress(missing.program.as_fd(), *ifindex) {
+            Ok(link) => links.push((*ifindex, link)),
+            // It has vanished meanwhile.
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(links)
+}
+
+impl Datapath {
+    /// Detaches the program from interfaces of a pod that need it no more. Answers which do not have it and need
+    /// it.
+    ///
+    /// # Errors
+    /// If there is no program although some interface needs it, or a pin cannot be removed.
+    pub fn missing_forwarding(
+        &mut self,
+        cookie: NetnsCookie,
+        wanted: &BTreeSet<u32>,
+    ) -> Result<Option<Missing>> {
+        let dir = self.pins.pod_dir(cookie.get());
+        let links = self.forwarding.links.entry(cookie).or_default();
+        links.retain(|ifindex, link| wanted.contains(ifindex) && is_on(link.fd.as_fd(), *ifindex));
+        for ifindex in pinned(&dir)?.difference(wanted) {
+            let pin = dir.join(format!("{PIN}{ifindex}"));
+            fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))?;
+        }
+        if wanted.is_empty() {
+            self.forwarding.links.remove(&cookie);
+            return Ok(None);
+        }
+        let program = self.forwarding.program.as_ref();
+        let program = Arc::clone(program.map_err(|problem| anyhow!("{problem}"))?);
+        let mut interfaces = Vec::new();
+        let links = self.forwarding.links.entry(cookie).or_default();
+        for ifindex in wanted {
+            if links.get(ifindex).is_some_and(Link::has_its_program) {
+                continue;
+            }
+            match taken_over(&dir, *ifindex, program.as_fd()) {
+                Some(link) => {
+                    links.insert(*ifindex, link);
+                }
+                None => interfaces.push(*ifindex),
+            }
+        }
+        Ok((!interfaces.is_empty()).then_some(Missing {
+            program,
+            interfaces,
+        }))
+    }
+
+    /// Keeps what [`attach`] attached.
+    ///
+    /// # Errors
+    /// If it cannot be pinned.
+    pub fn keep_forwarding(
+        &mut self,
+        cookie: NetnsCookie,
+        attached: Vec<(u32, OwnedFd)>,
+    ) -> Result<()> {
+        let dir = self.pins.pod_dir(cookie.get());
+        for (ifindex, link) in attached {
+            pin_again(link.as_fd(), &dir.join(format!("{PIN}{ifindex}")))?;
+            let links = self.forwarding.links.entry(cookie).or_default();
+            links.insert(ifindex, Link::new(link)?);
+        }
+        Ok(())
+    }
+}
+
+/// The link that an earlier agent made, with this one's program.
+fn taken_over(dir: &Path, ifindex: u32, program: BorrowedFd<'_>) -> Option<Link> {
+    let link = sys::open_pin(&dir.join(format!("{PIN}{ifindex}"))).ok()?;
+    let is_usable = is_on(link.as_fd(), ifindex) && sys::link_update(link.as_fd(), program).is_ok();
+    is_usable.then(|| Link::new(link).ok())?
+}
+
+/// Whether a link is attached to this interface. One whose interface is gone is attached to none, whoever has its
+/// index now.
+fn is_on(link: BorrowedFd<'_>, ifindex: u32) -> bool {
+    sys::link_ifindex(link).is_ok_and(|found| found == ifindex)
+}
+
+/// The interfaces that have a pin.
+fn pinned(dir: &Path) -> Result<BTreeSet<u32>> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
+        result => result.with_context(|| format!("list {}", dir.display()))?,
+    };
+    let names = entries.flatten().map(|entry| entry.file_name());
+    Ok(names
+        .filter_map(|name| name.to_str()?.strip_prefix(PIN)?.parse().ok())
+        .collect())
+}

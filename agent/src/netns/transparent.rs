@@ -1,0 +1,181 @@
+//! Makes sidecars' listeners answer for addresses that are not the pod's (IP_TRANSPARENT).
+//!
+//! The listener that accepts a forwarded connection answers from the address that was dialed. IPv4 has no route for
+//! such an answer unless the listener is transparent; until then the connection waits. Only a process that has the
+//! socket can set the option, so the agent takes a descriptor for a moment (pidfd_getfd). It may turn out to be
+//! another file, because the pod closes and opens files meanwhile, and the close of a file may block for ever.
+//! Every search therefore runs beside the reconciler's loop, one per pod and a few at a time, and such files are
+//! closed by threads of their own, of which there is a limited number.
+
+use std::{
+    collections::BTreeSet,
+    io,
+    ops::ControlFlow,
+    os::fd::{AsFd as _, OwnedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use netlink_packet_core::Nla as _;
+use netlink_packet_sock_diag::{
+    constants::{AF_INET, AF_INET6},
+    inet::{InetResponse, nlas::Nla},
+};
+use nix::sys::socket::{setsockopt, sockopt::IpTransparent};
+use tokio::sync::Semaphore;
+
+use super::{Netns, processes::Processes};
+use crate::kernel::{
+    adoption::{Adoption, FoundSocket},
+    sock_diag::{self, Sockets},
+    sys,
+};
+
+/// How long a search may take.
+const DEADLINE: Duration = Duration::from_secs(1);
+/// Searches at a time.
+const SEARCHES: usize = 2;
+/// Listeners that one search takes.
+const MAX_FOUND: usize = 64;
+/// Files that are being closed at a time.
+const MAX_CLOSING: usize = 16;
+
+/// Those that are being closed.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// Searches for listeners that are not transparent.
+#[derive(Clone, Debug)]
+pub struct Transparency(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    adoption: Arc<Adoption>,
+    permits: Arc<Semaphore>,
+    /// Cookies of the namespaces that are being searched.
+    running: Mutex<BTreeSet<u64>>,
+}
+
+impl Transparency {
+    /// Searches with this program.
+    #[must_use]
+    pub fn new(adoption: Arc<Adoption>) -> Self {
+        Self(Arc::new(Shared {
+            adoption,
+            permits: Arc::new(Semaphore::new(SEARCHES)),
+            running: Mutex::default(),
+        }))
+    }
+
+    /// Makes the listeners on these ports transparent, some time soon. If too many searches are running, the next
+    /// call tries again.
+    pub fn start(&self, netns: Arc<Netns>, ports: Vec<u16>) {
+        let shared = Arc::clone(&self.0);
+        let Ok(permit) = Arc::clone(&shared.permits).try_acquire_owned() else {
+            return;
+        };
+        let cookie = netns.cookie();
+        if !shared.running().insert(cookie) {
+            return;
+        }
+        tokio::task::spawn_blocking(move || {
+            if let Err(problem) = shared.run(&netns, &ports) {
+                tracing::warn!(
+                    cookie,
+                    "make the sidecar's listeners transparent: {problem:#}; IPv4 connections that pass through the pod wait for it"
+                );
+            }
+            shared.running().remove(&cookie);
+            drop(permit);
+        });
+    }
+}
+
+impl Shared {
+    fn running(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self, netns: &Netns, ports: &[u16]) -> Result<()> {
+        let until = Instant::now() + DEADLINE;
+        let opaque = opaque_listeners(netns, ports, until)?;
+        if opaque.is_empty() {
+            return Ok(());
+        }
+        let processes = Processes::now()?;
+        let pids = processes.in_netns(netns.inode());
+        let found = self.adoption.find(&opaque, pids, until);
+        for socket in found.context("look for their descriptors")? {
+            make_transparent(&socket)?;
+        }
+        Ok(())
+    }
+}
+
+/// Cookies of the listeners on some ports that are not transparent.
+fn opaque_listeners(netns: &Netns, ports: &[u16], until: Instant) -> Result<Vec<u64>> {
+    let listed = netns.run(|| -> io::Result<Vec<u64>> {
+        let mut found = Vec::new();
+        for family in [AF_INET, AF_INET6] {
+            sock_diag::visit(family, Sockets::Listening, until, |socket| {
+                if ports.contains(&socket.header.socket_id.source_port) && !is_transparent(&socket)
+                {
+                    found.push(sock_diag::cookie(&socket));
+                }
+                if found.len() < MAX_FOUND {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+        }
+        Ok(found)
+    });
+    listed?.context("list listening sockets")
+}
+
+/// A bit of `struct inet_diag_sockopt` of linux/inet_diag.h.
+fn is_transparent(socket: &InetResponse) -> bool {
+    const INET_DIAG_SOCKOPT: u16 = 22;
+    const TRANSPARENT: u8 = 1 << 5;
+    socket.nlas.iter().any(|attribute| {
+        let Nla::Other(other) = attribute else {
+            return false;
+        };
+        let mut value = vec![0; other.value_len()];
+        other.emit_value(&mut value);
+        other.kind() == INET_DIAG_SOCKOPT && value.first().is_some_and(|it| it & TRANSPARENT != 0)
+    })
+}
+
+fn make_transparent(socket: &FoundSocket) -> Result<()> {
+    const SO_COOKIE: i32 = 57;
+    let closing = CLOSING.load(Ordering::Relaxed);
+    ensure!(
+        closing < MAX_CLOSING,
+        "{closing} files of pods do not close"
+    );
+    let Ok(fd) = sys::descriptor_of(socket.pid, socket.fd) else {
+        // The process has ended, or has closed it.
+        return Ok(());
+    };
+    if sys::socket_option_u64(fd.as_fd(), SO_COOKIE).ok() != Some(socket.cookie) {
+        return close_aside(fd);
+    }
+    setsockopt(&fd, IpTransparent, &true).context("set IP_TRANSPARENT")
+}
+
+/// Closes a file that is not the sidecar's listener.
+fn close_aside(fd: OwnedFd) -> Result<()> {
+    CLOSING.fetch_add(1, Ordering::Relaxed);
+    let close = move || {
+        drop(fd);
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
+    };
+    let started = thread::Builder::new().spawn(close);
+    started.map(drop).context("close a file of the pod's")
+}

@@ -1,0 +1,113 @@
+//! Follows whether and where a pod forwards packets.
+
+use anyhow::{Context as _, Result, bail};
+use sidetrack_common::ids::NetnsCookie;
+use sidetrack_policy::{Mode, Policy};
+
+use super::PodLink;
+use crate::{
+    kernel::{
+        Datapath,
+        forwarding::{Missing, attach},
+    },
+    netns::{forward_routes, routes::entrances::MAX_ENTRANCES},
+    rows::PodRows,
+};
+
+/// Interfaces that get the program at a time: for each the kernel waits for all CPUs, while the reconciler waits
+/// for the kernel.
+const BATCH: usize = 8;
+
+/// Has the packets judged that the pod forwards, at every interface by which they can enter. Nothing is done for a
+/// pod that does not forward. Packets are marked only while a route leads them, and the route is there only while
+/// the programs that mark them are.
+///
+/// # Errors
+/// If something is left to do.
+pub(super) async fn follow(
+    datapath: &mut Datapath,
+    cookie: NetnsCookie,
+    rows: &mut PodRows,
+    link: &mut PodLink,
+    (policy, is_wanted): (&Policy, bool),
+) -> Result<()> {
+    let (mut interfaces, left_out) = link.snapshot()?.entrances.interfaces();
+    // In mode TPROXY a connection has the mark of its SYN (`tcp_fwmark_accept`), and so have the answers of the
+    // sidecar, which would then stay in the pod.
+    if is_wanted && policy.mode != Mode::Tproxy {
+        link.set_forward_note(note(left_out));
+    } else {
+        link.set_forward_note(note_if_unwanted(policy, !interfaces.is_empty()));
+        interfaces.clear();
+    }
+    if interfaces.is_empty() {
+        if rows.forwards() {
+            datapath.missing_forwarding(cookie, &interfaces)?;
+            link.remove_forward_routes().await?;
+            rows.set_forwards(false);
+            rows.write_flags(&datapath.maps)?;
+        }
+        return Ok(());
+    }
+    rows.set_forwards(true);
+    rows.write_flags(&datapath.maps)?;
+    link.add_forward_routes().await?;
+    let Some(missing) = datapath.missing_forwarding(cookie, &interfaces)? else {
+        return Ok(());
+    };
+    attach_some(datapath, cookie, link, missing).await
+}
+
+async fn attach_some(
+    datapath: &mut Datapath,
+    cookie: NetnsCookie,
+    link: &PodLink,
+    mut missing: Missing,
+) -> Result<()> {
+    let rest = missing.keep_first(BATCH);
+    let attached = link.inside(move || attach(&missing)).await;
+    let attached = attached.context("attach the program for forwarded packets")?;
+    datapath.keep_forwarding(cookie, attached)?;
+    if rest > 0 {
+        bail!("{rest} of its interfaces do not have the program for forwarded packets yet");
+    }
+    Ok(())
+}
+
+fn note(left_out: usize) -> Option<String> {
+    (left_out > 0).then(|| {
+        format!(
+            "it forwards packets and has more than {MAX_ENTRANCES} interfaces: what passes through it from {left_out} of them is not intercepted"
+        )
+    })
+}
+
+fn note_if_unwanted(policy: &Policy, forwards: bool) -> Option<String> {
+    if !policy.virtual_interfaces.is_empty() {
+        return Some(format!(
+            "traffic that passes through the pod from {} to elsewhere is left alone; traffic to the pod itself follows the rules",
+            policy.virtual_interfaces.join(",")
+        ));
+    }
+    forwards.then(|| {
+        "it forwards packets between its interfaces: what only passes through it is not intercepted"
+            .to_owned()
+    })
+}
+
+impl PodLink {
+    async fn add_forward_routes(&self) -> Result<()> {
+        let lo = self.loopback().context("the pod has no lo")?;
+        let added = self.inside(move || forward_routes::add(lo)).await;
+        added.context("add the route for forwarded packets")
+    }
+
+    /// Removes the route again. The namespace may be going away at the same time.
+    pub(super) async fn remove_forward_routes(&self) -> Result<()> {
+        let Some(lo) = self.loopback() else {
+            return Ok(());
+        };
+        let removed = self.inside(move || forward_routes::remove(lo)).await;
+        removed.context("remove the route for forwarded packets")
+    }
+}

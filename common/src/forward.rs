@@ -1,0 +1,30 @@
+//! Packets that only pass through a pod: what the program on its interfaces and the one that decides inbound
+//! connections say to each other.
+
+/// The mark of packets that are delivered in the pod although they are for another host. A routing rule of the pod
+/// leads them to [`TABLE`].
+pub const MARK: u32 = 0x051d_e7ac;
+
+/// The routing table of marked packets: everything is local.
+pub const TABLE: u32 = 0x51de;
+
+/// A question to the program that decides inbound connections, or its answer. The value of the per-CPU row that
+/// the two programs share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Probe {
+    /// No question: the lookup is for a packet that is being delivered.
+    None = 0,
+    /// The packet begins no connection: do not decide.
+    Established = 1,
+    /// Decide and count.
+    Syn = 2,
+    /// The destination is an address of the pod; decided when the packet is delivered.
+    Own = 3,
+    /// The rules leave the connection alone.
+    Untouched = 4,
+    /// The result of the lookup is the sidecar's listener.
+    Redirected = 5,
+    /// The rules capture it, and the sidecar cannot have it.
+    Refused = 6,
+}

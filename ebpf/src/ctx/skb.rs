@@ -1,0 +1,151 @@
+//! `struct __sk_buff`: a packet on its way in, before it is routed.
+
+use aya_ebpf::{
+    bindings::{__sk_buff, bpf_sock},
+    helpers::{bpf_sk_assign, bpf_sk_release, bpf_skb_load_bytes_relative, bpf_skc_lookup_tcp},
+    programs::TcContext,
+};
+
+use super::{field, set_field};
+
+/// `PACKET_HOST` of linux/if_packet.h: for this host, not only for the wire.
+const PACKET_HOST: u32 = 0;
+/// `BPF_HDR_START_NET`: offsets count from the IP header, which interfaces without link layer begin with.
+const FROM_IP_HEADER: u32 = 1;
+/// `BPF_F_CURRENT_NETNS`.
+const CURRENT_NETNS: u64 = u64::MAX;
+/// `BPF_TCP_LISTEN`.
+const TCP_LISTEN: u32 = 10;
+
+/// A packet.
+pub struct Packet {
+    skb: *mut __sk_buff,
+}
+
+/// Who receives a TCP packet.
+#[derive(Clone, Copy)]
+pub enum Owner {
+    /// No socket.
+    Nobody,
+    /// A listening socket.
+    Listener,
+    /// A connection.
+    Connection,
+}
+
+impl Packet {
+    /// A packet of aya's context.
+    #[inline(always)]
+    pub fn new(ctx: &TcContext) -> Self {
+        Self { skb: ctx.skb.skb }
+    }
+
+    /// Whether the IP layer of this interface receives it: not for other hosts, and without VLAN tag, with which
+    /// it goes on to another interface.
+    #[inline(always)]
+    pub fn is_received(&self) -> bool {
+        field!(self.skb, pkt_type) == PACKET_HOST && field!(self.skb, vlan_present) == 0
+    }
+
+    /// `ETH_P_*`, host order.
+    #[inline(always)]
+    pub fn protocol(&self) -> u16 {
+        u16::from_be(field!(self.skb, protocol) as u16)
+    }
+
+    /// Bytes from the IP header on; `None` if the packet is shorter.
+    #[inline(always)]
+    pub fn bytes<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        // SAFETY: the program's own context, and room for that many bytes.
+        let failed = unsafe {
+            bpf_skb_load_bytes_relative(
+                self.skb.cast(),
+                offset,
+                bytes.as_mut_ptr().cast(),
+                N as u32,
+                FROM_IP_HEADER,
+            )
+        };
+        (failed == 0).then_some(bytes)
+    }
+
+    /// Sets the mark that routing rules see.
+    #[inline(always)]
+    pub fn set_mark(&self, mark: u32) {
+        set_field!(self.skb, mark, mark);
+    }
+
+    /// Finds the socket that would receive a TCP packet here. If it listens and `assign` says so then, the packet
+    /// is given to it.
+    #[inline(always)]
+    pub fn look_up(&self, tuple: &mut Tuple, assign: impl FnOnce() -> bool) -> Owner {
+        // SAFETY: the program's own context, and a tuple of that length.
+        let sk: *mut bpf_sock = unsafe {
+            bpf_skc_lookup_tcp(
+                self.skb.cast(),
+                tuple.words.as_mut_ptr().cast(),
+                tuple.len,
+                CURRENT_NETNS,
+                0,
+            )
+        };
+        if sk.is_null() {
+            return Owner::Nobody;
+        }
+        let is_listener = field!(sk, state) == TCP_LISTEN;
+        if is_listener && assign() {
+            // Where it fails the kernel looks for the listener again.
+            // SAFETY: the program's own context, and a socket that it holds.
+            unsafe { bpf_sk_assign(self.skb.cast(), sk.cast(), 0) };
+        }
+        // SAFETY: the lookup took a reference on it.
+        unsafe { bpf_sk_release(sk.cast()) };
+        if is_listener {
+            Owner::Listener
+        } else {
+            Owner::Connection
+        }
+    }
+}
+
+/// Addresses and ports of a TCP packet, in the layout of `struct bpf_sock_tuple`.
+pub struct Tuple {
+    words: [u32; 9],
+    /// Bytes of it.
+    len: u32,
+}
+
+impl Tuple {
+    /// Of an IPv4 header.
+    #[inline(always)]
+    pub fn v4(header: &[u8; 20]) -> Self {
+        let mut words = [0; 9];
+        for (at, word) in words.iter_mut().enumerate().take(2) {
+            *word = word_at(header, 12 + at * 4);
+        }
+        Self { words, len: 12 }
+    }
+
+    /// Of an IPv6 header.
+    #[inline(always)]
+    pub fn v6(header: &[u8; 40]) -> Self {
+        let mut words = [0; 9];
+        for (at, word) in words.iter_mut().enumerate().take(8) {
+            *word = word_at(header, 8 + at * 4);
+        }
+        Self { words, len: 36 }
+    }
+
+    /// Adds the ports of a TCP header.
+    #[inline(always)]
+    pub fn set_ports(&mut self, tcp: &[u8; 14]) {
+        let at = if self.len == 12 { 2 } else { 8 };
+        self.words[at] = word_at(tcp, 0);
+    }
+}
+
+#[inline(always)]
+fn word_at<const N: usize>(bytes: &[u8; N], at: usize) -> u32 {
+    u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}

@@ -1,0 +1,143 @@
+//! Packets that enter a pod and are for another host: those of containers and virtual machines inside the pod, and
+//! those for them. sk_lookup never sees them. What the rules capture of them is marked, so that a routing rule
+//! delivers it in the pod; everything else goes its way.
+//!
+//! The socket lookup of a SYN asks the programs in sk_lookup, which decide, count and trace as for every other
+//! inbound connection. No state is kept: later packets of a captured connection are those that have a socket.
+
+use aya_ebpf::{
+    bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC},
+    macros::classifier,
+    programs::TcContext,
+};
+use sidetrack_common::forward::{MARK, Probe};
+
+use crate::{
+    ctx::{
+        IPPROTO_TCP,
+        skb::{Owner, Packet, Tuple},
+    },
+    maps,
+};
+
+const ETH_P_IP: u16 = 0x0800;
+const ETH_P_IPV6: u16 = 0x86dd;
+
+/// Fragment offset and "more fragments" of an IPv4 header.
+const IS_FRAGMENT: u16 = 0x3fff;
+
+/// Extension headers of IPv6 that can come before TCP.
+const HOP_BY_HOP: u8 = 0;
+const ROUTING: u8 = 43;
+const FRAGMENT: u8 = 44;
+const AUTHENTICATION: u8 = 51;
+const DESTINATION: u8 = 60;
+/// How many of them are looked at.
+const MAX_EXTENSIONS: usize = 6;
+
+const SYN: u8 = 0x02;
+const ACK: u8 = 0x10;
+
+/// What is to become of a packet.
+enum Fate {
+    /// Nothing in particular.
+    GoOn,
+    /// It is delivered in the pod.
+    Deliver,
+    /// It is dropped.
+    Drop,
+}
+
+/// Where TCP begins in a packet, and its addresses.
+enum Tcp {
+    At(u32, Tuple),
+    /// It is a part of a packet, or behind more headers than are looked at: the pod's own IP layer, which puts it
+    /// together, decides.
+    Unclear,
+}
+
+/// A packet enters by one of the pod's interfaces.
+#[classifier]
+pub fn st_forward(ctx: TcContext) -> i32 {
+    let packet = Packet::new(&ctx);
+    match fate(&packet).unwrap_or(Fate::GoOn) {
+        Fate::GoOn => {}
+        Fate::Deliver => packet.set_mark(MARK),
+        Fate::Drop => return TC_ACT_SHOT as i32,
+    }
+    TC_ACT_UNSPEC
+}
+
+/// `None` for what is no TCP.
+#[inline(always)]
+fn fate(packet: &Packet) -> Option<Fate> {
+    if !packet.is_received() {
+        return None;
+    }
+    let tcp = match packet.protocol() {
+        ETH_P_IP => ipv4(packet)?,
+        ETH_P_IPV6 => ipv6(packet)?,
+        _ => return None,
+    };
+    let Tcp::At(offset, mut tuple) = tcp else {
+        return Some(Fate::Deliver);
+    };
+    let header: [u8; 14] = packet.bytes(offset)?;
+    tuple.set_ports(&header);
+    let begins = header[13] & (SYN | ACK) == SYN;
+    maps::set_probe(if begins {
+        Probe::Syn
+    } else {
+        Probe::Established
+    });
+    let owner = packet.look_up(&mut tuple, || maps::probe() == Probe::Redirected as u32);
+    let answer = maps::probe();
+    maps::set_probe(Probe::None);
+    Some(match owner {
+        Owner::Connection => Fate::Deliver,
+        _ if answer == Probe::Redirected as u32 => Fate::Deliver,
+        _ if answer == Probe::Refused as u32 => Fate::Drop,
+        Owner::Listener | Owner::Nobody => Fate::GoOn,
+    })
+}
+
+#[inline(always)]
+fn ipv4(packet: &Packet) -> Option<Tcp> {
+    let header: [u8; 20] = packet.bytes(0)?;
+    if u32::from(header[9]) != IPPROTO_TCP {
+        return None;
+    }
+    if u16::from_be_bytes([header[6], header[7]]) & IS_FRAGMENT != 0 {
+        return Some(Tcp::Unclear);
+    }
+    let offset = u32::from(header[0] & 0x0f) * 4;
+    Some(Tcp::At(offset, Tuple::v4(&header)))
+}
+
+#[inline(always)]
+fn ipv6(packet: &Packet) -> Option<Tcp> {
+    let header: [u8; 40] = packet.bytes(0)?;
+    let (mut next, mut offset) = (header[6], 40);
+    for _ in 0..MAX_EXTENSIONS {
+        if u32::from(next) == IPPROTO_TCP {
+            return Some(Tcp::At(offset, Tuple::v6(&header)));
+        }
+        let is_fragment = next == FRAGMENT;
+        let len = match next {
+            HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION | FRAGMENT => {
+                packet.bytes::<2>(offset)?
+            }
+            _ => return None,
+        };
+        if is_fragment {
+            return (u32::from(len[0]) == IPPROTO_TCP).then_some(Tcp::Unclear);
+        }
+        offset += if next == AUTHENTICATION {
+            (u32::from(len[1]) + 2) * 4
+        } else {
+            (u32::from(len[1]) + 1) * 8
+        };
+        next = len[0];
+    }
+    Some(Tcp::Unclear)
+}

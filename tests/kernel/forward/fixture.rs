@@ -1,0 +1,164 @@
+//! A pod that forwards for a machine inside it: another network namespace behind an interface of the pod.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use lab::{
+    actor::Actor,
+    command::{run, run_words},
+    network::PodNet,
+    protocol::{Connected, Dial, Identity, ROOT},
+    sidecar::listen,
+};
+
+use crate::fixture::{PodFixture, ip};
+
+/// The machine's addresses.
+pub const MACHINE: [&str; 2] = ["10.79.0.2", "fd79::2"];
+/// The outside's service that the fixture of one pod has for IPv4, and one for IPv6.
+pub const SERVICE: [&str; 2] = [lab::node::VIP, "fd99::31"];
+
+/// Fields drop in order: processes before what they run in.
+pub struct Forwarding {
+    /// In the machine: dials, and serves 80 and 15090.
+    pub machine: Actor,
+    pub fixture: PodFixture,
+    /// The machine's namespace.
+    pub inside: PodNet,
+}
+
+impl Forwarding {
+    /// The pod is not enrolled, and does not forward yet. The machine is behind the pod's interface tap0.
+    pub fn new() -> Result<Self> {
+        let mut fixture = PodFixture::new()?;
+        fixture.lab.add_outside(SERVICE[1])?;
+        listen(&fixture.outside, &Identity::of(0), 81)?;
+        fixture
+            .outside
+            .listen(&ROOT, SocketAddr::new(ip("::"), 80))?;
+        let netns = fixture.lab.empty_namespace()?;
+        let inside = PodNet {
+            netns,
+            ..fixture.lab.outside()
+        };
+        inside.ip("link set lo up")?;
+        let gateway = fixture.lab.outside();
+        for line in ["10.79.0.0/24 via 10.77.0.2", "fd79::/64 via fd77::2"] {
+            gateway.ip(&format!("route add {line}"))?;
+        }
+        let machine = inside.actor()?;
+        for port in [80, 15090] {
+            listen(&machine, &Identity::of(0), port)?;
+        }
+        let forwarding = Self {
+            machine,
+            fixture,
+            inside,
+        };
+        forwarding.plug_in("tap0")?;
+        Ok(forwarding)
+    }
+
+    /// Gives the pod the interface towards the machine.
+    pub fn plug_in(&self, name: &str) -> Result<()> {
+        let pod = &self.fixture.pod;
+        pod.ip(&format!(
+            "link add {name} type veth peer name eth0 netns {}",
+            self.inside.netns
+        ))?;
+        for line in [
+            format!("address add 10.79.0.1/24 dev {name}"),
+            format!("address add fd79::1/64 dev {name} nodad"),
+            format!("link set {name} up"),
+        ] {
+            pod.ip(&line)?;
+        }
+        for line in [
+            "address add 10.79.0.2/24 dev eth0",
+            "address add fd79::2/64 dev eth0 nodad",
+            "link set eth0 up",
+            "route add default via 10.79.0.1",
+            "-6 route add default via fd79::1",
+        ] {
+            self.inside.ip(line)?;
+        }
+        Ok(())
+    }
+
+    /// Has the pod forward, or not.
+    pub fn set_forwarding(&self, on: bool) -> Result<()> {
+        let value = u8::from(on);
+        for name in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
+            let netns = &self.fixture.pod.netns;
+            let setting = format!("echo {value} > /proc/sys/{}", name.replace('.', "/"));
+            run_words(&["ip", "netns", "exec", netns, "sh", "-c", &setting])?;
+        }
+        Ok(())
+    }
+
+    /// Indexes of the interfaces that have the program.
+    pub fn programs(&self) -> Result<Vec<u32>> {
+        let mut found = Vec::new();
+        let pods = self.fixture.lab.places().pins().join("pods");
+        for pod in std::fs::read_dir(pods)?.flatten() {
+            for pin in std::fs::read_dir(pod.path())?.flatten() {
+                let name = pin.file_name();
+                let index = name.to_str().and_then(|name| name.strip_prefix("forward-"));
+                found.extend(index.and_then(|index| index.parse::<u32>().ok()));
+            }
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// Waits until so many interfaces have the program.
+    pub fn wait_programs(&self, count: usize) -> Result<()> {
+        let start = Instant::now();
+        loop {
+            let programs = self.programs()?;
+            if programs.len() == count {
+                return Ok(());
+            }
+            ensure!(
+                start.elapsed() < Duration::from_secs(5),
+                "{programs:?}, not {count}: {}",
+                self.fixture.agent.places.log()
+            );
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The machine's connection to a service outside.
+    pub fn leave(&self, to: IpAddr, port: u16) -> Result<Result<Connected, i32>> {
+        let mut dial = Dial::new(&ROOT, SocketAddr::new(to, port));
+        // A listener that is not transparent yet answers the second or third SYN.
+        dial.patience_ms = 5000;
+        self.machine.dial(dial)
+    }
+
+    /// A connection from outside to the machine.
+    pub fn enter(&self, to: IpAddr, port: u16) -> Result<Result<Connected, i32>> {
+        let mut dial = Dial::new(&ROOT, SocketAddr::new(to, port));
+        dial.patience_ms = 5000;
+        self.fixture.outside.dial(dial)
+    }
+
+    /// Routes and rules of the pod.
+    pub fn routing(&self) -> Result<String> {
+        let netns = &self.fixture.pod.netns;
+        let mut all = String::new();
+        for what in [
+            "rule",
+            "-6 rule",
+            "route show table all",
+            "-6 route show table all",
+        ] {
+            all += &run(&format!("ip -n {netns} {what}"))?;
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,262 @@
+//! Packets that only pass through a pod.
+
+mod fixture;
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, anyhow, ensure};
+use lab::{
+    agent::{Agent, nothing_is_left},
+    network::manifest,
+    protocol::Connected,
+    sidecar,
+};
+use nix::sys::signal::Signal;
+
+use self::fixture::{Forwarding, MACHINE, SERVICE};
+use crate::fixture::{at, ip, original};
+
+const VIRTUAL: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
+const EXCLUDED: &str = "traffic.sidecar.istio.io/excludeInterfaces";
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Checks who took a connection, and that every end sees the addresses that were dialed.
+fn check(result: Result<Connected, i32>, by: u16, from: &str, to: &str, port: u16) -> Result<()> {
+    let seen = result.map_err(|errno| anyhow!("{to}:{port}: errno {errno}"))?;
+    let dialed = at(to, port);
+    ensure!(seen.accepted_by == by, "not accepted by {by}: {seen:?}");
+    ensure!(seen.server.peer.ip() == ip(from), "the peer: {seen:?}");
+    ensure!(seen.client.peer == dialed, "the client's peer: {seen:?}");
+    ensure!(
+        seen.server.local == dialed,
+        "the server's address: {seen:?}"
+    );
+    if by != port {
+        let of_server = original(&seen.server, dialed);
+        ensure!(
+            of_server == Ok(dialed),
+            "the original destination: {seen:?}"
+        );
+    }
+    Ok(())
+}
+
+kernel_test!(by_virtual_interfaces_to_the_outbound_port);
+fn by_virtual_interfaces_to_the_outbound_port() -> Result<()> {
+    let pod = Forwarding::new()?;
+    pod.set_forwarding(true)?;
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
+    pod.wait_programs(2)?;
+    for family in [0, 1] {
+        let (machine, service) = (MACHINE[family], SERVICE[family]);
+        check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
+        // Nobody serves this port.
+        check(pod.leave(ip(service), 7777)?, 15001, machine, service, 7777)?;
+        // Inbound to the machine, by the other interface.
+        let gateway = ["10.77.0.254", "fd77::fe"][family];
+        check(pod.enter(ip(machine), 80)?, 15006, gateway, machine, 80)?;
+        check(
+            pod.enter(ip(machine), 15090)?,
+            15090,
+            gateway,
+            machine,
+            15090,
+        )?;
+    }
+    let places = &pod.fixture.agent.places;
+    for (family, wanted) in [(&[][..], 2), (&["-6"][..], 2)] {
+        let rules = places.json(&[&["rules", "test/app", "-o", "json"], family].concat())?;
+        let counted = rules.as_array().into_iter().flatten().any(|line| {
+            line["rule"]
+                .to_string()
+                .contains("-i tap+ -j ISTIO_REDIRECT")
+                && line["connections"] == wanted
+        });
+        ensure!(counted, "each connection counts once: {rules}");
+    }
+    Ok(())
+}
+
+kernel_test!(without_virtual_interfaces_to_the_inbound_port);
+fn without_virtual_interfaces_to_the_inbound_port() -> Result<()> {
+    let pod = Forwarding::new()?;
+    pod.set_forwarding(true)?;
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    pod.fixture.enroll(&[])?;
+    pod.wait_programs(2)?;
+    for family in [0, 1] {
+        let (machine, service) = (MACHINE[family], SERVICE[family]);
+        check(pod.leave(ip(service), 80)?, 15006, machine, service, 80)?;
+    }
+    // The pod's own connections are what they were.
+    ensure!(pod.fixture.taken_by()? == 15001);
+    let own = pod.enter(ip("10.77.0.2"), 80)?;
+    ensure!(own.is_ok_and(|own| own.accepted_by == 15006));
+    Ok(())
+}
+
+kernel_test!(excluded_interfaces_pass);
+fn excluded_interfaces_pass() -> Result<()> {
+    let pod = Forwarding::new()?;
+    pod.set_forwarding(true)?;
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    pod.fixture.enroll(&[(EXCLUDED, "tap0")])?;
+    pod.wait_programs(2)?;
+    for family in [0, 1] {
+        let (machine, service) = (MACHINE[family], SERVICE[family]);
+        check(pod.leave(ip(service), 80)?, 80, machine, service, 80)?;
+        let gateway = ["10.77.0.254", "fd77::fe"][family];
+        check(pod.enter(ip(machine), 80)?, 15006, gateway, machine, 80)?;
+    }
+    Ok(())
+}
+
+kernel_test!(nothing_passes_a_sidecar_that_is_down);
+fn nothing_passes_a_sidecar_that_is_down() -> Result<()> {
+    let pod = Forwarding::new()?;
+    pod.set_forwarding(true)?;
+    pod.fixture.enroll(&[(VIRTUAL, "tap0")])?;
+    pod.wait_programs(2)?;
+    for service in SERVICE {
+        let refused = pod.leave(ip(service), 80)?;
+        ensure!(refused.is_err(), "nobody listens: {refused:?}");
+    }
+    Ok(())
+}
+
+kernel_test!(forwarding_and_interfaces_are_followed);
+/// Programs, rules and routes are there while they are needed, and no longer.
+fn forwarding_and_interfaces_are_followed() -> Result<()> {
+    let pod = Forwarding::new()?;
+    let before = pod.routing()?;
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
+    pod.wait_programs(0)?;
+    for _ in 0..3 {
+        pod.set_forwarding(true)?;
+        pod.wait_programs(2)?;
+        pod.set_forwarding(false)?;
+        pod.wait_programs(0)?;
+    }
+    pod.set_forwarding(true)?;
+    pod.wait_programs(2)?;
+    // What the pod itself removes comes back.
+    for family in ["-4", "-6"] {
+        pod.fixture.pod.ip(&format!("{family} rule del pref 1"))?;
+    }
+    let start = Instant::now();
+    while pod.routing()?.matches("fwmark").count() < 2 {
+        ensure!(start.elapsed() < PATIENCE, "{}", pod.routing()?);
+    }
+    pod.fixture.pod.ip("link del tap0")?;
+    pod.wait_programs(0)?;
+    pod.plug_in("tap1")?;
+    pod.wait_programs(2)?;
+    check(
+        pod.leave(ip(SERVICE[0]), 80)?,
+        15001,
+        MACHINE[0],
+        SERVICE[0],
+        80,
+    )?;
+    pod.set_forwarding(false)?;
+    pod.fixture.pod.ip("link del tap1")?;
+    pod.plug_in("tap0")?;
+    pod.set_forwarding(true)?;
+    pod.wait_programs(2)?;
+    pod.fixture.lab.remove_manifest("app")?;
+    nothing_is_left(&pod.fixture.agent.places)?;
+    pod.set_forwarding(false)?;
+    // Those of the kernel itself may be late.
+    let own = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| !line.contains("proto kernel"));
+        lines.map(str::to_owned).collect()
+    };
+    let after = pod.routing()?;
+    ensure!(
+        !after.contains("proto 174") && own(&before) == own(&after),
+        "before:\n{before}\nafter:\n{after}"
+    );
+    Ok(())
+}
+
+kernel_test!(more_interfaces_than_a_pod_may_have);
+/// The oldest have the program, and the pod has a note.
+fn more_interfaces_than_a_pod_may_have() -> Result<()> {
+    const PAIRS: usize = 40;
+    const SHARE: usize = 64;
+    let pod = Forwarding::new()?;
+    pod.set_forwarding(true)?;
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    for number in 0..PAIRS {
+        let (one, other) = (format!("a{number}"), format!("b{number}"));
+        let ip = |line: &str| pod.fixture.pod.ip(line);
+        ip(&format!("link add {one} type veth peer name {other}"))?;
+        for end in [one, other] {
+            ip(&format!("link set {end} up"))?;
+        }
+    }
+    pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
+    let start = Instant::now();
+    while pod.programs()?.len() < SHARE {
+        ensure!(start.elapsed() < 4 * PATIENCE, "{:?}", pod.programs()?);
+    }
+    let (machine, service) = (MACHINE[0], SERVICE[0]);
+    check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
+    let pods = pod.fixture.agent.places.pod("test/app")?;
+    let left_out = 2 + 2 * PAIRS - SHARE;
+    let noted = pods.is_some_and(|it| {
+        it["notes"]
+            .to_string()
+            .contains(&format!("from {left_out} of them"))
+    });
+    ensure!(noted, "{:?}", pod.fixture.agent.places.pod("test/app")?);
+    Ok(())
+}
+
+kernel_test!(an_agent_that_is_killed_changes_nothing);
+fn an_agent_that_is_killed_changes_nothing() -> Result<()> {
+    let mut pod = Forwarding::new()?;
+    pod.set_forwarding(true)?;
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
+    pod.wait_programs(2)?;
+    let pass = |pod: &Forwarding| -> Result<()> {
+        for family in [0, 1] {
+            let (machine, service) = (MACHINE[family], SERVICE[family]);
+            check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
+        }
+        Ok(())
+    };
+    pass(&pod)?;
+    pod.fixture.agent.end(Signal::SIGKILL)?;
+    pass(&pod)?;
+    let programs = pod.programs()?;
+    pod.fixture.agent = Agent::start(pod.fixture.lab.places())?;
+    pod.fixture.agent.places.wait_enrolled("test/app")?;
+    ensure!(pod.programs()? == programs, "taken over");
+    pass(&pod)?;
+    // Gone while no agent runs.
+    pod.fixture.agent.end(Signal::SIGKILL)?;
+    pod.set_forwarding(false)?;
+    pod.fixture.agent = Agent::start(pod.fixture.lab.places())?;
+    pod.fixture.agent.places.wait_enrolled("test/app")?;
+    pod.wait_programs(0)?;
+    let routing = pod.routing()?;
+    ensure!(!routing.contains("proto 174"), "{routing}");
+    // The policy changes as for every other pod.
+    pod.set_forwarding(true)?;
+    pod.wait_programs(2)?;
+    let text = manifest("app", &pod.fixture.pod, &[(EXCLUDED, "tap0")]);
+    pod.fixture.lab.write_manifest("app", &text)?;
+    let start = Instant::now();
+    while !pod
+        .leave(ip(SERVICE[0]), 80)?
+        .is_ok_and(|seen| seen.accepted_by == 80)
+    {
+        ensure!(start.elapsed() < PATIENCE, "excluded");
+    }
+    Ok(())
+}

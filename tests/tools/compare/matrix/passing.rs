@@ -1,0 +1,46 @@
+//! Connections that only pass through a pod.
+
+use lab::{
+    network::BESIDE,
+    protocol::{Dial, ROOT},
+};
+
+use super::{Case, Matrix, dial, ip};
+use crate::pair::TAP;
+
+impl Case {
+    /// From the machine, to a pod or through it.
+    fn of_machine(dial: Dial) -> Self {
+        Self {
+            name: format!("by {TAP} to {}", dial.destination),
+            arrives_by: Some(TAP),
+            from_machine: true,
+            dial,
+        }
+    }
+}
+
+impl Matrix {
+    /// From a machine inside the pod and to it, by every interface.
+    pub(super) fn passing(&self, cases: &mut Vec<Case>) {
+        let fixed = self.fixed;
+        for port in &self.ports {
+            for to in [fixed.service, fixed.own] {
+                cases.push(Case::of_machine(dial(&ROOT, ip(to), *port)));
+            }
+            for device in [None, Some(BESIDE.to_owned())] {
+                let mut to_machine = dial(&ROOT, ip(fixed.machine), *port);
+                to_machine.device = device;
+                cases.push(Case::inbound(to_machine));
+            }
+        }
+        // Rules come before routes, also before the lack of one.
+        let elsewhere = self.destinations.iter().filter(|to| {
+            let is_group = to.is_multicast() || to.to_string().ends_with("255.255");
+            !is_group && !to.is_loopback() && !to.is_unspecified() && **to != ip("::6")
+        });
+        for to in elsewhere {
+            cases.push(Case::of_machine(dial(&ROOT, *to, 80)));
+        }
+    }
+}
