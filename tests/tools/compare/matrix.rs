@@ -11,7 +11,7 @@ use std::{
 use lab::{
     network::BESIDE,
     product::Mode,
-    protocol::{APP, Dial, Identity, Manner, PROXY, ROOT},
+    protocol::{APP, Dial, Identity, Manner, ROOT},
 };
 
 use crate::target::Target;
