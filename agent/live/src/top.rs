@@ -1,7 +1,7 @@
 //! `top`: pods and their connections a second.
 //!
 //! Readings of counters become [`Row`]s in a [`Meter`]. A [`View`] holds what is shown of them and what keys do;
-//! [`draw`] draws it, and [`run`] is the loop around both.
+//! [`mod@draw`] draws it, and [`run()`] is the loop around both.
 
 mod columns;
 mod draw;

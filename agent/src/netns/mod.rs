@@ -3,6 +3,7 @@
 pub mod addresses;
 pub mod forward_routes;
 pub mod listeners;
+mod marked_routes;
 pub mod processes;
 pub mod return_routes;
 pub mod routes;

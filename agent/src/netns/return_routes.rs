@@ -2,9 +2,10 @@
 //! sidecar's SYN, and packets with that mark stay in the pod.
 //!
 //! A rule leads packets with the mark to a table whose only route is `local default dev lo`, as istio-init's does.
-//! `tcp_fwmark_accept` gives accepted sockets the mark, and `fwmark_reflect` resets for closed ports. What is added here can be told from everything else in the
-//! namespace: rule and route have a protocol number of their own, and the settings a value that no one else writes. So
-//! an agent that was killed half-way needs no memory of it, and nothing else is ever removed.
+//! `tcp_fwmark_accept` gives accepted sockets the mark, and `fwmark_reflect` resets for closed ports. What is added
+//! here can be told from everything else in the namespace: rule and route have a protocol number of their own, and
+//! the settings a value that no one else writes. So an agent that was killed half-way needs no memory of it, and
+//! nothing else is ever removed.
 //!
 //! All of this is done in the namespace of the calling thread.
 
@@ -14,10 +15,8 @@ use std::{
     os::fd::{AsFd as _, OwnedFd},
 };
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::{
-    AddressFamily, RouteNetlinkMessage,
-    route::{RouteAttribute, RouteMessage, RouteProtocol, RouteScope, RouteType},
+    AddressFamily,
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 use rustix::{
@@ -27,15 +26,11 @@ use rustix::{
 };
 use sidetrack_policy::policy::ReturnRoute;
 
-use crate::kernel::netlink;
+use super::marked_routes::{MarkedRoute, has_protocol};
 
-/// Protocol number of rules and routes that sidetrack adds, and its value of [`SETTINGS`]. `ip rule` and `ip route` show
-/// it as `proto 173`. No number of rtnetlink.h.
-pub const OURS: u8 = 173;
-
-/// Priority of the rule: before those of network plugins. Without one the kernel gives each rule the next free number,
-/// and never finds that it exists.
-const PRIORITY: u32 = 173;
+/// Protocol number of rules and routes that sidetrack adds, and its value of [`SETTINGS`]. `ip rule` and `ip route`
+/// show it as `proto 173`.
+const OURS: u8 = 173;
 
 /// Whether an accepted socket has the mark of the SYN, and whether packets without a socket have that of the packet
 /// they answer. Every value but 0 turns them on. A kernel without IPv6 does not have the last.
@@ -45,33 +40,29 @@ const SETTINGS: [&str; 3] = [
     "sys/net/ipv6/fwmark_reflect",
 ];
 
-const IPV4: AddressFamily = AddressFamily::Inet;
-const IPV6: AddressFamily = AddressFamily::Inet6;
-
 /// Adds what is missing. What is there already, whoever added it, is left as it is.
 pub fn add(wanted: ReturnRoute, lo: u32, with_v6: bool) -> io::Result<()> {
-    let families = [IPV4, IPV6];
-    for family in families.into_iter().take(if with_v6 { 2 } else { 1 }) {
-        let flags = NLM_F_CREATE | NLM_F_EXCL;
-        let rule = RouteNetlinkMessage::NewRule(rule(family, wanted));
-        unless(libc::EEXIST, netlink::change(rule, flags))?;
-        let route = RouteNetlinkMessage::NewRoute(route(family, wanted.table, lo));
-        unless(libc::EEXIST, netlink::change(route, flags))?;
+    let route = marked_route(wanted);
+    route.add(AddressFamily::Inet, lo)?;
+    if with_v6 {
+        route.add(AddressFamily::Inet6, lo)?;
     }
     change_settings(0, OURS)
 }
 
 /// Removes a rule and a route that [`add`] added.
 pub fn remove(added: ReturnRoute, lo: u32) -> io::Result<()> {
-    let mut result = Ok(());
-    for family in [IPV4, IPV6] {
-        let rule = RouteNetlinkMessage::DelRule(rule(family, added));
-        let of_rule = unless(libc::ENOENT, netlink::change(rule, 0));
-        let route = RouteNetlinkMessage::DelRoute(route(family, added.table, lo));
-        let of_route = unless(libc::ESRCH, netlink::change(route, 0));
-        result = result.and(of_rule).and(of_route);
+    marked_route(added).remove(lo)
+}
+
+const fn marked_route(route: ReturnRoute) -> MarkedRoute {
+    MarkedRoute {
+        mark: route.mark,
+        table: route.table,
+        // Before those of network plugins.
+        priority: 173,
+        protocol: OURS,
     }
-    result
 }
 
 /// Turns off the settings that [`add`] turned on.
@@ -81,8 +72,7 @@ pub fn restore_settings() -> io::Result<()> {
 
 /// The mark and the table of a rule that [`add`] added, if it is one.
 pub fn added(rule: &RuleMessage) -> Option<ReturnRoute> {
-    let ours = |attribute: &RuleAttribute| *attribute == RuleAttribute::Protocol(OURS.into());
-    rule.attributes.iter().any(ours).then(|| marked(rule))?
+    has_protocol(rule, OURS).then(|| marked(rule))?
 }
 
 /// The mark and the table of a rule that leads packets with one mark to a table, and does nothing else.
@@ -103,37 +93,6 @@ pub fn marked(rule: &RuleMessage) -> Option<ReturnRoute> {
     }
     let mark = mark.filter(|_| is_plain && header.action == RuleAction::ToTable)?;
     Some(ReturnRoute { mark, table })
-}
-
-fn rule(family: AddressFamily, wanted: ReturnRoute) -> RuleMessage {
-    let mut message = RuleMessage::default();
-    message.header.family = family;
-    message.header.action = RuleAction::ToTable;
-    message.attributes = vec![
-        RuleAttribute::FwMark(wanted.mark),
-        RuleAttribute::Table(wanted.table),
-        RuleAttribute::Priority(PRIORITY),
-        RuleAttribute::Protocol(OURS.into()),
-    ];
-    message
-}
-
-fn route(family: AddressFamily, table: u32, lo: u32) -> RouteMessage {
-    let mut message = RouteMessage::default();
-    message.header.address_family = family;
-    message.header.kind = RouteType::Local;
-    message.header.scope = RouteScope::Host;
-    message.header.protocol = RouteProtocol::from(OURS);
-    message.attributes = vec![RouteAttribute::Table(table), RouteAttribute::Oif(lo)];
-    message
-}
-
-/// Takes one error for success.
-fn unless(errno: i32, result: io::Result<()>) -> io::Result<()> {
-    match result {
-        Err(error) if error.raw_os_error() == Some(errno) => Ok(()),
-        other => other,
-    }
 }
 
 /// Gives settings with one value another one.

@@ -1,6 +1,7 @@
-//! Draws the pictures of terminals in the docs: real commands of a real agent, with pods, sidecars and connections,
-//! on a terminal of 80 columns and 24 lines.
+//! Draws the pictures in the docs: the path of a connection, and terminals of 80 columns and 24 lines with real
+//! commands of a real agent, with pods, sidecars and connections.
 
+mod path;
 mod scene;
 
 use std::{
@@ -39,6 +40,7 @@ fn main() -> Result<()> {
         .with_context(|| format!("make the directory {}", options.out.display()))?;
     // Tools are started where their caller is; the private mounts need the path.
     let out = options.out.canonicalize()?;
+    fs::write(out.join("path.svg"), path::picture())?;
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;

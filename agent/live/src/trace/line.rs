@@ -2,7 +2,7 @@
 
 use super::TraceEvent;
 
-/// The columns of [`line`].
+/// The columns of [`line()`].
 pub const HEADER: &str =
     "TIME (UTC)       POD                      VERDICT         RULE                    CONNECTION";
 

@@ -1,0 +1,99 @@
+//! Routes for packets with a mark: a rule leads them to a table whose only route says that everything is local, so
+//! that they stay in the pod whatever their destination.
+//!
+//! Rule and route have a protocol number of their own. So an agent that was killed half-way needs no memory of them,
+//! and nothing else is ever removed. All of this is done in the namespace of the calling thread.
+
+use std::io;
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL};
+use netlink_packet_route::{
+    AddressFamily, RouteNetlinkMessage,
+    route::{RouteAttribute, RouteMessage, RouteScope, RouteType},
+    rule::{RuleAction, RuleAttribute, RuleMessage},
+};
+
+use crate::kernel::netlink;
+
+/// A rule and the route that it leads to.
+#[derive(Clone, Copy, Debug)]
+pub struct MarkedRoute {
+    /// The mark.
+    pub mark: u32,
+    /// The table.
+    pub table: u32,
+    /// The rule's priority. Without one the kernel gives each rule the next free number, and never finds that it
+    /// exists.
+    pub priority: u32,
+    /// The protocol of both, by which they are found again; no number of rtnetlink.h.
+    pub protocol: u8,
+}
+
+impl MarkedRoute {
+    /// Adds what is missing, the route first. What is there already, whoever added it, is left as it is.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn add(&self, family: AddressFamily, lo: u32) -> io::Result<()> {
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let route = RouteNetlinkMessage::NewRoute(self.route(family, lo));
+        unless(&[libc::EEXIST], netlink::change(route, flags))?;
+        let rule = RouteNetlinkMessage::NewRule(self.rule(family));
+        unless(&[libc::EEXIST], netlink::change(rule, flags))
+    }
+
+    /// Removes what [`MarkedRoute::add`] added, of both families.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn remove(&self, lo: u32) -> io::Result<()> {
+        const ABSENT: [i32; 3] = [libc::ENOENT, libc::ESRCH, libc::EAFNOSUPPORT];
+        let mut result = Ok(());
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let rule = RouteNetlinkMessage::DelRule(self.rule(family));
+            let route = RouteNetlinkMessage::DelRoute(self.route(family, lo));
+            for removed in [netlink::change(rule, 0), netlink::change(route, 0)] {
+                result = result.and(unless(&ABSENT, removed));
+            }
+        }
+        result
+    }
+
+    fn rule(&self, family: AddressFamily) -> RuleMessage {
+        let mut message = RuleMessage::default();
+        message.header.family = family;
+        message.header.action = RuleAction::ToTable;
+        message.attributes = vec![
+            RuleAttribute::Priority(self.priority),
+            RuleAttribute::FwMark(self.mark),
+            RuleAttribute::Table(self.table),
+            RuleAttribute::Protocol(self.protocol.into()),
+        ];
+        message
+    }
+
+    fn route(&self, family: AddressFamily, lo: u32) -> RouteMessage {
+        let mut message = RouteMessage::default();
+        message.header.address_family = family;
+        message.header.kind = RouteType::Local;
+        message.header.scope = RouteScope::Host;
+        message.header.protocol = self.protocol.into();
+        message.attributes = vec![RouteAttribute::Table(self.table), RouteAttribute::Oif(lo)];
+        message
+    }
+}
+
+/// Whether a rule has a protocol number.
+pub fn has_protocol(rule: &RuleMessage, protocol: u8) -> bool {
+    let wanted = RuleAttribute::Protocol(protocol.into());
+    rule.attributes.contains(&wanted)
+}
+
+/// Takes some errors for success.
+fn unless(errnos: &[i32], result: io::Result<()>) -> io::Result<()> {
+    let is_fine = |error: &io::Error| error.raw_os_error().is_some_and(|it| errnos.contains(&it));
+    match result {
+        Err(error) if is_fine(&error) => Ok(()),
+        other => other,
+    }
+}
