@@ -61,7 +61,9 @@ pub fn check_policy(policy: &Policy, own: &[IpAddr]) {
     for family in [Family::V4, Family::V6] {
         check_lines(policy, family);
         let text = rules::restore(policy, family);
-        let nat = Nat::parse(&text).unwrap_or_else(|problem| panic!("{problem}\n{text}"));
+        // In mode TPROXY table mangle comes first.
+        let nat = text.find("*nat").map_or("", |at| &text[at..]);
+        let nat = Nat::parse(nat).unwrap_or_else(|problem| panic!("{problem}\n{text}"));
         for packet in packets(policy, own, family) {
             let outcome = nat.walk(&packet);
             let outcome = outcome.unwrap_or_else(|problem| panic!("{problem}\n{text}"));
