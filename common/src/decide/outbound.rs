@@ -31,10 +31,12 @@ pub const fn effective_destination(conn: &Outbound) -> Addr {
 #[inline(always)]
 #[must_use]
 pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
-    let mut decision = by_rules(policy, conn, tables);
-    if policy.is_transparent() {
-        decision = transparent(policy, conn, tables, decision);
+    if policy.is_transparent()
+        && let Some(decision) = transparent(policy, conn, tables)
+    {
+        return decision;
     }
+    let decision = by_rules(policy, conn, tables);
     // After the rules rather than among them: a lookup on every path would double the paths that
     // the kernel's verifier has to walk.
     match decision.verdict {
@@ -225,7 +227,7 @@ fn before_any_rule(conn: &Outbound, dialed: Addr, route: &Route) -> Option<Decis
 
 /// Position among the proxy's owners, if the id is one of them.
 #[inline(always)]
-pub(super) fn proxy_owner(
+fn proxy_owner(
     tables: &impl Tables,
     policy: &Policy,
     more: List,

@@ -6,65 +6,102 @@
 
 use super::{
     Decision, Outbound, Tables, Verdict, inbound::by_port, outbound::effective_destination,
-    outbound::proxy_owner,
 };
 use crate::{
     addr::Addr,
-    policy::{List, Policy},
+    policy::{DIALECT_TUNNEL_OUT, List, NO_ID, Policy},
     rule::Rule,
 };
 
-/// Decides a TCP connect in mode TPROXY. `by_nat` is the decision of the nat rules.
+/// Decides a TCP connect in mode TPROXY; `None` if the nat rules do.
+///
+/// Before them rather than after: what they decide would multiply the paths that the kernel's verifier has to walk.
 #[inline(always)]
 pub(super) fn transparent(
     policy: &Policy,
     conn: &Outbound,
     tables: &impl Tables,
-    by_nat: Decision,
-) -> Decision {
+) -> Option<Decision> {
     let dialed = effective_destination(conn);
     let route = tables.route(dialed);
-    if !conn.captured_family || !route.is_local() || route.excluded().is_some() {
-        return by_nat;
+    let is_elsewhere = conn.routing_header || !route.is_local();
+    if !conn.captured_family || is_elsewhere || route.excluded().is_some() {
+        return None;
     }
     if conn.mark == policy.transparent_mark {
         // From an address of the pod the answers find their way by themselves.
         let is_own = conn.source.is_unspecified() || tables.route(conn.source).is_local();
-        return if is_own {
-            by_nat
-        } else {
-            Decision::listed(Verdict::ByLoopback, Rule::Transparent, 0)
-        };
+        let by_loopback = Decision::listed(Verdict::ByLoopback, Rule::Transparent, 0);
+        return (!is_own).then_some(by_loopback);
     }
-    let is_untouched = matches!(by_nat.verdict, Verdict::Untouched);
     let source = if conn.source.is_unspecified() {
         route.source
     } else {
         conn.source
     };
     let self_source = source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6);
-    if !is_untouched || self_source || policy.is_loopback(dialed) {
-        return by_nat;
+    if self_source || policy.is_loopback(dialed) {
+        return None;
     }
-    let Some((rule, index)) = marked(policy, conn, tables) else {
-        return by_nat;
-    };
+    let (uids, gids) = (List::MoreProxyUids, List::MoreProxyGids);
+    let uid = position(tables, policy, uids, (policy.proxy_uid, conn.owner.uid));
+    let gid = position(tables, policy, gids, (policy.proxy_gid, conn.owner.gid));
+    if uid == NO_ID && gid == NO_ID {
+        return None;
+    }
+    if redirects(policy, conn, (uid, gid), tables) {
+        return None;
+    }
     match by_port(policy, conn.port, dialed, tables).verdict {
         Verdict::Redirect { port, .. } => {
-            Decision::listed(Verdict::Assign { port, dialed }, rule, index)
+            let verdict = Verdict::Assign { port, dialed };
+            let by_uid = uid != NO_ID;
+            let (rule, index) = if by_uid {
+                (Rule::TransparentUidLocal, uid)
+            } else {
+                (Rule::TransparentGidLocal, gid)
+            };
+            Some(Decision::listed(verdict, rule, index))
         }
-        _ => by_nat,
+        _ => None,
     }
 }
 
-/// The rule that marks a connection of the proxy's.
+/// Position of an id among the proxy's owners, [`NO_ID`] if it is none of them. A number rather than an option: LLVM
+/// copies what an absent one leaves undefined, and the verifier rejects that.
 #[inline(always)]
-fn marked(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Option<(Rule, u32)> {
-    let owner = conn.owner;
-    let (uids, gids) = (List::MoreProxyUids, List::MoreProxyGids);
-    if let Some(index) = proxy_owner(tables, policy, uids, policy.proxy_uid, owner.uid, false) {
-        return Some((Rule::TransparentUidLocal, index));
+fn position(tables: &impl Tables, policy: &Policy, more: List, (first, id): (u32, u32)) -> u32 {
+    if id == NO_ID {
+        return NO_ID;
     }
-    proxy_owner(tables, policy, gids, policy.proxy_gid, owner.gid, false)
-        .map(|index| (Rule::TransparentGidLocal, index))
+    if id == first {
+        return 0;
+    }
+    let mut position = NO_ID;
+    if policy.has(more)
+        && let Some(found) = tables.owner(more, id)
+    {
+        position = found;
+    }
+    position
+}
+
+/// Whether rule 4a or 5a of nat redirects a connection of the proxy's to its own pod. Its owners' positions are
+/// [`NO_ID`] where they are in no list.
+#[inline(always)]
+fn redirects(
+    policy: &Policy,
+    conn: &Outbound,
+    (uid, gid): (u32, u32),
+    tables: &impl Tables,
+) -> bool {
+    let is_tunnel = conn.port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_OUT);
+    // As in the nat rules: unless a loopback range is included, those for the first owner are final.
+    let first_owner_only = policy.loopback_included == 0;
+    let matches = |index: u32| index == 0 || index != NO_ID && !first_owner_only;
+    let ends_at_uid = first_owner_only && policy.proxy_uid != NO_ID;
+    let by_owner = matches(uid) || !ends_at_uid && matches(gid);
+    let is_excluded = policy.has(List::OutPortExcluded)
+        && tables.port(List::OutPortExcluded, conn.port).is_some();
+    by_owner && !is_tunnel && !is_excluded
 }
