@@ -125,13 +125,30 @@ fn wanted_difference(
             Outcome::Fails(libc::EINPROGRESS | libc::ETIMEDOUT | libc::EHOSTUNREACH)
         );
         let refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
-        return (lost && refused).then_some("SO_BINDTODEVICE: times out under iptables, refused");
+        // Root may take the binding off.
+        let redirected =
+            matches!(ours, Outcome::Connects(seen) if seen.accepted_by != dialed.port());
+        return (lost && (refused || redirected))
+            .then_some("SO_BINDTODEVICE: times out under iptables, refused or redirected");
     }
     if case.dial.transparent && dialed.ip() == Ipv4Addr::LOCALHOST {
         // The rules restore the mark of the answers after these were routed, and 127.0.0.1 cannot leave the pod.
         let lost = *oracle == Outcome::Fails(libc::EINPROGRESS);
         return lost.then_some(
             "the client's address to 127.0.0.1 in mode TPROXY: times out under iptables, reaches the app",
+        );
+    }
+    if case.dial.transparent && target.policy.includes_loopback() {
+        let redirected = match oracle {
+            Outcome::Fails(errno) => *errno == libc::EINPROGRESS,
+            Outcome::Connects(seen) => seen.accepted_by == target.policy.inbound_port,
+        };
+        let reaches_app = match ours {
+            Outcome::Fails(errno) => *errno == libc::ECONNREFUSED,
+            Outcome::Connects(seen) => seen.accepted_by == dialed.port(),
+        };
+        return (redirected && reaches_app).then_some(
+            "the client's address in mode TPROXY, by rules that capture loopback: redirected to the sidecar under iptables, reaches the app",
         );
     }
     if case.dial.segment.is_some() {
