@@ -75,7 +75,7 @@ fn pods_today_and_then() -> Result<()> {
         .run(&["migrate", "--dry-run", "shop", "-o", "wide"])?
         .out;
     ensure!(
-        wide.contains("rules then of dns, interface, other, same, tproxy:"),
+        wide.contains("rules then of dns, other, same:"),
         "{wide}"
     );
     Ok(())
