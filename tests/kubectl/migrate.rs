@@ -74,10 +74,7 @@ fn pods_today_and_then() -> Result<()> {
     let wide = cluster
         .run(&["migrate", "--dry-run", "shop", "-o", "wide"])?
         .out;
-    ensure!(
-        wide.contains("rules then of dns, other, same:"),
-        "{wide}"
-    );
+    ensure!(wide.contains("rules then of dns, other, same:"), "{wide}");
     Ok(())
 }
 
