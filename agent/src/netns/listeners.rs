@@ -5,12 +5,11 @@
 //! and runs beside the reconciler's loop, a few at a time and one per pod.
 
 use std::{
-    collections::BTreeSet,
     io,
     net::IpAddr,
     ops::ControlFlow,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -23,9 +22,8 @@ use sidetrack_common::{
     conn::{ListenerKey, WantedListener},
     names::LISTENER_SLOTS,
 };
-use tokio::sync::Semaphore;
 
-use super::Netns;
+use super::{Netns, searches::Searches};
 use crate::kernel::{
     adoption::Adoption,
     sock_diag::{self, Sockets},
@@ -44,14 +42,14 @@ const MAX_FOUND: usize = 256;
 
 /// Searches for listeners.
 #[derive(Clone, Debug)]
-pub struct Adopter(Arc<Shared>);
+pub struct Adopter {
+    shared: Arc<Shared>,
+    searches: Searches,
+}
 
 #[derive(Debug)]
 struct Shared {
     adoption: Arc<Adoption>,
-    permits: Arc<Semaphore>,
-    /// Cookies of the namespaces that are being searched.
-    running: Mutex<BTreeSet<u64>>,
     /// Rotates the order of processes, so that no process can keep others from being seen for ever.
     turn: AtomicUsize,
 }
@@ -75,38 +73,32 @@ impl Adopter {
     /// Searches with this program.
     #[must_use]
     pub fn new(adoption: Arc<Adoption>) -> Self {
-        Self(Arc::new(Shared {
-            adoption,
-            permits: Arc::new(Semaphore::new(SEARCHES)),
-            running: Mutex::default(),
-            turn: AtomicUsize::new(0),
-        }))
+        Self {
+            shared: Arc::new(Shared {
+                adoption,
+                turn: AtomicUsize::new(0),
+            }),
+            searches: Searches::new(SEARCHES),
+        }
     }
 
     /// Starts a search and waits a moment for its end. A search that takes longer goes on by itself. What
     /// is not found stays out of the map: inbound connections are refused, and a later search tries again.
     pub async fn search(&self, search: Search) {
-        let shared = Arc::clone(&self.0);
-        let Ok(permit) = Arc::clone(&shared.permits).try_acquire_owned() else {
-            return;
-        };
-        if search.pids.is_empty() || !shared.running().insert(search.cookie) {
+        if search.pids.is_empty() {
             return;
         }
-        let work = tokio::task::spawn_blocking(move || {
-            shared.run(&search);
-            shared.running().remove(&search.cookie);
-            drop(permit);
-        });
-        let _ = tokio::time::timeout(PATIENCE, work).await;
+        let shared = Arc::clone(&self.shared);
+        let started = self
+            .searches
+            .start(search.cookie, move || shared.run(&search));
+        if let Some(work) = started {
+            let _ = tokio::time::timeout(PATIENCE, work).await;
+        }
     }
 }
 
 impl Shared {
-    fn running(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     fn run(&self, search: &Search) {
         let cookie = search.cookie;
         match self.adopt(search, Instant::now() + DEADLINE) {

@@ -7,6 +7,7 @@ mod marked_routes;
 pub mod processes;
 pub mod return_routes;
 pub mod routes;
+mod searches;
 pub mod transparent;
 pub mod userns;
 pub mod watch;

@@ -8,12 +8,11 @@
 //! closed by threads of their own, of which there is a limited number.
 
 use std::{
-    collections::BTreeSet,
     io,
     ops::ControlFlow,
     os::fd::{AsFd as _, OwnedFd},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     thread,
@@ -27,9 +26,8 @@ use netlink_packet_sock_diag::{
     inet::{InetResponse, nlas::Nla},
 };
 use nix::sys::socket::{setsockopt, sockopt::IpTransparent};
-use tokio::sync::Semaphore;
 
-use super::{Netns, processes::Processes};
+use super::{Netns, processes::Processes, searches::Searches};
 use crate::kernel::{
     adoption::{Adoption, FoundSocket},
     sock_diag::{self, Sockets},
@@ -50,70 +48,51 @@ static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
 /// Searches for listeners that are not transparent.
 #[derive(Clone, Debug)]
-pub struct Transparency(Arc<Shared>);
-
-#[derive(Debug)]
-struct Shared {
+pub struct Transparency {
     adoption: Arc<Adoption>,
-    permits: Arc<Semaphore>,
-    /// Cookies of the namespaces that are being searched.
-    running: Mutex<BTreeSet<u64>>,
+    searches: Searches,
 }
 
 impl Transparency {
     /// Searches with this program.
     #[must_use]
     pub fn new(adoption: Arc<Adoption>) -> Self {
-        Self(Arc::new(Shared {
+        Self {
             adoption,
-            permits: Arc::new(Semaphore::new(SEARCHES)),
-            running: Mutex::default(),
-        }))
+            searches: Searches::new(SEARCHES),
+        }
     }
 
     /// Makes the listeners on these ports transparent, some time soon. If too many searches are running, the next
     /// call tries again.
     pub fn start(&self, netns: Arc<Netns>, ports: Vec<u16>) {
-        let shared = Arc::clone(&self.0);
-        let Ok(permit) = Arc::clone(&shared.permits).try_acquire_owned() else {
-            return;
-        };
+        let adoption = Arc::clone(&self.adoption);
         let cookie = netns.cookie();
-        if !shared.running().insert(cookie) {
-            return;
-        }
-        tokio::task::spawn_blocking(move || {
-            if let Err(problem) = shared.run(&netns, &ports) {
+        // It reports itself.
+        let _ = self.searches.start(cookie, move || {
+            if let Err(problem) = search(&adoption, &netns, &ports) {
                 tracing::warn!(
                     cookie,
                     "make the sidecar's listeners transparent: {problem:#}; IPv4 connections that pass through the pod wait for it"
                 );
             }
-            shared.running().remove(&cookie);
-            drop(permit);
         });
     }
 }
 
-impl Shared {
-    fn running(&self) -> std::sync::MutexGuard<'_, BTreeSet<u64>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+fn search(adoption: &Adoption, netns: &Netns, ports: &[u16]) -> Result<()> {
+    let until = Instant::now() + DEADLINE;
+    let opaque = opaque_listeners(netns, ports, until)?;
+    if opaque.is_empty() {
+        return Ok(());
     }
-
-    fn run(&self, netns: &Netns, ports: &[u16]) -> Result<()> {
-        let until = Instant::now() + DEADLINE;
-        let opaque = opaque_listeners(netns, ports, until)?;
-        if opaque.is_empty() {
-            return Ok(());
-        }
-        let processes = Processes::now()?;
-        let pids = processes.in_netns(netns.inode());
-        let found = self.adoption.find(&opaque, pids, until);
-        for socket in found.context("look for their descriptors")? {
-            make_transparent(&socket)?;
-        }
-        Ok(())
+    let processes = Processes::now()?;
+    let pids = processes.in_netns(netns.inode());
+    let found = adoption.find(&opaque, pids, until);
+    for socket in found.context("look for their descriptors")? {
+        make_transparent(&socket)?;
     }
+    Ok(())
 }
 
 /// Cookies of the listeners on some ports that are not transparent.
