@@ -10,9 +10,10 @@
 //! All of this is done in the namespace of the calling thread.
 
 use std::{
-    fs::File,
-    io::{self, Read as _, Write as _},
+    fs::{self, File},
+    io::{self, Write as _},
     os::fd::{AsFd as _, OwnedFd},
+    path::Path,
 };
 
 use netlink_packet_route::{
@@ -21,7 +22,6 @@ use netlink_packet_route::{
 };
 use rustix::{
     fs::{Mode, OFlags, openat},
-    io::Errno,
     mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen},
 };
 use sidetrack_policy::policy::ReturnRoute;
@@ -95,19 +95,17 @@ pub fn marked(rule: &RuleMessage) -> Option<ReturnRoute> {
     Some(ReturnRoute { mark, table })
 }
 
-/// Gives settings with one value another one.
+/// Gives settings with one value another one. Most often none has it, so they are read where that costs nothing.
 fn change_settings(from: u8, to: u8) -> io::Result<()> {
-    let procfs = procfs()?;
     for path in SETTINGS {
-        let open = |flags| openat(&procfs, path, flags | OFlags::CLOEXEC, Mode::empty());
-        let file = match open(OFlags::RDONLY) {
-            Err(Errno::NOENT) => continue,
-            file => file?,
+        let value = match fs::read_to_string(Path::new("/proc").join(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            value => value?,
         };
-        let mut text = String::new();
-        File::from(file).read_to_string(&mut text)?;
-        if text.trim() == from.to_string() {
-            write!(File::from(open(OFlags::WRONLY)?), "{to}")?;
+        if value.trim() == from.to_string() {
+            let flags = OFlags::WRONLY | OFlags::CLOEXEC;
+            let file = openat(procfs()?, path, flags, Mode::empty())?;
+            write!(File::from(file), "{to}")?;
         }
     }
     Ok(())

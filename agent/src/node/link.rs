@@ -229,24 +229,22 @@ impl PodLink {
     }
 }
 
-/// Adds one return route, removes others, in the namespace of the calling thread.
+/// Removes return routes and adds another one, in the namespace of the calling thread. A failure does not stop it
+/// half-way.
 fn set_return_route(
     wanted: Option<ReturnRoute>,
     old: &[ReturnRoute],
     lo: u32,
     with_v6: bool,
 ) -> io::Result<()> {
-    if let Some(wanted) = wanted {
-        return_routes::add(wanted, lo, with_v6)?;
-    }
-    let mut result = Ok(());
+    // First, because both may have the same table.
+    let mut removed = Ok(());
     for added in old {
-        result = result.and(return_routes::remove(*added, lo));
+        removed = removed.and(return_routes::remove(*added, lo));
     }
-    match wanted {
-        // Both may have had the same table.
-        Some(wanted) if !old.is_empty() => result.and(return_routes::add(wanted, lo, with_v6)),
-        Some(_) => result,
-        None => result.and(return_routes::restore_settings()),
-    }
+    let set = match wanted {
+        Some(wanted) => return_routes::add(wanted, lo, with_v6),
+        None => return_routes::restore_settings(),
+    };
+    removed.and(set)
 }
