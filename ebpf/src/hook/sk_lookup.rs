@@ -195,14 +195,7 @@ fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, 
         policy: pod.policy,
         flags: pod.flags,
     };
-    let decision = decide::inbound(policy, &syn, &tables);
-    match decision.verdict {
-        Verdict::Untouched
-        | Verdict::Redirect { .. }
-        | Verdict::Assign { .. }
-        | Verdict::ByLoopback => Ok(decision),
-        Verdict::Fail { .. } => Err(decision.rule),
-    }
+    Ok(decide::inbound(policy, &syn, &tables))
 }
 
 /// Whether nothing says what was dialed: connection tracking, or another program, has changed the tuple since.

@@ -49,7 +49,8 @@ static BEFORE_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 #[btf_map]
 static LOOPBACK_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 
-/// 1 once another program has translated the destination of a proxy's connection to an address of its pod.
+/// What has been seen of proxies' connections since the programs were loaded, 1 for each: [`TRANSLATED`] and
+/// [`ASSIGNED`].
 #[btf_map]
 static TRANSLATION: Array<u32, 2> = Array::new();
 
