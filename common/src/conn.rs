@@ -21,40 +21,29 @@ pub struct HandshakeKey {
 }
 
 impl HandshakeKey {
-    /// Whether both are the same. The derived `==` compiles to a call of `memcmp`, which BPF does not have.
+    /// A number for the key. Two keys that differ have the same one as often as two random numbers are equal.
     #[inline(always)]
     #[must_use]
-    pub const fn is(&self, other: &Self) -> bool {
-        self.client.is(other.client)
-            && self.netns == other.netns
-            && self.client_port == other.client_port
-            && self.target_port == other.target_port
-            && self.target_word == other.target_word
-    }
-
-    /// The slot of the client in a table of so many, a power of two.
-    #[inline(always)]
-    #[must_use]
-    pub const fn slot(&self, slots: u32) -> u32 {
-        // Multiplication carries differences upwards only.
+    pub const fn hash(&self) -> u64 {
         const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
         let words = self.client.to_v6_be();
-        let low = u32::from_be(words[1] ^ words[3]) as u64;
-        let client = low | (u32::from_be(words[0] ^ words[2]) as u64) << 32;
-        let ports = (self.client_port as u64) << 16 | self.target_port as u64;
-        let mixed = (client ^ self.netns).wrapping_mul(MIX) ^ ports;
-        (mixed.wrapping_mul(MIX) >> 32) as u32 & (slots - 1)
+        let ports = (self.client_port as u32) << 16 | self.target_port as u32;
+        let pairs = [
+            (words[0], words[1]),
+            (words[2], words[3]),
+            (self.target_word, ports),
+        ];
+        let mut hash = self.netns;
+        let mut at = 0;
+        while at < pairs.len() {
+            let (high, low) = pairs[at];
+            hash = (hash ^ ((high as u64) << 32 | low as u64)).wrapping_mul(MIX);
+            // Multiplication carries differences upwards only.
+            hash ^= hash >> 32;
+            at += 1;
+        }
+        hash
     }
-}
-
-/// An inbound connection, and when it was seen.
-#[derive(Clone, Copy, Debug)]
-#[repr(C)]
-pub struct Arrival {
-    /// Both ends.
-    pub key: HandshakeKey,
-    /// Nanoseconds (`CLOCK_MONOTONIC_COARSE`).
-    pub at: u64,
 }
 
 /// A redirected connection, from the socket that connects to the one that the sidecar accepts.
@@ -240,7 +229,6 @@ pub const EARLIER_POLICIES: u32 = 0;
 
 const _: () = assert!(size_of::<HandshakeKey>() == 32);
 const _: () = assert!(size_of::<Handshake>() == 48);
-const _: () = assert!(size_of::<Arrival>() == 40);
 const _: () = assert!(size_of::<DestinationKey>() == 16);
 const _: () = assert!(size_of::<Destination>() == 40);
 const _: () = assert!(size_of::<SockRecord>() == 40);
@@ -250,29 +238,77 @@ const _: () = assert!(size_of::<CountKey>() == 24);
 
 #[cfg(test)]
 mod tests {
+    use std::{collections::BTreeSet, vec::Vec};
+
     use super::HandshakeKey;
     use crate::addr::Addr;
 
-    #[test]
-    fn clients_are_spread_over_the_slots() {
-        const SLOTS: u32 = 4096;
-        let key = |host: u8, client_port: u16| HandshakeKey {
-            netns: 4711,
+    const fn key(netns: u64, host: u8, client_port: u16) -> HandshakeKey {
+        HandshakeKey {
+            netns,
             client: Addr::v4([10, 0, 0, host]),
             client_port,
             target_port: 80,
             target_word: 0,
-        };
-        for (clients, ports) in [(1, 30_000..34_096), (64, 30_000..30_064)] {
-            let keys = (0..clients).flat_map(|host| ports.clone().map(move |port| key(host, port)));
-            let mut used = std::vec![0_u32; SLOTS as usize];
-            for key in keys {
-                used[key.slot(SLOTS) as usize] += 1;
-            }
-            // At random about 63 % of the slots are used, and none more than nine times.
-            let taken = used.iter().filter(|count| **count > 0).count();
-            assert!(taken > 2300, "{clients} clients use {taken} slots");
-            assert!(used.iter().all(|count| *count < 12), "{clients} clients");
         }
+    }
+
+    #[test]
+    fn hashes_of_neighbors_differ_in_both_halves() {
+        for (clients, ports) in [(1, 30_000..34_096), (64, 30_000..30_064)] {
+            let hashes: Vec<u64> = (0..clients)
+                .flat_map(|host| ports.clone().map(move |port| key(4711, host, port).hash()))
+                .collect();
+            for shift in [0, 32] {
+                const SLOTS: usize = 4096;
+                let mut used = [0_u32; SLOTS];
+                for hash in &hashes {
+                    used[(hash >> shift) as usize % SLOTS] += 1;
+                }
+                // At random about 63 % of the slots are used, and none more than nine times.
+                let taken = used.iter().filter(|count| **count > 0).count();
+                assert!(taken > 2300, "{clients} clients use {taken} slots");
+                assert!(used.iter().all(|count| *count < 12), "{clients} clients");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_with_something_else_have_another_hash() {
+        let plain = key(4711, 1, 30_000);
+        let others = [
+            HandshakeKey {
+                netns: 4712,
+                ..plain
+            },
+            HandshakeKey {
+                client: Addr::v4([10, 0, 0, 2]),
+                ..plain
+            },
+            HandshakeKey {
+                client: Addr::from_v6_be([0xfd, 0, 0, 1]),
+                ..plain
+            },
+            HandshakeKey {
+                client_port: 30_001,
+                ..plain
+            },
+            HandshakeKey {
+                target_port: 81,
+                ..plain
+            },
+            HandshakeKey {
+                target_word: 1,
+                ..plain
+            },
+            // Differences that cancel in a plain exclusive or.
+            key(4710, 0, 30_000),
+        ];
+        let hashes: BTreeSet<u64> = others
+            .iter()
+            .chain([&plain])
+            .map(HandshakeKey::hash)
+            .collect();
+        assert_eq!(hashes.len(), others.len() + 1);
     }
 }

@@ -6,35 +6,39 @@
 use core::ptr;
 
 use aya_ebpf::{btf_maps::Array, helpers::generated::bpf_ktime_get_coarse_ns, macros::btf_map};
-use sidetrack_common::conn::{Arrival, HandshakeKey};
+use sidetrack_common::conn::HandshakeKey;
 
 /// Slots, a power of two. A connection that loses its slot to another one may count twice.
 const SLOTS: u32 = 4096;
-/// For so long packets with the same ports are of one connection. A client needs longer to use all its ports: they
-/// are tens of thousands, and one sidecar accepts fewer connections a second.
-const WHILE_NS: u64 = 1_000_000_000;
+/// A tick has 2^20 ns, about a millisecond.
+const TICK_BITS: u32 = 20;
+/// For so many ticks packets with the same ports are of one connection. A client needs longer to use all its ports:
+/// they are tens of thousands, and one sidecar accepts fewer connections a second.
+const WHILE: u32 = 1000;
 
-/// Not pinned: a new build of the program begins with none.
+/// A connection each: the upper half of its hash, and the tick it was seen at. Eight bytes, because each inbound
+/// connection waits for its slot to come from memory. Not pinned: a new build of the program begins with none.
 #[btf_map]
-static ARRIVALS: Array<Arrival, { SLOTS as usize }> = Array::new();
+static ARRIVALS: Array<u64, { SLOTS as usize }> = Array::new();
 
 /// Whether this is a packet of a connection that was seen a moment ago. If not it is remembered.
 #[inline(always)]
 pub fn has_arrived(key: &HandshakeKey) -> bool {
-    let Some(row) = ARRIVALS.get_ptr_mut(key.slot(SLOTS)) else {
+    let hash = key.hash();
+    let Some(slot) = ARRIVALS.get_ptr_mut(hash as u32 & (SLOTS - 1)) else {
         return false;
     };
     // SAFETY: takes nothing and returns a number.
-    let now = unsafe { bpf_ktime_get_coarse_ns() };
-    // SAFETY: a row of the array, which is never freed. Programs on two CPUs may write it at a time: then it is of no
-    // connection, or of one of the two.
+    let tick = (unsafe { bpf_ktime_get_coarse_ns() } >> TICK_BITS) as u32;
+    let name = (hash >> 32) as u32;
+    // SAFETY: a slot of the array, which is never freed, read and written as a whole. Of programs on two CPUs the
+    // last one has it.
     unsafe {
-        let known = ptr::read_volatile(row);
-        if known.key.is(key) && now.wrapping_sub(known.at) < WHILE_NS {
+        let known = ptr::read_volatile(slot);
+        if (known >> 32) as u32 == name && tick.wrapping_sub(known as u32) < WHILE {
             return true;
         }
-        ptr::write_volatile(&raw mut (*row).key, *key);
-        ptr::write_volatile(&raw mut (*row).at, now);
+        ptr::write_volatile(slot, u64::from(name) << 32 | u64::from(tick));
     }
     false
 }
