@@ -1,7 +1,7 @@
 //! State of single connections: the handshake row that carries the dialed address from the app's
 //! socket to the sidecar's, and the record each of the two sockets keeps.
 
-use crate::{addr::Addr, target::Target};
+use crate::{addr::Addr, btf::RuleField, target::Target};
 
 /// Key of a handshake row: the socket that connects to the sidecar. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -219,7 +219,7 @@ pub struct CountKey {
     /// A [`crate::addr::Family`]: each has rules of its own.
     pub family: u32,
     /// A [`crate::rule::Rule`].
-    pub rule: u32,
+    pub rule: RuleField,
     /// Position in the rule's list; 0 for rules without one.
     pub index: u32,
 }

@@ -1,7 +1,10 @@
 //! What the kernel programs say about single connections: to those who trace, and the last refusal of each pod and
 //! reason.
 
-use crate::addr::Addr;
+use crate::{
+    addr::Addr,
+    btf::{RuleField, TextByte},
+};
 
 /// What an [`Event`] is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,7 +58,7 @@ pub struct Event {
     /// An [`EventKind`].
     pub kind: u16,
     /// A [`crate::rule::Rule`].
-    pub rule: u32,
+    pub rule: RuleField,
     /// See [`crate::conn::CountKey::index`].
     pub index: u32,
     /// What the caller of connect gets; 0 if it does not fail.
@@ -67,7 +70,7 @@ pub struct Event {
     /// fsgid of the same; only with a process.
     pub gid: u32,
     /// The thread's name, NUL-padded.
-    pub comm: [u8; COMM_LEN],
+    pub comm: [TextByte; COMM_LEN],
     /// Equal to `at` once everything is written. A row that two connections write at a time has two values, and says
     /// nothing.
     pub written: u64,
@@ -95,7 +98,7 @@ pub struct RefusalKey {
     /// Network namespace cookie.
     pub netns: u64,
     /// A [`crate::rule::Rule`].
-    pub rule: u32,
+    pub rule: RuleField,
     /// Padding, zero.
     pub pad: u32,
 }

@@ -8,6 +8,7 @@
 #![deny(unsafe_code)]
 
 pub mod addr;
+pub mod btf;
 pub mod conn;
 pub mod decide;
 pub mod event;

@@ -1,7 +1,10 @@
 //! A pod in the kernel's maps. A pod **is** its network namespace: the key is the namespace's
 //! cookie (`SO_NETNS_COOKIE`, Linux 5.14; unique until reboot, never reused).
 
-use crate::addr::{Addr, Family, V4_PREFIX_OFFSET};
+use crate::{
+    addr::{Addr, Family, V4_PREFIX_OFFSET},
+    btf::TextByte,
+};
 
 /// Bytes of a Kubernetes namespace name, NUL-padded (DNS label: 63).
 pub const NAMESPACE_LEN: usize = 64;
@@ -39,11 +42,11 @@ pub struct Pod {
     /// Inode of the network namespace, as `ls -l /proc/PID/ns/net` shows it.
     pub netns_inode: u64,
     /// Kubernetes namespace.
-    pub namespace: [u8; NAMESPACE_LEN],
+    pub namespace: [TextByte; NAMESPACE_LEN],
     /// Pod name.
-    pub name: [u8; NAME_LEN],
+    pub name: [TextByte; NAME_LEN],
     /// Pod UID.
-    pub uid: [u8; UID_LEN],
+    pub uid: [TextByte; UID_LEN],
 }
 
 impl Pod {

@@ -16,7 +16,7 @@ pub fn count(netns: u64, pod: &Pod, family: Family, rule: Rule, index: u32) {
         netns,
         policy: pod.policy,
         family: family as u32,
-        rule: rule as u32,
+        rule,
         index,
     };
     if let Some(count) = COUNT_BY_RULE.get_ptr_mut(&key) {

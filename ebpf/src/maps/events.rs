@@ -10,6 +10,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::Addr,
+    btf::TextByte,
     decide::Owner,
     event::{COMM_LEN, EVENTS_LOST, Event, EventKind, RefusalKey, TRACED_UNTIL},
     names::EVENTS_BYTES,
@@ -84,7 +85,7 @@ static NOTHING: Event = Event {
     destination_port: 0,
     capture_port: 0,
     kind: 0,
-    rule: 0,
+    rule: Rule::NoPolicy,
     index: 0,
     errno: 0,
     pid: 0,
@@ -103,7 +104,7 @@ pub fn report(report: &Report) {
     if report.errno != 0 {
         let key = RefusalKey {
             netns: report.netns,
-            rule: report.rule as u32,
+            rule: report.rule,
             pad: 0,
         };
         if LAST_REFUSAL.get_ptr_mut(&key).is_none() {
@@ -150,14 +151,19 @@ fn write(event: *mut Event, report: &Report) {
     set!(destination_port, report.destination_port);
     set!(capture_port, report.capture_port);
     set!(kind, report.kind as u16);
-    set!(rule, report.rule as u32);
+    set!(rule, report.rule);
     set!(index, report.index);
     set!(errno, report.errno);
     set!(uid, report.owner.uid);
     set!(gid, report.owner.gid);
     if matches!(report.kind, EventKind::Outbound) {
         set!(pid, (bpf_get_current_pid_tgid() >> 32) as u32);
-        set!(comm, bpf_get_current_comm().unwrap_or_default());
+        set!(
+            comm,
+            bpf_get_current_comm()
+                .unwrap_or_default()
+                .map(|byte| byte as TextByte)
+        );
     } else {
         // The kernel may run the program in any process.
         set!(pid, 0);

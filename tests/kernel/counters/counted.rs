@@ -11,14 +11,14 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
     agent::{Agent, Extra},
-    command::run,
+    command::{run, run_words},
     injected::with_istio_init,
     network::{BESIDE, Lab, PodNet},
     product::{Maps, Pins},
     protocol::{APP, Dial, Identity, ROOT},
     sidecar,
 };
-use sidetrack_common::{conn::EARLIER_POLICIES, rule::Rule};
+use sidetrack_common::{LAYOUT_VERSION, conn::EARLIER_POLICIES, rule::Rule};
 
 use super::policies::{Case, TestPolicy, Way};
 use crate::fixture::at;
@@ -260,6 +260,16 @@ impl Counted {
             "{policies:?}"
         );
         Ok(())
+    }
+
+    /// A pinned map as bpftool shows it: its rows, with the names and texts that BTF has.
+    pub fn dump(&self, map: &str) -> Result<Vec<serde_json::Value>> {
+        let pin = format!("sidetrack/v{LAYOUT_VERSION}/maps/{map}");
+        let pin = self.lab.places().bpffs.join(pin);
+        let words = ["bpftool", "-j", "map", "dump", "pinned"];
+        let json = run_words(&[&words[..], &[&pin.to_string_lossy()]].concat())?;
+        let mut rows: Vec<serde_json::Value> = serde_json::from_str(&json)?;
+        Ok(rows.iter_mut().map(|row| row["formatted"].take()).collect())
     }
 
     /// Enrolls the pod for both families.

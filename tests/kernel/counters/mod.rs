@@ -24,6 +24,27 @@ fn each_connection_is_counted_once() -> Result<()> {
     Ok(())
 }
 
+kernel_test!(bpftool_shows_names_as_text);
+fn bpftool_shows_names_as_text() -> Result<()> {
+    let mut counted = Counted::new()?;
+    let policy = &POLICIES[0];
+    counted.enroll(policy)?;
+    counted.check(&policy.cases[0])?;
+    let pods = counted.dump("POD_BY_NETNS")?;
+    let pod = &pods.first().context("a pod")?["value"];
+    ensure!(
+        pod["namespace"] == "test" && pod["name"] == "app",
+        "{pod:#}"
+    );
+    let counts = counted.dump("COUNT_BY_RULE")?;
+    let rule = format!("{:?}", policy.cases[0].rule);
+    ensure!(
+        counts.iter().any(|row| row["key"]["rule"] == *rule),
+        "{rule} is not in {counts:#?}"
+    );
+    Ok(())
+}
+
 kernel_test!(metrics_outlive_pods);
 fn metrics_outlive_pods() -> Result<()> {
     let mut counted = Counted::new()?;

@@ -3,6 +3,8 @@
 //! They are built by `cargo xtask build`, with another compiler than this crate; plain cargo
 //! commands find what that left in `target/ebpf`.
 
+mod btf;
+
 use std::{env, fs, path::Path, path::PathBuf, time::SystemTime};
 
 fn main() {
@@ -31,8 +33,10 @@ fn main() {
             "cargo::warning=the kernel programs are older than their sources: run `cargo xtask build`"
         );
     }
+    let mut programs = fs::read(&object).expect("read the kernel programs");
+    btf::name_text(&mut programs).expect("name the elements of texts in the kernel programs' BTF");
     let out = Path::new(&env::var_os("OUT_DIR").expect("set by cargo")).join("sidetrack-ebpf");
-    fs::copy(&object, &out).expect("copy the kernel programs to OUT_DIR");
+    fs::write(&out, programs).expect("write the kernel programs to OUT_DIR");
 }
 
 /// The latest modification time below a path.
