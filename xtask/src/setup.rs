@@ -46,7 +46,8 @@ const FOR_DEMO: [Package; 8] = [
     ("gcc", &["/usr/bin/cc"]),
 ];
 
-const FOR_TESTS: [Package; 4] = [
+const FOR_TESTS: [Package; 5] = [
+    ("ethtool", &["/usr/sbin/ethtool", "/sbin/ethtool"]),
     (
         "containernetworking-plugins",
         &["/usr/lib/cni/bridge", "/opt/cni/bin/bridge"],

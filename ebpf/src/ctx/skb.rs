@@ -6,7 +6,16 @@ use aya_ebpf::{
     programs::TcContext,
 };
 
+use sidetrack_common::addr::Family;
+
 use super::{field, set_field};
+
+mod reset;
+
+/// IPv4, of linux/if_ether.h.
+pub const ETH_P_IP: u16 = 0x0800;
+/// IPv6.
+pub const ETH_P_IPV6: u16 = 0x86dd;
 
 /// `PACKET_HOST` of linux/if_packet.h: for this host, not only for the wire.
 const PACKET_HOST: u32 = 0;
@@ -16,6 +25,9 @@ const FROM_IP_HEADER: u32 = 1;
 const CURRENT_NETNS: u64 = u64::MAX;
 /// `BPF_TCP_LISTEN`.
 const TCP_LISTEN: u32 = 10;
+/// Bytes of a `struct bpf_sock_tuple` of each family.
+const TUPLE_V4: u32 = 12;
+const TUPLE_V6: u32 = 36;
 
 /// A packet.
 pub struct Packet {
@@ -80,12 +92,18 @@ impl Packet {
     /// is given to it.
     #[inline(always)]
     pub fn look_up(&self, tuple: &mut Tuple, assign: impl FnOnce() -> bool) -> Owner {
+        // Known where it is used: the verifier does not follow a length that was put aside.
+        let len = if self.protocol() == ETH_P_IP {
+            TUPLE_V4
+        } else {
+            TUPLE_V6
+        };
         // SAFETY: the program's own context, and a tuple of that length.
         let sk: *mut bpf_sock = unsafe {
             bpf_skc_lookup_tcp(
                 self.skb.cast(),
                 tuple.words.as_mut_ptr().cast(),
-                tuple.len,
+                len,
                 CURRENT_NETNS,
                 0,
             )
@@ -112,8 +130,7 @@ impl Packet {
 /// Addresses and ports of a TCP packet, in the layout of `struct bpf_sock_tuple`.
 pub struct Tuple {
     words: [u32; 9],
-    /// Bytes of it.
-    len: u32,
+    family: Family,
 }
 
 impl Tuple {
@@ -124,7 +141,10 @@ impl Tuple {
         for (at, word) in words.iter_mut().enumerate().take(2) {
             *word = word_at(header, 12 + at * 4);
         }
-        Self { words, len: 12 }
+        Self {
+            words,
+            family: Family::V4,
+        }
     }
 
     /// Of an IPv6 header.
@@ -134,13 +154,19 @@ impl Tuple {
         for (at, word) in words.iter_mut().enumerate().take(8) {
             *word = word_at(header, 8 + at * 4);
         }
-        Self { words, len: 36 }
+        Self {
+            words,
+            family: Family::V6,
+        }
     }
 
     /// Adds the ports of a TCP header.
     #[inline(always)]
     pub fn set_ports(&mut self, tcp: &[u8; 14]) {
-        let at = if self.len == 12 { 2 } else { 8 };
+        let at = match self.family {
+            Family::V4 => 2,
+            Family::V6 => 8,
+        };
         self.words[at] = word_at(tcp, 0);
     }
 }

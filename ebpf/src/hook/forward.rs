@@ -15,13 +15,10 @@ use sidetrack_common::forward::{MARK, Probe};
 use crate::{
     ctx::{
         IPPROTO_TCP,
-        skb::{Owner, Packet, Tuple},
+        skb::{ETH_P_IP, ETH_P_IPV6, Owner, Packet, Tuple},
     },
     maps,
 };
-
-const ETH_P_IP: u16 = 0x0800;
-const ETH_P_IPV6: u16 = 0x86dd;
 
 /// Fragment offset and "more fragments" of an IPv4 header.
 const IS_FRAGMENT: u16 = 0x3fff;
@@ -44,8 +41,8 @@ enum Fate {
     GoOn,
     /// It is delivered in the pod.
     Deliver,
-    /// It is dropped.
-    Drop,
+    /// Its sender gets a reset; TCP begins so many bytes after the IP header does.
+    Refuse(u32),
 }
 
 /// Where TCP begins in a packet, and its addresses.
@@ -63,7 +60,8 @@ pub fn st_forward(ctx: TcContext) -> i32 {
     match fate(&packet).unwrap_or(Fate::GoOn) {
         Fate::GoOn => {}
         Fate::Deliver => packet.set_mark(MARK),
-        Fate::Drop => return TC_ACT_SHOT as i32,
+        // Delivered without a listener it would get none: IPv4 sends a reset from addresses of the pod only.
+        Fate::Refuse(offset) => return packet.reset(offset).unwrap_or(TC_ACT_SHOT as i32),
     }
     TC_ACT_UNSPEC
 }
@@ -96,7 +94,7 @@ fn fate(packet: &Packet) -> Option<Fate> {
     Some(match owner {
         Owner::Connection => Fate::Deliver,
         _ if answer == Probe::Redirected as u32 => Fate::Deliver,
-        _ if answer == Probe::Refused as u32 => Fate::Drop,
+        _ if answer == Probe::Refused as u32 => Fate::Refuse(offset),
         Owner::Listener | Owner::Nobody => Fate::GoOn,
     })
 }

@@ -100,6 +100,15 @@ impl Forwarding {
         Ok(())
     }
 
+    /// Has the machine leave the checksums of what it sends to its interface, or not.
+    pub fn set_checksum_offload(&self, value: &str) -> Result<()> {
+        let netns = &self.inside.netns;
+        run(&format!(
+            "ip netns exec {netns} ethtool -K eth0 tx-checksumming {value}"
+        ))?;
+        Ok(())
+    }
+
     /// Indexes of the interfaces that have the program.
     pub fn programs(&self) -> Result<Vec<u32>> {
         let mut found = Vec::new();

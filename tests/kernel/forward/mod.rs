@@ -113,15 +113,28 @@ fn excluded_interfaces_pass() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(nothing_passes_a_sidecar_that_is_down);
-fn nothing_passes_a_sidecar_that_is_down() -> Result<()> {
+kernel_test!(a_sidecar_that_is_down_refuses);
+/// Both ways, and by the interfaces' own checksums and by others.
+fn a_sidecar_that_is_down_refuses() -> Result<()> {
     let pod = Forwarding::new()?;
     pod.set_forwarding(true)?;
     pod.fixture.enroll(&[(VIRTUAL, "tap0")])?;
     pod.wait_programs(2)?;
-    for service in SERVICE {
-        let refused = pod.leave(ip(service), 80)?;
-        ensure!(refused.is_err(), "nobody listens: {refused:?}");
+    for checksums in ["on", "off"] {
+        pod.set_checksum_offload(checksums)?;
+        for family in [0, 1] {
+            let (machine, service) = (MACHINE[family], SERVICE[family]);
+            for (way, answer) in [
+                ("leaves", pod.leave(ip(service), 80)?),
+                ("enters", pod.enter(ip(machine), 80)?),
+            ] {
+                let errno = answer.map(|connected| connected.accepted_by);
+                ensure!(
+                    errno == Err(libc::ECONNREFUSED),
+                    "{way}, offload {checksums}, {machine}: {errno:?}"
+                );
+            }
+        }
     }
     Ok(())
 }

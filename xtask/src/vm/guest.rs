@@ -36,6 +36,7 @@ const PROGRAMS: [&str; 25] = [
     "ip6tables-legacy-restore",
     "bpftool",
     "conntrack",
+    "ethtool",
     "setpriv",
     "setsid",
     "stty",

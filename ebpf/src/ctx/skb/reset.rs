@@ -1,0 +1,120 @@
+//! A SYN becomes the reset that answers it, and goes back the way it came.
+//!
+//! Its options stay: with its length the checksum's pseudo header stays the same, also where a device is still to
+//! complete the checksum. Addresses and ports that change places leave the sum as it is.
+
+use core::ffi::c_void;
+
+use aya_ebpf::helpers::{
+    bpf_l3_csum_replace, bpf_l4_csum_replace, bpf_redirect, bpf_skb_load_bytes, bpf_skb_store_bytes,
+};
+
+use super::{ETH_P_IP, Packet};
+use crate::ctx::field;
+
+/// Bytes of an Ethernet header.
+const ETH_HLEN: u32 = 14;
+/// `IPDEFTTL` of linux/ip.h.
+const TTL: u8 = 64;
+/// The flags RST and ACK of a TCP header.
+const RST_ACK: u8 = 0x14;
+
+impl Packet {
+    /// Answers a SYN with a reset, where TCP begins so many bytes after the IP header does. Returns what the program
+    /// is to return; `None` if it cannot.
+    #[inline(always)]
+    pub fn reset(&self, offset: u32) -> Option<i32> {
+        let ip = self.ip_header()?;
+        if ip == ETH_HLEN {
+            self.swap::<6>(0)?;
+        }
+        if self.protocol() == ETH_P_IP {
+            let [ttl, protocol]: [u8; 2] = self.load(ip + 8)?;
+            let words = [[ttl, protocol], [TTL, protocol]].map(u16::from_ne_bytes);
+            self.replace_l3(ip + 10, words)?;
+            self.store(ip + 8, &[TTL])?;
+            self.swap::<4>(ip + 12)?;
+        } else {
+            self.store(ip + 7, &[TTL])?;
+            self.swap::<16>(ip + 8)?;
+        }
+        let tcp = ip + offset;
+        self.swap::<2>(tcp)?;
+        let sequence: [u8; 4] = self.load(tcp + 4)?;
+        let acknowledged = u32::from_be_bytes(sequence).wrapping_add(1).to_be_bytes();
+        self.replace_l4(tcp, 4, [0; 4])?;
+        self.replace_l4(tcp, 8, acknowledged)?;
+        let [length, _, window @ ..]: [u8; 4] = self.load(tcp + 12)?;
+        self.replace_l4(tcp, 12, [length, RST_ACK, window[0], window[1]])?;
+        let interface = field!(self.skb, ifindex);
+        // SAFETY: takes numbers only.
+        Some(unsafe { bpf_redirect(interface, 0) } as i32)
+    }
+
+    /// Bytes before the IP header. No field has them: interfaces have an Ethernet header or none.
+    #[inline(always)]
+    fn ip_header(&self) -> Option<u32> {
+        let header: [u8; 20] = self.bytes(0)?;
+        [ETH_HLEN, 0].into_iter().find(|at| {
+            self.load::<20>(*at)
+                .is_some_and(|found| words(&found) == words(&header))
+        })
+    }
+
+    /// Two fields of `N` bytes, one behind the other, change places.
+    #[inline(always)]
+    fn swap<const N: usize>(&self, at: u32) -> Option<()> {
+        let (first, second): ([u8; N], [u8; N]) = (self.load(at)?, self.load(at + N as u32)?);
+        self.store(at, &second)?;
+        self.store(at + N as u32, &first)
+    }
+
+    /// Writes a field of the TCP header, and what that changes in its checksum.
+    #[inline(always)]
+    fn replace_l4(&self, tcp: u32, at: u32, new: [u8; 4]) -> Option<()> {
+        let old = u32::from_ne_bytes(self.load(tcp + at)?);
+        let (from, to) = (old.into(), u32::from_ne_bytes(new).into());
+        // SAFETY: the program's own context, and numbers.
+        let failed = unsafe { bpf_l4_csum_replace(self.skb.cast(), tcp + 16, from, to, 4) };
+        (failed == 0).then_some(())?;
+        self.store(tcp + at, &new)
+    }
+
+    /// What a change of a word from one value to another changes in the checksum of an IPv4 header.
+    #[inline(always)]
+    fn replace_l3(&self, checksum: u32, [from, to]: [u16; 2]) -> Option<()> {
+        // SAFETY: the program's own context, and numbers.
+        let failed =
+            unsafe { bpf_l3_csum_replace(self.skb.cast(), checksum, from.into(), to.into(), 2) };
+        (failed == 0).then_some(())
+    }
+
+    /// Bytes from the packet's first one on.
+    #[inline(always)]
+    fn load<const N: usize>(&self, at: u32) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        let room: *mut c_void = bytes.as_mut_ptr().cast();
+        // SAFETY: the program's own context, and room for that many bytes.
+        let failed = unsafe { bpf_skb_load_bytes(self.skb.cast(), at, room, N as u32) };
+        (failed == 0).then_some(bytes)
+    }
+
+    #[inline(always)]
+    fn store<const N: usize>(&self, at: u32, bytes: &[u8; N]) -> Option<()> {
+        // SAFETY: the program's own context, and that many bytes.
+        let failed =
+            unsafe { bpf_skb_store_bytes(self.skb.cast(), at, bytes.as_ptr().cast(), N as u32, 0) };
+        (failed == 0).then_some(())
+    }
+}
+
+/// An IPv4 header, or the first half of one of IPv6. Comparing arrays would call `memcmp`, which BPF does not have.
+#[inline(always)]
+fn words(header: &[u8; 20]) -> (u64, u64, u32) {
+    let word = |at: usize| {
+        let mut bytes = [0; 8];
+        bytes.copy_from_slice(&header[at..at + 8]);
+        u64::from_ne_bytes(bytes)
+    };
+    (word(0), word(8), super::word_at(header, 16))
+}
