@@ -26,9 +26,6 @@ const ERRNO: Kernel = Kernel {
     minor: 18,
 };
 
-/// The oldest that attaches programs to pods' interfaces by links.
-const FORWARDING: Kernel = Kernel { major: 6, minor: 6 };
-
 impl Kernel {
     /// Reads a release such as `6.1.0-30-amd64`.
     pub fn parse(release: &str) -> Option<Self> {
@@ -41,11 +38,6 @@ impl Kernel {
     /// Whether rules for interfaces work.
     pub fn sees_interfaces(self) -> bool {
         self >= INTERFACES
-    }
-
-    /// Whether connections that pass through pods follow the rules.
-    pub fn sees_forwarded(self) -> bool {
-        self >= FORWARDING
     }
 
     /// What does not work, although sidetrack runs.
@@ -99,7 +91,6 @@ mod tests {
         let of = |release| Kernel::parse(release).expect("a release");
         assert!(of("5.14.21") < OLDEST && of("5.15.0") >= OLDEST && of("10.0") >= OLDEST);
         assert!(!of("5.16.9").sees_interfaces() && of("5.17.0").sees_interfaces());
-        assert!(!of("6.5.9").sees_forwarded() && of("6.6.0").sees_forwarded());
         assert!(of("5.17.0").restriction().is_some() && of("5.18.0").restriction().is_none());
     }
 }

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{Api, ResourceExt as _, api::ListParams};
 use serde::Serialize;
 use sidetrack_policy::{
-    mesh::{Mesh, VirtualInterfaces},
+    mesh::Mesh,
     migration::{Migration, Programmer},
     select::{Enroll, LABEL, Wanted},
 };
@@ -90,13 +90,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
 fn row(pod: &Pod, kernels: &BTreeMap<String, Kernel>) -> Row {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
     let kernel = node.as_ref().and_then(|node| kernels.get(node));
-    let virtual_interfaces = if kernel.is_none_or(|kernel| kernel.sees_forwarded()) {
-        VirtualInterfaces::Full
-    } else {
-        VirtualInterfaces::Refuse
-    };
     let mesh = Mesh {
-        virtual_interfaces,
         sees_interfaces: kernel.is_none_or(|kernel| kernel.sees_interfaces()),
         ..Mesh::new(Enroll::Labeled)
     };

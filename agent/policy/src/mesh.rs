@@ -37,7 +37,7 @@ impl Mesh {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum VirtualInterfaces {
-    /// Traffic that passes through a pod follows the rules, too (Linux 6.6)
+    /// Traffic that passes through a pod follows the rules, too
     Full,
     /// Pods that name virtual interfaces are not enrolled. Traffic that passes through other pods is left alone
     Refuse,

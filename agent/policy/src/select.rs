@@ -82,7 +82,7 @@ pub enum Rejected {
     TproxyWithVirtualInterfaces(String),
     /// Virtual interfaces are not supported.
     #[error(
-        "it names virtual interfaces ({0}), and traffic that passes through the pod from them is not intercepted: that takes Linux 6.6 and an agent with --virtual-interfaces full. Use istio-init for this pod, or start the agent with --virtual-interfaces local-only"
+        "it names virtual interfaces ({0}), and traffic that passes through the pod from them is not intercepted: that takes an agent with --virtual-interfaces full, and a kernel that runs programs on interfaces (`sidetrack doctor`). Use istio-init for this pod, or start the agent with --virtual-interfaces local-only"
     )]
     VirtualInterfaces(String),
     /// Its sockets are not the host's.

@@ -68,6 +68,15 @@ where
     })
 }
 
+/// Takes some errors for success.
+pub fn unless(errnos: &[i32], result: io::Result<()>) -> io::Result<()> {
+    let is_fine = |error: &io::Error| error.raw_os_error().is_some_and(|it| errnos.contains(&it));
+    match result {
+        Err(error) if is_fine(&error) => Ok(()),
+        other => other,
+    }
+}
+
 fn send<M: NetlinkSerializable>(socket: &Socket, message: M, flags: u16) -> io::Result<()> {
     let mut header = NetlinkHeader::default();
     header.flags = flags;

@@ -13,7 +13,7 @@ use netlink_packet_route::{
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
 
-use crate::kernel::netlink;
+use crate::kernel::netlink::{self, unless};
 
 /// A rule and the route that it leads to.
 #[derive(Clone, Copy, Debug)]
@@ -87,13 +87,4 @@ impl MarkedRoute {
 pub fn has_protocol(rule: &RuleMessage, protocol: u8) -> bool {
     let wanted = RuleAttribute::Protocol(protocol.into());
     rule.attributes.contains(&wanted)
-}
-
-/// Takes some errors for success.
-fn unless(errnos: &[i32], result: io::Result<()>) -> io::Result<()> {
-    let is_fine = |error: &io::Error| error.raw_os_error().is_some_and(|it| errnos.contains(&it));
-    match result {
-        Err(error) if is_fine(&error) => Ok(()),
-        other => other,
-    }
 }

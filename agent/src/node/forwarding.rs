@@ -1,5 +1,7 @@
 //! Follows whether and where a pod forwards packets.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, bail};
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{Mode, Policy};
@@ -8,7 +10,7 @@ use super::PodLink;
 use crate::{
     kernel::{
         Datapath,
-        forwarding::{Missing, attach},
+        forwarding::{Missing, attach, remove_others},
     },
     netns::{forward_routes, routes::entrances::MAX_ENTRANCES},
     rows::PodRows,
@@ -18,8 +20,8 @@ use crate::{
 /// for the kernel.
 const BATCH: usize = 8;
 
-/// Has the packets judged that the pod forwards, at every interface by which they can enter. Nothing is done for a
-/// pod that does not forward. Packets are marked only while a route leads them, and the route is there only while
+/// Applies the rules to packets that the pod forwards, at every interface by which they can enter. Nothing is done
+/// for a pod that does not forward. Packets are marked only while a route leads them, and the route is there only while
 /// the programs that mark them are.
 ///
 /// # Errors
@@ -43,7 +45,8 @@ pub(super) async fn follow(
     if interfaces.is_empty() {
         if rows.forwards() {
             datapath.missing_forwarding(cookie, &interfaces)?;
-            link.remove_forward_routes().await?;
+            link.remove_forwarding(datapath.forwards_by_filters())
+                .await?;
             rows.set_forwards(false);
             rows.write_flags(&datapath.maps)?;
         }
@@ -62,11 +65,11 @@ async fn attach_some(
     datapath: &mut Datapath,
     cookie: NetnsCookie,
     link: &PodLink,
-    mut missing: Missing,
+    missing: Missing,
 ) -> Result<()> {
-    let rest = missing.keep_first(BATCH);
-    let attached = link.inside(move || attach(&missing)).await;
+    let attached = link.inside(move || attach(&missing, BATCH)).await;
     let attached = attached.context("attach the program for forwarded packets")?;
+    let rest = attached.rest;
     datapath.keep_forwarding(cookie, attached)?;
     if rest > 0 {
         bail!("{rest} of its interfaces do not have the program for forwarded packets yet");
@@ -102,11 +105,15 @@ impl PodLink {
         added.context("add the route for forwarded packets")
     }
 
-    /// Removes the route again. The namespace may be going away at the same time.
-    pub(super) async fn remove_forward_routes(&self) -> Result<()> {
+    /// Removes the route again, and programs that filters attach. The namespace may be going away at the same time.
+    pub(super) async fn remove_forwarding(&self, has_filters: bool) -> Result<()> {
         let Some(lo) = self.loopback() else {
             return Ok(());
         };
+        if has_filters {
+            let removed = self.inside(|| remove_others(&BTreeSet::new())).await;
+            removed.context("remove the program for forwarded packets")?;
+        }
         let removed = self.inside(move || forward_routes::remove(lo)).await;
         removed.context("remove the route for forwarded packets")
     }

@@ -13,7 +13,11 @@ use std::{
 };
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
-use sidetrack_policy::{PodRef, Policy, compiled::CompiledPolicy};
+use sidetrack_policy::{
+    PodRef, Policy,
+    compiled::CompiledPolicy,
+    mesh::{Mesh, VirtualInterfaces},
+};
 use sidetrack_reconcile::{
     Found, Node, NodeError, Step,
     node::{KnownListeners, LeftRows, Opened},
@@ -45,8 +49,8 @@ pub struct KernelNode {
     transparency: Transparency,
     /// Where links report changes.
     changed: mpsc::UnboundedSender<u64>,
-    /// Whether packets are judged that only pass through a pod.
-    pub judges_forwarded: bool,
+    /// Whether the rules apply to packets that only pass through a pod.
+    captures_forwarded: bool,
 }
 
 impl KernelNode {
@@ -61,8 +65,13 @@ impl KernelNode {
             adopter,
             transparency,
             changed,
-            judges_forwarded: false,
+            captures_forwarded: false,
         }
+    }
+
+    /// Does with packets that only pass through a pod what the mesh's settings say, from the pod's next turn on.
+    pub fn follow_mesh(&mut self, mesh: &Mesh) {
+        self.captures_forwarded = mesh.virtual_interfaces == VirtualInterfaces::Full;
     }
 
     /// Has the listeners of a pod that forwards packets made transparent, if they are not.

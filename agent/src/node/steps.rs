@@ -97,7 +97,7 @@ async fn write(
             link.restore(rows.has_added_self_v6()).await;
             if rows.forwards() {
                 // The namespace may be going away at the same time.
-                let _ = link.remove_forward_routes().await;
+                let _ = link.remove_forwarding(datapath.forwards_by_filters()).await;
             }
             Ok(())
         }
@@ -119,7 +119,7 @@ async fn after_namespace(
     policy: &Policy,
 ) -> Result<()> {
     rows.write_flags(&node.datapath.maps)?;
-    let wanted = (policy, node.judges_forwarded);
+    let wanted = (policy, node.captures_forwarded);
     let followed = forwarding::follow(&mut node.datapath, cookie, rows, link, wanted).await;
     if !captures_more(rows, link, policy) {
         link.written();

@@ -14,10 +14,7 @@ use std::{
 
 use anyhow::Result;
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
-use sidetrack_policy::{
-    PodRef,
-    mesh::{Mesh, VirtualInterfaces},
-};
+use sidetrack_policy::{PodRef, mesh::Mesh};
 use sidetrack_reconcile::{
     Core, Listing, PodEvent, Record,
     cni::{Answer, Sandbox},
@@ -62,7 +59,7 @@ impl Reconciler {
         changed: mpsc::UnboundedSender<u64>,
     ) -> Result<Self> {
         let mut node = KernelNode::new(datapath, changed);
-        node.judges_forwarded = mesh.virtual_interfaces == VirtualInterfaces::Full;
+        node.follow_mesh(&mesh);
         Ok(Self {
             core: Core::new(node, mesh).await?,
             repairs: Repairs::default(),
@@ -97,7 +94,7 @@ impl Reconciler {
 
     /// Sets other mesh-wide settings. They take effect with the next [`Reconciler::apply`].
     pub fn set_mesh(&mut self, mesh: Mesh) {
-        self.core.node.judges_forwarded = mesh.virtual_interfaces == VirtualInterfaces::Full;
+        self.core.node.follow_mesh(&mesh);
         self.core.set_mesh(mesh);
     }
 

@@ -109,9 +109,9 @@ impl Forwarding {
         Ok(())
     }
 
-    /// Indexes of the interfaces that have the program.
+    /// Indexes of the interfaces that have the program, by a link or by a filter.
     pub fn programs(&self) -> Result<Vec<u32>> {
-        let mut found = Vec::new();
+        let mut found = self.filters()?;
         let pods = self.fixture.lab.places().pins().join("pods");
         for pod in std::fs::read_dir(pods)?.flatten() {
             for pin in std::fs::read_dir(pod.path())?.flatten() {
@@ -122,6 +122,25 @@ impl Forwarding {
         }
         found.sort_unstable();
         Ok(found)
+    }
+
+    /// Indexes of the interfaces that have the program by a filter.
+    pub fn filters(&self) -> Result<Vec<u32>> {
+        let netns = &self.fixture.pod.netns;
+        let shown = run(&format!("ip netns exec {netns} bpftool -j net show"))?;
+        let shown: serde_json::Value = serde_json::from_str(&shown)?;
+        let rows = shown[0]["tc"].as_array().cloned().unwrap_or_default();
+        let ours = rows
+            .iter()
+            .filter(|row| row["kind"] == "clsact/ingress" && row["name"] == "st_forward");
+        Ok(ours
+            .filter_map(|row| row["ifindex"].as_u64()?.try_into().ok())
+            .collect())
+    }
+
+    /// Has every interface's queueing discipline, where filters are attached.
+    pub fn qdiscs(&self) -> Result<String> {
+        run(&format!("tc -n {} qdisc show", self.fixture.pod.netns))
     }
 
     /// Waits until so many interfaces have the program.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
-    agent::{Agent, nothing_is_left},
+    agent::{Agent, Extra, nothing_is_left},
+    command::{run, run_words},
     network::manifest,
     protocol::Connected,
     sidecar,
@@ -192,6 +193,70 @@ fn forwarding_and_interfaces_are_followed() -> Result<()> {
         !after.contains("proto 174") && own(&before) == own(&after),
         "before:\n{before}\nafter:\n{after}"
     );
+    Ok(())
+}
+
+kernel_test!(filters_attach_it_where_links_cannot);
+/// As before Linux 6.6.
+fn filters_attach_it_where_links_cannot() -> Result<()> {
+    let mut pod = Forwarding::new()?;
+    let start = |pod: &Forwarding, variables: &[(&str, &str)]| -> Result<Agent> {
+        let extra = Extra {
+            variables,
+            ..Extra::default()
+        };
+        Agent::start_with(pod.fixture.lab.places(), &extra)
+    };
+    const OLD: &[(&str, &str)] = &[("SIDETRACK_WITHOUT", "tcx")];
+    pod.fixture.agent.end(Signal::SIGKILL)?;
+    pod.fixture.agent = start(&pod, OLD)?;
+    let before = pod.qdiscs()?;
+    pod.set_forwarding(true)?;
+    pod.fixture.enroll(&[(VIRTUAL, "tap0")])?;
+    pod.wait_programs(2)?;
+    ensure!(pod.filters()?.len() == 2, "{}", pod.qdiscs()?);
+    let refused = pod.leave(ip(SERVICE[0]), 80)?;
+    ensure!(
+        refused
+            .as_ref()
+            .is_err_and(|errno| *errno == libc::ECONNREFUSED),
+        "{refused:?}"
+    );
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    let pass = |pod: &Forwarding| -> Result<()> {
+        for family in [0, 1] {
+            let (machine, service) = (MACHINE[family], SERVICE[family]);
+            check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
+            let gateway = ["10.77.0.254", "fd77::fe"][family];
+            check(pod.enter(ip(machine), 80)?, 15006, gateway, machine, 80)?;
+        }
+        Ok(())
+    };
+    pass(&pod)?;
+    // An agent that was killed leaves them; the next one replaces their program.
+    pod.fixture.agent.end(Signal::SIGKILL)?;
+    pass(&pod)?;
+    pod.fixture.agent = start(&pod, OLD)?;
+    pod.fixture.agent.places.wait_enrolled("test/app")?;
+    pass(&pod)?;
+    ensure!(pod.filters()?.len() == 2, "{}", pod.qdiscs()?);
+    // Another program's stay.
+    let netns = pod.fixture.pod.netns.clone();
+    let place = format!("-n {netns} filter add dev tap0 ingress prio 9 protocol ip bpf");
+    let accepts = ["bytecode", "1,6 0 0 0,", "flowid", "1:1"];
+    let words = ["tc"].into_iter().chain(place.split(' ')).chain(accepts);
+    run_words(&words.collect::<Vec<_>>())?;
+    pod.set_forwarding(false)?;
+    pod.wait_programs(0)?;
+    let theirs = run(&format!("tc -n {netns} filter show dev tap0 ingress"))?;
+    ensure!(theirs.contains("pref 9"), "{theirs}");
+    run(&format!("tc -n {netns} qdisc del dev tap0 clsact"))?;
+    ensure!(pod.qdiscs()? == before, "{}", pod.qdiscs()?);
+    pod.set_forwarding(true)?;
+    pod.wait_programs(2)?;
+    pod.fixture.lab.remove_manifest("app")?;
+    nothing_is_left(&pod.fixture.agent.places)?;
+    ensure!(pod.qdiscs()? == before, "{}", pod.qdiscs()?);
     Ok(())
 }
 

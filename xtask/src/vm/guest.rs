@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Programs of the host that tests start, and `modprobe`, which the kernel starts.
-const PROGRAMS: [&str; 25] = [
+const PROGRAMS: [&str; 27] = [
     "sh",
     "ip",
     "ss",
@@ -37,6 +37,7 @@ const PROGRAMS: [&str; 25] = [
     "bpftool",
     "conntrack",
     "ethtool",
+    "tc",
     "setpriv",
     "setsid",
     "stty",

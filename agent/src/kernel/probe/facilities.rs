@@ -152,8 +152,8 @@ fn inbound() -> [Check; 3] {
             programs::ingress_ifindex(),
         ),
         Check::optional(
-            "programs on interfaces by links (tcx)",
-            "6.6",
+            "programs on interfaces (tcx; before 6.6 tc filters)",
+            "4.5",
             "connections that only pass through a pod are not captured, and pods that name virtual interfaces are not enrolled",
             programs::ingress_programs(),
         ),

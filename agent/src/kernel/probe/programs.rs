@@ -7,7 +7,7 @@ use std::{
 
 use aya_obj::generated::{bpf_attach_type, bpf_func_id, bpf_insn, bpf_prog_type};
 
-use crate::kernel::sys;
+use crate::kernel::{forwarding, sys};
 
 const MOV64_IMM: u8 = 0xb7;
 const CALL: u8 = 0x85;
@@ -53,13 +53,27 @@ pub fn ingress_ifindex() -> bool {
         .is_ok()
 }
 
-/// Whether programs can be attached to what an interface receives by a link, and may give packets to listeners
-/// with SO_REUSEPORT. Both came with Linux 6.6.
+/// Whether programs can be attached to what an interface receives, by a link or by a tc filter.
 #[must_use]
 pub fn ingress_programs() -> bool {
+    if is_disabled("ingress_programs") {
+        return false;
+    }
+    // Before Linux 6.6 there was no attach type for them.
+    let program = loaded(
+        bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS,
+        bpf_attach_type::BPF_CGROUP_INET_INGRESS,
+        &[],
+    );
+    ingress_links() || program.is_ok_and(|program| forwarding::work(program.as_fd()))
+}
+
+/// Whether links attach them (tcx, Linux 6.6).
+#[must_use]
+pub fn ingress_links() -> bool {
     /// Of no interface: the kernel looks for it before anything else.
     const NOBODY: u32 = i32::MAX as u32;
-    if is_disabled("ingress_programs") {
+    if is_disabled("tcx") {
         return false;
     }
     let program = loaded(

@@ -1,5 +1,9 @@
 //! The program for packets that only pass through a pod, on the interfaces by which they enter. A pod that does not
 //! forward has none.
+//!
+//! Links attach it, which are pinned as those of other hooks are. On kernels without such links [filters] do.
+
+mod filters;
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -16,8 +20,10 @@ use sidetrack_common::ids::NetnsCookie;
 use super::{
     Datapath,
     attachments::{Link, pin_again},
-    sys,
+    probe, sys,
 };
+
+pub use filters::{remove_others, work};
 
 /// The first part of the names of its pins; the index of the interface follows.
 const PIN: &str = "forward-";
@@ -27,6 +33,8 @@ const PIN: &str = "forward-";
 pub struct Forwarding {
     /// The program; or why there is none.
     program: Result<Arc<OwnedFd>, String>,
+    /// Whether links attach it.
+    has_links: bool,
     links: HashMap<NetnsCookie, BTreeMap<u32, Link>>,
 }
 
@@ -34,16 +42,16 @@ pub struct Forwarding {
 #[derive(Debug)]
 pub struct Missing {
     program: Arc<OwnedFd>,
-    interfaces: Vec<u32>,
+    interfaces: BTreeSet<u32>,
+    has_links: bool,
 }
 
-impl Missing {
-    /// Leaves out all but so many; answers how many those are.
-    pub fn keep_first(&mut self, some: usize) -> usize {
-        let rest = self.interfaces.len().saturating_sub(some);
-        self.interfaces.truncate(some);
-        rest
-    }
+/// What [`attach`] has done.
+#[derive(Debug, Default)]
+pub struct Attached {
+    links: Vec<(u32, OwnedFd)>,
+    /// How many interfaces still need the program.
+    pub rest: usize,
 }
 
 impl Forwarding {
@@ -51,6 +59,7 @@ impl Forwarding {
     pub(super) fn load(ebpf: &mut Ebpf) -> Self {
         Self {
             program: load(ebpf).map_err(|problem| format!("{problem:#}")),
+            has_links: probe::ingress_links(),
             links: HashMap::new(),
         }
     }
@@ -69,24 +78,41 @@ fn load(ebpf: &mut Ebpf) -> Result<Arc<OwnedFd>> {
     Ok(Arc::new(program.fd()?.as_fd().try_clone_to_owned()?))
 }
 
-/// Attaches the program to interfaces of the calling thread's namespace.
+/// Attaches the program to interfaces of the calling thread's namespace, to so many at a time.
 ///
 /// # Errors
 /// If it cannot be attached to one of them.
-pub fn attach(missing: &Missing) -> io::Result<Vec<(u32, OwnedFd)>> {
+pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
+    let program = missing.program.as_fd();
+    let interfaces = &missing.interfaces;
+    if !missing.has_links {
+        let rest = filters::attach(program, interfaces, at_a_time)?;
+        remove_others(interfaces)?;
+        return Ok(Attached {
+            rest,
+            ..Attached::default()
+        });
+    }
     let mut links = Vec::new();
-    for ifindex in &missing.interfaces {
-        match sys::link_create_ingress(missing.program.as_fd(), *ifindex) {
+    for ifindex in interfaces.iter().take(at_a_time) {
+        match sys::link_create_ingress(program, *ifindex) {
             Ok(link) => links.push((*ifindex, link)),
             // It has vanished meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
             Err(error) => return Err(error),
         }
     }
-    Ok(links)
+    let rest = interfaces.len().saturating_sub(at_a_time);
+    Ok(Attached { links, rest })
 }
 
 impl Datapath {
+    /// Whether filters attach the program, which outlive their agent: [`remove_others`] removes them.
+    #[must_use]
+    pub fn forwards_by_filters(&self) -> bool {
+        !self.forwarding.has_links
+    }
+
     /// Detaches the program from interfaces of a pod that need it no more. Answers which do not have it and need
     /// it.
     ///
@@ -110,7 +136,16 @@ impl Datapath {
         }
         let program = self.forwarding.program.as_ref();
         let program = Arc::clone(program.map_err(|problem| anyhow!("{problem}"))?);
-        let mut interfaces = Vec::new();
+        let has_links = self.forwarding.has_links;
+        if !has_links {
+            // They are found in the pod's namespace only.
+            return Ok(Some(Missing {
+                program,
+                interfaces: wanted.clone(),
+                has_links,
+            }));
+        }
+        let mut interfaces = BTreeSet::new();
         let links = self.forwarding.links.entry(cookie).or_default();
         for ifindex in wanted {
             if links.get(ifindex).is_some_and(Link::has_its_program) {
@@ -120,12 +155,15 @@ impl Datapath {
                 Some(link) => {
                     links.insert(*ifindex, link);
                 }
-                None => interfaces.push(*ifindex),
+                None => {
+                    interfaces.insert(*ifindex);
+                }
             }
         }
         Ok((!interfaces.is_empty()).then_some(Missing {
             program,
             interfaces,
+            has_links,
         }))
     }
 
@@ -133,13 +171,9 @@ impl Datapath {
     ///
     /// # Errors
     /// If it cannot be pinned.
-    pub fn keep_forwarding(
-        &mut self,
-        cookie: NetnsCookie,
-        attached: Vec<(u32, OwnedFd)>,
-    ) -> Result<()> {
+    pub fn keep_forwarding(&mut self, cookie: NetnsCookie, attached: Attached) -> Result<()> {
         let dir = self.pins.pod_dir(cookie.get());
-        for (ifindex, link) in attached {
+        for (ifindex, link) in attached.links {
             pin_again(link.as_fd(), &dir.join(format!("{PIN}{ifindex}")))?;
             let links = self.forwarding.links.entry(cookie).or_default();
             links.insert(ifindex, Link::new(link)?);
