@@ -12,6 +12,7 @@ pub mod deploy;
 pub mod envoy;
 pub mod injected;
 pub mod ledger;
+pub mod machine;
 pub mod network;
 pub mod node;
 pub mod plugin;

@@ -9,7 +9,8 @@ use std::{
 use anyhow::{Result, ensure};
 use lab::{
     actor::Actor,
-    command::{run, run_words},
+    command::run,
+    machine::{self, behind},
     network::PodNet,
     protocol::{Connected, Dial, Identity, ROOT},
     sidecar::listen,
@@ -17,8 +18,8 @@ use lab::{
 
 use crate::fixture::{PodFixture, ip};
 
-/// The machine's addresses.
-pub const MACHINE: [&str; 2] = ["10.79.0.2", "fd79::2"];
+pub use lab::machine::MACHINE;
+
 /// The outside's service that the fixture of one pod has for IPv4, and one for IPv6.
 pub const SERVICE: [&str; 2] = [lab::node::VIP, "fd99::31"];
 
@@ -40,64 +41,26 @@ impl Forwarding {
         fixture
             .outside
             .listen(&ROOT, SocketAddr::new(ip("::"), 80))?;
-        let netns = fixture.lab.empty_namespace()?;
-        let inside = PodNet {
-            netns,
-            ..fixture.lab.outside()
-        };
-        inside.ip("link set lo up")?;
-        let gateway = fixture.lab.outside();
-        for line in ["10.79.0.0/24 via 10.77.0.2", "fd79::/64 via fd77::2"] {
-            gateway.ip(&format!("route add {line}"))?;
-        }
+        let inside = behind(&mut fixture.lab, &fixture.pod, "tap0")?;
         let machine = inside.actor()?;
         for port in [80, 15090] {
             listen(&machine, &Identity::of(0), port)?;
         }
-        let forwarding = Self {
+        Ok(Self {
             machine,
             fixture,
             inside,
-        };
-        forwarding.plug_in("tap0")?;
-        Ok(forwarding)
+        })
     }
 
     /// Gives the pod the interface towards the machine.
     pub fn plug_in(&self, name: &str) -> Result<()> {
-        let pod = &self.fixture.pod;
-        pod.ip(&format!(
-            "link add {name} type veth peer name eth0 netns {}",
-            self.inside.netns
-        ))?;
-        for line in [
-            format!("address add 10.79.0.1/24 dev {name}"),
-            format!("address add fd79::1/64 dev {name} nodad"),
-            format!("link set {name} up"),
-        ] {
-            pod.ip(&line)?;
-        }
-        for line in [
-            "address add 10.79.0.2/24 dev eth0",
-            "address add fd79::2/64 dev eth0 nodad",
-            "link set eth0 up",
-            "route add default via 10.79.0.1",
-            "-6 route add default via fd79::1",
-        ] {
-            self.inside.ip(line)?;
-        }
-        Ok(())
+        machine::plug_in(&self.inside, &self.fixture.pod, name)
     }
 
     /// Has the pod forward, or not.
     pub fn set_forwarding(&self, on: bool) -> Result<()> {
-        let value = u8::from(on);
-        for name in ["net.ipv4.ip_forward", "net.ipv6.conf.all.forwarding"] {
-            let netns = &self.fixture.pod.netns;
-            let setting = format!("echo {value} > /proc/sys/{}", name.replace('.', "/"));
-            run_words(&["ip", "netns", "exec", netns, "sh", "-c", &setting])?;
-        }
-        Ok(())
+        machine::set_forwarding(&self.fixture.pod, on)
     }
 
     /// Has the machine leave the checksums of what it sends to its interface, or not.

@@ -9,6 +9,7 @@ use std::{
 };
 
 use lab::{
+    machine::MACHINE,
     network::BESIDE,
     product::Mode,
     protocol::{APP, Dial, Identity, Manner, ROOT},
@@ -71,7 +72,7 @@ const V4: Addresses = Addresses {
     own_self: "127.0.0.6",
     service: "10.109.118.31",
     gateway: "10.77.0.254",
-    machine: "10.79.0.2",
+    machine: MACHINE[0],
     all: &[
         "10.109.118.31",
         "10.77.0.254",
@@ -100,7 +101,7 @@ const V6: Addresses = Addresses {
     own_self: "::6",
     service: "fd99::31",
     gateway: "fd77::fe",
-    machine: "fd79::2",
+    machine: MACHINE[1],
     all: &[
         "fd99::31",
         "fd77::fe",

@@ -15,6 +15,7 @@ use lab::{
     actor::Actor,
     agent::{Agent, Extra, Places},
     command::{output, run_words},
+    machine::{BEHIND, behind, set_forwarding},
     network::{BESIDE, GATEWAY, Lab, PodNet},
     product::ReturnRoute,
     protocol::{APP, Identity, PROXY},
@@ -198,45 +199,14 @@ fn listen_for(servers: &Actor, owner: &Identity, port: u16) -> Result<[usize; 2]
 
 /// Adds a machine that the pod forwards for.
 fn machine(lab: &mut Lab, pod: &PodNet) -> Result<Actor> {
-    let outside = lab.outside();
-    let inside = PodNet {
-        netns: lab.empty_namespace()?,
-        ..outside.clone()
-    };
-    pod.ip(&format!(
-        "link add {TAP} type veth peer name eth0 netns {}",
-        inside.netns
-    ))?;
-    for line in [
-        "address add 10.79.0.1/24 dev tap0",
-        "address add fd79::1/64 dev tap0 nodad",
-        "link set tap0 up",
-    ] {
-        pod.ip(line)?;
-    }
-    for line in [
-        "link set lo up",
-        "address add 10.79.0.2/24 dev eth0",
-        "address add fd79::2/64 dev eth0 nodad",
-        "link set eth0 up",
-        "route add default via 10.79.0.1",
-        "-6 route add default via fd79::1",
-    ] {
-        inside.ip(line)?;
-    }
-    for line in [
-        format!("route add 10.79.0.0/24 via {}", pod.v4),
-        format!("route add fd79::/64 via {} metric 1", pod.v6),
+    let inside = behind(lab, pod, TAP)?;
+    let second = ["10.78.0.2", "fd78::2"];
+    for (network, pod) in BEHIND.into_iter().zip(second) {
         // For a socket that is bound to the second interface.
-        format!("route add 10.79.0.0/24 via 10.78.0.2 dev {BESIDE} metric 9"),
-        format!("route add fd79::/64 via fd78::2 dev {BESIDE} metric 9"),
-    ] {
-        outside.ip(&line)?;
+        let route = format!("route add {network} via {pod} dev {BESIDE} metric 9");
+        lab.outside().ip(&route)?;
     }
-    for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-        let set = format!("echo 1 > /proc/sys/net/{setting}");
-        run_words(&["ip", "netns", "exec", &pod.netns, "sh", "-c", &set])?;
-    }
+    set_forwarding(pod, true)?;
     let machine = inside.actor()?;
     for port in [22, 80, 15001, 15006, 15008, 15021] {
         listen(&machine, &Identity::of(0), port)?;

@@ -63,7 +63,7 @@ pub fn flip_policies(environment: &Environment, events: &Events, mut rng: Rng) -
 
 fn give(environment: &Environment, pod: &Pod, policy: Policy) -> Result<()> {
     pod.timeline.change(|state| state.policies |= 1 << policy.0);
-    environment.write_manifest(&pod.name(), &pod.net, policy)?;
+    environment.write_manifest(pod.number(), &pod.net, policy)?;
     environment.wait_policy(&pod.name(), policy)?;
     pod.timeline.change(|state| state.policies = 1 << policy.0);
     Ok(())
@@ -131,7 +131,7 @@ pub fn come_and_go(
         let to = rng.u16(..environment.pods.len() as u16);
         let peer = (to, environment.pods[usize::from(to)].net.v4);
         let inbound = environment.connect(&pod, peer)?;
-        environment.write_manifest(&pod.name(), &pod.net, policy)?;
+        environment.write_manifest(pod.number(), &pod.net, policy)?;
         environment.wait_policy(&pod.name(), policy)?;
         pod.timeline.change(|state| state.not_enrolled = false);
         more(&events.created);

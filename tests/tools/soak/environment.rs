@@ -1,9 +1,10 @@
 //! The pods: some that stay, some that come and go, one whose sidecar hangs, and the outside.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
@@ -13,6 +14,7 @@ use anyhow::{Context as _, Result, bail};
 use lab::{
     agent::Places,
     command::run_words,
+    machine::{MACHINE, behind, set_forwarding},
     network::{Lab, PodNet, manifest},
 };
 
@@ -20,18 +22,21 @@ use crate::{
     account::Account,
     spawner::{Dialer, Spawner, Worker},
     targets::{
-        ASIDE, CHAIN, EXCLUDED, HEALTH, Kind, Known, NOWHERE, OTHER, Policy, SELF, SIDECAR_IN,
-        SIDECAR_OUT, VIP, VIP6, WEB,
+        ASIDE, CHAIN, CLIENT, EXCLUDED, HEALTH, Kind, Known, MARK, Mode, NOWHERE, OTHER, Policy,
+        SELF, SIDECAR_IN, SIDECAR_OUT, VIP, VIP6, WEB,
     },
     timeline::{State, Timeline},
-    wire::{Order, Target, Who, Work},
+    wire::{APP, Order, Owner, PROXY, ROOT, Target, Who, Work},
 };
 
-const APP: u32 = 1000;
-const PROXY: u32 = 1337;
-const ROOT: u32 = 0;
+/// A sidecar in mode TPROXY, which takes a client's address: it needs privileges.
+const TRANSPARENT_PROXY: Owner = Owner { uid: 0, gid: 1337 };
 /// Pods that stay.
 pub const STAYING: u16 = 4;
+/// The one of them that forwards packets of a machine.
+const FORWARDING: u16 = 2;
+/// The one of them in mode TPROXY.
+const TRANSPARENT: u16 = 3;
 /// The pod whose sidecar hangs.
 pub const HANGING: u16 = 9;
 /// Numbers of pods that come and go begin here.
@@ -41,12 +46,12 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// Listeners a sidecar has for inbound connections.
 pub const LISTENERS: usize = 4;
 
-static TARGETS: AtomicU32 = AtomicU32::new(0);
-
 /// Everything. Fields drop in order: processes before what they run in.
 pub struct Environment {
     /// The pods that stay.
     pub pods: Vec<Pod>,
+    /// What dials beside the pods' apps and sidecars, and where.
+    others: Vec<(Dialer, Known)>,
     outside: Dialer,
     _outside_server: Worker,
     _hanging_sidecar: Worker,
@@ -90,6 +95,11 @@ impl Pod {
         name(self.number)
     }
 
+    /// By which the books know it.
+    pub fn number(&self) -> u16 {
+        self.number
+    }
+
     /// Kills everything in it.
     pub fn end(self) -> PodNet {
         self.net
@@ -98,6 +108,15 @@ impl Pod {
 
 fn name(number: u16) -> String {
     format!("pod{number}")
+}
+
+/// Of the pods that come and go, each second one is in mode TPROXY as well.
+fn mode(number: u16) -> Mode {
+    if number == TRANSPARENT || number >= COMING && number % 2 == 1 {
+        Mode::Tproxy
+    } else {
+        Mode::Redirect
+    }
 }
 
 impl Environment {
@@ -131,6 +150,7 @@ impl Environment {
         let places = lab.places().clone();
         let mut environment = Self {
             pods: Vec::new(),
+            others: Vec::new(),
             outside,
             _outside_server: outside_server,
             _hanging_sidecar: hanging_sidecar,
@@ -147,9 +167,10 @@ impl Environment {
             let pod = environment.pod(number, State::settled(Policy::FIRST))?;
             environment.pods.push(pod);
         }
-        environment.write_manifest(&name(HANGING), &environment.hanging, Policy::FIRST)?;
+        environment.others = vec![environment.machine()?, environment.transparent_proxy()?];
+        environment.write_manifest(HANGING, &environment.hanging, Policy::FIRST)?;
         for pod in &environment.pods {
-            environment.write_manifest(&pod.name(), &pod.net, Policy::FIRST)?;
+            environment.write_manifest(pod.number, &pod.net, Policy::FIRST)?;
         }
         Ok(environment)
     }
@@ -241,7 +262,56 @@ impl Environment {
             let inbound = self.connect(&self.pods[index], peer)?;
             self.pods[index].inbound = inbound;
         }
+        for (dialer, known) in &self.others {
+            self.account.know(std::slice::from_ref(known));
+            dialer.tell(&Order::Add(vec![known.target.clone()]))?;
+        }
         Ok(())
+    }
+
+    /// A machine behind a pod, which dials a service. By IPv4 it would have to wait for an agent, which makes the
+    /// sidecar's listeners transparent.
+    fn machine(&self) -> Result<(Dialer, Known)> {
+        let pod = &self.pods[usize::from(FORWARDING)];
+        let machine = {
+            let mut lab = self
+                .lab
+                .lock()
+                .expect("no thread panics while it holds the lock");
+            behind(&mut lab, &pod.net, "tap0")?
+        };
+        set_forwarding(&pod.net, true)?;
+        let known = Known {
+            target: Target::new(SocketAddr::new(VIP6.parse()?, WEB)),
+            kind: Kind::Through,
+            client: Some(pod.number),
+            server: None,
+            source: MACHINE[1].parse()?,
+        };
+        let work = dialers(1, self.seed + 2);
+        let dialer = self.spawner.dial(&machine, ROOT, work, &self.account)?;
+        Ok((dialer, known))
+    }
+
+    /// The sidecar of the pod in mode TPROXY, which calls its app.
+    fn transparent_proxy(&self) -> Result<(Dialer, Known)> {
+        let pod = &self.pods[usize::from(TRANSPARENT)];
+        let known = Known {
+            target: Target {
+                bind: Some(CLIENT),
+                mark: Some(MARK),
+                ..Target::new(SocketAddr::new(pod.net.v4, WEB))
+            },
+            kind: Kind::ProxyAsClient,
+            client: Some(pod.number),
+            server: None,
+            source: CLIENT,
+        };
+        let work = dialers(1, self.seed + 3);
+        let dialer = self
+            .spawner
+            .dial(&pod.net, TRANSPARENT_PROXY, work, &self.account)?;
+        Ok((dialer, known))
     }
 
     /// Makes a pod dial, also another pod, and be dialed; returns the targets of what dials it.
@@ -263,8 +333,9 @@ impl Environment {
     }
 
     /// Writes a pod's manifest with a policy.
-    pub fn write_manifest(&self, name: &str, net: &PodNet, policy: Policy) -> Result<()> {
-        let annotations = policy.annotations();
+    pub fn write_manifest(&self, number: u16, net: &PodNet, policy: Policy) -> Result<()> {
+        let name = name(number);
+        let annotations = policy.annotations(mode(number));
         let annotations: Vec<(&str, &str)> = annotations
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
@@ -273,7 +344,7 @@ impl Environment {
             .lab
             .lock()
             .expect("no thread panics while it holds the lock");
-        lab.write_manifest(name, &manifest(name, net, &annotations))
+        lab.write_manifest(&name, &manifest(&name, net, &annotations))
     }
 
     /// Removes a pod's manifest.
@@ -325,6 +396,10 @@ impl Environment {
             pod.app_dialer.wait();
             pod.proxy_dialer.wait();
         }
+        for (other, _) in &self.others {
+            other.tell(&Order::End)?;
+            other.wait();
+        }
         self.outside.tell(&Order::End)?;
         self.outside.wait();
         Ok(())
@@ -374,10 +449,9 @@ fn targets(
     let ip = |text: &str| text.parse().expect("an address");
     let known = |kind, to, port, client, server, source| Known {
         target: Target {
-            id: TARGETS.fetch_add(1, Ordering::Relaxed),
-            to: std::net::SocketAddr::new(to, port),
             mapped: kind == Kind::OutMapped,
             bind: (kind == Kind::ProxyToApp).then_some(SELF),
+            ..Target::new(SocketAddr::new(to, port))
         },
         kind,
         client,

@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::{
     account::Account,
-    wire::{Dialed, Job, Order, Work},
+    wire::{Dialed, Job, Order, Owner, Work},
     worker::WORD,
 };
 
@@ -39,11 +39,11 @@ impl Spawner {
     }
 
     /// Starts one in a pod, as a user.
-    pub fn start(&self, pod: &PodNet, uid: u32, work: Work) -> Result<Worker> {
+    pub fn start(&self, pod: &PodNet, owner: Owner, work: Work) -> Result<Worker> {
         let job = Job {
             netns: pod.path(),
             cgroup: pod.cgroup.clone(),
-            uid,
+            owner,
             work,
         };
         let mut command = Command::new(std::env::current_exe()?);
@@ -64,8 +64,8 @@ impl Spawner {
     }
 
     /// Starts one that serves, and waits until it does.
-    pub fn serve(&self, pod: &PodNet, uid: u32, work: Work) -> Result<Worker> {
-        let mut worker = self.start(pod, uid, work)?;
+    pub fn serve(&self, pod: &PodNet, owner: Owner, work: Work) -> Result<Worker> {
+        let mut worker = self.start(pod, owner, work)?;
         worker.hear::<String>()?;
         Ok(worker)
     }
@@ -74,11 +74,11 @@ impl Spawner {
     pub fn dial(
         &self,
         pod: &PodNet,
-        uid: u32,
+        owner: Owner,
         work: Work,
         account: &Arc<Account>,
     ) -> Result<Dialer> {
-        let mut worker = self.start(pod, uid, work)?;
+        let mut worker = self.start(pod, owner, work)?;
         let stdout = worker.stdout.take().context("stdout")?;
         let account = Arc::clone(account);
         let reader = thread::spawn(move || {

@@ -14,12 +14,9 @@ use crate::{
     chaos,
     spawner::{Spawner, Worker},
     targets::{SIDECAR_IN, SIDECAR_OUT, VIP, WEB},
-    wire::{Order, Streamed, Work},
+    wire::{APP, Order, PROXY, ROOT, Streamed, Work},
 };
 
-const APP: u32 = 1000;
-const PROXY: u32 = 1337;
-const ROOT: u32 = 0;
 /// What counts as a stall.
 const STALL: Duration = Duration::from_millis(100);
 /// Of connections without any hook there are fewer.

@@ -40,6 +40,11 @@ pub const NOWHERE: [(&str, &str, &str, i32); 3] = [
 /// The source a sidecar has towards its app.
 pub const SELF: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6));
 
+/// A client that a sidecar calls its app for; nobody has this address.
+pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
+/// The mark of such calls.
+pub const MARK: u32 = 1337;
+
 /// What kind of connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -69,6 +74,10 @@ pub enum Kind {
     ProxySelf,
     /// Sidecar to its app, from 127.0.0.6.
     ProxyToApp,
+    /// Sidecar to its app, from a client's address (mode TPROXY).
+    ProxyAsClient,
+    /// A machine behind a pod to a service, by IPv6.
+    Through,
     /// Outside to a pod.
     InV4,
     /// Outside to a pod by IPv6.
@@ -98,6 +107,8 @@ impl Kind {
             Self::ProxyOut => "sidecar -> other pod",
             Self::ProxySelf => "sidecar -> own IP",
             Self::ProxyToApp => "sidecar -> app, from 127.0.0.6",
+            Self::ProxyAsClient => "sidecar -> app, from a client's IP",
+            Self::Through => "machine behind a pod -> service, IPv6",
             Self::InV4 => "outside -> pod",
             Self::InV6 => "outside -> pod, IPv6",
             Self::InOther => "outside -> port excluded at times",
@@ -105,6 +116,15 @@ impl Kind {
             Self::InHealth => "outside -> health port",
         }
     }
+}
+
+/// How a pod's inbound connections are captured; outbound ones are redirected in both modes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Istio's default.
+    Redirect,
+    /// The sidecar may call the app from the client's address.
+    Tproxy,
 }
 
 /// A policy by number.
@@ -173,8 +193,8 @@ impl Policy {
     /// All.
     pub const COUNT: u16 = SPECS.len() as u16;
 
-    /// The annotations that make it.
-    pub fn annotations(self) -> Vec<(String, String)> {
+    /// The annotations that make it in a mode.
+    pub fn annotations(self, mode: Mode) -> Vec<(String, String)> {
         let mut excluded = vec![self.marker(), EXCLUDED];
         if self.0 == EXCLUDES_OTHER {
             excluded.push(OTHER);
@@ -194,10 +214,14 @@ impl Policy {
         }
         let ports: Vec<String> = excluded.iter().map(ToString::to_string).collect();
         annotations.push(("excludeOutboundPorts".to_owned(), ports.join(",")));
-        annotations
+        let prefixed = annotations
             .into_iter()
-            .map(|(name, value)| (format!("traffic.sidecar.istio.io/{name}"), value))
-            .collect()
+            .map(|(name, value)| (format!("traffic.sidecar.istio.io/{name}"), value));
+        let mode = (mode == Mode::Tproxy).then(|| {
+            let name = "sidecar.istio.io/interceptionMode";
+            (name.to_owned(), "TPROXY".to_owned())
+        });
+        prefixed.chain(mode).collect()
     }
 
     /// The port it excludes and no other policy does.
@@ -263,9 +287,14 @@ impl Known {
             | Kind::OutAside => one(Who::Outside, port),
             Kind::OutNowhere(errno) => Ending::Fails(errno),
             Kind::ProxySelf if client.is_some() => one(Who::Sidecar(own), SIDECAR_IN),
-            Kind::OutSelf | Kind::OutLoopback | Kind::ProxySelf | Kind::ProxyToApp => {
-                one(Who::App(own), port)
-            }
+            Kind::OutSelf
+            | Kind::OutLoopback
+            | Kind::ProxySelf
+            | Kind::ProxyToApp
+            | Kind::ProxyAsClient => one(Who::App(own), port),
+            // Every policy captures it: none excludes the interface towards the machine.
+            Kind::Through if client.is_some() => one(Who::Sidecar(own), SIDECAR_IN),
+            Kind::Through => one(Who::Outside, port),
             Kind::InHealth => one(Who::Sidecar(other), HEALTH),
             Kind::PodToPod => {
                 let first = out(false).then_some((Who::Sidecar(own), SIDECAR_OUT));

@@ -5,6 +5,7 @@ use std::{
     io::{self, Read},
     net::{IpAddr, Ipv6Addr, SocketAddr},
     path::PathBuf,
+    sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
 
@@ -49,11 +50,37 @@ pub struct Job {
     pub netns: String,
     /// Its cgroup.
     pub cgroup: PathBuf,
-    /// Whose it is: uid and gid.
-    pub uid: u32,
+    /// Whose it is.
+    pub owner: Owner,
     /// The work.
     pub work: Work,
 }
+
+/// Whose a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+}
+
+impl Owner {
+    /// A user with the group of the same number.
+    pub const fn of(number: u32) -> Self {
+        Self {
+            uid: number,
+            gid: number,
+        }
+    }
+}
+
+/// The app.
+pub const APP: Owner = Owner::of(1000);
+/// The sidecar.
+pub const PROXY: Owner = Owner::of(1337);
+/// root.
+pub const ROOT: Owner = Owner::of(0);
 
 /// Kinds of work.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -111,6 +138,22 @@ pub struct Target {
     pub mapped: bool,
     /// Bound to this address.
     pub bind: Option<IpAddr>,
+    /// With this mark, and the address it is bound to may be another host's (mode TPROXY).
+    pub mark: Option<u32>,
+}
+
+impl Target {
+    /// With a number of its own.
+    pub fn new(to: SocketAddr) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        Self {
+            id: NUMBER.fetch_add(1, Ordering::Relaxed),
+            to,
+            mapped: false,
+            bind: None,
+            mark: None,
+        }
+    }
 }
 
 /// Said to a running process.

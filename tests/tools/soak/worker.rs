@@ -53,9 +53,9 @@ fn work(job: Job) -> Result<()> {
     let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
     setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
     setgroups(&[])?;
-    let gid = Gid::from_raw(job.uid);
+    let gid = Gid::from_raw(job.owner.gid);
     setresgid(gid, gid, gid)?;
-    let uid = Uid::from_raw(job.uid);
+    let uid = Uid::from_raw(job.owner.uid);
     setresuid(uid, uid, uid)?;
     match job.work {
         Work::Serve { who, ports } => serve::run(who, &ports),

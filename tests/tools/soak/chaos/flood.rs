@@ -16,10 +16,9 @@ use crate::{
     environment::Environment,
     inventory::handshakes,
     targets::{VIP, VIP6, WEB},
-    wire::{Flooded, Work},
+    wire::{APP, Flooded, Work},
 };
 
-const APP: u32 = 1000;
 /// Processes of a small flood, and SYNs of each per family. They are sent again at the same time. A processor
 /// queues 1,000 packets (`net.core.netdev_max_backlog`), and drops further ones of any pod.
 const SMALL: (usize, usize) = (1, 400);

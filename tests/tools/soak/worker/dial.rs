@@ -155,6 +155,10 @@ fn made(target: &Target) -> io::Result<Socket> {
     socket.set_linger(Some(Duration::ZERO))?;
     socket.set_read_timeout(Some(PATIENCE))?;
     socket.set_write_timeout(Some(PATIENCE))?;
+    if let Some(mark) = target.mark {
+        socket.set_ip_transparent_v4(true)?;
+        socket.set_mark(mark)?;
+    }
     if let Some(source) = target.bind {
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }
