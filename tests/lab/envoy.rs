@@ -136,8 +136,14 @@ pub const MARK: u32 = 1337;
 pub fn transparent_bootstrap(id: &str, service: &Service<'_>, log: &str) -> Value {
     let mut config = bootstrap(id, service, log);
     let resources = &mut config["static_resources"];
+    make_transparent(resources, "virtualInbound");
+    config
+}
+
+/// Has an inbound listener call the app from the client's address.
+pub fn make_transparent(resources: &mut Value, inbound: &str) {
     for listener in resources["listeners"].as_array_mut().into_iter().flatten() {
-        if listener["name"] == "virtualInbound" {
+        if listener["name"] == inbound {
             listener["transparent"] = json!(true);
             listener["listener_filters"] = json!([original_dst(), original_src()]);
         }
@@ -147,7 +153,6 @@ pub fn transparent_bootstrap(id: &str, service: &Service<'_>, log: &str) -> Valu
             cluster.remove("upstream_bind_config");
         }
     }
-    config
 }
 
 /// The listener filter that has connections to the app begin at the client's address.

@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, ensure};
 use lab::{
     agent::binary,
-    envoy::{address, manager, original_dst},
+    envoy::{address, make_transparent, manager, original_dst},
     runtime::run_with,
 };
 use serde_json::{Value, json};
@@ -42,6 +42,7 @@ pub fn namespace(name: &str) -> Result<Vec<Value>> {
             "data": {
                 "app.py": include_str!("app.py"),
                 "envoy.json": envoy().to_string(),
+                "transparent.json": transparent_envoy().to_string(),
                 "rules.v4": rules()?,
                 "init.sh": INIT_SH,
             },
@@ -98,6 +99,12 @@ const ISTIO_INIT: [&str; 15] = [
     "15090,15021,15020",
 ];
 
+fn sidecar_command(config: &str) -> String {
+    format!(
+        "exec envoy -c /etc/mesh/{config} --concurrency 1 --log-level warning --disable-hot-restart"
+    )
+}
+
 /// A pod's metadata and spec.
 fn template(name: &str, namespace: &str, init: Init, image: &str, app: &Value) -> Value {
     let mounts = json!([{"name": "mesh", "mountPath": "/etc/mesh"}]);
@@ -115,7 +122,7 @@ fn template(name: &str, namespace: &str, init: Init, image: &str, app: &Value) -
         "istio-proxy",
         1337,
         &json!({
-            "command": ["sh", "-c", "exec envoy -c /etc/mesh/envoy.json --concurrency 1 --log-level warning --disable-hot-restart", "sh"],
+            "command": ["sh", "-c", sidecar_command("envoy.json"), "sh"],
             "args": ["proxy", "sidecar", "--domain", format!("{namespace}.svc.cluster.local")],
             "readinessProbe": {"httpGet": {"path": "/healthz/ready", "port": 15021}, "periodSeconds": 1, "failureThreshold": 60},
         }),
@@ -218,6 +225,20 @@ pub fn bare_without(name: &str, namespace: &str, image: &str) -> Value {
         namespace,
         &template(name, namespace, Init::None, image, &app("serve")),
     )
+}
+
+/// A pod in mode TPROXY, with a sidecar as Istio runs it there.
+pub fn bare_transparent(name: &str, namespace: &str, image: &str) -> Value {
+    let mut pod = bare_without(name, namespace, image);
+    pod["metadata"]["annotations"]["sidecar.istio.io/interceptionMode"] = "TPROXY".into();
+    let sidecar = &mut pod["spec"]["containers"][1];
+    sidecar["command"] = json!(["sh", "-c", sidecar_command("transparent.json"), "sh"]);
+    sidecar["securityContext"] = json!({
+        "runAsUser": 0,
+        "runAsGroup": 1337,
+        "capabilities": {"drop": ["ALL"], "add": ["NET_ADMIN", "NET_RAW"]},
+    });
+    pod
 }
 
 /// A pod whose containers are not restarted once they have ended.
@@ -328,6 +349,13 @@ fn envoy() -> Value {
             ],
         },
     })
+}
+
+/// The same for mode TPROXY.
+fn transparent_envoy() -> Value {
+    let mut config = envoy();
+    make_transparent(&mut config["static_resources"], "inbound");
+    config
 }
 
 fn log(name: &str) -> Value {

@@ -11,6 +11,7 @@ mod restarts;
 mod sidecar;
 mod taint;
 mod takeover;
+mod tproxy;
 mod traffic;
 mod uninstall;
 mod unmaintained;
@@ -30,7 +31,7 @@ type Part = (
     fn(&World, &mut Checks<'_>) -> Result<()>,
 );
 
-const PARTS: [Part; 15] = [
+const PARTS: [Part; 16] = [
     (
         "install",
         "by the chart, to the first intercepted request",
@@ -47,6 +48,11 @@ const PARTS: [Part; 15] = [
         nodes::run,
     ),
     ("sidecar", "what is refused while it is down", sidecar::run),
+    (
+        "tproxy",
+        "a pod in mode TPROXY, with a transparent Envoy",
+        tproxy::run,
+    ),
     (
         "changes",
         "labels, upgrades and kills under load",
