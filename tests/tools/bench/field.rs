@@ -26,6 +26,12 @@ pub enum Field {
     TransparentSession,
     /// 64 bytes there and back, on an established connection.
     TransparentRoundTrip,
+    /// connect(2) of a machine behind the pod, to a service; the sidecar takes it.
+    Forwarded,
+    /// 1 MiB of it on an established connection, to the sidecar.
+    ForwardedStream,
+    /// 1 MiB of a machine behind the pod to a port that no rule captures, past the sidecar.
+    PassingStream,
     /// A request through Envoy to a server outside, on an open connection.
     EnvoyRequest,
     /// A request through Envoy, each on a connection of its own.
@@ -37,6 +43,9 @@ pub enum Field {
 impl Field {
     /// Those with Envoy as the sidecar.
     pub const ENVOY: [Self; 3] = [Self::EnvoyRequest, Self::EnvoyConnection, Self::EnvoyTcp];
+
+    /// Those with a machine behind the pod.
+    pub const FORWARDING: [Self; 3] = [Self::Forwarded, Self::ForwardedStream, Self::PassingStream];
 
     /// The others.
     pub const ALL: [Self; 10] = [
@@ -71,6 +80,13 @@ impl Field {
             }
             Self::TransparentRoundTrip => {
                 "TPROXY: round trip of 64 bytes, sidecar to app, connection established"
+            }
+            Self::Forwarded => "Forwarded: connect(2) of a machine behind the pod to the sidecar",
+            Self::ForwardedStream => {
+                "Forwarded: 1 MiB of a machine behind the pod to the sidecar, connection established"
+            }
+            Self::PassingStream => {
+                "Forwarded: 1 MiB of a machine behind the pod past the sidecar, connection established"
             }
             Self::EnvoyRequest => "HTTP request through Envoy, keep-alive (cpu: of the client)",
             Self::EnvoyConnection => {

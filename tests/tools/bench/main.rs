@@ -5,6 +5,7 @@
 mod crowd;
 mod envoy;
 mod field;
+mod forwarding;
 mod load;
 mod plot;
 mod pods;
@@ -32,7 +33,7 @@ struct Options {
     /// How many times every contestant has its turn
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=1000))]
     rounds: u32,
-    /// Measure this; may be given several times [default: all]
+    /// Measure this; may be given several times [default: all that need neither Envoy nor a machine]
     #[arg(long, value_enum)]
     field: Vec<Field>,
     /// Measure only these, by their names in the table; the first one is the ratios' base
@@ -41,9 +42,12 @@ struct Options {
     /// Pods of the node with many
     #[arg(long, default_value_t = 250, value_parser = clap::value_parser!(u16).range(1..=1000))]
     pods: u16,
-    /// Also measure with Envoy as the sidecar
+    /// Without --field: also measure with Envoy as the sidecar
     #[arg(long)]
     envoy: bool,
+    /// Without --field: also measure with a machine behind the pod
+    #[arg(long)]
+    forwarding: bool,
     /// Also make one connection after the other, for so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=600))]
     churn: Option<u16>,
@@ -106,20 +110,30 @@ fn measure(options: &Options) -> Result<Report> {
     let applied = environment.time_to_apply()?;
     let starts = environment.crowd.starts;
     let mut report = Report::new(options.rounds, PER_TURN, applied, starts)?;
-    let fields = if options.field.is_empty() {
-        &Field::ALL[..]
-    } else {
-        &options.field
+    let wanted = |all: &[Field], is_default: bool| -> Vec<Field> {
+        if options.field.is_empty() && is_default {
+            return all.to_vec();
+        }
+        let chosen = options.field.iter().filter(|field| all.contains(field));
+        chosen.copied().collect()
     };
-    for field in fields {
-        let contestants = environment.contestants(*field);
-        let series = take_turns(contestants, *field, options)?;
-        report.add(*field, &series);
+    for field in wanted(&Field::ALL, true) {
+        let series = take_turns(environment.contestants(field), field, options)?;
+        report.add(field, &series);
     }
-    if options.envoy {
+    let fields = wanted(&Field::ENVOY, options.envoy);
+    if !fields.is_empty() {
         let meshed = envoy::Meshed::new()?;
-        for field in Field::ENVOY {
+        for field in fields {
             let series = take_turns(meshed.contestants(field), field, options)?;
+            report.add(field, &series);
+        }
+    }
+    let fields = wanted(&Field::FORWARDING, options.forwarding);
+    if !fields.is_empty() {
+        let pods = forwarding::Forwarding::new()?;
+        for field in fields {
+            let series = take_turns(pods.contestants(field), field, options)?;
             report.add(field, &series);
         }
     }

@@ -16,13 +16,16 @@ pub struct Turn {
     pub cpu: u64,
 }
 
+/// Bytes that are poured at a time.
+const STREAM: usize = 1 << 20;
+
 /// Takes it: so many connections or round trips.
 pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Turn> {
     let Contestant {
         client, server, to, ..
     } = contestant;
     let (at_client, at_server) = match field {
-        Field::Connect | Field::Arrive | Field::Transparent => {
+        Field::Connect | Field::Arrive | Field::Transparent | Field::Forwarded => {
             let measured = client.ask(&format!("connect {to} {times}"))?;
             (measured, server.ask("drain")?)
         }
@@ -38,6 +41,11 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
             let size = field.round_trip().unwrap_or_default();
             server.tell("echo")?;
             let measured = client.ask(&format!("round-trip {to} {times} {size}"))?;
+            (measured, server.answer()?)
+        }
+        Field::ForwardedStream | Field::PassingStream => {
+            server.tell(&format!("drink {STREAM}"))?;
+            let measured = client.ask(&format!("pour {to} {times} {STREAM}"))?;
             (measured, server.answer()?)
         }
         // The server goes on by itself; Envoy's processor time is not known here.

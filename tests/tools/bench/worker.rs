@@ -209,6 +209,8 @@ fn obey(line: &str, listener: Option<&Socket>, held: &mut Vec<Socket>) -> Result
         (["round-trip", to, times, size], _) => {
             client::round_trips(to.parse()?, times.parse()?, size.parse()?)?
         }
+        (["drink", size], Some(listener)) => server::drink(listener, size.parse()?)?,
+        (["pour", to, times, size], _) => client::pour(to.parse()?, times.parse()?, size.parse()?)?,
         (["churn", to, length], _) => client::churn(to.parse()?, seconds(length)?)?,
         (["hold", to, times], _) => client::hold(to.parse()?, times.parse()?, held)?,
         _ => bail!("cannot {line:?}"),

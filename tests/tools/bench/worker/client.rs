@@ -128,6 +128,21 @@ pub fn round_trips(to: SocketAddr, times: u32, size: usize) -> io::Result<Answer
     Ok(Answer::of(all))
 }
 
+/// So many bytes at a time, until the other end says that it has them.
+pub fn pour(to: SocketAddr, times: u32, size: usize) -> io::Result<Answer> {
+    let (mut socket, _) = dialed(to)?;
+    socket.set_tcp_nodelay(true)?;
+    let mut all = Vec::new();
+    let bytes = vec![0; size];
+    for _ in 0..times {
+        let start = Instant::now();
+        socket.write_all(&bytes)?;
+        socket.read_exact(&mut [0])?;
+        all.push(nanos(start));
+    }
+    Ok(Answer::of(all))
+}
+
 /// Connects and closes in the orderly way for so long; how often, and how often it failed.
 pub fn churn(to: SocketAddr, length: Duration) -> io::Result<Answer> {
     let start = Instant::now();

@@ -49,6 +49,18 @@ pub fn echo(listener: &Socket) -> io::Result<Answer> {
     }
 }
 
+/// Answers each so many bytes with one, until the connection ends.
+pub fn drink(listener: &Socket, size: usize) -> io::Result<Answer> {
+    listener.set_nonblocking(false)?;
+    let (mut accepted, _) = listener.accept()?;
+    accepted.set_tcp_nodelay(true)?;
+    let mut buffer = vec![0; size];
+    while accepted.read_exact(&mut buffer).is_ok() {
+        accepted.write_all(&[1])?;
+    }
+    Ok(Answer::default())
+}
+
 /// Serves so many connections as a sidecar does: asks where to, then a byte each way.
 pub fn serve(listener: &Socket, times: u32) -> io::Result<Answer> {
     listener.set_nonblocking(false)?;
