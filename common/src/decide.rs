@@ -3,8 +3,8 @@
 //!
 //! Source of the rule order: `istio-iptables` of Istio 1.18 and later (the *current* dialect of
 //! docs/semantics.md), as its nat OUTPUT and PREROUTING rules, and in mode TPROXY those of mangle, evaluate
-//! the first packet of a connection. Older versions differ in the `DIALECT_*` bits of the policy. Rule numbers in comments
-//! are those of that document.
+//! the first packet of a connection. Older versions differ in the `DIALECT_*` bits of the policy. Rule numbers in
+//! comments are those of that document.
 
 mod inbound;
 mod outbound;

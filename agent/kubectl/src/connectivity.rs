@@ -125,7 +125,7 @@ async fn try_all(cluster: &Cluster, options: &Options, place: &Place) -> Result<
     start::wait_enrolled(cluster, place, options.start_timeout).await?;
     let probes = start::wait_ready(place, options.start_timeout).await;
     let addresses = place.addresses().await?;
-    // The Service's rules take a moment to reach the nodes. What comes of it is judged below.
+    // The Service's rules take a moment to reach the nodes. What comes of it is checked below.
     let service = (addresses.service.clone(), manifests::SERVICE_PORT);
     let reached = async {
         while call(
@@ -144,9 +144,9 @@ async fn try_all(cluster: &Cluster, options: &Options, place: &Place) -> Result<
     let mut rows = Vec::new();
     for case in CASES {
         let seen = call(place, options, case.from, (case.to)(&addresses)).await;
-        for (name, judge) in case.promises {
+        for (name, check) in case.promises {
             let outcome = match &seen {
-                Ok(seen) => judge(&addresses, seen),
+                Ok(seen) => check(&addresses, seen),
                 Err(error) => Err(format!("{error:#}")),
             };
             rows.push(Row::new(name, outcome));

@@ -261,13 +261,13 @@ impl PodRows {
         self.flags & POD_ADDED_SELF_V6 != 0
     }
 
-    /// Whether forwarded packets are judged, by this or an earlier agent's programs.
+    /// Whether forwarded packets follow the rules, by this or an earlier agent's programs.
     #[must_use]
     pub fn forwards(&self) -> bool {
         self.flags & POD_FORWARDS != 0
     }
 
-    /// Notes whether forwarded packets are to be judged.
+    /// Notes whether forwarded packets are to follow the rules.
     pub fn set_forwards(&mut self, forwards: bool) {
         self.set_flag(POD_FORWARDS, forwards);
     }

@@ -44,7 +44,7 @@ pub struct Addresses {
 }
 
 /// Decides whether an answer is right. What was seen, or what is wrong.
-type Judge = fn(&Addresses, &Answer) -> Result<String, String>;
+type Check = fn(&Addresses, &Answer) -> Result<String, String>;
 
 /// One connection.
 pub struct Case {
@@ -53,7 +53,7 @@ pub struct Case {
     /// Where to.
     pub to: fn(&Addresses) -> (&str, u16),
     /// What is promised of it.
-    pub promises: &'static [(&'static str, Judge)],
+    pub promises: &'static [(&'static str, Check)],
 }
 
 /// Everything that is tried.

@@ -48,19 +48,10 @@ impl Lines {
             let text = format!("{input}-j RETURN");
             self.rule(PREROUTING, text, Rule::VirtualInterfaceNoMatch, index);
         }
-        let is_transparent = policy.mode == Mode::Tproxy;
-        for (index, name) in policy.excluded_interfaces.iter().enumerate() {
-            let text = format!("{}-j RETURN", interfaces::option("-i", name));
-            if is_transparent {
-                self.jump(PREROUTING, text);
-            } else {
-                self.rule(PREROUTING, text, Rule::InInterface, index);
-            }
-        }
-        if is_transparent {
-            return;
-        }
-        if policy.inbound != InboundPorts::None {
+        let is_redirect = policy.mode != Mode::Tproxy;
+        let decision = is_redirect.then_some(Rule::InInterface);
+        self.excluded_interfaces((PREROUTING, "-i"), policy, decision);
+        if is_redirect && policy.inbound != InboundPorts::None {
             self.jump(PREROUTING, format!("-p tcp -j {INBOUND}"));
         }
     }

@@ -4,6 +4,7 @@ use ipnet::IpNet;
 use sidetrack_common::{addr::Family, rule::Rule};
 
 use super::{Line, TableName};
+use crate::{interfaces, policy::Policy};
 
 /// The lines so far of one family.
 pub(super) struct Lines {
@@ -31,6 +32,39 @@ impl Lines {
             text,
             decision: Some((rule, index as u32)),
         });
+    }
+
+    /// Adds what returns at the interfaces that the policy excludes. It stands for a decision unless another table
+    /// decides.
+    pub(super) fn excluded_interfaces(
+        &mut self,
+        (chain, option): (&'static str, &str),
+        policy: &Policy,
+        decision: Option<Rule>,
+    ) {
+        for (index, name) in policy.excluded_interfaces.iter().enumerate() {
+            let text = format!("{}-j RETURN", interfaces::option(option, name));
+            match decision {
+                Some(rule) => self.rule(chain, text, rule, index),
+                None => self.jump(chain, text),
+            }
+        }
+    }
+
+    /// The address from which the sidecar calls the app.
+    pub(super) const fn own(&self) -> &'static str {
+        match self.family {
+            Family::V4 => "127.0.0.6/32",
+            Family::V6 => "::6/128",
+        }
+    }
+
+    /// The destinations that count as loopback.
+    pub(super) fn loopback(&self, policy: &Policy) -> String {
+        match self.family {
+            Family::V4 => policy.loopback_v4.trunc().to_string(),
+            Family::V6 => "::1/128".to_owned(),
+        }
     }
 
     /// The ranges of this family with their positions in the list of both.

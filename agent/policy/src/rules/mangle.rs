@@ -5,7 +5,6 @@ use sidetrack_common::{addr::Family, rule::Rule};
 
 use super::{INBOUND, Line, OUTBOUND_MARK, OUTPUT, PREROUTING, TableName, lines::Lines};
 use crate::{
-    interfaces,
     policy::{InboundPorts, Mode, Policy},
     rules::inbound::exempts_ssh,
 };
@@ -27,10 +26,7 @@ pub(super) fn lines(policy: &Policy, family: Family) -> Vec<Line> {
         lines: Vec::new(),
     };
     if policy.mode == Mode::Tproxy {
-        let loopback = match family {
-            Family::V4 => policy.loopback_v4.trunc().to_string(),
-            Family::V6 => "::1/128".to_owned(),
-        };
+        let loopback = list.loopback(policy);
         list.mangle_prerouting(policy);
         list.mangle_output(policy, &loopback);
         list.divert(policy);
@@ -43,10 +39,7 @@ pub(super) fn lines(policy: &Policy, family: Family) -> Vec<Line> {
 impl Lines {
     fn mangle_prerouting(&mut self, policy: &Policy) {
         let mark = policy.tproxy_mark;
-        for (index, name) in policy.excluded_interfaces.iter().enumerate() {
-            let text = format!("{}-j RETURN", interfaces::option("-i", name));
-            self.rule(PREROUTING, text, Rule::InInterface, index);
-        }
+        self.excluded_interfaces((PREROUTING, "-i"), policy, Some(Rule::InInterface));
         if policy.inbound != InboundPorts::None {
             self.jump(PREROUTING, format!("-p tcp -j {INBOUND}"));
         }
@@ -56,12 +49,7 @@ impl Lines {
 
     fn mangle_output(&mut self, policy: &Policy, loopback: &str) {
         let mark = policy.tproxy_mark;
-        for name in &policy.excluded_interfaces {
-            self.jump(
-                OUTPUT,
-                format!("{}-j RETURN", interfaces::option("-o", name)),
-            );
-        }
+        self.excluded_interfaces((OUTPUT, "-o"), policy, None);
         let text = format!("-o lo -p tcp -m mark --mark {mark:#x} -j RETURN");
         self.rule(OUTPUT, text, Rule::Transparent, 0);
         for (kind, ids, rule) in [
@@ -91,10 +79,7 @@ impl Lines {
 
     fn mangle_inbound(&mut self, policy: &Policy) {
         let mark = policy.tproxy_mark;
-        let own = match self.family {
-            Family::V4 => "127.0.0.6/32",
-            Family::V6 => "::6/128",
-        };
+        let own = self.own();
         self.jump(
             INBOUND,
             format!("-p tcp -m mark --mark {mark:#x} -j RETURN"),

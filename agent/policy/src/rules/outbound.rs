@@ -1,21 +1,17 @@
 //! Chains that connections of the pod go through.
 
-use sidetrack_common::{addr::Family, rule::Rule};
+use sidetrack_common::rule::Rule;
 
 use super::{IN_REDIRECT, ISTIO_OUTPUT, OUTPUT, REDIRECT, lines::Lines};
 use crate::{
     dialect::Dialect,
-    interfaces,
     policy::{OutboundRanges, Policy},
 };
 
 impl Lines {
     /// Chain OUTPUT.
     pub(super) fn output(&mut self, policy: &Policy) {
-        for (index, name) in policy.excluded_interfaces.iter().enumerate() {
-            let text = format!("{}-j RETURN", interfaces::option("-o", name));
-            self.rule(OUTPUT, text, Rule::OutInterface, index);
-        }
+        self.excluded_interfaces((OUTPUT, "-o"), policy, Some(Rule::OutInterface));
         self.jump(OUTPUT, format!("-p tcp -j {ISTIO_OUTPUT}"));
     }
 
@@ -25,13 +21,7 @@ impl Lines {
             let text = format!("-p tcp -m tcp --dport {port} -j RETURN");
             self.rule(ISTIO_OUTPUT, text, Rule::OutPortExcluded, index);
         }
-        let (own, loopback) = match self.family {
-            Family::V4 => (
-                "127.0.0.6/32".to_owned(),
-                policy.loopback_v4.trunc().to_string(),
-            ),
-            Family::V6 => ("::6/128".to_owned(), "::1/128".to_owned()),
-        };
+        let (own, loopback) = (self.own(), self.loopback(policy));
         if policy.dialect == Dialect::V1_1 {
             let text = format!("! -d {loopback} -o lo -j {REDIRECT}");
             self.rule(ISTIO_OUTPUT, text, Rule::LocalCaptured, 0);

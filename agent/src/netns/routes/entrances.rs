@@ -7,7 +7,7 @@ use netlink_packet_route::link::{
     LinkMessage,
 };
 
-/// Interfaces of one pod whose forwarded packets are judged. Attaching a program waits for all CPUs.
+/// Interfaces of one pod whose forwarded packets follow the rules. Attaching a program waits for all CPUs.
 pub const MAX_ENTRANCES: usize = 64;
 
 /// What is known of the pod's interfaces, in this regard.

@@ -3,9 +3,8 @@
 //!
 //! The tables are read whole ([`dump`]) and flattened ([`flatten`]) in the order of the rules that every
 //! namespace starts with: `local` and `main` before `default`. A throw route leads on to the next
-//! table. Policy routing (other rules)
-//! cannot be flattened. Unless the rule is the one of the pod's own return route, every destination without a row of its own counts as reachable, so that no
-//! connection bypasses the sidecar.
+//! table. Policy routing (other rules) cannot be flattened. Unless the rule is the one of the pod's own return
+//! route, every destination without a row of its own counts as reachable, so that no connection bypasses the sidecar.
 
 mod dump;
 pub mod entrances;
@@ -98,7 +97,7 @@ impl Snapshot {
     /// What people should know about the pod's network.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.note_about_routes().into_iter().collect()
+        Vec::from_iter(self.note_about_routes())
     }
 
     /// Whether an address is assigned.

@@ -1,4 +1,4 @@
-use super::{Addresses, Answer, CASES, Judge};
+use super::{Addresses, Answer, CASES, Check};
 
 fn addresses() -> Addresses {
     Addresses {
@@ -10,8 +10,8 @@ fn addresses() -> Addresses {
     }
 }
 
-/// The judge of the promise with these words.
-fn judge(words: &str) -> Judge {
+/// The check of the promise with these words.
+fn check(words: &str) -> Check {
     let mut all = CASES.iter().flat_map(|case| case.promises);
     all.find(|(name, _)| name.contains(words)).unwrap().1
 }
@@ -40,9 +40,9 @@ fn error(name: &str) -> Answer {
 
 #[test]
 fn a_header_with_the_wrong_destination_fails() {
-    let judge = judge("goes through the sidecar, which knows the dialed address");
+    let check = check("goes through the sidecar, which knows the dialed address");
     let with = |value| {
-        judge(
+        check(
             &addresses(),
             &answer(&[("x-sidetrack-outbound", value)], ""),
         )
@@ -53,10 +53,10 @@ fn a_header_with_the_wrong_destination_fails() {
             .unwrap_err()
             .contains("10.96.0.9:80")
     );
-    let past = judge(&addresses(), &answer(&[], "")).unwrap_err();
+    let past = check(&addresses(), &answer(&[], "")).unwrap_err();
     assert!(past.contains("past the outbound sidecar"), "{past}");
     assert!(
-        judge(&addresses(), &error("ETIMEDOUT"))
+        check(&addresses(), &error("ETIMEDOUT"))
             .unwrap_err()
             .contains("ETIMEDOUT")
     );
@@ -65,7 +65,7 @@ fn a_header_with_the_wrong_destination_fails() {
         ..answer(&[], "")
     };
     assert!(
-        judge(&addresses(), &unavailable)
+        check(&addresses(), &unavailable)
             .unwrap_err()
             .contains("503")
     );
@@ -73,38 +73,38 @@ fn a_header_with_the_wrong_destination_fails() {
 
 #[test]
 fn direct_means_the_callers_own_socket_and_no_sidecar() {
-    let judge = judge("excludeOutboundPorts");
+    let check = check("excludeOutboundPorts");
     let own = r#"{"peer": "10.244.0.3:40000"}"#;
-    assert!(judge(&addresses(), &answer(&[], own)).is_ok());
+    assert!(check(&addresses(), &answer(&[], own)).is_ok());
     let other = r#"{"peer": "10.244.0.3:40001"}"#;
-    assert!(judge(&addresses(), &answer(&[], other)).is_err());
+    assert!(check(&addresses(), &answer(&[], other)).is_err());
     for header in ["x-sidetrack-outbound", "x-sidetrack-inbound"] {
-        assert!(judge(&addresses(), &answer(&[(header, "1")], own)).is_err());
+        assert!(check(&addresses(), &answer(&[(header, "1")], own)).is_err());
     }
-    assert!(judge(&addresses(), &answer(&[], "ready")).is_err());
+    assert!(check(&addresses(), &answer(&[], "ready")).is_err());
 }
 
 #[test]
 fn only_a_refusal_is_a_refusal() {
-    let judge = judge("outbound: while the sidecar does not listen");
-    assert!(judge(&addresses(), &error("ECONNREFUSED")).is_ok());
-    assert!(judge(&addresses(), &error("ETIMEDOUT")).is_err());
+    let check = check("outbound: while the sidecar does not listen");
+    assert!(check(&addresses(), &error("ECONNREFUSED")).is_ok());
+    assert!(check(&addresses(), &error("ETIMEDOUT")).is_err());
     assert!(
-        judge(&addresses(), &answer(&[], "")).is_err(),
+        check(&addresses(), &answer(&[], "")).is_err(),
         "it went past the sidecar"
     );
 }
 
 #[test]
 fn names_are_those_of_the_app() {
-    let peer = judge("getpeername");
+    let peer = check("getpeername");
     assert!(peer(&addresses(), &answer(&[], "")).is_ok());
     let redirected = Answer {
         peer: "127.0.0.1:15001".to_owned(),
         ..answer(&[], "")
     };
     assert!(peer(&addresses(), &redirected).is_err());
-    let own = judge("getsockname");
+    let own = check("getsockname");
     assert!(own(&addresses(), &answer(&[], "")).is_ok());
     let redirected = Answer {
         own: "127.0.0.1:40000".to_owned(),
