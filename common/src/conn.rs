@@ -21,10 +21,11 @@ pub struct HandshakeKey {
 }
 
 impl HandshakeKey {
-    /// A number for the key. Two keys that differ have the same one as often as two random numbers are equal.
+    /// A number for the key, which spreads well in both halves. Keys of one pod can be made to have the same one; for
+    /// keys of two pods that takes knowing the seed.
     #[inline(always)]
     #[must_use]
-    pub const fn hash(&self) -> u64 {
+    pub const fn hash(&self, seed: u64) -> u64 {
         const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
         let words = self.client.to_v6_be();
         let ports = (self.client_port as u32) << 16 | self.target_port as u32;
@@ -33,7 +34,8 @@ impl HandshakeKey {
             (words[2], words[3]),
             (self.target_word, ports),
         ];
-        let mut hash = self.netns;
+        let mut hash = (self.netns ^ seed).wrapping_mul(MIX);
+        hash ^= hash >> 32;
         let mut at = 0;
         while at < pairs.len() {
             let (high, low) = pairs[at];
@@ -243,6 +245,8 @@ mod tests {
     use super::HandshakeKey;
     use crate::addr::Addr;
 
+    const SEED: u64 = 0x0123_4567_89ab_cdef;
+
     const fn key(netns: u64, host: u8, client_port: u16) -> HandshakeKey {
         HandshakeKey {
             netns,
@@ -257,7 +261,11 @@ mod tests {
     fn hashes_of_neighbors_differ_in_both_halves() {
         for (clients, ports) in [(1, 30_000..34_096), (64, 30_000..30_064)] {
             let hashes: Vec<u64> = (0..clients)
-                .flat_map(|host| ports.clone().map(move |port| key(4711, host, port).hash()))
+                .flat_map(|host| {
+                    ports
+                        .clone()
+                        .map(move |port| key(4711, host, port).hash(SEED))
+                })
                 .collect();
             for shift in [0, 32] {
                 const SLOTS: usize = 4096;
@@ -301,13 +309,23 @@ mod tests {
                 target_word: 1,
                 ..plain
             },
-            // Differences that cancel in a plain exclusive or.
+            // Differences that cancel in an exclusive or, of each part with the next one.
             key(4710, 0, 30_000),
+            HandshakeKey {
+                netns: 4710,
+                client: Addr::from_v6_be([
+                    0,
+                    1,
+                    plain.client.to_v6_be()[2],
+                    plain.client.to_v6_be()[3],
+                ]),
+                ..plain
+            },
         ];
         let hashes: BTreeSet<u64> = others
             .iter()
             .chain([&plain])
-            .map(HandshakeKey::hash)
+            .map(|key| key.hash(SEED))
             .collect();
         assert_eq!(hashes.len(), others.len() + 1);
     }

@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    hash::{BuildHasher as _, RandomState},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::Arc,
@@ -137,6 +138,9 @@ fn load(pins: &Pins, offsets: &Offsets, level: LogLevel) -> Result<Ebpf> {
     loader.override_global("CAN_SEE_IFACE", &iface, true);
     let mptcp = u8::from(probe::mptcp_parent());
     loader.override_global("CAN_SEE_MPTCP", &mptcp, true);
+    // The keys of the standard library's hash maps come from the kernel's random numbers.
+    let seed = RandomState::new().hash_one(0);
+    loader.override_global("ARRIVAL_SEED", &seed, true);
     loader.override_global(aya_log::LEVEL, &level.0, true);
     let paths: Vec<(&str, PathBuf)> = PINNED.iter().map(|name| (*name, pins.map(name))).collect();
     for (name, path) in &paths {

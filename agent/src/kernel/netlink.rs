@@ -55,6 +55,28 @@ where
     ))
 }
 
+/// Asks for one thing.
+///
+/// # Errors
+/// If the kernel refuses, or does not have it.
+pub fn get<M>(request: M) -> io::Result<M>
+where
+    M: NetlinkSerializable + NetlinkDeserializable,
+{
+    let socket = open(netlink_sys::protocols::NETLINK_ROUTE)?;
+    send(&socket, request, NLM_F_REQUEST)?;
+    let mut answer = None;
+    receive(&socket, |payload: NetlinkPayload<M>| match payload {
+        NetlinkPayload::Error(error) => Err(error.to_io()),
+        NetlinkPayload::InnerMessage(message) => {
+            answer = Some(message);
+            Ok(ControlFlow::Break(()))
+        }
+        _ => Ok(ControlFlow::Continue(())),
+    })?;
+    answer.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
 /// Sends a request that changes something, and waits for the kernel's acknowledgment.
 pub fn change<M>(message: M, flags: u16) -> io::Result<()>
 where

@@ -68,7 +68,7 @@ impl Transparency {
     pub fn start(&self, netns: Arc<Netns>, ports: Vec<u16>) {
         let adoption = Arc::clone(&self.adoption);
         let cookie = netns.cookie();
-        // It reports itself.
+        // The search logs its own errors.
         let _ = self.searches.start(cookie, move || {
             if let Err(problem) = search(&adoption, &netns, &ports) {
                 tracing::warn!(

@@ -1,7 +1,5 @@
 //! Follows whether and where a pod forwards packets.
 
-use std::collections::BTreeSet;
-
 use anyhow::{Context as _, Result, bail};
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{Mode, Policy};
@@ -10,7 +8,7 @@ use super::PodLink;
 use crate::{
     kernel::{
         Datapath,
-        forwarding::{Missing, attach, remove_others},
+        forwarding::{Missing, attach, remove_all},
     },
     netns::{forward_routes, routes::entrances::MAX_ENTRANCES},
     rows::PodRows,
@@ -110,11 +108,14 @@ impl PodLink {
         let Some(lo) = self.loopback() else {
             return Ok(());
         };
-        if has_filters {
-            let removed = self.inside(|| remove_others(&BTreeSet::new())).await;
-            removed.context("remove the program for forwarded packets")?;
-        }
+        let filters = if has_filters {
+            let removed = self.inside(remove_all).await;
+            removed.context("remove the program for forwarded packets")
+        } else {
+            Ok(())
+        };
         let removed = self.inside(move || forward_routes::remove(lo)).await;
-        removed.context("remove the route for forwarded packets")
+        // A failure of one does not keep the other.
+        filters.and(removed.context("remove the route for forwarded packets"))
     }
 }

@@ -5,6 +5,8 @@
 //! The socket lookup of a SYN asks the programs in sk_lookup, which decide, count and trace as for every other
 //! inbound connection. No state is kept: later packets of a captured connection are those that have a socket.
 
+use core::ops::RangeInclusive;
+
 use aya_ebpf::{
     bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC},
     macros::classifier,
@@ -32,8 +34,15 @@ const DESTINATION: u8 = 60;
 /// How many of them are looked at.
 const MAX_EXTENSIONS: usize = 6;
 
+const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
+const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
+
+/// What the first byte of an IPv4 header can be: version 4, and at least five words.
+const IPV4: RangeInclusive<u8> = 0x45..=0x4f;
+/// The same of an IPv6 header: version 6.
+const IPV6: RangeInclusive<u8> = 0x60..=0x6f;
 
 /// What is to become of a packet.
 enum Fate {
@@ -82,7 +91,7 @@ fn fate(packet: &Packet) -> Option<Fate> {
     };
     let header: [u8; 14] = packet.bytes(offset)?;
     tuple.set_ports(&header);
-    let begins = header[13] & (SYN | ACK) == SYN;
+    let begins = header[13] & (SYN | ACK | RST | FIN) == SYN;
     maps::set_probe(if begins {
         Probe::Syn
     } else {
@@ -102,7 +111,8 @@ fn fate(packet: &Packet) -> Option<Fate> {
 #[inline(always)]
 fn ipv4(packet: &Packet) -> Option<Tcp> {
     let header: [u8; 20] = packet.bytes(0)?;
-    if u32::from(header[9]) != IPPROTO_TCP {
+    // The pod's IP layer drops what has no header of its kind.
+    if !IPV4.contains(&header[0]) || u32::from(header[9]) != IPPROTO_TCP {
         return None;
     }
     if u16::from_be_bytes([header[6], header[7]]) & IS_FRAGMENT != 0 {
@@ -115,6 +125,9 @@ fn ipv4(packet: &Packet) -> Option<Tcp> {
 #[inline(always)]
 fn ipv6(packet: &Packet) -> Option<Tcp> {
     let header: [u8; 40] = packet.bytes(0)?;
+    if !IPV6.contains(&header[0]) {
+        return None;
+    }
     let (mut next, mut offset) = (header[6], 40);
     for _ in 0..MAX_EXTENSIONS {
         if u32::from(next) == IPPROTO_TCP {

@@ -5,16 +5,24 @@
 
 use core::ptr;
 
-use aya_ebpf::{btf_maps::Array, helpers::generated::bpf_ktime_get_coarse_ns, macros::btf_map};
+use aya_ebpf::{
+    Global, btf_maps::Array, helpers::generated::bpf_ktime_get_coarse_ns, macros::btf_map,
+};
 use sidetrack_common::conn::HandshakeKey;
 
-/// Slots, a power of two. A connection that loses its slot to another one may count twice.
+/// Slots, a power of two. A connection that loses its slot to another one may count twice. One with the hash of
+/// another one does not count.
 const SLOTS: u32 = 4096;
 /// A tick has 2^20 ns, about a millisecond.
 const TICK_BITS: u32 = 20;
 /// For so many ticks packets with the same ports are of one connection. A client needs longer to use all its ports:
 /// they are tens of thousands, and one sidecar accepts fewer connections a second.
 const WHILE: u32 = 1000;
+
+/// Random: the loader sets it. No pod can forge a connection that is taken for one of another pod. The value here is
+/// that of no other constant, because the compiler gives constants with equal values one place.
+#[unsafe(no_mangle)]
+static ARRIVAL_SEED: Global<u64> = Global::new(0x51de_5eed);
 
 /// A connection each: the upper half of its hash, and the tick it was seen at. Eight bytes, because each inbound
 /// connection waits for its slot to come from memory. Not pinned: a new build of the program begins with none.
@@ -24,7 +32,7 @@ static ARRIVALS: Array<u64, { SLOTS as usize }> = Array::new();
 /// Whether this is a packet of a connection that was seen a moment ago. If not it is remembered.
 #[inline(always)]
 pub fn has_arrived(key: &HandshakeKey) -> bool {
-    let hash = key.hash();
+    let hash = key.hash(ARRIVAL_SEED.load());
     let Some(slot) = ARRIVALS.get_ptr_mut(hash as u32 & (SLOTS - 1)) else {
         return false;
     };

@@ -63,12 +63,16 @@ impl Forwarding {
         machine::set_forwarding(&self.fixture.pod, on)
     }
 
-    /// Has the machine leave the checksums of what it sends to its interface, or not.
+    /// Has the machine and the outside leave the checksums of what they send to their interfaces, or not.
     pub fn set_checksum_offload(&self, value: &str) -> Result<()> {
-        let netns = &self.inside.netns;
-        run(&format!(
-            "ip netns exec {netns} ethtool -K eth0 tx-checksumming {value}"
-        ))?;
+        for (netns, interface) in [
+            (&self.inside.netns, "eth0"),
+            (&self.fixture.lab.outside().netns, "br0"),
+        ] {
+            run(&format!(
+                "ip netns exec {netns} ethtool -K {interface} tx-checksumming {value}"
+            ))?;
+        }
         Ok(())
     }
 
@@ -93,15 +97,16 @@ impl Forwarding {
         let shown = run(&format!("ip netns exec {netns} bpftool -j net show"))?;
         let shown: serde_json::Value = serde_json::from_str(&shown)?;
         let rows = shown[0]["tc"].as_array().cloned().unwrap_or_default();
-        let ours = rows
-            .iter()
-            .filter(|row| row["kind"] == "clsact/ingress" && row["name"] == "st_forward");
+        let ours = rows.iter().filter(|row| {
+            let name = row["name"].as_str().unwrap_or_default();
+            row["kind"] == "clsact/ingress" && name.starts_with("st_forward")
+        });
         Ok(ours
             .filter_map(|row| row["ifindex"].as_u64()?.try_into().ok())
             .collect())
     }
 
-    /// Has every interface's queueing discipline, where filters are attached.
+    /// The queueing disciplines of the pod's interfaces, where filters are attached.
     pub fn qdiscs(&self) -> Result<String> {
         run(&format!("tc -n {} qdisc show", self.fixture.pod.netns))
     }

@@ -240,8 +240,12 @@ fn filters_attach_it_where_links_cannot() -> Result<()> {
     pod.fixture.agent.places.wait_enrolled("test/app")?;
     pass(&pod)?;
     ensure!(pod.filters()?.len() == 2, "{}", pod.qdiscs()?);
-    // Another program's stay.
+    // What the pod removes comes back.
     let netns = pod.fixture.pod.netns.clone();
+    run(&format!("tc -n {netns} qdisc del dev tap0 clsact"))?;
+    pod.wait_programs(2)?;
+    pass(&pod)?;
+    // Another program's stay.
     let place = format!("-n {netns} filter add dev tap0 ingress prio 9 protocol ip bpf");
     let accepts = ["bytecode", "1,6 0 0 0,", "flowid", "1:1"];
     let words = ["tc"].into_iter().chain(place.split(' ')).chain(accepts);

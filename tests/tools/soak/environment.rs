@@ -95,7 +95,7 @@ impl Pod {
         name(self.number)
     }
 
-    /// By which the books know it.
+    /// Its number in the account.
     pub fn number(&self) -> u16 {
         self.number
     }

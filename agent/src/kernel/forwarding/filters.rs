@@ -1,7 +1,8 @@
 //! tc filters: how the program is attached where the kernel has no links for that (before Linux 6.6). All of this is
 //! done in the namespace of the calling thread.
 //!
-//! Nobody has to remember a filter: the kernel lists it with its name and program, and it ends with its interface.
+//! No agent has to remember a filter: the kernel says by its name whether it is sidetrack's. Others' filters are not
+//! read, so a pod cannot be in the way with many of them, or with some that cannot be understood.
 
 use std::{
     collections::BTreeSet,
@@ -17,7 +18,10 @@ use netlink_packet_route::{
     RouteNetlinkMessage,
     tc::{TcAttribute, TcBpfFlags, TcFilterBpf, TcFilterBpfOption, TcHandle, TcMessage, TcOption},
 };
-use nix::sched::{CloneFlags, unshare};
+use nix::{
+    net::if_::if_nameindex,
+    sched::{CloneFlags, unshare},
+};
 
 use crate::kernel::{
     netlink::{self, unless},
@@ -26,62 +30,83 @@ use crate::kernel::{
 
 /// The filter's name, which is the program's. What has another name is another program's.
 const NAME: &str = "st_forward";
-/// Its place among others: the number that routes and rules for forwarded packets have as their protocol.
+/// Its name if the qdisc was added for it as well.
+const NAME_WITH_QDISC: &str = "st_forward, clsact";
+/// Filters with lower numbers run before it. The number is that of the protocol of rules and routes for forwarded
+/// packets, so that people recognize it.
 const PRIORITY: u32 = 174;
 const HANDLE: u32 = 1;
 /// `ETH_P_ALL` of linux/if_ether.h.
 const ALL_PROTOCOLS: u16 = 3;
 /// The qdisc that takes filters for received packets.
 const CLSACT: &str = "clsact";
-/// A pod can have any number of interfaces and filters.
-const DEADLINE: Duration = Duration::from_millis(300);
+/// How long a turn may take. A pod can have any number of interfaces; the rest has its turn later.
+const DEADLINE: Duration = Duration::from_millis(200);
 
-/// Attaches the program to interfaces, but to so many at a time only; answers to how many it is not yet attached.
+/// What the kernel says if there is no such filter, qdisc or interface.
+const ABSENT: [i32; 3] = [libc::ENOENT, libc::EINVAL, libc::ENODEV];
+
+/// A filter of sidetrack.
+struct Found {
+    /// Its program's id.
+    program: u32,
+    /// Whether the qdisc was added for it.
+    added_qdisc: bool,
+}
+
+/// Attaches the program to interfaces that do not have it, to so many at a time, and removes it from all others.
+/// Answers how many still need it.
 ///
 /// # Errors
-/// If the kernel refuses, or the namespace has so much that looking at it takes too long.
-pub fn attach(
+/// The first one, if the kernel refuses; the other interfaces have their turn nevertheless.
+pub fn follow(
     program: BorrowedFd<'_>,
     interfaces: &BTreeSet<u32>,
     at_a_time: usize,
 ) -> io::Result<usize> {
+    let until = Instant::now() + DEADLINE;
     let id = sys::program_id(program)?;
-    let until = Instant::now() + DEADLINE;
-    let mut missing = Vec::new();
+    let (mut added, mut rest, mut result) = (0, 0, Ok(()));
     for ifindex in interfaces {
-        if !filters(*ifindex, TcHandle::MIN_INGRESS, until)?.contains(&Some(id)) {
-            missing.push(*ifindex);
-        }
-    }
-    for ifindex in missing.iter().take(at_a_time) {
-        // It may vanish meanwhile.
-        unless(&[libc::ENODEV], add(program, *ifindex))?;
-    }
-    Ok(missing.len().saturating_sub(at_a_time))
-}
-
-/// Removes the program from all interfaces but these.
-///
-/// # Errors
-/// As for [`attach`].
-pub fn remove_others(interfaces: &BTreeSet<u32>) -> io::Result<()> {
-    let until = Instant::now() + DEADLINE;
-    for ifindex in with_qdisc(until)?.difference(interfaces) {
-        let listed = filters(*ifindex, TcHandle::MIN_INGRESS, until)?;
-        if !listed.iter().any(Option::is_some) {
+        let found = find(*ifindex)?;
+        if found.as_ref().is_some_and(|found| found.program == id) {
             continue;
         }
-        let request = RouteNetlinkMessage::DelTrafficFilter(filter(*ifindex));
-        unless(&[libc::ENODEV, libc::ENOENT], netlink::change(request, 0))?;
-        // One without filters does nothing, whoever added it.
-        let rest = [TcHandle::MIN_INGRESS, TcHandle::MIN_EGRESS];
-        if rest
-            .map(|side| filters(*ifindex, side, until))
-            .iter()
-            .all(|listed| matches!(listed, Ok(none) if none.is_empty()))
-        {
-            let request = RouteNetlinkMessage::DelQueueDiscipline(qdisc(*ifindex));
-            unless(&[libc::ENODEV, libc::ENOENT], netlink::change(request, 0))?;
+        if added == at_a_time || Instant::now() > until {
+            rest += 1;
+            continue;
+        }
+        added += 1;
+        // It may vanish meanwhile.
+        result = result.and(unless(&[libc::ENODEV], add(program, *ifindex, found)));
+    }
+    result?;
+    remove_others(interfaces, until)?;
+    Ok(rest)
+}
+
+/// Removes the program from all interfaces.
+///
+/// # Errors
+/// If the kernel refuses, or there are so many interfaces that it takes too long.
+pub fn remove_all() -> io::Result<()> {
+    remove_others(&BTreeSet::new(), Instant::now() + DEADLINE)
+}
+
+fn remove_others(interfaces: &BTreeSet<u32>, until: Instant) -> io::Result<()> {
+    for interface in &if_nameindex()? {
+        let ifindex = interface.index();
+        if interfaces.contains(&ifindex) {
+            continue;
+        }
+        if Instant::now() > until {
+            return Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the pod has more interfaces than can be looked at in time",
+            ));
+        }
+        if let Some(found) = find(ifindex)? {
+            remove(ifindex, &found, until)?;
         }
     }
     Ok(())
@@ -94,55 +119,59 @@ pub fn work(program: BorrowedFd<'_>) -> bool {
     thread::scope(|scope| {
         let tried = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
-            add(program, LO)
+            add(program, LO, None)
         });
         matches!(tried.join(), Ok(Ok(())))
     })
 }
 
-fn add(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<()> {
-    let request = RouteNetlinkMessage::NewQueueDiscipline(qdisc(ifindex));
-    let added = netlink::change(request, NLM_F_CREATE | NLM_F_EXCL);
-    unless(&[libc::EEXIST], added)?;
+/// Adds the filter, or gives the one that was found another program in its place.
+fn add(program: BorrowedFd<'_>, ifindex: u32, found: Option<Found>) -> io::Result<()> {
+    let added_qdisc = match found {
+        Some(found) => found.added_qdisc,
+        None => {
+            let request = RouteNetlinkMessage::NewQueueDiscipline(qdisc(ifindex));
+            let added = netlink::change(request, NLM_F_CREATE | NLM_F_EXCL);
+            let is_new = added.is_ok();
+            unless(&[libc::EEXIST], added)?;
+            is_new
+        }
+    };
+    let name = if added_qdisc { NAME_WITH_QDISC } else { NAME };
     let mut request = filter(ifindex);
     let options = [
         TcFilterBpfOption::ProgFd(program.as_raw_fd() as u32),
-        TcFilterBpfOption::ProgName(NAME.to_owned()),
+        TcFilterBpfOption::ProgName(name.to_owned()),
         // What the program returns decides, not a class.
         TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
     ];
     let options = options.into_iter().map(TcOption::Bpf).collect();
     request.attributes.push(TcAttribute::Options(options));
-    // Replaces another agent's in place.
-    netlink::change(RouteNetlinkMessage::NewTrafficFilter(request), NLM_F_CREATE)
+    let request = RouteNetlinkMessage::NewTrafficFilter(request);
+    netlink::change(request, NLM_F_CREATE)
 }
 
-/// The filters of an interface on one side: for ours the id of its program, for others `None`.
-fn filters(ifindex: u32, side: u16, until: Instant) -> io::Result<Vec<Option<u32>>> {
-    let mut request = TcMessage::with_index(ifindex as i32);
-    request.header.parent = TcHandle {
-        major: TcHandle::CLSACT.major,
-        minor: side,
-    };
-    let mut found = Vec::new();
-    let socket = netlink::open(netlink_sys::protocols::NETLINK_ROUTE)?;
-    let listed = netlink::dump(
-        &socket,
-        RouteNetlinkMessage::GetTrafficFilter(request),
-        until,
-        |message| {
-            if let RouteNetlinkMessage::NewTrafficFilter(message) = message {
-                found.push(ours(&message));
-            }
-            ControlFlow::Continue(())
-        },
-    );
-    unless(&[libc::ENODEV], listed)?;
-    Ok(found)
+fn remove(ifindex: u32, found: &Found, until: Instant) -> io::Result<()> {
+    let request = RouteNetlinkMessage::DelTrafficFilter(filter(ifindex));
+    unless(&ABSENT, netlink::change(request, 0))?;
+    if found.added_qdisc && is_empty(ifindex, until) {
+        let request = RouteNetlinkMessage::DelQueueDiscipline(qdisc(ifindex));
+        unless(&ABSENT, netlink::change(request, 0))?;
+    }
+    Ok(())
 }
 
-/// The id of the program, if this is a filter of ours.
-fn ours(message: &TcMessage) -> Option<u32> {
+/// The filter of sidetrack on an interface.
+fn find(ifindex: u32) -> io::Result<Option<Found>> {
+    let request = RouteNetlinkMessage::GetTrafficFilter(filter(ifindex));
+    match netlink::get(request) {
+        Ok(RouteNetlinkMessage::NewTrafficFilter(message)) => Ok(ours(&message)),
+        Ok(_) => Ok(None),
+        Err(error) => unless(&ABSENT, Err(error)).map(|()| None),
+    }
+}
+
+fn ours(message: &TcMessage) -> Option<Found> {
     let options = message
         .attributes
         .iter()
@@ -150,41 +179,47 @@ fn ours(message: &TcMessage) -> Option<u32> {
             TcAttribute::Options(options) => Some(options),
             _ => None,
         })?;
-    let has_name = options.iter().any(
-        |option| matches!(option, TcOption::Bpf(TcFilterBpfOption::ProgName(name)) if name == NAME),
-    );
-    let id = options.iter().find_map(|option| match option {
-        TcOption::Bpf(TcFilterBpfOption::ProgId(id)) => Some(*id),
-        _ => None,
-    });
-    id.filter(|_| has_name && message.header.info >> 16 == PRIORITY)
+    let (mut name, mut program) = (None, None);
+    for option in options {
+        match option {
+            TcOption::Bpf(TcFilterBpfOption::ProgName(text)) => name = Some(text.as_str()),
+            TcOption::Bpf(TcFilterBpfOption::ProgId(id)) => program = Some(*id),
+            _ => {}
+        }
+    }
+    let added_qdisc = match name? {
+        NAME => false,
+        NAME_WITH_QDISC => true,
+        _ => return None,
+    };
+    Some(Found {
+        program: program?,
+        added_qdisc,
+    })
 }
 
-/// The interfaces that have a qdisc for such filters.
-fn with_qdisc(until: Instant) -> io::Result<BTreeSet<u32>> {
-    let mut found = BTreeSet::new();
-    let socket = netlink::open(netlink_sys::protocols::NETLINK_ROUTE)?;
-    let request = RouteNetlinkMessage::GetQueueDiscipline(TcMessage::default());
-    netlink::dump(&socket, request, until, |message| {
-        if let RouteNetlinkMessage::NewQueueDiscipline(message) = message
-            && message
-                .attributes
-                .contains(&TcAttribute::Kind(CLSACT.to_owned()))
-        {
-            found.insert(message.header.index as u32);
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok(found)
+/// Whether a qdisc has no filters; one that is not understood is a filter.
+fn is_empty(ifindex: u32, until: Instant) -> bool {
+    let sides = [TcHandle::MIN_INGRESS, TcHandle::MIN_EGRESS];
+    sides.into_iter().all(|side| {
+        let mut request = TcMessage::with_index(ifindex as i32);
+        request.header.parent = parent(side);
+        let request = RouteNetlinkMessage::GetTrafficFilter(request);
+        let mut is_empty = true;
+        let listed = netlink::open(netlink_sys::protocols::NETLINK_ROUTE).and_then(|socket| {
+            netlink::dump(&socket, request, until, |_: RouteNetlinkMessage| {
+                is_empty = false;
+                ControlFlow::Break(())
+            })
+        });
+        listed.is_ok() && is_empty
+    })
 }
 
 fn qdisc(ifindex: u32) -> TcMessage {
     let mut message = TcMessage::with_index(ifindex as i32);
     message.header.parent = TcHandle::CLSACT;
-    message.header.handle = TcHandle {
-        major: TcHandle::CLSACT.major,
-        minor: 0,
-    };
+    message.header.handle = parent(0);
     message.attributes = vec![TcAttribute::Kind(CLSACT.to_owned())];
     message
 }
@@ -192,12 +227,17 @@ fn qdisc(ifindex: u32) -> TcMessage {
 /// What the filter is found by.
 fn filter(ifindex: u32) -> TcMessage {
     let mut message = TcMessage::with_index(ifindex as i32);
-    message.header.parent = TcHandle {
-        major: TcHandle::CLSACT.major,
-        minor: TcHandle::MIN_INGRESS,
-    };
+    message.header.parent = parent(TcHandle::MIN_INGRESS);
     message.header.handle = TcHandle::from(HANDLE);
     message.header.info = PRIORITY << 16 | u32::from(ALL_PROTOCOLS.to_be());
     message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
     message
+}
+
+/// A side of the qdisc; 0 is the qdisc itself.
+const fn parent(side: u16) -> TcHandle {
+    TcHandle {
+        major: TcHandle::CLSACT.major,
+        minor: side,
+    }
 }

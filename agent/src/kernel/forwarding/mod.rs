@@ -23,7 +23,7 @@ use super::{
     probe, sys,
 };
 
-pub use filters::{remove_others, work};
+pub use filters::{remove_all, work};
 
 /// The first part of the names of its pins; the index of the interface follows.
 const PIN: &str = "forward-";
@@ -78,7 +78,8 @@ fn load(ebpf: &mut Ebpf) -> Result<Arc<OwnedFd>> {
     Ok(Arc::new(program.fd()?.as_fd().try_clone_to_owned()?))
 }
 
-/// Attaches the program to interfaces of the calling thread's namespace, to so many at a time.
+/// Attaches the program to interfaces of the calling thread's namespace, to so many at a time. Filters it also removes
+/// from all other interfaces; links are removed by their pins.
 ///
 /// # Errors
 /// If it cannot be attached to one of them.
@@ -86,8 +87,7 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
     let program = missing.program.as_fd();
     let interfaces = &missing.interfaces;
     if !missing.has_links {
-        let rest = filters::attach(program, interfaces, at_a_time)?;
-        remove_others(interfaces)?;
+        let rest = filters::follow(program, interfaces, at_a_time)?;
         return Ok(Attached {
             rest,
             ..Attached::default()
@@ -107,14 +107,14 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
 }
 
 impl Datapath {
-    /// Whether filters attach the program, which outlive their agent: [`remove_others`] removes them.
+    /// Whether filters attach the program, which outlive their agent: [`remove_all`] removes them.
     #[must_use]
     pub fn forwards_by_filters(&self) -> bool {
         !self.forwarding.has_links
     }
 
-    /// Detaches the program from interfaces of a pod that need it no more. Answers which do not have it and need
-    /// it.
+    /// Detaches links from interfaces of a pod that need the program no more. Answers which need it and do not have it;
+    /// with filters those that need it, because only the pod's namespace knows the filters.
     ///
     /// # Errors
     /// If there is no program although some interface needs it, or a pin cannot be removed.

@@ -1,7 +1,8 @@
 //! A SYN becomes the reset that answers it, and goes back the way it came.
 //!
-//! Its options stay: with its length the checksum's pseudo header stays the same, also where a device is still to
-//! complete the checksum. Addresses and ports that change places leave the sum as it is.
+//! Its TCP options stay: with its length the checksum's pseudo header stays the same, also where a device is still to
+//! complete the checksum. Addresses and ports that change places leave the sum as it is. A packet with IP options or
+//! extension headers is not answered: they would go back with it.
 
 use core::ffi::c_void;
 
@@ -14,6 +15,10 @@ use crate::ctx::field;
 
 /// Bytes of an Ethernet header.
 const ETH_HLEN: u32 = 14;
+/// Bytes of an IPv4 header without options.
+const IPV4_HLEN: u32 = 20;
+/// Bytes of an IPv6 header.
+const IPV6_HLEN: u32 = 40;
 /// `IPDEFTTL` of linux/ip.h.
 const TTL: u8 = 64;
 /// The flags RST and ACK of a TCP header.
@@ -24,11 +29,15 @@ impl Packet {
     /// is to return; `None` if it cannot.
     #[inline(always)]
     pub fn reset(&self, offset: u32) -> Option<i32> {
+        let is_v4 = self.protocol() == ETH_P_IP;
+        if offset != if is_v4 { IPV4_HLEN } else { IPV6_HLEN } {
+            return None;
+        }
         let ip = self.ip_header()?;
         if ip == ETH_HLEN {
             self.swap::<6>(0)?;
         }
-        if self.protocol() == ETH_P_IP {
+        if is_v4 {
             let [ttl, protocol]: [u8; 2] = self.load(ip + 8)?;
             let words = [[ttl, protocol], [TTL, protocol]].map(u16::from_ne_bytes);
             self.replace_l3(ip + 10, words)?;
@@ -51,7 +60,8 @@ impl Packet {
         Some(unsafe { bpf_redirect(interface, 0) } as i32)
     }
 
-    /// Bytes before the IP header. No field has them: interfaces have an Ethernet header or none.
+    /// Bytes before the IP header, if that is an Ethernet header or nothing. No field has them, so the header is looked
+    /// for.
     #[inline(always)]
     fn ip_header(&self) -> Option<u32> {
         let header: [u8; 20] = self.bytes(0)?;
