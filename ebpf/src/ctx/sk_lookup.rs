@@ -7,9 +7,10 @@ use super::{IPPROTO_TCP, addr_field, field};
 use crate::maps;
 
 /// Cookie of the network namespace this instance of the program is attached to. sk_lookup programs
-/// have no helper for it, so the loader sets it and loads an instance for every pod.
+/// have no helper for it, so the loader sets it and loads an instance for every pod. Not 0, because the compiler gives
+/// constants with equal values one place.
 #[unsafe(no_mangle)]
-static POD_NETNS: Global<u64> = Global::new(0);
+static POD_NETNS: Global<u64> = Global::new(u64::MAX);
 
 /// Whether the context has the ingress interface of the packet, as it does since Linux 5.17.
 #[unsafe(no_mangle)]

@@ -43,8 +43,9 @@ const CLSACT: &str = "clsact";
 /// How long a turn may take. A pod can have any number of interfaces; the rest has its turn later.
 const DEADLINE: Duration = Duration::from_millis(200);
 
-/// What the kernel says if there is no such filter, qdisc or interface.
-const ABSENT: [i32; 3] = [libc::ENOENT, libc::EINVAL, libc::ENODEV];
+/// What the kernel says if there is no such filter, qdisc or interface, or if the interface has its filters in a block
+/// that it shares, where none of sidetrack's can be.
+const ABSENT: [i32; 4] = [libc::ENOENT, libc::EINVAL, libc::ENODEV, libc::EOPNOTSUPP];
 
 /// A filter of sidetrack.
 struct Found {
