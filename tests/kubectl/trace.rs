@@ -171,7 +171,8 @@ fn the_trace_of_a_pod_ends_with_the_plugin() -> Result<()> {
     let nodes = Nodes::two()?;
     let mut child = nodes.start(&["shop/web-0"])?;
     nodes.wait("it runs", || nodes.runs("node-1"))?;
-    interrupt(&child)?;
+    // Not SIGINT, which shells have commands in the background ignore.
+    kill(Pid::from_raw(child.id().cast_signed()), Signal::SIGTERM)?;
     child.wait()?;
     nodes.wait_none()
 }
