@@ -34,9 +34,7 @@ const DESTINATION: u8 = 60;
 /// How many of them are looked at.
 const MAX_EXTENSIONS: usize = 6;
 
-const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
-const RST: u8 = 0x04;
 const ACK: u8 = 0x10;
 
 /// What the first byte of an IPv4 header can be: version 4, and at least five words.
@@ -91,7 +89,7 @@ fn fate(packet: &Packet) -> Option<Fate> {
     };
     let header: [u8; 14] = packet.bytes(offset)?;
     tuple.set_ports(&header);
-    let begins = header[13] & (SYN | ACK | RST | FIN) == SYN;
+    let begins = header[13] & (SYN | ACK) == SYN;
     maps::set_probe(if begins {
         Probe::Syn
     } else {

@@ -21,7 +21,9 @@ const IPV4_HLEN: u32 = 20;
 const IPV6_HLEN: u32 = 40;
 /// `IPDEFTTL` of linux/ip.h.
 const TTL: u8 = 64;
-/// The flags RST and ACK of a TCP header.
+/// Flags of a TCP header.
+const FIN: u8 = 0x01;
+const RST: u8 = 0x04;
 const RST_ACK: u8 = 0x14;
 
 impl Packet {
@@ -34,6 +36,12 @@ impl Packet {
             return None;
         }
         let ip = self.ip_header()?;
+        let tcp = ip + offset;
+        let [length, flags, window @ ..]: [u8; 4] = self.load(tcp + 12)?;
+        // No SYN that a kernel sends has these.
+        if flags & (RST | FIN) != 0 {
+            return None;
+        }
         if ip == ETH_HLEN {
             self.swap::<6>(0)?;
         }
@@ -47,13 +55,11 @@ impl Packet {
             self.store(ip + 7, &[TTL])?;
             self.swap::<16>(ip + 8)?;
         }
-        let tcp = ip + offset;
         self.swap::<2>(tcp)?;
         let sequence: [u8; 4] = self.load(tcp + 4)?;
         let acknowledged = u32::from_be_bytes(sequence).wrapping_add(1).to_be_bytes();
         self.replace_l4(tcp, 4, [0; 4])?;
         self.replace_l4(tcp, 8, acknowledged)?;
-        let [length, _, window @ ..]: [u8; 4] = self.load(tcp + 12)?;
         self.replace_l4(tcp, 12, [length, RST_ACK, window[0], window[1]])?;
         let interface = field!(self.skb, ifindex);
         // SAFETY: takes numbers only.
