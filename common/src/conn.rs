@@ -27,19 +27,19 @@ impl HandshakeKey {
     #[must_use]
     pub const fn hash(&self, seed: u64) -> u64 {
         const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
-        let words = self.client.to_v6_be();
-        let ports = (self.client_port as u32) << 16 | self.target_port as u32;
-        let pairs = [
-            (words[0], words[1]),
-            (words[2], words[3]),
-            (self.target_word, ports),
+        let client = self.client.to_v6_be();
+        let words = [
+            self.netns,
+            (client[0] as u64) << 32 | client[1] as u64,
+            (client[2] as u64) << 32 | client[3] as u64,
+            (self.target_word as u64) << 32
+                | (self.client_port as u64) << 16
+                | self.target_port as u64,
         ];
-        let mut hash = (self.netns ^ seed).wrapping_mul(MIX);
-        hash ^= hash >> 32;
+        let mut hash = seed;
         let mut at = 0;
-        while at < pairs.len() {
-            let (high, low) = pairs[at];
-            hash = (hash ^ ((high as u64) << 32 | low as u64)).wrapping_mul(MIX);
+        while at < words.len() {
+            hash = (hash ^ words[at]).wrapping_mul(MIX);
             // Multiplication carries differences upwards only.
             hash ^= hash >> 32;
             at += 1;
