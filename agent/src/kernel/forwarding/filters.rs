@@ -69,7 +69,13 @@ pub fn follow(
     let id = sys::program_id(program)?;
     let (mut added, mut rest, mut result) = (0, 0, Ok(()));
     for ifindex in interfaces {
-        let found = find(*ifindex)?;
+        let found = match find(*ifindex) {
+            Ok(found) => found,
+            Err(error) => {
+                result = result.and(Err(error));
+                continue;
+            }
+        };
         if found.as_ref().is_some_and(|found| found.program == id) {
             continue;
         }
@@ -81,8 +87,7 @@ pub fn follow(
         // It may vanish meanwhile.
         result = result.and(unless(&[libc::ENODEV], add(program, *ifindex, found)));
     }
-    result?;
-    remove_others(interfaces, until)?;
+    result.and(remove_others(interfaces, until))?;
     Ok(rest)
 }
 

@@ -59,13 +59,10 @@ pub fn ingress_programs() -> bool {
     if is_disabled("ingress_programs") {
         return false;
     }
-    // Before Linux 6.6 there was no attach type for them.
-    let program = loaded(
-        bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS,
-        bpf_attach_type::BPF_CGROUP_INET_INGRESS,
-        &[],
-    );
-    ingress_links() || program.is_ok_and(|program| forwarding::work(program.as_fd()))
+    ingress_links()
+        // Filters have no attach type of their own: it is 0.
+        || ingress_program(bpf_attach_type::BPF_CGROUP_INET_INGRESS)
+            .is_ok_and(|program| forwarding::work(program.as_fd()))
 }
 
 /// Whether links attach them (tcx, Linux 6.6).
@@ -76,13 +73,13 @@ pub fn ingress_links() -> bool {
     if is_disabled("tcx") {
         return false;
     }
-    let program = loaded(
-        bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS,
-        bpf_attach_type::BPF_TCX_INGRESS,
-        &[],
-    );
+    let program = ingress_program(bpf_attach_type::BPF_TCX_INGRESS);
     let attached = program.and_then(|program| sys::link_create_ingress(program.as_fd(), NOBODY));
     attached.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
+}
+
+fn ingress_program(attach_type: bpf_attach_type) -> io::Result<OwnedFd> {
+    loaded(bpf_prog_type::BPF_PROG_TYPE_SCHED_CLS, attach_type, &[])
 }
 
 /// Whether connect can find the MPTCP socket that a subflow belongs to.
