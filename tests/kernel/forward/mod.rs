@@ -43,6 +43,17 @@ fn check(result: Result<Connected, i32>, by: u16, from: &str, to: &str, port: u1
     Ok(())
 }
 
+/// Checks who takes the machine's connections to a service, and those from outside to the machine.
+fn check_both_ways(pod: &Forwarding, leave_by: u16, enter_by: u16) -> Result<()> {
+    for family in [0, 1] {
+        let (machine, service) = (MACHINE[family], SERVICE[family]);
+        check(pod.leave(ip(service), 80)?, leave_by, machine, service, 80)?;
+        let gateway = ["10.77.0.254", "fd77::fe"][family];
+        check(pod.enter(ip(machine), 80)?, enter_by, gateway, machine, 80)?;
+    }
+    Ok(())
+}
+
 kernel_test!(by_virtual_interfaces_to_the_outbound_port);
 fn by_virtual_interfaces_to_the_outbound_port() -> Result<()> {
     let pod = Forwarding::new()?;
@@ -105,13 +116,7 @@ fn excluded_interfaces_pass() -> Result<()> {
     let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
     pod.fixture.enroll(&[(EXCLUDED, "tap0")])?;
     pod.wait_programs(2)?;
-    for family in [0, 1] {
-        let (machine, service) = (MACHINE[family], SERVICE[family]);
-        check(pod.leave(ip(service), 80)?, 80, machine, service, 80)?;
-        let gateway = ["10.77.0.254", "fd77::fe"][family];
-        check(pod.enter(ip(machine), 80)?, 15006, gateway, machine, 80)?;
-    }
-    Ok(())
+    check_both_ways(&pod, 80, 15006)
 }
 
 kernel_test!(a_sidecar_that_is_down_refuses);
@@ -223,15 +228,7 @@ fn filters_attach_it_where_links_cannot() -> Result<()> {
         "{refused:?}"
     );
     let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
-    let pass = |pod: &Forwarding| -> Result<()> {
-        for family in [0, 1] {
-            let (machine, service) = (MACHINE[family], SERVICE[family]);
-            check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
-            let gateway = ["10.77.0.254", "fd77::fe"][family];
-            check(pod.enter(ip(machine), 80)?, 15006, gateway, machine, 80)?;
-        }
-        Ok(())
-    };
+    let pass = |pod: &Forwarding| check_both_ways(pod, 15001, 15006);
     pass(&pod)?;
     // An agent that was killed leaves them; the next one replaces their program.
     pod.fixture.agent.end(Signal::SIGKILL)?;

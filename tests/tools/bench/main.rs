@@ -118,23 +118,20 @@ fn measure(options: &Options) -> Result<Report> {
         chosen.copied().collect()
     };
     for field in wanted(&Field::ALL, true) {
-        let series = take_turns(environment.contestants(field), field, options)?;
-        report.add(field, &series);
+        add(&mut report, environment.contestants(field), field, options)?;
     }
     let fields = wanted(&Field::ENVOY, options.envoy);
     if !fields.is_empty() {
         let meshed = envoy::Meshed::new()?;
         for field in fields {
-            let series = take_turns(meshed.contestants(field), field, options)?;
-            report.add(field, &series);
+            add(&mut report, meshed.contestants(field), field, options)?;
         }
     }
     let fields = wanted(&Field::FORWARDING, options.forwarding);
     if !fields.is_empty() {
         let pods = forwarding::Forwarding::new()?;
         for field in fields {
-            let series = take_turns(pods.contestants(field), field, options)?;
-            report.add(field, &series);
+            add(&mut report, pods.contestants(field), field, options)?;
         }
     }
     if let Some(seconds) = options.churn {
@@ -147,6 +144,17 @@ fn measure(options: &Options) -> Result<Report> {
         report.traced = Some(traced::measure(&environment, turns)?);
     }
     Ok(report)
+}
+
+/// Measures a field.
+fn add(
+    report: &mut Report,
+    contestants: Vec<Contestant<'_>>,
+    field: Field,
+    options: &Options,
+) -> Result<()> {
+    report.add(field, &take_turns(contestants, field, options)?);
+    Ok(())
 }
 
 fn take_turns(

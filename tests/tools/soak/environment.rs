@@ -1,5 +1,7 @@
 //! The pods: some that stay, some that come and go, one whose sidecar hangs, and the outside.
 
+mod others;
+
 use std::{
     net::SocketAddr,
     sync::{
@@ -14,7 +16,6 @@ use anyhow::{Context as _, Result, bail};
 use lab::{
     agent::Places,
     command::run_words,
-    machine::{MACHINE, behind, set_forwarding},
     network::{Lab, PodNet, manifest},
 };
 
@@ -22,15 +23,13 @@ use crate::{
     account::Account,
     spawner::{Dialer, Spawner, Worker},
     targets::{
-        ASIDE, CHAIN, CLIENT, EXCLUDED, HEALTH, Kind, Known, MARK, Mode, NOWHERE, OTHER, Policy,
-        SELF, SIDECAR_IN, SIDECAR_OUT, VIP, VIP6, WEB,
+        ASIDE, CHAIN, EXCLUDED, HEALTH, Kind, Known, Mode, NOWHERE, OTHER, Policy, SELF,
+        SIDECAR_IN, SIDECAR_OUT, VIP, VIP6, WEB,
     },
     timeline::{State, Timeline},
-    wire::{APP, Order, Owner, PROXY, ROOT, Target, Who, Work},
+    wire::{APP, Order, PROXY, ROOT, Target, Who, Work},
 };
 
-/// A sidecar in mode TPROXY, which takes a client's address: it needs privileges.
-const TRANSPARENT_PROXY: Owner = Owner { uid: 0, gid: 1337 };
 /// Pods that stay.
 pub const STAYING: u16 = 4;
 /// The one of them that forwards packets of a machine.
@@ -267,51 +266,6 @@ impl Environment {
             dialer.tell(&Order::Add(vec![known.target.clone()]))?;
         }
         Ok(())
-    }
-
-    /// A machine behind a pod, which dials a service. By IPv4 it would have to wait for an agent, which makes the
-    /// sidecar's listeners transparent.
-    fn machine(&self) -> Result<(Dialer, Known)> {
-        let pod = &self.pods[usize::from(FORWARDING)];
-        let machine = {
-            let mut lab = self
-                .lab
-                .lock()
-                .expect("no thread panics while it holds the lock");
-            behind(&mut lab, &pod.net, "tap0")?
-        };
-        set_forwarding(&pod.net, true)?;
-        let known = Known {
-            target: Target::new(SocketAddr::new(VIP6.parse()?, WEB)),
-            kind: Kind::Through,
-            client: Some(pod.number),
-            server: None,
-            source: MACHINE[1].parse()?,
-        };
-        let work = dialers(1, self.seed + 2);
-        let dialer = self.spawner.dial(&machine, ROOT, work, &self.account)?;
-        Ok((dialer, known))
-    }
-
-    /// The sidecar of the pod in mode TPROXY, which calls its app.
-    fn transparent_proxy(&self) -> Result<(Dialer, Known)> {
-        let pod = &self.pods[usize::from(TRANSPARENT)];
-        let known = Known {
-            target: Target {
-                bind: Some(CLIENT),
-                mark: Some(MARK),
-                ..Target::new(SocketAddr::new(pod.net.v4, WEB))
-            },
-            kind: Kind::ProxyAsClient,
-            client: Some(pod.number),
-            server: None,
-            source: CLIENT,
-        };
-        let work = dialers(1, self.seed + 3);
-        let dialer = self
-            .spawner
-            .dial(&pod.net, TRANSPARENT_PROXY, work, &self.account)?;
-        Ok((dialer, known))
     }
 
     /// Makes a pod dial, also another pod, and be dialed; returns the targets of what dials it.
