@@ -15,6 +15,9 @@ use netlink_packet_route::{
 
 use crate::kernel::netlink::{self, unless};
 
+/// What the kernel says of a rule or route that is not there.
+const ABSENT: [i32; 3] = [libc::ENOENT, libc::ESRCH, libc::EAFNOSUPPORT];
+
 /// A rule and the route that it leads to.
 #[derive(Clone, Copy, Debug)]
 pub struct MarkedRoute {
@@ -35,11 +38,10 @@ impl MarkedRoute {
     /// # Errors
     /// If the kernel refuses.
     pub fn add(&self, family: AddressFamily, lo: u32) -> io::Result<()> {
-        let flags = NLM_F_CREATE | NLM_F_EXCL;
         let route = RouteNetlinkMessage::NewRoute(self.route(family, lo));
-        unless(&[libc::EEXIST], netlink::change(route, flags))?;
-        let rule = RouteNetlinkMessage::NewRule(self.rule(family));
-        unless(&[libc::EEXIST], netlink::change(rule, flags))
+        let added = netlink::change(route, NLM_F_CREATE | NLM_F_EXCL);
+        unless(&[libc::EEXIST], added)?;
+        add_rule(self.rule(family))
     }
 
     /// Removes what [`MarkedRoute::add`] added, of both families.
@@ -47,14 +49,12 @@ impl MarkedRoute {
     /// # Errors
     /// If the kernel refuses.
     pub fn remove(&self, lo: u32) -> io::Result<()> {
-        const ABSENT: [i32; 3] = [libc::ENOENT, libc::ESRCH, libc::EAFNOSUPPORT];
         let mut result = Ok(());
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let rule = RouteNetlinkMessage::DelRule(self.rule(family));
             let route = RouteNetlinkMessage::DelRoute(self.route(family, lo));
-            for removed in [netlink::change(rule, 0), netlink::change(route, 0)] {
-                result = result.and(unless(&ABSENT, removed));
-            }
+            result = result
+                .and(remove_rule(self.rule(family)))
+                .and(unless(&ABSENT, netlink::change(route, 0)));
         }
         result
     }
@@ -81,6 +81,21 @@ impl MarkedRoute {
         message.attributes = vec![RouteAttribute::Table(self.table), RouteAttribute::Oif(lo)];
         message
     }
+}
+
+/// Adds a rule, unless it is there.
+pub fn add_rule(rule: RuleMessage) -> io::Result<()> {
+    let message = RouteNetlinkMessage::NewRule(rule);
+    let added = netlink::change(message, NLM_F_CREATE | NLM_F_EXCL);
+    unless(&[libc::EEXIST], added)
+}
+
+/// Removes a rule, if it is there.
+pub fn remove_rule(rule: RuleMessage) -> io::Result<()> {
+    unless(
+        &ABSENT,
+        netlink::change(RouteNetlinkMessage::DelRule(rule), 0),
+    )
 }
 
 /// Whether a rule has a protocol number.

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, bail};
 use sidetrack_common::ids::NetnsCookie;
-use sidetrack_policy::{Mode, Policy};
+use sidetrack_policy::Policy;
 
 use super::PodLink;
 use crate::{
@@ -32,9 +32,7 @@ pub(super) async fn follow(
     (policy, is_wanted): (&Policy, bool),
 ) -> Result<()> {
     let (mut interfaces, left_out) = link.snapshot()?.entrances.interfaces();
-    // In mode TPROXY a connection has the mark of its SYN (`tcp_fwmark_accept`), and so have the answers of the
-    // sidecar, which would then stay in the pod.
-    if is_wanted && policy.mode != Mode::Tproxy {
+    if is_wanted {
         link.set_forward_note(note(left_out));
     } else {
         link.set_forward_note(note_if_unwanted(policy, !interfaces.is_empty()));

@@ -54,6 +54,14 @@ fn check_both_ways(pod: &Forwarding, leave_by: u16, enter_by: u16) -> Result<()>
     Ok(())
 }
 
+/// All but those of the kernel itself, which may be late.
+fn own_routes(text: &str) -> Vec<&str> {
+    let lines = text.lines();
+    lines
+        .filter(|line| !line.contains("proto kernel"))
+        .collect()
+}
+
 kernel_test!(by_virtual_interfaces_to_the_outbound_port);
 fn by_virtual_interfaces_to_the_outbound_port() -> Result<()> {
     let pod = Forwarding::new()?;
@@ -106,6 +114,36 @@ fn without_virtual_interfaces_to_the_inbound_port() -> Result<()> {
     ensure!(pod.fixture.taken_by()? == 15001);
     let own = pod.enter(ip("10.77.0.2"), 80)?;
     ensure!(own.is_ok_and(|own| own.accepted_by == 15006));
+    Ok(())
+}
+
+kernel_test!(in_mode_tproxy_to_the_inbound_port);
+/// Accepted sockets have the mark of the SYN in this mode; the sidecar's answers leave the pod all the same.
+fn in_mode_tproxy_to_the_inbound_port() -> Result<()> {
+    let pod = Forwarding::new()?;
+    let before = pod.routing()?;
+    pod.set_forwarding(true)?;
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    pod.fixture
+        .enroll(&[("sidecar.istio.io/interceptionMode", "TPROXY")])?;
+    pod.wait_programs(2)?;
+    check_both_ways(&pod, 15006, 15006)?;
+    // In every other mode a pod may have set it for itself.
+    let setting = format!(
+        "ip netns exec {} cat /proc/sys/net/ipv4/tcp_fwmark_accept",
+        pod.fixture.pod.netns
+    );
+    ensure!(run(&setting)?.trim() != "0");
+    let own = pod.enter(ip("10.77.0.2"), 80)?;
+    ensure!(own.is_ok_and(|own| own.accepted_by == 15006));
+    pod.fixture.lab.remove_manifest("app")?;
+    nothing_is_left(&pod.fixture.agent.places)?;
+    pod.set_forwarding(false)?;
+    ensure!(
+        own_routes(&before) == own_routes(&pod.routing()?),
+        "before:\n{before}\nafter:\n{}",
+        pod.routing()?
+    );
     Ok(())
 }
 
@@ -162,12 +200,19 @@ fn forwarding_and_interfaces_are_followed() -> Result<()> {
     pod.set_forwarding(true)?;
     pod.wait_programs(2)?;
     // What the pod itself removes comes back.
-    for family in ["-4", "-6"] {
-        pod.fixture.pod.ip(&format!("{family} rule del pref 1"))?;
-    }
-    let start = Instant::now();
-    while pod.routing()?.matches("fwmark").count() < 2 {
-        ensure!(start.elapsed() < PATIENCE, "{}", pod.routing()?);
+    let rules = |pod: &Forwarding| -> Result<Vec<String>> {
+        let shown = pod.routing()?;
+        let ours = shown.lines().filter(|line| line.contains("proto 174"));
+        Ok(ours.map(str::to_owned).collect())
+    };
+    let complete = rules(&pod)?;
+    for (family, priority) in [("-4", 1), ("-6", 2), ("-4", 3)] {
+        let removed = format!("{family} rule del pref {priority}");
+        pod.fixture.pod.ip(&removed)?;
+        let start = Instant::now();
+        while rules(&pod)? != complete {
+            ensure!(start.elapsed() < PATIENCE, "{removed}: {}", pod.routing()?);
+        }
     }
     pod.fixture.pod.ip("link del tap0")?;
     pod.wait_programs(0)?;
@@ -188,14 +233,9 @@ fn forwarding_and_interfaces_are_followed() -> Result<()> {
     pod.fixture.lab.remove_manifest("app")?;
     nothing_is_left(&pod.fixture.agent.places)?;
     pod.set_forwarding(false)?;
-    // Those of the kernel itself may be late.
-    let own = |text: &str| -> Vec<String> {
-        let lines = text.lines().filter(|line| !line.contains("proto kernel"));
-        lines.map(str::to_owned).collect()
-    };
     let after = pod.routing()?;
     ensure!(
-        !after.contains("proto 174") && own(&before) == own(&after),
+        !after.contains("proto 174") && own_routes(&before) == own_routes(&after),
         "before:\n{before}\nafter:\n{after}"
     );
     Ok(())

@@ -7,6 +7,7 @@ use std::{
 
 use anyhow::{Result, anyhow};
 use lab::protocol::{Connected, Names};
+use sidetrack_policy::Mode;
 
 use crate::{
     explain::{Explainer, agrees},
@@ -130,6 +131,18 @@ fn wanted_difference(
             matches!(ours, Outcome::Connects(seen) if seen.accepted_by != dialed.port());
         return (lost && (refused || redirected))
             .then_some("SO_BINDTODEVICE: times out under iptables, refused or redirected");
+    }
+    if case.is_forwarded && target.policy.mode == Mode::Tproxy {
+        // The rules mark every packet of an established connection that enters, also the answers to one that they
+        // left alone, and the mark keeps these in the pod.
+        let lost = *oracle == Outcome::Fails(libc::EINPROGRESS);
+        let passed = match ours {
+            Outcome::Fails(errno) => *errno == libc::ECONNREFUSED,
+            Outcome::Connects(seen) => seen.accepted_by == dialed.port(),
+        };
+        return (lost && passed).then_some(
+            "through a pod in mode TPROXY, captured by no rule: times out under iptables, passes",
+        );
     }
     if case.dial.transparent && dialed.ip() == Ipv4Addr::LOCALHOST {
         // The rules restore the mark of the answers after these were routed, and 127.0.0.1 cannot leave the pod.

@@ -136,6 +136,8 @@ pub struct Case {
     pub arrives_by: Option<&'static str>,
     /// Whether it comes from the machine inside the pod.
     pub from_machine: bool,
+    /// Whether it only passes through the pod.
+    pub is_forwarded: bool,
     /// What is done.
     pub dial: Dial,
     /// In words.
@@ -162,6 +164,7 @@ impl Case {
         Self {
             arrives_by: None,
             from_machine: false,
+            is_forwarded: false,
             dial,
             name,
         }
@@ -178,6 +181,7 @@ impl Case {
             name: format!("inbound by {by} to {}", dial.destination),
             arrives_by: Some(by),
             from_machine: false,
+            is_forwarded: false,
             dial,
         }
     }
@@ -197,9 +201,7 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_bound_port(&mut cases);
     matrix.by_reuse(&mut cases);
     matrix.arriving(&mut cases);
-    if target.policy.mode != Mode::Tproxy {
-        matrix.passing(&mut cases);
-    }
+    matrix.passing(&mut cases);
     // In the order in which they are made.
     cases.sort_by_key(|case| (case.arrives_by.is_some(), case.from_machine));
     cases

@@ -13,7 +13,8 @@ impl Matrix {
         let fixed = self.fixed;
         let sidecar = Identity::with_gid(ROOT.uid, PROXY.gid);
         let clients = [fixed.service, fixed.gateway, fixed.own];
-        for to in [fixed.own, fixed.second, fixed.loopback] {
+        // To another host the mark keeps it in the pod, as under iptables.
+        for to in [fixed.own, fixed.second, fixed.loopback, fixed.gateway] {
             for from in clients {
                 for port in &self.ports {
                     let mut dial = dial(&sidecar, ip(to), *port);
