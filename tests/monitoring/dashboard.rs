@@ -22,8 +22,58 @@ struct Dashboard {
 pub struct Panel {
     pub title: String,
     #[serde(rename = "type")]
-    pub kind: String,
+    pub kind: Kind,
+    #[serde(rename = "gridPos")]
+    pub grid: Grid,
+    #[serde(rename = "fieldConfig")]
+    pub field: Field,
     pub targets: Vec<Target>,
+}
+
+/// How a panel shows what it found.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// Lines over time.
+    Timeseries,
+    /// Numbers.
+    Stat,
+    /// Rows.
+    Table,
+}
+
+/// Where a panel is, in cells of the dashboard's grid.
+#[derive(Clone, Copy, Debug, Deserialize)]
+pub struct Grid {
+    pub x: u32,
+    pub y: u32,
+    pub w: u32,
+    pub h: u32,
+}
+
+/// How values are shown.
+#[derive(Debug, Deserialize)]
+pub struct Field {
+    pub defaults: Defaults,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Defaults {
+    pub unit: Option<String>,
+    pub max: Option<f64>,
+    pub thresholds: Option<Thresholds>,
+}
+
+#[derive(Debug, Deserialize)]
+pub struct Thresholds {
+    pub steps: Vec<Step>,
+}
+
+/// The color of values from this one on.
+#[derive(Debug, Deserialize)]
+pub struct Step {
+    pub color: String,
+    pub value: Option<f64>,
 }
 
 /// A query of a panel.

@@ -1,8 +1,8 @@
 //! An agent with two pods, one of them without a sidecar, and the Prometheus that scrapes it.
 
-use std::net::TcpListener;
+use std::{fs, net::TcpListener};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
     agent::{Agent, Extra},
@@ -106,6 +106,12 @@ impl Live {
             }
         }
         Ok(())
+    }
+
+    /// Removes a pin, as a program does that takes bpffs for its own. The agent repairs it.
+    pub fn unpin(&self) -> Result<()> {
+        let pin = self.lab.places().pins().join("links/connect4");
+        fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))
     }
 
     /// The metrics page, in the format for clients that ask for none.
