@@ -24,7 +24,7 @@ use crate::{
     cleanup,
     cni::install::{Installation, Keeper, Unmaintained},
     control_socket::Socket,
-    kernel::{Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe},
+    kernel::{Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe, sys},
     last_policies, metrics_http,
     sources::{
         Source,
@@ -139,6 +139,7 @@ impl Daemon {
         probe::capabilities().map_err(anyhow::Error::msg)?;
         probe::kernel().map_err(anyhow::Error::msg)?;
         raise_file_limit();
+        sys::keep_little_memory();
         let source = source(&config.pods).await?;
         let mut settings = config.settings.clone().on_this_node();
         let mesh = settings.start(last_defaults(&config.socket))?;

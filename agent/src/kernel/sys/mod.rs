@@ -25,7 +25,7 @@ pub use self::{
     },
     namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
     objects::{open_pin, pin},
-    processes::{descriptor_of, trim_heap},
+    processes::{descriptor_of, keep_little_memory, trim_heap},
     programs::{
         attach_to_sockets, attached_programs, btf_load, program_id, program_load, program_name,
     },

@@ -25,6 +25,19 @@ fn descriptor(call: impl FnOnce() -> libc::c_long) -> io::Result<OwnedFd> {
     }
 }
 
+/// Has freed memory return to the kernel from now on. glibc raises the size that it keeps for itself to twice the
+/// largest block that was ever freed, in each arena; with a size that is set it does not.
+pub fn keep_little_memory() {
+    // SAFETY: takes numbers.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        /// What glibc begins with, in bytes.
+        const LEAST: libc::c_int = 128 << 10;
+        libc::mallopt(libc::M_MMAP_THRESHOLD, LEAST);
+        libc::mallopt(libc::M_TRIM_THRESHOLD, LEAST);
+    }
+}
+
 /// Returns freed memory to the kernel. Loading the programs parses megabytes of BTF, and glibc would keep
 /// that memory, where it counts as the agent's.
 pub fn trim_heap() {
