@@ -3,12 +3,12 @@
 //! The listener that accepts a forwarded connection answers from the address that was dialed. IPv4 has no route for
 //! such an answer unless the listener is transparent; until then the connection waits. Only a process that has the
 //! socket can set the option, so the agent takes a descriptor for a moment (pidfd_getfd). It may turn out to be
-//! another file, because the pod closes and opens files meanwhile, and the close of a file may block for ever.
-//! Every search therefore runs beside the reconciler's loop, one per pod and a few at a time, and such files are
-//! closed by threads of their own, of which there is a limited number.
+//! another file, because the pod closes and opens files meanwhile, and the close of a file may block for ever, also that
+//! of a socket that listened a moment ago. Every search therefore runs beside the reconciler's loop, one per pod and a
+//! few at a time, and what it took is closed by a thread of its own, of which there is a limited number.
 
 use std::{
-    io,
+    io, mem,
     ops::ControlFlow,
     os::fd::{AsFd as _, OwnedFd},
     sync::{
@@ -40,10 +40,10 @@ const DEADLINE: Duration = Duration::from_secs(1);
 const SEARCHES: usize = 2;
 /// Listeners that one search takes.
 const MAX_FOUND: usize = 64;
-/// Files that are being closed at a time.
+/// Searches whose files are being closed at a time.
 const MAX_CLOSING: usize = 16;
 
-/// Those that are being closed.
+/// Searches whose files are being closed.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
 /// Searches for listeners that are not transparent.
@@ -89,8 +89,15 @@ fn search(adoption: &Adoption, netns: &Netns, ports: &[u16]) -> Result<()> {
     let processes = Processes::now()?;
     let pids = processes.in_netns(netns.inode());
     let found = adoption.find(&opaque, pids, until);
-    for socket in found.context("look for their descriptors")? {
-        make_transparent(&socket)?;
+    let found = found.context("look for their descriptors")?;
+    let closing = CLOSING.load(Ordering::Relaxed);
+    ensure!(
+        closing < MAX_CLOSING,
+        "the files of {closing} searches do not close"
+    );
+    let mut taken = Taken::default();
+    for socket in found.iter().take(MAX_FOUND) {
+        taken.make_transparent(socket)?;
     }
     Ok(())
 }
@@ -131,30 +138,42 @@ fn is_transparent(socket: &InetResponse) -> bool {
     })
 }
 
-fn make_transparent(socket: &FoundSocket) -> Result<()> {
-    const SO_COOKIE: i32 = 57;
-    let closing = CLOSING.load(Ordering::Relaxed);
-    ensure!(
-        closing < MAX_CLOSING,
-        "{closing} files of pods do not close"
-    );
-    let Ok(fd) = sys::descriptor_of(socket.pid, socket.fd) else {
-        // The process has ended, or has closed it.
-        return Ok(());
-    };
-    if sys::socket_option_u64(fd.as_fd(), SO_COOKIE).ok() != Some(socket.cookie) {
-        return close_aside(fd);
+/// Files of a pod that a search has taken.
+#[derive(Debug, Default)]
+struct Taken(Vec<OwnedFd>);
+
+impl Taken {
+    fn make_transparent(&mut self, socket: &FoundSocket) -> Result<()> {
+        const SO_COOKIE: i32 = 57;
+        let Ok(fd) = sys::descriptor_of(socket.pid, socket.fd) else {
+            // The process has ended, or has closed it.
+            return Ok(());
+        };
+        self.0.push(fd);
+        let fd = self.0.last().context("it was put there")?.as_fd();
+        if sys::socket_option_u64(fd, SO_COOKIE).ok() != Some(socket.cookie) {
+            return Ok(());
+        }
+        setsockopt(&fd, IpTransparent, &true).context("set IP_TRANSPARENT")
     }
-    setsockopt(&fd, IpTransparent, &true).context("set IP_TRANSPARENT")
 }
 
-/// Closes a file that is not the sidecar's listener.
-fn close_aside(fd: OwnedFd) -> Result<()> {
-    CLOSING.fetch_add(1, Ordering::Relaxed);
-    let close = move || {
-        drop(fd);
-        CLOSING.fetch_sub(1, Ordering::Relaxed);
-    };
-    let started = thread::Builder::new().spawn(close);
-    started.map(drop).context("close a file of the pod's")
+impl Drop for Taken {
+    /// Closes them beside the search.
+    fn drop(&mut self) {
+        let files = mem::take(&mut self.0);
+        if files.is_empty() {
+            return;
+        }
+        CLOSING.fetch_add(1, Ordering::Relaxed);
+        let close = move || {
+            drop(files);
+            CLOSING.fetch_sub(1, Ordering::Relaxed);
+        };
+        if let Err(error) = thread::Builder::new().spawn(close) {
+            // They were closed by the attempt.
+            CLOSING.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!("start a thread that closes files of a pod's: {error}");
+        }
+    }
 }
