@@ -237,14 +237,17 @@ fn set_return_route(
     lo: u32,
     with_v6: bool,
 ) -> io::Result<()> {
-    // First, because both may have the same table.
-    let mut removed = Ok(());
-    for added in old {
-        removed = removed.and(return_routes::remove(*added, lo));
-    }
-    let set = match wanted {
-        Some(wanted) => return_routes::add(wanted, lo, with_v6),
+    // Before the rules, by which an agent that starts after a killed one knows that there is something to remove.
+    let mut done = match wanted {
+        Some(_) => Ok(()),
         None => return_routes::restore_settings(),
     };
-    removed.and(set)
+    // Before another one is added, because both may have the same table.
+    for added in old {
+        done = done.and(return_routes::remove(*added, lo));
+    }
+    match wanted {
+        Some(wanted) => done.and(return_routes::add(wanted, lo, with_v6)),
+        None => done,
+    }
 }
