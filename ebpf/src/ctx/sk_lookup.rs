@@ -29,10 +29,10 @@ impl SkLookup<'_> {
         POD_NETNS.load()
     }
 
-    /// Cookie of the network namespace whose instance tail called this program.
+    /// Takes the cookie of the network namespace whose instance tail called this program; 0 if it is not known.
     #[inline(always)]
-    pub fn netns(&self) -> u64 {
-        maps::inbound_netns()
+    pub fn take_netns(&self) -> u64 {
+        maps::take_inbound_netns()
     }
 
     /// Whether the packet is TCP.

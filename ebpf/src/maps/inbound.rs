@@ -1,5 +1,7 @@
 //! The tail call from a pod's sk_lookup program to the one that decides.
 
+use core::ptr;
+
 use aya_ebpf::{
     btf_maps::{PerCpuArray, ProgramArray},
     macros::btf_map,
@@ -22,16 +24,26 @@ pub fn run_inbound_program(ctx: &SkLookupContext, netns: u64) {
     let Some(slot) = ARRIVAL_NETNS.get_ptr_mut(0) else {
         return;
     };
-    // SAFETY: this CPU's own value. Lookups for packets run with bottom halves disabled, so none begins
-    // on this CPU before the program that continues has read it. (A sock_diag query for one socket
-    // runs with them enabled and might get another pod's result; it assigns no connection.)
-    unsafe { *slot = netns };
+    // SAFETY: this CPU's own value.
+    unsafe { ptr::write_volatile(slot, netns) };
     // SAFETY: nothing here needs to be dropped.
     unsafe { ARRIVAL_PROGRAM.tail_call(ctx, 0) };
 }
 
-/// The pod of the inbound connection; 0, which no pod has, if there is none.
+/// Takes the pod of the inbound connection; 0, which no pod has, if there is none.
+///
+/// Lookups for packets run with bottom halves disabled, so none begins on this CPU between the two programs. A
+/// sock_diag query for one socket runs with them enabled: a packet of another pod may come between, and that pod's
+/// listener is not for the query. Nothing is left behind for it, because this takes the value.
 #[inline(always)]
-pub fn inbound_netns() -> u64 {
-    ARRIVAL_NETNS.get(0).copied().unwrap_or(0)
+pub fn take_inbound_netns() -> u64 {
+    let Some(slot) = ARRIVAL_NETNS.get_ptr_mut(0) else {
+        return 0;
+    };
+    // SAFETY: this CPU's own value.
+    unsafe {
+        let netns = ptr::read_volatile(slot);
+        ptr::write_volatile(slot, 0);
+        netns
+    }
 }
