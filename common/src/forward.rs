@@ -3,7 +3,10 @@
 
 /// The mark of packets that are delivered in the pod although they are for another host. A routing rule of the pod
 /// leads them to [`TABLE`].
-pub const MARK: u32 = 0x051d_e7ac;
+///
+/// It has no bit of kube-proxy (0x4000), kubelet (0x8000), Cilium (0x0f00) or Calico (0xffff_0000), which may run in a
+/// pod, in a cluster inside it: all TCP packets that enter such a pod and have a socket get the mark.
+pub const MARK: u32 = 0x10de;
 
 /// The routing table of marked packets: everything is local.
 pub const TABLE: u32 = 0x51de;
@@ -19,8 +22,8 @@ pub enum Probe {
     Established = 1,
     /// Decide and count.
     Syn = 2,
-    /// The destination is an address of the pod; decided when the packet is delivered.
-    Own = 3,
+    /// As [`Probe::Redirected`], and the destination is an address of the pod: the packet is delivered without a mark.
+    RedirectedOwn = 3,
     /// The rules leave the connection alone.
     Untouched = 4,
     /// The result of the lookup is the sidecar's listener.

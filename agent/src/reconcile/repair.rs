@@ -71,6 +71,7 @@ impl Reconciler {
         self.core.node.datapath.repair(&mut findings);
         self.repair_links(&mut findings);
         self.repair_callbacks(&mut findings);
+        self.repair_forwarding(&mut findings).await;
         for (_, it) in self.core.enrollments() {
             let node = &self.core.node;
             node.make_transparent(&it.rows, &it.link, &it.policy);
@@ -183,6 +184,26 @@ impl Reconciler {
             findings.tried(kept.map(|repair| repair.map(named)));
         });
         findings.tried(datapath.release_callbacks().map(|()| None));
+    }
+
+    /// The programs for packets that pass through pods. What is detached is attached again when the pod's interfaces
+    /// are read again, if it still has that one.
+    async fn repair_forwarding(&mut self, findings: &mut Findings) {
+        let detached = self.core.node.datapath.repair_forwarding(findings);
+        if detached.is_empty() {
+            return;
+        }
+        let pods = detached.iter().map(|(cookie, _)| *cookie).collect();
+        self.core.namespaces_changed(&pods).await;
+        let datapath = &self.core.node.datapath;
+        for (cookie, ifindex) in detached {
+            if datapath.has_forwarding(cookie, ifindex) {
+                let text = format!(
+                    "the program for forwarded packets was detached from interface {ifindex} of the pod with cookie {cookie}: attached it again"
+                );
+                findings.repaired(Kind::Link, text);
+            }
+        }
     }
 
     /// Pods that an earlier agent enrolled and this one could not, such as one whose manifest cannot be

@@ -16,6 +16,13 @@ mod reset;
 pub const ETH_P_IP: u16 = 0x0800;
 /// IPv6.
 pub const ETH_P_IPV6: u16 = 0x86dd;
+/// A VLAN tag.
+pub const ETH_P_8021Q: u16 = 0x8100;
+/// A provider's VLAN tag.
+pub const ETH_P_8021AD: u16 = 0x88a8;
+
+/// The number of the VLAN, in a tag.
+const VLAN_ID: u32 = 0x0fff;
 
 /// `PACKET_HOST` of linux/if_packet.h: for this host, not only for the wire.
 const PACKET_HOST: u32 = 0;
@@ -52,11 +59,24 @@ impl Packet {
         Self { skb: ctx.skb.skb }
     }
 
-    /// Whether the IP layer of this interface receives it: not for other hosts, and without VLAN tag, with which
-    /// it goes on to another interface.
+    /// Whether the IP layer of this interface receives it: not for other hosts, and without the tag of a VLAN, with
+    /// which it goes on to another interface. A tag of VLAN 0 only gives a priority.
     #[inline(always)]
     pub fn is_received(&self) -> bool {
-        field!(self.skb, pkt_type) == PACKET_HOST && field!(self.skb, vlan_present) == 0
+        let is_tagged = self.has_tag() && !self.has_priority_tag();
+        field!(self.skb, pkt_type) == PACKET_HOST && !is_tagged
+    }
+
+    /// Whether it has a tag of VLAN 0, which the kernel takes off after this program
+    /// (`__netif_receive_skb_core`, net/core/dev.c).
+    #[inline(always)]
+    pub fn has_priority_tag(&self) -> bool {
+        self.has_tag() && field!(self.skb, vlan_tci) & VLAN_ID == 0
+    }
+
+    #[inline(always)]
+    fn has_tag(&self) -> bool {
+        field!(self.skb, vlan_present) != 0
     }
 
     /// `ETH_P_*`, host order.

@@ -17,7 +17,7 @@ use sidetrack_common::forward::{MARK, Probe};
 use crate::{
     ctx::{
         IPPROTO_TCP,
-        skb::{ETH_P_IP, ETH_P_IPV6, Owner, Packet, Tuple},
+        skb::{ETH_P_8021AD, ETH_P_8021Q, ETH_P_IP, ETH_P_IPV6, Owner, Packet, Tuple},
     },
     maps,
 };
@@ -48,6 +48,8 @@ enum Fate {
     GoOn,
     /// It is delivered in the pod.
     Deliver,
+    /// It goes nowhere.
+    Drop,
     /// Its sender gets a reset; TCP begins so many bytes after the IP header does.
     Refuse(u32),
 }
@@ -67,6 +69,7 @@ pub fn st_forward(ctx: TcContext) -> i32 {
     match fate(&packet).unwrap_or(Fate::GoOn) {
         Fate::GoOn => {}
         Fate::Deliver => packet.set_mark(MARK),
+        Fate::Drop => return TC_ACT_SHOT as i32,
         // Delivered without a listener it would get none: IPv4 sends a reset from addresses of the pod only.
         Fate::Refuse(offset) => return packet.reset(offset).unwrap_or(TC_ACT_SHOT as i32),
     }
@@ -82,6 +85,8 @@ fn fate(packet: &Packet) -> Option<Fate> {
     let tcp = match packet.protocol() {
         ETH_P_IP => ipv4(packet)?,
         ETH_P_IPV6 => ipv6(packet)?,
+        // The IP layer sees what is behind the inner tag, this program does not.
+        ETH_P_8021Q | ETH_P_8021AD if packet.has_priority_tag() => return Some(Fate::Drop),
         _ => return None,
     };
     let Tcp::At(offset, mut tuple) = tcp else {
@@ -95,7 +100,10 @@ fn fate(packet: &Packet) -> Option<Fate> {
     } else {
         Probe::Established
     });
-    let owner = packet.look_up(&mut tuple, || maps::probe() == Probe::Redirected as u32);
+    let owner = packet.look_up(&mut tuple, || {
+        let answer = maps::probe();
+        answer == Probe::Redirected as u32 || answer == Probe::RedirectedOwn as u32
+    });
     let answer = maps::probe();
     maps::set_probe(Probe::None);
     Some(match owner {
@@ -132,14 +140,13 @@ fn ipv6(packet: &Packet) -> Option<Tcp> {
             return Some(Tcp::At(offset, Tuple::v6(&header)));
         }
         let is_fragment = next == FRAGMENT;
-        let len = match next {
-            HOP_BY_HOP | ROUTING | DESTINATION | AUTHENTICATION | FRAGMENT => {
-                packet.bytes::<2>(offset)?
-            }
-            _ => return None,
-        };
+        if !is_extension(next) {
+            return None;
+        }
+        let len = packet.bytes::<2>(offset)?;
         if is_fragment {
-            return (u32::from(len[0]) == IPPROTO_TCP).then_some(Tcp::Unclear);
+            let may_be_tcp = u32::from(len[0]) == IPPROTO_TCP || is_extension(len[0]);
+            return may_be_tcp.then_some(Tcp::Unclear);
         }
         offset += if next == AUTHENTICATION {
             (u32::from(len[1]) + 2) * 4
@@ -149,4 +156,13 @@ fn ipv6(packet: &Packet) -> Option<Tcp> {
         next = len[0];
     }
     Some(Tcp::Unclear)
+}
+
+/// Whether a header of IPv6 is one behind which TCP may come.
+#[inline(always)]
+fn is_extension(header: u8) -> bool {
+    matches!(
+        header,
+        HOP_BY_HOP | ROUTING | FRAGMENT | AUTHENTICATION | DESTINATION
+    )
 }

@@ -55,11 +55,10 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     let Some(pod) = maps::pod(netns) else {
         return SK_PASS;
     };
-    let is_asked = match question(&lookup, netns, pod) {
-        Question::None => false,
-        Question::Decide => true,
-        Question::Nothing => return SK_PASS,
-    };
+    let question = question(&lookup, netns, pod);
+    if matches!(question, Question::Nothing) {
+        return SK_PASS;
+    }
     let decision = match try_lookup(&lookup, netns, pod) {
         Ok(decision) => decision,
         Err(rule) => Decision::refuse(rule),
@@ -76,11 +75,13 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     } else {
         SK_DROP
     };
-    if is_asked {
+    if let Question::Decide { is_own } = question {
         maps::set_probe(if action == SK_DROP {
             Probe::Refused
         } else if capture_port == 0 {
             Probe::Untouched
+        } else if is_own {
+            Probe::RedirectedOwn
         } else {
             Probe::Redirected
         });
@@ -113,9 +114,9 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
 enum Question {
     /// It does not ask: the packet is being delivered.
     None,
-    /// The decision about a SYN.
-    Decide,
-    /// No decision: the packet begins no connection, or is for the pod itself.
+    /// The decision about a SYN, for an address of the pod or another.
+    Decide { is_own: bool },
+    /// No decision: the packet begins no connection.
     Nothing,
 }
 
@@ -132,11 +133,8 @@ fn question(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Question {
         return Question::None;
     }
     let key = RouteKey::host(netns, lookup.destination());
-    if maps::route(&key).is_some_and(Route::is_local) {
-        maps::set_probe(Probe::Own);
-        return Question::Nothing;
-    }
-    Question::Decide
+    let is_own = maps::route(&key).is_some_and(Route::is_local);
+    Question::Decide { is_own }
 }
 
 /// Remembers a refusal, and passes the decision to those who trace.

@@ -1,6 +1,8 @@
 //! Packets that only pass through a pod.
 
+mod evasion;
 mod fixture;
+mod repaired;
 
 use std::time::{Duration, Instant};
 

@@ -20,7 +20,9 @@ use sidetrack_common::ids::NetnsCookie;
 use super::{
     Datapath,
     attachments::{Link, pin_again},
-    probe, sys,
+    probe,
+    repair::{Findings, Kind, pin_text},
+    sys,
 };
 
 pub use filters::{remove_all, work};
@@ -165,6 +167,58 @@ impl Datapath {
             interfaces,
             has_links,
         }))
+    }
+
+    /// Pins links again whose pins are gone, and puts their program in its place again. Answers the links that are
+    /// attached nowhere any more, by pod and interface: there they are to be attached again, or the interface is gone.
+    pub fn repair_forwarding(&self, findings: &mut Findings) -> Vec<(NetnsCookie, u32)> {
+        let mut detached = Vec::new();
+        for (cookie, links) in &self.forwarding.links {
+            let dir = self.pins.pod_dir(cookie.get());
+            for (ifindex, link) in links {
+                if is_on(link.fd.as_fd(), *ifindex) {
+                    let pin = dir.join(format!("{PIN}{ifindex}"));
+                    findings.tried(self.repair_forward_link(link, *ifindex, &pin));
+                } else {
+                    detached.push((*cookie, *ifindex));
+                }
+            }
+        }
+        detached
+    }
+
+    fn repair_forward_link(
+        &self,
+        link: &Link,
+        ifindex: u32,
+        pin: &Path,
+    ) -> Result<Option<(Kind, String)>> {
+        let repair = || {
+            format!(
+                "repair the program for forwarded packets at {}",
+                pin.display()
+            )
+        };
+        if !link.has_its_program() {
+            let program = self.forwarding.program.as_ref();
+            let program = program.map_err(|problem| anyhow!("{problem}"))?;
+            sys::link_update(link.fd.as_fd(), program.as_fd()).with_context(repair)?;
+            let text = format!(
+                "another program had replaced the one for forwarded packets at interface {ifindex}, {}: put it in its place again",
+                pin.display()
+            );
+            return Ok(Some((Kind::Link, text)));
+        }
+        let pinned = link.keep_pinned(pin).with_context(repair)?;
+        Ok(pinned.then(|| (Kind::Pin, pin_text(pin))))
+    }
+
+    /// Whether an interface of a pod has the program by a link.
+    #[must_use]
+    pub fn has_forwarding(&self, cookie: NetnsCookie, ifindex: u32) -> bool {
+        let links = self.forwarding.links.get(&cookie);
+        let link = links.and_then(|links| links.get(&ifindex));
+        link.is_some_and(|link| is_on(link.fd.as_fd(), ifindex))
     }
 
     /// Keeps what [`attach`] attached.

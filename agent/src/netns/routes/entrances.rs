@@ -80,14 +80,17 @@ fn forwards(link: &LinkMessage) -> bool {
             LinkAttribute::AfSpecUnspec(families) => Some(families),
             _ => None,
         });
-    families.flatten().any(|family| match family {
+    families.flatten().any(|family| {
+        match family {
         AfSpecUnspec::Inet(settings) => settings
             .iter()
             .any(|it| matches!(it, AfSpecInet::DevConf(settings) if settings.forwarding != 0)),
-        AfSpecUnspec::Inet6(settings) => settings
-            .iter()
-            .any(|it| matches!(it, AfSpecInet6::DevConf(settings) if settings.forwarding != 0)),
+        // Each is enough by itself; `force_forwarding` is of Linux 6.17.
+        AfSpecUnspec::Inet6(settings) => settings.iter().any(|it| {
+            matches!(it, AfSpecInet6::DevConf(it) if it.forwarding != 0 || it.force_forwarding != 0)
+        }),
         _ => false,
+    }
     })
 }
 

@@ -1,0 +1,60 @@
+//! Pins and links of the program for forwarded packets, after someone has removed them.
+
+use std::{fs, os::fd::AsFd as _, path::PathBuf, time::Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{product::sys, sidecar};
+use nix::sys::signal::Signal;
+
+use super::{PATIENCE, check_both_ways, fixture::Forwarding};
+
+/// The pins of the pod's links.
+fn pins(pod: &Forwarding) -> Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for dir in fs::read_dir(pod.fixture.lab.places().pins().join("pods"))?.flatten() {
+        let pins = fs::read_dir(dir.path())?.flatten();
+        let pins = pins.filter(|it| it.file_name().to_string_lossy().starts_with("forward-"));
+        found.extend(pins.map(|it| it.path()));
+    }
+    Ok(found)
+}
+
+fn wait_said(pod: &Forwarding, text: &str, times: usize) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let log = pod.fixture.agent.places.log();
+        if log.matches(text).count() == times {
+            return Ok(());
+        }
+        ensure!(start.elapsed() < PATIENCE, "{text}: {log}");
+    }
+}
+
+kernel_test!(what_others_remove_comes_back);
+fn what_others_remove_comes_back() -> Result<()> {
+    let mut pod = Forwarding::new()?;
+    pod.set_forwarding(true)?;
+    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    pod.fixture.enroll(&[])?;
+    pod.wait_programs(2)?;
+    let all = pins(&pod)?;
+    let dir = all.first().and_then(|pin| pin.parent()).context("a pin")?;
+    for pin in &all {
+        fs::remove_file(pin)?;
+    }
+    pod.wait_programs(2)?;
+    wait_said(&pod, "was gone: made it again", 2)?;
+    // Everything of the pod.
+    fs::remove_dir_all(dir)?;
+    pod.wait_programs(2)?;
+    check_both_ways(&pod, 15006, 15006)?;
+    for pin in pins(&pod)? {
+        let link = sys::open_pin(&pin)?;
+        sys::link_detach(link.as_fd())?;
+    }
+    wait_said(&pod, "program for forwarded packets was detached", 2)?;
+    check_both_ways(&pod, 15006, 15006)?;
+    // An agent that is killed then leaves what it pinned.
+    pod.fixture.agent.end(Signal::SIGKILL)?;
+    check_both_ways(&pod, 15006, 15006)
+}
