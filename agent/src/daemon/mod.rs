@@ -176,6 +176,7 @@ impl Daemon {
             ));
         }
         tokio::spawn(kernel_log.forward());
+        tokio::spawn(return_memory());
         let policies = last_policies::file(&config.socket);
         tokio::spawn(last_policies::keep(Arc::clone(&status), policies));
         let inbox = Arc::new(Inbox::default());
@@ -208,6 +209,16 @@ impl Daemon {
             interrupt,
             ending,
         })
+    }
+}
+
+/// Returns what is freed between what is in use, which glibc keeps by itself: a list of all rows, in a flood, is
+/// megabytes of small blocks.
+async fn return_memory() {
+    const EVERY: Duration = Duration::from_secs(10);
+    loop {
+        tokio::time::sleep(EVERY).await;
+        sys::trim_heap();
     }
 }
 

@@ -38,8 +38,8 @@ pub fn keep_little_memory() {
     }
 }
 
-/// Returns freed memory to the kernel. Loading the programs parses megabytes of BTF, and glibc would keep
-/// that memory, where it counts as the agent's.
+/// Returns freed memory to the kernel, where glibc keeps it and it counts as the agent's. Loading the programs parses
+/// megabytes of BTF, for example.
 pub fn trim_heap() {
     // SAFETY: takes a number.
     #[cfg(target_env = "gnu")]
