@@ -22,12 +22,13 @@ pub enum Probe {
     Established = 1,
     /// Decide and count.
     Syn = 2,
-    /// As [`Probe::Redirected`], and the destination is an address of the pod: the packet is delivered without a mark.
-    RedirectedOwn = 3,
     /// The rules leave the connection alone.
     Untouched = 4,
     /// The result of the lookup is the sidecar's listener.
     Redirected = 5,
     /// The rules capture it, and the sidecar cannot have it.
     Refused = 6,
+    /// As [`Probe::Redirected`], and the destination is an address of the pod. (3 was the answer of earlier builds that
+    /// did not decide about these; a row may be shared with one.)
+    RedirectedOwn = 7,
 }

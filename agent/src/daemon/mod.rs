@@ -212,8 +212,8 @@ impl Daemon {
     }
 }
 
-/// Returns what is freed between what is in use, which glibc keeps by itself: a list of all rows, in a flood, is
-/// megabytes of small blocks.
+/// Returns free pages in the middle of the heap to the kernel. glibc itself returns only those at its end, and a list
+/// of all rows, in a flood, leaves megabytes of small blocks.
 async fn return_memory() {
     const EVERY: Duration = Duration::from_secs(10);
     loop {

@@ -2,7 +2,10 @@
 
 use aya_ebpf::{
     bindings::{__sk_buff, bpf_sock},
-    helpers::{bpf_sk_assign, bpf_sk_release, bpf_skb_load_bytes_relative, bpf_skc_lookup_tcp},
+    helpers::{
+        bpf_sk_assign, bpf_sk_release, bpf_skb_load_bytes_relative, bpf_skb_pull_data,
+        bpf_skc_lookup_tcp,
+    },
     programs::TcContext,
 };
 
@@ -18,6 +21,9 @@ pub const ETH_P_IP: u16 = 0x0800;
 pub const ETH_P_IPV6: u16 = 0x86dd;
 /// A VLAN tag.
 pub const ETH_P_8021Q: u16 = 0x8100;
+/// Bytes of an Ethernet header.
+const ETH_HLEN: u32 = 14;
+
 /// A provider's VLAN tag.
 pub const ETH_P_8021AD: u16 = 0x88a8;
 
@@ -46,8 +52,8 @@ pub struct Packet {
 pub enum Owner {
     /// No socket.
     Nobody,
-    /// A listening socket.
-    Listener,
+    /// A listening socket, and whether the packet was given to it.
+    Listener { is_assigned: bool },
     /// A connection.
     Connection,
 }
@@ -85,9 +91,21 @@ impl Packet {
         u16::from_be(field!(self.skb, protocol) as u16)
     }
 
-    /// Bytes from the IP header on; `None` if the packet is shorter.
+    /// Bytes from the IP header on; `None` if they cannot be read, as when the packet is shorter.
     #[inline(always)]
     pub fn bytes<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {
+        self.linear_bytes(offset).or_else(|| {
+            // The sender may have put them into pages, which that helper does not read.
+            let end = ETH_HLEN + offset + N as u32;
+            let len = field!(self.skb, len);
+            // SAFETY: the program's own context.
+            let failed = unsafe { bpf_skb_pull_data(self.skb, end.min(len)) };
+            (failed == 0).then(|| self.linear_bytes(offset))?
+        })
+    }
+
+    #[inline(always)]
+    fn linear_bytes<const N: usize>(&self, offset: u32) -> Option<[u8; N]> {
         let mut bytes = [0; N];
         // SAFETY: the program's own context, and room for that many bytes.
         let failed = unsafe {
@@ -109,7 +127,7 @@ impl Packet {
     }
 
     /// Finds the socket that would receive a TCP packet here. If it listens and `assign` says so then, the packet
-    /// is given to it.
+    /// is given to it; before Linux 6.6 that fails for listeners with SO_REUSEPORT.
     #[inline(always)]
     pub fn look_up(&self, tuple: &mut Tuple, assign: impl FnOnce() -> bool) -> Owner {
         // Known where it is used: the verifier does not follow a length that was put aside.
@@ -132,15 +150,15 @@ impl Packet {
             return Owner::Nobody;
         }
         let is_listener = field!(sk, state) == TCP_LISTEN;
+        let mut is_assigned = false;
         if is_listener && assign() {
-            // Where it fails the kernel looks for the listener again.
             // SAFETY: the program's own context, and a socket that it holds.
-            unsafe { bpf_sk_assign(self.skb.cast(), sk.cast(), 0) };
+            is_assigned = unsafe { bpf_sk_assign(self.skb.cast(), sk.cast(), 0) } == 0;
         }
         // SAFETY: the lookup took a reference on it.
         unsafe { bpf_sk_release(sk.cast()) };
         if is_listener {
-            Owner::Listener
+            Owner::Listener { is_assigned }
         } else {
             Owner::Connection
         }

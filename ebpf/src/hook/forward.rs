@@ -57,8 +57,8 @@ enum Fate {
 /// Where TCP begins in a packet, and its addresses.
 enum Tcp {
     At(u32, Tuple),
-    /// It is a part of a packet, or behind more headers than are looked at: the pod's own IP layer, which puts it
-    /// together, decides.
+    /// It is a part of a packet, behind more headers than are looked at, or cannot be read: the pod's own IP layer,
+    /// which puts it together, decides.
     Unclear,
 }
 
@@ -92,7 +92,9 @@ fn fate(packet: &Packet) -> Option<Fate> {
     let Tcp::At(offset, mut tuple) = tcp else {
         return Some(Fate::Deliver);
     };
-    let header: [u8; 14] = packet.bytes(offset)?;
+    let Some(header) = packet.bytes::<14>(offset) else {
+        return Some(Fate::Deliver);
+    };
     tuple.set_ports(&header);
     let begins = header[13] & (SYN | ACK) == SYN;
     maps::set_probe(if begins {
@@ -110,13 +112,19 @@ fn fate(packet: &Packet) -> Option<Fate> {
         Owner::Connection => Fate::Deliver,
         _ if answer == Probe::Redirected as u32 => Fate::Deliver,
         _ if answer == Probe::Refused as u32 => Fate::Refuse(offset),
-        Owner::Listener | Owner::Nobody => Fate::GoOn,
+        // Whatever translates its destination, with the mark it stays in the pod and is decided there.
+        Owner::Listener { is_assigned: false } if answer == Probe::RedirectedOwn as u32 => {
+            Fate::Deliver
+        }
+        Owner::Listener { .. } | Owner::Nobody => Fate::GoOn,
     })
 }
 
 #[inline(always)]
 fn ipv4(packet: &Packet) -> Option<Tcp> {
-    let header: [u8; 20] = packet.bytes(0)?;
+    let Some(header) = packet.bytes::<20>(0) else {
+        return Some(Tcp::Unclear);
+    };
     // The pod's IP layer drops what has no header of its kind.
     if !IPV4.contains(&header[0]) || u32::from(header[9]) != IPPROTO_TCP {
         return None;
@@ -130,7 +138,9 @@ fn ipv4(packet: &Packet) -> Option<Tcp> {
 
 #[inline(always)]
 fn ipv6(packet: &Packet) -> Option<Tcp> {
-    let header: [u8; 40] = packet.bytes(0)?;
+    let Some(header) = packet.bytes::<40>(0) else {
+        return Some(Tcp::Unclear);
+    };
     if !IPV6.contains(&header[0]) {
         return None;
     }
@@ -143,7 +153,9 @@ fn ipv6(packet: &Packet) -> Option<Tcp> {
         if !is_extension(next) {
             return None;
         }
-        let len = packet.bytes::<2>(offset)?;
+        let Some(len) = packet.bytes::<2>(offset) else {
+            return Some(Tcp::Unclear);
+        };
         if is_fragment {
             let may_be_tcp = u32::from(len[0]) == IPPROTO_TCP || is_extension(len[0]);
             return may_be_tcp.then_some(Tcp::Unclear);

@@ -64,6 +64,21 @@ fn own_routes(text: &str) -> Vec<&str> {
         .collect()
 }
 
+/// Waits until routes and rules are as they were. The agent restores them last.
+fn wait_routing(pod: &Forwarding, before: &str) -> Result<()> {
+    let start = Instant::now();
+    loop {
+        let after = pod.routing()?;
+        if own_routes(&after) == own_routes(before) {
+            return Ok(());
+        }
+        ensure!(
+            start.elapsed() < PATIENCE,
+            "before:\n{before}\nafter:\n{after}"
+        );
+    }
+}
+
 kernel_test!(by_virtual_interfaces_to_the_outbound_port);
 fn by_virtual_interfaces_to_the_outbound_port() -> Result<()> {
     let pod = Forwarding::new()?;
@@ -105,7 +120,7 @@ kernel_test!(without_virtual_interfaces_to_the_inbound_port);
 fn without_virtual_interfaces_to_the_inbound_port() -> Result<()> {
     let pod = Forwarding::new()?;
     pod.set_forwarding(true)?;
-    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
+    let _sidecar = sidecar::start_workers(&pod.fixture.pod, &[80], 2)?;
     pod.fixture.enroll(&[])?;
     pod.wait_programs(2)?;
     for family in [0, 1] {
@@ -141,12 +156,7 @@ fn in_mode_tproxy_to_the_inbound_port() -> Result<()> {
     pod.fixture.lab.remove_manifest("app")?;
     nothing_is_left(&pod.fixture.agent.places)?;
     pod.set_forwarding(false)?;
-    ensure!(
-        own_routes(&before) == own_routes(&pod.routing()?),
-        "before:\n{before}\nafter:\n{}",
-        pod.routing()?
-    );
-    Ok(())
+    wait_routing(&pod, &before)
 }
 
 kernel_test!(excluded_interfaces_pass);
@@ -235,12 +245,7 @@ fn forwarding_and_interfaces_are_followed() -> Result<()> {
     pod.fixture.lab.remove_manifest("app")?;
     nothing_is_left(&pod.fixture.agent.places)?;
     pod.set_forwarding(false)?;
-    let after = pod.routing()?;
-    ensure!(
-        !after.contains("proto 174") && own_routes(&before) == own_routes(&after),
-        "before:\n{before}\nafter:\n{after}"
-    );
-    Ok(())
+    wait_routing(&pod, &before)
 }
 
 kernel_test!(filters_attach_it_where_links_cannot);

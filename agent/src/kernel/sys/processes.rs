@@ -26,7 +26,8 @@ fn descriptor(call: impl FnOnce() -> libc::c_long) -> io::Result<OwnedFd> {
 }
 
 /// Has freed memory return to the kernel from now on. glibc raises the size that it keeps for itself to twice the
-/// largest block that was ever freed, in each arena; with a size that is set it does not.
+/// largest block that was ever freed, in each arena. Setting the size turns that off. Without it the agent only keeps
+/// more memory, so a failure is none of its own.
 pub fn keep_little_memory() {
     // SAFETY: takes numbers.
     #[cfg(target_env = "gnu")]

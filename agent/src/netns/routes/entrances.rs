@@ -80,18 +80,19 @@ fn forwards(link: &LinkMessage) -> bool {
             LinkAttribute::AfSpecUnspec(families) => Some(families),
             _ => None,
         });
-    families.flatten().any(|family| {
-        match family {
+    families.flatten().any(|family| match family {
         AfSpecUnspec::Inet(settings) => settings
             .iter()
             .any(|it| matches!(it, AfSpecInet::DevConf(settings) if settings.forwarding != 0)),
-        // Each is enough by itself; `force_forwarding` is of Linux 6.17.
-        AfSpecUnspec::Inet6(settings) => settings.iter().any(|it| {
-            matches!(it, AfSpecInet6::DevConf(it) if it.forwarding != 0 || it.force_forwarding != 0)
-        }),
+        AfSpecUnspec::Inet6(settings) => settings.iter().any(forwards_v6),
         _ => false,
-    }
     })
+}
+
+/// An interface's `forwarding` alone does not forward IPv6, but is taken for it; `force_forwarding` does, since
+/// Linux 6.17.
+fn forwards_v6(settings: &AfSpecInet6) -> bool {
+    matches!(settings, AfSpecInet6::DevConf(it) if it.forwarding != 0 || it.force_forwarding != 0)
 }
 
 #[cfg(test)]

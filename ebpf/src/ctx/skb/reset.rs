@@ -10,11 +10,9 @@ use aya_ebpf::helpers::{
     bpf_l3_csum_replace, bpf_l4_csum_replace, bpf_redirect, bpf_skb_load_bytes, bpf_skb_store_bytes,
 };
 
-use super::{ETH_P_IP, Packet};
+use super::{ETH_HLEN, ETH_P_IP, Packet};
 use crate::ctx::field;
 
-/// Bytes of an Ethernet header.
-const ETH_HLEN: u32 = 14;
 /// Bytes of an IPv4 header without options.
 const IPV4_HLEN: u32 = 20;
 /// Bytes of an IPv6 header.

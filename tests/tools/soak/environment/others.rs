@@ -14,6 +14,7 @@ use crate::{
 
 /// A sidecar in mode TPROXY, which takes a client's address: it needs privileges.
 const TRANSPARENT_PROXY: Owner = Owner { uid: 0, gid: 1337 };
+
 impl Environment {
     /// A machine behind a pod, which dials a service. By IPv4 it would have to wait for an agent, which makes the
     /// sidecar's listeners transparent.
