@@ -148,22 +148,35 @@ fn prepare(socket: &Socket, dial: &Dial) -> io::Result<()> {
     Ok(())
 }
 
-/// Sets a segment routing header (RFC 8754) of one segment before the destination.
-fn routing_header(socket: &Socket, segment: std::net::Ipv6Addr) -> io::Result<()> {
+/// Sets a segment routing header (RFC 8754) of one segment before the destination, or a loose source route (RFC 791)
+/// by one hop.
+fn routing_header(socket: &Socket, segment: IpAddr) -> io::Result<()> {
     const IPV6_RTHDR: i32 = 57;
+    const LOOSE_ROUTE: [u8; 3] = [131, 7, 4];
+    let segment = match segment {
+        IpAddr::V4(hop) => {
+            let option = [&LOOSE_ROUTE[..], &hop.octets(), &[0]].concat();
+            return set_buffer(socket, (libc::IPPROTO_IP, libc::IP_OPTIONS), &option);
+        }
+        IpAddr::V6(segment) => segment,
+    };
     // Next header, length, type, segments left, last entry, flags, tag; the kernel puts the destination in
     // the first entry.
     let mut header = vec![0, 4, 4, 1, 1, 0, 0, 0];
     header.extend([0; 16]);
     header.extend(segment.octets());
+    set_buffer(socket, (libc::IPPROTO_IPV6, IPV6_RTHDR), &header)
+}
+
+fn set_buffer(socket: &Socket, (level, option): (i32, i32), value: &[u8]) -> io::Result<()> {
     // SAFETY: a buffer of the given length.
     let failed = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::IPPROTO_IPV6,
-            IPV6_RTHDR,
-            header.as_ptr().cast(),
-            header.len() as u32,
+            level,
+            option,
+            value.as_ptr().cast(),
+            value.len() as u32,
         )
     };
     if failed == 0 {

@@ -10,10 +10,10 @@ use lab::protocol::{APP, Flooded, PROXY};
 use nix::sys::resource::{Resource, setrlimit};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{dial::Held, identity::run_as};
+use crate::{dial::Held, identity::run_as, tricks};
 
 /// Begins them; they are kept, whatever becomes of them.
-pub fn begin(to: SocketAddr, count: usize, held: &mut Held) -> Result<Flooded> {
+pub fn begin(to: SocketAddr, count: usize, deferred: bool, held: &mut Held) -> Result<Flooded> {
     let files = count as u64 + 1024;
     setrlimit(Resource::RLIMIT_NOFILE, files, files).context("raise the limit of files")?;
     let mut flooded = Flooded::default();
@@ -22,6 +22,9 @@ pub fn begin(to: SocketAddr, count: usize, held: &mut Held) -> Result<Flooded> {
         for _ in 0..count {
             let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
             socket.set_nonblocking(true)?;
+            if deferred {
+                tricks::defer(&socket)?;
+            }
             match socket.connect(&to.into()) {
                 Ok(()) => flooded.pending += 1,
                 Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => {
@@ -33,6 +36,12 @@ pub fn begin(to: SocketAddr, count: usize, held: &mut Held) -> Result<Flooded> {
                 Err(_) => flooded.failed += 1,
             }
             sockets.push(socket);
+        }
+        for socket in sockets.iter().filter(|_| deferred) {
+            match socket.send(&[0]) {
+                Err(error) if error.raw_os_error() != Some(libc::EINPROGRESS) => return Err(error),
+                _ => {}
+            }
         }
         Ok(())
     })??;

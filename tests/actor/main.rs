@@ -104,7 +104,11 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
                 Box::new(connected)
             }))
         }
-        Request::Flood { to, count } => Response::Flooded(flood::begin(to, count, held)?),
+        Request::Flood {
+            to,
+            count,
+            deferred,
+        } => Response::Flooded(flood::begin(to, count, deferred, held)?),
         Request::Begin { from, to } => {
             held.keep(flood::begin_from(from, to)?);
             Response::Done

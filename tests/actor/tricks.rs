@@ -80,8 +80,8 @@ pub fn set(socket: RawFd, level: i32, name: i32) -> io::Result<()> {
     }
 }
 
-/// connect returns at once, and the first write sends the SYN.
-pub fn fast_open_deferred(socket: &Socket, to: &SockAddr) -> io::Result<()> {
+/// Has connect return at once, and the first write send the SYN.
+pub fn defer(socket: &Socket) -> io::Result<()> {
     set(
         socket.as_raw_fd(),
         libc::IPPROTO_TCP,
@@ -92,7 +92,12 @@ pub fn fast_open_deferred(socket: &Socket, to: &SockAddr) -> io::Result<()> {
         socket.as_raw_fd(),
         libc::IPPROTO_TCP,
         libc::TCP_FASTOPEN_NO_COOKIE,
-    )?;
+    )
+}
+
+/// Connects in that way.
+pub fn fast_open_deferred(socket: &Socket, to: &SockAddr) -> io::Result<()> {
+    defer(socket)?;
     socket.connect(to)?;
     if tcp_state(socket)? == TCP_ESTABLISHED {
         return Err(io::Error::other("the connection was not deferred"));

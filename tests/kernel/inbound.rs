@@ -1,7 +1,12 @@
 //! The inbound table of docs/semantics.md, each row over real sockets in both families.
 
 use anyhow::{Context as _, Result, ensure};
-use lab::protocol::{APP, Dial, PROXY, ROOT};
+use lab::{
+    agent::{Agent, nothing_is_left},
+    protocol::{APP, Dial, PROXY, ROOT},
+};
+use nix::sys::signal::Signal;
+use sidetrack_common::names::LISTENER_SLOTS;
 
 use crate::fixture::{Arrives, POD, PodFixture, SECOND, SharedFixture, at, check, original};
 
@@ -95,4 +100,40 @@ fn only_the_sidecars_listener_accepts() -> Result<()> {
     let nobody = inbound()?;
     ensure!(nobody == Err(libc::ECONNREFUSED), "{nobody:?}");
     Ok(())
+}
+
+kernel_test!(listeners_on_other_addresses_take_no_slot);
+/// An app listens on the inbound port at many IPv6 addresses, before or after the agent starts; IPv4 connections still
+/// reach the sidecar.
+fn listeners_on_other_addresses_take_no_slot() -> Result<()> {
+    const MORE_THAN_SLOTS: u16 = LISTENER_SLOTS as u16 + 8;
+    let mut fixture = PodFixture::new()?;
+    let app = fixture.pod.actor()?;
+    for number in 0..MORE_THAN_SLOTS {
+        let address = format!("fd77::a:{number:x}");
+        let line = format!("address add {address}/128 dev lo nodad");
+        fixture.pod.ip(&line)?;
+    }
+    fixture.enroll(&[])?;
+    for number in 0..MORE_THAN_SLOTS {
+        app.listen(&APP, at(&format!("fd77::a:{number:x}"), 15006))?;
+    }
+    let sidecar = fixture.pod.actor()?;
+    sidecar.listen(&PROXY, at("0.0.0.0", 15006))?;
+    let reaches_sidecar = |fixture: &PodFixture| -> Result<()> {
+        let taken = fixture.outside.dial(Dial::new(&ROOT, at(POD[0], 80)))?;
+        ensure!(
+            taken.as_ref().is_ok_and(|it| it.accepted_by == 15006),
+            "{taken:?}"
+        );
+        Ok(())
+    };
+    reaches_sidecar(&fixture)?;
+    // An agent that finds all of them running.
+    fixture.lab.remove_manifest("app")?;
+    nothing_is_left(&fixture.agent.places)?;
+    fixture.agent.end(Signal::SIGTERM)?;
+    fixture.agent = Agent::start(&fixture.agent.places)?;
+    fixture.enroll(&[])?;
+    reaches_sidecar(&fixture)
 }

@@ -112,7 +112,21 @@ impl Actor {
 
     /// Begins many connections and keeps them.
     pub fn flood(&self, to: SocketAddr, count: usize) -> Result<Flooded> {
-        match self.ask(&Request::Flood { to, count })? {
+        self.flood_how(to, count, false)
+    }
+
+    /// The same, where all have connected before the first sends its SYN (TCP_FASTOPEN_CONNECT).
+    pub fn flood_deferred(&self, to: SocketAddr, count: usize) -> Result<Flooded> {
+        self.flood_how(to, count, true)
+    }
+
+    fn flood_how(&self, to: SocketAddr, count: usize, deferred: bool) -> Result<Flooded> {
+        let flood = Request::Flood {
+            to,
+            count,
+            deferred,
+        };
+        match self.ask(&flood)? {
             Response::Flooded(flooded) => Ok(flooded),
             other => bail!("unexpected answer {other:?}"),
         }

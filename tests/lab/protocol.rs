@@ -98,8 +98,8 @@ pub struct Dial {
     pub mark: u32,
     /// IP_TRANSPARENT: the source need not be an address of the host.
     pub transparent: bool,
-    /// The first segment of an IPv6 routing header (IPV6_RTHDR, type 4).
-    pub segment: Option<std::net::Ipv6Addr>,
+    /// The first hop of an IPv6 routing header (IPV6_RTHDR, type 4) or of an IPv4 source route (IP_OPTIONS).
+    pub segment: Option<std::net::IpAddr>,
     /// How.
     pub manner: Manner,
     /// Whether an IPv4 destination is dialed on an IPv6 socket.
@@ -179,6 +179,8 @@ pub enum Request {
         to: SocketAddr,
         /// How many.
         count: usize,
+        /// Whether all have connected before the first sends its SYN (TCP_FASTOPEN_CONNECT).
+        deferred: bool,
     },
     /// Begins a connection from an address and port that other sockets may have as well, and keeps it.
     Begin {

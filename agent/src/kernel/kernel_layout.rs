@@ -1,4 +1,4 @@
-//! Where the running kernel stores the creator of a socket and its IPv6 options, read from its BTF
+//! Where the running kernel stores the creator of a socket and its IP options, read from its BTF
 //! (`/sys/kernel/btf/vmlinux`).
 //!
 //! Own parser: the offsets of a few members are needed, so the type section is walked once and nothing is
@@ -10,7 +10,7 @@ use std::{collections::HashMap, fs, io, path::Path};
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold.
-pub const MEMBERS: [(&str, &str, &str); 13] = [
+pub const MEMBERS: [(&str, &str, &str); 16] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCK_ERR", "sock", "sk_err"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
@@ -20,6 +20,9 @@ pub const MEMBERS: [(&str, &str, &str); 13] = [
     ("OFFSET_INET_PINET6", "inet_sock", "pinet6"),
     ("OFFSET_PINFO_OPT", "ipv6_pinfo", "opt"),
     ("OFFSET_TXOPT_SRCRT", "ipv6_txoptions", "srcrt"),
+    ("OFFSET_INET_OPT", "inet_sock", "inet_opt"),
+    ("OFFSET_RCU_OPT", "ip_options_rcu", "opt"),
+    ("OFFSET_OPT_SRR", "ip_options", "srr"),
     ("OFFSET_SOCK_BACKLOG", "sock", "sk_backlog"),
     ("OFFSET_ICSK_ULP", "inet_connection_sock", "icsk_ulp_ops"),
     ("OFFSET_TCP_WRITE_SEQ", "tcp_sock", "write_seq"),

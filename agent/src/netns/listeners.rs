@@ -239,6 +239,16 @@ fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Liste
     Ok(found)
 }
 
+/// The families that a listener may serve. An IPv6-only one on all addresses refuses IPv4 when it is tried; the kernel
+/// programs then try the next slot.
+fn families(address: IpAddr) -> &'static [Family] {
+    match address {
+        IpAddr::V4(_) => &[Family::V4],
+        IpAddr::V6(address) if address.is_unspecified() => &[Family::V6, Family::V4],
+        IpAddr::V6(_) => &[Family::V6],
+    }
+}
+
 /// Visits the listening sockets of a namespace.
 fn visit(
     netns: &Netns,
@@ -247,19 +257,15 @@ fn visit(
 ) -> Result<()> {
     netns
         .run(|| -> io::Result<()> {
-            for (family, families) in [
-                (AF_INET, &[Family::V4][..]),
-                // An IPv6-only one refuses IPv4 when it is tried; the kernel programs then try the next
-                // slot.
-                (AF_INET6, &[Family::V6, Family::V4][..]),
-            ] {
+            for family in [AF_INET, AF_INET6] {
                 let mut stopped = false;
                 sock_diag::visit(family, Sockets::Listening, until, |socket| {
                     let id = &socket.header.socket_id;
+                    let address = id.source_address.to_canonical();
                     let next = each(Listening {
-                        address: id.source_address.to_canonical(),
+                        address,
                         port: id.source_port,
-                        families,
+                        families: families(address),
                         cookie: sock_diag::cookie(&socket),
                     });
                     stopped = next.is_break();

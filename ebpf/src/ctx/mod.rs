@@ -5,7 +5,7 @@
 //! therefore volatile and of the field's exact width, and is kept from being merged with another.
 //! Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and host-order integers.
 
-mod ipv6_options;
+mod ip_options;
 mod owner;
 pub mod sk_lookup;
 pub mod sk_msg;

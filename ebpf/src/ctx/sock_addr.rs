@@ -16,7 +16,7 @@ use sidetrack_common::{
     decide::Owner,
 };
 
-use super::{IPPROTO_MPTCP, IPPROTO_TCP, IPPROTO_UDP, field, ipv6_options, owner, set_field};
+use super::{IPPROTO_MPTCP, IPPROTO_TCP, IPPROTO_UDP, field, ip_options, owner, set_field};
 
 /// Whether the kernel has bpf_set_retval, which came with Linux 5.18.
 #[unsafe(no_mangle)]
@@ -179,11 +179,14 @@ impl<const V6: bool> SockAddr<'_, V6> {
         if failed == 0 { Ok(()) } else { Err(()) }
     }
 
-    /// Whether packets to a destination of this family carry a routing header (IPV6_RTHDR and its kin),
-    /// which leads them to another host first.
+    /// Whether packets to a destination of this family carry a routing header (IPV6_RTHDR and its kin) or a source
+    /// route (IP_OPTIONS), which leads them to another host first.
     #[inline(always)]
     pub fn has_routing_header(&self, family: Family) -> bool {
-        V6 && family == Family::V6 && ipv6_options::has_routing_header(self.sk())
+        match family {
+            Family::V4 => ip_options::has_source_route(self.sk()),
+            Family::V6 => V6 && ip_options::has_routing_header(self.sk()),
+        }
     }
 
     /// The address in the call.

@@ -81,8 +81,13 @@ fn connecting(ops: &SockOps<'_>) {
         assigned: u32::from(assigned),
         client_cookie: ops.cookie(),
     };
-    if maps::publish(&key, &row).is_err() {
-        // connect checked that there was room; here the connection can no longer be refused.
+    // connect checked that there was room, but may have put the SYN off (TCP_FASTOPEN_CONNECT) since. It can no longer
+    // be refused; without a row its sidecar does not learn where it was to go. What another program has translated was
+    // not checked, and would go past the sidecar.
+    let has_share = record.role == Role::Direct as u16 || maps::handshakes_are_few(key.netns);
+    if !has_share {
+        debug!(ops.inner, "too many handshakes netns={}", key.netns);
+    } else if maps::publish(&key, &row).is_err() {
         warn!(ops.inner, "handshake row lost netns={}", key.netns);
     }
     ops.enable_state_callback();
@@ -109,9 +114,7 @@ fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
         policy: pod.policy,
         flags: pod.flags,
     };
-    pod.captures(remote.family())
-        && decide::translated(policy, ops.local(), remote, port, &tables)
-        && maps::handshakes_have_room(netns)
+    pod.captures(remote.family()) && decide::translated(policy, ops.local(), remote, port, &tables)
 }
 
 #[inline(always)]
@@ -276,11 +279,13 @@ fn listening(ops: &SockOps<'_>) {
     if port != policy.inbound_port && port != policy.outbound_port || local.is_loopback() {
         return;
     }
-    if ops.is_v6() {
+    // One on an address of its own serves the family of that address. One on all addresses may be IPv6-only; then
+    // bpf_sk_assign refuses it and the next slot is tried.
+    let serves_all = local.is_unspecified();
+    if ops.is_v6() && (serves_all || local.family() == Family::V6) {
         add(ops, netns, Family::V6, port);
-        // Unless it is IPv6-only; then bpf_sk_assign refuses it and the next slot is tried.
-        add(ops, netns, Family::V4, port);
-    } else {
+    }
+    if !ops.is_v6() || serves_all || local.family() == Family::V4 {
         add(ops, netns, Family::V4, port);
     }
     debug!(ops.inner, "listening netns={} port={}", netns, port);

@@ -41,6 +41,15 @@ pub fn handshakes_have_room(netns: u64) -> bool {
     }
 }
 
+/// Whether a pod has no more rows than connections that passed the check at the same time can have.
+#[inline(always)]
+pub fn handshakes_are_few(netns: u64) -> bool {
+    const SLACK: i64 = 256;
+    // SAFETY: a number, read whole.
+    let own = unsafe { HANDSHAKES_BY_POD.get(netns) }.map_or(0, |count| *count as i64);
+    own < i64::from(HANDSHAKE_SHARE) + SLACK
+}
+
 #[inline(always)]
 fn count_handshake(netns: u64) {
     if let Some(count) = HANDSHAKE_COUNT.get_ptr_mut(0) {

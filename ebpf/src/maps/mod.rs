@@ -20,7 +20,7 @@ pub use destinations::{add_destination, destination, is_leaving};
 pub use events::{Report, is_traced, report};
 pub use flows::{accelerate, accelerated, flow, put_flow};
 pub use forward::{probe, set_probe};
-pub use handshakes::{handshake, handshakes_have_room, publish, withdraw};
+pub use handshakes::{handshake, handshakes_are_few, handshakes_have_room, publish, withdraw};
 pub use inbound::{run_inbound_program, take_inbound_netns};
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};
 pub use pods::{

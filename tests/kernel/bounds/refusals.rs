@@ -33,7 +33,7 @@ fn dials(pod: &PodNet) -> [Dial; 6] {
     let mut bound = out(VIP, 80);
     bound.device = Some("eth0".to_owned());
     let mut by_header = out(fixture::VIP[1], 80);
-    by_header.segment = Some(std::net::Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0xfe));
+    by_header.segment = Some(at("fd77::fe", 0).ip());
     [
         out("224.0.0.9", 80),
         bound,

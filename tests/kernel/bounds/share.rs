@@ -73,3 +73,30 @@ fn one_pod_has_its_share_of_handshakes() -> Result<()> {
     lab.remove_manifest("hostile")?;
     agent.places.wait_rows("HANDSHAKES_BY_POD", 1)
 }
+
+kernel_test!(connections_that_were_deferred_have_the_same_share);
+/// connect saw none of the others' handshakes, because no SYN had been sent.
+fn connections_that_were_deferred_have_the_same_share() -> Result<()> {
+    const MORE: usize = 2000;
+    const SLACK: u64 = 256;
+    let share = HANDSHAKE_SHARE as usize;
+    let mut lab = Lab::new()?;
+    let hostile = lab.pod("hostile", 2)?;
+    let text = manifest("hostile", &hostile, &WITH_HANDSHAKE_ROWS);
+    lab.write_manifest("hostile", &text)?;
+    let agent = Agent::start(lab.places())?;
+    let maps = maps(lab.places())?;
+    agent.places.wait_enrolled("test/hostile")?;
+    let _sidecar = sidecar::start(&hostile, &[])?;
+    filter(&hostile, "A", "DROP")?;
+    let flooder = hostile.actor()?;
+    let flooded = flooder.flood_deferred(at(VIP, 80), share + MORE)?;
+    ensure!(flooded.pending == share + MORE, "{flooded:?}");
+    let rows = maps.handshakes.keys()?.len() as u64;
+    ensure!(
+        (share as u64..=share as u64 + SLACK).contains(&rows),
+        "{rows} rows"
+    );
+    drop(flooder);
+    wait_no_handshakes(&maps)
+}

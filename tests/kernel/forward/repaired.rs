@@ -1,6 +1,12 @@
 //! Pins and links of the program for forwarded packets, after someone has removed them.
 
-use std::{fs, os::fd::AsFd as _, path::PathBuf, time::Instant};
+use std::{
+    fs,
+    os::fd::AsFd as _,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{product::sys, sidecar};
@@ -27,6 +33,7 @@ fn wait_said(pod: &Forwarding, text: &str, times: usize) -> Result<()> {
             return Ok(());
         }
         ensure!(start.elapsed() < PATIENCE, "{text}: {log}");
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -37,6 +44,10 @@ fn what_others_remove_comes_back() -> Result<()> {
     let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
     pod.fixture.enroll(&[])?;
     pod.wait_programs(2)?;
+    if !pod.filters()?.is_empty() {
+        // Before Linux 6.6 nothing is pinned, and the pod's network tells what is removed.
+        return Ok(());
+    }
     let all = pins(&pod)?;
     let dir = all.first().and_then(|pin| pin.parent()).context("a pin")?;
     for pin in &all {

@@ -321,7 +321,7 @@ impl Matrix {
         for (who, creator) in &self.both {
             for to in [self.fixed.service, self.fixed.own, self.fixed.loopback] {
                 let mut dial = dial(creator, ip(to), 80);
-                dial.segment = Some(GATEWAY_V6);
+                dial.segment = Some(GATEWAY_V6.into());
                 cases.push(Case::outbound(who, dial));
             }
         }
