@@ -129,7 +129,7 @@ rules! {
     NoListener = 63, "no-listener", "no sidecar listens on the inbound port: refused";
     /// Refused: the pod has more addresses than the agent follows.
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
-    /// Refused: the socket has an IPv6 routing header.
+    /// Refused: the socket has an IPv6 routing header or an IPv4 source route.
     RoutingHeader = 66, "routing-header", "the socket has an IPv6 routing header or an IPv4 source route, which would lead its packets elsewhere: refused";
     /// Refused: a redirect target that no row belongs to.
     UnknownTarget = 67, "unknown-target", "the connection goes to an address that redirected connections have, and what was dialed is not known: refused";

@@ -201,7 +201,7 @@ mod tests {
         words.flat_map(u32::to_ne_bytes).chain(strings).collect()
     }
 
-    const STRUCTS: [(&str, &[(&str, u32)]); 9] = [
+    const STRUCTS: [(&str, &[(&str, u32)]); 11] = [
         (
             "sock",
             &[
@@ -214,9 +214,11 @@ mod tests {
         ("socket", &[("file", 8 * 16)]),
         ("file", &[("f_cred", 8 * 144)]),
         ("cred", &[("fsuid", 8 * 28), ("fsgid", 8 * 32)]),
-        ("inet_sock", &[("pinet6", 8 * 760)]),
+        ("inet_sock", &[("pinet6", 8 * 760), ("inet_opt", 8 * 784)]),
         ("ipv6_pinfo", &[("opt", 8 * 96)]),
         ("ipv6_txoptions", &[("srcrt", 8 * 32)]),
+        ("ip_options_rcu", &[("rcu", 0), ("opt", 8 * 16)]),
+        ("ip_options", &[("optlen", 8 * 8), ("srr", 8 * 9)]),
         ("inet_connection_sock", &[("icsk_ulp_ops", 8 * 40)]),
         ("tcp_sock", &[("copied_seq", 8 * 48), ("write_seq", 8 * 52)]),
     ];
@@ -233,6 +235,9 @@ mod tests {
             ("OFFSET_INET_PINET6", 760),
             ("OFFSET_PINFO_OPT", 96),
             ("OFFSET_TXOPT_SRCRT", 32),
+            ("OFFSET_INET_OPT", 784),
+            ("OFFSET_RCU_OPT", 16),
+            ("OFFSET_OPT_SRR", 9),
             ("OFFSET_SOCK_BACKLOG", 8),
             ("OFFSET_ICSK_ULP", 40),
             ("OFFSET_TCP_WRITE_SEQ", 52),

@@ -196,12 +196,15 @@ impl Reconciler {
         let pods = detached.iter().map(|(cookie, _)| *cookie).collect();
         self.core.namespaces_changed(&pods).await;
         let datapath = &self.core.node.datapath;
-        for (cookie, ifindex) in detached {
-            if datapath.has_forwarding(cookie, ifindex) {
-                let text = format!(
-                    "the program for forwarded packets was detached from interface {ifindex} of the pod with cookie {cookie}: attached it again"
-                );
-                findings.repaired(Kind::Link, text);
+        for (name, enrollment) in self.core.enrollments() {
+            let of_pod = detached.iter().filter(|(it, _)| *it == enrollment.cookie);
+            for (cookie, ifindex) in of_pod {
+                if datapath.has_forwarding(*cookie, *ifindex) {
+                    let text = format!(
+                        "pod {name}: the program for forwarded packets was detached from interface {ifindex}: attached it again"
+                    );
+                    findings.repaired(Kind::Link, text);
+                }
             }
         }
     }
