@@ -33,8 +33,7 @@ static HANDSHAKES_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 pub fn handshakes_have_room(netns: u64) -> bool {
     // Signed: a count that drifted below zero must not refuse connections.
     const ROOM: i64 = (HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE) as i64;
-    // SAFETY: a number, read whole.
-    let own = unsafe { HANDSHAKES_BY_POD.get(netns) }.map_or(0, |count| *count as i64);
+    let own = own_handshakes(netns);
     match HANDSHAKE_COUNT.get(0) {
         Some(count) => (*count as i64) < ROOM && own < i64::from(HANDSHAKE_SHARE),
         None => false,
@@ -45,9 +44,14 @@ pub fn handshakes_have_room(netns: u64) -> bool {
 #[inline(always)]
 pub fn handshakes_are_few(netns: u64) -> bool {
     const SLACK: i64 = 256;
+    own_handshakes(netns) < i64::from(HANDSHAKE_SHARE) + SLACK
+}
+
+/// How many rows a pod has, as they were counted.
+#[inline(always)]
+fn own_handshakes(netns: u64) -> i64 {
     // SAFETY: a number, read whole.
-    let own = unsafe { HANDSHAKES_BY_POD.get(netns) }.map_or(0, |count| *count as i64);
-    own < i64::from(HANDSHAKE_SHARE) + SLACK
+    unsafe { HANDSHAKES_BY_POD.get(netns) }.map_or(0, |count| *count as i64)
 }
 
 #[inline(always)]

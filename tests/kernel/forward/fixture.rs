@@ -1,7 +1,9 @@
 //! A pod that forwards for a machine inside it: another network namespace behind an interface of the pod.
 
 use std::{
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
+    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -79,15 +81,23 @@ impl Forwarding {
     /// Indexes of the interfaces that have the program, by a link or by a filter.
     pub fn programs(&self) -> Result<Vec<u32>> {
         let mut found = self.filters()?;
+        found.extend(self.pins()?.into_keys());
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// The pins of the program's links, by the index of the interface.
+    pub fn pins(&self) -> Result<BTreeMap<u32, PathBuf>> {
+        let mut found = BTreeMap::new();
         let pods = self.fixture.lab.places().pins().join("pods");
         for pod in std::fs::read_dir(pods)?.flatten() {
             for pin in std::fs::read_dir(pod.path())?.flatten() {
                 let name = pin.file_name();
                 let index = name.to_str().and_then(|name| name.strip_prefix("forward-"));
-                found.extend(index.and_then(|index| index.parse::<u32>().ok()));
+                let index = index.and_then(|index| index.parse::<u32>().ok());
+                found.extend(index.map(|index| (index, pin.path())));
             }
         }
-        found.sort_unstable();
         Ok(found)
     }
 

@@ -3,7 +3,6 @@
 use std::{
     fs,
     os::fd::AsFd as _,
-    path::PathBuf,
     thread,
     time::{Duration, Instant},
 };
@@ -13,17 +12,6 @@ use lab::{product::sys, sidecar};
 use nix::sys::signal::Signal;
 
 use super::{PATIENCE, check_both_ways, fixture::Forwarding};
-
-/// The pins of the pod's links.
-fn pins(pod: &Forwarding) -> Result<Vec<PathBuf>> {
-    let mut found = Vec::new();
-    for dir in fs::read_dir(pod.fixture.lab.places().pins().join("pods"))?.flatten() {
-        let pins = fs::read_dir(dir.path())?.flatten();
-        let pins = pins.filter(|it| it.file_name().to_string_lossy().starts_with("forward-"));
-        found.extend(pins.map(|it| it.path()));
-    }
-    Ok(found)
-}
 
 fn wait_said(pod: &Forwarding, text: &str, times: usize) -> Result<()> {
     let start = Instant::now();
@@ -45,12 +33,16 @@ fn what_others_remove_comes_back() -> Result<()> {
     pod.fixture.enroll(&[])?;
     pod.wait_programs(2)?;
     if !pod.filters()?.is_empty() {
-        // Before Linux 6.6 nothing is pinned, and the pod's network tells what is removed.
+        // Before Linux 6.6 there are no pins: the agent notices in the pod's network what is removed.
         return Ok(());
     }
-    let all = pins(&pod)?;
-    let dir = all.first().and_then(|pin| pin.parent()).context("a pin")?;
-    for pin in &all {
+    let all = pod.pins()?;
+    let dir = all
+        .values()
+        .next()
+        .and_then(|pin| pin.parent())
+        .context("a pin")?;
+    for pin in all.values() {
         fs::remove_file(pin)?;
     }
     pod.wait_programs(2)?;
@@ -59,7 +51,7 @@ fn what_others_remove_comes_back() -> Result<()> {
     fs::remove_dir_all(dir)?;
     pod.wait_programs(2)?;
     check_both_ways(&pod, 15006, 15006)?;
-    for pin in pins(&pod)? {
+    for pin in pod.pins()?.into_values() {
         let link = sys::open_pin(&pin)?;
         sys::link_detach(link.as_fd())?;
     }
