@@ -54,8 +54,11 @@ pub struct Pod {
     /// The sidecar, at its outbound port.
     pub outbound: Worker,
     inbound: Worker,
-    /// The sidecar that calls the app from the client's address, and the app.
-    transparent: Option<(Worker, Worker)>,
+    /// The application's listener. The kernel keeps a bucket for each port that sockets are bound to: without a
+    /// listener it would make one for each connection that comes in, and free it again.
+    served: Worker,
+    /// The sidecar that calls the app from the client's address.
+    transparent: Option<Worker>,
     net: PodNet,
     how: How,
     /// Which of the labs it is in.
@@ -260,11 +263,11 @@ impl Environment {
 
     fn contestant<'a>(&'a self, pod: &'a Pod, field: Field) -> Contestant<'a> {
         let is_direct = pod.how == How::Directly;
-        if let (true, Some((sidecar, app))) = (field.is_transparent(), &pod.transparent) {
+        if let (true, Some(sidecar)) = (field.is_transparent(), &pod.transparent) {
             return Contestant {
                 name: pod.name,
                 client: sidecar,
-                server: app,
+                server: &pod.served,
                 to: SocketAddr::new(pod.net.v4, SERVED),
             };
         }
@@ -273,7 +276,7 @@ impl Environment {
                 name: pod.name,
                 client: &self.outside[pod.lab],
                 server: &pod.inbound,
-                to: SocketAddr::new(pod.net.v4, if is_direct { 15006 } else { 80 }),
+                to: SocketAddr::new(pod.net.v4, if is_direct { 15006 } else { SERVED }),
             };
         }
         Contestant {
@@ -291,14 +294,11 @@ impl Pod {
         let sidecar = if is_tproxy(name) { 0 } else { PROXY };
         let transparent = match name {
             // The same connection without a mode: from the pod's own address.
-            NOTHING => Some((
-                Worker::start_as(&net, (0, PROXY), 0)?,
-                Worker::start(&net, APP, SERVED)?,
-            )),
+            NOTHING => Some(Worker::start_as(&net, (0, PROXY), 0)?),
             _ if is_tproxy(name) => {
                 let sidecar = Worker::start_as(&net, (0, PROXY), 0)?;
                 sidecar.ask(&format!("from {CLIENT}"))?;
-                Some((sidecar, Worker::start(&net, APP, SERVED)?))
+                Some(sidecar)
             }
             _ => None,
         };
@@ -311,6 +311,7 @@ impl Pod {
             app: Worker::start(&net, APP, 0)?,
             outbound: Worker::start(&net, PROXY, 15001)?,
             inbound: Worker::start_as(&net, (sidecar, PROXY), 15006)?,
+            served: Worker::start(&net, APP, SERVED)?,
             transparent,
             net,
             how,
