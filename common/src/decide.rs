@@ -34,6 +34,11 @@ pub trait Tables {
     fn owner(&self, list: List, id: u32) -> Option<u32>;
     /// The pod's route to the address, [`Route::NONE`] if there is none.
     fn route(&self, addr: Addr) -> Route;
+    /// Whether the address, which is none of loopback, is the pod's.
+    #[inline(always)]
+    fn is_own(&self, addr: Addr) -> bool {
+        self.route(addr).is_local()
+    }
     /// Whether the pod bypasses its sidecar because the sidecar has not listened yet.
     fn before_sidecar(&self) -> bool;
 }

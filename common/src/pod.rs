@@ -28,6 +28,33 @@ pub const POD_OWN_TARGETS: u32 = 16;
 /// [`Pod::flags`]: a program on the pod's interfaces asks for decisions about forwarded packets
 /// ([`Probe`](crate::forward::Probe)).
 pub const POD_FORWARDS: u32 = 1 << 10;
+/// [`Pod::flags`]: the upper half is a filter of the pod's addresses, as [`address_bit`] sets it. Without the flag it
+/// says nothing: agents before this one left it empty.
+pub const POD_FILTERS_ADDRESSES: u32 = 1 << 11;
+/// [`Pod::flags`]: the filter of addresses, when any may be the pod's.
+pub const POD_ANY_ADDRESS: u32 = 0xffff << ADDRESS_SHIFT;
+/// [`Pod::flags`]: bits below the filter of addresses.
+const ADDRESS_SHIFT: u32 = 16;
+
+/// The bit of an address in the filter of a pod's addresses. Several addresses share one.
+#[inline(always)]
+#[must_use]
+pub const fn address_bit(addr: Addr) -> u32 {
+    const MIX: u32 = 0x9e37_79b9;
+    const BITS: u32 = 4;
+    let words = addr.to_v6_be();
+    let mixed = (words[0] ^ words[1] ^ words[2] ^ words[3]).wrapping_mul(MIX);
+    1 << (ADDRESS_SHIFT + (mixed >> (u32::BITS - BITS)))
+}
+
+/// Whether flags of a pod allow that an address is the pod's; then its routes say so. Most connections come from
+/// other addresses, and the longest-prefix lookup of a route costs more than all else in their decision.
+/// Loopback addresses are not in the filter.
+#[inline(always)]
+#[must_use]
+pub const fn may_be_own(flags: u32, addr: Addr) -> bool {
+    flags & POD_FILTERS_ADDRESSES == 0 || flags & address_bit(addr) != 0
+}
 
 /// One enrolled pod: the policy of its row applies to its connections. The row also holds the pod's
 /// name, so that the pinned maps show which pods are intercepted while no agent runs.

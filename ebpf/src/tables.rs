@@ -3,7 +3,7 @@
 use sidetrack_common::{
     addr::Addr,
     decide::Tables,
-    pod::{POD_BEFORE_SIDECAR, Route, RouteKey},
+    pod::{self, POD_BEFORE_SIDECAR, Route, RouteKey},
     policy::{List, OwnerKey, PortKey, RangeKey},
 };
 
@@ -53,5 +53,10 @@ impl Tables for PodTables {
         maps::route(&RouteKey::host(self.netns, addr))
             .copied()
             .unwrap_or(Route::NONE)
+    }
+
+    #[inline(always)]
+    fn is_own(&self, addr: Addr) -> bool {
+        pod::may_be_own(self.flags, addr) && self.route(addr).is_local()
     }
 }

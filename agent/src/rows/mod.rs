@@ -1,6 +1,7 @@
 //! What pods and policies have in the kernel: the one place that writes, compares, repairs and removes
 //! their rows.
 
+mod address_filter;
 mod capture_range;
 mod ifaces;
 mod left;

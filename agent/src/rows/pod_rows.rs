@@ -10,14 +10,14 @@ use bytemuck::Zeroable as _;
 use sidetrack_common::{
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
-        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_BEFORE_SIDECAR, POD_CAPTURE_V6, POD_FORWARDS,
-        POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
+        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
+        POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
     },
 };
 use sidetrack_policy::{PodRef, Policy};
 use sidetrack_reconcile::Phase;
 
-use super::{capture_range, ifaces, left::names};
+use super::{address_filter, capture_range, ifaces, left::names};
 use crate::{
     kernel::{maps::Maps, table::Table},
     netns::routes::{RouteId, Snapshot},
@@ -158,6 +158,8 @@ impl PodRows {
         let rules_ignore_it = policy.rules_ignore_capture_range();
         let is_local = capture_range::is_local(&self.routes);
         self.set_flag(POD_OWN_TARGETS, rules_ignore_it && is_local);
+        self.set_flag(POD_ANY_ADDRESS, false);
+        self.set_flag(address_filter::of(&self.routes), true);
         Ok(ifaces::note(left_out))
     }
 

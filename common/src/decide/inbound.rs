@@ -29,7 +29,7 @@ pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision
     // The ingress interface does not identify traffic over lo: for an address of the pod, sk_lookup
     // reports the interface that holds it. The source address does identify it, because the kernel
     // drops packets from outside with a source address of the pod.
-    if syn.source.is_loopback() || tables.route(syn.source).is_local() {
+    if syn.source.is_loopback() || tables.is_own(syn.source) {
         return Decision::untouched(Rule::LocalSource);
     }
     let capture = |rule: Rule, index: u32| {

@@ -53,20 +53,22 @@ pub fn keep_apart() {
     unsafe { core::arch::asm!("") };
 }
 
-/// Reads an address that the context has in two fields, by family. Both are read before the choice:
-/// LLVM would turn a choice between reads into one read at a variable offset.
+/// Reads an address that the context has in two fields, by family. LLVM would turn a choice between reads into one
+/// read at a variable offset, so the reads are kept apart.
 macro_rules! addr_field {
     ($ptr:expr, $v4:ident, $v6:ident) => {{
-        let v4 = field!($ptr, $v4);
-        let v6 = [
-            field!($ptr, $v6[0]),
-            field!($ptr, $v6[1]),
-            field!($ptr, $v6[2]),
-            field!($ptr, $v6[3]),
-        ];
         if field!($ptr, family) == $crate::ctx::AF_INET {
+            let v4 = field!($ptr, $v4);
+            $crate::ctx::keep_apart();
             sidetrack_common::addr::Addr::from_v4_be(v4)
         } else {
+            let v6 = [
+                field!($ptr, $v6[0]),
+                field!($ptr, $v6[1]),
+                field!($ptr, $v6[2]),
+                field!($ptr, $v6[3]),
+            ];
+            $crate::ctx::keep_apart();
             sidetrack_common::addr::Addr::from_v6_be(v6)
         }
     }};

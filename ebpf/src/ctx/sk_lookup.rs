@@ -22,6 +22,18 @@ pub struct SkLookup<'a> {
     pub inner: &'a SkLookupContext,
 }
 
+/// Where a packet comes from and goes to. Ports in host order.
+pub struct Tuple {
+    /// The sender's address.
+    pub source: Addr,
+    /// The address it was sent to.
+    pub destination: Addr,
+    /// The port it was sent from.
+    pub source_port: u16,
+    /// The port it was sent to.
+    pub port: u16,
+}
+
 impl SkLookup<'_> {
     /// Cookie of the network namespace this instance is attached to.
     #[inline(always)]
@@ -41,28 +53,15 @@ impl SkLookup<'_> {
         field!(self.inner.lookup, protocol) == IPPROTO_TCP
     }
 
-    /// The sender's address.
+    /// Addresses and ports of the packet.
     #[inline(always)]
-    pub fn source(&self) -> Addr {
-        addr_field!(self.inner.lookup, remote_ip4, remote_ip6)
-    }
-
-    /// The port it was sent from, host order.
-    #[inline(always)]
-    pub fn source_port(&self) -> u16 {
-        u16::from_be(field!(self.inner.lookup, remote_port))
-    }
-
-    /// The address it was sent to.
-    #[inline(always)]
-    pub fn destination(&self) -> Addr {
-        addr_field!(self.inner.lookup, local_ip4, local_ip6)
-    }
-
-    /// The port it was sent to, host order.
-    #[inline(always)]
-    pub fn port(&self) -> u16 {
-        field!(self.inner.lookup, local_port) as u16
+    pub fn tuple(&self) -> Tuple {
+        Tuple {
+            source: addr_field!(self.inner.lookup, remote_ip4, remote_ip6),
+            destination: addr_field!(self.inner.lookup, local_ip4, local_ip6),
+            source_port: u16::from_be(field!(self.inner.lookup, remote_port)),
+            port: field!(self.inner.lookup, local_port) as u16,
+        }
     }
 
     /// The ingress interface. For traffic to an address of the pod it is the interface that holds the

@@ -23,7 +23,7 @@ use sidetrack_common::{
 };
 
 use crate::{
-    ctx::sk_lookup::SkLookup,
+    ctx::sk_lookup::{SkLookup, Tuple},
     maps::{self, Report},
     tables::PodTables,
 };
@@ -55,17 +55,22 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     let Some(pod) = maps::pod(netns) else {
         return SK_PASS;
     };
-    let question = question(&lookup, netns, pod);
+    let arrival = Arrival {
+        lookup: &lookup,
+        tuple: lookup.tuple(),
+        netns,
+        pod,
+    };
+    let question = arrival.question();
     if matches!(question, Question::Nothing) {
         return SK_PASS;
     }
-    let decision = match try_lookup(&lookup, netns, pod) {
+    let decision = match arrival.decide() {
         Ok(decision) => decision,
         Err(rule) => Decision::refuse(rule),
     };
-    let family = lookup.destination().family();
     let (capture_port, errno, is_served) = match decision.verdict {
-        Verdict::Redirect { port, .. } => (port, 0, assign(&lookup, netns, family, port).is_ok()),
+        Verdict::Redirect { port, .. } => (port, 0, arrival.assign(port).is_ok()),
         Verdict::Fail { errno } => (0, errno, true),
         Verdict::Untouched | Verdict::Assign { .. } | Verdict::ByLoopback => (0, 0, true),
     };
@@ -87,22 +92,22 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
         });
     }
     // The pod's own traffic was decided and counted in connect. Every connection counts once.
-    if !matches!(decision.rule, Rule::LocalSource) && !maps::has_arrived(&key(&lookup, netns)) {
-        maps::count(netns, pod, family, decision.rule, decision.index);
+    if !matches!(decision.rule, Rule::LocalSource) && !maps::has_arrived(&arrival.key()) {
+        arrival.count(decision.rule, decision.index);
         if errno != 0 || maps::is_traced() {
             let decided = (decision.rule, decision.index);
-            report(&lookup, netns, decided, capture_port, errno);
+            arrival.report(decided, capture_port, errno);
         }
         // As in iptables the rule has redirected the connection, and counts it. That nobody takes it comes on top.
         if !is_served {
-            maps::count(netns, pod, family, Rule::NoListener, 0);
-            report(&lookup, netns, (Rule::NoListener, 0), 0, ECONNREFUSED);
+            arrival.count(Rule::NoListener, 0);
+            arrival.report((Rule::NoListener, 0), 0, ECONNREFUSED);
         }
         debug!(
             &ctx,
             "inbound netns={} port={} rule={} action={}",
             netns,
-            lookup.port(),
+            arrival.tuple.port,
             decision.rule as u32,
             action
         );
@@ -120,139 +125,159 @@ enum Question {
     Nothing,
 }
 
-#[inline(always)]
-fn question(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Question {
-    if pod.flags & POD_FORWARDS == 0 {
-        return Question::None;
-    }
-    let asked = maps::probe();
-    if asked == Probe::Established as u32 {
-        return Question::Nothing;
-    }
-    if asked != Probe::Syn as u32 {
-        return Question::None;
-    }
-    let key = RouteKey::host(netns, lookup.destination());
-    let is_own = maps::route(&key).is_some_and(Route::is_local);
-    Question::Decide { is_own }
-}
-
-/// Remembers a refusal, and passes the decision to those who trace.
-#[inline(always)]
-fn report(
-    lookup: &SkLookup<'_>,
+/// A packet that belongs to no established connection, and the pod that it came to.
+struct Arrival<'a> {
+    lookup: &'a SkLookup<'a>,
+    tuple: Tuple,
     netns: u64,
-    (rule, index): (Rule, u32),
-    capture_port: u16,
-    errno: i32,
-) {
-    maps::report(&Report {
-        netns,
-        cookie: 0,
-        source: lookup.source(),
-        destination: lookup.destination(),
-        source_port: lookup.source_port(),
-        destination_port: lookup.port(),
-        capture_port,
-        kind: EventKind::Inbound,
-        rule,
-        index,
-        errno,
-        owner: Owner::UNKNOWN,
-    });
+    pod: &'a Pod,
 }
 
-#[inline(always)]
-fn try_lookup(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> Result<Decision, Rule> {
-    let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
-    let destination = lookup.destination();
-    // A redirected IPv6 connection, one of the proxy to a translated address, or to its own pod in mode TPROXY.
-    let is_translated = maps::has_translation() && !destination.is_loopback();
-    if (destination.is(Addr::LOOPBACK_V6) || is_translated || policy.is_transparent())
-        && let Some(port) = redirected_to(lookup, netns)
-    {
-        // Both ways it is the pod's own connection, which connect has counted.
-        assign(lookup, netns, destination.family(), port).map_err(|()| Rule::LocalSource)?;
-        return Ok(Decision::untouched(Rule::LocalSource));
+impl Arrival<'_> {
+    #[inline(always)]
+    fn question(&self) -> Question {
+        if self.pod.flags & POD_FORWARDS == 0 {
+            return Question::None;
+        }
+        let asked = maps::probe();
+        if asked == Probe::Established as u32 {
+            return Question::Nothing;
+        }
+        if asked != Probe::Syn as u32 {
+            return Question::None;
+        }
+        let key = RouteKey::host(self.netns, self.tuple.destination);
+        let is_own = maps::route(&key).is_some_and(Route::is_local);
+        Question::Decide { is_own }
     }
-    // The sidecar calls the app from the client's address. Only the pod itself sends by lo, and the kernel takes
-    // that for the ingress interface of sockets that are bound to it alone.
-    if policy.is_transparent() && lookup.iface() == Some(LOOPBACK_IFINDEX) {
-        return Ok(Decision::untouched(Rule::LocalSource));
-    }
-    let is_target = pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
-    if is_target && lookup.port() == policy.outbound_port && is_unknown(lookup, netns) {
-        return Err(Rule::UnknownTarget);
-    }
-    let syn = Inbound {
-        source: lookup.source(),
-        destination,
-        port: lookup.port(),
-        iface: iface(lookup, netns, pod),
-        captured_family: pod.captures(destination.family()),
-    };
-    let tables = PodTables {
-        netns,
-        policy: pod.policy,
-        flags: pod.flags,
-    };
-    Ok(decide::inbound(policy, &syn, &tables))
-}
 
-/// Whether nothing says what was dialed: connection tracking, or another program, has changed the tuple since.
-/// The sidecar would take its own port for the destination.
-#[inline(always)]
-fn is_unknown(lookup: &SkLookup<'_>, netns: u64) -> bool {
-    maps::handshake(&key(lookup, netns)).is_none()
-}
-
-/// The capture port of a connection of the pod's own that is to reach it although it goes to another port.
-#[inline(always)]
-fn redirected_to(lookup: &SkLookup<'_>, netns: u64) -> Option<u16> {
-    let port = maps::handshake(&key(lookup, netns))?.capture_port;
-    (port != lookup.port()).then_some(port)
-}
-
-#[inline(always)]
-fn key(lookup: &SkLookup<'_>, netns: u64) -> HandshakeKey {
-    HandshakeKey {
-        netns,
-        client: lookup.source(),
-        client_port: lookup.source_port(),
-        target_port: lookup.port(),
-        target_word: lookup.destination().to_v4_be(),
-    }
-}
-
-/// Assigns the connection to the first listener that takes it.
-#[inline(always)]
-fn assign(lookup: &SkLookup<'_>, netns: u64, family: Family, port: u16) -> Result<(), ()> {
-    for slot in 0..LISTENER_SLOTS {
-        let key = ListenerKey {
-            netns,
-            family: family as u16,
+    #[inline(always)]
+    fn decide(&self) -> Result<Decision, Rule> {
+        let policy = maps::policy(self.pod.policy).ok_or(Rule::NoPolicy)?;
+        let Tuple {
+            source,
+            destination,
             port,
-            slot,
+            ..
+        } = self.tuple;
+        // A redirected IPv6 connection, one of the proxy to a translated address, or to its own pod in mode TPROXY.
+        let is_translated = maps::has_translation() && !destination.is_loopback();
+        if (destination.is(Addr::LOOPBACK_V6) || is_translated || policy.is_transparent())
+            && let Some(capture_port) = self.redirected_to()
+        {
+            // Both ways it is the pod's own connection, which connect has counted.
+            self.assign(capture_port).map_err(|()| Rule::LocalSource)?;
+            return Ok(Decision::untouched(Rule::LocalSource));
+        }
+        // The sidecar calls the app from the client's address. Only the pod itself sends by lo, and the kernel takes
+        // that for the ingress interface of sockets that are bound to it alone.
+        if policy.is_transparent() && self.lookup.iface() == Some(LOOPBACK_IFINDEX) {
+            return Ok(Decision::untouched(Rule::LocalSource));
+        }
+        let is_target = self.pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
+        if is_target && port == policy.outbound_port && self.is_unknown() {
+            return Err(Rule::UnknownTarget);
+        }
+        let syn = Inbound {
+            source,
+            destination,
+            port,
+            iface: self.iface(),
+            captured_family: self.pod.captures(destination.family()),
         };
-        if lookup.assign(&key).is_ok() {
-            return Ok(());
+        let tables = PodTables {
+            netns: self.netns,
+            policy: self.pod.policy,
+            flags: self.pod.flags,
+        };
+        Ok(decide::inbound(policy, &syn, &tables))
+    }
+
+    /// Whether nothing says what was dialed: connection tracking, or another program, has changed the tuple since.
+    /// The sidecar would take its own port for the destination.
+    #[inline(always)]
+    fn is_unknown(&self) -> bool {
+        maps::handshake(&self.key()).is_none()
+    }
+
+    /// The capture port of a connection of the pod's own that is to reach it although it goes to another port.
+    #[inline(always)]
+    fn redirected_to(&self) -> Option<u16> {
+        let port = maps::handshake(&self.key())?.capture_port;
+        (port != self.tuple.port).then_some(port)
+    }
+
+    #[inline(always)]
+    fn key(&self) -> HandshakeKey {
+        HandshakeKey {
+            netns: self.netns,
+            client: self.tuple.source,
+            client_port: self.tuple.source_port,
+            target_port: self.tuple.port,
+            target_word: self.tuple.destination.to_v4_be(),
         }
     }
-    Err(())
-}
 
-#[inline(always)]
-fn iface(lookup: &SkLookup<'_>, netns: u64, pod: &Pod) -> IfaceRow {
-    if pod.flags & POD_HAS_IFACE_RULES == 0 {
-        return IfaceRow::PLAIN;
+    #[inline(always)]
+    fn family(&self) -> Family {
+        self.tuple.destination.family()
     }
-    let Some(ifindex) = lookup.iface() else {
-        return IfaceRow::PLAIN;
-    };
-    let key = IfaceKey {
-        netns,
-        ifindex,
-        pad: 0,
-    };
-    maps::iface(&key).unwrap_or(IfaceRow::PLAIN)
+
+    /// Assigns the connection to the first listener that takes it.
+    #[inline(always)]
+    fn assign(&self, port: u16) -> Result<(), ()> {
+        let family = self.family() as u16;
+        for slot in 0..LISTENER_SLOTS {
+            let key = ListenerKey {
+                netns: self.netns,
+                family,
+                port,
+                slot,
+            };
+            if self.lookup.assign(&key).is_ok() {
+                return Ok(());
+            }
+        }
+        Err(())
+    }
+
+    #[inline(always)]
+    fn iface(&self) -> IfaceRow {
+        if self.pod.flags & POD_HAS_IFACE_RULES == 0 {
+            return IfaceRow::PLAIN;
+        }
+        let Some(ifindex) = self.lookup.iface() else {
+            return IfaceRow::PLAIN;
+        };
+        let key = IfaceKey {
+            netns: self.netns,
+            ifindex,
+            pad: 0,
+        };
+        maps::iface(&key).unwrap_or(IfaceRow::PLAIN)
+    }
+
+    #[inline(always)]
+    fn count(&self, rule: Rule, index: u32) {
+        maps::count(self.netns, self.pod, self.family(), rule, index);
+    }
+
+    /// Remembers a refusal, and passes the decision to those who trace.
+    #[inline(always)]
+    fn report(&self, (rule, index): (Rule, u32), capture_port: u16, errno: i32) {
+        maps::report(&Report {
+            netns: self.netns,
+            cookie: 0,
+            source: self.tuple.source,
+            destination: self.tuple.destination,
+            source_port: self.tuple.source_port,
+            destination_port: self.tuple.port,
+            capture_port,
+            kind: EventKind::Inbound,
+            rule,
+            index,
+            errno,
+            owner: Owner::UNKNOWN,
+        });
+    }
 }
