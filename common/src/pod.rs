@@ -56,6 +56,16 @@ pub const fn may_be_own(flags: u32, addr: Addr) -> bool {
     flags & POD_FILTERS_ADDRESSES == 0 || flags & address_bit(addr) != 0
 }
 
+/// Whether flags of a pod say that this family's rules apply. IPv4 rules always do.
+#[inline(always)]
+#[must_use]
+pub const fn captures(flags: u32, family: Family) -> bool {
+    match family {
+        Family::V4 => true,
+        Family::V6 => flags & POD_CAPTURE_V6 != 0,
+    }
+}
+
 /// One enrolled pod: the policy of its row applies to its connections. The row also holds the pod's
 /// name, so that the pinned maps show which pods are intercepted while no agent runs.
 #[derive(Clone, Copy, Debug)]
@@ -81,10 +91,7 @@ impl Pod {
     #[inline(always)]
     #[must_use]
     pub const fn captures(&self, family: Family) -> bool {
-        match family {
-            Family::V4 => true,
-            Family::V6 => self.flags & POD_CAPTURE_V6 != 0,
-        }
+        captures(self.flags, family)
     }
 }
 

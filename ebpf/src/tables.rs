@@ -7,23 +7,21 @@ use sidetrack_common::{
     policy::{List, OwnerKey, PortKey, RangeKey},
 };
 
-use crate::maps;
+use crate::maps::{self, Enrolled};
 
 /// The tables of one pod.
 pub struct PodTables {
     /// Network namespace cookie.
     pub netns: u64,
-    /// Policy id.
-    pub policy: u32,
-    /// `POD_*` bits of the pod's row.
-    pub flags: u32,
+    /// What the pod's row says.
+    pub pod: Enrolled,
 }
 
 impl Tables for PodTables {
     #[inline(always)]
     fn port(&self, list: List, port: u16) -> Option<u32> {
         maps::port_rule(&PortKey {
-            policy: self.policy,
+            policy: self.pod.policy,
             list: list as u16,
             port,
         })
@@ -31,13 +29,13 @@ impl Tables for PodTables {
 
     #[inline(always)]
     fn range(&self, list: List, addr: Addr) -> Option<u32> {
-        maps::range_rule(&RangeKey::host(self.policy, list, addr))
+        maps::range_rule(&RangeKey::host(self.pod.policy, list, addr))
     }
 
     #[inline(always)]
     fn owner(&self, list: List, id: u32) -> Option<u32> {
         maps::owner_rule(&OwnerKey {
-            policy: self.policy,
+            policy: self.pod.policy,
             list: list as u32,
             id,
         })
@@ -45,7 +43,7 @@ impl Tables for PodTables {
 
     #[inline(always)]
     fn before_sidecar(&self) -> bool {
-        self.flags & POD_BEFORE_SIDECAR != 0 && maps::is_before_sidecar(self.netns)
+        self.pod.flags & POD_BEFORE_SIDECAR != 0 && maps::is_before_sidecar(self.netns)
     }
 
     #[inline(always)]
@@ -57,6 +55,6 @@ impl Tables for PodTables {
 
     #[inline(always)]
     fn is_own(&self, addr: Addr) -> bool {
-        pod::may_be_own(self.flags, addr) && self.route(addr).is_local()
+        pod::may_be_own(self.pod.flags, addr) && self.route(addr).is_local()
     }
 }

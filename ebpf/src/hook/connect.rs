@@ -8,7 +8,7 @@ use sidetrack_common::{
     conn::{Destination, DestinationKey, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
-    pod::{POD_OWN_TARGETS, Pod},
+    pod::POD_OWN_TARGETS,
     policy::Policy,
     rule::Rule,
     target::{INDEX_ATTEMPTS, Target},
@@ -17,7 +17,7 @@ use sidetrack_common::{
 use super::{ALLOW, DENY};
 use crate::{
     ctx::sock_addr::SockAddr,
-    maps::{self, Report},
+    maps::{self, Enrolled, Report},
     tables::PodTables,
 };
 
@@ -112,15 +112,11 @@ impl Done {
 fn try_connect<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
     netns: u64,
-    pod: &Pod,
+    pod: Enrolled,
 ) -> Result<Done, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
-    let tables = PodTables {
-        netns,
-        policy: pod.policy,
-        flags: pod.flags,
-    };
+    let tables = PodTables { netns, pod };
     let conn = Outbound {
         owner: ctx.owner(),
         source: ctx.source(),
@@ -228,7 +224,7 @@ fn name_parent<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &SockRecord) {
 
 /// Whether the pod's sidecar is reached by other loopback addresses and ports than its own.
 #[inline(always)]
-fn has_own_targets(pod: &Pod, netns: u64) -> bool {
+fn has_own_targets(pod: Enrolled, netns: u64) -> bool {
     pod.flags & POD_OWN_TARGETS != 0 && !maps::has_sidecar_on_loopback(netns)
 }
 

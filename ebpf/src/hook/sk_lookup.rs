@@ -15,8 +15,7 @@ use sidetrack_common::{
     forward::Probe,
     names::LISTENER_SLOTS,
     pod::{
-        IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
-        RouteKey,
+        IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Route, RouteKey,
     },
     rule::Rule,
     target::is_shared,
@@ -24,7 +23,7 @@ use sidetrack_common::{
 
 use crate::{
     ctx::sk_lookup::{SkLookup, Tuple},
-    maps::{self, Report},
+    maps::{self, Enrolled, Report},
     tables::PodTables,
 };
 
@@ -130,7 +129,7 @@ struct Arrival<'a> {
     lookup: &'a SkLookup<'a>,
     tuple: Tuple,
     netns: u64,
-    pod: &'a Pod,
+    pod: Enrolled,
 }
 
 impl Arrival<'_> {
@@ -187,8 +186,7 @@ impl Arrival<'_> {
         };
         let tables = PodTables {
             netns: self.netns,
-            policy: self.pod.policy,
-            flags: self.pod.flags,
+            pod: self.pod,
         };
         Ok(decide::inbound(policy, &syn, &tables))
     }

@@ -21,14 +21,14 @@ use sidetrack_common::{
     decide::{self, ECONNREFUSED, Owner},
     event::EventKind,
     names::LISTENER_SLOTS,
-    pod::{POD_BEFORE_SIDECAR, Pod},
+    pod::POD_BEFORE_SIDECAR,
     rule::Rule,
     target::{Target, is_index},
 };
 
 use crate::{
     ctx::sock_ops::SockOps,
-    maps::{self, Report},
+    maps::{self, Enrolled, Report},
     tables::PodTables,
 };
 
@@ -109,11 +109,7 @@ fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
     let Some(policy) = maps::policy(pod.policy) else {
         return false;
     };
-    let tables = PodTables {
-        netns,
-        policy: pod.policy,
-        flags: pod.flags,
-    };
+    let tables = PodTables { netns, pod };
     pod.captures(remote.family()) && decide::translated(policy, ops.local(), remote, port, &tables)
 }
 
@@ -293,7 +289,7 @@ fn listening(ops: &SockOps<'_>) {
 
 /// A listener at the outbound capture port.
 #[inline(always)]
-fn listening_outbound(netns: u64, pod: &Pod, local: Addr) {
+fn listening_outbound(netns: u64, pod: Enrolled, local: Addr) {
     if !local.is_loopback() {
         maps::set_sidecar_on_loopback(netns, false);
         // Not by one on loopback: the validation container listens there as well.

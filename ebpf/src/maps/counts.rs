@@ -1,9 +1,9 @@
 //! Connection counters.
 
 use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::PerCpuHashMap, macros::btf_map};
-use sidetrack_common::{addr::Family, conn::CountKey, pod::Pod, rule::Rule};
+use sidetrack_common::{addr::Family, conn::CountKey, rule::Rule};
 
-use super::own_map::ON_DEMAND;
+use super::{own_map::ON_DEMAND, pods::Enrolled};
 
 /// Connections by pod and deciding rule.
 #[btf_map]
@@ -11,7 +11,7 @@ static COUNT_BY_RULE: PerCpuHashMap<CountKey, u64, 65_536, ON_DEMAND> = PerCpuHa
 
 /// Counts a connection under the rule of the policy that decided it. A full table loses counts, never traffic.
 #[inline(always)]
-pub fn count(netns: u64, pod: &Pod, family: Family, rule: Rule, index: u32) {
+pub fn count(netns: u64, pod: Enrolled, family: Family, rule: Rule, index: u32) {
     let key = CountKey {
         netns,
         policy: pod.policy,

@@ -24,7 +24,7 @@ pub use handshakes::{handshake, handshakes_are_few, handshakes_have_room, publis
 pub use inbound::{run_inbound_program, take_inbound_netns};
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};
 pub use pods::{
-    assignment_seen, end_before_sidecar, has_rows_off_loopback, has_sidecar_on_loopback,
+    Enrolled, assignment_seen, end_before_sidecar, has_rows_off_loopback, has_sidecar_on_loopback,
     has_translation, iface, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule,
     route, set_sidecar_on_loopback, translation_seen,
 };

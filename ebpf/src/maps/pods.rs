@@ -5,7 +5,8 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use sidetrack_common::{
-    pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
+    addr::Family,
+    pod::{self, IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
 
@@ -54,12 +55,36 @@ static LOOPBACK_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 #[btf_map]
 static TRANSLATION: Array<u32, 2> = Array::new();
 
-/// The pod with this network namespace, if it is enrolled.
+/// What the row of a pod says about its connections.
+#[derive(Clone, Copy)]
+pub struct Enrolled {
+    /// Policy id.
+    pub policy: u32,
+    /// `POD_*` bits.
+    pub flags: u32,
+}
+
+impl Enrolled {
+    /// Whether this family's rules apply.
+    #[inline(always)]
+    pub fn captures(self, family: Family) -> bool {
+        pod::captures(self.flags, family)
+    }
+}
+
+/// The pod with this network namespace, if it is enrolled. Copied, and at once: since Linux 6.1 the kernel may use
+/// the memory of a row for another pod's as soon as the row is replaced.
 #[inline(always)]
-pub fn pod(netns: u64) -> Option<&'static Pod> {
-    // SAFETY: rows are freed after a grace period, and the program ends before that. A reader may hold
-    // a row that is being replaced, but the kernel replaces whole elements.
-    unsafe { POD_BY_NETNS.get(netns) }
+pub fn pod(netns: u64) -> Option<Enrolled> {
+    // SAFETY: the row's memory stays the map's until a grace period after the program.
+    let row = core::ptr::from_ref(unsafe { POD_BY_NETNS.get(netns) }?);
+    // SAFETY: the first 8 bytes of the row, which is aligned to 8.
+    let word = unsafe { row.cast::<u64>().read_volatile() };
+    let [a, b, c, d, e, f, g, h] = word.to_ne_bytes();
+    Some(Enrolled {
+        policy: u32::from_ne_bytes([a, b, c, d]),
+        flags: u32::from_ne_bytes([e, f, g, h]),
+    })
 }
 
 /// A policy.
