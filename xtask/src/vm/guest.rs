@@ -91,7 +91,7 @@ pub struct Guest {
 
 impl Guest {
     /// Collects the files.
-    pub fn new(dir: &Path, filter: Option<&str>) -> Result<Self> {
+    pub fn new(dir: &Path, filters: &[String]) -> Result<Self> {
         let tree = Tree::new(dir.join("programs"))?;
         for link in ["bin", "sbin", "lib", "lib64"] {
             fs::create_dir_all(tree.at(Path::new("usr")).join(link))?;
@@ -136,7 +136,7 @@ impl Guest {
             tree.root.join("etc/passwd"),
             "root:x:0:0:root:/root:/bin/sh\n",
         )?;
-        tree.tests(filter)?;
+        tree.tests(filters)?;
         let programs = dir.join("programs.cpio");
         tree.archive(&programs)?;
         Ok(Self {
@@ -239,7 +239,7 @@ impl Tree {
 
     /// The tests, with the files they look for: the actor beside them, and the checkout's files at their
     /// paths.
-    fn tests(&self, filter: Option<&str>) -> Result<()> {
+    fn tests(&self, filters: &[String]) -> Result<()> {
         let dir = Path::new("/sidetrack");
         let tests = test_binary()?;
         for (from, name) in [
@@ -259,17 +259,14 @@ impl Tree {
             // Debug information is most of a test binary.
             must(Command::new("strip").arg("-o").arg(to).arg(from))?;
         }
-        let variables = match filter {
-            Some(filter)
-                if filter
-                    .chars()
-                    .any(|c| !c.is_ascii_alphanumeric() && c != '_' && c != ':') =>
-            {
-                bail!("no test name contains {filter:?}")
-            }
-            Some(filter) => format!("FILTER={filter}\n"),
-            None => "FILTER=\n".to_owned(),
-        };
+        let is_of_names = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
+        let is_of_none = |text: &&String| text.is_empty() || !text.chars().all(is_of_names);
+        if let Some(text) = filters.iter().find(is_of_none) {
+            bail!("no test name contains {text:?}")
+        }
+        // All names have this in them.
+        let all = if filters.is_empty() { "::" } else { "" };
+        let variables = format!("FILTERS='{all}{}'\n", filters.join(" "));
         fs::write(self.at(&dir.join("variables")), variables)?;
         let init = self.root.join("init");
         fs::write(&init, include_str!("init.sh"))?;

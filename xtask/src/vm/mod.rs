@@ -41,9 +41,9 @@ pub struct Options {
     /// A series such as 6.1, or newest; repeatable [default: 5.10, 6.1, 6.12 and newest]
     #[arg(long = "kernel", value_name = "SERIES")]
     kernels: Vec<String>,
-    /// Run only tests whose name contains this
-    #[arg(long, value_name = "TEXT")]
-    filter: Option<String>,
+    /// Run only tests whose name contains this; repeatable
+    #[arg(long = "filter", value_name = "TEXT")]
+    filters: Vec<String>,
     /// How many guests run at once; each takes one processor and up to 3 GB
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..))]
     jobs: u8,
@@ -97,7 +97,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         bail!("--kernel {bad}: write a series such as 6.1, or newest");
     }
     build::for_running(Needs::Tests, Agent::Release)?;
-    let guest = Guest::new(&dir, options.filter.as_deref())?;
+    let guest = Guest::new(&dir, &options.filters)?;
     let rows = run_all(&dir, &archive, &guest, &series, options.jobs);
     match options.output {
         Format::Table => print!("{}", table::results(&rows)),
