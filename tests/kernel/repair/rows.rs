@@ -1,12 +1,13 @@
 //! Rows of pods and policies that were removed or altered.
 
 use anyhow::{Context as _, Result, ensure};
-
+use ipnet::IpNet;
 use lab::{
     injected::with_istio_init,
     node::VIP,
     protocol::{Dial, Identity},
 };
+use sidetrack_common::pod::may_be_own;
 
 use super::{cookie, enrolled_pod, maps, wait, was_repaired};
 use crate::fixture::{PodFixture, at};
@@ -16,6 +17,12 @@ fn a_pods_row_is_written_again() -> Result<()> {
     let (fixture, _sidecar) = enrolled_pod(&[])?;
     let maps = maps(&fixture)?;
     let cookie = cookie(&fixture)?;
+    // The row has a filter of the pod's addresses: a new address is a reason to write it that is no repair. An IPv6
+    // address is new when the kernel has found that nobody else has it.
+    wait(&fixture, "all addresses", || {
+        let row = maps.pods.get(&cookie)?.context("its row")?;
+        has_all_addresses(&fixture, row.flags)
+    })?;
     let row = maps.pods.get(&cookie)?.context("its row")?;
     ensure!(maps.pods.remove(&cookie)?);
     wait(&fixture, "the row", || {
@@ -32,6 +39,21 @@ fn a_pods_row_is_written_again() -> Result<()> {
         Ok(now.policy == row.policy && now.flags == row.flags)
     })?;
     was_repaired(&fixture, TEXT, 2..=2)
+}
+
+/// Whether the filter in a row's flags has every address of the pod, and no more are to come.
+fn has_all_addresses(fixture: &PodFixture, flags: u32) -> Result<bool> {
+    let text = fixture.pod.ip("-o addr show")?;
+    let mut words = text.split_whitespace();
+    let mut known = !text.contains("tentative");
+    while let Some(word) = words.next() {
+        if word.starts_with("inet") {
+            let net: IpNet = words.next().context("an address")?.parse()?;
+            let is_own = net.addr().is_loopback() || may_be_own(flags, net.addr().into());
+            known &= is_own;
+        }
+    }
+    Ok(known)
 }
 
 /// A policy with rows of ports, ranges and owners.
