@@ -54,8 +54,9 @@ const APPLETS: [&str; 12] = [
     "true",
 ];
 
-/// What the tests' Python lines import.
-const PYTHON: &str = "import ctypes, http.server, socket, sys, threading, time\n\
+/// What the tests' Python programs import.
+const PYTHON: &str = "import ctypes, fcntl, hashlib, http.server, os, random, select, socket, struct, sys\n\
+    import tempfile, termios, threading, time\n\
     for module in list(sys.modules.values()):\n    \
     if getattr(module, '__file__', None): print(module.__file__)";
 
