@@ -4,7 +4,7 @@
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::symlink,
+    os::unix::fs::{PermissionsExt as _, symlink},
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
@@ -110,6 +110,8 @@ impl Guest {
         ] {
             fs::create_dir(tree.root.join(directory))?;
         }
+        // Tests write there as the application's user.
+        fs::set_permissions(tree.root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
         for name in PROGRAMS {
             tree.program(&find(name)?)?;
         }
