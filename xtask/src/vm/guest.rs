@@ -49,9 +49,9 @@ const PROGRAMS: [&str; 27] = [
 ];
 
 /// Programs that busybox provides.
-const APPLETS: [&str; 12] = [
+const APPLETS: [&str; 13] = [
     "cat", "find", "grep", "id", "ls", "mkdir", "mkfifo", "mount", "poweroff", "rm", "sleep",
-    "true",
+    "sysctl", "true",
 ];
 
 /// What the tests' Python programs import.
