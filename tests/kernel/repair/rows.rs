@@ -18,7 +18,7 @@ fn a_pods_row_is_written_again() -> Result<()> {
     let maps = maps(&fixture)?;
     let cookie = cookie(&fixture)?;
     // The row has a filter of the pod's addresses: a new address is a reason to write it that is no repair. An IPv6
-    // address is new when the kernel has found that nobody else has it.
+    // address gets its route when duplicate address detection has ended.
     wait(&fixture, "all addresses", || {
         let row = maps.pods.get(&cookie)?.context("its row")?;
         has_all_addresses(&fixture, row.flags)
