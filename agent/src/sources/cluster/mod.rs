@@ -3,30 +3,23 @@
 //! Invariants: nothing is listed before both have been read in full once; while the API server is
 //! away the last known state stays listed; an outdated answer changes nothing.
 
+mod client;
 mod events;
+mod pauses;
 mod problem;
 pub mod taint;
 mod uninstall;
 mod view;
+mod watch;
 
-use std::{fmt::Debug, pin::Pin, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use futures_util::{Stream, StreamExt as _, future::ready};
 use k8s_openapi::api::{
     apps::v1::DaemonSet,
     core::v1::{ConfigMap, Namespace, Pod},
 };
-use kube::{
-    Api, Client, Config,
-    core::{NamespaceResourceScope, PartialObjectMeta},
-    runtime::{
-        WatchStreamExt as _,
-        utils::Backoff,
-        watcher::{self, Event, watcher},
-    },
-};
-use serde::de::DeserializeOwned;
+use kube::{Client, Config, core::PartialObjectMeta, runtime::watcher::Event};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -34,31 +27,26 @@ pub use self::{
     events::Reporter,
     uninstall::{Ending, SharedEnding},
 };
-use self::{problem::Problem, uninstall::Uninstall, view::View};
+use self::{
+    pauses::Backoff,
+    problem::Problem,
+    uninstall::Uninstall,
+    view::View,
+    watch::{Failure, Object, Target, Timeouts, Update, Watch},
+};
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::Listing;
 
 /// One change of the API comes with others: wait this long for them.
 const SETTLE: Duration = Duration::from_millis(10);
-/// 410 Gone.
-const GONE: u16 = 410;
-/// Longest silence of a connection. Bookmarks come once a minute; a connection whose other end has
-/// vanished says nothing at all.
-const SILENCE: Duration = Duration::from_secs(120);
-
-/// Longest wait for a connection. While the API server is away its address may swallow packets, and an attempt that
-/// began then would hang long after it is back.
-const CONNECT: Duration = Duration::from_secs(3);
-
-type Events<K> = Pin<Box<dyn Stream<Item = watcher::Result<Event<K>>> + Send>>;
 
 /// The API server's objects that concern this node.
 pub struct Cluster {
     client: Client,
-    pods: Events<Pod>,
-    namespaces: Events<PartialObjectMeta<Namespace>>,
-    daemonset: Events<PartialObjectMeta<DaemonSet>>,
-    config: Events<PartialObjectMeta<ConfigMap>>,
+    pods: Watch<Pod>,
+    namespaces: Watch<PartialObjectMeta<Namespace>>,
+    daemonset: Watch<PartialObjectMeta<DaemonSet>>,
+    config: Watch<PartialObjectMeta<ConfigMap>>,
     /// The namespace of both.
     own_namespace: Option<String>,
     uninstall: Uninstall,
@@ -85,21 +73,20 @@ impl Cluster {
     /// # Errors
     /// If there is no usable configuration.
     pub async fn new(node: &str, daemonset: Option<&PodRef>) -> Result<Self> {
-        let mut config = Config::infer().await.context(
+        let config = Config::infer().await.context(
             "find the API server: run in a pod with a service account, set KUBECONFIG, or give pods by --pods-dir",
         )?;
-        config.read_timeout = Some(SILENCE);
-        config.connect_timeout = Some(CONNECT);
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config).context("prepare to talk to the API server")?;
+        let client = client::connect(&config, client::ANSWER_TIMEOUT)
+            .context("prepare to talk to the API server")?;
         info!(server, node, "following the API server");
-        let of_node = watcher::Config::default().fields(&format!("spec.nodeName={node}"));
-        let pods = follow(Api::all(client.clone()), of_node);
-        let namespaces = follow(Api::all(client.clone()), watcher::Config::default());
+        let of_node = Some(format!("spec.nodeName={node}"));
+        let pods = follow(&client, "/api/v1/pods", of_node, false);
+        let namespaces = follow(&client, "/api/v1/namespaces", None, true);
         Ok(Self {
             own_namespace: daemonset.map(|name| name.namespace.clone()),
-            daemonset: watch_one(&client, daemonset),
-            config: watch_one(&client, daemonset),
+            daemonset: follow_one(&client, "apis/apps/v1", "daemonsets", daemonset),
+            config: follow_one(&client, "api/v1", "configmaps", daemonset),
             client,
             uninstall: Uninstall::default(),
             pods,
@@ -158,26 +145,26 @@ impl Cluster {
 
     async fn next(&mut self) {
         tokio::select! {
-            Some(event) = self.pods.next() => {
-                if let Some(event) = accept(event, "pods", &mut self.trouble.pods, &mut self.changed) {
+            update = self.pods.next() => {
+                if let Some(event) = accept(update, "pods", &mut self.trouble.pods, &mut self.changed) {
                     self.changed |= self.view.pods.take(event);
                 }
             }
-            Some(event) = self.daemonset.next() => {
+            update = self.daemonset.next() => {
                 let trouble = &mut self.trouble.daemonset;
-                if let Some(event) = accept(event, "the agent's DaemonSet", trouble, &mut self.changed) {
+                if let Some(event) = accept(update, "the agent's DaemonSet", trouble, &mut self.changed) {
                     self.uninstall.daemonset(&event);
                 }
             }
-            Some(event) = self.config.next() => {
+            update = self.config.next() => {
                 let trouble = &mut self.trouble.config;
-                if let Some(event) = accept(event, "the agent's ConfigMap", trouble, &mut self.changed) {
+                if let Some(event) = accept(update, "the agent's ConfigMap", trouble, &mut self.changed) {
                     self.uninstall.config(&event);
                 }
             }
-            Some(event) = self.namespaces.next() => {
+            update = self.namespaces.next() => {
                 let trouble = &mut self.trouble.namespaces;
-                if let Some(event) = accept(event, "namespaces", trouble, &mut self.changed) {
+                if let Some(event) = accept(update, "namespaces", trouble, &mut self.changed) {
                     if let Some(ends) = ends(&event, self.own_namespace.as_deref()) {
                         self.uninstall.namespace_ends(ends);
                     }
@@ -200,125 +187,75 @@ fn ends(event: &Event<PartialObjectMeta<Namespace>>, namespace: Option<&str>) ->
 }
 
 /// Follows one object by its name, if it has one.
-fn watch_one<K>(client: &Client, name: Option<&PodRef>) -> Events<PartialObjectMeta<K>>
+fn follow_one<K>(
+    client: &Client,
+    api: &str,
+    plural: &str,
+    name: Option<&PodRef>,
+) -> Watch<PartialObjectMeta<K>>
 where
-    K: kube::Resource<DynamicType = (), Scope = NamespaceResourceScope>
-        + Clone
-        + Debug
-        + Send
-        + Sync
-        + 'static,
+    PartialObjectMeta<K>: Object,
 {
     let Some(name) = name else {
-        return Box::pin(futures_util::stream::pending());
+        return Watch::nothing();
     };
+    let path = format!("/{api}/namespaces/{}/{plural}", name.namespace);
     let only = format!("metadata.name={}", name.name);
-    let only = watcher::Config::default().fields(&only);
-    let api: Api<PartialObjectMeta<K>> = Api::namespaced(client.clone(), &name.namespace);
-    follow(api, only)
+    follow(client, &path, Some(only), true)
 }
 
-/// Watches, with pauses after failures.
-fn follow<K>(api: Api<K>, config: watcher::Config) -> Events<K>
-where
-    K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    follow_with(api, config, Pauses::default())
+fn follow<K: Object>(
+    client: &Client,
+    path: &str,
+    fields: Option<String>,
+    metadata_only: bool,
+) -> Watch<K> {
+    let target = Target {
+        path: path.to_owned(),
+        fields,
+        metadata_only,
+    };
+    Watch::start(
+        client.clone(),
+        target,
+        Timeouts::default(),
+        Backoff::default(),
+    )
 }
 
-fn follow_with<K>(api: Api<K>, config: watcher::Config, pauses: impl Backoff + 'static) -> Events<K>
-where
-    K: kube::Resource + Clone + DeserializeOwned + Debug + Send + 'static,
-{
-    // That the server has forgotten where the watch was is no failure. The list that follows needs no pause.
-    let is_forgotten = |event: &watcher::Result<Event<K>>| matches!(event, Err(watcher::Error::WatchError(status)) if status.code == GONE);
-    let events = watcher(api, config).filter(move |event| ready(!is_forgotten(event)));
-    Box::pin(events.backoff(pauses))
-}
-
-/// The event, unless it is an error; keeps account of those.
+/// The event, if the update is one; keeps account of requests that fail.
 fn accept<K>(
-    event: watcher::Result<Event<K>>,
+    update: Update<K>,
     what: &str,
     trouble: &mut Option<Problem>,
     changed: &mut bool,
 ) -> Option<Event<K>> {
-    match event {
-        Ok(event) => {
-            // A new list has only been asked for; it may fail as well.
-            if !matches!(event, Event::Init) && trouble.take().is_some() {
+    match update {
+        Update::Event(event) => return Some(event),
+        Update::Current => {
+            if trouble.take().is_some() {
                 info!("the API server answers again about {what}");
                 *changed = true;
             }
-            Some(event)
         }
-        Err(error) => {
-            let problem = format!(
-                "watch {what}: {}; the last known state stays active",
-                reason(&error)
-            );
+        Update::Failed(failure) => {
+            let cure = cure(&failure);
+            let problem =
+                format!("watch {what}: {failure}{cure}; the last known state stays active");
             if trouble.as_ref().map(Problem::text) != Some(&problem) {
                 Problem::change(trouble, problem);
                 *changed = true;
             }
-            None
         }
     }
+    None
 }
 
-/// The error with its causes, and what to do about it.
-fn reason(error: &watcher::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(next) = cause {
-        let next_text = next.to_string();
-        if !text.contains(&next_text) {
-            text = format!("{text}: {next_text}");
-        }
-        cause = next.source();
-    }
-    let status = match error {
-        watcher::Error::InitialListFailed(kube::Error::Api(status))
-        | watcher::Error::WatchStartFailed(kube::Error::Api(status)) => status.code,
-        watcher::Error::WatchError(status) => status.code,
-        _ => 0,
-    };
-    let cure = match status {
+/// What to do about a failure.
+fn cure(failure: &Failure) -> &'static str {
+    match failure.code() {
         401 => " (the agent's token is not accepted: look at its service account)",
         403 => " (the agent may not list and watch this: look at its ClusterRole)",
         _ => "",
-    };
-    text + cure
-}
-
-/// Backoff: short at first, because a new pod waits; growing and random, because a thousand agents
-/// use the same server; never long, because pods start again as soon as that is back.
-#[derive(Debug, Default)]
-struct Pauses {
-    failures: u32,
-}
-
-impl Iterator for Pauses {
-    type Item = Duration;
-
-    fn next(&mut self) -> Option<Duration> {
-        const SHORTEST: u64 = 250;
-        const DOUBLINGS: u32 = 2;
-        let base = SHORTEST << self.failures.min(DOUBLINGS);
-        self.failures = self.failures.saturating_add(1);
-        let random = std::hash::BuildHasher::hash_one(
-            &std::collections::hash_map::RandomState::new(),
-            self.failures,
-        );
-        Some(Duration::from_millis(base / 2 + random % base))
     }
 }
-
-impl Backoff for Pauses {
-    fn reset(&mut self) {
-        self.failures = 0;
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -8,6 +8,7 @@ use k8s_openapi::{
 };
 use kube::{core::PartialObjectMeta, runtime::watcher::Event};
 
+use super::watch::Object;
 use sidetrack_policy::{
     manifest::{Document, NetnsRef},
     select::LABEL,
@@ -232,6 +233,12 @@ fn is_newer(known: &ObjectMeta, came: &ObjectMeta) -> bool {
     let version = |meta: &ObjectMeta| meta.resource_version.as_ref()?.parse::<u128>().ok();
     let order = version(known).zip(version(came));
     known.uid == came.uid && order.is_some_and(|(known, came)| known > came)
+}
+
+impl Object for Pod {
+    fn resource_version(&self) -> Option<&str> {
+        self.metadata.resource_version.as_deref()
+    }
 }
 
 /// By the UID that only the API server can choose. Static pods have another one in the names of

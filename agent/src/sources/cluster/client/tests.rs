@@ -1,0 +1,56 @@
+use std::{net::SocketAddr, time::Duration};
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::Namespace;
+use kube::core::PartialObjectMeta;
+use tokio::net::TcpListener;
+
+use super::{
+    super::{
+        pauses::Backoff,
+        watch::{Target, Timeouts, Update, Watch},
+    },
+    connect,
+};
+use crate::runtime::block_on;
+
+/// How long the tests wait for the head of an answer.
+const ANSWER: Duration = Duration::from_millis(300);
+
+fn config(address: SocketAddr) -> kube::Config {
+    kube::Config::new(format!("http://{address}").parse().unwrap())
+}
+
+#[test]
+fn a_server_that_accepts_and_never_answers_is_a_problem_in_time() {
+    let text = block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let client = connect(&config(listener.local_addr()?), ANSWER)?;
+        let target = Target {
+            path: "/api/v1/namespaces".to_owned(),
+            fields: None,
+            metadata_only: true,
+        };
+        let mut watch: Watch<PartialObjectMeta<Namespace>> =
+            Watch::start(client, target, Timeouts::default(), Backoff::default());
+        loop {
+            match tokio::time::timeout(ANSWER * 10, watch.next()).await? {
+                Update::Event(_) => {}
+                Update::Current => panic!("nothing has answered"),
+                Update::Failed(failure) => return Result::<String>::Ok(failure.to_string()),
+            }
+        }
+    });
+    let text = text.unwrap().unwrap();
+    assert!(text.contains("timed out"), "{text}");
+}
+
+#[test]
+fn a_proxy_is_refused_with_the_cure() {
+    let mut config = config(SocketAddr::from(([127, 0, 0, 1], 1)));
+    config.proxy_url = Some("http://127.0.0.1:3128".parse().unwrap());
+    let Err(error) = connect(&config, ANSWER) else {
+        panic!("a proxy is not supported");
+    };
+    assert!(error.to_string().contains("NO_PROXY"), "{error}");
+}
