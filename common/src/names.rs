@@ -9,10 +9,16 @@ pub const POD_BY_NETNS: &str = "POD_BY_NETNS";
 pub const POLICY_BY_ID: &str = "POLICY_BY_ID";
 /// Port lists of policies.
 pub const PORT_RULES: &str = "PORT_RULES";
+/// Rows of [`PORT_RULES`].
+pub const PORT_RULES_CAPACITY: usize = 131_072;
 /// CIDR lists of policies.
 pub const RANGE_RULES: &str = "RANGE_RULES";
+/// Rows of [`RANGE_RULES`].
+pub const RANGE_RULES_CAPACITY: usize = 131_072;
 /// Owner lists of policies.
 pub const OWNER_RULES: &str = "OWNER_RULES";
+/// Rows of [`OWNER_RULES`].
+pub const OWNER_RULES_CAPACITY: usize = 16_384;
 /// Each pod's routes.
 pub const ROUTE_BY_POD: &str = "ROUTE_BY_POD";
 /// Each pod's interfaces that rules name.

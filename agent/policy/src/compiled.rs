@@ -14,6 +14,29 @@ pub struct CompiledPolicy {
     owners: BTreeMap<List, Vec<u32>>,
 }
 
+/// Numbers of rows of lists, by the map that has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListSizes {
+    /// Rows of port lists.
+    pub ports: usize,
+    /// Rows of CIDR lists.
+    pub ranges: usize,
+    /// Rows of owner lists.
+    pub owners: usize,
+}
+
+impl ListSizes {
+    /// The sum of two.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self {
+            ports: self.ports + other.ports,
+            ranges: self.ranges + other.ranges,
+            owners: self.owners + other.owners,
+        }
+    }
+}
+
 /// A policy as its rows are in the kernel. Two with equal rows decide alike and count alike; a [`CompiledPolicy`]
 /// also keeps what leaves no trace there, such as an entry that is listed twice.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -73,6 +96,19 @@ impl CompiledPolicy {
             ports,
             ranges,
             owners,
+        }
+    }
+
+    /// How many rows its lists need at most: an entry that is listed twice has one.
+    #[must_use]
+    pub fn list_sizes(&self) -> ListSizes {
+        fn all<T>(lists: &BTreeMap<List, Vec<T>>) -> usize {
+            lists.values().map(Vec::len).sum()
+        }
+        ListSizes {
+            ports: all(&self.ports),
+            ranges: all(&self.ranges),
+            owners: all(&self.owners),
         }
     }
 

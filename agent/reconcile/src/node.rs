@@ -14,7 +14,10 @@ use sidetrack_policy::{
     ids::{IdMaps, UnknownId},
 };
 
-use crate::{plan::Step, policies::LeftPolicy};
+use crate::{
+    plan::Step,
+    policies::{Excess, LeftPolicy},
+};
 
 /// Where a network namespace was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +53,9 @@ pub enum EnrollError {
         /// The pod that has it.
         other: PodRef,
     },
+    /// The policy has too many entries.
+    #[error(transparent)]
+    Excess(#[from] Excess),
     /// The policy names a user or group that the pod does not have.
     #[error(transparent)]
     UnknownId(#[from] UnknownId),

@@ -3,13 +3,17 @@
 //! A policy is written whole under a new id and never changes. Pods with equal policies share one.
 //! Ids are never used twice. A policy that an earlier agent has written keeps its id, and with it its counters.
 
+mod share;
+
 use std::{
     collections::{BTreeSet, HashMap},
     time::{Duration, Instant},
 };
 
 use sidetrack_common::{ids::PolicyId, policy::Policy};
-use sidetrack_policy::compiled::{CompiledPolicy, ListRows};
+use sidetrack_policy::compiled::{CompiledPolicy, ListRows, ListSizes};
+
+pub use self::share::Excess;
 
 /// How long a policy's rows outlive the last pod row that names it: a kernel program that has just read
 /// the pod's old row must find the lists that go with it.
@@ -75,6 +79,37 @@ impl Policies {
             left,
             next: highest.map_or(1, |id| id.get().wrapping_add(1).max(1)),
         }
+    }
+
+    /// Whether there is room for a policy of a pod. `neighbors` are the policies of the other pods of its namespace,
+    /// `own` is what it has so far.
+    ///
+    /// # Errors
+    /// If its lists exceed the share of a policy, of the namespace or of the node.
+    pub fn check(
+        &self,
+        policy: &CompiledPolicy,
+        neighbors: &BTreeSet<PolicyId>,
+        own: Option<PolicyId>,
+    ) -> Result<(), Excess> {
+        let mut of_namespace = ListSizes::default();
+        let mut of_node = ListSizes::default();
+        for (other, used) in &self.in_use {
+            let is_neighbors = neighbors.contains(&used.id);
+            if other == policy && is_neighbors {
+                return Ok(());
+            }
+            // What only this pod has goes when the new policy comes.
+            if other == policy || (own == Some(used.id) && used.pods == 1) {
+                continue;
+            }
+            let sizes = other.list_sizes();
+            of_node = of_node.plus(sizes);
+            if is_neighbors {
+                of_namespace = of_namespace.plus(sizes);
+            }
+        }
+        share::check(policy, &of_namespace, &of_node)
     }
 
     /// The id under which a policy is written, for one more pod; `None` if it has to be written.

@@ -6,6 +6,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::Family,
+    names::{OWNER_RULES_CAPACITY, PORT_RULES_CAPACITY, RANGE_RULES_CAPACITY},
     pod::{self, IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
@@ -22,19 +23,20 @@ static POLICY_BY_ID: HashMap<u32, Policy, 4096, ON_DEMAND> = HashMap::new();
 
 /// Port lists of policies.
 #[btf_map]
-static PORT_RULES: HashMap<PortKey, u32, 1_048_576, ON_DEMAND> = HashMap::new();
+static PORT_RULES: HashMap<PortKey, u32, PORT_RULES_CAPACITY, ON_DEMAND> = HashMap::new();
 
 /// Uid and gid lists of policies.
 #[btf_map]
-static OWNER_RULES: HashMap<OwnerKey, u32, 65_536, ON_DEMAND> = HashMap::new();
+static OWNER_RULES: HashMap<OwnerKey, u32, OWNER_RULES_CAPACITY, ON_DEMAND> = HashMap::new();
 
 /// CIDR lists of policies.
 #[btf_map]
-static RANGE_RULES: OwnMap<LPM_TRIE, RangeKey, u32, 1_048_576, ON_DEMAND> = OwnMap::new();
+static RANGE_RULES: OwnMap<LPM_TRIE, RangeKey, u32, RANGE_RULES_CAPACITY, ON_DEMAND> =
+    OwnMap::new();
 
 /// Routes of enrolled pods; the agent keeps them up to date through netlink.
 #[btf_map]
-static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, 262_144, ON_DEMAND> = OwnMap::new();
+static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, 131_072, ON_DEMAND> = OwnMap::new();
 
 /// Ingress interfaces of enrolled pods that rules name.
 #[btf_map]

@@ -219,6 +219,7 @@ impl<N: Node> Core<N> {
         processes: &N::Processes,
     ) -> Result<Enrollment<N>, EnrollError> {
         let compiled = goal.policy.on_node(&opened.ids)?.compile();
+        self.check_share(name, &compiled)?;
         let cookie = opened.cookie;
         // The earlier rows leave the list below. They must not be lost if the new ones cannot be
         // created.
@@ -272,6 +273,7 @@ impl<N: Node> Core<N> {
             return Ok(());
         };
         let compiled = goal.policy.on_node(&enrollment.ids)?.compile();
+        self.check_share(name, &compiled)?;
         let id = self.acquire(&compiled)?;
         let record = self.pods.get_mut(name);
         let Some(enrollment) = record.and_then(|it| it.enrollment_mut()) else {

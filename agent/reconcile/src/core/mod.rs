@@ -22,7 +22,7 @@ use self::{earlier::Earlier, leave::Leftover, sandboxes::Sandboxes};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent},
     node::{Node, NodeError, Processes as _},
-    policies::{GRACE, Policies},
+    policies::{Excess, GRACE, Policies},
     state::{Desired, Enrollment, Record},
 };
 
@@ -312,6 +312,16 @@ impl<N: Node> Core<N> {
             state: record.map(Record::state),
             reason: record.and_then(|it| it.reason().map(str::to_owned)),
         }
+    }
+
+    /// Whether the lists of a pod's new policy have room.
+    fn check_share(&self, name: &PodRef, policy: &CompiledPolicy) -> Result<(), Excess> {
+        let own = self.pods.get(name).and_then(Record::enrollment);
+        let in_namespace = |other: &PodRef| other != name && other.namespace == name.namespace;
+        let neighbors = self.enrollments().filter(|(other, _)| in_namespace(other));
+        let neighbors = neighbors.map(|(_, it)| it.policy_id).collect();
+        self.policies
+            .check(policy, &neighbors, own.map(|it| it.policy_id))
     }
 
     /// The id of a policy, written if it is new, for one more pod.
