@@ -1,10 +1,11 @@
 //! The control socket's answers, as JSON.
 
-use std::path::Path;
+use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use sidetrack_common::rule::Rule;
 pub use sidetrack_live::{Connections, Process, TraceEvent, TraceLine};
+use sidetrack_policy::Policy;
 pub use sidetrack_reconcile::PodState;
 
 use crate::netns::inode_at;
@@ -81,8 +82,9 @@ pub struct PodStatus {
     pub netns: Option<NetnsStatus>,
     /// Policy id in the kernel's maps, when enrolled.
     pub policy_id: Option<u32>,
-    /// The active policy, when enrolled.
-    pub policy: Option<serde_json::Value>,
+    /// The active policy, when enrolled. Long lists are left out where all pods are listed.
+    #[serde(default, with = "shared_policy")]
+    pub policy: Option<Arc<Policy>>,
     /// Whether IPv6 is captured.
     pub ipv6: bool,
     /// Whether the sidecar listens on its inbound port.
@@ -155,5 +157,26 @@ impl PodStatus {
     fn sentence(&self, wanted: bool) -> Option<String> {
         let reason = self.reason.as_ref().filter(|_| wanted)?;
         Some(format!("pod {}: {reason}", self.full_name()))
+    }
+}
+
+/// A policy that the agent shares between its pods.
+mod shared_policy {
+    use std::sync::Arc;
+
+    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
+    use sidetrack_policy::Policy;
+
+    pub(super) fn serialize<S: Serializer>(
+        policy: &Option<Arc<Policy>>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        policy.as_deref().serialize(serializer)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<Arc<Policy>>, D::Error> {
+        Ok(Option::<Policy>::deserialize(deserializer)?.map(Arc::new))
     }
 }

@@ -9,7 +9,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use axum::{Extension, Json, Router, extract::State, routing::get};
+use axum::{
+    Extension, Json, Router,
+    extract::{Path as UrlPath, State},
+    http::StatusCode,
+    routing::get,
+};
 use nix::unistd::{AccessFlags, access};
 use tokio::net::{UnixListener, UnixStream};
 
@@ -31,6 +36,9 @@ const LIMITS: Limits = Limits {
     keep_alive: false,
     shutdown: Duration::ZERO,
 };
+
+/// Entries of all lists of a policy that is shown where all pods are listed.
+const MAX_LISTED: usize = 64;
 
 /// A bound socket. Its file is removed when it is dropped.
 #[derive(Debug)]
@@ -69,6 +77,7 @@ impl Socket {
         let router = Router::new()
             .route("/v1/status", get(agent))
             .route("/v1/pods", get(pods))
+            .route("/v1/pods/{namespace}/{name}", get(pod))
             .with_state(status)
             .merge(more);
         let prepare = |stream: UnixStream| {
@@ -159,6 +168,21 @@ async fn agent(State(status): State<Arc<Status>>) -> Json<AgentStatus> {
     Json(status.agent().await)
 }
 
+/// All pods, without the policies that would make the answer long.
 async fn pods(State(status): State<Arc<Status>>) -> Json<Vec<PodStatus>> {
-    Json(status.pods())
+    let mut pods = status.pods();
+    for pod in &mut pods {
+        pod.policy.take_if(|policy| policy.entries() > MAX_LISTED);
+    }
+    Json(pods)
+}
+
+/// One pod, in full.
+async fn pod(
+    State(status): State<Arc<Status>>,
+    UrlPath((namespace, name)): UrlPath<(String, String)>,
+) -> Result<Json<PodStatus>, StatusCode> {
+    let pods = status.pods().into_iter();
+    let mut found = pods.filter(|pod| pod.namespace == namespace && pod.name == name);
+    found.next().map(Json).ok_or(StatusCode::NOT_FOUND)
 }

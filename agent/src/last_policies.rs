@@ -6,6 +6,7 @@
 //! shown is what is in force.
 
 use std::{
+    collections::HashMap,
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -14,8 +15,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
-use sidetrack_policy::PodRef;
+use sidetrack_policy::{PodRef, Policy};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
@@ -25,7 +25,7 @@ use crate::{api::PodStatus, files, kernel::maps::Maps, status::Status};
 const EVERY: Duration = Duration::from_secs(1);
 
 /// An enrolled pod's policy.
-#[derive(Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, PartialEq, Eq)]
 pub struct LastPolicy {
     /// `namespace/name`.
     pub pod: String,
@@ -34,7 +34,7 @@ pub struct LastPolicy {
     /// The policy's number in the kernel's maps.
     pub policy_id: u32,
     /// As in [`PodStatus::policy`].
-    pub policy: Value,
+    pub policy: Arc<Policy>,
     /// Whether its IPv6 connections are intercepted.
     pub ipv6: bool,
 }
@@ -45,10 +45,44 @@ impl LastPolicy {
             pod: pod.full_name(),
             cookie: pod.netns.as_ref()?.cookie,
             policy_id: pod.policy_id?,
-            policy: pod.policy.clone()?,
+            policy: Arc::clone(pod.policy.as_ref()?),
             ipv6: pod.ipv6,
         })
     }
+}
+
+/// The file. Pods share policies in it as they do in the agent.
+#[derive(Debug, Serialize, Deserialize)]
+struct File<P> {
+    policies: Vec<P>,
+    pods: Vec<FilePod>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct FilePod {
+    pod: String,
+    cookie: u64,
+    policy_id: u32,
+    /// Place in [`File::policies`].
+    policy: usize,
+    ipv6: bool,
+}
+
+fn contents(all: &[LastPolicy]) -> File<&Policy> {
+    let mut places: HashMap<*const Policy, usize> = HashMap::new();
+    let mut policies = Vec::new();
+    let pods = all.iter().map(|it| FilePod {
+        pod: it.pod.clone(),
+        cookie: it.cookie,
+        policy_id: it.policy_id,
+        policy: *places.entry(Arc::as_ptr(&it.policy)).or_insert_with(|| {
+            policies.push(&*it.policy);
+            policies.len() - 1
+        }),
+        ipv6: it.ipv6,
+    });
+    let pods = pods.collect();
+    File { policies, pods }
 }
 
 /// The file that belongs to a control socket.
@@ -73,7 +107,7 @@ pub async fn keep(status: Arc<Status>, path: PathBuf) {
         if written.as_ref() == Some(&all) {
             continue;
         }
-        let text = serde_json::to_vec(&all).unwrap_or_default();
+        let text = serde_json::to_vec(&contents(&all)).unwrap_or_default();
         match files::replace(&path, &text, 0o600) {
             Ok(()) => written = Some(all),
             Err(error) if !reported => {
@@ -91,10 +125,11 @@ pub async fn keep(status: Arc<Status>, path: PathBuf) {
 /// If the file has none, or the kernel another.
 pub fn read(path: &Path, pod: &PodRef, maps: &Maps) -> Result<LastPolicy> {
     let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    let all: Vec<LastPolicy> =
+    let mut file: File<Policy> =
         serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
     let name = pod.to_string();
-    let Some(found) = all.into_iter().find(|policy| policy.pod == name) else {
+    let found = file.pods.into_iter().find(|it| it.pod == name);
+    let Some(found) = found.filter(|it| it.policy < file.policies.len()) else {
         bail!(
             "pod {pod} was not enrolled when an agent last wrote {}",
             path.display()
@@ -109,5 +144,11 @@ pub fn read(path: &Path, pod: &PodRef, maps: &Maps) -> Result<LastPolicy> {
         path.display(),
         found.policy_id
     );
-    Ok(found)
+    Ok(LastPolicy {
+        pod: found.pod,
+        cookie: found.cookie,
+        policy_id: found.policy_id,
+        policy: Arc::new(file.policies.swap_remove(found.policy)),
+        ipv6: found.ipv6,
+    })
 }

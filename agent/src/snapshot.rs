@@ -1,6 +1,6 @@
 //! The reconciler's view, as it was after its last turn.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use crate::{
     api::{Connections, NetnsStatus, PodStatus},
@@ -68,7 +68,7 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
             cookie: enrollment.cookie.get(),
         }),
         policy_id: enrollment.map(|enrollment| enrollment.policy_id.get()),
-        policy: enrollment.and_then(|enrollment| serde_json::to_value(&enrollment.policy).ok()),
+        policy: enrollment.map(|enrollment| Arc::clone(&enrollment.policy)),
         ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.captures_v6()),
         listener: false,
         outbound_listener: None,

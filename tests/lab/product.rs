@@ -2,6 +2,8 @@
 //! that moves there is renamed here once.
 
 pub use sidetrack::{
+    api::PodStatus,
+    client::Client,
     kernel::{
         hooks::CGROUP_HOOKS,
         maps::{Maps, PINNED},
@@ -11,6 +13,7 @@ pub use sidetrack::{
     },
     map_routes::MapRoutes,
     netns::Netns,
+    runtime::block_on,
 };
 pub use sidetrack_policy::{
     InboundPorts, Inputs, Mode, OutboundRanges, Policy, ReturnRoute, dialect,

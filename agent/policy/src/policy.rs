@@ -143,6 +143,34 @@ pub struct ReturnRoute {
 }
 
 impl Policy {
+    /// How many entries its lists have in all.
+    #[must_use]
+    pub fn entries(&self) -> usize {
+        let inbound = match &self.inbound {
+            InboundPorts::None => 0,
+            InboundPorts::AllExcept(ports) | InboundPorts::Only(ports) => ports.len(),
+        };
+        let outbound = match &self.outbound {
+            OutboundRanges::All => 0,
+            OutboundRanges::Only(ranges) => ranges.len(),
+        };
+        [
+            inbound,
+            outbound,
+            self.excluded_ranges.len(),
+            self.included_outbound_ports.len(),
+            self.excluded_outbound_ports.len(),
+            self.proxy_uids.len(),
+            self.proxy_gids.len(),
+            self.included_groups.as_ref().map_or(0, Vec::len),
+            self.excluded_groups.len(),
+            self.excluded_interfaces.len(),
+            self.virtual_interfaces.len(),
+        ]
+        .iter()
+        .sum()
+    }
+
     /// The policy of a pod's manifest, with the mesh's defaults and then those of istio-iptables.
     ///
     /// # Errors

@@ -7,6 +7,7 @@ mod share;
 
 use std::{
     collections::{BTreeSet, HashMap},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -22,7 +23,7 @@ pub const GRACE: Duration = Duration::from_secs(1);
 /// The policies of this agent.
 #[derive(Debug)]
 pub struct Policies {
-    in_use: HashMap<CompiledPolicy, InUse>,
+    in_use: HashMap<Arc<CompiledPolicy>, InUse>,
     retired: Vec<Retired>,
     /// Of earlier agents, complete, and not in use by this one.
     left: Vec<LeftPolicy>,
@@ -54,7 +55,7 @@ pub struct Retired {
     /// Its id.
     pub id: PolicyId,
     /// Its rows.
-    pub policy: CompiledPolicy,
+    pub policy: Arc<CompiledPolicy>,
     since: Instant,
     /// Whether its row is there. Without it no program reads the lists, but they must be removed.
     written: bool,
@@ -96,11 +97,12 @@ impl Policies {
         let mut of_node = ListSizes::default();
         for (other, used) in &self.in_use {
             let is_neighbors = neighbors.contains(&used.id);
-            if other == policy && is_neighbors {
+            let is_it = **other == *policy;
+            if is_it && is_neighbors {
                 return Ok(());
             }
             // What only this pod has goes when the new policy comes.
-            if other == policy || (own == Some(used.id) && used.pods == 1) {
+            if is_it || (own == Some(used.id) && used.pods == 1) {
                 continue;
             }
             let sizes = other.list_sizes();
@@ -112,21 +114,28 @@ impl Policies {
         share::check(policy, &of_namespace, &of_node)
     }
 
-    /// The id under which a policy is written, for one more pod; `None` if it has to be written.
-    pub fn share(&mut self, policy: &CompiledPolicy) -> Option<PolicyId> {
-        if let Some(used) = self.in_use.get_mut(policy) {
+    /// The id under which a policy is written and the one copy of it, for one more pod; `None` if it has to be
+    /// written.
+    pub fn share(&mut self, policy: &CompiledPolicy) -> Option<(PolicyId, Arc<CompiledPolicy>)> {
+        if let Some((shared, _)) = self.in_use.get_key_value(policy) {
+            let shared = Arc::clone(shared);
+            let used = self.in_use.get_mut(policy)?;
             used.pods += 1;
-            return Some(used.id);
+            return Some((used.id, shared));
         }
-        let retired = |retired: &Retired| retired.written && retired.policy == *policy;
+        let retired = |retired: &Retired| retired.written && *retired.policy == *policy;
         let retired = self.retired.iter().position(retired);
-        let (id, left) = match retired {
-            Some(position) => (self.retired.swap_remove(position).id, false),
-            None => (self.take_left(policy)?, true),
+        let (id, left, policy) = match retired {
+            Some(position) => {
+                let retired = self.retired.swap_remove(position);
+                (retired.id, false, retired.policy)
+            }
+            None => (self.take_left(policy)?, true, Arc::new(policy.clone())),
         };
         let pods = 1;
-        self.in_use.insert(policy.clone(), InUse { id, pods, left });
-        Some(id)
+        let used = InUse { id, pods, left };
+        self.in_use.insert(Arc::clone(&policy), used);
+        Some((id, policy))
     }
 
     /// The id that an earlier agent has given to a policy.
@@ -162,20 +171,20 @@ impl Policies {
     }
 
     /// A policy was written, for one pod.
-    pub fn written(&mut self, policy: &CompiledPolicy, id: PolicyId) {
+    pub fn written(&mut self, policy: &Arc<CompiledPolicy>, id: PolicyId) {
         let used = InUse {
             id,
             pods: 1,
             left: false,
         };
-        self.in_use.insert(policy.clone(), used);
+        self.in_use.insert(Arc::clone(policy), used);
     }
 
     /// A policy could not be written whole. What was written is removed with the retired ones.
-    pub fn not_written(&mut self, policy: &CompiledPolicy, id: PolicyId, now: Instant) {
+    pub fn not_written(&mut self, policy: Arc<CompiledPolicy>, id: PolicyId, now: Instant) {
         self.retired.push(Retired {
             id,
-            policy: policy.clone(),
+            policy,
             since: now,
             written: false,
         });
@@ -192,7 +201,9 @@ impl Policies {
             return false;
         }
         let (id, left) = (used.id, used.left);
-        self.in_use.remove(policy);
+        let Some((policy, _)) = self.in_use.remove_entry(policy) else {
+            return false;
+        };
         if left {
             self.left.push(LeftPolicy {
                 id,
@@ -202,7 +213,7 @@ impl Policies {
         } else {
             self.retired.push(Retired {
                 id,
-                policy: policy.clone(),
+                policy,
                 since: now,
                 written: true,
             });
@@ -240,7 +251,9 @@ impl Policies {
 
     /// The policies that pods use.
     pub fn in_use(&self) -> impl Iterator<Item = (PolicyId, &CompiledPolicy)> {
-        self.in_use.iter().map(|(policy, used)| (used.id, policy))
+        self.in_use
+            .iter()
+            .map(|(policy, used)| (used.id, &**policy))
     }
 }
 

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeSet,
     path::PathBuf,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -73,9 +74,9 @@ pub struct Enrollment<N: Node> {
     /// Cookie of the namespace, the key of its rows.
     pub cookie: NetnsCookie,
     /// The active policy.
-    pub policy: Policy,
+    pub policy: Arc<Policy>,
     /// The same in the node's numbering of users, as it was written.
-    pub compiled: CompiledPolicy,
+    pub compiled: Arc<CompiledPolicy>,
     /// Its id in the kernel.
     pub policy_id: PolicyId,
     /// Numbering of the pod's users and groups.
@@ -118,7 +119,7 @@ pub(crate) enum Desired {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Goal {
     pub(crate) netns: NetnsRef,
-    pub(crate) policy: Policy,
+    pub(crate) policy: Arc<Policy>,
     /// Whether the pod is only beginning to run, as far as its manifest says.
     pub(crate) starting: bool,
 }
@@ -287,6 +288,16 @@ impl<N: Node> Record<N> {
             }),
             Desired::Skip | Desired::Unlisted => None,
         }
+    }
+
+    /// The policies that are kept for it.
+    pub(crate) fn policies(&self) -> impl Iterator<Item = &Arc<Policy>> {
+        let wanted = match &self.desired {
+            Desired::Enroll(goal) => Some(&goal.policy),
+            Desired::Keep(_) | Desired::Skip | Desired::Unlisted => None,
+        };
+        let active = self.enrollment().map(|enrollment| &enrollment.policy);
+        wanted.into_iter().chain(active)
     }
 
     /// Whether the pod is enrolled as it is to be, as far as its record says; `None` if nothing is to be

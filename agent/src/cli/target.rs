@@ -1,6 +1,6 @@
 //! The pod that `rules` and `explain` describe: enrolled on this node, or read from a manifest.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -89,7 +89,8 @@ impl Target {
 
     /// Of an enrolled pod, by the agent or without one.
     pub(super) async fn of_agent(places: &Places, pod: &PodName) -> Result<Self> {
-        let answer: Result<Vec<PodStatus>> = Client::new(&places.socket).get("/v1/pods").await;
+        let client = Client::new(&places.socket);
+        let answer: Result<Vec<PodStatus>> = client.get("/v1/pods").await;
         let pods = match answer {
             Ok(pods) => pods,
             Err(no_answer) => {
@@ -98,8 +99,9 @@ impl Target {
                 });
             }
         };
-        let found = pods::named(pods, pod)?;
-        let name = found.full_name();
+        let name = pods::named(pods, pod)?.full_name();
+        // The list has no long policies.
+        let found: PodStatus = client.get(&format!("/v1/pods/{name}")).await?;
         let (Some(netns), Some(policy)) = (found.netns, found.policy) else {
             bail!(
                 "pod {name} is not enrolled: {}",
@@ -108,7 +110,7 @@ impl Target {
         };
         Ok(Self {
             name,
-            policy: serde_json::from_value(policy).context("read the pod's policy")?,
+            policy: Arc::unwrap_or_clone(policy),
             ipv6: Some(found.ipv6),
             before_sidecar: found.before_sidecar,
             live: Some(Live {
@@ -133,7 +135,7 @@ impl Target {
         );
         Ok(Self {
             name,
-            policy: serde_json::from_value(last.policy).context("read the pod's policy")?,
+            policy: Arc::unwrap_or_clone(last.policy),
             ipv6: Some(last.ipv6),
             before_sidecar: maps
                 .before_sidecar

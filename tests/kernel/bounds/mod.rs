@@ -3,6 +3,7 @@
 mod destinations;
 mod full_maps;
 mod handshakes;
+mod lists;
 mod open_connections;
 mod refusals;
 mod share;

@@ -12,7 +12,7 @@ use serde_json::Value;
 use sidetrack_common::{LAYOUT_VERSION, names};
 
 use super::{PATIENCE, binary};
-use crate::product::PINNED;
+use crate::product::{Client, PINNED, PodStatus, block_on};
 
 /// Paths of one agent.
 #[derive(Clone, Debug)]
@@ -91,6 +91,12 @@ impl Places {
             .flatten()
             .find(|pod| full(pod) == name)
             .cloned())
+    }
+
+    /// A pod with its whole policy, which lists of pods lack if it is long.
+    pub fn whole_pod(&self, name: &str) -> Result<PodStatus> {
+        let path = format!("/v1/pods/{name}");
+        block_on(async { Client::new(&self.socket).get(&path).await })?
     }
 
     /// Waits until a pod's row is as wanted.

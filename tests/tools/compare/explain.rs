@@ -1,6 +1,6 @@
 //! What `sidetrack explain` predicts for a connection, against what the kernel did with it.
 
-use std::net::IpAddr;
+use std::{net::IpAddr, sync::Arc};
 
 use anyhow::{Context as _, Result};
 use lab::agent::Places;
@@ -23,13 +23,11 @@ pub struct Explainer {
 impl Explainer {
     /// Queries the agent and opens the kernel's maps, as the command does.
     pub fn new(places: &Places) -> Result<Self> {
-        let pod = places.pod("test/app")?.context("the pod")?;
+        let pod = places.whole_pod("test/app")?;
         Ok(Self {
-            policy: serde_json::from_value(pod["policy"].clone()).context("the pod's policy")?,
-            netns: pod["netns"]["cookie"]
-                .as_u64()
-                .context("the pod's cookie")?,
-            ipv6: pod["ipv6"] == true,
+            policy: Arc::unwrap_or_clone(pod.policy.context("the pod's policy")?),
+            netns: pod.netns.context("the pod's namespace")?.cookie,
+            ipv6: pod.ipv6,
             maps: Maps::open(&Pins::new(&places.bpffs)?)?,
         })
     }

@@ -1,9 +1,9 @@
 //! From a listing to what is wanted of each pod.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 use sidetrack_policy::{
-    PodRef,
+    PodRef, Policy,
     manifest::{Document, NetnsRef},
     record::istio_init,
     select::{NotTaken, Wanted, is_completed, is_starting, wanted},
@@ -104,12 +104,15 @@ impl<N: Node> Core<N> {
         ) {
             Wanted::Enrolled(policy) => match document.netns.clone() {
                 Ok(netns) => {
-                    record.now_wanted(now);
-                    record.desired = Desired::Enroll(Box::new(Goal {
-                        netns,
-                        policy: *policy,
-                        starting: is_starting(&document.pod),
-                    }));
+                    let policy = self.shared(*policy);
+                    if let Some(record) = self.pods.get_mut(name) {
+                        record.now_wanted(now);
+                        record.desired = Desired::Enroll(Box::new(Goal {
+                            netns,
+                            policy,
+                            starting: is_starting(&document.pod),
+                        }));
+                    }
                     self.clear_remark(name);
                 }
                 Err(reason) => self.reject(name, reason),
@@ -120,6 +123,13 @@ impl<N: Node> Core<N> {
                 self.skip(name, reason.to_string()).await;
             }
         }
+    }
+
+    /// One copy serves all pods with equal policies.
+    fn shared(&self, policy: Policy) -> Arc<Policy> {
+        let known = self.pods.values().flat_map(Record::policies);
+        let equal = known.into_iter().find(|known| ***known == policy);
+        equal.map_or_else(|| Arc::new(policy), Arc::clone)
     }
 
     /// An enrolled pod whose manifest is right again has no remark.

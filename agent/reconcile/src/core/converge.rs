@@ -1,5 +1,7 @@
 //! Brings one pod to what is wanted of it: facts, plan, steps.
 
+use std::sync::Arc;
+
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
 use tracing::{error, info, warn};
@@ -219,12 +221,11 @@ impl<N: Node> Core<N> {
         processes: &N::Processes,
     ) -> Result<Enrollment<N>, EnrollError> {
         let compiled = goal.policy.on_node(&opened.ids)?.compile();
-        self.check_share(name, &compiled)?;
         let cookie = opened.cookie;
         // The earlier rows leave the list below. They must not be lost if the new ones cannot be
         // created.
         self.node.rows(name, uid, &opened, None)?;
-        let policy_id = self.acquire(&compiled)?;
+        let (policy_id, compiled) = self.acquire(name, compiled)?;
         // Rows that are in the kernel already are replaced, not doubled.
         let (replaced, left) = self.take_replaced(cookie);
         let is_left = matches!(replaced, Replaced::Earlier(..));
@@ -273,8 +274,7 @@ impl<N: Node> Core<N> {
             return Ok(());
         };
         let compiled = goal.policy.on_node(&enrollment.ids)?.compile();
-        self.check_share(name, &compiled)?;
-        let id = self.acquire(&compiled)?;
+        let (id, compiled) = self.acquire(name, compiled)?;
         let record = self.pods.get_mut(name);
         let Some(enrollment) = record.and_then(|it| it.enrollment_mut()) else {
             return Ok(());
@@ -365,7 +365,7 @@ pub(super) async fn refresh<N: Node>(
     node: &mut N,
     enrollment: &mut Enrollment<N>,
 ) -> Result<(), NodeError> {
-    let policy = enrollment.policy.clone();
+    let policy = Arc::clone(&enrollment.policy);
     let missed = run(node, enrollment, plan::refresh(&policy)).await?;
     enrollment.stale = missed.is_some();
     missed.map_or(Ok(()), Err)

@@ -1,6 +1,6 @@
 //! Pods that leave. A pod whose processes still run stays intercepted, whatever the API says.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
@@ -22,7 +22,7 @@ const STILL_RUNS: &str =
 pub(super) struct Leftover<N: Node> {
     pub(super) rows: N::Rows,
     /// The policy that the pod's row names; `None` for one of an earlier agent.
-    pub(super) policy: Option<CompiledPolicy>,
+    pub(super) policy: Option<Arc<CompiledPolicy>>,
     /// Whether the pod's row is removed, and the policy released.
     pub(super) is_unnamed: bool,
     /// When to try again.
@@ -30,7 +30,7 @@ pub(super) struct Leftover<N: Node> {
 }
 
 impl<N: Node> Leftover<N> {
-    pub(super) fn new(rows: N::Rows, policy: Option<CompiledPolicy>, now: Instant) -> Self {
+    pub(super) fn new(rows: N::Rows, policy: Option<Arc<CompiledPolicy>>, now: Instant) -> Self {
         Self {
             rows,
             policy,

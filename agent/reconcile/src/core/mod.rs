@@ -11,6 +11,7 @@ mod sandboxes;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -21,7 +22,7 @@ use tracing::{error, warn};
 use self::{earlier::Earlier, leave::Leftover, sandboxes::Sandboxes};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent},
-    node::{Node, NodeError, Processes as _},
+    node::{EnrollError, Node, NodeError, Processes as _},
     policies::{Excess, GRACE, Policies},
     state::{Desired, Enrollment, Record},
 };
@@ -324,29 +325,35 @@ impl<N: Node> Core<N> {
             .check(policy, &neighbors, own.map(|it| it.policy_id))
     }
 
-    /// The id of a policy, written if it is new, for one more pod.
-    fn acquire(&mut self, policy: &CompiledPolicy) -> Result<PolicyId, NodeError> {
-        if let Some(id) = self.policies.share(policy) {
-            return Ok(id);
+    /// The id of a policy, written if it is new, for a pod that has not used it so far.
+    fn acquire(
+        &mut self,
+        name: &PodRef,
+        policy: CompiledPolicy,
+    ) -> Result<(PolicyId, Arc<CompiledPolicy>), EnrollError> {
+        self.check_share(name, &policy)?;
+        if let Some(shared) = self.policies.share(&policy) {
+            return Ok(shared);
         }
+        let policy = Arc::new(policy);
         let id = self.policies.next_id();
-        let lists = self.node.write_lists(id, policy);
+        let lists = self.node.write_lists(id, &policy);
         // The row comes last: a policy whose row is there is complete.
-        let written = lists.and_then(|()| self.node.write_policy(id, policy));
+        let written = lists.and_then(|()| self.node.write_policy(id, &policy));
         match written {
             Ok(()) => {
-                self.policies.written(policy, id);
-                Ok(id)
+                self.policies.written(&policy, id);
+                Ok((id, policy))
             }
             Err(error) => {
                 // No pod row has named it, so what was written goes at once.
                 let removed = self.node.remove_policy(id);
-                let removed = removed.and_then(|()| self.node.remove_lists(id, policy));
+                let removed = removed.and_then(|()| self.node.remove_lists(id, &policy));
                 if removed.is_err() {
                     let now = self.node.now();
                     self.policies.not_written(policy, id, now);
                 }
-                Err(error)
+                Err(error.into())
             }
         }
     }

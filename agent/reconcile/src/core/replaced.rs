@@ -1,6 +1,6 @@
 //! Rows that are in a namespace already when a pod is enrolled there, and what becomes of them.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, sync::Arc};
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, Policy, compiled::CompiledPolicy, ids::IdMaps, manifest::NetnsRef};
@@ -18,7 +18,7 @@ pub(super) enum Replaced {
     /// Of a pod that departed from the namespace and is back.
     Departing(PodRef, Box<Departed>),
     /// Of a removal that has failed. The pod's row may still name the policy.
-    Leftover(Option<CompiledPolicy>),
+    Leftover(Option<Arc<CompiledPolicy>>),
 }
 
 /// The enrollment of a departing pod, without its rows and link.
@@ -27,8 +27,8 @@ pub(super) struct Departed {
     netns: NetnsRef,
     path: PathBuf,
     inode: NetnsInode,
-    policy: Policy,
-    compiled: CompiledPolicy,
+    policy: Arc<Policy>,
+    compiled: Arc<CompiledPolicy>,
     policy_id: PolicyId,
     ids: IdMaps,
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,11 +19,16 @@ fn policy(port: u16) -> CompiledPolicy {
     .compile()
 }
 
+/// The id of a policy that one more pod uses.
+fn share(policies: &mut Policies, policy: &CompiledPolicy) -> Option<PolicyId> {
+    policies.share(policy).map(|(id, _)| id)
+}
+
 /// Writes a policy for one pod.
 fn write(policies: &mut Policies, policy: &CompiledPolicy) -> PolicyId {
-    assert_eq!(policies.share(policy), None);
+    assert_eq!(share(policies, policy), None);
     let id = policies.next_id();
-    policies.written(policy, id);
+    policies.written(&Arc::new(policy.clone()), id);
     id
 }
 
@@ -46,7 +52,7 @@ fn equal_policies_share_an_id_until_the_last_pod_has_left() {
     let id = write(&mut policies, &policy(1));
     let other = write(&mut policies, &policy(2));
     assert_ne!(id, other);
-    assert_eq!(policies.share(&policy(1)), Some(id));
+    assert_eq!(share(&mut policies, &policy(1)), Some(id));
     policies.release(&policy(1), now);
     assert!(used(&policies).contains(&id));
     policies.release(&policy(1), now);
@@ -68,7 +74,7 @@ fn a_retired_policy_goes_after_its_grace() {
     assert!(policies.take_due(early).is_empty());
     let due = policies.take_due(now + GRACE);
     assert_eq!(due.iter().map(|it| it.id).collect::<Vec<_>>(), [id]);
-    assert_eq!(due[0].policy, policy(1));
+    assert_eq!(*due[0].policy, policy(1));
     assert!(policies.ids().is_empty());
     assert!(policies.take_due(now + GRACE * 2).is_empty());
 }
@@ -81,7 +87,7 @@ fn a_retired_policy_is_used_again_under_its_id() {
     let other = write(&mut policies, &policy(2));
     policies.release(&policy(2), now);
     policies.release(&policy(1), now);
-    assert_eq!(policies.share(&policy(1)), Some(id));
+    assert_eq!(share(&mut policies, &policy(1)), Some(id));
     let due = policies.take_due(now + GRACE);
     assert_eq!(due.iter().map(|it| it.id).collect::<Vec<_>>(), [other]);
     // It is used by one pod again.
@@ -97,7 +103,7 @@ fn a_policy_that_could_not_be_removed_is_not_used_again() {
     policies.release(&policy(1), now);
     let due = policies.take_due(now + GRACE).remove(0);
     policies.give_back(due);
-    assert_eq!(policies.share(&policy(1)), None);
+    assert_eq!(share(&mut policies, &policy(1)), None);
     assert_eq!(policies.ids(), BTreeSet::from([id]));
     let again = policies.take_due(now + GRACE);
     assert_eq!(again.iter().map(|it| it.id).collect::<Vec<_>>(), [id]);
@@ -108,8 +114,8 @@ fn a_policy_that_was_not_written_whole_is_removed_and_not_used() {
     let now = Instant::now();
     let mut policies = Policies::after(None, Vec::new());
     let id = policies.next_id();
-    policies.not_written(&policy(1), id, now);
-    assert_eq!(policies.share(&policy(1)), None);
+    policies.not_written(Arc::new(policy(1)), id, now);
+    assert_eq!(share(&mut policies, &policy(1)), None);
     assert_eq!(policies.ids(), BTreeSet::from([id]));
     assert_eq!(policies.take_due(now + GRACE).len(), 1);
     assert_ne!(policies.next_id(), id);
@@ -130,21 +136,21 @@ fn a_policy_of_an_earlier_agent_keeps_its_id() {
     let mut policies = Policies::after(Some(PolicyId::new(4)), earlier.clone());
     // Nothing is this agent's before a pod uses it.
     assert!(policies.ids().is_empty());
-    assert_eq!(policies.share(&policy(1)), Some(PolicyId::new(3)));
-    assert_eq!(policies.share(&policy(1)), Some(PolicyId::new(3)));
-    assert_eq!(policies.share(&policy(5)), None);
+    assert_eq!(share(&mut policies, &policy(1)), Some(PolicyId::new(3)));
+    assert_eq!(share(&mut policies, &policy(1)), Some(PolicyId::new(3)));
+    assert_eq!(share(&mut policies, &policy(5)), None);
     assert_eq!(policies.ids(), BTreeSet::from([PolicyId::new(3)]));
     // Pods' rows of the earlier agent may name it: it is never removed as this agent's own.
     assert!(!policies.release(&policy(1), now));
     assert!(policies.release(&policy(1), now));
     assert!(policies.take_due(now + GRACE).is_empty());
-    assert_eq!(policies.share(&policy(1)), Some(PolicyId::new(3)));
+    assert_eq!(share(&mut policies, &policy(1)), Some(PolicyId::new(3)));
     // What was swept is gone, what is still named stays to be used.
     policies.swept(earlier[..1].to_vec());
     assert!(!policies.has_left());
-    assert_eq!(policies.share(&policy(2)), None);
+    assert_eq!(share(&mut policies, &policy(2)), None);
     policies.swept(earlier);
-    assert_eq!(policies.share(&policy(2)), Some(PolicyId::new(4)));
+    assert_eq!(share(&mut policies, &policy(2)), Some(PolicyId::new(4)));
 }
 
 #[test]
@@ -158,8 +164,62 @@ fn a_policy_with_other_lists_is_another_one() {
     };
     let mut policies = Policies::after(None, vec![left(3, &with(&[80, 81]))]);
     for other in [with(&[81, 80]), with(&[80]), with(&[80, 81, 82])] {
-        assert_eq!(policies.share(&other), None);
+        assert_eq!(share(&mut policies, &other), None);
     }
     // The kernel has one row for a port that is listed twice.
-    assert_eq!(policies.share(&with(&[80, 81, 80])), Some(PolicyId::new(3)));
+    assert_eq!(
+        share(&mut policies, &with(&[80, 81, 80])),
+        Some(PolicyId::new(3))
+    );
+}
+
+#[test]
+fn pods_share_one_copy_of_a_policy() {
+    let now = Instant::now();
+    let mut policies = Policies::after(None, Vec::new());
+    write(&mut policies, &policy(1));
+    let copy = |policies: &mut Policies| policies.share(&policy(1)).unwrap().1;
+    let (one, other) = (copy(&mut policies), copy(&mut policies));
+    assert!(Arc::ptr_eq(&one, &other));
+    for _ in 0..3 {
+        policies.release(&policy(1), now);
+    }
+    assert!(Arc::ptr_eq(&one, &copy(&mut policies)), "used again");
+}
+
+/// A policy whose lists have this many ports from a first one on.
+fn with_ports(first: u16, count: u16) -> CompiledPolicy {
+    Policy {
+        excluded_outbound_ports: (first..first + count).collect(),
+        ..Policy::default()
+    }
+    .compile()
+}
+
+#[test]
+fn a_namespace_has_its_share_and_others_have_theirs() {
+    let mut policies = Policies::after(None, Vec::new());
+    let mut neighbors = BTreeSet::new();
+    let share = 16_384;
+    for first in 0..3 {
+        let big = with_ports(first + 1, share);
+        assert_eq!(policies.check(&big, &neighbors, None), Ok(()));
+        neighbors.insert(write(&mut policies, &big));
+    }
+    let fourth = with_ports(9, share);
+    assert!(policies.check(&fourth, &neighbors, None).is_err());
+    assert_eq!(
+        policies.check(&fourth, &BTreeSet::new(), None),
+        Ok(()),
+        "of another namespace"
+    );
+    let first = with_ports(1, share);
+    assert_eq!(
+        policies.check(&first, &neighbors, None),
+        Ok(()),
+        "it needs no rows"
+    );
+    // A pod that replaces its own policy gives its rows up.
+    let own = neighbors.pop_first();
+    assert_eq!(policies.check(&fourth, &neighbors, own), Ok(()));
 }

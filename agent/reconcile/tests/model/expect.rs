@@ -95,7 +95,7 @@ impl Run {
                     };
                     if let Some(it) = record.enrollment()
                         && let Some(policy) = pod.variant.policy()
-                        && it.policy != *policy
+                        && *it.policy != *policy
                         && !cookies_of(&world, pod).is_empty()
                         && found(it)
                     {

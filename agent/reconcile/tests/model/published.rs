@@ -275,7 +275,7 @@ fn a_rejected_pod_keeps_its_policy_in_its_next_namespace() {
     run.happen(Event::Start(0, ORDINARY));
     run.tick(500);
     let (_, enrollment) = run.core.enrollments().next().unwrap();
-    assert_eq!(Some(&enrollment.policy), Variant::Plain.policy());
+    assert_eq!(Some(&*enrollment.policy), Variant::Plain.policy());
 }
 
 #[test]
