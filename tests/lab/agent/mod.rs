@@ -35,6 +35,8 @@ pub struct Extra<'a> {
     pub api: Option<&'a ApiServer>,
     /// The same by its kubeconfig, for an agent in another network namespace than the server.
     pub kubeconfig: Option<&'a str>,
+    /// `cgroup.procs` of the memory cgroup that it is to be in.
+    pub memory: Option<&'a Path>,
     /// Another build than [`binary`].
     pub binary: Option<&'a Path>,
 }
@@ -92,6 +94,9 @@ impl Agent {
         let mut command = places.command_of(&binary, &["agent"])?;
         if let Some(capabilities) = extra.capabilities {
             command = limited(&command, capabilities);
+        }
+        if let Some(procs) = extra.memory {
+            command = within(&command, procs);
         }
         command.arg("--cgroup").arg(&places.cgroup);
         let by_api = extra.api.map(ApiServer::kubeconfig);
@@ -179,6 +184,17 @@ impl Agent {
             status.rssanon.context("RssAnon")?,
         ))
     }
+}
+
+/// The same command, in a cgroup from its first moment on.
+fn within(command: &Command, procs: &Path) -> Command {
+    let mut within = Command::new("sh");
+    within
+        .args(["-c", "echo $$ > \"$0\" && exec \"$@\""])
+        .arg(procs)
+        .arg(command.get_program())
+        .args(command.get_args());
+    within
 }
 
 /// The same command as root without other capabilities, as container runtimes start it.

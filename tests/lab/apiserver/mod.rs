@@ -48,6 +48,39 @@ pub(crate) struct Up {
     time: u32,
 }
 
+/// The objects of an [`ApiServer`].
+#[derive(Clone, Debug)]
+pub struct Objects {
+    store: Arc<Store>,
+}
+
+impl Objects {
+    /// As [`ApiServer::apply`].
+    pub fn apply(&self, object: Value) -> Result<()> {
+        self.store.apply(Resource::of(&object)?, object)
+    }
+
+    /// As [`ApiServer::edit`].
+    pub fn edit(
+        &self,
+        kind: &str,
+        namespace: &str,
+        name: &str,
+        edit: impl FnOnce(&mut Value),
+    ) -> Result<()> {
+        let mut object = self.get(kind, namespace, name)?;
+        edit(&mut object);
+        self.store.apply(Resource::named(kind)?, object)
+    }
+
+    /// As [`ApiServer::get`].
+    pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Result<Value> {
+        self.store
+            .get(Resource::named(kind)?, namespace, name)
+            .with_context(|| format!("no {kind} {namespace}/{name}"))
+    }
+}
+
 impl ApiServer {
     /// Starts one; `dir` gets a kubeconfig.
     pub fn start(dir: &Path) -> Result<Self> {
@@ -103,9 +136,17 @@ impl ApiServer {
         self.address
     }
 
+    /// Its objects, for use in other threads.
+    #[must_use]
+    pub fn objects(&self) -> Objects {
+        Objects {
+            store: Arc::clone(&self.store),
+        }
+    }
+
     /// Creates or changes a pod or namespace (by `kind`). Watchers receive it.
     pub fn apply(&self, object: Value) -> Result<()> {
-        self.store.apply(Resource::of(&object)?, object)
+        self.objects().apply(object)
     }
 
     /// Changes one that is there.
@@ -116,16 +157,12 @@ impl ApiServer {
         name: &str,
         edit: impl FnOnce(&mut Value),
     ) -> Result<()> {
-        let mut object = self.get(kind, namespace, name)?;
-        edit(&mut object);
-        self.store.apply(Resource::named(kind)?, object)
+        self.objects().edit(kind, namespace, name, edit)
     }
 
     /// One that is there.
     pub fn get(&self, kind: &str, namespace: &str, name: &str) -> Result<Value> {
-        self.store
-            .get(Resource::named(kind)?, namespace, name)
-            .with_context(|| format!("no {kind} {namespace}/{name}"))
+        self.objects().get(kind, namespace, name)
     }
 
     /// Deletes one.
