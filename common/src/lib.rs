@@ -20,6 +20,7 @@ pub mod pod;
 pub mod policy;
 pub mod rule;
 pub mod target;
+pub mod task;
 
 /// Version of every map's key and value layout, part of the pin directory's name: an agent never
 /// opens maps of another layout.

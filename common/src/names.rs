@@ -41,6 +41,10 @@ pub const ARRIVAL_PROGRAM: &str = "ARRIVAL_PROGRAM";
 pub const ARRIVAL_NETNS: &str = "ARRIVAL_NETNS";
 /// What the program of forwarded packets and [`ARRIVAL_PROGRAM`] say to each other.
 pub const FORWARD_PROBE: &str = "FORWARD_PROBE";
+/// Network namespaces whose processes the agent asks for; not pinned.
+pub const WATCHED_NETNS: &str = "WATCHED_NETNS";
+/// The state of a pass over the kernel's tasks; not pinned.
+pub const TASK_PASS: &str = "TASK_PASS";
 /// Connections counted by the rule that decided them.
 pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
 
@@ -89,6 +93,9 @@ const _: () = assert!(HANDSHAKE_SHARE <= (HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE
 /// Rows that one pod may have in [`DESTINATIONS`]. Connections to further destinations are redirected as well;
 /// they cost a handshake row and socket storage each.
 pub const DESTINATION_SHARE: u32 = 4_096;
+
+/// Network namespaces that the agent can ask for at a time: every enrolled pod, and those that leave.
+pub const MAX_WATCHED_NETNS: u32 = 8_192;
 
 /// Listener slots per pod. Through one listener the kernel finds the whole reuse_port group. The other
 /// slots keep inbound connections working when some listeners of the group close.

@@ -98,7 +98,7 @@ pub struct LeftRows<R> {
 /// Ports and families of the listeners in the kernel's map, by pod.
 pub type KnownListeners = BTreeMap<NetnsCookie, BTreeSet<(u16, u16)>>;
 
-/// Processes at one time.
+/// The node's processes.
 pub trait Processes {
     /// No process at all: for namespaces that were made a moment ago.
     fn none() -> Self;
@@ -115,13 +115,13 @@ pub trait Node {
     type Rows: fmt::Debug;
     /// A connection into a pod's namespace, which reports changes of its addresses and routes.
     type Link: fmt::Debug;
-    /// Processes at one time.
+    /// The node's processes.
     type Processes: Processes + fmt::Debug + 'static;
 
     /// The time.
     fn now(&self) -> Instant;
-    /// Reads the node's processes.
-    fn processes(&self) -> Self::Processes;
+    /// The node's processes. Only these namespaces are asked about.
+    fn processes(&self, inodes: BTreeSet<NetnsInode>) -> Self::Processes;
     /// Inode of the namespace that a path leads to now.
     fn inode_at(&self, path: &Path) -> Option<NetnsInode>;
     /// Inode of a namespace that was found, after a check that it is one that may be enrolled.

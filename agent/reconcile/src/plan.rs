@@ -22,7 +22,7 @@ pub struct EnrolledFacts {
     pub same_reference: bool,
     /// Whether the path it was found by still leads to that namespace.
     pub path_leads_there: bool,
-    /// Whether any process is in that namespace, or may be.
+    /// Whether any process is in that namespace, or may be. It matters only if the location is unusable.
     pub has_processes: bool,
     /// Whether the active policy is the wanted one.
     pub same_policy: bool,

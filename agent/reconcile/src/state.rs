@@ -14,7 +14,7 @@ use sidetrack_policy::{Policy, compiled::CompiledPolicy, ids::IdMaps, manifest::
 use crate::{cni::Answer, node::Node};
 
 /// A waiting pod is tried on every turn for this long, and then once in [`SLOW_RETRY`]: every try
-/// reads all processes.
+/// looks for the pod's cgroup and processes.
 pub(crate) const FAST_RETRIES: Duration = Duration::from_secs(60);
 pub(crate) const SLOW_RETRY: Duration = Duration::from_secs(5);
 

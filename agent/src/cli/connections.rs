@@ -1,6 +1,6 @@
 //! `sidetrack connections`: a pod's open TCP connections.
 
-use std::{collections::BTreeSet, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
@@ -73,8 +73,7 @@ fn open(status: &NetnsStatus) -> Result<Netns> {
     let path = if inode_at(&path) == Some(status.inode) {
         path
     } else {
-        let found = processes::in_namespaces(&BTreeSet::from([status.inode]));
-        let (pid, _) = found.first().with_context(|| {
+        let pid = processes::process_in(status.inode).with_context(|| {
             format!(
                 "no process is left in its network namespace net:[{}], and {} does not lead to it: the pod has ended, or this command does not see the node's processes",
                 status.inode, status.path

@@ -24,8 +24,7 @@ use super::{
 };
 use crate::{
     kernel::Datapath,
-    netns::processes::Processes,
-    reconcile::Reconciler,
+    reconcile::{Look, Reconciler},
     snapshot::Snapshot,
     sources::{
         cluster::Reporter,
@@ -137,6 +136,8 @@ enum Event {
     FastPoll,
     /// A network namespace has changed.
     Namespace(u64),
+    /// Processes in pods' namespaces were counted.
+    Outside(Look),
     /// Time to try again, and to repair.
     Retry,
 }
@@ -169,6 +170,7 @@ impl Worker {
                 Event::FastPoll
             }
             Some(cookie) = self.changed.recv() => Event::Namespace(cookie),
+            look = self.reconciler.look_outside() => Event::Outside(look),
             _ = retry.tick() => Event::Retry,
         }
     }
@@ -198,6 +200,7 @@ impl Worker {
                 }
                 self.reconciler.namespaces_changed(cookies).await;
             }
+            Event::Outside(look) => self.reconciler.note_outside(look),
             Event::Retry => {
                 self.reconciler.retry().await;
                 self.repair().await;
@@ -248,8 +251,7 @@ impl Worker {
         let now = Instant::now();
         let over = self.fast_poll.until.is_none_or(|until| until <= now);
         for (uid, cgroup) in here {
-            let processes = Processes::in_cgroup(&cgroup);
-            self.reconciler.enroll_awaited(&uid, processes).await;
+            self.reconciler.enroll_awaited(&uid, cgroup).await;
         }
         if over {
             self.fast_poll.until = None;

@@ -71,6 +71,27 @@ impl Adoption {
     ) -> io::Result<usize> {
         let written = self.write(sockets);
         let walked = written.and_then(|()| self.walk(sockets, pids, until));
+        self.missed(sockets, walked)
+    }
+
+    /// The same among the open files of all processes of the node.
+    pub fn run_on_all(
+        &self,
+        sockets: &[(u64, WantedListener)],
+        until: Instant,
+    ) -> io::Result<usize> {
+        let written = self.write(sockets);
+        let walked = written
+            .and_then(|()| sys::iterate(self.program.as_fd(), None))
+            .and_then(|files| visit(files, until));
+        self.missed(sockets, walked)
+    }
+
+    fn missed(
+        &self,
+        sockets: &[(u64, WantedListener)],
+        walked: io::Result<()>,
+    ) -> io::Result<usize> {
         let mut missed = 0;
         for (cookie, _) in sockets {
             let row = self.wanted.get(cookie)?;
@@ -109,7 +130,7 @@ impl Adoption {
     ) -> io::Result<Vec<FoundSocket>> {
         let mut found: Vec<FoundSocket> = Vec::new();
         for pid in pids {
-            match sys::iterate_files(self.program.as_fd(), Some(*pid)) {
+            match sys::iterate(self.program.as_fd(), Some(*pid)) {
                 Ok(files) => visit(files, until)?,
                 // It has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
@@ -148,13 +169,13 @@ impl Adoption {
         until: Instant,
     ) -> io::Result<()> {
         for pid in pids {
-            match sys::iterate_files(self.program.as_fd(), Some(*pid)) {
+            match sys::iterate(self.program.as_fd(), Some(*pid)) {
                 Ok(files) => visit(files, until)?,
                 // It has ended.
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
                 // Before Linux 6.1: all processes at once.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) => {
-                    return visit(sys::iterate_files(self.program.as_fd(), None)?, until);
+                    return visit(sys::iterate(self.program.as_fd(), None)?, until);
                 }
                 Err(error) => return Err(error),
             }

@@ -4,6 +4,7 @@ use std::{
     collections::HashMap,
     fs,
     path::{Path, PathBuf},
+    sync::OnceLock,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -113,6 +114,24 @@ pub fn of_pods_below(root: &Path) -> HashMap<String, PathBuf> {
     let mut found = HashMap::new();
     add_below(root, LEVELS, &mut found);
     found
+}
+
+/// The same of version 1: on hybrid hosts processes may be there only.
+#[must_use]
+pub fn of_pods_in_version_1() -> HashMap<String, PathBuf> {
+    static MOUNTS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    let mut found = HashMap::new();
+    for mount in MOUNTS.get_or_init(mounts_of_version_1) {
+        add_below(mount, LEVELS, &mut found);
+    }
+    found
+}
+
+fn mounts_of_version_1() -> Vec<PathBuf> {
+    let own = procfs::process::Process::myself().and_then(|own| own.mountinfo());
+    let mounts = own.into_iter().flatten();
+    let old = mounts.filter(|mount| mount.fs_type == "cgroup");
+    old.map(|mount| mount.mount_point).collect()
 }
 
 fn add_below(cgroup: &Path, levels: usize, found: &mut HashMap<String, PathBuf>) {

@@ -27,6 +27,7 @@ use super::{
     maps::{Maps, PINNED},
     pins::{Lock, Pins},
     probe, sys,
+    tasks::Tasks,
 };
 
 /// The attached programs and their maps. Dropping it changes nothing for traffic: everything that
@@ -39,6 +40,8 @@ pub struct Datapath {
     pub maps: Maps,
     /// For listeners that are open already.
     pub adoption: Arc<Adoption>,
+    /// Says which processes are in which network namespaces.
+    pub tasks: Arc<Tasks>,
     pub(super) inbound: InboundTemplate,
     pub(super) acceleration: Acceleration,
     pub(super) forwarding: Forwarding,
@@ -92,6 +95,7 @@ impl Datapath {
             Attachments::new(&pins, hooks, inbound_program, (cgroup, cgroup_id), given)?;
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let adoption = Arc::new(Adoption::load(&mut ebpf, &pins)?);
+        let tasks = Arc::new(Tasks::load(&mut ebpf)?);
         let acceleration = Acceleration::load(&mut ebpf, &pins);
         let forwarding = Forwarding::load(&mut ebpf);
         let log = KernelLog::of(&mut ebpf)?;
@@ -103,6 +107,7 @@ impl Datapath {
                 lock,
                 maps,
                 adoption,
+                tasks,
                 inbound,
                 acceleration,
                 forwarding,

@@ -1,5 +1,5 @@
-//! Where the running kernel stores the creator of a socket and its IP options, read from its BTF
-//! (`/sys/kernel/btf/vmlinux`).
+//! Where the running kernel stores the creator of a socket, its IP options, and the namespaces and cgroups of tasks,
+//! read from its BTF (`/sys/kernel/btf/vmlinux`).
 //!
 //! Own parser: the offsets of a few members are needed, so the type section is walked once and nothing is
 //! kept. A full BTF parser would hold megabytes. Format: Documentation/bpf/btf.rst.
@@ -10,7 +10,7 @@ use std::{collections::HashMap, fs, io, path::Path};
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold.
-pub const MEMBERS: [(&str, &str, &str); 16] = [
+pub const MEMBERS: [(&str, &str, &str); 33] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCK_ERR", "sock", "sk_err"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
@@ -27,6 +27,23 @@ pub const MEMBERS: [(&str, &str, &str); 16] = [
     ("OFFSET_ICSK_ULP", "inet_connection_sock", "icsk_ulp_ops"),
     ("OFFSET_TCP_WRITE_SEQ", "tcp_sock", "write_seq"),
     ("OFFSET_TCP_COPIED_SEQ", "tcp_sock", "copied_seq"),
+    ("OFFSET_TASK_PID", "task_struct", "pid"),
+    ("OFFSET_TASK_TGID", "task_struct", "tgid"),
+    ("OFFSET_TASK_START", "task_struct", "start_time"),
+    ("OFFSET_TASK_THREAD_PID", "task_struct", "thread_pid"),
+    ("OFFSET_TASK_NSPROXY", "task_struct", "nsproxy"),
+    ("OFFSET_TASK_CGROUPS", "task_struct", "cgroups"),
+    ("OFFSET_PID_LEVEL", "pid", "level"),
+    ("OFFSET_PID_NUMBERS", "pid", "numbers"),
+    ("OFFSET_NSPROXY_NET", "nsproxy", "net_ns"),
+    ("OFFSET_NET_NS", "net", "ns"),
+    ("OFFSET_NS_INUM", "ns_common", "inum"),
+    ("OFFSET_CSS_SET_CGROUP", "css_set", "dfl_cgrp"),
+    ("OFFSET_CGROUP_SELF", "cgroup", "self"),
+    ("OFFSET_CGROUP_KN", "cgroup", "kn"),
+    ("OFFSET_CSS_PARENT", "cgroup_subsys_state", "parent"),
+    ("OFFSET_CSS_CGROUP", "cgroup_subsys_state", "cgroup"),
+    ("OFFSET_KERNFS_ID", "kernfs_node", "id"),
 ];
 
 /// Byte offsets for [`MEMBERS`], by global.
@@ -165,7 +182,9 @@ mod tests {
         let offsets = offsets().expect("BTF of the running kernel");
         assert_eq!(offsets.len(), MEMBERS.len());
         // struct sock starts with its common part, struct cred with a reference count.
-        assert!(offsets.iter().all(|(_, offset)| *offset > 0));
+        let is_first = |global: &str| matches!(global, "OFFSET_CGROUP_SELF" | "OFFSET_CSS_CGROUP");
+        let mut later = offsets.iter().filter(|(global, _)| !is_first(global));
+        assert!(later.all(|(_, offset)| *offset > 0));
         assert_ne!(offsets[3].1, offsets[4].1);
     }
 
@@ -201,7 +220,7 @@ mod tests {
         words.flat_map(u32::to_ne_bytes).chain(strings).collect()
     }
 
-    const STRUCTS: [(&str, &[(&str, u32)]); 11] = [
+    const STRUCTS: [(&str, &[(&str, u32)]); 20] = [
         (
             "sock",
             &[
@@ -221,6 +240,25 @@ mod tests {
         ("ip_options", &[("optlen", 8 * 8), ("srr", 8 * 9)]),
         ("inet_connection_sock", &[("icsk_ulp_ops", 8 * 40)]),
         ("tcp_sock", &[("copied_seq", 8 * 48), ("write_seq", 8 * 52)]),
+        (
+            "task_struct",
+            &[
+                ("pid", 8 * 100),
+                ("tgid", 8 * 104),
+                ("start_time", 8 * 112),
+                ("thread_pid", 8 * 120),
+                ("nsproxy", 8 * 128),
+                ("cgroups", 8 * 136),
+            ],
+        ),
+        ("pid", &[("level", 8 * 4), ("numbers", 8 * 96)]),
+        ("nsproxy", &[("net_ns", 8 * 40)]),
+        ("net", &[("ns", 8 * 120)]),
+        ("ns_common", &[("inum", 8 * 16)]),
+        ("css_set", &[("dfl_cgrp", 8 * 112)]),
+        ("cgroup", &[("self", 0), ("kn", 8 * 240)]),
+        ("cgroup_subsys_state", &[("cgroup", 0), ("parent", 8 * 208)]),
+        ("kernfs_node", &[("id", 8 * 80)]),
     ];
 
     #[test]
@@ -242,6 +280,23 @@ mod tests {
             ("OFFSET_ICSK_ULP", 40),
             ("OFFSET_TCP_WRITE_SEQ", 52),
             ("OFFSET_TCP_COPIED_SEQ", 48),
+            ("OFFSET_TASK_PID", 100),
+            ("OFFSET_TASK_TGID", 104),
+            ("OFFSET_TASK_START", 112),
+            ("OFFSET_TASK_THREAD_PID", 120),
+            ("OFFSET_TASK_NSPROXY", 128),
+            ("OFFSET_TASK_CGROUPS", 136),
+            ("OFFSET_PID_LEVEL", 4),
+            ("OFFSET_PID_NUMBERS", 96),
+            ("OFFSET_NSPROXY_NET", 40),
+            ("OFFSET_NET_NS", 120),
+            ("OFFSET_NS_INUM", 16),
+            ("OFFSET_CSS_SET_CGROUP", 112),
+            ("OFFSET_CGROUP_SELF", 0),
+            ("OFFSET_CGROUP_KN", 240),
+            ("OFFSET_CSS_PARENT", 208),
+            ("OFFSET_CSS_CGROUP", 0),
+            ("OFFSET_KERNFS_ID", 80),
         ];
         assert_eq!(offsets_in(&btf(&STRUCTS, false)).unwrap(), expected);
     }

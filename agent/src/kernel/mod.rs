@@ -25,6 +25,7 @@ pub mod sock_diag;
 pub mod sock_records;
 pub mod sys;
 pub mod table;
+pub mod tasks;
 pub mod usage;
 
 use std::os::fd::{AsRawFd as _, BorrowedFd};

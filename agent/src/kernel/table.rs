@@ -74,6 +74,13 @@ impl<K: Pod, V: Pod> Table<K, V> {
         sys::map_delete(self.fd(), bytemuck::bytes_of(key))
     }
 
+    /// Removes a row and returns its value.
+    pub fn take(&self, key: &K) -> io::Result<Option<V>> {
+        let mut value = vec![0; size_of::<V>()];
+        let found = sys::map_take(self.fd(), bytemuck::bytes_of(key), &mut value)?;
+        Ok(found.then(|| bytemuck::pod_read_unaligned(&value)))
+    }
+
     /// All keys at this time. Rows that are added or removed meanwhile may be missed; none is listed twice.
     pub fn keys(&self) -> io::Result<Vec<K>> {
         keys(self.fd())

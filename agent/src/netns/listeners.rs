@@ -27,6 +27,7 @@ use super::{Netns, searches::Searches};
 use crate::kernel::{
     adoption::Adoption,
     sock_diag::{self, Sockets},
+    tasks::Tasks,
 };
 
 /// How long the reconciler waits for a search. A pod of the usual size takes a few milliseconds.
@@ -39,6 +40,9 @@ const SEARCHES: usize = 4;
 const QUICK: Duration = Duration::from_millis(100);
 /// Listeners that one search can take. A pod has [`LISTENER_SLOTS`] for each family and port.
 const MAX_FOUND: usize = 256;
+/// Processes that are looked at one by one: an iterator for each costs more than it spares if there are many. The files
+/// of a crowd are looked at with those of all other processes.
+const MAX_SINGLE: usize = 512;
 
 /// Searches for listeners.
 #[derive(Clone, Debug)]
@@ -50,6 +54,7 @@ pub struct Adopter {
 #[derive(Debug)]
 struct Shared {
     adoption: Arc<Adoption>,
+    tasks: Arc<Tasks>,
     /// Rotates the order of processes, so that no process can keep others from being seen for ever.
     turn: AtomicUsize,
 }
@@ -57,25 +62,22 @@ struct Shared {
 /// Whose listeners to search for.
 #[derive(Clone, Debug)]
 pub struct Search {
-    /// Inode of the network namespace.
-    pub inode: u64,
-    /// Its cookie.
-    pub cookie: u64,
+    /// The network namespace.
+    pub netns: Arc<Netns>,
     /// Ports on which the sidecar receives connections.
     pub ports: Vec<u16>,
     /// Outbound capture port.
     pub outbound_port: u16,
-    /// The processes in the namespace.
-    pub pids: Vec<i32>,
 }
 
 impl Adopter {
-    /// Searches with this program.
+    /// Searches with these programs.
     #[must_use]
-    pub fn new(adoption: Arc<Adoption>) -> Self {
+    pub fn new(adoption: Arc<Adoption>, tasks: Arc<Tasks>) -> Self {
         Self {
             shared: Arc::new(Shared {
                 adoption,
+                tasks,
                 turn: AtomicUsize::new(0),
             }),
             searches: Searches::new(SEARCHES),
@@ -85,13 +87,10 @@ impl Adopter {
     /// Starts a search and waits a moment for its end. A search that takes longer goes on by itself. What
     /// is not found stays out of the map: inbound connections are refused, and a later search tries again.
     pub async fn search(&self, search: Search) {
-        if search.pids.is_empty() {
-            return;
-        }
         let shared = Arc::clone(&self.shared);
         let started = self
             .searches
-            .start(search.cookie, move || shared.run(&search));
+            .start(search.netns.cookie(), move || shared.run(&search));
         if let Some(work) = started {
             let _ = tokio::time::timeout(PATIENCE, work).await;
         }
@@ -100,7 +99,7 @@ impl Adopter {
 
 impl Shared {
     fn run(&self, search: &Search) {
-        let cookie = search.cookie;
+        let cookie = search.netns.cookie();
         match self.adopt(search, Instant::now() + DEADLINE) {
             Ok(0) => {}
             Ok(missed) => tracing::warn!(
@@ -118,35 +117,31 @@ impl Shared {
     /// Puts the listeners of some ports, other than those on loopback, into the map. Answers how many are
     /// there and could not be stored.
     fn adopt(&self, search: &Search, until: Instant) -> Result<usize> {
-        // A process may end at any time; any of the namespace's leads to it.
-        let netns = search
-            .pids
-            .iter()
-            .filter_map(|pid| Netns::open(format!("/proc/{pid}/ns/net").as_ref()).ok())
-            .find(|netns| netns.inode() == search.inode);
-        let Some(netns) = netns else {
-            return Ok(0);
-        };
+        let netns = &*search.netns;
         let mut wanted = Vec::new();
-        let found = listening(&netns, search, until)?;
+        let found = listening(netns, search, until)?;
         if found.iter().any(|it| it.address.is_loopback()) {
             self.adoption
                 .loopback_sidecar
-                .insert(&search.cookie, &1)
+                .insert(&netns.cookie(), &1)
                 .context("mark a sidecar that listens on loopback")?;
         }
         for listening in found.iter().filter(|it| !it.address.is_loopback()) {
-            wanted.extend(self.missing(search.cookie, listening)?);
+            wanted.extend(self.missing(netns.cookie(), listening)?);
         }
         if wanted.is_empty() {
             return Ok(0);
         }
-        let mut pids = search.pids.clone();
-        let first = self.turn.fetch_add(1, Ordering::Relaxed) % pids.len();
-        pids.rotate_left(first);
-        self.adoption
-            .run(&wanted, &pids, until)
-            .context("walk over the open files of the pod's processes")
+        let pids = self.tasks.list(netns.inode(), MAX_SINGLE + 1);
+        let mut pids = pids.context("list the pod's processes")?;
+        let walk = "walk over the open files of the pod's processes";
+        if pids.len() > MAX_SINGLE {
+            return self.adoption.run_on_all(&wanted, until).context(walk);
+        }
+        let first = self.turn.fetch_add(1, Ordering::Relaxed);
+        let count = pids.len().max(1);
+        pids.rotate_left(first % count);
+        self.adoption.run(&wanted, &pids, until).context(walk)
     }
 
     /// What of a listener has to be stored; `None` if it is known for every family that it may serve.

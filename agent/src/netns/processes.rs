@@ -1,35 +1,50 @@
-//! The node's processes: which network namespaces they are in, and which pods they belong to.
+//! Which network namespaces a pod's processes are in. What is looked at is bounded: a pod may have any number of
+//! processes, and the reconciler waits.
 
 use std::{
-    collections::{BTreeSet, HashMap},
-    fs, io,
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
+    fs::{self, File},
+    io::Read as _,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
-use anyhow::{Context as _, Result};
 use procfs::process::Stat;
+use sidetrack_common::task::Place;
 
-use crate::kernel::cgroup::uid_of_pod;
+use crate::kernel::{
+    cgroup::{self, uid_of_pod},
+    tasks::{InNetns, Tasks},
+};
 
-/// Processes at one time.
+/// Cgroups of a pod that are looked at. Those of its containers come first, and a pod has a few of them.
+const MAX_CGROUPS: usize = 32;
+/// Processes that are looked at in each. The kernel lists those first that joined the cgroup first: the sandbox's own
+/// process and the first one of each container.
+const MAX_IN_CGROUP: usize = 4;
+/// Entries of a cgroup's directory that are looked at.
+const MAX_ENTRIES: usize = 1024;
+
+/// Answers about the node's processes. Each is looked for when it is asked for.
 #[derive(Debug, Default)]
-pub struct Processes {
-    /// The processes could not be listed: any namespace may have some.
-    unknown: bool,
-    by_netns: HashMap<u64, Vec<i32>>,
-    by_pod: HashMap<String, Vec<Member>>,
-    /// When the first of the processes that belong to no pod started, by namespace.
-    strangers: HashMap<u64, u64>,
-}
+pub struct Processes(Option<Node>);
 
-/// A process of a pod.
-#[derive(Clone, Copy, Debug)]
-struct Member {
-    pid: i32,
-    /// When it started, in clock ticks since boot.
-    started: u64,
-    /// Its network namespace.
-    inode: u64,
+/// Where to look.
+#[derive(Debug)]
+pub struct Node {
+    /// Counts the processes in network namespaces.
+    pub tasks: Arc<Tasks>,
+    /// The namespaces that may be asked about.
+    pub inodes: BTreeSet<u64>,
+    /// The cgroup of all pods.
+    pub pods: PathBuf,
+    /// Cgroups of pods, by UID, where they are known already.
+    pub cgroups: OnceCell<HashMap<String, PathBuf>>,
+    /// The same of version 1.
+    pub version_1: OnceCell<HashMap<String, PathBuf>>,
+    /// What the kernel has counted.
+    pub counted: OnceCell<Option<BTreeMap<u64, InNetns>>>,
 }
 
 /// Where a network namespace was found.
@@ -42,114 +57,197 @@ pub struct Found {
 }
 
 impl Processes {
-    /// Lists every process of the node.
-    pub fn now() -> Result<Self> {
-        // Processes that end meanwhile are left out.
-        Ok(Self::of(all().context("list /proc")?))
+    /// The processes of the node.
+    #[must_use]
+    pub fn of(node: Node) -> Self {
+        Self(Some(node))
     }
 
-    /// Unknown processes: no pod counts as gone.
-    pub fn unseen() -> Self {
-        Self {
-            unknown: true,
-            ..Self::default()
-        }
-    }
-
-    /// Lists the processes in a cgroup and in the cgroups below it.
-    pub fn in_cgroup(path: &Path) -> Self {
-        Self::of(in_cgroup(path))
-    }
-
-    fn of(pids: impl IntoIterator<Item = i32>) -> Self {
-        let mut processes = Self::default();
-        let host = super::host_inodes();
-        for pid in pids {
-            let Some(inode) = super::inode_at(format!("/proc/{pid}/ns/net").as_ref()) else {
-                continue;
-            };
-            processes.by_netns.entry(inode).or_default().push(pid);
-            // Some of a pod's processes are in the node's namespace (CRI-O's conmon).
-            if !host.contains(&inode) {
-                processes.add_member(pid, inode);
-            }
-        }
-        processes
-    }
-
-    fn add_member(&mut self, pid: i32, inode: u64) {
-        let Some((uid, stat)) = look_at(pid) else {
-            return;
-        };
-        let Some(uid) = uid else {
-            return self.add_stranger(inode, stat.starttime);
-        };
-        self.by_pod.entry(uid).or_default().push(Member {
-            pid,
-            started: stat.starttime,
-            inode,
-        });
-        // Seen also where only the pod's own processes are listed: the runtime that has made it.
-        let parent = stat.ppid;
-        if super::inode_at(format!("/proc/{parent}/ns/net").as_ref()) == Some(inode)
-            && let Some((None, parent)) = look_at(parent)
-        {
-            self.add_stranger(inode, parent.starttime);
-        }
-    }
-
-    fn add_stranger(&mut self, inode: u64, started: u64) {
-        let first = self.strangers.entry(inode).or_insert(started);
-        *first = started.min(*first);
-    }
-
-    /// Whether a namespace was there before the pod: a process of no pod has been in it for longer than any of
-    /// the pod's. It is the runtime's, where that is not in the node's own namespace, and a process of the pod
-    /// is on its way from there to its own. Whoever enters a pod's namespace later is no reason.
-    fn is_older(&self, inode: u64, members: &[Member]) -> bool {
-        let of_pod = members.iter().filter(|member| member.inode == inode);
-        let first = of_pod.map(|member| member.started).min();
-        let stranger = self.strangers.get(&inode);
-        stranger.is_some_and(|stranger| first.is_some_and(|first| *stranger <= first))
-    }
-
-    /// Processes in a namespace.
-    pub fn in_netns(&self, inode: u64) -> &[i32] {
-        self.by_netns.get(&inode).map_or(&[], Vec::as_slice)
-    }
-
-    /// A path to a namespace, by one of its processes.
-    pub fn path_of(&self, inode: u64) -> Option<PathBuf> {
-        let pid = self.in_netns(inode).first()?;
-        Some(PathBuf::from(format!("/proc/{pid}/ns/net")))
+    /// Whether there are none, as in a namespace that was just made.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Whether a namespace has a process, or may have one.
+    #[must_use]
     pub fn any_in(&self, inode: u64) -> bool {
-        self.unknown || self.by_netns.contains_key(&inode)
+        let Some(node) = &self.0 else { return false };
+        let counted = node.counted().and_then(|counted| counted.get(&inode));
+        counted.is_none_or(|found| !found.is_empty())
+    }
+
+    /// A path to a namespace, by one of its processes.
+    #[must_use]
+    pub fn path_of(&self, inode: u64) -> Option<PathBuf> {
+        let found = self.0.as_ref()?.counted()?.get(&inode)?;
+        Some(path_of(found.any()?))
     }
 
     /// A pod's network namespace: the `known` one (an inode) as long as any process of the pod is in it.
     /// Otherwise that of the oldest process, which is the sandbox's own or was put into the pod's namespace
     /// by the runtime. Later processes may have moved to a namespace they created. None is found while the pod's
     /// processes are in namespaces that are older than the pod.
+    #[must_use]
     pub fn netns_of_pod(&self, uid: &str, known: Option<u64>) -> Option<Found> {
-        let members = self.by_pod.get(uid)?;
-        let in_known = members
-            .iter()
-            .find(|member| known.is_some_and(|known| member.inode == known));
+        let node = self.0.as_ref()?;
+        let (cgroup, members) = node.first_of(uid)?;
+        if let Some(inode) = known
+            && !members.all.iter().any(|member| member.inode == inode)
+            && let Some(pid) = node.process_of(cgroup, inode)
+        {
+            return Some(Found {
+                path: path_of(pid),
+                inode: Some(inode),
+            });
+        }
+        members.netns(known)
+    }
+}
+
+impl Node {
+    /// The processes in the namespaces; `None` if the kernel does not say.
+    fn counted(&self) -> Option<&BTreeMap<u64, InNetns>> {
+        let counted = self.counted.get_or_init(|| {
+            let inodes = self.inodes.iter().map(|inode| (*inode, None)).collect();
+            let counted = self.tasks.count(&inodes, 0);
+            counted
+                .inspect_err(|error| tracing::error!("list the node's processes: {error}"))
+                .ok()
+        });
+        counted.as_ref()
+    }
+
+    /// A pod's cgroup that has processes, and the first of them.
+    fn first_of(&self, uid: &str) -> Option<(&Path, Members)> {
+        let in_use = |all: &'_ HashMap<String, PathBuf>| -> Option<Members> {
+            let members = Members::first_in(all.get(uid)?);
+            (!members.all.is_empty()).then_some(members)
+        };
+        let all = self
+            .cgroups
+            .get_or_init(|| cgroup::of_pods_below(&self.pods));
+        if let Some(members) = in_use(all) {
+            return Some((all.get(uid)?, members));
+        }
+        let all = self.version_1.get_or_init(cgroup::of_pods_in_version_1);
+        Some((all.get(uid)?, in_use(all)?))
+    }
+
+    /// A process of a pod in a namespace, wherever it is below the pod's cgroup.
+    fn process_of(&self, cgroup: &Path, inode: u64) -> Option<u32> {
+        let own = cgroup::id(cgroup).ok();
+        let counted = self.tasks.count(&BTreeMap::from([(inode, own)]), 0).ok()?;
+        let group = counted.get(&inode)?.at(Place::Own);
+        (group.pid != 0).then_some(group.pid)
+    }
+}
+
+fn path_of(pid: u32) -> PathBuf {
+    PathBuf::from(format!("/proc/{pid}/ns/net"))
+}
+
+/// A process of a pod.
+#[derive(Clone, Copy, Debug)]
+struct Member {
+    pid: i32,
+    /// When it started, in clock ticks since boot.
+    started: u64,
+    /// Its network namespace.
+    inode: u64,
+}
+
+/// Processes of a pod.
+#[derive(Debug, Default)]
+struct Members {
+    all: Vec<Member>,
+    /// When the first of the processes that belong to no pod started, by namespace.
+    strangers: HashMap<u64, u64>,
+}
+
+impl Members {
+    /// Those that joined the pod's cgroups first.
+    fn first_in(cgroup: &Path) -> Self {
+        let mut members = Self::default();
+        let host = super::host_inodes();
+        for pid in first_pids(cgroup) {
+            // Some of a pod's processes are in the node's namespace (CRI-O's conmon).
+            let inode = super::inode_at(&path_of(pid as u32));
+            if let Some(inode) = inode.filter(|inode| !host.contains(inode)) {
+                members.add(pid, inode);
+            }
+        }
+        members
+    }
+
+    fn add(&mut self, pid: i32, inode: u64) {
+        let Some((_, stat)) = look_at(pid) else {
+            return;
+        };
+        self.all.push(Member {
+            pid,
+            started: stat.starttime,
+            inode,
+        });
+        // The runtime that has made it.
+        let parent = stat.ppid;
+        if super::inode_at(&path_of(parent as u32)) == Some(inode)
+            && let Some((None, parent)) = look_at(parent)
+        {
+            let first = self.strangers.entry(inode).or_insert(parent.starttime);
+            *first = parent.starttime.min(*first);
+        }
+    }
+
+    fn netns(&self, known: Option<u64>) -> Option<Found> {
+        let mut all = self.all.iter();
+        let in_known = all.find(|member| known == Some(member.inode));
         let oldest = || {
-            members
-                .iter()
-                .filter(|member| !self.is_older(member.inode, members))
-                .min_by_key(|member| (member.started, member.pid))
+            let own = self.all.iter().filter(|it| !self.is_older(it.inode));
+            own.min_by_key(|member| (member.started, member.pid))
         };
         let member = in_known.or_else(oldest)?;
         Some(Found {
-            path: PathBuf::from(format!("/proc/{}/ns/net", member.pid)),
+            path: path_of(member.pid as u32),
             inode: Some(member.inode),
         })
     }
+
+    /// Whether a namespace was there before the pod: a process of no pod has been in it for longer than any of
+    /// the pod's. It is the runtime's, where that is not in the node's own namespace, and a process of the pod
+    /// is on its way from there to its own. Whoever enters a pod's namespace later is no reason.
+    fn is_older(&self, inode: u64) -> bool {
+        let of_pod = self.all.iter().filter(|member| member.inode == inode);
+        let first = of_pod.map(|member| member.started).min();
+        let stranger = self.strangers.get(&inode);
+        stranger.is_some_and(|stranger| first.is_some_and(|first| *stranger <= first))
+    }
+}
+
+/// The processes that joined first the cgroups of a pod: [`MAX_IN_CGROUP`] of each, and of the cgroups those first that
+/// are higher up. What a container makes below its own does not keep the others from being seen.
+fn first_pids(pod: &Path) -> Vec<i32> {
+    let mut pids = Vec::new();
+    let mut left = VecDeque::from([pod.to_owned()]);
+    let mut seen = 0;
+    while let Some(cgroup) = left.pop_front() {
+        // The kernel makes no more of the text than is read. Each number has a line of ten digits at most.
+        let mut text = [0; MAX_IN_CGROUP * 11];
+        let procs = File::open(cgroup.join("cgroup.procs"));
+        let read = procs.and_then(|mut procs| procs.read(&mut text));
+        let listed = String::from_utf8_lossy(&text[..read.unwrap_or_default()]);
+        // The last line may be cut off.
+        let whole = listed.rfind('\n').map_or("", |end| &listed[..end]);
+        pids.extend(pids_in(whole).take(MAX_IN_CGROUP));
+        let entries = fs::read_dir(&cgroup).into_iter().flatten().flatten();
+        for entry in entries.take(MAX_ENTRIES) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && seen < MAX_CGROUPS {
+                seen += 1;
+                left.push_back(entry.path());
+            }
+        }
+    }
+    pids
 }
 
 /// The pod that a process belongs to, if any, and its state; `None` once it has ended.
@@ -159,41 +257,12 @@ fn look_at(pid: i32) -> Option<(Option<String>, Stat)> {
     Some((pod_uid(&cgroups), stat.ok()?))
 }
 
-/// Ids of all processes of the node.
-fn all() -> io::Result<Vec<i32>> {
-    let mut pids = Vec::new();
-    for entry in fs::read_dir("/proc")? {
-        let name = entry?.file_name();
-        pids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
-    }
-    Ok(pids)
-}
-
-/// Ids of the processes in some network namespaces, each with the inode of its namespace.
-pub fn in_namespaces(inodes: &BTreeSet<u64>) -> Vec<(i32, u64)> {
-    let pids = all().unwrap_or_default().into_iter();
-    pids.filter_map(|pid| {
-        let inode = super::inode_at(format!("/proc/{pid}/ns/net").as_ref())?;
-        inodes.contains(&inode).then_some((pid, inode))
-    })
-    .collect()
-}
-
-/// Ids of the processes in a cgroup and in the cgroups below it.
-pub fn in_cgroup(path: &Path) -> BTreeSet<i32> {
-    let mut pids = Vec::new();
-    list_cgroup(path, &mut pids);
-    pids.into_iter().collect()
-}
-
-fn list_cgroup(path: &Path, pids: &mut Vec<i32>) {
-    let listed = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
-    pids.extend(pids_in(&listed));
-    for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            list_cgroup(&entry.path(), pids);
-        }
-    }
+/// A process in a network namespace, for commands: it reads all of `/proc`.
+#[must_use]
+pub fn process_in(inode: u64) -> Option<i32> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    pids.find(|pid| super::inode_at(&path_of(*pid as u32)) == Some(inode))
 }
 
 /// Process ids in the text of `cgroup.procs`. Processes of other pid namespaces are 0 there.
@@ -215,7 +284,9 @@ pub fn pod_uid(cgroups: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Member, Processes, pod_uid};
+    use std::fs;
+
+    use super::{MAX_CGROUPS, MAX_IN_CGROUP, Member, Members, Processes, first_pids, pod_uid};
 
     #[test]
     fn cgroup_paths_of_every_driver_and_runtime() {
@@ -261,65 +332,86 @@ mod tests {
         }
     }
 
-    fn with_pod(members: &[(i32, u64, u64)]) -> Processes {
+    fn with_pod(members: &[(i32, u64, u64)]) -> Members {
         let members = members.iter().map(|&(pid, started, inode)| Member {
             pid,
             started,
             inode,
         });
-        let mut processes = Processes::default();
-        processes.by_pod.insert("uid".to_owned(), members.collect());
-        processes
+        Members {
+            all: members.collect(),
+            ..Members::default()
+        }
     }
 
     #[test]
     fn the_oldest_process_leads_to_the_pods_namespace() {
-        let processes = with_pod(&[(30, 500, 2), (20, 400, 1), (10, 400, 3)]);
-        let found = processes.netns_of_pod("uid", None).unwrap();
+        let members = with_pod(&[(30, 500, 2), (20, 400, 1), (10, 400, 3)]);
+        let found = members.netns(None).unwrap();
         assert_eq!(found.inode, Some(3), "of the same age the lower pid");
         assert_eq!(found.path.to_str(), Some("/proc/10/ns/net"));
-        assert_eq!(processes.netns_of_pod("other", None), None);
+        assert_eq!(with_pod(&[]).netns(None), None);
     }
 
     #[test]
     fn the_known_namespace_wins_while_it_has_a_process() {
-        let processes = with_pod(&[(20, 400, 1), (30, 500, 2)]);
-        let inode = |known| processes.netns_of_pod("uid", Some(known)).unwrap().inode;
+        let members = with_pod(&[(20, 400, 1), (30, 500, 2)]);
+        let inode = |known| members.netns(Some(known)).unwrap().inode;
         assert_eq!(inode(2), Some(2));
         assert_eq!(inode(9), Some(1), "gone");
     }
 
     #[test]
     fn a_namespace_that_is_older_than_the_pod_is_not_its_own() {
-        let mut processes = with_pod(&[(20, 400, 1), (30, 500, 2)]);
-        let inode = |processes: &Processes| processes.netns_of_pod("uid", None).map(|it| it.inode);
+        let mut members = with_pod(&[(20, 400, 1), (30, 500, 2)]);
+        let inode = |members: &Members| members.netns(None).map(|it| it.inode);
         // Somebody who entered it later.
-        processes.strangers.insert(1, 450);
-        assert_eq!(inode(&processes), Some(Some(1)));
+        members.strangers.insert(1, 450);
+        assert_eq!(inode(&members), Some(Some(1)));
         // The runtime's.
-        processes.strangers.insert(1, 100);
-        assert_eq!(inode(&processes), Some(Some(2)));
-        processes.strangers.insert(2, 100);
-        assert_eq!(inode(&processes), None, "it waits");
-        let known = processes.netns_of_pod("uid", Some(1)).unwrap();
+        members.strangers.insert(1, 100);
+        assert_eq!(inode(&members), Some(Some(2)));
+        members.strangers.insert(2, 100);
+        assert_eq!(inode(&members), None, "it waits");
+        let known = members.netns(Some(1)).unwrap();
         assert_eq!(known.inode, Some(1), "enrolled ones stay");
     }
 
     #[test]
-    fn unknown_processes_may_be_in_any_namespace() {
-        assert!(Processes::unseen().any_in(1));
-        assert!(!Processes::default().any_in(1));
-        let mut processes = Processes::default();
-        processes.by_netns.insert(1, vec![20, 30]);
-        assert!(processes.any_in(1) && !processes.any_in(2));
-        assert_eq!(processes.in_netns(1), [20, 30]);
-        assert!(processes.in_netns(2).is_empty());
+    fn of_a_crowd_the_first_of_each_container_are_looked_at() {
+        let pod = tempfile::tempdir().unwrap();
+        let write = |cgroup: &str, first: u32| {
+            let path = pod.path().join(cgroup);
+            fs::create_dir_all(&path).unwrap();
+            let listed: String = (first..first + 20_000)
+                .map(|pid| format!("{pid}\n"))
+                .collect();
+            fs::write(path.join("cgroup.procs"), listed).unwrap();
+        };
+        write("sandbox", 100);
+        write("app", 10_000_000);
+        for number in 0..1000 {
+            write(&format!("app/made-{number}"), 20_000_000 + number * 20_000);
+        }
+        let pids = first_pids(pod.path());
+        assert!(
+            pids.len() <= (MAX_CGROUPS + 1) * MAX_IN_CGROUP,
+            "{}",
+            pids.len()
+        );
+        for first in [100, 10_000_000] {
+            assert!(pids.contains(&first), "{pids:?}");
+        }
+        assert!(pids.iter().all(|pid| pid % 20_000 <= 104), "{pids:?}");
+    }
+
+    #[test]
+    fn without_processes_there_are_none() {
+        let none = Processes::default();
+        assert!(none.is_none() && !none.any_in(1));
         assert_eq!(
-            processes
-                .path_of(1)
-                .as_deref()
-                .and_then(|path| path.to_str()),
-            Some("/proc/20/ns/net")
+            (none.path_of(1), none.netns_of_pod("uid", None)),
+            (None, None)
         );
     }
 }

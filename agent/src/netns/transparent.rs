@@ -27,11 +27,12 @@ use netlink_packet_sock_diag::{
 };
 use nix::sys::socket::{setsockopt, sockopt::IpTransparent};
 
-use super::{Netns, processes::Processes, searches::Searches};
+use super::{Netns, searches::Searches};
 use crate::kernel::{
     adoption::{Adoption, FoundSocket},
     sock_diag::{self, Sockets},
     sys,
+    tasks::Tasks,
 };
 
 /// How long a search may take.
@@ -40,6 +41,8 @@ const DEADLINE: Duration = Duration::from_secs(1);
 const SEARCHES: usize = 2;
 /// Listeners that one search takes.
 const MAX_FOUND: usize = 64;
+/// Processes that one search looks at, as far as there is time.
+const MAX_PROCESSES: usize = 16_384;
 /// Searches whose files are being closed at a time.
 const MAX_CLOSING: usize = 16;
 
@@ -50,15 +53,17 @@ static CLOSING: AtomicUsize = AtomicUsize::new(0);
 #[derive(Clone, Debug)]
 pub struct Transparency {
     adoption: Arc<Adoption>,
+    tasks: Arc<Tasks>,
     searches: Searches,
 }
 
 impl Transparency {
-    /// Searches with this program.
+    /// Searches with these programs.
     #[must_use]
-    pub fn new(adoption: Arc<Adoption>) -> Self {
+    pub fn new(adoption: Arc<Adoption>, tasks: Arc<Tasks>) -> Self {
         Self {
             adoption,
+            tasks,
             searches: Searches::new(SEARCHES),
         }
     }
@@ -66,11 +71,11 @@ impl Transparency {
     /// Makes the listeners on these ports transparent, some time soon. If too many searches are running, the next
     /// call tries again.
     pub fn start(&self, netns: Arc<Netns>, ports: Vec<u16>) {
-        let adoption = Arc::clone(&self.adoption);
+        let (adoption, tasks) = (Arc::clone(&self.adoption), Arc::clone(&self.tasks));
         let cookie = netns.cookie();
         // The search logs its own errors.
         let _ = self.searches.start(cookie, move || {
-            if let Err(problem) = search(&adoption, &netns, &ports) {
+            if let Err(problem) = search((&adoption, &tasks), &netns, &ports) {
                 tracing::warn!(
                     cookie,
                     "make the sidecar's listeners transparent: {problem:#}; IPv4 connections that pass through the pod wait for it"
@@ -80,15 +85,15 @@ impl Transparency {
     }
 }
 
-fn search(adoption: &Adoption, netns: &Netns, ports: &[u16]) -> Result<()> {
+fn search((adoption, tasks): (&Adoption, &Tasks), netns: &Netns, ports: &[u16]) -> Result<()> {
     let until = Instant::now() + DEADLINE;
     let opaque = opaque_listeners(netns, ports, until)?;
     if opaque.is_empty() {
         return Ok(());
     }
-    let processes = Processes::now()?;
-    let pids = processes.in_netns(netns.inode());
-    let found = adoption.find(&opaque, pids, until);
+    let pids = tasks.list(netns.inode(), MAX_PROCESSES);
+    let pids = pids.context("list the pod's processes")?;
+    let found = adoption.find(&opaque, &pids, until);
     let found = found.context("look for their descriptors")?;
     let closing = CLOSING.load(Ordering::Relaxed);
     ensure!(

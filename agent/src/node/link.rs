@@ -222,11 +222,6 @@ impl PodLink {
         }
         is_served(&self.netns, port).map(Some)
     }
-
-    /// Inode of the namespace.
-    pub(super) fn inode(&self) -> u64 {
-        self.netns.inode()
-    }
 }
 
 /// Removes return routes and adds another one, in the namespace of the calling thread. A failure does not stop it

@@ -6,8 +6,9 @@ mod link;
 pub(crate) mod steps;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
+    cell::OnceCell,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
     sync::Arc,
     time::Instant,
 };
@@ -24,14 +25,16 @@ use sidetrack_reconcile::{
     policies::LeftPolicy,
 };
 use tokio::sync::mpsc;
-use tracing::error;
 
 pub use self::{destinations::Departed, link::PodLink};
 use crate::{
     kernel::Datapath,
     netns::{
-        self, Netns, NetnsError, listeners::Adopter, processes::Processes,
-        transparent::Transparency, userns,
+        self, Netns, NetnsError,
+        listeners::Adopter,
+        processes::{self, Processes},
+        transparent::Transparency,
+        userns,
     },
     rows::{PodRows, left_rows, policy_rows},
 };
@@ -57,8 +60,9 @@ impl KernelNode {
     /// Cookies of namespaces that change are sent on `changed`.
     #[must_use]
     pub fn new(datapath: Datapath, changed: mpsc::UnboundedSender<u64>) -> Self {
-        let adopter = Adopter::new(Arc::clone(&datapath.adoption));
-        let transparency = Transparency::new(Arc::clone(&datapath.adoption));
+        let (adoption, tasks) = (&datapath.adoption, &datapath.tasks);
+        let adopter = Adopter::new(Arc::clone(adoption), Arc::clone(tasks));
+        let transparency = Transparency::new(Arc::clone(adoption), Arc::clone(tasks));
         Self {
             datapath,
             departed: Departed::default(),
@@ -82,12 +86,20 @@ impl KernelNode {
         }
     }
 
-    /// The node's processes now.
+    /// The node's processes, as far as they are in these namespaces; and the cgroups of pods where they are known.
     #[must_use]
-    pub fn processes_now() -> Processes {
-        Processes::now().unwrap_or_else(|problem| {
-            error!("read the node's processes: {problem:#}");
-            Processes::unseen()
+    pub fn processes_in(
+        &self,
+        inodes: BTreeSet<u64>,
+        cgroups: Option<HashMap<String, PathBuf>>,
+    ) -> Processes {
+        Processes::of(processes::Node {
+            tasks: Arc::clone(&self.datapath.tasks),
+            inodes,
+            pods: self.datapath.cgroup().to_owned(),
+            cgroups: cgroups.map_or_else(OnceCell::new, OnceCell::from),
+            version_1: OnceCell::new(),
+            counted: OnceCell::new(),
         })
     }
 }
@@ -111,7 +123,7 @@ impl From<NetnsError> for NodeError {
 }
 
 fn open(found: &Found) -> Result<Netns, NodeError> {
-    let found = netns::processes::Found {
+    let found = processes::Found {
         path: found.path.clone(),
         inode: found.inode.map(NetnsInode::get),
     };
@@ -145,8 +157,8 @@ impl Node for KernelNode {
         Instant::now()
     }
 
-    fn processes(&self) -> Processes {
-        Self::processes_now()
+    fn processes(&self, inodes: BTreeSet<NetnsInode>) -> Processes {
+        self.processes_in(inodes.into_iter().map(NetnsInode::get).collect(), None)
     }
 
     fn inode_at(&self, path: &Path) -> Option<NetnsInode> {

@@ -66,12 +66,14 @@ async fn write(
             datapath.attach_pod(cookie, link.netns().as_fd())
         }
         Step::AdoptListeners(policy, processes) => {
+            // A namespace that was made a moment ago.
+            if processes.is_none() {
+                return Ok(());
+            }
             let search = Search {
-                inode: link.inode(),
-                cookie: cookie.get(),
+                netns: link.shared_netns(),
                 ports: policy.listener_ports(),
                 outbound_port: policy.outbound_port,
-                pids: processes.in_netns(link.inode()).to_vec(),
             };
             // A listener that is not found is a pod whose sidecar is down: no reason to leave the pod's
             // connections alone.

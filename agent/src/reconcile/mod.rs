@@ -7,8 +7,8 @@ mod outside;
 mod repair;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    path::Path,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
@@ -21,12 +21,10 @@ use sidetrack_reconcile::{
 };
 use tokio::sync::mpsc;
 
+pub use self::outside::Look;
 use self::{handshakes::Lingering, outside::Outside, repair::Repairs};
 use crate::{
-    kernel::Datapath,
-    netns::processes::{Found, Processes},
-    node::KernelNode,
-    rows::policy_rows::PolicyRepair,
+    kernel::Datapath, netns::processes::Found, node::KernelNode, rows::policy_rows::PolicyRepair,
 };
 
 /// How often everything in the kernel is compared with what was written.
@@ -41,7 +39,7 @@ pub struct Reconciler {
     lingering: Lingering,
     outside: Outside,
     next_repair: Option<Instant>,
-    /// When older layouts are checked again: that may read all processes.
+    /// When older layouts are checked again.
     next_layout_check: Option<Instant>,
     /// Reused by comparisons of rows.
     buffer: Vec<u8>,
@@ -118,8 +116,11 @@ impl Reconciler {
         self.core.awaited()
     }
 
-    /// Enrolls a pod that waits for its first process, if that is among these.
-    pub async fn enroll_awaited(&mut self, uid: &str, processes: Processes) {
+    /// Enrolls a pod that waits for its first process, if that is in its cgroup.
+    pub async fn enroll_awaited(&mut self, uid: &str, cgroup: PathBuf) {
+        let known = HashMap::from([(uid.to_owned(), cgroup)]);
+        let node = &self.core.node;
+        let processes = node.processes_in(BTreeSet::new(), Some(known));
         self.core.enroll_awaited(uid, processes).await;
     }
 
@@ -157,13 +158,14 @@ impl Reconciler {
     /// What is wrong and belongs to no pod.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        [self.core.problems.clone(), self.repairs.problems.clone()].concat()
+        let repairs = self.repairs.problems.clone();
+        [self.core.problems.clone(), repairs, self.outside_problems()].concat()
     }
 
     /// What people should know although nothing is wrong, as sentences.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        self.repairs.notes.clone()
+        [&self.repairs.notes, self.outside_notes()].concat()
     }
 
     /// Repairs so far, by the name of their kind.

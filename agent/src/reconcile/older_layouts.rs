@@ -8,7 +8,7 @@ use sidetrack_reconcile::PodState;
 use tracing::{info, warn};
 
 use super::{REPAIR_PERIOD, Reconciler};
-use crate::{kernel::layouts::OldLayout, netns::processes::Processes, node::KernelNode};
+use crate::{kernel::layouts::OldLayout, netns::processes::Processes};
 
 /// Whether an older layout still intercepts pods.
 enum StillUsed {
@@ -80,7 +80,8 @@ impl Reconciler {
             return StillUsed::No;
         }
         // Pods that are deleted and still run stay intercepted.
-        let processes = KernelNode::processes_now();
+        let inodes = left.iter().map(|(_, inode)| *inode).collect();
+        let processes = self.core.node.processes_in(inodes, None);
         let skipped = self.skipped_inodes(&processes);
         let runs = |(_, inode): &(u64, u64)| processes.any_in(*inode) && !skipped.contains(inode);
         if left.iter().any(runs) {

@@ -1,81 +1,93 @@
 //! Processes of enrolled pods that are not where the hooks are. Outside the cgroup of all pods nothing of
 //! what they connect to is intercepted. Below it, but not in their pod's own, they need the connection
-//! callbacks on the cgroup of all pods. They are found by comparing the processes in the pods' namespaces with
-//! those below the cgroups, off the reconciler's thread.
+//! callbacks on the cgroup of all pods. The kernel counts them in one pass over its tasks, off the reconciler's thread.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeMap,
     path::{Path, PathBuf},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::Result;
+use nix::time::{ClockId, clock_gettime};
+use sidetrack_common::task::{Group, Place};
 use sidetrack_policy::PodRef;
-use tokio::task::JoinHandle;
+use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep_until},
+};
+use tracing::error;
 
 use super::Reconciler;
-use crate::{
-    kernel::{hooks::CALLBACKS, repair::Findings},
-    netns::processes::{in_cgroup, in_namespaces},
+use crate::kernel::{
+    cgroup,
+    hooks::CALLBACKS,
+    tasks::{InNetns, Tasks},
 };
 
 /// How often to look.
-const EVERY: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// When to look again before it is reported. A runtime puts a process first into the namespace and then
 /// into the cgroup, and people run short commands in a pod's namespace.
-const CONFIRM: Duration = Duration::from_secs(3);
+const CONFIRM_INTERVAL: Duration = Duration::from_millis(300);
+/// A look takes at most this part of a processor: on a node with very many processes it is made less often.
+const MAX_SHARE: u32 = 250;
 
 /// What is known of such processes.
 #[derive(Debug, Default)]
 pub(super) struct Outside {
     next: Option<Instant>,
-    look: Option<JoinHandle<Seen>>,
-    /// Those of the last look.
+    look: Option<JoinHandle<Look>>,
+    /// What the last look has found.
     last: Seen,
     problems: BTreeMap<PodRef, String>,
     notes: Vec<String>,
+    /// Why nothing is known.
+    failed: Option<String>,
 }
 
-/// Processes by the inode of their namespace.
-type ByNetns = BTreeMap<u64, BTreeSet<i32>>;
+/// The processes in pods' namespaces, by inode.
+type Seen = BTreeMap<u64, InNetns>;
 
-/// What one look found.
-#[derive(Debug, Default)]
-struct Seen {
-    /// Not below the cgroup of all pods.
-    outside: ByNetns,
-    /// Below it, and not in the cgroup of their own pod.
-    elsewhere: ByNetns,
+/// What one look has found, and the processor time it took.
+#[derive(Debug)]
+pub struct Look {
+    found: std::io::Result<Seen>,
+    took: Duration,
 }
 
 impl Reconciler {
-    /// Looks for such processes when it is time to, and reports those that were there twice.
-    pub(super) async fn find_outside(&mut self, findings: &mut Findings) {
-        if self
-            .outside
-            .look
-            .as_ref()
-            .is_some_and(JoinHandle::is_finished)
-            && let Some(look) = self.outside.look.take()
-            && let Ok(found) = look.await
-        {
-            findings.tried(self.note_outside(found).map(|()| None));
+    /// Waits for the next look. Cancel safe.
+    pub async fn look_outside(&mut self) -> Look {
+        loop {
+            if let Some(look) = &mut self.outside.look {
+                let done = look.await;
+                self.outside.look = None;
+                if let Ok(look) = done {
+                    return look;
+                }
+            }
+            let next = self.outside.next.get_or_insert_with(Instant::now);
+            sleep_until(*next).await;
+            self.outside.next = Some(Instant::now() + LOOK_INTERVAL);
+            self.start_look();
         }
-        let now = Instant::now();
-        if self.outside.look.is_none() && self.outside.next.is_none_or(|next| next <= now) {
-            self.outside.next = Some(now + EVERY);
-            let cgroup = self.cgroup().to_owned();
-            let enrollments = self.core.enrollments();
-            let datapath = &self.core.node.datapath;
-            let own = |cookie| datapath.own_cgroup(cookie).map(Path::to_owned);
-            let pods = enrollments.map(|(_, it)| (it.inode.get(), own(it.cookie)));
-            let pods = pods.collect();
-            self.outside.look = Some(tokio::task::spawn_blocking(move || look(&pods, &cgroup)));
-        }
-        findings
-            .problems
-            .extend(self.outside.problems.values().cloned());
-        findings.notes.extend(self.outside.notes.iter().cloned());
+    }
+
+    fn start_look(&mut self) {
+        let datapath = &self.core.node.datapath;
+        let own = |cookie| datapath.own_cgroup(cookie).map(Path::to_owned);
+        let enrollments = self.core.enrollments();
+        let pods = enrollments.map(|(_, it)| (it.inode.get(), own(it.cookie)));
+        let pods: BTreeMap<u64, Option<PathBuf>> = pods.collect();
+        let tasks = std::sync::Arc::clone(&datapath.tasks);
+        let cgroup = self.cgroup().to_owned();
+        let look = move || {
+            let start = processor_time();
+            let found = look(&tasks, &pods, &cgroup);
+            let took = processor_time().saturating_sub(start);
+            Look { found, took }
+        };
+        self.outside.look = Some(tokio::task::spawn_blocking(look));
     }
 
     /// What is wrong with a pod that has processes outside the cgroup.
@@ -84,95 +96,132 @@ impl Reconciler {
         self.outside.problems.get(pod).map(String::as_str)
     }
 
-    fn note_outside(&mut self, found: Seen) -> Result<()> {
+    /// What is wrong on account of such processes.
+    pub(super) fn outside_problems(&self) -> Vec<String> {
+        let of_pods = self.outside.problems.values();
+        of_pods.chain(&self.outside.failed).cloned().collect()
+    }
+
+    /// What people should know of such processes although nothing is wrong.
+    pub(super) fn outside_notes(&self) -> &[String] {
+        &self.outside.notes
+    }
+
+    /// Reports those that were there twice.
+    pub fn note_outside(&mut self, look: Look) {
+        let before = (self.outside_problems(), self.outside.notes.clone());
+        let now = Instant::now();
+        let mut next = now + LOOK_INTERVAL.max(look.took * MAX_SHARE);
+        self.outside.failed = match look.found {
+            Ok(found) => {
+                if self.compare(found) {
+                    next = now + CONFIRM_INTERVAL;
+                }
+                let pods = self.elsewhere();
+                let noted = self.core.node.datapath.note_elsewhere(pods);
+                noted.err().map(|problem| format!("{problem:#}"))
+            }
+            Err(problem) => Some(format!("look for processes outside the pods: {problem}")),
+        };
+        self.outside.next = Some(next);
+        let problems = self.outside_problems();
+        for problem in problems.iter().filter(|it| !before.0.contains(it)) {
+            error!("{problem}");
+        }
+        if before != (problems, self.outside.notes.clone()) {
+            self.core.mark_changed();
+        }
+    }
+
+    /// Compares with the last look; whether something is to be confirmed by another one.
+    fn compare(&mut self, found: Seen) -> bool {
         let last = std::mem::take(&mut self.outside.last);
         let cgroup = self.cgroup().to_owned();
         let mut problems = BTreeMap::new();
         let mut notes = Vec::new();
-        let mut elsewhere = BTreeSet::new();
+        let mut is_new = false;
         for (name, enrollment) in self.core.enrollments() {
             let inode = enrollment.inode.get();
-            let outside = in_both(&found.outside, &last.outside, inode);
-            let problem = problem(name, &outside, &cgroup);
-            problems.extend(problem.map(|problem| (name.clone(), problem)));
-            // What they need does no harm if they are gone by then.
-            if found.elsewhere.contains_key(&inode) {
-                elsewhere.insert(enrollment.cookie);
+            let mut twice = |place| {
+                let group = |seen: &Seen| seen.get(&inode).map(|it| it.at(place));
+                let now = group(&found).filter(|now| now.count > 0)?;
+                let same = |before: Group| (before.pid, before.started) == (now.pid, now.started);
+                let was_there = group(&last).is_some_and(same);
+                is_new |= !was_there;
+                was_there.then_some(now)
+            };
+            if let Some(group) = twice(Place::Outside) {
+                problems.insert(name.clone(), problem(name, group, &cgroup));
             }
-            notes.extend(note(
-                name,
-                &in_both(&found.elsewhere, &last.elsewhere, inode),
-            ));
-        }
-        if !found.outside.is_empty() {
-            self.outside.next = Some(Instant::now() + CONFIRM);
+            notes.extend(twice(Place::Elsewhere).map(|group| note(name, group)));
         }
         self.outside.last = found;
         self.outside.problems = problems;
         self.outside.notes = notes;
-        self.core.node.datapath.note_elsewhere(elsewhere)
+        is_new
     }
-}
 
-/// Processes of a namespace that were seen twice.
-fn in_both(now: &ByNetns, before: &ByNetns, inode: u64) -> Vec<i32> {
-    let (Some(now), Some(before)) = (now.get(&inode), before.get(&inode)) else {
-        return Vec::new();
-    };
-    now.intersection(before).copied().collect()
-}
-
-/// A process, and how many more there are.
-fn first_of(pids: &[i32]) -> Option<String> {
-    let first = pids.first()?;
-    Some(match pids.len() - 1 {
-        0 => first.to_string(),
-        more => format!("{first} (and {more} more)"),
-    })
-}
-
-fn note(pod: &PodRef, pids: &[i32]) -> Option<String> {
-    let processes = first_of(pids)?;
-    Some(format!(
-        "pod {pod}: process {processes} is in another cgroup than the pod's own. It is intercepted; for its sake hook {CALLBACKS} runs for all pods, which costs each of their connections under a microsecond"
-    ))
-}
-
-fn problem(pod: &PodRef, pids: &[i32], cgroup: &Path) -> Option<String> {
-    let processes = first_of(pids)?;
-    Some(format!(
-        "pod {pod}: process {processes} is not below {}, where the hooks are: what it connects to is not intercepted. If that cgroup does not hold all pods, pass the one that does to --cgroup",
-        cgroup.display()
-    ))
-}
-
-/// Processes in the namespaces of these pods, each with its own cgroup, that are not where they belong.
-fn look(pods: &BTreeMap<u64, Option<PathBuf>>, cgroup: &Path) -> Seen {
-    // Before the cgroups: a process that starts in between is seen below those only.
-    let in_pods = in_namespaces(&pods.keys().copied().collect());
-    let below = in_cgroup(cgroup);
-    let mut own = BTreeMap::new();
-    for (inode, path) in pods {
-        own.extend(path.as_ref().map(|path| (*inode, in_cgroup(path))));
-    }
-    let mut seen = Seen::default();
-    for (pid, inode) in in_pods {
-        let kind = if !below.contains(&pid) {
-            &mut seen.outside
-        } else if own.get(&inode).is_some_and(|own| !own.contains(&pid)) {
-            &mut seen.elsewhere
-        } else {
-            continue;
+    /// Pods with processes in other cgroups than their own. What they need does no harm if they are gone by then.
+    fn elsewhere(&self) -> std::collections::BTreeSet<sidetrack_common::ids::NetnsCookie> {
+        let seen = &self.outside.last;
+        let any = |inode| {
+            seen.get(&inode)
+                .is_some_and(|it| it.at(Place::Elsewhere).count > 0)
         };
-        kind.entry(inode).or_default().insert(pid);
+        let enrollments = self.core.enrollments();
+        let with = enrollments.filter(|(_, it)| any(it.inode.get()));
+        with.map(|(_, it)| it.cookie).collect()
     }
-    seen
+}
+
+/// The oldest process, and how many more there are.
+fn first_of(group: Group) -> String {
+    match group.count - 1 {
+        0 => group.pid.to_string(),
+        more => format!("{} (and {more} more)", group.pid),
+    }
+}
+
+fn note(pod: &PodRef, group: Group) -> String {
+    format!(
+        "pod {pod}: process {} is in another cgroup than the pod's own. It is intercepted; for its sake hook {CALLBACKS} runs for all pods, which costs each of their connections under a microsecond",
+        first_of(group)
+    )
+}
+
+fn problem(pod: &PodRef, group: Group, cgroup: &Path) -> String {
+    format!(
+        "pod {pod}: process {} is not below {}, where the hooks are: what it connects to is not intercepted. If that cgroup does not hold all pods, pass the one that does to --cgroup",
+        first_of(group),
+        cgroup.display()
+    )
+}
+
+/// Counts the processes in the namespaces of these pods, each with its own cgroup.
+fn look(
+    tasks: &Tasks,
+    pods: &BTreeMap<u64, Option<PathBuf>>,
+    cgroup: &Path,
+) -> std::io::Result<Seen> {
+    /// The id of no cgroup: nothing is in one that is gone.
+    const GONE: u64 = u64::MAX;
+    let id = |path: &PathBuf| cgroup::id(path).unwrap_or(GONE);
+    let pods = pods
+        .iter()
+        .map(|(inode, path)| (*inode, path.as_ref().map(id)));
+    tasks.count(&pods.collect(), cgroup::id(cgroup).unwrap_or(GONE))
+}
+
+/// What this thread has used so far.
+fn processor_time() -> Duration {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(Duration::ZERO, Duration::from)
 }
 
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
+    use sidetrack_common::task::Group;
     use sidetrack_policy::PodRef;
 
     use super::problem;
@@ -184,10 +233,14 @@ mod tests {
             name: "web".to_owned(),
         };
         let cgroup = Path::new("/sys/fs/cgroup/kubepods");
-        assert_eq!(problem(&pod, &[], cgroup), None);
-        let one = problem(&pod, &[7], cgroup).unwrap();
+        let of = |count| Group {
+            started: 1,
+            pid: 7,
+            count,
+        };
+        let one = problem(&pod, of(1), cgroup);
         assert!(one.starts_with("pod shop/web: process 7 is not below /sys/fs/cgroup/kubepods,"));
-        let more = problem(&pod, &[7, 8, 9], cgroup).unwrap();
+        let more = problem(&pod, of(3), cgroup);
         assert!(more.contains("process 7 (and 2 more) is not"), "{more}");
     }
 }

@@ -4,7 +4,6 @@ use std::{collections::BTreeMap, os::fd::AsFd as _, path::Path, time::Instant};
 
 use anyhow::Result;
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
-use sidetrack_reconcile::Node as _;
 use tracing::{error, warn};
 
 use super::{REPAIR_PERIOD, Reconciler};
@@ -14,7 +13,7 @@ use crate::{
         repair::{Findings, Kind},
     },
     netns::{Netns, inode_at},
-    node::{KernelNode, steps::end_before_sidecar},
+    node::steps::end_before_sidecar,
 };
 
 /// What was repaired so far, and what is wrong.
@@ -82,7 +81,6 @@ impl Reconciler {
         if let Err(problem) = swept {
             findings.problems.push(format!("{problem:#}"));
         }
-        self.find_outside(&mut findings).await;
         let before = (self.repairs.problems.clone(), self.repairs.notes.clone());
         let repaired = !findings.repairs.is_empty();
         let moved = self.repairs.note(findings);
@@ -218,7 +216,8 @@ impl Reconciler {
         if detached.is_empty() {
             return;
         }
-        let processes = KernelNode::processes(node);
+        let inodes = detached.iter().map(|(_, inode, _)| inode.get()).collect();
+        let processes = node.processes_in(inodes, None);
         for (cookie, inode, name) in detached {
             if let Some(path) = processes.path_of(inode.get()) {
                 let datapath = &self.core.node.datapath;

@@ -13,6 +13,7 @@ pub mod skb;
 pub mod sock_addr;
 pub mod sock_ops;
 pub mod sockopt;
+pub mod task;
 pub mod task_file;
 mod typed;
 

@@ -8,6 +8,7 @@ pub mod getsockopt;
 pub mod names;
 pub mod sk_lookup;
 pub mod sockops;
+pub mod tasks;
 
 /// Cgroup programs: allow the call.
 const ALLOW: i32 = 1;

@@ -13,6 +13,7 @@ mod listeners;
 mod own_map;
 mod pods;
 mod records;
+mod tasks;
 
 pub use arrivals::has_arrived;
 pub use counts::count;
@@ -29,3 +30,4 @@ pub use pods::{
     route, set_sidecar_on_loopback, translation_seen,
 };
 pub use records::record;
+pub use tasks::{task_pass, watched_netns};

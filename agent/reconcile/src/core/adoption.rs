@@ -44,7 +44,7 @@ impl<N: Node> Core<N> {
         if names.is_empty() {
             return;
         }
-        let processes = self.node.processes();
+        let processes = self.processes();
         for name in names {
             let record = self.pods.get_mut(name);
             let Some(enrollment) = record.and_then(|it| it.enrollment_mut()) else {

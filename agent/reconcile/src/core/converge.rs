@@ -24,7 +24,8 @@ impl<N: Node> Core<N> {
         let Some(goal) = self.pods.get(name).and_then(|record| record.goal()) else {
             return;
         };
-        let processes = processes.get_or_insert_with(|| self.node.processes());
+        let processes = processes.get_or_insert_with(|| self.processes());
+        let processes = &*processes;
         let found = self.find(name, &goal.netns, processes);
         let facts = self.facts(name, &goal, &found, processes);
         let mut result = Ok(());
@@ -85,11 +86,11 @@ impl<N: Node> Core<N> {
         processes: &N::Processes,
     ) -> Facts {
         let enrollment = self.pods.get(name).and_then(|record| record.enrollment());
-        let enrolled = enrollment.map(|it| EnrolledFacts {
+        let mut enrolled = enrollment.map(|it| EnrolledFacts {
             inode: it.inode,
             same_reference: it.netns == goal.netns,
             path_leads_there: self.node.inode_at(&it.path) == Some(it.inode),
-            has_processes: processes.any_in(it.inode),
+            has_processes: false,
             same_policy: it.policy == goal.policy,
             stale: self.is_stale(it),
         });
@@ -103,6 +104,10 @@ impl<N: Node> Core<N> {
             Some(Err(problem)) => Location::Unusable(problem.to_string()),
             None => Location::NoProcess,
         };
+        // Counting processes takes time: only where it matters.
+        if let (Some(enrolled), Location::Unusable(_)) = (&mut enrolled, &location) {
+            enrolled.has_processes = processes.any_in(enrolled.inode);
+        }
         Facts { enrolled, location }
     }
 
@@ -185,7 +190,7 @@ impl<N: Node> Core<N> {
         // An earlier agent may have enrolled it in another namespace. That one is released once
         // nothing runs there.
         if self.earlier.holds(name) {
-            let processes = self.node.processes();
+            let processes = self.processes();
             self.drop_earlier(|held, inode| held != name || processes.any_in(inode))
                 .await;
         }

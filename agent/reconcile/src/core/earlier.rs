@@ -35,6 +35,11 @@ impl<N: Node> Earlier<N> {
         self.pods.keys().copied()
     }
 
+    /// Inodes of the namespaces of pods; remains without a pod have none.
+    pub(super) fn inodes(&self) -> impl Iterator<Item = NetnsInode> {
+        self.pods.values().map(|left| left.inode)
+    }
+
     pub(super) fn name(&self, cookie: NetnsCookie) -> Option<&PodRef> {
         self.pods.get(&cookie)?.pod.as_ref()
     }

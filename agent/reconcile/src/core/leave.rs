@@ -131,7 +131,7 @@ impl<N: Node> Core<N> {
         // A manifest that names a path is complete: processes do not count.
         let by_uid = enrollment.filter(|it| matches!(it.netns, NetnsRef::PodUid(_)));
         let inode = by_uid.map(|it| it.inode);
-        if !inode.is_some_and(|inode| self.node.processes().any_in(inode)) {
+        if !inode.is_some_and(|inode| self.processes().any_in(inode)) {
             self.release(name, why).await;
             return;
         }
@@ -147,7 +147,7 @@ impl<N: Node> Core<N> {
         if self.departing.is_empty() {
             return;
         }
-        let processes = processes.get_or_insert_with(|| self.node.processes());
+        let processes = processes.get_or_insert_with(|| self.processes());
         let all = std::mem::take(&mut self.departing);
         let (running, gone): (Vec<_>, Vec<_>) = all
             .into_iter()
@@ -189,7 +189,7 @@ impl<N: Node> Core<N> {
             .map(|(name, _)| name.clone())
             .collect();
         if running_counts && processes.is_none() {
-            *processes = Some(self.node.processes());
+            *processes = Some(self.processes());
         }
         let seen = processes.as_ref().filter(|_| running_counts);
         let keep = |name: &PodRef, inode| {
@@ -222,7 +222,7 @@ impl<N: Node> Core<N> {
         if unlisted.is_empty() {
             return;
         }
-        let processes = processes.get_or_insert_with(|| self.node.processes());
+        let processes = processes.get_or_insert_with(|| self.processes());
         // A runtime may be about to start something there.
         let sandboxes = self.sandboxes.inodes(&self.node);
         for name in unlisted {

@@ -119,6 +119,13 @@ impl<N: Node> Core<N> {
         own.chain(self.earlier.cookies()).collect()
     }
 
+    /// The node's processes, as far as they are in namespaces with rows.
+    pub(crate) fn processes(&self) -> N::Processes {
+        let own = self.enrollments().map(|(_, it)| it.inode);
+        self.node
+            .processes(own.chain(self.earlier.inodes()).collect())
+    }
+
     /// The policies that pods use.
     pub fn policies(&self) -> &Policies {
         &self.policies
@@ -273,7 +280,7 @@ impl<N: Node> Core<N> {
         enrollment.stale || !self.node.is_alive(&enrollment.link)
     }
 
-    /// A pod that was tried for long is tried less often: every try reads all processes.
+    /// A pod that was tried for long is tried less often: every try looks for the pod's cgroup and processes.
     fn slow_down(&mut self, name: &PodRef) {
         let now = self.node.now();
         let settled = self

@@ -200,7 +200,7 @@ impl<N: Node> Core<N> {
         if removed.is_empty() {
             return;
         }
-        let processes = self.node.processes();
+        let processes = self.processes();
         for (name, inode) in removed {
             if processes.any_in(inode) {
                 continue;

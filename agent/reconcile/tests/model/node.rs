@@ -26,16 +26,23 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct FakeProcesses {
     pub all: Rc<Vec<(u32, Process)>>,
+    /// Of other namespaces it is not known whether they have processes.
+    asked: Rc<BTreeSet<NetnsInode>>,
+    none: bool,
     unseen: bool,
 }
 
 impl Processes for FakeProcesses {
     fn none() -> Self {
-        Self::default()
+        Self {
+            none: true,
+            ..Self::default()
+        }
     }
 
     fn any_in(&self, inode: NetnsInode) -> bool {
-        self.unseen || self.all.iter().any(|(_, it)| it.inode == inode)
+        let is_unknown = self.unseen || !self.asked.contains(&inode);
+        !self.none && is_unknown || self.all.iter().any(|(_, it)| it.inode == inode)
     }
 
     fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
@@ -125,18 +132,20 @@ impl Node for FakeNode {
         self.world.borrow().now
     }
 
-    fn processes(&self) -> FakeProcesses {
+    fn processes(&self, inodes: BTreeSet<NetnsInode>) -> FakeProcesses {
         let world = self.world.borrow();
         world.reads.set(world.reads.get() + 1);
         if world.unseen {
             return FakeProcesses {
-                all: Rc::default(),
                 unseen: true,
+                ..FakeProcesses::default()
             };
         }
         let all = world.processes.iter();
         FakeProcesses {
             all: Rc::new(all.map(|(pid, it)| (*pid, it.clone())).collect()),
+            asked: Rc::new(inodes),
+            none: false,
             unseen: false,
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::PathBuf,
     pin::pin,
     rc::Rc,
@@ -117,7 +117,7 @@ impl Run {
             }
             Event::Awaited(slot) => {
                 if let Some(pod) = self.pods.get(&slot) {
-                    let processes = self.core.node.processes();
+                    let processes = self.core.node.processes(BTreeSet::new());
                     if self.core.awaited().any(|uid| uid == pod.uid) {
                         ready(self.core.enroll_awaited(&pod.uid, processes));
                     }

@@ -49,9 +49,9 @@ pub fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
     Ok(unsafe { info.__bindgen_anon_1.tcx.ifindex })
 }
 
-/// An iterator over the open files of one process, or of all processes of this pid namespace. Reading it
-/// runs the program. On kernels before 6.1 one process cannot be chosen: E2BIG.
-pub fn iterate_files(program: BorrowedFd<'_>, process: Option<i32>) -> io::Result<File> {
+/// An iterator over tasks or their open files, as the program says: of one process, or of all processes of this pid
+/// namespace. Reading it runs the program. On kernels before 6.1 one process cannot be chosen: E2BIG.
+pub fn iterate(program: BorrowedFd<'_>, process: Option<i32>) -> io::Result<File> {
     // `union bpf_iter_link_info`, its member `task`: tid, pid, pid_fd.
     let task = [0, process.unwrap_or_default() as u32, 0];
     let link = bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attr| {

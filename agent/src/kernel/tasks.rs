@@ -1,0 +1,164 @@
+//! Asks the kernel which processes are in network namespaces, by one pass of a program over its list of tasks. It
+//! takes 0.1 us a task. Reading `/proc` takes 60 us a process and look.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, Read as _},
+    os::fd::{AsFd as _, OwnedFd},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use anyhow::{Context as _, Result, bail};
+use aya::{Btf, Ebpf, programs::Program};
+use sidetrack_common::{
+    names,
+    task::{Group, Pass, Place, WatchedNetns},
+};
+
+use super::{sys, table::Table};
+
+/// The program and its maps.
+#[derive(Debug)]
+pub struct Tasks {
+    program: OwnedFd,
+    watched: Table<u64, WatchedNetns>,
+    pass: Table<u32, Pass>,
+    /// One pass at a time: it has the maps for itself.
+    running: Mutex<()>,
+}
+
+/// The processes of a network namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InNetns([Group; 3]);
+
+impl InNetns {
+    /// Those that are in one place.
+    #[must_use]
+    pub fn at(&self, place: Place) -> Group {
+        self.0[place as usize]
+    }
+
+    /// One of them, those of the pod's own cgroup first.
+    #[must_use]
+    pub fn any(&self) -> Option<u32> {
+        // One that the agent's pid namespace does not have is 0.
+        self.0
+            .iter()
+            .find(|group| group.pid != 0)
+            .map(|group| group.pid)
+    }
+
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|group| group.count == 0)
+    }
+}
+
+impl Tasks {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// If the kernel does not take it.
+    pub fn load(ebpf: &mut Ebpf) -> Result<Self> {
+        let Some(aya::maps::Map::HashMap(map)) = ebpf.map(names::WATCHED_NETNS) else {
+            bail!("no map {} in the object", names::WATCHED_NETNS);
+        };
+        let watched = Table::new(map.fd().as_fd().try_clone_to_owned()?)?;
+        let Some(aya::maps::Map::Array(map)) = ebpf.map(names::TASK_PASS) else {
+            bail!("no map {} in the object", names::TASK_PASS);
+        };
+        let pass = Table::new(map.fd().as_fd().try_clone_to_owned()?)?;
+        let Some(Program::Iter(program)) = ebpf.program_mut("st_tasks") else {
+            bail!("no program st_tasks in the object");
+        };
+        let btf = Btf::from_sys_fs().context("read the kernel's BTF")?;
+        program.load("task", &btf).context("load st_tasks")?;
+        Ok(Self {
+            program: program.fd()?.as_fd().try_clone_to_owned()?,
+            watched,
+            pass,
+            running: Mutex::default(),
+        })
+    }
+
+    /// Counts the processes in network namespaces, by inode, each with the id of its pod's own cgroup if that is known.
+    ///
+    /// # Errors
+    /// If the kernel's tasks cannot be listed.
+    pub fn count(
+        &self,
+        own_cgroups: &BTreeMap<u64, Option<u64>>,
+        pods_cgroup: u64,
+    ) -> io::Result<BTreeMap<u64, InNetns>> {
+        let running = self.begin(pods_cgroup)?;
+        let walked = own_cgroups
+            .iter()
+            .try_for_each(|(inode, own)| self.watch(*inode, own.unwrap_or_default(), false))
+            .and_then(|()| self.walk(0));
+        let mut found = BTreeMap::new();
+        for inode in own_cgroups.keys() {
+            if let Some(row) = self.watched.take(inode)? {
+                found.insert(*inode, InNetns(row.groups));
+            }
+        }
+        drop(running);
+        walked.map(|_| found)
+    }
+
+    /// Lists so many of the processes in a network namespace at most, the ones with low numbers first.
+    ///
+    /// # Errors
+    /// If the kernel's tasks cannot be listed.
+    pub fn list(&self, inode: u64, most: usize) -> io::Result<Vec<i32>> {
+        let running = self.begin(0)?;
+        let listed = self.watch(inode, 0, true).and_then(|()| self.walk(most));
+        self.watched.take(&inode)?;
+        drop(running);
+        listed
+    }
+
+    fn begin(&self, pods_cgroup: u64) -> io::Result<MutexGuard<'_, ()>> {
+        let running = self.running.lock();
+        let running = running.unwrap_or_else(PoisonError::into_inner);
+        let pass = Pass {
+            pods_cgroup,
+            ..Pass::default()
+        };
+        self.pass.insert(&0, &pass)?;
+        Ok(running)
+    }
+
+    fn watch(&self, inode: u64, own_cgroup: u64, lists: bool) -> io::Result<()> {
+        let row = WatchedNetns {
+            own_cgroup,
+            lists: lists.into(),
+            ..WatchedNetns::default()
+        };
+        self.watched.insert(&inode, &row)
+    }
+
+    /// Runs the program over all tasks, or until it has written so many numbers.
+    fn walk(&self, most: usize) -> io::Result<Vec<i32>> {
+        let mut tasks = sys::iterate(self.program.as_fd(), None)?;
+        let mut pids = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            let read = match tasks.read(&mut buffer) {
+                Ok(0) => return Ok(pids),
+                Ok(read) => read,
+                // After a million tasks the kernel returns for a moment.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            let numbers = buffer[..read].chunks_exact(size_of::<i32>());
+            let numbers = numbers.map(bytemuck::pod_read_unaligned::<i32>);
+            pids.extend(numbers.filter(|pid| *pid > 0));
+            if pids.len() >= most {
+                pids.truncate(most);
+                return Ok(pids);
+            }
+        }
+    }
+}

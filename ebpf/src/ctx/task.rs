@@ -1,0 +1,229 @@
+//! `struct bpf_iter__task`: one task of the node, and the kernel structs behind it.
+//!
+//! Each pointer is checked before it is followed: of kernels whose BTF marks pointers that RCU protects, the verifier
+//! requires that.
+
+use core::{ffi::c_void, ptr};
+
+use aya_ebpf::{
+    Global,
+    helpers::{
+        bpf_probe_read_kernel,
+        generated::{bpf_get_current_task_btf, bpf_seq_write},
+    },
+};
+
+use super::typed::{Typed, follow, load};
+
+/// Offsets of members, set by the loader from the kernel's BTF.
+macro_rules! offsets {
+    ($($(#[$doc:meta])* $name:ident;)+) => {
+        $($(#[$doc])* #[unsafe(no_mangle)] static $name: Global<u32> = Global::new(0);)+
+    };
+}
+
+offsets! {
+    /// `pid` in `struct task_struct`: the thread's number.
+    OFFSET_TASK_PID;
+    /// `tgid` there: the process's number.
+    OFFSET_TASK_TGID;
+    /// `start_time` there.
+    OFFSET_TASK_START;
+    /// `thread_pid` there.
+    OFFSET_TASK_THREAD_PID;
+    /// `nsproxy` there.
+    OFFSET_TASK_NSPROXY;
+    /// `cgroups` there.
+    OFFSET_TASK_CGROUPS;
+    /// `level` in `struct pid`.
+    OFFSET_PID_LEVEL;
+    /// `numbers` there.
+    OFFSET_PID_NUMBERS;
+    /// `net_ns` in `struct nsproxy`.
+    OFFSET_NSPROXY_NET;
+    /// `ns` in `struct net`.
+    OFFSET_NET_NS;
+    /// `inum` in `struct ns_common`.
+    OFFSET_NS_INUM;
+    /// `dfl_cgrp` in `struct css_set`.
+    OFFSET_CSS_SET_CGROUP;
+    /// `self` in `struct cgroup`.
+    OFFSET_CGROUP_SELF;
+    /// `kn` there.
+    OFFSET_CGROUP_KN;
+    /// `parent` in `struct cgroup_subsys_state`.
+    OFFSET_CSS_PARENT;
+    /// `cgroup` there.
+    OFFSET_CSS_CGROUP;
+    /// `id` in `struct kernfs_node`.
+    OFFSET_KERNFS_ID;
+}
+
+/// `struct bpf_iter__task` of kernel/bpf/task_iter.c.
+#[repr(C)]
+struct Context {
+    meta: *mut Meta,
+    task: *mut c_void,
+}
+
+/// The first member of `struct bpf_iter_meta`.
+#[repr(C)]
+struct Meta {
+    seq: *mut c_void,
+}
+
+/// A process, by its first thread.
+#[derive(Clone, Copy)]
+pub struct Process {
+    ctx: *mut Context,
+    task: Typed,
+}
+
+/// Namespaces of a process. Processes with the same have the same.
+#[derive(Clone, Copy)]
+pub struct Namespaces(Typed);
+
+/// Cgroups of a process. Processes with the same have the same.
+#[derive(Clone, Copy)]
+pub struct Cgroups(Typed);
+
+/// A cgroup of version 2.
+#[derive(Clone, Copy)]
+pub struct Cgroup(Typed);
+
+impl Process {
+    /// Of the program's context; `None` for other threads of a process, and at the end.
+    #[inline(always)]
+    pub fn new(ctx: *mut c_void) -> Option<Self> {
+        let ctx: *mut Context = ctx.cast();
+        // SAFETY: the program's own context; the verifier checks every access.
+        let task: Typed = unsafe { ptr::read_volatile(&raw const (*ctx).task) }.cast();
+        if task.is_null() {
+            return None;
+        }
+        let pid: u32 = load(task, &OFFSET_TASK_PID);
+        let tgid: u32 = load(task, &OFFSET_TASK_TGID);
+        (pid == tgid).then_some(Self { ctx, task })
+    }
+
+    /// Its namespaces; `None` once it has ended.
+    #[inline(always)]
+    pub fn namespaces(&self) -> Option<Namespaces> {
+        let nsproxy = follow(self.task, &OFFSET_TASK_NSPROXY);
+        (!nsproxy.is_null()).then_some(Namespaces(nsproxy))
+    }
+
+    /// Its cgroups.
+    #[inline(always)]
+    pub fn cgroups(&self) -> Option<Cgroups> {
+        let cgroups = follow(self.task, &OFFSET_TASK_CGROUPS);
+        (!cgroups.is_null()).then_some(Cgroups(cgroups))
+    }
+
+    /// When it started, in nanoseconds since boot.
+    #[inline(always)]
+    pub fn started(&self) -> u64 {
+        load(self.task, &OFFSET_TASK_START)
+    }
+
+    /// Its number in the pid namespace of whoever reads; 0 if it has none there.
+    #[inline(always)]
+    pub fn number(&self) -> u32 {
+        /// Of `struct upid`, whose first member is the number.
+        const UPID_SIZE: usize = 16;
+        // SAFETY: takes nothing; the task that reads.
+        let reader: Typed = unsafe { bpf_get_current_task_btf() }.cast();
+        let (own, pid) = (
+            follow(reader, &OFFSET_TASK_THREAD_PID),
+            follow(self.task, &OFFSET_TASK_THREAD_PID),
+        );
+        if own.is_null() || pid.is_null() {
+            return 0;
+        }
+        let level: u32 = load(own, &OFFSET_PID_LEVEL);
+        let depth: u32 = load(pid, &OFFSET_PID_LEVEL);
+        if level > depth {
+            return 0;
+        }
+        let at = pid as usize + OFFSET_PID_NUMBERS.load() as usize + level as usize * UPID_SIZE;
+        // SAFETY: the helper checks the address.
+        unsafe { bpf_probe_read_kernel(at as *const u32) }.unwrap_or(0)
+    }
+
+    /// Writes its number to the reader.
+    #[inline(always)]
+    pub fn list(&self) {
+        let number = self.number();
+        // SAFETY: the program's own context, and a number of the given size.
+        unsafe {
+            let meta = ptr::read_volatile(&raw const (*self.ctx).meta);
+            let seq = ptr::read_volatile(&raw const (*meta).seq);
+            bpf_seq_write(
+                seq.cast(),
+                (&raw const number).cast(),
+                size_of::<u32>() as u32,
+            );
+        }
+    }
+}
+
+impl Namespaces {
+    /// What tells them from others, for the length of a pass.
+    #[inline(always)]
+    pub fn identity(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// Inode of the network namespace.
+    #[inline(always)]
+    pub fn network(self) -> u64 {
+        let net = follow(self.0, &OFFSET_NSPROXY_NET);
+        if net.is_null() {
+            return 0;
+        }
+        let inode: u32 = load(
+            net.wrapping_add(OFFSET_NET_NS.load() as usize),
+            &OFFSET_NS_INUM,
+        );
+        inode.into()
+    }
+}
+
+impl Cgroups {
+    /// What tells them from others, for the length of a pass.
+    #[inline(always)]
+    pub fn identity(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// The cgroup of version 2.
+    #[inline(always)]
+    pub fn unified(self) -> Option<Cgroup> {
+        let cgroup = follow(self.0, &OFFSET_CSS_SET_CGROUP);
+        (!cgroup.is_null()).then_some(Cgroup(cgroup))
+    }
+}
+
+impl Cgroup {
+    /// Its id, the inode of its directory.
+    #[inline(always)]
+    pub fn id(self) -> u64 {
+        let kn = follow(self.0, &OFFSET_CGROUP_KN);
+        if kn.is_null() {
+            return 0;
+        }
+        load(kn, &OFFSET_KERNFS_ID)
+    }
+
+    /// The one above it.
+    #[inline(always)]
+    pub fn parent(self) -> Option<Self> {
+        let own = self.0.wrapping_add(OFFSET_CGROUP_SELF.load() as usize);
+        let parent = follow(own, &OFFSET_CSS_PARENT);
+        if parent.is_null() {
+            return None;
+        }
+        let cgroup = follow(parent, &OFFSET_CSS_CGROUP);
+        (!cgroup.is_null()).then_some(Self(cgroup))
+    }
+}
