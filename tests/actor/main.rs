@@ -117,6 +117,10 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             crowd::open(watches)?;
             Response::Done
         }
+        Request::Sleepers { count } => {
+            nested::sleep(count)?;
+            Response::Done
+        }
         Request::Reuse(to) => Response::Address(dial::reuse(to)?),
         Request::Hang(address) => {
             held.keep(flood::hang(address)?);

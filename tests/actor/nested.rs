@@ -94,6 +94,27 @@ fn in_child(before: RawFd, domain: Domain, to: &SockAddr) -> Attempts {
     }
 }
 
+/// Starts processes that do nothing until this one ends.
+pub fn sleep(count: usize) -> io::Result<()> {
+    for _ in 0..count {
+        // SAFETY: the child makes system calls only, see the head of this file.
+        let child = unsafe { libc::fork() };
+        if child < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        if child == 0 {
+            // SAFETY: numbers.
+            unsafe {
+                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+                loop {
+                    libc::pause();
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The errno of a call that has answered this.
 fn errno_of(answer: i32) -> i32 {
     if answer < 0 {

@@ -137,6 +137,11 @@ impl Actor {
         self.ask(&Request::Crowd { watches }).map(drop)
     }
 
+    /// Starts so many processes that do nothing; they end with this one.
+    pub fn sleepers(&self, count: usize) -> Result<()> {
+        self.ask(&Request::Sleepers { count }).map(drop)
+    }
+
     /// Counts the held connections that still carry data.
     pub fn echo(&self) -> Result<usize> {
         match self.ask(&Request::Echo)? {

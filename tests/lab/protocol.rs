@@ -194,6 +194,11 @@ pub enum Request {
         /// How many times.
         watches: usize,
     },
+    /// Starts so many processes that do nothing; they end with this one.
+    Sleepers {
+        /// How many.
+        count: usize,
+    },
     /// Connects, as the application, dissolves the connection with AF_UNSPEC, and listens on the same
     /// socket; answers [`Response::Address`].
     Reuse(SocketAddr),

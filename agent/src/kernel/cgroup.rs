@@ -116,22 +116,23 @@ pub fn of_pods_below(root: &Path) -> HashMap<String, PathBuf> {
     found
 }
 
-/// The same of version 1: on hybrid hosts processes may be there only.
+/// The same below every mount of cgroups: on hybrid hosts processes may be in version 1 only, and `--cgroup` may name
+/// one that does not hold all pods.
 #[must_use]
-pub fn of_pods_in_version_1() -> HashMap<String, PathBuf> {
+pub fn of_pods_anywhere() -> HashMap<String, PathBuf> {
     static MOUNTS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let mut found = HashMap::new();
-    for mount in MOUNTS.get_or_init(mounts_of_version_1) {
+    for mount in MOUNTS.get_or_init(all_mounts) {
         add_below(mount, LEVELS, &mut found);
     }
     found
 }
 
-fn mounts_of_version_1() -> Vec<PathBuf> {
+fn all_mounts() -> Vec<PathBuf> {
     let own = procfs::process::Process::myself().and_then(|own| own.mountinfo());
     let mounts = own.into_iter().flatten();
-    let old = mounts.filter(|mount| mount.fs_type == "cgroup");
-    old.map(|mount| mount.mount_point).collect()
+    let cgroups = mounts.filter(|mount| matches!(&*mount.fs_type, "cgroup" | "cgroup2"));
+    cgroups.map(|mount| mount.mount_point).collect()
 }
 
 fn add_below(cgroup: &Path, levels: usize, found: &mut HashMap<String, PathBuf>) {

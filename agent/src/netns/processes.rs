@@ -41,8 +41,8 @@ pub struct Node {
     pub pods: PathBuf,
     /// Cgroups of pods, by UID, where they are known already.
     pub cgroups: OnceCell<HashMap<String, PathBuf>>,
-    /// The same of version 1.
-    pub version_1: OnceCell<HashMap<String, PathBuf>>,
+    /// The same wherever cgroups are mounted.
+    pub anywhere: OnceCell<HashMap<String, PathBuf>>,
     /// What the kernel has counted.
     pub counted: OnceCell<Option<BTreeMap<u64, InNetns>>>,
 }
@@ -130,7 +130,7 @@ impl Node {
         if let Some(members) = in_use(all) {
             return Some((all.get(uid)?, members));
         }
-        let all = self.version_1.get_or_init(cgroup::of_pods_in_version_1);
+        let all = self.anywhere.get_or_init(cgroup::of_pods_anywhere);
         Some((all.get(uid)?, in_use(all)?))
     }
 

@@ -98,7 +98,7 @@ impl KernelNode {
             inodes,
             pods: self.datapath.cgroup().to_owned(),
             cgroups: cgroups.map_or_else(OnceCell::new, OnceCell::from),
-            version_1: OnceCell::new(),
+            anywhere: OnceCell::new(),
             counted: OnceCell::new(),
         })
     }

@@ -94,10 +94,11 @@ fn the_capabilities_in_deploy_suffice() -> Result<()> {
         );
     }
     // The kernel asks for the others, whatever the agent's own check says.
+    let cgroup = lab.places().cgroup.clone();
     let enrolls = |capabilities: &[String]| {
         // What an agent has done to the pod before.
         let _ = plain.ip("address del ::6/128 dev lo");
-        enrolls_unchecked(&api, capabilities)
+        enrolls_unchecked(&api, &cgroup, capabilities)
     };
     ensure!(enrolls(&capabilities)?, "all of them suffice");
     for missing in &capabilities {
@@ -117,8 +118,11 @@ fn without(capabilities: &[String], missing: &str) -> Vec<String> {
 
 /// Whether an agent with these capabilities enrolls both pods. It is shown all capabilities where it
 /// checks its own, so that the kernel decides.
-fn enrolls_unchecked(api: &ApiServer, capabilities: &[String]) -> Result<bool> {
+fn enrolls_unchecked(api: &ApiServer, cgroup: &Path, capabilities: &[String]) -> Result<bool> {
     let lab = Lab::new()?;
+    let mut places = lab.places().clone();
+    // The pods' own.
+    cgroup.clone_into(&mut places.cgroup);
     let shown = lab.dir().join("status");
     let wrapper = lab.dir().join("agent-unchecked");
     let allowed: String = capabilities
@@ -148,7 +152,7 @@ fn enrolls_unchecked(api: &ApiServer, capabilities: &[String]) -> Result<bool> {
         binary: Some(&wrapper),
         ..Extra::default()
     };
-    let mut agent = Agent::spawn_with(lab.places(), &extra)?;
+    let mut agent = Agent::spawn_with(&places, &extra)?;
     let start = Instant::now();
     while start.elapsed() < LONGEST_START {
         let is_enrolled = |name: &str| {

@@ -29,7 +29,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// The agent's resident memory stays below this, in KiB.
 const MEMORY: u64 = 64 * 1024;
 
-fn scale() -> usize {
+pub(super) fn scale() -> usize {
     let scale = std::env::var("SIDETRACK_TEST_SCALE");
     scale.map_or(1, |scale| scale.parse().expect("a number"))
 }

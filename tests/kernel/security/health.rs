@@ -40,6 +40,11 @@ impl Health {
         };
         fixture.agent.end(Signal::SIGTERM)?;
         fixture.agent = Agent::start_with(fixture.lab.places(), &extra)?;
+        Ok(Self::ask(address))
+    }
+
+    /// Asks an agent that serves it at this address until the end.
+    pub fn ask(address: SocketAddr) -> Self {
         let done = Arc::new(AtomicBool::new(false));
         let until = Arc::clone(&done);
         let asking = thread::spawn(move || {
@@ -50,7 +55,7 @@ impl Health {
             }
             Ok(answers)
         });
-        Ok(Self { done, asking })
+        Self { done, asking }
     }
 
     /// How long answers took: the median and the longest. All said that the agent is healthy.

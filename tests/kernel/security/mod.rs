@@ -1,6 +1,7 @@
 //! What hostile pods and clients cannot do; docs/security.md names these tests.
 
 mod control_socket;
+mod crowd;
 mod excess;
 mod foreign_source;
 mod health;
