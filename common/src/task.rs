@@ -21,7 +21,7 @@ pub struct Group {
     pub started: u64,
     /// The oldest of them, as the agent's pid namespace numbers it.
     pub pid: u32,
-    /// How many there are; 0 if there is none.
+    /// How many there are. In the pod's own cgroup they are not all counted.
     pub count: u32,
 }
 
@@ -49,14 +49,18 @@ pub struct Pass {
     pub pods_cgroup: u64,
     /// The namespaces of the task before this one: tasks that share them are alike.
     pub last_nsproxy: u64,
-    /// The cgroups of the process before this one.
+    /// Its cgroups.
     pub last_cgroups: u64,
     /// The inode of its network namespace.
     pub last_inode: u64,
     /// Its [`Place`].
     pub last_place: u64,
+    /// 1 if the agent does not ask about its network namespace.
+    pub skips_namespaces: u64,
+    /// 1 if no more needs to be known of processes with its namespaces and cgroups.
+    pub skips_cgroups: u64,
 }
 
 const _: () = assert!(size_of::<Group>() == 16);
 const _: () = assert!(size_of::<WatchedNetns>() == 64);
-const _: () = assert!(size_of::<Pass>() == 40);
+const _: () = assert!(size_of::<Pass>() == 56);

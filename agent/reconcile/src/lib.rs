@@ -10,6 +10,7 @@
 //! - a policy's rows outlive the last pod row that names it by [`policies::GRACE`];
 //! - what is done for one pod writes no row of another.
 
+mod allowance;
 pub mod cni;
 mod core;
 pub mod events;

@@ -14,7 +14,7 @@ use std::{
 use sidetrack_common::{ids::PolicyId, policy::Policy};
 use sidetrack_policy::compiled::{CompiledPolicy, ListRows, ListSizes};
 
-pub use self::share::Excess;
+pub use self::share::{Excess, SHORT};
 
 /// How long a policy's rows outlive the last pod row that names it: a kernel program that has just read
 /// the pod's old row must find the lists that go with it.
@@ -66,6 +66,10 @@ impl Retired {
     #[must_use]
     pub fn is_first_try(&self) -> bool {
         self.written
+    }
+
+    fn is_due(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.since) >= GRACE
     }
 }
 
@@ -221,20 +225,24 @@ impl Policies {
         left
     }
 
-    /// Takes the policies whose rows may be removed now. One that cannot be is given back with
+    /// Takes a policy whose rows may be removed now. One that cannot be removed is given back with
     /// [`Policies::give_back`].
-    pub fn take_due(&mut self, now: Instant) -> Vec<Retired> {
-        let all = std::mem::take(&mut self.retired);
-        let (due, young) = all
-            .into_iter()
-            .partition(|retired| now.saturating_duration_since(retired.since) >= GRACE);
-        self.retired = young;
-        due
+    pub fn take_due(&mut self, now: Instant) -> Option<Retired> {
+        let mut retired = self.retired.iter();
+        let position = retired.position(|retired| retired.is_due(now))?;
+        Some(self.retired.remove(position))
     }
 
-    /// A policy's rows could not be removed; it is tried again. Parts of it may be gone.
-    pub fn give_back(&mut self, retired: Retired) {
+    /// Whether there is one.
+    #[must_use]
+    pub fn has_due(&self, now: Instant) -> bool {
+        self.retired.iter().any(|retired| retired.is_due(now))
+    }
+
+    /// A policy's rows could not be removed; it is tried again after a while. Parts of it may be gone.
+    pub fn give_back(&mut self, retired: Retired, now: Instant) {
         self.retired.push(Retired {
+            since: now,
             written: false,
             ..retired
         });

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{Policy, compiled::CompiledPolicy, ids::IdMaps, manifest::NetnsRef};
 
-use crate::{cni::Answer, node::Node};
+use crate::{allowance::Allowance, cni::Answer, node::Node};
 
 /// A waiting pod is tried on every turn for this long, and then once in [`SLOW_RETRY`]: every try
 /// looks for the pod's cgroup and processes.
@@ -170,6 +170,8 @@ pub struct Record<N: Node> {
     /// When to try again.
     pub(crate) next_try: Instant,
     pub(crate) search: ListenerSearch,
+    /// How often its policy may change.
+    pub(crate) changes: Allowance,
 }
 
 /// When to search for a sidecar's listeners, as long as none is known or one is missing.
@@ -205,6 +207,7 @@ impl<N: Node> Record<N> {
             trying_since: None,
             next_try: now,
             search: ListenerSearch::new(now),
+            changes: Allowance::default(),
         }
     }
 

@@ -138,6 +138,8 @@ enum Event {
     Namespace(u64),
     /// Processes in pods' namespaces were counted.
     Outside(Look),
+    /// The last turn has left something to do.
+    More,
     /// Time to try again, and to repair.
     Retry,
 }
@@ -162,6 +164,7 @@ struct Worker {
 impl Worker {
     /// Waits for the next event.
     async fn next(&mut self, retry: &mut Interval) -> Event {
+        let has_more = self.reconciler.has_more();
         tokio::select! {
             update = self.inbox.next() => Event::Update(Box::new(update)),
             Some(request) = self.cni_queue.next() => Event::Request(request),
@@ -172,6 +175,8 @@ impl Worker {
             Some(cookie) = self.changed.recv() => Event::Namespace(cookie),
             look = self.reconciler.look_outside() => Event::Outside(look),
             _ = retry.tick() => Event::Retry,
+            // One of those that are ready is taken, by chance.
+            () = std::future::ready(()), if has_more => Event::More,
         }
     }
 
@@ -200,6 +205,7 @@ impl Worker {
                 }
                 self.reconciler.namespaces_changed(cookies).await;
             }
+            Event::More => self.reconciler.go_on().await,
             Event::Outside(look) => self.reconciler.note_outside(look),
             Event::Retry => {
                 self.reconciler.retry().await;

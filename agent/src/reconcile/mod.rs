@@ -111,6 +111,17 @@ impl Reconciler {
         self.core.retry().await;
     }
 
+    /// Whether [`Reconciler::go_on`] has something to do.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        self.core.has_more()
+    }
+
+    /// Goes on with what the last turn has left, so that no turn takes long.
+    pub async fn go_on(&mut self) {
+        self.core.go_on().await;
+    }
+
     /// UIDs of the pods that wait for their first process.
     pub fn awaited(&self) -> impl Iterator<Item = &str> {
         self.core.awaited()

@@ -72,18 +72,18 @@ struct Meta {
     seq: *mut c_void,
 }
 
-/// A process, by its first thread.
+/// A thread.
 #[derive(Clone, Copy)]
-pub struct Process {
+pub struct Task {
     ctx: *mut Context,
     task: Typed,
 }
 
-/// Namespaces of a process. Processes with the same have the same.
+/// Namespaces of a task. Tasks with the same have the same.
 #[derive(Clone, Copy)]
 pub struct Namespaces(Typed);
 
-/// Cgroups of a process. Processes with the same have the same.
+/// Cgroups of a task. Tasks with the same have the same.
 #[derive(Clone, Copy)]
 pub struct Cgroups(Typed);
 
@@ -91,8 +91,8 @@ pub struct Cgroups(Typed);
 #[derive(Clone, Copy)]
 pub struct Cgroup(Typed);
 
-impl Process {
-    /// Of the program's context; `None` for other threads of a process, and at the end.
+impl Task {
+    /// Of the program's context; `None` at the end.
     #[inline(always)]
     pub fn new(ctx: *mut c_void) -> Option<Self> {
         let ctx: *mut Context = ctx.cast();
@@ -101,9 +101,15 @@ impl Process {
         if task.is_null() {
             return None;
         }
-        let pid: u32 = load(task, &OFFSET_TASK_PID);
-        let tgid: u32 = load(task, &OFFSET_TASK_TGID);
-        (pid == tgid).then_some(Self { ctx, task })
+        Some(Self { ctx, task })
+    }
+
+    /// Whether it is the first thread of its process.
+    #[inline(always)]
+    pub fn is_process(&self) -> bool {
+        let pid: u32 = load(self.task, &OFFSET_TASK_PID);
+        let tgid: u32 = load(self.task, &OFFSET_TASK_TGID);
+        pid == tgid
     }
 
     /// Its namespaces; `None` once it has ended.

@@ -1,12 +1,12 @@
 //! Counts the processes in network namespaces that the agent asks about, by where they are. One pass over the
-//! kernel's list of tasks takes the place of reading each process's files in `/proc`: 0.1 us a task.
+//! kernel's list of tasks takes the place of reading each process's files in `/proc`.
 
 use core::ffi::c_void;
 
 use sidetrack_common::task::{Pass, Place, WatchedNetns};
 
 use crate::{
-    ctx::task::{Cgroups, Process},
+    ctx::task::{Cgroups, Task},
     maps,
 };
 
@@ -14,35 +14,56 @@ use crate::{
 const MAX_DEPTH: usize = 32;
 
 /// One task of the node. Returns 0: go on with the next.
+///
+/// Most are alike: nothing of them is read but which namespaces and cgroups they have, because each further field is
+/// in memory that no cache holds.
 #[unsafe(no_mangle)]
 #[unsafe(link_section = "iter/task")]
 pub fn st_tasks(ctx: *mut c_void) -> i32 {
-    if let Some(process) = Process::new(ctx)
+    if let Some(task) = Task::new(ctx)
         && let Some(pass) = maps::task_pass()
     {
-        let _ = try_count(&process, pass);
+        let _ = try_count(&task, pass);
     }
     0
 }
 
 #[inline(always)]
-fn try_count(process: &Process, pass: &mut Pass) -> Option<()> {
-    let namespaces = process.namespaces()?;
+fn try_count(task: &Task, pass: &mut Pass) -> Option<()> {
+    let namespaces = task.namespaces()?;
     if pass.last_nsproxy != namespaces.identity() {
         pass.last_nsproxy = namespaces.identity();
         pass.last_inode = namespaces.network();
-        // The place depends on the namespace's pod.
+        // What is known of the cgroups depends on the namespace's pod.
         pass.last_cgroups = 0;
+        pass.skips_namespaces = u64::from(maps::watched_netns(pass.last_inode).is_none());
+    }
+    if pass.skips_namespaces != 0 {
+        return None;
+    }
+    let cgroups = task.cgroups()?;
+    if pass.last_cgroups == cgroups.identity() {
+        if pass.skips_cgroups != 0 {
+            return None;
+        }
+    } else {
+        pass.last_cgroups = cgroups.identity();
+        pass.skips_cgroups = 0;
+        pass.last_place = u64::MAX;
+    }
+    if !task.is_process() {
+        return None;
     }
     let watched = maps::watched_netns(pass.last_inode)?;
-    let cgroups = process.cgroups()?;
-    if pass.last_cgroups != cgroups.identity() {
-        pass.last_cgroups = cgroups.identity();
+    if pass.last_place == u64::MAX {
         pass.last_place = place(cgroups, watched.own_cgroup, pass.pods_cgroup) as u64;
     }
-    add(process, watched, pass.last_place);
+    add(task, watched, pass.last_place);
     if watched.lists != 0 {
-        process.list();
+        task.list();
+    } else if pass.last_place == Place::Own as u64 {
+        // That there is one is enough.
+        pass.skips_cgroups = 1;
     }
     Some(())
 }
@@ -70,14 +91,14 @@ fn place(cgroups: Cgroups, own: u64, pods: u64) -> Place {
 }
 
 #[inline(always)]
-fn add(process: &Process, watched: &mut WatchedNetns, place: u64) {
+fn add(task: &Task, watched: &mut WatchedNetns, place: u64) {
     let Some(group) = watched.groups.get_mut(place as usize) else {
         return;
     };
-    let started = process.started();
+    let started = task.started();
     if group.count == 0 || started < group.started {
         group.started = started;
-        group.pid = process.number();
+        group.pid = task.number();
     }
     group.count += 1;
 }

@@ -3,6 +3,7 @@
 use std::{
     fs,
     os::unix::fs::PermissionsExt as _,
+    path::Path,
     process::Command,
     thread,
     time::{Duration, Instant},

@@ -101,6 +101,7 @@ fn processes_without_number() -> Result<()> {
     let before = reads(&node.agent)?;
     let (beside, second, _) = enroll(&mut node, "second", 4)?;
     let beside_reads = reads(&node.agent)? - before;
+    let answers = health.end();
     let share = idle_share(&node.agent)?;
     // Somebody of the node is in the crowd's network.
     let outside = Actor::start(&hostile.netns, &cgroup_root()?)?;
@@ -111,7 +112,6 @@ fn processes_without_number() -> Result<()> {
         Ok(status["problems"].to_string().contains(&text))
     };
     let shown = wait(is_shown).map(|()| start.elapsed());
-    let answers = health.end();
     println!(
         "{count} processes: another pod after {beside:?} with {beside_reads} reads (without them {alone:?}, {alone_reads} reads); idle agent {share:.2} % of a processor ({alone_share:.2} %); foreign process shown after {shown:?}; /healthz {answers:?}"
     );

@@ -275,6 +275,14 @@ impl<N: Node> Core<N> {
         goal: &Goal,
         processes: &N::Processes,
     ) -> Result<(), EnrollError> {
+        let now = self.node.now();
+        if let Some(record) = self.pods.get_mut(name)
+            && let Err(later) = record.changes.take(now)
+        {
+            // The policy that it has stays until then. What is wanted at that time is written.
+            record.next_try = later;
+            return Ok(());
+        }
         let Some(enrollment) = self.pods.get(name).and_then(|it| it.enrollment()) else {
             return Ok(());
         };
@@ -291,6 +299,9 @@ impl<N: Node> Core<N> {
                 enrollment.policy = goal.policy.clone();
                 enrollment.policy_id = id;
                 let before = std::mem::replace(&mut enrollment.compiled, compiled);
+                if let Some(record) = self.pods.get_mut(name) {
+                    record.trying_since = None;
+                }
                 self.release_policy(&before);
                 info!(pod = %name, policy = %id, "policy changed");
                 let note = "another policy is active for its new connections".to_owned();

@@ -8,6 +8,7 @@ mod earlier;
 mod leave;
 mod replaced;
 mod sandboxes;
+mod turn;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,7 +20,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef, mesh::Mesh};
 use tracing::{error, warn};
 
-use self::{earlier::Earlier, leave::Leftover, sandboxes::Sandboxes};
+use self::{earlier::Earlier, leave::Leftover, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent},
     node::{EnrollError, Node, NodeError, Processes as _},
@@ -44,6 +45,7 @@ pub struct Core<N: Node> {
     leftovers: BTreeMap<NetnsCookie, Leftover<N>>,
     mesh: Mesh,
     next_adoption: Instant,
+    turn: Turn,
     sandboxes: Sandboxes,
     events: Vec<PodEvent>,
     /// How long pods that were enrolled had waited for it.
@@ -76,6 +78,7 @@ impl<N: Node> Core<N> {
             leftovers: BTreeMap::new(),
             mesh,
             next_adoption: now,
+            turn: Turn::default(),
             sandboxes: Sandboxes::default(),
             events: Vec::new(),
             enrollment_waits: Vec::new(),
@@ -177,8 +180,9 @@ impl<N: Node> Core<N> {
     }
 
     /// Tries again what could not be done, notices namespaces that vanished or were replaced, and
-    /// removes what is out of use. To be called twice a second.
+    /// removes what is out of use. To be called twice a second, and followed by [`Core::go_on`].
     pub async fn retry(&mut self) {
+        self.turn.begin();
         self.retry_leftovers().await;
         self.release_ended().await;
         self.refresh_departing().await;
@@ -193,20 +197,43 @@ impl<N: Node> Core<N> {
         let mut enrolled = Vec::new();
         let mut processes = None;
         for name in due {
-            let before = self.shown(&name);
-            self.converge(&name, &mut processes).await;
-            self.slow_down(&name);
-            let after = self.shown(&name);
-            if before.cookie != after.cookie {
-                enrolled.push(name);
+            // Those with short lists first: they take little, and there are more of them.
+            if self.has_long_lists(&name) {
+                self.turn.push(name);
+            } else {
+                self.try_again(&name, &mut processes, &mut enrolled).await;
             }
-            self.changed |= before != after;
         }
+        self.converge_long(&mut processes, &mut enrolled).await;
         if self.next_adoption <= now {
             self.next_adoption = now + ADOPTION_PERIOD;
             enrolled.extend(self.without_listener());
         }
         self.adopt(&enrolled).await;
+    }
+
+    fn has_long_lists(&self, name: &PodRef) -> bool {
+        match self.pods.get(name).map(|record| &record.desired) {
+            Some(Desired::Enroll(goal)) => turn::is_long(&goal.policy),
+            _ => false,
+        }
+    }
+
+    /// Converges a pod; adds it to those that were enrolled if it was.
+    async fn try_again(
+        &mut self,
+        name: &PodRef,
+        processes: &mut Option<N::Processes>,
+        enrolled: &mut Vec<PodRef>,
+    ) {
+        let before = self.shown(name);
+        self.converge(name, processes).await;
+        self.slow_down(name);
+        let after = self.shown(name);
+        if before.cookie != after.cookie {
+            enrolled.push(name.clone());
+        }
+        self.changed |= before != after;
     }
 
     /// Reads addresses and routes of namespaces again.
@@ -344,6 +371,7 @@ impl<N: Node> Core<N> {
         }
         let policy = Arc::new(policy);
         let id = self.policies.next_id();
+        self.turn.add(&policy);
         let lists = self.node.write_lists(id, &policy);
         // The row comes last: a policy whose row is there is complete.
         let written = lists.and_then(|()| self.node.write_policy(id, &policy));
@@ -383,7 +411,10 @@ impl<N: Node> Core<N> {
     /// Removes the rows of policies that have been out of use for long enough.
     fn tidy_policies(&mut self) {
         let now = self.node.now();
-        for retired in self.policies.take_due(now) {
+        while self.turn.left() > 0
+            && let Some(retired) = self.policies.take_due(now)
+        {
+            self.turn.add(&retired.policy);
             let removed = self.node.remove_policy(retired.id);
             let removed =
                 removed.and_then(|()| self.node.remove_lists(retired.id, &retired.policy));
@@ -391,7 +422,7 @@ impl<N: Node> Core<N> {
                 if retired.is_first_try() {
                     error!(policy = %retired.id, "remove the rows of a policy: {problem}");
                 }
-                self.policies.give_back(retired);
+                self.policies.give_back(retired, now);
             }
         }
         if self.sweep_at.is_some_and(|at| now >= at) {

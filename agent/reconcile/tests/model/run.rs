@@ -261,6 +261,17 @@ impl Run {
             }
         }
         ready(self.core.apply(&listing));
+        self.go_on();
+    }
+
+    /// The turns that follow at once.
+    fn go_on(&mut self) {
+        for _ in 0..100 {
+            if !self.core.has_more() {
+                break;
+            }
+            ready(self.core.go_on());
+        }
     }
 
     pub fn tick(&mut self, millis: u64) {
@@ -271,6 +282,7 @@ impl Run {
             }
         }
         ready(self.core.retry());
+        self.go_on();
         let mut world = self.world.borrow_mut();
         let tables = &world.tables;
         let same = tables.lists.keys().eq(tables.policies.keys()) || world.faults.fired;

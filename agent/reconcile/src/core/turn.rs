@@ -1,0 +1,110 @@
+//! How much one turn writes. Between two turns other events are handled: a pod with short lists does not wait until
+//! those with long ones are written.
+
+use std::collections::VecDeque;
+
+use sidetrack_policy::{
+    PodRef, Policy,
+    compiled::{CompiledPolicy, ListSizes},
+    policy::{InboundPorts, OutboundRanges},
+};
+
+use super::Core;
+use crate::{node::Node, policies::SHORT};
+
+/// Rows of lists that a turn writes or removes before it ends. The policy that exceeds them is written whole, which
+/// has at most an eighth of the maps' rows.
+pub(super) const MAX_ROWS: usize = 8_192;
+
+/// What a turn has done, and what is left to the next ones.
+#[derive(Debug, Default)]
+pub(super) struct Turn {
+    rows: usize,
+    /// Pods with long lists, in the order in which they were found to be due.
+    long: VecDeque<PodRef>,
+}
+
+impl Turn {
+    pub(super) fn begin(&mut self) {
+        self.rows = 0;
+    }
+
+    /// Lists were written or removed.
+    pub(super) fn add(&mut self, policy: &CompiledPolicy) {
+        self.rows += rows(policy);
+    }
+
+    /// Rows that may still be written.
+    pub(super) fn left(&self) -> usize {
+        MAX_ROWS.saturating_sub(self.rows)
+    }
+
+    /// Leaves a pod to a later part of the turn, or to another one.
+    pub(super) fn push(&mut self, pod: PodRef) {
+        if !self.long.contains(&pod) {
+            self.long.push_back(pod);
+        }
+    }
+
+    /// A pod with long lists whose turn it is.
+    pub(super) fn pop(&mut self) -> Option<PodRef> {
+        if self.left() == 0 {
+            return None;
+        }
+        self.long.pop_front()
+    }
+}
+
+/// How many rows the lists of a policy have at most.
+pub(crate) fn rows(policy: &CompiledPolicy) -> usize {
+    let ListSizes {
+        ports,
+        ranges,
+        owners,
+    } = policy.list_sizes();
+    ports + ranges + owners
+}
+
+/// Whether a policy has more than a few entries.
+pub(super) fn is_long(policy: &Policy) -> bool {
+    let inbound = match &policy.inbound {
+        InboundPorts::None => 0,
+        InboundPorts::AllExcept(ports) | InboundPorts::Only(ports) => ports.len(),
+    };
+    let outbound = match &policy.outbound {
+        OutboundRanges::All => 0,
+        OutboundRanges::Only(ranges) => ranges.len(),
+    };
+    let owners = policy.proxy_uids.len() + policy.proxy_gids.len();
+    let groups = policy.included_groups.as_ref().map_or(0, Vec::len) + policy.excluded_groups.len();
+    let ports = policy.included_outbound_ports.len() + policy.excluded_outbound_ports.len();
+    inbound + outbound + owners + groups + ports + policy.excluded_ranges.len() > SHORT
+}
+
+impl<N: Node> Core<N> {
+    /// Whether [`Core::go_on`] has something to do.
+    #[must_use]
+    pub fn has_more(&self) -> bool {
+        !self.turn.long.is_empty() || self.policies.has_due(self.node.now())
+    }
+
+    /// Goes on with what the last turn has left.
+    pub async fn go_on(&mut self) {
+        self.turn.begin();
+        self.tidy_policies();
+        let mut tried = Vec::new();
+        self.converge_long(&mut None, &mut tried).await;
+        self.adopt(&tried).await;
+    }
+
+    /// Converges pods with long lists, as many as a turn may. Adds those that were enrolled.
+    pub(super) async fn converge_long(
+        &mut self,
+        processes: &mut Option<N::Processes>,
+        enrolled: &mut Vec<PodRef>,
+    ) {
+        while let Some(name) = self.turn.pop() {
+            self.try_again(&name, processes, enrolled).await;
+        }
+    }
+}
