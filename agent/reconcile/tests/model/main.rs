@@ -9,6 +9,7 @@ mod events;
 mod expect;
 mod node;
 mod ops;
+mod pace;
 mod pods;
 mod published;
 mod retries;
