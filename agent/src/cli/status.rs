@@ -23,6 +23,8 @@ use crate::{
     },
 };
 
+/// The name of [`SK_LOOKUP_PROGRAM`](crate::kernel::hooks::SK_LOOKUP_PROGRAM)'s hook.
+const INBOUND_HOOK: &str = "sk_lookup";
 /// Pause between looks while waiting for a pod.
 const POLL: Duration = Duration::from_millis(50);
 
@@ -100,9 +102,13 @@ enum Source {
 struct HookStatus {
     hook: &'static str,
     attached: bool,
-    /// Of the connection callbacks, while they are on the pods' own cgroups only: on how many.
+    /// Of the connection callbacks, while they are on the pods' own cgroups only, and of the program for inbound
+    /// connections: on how many pods.
     #[serde(skip_serializing_if = "Option::is_none")]
     pods: Option<usize>,
+    /// Of how many.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    of_pods: Option<usize>,
     program_id: Option<u32>,
     link_id: Option<u32>,
     cgroup_id: Option<u64>,
@@ -227,7 +233,13 @@ async fn report(places: &Places) -> Report {
         hooks
             .iter()
             .filter(|hook| !hook.attached && agent.is_some())
-            .map(|hook| format!("hook {} is not attached: restart the agent", hook.hook)),
+            .map(|hook| match (hook.pods, hook.of_pods) {
+                (Some(pods), Some(of)) => format!(
+                    "hook {} is attached to {pods} of {of} pods: inbound connections of the others pass their sidecars until the agent has repaired it, or they have ended",
+                    hook.hook
+                ),
+                _ => format!("hook {} is not attached: restart the agent", hook.hook),
+            }),
     );
     Report {
         kernel: kernel(),
@@ -250,36 +262,54 @@ fn kernel() -> String {
 
 fn hooks(places: &Places) -> Result<Vec<HookStatus>> {
     let pins = Pins::new(&places.bpffs)?;
-    CGROUP_HOOKS
-        .iter()
-        .map(|hook| {
-            let path = pins.link(hook.name);
-            let link = match sys::open_pin(&path) {
-                Ok(link) => Some(link),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
-                Err(error) => {
-                    return Err(error).with_context(|| format!("open {}", path.display()));
-                }
-            };
-            let info = link
-                .as_ref()
-                .and_then(|link| sys::link_info(link.as_fd()).ok());
-            let cgroup = link
-                .as_ref()
-                .and_then(|link| sys::link_cgroup(link.as_fd()).ok());
-            let pods = (hook.name == CALLBACKS).then(|| OnPods::count(&pins));
-            let pods = pods.transpose()?;
-            let is_on_all = cgroup.is_some_and(|id| id != 0);
-            Ok(HookStatus {
-                hook: hook.name,
-                attached: is_on_all || pods.as_ref().is_some_and(|pods| pods.without == 0),
-                pods: pods.filter(|_| !is_on_all).map(|pods| pods.with),
-                program_id: info.map(|info| info.prog_id),
-                link_id: info.map(|info| info.id),
-                cgroup_id: cgroup,
-            })
+    let hooks = CGROUP_HOOKS.iter().map(|hook| {
+        let path = pins.link(hook.name);
+        let link = match sys::open_pin(&path) {
+            Ok(link) => Some(link),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => {
+                return Err(error).with_context(|| format!("open {}", path.display()));
+            }
+        };
+        let info = link
+            .as_ref()
+            .and_then(|link| sys::link_info(link.as_fd()).ok());
+        let cgroup = link
+            .as_ref()
+            .and_then(|link| sys::link_cgroup(link.as_fd()).ok());
+        let pods = (hook.name == CALLBACKS).then(|| OnPods::count(&pins));
+        let pods = pods.transpose()?;
+        let is_on_all = cgroup.is_some_and(|id| id != 0);
+        Ok(HookStatus {
+            hook: hook.name,
+            attached: is_on_all || pods.as_ref().is_some_and(|pods| pods.without == 0),
+            pods: pods.filter(|_| !is_on_all).map(|pods| pods.with),
+            of_pods: None,
+            program_id: info.map(|info| info.prog_id),
+            link_id: info.map(|info| info.id),
+            cgroup_id: cgroup,
         })
-        .collect()
+    });
+    hooks.chain([inbound(&pins)]).collect()
+}
+
+/// The program for inbound connections, of which each pod's network namespace has an instance.
+fn inbound(pins: &Pins) -> Result<HookStatus> {
+    let pods = pins.pinned_pods()?;
+    let is_attached = |pod: &&u64| {
+        let link = sys::open_pin(&pins.pod_link(**pod));
+        link.is_ok_and(|link| sys::link_netns(link.as_fd()).is_ok_and(|inode| inode != 0))
+    };
+    let attached = pods.iter().filter(is_attached).count();
+    Ok(HookStatus {
+        hook: INBOUND_HOOK,
+        attached: attached == pods.len(),
+        pods: Some(attached),
+        of_pods: Some(pods.len()),
+        program_id: None,
+        link_id: None,
+        cgroup_id: None,
+    })
 }
 
 /// Pods by whether the connection callbacks are on their own cgroups.
@@ -343,6 +373,9 @@ fn print_hooks(hooks: &[HookStatus], wide: bool) -> Result<()> {
     let number = |id: Option<u64>| id.map_or_else(|| "-".to_owned(), |id| id.to_string());
     for hook in hooks {
         let attached = match (hook.attached, hook.pods) {
+            (false, Some(pods)) => {
+                format!("to {pods} of {} pods", hook.of_pods.unwrap_or_default())
+            }
             (true, Some(1)) => "to 1 pod".to_owned(),
             (true, Some(pods)) => format!("to {pods} pods"),
             (true, None) => "yes".to_owned(),

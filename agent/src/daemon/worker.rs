@@ -24,7 +24,7 @@ use super::{
 };
 use crate::{
     kernel::Datapath,
-    reconcile::{Look, Reconciler},
+    reconcile::{LINK_INTERVAL, Look, Reconciler},
     snapshot::Snapshot,
     sources::{
         cluster::Reporter,
@@ -75,6 +75,7 @@ pub(super) async fn work(
         follow_cgroups: parts.follow_cgroups,
         pod_cgroups,
         fast_poll: FastPoll::default(),
+        links: every(LINK_INTERVAL),
         ready,
         is_ready: false,
         hold: DebugHold::from_env(),
@@ -83,13 +84,18 @@ pub(super) async fn work(
         worker.apply(update).await;
     }
     worker.publish();
-    let mut retry = interval(RETRY);
-    retry.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut retry = every(RETRY);
     loop {
         let event = worker.next(&mut retry).await;
         worker.hold.wait();
         worker.turn(event).await;
     }
+}
+
+fn every(period: Duration) -> Interval {
+    let mut interval = interval(period);
+    interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    interval
 }
 
 /// Without the watch pods are found within [`RETRY`].
@@ -140,6 +146,8 @@ enum Event {
     Outside(Look),
     /// The last turn has left something to do.
     More,
+    /// Time to look at the links for inbound connections.
+    Links,
     /// Time to try again, and to repair.
     Retry,
 }
@@ -156,6 +164,7 @@ struct Worker {
     follow_cgroups: bool,
     pod_cgroups: Option<PodCgroups>,
     fast_poll: FastPoll,
+    links: Interval,
     ready: watch::Sender<bool>,
     is_ready: bool,
     hold: DebugHold,
@@ -174,6 +183,7 @@ impl Worker {
             }
             Some(cookie) = self.changed.recv() => Event::Namespace(cookie),
             look = self.reconciler.look_outside() => Event::Outside(look),
+            _ = self.links.tick() => Event::Links,
             _ = retry.tick() => Event::Retry,
             // One of those that are ready is taken, by chance.
             () = std::future::ready(()), if has_more => Event::More,
@@ -205,6 +215,7 @@ impl Worker {
                 }
                 self.reconciler.namespaces_changed(cookies).await;
             }
+            Event::Links => self.reconciler.keep_inbound_links(),
             Event::More => self.reconciler.go_on().await,
             Event::Outside(look) => self.reconciler.note_outside(look),
             Event::Retry => {

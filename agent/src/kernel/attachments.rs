@@ -44,6 +44,12 @@ impl Link {
         sys::link_info(self.fd.as_fd()).is_ok_and(|info| info.prog_id == self.program)
     }
 
+    /// The same of a link to a network namespace, which also has to be attached there.
+    pub(super) fn is_in_netns(&self) -> bool {
+        let found = sys::link_program_in_netns(self.fd.as_fd());
+        found.is_ok_and(|program| program == Some(self.program))
+    }
+
     /// Whether this is what is pinned there.
     fn is_pinned(&self, path: &Path) -> bool {
         let pinned = sys::open_pin(path).and_then(|pin| sys::link_info(pin.as_fd()));

@@ -1,6 +1,7 @@
 //! The pods' sk_lookup links: one for each network namespace.
 
 use std::{
+    collections::BTreeSet,
     fs, io,
     os::fd::{AsFd, BorrowedFd},
 };
@@ -72,6 +73,13 @@ impl Datapath {
             }
             _ => Ok(()),
         }
+    }
+
+    /// The pods whose link is detached or has another program, although their namespace is there.
+    pub fn detached_pods(&self) -> BTreeSet<NetnsCookie> {
+        let pods = self.attachments.pods();
+        let detached = pods.iter().filter(|(_, link)| !link.is_in_netns());
+        detached.map(|(cookie, _)| *cookie).collect()
     }
 
     /// Whether a pod's link is in its namespace, with the program that it was given.

@@ -148,7 +148,7 @@ impl PodLink {
     }
 
     /// The namespace.
-    pub(super) fn netns(&self) -> &Netns {
+    pub(crate) fn netns(&self) -> &Netns {
         &self.netns
     }
 

@@ -2,6 +2,7 @@
 //! and what becomes of older layouts.
 
 mod handshakes;
+mod inbound_links;
 mod older_layouts;
 mod outside;
 mod repair;
@@ -22,13 +23,16 @@ use sidetrack_reconcile::{
 use tokio::sync::mpsc;
 
 pub use self::outside::Look;
-use self::{handshakes::Lingering, outside::Outside, repair::Repairs};
+use self::{handshakes::Lingering, inbound_links::Detached, outside::Outside, repair::Repairs};
 use crate::{
     kernel::Datapath, netns::processes::Found, node::KernelNode, rows::policy_rows::PolicyRepair,
 };
 
 /// How often everything in the kernel is compared with what was written.
 const REPAIR_PERIOD: Duration = Duration::from_secs(2);
+
+/// How often the pods' links for inbound connections are looked at.
+pub const LINK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The agent's only writer of maps and links.
 #[derive(Debug)]
@@ -38,6 +42,7 @@ pub struct Reconciler {
     policy_repair: PolicyRepair,
     lingering: Lingering,
     outside: Outside,
+    detached: Detached,
     next_repair: Option<Instant>,
     /// When older layouts are checked again.
     next_layout_check: Option<Instant>,
@@ -64,6 +69,7 @@ impl Reconciler {
             policy_repair: PolicyRepair::default(),
             lingering: Lingering::default(),
             outside: Outside::default(),
+            detached: Detached::default(),
             next_repair: None,
             next_layout_check: None,
             buffer: Vec::new(),
@@ -170,7 +176,9 @@ impl Reconciler {
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let repairs = self.repairs.problems.clone();
-        [self.core.problems.clone(), repairs, self.outside_problems()].concat()
+        let detached = self.detached.problems();
+        let outside = self.outside_problems();
+        [self.core.problems.clone(), repairs, detached, outside].concat()
     }
 
     /// What people should know although nothing is wrong, as sentences.

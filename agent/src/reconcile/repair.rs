@@ -35,12 +35,17 @@ impl Repairs {
         all.map(|kind| (kind.name(), count(kind))).collect()
     }
 
-    /// Logs and counts what was found; answers whether the cgroup is another one now.
-    fn note(&mut self, findings: Findings) -> bool {
+    /// Logs and counts what was repaired.
+    pub(super) fn count(&mut self, findings: &Findings) {
         for (kind, text) in &findings.repairs {
             warn!("{text}");
             *self.counts.entry(*kind).or_default() += 1;
         }
+    }
+
+    /// Logs and counts what was found; answers whether the cgroup is another one now.
+    fn note(&mut self, findings: Findings) -> bool {
+        self.count(&findings);
         let problems = [findings.problems, self.layout_problems.clone()].concat();
         for problem in problems.iter().filter(|it| !self.problems.contains(it)) {
             error!("{problem}");
@@ -68,7 +73,7 @@ impl Reconciler {
         self.repair_rows(&mut findings);
         self.remove_unknown_pods(&mut findings);
         self.core.node.datapath.repair(&mut findings);
-        self.repair_links(&mut findings);
+        self.keep_links_pinned(&mut findings);
         self.repair_callbacks(&mut findings);
         self.repair_forwarding(&mut findings).await;
         for (_, it) in self.core.enrollments() {
@@ -159,13 +164,12 @@ impl Reconciler {
         }
     }
 
-    fn repair_links(&mut self, findings: &mut Findings) {
+    fn keep_links_pinned(&mut self, findings: &mut Findings) {
         let datapath = &self.core.node.datapath;
         for (name, enrollment) in self.core.enrollments() {
-            let (cookie, inode) = (enrollment.cookie, enrollment.inode);
-            let repaired = repair_link(datapath, cookie, &enrollment.path, inode);
-            let named = |(kind, text)| (kind, format!("pod {name}: {text}"));
-            findings.tried(repaired.map(|repair| repair.map(named)));
+            let pinned = datapath.keep_pod_pinned(enrollment.cookie);
+            let named = |text| (Kind::Pin, format!("pod {name}: {text}"));
+            findings.tried(pinned.map(|repair| repair.map(named)));
         }
     }
 
@@ -231,17 +235,13 @@ impl Reconciler {
     }
 }
 
-/// Repairs a pod's link; answers what was done.
+/// Repairs the link of an earlier agent's pod; answers what was done.
 fn repair_link(
     datapath: &Datapath,
     cookie: NetnsCookie,
     path: &Path,
     inode: NetnsInode,
 ) -> Result<Option<(Kind, String)>> {
-    if datapath.is_attached(cookie, inode) {
-        let pinned = datapath.keep_pod_pinned(cookie)?;
-        return Ok(pinned.map(|text| (Kind::Pin, text)));
-    }
     // The namespace may be about to be replaced; then the pod is enrolled again.
     if inode_at(path) != Some(inode.get()) {
         return Ok(None);

@@ -4,13 +4,17 @@ use std::{
     fs,
     os::{fd::AsFd as _, unix::fs::MetadataExt},
     path::Path,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
 use lab::product::{CGROUP_HOOKS, sys};
+use nix::sys::signal::Signal;
 
 use super::{cookie, enrolled_pod, foreign_program, passing, pins, wait, was_repaired};
+use crate::fixture::PodFixture;
 
 kernel_test!(detached_links_are_attached_again);
 fn detached_links_are_attached_again() -> Result<()> {
@@ -97,4 +101,58 @@ fn the_inbound_program_is_restored() -> Result<()> {
         "the program that decides about inbound connections was not active",
         1..=1,
     )
+}
+
+kernel_test!(a_detached_inbound_link_is_back_at_once);
+/// Inbound connections pass the sidecar meanwhile, so that it does not wait for the comparison of everything else.
+fn a_detached_inbound_link_is_back_at_once() -> Result<()> {
+    /// 200 ms; the rest is for a busy machine.
+    const AT_ONCE: Duration = Duration::from_millis(800);
+    let (mut fixture, _sidecar) = enrolled_pod(&[])?;
+    let pin = pins(&fixture)?.pod_link(cookie(&fixture)?);
+    let hook = |fixture: &PodFixture| -> Result<serde_json::Value> {
+        let status = super::status(&fixture.agent.places);
+        let status = status.or_else(|_| {
+            let output = fixture.agent.places.output(&["status", "-o", "json"])?;
+            anyhow::Ok(serde_json::from_slice(&output.stdout)?)
+        })?;
+        let hooks = status["hooks"].as_array().context("hooks")?;
+        let hook = hooks.iter().find(|it| it["hook"] == "sk_lookup");
+        hook.cloned().context("the hook of inbound connections")
+    };
+    let expected = |attached: bool, pods: u64| serde_json::json!([attached, pods, 1]);
+    let shown = |fixture: &PodFixture| -> Result<serde_json::Value> {
+        let hook = hook(fixture)?;
+        Ok(serde_json::json!([
+            hook["attached"],
+            hook["pods"],
+            hook["of_pods"]
+        ]))
+    };
+    ensure!(shown(&fixture)? == expected(true, 1), "{}", hook(&fixture)?);
+    for _ in 0..4 {
+        let link = sys::open_pin(&pin)?;
+        sys::link_detach(link.as_fd())?;
+        let start = Instant::now();
+        let is_back = || -> Result<bool> {
+            let link = sys::open_pin(&pin)?;
+            Ok(sys::link_netns(link.as_fd())? != 0)
+        };
+        while !is_back()? {
+            ensure!(start.elapsed() < AT_ONCE, "it is still detached");
+            thread::sleep(Duration::from_millis(2));
+        }
+        eprintln!("attached again after {:?}", start.elapsed());
+        thread::sleep(Duration::from_millis(300));
+    }
+    was_repaired(&fixture, "its sk_lookup link was detached", 4..=4)?;
+    // While no agent repairs it, the status shows it.
+    fixture.agent.end(Signal::SIGKILL)?;
+    sys::link_detach(sys::open_pin(&pin)?.as_fd())?;
+    ensure!(
+        shown(&fixture)? == expected(false, 0),
+        "{}",
+        hook(&fixture)?
+    );
+    Ok(())
 }

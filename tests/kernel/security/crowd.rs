@@ -42,11 +42,7 @@ fn reads(agent: &Agent) -> Result<u64> {
 }
 
 /// Starts a pod with a sidecar; how long it takes until it is enrolled.
-fn enroll(
-    node: &mut ClusterFixture,
-    name: &str,
-    number: u8,
-) -> Result<(Duration, Actor, PodNet)> {
+fn enroll(node: &mut ClusterFixture, name: &str, number: u8) -> Result<(Duration, Actor, PodNet)> {
     let uid = node.lab.uid(number.into());
     let pod = node.lab.pod(name, number)?.under_kubelet(&node.lab, &uid)?;
     let sidecar = sidecar::start(&pod, &[80])?;

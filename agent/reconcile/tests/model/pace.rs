@@ -92,7 +92,10 @@ fn a_policy_that_changes_all_the_time_is_followed_once_a_second() {
     run.tick(600);
     assert_eq!((active(&run), written(&run)), (301, changes + 2));
     let (_, record) = run.core.pods().next().unwrap();
-    assert_eq!((record.state(), record.reason()), (PodState::Enrolled, None));
+    assert_eq!(
+        (record.state(), record.reason()),
+        (PodState::Enrolled, None)
+    );
     // After a quiet while there is a burst again.
     run.tick(6000);
     let before = written(&run);

@@ -103,13 +103,22 @@ pub fn link_cgroup(link: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(unsafe { info.__bindgen_anon_1.cgroup.cgroup_id })
 }
 
+/// The program of a link that is attached to a network namespace; `None` for one that is not.
+pub fn link_program_in_netns(link: BorrowedFd<'_>) -> io::Result<Option<u32>> {
+    let info = link_info(link)?;
+    Ok((netns_of(&info) != 0).then_some(info.prog_id))
+}
+
 /// The inode of the network namespace a link is attached to; 0 for other links, and for links that
 /// are detached or whose namespace is gone.
 pub fn link_netns(link: BorrowedFd<'_>) -> io::Result<u64> {
-    let info = link_info(link)?;
+    Ok(netns_of(&link_info(link)?))
+}
+
+fn netns_of(info: &bpf_link_info) -> u64 {
     if info.type_ != bpf_link_type::BPF_LINK_TYPE_NETNS as u32 {
-        return Ok(0);
+        return 0;
     }
     // SAFETY: the link's type says that this member was filled in.
-    Ok(u64::from(unsafe { info.__bindgen_anon_1.netns.netns_ino }))
+    u64::from(unsafe { info.__bindgen_anon_1.netns.netns_ino })
 }
