@@ -30,7 +30,7 @@ const EVERY: Duration = Duration::from_secs(5);
 /// How long a row is left of a pod that cannot be looked into: its socket may be there.
 const FORSAKEN: Duration = Duration::from_secs(600);
 
-/// How long listing a pod's sockets may take.
+/// How long listing the sockets of all these pods may take. The next look goes on with the pod after the last one.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// Rows that were there at the last look.
@@ -39,6 +39,8 @@ pub(super) struct Lingering {
     /// Since when, by key and the cookie of the client's socket: another one may have had the key before.
     rows: HashMap<(HandshakeKey, u64), Instant>,
     next: Option<Instant>,
+    /// The pod that was looked into last.
+    last: u64,
 }
 
 impl Reconciler {
@@ -77,12 +79,18 @@ impl Reconciler {
             }
         }
         let mut removed = 0;
-        for (netns, rows) in seen_twice {
+        let until = Instant::now() + PATIENCE;
+        let later = seen_twice.split_off(&(self.lingering.last + 1));
+        for (netns, rows) in later.into_iter().chain(seen_twice) {
+            if Instant::now() >= until {
+                break;
+            }
+            self.lingering.last = netns;
             // A pod that is just ending cannot be looked into, nor one with too many sockets.
             let clients = rows.iter().map(|(_, client, _)| *client).collect();
             let alive = self
                 .enrollment_of(netns)
-                .and_then(|it| alive(it, &clients).ok());
+                .and_then(|it| alive(it, &clients, until).ok());
             for (key, client, since) in rows {
                 let gone = match &alive {
                     Some(alive) => !alive.contains(&client),
@@ -113,9 +121,12 @@ impl Reconciler {
 }
 
 /// Those of a pod's sockets that have a peer, by cookie.
-fn alive(enrollment: &Enrollment<KernelNode>, wanted: &BTreeSet<u64>) -> Result<BTreeSet<u64>> {
+fn alive(
+    enrollment: &Enrollment<KernelNode>,
+    wanted: &BTreeSet<u64>,
+    until: Instant,
+) -> Result<BTreeSet<u64>> {
     let netns = Netns::open(&enrollment.path)?;
-    let until = Instant::now() + PATIENCE;
     netns.run(|| {
         let mut alive = BTreeSet::new();
         for family in [AF_INET, AF_INET6] {

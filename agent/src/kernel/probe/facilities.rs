@@ -37,7 +37,13 @@ pub(super) fn all() -> Vec<Check> {
             "BPF iterator over open files",
             "5.8",
             "running sidecars need a restart",
-            node::file_iterator(),
+            node::iterator("bpf_iter_task_file"),
+        ),
+        Check::required(
+            "BPF iterator over tasks",
+            "5.8",
+            "processes outside the pods' cgroup are not noticed",
+            node::iterator("bpf_iter_task"),
         ),
     ]);
     checks

@@ -69,10 +69,10 @@ pub(super) fn netns_cookie() -> Result<(), String> {
         .map_err(|error| error.to_string())
 }
 
-pub(super) fn file_iterator() -> Result<(), String> {
-    match kernel_layout::has_function("bpf_iter_task_file") {
+pub(super) fn iterator(name: &str) -> Result<(), String> {
+    match kernel_layout::has_function(name) {
         Ok(true) => Ok(()),
-        Ok(false) => Err("the kernel has no bpf_iter_task_file".to_owned()),
+        Ok(false) => Err(format!("the kernel has no {name}")),
         Err(error) => Err(error.to_string()),
     }
 }
