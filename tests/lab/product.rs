@@ -17,6 +17,7 @@ pub use sidetrack::{
 };
 pub use sidetrack_policy::{
     InboundPorts, Inputs, Mode, OutboundRanges, Policy, ReturnRoute, dialect,
+    facts::{ContainerFacts, PodFacts},
     manifest::{self, NETNS_ANNOTATION},
     mesh,
     rules::{self, ListTables},

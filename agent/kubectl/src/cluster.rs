@@ -10,11 +10,11 @@ use anyhow::{Context as _, Result, anyhow};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
     Api, Client, Config, Resource, ResourceExt as _,
-    api::ListParams,
+    api::{ListParams, Request},
     config::{KubeConfigOptions, Kubeconfig},
 };
-use serde::de::DeserializeOwned;
-use sidetrack_policy::select::LABEL;
+use serde::{Deserialize, de::DeserializeOwned};
+use sidetrack_policy::{facts::PodFacts, select::LABEL};
 
 use crate::flags::{Connect, Which};
 
@@ -68,22 +68,36 @@ impl Cluster {
     }
 
     /// Every pod that was asked for.
-    pub async fn pods(&self, which: &Which) -> Result<Vec<Pod>> {
-        let api = match which.all_namespaces {
-            true => Api::all(self.client.clone()),
-            false => Api::namespaced(self.client.clone(), &self.namespace),
-        };
+    pub async fn pods(&self, which: &Which) -> Result<Vec<PodFacts>> {
+        let namespace = (!which.all_namespaces).then_some(&*self.namespace);
         let mut parameters = ListParams::default();
         parameters.label_selector.clone_from(&which.selector);
-        list(api, parameters).await
+        self.pods_in(namespace, parameters).await
+    }
+
+    /// The pods of a namespace, or of all.
+    pub async fn pods_in(
+        &self,
+        namespace: Option<&str>,
+        parameters: ListParams,
+    ) -> Result<Vec<PodFacts>> {
+        #[derive(Deserialize)]
+        struct Pods {
+            items: Vec<PodFacts>,
+        }
+        let listed = async {
+            let request = Request::new(Pod::url_path(&(), namespace)).list(&parameters)?;
+            let listed = tokio::time::timeout(PATIENCE, self.client.request(request)).await;
+            let Pods { items } = listed.map_err(|_| no_answer())??;
+            anyhow::Ok(items)
+        };
+        listed.await.context("list pods")
     }
 
     /// Their names, as `namespace/name`.
     pub async fn pod_names(&self, which: &Which) -> Result<BTreeSet<String>> {
         let pods = self.pods(which).await?;
-        let name =
-            |pod: &Pod| format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any());
-        Ok(pods.iter().map(name).collect())
+        Ok(pods.iter().map(|pod| pod.meta.full_name()).collect())
     }
 
     /// The pods of the agents.
@@ -129,9 +143,13 @@ where
 {
     let kind = K::plural(&());
     match tokio::time::timeout(PATIENCE, api.list(&parameters)).await {
-        Err(_) => Err(anyhow!("no answer within {PATIENCE:?}")),
+        Err(_) => Err(no_answer()),
         Ok(listed) => listed.map_err(anyhow::Error::from),
     }
     .map(|list| list.items)
     .with_context(|| format!("list {kind}"))
+}
+
+fn no_answer() -> anyhow::Error {
+    anyhow!("no answer within {PATIENCE:?}")
 }

@@ -4,17 +4,18 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
-use kube::{Api, ResourceExt as _, api::ListParams};
+use k8s_openapi::api::core::v1::{Namespace, Node};
+use kube::{ResourceExt as _, api::ListParams};
 use serde::Serialize;
 use sidetrack_policy::{
+    facts::PodFacts,
     mesh::Mesh,
     migration::{Migration, Programmer},
     select::{Enroll, LABEL, Wanted},
 };
 
 use crate::{
-    cluster::{Cluster, list},
+    cluster::Cluster,
     flags::Format,
     kernel::{Kernel, kernel_of},
     output,
@@ -47,10 +48,9 @@ struct Row {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let pods: Api<Pod> = Api::namespaced(cluster.client.clone(), &options.of);
     let (namespaces, mut pods) = tokio::try_join!(
         cluster.all::<Namespace>(),
-        list(pods, ListParams::default())
+        cluster.pods_in(Some(&options.of), ListParams::default())
     )?;
     let namespace = namespaces
         .iter()
@@ -62,7 +62,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         .flatten()
         .filter_map(|node| Some((node.name_any(), kernel_of(node)?.1)))
         .collect();
-    pods.sort_by_key(|pod| pod.name_any());
+    pods.sort_by_key(|pod| pod.meta.full_name());
     let rows: Vec<Row> = pods.iter().map(|pod| row(pod, &kernels)).collect();
     output::show(options.output, &rows, || {
         let mut notes = Vec::new();
@@ -87,8 +87,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn row(pod: &Pod, kernels: &BTreeMap<String, Kernel>) -> Row {
-    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.clone());
+fn row(pod: &PodFacts, kernels: &BTreeMap<String, Kernel>) -> Row {
+    let node = pod.spec.node_name.clone();
     let kernel = node.as_ref().and_then(|node| kernels.get(node));
     let mesh = Mesh {
         sees_interfaces: kernel.is_none_or(|kernel| kernel.sees_interfaces()),
@@ -101,7 +101,7 @@ fn row(pod: &Pod, kernels: &BTreeMap<String, Kernel>) -> Row {
         Wanted::Rejected(reason) => ("rejected", Some(reason.to_string())),
     };
     Row {
-        name: pod.name_any(),
+        name: pod.meta.name.clone().unwrap_or_default(),
         node,
         today: migration.today,
         then,

@@ -3,7 +3,6 @@
 
 use std::{fmt, str::FromStr};
 
-use k8s_openapi::api::core::v1::{Container, Pod};
 use serde::{Deserialize, Serialize};
 use sidetrack_common::policy::{
     DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
@@ -11,8 +10,8 @@ use sidetrack_common::policy::{
 };
 
 use crate::{
-    record::{self, Record},
-    select::sidecar,
+    facts::{ContainerFacts, PodFacts},
+    record::Record,
     text::shortened,
 };
 
@@ -99,12 +98,12 @@ impl Dialect {
     /// The dialect of a pod's images: the sidecar's tag, else istio-init's, also of one that the webhook
     /// removed.
     #[must_use]
-    pub fn of_pod(pod: &Pod) -> Option<Self> {
-        let of_container = |container: &Container| of_image(container.image.as_deref()?);
-        if let Some(dialect) = sidecar(pod).and_then(of_container) {
+    pub fn of_pod(pod: &PodFacts) -> Option<Self> {
+        let of_container = |container: &ContainerFacts| of_image(container.image.as_deref()?);
+        if let Some(dialect) = pod.sidecar().and_then(of_container) {
             return Some(dialect);
         }
-        if let Some(init) = record::istio_init(pod) {
+        if let Some(init) = pod.istio_init() {
             return of_container(init);
         }
         // A record that cannot be read is reported by `Policy::of_pod`.

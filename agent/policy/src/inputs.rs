@@ -12,7 +12,8 @@ mod sources;
 use std::collections::BTreeMap;
 
 pub(crate) use self::sources::{
-    annotations, init_container, sidecar_environment, unknown_annotations, variables,
+    annotations, init_container, is_of_known_prefix, known_annotation, known_variable,
+    sidecar_environment, unknown_annotations,
 };
 
 /// A raw value and where it was found, in words for an error message.

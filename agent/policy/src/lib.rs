@@ -7,6 +7,7 @@
 mod arguments;
 pub mod compiled;
 pub mod dialect;
+pub mod facts;
 #[cfg(test)]
 mod fixture;
 pub mod ids;

@@ -1,25 +1,28 @@
 //! Pod manifests: YAML or JSON, one or several documents in a file.
 
+mod object;
 mod pods;
 mod read;
 mod templates;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 use anyhow::{Result, bail};
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
 
+use self::{
+    object::Object,
+    pods::{netns_ref, pods_of},
+    read::{is_json, split},
+};
 pub use self::{
     pods::is_name,
     read::{parse_yaml, read_text},
     templates::{parse_templates, read_templates, read_templates_from},
 };
-use self::{
-    pods::{netns_ref, pods_of},
-    read::{is_json, split},
-};
-use crate::pod_ref::PodRef;
+use crate::{facts::PodFacts, pod_ref::PodRef};
 
 /// Annotation that names the pod's network namespace, for pods that come from a directory.
 pub const NETNS_ANNOTATION: &str = "sidetrack.dev/netns";
@@ -36,8 +39,8 @@ pub enum NetnsRef {
 /// A pod and where it comes from.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// The manifest.
-    pub pod: Pod,
+    /// Its facts.
+    pub pod: Arc<PodFacts>,
     /// File, and document number if the file has several; or the API server.
     pub origin: String,
     /// How its network namespace is found, or why it cannot be.
@@ -50,10 +53,10 @@ pub struct Document {
 
 impl Document {
     /// A pod from a file.
-    fn of_file(pod: Pod, origin: String) -> Self {
+    fn of_file(pod: PodFacts, origin: String) -> Self {
         Self {
             netns: netns_ref(&pod),
-            pod,
+            pod: Arc::new(pod),
             origin,
             namespace_label: None,
             unsure: false,
@@ -63,7 +66,7 @@ impl Document {
     /// The pod's name.
     #[must_use]
     pub fn name(&self) -> PodRef {
-        let meta = &self.pod.metadata;
+        let meta = &self.pod.meta;
         PodRef {
             namespace: meta
                 .namespace
@@ -111,19 +114,19 @@ fn parse(
     origin: &str,
     is_json: bool,
     text: &str,
-    pods_of: impl Fn(Value) -> Result<Vec<Pod>>,
+    pods_of: impl Fn(Object) -> Result<Vec<PodFacts>>,
 ) -> Result<Contents> {
     let mut documents = Vec::new();
     let mut problems = Vec::new();
-    let values = split(is_json, text)?;
-    let many = values.len() > 1;
-    for (value, number) in values.into_iter().zip(1..) {
+    let objects = split(is_json, text)?;
+    let many = objects.len() > 1;
+    for (object, number) in objects.into_iter().zip(1..) {
         let origin = if many {
             format!("{origin}, document {number}")
         } else {
             origin.to_owned()
         };
-        match pods_of(value) {
+        match pods_of(object) {
             Ok(pods) => documents.extend(
                 pods.into_iter()
                     .map(|pod| Document::of_file(pod, origin.clone())),

@@ -2,24 +2,21 @@
 
 use std::collections::BTreeSet;
 
-use k8s_openapi::api::core::v1::Pod;
 use serde::Serialize;
 use sidetrack_common::addr::Family;
 
 use crate::{
     arguments,
     dialect::of_image,
+    facts::PodFacts,
     inputs::{self, Input},
     mesh::Mesh,
     policy::{Mode, Policy},
-    record::{self, Record},
+    record::Record,
     rules,
-    select::{Wanted, sidecar, wanted},
+    select::{Wanted, wanted},
     text::printable,
 };
-
-/// The init container that Istio's injector adds when something else programs the rules.
-const VALIDATION: &str = "istio-validation";
 
 /// What programs a pod's rules today.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -39,17 +36,13 @@ pub enum Programmer {
 }
 
 impl Programmer {
-    fn of(pod: &Pod) -> Self {
-        let spec = pod.spec.as_ref();
-        let mut init = spec
-            .into_iter()
-            .flat_map(|spec| spec.init_containers.iter().flatten());
+    fn of(pod: &PodFacts) -> Self {
         let is_recorded = Record::of_annotation(pod).is_ok_and(|record| record.is_some());
-        match sidecar(pod) {
+        match pod.sidecar() {
             None => Self::Nothing,
-            Some(_) if record::istio_init(pod).is_some() => Self::IstioInit,
+            Some(_) if pod.istio_init().is_some() => Self::IstioInit,
             Some(_) if is_recorded => Self::Sidetrack,
-            Some(_) if init.any(|container| container.name == VALIDATION) => Self::Node,
+            Some(_) if pod.spec.init_containers.has_validation() => Self::Node,
             Some(_) => Self::Unknown,
         }
     }
@@ -85,7 +78,7 @@ pub struct Migration {
 impl Migration {
     /// Compares. `namespace_label` is the value that the namespace's label would have.
     #[must_use]
-    pub fn of(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Self {
+    pub fn of(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Self {
         let today = Programmer::of(pod);
         let then = wanted(pod, namespace_label, mesh);
         let mut differences = Vec::new();
@@ -115,10 +108,9 @@ impl Migration {
 }
 
 /// The policy by istio-init's own arguments, environment and image alone.
-fn policy_of_init(pod: &Pod, differences: &mut Vec<String>) -> Option<Policy> {
-    let container = record::istio_init(pod)?;
-    let record = Record::of_container(container);
-    for flag in arguments::unknown(record.words.iter().map(String::as_str)) {
+fn policy_of_init(pod: &PodFacts, differences: &mut Vec<String>) -> Option<Policy> {
+    let container = pod.istio_init()?;
+    for flag in arguments::unknown(container.words.iter().map(String::as_str)) {
         differences.push(format!(
             "istio-init has flag {}, which sidetrack does not know: what it does is lost",
             printable(flag)

@@ -6,11 +6,11 @@ mod notes;
 use std::net::Ipv4Addr;
 
 use ipnet::{IpNet, Ipv4Net};
-use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
 
 use crate::{
     dialect::Dialect,
+    facts::{MAX_KEPT, PodFacts},
     inputs::{self, Input, Inputs},
     parse,
 };
@@ -175,7 +175,10 @@ impl Policy {
     ///
     /// # Errors
     /// Every value that cannot be used.
-    pub fn of_pod(pod: &Pod, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
+    pub fn of_pod(pod: &PodFacts, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
+        if let Some(kept) = pod.excess() {
+            return Err(vec![too_large(kept)]);
+        }
         let mut inputs = Inputs::default();
         let mut errors = Vec::new();
         match inputs::init_container(pod) {
@@ -209,6 +212,17 @@ impl Policy {
     /// Every value that cannot be used.
     pub fn of_inputs(inputs: &Inputs) -> Result<Self, Vec<PolicyError>> {
         parse::policy(inputs)
+    }
+}
+
+/// The error of a pod whose facts are incomplete.
+fn too_large(kept: usize) -> PolicyError {
+    PolicyError {
+        origin: "the size of its annotations and istio-init".to_owned(),
+        value: format!("{kept} bytes"),
+        problem: format!(
+            "write at most {MAX_KEPT} bytes: shorten the lists in its annotations and in istio-init's arguments"
+        ),
     }
 }
 

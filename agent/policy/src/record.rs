@@ -3,20 +3,19 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Container;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    arguments,
-    inputs::{self, Inputs},
+    facts::{PodFacts, containers},
     policy::PolicyError,
     text::shortened,
 };
 
 /// Annotation that holds the record of a removed istio-init.
 pub const ANNOTATION: &str = "sidetrack.dev/istio-init";
-/// Name of the init container that programs iptables, in every injector's output.
-pub const ISTIO_INIT: &str = "istio-init";
+/// Name of the init container that programs iptables.
+pub const ISTIO_INIT: &str = containers::ISTIO_INIT;
 /// What the API server allows for all annotations of an object together
 /// (`TotalAnnotationSizeLimitB` in k8s.io/apimachinery).
 pub const ANNOTATIONS_MAX: usize = 256 << 10;
@@ -60,9 +59,8 @@ impl Record {
     }
 
     /// The record in a pod's annotation, if it has one.
-    pub(crate) fn of_annotation(pod: &Pod) -> Result<Option<Self>, PolicyError> {
-        let annotations = pod.metadata.annotations.as_ref();
-        let Some(text) = annotations.and_then(|all| all.get(ANNOTATION)) else {
+    pub(crate) fn of_annotation(pod: &PodFacts) -> Result<Option<Self>, PolicyError> {
+        let Some(text) = pod.meta.annotations.get(ANNOTATION) else {
             return Ok(None);
         };
         let error = |problem: String| PolicyError {
@@ -81,26 +79,6 @@ impl Record {
             ))
         })
     }
-
-    /// The same as inputs; `place` is what to call the container.
-    pub(crate) fn inputs(&self, place: &str) -> Result<Inputs, PolicyError> {
-        let words = self.words.iter().map(String::as_str);
-        let mut inputs = arguments::parse(words, place)?;
-        let variables = self.env.iter();
-        inputs.add(inputs::variables(
-            variables.map(|(name, value)| (name.as_str(), value.as_str())),
-            place,
-        ));
-        Ok(inputs)
-    }
-}
-
-/// The pod's istio-init container.
-#[must_use]
-pub fn istio_init(pod: &Pod) -> Option<&Container> {
-    let spec = pod.spec.as_ref()?;
-    let mut containers = spec.init_containers.iter().flatten();
-    containers.find(|container| container.name == ISTIO_INIT)
 }
 
 #[cfg(test)]

@@ -1,9 +1,8 @@
 //! Which pods are enrolled, and why the others are not.
 
-use k8s_openapi::api::core::v1::{Container, Pod};
-
 use crate::{
     dialect::Dialect,
+    facts::{ContainerFacts, PodFacts, containers::SIDECAR},
     mesh::{Mesh, VirtualInterfaces},
     policy::{Mode, Policy, PolicyError},
     text::shortened,
@@ -11,8 +10,8 @@ use crate::{
 
 /// Label on a pod or namespace that opts in (`enabled`) or out (`disabled`).
 pub const LABEL: &str = "sidetrack.dev/interception";
-/// Name of the sidecar container, in every injector's output.
-const SIDECAR: &str = "istio-proxy";
+/// Turns the injector off for a pod: a label since Istio 1.11, an annotation before.
+pub const INJECT: &str = "sidecar.istio.io/inject";
 
 /// Which sidecar pods to enroll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +120,7 @@ pub enum Prospect {
 
 /// Whether agents that select pods like this would select a pod by its manifest alone.
 #[must_use]
-pub fn prospect(pod: &Pod, enroll: Enroll) -> Prospect {
+pub fn prospect(pod: &PodFacts, enroll: Enroll) -> Prospect {
     match not_taken(pod, None, enroll) {
         None => Prospect::Selected,
         Some(reason) if not_taken(pod, Some("enabled"), enroll).is_none() => {
@@ -131,24 +130,9 @@ pub fn prospect(pod: &Pod, enroll: Enroll) -> Prospect {
     }
 }
 
-/// The sidecar container, also a native one (an init container that keeps running).
-#[must_use]
-pub fn sidecar(pod: &Pod) -> Option<&Container> {
-    let spec = pod.spec.as_ref()?;
-    let native = spec
-        .init_containers
-        .iter()
-        .flatten()
-        .filter(|container| container.restart_policy.as_deref() == Some("Always"));
-    spec.containers
-        .iter()
-        .chain(native)
-        .find(|container| container.name == SIDECAR)
-}
-
 /// Selects a pod by its manifest and the value of label [`LABEL`] on its namespace.
 #[must_use]
-pub fn wanted(pod: &Pod, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
+pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
     if let Some(reason) = not_taken(pod, namespace_label, mesh.enroll) {
         return Wanted::NotTaken(reason);
     }
@@ -200,9 +184,9 @@ fn check_tproxy(policy: &Policy, mesh: &Mesh) -> Result<(), Rejected> {
 
 /// The pod's runtime class, if its name is one that gVisor or Kata Containers document. The class's handler
 /// would say it for sure, but reading it needs a permission of its own.
-fn sandboxed(pod: &Pod) -> Option<&str> {
+fn sandboxed(pod: &PodFacts) -> Option<&str> {
     const NAMES: [&str; 3] = ["gvisor", "runsc", "kata"];
-    let class = pod.spec.as_ref()?.runtime_class_name.as_deref()?;
+    let class = pod.spec.runtime_class_name.as_deref()?;
     let lower = class.to_ascii_lowercase();
     NAMES
         .iter()
@@ -212,33 +196,25 @@ fn sandboxed(pod: &Pod) -> Option<&str> {
 
 /// Whether the pod's status says that some of its containers have not started yet.
 #[must_use]
-pub fn is_starting(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    matches!(phase, None | Some("Pending"))
+pub fn is_starting(pod: &PodFacts) -> bool {
+    matches!(pod.status.phase.as_deref(), None | Some("Pending"))
 }
 
-fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option<NotTaken> {
-    let labels = pod.metadata.labels.as_ref();
-    let pod_label = labels
-        .and_then(|labels| labels.get(LABEL))
-        .map(String::as_str);
+fn not_taken(pod: &PodFacts, namespace_label: Option<&str>, enroll: Enroll) -> Option<NotTaken> {
+    let labels = &pod.meta.labels;
+    let pod_label = labels.interception.as_deref();
     // Reasons in the pod itself come first: no label changes them.
-    let spec = pod.spec.as_ref();
-    if spec.is_some_and(|spec| spec.host_network == Some(true)) {
+    if pod.spec.host_network == Some(true) {
         return Some(NotTaken::HostNetwork);
     }
-    let Some(sidecar) = sidecar(pod) else {
+    let Some(sidecar) = pod.sidecar() else {
         return Some(NotTaken::NoSidecar);
     };
     if is_gateway(sidecar) {
         return Some(NotTaken::Gateway);
     }
-    // A label since Istio 1.11, an annotation before.
-    let inject = [labels, pod.metadata.annotations.as_ref()]
-        .into_iter()
-        .find_map(|all| all?.get("sidecar.istio.io/inject"));
-    if inject.is_some_and(|inject| inject == "false") {
+    let inject = labels.inject.as_deref();
+    if inject.or(pod.meta.annotations.get(INJECT)) == Some("false") {
         return Some(NotTaken::NotInjected);
     }
     if is_completed(pod) {
@@ -260,15 +236,13 @@ fn not_taken(pod: &Pod, namespace_label: Option<&str>, enroll: Enroll) -> Option
 /// Whether the API server says that the pod's containers have ended. Kubelet says so of an evicted pod while
 /// its processes still run.
 #[must_use]
-pub fn is_completed(pod: &Pod) -> bool {
-    let status = pod.status.as_ref();
-    let phase = status.and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
+pub fn is_completed(pod: &PodFacts) -> bool {
+    matches!(pod.status.phase.as_deref(), Some("Succeeded" | "Failed"))
 }
 
 /// Whether the proxy serves a gateway rather than an app beside it: `proxy router`.
-fn is_gateway(sidecar: &Container) -> bool {
-    let words = sidecar.command.iter().chain(&sidecar.args).flatten();
+fn is_gateway(sidecar: &ContainerFacts) -> bool {
+    let words = sidecar.words.iter();
     words
         .take_while(|word| !word.starts_with('-'))
         .any(|word| word == "router")

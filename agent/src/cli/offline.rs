@@ -155,13 +155,7 @@ impl OfflineFlags {
         if !self.pod_ips.is_empty() {
             return self.pod_ips.clone();
         }
-        let status = document.pod.status.as_ref();
-        status
-            .and_then(|status| status.pod_ips.as_ref())
-            .into_iter()
-            .flatten()
-            .filter_map(|ip| ip.ip.parse().ok())
-            .collect()
+        document.pod.status.pod_ips.iter().collect()
     }
 }
 

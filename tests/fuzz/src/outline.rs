@@ -12,66 +12,60 @@
 //!
 //! `\n` in a value is a line break, `""` an empty value.
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodIP, PodSpec, PodStatus};
+use serde_json::{Map, Value, json};
+use sidetrack_policy::facts::PodFacts;
 
 /// The pod that a text outlines.
-pub fn pod(text: &str) -> Pod {
-    let mut sidecar = Container {
-        name: "istio-proxy".to_owned(),
-        ..Container::default()
-    };
-    let mut init = Container {
-        name: "istio-init".to_owned(),
-        ..Container::default()
-    };
-    let mut annotations = std::collections::BTreeMap::new();
+pub fn pod(text: &str) -> PodFacts {
+    let mut sidecar = json!({"name": "istio-proxy"});
+    let mut init = json!({"name": "istio-init"});
+    let mut annotations = Map::new();
     let mut addresses = Vec::new();
     for line in text.lines() {
         let (key, rest) = line.split_once(' ').unwrap_or((line, ""));
         if key.starts_with('-') {
-            let words = line.splitn(2, ' ').map(unescaped);
-            init.command.get_or_insert_default().extend(words);
+            let words = line.splitn(2, ' ').map(|word| unescaped(word).into());
+            add(&mut init, "command", words);
         } else if key == "image" {
-            sidecar.image = Some(unescaped(rest));
+            sidecar["image"] = unescaped(rest).into();
         } else if key == "init-image" {
-            init.image = Some(unescaped(rest));
+            init["image"] = unescaped(rest).into();
         } else if key == "ip" {
-            addresses.push(PodIP {
-                ip: unescaped(rest),
-            });
+            addresses.push(json!({"ip": unescaped(rest)}));
         } else if let Some((name, value)) = line.split_once(": ") {
-            annotations.insert(unescaped(name), unescaped(value));
+            annotations.insert(unescaped(name), unescaped(value).into());
         } else if key == "proxy" {
-            sidecar.env.get_or_insert_default().push(variable(rest));
+            add(&mut sidecar, "env", [variable(rest)]);
         } else if line.contains('=') {
-            init.env.get_or_insert_default().push(variable(line));
+            add(&mut init, "env", [variable(line)]);
         } else {
-            init.command.get_or_insert_default().push(unescaped(line));
+            add(&mut init, "command", [unescaped(line).into()]);
         }
     }
-    let has_init = init.command.is_some() || init.env.is_some() || init.image.is_some();
-    let mut pod = Pod::default();
-    pod.metadata.name = Some("outlined".to_owned());
-    pod.metadata.annotations = (!annotations.is_empty()).then_some(annotations);
-    pod.spec = Some(PodSpec {
-        containers: vec![sidecar],
-        init_containers: has_init.then(|| vec![init]),
-        ..PodSpec::default()
+    let has_init = init != json!({"name": "istio-init"});
+    let pod = json!({
+        "metadata": {"name": "outlined", "annotations": annotations},
+        "spec": {
+            "containers": [sidecar],
+            "initContainers": if has_init { vec![init] } else { Vec::new() },
+        },
+        "status": {"podIPs": addresses},
     });
-    pod.status = Some(PodStatus {
-        pod_ips: Some(addresses),
-        ..PodStatus::default()
-    });
-    pod
+    serde_json::from_value(pod).expect("a pod")
 }
 
-fn variable(text: &str) -> EnvVar {
-    let (name, value) = text.split_once('=').unwrap_or((text, ""));
-    EnvVar {
-        name: unescaped(name),
-        value: Some(unescaped(value)),
-        ..EnvVar::default()
+/// Adds to a list of an object, which it may not have yet.
+fn add(object: &mut Value, field: &str, items: impl IntoIterator<Item = Value>) {
+    let list = &mut object[field];
+    if list.is_null() {
+        *list = json!([]);
     }
+    list.as_array_mut().expect("a list").extend(items);
+}
+
+fn variable(text: &str) -> Value {
+    let (name, value) = text.split_once('=').unwrap_or((text, ""));
+    json!({"name": unescaped(name), "value": unescaped(value)})
 }
 
 fn unescaped(text: &str) -> String {

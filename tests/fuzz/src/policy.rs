@@ -6,9 +6,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use k8s_openapi::api::core::v1::Pod;
 use sidetrack_common::{addr::Family, policy::List, rule::Rule};
-use sidetrack_policy::{InboundPorts, Inputs, OutboundRanges, Policy, PolicyError, record, rules};
+use sidetrack_policy::{
+    InboundPorts, Inputs, OutboundRanges, Policy, PolicyError, facts::PodFacts, record, rules,
+};
 
 use super::{
     netfilter::{Fate, Hook, Nat, Packet},
@@ -32,13 +33,12 @@ pub fn check(input: &[u8]) {
     }
 }
 
-fn policy_of(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
+fn policy_of(pod: &PodFacts) -> Result<Policy, Vec<PolicyError>> {
     Policy::of_pod(pod, &Inputs::default())
 }
 
-fn addresses(pod: &Pod) -> Vec<IpAddr> {
-    let ips = pod.status.iter().flat_map(|status| &status.pod_ips);
-    ips.flatten().filter_map(|ip| ip.ip.parse().ok()).collect()
+fn addresses(pod: &PodFacts) -> Vec<IpAddr> {
+    pod.status.pod_ips.iter().collect()
 }
 
 /// Checks an accepted policy, in a pod with the given addresses.
@@ -172,16 +172,14 @@ fn check_lines(policy: &Policy, family: Family) {
 }
 
 /// Lists that only an annotation can have set are as long as written.
-fn check_lengths(pod: &Pod, policy: &Policy) {
-    let init = pod.spec.iter().flat_map(|spec| &spec.init_containers);
-    let annotations = pod.metadata.annotations.as_ref();
-    let removed = annotations.is_some_and(|all| all.contains_key(record::ANNOTATION));
-    if init.count() > 0 || removed {
+fn check_lengths(pod: &PodFacts, policy: &Policy) {
+    let annotations = &pod.meta.annotations;
+    if pod.istio_init().is_some() || annotations.get(record::ANNOTATION).is_some() {
         return;
     }
     let written = |name: &str| {
         let name = format!("traffic.sidecar.istio.io/{name}");
-        let value = annotations.and_then(|all| all.get(&name))?;
+        let value = annotations.get(&name)?;
         let items = value.split(',').filter(|item| !item.trim().is_empty());
         Some(items.count())
     };

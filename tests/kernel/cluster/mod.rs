@@ -4,6 +4,7 @@ mod capabilities;
 mod completed;
 mod kubectl;
 mod labels;
+mod large_pods;
 mod migration;
 mod not_taken;
 mod outage;

@@ -4,6 +4,7 @@ use anyhow::{Context as _, Result, ensure};
 use lab::injected::{LABEL, injected};
 use serde_json::{Value, json};
 
+use super::labeled;
 use crate::fixture::ClusterFixture;
 
 kernel_test!(pods_that_are_not_taken);
@@ -51,6 +52,24 @@ fn pods_that_are_not_taken() -> Result<()> {
     }
     ensure!(node.places().pod("shop/elsewhere")?.is_none());
     Ok(())
+}
+
+kernel_test!(sandboxed_pods_are_rejected);
+/// Sockets in a sandbox are not the node's: such a pod would be shown as enrolled, and bypass its sidecar.
+fn sandboxed_pods_are_rejected() -> Result<()> {
+    let (node, _outside, pod) = labeled()?;
+    let _client = pod.actor()?;
+    let mut object = injected("web", &pod.uid);
+    object["spec"]["runtimeClassName"] = json!("gvisor");
+    node.api.apply(object)?;
+    node.soon("shop/web", |pod| {
+        pod.is_some_and(|pod| {
+            pod["state"] == "rejected" && pod["reason"].to_string().contains("gvisor")
+        })
+    })?;
+    node.api.delete("Pod", "shop", "web")?;
+    node.api.apply(injected("web", &pod.uid))?;
+    node.is_taken("shop/web", true)
 }
 
 /// A change to an injected pod.

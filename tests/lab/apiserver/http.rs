@@ -318,13 +318,14 @@ fn list(store: &Store, shape: &Shape, parameters: &Parameters) -> Response {
     } else {
         String::new()
     };
-    Json(json!({
+    let list = json!({
         "kind": format!("{}List", shape.kind()),
         "apiVersion": shape.api_version(),
         "metadata": {"resourceVersion": version.to_string(), "continue": more},
         "items": items,
-    }))
-    .into_response()
+    });
+    let content_type = [(header::CONTENT_TYPE, "application/json")];
+    (content_type, store.substituted(list.to_string())).into_response()
 }
 
 fn watch_objects(store: Arc<Store>, shape: Shape, parameters: &Parameters) -> Response {
@@ -353,7 +354,8 @@ fn watch_objects(store: Arc<Store>, shape: Shape, parameters: &Parameters) -> Re
                     None if !bookmarks => continue,
                     _ => shape.give(change.object, true),
                 };
-                let text = json!({"type": change.kind, "object": object}).to_string() + "\n";
+                let event = json!({"type": change.kind, "object": object});
+                let text = store.substituted(event.to_string()) + "\n";
                 // In two pieces, as they come over a network.
                 let (first, second) = text.split_at(text.len() / 2);
                 for piece in [first, second] {

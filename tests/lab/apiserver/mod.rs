@@ -185,6 +185,11 @@ impl ApiServer {
         self.store.compact();
     }
 
+    /// Lists and events have another text in place of this one, for objects that would need too much memory here.
+    pub fn substitute(&self, text: &str, by: String) {
+        self.store.set_substitute(text, by);
+    }
+
     /// Every answer takes this long from now on.
     pub fn delay(&self, delay: Duration) {
         self.store.set_delay(delay);

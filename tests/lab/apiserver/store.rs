@@ -79,6 +79,8 @@ struct Inner {
     revoked: bool,
     /// What may not be listed.
     forbidden: BTreeSet<Resource>,
+    /// A text in answers, and what takes its place.
+    substitute: Option<(String, String)>,
     /// Decides about commands in containers.
     exec: Option<Handler>,
     exec_protocols: Vec<&'static str>,
@@ -129,6 +131,18 @@ impl Store {
         };
         self.record(inner, version, Some(resource), kind, object);
         Ok(())
+    }
+
+    pub fn set_substitute(&self, text: &str, by: String) {
+        self.lock().substitute = Some((text.to_owned(), by));
+    }
+
+    /// The text of an answer as it is sent.
+    pub fn substituted(&self, text: String) -> String {
+        match &self.lock().substitute {
+            Some((from, to)) => text.replace(from, to),
+            None => text,
+        }
     }
 
     pub fn is_revoked(&self) -> bool {

@@ -1,6 +1,7 @@
 //! What both pods are put under: a pod's manifest, and the rule text that is the oracle.
 
 use std::{
+    collections::BTreeMap,
     fs,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -8,11 +9,12 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 use ipnet::IpNet;
-use k8s_openapi::api::core::v1::Pod;
 use lab::product::{
-    InboundPorts, Inputs, Mode, NETNS_ANNOTATION, OutboundRanges, Policy, dialect, manifest,
+    ContainerFacts, InboundPorts, Inputs, Mode, NETNS_ANNOTATION, OutboundRanges, PodFacts, Policy,
+    dialect, manifest,
 };
 use lab::protocol::{Identity, PROXY};
+use serde_json::{Value, json};
 
 use crate::policies::BuiltIn;
 
@@ -33,7 +35,7 @@ pub struct Target {
     /// For messages.
     pub name: String,
     /// The manifest, without a network namespace.
-    pub pod: Pod,
+    pod: Value,
     /// What it comes to.
     pub policy: Policy,
     /// The oracle's.
@@ -60,7 +62,6 @@ impl Target {
                 }],
             },
         });
-        let pod = serde_json::from_value(pod)?;
         Self::new(policy.name.to_owned(), pod, Rules::Ours)
     }
 
@@ -78,11 +79,16 @@ impl Target {
             fs::metadata(file).with_context(|| format!("{}", file.display()))?;
         }
         let rules = Rules::Files(rules.to_owned(), rules6.map(Path::to_owned));
-        Self::new(document.name().to_string(), document.pod, rules)
+        Self::new(
+            document.name().to_string(),
+            manifest_of(&document.pod),
+            rules,
+        )
     }
 
-    fn new(name: String, pod: Pod, rules: Rules) -> Result<Self> {
-        let policy = Policy::of_pod(&pod, &Inputs::default()).map_err(|errors| {
+    fn new(name: String, pod: Value, rules: Rules) -> Result<Self> {
+        let facts = serde_json::from_value(pod.clone())?;
+        let policy = Policy::of_pod(&facts, &Inputs::default()).map_err(|errors| {
             let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("{name}: {}", all.join("; "))
         })?;
@@ -97,13 +103,12 @@ impl Target {
     /// The manifest for the directory of the agent, as pod `test/app` in a network namespace.
     pub fn manifest(&self, netns: &str) -> Result<String> {
         let mut pod = self.pod.clone();
-        pod.metadata.name = Some("app".to_owned());
-        pod.metadata.namespace = Some("test".to_owned());
-        pod.metadata.labels = None;
-        pod.status = None;
-        let annotations = pod.metadata.annotations.get_or_insert_default();
-        annotations.insert(NETNS_ANNOTATION.to_owned(), netns.to_owned());
-        Ok(serde_json::to_string(&pod)?)
+        pod["kind"] = "Pod".into();
+        let metadata = &mut pod["metadata"];
+        metadata["name"] = "app".into();
+        metadata["namespace"] = "test".into();
+        metadata["annotations"][NETNS_ANNOTATION] = netns.into();
+        Ok(pod.to_string())
     }
 
     /// Whether no agent enrolls such a pod: mode TPROXY in dialects that had other rules for it.
@@ -164,6 +169,24 @@ impl Target {
             .map(inside)
             .collect()
     }
+}
+
+/// What sidetrack reads of a pod, as a manifest again.
+fn manifest_of(pod: &PodFacts) -> Value {
+    let container = |it: &ContainerFacts| {
+        let env = it.env.iter();
+        let env = env.map(|(name, value)| json!({"name": name, "value": value}));
+        json!({
+            "name": it.name, "image": it.image, "args": it.words, "env": env.collect::<Value>(),
+        })
+    };
+    json!({
+        "metadata": {"annotations": pod.meta.annotations.iter().collect::<BTreeMap<_, _>>()},
+        "spec": {
+            "containers": pod.sidecar().map(container).into_iter().collect::<Value>(),
+            "initContainers": pod.istio_init().map(container).into_iter().collect::<Value>(),
+        },
+    })
 }
 
 /// An address a host may have: not the first of a network.

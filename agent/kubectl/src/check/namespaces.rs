@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
 use serde::Serialize;
 use sidetrack_policy::{
+    facts::PodFacts,
     mesh::Mesh,
-    select::{Enroll, Wanted, is_completed, sidecar, wanted},
+    select::{Enroll, Wanted, is_completed, wanted},
 };
 
 use super::Remarks;
@@ -35,7 +34,7 @@ impl NamespaceRow {
 
 /// Namespaces with pods that would be enrolled or rejected.
 pub fn rows(
-    pods: &[Pod],
+    pods: &[PodFacts],
     labels: &BTreeMap<String, String>,
     enroll: Enroll,
     remarks: &mut Remarks,
@@ -44,7 +43,7 @@ pub fn rows(
     let mut rows: BTreeMap<String, NamespaceRow> = BTreeMap::new();
     let mut rejected = Vec::new();
     for pod in pods.iter().filter(|pod| !is_completed(pod)) {
-        let namespace = pod.namespace().unwrap_or_default();
+        let namespace = pod.meta.namespace.clone().unwrap_or_default();
         let label = labels.get(&namespace).map(String::as_str);
         let row = rows
             .entry(namespace.clone())
@@ -54,13 +53,13 @@ pub fn rows(
                 enrolled: 0,
                 rejected: 0,
             });
-        row.sidecars += usize::from(sidecar(pod).is_some());
+        row.sidecars += usize::from(pod.sidecar().is_some());
         match wanted(pod, label, &mesh) {
             Wanted::Enrolled(_) => row.enrolled += 1,
             Wanted::NotTaken(_) => {}
             Wanted::Rejected(reason) => {
                 row.rejected += 1;
-                rejected.push(format!("pod {namespace}/{}: {reason}", pod.name_any()));
+                rejected.push(format!("pod {}: {reason}", pod.meta.full_name()));
             }
         }
     }

@@ -3,12 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Pod;
-use kube::ResourceExt as _;
 use serde_json::{Value, json};
 use sidetrack_policy::{
+    facts::PodFacts,
     mesh::Mesh,
-    select::{self, LABEL, NotTaken, Wanted},
+    select::{self, NotTaken, Wanted},
 };
 
 use super::{Known, enroll_of};
@@ -95,7 +94,7 @@ impl Row {
 
 /// Every pod that an agent knows, and every labeled pod that none knows.
 pub fn rows(
-    pods: &[Pod],
+    pods: &[PodFacts],
     namespaces: &BTreeMap<String, String>,
     agents: &BTreeMap<String, Agent>,
     answers: &BTreeMap<String, NodeAnswer>,
@@ -110,9 +109,10 @@ pub fn rows(
     let mut rows = Vec::new();
     let mut listed = BTreeSet::new();
     for pod in pods {
-        let name = full_name(pod);
-        let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-        let namespace_label = namespaces.get(&pod.namespace().unwrap_or_default());
+        let name = pod.meta.full_name();
+        let node = pod.spec.node_name.as_deref();
+        let namespace = pod.meta.namespace.clone().unwrap_or_default();
+        let namespace_label = namespaces.get(&namespace);
         let mesh = Mesh::new(enroll_of(agents, node));
         let wanted = select::wanted(pod, namespace_label.map(String::as_str), &mesh);
         let labeled = is_labeled(pod, namespace_label, &wanted);
@@ -124,8 +124,8 @@ pub fn rows(
             None => missing(node, answers, &wanted),
         };
         rows.push(Row {
-            namespace: pod.namespace().unwrap_or_default(),
-            name: pod.name_any(),
+            namespace,
+            name: pod.meta.name.clone().unwrap_or_default(),
             node: node.map(str::to_owned),
             state,
             reason,
@@ -159,14 +159,10 @@ fn of_agent(node: &str, known: &Known) -> Row {
     }
 }
 
-fn full_name(pod: &Pod) -> String {
-    format!("{}/{}", pod.namespace().unwrap_or_default(), pod.name_any())
-}
-
 /// Whether somebody wants the pod to be intercepted. A label with another value than `enabled` or `disabled`
 /// was meant to say something.
-fn is_labeled(pod: &Pod, namespace_label: Option<&String>, wanted: &Wanted) -> bool {
-    let own = pod.labels().get(LABEL);
+fn is_labeled(pod: &PodFacts, namespace_label: Option<&String>, wanted: &Wanted) -> bool {
+    let own = pod.meta.labels.interception.as_ref();
     let is_enabled = [own, namespace_label]
         .into_iter()
         .flatten()

@@ -1,6 +1,5 @@
 //! Versions, image tags and the rule lists they stand for.
 
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 use sidetrack_common::policy::{
     DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
@@ -8,6 +7,7 @@ use sidetrack_common::policy::{
 };
 
 use super::{Dialect, minor};
+use crate::facts::PodFacts;
 
 #[test]
 fn tags() {
@@ -150,7 +150,7 @@ fn images_of_a_pod() {
         ),
         (json!("p"), json!([]), json!({}), None),
     ] {
-        let pod: Pod = serde_json::from_value(json!({
+        let pod: PodFacts = serde_json::from_value(json!({
             "metadata": {"annotations": annotations},
             "spec": {
                 "containers": [{"name": "app", "image": "app:1.13.0"}, {"name": "istio-proxy", "image": sidecar}],

@@ -1,16 +1,13 @@
 //! The sources of a pod's inputs: annotations, istio-init, the sidecar's environment.
 
-use std::collections::BTreeMap;
-
-use k8s_openapi::api::core::v1::Pod;
-
 use super::{Input, Inputs};
 use crate::{
-    dialect,
+    arguments, dialect,
+    facts::{ContainerFacts, PodFacts},
     manifest::NETNS_ANNOTATION,
     policy::{ACCELERATE, BEFORE_SIDECAR, PolicyError},
     record::{self, Record},
-    select::{LABEL, sidecar},
+    select::{INJECT, LABEL},
 };
 
 /// Annotations and the inputs they set.
@@ -73,44 +70,52 @@ const VARIABLES: [(&str, Input); 8] = [
     ("ISTIO_DUAL_STACK", Input::DualStack),
 ];
 
+/// Prefixes of annotations of which every name is known here. Istio has further annotations with
+/// `sidecar.istio.io/`, which are not about interception.
+const PREFIXES: [&str; 2] = ["traffic.sidecar.istio.io/", "sidetrack.dev/"];
+/// Annotations that set no input.
+const OTHERS: [&str; 4] = [record::ANNOTATION, NETNS_ANNOTATION, LABEL, INJECT];
+/// How alike a name and the one that was perhaps meant are, 1 being equal.
+const ALIKE: f64 = 0.8;
+
+fn known_annotations() -> impl Iterator<Item = &'static str> {
+    ANNOTATIONS.iter().map(|(name, _)| *name).chain(OTHERS)
+}
+
+/// The same name as a constant, if it is one of an annotation that means something.
+pub(crate) fn known_annotation(name: &str) -> Option<&'static str> {
+    known_annotations().find(|known| *known == name)
+}
+
+/// Whether every annotation that begins like this is known.
+pub(crate) fn is_of_known_prefix(name: &str) -> bool {
+    PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+}
+
+/// The same name as a constant, if it is one of a variable that sets an input.
+pub(crate) fn known_variable(name: &str) -> Option<&'static str> {
+    let mut names = VARIABLES.iter().map(|(name, _)| *name);
+    names.find(|known| *known == name)
+}
+
 /// The pod's annotations.
-pub fn annotations(pod: &Pod) -> Inputs {
+pub fn annotations(pod: &PodFacts) -> Inputs {
     let mut inputs = Inputs::default();
-    let annotations = pod.metadata.annotations.iter().flatten();
-    let by_name: BTreeMap<&str, &str> = annotations
-        .map(|(name, value)| (name.as_str(), value.as_str()))
-        .collect();
     for (name, input) in ANNOTATIONS {
-        if let Some(value) = by_name.get(name) {
+        if let Some(value) = pod.meta.annotations.get(name) {
             inputs.set(input, value, format!("annotation {name}"));
         }
     }
     inputs
 }
 
-/// Prefixes of annotations of which every name is known here. Istio has further annotations with
-/// `sidecar.istio.io/`, which are not about interception.
-const PREFIXES: [&str; 2] = ["traffic.sidecar.istio.io/", "sidetrack.dev/"];
-/// Names with these prefixes that set no input.
-const OTHERS: [&str; 3] = [record::ANNOTATION, NETNS_ANNOTATION, LABEL];
-/// Most names that are shown: a pod may have thousands.
-const SHOWN: usize = 3;
-/// How alike a name and the one that was perhaps meant are, 1 being equal.
-const ALIKE: f64 = 0.8;
-
 /// Annotations that look like known ones and are not, with the names that were perhaps meant.
-pub fn unknown_annotations(pod: &Pod) -> Vec<String> {
-    let names = pod.metadata.annotations.iter().flatten();
-    let known = || ANNOTATIONS.iter().map(|(name, _)| *name).chain(OTHERS);
-    let unknown = names
-        .map(|(name, _)| name.as_str())
-        .filter(|name| PREFIXES.iter().any(|prefix| name.starts_with(prefix)))
-        .filter(|name| !known().any(|known| known == *name));
+pub fn unknown_annotations(pod: &PodFacts) -> Vec<String> {
+    let unknown = pod.meta.annotations.unknown().iter();
     unknown
-        .take(SHOWN)
         .map(|name| {
             let alike = |known: &str| strsim::jaro_winkler(name, known);
-            let meant = known()
+            let meant = known_annotations()
                 .max_by(|one, other| alike(one).total_cmp(&alike(other)))
                 .filter(|known| alike(known) > ALIKE);
             match meant {
@@ -123,34 +128,52 @@ pub fn unknown_annotations(pod: &Pod) -> Vec<String> {
 
 /// The arguments and environment of the pod's istio-init container, or of the one that the webhook
 /// removed.
-pub fn init_container(pod: &Pod) -> Result<Option<Inputs>, PolicyError> {
-    if let Some(container) = record::istio_init(pod) {
-        let record = Record::of_container(container);
-        return record.inputs(record::ISTIO_INIT).map(Some);
+pub fn init_container(pod: &PodFacts) -> Result<Option<Inputs>, PolicyError> {
+    if let Some(container) = pod.istio_init() {
+        return of_istio_init(container).map(Some);
     }
     let place = format!("the removed istio-init (annotation {})", record::ANNOTATION);
-    Record::of_annotation(pod)?
-        .map(|record| record.inputs(&place))
-        .transpose()
+    let Some(record) = Record::of_annotation(pod)? else {
+        return Ok(None);
+    };
+    let words = record.words.iter().map(String::as_str);
+    let env = record.env.iter();
+    let env = env.map(|(name, value)| (name.as_str(), value.as_str()));
+    command_line(words, env, &place).map(Some)
+}
+
+/// The arguments and environment of an istio-init container.
+pub fn of_istio_init(container: &ContainerFacts) -> Result<Inputs, PolicyError> {
+    let words = container.words.iter().map(String::as_str);
+    command_line(words, env(container), record::ISTIO_INIT)
 }
 
 /// The sidecar's environment, where the injector repeats mesh-wide settings.
-pub fn sidecar_environment(pod: &Pod) -> Inputs {
-    let Some(sidecar) = sidecar(pod) else {
+pub fn sidecar_environment(pod: &PodFacts) -> Inputs {
+    let Some(sidecar) = pod.sidecar() else {
         return Inputs::default();
     };
-    let literal = sidecar.env.iter().flatten().filter_map(|variable| {
-        let value = variable.value.as_deref()?;
-        Some((variable.name.as_str(), value))
-    });
-    variables(literal, &sidecar.name)
+    variables(env(sidecar), sidecar.name)
+}
+
+fn env(container: &ContainerFacts) -> impl Iterator<Item = (&str, &str)> {
+    let env = container.env.iter();
+    env.map(|(name, value)| (*name, value.as_str()))
+}
+
+/// The words and variables of a container; `place` is what to call it.
+fn command_line<'a>(
+    words: impl Iterator<Item = &'a str>,
+    env: impl Iterator<Item = (&'a str, &'a str)>,
+    place: &str,
+) -> Result<Inputs, PolicyError> {
+    let mut inputs = arguments::parse(words, place)?;
+    inputs.add(variables(env, place));
+    Ok(inputs)
 }
 
 /// Environment variables of a container.
-pub(crate) fn variables<'a>(
-    variables: impl IntoIterator<Item = (&'a str, &'a str)>,
-    place: &str,
-) -> Inputs {
+fn variables<'a>(variables: impl Iterator<Item = (&'a str, &'a str)>, place: &str) -> Inputs {
     let mut inputs = Inputs::default();
     for (name, value) in variables {
         if let Some((_, input)) = VARIABLES.iter().find(|(known, _)| *known == name) {

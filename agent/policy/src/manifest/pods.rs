@@ -1,26 +1,25 @@
-//! A document's value as pods.
+//! A document's object as pods.
 
 use anyhow::{Result, anyhow, bail};
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
 
-use super::{MOST_PODS, NETNS_ANNOTATION, NetnsRef};
-use crate::text::{printable, shortened};
+use super::{
+    MOST_PODS, NETNS_ANNOTATION, NetnsRef,
+    object::{Items, Object},
+};
+use crate::{
+    facts::PodFacts,
+    text::{printable, shortened},
+};
 
 /// A Pod, or the Pods of a List as `kubectl get pods -o yaml` prints it.
-pub(super) fn pods_of(value: Value) -> Result<Vec<Pod>> {
-    match value.get("kind").and_then(Value::as_str) {
-        Some("Pod") => Ok(vec![pod(value)?]),
+pub(super) fn pods_of(mut object: Object) -> Result<Vec<PodFacts>> {
+    match object.kind.as_deref() {
+        Some("Pod") => Ok(vec![pod(object.pod())?]),
         Some("List" | "PodList") => {
-            let items = value.get("items").and_then(Value::as_array);
-            let items = items.map(Vec::as_slice).unwrap_or_default();
-            if items.len() > MOST_PODS {
-                bail!("the list has more than {MOST_PODS} pods; split it");
-            }
+            let items = items_of(object.items.take(), "list", "pods")?.into_iter();
             items
-                .iter()
-                .map(|item| match item.get("kind").and_then(Value::as_str) {
-                    None | Some("Pod") => pod(item.clone()),
+                .map(|item| match item.kind.as_deref() {
+                    None | Some("Pod") => pod(item.pod()),
                     Some(other) => bail!(
                         "the list has a {}; only Pods can be enrolled",
                         printable(other)
@@ -33,19 +32,30 @@ pub(super) fn pods_of(value: Value) -> Result<Vec<Pod>> {
     }
 }
 
-/// Reads a Pod and checks its names.
-pub(super) fn pod(value: Value) -> Result<Pod> {
-    let mut pod: Pod = serde_json::from_value(value).map_err(|error| {
-        let text = error.to_string();
+/// The items of a list within bounds.
+pub(super) fn items_of(items: Option<Items>, list: &str, what: &str) -> Result<Vec<Object>> {
+    let items = items.unwrap_or_default();
+    if items.count > MOST_PODS {
+        bail!("the {list:.40} has more than {MOST_PODS} {what}; split it");
+    }
+    if items.are_too_large() {
+        bail!("the {list:.40} has annotations and arguments of more than 4 MiB; split it");
+    }
+    Ok(items.all)
+}
+
+/// Checks a pod's names.
+pub(super) fn pod(pod: Result<PodFacts, String>) -> Result<PodFacts> {
+    let mut pod = pod.map_err(|problem| {
         // By far the most common mistake, and the message names no field.
-        let cure = if text.contains("expected a string") {
+        let cure = if problem.ends_with("expected a string") {
             "; values of annotations, labels and variables are strings: put numbers, true and false in quotes"
         } else {
             ""
         };
-        anyhow!("not a valid Pod: {}{cure}", printable(&text))
+        anyhow!("not a valid Pod: {problem}{cure}")
     })?;
-    let meta = &mut pod.metadata;
+    let meta = &mut pod.meta;
     let namespace = meta.namespace.get_or_insert_with(|| "default".to_owned());
     let name = meta.name.as_deref().unwrap_or_default();
     if name.is_empty() {
@@ -64,12 +74,8 @@ pub(super) fn pod(value: Value) -> Result<Pod> {
 }
 
 /// The network namespace that an annotation names.
-pub(super) fn netns_ref(pod: &Pod) -> Result<NetnsRef, String> {
-    let annotations = pod.metadata.annotations.as_ref();
-    match annotations
-        .and_then(|all| all.get(NETNS_ANNOTATION))
-        .map(String::as_str)
-    {
+pub(super) fn netns_ref(pod: &PodFacts) -> Result<NetnsRef, String> {
+    match pod.meta.annotations.get(NETNS_ANNOTATION) {
         Some(path) if path.starts_with('/') => Ok(NetnsRef::Path(path.into())),
         Some(path) => Err(format!(
             "annotation {NETNS_ANNOTATION} is {path:?}: write an absolute path such as /run/netns/NAME"

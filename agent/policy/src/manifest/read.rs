@@ -9,9 +9,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 
-use super::MOST_PODS;
+use super::{MOST_PODS, object::Object};
 use crate::text::printable;
 
 /// Reads a regular file within bounds. A device, a pipe or an endless file would block the reader.
@@ -48,24 +47,19 @@ pub(super) fn read_bounded(input: impl Read, is_json: bool) -> Result<String> {
 }
 
 /// The documents of a file, empty ones left out.
-pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Value>> {
-    let values = if is_json {
-        let values = serde_json::Deserializer::from_str(text)
-            .into_iter::<Value>()
-            .take(MOST_PODS + 1)
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(|error| anyhow!("not valid JSON: {error}"))?;
-        if values.len() > MOST_PODS {
-            bail!("it has more than {MOST_PODS} documents; split it");
-        }
-        values
-    } else {
-        parse_yaml(text)?
-    };
-    Ok(values
-        .into_iter()
-        .filter(|value| !value.is_null())
-        .collect())
+pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Object>> {
+    if !is_json {
+        return parse_yaml(text);
+    }
+    let values = serde_json::Deserializer::from_str(text)
+        .into_iter::<Option<Object>>()
+        .take(MOST_PODS + 1)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| anyhow!("not valid JSON: {error}"))?;
+    if values.len() > MOST_PODS {
+        bail!("it has more than {MOST_PODS} documents; split it");
+    }
+    Ok(values.into_iter().flatten().collect())
 }
 
 /// The documents of a YAML text.

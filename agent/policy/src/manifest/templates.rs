@@ -2,16 +2,17 @@
 
 use std::{io::Read, path::Path};
 
-use anyhow::{Result, bail};
-use k8s_openapi::api::core::v1::Pod;
-use serde_json::Value;
+use anyhow::Result;
 
 use super::{
-    Contents, MOST_PODS, parse,
-    pods::pod,
+    Contents,
+    object::Object,
+    parse,
+    pods::{items_of, pod},
     pods_of,
     read::{is_json, read_bounded, read_text},
 };
+use crate::facts::PodFacts;
 
 /// What messages name as the origin of documents that were piped in.
 const STDIN: &str = "stdin";
@@ -53,77 +54,35 @@ pub fn parse_templates(path: &Path, text: &str) -> Result<Contents> {
 }
 
 /// The pods and templates of a document.
-fn templates_of(value: Value) -> Result<Vec<Pod>> {
-    let kind = value.get("kind").and_then(Value::as_str);
-    match kind {
-        Some("List") => {
-            let items = value.get("items").and_then(Value::as_array);
-            let items = items.map(Vec::as_slice).unwrap_or_default();
-            if items.len() > MOST_PODS {
-                bail!("the list has more than {MOST_PODS} objects; split it");
-            }
-            let pods = items.iter().map(|item| item_of_list(item.clone()));
+fn templates_of(mut object: Object) -> Result<Vec<PodFacts>> {
+    let Some(kind) = object.kind.take() else {
+        return pods_of(object);
+    };
+    match kind.strip_suffix("List") {
+        // Items of a List name their kinds; a pod may omit it.
+        Some("") => {
+            let items = items_of(object.items, "list", "objects")?.into_iter();
+            let pods = items.map(|mut item| match item.kind.take().as_deref() {
+                None | Some("Pod") => Ok(vec![pod(item.pod())?]),
+                Some(kind) => template_of(kind, item),
+            });
             Ok(pods.collect::<Result<Vec<_>>>()?.concat())
         }
-        Some("Pod" | "PodList") | None => pods_of(value),
-        Some(kind) if kind.ends_with("List") && value.get("items").is_some() => {
-            typed_list(kind, &value)
+        // Items of a list of one kind, such as DeploymentList, need not name it.
+        Some(of) if of != "Pod" && object.items.is_some() => {
+            let items = items_of(object.items, &kind, "objects")?.into_iter();
+            let pods = items.map(|item| template_of(of, item));
+            Ok(pods.collect::<Result<Vec<_>>>()?.concat())
         }
-        Some(kind) => template_of(kind, &value),
-    }
-}
-
-/// The items of a list of one kind, such as DeploymentList. They need not name their kind.
-fn typed_list(kind: &str, list: &Value) -> Result<Vec<Pod>> {
-    let items = list["items"].as_array().map(Vec::as_slice);
-    let items = items.unwrap_or_default();
-    if items.len() > MOST_PODS {
-        bail!("the {kind:.40} has more than {MOST_PODS} objects; split it");
-    }
-    let kind = kind.trim_end_matches("List");
-    let pods = items.iter().map(|item| template_of(kind, item));
-    Ok(pods.collect::<Result<Vec<_>>>()?.concat())
-}
-
-/// An item of a List. A pod may omit its kind there.
-fn item_of_list(item: Value) -> Result<Vec<Pod>> {
-    match item.get("kind").and_then(Value::as_str) {
-        None | Some("Pod") => Ok(vec![pod(item)?]),
-        Some(kind) => template_of(kind, &item),
+        _ if matches!(&*kind, "Pod" | "PodList") => {
+            object.kind = Some(kind);
+            pods_of(object)
+        }
+        _ => template_of(&kind, object),
     }
 }
 
 /// The template of a workload; nothing of another object.
-fn template_of(kind: &str, value: &Value) -> Result<Vec<Pod>> {
-    let path = match kind {
-        "CronJob" => "/spec/jobTemplate/spec/template",
-        "PodTemplate" => "/template",
-        // Deployment, DaemonSet, StatefulSet, ReplicaSet, Job, and workloads of other projects.
-        _ => "/spec/template",
-    };
-    let Some(mut template) = value.pointer(path).cloned() else {
-        return Ok(Vec::new());
-    };
-    name_after(value, &mut template);
-    Ok(vec![pod(template)?])
-}
-
-/// Gives a pod template its workload's name. A template or metadata that is not a mapping stays as it
-/// is: reading it as a Pod reports the error.
-fn name_after(workload: &Value, template: &mut Value) {
-    let Some(fields) = template.as_object_mut() else {
-        return;
-    };
-    let metadata = fields.entry("metadata").or_insert(Value::Null);
-    if metadata.is_null() {
-        *metadata = Value::Object(serde_json::Map::new());
-    }
-    let Some(metadata) = metadata.as_object_mut() else {
-        return;
-    };
-    for field in ["name", "namespace"] {
-        if let Some(text) = workload["metadata"].get(field) {
-            metadata.insert(field.to_owned(), text.clone());
-        }
-    }
+fn template_of(kind: &str, object: Object) -> Result<Vec<PodFacts>> {
+    object.template(kind).map(pod).into_iter().collect()
 }

@@ -110,8 +110,8 @@ fn a_removed_init_container_counts_like_a_present_one() {
     assert_eq!(of_pod(&annotated(&annotations)).unwrap(), policy);
     // One that is there wins.
     let mut both = present;
-    both.metadata.annotations = annotated(&[(record::ANNOTATION, "{\"words\":[\"-p\",\"7\"]}")])
-        .metadata
+    both.meta.annotations = annotated(&[(record::ANNOTATION, "{\"words\":[\"-p\",\"7\"]}")])
+        .meta
         .annotations;
     assert_eq!(of_pod(&both).unwrap(), policy);
 }
@@ -182,8 +182,8 @@ fn errors_of_all_sources() {
         "spec:\n  containers: [{name: istio-proxy}]\n  initContainers: [{name: istio-init, args: [-p]}]\n",
     );
     assert_eq!(of_pod(&pod).unwrap_err().len(), 1);
-    pod.metadata.annotations = annotated(&[("sidetrack.dev/before-sidecar", "x")])
-        .metadata
+    pod.meta.annotations = annotated(&[("sidetrack.dev/before-sidecar", "x")])
+        .meta
         .annotations;
     let errors = of_pod(&pod).unwrap_err();
     let origins: Vec<&str> = errors.iter().map(|error| &*error.origin).collect();

@@ -1,15 +1,16 @@
 //! Records of istio-init containers.
 
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Container;
 use serde_json::{Value, json};
 
-use super::{ANNOTATION, ANNOTATIONS_MAX, Record, istio_init};
+use super::{ANNOTATION, ANNOTATIONS_MAX, Record};
+use crate::facts::PodFacts;
 
 fn container(value: Value) -> Container {
     serde_json::from_value(value).expect("a container")
 }
 
-fn annotated(text: &str) -> Pod {
+fn annotated(text: &str) -> PodFacts {
     let pod = json!({"metadata": {"annotations": {ANNOTATION: text}}});
     serde_json::from_value(pod).expect("a pod")
 }
@@ -38,7 +39,7 @@ fn a_container_is_recorded() {
 
 #[test]
 fn a_pod_without_the_annotation_has_no_record() {
-    assert_eq!(Record::of_annotation(&Pod::default()), Ok(None));
+    assert_eq!(Record::of_annotation(&PodFacts::default()), Ok(None));
 }
 
 /// The API server's own bound: a record of exactly that size is read, one byte more is refused.
@@ -55,17 +56,4 @@ fn the_largest_record() {
     let error = record(ANNOTATIONS_MAX + 1).unwrap_err();
     assert_eq!(error.problem, "it is longer than 256 KiB");
     assert_eq!(error.origin, format!("annotation {ANNOTATION}"));
-}
-
-#[test]
-fn istio_init_is_found_by_name() {
-    let pod = |names: &[&str]| -> Pod {
-        let init: Vec<Value> = names.iter().map(|name| json!({"name": name})).collect();
-        serde_json::from_value(json!({"spec": {"containers": [], "initContainers": init}}))
-            .expect("a pod")
-    };
-    let found = pod(&["migrate", "istio-init"]);
-    assert_eq!(istio_init(&found).map(|it| &*it.name), Some("istio-init"));
-    assert_eq!(istio_init(&pod(&["migrate"])), None);
-    assert_eq!(istio_init(&Pod::default()), None);
 }

@@ -1,6 +1,5 @@
 //! The rule lists that the articles print, from the pods they print them for.
 
-use k8s_openapi::api::core::v1::Pod;
 use sidetrack_common::{
     addr::Family,
     decide::{Decision, Verdict, virtual_index},
@@ -10,15 +9,17 @@ use sidetrack_common::{
 use super::{all, chains, line_of, restore};
 use crate::{
     dialect::Dialect,
+    facts::PodFacts,
+    fixture::annotated,
     inputs::Inputs,
     policy::{InboundPorts, OutboundRanges, Policy, PolicyError},
 };
 
-fn of_pod(pod: &Pod) -> Result<Policy, Vec<PolicyError>> {
+fn of_pod(pod: &PodFacts) -> Result<Policy, Vec<PolicyError>> {
     Policy::of_pod(pod, &Inputs::default())
 }
 
-fn pod(image: &str, init: &str) -> Pod {
+fn pod(image: &str, init: &str) -> PodFacts {
     serde_saphyr::from_str(&format!(
         "spec:
   containers: [{{name: app}}, {{name: istio-proxy, image: {image}}}]
@@ -29,7 +30,7 @@ fn pod(image: &str, init: &str) -> Pod {
 }
 
 /// What the rules print, without `-P` and `-N`.
-fn lines(pod: &Pod) -> Vec<String> {
+fn lines(pod: &PodFacts) -> Vec<String> {
     let policy = of_pod(pod).expect("a policy");
     all(&policy, Family::V4)
         .iter()
@@ -100,13 +101,8 @@ fn istio_1_5_0_follows_its_arguments() {
         "docker.io/istio/proxyv2:1.5.0",
         r#"command: [istio-iptables, -p, "15001", -z, "15006", -u, "1337", -m, REDIRECT, -i, '*', -x, "", -b, '*', -d, "15090,15020"]"#,
     );
-    pod.metadata.annotations = Some(
-        [(
-            "traffic.sidecar.istio.io/includeInboundPorts".to_owned(),
-            "80".to_owned(),
-        )]
-        .into(),
-    );
+    let annotations = [("traffic.sidecar.istio.io/includeInboundPorts", "80")];
+    pod.meta = annotated(&annotations).meta;
     let policy = of_pod(&pod).expect("a policy");
     assert_eq!(policy.inbound, InboundPorts::AllExcept(vec![15090, 15020]));
     let lines = lines(&pod);

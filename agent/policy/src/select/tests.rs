@@ -1,22 +1,20 @@
 //! Which pods are enrolled: one table for each criterion of the selection.
 
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
-use super::{Enroll, NotTaken, Prospect, Rejected, Wanted, is_starting, prospect, sidecar, wanted};
+use super::{Enroll, INJECT, NotTaken, Prospect, Rejected, Wanted, is_starting, prospect, wanted};
 use crate::{
+    facts::PodFacts,
     mesh::{Mesh, VirtualInterfaces},
     policy::ReturnRoute,
 };
 
-const INJECT: &str = "sidecar.istio.io/inject";
-
-fn pod(value: Value) -> Pod {
+fn pod(value: Value) -> PodFacts {
     serde_json::from_value(value).expect("a Pod")
 }
 
 /// A pod that every agent with `--enroll injected` enrolls, with some fields set.
-fn injected(fields: &[(&str, Value)]) -> Pod {
+fn injected(fields: &[(&str, Value)]) -> PodFacts {
     let mut value = json!({
         "metadata": {"name": "web", "annotations": {}, "labels": {}},
         "spec": {"containers": [{"name": "app"}, {"name": "istio-proxy", "args": ["proxy", "sidecar"]}]},
@@ -29,7 +27,7 @@ fn injected(fields: &[(&str, Value)]) -> Pod {
     pod(value)
 }
 
-fn selected(pod: &Pod, enroll: Enroll, namespace_label: Option<&str>) -> Result<(), NotTaken> {
+fn selected(pod: &PodFacts, enroll: Enroll, namespace_label: Option<&str>) -> Result<(), NotTaken> {
     match wanted(pod, namespace_label, &Mesh::new(enroll)) {
         Wanted::Enrolled(_) => Ok(()),
         Wanted::NotTaken(reason) => Err(reason),
@@ -200,10 +198,10 @@ fn a_native_sidecar_restarts_always() {
                 ]),
             ),
         ]);
-        let name = sidecar(&pod).map(|container| container.name.as_str());
+        let name = pod.sidecar().map(|container| container.name);
         assert_eq!(name, found.then_some("istio-proxy"), "{policy}");
     }
-    assert_eq!(sidecar(&Pod::default()), None);
+    assert_eq!(PodFacts::default().sidecar(), None);
 }
 
 #[test]
@@ -330,7 +328,7 @@ fn starting_pods() {
         let pod = injected(&[("/status/phase", phase.clone())]);
         assert_eq!(is_starting(&pod), starting, "{phase}");
     }
-    assert!(is_starting(&Pod::default()));
+    assert!(is_starting(&PodFacts::default()));
 }
 
 #[test]

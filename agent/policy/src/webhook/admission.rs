@@ -7,7 +7,7 @@ use k8s_openapi::{ByteString, api::core::v1::Pod};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use crate::text::shortened;
+use crate::{facts::PodFacts, text::shortened};
 
 /// An AdmissionReview with its request unread.
 #[derive(Deserialize)]
@@ -121,6 +121,15 @@ impl Request<'_> {
             );
         }
         Ok(pod)
+    }
+
+    /// What selection and policy ask of that pod.
+    ///
+    /// # Errors
+    /// If it cannot be read.
+    pub(super) fn facts(&self) -> Result<PodFacts, String> {
+        let text = self.object.map_or("null", RawValue::get);
+        serde_json::from_str(text).map_err(|error| shortened(&error.to_string()))
     }
 
     /// `namespace/name` for the log. The API server has not checked the names yet.

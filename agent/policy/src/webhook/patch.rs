@@ -12,6 +12,7 @@ use super::{
     validation::{self, VALIDATION},
 };
 use crate::{
+    facts::PodFacts,
     policy::Policy,
     record::{ANNOTATION, ANNOTATIONS_MAX, ISTIO_INIT, Record},
     select::{Wanted, wanted},
@@ -31,8 +32,8 @@ pub enum Change {
     Patch(Patch, Vec<String>),
 }
 
-/// Evaluates a pod.
-pub fn change(pod: &Pod, settings: &Settings<'_>) -> Change {
+/// Evaluates a pod; `facts` are its own.
+pub fn change(pod: &Pod, facts: &PodFacts, settings: &Settings<'_>) -> Change {
     let init: &[Container] = pod
         .spec
         .as_ref()
@@ -46,7 +47,7 @@ pub fn change(pod: &Pod, settings: &Settings<'_>) -> Change {
         // No injector does that, and the API refuses a pod with two containers of one name.
         return Change::None;
     }
-    let policy = match wanted(pod, settings.namespace_label, settings.mesh) {
+    let policy = match wanted(facts, settings.namespace_label, settings.mesh) {
         Wanted::Enrolled(policy) => policy,
         Wanted::NotTaken(_) => return Change::None,
         Wanted::Rejected(reason) => return Change::Refused(reason.to_string()),

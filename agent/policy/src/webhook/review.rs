@@ -112,7 +112,10 @@ impl Request<'_> {
                 let change = if self.is_update() {
                     self.restored()
                 } else {
-                    change(&pod, settings)
+                    match self.facts() {
+                        Ok(facts) => change(&pod, &facts, settings),
+                        Err(problem) => Change::Refused(problem),
+                    }
                 };
                 match change {
                     Change::None => Outcome::Unchanged,

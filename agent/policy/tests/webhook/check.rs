@@ -1,9 +1,10 @@
 //! Checks that hold for the answer to every body. The fuzz target uses them as well.
 
 use json_patch::{Patch, patch};
-use k8s_openapi::{ByteString, api::core::v1::Pod};
+use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 use sidetrack_policy::{
+    facts::PodFacts,
     policy::Policy,
     record,
     select::{Wanted, wanted},
@@ -81,8 +82,8 @@ fn check_change(before: &Value, after: &Value, settings: &Settings<'_>) {
     // It names a container that is not there any more.
     assert_eq!(after["metadata"]["annotations"][APPARMOR], Value::Null);
     if inits(before, VALIDATION) == 0 {
-        let spec = old.spec.expect("a spec").init_containers.expect("some");
-        let place = spec.iter().position(|it| it.name == record::ISTIO_INIT);
+        let init = before["spec"]["initContainers"].as_array().expect("some");
+        let place = init.iter().position(|it| it["name"] == record::ISTIO_INIT);
         let validation = &after["spec"]["initContainers"][place.expect("it")];
         assert_eq!(validation["name"], VALIDATION);
         let security = &validation["securityContext"];
@@ -135,11 +136,11 @@ fn rest(pod: &Value) -> Value {
     pod
 }
 
-fn read(pod: &Value) -> Pod {
+fn read(pod: &Value) -> PodFacts {
     serde_json::from_value(pod.clone()).unwrap_or_else(|error| panic!("{error}: {pod}"))
 }
 
-fn is_taken(pod: &Pod, settings: &Settings<'_>) -> bool {
+fn is_taken(pod: &PodFacts, settings: &Settings<'_>) -> bool {
     let wanted = wanted(pod, settings.namespace_label, settings.mesh);
     matches!(wanted, Wanted::Enrolled(_))
 }

@@ -5,7 +5,6 @@ use std::{collections::BTreeMap, sync::Arc};
 use sidetrack_policy::{
     PodRef, Policy,
     manifest::{Document, NetnsRef},
-    record::istio_init,
     select::{NotTaken, Wanted, is_completed, is_starting, wanted},
 };
 use tracing::error;
@@ -76,7 +75,7 @@ impl<N: Node> Core<N> {
     /// Reads a pod's manifest. [`Core::converge`] does what follows from it.
     async fn evaluate(&mut self, name: &PodRef, document: &Document) {
         let now = self.node.now();
-        let uid = &document.pod.metadata.uid;
+        let uid = &document.pod.meta.uid;
         let record = self
             .pods
             .entry(name.clone())
@@ -96,7 +95,7 @@ impl<N: Node> Core<N> {
         }
         record.uid.clone_from(uid);
         record.unsure = document.unsure;
-        record.has_istio_init = istio_init(&document.pod).is_some();
+        record.has_istio_init = document.pod.istio_init().is_some();
         match wanted(
             &document.pod,
             document.namespace_label.as_deref(),

@@ -1,5 +1,7 @@
 //! Answers to the CNI plugin in every state of a pod.
 
+use std::sync::Arc;
+
 use sidetrack_policy::{manifest::Document, mesh::Mesh, select::Enroll};
 use sidetrack_reconcile::{
     Listing, Node as _, PodState,
@@ -333,7 +335,7 @@ fn a_pod_whose_namespace_is_not_known_for_sure_waits_if_a_label_could_enroll_it(
         let mut run = run(true, &[Event::Create(0, variant)]);
         run.core.set_mesh(Mesh::new(enroll));
         list_changed(&mut run, |document| {
-            document.pod.metadata.labels = None;
+            Arc::make_mut(&mut document.pod).meta.labels.interception = None;
             document.unsure = true;
         });
         let (_, answer) = add(&mut run, ORDINARY);
@@ -346,10 +348,9 @@ fn a_pod_whose_namespace_is_not_known_for_sure_waits_if_a_label_could_enroll_it(
 fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
     let mut run = run(true, &[Event::Create(0, Variant::Bad)]);
     list_changed(&mut run, |document| {
-        let spec = document.pod.spec.as_mut().unwrap();
-        let mut init = spec.containers[0].clone();
-        init.name = "istio-init".to_owned();
-        spec.init_containers = Some(vec![init]);
+        let init = Variant::Bad.with_istio_init().pod;
+        let pod = Arc::make_mut(&mut document.pod);
+        pod.spec.init_containers = init.spec.init_containers.clone();
     });
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert!(matches!(answer, Answer::NotTaken(_)), "{answer:?}");

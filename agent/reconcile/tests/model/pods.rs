@@ -1,6 +1,9 @@
 //! Manifests of the model's pods.
 
-use std::{path::Path, sync::LazyLock};
+use std::{
+    path::Path,
+    sync::{Arc, LazyLock},
+};
 
 use sidetrack_policy::{
     PodRef, Policy,
@@ -53,7 +56,7 @@ impl Variant {
         }
     }
 
-    fn parse(self) -> Document {
+    fn parse(self, init: &str) -> Document {
         let label = if self == Self::OptedOut {
             "disabled"
         } else {
@@ -68,13 +71,18 @@ impl Variant {
             r#"{{"kind": "Pod", "metadata": {{"name": "p",
                 "labels": {{"sidetrack.dev/interception": "{label}"}},
                 "annotations": {{{}}}}},
-                "spec": {{"containers": [{{"name": "{container}"}}]}},
+                "spec": {{"containers": [{{"name": "{container}"}}], "initContainers": [{init}]}},
                 "status": {{"phase": "Running"}}}}"#,
             self.annotations()
         );
         let (mut documents, problems) = parse_pods(Path::new("pod.json"), &text).unwrap();
         assert!(problems.is_empty(), "{problems:?}");
         documents.remove(0)
+    }
+
+    /// Its manifest with an init container istio-init.
+    pub fn with_istio_init(self) -> Document {
+        self.parse(r#"{"name": "istio-init"}"#)
     }
 
     /// The policy, if it is to be enrolled.
@@ -101,7 +109,7 @@ static PARSED: LazyLock<Vec<(Document, Option<Policy>)>> = LazyLock::new(|| {
     ];
     let mesh = Mesh::new(Enroll::Injected);
     all.map(|variant| {
-        let document = variant.parse();
+        let document = variant.parse("");
         let policy = match wanted(&document.pod, None, &mesh) {
             Wanted::Enrolled(policy) => Some(*policy),
             Wanted::NotTaken(_) | Wanted::Rejected(_) => None,
@@ -140,13 +148,11 @@ impl Pod {
 
     pub fn document(&self, api: bool) -> Document {
         let mut document = PARSED[self.variant as usize].0.clone();
-        let metadata = &mut document.pod.metadata;
-        metadata.name = Some(self.name.name.clone());
-        metadata.uid = self.listed_uid();
-        if self.pending
-            && let Some(status) = &mut document.pod.status
-        {
-            status.phase = Some("Pending".to_owned());
+        let pod = Arc::make_mut(&mut document.pod);
+        pod.meta.name = Some(self.name.name.clone());
+        pod.meta.uid = self.listed_uid();
+        if self.pending {
+            pod.status.phase = Some("Pending".to_owned());
         }
         document.netns = Ok(self.netns(api));
         document

@@ -15,11 +15,7 @@ mod watch;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use k8s_openapi::api::{
-    apps::v1::DaemonSet,
-    core::v1::{ConfigMap, Namespace, Pod},
-};
-use kube::{Client, Config, core::PartialObjectMeta, runtime::watcher::Event};
+use kube::{Client, Config, runtime::watcher::Event};
 use tokio::time::Instant;
 use tracing::info;
 
@@ -34,7 +30,10 @@ use self::{
     view::View,
     watch::{Failure, Object, Target, Timeouts, Update, Watch},
 };
-use sidetrack_policy::PodRef;
+use sidetrack_policy::{
+    PodRef,
+    facts::{ObjectFacts, PodFacts},
+};
 use sidetrack_reconcile::Listing;
 
 /// One change of the API comes with others: wait this long for them.
@@ -43,10 +42,10 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// The API server's objects that concern this node.
 pub struct Cluster {
     client: Client,
-    pods: Watch<Pod>,
-    namespaces: Watch<PartialObjectMeta<Namespace>>,
-    daemonset: Watch<PartialObjectMeta<DaemonSet>>,
-    config: Watch<PartialObjectMeta<ConfigMap>>,
+    pods: Watch<PodFacts>,
+    namespaces: Watch<ObjectFacts>,
+    daemonset: Watch<ObjectFacts>,
+    config: Watch<ObjectFacts>,
     /// The namespace of both.
     own_namespace: Option<String>,
     uninstall: Uninstall,
@@ -176,26 +175,23 @@ impl Cluster {
 }
 
 /// Whether a namespace is being deleted; `None` if the event is not about it.
-fn ends(event: &Event<PartialObjectMeta<Namespace>>, namespace: Option<&str>) -> Option<bool> {
+fn ends(event: &Event<ObjectFacts>, namespace: Option<&str>) -> Option<bool> {
     let (Event::Apply(object) | Event::InitApply(object) | Event::Delete(object)) = event else {
         return None;
     };
-    if namespace.is_none() || object.metadata.name.as_deref() != namespace {
+    if namespace.is_none() || object.meta.name.as_deref() != namespace {
         return None;
     }
-    Some(matches!(event, Event::Delete(_)) || object.metadata.deletion_timestamp.is_some())
+    Some(matches!(event, Event::Delete(_)) || object.meta.is_deleted())
 }
 
 /// Follows one object by its name, if it has one.
-fn follow_one<K>(
+fn follow_one(
     client: &Client,
     api: &str,
     plural: &str,
     name: Option<&PodRef>,
-) -> Watch<PartialObjectMeta<K>>
-where
-    PartialObjectMeta<K>: Object,
-{
+) -> Watch<ObjectFacts> {
     let Some(name) = name else {
         return Watch::nothing();
     };

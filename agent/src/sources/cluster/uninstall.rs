@@ -13,7 +13,8 @@ use std::{
     time::Duration,
 };
 
-use kube::{core::PartialObjectMeta, runtime::watcher::Event};
+use kube::runtime::watcher::Event;
+use sidetrack_policy::facts::ObjectFacts;
 use tracing::info;
 
 /// What an agent that ends does with what it installed.
@@ -77,13 +78,13 @@ struct Presence {
 }
 
 impl Presence {
-    fn take<K>(&mut self, event: &Event<PartialObjectMeta<K>>) {
+    fn take(&mut self, event: &Event<ObjectFacts>) {
         match event {
             Event::Init => self.listed = false,
             Event::InitApply(object) | Event::Apply(object) => {
                 self.known = true;
                 self.listed = true;
-                self.deleted = object.metadata.deletion_timestamp.is_some();
+                self.deleted = object.meta.is_deleted();
             }
             // Deleted while the watch was down. What never existed is not deleted.
             Event::InitDone => self.deleted |= self.known && !self.listed,
@@ -93,12 +94,12 @@ impl Presence {
 }
 
 impl Uninstall {
-    pub(super) fn daemonset<K>(&mut self, event: &Event<PartialObjectMeta<K>>) {
+    pub(super) fn daemonset(&mut self, event: &Event<ObjectFacts>) {
         self.daemonset.take(event);
         self.decide();
     }
 
-    pub(super) fn config<K>(&mut self, event: &Event<PartialObjectMeta<K>>) {
+    pub(super) fn config(&mut self, event: &Event<ObjectFacts>) {
         self.config.take(event);
         self.decide();
     }
@@ -133,19 +134,16 @@ impl Uninstall {
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::{
-        api::apps::v1::DaemonSet,
-        apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time},
-    };
-    use kube::core::{PartialObjectMeta, PartialObjectMetaExt as _};
+    use serde_json::json;
+    use sidetrack_policy::facts::ObjectFacts;
 
     use super::{Ending, Event, Uninstall};
 
-    fn object() -> PartialObjectMeta<DaemonSet> {
-        ObjectMeta::default().into_request_partial()
+    fn object() -> ObjectFacts {
+        ObjectFacts::default()
     }
 
-    fn listed(objects: usize) -> Vec<Event<PartialObjectMeta<DaemonSet>>> {
+    fn listed(objects: usize) -> Vec<Event<ObjectFacts>> {
         let mut events = vec![Event::Init];
         events.extend((0..objects).map(|_| Event::InitApply(object())));
         events.push(Event::InitDone);
@@ -187,8 +185,8 @@ mod tests {
 
     #[test]
     fn deletion_that_has_begun_counts() {
-        let mut ending = object();
-        ending.metadata.deletion_timestamp = Some(Time(Default::default()));
+        let metadata = json!({"name": "sidetrack", "deletionTimestamp": "2026-11-21T07:00:00Z"});
+        let ending = serde_json::from_value(json!({"metadata": metadata})).unwrap();
         let mut uninstall = installed();
         uninstall.daemonset(&Event::Apply(ending));
         assert_eq!(uninstall.ending.get(), Ending::Undecided);

@@ -1,27 +1,23 @@
 //! The objects of all watches, merged into a listing.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
-use k8s_openapi::{
-    api::core::v1::{Container, Namespace, Pod},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
-use kube::{core::PartialObjectMeta, runtime::watcher::Event};
-
-use super::watch::Object;
+use kube::runtime::watcher::Event;
 use sidetrack_policy::{
+    facts::{Meta, ObjectFacts, PodFacts},
     manifest::{Document, NetnsRef},
-    select::LABEL,
 };
 use sidetrack_reconcile::Listing;
+
+use super::watch::Object;
 
 /// Everything known.
 #[derive(Debug, Default)]
 pub struct View {
     /// Pods of the node.
-    pub pods: Collection<Pod>,
+    pub pods: Collection<PodFacts>,
     /// Namespaces, of which only the label is kept.
-    pub namespaces: Collection<PartialObjectMeta<Namespace>>,
+    pub namespaces: Collection<ObjectFacts>,
 }
 
 impl View {
@@ -29,23 +25,20 @@ impl View {
     pub fn listing(&self, current: bool) -> Option<Listing> {
         let pods = self.pods.known.as_ref()?;
         let namespaces = self.namespaces.known.as_ref()?;
-        let namespace_of = |meta: &ObjectMeta| {
+        let namespace_of = |meta: &Meta| {
             let name = meta.namespace.clone()?;
             namespaces.get(&(String::new(), name))
         };
-        let label = |meta: &ObjectMeta| {
-            let namespace = namespace_of(meta)?;
-            namespace.metadata.labels.as_ref()?.get(LABEL).cloned()
-        };
+        let label = |meta: &Meta| namespace_of(meta)?.meta.labels.interception.clone();
         Some(Listing {
             pods: pods
                 .values()
                 .map(|pod| Document {
-                    namespace_label: label(&pod.metadata),
-                    unsure: !current || namespace_of(&pod.metadata).is_none(),
+                    namespace_label: label(&pod.meta),
+                    unsure: !current || namespace_of(&pod.meta).is_none(),
                     netns: netns_ref(pod),
                     origin: "the API server".to_owned(),
-                    pod: pod.clone(),
+                    pod: Arc::clone(pod),
                 })
                 .collect(),
             problems: Vec::new(),
@@ -55,13 +48,16 @@ impl View {
     }
 }
 
-/// Objects of one kind, by namespace and name.
+/// Objects by namespace and name.
+type Objects<K> = BTreeMap<(String, String), Arc<K>>;
+
+/// Objects of one kind.
 #[derive(Debug)]
 pub struct Collection<K> {
     /// As of the last full list and what came after it.
-    known: Option<BTreeMap<(String, String), K>>,
+    known: Option<Objects<K>>,
     /// A list that is still being read.
-    incoming: BTreeMap<(String, String), K>,
+    incoming: Objects<K>,
 }
 
 impl<K> Default for Collection<K> {
@@ -82,8 +78,7 @@ impl<K: Kept> Collection<K> {
                 false
             }
             Event::InitApply(object) => {
-                let object = object.reduced();
-                self.incoming.insert(key(object.meta()), object);
+                self.incoming.insert(key(object.meta()), Arc::new(object));
                 false
             }
             Event::InitDone => {
@@ -94,7 +89,6 @@ impl<K: Kept> Collection<K> {
                 let Some(known) = &mut self.known else {
                     return false;
                 };
-                let object = object.reduced();
                 let key = key(object.meta());
                 if known
                     .get(&key)
@@ -102,8 +96,10 @@ impl<K: Kept> Collection<K> {
                 {
                     return false;
                 }
-                let different = known.get(&key).is_none_or(|before| !before.same(&object));
-                known.insert(key, object);
+                let different = known
+                    .get(&key)
+                    .is_none_or(|before| !before.is_same(&object));
+                known.insert(key, Arc::new(object));
                 different
             }
             Event::Delete(object) => {
@@ -121,106 +117,35 @@ impl<K: Kept> Collection<K> {
     }
 }
 
-/// An object of which a part is kept.
+/// The facts of an object.
 pub trait Kept {
     /// Its metadata.
-    fn meta(&self) -> &ObjectMeta;
-    /// Without the parts sidetrack does not need.
-    fn reduced(self) -> Self;
-    /// Whether what is kept is the same.
-    fn same(&self, other: &Self) -> bool;
+    fn meta(&self) -> &Meta;
+    /// Whether both are the same but for their versions.
+    fn is_same(&self, other: &Self) -> bool;
 }
 
-impl Kept for PartialObjectMeta<Namespace> {
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
+impl Kept for ObjectFacts {
+    fn meta(&self) -> &Meta {
+        &self.meta
     }
 
-    fn reduced(mut self) -> Self {
-        self.metadata = identity(self.metadata);
-        self
-    }
-
-    fn same(&self, other: &Self) -> bool {
-        self.metadata.labels == other.metadata.labels
+    fn is_same(&self, other: &Self) -> bool {
+        self.meta.is_same(&other.meta)
     }
 }
 
-impl Kept for Pod {
-    fn meta(&self) -> &ObjectMeta {
-        &self.metadata
+impl Kept for PodFacts {
+    fn meta(&self) -> &Meta {
+        &self.meta
     }
 
-    fn reduced(mut self) -> Self {
-        let annotations = self.metadata.annotations.take();
-        self.metadata = identity(self.metadata);
-        // `kubectl apply` keeps a whole manifest in one of them.
-        self.metadata.annotations = annotations.map(|mut all| {
-            all.remove("kubectl.kubernetes.io/last-applied-configuration");
-            all
-        });
-        if let Some(spec) = &mut self.spec {
-            *spec = k8s_openapi::api::core::v1::PodSpec {
-                containers: std::mem::take(&mut spec.containers)
-                    .into_iter()
-                    .map(essence)
-                    .collect(),
-                init_containers: spec
-                    .init_containers
-                    .take()
-                    .map(|all| all.into_iter().map(essence).collect()),
-                host_network: spec.host_network,
-                host_users: spec.host_users,
-                ..Default::default()
-            };
-        }
-        if let Some(status) = &mut self.status {
-            *status = k8s_openapi::api::core::v1::PodStatus {
-                phase: status.phase.take(),
-                ..Default::default()
-            };
-        }
-        self
-    }
-
-    fn same(&self, other: &Self) -> bool {
-        self.spec == other.spec
-            && self.status == other.status
-            && self.metadata.uid == other.metadata.uid
-            && self.metadata.labels == other.metadata.labels
-            && self.metadata.annotations == other.metadata.annotations
+    fn is_same(&self, other: &Self) -> bool {
+        self.is_same(other)
     }
 }
 
-/// What identifies an object, and its label.
-fn identity(meta: ObjectMeta) -> ObjectMeta {
-    let labels = meta.labels.map(|mut labels| {
-        labels.retain(|name, _| name == LABEL || name == "sidecar.istio.io/inject");
-        labels
-    });
-    ObjectMeta {
-        name: meta.name,
-        namespace: meta.namespace,
-        uid: meta.uid,
-        resource_version: meta.resource_version,
-        labels,
-        ..ObjectMeta::default()
-    }
-}
-
-fn essence(container: Container) -> Container {
-    Container {
-        name: container.name,
-        image: container.image,
-        command: container.command,
-        args: container.args,
-        env: container.env,
-        restart_policy: container.restart_policy,
-        ..Container::default()
-    }
-}
-
-fn key(meta: &ObjectMeta) -> (String, String) {
+fn key(meta: &Meta) -> (String, String) {
     (
         meta.namespace.clone().unwrap_or_default(),
         meta.name.clone().unwrap_or_default(),
@@ -229,35 +154,41 @@ fn key(meta: &ObjectMeta) -> (String, String) {
 
 /// Whether what is known of the same object is newer than what has just come. Resource versions are
 /// to be compared as numbers where they are (Kubernetes 1.35, KEP-5504; etcd's always were).
-fn is_newer(known: &ObjectMeta, came: &ObjectMeta) -> bool {
-    let version = |meta: &ObjectMeta| meta.resource_version.as_ref()?.parse::<u128>().ok();
+fn is_newer(known: &Meta, came: &Meta) -> bool {
+    let version = |meta: &Meta| meta.resource_version.as_ref()?.parse::<u128>().ok();
     let order = version(known).zip(version(came));
     known.uid == came.uid && order.is_some_and(|(known, came)| known > came)
 }
 
-impl Object for Pod {
+impl Object for PodFacts {
     fn resource_version(&self) -> Option<&str> {
-        self.metadata.resource_version.as_deref()
+        self.meta.resource_version.as_deref()
+    }
+}
+
+impl Object for ObjectFacts {
+    fn resource_version(&self) -> Option<&str> {
+        self.meta.resource_version.as_deref()
     }
 }
 
 /// By the UID that only the API server can choose. Static pods have another one in the names of
 /// their cgroups, from an annotation that every author of a pod could write; no injector ever gives
 /// them a sidecar.
-fn netns_ref(pod: &Pod) -> Result<NetnsRef, String> {
-    let uid = pod.metadata.uid.clone();
+fn netns_ref(pod: &PodFacts) -> Result<NetnsRef, String> {
+    let uid = pod.meta.uid.clone();
     uid.map(NetnsRef::PodUid)
         .ok_or_else(|| "it has no UID".to_owned())
 }
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::Pod;
     use kube::runtime::watcher::Event;
+    use sidetrack_policy::facts::PodFacts;
 
     use super::Collection;
 
-    fn pod(uid: &str, version: &str, label: &str) -> Pod {
+    fn pod(uid: &str, version: &str, label: &str) -> PodFacts {
         serde_json::from_value(serde_json::json!({
             "metadata": {
                 "name": "a", "namespace": "b", "uid": uid, "resourceVersion": version,
@@ -268,9 +199,9 @@ mod tests {
         .unwrap()
     }
 
-    fn label(pods: &Collection<Pod>) -> Option<String> {
+    fn label(pods: &Collection<PodFacts>) -> Option<String> {
         let pod = pods.known.as_ref()?.values().next()?;
-        Some(pod.metadata.labels.as_ref()?["sidetrack.dev/interception"].clone())
+        pod.meta.labels.interception.clone()
     }
 
     #[test]
@@ -295,19 +226,5 @@ mod tests {
         assert_eq!(label(&pods).as_deref(), Some("x"), "it stays meanwhile");
         assert!(pods.take(Event::InitDone));
         assert_eq!(label(&pods), None);
-    }
-
-    #[test]
-    fn little_is_kept() {
-        let mut pods = Collection::default();
-        pods.take(Event::InitApply(pod("1", "1", "x")));
-        pods.take(Event::InitDone);
-        let kept = serde_json::to_value(pods.known.unwrap().values().next().unwrap()).unwrap();
-        assert_eq!(kept["metadata"]["labels"]["app"], serde_json::Value::Null);
-        assert_eq!(
-            kept["spec"]["containers"][0]["tty"],
-            serde_json::Value::Null
-        );
-        assert_eq!(kept["spec"]["containers"][0]["image"], "i");
     }
 }

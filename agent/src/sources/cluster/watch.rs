@@ -13,7 +13,7 @@ use kube::{
     Client,
     client::Body,
     core::params::{ListParams, WatchParams},
-    core::{PartialObjectMeta, Request as Path, Status, WatchEvent},
+    core::{Request as Path, Status, WatchEvent},
     runtime::watcher::Event,
 };
 use serde::{Deserialize, de::DeserializeOwned};
@@ -46,15 +46,6 @@ const QUEUE: usize = 16;
 pub trait Object: Clone + DeserializeOwned + Send + 'static {
     /// `metadata.resourceVersion`
     fn resource_version(&self) -> Option<&str>;
-}
-
-impl<K: Clone + Send + 'static> Object for PartialObjectMeta<K>
-where
-    Self: DeserializeOwned,
-{
-    fn resource_version(&self) -> Option<&str> {
-        self.metadata.resource_version.as_deref()
-    }
 }
 
 /// How long the server may take.

@@ -97,6 +97,6 @@ fn the_most_documents() {
         "it has more than 1024 documents; split it"
     );
     // Empty documents are left out.
-    let values = super::split(true, "null 1 null").expect("documents");
-    assert_eq!(values, [serde_json::json!(1)]);
+    let objects = super::split(true, "null 1 null").expect("documents");
+    assert_eq!(objects.len(), 1);
 }

@@ -1,6 +1,6 @@
 //! Remarks about policies.
 
-use crate::policy::Policy;
+use crate::{fixture::annotated, policy::Policy};
 
 #[test]
 fn each_remark_has_its_cause() {
@@ -36,9 +36,7 @@ fn misspelled_annotations_are_named() {
         ("sidetrack.dev/netns", "/run/netns/a"),
         ("sidecar.istio.io/proxyCPU", "100m"),
     ];
-    let annotations = annotations.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let mut pod = k8s_openapi::api::core::v1::Pod::default();
-    pod.metadata.annotations = Some(annotations.into());
+    let pod = annotated(&annotations);
     let policy = Policy::of_pod(&pod, &crate::inputs::Inputs::default()).unwrap();
     let notes = policy.notes();
     assert_eq!(notes.len(), 2, "{notes:?}");

@@ -13,13 +13,14 @@ use crate::{
 };
 
 fn decided(pod: &Value) -> Change {
+    let facts = serde_json::from_value(pod.clone()).expect("a pod");
     let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
     let settings = Settings {
         mesh: &Mesh::new(Enroll::Injected),
         namespace_label: None,
         image: "sidetrack:1",
     };
-    change(&pod, &settings)
+    change(&pod, &facts, &settings)
 }
 
 fn patched(pod: &Value) -> Value {

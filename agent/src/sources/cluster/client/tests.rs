@@ -1,8 +1,7 @@
 use std::{net::SocketAddr, time::Duration};
 
 use anyhow::Result;
-use k8s_openapi::api::core::v1::Namespace;
-use kube::core::PartialObjectMeta;
+use sidetrack_policy::facts::ObjectFacts;
 use tokio::net::TcpListener;
 
 use super::{
@@ -31,7 +30,7 @@ fn a_server_that_accepts_and_never_answers_is_a_problem_in_time() {
             fields: None,
             metadata_only: true,
         };
-        let mut watch: Watch<PartialObjectMeta<Namespace>> =
+        let mut watch: Watch<ObjectFacts> =
             Watch::start(client, target, Timeouts::default(), Backoff::default());
         loop {
             match tokio::time::timeout(ANSWER * 10, watch.next()).await? {

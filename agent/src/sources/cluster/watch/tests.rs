@@ -16,9 +16,9 @@ use axum::{
     routing::get,
 };
 use futures_util::StreamExt as _;
-use k8s_openapi::api::core::v1::Pod;
-use kube::{Client, core::PartialObjectMeta, runtime::watcher::Event};
+use kube::{Client, runtime::watcher::Event};
 use serde_json::{Value, json};
+use sidetrack_policy::facts::PodFacts;
 
 use super::{MAX_OBJECT_BYTES, MAX_PAGE_BYTES, Pauses, Target, Timeouts, Update, Watch};
 use crate::runtime::block_on;
@@ -42,7 +42,7 @@ impl Pauses for Counted {
 fn follow(
     answer: impl Fn(&Parameters) -> Response + Clone + Send + Sync + 'static,
     timeouts: Timeouts,
-) -> (Watch<PartialObjectMeta<Pod>>, Counted) {
+) -> (Watch<PodFacts>, Counted) {
     let pods = get(move |Query(query): Query<Parameters>| async move { answer(&query) });
     let server = Router::new().route("/api/v1/pods", pods);
     let pauses = Counted::default();

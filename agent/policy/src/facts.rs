@@ -1,0 +1,409 @@
+//! Everything that selection and policy ask of a pod, and nothing else.
+//!
+//! A pod is a foreign object: it may have megabytes of fields that are of no use here, and as typed objects these take
+//! thirty times their size in memory. So a pod of the API server, of a file or of a request is read straight into this
+//! type. Fields that it does not have are passed over without being kept, and code that asks for one does not compile.
+//!
+//! Invariant: the facts of a pod take at most [`MAX_KEPT`] bytes. Of a pod with more there is a number, by which it is
+//! rejected.
+
+mod annotations;
+pub(crate) mod containers;
+pub(crate) mod read;
+
+use std::net::IpAddr;
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+pub use self::{
+    annotations::{Annotations, Labels},
+    containers::{ContainerFacts, Containers},
+};
+use self::{
+    containers::{ISTIO_INIT, SIDECAR},
+    read::{Node, Shape, read_into},
+};
+use crate::text::shortened;
+
+/// How many bytes of a pod's annotations, arguments and variables are kept. The API server allows 256 KiB for all
+/// annotations, which is more than a list of 10,000 ranges needs, and injectors repeat lists as arguments of
+/// istio-init.
+pub const MAX_KEPT: usize = 512 << 10;
+
+/// The longest value that stays in the facts of a pod beyond [`MAX_KEPT`].
+const MAX_KEPT_VALUE: usize = 1 << 10;
+
+/// A pod, as far as it concerns sidetrack.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodFacts {
+    /// `metadata`.
+    pub meta: Meta,
+    /// `spec`.
+    pub spec: Spec,
+    /// `status`.
+    pub status: Status,
+    /// How many bytes would have to be kept, if that is more than [`MAX_KEPT`]. The longest values are missing then.
+    excess: Option<usize>,
+}
+
+/// `metadata`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its namespace.
+    pub namespace: Option<String>,
+    /// The UID that the API server gave.
+    pub uid: Option<String>,
+    /// The version of the object.
+    pub resource_version: Option<String>,
+    deleted: Deleted,
+    /// Labels that select.
+    pub labels: Labels,
+    /// Annotations that select, or set the policy.
+    pub annotations: Annotations,
+}
+
+/// Whether there is a `deletionTimestamp`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Deleted(bool);
+
+/// An object of which only the metadata counts, without annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectFacts {
+    /// `metadata`.
+    pub meta: Meta,
+}
+
+/// `spec` of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spec {
+    /// The node that it runs on.
+    pub node_name: Option<String>,
+    /// Whether it shares the node's network.
+    pub host_network: Option<bool>,
+    /// What runs its containers.
+    pub runtime_class_name: Option<String>,
+    /// Known containers.
+    pub containers: Containers,
+    /// Known init containers.
+    pub init_containers: Containers,
+}
+
+/// `status` of a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// `Pending`, `Running`, `Succeeded`, `Failed`.
+    pub phase: Option<String>,
+    /// Its addresses.
+    pub pod_ips: PodIps,
+}
+
+/// The addresses in a pod's status.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodIps {
+    ips: Vec<IpAddr>,
+    item: PodIp,
+}
+
+/// An entry of `status.podIPs` that is being read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct PodIp(Option<String>);
+
+impl PodFacts {
+    /// The sidecar container, also a native one (an init container that keeps running).
+    #[must_use]
+    pub fn sidecar(&self) -> Option<&ContainerFacts> {
+        let native = || self.spec.init_containers.find(SIDECAR, true);
+        self.spec.containers.find(SIDECAR, false).or_else(native)
+    }
+
+    /// The init container that programs iptables.
+    #[must_use]
+    pub fn istio_init(&self) -> Option<&ContainerFacts> {
+        self.spec.init_containers.find(ISTIO_INIT, false)
+    }
+
+    /// Whether both are the same but for their versions.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self {
+            meta,
+            spec,
+            status,
+            excess,
+        } = self;
+        meta.is_same(&other.meta)
+            && *spec == other.spec
+            && *status == other.status
+            && *excess == other.excess
+    }
+
+    /// How many bytes would have to be kept of a pod beyond [`MAX_KEPT`]. Its facts are incomplete.
+    #[must_use]
+    pub fn excess(&self) -> Option<usize> {
+        self.excess
+    }
+
+    /// About how many bytes the facts take.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.meta.kept() + self.spec.kept() + self.status.kept()
+    }
+
+    /// Ends the reading of a pod: of one beyond [`MAX_KEPT`] the long values are dropped.
+    pub(crate) fn bounded(mut self) -> Self {
+        let kept = self.kept();
+        if kept <= MAX_KEPT {
+            return self;
+        }
+        self.excess = Some(kept);
+        self.meta.drop_long();
+        self.spec.drop_long();
+        self.status.drop_long();
+        self
+    }
+}
+
+/// What optional strings take.
+fn lengths<const N: usize>(texts: [&Option<String>; N]) -> usize {
+    texts.into_iter().flatten().map(String::len).sum()
+}
+
+/// Cuts strings that are longer than any valid one.
+fn cut_long<const N: usize>(texts: [&mut Option<String>; N]) {
+    for text in texts.into_iter().flatten() {
+        if text.len() > MAX_KEPT_VALUE {
+            *text = shortened(text);
+        }
+    }
+}
+
+impl Meta {
+    /// `namespace/name`.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        let part = |text: &Option<String>| text.clone().unwrap_or_default();
+        format!("{}/{}", part(&self.namespace), part(&self.name))
+    }
+
+    /// Whether the object is being deleted.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.deleted.0
+    }
+
+    /// Whether both are the same but for their versions.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            namespace,
+            uid,
+            resource_version: _,
+            deleted,
+            labels,
+            annotations,
+        } = self;
+        *name == other.name
+            && *namespace == other.namespace
+            && *uid == other.uid
+            && *deleted == other.deleted
+            && *labels == other.labels
+            && *annotations == other.annotations
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn kept(&self) -> usize {
+        lengths([
+            &self.name,
+            &self.namespace,
+            &self.uid,
+            &self.resource_version,
+        ]) + self.labels.kept()
+            + self.annotations.kept()
+    }
+
+    fn drop_long(&mut self) {
+        cut_long([
+            &mut self.name,
+            &mut self.namespace,
+            &mut self.uid,
+            &mut self.resource_version,
+        ]);
+        self.labels.drop_long();
+        self.annotations.drop_long();
+    }
+}
+
+impl Spec {
+    /// About how many bytes it takes.
+    pub(crate) fn kept(&self) -> usize {
+        lengths([&self.node_name, &self.runtime_class_name])
+            + self.containers.kept()
+            + self.init_containers.kept()
+    }
+
+    fn drop_long(&mut self) {
+        cut_long([&mut self.node_name, &mut self.runtime_class_name]);
+        self.containers.drop_long();
+        self.init_containers.drop_long();
+    }
+}
+
+impl Status {
+    /// About how many bytes it takes.
+    pub(crate) fn kept(&self) -> usize {
+        lengths([&self.phase])
+    }
+
+    fn drop_long(&mut self) {
+        cut_long([&mut self.phase]);
+    }
+}
+
+impl<'de> Deserialize<'de> for PodFacts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut pod = Self::default();
+        match read_into(&mut pod, deserializer)? {
+            Some(problem) => Err(D::Error::custom(problem)),
+            None => Ok(pod.bounded()),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for ObjectFacts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut object = Self::default();
+        match read_into(&mut object, deserializer)? {
+            Some(problem) => Err(D::Error::custom(problem)),
+            None => {
+                object.meta.annotations = Annotations::default();
+                Ok(object)
+            }
+        }
+    }
+}
+
+impl Node for ObjectFacts {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        (name == "metadata").then_some(&mut self.meta)
+    }
+}
+
+impl Node for Deleted {
+    fn shape(&self) -> Shape {
+        Shape::OptionalText
+    }
+
+    fn text(&mut self, _text: &str) {
+        self.0 = true;
+    }
+}
+
+impl Node for PodFacts {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        Some(match name {
+            "metadata" => &mut self.meta,
+            "spec" => &mut self.spec,
+            "status" => &mut self.status,
+            _ => return None,
+        })
+    }
+}
+
+impl Node for Meta {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        Some(match name {
+            "name" => &mut self.name,
+            "namespace" => &mut self.namespace,
+            "uid" => &mut self.uid,
+            "resourceVersion" => &mut self.resource_version,
+            "deletionTimestamp" => &mut self.deleted,
+            "labels" => &mut self.labels,
+            "annotations" => &mut self.annotations,
+            _ => return None,
+        })
+    }
+}
+
+impl Node for Spec {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        Some(match name {
+            "nodeName" => &mut self.node_name,
+            "hostNetwork" => &mut self.host_network,
+            "runtimeClassName" => &mut self.runtime_class_name,
+            "containers" => &mut self.containers,
+            "initContainers" => &mut self.init_containers,
+            _ => return None,
+        })
+    }
+}
+
+impl Node for Status {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        Some(match name {
+            "phase" => &mut self.phase,
+            "podIPs" => &mut self.pod_ips,
+            _ => return None,
+        })
+    }
+}
+
+impl PodIps {
+    /// The addresses.
+    pub fn iter(&self) -> impl Iterator<Item = IpAddr> {
+        self.ips.iter().copied()
+    }
+}
+
+impl Node for PodIps {
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
+
+    fn item(&mut self) -> Option<&mut dyn Node> {
+        // The API server gives a pod two, one of each family.
+        const MAX_ADDRESSES: usize = 16;
+        (self.ips.len() < MAX_ADDRESSES).then_some(&mut self.item)
+    }
+
+    fn end(&mut self, problem: Option<String>) -> Option<String> {
+        let ip = self.item.0.take();
+        self.ips.extend(ip.and_then(|ip| ip.parse::<IpAddr>().ok()));
+        problem
+    }
+}
+
+impl Node for PodIp {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        (name == "ip").then_some(&mut self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,259 @@
+//! The containers of a pod that are known by their names.
+
+use std::collections::BTreeMap;
+
+use super::{
+    MAX_KEPT, MAX_KEPT_VALUE,
+    read::{Node, Shape},
+};
+use crate::inputs::known_variable;
+
+/// Name of the sidecar container, in every injector's output.
+pub(crate) const SIDECAR: &str = "istio-proxy";
+/// Name of the init container that programs iptables, in every injector's output.
+pub(crate) const ISTIO_INIT: &str = "istio-init";
+/// Name of the init container that Istio's injector adds when something else programs the rules.
+pub(crate) const VALIDATION: &str = "istio-validation";
+
+/// What a kept string takes beside its bytes.
+const OVERHEAD: usize = 32;
+
+/// A known container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ContainerFacts {
+    /// Its name.
+    pub name: &'static str,
+    /// `image`.
+    pub image: Option<String>,
+    /// `command` and `args`; of the sidecar those before the first flag.
+    pub words: Vec<String>,
+    /// Literal variables that set an input of the policy.
+    pub env: BTreeMap<&'static str, String>,
+    /// Whether its `restartPolicy` is `Always`.
+    pub restarts: bool,
+    /// What the words take, also those that were not kept.
+    words_kept: usize,
+}
+
+impl ContainerFacts {
+    fn kept(&self) -> usize {
+        let values = self.env.values().chain(&self.image);
+        values.map(String::len).sum::<usize>() + self.words_kept
+    }
+
+    fn drop_long(&mut self) {
+        self.image.take_if(|image| image.len() > MAX_KEPT_VALUE);
+        self.env.retain(|_, value| value.len() <= MAX_KEPT_VALUE);
+        // The gateway's word is one of the sidecar's first.
+        self.words.truncate(MAX_KEPT_VALUE / OVERHEAD);
+        self.words.retain(|word| word.len() <= MAX_KEPT_VALUE);
+        self.words.shrink_to_fit();
+        self.words_kept = cost(&self.words);
+    }
+}
+
+/// Known containers of a list.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Containers {
+    all: Vec<ContainerFacts>,
+    item: Container,
+}
+
+impl Containers {
+    /// The first with this name, and, if asked for, with `restartPolicy: Always`.
+    pub(super) fn find(&self, name: &str, restarts: bool) -> Option<&ContainerFacts> {
+        let found = |it: &&ContainerFacts| it.name == name && (it.restarts || !restarts);
+        self.all.iter().find(found)
+    }
+
+    /// Whether Istio's validation is among them.
+    #[must_use]
+    pub fn has_validation(&self) -> bool {
+        self.find(VALIDATION, false).is_some()
+    }
+
+    /// About how many bytes they take.
+    pub(super) fn kept(&self) -> usize {
+        self.all.iter().map(ContainerFacts::kept).sum()
+    }
+
+    /// Drops long values.
+    pub(super) fn drop_long(&mut self) {
+        self.all.iter_mut().for_each(ContainerFacts::drop_long);
+    }
+}
+
+impl Node for Containers {
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
+
+    fn item(&mut self) -> Option<&mut dyn Node> {
+        Some(&mut self.item)
+    }
+
+    fn end(&mut self, problem: Option<String>) -> Option<String> {
+        let Some(found) = std::mem::take(&mut self.item).facts() else {
+            return problem;
+        };
+        // The first of a name counts; a native sidecar may follow one that does not keep running.
+        let is_same = |it: &ContainerFacts| (it.name, it.restarts) == (found.name, found.restarts);
+        if !self.all.iter().any(is_same) {
+            self.all.push(found);
+        }
+        problem
+    }
+}
+
+/// A container that is being read. Its name may come last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Container {
+    name: Option<String>,
+    image: Option<String>,
+    command: Words,
+    args: Words,
+    env: Env,
+    restart_policy: Option<String>,
+}
+
+/// The same name as a constant, if it is a known one.
+fn known(name: &str) -> Option<&'static str> {
+    [SIDECAR, ISTIO_INIT, VALIDATION]
+        .into_iter()
+        .find(|known| *known == name)
+}
+
+impl Container {
+    /// `None` if it is none of the known ones.
+    fn facts(self) -> Option<ContainerFacts> {
+        let name = known(self.name.as_deref()?)?;
+        if name == VALIDATION {
+            return Some(ContainerFacts {
+                name,
+                ..ContainerFacts::default()
+            });
+        }
+        let mut words_kept = self.command.kept + self.args.kept;
+        let mut words = [self.command.all, self.args.all].concat();
+        if name == SIDECAR
+            && let Some(flag) = words.iter().position(|word| word.starts_with('-'))
+        {
+            words.truncate(flag);
+            words_kept = cost(&words);
+        }
+        words.shrink_to_fit();
+        Some(ContainerFacts {
+            name,
+            image: self.image,
+            words,
+            env: self.env.all,
+            restarts: self.restart_policy.as_deref() == Some("Always"),
+            words_kept,
+        })
+    }
+}
+
+impl Node for Container {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, field: &str) -> Option<&mut dyn Node> {
+        let name = self.name.as_deref();
+        if field != "name" && name.is_some_and(|name| known(name).is_none()) {
+            return None;
+        }
+        Some(match field {
+            "name" => &mut self.name,
+            "image" => &mut self.image,
+            "command" => &mut self.command,
+            "args" => &mut self.args,
+            "env" => &mut self.env,
+            "restartPolicy" => &mut self.restart_policy,
+            _ => return None,
+        })
+    }
+}
+
+/// Words of a command line.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Words {
+    all: Vec<String>,
+    kept: usize,
+    item: String,
+}
+
+/// What words take.
+fn cost(words: &[String]) -> usize {
+    words.iter().map(|word| word.len() + OVERHEAD).sum()
+}
+
+impl Node for Words {
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
+
+    fn item(&mut self) -> Option<&mut dyn Node> {
+        Some(&mut self.item)
+    }
+
+    fn end(&mut self, problem: Option<String>) -> Option<String> {
+        let word = std::mem::take(&mut self.item);
+        self.kept += word.len() + OVERHEAD;
+        if self.kept <= MAX_KEPT {
+            self.all.push(word);
+        }
+        problem
+    }
+}
+
+/// Variables of a container.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Env {
+    all: BTreeMap<&'static str, String>,
+    item: Variable,
+}
+
+impl Node for Env {
+    fn shape(&self) -> Shape {
+        Shape::List
+    }
+
+    fn item(&mut self) -> Option<&mut dyn Node> {
+        Some(&mut self.item)
+    }
+
+    fn end(&mut self, problem: Option<String>) -> Option<String> {
+        if let Variable {
+            name: Some(name),
+            value: Some(value),
+        } = std::mem::take(&mut self.item)
+            && let Some(name) = known_variable(&name)
+        {
+            // Of two the first counts.
+            self.all.entry(name).or_insert(value);
+        }
+        problem
+    }
+}
+
+/// A variable that is being read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Variable {
+    name: Option<String>,
+    value: Option<String>,
+}
+
+impl Node for Variable {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, field: &str) -> Option<&mut dyn Node> {
+        Some(match field {
+            "name" => &mut self.name,
+            "value" => &mut self.value,
+            _ => return None,
+        })
+    }
+}
