@@ -46,7 +46,7 @@ impl Follower {
                 () = self.source.changed() => self.relist(),
                 Ok(()) = ready.changed() => self.keep_plugin(),
                 _ = look.tick() => {
-                    self.look()?;
+                    self.look();
                     // Not earlier: a sandbox that is added before the agent is ready waits.
                     let is_ready = *ready.borrow();
                     if is_ready {
@@ -71,17 +71,11 @@ impl Follower {
     }
 
     /// Looks for changes that cause no event.
-    fn look(&mut self) -> Result<()> {
-        let mesh = self.settings.changed();
-        let mut again = self.source.has_silently_changed()?;
-        if let Some(mesh) = mesh {
+    fn look(&mut self) {
+        if let Some(mesh) = self.settings.changed() {
             self.inbox.send_mesh(mesh);
-            again = true;
-        }
-        if again {
             self.relist();
         }
-        Ok(())
     }
 
     /// Keeps the CNI plugin in place, and admits new pods to the node once it is.

@@ -11,17 +11,14 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use self::{
-    cluster::Cluster,
-    pods_dir::{Directory, Watch},
-};
+use self::{cluster::Cluster, pods_dir::PodsDir};
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::Listing;
 
 /// The source of the pods.
 pub enum Source {
     /// `--pods-dir`.
-    Directory(Directory, Watch),
+    Directory(PodsDir),
     /// The API server.
     Cluster(Box<Cluster>),
 }
@@ -32,7 +29,7 @@ impl Source {
     /// # Errors
     /// If it does not, or cannot be watched.
     pub fn directory(path: &Path) -> Result<Self> {
-        Ok(Self::Directory(Directory::new(path)?, Watch::new(path)?))
+        Ok(Self::Directory(PodsDir::new(path)?))
     }
 
     /// The API server, for the pods of a node and the DaemonSet the agent belongs to.
@@ -48,24 +45,9 @@ impl Source {
     /// Waits for a change. Cancel safe.
     pub async fn changed(&mut self) {
         match self {
-            Self::Directory(_, watch) => watch.changed().await,
+            Self::Directory(directory) => directory.changed().await,
             Self::Cluster(cluster) => cluster.changed().await,
         }
-    }
-
-    /// Looks for a change that causes no event: another directory in place of the watched one. To be
-    /// called now and then.
-    ///
-    /// # Errors
-    /// If it cannot be watched.
-    pub fn has_silently_changed(&mut self) -> Result<bool> {
-        if let Self::Directory(directory, watch) = self
-            && watch.is_outdated()
-        {
-            *watch = Watch::new(directory.path())?;
-            return Ok(true);
-        }
-        Ok(false)
     }
 
     /// All pods; `None` until they are known.
@@ -74,10 +56,7 @@ impl Source {
     /// If they cannot be read. The pods then stay as they are.
     pub fn list(&mut self) -> Result<Option<Listing>, String> {
         match self {
-            Self::Directory(directory, _) => directory.list().map(Some).map_err(|error| {
-                let path = directory.path().display();
-                format!("list {path}: {error}; its pods stay as they are")
-            }),
+            Self::Directory(directory) => directory.list(),
             Self::Cluster(cluster) => Ok(cluster.list()),
         }
     }
@@ -85,7 +64,7 @@ impl Source {
     /// What is wrong with the source itself.
     pub fn problems(&self) -> Vec<String> {
         match self {
-            Self::Directory(..) => Vec::new(),
+            Self::Directory(_) => Vec::new(),
             Self::Cluster(cluster) => cluster.problems(),
         }
     }

@@ -41,6 +41,50 @@ fn manifests_take_effect_within_a_second() -> Result<()> {
     nothing_is_left(&fixture.agent.places)
 }
 
+kernel_test!(large_manifests_delay_no_small_one);
+/// Thirty large files change at once; a pod in a new small file is enrolled while they are read.
+fn large_manifests_delay_no_small_one() -> Result<()> {
+    const FILES: usize = 30;
+    const BYTES: usize = 1_800_000;
+    /// The dev profile's build takes two seconds for a large file.
+    const LONGEST: Duration = Duration::from_secs(120);
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    let entry = "    - {name: VARIABLE, value: some value of it}\n";
+    let env = entry.repeat(BYTES / entry.len());
+    let large = |number| {
+        format!(
+            "kind: Pod\nmetadata: {{name: large-{number}}}\nspec:\n  containers:\n  - name: app\n    env:\n{env}"
+        )
+    };
+    let places = &fixture.agent.places;
+    for number in 0..FILES {
+        let name = format!("large-{number:02}");
+        fixture.lab.write_manifest(&name, &large(number))?;
+    }
+    // Let the agent begin with them.
+    thread::sleep(Duration::from_millis(500));
+    let start = Instant::now();
+    fixture
+        .lab
+        .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
+    let known = loop {
+        let pods = places.json(&["pods", "-o", "json"])?;
+        let pods = pods.as_array().map(Vec::as_slice).unwrap_or_default();
+        if pods.iter().any(|pod| pod["name"] == "app") {
+            break pods.len() - 1;
+        }
+        ensure!(start.elapsed() < LONGEST, "{}", places.log());
+        thread::sleep(Duration::from_millis(20));
+    };
+    println!(
+        "{FILES} files of {BYTES} bytes: a pod in a small one is known after {:.2?}, with {known} of theirs",
+        start.elapsed()
+    );
+    ensure!(known < FILES / 2, "only after {known} large files");
+    Ok(())
+}
+
 kernel_test!(a_recreated_directory_is_followed);
 fn a_recreated_directory_is_followed() -> Result<()> {
     let fixture = PodFixture::new()?;

@@ -7,31 +7,33 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
+        mpsc,
     },
+    thread,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
-use tokio::sync::mpsc;
 
 /// Editors and `kubectl` write in several steps: wait this long for the rest.
-const SETTLE: Duration = Duration::from_millis(50);
+const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A watched directory.
 #[derive(Debug)]
-pub struct Watch {
+pub(super) struct Watch {
     _watcher: RecommendedWatcher,
     path: PathBuf,
     inode: Option<u64>,
     removed: Arc<AtomicBool>,
-    settled: mpsc::UnboundedReceiver<()>,
+    events: mpsc::Receiver<()>,
 }
 
 impl Watch {
     /// Starts watching; changes from now on are reported.
-    pub fn new(path: &Path) -> Result<Self> {
-        let (sender, mut events) = mpsc::unbounded_channel();
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        // One event that waits stands for all.
+        let (sender, events) = mpsc::sync_channel(1);
         let removed = Arc::new(AtomicBool::new(false));
         let (own, was_removed) = (path.to_owned(), Arc::clone(&removed));
         let mut watcher =
@@ -46,47 +48,48 @@ impl Watch {
                 let reading =
                     |event: notify::Event| event.kind.is_access() && !is_close_after_write(&event);
                 if !event.is_ok_and(reading) {
-                    let _ = sender.send(());
+                    let _ = sender.try_send(());
                 }
             })
             .context("set up inotify")?;
         watcher
             .watch(path, RecursiveMode::NonRecursive)
             .with_context(|| format!("watch {}", path.display()))?;
-        let inode = inode_of(path);
-        let (sender, settled) = mpsc::unbounded_channel();
-        // In a task of its own, so that a caller of `changed` may be canceled at any time.
-        tokio::spawn(async move {
-            while events.recv().await.is_some() {
-                tokio::time::sleep(SETTLE).await;
-                while events.try_recv().is_ok() {}
-                if sender.send(()).is_err() {
-                    return;
-                }
-            }
-        });
         Ok(Self {
             _watcher: watcher,
             path: path.to_owned(),
-            inode,
+            inode: inode_of(path),
             removed,
-            settled,
+            events,
         })
+    }
+
+    /// Watches the directory that is at the path now.
+    pub(super) fn renew(&mut self) -> Result<()> {
+        *self = Self::new(&self.path)?;
+        Ok(())
     }
 
     /// Whether the watched directory has been replaced by another one. The new one may have the old
     /// inode number.
-    #[must_use]
-    pub fn is_outdated(&self) -> bool {
+    pub(super) fn is_outdated(&self) -> bool {
         let now = inode_of(&self.path);
         now.is_some() && (now != self.inode || self.removed.load(Ordering::Relaxed))
     }
 
-    /// Waits for a change, and for the end of a burst of changes. Cancel safe.
-    pub async fn changed(&mut self) {
-        if self.settled.recv().await.is_none() {
-            std::future::pending().await
+    /// Waits for a change, and for the end of a burst of changes; whether there was one in that time.
+    pub(super) fn wait(&self, timeout: Duration) -> bool {
+        let changed = self.events.recv_timeout(timeout).is_ok();
+        if changed {
+            thread::sleep(SETTLE_INTERVAL);
+            self.has_event();
         }
+        changed
+    }
+
+    /// Whether there was a change since the last call.
+    pub(super) fn has_event(&self) -> bool {
+        self.events.try_recv().is_ok()
     }
 }
 

@@ -18,7 +18,13 @@ impl Lab {
 
     fn write(&mut self, name: &str, text: &str) -> Listing {
         fs::write(self.dir.path().join(name), text).unwrap();
-        self.directory.list().unwrap()
+        self.list()
+    }
+
+    fn list(&mut self) -> Listing {
+        self.directory.scan().unwrap();
+        while self.directory.read_next() {}
+        self.directory.listing()
     }
 }
 
@@ -26,7 +32,7 @@ fn names(listing: &Listing) -> Vec<&str> {
     listing
         .pods
         .iter()
-        .map(|document| document.pod.metadata.name.as_deref().unwrap())
+        .map(|document| document.pod.meta.name.as_deref().unwrap())
         .collect()
 }
 
@@ -53,7 +59,7 @@ fn yaml_json_many_documents_and_lists() {
     assert_eq!(listing.problems, []);
     assert!(listing.complete);
     assert_eq!(
-        listing.pods[0].pod.metadata.namespace.as_deref(),
+        listing.pods[0].pod.meta.namespace.as_deref(),
         Some("default")
     );
     assert!(listing.pods[1].origin.ends_with("a.yaml, document 2"));
@@ -72,7 +78,7 @@ fn a_broken_file_keeps_its_pods_and_others_go_on() {
     let listing = lab.write("b.yaml", "kind: [");
     assert!(!listing.complete);
     fs::remove_file(lab.dir.path().join("a.yaml")).unwrap();
-    assert_eq!(names(&lab.directory.list().unwrap()), [""; 0]);
+    assert_eq!(names(&lab.list()), [""; 0]);
 }
 
 #[test]
@@ -124,4 +130,99 @@ fn files_that_are_too_large() {
         assert!(message.contains(cure), "{message}");
         fs::remove_file(lab.dir.path().join(name)).unwrap();
     }
+}
+
+/// Has the times of change of what was written become final.
+fn settle() {
+    std::thread::sleep(super::STAMP_TTL * 2);
+}
+
+#[test]
+fn only_changed_files_are_read_again() {
+    let mut lab = Lab::new();
+    lab.write("a.yaml", A);
+    lab.write("b.yaml", "kind: Pod\nmetadata: {name: b}\n");
+    settle();
+    lab.list();
+    assert!(!lab.directory.scan().unwrap(), "none is gone");
+    assert!(!lab.directory.read_next(), "nothing has changed");
+    // As long as before.
+    fs::write(
+        lab.dir.path().join("b.yaml"),
+        "kind: Pod\nmetadata: {name: c}\n",
+    )
+    .unwrap();
+    lab.directory.scan().unwrap();
+    assert!(lab.directory.read_next());
+    assert!(!lab.directory.read_next(), "one has changed");
+    assert_eq!(names(&lab.directory.listing()), ["a", "c"]);
+    fs::remove_file(lab.dir.path().join("a.yaml")).unwrap();
+    assert!(lab.directory.scan().unwrap(), "one is gone");
+}
+
+/// A change that leaves size and time as they are, because it comes within the same tick of the clock.
+#[test]
+fn a_file_that_has_just_changed_is_read_again() {
+    let mut lab = Lab::new();
+    lab.write("a.yaml", A);
+    lab.directory.scan().unwrap();
+    assert!(lab.directory.read_next());
+}
+
+#[test]
+fn small_files_are_read_first_and_large_ones_in_time() {
+    let mut lab = Lab::new();
+    let dir = lab.dir.path().to_owned();
+    let large = "#".repeat(500_000) + "\n" + A;
+    fs::write(dir.join("a.yaml"), &large).unwrap();
+    lab.directory.scan().unwrap();
+    let small = |name: &str| {
+        let text = format!("kind: Pod\nmetadata: {{name: {name}}}\n");
+        fs::write(dir.join(name).with_extension("yaml"), text).unwrap();
+    };
+    small("b");
+    lab.directory.scan().unwrap();
+    assert!(lab.directory.read_next());
+    assert_eq!(names(&lab.directory.listing()), ["b"]);
+    // The large file has waited longest.
+    small("c");
+    lab.directory.scan().unwrap();
+    assert!(lab.directory.read_next());
+    assert_eq!(names(&lab.directory.listing()), ["a", "b"]);
+}
+
+#[test]
+fn the_most_pods_of_a_directory() {
+    let mut lab = Lab::new();
+    for file in 0..4 {
+        let pods: String = (0..1024)
+            .map(|pod| format!(r#"{{"kind":"Pod","metadata":{{"name":"p-{file}-{pod}"}}}} "#))
+            .collect();
+        assert_eq!(lab.write(&format!("{file}.json"), &pods).problems, []);
+    }
+    let listing = lab.write("more.yaml", A);
+    assert_eq!(listing.pods.len(), super::MAX_PODS);
+    let message = &listing.problems[0].message;
+    assert!(message.contains("more than 4096 pods"), "{message}");
+    assert!(!listing.complete);
+    fs::remove_file(lab.dir.path().join("0.json")).unwrap();
+    let listing = lab.list();
+    assert_eq!(
+        (listing.pods.len(), listing.problems),
+        (3 * 1024 + 1, vec![])
+    );
+}
+
+#[test]
+fn the_most_bytes_of_a_directory() {
+    let mut lab = Lab::new();
+    let blank = " ".repeat(4 << 20);
+    for file in 0..16 {
+        fs::write(lab.dir.path().join(format!("{file:02}.json")), &blank).unwrap();
+    }
+    assert_eq!(lab.list().problems, []);
+    let listing = lab.write("more.yaml", A);
+    let message = &listing.problems[0].message;
+    assert!(message.contains("more than 64 MiB"), "{message}");
+    assert_eq!(listing.pods.len(), 0);
 }

@@ -1,0 +1,267 @@
+//! The files of a directory of manifests, and what they said when they were last read.
+//!
+//! Invariant: a file that cannot be read keeps the pods it had before, so that a typing error never
+//! ends a pod's interception.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    os::unix::fs::MetadataExt as _,
+    path::{Path, PathBuf},
+    time::{Duration, Instant, SystemTime},
+};
+
+use anyhow::{Context as _, Result, bail};
+use sidetrack_policy::{
+    manifest::{Contents, Document, Problem, read_file},
+    pod_ref::PodRef,
+};
+use sidetrack_reconcile::Listing;
+
+/// How many pods all files may have: as many as the maps have rows for.
+const MAX_PODS: usize = 4096;
+/// How many bytes all files may have.
+const MAX_TOTAL: u64 = 64 << 20;
+/// A file that changed less than this ago may change again without another time of change.
+const STAMP_TTL: Duration = Duration::from_millis(100);
+
+/// A directory of manifests.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    files: BTreeMap<PathBuf, Known>,
+    seen: u64,
+    /// How many reads there were.
+    reads: u64,
+}
+
+/// A file.
+#[derive(Debug, Default)]
+struct Known {
+    /// When the file first appeared: of two manifests for one pod the older stays active.
+    order: u64,
+    documents: Vec<Document>,
+    problems: Vec<Problem>,
+    unread: bool,
+    size: u64,
+    /// What the file was like when it was last read.
+    stamp: Option<Stamp>,
+    /// When it was found to have changed, until it is read.
+    changed: Option<Instant>,
+}
+
+/// A file that is beyond a bound of the whole directory.
+#[derive(Debug, thiserror::Error)]
+#[error("with it the directory would have more than {0}; remove other files")]
+struct NoRoom(String);
+
+/// What tells whether a file has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Stamp {
+    inode: u64,
+    size: u64,
+    written: (i64, i64),
+    changed: (i64, i64),
+}
+
+impl Stamp {
+    fn of(meta: &fs::Metadata) -> Self {
+        Self {
+            inode: meta.ino(),
+            size: meta.len(),
+            written: (meta.mtime(), meta.mtime_nsec()),
+            changed: (meta.ctime(), meta.ctime_nsec()),
+        }
+    }
+
+    /// Whether a later change has another stamp: clocks of file systems are coarse.
+    fn is_final(&self) -> bool {
+        let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let changed = Duration::new(
+            self.changed.0.max(0) as u64,
+            self.changed.1.clamp(0, 999_999_999) as u32,
+        );
+        since.is_ok_and(|now| now > changed + STAMP_TTL)
+    }
+}
+
+impl Known {
+    /// Takes what the file says now. A pod that is not found any more in a file that is partly
+    /// unreadable, or that has been emptied (often only for a moment), keeps its last manifest.
+    fn replace(&mut self, path: &Path, now: Vec<Document>, problems: Vec<Problem>) {
+        let before = std::mem::replace(&mut self.documents, now);
+        self.problems = problems;
+        let emptied = self.documents.is_empty() && self.problems.is_empty();
+        if !emptied && self.problems.is_empty() {
+            return;
+        }
+        let found: BTreeSet<PodRef> = self.documents.iter().map(Document::name).collect();
+        let missing: Vec<Document> = before
+            .into_iter()
+            .filter(|old| !found.contains(&old.name()))
+            .collect();
+        if missing.is_empty() {
+            return;
+        }
+        let names: Vec<String> = missing.iter().map(|old| old.name().to_string()).collect();
+        self.problems.push(Problem {
+            origin: path.display().to_string(),
+            message: format!(
+                "{} cannot be read from it any more and stay as they are; to take pods out, remove the file",
+                names.join(", ")
+            ),
+        });
+        self.documents.extend(missing);
+    }
+}
+
+impl Directory {
+    /// A directory; it must exist.
+    pub(super) fn new(path: &Path) -> Result<Self> {
+        let meta = fs::metadata(path).with_context(|| {
+            format!(
+                "open the pods directory {}; create it or pass another to --pods-dir",
+                path.display()
+            )
+        })?;
+        if !meta.is_dir() {
+            bail!(
+                "{} is not a directory; pass one to --pods-dir",
+                path.display()
+            );
+        }
+        Ok(Self {
+            path: path.to_owned(),
+            files: BTreeMap::new(),
+            seen: 0,
+            reads: 0,
+        })
+    }
+
+    /// Looks for files that are new, changed or gone; whether any is gone. The changed ones are still to be read.
+    pub(super) fn scan(&mut self) -> io::Result<bool> {
+        let mut present = BTreeSet::new();
+        for entry in fs::read_dir(&self.path)? {
+            let path = entry?.path();
+            if is_manifest(&path) {
+                present.insert(path);
+            }
+        }
+        let before = self.files.len();
+        self.files.retain(|path, _| present.contains(path));
+        let are_gone = self.files.len() < before;
+        for path in present {
+            let stamp = fs::metadata(&path).ok().map(|meta| Stamp::of(&meta));
+            let seen = &mut self.seen;
+            let known = self.files.entry(path).or_insert_with(|| {
+                *seen += 1;
+                Known {
+                    order: *seen,
+                    unread: true,
+                    ..Known::default()
+                }
+            });
+            known.size = stamp.map_or(0, |stamp| stamp.size);
+            if stamp.is_none() || known.stamp != stamp {
+                known.changed.get_or_insert_with(Instant::now);
+            }
+        }
+        Ok(are_gone)
+    }
+
+    /// The changed file to read next: in turns the smallest and the one that has waited longest. So a small file waits
+    /// for two others at most, and no number of them keeps a large one from being read.
+    fn next(&self) -> Option<PathBuf> {
+        let changed = || {
+            self.files
+                .iter()
+                .filter(|(_, known)| known.changed.is_some())
+        };
+        let next = match self.reads % 2 {
+            0 => changed().min_by_key(|(_, known)| known.size),
+            _ => changed().min_by_key(|(_, known)| known.changed),
+        };
+        next.map(|(path, _)| path.clone())
+    }
+
+    /// Reads a changed file; `false` if there is none.
+    pub(super) fn read_next(&mut self) -> bool {
+        let Some(path) = self.next() else {
+            // A small file that comes next is read at once.
+            self.reads = 0;
+            return false;
+        };
+        self.reads += 1;
+        // Of a file that is written while it is read, the next scan finds another stamp.
+        let stamp = fs::metadata(&path).ok().map(|meta| Stamp::of(&meta));
+        let contents = self.contents(&path);
+        let Some(known) = self.files.get_mut(&path) else {
+            return false;
+        };
+        known.stamp = stamp.filter(Stamp::is_final);
+        if contents.as_ref().is_err_and(|error| error.is::<NoRoom>()) {
+            // There may be room at the next scan.
+            known.stamp = None;
+        }
+        known.changed = None;
+        match contents {
+            Ok((documents, problems)) => {
+                known.unread = !problems.is_empty() && known.unread;
+                known.replace(&path, documents, problems);
+            }
+            Err(error) => {
+                known.problems = vec![Problem {
+                    origin: path.display().to_string(),
+                    message: format!("{error:#}; the pods it named last stay as they are"),
+                }];
+            }
+        }
+        true
+    }
+
+    /// Reads a file within the bounds of the whole directory.
+    fn contents(&self, path: &Path) -> Result<Contents> {
+        let others = || self.files.iter().filter(|(other, _)| *other != path);
+        let own = self.files.get(path).map_or(0, |known| known.size);
+        let read = others().filter(|(_, known)| known.changed.is_none());
+        if own + read.map(|(_, known)| known.size).sum::<u64>() > MAX_TOTAL {
+            let most = format!("{} MiB", MAX_TOTAL >> 20);
+            bail!(NoRoom(most));
+        }
+        let contents = read_file(path)?;
+        let pods: usize = others().map(|(_, known)| known.documents.len()).sum();
+        if pods + contents.0.len() > MAX_PODS {
+            bail!(NoRoom(format!("{MAX_PODS} pods")));
+        }
+        Ok(contents)
+    }
+
+    /// The pods as the files were last read.
+    pub(super) fn listing(&self) -> Listing {
+        let mut files: Vec<&Known> = self.files.values().collect();
+        files.sort_by_key(|file| file.order);
+        Listing {
+            pods: files
+                .iter()
+                .flat_map(|file| file.documents.clone())
+                .collect(),
+            problems: files
+                .iter()
+                .flat_map(|file| file.problems.clone())
+                .collect(),
+            complete: files.iter().all(|file| !file.unread),
+            running_counts: false,
+        }
+    }
+}
+
+fn is_manifest(path: &Path) -> bool {
+    let hidden = path
+        .file_name()
+        .is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+    let extension = path.extension().and_then(|extension| extension.to_str());
+    !hidden && matches!(extension, Some("yaml" | "yml" | "json"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,85 @@
+//! The thread that reads the files.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result};
+use tokio::sync::watch::Sender;
+use tracing::error;
+
+use super::{Listed, directory::Directory, watch::Watch};
+
+/// How often changes are looked for that cause no event: another directory in place of the watched one.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+/// While many files are read, their pods are published this often.
+const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Starts it. It ends when nobody receives what it publishes.
+pub(super) fn start(directory: Directory, watch: Watch, sender: Sender<Listed>) -> Result<()> {
+    let mut reader = Reader {
+        directory,
+        watch,
+        sender,
+        published: None,
+    };
+    std::thread::Builder::new()
+        .name("pods-dir".to_owned())
+        .spawn(move || reader.run())
+        .context("start the thread that reads the pods directory")?;
+    Ok(())
+}
+
+struct Reader {
+    directory: Directory,
+    watch: Watch,
+    sender: Sender<Listed>,
+    published: Option<Instant>,
+}
+
+impl Reader {
+    fn run(&mut self) {
+        let mut due = true;
+        while !self.sender.is_closed() {
+            if due && let Err(error) = self.pass() {
+                // What can be read again is published even if nothing has changed.
+                self.published = None;
+                self.sender.send_replace(Some(Err(error.to_string())));
+            }
+            due = self.watch.wait(LOOK_INTERVAL);
+            if self.watch.is_outdated() {
+                due = true;
+                if let Err(error) = self.watch.renew() {
+                    error!("{error:#}");
+                }
+            }
+        }
+    }
+
+    /// Reads every file that has changed. A file that changes meanwhile takes part.
+    fn pass(&mut self) -> io::Result<()> {
+        let mut changed = self.directory.scan()?;
+        while self.directory.read_next() {
+            changed = true;
+            if self.watch.has_event() {
+                self.directory.scan()?;
+            }
+            // The first listing has all files.
+            let is_due = |published: Instant| published.elapsed() >= PUBLISH_INTERVAL;
+            if self.published.is_some_and(is_due) {
+                self.publish();
+                changed = false;
+            }
+        }
+        if changed || self.published.is_none() {
+            self.publish();
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self) {
+        self.published = Some(Instant::now());
+        self.sender.send_replace(Some(Ok(self.directory.listing())));
+    }
+}
