@@ -9,6 +9,7 @@
 
 mod annotations;
 pub(crate) mod containers;
+mod meta;
 pub(crate) mod read;
 
 use std::net::IpAddr;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 pub use self::{
     annotations::{Annotations, Labels},
     containers::{ContainerFacts, Containers},
+    meta::{Meta, ObjectFacts},
 };
 use self::{
     containers::{ISTIO_INIT, SIDECAR},
@@ -44,35 +46,6 @@ pub struct PodFacts {
     pub status: Status,
     /// How many bytes would have to be kept, if that is more than [`MAX_KEPT`]. The longest values are missing then.
     excess: Option<usize>,
-}
-
-/// `metadata`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Meta {
-    /// Its name.
-    pub name: Option<String>,
-    /// Its namespace.
-    pub namespace: Option<String>,
-    /// The UID that the API server gave.
-    pub uid: Option<String>,
-    /// The version of the object.
-    pub resource_version: Option<String>,
-    deleted: Deleted,
-    /// Labels that select.
-    pub labels: Labels,
-    /// Annotations that select, or set the policy.
-    pub annotations: Annotations,
-}
-
-/// Whether there is a `deletionTimestamp`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Deleted(bool);
-
-/// An object of which only the metadata counts, without annotations.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ObjectFacts {
-    /// `metadata`.
-    pub meta: Meta,
 }
 
 /// `spec` of a pod.
@@ -179,63 +152,6 @@ fn cut_long<const N: usize>(texts: [&mut Option<String>; N]) {
     }
 }
 
-impl Meta {
-    /// `namespace/name`.
-    #[must_use]
-    pub fn full_name(&self) -> String {
-        let part = |text: &Option<String>| text.clone().unwrap_or_default();
-        format!("{}/{}", part(&self.namespace), part(&self.name))
-    }
-
-    /// Whether the object is being deleted.
-    #[must_use]
-    pub fn is_deleted(&self) -> bool {
-        self.deleted.0
-    }
-
-    /// Whether both are the same but for their versions.
-    #[must_use]
-    pub fn is_same(&self, other: &Self) -> bool {
-        let Self {
-            name,
-            namespace,
-            uid,
-            resource_version: _,
-            deleted,
-            labels,
-            annotations,
-        } = self;
-        *name == other.name
-            && *namespace == other.namespace
-            && *uid == other.uid
-            && *deleted == other.deleted
-            && *labels == other.labels
-            && *annotations == other.annotations
-    }
-
-    /// About how many bytes it takes.
-    pub(crate) fn kept(&self) -> usize {
-        lengths([
-            &self.name,
-            &self.namespace,
-            &self.uid,
-            &self.resource_version,
-        ]) + self.labels.kept()
-            + self.annotations.kept()
-    }
-
-    fn drop_long(&mut self) {
-        cut_long([
-            &mut self.name,
-            &mut self.namespace,
-            &mut self.uid,
-            &mut self.resource_version,
-        ]);
-        self.labels.drop_long();
-        self.annotations.drop_long();
-    }
-}
-
 impl Spec {
     /// About how many bytes it takes.
     pub(crate) fn kept(&self) -> usize {
@@ -272,39 +188,6 @@ impl<'de> Deserialize<'de> for PodFacts {
     }
 }
 
-impl<'de> Deserialize<'de> for ObjectFacts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut object = Self::default();
-        match read_into(&mut object, deserializer)? {
-            Some(problem) => Err(D::Error::custom(problem)),
-            None => {
-                object.meta.annotations = Annotations::default();
-                Ok(object)
-            }
-        }
-    }
-}
-
-impl Node for ObjectFacts {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
-    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
-        (name == "metadata").then_some(&mut self.meta)
-    }
-}
-
-impl Node for Deleted {
-    fn shape(&self) -> Shape {
-        Shape::OptionalText
-    }
-
-    fn text(&mut self, _text: &str) {
-        self.0 = true;
-    }
-}
-
 impl Node for PodFacts {
     fn shape(&self) -> Shape {
         Shape::Map
@@ -315,25 +198,6 @@ impl Node for PodFacts {
             "metadata" => &mut self.meta,
             "spec" => &mut self.spec,
             "status" => &mut self.status,
-            _ => return None,
-        })
-    }
-}
-
-impl Node for Meta {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
-    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
-        Some(match name {
-            "name" => &mut self.name,
-            "namespace" => &mut self.namespace,
-            "uid" => &mut self.uid,
-            "resourceVersion" => &mut self.resource_version,
-            "deletionTimestamp" => &mut self.deleted,
-            "labels" => &mut self.labels,
-            "annotations" => &mut self.annotations,
             _ => return None,
         })
     }

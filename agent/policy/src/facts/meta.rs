@@ -1,0 +1,146 @@
+//! Metadata of objects.
+
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use super::{
+    Annotations, Labels, cut_long, lengths,
+    read::{Node, Shape, read_into},
+};
+
+/// `metadata`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Meta {
+    /// Its name.
+    pub name: Option<String>,
+    /// Its namespace.
+    pub namespace: Option<String>,
+    /// The UID that the API server gave.
+    pub uid: Option<String>,
+    /// The version of the object.
+    pub resource_version: Option<String>,
+    deleted: Deleted,
+    /// Labels that select.
+    pub labels: Labels,
+    /// Annotations that select, or set the policy.
+    pub annotations: Annotations,
+}
+
+/// Whether there is a `deletionTimestamp`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Deleted(bool);
+
+/// An object of which only the metadata counts, without annotations.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ObjectFacts {
+    /// `metadata`.
+    pub meta: Meta,
+}
+
+impl Meta {
+    /// `namespace/name`.
+    #[must_use]
+    pub fn full_name(&self) -> String {
+        let part = |text: &Option<String>| text.clone().unwrap_or_default();
+        format!("{}/{}", part(&self.namespace), part(&self.name))
+    }
+
+    /// Whether the object is being deleted.
+    #[must_use]
+    pub fn is_deleted(&self) -> bool {
+        self.deleted.0
+    }
+
+    /// Whether both are the same but for their versions.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        let Self {
+            name,
+            namespace,
+            uid,
+            resource_version: _,
+            deleted,
+            labels,
+            annotations,
+        } = self;
+        *name == other.name
+            && *namespace == other.namespace
+            && *uid == other.uid
+            && *deleted == other.deleted
+            && *labels == other.labels
+            && *annotations == other.annotations
+    }
+
+    /// About how many bytes it takes.
+    pub(crate) fn kept(&self) -> usize {
+        lengths([
+            &self.name,
+            &self.namespace,
+            &self.uid,
+            &self.resource_version,
+        ]) + self.labels.kept()
+            + self.annotations.kept()
+    }
+
+    pub(super) fn drop_long(&mut self) {
+        cut_long([
+            &mut self.name,
+            &mut self.namespace,
+            &mut self.uid,
+            &mut self.resource_version,
+        ]);
+        self.labels.drop_long();
+        self.annotations.drop_long();
+    }
+}
+
+impl Node for Meta {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        Some(match name {
+            "name" => &mut self.name,
+            "namespace" => &mut self.namespace,
+            "uid" => &mut self.uid,
+            "resourceVersion" => &mut self.resource_version,
+            "deletionTimestamp" => &mut self.deleted,
+            "labels" => &mut self.labels,
+            "annotations" => &mut self.annotations,
+            _ => return None,
+        })
+    }
+}
+
+impl<'de> Deserialize<'de> for ObjectFacts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut object = Self::default();
+        match read_into(&mut object, deserializer)? {
+            Some(problem) => Err(D::Error::custom(problem)),
+            None => {
+                object.meta.annotations = Annotations::default();
+                Ok(object)
+            }
+        }
+    }
+}
+
+impl Node for ObjectFacts {
+    fn shape(&self) -> Shape {
+        Shape::Map
+    }
+
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        (name == "metadata").then_some(&mut self.meta)
+    }
+}
+
+impl Node for Deleted {
+    fn shape(&self) -> Shape {
+        Shape::OptionalText
+    }
+
+    fn text(&mut self, _text: &str) {
+        self.0 = true;
+    }
+}
