@@ -44,8 +44,28 @@ pub struct PodFacts {
     pub spec: Spec,
     /// `status`.
     pub status: Status,
-    /// How many bytes would have to be kept, if that is more than [`MAX_KEPT`]. The longest values are missing then.
-    excess: Option<usize>,
+    /// Why the longest values are missing.
+    excess: Option<Excess>,
+}
+
+/// Facts that would take more than may be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Excess {
+    /// How many bytes they would take.
+    pub kept: usize,
+    /// What they exceed.
+    pub share: Share,
+}
+
+/// What facts may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// [`MAX_KEPT`], of each pod.
+    Pod,
+    /// So many bytes, of the pods of a namespace on a node.
+    Namespace(usize),
+    /// So many bytes, of the pods of a node.
+    Node(usize),
 }
 
 /// `spec` of a pod.
@@ -112,10 +132,21 @@ impl PodFacts {
             && *excess == other.excess
     }
 
-    /// How many bytes would have to be kept of a pod beyond [`MAX_KEPT`]. Its facts are incomplete.
+    /// Why the facts are incomplete, if they are.
     #[must_use]
-    pub fn excess(&self) -> Option<usize> {
+    pub fn excess(&self) -> Option<Excess> {
         self.excess
+    }
+
+    /// The facts without their longest values, because they exceed a share.
+    #[must_use]
+    pub fn beyond(mut self, share: Share) -> Self {
+        let kept = self.kept();
+        self.excess = Some(Excess { kept, share });
+        self.meta.drop_long();
+        self.spec.drop_long();
+        self.status.drop_long();
+        self
     }
 
     /// About how many bytes the facts take.
@@ -125,16 +156,11 @@ impl PodFacts {
     }
 
     /// Ends the reading of a pod: of one beyond [`MAX_KEPT`] the long values are dropped.
-    pub(crate) fn bounded(mut self) -> Self {
-        let kept = self.kept();
-        if kept <= MAX_KEPT {
-            return self;
+    pub(crate) fn bounded(self) -> Self {
+        match self.kept() <= MAX_KEPT {
+            true => self,
+            false => self.beyond(Share::Pod),
         }
-        self.excess = Some(kept);
-        self.meta.drop_long();
-        self.spec.drop_long();
-        self.status.drop_long();
-        self
     }
 }
 

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     dialect::Dialect,
-    facts::{MAX_KEPT, PodFacts},
+    facts::{Excess, MAX_KEPT, PodFacts, Share},
     inputs::{self, Input, Inputs},
     parse,
 };
@@ -176,8 +176,8 @@ impl Policy {
     /// # Errors
     /// Every value that cannot be used.
     pub fn of_pod(pod: &PodFacts, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
-        if let Some(kept) = pod.excess() {
-            return Err(vec![too_large(kept)]);
+        if let Some(excess) = pod.excess() {
+            return Err(vec![too_large(excess)]);
         }
         let mut inputs = Inputs::default();
         let mut errors = Vec::new();
@@ -216,13 +216,20 @@ impl Policy {
 }
 
 /// The error of a pod whose facts are incomplete.
-fn too_large(kept: usize) -> PolicyError {
+fn too_large(excess: Excess) -> PolicyError {
+    let bound = match excess.share {
+        Share::Pod => format!("write at most {MAX_KEPT} bytes"),
+        Share::Namespace(most) => {
+            format!("the pods of its namespace have the {most} bytes that they may have on a node")
+        }
+        Share::Node(most) => {
+            format!("the pods of this node have the {most} bytes that they may have")
+        }
+    };
     PolicyError {
         origin: "the size of its annotations and istio-init".to_owned(),
-        value: format!("{kept} bytes"),
-        problem: format!(
-            "write at most {MAX_KEPT} bytes: shorten the lists in its annotations and in istio-init's arguments"
-        ),
+        value: format!("{} bytes", excess.kept),
+        problem: format!("{bound}: shorten the lists in annotations and in istio-init's arguments"),
     }
 }
 

@@ -9,7 +9,7 @@ use proptest::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{MAX_KEPT, PodFacts};
+use super::{MAX_KEPT, PodFacts, Share};
 use crate::{
     mesh::Mesh,
     record,
@@ -246,7 +246,8 @@ fn a_pod_beyond_the_bound_is_rejected_with_the_number() {
     let most = "x".repeat(MAX_KEPT - small);
     assert_eq!(with_lists(&most, &[], "Running").excess(), None);
     let pod = with_lists(&(most + "x"), &[], "Running");
-    assert_eq!(pod.excess(), Some(MAX_KEPT + 1));
+    let excess = pod.excess().unwrap();
+    assert_eq!((excess.kept, excess.share), (MAX_KEPT + 1, Share::Pod));
     assert!(pod.kept() < 1000, "{}", pod.kept());
     assert_eq!(pod.meta.name.as_deref(), Some("web"));
     let text = reason(&pod);
@@ -255,7 +256,7 @@ fn a_pod_beyond_the_bound_is_rejected_with_the_number() {
     }
     // Many short words take more memory than their bytes.
     let pod = with_lists("", &vec![""; 1 << 20], "Running");
-    assert_eq!(pod.excess(), Some(small + (32 << 20)));
+    assert_eq!(pod.excess().unwrap().kept, small + (32 << 20));
     assert!(pod.kept() < 2000, "{}", pod.kept());
     assert!(reason(&pod).contains("33554"), "{}", reason(&pod));
 }

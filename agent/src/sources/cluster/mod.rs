@@ -39,6 +39,9 @@ use sidetrack_reconcile::Listing;
 /// One change of the API comes with others: wait this long for them.
 const SETTLE: Duration = Duration::from_millis(10);
 
+/// Pods that exceeded a share are listed again this long after there is room.
+const RELIST_INTERVAL: Duration = Duration::from_secs(30);
+
 /// The API server's objects that concern this node.
 pub struct Cluster {
     client: Client,
@@ -54,6 +57,8 @@ pub struct Cluster {
     changed: bool,
     /// When a change may be reported.
     settled: Option<Instant>,
+    /// When pods are listed again.
+    relist: Option<Instant>,
 }
 
 /// The current problem of each watch.
@@ -94,6 +99,7 @@ impl Cluster {
             trouble: Trouble::default(),
             changed: false,
             settled: None,
+            relist: None,
         })
     }
 
@@ -147,7 +153,14 @@ impl Cluster {
             update = self.pods.next() => {
                 if let Some(event) = accept(update, "pods", &mut self.trouble.pods, &mut self.changed) {
                     self.changed |= self.view.pods.take(event);
+                    if self.view.pods.take_has_room() {
+                        self.relist.get_or_insert_with(|| Instant::now() + RELIST_INTERVAL);
+                    }
                 }
+            }
+            () = sleep_until(self.relist) => {
+                self.relist = None;
+                self.pods.list_again();
             }
             update = self.daemonset.next() => {
                 let trouble = &mut self.trouble.daemonset;
@@ -171,6 +184,14 @@ impl Cluster {
                 }
             }
         }
+    }
+}
+
+/// Does not end without a time.
+async fn sleep_until(time: Option<Instant>) {
+    match time {
+        Some(time) => tokio::time::sleep_until(time).await,
+        None => std::future::pending().await,
     }
 }
 

@@ -1,6 +1,8 @@
 //! The objects of all watches, merged into a listing.
 
-use std::{collections::BTreeMap, sync::Arc};
+mod kept;
+
+use std::sync::Arc;
 
 use kube::runtime::watcher::Event;
 use sidetrack_policy::{
@@ -9,6 +11,7 @@ use sidetrack_policy::{
 };
 use sidetrack_reconcile::Listing;
 
+use self::kept::{Kept, Objects, key};
 use super::watch::Object;
 
 /// Everything known.
@@ -48,9 +51,6 @@ impl View {
     }
 }
 
-/// Objects by namespace and name.
-type Objects<K> = BTreeMap<(String, String), Arc<K>>;
-
 /// Objects of one kind.
 #[derive(Debug)]
 pub struct Collection<K> {
@@ -64,12 +64,17 @@ impl<K> Default for Collection<K> {
     fn default() -> Self {
         Self {
             known: None,
-            incoming: BTreeMap::new(),
+            incoming: Objects::default(),
         }
     }
 }
 
 impl<K: Kept> Collection<K> {
+    /// Whether there is room again for an object that exceeded a share when it came. Says so once.
+    pub fn take_has_room(&mut self) -> bool {
+        self.known.as_mut().is_some_and(Objects::take_has_room)
+    }
+
     /// Applies an event; whether anything has changed.
     pub fn take(&mut self, event: Event<K>) -> bool {
         match event {
@@ -78,7 +83,7 @@ impl<K: Kept> Collection<K> {
                 false
             }
             Event::InitApply(object) => {
-                self.incoming.insert(key(object.meta()), Arc::new(object));
+                self.incoming.insert(object);
                 false
             }
             Event::InitDone => {
@@ -96,11 +101,9 @@ impl<K: Kept> Collection<K> {
                 {
                     return false;
                 }
-                let different = known
-                    .get(&key)
-                    .is_none_or(|before| !before.is_same(&object));
-                known.insert(key, Arc::new(object));
-                different
+                let before = known.get(&key).cloned();
+                let now = known.insert(object);
+                before.is_none_or(|before| !before.is_same(&now))
             }
             Event::Delete(object) => {
                 let Some(known) = &mut self.known else {
@@ -111,45 +114,10 @@ impl<K: Kept> Collection<K> {
                 let same = known
                     .get(&key)
                     .is_some_and(|before| before.meta().uid == object.meta().uid);
-                same && known.remove(&key).is_some()
+                same && known.remove(&key)
             }
         }
     }
-}
-
-/// The facts of an object.
-pub trait Kept {
-    /// Its metadata.
-    fn meta(&self) -> &Meta;
-    /// Whether both are the same but for their versions.
-    fn is_same(&self, other: &Self) -> bool;
-}
-
-impl Kept for ObjectFacts {
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.meta.is_same(&other.meta)
-    }
-}
-
-impl Kept for PodFacts {
-    fn meta(&self) -> &Meta {
-        &self.meta
-    }
-
-    fn is_same(&self, other: &Self) -> bool {
-        self.is_same(other)
-    }
-}
-
-fn key(meta: &Meta) -> (String, String) {
-    (
-        meta.namespace.clone().unwrap_or_default(),
-        meta.name.clone().unwrap_or_default(),
-    )
 }
 
 /// Whether what is known of the same object is newer than what has just come. Resource versions are

@@ -3,7 +3,7 @@
 //! Invariants: an answer is read up to a size, however many objects are wanted; only a request that
 //! fails is a problem. A watch that is silent, or that ends, is none: it is opened again where it ended.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::{StreamExt as _, TryStreamExt as _};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -18,9 +18,9 @@ use kube::{
 };
 use serde::{Deserialize, de::DeserializeOwned};
 use tokio::{
-    sync::mpsc,
+    sync::{Notify, mpsc},
     task::JoinHandle,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::{
     codec::{FramedRead, LinesCodec},
@@ -157,6 +157,7 @@ fn text(status: &Status) -> String {
 #[derive(Debug)]
 pub struct Watch<K> {
     updates: mpsc::Receiver<Update<K>>,
+    again: Arc<Notify>,
     task: Option<JoinHandle<()>>,
 }
 
@@ -174,13 +175,16 @@ impl<K: Object> Watch<K> {
             target,
             timeouts,
             updates: sender,
+            again: Arc::new(Notify::new()),
         };
+        let again = Arc::clone(&worker.again);
         let task = tokio::spawn(async move {
             // Ends when nobody listens any more.
             let _ = worker.run(pauses).await;
         });
         Self {
             updates,
+            again,
             task: Some(task),
         }
     }
@@ -190,8 +194,14 @@ impl<K: Object> Watch<K> {
         let (_, updates) = mpsc::channel(1);
         Self {
             updates,
+            again: Arc::default(),
             task: None,
         }
+    }
+
+    /// Asks for a new list once the watch is open.
+    pub fn list_again(&self) {
+        self.again.notify_one();
     }
 
     /// The next update. Cancel safe.
@@ -224,10 +234,19 @@ struct Worker<K> {
     target: Target,
     timeouts: Timeouts,
     updates: mpsc::Sender<Update<K>>,
+    again: Arc<Notify>,
 }
 
 /// Nobody listens any more.
 struct Unheard;
+
+/// How a watch ended without a failure.
+enum End {
+    /// It goes on where it ended.
+    Over,
+    /// Everything is to be listed again.
+    ListAgain,
+}
 
 impl<K: Object> Worker<K> {
     async fn run(self, mut pauses: impl Pauses) -> Result<(), Unheard> {
@@ -323,8 +342,10 @@ impl<K: Object> Worker<K> {
             match self.open(&version).await {
                 Ok(response) => {
                     self.send(Update::Current).await?;
-                    if let Err(failure) = self.receive(response, &mut version).await? {
-                        return Ok(Err(failure));
+                    match self.receive(response, &mut version).await? {
+                        Ok(End::Over) => {}
+                        Ok(End::ListAgain) => return Ok(Ok(())),
+                        Err(failure) => return Ok(Err(failure)),
                     }
                 }
                 Err(failure) if failure.is_forgotten() => return Ok(Ok(())),
@@ -361,19 +382,24 @@ impl<K: Object> Worker<K> {
         &self,
         response: Response<Body>,
         version: &mut String,
-    ) -> Result<Result<(), Failure>, Unheard> {
+    ) -> Result<Result<End, Failure>, Unheard> {
         let deadline = Instant::now() + self.timeouts.watch + self.timeouts.grace;
         let body = response.into_body().into_data_stream();
         let reader = StreamReader::new(body.map_err(std::io::Error::other));
         let mut lines = FramedRead::new(reader, LinesCodec::new_with_max_length(MAX_OBJECT_BYTES));
         loop {
-            let line = match tokio::time::timeout_at(deadline, lines.next()).await {
-                Ok(Some(Ok(line))) => line,
-                Ok(Some(Err(error))) => {
+            let line = tokio::select! {
+                line = lines.next() => line,
+                () = sleep_until(deadline) => None,
+                () = self.again.notified() => return Ok(Ok(End::ListAgain)),
+            };
+            let line = match line {
+                Some(Ok(line)) => line,
+                Some(Err(error)) => {
                     debug!(path = self.target.path, "a watch ended: {error}");
-                    return Ok(Ok(()));
+                    return Ok(Ok(End::Over));
                 }
-                Ok(None) | Err(_) => return Ok(Ok(())),
+                None => return Ok(Ok(End::Over)),
             };
             match serde_json::from_str::<WatchEvent<K>>(&line) {
                 Ok(WatchEvent::Added(object) | WatchEvent::Modified(object)) => {
@@ -391,7 +417,7 @@ impl<K: Object> Worker<K> {
                     return Ok(Err(Failure::Refused(status)));
                 }
                 // The connection was cut within a line.
-                Err(error) if error.is_eof() => return Ok(Ok(())),
+                Err(error) if error.is_eof() => return Ok(Ok(End::Over)),
                 Err(error) => return Ok(Err(error.into())),
             }
         }

@@ -1,0 +1,73 @@
+use proptest::prelude::*;
+use serde_json::json;
+use sidetrack_policy::facts::{MAX_KEPT, PodFacts, Share};
+
+use super::{MAX_NAMESPACE, MAX_NODE, Objects, SMALL};
+
+fn pod(namespace: usize, name: usize, bytes: usize) -> PodFacts {
+    let annotations =
+        json!({"traffic.sidecar.istio.io/excludeOutboundIPRanges": "x".repeat(bytes)});
+    serde_json::from_value(json!({
+        "metadata": {"namespace": namespace.to_string(), "name": name.to_string(), "annotations": annotations},
+    }))
+    .unwrap()
+}
+
+fn share(objects: &mut Objects<PodFacts>, pod: PodFacts) -> Option<Share> {
+    objects.insert(pod).excess().map(|excess| excess.share)
+}
+
+#[test]
+fn a_namespace_and_a_node_have_a_share() {
+    const BYTES: usize = MAX_KEPT - 1000;
+    let mut objects = Objects::default();
+    let of_namespace = MAX_NAMESPACE / BYTES;
+    for name in 0..of_namespace {
+        assert_eq!(share(&mut objects, pod(0, name, BYTES)), None);
+    }
+    let beyond = || pod(0, of_namespace, BYTES);
+    assert_eq!(
+        share(&mut objects, beyond()),
+        Some(Share::Namespace(MAX_NAMESPACE))
+    );
+    for namespace in 1..MAX_NODE / MAX_NAMESPACE {
+        for name in 0..of_namespace {
+            assert_eq!(share(&mut objects, pod(namespace, name, BYTES)), None);
+        }
+    }
+    assert_eq!(
+        share(&mut objects, pod(9, 1, BYTES)),
+        Some(Share::Node(MAX_NODE))
+    );
+    assert_eq!(
+        share(&mut objects, pod(9, 2, SMALL / 2)),
+        None,
+        "small ones"
+    );
+    // A pod that has its share keeps it, and gives it back when it goes.
+    assert_eq!(share(&mut objects, pod(0, 0, BYTES)), None);
+    objects.take_has_room();
+    objects.remove(&("0".to_owned(), "0".to_owned()));
+    assert!(objects.take_has_room() && !objects.take_has_room());
+    assert_eq!(share(&mut objects, beyond()), None);
+}
+
+proptest! {
+    /// Sums are those of what is there, whatever comes and goes.
+    #[test]
+    fn sums_are_right(steps in prop::collection::vec((0..3usize, 0..5usize, 0..MAX_KEPT * 2, any::<bool>()), 0..60)) {
+        let mut objects = Objects::default();
+        for (namespace, name, bytes, is_there) in steps {
+            if is_there {
+                objects.insert(pod(namespace, name, bytes));
+            } else {
+                objects.remove(&(namespace.to_string(), name.to_string()));
+            }
+            let sizes = objects.values().map(|pod| super::Kept::size(&**pod));
+            prop_assert_eq!(objects.node, sizes.sum::<usize>());
+            prop_assert_eq!(objects.node, objects.by_namespace.values().sum::<usize>());
+            let reduced = objects.values().filter(|pod| super::Kept::is_reduced(&***pod)).count();
+            prop_assert_eq!(objects.reduced, reduced);
+        }
+    }
+}
