@@ -25,7 +25,7 @@ pub const POD_BEFORE_SIDECAR: u32 = 8;
 /// [`Pod::flags`]: outbound connections are redirected to a target of their own for each destination
 /// ([`Target::of`](crate::target::Target::of)).
 pub const POD_OWN_TARGETS: u32 = 16;
-/// [`Pod::flags`]: a program on the pod's interfaces asks for decisions about forwarded packets
+/// [`Pod::flags`]: a program on the pod's interfaces asks for decisions about packets that enter
 /// ([`Probe`](crate::forward::Probe)).
 pub const POD_FORWARDS: u32 = 1 << 10;
 /// [`Pod::flags`]: the upper half is a filter of the pod's addresses, as [`address_bit`] sets it. Without the flag it

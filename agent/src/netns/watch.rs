@@ -17,9 +17,9 @@ use tokio::{sync::mpsc, task::JoinHandle};
 use super::Netns;
 
 /// The multicast groups of everything in a [`Snapshot`](super::routes::Snapshot): `RTNLGRP_LINK`, `TC` (filters of
-/// forwarded packets, which a pod could remove), `IPV4_IFADDR`, `IPV4_ROUTE`, `IPV4_RULE`, `IPV6_IFADDR`, `IPV6_ROUTE`, `IPV6_RULE`, `IPV4_NETCONF` and
-/// `IPV6_NETCONF` of linux/rtnetlink.h. The last two say whether interfaces forward.
-const GROUPS: [u32; 10] = [1, 4, 5, 7, 8, 9, 11, 19, 24, 25];
+/// forwarded packets, which a pod could remove), `IPV4_IFADDR`, `IPV4_ROUTE`, `IPV4_RULE`, `IPV6_IFADDR`, `IPV6_ROUTE`
+/// and `IPV6_RULE` of linux/rtnetlink.h.
+const GROUPS: [u32; 8] = [1, 4, 5, 7, 8, 9, 11, 19];
 
 /// The kernel reports one change in several messages: wait this long for the rest.
 const SETTLE: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! Follows whether and where a pod forwards packets.
+//! Follows where packets for other addresses may enter a pod.
 
 use anyhow::{Context as _, Result, bail};
 use sidetrack_common::ids::NetnsCookie;
@@ -18,8 +18,8 @@ use crate::{
 /// for the kernel.
 const BATCH: usize = 8;
 
-/// Applies the rules to packets that the pod forwards, at every interface by which they can enter. Nothing is done
-/// for a pod that does not forward. Packets are marked only while a route leads them, and the route is there only while
+/// Applies the rules to packets for other addresses than the pod's, at every interface by which they can enter, whether
+/// the pod forwards them or not. Packets are marked only while a route leads them, and the route is there only while
 /// the programs that mark them are.
 ///
 /// # Errors
@@ -31,7 +31,8 @@ pub(super) async fn follow(
     link: &mut PodLink,
     (policy, is_wanted): (&Policy, bool),
 ) -> Result<()> {
-    let (mut interfaces, left_out) = link.snapshot()?.entrances.interfaces();
+    let are_named = !policy.virtual_interfaces.is_empty();
+    let (mut interfaces, left_out) = link.snapshot()?.entrances.interfaces(are_named);
     if is_wanted {
         link.set_forward_note(note(left_out));
     } else {
@@ -76,21 +77,20 @@ async fn attach_some(
 fn note(left_out: usize) -> Option<String> {
     (left_out > 0).then(|| {
         format!(
-            "it forwards packets and has more than {MAX_ENTRANCES} interfaces: what passes through it from {left_out} of them is not intercepted"
+            "it has more than {MAX_ENTRANCES} interfaces: what passes through it from {left_out} of them is not intercepted"
         )
     })
 }
 
-fn note_if_unwanted(policy: &Policy, forwards: bool) -> Option<String> {
+fn note_if_unwanted(policy: &Policy, has_several: bool) -> Option<String> {
     if !policy.virtual_interfaces.is_empty() {
         return Some(format!(
             "traffic that passes through the pod from {} to elsewhere is left alone; traffic to the pod itself follows the rules",
             policy.virtual_interfaces.join(",")
         ));
     }
-    forwards.then(|| {
-        "it forwards packets between its interfaces: what only passes through it is not intercepted"
-            .to_owned()
+    has_several.then(|| {
+        "it has several interfaces: what only passes through it is not intercepted".to_owned()
     })
 }
 

@@ -39,7 +39,7 @@ pub struct PodLink {
     not_accelerated: Option<String>,
     /// About the interfaces that its policy names.
     iface_note: Option<String>,
-    /// About packets that it forwards.
+    /// About packets for other addresses that enter it.
     forward_note: Option<String>,
 }
 

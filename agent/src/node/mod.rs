@@ -78,7 +78,7 @@ impl KernelNode {
         self.captures_forwarded = mesh.virtual_interfaces == VirtualInterfaces::Full;
     }
 
-    /// Has the listeners of a pod that forwards packets made transparent, if they are not.
+    /// Has the listeners of a pod that captures packets for other addresses made transparent, if they are not.
     pub(crate) fn make_transparent(&self, rows: &PodRows, link: &PodLink, policy: &Policy) {
         if rows.forwards() {
             let netns = link.shared_netns();

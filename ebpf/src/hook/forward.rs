@@ -1,6 +1,6 @@
 //! Packets that enter a pod and are for another host: those of containers and virtual machines inside the pod, and
 //! those for them. sk_lookup never sees them. What the rules capture of them is marked, so that a routing rule
-//! delivers it in the pod; everything else goes its way.
+//! delivers it in the pod, whether the pod forwards or not; everything else goes its way.
 //!
 //! The socket lookup of a SYN asks the programs in sk_lookup, which decide, count and trace as for every other
 //! inbound connection. No state is kept: later packets of a captured connection are those that have a socket.

@@ -1,13 +1,9 @@
 //! What machines, outsiders and the pod itself may try so that packets pass the sidecar.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{
-    command::{run, run_words},
-    product::Netns,
-    sidecar,
-};
+use lab::{command::run, product::Netns, sidecar};
 use nix::{
     ifaddrs::getifaddrs,
     sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendto, socket},
@@ -261,23 +257,4 @@ fn a_translated_destination_passes_no_sidecar() -> Result<()> {
         "{plain:?}"
     );
     Ok(())
-}
-
-kernel_test!(forwarding_by_force_is_noticed);
-/// Since Linux 6.17 an interface forwards IPv6 packets also by a setting of its own.
-fn forwarding_by_force_is_noticed() -> Result<()> {
-    const SETTING: &str = "/proc/sys/net/ipv6/conf/all/force_forwarding";
-    let pod = Forwarding::new()?;
-    let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
-    pod.fixture.enroll(&[])?;
-    pod.wait_programs(0)?;
-    if !fs::exists(SETTING)? {
-        return Ok(());
-    }
-    let netns = &pod.fixture.pod.netns;
-    let set = format!("echo 1 > {SETTING}");
-    run_words(&["ip", "netns", "exec", netns, "sh", "-c", &set])?;
-    pod.wait_programs(2)?;
-    let (machine, service) = (MACHINE[1], SERVICE[1]);
-    check(pod.leave(ip(service), 80)?, 15006, machine, service, 80)
 }

@@ -1,5 +1,6 @@
 //! Packets that only pass through a pod.
 
+mod closed;
 mod evasion;
 mod fixture;
 mod repaired;
@@ -195,22 +196,15 @@ fn a_sidecar_that_is_down_refuses() -> Result<()> {
     Ok(())
 }
 
-kernel_test!(forwarding_and_interfaces_are_followed);
+kernel_test!(interfaces_are_followed);
 /// Programs, rules and routes are there while they are needed, and no longer.
-fn forwarding_and_interfaces_are_followed() -> Result<()> {
+fn interfaces_are_followed() -> Result<()> {
     let pod = Forwarding::new()?;
     let before = pod.routing()?;
     let _sidecar = sidecar::start(&pod.fixture.pod, &[80])?;
     pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
-    pod.wait_programs(0)?;
-    for _ in 0..3 {
-        pod.set_forwarding(true)?;
-        pod.wait_programs(2)?;
-        pod.set_forwarding(false)?;
-        pod.wait_programs(0)?;
-    }
-    pod.set_forwarding(true)?;
     pod.wait_programs(2)?;
+    pod.set_forwarding(true)?;
     // What the pod itself removes comes back.
     let rules = |pod: &Forwarding| -> Result<Vec<String>> {
         let shown = pod.routing()?;
@@ -226,8 +220,12 @@ fn forwarding_and_interfaces_are_followed() -> Result<()> {
             ensure!(start.elapsed() < PATIENCE, "{removed}: {}", pod.routing()?);
         }
     }
+    // One that a policy names counts alone.
     pod.fixture.pod.ip("link del tap0")?;
+    pod.wait_programs(1)?;
+    pod.fixture.enroll(&[])?;
     pod.wait_programs(0)?;
+    pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
     pod.plug_in("tap1")?;
     pod.wait_programs(2)?;
     check(
@@ -237,10 +235,8 @@ fn forwarding_and_interfaces_are_followed() -> Result<()> {
         SERVICE[0],
         80,
     )?;
-    pod.set_forwarding(false)?;
     pod.fixture.pod.ip("link del tap1")?;
     pod.plug_in("tap0")?;
-    pod.set_forwarding(true)?;
     pod.wait_programs(2)?;
     pod.fixture.lab.remove_manifest("app")?;
     nothing_is_left(&pod.fixture.agent.places)?;
@@ -294,13 +290,14 @@ fn filters_attach_it_where_links_cannot() -> Result<()> {
     let accepts = ["bytecode", "1,6 0 0 0,", "flowid", "1:1"];
     let words = ["tc"].into_iter().chain(place.split(' ')).chain(accepts);
     run_words(&words.collect::<Vec<_>>())?;
-    pod.set_forwarding(false)?;
+    pod.fixture.enroll(&[])?;
+    pod.fixture.pod.ip("link set tap0 down")?;
     pod.wait_programs(0)?;
     let theirs = run(&format!("tc -n {netns} filter show dev tap0 ingress"))?;
     ensure!(theirs.contains("pref 9"), "{theirs}");
     run(&format!("tc -n {netns} qdisc del dev tap0 clsact"))?;
     ensure!(pod.qdiscs()? == before, "{}", pod.qdiscs()?);
-    pod.set_forwarding(true)?;
+    pod.fixture.pod.ip("link set tap0 up")?;
     pod.wait_programs(2)?;
     pod.fixture.lab.remove_manifest("app")?;
     nothing_is_left(&pod.fixture.agent.places)?;
@@ -366,14 +363,16 @@ fn an_agent_that_is_killed_changes_nothing() -> Result<()> {
     pass(&pod)?;
     // Gone while no agent runs.
     pod.fixture.agent.end(Signal::SIGKILL)?;
-    pod.set_forwarding(false)?;
+    let text = manifest("app", &pod.fixture.pod, &[]);
+    pod.fixture.lab.write_manifest("app", &text)?;
+    pod.fixture.pod.ip("link del tap0")?;
     pod.fixture.agent = Agent::start(pod.fixture.lab.places())?;
     pod.fixture.agent.places.wait_enrolled("test/app")?;
     pod.wait_programs(0)?;
     let routing = pod.routing()?;
     ensure!(!routing.contains("proto 174"), "{routing}");
     // The policy changes as for every other pod.
-    pod.set_forwarding(true)?;
+    pod.plug_in("tap0")?;
     pod.wait_programs(2)?;
     let text = manifest("app", &pod.fixture.pod, &[(EXCLUDED, "tap0")]);
     pod.fixture.lab.write_manifest("app", &text)?;

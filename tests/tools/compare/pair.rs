@@ -97,6 +97,7 @@ impl PairedPod {
 
     /// Adds what this policy names: capture ports and addresses.
     fn prepare(&mut self, target: &Target) -> Result<()> {
+        set_forwarding(&self.pod, target.forwards)?;
         self.open_sidecar(target)?;
         for address in target.addresses() {
             // `replace`: another policy may have named it.
@@ -197,7 +198,7 @@ fn listen_for(servers: &Actor, owner: &Identity, port: u16) -> Result<[usize; 2]
     }
 }
 
-/// Adds a machine that the pod forwards for.
+/// Adds a machine behind the pod.
 fn machine(lab: &mut Lab, pod: &PodNet) -> Result<Actor> {
     let inside = behind(lab, pod, TAP)?;
     let second = ["10.78.0.2", "fd78::2"];
@@ -206,7 +207,6 @@ fn machine(lab: &mut Lab, pod: &PodNet) -> Result<Actor> {
         let route = format!("route add {network} via {pod} dev {BESIDE} metric 9");
         lab.outside().ip(&route)?;
     }
-    set_forwarding(pod, true)?;
     let machine = inside.actor()?;
     for port in [22, 80, 15001, 15006, 15008, 15021] {
         listen(&machine, &Identity::of(0), port)?;

@@ -8,6 +8,8 @@ pub struct BuiltIn {
     pub arguments: &'static [&'static str],
     /// Environment of istio-init.
     pub variables: &'static [(&'static str, &'static str)],
+    /// Whether the pod forwards packets: rules come before routing, so that they capture the same without.
+    pub forwards: bool,
 }
 
 /// Versions of Istio, one per dialect.
@@ -18,6 +20,14 @@ const fn flags(name: &'static str, arguments: &'static [&'static str]) -> BuiltI
         name,
         arguments,
         variables: &[],
+        forwards: true,
+    }
+}
+
+const fn without_forwarding(name: &'static str, arguments: &'static [&'static str]) -> BuiltIn {
+    BuiltIn {
+        forwards: false,
+        ..flags(name, arguments)
     }
 }
 
@@ -29,6 +39,7 @@ const fn variables(
         name,
         arguments: &[],
         variables,
+        forwards: true,
     }
 }
 
@@ -47,6 +58,7 @@ pub const LOADS: &[BuiltIn] = &[
             "eth1",
         ],
         variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000")],
+        forwards: true,
     },
     flags(
         "load-lists",
@@ -168,5 +180,13 @@ pub const POLICIES: &[BuiltIn] = &[
             "eth1",
         ],
         variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000")],
+        forwards: true,
     },
+    without_forwarding("closed", &[]),
+    without_forwarding("closed-virtual", &["-k", "tap0,eth1"]),
+    without_forwarding(
+        "closed-virtual-list",
+        &["-k", "tap0", "-c", "eth1", "-i", "10.109.0.0/16,fd99::/64"],
+    ),
+    without_forwarding("closed-no-eth0", &["-c", "eth0", "-b", "80,22"]),
 ];

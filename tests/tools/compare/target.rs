@@ -40,6 +40,8 @@ pub struct Target {
     pub policy: Policy,
     /// The oracle's.
     pub rules: Rules,
+    /// Whether the pods forward packets.
+    pub forwards: bool,
 }
 
 impl Target {
@@ -62,7 +64,11 @@ impl Target {
                 }],
             },
         });
-        Self::new(policy.name.to_owned(), pod, Rules::Ours)
+        let target = Self::new(policy.name.to_owned(), pod, Rules::Ours)?;
+        Ok(Self {
+            forwards: policy.forwards,
+            ..target
+        })
     }
 
     /// A given pod, and the rules given for it.
@@ -97,6 +103,7 @@ impl Target {
             pod,
             policy,
             rules,
+            forwards: true,
         })
     }
 

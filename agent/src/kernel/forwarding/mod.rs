@@ -1,5 +1,4 @@
-//! The program for packets that only pass through a pod, on the interfaces by which they enter. A pod that does not
-//! forward has none.
+//! The program for packets that only pass through a pod, on the interfaces by which they enter.
 //!
 //! Links attach it, which are pinned as those of other hooks are. On kernels without such links [filters] do.
 

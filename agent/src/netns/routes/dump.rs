@@ -1,7 +1,7 @@
 //! Reads a namespace's interfaces, addresses, routes and rules by netlink.
 
 use std::{
-    fs, io,
+    io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
     ops::ControlFlow,
     time::{Duration, Instant},
@@ -40,9 +40,6 @@ impl Snapshot {
         let mut snapshot = Self::default();
         let until = Instant::now() + PATIENCE;
         snapshot.read_links(until)?;
-        snapshot
-            .entrances
-            .set_all_forward(FORWARDING.into_iter().any(is_on));
         snapshot.read_addresses(until)?;
         for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {
             for family in [AddressFamily::Inet, AddressFamily::Inet6] {
@@ -156,16 +153,6 @@ impl Snapshot {
         })?;
         Ok(snapshot)
     }
-}
-
-/// Whether the namespace of the calling thread forwards packets. Both are the reader's own namespace's.
-const FORWARDING: [&str; 2] = [
-    "/proc/sys/net/ipv4/ip_forward",
-    "/proc/sys/net/ipv6/conf/all/forwarding",
-];
-
-fn is_on(setting: &str) -> bool {
-    fs::read_to_string(setting).is_ok_and(|value| value.trim() != "0")
 }
 
 fn dump(

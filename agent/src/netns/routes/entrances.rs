@@ -1,26 +1,23 @@
-//! The interfaces by which packets may enter a pod that it forwards to others.
+//! The interfaces by which packets for other addresses than the pod's may enter it.
+//!
+//! The rules come before routing, so that they capture such packets whether the pod forwards or not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use netlink_packet_route::link::{
-    AfSpecInet, AfSpecInet6, AfSpecUnspec, InfoKind, LinkAttribute, LinkFlags, LinkInfo,
-    LinkMessage,
-};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
 
-/// Interfaces of one pod whose forwarded packets follow the rules. Attaching a program waits for all CPUs.
+/// Interfaces of one pod whose packets for other addresses follow the rules. Attaching a program waits for all CPUs.
 pub const MAX_ENTRANCES: usize = 64;
 
 /// What is known of the pod's interfaces, in this regard.
 #[derive(Debug, Default)]
 pub struct Entrances {
-    /// Those that are up, without lo, and whether they forward by a setting of their own.
-    up: BTreeMap<u32, bool>,
+    /// Those that are up, without lo.
+    up: BTreeSet<u32>,
     /// Those that belong to another interface, and to which.
     masters: BTreeMap<u32, u32>,
     /// Those that lead the packets of others to a routing table of their own, and do not take them.
     vrfs: BTreeSet<u32>,
-    /// Whether all forward.
-    all_forward: bool,
 }
 
 impl Entrances {
@@ -28,7 +25,7 @@ impl Entrances {
     pub(super) fn add(&mut self, link: &LinkMessage) {
         let (index, flags) = (link.header.index, link.header.flags);
         if flags.contains(LinkFlags::Up) && !flags.contains(LinkFlags::Loopback) {
-            self.up.insert(index, forwards(link));
+            self.up.insert(index);
         }
         for attribute in &link.attributes {
             match attribute {
@@ -43,24 +40,16 @@ impl Entrances {
         }
     }
 
-    /// Notes whether all interfaces forward.
-    pub(super) fn set_all_forward(&mut self, all_forward: bool) {
-        self.all_forward = all_forward;
-    }
-
-    /// The interfaces, the oldest first, and how many there are beyond [`MAX_ENTRANCES`]. A pod with one
-    /// interface forwards nothing from one to another.
+    /// The interfaces, the oldest first, and how many there are beyond [`MAX_ENTRANCES`]. A pod with one interface has
+    /// nobody behind it and gets packets for other addresses from neighbors that want to try it; unless its policy names
+    /// the interface, they are dropped without a program that would cost every packet.
     #[must_use]
-    pub fn interfaces(&self) -> (BTreeSet<u32>, usize) {
-        if self.up.len() < 2 {
+    pub fn interfaces(&self, are_named: bool) -> (BTreeSet<u32>, usize) {
+        if self.up.len() < 2 && !are_named {
             return (BTreeSet::new(), 0);
         }
-        let all: BTreeSet<u32> = self
-            .up
-            .iter()
-            .filter(|(index, own)| (self.all_forward || **own) && self.routes(**index))
-            .map(|(index, _)| *index)
-            .collect();
+        let up = self.up.iter().copied();
+        let all: BTreeSet<u32> = up.filter(|index| self.routes(*index)).collect();
         let left_out = all.len().saturating_sub(MAX_ENTRANCES);
         (all.into_iter().take(MAX_ENTRANCES).collect(), left_out)
     }
@@ -70,29 +59,6 @@ impl Entrances {
         let master = self.masters.get(&index).filter(|master| **master != 0);
         master.is_none_or(|master| self.vrfs.contains(master))
     }
-}
-
-fn forwards(link: &LinkMessage) -> bool {
-    let families = link
-        .attributes
-        .iter()
-        .filter_map(|attribute| match attribute {
-            LinkAttribute::AfSpecUnspec(families) => Some(families),
-            _ => None,
-        });
-    families.flatten().any(|family| match family {
-        AfSpecUnspec::Inet(settings) => settings
-            .iter()
-            .any(|it| matches!(it, AfSpecInet::DevConf(settings) if settings.forwarding != 0)),
-        AfSpecUnspec::Inet6(settings) => settings.iter().any(forwards_v6),
-        _ => false,
-    })
-}
-
-/// An interface's `forwarding` alone does not forward IPv6, but is taken for it; `force_forwarding` does, since
-/// Linux 6.17.
-fn forwards_v6(settings: &AfSpecInet6) -> bool {
-    matches!(settings, AfSpecInet6::DevConf(it) if it.forwarding != 0 || it.force_forwarding != 0)
 }
 
 #[cfg(test)]
@@ -109,11 +75,10 @@ mod tests {
         message
     }
 
-    fn found(links: &[LinkMessage], all_forward: bool) -> Vec<u32> {
+    fn found(links: &[LinkMessage], are_named: bool) -> Vec<u32> {
         let mut entrances = Entrances::default();
         links.iter().for_each(|link| entrances.add(link));
-        entrances.set_all_forward(all_forward);
-        entrances.interfaces().0.into_iter().collect()
+        entrances.interfaces(are_named).0.into_iter().collect()
     }
 
     #[test]
@@ -122,9 +87,10 @@ mod tests {
         let lo = link(1, up | LinkFlags::Loopback, vec![]);
         let (eth0, eth1) = (link(2, up, vec![]), link(3, up, vec![]));
         let down = link(4, LinkFlags::empty(), vec![]);
-        assert_eq!(found(&[lo.clone(), eth0.clone(), down], true), [0_u32; 0]);
-        assert_eq!(found(&[lo, eth0.clone(), eth1.clone()], true), [2, 3]);
-        assert_eq!(found(&[eth0.clone(), eth1.clone()], false), [0_u32; 0]);
+        let one = [lo.clone(), eth0.clone(), down];
+        assert_eq!(found(&one, false), [0_u32; 0]);
+        assert_eq!(found(&one, true), [2]);
+        assert_eq!(found(&[lo, eth0, eth1], false), [2, 3]);
 
         let kind = |kind| LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)]);
         let bridge = link(5, up, vec![kind(InfoKind::Bridge)]);
@@ -133,7 +99,7 @@ mod tests {
         let routed = link(8, up, vec![LinkAttribute::Controller(6)]);
         let freed = link(9, up, vec![LinkAttribute::Controller(0)]);
         assert_eq!(
-            found(&[bridge, vrf, port, routed, freed], true),
+            found(&[bridge, vrf, port, routed, freed], false),
             [5, 6, 8, 9]
         );
     }
@@ -144,8 +110,7 @@ mod tests {
         for index in 0..MAX_ENTRANCES as u32 + 3 {
             entrances.add(&link(index, LinkFlags::Up, vec![]));
         }
-        entrances.set_all_forward(true);
-        let (interfaces, left_out) = entrances.interfaces();
+        let (interfaces, left_out) = entrances.interfaces(false);
         assert_eq!((interfaces.len(), left_out), (MAX_ENTRANCES, 3));
         assert!(interfaces.contains(&0));
     }

@@ -42,7 +42,7 @@ pub struct Snapshot {
     marked: Vec<ReturnRoute>,
     /// Those of them that sidetrack added.
     pub added_rules: Vec<ReturnRoute>,
-    /// Where packets may enter that the pod forwards.
+    /// Where packets for other addresses may enter.
     pub entrances: Entrances,
 }
 
