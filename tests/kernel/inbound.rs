@@ -3,7 +3,7 @@
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::{Agent, nothing_is_left},
-    protocol::{APP, Dial, PROXY, ROOT},
+    protocol::{APP, Dial, Listen, PROXY, ROOT},
 };
 use nix::sys::signal::Signal;
 use sidetrack_common::names::LISTENER_SLOTS;
@@ -100,6 +100,42 @@ fn only_the_sidecars_listener_accepts() -> Result<()> {
     let nobody = inbound()?;
     ensure!(nobody == Err(libc::ECONNREFUSED), "{nobody:?}");
     Ok(())
+}
+
+kernel_test!(ipv6_only_listeners_take_no_slot_of_ipv4);
+/// As many workers as there are slots listen on all IPv6 addresses alone, before or after the agent starts; IPv4
+/// connections still reach the sidecar.
+fn ipv6_only_listeners_take_no_slot_of_ipv4() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    fixture.enroll(&[])?;
+    let sidecar = fixture.pod.actor()?;
+    let group = |address: &str, sockets: usize| Listen {
+        address: at(address, 15006),
+        owner: PROXY,
+        sockets,
+        v6_only: true,
+        transparent: false,
+    };
+    sidecar.listen_group(group("::", LISTENER_SLOTS as usize))?;
+    sidecar.listen_group(group("0.0.0.0", 2))?;
+    let both_arrive = |fixture: &PodFixture| -> Result<()> {
+        for address in POD {
+            let taken = fixture.outside.dial(Dial::new(&ROOT, at(address, 80)))?;
+            ensure!(
+                taken.as_ref().is_ok_and(|it| it.accepted_by == 15006),
+                "{address}: {taken:?}"
+            );
+        }
+        Ok(())
+    };
+    both_arrive(&fixture)?;
+    // An agent that finds all of them running.
+    fixture.lab.remove_manifest("app")?;
+    nothing_is_left(&fixture.agent.places)?;
+    fixture.agent.end(Signal::SIGTERM)?;
+    fixture.agent = Agent::start(&fixture.agent.places)?;
+    fixture.enroll(&[])?;
+    both_arrive(&fixture)
 }
 
 kernel_test!(listeners_on_other_addresses_take_no_slot);

@@ -9,8 +9,9 @@ use std::{collections::HashMap, fs, io, path::Path};
 /// The kernel's description of its types.
 pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
-/// Globals of the kernel programs, and the struct members whose offset they hold.
-pub const MEMBERS: [(&str, &str, &str); 33] = [
+/// Globals of the kernel programs, and the struct members whose offset they hold. Those that begin with `MASK` hold the
+/// bit of a bit-field of one bit in its byte.
+pub const MEMBERS: [(&str, &str, &str); 35] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCK_ERR", "sock", "sk_err"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
@@ -44,9 +45,12 @@ pub const MEMBERS: [(&str, &str, &str); 33] = [
     ("OFFSET_CSS_PARENT", "cgroup_subsys_state", "parent"),
     ("OFFSET_CSS_CGROUP", "cgroup_subsys_state", "cgroup"),
     ("OFFSET_KERNFS_ID", "kernfs_node", "id"),
+    // The first member of struct sock.
+    ("OFFSET_SOCK_V6ONLY", "sock_common", "skc_ipv6only"),
+    ("MASK_SOCK_V6ONLY", "sock_common", "skc_ipv6only"),
 ];
 
-/// Byte offsets for [`MEMBERS`], by global.
+/// Byte offsets and masks for [`MEMBERS`], by global.
 pub type Offsets = Vec<(&'static str, u32)>;
 
 /// Why the offsets are unknown.
@@ -84,7 +88,11 @@ fn offsets_in(btf: &[u8]) -> Result<Offsets, LayoutError> {
         }
         for index in wanted.get(name).into_iter().flatten() {
             if let Some(bits) = members(MEMBERS[*index].2) {
-                found[*index] = Some(bits / 8);
+                found[*index] = Some(if MEMBERS[*index].0.starts_with("MASK") {
+                    1 << (bits % 8)
+                } else {
+                    bits / 8
+                });
             }
         }
     })?;
@@ -220,7 +228,7 @@ mod tests {
         words.flat_map(u32::to_ne_bytes).chain(strings).collect()
     }
 
-    const STRUCTS: [(&str, &[(&str, u32)]); 20] = [
+    const STRUCTS: [(&str, &[(&str, u32)]); 21] = [
         (
             "sock",
             &[
@@ -259,6 +267,7 @@ mod tests {
         ("cgroup", &[("self", 0), ("kn", 8 * 240)]),
         ("cgroup_subsys_state", &[("cgroup", 0), ("parent", 8 * 208)]),
         ("kernfs_node", &[("id", 8 * 80)]),
+        ("sock_common", &[("skc_ipv6only", 8 * 19 + 5)]),
     ];
 
     #[test]
@@ -297,6 +306,8 @@ mod tests {
             ("OFFSET_CSS_PARENT", 208),
             ("OFFSET_CSS_CGROUP", 0),
             ("OFFSET_KERNFS_ID", 80),
+            ("OFFSET_SOCK_V6ONLY", 19),
+            ("MASK_SOCK_V6ONLY", 1 << 5),
         ];
         assert_eq!(offsets_in(&btf(&STRUCTS, false)).unwrap(), expected);
     }

@@ -16,7 +16,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
+use netlink_packet_sock_diag::{
+    constants::{AF_INET, AF_INET6},
+    inet::{InetResponse, nlas::Nla},
+};
 use sidetrack_common::{
     addr::Family,
     conn::{ListenerKey, WantedListener},
@@ -206,7 +209,7 @@ struct Listening {
     /// IPv4 where an IPv6 socket has it in v4-mapped form.
     address: IpAddr,
     port: u16,
-    /// Those it may serve.
+    /// Those it serves.
     families: &'static [Family],
     /// `SO_COOKIE`.
     cookie: u64,
@@ -234,14 +237,20 @@ fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Liste
     Ok(found)
 }
 
-/// The families that a listener may serve. An IPv6-only one on all addresses refuses IPv4 when it is tried; the kernel
-/// programs then try the next slot.
-fn families(address: IpAddr) -> &'static [Family] {
+/// The families that a listener serves.
+fn families(address: IpAddr, socket: &InetResponse) -> &'static [Family] {
     match address {
         IpAddr::V4(_) => &[Family::V4],
-        IpAddr::V6(address) if address.is_unspecified() => &[Family::V6, Family::V4],
+        IpAddr::V6(address) if address.is_unspecified() && !is_v6_only(socket) => {
+            &[Family::V6, Family::V4]
+        }
         IpAddr::V6(_) => &[Family::V6],
     }
+}
+
+fn is_v6_only(socket: &InetResponse) -> bool {
+    let mut attributes = socket.nlas.iter();
+    attributes.any(|attribute| matches!(attribute, Nla::SkV6Only(is_set) if *is_set))
 }
 
 /// Visits the listening sockets of a namespace.
@@ -260,7 +269,7 @@ fn visit(
                     let next = each(Listening {
                         address,
                         port: id.source_port,
-                        families: families(address),
+                        families: families(address, &socket),
                         cookie: sock_diag::cookie(&socket),
                     });
                     stopped = next.is_break();

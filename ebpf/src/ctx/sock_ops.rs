@@ -20,6 +20,12 @@ use crate::maps;
 #[unsafe(no_mangle)]
 static OFFSET_SOCK_ERR: Global<u32> = Global::new(0);
 
+/// Offset of the byte with `skc_ipv6only` in `struct sock`, and the bit there, set by the loader.
+#[unsafe(no_mangle)]
+static OFFSET_SOCK_V6ONLY: Global<u32> = Global::new(0);
+#[unsafe(no_mangle)]
+static MASK_SOCK_V6ONLY: Global<u32> = Global::new(0);
+
 /// A callback on a TCP socket.
 pub struct SockOps<'a> {
     /// aya's context.
@@ -56,6 +62,17 @@ impl SockOps<'_> {
     #[inline(always)]
     pub fn is_v6(&self) -> bool {
         field!(self.inner.ops, family) == AF_INET6
+    }
+
+    /// Whether the socket serves IPv6 alone (`IPV6_V6ONLY`).
+    #[inline(always)]
+    pub fn is_v6_only(&self) -> bool {
+        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
+        if sk.is_null() {
+            return false;
+        }
+        let bits: u8 = tcp_sock(sk).map_or(0, |tcp| load(tcp, &OFFSET_SOCK_V6ONLY));
+        u32::from(bits) & MASK_SOCK_V6ONLY.load() != 0
     }
 
     /// Cookie of the socket's network namespace.

@@ -281,7 +281,7 @@ fn listening(ops: &SockOps<'_>) {
     if ops.is_v6() && (serves_all || local.family() == Family::V6) {
         add(ops, netns, Family::V6, port);
     }
-    if !ops.is_v6() || serves_all || local.family() == Family::V4 {
+    if !ops.is_v6() || serves_all && !ops.is_v6_only() || local.family() == Family::V4 {
         add(ops, netns, Family::V4, port);
     }
     debug!(ops.inner, "listening netns={} port={}", netns, port);
