@@ -28,6 +28,7 @@ mod original_destination;
 mod outbound;
 mod owner;
 mod repair;
+mod runs;
 mod responsive;
 mod security;
 mod sockets;

@@ -41,10 +41,10 @@ impl SkLookup<'_> {
         POD_NETNS.load()
     }
 
-    /// Takes the cookie of the network namespace whose instance tail called this program; 0 if it is not known.
+    /// Cookie of the network namespace whose instance tail called this program, if it is known.
     #[inline(always)]
-    pub fn take_netns(&self) -> u64 {
-        maps::take_inbound_netns()
+    pub fn netns(&self) -> Option<u64> {
+        maps::inbound_netns(self.inner)
     }
 
     /// Whether the packet is TCP.

@@ -47,10 +47,9 @@ pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
 #[sk_lookup]
 pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
-    let netns = lookup.take_netns();
-    if netns == 0 {
+    let Some(netns) = lookup.netns() else {
         return SK_DROP;
-    }
+    };
     let Some(pod) = maps::pod(netns) else {
         return SK_PASS;
     };

@@ -1,8 +1,9 @@
 //! The tail call from a pod's sk_lookup program to the one that decides.
 
-use core::ptr;
+use core::{arch::asm, ptr};
 
 use aya_ebpf::{
+    bindings::bpf_sk_lookup,
     btf_maps::{PerCpuArray, ProgramArray},
     macros::btf_map,
     programs::SkLookupContext,
@@ -13,37 +14,60 @@ use aya_ebpf::{
 #[btf_map]
 static ARRIVAL_PROGRAM: ProgramArray<1> = ProgramArray::new();
 
-/// The pod of the inbound connection this CPU handles, from the pod's program to the one it tail
-/// calls. Pinned, because the two may belong to different agents during an upgrade.
+/// From a pod's program to the one it tail calls. Pinned, because the two may belong to different agents during an
+/// upgrade.
 #[btf_map]
-static ARRIVAL_NETNS: PerCpuArray<u64, 1> = PerCpuArray::new();
+static ARRIVAL_NETNS: PerCpuArray<Passed, 1> = PerCpuArray::new();
+
+/// The pod of an inbound connection, and for which run of the programs that is.
+///
+/// On a kernel without PREEMPT_RT no other run begins on this CPU between the two programs of a packet: bottom halves are
+/// disabled. Queries by sock_diag for one socket run in a process with all enabled: a packet may come between,
+/// and another process with a query of its own.
+#[repr(C)]
+struct Passed {
+    netns: u64,
+    /// The same, mixed with the number of the run. What two runs have written in turns fits neither.
+    netns_of_run: u64,
+}
 
 /// Tail calls the program that decides inbound connections. Returns only if that fails.
 #[inline(always)]
 pub fn run_inbound_program(ctx: &SkLookupContext, netns: u64) {
-    let Some(slot) = ARRIVAL_NETNS.get_ptr_mut(0) else {
+    let Some(row) = ARRIVAL_NETNS.get_ptr_mut(0) else {
         return;
     };
-    // SAFETY: this CPU's own value.
-    unsafe { ptr::write_volatile(slot, netns) };
+    // SAFETY: this CPU's own row.
+    unsafe {
+        ptr::write_volatile(&raw mut (*row).netns, netns);
+        let mixed = netns ^ number_of_run(ctx.lookup, row);
+        ptr::write_volatile(&raw mut (*row).netns_of_run, mixed);
+    }
     // SAFETY: nothing here needs to be dropped.
     unsafe { ARRIVAL_PROGRAM.tail_call(ctx, 0) };
 }
 
-/// Takes the pod of the inbound connection; 0, which no pod has, if there is none.
-///
-/// Lookups for packets run with bottom halves disabled, so none begins on this CPU between the two programs. A
-/// sock_diag query for one socket runs with them enabled: a packet of another pod may come between, and that pod's
-/// listener is not for the query. Nothing is left behind for it, because this takes the value.
+/// The pod of the inbound connection; `None` if another run came between.
 #[inline(always)]
-pub fn take_inbound_netns() -> u64 {
-    let Some(slot) = ARRIVAL_NETNS.get_ptr_mut(0) else {
-        return 0;
+pub fn inbound_netns(ctx: &SkLookupContext) -> Option<u64> {
+    let row = ARRIVAL_NETNS.get_ptr_mut(0)?;
+    // SAFETY: this CPU's own row.
+    let (netns, mixed) = unsafe {
+        let netns = ptr::read_volatile(&raw const (*row).netns);
+        (netns, ptr::read_volatile(&raw const (*row).netns_of_run))
     };
-    // SAFETY: this CPU's own value.
-    unsafe {
-        let netns = ptr::read_volatile(slot);
-        ptr::write_volatile(slot, 0);
-        netns
-    }
+    (netns ^ mixed == number_of_run(ctx.lookup, row)).then_some(netns)
+}
+
+/// A number that no other unfinished run on this CPU has: where its context is, which is on the stack of the kernel's
+/// caller. Tail calls keep it.
+#[inline(always)]
+fn number_of_run(ctx: *mut bpf_sk_lookup, row: *mut Passed) -> u64 {
+    /// Odd, so that different places stay different. Cookies of namespaces are small: their difference is not that of
+    /// two products.
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut distance = ctx as u64;
+    // SAFETY: a subtraction. The verifier knows it as a number; LLVM must not turn it into another operation.
+    unsafe { asm!("{0} -= {1}", inout(reg) distance, in(reg) row) };
+    distance.wrapping_mul(MIX)
 }

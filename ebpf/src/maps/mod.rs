@@ -22,7 +22,7 @@ pub use events::{Report, is_traced, report};
 pub use flows::{accelerate, accelerated, flow, put_flow};
 pub use forward::{probe, set_probe};
 pub use handshakes::{handshake, handshakes_are_few, handshakes_have_room, publish, withdraw};
-pub use inbound::{run_inbound_program, take_inbound_netns};
+pub use inbound::{inbound_netns, run_inbound_program};
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};
 pub use pods::{
     Enrolled, assignment_seen, end_before_sidecar, has_rows_off_loopback, has_sidecar_on_loopback,
