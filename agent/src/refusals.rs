@@ -6,7 +6,10 @@ use std::{
     io,
 };
 
-use sidetrack_common::{event::Event, rule::Rule};
+use sidetrack_common::{
+    event::{Event, RefusalKey},
+    rule::Rule,
+};
 
 use crate::{
     api::Refusals,
@@ -30,7 +33,8 @@ impl LastRefusals {
         let rows = maps.last_refusals.rows()?.into_iter();
         Ok(Self {
             by_pod_and_rule: rows
-                .filter(|(_, event)| event.is_complete())
+                // The memory of a row that was removed meanwhile is another's.
+                .filter(|(key, event)| event.is_complete() && is_of(key, event))
                 .map(|(key, event)| ((key.netns, key.rule), event))
                 .collect(),
             clocks: Clocks::now(),
@@ -56,6 +60,11 @@ impl LastRefusals {
         all.sort_by_key(|refusals| refusals.seconds_ago.unwrap_or(u64::MAX));
         all
     }
+}
+
+/// Whether an event was written for a row: a program may still write into one whose memory has become another's.
+fn is_of(key: &RefusalKey, event: &Event) -> bool {
+    (key.netns, key.rule) == (event.netns, event.rule)
 }
 
 /// What to do about refusals by a rule.

@@ -21,6 +21,17 @@ pub struct HandshakeKey {
 }
 
 impl HandshakeKey {
+    /// Whether two keys are the same.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is(&self, other: &Self) -> bool {
+        self.netns == other.netns
+            && self.client.is(other.client)
+            && self.client_port == other.client_port
+            && self.target_port == other.target_port
+            && self.target_word == other.target_word
+    }
+
     /// A number for the key, which spreads well in both halves. Keys of one pod can be made to have the same one; for
     /// keys of two pods that takes knowing the seed.
     #[inline(always)]
@@ -67,6 +78,18 @@ pub struct Handshake {
     pub client_cookie: u64,
 }
 
+/// Value of a handshake row. The kernel uses the memory of a row that is removed for another one at once: whoever reads
+/// a row copies what it says, and then looks whose it is.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct HandshakeRow {
+    /// The row's key.
+    pub key: HandshakeKey,
+    /// What it says.
+    pub handshake: Handshake,
+}
+
 /// Key of a destination: the target that names it, of [`INDEX`](crate::target::INDEX).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -94,6 +117,15 @@ impl DestinationKey {
             pad: 0,
         }
     }
+
+    /// Whether two keys are the same.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is(&self, other: &Self) -> bool {
+        self.netns == other.netns
+            && self.target_be == other.target_be
+            && self.target_port == other.target_port
+    }
 }
 
 /// A destination that connections of a pod are redirected from. It does not change as long as any socket
@@ -110,6 +142,17 @@ pub struct Destination {
     pub dialed_port: u16,
     /// Padding, zero.
     pub pad: [u8; 6],
+}
+
+/// Value of a destination's row, with its key as in [`HandshakeRow`].
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct DestinationRow {
+    /// The row's key.
+    pub key: DestinationKey,
+    /// What it says.
+    pub destination: Destination,
 }
 
 impl Destination {
@@ -158,8 +201,24 @@ pub struct SockRecord {
     /// The capture port, host order. Of a direct connection of the proxy: where it goes if another program
     /// translates its destination to an address of the pod; 0 for those of others.
     pub capture_port: u16,
-    /// The port its packets go to, host order: see [`Target`].
+    /// The port its packets go to, host order: see [`Target`]. Of the sidecar's socket: the port they came to.
     pub target_port: u16,
+}
+
+impl SockRecord {
+    /// Whether the record is about the connection that the socket has now, by the ports of both ends. A socket that was
+    /// disconnected (`AF_UNSPEC`) keeps the record of its last connection: its next one may have been made while the
+    /// pod was not enrolled, or it listens.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_of(&self, own_port: u16, peer_port: u16) -> bool {
+        let port = if self.role == Role::Accepted as u16 {
+            own_port
+        } else {
+            peer_port
+        };
+        peer_port != 0 && port == self.target_port
+    }
 }
 
 /// Key of a sidecar's inbound listener.
@@ -177,7 +236,29 @@ pub struct ListenerKey {
     pub slot: u32,
 }
 
-/// A listening socket that the agent wants in the listener map. The key is the socket's cookie.
+/// Key of a socket that the agent looks for. Searches of one purpose look for different sockets, because each is for one
+/// pod; those of both purposes may look for the same one at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct WantedKey {
+    /// `SO_COOKIE`.
+    pub socket: u64,
+    /// A [`Purpose`].
+    pub purpose: u64,
+}
+
+/// What a search is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub enum Purpose {
+    /// To put the socket into the listener map.
+    Adopt = 1,
+    /// To learn a descriptor of it.
+    Find = 2,
+}
+
+/// A listening socket that the agent looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
@@ -231,10 +312,13 @@ pub const EARLIER_POLICIES: u32 = 0;
 
 const _: () = assert!(size_of::<HandshakeKey>() == 32);
 const _: () = assert!(size_of::<Handshake>() == 48);
+const _: () = assert!(size_of::<HandshakeRow>() == 80);
 const _: () = assert!(size_of::<DestinationKey>() == 16);
 const _: () = assert!(size_of::<Destination>() == 40);
+const _: () = assert!(size_of::<DestinationRow>() == 56);
 const _: () = assert!(size_of::<SockRecord>() == 40);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
+const _: () = assert!(size_of::<WantedKey>() == 16);
 const _: () = assert!(size_of::<WantedListener>() == 24);
 const _: () = assert!(size_of::<CountKey>() == 24);
 

@@ -24,4 +24,4 @@ pub mod task;
 
 /// Version of every map's key and value layout, part of the pin directory's name: an agent never
 /// opens maps of another layout.
-pub const LAYOUT_VERSION: u32 = 5;
+pub const LAYOUT_VERSION: u32 = 6;

@@ -78,17 +78,25 @@ pub const LAST_REFUSAL: &str = "LAST_REFUSAL";
 /// Bytes of [`EVENTS`]: room for 8,700 events.
 pub const EVENTS_BYTES: u32 = 1 << 20;
 
-/// Rows [`HANDSHAKES`] can hold. A connection is refused when fewer than
-/// [`HANDSHAKE_RESERVE`] are free.
+/// Pods that a node can have enrolled.
+pub const MAX_PODS: u32 = 4_096;
+
+/// Rows [`HANDSHAKES`] can hold.
 pub const HANDSHAKE_CAPACITY: u32 = 65_536;
+/// Rows that every pod can have at any time, however many the others have. A handshake with a working sidecar takes
+/// microseconds.
+pub const HANDSHAKE_GUARANTEE: u32 = 8;
+/// Rows for what pods have beyond their guarantee. A connection is refused when fewer than [`HANDSHAKE_RESERVE`] of them
+/// are free.
+pub const HANDSHAKE_COMMON: u32 = HANDSHAKE_CAPACITY - MAX_PODS * HANDSHAKE_GUARANTEE;
 /// Rows kept free for connections that were allowed while the table was filling up.
 pub const HANDSHAKE_RESERVE: u32 = 1_024;
 /// Rows of [`HANDSHAKES`] that one pod may have, capped so that a pod whose sidecar hangs leaves room
 /// for the others. A working sidecar has far fewer handshakes in flight.
 pub const HANDSHAKE_SHARE: u32 = HANDSHAKE_CAPACITY / 8;
 // Several pods can have their full share at once.
-const _: () = assert!(HANDSHAKE_SHARE > 0);
-const _: () = assert!(HANDSHAKE_SHARE <= (HANDSHAKE_CAPACITY - HANDSHAKE_RESERVE) / 4);
+const _: () = assert!(HANDSHAKE_SHARE > HANDSHAKE_GUARANTEE);
+const _: () = assert!(HANDSHAKE_SHARE <= (HANDSHAKE_COMMON - HANDSHAKE_RESERVE) / 3);
 
 /// Rows that one pod may have in [`DESTINATIONS`]. Connections to further destinations are redirected as well;
 /// they cost a handshake row and socket storage each.

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use lab::protocol::{APP, Connected, Dial, Manner, NAMES_AGAIN, Names};
+use lab::protocol::{APP, Connected, Dial, Manner, NAMES_AGAIN, Names, Reused};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::{identity::run_as, names, ring, tricks};
@@ -226,18 +226,21 @@ fn dissolve(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// Connects, dissolves the connection and listens on the same socket. Answers its address.
-pub fn reuse(to: SocketAddr) -> Result<SocketAddr> {
+/// Connects, dissolves the connection and listens on the same socket.
+pub fn reuse(to: SocketAddr) -> Result<Reused> {
     let listening = run_as(&APP, || {
         let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
         socket.connect(&to.into())?;
         dissolve(&socket)?;
         socket.listen(1)?;
-        socket.local_addr()
+        io::Result::Ok((socket.local_addr()?, names::originals(&socket)))
     })?;
-    let address =
+    let (address, original) =
         listening.with_context(|| format!("reuse a socket that was connected to {to}"))?;
-    address.as_socket().context("not an IP address")
+    Ok(Reused {
+        address: address.as_socket().context("not an IP address")?,
+        original,
+    })
 }
 
 fn address(address: SocketAddr, mapped: bool) -> SockAddr {

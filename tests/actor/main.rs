@@ -121,7 +121,7 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             nested::sleep(count)?;
             Response::Done
         }
-        Request::Reuse(to) => Response::Address(dial::reuse(to)?),
+        Request::Reuse(to) => Response::Reused(dial::reuse(to)?),
         Request::Hang(address) => {
             held.keep(flood::hang(address)?);
             Response::Done

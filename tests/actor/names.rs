@@ -24,6 +24,11 @@ pub fn of(socket: &Socket) -> io::Result<Names> {
     })
 }
 
+/// SO_ORIGINAL_DST at both levels.
+pub fn originals(socket: &Socket) -> [Result<SocketAddr, i32>; 2] {
+    [libc::SOL_IP, libc::SOL_IPV6].map(|level| original(socket, level))
+}
+
 /// IP_TRANSPARENT, for which CAP_NET_ADMIN or CAP_NET_RAW is needed.
 pub fn set_transparent(socket: &Socket, domain: Domain) -> io::Result<()> {
     if domain == Domain::IPV6 {

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use crate::{
     command::built,
     command::die_with_parent,
-    protocol::{Connected, Dial, Flooded, Identity, Listen, Request, Response},
+    protocol::{Connected, Dial, Flooded, Identity, Listen, Request, Response, Reused},
 };
 
 /// A running actor. Dropping it ends the process and everything it opened.
@@ -102,10 +102,10 @@ impl Actor {
         }
     }
 
-    /// Reuses a socket that was connected, as a listener; answers its address.
-    pub fn reuse(&self, to: SocketAddr) -> Result<SocketAddr> {
+    /// Reuses a socket that was connected, as a listener.
+    pub fn reuse(&self, to: SocketAddr) -> Result<Reused> {
         match self.ask(&Request::Reuse(to))? {
-            Response::Address(address) => Ok(address),
+            Response::Reused(reused) => Ok(reused),
             other => bail!("{other:?}"),
         }
     }

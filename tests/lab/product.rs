@@ -5,7 +5,9 @@ pub use sidetrack::{
     api::PodStatus,
     client::Client,
     kernel::{
+        Datapath,
         hooks::CGROUP_HOOKS,
+        kernel_log::LogLevel,
         maps::{Maps, PINNED},
         pins::Pins,
         sys,

@@ -200,7 +200,7 @@ pub enum Request {
         count: usize,
     },
     /// Connects, as the application, dissolves the connection with AF_UNSPEC, and listens on the same
-    /// socket; answers [`Response::Address`].
+    /// socket; answers [`Response::Reused`].
     Reuse(SocketAddr),
     /// Listens, as the sidecar, and never accepts.
     Hang(SocketAddr),
@@ -255,6 +255,15 @@ pub struct Connected {
     pub server: Names,
 }
 
+/// How a socket sees itself that was connected and listens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Reused {
+    /// getsockname.
+    pub address: SocketAddr,
+    /// SO_ORIGINAL_DST at levels 0 and 41, or errno.
+    pub original: [Result<SocketAddr, i32>; 2],
+}
+
 /// What became of connections that were begun.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Flooded {
@@ -283,8 +292,8 @@ pub enum Response {
     UdpAnswered(Result<Box<UdpAnswer>, i32>),
     /// A number.
     Count(usize),
-    /// getsockname.
-    Address(SocketAddr),
+    /// A socket that was connected and listens.
+    Reused(Reused),
     /// Both ends of a connection that has no accepting end.
     Ends(Box<[Names; 2]>),
     /// This kernel does not let anyone try it, with this errno.

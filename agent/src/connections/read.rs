@@ -145,7 +145,8 @@ impl<'a> PodTables<'a> {
 impl Tables for PodTables<'_> {
     fn destination(&self, target: Target) -> Option<Destination> {
         let key = DestinationKey::new(self.netns, target);
-        self.maps.destinations.get(&key).ok().flatten()
+        let row = self.maps.destinations.get(&key).ok().flatten();
+        row.map(|row| row.destination)
     }
 
     fn is_proxy(&self, uid: u32) -> Option<bool> {

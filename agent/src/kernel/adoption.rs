@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, bail};
 use aya::{Btf, Ebpf, programs::Program};
 use bytemuck::Zeroable as _;
 use sidetrack_common::{
-    conn::{Adopted, ListenerKey, WantedListener},
+    conn::{Adopted, ListenerKey, Purpose, WantedKey, WantedListener},
     names,
 };
 
@@ -23,7 +23,7 @@ use super::{maps::from_pin, pins::Pins, sys, table::Table};
 #[derive(Debug)]
 pub struct Adoption {
     program: OwnedFd,
-    wanted: Table<u64, WantedListener>,
+    wanted: Table<WantedKey, WantedListener>,
     /// Sidecars' listeners.
     pub listeners: Table<ListenerKey, u64>,
     /// Pods whose outbound capture port has a listener on loopback.
@@ -94,9 +94,10 @@ impl Adoption {
     ) -> io::Result<usize> {
         let mut missed = 0;
         for (cookie, _) in sockets {
-            let row = self.wanted.get(cookie)?;
+            let key = key(*cookie, Purpose::Adopt);
+            let row = self.wanted.get(&key)?;
             missed += usize::from(row.is_none_or(|row| row.adopted != Adopted::Done as u32));
-            self.wanted.remove(cookie)?;
+            self.wanted.remove(&key)?;
         }
         walked.map(|()| missed)
     }
@@ -112,12 +113,13 @@ impl Adoption {
         pids: &[i32],
         until: Instant,
     ) -> io::Result<Vec<FoundSocket>> {
-        for cookie in cookies {
-            self.wanted.insert(cookie, &WantedListener::zeroed())?;
+        let keys = || cookies.iter().map(|cookie| key(*cookie, Purpose::Find));
+        for key in keys() {
+            self.wanted.insert(&key, &WantedListener::zeroed())?;
         }
         let found = self.find_in(cookies, pids, until);
-        for cookie in cookies {
-            self.wanted.remove(cookie)?;
+        for key in keys() {
+            self.wanted.remove(&key)?;
         }
         found
     }
@@ -138,7 +140,7 @@ impl Adoption {
             }
             for cookie in cookies {
                 let is_known = found.iter().any(|socket| socket.cookie == *cookie);
-                if let Some(row) = self.wanted.get(cookie)?
+                if let Some(row) = self.wanted.get(&key(*cookie, Purpose::Find))?
                     && row.adopted != 0
                     && !is_known
                 {
@@ -157,9 +159,9 @@ impl Adoption {
     }
 
     fn write(&self, sockets: &[(u64, WantedListener)]) -> io::Result<()> {
-        sockets
-            .iter()
-            .try_for_each(|(cookie, socket)| self.wanted.insert(cookie, socket))
+        sockets.iter().try_for_each(|(cookie, socket)| {
+            self.wanted.insert(&key(*cookie, Purpose::Adopt), socket)
+        })
     }
 
     fn walk(
@@ -188,11 +190,19 @@ impl Adoption {
 
     fn all_seen(&self, sockets: &[(u64, WantedListener)]) -> io::Result<bool> {
         for (cookie, _) in sockets {
-            if self.wanted.get(cookie)?.is_some_and(|row| row.adopted == 0) {
+            let row = self.wanted.get(&key(*cookie, Purpose::Adopt))?;
+            if row.is_some_and(|row| row.adopted == 0) {
                 return Ok(false);
             }
         }
         Ok(true)
+    }
+}
+
+const fn key(socket: u64, purpose: Purpose) -> WantedKey {
+    WantedKey {
+        socket,
+        purpose: purpose as u64,
     }
 }
 

@@ -8,7 +8,9 @@ use std::{io, os::fd::OwnedFd};
 use anyhow::{Context as _, Result};
 use bytemuck::Pod as PlainOldData;
 use sidetrack_common::{
-    conn::{CountKey, Destination, DestinationKey, Handshake, HandshakeKey, ListenerKey},
+    conn::{
+        CountKey, DestinationKey, DestinationRow, HandshakeKey, HandshakeRow, ListenerKey,
+    },
     event::{Event, RefusalKey},
     names,
     pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
@@ -97,7 +99,7 @@ maps! {
     ifaces: Table<IfaceKey, IfaceRow> = IFACE_BY_POD,
         full: "pods that name further interfaces are rejected" => "name fewer interfaces";
     /// Handshakes in flight.
-    handshakes: Table<HandshakeKey, Handshake> = HANDSHAKES,
+    handshakes: Table<HandshakeKey, HandshakeRow> = HANDSHAKES,
         full: "connections that would be redirected are refused"
             => "restart the sidecars that do not accept connections";
     /// How many rows of handshakes the kernel programs have counted.
@@ -121,7 +123,7 @@ maps! {
         full: "outbound connections of sidecars that listen on loopback only are refused"
             => "move pods to other nodes";
     /// Destinations that have a target of their own.
-    destinations: Table<DestinationKey, Destination> = DESTINATIONS,
+    destinations: Table<DestinationKey, DestinationRow> = DESTINATIONS,
         full: "connections to further destinations are redirected in a slower way"
             => "find the pods that connect to many destinations";
     /// How many of them are each pod's, by netns cookie.

@@ -68,7 +68,7 @@ impl Reconciler {
         let before = std::mem::take(&mut self.lingering.rows);
         let mut seen_twice: BTreeMap<u64, Vec<(HandshakeKey, u64, Instant)>> = BTreeMap::new();
         for (key, row) in maps.handshakes.rows().context("list them")? {
-            let client = row.client_cookie;
+            let client = row.handshake.client_cookie;
             let since = before.get(&(key, client)).copied();
             self.lingering
                 .rows
@@ -99,7 +99,7 @@ impl Reconciler {
                 // Its socket may have finished it meanwhile, and another may have its place.
                 let same = || -> io::Result<bool> {
                     let row = maps.handshakes.get(&key)?;
-                    Ok(row.is_some_and(|row| row.client_cookie == client))
+                    Ok(row.is_some_and(|row| row.handshake.client_cookie == client))
                 };
                 if gone && same()? {
                     removed += usize::from(maps.handshakes.remove(&key)?);

@@ -6,7 +6,7 @@ use core::ffi::c_void;
 
 use sidetrack_common::{
     addr::Family,
-    conn::{Adopted, ListenerKey, WantedListener},
+    conn::{Adopted, ListenerKey, Purpose, WantedListener},
     names::LISTENER_SLOTS,
 };
 
@@ -23,20 +23,24 @@ const EEXIST: i32 = -17;
 pub fn st_adopt(ctx: *mut c_void) -> i32 {
     let file = TaskFile::new(ctx);
     let Some(sk) = file.socket() else { return 0 };
-    let Some(wanted) = maps::wanted_listener(cookie(sk)) else {
-        return 0;
-    };
-    if wanted.adopted != 0 {
-        return 0;
+    let socket = cookie(sk);
+    if let Some(wanted) = maps::wanted_listener(socket, Purpose::Adopt)
+        && wanted.adopted == 0
+    {
+        let v4 = wanted.v4 == 0 || add(sk, wanted, Family::V4);
+        let v6 = wanted.v6 == 0 || add(sk, wanted, Family::V6);
+        wanted.adopted = if v4 && v6 {
+            Adopted::Done as u32
+        } else {
+            Adopted::Failed as u32
+        };
     }
-    wanted.fd = file.fd();
-    let v4 = wanted.v4 == 0 || add(sk, wanted, Family::V4);
-    let v6 = wanted.v6 == 0 || add(sk, wanted, Family::V6);
-    wanted.adopted = if v4 && v6 {
-        Adopted::Done as u32
-    } else {
-        Adopted::Failed as u32
-    };
+    if let Some(wanted) = maps::wanted_listener(socket, Purpose::Find)
+        && wanted.adopted == 0
+    {
+        wanted.fd = file.fd();
+        wanted.adopted = Adopted::Done as u32;
+    }
     0
 }
 

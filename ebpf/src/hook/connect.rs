@@ -5,7 +5,7 @@ use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{Destination, DestinationKey, Role, SockRecord},
+    conn::{Destination, DestinationKey, DestinationRow, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
     pod::POD_OWN_TARGETS,
@@ -205,7 +205,7 @@ fn note_direct<const V6: bool>(
             port: conn.port,
             role: Role::Direct as u16,
             capture_port: if by_proxy { policy.inbound_port } else { 0 },
-            target_port: 0,
+            target_port: conn.port,
         };
         name_parent(ctx, record);
     }
@@ -242,13 +242,16 @@ fn index(netns: u64, port: u16, conn: &Outbound, dialed: Addr, source: Addr) -> 
         let known = match maps::destination(&key) {
             Some(row) => row.is_for(dialed, conn.port, source, bound),
             None => {
-                let row = Destination {
-                    dialed,
-                    source,
-                    dialed_port: conn.port,
-                    pad: [0; 6],
+                let row = DestinationRow {
+                    key,
+                    destination: Destination {
+                        dialed,
+                        source,
+                        dialed_port: conn.port,
+                        pad: [0; 6],
+                    },
                 };
-                return maps::add_destination(&key, &row).ok().map(|()| target);
+                return maps::add_destination(&row).ok().map(|()| target);
             }
         };
         if known {

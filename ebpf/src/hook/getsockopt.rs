@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{DestinationKey, HandshakeKey},
+    conn::{DestinationKey, HandshakeKey, Role},
     target::{Target, is_index},
 };
 
@@ -52,8 +52,8 @@ fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
     };
     let (addr, port) = match of_target(opt) {
         Some(destination) => destination,
-        None => match maps::record(opt.socket(), false) {
-            Some(record) => (record.addr, record.port),
+        None => match of_record(opt) {
+            Some(destination) => destination,
             None => without_record(opt, family)?,
         },
     };
@@ -74,6 +74,19 @@ fn of_target(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
     let key = DestinationKey::new(opt.netns(), Target { addr, port });
     let row = maps::destination(&key)?;
     Some((row.dialed, row.dialed_port))
+}
+
+/// The original destination that the socket's record has, if the record is about its connection.
+#[inline(always)]
+fn of_record(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
+    let record = maps::record(opt.socket(), false)?;
+    let (remote, remote_port) = opt.remote();
+    if record.is_of(opt.local().1, remote_port) {
+        return Some((record.addr, record.port));
+    }
+    // Another program has translated the destination, or the socket has been connected again since the pod left.
+    let is_direct = record.role == Role::Direct as u16 && remote_port != 0;
+    is_direct.then_some((remote, remote_port))
 }
 
 /// The original destination of an accepted socket that has no record: its local address.

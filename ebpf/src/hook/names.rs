@@ -104,15 +104,16 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
         });
     }
     let record = maps::record(ctx.socket(), false)?;
+    if !record.is_of(own_port, peer_port) {
+        return None;
+    }
     if record.role == Role::Accepted as u16 {
         return Some(Names::Sidecar {
             source: record.source,
             plain: Target::plain(record.addr.family(), record.capture_port),
         });
     }
-    // The record of an earlier connect says nothing about a socket that was disconnected since.
-    let redirected = record.role == Role::Dialed as u16 && peer_port == record.target_port;
-    redirected.then_some(Names::Application {
+    (record.role == Role::Dialed as u16).then_some(Names::Application {
         dialed: record.addr,
         port: record.port,
         source: record.source,

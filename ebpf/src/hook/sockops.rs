@@ -17,7 +17,7 @@ use aya_ebpf::{
 use aya_log_ebpf::{debug, warn};
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{DestinationKey, Handshake, HandshakeKey, ListenerKey, Role, SockRecord},
+    conn::{DestinationKey, Handshake, HandshakeKey, HandshakeRow, ListenerKey, Role, SockRecord},
     decide::{self, ECONNREFUSED, Owner},
     event::EventKind,
     names::LISTENER_SLOTS,
@@ -72,23 +72,30 @@ fn connecting(ops: &SockOps<'_>) {
     } else {
         return;
     };
-    let key = client_key(ops);
-    let row = Handshake {
-        dialed,
-        source: record.source,
-        dialed_port,
-        capture_port: record.capture_port,
-        assigned: u32::from(assigned),
-        client_cookie: ops.cookie(),
+    let row = HandshakeRow {
+        key: client_key(ops),
+        handshake: Handshake {
+            dialed,
+            source: record.source,
+            dialed_port,
+            capture_port: record.capture_port,
+            assigned: u32::from(assigned),
+            client_cookie: ops.cookie(),
+        },
     };
+    let netns = row.key.netns;
     // connect checked that there was room, but may have put the SYN off (TCP_FASTOPEN_CONNECT) since. It can no longer
     // be refused; without a row its sidecar does not learn where it was to go. What another program has translated was
-    // not checked, and would go past the sidecar.
-    let has_share = record.role == Role::Direct as u16 || maps::handshakes_are_few(key.netns);
+    // not checked, and would go past the sidecar: other pods cannot cause that.
+    let has_share = if record.role == Role::Direct as u16 {
+        maps::has_own_share(netns)
+    } else {
+        maps::handshakes_are_few(netns)
+    };
     if !has_share {
-        debug!(ops.inner, "too many handshakes netns={}", key.netns);
-    } else if maps::publish(&key, &row).is_err() {
-        warn!(ops.inner, "handshake row lost netns={}", key.netns);
+        debug!(ops.inner, "too many handshakes netns={}", netns);
+    } else if maps::publish(&row).is_err() {
+        warn!(ops.inner, "handshake row lost netns={}", netns);
     }
     ops.enable_state_callback();
 }
@@ -275,8 +282,7 @@ fn listening(ops: &SockOps<'_>) {
     if port != policy.inbound_port && port != policy.outbound_port || local.is_loopback() {
         return;
     }
-    // One on an address of its own serves the family of that address. One on all addresses may be IPv6-only; then
-    // bpf_sk_assign refuses it and the next slot is tried.
+    // One on an address of its own serves the family of that address, one on all addresses both unless it is IPv6-only.
     let serves_all = local.is_unspecified();
     if ops.is_v6() && (serves_all || local.family() == Family::V6) {
         add(ops, netns, Family::V6, port);

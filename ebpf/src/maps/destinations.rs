@@ -3,26 +3,32 @@
 
 use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::HashMap, macros::btf_map};
 use sidetrack_common::{
-    conn::{Destination, DestinationKey},
+    conn::{Destination, DestinationKey, DestinationRow},
     names::DESTINATION_SHARE,
 };
 
-use super::{atomic, own_map::ON_DEMAND};
+use super::{atomic, keep_order, own_map::ON_DEMAND};
 
 /// Destinations of enrolled pods, and of pods that have left as long as open connections need them.
 #[btf_map]
-static DESTINATIONS: HashMap<DestinationKey, Destination, 262_144, ON_DEMAND> = HashMap::new();
+static DESTINATIONS: HashMap<DestinationKey, DestinationRow, 262_144, ON_DEMAND> = HashMap::new();
 
 /// How many of them each pod has. A pod's first destination creates its row, or the agent when the pod leaves. The row
 /// goes a second after that at the earliest.
 #[btf_map]
 static DESTINATIONS_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 
-/// The destination that a target names.
+/// The destination that a target names. A copy: since Linux 6.1 the memory of a row that is removed is another pod's
+/// at once.
 #[inline(always)]
-pub fn destination(key: &DestinationKey) -> Option<&'static Destination> {
-    // SAFETY: rows are freed after a grace period, and the program ends before that.
-    unsafe { DESTINATIONS.get(key) }
+pub fn destination(key: &DestinationKey) -> Option<Destination> {
+    let row = DESTINATIONS.get_ptr(key)?;
+    // SAFETY: the map's memory, which lives as long as the program. A row that takes its place is written key first.
+    unsafe {
+        let destination = (*row).destination;
+        keep_order();
+        (*row).key.is(key).then_some(destination)
+    }
 }
 
 /// Whether a pod has destinations or has left a moment ago.
@@ -34,18 +40,19 @@ pub fn is_leaving(netns: u64) -> bool {
 
 /// Names a destination by a free target. Fails if the pod has its share, or the target has just been taken.
 #[inline(always)]
-pub fn add_destination(key: &DestinationKey, row: &Destination) -> Result<(), ()> {
+pub fn add_destination(row: &DestinationRow) -> Result<(), ()> {
+    let netns = row.key.netns;
     // SAFETY: a number, read whole.
-    let own = unsafe { DESTINATIONS_BY_POD.get(key.netns) }.map_or(0, |count| *count);
+    let own = unsafe { DESTINATIONS_BY_POD.get(netns) }.map_or(0, |count| *count);
     if own >= u64::from(DESTINATION_SHARE) {
         return Err(());
     }
     DESTINATIONS
-        .insert(key, row, BPF_NOEXIST.into())
+        .insert(&row.key, row, BPF_NOEXIST.into())
         .map_err(|_| ())?;
     // Without memory for the count the share is not enforced until there is some.
-    let _ = DESTINATIONS_BY_POD.insert(&key.netns, &0, BPF_NOEXIST.into());
-    if let Some(count) = DESTINATIONS_BY_POD.get_ptr_mut(&key.netns) {
+    let _ = DESTINATIONS_BY_POD.insert(&netns, &0, BPF_NOEXIST.into());
+    if let Some(count) = DESTINATIONS_BY_POD.get_ptr_mut(&netns) {
         atomic::add(count, 1);
     }
     Ok(())

@@ -8,7 +8,7 @@ use aya_ebpf::{
     helpers::{bpf_map_update_elem, bpf_sk_assign, bpf_sk_release, bpf_sock_hash_update},
     macros::btf_map,
 };
-use sidetrack_common::conn::{ListenerKey, WantedListener};
+use sidetrack_common::conn::{ListenerKey, Purpose, WantedKey, WantedListener};
 
 use super::own_map::{ON_DEMAND, OwnMap, SOCKHASH};
 
@@ -16,16 +16,20 @@ use super::own_map::{ON_DEMAND, OwnMap, SOCKHASH};
 #[btf_map]
 static LISTENERS: OwnMap<SOCKHASH, ListenerKey, u64, 131_072, 0> = OwnMap::new();
 
-/// Open listeners the agent looks for, by socket cookie. Each agent has a map of its own.
+/// Open listeners the agent looks for. Each agent has a map of its own.
 #[btf_map]
-static WANTED_LISTENER: HashMap<u64, WantedListener, 1024, ON_DEMAND> = HashMap::new();
+static WANTED_LISTENER: HashMap<WantedKey, WantedListener, 2048, ON_DEMAND> = HashMap::new();
 
-/// The row of a socket that the agent looks for.
+/// The row of a socket that a search is for.
 #[inline(always)]
-pub fn wanted_listener(cookie: u64) -> Option<&'static mut WantedListener> {
-    // SAFETY: rows are freed after a grace period, and the program ends before that. The agent reads
-    // a row only after the program has run.
-    unsafe { WANTED_LISTENER.get_ptr_mut(&cookie)?.as_mut() }
+pub fn wanted_listener(socket: u64, purpose: Purpose) -> Option<&'static mut WantedListener> {
+    let key = WantedKey {
+        socket,
+        purpose: purpose as u64,
+    };
+    // SAFETY: the map's memory, which lives as long as the program. The agent reads a row only after the program has
+    // run over a process, and removes it after its last run.
+    unsafe { WANTED_LISTENER.get_ptr_mut(&key)?.as_mut() }
 }
 
 /// Stores a socket in a slot; an error is the negative errno.

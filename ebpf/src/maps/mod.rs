@@ -21,7 +21,9 @@ pub use destinations::{add_destination, destination, is_leaving};
 pub use events::{Report, is_traced, report};
 pub use flows::{accelerate, accelerated, flow, put_flow};
 pub use forward::{probe, set_probe};
-pub use handshakes::{handshake, handshakes_are_few, handshakes_have_room, publish, withdraw};
+pub use handshakes::{
+    handshake, handshakes_are_few, handshakes_have_room, has_own_share, publish, withdraw,
+};
 pub use inbound::{inbound_netns, run_inbound_program};
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};
 pub use pods::{
@@ -31,3 +33,10 @@ pub use pods::{
 };
 pub use records::record;
 pub use tasks::{task_pass, watched_netns};
+
+/// LLVM moves no access to memory from one side to the other.
+#[inline(always)]
+fn keep_order() {
+    // SAFETY: it contains no instruction.
+    unsafe { core::arch::asm!("") };
+}

@@ -6,18 +6,21 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
     node::VIP,
     product::Maps,
-    protocol::{Request, SYN},
+    protocol::{APP, Dial, Request, SYN},
     sidecar,
 };
 use sidetrack_common::rule::Rule;
 
 use super::{UNUSED_COOKIE, WITH_HANDSHAKE_ROWS, filter, maps, taken_by, wait_no_handshakes};
 use crate::fixture::{PodFixture, at, nothing_is_left};
+
+/// Another service.
+const OTHER_VIP: &str = "10.109.118.32";
 
 /// A pod whose sidecar does not hear of a number of connections, and the client that waits for them.
 fn waiting(connections: usize) -> Result<(PodFixture, Actor, Maps, Actor)> {
@@ -49,9 +52,8 @@ kernel_test!(two_handshakes_of_one_source);
 /// way at once.
 fn two_handshakes_of_one_source() -> Result<()> {
     const PORT: u16 = 5555;
-    const OTHER: &str = "10.109.118.32";
     let (_fixture, _sidecar, maps, client) = waiting(0)?;
-    for (from, to) in [("10.77.0.2", VIP), ("0.0.0.0", OTHER)] {
+    for (from, to) in [("10.77.0.2", VIP), ("0.0.0.0", OTHER_VIP)] {
         client.ask(&Request::Begin {
             from: at(from, PORT),
             to: at(to, 80),
@@ -61,10 +63,10 @@ fn two_handshakes_of_one_source() -> Result<()> {
     let mut dialed: Vec<String> = rows
         .iter()
         .filter(|(key, _)| key.client_port == PORT)
-        .map(|(_, row)| std::net::IpAddr::from(row.dialed).to_string())
+        .map(|(_, row)| std::net::IpAddr::from(row.handshake.dialed).to_string())
         .collect();
     dialed.sort();
-    ensure!(dialed == [VIP, OTHER], "{dialed:?}");
+    ensure!(dialed == [VIP, OTHER_VIP], "{dialed:?}");
     Ok(())
 }
 
@@ -131,7 +133,8 @@ fn orphaned_handshakes_are_removed() -> Result<()> {
     let (mut key, mut row) = maps.handshakes.rows()?.pop().context("a row")?;
     for number in 1..=ORPHANS {
         key.client_port = number;
-        row.client_cookie = UNUSED_COOKIE + u64::from(number);
+        row.key = key;
+        row.handshake.client_cookie = UNUSED_COOKIE + u64::from(number);
         maps.handshakes.insert(&key, &row)?;
     }
     let counted = (CONNECTIONS + usize::from(ORPHANS)) as u64;
@@ -156,6 +159,48 @@ fn orphaned_handshakes_are_removed() -> Result<()> {
     ensure!(log.contains("300 handshakes were left"), "{log}");
     drop(client);
     wait_no_handshakes(&maps)
+}
+
+kernel_test!(a_row_of_another_connection_is_not_read);
+/// A row is removed, and its memory is another connection's before a program has read it: the row has another key than
+/// its own.
+fn a_row_of_another_connection_is_not_read() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.lab.add_outside(OTHER_VIP)?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&WITH_HANDSHAKE_ROWS)?;
+    let maps = maps(&fixture.agent.places)?;
+    let right = fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?;
+    ensure!(
+        right.is_ok_and(|it| it.server.original_v4 == Ok(at(VIP, 80))),
+        "with a row of its own"
+    );
+    filter(&fixture.pod, "A", "DROP")?;
+    let dialed = thread::scope(|scope| {
+        let mut dial = Dial::new(&APP, at(VIP, 80));
+        dial.patience_ms = 5000;
+        let dialing = scope.spawn(|| fixture.client.dial(dial));
+        let start = Instant::now();
+        let key = loop {
+            if let Some(key) = maps.handshakes.keys()?.pop() {
+                break key;
+            }
+            ensure!(start.elapsed() < Duration::from_secs(1), "no row");
+        };
+        let mut row = maps.handshakes.get(&key)?.context("the row")?;
+        row.key.client_port ^= 1;
+        row.handshake.dialed = at(OTHER_VIP, 80).ip().into();
+        maps.handshakes.insert(&key, &row)?;
+        filter(&fixture.pod, "D", "DROP")?;
+        let panicked = |_| anyhow!("the dialing thread panicked");
+        anyhow::Ok(dialing.join().map_err(panicked)??)
+    })?;
+    let dialed = dialed.map_err(|errno| anyhow!("errno {errno}"))?;
+    ensure!(
+        dialed.server.original_v4 != Ok(at(OTHER_VIP, 80)),
+        "the destination of another connection: {dialed:?}"
+    );
+    Ok(())
 }
 
 kernel_test!(bare_syns_make_no_rows);

@@ -7,7 +7,9 @@ use lab::{
     node::VIP,
     sidecar,
 };
-use sidetrack_common::names::HANDSHAKE_SHARE;
+use sidetrack_common::names::{
+    HANDSHAKE_COMMON, HANDSHAKE_GUARANTEE, HANDSHAKE_RESERVE, HANDSHAKE_SHARE,
+};
 
 use super::{WITH_HANDSHAKE_ROWS, filter, maps, taken_by, wait_no_handshakes, wait_problem};
 use crate::fixture::at;
@@ -72,6 +74,47 @@ fn one_pod_has_its_share_of_handshakes() -> Result<()> {
     let agent = Agent::start(lab.places())?;
     lab.remove_manifest("hostile")?;
     agent.places.wait_rows("HANDSHAKES_BY_POD", 1)
+}
+
+kernel_test!(every_pod_has_its_guaranteed_handshakes);
+/// Pods whose sidecars hang take all that is for all.
+fn every_pod_has_its_guaranteed_handshakes() -> Result<()> {
+    let (share, guarantee) = (HANDSHAKE_SHARE as usize, HANDSHAKE_GUARANTEE as usize);
+    let room = (HANDSHAKE_COMMON - HANDSHAKE_RESERVE) as usize;
+    let mut lab = Lab::new()?;
+    let agent = Agent::start(lab.places())?;
+    let mut started = Vec::new();
+    for number in 0..=room.div_ceil(share) as u8 {
+        let name = format!("pod{number}");
+        let pod = lab.pod(&name, 2 + number)?;
+        lab.write_manifest(&name, &manifest(&name, &pod, &WITH_HANDSHAKE_ROWS))?;
+        agent.places.wait_enrolled(&format!("test/{name}"))?;
+        started.push((sidecar::start(&pod, &[])?, pod.actor()?, pod));
+    }
+    let maps = maps(lab.places())?;
+    let (_sidecar, client, healthy) = started.pop().context("a pod")?;
+    let mut begun = 0;
+    for (_, flooder, pod) in &started {
+        filter(pod, "A", "DROP")?;
+        let flooded = flooder.flood(at(VIP, 80), share)?;
+        begun += flooded.pending;
+        ensure!(flooded.pending + flooded.refused == share, "{flooded:?}");
+    }
+    ensure!(begun == room, "{begun} of {room}");
+    // Connections of a healthy pod continue.
+    for _ in 0..50 {
+        ensure!(taken_by(&client)? == Ok(15001), "the healthy pod");
+    }
+    // One that hangs has its guarantee then, not more.
+    filter(&healthy, "A", "DROP")?;
+    let flooder = healthy.actor()?;
+    let flooded = flooder.flood(at(VIP, 80), 2 * guarantee)?;
+    ensure!(
+        flooded.pending == guarantee && flooded.refused == guarantee,
+        "{flooded:?}"
+    );
+    drop((flooder, started));
+    wait_no_handshakes(&maps)
 }
 
 kernel_test!(connections_that_were_deferred_have_the_same_share);
