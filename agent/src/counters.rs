@@ -1,13 +1,14 @@
 //! Connection counters: what the kernel counted, by pod and in total.
 
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::{BTreeMap, BTreeSet, HashMap, HashSet},
     io,
     time::{Duration, Instant},
 };
 
 use sidetrack_common::{
-    conn::{CountKey, EARLIER_POLICIES},
+    conn::{ANY_POLICY, CountKey, EARLIER_POLICIES},
+    names::COUNTER_SHARE,
     rule::{Class, Rule},
 };
 
@@ -54,9 +55,11 @@ impl Totals {
             .collect();
         let is_earlier = |key: &&CountKey| {
             let policy = current.get(&key.netns);
-            key.policy != EARLIER_POLICIES && policy.is_some_and(|policy| *policy != key.policy)
+            ![EARLIER_POLICIES, ANY_POLICY].contains(&key.policy)
+                && policy.is_some_and(|policy| *policy != key.policy)
         };
         let earlier: Vec<CountKey> = self.last.keys().filter(is_earlier).copied().collect();
+        let pods: BTreeSet<u64> = earlier.iter().map(|key| key.netns).collect();
         for key in earlier {
             let Some(count) = maps.counts.take(&key)? else {
                 continue;
@@ -74,7 +77,8 @@ impl Totals {
             }
             self.last.insert(sum_key, sum);
         }
-        Ok(())
+        pods.into_iter()
+            .try_for_each(|netns| maps.recount_counters(netns, self.last.keys()))
     }
 
     /// By the rule's name.
@@ -157,8 +161,9 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
     let passing = maps.before_sidecar.keys()?;
     let on_loopback = maps.loopback_sidecar.keys()?;
     let last = LastRefusals::read(maps)?;
+    let overflowing = maps.overflow.keys()?;
     let mut counts: HashMap<u64, Tally> = HashMap::new();
-    for (key, count) in maps.counts.sums()? {
+    for (key, count) in maps.connection_counts()? {
         counts.entry(key.netns).or_default().add(&key, count);
     }
     for pod in pods {
@@ -176,6 +181,11 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
             false if on_loopback.contains(&netns.cookie) => None,
             false => Some(false),
         };
+        if overflowing.contains(&netns.cookie) {
+            pod.notes.push(format!(
+                "it has no room for more counters, of which a pod may have {COUNTER_SHARE}: further connections are counted by rule, without the line of the rule in its lists"
+            ));
+        }
         pod.refusals = counts
             .get(&netns.cookie)
             .map(|tally| last.of(netns.cookie, &tally.refused, &name))

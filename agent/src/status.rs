@@ -160,7 +160,7 @@ impl Status {
     }
 
     fn add_counters(&self, totals: &mut Totals) -> io::Result<()> {
-        totals.add(self.maps.counts.sums()?);
+        totals.add(self.maps.connection_counts()?);
         totals.add_up_earlier(&self.maps)
     }
 

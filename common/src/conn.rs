@@ -1,7 +1,12 @@
 //! State of single connections: the handshake row that carries the dialed address from the app's
 //! socket to the sidecar's, and the record each of the two sockets keeps.
 
-use crate::{addr::Addr, btf::RuleField, target::Target};
+use crate::{
+    addr::{Addr, Family},
+    btf::RuleField,
+    rule::Rule,
+    target::Target,
+};
 
 /// Key of a handshake row: the socket that connects to the sidecar. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -309,6 +314,46 @@ pub struct CountKey {
 
 /// [`CountKey::policy`] of the connections that were decided by policies a pod has had before. No policy has this id.
 pub const EARLIER_POLICIES: u32 = 0;
+/// [`CountKey::policy`] of what userspace reads from [`RuleCounts`]: it may be of any policy of the pod and any position.
+pub const ANY_POLICY: u32 = u32::MAX;
+
+/// Rules have smaller numbers.
+const RULE_NUMBERS: usize = 80;
+
+/// Connections of a pod that found no room for a counter of their own, by family and rule alone.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct RuleCounts {
+    /// See [`RuleCounts::index`].
+    pub counts: [u64; 2 * RULE_NUMBERS],
+}
+
+impl RuleCounts {
+    /// Nothing was counted.
+    pub const NONE: Self = Self {
+        counts: [0; 2 * RULE_NUMBERS],
+    };
+
+    /// Where a rule's connections are counted.
+    #[inline(always)]
+    #[must_use]
+    pub const fn index(family: Family, rule: Rule) -> usize {
+        let first = match family {
+            Family::V4 => 0,
+            Family::V6 => RULE_NUMBERS,
+        };
+        first + rule as usize
+    }
+}
+
+const _: () = {
+    let mut at = 0;
+    while at < Rule::ALL.len() {
+        assert!((Rule::ALL[at] as usize) < RULE_NUMBERS);
+        at += 1;
+    }
+};
 
 const _: () = assert!(size_of::<HandshakeKey>() == 32);
 const _: () = assert!(size_of::<Handshake>() == 48);

@@ -47,6 +47,10 @@ pub const WATCHED_NETNS: &str = "WATCHED_NETNS";
 pub const TASK_PASS: &str = "TASK_PASS";
 /// Connections counted by the rule that decided them.
 pub const COUNT_BY_RULE: &str = "COUNT_BY_RULE";
+/// How many rows of [`COUNT_BY_RULE`] each pod has.
+pub const COUNTERS_BY_POD: &str = "COUNTERS_BY_POD";
+/// Connections of pods that have no room in [`COUNT_BY_RULE`], by rule alone.
+pub const OVERFLOW_BY_POD: &str = "OVERFLOW_BY_POD";
 
 /// Pods that bypass their sidecar because it has not listened yet.
 pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
@@ -97,6 +101,10 @@ pub const HANDSHAKE_SHARE: u32 = HANDSHAKE_CAPACITY / 8;
 // Several pods can have their full share at once.
 const _: () = assert!(HANDSHAKE_SHARE > HANDSHAKE_GUARANTEE);
 const _: () = assert!(HANDSHAKE_SHARE <= (HANDSHAKE_COMMON - HANDSHAKE_RESERVE) / 3);
+
+/// Rows of [`COUNT_BY_RULE`] that one pod may have. What it has beyond them, and what finds no room, counts in
+/// [`OVERFLOW_BY_POD`].
+pub const COUNTER_SHARE: u32 = 4_096;
 
 /// Rows that one pod may have in [`DESTINATIONS`]. Connections to further destinations are redirected as well;
 /// they cost a handshake row and socket storage each.

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use comfy_table::Table;
 use serde::Serialize;
-use sidetrack_common::{addr::Family, rule::Rule};
+use sidetrack_common::{addr::Family, conn::ANY_POLICY, rule::Rule};
 
 use super::{
     Format, Places, output,
@@ -58,6 +58,8 @@ enum Scope {
     Reason,
     /// A rule or reason of the policies that the pod has had before, all together.
     Earlier,
+    /// A rule or reason, for which the pod had no room for more counters: of whatever line and policy.
+    AnyLine,
 }
 
 /// A rule in JSON.
@@ -68,6 +70,9 @@ struct Row {
     rule: String,
     name: Option<&'static str>,
     connections: Option<u64>,
+    /// Some of its connections may be among those of [`Scope::AnyLine`].
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    at_least: bool,
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
@@ -100,6 +105,8 @@ struct Counted {
     now: BTreeMap<(u32, u32), u64>,
     /// By those before: by rule.
     earlier: BTreeMap<u32, u64>,
+    /// By any of them, without room for a counter: by rule.
+    any_line: BTreeMap<u32, u64>,
 }
 
 impl Counted {
@@ -111,11 +118,13 @@ impl Counted {
             .context("read the pod's row")?;
         let policy = row.map(|row| row.policy);
         let mut counted = Self::default();
-        for (key, count) in live.maps.counts.sums().context("read the counters")? {
+        for (key, count) in live.maps.connection_counts().context("read the counters")? {
             if key.netns != live.netns || key.family != family as u32 {
                 continue;
             }
-            let sum = if policy == Some(key.policy) {
+            let sum = if key.policy == ANY_POLICY {
+                counted.any_line.entry(key.rule).or_default()
+            } else if policy == Some(key.policy) {
                 counted.now.entry((key.rule, key.index)).or_default()
             } else {
                 counted.earlier.entry(key.rule).or_default()
@@ -130,6 +139,10 @@ impl Counted {
 fn rows(lines: &[Line], counted: Option<Counted>) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
     let mut counted_now = counted.as_ref().map(|counted| counted.now.clone());
+    let is_at_least = |rule: Rule| {
+        let counted = counted.as_ref();
+        counted.is_some_and(|it| it.any_line.contains_key(&(rule as u32)))
+    };
     for line in lines {
         let count = |now: &mut BTreeMap<(u32, u32), u64>| {
             let (rule, index) = line.decision?;
@@ -141,23 +154,29 @@ fn rows(lines: &[Line], counted: Option<Counted>) -> Vec<Row> {
             rule: line.command(),
             name: line.decision.map(|(rule, _)| rule.name()),
             connections: counted_now.as_mut().and_then(count),
+            at_least: line.decision.is_some_and(|(rule, _)| is_at_least(rule)),
         });
     }
-    let Some(counted) = counted else { return rows };
+    let Some(counted) = &counted else { return rows };
     let mut reasons: BTreeMap<u32, u64> = BTreeMap::new();
     for ((rule, _), count) in counted_now.unwrap_or_default() {
         *reasons.entry(rule).or_default() += count;
     }
-    let others = [(Scope::Reason, reasons), (Scope::Earlier, counted.earlier)];
+    let others = [
+        (Scope::Reason, &reasons),
+        (Scope::Earlier, &counted.earlier),
+        (Scope::AnyLine, &counted.any_line),
+    ];
     for (scope, counts) in others {
-        rows.extend(counts.into_iter().filter_map(|(number, count)| {
-            let rule = Rule::from_number(number)?;
+        rows.extend(counts.iter().filter_map(|(number, count)| {
+            let rule = Rule::from_number(*number)?;
             Some(Row {
                 scope,
                 chain: None,
                 rule: rule.describe().to_owned(),
                 name: Some(rule.name()),
-                connections: Some(count),
+                connections: Some(*count),
+                at_least: scope != Scope::AnyLine && is_at_least(rule),
             })
         }));
     }
@@ -199,6 +218,12 @@ fn text(
         (
             Scope::Earlier,
             Some("Decided by the policies that the pod had before this one:"),
+        ),
+        (
+            Scope::AnyLine,
+            Some(
+                "Counted by rule alone, because the pod has no room for more counters. Rows above that end with + may have some of them:",
+            ),
         ),
     ] {
         let of_scope: Vec<&Row> = rows.iter().filter(|row| row.scope == scope).collect();
@@ -244,11 +269,14 @@ fn section(scope: Scope, rows: &[&Row], wide: bool) -> Table {
     let name: &[&str] = if wide { &["NAME"] } else { &[] };
     let mut table = output::table([&["CONNECTIONS"], name, &[what]].concat());
     for row in rows {
+        let more = if row.at_least { "+" } else { "" };
         let count = row
             .connections
-            .map_or_else(|| "-".to_owned(), |count| count.to_string());
+            .map_or_else(|| "-".to_owned(), |count| format!("{count}{more}"));
         let text = match (scope, row.name) {
-            (Scope::Reason | Scope::Earlier, Some(name)) => format!("{name}: {}", row.rule),
+            (Scope::Reason | Scope::Earlier | Scope::AnyLine, Some(name)) => {
+                format!("{name}: {}", row.rule)
+            }
             _ => row.rule.clone(),
         };
         let name = wide.then(|| row.name.unwrap_or("-").to_owned());
@@ -259,6 +287,8 @@ fn section(scope: Scope, rows: &[&Row], wide: bool) -> Table {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use sidetrack_common::{addr::Family, rule::Rule};
     use sidetrack_policy::{Policy, rules};
 
@@ -275,6 +305,7 @@ mod tests {
             ]
             .into(),
             earlier: [(Rule::AllOutbound as u32, 7)].into(),
+            any_line: BTreeMap::new(),
         };
         let rows = rows(&lines, Some(counted));
         let of = |scope: Scope| -> Vec<_> {
@@ -289,6 +320,32 @@ mod tests {
             [("no-route", Some(2)), ("sidecar-refused", Some(1))]
         );
         assert_eq!(of(Scope::Earlier), [("out-all", Some(7))]);
+    }
+
+    #[test]
+    fn lines_of_a_rule_that_is_counted_alone_have_at_least_their_counts() {
+        let lines = rules::all(&Policy::default(), Family::V4);
+        let counted = Counted {
+            now: [((Rule::AllOutbound as u32, 0), 5)].into(),
+            any_line: [(Rule::AllOutbound as u32, 3)].into(),
+            ..Counted::default()
+        };
+        let rows = rows(&lines, Some(counted));
+        let found: Vec<_> = rows
+            .iter()
+            .filter(|row| row.name == Some("out-all"))
+            .map(|row| (row.scope, row.connections, row.at_least))
+            .collect();
+        let expected = [
+            (Scope::Line, Some(5), true),
+            (Scope::AnyLine, Some(3), false),
+        ];
+        assert_eq!(found, expected);
+        assert!(
+            !rows
+                .iter()
+                .any(|row| row.name == Some("proxy-uid") && row.at_least)
+        );
     }
 
     #[test]

@@ -10,6 +10,7 @@ use bytemuck::Pod as PlainOldData;
 use sidetrack_common::{
     conn::{
         CountKey, DestinationKey, DestinationRow, HandshakeKey, HandshakeRow, ListenerKey,
+        RuleCounts,
     },
     event::{Event, RefusalKey},
     names,
@@ -113,7 +114,14 @@ maps! {
             => "let sidecars listen on fewer sockets";
     /// Connections by pod and rule.
     counts: Counters<CountKey> = COUNT_BY_RULE,
-        full: "further rules still decide connections, but do not count them" => "shorten the pods' lists";
+        full: "further pods' connections are counted by rule, without the position in its list"
+            => "shorten the pods' lists";
+    /// How many of these counters each pod has.
+    counters_by_pod: Table<u64, u64> = COUNTERS_BY_POD;
+    /// Connections of pods that have no room for more counters, by rule alone.
+    overflow: Table<u64, RuleCounts> = OVERFLOW_BY_POD,
+        full: "further pods that have no room for counters do not count connections"
+            => "shorten the pods' lists";
     /// Pods that may reach the network until their sidecar first listens, and whose has not yet.
     before_sidecar: Table<u64, u32> = BEFORE_SIDECAR,
         full: "further pods that are to reach the network before their sidecar are rejected"

@@ -40,12 +40,16 @@ pub fn left_rows(datapath: &Datapath) -> Result<Vec<LeftRows<PodRows>>> {
     // An agent that is killed while it removes a pod may have got as far as these.
     let listeners = maps.listeners.keys()?.into_iter().map(|key| key.netns);
     let counters = maps.counts.keys()?.into_iter().map(|key| key.netns);
+    let counted = maps.counters_by_pod.keys()?.into_iter();
+    let overflowing = maps.overflow.keys()?;
     let refused = maps.last_refusals.keys()?.into_iter().map(|key| key.netns);
     let own = maps.handshakes_by_pod.keys()?.into_iter();
     let passing = maps.before_sidecar.keys()?;
     let on_loopback = maps.loopback_sidecar.keys()?;
     let remains = listeners
         .chain(counters)
+        .chain(counted)
+        .chain(overflowing)
         .chain(refused)
         .chain(own)
         .chain(passing)

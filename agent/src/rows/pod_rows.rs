@@ -363,6 +363,8 @@ impl PodRows {
         for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
             maps.counts.remove(key).context("remove a counter")?;
         }
+        self.remove_own(&maps.overflow, "the pod's counts by rule")?;
+        self.remove_own(&maps.counters_by_pod, "how many counters the pod has")?;
         let keys = maps.last_refusals.keys().context("list refusals")?;
         for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
             maps.last_refusals.remove(key).context("remove a refusal")?;

@@ -1,5 +1,6 @@
 //! What happens at the limits, and what connections that get nowhere leave behind.
 
+mod counters;
 mod destinations;
 mod full_maps;
 mod handshakes;

@@ -6,16 +6,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
     agent::NOT_OF_PODS,
     network::{PodNet, manifest},
-    product::{LABEL, PINNED},
+    product::{LABEL, Maps, PINNED, Pins},
     protocol::{APP, Dial, Listen, PROXY, ROOT},
     sidecar,
 };
-use sidetrack_common::names;
+use sidetrack_common::{conn::RuleCounts, names};
 
 use crate::fixture::{POD, PodFixture, VIP, at, nothing_is_left};
 
@@ -60,6 +60,12 @@ impl Pods {
             let full = format!("test/{name}");
             pods.fixture.agent.places.wait_enrolled(&full)?;
         }
+        // As of one that has no room for more counters.
+        let pod = pods.fixture.agent.places.pod("test/app")?;
+        let cookie = pod.and_then(|pod| pod["netns"]["cookie"].as_u64());
+        let maps = Maps::open(&Pins::new(&pods.fixture.agent.places.bpffs)?)?;
+        let cookie = cookie.context("the pod's cookie")?;
+        maps.overflow.insert(&cookie, &RuleCounts::NONE)?;
         // A connection with a handshake row.
         pods.fixture
             .client

@@ -1,0 +1,84 @@
+//! The kernel programs' counts of connections.
+
+use std::io;
+
+use sidetrack_common::{
+    addr::Family,
+    conn::{ANY_POLICY, CountKey, RuleCounts},
+    rule::Rule,
+};
+
+use super::maps::Maps;
+
+impl Maps {
+    /// All counters. Those of connections that found no room for one of their own have [`ANY_POLICY`].
+    ///
+    /// # Errors
+    /// If a map cannot be read.
+    pub fn connection_counts(&self) -> io::Result<Vec<(CountKey, u64)>> {
+        let mut all = self.counts.sums()?;
+        for (netns, counts) in self.overflow.rows()? {
+            all.extend(by_rule(netns, &counts));
+        }
+        Ok(all)
+    }
+
+    /// Corrects how many counters a pod has, after some were removed.
+    ///
+    /// # Errors
+    /// If the map cannot be written.
+    pub fn recount_counters<'a>(
+        &self,
+        netns: u64,
+        known: impl Iterator<Item = &'a CountKey>,
+    ) -> io::Result<()> {
+        let own = known.filter(|key| key.netns == netns && key.policy != ANY_POLICY);
+        self.counters_by_pod.insert(&netns, &(own.count() as u64))
+    }
+}
+
+/// What a pod's row has counted.
+fn by_rule(netns: u64, counts: &RuleCounts) -> Vec<(CountKey, u64)> {
+    let mut found = Vec::new();
+    for family in [Family::V4, Family::V6] {
+        for rule in Rule::ALL {
+            let key = CountKey {
+                netns,
+                policy: ANY_POLICY,
+                family: family as u32,
+                rule: *rule as u32,
+                index: 0,
+            };
+            let count = counts.counts[RuleCounts::index(family, *rule)];
+            found.extend((count > 0).then_some((key, count)));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use sidetrack_common::{
+        addr::Family,
+        conn::{ANY_POLICY, RuleCounts},
+        rule::Rule,
+    };
+
+    use super::by_rule;
+
+    #[test]
+    fn every_rule_and_family_has_a_counter_of_its_own() {
+        for family in [Family::V4, Family::V6] {
+            for rule in Rule::ALL {
+                let mut counts = RuleCounts::NONE;
+                counts.counts[RuleCounts::index(family, *rule)] = 7;
+                let found = by_rule(4711, &counts);
+                let [(key, 7)] = found[..] else {
+                    panic!("{found:?}");
+                };
+                assert_eq!((key.netns, key.policy), (4711, ANY_POLICY));
+                assert_eq!((key.family, key.rule), (family as u32, *rule as u32));
+            }
+        }
+    }
+}
