@@ -7,7 +7,7 @@ use std::{
 };
 
 use sidetrack_common::{
-    conn::{ANY_POLICY, CountKey, EARLIER_POLICIES},
+    count::{ANY_POLICY, CountKey, EARLIER_POLICIES},
     names::COUNTER_SHARE,
     rule::{Class, Rule},
 };
@@ -239,7 +239,7 @@ impl Tally {
 
 #[cfg(test)]
 mod tests {
-    use sidetrack_common::{conn::CountKey, rule::Rule};
+    use sidetrack_common::{count::CountKey, rule::Rule};
 
     use super::{Tally, Totals};
 

@@ -59,7 +59,7 @@ pub struct Event {
     pub kind: u16,
     /// A [`crate::rule::Rule`].
     pub rule: RuleField,
-    /// See [`crate::conn::CountKey::index`].
+    /// See [`crate::count::CountKey::index`].
     pub index: u32,
     /// What the caller of connect gets; 0 if it does not fail.
     pub errno: i32,

@@ -10,6 +10,7 @@
 pub mod addr;
 pub mod btf;
 pub mod conn;
+pub mod count;
 pub mod decide;
 pub mod event;
 pub mod flow;

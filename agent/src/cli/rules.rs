@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use clap::{Args, ValueEnum};
 use comfy_table::Table;
 use serde::Serialize;
-use sidetrack_common::{addr::Family, conn::ANY_POLICY, rule::Rule};
+use sidetrack_common::{addr::Family, count::ANY_POLICY, rule::Rule};
 
 use super::{
     Format, Places, output,

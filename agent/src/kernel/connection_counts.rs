@@ -4,7 +4,7 @@ use std::io;
 
 use sidetrack_common::{
     addr::Family,
-    conn::{ANY_POLICY, CountKey, RuleCounts},
+    count::{ANY_POLICY, CountKey, RuleCounts},
     rule::Rule,
 };
 
@@ -60,7 +60,7 @@ fn by_rule(netns: u64, counts: &RuleCounts) -> Vec<(CountKey, u64)> {
 mod tests {
     use sidetrack_common::{
         addr::Family,
-        conn::{ANY_POLICY, RuleCounts},
+        count::{ANY_POLICY, RuleCounts},
         rule::Rule,
     };
 

@@ -8,10 +8,8 @@ use std::{io, os::fd::OwnedFd};
 use anyhow::{Context as _, Result};
 use bytemuck::Pod as PlainOldData;
 use sidetrack_common::{
-    conn::{
-        CountKey, DestinationKey, DestinationRow, HandshakeKey, HandshakeRow, ListenerKey,
-        RuleCounts,
-    },
+    conn::{DestinationKey, DestinationRow, HandshakeKey, HandshakeRow, ListenerKey},
+    count::{CountKey, RuleCounts},
     event::{Event, RefusalKey},
     names,
     pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},

@@ -9,7 +9,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::Family,
-    conn::{CountKey, RuleCounts},
+    count::{CountKey, RuleCounts},
     names::COUNTER_SHARE,
     rule::Rule,
 };

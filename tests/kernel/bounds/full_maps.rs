@@ -18,7 +18,8 @@ use lab::{
 use serde_json::Value;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{CountKey, ListenerKey},
+    conn::ListenerKey,
+    count::CountKey,
     names,
     pod::{Pod, Route, RouteKey},
 };

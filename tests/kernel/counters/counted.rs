@@ -18,7 +18,7 @@ use lab::{
     protocol::{APP, Dial, Identity, ROOT},
     sidecar,
 };
-use sidetrack_common::{LAYOUT_VERSION, conn::EARLIER_POLICIES, rule::Rule};
+use sidetrack_common::{LAYOUT_VERSION, count::EARLIER_POLICIES, rule::Rule};
 
 use super::policies::{Case, TestPolicy, Way};
 use crate::fixture::at;

@@ -11,7 +11,7 @@ use lab::{
 };
 use nix::sys::signal::Signal;
 use serde_json::Value;
-use sidetrack_common::conn::EARLIER_POLICIES;
+use sidetrack_common::count::EARLIER_POLICIES;
 
 use crate::fixture::{PodFixture, at};
 

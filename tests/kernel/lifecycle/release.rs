@@ -15,7 +15,7 @@ use lab::{
     protocol::{APP, Dial, Listen, PROXY, ROOT},
     sidecar,
 };
-use sidetrack_common::{conn::RuleCounts, names};
+use sidetrack_common::{count::RuleCounts, names};
 
 use crate::fixture::{POD, PodFixture, VIP, at, nothing_is_left};
 
