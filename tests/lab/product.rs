@@ -22,6 +22,7 @@ pub use sidetrack_policy::{
     facts::{ContainerFacts, PodFacts},
     manifest::{self, NETNS_ANNOTATION},
     mesh,
+    record::ANNOTATION as ISTIO_INIT_ANNOTATION,
     rules::{self, ListTables},
     select::LABEL,
 };

@@ -8,6 +8,7 @@
 
 mod admission;
 mod patch;
+mod pod;
 mod review;
 mod update;
 mod validation;

@@ -7,6 +7,7 @@ use k8s_openapi::{ByteString, api::core::v1::Pod};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
+use super::pod;
 use crate::{facts::PodFacts, text::shortened};
 
 /// An AdmissionReview with its request unread.
@@ -111,7 +112,7 @@ impl Request<'_> {
             ));
         }
         let text = self.object.map_or("null", RawValue::get);
-        let pod: Pod = serde_json::from_str(text).map_err(|error| {
+        let pod = pod::read(text).map_err(|error| {
             let error = shortened(&error.to_string());
             format!("the pod is not changed because it cannot be read: {error:?}")
         })?;

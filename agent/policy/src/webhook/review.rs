@@ -4,22 +4,22 @@ use std::fmt::Display;
 
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, value::RawValue};
 
 use super::{
     Settings,
     admission::{Reply, Request, Response, Review},
     patch::{Change, change},
-    update::restore,
+    update::{Restored, restore},
 };
 use crate::text::shortened;
 
 const V1: &str = "admission.k8s.io/v1";
 const V1BETA1: &str = "admission.k8s.io/v1beta1";
 
-/// How many objects a request may have; each may cost a kilobyte of memory. An injected Pod has about
-/// two hundred.
+/// How many objects a request may have. An injected Pod has about two hundred.
 const OBJECTS: usize = 20_000;
+/// The answer repeats the uid. The API server's has 36 bytes.
+const MAX_UID_BYTES: usize = 128;
 
 /// A body that is not an AdmissionReview.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -80,6 +80,9 @@ pub fn answer(body: &[u8], settings: &Settings<'_>) -> Result<Answer, Malformed>
     };
     let request = review.request.map(|raw| object::<Request<'_>>(raw.get()));
     match request.transpose()? {
+        Some(request) if request.uid.len() > MAX_UID_BYTES => Err(Malformed(format!(
+            "the request's uid has more than {MAX_UID_BYTES} bytes"
+        ))),
         Some(request) if !request.uid.is_empty() => request.answer(version, settings),
         _ => Err(Malformed(
             "the AdmissionReview has no request, or one without uid".to_owned(),
@@ -107,15 +110,22 @@ impl Request<'_> {
         let mut name = String::new();
         let outcome = match self.pod() {
             Err(problem) => Outcome::Misconfigured(problem),
+            Ok(pod) if self.is_update() => {
+                name = self.name(&pod);
+                match self.restored() {
+                    Restored::Unchanged => Outcome::Unchanged,
+                    Restored::Refused(reason) => Outcome::Refused(reason),
+                    Restored::Patch(operations) => {
+                        patch = Some(operations);
+                        Outcome::Changed
+                    }
+                }
+            }
             Ok(pod) => {
                 name = self.name(&pod);
-                let change = if self.is_update() {
-                    self.restored()
-                } else {
-                    match self.facts() {
-                        Ok(facts) => change(&pod, &facts, settings),
-                        Err(problem) => Change::Refused(problem),
-                    }
+                let change = match self.facts() {
+                    Ok(facts) => change(&pod, &facts, settings),
+                    Err(problem) => Change::Refused(problem),
                 };
                 match change {
                     Change::None => Outcome::Unchanged,
@@ -160,13 +170,12 @@ impl Request<'_> {
     }
 
     /// What an update changes back.
-    fn restored(&self) -> Change {
-        let read = |object: Option<&RawValue>| -> Value {
-            let text = object.map_or("null", RawValue::get);
-            serde_json::from_str(text).unwrap_or_default()
-        };
-        restore(&read(self.old_object), &read(self.object))
-            .map_or(Change::None, |patch| Change::Patch(patch, Vec::new()))
+    fn restored(&self) -> Restored {
+        let [old, new] = [self.old_object, self.object];
+        match (old, new) {
+            (Some(old), Some(new)) => restore(old.get(), new.get()),
+            _ => Restored::Unchanged,
+        }
     }
 }
 

@@ -1,116 +1,148 @@
 //! A pod whose istio-init was replaced, and whose manifest is applied again: the manifest still has istio-init, and
 //! the API refuses updates that add an init container. So it gets the init containers that the pod has.
+//!
+//! Invariant: each container of either pod is in the patch at most once, as it was sent, so that the patch is no
+//! longer than both pods together.
 
-use json_patch::{Patch, PatchOperation, ReplaceOperation};
-use serde_json::Value;
+use std::collections::HashMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::{
-    patch::{add_record, pointer},
+    patch::add_record,
+    pod::{ContainerText, Containers, Texts},
     validation::VALIDATION,
 };
 use crate::record::{ANNOTATION, ISTIO_INIT};
 
-/// The patch for an update; `None` if the update is fine as it is, or is not about such a pod.
-pub fn restore(old: &Value, new: &Value) -> Option<Patch> {
-    let record = old["metadata"]["annotations"][ANNOTATION].as_str()?;
-    let (there, given) = (containers(old)?, containers(new)?);
-    let is_replaced = named(there, VALIDATION).is_some() && named(there, ISTIO_INIT).is_none();
-    if !is_replaced || named(given, ISTIO_INIT).is_none() {
-        return None;
+/// The most that a patch may have: containers of a pod that the API accepts, and a record.
+const MAX_PATCH_BYTES: usize = 512 << 10;
+
+/// What becomes of an update.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Restored {
+    /// It is fine as it is, or is not about such a pod.
+    Unchanged,
+    /// It cannot be changed; why.
+    Refused(String),
+    /// The JSON patch.
+    Patch(Vec<u8>),
+}
+
+/// The parts of a pod that the update is about.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Updated<'a> {
+    metadata: Option<Metadata>,
+    #[serde(borrow)]
+    spec: Option<Spec<'a>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Metadata {
+    annotations: Option<Texts>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Spec<'a> {
+    #[serde(borrow)]
+    init_containers: Option<Containers<'a>>,
+}
+
+impl<'a> Updated<'a> {
+    fn record(&self) -> Option<&str> {
+        self.annotations()?.0.get(ANNOTATION).map(String::as_str)
+    }
+
+    fn annotations(&self) -> Option<&Texts> {
+        self.metadata.as_ref()?.annotations.as_ref()
+    }
+
+    fn init_containers(&self) -> &[ContainerText<'a>] {
+        let containers = self
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.init_containers.as_ref());
+        containers.map_or(&[], |containers| &containers.0)
+    }
+}
+
+/// The operation that sets all init containers.
+#[derive(Serialize)]
+struct Replace<'a> {
+    op: &'static str,
+    path: &'static str,
+    value: Vec<&'a RawValue>,
+}
+
+/// Evaluates an update from the texts of the pod before and after it.
+pub fn restore(old: &str, new: &str) -> Restored {
+    // What cannot be read is none of the webhook's pods; the API says so, and better.
+    let read = |text| {
+        serde_json::from_str::<Option<Updated<'_>>>(text)
+            .ok()
+            .flatten()
+    };
+    let (Some(old), Some(new)) = (read(old), read(new)) else {
+        return Restored::Unchanged;
+    };
+    let Some(record) = old.record() else {
+        return Restored::Unchanged;
+    };
+    let (there, given) = (old.init_containers(), new.init_containers());
+    let (Some(is_there), Some(by_name)) = (by_name(there), by_name(given)) else {
+        return Restored::Refused(
+            "two init containers have one name, or one has none; correct the manifest".to_owned(),
+        );
+    };
+    let is_replaced = is_there.contains_key(VALIDATION) && !is_there.contains_key(ISTIO_INIT);
+    if !is_replaced || !by_name.contains_key(ISTIO_INIT) {
+        return Restored::Unchanged;
     }
     // Other init containers that the pod has not: the API says so, and better.
-    let is_known = |container: &Value| {
-        let name = container["name"].as_str().unwrap_or_default();
-        name == ISTIO_INIT || named(there, name).is_some()
-    };
-    if !given.iter().all(is_known) {
-        return None;
+    let mut names = by_name.keys().copied();
+    if !names.all(|name| name == ISTIO_INIT || is_there.contains_key(name)) {
+        return Restored::Unchanged;
     }
     // In the pod's order, which must not change; what is updated stays.
     let all = there.iter().map(|container| {
-        let name = container["name"].as_str().unwrap_or_default();
-        named(given, name).unwrap_or(container).clone()
+        let updated = by_name.get(&*container.name);
+        updated.copied().unwrap_or(container.text)
     });
-    let mut operations = vec![PatchOperation::Replace(ReplaceOperation {
-        path: pointer(["spec", "initContainers"]),
+    let replace = Replace {
+        op: "replace",
+        path: "/spec/initContainers",
         value: all.collect(),
-    })];
-    if new["metadata"]["annotations"][ANNOTATION] != *record {
-        let has_annotations = new["metadata"]["annotations"].is_object();
-        operations.push(add_record(has_annotations, record.to_owned()));
+    };
+    let is_kept = new.record() == Some(record);
+    let add = (!is_kept).then(|| add_record(new.annotations().is_some(), record.to_owned()));
+    let patch = match &add {
+        Some(add) => serde_json::to_vec(&(&replace, add)),
+        None => serde_json::to_vec(&[&replace]),
+    };
+    match patch {
+        Ok(patch) if patch.len() <= MAX_PATCH_BYTES => Restored::Patch(patch),
+        Ok(_) => Restored::Refused(format!(
+            "its init containers have more than {} KiB",
+            MAX_PATCH_BYTES >> 10
+        )),
+        Err(error) => Restored::Refused(error.to_string()),
     }
-    Some(Patch(operations))
 }
 
-fn containers(pod: &Value) -> Option<&Vec<Value>> {
-    pod["spec"]["initContainers"].as_array()
-}
-
-fn named<'a>(containers: &'a [Value], name: &str) -> Option<&'a Value> {
-    containers
-        .iter()
-        .find(|container| container["name"] == name)
+/// Containers by their names; `None` if a name is empty or not the only one.
+fn by_name<'a>(containers: &'a [ContainerText<'_>]) -> Option<HashMap<&'a str, &'a RawValue>> {
+    let mut by_name = HashMap::with_capacity(containers.len());
+    for ContainerText { name, text } in containers {
+        if name.is_empty() || by_name.insert(&**name, *text).is_some() {
+            return None;
+        }
+    }
+    Some(by_name)
 }
 
 #[cfg(test)]
-mod tests {
-    use serde_json::{Value, json};
-
-    use super::restore;
-    use crate::record::ANNOTATION;
-
-    fn pod(names: &[&str], image: &str) -> Value {
-        let containers = names
-            .iter()
-            .map(|name| json!({"name": name, "image": image}));
-        json!({"metadata": {}, "spec": {"initContainers": containers.collect::<Value>()}})
-    }
-
-    fn changed(names: &[&str], image: &str) -> Value {
-        let mut pod = pod(names, image);
-        pod["metadata"] = json!({"annotations": {ANNOTATION: "{}"}});
-        pod
-    }
-
-    fn updated(old: &Value, new: &Value) -> Option<Value> {
-        let patch = restore(old, new)?;
-        let mut new = new.clone();
-        json_patch::patch(&mut new, &patch).unwrap();
-        Some(new)
-    }
-
-    #[test]
-    fn a_manifest_that_is_applied_again_changes_nothing() {
-        let old = changed(&["sidetrack-validation", "other"], "a");
-        for new in [
-            pod(&["istio-init", "other"], "a"),
-            pod(&["istio-init", "other", "sidetrack-validation"], "a"),
-            changed(&["istio-init", "other"], "a"),
-        ] {
-            assert_eq!(updated(&old, &new).unwrap(), old, "{new}");
-        }
-    }
-
-    #[test]
-    fn what_the_update_is_about_stays() {
-        let old = changed(&["sidetrack-validation", "other"], "a");
-        let new = updated(&old, &pod(&["istio-init", "other"], "b")).unwrap();
-        assert_eq!(new["spec"]["initContainers"][0]["image"], "a");
-        assert_eq!(new["spec"]["initContainers"][1]["image"], "b");
-    }
-
-    #[test]
-    fn other_pods_are_left_alone() {
-        let old = changed(&["sidetrack-validation"], "a");
-        for (old, new) in [
-            (&old, pod(&["sidetrack-validation"], "a")),
-            (&old, pod(&["istio-init", "new"], "a")),
-            (&old, json!(null)),
-            (&old, json!({"spec": {"initContainers": "x"}})),
-            (&pod(&["istio-init"], "a"), pod(&["istio-init"], "b")),
-            (&json!([]), pod(&["istio-init"], "a")),
-        ] {
-            assert!(restore(old, &new).is_none(), "{new}");
-        }
-    }
-}
+mod tests;

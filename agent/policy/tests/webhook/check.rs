@@ -52,13 +52,16 @@ pub fn check_answer(body: &[u8], settings: &Settings<'_>) -> Option<Checked> {
         let ByteString(given) = given;
         let given: Patch = serde_json::from_slice(&given).expect("a JSON patch");
         patch(&mut after, &given).expect("a patch that can be applied");
-        check_change(&before, &after, settings);
+        if read(&before).is_some() {
+            check_change(&before, &after, settings);
+        }
         check_second_run(&request, &after, settings);
     } else {
         assert_eq!(response["patch"], Value::Null);
         assert_eq!(response["patchType"], Value::Null);
-        if answer.outcome == Outcome::Unchanged {
-            let pod = read(&before);
+        if answer.outcome == Outcome::Unchanged
+            && let Some(pod) = read(&before)
+        {
             assert!(inits(&before, record::ISTIO_INIT) != 1 || !is_taken(&pod, settings));
         }
     }
@@ -70,7 +73,7 @@ pub fn check_answer(body: &[u8], settings: &Settings<'_>) -> Option<Checked> {
 }
 
 fn check_change(before: &Value, after: &Value, settings: &Settings<'_>) {
-    let (old, new) = (read(before), read(after));
+    let [old, new] = [before, after].map(|pod| read(pod).expect("a pod"));
     assert!(is_taken(&old, settings) && is_taken(&new, settings));
     assert_eq!(inits(before, record::ISTIO_INIT), 1);
     assert_eq!(inits(after, record::ISTIO_INIT), 0);
@@ -136,8 +139,9 @@ fn rest(pod: &Value) -> Value {
     pod
 }
 
-fn read(pod: &Value) -> PodFacts {
-    serde_json::from_value(pod.clone()).unwrap_or_else(|error| panic!("{error}: {pod}"))
+/// All of a pod. The webhook reads less, and so also pods that have nonsense elsewhere.
+fn read(pod: &Value) -> Option<PodFacts> {
+    serde_json::from_value(pod.clone()).ok()
 }
 
 fn is_taken(pod: &PodFacts, settings: &Settings<'_>) -> bool {
