@@ -130,6 +130,22 @@ impl Client {
         bail!("the agent has ended")
     }
 
+    /// Gets a text; whether the agent answers with success.
+    ///
+    /// # Errors
+    /// [`NoAnswer`].
+    pub async fn text(&self, path: &str) -> Result<(bool, String)> {
+        let text = async {
+            let (response, connection) = self.send(Request::get(path), Bytes::new()).await?;
+            let fine = response.status().is_success();
+            let body = response.into_body().collect().await?.to_bytes();
+            connection.abort();
+            Ok((fine, printable(String::from_utf8_lossy(&body).trim_end())))
+        };
+        let waited = tokio::time::timeout(PATIENCE, text).await;
+        waited.unwrap_or_else(|_| Err(self.silent().into()))
+    }
+
     fn silent(&self) -> NoAnswer {
         NoAnswer::Silent {
             socket: self.socket.clone(),

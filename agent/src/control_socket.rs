@@ -21,15 +21,17 @@ use tokio::net::{UnixListener, UnixStream};
 use crate::{
     api::{AgentStatus, PodStatus},
     http::{Limits, serve},
+    metrics_http,
     sources::cni_requests::Peer,
     status::Status,
 };
 
 /// Far more connections than pods start at once, and few enough to leave descriptors for the pods
-/// themselves. A silent client is dropped soon: pods that start wait behind it.
+/// themselves.
 const LIMITS: Limits = Limits {
     server: "control socket",
     connections: 512,
+    fresh: Duration::from_millis(50),
     head: Duration::from_secs(2),
     // A CNI request waits for as long as its pod may wait.
     connection: None,
@@ -69,22 +71,20 @@ impl Socket {
     }
 
     /// Serves until dropped; `more` are routes of other modules.
-    ///
-    /// # Errors
-    /// If the socket is lost.
-    pub async fn serve(self, status: Arc<Status>, more: Router) -> Result<()> {
+    pub async fn serve(self, status: Arc<Status>, more: Router) {
         let Self { listener, _file } = self;
         let router = Router::new()
             .route("/v1/status", get(agent))
             .route("/v1/pods", get(pods))
             .route("/v1/pods/{namespace}/{name}", get(pod))
-            .with_state(status)
+            .with_state(Arc::clone(&status))
+            .merge(metrics_http::health(status))
             .merge(more);
-        let prepare = |stream: UnixStream| {
+        let prepare = move |stream: UnixStream, _| {
             let router = router.clone().layer(Extension(Peer::of(&stream)));
             async move { Some((stream, router)) }
         };
-        serve(listener, LIMITS, prepare, std::future::pending()).await
+        serve(listener, LIMITS, prepare, std::future::pending()).await;
     }
 }
 

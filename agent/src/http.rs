@@ -1,19 +1,26 @@
 //! One loop that accepts HTTP/1 connections, for every server of sidetrack: the control socket, the
 //! metrics port and the webhook.
 //!
-//! Invariants: a server holds no more connections than its limit; a failure to accept never makes
-//! the loop spin; every connection has a deadline for the head of each request.
+//! Invariants: a server holds no more connections than its limit, and nobody waits in the kernel's
+//! queue behind those who have them: see [`places`]; a failure to accept never makes the loop spin;
+//! every connection has a deadline for the head of each request.
+
+pub mod places;
+pub mod turns;
 
 use std::{
     io,
-    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
-    sync::Arc,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     time::Duration,
 };
 
-use anyhow::Result;
 use axum::Router;
-use hyper::server::conn::http1;
+use hyper::{
+    Request,
+    body::Incoming,
+    server::conn::http1,
+    service::{Service as _, service_fn},
+};
 use hyper_util::{
     rt::{TokioIo, TokioTimer},
     server::graceful::{GracefulShutdown, Watcher},
@@ -22,21 +29,29 @@ use hyper_util::{
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
-    sync::Semaphore,
     time::timeout,
 };
 use tracing::{debug, warn};
 
+use self::places::{Place, Places};
+
 /// After a failure to accept, such as a lack of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
+/// For a head. Those of the API server, of Prometheus and of sidetrack itself have less than 1 KiB.
+const MAX_HEAD_BYTES: usize = 8 << 10;
+/// How many fields a head may have.
+const MAX_HEAD_FIELDS: usize = 64;
 
 /// What one server allows its clients.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// The server's name in the log.
     pub server: &'static str,
-    /// Connections at a time; more wait in the kernel's queue.
+    /// Connections at a time, fewer if they hold more than [`places::CONNECTION_BYTES`] each.
     pub connections: usize,
+    /// A connection that has waited for its client this long may be dropped for a client that holds as
+    /// much or more.
+    pub fresh: Duration,
     /// For the head of a request, including the wait for it.
     pub head: Duration,
     /// For a whole connection.
@@ -52,26 +67,26 @@ pub trait Listener {
     /// Its connections.
     type Stream: Send + 'static;
 
-    /// The next connection. Cancel safe.
-    fn accept(&self) -> impl Future<Output = io::Result<Self::Stream>> + Send;
+    /// The next connection, and its client if that has an address. Cancel safe.
+    fn accept(&self) -> impl Future<Output = io::Result<(Self::Stream, Option<IpAddr>)>> + Send;
 }
 
 impl Listener for TcpListener {
     type Stream = TcpStream;
 
-    async fn accept(&self) -> io::Result<TcpStream> {
-        let (stream, _) = Self::accept(self).await?;
+    async fn accept(&self) -> io::Result<(TcpStream, Option<IpAddr>)> {
+        let (stream, client) = Self::accept(self).await?;
         // Answers are one segment each.
         let _ = stream.set_nodelay(true);
-        Ok(stream)
+        Ok((stream, Some(client.ip())))
     }
 }
 
 impl Listener for UnixListener {
     type Stream = UnixStream;
 
-    async fn accept(&self) -> io::Result<UnixStream> {
-        Ok(Self::accept(self).await?.0)
+    async fn accept(&self) -> io::Result<(UnixStream, Option<IpAddr>)> {
+        Ok((Self::accept(self).await?.0, None))
     }
 }
 
@@ -96,69 +111,90 @@ pub async fn listen(address: SocketAddr) -> io::Result<TcpListener> {
 ///
 /// `prepare` turns an accepted stream into the stream that carries HTTP and the routes for it: it is
 /// where TLS is negotiated. It returns `None` for a connection to drop, and has a deadline of its own.
-///
-/// # Errors
-/// If the limit on connections is lost.
+/// It gets the connection's [`Place`], which requests have as an extension.
 pub async fn serve<L, F, S>(
     listener: L,
     limits: Limits,
-    prepare: impl Fn(L::Stream) -> F,
+    prepare: impl Fn(L::Stream, Place) -> F + Clone + Send + Sync + 'static,
     stop: impl Future<Output = ()>,
-) -> Result<()>
-where
+) where
     L: Listener,
     F: Future<Output = Option<(S, Router)>> + Send + 'static,
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let places = Arc::new(Semaphore::new(limits.connections));
+    let places = Places::new(limits.connections, limits.fresh);
     let connections = GracefulShutdown::new();
     let mut stop = std::pin::pin!(stop);
     loop {
-        let accepted = async {
-            let place = Arc::clone(&places).acquire_owned().await?;
-            anyhow::Ok((place, listener.accept().await))
-        };
-        let (place, accepted) = tokio::select! {
-            accepted = accepted => accepted?,
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
             () = &mut stop => break,
         };
-        let stream = match accepted {
-            Ok(stream) => stream,
+        let (stream, client) = match accepted {
+            Ok(accepted) => accepted,
             Err(error) => {
                 warn!(server = limits.server, "accept a connection: {error}");
                 tokio::time::sleep(PAUSE).await;
                 continue;
             }
         };
-        let prepared = prepare(stream);
+        let (places, prepare) = (places.clone(), prepare.clone());
         let watcher = connections.watcher();
         tokio::spawn(async move {
+            let Some((place, evicted)) = places.admit(client).await else {
+                debug!(server = limits.server, ?client, "refused: it has its share");
+                return;
+            };
             let whole = async {
-                if let Some((stream, router)) = prepared.await {
-                    serve_connection(stream, router, limits, watcher).await;
+                if let Some((stream, router)) = prepare(stream, place.clone()).await {
+                    serve_connection(stream, router, limits, place, watcher).await;
                 }
             };
-            match limits.connection {
-                Some(deadline) => drop(timeout(deadline, whole).await),
-                None => whole.await,
+            let deadline = async {
+                match limits.connection {
+                    Some(deadline) => tokio::time::sleep(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = whole => {}
+                () = deadline => {}
+                _ = evicted => debug!(server = limits.server, ?client, "dropped for another"),
             }
-            drop(place);
         });
     }
     drop(listener);
     let _ = timeout(limits.shutdown, connections.shutdown()).await;
-    Ok(())
 }
 
-async fn serve_connection<S>(stream: S, router: Router, limits: Limits, watcher: Watcher)
-where
+async fn serve_connection<S>(
+    stream: S,
+    router: Router,
+    limits: Limits,
+    place: Place,
+    watcher: Watcher,
+) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let routes = TowerToHyperService::new(router);
+    let service = service_fn(move |mut request: Request<Incoming>| {
+        let place = place.clone();
+        place.works();
+        request.extensions_mut().insert(place.clone());
+        let answer = routes.call(request);
+        async move {
+            let answer = answer.await;
+            place.waits();
+            answer
+        }
+    });
     let connection = http1::Builder::new()
         .keep_alive(limits.keep_alive)
+        .max_buf_size(MAX_HEAD_BYTES)
+        .max_headers(MAX_HEAD_FIELDS)
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .serve_connection(TokioIo::new(stream), service);
     if let Err(error) = watcher.watch(connection).await {
         debug!(server = limits.server, "connection: {error}");
     }

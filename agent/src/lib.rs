@@ -34,9 +34,10 @@ pub mod last_policies;
 pub mod trace;
 pub mod validate;
 
-pub mod control_socket;
 pub mod metrics;
 pub mod metrics_http;
+
+pub mod control_socket;
 pub mod webhook;
 
 pub mod cleanup;

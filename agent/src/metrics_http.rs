@@ -1,17 +1,28 @@
-//! The agent's answers on the network: liveness, readiness and metrics. It shows nothing about single
+//! The agent's answers on the network: metrics, liveness and readiness. It shows nothing about single
 //! connections, and about single pods only if that is requested.
+//!
+//! Every pod can reach the port. Invariants: a page is made once for all who ask at the same time; probes
+//! do not depend on the port, since the control socket answers them as well.
 
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result};
 use axum::{
-    Extension, Router,
+    Router,
+    body::Bytes,
     extract::State,
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse as _, Response},
     routing::get,
 };
-use tokio::net::{TcpListener, TcpStream};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::Mutex,
+};
 
 use crate::{
     http::{self, Limits},
@@ -19,23 +30,28 @@ use crate::{
     status::Status,
 };
 
-/// Every pod can reach the port. It must not use up the agent's descriptors and memory.
+/// It must not use up the agent's descriptors and memory.
 const LIMITS: Limits = Limits {
     server: "metrics",
     connections: 64,
+    fresh: Duration::from_millis(50),
     head: Duration::from_secs(5),
     connection: Some(Duration::from_secs(5)),
     keep_alive: false,
     shutdown: Duration::ZERO,
 };
 
+/// How old a page may be. One with thousands of single pods has megabytes.
+const PAGE_TTL: Duration = Duration::from_secs(1);
+
 /// The reconciler completes a turn at least twice a second. After this long without one, `/healthz`
 /// says that the agent is not healthy.
 const UNHEALTHY_AFTER: Duration = Duration::from_secs(10);
 
-/// How many single pods the metrics show.
-#[derive(Clone, Copy, Debug)]
-struct MostPods(usize);
+/// The path of liveness.
+pub const LIVE: &str = "/healthz";
+/// The path of readiness.
+pub const READY: &str = "/readyz";
 
 /// Opens the port.
 ///
@@ -48,21 +64,29 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
 }
 
 /// Serves until dropped. The metrics have series of at most `most_pods` single pods.
-///
-/// # Errors
-/// If the port is lost.
-pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize) -> Result<()> {
+pub async fn serve(listener: TcpListener, status: Arc<Status>, most_pods: usize) {
+    let pages = Arc::new(Pages {
+        status: Arc::clone(&status),
+        most_pods,
+        kept: Mutex::default(),
+    });
     let router = Router::new()
-        .route("/healthz", get(healthz))
-        .route("/readyz", get(readyz))
         .route("/metrics", get(page))
-        .layer(Extension(MostPods(most_pods)))
-        .with_state(status);
-    let prepare = |stream: TcpStream| {
+        .with_state(pages)
+        .merge(health(status));
+    let prepare = move |stream: TcpStream, _| {
         let router = router.clone();
         async move { Some((stream, router)) }
     };
-    http::serve(listener, LIMITS, prepare, std::future::pending()).await
+    http::serve(listener, LIMITS, prepare, std::future::pending()).await;
+}
+
+/// Liveness and readiness.
+pub fn health(status: Arc<Status>) -> Router {
+    Router::new()
+        .route(LIVE, get(healthz))
+        .route(READY, get(readyz))
+        .with_state(status)
 }
 
 async fn healthz(State(status): State<Arc<Status>>) -> (StatusCode, String) {
@@ -86,21 +110,48 @@ async fn readyz(State(status): State<Arc<Status>>) -> (StatusCode, &'static str)
     }
 }
 
-async fn page(
-    State(status): State<Arc<Status>>,
-    Extension(MostPods(most_pods)): Extension<MostPods>,
-    headers: HeaderMap,
-) -> Result<Response, StatusCode> {
-    let failed = |error: &dyn std::error::Error| {
-        tracing::error!("collect the metrics: {error}");
-        StatusCode::INTERNAL_SERVER_ERROR
-    };
-    let figures = status.figures(most_pods).await;
-    let figures = figures.map_err(|error| failed(&error))?;
+async fn page(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> Result<Response, StatusCode> {
     let format = Format::accepted(headers.get_all(header::ACCEPT));
-    // A page of many pods takes a while to write; other clients are answered meanwhile.
-    let text = tokio::task::spawn_blocking(move || metrics::text(figures, format)).await;
-    let text = text.map_err(|error| failed(&error))?;
-    let text = text.map_err(|error| failed(&error))?;
+    // To its end although the client may have gone: else each one that is impatient would begin anew.
+    let made = tokio::spawn(async move { pages.get(format).await }).await;
+    let made = made.map_err(anyhow::Error::from).flatten();
+    let text = made.map_err(|error| {
+        tracing::error!("collect the metrics: {error:#}");
+        StatusCode::INTERNAL_SERVER_ERROR
+    })?;
     Ok(([(header::CONTENT_TYPE, format.content_type())], text).into_response())
+}
+
+/// Makes pages, and keeps the last one of each format for all clients.
+struct Pages {
+    status: Arc<Status>,
+    /// How many single pods they show.
+    most_pods: usize,
+    kept: Mutex<Vec<Kept>>,
+}
+
+struct Kept {
+    format: Format,
+    made: Instant,
+    text: Bytes,
+}
+
+impl Pages {
+    async fn get(&self, format: Format) -> Result<Bytes> {
+        let mut kept = self.kept.lock().await;
+        kept.retain(|page| page.made.elapsed() < PAGE_TTL);
+        if let Some(page) = kept.iter().find(|page| page.format == format) {
+            return Ok(page.text.clone());
+        }
+        let figures = self.status.figures(self.most_pods).await?;
+        // A page of many pods takes a while to write; other clients are answered meanwhile.
+        let text = tokio::task::spawn_blocking(move || metrics::text(figures, format)).await??;
+        let text = Bytes::from(text);
+        kept.push(Kept {
+            format,
+            made: Instant::now(),
+            text: text.clone(),
+        });
+        Ok(text)
+    }
 }

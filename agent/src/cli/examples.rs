@@ -52,6 +52,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "sidetrack install-cni --remove",
         ],
     ),
+    ("probe", &["sidetrack probe live", "sidetrack probe ready"]),
     (
         "doctor",
         &[

@@ -18,6 +18,7 @@ mod offline;
 mod output;
 mod pod_name;
 mod pods;
+mod probe;
 mod rules;
 mod status;
 mod target;
@@ -70,6 +71,8 @@ enum Command {
     Cni,
     /// Put the CNI plugin behind the network's own, or remove it
     InstallCni(install_cni::Options),
+    /// Ask the agent whether it is live or ready, through its socket. Exits with 1 if not
+    Probe(probe::Options),
     /// Check whether this node can run sidetrack
     Doctor(doctor::Options),
     /// Remove every hook, map and pin from this node
@@ -157,6 +160,7 @@ pub fn main() -> ExitCode {
         Command::Validate(options) => blocking(validate::run(options)),
         Command::Cni => Ok(cni::main()),
         Command::InstallCni(options) => install_cni::run(&options),
+        Command::Probe(options) => blocking(probe::run(options)),
         Command::Doctor(options) => doctor::run(&options),
         Command::Cleanup(options) => cleanup::run(&options),
         Command::Webhook(options) => webhook::run(options),

@@ -128,7 +128,7 @@ pub async fn run(config: Config) -> Result<()> {
 struct Daemon {
     follower: Follower,
     reconciler: ReconcilerThread,
-    server: JoinHandle<Result<()>>,
+    server: JoinHandle<()>,
     terminate: Signal,
     interrupt: Signal,
     ending: SharedEnding,

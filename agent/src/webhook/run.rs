@@ -14,7 +14,7 @@ use super::{
     serve::{Shared, bind, serve},
     tls::Certificates,
 };
-use crate::sources::mesh_settings::MeshSettings;
+use crate::{kernel::sys, sources::mesh_settings::MeshSettings};
 
 /// How often the files are looked at.
 const FOLLOW: Duration = Duration::from_millis(250);
@@ -41,6 +41,7 @@ pub struct Config {
 /// # Errors
 /// If it cannot start.
 pub async fn run(config: Config) -> Result<()> {
+    sys::keep_little_memory();
     let mut settings = config.settings;
     let (mesh_sender, mesh) = watch::channel(Arc::new(settings.read()?));
     let mut certificates = Certificates::new(&config.tls_cert, &config.tls_key);
@@ -79,7 +80,7 @@ pub async fn run(config: Config) -> Result<()> {
         }
     };
     tokio::select! {
-        served = serve(listener, certificate, Arc::clone(&shared), stop) => served?,
+        () = serve(listener, certificate, Arc::clone(&shared), stop) => {}
         () = follow => {}
     }
     Ok(())

@@ -1,20 +1,25 @@
 //! HTTPS: routes, limits and deadlines.
 //!
-//! Every pod of the cluster can reach the port. Invariants: memory and connections are bounded; a
-//! connection never stays without a deadline; an answer shows only what the client sent itself.
+//! Every pod of the cluster can reach the port. Invariants: memory and connections are bounded, and
+//! shared by client: see [`http::places`]; a connection never stays without a deadline; what a client
+//! sends is read beside the loop that accepts and answers; an answer shows only what the client sent
+//! itself.
 
 use std::{
+    future::poll_fn,
+    io,
     net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
 use axum::{
-    Router,
+    Extension, Router,
     body::Body,
     extract::{Request, State},
     http::{HeaderMap, HeaderValue, StatusCode, header},
@@ -22,16 +27,22 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{get, post},
 };
-use http_body_util::BodyExt as _;
+use futures_util::FutureExt as _;
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::{Semaphore, watch},
+    sync::watch,
+    task::yield_now,
     time::timeout,
 };
-use tokio_rustls::{TlsAcceptor, rustls::ServerConfig, server::TlsStream};
+use tokio_rustls::{
+    LazyConfigAcceptor,
+    rustls::{ServerConfig, server::Acceptor},
+    server::TlsStream,
+};
 use tracing::{debug, info, warn};
 
-use crate::http::{self, Limits, listen};
+use super::{body, readers::Readers};
+use crate::http::{self, Limits, listen, places::Place, turns::Turns};
 use sidetrack_policy::mesh::Mesh;
 use sidetrack_policy::webhook::{Answer, Outcome, Settings, answer};
 
@@ -40,29 +51,26 @@ use sidetrack_policy::webhook::{Answer, Outcome, Settings, answer};
 const LIMITS: Limits = Limits {
     server: "webhook",
     connections: 512,
+    // A handshake, a request and its answer are faster, and a flood of handshakes is not.
+    fresh: Duration::from_millis(500),
     head: Duration::from_secs(120),
     connection: None,
     keep_alive: true,
     shutdown: Duration::from_secs(10),
 };
 /// For the TLS handshake.
-const HANDSHAKE: Duration = Duration::from_secs(5);
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How many handshakes the loop makes between looks at everything else.
+const HANDSHAKES: usize = 4;
 /// For a request's body and its answer.
-const REQUEST: Duration = Duration::from_secs(10);
-/// What the API server takes of a client.
-const BODY_MAX: usize = 3 << 20;
-/// So much of a longer body is read and discarded: its sender reads the answer only afterwards.
-const BODY_READ: usize = 16 << 20;
-/// A body up to this size is read at once. Nearly every pod's is.
-const BODY_SMALL: usize = 128 << 10;
-/// So many larger bodies are read at the same time.
-const BODIES_LARGE: usize = 8;
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// State that all requests share.
 #[derive(Debug)]
 pub struct Shared {
     mesh: watch::Receiver<Arc<Mesh>>,
-    gate_image: String,
-    large_bodies: Semaphore,
+    gate_image: Arc<str>,
+    readers: Readers,
     ending: AtomicBool,
 }
 
@@ -72,8 +80,8 @@ impl Shared {
     pub fn new(mesh: watch::Receiver<Arc<Mesh>>, gate_image: String) -> Arc<Self> {
         Arc::new(Self {
             mesh,
-            gate_image,
-            large_bodies: Semaphore::new(BODIES_LARGE),
+            gate_image: gate_image.into(),
+            readers: Readers::default(),
             ending: AtomicBool::new(false),
         })
     }
@@ -101,32 +109,49 @@ pub async fn bind(address: SocketAddr) -> Result<TcpListener> {
 
 /// Serves until `stop` completes, and then until requests in progress are answered. Each connection
 /// gets the newest certificate.
-///
-/// # Errors
-/// If the limit on connections is lost.
 pub async fn serve(
     listener: TcpListener,
     certificate: watch::Receiver<Arc<ServerConfig>>,
     shared: Arc<Shared>,
     stop: impl Future<Output = ()>,
-) -> Result<()> {
+) {
     let router = router(shared);
-    let prepare = |stream: TcpStream| {
-        let tls = TlsAcceptor::from(Arc::clone(&certificate.borrow()));
-        let router = router.clone();
-        async move { Some((handshake(stream, tls).await?, router)) }
+    let handshakes = Turns::new(HANDSHAKES);
+    let prepare = move |stream: TcpStream, place: Place| {
+        let (router, handshakes) = (router.clone(), handshakes.clone());
+        let config = Arc::clone(&certificate.borrow());
+        async move {
+            let handshake = handshake(stream, config, handshakes, place);
+            match timeout(HANDSHAKE_TIMEOUT, handshake).await {
+                Ok(Ok(stream)) => Some((stream, router)),
+                Ok(Err(error)) => {
+                    debug!("TLS handshake: {error}");
+                    None
+                }
+                Err(_) => None,
+            }
+        }
     };
-    http::serve(listener, LIMITS, prepare, stop).await
+    http::serve(listener, LIMITS, prepare, stop).await;
 }
 
-async fn handshake(stream: TcpStream, tls: TlsAcceptor) -> Option<TlsStream<TcpStream>> {
-    match timeout(HANDSHAKE, tls.accept(stream)).await {
-        Ok(Ok(stream)) => Some(stream),
-        Ok(Err(error)) => {
-            debug!("TLS handshake: {error}");
-            None
-        }
-        Err(_) => None,
+/// The server's part of a handshake takes as long as several requests. In between, the loop does what
+/// else there is to do.
+async fn handshake(
+    stream: TcpStream,
+    config: Arc<ServerConfig>,
+    handshakes: Turns,
+    place: Place,
+) -> io::Result<TlsStream<TcpStream>> {
+    let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+    let turn = handshakes.turn(&place).await;
+    let mut accept = hello.into_stream(config);
+    let accepted = poll_fn(|context| Poll::Ready(accept.poll_unpin(context))).await;
+    yield_now().await;
+    drop(turn);
+    match accepted {
+        Poll::Ready(accepted) => accepted,
+        Poll::Pending => accept.await,
     }
 }
 
@@ -149,7 +174,7 @@ fn router(shared: Arc<Shared>) -> Router {
 }
 
 async fn bounded(State(shared): State<Arc<Shared>>, request: Request, next: Next) -> Response {
-    let mut response = timeout(REQUEST, next.run(request))
+    let mut response = timeout(REQUEST_TIMEOUT, next.run(request))
         .await
         .unwrap_or_else(|_| failure(StatusCode::REQUEST_TIMEOUT, "the request took too long"));
     if shared.is_ending() {
@@ -168,18 +193,29 @@ async fn readyz(State(shared): State<Arc<Shared>>) -> Response {
 
 /// The namespace's label is neither `enabled` nor `disabled`: the API server does not call for the
 /// latter.
-async fn mutate(shared: State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    admit(&shared, None, &headers, body).await
+async fn mutate(
+    shared: State<Arc<Shared>>,
+    place: Extension<Place>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    admit(&shared, &place, None, &headers, body).await
 }
 
 /// The namespace's label says `enabled`.
-async fn mutate_enabled(shared: State<Arc<Shared>>, headers: HeaderMap, body: Body) -> Response {
-    admit(&shared, Some("enabled"), &headers, body).await
+async fn mutate_enabled(
+    shared: State<Arc<Shared>>,
+    place: Extension<Place>,
+    headers: HeaderMap,
+    body: Body,
+) -> Response {
+    admit(&shared, &place, Some("enabled"), &headers, body).await
 }
 
 async fn admit(
     shared: &Shared,
-    namespace_label: Option<&str>,
+    place: &Place,
+    namespace_label: Option<&'static str>,
     headers: &HeaderMap,
     body: Body,
 ) -> Response {
@@ -187,30 +223,36 @@ async fn admit(
         let text = "the Content-Type must be application/json";
         return failure(StatusCode::UNSUPPORTED_MEDIA_TYPE, text);
     }
-    let is_small = length(headers).is_some_and(|length| length <= BODY_SMALL);
-    let _place = if is_small {
-        None
-    } else {
-        shared.large_bodies.acquire().await.ok()
-    };
-    let body = match collect(body).await {
+    let body = match body::collect(body, body::length(headers), place).await {
         Ok(body) => body,
         Err((status, text)) => return failure(status, &text),
     };
     let mesh = Arc::clone(&shared.mesh.borrow());
-    let settings = Settings {
-        mesh: &mesh,
-        namespace_label,
-        image: &shared.gate_image,
+    let image = Arc::clone(&shared.gate_image);
+    let large = body.len() > body::SMALL_BYTES;
+    let read = move || {
+        let settings = Settings {
+            mesh: &mesh,
+            namespace_label,
+            image: &image,
+        };
+        answer(&body, &settings)
     };
-    match answer(&body, &settings) {
-        Ok(answer) => {
-            log(&answer);
-            let json = HeaderValue::from_static("application/json");
-            ([(header::CONTENT_TYPE, json)], answer.review).into_response()
-        }
-        Err(malformed) => failure(StatusCode::BAD_REQUEST, &malformed.to_string()),
+    match shared.readers.read(place, large, read).await {
+        Some(Ok(answer)) => admitted(place, answer),
+        Some(Err(malformed)) => failure(StatusCode::BAD_REQUEST, &malformed.to_string()),
+        None => failure(StatusCode::INTERNAL_SERVER_ERROR, "the body was not read"),
     }
+}
+
+fn admitted(place: &Place, answer: Answer) -> Response {
+    log(&answer);
+    // Until the next request: nobody knows when the client has read it.
+    if !place.holds(answer.review.len()) {
+        return failure(StatusCode::SERVICE_UNAVAILABLE, body::NO_ROOM);
+    }
+    let json = HeaderValue::from_static("application/json");
+    ([(header::CONTENT_TYPE, json)], answer.review).into_response()
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -218,40 +260,6 @@ fn is_json(headers: &HeaderMap) -> bool {
     let text = text.and_then(|text| text.to_str().ok()).unwrap_or_default();
     let kind = text.split(';').next().unwrap_or_default();
     kind.trim().eq_ignore_ascii_case("application/json")
-}
-
-fn length(headers: &HeaderMap) -> Option<usize> {
-    let text = headers.get(header::CONTENT_LENGTH)?;
-    text.to_str().ok()?.parse().ok()
-}
-
-/// The whole body.
-async fn collect(mut body: Body) -> Result<Vec<u8>, (StatusCode, String)> {
-    let mut bytes = Vec::new();
-    let mut size = 0;
-    while let Some(frame) = body.frame().await {
-        let frame = frame.map_err(|error| {
-            let text = format!("the body cannot be read: {error}");
-            (StatusCode::BAD_REQUEST, text)
-        })?;
-        let Some(data) = frame.data_ref() else {
-            continue;
-        };
-        size += data.len();
-        if size > BODY_READ {
-            break;
-        }
-        if size <= BODY_MAX {
-            bytes.extend_from_slice(data);
-        } else {
-            bytes = Vec::new();
-        }
-    }
-    if size > BODY_MAX {
-        let text = format!("the body has more than {} MiB", BODY_MAX >> 20);
-        return Err((StatusCode::PAYLOAD_TOO_LARGE, text));
-    }
-    Ok(bytes)
 }
 
 fn failure(status: StatusCode, text: &str) -> Response {

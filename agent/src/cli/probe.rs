@@ -1,0 +1,43 @@
+//! `sidetrack probe`: what kubelet's probes run in the agent's container.
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+
+use super::{Places, output};
+use crate::{
+    client::Client,
+    metrics_http::{LIVE, READY},
+};
+
+#[derive(Debug, Args)]
+pub(super) struct Options {
+    /// What to ask for
+    #[arg(value_enum)]
+    what: What,
+    #[command(flatten)]
+    places: Places,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum What {
+    /// Whether the reconciler makes progress
+    Live,
+    /// Whether the hooks are attached and the first full list of pods is applied
+    Ready,
+}
+
+pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    let path = match options.what {
+        What::Live => LIVE,
+        What::Ready => READY,
+    };
+    let (fine, text) = Client::new(&options.places.socket).text(path).await?;
+    output::print(text)?;
+    Ok(if fine {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
