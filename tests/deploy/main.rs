@@ -14,6 +14,7 @@ use k8s_openapi::api::{
     policy::v1::PodDisruptionBudget,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
 };
+use lab::agent::binary;
 use lab::deploy::{USED, USED_FOR_TAINT, capabilities, checkout};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Value, json};
@@ -106,6 +107,31 @@ fn parses_strictly(object: &Value) {
 fn survives<T: DeserializeOwned + Serialize>(object: &Value) {
     let typed: T = serde_json::from_value(object.clone()).expect("an object of the API");
     assert_eq!(&serde_json::to_value(typed).expect("JSON"), object);
+}
+
+/// Every pod can reach the metrics port, and keep it busy. Kubelet kills an agent whose probes fail.
+#[test]
+fn probes_do_not_depend_on_the_metrics_port() {
+    let chart = helm(&json!({})).expect("the chart");
+    for objects in [chart, kustomize()] {
+        let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+        let container = &pod["containers"][0];
+        for (probe, what) in [("readinessProbe", "ready"), ("livenessProbe", "live")] {
+            let probe = &container[probe];
+            assert_eq!(
+                probe["exec"]["command"],
+                json!(["sidetrack", "probe", what])
+            );
+            // Longer than the command waits for an answer.
+            assert_eq!(probe["timeoutSeconds"], 5);
+            let mut command = Command::new(binary().expect("the binary"));
+            command.args(["probe", what, "--socket", "/nowhere/a.sock"]);
+            let output = command.output().expect("it runs");
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert!(text.contains("no agent answers"), "{text}");
+        }
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@
 pub mod actor;
 pub mod agent;
 pub mod apiserver;
+pub mod attack;
 pub mod command;
 pub mod deploy;
 pub mod envoy;
@@ -24,6 +25,7 @@ pub mod sidecar;
 pub mod terminal;
 pub mod tricks;
 pub mod udp;
+pub mod webhook;
 
 /// The name of a test as it is listed and filtered: the topic, which is the module below the crate's
 /// root, and the function.

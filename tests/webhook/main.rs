@@ -1,9 +1,7 @@
 //! `sidetrack webhook` as the API server meets it: over HTTPS, with certificates that change, with
 //! requests that are none, to its end. What it answers to which pod is tested in the agent's crate.
 
-mod certificates;
-mod client;
-mod server;
+mod attacks;
 
 use std::{
     cell::{Cell, RefCell},
@@ -18,19 +16,20 @@ use axum::{
     http::{Method, Request, StatusCode, header},
 };
 use futures_util::stream;
-use lab::agent::PATIENCE;
+use lab::{
+    agent::PATIENCE,
+    webhook::{
+        certificates::{Authority, Mount, Pair},
+        client::{Client, Review, post},
+        server::{Server, command},
+    },
+};
 use nix::sys::signal::Signal;
 use tokio::{
     io::AsyncReadExt as _,
     net::TcpStream,
     task::LocalSet,
     time::{sleep, timeout},
-};
-
-use self::{
-    certificates::{Authority, Mount, Pair},
-    client::{Client, Review, post},
-    server::{Server, command},
 };
 
 /// How often certificates are replaced under load.

@@ -1,10 +1,15 @@
 //! What `/metrics` exposes.
 
-use std::{net::TcpStream, thread, time::Duration};
+use std::{
+    net::{TcpListener, TcpStream},
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::{Agent, Extra},
+    attack::{ATTACKER, silent},
     command::run,
     network::{Lab, manifest},
     node::VIP,
@@ -27,9 +32,7 @@ fn metrics_expose_nothing_private() -> Result<()> {
         &[("traffic.sidecar.istio.io/excludeOutboundPorts", "47113")],
     );
     lab.write_manifest("zebra", &text)?;
-    let port = std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port();
+    let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let address = format!("127.0.0.1:{port}");
     let agent = Agent::start_with(
         lab.places(),
@@ -42,14 +45,16 @@ fn metrics_expose_nothing_private() -> Result<()> {
     let _sidecar = sidecar::start(&pod, &[])?;
     let dialed = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
     ensure!(dialed.is_ok(), "{dialed:?}");
-    // A client can keep the port busy for a while, but not for good.
+    // Counters may be a second old, numbers of rows five.
+    thread::sleep(Duration::from_millis(5100));
+    // Silent clients keep the port busy for nobody.
     let before = descriptors(&agent)?;
     let idle: Vec<TcpStream> = (0..IDLE)
         .map(|_| TcpStream::connect(&address))
         .collect::<std::io::Result<_>>()?;
     thread::sleep(Duration::from_millis(200));
     ensure!(
-        descriptors(&agent)? <= before + 70,
+        descriptors(&agent)? <= before + 64 + 16 + 6,
         "{}",
         descriptors(&agent)?
     );
@@ -87,5 +92,51 @@ fn metrics_expose_nothing_private() -> Result<()> {
     }
     let values = all.lines().filter_map(|line| line.rsplit(' ').next());
     ensure!(cookie.len() < 4 || !values.into_iter().any(|value| value == cookie));
+    Ok(())
+}
+
+kernel_test!(silent_clients_of_the_metrics_port_delay_nobody);
+/// Kubelet kills an agent of which three probes in a row fail.
+fn silent_clients_of_the_metrics_port_delay_nobody() -> Result<()> {
+    /// The longest answer.
+    const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+    const CLIENTS: usize = 400;
+    let lab = Lab::new()?;
+    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    let extra = Extra {
+        arguments: &["--metrics-addr", &address.to_string()],
+        ..Extra::default()
+    };
+    let agent = Agent::start_with(lab.places(), &extra)?;
+    let descriptors_before = descriptors(&agent)?;
+    let attack = silent(address, Some(ATTACKER), CLIENTS);
+    // By now those who came first have the places, and the others wait for them.
+    thread::sleep(Duration::from_millis(300));
+    for round in 0..10 {
+        for what in ["live", "ready"] {
+            let start = Instant::now();
+            let probed = agent.places.output(&["probe", what])?;
+            ensure!(probed.status.success(), "{probed:?}");
+            let took = start.elapsed();
+            ensure!(
+                took < ANSWER_TIMEOUT,
+                "round {round}: probe {what} took {took:?}"
+            );
+        }
+        for path in ["/healthz", "/readyz", "/metrics"] {
+            let start = Instant::now();
+            let page = run(&format!("curl -sf -m 5 http://{address}{path}"))?;
+            ensure!(!page.is_empty(), "{path}");
+            let took = start.elapsed();
+            ensure!(took < ANSWER_TIMEOUT, "round {round}: {path} took {took:?}");
+        }
+    }
+    // The places, those that wait for one, and those that are being dropped.
+    let most = descriptors(&agent)?;
+    ensure!(
+        most < descriptors_before + 64 + 16 + 40,
+        "{descriptors_before} became {most}"
+    );
+    drop(attack);
     Ok(())
 }

@@ -9,28 +9,31 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use lab::{
-    agent::{PATIENCE, binary, limited},
-    command::die_with_parent,
-};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 use serde_json::Value;
 
-use crate::certificates::Mount;
+use super::certificates::Mount;
+use crate::{
+    agent::{PATIENCE, binary, limited},
+    command::die_with_parent,
+};
 
+/// Of the container that replaces istio-init.
 pub const IMAGE: &str = "registry.example.com/sidetrack:1";
 
 /// One that runs; dropping it kills it.
 pub struct Server {
     child: Child,
     log: PathBuf,
+    /// Where it answers.
     pub address: SocketAddr,
 }
 
 impl Server {
+    /// Starts one and waits until it listens.
     pub async fn start(mount: &Mount, more: &[&str]) -> Result<Self> {
         let log = mount.path().join("log");
         let command = command(mount, more)?;
@@ -48,6 +51,7 @@ impl Server {
         Ok(server)
     }
 
+    /// What it has logged.
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
@@ -76,6 +80,14 @@ impl Server {
         }
     }
 
+    /// Resident memory now, and the most so far, in KiB.
+    pub fn memory(&self) -> Result<[u64; 2]> {
+        let status = procfs::process::Process::new(self.child.id() as i32)?.status()?;
+        let [now, most] = [status.vmrss, status.vmhwm].map(|kib| kib.context("in its status"));
+        Ok([now?, most?])
+    }
+
+    /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
         Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
     }

@@ -22,12 +22,16 @@ pub struct Authority {
 
 /// A certificate and its key.
 pub struct Pair {
+    /// The certificate in PEM.
     pub cert: String,
+    /// The key in PEM.
     pub key: String,
+    /// The certificate as it is served.
     pub der: Vec<u8>,
 }
 
 impl Authority {
+    /// A new one.
     pub fn new() -> Result<Self> {
         let mut params = CertificateParams::new([])?;
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -37,6 +41,7 @@ impl Authority {
         Ok(Self { issuer, der })
     }
 
+    /// A new certificate for the webhook.
     pub fn pair(&self) -> Result<Pair> {
         let key = KeyPair::generate()?;
         let params = CertificateParams::new([NAME.to_owned()])?;
@@ -56,6 +61,7 @@ pub struct Mount {
 }
 
 impl Mount {
+    /// With a first pair.
     pub fn new(pair: &Pair) -> Result<Self> {
         let mut mount = Self {
             dir: TempDir::new()?,
@@ -67,14 +73,17 @@ impl Mount {
         Ok(mount)
     }
 
+    /// The directory.
     pub fn path(&self) -> &Path {
         self.dir.path()
     }
 
+    /// The certificate's file.
     pub fn cert(&self) -> PathBuf {
         self.path().join("tls.crt")
     }
 
+    /// The key's file.
     pub fn key(&self) -> PathBuf {
         self.path().join("tls.key")
     }

@@ -1,6 +1,9 @@
 //! The API server's side: HTTPS with the authority's certificate and no other.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use axum::{
@@ -15,15 +18,20 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::{
     TlsConnector,
+    client::TlsStream,
     rustls::{ClientConfig, RootCertStore, crypto::ring},
 };
 
-use crate::certificates::{Authority, NAME};
+use super::certificates::{Authority, NAME};
+use crate::attack::dial;
 
+/// Sends requests to a webhook.
 #[derive(Clone)]
 pub struct Client {
     tls: TlsConnector,
-    address: SocketAddr,
+    /// The webhook's.
+    pub address: SocketAddr,
+    from: Option<IpAddr>,
 }
 
 /// An open connection.
@@ -33,13 +41,18 @@ pub struct Connection {
     pub certificate: Vec<u8>,
 }
 
+/// What the webhook has answered.
 pub struct Answer {
+    /// Its status.
     pub status: StatusCode,
+    /// Its head.
     pub headers: HeaderMap,
+    /// Its body.
     pub body: Bytes,
 }
 
 impl Client {
+    /// One that trusts this authority.
     pub fn new(authority: &Authority, address: SocketAddr) -> Result<Self> {
         let mut roots = RootCertStore::empty();
         roots.add(authority.der.clone().into())?;
@@ -50,13 +63,34 @@ impl Client {
         Ok(Self {
             tls: TlsConnector::from(Arc::new(config)),
             address,
+            from: None,
         })
     }
 
-    pub async fn connect(&self) -> Result<Connection> {
-        let stream = TcpStream::connect(self.address).await?;
+    /// The same client at another address, such as one of 127/8.
+    pub fn at(&self, from: impl Into<IpAddr>) -> Self {
+        Self {
+            from: Some(from.into()),
+            ..self.clone()
+        }
+    }
+
+    /// A TCP connection, no more.
+    pub async fn dial(&self) -> Result<TcpStream> {
+        let stream = dial(self.address, self.from).await?;
         stream.set_nodelay(true)?;
-        let stream = self.tls.connect(NAME.try_into()?, stream).await?;
+        Ok(stream)
+    }
+
+    /// A TLS connection, no more.
+    pub async fn dial_tls(&self) -> Result<TlsStream<TcpStream>> {
+        let stream = self.dial().await?;
+        Ok(self.tls.connect(NAME.try_into()?, stream).await?)
+    }
+
+    /// A connection for requests.
+    pub async fn connect(&self) -> Result<Connection> {
+        let stream = self.dial_tls().await?;
         let shown = stream.get_ref().1.peer_certificates();
         let certificate = shown.context("a certificate")?[0].to_vec();
         let (sender, connection) = handshake(TokioIo::new(stream)).await?;
@@ -74,6 +108,7 @@ impl Client {
 }
 
 impl Connection {
+    /// Sends a request and reads the answer.
     pub async fn send(&mut self, request: Request<Body>) -> Result<Answer> {
         self.sender.ready().await?;
         let response = self.sender.send_request(request).await?;
@@ -98,8 +133,9 @@ pub struct Review {
 }
 
 impl Review {
+    /// One of many.
     pub fn new(number: usize) -> Result<Self> {
-        const SEED: &str = include_str!("../fuzz/seeds/webhook/istio-1.5.json");
+        const SEED: &str = include_str!("../../fuzz/seeds/webhook/istio-1.5.json");
         let mut review: Value = serde_json::from_str(SEED)?;
         let uid = format!("uid-{number}");
         review["request"]["uid"] = uid.as_str().into();
@@ -107,6 +143,7 @@ impl Review {
         Ok(Self { uid, body })
     }
 
+    /// As the API server sends it.
     pub fn request(&self) -> Result<Request<Body>> {
         post("/mutate/enabled?timeout=5s", self.body.clone())
     }

@@ -1,0 +1,133 @@
+//! Hostile clients: meanwhile the API server is answered within a second, and the webhook has no more
+//! than 64 MiB.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    attack::{ATTACKER, Attack, silent},
+    webhook::{
+        attacks,
+        client::{Client, Review},
+    },
+};
+use tokio::time::{sleep, timeout};
+
+use super::start;
+
+/// The longest answer.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+/// The most memory, in KiB.
+const MAX_MEMORY: u64 = 64 << 10;
+/// How long each attack lasts.
+const ATTACK_TIME: Duration = Duration::from_secs(3);
+
+/// Asks for a while, with new connections and with one that stays; the longest answer.
+async fn ask(client: &Client) -> Result<Duration> {
+    let start = Instant::now();
+    let mut longest = Duration::ZERO;
+    let mut kept = client.connect().await?;
+    for number in 0.. {
+        if start.elapsed() > ATTACK_TIME {
+            break;
+        }
+        let review = Review::new(number)?;
+        let asked = Instant::now();
+        let answered = async {
+            if number % 4 > 0 {
+                kept.admit(&review).await
+            } else {
+                client.connect().await?.admit(&review).await
+            }
+        };
+        timeout(5 * ANSWER_TIMEOUT, answered).await??;
+        longest = longest.max(asked.elapsed());
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(longest)
+}
+
+/// Starts a webhook, attacks it from `attacker`, and asks it as the API server does.
+async fn attacked(name: &str, attack: impl FnOnce(&Client) -> Attack) -> Result<()> {
+    attacked_within(ANSWER_TIMEOUT, name, attack).await
+}
+
+async fn attacked_within(
+    limit: Duration,
+    name: &str,
+    attack: impl FnOnce(&Client) -> Attack,
+) -> Result<()> {
+    let (_authority, _mount, server, client) = start(&[]).await?;
+    client.connect().await?.admit(&Review::new(0)?).await?;
+    let [at_rest, _] = server.memory()?;
+    let attack = attack(&client);
+    // A thousand handshakes at once keep a processor busy for a while, on both sides.
+    sleep(Duration::from_secs(1)).await;
+    let longest = ask(&client).await.with_context(|| name.to_owned());
+    let [_, most] = server.memory().with_context(|| name.to_owned())?;
+    drop(attack);
+    println!("{name}: answered in {longest:?} at most; {at_rest} KiB at rest, {most} at most");
+    let longest = longest?;
+    ensure!(longest < limit, "{name}: {longest:?}");
+    ensure!(most < MAX_MEMORY, "{name}: {most} KiB");
+    Ok(())
+}
+
+#[tokio::test]
+async fn connections_without_a_request() -> Result<()> {
+    let from = |client: &Client| client.at(ATTACKER);
+    attacked("600 silent connections", |it| {
+        silent(it.address, Some(ATTACKER), 600)
+    })
+    .await?;
+    attacked("600 idle TLS connections", |it| {
+        attacks::idle_tls(from(it), 600)
+    })
+    .await?;
+    attacked("490 unfinished heads of 390 KB", |it| {
+        attacks::unfinished_heads(from(it), 490, 390_000)
+    })
+    .await?;
+    attacked("490 unfinished heads of 7.5 KB", |it| {
+        attacks::unfinished_heads(from(it), 490, 7_500)
+    })
+    .await
+}
+
+/// From the API server's own address, as through a node or a konnectivity agent. It may wait half a second for a
+/// place.
+#[tokio::test]
+async fn connections_from_the_same_address() -> Result<()> {
+    attacked_within(
+        2 * ANSWER_TIMEOUT,
+        "512 idle TLS connections of its own address",
+        |it| attacks::idle_tls(it.clone(), 512),
+    )
+    .await
+}
+
+#[tokio::test]
+async fn bodies_and_answers_that_do_not_end() -> Result<()> {
+    let from = |client: &Client| client.at(ATTACKER);
+    for (connections, bytes) in [(490, 127 << 10), (50, 3 << 20)] {
+        let name = format!("{connections} unfinished bodies of {bytes} bytes");
+        attacked(&name, |it| {
+            attacks::unfinished_bodies(from(it), connections, bytes)
+        })
+        .await?;
+    }
+    let (_, body) = attacks::expensive_bodies().swap_remove(6);
+    attacked("490 unread answers", |it| {
+        attacks::unread_answers(from(it), 490, body)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn expensive_requests() -> Result<()> {
+    for (name, body) in attacks::expensive_bodies() {
+        let name = format!("{name} ({} KB)", body.len() / 1000);
+        attacked(&name, |it| attacks::requests(it.at(ATTACKER), 16, body)).await?;
+    }
+    Ok(())
+}
