@@ -69,7 +69,7 @@ impl Drop for Attack {
 pub fn silent(to: SocketAddr, from: Option<IpAddr>, connections: usize) -> Attack {
     Attack::start(connections, move || async move {
         let mut stream = dial(to, from).await?;
-        stream.read(&mut [0]).await?;
+        stream.read_u8().await?;
         Ok(())
     })
 }

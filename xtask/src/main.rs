@@ -44,6 +44,9 @@ enum Command {
     /// Measure what interception costs, against iptables and against no interception (needs root)
     #[command(disable_help_flag = true)]
     Bench(tool::Arguments),
+    /// Attack a running agent and webhook, and check that nobody else notices (needs root)
+    #[command(disable_help_flag = true)]
+    Attacks(tool::Arguments),
     /// Start pods by the hundred and check that no connection bypasses the sidecar (needs root)
     #[command(disable_help_flag = true)]
     Starts(tool::Arguments),
@@ -88,6 +91,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Test(options) => test::run(&options),
         Command::Compare(arguments) => tool::compare(&arguments),
         Command::Bench(arguments) => tool::bench(&arguments),
+        Command::Attacks(arguments) => tool::attacks(&arguments),
         Command::Starts(arguments) => tool::starts(&arguments),
         Command::Soak(arguments) => soak::run(&arguments),
         Command::E2e(arguments) => tool::e2e(&arguments),

@@ -73,6 +73,12 @@ pub fn pictures(arguments: &Arguments) -> Result<ExitCode> {
     run("pictures", Needs::Tests, Agent::Debug, command, arguments)
 }
 
+/// Attacks on a running agent and webhook.
+pub fn attacks(arguments: &Arguments) -> Result<ExitCode> {
+    let command = program("attacks");
+    run("attacks", Needs::Tests, Agent::Release, command, arguments)
+}
+
 /// Pods that start by the hundred.
 pub fn starts(arguments: &Arguments) -> Result<ExitCode> {
     let command = program("starts");

@@ -19,7 +19,7 @@ pub fn idle_tls(client: Client, connections: usize) -> Attack {
     let client = keep(client);
     Attack::start(connections, move || async move {
         let mut stream = client.dial_tls().await?;
-        stream.read(&mut [0]).await?;
+        stream.read_u8().await?;
         Ok(())
     })
 }
@@ -35,7 +35,7 @@ pub fn unfinished_heads(client: Client, connections: usize, bytes: usize) -> Att
         );
         stream.write_all(head.as_bytes()).await?;
         stream.flush().await?;
-        stream.read(&mut [0]).await?;
+        stream.read_u8().await?;
         Ok(())
     })
 }
@@ -51,7 +51,7 @@ pub fn unfinished_bodies(client: Client, connections: usize, bytes: usize) -> At
         stream.write_all(head.as_bytes()).await?;
         stream.write_all(&vec![b' '; bytes - 1]).await?;
         stream.flush().await?;
-        stream.read(&mut [0]).await?;
+        stream.read_u8().await?;
         Ok(())
     })
 }

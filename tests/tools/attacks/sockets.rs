@@ -1,0 +1,123 @@
+//! Attacks by processes, sockets and clients.
+
+use std::{io::Write as _, net::SocketAddr, os::unix::net::UnixStream, path::PathBuf};
+
+use anyhow::{Result, ensure};
+use lab::{
+    attack::{self, ATTACKER, Attack},
+    command::run,
+    node::VIP,
+    product::CNI_REQUESTS_PATH,
+    protocol::{APP, Dial},
+    sidecar,
+};
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use crate::{
+    agent::Held,
+    world::{GREEDY, World},
+};
+
+const EXCLUDED_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
+/// A policy whose connections have rows of handshakes: their targets do not name the destination.
+const WITH_HANDSHAKE_ROWS: (&str, &str) = (
+    "traffic.sidecar.istio.io/includeOutboundIPRanges",
+    "127.0.0.0/8,10.0.0.0/8",
+);
+
+fn to(port: u16) -> Result<SocketAddr> {
+    Ok(SocketAddr::new(VIP.parse()?, port))
+}
+
+pub fn processes(world: &mut World) -> Result<Held> {
+    let (_, actor) = world.active_pod(GREEDY, "crowd", 20, |_| {})?;
+    actor.sleepers(15_000)?;
+    world.remember(GREEDY, "crowd");
+    Ok(Box::new(actor))
+}
+
+pub fn silent_metrics(world: &mut World) -> Result<Held> {
+    Ok(Box::new(attack::silent(world.metrics, Some(ATTACKER), 600)))
+}
+
+pub fn busy_metrics(world: &mut World) -> Result<Held> {
+    let address = world.metrics;
+    Ok(Box::new(Attack::start(64, move || async move {
+        let mut stream = attack::dial(address, Some(ATTACKER)).await?;
+        stream
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: agent\r\nConnection: close\r\n\r\n")
+            .await?;
+        stream.read_to_end(&mut Vec::new()).await?;
+        Ok(())
+    })))
+}
+
+/// Each request waits until its pod is known, and so stays open.
+pub fn sandboxes(world: &mut World) -> Result<Held> {
+    let socket: PathBuf = world.places().socket.clone();
+    let mut open = Vec::new();
+    for number in 0..1000 {
+        let body = json!({
+            "namespace": GREEDY, "name": format!("unknown-{number}"), "uid": world.lab.uid(5000 + number),
+            "container": format!("{number:064x}"), "netns": "/proc/self/ns/net", "timeout_ms": 10_000,
+        })
+        .to_string();
+        let Ok(mut stream) = UnixStream::connect(&socket) else {
+            continue;
+        };
+        let head = format!(
+            "POST {CNI_REQUESTS_PATH} HTTP/1.1\r\nHost: agent\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+            body.len()
+        );
+        if stream.write_all((head + &body).as_bytes()).is_ok() {
+            open.push(stream);
+        }
+    }
+    ensure!(!open.is_empty(), "the socket takes no request");
+    Ok(Box::new(open))
+}
+
+/// A counter for each position of a list.
+pub fn counters(world: &mut World) -> Result<Held> {
+    let list: Vec<u16> = (10_000..20_000).collect();
+    let text: Vec<String> = list.iter().map(ToString::to_string).collect();
+    let (net, actor) = world.active_pod(GREEDY, "counted", 21, |pod| {
+        pod["metadata"]["annotations"] = json!({EXCLUDED_PORTS: text.join(",")});
+    })?;
+    world.remember(GREEDY, "counted");
+    world.places().wait_enrolled("greedy/counted")?;
+    let sidecar = sidecar::start(&net, &[])?;
+    let dials = list.iter().map(|port| Ok(Dial::new(&APP, to(*port)?)));
+    actor.dial_all(dials.collect::<Result<_>>()?)?;
+    Ok(Box::new((actor, sidecar)))
+}
+
+/// No SYN reaches the sidecar's port.
+pub fn handshakes(world: &mut World) -> Result<Held> {
+    let (name, value) = WITH_HANDSHAKE_ROWS;
+    let (net, actor) = world.active_pod(GREEDY, "flood", 22, |pod| {
+        pod["metadata"]["annotations"] = json!({name: value});
+    })?;
+    world.remember(GREEDY, "flood");
+    let sidecar = sidecar::start(&net, &[])?;
+    world.places().wait_enrolled("greedy/flood")?;
+    run(&format!(
+        "ip netns exec {} iptables -A INPUT -p tcp --syn --dport 15001 -j DROP",
+        net.netns
+    ))?;
+    actor.flood(to(80)?, 20_000)?;
+    Ok(Box::new((actor, sidecar)))
+}
+
+/// Nothing listens on the capture port.
+pub fn refusals(world: &mut World) -> Result<Held> {
+    let (_, actor) = world.active_pod(GREEDY, "refused", 23, |_| {})?;
+    world.remember(GREEDY, "refused");
+    world.places().wait_enrolled("greedy/refused")?;
+    for _ in 0..6 {
+        let dials = (0..10_000).map(|_| Ok(Dial::new(&APP, to(80)?)));
+        actor.dial_all(dials.collect::<Result<_>>()?)?;
+    }
+    Ok(Box::new(actor))
+}
