@@ -107,12 +107,14 @@ fn is_uid(text: &str) -> bool {
 /// Levels from the cgroup that the hooks are attached to down to a pod's: kubelet's own, where it is nested,
 /// the one of all pods, that of the quality of service.
 const LEVELS: usize = 4;
+/// How many cgroups of other names may be above kubelet's: `--cgroup-root`, or the container that a nested node is.
+const OTHER_LEVELS: usize = 2;
 
 /// The cgroups that kubelet made for pods, by UID, below one that holds all pods.
 #[must_use]
 pub fn of_pods_below(root: &Path) -> HashMap<String, PathBuf> {
     let mut found = HashMap::new();
-    add_below(root, LEVELS, &mut found);
+    add_below(root, LEVELS, 0, &mut found);
     found
 }
 
@@ -123,7 +125,7 @@ pub fn of_pods_anywhere() -> HashMap<String, PathBuf> {
     static MOUNTS: OnceLock<Vec<PathBuf>> = OnceLock::new();
     let mut found = HashMap::new();
     for mount in MOUNTS.get_or_init(all_mounts) {
-        add_below(mount, LEVELS, &mut found);
+        add_below(mount, LEVELS + OTHER_LEVELS, OTHER_LEVELS, &mut found);
     }
     found
 }
@@ -135,7 +137,8 @@ fn all_mounts() -> Vec<PathBuf> {
     cgroups.map(|mount| mount.mount_point).collect()
 }
 
-fn add_below(cgroup: &Path, levels: usize, found: &mut HashMap<String, PathBuf>) {
+/// Of the `levels` below a cgroup the first `others` may have any name.
+fn add_below(cgroup: &Path, levels: usize, others: usize, found: &mut HashMap<String, PathBuf>) {
     // One that goes away meanwhile holds nothing.
     for entry in fs::read_dir(cgroup).into_iter().flatten().flatten() {
         if !entry.file_type().is_ok_and(|kind| kind.is_dir()) {
@@ -145,10 +148,11 @@ fn add_below(cgroup: &Path, levels: usize, found: &mut HashMap<String, PathBuf>)
         let Some(name) = name.to_str() else { continue };
         match uid_of_pod(name) {
             Some(uid) => {
-                found.insert(uid, entry.path());
+                found.entry(uid).or_insert_with(|| entry.path());
             }
-            None if may_hold_pods(name) && levels > 0 => {
-                add_below(&entry.path(), levels - 1, found);
+            None if levels > 0 && (others > 0 || may_hold_pods(name)) => {
+                let path = entry.path();
+                add_below(&path, levels - 1, others.saturating_sub(1), found);
             }
             None => {}
         }
