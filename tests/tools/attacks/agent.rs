@@ -67,7 +67,7 @@ const ATTACKS: &[Attack] = &[
         start: sockets::counters,
     },
     Attack {
-        name: "20,000 connections of a pod whose sidecar hangs",
+        name: "12,000 connections of a pod whose sidecar hangs",
         start: sockets::handshakes,
     },
     Attack {

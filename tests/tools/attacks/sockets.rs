@@ -106,7 +106,7 @@ pub fn handshakes(world: &mut World) -> Result<Held> {
         "ip netns exec {} iptables -A INPUT -p tcp --syn --dport 15001 -j DROP",
         net.netns
     ))?;
-    actor.flood(to(80)?, 20_000)?;
+    actor.flood(to(80)?, 12_000)?;
     Ok(Box::new((actor, sidecar)))
 }
 

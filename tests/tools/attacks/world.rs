@@ -4,7 +4,8 @@ use std::{
     fs,
     net::SocketAddr,
     process::{Child, Command, Stdio},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -29,6 +30,8 @@ use crate::{
 
 /// `resources.limits.memory` of the chart.
 pub const LIMIT: u64 = 256 << 20;
+/// An agent has read everything in less than this. The API server of the tests needs most of it.
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// The namespace of healthy pods; its pods are opted in.
 pub const SHOP: &str = "shop";
 /// The namespace of hostile pods; its pods are opted in.
@@ -113,8 +116,23 @@ impl World {
             memory: memory.as_deref(),
             ..Extra::default()
         };
-        self.agent = Some(Agent::start_with(self.lab.places(), &extra)?);
-        Ok(())
+        let agent = self
+            .agent
+            .insert(Agent::spawn_with(self.lab.places(), &extra)?);
+        let start = Instant::now();
+        loop {
+            let status = agent.places.json(&["status", "-o", "json"]);
+            if status.is_ok_and(|status| status["agent"]["ready"] == true) {
+                return Ok(());
+            }
+            ensure!(
+                !agent.has_ended()?,
+                "the agent has ended:\n{}",
+                agent.places.log()
+            );
+            ensure!(start.elapsed() < READY_WITHIN, "the agent is not ready");
+            thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Ends the agent and starts another, which reads everything that there is.
@@ -235,9 +253,9 @@ impl World {
 
     fn look_at_rest(&mut self) -> Result<Seen> {
         // Freed memory is returned every ten seconds.
-        std::thread::sleep(Duration::from_secs(12));
+        thread::sleep(Duration::from_secs(12));
         self.take_peak()?;
-        std::thread::sleep(Duration::from_secs(1));
+        thread::sleep(Duration::from_secs(1));
         let all = self.take_peak()?;
         let (resident, _) = self.agent()?.memory()?;
         Ok(vec![
