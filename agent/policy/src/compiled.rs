@@ -47,6 +47,16 @@ pub struct ListRows {
 }
 
 impl ListRows {
+    /// How many there are.
+    #[must_use]
+    pub fn sizes(&self) -> ListSizes {
+        ListSizes {
+            ports: self.ports.len(),
+            ranges: self.ranges.len(),
+            owners: self.owners.len(),
+        }
+    }
+
     /// Adds a row of a port list.
     pub fn add_port(&mut self, key: &PortKey, position: u32) {
         self.ports.insert((key.list, key.port), position);

@@ -18,6 +18,7 @@ pub mod listing;
 pub mod node;
 pub mod plan;
 pub mod policies;
+mod selected;
 pub mod state;
 
 pub use self::{

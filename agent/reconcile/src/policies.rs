@@ -98,7 +98,12 @@ impl Policies {
         own: Option<PolicyId>,
     ) -> Result<(), Excess> {
         let mut of_namespace = ListSizes::default();
-        let mut of_node = ListSizes::default();
+        // Rows that are removed soon are there as well.
+        let retired = self.retired.iter().map(|it| it.policy.list_sizes());
+        let left = self.left.iter().map(|it| it.lists.sizes());
+        let mut of_node = retired
+            .chain(left)
+            .fold(ListSizes::default(), ListSizes::plus);
         for (other, used) in &self.in_use {
             let is_neighbors = neighbors.contains(&used.id);
             let is_it = **other == *policy;

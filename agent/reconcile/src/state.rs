@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{Policy, compiled::CompiledPolicy, ids::IdMaps, manifest::NetnsRef};
 
-use crate::{allowance::Allowance, cni::Answer, node::Node};
+use crate::{allowance::Allowance, cni::Answer, node::Node, selected::Read};
 
 /// A waiting pod is tried on every turn for this long, and then once in [`SLOW_RETRY`]: every try
 /// looks for the pod's cgroup and processes.
@@ -172,6 +172,8 @@ pub struct Record<N: Node> {
     pub(crate) search: ListenerSearch,
     /// How often its policy may change.
     pub(crate) changes: Allowance,
+    /// What was read last, with the present settings of the mesh.
+    pub(crate) read: Option<Read>,
 }
 
 /// When to search for a sidecar's listeners, as long as none is known or one is missing.
@@ -208,6 +210,7 @@ impl<N: Node> Record<N> {
             next_try: now,
             search: ListenerSearch::new(now),
             changes: Allowance::default(),
+            read: None,
         }
     }
 

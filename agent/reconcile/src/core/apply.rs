@@ -15,6 +15,7 @@ use crate::{
     listing::Listing,
     node::Node,
     policies::GRACE,
+    selected::{Read, Selected},
     state::{Desired, Goal, PodState, Record, State},
 };
 
@@ -96,14 +97,9 @@ impl<N: Node> Core<N> {
         record.uid.clone_from(uid);
         record.unsure = document.unsure;
         record.has_istio_init = document.pod.istio_init().is_some();
-        match wanted(
-            &document.pod,
-            document.namespace_label.as_deref(),
-            &self.mesh,
-        ) {
-            Wanted::Enrolled(policy) => match document.netns.clone() {
+        match self.selected(name, document) {
+            Selected::Enrolled(policy) => match document.netns.clone() {
                 Ok(netns) => {
-                    let policy = self.shared(*policy);
                     if let Some(record) = self.pods.get_mut(name) {
                         record.now_wanted(now);
                         record.desired = Desired::Enroll(Box::new(Goal {
@@ -116,12 +112,36 @@ impl<N: Node> Core<N> {
                 }
                 Err(reason) => self.reject(name, reason),
             },
-            Wanted::Rejected(reason) => self.reject(name, reason.to_string()),
-            Wanted::NotTaken(reason) => {
-                record.unsure &= reason == NotTaken::NotOptedIn;
+            Selected::Rejected(reason) => self.reject(name, reason),
+            Selected::NotTaken(reason) => {
+                if let Some(record) = self.pods.get_mut(name) {
+                    record.unsure &= reason == NotTaken::NotOptedIn;
+                }
                 self.skip(name, reason.to_string()).await;
             }
         }
+    }
+
+    /// What is wanted of a pod. Its annotations and arguments may be long: they are read once.
+    fn selected(&mut self, name: &PodRef, document: &Document) -> Selected {
+        let known = self.pods.get(name).and_then(|record| record.read.as_ref());
+        if let Some(known) = known.filter(|known| known.is_of(document)) {
+            return known.selected.clone();
+        }
+        let label = document.namespace_label.as_deref();
+        let selected = match wanted(&document.pod, label, &self.mesh) {
+            Wanted::Enrolled(policy) => Selected::Enrolled(self.shared(*policy)),
+            Wanted::Rejected(reason) => Selected::Rejected(reason.to_string()),
+            Wanted::NotTaken(reason) => Selected::NotTaken(reason),
+        };
+        if let Some(record) = self.pods.get_mut(name) {
+            record.read = Some(Read {
+                pod: Arc::clone(&document.pod),
+                namespace_label: document.namespace_label.clone(),
+                selected: selected.clone(),
+            });
+        }
+        selected
     }
 
     /// One copy serves all pods with equal policies.

@@ -29,6 +29,7 @@ impl<N: Node> Core<N> {
         let found = self.find(name, &goal.netns, processes);
         let facts = self.facts(name, &goal, &found, processes);
         let mut result = Ok(());
+        let mut waits = false;
         for action in plan::plan(&facts) {
             // A change of policy that fails must not keep addresses and routes from being read again.
             let done = match action {
@@ -43,12 +44,33 @@ impl<N: Node> Core<N> {
                     Ok(())
                 }
                 Action::Enroll => self.enroll(name, &goal, &found, processes).await,
+                Action::ChangePolicy if self.is_too_soon(name) => {
+                    // The policy that it has stays until then. What is wanted at that time is written.
+                    waits = true;
+                    Ok(())
+                }
                 Action::ChangePolicy => self.change_policy(name, &goal, processes).await,
                 Action::Refresh => self.refresh(name).await,
             };
             result = result.and(done);
         }
-        self.note_result(name, result);
+        // A change that waits is no success.
+        if !waits || result.is_err() {
+            self.note_result(name, result);
+        }
+    }
+
+    /// Whether a pod's policy has changed too often; it is tried again when it may.
+    fn is_too_soon(&mut self, name: &PodRef) -> bool {
+        let now = self.node.now();
+        let Some(record) = self.pods.get_mut(name) else {
+            return false;
+        };
+        let Err(later) = record.changes.clone().take(now) else {
+            return false;
+        };
+        record.next_try = later;
+        true
     }
 
     /// Where a pod's namespace is: as the CNI plugin named it, otherwise by its path or processes.
@@ -275,19 +297,19 @@ impl<N: Node> Core<N> {
         goal: &Goal,
         processes: &N::Processes,
     ) -> Result<(), EnrollError> {
-        let now = self.node.now();
-        if let Some(record) = self.pods.get_mut(name)
-            && let Err(later) = record.changes.take(now)
-        {
-            // The policy that it has stays until then. What is wanted at that time is written.
-            record.next_try = later;
-            return Ok(());
-        }
         let Some(enrollment) = self.pods.get(name).and_then(|it| it.enrollment()) else {
             return Ok(());
         };
         let compiled = goal.policy.on_node(&enrollment.ids)?.compile();
-        let (id, compiled) = self.acquire(name, compiled)?;
+        let acquired = self.acquire(name, compiled);
+        let now = self.node.now();
+        // What exceeds a share has cost no row.
+        if !matches!(acquired, Err(EnrollError::Excess(_)))
+            && let Some(record) = self.pods.get_mut(name)
+        {
+            let _ = record.changes.take(now);
+        }
+        let (id, compiled) = acquired?;
         let record = self.pods.get_mut(name);
         let Some(enrollment) = record.and_then(|it| it.enrollment_mut()) else {
             return Ok(());

@@ -170,6 +170,9 @@ impl<N: Node> Core<N> {
     /// Sets other mesh-wide settings. They take effect with the next [`Core::apply`].
     pub fn set_mesh(&mut self, mesh: Mesh) {
         self.mesh = mesh;
+        for record in self.pods.values_mut() {
+            record.read = None;
+        }
     }
 
     /// The source cannot be read. Everything stays as it is.

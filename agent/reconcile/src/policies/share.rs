@@ -9,10 +9,12 @@ use std::fmt;
 use sidetrack_common::names::{OWNER_RULES_CAPACITY, PORT_RULES_CAPACITY, RANGE_RULES_CAPACITY};
 use sidetrack_policy::compiled::{CompiledPolicy, ListSizes};
 
-/// So many rows of a kind may be written for each policy from the part that is kept for short lists.
-pub const SHORT: usize = 64;
+/// What is kept for short lists serves so many policies.
+const SHORT_POLICIES: usize = 256;
 /// Of a map's rows an eighth is kept for short lists.
 const KEPT: usize = 8;
+/// Lists of ports and of IP ranges with more rows than this are long.
+pub const SHORT: usize = PORT_RULES_CAPACITY / KEPT / SHORT_POLICIES;
 /// A policy may have an eighth of a map's rows.
 const POLICY: usize = 8;
 /// The policies of a namespace may have three eighths of a map's rows.
@@ -43,6 +45,13 @@ struct Kind {
     entries: &'static str,
     /// Rows of the map.
     capacity: usize,
+}
+
+impl Kind {
+    /// So many rows of a policy come from what is kept for short lists.
+    const fn short(&self) -> usize {
+        self.capacity / KEPT / SHORT_POLICIES
+    }
 }
 
 /// A policy whose lists do not fit into a share.
@@ -93,7 +102,7 @@ pub(super) fn check(
     let sizes = policy.list_sizes();
     for kind in &KINDS {
         let rows = (kind.rows)(&sizes);
-        if rows <= SHORT {
+        if rows <= kind.short() {
             continue;
         }
         let excess = |bound, cure| {

@@ -225,3 +225,21 @@ fn a_namespace_has_its_share_and_others_have_theirs() {
     let own = neighbors.pop_first();
     assert_eq!(policies.check(&fourth, &neighbors, own), Ok(()));
 }
+
+#[test]
+fn rows_that_are_not_removed_yet_count_for_the_node() {
+    let now = Instant::now();
+    let mut policies = Policies::after(None, Vec::new());
+    let namespace = BTreeSet::new();
+    let share = 16_384;
+    for first in 1..=7 {
+        let big = with_ports(first, share);
+        assert_eq!(policies.check(&big, &namespace, None), Ok(()));
+        write(&mut policies, &big);
+        policies.release(&big, now);
+    }
+    let next = with_ports(9, share);
+    assert!(policies.check(&next, &namespace, None).is_err());
+    policies.take_due(now + GRACE);
+    assert_eq!(policies.check(&next, &namespace, None), Ok(()));
+}

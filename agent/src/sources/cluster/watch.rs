@@ -255,7 +255,7 @@ impl<K: Object> Worker<K> {
             let version = match self.list().await? {
                 Ok(version) => version,
                 Err(failure) => {
-                    self.fail(failure).await?;
+                    self.send(Update::Failed(failure)).await?;
                     sleep(pauses.next()).await;
                     continue;
                 }
@@ -443,7 +443,9 @@ impl<K: Object> Worker<K> {
             return Ok(response);
         }
         let code = response.status().as_u16();
-        let body = read(response, MAX_STATUS).await.unwrap_or_default();
+        // The head may be all that ever comes.
+        let body = timeout(self.timeouts.list, read(response, MAX_STATUS)).await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
         let mut status: Status = serde_json::from_slice(&body).unwrap_or_default();
         status.code = code;
         Err(Failure::Refused(Box::new(status)))

@@ -10,7 +10,10 @@ use sidetrack_policy::{
     compiled::{CompiledPolicy, ListSizes},
 };
 
-use super::{SHORT, check};
+use super::check;
+
+/// Ports of a short list.
+const SHORT: usize = 64;
 
 fn with_ports(count: usize) -> CompiledPolicy {
     let ports = BTreeMap::from([(List::OutPortExcluded, vec![80; count])]);
@@ -66,6 +69,21 @@ fn other_kinds_have_room_of_their_own() {
         ..ListSizes::default()
     };
     assert_eq!(check(&with_ports(1000), &node, &node), Ok(()));
+}
+
+#[test]
+fn short_lists_of_owners_are_shorter() {
+    let with_owners = |count: usize| {
+        let owners = BTreeMap::from([(List::GroupExcluded, vec![7; count])]);
+        let row = Policy::default().compile().row();
+        CompiledPolicy::new(row, BTreeMap::new(), BTreeMap::new(), owners)
+    };
+    let full = ListSizes {
+        owners: usize::MAX / 2,
+        ..ListSizes::default()
+    };
+    assert_eq!(check(&with_owners(8), &full, &full), Ok(()));
+    assert!(check(&with_owners(9), &full, &full).is_err());
 }
 
 proptest! {

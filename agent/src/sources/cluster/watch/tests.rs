@@ -211,6 +211,33 @@ fn a_request_that_fails_is_a_problem_until_a_watch_is_open() {
     assert_eq!(seen.unwrap(), [403]);
 }
 
+#[test]
+fn an_error_without_an_end_is_a_problem() {
+    let answer = |query: &Parameters| match query.contains_key("watch") {
+        true => (
+            hyper::StatusCode::SERVICE_UNAVAILABLE,
+            silent(String::new()),
+        )
+            .into_response(),
+        false => list(&[], None),
+    };
+    let timeouts = Timeouts {
+        list: Duration::from_millis(200),
+        ..Timeouts::default()
+    };
+    let code = block_on(async {
+        let (mut watch, _) = follow(answer, timeouts);
+        loop {
+            match watch.next().await {
+                Update::Event(_) => {}
+                Update::Failed(failure) => return failure.code(),
+                Update::Current => panic!("the watch is not open"),
+            }
+        }
+    });
+    assert_eq!(code.unwrap(), 503);
+}
+
 /// Lists this many pods of a size each, in as many pages as it takes. Returns how many came, and where the last page began.
 fn list_big(pods: usize, bytes: usize) -> (usize, usize) {
     let largest = Arc::new(AtomicUsize::new(0));

@@ -224,5 +224,6 @@ fn the_most_bytes_of_a_directory() {
     let listing = lab.write("more.yaml", A);
     let message = &listing.problems[0].message;
     assert!(message.contains("more than 64 MiB"), "{message}");
-    assert_eq!(listing.pods.len(), 0);
+    // Which of them has no room depends on which have just changed and are read again.
+    assert_eq!(listing.problems.len(), 1);
 }

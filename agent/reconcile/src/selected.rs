@@ -1,0 +1,31 @@
+//! What is wanted of a pod, as it was read from a document. Long lists are read once and not with every listing.
+
+use std::sync::Arc;
+
+use sidetrack_policy::{Policy, facts::PodFacts, manifest::Document, select::NotTaken};
+
+/// What is wanted of a pod.
+#[derive(Clone, Debug)]
+pub(crate) enum Selected {
+    /// It is to be enrolled, with this policy.
+    Enrolled(Arc<Policy>),
+    /// It is skipped.
+    NotTaken(NotTaken),
+    /// It should be enrolled, but cannot be, for this reason.
+    Rejected(String),
+}
+
+/// A document that was read.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) pod: Arc<PodFacts>,
+    pub(crate) namespace_label: Option<String>,
+    pub(crate) selected: Selected,
+}
+
+impl Read {
+    /// Whether a document says the same. Sources keep the facts of a pod that has not changed.
+    pub(crate) fn is_of(&self, document: &Document) -> bool {
+        Arc::ptr_eq(&self.pod, &document.pod) && self.namespace_label == document.namespace_label
+    }
+}
