@@ -74,6 +74,14 @@ const ATTACKS: &[Attack] = &[
         name: "60,000 refused connections of one pod",
         start: sockets::refusals,
     },
+    Attack {
+        name: "the same while eight traces are read by nobody",
+        start: sockets::unread_traces,
+    },
+    Attack {
+        name: "12,000 connections of a neighbor to a healthy pod",
+        start: sockets::neighbor,
+    },
 ];
 
 /// Before the others are looked at: an attack needs a moment to begin.

@@ -1,11 +1,17 @@
 //! Attacks by processes, sockets and clients.
 
-use std::{io::Write as _, net::SocketAddr, os::unix::net::UnixStream, path::PathBuf};
+use std::{
+    io::Write as _,
+    net::SocketAddr,
+    os::unix::net::UnixStream,
+    path::PathBuf,
+    process::{Child, Stdio},
+};
 
 use anyhow::{Result, ensure};
 use lab::{
     attack::{self, ATTACKER, Attack},
-    command::run,
+    command::{die_with_parent, run},
     node::VIP,
     product::CNI_REQUESTS_PATH,
     protocol::{APP, Dial},
@@ -16,7 +22,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
     agent::Held,
-    world::{GREEDY, World},
+    world::{GREEDY, HEALTHY, World},
 };
 
 const EXCLUDED_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
@@ -120,4 +126,32 @@ pub fn refusals(world: &mut World) -> Result<Held> {
         actor.dial_all(dials.collect::<Result<_>>()?)?;
     }
     Ok(Box::new(actor))
+}
+
+/// Their output fills its pipes.
+pub fn unread_traces(world: &mut World) -> Result<Held> {
+    let mut traces = Vec::new();
+    for _ in 0..8 {
+        let mut command = world.places().command(&["trace"])?;
+        let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
+        traces.push(Trace(die_with_parent(command).spawn()?));
+    }
+    Ok(Box::new((traces, refusals(world)?)))
+}
+
+/// A process that is ended when it is dropped.
+struct Trace(Child);
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// To the port of an app that its sidecar listens for.
+pub fn neighbor(world: &mut World) -> Result<Held> {
+    let neighbor = world.lab.outside().actor()?;
+    neighbor.flood(SocketAddr::new(HEALTHY.parse()?, 80), 12_000)?;
+    Ok(Box::new(neighbor))
 }

@@ -39,6 +39,9 @@ pub const GREEDY: &str = "greedy";
 /// A namespace that is not opted in.
 pub const QUIET: &str = "quiet";
 
+/// Address of the healthy pod.
+pub const HEALTHY: &str = "10.77.0.2";
+
 /// A pod that consists of a process that sleeps.
 pub struct IdlePod {
     namespace: &'static str,

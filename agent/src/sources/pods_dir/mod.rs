@@ -1,7 +1,7 @@
 //! Pods from a directory of Pod manifests.
 //!
 //! A thread of its own reads the files, one at a time, and only those that have changed. So neither the reconciler nor
-//! an answer to a client waits for a large file, and a small new file waits for one other at most.
+//! an answer to a client waits for a large file, and a small new file waits for two others at most.
 
 mod directory;
 mod thread;
