@@ -179,6 +179,40 @@ fn more_connections_than_ports(_: &SharedFixture) -> Result<()> {
     Ok(())
 }
 
+shared_test!(ports_in_time_wait_are_used_again_with_names_of_their_own);
+/// A few ports for many connections: most are made from a port whose last connection is in TIME_WAIT.
+fn ports_in_time_wait_are_used_again_with_names_of_their_own(_: &SharedFixture) -> Result<()> {
+    const PORTS: usize = 16;
+    const CONNECTIONS: u16 = 120;
+    const DESTINATIONS: u16 = 4;
+    /// TIME_WAIT is reused after a second (`tcp_twsk_unique`).
+    const REUSED_AFTER: Duration = Duration::from_millis(1100);
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&[])?;
+    let range = format!("net.ipv4.ip_local_port_range=40000 {}", 40_000 + PORTS - 1);
+    let netns = &fixture.pod.netns;
+    run_words(&["ip", "netns", "exec", netns, "sysctl", "-qw", &range])?;
+    for (vip, own) in VIP.into_iter().zip(POD) {
+        let mut left = CONNECTIONS;
+        let mut pauses = 0;
+        while left > 0 {
+            let to = at(vip, 1000 + left % DESTINATIONS);
+            let result = fixture.client.dial(Dial::new(&APP, to))?;
+            if result == Err(libc::EADDRNOTAVAIL) {
+                pauses += 1;
+                ensure!(pauses < 20, "{left} connections to {vip} are left");
+                thread::sleep(REUSED_AFTER);
+                continue;
+            }
+            check(&result, Arrives::Sidecar(15001), own, to)?;
+            left -= 1;
+        }
+        ensure!(pauses > 0, "{vip}: no port was used again");
+    }
+    Ok(())
+}
+
 shared_test!(a_dissolved_redirect_leaves_no_trace);
 fn a_dissolved_redirect_leaves_no_trace(fixture: &SharedFixture) -> Result<()> {
     for (family, any) in ["0.0.0.0", "::"].into_iter().enumerate() {

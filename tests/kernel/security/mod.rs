@@ -8,6 +8,7 @@ mod health;
 mod held;
 mod metrics;
 mod net_admin;
+mod other_protocols;
 mod own_users;
 mod sidecar_scope;
 
