@@ -43,11 +43,11 @@ print('sent')
 ";
 
 fn python(pod: &PodNet, user: u32, script: &str) -> Result<Child> {
-    let mut command = pod.command(user, Path::new("python3"), &["-c", script, VIP]);
+    let mut command = pod.command(user, Path::new("/usr/bin/python3"), &["-c", script, VIP]);
     command.stdout(Stdio::piped());
     die_with_parent(&mut command)
         .spawn()
-        .context("start python3")
+        .context("start /usr/bin/python3")
 }
 
 fn output(child: Child) -> Result<String> {
