@@ -311,13 +311,16 @@ impl Environment {
 
     /// Waits until an agent reports that a pod has a policy.
     pub fn wait_policy(&self, name: &str, policy: Policy) -> Result<Duration> {
+        let full = format!("test/{name}");
         self.wait(name, |row| {
-            row.is_some_and(|row| {
-                let excluded = row["policy"]["excluded_outbound_ports"].as_array();
-                row["state"] == "enrolled"
-                    && row["reason"].is_null()
-                    && excluded.is_some_and(|ports| ports.iter().any(|it| *it == policy.marker()))
-            })
+            let has_it = || {
+                // The list of pods leaves long policies out.
+                let pod = self.places.whole_pod(&full).ok()?;
+                let excluded = &pod.policy?.excluded_outbound_ports;
+                Some(excluded.iter().any(|port| policy.marker() == *port))
+            };
+            row.is_some_and(|row| row["state"] == "enrolled" && row["reason"].is_null())
+                && has_it() == Some(true)
         })
     }
 
