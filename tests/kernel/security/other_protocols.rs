@@ -16,9 +16,9 @@ use lab::{
 };
 
 /// Answers a datagram of UDP-Lite (protocol 136).
-const ANSWER: &str = "import socket
+const ANSWER: &str = "import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM, 136)
-s.bind(('0.0.0.0', 80))
+s.bind((sys.argv[1], 80))
 print('bound', flush=True)
 data, peer = s.recvfrom(100)
 s.sendto(data + b' from ' + peer[0].encode(), peer)
