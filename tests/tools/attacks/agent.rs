@@ -39,7 +39,7 @@ const ATTACKS: &[Attack] = &[
         start: objects::big_policies,
     },
     Attack {
-        name: "a policy of 30,000 entries that changes every 10 ms",
+        name: "a policy of 20,000 entries that changes every 10 ms",
         start: objects::restless_policy,
     },
     Attack {

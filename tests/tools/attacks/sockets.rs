@@ -118,9 +118,13 @@ pub fn handshakes(world: &mut World) -> Result<Held> {
 
 /// Nothing listens on the capture port.
 pub fn refusals(world: &mut World) -> Result<Held> {
-    let (_, actor) = world.active_pod(GREEDY, "refused", 23, |_| {})?;
-    world.remember(GREEDY, "refused");
-    world.places().wait_enrolled("greedy/refused")?;
+    refuse(world, "refused", 23)
+}
+
+fn refuse(world: &mut World, name: &str, number: u8) -> Result<Held> {
+    let (_, actor) = world.active_pod(GREEDY, name, number, |_| {})?;
+    world.remember(GREEDY, name);
+    world.places().wait_enrolled(&format!("{GREEDY}/{name}"))?;
     for _ in 0..6 {
         let dials = (0..10_000).map(|_| Ok(Dial::new(&APP, to(80)?)));
         actor.dial_all(dials.collect::<Result<_>>()?)?;
@@ -136,7 +140,7 @@ pub fn unread_traces(world: &mut World) -> Result<Held> {
         let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
         traces.push(Trace(die_with_parent(command).spawn()?));
     }
-    Ok(Box::new((traces, refusals(world)?)))
+    Ok(Box::new((traces, refuse(world, "traced", 24)?)))
 }
 
 /// A process that is ended when it is dropped.
