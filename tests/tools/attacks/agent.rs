@@ -31,7 +31,7 @@ const ATTACKS: &[Attack] = &[
         start: objects::big_pods_listed,
     },
     Attack {
-        name: "30 pods of 1.1 MB that change all the time",
+        name: "30 pods of 1.1 MB, of which two change each second",
         start: objects::big_pods_watched,
     },
     Attack {

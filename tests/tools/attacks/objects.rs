@@ -84,7 +84,7 @@ pub fn big_pods_watched(world: &mut World) -> Result<Held> {
     let api = world.api.objects();
     let mut number = 0;
     Ok(Box::new(Repeated::start(
-        Duration::from_millis(100),
+        Duration::from_millis(500),
         move || {
             number += 1;
             let mut pod = pods[number % pods.len()].clone();
