@@ -153,6 +153,13 @@ fn bound_to_the_port_of_a_target(fixture: &SharedFixture) -> Result<()> {
     check(&fixture.dial(dial)?, Arrives::Sidecar(15001), POD[1], to)
 }
 
+/// Leaves a pod so many ports for its clients.
+fn leave_ports(fixture: &PodFixture, ports: usize) -> Result<()> {
+    let range = format!("net.ipv4.ip_local_port_range=40000 {}", 40_000 + ports - 1);
+    let netns = &fixture.pod.netns;
+    run_words(&["ip", "netns", "exec", netns, "sysctl", "-qw", &range]).map(drop)
+}
+
 shared_test!(more_connections_than_ports);
 /// A client has as many connections as its ports allow, to each destination.
 fn more_connections_than_ports(_: &SharedFixture) -> Result<()> {
@@ -161,9 +168,7 @@ fn more_connections_than_ports(_: &SharedFixture) -> Result<()> {
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[])?;
-    let range = format!("net.ipv4.ip_local_port_range=40000 {}", 40_000 + PORTS - 1);
-    let netns = &fixture.pod.netns;
-    run_words(&["ip", "netns", "exec", netns, "sysctl", "-qw", &range])?;
+    leave_ports(&fixture, PORTS)?;
     for vip in VIP {
         let outcomes = (0..DESTINATIONS)
             .flat_map(|n| std::iter::repeat_n(at(vip, 1000 + n), PORTS))
@@ -190,9 +195,7 @@ fn ports_in_time_wait_are_used_again_with_names_of_their_own(_: &SharedFixture) 
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[])?;
-    let range = format!("net.ipv4.ip_local_port_range=40000 {}", 40_000 + PORTS - 1);
-    let netns = &fixture.pod.netns;
-    run_words(&["ip", "netns", "exec", netns, "sysctl", "-qw", &range])?;
+    leave_ports(&fixture, PORTS)?;
     for (vip, own) in VIP.into_iter().zip(POD) {
         let mut left = CONNECTIONS;
         let mut pauses = 0;

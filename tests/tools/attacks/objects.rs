@@ -20,7 +20,7 @@ use crate::{
 
 /// Entries of the environment of a big pod: 1.1 MB as JSON.
 const VARIABLES: usize = 40_000;
-const EXCLUDED_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
+pub const EXCLUDED_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
 const INCLUDED_PORTS: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
 const EXCLUDED_RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
 

@@ -22,10 +22,10 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use crate::{
     agent::Held,
+    objects::EXCLUDED_PORTS,
     world::{GREEDY, HEALTHY, World},
 };
 
-const EXCLUDED_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
 /// A policy whose connections have rows of handshakes: their targets do not name the destination.
 const WITH_HANDSHAKE_ROWS: (&str, &str) = (
     "traffic.sidecar.istio.io/includeOutboundIPRanges",
