@@ -14,39 +14,62 @@ use sidetrack_common::{
 
 use crate::{
     api::{Connections, PodStatus},
-    kernel::maps::Maps,
+    kernel::{connection_counts::RemovedCounts, maps::Maps},
     refusals::LastRefusals,
 };
 
 /// Connections by rule. They never decrease, although a pod's counters leave with the pod.
 #[derive(Debug, Default)]
 pub struct Totals {
+    /// What the kernel's counters had when they were read last.
     last: HashMap<CountKey, u64>,
     by_rule: BTreeMap<&'static str, u64>,
     counted: Option<Instant>,
 }
 
 impl Totals {
-    /// Adds what the kernel counted since the last call.
-    pub fn add(&mut self, counters: Vec<(CountKey, u64)>) {
-        for (key, count) in &counters {
-            let before = self.last.get(key).copied().unwrap_or_default();
-            // Fewer than before: the pod left and came back.
-            let more = count.checked_sub(before).unwrap_or(*count);
-            if let Some(rule) = Rule::from_number(key.rule) {
-                *self.by_rule.entry(rule.name()).or_default() += more;
-            }
-        }
-        self.last = counters.into_iter().collect();
-        self.counted = Some(Instant::now());
-    }
-
-    /// Adds up the counters of policies that pods no longer have: a pod that changes its policy again and again has
-    /// the counters of one, and one per rule for all before. Counters are read under the same lock.
+    /// Adds what the kernel has counted since the last call.
     ///
     /// # Errors
     /// If the maps cannot be read or written.
-    pub fn add_up_earlier(&mut self, maps: &Maps) -> io::Result<()> {
+    pub fn update(&mut self, maps: &Maps, removed: &RemovedCounts) -> io::Result<()> {
+        self.add_removed(&removed.take());
+        let counters = maps.connection_counts()?;
+        self.add(counters, &removed.take());
+        self.add_up_earlier(maps)
+    }
+
+    /// Adds the counters as they were read, and those that left the kernel meanwhile.
+    fn add(&mut self, counters: Vec<(CountKey, u64)>, removed: &[(CountKey, u64)]) {
+        let meanwhile: HashSet<CountKey> = removed.iter().map(|(key, _)| *key).collect();
+        for (key, count) in counters {
+            // Read before its removal or, of a pod that is back, after it: the next call knows.
+            if !meanwhile.contains(&key) {
+                self.add_one(&key, count);
+                self.last.insert(key, count);
+            }
+        }
+        self.add_removed(removed);
+        self.counted = Some(Instant::now());
+    }
+
+    fn add_removed(&mut self, removed: &[(CountKey, u64)]) {
+        for (key, count) in removed {
+            self.add_one(key, *count);
+            self.last.remove(key);
+        }
+    }
+
+    fn add_one(&mut self, key: &CountKey, count: u64) {
+        let before = self.last.get(key).copied().unwrap_or_default();
+        if let Some(rule) = Rule::from_number(key.rule) {
+            *self.by_rule.entry(rule.name()).or_default() += count.saturating_sub(before);
+        }
+    }
+
+    /// Adds up the counters of policies that pods no longer have: a pod that changes its policy again and again has
+    /// the counters of one, and one per rule for all before.
+    fn add_up_earlier(&mut self, maps: &Maps) -> io::Result<()> {
         let current: HashMap<u64, u32> = maps
             .pods
             .rows()?
@@ -71,10 +94,8 @@ impl Totals {
             };
             let sum = maps.counts.sum(&sum_key)?.unwrap_or_default() + count;
             maps.counts.set(&sum_key, sum)?;
-            let counted = self.last.remove(&key).unwrap_or_default();
-            if let Some(rule) = Rule::from_number(key.rule) {
-                *self.by_rule.entry(rule.name()).or_default() += count.saturating_sub(counted);
-            }
+            self.add_one(&key, count);
+            self.last.remove(&key);
             self.last.insert(sum_key, sum);
         }
         pods.into_iter()
@@ -286,7 +307,7 @@ mod tests {
         for rule in [Rule::NoListener, Rule::SidecarRefused] {
             assert!(none.contains(&(rule.name(), 0)), "{none:?}");
         }
-        totals.add(vec![counter(1, 5), counted(1, Rule::NoListener, 2)]);
+        totals.add(vec![counter(1, 5), counted(1, Rule::NoListener, 2)], &[]);
         let some = totals.refusals();
         assert_eq!(some.len(), none.len());
         let counted: Vec<_> = some.into_iter().filter(|(_, count)| *count > 0).collect();
@@ -296,12 +317,13 @@ mod tests {
     #[test]
     fn results_of_a_pod_never_decrease() {
         let mut totals = Totals::default();
-        totals.add(vec![
+        let counters = vec![
             counter(1, 5),
             counted(1, Rule::SidecarRefused, 2),
             counted(1, Rule::NoRoute, 1),
             counted(2, Rule::AllInbound, 4),
-        ]);
+        ];
+        totals.add(counters, &[]);
         let pods = totals.by_pod();
         let some = |cookie| -> Vec<_> { pods[&cookie].iter().filter(|(_, n)| *n > 0).collect() };
         // The two that failed stay counted as redirected.
@@ -310,16 +332,36 @@ mod tests {
     }
 
     #[test]
-    fn totals_never_decrease() {
-        let name = Rule::AllOutbound.name();
+    fn totals_count_every_connection_once() {
         let mut totals = Totals::default();
-        totals.add(vec![counter(1, 5), counter(2, 7)]);
-        assert_eq!(totals.by_rule()[name], 12);
-        totals.add(vec![counter(1, 5), counter(2, 7)]);
-        assert_eq!(totals.by_rule()[name], 12, "a second look adds nothing");
-        totals.add(vec![counter(1, 6)]);
-        assert_eq!(totals.by_rule()[name], 13, "a pod has left");
-        totals.add(vec![counter(1, 2), counter(2, 1)]);
-        assert_eq!(totals.by_rule()[name], 16, "both have come anew");
+        let mut total = |read: &[(u64, u64)], removed: &[(u64, u64)]| {
+            let counters = |all: &[(u64, u64)]| -> Vec<_> {
+                all.iter()
+                    .map(|(pod, count)| counter(*pod, *count))
+                    .collect()
+            };
+            totals.add(counters(read), &counters(removed));
+            totals.by_rule()[Rule::AllOutbound.name()]
+        };
+        assert_eq!(total(&[(1, 5), (2, 7)], &[]), 12);
+        assert_eq!(
+            total(&[(1, 5), (2, 7)], &[]),
+            12,
+            "a second look adds nothing"
+        );
+        assert_eq!(
+            total(&[(1, 6)], &[(2, 9)]),
+            15,
+            "a pod has left before the look"
+        );
+        assert_eq!(total(&[(1, 8)], &[(1, 8)]), 17, "after the look");
+        assert_eq!(total(&[(2, 1)], &[]), 18, "back");
+        assert_eq!(
+            total(&[(2, 3)], &[(2, 2)]),
+            19,
+            "left and back before the look"
+        );
+        assert_eq!(total(&[(2, 3)], &[]), 22);
+        assert_eq!(total(&[], &[(3, 4)]), 26, "it came and left");
     }
 }

@@ -18,7 +18,7 @@ use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_SHARE};
 use crate::{
     api::{AgentStatus, NetnsStatus, PodState, PodStatus},
     counters::{ByResult, Totals, add_live_facts},
-    kernel::{maps::Maps, usage::Usage},
+    kernel::{connection_counts::RemovedCounts, maps::Maps, usage::Usage},
     snapshot::Snapshot,
     timings::Timings,
 };
@@ -33,6 +33,7 @@ const FRESH: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Status {
     maps: Maps,
+    removed_counts: Arc<RemovedCounts>,
     started: Instant,
     published: RwLock<Published>,
     /// Milliseconds from the start to the end of the reconciler's last turn.
@@ -105,9 +106,10 @@ pub struct PodFigures {
 impl Status {
     /// Nothing published yet.
     #[must_use]
-    pub fn new(maps: Maps) -> Arc<Self> {
+    pub fn new(maps: Maps, removed_counts: Arc<RemovedCounts>) -> Arc<Self> {
         Arc::new(Self {
             maps,
+            removed_counts,
             started: Instant::now(),
             published: RwLock::default(),
             last_turn: AtomicU64::new(0),
@@ -148,20 +150,15 @@ impl Status {
         self.published_ref().snapshot.ready
     }
 
-    /// Adds up the kernel's counters. To be called before a pod's counters are removed, and at each
-    /// scrape.
+    /// Adds up the counters of pods that have left, if nobody has asked for totals for long.
     ///
     /// # Errors
-    /// If they cannot be read.
-    pub fn count(&self) -> io::Result<()> {
-        // Locked while the kernel is read: of two readers, the later one to add must have read later,
-        // or it would count connections twice.
-        self.add_counters(&mut self.totals())
-    }
-
-    fn add_counters(&self, totals: &mut Totals) -> io::Result<()> {
-        totals.add(self.maps.connection_counts()?);
-        totals.add_up_earlier(&self.maps)
+    /// If counters cannot be read.
+    pub fn count_removed(&self) -> io::Result<()> {
+        match self.removed_counts.are_many() {
+            true => self.totals().update(&self.maps, &self.removed_counts),
+            false => Ok(()),
+        }
     }
 
     /// The agent as a whole.
@@ -213,8 +210,9 @@ impl Status {
         // Reading all counters takes a while; other clients are answered meanwhile.
         let counting = tokio::task::spawn_blocking(move || {
             let mut totals = status.totals();
+            // Locked while the kernel is read: of two readers, the later one to add must have read later.
             if !totals.is_fresh(FRESH) {
-                status.add_counters(&mut totals)?;
+                totals.update(&status.maps, &status.removed_counts)?;
             }
             let per_pod =
                 (most_pods > 0).then(|| PerPod::of(&enrolled, most_pods, &totals.by_pod()));

@@ -155,7 +155,7 @@ impl Daemon {
         let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
         let (datapath, kernel_log) =
             Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
-        let status = Status::new(Maps::open(&pins)?);
+        let status = Status::new(Maps::open(&pins)?, Arc::clone(&datapath.removed_counts));
         info!(
             cgroup = %cgroup.display(),
             socket = %config.socket.display(),

@@ -238,8 +238,6 @@ impl Worker {
             self.reconciler.set_mesh(mesh);
         }
         if let Some(listing) = listing {
-            // A pod that leaves takes its counters with it.
-            let _ = self.status.count();
             self.reconciler.apply(&listing).await;
             self.is_ready = true;
         }
@@ -278,6 +276,9 @@ impl Worker {
     /// Publishes the state after a turn.
     fn publish(&mut self) {
         self.status.turn_completed();
+        if let Err(error) = self.status.count_removed() {
+            error!("add up the counters of pods that have left: {error}");
+        }
         for event in self.reconciler.drain_events() {
             if let Some(reporter) = &self.reporter {
                 reporter.report(event);

@@ -1,6 +1,9 @@
 //! The kernel programs' counts of connections.
 
-use std::io;
+use std::{
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
 
 use sidetrack_common::{
     addr::Family,
@@ -10,7 +13,49 @@ use sidetrack_common::{
 
 use super::maps::Maps;
 
+/// Counters that left the kernel with their pods, and that the totals do not contain yet.
+#[derive(Debug, Default)]
+pub struct RemovedCounts(Mutex<Vec<(CountKey, u64)>>);
+
+impl RemovedCounts {
+    /// Counters beyond this number are added up at once, although nobody asks for the totals.
+    const MANY: usize = 16_384;
+
+    fn locked(&self) -> MutexGuard<'_, Vec<(CountKey, u64)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes all.
+    #[must_use]
+    pub fn take(&self) -> Vec<(CountKey, u64)> {
+        std::mem::take(&mut *self.locked())
+    }
+
+    /// Whether somebody has to take them.
+    #[must_use]
+    pub fn are_many(&self) -> bool {
+        self.locked().len() > Self::MANY
+    }
+}
+
 impl Maps {
+    /// Removes a pod's counters from the kernel, for [`RemovedCounts`].
+    ///
+    /// # Errors
+    /// If a map cannot be read or written.
+    pub fn remove_counts(&self, netns: u64, removed: &RemovedCounts) -> io::Result<()> {
+        for key in self.counts.keys()?.iter().filter(|key| key.netns == netns) {
+            if let Some(count) = self.counts.take(key)? {
+                removed.locked().push((*key, count));
+            }
+        }
+        if let Some(counts) = self.overflow.take(&netns)? {
+            removed.locked().extend(by_rule(netns, &counts));
+        }
+        self.counters_by_pod.remove(&netns)?;
+        Ok(())
+    }
+
     /// All counters. Those of connections that found no room for one of their own have [`ANY_POLICY`].
     ///
     /// # Errors

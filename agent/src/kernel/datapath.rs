@@ -17,7 +17,9 @@ use super::{
     acceleration::Acceleration,
     adoption::Adoption,
     attachments::{AttachedHook, Attachments, replace_pin},
-    callbacks, cgroup as cgroups, fd_number,
+    callbacks, cgroup as cgroups,
+    connection_counts::RemovedCounts,
+    fd_number,
     forwarding::Forwarding,
     hooks::{CALLBACKS, CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
     inbound::InboundTemplate,
@@ -38,6 +40,8 @@ pub struct Datapath {
     pub(super) lock: Lock,
     /// The shared maps.
     pub maps: Maps,
+    /// What pods had counted that have left.
+    pub removed_counts: Arc<RemovedCounts>,
     /// For listeners that are open already.
     pub adoption: Arc<Adoption>,
     /// Says which processes are in which network namespaces.
@@ -106,6 +110,7 @@ impl Datapath {
                 pins,
                 lock,
                 maps,
+                removed_counts: Arc::default(),
                 adoption,
                 tasks,
                 inbound,

@@ -164,7 +164,7 @@ fn remove(
         Step::RemoveRoutes => rows.remove_routes(maps),
         Step::RemoveIfaces => rows.remove_ifaces(maps),
         Step::RemoveListeners => rows.remove_listeners(maps),
-        Step::RemoveCounters => rows.remove_counters(maps),
+        Step::RemoveCounters => rows.remove_counters(maps, &datapath.removed_counts),
         Step::RestoreNamespace => Ok(()),
         _ => anyhow::bail!("{step:?} needs the pod's namespace"),
     }

@@ -10,13 +10,14 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
-use sidetrack_common::conn::HandshakeKey;
+use sidetrack_common::{conn::HandshakeKey, ids::NetnsCookie};
 
 use sidetrack_reconcile::Enrollment;
 
 use super::Reconciler;
 use crate::{
     kernel::{
+        Datapath,
         repair::{Findings, Kind},
         sock_diag::{self, Sockets},
     },
@@ -109,7 +110,28 @@ impl Reconciler {
         if removed > 0 {
             maps.recount_handshakes()?;
         }
+        self.sweep_counts()?;
         Ok(removed)
+    }
+
+    /// A program that was running when its pod was released has begun the pod's counts anew.
+    fn sweep_counts(&self) -> io::Result<()> {
+        let Datapath {
+            maps,
+            removed_counts,
+            ..
+        } = &self.core.node.datapath;
+        let known = self.core.known_cookies();
+        let unknown = |netns: &u64| !known.contains(&NetnsCookie::new(*netns));
+        for netns in maps.handshakes_by_pod.keys()?.into_iter().filter(unknown) {
+            maps.handshakes_by_pod.remove(&netns)?;
+        }
+        let counted = maps.counters_by_pod.keys()?.into_iter();
+        let counted: BTreeSet<u64> = counted.chain(maps.overflow.keys()?).collect();
+        for netns in counted.into_iter().filter(unknown) {
+            maps.remove_counts(netns, removed_counts)?;
+        }
+        Ok(())
     }
 
     fn enrollment_of(&self, netns: u64) -> Option<&Enrollment<KernelNode>> {

@@ -19,7 +19,7 @@ use sidetrack_reconcile::Phase;
 
 use super::{address_filter, capture_range, ifaces, left::names};
 use crate::{
-    kernel::{maps::Maps, table::Table},
+    kernel::{connection_counts::RemovedCounts, maps::Maps, table::Table},
     netns::routes::{RouteId, Snapshot},
 };
 
@@ -358,13 +358,9 @@ impl PodRows {
     ///
     /// # Errors
     /// If the map cannot be read or written.
-    pub fn remove_counters(&self, maps: &Maps) -> Result<()> {
-        let keys = maps.counts.keys().context("list counters")?;
-        for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
-            maps.counts.remove(key).context("remove a counter")?;
-        }
-        self.remove_own(&maps.overflow, "the pod's counts by rule")?;
-        self.remove_own(&maps.counters_by_pod, "how many counters the pod has")?;
+    pub fn remove_counters(&self, maps: &Maps, removed: &RemovedCounts) -> Result<()> {
+        maps.remove_counts(self.cookie.get(), removed)
+            .context("remove the pod's counters")?;
         let keys = maps.last_refusals.keys().context("list refusals")?;
         for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
             maps.last_refusals.remove(key).context("remove a refusal")?;
