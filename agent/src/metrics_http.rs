@@ -12,7 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use axum::{
-    Router,
+    Extension, Router,
     body::Bytes,
     extract::State,
     http::{HeaderMap, StatusCode, header},
@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use crate::{
-    http::{self, Limits},
+    http::{self, Limits, places::Place},
     metrics::{self, Format},
     status::Status,
 };
@@ -110,7 +110,13 @@ async fn readyz(State(status): State<Arc<Status>>) -> (StatusCode, &'static str)
     }
 }
 
-async fn page(State(pages): State<Arc<Pages>>, headers: HeaderMap) -> Result<Response, StatusCode> {
+async fn page(
+    State(pages): State<Arc<Pages>>,
+    Extension(place): Extension<Place>,
+    headers: HeaderMap,
+) -> Result<Response, StatusCode> {
+    // The page is made for all who ask: no single connection is worked for.
+    place.waits();
     let format = Format::accepted(headers.get_all(header::ACCEPT));
     // To its end although the client may have gone: else each one that is impatient would begin anew.
     let made = tokio::spawn(async move { pages.get(format).await }).await;
