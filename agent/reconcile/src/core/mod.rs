@@ -280,7 +280,8 @@ impl<N: Node> Core<N> {
         })
     }
 
-    /// Enrolls a pod that waits for its first process, if that is among these.
+    /// Enrolls a pod that waits for its first process, if that is among these. To be followed by
+    /// [`Core::go_on`].
     pub async fn enroll_awaited(&mut self, uid: &str, processes: N::Processes) {
         if processes.netns_of_pod(uid, None).is_none() {
             return;
@@ -289,6 +290,10 @@ impl<N: Node> Core<N> {
         let Some(name) = self.pods.iter().find(of_uid).map(|(name, _)| name.clone()) else {
             return;
         };
+        if self.has_long_lists(&name) {
+            self.turn.push(name);
+            return;
+        }
         self.converge(&name, &mut Some(processes)).await;
         self.changed = true;
         self.adopt(&[name]).await;
