@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use sidetrack_policy::{
     PodRef, Policy,
     manifest::{Document, NetnsRef},
-    select::{NotTaken, Wanted, is_completed, is_starting, wanted},
+    select::{NotTaken, Wanted, is_starting, wanted},
 };
 use tracing::error;
 
@@ -23,13 +23,7 @@ impl<N: Node> Core<N> {
     /// Makes everything agree with a listing.
     pub async fn apply(&mut self, listing: &Listing) {
         self.changed = true;
-        let (mut documents, mut problems) = index(listing);
-        if listing.running_counts {
-            // A completed pod is handled like a deleted one: its processes may still run.
-            documents.retain(|name, document| {
-                !(is_completed(&document.pod) && self.is_intercepted(name))
-            });
-        }
+        let (documents, mut problems) = index(listing);
         problems.extend(
             listing
                 .problems
@@ -65,12 +59,6 @@ impl<N: Node> Core<N> {
             self.drop_unlisted(&mut None).await;
             self.sweep_at.get_or_insert(self.node.now() + GRACE);
         }
-    }
-
-    /// Whether a pod's rows are active, written by this agent or an earlier one.
-    fn is_intercepted(&self, name: &PodRef) -> bool {
-        let record = self.pods.get(name);
-        record.and_then(Record::enrollment).is_some() || self.earlier.holds(name)
     }
 
     /// Reads a pod's manifest. [`Core::converge`] does what follows from it.

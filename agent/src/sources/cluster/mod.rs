@@ -27,7 +27,7 @@ use self::{
     pauses::Backoff,
     problem::Problem,
     uninstall::Uninstall,
-    view::View,
+    view::{Kept as _, View},
     watch::{Failure, Object, Target, Timeouts, Update, Watch},
 };
 use sidetrack_policy::{
@@ -145,7 +145,36 @@ impl Cluster {
         } = &self.trouble;
         let all = [pods, namespaces, daemonset, config];
         let all = all.into_iter().flatten();
-        all.map(|problem| problem.text().to_owned()).collect()
+        let all = all.map(|problem| problem.text().to_owned());
+        all.chain(self.too_many()).collect()
+    }
+
+    /// Objects may have been kept in part, or not at all, for which there is room now.
+    fn list_again_if_room(&mut self) {
+        if self.view.take_has_room() {
+            self.relist
+                .get_or_insert_with(|| Instant::now() + RELIST_INTERVAL);
+        }
+    }
+
+    /// Objects beyond what is followed.
+    fn too_many(&self) -> Option<String> {
+        let View { pods, namespaces } = &self.view;
+        let pod = pods.left_out().map(|pod| {
+            format!(
+                "pod {pod}, perhaps others as well, is not followed: there are more than {} pods on this node that have not ended, or {} of its namespace; remove those that kubelet does not run",
+                PodFacts::MAX_COUNT,
+                PodFacts::MAX_COUNT_OF_NAMESPACE
+            )
+        });
+        let namespace = || {
+            let namespace = namespaces.left_out()?;
+            let most = ObjectFacts::MAX_COUNT;
+            Some(format!(
+                "namespace {namespace}, perhaps others as well, is not followed: there are more than {most}"
+            ))
+        };
+        pod.or_else(namespace)
     }
 
     async fn next(&mut self) {
@@ -153,14 +182,13 @@ impl Cluster {
             update = self.pods.next() => {
                 if let Some(event) = accept(update, "pods", &mut self.trouble.pods, &mut self.changed) {
                     self.changed |= self.view.pods.take(event);
-                    if self.view.pods.take_has_room() {
-                        self.relist.get_or_insert_with(|| Instant::now() + RELIST_INTERVAL);
-                    }
+                    self.list_again_if_room();
                 }
             }
             () = sleep_until(self.relist) => {
                 self.relist = None;
                 self.pods.list_again();
+                self.namespaces.list_again();
             }
             update = self.daemonset.next() => {
                 let trouble = &mut self.trouble.daemonset;
@@ -181,6 +209,7 @@ impl Cluster {
                         self.uninstall.namespace_ends(ends);
                     }
                     self.changed |= self.view.namespaces.take(event);
+                    self.list_again_if_room();
                 }
             }
         }

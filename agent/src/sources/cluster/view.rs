@@ -11,7 +11,8 @@ use sidetrack_policy::{
 };
 use sidetrack_reconcile::Listing;
 
-use self::kept::{Kept, Objects, key};
+pub use self::kept::Kept;
+use self::kept::{Objects, key};
 use super::watch::Object;
 
 /// Everything known.
@@ -45,9 +46,18 @@ impl View {
                 })
                 .collect(),
             problems: Vec::new(),
-            complete: true,
+            // Pods beyond what is followed may be there.
+            complete: pods.left_out().is_none(),
             running_counts: true,
         })
+    }
+}
+
+impl View {
+    /// Whether there is room again for an object that exceeded a share when it came. Says so once.
+    pub fn take_has_room(&mut self) -> bool {
+        let pods = self.pods.take_has_room();
+        self.namespaces.take_has_room() || pods
     }
 }
 
@@ -70,9 +80,17 @@ impl<K> Default for Collection<K> {
 }
 
 impl<K: Kept> Collection<K> {
-    /// Whether there is room again for an object that exceeded a share when it came. Says so once.
-    pub fn take_has_room(&mut self) -> bool {
+    fn take_has_room(&mut self) -> bool {
         self.known.as_mut().is_some_and(Objects::take_has_room)
+    }
+
+    /// The name of an object that is not followed because there are too many, if there is one.
+    pub fn left_out(&self) -> Option<String> {
+        let (namespace, name) = self.known.as_ref()?.left_out()?;
+        Some(match namespace.is_empty() {
+            true => name.clone(),
+            false => format!("{namespace}/{name}"),
+        })
     }
 
     /// Applies an event; whether anything has changed.
@@ -83,7 +101,16 @@ impl<K: Kept> Collection<K> {
                 false
             }
             Event::InitApply(object) => {
-                self.incoming.insert(object);
+                // Of objects that have not changed there is one copy.
+                let known = self
+                    .known
+                    .as_ref()
+                    .and_then(|known| known.get(&key(object.meta())));
+                let same = known.filter(|known| known.is_same_version(&object));
+                match same {
+                    Some(known) => self.incoming.insert(Arc::clone(known)),
+                    None => self.incoming.insert(object),
+                };
                 false
             }
             Event::InitDone => {
@@ -103,7 +130,11 @@ impl<K: Kept> Collection<K> {
                 }
                 let before = known.get(&key).cloned();
                 let now = known.insert(object);
-                before.is_none_or(|before| !before.is_same(&now))
+                match (before, now) {
+                    (Some(before), Some(now)) => !before.is_same(&now),
+                    (None, None) => false,
+                    _ => true,
+                }
             }
             Event::Delete(object) => {
                 let Some(known) = &mut self.known else {
@@ -188,6 +219,13 @@ mod tests {
         assert!(!pods.take(Event::Delete(pod("1", "4", "new"))));
         assert_eq!(label(&pods).as_deref(), Some("other"));
         assert!(pods.take(Event::Delete(pod("2", "6", "other"))));
+        // One that has ended is as good as deleted.
+        let mut ended = pod("2", "6", "other");
+        ended.status.phase = Some("Succeeded".to_owned());
+        assert!(pods.take(Event::Apply(pod("2", "5", "other"))));
+        assert!(pods.take(Event::Apply(ended.clone())));
+        assert!(!pods.take(Event::Apply(ended)));
+        assert_eq!(label(&pods), None);
         // A list that does not have it any more.
         pods.take(Event::Apply(pod("3", "7", "x")));
         pods.take(Event::Init);

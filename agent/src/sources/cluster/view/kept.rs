@@ -1,11 +1,18 @@
 //! The facts that are kept of objects, and what they may take.
 //!
 //! Invariant: however many pods there are, with whatever annotations and arguments, their facts take at most
-//! [`MAX_NODE`] bytes, and for each pod [`SMALL`] bytes.
+//! [`MAX_NODE`] bytes, and [`SMALL`] bytes for each of at most [`Kept::MAX_COUNT`] pods. Objects that have ended take
+//! nothing: they are as good as deleted.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{
+    collections::{BTreeMap, btree_map::Entry},
+    sync::Arc,
+};
 
-use sidetrack_policy::facts::{Meta, ObjectFacts, PodFacts, Share};
+use sidetrack_policy::{
+    facts::{Meta, ObjectFacts, PodFacts, Share},
+    select::is_completed,
+};
 
 /// What the facts of all pods may take, in bytes.
 pub(super) const MAX_NODE: usize = 32 << 20;
@@ -15,20 +22,43 @@ pub(super) const MAX_NAMESPACE: usize = 8 << 20;
 pub(super) const SMALL: usize = 4 << 10;
 
 /// An object of which facts are kept.
-pub trait Kept: Sized {
+pub trait Kept: Clone {
+    /// How many are followed.
+    const MAX_COUNT: usize;
+    /// Of one namespace.
+    const MAX_COUNT_OF_NAMESPACE: usize;
+
     /// Its metadata.
     fn meta(&self) -> &Meta;
     /// Whether both are the same but for their versions.
     fn is_same(&self, other: &Self) -> bool;
+    /// Whether both are the same state of one object, with all its values.
+    fn is_same_version(&self, other: &Self) -> bool {
+        let version = |object: &Self| {
+            let Meta {
+                uid,
+                resource_version,
+                ..
+            } = object.meta();
+            Some((uid.clone()?, resource_version.clone()?))
+        };
+        !self.is_reduced() && version(self).is_some() && version(self) == version(other)
+    }
     /// About how many bytes count for a share.
     fn size(&self) -> usize;
     /// Whether a share of others has kept values away.
     fn is_reduced(&self) -> bool;
     /// The object without its longest values.
     fn beyond(self, share: Share) -> Self;
+    /// Whether nothing can follow from it any more.
+    fn has_ended(&self) -> bool;
 }
 
 impl Kept for ObjectFacts {
+    /// Namespaces. Kubernetes is tested with up to 10,000 (sig-scalability, `thresholds.md`).
+    const MAX_COUNT: usize = 32_768;
+    const MAX_COUNT_OF_NAMESPACE: usize = Self::MAX_COUNT;
+
     fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -49,9 +79,17 @@ impl Kept for ObjectFacts {
     fn beyond(self, _: Share) -> Self {
         self
     }
+
+    fn has_ended(&self) -> bool {
+        false
+    }
 }
 
 impl Kept for PodFacts {
+    /// A node runs 110 pods by default (kubelet's `maxPods`), and kubelet ends those that it does not admit.
+    const MAX_COUNT: usize = 4_096;
+    const MAX_COUNT_OF_NAMESPACE: usize = 1_024;
+
     fn meta(&self) -> &Meta {
         &self.meta
     }
@@ -75,17 +113,30 @@ impl Kept for PodFacts {
     fn beyond(self, share: Share) -> Self {
         self.beyond(share)
     }
+
+    fn has_ended(&self) -> bool {
+        is_completed(self)
+    }
 }
 
 /// Objects of one kind, by namespace and name.
 #[derive(Debug)]
 pub(super) struct Objects<K> {
     by_name: BTreeMap<(String, String), Arc<K>>,
-    by_namespace: BTreeMap<String, usize>,
-    node: usize,
+    by_namespace: BTreeMap<String, Sum>,
+    node: Sum,
     /// How many objects are reduced.
     reduced: usize,
+    /// An object that is not followed.
+    left_out: Option<(String, String)>,
     has_room: bool,
+}
+
+/// What objects take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sum {
+    pub(super) objects: usize,
+    pub(super) bytes: usize,
 }
 
 impl<K> Default for Objects<K> {
@@ -93,8 +144,9 @@ impl<K> Default for Objects<K> {
         Self {
             by_name: BTreeMap::new(),
             by_namespace: BTreeMap::new(),
-            node: 0,
+            node: Sum::default(),
             reduced: 0,
+            left_out: None,
             has_room: false,
         }
     }
@@ -113,34 +165,58 @@ impl<K> Objects<K> {
         self.by_name.values()
     }
 
+    /// One of the objects for which there was no room.
+    pub(super) fn left_out(&self) -> Option<&(String, String)> {
+        self.left_out.as_ref()
+    }
+
     pub(super) fn take_has_room(&mut self) -> bool {
-        std::mem::take(&mut self.has_room) && self.reduced > 0
+        std::mem::take(&mut self.has_room) && (self.reduced > 0 || self.left_out.is_some())
     }
 }
 
 impl<K: Kept> Objects<K> {
-    /// Keeps an object in place of another with its name, as far as there is room.
-    pub(super) fn insert(&mut self, object: K) -> Arc<K> {
+    /// Keeps an object in place of another with its name, as far as there is room. Answers what is kept.
+    pub(super) fn insert(&mut self, object: impl Into<Arc<K>>) -> Option<Arc<K>> {
+        let mut object = object.into();
         let key = key(object.meta());
-        let (before, had_room) = (self.node, self.has_room);
+        if object.has_ended() {
+            self.remove(&key);
+            return None;
+        }
+        let (before, had_room) = (self.node.bytes, self.has_room);
         self.remove(&key);
+        let of_namespace = self.of_namespace(&key.0);
+        if self.node.objects >= K::MAX_COUNT || of_namespace.objects >= K::MAX_COUNT_OF_NAMESPACE {
+            self.left_out = Some(key);
+            return None;
+        }
         let size = object.size();
-        let of_namespace = self.by_namespace.get(&key.0).copied().unwrap_or_default();
-        let object = if size > 0 && of_namespace + size > MAX_NAMESPACE {
-            object.beyond(Share::Namespace(MAX_NAMESPACE))
-        } else if size > 0 && self.node + size > MAX_NODE {
-            object.beyond(Share::Node(MAX_NODE))
-        } else {
-            object
-        };
+        if size > 0 && of_namespace.bytes + size > MAX_NAMESPACE {
+            object = Arc::new(Arc::unwrap_or_clone(object).beyond(Share::Namespace(MAX_NAMESPACE)));
+        } else if size > 0 && self.node.bytes + size > MAX_NODE {
+            object = Arc::new(Arc::unwrap_or_clone(object).beyond(Share::Node(MAX_NODE)));
+        }
         let size = object.size();
-        self.node += size;
-        *self.by_namespace.entry(key.0.clone()).or_default() += size;
+        for sum in [
+            &mut self.node,
+            self.by_namespace.entry(key.0.clone()).or_default(),
+        ] {
+            sum.objects += 1;
+            sum.bytes += size;
+        }
         self.reduced += usize::from(object.is_reduced());
-        self.has_room = had_room || self.node < before;
-        let object = Arc::new(object);
+        // One that only changes leaves no room for another.
+        self.has_room = had_room || self.node.bytes < before;
         self.by_name.insert(key, Arc::clone(&object));
-        object
+        Some(object)
+    }
+
+    fn of_namespace(&self, namespace: &str) -> Sum {
+        self.by_namespace
+            .get(namespace)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Whether it was there.
@@ -149,15 +225,18 @@ impl<K: Kept> Objects<K> {
             return false;
         };
         let size = object.size();
-        self.node -= size;
-        if let Some(of_namespace) = self.by_namespace.get_mut(&key.0) {
-            *of_namespace -= size;
-            if *of_namespace == 0 {
-                self.by_namespace.remove(&key.0);
+        self.node.objects -= 1;
+        self.node.bytes -= size;
+        if let Entry::Occupied(mut of_namespace) = self.by_namespace.entry(key.0.clone()) {
+            let sum = of_namespace.get_mut();
+            sum.objects -= 1;
+            sum.bytes -= size;
+            if sum.objects == 0 {
+                of_namespace.remove();
             }
         }
         self.reduced -= usize::from(object.is_reduced());
-        self.has_room |= size > 0;
+        self.has_room |= size > 0 || self.left_out.is_some();
         true
     }
 }

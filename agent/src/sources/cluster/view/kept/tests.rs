@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 use sidetrack_policy::facts::{MAX_KEPT, PodFacts, Share};
 
-use super::{MAX_NAMESPACE, MAX_NODE, Objects, SMALL};
+use super::{Kept as _, MAX_NAMESPACE, MAX_NODE, Objects, SMALL, Sum};
 
 fn pod(namespace: usize, name: usize, bytes: usize) -> PodFacts {
     let annotations =
@@ -14,7 +14,36 @@ fn pod(namespace: usize, name: usize, bytes: usize) -> PodFacts {
 }
 
 fn share(objects: &mut Objects<PodFacts>, pod: PodFacts) -> Option<Share> {
-    objects.insert(pod).excess().map(|excess| excess.share)
+    let kept = objects.insert(pod).expect("it is kept");
+    kept.excess().map(|excess| excess.share)
+}
+
+#[test]
+fn pods_without_number_leave_room_for_those_of_other_namespaces() {
+    let mut objects = Objects::default();
+    let of_namespace = PodFacts::MAX_COUNT_OF_NAMESPACE;
+    for name in 0..of_namespace {
+        assert!(objects.insert(pod(0, name, 1)).is_some());
+    }
+    assert!(objects.insert(pod(0, 0, 2)).is_some(), "it only changes");
+    assert_eq!(objects.left_out(), None);
+    assert!(objects.insert(pod(0, of_namespace, 1)).is_none());
+    let left_out = objects.left_out().cloned();
+    assert_eq!(left_out, Some(("0".to_owned(), of_namespace.to_string())));
+    assert!(objects.insert(pod(1, 0, 1)).is_some());
+    for other in 1..PodFacts::MAX_COUNT / of_namespace {
+        for name in 0..of_namespace {
+            objects.insert(pod(other, name, 1));
+        }
+    }
+    assert_eq!(objects.values().count(), PodFacts::MAX_COUNT);
+    assert!(objects.insert(pod(9, 0, 1)).is_none());
+    assert!(!objects.take_has_room());
+    let mut ended = pod(0, 0, 1);
+    ended.status.phase = Some("Failed".to_owned());
+    assert!(objects.insert(ended).is_none());
+    assert!(objects.take_has_room());
+    assert!(objects.insert(pod(9, 0, 1)).is_some());
 }
 
 #[test]
@@ -64,8 +93,11 @@ proptest! {
                 objects.remove(&(namespace.to_string(), name.to_string()));
             }
             let sizes = objects.values().map(|pod| super::Kept::size(&**pod));
-            prop_assert_eq!(objects.node, sizes.sum::<usize>());
-            prop_assert_eq!(objects.node, objects.by_namespace.values().sum::<usize>());
+            prop_assert_eq!(objects.node.bytes, sizes.sum::<usize>());
+            prop_assert_eq!(objects.node.objects, objects.values().count());
+            let sum = |of: fn(&Sum) -> usize| objects.by_namespace.values().map(of).sum::<usize>();
+            prop_assert_eq!(objects.node.bytes, sum(|sum| sum.bytes));
+            prop_assert_eq!(objects.node.objects, sum(|sum| sum.objects));
             let reduced = objects.values().filter(|pod| super::Kept::is_reduced(&***pod)).count();
             prop_assert_eq!(objects.reduced, reduced);
         }
