@@ -106,42 +106,4 @@ const _: () = assert!(size_of::<FlowKey>() == 48);
 const _: () = assert!(size_of::<Flow>() == 24);
 
 #[cfg(test)]
-mod tests {
-    use super::{Flow, WINDOW, Way};
-
-    #[test]
-    fn a_reader_that_stops_sends_the_rest_by_tcp() {
-        let mut flow = Flow::new(false);
-        let mut past = 0;
-        while flow.way(16_384, 1) == Way::Past {
-            flow.sent += 16_384;
-            past += 16_384;
-        }
-        assert_eq!(past, WINDOW);
-    }
-
-    #[test]
-    fn what_was_read_makes_room() {
-        let mut flow = Flow::new(false);
-        flow.sent = WINDOW;
-        assert_eq!(flow.way(1, 1), Way::Tcp);
-        flow.read = flow.read_with(0);
-        assert_eq!(flow.way(1, 1), Way::Past);
-        assert_eq!(flow.read_with(10), WINDOW - 10);
-    }
-
-    #[test]
-    fn tcp_is_left_when_all_has_been_read() {
-        let mut flow = Flow::new(true);
-        flow.read_seq = 100;
-        assert_eq!(flow.way(1, 101), Way::Tcp, "a byte is unread");
-        assert_eq!(flow.way(1, 100), Way::Past);
-        flow.sent = 5;
-        assert_eq!(flow.way(1, 100), Way::Tcp, "bytes past it are unread");
-    }
-
-    #[test]
-    fn nothing_larger_than_the_window_goes_past() {
-        assert_eq!(Flow::new(false).way(WINDOW as u32 + 1, 1), Way::Tcp);
-    }
-}
+mod tests;

@@ -240,20 +240,4 @@ impl Rule {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::Rule;
-
-    #[test]
-    fn numbers_and_names_are_unique_and_lead_back() {
-        for (position, rule) in Rule::ALL.iter().enumerate() {
-            assert_eq!(Rule::from_number(*rule as u32), Some(*rule));
-            assert_eq!(Rule::from_name(rule.name()), Some(*rule));
-            for other in &Rule::ALL[position + 1..] {
-                assert!((*rule as u32) < (*other as u32));
-                assert_ne!(rule.name(), other.name());
-            }
-        }
-        assert_eq!(Rule::from_number(0), None);
-        assert_eq!(Rule::from_name(""), None);
-    }
-}
+mod tests;

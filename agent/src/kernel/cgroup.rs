@@ -173,33 +173,4 @@ pub fn id(cgroup: &Path) -> Result<u64> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::{above, narrowest, of_pods_below};
-
-    #[test]
-    fn the_cgroup_that_holds_pods_is_chosen() {
-        let root = tempfile::tempdir().unwrap();
-        let of_node = || narrowest(root.path().to_owned());
-        assert_eq!(of_node(), root.path(), "kubelet has made none yet");
-        // Left by another cgroup driver, with its classes and no pod.
-        fs::create_dir_all(root.path().join("kubepods.slice/kubepods-burstable.slice")).unwrap();
-        assert_eq!(of_node(), root.path().join("kubepods.slice"));
-        fs::create_dir_all(root.path().join("kubepods/burstable")).unwrap();
-        assert_eq!(of_node(), root.path().join("kubepods.slice"));
-        let pod = "kubepods/burstable/podb9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
-        fs::create_dir_all(root.path().join(pod)).unwrap();
-        assert_eq!(of_node(), root.path().join("kubepods"));
-        let uid = "b9e5c0ac-6f1b-4b52-9c3a-0d6a1f3b7e21";
-        let found = of_pods_below(root.path());
-        assert_eq!(found.get(uid), Some(&root.path().join(pod)));
-        assert_eq!(found.len(), 1);
-    }
-
-    #[test]
-    fn higher_mounts_sort_first() {
-        assert!(above("/../../..") > above("/"));
-        assert!(above("/") > above("/kubepods.slice"));
-    }
-}
+mod tests;

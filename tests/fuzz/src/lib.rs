@@ -3,8 +3,10 @@
 //! kernel tests check them (`tests/kernel/lifecycle/route_tables.rs`).
 
 pub mod manifest;
-#[path = "../../../agent/policy/tests/rule_text/netfilter/mod.rs"]
-mod netfilter;
+#[path = "../../../agent/policy/tests/rule_text"]
+mod rule_text {
+    pub mod netfilter;
+}
 pub mod netlink;
 mod outline;
 pub mod policy;

@@ -12,8 +12,8 @@ use sidetrack_policy::{
 };
 
 use super::{
-    netfilter::{Fate, Hook, Nat, Packet},
     outline,
+    rule_text::netfilter::{Fate, Hook, Nat, Packet},
 };
 
 /// Checks one input: a pod as `outline.rs` describes it.

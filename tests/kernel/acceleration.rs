@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use crate::fixture::{POD, PodFixture, VIP};
 
-const PEERS: &str = include_str!("peers.py");
+const PEERS: &str = include_str!("acceleration/peers.py");
 const PYTHON: &str = "/usr/bin/python3";
 const ACCELERATE: (&str, &str) = ("sidetrack.dev/accelerate", "true");
 const APP: u32 = 1000;

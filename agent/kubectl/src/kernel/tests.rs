@@ -1,0 +1,30 @@
+use super::{Kernel, OLDEST};
+
+#[test]
+fn releases() {
+    for (release, expected) in [
+        ("6.1.0-30-amd64", Some((6, 1))),
+        ("5.15.0-1054-aws", Some((5, 15))),
+        ("5.14.0-503.11.1.el9_5.x86_64", Some((5, 14))),
+        ("7.3-rc1", Some((7, 3))),
+        ("10.0", Some((10, 0))),
+        ("6", None),
+        ("", None),
+        ("unknown", None),
+    ] {
+        let parsed = Kernel::parse(release);
+        assert_eq!(
+            parsed.map(|one| (one.major, one.minor)),
+            expected,
+            "{release}"
+        );
+    }
+}
+
+#[test]
+fn restrictions_end_with_5_18() {
+    let of = |release| Kernel::parse(release).expect("a release");
+    assert!(of("5.14.21") < OLDEST && of("5.15.0") >= OLDEST && of("10.0") >= OLDEST);
+    assert!(!of("5.16.9").sees_interfaces() && of("5.17.0").sees_interfaces());
+    assert!(of("5.17.0").restriction().is_some() && of("5.18.0").restriction().is_none());
+}

@@ -1,0 +1,73 @@
+use std::{
+    collections::HashSet,
+    net::{Ipv4Addr, Ipv6Addr},
+};
+
+use super::{Addr, INDEX, INDEX_ATTEMPTS, SHARED, Target, is_index};
+
+fn v4(n: u32) -> Addr {
+    Addr::v4(Ipv4Addr::from(0x0a00_0000 | n).octets())
+}
+
+fn v6(n: u128) -> Addr {
+    Addr::v6(Ipv6Addr::from(0xfd00 << 112 | n).octets())
+}
+
+#[test]
+fn ipv4_targets_are_in_the_range_and_on_loopback() {
+    let network = |addr: Addr| u32::from_be(addr.to_v4_be()) >> (32 - INDEX.1);
+    let check = |target: Target, range: (Addr, u8)| {
+        assert!(target.addr.is_loopback(), "{target:?}");
+        assert_eq!(network(target.addr), network(range.0), "{target:?}");
+        assert_eq!(is_index(target.addr), range == INDEX, "{target:?}");
+        assert_eq!(target.port, 15001);
+    };
+    for n in 0..100_000 {
+        check(Target::of(v4(n), 80, 15001, 0), SHARED);
+        let attempts = (0..INDEX_ATTEMPTS).map(|attempt| Target::index(v4(n), 80, 15001, attempt));
+        let attempts: HashSet<Target> = attempts.collect();
+        assert_eq!(attempts.len(), INDEX_ATTEMPTS as usize);
+        attempts.into_iter().for_each(|target| check(target, INDEX));
+    }
+    for other in [
+        Addr::LOOPBACK_V4,
+        Addr::LOOPBACK_V6,
+        v4(1),
+        v6(1),
+        Addr::UNSPECIFIED,
+    ] {
+        assert!(!is_index(other), "{other}");
+    }
+}
+
+#[test]
+fn ipv6_clients_do_not_connect_to_themselves() {
+    for n in 0..100_000 {
+        let target = Target::of(v6(n), 80, 15001, 0);
+        assert!(target.addr.is(Addr::LOOPBACK_V6), "{target:?}");
+        assert!((1..1024).contains(&target.port), "{target:?}");
+        // The port that it would have if the client had another.
+        let other = Target::of(v6(n), 80, 15001, target.port);
+        let bound = Target::of(v6(n), 80, 15001, other.port);
+        assert!(other.port != 0 && bound.port != 0 && bound.port != other.port);
+    }
+}
+
+#[test]
+fn neighboring_destinations_rarely_share_a_target() {
+    let count = |targets: &mut dyn Iterator<Item = Target>| targets.collect::<HashSet<_>>().len();
+    // Of 4,194,304 at random: 12 shared on average.
+    let by_address = count(&mut (0..10_000).map(|n| Target::of(v4(n), 80, 15001, 0)));
+    let by_port = count(&mut (1..10_001).map(|n| Target::of(v4(1), n, 15001, 0)));
+    assert!(
+        by_address > 9_950 && by_port > 9_950,
+        "{by_address} {by_port}"
+    );
+    // Of 65,535: 740 shared on average.
+    let by_address = count(&mut (0..10_000).map(|n| Target::of(v6(n), 80, 15001, 5000)));
+    let by_port = count(&mut (1..10_001).map(|n| Target::of(v6(1), n, 15001, 5000)));
+    assert!(
+        by_address > 9_000 && by_port > 9_000,
+        "{by_address} {by_port}"
+    );
+}
