@@ -8,7 +8,7 @@ pub use sidetrack_live::{Connections, Process, TraceEvent, TraceLine};
 use sidetrack_policy::Policy;
 pub use sidetrack_reconcile::PodState;
 
-use crate::netns::inode_at;
+use sidetrack_datapath::netns::inode_at;
 
 /// For how long a refusal is a reason to look at a pod.
 const RECENT_SECONDS: u64 = 60;

@@ -11,10 +11,10 @@ use serde::Serialize;
 use crate::{
     cni::install::{Entries, remove_entries},
     control_socket::{is_answered, remove_socket},
-    kernel::{layouts, pins::Pins},
     last_policies,
     sources::mesh_settings::last_defaults,
 };
+use sidetrack_datapath::kernel::{layouts, pins::Pins};
 
 /// What was removed, or would be.
 #[derive(Debug, Default, Serialize)]

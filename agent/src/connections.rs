@@ -23,7 +23,7 @@ use sidetrack_common::{
 };
 
 pub use self::read::{Listing, MAX_ROWS, list};
-use crate::kernel::sock_records::OpenSocket;
+use sidetrack_datapath::kernel::sock_records::OpenSocket;
 
 /// Which way a connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

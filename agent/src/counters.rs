@@ -14,9 +14,9 @@ use sidetrack_common::{
 
 use crate::{
     api::{Connections, PodStatus},
-    kernel::{connection_counts::RemovedCounts, maps::Maps},
     refusals::LastRefusals,
 };
+use sidetrack_datapath::kernel::{connection_counts::RemovedCounts, maps::Maps};
 
 /// Connections by rule. They never decrease, although a pod's counters leave with the pod.
 #[derive(Debug, Default)]

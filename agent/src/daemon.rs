@@ -24,7 +24,6 @@ use crate::{
     cleanup,
     cni::install::{Installation, Keeper, Unmaintained},
     control_socket::Socket,
-    kernel::{Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe, sys},
     last_policies, metrics_http,
     sources::{
         Source,
@@ -34,6 +33,9 @@ use crate::{
     },
     status::Status,
     trace::Tracer,
+};
+use sidetrack_datapath::kernel::{
+    Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe, sys,
 };
 use sidetrack_policy::PodRef;
 

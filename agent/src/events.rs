@@ -10,10 +10,8 @@ use sidetrack_common::{
 };
 use sidetrack_policy::text::printable;
 
-use crate::{
-    api::{Process, TraceEvent},
-    kernel::events::boot_time,
-};
+use crate::api::{Process, TraceEvent};
+use sidetrack_datapath::kernel::events::boot_time;
 
 /// The clocks at one moment: events carry the time since boot.
 #[derive(Clone, Copy, Debug)]

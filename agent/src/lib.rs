@@ -5,18 +5,11 @@
 
 // From the bottom up: no module uses one that stands below it in this list.
 pub mod files;
-pub mod kernel;
-pub mod netns;
 pub mod runtime;
-
-pub mod rows;
-
-pub mod node;
 
 pub mod api;
 pub mod client;
 pub mod cni;
-pub mod reconcile;
 pub mod timings;
 
 pub mod events;

@@ -6,7 +6,7 @@ use sidetrack_common::{
 };
 use sidetrack_policy::rules::Routes;
 
-use crate::kernel::maps::Maps;
+use sidetrack_datapath::kernel::maps::Maps;
 
 /// Routes of an enrolled pod: the kernel's own copy.
 #[derive(Debug)]

@@ -14,8 +14,8 @@ use sidetrack_common::{
 use crate::{
     api::Refusals,
     events::{Clocks, described},
-    kernel::maps::Maps,
 };
+use sidetrack_datapath::kernel::maps::Maps;
 
 /// The last refusal of each pod and reason.
 #[derive(Debug)]

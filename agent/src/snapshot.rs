@@ -2,11 +2,8 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use crate::{
-    api::{Connections, NetnsStatus, PodStatus},
-    node::KernelNode,
-    reconcile::Reconciler,
-};
+use crate::api::{Connections, NetnsStatus, PodStatus};
+use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler};
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::{PodState, Record};
 

@@ -18,10 +18,10 @@ use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_SHARE};
 use crate::{
     api::{AgentStatus, NetnsStatus, PodState, PodStatus},
     counters::{ByResult, Totals, add_live_facts},
-    kernel::{connection_counts::RemovedCounts, maps::Maps, usage::Usage},
     snapshot::Snapshot,
     timings::Timings,
 };
+use sidetrack_datapath::kernel::{connection_counts::RemovedCounts, maps::Maps, usage::Usage};
 
 /// The shortest time between two counts of maps' rows, for all clients: a map may have a million.
 const COUNT_EVERY: Duration = Duration::from_secs(5);

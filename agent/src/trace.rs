@@ -33,12 +33,12 @@ pub use self::filter::Filter;
 use crate::{
     api::{Process, TraceEvent, TraceLine},
     events::{Clocks, described},
-    kernel::{
-        events::{Events, boot_time},
-        pins::Pins,
-    },
     snapshot::Snapshot,
     status::Status,
+};
+use sidetrack_datapath::kernel::{
+    events::{Events, boot_time},
+    pins::Pins,
 };
 
 /// How many may trace at a time.

@@ -3,7 +3,7 @@
 //! The programs' types become the maps' BTF, which `bpftool map dump` shows. User space reads plain numbers: what it
 //! finds in a map may be of another version, or damaged.
 
-/// A byte of a text. The build renames this type to `char` in BTF (`agent/build/btf.rs`), so nothing else may have it.
+/// A byte of a text. The build renames this type to `char` in BTF (`agent/datapath/build/btf.rs`), so nothing else may have it.
 #[cfg(target_arch = "bpf")]
 pub type TextByte = i8;
 /// A byte of a text, as user space has them.

@@ -32,7 +32,7 @@ use crate::fixture::{PodFixture, at};
 const NOTICED: Duration = Duration::from_secs(5);
 
 /// What the log has before the text of a repair.
-const REPAIR: &str = " WARN sidetrack::reconcile::repair: ";
+const REPAIR: &str = " WARN sidetrack_datapath::reconcile::repair: ";
 
 /// A pod with a sidecar, enrolled.
 fn enrolled_pod(annotations: &[(&str, &str)]) -> Result<(PodFixture, Actor)> {

@@ -1,9 +1,8 @@
 //! What tests and tools use of the product. They import `sidetrack` from here alone, so that a module
 //! that moves there is renamed here once.
 
-pub use sidetrack::{
-    api::PodStatus,
-    client::Client,
+pub use sidetrack::{api::PodStatus, client::Client, map_routes::MapRoutes, runtime::block_on};
+pub use sidetrack_datapath::{
     kernel::{
         Datapath,
         hooks::CGROUP_HOOKS,
@@ -13,9 +12,7 @@ pub use sidetrack::{
         sys,
         table::Table,
     },
-    map_routes::MapRoutes,
     netns::Netns,
-    runtime::block_on,
 };
 pub use sidetrack_policy::{
     InboundPorts, Inputs, Mode, OutboundRanges, Policy, ReturnRoute, dialect,

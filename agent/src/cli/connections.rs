@@ -13,6 +13,8 @@ use super::{
 use crate::{
     api::NetnsStatus,
     connections::{Connection, Direction, End, Listing, MAX_ROWS, Via, list},
+};
+use sidetrack_datapath::{
     kernel::{maps::Maps, pins::Pins, sock_records::Records},
     netns::{Netns, inode_at, processes},
 };

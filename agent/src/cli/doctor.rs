@@ -6,7 +6,8 @@ use anyhow::Result;
 use clap::Args;
 
 use super::{Format, Places, output};
-use crate::{control_socket, kernel::probe};
+use crate::control_socket;
+use sidetrack_datapath::kernel::probe;
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

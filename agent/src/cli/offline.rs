@@ -21,7 +21,7 @@ use super::{
     pod_name::{PodName, listed},
     usage,
 };
-use crate::netns::routes::captures_v6;
+use sidetrack_datapath::netns::routes::captures_v6;
 
 /// Where the pod is described, and what its manifest does not say.
 #[derive(Debug, Args)]

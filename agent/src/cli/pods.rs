@@ -10,6 +10,8 @@ use crate::{
     api::{NetnsStatus, PodState, PodStatus, Refusals},
     client::Client,
     counters::add_live_facts,
+};
+use sidetrack_datapath::{
     kernel::{maps::Maps, pins::Pins},
     rows::names,
 };

@@ -16,14 +16,14 @@ use super::{
 use crate::{
     api::{AgentStatus, PodState, PodStatus},
     client::{Client, NoAnswer},
-    kernel::{
-        hooks::{CALLBACKS, CGROUP_HOOKS},
-        pins::Pins,
-        sys,
-    },
+};
+use sidetrack_datapath::kernel::{
+    hooks::{CALLBACKS, CGROUP_HOOKS},
+    pins::Pins,
+    sys,
 };
 
-/// The name of [`SK_LOOKUP_PROGRAM`](crate::kernel::hooks::SK_LOOKUP_PROGRAM)'s hook.
+/// The name of [`SK_LOOKUP_PROGRAM`](sidetrack_datapath::kernel::hooks::SK_LOOKUP_PROGRAM)'s hook.
 const INBOUND_HOOK: &str = "sk_lookup";
 /// Pause between looks while waiting for a pod.
 const POLL: Duration = Duration::from_millis(50);

@@ -13,7 +13,7 @@ use super::{
     request::{Command, Pod, Variables},
     uninstalled::{self, Presence},
 };
-use crate::netns::inode_at;
+use sidetrack_datapath::netns::inode_at;
 
 /// How long a pod of an excluded namespace waits.
 const EXCLUDED_PATIENCE: Duration = Duration::from_secs(1);

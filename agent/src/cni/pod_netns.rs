@@ -10,7 +10,7 @@ use super::{
     attach::Sandbox,
     request::{Pod, Variables},
 };
-use crate::netns::{Netns, NetnsError};
+use sidetrack_datapath::netns::{Netns, NetnsError};
 
 /// A pod and its network namespace.
 pub(super) struct PodNetns {

@@ -16,7 +16,7 @@ use sidetrack_common::{
 };
 
 use super::{Connection, Listeners, Tables, explain};
-use crate::{
+use sidetrack_datapath::{
     kernel::{
         maps::Maps,
         sock_diag::{self, Sockets},

@@ -8,7 +8,7 @@ use sidetrack_common::{
 };
 
 use super::{Connection, Direction, End, Listeners, Owner, Tables, Via, explain};
-use crate::kernel::sock_records::OpenSocket;
+use sidetrack_datapath::kernel::sock_records::OpenSocket;
 
 /// A pod whose target 127.64.0.1 names 10.1.0.9:80.
 struct Pod {

@@ -23,8 +23,6 @@ use super::{
     inbox::{Inbox, Update},
 };
 use crate::{
-    kernel::Datapath,
-    reconcile::{LINK_INTERVAL, Look, Reconciler},
     snapshot::Snapshot,
     sources::{
         cluster::Reporter,
@@ -32,6 +30,10 @@ use crate::{
         pod_cgroups::PodCgroups,
     },
     status::Status,
+};
+use sidetrack_datapath::{
+    kernel::Datapath,
+    reconcile::{LINK_INTERVAL, Look, Reconciler},
 };
 use sidetrack_policy::mesh::Mesh;
 

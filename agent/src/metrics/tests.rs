@@ -6,10 +6,10 @@ use super::{Format, text};
 use crate::{
     cni::attach::Answer,
     counters::ByResult,
-    kernel::usage::Limit,
     status::{Figures, PerPod, PodFigures},
     timings::Timings,
 };
+use sidetrack_datapath::kernel::usage::Limit;
 
 fn figures() -> Figures {
     let timings = Timings::default();

@@ -4,7 +4,8 @@ use bytemuck::Zeroable as _;
 use sidetrack_common::{event::Event, rule::Rule};
 
 use super::{LastRefusals, cure};
-use crate::{events::Clocks, kernel::events::boot_time};
+use crate::events::Clocks;
+use sidetrack_datapath::kernel::events::boot_time;
 
 #[test]
 fn the_latest_come_first_and_the_unknown_last() {

@@ -27,9 +27,11 @@ use crate::{
         attach::{Answer, PATH, Question, Sandbox},
         config::MOST_SECONDS,
     },
+    timings::Timings,
+};
+use sidetrack_datapath::{
     netns::{inode_at, processes::Found},
     reconcile::Reconciler,
-    timings::Timings,
 };
 
 /// Requests that wait for the reconciler: more than a node starts pods at a time. Further clients

@@ -7,7 +7,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use crate::{files, kernel::probe};
+use crate::files;
+use sidetrack_datapath::kernel::probe;
 use sidetrack_policy::{
     mesh::{self, DefaultFlag, Mesh, VirtualInterfaces},
     select::Enroll,

@@ -14,7 +14,7 @@ use notify::{
 };
 use tokio::sync::mpsc;
 
-use crate::{kernel::cgroup::may_hold_pods, netns::processes::pod_uid};
+use sidetrack_datapath::{kernel::cgroup::may_hold_pods, netns::processes::pod_uid};
 
 /// The pods' cgroups, watched.
 #[derive(Debug)]

@@ -14,7 +14,8 @@ use super::{
     serve::{Shared, bind, serve},
     tls::Certificates,
 };
-use crate::{kernel::sys, sources::mesh_settings::MeshSettings};
+use crate::sources::mesh_settings::MeshSettings;
+use sidetrack_datapath::kernel::sys;
 
 /// How often the files are looked at.
 const FOLLOW: Duration = Duration::from_millis(250);

@@ -5,11 +5,11 @@ use std::ops::ControlFlow;
 
 use netlink_packet_core::NetlinkPayload;
 use netlink_packet_sock_diag::SockDiagMessage;
-use sidetrack::{
+use sidetrack_common::pod::{Route, RouteKey};
+use sidetrack_datapath::{
     kernel::{netlink, sock_diag},
     netns::routes::Snapshot,
 };
-use sidetrack_common::pod::{Route, RouteKey};
 
 /// Routes that one pod may have in the map, and the two defaults that may come on top.
 const MOST_ROWS: usize = 2048 + 2;

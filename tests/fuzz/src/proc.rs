@@ -1,6 +1,6 @@
 //! Texts of /proc and of cgroups that a pod's processes have a part in.
 
-use sidetrack::netns::processes::{pids_in, pod_uid};
+use sidetrack_datapath::netns::processes::{pids_in, pod_uid};
 use sidetrack_policy::ids::IdMaps;
 
 /// Reads a text in every way.

@@ -17,11 +17,11 @@ use netlink_packet_route::{
 };
 use netlink_sys::{Socket, protocols::NETLINK_ROUTE};
 use nix::sched::{CloneFlags, unshare};
-use sidetrack::{
+use sidetrack_common::pod::{Route, RouteKind};
+use sidetrack_datapath::{
     kernel::netlink,
     netns::routes::{RouteId, Snapshot},
 };
-use sidetrack_common::pod::{Route, RouteKind};
 
 /// Two interfaces, each with a network of both families.
 const NETWORK: &str = "link set lo up\n\

@@ -9,7 +9,8 @@ use std::{env, fs, path::Path, path::PathBuf, time::SystemTime};
 
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
+        .ancestors()
+        .nth(2)
         .expect("the crate is in the workspace");
     println!("cargo::rerun-if-env-changed=SIDETRACK_EBPF");
     let object = env::var_os("SIDETRACK_EBPF").map_or_else(
