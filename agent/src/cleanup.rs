@@ -12,8 +12,8 @@ use crate::{
     cni::install::{Entries, remove_entries},
     control_socket::{is_answered, remove_socket},
     last_policies,
-    sources::mesh_settings::last_defaults,
 };
+use sidetrack_base::mesh_settings::last_defaults;
 use sidetrack_datapath::kernel::{layouts, pins::Pins};
 
 /// What was removed, or would be.

@@ -8,12 +8,10 @@ mod cleanup;
 mod completions;
 mod connections;
 mod doctor;
-mod duration;
 mod examples;
 mod explain;
 mod install_cni;
 mod man;
-mod mesh;
 mod offline;
 mod output;
 mod pod_name;
@@ -25,20 +23,19 @@ mod target;
 mod top;
 mod trace;
 mod validate;
-mod webhook;
 mod why;
 
-use std::{io::IsTerminal as _, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
 use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
-use tracing_subscriber::{EnvFilter, fmt};
 
-use crate::{cni, runtime::block_on};
+use crate::cni;
+use sidetrack_base::runtime::block_on;
 
 /// Sidecar traffic interception with eBPF socket hooks instead of iptables.
 #[derive(Debug, Parser)]
-#[command(name = "sidetrack", version = crate::VERSION, max_term_width = 100)]
+#[command(name = "sidetrack", version = sidetrack_base::VERSION, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -77,8 +74,6 @@ enum Command {
     Doctor(doctor::Options),
     /// Remove every hook, map and pin from this node
     Cleanup(cleanup::Options),
-    /// Answer the API server: remove istio-init from pods that the agents enroll
-    Webhook(webhook::Options),
     /// Print a shell's completion script
     Completions(completions::Options),
     /// Write manual pages, one for each command
@@ -129,15 +124,6 @@ enum Format {
     Yaml,
 }
 
-/// Form of the agent's log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum LogFormat {
-    /// One line per event
-    Text,
-    /// One JSON object per event
-    Json,
-}
-
 /// Parses the arguments and runs the command.
 #[must_use]
 pub fn main() -> ExitCode {
@@ -163,7 +149,6 @@ pub fn main() -> ExitCode {
         Command::Probe(options) => blocking(probe::run(options)),
         Command::Doctor(options) => doctor::run(&options),
         Command::Cleanup(options) => cleanup::run(&options),
-        Command::Webhook(options) => webhook::run(options),
         Command::Completions(options) => completions::run(&options),
         Command::Man(options) => man::run(&options),
         Command::KnownPods(places) => blocking(completions::print_pods(places)),
@@ -194,21 +179,4 @@ fn usage(sentence: &str) -> ! {
         format!("{sentence}\n"),
     )
     .exit()
-}
-
-/// Logs to stderr. `RUST_LOG` sets the filter; the kernel programs' records have the target
-/// `sidetrack_ebpf`. The client of the API server logs every failed attempt; the watches say once what is wrong.
-fn start_logging(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env()
-        .unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));
-    let log = fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        // A reader of the log that has gone away must not end the process.
-        .log_internal_errors(false)
-        .with_ansi(output::wants_color(std::io::stderr().is_terminal()));
-    match format {
-        LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().init(),
-    }
 }

@@ -20,11 +20,11 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::{
     api::{AgentStatus, PodStatus},
-    http::{Limits, serve},
     metrics_http,
     sources::cni_requests::Peer,
     status::Status,
 };
+use sidetrack_base::http::{Limits, serve};
 
 /// Far more connections than pods start at once, and few enough to leave descriptors for the pods
 /// themselves.

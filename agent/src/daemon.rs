@@ -29,11 +29,11 @@ use crate::{
         Source,
         cluster::{Ending, Reporter, SharedEnding},
         cni_requests::CniQueue,
-        mesh_settings::{MeshSettings, last_defaults},
     },
     status::Status,
     trace::Tracer,
 };
+use sidetrack_base::mesh_settings::{MeshSettings, last_defaults};
 use sidetrack_datapath::kernel::{
     Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe, sys,
 };
@@ -143,7 +143,10 @@ impl Daemon {
         raise_file_limit();
         sys::keep_little_memory();
         let source = source(&config.pods).await?;
-        let mut settings = config.settings.clone().on_this_node();
+        let mut settings = config
+            .settings
+            .clone()
+            .on_this_node(probe::ingress_ifindex(), probe::ingress_programs());
         let mesh = settings.start(last_defaults(&config.socket))?;
         let pins = Pins::new(&config.bpffs)?;
         let given = config.cgroup.as_deref();
@@ -178,6 +181,7 @@ impl Daemon {
             ));
         }
         tokio::spawn(kernel_log.forward());
+        tokio::spawn(Arc::clone(&status).keep_totals());
         tokio::spawn(return_memory());
         let policies = last_policies::file(&config.socket);
         tokio::spawn(last_policies::keep(Arc::clone(&status), policies));

@@ -19,7 +19,8 @@ use sidetrack_policy::{PodRef, Policy};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-use crate::{api::PodStatus, files, status::Status};
+use crate::{api::PodStatus, status::Status};
+use sidetrack_base::files;
 use sidetrack_datapath::kernel::maps::Maps;
 
 /// How often changes are written.

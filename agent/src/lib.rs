@@ -4,8 +4,6 @@
 //! docs/architecture.md for how the parts fit together.
 
 // From the bottom up: no module uses one that stands below it in this list.
-pub mod files;
-pub mod runtime;
 
 pub mod api;
 pub mod client;
@@ -16,7 +14,6 @@ pub mod events;
 pub mod refusals;
 
 pub mod counters;
-pub mod http;
 pub mod map_routes;
 pub mod snapshot;
 pub mod sources;
@@ -31,15 +28,8 @@ pub mod metrics;
 pub mod metrics_http;
 
 pub mod control_socket;
-pub mod webhook;
 
 pub mod cleanup;
 pub mod daemon;
 
 pub mod cli;
-
-/// This build's version: the package's, unless SIDETRACK_VERSION was set for the build.
-pub const VERSION: &str = match option_env!("SIDETRACK_VERSION") {
-    Some(version) => version,
-    None => env!("CARGO_PKG_VERSION"),
-};

@@ -48,7 +48,7 @@ impl Collector for Page {
             per_pod,
         } = &self.0;
         let to = &mut encoder;
-        BUILD.one(to, &Info::new([("version", crate::VERSION)]))?;
+        BUILD.one(to, &Info::new([("version", sidetrack_base::VERSION)]))?;
         READY.one(to, &gauge(u64::from(*ready)))?;
         PODS.all(
             to,

@@ -25,10 +25,10 @@ use tokio::{
 };
 
 use crate::{
-    http::{self, Limits, places::Place},
     metrics::{self, Format},
     status::Status,
 };
+use sidetrack_base::http::{self, Limits, places::Place};
 
 /// It must not use up the agent's descriptors and memory.
 const LIMITS: Limits = Limits {

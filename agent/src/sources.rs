@@ -3,7 +3,6 @@
 
 pub mod cluster;
 pub mod cni_requests;
-pub mod mesh_settings;
 pub mod pod_cgroups;
 pub mod pods_dir;
 

@@ -13,6 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tokio::time::MissedTickBehavior;
+
 use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_SHARE};
 
 use crate::{
@@ -28,6 +30,9 @@ const COUNT_EVERY: Duration = Duration::from_secs(5);
 /// How old the counters of a scrape may be. Reading all of them takes a while, and every pod may
 /// scrape them.
 const FRESH: Duration = Duration::from_secs(1);
+
+/// How often counters are added up after something has changed.
+const TOTALS_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The agent's state for all clients.
 #[derive(Debug)]
@@ -150,14 +155,28 @@ impl Status {
         self.published_ref().snapshot.ready
     }
 
-    /// Adds up the counters of pods that have left, if nobody has asked for totals for long.
-    ///
-    /// # Errors
-    /// If counters cannot be read.
-    pub fn count_removed(&self) -> io::Result<()> {
-        match self.removed_counts.are_many() {
-            true => self.totals().update(&self.maps, &self.removed_counts),
-            false => Ok(()),
+    /// Adds up counters although nobody asks for the totals: those of earlier policies leave room for others, and those
+    /// of pods that have left are not kept one by one. Does not end.
+    pub async fn keep_totals(self: Arc<Self>) {
+        let mut counted: Option<Arc<Snapshot>> = None;
+        let mut turns = tokio::time::interval(TOTALS_INTERVAL);
+        turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            turns.tick().await;
+            let snapshot = self.snapshot();
+            if counted
+                .as_ref()
+                .is_some_and(|known| Arc::ptr_eq(known, &snapshot))
+            {
+                continue;
+            }
+            let status = Arc::clone(&self);
+            let update = move || status.totals().update(&status.maps, &status.removed_counts);
+            match tokio::task::spawn_blocking(update).await {
+                Ok(Ok(())) => counted = Some(snapshot),
+                Ok(Err(error)) => tracing::error!("add up counters: {error}"),
+                Err(error) => tracing::error!("add up counters: {error}"),
+            }
         }
     }
 
@@ -169,7 +188,7 @@ impl Status {
             Err(error) => tracing::error!("read the kernel's maps: {error}"),
         }
         AgentStatus {
-            version: crate::VERSION.to_owned(),
+            version: sidetrack_base::VERSION.to_owned(),
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs(),
             cgroup: snapshot.cgroup.clone(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use lab::product::LABEL;
-use lab::{agent::binary, command::die_with_parent};
+use lab::{command::die_with_parent, webhook::server::program};
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, helm, helm_with, of_kind, parses_strictly};
@@ -218,7 +218,7 @@ fn the_binary_takes_what_the_chart_gives_it() {
         }
     });
     let log = dir.path().join("log");
-    let mut command = Command::new(binary().expect("the binary"));
+    let mut command = Command::new(program().expect("the program"));
     command
         .args(args)
         .stdin(Stdio::null())

@@ -46,13 +46,20 @@ impl Agent {
     }
 }
 
+/// Packages with the programs of the image.
+const PACKAGES: [&str; 4] = ["--package", "sidetrack", "--package", "sidetrack-webhook"];
+
 /// Builds what a node runs.
 pub fn release() -> Result<()> {
     kernel_programs()?;
-    must(cargo().args(["build", "--release", "--locked", "--package", "sidetrack"]))
+    must(
+        cargo()
+            .args(["build", "--release", "--locked"])
+            .args(PACKAGES),
+    )
 }
 
-/// Builds the binary without need of any library on the machine that runs it.
+/// Builds the programs without need of any library on the machine that runs them; the folder with them.
 pub fn statically_linked() -> Result<PathBuf> {
     kernel_programs()?;
     // A named target keeps build scripts and macros free of these flags.
@@ -60,10 +67,10 @@ pub fn statically_linked() -> Result<PathBuf> {
     let mut command = cargo();
     command
         .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .args(["build", "--release", "--locked", "--package", "sidetrack"])
-        .args(["--target", &target]);
+        .args(["build", "--release", "--locked", "--target", &target])
+        .args(PACKAGES);
     must(&mut command)?;
-    Ok(root().join("target").join(target).join("release/sidetrack"))
+    Ok(root().join("target").join(target).join("release"))
 }
 
 /// Installs what a command needs and builds everything it runs.

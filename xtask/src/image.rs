@@ -1,5 +1,5 @@
-//! The OCI image: one statically linked binary, its manual pages and completion scripts. The agent copies the
-//! binary to the node as CNI plugin, where no libraries can be assumed.
+//! The OCI image: two statically linked programs, the agent's with its manual pages and completion scripts, and the
+//! webhook's. The agent copies its own to the node as CNI plugin, where no libraries can be assumed.
 
 use std::{
     fs,
@@ -72,13 +72,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 
 /// The files of the image.
 fn collect(dir: &Path) -> Result<()> {
-    let binary = build::statically_linked()?;
-    let libraries = answer(Command::new("ldd").arg(&binary)).unwrap_or_default();
-    if libraries.contains("=>") {
-        bail!("{} needs libraries: {libraries}", binary.display());
+    let built = build::statically_linked()?;
+    for program in ["sidetrack", "sidetrack-webhook"] {
+        let binary = built.join(program);
+        let libraries = answer(Command::new("ldd").arg(&binary)).unwrap_or_default();
+        if libraries.contains("=>") {
+            bail!("{} needs libraries: {libraries}", binary.display());
+        }
+        install(&binary, &dir.join("usr/bin").join(program))?;
     }
-    install(&binary, &dir.join("usr/bin/sidetrack"))?;
-    documents(&binary, &dir.join("usr/share"))
+    documents(&built.join("sidetrack"), &dir.join("usr/share"))
 }
 
 /// Completion scripts and manual pages, where distributions put them.

@@ -59,7 +59,7 @@ pub enum Format {
 
 /// A duration that is longer than nothing.
 pub fn duration(text: &str) -> Result<Duration, String> {
-    match sidetrack_live::duration::duration(text) {
+    match sidetrack_base::duration::duration(text) {
         Ok(Duration::ZERO) => Err("it must be longer than nothing".to_owned()),
         given => given,
     }

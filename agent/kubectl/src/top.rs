@@ -14,8 +14,8 @@ use std::{
 use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
+use sidetrack_base::duration::interval;
 use sidetrack_live::{
-    duration::interval,
     screen,
     top::{self, Origin, Report, Settings, View},
 };

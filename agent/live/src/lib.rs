@@ -4,7 +4,6 @@
 //! Everything but [`screen`] is state and text, which tests check without a terminal.
 
 mod counts;
-pub mod duration;
 pub mod screen;
 pub mod top;
 pub mod trace;

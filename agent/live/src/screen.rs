@@ -3,7 +3,6 @@
 //! Invariant: whatever ends the view, also a panic, gives the terminal back as it was.
 
 use std::{
-    env,
     io::{self, IsTerminal as _, Stdout},
     panic,
     sync::Once,
@@ -32,12 +31,6 @@ pub fn require_terminal() -> Result<()> {
     bail!(
         "the live view needs a terminal, and standard input or output is none: pass --once for one table, or run it with a terminal (kubectl exec -it, ssh -t)"
     )
-}
-
-/// Whether colors are wanted: unless NO_COLOR is set (no-color.org).
-#[must_use]
-pub fn wants_color() -> bool {
-    env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 impl Screen {

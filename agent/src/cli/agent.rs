@@ -11,10 +11,8 @@ use clap::Args;
 use sidetrack_policy::{PodRef, manifest::is_name, select::Enroll};
 
 use super::{
-    LogFormat, Places,
+    Places,
     install_cni::{CONF_DIR, CniFlags},
-    mesh::MeshFlags,
-    start_logging,
 };
 use crate::{
     cni::{
@@ -22,6 +20,10 @@ use crate::{
         install::{Installation, Unmaintained},
     },
     daemon::{self, Config, Plugin, Pods},
+};
+use sidetrack_base::{
+    log::{self, LogFormat},
+    mesh_flags::MeshFlags,
     runtime::block_on,
 };
 
@@ -114,7 +116,7 @@ struct PluginFlags {
 }
 
 pub(super) fn run(options: Options) -> Result<ExitCode> {
-    start_logging(options.log_format);
+    log::start(options.log_format);
     block_on(daemon::run(options.config()?))??;
     Ok(ExitCode::SUCCESS)
 }

@@ -10,8 +10,8 @@ use super::{Format, Places, output, pods};
 use crate::{
     api::PodStatus,
     cleanup::{self, Removed},
-    runtime::{block_on, until_signal},
 };
+use sidetrack_base::runtime::{block_on, until_signal};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

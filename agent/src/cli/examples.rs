@@ -65,10 +65,6 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["sidetrack cleanup --dry-run", "sidetrack cleanup"],
     ),
     (
-        "webhook",
-        &["sidetrack webhook --tls-cert tls.crt --tls-key tls.key --gate-image sidetrack:1"],
-    ),
-    (
         "completions",
         &[
             "sidetrack completions bash > /usr/share/bash-completion/completions/sidetrack",

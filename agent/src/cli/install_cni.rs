@@ -9,7 +9,9 @@ use std::{
 use anyhow::Result;
 use clap::Args;
 
-use super::{SOCKET, duration::duration_within, output};
+use sidetrack_base::duration::duration_within;
+
+use super::{SOCKET, output};
 use crate::cni::{
     config::MOST_SECONDS,
     install::{Entries, Entry, Installation},

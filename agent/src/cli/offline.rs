@@ -17,10 +17,10 @@ use sidetrack_policy::{
 };
 
 use super::{
-    mesh::MeshFlags,
     pod_name::{PodName, listed},
     usage,
 };
+use sidetrack_base::mesh_flags::MeshFlags;
 use sidetrack_datapath::netns::routes::captures_v6;
 
 /// Where the pod is described, and what its manifest does not say.

@@ -1,8 +1,6 @@
 //! Tables, JSON and YAML on stdout, remarks on stderr.
 
 use std::{
-    env,
-    ffi::OsStr,
     fmt::Display,
     io::{self, Write as _},
     sync::atomic::{AtomicBool, Ordering},
@@ -14,7 +12,9 @@ use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
 use serde::Serialize;
 use terminal_size::{Width, terminal_size_of};
 
-use super::{Format, duration};
+use sidetrack_base::duration;
+
+use super::Format;
 
 /// Narrower than this a last column is not wrapped: the terminal breaks the lines where they end.
 const NARROWEST: usize = 20;
@@ -145,15 +145,6 @@ pub fn seconds(seconds: u64) -> String {
 fn yaml(value: &impl Serialize) -> Result<String> {
     let value = serde_json::to_value(value)?;
     serde_saphyr::to_string(&value).context("write YAML")
-}
-
-/// Whether a stream gets colors: a terminal, unless NO_COLOR is set (no-color.org).
-pub fn wants_color(is_terminal: bool) -> bool {
-    color(is_terminal, env::var_os("NO_COLOR").as_deref())
-}
-
-fn color(is_terminal: bool, no_color: Option<&OsStr>) -> bool {
-    is_terminal && no_color.is_none_or(OsStr::is_empty)
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use serde::Serialize;
 
+use sidetrack_base::duration::{self, duration};
+
 use super::{
-    Format, Places,
-    duration::{self, duration},
-    output,
+    Format, Places, output,
     pod_name::{NamespaceFlag, PodName},
     pods,
 };

@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Result, bail};
 use clap::Args;
+use sidetrack_base::duration::interval;
 use sidetrack_live::{
-    duration::interval,
     screen,
     top::{self, Origin, Report, Row, Settings, View},
 };

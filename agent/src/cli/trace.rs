@@ -11,7 +11,8 @@ use super::{
     pod_name::{NamespaceFlag, PodName},
     pods,
 };
-use crate::{api::TraceLine, client::Client, runtime::until_signal, trace::Filter};
+use crate::{api::TraceLine, client::Client, trace::Filter};
+use sidetrack_base::runtime::until_signal;
 
 /// How often a trace that is attended says that it runs.
 const BEAT: Duration = Duration::from_secs(1);

@@ -7,7 +7,9 @@ use clap::Args;
 use nix::unistd::Uid;
 use serde::Serialize;
 
-use super::{Format, duration::duration_within, output};
+use sidetrack_base::duration::duration_within;
+
+use super::{Format, output};
 use crate::validate::{self, Failure, Trial};
 
 /// The exit code of istio-validation, so that tools which repair pods by that code work here too.

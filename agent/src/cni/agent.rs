@@ -7,7 +7,8 @@ use super::{
     attach::{Answer, PATH, Question},
     config::Config,
 };
-use crate::{client::Client, runtime::block_on};
+use crate::client::Client;
+use sidetrack_base::runtime::block_on;
 
 /// Time between two requests to an agent that does not answer.
 const RETRY_AFTER: Duration = Duration::from_millis(50);

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use k8s_openapi::ByteString;
 use serde_json::json;
 
-use crate::files;
+use sidetrack_base::files;
 
 /// The kubeconfig's name in the directory of network configurations. Runtimes ignore its extension.
 pub const FILE: &str = "sidetrack-cni.kubeconfig";

@@ -21,7 +21,7 @@ use super::{
     TYPE,
     credentials::{self, Credentials},
 };
-use crate::files::{self, replace};
+use sidetrack_base::files::{self, replace};
 
 /// Where the plugin is installed, and how it is configured.
 #[derive(Clone, Debug)]

@@ -18,7 +18,7 @@ use kube::{
 };
 
 use super::{config::Install, install::remove_entries};
-use crate::runtime::block_on;
+use sidetrack_base::runtime::block_on;
 
 /// Longest wait for one answer.
 const ANSWER: Duration = Duration::from_secs(2);

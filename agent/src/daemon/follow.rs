@@ -4,6 +4,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
+use sidetrack_base::mesh_settings::MeshSettings;
 use tokio::{
     sync::watch,
     time::{MissedTickBehavior, interval},
@@ -13,7 +14,7 @@ use tracing::error;
 use super::inbox::Inbox;
 use crate::{
     cni::install::{Keeper, Unmaintained},
-    sources::{Source, cluster::taint::keep_away, mesh_settings::MeshSettings},
+    sources::{Source, cluster::taint::keep_away},
     status::Status,
 };
 

@@ -12,7 +12,7 @@ use super::{
     inbox::Inbox,
     worker::{Parts, work},
 };
-use crate::runtime;
+use sidetrack_base::runtime;
 
 /// A handle of the thread.
 pub(super) struct ReconcilerThread {

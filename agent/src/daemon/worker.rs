@@ -278,9 +278,6 @@ impl Worker {
     /// Publishes the state after a turn.
     fn publish(&mut self) {
         self.status.turn_completed();
-        if let Err(error) = self.status.count_removed() {
-            error!("add up the counters of pods that have left: {error}");
-        }
         for event in self.reconciler.drain_events() {
             if let Some(reporter) = &self.reporter {
                 reporter.report(event);

@@ -1,6 +1,10 @@
 //! One pod has its share of the counters; what exceeds it is counted by rule.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    thread,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
@@ -138,13 +142,20 @@ fn earlier_counters_leave_room(lab: &Lab, agent: &Agent, large: &PodNet) -> Resu
     let total: u64 = counted(&maps, large_cookie)?.values().sum();
     lab.remove_manifest("other")?;
     agent.places.wait_pod("test/other", |pod| pod.is_none())?;
-    let keys = maps.counts.keys()?.into_iter();
-    let rows = keys.filter(|key| key.netns == large_cookie).count() as u64;
-    let believed = maps.counters_by_pod.get(&large_cookie)?;
-    ensure!(
-        rows < 20 && believed == Some(rows),
-        "{rows} rows, {believed:?} counted"
-    );
+    let start = Instant::now();
+    loop {
+        let keys = maps.counts.keys()?.into_iter();
+        let rows = keys.filter(|key| key.netns == large_cookie).count() as u64;
+        let believed = maps.counters_by_pod.get(&large_cookie)?;
+        if rows < 20 && believed == Some(rows) {
+            break;
+        }
+        ensure!(
+            start.elapsed() < Duration::from_secs(20),
+            "{rows} rows, {believed:?} counted"
+        );
+        thread::sleep(Duration::from_millis(100));
+    }
     let now: u64 = counted(&maps, large_cookie)?.values().sum();
     ensure!(now == total, "{now} connections of {total}");
     Ok(())

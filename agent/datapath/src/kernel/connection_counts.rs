@@ -18,9 +18,6 @@ use super::maps::Maps;
 pub struct RemovedCounts(Mutex<Vec<(CountKey, u64)>>);
 
 impl RemovedCounts {
-    /// Counters beyond this number are added up at once, although nobody asks for the totals.
-    const MANY: usize = 16_384;
-
     fn locked(&self) -> MutexGuard<'_, Vec<(CountKey, u64)>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -29,12 +26,6 @@ impl RemovedCounts {
     #[must_use]
     pub fn take(&self) -> Vec<(CountKey, u64)> {
         std::mem::take(&mut *self.locked())
-    }
-
-    /// Whether somebody has to take them.
-    #[must_use]
-    pub fn are_many(&self) -> bool {
-        self.locked().len() > Self::MANY
     }
 }
 

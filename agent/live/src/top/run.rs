@@ -107,7 +107,7 @@ pub async fn run(mut view: View, source: &impl Source) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("receive signals")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("receive signals")?;
     let theme = Theme {
-        colors: crate::screen::wants_color(),
+        colors: sidetrack_base::log::wants_color(true),
     };
     let mut screen = Screen::open()?;
     let mut events = EventStream::new();

@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use ipnet::IpNet;
 use sidetrack_common::rule::Rule;
 
-use crate::duration::duration;
+use sidetrack_base::duration::duration;
 
 /// Which connections, and for how long.
 #[derive(Clone, Debug, Args)]

@@ -1,20 +1,6 @@
 use serde_json::{Value, json};
 
-use super::{color, lines, table, yaml};
-
-#[test]
-fn colors() {
-    for (is_terminal, no_color, wanted) in [
-        (true, None, true),
-        (true, Some(""), true),
-        (true, Some("1"), false),
-        (false, None, false),
-        (false, Some("1"), false),
-    ] {
-        let found = color(is_terminal, no_color.map(str::as_ref));
-        assert_eq!(found, wanted, "{is_terminal} {no_color:?}");
-    }
-}
+use super::{lines, table, yaml};
 
 #[test]
 fn the_last_column_fits_the_terminal() {

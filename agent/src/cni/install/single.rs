@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use super::conflist::NetworkConfig;
-use crate::files::{self, replace};
+use sidetrack_base::files::{self, replace};
 
 /// The suffix of the original that a list replaced.
 const SAVED: &str = ".sidetrack-saved";

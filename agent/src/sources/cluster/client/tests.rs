@@ -11,7 +11,7 @@ use super::{
     },
     connect,
 };
-use crate::runtime::block_on;
+use sidetrack_base::runtime::block_on;
 
 /// How long the tests wait for the head of an answer.
 const ANSWER: Duration = Duration::from_millis(300);

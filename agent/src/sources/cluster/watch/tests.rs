@@ -21,7 +21,7 @@ use serde_json::{Value, json};
 use sidetrack_policy::facts::PodFacts;
 
 use super::{MAX_OBJECT_BYTES, MAX_PAGE_BYTES, Pauses, Target, Timeouts, Update, Watch};
-use crate::runtime::block_on;
+use sidetrack_base::runtime::block_on;
 
 type Parameters = HashMap<String, String>;
 

@@ -3,7 +3,7 @@
 //! Invariants: so many bodies are read at a time, of large ones one, so that those never keep all threads
 //! from the small ones; a request whose deadline has passed is not read.
 
-use crate::http::{places::Place, turns::Turns};
+use sidetrack_base::http::{places::Place, turns::Turns};
 
 /// How many bodies are read at a time.
 const READERS: usize = 2;

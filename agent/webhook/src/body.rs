@@ -6,7 +6,7 @@ use axum::{
 };
 use http_body_util::BodyExt as _;
 
-use crate::http::places::Place;
+use sidetrack_base::http::places::Place;
 
 /// What the API server takes of a client.
 const MAX_BODY_BYTES: usize = 3 << 20;

@@ -9,7 +9,7 @@ use std::{
 use tokio::time::{sleep, timeout};
 
 use super::Readers;
-use crate::http::places::{Place, Places};
+use sidetrack_base::http::places::{Place, Places};
 
 fn place() -> Place {
     let places = Places::new(1, Duration::ZERO);

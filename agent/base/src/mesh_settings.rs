@@ -8,7 +8,6 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::files;
-use sidetrack_datapath::kernel::probe;
 use sidetrack_policy::{
     mesh::{self, DefaultFlag, Mesh, VirtualInterfaces},
     select::Enroll,
@@ -58,18 +57,18 @@ impl MeshSettings {
         }
     }
 
-    /// For pods of this node, whose kernel may not show by which interface a connection arrives, or may not run
+    /// For pods of this node: whether its kernel shows by which interface a connection arrives, and whether it runs
     /// programs on a pod's interfaces.
     #[must_use]
-    pub fn on_this_node(self) -> Self {
+    pub fn on_this_node(self, sees_interfaces: bool, runs_on_interfaces: bool) -> Self {
         let is_full = self.virtual_interfaces == VirtualInterfaces::Full;
-        let virtual_interfaces = if is_full && !probe::ingress_programs() {
+        let virtual_interfaces = if is_full && !runs_on_interfaces {
             VirtualInterfaces::Refuse
         } else {
             self.virtual_interfaces
         };
         Self {
-            sees_interfaces: probe::ingress_ifindex(),
+            sees_interfaces,
             virtual_interfaces,
             ..self
         }

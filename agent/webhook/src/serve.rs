@@ -42,7 +42,7 @@ use tokio_rustls::{
 use tracing::{debug, info, warn};
 
 use super::{body, readers::Readers};
-use crate::http::{self, Limits, listen, places::Place, turns::Turns};
+use sidetrack_base::http::{self, Limits, listen, places::Place, turns::Turns};
 use sidetrack_policy::mesh::Mesh;
 use sidetrack_policy::webhook::{Answer, Outcome, Settings, answer};
 

@@ -1,19 +1,31 @@
-//! `sidetrack webhook`: the mutating webhook's arguments.
+//! The mutating webhook: it removes istio-init from pods that the agents enroll.
+//!
+//! A program of its own: it faces the network, has no privileges, and carries no kernel code. What it answers is
+//! [`sidetrack_policy::webhook`].
+
+mod body;
+mod readers;
+mod run;
+mod serve;
+mod tls;
 
 use std::{net::SocketAddr, path::PathBuf, process::ExitCode, time::Duration};
 
-use anyhow::Result;
-use clap::{Args, builder::NonEmptyStringValueParser};
-
-use super::{LogFormat, duration::duration, mesh::MeshFlags, start_logging};
-use crate::{
+use clap::{Parser, builder::NonEmptyStringValueParser};
+use sidetrack_base::{
+    duration::duration,
+    log::{self, LogFormat},
+    mesh_flags::MeshFlags,
     runtime::block_on,
-    webhook::run::{Config, run as webhook},
 };
 use sidetrack_policy::select::Enroll;
 
-#[derive(Debug, Args)]
-pub(super) struct Options {
+use self::run::{Config, run};
+
+/// Answer the API server: remove istio-init from pods that the agents enroll.
+#[derive(Debug, Parser)]
+#[command(name = "sidetrack-webhook", version = sidetrack_base::VERSION, max_term_width = 100)]
+struct Options {
     /// Answer HTTPS here. Port 0 takes a free port and logs it
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "[::]:9443")]
     listen: SocketAddr,
@@ -39,8 +51,9 @@ pub(super) struct Options {
     log_format: LogFormat,
 }
 
-pub(super) fn run(options: Options) -> Result<ExitCode> {
-    start_logging(options.log_format);
+fn main() -> ExitCode {
+    let options = Options::parse();
+    log::start(options.log_format);
     let config = Config {
         listen: options.listen,
         tls_cert: options.tls_cert,
@@ -49,6 +62,12 @@ pub(super) fn run(options: Options) -> Result<ExitCode> {
         settings: options.mesh.settings(options.enroll),
         drain: options.drain,
     };
-    block_on(webhook(config))??;
-    Ok(ExitCode::SUCCESS)
+    let served = block_on(run(config)).map_err(anyhow::Error::from).flatten();
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -14,8 +14,7 @@ use super::{
     serve::{Shared, bind, serve},
     tls::Certificates,
 };
-use crate::sources::mesh_settings::MeshSettings;
-use sidetrack_datapath::kernel::sys;
+use sidetrack_base::mesh_settings::MeshSettings;
 
 /// How often the files are looked at.
 const FOLLOW: Duration = Duration::from_millis(250);
@@ -42,7 +41,6 @@ pub struct Config {
 /// # Errors
 /// If it cannot start.
 pub async fn run(config: Config) -> Result<()> {
-    sys::keep_little_memory();
     let mut settings = config.settings;
     let (mesh_sender, mesh) = watch::channel(Arc::new(settings.read()?));
     let mut certificates = Certificates::new(&config.tls_cert, &config.tls_key);

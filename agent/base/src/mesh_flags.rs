@@ -5,14 +5,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::sources::mesh_settings::MeshSettings;
+use crate::mesh_settings::MeshSettings;
 use sidetrack_policy::{
     mesh::{DefaultFlag, VirtualInterfaces},
     select::Enroll,
 };
 
+/// What all pods of the mesh have in common.
 #[derive(Clone, Debug, Args)]
-pub(super) struct MeshFlags {
+pub struct MeshFlags {
     /// File with defaults for all pods (YAML). The agent follows its changes
     #[arg(long, value_name = "FILE", global = true)]
     config: Option<PathBuf>,
@@ -31,7 +32,8 @@ pub(super) struct MeshFlags {
 
 impl MeshFlags {
     /// The settings they describe; nothing is read yet.
-    pub(super) fn settings(mut self, enroll: Enroll) -> MeshSettings {
+    #[must_use]
+    pub fn settings(mut self, enroll: Enroll) -> MeshSettings {
         if self.accelerate {
             let flag = "accelerate=true".parse();
             self.defaults.push(flag.expect("a default of that name"));
@@ -41,7 +43,8 @@ impl MeshFlags {
     }
 
     /// The first of them that was given.
-    pub(super) fn given(&self) -> Option<&'static str> {
+    #[must_use]
+    pub fn given(&self) -> Option<&'static str> {
         [
             (self.config.is_some(), "--config"),
             (!self.defaults.is_empty(), "--default"),

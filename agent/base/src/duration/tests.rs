@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use super::{duration, duration_within, text};
+use super::{duration, duration_within, interval, text};
 
 #[test]
 fn the_same_form_in_both_directions() {
@@ -31,5 +31,14 @@ fn ranges() {
     assert_eq!(duration_within("9s", 1..=9), Ok(Duration::from_secs(9)));
     for text in ["0", "999ms", "9001ms", "10"] {
         assert!(duration_within(text, 1..=9).is_err(), "{text:?}");
+    }
+}
+
+#[test]
+fn intervals_have_bounds() {
+    assert_eq!(interval("100ms"), Ok(Duration::from_millis(100)));
+    assert_eq!(interval("1h"), Ok(Duration::from_secs(3600)));
+    for text in ["0", "99ms", "61m", "soon"] {
+        assert!(interval(text).is_err(), "{text}");
     }
 }
