@@ -8,11 +8,9 @@ use std::{
 use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
 
-use crate::{
-    cni::install::{Entries, remove_entries},
-    control_socket::{is_answered, remove_socket},
-    last_policies,
-};
+use crate::cni::install::{Entries, remove_entries};
+use crate::observe::last_policies;
+use crate::server::control_socket::{is_answered, remove_socket};
 use sidetrack_base::mesh_settings::last_defaults;
 use sidetrack_datapath::kernel::{layouts, pins::Pins};
 

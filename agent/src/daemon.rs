@@ -20,18 +20,16 @@ use tokio::{
 use tracing::{Level, info};
 
 use self::{follow::Follower, inbox::Inbox, reconciler_thread::ReconcilerThread, worker::Parts};
+use crate::observe::{last_policies, status::Status, trace::Tracer};
+use crate::server::{control_socket::Socket, metrics_http};
 use crate::{
     cleanup,
     cni::install::{Installation, Keeper, Unmaintained},
-    control_socket::Socket,
-    last_policies, metrics_http,
     sources::{
         Source,
         cluster::{Ending, Reporter, SharedEnding},
         cni_requests::CniQueue,
     },
-    status::Status,
-    trace::Tracer,
 };
 use sidetrack_base::mesh_settings::{MeshSettings, last_defaults};
 use sidetrack_datapath::kernel::{

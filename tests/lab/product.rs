@@ -1,7 +1,8 @@
 //! What tests and tools use of the product. They import `sidetrack` from here alone, so that a module
 //! that moves there is renamed here once.
 
-pub use sidetrack::{api::PodStatus, client::Client, map_routes::MapRoutes};
+pub use sidetrack::observe::map_routes::MapRoutes;
+pub use sidetrack::{api::PodStatus, client::Client};
 pub use sidetrack_base::runtime::block_on;
 pub use sidetrack_datapath::{
     kernel::{

@@ -10,10 +10,8 @@ use super::{
     pod_name::{NamespaceFlag, PodName},
     pods,
 };
-use crate::{
-    api::NetnsStatus,
-    connections::{Connection, Direction, End, Listing, MAX_ROWS, Via, list},
-};
+use crate::api::NetnsStatus;
+use crate::observe::connections::{Connection, Direction, End, Listing, MAX_ROWS, Via, list};
 use sidetrack_datapath::{
     kernel::{maps::Maps, pins::Pins, sock_records::Records},
     netns::{Netns, inode_at, processes},

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 
 use super::{Format, Places, output};
-use crate::control_socket;
+use crate::server::control_socket;
 use sidetrack_datapath::kernel::probe;
 
 #[derive(Debug, Args)]

@@ -6,10 +6,10 @@ use anyhow::{Context as _, Result};
 use clap::Args;
 
 use super::{Format, Places, output, pod_name::PodName};
+use crate::observe::counters::add_live_facts;
 use crate::{
     api::{NetnsStatus, PodState, PodStatus, Refusals},
     client::Client,
-    counters::add_live_facts,
 };
 use sidetrack_datapath::{
     kernel::{maps::Maps, pins::Pins},

@@ -6,10 +6,8 @@ use anyhow::Result;
 use clap::{Args, ValueEnum};
 
 use super::{Places, output};
-use crate::{
-    client::Client,
-    metrics_http::{LIVE, READY},
-};
+use crate::client::Client;
+use crate::server::metrics_http::{LIVE, READY};
 
 #[derive(Debug, Args)]
 pub(super) struct Options {

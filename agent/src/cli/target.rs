@@ -13,7 +13,8 @@ use super::{
     pod_name::{NamespaceFlag, PodName},
     pods, usage,
 };
-use crate::{api::PodStatus, client::Client, last_policies, map_routes::MapRoutes};
+use crate::observe::{last_policies, map_routes::MapRoutes};
+use crate::{api::PodStatus, client::Client};
 use sidetrack_datapath::kernel::{maps::Maps, pins::Pins};
 use sidetrack_policy::{
     Policy,

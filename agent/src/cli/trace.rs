@@ -11,7 +11,8 @@ use super::{
     pod_name::{NamespaceFlag, PodName},
     pods,
 };
-use crate::{api::TraceLine, client::Client, trace::Filter};
+use crate::observe::trace::Filter;
+use crate::{api::TraceLine, client::Client};
 use sidetrack_base::runtime::until_signal;
 
 /// How often a trace that is attended says that it runs.

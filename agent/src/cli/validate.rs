@@ -1,5 +1,7 @@
 //! `sidetrack validate`: checks interception from inside a pod.
 
+mod check;
+
 use std::{process::ExitCode, time::Duration};
 
 use anyhow::Result;
@@ -9,8 +11,8 @@ use serde::Serialize;
 
 use sidetrack_base::duration::duration_within;
 
+use self::check::{Failure, Trial};
 use super::{Format, output};
-use crate::validate::{self, Failure, Trial};
 
 /// The exit code of istio-validation, so that tools which repair pods by that code work here too.
 const NOT_INTERCEPTED: u8 = 126;
@@ -55,7 +57,7 @@ fn timeout(text: &str) -> Result<Duration, String> {
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let ipv6 = match options.ipv6 {
-        Ipv6::Auto => validate::has_ipv6(),
+        Ipv6::Auto => check::has_ipv6(),
         Ipv6::Yes => true,
         Ipv6::No => false,
     };
@@ -65,7 +67,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         patience: options.timeout,
         ipv6,
     };
-    let (verdict, code) = match validate::run(trial).await {
+    let (verdict, code) = match check::run(trial).await {
         Ok(found) => {
             let intercepted = true;
             (Verdict { intercepted, found }, ExitCode::SUCCESS)

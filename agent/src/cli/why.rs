@@ -11,10 +11,8 @@ use super::{
     pod_name::{NamespaceFlag, PodName},
     pods,
 };
-use crate::{
-    api::{PodStatus, Refusals, TraceEvent},
-    refusals::cure,
-};
+use crate::api::{PodStatus, Refusals, TraceEvent};
+use crate::observe::refusals::cure;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:

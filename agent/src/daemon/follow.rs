@@ -12,10 +12,10 @@ use tokio::{
 use tracing::error;
 
 use super::inbox::Inbox;
+use crate::observe::status::Status;
 use crate::{
     cni::install::{Keeper, Unmaintained},
     sources::{Source, cluster::taint::keep_away},
-    status::Status,
 };
 
 /// How often changes are looked for that cause no event.

@@ -22,14 +22,11 @@ use super::{
     debug_hold::DebugHold,
     inbox::{Inbox, Update},
 };
-use crate::{
-    snapshot::Snapshot,
-    sources::{
-        cluster::Reporter,
-        cni_requests::{CniQueue, CniRequest},
-        pod_cgroups::PodCgroups,
-    },
-    status::Status,
+use crate::observe::{snapshot::Snapshot, status::Status};
+use crate::sources::{
+    cluster::Reporter,
+    cni_requests::{CniQueue, CniRequest},
+    pod_cgroups::PodCgroups,
 };
 use sidetrack_datapath::{
     kernel::Datapath,

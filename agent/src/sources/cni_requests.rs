@@ -22,13 +22,11 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    cni::{
-        attach::{Answer, PATH, Question, Sandbox},
-        config::MOST_SECONDS,
-    },
-    timings::Timings,
+use crate::cni::{
+    attach::{Answer, PATH, Question, Sandbox},
+    config::MOST_SECONDS,
 };
+use crate::observe::timings::Timings;
 use sidetrack_datapath::{
     netns::{inode_at, processes::Found},
     reconcile::Reconciler,

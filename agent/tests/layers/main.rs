@@ -101,7 +101,7 @@ fn upward(order: &[String], uses: &Uses) -> Vec<String> {
 fn no_module_uses_one_below_it() {
     let (order, uses) = (order(), uses());
     assert!(
-        order.len() > 10 && uses.len() > order.len(),
+        order.len() > 5 && uses.len() > order.len(),
         "{order:?} {uses:?}"
     );
     let wrong = upward(&order, &uses);

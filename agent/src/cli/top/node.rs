@@ -15,11 +15,11 @@ use sidetrack_live::{
 };
 use tokio::sync::mpsc;
 
+use crate::observe::trace::Filter;
 use crate::{
     api::{AgentStatus, PodState, PodStatus},
     cli::{Places, pods, rules},
     client::Client,
-    trace::Filter,
 };
 
 /// The node that this runs on.

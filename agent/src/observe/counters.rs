@@ -12,10 +12,8 @@ use sidetrack_common::{
     rule::{Class, Rule},
 };
 
-use crate::{
-    api::{Connections, PodStatus},
-    refusals::LastRefusals,
-};
+use crate::api::{Connections, PodStatus};
+use crate::observe::refusals::LastRefusals;
 use sidetrack_datapath::kernel::{connection_counts::RemovedCounts, maps::Maps};
 
 /// Connections by rule. They never decrease, although a pod's counters leave with the pod.

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Format, text};
-use crate::{
-    cni::attach::Answer,
+use crate::cni::attach::Answer;
+use crate::observe::{
     counters::ByResult,
     status::{Figures, PerPod, PodFigures},
     timings::Timings,

@@ -30,8 +30,8 @@ use tracing::warn;
 mod filter;
 
 pub use self::filter::Filter;
-use crate::{
-    api::{Process, TraceEvent, TraceLine},
+use crate::api::{Process, TraceEvent, TraceLine};
+use crate::observe::{
     events::{Clocks, described},
     snapshot::Snapshot,
     status::Status,

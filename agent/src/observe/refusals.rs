@@ -11,10 +11,8 @@ use sidetrack_common::{
     rule::Rule,
 };
 
-use crate::{
-    api::Refusals,
-    events::{Clocks, described},
-};
+use crate::api::Refusals;
+use crate::observe::events::{Clocks, described};
 use sidetrack_datapath::kernel::maps::Maps;
 
 /// The last refusal of each pod and reason.

@@ -5,10 +5,8 @@ use std::net::SocketAddr;
 use ipnet::IpNet;
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    api::{Process, TraceEvent, TraceLine},
-    events::is_refusal,
-};
+use crate::api::{Process, TraceEvent, TraceLine};
+use crate::observe::events::is_refusal;
 
 /// Which events a client wants: those that fit everything it names.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

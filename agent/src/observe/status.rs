@@ -17,8 +17,8 @@ use tokio::time::MissedTickBehavior;
 
 use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_SHARE};
 
-use crate::{
-    api::{AgentStatus, NetnsStatus, PodState, PodStatus},
+use crate::api::{AgentStatus, NetnsStatus, PodState, PodStatus};
+use crate::observe::{
     counters::{ByResult, Totals, add_live_facts},
     snapshot::Snapshot,
     timings::Timings,

@@ -14,7 +14,7 @@ use prometheus_client::{
 };
 
 pub use self::format::Format;
-use crate::status::{Figures, PerPod, PodFigures};
+use crate::observe::status::{Figures, PerPod, PodFigures};
 
 /// The metrics page.
 ///

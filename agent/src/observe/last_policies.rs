@@ -19,7 +19,8 @@ use sidetrack_policy::{PodRef, Policy};
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-use crate::{api::PodStatus, status::Status};
+use crate::api::PodStatus;
+use crate::observe::status::Status;
 use sidetrack_base::files;
 use sidetrack_datapath::kernel::maps::Maps;
 

@@ -4,7 +4,7 @@ use bytemuck::Zeroable as _;
 use sidetrack_common::{event::Event, rule::Rule};
 
 use super::{LastRefusals, cure};
-use crate::events::Clocks;
+use crate::observe::events::Clocks;
 use sidetrack_datapath::kernel::events::boot_time;
 
 #[test]

@@ -18,11 +18,11 @@ use axum::{
 use nix::unistd::{AccessFlags, access};
 use tokio::net::{UnixListener, UnixStream};
 
+use crate::observe::status::Status;
+use crate::server::metrics_http;
 use crate::{
     api::{AgentStatus, PodStatus},
-    metrics_http,
     sources::cni_requests::Peer,
-    status::Status,
 };
 use sidetrack_base::http::{Limits, serve};
 

@@ -24,10 +24,8 @@ use tokio::{
     sync::Mutex,
 };
 
-use crate::{
-    metrics::{self, Format},
-    status::Status,
-};
+use crate::observe::status::Status;
+use crate::server::metrics::{self, Format};
 use sidetrack_base::http::{self, Limits, places::Place};
 
 /// It must not use up the agent's descriptors and memory.

@@ -1,0 +1,19 @@
+//! What the kernel and the reconciler know, for people: counters, refusals, connections, traces, the agent's state.
+//!
+//! It reads maps and the reconciler's snapshot, and writes nothing that decides a connection.
+
+// From the bottom up: no module uses one that stands below it in this list.
+pub mod events;
+pub mod timings;
+
+pub mod refusals;
+
+pub mod counters;
+pub mod map_routes;
+pub mod snapshot;
+
+pub mod connections;
+pub mod status;
+
+pub mod last_policies;
+pub mod trace;

@@ -1,0 +1,8 @@
+//! What the agent answers: on its socket to commands and the CNI plugin, on its port to whoever scrapes metrics.
+
+// From the bottom up: no module uses one that stands below it in this list.
+pub mod metrics;
+
+pub mod metrics_http;
+
+pub mod control_socket;
