@@ -12,6 +12,7 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{command::die_with_parent, network::manifest};
 use nix::sys::signal::Signal;
 use serde_json::Value;
+use sidetrack_common::names;
 
 use crate::fixture::{POD, PodFixture, VIP};
 
@@ -71,10 +72,26 @@ fn dial(fixture: &PodFixture, user: u32, scenario: &str, to: (&str, u16)) -> Res
     Ok(said)
 }
 
+/// Whether the maps of acceleration are there.
+fn is_loaded(fixture: &PodFixture) -> bool {
+    let maps = fixture.agent.places.pins().join("maps");
+    [names::ACCELERATED, names::FLOWS]
+        .iter()
+        .any(|map| maps.join(map).exists())
+}
+
+/// The ends of connections that are known.
+fn flows(fixture: &PodFixture) -> Result<Vec<Value>> {
+    match is_loaded(fixture) {
+        true => fixture.agent.places.map(names::FLOWS),
+        false => Ok(Vec::new()),
+    }
+}
+
 /// Bytes that went past TCP, of all connections that are known.
 fn past(fixture: &PodFixture) -> Result<u64> {
-    let rows = fixture.agent.places.map("FLOWS")?;
-    let sent = rows
+    let sent = flows(fixture)?;
+    let sent = sent
         .iter()
         .map(|row| row["formatted"]["value"]["sent"].as_u64());
     Ok(sent.map(Option::unwrap_or_default).sum())
@@ -136,9 +153,13 @@ fn inbound() -> Result<()> {
 kernel_test!(switched_on_and_off);
 /// By the annotation, for new connections, and for nobody else.
 fn switched_on_and_off() -> Result<()> {
+    let plain = PodFixture::new()?;
+    ensure!(!is_loaded(&plain), "no pod is accelerated");
+    drop(plain);
     let Some(mut fixture) = accelerated()? else {
         return Ok(());
     };
+    ensure!(is_loaded(&fixture));
     let _sidecar = serve(&fixture, "0.0.0.0", 15001, PROXY)?;
     let to = (VIP[0], 80);
     let counts = |fixture: &PodFixture| -> Result<bool> {
@@ -159,7 +180,12 @@ fn switched_on_and_off() -> Result<()> {
         .lab
         .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
     until(&fixture, false)?;
-    ensure!(fixture.agent.places.map("FLOWS")?.is_empty());
+    // Without an accelerated pod and its connections there is nothing of it in the kernel.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while is_loaded(&fixture) {
+        ensure!(Instant::now() < deadline, "the programs stay");
+        thread::sleep(Duration::from_millis(100));
+    }
     fixture
         .lab
         .write_manifest("app", &manifest("app", &fixture.pod, &[ACCELERATE]))?;
@@ -204,7 +230,7 @@ fn open_connections_outlive_agents() -> Result<()> {
         let flowing = |row: &Value| row["formatted"]["value"]["sent"].as_u64() > Some(1000);
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
-            let rows = shared.agent.places.map("FLOWS")?;
+            let rows = flows(shared)?;
             if rows.iter().filter(|row| flowing(row)).count() >= 4 {
                 break;
             }

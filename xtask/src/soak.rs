@@ -47,7 +47,7 @@ fn other_build() -> Result<PathBuf> {
             .args(["build", "--release", "--locked", "--package", "sidetrack"])
             .env(
                 "SIDETRACK_EBPF",
-                programs.join("bpfel-unknown-none/release/sidetrack-ebpf"),
+                programs.join("bpfel-unknown-none/release"),
             )
             .env("SIDETRACK_VERSION", VERSION),
     )?;

@@ -7,37 +7,52 @@ mod btf;
 
 use std::{env, fs, path::Path, path::PathBuf, time::SystemTime};
 
+/// The one whose maps have texts.
+const CORE: &str = "sidetrack-core";
+/// What is loaded at the start, and what is loaded when a pod needs it.
+const OBJECTS: [&str; 3] = [CORE, "sidetrack-forward", "sidetrack-accelerate"];
+
 fn main() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"))
         .ancestors()
         .nth(2)
         .expect("the crate is in the workspace");
     println!("cargo::rerun-if-env-changed=SIDETRACK_EBPF");
-    let object = env::var_os("SIDETRACK_EBPF").map_or_else(
-        || root.join("target/ebpf/bpfel-unknown-none/release/sidetrack-ebpf"),
+    let dir = env::var_os("SIDETRACK_EBPF").map_or_else(
+        || root.join("target/ebpf/bpfel-unknown-none/release"),
         PathBuf::from,
     );
-    println!("cargo::rerun-if-changed={}", object.display());
+    let objects = OBJECTS.map(|name| dir.join(name));
+    for object in &objects {
+        println!("cargo::rerun-if-changed={}", object.display());
+    }
     let sources = ["ebpf/src", "ebpf/Cargo.toml", "common/src"].map(|dir| root.join(dir));
     for source in &sources {
         println!("cargo::rerun-if-changed={}", source.display());
     }
-    let Ok(built) = fs::metadata(&object).and_then(|meta| meta.modified()) else {
+    let modified = |object: &PathBuf| fs::metadata(object).and_then(|meta| meta.modified());
+    let Ok(built) = objects.iter().map(modified).collect::<Result<Vec<_>, _>>() else {
         println!(
-            "cargo::error=the kernel programs are not built ({} is missing): run `cargo xtask build`",
-            object.display()
+            "cargo::error=the kernel programs are not built (not all are in {}): run `cargo xtask build`",
+            dir.display()
         );
         return;
     };
-    if sources.iter().any(|source| newest(source) > Some(built)) {
+    let newest_source = sources.iter().filter_map(|source| newest(source)).max();
+    if newest_source > built.into_iter().max() {
         println!(
             "cargo::warning=the kernel programs are older than their sources: run `cargo xtask build`"
         );
     }
-    let mut programs = fs::read(&object).expect("read the kernel programs");
-    btf::name_text(&mut programs).expect("name the elements of texts in the kernel programs' BTF");
-    let out = Path::new(&env::var_os("OUT_DIR").expect("set by cargo")).join("sidetrack-ebpf");
-    fs::write(&out, programs).expect("write the kernel programs to OUT_DIR");
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("set by cargo"));
+    for (name, object) in OBJECTS.into_iter().zip(&objects) {
+        let mut programs = fs::read(object).expect("read the kernel programs");
+        if name == CORE {
+            btf::name_text(&mut programs)
+                .expect("name the elements of texts in the kernel programs' BTF");
+        }
+        fs::write(out.join(name), programs).expect("write the kernel programs to OUT_DIR");
+    }
 }
 
 /// The latest modification time below a path.

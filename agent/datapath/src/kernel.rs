@@ -18,6 +18,7 @@ pub mod kernel_log;
 pub mod layouts;
 pub mod maps;
 pub mod netlink;
+pub mod objects;
 pub mod pins;
 pub mod pod_links;
 pub mod probe;
@@ -32,9 +33,6 @@ pub mod usage;
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 pub use self::datapath::Datapath;
-
-/// The compiled kernel programs.
-pub static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-ebpf"));
 
 /// A descriptor as the number that instructions carry.
 fn fd_number(fd: BorrowedFd<'_>) -> i32 {

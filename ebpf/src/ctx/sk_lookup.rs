@@ -1,10 +1,9 @@
 //! `struct bpf_sk_lookup`: the choice of a listener for an inbound connection.
 
 use aya_ebpf::{Global, programs::SkLookupContext};
-use sidetrack_common::{addr::Addr, conn::ListenerKey};
+use sidetrack_common::addr::Addr;
 
 use super::{IPPROTO_TCP, addr_field, field};
-use crate::maps;
 
 /// Cookie of the network namespace this instance of the program is attached to. sk_lookup programs
 /// have no helper for it, so the loader sets it and loads an instance for every pod. Not 0, because the compiler gives
@@ -41,12 +40,6 @@ impl SkLookup<'_> {
         POD_NETNS.load()
     }
 
-    /// Cookie of the network namespace whose instance tail called this program, if it is known.
-    #[inline(always)]
-    pub fn netns(&self) -> Option<u64> {
-        maps::inbound_netns(self.inner)
-    }
-
     /// Whether the packet is TCP.
     #[inline(always)]
     pub fn is_tcp(&self) -> bool {
@@ -74,12 +67,5 @@ impl SkLookup<'_> {
             return None;
         }
         Some(field!(self.inner.lookup, ingress_ifindex))
-    }
-
-    /// Assigns the connection to a listener. Fails if the slot is empty or its socket does not accept
-    /// this family. The kernel picks a socket of the listener's reuse_port group by itself.
-    #[inline(always)]
-    pub fn assign(&self, key: &ListenerKey) -> Result<(), ()> {
-        maps::assign_listener(self.inner.lookup, key)
     }
 }

@@ -1,10 +1,7 @@
 //! `struct sk_msg_md`: a message that an accelerated socket sends.
 
 use aya_ebpf::{
-    EbpfContext as _, Global,
-    bindings::BPF_F_INGRESS,
-    helpers::generated::{bpf_get_netns_cookie, bpf_msg_redirect_hash},
-    programs::SkMsgContext,
+    EbpfContext as _, Global, helpers::generated::bpf_get_netns_cookie, programs::SkMsgContext,
 };
 use sidetrack_common::{addr::Addr, flow::FlowKey};
 
@@ -12,7 +9,6 @@ use super::{
     addr_field, field,
     typed::{Typed, load, tcp_sock},
 };
-use crate::maps;
 
 /// Offset of `sk_backlog` in `struct sock`, whose first member is what the receive queues take; all of them
 /// are set by the loader from the kernel's BTF.
@@ -69,22 +65,6 @@ impl SkMsg<'_> {
             return None;
         }
         tcp_sock(sk).map(TcpState)
-    }
-
-    /// Sends the message to the queue of the socket with this key; fails if there is none.
-    #[inline(always)]
-    pub fn redirect(&self, key: &mut FlowKey) -> Result<(), ()> {
-        // SAFETY: the program's own context, the map and a key of its type.
-        let action = unsafe {
-            bpf_msg_redirect_hash(
-                self.inner.msg,
-                maps::accelerated(),
-                core::ptr::from_mut(key).cast(),
-                BPF_F_INGRESS.into(),
-            )
-        };
-        // SK_PASS.
-        if action == 1 { Ok(()) } else { Err(()) }
     }
 }
 

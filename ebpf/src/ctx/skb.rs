@@ -53,7 +53,10 @@ pub enum Owner {
     /// No socket.
     Nobody,
     /// A listening socket, and whether the packet was given to it.
-    Listener { is_assigned: bool },
+    Listener {
+        /// Whether a program chose it.
+        is_assigned: bool,
+    },
     /// A connection.
     Connection,
 }

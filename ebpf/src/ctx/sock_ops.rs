@@ -8,13 +8,12 @@ use aya_ebpf::{
     helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie},
     programs::SockOpsContext,
 };
-use sidetrack_common::{addr::Addr, conn::ListenerKey};
+use sidetrack_common::addr::Addr;
 
 use super::{
     AF_INET6, addr_field, field,
     typed::{load, tcp_sock},
 };
-use crate::maps;
 
 /// Offset of `sk_err` in `struct sock`, set by the loader.
 #[unsafe(no_mangle)]
@@ -144,11 +143,5 @@ impl SockOps<'_> {
             return 0;
         }
         tcp_sock(sk).map_or(0, |tcp| load(tcp, &OFFSET_SOCK_ERR))
-    }
-
-    /// Puts a listening socket into the listener map; fails if the slot is in use.
-    #[inline(always)]
-    pub fn add_listener(&self, key: &mut ListenerKey) -> Result<(), ()> {
-        maps::add_listener(self.inner.ops, key)
     }
 }

@@ -176,11 +176,8 @@ fn rows_of(dump: &str) -> Result<Vec<Value>> {
     }
 }
 
-/// Maps whose rows belong to sockets, to a program and to a packet, not to pods. bpftool cannot list the
-/// first.
-pub const NOT_OF_PODS: [&str; 9] = [
-    names::ACCELERATED,
-    names::FLOWS,
+/// Maps whose rows belong to sockets, to a program and to a packet, not to pods.
+pub const NOT_OF_PODS: [&str; 7] = [
     names::EVENTS,
     names::TRACING,
     names::TRANSLATION,

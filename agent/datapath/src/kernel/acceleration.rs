@@ -8,8 +8,8 @@ use std::{
     os::fd::{AsFd as _, OwnedFd},
 };
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
-use aya::{Ebpf, programs::Program};
+use anyhow::{Context as _, Result, bail, ensure};
+use aya::programs::Program;
 use aya_obj::generated::bpf_attach_type;
 use sidetrack_common::{
     flow::{Flow, FlowKey},
@@ -18,28 +18,47 @@ use sidetrack_common::{
 };
 
 use super::{
-    Datapath, attachments::pin_again, cgroup, maps::from_pin, pins::Pins, sys, table::Table,
+    Datapath,
+    attachments::pin_again,
+    cgroup,
+    maps::from_pin,
+    objects::{self, Loader, OnDemand},
+    pins::Pins,
+    sys,
+    table::Table,
 };
 
 /// The first kernel that accounts what is in a socket's queue past TCP (kernel commit 54f89b3178d5).
 const SINCE: (u32, u32) = (6, 14);
 
-/// The loaded programs, and the pods' links.
+/// Maps that are pinned while there are programs.
+const MAPS: [&str; 2] = [names::ACCELERATED, names::FLOWS];
+
+/// The programs, and the pods' links.
 #[derive(Debug)]
 pub struct Acceleration {
-    /// The callbacks; or why there are none.
-    callbacks: Result<OwnedFd, String>,
+    programs: OnDemand<Programs>,
     links: HashMap<NetnsCookie, OwnedFd>,
-    flows: Option<Table<FlowKey, Flow>>,
+}
+
+/// What is in the kernel while some pod is accelerated, or was and has open connections.
+#[derive(Debug)]
+struct Programs {
+    callbacks: OwnedFd,
+    flows: Table<FlowKey, Flow>,
+    sockets: Table<FlowKey, u64>,
 }
 
 impl Acceleration {
-    /// Loads the programs. Without them pods are intercepted all the same.
-    pub(super) fn load(ebpf: &mut Ebpf, pins: &Pins) -> Self {
+    /// Nothing, unless an earlier agent has accelerated pods.
+    pub(super) fn new(loader: &Loader) -> Self {
+        let mut programs = OnDemand::Unloaded;
+        if loader.pins.map(names::ACCELERATED).exists() {
+            let _ = programs.get(|| load(loader));
+        }
         Self {
-            callbacks: load(ebpf, pins).map_err(|problem| format!("{problem:#}")),
+            programs,
             links: HashMap::new(),
-            flows: from_pin(pins, names::FLOWS).ok(),
         }
     }
 
@@ -48,16 +67,40 @@ impl Acceleration {
         if self.links.remove(&cookie).is_none() {
             return;
         }
-        let Some(flows) = &self.flows else { return };
+        let Some(Programs { flows, .. }) = self.programs.loaded() else {
+            return;
+        };
         let keys = flows.keys().unwrap_or_default().into_iter();
         for key in keys.filter(|key| key.netns == cookie.get()) {
             // One that is left makes room when another needs it.
             let _ = flows.remove(&key);
         }
     }
+
+    /// Unloads the programs after the last pod, and after the last connection that was ever accelerated: what is in a
+    /// socket's queue would be lost.
+    fn unload(&mut self, pins: &Pins) -> Result<()> {
+        let Some(Programs { sockets, .. }) = self.programs.loaded() else {
+            return Ok(());
+        };
+        if !self.links.is_empty()
+            || !sockets
+                .keys()
+                .context("list accelerated sockets")?
+                .is_empty()
+        {
+            return Ok(());
+        }
+        for name in MAPS {
+            let path = pins.map(name);
+            fs::remove_file(&path).with_context(|| format!("remove {}", path.display()))?;
+        }
+        self.programs = OnDemand::Unloaded;
+        Ok(())
+    }
 }
 
-fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<OwnedFd> {
+fn load(loader: &Loader) -> Result<Programs> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let release = release.trim();
     ensure!(
@@ -66,14 +109,15 @@ fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<OwnedFd> {
         SINCE.0,
         SINCE.1
     );
+    let mut ebpf = loader.load(objects::ACCELERATE, &MAPS)?;
     let Some(Program::SkMsg(message)) = ebpf.program_mut("st_message") else {
         bail!("no program st_message in the object");
     };
     message.load().context("load st_message")?;
-    let sockets = sys::open_pin(&pins.map(names::ACCELERATED))?;
+    let sockets: Table<FlowKey, u64> = from_pin(&loader.pins, names::ACCELERATED)?;
     sys::attach_to_sockets(
         message.fd()?.as_fd(),
-        sockets.as_fd(),
+        sockets.fd(),
         bpf_attach_type::BPF_SK_MSG_VERDICT,
     )
     .context("attach st_message")?;
@@ -81,7 +125,11 @@ fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<OwnedFd> {
         bail!("no program st_accelerate in the object");
     };
     callbacks.load().context("load st_accelerate")?;
-    Ok(callbacks.fd()?.as_fd().try_clone_to_owned()?)
+    Ok(Programs {
+        callbacks: callbacks.fd()?.as_fd().try_clone_to_owned()?,
+        flows: from_pin(&loader.pins, names::FLOWS)?,
+        sockets,
+    })
 }
 
 /// Major and minor number of a kernel's release.
@@ -106,30 +154,41 @@ impl Datapath {
                 _ => Ok(()),
             };
         }
-        let callbacks = self.acceleration.callbacks.as_ref();
-        let callbacks = callbacks.map_err(|problem| anyhow!("{problem}"))?;
-        let path = self.own_cgroup(cookie).context(
-            "that takes callbacks on the pod's own cgroup, and no cgroup has the pod's UID in its name",
-        )?;
-        let id = cgroup::id(path)?;
+        let path = self
+            .own_cgroup(cookie)
+            .context("that takes callbacks on the pod's own cgroup, and no cgroup has the pod's UID in its name")?
+            .to_owned();
+        let id = cgroup::id(&path)?;
+        let loader = &self.loader;
+        let callbacks = &self.acceleration.programs.get(|| load(loader))?.callbacks;
         if let Some(link) = self.acceleration.links.get(&cookie)
             && sys::link_cgroup(link.as_fd()).ok() == Some(id)
         {
             return Ok(());
         }
         let kind = bpf_attach_type::BPF_CGROUP_SOCK_OPS;
-        let link = sys::link_create(callbacks.as_fd(), File::open(path)?.as_fd(), kind)
+        let link = sys::link_create(callbacks.as_fd(), File::open(&path)?.as_fd(), kind)
             .context("attach st_accelerate")?;
         pin_again(link.as_fd(), &pin)?;
         self.acceleration.links.insert(cookie, link);
         Ok(())
     }
 
+    /// Unloads the programs when they are out of use. To be called every few seconds.
+    ///
+    /// # Errors
+    /// If it is unknown whether they are, or a map cannot be unpinned.
+    pub fn unload_acceleration(&mut self) -> Result<()> {
+        self.acceleration.unload(&self.pins)
+    }
+
     /// Replaces the program in the link that an earlier agent made for a pod. Without its cgroup the link is no
     /// use.
     pub(super) fn refresh_acceleration(&mut self, cookie: NetnsCookie) {
         let pin = self.pins.pod_acceleration(cookie.get());
-        if let (Ok(link), Ok(callbacks)) = (sys::open_pin(&pin), &self.acceleration.callbacks)
+        let loader = &self.loader;
+        if let Ok(link) = sys::open_pin(&pin)
+            && let Ok(Programs { callbacks, .. }) = self.acceleration.programs.get(|| load(loader))
             && sys::link_update(link.as_fd(), callbacks.as_fd()).is_ok()
         {
             self.acceleration.links.insert(cookie, link);

@@ -2,18 +2,16 @@
 
 use std::{
     fs::File,
-    hash::{BuildHasher as _, RandomState},
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::{Path, PathBuf},
+    path::Path,
     sync::Arc,
 };
 
 use anyhow::{Context as _, Result, bail};
-use aya::{Ebpf, EbpfLoader, programs::Program};
+use aya::{Ebpf, programs::Program};
 use sidetrack_common::{ids::NetnsCookie, names};
 
 use super::{
-    OBJECT,
     acceleration::Acceleration,
     adoption::Adoption,
     attachments::{AttachedHook, Attachments, replace_pin},
@@ -23,12 +21,13 @@ use super::{
     forwarding::Forwarding,
     hooks::{CALLBACKS, CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
     inbound::InboundTemplate,
-    kernel_layout::{self, Offsets},
+    kernel_layout,
     kernel_log::{KernelLog, LogLevel},
     layouts::OldLayout,
-    maps::{Maps, PINNED},
+    maps::Maps,
+    objects::{self, Loader},
     pins::{Lock, Pins},
-    probe, sys,
+    sys,
     tasks::Tasks,
 };
 
@@ -37,6 +36,7 @@ use super::{
 #[derive(Debug)]
 pub struct Datapath {
     pub(super) pins: Pins,
+    pub(super) loader: Loader,
     pub(super) lock: Lock,
     /// The shared maps.
     pub maps: Maps,
@@ -73,8 +73,12 @@ impl Datapath {
                 "maps of an earlier layout are there; they are left when the pods are enrolled"
             );
         }
-        let offsets = kernel_layout::offsets()?;
-        let mut ebpf = load(&pins, &offsets, level)?;
+        let loader = Loader {
+            pins: pins.clone(),
+            offsets: kernel_layout::offsets()?,
+            level,
+        };
+        let mut ebpf = loader.load(objects::CORE, &[])?;
         let maps = Maps::open(&pins)?;
         let target = File::open(cgroup)
             .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;
@@ -100,14 +104,15 @@ impl Datapath {
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let adoption = Arc::new(Adoption::load(&mut ebpf, &pins)?);
         let tasks = Arc::new(Tasks::load(&mut ebpf)?);
-        let acceleration = Acceleration::load(&mut ebpf, &pins);
-        let forwarding = Forwarding::load(&mut ebpf);
+        let acceleration = Acceleration::new(&loader);
+        let forwarding = Forwarding::default();
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
         sys::trim_heap();
         Ok((
             Self {
                 pins,
+                loader,
                 lock,
                 maps,
                 removed_counts: Arc::default(),
@@ -133,32 +138,6 @@ impl Datapath {
         let pinned = self.pins.pinned_pods()?;
         Ok(pinned.into_iter().map(NetnsCookie::new).collect())
     }
-}
-
-fn load(pins: &Pins, offsets: &Offsets, level: LogLevel) -> Result<Ebpf> {
-    let mut loader = EbpfLoader::new();
-    // Rust programs have no CO-RE relocations; the offsets stand in for them.
-    loader.btf(None);
-    for (global, offset) in offsets {
-        loader.override_global(global, offset, true);
-    }
-    let errno = u8::from(probe::set_retval());
-    loader.override_global("CAN_SET_ERRNO", &errno, true);
-    let iface = u8::from(probe::ingress_ifindex());
-    loader.override_global("CAN_SEE_IFACE", &iface, true);
-    let mptcp = u8::from(probe::mptcp_parent());
-    loader.override_global("CAN_SEE_MPTCP", &mptcp, true);
-    // The keys of the standard library's hash maps come from the kernel's random numbers.
-    let seed = RandomState::new().hash_one(0);
-    loader.override_global("ARRIVAL_SEED", &seed, true);
-    loader.override_global(aya_log::LEVEL, &level.0, true);
-    let paths: Vec<(&str, PathBuf)> = PINNED.iter().map(|name| (*name, pins.map(name))).collect();
-    for (name, path) in &paths {
-        loader.map_pin_path(name, path.as_path());
-    }
-    loader.load(OBJECT).context(
-        "load the kernel programs; `sidetrack doctor` says what this kernel lacks, if anything",
-    )
 }
 
 /// Loads the program that decides about inbound connections and activates it, for all pods at once.

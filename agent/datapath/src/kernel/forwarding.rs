@@ -12,13 +12,14 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context as _, Result, anyhow, bail};
-use aya::{Ebpf, programs::Program};
+use anyhow::{Context as _, Result, bail};
+use aya::programs::Program;
 use sidetrack_common::ids::NetnsCookie;
 
 use super::{
     Datapath,
     attachments::{Link, pin_again},
+    objects::{self, Loader, OnDemand},
     probe,
     repair::{Findings, Kind, pin_text},
     sys,
@@ -32,8 +33,7 @@ const PIN: &str = "forward-";
 /// The loaded program, and the pods' links.
 #[derive(Debug)]
 pub struct Forwarding {
-    /// The program; or why there is none.
-    program: Result<Arc<OwnedFd>, String>,
+    program: OnDemand<Arc<OwnedFd>>,
     /// Whether links attach it.
     has_links: bool,
     links: HashMap<NetnsCookie, BTreeMap<u32, Link>>,
@@ -55,23 +55,32 @@ pub struct Attached {
     pub rest: usize,
 }
 
-impl Forwarding {
-    /// Loads the program. Without it pods are intercepted all the same, except for what they forward.
-    pub(super) fn load(ebpf: &mut Ebpf) -> Self {
+impl Default for Forwarding {
+    fn default() -> Self {
         Self {
-            program: load(ebpf).map_err(|problem| format!("{problem:#}")),
+            program: OnDemand::Unloaded,
             has_links: probe::ingress_links(),
             links: HashMap::new(),
         }
     }
+}
 
+impl Forwarding {
     /// A pod has left.
     pub(super) fn forget(&mut self, cookie: NetnsCookie) {
         self.links.remove(&cookie);
     }
+
+    /// Unloads the program after the last pod.
+    fn unload(&mut self) {
+        if self.links.is_empty() && self.program.loaded().is_some() {
+            self.program = OnDemand::Unloaded;
+        }
+    }
 }
 
-fn load(ebpf: &mut Ebpf) -> Result<Arc<OwnedFd>> {
+fn load(loader: &Loader) -> Result<Arc<OwnedFd>> {
+    let mut ebpf = loader.load(objects::FORWARD, &[])?;
     let Some(Program::SchedClassifier(program)) = ebpf.program_mut("st_forward") else {
         bail!("no program st_forward in the object");
     };
@@ -135,8 +144,8 @@ impl Datapath {
             self.forwarding.links.remove(&cookie);
             return Ok(None);
         }
-        let program = self.forwarding.program.as_ref();
-        let program = Arc::clone(program.map_err(|problem| anyhow!("{problem}"))?);
+        let loader = &self.loader;
+        let program = Arc::clone(self.forwarding.program.get(|| load(loader))?);
         let has_links = self.forwarding.has_links;
         if !has_links {
             // They are found in the pod's namespace only.
@@ -170,7 +179,8 @@ impl Datapath {
 
     /// Pins links again whose pins are gone, and puts their program in its place again. Answers the links that are
     /// attached nowhere any more, by pod and interface: there they are to be attached again, or the interface is gone.
-    pub fn repair_forwarding(&self, findings: &mut Findings) -> Vec<(NetnsCookie, u32)> {
+    pub fn repair_forwarding(&mut self, findings: &mut Findings) -> Vec<(NetnsCookie, u32)> {
+        self.forwarding.unload();
         let mut detached = Vec::new();
         for (cookie, links) in &self.forwarding.links {
             let dir = self.pins.pod_dir(cookie.get());
@@ -199,8 +209,8 @@ impl Datapath {
             )
         };
         if !link.has_its_program() {
-            let program = self.forwarding.program.as_ref();
-            let program = program.map_err(|problem| anyhow!("{problem}"))?;
+            let program = self.forwarding.program.loaded();
+            let program = program.context("the program is not loaded")?;
             sys::link_update(link.fd.as_fd(), program.as_fd()).with_context(repair)?;
             let text = format!(
                 "another program had replaced the one for forwarded packets at interface {ifindex}, {}: put it in its place again",

@@ -19,7 +19,7 @@ use aya_obj::{
 use sidetrack_common::ids::NetnsCookie;
 
 use super::{
-    OBJECT, fd_number, hooks::SK_LOOKUP_PROGRAM, kernel_log::LogLevel, maps::PINNED, pins::Pins,
+    fd_number, hooks::SK_LOOKUP_PROGRAM, kernel_log::LogLevel, maps::PINNED, objects, pins::Pins,
     sys,
 };
 
@@ -42,7 +42,7 @@ pub struct InboundTemplate {
 impl InboundTemplate {
     /// Prepares the program from the object that `ebpf` was loaded from.
     pub fn new(pins: &Pins, ebpf: &Ebpf, level: LogLevel) -> Result<Self> {
-        let mut object = Object::parse(OBJECT).context("parse the kernel programs")?;
+        let mut object = Object::parse(objects::CORE).context("parse the kernel programs")?;
         object.programs.retain(|name, _| name == SK_LOOKUP_PROGRAM);
         object
             .patch_map_data(HashMap::from([

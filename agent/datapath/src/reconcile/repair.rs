@@ -76,6 +76,8 @@ impl Reconciler {
         self.keep_links_pinned(&mut findings);
         self.repair_callbacks(&mut findings);
         self.repair_forwarding(&mut findings).await;
+        let unloaded = self.core.node.datapath.unload_acceleration();
+        findings.tried(unloaded.map(|()| None));
         for (_, it) in self.core.enrollments() {
             let node = &self.core.node;
             node.make_transparent(&it.rows, &it.link, &it.policy);

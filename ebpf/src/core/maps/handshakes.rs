@@ -15,7 +15,9 @@ use sidetrack_common::{
     },
 };
 
-use super::{atomic::add, keep_order, own_map::ON_DEMAND};
+use sidetrack_ebpf::own_map::ON_DEMAND;
+
+use super::{atomic::add, keep_order};
 
 /// Redirected connections whose sidecar side is not established yet. Preallocated, because the hook
 /// that writes a row can no longer refuse the connection.

@@ -10,10 +10,8 @@ use sidetrack_common::{
     names::LISTENER_SLOTS,
 };
 
-use crate::{
-    ctx::task_file::{TaskFile, cookie},
-    maps,
-};
+use crate::maps;
+use sidetrack_ebpf::ctx::task_file::{TaskFile, cookie};
 
 const EEXIST: i32 = -17;
 

@@ -14,7 +14,9 @@ use sidetrack_common::{
     rule::Rule,
 };
 
-use super::{atomic, own_map::ON_DEMAND, pods::Enrolled};
+use sidetrack_ebpf::own_map::ON_DEMAND;
+
+use super::{atomic, pods::Enrolled};
 
 /// Connections by pod and deciding rule.
 #[btf_map]

@@ -10,7 +10,8 @@ use sidetrack_common::{
 };
 
 use super::ALLOW;
-use crate::{ctx::sock_addr::SockAddr, maps};
+use crate::maps;
+use sidetrack_ebpf::ctx::sock_addr::SockAddr;
 
 /// getpeername and accept on an IPv4 socket.
 #[cgroup_sock_addr(getpeername4)]

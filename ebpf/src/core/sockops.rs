@@ -27,10 +27,10 @@ use sidetrack_common::{
 };
 
 use crate::{
-    ctx::sock_ops::SockOps,
     maps::{self, Enrolled, Report},
     tables::PodTables,
 };
+use sidetrack_ebpf::ctx::sock_ops::SockOps;
 
 /// Callbacks on the pods' TCP sockets. The kernel ignores the return value of these callbacks.
 #[sock_ops]
@@ -317,7 +317,7 @@ fn add(ops: &SockOps<'_>, netns: u64, family: Family, port: u16) {
             port,
             slot,
         };
-        if ops.add_listener(&mut key).is_ok() {
+        if maps::add_listener(ops.inner.ops, &mut key).is_ok() {
             return;
         }
     }

@@ -1,13 +1,16 @@
 //! Accelerated connections.
 
-use core::{ffi::c_void, ptr};
+use core::ptr;
 
 use aya_ebpf::{
-    bindings::bpf_sock_ops, btf_maps::LruHashMap, helpers::bpf_sock_hash_update, macros::btf_map,
+    bindings::{BPF_F_INGRESS, bpf_sock_ops, sk_action::SK_PASS, sk_msg_md},
+    btf_maps::LruHashMap,
+    helpers::{bpf_sock_hash_update, generated::bpf_msg_redirect_hash},
+    macros::btf_map,
 };
 use sidetrack_common::flow::{Flow, FlowKey};
 
-use super::own_map::{OwnMap, SOCKHASH};
+use sidetrack_ebpf::own_map::{OwnMap, SOCKHASH};
 
 /// The sockets of both ends, each by the connection as it sees it. The kernel removes a socket that is closed.
 /// When it is full, further connections are not accelerated.
@@ -17,12 +20,6 @@ static ACCELERATED: OwnMap<SOCKHASH, FlowKey, u64, 131_072, 0> = OwnMap::new();
 /// What each end has sent. A row that had to make room leaves its connection to TCP.
 #[btf_map]
 static FLOWS: LruHashMap<FlowKey, Flow, 131_072> = LruHashMap::new();
-
-/// The sockets, for the helper that redirects.
-#[inline(always)]
-pub fn accelerated() -> *mut c_void {
-    ACCELERATED.as_ptr()
-}
 
 /// A row of an end. Both ends change it, each its own fields.
 pub struct FlowRow(*mut Flow);
@@ -80,4 +77,23 @@ pub fn accelerate(ops: *mut bpf_sock_ops, key: &mut FlowKey) -> Result<(), ()> {
     let failed =
         unsafe { bpf_sock_hash_update(ops, ACCELERATED.as_ptr(), ptr::from_mut(key).cast(), 0) };
     if failed == 0 { Ok(()) } else { Err(()) }
+}
+
+/// Sends a message to the queue of the socket with this key; fails if there is none.
+#[inline(always)]
+pub fn redirect(msg: *mut sk_msg_md, key: &mut FlowKey) -> Result<(), ()> {
+    // SAFETY: the program's own context, the map and a key of its type.
+    let action = unsafe {
+        bpf_msg_redirect_hash(
+            msg,
+            ACCELERATED.as_ptr(),
+            ptr::from_mut(key).cast(),
+            BPF_F_INGRESS.into(),
+        )
+    };
+    if action == i64::from(SK_PASS) {
+        Ok(())
+    } else {
+        Err(())
+    }
 }

@@ -22,9 +22,12 @@ use sidetrack_common::{
 };
 
 use crate::{
-    ctx::sk_lookup::{SkLookup, Tuple},
     maps::{self, Enrolled, Report},
     tables::PodTables,
+};
+use sidetrack_ebpf::{
+    ctx::sk_lookup::{SkLookup, Tuple},
+    probe,
 };
 
 /// Index of lo in every network namespace (`LOOPBACK_IFINDEX` of include/net/flow.h).
@@ -47,7 +50,7 @@ pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
 #[sk_lookup]
 pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
-    let Some(netns) = lookup.netns() else {
+    let Some(netns) = maps::inbound_netns(lookup.inner) else {
         return SK_DROP;
     };
     let Some(pod) = maps::pod(netns) else {
@@ -79,7 +82,7 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
         SK_DROP
     };
     if let Question::Decide { is_own } = question {
-        maps::set_probe(if action == SK_DROP {
+        probe::set_probe(if action == SK_DROP {
             Probe::Refused
         } else if capture_port == 0 {
             Probe::Untouched
@@ -137,7 +140,7 @@ impl Arrival<'_> {
         if self.pod.flags & POD_FORWARDS == 0 {
             return Question::None;
         }
-        let asked = maps::probe();
+        let asked = probe::probe();
         if asked == Probe::Established as u32 {
             return Question::Nothing;
         }
@@ -231,7 +234,7 @@ impl Arrival<'_> {
                 port,
                 slot,
             };
-            if self.lookup.assign(&key).is_ok() {
+            if maps::assign_listener(self.lookup.inner.lookup, &key).is_ok() {
                 return Ok(());
             }
         }

@@ -11,7 +11,7 @@ use sidetrack_common::{
     policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
 
-use super::own_map::{LPM_TRIE, ON_DEMAND, OwnMap};
+use sidetrack_ebpf::own_map::{LPM_TRIE, ON_DEMAND, OwnMap};
 
 /// Enrolled pods, written by the agent. A namespace without a row is not intercepted.
 #[btf_map]

@@ -16,13 +16,12 @@ use sidetrack_common::{
     target::is_index,
 };
 
-use crate::{
-    ctx::{
-        sk_msg::{SkMsg, TcpState},
-        sock_ops::SockOps,
-    },
-    maps,
+use sidetrack_ebpf::ctx::{
+    sk_msg::{SkMsg, TcpState},
+    sock_ops::SockOps,
 };
+
+use crate::flows;
 
 /// Callbacks on the sockets of pods that are accelerated.
 #[sock_ops]
@@ -50,8 +49,8 @@ fn established(ops: &SockOps<'_>) {
         pad: 0,
     };
     // What went with the SYN (TCP Fast Open) may be unread.
-    if maps::put_flow(&key, &Flow::new(ops.has_sent())).is_ok() {
-        let _ = maps::accelerate(ops.inner.ops, &mut key);
+    if flows::put_flow(&key, &Flow::new(ops.has_sent())).is_ok() {
+        let _ = flows::accelerate(ops.inner.ops, &mut key);
     }
 }
 
@@ -78,7 +77,7 @@ pub fn st_message(ctx: SkMsgContext) -> u32 {
 /// Tells the other end how far this one has read.
 #[inline(always)]
 fn tell_other(other: &FlowKey, tcp: &TcpState) {
-    if let Some(row) = maps::flow(other) {
+    if let Some(row) = flows::flow(other) {
         // What is counted before the queue is looked at is not taken for read while it is in there.
         let flow = row.get();
         row.set_read(flow.read_with(tcp.unread()), tcp.copied_seq());
@@ -88,13 +87,13 @@ fn tell_other(other: &FlowKey, tcp: &TcpState) {
 /// Chooses the way, and counts what goes past TCP.
 #[inline(always)]
 fn send(msg: &SkMsg<'_>, own: &FlowKey, mut other: FlowKey, tcp: &TcpState) {
-    let Some(row) = maps::flow(own) else { return };
+    let Some(row) = flows::flow(own) else { return };
     let size = msg.size();
     let flow = row.get();
     if flow.way(size, tcp.write_seq()) == Way::Past && !tcp.has_upper_protocol() {
         // Counted first: the other end may read it before this program goes on.
         row.set_sent(flow.sent + u64::from(size));
-        if msg.redirect(&mut other).is_ok() {
+        if flows::redirect(msg.inner.msg, &mut other).is_ok() {
             row.set_by_tcp(false);
             return;
         }

@@ -7,7 +7,9 @@ use sidetrack_common::{
     names::DESTINATION_SHARE,
 };
 
-use super::{atomic, keep_order, own_map::ON_DEMAND};
+use sidetrack_ebpf::own_map::ON_DEMAND;
+
+use super::{atomic, keep_order};
 
 /// Destinations of enrolled pods, and of pods that have left as long as open connections need them.
 #[btf_map]

@@ -5,10 +5,8 @@ use core::ffi::c_void;
 
 use sidetrack_common::task::{Pass, Place, WatchedNetns};
 
-use crate::{
-    ctx::task::{Cgroups, Task},
-    maps,
-};
+use crate::maps;
+use sidetrack_ebpf::ctx::task::{Cgroups, Task};
 
 /// A process in a cgroup that is deeper counts as one outside.
 const MAX_DEPTH: usize = 32;

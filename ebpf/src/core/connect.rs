@@ -16,10 +16,10 @@ use sidetrack_common::{
 
 use super::{ALLOW, DENY};
 use crate::{
-    ctx::sock_addr::SockAddr,
     maps::{self, Enrolled, Report},
     tables::PodTables,
 };
+use sidetrack_ebpf::ctx::sock_addr::SockAddr;
 
 /// connect on an IPv4 socket.
 #[cgroup_sock_addr(connect4)]

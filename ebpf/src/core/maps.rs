@@ -5,12 +5,9 @@ mod atomic;
 mod counts;
 mod destinations;
 mod events;
-mod flows;
-mod forward;
 mod handshakes;
 mod inbound;
 mod listeners;
-mod own_map;
 mod pods;
 mod records;
 mod tasks;
@@ -19,8 +16,6 @@ pub use arrivals::has_arrived;
 pub use counts::count;
 pub use destinations::{add_destination, destination, is_leaving};
 pub use events::{Report, is_traced, report};
-pub use flows::{accelerate, accelerated, flow, put_flow};
-pub use forward::{probe, set_probe};
 pub use handshakes::{
     handshake, handshakes_are_few, handshakes_have_room, has_own_share, publish, withdraw,
 };

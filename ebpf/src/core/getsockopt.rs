@@ -13,7 +13,8 @@ use sidetrack_common::{
 };
 
 use super::ALLOW;
-use crate::{ctx::sockopt::SockOpt, maps};
+use crate::maps;
+use sidetrack_ebpf::ctx::sockopt::SockOpt;
 
 const SOL_IP: i32 = 0;
 const SOL_IPV6: i32 = 41;

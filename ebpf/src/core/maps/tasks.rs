@@ -9,7 +9,7 @@ use sidetrack_common::{
     task::{Pass, WatchedNetns},
 };
 
-use super::own_map::ON_DEMAND;
+use sidetrack_ebpf::own_map::ON_DEMAND;
 
 /// Namespaces by inode. Each agent has a map of its own.
 #[btf_map]

@@ -17,7 +17,9 @@ use sidetrack_common::{
     rule::Rule,
 };
 
-use super::{atomic, own_map::ON_DEMAND};
+use sidetrack_ebpf::own_map::ON_DEMAND;
+
+use super::atomic;
 
 /// Until when somebody traces, which the agent writes, and how many events were lost.
 #[btf_map]

@@ -14,12 +14,12 @@ use aya_ebpf::{
 };
 use sidetrack_common::forward::{MARK, Probe};
 
-use crate::{
+use sidetrack_ebpf::{
     ctx::{
         IPPROTO_TCP,
         skb::{ETH_P_8021AD, ETH_P_8021Q, ETH_P_IP, ETH_P_IPV6, Owner, Packet, Tuple},
     },
-    maps,
+    probe,
 };
 
 /// Fragment offset and "more fragments" of an IPv4 header.
@@ -97,17 +97,17 @@ fn fate(packet: &Packet) -> Option<Fate> {
     };
     tuple.set_ports(&header);
     let begins = header[13] & (SYN | ACK) == SYN;
-    maps::set_probe(if begins {
+    probe::set_probe(if begins {
         Probe::Syn
     } else {
         Probe::Established
     });
     let owner = packet.look_up(&mut tuple, || {
-        let answer = maps::probe();
+        let answer = probe::probe();
         answer == Probe::Redirected as u32 || answer == Probe::RedirectedOwn as u32
     });
-    let answer = maps::probe();
-    maps::set_probe(Probe::None);
+    let answer = probe::probe();
+    probe::set_probe(Probe::None);
     Some(match owner {
         Owner::Connection => Fate::Deliver,
         _ if answer == Probe::Redirected as u32 => Fate::Deliver,

@@ -10,7 +10,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::conn::{ListenerKey, Purpose, WantedKey, WantedListener};
 
-use super::own_map::{ON_DEMAND, OwnMap, SOCKHASH};
+use sidetrack_ebpf::own_map::{ON_DEMAND, OwnMap, SOCKHASH};
 
 /// The sidecars' listening sockets, stored when they call listen.
 #[btf_map]

@@ -1,0 +1,98 @@
+//! The compiled kernel programs. The core is loaded when the agent starts, the others when the first pod needs them.
+
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    path::PathBuf,
+};
+
+use anyhow::{Context as _, Result};
+use aya::{Ebpf, EbpfLoader};
+
+use super::{kernel_layout::Offsets, kernel_log::LogLevel, maps::PINNED, pins::Pins, probe};
+
+/// The hooks of a connection.
+pub static CORE: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-core"));
+/// The program for packets that only pass through a pod.
+pub static FORWARD: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-forward"));
+/// The programs of acceleration.
+pub static ACCELERATE: &[u8] =
+    aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-accelerate"));
+
+/// Programs that are loaded when the first pod needs them.
+#[derive(Debug)]
+pub enum OnDemand<T> {
+    /// No pod needs them.
+    Unloaded,
+    /// They are in the kernel.
+    Loaded(T),
+    /// This kernel does not take them, and why.
+    Impossible(String),
+}
+
+impl<T> OnDemand<T> {
+    /// The programs, loaded if they are not. What has failed once is not tried again.
+    ///
+    /// # Errors
+    /// If this kernel does not take them.
+    pub(super) fn get(&mut self, load: impl FnOnce() -> Result<T>) -> Result<&T> {
+        if let Self::Unloaded = self {
+            *self = match load() {
+                Ok(programs) => Self::Loaded(programs),
+                Err(problem) => Self::Impossible(format!("{problem:#}")),
+            };
+        }
+        match self {
+            Self::Loaded(programs) => Ok(programs),
+            Self::Impossible(problem) => Err(anyhow::Error::msg(problem.clone())),
+            Self::Unloaded => unreachable!("it was loaded, or could not be"),
+        }
+    }
+
+    /// The programs, if they are loaded.
+    pub(super) fn loaded(&self) -> Option<&T> {
+        match self {
+            Self::Loaded(programs) => Some(programs),
+            _ => None,
+        }
+    }
+}
+
+/// What every object is loaded with.
+#[derive(Clone, Debug)]
+pub(super) struct Loader {
+    pub(super) pins: Pins,
+    pub(super) offsets: Offsets,
+    pub(super) level: LogLevel,
+}
+
+impl Loader {
+    /// Loads an object's maps, of which those are shared that have pins; `more` maps are pinned beside those of the
+    /// core. Its programs are not loaded yet.
+    pub(super) fn load(&self, object: &[u8], more: &[&str]) -> Result<Ebpf> {
+        let mut loader = EbpfLoader::new();
+        // Rust programs have no CO-RE relocations; the offsets stand in for them.
+        loader.btf(None);
+        for (global, offset) in &self.offsets {
+            loader.override_global(global, offset, false);
+        }
+        let errno = u8::from(probe::set_retval());
+        loader.override_global("CAN_SET_ERRNO", &errno, false);
+        let iface = u8::from(probe::ingress_ifindex());
+        loader.override_global("CAN_SEE_IFACE", &iface, false);
+        let mptcp = u8::from(probe::mptcp_parent());
+        loader.override_global("CAN_SEE_MPTCP", &mptcp, false);
+        // The keys of the standard library's hash maps come from the kernel's random numbers.
+        let seed = RandomState::new().hash_one(0);
+        loader.override_global("ARRIVAL_SEED", &seed, false);
+        loader.override_global(aya_log::LEVEL, &self.level.0, false);
+        let pinned = PINNED.iter().chain(more);
+        let paths: Vec<(&str, PathBuf)> = pinned.map(|name| (*name, self.pins.map(name))).collect();
+        for (name, path) in &paths {
+            loader.map_pin_path(name, path.as_path());
+        }
+        loader.load(object).context(
+            "load the kernel programs; `sidetrack doctor` says what this kernel lacks, if anything",
+        )
+    }
+}

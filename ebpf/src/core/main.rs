@@ -1,0 +1,35 @@
+//! The hooks of a connection, one file per hook.
+
+#![cfg_attr(target_arch = "bpf", no_std, no_main, feature(asm_experimental_arch))]
+
+#[cfg(target_arch = "bpf")]
+mod adopt;
+#[cfg(target_arch = "bpf")]
+mod connect;
+#[cfg(target_arch = "bpf")]
+mod getsockopt;
+#[cfg(target_arch = "bpf")]
+mod maps;
+#[cfg(target_arch = "bpf")]
+mod names;
+#[cfg(target_arch = "bpf")]
+mod sk_lookup;
+#[cfg(target_arch = "bpf")]
+mod sockops;
+#[cfg(target_arch = "bpf")]
+mod tables;
+#[cfg(target_arch = "bpf")]
+mod tasks;
+
+#[cfg(target_arch = "bpf")]
+pub use sidetrack_ebpf::LICENSE;
+
+/// Cgroup programs: allow the call.
+#[cfg(target_arch = "bpf")]
+const ALLOW: i32 = 1;
+/// Cgroup programs: fail the call.
+#[cfg(target_arch = "bpf")]
+const DENY: i32 = 0;
+
+#[cfg(not(target_arch = "bpf"))]
+fn main() {}
