@@ -38,7 +38,12 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
 fn print(report: &probe::Report, wide: bool) -> Result<()> {
     output::print(format!("kernel  {}\n", report.kernel))?;
     let needed: &[&str] = if wide { &["NEEDED"] } else { &[] };
-    let header = [&["FACILITY", "SINCE", "HERE"], needed, &["WITHOUT IT"]].concat();
+    let header = [
+        &["FACILITY", "OBJECT", "SINCE", "HERE"],
+        needed,
+        &["WITHOUT IT"],
+    ]
+    .concat();
     let mut table = output::table(header);
     for check in &report.checks {
         let here = match (check.ok, &check.problem) {
@@ -50,6 +55,7 @@ fn print(report: &probe::Report, wide: bool) -> Result<()> {
         let needed = if check.optional { "no" } else { "yes" };
         let cells = [
             Some(check.facility.as_str()),
+            Some(check.object),
             Some(&check.since),
             Some(here),
             wide.then_some(needed),

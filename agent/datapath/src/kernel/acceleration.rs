@@ -100,7 +100,11 @@ impl Acceleration {
     }
 }
 
-fn load(loader: &Loader) -> Result<Programs> {
+/// Whether this kernel can accelerate connections.
+///
+/// # Errors
+/// If it cannot, with the first release that can.
+pub fn is_possible() -> Result<()> {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
     let release = release.trim();
     ensure!(
@@ -109,6 +113,11 @@ fn load(loader: &Loader) -> Result<Programs> {
         SINCE.0,
         SINCE.1
     );
+    Ok(())
+}
+
+fn load(loader: &Loader) -> Result<Programs> {
+    is_possible()?;
     let mut ebpf = loader.load(objects::ACCELERATE, &MAPS)?;
     let Some(Program::SkMsg(message)) = ebpf.program_mut("st_message") else {
         bail!("no program st_message in the object");

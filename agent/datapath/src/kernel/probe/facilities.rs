@@ -6,6 +6,7 @@ use aya_obj::generated::{
 use nix::sys::resource::{RLIM_INFINITY, Resource, setrlimit};
 
 use super::{maps, node, programs, report::Check};
+use crate::kernel::acceleration;
 
 const NO_OUTBOUND: &str = "outbound connections are not captured";
 const NO_INBOUND: &str = "inbound connections are not captured";
@@ -45,6 +46,13 @@ pub(super) fn all() -> Vec<Check> {
             "processes outside the pods' cgroup are not noticed",
             node::iterator("bpf_iter_task"),
         ),
+        Check::optional(
+            "accounting of what is queued past TCP",
+            "6.14",
+            "no pod is accelerated",
+            acceleration::is_possible().is_ok(),
+        )
+        .of("accelerate"),
     ]);
     checks
 }
@@ -162,7 +170,8 @@ fn inbound() -> [Check; 3] {
             "4.5",
             "connections that only pass through a pod are not captured, and pods that name virtual interfaces are not enrolled",
             programs::ingress_programs(),
-        ),
+        )
+        .of("forward"),
     ]
 }
 

@@ -18,6 +18,9 @@ pub struct Report {
 /// One facility.
 #[derive(Debug, Serialize)]
 pub struct Check {
+    /// The object whose programs need it: `core` is loaded at the start, `forward` and `accelerate` when a pod needs
+    /// them.
+    pub object: &'static str,
     /// Its name.
     pub facility: String,
     /// First kernel to have it, or what else it comes with.
@@ -60,6 +63,7 @@ impl Check {
             Err(Problem::Missing(problem)) => (Some(false), Some(problem)),
         };
         Self {
+            object: "core",
             facility: facility.to_owned(),
             since: since.to_owned(),
             ok,
@@ -80,6 +84,11 @@ impl Check {
             optional: true,
             ..Self::required(facility, since, without, result)
         }
+    }
+
+    /// The same facility, for another object than the core.
+    pub(super) fn of(self, object: &'static str) -> Self {
+        Self { object, ..self }
     }
 
     /// Whether the facility is known to be missing and needed.
