@@ -3,7 +3,6 @@
 //! Two threads. The reconciler has one of its own; the main thread has everything else, so that the
 //! control socket and the metrics port answer whatever the reconciler is doing.
 
-mod debug_hold;
 mod follow;
 mod inbox;
 mod reconciler_thread;

@@ -1,7 +1,6 @@
 //! What the agent answers while its reconciler does nothing at all.
 
 use std::{
-    fs,
     net::TcpListener,
     thread,
     time::{Duration, Instant},
@@ -9,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::{Agent, Extra},
+    agent::{Agent, Extra, held::HeldThread},
     command::run_words,
     network::{Lab, manifest},
 };
@@ -86,10 +85,8 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
     lab.write_manifest("app", &manifest("app", &pod, &[]))?;
-    let hold = lab.dir().join("hold");
     let extra = Extra {
         arguments: &["--metrics-addr", &address],
-        variables: &[("SIDETRACK_DEBUG_HOLD", &hold.to_string_lossy())],
         ..Extra::default()
     };
     let agent = Agent::start_with(lab.places(), &extra)?;
@@ -102,7 +99,7 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
     let pods = ["--unix-socket", &socket, "http://agent/v1/pods"];
     ensure!(request(&[&healthz])?.code == 200);
 
-    fs::write(&hold, "")?;
+    let hold = HeldThread::hold(agent.pid(), "reconciler")?;
     let held = Instant::now();
     let other = lab.pod("late", 3)?;
     lab.write_manifest("late", &manifest("late", &other, &[]))?;
@@ -139,7 +136,7 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
     let late = agent.places.pod("test/late")?;
     ensure!(late.is_none(), "the reconciler was not held: {late:?}");
 
-    fs::remove_file(&hold)?;
+    drop(hold);
     agent.places.wait_enrolled("test/late")?;
     let health = request(&[&healthz])?;
     ensure!(health.code == 200, "{health:?}");

@@ -1,6 +1,7 @@
 //! The agent under test: the real binary with a bpffs, a cgroup, a socket and a manifest directory
 //! of its own.
 
+pub mod held;
 mod places;
 
 use std::{

@@ -18,10 +18,7 @@ use tokio::{
 };
 use tracing::{debug, error};
 
-use super::{
-    debug_hold::DebugHold,
-    inbox::{Inbox, Update},
-};
+use super::inbox::{Inbox, Update};
 use crate::observe::{snapshot::Snapshot, status::Status};
 use crate::sources::{
     cluster::Reporter,
@@ -77,7 +74,6 @@ pub(super) async fn work(
         links: every(LINK_INTERVAL),
         ready,
         is_ready: false,
-        hold: DebugHold::from_env(),
     };
     if let Some(update) = worker.inbox.take() {
         worker.apply(update).await;
@@ -86,7 +82,6 @@ pub(super) async fn work(
     let mut retry = every(RETRY);
     loop {
         let event = worker.next(&mut retry).await;
-        worker.hold.wait();
         worker.turn(event).await;
     }
 }
@@ -166,7 +161,6 @@ struct Worker {
     links: Interval,
     ready: watch::Sender<bool>,
     is_ready: bool,
-    hold: DebugHold,
 }
 
 impl Worker {

@@ -1,0 +1,60 @@
+//! A thread of the agent that is held from outside, as if it hung.
+
+use std::{fs, marker::PhantomData, thread, time::Duration};
+
+use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::{
+        ptrace,
+        wait::{WaitPidFlag, waitpid},
+    },
+    unistd::Pid,
+};
+
+/// A thread that does nothing until this is dropped, by the thread that holds it.
+pub struct HeldThread {
+    thread: Pid,
+    _not_send: PhantomData<*const ()>,
+}
+
+impl HeldThread {
+    /// Holds the thread with this name while it waits for something, so that it holds no lock.
+    pub fn hold(process: u32, name: &str) -> Result<Self> {
+        let tasks = format!("/proc/{process}/task");
+        let mut found = None;
+        for task in fs::read_dir(&tasks).with_context(|| format!("list {tasks}"))? {
+            let task = task?;
+            if fs::read_to_string(task.path().join("comm"))?.trim() == name {
+                found = task.file_name().to_string_lossy().parse().ok();
+            }
+        }
+        let id: i32 = found.with_context(|| format!("no thread {name}"))?;
+        let traced = Pid::from_raw(id);
+        ptrace::seize(traced, ptrace::Options::empty()).context("trace the thread")?;
+        let held = Self {
+            thread: traced,
+            _not_send: PhantomData,
+        };
+        for _ in 0..100 {
+            ptrace::interrupt(traced)?;
+            waitpid(traced, Some(WaitPidFlag::__WALL))?;
+            let call = fs::read_to_string(format!("{tasks}/{id}/syscall"))?;
+            let number = call.split_whitespace().next().unwrap_or_default();
+            if [libc::SYS_epoll_wait, libc::SYS_epoll_pwait]
+                .iter()
+                .any(|wait| number == wait.to_string())
+            {
+                return Ok(held);
+            }
+            ptrace::cont(traced, None)?;
+            thread::sleep(Duration::from_millis(10));
+        }
+        bail!("thread {name} never waits")
+    }
+}
+
+impl Drop for HeldThread {
+    fn drop(&mut self) {
+        let _ = ptrace::detach(self.thread, None);
+    }
+}
