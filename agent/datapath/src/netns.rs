@@ -23,7 +23,6 @@ use std::{
     thread,
 };
 
-use self::processes::Found;
 use crate::kernel::sys;
 use nix::{
     errno::Errno,
@@ -33,6 +32,7 @@ use nix::{
         statfs::{FsType, statfs},
     },
 };
+use sidetrack_reconcile::Found;
 
 /// Why a path is not a usable network namespace.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +82,7 @@ impl Netns {
     pub fn open_found(found: &Found) -> Result<Self, NetnsError> {
         let netns = Self::open(&found.path)?;
         match found.inode {
-            Some(inode) if inode != netns.inode => Err(NetnsError::NoProcess),
+            Some(inode) if inode.get() != netns.inode => Err(NetnsError::NoProcess),
             _ => Ok(netns),
         }
     }

@@ -122,14 +122,6 @@ impl From<NetnsError> for NodeError {
     }
 }
 
-fn open(found: &Found) -> Result<Netns, NodeError> {
-    let found = processes::Found {
-        path: found.path.clone(),
-        inode: found.inode.map(NetnsInode::get),
-    };
-    Ok(Netns::open_found(&found)?)
-}
-
 impl sidetrack_reconcile::Processes for Processes {
     fn none() -> Self {
         Self::default()
@@ -140,11 +132,7 @@ impl sidetrack_reconcile::Processes for Processes {
     }
 
     fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
-        let found = self.netns_of_pod(uid, known.map(NetnsInode::get))?;
-        Some(Found {
-            path: found.path,
-            inode: found.inode.map(NetnsInode::new),
-        })
+        self.netns_of_pod(uid, known.map(NetnsInode::get))
     }
 }
 
@@ -166,11 +154,11 @@ impl Node for KernelNode {
     }
 
     fn check(&self, found: &Found) -> Result<NetnsInode, NodeError> {
-        open(found).map(|netns| NetnsInode::new(netns.inode()))
+        Ok(NetnsInode::new(Netns::open_found(found)?.inode()))
     }
 
     async fn open(&mut self, found: &Found) -> Result<Opened<PodLink>, NodeError> {
-        let netns = open(found)?;
+        let netns = Netns::open_found(found)?;
         let ids = userns::id_maps(&netns).map_err(failed)?;
         Ok(Opened {
             cookie: NetnsCookie::new(netns.cookie()),

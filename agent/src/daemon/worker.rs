@@ -25,6 +25,7 @@ use crate::sources::{
     cni_requests::{CniQueue, CniRequest},
     pod_cgroups::PodCgroups,
 };
+use sidetrack_common::ids::NetnsCookie;
 use sidetrack_datapath::{
     kernel::Datapath,
     reconcile::{LINK_INTERVAL, Look, Reconciler},
@@ -166,7 +167,7 @@ struct Worker {
 impl Worker {
     /// Waits for the next event.
     async fn next(&mut self, retry: &mut Interval) -> Event {
-        let has_more = self.reconciler.has_more();
+        let has_more = self.reconciler.core.has_more();
         tokio::select! {
             update = self.inbox.next() => Event::Update(Box::new(update)),
             Some(request) = self.cni_queue.next() => Event::Request(request),
@@ -202,17 +203,17 @@ impl Worker {
                 self.fast_poll.next = Instant::now() + FAST_POLL;
             }
             Event::Namespace(cookie) => {
-                let mut cookies = BTreeSet::from([cookie]);
+                let mut cookies = BTreeSet::from([NetnsCookie::new(cookie)]);
                 while let Ok(cookie) = self.changed.try_recv() {
-                    cookies.insert(cookie);
+                    cookies.insert(NetnsCookie::new(cookie));
                 }
-                self.reconciler.namespaces_changed(cookies).await;
+                self.reconciler.core.namespaces_changed(&cookies).await;
             }
             Event::Links => self.reconciler.keep_inbound_links(),
-            Event::More => self.reconciler.go_on().await,
+            Event::More => self.reconciler.core.go_on().await,
             Event::Outside(look) => self.reconciler.note_outside(look),
             Event::Retry => {
-                self.reconciler.retry().await;
+                self.reconciler.core.retry().await;
                 self.repair().await;
             }
         }
@@ -231,18 +232,18 @@ impl Worker {
             self.reconciler.set_mesh(mesh);
         }
         if let Some(listing) = listing {
-            self.reconciler.apply(&listing).await;
+            self.reconciler.core.apply(&listing).await;
             self.is_ready = true;
         }
         if let Some(problem) = problem {
-            self.reconciler.cannot_list(problem);
+            self.reconciler.core.cannot_list(problem);
         }
     }
 
     /// Repairs what others have changed. If the pods' cgroup was replaced, follows the new one.
     async fn repair(&mut self) {
         if self.reconciler.repair().await && self.follow_cgroups {
-            self.pod_cgroups = follow_cgroups(self.reconciler.cgroup());
+            self.pod_cgroups = follow_cgroups(self.reconciler.core.node.datapath.cgroup());
         }
     }
 
@@ -253,6 +254,7 @@ impl Worker {
         };
         let here: Vec<(String, PathBuf)> = self
             .reconciler
+            .core
             .awaited()
             .filter_map(|uid| Some((uid.to_owned(), cgroups.of(uid)?.to_owned())))
             .collect();
@@ -269,15 +271,15 @@ impl Worker {
     /// Publishes the state after a turn.
     fn publish(&mut self) {
         self.status.turn_completed();
-        for event in self.reconciler.drain_events() {
+        for event in self.reconciler.core.drain_events() {
             if let Some(reporter) = &self.reporter {
                 reporter.report(event);
             }
         }
-        for waited in self.reconciler.drain_enrollment_waits() {
+        for waited in self.reconciler.core.drain_enrollment_waits() {
             self.status.timings().enrolled(waited);
         }
-        if self.reconciler.take_changed() {
+        if self.reconciler.core.take_changed() {
             let snapshot = Snapshot::of(&self.reconciler, self.is_ready);
             self.status.publish(snapshot);
         }

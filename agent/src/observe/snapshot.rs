@@ -30,13 +30,14 @@ impl Snapshot {
     pub fn of(reconciler: &Reconciler, ready: bool) -> Self {
         Self {
             pods: reconciler
+                .core
                 .pods()
                 .map(|(name, entry)| pod_status(name, entry, reconciler.partial(name)))
                 .collect(),
             problems: reconciler.problems(),
             notes: reconciler.notes(),
             ready,
-            cgroup: reconciler.cgroup().display().to_string(),
+            cgroup: reconciler.core.node.datapath.cgroup().display().to_string(),
             repairs: reconciler.repair_counts(),
         }
     }

@@ -16,6 +16,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
+use sidetrack_reconcile::Found;
 use tokio::{
     net::UnixStream,
     sync::{mpsc, oneshot},
@@ -27,10 +28,8 @@ use crate::cni::{
     config::MOST_SECONDS,
 };
 use crate::observe::timings::Timings;
-use sidetrack_datapath::{
-    netns::{inode_at, processes::Found},
-    reconcile::Reconciler,
-};
+use sidetrack_common::ids::NetnsInode;
+use sidetrack_datapath::{netns::inode_at, reconcile::Reconciler};
 
 /// Requests that wait for the reconciler: more than a node starts pods at a time. Further clients
 /// wait at the control socket.
@@ -144,13 +143,14 @@ impl CniQueue {
                     sandbox.netns.display()
                 )),
             },
-            Question::Check { sandbox } => reconciler.check(&sandbox),
+            Question::Check { sandbox } => reconciler.core.check(&sandbox),
             Question::Delete { container, inode } => {
-                reconciler.forget_sandbox(&container, inode).await;
+                let inode = inode.map(NetnsInode::new);
+                reconciler.core.forget_sandbox(&container, inode).await;
                 Answer::Done
             }
             Question::Collect { containers } => {
-                reconciler.keep_sandboxes(&containers).await;
+                reconciler.core.keep_sandboxes(&containers).await;
                 Answer::Done
             }
             Question::Status if ready => Answer::Done,
@@ -169,7 +169,11 @@ impl CniQueue {
             if request.answer.is_closed() {
                 continue;
             }
-            match reconciler.attach(&request.sandbox, &request.found).await {
+            match reconciler
+                .core
+                .attach(&request.sandbox, &request.found)
+                .await
+            {
                 Answer::Later(_) if Instant::now() < request.deadline => self.pending.push(request),
                 answer => {
                     let _ = request.answer.send(answer);
@@ -228,6 +232,6 @@ fn find(sandbox: &Sandbox, pid: i32) -> Option<Found> {
         .find(|path| inode_at(path) == Some(sandbox.inode))
         .map(|path| Found {
             path,
-            inode: Some(sandbox.inode),
+            inode: Some(NetnsInode::new(sandbox.inode)),
         })
 }

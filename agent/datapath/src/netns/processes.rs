@@ -11,7 +11,8 @@ use std::{
 };
 
 use procfs::process::Stat;
-use sidetrack_common::task::Place;
+use sidetrack_common::{ids::NetnsInode, task::Place};
+use sidetrack_reconcile::Found;
 
 use crate::kernel::{
     cgroup::{self, uid_of_pod},
@@ -45,15 +46,6 @@ pub struct Node {
     pub anywhere: OnceCell<HashMap<String, PathBuf>>,
     /// What the kernel has counted.
     pub counted: OnceCell<Option<BTreeMap<u64, InNetns>>>,
-}
-
-/// Where a network namespace was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Found {
-    /// Its path; valid as long as the process lives.
-    pub path: PathBuf,
-    /// Its inode, where known: when the path is opened it may lead to another namespace.
-    pub inode: Option<u64>,
 }
 
 impl Processes {
@@ -98,7 +90,7 @@ impl Processes {
         {
             return Some(Found {
                 path: path_of(pid),
-                inode: Some(inode),
+                inode: Some(NetnsInode::new(inode)),
             });
         }
         members.netns(known)
@@ -209,7 +201,7 @@ impl Members {
         let member = in_known.or_else(oldest)?;
         Some(Found {
             path: path_of(member.pid as u32),
-            inode: Some(member.inode),
+            inode: Some(NetnsInode::new(member.inode)),
         })
     }
 

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeSet, time::Instant};
 
-use sidetrack_common::ids::NetnsCookie;
+use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_reconcile::PodState;
 use tracing::{info, warn};
 
@@ -97,6 +97,7 @@ impl Reconciler {
             .pods()
             .filter(|(_, record)| record.state() == PodState::NotTaken)
             .filter_map(|(_, record)| processes.netns_of_pod(record.uid.as_deref()?, None)?.inode)
+            .map(NetnsInode::get)
             .collect()
     }
 }

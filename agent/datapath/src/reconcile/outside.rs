@@ -80,7 +80,7 @@ impl Reconciler {
         let pods = enrollments.map(|(_, it)| (it.inode.get(), own(it.cookie)));
         let pods: BTreeMap<u64, Option<PathBuf>> = pods.collect();
         let tasks = std::sync::Arc::clone(&datapath.tasks);
-        let cgroup = self.cgroup().to_owned();
+        let cgroup = self.core.node.datapath.cgroup().to_owned();
         let look = move || {
             let start = processor_time();
             let found = look(&tasks, &pods, &cgroup);
@@ -136,7 +136,7 @@ impl Reconciler {
     /// Compares with the last look; whether something is to be confirmed by another one.
     fn compare(&mut self, found: Seen) -> bool {
         let last = std::mem::take(&mut self.outside.last);
-        let cgroup = self.cgroup().to_owned();
+        let cgroup = self.core.node.datapath.cgroup().to_owned();
         let mut problems = BTreeMap::new();
         let mut notes = Vec::new();
         let mut is_new = false;

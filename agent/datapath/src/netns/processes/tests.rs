@@ -1,5 +1,7 @@
 use std::fs;
 
+use sidetrack_common::ids::NetnsInode;
+
 use super::{MAX_CGROUPS, MAX_IN_CGROUP, Member, Members, Processes, first_pids, pod_uid};
 
 #[test]
@@ -58,11 +60,15 @@ fn with_pod(members: &[(i32, u64, u64)]) -> Members {
     }
 }
 
+fn at(inode: u64) -> Option<NetnsInode> {
+    Some(NetnsInode::new(inode))
+}
+
 #[test]
 fn the_oldest_process_leads_to_the_pods_namespace() {
     let members = with_pod(&[(30, 500, 2), (20, 400, 1), (10, 400, 3)]);
     let found = members.netns(None).unwrap();
-    assert_eq!(found.inode, Some(3), "of the same age the lower pid");
+    assert_eq!(found.inode, at(3), "of the same age the lower pid");
     assert_eq!(found.path.to_str(), Some("/proc/10/ns/net"));
     assert_eq!(with_pod(&[]).netns(None), None);
 }
@@ -71,8 +77,8 @@ fn the_oldest_process_leads_to_the_pods_namespace() {
 fn the_known_namespace_wins_while_it_has_a_process() {
     let members = with_pod(&[(20, 400, 1), (30, 500, 2)]);
     let inode = |known| members.netns(Some(known)).unwrap().inode;
-    assert_eq!(inode(2), Some(2));
-    assert_eq!(inode(9), Some(1), "gone");
+    assert_eq!(inode(2), at(2));
+    assert_eq!(inode(9), at(1), "gone");
 }
 
 #[test]
@@ -81,14 +87,14 @@ fn a_namespace_that_is_older_than_the_pod_is_not_its_own() {
     let inode = |members: &Members| members.netns(None).map(|it| it.inode);
     // Somebody who entered it later.
     members.strangers.insert(1, 450);
-    assert_eq!(inode(&members), Some(Some(1)));
+    assert_eq!(inode(&members), Some(at(1)));
     // The runtime's.
     members.strangers.insert(1, 100);
-    assert_eq!(inode(&members), Some(Some(2)));
+    assert_eq!(inode(&members), Some(at(2)));
     members.strangers.insert(2, 100);
     assert_eq!(inode(&members), None, "it waits");
     let known = members.netns(Some(1)).unwrap();
-    assert_eq!(known.inode, Some(1), "enrolled ones stay");
+    assert_eq!(known.inode, at(1), "enrolled ones stay");
 }
 
 #[test]
