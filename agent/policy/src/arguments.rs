@@ -2,8 +2,8 @@
 //! (1.1's shell script), `istio-iptables -p 15001 ...`, long flags, `--flag=value`, `-f=value`.
 
 use crate::{
+    error::PolicyError,
     inputs::{Input, Inputs},
-    policy::PolicyError,
 };
 
 /// Flags with a value that are inputs: short form, long form.

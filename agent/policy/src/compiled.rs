@@ -160,18 +160,6 @@ impl CompiledPolicy {
                 })
         })
     }
-
-    /// Every range with the position it counts under, in address order.
-    #[cfg(test)]
-    pub fn range_positions(&self) -> Vec<(IpNet, u32)> {
-        let mut positions: Vec<_> = self
-            .ranges
-            .values()
-            .flat_map(|nets| counted_positions(nets))
-            .collect();
-        positions.sort();
-        positions
-    }
 }
 
 /// The positions that ranges count under. The trie finds the narrowest range, but a rule counts under

@@ -15,8 +15,7 @@ use crate::{
     text::shortened,
 };
 
-/// Annotation that sets a pod's dialect. It wins over the tags of its images.
-pub const ANNOTATION: &str = "sidetrack.dev/dialect";
+pub use crate::names::DIALECT as ANNOTATION;
 
 /// A rule list, named after the first version that had it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]

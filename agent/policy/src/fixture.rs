@@ -4,11 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use crate::{
-    facts::PodFacts,
-    inputs::Inputs,
-    policy::{Policy, PolicyError},
-};
+use crate::{error::PolicyError, facts::PodFacts, inputs::Inputs, policy::Policy};
 
 /// The policy of a pod without defaults of a mesh.
 pub(crate) fn of_pod(pod: &PodFacts) -> Result<Policy, Vec<PolicyError>> {

@@ -1,20 +1,6 @@
-//! Where a policy's values come from, strongest first:
-//!
-//! 1. istio-init's arguments and environment, or the webhook's record of them,
-//! 2. the pod's annotations,
-//! 3. the sidecar's environment,
-//! 4. the mesh's defaults.
-//!
-//! Values are not validated here.
-
-mod sources;
+//! Raw values of a policy, by what they set. They are not validated here.
 
 use std::collections::BTreeMap;
-
-pub(crate) use self::sources::{
-    annotations, init_container, is_of_known_prefix, known_annotation, known_variable,
-    sidecar_environment, unknown_annotations,
-};
 
 /// A raw value and where it was found, in words for an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@
 mod arguments;
 pub mod compiled;
 pub mod dialect;
+pub mod error;
 pub mod facts;
 #[cfg(test)]
 mod fixture;
@@ -16,18 +17,21 @@ pub mod interfaces;
 pub mod manifest;
 pub mod mesh;
 pub mod migration;
+pub mod names;
 mod parse;
 pub mod pod_ref;
 pub mod policy;
 pub mod record;
 pub mod rules;
 pub mod select;
+mod sources;
 pub mod text;
 pub mod webhook;
 
 pub use self::{
     dialect::Dialect,
+    error::PolicyError,
     inputs::{Input, Inputs},
     pod_ref::PodRef,
-    policy::{InboundPorts, Mode, OutboundRanges, Policy, PolicyError, ReturnRoute},
+    policy::{InboundPorts, Mode, OutboundRanges, Policy, ReturnRoute},
 };

@@ -22,10 +22,8 @@ pub use self::{
     read::{parse_yaml, read_text},
     templates::{parse_templates, read_templates, read_templates_from},
 };
+pub use crate::names::NETNS as NETNS_ANNOTATION;
 use crate::{facts::PodFacts, pod_ref::PodRef};
-
-/// Annotation that names the pod's network namespace, for pods that come from a directory.
-pub const NETNS_ANNOTATION: &str = "sidetrack.dev/netns";
 
 /// How a pod's network namespace is found.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,7 +4,18 @@
 mod defaults;
 
 pub use self::defaults::{DefaultFlag, defaults, read};
-use crate::{inputs::Inputs, select::Enroll};
+use crate::inputs::Inputs;
+
+/// Which sidecar pods to enroll.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Enroll {
+    /// Those whose label opts in.
+    #[cfg_attr(feature = "clap", value(alias = "labelled"))]
+    Labeled,
+    /// All but those whose label opts out.
+    Injected,
+}
 
 /// Settings for every pod.
 #[derive(Clone, Debug, PartialEq)]

@@ -9,12 +9,13 @@ use crate::{
     arguments,
     dialect::of_image,
     facts::PodFacts,
-    inputs::{self, Input},
+    inputs::Input,
     mesh::Mesh,
     policy::{Mode, Policy},
     record::Record,
     rules,
     select::{Wanted, wanted},
+    sources,
     text::printable,
 };
 
@@ -117,7 +118,7 @@ fn policy_of_init(pod: &PodFacts, differences: &mut Vec<String>) -> Option<Polic
         ));
     }
     // Values that cannot be read are the reason for which the pod is rejected.
-    let mut inputs = inputs::init_container(pod).ok().flatten()?;
+    let mut inputs = sources::init_container(pod).ok().flatten()?;
     if let Some(dialect) = container.image.as_deref().and_then(of_image) {
         let origin = "the tag of istio-init's image".to_owned();
         inputs.set(Input::Dialect, &dialect.to_string(), origin);

@@ -12,14 +12,25 @@ use self::{
 };
 use crate::{
     dialect::Dialect,
+    error::PolicyError,
     inputs::{Input, Inputs},
-    policy::{InboundPorts, OutboundRanges, Policy, PolicyError},
+    policy::{InboundPorts, OutboundRanges, Policy},
 };
 
 const DEFAULT_STATUS_PORT: u16 = 15020;
 
+impl Policy {
+    /// The policy of raw inputs, with the defaults of istio-iptables for the rest.
+    ///
+    /// # Errors
+    /// Every value that cannot be used.
+    pub fn of_inputs(inputs: &Inputs) -> Result<Self, Vec<PolicyError>> {
+        policy(inputs)
+    }
+}
+
 /// Builds the policy; collects every bad value rather than the first.
-pub fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
+fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     let mut read = Reader {
         inputs,
         errors: Vec::new(),

@@ -1,4 +1,4 @@
-//! A pod's policy: raw inputs become a validated [`Policy`], which becomes the rows the kernel reads.
+//! A pod's validated policy, which becomes the rows the kernel reads.
 
 mod compile;
 mod notes;
@@ -8,31 +8,10 @@ use std::net::Ipv4Addr;
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-use crate::{
-    dialect::Dialect,
-    facts::{Excess, MAX_KEPT, PodFacts, Share},
-    inputs::{self, Input, Inputs},
-    parse,
-};
+use crate::dialect::Dialect;
 
-/// Annotation that lets a pod's init containers reach the network: `passthrough`, or `refuse` (the
-/// default).
-pub const BEFORE_SIDECAR: &str = "sidetrack.dev/before-sidecar";
-
-/// Annotation that has a pod's connections to its sidecar accelerated: `true`, or `false` (the default).
-pub const ACCELERATE: &str = "sidetrack.dev/accelerate";
-
-/// A value that cannot be used. The text names where it came from and what to write instead.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{origin} is {value:?}: {problem}")]
-pub struct PolicyError {
-    /// The annotation, argument or variable.
-    pub origin: String,
-    /// The raw value.
-    pub value: String,
-    /// What is wrong, and what to write instead.
-    pub problem: String,
-}
+/// The mark of the proxy's connections to its own pod in mode TPROXY; istio-iptables has no flag for it.
+pub const OUTBOUND_MARK: u32 = 1338;
 
 /// `-m`: how the sidecar receives connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -115,9 +94,9 @@ pub struct Policy {
     pub dual_stack: bool,
     /// `ISTIO_META_DNS_CAPTURE`: requested, not supported.
     pub dns_capture: bool,
-    /// Annotation [`BEFORE_SIDECAR`]: outbound connections bypass the sidecar until it first listens.
+    /// Annotation [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR): outbound connections bypass the sidecar until it first listens.
     pub before_sidecar: bool,
-    /// Annotation [`ACCELERATE`]: application and sidecar exchange bytes past TCP.
+    /// Annotation [`ACCELERATE`](crate::names::ACCELERATE): application and sidecar exchange bytes past TCP.
     pub accelerate: bool,
     /// Annotations that look like Istio's or sidetrack's and mean nothing, with the names that were perhaps meant.
     #[serde(default)]
@@ -169,67 +148,6 @@ impl Policy {
         ]
         .iter()
         .sum()
-    }
-
-    /// The policy of a pod's manifest, with the mesh's defaults and then those of istio-iptables.
-    ///
-    /// # Errors
-    /// Every value that cannot be used.
-    pub fn of_pod(pod: &PodFacts, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
-        if let Some(excess) = pod.excess() {
-            return Err(vec![too_large(excess)]);
-        }
-        let mut inputs = Inputs::default();
-        let mut errors = Vec::new();
-        match inputs::init_container(pod) {
-            Ok(Some(arguments)) => inputs.add(arguments),
-            Ok(None) => {}
-            Err(error) => errors.push(error),
-        }
-        inputs.add(inputs::annotations(pod));
-        inputs.add(inputs::sidecar_environment(pod));
-        if let Some(dialect) = Dialect::of_pod(pod) {
-            let origin = "the tag of the pod's image".to_owned();
-            inputs.set(Input::Dialect, &dialect.to_string(), origin);
-        }
-        inputs.add(defaults.clone());
-        match Self::of_inputs(&inputs) {
-            Ok(policy) if errors.is_empty() => Ok(Self {
-                unknown_annotations: inputs::unknown_annotations(pod),
-                ..policy
-            }),
-            Ok(_) => Err(errors),
-            Err(more) => {
-                errors.extend(more);
-                Err(errors)
-            }
-        }
-    }
-
-    /// The policy of raw inputs, with the defaults of istio-iptables for the rest.
-    ///
-    /// # Errors
-    /// Every value that cannot be used.
-    pub fn of_inputs(inputs: &Inputs) -> Result<Self, Vec<PolicyError>> {
-        parse::policy(inputs)
-    }
-}
-
-/// The error of a pod whose facts are incomplete.
-fn too_large(excess: Excess) -> PolicyError {
-    let bound = match excess.share {
-        Share::Pod => format!("write at most {MAX_KEPT} bytes"),
-        Share::Namespace(most) => {
-            format!("the pods of its namespace have the {most} bytes that they may have on a node")
-        }
-        Share::Node(most) => {
-            format!("the pods of this node have the {most} bytes that they may have")
-        }
-    };
-    PolicyError {
-        origin: "the size of its annotations and istio-init".to_owned(),
-        value: format!("{} bytes", excess.kept),
-        problem: format!("{bound}: shorten the lists in annotations and in istio-init's arguments"),
     }
 }
 

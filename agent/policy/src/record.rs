@@ -7,13 +7,13 @@ use k8s_openapi::api::core::v1::Container;
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    error::PolicyError,
     facts::{PodFacts, containers},
-    policy::PolicyError,
     text::shortened,
 };
 
-/// Annotation that holds the record of a removed istio-init.
-pub const ANNOTATION: &str = "sidetrack.dev/istio-init";
+pub use crate::names::REMOVED_ISTIO_INIT as ANNOTATION;
+
 /// Name of the init container that programs iptables.
 pub const ISTIO_INIT: &str = containers::ISTIO_INIT;
 /// What the API server allows for all annotations of an object together

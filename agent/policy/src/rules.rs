@@ -9,60 +9,14 @@ mod tables;
 
 use std::fmt::Write as _;
 
-use sidetrack_common::{addr::Family, decide::Decision, rule::Rule};
+use sidetrack_common::{addr::Family, decide::Decision};
 
-use self::lines::Lines;
-pub use self::tables::{KnownRoutes, ListTables, Routes};
+use self::lines::{IN_REDIRECT, INBOUND, ISTIO_OUTPUT, Lines, OUTPUT, PREROUTING, REDIRECT};
+pub use self::{
+    lines::{Line, TableName},
+    tables::{KnownRoutes, ListTables, Routes},
+};
 use crate::policy::{InboundPorts, Mode, Policy};
-
-/// The mark of the proxy's connections to its own pod in mode TPROXY; istio-iptables has no flag for it.
-pub const OUTBOUND_MARK: u32 = 1338;
-
-/// One `-A` line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
-    /// Table it is in.
-    pub table: TableName,
-    /// Chain it is in.
-    pub chain: &'static str,
-    /// What follows the chain, as `iptables -S` spells it.
-    pub text: String,
-    /// The decision it stands for, with the position in the list it came from. Lines that only
-    /// lead to another chain have none.
-    pub decision: Option<(Rule, u32)>,
-}
-
-impl Line {
-    /// The whole line, as a command of iptables: as `iptables -S` prints it, with the table unless it is nat.
-    #[must_use]
-    pub fn command(&self) -> String {
-        match self.table {
-            TableName::Nat => self.in_table(),
-            TableName::Mangle => format!("-t mangle {}", self.in_table()),
-        }
-    }
-
-    /// The whole line, as `iptables -S` prints it.
-    fn in_table(&self) -> String {
-        format!("-A {} {}", self.chain, self.text)
-    }
-}
-
-/// A table of iptables.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TableName {
-    /// Table nat.
-    Nat,
-    /// Table mangle.
-    Mangle,
-}
-
-const PREROUTING: &str = "PREROUTING";
-const OUTPUT: &str = "OUTPUT";
-const INBOUND: &str = "ISTIO_INBOUND";
-const IN_REDIRECT: &str = "ISTIO_IN_REDIRECT";
-const ISTIO_OUTPUT: &str = "ISTIO_OUTPUT";
-const REDIRECT: &str = "ISTIO_REDIRECT";
 
 /// The rules of one family, table by table.
 #[must_use]

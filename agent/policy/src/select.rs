@@ -2,27 +2,17 @@
 
 use crate::{
     dialect::Dialect,
+    error::PolicyError,
     facts::{ContainerFacts, PodFacts, containers::SIDECAR},
     mesh::{Mesh, VirtualInterfaces},
-    policy::{Mode, Policy, PolicyError},
+    policy::{Mode, Policy},
     text::shortened,
 };
 
-/// Label on a pod or namespace that opts in (`enabled`) or out (`disabled`).
-pub const LABEL: &str = "sidetrack.dev/interception";
-/// Turns the injector off for a pod: a label since Istio 1.11, an annotation before.
-pub const INJECT: &str = "sidecar.istio.io/inject";
-
-/// Which sidecar pods to enroll.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
-pub enum Enroll {
-    /// Those whose label opts in.
-    #[cfg_attr(feature = "clap", value(alias = "labelled"))]
-    Labeled,
-    /// All but those whose label opts out.
-    Injected,
-}
+pub use crate::{
+    mesh::Enroll,
+    names::{INJECT, LABEL},
+};
 
 /// Why a pod is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

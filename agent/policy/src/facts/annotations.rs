@@ -7,8 +7,7 @@ use super::{
     read::{AnyText, Node, Shape},
 };
 use crate::{
-    inputs::{is_of_known_prefix, known_annotation},
-    select::{INJECT, LABEL},
+    names::{INJECT, LABEL, is_of_known_prefix, known_annotation},
     text::shortened,
 };
 

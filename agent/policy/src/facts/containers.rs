@@ -6,7 +6,7 @@ use super::{
     MAX_KEPT, MAX_KEPT_VALUE,
     read::{Node, Shape},
 };
-use crate::inputs::known_variable;
+use crate::names::known_variable;
 
 /// Name of the sidecar container, in every injector's output.
 pub(crate) const SIDECAR: &str = "istio-proxy";

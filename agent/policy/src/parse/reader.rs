@@ -3,8 +3,8 @@
 use ipnet::IpNet;
 
 use crate::{
+    error::PolicyError,
     inputs::{Input, Inputs, Sourced},
-    policy::PolicyError,
     text::shortened,
 };
 

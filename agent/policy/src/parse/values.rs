@@ -7,7 +7,10 @@ use std::{
 
 use ipnet::{IpNet, Ipv4Net};
 
-use crate::{policy::Mode, rules::OUTBOUND_MARK, text::shortened};
+use crate::{
+    policy::{Mode, OUTBOUND_MARK},
+    text::shortened,
+};
 
 pub(super) fn before_sidecar(text: &str) -> Result<bool, String> {
     match text {

@@ -2,7 +2,7 @@
 
 use sidetrack_common::{decide::virtual_index, rule::Rule};
 
-use super::{IN_REDIRECT, INBOUND, PREROUTING, REDIRECT, lines::Lines};
+use super::lines::{IN_REDIRECT, INBOUND, Lines, PREROUTING, REDIRECT};
 use crate::{
     dialect::Dialect,
     interfaces,

@@ -1,10 +1,55 @@
-//! Collects the lines of one family's table.
+//! Lines of rules, and what collects those of one family's table.
 
 use ipnet::IpNet;
 use sidetrack_common::{addr::Family, rule::Rule};
 
-use super::{Line, TableName};
 use crate::{interfaces, policy::Policy};
+
+/// One `-A` line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Table it is in.
+    pub table: TableName,
+    /// Chain it is in.
+    pub chain: &'static str,
+    /// What follows the chain, as `iptables -S` spells it.
+    pub text: String,
+    /// The decision it stands for, with the position in the list it came from. Lines that only
+    /// lead to another chain have none.
+    pub decision: Option<(Rule, u32)>,
+}
+
+impl Line {
+    /// The whole line, as a command of iptables: as `iptables -S` prints it, with the table unless it is nat.
+    #[must_use]
+    pub fn command(&self) -> String {
+        match self.table {
+            TableName::Nat => self.in_table(),
+            TableName::Mangle => format!("-t mangle {}", self.in_table()),
+        }
+    }
+
+    /// The whole line, as `iptables -S` prints it.
+    pub(super) fn in_table(&self) -> String {
+        format!("-A {} {}", self.chain, self.text)
+    }
+}
+
+/// A table of iptables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TableName {
+    /// Table nat.
+    Nat,
+    /// Table mangle.
+    Mangle,
+}
+
+pub(super) const PREROUTING: &str = "PREROUTING";
+pub(super) const OUTPUT: &str = "OUTPUT";
+pub(super) const INBOUND: &str = "ISTIO_INBOUND";
+pub(super) const IN_REDIRECT: &str = "ISTIO_IN_REDIRECT";
+pub(super) const ISTIO_OUTPUT: &str = "ISTIO_OUTPUT";
+pub(super) const REDIRECT: &str = "ISTIO_REDIRECT";
 
 /// The lines so far of one family.
 pub(super) struct Lines {

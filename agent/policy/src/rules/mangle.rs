@@ -3,11 +3,11 @@
 
 use sidetrack_common::{addr::Family, rule::Rule};
 
-use super::{INBOUND, Line, OUTBOUND_MARK, OUTPUT, PREROUTING, TableName, lines::Lines};
-use crate::{
-    policy::{InboundPorts, Mode, Policy},
-    rules::inbound::exempts_ssh,
+use super::{
+    inbound::exempts_ssh,
+    lines::{INBOUND, Line, Lines, OUTPUT, PREROUTING, TableName},
 };
+use crate::policy::{InboundPorts, Mode, OUTBOUND_MARK, Policy};
 
 const DIVERT: &str = "ISTIO_DIVERT";
 const TPROXY: &str = "ISTIO_TPROXY";

@@ -2,7 +2,7 @@
 
 use sidetrack_common::rule::Rule;
 
-use super::{IN_REDIRECT, ISTIO_OUTPUT, OUTPUT, REDIRECT, lines::Lines};
+use super::lines::{IN_REDIRECT, ISTIO_OUTPUT, Lines, OUTPUT, REDIRECT};
 use crate::{
     dialect::Dialect,
     policy::{OutboundRanges, Policy},

@@ -9,10 +9,11 @@ use sidetrack_common::{
 use super::{all, chains, line_of, restore};
 use crate::{
     dialect::Dialect,
+    error::PolicyError,
     facts::PodFacts,
     fixture::annotated,
     inputs::Inputs,
-    policy::{InboundPorts, OutboundRanges, Policy, PolicyError},
+    policy::{InboundPorts, OutboundRanges, Policy},
 };
 
 fn of_pod(pod: &PodFacts) -> Result<Policy, Vec<PolicyError>> {
