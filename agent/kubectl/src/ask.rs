@@ -1,13 +1,17 @@
 //! Questions to every agent at once, with a deadline for each and a bound on how many are asked at a time.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use futures_util::{StreamExt as _, stream};
 use serde::de::DeserializeOwned;
 use sidetrack_policy::text::printable;
 
-use crate::{agents::Agent, cluster::Cluster, exec};
+use crate::{
+    agents::Agent,
+    cluster::Cluster,
+    exec::{self, within},
+};
 
 /// Asks every agent by a command that answers JSON. The result has every node, with the answer or with
 /// why there is none.
@@ -46,14 +50,6 @@ pub async fn one<T: DeserializeOwned>(
 /// The answer of a command. One that found problems exits with 1 and answers all the same.
 pub fn understood<T: DeserializeOwned>(finished: &exec::Finished) -> Result<T> {
     serde_json::from_slice(&finished.stdout).map_err(|wrong| not_understood(finished, &wrong))
-}
-
-/// Gives up after a time.
-pub async fn within<T>(time: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
-    match tokio::time::timeout(time, asked).await {
-        Ok(answer) => answer,
-        Err(_) => Err(anyhow!("no answer within {time:?}")),
-    }
 }
 
 /// What a program has answered instead of JSON.

@@ -186,7 +186,7 @@ async fn call(
     // The connection, its request, and the command itself.
     let patience = options.connect_timeout * 2 + Duration::from_secs(10);
     let asked = exec::collect_in(place.client(), &target, &words);
-    let finished = ask::within(patience, asked).await?;
+    let finished = exec::within(patience, asked).await?;
     ask::understood(&finished)
 }
 

@@ -18,7 +18,7 @@ use tokio::{
     sync::watch,
 };
 
-use crate::{agents::Agent, ask::within};
+use crate::agents::Agent;
 
 /// The agent's program in its image.
 const PROGRAM: &str = "sidetrack";
@@ -58,6 +58,14 @@ impl<'a> Target<'a> {
             pod: &agent.pod,
             container: "agent",
         }
+    }
+}
+
+/// Gives up after a time.
+pub async fn within<T>(time: Duration, asked: impl Future<Output = Result<T>>) -> Result<T> {
+    match tokio::time::timeout(time, asked).await {
+        Ok(answer) => answer,
+        Err(_) => Err(anyhow!("no answer within {time:?}")),
     }
 }
 

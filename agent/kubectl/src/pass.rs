@@ -9,9 +9,9 @@ use kube::Api;
 use sidetrack_policy::PodRef;
 
 use crate::{
-    agents, ask,
+    agents,
     cluster::{Cluster, PATIENCE},
-    exec::Running,
+    exec::{Running, within},
     flags::Connect,
     pods::no_agent,
 };
@@ -89,10 +89,10 @@ impl Pass {
         let timeout = cluster.connect.timeout;
         let started = Running::start(&cluster.client, agent, &words, is_trace);
         let asked = async {
-            let running = ask::within(timeout, started).await?;
+            let running = within(timeout, started).await?;
             let copied = running.copy(tokio::io::stdout(), tokio::io::stderr());
             match SHORT.contains(&self.command.as_str()) {
-                true => ask::within(timeout, copied).await,
+                true => within(timeout, copied).await,
                 false => copied.await,
             }
         };

@@ -145,7 +145,7 @@ impl Source for Nodes {
         let agent = self.agent(&pod.node)?;
         let words = ["rules", &pod.name];
         let asked = exec::collect(&self.cluster.client, &agent, &words);
-        let finished = ask::within(self.cluster.connect.timeout, asked).await?;
+        let finished = exec::within(self.cluster.connect.timeout, asked).await?;
         if finished.code != 0 {
             bail!("{}", finished.complaint());
         }
