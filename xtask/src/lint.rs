@@ -1,5 +1,11 @@
-//! Formatting, lints and documentation, warnings denied, of everything but the kernel programs: the
+//! The order of crates and modules, unused names, formatting, lints and documentation, warnings denied, of everything but the kernel programs: the
 //! compiler that builds those comes without clippy, so they are held to its own warnings.
+
+mod names;
+mod order;
+mod source;
+
+use std::path::Path;
 
 use anyhow::Result;
 
@@ -13,6 +19,9 @@ const FUZZ: &str = "tests/fuzz/Cargo.toml";
 
 /// Fails at the first complaint.
 pub fn run() -> Result<()> {
+    let files = source::files(&root(), Path::new(""))?;
+    order::check(&files)?;
+    names::check(&files)?;
     build::kernel_programs()?;
     must(cargo().args(["fmt", "--all", "--check"]))?;
     must(cargo().args(["fmt", "--check", "--manifest-path", FUZZ]))?;
