@@ -1,6 +1,13 @@
 //! The hooks of a connection, one file per hook.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main, feature(asm_experimental_arch))]
+#![cfg_attr(
+    target_arch = "bpf",
+    expect(
+        clippy::needless_borrows_for_generic_args,
+        reason = "a key or value that is moved into a call takes room on a stack of 512 bytes"
+    )
+)]
 
 #[cfg(target_arch = "bpf")]
 mod adopt;

@@ -69,9 +69,9 @@ pub fn st_forward(ctx: TcContext) -> i32 {
     match fate(&packet).unwrap_or(Fate::GoOn) {
         Fate::GoOn => {}
         Fate::Deliver => packet.set_mark(MARK),
-        Fate::Drop => return TC_ACT_SHOT as i32,
+        Fate::Drop => return TC_ACT_SHOT,
         // Delivered without a listener it would get none: IPv4 sends a reset from addresses of the pod only.
-        Fate::Refuse(offset) => return packet.reset(offset).unwrap_or(TC_ACT_SHOT as i32),
+        Fate::Refuse(offset) => return packet.reset(offset).unwrap_or(TC_ACT_SHOT),
     }
     TC_ACT_UNSPEC
 }
