@@ -141,9 +141,25 @@ pub fn kernel_programs_in(target: &Path, variables: &[(&str, &str)]) -> Result<(
 
 fn build_kernel_programs(target: &Path, variables: &[(&str, &str)]) -> Result<()> {
     let rust = Rust::find().context("no compiler for the kernel programs after setup")?;
+    let mut command = cargo();
+    command.arg("build");
+    for_kernel(&mut command, &rust, target)?;
+    must(command.envs(variables.iter().copied())).context("build the kernel programs")
+}
+
+/// Checks the kernel programs for their own target, with the clippy of the compiler that builds them.
+pub fn lint_kernel_programs() -> Result<()> {
+    let rust = Rust::find().context("no compiler for the kernel programs after setup")?;
+    let mut command = Command::new(rust.clippy()?);
+    command.arg("clippy");
+    for_kernel(&mut command, &rust, &root().join("target/ebpf"))?;
+    must(command.args(["--", "-D", "warnings"])).context("check the kernel programs")
+}
+
+/// What every command of cargo needs for the kernel programs.
+fn for_kernel(command: &mut Command, rust: &Rust, target: &Path) -> Result<()> {
     let linker = toolchain::linker().context("no bpf-linker after setup")?;
-    let mut command: Command = cargo();
-    rust.apply(&mut command);
+    rust.apply(command);
     command
         .current_dir(root().join("ebpf"))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
@@ -154,9 +170,8 @@ fn build_kernel_programs(target: &Path, variables: &[(&str, &str)]) -> Result<()
         )
         .env_remove("RUSTFLAGS")
         .env_remove("RUSTUP_TOOLCHAIN")
-        .args(["build", "--release", "--locked", "-Zbuild-std=core"])
+        .args(["--release", "--locked", "-Zbuild-std=core"])
         .args(["--target", "bpfel-unknown-none", "--target-dir"])
-        .arg(target)
-        .envs(variables.iter().copied());
-    must(&mut command).context("build the kernel programs")
+        .arg(target);
+    Ok(())
 }

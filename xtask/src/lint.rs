@@ -1,28 +1,108 @@
-//! The order of crates and modules, unused names, formatting, lints and documentation, warnings denied, of everything but the kernel programs: the
-//! compiler that builds those comes without clippy, so they are held to its own warnings.
+//! Everything that is checked without running the product, warnings denied: the order of crates and modules, names that
+//! nothing uses, spelling, shell scripts, dependencies, formatting, lints and documentation.
+//!
+//! The Helm chart and the manifests are checked by `tests/deploy`, with Helm's engine and the objects' own types.
 
 mod names;
 mod order;
 mod source;
+mod versions;
 
-use std::path::Path;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 use anyhow::Result;
 
 use crate::{
     build,
-    run::{cargo, must, root},
+    crates::Program,
+    progress::Steps,
+    run::{cargo, must, root, tools},
+    setup,
 };
 
 /// The fuzz targets, a workspace of their own.
 const FUZZ: &str = "tests/fuzz/Cargo.toml";
 
-/// Fails at the first complaint.
+const MACHETE: Program = Program {
+    name: "cargo-machete",
+    version: "0.9.2",
+    options: &["--debug"],
+    estimate: "half a minute",
+};
+
+/// Without its default features it reads no index of a registry; none is needed for what is asked.
+const DENY: Program = Program {
+    name: "cargo-deny",
+    version: "0.20.2",
+    options: &["--debug", "--no-default-features"],
+    estimate: "a minute",
+};
+
+/// Fails at the first complaint. What is quick comes first.
 pub fn run() -> Result<()> {
     let files = source::files(&root(), Path::new(""))?;
     order::check(&files)?;
     names::check(&files)?;
+    versions::check(FUZZ)?;
+    let steps = Steps::new();
+    setup::for_linting(&steps)?;
+    let machete = MACHETE.install(&steps)?;
+    let deny = DENY.install(&steps)?;
+    drop(steps);
+    spelling()?;
+    shell()?;
+    must(
+        Command::new(machete)
+            .current_dir(root())
+            .arg("--skip-target-dir"),
+    )?;
+    dependencies(&deny)?;
     build::kernel_programs()?;
+    build::lint_kernel_programs()?;
+    compiler()
+}
+
+fn spelling() -> Result<()> {
+    let typos = tools().join("lint/bin/typos");
+    must(
+        Command::new(typos)
+            .current_dir(root())
+            .args(["--format", "brief"]),
+    )
+}
+
+/// Every file that a shell runs.
+fn shell() -> Result<()> {
+    let scripts = [".ci/run", "xtask/src/vm/init.sh"];
+    must(Command::new("shellcheck").current_dir(root()).args(scripts))
+}
+
+/// Licenses, sources and forbidden crates; known vulnerabilities if their database is there, since it is not
+/// downloaded for this.
+fn dependencies(deny: &Path) -> Result<()> {
+    let check = |options: &[&str], what: &[&str]| {
+        let mut command = Command::new(deny);
+        command.current_dir(root()).arg("--locked").args(options);
+        must(command.args(["check", "--hide-inclusion-graph"]).args(what))
+    };
+    check(&[], &["licenses", "bans", "sources"])?;
+    let home = std::env::home_dir().unwrap_or_default();
+    let cargo_home = std::env::var_os("CARGO_HOME").map_or(home.join(".cargo"), PathBuf::from);
+    let databases = fs::read_dir(cargo_home.join("advisory-dbs"));
+    if databases.is_ok_and(|mut it| it.any(|entry| entry.is_ok_and(|entry| entry.path().is_dir())))
+    {
+        return check(&["--offline"], &["advisories"]);
+    }
+    eprintln!("lint: no database of advisories: `cargo deny fetch db` downloads it");
+    Ok(())
+}
+
+/// What the compiler and its companions check.
+fn compiler() -> Result<()> {
     must(cargo().args(["fmt", "--all", "--check"]))?;
     must(cargo().args(["fmt", "--check", "--manifest-path", FUZZ]))?;
     let clippy = ["clippy", "--locked", "--workspace", "--all-targets"];

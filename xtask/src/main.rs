@@ -1,6 +1,7 @@
 //! `cargo xtask`: builds, tests and demonstrates a checkout.
 
 mod build;
+mod crates;
 mod fuzz;
 mod image;
 mod lint;
@@ -14,6 +15,7 @@ mod test;
 mod tool;
 mod toolchain;
 mod vm;
+mod workspace;
 
 use std::process::ExitCode;
 
@@ -34,7 +36,7 @@ enum Command {
     Setup,
     /// Build the kernel programs and the sidetrack binary
     Build,
-    /// Check formatting, lints and documentation
+    /// Check formatting, lints, documentation, spelling, shell scripts, dependencies and the order of modules
     Lint,
     /// Run every test, against the real kernel (needs root)
     Test(test::Options),

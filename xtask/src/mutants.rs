@@ -3,7 +3,7 @@
 
 use std::{
     fs,
-    path::{Path, PathBuf},
+    path::Path,
     process::{Command, ExitCode},
 };
 
@@ -11,13 +11,14 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use serde::Deserialize;
 
-use crate::{
-    progress::Steps,
-    run::{answer, cargo, root, tools},
-};
+use crate::{crates::Program, progress::Steps, run::root, workspace};
 
-/// The newest version that builds with Rust 1.95.
-const VERSION: &str = "27.1.0";
+const MUTANTS: Program = Program {
+    name: "cargo-mutants",
+    version: "27.1.0",
+    options: &[],
+    estimate: "about three minutes",
+};
 
 /// A crate, and what share of its viable mutants its tests have to catch.
 struct Subject {
@@ -61,20 +62,15 @@ pub struct Options {
 /// Runs them; fails if a crate's tests catch too few.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let (subjects, passed) = chosen(&options.words)?;
-    let workspace = answer(cargo().args(["metadata", "--no-deps", "--format-version", "1"]))
-        .context("cargo metadata failed")?;
-    let workspace: Metadata = serde_json::from_str(&workspace)?;
+    let packages = workspace::packages(Path::new("Cargo.toml"))?;
     for subject in &subjects {
         ensure!(
-            workspace
-                .packages
-                .iter()
-                .any(|it| it.name == subject.package),
+            packages.iter().any(|it| it.name == subject.package),
             "there is no crate {} in this workspace",
             subject.package
         );
     }
-    let program = install()?;
+    let program = MUTANTS.install(&Steps::new())?;
     let mut results = Vec::new();
     for subject in subjects {
         let outcome = mutate(&program, subject, passed)?;
@@ -118,23 +114,6 @@ fn chosen(words: &[String]) -> Result<(Vec<&'static Subject>, &[String])> {
     Ok((subjects, options))
 }
 
-/// cargo-mutants of the pinned version.
-fn install() -> Result<PathBuf> {
-    let program = tools().join("bin/cargo-mutants");
-    let version = answer(Command::new(&program).args(["mutants", "--version"]));
-    if version.is_some_and(|version| version.ends_with(VERSION)) {
-        return Ok(program);
-    }
-    let mut command = cargo();
-    command
-        .args(["install", "--locked", "cargo-mutants"])
-        .args(["--version", VERSION, "--root"])
-        .arg(tools());
-    let name = format!("building cargo-mutants {VERSION}");
-    Steps::new().run(&name, "about three minutes", &mut command)?;
-    Ok(program)
-}
-
 fn mutate(program: &Path, subject: &Subject, passed: &[String]) -> Result<Outcome> {
     eprintln!("mutants: {}", subject.package);
     let output = root().join("target/mutants").join(subject.name);
@@ -159,16 +138,6 @@ fn mutate(program: &Path, subject: &Subject, passed: &[String]) -> Result<Outcom
         Err(_) if status.success() => Ok(Outcome::default()),
         Err(error) => Err(error).with_context(|| format!("read {}", outcomes.display())),
     }
-}
-
-#[derive(Deserialize)]
-struct Metadata {
-    packages: Vec<Package>,
-}
-
-#[derive(Deserialize)]
-struct Package {
-    name: String,
 }
 
 /// How many mutants had which end.

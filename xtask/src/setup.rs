@@ -13,7 +13,7 @@ use crate::{
     progress::Steps,
     prometheus,
     run::{answer, cargo, is_root, must, root, tools},
-    toolchain::{self, LINKER_VERSION, LLVM, Rust},
+    toolchain::{self, DEBIAN_CLIPPY, LINKER_VERSION, LLVM, Rust},
 };
 
 /// What a command runs beside the agent.
@@ -73,6 +73,8 @@ const FOR_VM: [Package; 4] = [
     ("kmod", &["/usr/sbin/depmod"]),
 ];
 
+const FOR_LINTING: [Package; 1] = [("shellcheck", &["/usr/bin/shellcheck"])];
+
 /// What the Python environment is made of, who needs it, and how pip is to install it. Helm's engine
 /// requires a newer Python than Debian 12 has; it works without that version.
 const REQUIREMENTS: [(&str, Needs, &[&str]); 2] = [
@@ -122,10 +124,22 @@ pub fn packages_for(needs: Needs, steps: &Steps) -> Result<()> {
     if needs == Needs::Tests {
         names.extend(missing(&FOR_TESTS));
     }
-    if answer(Command::new("/usr/bin/python3").args(["-c", "import ensurepip, venv"])).is_none() {
-        names.push("python3-venv".to_owned());
-    }
+    names.extend(missing_for_python());
     packages(&names, steps)
+}
+
+/// What lint runs beside cargo's own commands.
+pub fn for_linting(steps: &Steps) -> Result<()> {
+    let mut names = missing_for_building();
+    names.extend(missing(&FOR_LINTING));
+    names.extend(missing_for_python());
+    if Rust::find() != Some(Rust::Nightly) {
+        names.extend(missing(&[("rust-web-clippy", &[DEBIAN_CLIPPY])]));
+    }
+    packages(&names, steps)?;
+    linker(steps)?;
+    let wanted = ["xtask/requirements.txt"].map(|file| (file, &["--require-hashes"] as &[_]));
+    environment("lint", &wanted, steps)
 }
 
 fn only(wanted: &[Package]) -> Result<()> {
@@ -152,6 +166,11 @@ fn missing_for_building() -> Vec<String> {
         names.extend(["libzstd-dev", "zlib1g-dev", "g++"].map(str::to_owned));
     }
     names
+}
+
+fn missing_for_python() -> Option<String> {
+    let modules = answer(Command::new("/usr/bin/python3").args(["-c", "import ensurepip, venv"]));
+    modules.is_none().then(|| "python3-venv".to_owned())
 }
 
 fn llvm() -> PathBuf {
@@ -225,14 +244,22 @@ fn packages(names: &[String], steps: &Steps) -> Result<()> {
 
 /// A Python environment with what [`REQUIREMENTS`] name.
 pub fn python(needs: Needs, steps: &Steps) -> Result<()> {
+    let wanted: Vec<_> = REQUIREMENTS
+        .iter()
+        .filter(|(_, for_whom, _)| needs == Needs::Tests || *for_whom == Needs::Demo)
+        .map(|(file, _, options)| (*file, *options))
+        .collect();
+    environment("python", &wanted, steps)
+}
+
+/// A Python environment in `target/tools` with what files of requirements name, each with options of pip.
+fn environment(name: &str, files: &[(&str, &[&str])], steps: &Steps) -> Result<()> {
     let mut wanted = Vec::new();
-    for (file, for_whom, options) in REQUIREMENTS {
-        if needs == Needs::Tests || for_whom == Needs::Demo {
-            let text = fs::read_to_string(root().join(file));
-            wanted.push((file, options, text.with_context(|| format!("read {file}"))?));
-        }
+    for (file, options) in files {
+        let text = fs::read_to_string(root().join(file));
+        wanted.push((file, options, text.with_context(|| format!("read {file}"))?));
     }
-    let venv = tools().join("python");
+    let venv = tools().join(name);
     let stamp = venv.join("installed.txt");
     let mut installed = fs::read_to_string(&stamp).unwrap_or_default();
     let all: String = wanted.iter().map(|(_, _, text)| text.as_str()).collect();
@@ -253,7 +280,7 @@ pub fn python(needs: Needs, steps: &Steps) -> Result<()> {
         let mut pip = Command::new(venv.join("bin/pip"));
         pip.args(["install", "--quiet", "--disable-pip-version-check"])
             .arg("--use-pep517")
-            .args(options)
+            .args(*options)
             .arg("--requirement")
             .arg(root().join(file));
         let name = format!("installing Python packages of {file}");

@@ -6,6 +6,8 @@ use std::{
     process::Command,
 };
 
+use anyhow::{Context as _, Result};
+
 use crate::run::{answer, tools};
 
 /// The version of bpf-linker. Its LLVM must read the bitcode of [`Rust`]'s compiler.
@@ -17,6 +19,8 @@ pub const LLVM: &str = "22";
 const DEBIAN_SOURCES: &str = "/usr/lib/rustlib/src/rust/library";
 /// Debian's compiler.
 const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+/// Debian's clippy.
+pub const DEBIAN_CLIPPY: &str = "/usr/bin/cargo-clippy";
 
 /// A compiler with the sources of `core`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,13 +51,7 @@ impl Rust {
     pub fn apply(&self, command: &mut Command) {
         match self {
             Self::Nightly => {
-                let rustc = answer(Command::new("rustup").args([
-                    "which",
-                    "rustc",
-                    "--toolchain",
-                    "nightly",
-                ]));
-                if let Some(rustc) = rustc {
+                if let Some(rustc) = nightly("rustc") {
                     command.env("RUSTC", rustc);
                 }
             }
@@ -63,6 +61,21 @@ impl Rust {
         }
         command.env("RUSTC_BOOTSTRAP", "1");
     }
+
+    /// Its clippy: another compiler's would check with other rules than those it builds by.
+    pub fn clippy(&self) -> Result<PathBuf> {
+        match self {
+            Self::Nightly => nightly("cargo-clippy")
+                .map(PathBuf::from)
+                .context("nightly has no clippy: rustup component add --toolchain nightly clippy"),
+            Self::Debian => Ok(PathBuf::from(DEBIAN_CLIPPY)),
+        }
+    }
+}
+
+/// Where rustup keeps a program of its nightly.
+fn nightly(program: &str) -> Option<String> {
+    answer(Command::new("rustup").args(["which", program, "--toolchain", "nightly"]))
 }
 
 /// bpf-linker of the pinned version, from `target/tools` or from the path.

@@ -16,8 +16,10 @@ ip link set lo up
 # is loaded on every node with a kube-proxy.
 modprobe nf_conntrack
 # The limit that service managers and container runtimes set.
+# shellcheck disable=SC3045 # the guest's shell is busybox's
 ulimit -n 524288
 cd /sidetrack || poweroff -f
+# shellcheck source=/dev/null # xtask writes it
 . ./variables
 export SIDETRACK_BIN=/sidetrack/sidetrack
 exec >/dev/ttyS1 2>&1
