@@ -90,7 +90,7 @@ pub struct HandshakeRow {
     pub handshake: Handshake,
 }
 
-/// Key of a destination: the target that names it, of [`INDEX`](crate::target::INDEX).
+/// Key of a destination: the target that names it, of [`DEDICATED`](crate::target::DEDICATED).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
@@ -271,7 +271,7 @@ pub struct WantedListener {
     pub v4: u8,
     /// 1 if it is wanted for IPv6.
     pub v6: u8,
-    /// What has become of it: a [`Adopted`], 0 while it was not seen.
+    /// The result of the search: an [`Adopted`], 0 while it was not seen.
     pub adopted: u32,
     /// The descriptor of it that was seen.
     pub fd: u32,
@@ -279,12 +279,12 @@ pub struct WantedListener {
     pub pad: u32,
 }
 
-/// What has become of a [`WantedListener`].
+/// The result of the search for a [`WantedListener`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Adopted {
     /// It is in the map, or the pod's slots are all taken by others of its group.
-    Done = 1,
+    Complete = 1,
     /// The map has no room, or the kernel does not take the socket.
     Failed = 2,
 }

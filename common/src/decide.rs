@@ -119,7 +119,7 @@ pub enum Verdict {
     },
     /// It goes to its destination in the pod directly, and by lo only. Nothing else can send packets that come
     /// in by lo, so that no packet from outside passes for one of this connection, whatever its addresses are.
-    ByLoopback,
+    BindToLoopback,
     /// It fails.
     Fail {
         /// What the caller gets. An inbound connection is always refused with a reset.

@@ -60,11 +60,11 @@ pub struct Flow {
     pub read: u64,
 }
 
-/// How a message goes.
+/// The path of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
-    /// To the reader's queue.
-    Past,
+pub enum Path {
+    /// Through the socket map, to the reader's queue.
+    Sockmap,
     /// By TCP.
     Tcp,
 }
@@ -82,16 +82,16 @@ impl Flow {
         }
     }
 
-    /// How a message of so many bytes goes; `write_seq` is TCP's next sequence number.
+    /// The path of a message of so many bytes; `write_seq` is TCP's next sequence number.
     #[inline(always)]
     #[must_use]
-    pub const fn way(&self, size: u32, write_seq: u32) -> Way {
+    pub const fn path(&self, size: u32, write_seq: u32) -> Path {
         let under_way = self.sent.saturating_sub(self.read);
         let is_all_read = under_way == 0 && self.read_seq == write_seq;
         if self.by_tcp != 0 && !is_all_read || under_way + size as u64 > WINDOW {
-            return Way::Tcp;
+            return Path::Tcp;
         }
-        Way::Past
+        Path::Sockmap
     }
 
     /// Bytes that the reader has read, if so many are in its queue. They may be counted before they get there.

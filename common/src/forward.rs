@@ -17,18 +17,17 @@ pub const TABLE: u32 = 0x51de;
 #[repr(u32)]
 pub enum Probe {
     /// No question: the lookup is for a packet that is being delivered.
-    None = 0,
+    NotAsked = 0,
     /// The packet begins no connection: do not decide.
     Established = 1,
     /// Decide and count.
     Syn = 2,
     /// The rules leave the connection alone.
-    Untouched = 4,
+    Untouched = 3,
     /// The result of the lookup is the sidecar's listener.
-    Redirected = 5,
+    Redirected = 4,
     /// The rules capture it, and the sidecar cannot have it.
-    Refused = 6,
-    /// As [`Probe::Redirected`], and the destination is an address of the pod. (3 was the answer of earlier builds that
-    /// did not decide about these; a row may be shared with one.)
-    RedirectedOwn = 7,
+    Refused = 5,
+    /// As [`Probe::Redirected`], and the destination is an address of the pod.
+    RedirectedOwn = 6,
 }

@@ -36,10 +36,10 @@ pub const LISTENERS: &str = "LISTENERS";
 /// Open listeners that the agent looks for; not pinned.
 pub const WANTED_LISTENER: &str = "WANTED_LISTENER";
 /// The program that decides inbound connections: every pod's program tail calls it.
-pub const ARRIVAL_PROGRAM: &str = "ARRIVAL_PROGRAM";
-/// The pod of the inbound connection, passed from its program to [`ARRIVAL_PROGRAM`].
-pub const ARRIVAL_NETNS: &str = "ARRIVAL_NETNS";
-/// What the program of forwarded packets and [`ARRIVAL_PROGRAM`] say to each other.
+pub const INBOUND_PROGRAM: &str = "INBOUND_PROGRAM";
+/// The pod of the inbound connection, passed from its program to [`INBOUND_PROGRAM`].
+pub const INBOUND_NETNS: &str = "INBOUND_NETNS";
+/// What the program of forwarded packets and [`INBOUND_PROGRAM`] say to each other.
 pub const FORWARD_PROBE: &str = "FORWARD_PROBE";
 /// Network namespaces whose processes the agent asks for; not pinned.
 pub const WATCHED_NETNS: &str = "WATCHED_NETNS";
@@ -92,23 +92,23 @@ pub const HANDSHAKE_CAPACITY: u32 = 65_536;
 pub const HANDSHAKE_GUARANTEE: u32 = 8;
 /// Rows for what pods have beyond their guarantee. A connection is refused when fewer than [`HANDSHAKE_RESERVE`] of them
 /// are free.
-pub const HANDSHAKE_COMMON: u32 = HANDSHAKE_CAPACITY - MAX_PODS * HANDSHAKE_GUARANTEE;
+pub const HANDSHAKE_POOL: u32 = HANDSHAKE_CAPACITY - MAX_PODS * HANDSHAKE_GUARANTEE;
 /// Rows kept free for connections that were allowed while the table was filling up.
 pub const HANDSHAKE_RESERVE: u32 = 1_024;
 /// Rows of [`HANDSHAKES`] that one pod may have, capped so that a pod whose sidecar hangs leaves room
 /// for the others. A working sidecar has far fewer handshakes in flight.
-pub const HANDSHAKE_SHARE: u32 = HANDSHAKE_CAPACITY / 8;
-// Several pods can have their full share at once.
-const _: () = assert!(HANDSHAKE_SHARE > HANDSHAKE_GUARANTEE);
-const _: () = assert!(HANDSHAKE_SHARE <= (HANDSHAKE_COMMON - HANDSHAKE_RESERVE) / 3);
+pub const HANDSHAKE_QUOTA: u32 = HANDSHAKE_CAPACITY / 8;
+// Several pods can have their full quota at once.
+const _: () = assert!(HANDSHAKE_QUOTA > HANDSHAKE_GUARANTEE);
+const _: () = assert!(HANDSHAKE_QUOTA <= (HANDSHAKE_POOL - HANDSHAKE_RESERVE) / 3);
 
 /// Rows of [`COUNT_BY_RULE`] that one pod may have. What it has beyond them, and what finds no room, counts in
 /// [`OVERFLOW_BY_POD`].
-pub const COUNTER_SHARE: u32 = 4_096;
+pub const COUNTER_QUOTA: u32 = 4_096;
 
 /// Rows that one pod may have in [`DESTINATIONS`]. Connections to further destinations are redirected as well;
 /// they cost a handshake row and socket storage each.
-pub const DESTINATION_SHARE: u32 = 4_096;
+pub const DESTINATION_QUOTA: u32 = 4_096;
 
 /// Network namespaces that the agent can ask for at a time: every enrolled pod, and those that leave.
 pub const MAX_WATCHED_NETNS: u32 = 8_192;

@@ -23,7 +23,7 @@ pub const POD_HAS_IFACE_RULES: u32 = 4;
 /// in [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR) until then.
 pub const POD_BEFORE_SIDECAR: u32 = 8;
 /// [`Pod::flags`]: outbound connections are redirected to a target of their own for each destination
-/// ([`Target::of`](crate::target::Target::of)).
+/// ([`Target::dedicated`](crate::target::Target::dedicated)).
 pub const POD_OWN_TARGETS: u32 = 16;
 /// [`Pod::flags`]: a program on the pod's interfaces asks for decisions about packets that enter
 /// ([`Probe`](crate::forward::Probe)).

@@ -125,8 +125,8 @@ rules! {
     NoStorage = 61, "no-storage", "the kernel had no memory for the connection's record: refused";
     /// Refused: too many handshakes in flight.
     HandshakesFull = 62, "handshakes-full", "too many redirected connections are waiting for the sidecar: refused";
-    /// Outcome of a redirected inbound connection: no socket listens on the inbound port.
-    NoListener = 63, "no-listener", "no sidecar listens on the inbound port: refused";
+    /// Outcome of a redirected inbound connection: no socket listens on the capture port.
+    NoListener = 63, "no-listener", "no sidecar listens on the port that captures the connection, 15006 unless configured: refused";
     /// Refused: the pod has more addresses than the agent follows.
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
     /// Refused: the socket has an IPv6 routing header or an IPv4 source route.

@@ -3,24 +3,24 @@
 //! The target depends on the destination. A client can therefore have one port in connections to several
 //! destinations, and as many connections as it could have without the redirect.
 //!
-//! Targets of [`INDEX`] name their destination: a row of the pod's says which it is, and does not change as
+//! Targets of [`DEDICATED`] name their destination: a row of the pod's says which it is, and does not change as
 //! long as the pod lives. Different destinations may share any other target: which one was dialed is in the
 //! connection's [`Handshake`](crate::conn::Handshake).
 
 use crate::addr::{Addr, Family};
 
 /// First address and prefix length of the targets that name their destination.
-pub const INDEX: (Addr, u8) = (Addr::v4([127, 64, 0, 0]), 10);
+pub const DEDICATED: (Addr, u8) = (Addr::v4([127, 64, 0, 0]), 10);
 /// Those of other IPv4 targets. No address of either is a broadcast address of 127.0.0.0/8.
 pub const SHARED: (Addr, u8) = (Addr::v4([127, 128, 0, 0]), 10);
-/// How many targets of [`INDEX`] are tried for a destination.
-pub const INDEX_ATTEMPTS: u32 = 3;
+/// How many targets of [`DEDICATED`] are tried for a destination.
+pub const DEDICATED_ATTEMPTS: u32 = 3;
 
-/// Whether an address is one of [`INDEX`].
+/// Whether an address is one of [`DEDICATED`].
 #[inline(always)]
 #[must_use]
-pub const fn is_index(addr: Addr) -> bool {
-    is_within(INDEX, addr)
+pub const fn is_dedicated(addr: Addr) -> bool {
+    is_within(DEDICATED, addr)
 }
 
 /// Whether an address is one of [`SHARED`].
@@ -61,26 +61,26 @@ impl Target {
         }
     }
 
-    /// The target that names an IPv4 destination, in one of [`INDEX_ATTEMPTS`] attempts.
+    /// The target that names an IPv4 destination, by one of [`DEDICATED_ATTEMPTS`] attempts.
     #[inline(always)]
     #[must_use]
-    pub const fn index(dialed: Addr, port: u16, capture_port: u16, attempt: u32) -> Self {
+    pub const fn dedicated(dialed: Addr, port: u16, capture_port: u16, attempt: u32) -> Self {
         // An odd number: every attempt is another address.
         const STEP: u32 = 0x9e_3779;
         let host = hash(dialed, port).wrapping_add(attempt.wrapping_mul(STEP));
         Self {
-            addr: within(INDEX, host),
+            addr: within(DEDICATED, host),
             port: capture_port,
         }
     }
 
-    /// The target for a destination. For IPv4 it is the capture port on one of [`SHARED`]. IPv6 has
+    /// The target of a destination that has none of its own. For IPv4 it is the capture port on one of [`SHARED`]. IPv6 has
     /// only one loopback address, so there the port differs, and sk_lookup finds the listener. Client and
     /// target then have one address: their ports may not be equal, or the client would connect to itself.
     /// `bound_port` is the client's port, 0 if the kernel is to pick one.
     #[inline(always)]
     #[must_use]
-    pub const fn of(dialed: Addr, port: u16, capture_port: u16, bound_port: u16) -> Self {
+    pub const fn shared(dialed: Addr, port: u16, capture_port: u16, bound_port: u16) -> Self {
         let hash = hash(dialed, port);
         match dialed.family() {
             Family::V4 => Self {

@@ -3,7 +3,7 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-use super::{Addr, INDEX, INDEX_ATTEMPTS, SHARED, Target, is_index};
+use super::{Addr, DEDICATED, DEDICATED_ATTEMPTS, SHARED, Target, is_dedicated};
 
 fn v4(n: u32) -> Addr {
     Addr::v4(Ipv4Addr::from(0x0a00_0000 | n).octets())
@@ -15,19 +15,22 @@ fn v6(n: u128) -> Addr {
 
 #[test]
 fn ipv4_targets_are_in_the_range_and_on_loopback() {
-    let network = |addr: Addr| u32::from_be(addr.to_v4_be()) >> (32 - INDEX.1);
+    let network = |addr: Addr| u32::from_be(addr.to_v4_be()) >> (32 - DEDICATED.1);
     let check = |target: Target, range: (Addr, u8)| {
         assert!(target.addr.is_loopback(), "{target:?}");
         assert_eq!(network(target.addr), network(range.0), "{target:?}");
-        assert_eq!(is_index(target.addr), range == INDEX, "{target:?}");
+        assert_eq!(is_dedicated(target.addr), range == DEDICATED, "{target:?}");
         assert_eq!(target.port, 15001);
     };
     for n in 0..100_000 {
-        check(Target::of(v4(n), 80, 15001, 0), SHARED);
-        let attempts = (0..INDEX_ATTEMPTS).map(|attempt| Target::index(v4(n), 80, 15001, attempt));
+        check(Target::shared(v4(n), 80, 15001, 0), SHARED);
+        let attempts =
+            (0..DEDICATED_ATTEMPTS).map(|attempt| Target::dedicated(v4(n), 80, 15001, attempt));
         let attempts: HashSet<Target> = attempts.collect();
-        assert_eq!(attempts.len(), INDEX_ATTEMPTS as usize);
-        attempts.into_iter().for_each(|target| check(target, INDEX));
+        assert_eq!(attempts.len(), DEDICATED_ATTEMPTS as usize);
+        attempts
+            .into_iter()
+            .for_each(|target| check(target, DEDICATED));
     }
     for other in [
         Addr::LOOPBACK_V4,
@@ -36,19 +39,19 @@ fn ipv4_targets_are_in_the_range_and_on_loopback() {
         v6(1),
         Addr::UNSPECIFIED,
     ] {
-        assert!(!is_index(other), "{other}");
+        assert!(!is_dedicated(other), "{other}");
     }
 }
 
 #[test]
 fn ipv6_clients_do_not_connect_to_themselves() {
     for n in 0..100_000 {
-        let target = Target::of(v6(n), 80, 15001, 0);
+        let target = Target::shared(v6(n), 80, 15001, 0);
         assert!(target.addr.is(Addr::LOOPBACK_V6), "{target:?}");
         assert!((1..1024).contains(&target.port), "{target:?}");
         // The port that it would have if the client had another.
-        let other = Target::of(v6(n), 80, 15001, target.port);
-        let bound = Target::of(v6(n), 80, 15001, other.port);
+        let other = Target::shared(v6(n), 80, 15001, target.port);
+        let bound = Target::shared(v6(n), 80, 15001, other.port);
         assert!(other.port != 0 && bound.port != 0 && bound.port != other.port);
     }
 }
@@ -57,15 +60,15 @@ fn ipv6_clients_do_not_connect_to_themselves() {
 fn neighboring_destinations_rarely_share_a_target() {
     let count = |targets: &mut dyn Iterator<Item = Target>| targets.collect::<HashSet<_>>().len();
     // Of 4,194,304 at random: 12 shared on average.
-    let by_address = count(&mut (0..10_000).map(|n| Target::of(v4(n), 80, 15001, 0)));
-    let by_port = count(&mut (1..10_001).map(|n| Target::of(v4(1), n, 15001, 0)));
+    let by_address = count(&mut (0..10_000).map(|n| Target::shared(v4(n), 80, 15001, 0)));
+    let by_port = count(&mut (1..10_001).map(|n| Target::shared(v4(1), n, 15001, 0)));
     assert!(
         by_address > 9_950 && by_port > 9_950,
         "{by_address} {by_port}"
     );
     // Of 65,535: 740 shared on average.
-    let by_address = count(&mut (0..10_000).map(|n| Target::of(v6(n), 80, 15001, 5000)));
-    let by_port = count(&mut (1..10_001).map(|n| Target::of(v6(1), n, 15001, 5000)));
+    let by_address = count(&mut (0..10_000).map(|n| Target::shared(v6(n), 80, 15001, 5000)));
+    let by_port = count(&mut (1..10_001).map(|n| Target::shared(v6(1), n, 15001, 5000)));
     assert!(
         by_address > 9_000 && by_port > 9_000,
         "{by_address} {by_port}"

@@ -12,8 +12,8 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::Addr,
-    flow::{Flow, FlowKey, Way},
-    target::is_index,
+    flow::{Flow, FlowKey, Path},
+    target::is_dedicated,
 };
 
 use sidetrack_ebpf::ctx::{
@@ -58,7 +58,7 @@ fn established(ops: &SockOps<'_>) {
 /// of the sidecar towards the application.
 #[inline(always)]
 fn is_of_sidecar(addr: Addr) -> bool {
-    is_index(addr) || addr.is(Addr::SELF_V4) || addr.is(Addr::SELF_V6)
+    is_dedicated(addr) || addr.is(Addr::SELF_V4) || addr.is(Addr::SELF_V6)
 }
 
 /// A message that one end sends: to the other's queue, or by TCP.
@@ -68,15 +68,15 @@ pub fn st_message(ctx: SkMsgContext) -> u32 {
     if let Some(tcp) = msg.tcp() {
         let own = msg.key();
         let other = own.reversed();
-        tell_other(&other, &tcp);
+        publish_read_position(&other, &tcp);
         send(&msg, &own, other, &tcp);
     }
     SK_PASS
 }
 
-/// Tells the other end how far this one has read.
+/// Lets the other end know how far this one has read.
 #[inline(always)]
-fn tell_other(other: &FlowKey, tcp: &TcpState) {
+fn publish_read_position(other: &FlowKey, tcp: &TcpState) {
     if let Some(row) = flows::flow(other) {
         // What is counted before the queue is looked at is not taken for read while it is in there.
         let flow = row.get();
@@ -84,13 +84,13 @@ fn tell_other(other: &FlowKey, tcp: &TcpState) {
     }
 }
 
-/// Chooses the way, and counts what goes past TCP.
+/// Chooses the path, and counts what goes past TCP.
 #[inline(always)]
 fn send(msg: &SkMsg<'_>, own: &FlowKey, mut other: FlowKey, tcp: &TcpState) {
     let Some(row) = flows::flow(own) else { return };
     let size = msg.size();
     let flow = row.get();
-    if flow.way(size, tcp.write_seq()) == Way::Past && !tcp.has_upper_protocol() {
+    if flow.path(size, tcp.write_seq()) == Path::Sockmap && !tcp.has_upper_protocol() {
         // Counted first: the other end may read it before this program goes on.
         row.set_sent(flow.sent + u64::from(size));
         if flows::redirect(msg.inner.msg, &mut other).is_ok() {

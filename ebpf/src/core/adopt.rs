@@ -28,7 +28,7 @@ pub fn st_adopt(ctx: *mut c_void) -> i32 {
         let v4 = wanted.v4 == 0 || add(sk, wanted, Family::V4);
         let v6 = wanted.v6 == 0 || add(sk, wanted, Family::V6);
         wanted.adopted = if v4 && v6 {
-            Adopted::Done as u32
+            Adopted::Complete as u32
         } else {
             Adopted::Failed as u32
         };
@@ -37,7 +37,7 @@ pub fn st_adopt(ctx: *mut c_void) -> i32 {
         && wanted.adopted == 0
     {
         wanted.fd = file.fd();
-        wanted.adopted = Adopted::Done as u32;
+        wanted.adopted = Adopted::Complete as u32;
     }
     0
 }

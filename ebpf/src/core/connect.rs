@@ -11,7 +11,7 @@ use sidetrack_common::{
     pod::POD_OWN_TARGETS,
     policy::Policy,
     rule::Rule,
-    target::{INDEX_ATTEMPTS, Target},
+    target::{DEDICATED_ATTEMPTS, Target},
 };
 
 use super::{ALLOW, DENY};
@@ -44,21 +44,27 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     };
     // A redirect replaces them.
     let (destination, port) = (ctx.address(), ctx.port());
-    let done = if ctx.is_udp() {
-        Done::of(&Decision::untouched(Rule::Udp))
+    let outcome = if ctx.is_udp() {
+        Outcome::new(&Decision::untouched(Rule::Udp))
     } else {
         match try_connect(ctx, netns, pod) {
-            Ok(done) => done,
-            Err(rule) => Done::of(&Decision::refuse(rule)),
+            Ok(outcome) => outcome,
+            Err(rule) => Outcome::new(&Decision::refuse(rule)),
         }
     };
     let mut result = ALLOW;
-    if done.errno != 0 {
-        ctx.fail_with(done.errno);
+    if outcome.errno != 0 {
+        ctx.fail_with(outcome.errno);
         result = DENY;
     }
-    maps::count(netns, pod, destination.family(), done.rule, done.index);
-    if done.errno != 0 || maps::is_traced() {
+    maps::count(
+        netns,
+        pod,
+        destination.family(),
+        outcome.rule,
+        outcome.index,
+    );
+    if outcome.errno != 0 || maps::is_traced() {
         maps::report(&Report {
             netns,
             cookie: ctx.cookie(),
@@ -66,37 +72,37 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
             destination,
             source_port: ctx.bound_port(),
             destination_port: port,
-            capture_port: done.capture_port,
+            capture_port: outcome.capture_port,
             kind: EventKind::Outbound,
-            rule: done.rule,
-            index: done.index,
-            errno: done.errno,
+            rule: outcome.rule,
+            index: outcome.index,
+            errno: outcome.errno,
             owner: ctx.owner(),
         });
     }
     debug!(
         ctx.inner,
-        "connect netns={} rule={} result={}", netns, done.rule as u32, result
+        "connect netns={} rule={} result={}", netns, outcome.rule as u32, result
     );
     result
 }
 
-/// What has become of a decision. Unlike [`Decision`] all of it has a value in every case: LLVM copies what has none,
+/// What a decision comes to for the caller and the counters. Unlike [`Decision`] all of it has a value in every case: LLVM copies what has none,
 /// and the verifier rejects that.
-struct Done {
+struct Outcome {
     rule: Rule,
     index: u32,
     errno: i32,
     capture_port: u16,
 }
 
-impl Done {
+impl Outcome {
     #[inline(always)]
-    fn of(decision: &Decision) -> Self {
+    fn new(decision: &Decision) -> Self {
         let (errno, capture_port) = match decision.verdict {
             Verdict::Fail { errno } => (errno, 0),
             Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => (0, port),
-            Verdict::Untouched | Verdict::ByLoopback => (0, 0),
+            Verdict::Untouched | Verdict::BindToLoopback => (0, 0),
         };
         Self {
             rule: decision.rule,
@@ -113,7 +119,7 @@ fn try_connect<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
     netns: u64,
     pod: Enrolled,
-) -> Result<Done, Rule> {
+) -> Result<Outcome, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
     let tables = PodTables { netns, pod };
@@ -128,7 +134,7 @@ fn try_connect<const V6: bool>(
     };
     let decision = decide::outbound(policy, &conn, &tables);
     match decision.verdict {
-        Verdict::Untouched => note_direct(ctx, policy, &conn, decision.rule),
+        Verdict::Untouched => record_direct(ctx, policy, &conn, decision.rule),
         Verdict::Redirect {
             port,
             source,
@@ -139,15 +145,17 @@ fn try_connect<const V6: bool>(
                 ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
             let has_own_target = port == policy.outbound_port && has_own_targets(pod, netns);
-            if has_own_target && let Some(target) = index(netns, port, &conn, dialed, source) {
+            if has_own_target
+                && let Some(target) = dedicated_target(netns, port, &conn, dialed, source)
+            {
                 ctx.set_address(target.addr, target.port);
-                return Ok(Done::of(&decision));
+                return Ok(Outcome::new(&decision));
             }
             if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
             }
             let target = if has_own_target {
-                Target::of(dialed, conn.port, port, ctx.bound_port())
+                Target::shared(dialed, conn.port, port, ctx.bound_port())
             } else {
                 Target::plain(dialed.family(), port)
             };
@@ -160,7 +168,7 @@ fn try_connect<const V6: bool>(
                 capture_port: port,
                 target_port: target.port,
             };
-            name_parent(ctx, record);
+            copy_record_to_mptcp_parent(ctx, record);
             ctx.set_address(target.addr, target.port);
         }
         Verdict::Assign { port, dialed } => {
@@ -176,22 +184,22 @@ fn try_connect<const V6: bool>(
                 capture_port: port,
                 target_port: conn.port,
             };
-            name_parent(ctx, record);
+            copy_record_to_mptcp_parent(ctx, record);
             maps::assignment_seen();
         }
-        Verdict::ByLoopback => {
+        Verdict::BindToLoopback => {
             ctx.bind_to_loopback().map_err(|()| Rule::BoundDevice)?;
-            note_direct(ctx, policy, &conn, decision.rule);
+            record_direct(ctx, policy, &conn, decision.rule);
         }
         Verdict::Fail { .. } => {}
     }
-    Ok(Done::of(&decision))
+    Ok(Outcome::new(&decision))
 }
 
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
 /// this socket is less exact, and its destination is not evaluated again after another program has translated it.
 #[inline(always)]
-fn note_direct<const V6: bool>(
+fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
     policy: &Policy,
     conn: &Outbound,
@@ -207,18 +215,18 @@ fn note_direct<const V6: bool>(
             capture_port: if by_proxy { policy.inbound_port } else { 0 },
             target_port: conn.port,
         };
-        name_parent(ctx, record);
+        copy_record_to_mptcp_parent(ctx, record);
     }
 }
 
-/// Gives the record of a subflow to its MPTCP socket, which is the one that the application asks for names.
+/// Copies the record of a subflow to its MPTCP socket, which is the one that the application asks for names.
 /// Without memory for it only the names are less exact.
 #[inline(always)]
-fn name_parent<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &SockRecord) {
+fn copy_record_to_mptcp_parent<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &SockRecord) {
     if let Some(parent) = ctx.mptcp_parent()
-        && let Some(of_parent) = maps::record(parent, true)
+        && let Some(parent_record) = maps::record(parent, true)
     {
-        *of_parent = *record;
+        *parent_record = *record;
     }
 }
 
@@ -230,16 +238,22 @@ fn has_own_targets(pod: Enrolled, netns: u64) -> bool {
 
 /// The target that names the destination, if there is one for it. Neither end then needs a record.
 #[inline(always)]
-fn index(netns: u64, port: u16, conn: &Outbound, dialed: Addr, source: Addr) -> Option<Target> {
+fn dedicated_target(
+    netns: u64,
+    port: u16,
+    conn: &Outbound,
+    dialed: Addr,
+    source: Addr,
+) -> Option<Target> {
     // A socket that is bound to loopback has that address at both ends.
     if !matches!(dialed.family(), Family::V4) || conn.source.is_loopback() {
         return None;
     }
     let bound = !conn.source.is_unspecified();
-    for attempt in 0..INDEX_ATTEMPTS {
-        let target = Target::index(dialed, conn.port, port, attempt);
+    for attempt in 0..DEDICATED_ATTEMPTS {
+        let target = Target::dedicated(dialed, conn.port, port, attempt);
         let key = DestinationKey::new(netns, target);
-        let known = match maps::destination(&key) {
+        let is_same = match maps::destination(&key) {
             Some(row) => row.is_for(dialed, conn.port, source, bound),
             None => {
                 let row = DestinationRow {
@@ -254,7 +268,7 @@ fn index(netns: u64, port: u16, conn: &Outbound, dialed: Addr, source: Addr) -> 
                 return maps::add_destination(&row).ok().map(|()| target);
             }
         };
-        if known {
+        if is_same {
             return Some(target);
         }
     }

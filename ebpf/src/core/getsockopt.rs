@@ -9,7 +9,7 @@ use aya_ebpf::{
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{DestinationKey, HandshakeKey, Role},
-    target::{Target, is_index},
+    target::{Target, is_dedicated},
 };
 
 use super::ALLOW;
@@ -65,9 +65,9 @@ fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
 #[inline(always)]
 fn of_target(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
     let (local, remote) = (opt.local(), opt.remote());
-    let (addr, port) = if is_index(remote.0) {
+    let (addr, port) = if is_dedicated(remote.0) {
         remote
-    } else if is_index(local.0) {
+    } else if is_dedicated(local.0) {
         local
     } else {
         return None;

@@ -1,25 +1,26 @@
 //! All maps, and the only code that accesses their memory.
 
-mod arrivals;
 mod atomic;
 mod counts;
 mod destinations;
 mod events;
 mod handshakes;
 mod inbound;
+mod inbound_dedup;
 mod listeners;
 mod pods;
 mod records;
 mod tasks;
 
-pub use arrivals::has_arrived;
 pub use counts::count;
 pub use destinations::{add_destination, destination, is_leaving};
 pub use events::{Report, is_traced, report};
 pub use handshakes::{
-    handshake, handshakes_are_few, handshakes_have_room, has_own_share, publish, withdraw,
+    handshake, handshakes_are_few, handshakes_have_room, has_own_quota, publish_handshake,
+    withdraw_handshake,
 };
 pub use inbound::{inbound_netns, run_inbound_program};
+pub use inbound_dedup::is_repeated;
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};
 pub use pods::{
     Enrolled, assignment_seen, end_before_sidecar, has_rows_off_loopback, has_sidecar_on_loopback,

@@ -6,7 +6,7 @@ use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{DestinationKey, Role},
-    target::{Target, is_index},
+    target::{Target, is_dedicated},
 };
 
 use super::ALLOW;
@@ -81,7 +81,7 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
     }
     let (own, peer) = (ctx.source(), ctx.peer());
     let (own_port, peer_port) = (ctx.bound_port(), ctx.peer_port());
-    if is_index(peer) {
+    if is_dedicated(peer) {
         let target = Target {
             addr: peer,
             port: peer_port,
@@ -93,7 +93,7 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
             source: instead_of_loopback(own, row.source),
         });
     }
-    if is_index(own) {
+    if is_dedicated(own) {
         let target = Target {
             addr: own,
             port: own_port,

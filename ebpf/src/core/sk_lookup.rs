@@ -34,7 +34,7 @@ use sidetrack_ebpf::{
 const LOOPBACK_IFINDEX: u32 = 1;
 
 /// Listener lookup in one pod's network namespace. It passes on the namespace's cookie and tail calls
-/// [`st_arrival`].
+/// [`st_inbound`].
 #[sk_lookup]
 pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
@@ -48,7 +48,7 @@ pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
 
 /// The decision about inbound connections, one program for all pods.
 #[sk_lookup]
-pub fn st_arrival(ctx: SkLookupContext) -> u32 {
+pub fn st_inbound(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
     let Some(netns) = maps::inbound_netns(lookup.inner) else {
         return SK_DROP;
@@ -56,24 +56,24 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
     let Some(pod) = maps::pod(netns) else {
         return SK_PASS;
     };
-    let arrival = Arrival {
+    let inbound = InboundPacket {
         lookup: &lookup,
         tuple: lookup.tuple(),
         netns,
         pod,
     };
-    let question = arrival.question();
-    if matches!(question, Question::Nothing) {
+    let question = inbound.question();
+    if matches!(question, Question::SkipEstablished) {
         return SK_PASS;
     }
-    let decision = match arrival.decide() {
+    let decision = match inbound.decide() {
         Ok(decision) => decision,
         Err(rule) => Decision::refuse(rule),
     };
     let (capture_port, errno, is_served) = match decision.verdict {
-        Verdict::Redirect { port, .. } => (port, 0, arrival.assign(port).is_ok()),
+        Verdict::Redirect { port, .. } => (port, 0, inbound.assign(port).is_ok()),
         Verdict::Fail { errno } => (0, errno, true),
-        Verdict::Untouched | Verdict::Assign { .. } | Verdict::ByLoopback => (0, 0, true),
+        Verdict::Untouched | Verdict::Assign { .. } | Verdict::BindToLoopback => (0, 0, true),
     };
     // On SK_DROP the client gets a reset: connection refused, as when the sidecar is down.
     let action = if errno == 0 && is_served {
@@ -93,22 +93,21 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
         });
     }
     // The pod's own traffic was decided and counted in connect. Every connection counts once.
-    if !matches!(decision.rule, Rule::LocalSource) && !maps::has_arrived(&arrival.key()) {
-        arrival.count(decision.rule, decision.index);
+    if !matches!(decision.rule, Rule::LocalSource) && !maps::is_repeated(&inbound.key()) {
+        inbound.count(decision.rule, decision.index);
         if errno != 0 || maps::is_traced() {
-            let decided = (decision.rule, decision.index);
-            arrival.report(decided, capture_port, errno);
+            inbound.report((decision.rule, decision.index), capture_port, errno);
         }
-        // As in iptables the rule has redirected the connection, and counts it. That nobody takes it comes on top.
+        // As in iptables the rule has redirected the connection, and counts it. That no listener accepts it counts as well.
         if !is_served {
-            arrival.count(Rule::NoListener, 0);
-            arrival.report((Rule::NoListener, 0), 0, ECONNREFUSED);
+            inbound.count(Rule::NoListener, 0);
+            inbound.report((Rule::NoListener, 0), 0, ECONNREFUSED);
         }
         debug!(
             &ctx,
             "inbound netns={} port={} rule={} action={}",
             netns,
-            arrival.tuple.port,
+            inbound.tuple.port,
             decision.rule as u32,
             action
         );
@@ -119,33 +118,33 @@ pub fn st_arrival(ctx: SkLookupContext) -> u32 {
 /// What the program of forwarded packets wants to know.
 enum Question {
     /// It does not ask: the packet is being delivered.
-    None,
+    NotAsked,
     /// The decision about a SYN, for an address of the pod or another.
     Decide { is_own: bool },
     /// No decision: the packet begins no connection.
-    Nothing,
+    SkipEstablished,
 }
 
 /// A packet that belongs to no established connection, and the pod that it came to.
-struct Arrival<'a> {
+struct InboundPacket<'a> {
     lookup: &'a SkLookup<'a>,
     tuple: Tuple,
     netns: u64,
     pod: Enrolled,
 }
 
-impl Arrival<'_> {
+impl InboundPacket<'_> {
     #[inline(always)]
     fn question(&self) -> Question {
         if self.pod.flags & POD_FORWARDS == 0 {
-            return Question::None;
+            return Question::NotAsked;
         }
         let asked = probe::probe();
         if asked == Probe::Established as u32 {
-            return Question::Nothing;
+            return Question::SkipEstablished;
         }
         if asked != Probe::Syn as u32 {
-            return Question::None;
+            return Question::NotAsked;
         }
         let key = RouteKey::host(self.netns, self.tuple.destination);
         let is_own = maps::route(&key).is_some_and(Route::is_local);

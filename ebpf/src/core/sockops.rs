@@ -23,7 +23,7 @@ use sidetrack_common::{
     names::LISTENER_SLOTS,
     pod::POD_BEFORE_SIDECAR,
     rule::Rule,
-    target::{Target, is_index},
+    target::{Target, is_dedicated},
 };
 
 use crate::{
@@ -54,8 +54,8 @@ pub fn st_sockops(ctx: SockOpsContext) -> u32 {
 
 #[inline(always)]
 fn connecting(ops: &SockOps<'_>) {
-    // The target says it all. Only its failure is to be seen.
-    if is_index(ops.remote()) {
+    // Its target names the destination. Only a failure has to be seen.
+    if is_dedicated(ops.remote()) {
         ops.enable_state_callback();
         return;
     }
@@ -87,14 +87,14 @@ fn connecting(ops: &SockOps<'_>) {
     // connect checked that there was room, but may have put the SYN off (TCP_FASTOPEN_CONNECT) since. It can no longer
     // be refused; without a row its sidecar does not learn where it was to go. What another program has translated was
     // not checked, and would go past the sidecar: other pods cannot cause that.
-    let has_share = if record.role == Role::Direct as u16 {
-        maps::has_own_share(netns)
+    let has_quota = if record.role == Role::Direct as u16 {
+        maps::has_own_quota(netns)
     } else {
         maps::handshakes_are_few(netns)
     };
-    if !has_share {
+    if !has_quota {
         debug!(ops.inner, "too many handshakes netns={}", netns);
-    } else if maps::publish(&row).is_err() {
+    } else if maps::publish_handshake(&row).is_err() {
         warn!(ops.inner, "handshake row lost netns={}", netns);
     }
     ops.enable_state_callback();
@@ -123,7 +123,7 @@ fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
 #[inline(always)]
 fn connected(ops: &SockOps<'_>) {
     // Without a handshake row there is nothing to do when it closes.
-    if is_index(ops.remote()) {
+    if is_dedicated(ops.remote()) {
         ops.disable_state_callback();
     }
 }
@@ -132,7 +132,7 @@ fn connected(ops: &SockOps<'_>) {
 fn accepted(ops: &SockOps<'_>) {
     let local = ops.local();
     // Redirected connections arrive on loopback, unless something is known to send them elsewhere.
-    if is_index(local) || !local.is_loopback() && !maps::has_rows_off_loopback() {
+    if is_dedicated(local) || !local.is_loopback() && !maps::has_rows_off_loopback() {
         return;
     }
     let key = HandshakeKey {
@@ -146,8 +146,8 @@ fn accepted(ops: &SockOps<'_>) {
         return;
     };
     if row.assigned != 0 {
-        // The socket's own address says it all.
-        maps::withdraw(&key);
+        // The socket's own address is the destination.
+        maps::withdraw_handshake(&key);
         return;
     }
     let Some(sk) = ops.socket() else { return };
@@ -170,7 +170,7 @@ fn accepted(ops: &SockOps<'_>) {
         key.client_port,
         row.dialed_port
     );
-    maps::withdraw(&key);
+    maps::withdraw_handshake(&key);
 }
 
 #[inline(always)]
@@ -180,7 +180,7 @@ fn state_changed(ops: &SockOps<'_>) {
     }
     let key = client_key(ops);
     let has_failed = ops.old_state() == BPF_TCP_SYN_SENT;
-    if is_index(ops.remote()) {
+    if is_dedicated(ops.remote()) {
         let target = Target {
             addr: ops.remote(),
             port: key.target_port,
@@ -206,7 +206,7 @@ fn state_changed(ops: &SockOps<'_>) {
             port: row.dialed_port,
         };
         let capture_port = row.capture_port;
-        maps::withdraw(&key);
+        maps::withdraw_handshake(&key);
         if has_failed {
             failed(ops, key.netns, &dialed, capture_port);
         }

@@ -42,13 +42,13 @@ const IPV4: RangeInclusive<u8> = 0x45..=0x4f;
 /// The same of an IPv6 header: version 6.
 const IPV6: RangeInclusive<u8> = 0x60..=0x6f;
 
-/// What is to become of a packet.
-enum Fate {
-    /// Nothing in particular.
-    GoOn,
+/// What happens to a packet.
+enum Action {
+    /// Whatever the pod does without this program.
+    Continue,
     /// It is delivered in the pod.
     Deliver,
-    /// It goes nowhere.
+    /// It is dropped.
     Drop,
     /// Its sender gets a reset; TCP begins so many bytes after the IP header does.
     Refuse(u32),
@@ -66,19 +66,19 @@ enum Tcp {
 #[classifier]
 pub fn st_forward(ctx: TcContext) -> i32 {
     let packet = Packet::new(&ctx);
-    match fate(&packet).unwrap_or(Fate::GoOn) {
-        Fate::GoOn => {}
-        Fate::Deliver => packet.set_mark(MARK),
-        Fate::Drop => return TC_ACT_SHOT,
+    match action(&packet).unwrap_or(Action::Continue) {
+        Action::Continue => {}
+        Action::Deliver => packet.set_mark(MARK),
+        Action::Drop => return TC_ACT_SHOT,
         // Delivered without a listener it would get none: IPv4 sends a reset from addresses of the pod only.
-        Fate::Refuse(offset) => return packet.reset(offset).unwrap_or(TC_ACT_SHOT),
+        Action::Refuse(offset) => return packet.reset(offset).unwrap_or(TC_ACT_SHOT),
     }
     TC_ACT_UNSPEC
 }
 
 /// `None` for what is no TCP.
 #[inline(always)]
-fn fate(packet: &Packet) -> Option<Fate> {
+fn action(packet: &Packet) -> Option<Action> {
     if !packet.is_received() {
         return None;
     }
@@ -86,14 +86,14 @@ fn fate(packet: &Packet) -> Option<Fate> {
         ETH_P_IP => ipv4(packet)?,
         ETH_P_IPV6 => ipv6(packet)?,
         // The IP layer sees what is behind the inner tag, this program does not.
-        ETH_P_8021Q | ETH_P_8021AD if packet.has_priority_tag() => return Some(Fate::Drop),
+        ETH_P_8021Q | ETH_P_8021AD if packet.has_priority_tag() => return Some(Action::Drop),
         _ => return None,
     };
     let Tcp::At(offset, mut tuple) = tcp else {
-        return Some(Fate::Deliver);
+        return Some(Action::Deliver);
     };
     let Some(header) = packet.bytes::<14>(offset) else {
-        return Some(Fate::Deliver);
+        return Some(Action::Deliver);
     };
     tuple.set_ports(&header);
     let begins = header[13] & (SYN | ACK) == SYN;
@@ -107,16 +107,16 @@ fn fate(packet: &Packet) -> Option<Fate> {
         answer == Probe::Redirected as u32 || answer == Probe::RedirectedOwn as u32
     });
     let answer = probe::probe();
-    probe::set_probe(Probe::None);
+    probe::set_probe(Probe::NotAsked);
     Some(match owner {
-        Owner::Connection => Fate::Deliver,
-        _ if answer == Probe::Redirected as u32 => Fate::Deliver,
-        _ if answer == Probe::Refused as u32 => Fate::Refuse(offset),
+        Owner::Connection => Action::Deliver,
+        _ if answer == Probe::Redirected as u32 => Action::Deliver,
+        _ if answer == Probe::Refused as u32 => Action::Refuse(offset),
         // Whatever translates its destination, with the mark it stays in the pod and is decided there.
         Owner::Listener { is_assigned: false } if answer == Probe::RedirectedOwn as u32 => {
-            Fate::Deliver
+            Action::Deliver
         }
-        Owner::Listener { .. } | Owner::Nobody => Fate::GoOn,
+        Owner::Listener { .. } | Owner::Nobody => Action::Continue,
     })
 }
 

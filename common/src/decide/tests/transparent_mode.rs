@@ -46,7 +46,7 @@ fn the_client_s_address_leads_to_the_app_by_lo() {
             let decision = decide(&marked(owner, source, destination));
             assert_eq!(
                 decision.verdict,
-                Verdict::ByLoopback,
+                Verdict::BindToLoopback,
                 "{owner:?} {source:?}"
             );
             assert_eq!(decision.rule, Rule::Transparent);

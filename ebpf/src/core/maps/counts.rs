@@ -10,7 +10,7 @@ use aya_ebpf::{
 use sidetrack_common::{
     addr::Family,
     count::{CountKey, RuleCounts},
-    names::COUNTER_SHARE,
+    names::COUNTER_QUOTA,
     rule::Rule,
 };
 
@@ -43,7 +43,7 @@ pub fn count(netns: u64, pod: Enrolled, family: Family, rule: Rule, index: u32) 
         rule,
         index,
     };
-    if add(&key) || has_share(netns) && add_row(&key) {
+    if add(&key) || has_quota(netns) && add_row(&key) {
         return;
     }
     overflow(netns, family, rule);
@@ -63,10 +63,10 @@ fn add(key: &CountKey) -> bool {
 
 /// Whether a pod may have another row.
 #[inline(always)]
-fn has_share(netns: u64) -> bool {
+fn has_quota(netns: u64) -> bool {
     let count = COUNTERS_BY_POD.get_ptr(&netns);
     // SAFETY: a number, read whole.
-    count.is_none_or(|count| unsafe { ptr::read_volatile(count) } < u64::from(COUNTER_SHARE))
+    count.is_none_or(|count| unsafe { ptr::read_volatile(count) } < u64::from(COUNTER_QUOTA))
 }
 
 /// Begins a counter.

@@ -4,7 +4,7 @@
 use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::HashMap, macros::btf_map};
 use sidetrack_common::{
     conn::{Destination, DestinationKey, DestinationRow},
-    names::DESTINATION_SHARE,
+    names::DESTINATION_QUOTA,
 };
 
 use sidetrack_ebpf::own_map::ON_DEMAND;
@@ -40,19 +40,19 @@ pub fn is_leaving(netns: u64) -> bool {
     unsafe { DESTINATIONS_BY_POD.get(&netns) }.is_some()
 }
 
-/// Names a destination by a free target. Fails if the pod has its share, or the target has just been taken.
+/// Names a destination by a free target. Fails if the pod has used its quota, or the target has just been taken.
 #[inline(always)]
 pub fn add_destination(row: &DestinationRow) -> Result<(), ()> {
     let netns = row.key.netns;
     // SAFETY: a number, read whole.
     let own = unsafe { DESTINATIONS_BY_POD.get(netns) }.map_or(0, |count| *count);
-    if own >= u64::from(DESTINATION_SHARE) {
+    if own >= u64::from(DESTINATION_QUOTA) {
         return Err(());
     }
     DESTINATIONS
         .insert(&row.key, row, BPF_NOEXIST.into())
         .map_err(|_| ())?;
-    // Without memory for the count the share is not enforced until there is some.
+    // Without memory for the count the quota is not enforced until there is some.
     let _ = DESTINATIONS_BY_POD.insert(&netns, &0, BPF_NOEXIST.into());
     if let Some(count) = DESTINATIONS_BY_POD.get_ptr_mut(&netns) {
         atomic::add(count, 1);

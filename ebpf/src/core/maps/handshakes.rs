@@ -10,8 +10,7 @@ use aya_ebpf::{
 use sidetrack_common::{
     conn::{Handshake, HandshakeKey, HandshakeRow},
     names::{
-        HANDSHAKE_CAPACITY, HANDSHAKE_COMMON, HANDSHAKE_GUARANTEE, HANDSHAKE_RESERVE,
-        HANDSHAKE_SHARE,
+        HANDSHAKE_CAPACITY, HANDSHAKE_GUARANTEE, HANDSHAKE_POOL, HANDSHAKE_QUOTA, HANDSHAKE_RESERVE,
     },
 };
 
@@ -38,20 +37,20 @@ static HANDSHAKES_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 /// that pass the check at the same time.
 #[inline(always)]
 pub fn handshakes_have_room(netns: u64) -> bool {
-    has_room(netns, HANDSHAKE_SHARE, HANDSHAKE_COMMON - HANDSHAKE_RESERVE)
+    has_room(netns, HANDSHAKE_QUOTA, HANDSHAKE_POOL - HANDSHAKE_RESERVE)
 }
 
 /// The same for a row that is being added: connections that passed the check at the same time have one, those that
 /// another process has put off meanwhile have not.
 #[inline(always)]
 pub fn handshakes_are_few(netns: u64) -> bool {
-    has_room(netns, HANDSHAKE_SHARE + SLACK, HANDSHAKE_COMMON)
+    has_room(netns, HANDSHAKE_QUOTA + SLACK, HANDSHAKE_POOL)
 }
 
 /// Whether a pod has no more rows than a pod may have, whatever the others have.
 #[inline(always)]
-pub fn has_own_share(netns: u64) -> bool {
-    own_handshakes(netns).is_none_or(|own| own < i64::from(HANDSHAKE_SHARE + SLACK))
+pub fn has_own_quota(netns: u64) -> bool {
+    own_handshakes(netns).is_none_or(|own| own < i64::from(HANDSHAKE_QUOTA + SLACK))
 }
 
 /// Connections of a pod that can pass the check at the same time.
@@ -111,7 +110,7 @@ fn uncount_handshake(netns: u64) {
 
 /// Publishes the dialed address of a connection.
 #[inline(always)]
-pub fn publish(row: &HandshakeRow) -> Result<(), ()> {
+pub fn publish_handshake(row: &HandshakeRow) -> Result<(), ()> {
     // An existing row belongs to a closed connection with the same 4-tuple: replace it. It may be
     // withdrawn in between, hence the third try. Every insertion that adds a row is counted.
     for flags in [BPF_NOEXIST, BPF_EXIST, BPF_NOEXIST] {
@@ -140,7 +139,7 @@ pub fn handshake(key: &HandshakeKey) -> Option<Handshake> {
 
 /// Removes a handshake row.
 #[inline(always)]
-pub fn withdraw(key: &HandshakeKey) {
+pub fn withdraw_handshake(key: &HandshakeKey) {
     if HANDSHAKES.remove(key).is_ok() {
         uncount_handshake(key.netns);
     }

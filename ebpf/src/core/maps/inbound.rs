@@ -12,12 +12,12 @@ use aya_ebpf::{
 /// The program that decides inbound connections. Every pod's program tail calls it, so that the kernel
 /// verifies it once and an upgrade replaces it for all pods at once.
 #[btf_map]
-static ARRIVAL_PROGRAM: ProgramArray<1> = ProgramArray::new();
+static INBOUND_PROGRAM: ProgramArray<1> = ProgramArray::new();
 
 /// From a pod's program to the one it tail calls. Pinned, because the two may belong to different agents during an
 /// upgrade.
 #[btf_map]
-static ARRIVAL_NETNS: PerCpuArray<Passed, 1> = PerCpuArray::new();
+static INBOUND_NETNS: PerCpuArray<Passed, 1> = PerCpuArray::new();
 
 /// The pod of an inbound connection, and for which run of the programs that is.
 ///
@@ -34,7 +34,7 @@ struct Passed {
 /// Tail calls the program that decides inbound connections. Returns only if that fails.
 #[inline(always)]
 pub fn run_inbound_program(ctx: &SkLookupContext, netns: u64) {
-    let Some(row) = ARRIVAL_NETNS.get_ptr_mut(0) else {
+    let Some(row) = INBOUND_NETNS.get_ptr_mut(0) else {
         return;
     };
     // SAFETY: this CPU's own row.
@@ -44,13 +44,13 @@ pub fn run_inbound_program(ctx: &SkLookupContext, netns: u64) {
         ptr::write_volatile(&raw mut (*row).netns_of_run, mixed);
     }
     // SAFETY: nothing here needs to be dropped.
-    unsafe { ARRIVAL_PROGRAM.tail_call(ctx, 0) };
+    unsafe { INBOUND_PROGRAM.tail_call(ctx, 0) };
 }
 
 /// The pod of the inbound connection; `None` if another run came between.
 #[inline(always)]
 pub fn inbound_netns(ctx: &SkLookupContext) -> Option<u64> {
-    let row = ARRIVAL_NETNS.get_ptr_mut(0)?;
+    let row = INBOUND_NETNS.get_ptr_mut(0)?;
     // SAFETY: this CPU's own row.
     let (netns, mixed) = unsafe {
         let netns = ptr::read_volatile(&raw const (*row).netns);
