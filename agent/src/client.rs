@@ -19,7 +19,7 @@ use sidetrack_policy::text::printable;
 use tokio::{net::UnixStream, task::JoinHandle};
 
 /// Longest wait for an answer that the agent has at hand.
-const PATIENCE: Duration = Duration::from_secs(3);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
@@ -39,7 +39,7 @@ pub enum NoAnswer {
         socket: PathBuf,
     },
     /// Somebody listens and does not answer.
-    #[error("the agent on {} does not answer within {} s: it is stopped or hangs", socket.display(), PATIENCE.as_secs())]
+    #[error("the agent on {} does not answer within {} s: it is stopped or hangs", socket.display(), WAIT_TIMEOUT.as_secs())]
     Silent {
         /// Where.
         socket: PathBuf,
@@ -67,7 +67,7 @@ impl Client {
     /// [`NoAnswer`], or an answer that is not as expected.
     pub async fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T> {
         let request = self.request(Request::get(path), path, Bytes::new());
-        match tokio::time::timeout(PATIENCE, request).await {
+        match tokio::time::timeout(WAIT_TIMEOUT, request).await {
             Ok(answer) => answer,
             Err(_) => Err(self.silent().into()),
         }
@@ -95,7 +95,7 @@ impl Client {
         mut each: impl FnMut(T) -> Result<ControlFlow<()>>,
     ) -> Result<()> {
         let request = self.send(Request::get(path), Bytes::new());
-        let (response, connection) = tokio::time::timeout(PATIENCE, request)
+        let (response, connection) = tokio::time::timeout(WAIT_TIMEOUT, request)
             .await
             .map_err(|_| self.silent())??;
         if !response.status().is_success() {
@@ -142,7 +142,7 @@ impl Client {
             connection.abort();
             Ok((fine, printable(String::from_utf8_lossy(&body).trim_end())))
         };
-        let waited = tokio::time::timeout(PATIENCE, text).await;
+        let waited = tokio::time::timeout(WAIT_TIMEOUT, text).await;
         waited.unwrap_or_else(|_| Err(self.silent().into()))
     }
 

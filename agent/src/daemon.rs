@@ -38,10 +38,10 @@ use sidetrack_policy::PodRef;
 
 /// How long the end waits for the reconciler's thread to stop. Far less than kubelet's grace
 /// period, which has to last for the removal as well.
-const STOP_PATIENCE: Duration = Duration::from_secs(5);
+const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long an agent whose DaemonSet is deleted waits to learn whether it is an uninstall. Together they are
 /// shorter than the pod's terminationGracePeriodSeconds.
-const DECISION_PATIENCE: Duration = Duration::from_secs(5);
+const DECISION_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Where pods come from.
 #[derive(Clone, Debug)]
@@ -107,7 +107,7 @@ pub async fn run(config: Config) -> Result<()> {
     // A DaemonSet that is replaced is there again soon. The objects of an uninstall go one after the other.
     tokio::select! {
         failed = follow => failed?,
-        _ = tokio::time::timeout(DECISION_PATIENCE, daemon.ending.decided()) => {}
+        _ = tokio::time::timeout(DECISION_TIMEOUT, daemon.ending.decided()) => {}
     }
     daemon.server.abort();
     let _ = daemon.server.await;
@@ -118,7 +118,7 @@ pub async fn run(config: Config) -> Result<()> {
         info!("ending; interception continues, `sidetrack cleanup` removes it");
         // Between two writes rather than in the middle of one. A reconciler that hangs is left as it is:
         // a successor repairs what is incomplete.
-        daemon.reconciler.stop(STOP_PATIENCE).await;
+        daemon.reconciler.stop(STOP_TIMEOUT).await;
         Ok(())
     }
 }
@@ -218,9 +218,9 @@ impl Daemon {
 /// Returns free pages in the middle of the heap to the kernel. glibc itself returns only those at its end, and a list
 /// of all rows, in a flood, leaves megabytes of small blocks.
 async fn return_memory() {
-    const EVERY: Duration = Duration::from_secs(10);
+    const POLL_INTERVAL: Duration = Duration::from_secs(10);
     loop {
-        tokio::time::sleep(EVERY).await;
+        tokio::time::sleep(POLL_INTERVAL).await;
         sys::trim_heap();
     }
 }
@@ -299,11 +299,11 @@ async fn uninstall(config: &Config, reconciler: ReconcilerThread) -> Result<()> 
     // A reconciler that still runs would write into what is being removed: rows and links could stay
     // behind without an owner. It also holds the lock that the removal takes. So with one that hangs
     // the hooks stay complete, pods stay intercepted, and the removal is left to `sidetrack cleanup`.
-    if !reconciler.stop(STOP_PATIENCE).await {
+    if !reconciler.stop(STOP_TIMEOUT).await {
         entry_removed?;
         bail!(
             "the reconciler has not stopped within {} s, so its hooks stay: run `sidetrack cleanup` on this node",
-            STOP_PATIENCE.as_secs()
+            STOP_TIMEOUT.as_secs()
         );
     }
     cleanup::everything(&config.bpffs, &config.socket, None)?;

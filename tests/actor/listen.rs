@@ -17,7 +17,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::{identity::run_as, names};
 
 /// How long an accept waits before it looks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Listener groups by id.
 #[derive(Default)]
@@ -85,7 +85,7 @@ fn bind(socket: &Socket, listen: &Listen) -> io::Result<()> {
     }
     socket.bind(&listen.address.into())?;
     socket.listen(BACKLOG)?;
-    socket.set_read_timeout(Some(LOOK))
+    socket.set_read_timeout(Some(LOOK_INTERVAL))
 }
 
 /// Accepts as the listener's owner, to whom accepted sockets then belong.

@@ -23,7 +23,7 @@ use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use crate::{dial, identity::run_as, names, nested, ring};
 
-const PATIENCE: Duration = Duration::from_millis(1500);
+const WAIT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Plays one.
 pub fn play(trick: Trick) -> Result<Response> {
@@ -174,8 +174,8 @@ fn bound(to: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     // No TIME_WAIT: the port is used again.
     socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
+    socket.set_write_timeout(Some(WAIT_TIMEOUT))?;
     socket.bind(&to.into())?;
     Ok(socket)
 }

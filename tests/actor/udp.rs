@@ -13,7 +13,7 @@ use lab::udp::{AnswerUdp, SendUdp, UdpAnswer};
 use crate::identity::run_as;
 
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const WAIT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Answers every datagram with its own address and the sender's.
 pub fn answer(answer: &AnswerUdp) -> Result<()> {
@@ -47,7 +47,7 @@ fn exchange(send: &SendUdp) -> io::Result<UdpAnswer> {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     };
     let socket = UdpSocket::bind(any)?;
-    socket.set_read_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
     let peer = if send.connected {
         socket.connect(send.destination)?;
         socket.send(b"ping")?;

@@ -16,7 +16,7 @@ use tonic_prost::ProstCodec;
 use crate::messages as m;
 
 /// Longer than anything here takes, the plugin's waits included.
-const PATIENCE: Duration = Duration::from_secs(30);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection.
 #[derive(Debug)]
@@ -32,7 +32,7 @@ impl Client {
             .enable_all()
             .build()?;
         let endpoint =
-            Endpoint::from_shared(format!("unix://{}", socket.display()))?.timeout(PATIENCE);
+            Endpoint::from_shared(format!("unix://{}", socket.display()))?.timeout(WAIT_TIMEOUT);
         let channel = runtime.block_on(endpoint.connect())?;
         Ok(Self { runtime, channel })
     }

@@ -34,7 +34,7 @@ const VAR_LIB: &str = "/var/lib";
 /// Where Debian has the network plugins, and where others have them.
 const PLUGINS: [&str; 2] = ["/usr/lib/cni", "/opt/cni/bin"];
 /// How long it may take to start.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// The pods' addresses.
 pub const SUBNET: &str = "10.79.0.0/24";
@@ -279,8 +279,8 @@ fn connect() -> Result<Client> {
 pub fn wait(mut is: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !is()? {
-        if start.elapsed() > PATIENCE {
-            bail!("not within {PATIENCE:?}");
+        if start.elapsed() > WAIT_TIMEOUT {
+            bail!("not within {WAIT_TIMEOUT:?}");
         }
         thread::sleep(Duration::from_millis(20));
     }

@@ -25,7 +25,7 @@ use crate::{containerd::Containerd, kubelet::Pod};
 /// An address outside the pods; port 80 is served there.
 pub const VIP: &str = "10.109.118.31";
 /// How long ADD waits for an agent, in seconds: two pods wait in vain here.
-const PATIENCE: &str = "3";
+const WAIT_TIMEOUT: &str = "3";
 
 /// Fields drop in order.
 #[derive(Debug)]
@@ -142,6 +142,6 @@ fn plugin_flags(bin_dir: &Path, conf_dir: &Path) -> [String; 6] {
         "--cni-conf-dir".to_owned(),
         conf_dir.display().to_string(),
         "--cni-timeout".to_owned(),
-        PATIENCE.to_owned(),
+        WAIT_TIMEOUT.to_owned(),
     ]
 }

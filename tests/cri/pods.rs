@@ -180,11 +180,11 @@ fn nothing_starts_without_an_agent(node: &Fixture) -> Result<()> {
 }
 
 fn until_it_starts<'a>(node: &'a Fixture, object: &Value) -> Result<Pod<'a>> {
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
     let start = Instant::now();
     loop {
         match Pod::run(node, object.clone()) {
-            Err(_) if start.elapsed() < PATIENCE => {}
+            Err(_) if start.elapsed() < WAIT_TIMEOUT => {}
             other => return other,
         }
     }

@@ -228,7 +228,7 @@ fn the_binary_takes_what_the_chart_gives_it() {
     let text = loop {
         let text = fs::read_to_string(&log).expect("the log");
         let ended = child.try_wait().expect("its state").is_some();
-        if ended || text.contains("listening") || start.elapsed() > lab::agent::PATIENCE {
+        if ended || text.contains("listening") || start.elapsed() > lab::agent::WAIT_TIMEOUT {
             break text;
         }
         std::thread::sleep(Duration::from_millis(10));

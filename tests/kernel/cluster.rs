@@ -6,11 +6,11 @@ mod kubectl;
 mod labels;
 mod large_pods;
 mod migration;
-mod not_taken;
 mod outage;
 mod readiness;
 mod sandbox;
 mod scale;
+mod skipped;
 mod uninstall;
 
 use std::{

@@ -23,7 +23,7 @@ use crate::fixture::{at, ip, original};
 const VIRTUAL: &str = "traffic.sidecar.istio.io/kubevirtInterfaces";
 const EXCLUDED: &str = "traffic.sidecar.istio.io/excludeInterfaces";
 
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Checks who took a connection, and that every end sees the addresses that were dialed.
 fn check(result: Result<Connected, i32>, by: u16, from: &str, to: &str, port: u16) -> Result<()> {
@@ -74,7 +74,7 @@ fn wait_routing(pod: &Forwarding, before: &str) -> Result<()> {
             return Ok(());
         }
         ensure!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < WAIT_TIMEOUT,
             "before:\n{before}\nafter:\n{after}"
         );
     }
@@ -217,7 +217,11 @@ fn interfaces_are_followed() -> Result<()> {
         pod.fixture.pod.ip(&removed)?;
         let start = Instant::now();
         while rules(&pod)? != complete {
-            ensure!(start.elapsed() < PATIENCE, "{removed}: {}", pod.routing()?);
+            ensure!(
+                start.elapsed() < WAIT_TIMEOUT,
+                "{removed}: {}",
+                pod.routing()?
+            );
         }
     }
     // One that a policy names counts alone.
@@ -324,7 +328,7 @@ fn more_interfaces_than_a_pod_may_have() -> Result<()> {
     pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
     let start = Instant::now();
     while pod.programs()?.len() < SHARE {
-        ensure!(start.elapsed() < 4 * PATIENCE, "{:?}", pod.programs()?);
+        ensure!(start.elapsed() < 4 * WAIT_TIMEOUT, "{:?}", pod.programs()?);
     }
     let (machine, service) = (MACHINE[0], SERVICE[0]);
     check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
@@ -381,7 +385,7 @@ fn an_agent_that_is_killed_changes_nothing() -> Result<()> {
         .leave(ip(SERVICE[0]), 80)?
         .is_ok_and(|seen| seen.accepted_by == 80)
     {
-        ensure!(start.elapsed() < PATIENCE, "excluded");
+        ensure!(start.elapsed() < WAIT_TIMEOUT, "excluded");
     }
     Ok(())
 }

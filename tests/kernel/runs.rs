@@ -29,7 +29,7 @@ fn another_run_gets_no_listener_of_a_pod() -> Result<()> {
     let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
     let cookie = pod["netns"]["cookie"].as_u64().context("its cookie")?;
     // As the pod has left it on every CPU.
-    let passed = sys::open_pin(&pins.map(names::ARRIVAL_NETNS))?;
+    let passed = sys::open_pin(&pins.map(names::INBOUND_NETNS))?;
     let size = sys::map_info(passed.as_fd())?.value_size as usize;
     let mut left = Vec::new();
     for _ in 0..cpus()? {
@@ -37,7 +37,7 @@ fn another_run_gets_no_listener_of_a_pod() -> Result<()> {
         left.resize(left.len().next_multiple_of(size), 0);
     }
     sys::map_update(passed.as_fd(), &0_u32.to_ne_bytes(), &left, 0)?;
-    let programs = sys::open_pin(&pins.map(names::ARRIVAL_PROGRAM))?;
+    let programs = sys::open_pin(&pins.map(names::INBOUND_PROGRAM))?;
     let mut id = [0; 4];
     ensure!(sys::map_lookup(
         programs.as_fd(),

@@ -26,7 +26,7 @@ kernel_test!(searches_do_not_see_each_other);
 fn searches_do_not_see_each_other() -> Result<()> {
     const SO_COOKIE: i32 = 57;
     const ROUNDS: usize = 200;
-    const PATIENCE: Duration = Duration::from_secs(20);
+    const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
     let lab = Lab::new()?;
     let places = lab.places();
     let pins = Pins::new(&places.bpffs)?;
@@ -47,7 +47,7 @@ fn searches_do_not_see_each_other() -> Result<()> {
         slot: 0,
     };
     let pids = [std::process::id() as i32];
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + WAIT_TIMEOUT;
     let done = AtomicBool::new(false);
     thread::scope(|scope| {
         let finding = scope.spawn(|| -> Result<usize> {

@@ -147,7 +147,7 @@ shared_test!(bound_to_the_port_of_a_target);
 /// For IPv6 client and target are both on ::1: with one port the client would connect to itself.
 fn bound_to_the_port_of_a_target(fixture: &SharedFixture) -> Result<()> {
     let to = at(VIP[1], 80);
-    let target = Target::of(to.ip().into(), to.port(), 15001, 1);
+    let target = Target::shared(to.ip().into(), to.port(), 15001, 1);
     let mut dial = Dial::new(&APP, to);
     dial.source = Some(at("::", target.port));
     check(&fixture.dial(dial)?, Arrives::Sidecar(15001), POD[1], to)

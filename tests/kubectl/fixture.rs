@@ -199,7 +199,7 @@ fn status(version: &str, pods: &[PodStatus]) -> Value {
         "pods": {
             "enrolled": count(PodState::Enrolled), "partial": count(PodState::Partial),
             "waiting": count(PodState::Waiting), "rejected": count(PodState::Rejected),
-            "not_taken": count(PodState::NotTaken),
+            "skipped": count(PodState::Skipped),
         },
         "notes": [], "problems": [],
     })

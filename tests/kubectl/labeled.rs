@@ -53,12 +53,12 @@ fn each_has_its_reason() -> Result<()> {
         ("own", "no-agent", "node node-2 has no agent"),
         (
             "typo",
-            "not-taken",
+            "skipped",
             "label sidetrack.dev/interception is \"enable\" on the pod or its namespace; write \"enabled\" or \"disabled\"",
         ),
         (
             "bare",
-            "not-taken",
+            "skipped",
             "it has no sidecar (a container named istio-proxy)",
         ),
         ("elsewhere", "no-agent", "node node-2 has no agent"),

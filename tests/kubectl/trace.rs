@@ -19,7 +19,7 @@ use tempfile::TempDir;
 use crate::fixture::{Agent, Cluster};
 
 /// How long what is expected may take.
-const PATIENCE: Duration = Duration::from_secs(15);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A line of a trace.
 fn event(pod: &str, verdict: &str) -> Value {
@@ -83,7 +83,7 @@ impl Nodes {
     fn wait(&self, what: &str, wanted: impl Fn() -> bool) -> Result<()> {
         let start = Instant::now();
         while !wanted() {
-            ensure!(start.elapsed() < PATIENCE, "{what}");
+            ensure!(start.elapsed() < WAIT_TIMEOUT, "{what}");
             sleep(Duration::from_millis(20));
         }
         Ok(())

@@ -21,7 +21,7 @@ use nix::{
 use crate::{apiserver::ApiServer, command::die_with_parent};
 
 /// How long anything the agent is asked for may take.
-pub const PATIENCE: Duration = Duration::from_secs(5);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What an agent is started with beside its [`Places`].
 #[derive(Clone, Copy, Debug, Default)]
@@ -71,7 +71,7 @@ impl Agent {
             if let Some(ended) = agent.child.try_wait()? {
                 bail!("the agent ended ({ended}):\n{}", places.log());
             }
-            if start.elapsed() > 2 * PATIENCE {
+            if start.elapsed() > 2 * WAIT_TIMEOUT {
                 bail!("the agent is not ready:\n{}", places.log());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -148,7 +148,7 @@ impl Agent {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > WAIT_TIMEOUT {
                 bail!("the agent still runs");
             }
             std::thread::sleep(Duration::from_millis(10));

@@ -24,7 +24,7 @@ pub const LINES: u16 = 24;
 /// Its columns.
 pub const COLUMNS: u16 = 80;
 /// How long something may take to be shown.
-const PATIENCE: Duration = Duration::from_secs(15);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A program that runs on a terminal. Ends with this.
 pub struct Terminal {
@@ -110,7 +110,7 @@ impl Terminal {
             if wanted(&text) {
                 return Ok(text);
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > WAIT_TIMEOUT {
                 bail!("the terminal shows:\n{text}");
             }
             thread::sleep(Duration::from_millis(50));
@@ -124,7 +124,7 @@ impl Terminal {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status.code());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > WAIT_TIMEOUT {
                 bail!("it does not end; the terminal shows:\n{}", self.text());
             }
             thread::sleep(Duration::from_millis(20));

@@ -18,7 +18,7 @@ use serde_json::Value;
 use crate::live::free_address;
 
 /// How long anything that Prometheus is asked for may take.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 /// What replaces the time ranges of alerts and panels, so that a test needs seconds.
 pub const RANGE: &str = "5s";
 
@@ -171,7 +171,7 @@ pub fn wait<T>(otherwise: &str, mut look: impl FnMut() -> Result<Option<T>>) -> 
         if let Some(found) = look()? {
             return Ok(found);
         }
-        ensure!(start.elapsed() < PATIENCE, "{otherwise}");
+        ensure!(start.elapsed() < WAIT_TIMEOUT, "{otherwise}");
         thread::sleep(Duration::from_millis(200));
     }
 }

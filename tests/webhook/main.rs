@@ -17,7 +17,7 @@ use axum::{
 };
 use futures_util::stream;
 use lab::{
-    agent::PATIENCE,
+    agent::WAIT_TIMEOUT,
     webhook::{
         certificates::{Authority, Mount, Pair},
         client::{Client, Review, post},
@@ -50,7 +50,10 @@ async fn start(more: &[&str]) -> Result<(Authority, Mount, Server, Client)> {
 async fn served(client: &Client, pair: &Pair) -> Result<()> {
     let start = Instant::now();
     while client.connect().await?.certificate != pair.der {
-        ensure!(start.elapsed() < PATIENCE, "the old certificate is served");
+        ensure!(
+            start.elapsed() < WAIT_TIMEOUT,
+            "the old certificate is served"
+        );
         sleep(Duration::from_millis(20)).await;
     }
     Ok(())

@@ -23,7 +23,7 @@ use self::{handshakes::Lingering, inbound_links::Detached, outside::Outside, rep
 use crate::{kernel::Datapath, node::KernelNode, rows::policy_rows::PolicyRepair};
 
 /// How often everything in the kernel is compared with what was written.
-const REPAIR_PERIOD: Duration = Duration::from_secs(2);
+const REPAIR_INTERVAL: Duration = Duration::from_secs(2);
 
 /// How often the pods' links for inbound connections are looked at.
 pub const LINK_INTERVAL: Duration = Duration::from_millis(200);

@@ -19,7 +19,7 @@ use sidetrack_policy::{facts::PodFacts, select::LABEL};
 use crate::flags::{Connect, Which};
 
 /// How long the API server may take for one answer.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A cluster, and how its agents are asked.
 #[derive(Clone)]
@@ -87,7 +87,7 @@ impl Cluster {
         }
         let listed = async {
             let request = Request::new(Pod::url_path(&(), namespace)).list(&parameters)?;
-            let listed = tokio::time::timeout(PATIENCE, self.client.request(request)).await;
+            let listed = tokio::time::timeout(WAIT_TIMEOUT, self.client.request(request)).await;
             let Pods { items } = listed.map_err(|_| no_answer())??;
             anyhow::Ok(items)
         };
@@ -142,7 +142,7 @@ where
     K: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned,
 {
     let kind = K::plural(&());
-    match tokio::time::timeout(PATIENCE, api.list(&parameters)).await {
+    match tokio::time::timeout(WAIT_TIMEOUT, api.list(&parameters)).await {
         Err(_) => Err(no_answer()),
         Ok(listed) => listed.map_err(anyhow::Error::from),
     }
@@ -151,5 +151,5 @@ where
 }
 
 fn no_answer() -> anyhow::Error {
-    anyhow!("no answer within {PATIENCE:?}")
+    anyhow!("no answer within {WAIT_TIMEOUT:?}")
 }

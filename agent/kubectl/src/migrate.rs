@@ -97,7 +97,7 @@ fn row(pod: &PodFacts, kernels: &BTreeMap<String, Kernel>) -> Row {
     let migration = Migration::of(pod, Some("enabled"), &mesh);
     let (then, reason) = match &migration.then {
         Wanted::Enrolled(_) => ("enrolled", None),
-        Wanted::NotTaken(reason) => ("not-taken", Some(reason.to_string())),
+        Wanted::Skipped(reason) => ("skipped", Some(reason.to_string())),
         Wanted::Rejected(reason) => ("rejected", Some(reason.to_string())),
     };
     Row {

@@ -110,7 +110,7 @@ fn text(report: &Report, rows: &[Row], wide: bool) -> String {
             or_dash(node.version.as_ref()),
             node.state.clone(),
         ];
-        for state in ["enrolled", "partial", "waiting", "rejected", "not_taken"] {
+        for state in ["enrolled", "partial", "waiting", "rejected", "skipped"] {
             let count = node.pods.as_ref().and_then(|pods| pods.get(state));
             line.push(count.map_or_else(|| "-".to_owned(), u64::to_string));
         }

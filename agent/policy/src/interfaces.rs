@@ -12,14 +12,14 @@ pub fn position(entries: &[String], interface: &str) -> Option<usize> {
 /// An option of iptables for an entry and the space after it, as `iptables -S` prints them. It prints nothing
 /// for an entry that matches every interface.
 pub(crate) fn option(flag: &str, entry: &str) -> String {
-    if entry == EVERY {
+    if entry == WILDCARD {
         return String::new();
     }
     format!("{flag} {entry} ")
 }
 
 /// The pattern that matches every interface.
-const EVERY: &str = "+";
+const WILDCARD: &str = "+";
 
 fn matches(entry: &str, interface: &str) -> bool {
     match entry.strip_suffix('+') {

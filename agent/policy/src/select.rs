@@ -16,7 +16,7 @@ pub use crate::{
 
 /// Why a pod is skipped.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotTaken {
+pub enum Skipped {
     /// It shares the node's network.
     #[error("it uses the host's network")]
     HostNetwork,
@@ -92,7 +92,7 @@ pub enum Wanted {
     /// It is to be enrolled, with this policy.
     Enrolled(Box<Policy>),
     /// It is skipped.
-    NotTaken(NotTaken),
+    Skipped(Skipped),
     /// It should be enrolled, but cannot be.
     Rejected(Rejected),
 }
@@ -103,28 +103,28 @@ pub enum Prospect {
     /// They would, unless the namespace opts out.
     Selected,
     /// Only if the namespace opts in, for this reason.
-    IfNamespaceOptsIn(NotTaken),
+    IfNamespaceOptsIn(Skipped),
     /// They would not.
-    NotTaken(NotTaken),
+    Skipped(Skipped),
 }
 
 /// Whether agents that select pods like this would select a pod by its manifest alone.
 #[must_use]
 pub fn prospect(pod: &PodFacts, enroll: Enroll) -> Prospect {
-    match not_taken(pod, None, enroll) {
+    match skipped(pod, None, enroll) {
         None => Prospect::Selected,
-        Some(reason) if not_taken(pod, Some("enabled"), enroll).is_none() => {
+        Some(reason) if skipped(pod, Some("enabled"), enroll).is_none() => {
             Prospect::IfNamespaceOptsIn(reason)
         }
-        Some(reason) => Prospect::NotTaken(reason),
+        Some(reason) => Prospect::Skipped(reason),
     }
 }
 
 /// Selects a pod by its manifest and the value of label [`LABEL`] on its namespace.
 #[must_use]
 pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
-    if let Some(reason) = not_taken(pod, namespace_label, mesh.enroll) {
-        return Wanted::NotTaken(reason);
+    if let Some(reason) = skipped(pod, namespace_label, mesh.enroll) {
+        return Wanted::Skipped(reason);
     }
     if let Some(class) = sandboxed(pod) {
         return Wanted::Rejected(Rejected::Sandboxed(shortened(class)));
@@ -134,7 +134,7 @@ pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wan
         Err(errors) => return Wanted::Rejected(Rejected::Policy(errors)),
     };
     match policy.mode {
-        Mode::None => return Wanted::NotTaken(NotTaken::ModeNone),
+        Mode::None => return Wanted::Skipped(Skipped::ModeNone),
         Mode::Tproxy => {
             if let Err(reason) = check_tproxy(&policy, mesh) {
                 return Wanted::Rejected(reason);
@@ -190,36 +190,36 @@ pub fn is_starting(pod: &PodFacts) -> bool {
     matches!(pod.status.phase.as_deref(), None | Some("Pending"))
 }
 
-fn not_taken(pod: &PodFacts, namespace_label: Option<&str>, enroll: Enroll) -> Option<NotTaken> {
+fn skipped(pod: &PodFacts, namespace_label: Option<&str>, enroll: Enroll) -> Option<Skipped> {
     let labels = &pod.meta.labels;
     let pod_label = labels.interception.as_deref();
     // Reasons in the pod itself come first: no label changes them.
     if pod.spec.host_network == Some(true) {
-        return Some(NotTaken::HostNetwork);
+        return Some(Skipped::HostNetwork);
     }
     let Some(sidecar) = pod.sidecar() else {
-        return Some(NotTaken::NoSidecar);
+        return Some(Skipped::NoSidecar);
     };
     if is_gateway(sidecar) {
-        return Some(NotTaken::Gateway);
+        return Some(Skipped::Gateway);
     }
     let inject = labels.inject.as_deref();
     if inject.or(pod.meta.annotations.get(INJECT)) == Some("false") {
-        return Some(NotTaken::NotInjected);
+        return Some(Skipped::NotInjected);
     }
     if is_completed(pod) {
-        return Some(NotTaken::Completed);
+        return Some(Skipped::Completed);
     }
     let labeled = |value: &str| [pod_label, namespace_label].contains(&Some(value));
     if labeled("disabled") {
-        return Some(NotTaken::OptedOut);
+        return Some(Skipped::OptedOut);
     }
     if enroll == Enroll::Injected || labeled("enabled") {
         return None;
     }
     let other = pod_label.or(namespace_label);
-    Some(other.map_or(NotTaken::NotOptedIn, |label| {
-        NotTaken::OtherLabel(shortened(label))
+    Some(other.map_or(Skipped::NotOptedIn, |label| {
+        Skipped::OtherLabel(shortened(label))
     }))
 }
 

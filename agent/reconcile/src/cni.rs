@@ -79,7 +79,7 @@ pub enum Answer {
     /// Its connections are evaluated from the first one on.
     Enrolled,
     /// It is not to be intercepted.
-    NotTaken(String),
+    Skipped(String),
     /// It should be intercepted and cannot be: it must not start.
     Refused(String),
     /// It is not known yet what becomes of it.

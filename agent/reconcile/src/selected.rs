@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use sidetrack_policy::{Policy, facts::PodFacts, manifest::Document, select::NotTaken};
+use sidetrack_policy::{Policy, facts::PodFacts, manifest::Document, select::Skipped};
 
 /// What is wanted of a pod.
 #[derive(Clone, Debug)]
@@ -10,7 +10,7 @@ pub(crate) enum Selected {
     /// It is to be enrolled, with this policy.
     Enrolled(Arc<Policy>),
     /// It is skipped.
-    NotTaken(NotTaken),
+    Skipped(Skipped),
     /// It should be enrolled, but cannot be, for this reason.
     Rejected(String),
 }

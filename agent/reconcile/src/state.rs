@@ -36,7 +36,7 @@ pub enum PodState {
     /// It should be enrolled, and something about it has to be fixed first.
     Rejected,
     /// It is not to be enrolled.
-    NotTaken,
+    Skipped,
 }
 
 impl PodState {
@@ -46,7 +46,7 @@ impl PodState {
         Self::Partial,
         Self::Waiting,
         Self::Rejected,
-        Self::NotTaken,
+        Self::Skipped,
     ];
 
     /// Its name, in JSON and in metrics.
@@ -57,7 +57,7 @@ impl PodState {
             Self::Partial => "partial",
             Self::Waiting => "waiting",
             Self::Rejected => "rejected",
-            Self::NotTaken => "not-taken",
+            Self::Skipped => "skipped",
         }
     }
 }
@@ -128,7 +128,7 @@ pub(crate) struct Goal {
 #[derive(Debug)]
 pub(crate) enum State<N: Node> {
     /// It is not to be enrolled; why.
-    NotTaken(String),
+    Skipped(String),
     /// Something it needs is not there yet.
     Waiting {
         /// What it waits for.
@@ -226,7 +226,7 @@ impl<N: Node> Record<N> {
     #[must_use]
     pub fn state(&self) -> PodState {
         match self.state {
-            State::NotTaken(_) => PodState::NotTaken,
+            State::Skipped(_) => PodState::Skipped,
             State::Waiting { .. } => PodState::Waiting,
             State::Rejected { .. } => PodState::Rejected,
             State::LeftByEarlier { .. } | State::Enrolled(..) => PodState::Enrolled,
@@ -237,7 +237,7 @@ impl<N: Node> Record<N> {
     #[must_use]
     pub fn reason(&self) -> Option<&str> {
         match &self.state {
-            State::NotTaken(reason) => Some(reason),
+            State::Skipped(reason) => Some(reason),
             State::Waiting { reason, .. }
             | State::Rejected { reason, .. }
             | State::LeftByEarlier { reason, .. }
@@ -333,7 +333,7 @@ impl<N: Node> Record<N> {
     pub(crate) fn refused(&self) -> Answer {
         let reason = self.reason().unwrap_or("it is not enrolled");
         if self.has_istio_init && self.enrollment().is_none() {
-            return Answer::NotTaken(format!("{reason}; it is left to its istio-init"));
+            return Answer::Skipped(format!("{reason}; it is left to its istio-init"));
         }
         Answer::Refused(reason.to_owned())
     }

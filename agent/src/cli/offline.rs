@@ -13,7 +13,7 @@ use sidetrack_policy::{
     Policy,
     manifest::{self, Contents, Document},
     mesh::Mesh,
-    select::{Enroll, LABEL, NotTaken, Prospect, Wanted, prospect, wanted},
+    select::{Enroll, LABEL, Prospect, Skipped, Wanted, prospect, wanted},
 };
 
 use super::{
@@ -134,7 +134,7 @@ impl OfflineFlags {
     fn describe(&self, document: &Document, mesh: &Mesh) -> Result<Described> {
         let policy = match wanted(&document.pod, None, mesh) {
             Wanted::Enrolled(policy) => *policy,
-            Wanted::NotTaken(reason) => bail!("{}", not_taken(document, &reason)),
+            Wanted::Skipped(reason) => bail!("{}", skipped(document, &reason)),
             Wanted::Rejected(reason) => {
                 bail!("{}: an agent would reject it: {reason}", document.origin)
             }
@@ -183,8 +183,8 @@ fn read(path: &Path) -> Result<Contents> {
 }
 
 /// Why no agent takes it, with the cure of the most common case: a manifest as written, not as injected.
-fn not_taken(document: &Document, reason: &NotTaken) -> String {
-    let cure = if *reason == NotTaken::NoSidecar {
+fn skipped(document: &Document, reason: &Skipped) -> String {
+    let cure = if *reason == Skipped::NoSidecar {
         ". The injector adds it when a pod is created: `istioctl kube-inject -f FILE` shows the result, which --manifest - reads from a pipe"
     } else {
         ""
@@ -215,7 +215,7 @@ fn enrollment(document: &Document, enroll: Enroll) -> Enrollment {
                 "agents with {flag} take it only if namespace {namespace} is labeled {LABEL}=enabled ({reason})"
             ),
         ),
-        Prospect::NotTaken(reason) => (Some(false), reason.to_string()),
+        Prospect::Skipped(reason) => (Some(false), reason.to_string()),
     };
     Enrollment {
         enrolled,

@@ -120,7 +120,7 @@ struct PodCounts {
     partial: usize,
     waiting: usize,
     rejected: usize,
-    not_taken: usize,
+    skipped: usize,
 }
 
 impl PodCounts {
@@ -132,7 +132,7 @@ impl PodCounts {
                 PodState::Partial => counts.partial += 1,
                 PodState::Waiting => counts.waiting += 1,
                 PodState::Rejected => counts.rejected += 1,
-                PodState::NotTaken => counts.not_taken += 1,
+                PodState::Skipped => counts.skipped += 1,
             }
         }
         counts
@@ -404,7 +404,7 @@ fn pods_line(report: &Report) -> String {
         }
         (Some(pods), Source::Agent) => format!(
             "{} enrolled, {} partial, {} waiting, {} rejected, {} not taken",
-            pods.enrolled, pods.partial, pods.waiting, pods.rejected, pods.not_taken
+            pods.enrolled, pods.partial, pods.waiting, pods.rejected, pods.skipped
         ),
     }
 }

@@ -11,7 +11,7 @@ use crate::client::Client;
 use sidetrack_base::runtime::block_on;
 
 /// Time between two requests to an agent that does not answer.
-const RETRY_AFTER: Duration = Duration::from_millis(50);
+const RETRY_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a request may take that the agent answers at once.
 pub(super) const PROMPT: Duration = Duration::from_secs(5);
 /// How much longer the answer may take than the wait that was requested.
@@ -35,8 +35,8 @@ pub(super) fn send_until_answered(
             other => other,
         };
         match send(config, &question, left + SLACK) {
-            Ok(Answer::Later(_)) | Err(_) if start.elapsed() + RETRY_AFTER < patience => {
-                std::thread::sleep(RETRY_AFTER);
+            Ok(Answer::Later(_)) | Err(_) if start.elapsed() + RETRY_INTERVAL < patience => {
+                std::thread::sleep(RETRY_INTERVAL);
             }
             other => return other,
         }

@@ -10,7 +10,7 @@ use super::answer::{Error, VERSIONS};
 
 /// How long ADD waits for the agent by default. An agent that is replaced is ready again after some seconds;
 /// kubelet gives up after two minutes, and tries again.
-const PATIENCE_SECONDS: u64 = 10;
+const TIMEOUT_SECONDS: u64 = 10;
 /// The longest wait that may be configured: less than kubelet's own timeout.
 pub const MOST_SECONDS: u64 = 110;
 
@@ -87,7 +87,7 @@ impl<'a> Config<'a> {
             )
             .spoken(&version)
         })?;
-        let seconds = raw.timeout_seconds.unwrap_or(PATIENCE_SECONDS);
+        let seconds = raw.timeout_seconds.unwrap_or(TIMEOUT_SECONDS);
         if !(1..=MOST_SECONDS).contains(&seconds) {
             return Err(Error::config(format!(
                 "timeoutSeconds is {seconds}; write 1 to {MOST_SECONDS}"

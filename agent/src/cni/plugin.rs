@@ -16,7 +16,7 @@ use super::{
 use sidetrack_datapath::netns::inode_at;
 
 /// How long a pod of an excluded namespace waits.
-const EXCLUDED_PATIENCE: Duration = Duration::from_secs(1);
+const EXCLUDED_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long the API server must say that sidetrack is uninstalled before a pod starts without an agent.
 const OBSERVATION: Duration = Duration::from_secs(5);
 
@@ -55,7 +55,7 @@ fn add(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
     let patience = patience(&pod.pod, config);
     match agent::send_until_answered(config, &question, patience) {
         Err(error) => without_agent(&pod.pod, config, error, OBSERVATION).map(|()| result),
-        Ok(Answer::Enrolled | Answer::NotTaken(_) | Answer::Done) => Ok(result),
+        Ok(Answer::Enrolled | Answer::Skipped(_) | Answer::Done) => Ok(result),
         Ok(Answer::Refused(reason)) => Err(Error::refused(format!(
             "pod {name} cannot be intercepted, so it must not start: {reason}"
         ))),
@@ -74,7 +74,7 @@ fn is_excluded(pod: &Pod, config: &Config<'_>) -> bool {
 /// How long a pod waits for the agent. Pods of excluded namespaces start without one, so they wait less.
 fn patience(pod: &Pod, config: &Config<'_>) -> Duration {
     if is_excluded(pod, config) {
-        config.patience.min(EXCLUDED_PATIENCE)
+        config.patience.min(EXCLUDED_TIMEOUT)
     } else {
         config.patience
     }
@@ -138,7 +138,7 @@ fn check(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
         Error::refused(format!("pod {name} is not intercepted: {reason}"))
     };
     match answer {
-        Ok(Answer::Enrolled | Answer::NotTaken(_) | Answer::Done) => Ok(()),
+        Ok(Answer::Enrolled | Answer::Skipped(_) | Answer::Done) => Ok(()),
         Ok(Answer::Refused(reason)) => Err(not_intercepted(reason)),
         Ok(Answer::Later(reason)) => unless_excluded(&pod.pod, config, not_intercepted(reason)),
         Err(error) => without_agent(&pod.pod, config, error, Duration::ZERO),

@@ -19,7 +19,7 @@ use crate::{
 };
 
 /// How often changes are looked for that cause no event.
-const LOOK: Duration = Duration::from_millis(500);
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Everything the main thread follows.
 pub(super) struct Follower {
@@ -40,7 +40,7 @@ pub(super) struct Follower {
 impl Follower {
     /// Follows until an error; `ready` becomes true when the reconciler has applied the first listing.
     pub(super) async fn run(mut self, mut ready: watch::Receiver<bool>) -> Result<()> {
-        let mut look = interval(LOOK);
+        let mut look = interval(LOOK_INTERVAL);
         look.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {

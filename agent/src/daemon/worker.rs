@@ -33,11 +33,11 @@ use sidetrack_datapath::{
 use sidetrack_policy::mesh::Mesh;
 
 /// How often failed work is tried again, and vanished namespaces are noticed.
-const RETRY: Duration = Duration::from_millis(500);
+const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// How often a pod is looked for after its cgroup was made.
-const FAST_POLL: Duration = Duration::from_millis(5);
+const FAST_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// For how long.
-const FAST_POLL_FOR: Duration = Duration::from_secs(5);
+const FAST_POLL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What the thread works with.
 pub(super) struct Parts {
@@ -80,7 +80,7 @@ pub(super) async fn work(
         worker.apply(update).await;
     }
     worker.publish();
-    let mut retry = every(RETRY);
+    let mut retry = every(RETRY_INTERVAL);
     loop {
         let event = worker.next(&mut retry).await;
         worker.turn(event).await;
@@ -93,7 +93,7 @@ fn every(period: Duration) -> Interval {
     interval
 }
 
-/// Without the watch pods are found within [`RETRY`].
+/// Without the watch pods are found within [`RETRY_INTERVAL`].
 fn follow_cgroups(root: &Path) -> Option<PodCgroups> {
     PodCgroups::new(root)
         .inspect_err(|error| error!("new pods are found later: {error:#}"))
@@ -196,11 +196,11 @@ impl Worker {
             }
             Event::Cgroup(uid) => {
                 debug!(uid, "a cgroup was made");
-                self.fast_poll.until = Some(Instant::now() + FAST_POLL_FOR);
+                self.fast_poll.until = Some(Instant::now() + FAST_POLL_TIMEOUT);
             }
             Event::FastPoll => {
                 self.poll_fast().await;
-                self.fast_poll.next = Instant::now() + FAST_POLL;
+                self.fast_poll.next = Instant::now() + FAST_POLL_INTERVAL;
             }
             Event::Namespace(cookie) => {
                 let mut cookies = BTreeSet::from([NetnsCookie::new(cookie)]);

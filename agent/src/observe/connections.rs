@@ -19,7 +19,7 @@ use serde::Serialize;
 use sidetrack_common::{
     addr::Addr,
     conn::{Destination, Role, SockRecord},
-    target::{Target, is_index, is_shared},
+    target::{Target, is_dedicated, is_shared},
 };
 
 pub use self::read::{Listing, MAX_ROWS, list};
@@ -279,7 +279,7 @@ fn of_target(socket: &OpenSocket, tables: &impl Tables) -> Option<What> {
         (End::Accepted, socket.local, socket.remote),
     ]
     .into_iter()
-    .find(|(_, target, _)| is_index(target.ip().into()))?;
+    .find(|(_, target, _)| is_dedicated(target.ip().into()))?;
     let row = tables.destination(Target {
         addr: target.ip().into(),
         port: target.port(),

@@ -8,7 +8,7 @@ use std::{
 
 use sidetrack_common::{
     count::{ANY_POLICY, CountKey, EARLIER_POLICIES},
-    names::COUNTER_SHARE,
+    names::COUNTER_QUOTA,
     rule::{Class, Rule},
 };
 
@@ -202,7 +202,7 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
         };
         if overflowing.contains(&netns.cookie) {
             pod.notes.push(format!(
-                "it has no room for more counters, of which a pod may have {COUNTER_SHARE}: further connections are counted by rule, without the line of the rule in its lists"
+                "it has no room for more counters, of which a pod may have {COUNTER_QUOTA}: further connections are counted by rule, without the line of the rule in its lists"
             ));
         }
         pod.refusals = counts

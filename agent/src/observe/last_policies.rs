@@ -25,7 +25,7 @@ use sidetrack_base::files;
 use sidetrack_datapath::kernel::maps::Maps;
 
 /// How often changes are written.
-const EVERY: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An enrolled pod's policy.
 #[derive(Debug, PartialEq, Eq)]
@@ -98,7 +98,7 @@ pub fn file(socket: &Path) -> PathBuf {
 pub async fn keep(status: Arc<Status>, path: PathBuf) {
     let mut written = None;
     let mut reported = false;
-    let mut turns = interval(EVERY);
+    let mut turns = interval(POLL_INTERVAL);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         turns.tick().await;

@@ -15,7 +15,7 @@ use std::{
 
 use tokio::time::MissedTickBehavior;
 
-use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_SHARE};
+use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_QUOTA};
 
 use crate::api::{AgentStatus, NetnsStatus, PodState, PodStatus};
 use crate::observe::{
@@ -26,7 +26,7 @@ use crate::observe::{
 use sidetrack_datapath::kernel::{connection_counts::RemovedCounts, maps::Maps, usage::Usage};
 
 /// The shortest time between two counts of maps' rows, for all clients: a map may have a million.
-const COUNT_EVERY: Duration = Duration::from_secs(5);
+const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// How old the counters of a scrape may be. Reading all of them takes a while, and every pod may
 /// scrape them.
 const FRESH: Duration = Duration::from_secs(1);
@@ -269,7 +269,7 @@ impl Status {
     async fn count_rows(self: Arc<Self>) -> io::Result<MapUsage> {
         let mut known = self.usage.lock().await;
         if let Some((at, usage)) = &*known
-            && at.elapsed() < COUNT_EVERY
+            && at.elapsed() < COUNT_INTERVAL
         {
             return Ok(usage.clone());
         }
@@ -390,7 +390,7 @@ impl MapUsage {
         };
         let crowded = self.crowded.iter().map(|(cookie, count)| {
             format!(
-                "pod {}: {count} of its connections wait for its sidecar, which may be {HANDSHAKE_SHARE}; more are refused: restart the sidecar if it does not accept them",
+                "pod {}: {count} of its connections wait for its sidecar, which may be {HANDSHAKE_QUOTA}; more are refused: restart the sidecar if it does not accept them",
                 name(*cookie)
             )
         });

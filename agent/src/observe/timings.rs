@@ -16,7 +16,7 @@ const BUCKETS: [f64; 14] = [
 ];
 
 /// What the agent answers to an ADD of the CNI plugin, as the label `answer`.
-const ADD_ANSWERS: [&str; 4] = ["enrolled", "not-taken", "refused", "later"];
+const ADD_ANSWERS: [&str; 4] = ["enrolled", "skipped", "refused", "later"];
 
 /// The histograms.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ impl Timings {
     pub fn answered_add(&self, answer: &Answer, waited: Duration) {
         let name = match answer {
             Answer::Enrolled => "enrolled",
-            Answer::NotTaken(_) => "not-taken",
+            Answer::Skipped(_) => "skipped",
             Answer::Refused(_) => "refused",
             Answer::Later(_) => "later",
             // The answer to the other requests.

@@ -44,15 +44,15 @@ use sidetrack_datapath::kernel::{
 /// How many may trace at a time.
 const CLIENTS: usize = 8;
 /// How often the queue is read.
-const EVERY: Duration = Duration::from_millis(25);
+const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// Events per look, so that other clients of the agent are served in between.
 const PER_LOOK: usize = 4_096;
 /// Events that a client may be behind.
 const BEHIND: usize = 8_192;
 /// For how long the programs send events without being asked again.
-const WANTED_FOR: Duration = Duration::from_secs(2);
+const WANTED_TTL: Duration = Duration::from_secs(2);
 /// How often they are asked.
-const ASK_EVERY: Duration = Duration::from_millis(500);
+const ASK_INTERVAL: Duration = Duration::from_millis(500);
 /// Sockets whose process is remembered, for their failure.
 const REMEMBERED: usize = 8_192;
 
@@ -120,7 +120,7 @@ impl Tracer {
         let mut processes = Processes::default();
         let mut lost = events.lost()?;
         let mut asked: Option<Instant> = None;
-        let mut looks = interval(EVERY);
+        let mut looks = interval(POLL_INTERVAL);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             {
@@ -130,8 +130,8 @@ impl Tracer {
                     return Ok(());
                 }
             }
-            if asked.is_none_or(|at| at.elapsed() > ASK_EVERY) {
-                events.want_until(boot_time() + WANTED_FOR.as_nanos() as u64)?;
+            if asked.is_none_or(|at| at.elapsed() > ASK_INTERVAL) {
+                events.want_until(boot_time() + WANTED_TTL.as_nanos() as u64)?;
                 asked = Some(Instant::now());
             }
             names.update(self.status.snapshot());

@@ -45,7 +45,7 @@ fn check_document(document: &Document) {
     assert_eq!(name.to_string().parse(), Ok(name), "{document:?}");
     match selected(&document.pod) {
         Wanted::Enrolled(found) => policy::check_policy(&found, &[]),
-        Wanted::NotTaken(reason) => assert!(!reason.to_string().is_empty()),
+        Wanted::Skipped(reason) => assert!(!reason.to_string().is_empty()),
         Wanted::Rejected(reason) => assert!(!reason.to_string().is_empty()),
     }
     assert!(document.pod.kept() <= MAX_KEPT + 1024, "{document:?}");

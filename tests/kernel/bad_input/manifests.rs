@@ -129,13 +129,13 @@ fn bad_policies(other: &PodNet) -> Vec<Case> {
         (
             "host network",
             plain.replace("spec:\n", "spec:\n  hostNetwork: true\n"),
-            "not-taken",
+            "skipped",
             &["host's network"],
         ),
         (
             "no sidecar",
             plain.replace("name: istio-proxy", "name: web"),
-            "not-taken",
+            "skipped",
             &["no sidecar"],
         ),
         (

@@ -15,13 +15,13 @@ use lab::{
     protocol::{APP, Dial},
 };
 use serde_json::Value;
-use sidetrack_common::{names::COUNTER_SHARE, rule::Rule};
+use sidetrack_common::{names::COUNTER_QUOTA, rule::Rule};
 
 use super::{maps, taken_by};
 use crate::fixture::at;
 
 /// Ports that a list names, and that are dialed once each.
-const PORTS: std::ops::Range<u16> = 20_000..20_000 + COUNTER_SHARE as u16 + 2000;
+const PORTS: std::ops::Range<u16> = 20_000..20_000 + COUNTER_QUOTA as u16 + 2000;
 
 fn cookie(agent: &Agent, name: &str) -> Result<u64> {
     let pod = agent.places.pod(name)?.context("the pod")?;
@@ -71,7 +71,7 @@ fn a_pod_has_its_share_of_counters() -> Result<()> {
     let check = |maps: &Maps| -> Result<()> {
         let keys = maps.counts.keys()?.into_iter();
         let rows = keys.filter(|key| key.netns == large_cookie).count();
-        ensure!(rows == COUNTER_SHARE as usize, "{rows} rows");
+        ensure!(rows == COUNTER_QUOTA as usize, "{rows} rows");
         let by_rule = counted(maps, large_cookie)?;
         let all = by_rule.get(&(Rule::OutPortExcluded as u32)).copied();
         ensure!(
@@ -102,7 +102,7 @@ fn a_pod_has_its_share_of_counters() -> Result<()> {
         .filter(named)
         .find(|row| row["scope"] == "any_line");
     // All but the rows that the pod has, of which other rules may have some.
-    let least = PORTS.len() as u64 - u64::from(COUNTER_SHARE);
+    let least = PORTS.len() as u64 - u64::from(COUNTER_QUOTA);
     ensure!(
         any_line.is_some_and(|row| row["connections"].as_u64() >= Some(least)),
         "{any_line:?}"

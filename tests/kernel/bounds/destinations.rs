@@ -6,7 +6,7 @@ use lab::{
     protocol::{APP, Dial},
     sidecar,
 };
-use sidetrack_common::names::DESTINATION_SHARE;
+use sidetrack_common::names::DESTINATION_QUOTA;
 
 use super::maps;
 use crate::fixture::{PodFixture, at};
@@ -15,7 +15,7 @@ kernel_test!(more_destinations_than_targets);
 /// Connections beyond the share are redirected in the slower way, with the same names.
 fn more_destinations_than_targets() -> Result<()> {
     const MORE: u16 = 100;
-    let share = u16::try_from(DESTINATION_SHARE)?;
+    let share = u16::try_from(DESTINATION_QUOTA)?;
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[])?;

@@ -8,7 +8,7 @@ use lab::{
     sidecar,
 };
 use sidetrack_common::names::{
-    HANDSHAKE_COMMON, HANDSHAKE_GUARANTEE, HANDSHAKE_RESERVE, HANDSHAKE_SHARE,
+    HANDSHAKE_GUARANTEE, HANDSHAKE_POOL, HANDSHAKE_QUOTA, HANDSHAKE_RESERVE,
 };
 
 use super::{WITH_HANDSHAKE_ROWS, filter, maps, taken_by, wait_no_handshakes, wait_problem};
@@ -17,7 +17,7 @@ use crate::fixture::at;
 kernel_test!(one_pod_has_its_share_of_handshakes);
 fn one_pod_has_its_share_of_handshakes() -> Result<()> {
     const MORE: usize = 500;
-    let share = HANDSHAKE_SHARE as usize;
+    let share = HANDSHAKE_QUOTA as usize;
     let mut lab = Lab::new()?;
     let hostile = lab.pod("hostile", 2)?;
     let other = lab.pod("other", 3)?;
@@ -79,8 +79,8 @@ fn one_pod_has_its_share_of_handshakes() -> Result<()> {
 kernel_test!(every_pod_has_its_guaranteed_handshakes);
 /// Pods whose sidecars hang take all that is for all.
 fn every_pod_has_its_guaranteed_handshakes() -> Result<()> {
-    let (share, guarantee) = (HANDSHAKE_SHARE as usize, HANDSHAKE_GUARANTEE as usize);
-    let room = (HANDSHAKE_COMMON - HANDSHAKE_RESERVE) as usize;
+    let (share, guarantee) = (HANDSHAKE_QUOTA as usize, HANDSHAKE_GUARANTEE as usize);
+    let room = (HANDSHAKE_POOL - HANDSHAKE_RESERVE) as usize;
     let mut lab = Lab::new()?;
     let agent = Agent::start(lab.places())?;
     let mut started = Vec::new();
@@ -122,7 +122,7 @@ kernel_test!(connections_that_were_deferred_have_the_same_share);
 fn connections_that_were_deferred_have_the_same_share() -> Result<()> {
     const MORE: usize = 2000;
     const SLACK: u64 = 256;
-    let share = HANDSHAKE_SHARE as usize;
+    let share = HANDSHAKE_QUOTA as usize;
     let mut lab = Lab::new()?;
     let hostile = lab.pod("hostile", 2)?;
     let text = manifest("hostile", &hostile, &WITH_HANDSHAKE_ROWS);

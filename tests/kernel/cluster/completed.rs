@@ -45,7 +45,7 @@ fn a_completed_pod_stays_until_its_last_process_ends() -> Result<()> {
     node.places().wait_rows("POD_BY_NETNS", 0)?;
     let row = node.places().pod(name)?;
     let state = row.as_ref().map(|row| &row["state"]);
-    ensure!(state.is_none_or(|state| state == "not-taken"), "{row:?}");
+    ensure!(state.is_none_or(|state| state == "skipped"), "{row:?}");
     Ok(())
 }
 

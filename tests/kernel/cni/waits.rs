@@ -43,7 +43,7 @@ fn waits_are_measured() -> Result<()> {
     let add = |what: &str, answer: &str| value(format!("{ADD}_{what}{{answer=\"{answer}\"}}"));
     for (answer, count) in [
         ("enrolled", 1.0),
-        ("not-taken", 1.0),
+        ("skipped", 1.0),
         ("refused", 0.0),
         ("later", 1.0),
     ] {

@@ -27,7 +27,7 @@ fn a_pod_that_does_not_forward_captures_the_same() -> Result<()> {
         // The policy has just changed.
         while let Err(error) = check_both_ways(&pod, leave_by, enter_by) {
             ensure!(
-                start.elapsed() < super::PATIENCE,
+                start.elapsed() < super::WAIT_TIMEOUT,
                 "{annotations:?}: {error:#}"
             );
         }

@@ -11,7 +11,7 @@ use nix::{
 use std::os::fd::AsRawFd as _;
 
 use super::{
-    PATIENCE, check,
+    WAIT_TIMEOUT, check,
     fixture::{Forwarding, MACHINE, SERVICE},
 };
 use crate::fixture::ip;
@@ -205,7 +205,7 @@ fn packets_that_are_hard_to_read_are_captured() -> Result<()> {
         send(&pod, tags, family, &packet)?;
         let start = std::time::Instant::now();
         while captured(&pod, family)? != before + 1 {
-            ensure!(start.elapsed() < PATIENCE, "{what}: not captured");
+            ensure!(start.elapsed() < WAIT_TIMEOUT, "{what}: not captured");
         }
         ensure!(arrived(&pod)? == outside, "{what}: it has passed");
     }

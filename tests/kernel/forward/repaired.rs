@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{product::sys, sidecar};
 use nix::sys::signal::Signal;
 
-use super::{PATIENCE, check_both_ways, fixture::Forwarding};
+use super::{WAIT_TIMEOUT, check_both_ways, fixture::Forwarding};
 
 fn wait_said(pod: &Forwarding, text: &str, times: usize) -> Result<()> {
     let start = Instant::now();
@@ -20,7 +20,7 @@ fn wait_said(pod: &Forwarding, text: &str, times: usize) -> Result<()> {
         if log.matches(text).count() == times {
             return Ok(());
         }
-        ensure!(start.elapsed() < PATIENCE, "{text}: {log}");
+        ensure!(start.elapsed() < WAIT_TIMEOUT, "{text}: {log}");
         thread::sleep(Duration::from_millis(20));
     }
 }

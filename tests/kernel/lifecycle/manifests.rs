@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{agent::PATIENCE, network::manifest, sidecar};
+use lab::{agent::WAIT_TIMEOUT, network::manifest, sidecar};
 
 use crate::fixture::{PodFixture, nothing_is_left};
 
@@ -98,7 +98,7 @@ fn a_recreated_directory_is_followed() -> Result<()> {
         Ok(problems.contains("its pods stay as they are"))
     };
     while !is_noticed()? {
-        ensure!(start.elapsed() < PATIENCE, "{}", places.log());
+        ensure!(start.elapsed() < WAIT_TIMEOUT, "{}", places.log());
         thread::sleep(Duration::from_millis(20));
     }
     let pod = places.pod("test/app")?.context("the pod")?;

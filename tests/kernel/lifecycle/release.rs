@@ -183,7 +183,7 @@ fn opting_out_leaves_nothing() -> Result<()> {
         for (name, _) in pods.manifests() {
             let full = format!("test/{name}");
             pods.fixture.agent.places.wait_pod(&full, |pod| {
-                pod.is_some_and(|pod| pod["state"] == "not-taken")
+                pod.is_some_and(|pod| pod["state"] == "skipped")
             })?;
         }
         Ok(())

@@ -89,7 +89,7 @@ fn another_program_in_a_link_is_replaced() -> Result<()> {
 kernel_test!(the_inbound_program_is_restored);
 fn the_inbound_program_is_restored() -> Result<()> {
     let (fixture, _sidecar) = enrolled_pod(&[])?;
-    let map = sys::open_pin(&pins(&fixture)?.map("ARRIVAL_PROGRAM"))?;
+    let map = sys::open_pin(&pins(&fixture)?.map("INBOUND_PROGRAM"))?;
     let slot = 0_u32.to_ne_bytes();
     ensure!(sys::map_delete(map.as_fd(), &slot)?);
     wait(&fixture, "the program", || {

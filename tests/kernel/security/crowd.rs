@@ -28,7 +28,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// A foreign process is shown within this. The rest is for a busy machine.
 const SHOWN: Duration = Duration::from_millis(2000 + 1500);
 /// Nothing takes longer than this, so that what is too slow is measured as well.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
 /// For so long the agent's processor time is measured.
 const IDLE: Duration = Duration::from_secs(10);
 /// How often the agent may read while another pod is enrolled, beyond what it does without a crowd.
@@ -58,7 +58,7 @@ fn enroll(node: &mut ClusterFixture, name: &str, number: u8) -> Result<(Duration
 fn wait(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let start = Instant::now();
     while !is_so().unwrap_or_default() {
-        ensure!(start.elapsed() < PATIENCE, "not after {PATIENCE:?}");
+        ensure!(start.elapsed() < WAIT_TIMEOUT, "not after {WAIT_TIMEOUT:?}");
         thread::sleep(Duration::from_millis(10));
     }
     Ok(())

@@ -213,7 +213,7 @@ fn connections_of_pods_that_are_not_there() -> Result<()> {
     let off = [("sidecar.istio.io/inject", "false")];
     let text = manifest("app", &fixture.pod, &off);
     fixture.lab.write_manifest("app", &text)?;
-    let is_listed = |pod: Option<&Value>| pod.is_some_and(|pod| pod["state"] == "not-taken");
+    let is_listed = |pod: Option<&Value>| pod.is_some_and(|pod| pod["state"] == "skipped");
     fixture.lab.places().wait_pod("test/app", is_listed)?;
     let said = fails(&fixture, "test/app")?;
     ensure!(said.contains("pod test/app is not enrolled"), "{said}");

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 use sidetrack_common::{LAYOUT_VERSION, names};
 
-use super::{PATIENCE, binary};
+use super::{WAIT_TIMEOUT, binary};
 use crate::product::{Client, PINNED, PodStatus, block_on};
 
 /// Paths of one agent.
@@ -113,7 +113,7 @@ impl Places {
             {
                 return Ok(start.elapsed());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > WAIT_TIMEOUT {
                 bail!("pod {name} is {pod:?}; the agent's log:\n{}", self.log());
             }
             std::thread::sleep(Duration::from_millis(20));
@@ -136,7 +136,7 @@ impl Places {
             if rows.len() == wanted {
                 return Ok(());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > WAIT_TIMEOUT {
                 bail!(
                     "{map} has {} rows instead of {wanted}: {rows:?}",
                     rows.len()
@@ -182,8 +182,8 @@ pub const NOT_OF_PODS: [&str; 7] = [
     names::TRACING,
     names::TRANSLATION,
     names::RECORD_BY_SOCK,
-    names::ARRIVAL_PROGRAM,
-    names::ARRIVAL_NETNS,
+    names::INBOUND_PROGRAM,
+    names::INBOUND_NETNS,
     names::FORWARD_PROBE,
 ];
 
@@ -204,7 +204,7 @@ pub fn nothing_is_left(places: &Places) -> Result<()> {
     for map in PINNED.iter().filter(|map| !NOT_OF_PODS.contains(map)) {
         let start = Instant::now();
         while let Some(left) = left_in(places, map)? {
-            ensure!(start.elapsed() < PATIENCE, "rows are left in {left}");
+            ensure!(start.elapsed() < WAIT_TIMEOUT, "rows are left in {left}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }

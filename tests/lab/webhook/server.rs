@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::certificates::Mount;
 use crate::{
-    agent::{PATIENCE, binary, limited},
+    agent::{WAIT_TIMEOUT, binary, limited},
     command::die_with_parent,
 };
 
@@ -70,7 +70,7 @@ impl Server {
                     return Ok(fields.clone());
                 }
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > WAIT_TIMEOUT {
                 bail!("no line with {words:?} in the log:\n{}", self.log());
             }
             if let Some(status) = self.child.try_wait()? {
@@ -99,7 +99,7 @@ impl Server {
             if let Some(status) = self.child.try_wait()? {
                 return Ok(status);
             }
-            if start.elapsed() > 2 * PATIENCE {
+            if start.elapsed() > 2 * WAIT_TIMEOUT {
                 bail!("the webhook still runs:\n{}", self.log());
             }
             tokio::time::sleep(Duration::from_millis(10)).await;

@@ -69,7 +69,7 @@ impl Crowd {
 
 /// Starts an agent and waits until it has all pods.
 fn started(lab: &Lab, pods: usize) -> Result<(Agent, Duration)> {
-    const PATIENCE: Duration = Duration::from_secs(60);
+    const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
     let start = Instant::now();
     let agent = Agent::spawn(lab.places())?;
     loop {
@@ -82,7 +82,7 @@ fn started(lab: &Lab, pods: usize) -> Result<(Agent, Duration)> {
             return Ok((agent, start.elapsed()));
         }
         ensure!(
-            start.elapsed() < PATIENCE,
+            start.elapsed() < WAIT_TIMEOUT,
             "{pods} pods are not enrolled:\n{}",
             agent.places.log()
         );

@@ -137,7 +137,7 @@ impl Meshed {
 
 impl Envoy {
     fn start(pod: &PodNet, config: &Path) -> Result<Self> {
-        const PATIENCE: Duration = Duration::from_secs(20);
+        const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
         let program = binary(&checkout("target/tools/python"))?;
         let config = config.to_string_lossy();
         let arguments = [
@@ -170,7 +170,7 @@ impl Envoy {
             run_words(&words).map(|text| !text.trim().is_empty())
         };
         while !listens()? {
-            ensure!(start.elapsed() < PATIENCE, "Envoy does not listen");
+            ensure!(start.elapsed() < WAIT_TIMEOUT, "Envoy does not listen");
             thread::sleep(Duration::from_millis(50));
         }
         Ok(envoy)

@@ -26,7 +26,7 @@ const CAPTURE: u16 = 15006;
 const EXCLUDED: u16 = 15090;
 /// The pod's address towards the machine.
 const GATEWAY: [u8; 4] = [10, 79, 0, 1];
-const PATIENCE: Duration = Duration::from_secs(5);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The pods. Fields drop in order.
 pub struct Forwarding {
@@ -123,7 +123,11 @@ impl Pod {
             .count
             == 0
         {
-            ensure!(start.elapsed() < PATIENCE, "{}: not captured", self.name);
+            ensure!(
+                start.elapsed() < WAIT_TIMEOUT,
+                "{}: not captured",
+                self.name
+            );
             thread::sleep(Duration::from_millis(20));
         }
         self.machine.ask("release")?;

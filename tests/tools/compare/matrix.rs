@@ -127,7 +127,7 @@ const PORTS: [u16; 10] = [9, 22, 53, 80, 15001, 15006, 15008, 15020, 15021, 1509
 const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0xfe);
 
 /// Long enough for an answer within the machine.
-const PATIENCE_MS: u64 = 250;
+const TIMEOUT_MS: u64 = 250;
 
 /// A connection and who makes it.
 #[derive(Clone, Debug)]
@@ -437,7 +437,7 @@ fn creators(target: &Target, proxy: &Identity) -> Vec<(String, Identity, Option<
 /// A connection with time for an answer within the machine.
 pub fn dial(creator: &Identity, to: IpAddr, port: u16) -> Dial {
     let mut dial = Dial::new(creator, SocketAddr::new(to, port));
-    dial.patience_ms = PATIENCE_MS;
+    dial.patience_ms = TIMEOUT_MS;
     dial
 }
 

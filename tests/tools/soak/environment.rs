@@ -41,7 +41,7 @@ pub const HANGING: u16 = 9;
 /// Numbers of pods that come and go begin here.
 pub const COMING: u16 = 20;
 /// Longest wait for an agent to do something: it is killed all the time.
-const PATIENCE: Duration = Duration::from_secs(90);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(90);
 /// Listeners a sidecar has for inbound connections.
 pub const LISTENERS: usize = 4;
 
@@ -335,8 +335,8 @@ impl Environment {
             if row.as_ref().is_ok_and(|row| wanted(row.as_ref())) {
                 return Ok(start.elapsed());
             }
-            if start.elapsed() > PATIENCE {
-                bail!("{name} after {PATIENCE:?}: {row:?}");
+            if start.elapsed() > WAIT_TIMEOUT {
+                bail!("{name} after {WAIT_TIMEOUT:?}: {row:?}");
             }
             thread::sleep(Duration::from_millis(100));
         }

@@ -18,8 +18,8 @@ use procfs::process::{FDTarget, Process};
 const MEMORY: &str = "agent: memory of its own, KiB";
 /// Allocators keep what they had at their height.
 const MEMORY_SLACK: u64 = 3 * 1024;
-const LOOKS: u32 = 10;
-const BETWEEN_LOOKS: Duration = Duration::from_millis(70);
+const MAX_READS: u32 = 10;
+const READ_INTERVAL: Duration = Duration::from_millis(70);
 
 /// Counts by what is counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Inventory {
 /// for a moment and open files for another.
 fn that_stay(agent: &Process) -> Result<BTreeMap<String, u64>> {
     let mut fewest: Option<BTreeMap<String, u64>> = None;
-    for _ in 0..LOOKS {
+    for _ in 0..MAX_READS {
         let now = at_this_moment(agent)?;
         fewest = Some(match fewest {
             None => now,
@@ -108,7 +108,7 @@ fn that_stay(agent: &Process) -> Result<BTreeMap<String, u64>> {
                 fewest
             }
         });
-        thread::sleep(BETWEEN_LOOKS);
+        thread::sleep(READ_INTERVAL);
     }
     fewest.context("no look was taken")
 }

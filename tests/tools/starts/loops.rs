@@ -25,7 +25,7 @@ use crate::report::Loop;
 /// The sidecar's user.
 const PROXY: u32 = 1337;
 /// How many seconds a start waits for an agent: longer than one is away here.
-const PATIENCE: u32 = 60;
+const WAIT_TIMEOUT: u32 = 60;
 /// How often kubelet's part of a start is tried again.
 const ATTEMPTS: usize = 100;
 
@@ -50,7 +50,7 @@ impl Environment {
             node: Node::new()?,
             pods: 0,
         };
-        environment.node.patience = PATIENCE;
+        environment.node.patience = WAIT_TIMEOUT;
         environment.node.agent = None;
         environment.node.start_agent()?;
         for _ in 0..count {
@@ -106,7 +106,7 @@ impl Environment {
         let done = AtomicBool::new(false);
         let agent = Mutex::new(self.node.agent.take().context("an agent")?);
         let (bin, conf) = (self.node.runtime.bin(), self.node.runtime.conf());
-        let timeout = format!("--cni-timeout={PATIENCE}");
+        let timeout = format!("--cni-timeout={WAIT_TIMEOUT}");
         let arguments = ["--cni-bin-dir", &bin, "--cni-conf-dir", &conf, &timeout];
         let places = self.node.places().clone();
         let kubeconfig = self.node.api.kubeconfig().display().to_string();

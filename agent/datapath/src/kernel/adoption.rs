@@ -96,7 +96,7 @@ impl Adoption {
         for (cookie, _) in sockets {
             let key = key(*cookie, Purpose::Adopt);
             let row = self.wanted.get(&key)?;
-            missed += usize::from(row.is_none_or(|row| row.adopted != Adopted::Done as u32));
+            missed += usize::from(row.is_none_or(|row| row.adopted != Adopted::Complete as u32));
             self.wanted.remove(&key)?;
         }
         walked.map(|()| missed)

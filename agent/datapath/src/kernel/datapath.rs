@@ -149,7 +149,7 @@ fn activate_inbound(pins: &Pins, ebpf: &mut Ebpf) -> Result<OwnedFd> {
     program
         .load()
         .with_context(|| format!("load {INBOUND_PROGRAM}"))?;
-    let path = pins.map(names::ARRIVAL_PROGRAM);
+    let path = pins.map(names::INBOUND_PROGRAM);
     let map = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
     let program = program.fd()?.as_fd().try_clone_to_owned()?;
     let number = fd_number(program.as_fd());

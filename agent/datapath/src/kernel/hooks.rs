@@ -70,7 +70,7 @@ pub const CGROUP_HOOKS: [Hook; 8] = [
 pub const CALLBACKS: &str = "sockops";
 
 /// The program that evaluates inbound connections, for all pods.
-pub const INBOUND_PROGRAM: &str = "st_arrival";
+pub const INBOUND_PROGRAM: &str = "st_inbound";
 
 /// The program each pod's network namespace gets an instance of.
 pub const SK_LOOKUP_PROGRAM: &str = "st_sk_lookup";

@@ -139,7 +139,7 @@ maps! {
     /// Each pod's last refusal for each reason.
     last_refusals: Table<RefusalKey, Event> = LAST_REFUSAL,
         full: "further pods' last refusals are not remembered" => "move pods to other nodes";
-    opaque: EVENTS, RECORD_BY_SOCK, ARRIVAL_PROGRAM, ARRIVAL_NETNS, FORWARD_PROBE, TRANSLATION,
+    opaque: EVENTS, RECORD_BY_SOCK, INBOUND_PROGRAM, INBOUND_NETNS, FORWARD_PROBE, TRANSLATION,
 }
 
 /// One map, opened from its pin: for a thread of its own.

@@ -84,7 +84,7 @@ impl Loader {
         loader.override_global("CAN_SEE_MPTCP", &mptcp, false);
         // The keys of the standard library's hash maps come from the kernel's random numbers.
         let seed = RandomState::new().hash_one(0);
-        loader.override_global("ARRIVAL_SEED", &seed, false);
+        loader.override_global("INBOUND_SEED", &seed, false);
         loader.override_global(aya_log::LEVEL, &self.level.0, false);
         let pinned = PINNED.iter().chain(more);
         let paths: Vec<(&str, PathBuf)> = pinned.map(|name| (*name, self.pins.map(name))).collect();

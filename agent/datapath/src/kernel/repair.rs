@@ -232,7 +232,7 @@ fn keep_inbound(attachments: &Attachments) -> Result<Option<(Kind, String)>> {
     let Some((_, map, _)) = attachments
         .maps
         .iter()
-        .find(|(name, ..)| *name == names::ARRIVAL_PROGRAM)
+        .find(|(name, ..)| *name == names::INBOUND_PROGRAM)
     else {
         return Ok(None);
     };

@@ -2,7 +2,7 @@
 
 use std::io;
 
-use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_SHARE};
+use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_QUOTA};
 
 use super::maps::Maps;
 
@@ -71,7 +71,7 @@ impl Maps {
     /// If a map cannot be read.
     pub fn crowded(&self) -> io::Result<Vec<(NetnsCookie, u64)>> {
         let (part, whole) = NEARLY;
-        let enough = u64::from(HANDSHAKE_SHARE) * part / whole;
+        let enough = u64::from(HANDSHAKE_QUOTA) * part / whole;
         let rows = self.handshakes_by_pod.rows()?.into_iter();
         let crowded = rows.filter(|(_, count)| *count as i64 >= enough as i64);
         Ok(crowded

@@ -34,7 +34,7 @@ use crate::kernel::{
 };
 
 /// How long the reconciler waits for a search. A pod of the usual size takes a few milliseconds.
-const PATIENCE: Duration = Duration::from_millis(100);
+const WAIT_TIMEOUT: Duration = Duration::from_millis(100);
 /// How long a search may take.
 const DEADLINE: Duration = Duration::from_secs(1);
 /// Searches at a time.
@@ -95,7 +95,7 @@ impl Adopter {
             .searches
             .start(search.netns.cookie(), move || shared.run(&search));
         if let Some(work) = started {
-            let _ = tokio::time::timeout(PATIENCE, work).await;
+            let _ = tokio::time::timeout(WAIT_TIMEOUT, work).await;
         }
     }
 }

@@ -26,7 +26,7 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// Changes that are followed at once.
 const BURST: u32 = 20;
 /// How often changes are followed after that.
-const REFILL: Duration = Duration::from_millis(500);
+const REFILL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A netlink connection into a pod's namespace. It keeps the namespace alive, so it must be dropped as soon
 /// as the pod is gone.
@@ -106,7 +106,7 @@ fn lost_is_fine(received: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// How often a pod may be read: [`BURST`] times at once, then once in [`REFILL`].
+/// How often a pod may be read: [`BURST`] times at once, then once in [`REFILL_INTERVAL`].
 #[derive(Debug)]
 struct Allowance {
     /// When all of it is there again.
@@ -120,8 +120,8 @@ impl Allowance {
 
     /// Takes one; how long to wait for it.
     fn wait(&mut self, now: Instant) -> Duration {
-        self.full_at = self.full_at.max(now) + REFILL;
-        (self.full_at - now).saturating_sub(REFILL * BURST)
+        self.full_at = self.full_at.max(now) + REFILL_INTERVAL;
+        (self.full_at - now).saturating_sub(REFILL_INTERVAL * BURST)
     }
 }
 

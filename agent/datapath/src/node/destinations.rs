@@ -14,7 +14,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, TCP_CLOSE, TCP_TIME_WAIT};
-use sidetrack_common::{addr::Addr, conn::DestinationKey, target::is_index};
+use sidetrack_common::{addr::Addr, conn::DestinationKey, target::is_dedicated};
 
 use crate::{
     kernel::{
@@ -27,7 +27,7 @@ use crate::{
 /// A connect that had read the pod's row before it was removed has its socket by then.
 const GRACE: Duration = Duration::from_secs(1);
 /// How long all pods together may take.
-const PATIENCE: Duration = Duration::from_millis(200);
+const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Namespaces of pods that have left, by cookie, as long as they may have rows.
 #[derive(Debug, Default)]
@@ -56,7 +56,7 @@ impl Departed {
     /// # Errors
     /// If a map cannot be read or written, or a pod not be looked into.
     pub fn sweep(&self, maps: &Maps) -> Result<()> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_TIMEOUT;
         let mut left = BTreeSet::new();
         for netns in maps.destinations_by_pod.keys()? {
             if maps.pods.get(&netns)?.is_none() {
@@ -139,5 +139,5 @@ fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<u32>> {
 
 fn target(addr: IpAddr) -> Option<u32> {
     let addr = Addr::from(addr);
-    is_index(addr).then(|| addr.to_v4_be())
+    is_dedicated(addr).then(|| addr.to_v4_be())
 }

@@ -17,7 +17,7 @@ use crate::netns::{
 use sidetrack_policy::policy::ReturnRoute;
 
 /// How long a pod may keep the reconciler. Netlink answers from memory, in a few milliseconds.
-const PATIENCE: Duration = Duration::from_millis(500);
+const WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The address istio-init adds to lo for IPv6, the sidecar's source towards the app.
 const SELF_V6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
@@ -106,7 +106,7 @@ impl PodLink {
     ) -> Result<T> {
         let netns = Arc::clone(&self.netns);
         let work = tokio::task::spawn_blocking(move || netns.run(work));
-        let done = timeout(PATIENCE, work).await;
+        let done = timeout(WAIT_TIMEOUT, work).await;
         Ok(done.context("the kernel does not answer on netlink")????)
     }
 

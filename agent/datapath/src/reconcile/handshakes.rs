@@ -27,12 +27,12 @@ use crate::{
 
 /// How often rows are looked at. Few are older than a round trip over loopback, so that those seen twice
 /// are worth asking for.
-const EVERY: Duration = Duration::from_secs(5);
+const POLL_INTERVAL: Duration = Duration::from_secs(5);
 /// How long a row is left of a pod that cannot be looked into: its socket may be there.
-const FORSAKEN: Duration = Duration::from_secs(600);
+const ABANDONED_TTL: Duration = Duration::from_secs(600);
 
 /// How long listing the sockets of all these pods may take. The next look goes on with the pod after the last one.
-const PATIENCE: Duration = Duration::from_millis(200);
+const WAIT_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Rows that were there at the last look.
 #[derive(Debug, Default)]
@@ -51,7 +51,7 @@ impl Reconciler {
         if self.lingering.next.is_some_and(|next| now < next) {
             return;
         }
-        self.lingering.next = Some(now + EVERY);
+        self.lingering.next = Some(now + POLL_INTERVAL);
         match self.sweep(now) {
             Ok(0) => {}
             Ok(rows) => findings.repaired(
@@ -80,7 +80,7 @@ impl Reconciler {
             }
         }
         let mut removed = 0;
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_TIMEOUT;
         let later = seen_twice.split_off(&(self.lingering.last + 1));
         for (netns, rows) in later.into_iter().chain(seen_twice) {
             if Instant::now() >= until {
@@ -95,7 +95,7 @@ impl Reconciler {
             for (key, client, since) in rows {
                 let gone = match &alive {
                     Some(alive) => !alive.contains(&client),
-                    None => now - since > FORSAKEN,
+                    None => now - since > ABANDONED_TTL,
                 };
                 // Its socket may have finished it meanwhile, and another may have its place.
                 let same = || -> io::Result<bool> {

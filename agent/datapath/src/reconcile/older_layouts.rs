@@ -7,7 +7,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_reconcile::PodState;
 use tracing::{info, warn};
 
-use super::{REPAIR_PERIOD, Reconciler};
+use super::{REPAIR_INTERVAL, Reconciler};
 use crate::{kernel::layouts::OldLayout, netns::processes::Processes};
 
 /// Whether an older layout still intercepts pods.
@@ -30,7 +30,7 @@ impl Reconciler {
         if self.next_layout_check.is_some_and(|next| now < next) {
             return;
         }
-        self.next_layout_check = Some(now + REPAIR_PERIOD);
+        self.next_layout_check = Some(now + REPAIR_INTERVAL);
         let mut problems = Vec::new();
         let own: BTreeSet<NetnsCookie> = self
             .core
@@ -95,7 +95,7 @@ impl Reconciler {
     fn skipped_inodes(&self, processes: &Processes) -> BTreeSet<u64> {
         self.core
             .pods()
-            .filter(|(_, record)| record.state() == PodState::NotTaken)
+            .filter(|(_, record)| record.state() == PodState::Skipped)
             .filter_map(|(_, record)| processes.netns_of_pod(record.uid.as_deref()?, None)?.inode)
             .map(NetnsInode::get)
             .collect()

@@ -6,7 +6,7 @@ use anyhow::Result;
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use tracing::{error, warn};
 
-use super::{REPAIR_PERIOD, Reconciler};
+use super::{REPAIR_INTERVAL, Reconciler};
 use crate::{
     kernel::{
         Datapath,
@@ -66,7 +66,7 @@ impl Reconciler {
         if self.next_repair.is_some_and(|next| now < next) {
             return false;
         }
-        self.next_repair = Some(now + REPAIR_PERIOD);
+        self.next_repair = Some(now + REPAIR_INTERVAL);
         let mut findings = Findings::default();
         // Rows first: a program that is attached again finds them complete.
         self.repair_policies(&mut findings);

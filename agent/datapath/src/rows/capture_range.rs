@@ -6,14 +6,14 @@ use ipnet::IpNet;
 use sidetrack_common::{
     addr::Addr,
     pod::Route,
-    target::{INDEX, SHARED},
+    target::{DEDICATED, SHARED},
 };
 
 use crate::netns::routes::RouteId;
 
 /// Whether all targets are local to the pod: 127.0.0.0/8 is, unless somebody changed its routes.
 pub(super) fn is_local(routes: &HashMap<RouteId, Route>) -> bool {
-    [INDEX, SHARED]
+    [DEDICATED, SHARED]
         .into_iter()
         .all(|range| is_range_local(range, routes))
 }

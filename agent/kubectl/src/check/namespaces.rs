@@ -56,7 +56,7 @@ pub fn rows(
         row.sidecars += usize::from(pod.sidecar().is_some());
         match wanted(pod, label, &mesh) {
             Wanted::Enrolled(_) => row.enrolled += 1,
-            Wanted::NotTaken(_) => {}
+            Wanted::Skipped(_) => {}
             Wanted::Rejected(reason) => {
                 row.rejected += 1;
                 rejected.push(format!("pod {}: {reason}", pod.meta.full_name()));

@@ -18,7 +18,7 @@ use super::{
     cases::Addresses,
     manifests::{self, Images, SERVICE},
 };
-use crate::cluster::{Cluster, PATIENCE, list};
+use crate::cluster::{Cluster, WAIT_TIMEOUT, list};
 
 /// Between two looks.
 pub const PAUSE: Duration = Duration::from_millis(300);
@@ -103,14 +103,14 @@ impl Place {
             tail_lines: Some(5),
             ..kube::api::LogParams::default()
         };
-        let log = tokio::time::timeout(PATIENCE, api.logs(pod, &parameters)).await;
+        let log = tokio::time::timeout(WAIT_TIMEOUT, api.logs(pod, &parameters)).await;
         log.ok().and_then(Result::ok).unwrap_or_default()
     }
 
     /// The addresses of its pods and its Service.
     pub async fn addresses(&self) -> Result<Addresses> {
         let api: Api<Service> = Api::namespaced(self.client.clone(), &self.name);
-        let service = tokio::time::timeout(PATIENCE, api.get(SERVICE)).await??;
+        let service = tokio::time::timeout(WAIT_TIMEOUT, api.get(SERVICE)).await??;
         let service = service.spec.and_then(|spec| spec.cluster_ip);
         let pods = self.pods().await?;
         let of = |name: &str| {
@@ -135,7 +135,7 @@ impl Place {
             resource_version: None,
         });
         let api: Api<Namespace> = Api::all(self.client.clone());
-        let deleted = tokio::time::timeout(PATIENCE, api.delete(&self.name, &own)).await;
+        let deleted = tokio::time::timeout(WAIT_TIMEOUT, api.delete(&self.name, &own)).await;
         let left = || {
             format!(
                 "namespace {0} is left: kubectl delete namespace {0} removes it",
@@ -169,7 +169,7 @@ where
     K: Clone + Debug + Serialize + DeserializeOwned,
 {
     let parameters = PostParams::default();
-    match tokio::time::timeout(PATIENCE, api.create(&parameters, object)).await {
+    match tokio::time::timeout(WAIT_TIMEOUT, api.create(&parameters, object)).await {
         Ok(created) => created,
         Err(_) => Err(Error::Service("no answer from the API server".into())),
     }

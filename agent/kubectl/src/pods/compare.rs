@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use sidetrack_policy::{
     facts::PodFacts,
     mesh::Mesh,
-    select::{self, NotTaken, Wanted},
+    select::{self, Skipped, Wanted},
 };
 
 use super::{Known, enroll_of};
@@ -169,9 +169,9 @@ fn is_labeled(pod: &PodFacts, namespace_label: Option<&String>, wanted: &Wanted)
         .any(|label| label == "enabled");
     match wanted {
         Wanted::Enrolled(_) | Wanted::Rejected(_) => true,
-        Wanted::NotTaken(NotTaken::OtherLabel(_)) => true,
-        Wanted::NotTaken(NotTaken::OptedOut | NotTaken::NotOptedIn | NotTaken::Completed) => false,
-        Wanted::NotTaken(_) => is_enabled && own.is_none_or(|label| label != "disabled"),
+        Wanted::Skipped(Skipped::OtherLabel(_)) => true,
+        Wanted::Skipped(Skipped::OptedOut | Skipped::NotOptedIn | Skipped::Completed) => false,
+        Wanted::Skipped(_) => is_enabled && own.is_none_or(|label| label != "disabled"),
     }
 }
 
@@ -183,7 +183,7 @@ fn missing(
 ) -> (String, Option<String>) {
     // Without an agent's answer, what the pod itself says is still true.
     let own = match wanted {
-        Wanted::NotTaken(reason) => Some(("not-taken", reason.to_string())),
+        Wanted::Skipped(reason) => Some(("skipped", reason.to_string())),
         Wanted::Rejected(reason) => Some(("rejected", reason.to_string())),
         Wanted::Enrolled(_) => None,
     };

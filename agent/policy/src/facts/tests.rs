@@ -13,7 +13,7 @@ use super::{MAX_KEPT, PodFacts, Share};
 use crate::{
     mesh::Mesh,
     record,
-    select::{Enroll, INJECT, LABEL, NotTaken, Wanted, wanted},
+    select::{Enroll, INJECT, LABEL, Skipped, Wanted, wanted},
 };
 
 const RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
@@ -269,7 +269,7 @@ fn a_pod_beyond_the_bound_is_selected_as_any_other() {
     let wanted = |pod: &PodFacts| wanted(pod, None, &Mesh::new(Enroll::Injected));
     let reason = wanted(&ended);
     assert!(
-        matches!(reason, Wanted::NotTaken(NotTaken::Completed)),
+        matches!(reason, Wanted::Skipped(Skipped::Completed)),
         "{reason:?}"
     );
     let gateway = facts(json!({
@@ -279,7 +279,7 @@ fn a_pod_beyond_the_bound_is_selected_as_any_other() {
     assert!(gateway.excess().is_some());
     let reason = wanted(&gateway);
     assert!(
-        matches!(reason, Wanted::NotTaken(NotTaken::Gateway)),
+        matches!(reason, Wanted::Skipped(Skipped::Gateway)),
         "{reason:?}"
     );
 }

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Enroll, INJECT, NotTaken, Prospect, Rejected, Wanted, is_starting, prospect, wanted};
+use super::{Enroll, INJECT, Prospect, Rejected, Skipped, Wanted, is_starting, prospect, wanted};
 use crate::{
     facts::PodFacts,
     mesh::{Mesh, VirtualInterfaces},
@@ -27,10 +27,10 @@ fn injected(fields: &[(&str, Value)]) -> PodFacts {
     pod(value)
 }
 
-fn selected(pod: &PodFacts, enroll: Enroll, namespace_label: Option<&str>) -> Result<(), NotTaken> {
+fn selected(pod: &PodFacts, enroll: Enroll, namespace_label: Option<&str>) -> Result<(), Skipped> {
     match wanted(pod, namespace_label, &Mesh::new(enroll)) {
         Wanted::Enrolled(_) => Ok(()),
-        Wanted::NotTaken(reason) => Err(reason),
+        Wanted::Skipped(reason) => Err(reason),
         Wanted::Rejected(reason) => panic!("{reason}"),
     }
 }
@@ -38,9 +38,9 @@ fn selected(pod: &PodFacts, enroll: Enroll, namespace_label: Option<&str>) -> Re
 #[test]
 fn labels_of_pod_and_namespace() {
     use Enroll::{Injected, Labeled};
-    use NotTaken::{NotOptedIn, OptedOut};
+    use Skipped::{NotOptedIn, OptedOut};
     let (enabled, disabled) = (Some("enabled"), Some("disabled"));
-    let other = |value: &str| Err(NotTaken::OtherLabel(value.to_owned()));
+    let other = |value: &str| Err(Skipped::OtherLabel(value.to_owned()));
     for (pod_label, namespace_label, labeled, all) in [
         (None, None, Err(NotOptedIn), Ok(())),
         (None, enabled, Ok(()), Ok(())),
@@ -65,17 +65,17 @@ fn labels_of_pod_and_namespace() {
 #[test]
 fn what_a_manifest_alone_shows() {
     use Enroll::{Injected, Labeled};
-    use NotTaken::{HostNetwork, NotOptedIn, OptedOut};
+    use Skipped::{HostNetwork, NotOptedIn, OptedOut};
     let depends = |reason| Prospect::IfNamespaceOptsIn(reason);
-    let other = || NotTaken::OtherLabel("yes".to_owned());
+    let other = || Skipped::OtherLabel("yes".to_owned());
     for (pod_label, labeled, all) in [
         (None, depends(NotOptedIn), Prospect::Selected),
         (Some("enabled"), Prospect::Selected, Prospect::Selected),
         (Some("yes"), depends(other()), Prospect::Selected),
         (
             Some("disabled"),
-            Prospect::NotTaken(OptedOut),
-            Prospect::NotTaken(OptedOut),
+            Prospect::Skipped(OptedOut),
+            Prospect::Skipped(OptedOut),
         ),
     ] {
         let labels = pod_label.map_or(json!({}), |label| json!({super::LABEL: label}));
@@ -84,7 +84,7 @@ fn what_a_manifest_alone_shows() {
         assert_eq!(prospect(&pod, Injected), all, "{pod_label:?}");
     }
     let host = injected(&[("/spec/hostNetwork", json!(true))]);
-    assert_eq!(prospect(&host, Injected), Prospect::NotTaken(HostNetwork));
+    assert_eq!(prospect(&host, Injected), Prospect::Skipped(HostNetwork));
 }
 
 #[test]
@@ -92,31 +92,27 @@ fn reasons_in_the_pod_itself() {
     let router = json!([{"name": "istio-proxy", "args": ["proxy", "router"]}]);
     let inject = |value: &str| json!({INJECT: value});
     for (field, value, expected) in [
-        ("/spec/hostNetwork", json!(true), Err(NotTaken::HostNetwork)),
+        ("/spec/hostNetwork", json!(true), Err(Skipped::HostNetwork)),
         ("/spec/hostNetwork", json!(false), Ok(())),
         (
             "/spec/containers",
             json!([{"name": "app"}]),
-            Err(NotTaken::NoSidecar),
+            Err(Skipped::NoSidecar),
         ),
-        ("/spec/containers", router, Err(NotTaken::Gateway)),
+        ("/spec/containers", router, Err(Skipped::Gateway)),
         (
             "/metadata/labels",
             inject("false"),
-            Err(NotTaken::NotInjected),
+            Err(Skipped::NotInjected),
         ),
         (
             "/metadata/annotations",
             inject("false"),
-            Err(NotTaken::NotInjected),
+            Err(Skipped::NotInjected),
         ),
         ("/metadata/annotations", inject("true"), Ok(())),
-        (
-            "/status/phase",
-            json!("Succeeded"),
-            Err(NotTaken::Completed),
-        ),
-        ("/status/phase", json!("Failed"), Err(NotTaken::Completed)),
+        ("/status/phase", json!("Succeeded"), Err(Skipped::Completed)),
+        ("/status/phase", json!("Failed"), Err(Skipped::Completed)),
         ("/status/phase", json!("Running"), Ok(())),
         ("/status/phase", json!("Pending"), Ok(())),
     ] {
@@ -128,7 +124,7 @@ fn reasons_in_the_pod_itself() {
     let none = injected(&[("/metadata/annotations", mode)]);
     assert_eq!(
         selected(&none, Enroll::Injected, None),
-        Err(NotTaken::ModeNone)
+        Err(Skipped::ModeNone)
     );
 }
 
@@ -144,7 +140,7 @@ fn the_inject_label_wins_over_the_annotation() {
     assert_eq!(selected(&by_label, Enroll::Injected, None), Ok(()));
     let left = both("false", "true");
     let reason = selected(&left, Enroll::Injected, None);
-    assert_eq!(reason, Err(NotTaken::NotInjected));
+    assert_eq!(reason, Err(Skipped::NotInjected));
 }
 
 /// `proxy router` counts only before the first flag: `--serviceCluster router` is an app's name.
@@ -169,7 +165,7 @@ fn gateways() {
         let proxy = json!([{"name": "istio-proxy", "command": command, "args": args}]);
         let pod = injected(&[("/spec/containers", proxy)]);
         let expected = if gateway {
-            Err(NotTaken::Gateway)
+            Err(Skipped::Gateway)
         } else {
             Ok(())
         };
@@ -250,7 +246,7 @@ fn interfaces_that_the_node_or_the_mesh_does_not_support() {
         let found = match wanted(pod, None, &mesh) {
             Wanted::Rejected(reason) => Some(reason),
             Wanted::Enrolled(_) => None,
-            Wanted::NotTaken(reason) => panic!("{reason}"),
+            Wanted::Skipped(reason) => panic!("{reason}"),
         };
         assert_eq!(found, expected, "{virtual_interfaces:?} {sees_interfaces}");
     }
@@ -312,7 +308,7 @@ fn tproxy_needs_a_kernel_that_reports_interfaces() {
                     (Rejected::TproxyWithoutInterfaces, false)
                 );
             }
-            other @ Wanted::NotTaken(_) => panic!("{other:?}"),
+            other @ Wanted::Skipped(_) => panic!("{other:?}"),
         }
     }
 }

@@ -49,7 +49,7 @@ pub fn change(pod: &Pod, facts: &PodFacts, settings: &Settings<'_>) -> Change {
     }
     let policy = match wanted(facts, settings.namespace_label, settings.mesh) {
         Wanted::Enrolled(policy) => policy,
-        Wanted::NotTaken(_) => return Change::None,
+        Wanted::Skipped(_) => return Change::None,
         Wanted::Rejected(reason) => return Change::Refused(reason.to_string()),
     };
     match operations(pod, init, at, &policy, settings.image) {

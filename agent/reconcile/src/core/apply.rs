@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use sidetrack_policy::{
     PodRef, Policy,
     manifest::{Document, NetnsRef},
-    select::{NotTaken, Wanted, is_starting, wanted},
+    select::{Skipped, Wanted, is_starting, wanted},
 };
 use tracing::error;
 
@@ -101,9 +101,9 @@ impl<N: Node> Core<N> {
                 Err(reason) => self.reject(name, reason),
             },
             Selected::Rejected(reason) => self.reject(name, reason),
-            Selected::NotTaken(reason) => {
+            Selected::Skipped(reason) => {
                 if let Some(record) = self.pods.get_mut(name) {
-                    record.unsure &= reason == NotTaken::NotOptedIn;
+                    record.unsure &= reason == Skipped::NotOptedIn;
                 }
                 self.skip(name, reason.to_string()).await;
             }
@@ -120,7 +120,7 @@ impl<N: Node> Core<N> {
         let selected = match wanted(&document.pod, label, &self.mesh) {
             Wanted::Enrolled(policy) => Selected::Enrolled(self.shared(*policy)),
             Wanted::Rejected(reason) => Selected::Rejected(reason.to_string()),
-            Wanted::NotTaken(reason) => Selected::NotTaken(reason),
+            Wanted::Skipped(reason) => Selected::Skipped(reason),
         };
         if let Some(record) = self.pods.get_mut(name) {
             record.read = Some(Read {
@@ -165,7 +165,7 @@ impl<N: Node> Core<N> {
         if let Some(record) = self.pods.get_mut(name) {
             record.desired = Desired::Skip;
             record.wanted_since = None;
-            record.state = State::NotTaken(reason);
+            record.state = State::Skipped(reason);
             record.next_try = now;
         }
     }

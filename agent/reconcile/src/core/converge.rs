@@ -233,7 +233,7 @@ impl<N: Node> Core<N> {
         }
         let name = self.earlier.name(cookie)?;
         let record = self.pods.get(name)?;
-        (record.state() != PodState::NotTaken).then(|| name.clone())
+        (record.state() != PodState::Skipped).then(|| name.clone())
     }
 
     #[expect(clippy::too_many_arguments, reason = "each is a part of one request")]

@@ -169,7 +169,7 @@ impl<N: Node> Core<N> {
             return;
         }
         let is_listed = |record: &Record<N>| {
-            record.state() != PodState::NotTaken && record.desired != Desired::Unlisted
+            record.state() != PodState::Skipped && record.desired != Desired::Unlisted
         };
         // An enrolled pod is elsewhere than where an earlier agent had it.
         let is_awaited = |record: &Record<N>| is_listed(record) && record.enrollment().is_none();
@@ -185,7 +185,7 @@ impl<N: Node> Core<N> {
         let opted_out: Vec<PodRef> = self
             .pods
             .iter()
-            .filter(|(_, record)| record.state() == PodState::NotTaken)
+            .filter(|(_, record)| record.state() == PodState::Skipped)
             .map(|(name, _)| name.clone())
             .collect();
         if running_counts && processes.is_none() {

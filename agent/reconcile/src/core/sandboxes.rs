@@ -79,7 +79,7 @@ impl<N: Node> Core<N> {
         let name = sandbox.pod();
         let inode = NetnsInode::new(sandbox.inode);
         if is_static(&sandbox.uid) {
-            return Answer::NotTaken("it is a static pod, which no injector sees".to_owned());
+            return Answer::Skipped("it is a static pod, which no injector sees".to_owned());
         }
         let known = self.pods.get(&name);
         let is_listed =
@@ -141,7 +141,7 @@ impl<N: Node> Core<N> {
                 "no manifest names it, but not all could be read: {}",
                 self.problems.join("; ")
             )),
-            Some(false) if !other => Answer::NotTaken("no manifest names it".to_owned()),
+            Some(false) if !other => Answer::Skipped("no manifest names it".to_owned()),
             Some(false) => Answer::Refused(
                 "the manifest of that name is another pod's: it has another UID".to_owned(),
             ),
@@ -158,7 +158,7 @@ impl<N: Node> Core<N> {
         let record = self.pods.get(&sandbox.pod());
         let Some(record) = record.filter(|record| is_same(record, sandbox)) else {
             return if is_static(&sandbox.uid) || self.running_counts == Some(false) {
-                Answer::NotTaken(String::new())
+                Answer::Skipped(String::new())
             } else {
                 Answer::Later("this node's agent does not know it".to_owned())
             };
@@ -166,7 +166,7 @@ impl<N: Node> Core<N> {
         match record.enrollment() {
             Some(enrollment) if enrollment.inode == inode => Answer::Enrolled,
             Some(_) => Answer::Refused("it is enrolled in another network namespace".to_owned()),
-            None if record.state() == PodState::NotTaken => Answer::NotTaken(String::new()),
+            None if record.state() == PodState::Skipped => Answer::Skipped(String::new()),
             None => record.refused(),
         }
     }
@@ -223,10 +223,10 @@ fn answer_without_goal<N: Node>(record: &Record<N>) -> Option<Answer> {
     let reason = record.reason().unwrap_or_default();
     Some(match record.state() {
         // A label may have been set that the agent has not heard of.
-        PodState::NotTaken if record.unsure => Answer::Later(format!(
+        PodState::Skipped if record.unsure => Answer::Later(format!(
             "{reason}, and this node's agent does not know the labels of its namespace for sure"
         )),
-        PodState::NotTaken => Answer::NotTaken(reason.to_owned()),
+        PodState::Skipped => Answer::Skipped(reason.to_owned()),
         _ => record.refused(),
     })
 }

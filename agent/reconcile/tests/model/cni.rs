@@ -41,7 +41,7 @@ fn add(run: &mut Run, kind: u32) -> (Sandbox, Answer) {
 
 fn reason(answer: &Answer) -> &str {
     match answer {
-        Answer::NotTaken(reason) | Answer::Refused(reason) | Answer::Later(reason) => reason,
+        Answer::Skipped(reason) | Answer::Refused(reason) | Answer::Later(reason) => reason,
         Answer::Enrolled | Answer::Done => "",
     }
 }
@@ -87,8 +87,8 @@ fn a_directory_names_all_pods_if_it_could_be_read() {
     let mut run = run(false, &[Event::Create(1, Variant::Plain), LIST]);
     run.happen(Event::Create(0, Variant::Plain));
     let (sandbox, answer) = add(&mut run, ORDINARY);
-    assert_eq!(answer, Answer::NotTaken("no manifest names it".to_owned()));
-    assert!(matches!(run.core.check(&sandbox), Answer::NotTaken(_)));
+    assert_eq!(answer, Answer::Skipped("no manifest names it".to_owned()));
+    assert!(matches!(run.core.check(&sandbox), Answer::Skipped(_)));
     run.happen(Event::CannotList);
     let answer = run.ask(&sandbox);
     assert!(matches!(answer, Answer::Later(_)), "{answer:?}");
@@ -125,12 +125,12 @@ fn a_manifest_that_names_another_namespace_is_refused() {
 }
 
 #[test]
-fn a_static_pod_is_not_taken() {
+fn a_static_pod_is_skipped() {
     let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (mut sandbox, _) = run.sandbox(&pod(&run), ORDINARY);
     sandbox.uid = "0123456789abcdef0123456789ABCDEF".to_owned();
     assert!(reason(&run.ask(&sandbox)).contains("static pod"));
-    assert!(matches!(run.core.check(&sandbox), Answer::NotTaken(_)));
+    assert!(matches!(run.core.check(&sandbox), Answer::Skipped(_)));
     for uid in [
         "0123456789abcdef0123456789ABCDE",
         "0123456789abcdef0123456789ABCDEG",
@@ -145,14 +145,14 @@ fn a_static_pod_is_not_taken() {
 }
 
 #[test]
-fn a_pod_that_opted_out_is_not_taken_and_a_bad_one_refused() {
+fn a_pod_that_opted_out_is_skipped_and_a_bad_one_refused() {
     let mut run = run(true, &[Event::Create(0, Variant::OptedOut), LIST]);
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert!(
-        matches!(&answer, Answer::NotTaken(it) if it.contains("disabled")),
+        matches!(&answer, Answer::Skipped(it) if it.contains("disabled")),
         "{answer:?}"
     );
-    assert_eq!(run.core.check(&sandbox), Answer::NotTaken(String::new()));
+    assert_eq!(run.core.check(&sandbox), Answer::Skipped(String::new()));
     run.happen(Event::Change(0, Variant::Bad));
     run.happen(LIST);
     let answer = run.ask(&sandbox);
@@ -340,7 +340,7 @@ fn a_pod_whose_namespace_is_not_known_for_sure_waits_if_a_label_could_enroll_it(
         });
         let (_, answer) = add(&mut run, ORDINARY);
         assert_eq!(matches!(answer, Answer::Later(_)), later, "{answer:?}");
-        assert_eq!(matches!(answer, Answer::NotTaken(_)), !later, "{answer:?}");
+        assert_eq!(matches!(answer, Answer::Skipped(_)), !later, "{answer:?}");
     }
 }
 
@@ -353,7 +353,7 @@ fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
         pod.spec.init_containers = init.spec.init_containers.clone();
     });
     let (sandbox, answer) = add(&mut run, ORDINARY);
-    assert!(matches!(answer, Answer::NotTaken(_)), "{answer:?}");
+    assert!(matches!(answer, Answer::Skipped(_)), "{answer:?}");
     assert!(
         reason(&answer).ends_with("; it is left to its istio-init"),
         "{answer:?}"

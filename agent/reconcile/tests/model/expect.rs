@@ -222,7 +222,7 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
         .values()
         .any(|row| row.pod == pod.name && (!world.api || row.uid == pod.listed_uid()));
     if pod.variant.is_skipped() {
-        return vec![PodState::NotTaken];
+        return vec![PodState::Skipped];
     }
     // Until a pod is found, an earlier agent's row of its name counts.
     let mut of_name = world.tables.pods.values().filter(|row| row.pod == pod.name);

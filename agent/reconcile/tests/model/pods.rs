@@ -112,7 +112,7 @@ static PARSED: LazyLock<Vec<(Document, Option<Policy>)>> = LazyLock::new(|| {
         let document = variant.parse("");
         let policy = match wanted(&document.pod, None, &mesh) {
             Wanted::Enrolled(policy) => Some(*policy),
-            Wanted::NotTaken(_) | Wanted::Rejected(_) => None,
+            Wanted::Skipped(_) | Wanted::Rejected(_) => None,
         };
         let is_wanted = !variant.is_skipped() && variant != Variant::Bad;
         assert_eq!(policy.is_some(), is_wanted, "{variant:?}");

@@ -152,7 +152,7 @@ fn states_of_a_pod_through_its_life() {
     assert!(run.core.left_by_earlier().is_empty());
     run.happen(Event::Change(0, Variant::OptedOut));
     run.happen(LIST);
-    assert_eq!(state(&run).0, PodState::NotTaken);
+    assert_eq!(state(&run).0, PodState::Skipped);
     let violations = &run.world.borrow().violations;
     assert!(violations.is_empty(), "{violations:?}");
 }

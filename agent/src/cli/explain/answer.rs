@@ -203,7 +203,7 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Answer {
 
 fn in_words(target: &Target, decision: &Decision, family: Family) -> Answer {
     let (verdict, port, errno) = match decision.verdict {
-        Verdict::Untouched | Verdict::ByLoopback => ("untouched", None, None),
+        Verdict::Untouched | Verdict::BindToLoopback => ("untouched", None, None),
         Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => {
             ("redirect", Some(port), None)
         }

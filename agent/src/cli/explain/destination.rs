@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 /// Longest wait for the system's resolver.
-const PATIENCE: Duration = Duration::from_secs(3);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 /// Longest name that DNS can have.
 const LONGEST: usize = 253;
 const FORM: &str = "write IP:PORT, [IPV6]:PORT or NAME:PORT";
@@ -103,10 +103,10 @@ impl Destination {
             let _ = sender.send(found.map(Iterator::collect::<Vec<_>>));
         });
         let cure = "pass the address as --dst IP:PORT";
-        let Ok(found) = answer.recv_timeout(PATIENCE) else {
+        let Ok(found) = answer.recv_timeout(WAIT_TIMEOUT) else {
             bail!(
                 "the resolver has not answered for {host} within {}s; {cure}",
-                PATIENCE.as_secs()
+                WAIT_TIMEOUT.as_secs()
             );
         };
         let found = found.with_context(|| format!("resolve {host}; {cure}"))?;

@@ -131,7 +131,7 @@ fn node_name() -> String {
 
 /// Pods that sidetrack leaves alone have no connections to show.
 fn is_shown(pod: &PodStatus) -> bool {
-    pod.state != PodState::NotTaken
+    pod.state != PodState::Skipped
 }
 
 fn pod(pod: PodStatus) -> Pod {

@@ -24,7 +24,7 @@ use tokio::{
 /// The port that is dialed. No process listens on it.
 pub const PROBE_PORT: u16 = 15002;
 /// Time between two attempts. istio-validation waits a second, which delays pods that start a moment early.
-const RETRY_AFTER: Duration = Duration::from_millis(200);
+const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The parameters of a check.
 #[derive(Clone, Copy, Debug)]
@@ -149,7 +149,7 @@ async fn wait(
     let mut seen = "no connection was accepted".to_owned();
     loop {
         let left = trial.patience.saturating_sub(started.elapsed());
-        let attempt = tokio::time::sleep(RETRY_AFTER.min(left));
+        let attempt = tokio::time::sleep(RETRY_INTERVAL.min(left));
         tokio::pin!(attempt);
         let dialed = dial(family, target);
         tokio::pin!(dialed);

@@ -10,7 +10,7 @@ use std::{
 use super::Installation;
 
 /// How long after a failure it is tried again although no file has changed.
-const RETRY_AFTER: Duration = Duration::from_secs(10);
+const RETRY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Repairs an installation.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ impl Keeper {
                 }
                 self.problem = Some(problem);
                 self.seen = Some(now);
-                self.retry_at = Instant::now() + RETRY_AFTER;
+                self.retry_at = Instant::now() + RETRY_INTERVAL;
             }
         }
     }

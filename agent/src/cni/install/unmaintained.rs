@@ -15,7 +15,7 @@ use anyhow::Result;
 use super::{Entries, remove_entries};
 
 /// Time between two looks.
-const LOOK: Duration = Duration::from_secs(5);
+const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Looks for entries that ask this agent.
 #[derive(Clone, Debug)]
@@ -51,7 +51,10 @@ impl Unmaintained {
 
     /// Looks again if it is time; to be called about twice a second.
     pub fn turn(&mut self) {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+        if self
+            .looked
+            .is_some_and(|looked| looked.elapsed() < LOOK_INTERVAL)
+        {
             return;
         }
         self.looked = Some(Instant::now());

@@ -46,9 +46,9 @@ impl SharedEnding {
 
     /// Waits until it is decided.
     pub async fn decided(&self) {
-        const EVERY: Duration = Duration::from_millis(50);
+        const POLL_INTERVAL: Duration = Duration::from_millis(50);
         while self.get() == Ending::Undecided {
-            tokio::time::sleep(EVERY).await;
+            tokio::time::sleep(POLL_INTERVAL).await;
         }
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
-use lab::{agent::PATIENCE, command::output};
+use lab::{agent::WAIT_TIMEOUT, command::output};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -119,7 +119,7 @@ pub fn sidecars_down(
             .end(pid, Signal::SIGKILL)
             .with_context(|| format!("stop {}'s sidecar", pod.name))?;
     }
-    let patience = PATIENCE.as_secs().to_string();
+    let patience = WAIT_TIMEOUT.as_secs().to_string();
     let refused = |code: Option<i32>| {
         (code == Some(CURL_REFUSED))
             .then_some(())

@@ -102,7 +102,7 @@ fn skipped(world: &World) -> Result<String> {
             .context("no such pod")?;
         let reason = row["reason"].as_str().unwrap_or_default();
         ensure!(
-            row["state"] == "not-taken"
+            row["state"] == "skipped"
                 && row["netns"].is_null()
                 && reason.contains("host's network"),
             "{row}"

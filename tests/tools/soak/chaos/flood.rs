@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Result, bail};
 use fastrand::Rng;
-use sidetrack_common::names::HANDSHAKE_SHARE;
+use sidetrack_common::names::HANDSHAKE_QUOTA;
 
 use super::{between, more};
 use crate::{
@@ -25,7 +25,7 @@ const SMALL: (usize, usize) = (1, 400);
 /// Of one that would fill the table if it were let; a process may not have all those sockets.
 const LARGE: (usize, usize) = (4, 8250);
 /// How long rows may take to go after their sockets.
-const PATIENCE: Duration = Duration::from_secs(20);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// What floods came to.
 #[derive(Debug, Default)]
@@ -52,9 +52,9 @@ impl Floods {
                 let flooded = self.one(environment, LARGE, &mut rng)?;
                 wait_gone(environment)?;
                 // Those of IPv4 need no rows. A few more may pass the check at the same time.
-                let most = LARGE.0 * LARGE.1 + HANDSHAKE_SHARE as usize + 16;
+                let most = LARGE.0 * LARGE.1 + HANDSHAKE_QUOTA as usize + 16;
                 if flooded.refused == 0 || flooded.pending > most {
-                    bail!("a share of {HANDSHAKE_SHARE} rows let {flooded:?} through");
+                    bail!("a share of {HANDSHAKE_QUOTA} rows let {flooded:?} through");
                 }
                 more(&self.large);
             } else {
@@ -112,13 +112,13 @@ fn wait_gone(environment: &Environment) -> Result<()> {
     let start = Instant::now();
     loop {
         let (rows, count) = handshakes(&environment.places)?;
-        let few = u64::from(HANDSHAKE_SHARE / 2);
+        let few = u64::from(HANDSHAKE_QUOTA / 2);
         if rows < few && count < few as i64 {
             return Ok(());
         }
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > WAIT_TIMEOUT {
             bail!(
-                "{rows} handshake rows, counted {count}, {PATIENCE:?} after their sockets have gone"
+                "{rows} handshake rows, counted {count}, {WAIT_TIMEOUT:?} after their sockets have gone"
             );
         }
         std::thread::sleep(Duration::from_millis(50));

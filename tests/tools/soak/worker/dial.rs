@@ -19,7 +19,7 @@ use super::orders;
 use crate::wire::{Dialed, Hanging, Hop, Order, Outcome, Report, Target, now};
 
 /// Longer than any connection may take: a SYN is sent again after 1, 3 and 7 seconds.
-const PATIENCE: Duration = Duration::from_secs(10);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// A connection that takes longer is reported while it hangs. If the SYN is lost, it has been sent again by
 /// then.
 const HANGS: Duration = Duration::from_millis(2500);
@@ -153,8 +153,8 @@ fn made(target: &Target) -> io::Result<Socket> {
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     // Ended by a reset, no connection waits in TIME_WAIT for its port to be missed.
     socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
+    socket.set_write_timeout(Some(WAIT_TIMEOUT))?;
     if let Some(mark) = target.mark {
         socket.set_ip_transparent_v4(true)?;
         socket.set_mark(mark)?;

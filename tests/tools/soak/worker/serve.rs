@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// How long an accept waits before it looks whether it is to stop.
-const LOOK: Duration = Duration::from_millis(50);
-const PATIENCE: Duration = Duration::from_secs(10);
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKLOG: i32 = 1024;
 /// The source a sidecar has towards its app.
 const SELF: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6));
@@ -107,7 +107,7 @@ pub fn bound(port: u16, v6: bool, backlog: i32) -> io::Result<Socket> {
 
 fn open(who: Who, port: u16, v6: bool) -> io::Result<Listener> {
     let socket = bound(port, v6, BACKLOG)?;
-    socket.set_read_timeout(Some(LOOK))?;
+    socket.set_read_timeout(Some(LOOK_INTERVAL))?;
     let stop = Arc::new(AtomicBool::new(false));
     let stopped = Arc::clone(&stop);
     let thread = thread::spawn(move || {
@@ -154,8 +154,8 @@ fn answer(mut accepted: Socket, peer: Option<SocketAddr>, who: Who, port: u16) -
 fn hand_on(source: Option<IpAddr>, to: SocketAddr) -> io::Result<Vec<Hop>> {
     let mut socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     socket.set_linger(Some(Duration::ZERO))?;
-    socket.set_read_timeout(Some(PATIENCE))?;
-    socket.set_write_timeout(Some(PATIENCE))?;
+    socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
+    socket.set_write_timeout(Some(WAIT_TIMEOUT))?;
     if let Some(source) = source {
         socket.bind(&SocketAddr::new(source, 0).into())?;
     }

@@ -19,7 +19,7 @@ use tokio::{
 use super::{orders, say, serve::bound};
 use crate::wire::{Late, Order, Streamed, now};
 
-const EVERY: Duration = Duration::from_millis(250);
+const SEND_INTERVAL: Duration = Duration::from_millis(250);
 /// A message that is late by more than this is reported.
 const LATE: Duration = Duration::from_millis(50);
 const BACKLOG: i32 = 4096;
@@ -59,13 +59,13 @@ async fn send_back(mut accepted: TcpStream) -> io::Result<()> {
 pub fn run(to: SocketAddr, count: u32) -> Result<()> {
     let runtime = runtime()?;
     let seen: Arc<Mutex<Streamed>> = Arc::default();
-    let begin = Instant::now() + EVERY;
+    let begin = Instant::now() + SEND_INTERVAL;
     for number in 0..count {
         let seen = Arc::clone(&seen);
         let stream = runtime.block_on(TcpStream::connect(to))?;
         stream.set_nodelay(true)?;
         // Spread over the time between two messages.
-        let first = begin + EVERY * number / count;
+        let first = begin + SEND_INTERVAL * number / count;
         runtime.spawn(async move {
             if let Err(error) = stream_on(stream, first, &seen).await {
                 let mut seen = seen
@@ -121,7 +121,7 @@ async fn stream_on(
         drop(seen);
         number += 1;
         // Those missed by a stall are not made up for.
-        due = (due + EVERY).max(Instant::now());
+        due = (due + SEND_INTERVAL).max(Instant::now());
     }
 }
 

@@ -32,13 +32,13 @@ const MAX_LISTED: usize = 4096;
 /// Rules for marks that are told apart. With more of them a namespace counts as one with policy routing.
 const MAX_MARKED: usize = 16;
 /// How long reading may take.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Snapshot {
     /// Reads everything in the namespace of the calling thread, up to what one pod may have.
     pub fn read() -> io::Result<Self> {
         let mut snapshot = Self::default();
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + WAIT_TIMEOUT;
         snapshot.read_links(until)?;
         snapshot.read_addresses(until)?;
         for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use super::{Allowance, BURST, REFILL};
+use super::{Allowance, BURST, REFILL_INTERVAL};
 
 #[test]
 fn changes_are_followed_at_once_until_there_are_too_many() {
@@ -9,9 +9,9 @@ fn changes_are_followed_at_once_until_there_are_too_many() {
     for _ in 0..BURST {
         assert_eq!(allowance.wait(start), Duration::ZERO);
     }
-    assert_eq!(allowance.wait(start), REFILL);
-    assert_eq!(allowance.wait(start), 2 * REFILL);
+    assert_eq!(allowance.wait(start), REFILL_INTERVAL);
+    assert_eq!(allowance.wait(start), 2 * REFILL_INTERVAL);
     // A quiet while later.
-    let later = start + 30 * REFILL;
+    let later = start + 30 * REFILL_INTERVAL;
     assert_eq!(allowance.wait(later), Duration::ZERO);
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::labeled;
 use crate::fixture::ClusterFixture;
 
-kernel_test!(pods_that_are_not_taken);
-fn pods_that_are_not_taken() -> Result<()> {
+kernel_test!(pods_that_are_skipped);
+fn pods_that_are_skipped() -> Result<()> {
     let node = ClusterFixture::new()?;
     node.label("Namespace", "shop", Some("enabled"))?;
     let edits = edits();
@@ -39,7 +39,7 @@ fn pods_that_are_not_taken() -> Result<()> {
     for (name, _, reason) in edits {
         node.soon(&format!("shop/{name}"), |pod| {
             pod.is_some_and(|pod| {
-                pod["state"] == "not-taken" && pod["reason"].to_string().contains(reason)
+                pod["state"] == "skipped" && pod["reason"].to_string().contains(reason)
             })
         })?;
     }
