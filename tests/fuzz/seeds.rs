@@ -4,12 +4,10 @@
 #[path = "src/lib.rs"]
 mod checks;
 
-use std::{fs, path::Path};
+use std::fs;
 
 fn replay(target: &str, check: fn(&[u8])) {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("fuzz/seeds")
-        .join(target);
+    let dir = lab::deploy::checkout("tests/fuzz/seeds").join(target);
     let mut seeds = 0;
     for entry in fs::read_dir(dir).expect("the seeds") {
         let path = entry.expect("a seed").path();

@@ -1,6 +1,6 @@
 //! The rights that docs/kubectl.md lists are the ones that the commands use.
 
-use std::{collections::BTreeSet, fs, path::Path};
+use std::{collections::BTreeSet, fs};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::apiserver::exec::{Answer, End};
@@ -13,7 +13,7 @@ pub type Right = (String, String, String);
 
 /// The rights in a block of the page: the first is for all commands, the second for `test` in addition.
 pub fn documented(block: usize) -> Result<BTreeSet<Right>> {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/kubectl.md");
+    let page = lab::deploy::checkout("docs/kubectl.md");
     let page = fs::read_to_string(page)?;
     let rest = page.split("```yaml\n").nth(block);
     let (yaml, _) = rest

@@ -18,7 +18,7 @@ use nix::{
     unistd::Pid,
 };
 
-use crate::{apiserver::ApiServer, command::die_with_parent};
+use crate::{apiserver::ApiServer, command::die_with_parent, deploy::checkout};
 
 /// How long anything the agent is asked for may take.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -226,7 +226,7 @@ pub fn binary() -> Result<PathBuf> {
     if let Some(path) = std::env::var_os("SIDETRACK_BIN") {
         return Ok(path.into());
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/debug/sidetrack");
+    let path = checkout("target/debug/sidetrack");
     if !path.exists() {
         bail!(
             "{} is not built: run `cargo build --workspace`",

@@ -22,10 +22,15 @@ pub const USED: [(&str, &str, &str); 10] = [
 /// Its further requests when it is to remove its node's taint.
 pub const USED_FOR_TAINT: [(&str, &str, &str); 2] = [("get", "", "nodes"), ("patch", "", "nodes")];
 
-/// A path in the checkout.
+/// A path in the checkout, which is looked for at run time: one may be copied with its programs. cargo says where the
+/// tests are; programs that it does not run are below the checkout, or beside a copy of `deploy`.
 #[must_use]
 pub fn checkout(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+    let cargo = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let starts = [cargo, std::env::current_exe().ok()];
+    let is_checkout = |dir: &&Path| dir.join("deploy/kubernetes").is_dir();
+    let mut above = starts.iter().flatten().flat_map(|path| path.ancestors());
+    above.find(is_checkout).unwrap_or(Path::new(".")).join(path)
 }
 
 /// The plain manifests, without kustomize.

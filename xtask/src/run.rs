@@ -7,11 +7,20 @@ use std::{
 
 use anyhow::{Context as _, Result, bail};
 
-/// The checkout.
+/// The checkout. It is looked for at run time: one that was copied with its target directory has an xtask that was
+/// compiled elsewhere. cargo says where xtask is; run by hand, it is below its checkout or called in it.
 pub fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("xtask is in the workspace")
+    let cargo = std::env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let starts = [
+        cargo,
+        std::env::current_exe().ok(),
+        std::env::current_dir().ok(),
+    ];
+    let is_checkout = |dir: &&Path| dir.join("xtask/Cargo.toml").exists();
+    let mut above = starts.iter().flatten().flat_map(|path| path.ancestors());
+    let found = above.find(is_checkout);
+    found
+        .expect("xtask runs in a checkout of sidetrack")
         .to_owned()
 }
 

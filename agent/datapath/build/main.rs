@@ -13,10 +13,8 @@ const CORE: &str = "sidetrack-core";
 const OBJECTS: [&str; 3] = [CORE, "sidetrack-forward", "sidetrack-accelerate"];
 
 fn main() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .ancestors()
-        .nth(2)
-        .expect("the crate is in the workspace");
+    // Relative, so that cargo looks at this checkout's files in a target directory that was copied from another.
+    let root = Path::new("../..");
     println!("cargo::rerun-if-env-changed=SIDETRACK_EBPF");
     let dir = env::var_os("SIDETRACK_EBPF").map_or_else(
         || root.join("target/ebpf/bpfel-unknown-none/release"),

@@ -240,8 +240,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The tests, with the files they look for: the actor beside them, and the checkout's files at their
-    /// paths.
+    /// The tests, with the files they look for: the actor and the manifests beside them.
     fn tests(&self, filters: &[String]) -> Result<()> {
         let dir = Path::new("/sidetrack");
         let tests = test_binary()?;
@@ -274,13 +273,11 @@ impl Tree {
         let init = self.root.join("init");
         fs::write(&init, include_str!("init.sh"))?;
         must(Command::new("chmod").arg("+x").arg(init))?;
-        let checkout = self.at(&root());
-        fs::create_dir_all(checkout.join("tests"))?;
         must(
             Command::new("cp")
                 .arg("-a")
                 .arg(root().join("deploy"))
-                .arg(checkout),
+                .arg(self.at(dir)),
         )
     }
 
