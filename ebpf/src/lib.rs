@@ -11,6 +11,11 @@
 
 #![cfg_attr(target_arch = "bpf", no_std, feature(asm_experimental_arch))]
 #![cfg(target_arch = "bpf")]
+#![expect(
+    clippy::new_without_default,
+    clippy::result_unit_err,
+    reason = "the only users are the objects in this package"
+)]
 
 pub mod ctx;
 pub mod own_map;

@@ -64,6 +64,10 @@ impl TaskFile {
 
 /// The cookie of a socket that [`TaskFile::socket`] returned.
 #[inline(always)]
+#[expect(
+    clippy::not_unsafe_ptr_arg_deref,
+    reason = "the helper checks the pointer"
+)]
 pub fn cookie(sk: *mut c_void) -> u64 {
     // SAFETY: the helper checks the socket.
     unsafe { bpf_get_socket_cookie(sk) }
