@@ -21,6 +21,19 @@ pub struct HandshakeKey {
 }
 
 impl HandshakeKey {
+    /// The key of a connection from `client` to `target`, each an address and a port in host order.
+    #[inline(always)]
+    #[must_use]
+    pub const fn new(netns: u64, client: (Addr, u16), target: (Addr, u16)) -> Self {
+        Self {
+            netns,
+            client: client.0,
+            client_port: client.1,
+            target_port: target.1,
+            target_word: target.0.to_v4_be(),
+        }
+    }
+
     /// Whether two keys are the same.
     #[inline(always)]
     #[must_use]
@@ -205,19 +218,48 @@ pub struct SockRecord {
     pub target_port: u16,
 }
 
+/// What a [`SockRecord`] says about the connection that its socket has now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Nothing: it is of an earlier connection.
+    Stale,
+    /// The socket is the application's, and its connection is redirected.
+    Application,
+    /// The socket is the sidecar's, and its connection was redirected.
+    Sidecar,
+    /// The connection goes to the dialed destination.
+    Direct,
+    /// The same, but to another port: another program has translated the destination, or the socket was connected again
+    /// while its pod was not enrolled.
+    Translated,
+    /// The connection goes to the dialed destination, where the sidecar's listener takes it.
+    Assigned,
+}
+
 impl SockRecord {
-    /// Whether the record is about the connection that the socket has now, by the ports of both ends. A socket that was
-    /// disconnected (`AF_UNSPEC`) keeps the record of its last connection: its next one may have been made while the
-    /// pod was not enrolled, or it listens.
+    /// What the record says about the socket's connection, by the ports of both ends. A socket that was disconnected
+    /// (`AF_UNSPEC`) keeps the record of its last connection: its next one may have been made while the pod was not
+    /// enrolled, or it listens.
     #[inline(always)]
     #[must_use]
-    pub const fn is_of(&self, own_port: u16, peer_port: u16) -> bool {
-        let port = if self.role == Role::Accepted as u16 {
-            own_port
+    pub const fn meaning(&self, own_port: u16, peer_port: u16) -> Meaning {
+        let is_accepted = self.role == Role::Accepted as u16;
+        let port = if is_accepted { own_port } else { peer_port };
+        if peer_port != 0 && port == self.target_port {
+            if is_accepted {
+                Meaning::Sidecar
+            } else if self.role == Role::Dialed as u16 {
+                Meaning::Application
+            } else if self.role == Role::Direct as u16 {
+                Meaning::Direct
+            } else {
+                Meaning::Assigned
+            }
+        } else if peer_port != 0 && self.role == Role::Direct as u16 {
+            Meaning::Translated
         } else {
-            peer_port
-        };
-        peer_port != 0 && port == self.target_port
+            Meaning::Stale
+        }
     }
 }
 

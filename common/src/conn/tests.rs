@@ -1,7 +1,7 @@
 use std::{collections::BTreeSet, vec::Vec};
 
-use super::HandshakeKey;
-use crate::addr::Addr;
+use super::{Destination, DestinationKey, HandshakeKey, Meaning, Role, SockRecord};
+use crate::{addr::Addr, target::Target};
 
 const SEED: u64 = 0x0123_4567_89ab_cdef;
 
@@ -86,4 +86,123 @@ fn keys_with_something_else_have_another_hash() {
         .map(|key| key.hash(SEED))
         .collect();
     assert_eq!(hashes.len(), others.len() + 1);
+}
+
+#[test]
+fn what_a_record_means() {
+    use Meaning::{Application, Assigned, Direct, Sidecar, Stale, Translated};
+    // By role: with the ports of the record's connection, and with another own or peer port.
+    for (role, same, other_own, other_peer) in [
+        (Role::Dialed, Application, Application, Stale),
+        (Role::Accepted, Sidecar, Stale, Sidecar),
+        (Role::Direct, Direct, Direct, Translated),
+        (Role::Assigned, Assigned, Assigned, Stale),
+    ] {
+        let record = SockRecord {
+            addr: Addr::v4([10, 1, 0, 8]),
+            source: Addr::UNSPECIFIED,
+            port: 443,
+            role: role as u16,
+            capture_port: 15001,
+            target_port: 443,
+        };
+        assert_eq!(record.meaning(443, 443), same, "{role:?}");
+        assert_eq!(record.meaning(4000, 443), other_own, "{role:?}");
+        assert_eq!(record.meaning(443, 4000), other_peer, "{role:?}");
+        assert_eq!(record.meaning(443, 0), Stale, "{role:?} is not connected");
+    }
+}
+
+#[test]
+fn keys_are_the_same_if_every_part_is() {
+    let one = HandshakeKey::new(7, (Addr::v4([10, 0, 0, 1]), 4000), (Addr::LOOPBACK_V4, 80));
+    for (netns, client, client_port, target, target_port) in [
+        (8, [10, 0, 0, 1], 4000, Addr::LOOPBACK_V4, 80),
+        (7, [10, 0, 0, 2], 4000, Addr::LOOPBACK_V4, 80),
+        (7, [10, 0, 0, 1], 4001, Addr::LOOPBACK_V4, 80),
+        (7, [10, 0, 0, 1], 4000, Addr::SELF_V4, 80),
+        (7, [10, 0, 0, 1], 4000, Addr::LOOPBACK_V4, 81),
+    ] {
+        let client = (Addr::v4(client), client_port);
+        let other = HandshakeKey::new(netns, client, (target, target_port));
+        assert!(!one.is(&other) && one != other, "{other:?}");
+        assert!(other.is(&other));
+    }
+    let target = |addr, port| Target { addr, port };
+    let one = DestinationKey::new(7, target(Addr::LOOPBACK_V4, 80));
+    for other in [
+        DestinationKey::new(8, target(Addr::LOOPBACK_V4, 80)),
+        DestinationKey::new(7, target(Addr::SELF_V4, 80)),
+        DestinationKey::new(7, target(Addr::LOOPBACK_V4, 81)),
+    ] {
+        assert!(!one.is(&other) && one != other, "{other:?}");
+        assert!(other.is(&other));
+    }
+}
+
+#[test]
+fn a_destination_is_for_connections_with_its_names() {
+    let (dialed, source) = (Addr::v4([10, 1, 0, 8]), Addr::v4([10, 77, 0, 2]));
+    let other = Addr::v4([10, 9, 9, 9]);
+    let destination = Destination {
+        dialed,
+        source,
+        dialed_port: 443,
+        pad: [0; 6],
+    };
+    for (dialed, port, source, bound, expected) in [
+        (dialed, 443, source, false, true),
+        (dialed, 443, source, true, true),
+        (dialed, 443, other, false, false),
+        (dialed, 443, other, true, true),
+        (other, 443, source, false, false),
+        (other, 443, source, true, false),
+        (dialed, 80, source, false, false),
+        (dialed, 80, source, true, false),
+    ] {
+        let is_for = destination.is_for(dialed, port, source, bound);
+        assert_eq!(is_for, expected, "{dialed:?} {port} {source:?} {bound}");
+    }
+}
+
+/// The words of a key are put together from parts that share no bit, so a change in any bit of any part is seen.
+#[test]
+fn every_bit_of_a_key_changes_its_hash() {
+    let plain = key(4711, 1, 30_000);
+    let client = u128::from_be_bytes(plain.client.octets());
+    let mut hashes = BTreeSet::from([plain.hash(SEED)]);
+    let mut count = 1;
+    let mut add = |key: HandshakeKey| {
+        hashes.insert(key.hash(SEED));
+        count += 1;
+    };
+    for bit in 0..128 {
+        add(HandshakeKey {
+            client: Addr::v6((client ^ 1 << bit).to_be_bytes()),
+            ..plain
+        });
+    }
+    for bit in 0..64 {
+        add(HandshakeKey {
+            netns: plain.netns ^ 1 << bit,
+            ..plain
+        });
+    }
+    for bit in 0..32 {
+        add(HandshakeKey {
+            target_word: plain.target_word ^ 1 << bit,
+            ..plain
+        });
+    }
+    for bit in 0..16 {
+        add(HandshakeKey {
+            client_port: plain.client_port ^ 1 << bit,
+            ..plain
+        });
+        add(HandshakeKey {
+            target_port: plain.target_port ^ 1 << bit,
+            ..plain
+        });
+    }
+    assert_eq!(hashes.len(), count);
 }

@@ -8,7 +8,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{DestinationKey, HandshakeKey, Role},
+    conn::{DestinationKey, HandshakeKey, Meaning},
     target::{Target, is_dedicated},
 };
 
@@ -51,9 +51,9 @@ fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
         SOL_IPV6 => Family::V6,
         _ => return None,
     };
-    let (addr, port) = match of_target(opt) {
+    let (addr, port) = match from_target(opt) {
         Some(destination) => destination,
-        None => match of_record(opt) {
+        None => match from_record(opt) {
             Some(destination) => destination,
             None => without_record(opt, family)?,
         },
@@ -63,7 +63,7 @@ fn original_destination(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
 
 /// The original destination of a connection whose target names it, at either end.
 #[inline(always)]
-fn of_target(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
+fn from_target(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
     let (local, remote) = (opt.local(), opt.remote());
     let (addr, port) = if is_dedicated(remote.0) {
         remote
@@ -79,15 +79,16 @@ fn of_target(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
 
 /// The original destination that the socket's record has, if the record is about its connection.
 #[inline(always)]
-fn of_record(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
+fn from_record(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
     let record = maps::record(opt.socket(), false)?;
-    let (remote, remote_port) = opt.remote();
-    if record.is_of(opt.local().1, remote_port) {
-        return Some((record.addr, record.port));
+    let remote = opt.remote();
+    match record.meaning(opt.local().1, remote.1) {
+        Meaning::Stale => None,
+        Meaning::Translated => Some(remote),
+        Meaning::Application | Meaning::Sidecar | Meaning::Direct | Meaning::Assigned => {
+            Some((record.addr, record.port))
+        }
     }
-    // Another program has translated the destination, or the socket has been connected again since the pod left.
-    let is_direct = record.role == Role::Direct as u16 && remote_port != 0;
-    is_direct.then_some((remote, remote_port))
 }
 
 /// The original destination of an accepted socket that has no record: its local address.
@@ -111,18 +112,10 @@ fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
     {
         return None;
     }
-    let (local, local_port) = opt.local();
-    let (client, client_port) = opt.remote();
+    let local = opt.local();
     // Redirected, but the kernel had no memory for the record: then the handshake row still exists.
-    let key = HandshakeKey {
-        netns,
-        client,
-        client_port,
-        target_port: local_port,
-        target_word: local.to_v4_be(),
-    };
-    match maps::handshake(&key) {
+    match maps::handshake(&HandshakeKey::new(netns, opt.remote(), local)) {
         Some(row) => Some((row.dialed, row.dialed_port)),
-        None => Some((local, local_port)),
+        None => Some(local),
     }
 }

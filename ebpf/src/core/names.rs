@@ -5,7 +5,7 @@
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{DestinationKey, Role},
+    conn::{DestinationKey, Meaning},
     target::{Target, is_dedicated},
 };
 
@@ -105,20 +105,18 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
         });
     }
     let record = maps::record(ctx.socket(), false)?;
-    if !record.is_of(own_port, peer_port) {
-        return None;
-    }
-    if record.role == Role::Accepted as u16 {
-        return Some(Names::Sidecar {
+    match record.meaning(own_port, peer_port) {
+        Meaning::Sidecar => Some(Names::Sidecar {
             source: record.source,
             plain: Target::plain(record.addr.family(), record.capture_port),
-        });
+        }),
+        Meaning::Application => Some(Names::Application {
+            dialed: record.addr,
+            port: record.port,
+            source: record.source,
+        }),
+        Meaning::Stale | Meaning::Direct | Meaning::Translated | Meaning::Assigned => None,
     }
-    (record.role == Role::Dialed as u16).then_some(Names::Application {
-        dialed: record.addr,
-        port: record.port,
-        source: record.source,
-    })
 }
 
 /// The row's source, for a socket that the kernel gave a loopback address. A bound one has its own.

@@ -208,13 +208,12 @@ impl InboundPacket<'_> {
 
     #[inline(always)]
     fn key(&self) -> HandshakeKey {
-        HandshakeKey {
-            netns: self.netns,
-            client: self.tuple.source,
-            client_port: self.tuple.source_port,
-            target_port: self.tuple.port,
-            target_word: self.tuple.destination.to_v4_be(),
-        }
+        let client = (self.tuple.source, self.tuple.source_port);
+        HandshakeKey::new(
+            self.netns,
+            client,
+            (self.tuple.destination, self.tuple.port),
+        )
     }
 
     #[inline(always)]

@@ -135,13 +135,9 @@ fn accepted(ops: &SockOps<'_>) {
     if is_dedicated(local) || !local.is_loopback() && !maps::has_rows_off_loopback() {
         return;
     }
-    let key = HandshakeKey {
-        netns: ops.netns(),
-        client: ops.remote(),
-        client_port: ops.remote_port(),
-        target_port: ops.local_port(),
-        target_word: local.to_v4_be(),
-    };
+    let netns = ops.netns();
+    let client = (ops.remote(), ops.remote_port());
+    let key = HandshakeKey::new(netns, client, (local, ops.local_port()));
     let Some(row) = maps::handshake(&key) else {
         return;
     };
@@ -257,13 +253,9 @@ fn failed(ops: &SockOps<'_>, netns: u64, dialed: &Dialed, capture_port: u16) {
 
 #[inline(always)]
 fn client_key(ops: &SockOps<'_>) -> HandshakeKey {
-    HandshakeKey {
-        netns: ops.netns(),
-        client: ops.local(),
-        client_port: ops.local_port(),
-        target_port: ops.remote_port(),
-        target_word: ops.remote().to_v4_be(),
-    }
+    let netns = ops.netns();
+    let client = (ops.local(), ops.local_port());
+    HandshakeKey::new(netns, client, (ops.remote(), ops.remote_port()))
 }
 
 #[inline(always)]
