@@ -18,7 +18,7 @@ use netlink_packet_sock_diag::constants::{
 use serde::Serialize;
 use sidetrack_common::{
     addr::Addr,
-    conn::{Destination, Role, SockRecord},
+    conn::{Destination, Meaning, SockRecord},
     target::{Target, is_dedicated, is_shared},
 };
 
@@ -217,37 +217,37 @@ fn owner(uid: Option<u32>, tables: &impl Tables) -> Owner {
 
 /// What a socket's addresses and record prove, in the order in which the kernel programs read them.
 fn by_itself(socket: &OpenSocket, tables: &impl Tables) -> Option<What> {
-    let record = socket.record.as_ref();
-    let has_role = |role: Role| record.filter(|record| record.role == role as u16);
     let (local, remote) = (socket.local, socket.remote);
     if let Some(what) = of_target(socket, tables) {
         return Some(what);
     }
-    if let Some(record) = has_role(Role::Accepted) {
-        return Some(accepted(record, remote));
-    }
-    // The record of an earlier connect says nothing about a socket that was disconnected since.
-    if let Some(record) = has_role(Role::Dialed).filter(|it| it.target_port == remote.port()) {
-        return Some(What {
-            direction: Direction::Outbound,
-            end: End::Connecting,
-            owner: owner(socket.uid, tables),
-            client: Some(client(local, record.source)),
-            dialed: Some(address(record.addr, record.port)),
-            via: Via::Sidecar,
-            capture_port: Some(record.capture_port),
-        });
-    }
-    if let Some(record) = has_role(Role::Direct) {
-        return Some(What {
-            direction: Direction::Outbound,
-            end: End::Connecting,
-            owner: owner(socket.uid, tables),
-            client: Some(canonical(local)),
-            dialed: Some(address(record.addr, record.port)),
-            via: Via::Direct,
-            capture_port: None,
-        });
+    if let Some((record, meaning)) = record(socket) {
+        match meaning {
+            Meaning::Sidecar => return Some(accepted(record, remote)),
+            Meaning::Application => {
+                return Some(What {
+                    direction: Direction::Outbound,
+                    end: End::Connecting,
+                    owner: owner(socket.uid, tables),
+                    client: Some(client(local, record.source)),
+                    dialed: Some(address(record.addr, record.port)),
+                    via: Via::Sidecar,
+                    capture_port: Some(record.capture_port),
+                });
+            }
+            Meaning::Direct | Meaning::Translated => {
+                return Some(What {
+                    direction: Direction::Outbound,
+                    end: End::Connecting,
+                    owner: owner(socket.uid, tables),
+                    client: Some(canonical(local)),
+                    dialed: Some(address(record.addr, record.port)),
+                    via: Via::Direct,
+                    capture_port: None,
+                });
+            }
+            Meaning::Stale | Meaning::Assigned => {}
+        }
     }
     (socket.state == TCP_SYN_SENT).then(|| What {
         direction: Direction::Outbound,
@@ -258,6 +258,13 @@ fn by_itself(socket: &OpenSocket, tables: &impl Tables) -> Option<What> {
         via: Via::Unknown,
         capture_port: None,
     })
+}
+
+/// A socket's record, and what it says about the socket's connection.
+fn record(socket: &OpenSocket) -> Option<(&SockRecord, Meaning)> {
+    let record = socket.record.as_ref()?;
+    let meaning = record.meaning(socket.local.port(), socket.remote.port());
+    Some((record, meaning))
 }
 
 fn accepted(record: &SockRecord, remote: SocketAddr) -> What {
@@ -285,9 +292,10 @@ fn of_target(socket: &OpenSocket, tables: &impl Tables) -> Option<What> {
         port: target.port(),
     });
     // Without a row nothing was redirected there, unless the row was removed: applications may use these addresses.
-    let is_direct = socket
-        .record
-        .is_some_and(|record| record.role == Role::Direct as u16);
+    let is_direct = matches!(
+        record(socket),
+        Some((_, Meaning::Direct | Meaning::Translated))
+    );
     if row.is_none() && (is_direct || tables.outbound_port() != Some(target.port())) {
         return None;
     }
