@@ -131,6 +131,13 @@ impl Addr {
         (a[0] ^ b[0]) | (a[1] ^ b[1]) | (a[2] ^ b[2]) | (a[3] ^ b[3]) == 0
     }
 
+    /// Whether it is the address from which the sidecar calls the app.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_self(self) -> bool {
+        self.is(Self::SELF_V4) || self.is(Self::SELF_V6)
+    }
+
     /// `0.0.0.0` or `::`, also in v4-mapped form.
     #[inline(always)]
     #[must_use]

@@ -28,10 +28,8 @@ pub const POD_OWN_TARGETS: u32 = 16;
 /// [`Pod::flags`]: a program on the pod's interfaces asks for decisions about packets that enter
 /// ([`Probe`](crate::forward::Probe)).
 pub const POD_FORWARDS: u32 = 1 << 10;
-/// [`Pod::flags`]: the upper half is a filter of the pod's addresses, as [`address_bit`] sets it. Without the flag it
-/// says nothing: agents before this one left it empty.
-pub const POD_FILTERS_ADDRESSES: u32 = 1 << 11;
-/// [`Pod::flags`]: the filter of addresses, when any may be the pod's.
+/// [`Pod::flags`]: the upper half is a filter of the pod's addresses, as [`address_bit`] sets it. All bits are set if
+/// any address may be the pod's.
 pub const POD_ANY_ADDRESS: u32 = 0xffff << ADDRESS_SHIFT;
 /// [`Pod::flags`]: bits below the filter of addresses.
 const ADDRESS_SHIFT: u32 = 16;
@@ -53,7 +51,7 @@ pub const fn address_bit(addr: Addr) -> u32 {
 #[inline(always)]
 #[must_use]
 pub const fn may_be_own(flags: u32, addr: Addr) -> bool {
-    flags & POD_FILTERS_ADDRESSES == 0 || flags & address_bit(addr) != 0
+    flags & address_bit(addr) != 0
 }
 
 /// Whether flags of a pod say that this family's rules apply. IPv4 rules always do.

@@ -130,6 +130,13 @@ impl Policy {
         self.transparent_mark != 0
     }
 
+    /// Whether the proxy's connections to this port of its own pod are untouched: it is the tunnel port.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_tunnel_out(&self, port: u16) -> bool {
+        port == self.tunnel_port && self.has_dialect(DIALECT_TUNNEL_OUT)
+    }
+
     /// Whether one of the `DIALECT_*` bits is set.
     #[inline(always)]
     #[must_use]

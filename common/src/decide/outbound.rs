@@ -4,9 +4,7 @@ use super::{Decision, Outbound, Tables, Verdict, transparent::transparent};
 use crate::{
     addr::{Addr, Family},
     pod::Route,
-    policy::{
-        DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_TUNNEL_OUT, List, NO_ID, Policy,
-    },
+    policy::{DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, List, NO_ID, Policy},
     rule::Rule,
 };
 
@@ -67,9 +65,8 @@ pub fn translated(
     tables: &impl Tables,
 ) -> bool {
     let route = tables.route(destination);
-    let self_source = source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6);
-    let exempt = self_source && policy.has_dialect(DIALECT_SELF_EXEMPT);
-    let tunnel = port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_OUT);
+    let exempt = source.is_self() && policy.has_dialect(DIALECT_SELF_EXEMPT);
+    let tunnel = policy.is_tunnel_out(port);
     route.is_local() && !policy.is_loopback(destination) && !exempt && !tunnel
 }
 
@@ -115,10 +112,7 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
     }
     // 3
     let loopback = policy.is_loopback(dialed);
-    if over_lo
-        && policy.has_dialect(DIALECT_SELF_EXEMPT)
-        && (source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6))
-    {
+    if over_lo && policy.has_dialect(DIALECT_SELF_EXEMPT) && source.is_self() {
         return Decision::untouched(Rule::SelfSource);
     }
     let local_captured = policy.has_dialect(DIALECT_LOCAL_CAPTURED);
@@ -126,7 +120,7 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
         return capture(policy.outbound_port, Rule::LocalCaptured, 0);
     }
     // 4 and 5
-    let tunnel = conn.port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_OUT);
+    let tunnel = policy.is_tunnel_out(conn.port);
     let into_own_pod = over_lo && !loopback && !tunnel;
     // Unless a loopback range is included, "over lo and not the proxy's: untouched" after the first
     // owner is final for traffic over lo: later owners are not compared.

@@ -8,8 +8,7 @@ use super::{
     Decision, Outbound, Tables, Verdict, inbound::by_port, outbound::effective_destination,
 };
 use crate::{
-    addr::Addr,
-    policy::{DIALECT_TUNNEL_OUT, List, NO_ID, Policy},
+    policy::{List, NO_ID, Policy},
     rule::Rule,
 };
 
@@ -39,8 +38,7 @@ pub(super) fn transparent(
     } else {
         conn.source
     };
-    let self_source = source.is(Addr::SELF_V4) || source.is(Addr::SELF_V6);
-    if self_source || policy.is_loopback(dialed) {
+    if source.is_self() || policy.is_loopback(dialed) {
         return None;
     }
     let (uids, gids) = (List::MoreProxyUids, List::MoreProxyGids);
@@ -95,7 +93,6 @@ fn redirects(
     (uid, gid): (u32, u32),
     tables: &impl Tables,
 ) -> bool {
-    let is_tunnel = conn.port == policy.tunnel_port && policy.has_dialect(DIALECT_TUNNEL_OUT);
     // As in the nat rules: unless a loopback range is included, those for the first owner are final.
     let first_owner_only = policy.loopback_included == 0;
     let matches = |index: u32| index == 0 || index != NO_ID && !first_owner_only;
@@ -103,5 +100,5 @@ fn redirects(
     let by_owner = matches(uid) || !ends_at_uid && matches(gid);
     let is_excluded = policy.has(List::OutPortExcluded)
         && tables.port(List::OutPortExcluded, conn.port).is_some();
-    by_owner && !is_tunnel && !is_excluded
+    !policy.is_tunnel_out(conn.port) && by_owner && !is_excluded
 }

@@ -58,7 +58,7 @@ fn established(ops: &SockOps<'_>) {
 /// of the sidecar towards the application.
 #[inline(always)]
 fn is_of_sidecar(addr: Addr) -> bool {
-    is_dedicated(addr) || addr.is(Addr::SELF_V4) || addr.is(Addr::SELF_V6)
+    is_dedicated(addr) || addr.is_self()
 }
 
 /// A message that one end sends: to the other's queue, or by TCP.

@@ -2,14 +2,14 @@
 
 use std::{collections::HashMap, net::IpAddr};
 
-use sidetrack_common::pod::{POD_ANY_ADDRESS, POD_FILTERS_ADDRESSES, Route, address_bit};
+use sidetrack_common::pod::{POD_ANY_ADDRESS, Route, address_bit};
 
 use crate::netns::routes::RouteId;
 
 /// Flags of the pod's row: a bit for each address that is local by these routes.
 pub(super) fn of(routes: &HashMap<RouteId, Route>) -> u32 {
     let local = routes.iter().filter(|(_, route)| route.is_local());
-    local.fold(POD_FILTERS_ADDRESSES, |bits, (id, _)| {
+    local.fold(0, |bits, (id, _)| {
         let destination = id.destination();
         let address: IpAddr = destination.addr();
         // The kernel takes the whole of 127.0.0.0/8 for loopback, and so does the decision before it asks.
