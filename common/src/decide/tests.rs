@@ -49,6 +49,7 @@ struct Fixture {
     ranges: Vec<(List, Addr)>,
     owners: HashMap<(u16, u32), u32>,
     device_excluded: bool,
+    local_excluded: bool,
     no_default_route: bool,
     before_sidecar: bool,
     unknown: bool,
@@ -77,7 +78,11 @@ impl Tables for Fixture {
     fn route(&self, addr: Addr) -> Route {
         let local = |source| Route {
             kind: RouteKind::Local as u32,
-            flags: 0,
+            flags: if self.local_excluded {
+                Route::excluding(0)
+            } else {
+                0
+            },
             ifindex: 1,
             source,
         };

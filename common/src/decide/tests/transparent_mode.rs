@@ -4,7 +4,7 @@ use super::{
     APP, Addr, Decision, Fixture, LO2, List, Outbound, Owner, POD, PROXY, Policy, Rule, VIP,
     Verdict, default_policy, dial, outbound, v6,
 };
-use crate::policy::DIALECT_TUNNEL_IN;
+use crate::policy::{DIALECT_TUNNEL_IN, DIALECT_TUNNEL_OUT, NO_ID};
 
 const MARK: u32 = 1337;
 const CLIENT: Addr = Addr::v4([10, 9, 9, 9]);
@@ -124,4 +124,175 @@ fn inbound_exclusions_hold_for_the_proxy_s_own_calls() {
     assert_eq!(excluded.rule, Rule::NotProxyUidLocal);
     let other = outbound(&policy, &dial(SIDECAR, ANY, POD, 81), &fixture);
     assert_eq!(other.verdict, assigned(POD));
+}
+
+/// The pod of the tables below: a proxy by uids 1337 and 1338 and by gids 1337 and 1338, the second of each from a list.
+fn listed(loopback_included: bool) -> (Policy, Fixture) {
+    let policy = Policy {
+        lists: List::MoreProxyUids.bit() | List::MoreProxyGids.bit(),
+        loopback_included: loopback_included.into(),
+        ..policy()
+    };
+    let owners = [(List::MoreProxyUids, 3), (List::MoreProxyGids, 5)];
+    let fixture = Fixture {
+        owners: owners
+            .iter()
+            .map(|(list, position)| ((*list as u16, 1338), *position))
+            .collect(),
+        ..Fixture::default()
+    };
+    (policy, fixture)
+}
+
+const fn owner(uid: u32, gid: u32) -> Owner {
+    Owner { uid, gid }
+}
+
+/// Nat redirects the first owner's calls to its own pod, and those of every owner if a loopback range is included. The
+/// other calls of the proxy are assigned, under the position of its uid, or else of its gid.
+#[test]
+fn the_proxy_s_owners_decide_who_assigns() {
+    use Rule::{
+        NotProxyUidLocal, OutNoMatch, ProxyGidLocal, ProxyUidLocal, TransparentGidLocal,
+        TransparentUidLocal,
+    };
+    for (owner, alone, included) in [
+        (owner(1337, 0), (ProxyUidLocal, 0), (ProxyUidLocal, 0)),
+        (owner(1338, 0), (TransparentUidLocal, 3), (ProxyUidLocal, 3)),
+        (owner(0, 1337), (TransparentGidLocal, 0), (ProxyGidLocal, 0)),
+        (owner(0, 1338), (TransparentGidLocal, 5), (ProxyGidLocal, 5)),
+        (
+            owner(1338, 1337),
+            (TransparentUidLocal, 3),
+            (ProxyUidLocal, 3),
+        ),
+        (owner(0, 0), (NotProxyUidLocal, 0), (OutNoMatch, 0)),
+        (Owner::UNKNOWN, (NotProxyUidLocal, 0), (OutNoMatch, 0)),
+    ] {
+        for (loopback_included, expected) in [(false, alone), (true, included)] {
+            let (mut policy, fixture) = listed(loopback_included);
+            policy.outbound_all = 0;
+            let decision = outbound(&policy, &dial(owner, ANY, POD, 80), &fixture);
+            assert_eq!(
+                (decision.rule, decision.index),
+                expected,
+                "{owner:?}, loopback included: {loopback_included}"
+            );
+        }
+    }
+}
+
+/// Without a list, or without a first uid, other owners are as they are in nat.
+#[test]
+fn owners_count_only_if_the_policy_has_them() {
+    for (owner, proxy_uid, lists, expected) in [
+        (owner(1338, 0), 1337, 0, Rule::NotProxyUidLocal),
+        (owner(0, 1338), 1337, 0, Rule::NotProxyUidLocal),
+        // A gid that is the first of all owners is redirected by nat.
+        (owner(0, 1337), NO_ID, 0, Rule::ProxyGidLocal),
+        (
+            owner(0, 1338),
+            NO_ID,
+            List::MoreProxyGids.bit(),
+            Rule::TransparentGidLocal,
+        ),
+        (owner(NO_ID, 0), NO_ID, 0, Rule::NotProxyGidLocal),
+    ] {
+        let (policy, fixture) = listed(false);
+        let policy = Policy {
+            proxy_uid,
+            lists,
+            ..policy
+        };
+        let decision = outbound(&policy, &dial(owner, ANY, POD, 80), &fixture);
+        assert_eq!(decision.rule, expected, "{owner:?} {lists}");
+    }
+}
+
+/// What nat does not redirect of the first owner is assigned: the tunnel port of versions that exempt it, and excluded
+/// ports.
+#[test]
+fn what_nat_exempts_is_assigned() {
+    let excluded = List::OutPortExcluded;
+    let fixture = Fixture {
+        ports: [((excluded as u16, 81), 0), ((excluded as u16, 82), 1)].into(),
+        ..Fixture::default()
+    };
+    let own_rule = Rule::TransparentUidLocal;
+    for (port, lists, exempts_tunnel, rule) in [
+        (80, excluded.bit(), true, Rule::ProxyUidLocal),
+        (81, excluded.bit(), true, own_rule),
+        (81, 0, true, Rule::ProxyUidLocal),
+        (15008, 0, true, own_rule),
+        (15008, 0, false, Rule::ProxyUidLocal),
+    ] {
+        let mut policy = Policy { lists, ..policy() };
+        if !exempts_tunnel {
+            policy.dialect &= !DIALECT_TUNNEL_OUT;
+        }
+        let decision = outbound(&policy, &dial(PROXY, ANY, POD, port), &fixture);
+        assert_eq!(decision.rule, rule, "{port} {lists} {exempts_tunnel}");
+    }
+}
+
+/// What leaves these rules before any of them is compared, whoever connects, with or without the mark.
+#[test]
+fn other_connections_are_for_nat() {
+    let plain = dial(SIDECAR, CLIENT, POD, 80);
+    let excluded_device = Fixture {
+        local_excluded: true,
+        ..Fixture::default()
+    };
+    let usual = Fixture::default();
+    for (conn, tables, rule) in [
+        (
+            Outbound {
+                captured_family: false,
+                ..plain
+            },
+            &usual,
+            Rule::FamilyNotCaptured,
+        ),
+        (
+            Outbound {
+                routing_header: true,
+                ..plain
+            },
+            &usual,
+            Rule::RoutingHeader,
+        ),
+        (
+            Outbound {
+                destination: VIP,
+                ..plain
+            },
+            &usual,
+            Rule::ProxyGid,
+        ),
+        (plain, &excluded_device, Rule::OutInterface),
+    ] {
+        for mark in [0, MARK] {
+            let conn = Outbound { mark, ..conn };
+            assert_eq!(outbound(&policy(), &conn, tables).rule, rule, "{conn:?}");
+        }
+    }
+    // From the address of the sidecar's calls, in both families, and to loopback.
+    for (source, destination, rule) in [
+        (Addr::SELF_V4, POD, Rule::SelfSource),
+        (Addr::SELF_V6, v6(2), Rule::SelfSource),
+        (CLIENT, Addr::LOOPBACK_V4, Rule::NotProxyUidLocal),
+        (v6(99), Addr::LOOPBACK_V6, Rule::NotProxyUidLocal),
+    ] {
+        let decision = decide(&dial(SIDECAR, source, destination, 80));
+        assert_eq!(decision.rule, rule, "{source:?} {destination:?}");
+    }
+}
+
+/// An unbound socket has the source of its route.
+#[test]
+fn the_source_of_an_unbound_socket_is_the_route_s() {
+    let decision = decide(&dial(SIDECAR, ANY, Addr::SELF_V6, 80));
+    assert_eq!(decision.rule, Rule::SelfSource);
+    let decision = decide(&dial(SIDECAR, v6(2), Addr::SELF_V6, 80));
+    assert_eq!(decision.verdict, assigned(Addr::SELF_V6));
 }
