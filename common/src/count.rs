@@ -64,3 +64,6 @@ const _: () = {
 };
 
 const _: () = assert!(size_of::<CountKey>() == 24);
+
+#[cfg(test)]
+mod tests;

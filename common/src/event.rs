@@ -105,3 +105,6 @@ pub struct RefusalKey {
 
 const _: () = assert!(size_of::<Event>() == 112);
 const _: () = assert!(size_of::<RefusalKey>() == 16);
+
+#[cfg(test)]
+mod tests;

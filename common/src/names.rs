@@ -1,5 +1,7 @@
 //! Names of maps and pins, which users see in `bpftool`, and the sizes of maps.
 
+use crate::event::Event;
+
 /// Directory below the bpffs mount that holds everything sidetrack pins.
 pub const PIN_ROOT: &str = "sidetrack";
 
@@ -81,6 +83,7 @@ pub const LAST_REFUSAL: &str = "LAST_REFUSAL";
 
 /// Bytes of [`EVENTS`]: room for 8,700 events.
 pub const EVENTS_BYTES: u32 = 1 << 20;
+const _: () = assert!(EVENTS_BYTES as usize / (size_of::<Event>() + 8) >= 8_700);
 
 /// Pods that a node can have enrolled.
 pub const MAX_PODS: u32 = 4_096;
@@ -98,6 +101,8 @@ pub const HANDSHAKE_RESERVE: u32 = 1_024;
 /// Rows of [`HANDSHAKES`] that one pod may have, capped so that a pod whose sidecar hangs leaves room
 /// for the others. A working sidecar has far fewer handshakes in flight.
 pub const HANDSHAKE_QUOTA: u32 = HANDSHAKE_CAPACITY / 8;
+// Every pod can have its guarantee while the pool is used up.
+const _: () = assert!(HANDSHAKE_POOL + MAX_PODS * HANDSHAKE_GUARANTEE == HANDSHAKE_CAPACITY);
 // Several pods can have their full quota at once.
 const _: () = assert!(HANDSHAKE_QUOTA > HANDSHAKE_GUARANTEE);
 const _: () = assert!(HANDSHAKE_QUOTA <= (HANDSHAKE_POOL - HANDSHAKE_RESERVE) / 3);

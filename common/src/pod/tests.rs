@@ -1,8 +1,8 @@
 //! Rows of a pod: which families its rules cover, and what a route means to connect.
 
 use super::{
-    POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6, POD_HAS_IFACE_RULES,
-    Pod, Route, RouteKey, RouteKind, address_bit, may_be_own,
+    POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6, POD_FORWARDS,
+    POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route, RouteKey, RouteKind, address_bit, may_be_own,
 };
 use crate::addr::{Addr, Family};
 
@@ -116,7 +116,7 @@ fn prefixes_cover_the_fields_before_the_address() {
 }
 
 #[test]
-fn a_filter_of_addresses_counts_only_with_its_flag() {
+fn a_filter_lets_the_pod_s_addresses_pass() {
     let (own, other) = (Addr::v4([10, 0, 0, 2]), Addr::v4([10, 0, 0, 3]));
     assert_ne!(address_bit(own), address_bit(other));
     let flags = address_bit(own);
@@ -132,4 +132,35 @@ fn the_bit_of_an_address_is_none_of_the_flags() {
         assert_eq!(bit.count_ones(), 1);
         assert_eq!(bit & POD_ANY_ADDRESS, bit, "{last}");
     }
+}
+
+#[test]
+fn every_word_of_an_address_chooses_its_bit() {
+    for others in [0, u32::MAX] {
+        for word in 0..4 {
+            let bits = (0..=255_u32).fold(0, |bits, n| {
+                let mut words = [others; 4];
+                words[word] = n << 24 | n;
+                bits | address_bit(Addr::from_v6_be(words))
+            });
+            assert_eq!(bits, POD_ANY_ADDRESS, "word {word} among {others:x}");
+        }
+    }
+}
+
+#[test]
+fn each_flag_has_a_bit_of_its_own() {
+    let flags = [
+        POD_CAPTURE_V6,
+        POD_ADDED_SELF_V6,
+        POD_HAS_IFACE_RULES,
+        POD_BEFORE_SIDECAR,
+        POD_OWN_TARGETS,
+        POD_FORWARDS,
+    ];
+    let all = flags.iter().fold(POD_ANY_ADDRESS, |all, flag| {
+        assert_eq!((flag.count_ones(), all & flag), (1, 0), "{flag}");
+        all | flag
+    });
+    assert_eq!(all.count_ones(), 16 + flags.len() as u32);
 }
