@@ -1,7 +1,7 @@
 //! The table of maps, and the pinned maps, typed. They are opened from the pins alone, so that commands
 //! work when no agent runs.
 //!
-//! A new map is one entry here, beside its static in `ebpf/src/maps.rs`.
+//! A new map is one entry here, beside its static in `ebpf/src/core/maps.rs`.
 
 use std::{io, os::fd::OwnedFd};
 
