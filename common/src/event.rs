@@ -4,6 +4,7 @@
 use crate::{
     addr::Addr,
     btf::{RuleField, TextByte},
+    names::EVENTS_BYTES,
 };
 
 /// What an [`Event`] is about.
@@ -75,6 +76,9 @@ pub struct Event {
     /// nothing.
     pub written: u64,
 }
+
+/// The room that [`EVENTS_BYTES`] is documented to have; the kernel puts eight bytes before each.
+const _: () = assert!(EVENTS_BYTES as usize / (size_of::<Event>() + 8) >= 8_700);
 
 impl Event {
     /// Whether it is of one connection, and complete.

@@ -1,7 +1,5 @@
 //! Names of maps and pins, which users see in `bpftool`, and the sizes of maps.
 
-use crate::event::Event;
-
 /// Directory below the bpffs mount that holds everything sidetrack pins.
 pub const PIN_ROOT: &str = "sidetrack";
 
@@ -83,7 +81,6 @@ pub const LAST_REFUSAL: &str = "LAST_REFUSAL";
 
 /// Bytes of [`EVENTS`]: room for 8,700 events.
 pub const EVENTS_BYTES: u32 = 1 << 20;
-const _: () = assert!(EVENTS_BYTES as usize / (size_of::<Event>() + 8) >= 8_700);
 
 /// Pods that a node can have enrolled.
 pub const MAX_PODS: u32 = 4_096;
