@@ -166,6 +166,11 @@ fn the_proxy_s_owners_decide_who_assigns() {
             (TransparentUidLocal, 3),
             (ProxyUidLocal, 3),
         ),
+        (
+            owner(1338, 1338),
+            (TransparentUidLocal, 3),
+            (ProxyUidLocal, 3),
+        ),
         (owner(0, 0), (NotProxyUidLocal, 0), (OutNoMatch, 0)),
         (Owner::UNKNOWN, (NotProxyUidLocal, 0), (OutNoMatch, 0)),
     ] {
