@@ -46,6 +46,9 @@ impl Agent {
     }
 }
 
+/// Programs that the demo runs.
+const DEMO: [&str; 3] = ["sidetrack", "sidetrack-actor", "sidetrack-demo"];
+
 /// Packages with the programs of the image.
 const PACKAGES: [&str; 4] = ["--package", "sidetrack", "--package", "sidetrack-webhook"];
 
@@ -81,7 +84,7 @@ pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
     let dependencies = match toolchain::linker() {
         Some(_) => None,
         None => {
-            let mut command = test_build();
+            let mut command = test_build(needs);
             command.arg("--keep-going");
             Some(steps.start(
                 "compiling dependencies",
@@ -104,7 +107,7 @@ pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
         dependencies.wait();
     }
     drop(steps);
-    must(&mut test_build())?;
+    must(&mut test_build(needs))?;
     match agent {
         Agent::Debug => Ok(()),
         Agent::Release => release(),
@@ -114,17 +117,22 @@ pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
 /// Builds the tests' programs and the agent they run.
 pub fn tests() -> Result<()> {
     kernel_programs()?;
-    must(&mut test_build())
+    must(&mut test_build(Needs::Tests))
 }
 
-/// The build that every command shares. xtask is left out because it is running.
-fn test_build() -> Command {
+/// The build that every command shares. xtask is left out because it is running, and for the demo what it does not run:
+/// a third of a first build is linking the other tools.
+fn test_build(needs: Needs) -> Command {
     let mut command = cargo();
     command
         .args(["build", "--locked", "--workspace", "--exclude", "xtask"])
         // There are no examples: they make cargo choose the features that `cargo test` chooses, and
         // what is compiled here is compiled for the tests as well.
-        .args(["--bins", "--examples"]);
+        .arg("--examples");
+    match needs {
+        Needs::Demo => command.args(DEMO.iter().flat_map(|name| ["--bin", name])),
+        Needs::Tests => command.arg("--bins"),
+    };
     command
 }
 

@@ -26,8 +26,12 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("test")?;
     build::for_running(Needs::Tests, Agent::Debug)?;
     let mut command = cargo();
-    command.args(["test", "--locked", "--workspace", "--"]);
-    command.args(&options.harness);
+    command.args(["test", "--locked", "--workspace"]);
+    // Documentation tests have no names that one would type, and looking for them takes seconds in each crate.
+    if options.harness.iter().any(|word| !word.starts_with('-')) {
+        command.arg("--tests");
+    }
+    command.arg("--").args(&options.harness);
     Agent::Debug.given_to(&mut command);
     must(&mut command)?;
     if options.harness.is_empty() {
