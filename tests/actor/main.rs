@@ -16,18 +16,14 @@ mod ring;
 mod tricks;
 mod udp;
 
-use std::{
-    fs,
-    fs::File,
-    io::{self, BufRead as _, Write as _},
-    path::PathBuf,
-    process, thread,
-};
+use std::{path::PathBuf, thread};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use clap::Parser;
-use lab::protocol::{Request, Response};
-use nix::sched::{CloneFlags, setns};
+use lab::{
+    helper,
+    protocol::{Request, Response},
+};
 
 use crate::{dial::Held, listen::Groups};
 
@@ -49,7 +45,8 @@ struct Options {
 fn main() -> Result<()> {
     let options = Options::parse();
     if let Some(requests) = options.here {
-        serve(requests.into_iter().map(Ok))?;
+        let parsed = requests.iter().map(|text| Ok(serde_json::from_str(text)?));
+        serve(parsed)?;
         loop {
             thread::park();
         }
@@ -57,25 +54,18 @@ fn main() -> Result<()> {
     let (Some(netns), Some(cgroup)) = (options.netns, options.cgroup) else {
         bail!("give a network namespace and a cgroup");
     };
-    fs::write(cgroup.join("cgroup.procs"), process::id().to_string())
-        .with_context(|| format!("join cgroup {}", cgroup.display()))?;
-    let namespace = File::open(&netns).with_context(|| format!("open {}", netns.display()))?;
-    setns(namespace, CloneFlags::CLONE_NEWNET).context("join the network namespace")?;
-
-    serve(io::stdin().lock().lines())
+    helper::join(&netns, &cgroup)?;
+    serve(helper::requests())
 }
 
 /// Answers on stdout.
-fn serve(requests: impl Iterator<Item = io::Result<String>>) -> Result<()> {
+fn serve(requests: impl Iterator<Item = Result<Request>>) -> Result<()> {
     let mut groups = Groups::default();
     let mut held = Held::default();
-    for line in requests {
-        let request: Request = serde_json::from_str(&line?)?;
-        let response = answer(request, &mut groups, &mut held)
+    for request in requests {
+        let response = answer(request?, &mut groups, &mut held)
             .unwrap_or_else(|error| Response::Failed(format!("{error:#}")));
-        let mut text = serde_json::to_string(&response)?;
-        text.push('\n');
-        io::stdout().write_all(text.as_bytes())?;
+        helper::say(&response)?;
     }
     Ok(())
 }

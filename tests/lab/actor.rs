@@ -1,78 +1,36 @@
 //! A process inside a pod, driven over its stdin and stdout.
 
-use std::{
-    io::{BufRead as _, BufReader, Write as _},
-    net::SocketAddr,
-    path::Path,
-    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
-    sync::Mutex,
-};
+use std::{net::SocketAddr, path::Path, process::Command};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, anyhow, bail};
 
 use crate::{
     command::built,
-    command::die_with_parent,
+    helper::Helper,
     protocol::{Connected, Dial, Flooded, Identity, Listen, Request, Response, Reused},
 };
 
 /// A running actor. Dropping it ends the process and everything it opened.
 #[derive(Debug)]
-pub struct Actor {
-    child: Child,
-    pipe: Mutex<Pipe>,
-}
-
-#[derive(Debug)]
-struct Pipe {
-    stdin: ChildStdin,
-    stdout: BufReader<ChildStdout>,
-}
+pub struct Actor(Helper);
 
 impl Actor {
     /// Starts one as root in a network namespace and a cgroup.
     pub fn start(netns: &str, cgroup: &Path) -> Result<Self> {
         let mut command = Command::new(binary()?);
-        command
-            .arg(format!("/run/netns/{netns}"))
-            .arg(cgroup)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = die_with_parent(&mut command)
-            .spawn()
-            .context("start an actor")?;
-        let pipe = Pipe {
-            stdin: child.stdin.take().context("the actor's stdin")?,
-            stdout: BufReader::new(child.stdout.take().context("the actor's stdout")?),
-        };
-        Ok(Self {
-            child,
-            pipe: Mutex::new(pipe),
-        })
+        command.arg(format!("/run/netns/{netns}")).arg(cgroup);
+        Helper::start(command).map(Self)
     }
 
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid()
     }
 
     /// Sends a request and waits for the response.
     pub fn ask(&self, request: &Request) -> Result<Response> {
-        let mut pipe = self
-            .pipe
-            .lock()
-            .expect("no test panics while it holds the pipe");
-        let mut line = serde_json::to_string(request)?;
-        line.push('\n');
-        pipe.stdin
-            .write_all(line.as_bytes())
-            .context("write to the actor")?;
-        let mut answer = String::new();
-        pipe.stdout
-            .read_line(&mut answer)
-            .context("read from the actor")?;
-        match serde_json::from_str(&answer).with_context(|| format!("the actor said {answer:?}"))? {
+        match self.0.ask(request)? {
             Response::Failed(error) => bail!("actor: {error}"),
             response => Ok(response),
         }
@@ -84,6 +42,12 @@ impl Actor {
             Response::Dialed(result) => Ok(result.map(|connected| *connected)),
             other => bail!("unexpected answer {other:?}"),
         }
+    }
+
+    /// Connects as someone to an address; that must succeed.
+    pub fn connect(&self, who: &Identity, to: SocketAddr) -> Result<Connected> {
+        let connected = self.dial(Dial::new(who, to))?;
+        connected.map_err(|errno| anyhow!("uid {} to {to}: errno {errno}", who.uid))
     }
 
     /// Connects one after the other.
@@ -180,13 +144,6 @@ impl Actor {
     /// Closes one socket of a group.
     pub fn close(&self, id: usize, socket: usize) -> Result<()> {
         self.ask(&Request::Close { id, socket }).map(drop)
-    }
-}
-
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

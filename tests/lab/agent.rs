@@ -11,14 +11,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::places::{NOT_OF_PODS, Places, nothing_is_left};
-use anyhow::{Context as _, Result, bail};
+pub use self::places::{NOT_OF_PODS, Places, gone, is, nothing_is_left};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
 
-use crate::{apiserver::ApiServer, command::die_with_parent, deploy::checkout};
+use crate::{apiserver::ApiServer, command::die_with_parent, deploy::checkout, wait::eventually};
 
 /// How long anything the agent is asked for may take.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,6 +38,8 @@ pub struct Extra<'a> {
     pub kubeconfig: Option<&'a str>,
     /// `cgroup.procs` of the memory cgroup that it is to be in.
     pub memory: Option<&'a Path>,
+    /// It has read everything within this; for few pods there is a default.
+    pub ready_within: Option<Duration>,
     /// Another build than [`binary`].
     pub binary: Option<&'a Path>,
 }
@@ -62,19 +64,17 @@ impl Agent {
     /// As [`Agent::start`], with more arguments or variables.
     pub fn start_with(places: &Places, extra: &Extra<'_>) -> Result<Self> {
         let mut agent = Self::spawn_with(places, extra)?;
-        let start = Instant::now();
-        loop {
-            let status = places.json(&["status", "-o", "json"]);
-            if status.is_ok_and(|status| status["agent"]["ready"] == true) {
-                return Ok(agent);
-            }
+        let ended = eventually(extra.ready_within.unwrap_or(2 * WAIT_TIMEOUT), || {
             if let Some(ended) = agent.child.try_wait()? {
-                bail!("the agent ended ({ended}):\n{}", places.log());
+                return Ok(Some(ended));
             }
-            if start.elapsed() > 2 * WAIT_TIMEOUT {
-                bail!("the agent is not ready:\n{}", places.log());
-            }
-            std::thread::sleep(Duration::from_millis(20));
+            let status = places.json(&["status", "-o", "json"])?;
+            ensure!(status["agent"]["ready"] == true, "the agent is not ready");
+            Ok(None)
+        });
+        match ended.with_context(|| format!("the agent's log:\n{}", places.log()))? {
+            None => Ok(agent),
+            Some(ended) => bail!("the agent ended ({ended}):\n{}", places.log()),
         }
     }
 
@@ -143,16 +143,10 @@ impl Agent {
 
     /// Waits for it to end by itself.
     pub fn wait(mut self) -> Result<std::process::ExitStatus> {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status);
-            }
-            if start.elapsed() > WAIT_TIMEOUT {
-                bail!("the agent still runs");
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually(WAIT_TIMEOUT, || {
+            let status = self.child.try_wait()?;
+            status.context("the agent still runs")
+        })
     }
 
     /// Processor time its threads have used so far.

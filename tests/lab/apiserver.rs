@@ -233,6 +233,17 @@ impl ApiServer {
         Ok(())
     }
 
+    /// They may be listed again.
+    pub fn permit(&self, kind: &str) -> Result<()> {
+        self.store.permit(Resource::named(kind)?);
+        Ok(())
+    }
+
+    /// The next Events are refused: the server is busy.
+    pub fn refuse_events(&self, count: usize) {
+        self.store.refuse_events(count);
+    }
+
     /// From now on commands in containers are answered so.
     pub fn on_exec(
         &self,

@@ -2,7 +2,10 @@
 
 use serde_json::{Value, json};
 
-use crate::{agent::NODE, network::PodNet};
+use crate::{
+    agent::NODE,
+    network::{Manifest, PodNet},
+};
 
 /// The label that opts in or out.
 pub const LABEL: &str = "sidetrack.dev/interception";
@@ -52,22 +55,6 @@ pub fn injected(name: &str, uid: &str) -> Value {
 /// The manifest of pod `test/app` for the directory of an agent: what its istio-init is given says what
 /// is intercepted.
 #[must_use]
-pub fn with_istio_init(pod: &PodNet, arguments: &[&str], variables: &[(&str, &str)]) -> String {
-    let arguments = [&["istio-iptables"], arguments].concat();
-    let variables: Vec<Value> = variables
-        .iter()
-        .map(|(name, value)| json!({"name": name, "value": value}))
-        .collect();
-    json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {
-            "name": "app", "namespace": "test", "uid": pod.uid,
-            "annotations": {"sidetrack.dev/netns": pod.path()},
-        },
-        "spec": {
-            "containers": [{"name": "app"}, {"name": "istio-proxy"}],
-            "initContainers": [{"name": "istio-init", "args": arguments, "env": variables}],
-        },
-    })
-    .to_string()
+pub fn with_istio_init(pod: &PodNet, arguments: &[&str], variables: &[(&str, &str)]) -> Manifest {
+    Manifest::new("app", pod).with_istio_init(arguments, variables)
 }

@@ -11,6 +11,7 @@ pub mod attack;
 pub mod command;
 pub mod deploy;
 pub mod envoy;
+pub mod helper;
 pub mod injected;
 pub mod ledger;
 pub mod machine;
@@ -25,6 +26,7 @@ pub mod sidecar;
 pub mod terminal;
 pub mod tricks;
 pub mod udp;
+pub mod wait;
 pub mod webhook;
 
 /// The name of a test as it is listed and filtered: the topic, which is the module below the crate's

@@ -2,10 +2,7 @@
 
 use anyhow::Result;
 
-use crate::{
-    command::run_words,
-    network::{Lab, PodNet},
-};
+use crate::network::{Lab, PodNet, set_sysctl};
 
 /// The machine's addresses.
 pub const MACHINE: [&str; 2] = ["10.79.0.2", "fd79::2"];
@@ -54,10 +51,9 @@ pub fn plug_in(machine: &PodNet, pod: &PodNet, interface: &str) -> Result<()> {
 
 /// Has a pod forward, or not.
 pub fn set_forwarding(pod: &PodNet, on: bool) -> Result<()> {
-    let value = u8::from(on);
+    let value = if on { "1" } else { "0" };
     for setting in ["ipv4/ip_forward", "ipv6/conf/all/forwarding"] {
-        let set = format!("echo {value} > /proc/sys/net/{setting}");
-        run_words(&["ip", "netns", "exec", &pod.netns, "sh", "-c", &set])?;
+        set_sysctl(&pod.netns, &format!("net/{setting}"), value)?;
     }
     Ok(())
 }

@@ -1,7 +1,11 @@
 //! Pods without Kubernetes: a network namespace and a cgroup each, on a bridge that is in a
 //! namespace of its own, so that nothing touches the machine's network.
 
+pub mod bridge;
+mod manifest;
+
 use std::{
+    fmt::Display,
     fs,
     net::IpAddr,
     path::{Path, PathBuf},
@@ -14,10 +18,14 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use tempfile::TempDir;
 
+pub use self::{
+    bridge::{GATEWAY_MAC, set_sysctl},
+    manifest::{Manifest, manifest},
+};
 use crate::{
     actor::Actor,
-    agent::Places,
-    command::{die_with_parent, run, run_words},
+    agent::{Places, gone},
+    command::{die_with_parent, run},
     ledger::{PREFIX, cgroup_root, remove_cgroup},
     private::mount_at,
 };
@@ -26,12 +34,6 @@ static LABS: AtomicU32 = AtomicU32::new(0);
 
 /// Where traffic goes that leaves a pod; it answers for [`Lab::outside`] addresses.
 pub const GATEWAY: &str = "10.77.0.254";
-
-/// Its MAC address. A bridge without one of its own takes the lowest of its ports' addresses. Then the
-/// gateway's address changes when that port's pod goes, and the other pods send to the old one until their
-/// neighbor entries are corrected. For IPv4 any ARP request of the gateway does that, because it is
-/// broadcast; for IPv6 only a solicitation for that very pod.
-pub const GATEWAY_MAC: &str = "02:00:0a:4d:00:fe";
 
 /// The outside's interface towards the second interface of a pod.
 pub const BESIDE: &str = "beside";
@@ -171,14 +173,7 @@ impl Lab {
         fs::create_dir(&lab.places.bpffs)?;
         mount_at("bpf", &lab.places.bpffs)?;
         let outside = lab.namespace("out")?;
-        for line in [
-            format!("link add br0 address {GATEWAY_MAC} type bridge"),
-            "link set br0 up".to_owned(),
-            format!("address add {GATEWAY}/16 dev br0"),
-            "address add fd77::fe/64 dev br0 nodad".to_owned(),
-        ] {
-            run(&format!("ip -n {outside} {line}"))?;
-        }
+        bridge::add_bridge(&outside, &[&format!("{GATEWAY}/16"), "fd77::fe/64"])?;
         Ok(lab)
     }
 
@@ -196,8 +191,9 @@ impl Lab {
 
     fn namespace(&mut self, name: &str) -> Result<String> {
         let name = format!("st{}-{name}", self.id);
-        run(&format!("ip netns add {name}"))?;
-        self.up(name)
+        bridge::namespace(&name)?;
+        self.namespaces.push(name.clone());
+        Ok(name)
     }
 
     /// A network namespace that belongs to a user namespace without processes, as container
@@ -218,10 +214,6 @@ impl Lab {
         holder.kill()?;
         holder.wait()?;
         attached?;
-        self.up(name)
-    }
-
-    fn up(&mut self, name: String) -> Result<String> {
         self.namespaces.push(name.clone());
         run(&format!("ip -n {name} link set lo up"))?;
         Ok(name)
@@ -270,41 +262,24 @@ impl Lab {
 
     fn connect(&mut self, name: &str, netns: String, v4: &str, v6: &str) -> Result<PodNet> {
         let outside = format!("st{}-out", self.id);
-        run(&format!(
-            "ip link add eth0 netns {netns} type veth peer name {name} netns {outside}"
-        ))?;
-        run(&format!("ip -n {outside} link set {name} master br0 up"))?;
         // Beside the numbers that tests choose themselves.
         const FIRST: usize = 1 << 16;
         let uid = self.uid(FIRST + self.namespaces.len());
         let cgroup = self.kubelet_cgroup(&uid)?;
-        let pod = PodNet {
+        let addresses = [format!("{v4}/16"), format!("{v6}/64")];
+        bridge::connect(
+            (name, &netns),
+            &outside,
+            &addresses.each_ref().map(String::as_str),
+            &[GATEWAY, "fd77::fe"],
+        )?;
+        Ok(PodNet {
             netns,
             uid,
             cgroup,
             v4: v4.parse().context("an IPv4 address")?,
             v6: v6.parse().context("an IPv6 address")?,
-        };
-        for line in [
-            format!("address add {v4}/16 dev eth0"),
-            format!("address add {v6}/64 dev eth0 nodad"),
-            "link set eth0 up".to_owned(),
-            format!("route add default via {GATEWAY}"),
-            "route add default via fd77::fe dev eth0".to_owned(),
-        ] {
-            pod.ip(&line)?;
-        }
-        // As container runtimes do, so that an app that is not root can serve port 80.
-        run_words(&[
-            "ip",
-            "netns",
-            "exec",
-            &pod.netns,
-            "sh",
-            "-c",
-            "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start",
-        ])?;
-        Ok(pod)
+        })
     }
 
     /// A pod's UID. They are looked for among all processes of the machine, so every network has its
@@ -359,13 +334,32 @@ impl Lab {
         Ok(names)
     }
 
-    /// Writes a manifest for a pod: `annotations` and `container` are lines of YAML.
-    pub fn write_manifest(&self, name: &str, manifest: &str) -> Result<()> {
+    /// Writes the manifest of a pod with these annotations, and waits until an agent has enrolled it.
+    pub fn enroll(&self, name: &str, pod: &PodNet, annotations: &[(&str, &str)]) -> Result<()> {
+        self.write_pod(name, pod, annotations)?;
+        self.places.wait_enrolled(&format!("test/{name}")).map(drop)
+    }
+
+    /// Writes the manifest of a pod with these annotations.
+    pub fn write_pod(&self, name: &str, pod: &PodNet, annotations: &[(&str, &str)]) -> Result<()> {
+        self.write_manifest(name, &manifest(name, pod, annotations))
+    }
+
+    /// Writes a manifest, or what else is to be read as one.
+    pub fn write_manifest(&self, name: &str, manifest: &(impl Display + ?Sized)) -> Result<()> {
         // Written aside and renamed, as careful tools do.
         let path = self.places.pods.join(format!("{name}.yaml"));
         let aside = self.dir.path().join(format!("{name}.new"));
-        fs::write(&aside, manifest)?;
+        fs::write(&aside, manifest.to_string())?;
         Ok(fs::rename(aside, path)?)
+    }
+
+    /// Removes the manifest of a pod, and waits until an agent has released it.
+    pub fn release(&self, name: &str) -> Result<()> {
+        self.remove_manifest(name)?;
+        self.places
+            .wait_pod(&format!("test/{name}"), gone)
+            .map(drop)
     }
 
     /// Removes a manifest.
@@ -387,23 +381,6 @@ fn wait_for_user_namespace(pid: u32) -> Result<()> {
         thread::sleep(Duration::from_millis(2));
     }
     bail!("unshare made no namespaces")
-}
-
-/// The manifest of an injected pod, with more annotations.
-#[must_use]
-pub fn manifest(name: &str, pod: &PodNet, annotations: &[(&str, &str)]) -> String {
-    let more: String = annotations
-        .iter()
-        .map(|(key, value)| format!("    {key}: {value:?}\n"))
-        .collect();
-    format!(
-        "apiVersion: v1\nkind: Pod\nmetadata:\n  name: {name}\n  namespace: test\n  uid: {}\n  \
-         annotations:\n    sidetrack.dev/netns: {}\n{more}spec:\n  containers:\n  - name: app\n    \
-         image: app\n  - name: istio-proxy\n    image: docker.io/istio/proxyv2:1.28.0\n    \
-         env:\n    - name: ISTIO_DUAL_STACK\n      value: \"true\"\n",
-        pod.uid,
-        pod.path()
-    )
 }
 
 impl Drop for Lab {

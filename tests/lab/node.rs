@@ -2,8 +2,7 @@
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, anyhow, ensure};
@@ -15,8 +14,9 @@ use crate::{
     apiserver::ApiServer,
     injected::namespace,
     network::Lab,
-    protocol::{APP, Dial, PROXY, ROOT},
+    protocol::{APP, PROXY, ROOT},
     runtime::{Added, Runtime, Sandbox},
+    wait::eventually,
 };
 
 /// A service outside the pods.
@@ -84,8 +84,7 @@ impl Node {
 
     /// Waits until the plugin is in the network configuration, or not.
     pub fn wait_plugin(&self, wanted: bool) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        eventually(Duration::from_secs(5), || {
             let list = self.runtime.read()?;
             let last = list["plugins"]
                 .as_array()
@@ -94,16 +93,13 @@ impl Node {
             let there = last.is_some_and(|last| {
                 last["type"] == "sidetrack-cni" && last["timeoutSeconds"] == self.patience
             });
-            if there == wanted {
-                return Ok(());
-            }
             ensure!(
-                start.elapsed() < Duration::from_secs(5),
+                there == wanted,
                 "the plugin is {there}: {list}\n{}",
                 self.places().log()
             );
-            thread::sleep(Duration::from_millis(20));
-        }
+            Ok(())
+        })
     }
 
     /// Where its agent keeps things.
@@ -137,8 +133,7 @@ impl Node {
     pub fn first_connection(&self, sandbox: &Sandbox, uid: &str) -> Result<(Actor, u16)> {
         let actor = sandbox.pod(&self.lab, uid)?.actor()?;
         actor.listen(&PROXY, any(15001))?;
-        let connected = actor.dial(Dial::new(&APP, vip()))?;
-        let connected = connected.map_err(|errno| anyhow!("errno {errno}"))?;
+        let connected = actor.connect(&APP, vip())?;
         Ok((actor, connected.accepted_by))
     }
 

@@ -13,18 +13,18 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use nix::pty::{Winsize, openpty};
 
 pub use self::svg::svg;
-use crate::command::die_with_parent;
+use crate::{command::die_with_parent, wait::eventually};
 
 /// The lines of the terminal.
 pub const LINES: u16 = 24;
 /// Its columns.
 pub const COLUMNS: u16 = 80;
 /// How long something may take to be shown.
-const WAIT_TIMEOUT: Duration = Duration::from_secs(15);
+const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A program that runs on a terminal. Ends with this.
 pub struct Terminal {
@@ -104,17 +104,11 @@ impl Terminal {
 
     /// Waits until the screen is as wanted.
     pub fn wait(&self, wanted: impl Fn(&str) -> bool) -> Result<String> {
-        let start = Instant::now();
-        loop {
+        eventually(WAIT_TIMEOUT, || {
             let text = self.text();
-            if wanted(&text) {
-                return Ok(text);
-            }
-            if start.elapsed() > WAIT_TIMEOUT {
-                bail!("the terminal shows:\n{text}");
-            }
-            thread::sleep(Duration::from_millis(50));
-        }
+            ensure!(wanted(&text), "the terminal shows:\n{text}");
+            Ok(text)
+        })
     }
 
     /// Waits until the program has ended; its exit code.
@@ -133,13 +127,14 @@ impl Terminal {
 
     /// Gives the terminal another size, as a window that is resized.
     pub fn resize(&self, lines: u16, columns: u16) -> Result<()> {
+        // First: what the program draws for the new size is to be read as that size.
+        lock(&self.shown)
+            .screen_mut()
+            .set_size(length(lines)?, length(columns)?);
         let mut stty = Command::new("stty");
         let (lines_text, columns_text) = (lines.to_string(), columns.to_string());
         stty.args(["rows", &lines_text, "cols", &columns_text]);
         let status = stty.stdin(self.device.try_clone()?).status()?;
-        lock(&self.shown)
-            .screen_mut()
-            .set_size(length(lines)?, length(columns)?);
         status.success().then_some(()).context("stty")
     }
 

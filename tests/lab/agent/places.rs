@@ -12,7 +12,10 @@ use serde_json::Value;
 use sidetrack_common::{LAYOUT_VERSION, names};
 
 use super::{WAIT_TIMEOUT, binary};
-use crate::product::{Client, PINNED, PodStatus, block_on};
+use crate::{
+    product::{Client, Maps, PINNED, Pins, PodStatus, block_on},
+    wait::eventually,
+};
 
 /// Paths of one agent.
 #[derive(Clone, Debug)]
@@ -130,26 +133,26 @@ impl Places {
     /// Waits until a map has so many rows. A policy's rows go a second after its last pod, for the
     /// sake of programs that run.
     pub fn wait_rows(&self, map: &str, wanted: usize) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        eventually(WAIT_TIMEOUT, || {
             let rows = self.map(map)?;
-            if rows.len() == wanted {
-                return Ok(());
-            }
-            if start.elapsed() > WAIT_TIMEOUT {
-                bail!(
-                    "{map} has {} rows instead of {wanted}: {rows:?}",
-                    rows.len()
-                );
-            }
-            std::thread::sleep(Duration::from_millis(50));
-        }
+            ensure!(
+                rows.len() == wanted,
+                "{map} has {} rows instead of {wanted}: {rows:?}",
+                rows.len()
+            );
+            Ok(())
+        })
     }
 
     /// The agent's log so far.
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// The pinned maps.
+    pub fn maps(&self) -> Result<Maps> {
+        Maps::open(&Pins::new(&self.bpffs)?)
     }
 
     /// Rows of a pinned map.
@@ -165,6 +168,22 @@ impl Places {
         ])?;
         rows_of(&dump).with_context(|| format!("list the rows of {name}"))
     }
+}
+
+/// Whether a pod's row has this state, and a reason with these words in it.
+pub fn is(state: &str, words: &str) -> impl Fn(Option<&Value>) -> bool {
+    move |pod| {
+        pod.is_some_and(|pod| {
+            let reason = pod["reason"].as_str().unwrap_or_default();
+            pod["state"] == state && reason.contains(words)
+        })
+    }
+}
+
+/// Whether a pod has no row.
+#[must_use]
+pub fn gone(pod: Option<&Value>) -> bool {
+    pod.is_none()
 }
 
 /// The rows in what bpftool prints. Anything but a list is an error: taken for an empty map it would

@@ -106,6 +106,13 @@ pub(super) async fn create_event(
     Json(event): Json<Value>,
 ) -> Response {
     store.asked("create", "events.k8s.io", "events");
+    if store.refuses_event() {
+        return failure(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            "busy",
+        );
+    }
     let regarding = &event["regarding"];
     let sound = serde_json::from_value::<k8s_openapi::api::events::v1::Event>(event.clone())
         .is_ok()

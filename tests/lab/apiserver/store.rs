@@ -79,6 +79,8 @@ struct Inner {
     revoked: bool,
     /// What may not be listed.
     forbidden: BTreeSet<Resource>,
+    /// How many Events are refused from now on.
+    refused_events: usize,
     /// A text in answers, and what takes its place.
     substitute: Option<(String, String)>,
     /// Decides about commands in containers.
@@ -221,6 +223,22 @@ impl Store {
 
     pub fn forbid(&self, resource: Resource) {
         self.lock().forbidden.insert(resource);
+    }
+
+    pub fn permit(&self, resource: Resource) {
+        self.lock().forbidden.remove(&resource);
+    }
+
+    pub fn refuse_events(&self, count: usize) {
+        self.lock().refused_events = count;
+    }
+
+    /// Whether the next Event is refused.
+    pub fn refuses_event(&self) -> bool {
+        let mut inner = self.lock();
+        let refuses = inner.refused_events > 0;
+        inner.refused_events = inner.refused_events.saturating_sub(1);
+        refuses
     }
 
     pub fn is_forbidden(&self, resource: Resource) -> bool {

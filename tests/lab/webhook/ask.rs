@@ -1,0 +1,80 @@
+//! A webhook under attack, and what the API server notices of it.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use tokio::time::{sleep, timeout};
+
+use super::{
+    certificates::{Authority, Mount},
+    client::{Client, Review},
+    server::Server,
+};
+use crate::attack::Attack;
+
+/// How long an attack is watched.
+const WATCHED: Duration = Duration::from_secs(3);
+/// Before the first request: an attack needs a moment to begin. A thousand handshakes at once keep a processor
+/// busy for a while, on both sides.
+const BEGIN: Duration = Duration::from_secs(1);
+/// Between two requests.
+const PAUSE: Duration = Duration::from_millis(20);
+/// The API server gives up.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// What the API server saw of a webhook under attack.
+#[derive(Clone, Copy, Debug)]
+pub struct Attacked {
+    /// Requests that were answered.
+    pub answers: usize,
+    /// The longest wait for an answer.
+    pub longest: Duration,
+    /// Resident memory before, in KiB.
+    pub at_rest: u64,
+    /// The most resident memory, in KiB.
+    pub most: u64,
+}
+
+/// Starts a webhook, attacks it, and asks it as the API server does.
+pub async fn attacked(attack: impl FnOnce(&Client) -> Attack) -> Result<Attacked> {
+    let authority = Authority::new()?;
+    let mount = Mount::new(&authority.pair()?)?;
+    let server = Server::start(&mount, &[]).await?;
+    let client = Client::new(&authority, server.address)?;
+    client.connect().await?.admit(&Review::new(0)?).await?;
+    let [at_rest, _] = server.memory()?;
+    let attack = attack(&client);
+    sleep(BEGIN).await;
+    let (answers, longest) = ask(&client).await?;
+    let [_, most] = server.memory()?;
+    drop(attack);
+    Ok(Attacked {
+        answers,
+        longest,
+        at_rest,
+        most,
+    })
+}
+
+/// Asks for a while, on a connection that stays and on new ones; how often, and the longest wait.
+async fn ask(client: &Client) -> Result<(usize, Duration)> {
+    let start = Instant::now();
+    let mut longest = Duration::ZERO;
+    let mut kept = client.connect().await?;
+    let mut answers = 0;
+    while start.elapsed() < WATCHED {
+        let review = Review::new(answers)?;
+        let asked = Instant::now();
+        let admitted = async {
+            match answers % 4 {
+                0 => client.connect().await?.admit(&review).await,
+                _ => kept.admit(&review).await,
+            }
+        };
+        timeout(ANSWER_TIMEOUT, admitted).await??;
+        longest = longest.max(asked.elapsed());
+        answers += 1;
+        sleep(PAUSE).await;
+    }
+    Ok((answers, longest))
+}
