@@ -1,14 +1,12 @@
 //! A node with many pods, and how long its agent takes to enroll them.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lab::{
     agent::Agent,
-    network::{Lab, PodNet, manifest},
+    network::{Lab, PodNet},
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 use serde::{Deserialize, Serialize};
@@ -51,7 +49,7 @@ impl Crowd {
                 v6: [0xfd77, 0, 0, 0, 0, 0, 0, 1].into(),
             };
             let name = format!("filler{number}");
-            lab.write_manifest(&name, &manifest(&name, &pod, &[]))?;
+            lab.write_pod(&name, &pod, &[])?;
         }
         let (mut agent, first) = started(&lab, pods)?;
         agent.end(Signal::SIGTERM)?;
@@ -72,20 +70,18 @@ fn started(lab: &Lab, pods: usize) -> Result<(Agent, Duration)> {
     const WAIT_TIMEOUT: Duration = Duration::from_secs(60);
     let start = Instant::now();
     let agent = Agent::spawn(lab.places())?;
-    loop {
+    eventually(WAIT_TIMEOUT, || {
         let status = agent.places.json(&["status", "-o", "json"]);
         let enrolled = status.map(|status| {
             let is_up = status["agent"]["ready"] == true;
             is_up && status["pods"]["enrolled"].as_u64() == Some(pods as u64)
         });
-        if enrolled.unwrap_or(false) {
-            return Ok((agent, start.elapsed()));
-        }
         ensure!(
-            start.elapsed() < WAIT_TIMEOUT,
+            enrolled.unwrap_or(false),
             "{pods} pods are not enrolled:\n{}",
             agent.places.log()
         );
-        thread::sleep(Duration::from_millis(5));
-    }
+        Ok(())
+    })?;
+    Ok((agent, start.elapsed()))
 }

@@ -5,8 +5,7 @@ use std::{
     net::SocketAddr,
     path::Path,
     process::{Child, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
@@ -16,6 +15,7 @@ use lab::{
     deploy::checkout,
     envoy::{address, binary, manager, original_dst, tcp_proxy},
     network::{Lab, PodNet},
+    wait::eventually,
 };
 use serde_json::{Value, json};
 
@@ -85,10 +85,10 @@ impl Meshed {
             let lab_number = lab;
             let lab = &mut labs[lab];
             let net = lab.pod(&format!("mesh{number}"), number)?;
-            let text = manifest(name, &net)?;
+            let text = manifest(name, &net);
             if let Some(restore) = restore {
                 let file = lab.dir().join("pod.json");
-                fs::write(&file, text)?;
+                fs::write(&file, text.to_string())?;
                 load_rules(&agent, &net, &file.to_string_lossy(), restore)?;
             } else if lab_number == 1 {
                 lab.write_manifest(&pod_name(name), &text)?;
@@ -156,7 +156,6 @@ impl Envoy {
         let mut command = pod.command(PROXY, Path::new("taskset"), &arguments);
         command.stdout(Stdio::null()).stderr(Stdio::inherit());
         let envoy = Self(die_with_parent(&mut command).spawn()?);
-        let start = Instant::now();
         let listens = || {
             let words = [
                 "ip",
@@ -169,10 +168,10 @@ impl Envoy {
             ];
             run_words(&words).map(|text| !text.trim().is_empty())
         };
-        while !listens()? {
-            ensure!(start.elapsed() < WAIT_TIMEOUT, "Envoy does not listen");
-            thread::sleep(Duration::from_millis(50));
-        }
+        eventually(WAIT_TIMEOUT, || {
+            ensure!(listens()?, "Envoy does not listen");
+            Ok(())
+        })?;
         Ok(envoy)
     }
 }

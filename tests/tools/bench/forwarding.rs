@@ -60,10 +60,10 @@ impl Forwarding {
                 sidecar: Worker::start_as(&net, (0, PROXY), CAPTURE)?,
                 outside: Worker::start(&lab.outside(), 0, EXCLUDED)?,
             };
-            let text = manifest(name, &net)?;
+            let text = manifest(name, &net);
             if name == IPTABLES {
                 let file = lab.dir().join("pod.json");
-                fs::write(&file, text)?;
+                fs::write(&file, text.to_string())?;
                 load_rules(
                     &agent,
                     &net,

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use lab::{
     agent::{Agent, Places},
     command::run_words,
-    network::{Lab, PodNet},
+    network::{Lab, Manifest, PodNet},
 };
 
 use crate::{
@@ -180,12 +180,12 @@ impl Environment {
                 _ => &mut crowd.lab,
             };
             let pod = Pod::new(of_lab, name, number, how, lab)?;
-            let text = manifest_of(name, &pod.net, lists)?;
+            let text = manifest_of(name, &pod.net, lists);
             match how {
                 How::Directly => {}
                 How::Iptables(restore) => {
                     let file = of_lab.dir().join("pod.json");
-                    fs::write(&file, text)?;
+                    fs::write(&file, text.to_string())?;
                     load_rules(&agent, &pod.net, &file.to_string_lossy(), restore)?;
                 }
                 How::Sidetrack => {
@@ -238,7 +238,7 @@ impl Environment {
             thread::sleep(PAUSE);
             let before = self.agent.places.whole_pod(&full)?.policy_id;
             // Every time another first port, so that none of it is there already.
-            let text = manifest_of(pod.name, &pod.net, MANY)?.replacen(
+            let text = manifest_of(pod.name, &pod.net, MANY).to_string().replacen(
                 "\"20000,",
                 &format!("\"{},", 40_000 + time),
                 1,
@@ -356,13 +356,13 @@ pub fn pod_name(name: &str) -> String {
 }
 
 /// Lists that hold neither the service nor its port, but for the last included range.
-fn manifest_of(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String> {
-    let mut annotations = serde_json::json!({"sidetrack.dev/netns": pod.path()});
+fn manifest_of(name: &str, pod: &PodNet, lists: Option<Lists>) -> Manifest {
+    let mut annotations = Vec::new();
     if name == ACCELERATED {
-        annotations["sidetrack.dev/accelerate"] = "true".into();
+        annotations.push(("sidetrack.dev/accelerate", "true".to_owned()));
     }
     if is_tproxy(name) {
-        annotations["sidecar.istio.io/interceptionMode"] = "TPROXY".into();
+        annotations.push(("sidecar.istio.io/interceptionMode", "TPROXY".to_owned()));
     }
     if let Some(lists) = lists {
         let ranges: Vec<String> = (0..lists.ranges)
@@ -371,25 +371,26 @@ fn manifest_of(name: &str, pod: &PodNet, lists: Option<Lists>) -> Result<String>
         let ports: Vec<String> = (0..lists.ports)
             .map(|number| (20_000 + number).to_string())
             .collect();
-        for (annotation, value) in [
-            ("includeOutboundIPRanges", "10.109.0.0/16".to_owned()),
-            ("excludeOutboundIPRanges", ranges.join(",")),
-            ("excludeOutboundPorts", ports.join(",")),
-        ] {
-            annotations[format!("traffic.sidecar.istio.io/{annotation}")] = value.into();
-        }
+        annotations.extend([
+            (
+                "traffic.sidecar.istio.io/includeOutboundIPRanges",
+                "10.109.0.0/16".to_owned(),
+            ),
+            (
+                "traffic.sidecar.istio.io/excludeOutboundIPRanges",
+                ranges.join(","),
+            ),
+            (
+                "traffic.sidecar.istio.io/excludeOutboundPorts",
+                ports.join(","),
+            ),
+        ]);
     }
-    Ok(serde_json::to_string(&serde_json::json!({
-        "kind": "Pod",
-        "metadata": {
-            "name": pod_name(name), "namespace": "test", "uid": pod.uid, "annotations": annotations,
-        },
-        "spec": {"containers": [{"name": "app"}, {"name": "istio-proxy"}]},
-    }))?)
+    Manifest::new(&pod_name(name), pod).annotated(&annotations)
 }
 
 /// A pod's manifest with the default policy; accelerated, if its name says so.
-pub fn manifest(name: &str, pod: &PodNet) -> Result<String> {
+pub fn manifest(name: &str, pod: &PodNet) -> Manifest {
     manifest_of(name, pod, None)
 }
 

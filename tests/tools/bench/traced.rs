@@ -1,17 +1,10 @@
 //! What a trace of everything costs under load, and that nobody else pays for it: one connection after the other, in
 //! turns without a trace, with one, and without one again.
 
-use std::{
-    fs::File,
-    io::Read as _,
-    path::PathBuf,
-    process::Child,
-    thread::sleep,
-    time::{Duration, Instant},
-};
+use std::{fs::File, io::Read as _, path::PathBuf, process::Child, thread::sleep, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{agent::Places, command::die_with_parent};
+use lab::{agent::Places, command::die_with_parent, wait::eventually};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -110,12 +103,10 @@ fn traced_until(places: &Places) -> Result<u64> {
 }
 
 fn wait_untraced(places: &Places) -> Result<()> {
-    let begun = Instant::now();
-    while traced_until(places)? != 0 {
-        ensure!(begun.elapsed() < STOPPED, "somebody else traces");
-        sleep(Duration::from_millis(50));
-    }
-    Ok(())
+    eventually(STOPPED, || {
+        ensure!(traced_until(places)? == 0, "somebody else traces");
+        Ok(())
+    })
 }
 
 /// A trace of everything, as JSON into a file.

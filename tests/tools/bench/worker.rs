@@ -4,24 +4,20 @@
 mod client;
 mod server;
 
-use std::{
-    fs::{self, File},
-    io::{self, BufRead as _, BufReader, Write as _},
-    process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio},
-    sync::Mutex,
-    time::Duration,
-};
+use std::{fs, process::ExitCode, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
-use lab::{command::die_with_parent, network::PodNet};
+use lab::{
+    helper::{self, Helper},
+    network::PodNet,
+    protocol::Identity,
+};
 use nix::{
-    sched::{CloneFlags, CpuSet, sched_setaffinity, setns},
-    unistd::{Gid, Pid, Uid, setgroups, setresgid, setresuid},
+    sched::{CpuSet, sched_setaffinity},
+    unistd::{Pid, Uid},
 };
 use serde::{Deserialize, Serialize};
 use socket2::Socket;
-
-const WORD: &str = "worker";
 
 /// What one command brought.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -54,10 +50,7 @@ impl Answer {
 
 /// A running worker; dropping it ends it.
 #[derive(Debug)]
-pub struct Worker {
-    child: Child,
-    pipe: Mutex<(ChildStdin, BufReader<ChildStdout>)>,
-}
+pub struct Worker(Helper);
 
 impl Worker {
     /// Starts one in a pod, as a user; it listens on `port` if that is not 0.
@@ -67,102 +60,46 @@ impl Worker {
 
     /// The same as a user and a group. Root listens transparently.
     pub fn start_as(pod: &PodNet, (uid, gid): (u32, u32), port: u16) -> Result<Self> {
-        let mut command = Command::new(std::env::current_exe()?);
-        command
-            .args([WORD, &pod.path()])
-            .arg(&pod.cgroup)
-            .args([format!("{uid}:{gid}"), port.to_string()])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        let mut child = die_with_parent(&mut command).spawn()?;
-        let stdin = child.stdin.take().context("stdin")?;
-        let stdout = BufReader::new(child.stdout.take().context("stdout")?);
-        let worker = Self {
-            child,
-            pipe: Mutex::new((stdin, stdout)),
-        };
+        let worker = Helper::start_self(pod, &Identity::with_gid(uid, gid), port)?;
         // It listens when it answers.
-        worker.ask("ready")?;
-        Ok(worker)
+        worker.ask::<Answer>(&"ready")?;
+        Ok(Self(worker))
     }
 
     /// Sends a command and waits for its answer.
     pub fn ask(&self, words: &str) -> Result<Answer> {
-        self.tell(words)?;
-        self.answer().with_context(|| words.to_owned())
+        self.0.ask(&words).with_context(|| words.to_owned())
     }
 
     /// Sends a command.
     pub fn tell(&self, words: &str) -> Result<()> {
-        let mut pipe = self
-            .pipe
-            .lock()
-            .expect("no thread panics while it holds the lock");
-        Ok(writeln!(pipe.0, "{words}")?)
+        self.0.tell(&words)
     }
 
     /// Waits for an answer.
     pub fn answer(&self) -> Result<Answer> {
-        let mut line = String::new();
-        let mut pipe = self
-            .pipe
-            .lock()
-            .expect("no thread panics while it holds the lock");
-        pipe.1.read_line(&mut line)?;
-        serde_json::from_str(&line).with_context(|| format!("it said {line:?}"))
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.0.hear()
     }
 }
 
 /// Runs as a worker if the command line says so.
 pub fn run_if_worker() -> Option<ExitCode> {
-    let words: Vec<String> = std::env::args().skip(1).collect();
-    let [word, netns, cgroup, ids, port] = words.as_slice() else {
-        return None;
-    };
-    if word != WORD {
-        return None;
-    }
-    Some(match work(netns, cgroup, ids, port) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("worker: {error:#}");
-            ExitCode::FAILURE
-        }
-    })
+    helper::run_if_helper(work)
 }
 
-fn work(netns: &str, cgroup: &str, ids: &str, port: &str) -> Result<()> {
-    fs::write(
-        format!("{cgroup}/cgroup.procs"),
-        std::process::id().to_string(),
-    )?;
-    setns(File::open(netns)?, CloneFlags::CLONE_NEWNET)?;
-    let port: u16 = port.parse()?;
+fn work(port: u16) -> Result<()> {
     stay_on_one_processor()?;
-    let (uid, gid) = ids.split_once(':').context("UID:GID")?;
-    setgroups(&[])?;
-    let gid = Gid::from_raw(gid.parse()?);
-    setresgid(gid, gid, gid)?;
-    let uid = Uid::from_raw(uid.parse()?);
-    setresuid(uid, uid, uid)?;
     let listener = if port == 0 {
         None
     } else {
-        Some(server::listen(port, uid.is_root())?)
+        Some(server::listen(port, Uid::effective().is_root())?)
     };
     let mut held = Vec::new();
-    for line in io::stdin().lock().lines() {
+    for command in helper::requests::<String>() {
         let before = processor_time()?;
-        let mut answer = obey(&line?, listener.as_ref(), &mut held)?;
+        let mut answer = obey(&command?, listener.as_ref(), &mut held)?;
         answer.cpu = processor_time()?.saturating_sub(before);
-        println!("{}", serde_json::to_string(&answer)?);
+        helper::say(&answer)?;
     }
     Ok(())
 }

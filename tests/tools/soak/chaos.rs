@@ -95,7 +95,7 @@ pub fn shrink_listeners(environment: &Environment, events: &Events, mut rng: Rng
         let pod = &environment.pods[rng.usize(..environment.pods.len())];
         for count in [1, rng.usize(2..=8), crate::environment::LISTENERS] {
             {
-                let mut sidecar = pod
+                let sidecar = pod
                     .sidecar
                     .lock()
                     .expect("no thread panics while it holds the lock");

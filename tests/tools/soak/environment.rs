@@ -12,22 +12,24 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, ensure};
 use lab::{
     agent::Places,
-    command::run_words,
-    network::{Lab, PodNet, manifest},
+    helper::Helper,
+    network::{Lab, PodNet, set_sysctl},
+    protocol::{APP, PROXY, ROOT},
+    wait::eventually,
 };
 
 use crate::{
     account::Account,
-    spawner::{Dialer, Spawner, Worker},
+    helpers::{Dialer, serve},
     targets::{
         ASIDE, CHAIN, EXCLUDED, HEALTH, Kind, Known, Mode, NOWHERE, OTHER, Policy, SELF,
         SIDECAR_IN, SIDECAR_OUT, VIP, VIP6, WEB,
     },
     timeline::{State, Timeline},
-    wire::{APP, Order, PROXY, ROOT, Target, Who, Work},
+    wire::{Order, Target, Who, Work},
 };
 
 /// Pods that stay.
@@ -52,12 +54,10 @@ pub struct Environment {
     /// What dials beside the pods' apps and sidecars, and where.
     others: Vec<(Dialer, Known)>,
     outside: Dialer,
-    _outside_server: Worker,
-    _hanging_sidecar: Worker,
+    _outside_server: Helper,
+    _hanging_sidecar: Helper,
     /// The pod whose sidecar hangs.
     pub hanging: PodNet,
-    /// Starts processes.
-    pub spawner: Spawner,
     /// The books.
     pub account: Arc<Account>,
     /// Of the random order.
@@ -79,8 +79,8 @@ pub struct Pod {
     /// What may be the case with it.
     pub timeline: Arc<Timeline>,
     /// Its sidecar; locked while it is restarted or receives an order.
-    pub sidecar: Mutex<Worker>,
-    _app: Worker,
+    pub sidecar: Mutex<Helper>,
+    _app: Helper,
     /// Connects as the app.
     pub app_dialer: Dialer,
     /// Connects as the sidecar.
@@ -125,23 +125,22 @@ impl Environment {
         for address in [VIP, VIP6, ASIDE] {
             lab.add_outside(address)?;
         }
-        let spawner = Spawner::new();
         let out = lab.outside();
         let account = Arc::new(Account::new(lab.places().clone(), out.clone()));
-        let outside_server = spawner.serve(
+        let outside_server = serve(
             &out,
-            ROOT,
+            &ROOT,
             Work::Serve {
                 who: Who::Outside,
                 ports: vec![WEB, CHAIN, OTHER, EXCLUDED],
             },
         )?;
-        let outside = spawner.dial(&out, ROOT, dialers(2, seed), &account)?;
+        let outside = Dialer::start(&out, &ROOT, dialers(2, seed), &account)?;
         let hanging = lab.pod(&name(HANGING), address_of(HANGING))?;
-        sysctl(&hanging, "net/ipv4/ip_local_port_range", "1024 65000")?;
-        let hanging_sidecar = spawner.serve(
+        set_sysctl(&hanging.netns, "net/ipv4/ip_local_port_range", "1024 65000")?;
+        let hanging_sidecar = serve(
             &hanging,
-            PROXY,
+            &PROXY,
             Work::Hang {
                 ports: vec![SIDECAR_OUT],
             },
@@ -154,7 +153,6 @@ impl Environment {
             _outside_server: outside_server,
             _hanging_sidecar: hanging_sidecar,
             hanging,
-            spawner,
             account,
             seed,
             stop: AtomicBool::new(false),
@@ -199,28 +197,24 @@ impl Environment {
         };
         // Linux drops what waits in the queue of a listener that closes, unless this setting moves
         // it to another listener of the group. With it, whatever is lost here is lost by us.
-        sysctl(&net, "net/ipv4/tcp_migrate_req", "1")?;
+        set_sysctl(&net.netns, "net/ipv4/tcp_migrate_req", "1")?;
         for (kind, range, _, _) in NOWHERE {
             net.ip(&format!("route add {kind} {range}"))?;
         }
         let timeline = Arc::new(Timeline::new(state));
         self.account.add_pod(number, &net, Arc::clone(&timeline));
         let sidecar = self.start_sidecar(number, &net)?;
-        let app = self.spawner.serve(
+        let app = serve(
             &net,
-            APP,
+            &APP,
             Work::Serve {
                 who: Who::App(number),
                 ports: vec![WEB, CHAIN, OTHER, EXCLUDED],
             },
         )?;
         let seed = self.seed ^ u64::from(number) << 8;
-        let app_dialer = self
-            .spawner
-            .dial(&net, APP, dialers(2, seed), &self.account)?;
-        let proxy_dialer = self
-            .spawner
-            .dial(&net, PROXY, dialers(1, seed + 1), &self.account)?;
+        let app_dialer = Dialer::start(&net, &APP, dialers(2, seed), &self.account)?;
+        let proxy_dialer = Dialer::start(&net, &PROXY, dialers(1, seed + 1), &self.account)?;
         Ok(Pod {
             number,
             net,
@@ -234,10 +228,10 @@ impl Environment {
     }
 
     /// Starts a pod's sidecar.
-    pub fn start_sidecar(&self, number: u16, net: &PodNet) -> Result<Worker> {
-        let mut sidecar = self.spawner.serve(
+    pub fn start_sidecar(&self, number: u16, net: &PodNet) -> Result<Helper> {
+        let sidecar = serve(
             net,
-            PROXY,
+            &PROXY,
             Work::Serve {
                 who: Who::Sidecar(number),
                 ports: vec![SIDECAR_OUT, SIDECAR_IN, HEALTH],
@@ -249,7 +243,7 @@ impl Environment {
     }
 
     /// Starts it again in a pod that stays.
-    pub fn restart_sidecar(&self, pod: &Pod) -> Result<Worker> {
+    pub fn restart_sidecar(&self, pod: &Pod) -> Result<Helper> {
         self.start_sidecar(pod.number, &pod.net)
     }
 
@@ -298,7 +292,7 @@ impl Environment {
             .lab
             .lock()
             .expect("no thread panics while it holds the lock");
-        lab.write_manifest(&name, &manifest(&name, net, &annotations))
+        lab.write_pod(&name, net, &annotations)
     }
 
     /// Removes a pod's manifest.
@@ -330,16 +324,11 @@ impl Environment {
         wanted: impl Fn(Option<&serde_json::Value>) -> bool,
     ) -> Result<Duration> {
         let start = Instant::now();
-        loop {
-            let row = self.places.pod(&format!("test/{name}"));
-            if row.as_ref().is_ok_and(|row| wanted(row.as_ref())) {
-                return Ok(start.elapsed());
-            }
-            if start.elapsed() > WAIT_TIMEOUT {
-                bail!("{name} after {WAIT_TIMEOUT:?}: {row:?}");
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
+        eventually(WAIT_TIMEOUT, || {
+            let row = self.places.pod(&format!("test/{name}"))?;
+            ensure!(wanted(row.as_ref()), "{name}: {row:?}");
+            Ok(start.elapsed())
+        })
     }
 
     /// Ends all dialing; every connection is in the account then.
@@ -388,13 +377,6 @@ fn dialers(threads: usize, seed: u64) -> Work {
         pause: PAUSE,
         seed,
     }
-}
-
-fn sysctl(net: &PodNet, name: &str, value: &str) -> Result<()> {
-    let line = format!("echo {value} > /proc/sys/{name}");
-    run_words(&["ip", "netns", "exec", &net.netns, "sh", "-c", &line])
-        .map(drop)
-        .with_context(|| format!("set {name}"))
 }
 
 /// What the app, the sidecar and the outside dial.

@@ -7,14 +7,18 @@ use std::{
 };
 
 use anyhow::{Result, ensure};
-use lab::network::{Lab, PodNet, manifest};
+use lab::{
+    helper::Helper,
+    network::{Lab, PodNet},
+    protocol::{APP, Identity, PROXY, ROOT},
+};
 use nix::sys::signal::Signal;
 
 use crate::{
     chaos,
-    spawner::{Spawner, Worker},
+    helpers::serve,
     targets::{SIDECAR_IN, SIDECAR_OUT, VIP, WEB},
-    wire::{APP, Order, PROXY, ROOT, Streamed, Work},
+    wire::{Order, Streamed, Work},
 };
 
 /// What counts as a stall.
@@ -30,8 +34,8 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Who streams. Fields drop in order: processes before what they run in.
 struct Streams {
     /// App to service, outside to pod, and without any hook.
-    clients: [Worker; 3],
-    _servers: [Worker; 2],
+    clients: [Helper; 3],
+    _servers: [Helper; 2],
 }
 
 /// What a period came to.
@@ -48,13 +52,12 @@ pub fn run(count: u32, builds: &chaos::Builds, length: Duration) -> Result<(u64,
     lab.add_outside(VIP)?;
     let pod = lab.pod("streams", 2)?;
     let control = bare.pod("control", 2)?;
-    lab.write_manifest("streams", &manifest("streams", &pod, &[]))?;
+    lab.write_pod("streams", &pod, &[])?;
     let places = lab.places().clone();
-    let spawner = Spawner::new();
     let mut agent = chaos::start(&places, builds, 0)?;
     chaos::wait_ready(&places, &agent)?;
     places.wait_enrolled("test/streams")?;
-    let mut streams = Streams::open(&spawner, count, [(&lab, &pod), (&bare, &control)])?;
+    let mut streams = Streams::open(count, [(&lab, &pod), (&bare, &control)])?;
     let connections = places.pod("test/streams")?;
     let half = u64::from(count / 2);
     for way in ["outbound_redirected", "inbound_redirected"] {
@@ -92,7 +95,7 @@ pub fn run(count: u32, builds: &chaos::Builds, length: Duration) -> Result<(u64,
         }
         Ok(takeovers)
     })?;
-    for worker in &mut streams.clients {
+    for worker in &streams.clients {
         worker.tell(&Order::End)?;
     }
     drop(streams);
@@ -100,23 +103,23 @@ pub fn run(count: u32, builds: &chaos::Builds, length: Duration) -> Result<(u64,
 }
 
 impl Streams {
-    fn open(spawner: &Spawner, count: u32, [own, bare]: [(&Lab, &PodNet); 2]) -> Result<Self> {
-        let echo = |pod, uid, ports: &[u16]| {
+    fn open(count: u32, [own, bare]: [(&Lab, &PodNet); 2]) -> Result<Self> {
+        let echo = |pod, owner: &Identity, ports: &[u16]| {
             let ports = ports.to_vec();
-            spawner.serve(pod, uid, Work::Echo { ports })
+            serve(pod, owner, Work::Echo { ports })
         };
         let servers = [
-            echo(own.1, PROXY, &[SIDECAR_OUT, SIDECAR_IN])?,
-            echo(bare.1, PROXY, &[WEB])?,
+            echo(own.1, &PROXY, &[SIDECAR_OUT, SIDECAR_IN])?,
+            echo(bare.1, &PROXY, &[WEB])?,
         ];
-        let dial = |pod: &PodNet, uid, to: std::net::IpAddr, count| {
+        let dial = |pod: &PodNet, owner: &Identity, to: std::net::IpAddr, count| {
             let to = std::net::SocketAddr::new(to, WEB);
-            spawner.serve(pod, uid, Work::Stream { to, count })
+            serve(pod, owner, Work::Stream { to, count })
         };
         let clients = [
-            dial(own.1, APP, VIP.parse()?, count / 2)?,
-            dial(&own.0.outside(), ROOT, own.1.v4, count / 2)?,
-            dial(&bare.0.outside(), ROOT, bare.1.v4, count / CONTROL_PART)?,
+            dial(own.1, &APP, VIP.parse()?, count / 2)?,
+            dial(&own.0.outside(), &ROOT, own.1.v4, count / 2)?,
+            dial(&bare.0.outside(), &ROOT, bare.1.v4, count / CONTROL_PART)?,
         ];
         Ok(Self {
             clients,

@@ -4,7 +4,6 @@
 use std::{
     io::{self, Read},
     net::{IpAddr, Ipv6Addr, SocketAddr},
-    path::PathBuf,
     sync::atomic::{AtomicU32, Ordering},
     time::Duration,
 };
@@ -42,45 +41,6 @@ impl Who {
         }
     }
 }
-
-/// What a process is to do, on its command line.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Job {
-    /// Path of its network namespace.
-    pub netns: String,
-    /// Its cgroup.
-    pub cgroup: PathBuf,
-    /// Whose it is.
-    pub owner: Owner,
-    /// The work.
-    pub work: Work,
-}
-
-/// Whose a process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Owner {
-    /// User.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-}
-
-impl Owner {
-    /// A user with the group of the same number.
-    pub const fn of(number: u32) -> Self {
-        Self {
-            uid: number,
-            gid: number,
-        }
-    }
-}
-
-/// The app.
-pub const APP: Owner = Owner::of(1000);
-/// The sidecar.
-pub const PROXY: Owner = Owner::of(1337);
-/// root.
-pub const ROOT: Owner = Owner::of(0);
 
 /// Kinds of work.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -10,15 +10,16 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use fastrand::Rng;
 use lab::product::sys;
 use lab::{
     agent::{Agent, Extra, Places},
     command::run_words,
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 
@@ -100,14 +101,14 @@ pub fn start(places: &Places, builds: &Builds, which: usize) -> Result<Agent> {
 
 /// Waits until an agent reports that it is ready.
 pub fn wait_ready(places: &Places, agent: &Agent) -> Result<()> {
-    let start = Instant::now();
-    while !is_ready(places, agent.pid()) {
-        if start.elapsed() > READY {
-            bail!("an agent is not ready after {READY:?}:\n{}", tail(places));
-        }
-        thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
+    eventually(READY, || {
+        ensure!(
+            is_ready(places, agent.pid()),
+            "an agent is not ready after {READY:?}:\n{}",
+            tail(places)
+        );
+        Ok(())
+    })
 }
 
 fn is_ready(places: &Places, pid: u32) -> bool {

@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use fastrand::Rng;
+use lab::{helper::Helper, protocol::APP, wait::eventually};
 use sidetrack_common::names::HANDSHAKE_QUOTA;
 
 use super::{between, more};
@@ -16,7 +17,7 @@ use crate::{
     environment::Environment,
     inventory::handshakes,
     targets::{VIP, VIP6, WEB},
-    wire::{APP, Flooded, Work},
+    wire::{Flooded, Work},
 };
 
 /// Processes of a small flood, and SYNs of each per family. They are sent again at the same time. A processor
@@ -79,15 +80,11 @@ impl Floods {
             .map(|ip| SocketAddr::new(ip.parse().expect("an address"), WEB))
             .to_vec();
         let work = Work::Flood { to, each };
-        let mut workers = (0..processes)
-            .map(|_| {
-                environment
-                    .spawner
-                    .start(&environment.hanging, APP, work.clone())
-            })
+        let workers = (0..processes)
+            .map(|_| Helper::start_self(&environment.hanging, &APP, &work))
             .collect::<Result<Vec<_>>>()?;
         let mut flooded = Flooded::default();
-        for worker in &mut workers {
+        for worker in &workers {
             let part: Flooded = worker.hear()?;
             flooded.pending += part.pending;
             flooded.refused += part.refused;
@@ -109,18 +106,13 @@ impl Floods {
 
 /// Waits until there is room again: both the rows and the programs' own count of them.
 fn wait_gone(environment: &Environment) -> Result<()> {
-    let start = Instant::now();
-    loop {
+    eventually(WAIT_TIMEOUT, || {
         let (rows, count) = handshakes(&environment.places)?;
         let few = u64::from(HANDSHAKE_QUOTA / 2);
-        if rows < few && count < few as i64 {
-            return Ok(());
-        }
-        if start.elapsed() > WAIT_TIMEOUT {
-            bail!(
-                "{rows} handshake rows, counted {count}, {WAIT_TIMEOUT:?} after their sockets have gone"
-            );
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
+        ensure!(
+            rows < few && count < few as i64,
+            "{rows} handshake rows, counted {count}, after their sockets have gone"
+        );
+        Ok(())
+    })
 }

@@ -3,17 +3,20 @@
 use std::net::SocketAddr;
 
 use anyhow::Result;
-use lab::machine::{MACHINE, behind, set_forwarding};
+use lab::{
+    machine::{MACHINE, behind, set_forwarding},
+    protocol::{Identity, ROOT},
+};
 
-use super::{Environment, FORWARDING, ROOT, TRANSPARENT, dialers};
+use super::{Environment, FORWARDING, TRANSPARENT, dialers};
 use crate::{
-    spawner::Dialer,
+    helpers::Dialer,
     targets::{CLIENT, Kind, Known, MARK, VIP6, WEB},
-    wire::{Owner, Target},
+    wire::Target,
 };
 
 /// A sidecar in mode TPROXY, which takes a client's address: it needs privileges.
-const TRANSPARENT_PROXY: Owner = Owner { uid: 0, gid: 1337 };
+const TRANSPARENT_PROXY: Identity = Identity::with_gid(0, 1337);
 
 impl Environment {
     /// A machine behind a pod, which dials a service. By IPv4 it would have to wait for an agent, which makes the
@@ -36,7 +39,7 @@ impl Environment {
             source: MACHINE[1].parse()?,
         };
         let work = dialers(1, self.seed + 2);
-        let dialer = self.spawner.dial(&machine, ROOT, work, &self.account)?;
+        let dialer = Dialer::start(&machine, &ROOT, work, &self.account)?;
         Ok((dialer, known))
     }
 
@@ -55,9 +58,7 @@ impl Environment {
             source: CLIENT,
         };
         let work = dialers(1, self.seed + 3);
-        let dialer = self
-            .spawner
-            .dial(&pod.net, TRANSPARENT_PROXY, work, &self.account)?;
+        let dialer = Dialer::start(&pod.net, &TRANSPARENT_PROXY, work, &self.account)?;
         Ok((dialer, known))
     }
 }
