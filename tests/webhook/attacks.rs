@@ -1,53 +1,20 @@
 //! Hostile clients: meanwhile the API server is answered within a second, and the webhook has no more
 //! than 64 MiB.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     attack::{ATTACKER, Attack, silent},
-    webhook::{
-        attacks,
-        client::{Client, Review},
-    },
+    webhook::{ask, attacks, client::Client},
 };
-use tokio::time::{sleep, timeout};
-
-use super::start;
 
 /// The longest answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most memory, in KiB.
 const MAX_MEMORY: u64 = 64 << 10;
-/// How long each attack lasts.
-const ATTACK_TIME: Duration = Duration::from_secs(3);
 
-/// Asks for a while, with new connections and with one that stays; the longest answer.
-async fn ask(client: &Client) -> Result<Duration> {
-    let start = Instant::now();
-    let mut longest = Duration::ZERO;
-    let mut kept = client.connect().await?;
-    for number in 0.. {
-        if start.elapsed() > ATTACK_TIME {
-            break;
-        }
-        let review = Review::new(number)?;
-        let asked = Instant::now();
-        let answered = async {
-            if number % 4 > 0 {
-                kept.admit(&review).await
-            } else {
-                client.connect().await?.admit(&review).await
-            }
-        };
-        timeout(5 * ANSWER_TIMEOUT, answered).await??;
-        longest = longest.max(asked.elapsed());
-        sleep(Duration::from_millis(20)).await;
-    }
-    Ok(longest)
-}
-
-/// Starts a webhook, attacks it from `attacker`, and asks it as the API server does.
+/// Starts a webhook, attacks it, and asks it as the API server does.
 async fn attacked(name: &str, attack: impl FnOnce(&Client) -> Attack) -> Result<()> {
     attacked_within(ANSWER_TIMEOUT, name, attack).await
 }
@@ -57,19 +24,10 @@ async fn attacked_within(
     name: &str,
     attack: impl FnOnce(&Client) -> Attack,
 ) -> Result<()> {
-    let (_authority, _mount, server, client) = start(&[]).await?;
-    client.connect().await?.admit(&Review::new(0)?).await?;
-    let [at_rest, _] = server.memory()?;
-    let attack = attack(&client);
-    // A thousand handshakes at once keep a processor busy for a while, on both sides.
-    sleep(Duration::from_secs(1)).await;
-    let longest = ask(&client).await.with_context(|| name.to_owned());
-    let [_, most] = server.memory().with_context(|| name.to_owned())?;
-    drop(attack);
-    println!("{name}: answered in {longest:?} at most; {at_rest} KiB at rest, {most} at most");
-    let longest = longest?;
-    ensure!(longest < limit, "{name}: {longest:?}");
-    ensure!(most < MAX_MEMORY, "{name}: {most} KiB");
+    let seen = ask::attacked(attack).await.context(name.to_owned())?;
+    println!("{name}: {seen:?}");
+    ensure!(seen.longest < limit, "{name}: {seen:?}");
+    ensure!(seen.most < MAX_MEMORY, "{name}: {seen:?}");
     Ok(())
 }
 

@@ -1,19 +1,13 @@
 //! The attacks on the webhook.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use lab::{
     attack::{ATTACKER, Attack, silent},
     product::block_on,
-    webhook::{
-        attacks,
-        certificates::{Authority, Mount},
-        client::{Client, Review},
-        server::Server,
-    },
+    webhook::{ask::attacked, attacks, client::Client},
 };
-use tokio::time::{sleep, timeout};
 
 use crate::report::{Report, Seen, mebibytes, millis};
 
@@ -21,12 +15,6 @@ use crate::report::{Report, Seen, mebibytes, millis};
 const ANSWERED_WITHIN: Duration = Duration::from_secs(1);
 /// `resources.limits.memory` of the webhook.
 const MAX_MEMORY: u64 = 64 << 20;
-/// For so long a legitimate client asks.
-const WATCHED: Duration = Duration::from_secs(3);
-/// Before the first request: an attack needs a moment to begin.
-const BEGIN: Duration = Duration::from_millis(500);
-/// Between two requests.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// An attack from another address than the API server's.
 struct OnWebhook {
@@ -76,49 +64,20 @@ pub fn run(is_wanted: &impl Fn(&str) -> bool, report: &mut Report) -> Result<()>
 }
 
 async fn one(start: impl FnOnce(&Client) -> Attack) -> Result<Seen> {
-    let authority = Authority::new()?;
-    let mount = Mount::new(&authority.pair()?)?;
-    let server = Server::start(&mount, &[]).await?;
-    let client = Client::new(&authority, server.address)?;
-    client.connect().await?.admit(&Review::new(0)?).await?;
-    let [at_rest, _] = server.memory()?;
-    let attack = start(&client);
-    sleep(BEGIN).await;
-    let (answers, longest) = ask(&client).await?;
-    let [_, most] = server.memory()?;
-    drop(attack);
+    let seen = attacked(start).await?;
     let text = vec![
-        format!("{answers} requests answered in {} at most", millis(longest)),
+        format!(
+            "{} requests answered in {} at most",
+            seen.answers,
+            millis(seen.longest)
+        ),
         format!(
             "{} of memory, {} at rest",
-            mebibytes(most << 10),
-            mebibytes(at_rest << 10)
+            mebibytes(seen.most << 10),
+            mebibytes(seen.at_rest << 10)
         ),
     ];
-    ensure!(longest < ANSWERED_WITHIN, "{}", text.join(", "));
-    ensure!(most << 10 < MAX_MEMORY, "{}", text.join(", "));
+    ensure!(seen.longest < ANSWERED_WITHIN, "{}", text.join(", "));
+    ensure!(seen.most << 10 < MAX_MEMORY, "{}", text.join(", "));
     Ok(text)
-}
-
-/// Asks as the API server does: on a connection that stays, and on new ones.
-async fn ask(client: &Client) -> Result<(usize, Duration)> {
-    let start = Instant::now();
-    let mut longest = Duration::ZERO;
-    let mut kept = client.connect().await?;
-    let mut answers = 0;
-    while start.elapsed() < WATCHED {
-        let review = Review::new(answers)?;
-        let asked = Instant::now();
-        let admitted = async {
-            match answers % 4 {
-                0 => client.connect().await?.admit(&review).await,
-                _ => kept.admit(&review).await,
-            }
-        };
-        timeout(10 * ANSWERED_WITHIN, admitted).await??;
-        longest = longest.max(asked.elapsed());
-        answers += 1;
-        sleep(PAUSE).await;
-    }
-    Ok((answers, longest))
 }

@@ -5,7 +5,7 @@ use std::{
     net::SocketAddr,
     process::{Child, Command, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -117,25 +117,11 @@ impl World {
             api: Some(&self.api),
             arguments: &["--metrics-addr", &address],
             memory: memory.as_deref(),
+            ready_within: Some(READY_WITHIN),
             ..Extra::default()
         };
-        let agent = self
-            .agent
-            .insert(Agent::spawn_with(self.lab.places(), &extra)?);
-        let start = Instant::now();
-        loop {
-            let status = agent.places.json(&["status", "-o", "json"]);
-            if status.is_ok_and(|status| status["agent"]["ready"] == true) {
-                return Ok(());
-            }
-            ensure!(
-                !agent.has_ended()?,
-                "the agent has ended:\n{}",
-                agent.places.log()
-            );
-            ensure!(start.elapsed() < READY_WITHIN, "the agent is not ready");
-            thread::sleep(Duration::from_millis(20));
-        }
+        self.agent = Some(Agent::start_with(self.lab.places(), &extra)?);
+        Ok(())
     }
 
     /// Ends the agent and starts another, which reads everything that there is.

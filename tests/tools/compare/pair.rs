@@ -337,8 +337,7 @@ impl PodPair {
     fn enroll(&self, text: &str) -> Result<()> {
         let places = &self.agent.places;
         if places.pod("test/app")?.is_some() {
-            self.ours.lab.remove_manifest("app")?;
-            places.wait_pod("test/app", |pod| pod.is_none())?;
+            self.ours.lab.release("app")?;
         }
         self.ours.lab.write_manifest("app", text)?;
         places.wait_enrolled("test/app")?;

@@ -4,19 +4,22 @@
 use std::{
     collections::BTreeSet,
     fs::{self, File},
+    net::Ipv6Addr,
     os::unix::fs::chown,
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, bail, ensure};
 use lab::{
     agent::{self, Places},
-    command::{run, run_words},
+    command::run,
     ledger::{cgroup_root, remove_cgroup},
+    network::{PodNet, bridge},
     private::mount_at,
+    wait::eventually,
 };
 use nix::{
     mount::{MntFlags, umount2},
@@ -115,33 +118,13 @@ impl Environment {
 
     fn build_network(&self) -> Result<()> {
         let node = node();
-        run(&format!("ip netns add {node}"))?;
-        for line in [
-            "link set lo up",
-            "link add br0 type bridge",
-            "link set br0 up",
-            &format!("address add {NODE}/16 dev br0"),
-        ] {
-            run(&format!("ip -n {node} {line}"))?;
-        }
+        bridge::namespace(&node)?;
+        bridge::add_bridge(&node, &[&format!("{NODE}/16")])?;
         for pod in [UBUNTU, HTTPBIN] {
             let (name, netns) = (pod.name, pod.netns());
-            run(&format!("ip netns add {netns}"))?;
-            run(&format!(
-                "ip link add eth0 netns {netns} type veth peer name {name} netns {node}"
-            ))?;
-            run(&format!("ip -n {node} link set {name} master br0 up"))?;
-            for line in [
-                "link set lo up",
-                "link set eth0 up",
-                &format!("address add {}/16 dev eth0", pod.ip),
-                &format!("route add default via {NODE}"),
-            ] {
-                run(&format!("ip -n {netns} {line}"))?;
-            }
-            // As container runtimes do, so that an app that is not root can serve port 80.
-            let low_ports = "echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start";
-            run_words(&["ip", "netns", "exec", &netns, "sh", "-c", low_ports])?;
+            bridge::namespace(&netns)?;
+            let address = format!("{}/16", pod.ip);
+            bridge::connect((name, &netns), &node, &[&address], &[NODE])?;
             fs::create_dir(self.places.cgroup.join(name))?;
             let etc = Path::new(NETNS_ETC).join(&netns);
             fs::create_dir_all(&etc)?;
@@ -151,6 +134,17 @@ impl Environment {
             )?;
         }
         Ok(())
+    }
+
+    /// A pod's network.
+    pub fn net(&self, pod: DemoPod) -> Result<PodNet> {
+        Ok(PodNet {
+            netns: pod.netns(),
+            uid: String::new(),
+            cgroup: self.places.cgroup.join(pod.name),
+            v4: pod.ip.parse()?,
+            v6: Ipv6Addr::UNSPECIFIED.into(),
+        })
     }
 
     /// A command that runs in a pod's cgroup and network namespace, as some user.
@@ -229,17 +223,15 @@ impl Environment {
 
     /// Waits until a command in a pod succeeds.
     pub fn wait_for(&self, what: &str, mut attempt: impl FnMut() -> Result<Output>) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        eventually(Duration::from_secs(20), || {
             let output = attempt()?;
-            if output.status.success() {
-                return Ok(());
-            }
-            if start.elapsed() > Duration::from_secs(20) {
-                bail!("{what}: {}", String::from_utf8_lossy(&output.stderr).trim());
-            }
-            thread::sleep(Duration::from_millis(100));
-        }
+            ensure!(
+                output.status.success(),
+                "{what}: {}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            );
+            Ok(())
+        })
     }
 
     /// Leaves everything up.

@@ -17,6 +17,7 @@ use lab::{
     injected::injected,
     node::Node,
     runtime::{Added, Sandbox},
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 
@@ -197,13 +198,10 @@ impl Environment {
                     .iter()
                     .any(|(_, row)| row.uid.starts_with(uid.as_bytes())))
             };
-            while !enrolled()? {
-                ensure!(
-                    start.elapsed() < Duration::from_secs(5),
-                    "{name} is not enrolled"
-                );
-                thread::sleep(Duration::from_micros(500));
-            }
+            eventually(Duration::from_secs(5), || {
+                ensure!(enrolled()?, "{name} is not enrolled");
+                Ok(())
+            })?;
             result.took.push(start.elapsed());
             let passed = gate.wait_with_output()?.status.success();
             ensure!(passed, "the gate of {name}");

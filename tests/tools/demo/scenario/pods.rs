@@ -3,7 +3,12 @@
 use std::{fs, path::Path};
 
 use anyhow::{Result, anyhow};
-use lab::envoy::{self, Service, bootstrap, transparent_bootstrap};
+use lab::{
+    envoy::{self, Service, bootstrap, transparent_bootstrap},
+    injected::LABEL,
+    network::Manifest,
+};
+use serde_json::json;
 
 use super::{APP_UID, PROXY_UID};
 use crate::environment::{DIR, DemoPod, Environment, HTTPBIN, SERVICE, give};
@@ -35,35 +40,26 @@ impl Mode {
 /// The pod as Istio's injector leaves it when its CNI is enabled.
 pub fn write_manifest(environment: &Environment, pod: DemoPod, mode: Mode) -> Result<()> {
     let (uid, gid) = mode.owner();
-    let mode = mode.name();
-    let (name, netns) = (pod.name, pod.netns());
-    let text = format!(
-        "apiVersion: v1
-kind: Pod
-metadata:
-  name: {name}
-  namespace: default
-  labels: {{app: {name}, sidetrack.dev/interception: enabled}}
-  annotations:
-    sidetrack.dev/netns: /run/netns/{netns}
-    sidecar.istio.io/interceptionMode: {mode}
-    traffic.sidecar.istio.io/includeInboundPorts: \"*\"
-    traffic.sidecar.istio.io/includeOutboundIPRanges: \"*\"
-spec:
-  containers:
-  - {{name: {name}, image: {name}}}
-  - name: istio-proxy
-    image: docker.io/istio/proxyv2:1.28.0
-    args: [proxy, sidecar]
-    securityContext: {{runAsUser: {uid}, runAsGroup: {gid}}}
-"
-    );
+    let manifest = Manifest::new(pod.name, &environment.net(pod)?)
+        .dual_stack(false)
+        .labeled("app", pod.name)
+        .labeled(LABEL, "enabled")
+        .annotated(&[
+            ("sidecar.istio.io/interceptionMode", mode.name()),
+            ("traffic.sidecar.istio.io/includeInboundPorts", "*"),
+            ("traffic.sidecar.istio.io/includeOutboundIPRanges", "*"),
+        ])
+        .edited(|object| {
+            object["metadata"]["namespace"] = "default".into();
+            let containers = &mut object["spec"]["containers"];
+            containers[0] = json!({"name": pod.name, "image": pod.name});
+            containers[1]["args"] = json!(["proxy", "sidecar"]);
+            containers[1]["securityContext"] = json!({"runAsUser": uid, "runAsGroup": gid});
+        });
     let aside = Path::new(DIR).join("manifest");
-    fs::write(&aside, text)?;
-    Ok(fs::rename(
-        aside,
-        environment.places.pods.join(format!("{name}.yaml")),
-    )?)
+    fs::write(&aside, manifest.to_string())?;
+    let path = environment.places.pods.join(format!("{}.yaml", pod.name));
+    Ok(fs::rename(aside, path)?)
 }
 
 pub fn wait_enrolled(environment: &Environment, pod: DemoPod) -> Result<()> {
