@@ -15,6 +15,7 @@ mod cluster;
 mod cni;
 mod counters;
 mod crash_recovery;
+mod doctor;
 mod fixture;
 mod forward;
 mod inbound;
@@ -47,10 +48,7 @@ use anyhow::Result;
 use lab::{ledger, private};
 use libtest_mimic::{Arguments, Failed, Trial};
 
-use crate::{
-    fixture::SharedFixture,
-    registry::{KernelTest, Run},
-};
+use crate::{fixture::SharedFixture, registry::KernelTest};
 
 fn main() -> ExitCode {
     let arguments = Arguments::from_args();
@@ -81,13 +79,7 @@ fn main() -> ExitCode {
 
 fn trial(test: &'static KernelTest, fixture: Option<Arc<SharedFixture>>) -> Trial {
     Trial::test(test.name(), move || {
-        let result = match test.run {
-            Run::Own(run) => run(),
-            Run::Shared(run) => {
-                let fixture = fixture.ok_or("no shared network")?;
-                run(&fixture)
-            }
-        };
+        let result = test.run(fixture);
         result.map_err(|error| Failed::from(format!("{error:#}")))
     })
 }

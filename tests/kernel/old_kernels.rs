@@ -2,18 +2,18 @@
 
 use std::{fs, os::unix::fs::PermissionsExt as _};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use aya::programs::loaded_programs;
 use lab::{
     agent::{Agent, Extra, binary},
     command::run,
-    network::{Lab, manifest},
+    network::Lab,
     node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
 };
 
-use crate::fixture::at;
+use crate::{doctor, fixture::at};
 
 /// Makes agent and doctor run without bpf_set_retval, which came with Linux 5.18, and without the
 /// ingress interface in sk_lookup, of 5.17.
@@ -26,7 +26,7 @@ fn refusals_without_set_retval() -> Result<()> {
     let pod = lab.pod("app", 2)?;
     pod.ip("route add unreachable 10.202.0.0/16")?;
     pod.ip("route add unreachable fdb2::/64 metric 1")?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let _sidecar = sidecar::start(&pod, &[])?;
     let client = pod.actor()?;
     // The second agent replaces the first one's programs.
@@ -43,9 +43,7 @@ fn refusals_without_set_retval() -> Result<()> {
             let result = client.dial(Dial::new(&APP, at(to, 80)))?;
             ensure!(result == Err(refused), "{to}, {variables:?}: {result:?}");
         }
-        let connected = client
-            .dial(Dial::new(&APP, at(VIP, 80)))?
-            .map_err(|errno| anyhow!("{variables:?}: errno {errno}"))?;
+        let connected = client.connect(&APP, at(VIP, 80))?;
         ensure!(connected.accepted_by == 15001, "{connected:?}");
     }
     Ok(())
@@ -66,18 +64,15 @@ fn interfaces_the_kernel_does_not_report() -> Result<()> {
     )?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     // Inbound connections are evaluated as before.
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
-    agent.places.wait_enrolled("test/app")?;
+    lab.enroll("app", &pod, &[])?;
     let inbound = || -> Result<u16> {
-        let connected = outside
-            .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?
-            .map_err(|errno| anyhow!("errno {errno}"))?;
+        let connected = outside.connect(&ROOT, at("10.77.0.2", 80))?;
         Ok(connected.accepted_by)
     };
     ensure!(inbound()? == 15006);
     // A policy that cannot be carried out is refused, and the last good one stays.
     let excluded = ("traffic.sidecar.istio.io/excludeInterfaces", "eth0");
-    lab.write_manifest("app", &manifest("app", &pod, &[excluded]))?;
+    lab.write_pod("app", &pod, &[excluded])?;
     agent.places.wait_pod("test/app", |row| {
         row.is_some_and(|row| row["reason"].to_string().contains("5.17"))
     })?;
@@ -142,12 +137,14 @@ fn a_node_without_ipv6() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
     let pod = lab.pod("app", 2)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let _sidecar = sidecar::start(&pod, &[])?;
     let wrapper = lab.dir().join("without-ipv6");
+    let (without, binary) = (doctor::WITHOUT, binary()?.display().to_string());
+    let refused = "socket 0=10 97";
     fs::write(
         &wrapper,
-        WITHOUT_IPV6.replace("SIDETRACK", &binary()?.display().to_string()),
+        format!("#!/bin/sh\nexec python3 -c '{without}' '{refused}' '{binary}' \"$@\"\n"),
     )?;
     fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
     let port = std::net::TcpListener::bind("127.0.0.1:0")?
@@ -164,34 +161,7 @@ fn a_node_without_ipv6() -> Result<()> {
     agent.places.wait_enrolled("test/app")?;
     let ready = run(&format!("curl -sf http://127.0.0.1:{port}/readyz"))?;
     ensure!(ready.trim() == "ok", "{ready}");
-    let connected = pod
-        .actor()?
-        .dial(Dial::new(&APP, at(VIP, 80)))?
-        .map_err(|errno| anyhow!("errno {errno}"))?;
+    let connected = pod.actor()?.connect(&APP, at(VIP, 80))?;
     ensure!(connected.accepted_by == 15001, "{connected:?}");
     Ok(())
 }
-
-/// Has the kernel refuse sockets of AF_INET6 with EAFNOSUPPORT, by a seccomp filter.
-const WITHOUT_IPV6: &str = r#"#!/usr/bin/python3
-import ctypes, os, struct, sys
-
-SOCKET = {"x86_64": 41, "aarch64": 198}[os.uname().machine]
-AF_INET6, EAFNOSUPPORT = 10, 97
-PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
-LOAD, EQUAL, RETURN = 0x20, 0x15, 0x06
-rules = [
-    (LOAD, 0, 0, 0),
-    (EQUAL, 0, 3, SOCKET),
-    (LOAD, 0, 0, 16),
-    (EQUAL, 0, 1, AF_INET6),
-    (RETURN, 0, 0, 0x00050000 | EAFNOSUPPORT),
-    (RETURN, 0, 0, 0x7FFF0000),
-]
-code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *rule) for rule in rules))
-filter = ctypes.create_string_buffer(struct.pack("HxxxxxxQ", len(rules), ctypes.addressof(code)))
-libc = ctypes.CDLL(None)
-assert libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
-assert libc.prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter) == 0
-os.execv("SIDETRACK", ["sidetrack"] + sys.argv[1:])
-"#;

@@ -1,17 +1,25 @@
 //! The list of tests. A test is listed by one line beside its function, `kernel_test!` or
 //! `shared_test!`; a function without that line is unused, which the compiler reports.
 
-use anyhow::Result;
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Result, anyhow, bail, ensure};
 
 use crate::fixture::SharedFixture;
+
+/// Longer than any test takes on a busy machine.
+const TIME_LIMIT: Duration = Duration::from_secs(300);
 
 /// A test that has been listed.
 #[derive(Debug)]
 pub struct KernelTest {
     module: &'static str,
     function: &'static str,
-    /// What it runs.
-    pub run: Run,
+    run: Run,
 }
 
 /// How a test is run.
@@ -38,6 +46,45 @@ impl KernelTest {
     /// The topic, which is the module below the crate's root, and the function.
     pub fn name(&self) -> String {
         lab::test_name(self.module, self.function)
+    }
+
+    /// Runs it, no longer than it may take.
+    pub fn run(&self, shared: Option<Arc<SharedFixture>>) -> Result<()> {
+        let run = self.run;
+        within(TIME_LIMIT, &self.name(), move || match run {
+            Run::Own(run) => run(),
+            Run::Shared(run) => run(shared.as_ref().expect("a shared network")),
+        })
+    }
+}
+
+/// Runs a test in a thread of its own. One that does not end fails by its name; its thread, and what that has
+/// started, ends with this process.
+fn within(
+    limit: Duration,
+    name: &str,
+    test: impl FnOnce() -> Result<()> + Send + 'static,
+) -> Result<()> {
+    let (ended, end) = mpsc::channel();
+    let thread = thread::Builder::new().name(name.to_owned());
+    let thread = thread.spawn(move || {
+        let _ = ended.send(test());
+    })?;
+    match end.recv_timeout(limit) {
+        Ok(outcome) => outcome,
+        Err(mpsc::RecvTimeoutError::Timeout) => {
+            // At once: the harness lists failures when all tests have ended.
+            eprintln!("test {name} still runs after {limit:?}");
+            bail!("{name} still runs after {limit:?}")
+        }
+        Err(mpsc::RecvTimeoutError::Disconnected) => {
+            let panic = thread.join().err();
+            let text = panic.as_deref().and_then(|panic| {
+                let literal = panic.downcast_ref::<&str>().copied();
+                literal.or_else(|| Some(panic.downcast_ref::<String>()?))
+            });
+            Err(anyhow!("{name} panicked: {}", text.unwrap_or_default()))
+        }
     }
 }
 
@@ -72,4 +119,23 @@ macro_rules! shared_test {
             )
         }
     };
+}
+
+kernel_test!(a_test_that_hangs_names_itself);
+fn a_test_that_hangs_names_itself() -> Result<()> {
+    let hang = || {
+        loop {
+            thread::park();
+        }
+    };
+    let hung = within(Duration::from_millis(50), "an::example", hang);
+    let said = format!("{:#}", hung.err().unwrap_or_else(|| anyhow!("it ended")));
+    ensure!(said.contains("an::example still runs"), "{said}");
+    let panicked = within(TIME_LIMIT, "an::example", || panic!("number {}", 1));
+    let said = format!(
+        "{:#}",
+        panicked.err().unwrap_or_else(|| anyhow!("it ended"))
+    );
+    ensure!(said.contains("an::example panicked: number 1"), "{said}");
+    within(TIME_LIMIT, "an::example", || Ok(()))
 }

@@ -1,0 +1,220 @@
+//! `sidetrack doctor` says of each facility whether it is there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    process::Command,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    agent::{Places, binary, limited},
+    network::Lab,
+};
+use serde_json::Value;
+
+/// Runs a program while the kernel refuses a system call.
+pub const WITHOUT: &str = include_str!("doctor/without.py");
+
+/// What takes facilities away.
+#[derive(Debug)]
+enum Away {
+    /// The kernel refuses a system call: see [`WITHOUT`].
+    Call(&'static str),
+    /// A directory is empty.
+    Directory(&'static str),
+    /// The kernel says that it is an older one.
+    Release(&'static str),
+}
+
+/// What is taken away, and the facilities that are missing then.
+const CASES: [(Away, &[&str]); 6] = [
+    // BPF_PROG_LOAD
+    (
+        Away::Call("bpf 0=5 22"),
+        &[
+            "cgroup/connect4",
+            "cgroup/connect6",
+            "bpf_get_netns_cookie in connect",
+            "bpf_skc_to_tcp_sock and typed loads in connect",
+            "bpf_set_retval in connect",
+            "bpf_skc_to_mptcp_sock in connect",
+            "cgroup/getpeername4 and 6",
+            "cgroup/getsockname4 and 6",
+            "sockops",
+            "bpf_get_netns_cookie in sockops",
+            "cgroup/getsockopt",
+            "sk_lookup",
+            "ingress interface in sk_lookup",
+            "programs on interfaces (tcx; before 6.6 tc filters)",
+        ],
+    ),
+    // BPF_MAP_CREATE
+    (
+        Away::Call("bpf 0=0 22"),
+        &[
+            "socket storage map",
+            "sockhash map with lookup",
+            "longest-prefix trie map",
+            "ring buffer map",
+        ],
+    ),
+    // AF_NETLINK, NETLINK_SOCK_DIAG
+    (Away::Call("socket 0=16 2=4 93"), &["sock_diag for TCP"]),
+    // SO_NETNS_COOKIE
+    (
+        Away::Call("getsockopt 2=71 92"),
+        &["network namespace cookie"],
+    ),
+    (
+        Away::Directory("/sys/kernel/btf"),
+        &[
+            "BTF of the kernel",
+            "BPF iterator over open files",
+            "BPF iterator over tasks",
+        ],
+    ),
+    (
+        Away::Release("6.13.0"),
+        &["accounting of what is queued past TCP"],
+    ),
+];
+
+/// What an administrator has to prepare: the option that says where it is, and a place where it is not.
+const PLACES: [(&str, &str, &str); 3] = [
+    ("--bpffs", "/nowhere", "bpf filesystem"),
+    ("--cgroup", "/nowhere", "cgroup2"),
+    ("--socket", "/proc/version/sidetrack.sock", "control socket"),
+];
+
+/// Facilities by name: whether doctor says that they can be used now.
+fn ready(command: &mut Command) -> Result<BTreeMap<String, Option<bool>>> {
+    let output = command.output()?;
+    let report: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| String::from_utf8_lossy(&output.stderr).into_owned())?;
+    let ready = |check: &Value| Some(check["ok"].as_bool()? && check["problem"].is_null());
+    let checks = report["checks"].as_array().context("checks")?.iter();
+    let ready: BTreeMap<String, Option<bool>> = checks
+        .map(|check| {
+            (
+                check["facility"].as_str().unwrap_or_default().to_owned(),
+                ready(check),
+            )
+        })
+        .collect();
+    let optional = |name: &String| {
+        report["checks"]
+            .as_array()
+            .into_iter()
+            .flatten()
+            .any(|it| it["facility"] == **name && it["optional"] == true)
+    };
+    let needed = ready.iter().filter(|(name, _)| !optional(name));
+    let can_run = needed
+        .map(|(_, ready)| *ready)
+        .all(|ready| ready == Some(true));
+    ensure!(report["ok"] == can_run, "{report}");
+    Ok(ready)
+}
+
+/// doctor on this lab's places.
+fn doctor(places: &Places) -> Result<Command> {
+    let mut command = places.command(&["doctor", "-o", "json"])?;
+    command.arg("--cgroup").arg(&places.cgroup);
+    Ok(command)
+}
+
+impl Away {
+    fn applied(&self, doctor: &Command) -> Command {
+        let mut command = match self {
+            Self::Call(refused) => {
+                let mut python = Command::new("python3");
+                python.args(["-c", WITHOUT, refused]);
+                python
+            }
+            Self::Directory(directory) => {
+                const HIDE: &str = "mount -t tmpfs none $0 && exec \"$@\"";
+                let mut unshare = Command::new("unshare");
+                unshare.args(["--mount", "sh", "-c", HIDE, directory]);
+                unshare
+            }
+            Self::Release(release) => {
+                const SHOW: &str = "mount -t tmpfs none /mnt && echo $0 > /mnt/release && \
+                    mount --bind /mnt/release /proc/sys/kernel/osrelease && exec \"$@\"";
+                let mut unshare = Command::new("unshare");
+                unshare.args(["--mount", "sh", "-c", SHOW, release]);
+                unshare
+            }
+        };
+        command.arg(doctor.get_program()).args(doctor.get_args());
+        command
+    }
+}
+
+kernel_test!(each_missing_facility_is_reported);
+/// Nothing else is: a facility that is named wrongly, or claimed although it is missing, differs.
+fn each_missing_facility_is_reported() -> Result<()> {
+    let lab = Lab::new()?;
+    let all = ready(&mut doctor(lab.places())?)?;
+    let mut known = BTreeSet::from(["capabilities of root"]);
+    for (away, missing) in &CASES {
+        let now = ready(&mut away.applied(&doctor(lab.places())?))?;
+        for (name, before) in &all {
+            let expected = if missing.contains(&name.as_str()) {
+                Some(false)
+            } else {
+                *before
+            };
+            ensure!(
+                now[name] == expected,
+                "{name} without {away:?}: {:?}",
+                now[name]
+            );
+        }
+        known.extend(*missing);
+    }
+    for (option, place, facility) in PLACES {
+        // What comes last counts.
+        let mut command = Command::new(binary()?);
+        command.args(["doctor", "-o", "json"]);
+        for (other, right) in [
+            ("--bpffs", &lab.places().bpffs),
+            ("--cgroup", &lab.places().cgroup),
+            ("--socket", &lab.places().socket),
+        ] {
+            command.arg(other);
+            if other == option {
+                command.arg(place);
+            } else {
+                command.arg(right);
+            }
+        }
+        let now = ready(&mut command)?;
+        let unready = now
+            .iter()
+            .filter(|(name, ready)| all[*name] == Some(true) && **ready != Some(true));
+        let unready: Vec<&String> = unready.map(|(name, _)| name).collect();
+        ensure!(unready == [facility], "{option} {place}: {unready:?}");
+        known.insert(facility);
+    }
+    let listed: BTreeSet<&str> = all.keys().map(String::as_str).collect();
+    ensure!(listed == known, "a facility that is not tested: {listed:?}");
+    Ok(())
+}
+
+kernel_test!(without_capabilities_nothing_is_claimed);
+fn without_capabilities_nothing_is_claimed() -> Result<()> {
+    let lab = Lab::new()?;
+    let all = ready(&mut doctor(lab.places())?)?;
+    let now = ready(&mut limited(&doctor(lab.places())?, &[]))?;
+    ensure!(now["capabilities of root"] == Some(false), "{now:?}");
+    for (_, programs) in &CASES[..2] {
+        for name in *programs {
+            ensure!(
+                all[*name].is_some() && now[*name].is_none(),
+                "{name}: {:?}",
+                now[*name]
+            );
+        }
+    }
+    Ok(())
+}
