@@ -12,18 +12,19 @@ mod share;
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
-    agent::Places,
+    agent::{Places, is},
     command::run,
-    network::{PodNet, manifest},
+    network::PodNet,
     node::VIP,
-    product::{Maps, Pins, Table},
+    product::{Maps, Table},
     protocol::{APP, Dial},
+    wait::eventually,
 };
 
 use crate::fixture::{PodFixture, at};
@@ -32,29 +33,25 @@ use crate::fixture::{PodFixture, at};
 const UNUSED_COOKIE: u64 = 1 << 60;
 
 fn maps(places: &Places) -> Result<Maps> {
-    Maps::open(&Pins::new(&places.bpffs)?)
+    places.maps()
 }
 
 /// Waits until no handshake is in flight, and none is counted.
-fn wait_no_handshakes(maps: &Maps) -> Result<()> {
-    let start = Instant::now();
-    loop {
+pub fn wait_no_handshakes(maps: &Maps) -> Result<()> {
+    eventually(Duration::from_secs(10), || {
         let rows = maps.handshakes.keys()?.len();
         let count = maps.handshake_count.get(&0)?.unwrap_or_default();
         let by_pod: Vec<(u64, u64)> = maps.handshakes_by_pod.rows()?;
-        if rows == 0 && count == 0 && by_pod.iter().all(|(_, count)| *count == 0) {
-            return Ok(());
-        }
         ensure!(
-            start.elapsed() < Duration::from_secs(10),
+            rows == 0 && count == 0 && by_pod.iter().all(|(_, count)| *count == 0),
             "{rows} rows, counted {count}, by pod {by_pod:?}"
         );
-        thread::sleep(Duration::from_millis(20));
-    }
+        Ok(())
+    })
 }
 
 /// Drops or resets what comes to the sidecar's outbound port.
-fn filter(pod: &PodNet, what: &str, target: &str) -> Result<()> {
+pub fn filter(pod: &PodNet, what: &str, target: &str) -> Result<()> {
     run(&format!(
         "ip netns exec {} iptables -{what} INPUT -p tcp --syn --dport 15001 -j {target}",
         pod.netns
@@ -74,21 +71,18 @@ fn problems(places: &Places) -> Result<String> {
 
 /// Waits until a problem is listed; maps are counted every 5 s.
 fn wait_problem(places: &Places, wanted: &str) -> Result<String> {
-    let start = Instant::now();
-    loop {
+    eventually(Duration::from_secs(8), || {
         let problems = problems(places)?;
-        if problems.contains(wanted) {
-            return Ok(problems);
-        }
-        if start.elapsed() > Duration::from_secs(8) {
-            bail!("no problem {wanted:?}: {problems}");
-        }
-        thread::sleep(Duration::from_millis(100));
-    }
+        ensure!(
+            problems.contains(wanted),
+            "no problem {wanted:?}: {problems}"
+        );
+        Ok(problems)
+    })
 }
 
 /// A policy whose connections have handshake rows: their targets do not name the destination.
-const WITH_HANDSHAKE_ROWS: [(&str, &str); 1] = [(
+pub const WITH_HANDSHAKE_ROWS: [(&str, &str); 1] = [(
     "traffic.sidecar.istio.io/includeOutboundIPRanges",
     "10.0.0.0/8,127.0.0.0/8",
 )];
@@ -168,15 +162,9 @@ fn refused_until(
     make_room: impl FnOnce() -> Result<()>,
 ) -> Result<()> {
     let second = fixture.lab.pod("second", 3)?;
-    fixture
-        .lab
-        .write_manifest("second", &manifest("second", &second, annotations))?;
+    fixture.lab.write_pod("second", &second, annotations)?;
     let places = &fixture.agent.places;
-    places.wait_pod("test/second", |pod| {
-        pod.is_some_and(|pod| {
-            pod["state"] == "rejected" && pod["reason"].to_string().contains(says)
-        })
-    })?;
+    places.wait_pod("test/second", is("rejected", says))?;
     let problem = problems(places)?;
     ensure!(problem.contains("pod test/second: "), "{problem}");
     // Pods that are enrolled stay so.

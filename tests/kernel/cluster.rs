@@ -13,11 +13,7 @@ mod scale;
 mod skipped;
 mod uninstall;
 
-use std::{
-    process::Child,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{process::Child, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
@@ -25,6 +21,7 @@ use lab::{
     network::PodNet,
     node::VIP,
     protocol::{APP, Dial, ROOT},
+    wait::eventually,
 };
 
 use crate::fixture::{ClusterFixture, at};
@@ -50,15 +47,11 @@ fn taken_by(client: &Actor) -> Result<u16> {
 }
 
 fn wait_for(condition: impl Fn() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    loop {
+    eventually(Duration::from_secs(10), || {
         let now = condition();
-        if matches!(now, Ok(true)) {
-            return Ok(());
-        }
-        ensure!(start.elapsed() < Duration::from_secs(10), "still {now:?}");
-        thread::sleep(Duration::from_millis(50));
-    }
+        ensure!(matches!(now, Ok(true)), "still {now:?}");
+        Ok(())
+    })
 }
 
 /// Processes that do nothing; dropping them ends them.

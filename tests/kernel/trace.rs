@@ -18,6 +18,13 @@ fn app(fixture: &PodFixture) -> Result<Value> {
     fixture.agent.places.pod("test/app")?.context("the pod")
 }
 
+/// Whether somebody traces.
+fn is_traced(fixture: &PodFixture) -> Result<bool> {
+    let rows = fixture.lab.places().map("TRACING")?;
+    let until = &rows.first().context("its row")?["formatted"]["value"];
+    Ok(until.as_u64().context("a number")? != 0)
+}
+
 /// What a command prints for people.
 fn printed(lab: &Lab, words: &[&str]) -> Result<String> {
     let output = lab.places().output(words)?;

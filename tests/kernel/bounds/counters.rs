@@ -1,18 +1,15 @@
 //! One pod has its share of the counters; what exceeds it is counted by rule.
 
-use std::{
-    collections::BTreeMap,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::Agent,
-    network::{Lab, PodNet, manifest},
+    network::{Lab, PodNet},
     node::VIP,
     product::Maps,
     protocol::{APP, Dial},
+    wait::eventually,
 };
 use serde_json::Value;
 use sidetrack_common::{names::COUNTER_QUOTA, rule::Rule};
@@ -40,15 +37,14 @@ fn counted(maps: &Maps, cookie: u64) -> Result<BTreeMap<u32, u64>> {
 }
 
 /// Enrolls a pod with a list of so many ports, and dials each of them.
-fn exceed(lab: &Lab, agent: &Agent, pod: &PodNet) -> Result<()> {
+fn exceed(lab: &Lab, pod: &PodNet) -> Result<()> {
     let list: Vec<String> = PORTS.map(|port| port.to_string()).collect();
     let list = list.join(",");
     let annotations = [(
         "traffic.sidecar.istio.io/excludeOutboundPorts",
         list.as_str(),
     )];
-    lab.write_manifest("large", &manifest("large", pod, &annotations))?;
-    agent.places.wait_enrolled("test/large")?;
+    lab.enroll("large", pod, &annotations)?;
     let client = pod.actor()?;
     for result in client.dial_all(PORTS.map(|port| Dial::new(&APP, at(VIP, port))).collect())? {
         ensure!(result == Err(libc::ECONNREFUSED), "{result:?}");
@@ -62,9 +58,8 @@ fn a_pod_has_its_share_of_counters() -> Result<()> {
     lab.add_outside(VIP)?;
     let (large, other) = (lab.pod("large", 2)?, lab.pod("other", 3)?);
     let agent = Agent::start(lab.places())?;
-    lab.write_manifest("other", &manifest("other", &other, &[]))?;
-    agent.places.wait_enrolled("test/other")?;
-    exceed(&lab, &agent, &large)?;
+    lab.enroll("other", &other, &[])?;
+    exceed(&lab, &large)?;
     let maps = maps(&agent.places)?;
     let [large_cookie, other_cookie] =
         [cookie(&agent, "test/large")?, cookie(&agent, "test/other")?];
@@ -135,27 +130,23 @@ fn a_pod_has_its_share_of_counters() -> Result<()> {
 fn earlier_counters_leave_room(lab: &Lab, agent: &Agent, large: &PodNet) -> Result<()> {
     let (maps, large_cookie) = (maps(&agent.places)?, cookie(agent, "test/large")?);
     let policy = agent.places.pod("test/large")?.context("the pod")?["policy_id"].clone();
-    lab.write_manifest("large", &manifest("large", large, &[]))?;
+    lab.write_pod("large", large, &[])?;
     agent.places.wait_pod("test/large", |pod| {
         pod.is_some_and(|pod| pod["policy_id"] != policy)
     })?;
     let total: u64 = counted(&maps, large_cookie)?.values().sum();
-    lab.remove_manifest("other")?;
-    agent.places.wait_pod("test/other", |pod| pod.is_none())?;
-    let start = Instant::now();
-    loop {
+    lab.release("other")?;
+    // A policy's counters are added up when nobody reads it any more.
+    eventually(Duration::from_secs(20), || {
         let keys = maps.counts.keys()?.into_iter();
         let rows = keys.filter(|key| key.netns == large_cookie).count() as u64;
         let believed = maps.counters_by_pod.get(&large_cookie)?;
-        if rows < 20 && believed == Some(rows) {
-            break;
-        }
         ensure!(
-            start.elapsed() < Duration::from_secs(20),
+            rows < 20 && believed == Some(rows),
             "{rows} rows, {believed:?} counted"
         );
-        thread::sleep(Duration::from_millis(100));
-    }
+        Ok(())
+    })?;
     let now: u64 = counted(&maps, large_cookie)?.values().sum();
     ensure!(now == total, "{now} connections of {total}");
     Ok(())
@@ -170,8 +161,7 @@ fn refusals_count_when_the_table_is_full() -> Result<()> {
     let agent = Agent::start(lab.places())?;
     let maps = maps(&agent.places)?;
     super::full_maps::fill_counters(&agent.places)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
-    agent.places.wait_enrolled("test/app")?;
+    lab.enroll("app", &pod, &[])?;
     let client = pod.actor()?;
     for _ in 0..3 {
         ensure!(taken_by(&client)? == Err(libc::ECONNREFUSED));

@@ -1,19 +1,16 @@
 //! Maps that are full: a pod is refused with a reason, and enrolled once there is room.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use bytemuck::Zeroable as _;
 use lab::{
     agent::Places,
-    network::manifest,
     node::VIP,
     product::{Pins, sys},
     protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
+    wait::eventually,
 };
 use serde_json::Value;
 use sidetrack_common::{
@@ -107,14 +104,13 @@ fn no_room_for_routes() -> Result<()> {
     // A network that the first pod comes to know of now: it does not fit, and the pod says so. What
     // the rows do not have is evaluated by the routes that are there.
     fixture.pod.ip("route add 10.201.0.0/16 via 10.77.0.254")?;
-    let start = Instant::now();
-    while !fixture.agent.places.log().contains("is ROUTE_BY_POD full?") {
+    eventually(Duration::from_secs(5), || {
         ensure!(
-            start.elapsed() < Duration::from_secs(5),
+            fixture.agent.places.log().contains("is ROUTE_BY_POD full?"),
             "nothing in the log"
         );
-        thread::sleep(Duration::from_millis(50));
-    }
+        Ok(())
+    })?;
     wait_problem(&fixture.agent.places, "pod test/app: ")?;
     ensure!(taken_by(&fixture.client)? == Ok(15001), "the first pod");
     refused_until(&mut fixture, &[], "is ROUTE_BY_POD full?", || {
@@ -157,10 +153,7 @@ fn no_room_for_listeners() -> Result<()> {
     // A pod that is enrolled while the map is full, and whose sidecar listens already.
     let second = fixture.lab.pod("second", 3)?;
     let _other = sidecar::start(&second, &[80])?;
-    fixture
-        .lab
-        .write_manifest("second", &manifest("second", &second, &[]))?;
-    fixture.agent.places.wait_enrolled("test/second")?;
+    fixture.lab.enroll("second", &second, &[])?;
     let arrived = fixture
         .outside
         .dial(Dial::new(&ROOT, at("10.77.0.3", 80)))?;
@@ -172,14 +165,13 @@ fn no_room_for_listeners() -> Result<()> {
         maps.listeners.remove(&key(number))?;
     }
     // It is found without its doing anything.
-    let start = Instant::now();
-    loop {
-        if arrive()?.is_ok_and(|arrived| arrived.accepted_by == 15006) {
-            return Ok(());
-        }
-        ensure!(start.elapsed() < Duration::from_secs(20), "still not known");
-        thread::sleep(Duration::from_millis(50));
-    }
+    eventually(Duration::from_secs(20), || {
+        ensure!(
+            arrive()?.is_ok_and(|arrived| arrived.accepted_by == 15006),
+            "still not known"
+        );
+        Ok(())
+    })
 }
 
 /// Fills the map of counters, as many pods together can.

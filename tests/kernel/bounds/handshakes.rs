@@ -13,6 +13,7 @@ use lab::{
     product::Maps,
     protocol::{APP, Dial, Request, SYN},
     sidecar,
+    wait::eventually,
 };
 use sidetrack_common::rule::Rule;
 
@@ -75,8 +76,7 @@ kernel_test!(a_pod_that_leaves_meanwhile);
 fn a_pod_that_leaves_meanwhile() -> Result<()> {
     let (fixture, _sidecar, _maps, client) = waiting(50)?;
     let places = &fixture.agent.places;
-    fixture.lab.remove_manifest("app")?;
-    places.wait_pod("test/app", |pod| pod.is_none())?;
+    fixture.lab.release("app")?;
     drop(client);
     nothing_is_left(places)
 }
@@ -140,15 +140,14 @@ fn orphaned_handshakes_are_removed() -> Result<()> {
     let counted = (CONNECTIONS + usize::from(ORPHANS)) as u64;
     maps.handshake_count.insert(&0, &counted)?;
     maps.handshakes_by_pod.insert(&key.netns, &counted)?;
-    let start = Instant::now();
-    while maps.handshakes.keys()?.len() != CONNECTIONS {
+    eventually(Duration::from_secs(15), || {
         ensure!(
-            start.elapsed() < Duration::from_secs(15),
+            maps.handshakes.keys()?.len() == CONNECTIONS,
             "{} rows",
             maps.handshakes.keys()?.len()
         );
-        thread::sleep(Duration::from_millis(100));
-    }
+        Ok(())
+    })?;
     // Two more looks.
     thread::sleep(Duration::from_secs(11));
     ensure!(

@@ -1,10 +1,7 @@
 //! The lists of a pod's policy and of a namespace have a share of the maps.
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{
-    agent::Agent,
-    network::{Lab, manifest},
-};
+use lab::{agent::Agent, network::Lab};
 
 const EXCLUDED: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
 const INCLUDED: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
@@ -24,7 +21,7 @@ fn lists_of_a_pod_and_a_namespace_have_a_share() -> Result<()> {
     let write = |lab: &Lab, number: usize, excluded: &str, included: &str| {
         let name = format!("pod{number}");
         let annotations = [(EXCLUDED, excluded), (INCLUDED, included)];
-        lab.write_manifest(&name, &manifest(&name, &pods[number], &annotations))
+        lab.write_pod(&name, &pods[number], &annotations)
     };
     // 16,003 rows each, of which a namespace may have three times.
     for number in 0..4 {

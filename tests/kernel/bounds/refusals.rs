@@ -8,7 +8,8 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
-    network::{PodNet, manifest},
+    agent::gone,
+    network::PodNet,
     node::VIP,
     protocol::{APP, Dial, ROOT},
 };
@@ -50,10 +51,7 @@ fn refusals_of_a_pod_leave_room_for_the_others() -> Result<()> {
     let mut fixture = PodFixture::new()?;
     fixture.lab.add_outside(fixture::VIP[1])?;
     let other = fixture.lab.pod("other", 3)?;
-    fixture
-        .lab
-        .write_manifest("other", &manifest("other", &other, &[]))?;
-    fixture.agent.places.wait_enrolled("test/other")?;
+    fixture.lab.enroll("other", &other, &[])?;
     ensure!(other.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?.is_err());
     let maps = maps(&fixture.agent.places)?;
     let refusals = Rule::ALL
@@ -98,10 +96,7 @@ fn refusals_of_a_pod_leave_room_for_the_others() -> Result<()> {
                     thread::yield_now();
                 }
                 fixture.lab.remove_manifest("app")?;
-                fixture
-                    .agent
-                    .places
-                    .wait_pod("test/app", |pod| pod.is_none())?;
+                fixture.agent.places.wait_pod("test/app", gone)?;
                 Ok(cookie)
             })();
             done.store(true, Ordering::Relaxed);

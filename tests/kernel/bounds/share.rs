@@ -1,12 +1,7 @@
 //! One pod has its share of the handshakes, not more.
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{
-    agent::Agent,
-    network::{Lab, manifest},
-    node::VIP,
-    sidecar,
-};
+use lab::{agent::Agent, network::Lab, node::VIP, sidecar};
 use sidetrack_common::names::{
     HANDSHAKE_GUARANTEE, HANDSHAKE_POOL, HANDSHAKE_QUOTA, HANDSHAKE_RESERVE,
 };
@@ -22,7 +17,7 @@ fn one_pod_has_its_share_of_handshakes() -> Result<()> {
     let hostile = lab.pod("hostile", 2)?;
     let other = lab.pod("other", 3)?;
     for (name, pod) in [("hostile", &hostile), ("other", &other)] {
-        lab.write_manifest(name, &manifest(name, pod, &WITH_HANDSHAKE_ROWS))?;
+        lab.write_pod(name, pod, &WITH_HANDSHAKE_ROWS)?;
     }
     let agent = Agent::start(lab.places())?;
     let maps = maps(lab.places())?;
@@ -87,7 +82,7 @@ fn every_pod_has_its_guaranteed_handshakes() -> Result<()> {
     for number in 0..=room.div_ceil(share) as u8 {
         let name = format!("pod{number}");
         let pod = lab.pod(&name, 2 + number)?;
-        lab.write_manifest(&name, &manifest(&name, &pod, &WITH_HANDSHAKE_ROWS))?;
+        lab.write_pod(&name, &pod, &WITH_HANDSHAKE_ROWS)?;
         agent.places.wait_enrolled(&format!("test/{name}"))?;
         started.push((sidecar::start(&pod, &[])?, pod.actor()?, pod));
     }
@@ -125,8 +120,7 @@ fn connections_that_were_deferred_have_the_same_share() -> Result<()> {
     let share = HANDSHAKE_QUOTA as usize;
     let mut lab = Lab::new()?;
     let hostile = lab.pod("hostile", 2)?;
-    let text = manifest("hostile", &hostile, &WITH_HANDSHAKE_ROWS);
-    lab.write_manifest("hostile", &text)?;
+    lab.write_pod("hostile", &hostile, &WITH_HANDSHAKE_ROWS)?;
     let agent = Agent::start(lab.places())?;
     let maps = maps(lab.places())?;
     agent.places.wait_enrolled("test/hostile")?;

@@ -1,18 +1,17 @@
 //! Labels, annotations and deletion of a pod take effect at once.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
+    agent::gone,
     deploy::USED,
     injected::injected,
     node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
+    wait::eventually,
 };
 use serde_json::json;
 
@@ -71,7 +70,7 @@ fn labels_annotations_and_deletion() -> Result<()> {
     })?;
     ensure!(taken_by(&client)? == 15001);
     drop((client, sidecar));
-    node.soon(name, |pod| pod.is_none())?;
+    node.soon(name, gone)?;
     events_were_sent(&node)?;
     for request in node.api.requests() {
         let request = (request.verb, request.group, request.resource);
@@ -126,16 +125,15 @@ fn events_were_sent(node: &ClusterFixture) -> Result<()> {
         ("PolicyRejected", "the previous policy stays"),
         ("PolicyChanged", "another policy"),
     ] {
-        let start = Instant::now();
-        while !has(reason, note) {
+        eventually(Duration::from_secs(3), || {
             ensure!(
-                start.elapsed() < Duration::from_secs(3),
+                has(reason, note),
                 "no Event {reason}: {:?}\n{}",
                 node.api.events(),
                 node.places().log()
             );
-            thread::sleep(Duration::from_millis(20));
-        }
+            Ok(())
+        })?;
     }
     Ok(())
 }

@@ -1,9 +1,6 @@
 //! Pods as large as the API server allows, and larger than the agent keeps.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use lab::{
@@ -11,6 +8,7 @@ use lab::{
     apiserver::ApiServer,
     injected::{injected, namespace},
     network::Lab,
+    wait::eventually,
 };
 use serde_json::{Value, json};
 
@@ -57,11 +55,14 @@ fn peak(agent: &Agent, lab: &Lab, pods: usize) -> Result<u64> {
         let all = lab.places().json(&["pods", "-o", "json"])?;
         Ok(all.as_array().map_or(0, Vec::len))
     };
-    let start = Instant::now();
-    while !known().is_ok_and(|known| known == pods + 1) {
-        ensure!(start.elapsed() < LONGEST, "{}", lab.places().log());
-        thread::sleep(Duration::from_millis(50));
-    }
+    eventually(LONGEST, || {
+        ensure!(
+            known().is_ok_and(|known| known == pods + 1),
+            "{}",
+            lab.places().log()
+        );
+        Ok(())
+    })?;
     agent.peak_memory()
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use lab::{
     command::run_words,
     injected::injected,
@@ -43,9 +43,7 @@ fn pods_with_iptables_rules_are_taken_over() -> Result<()> {
     ensure!(taken_by(&client)? == 15001, "the rules work");
     node.api.apply(object)?;
     node.is_taken("shop/web", true)?;
-    let connected = client
-        .dial(Dial::new(&APP, at(VIP, 80)))?
-        .map_err(|errno| anyhow!("errno {errno}"))?;
+    let connected = client.connect(&APP, at(VIP, 80))?;
     ensure!(
         connected.accepted_by == 15001
             && connected.server.original_v4 == Ok(at(VIP, 80))
@@ -59,17 +57,13 @@ fn pods_with_iptables_rules_are_taken_over() -> Result<()> {
         ("10.77.0.2:9", 15006),
     ] {
         let to = to.parse()?;
-        let arrived = outside
-            .dial(Dial::new(&ROOT, to))?
-            .map_err(|errno| anyhow!("errno {errno}"))?;
+        let arrived = outside.connect(&ROOT, to)?;
         ensure!(arrived.accepted_by == by, "to {to}: {arrived:?}");
         ensure!(arrived.server.original_v4 == Ok(to), "to {to}: {arrived:?}");
     }
     let proxy = client.dial(Dial::new(&PROXY, at(VIP, 80)))?;
     ensure!(proxy.is_ok_and(|proxy| proxy.accepted_by == 80));
-    let home = client
-        .dial(Dial::new(&PROXY, at("10.77.0.2", 80)))?
-        .map_err(|errno| anyhow!("errno {errno}"))?;
+    let home = client.connect(&PROXY, at("10.77.0.2", 80))?;
     ensure!(
         home.accepted_by == 15006 && home.server.original_v4 == Ok(at("10.77.0.2", 80)),
         "{home:?}"

@@ -5,9 +5,10 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lab::{
     actor::Actor,
-    agent::{Agent, Extra, Places},
+    agent::{Agent, Extra, Places, gone},
     apiserver::ApiServer,
-    injected::injected,
+    injected::{injected, namespace},
+    node::Node,
     protocol::ROOT,
     sidecar,
 };
@@ -53,7 +54,7 @@ fn outages_and_restarts() -> Result<()> {
     node.api.apply(injected("late", &node.lab.uid(9)))?;
     node.places().wait_pod("shop/late", |pod| pod.is_some())?;
     node.api.delete("Pod", "shop", "late")?;
-    node.places().wait_pod("shop/late", |pod| pod.is_none())?;
+    node.places().wait_pod("shop/late", gone)?;
     all_redirected(&clients)?;
     let problem = |places: &Places| -> Result<String> {
         Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())
@@ -80,7 +81,7 @@ fn outages_and_restarts() -> Result<()> {
     all_redirected(&clients)?;
     node.api.up();
     wait_for(|| Ok(problem(node.places())? == "[]"))?;
-    node.places().wait_pod("shop/web-4", |pod| pod.is_none())?;
+    node.places().wait_pod("shop/web-4", gone)?;
     wait_for(|| Ok(node.places().map("POD_BY_NETNS")?.len() == 2))?;
     all_redirected(&clients)?;
     // Slow answers change nothing but the time.
@@ -88,11 +89,64 @@ fn outages_and_restarts() -> Result<()> {
     node.api.disconnect();
     drop((clients.pop(), sidecars.pop()));
     node.api.delete("Pod", "shop", "web-3")?;
-    node.places().wait_pod("shop/web-3", |pod| pod.is_none())?;
+    node.places().wait_pod("shop/web-3", gone)?;
     node.places().wait_enrolled("shop/web-2")?;
     // The successor knew the pods already: no event is sent twice.
     ensure!(told_enrolled(&node.api) == 3, "{:?}", node.api.events());
     Ok(())
+}
+
+kernel_test!(namespaces_alone_cannot_be_watched);
+/// What is enrolled stays. A pod that is not opted in does not start: its namespace may have been labeled.
+fn namespaces_alone_cannot_be_watched() -> Result<()> {
+    const PROBLEM: &str = "watch namespaces";
+    let mut node = Node::new()?;
+    node.api.apply(namespace("quiet", None))?;
+    let plain = |node: &Node, number| -> Result<String> {
+        let (name, uid) = (format!("plain-{number}"), node.lab.uid(number));
+        let mut pod = injected(&name, &uid);
+        pod["metadata"]["namespace"] = "quiet".into();
+        node.api.apply(pod)?;
+        node.places()
+            .wait_pod(&format!("quiet/{name}"), |pod| pod.is_some())?;
+        Ok(name)
+    };
+    let (web, uid) = ("web", node.lab.uid(1));
+    node.api.apply(injected(web, &uid))?;
+    let sandbox = node.ready(web, &uid)?;
+    let problems = |node: &Node| -> Result<String> {
+        Ok(node.places().json(&["status", "-o", "json"])?["problems"].to_string())
+    };
+    node.api.forbid("Namespace")?;
+    node.api.disconnect();
+    wait_for(|| Ok(problems(&node)?.contains(PROBLEM)))?;
+    ensure!(
+        !problems(&node)?.contains("watch pods"),
+        "{}",
+        problems(&node)?
+    );
+    let (_actor, accepted) = node.first_connection(&sandbox, &uid)?;
+    ensure!(accepted == 15001, "{accepted}");
+    let name = plain(&node, 2)?;
+    let uid = node.lab.uid(2);
+    let said = node.failed(&format!("quiet/{name}"), &uid)?.to_string();
+    ensure!(said.contains("does not know the labels"), "{said}");
+    node.api.permit("Namespace")?;
+    wait_for(|| Ok(problems(&node)? == "[]"))?;
+    node.ready(&format!("quiet/{name}"), &uid).map(drop)
+}
+
+kernel_test!(an_event_that_is_refused_is_sent_again);
+fn an_event_that_is_refused_is_sent_again() -> Result<()> {
+    let mut node = ClusterFixture::new()?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    let uid = node.lab.uid(2);
+    let pod = node.lab.pod("web", 2)?.under_kubelet(&node.lab, &uid)?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    node.api.refuse_events(2);
+    node.api.apply(injected("web", &uid))?;
+    node.is_taken("shop/web", true)?;
+    wait_for(|| Ok(told_enrolled(&node.api) == 1))
 }
 
 fn told_enrolled(api: &ApiServer) -> usize {

@@ -10,7 +10,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{agent::Places, command::die_with_parent, injected::injected, protocol::ROOT, sidecar};
+use lab::{
+    agent::Places, agent::is, command::die_with_parent, injected::injected, protocol::ROOT, sidecar,
+};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -28,11 +30,7 @@ fn a_recreated_sandbox_is_followed() -> Result<()> {
     outside.listen(&ROOT, at("0.0.0.0", 80))?;
     // The object is there before any process is.
     node.api.apply(injected("web", &node.lab.uid(1)))?;
-    node.soon("shop/web", |pod| {
-        pod.is_some_and(|pod| {
-            pod["state"] == "waiting" && pod["reason"].to_string().contains("no process")
-        })
-    })?;
+    node.soon("shop/web", is("waiting", "no process"))?;
     let first = node
         .lab
         .pod("first", 2)?
@@ -110,9 +108,7 @@ fn the_runtimes_namespace_is_never_enrolled() -> Result<()> {
     fs::write(pod.cgroup.join("cgroup.procs"), said.trim())?;
     let inode = |pid: i32| fs::metadata(format!("/proc/{pid}/ns/net")).map(|it| it.ino());
     node.api.apply(injected("web", &uid))?;
-    node.soon("shop/web", |pod| {
-        pod.is_some_and(|pod| pod["state"] == "waiting")
-    })?;
+    node.soon("shop/web", is("waiting", ""))?;
     thread::sleep(Duration::from_millis(1200));
     let row = node.places().pod("shop/web")?.context("the pod")?;
     ensure!(row["state"] == "waiting", "{row}");

@@ -15,6 +15,7 @@ use lab::{
     command::die_with_parent,
     injected::{LABEL, injected, namespace},
     network::Lab,
+    wait::eventually,
 };
 use serde_json::{Value, json};
 
@@ -169,14 +170,11 @@ fn start_pods(
 /// Waits until this many pods are enrolled; how long that took.
 fn enrolled(places: &Places, wanted: usize) -> Result<Duration> {
     let start = Instant::now();
-    loop {
+    eventually(LONGEST, || {
         let status = places.json(&["status", "-o", "json"])?;
-        if status["pods"]["enrolled"] == wanted {
-            return Ok(start.elapsed());
-        }
-        ensure!(start.elapsed() < LONGEST, "{}", status["pods"]);
-        thread::sleep(Duration::from_millis(20));
-    }
+        ensure!(status["pods"]["enrolled"] == wanted, "{}", status["pods"]);
+        Ok(start.elapsed())
+    })
 }
 
 /// The median of the processor time per second, in percent.

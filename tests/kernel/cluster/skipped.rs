@@ -1,6 +1,7 @@
 //! Pods that are not enrolled, and the reason the agent gives.
 
 use anyhow::{Context as _, Result, ensure};
+use lab::agent::is;
 use lab::injected::{LABEL, injected};
 use serde_json::{Value, json};
 
@@ -37,18 +38,10 @@ fn pods_that_are_skipped() -> Result<()> {
         .push(sidecar);
     node.api.apply(native)?;
     for (name, _, reason) in edits {
-        node.soon(&format!("shop/{name}"), |pod| {
-            pod.is_some_and(|pod| {
-                pod["state"] == "skipped" && pod["reason"].to_string().contains(reason)
-            })
-        })?;
+        node.soon(&format!("shop/{name}"), is("skipped", reason))?;
     }
     for name in ["tricky", "native"] {
-        node.soon(&format!("shop/{name}"), |pod| {
-            pod.is_some_and(|pod| {
-                pod["state"] == "waiting" && pod["reason"].to_string().contains("no process")
-            })
-        })?;
+        node.soon(&format!("shop/{name}"), is("waiting", "no process"))?;
     }
     ensure!(node.places().pod("shop/elsewhere")?.is_none());
     Ok(())
@@ -62,11 +55,7 @@ fn sandboxed_pods_are_rejected() -> Result<()> {
     let mut object = injected("web", &pod.uid);
     object["spec"]["runtimeClassName"] = json!("gvisor");
     node.api.apply(object)?;
-    node.soon("shop/web", |pod| {
-        pod.is_some_and(|pod| {
-            pod["state"] == "rejected" && pod["reason"].to_string().contains("gvisor")
-        })
-    })?;
+    node.soon("shop/web", is("rejected", "gvisor"))?;
     node.api.delete("Pod", "shop", "web")?;
     node.api.apply(injected("web", &pod.uid))?;
     node.is_taken("shop/web", true)

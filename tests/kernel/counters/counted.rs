@@ -10,11 +10,10 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
-    agent::{Agent, Extra},
+    agent::{Agent, Extra, gone},
     command::{run, run_words},
     injected::with_istio_init,
     network::{BESIDE, Lab, PodNet},
-    product::{Maps, Pins},
     protocol::{APP, Dial, Identity, ROOT},
     sidecar,
 };
@@ -106,10 +105,7 @@ impl Counted {
 
     pub fn release(&self) -> Result<()> {
         self.lab.remove_manifest("app")?;
-        self.agent
-            .places
-            .wait_pod("test/app", |pod| pod.is_none())
-            .map(drop)
+        self.agent.places.wait_pod("test/app", gone).map(drop)
     }
 
     pub fn connect(&self, way: &Way) -> Result<()> {
@@ -138,7 +134,7 @@ impl Counted {
         let pod = self.agent.places.pod("test/app")?.context("the pod")?;
         let cookie = pod["netns"]["cookie"].as_u64().context("its cookie")?;
         let policy = pod["policy_id"].as_u64();
-        let maps = Maps::open(&Pins::new(&self.lab.places().bpffs)?)?;
+        let maps = self.lab.places().maps()?;
         let sums = maps.counts.sums()?.into_iter();
         Ok(sums
             .filter(|(key, _)| key.netns == cookie && Some(u64::from(key.policy)) == policy)
@@ -252,7 +248,7 @@ impl Counted {
 
     /// The kernel has the counters of one policy, and one for each rule of those before.
     pub fn has_counters_of_one_policy(&self) -> Result<()> {
-        let maps = Maps::open(&Pins::new(&self.lab.places().bpffs)?)?;
+        let maps = self.lab.places().maps()?;
         let keys = maps.counts.keys()?.into_iter();
         let policies: BTreeSet<u32> = keys.map(|key| key.policy).collect();
         ensure!(

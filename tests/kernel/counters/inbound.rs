@@ -4,10 +4,12 @@ use std::{thread::sleep, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    protocol::{ACK, Dial, ROOT, Request},
+    node::VIP,
+    protocol::{ACK, APP, Dial, PROXY, ROOT, Request},
     sidecar,
+    udp::SendUdp,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::fixture::{POD, PodFixture, at};
 
@@ -51,6 +53,42 @@ fn a_late_packet_is_no_connection() -> Result<()> {
     // Such packets do reach the program: one of no known connection counts.
     acknowledge(40_002)?;
     ensure!(counted()? == 3, "{}", counted()?);
+    Ok(())
+}
+
+kernel_test!(directions_are_counted_apart);
+/// Each figure has a number of its own.
+fn directions_are_counted_apart() -> Result<()> {
+    const OUT: usize = 5;
+    const IN: usize = 3;
+    const DIRECT: usize = 2;
+    const UDP: usize = 4;
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    for (from, who, to, count, by) in [
+        (&fixture.client, &APP, VIP, OUT, 15001),
+        (&fixture.outside, &ROOT, POD[0], IN, 15006),
+        (&fixture.client, &PROXY, VIP, DIRECT, 80),
+    ] {
+        for _ in 0..count {
+            let connected = from.connect(who, at(to, 80))?;
+            ensure!(connected.accepted_by == by, "{connected:?}");
+        }
+    }
+    for _ in 0..UDP {
+        fixture.client.ask(&Request::SendUdp(Box::new(SendUdp {
+            sender: APP,
+            destination: at(VIP, 80),
+            connected: true,
+        })))?;
+    }
+    let shown = connections(&fixture)?;
+    let expected = json!({
+        "outbound_redirected": OUT, "inbound_redirected": IN, "untouched": DIRECT, "udp": UDP,
+        "before_sidecar": 0, "refused": 0, "given_up": 0,
+    });
+    ensure!(shown == expected, "{shown} instead of {expected}");
     Ok(())
 }
 

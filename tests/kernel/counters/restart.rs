@@ -5,7 +5,6 @@ use lab::{
     agent::Agent,
     injected::with_istio_init,
     node::VIP,
-    product::{Maps, Pins},
     protocol::{APP, Dial},
     sidecar,
 };
@@ -83,7 +82,7 @@ fn counts_stay_with_an_unchanged_policy() -> Result<()> {
             fixture.policy_id()?
         );
     }
-    let maps = Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)?;
+    let maps = fixture.lab.places().maps()?;
     let earlier = maps
         .counts
         .keys()?

@@ -1,14 +1,14 @@
 //! A pod gets its IPv6 address after it was enrolled.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::Agent,
-    network::{Lab, PodNet, manifest},
-    product::{Maps, Pins},
+    network::{Lab, Manifest, PodNet},
     protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
+    wait::eventually,
 };
 use sidetrack_common::pod::POD_CAPTURE_V6;
 
@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(1);
 kernel_test!(late_ipv6_with_dual_stack);
 /// The pod has an IPv4 address from the start.
 fn late_ipv6_with_dual_stack() -> Result<()> {
-    late_ipv6("true", &["address del fd77::2/64 dev eth0"])
+    late_ipv6(true, &["address del fd77::2/64 dev eth0"])
 }
 
 kernel_test!(late_ipv6_as_first_address);
@@ -30,10 +30,10 @@ fn late_ipv6_as_first_address() -> Result<()> {
         "address del fd77::2/64 dev eth0",
         "address del 10.77.0.2/16 dev eth0",
     ];
-    late_ipv6("false", &gone)
+    late_ipv6(false, &gone)
 }
 
-fn late_ipv6(dual_stack: &str, gone: &[&str]) -> Result<()> {
+fn late_ipv6(dual_stack: bool, gone: &[&str]) -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP[1])?;
     let pod = lab.pod("app", 2)?;
@@ -43,30 +43,25 @@ fn late_ipv6(dual_stack: &str, gone: &[&str]) -> Result<()> {
         pod.ip(address)?;
     }
     let agent = Agent::start(lab.places())?;
-    let text = manifest("app", &pod, &[]);
-    let text = text.replace("value: \"true\"", &format!("value: \"{dual_stack}\""));
-    lab.write_manifest("app", &text)?;
+    lab.write_manifest("app", &Manifest::new("app", &pod).dual_stack(dual_stack))?;
     agent.places.wait_enrolled("test/app")?;
     let _sidecar = sidecar::start(&pod, &[80])?;
-    let maps = Maps::open(&Pins::new(&lab.places().bpffs)?)?;
+    let maps = lab.places().maps()?;
     let row = maps.pods.rows()?.first().context("the pod's row")?.1;
     ensure!(row.flags & POD_CAPTURE_V6 == 0, "IPv6 is not captured yet");
     ensure!(!has_self_address(&pod)?, "::6 is not on lo yet");
 
     pod.ip("address add fd77::2/64 dev eth0 nodad")?;
     pod.ip("route replace default via fd77::fe dev eth0")?;
-    let added = Instant::now();
     let client = pod.actor()?;
     // Until then it reaches the service itself.
-    loop {
+    eventually(SOON, || {
         let to = at(VIP[1], 80);
         let result = client.dial(Dial::new(&APP, to))?;
         let captured = check(&result, Arrives::Sidecar(15001), POD[1], to);
-        if captured.is_ok() {
-            break;
-        }
-        ensure!(added.elapsed() < SOON, "{result:?}\n{}", agent.places.log());
-    }
+        ensure!(captured.is_ok(), "{result:?}\n{}", agent.places.log());
+        Ok(())
+    })?;
     ensure!(has_self_address(&pod)?, "::6 is on lo");
     // The other directions are captured since the same moment.
     let own = at(POD[1], 80);

@@ -17,10 +17,7 @@ fn a_running_sidecar_is_adopted() -> Result<()> {
     let fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     fixture.enroll(&[])?;
-    let connected = fixture
-        .outside
-        .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-    let connected = connected.map_err(|errno| anyhow!("errno {errno}"))?;
+    let connected = fixture.outside.connect(&ROOT, at("10.77.0.2", 80))?;
     ensure!(connected.accepted_by == 15006, "{connected:?}");
     Ok(())
 }

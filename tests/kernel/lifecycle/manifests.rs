@@ -6,7 +6,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{agent::WAIT_TIMEOUT, network::manifest, sidecar};
+use lab::{
+    agent::{WAIT_TIMEOUT, is},
+    network::manifest,
+    product::NETNS_ANNOTATION,
+    sidecar,
+    wait::eventually,
+};
 
 use crate::fixture::{PodFixture, nothing_is_left};
 
@@ -23,18 +29,12 @@ fn manifests_take_effect_within_a_second() -> Result<()> {
         ensure!(took < second, "{what} took {took:?}");
         Ok(())
     };
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
+    fixture.lab.write_pod("app", &fixture.pod, &[])?;
     in_time(fixture.wait_taken_by(15001)?, "adding")?;
     let excluded = [("traffic.sidecar.istio.io/excludeOutboundPorts", "80")];
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &excluded))?;
+    fixture.lab.write_pod("app", &fixture.pod, &excluded)?;
     in_time(fixture.wait_taken_by(80)?, "changing")?;
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
+    fixture.lab.write_pod("app", &fixture.pod, &[])?;
     in_time(fixture.wait_taken_by(15001)?, "changing back")?;
     fixture.lab.remove_manifest("app")?;
     in_time(fixture.wait_taken_by(80)?, "deleting")?;
@@ -65,9 +65,7 @@ fn large_manifests_delay_no_small_one() -> Result<()> {
     // Let the agent begin with them.
     thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
+    fixture.lab.write_pod("app", &fixture.pod, &[])?;
     let known = loop {
         let pods = places.json(&["pods", "-o", "json"])?;
         let pods = pods.as_array().map(Vec::as_slice).unwrap_or_default();
@@ -91,16 +89,15 @@ fn a_recreated_directory_is_followed() -> Result<()> {
     fixture.enroll(&[])?;
     let places = &fixture.agent.places;
     fs::remove_dir_all(&places.pods)?;
-    let start = Instant::now();
     let is_noticed = || -> Result<bool> {
         let status = places.json(&["status", "-o", "json"])?;
         let problems = status["problems"].to_string();
         Ok(problems.contains("its pods stay as they are"))
     };
-    while !is_noticed()? {
-        ensure!(start.elapsed() < WAIT_TIMEOUT, "{}", places.log());
-        thread::sleep(Duration::from_millis(20));
-    }
+    eventually(WAIT_TIMEOUT, || {
+        ensure!(is_noticed()?, "{}", places.log());
+        Ok(())
+    })?;
     let pod = places.pod("test/app")?.context("the pod")?;
     ensure!(
         pod["state"] == "enrolled",
@@ -108,14 +105,11 @@ fn a_recreated_directory_is_followed() -> Result<()> {
     );
     fs::create_dir(&places.pods)?;
     let excluded = [("traffic.sidecar.istio.io/excludeOutboundPorts", "80")];
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &excluded))?;
+    fixture.lab.write_pod("app", &fixture.pod, &excluded)?;
     places.wait_pod("test/app", |pod| {
         pod.is_some_and(|pod| pod["policy"]["excluded_outbound_ports"][0] == 80)
     })?;
-    fixture.lab.remove_manifest("app")?;
-    places.wait_pod("test/app", |pod| pod.is_none()).map(drop)
+    fixture.lab.release("app").map(drop)
 }
 
 kernel_test!(a_wrong_path_keeps_a_live_pod);
@@ -124,14 +118,14 @@ fn a_wrong_path_keeps_a_live_pod() -> Result<()> {
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     fixture.enroll(&[])?;
     let good = manifest("app", &fixture.pod, &[]);
-    let bad = good.replace(&fixture.pod.path(), "/run/netns/typo");
+    let bad = good
+        .clone()
+        .annotated(&[(NETNS_ANNOTATION, "/run/netns/typo")]);
     fixture.lab.write_manifest("app", &bad)?;
-    fixture.agent.places.wait_pod("test/app", |pod| {
-        pod.is_some_and(|pod| {
-            let reason = pod["reason"].as_str().unwrap_or_default();
-            pod["state"] == "enrolled" && reason.contains("/run/netns/typo")
-        })
-    })?;
+    fixture
+        .agent
+        .places
+        .wait_pod("test/app", is("enrolled", "/run/netns/typo"))?;
     ensure!(fixture.taken_by()? == 15001, "it is still intercepted");
     fixture.lab.write_manifest("app", &good)?;
     fixture.agent.places.wait_enrolled("test/app").map(drop)

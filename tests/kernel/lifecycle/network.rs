@@ -1,15 +1,16 @@
 //! A pod's namespace, addresses and address families change.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::Agent,
+    agent::{Agent, is},
     command::run,
-    network::{Lab, manifest},
+    network::{Lab, Manifest},
     node::VIP,
-    protocol::{Dial, PROXY},
+    protocol::PROXY,
     sidecar,
+    wait::eventually,
 };
 
 use crate::fixture::{Arrives, PodFixture, at, check};
@@ -27,9 +28,10 @@ fn a_replaced_namespace_is_followed() -> Result<()> {
     let name = fixture.pod.netns.clone();
     fixture.client = fixture.lab.outside().actor()?;
     run(&format!("ip netns del {name}"))?;
-    fixture.agent.places.wait_pod("test/app", |pod| {
-        pod.is_some_and(|pod| pod["state"] == "waiting")
-    })?;
+    fixture
+        .agent
+        .places
+        .wait_pod("test/app", is("waiting", ""))?;
     run(&format!("ip netns add {name}"))?;
     run(&format!("ip -n {name} link set lo up"))?;
     fixture.agent.places.wait_enrolled("test/app")?;
@@ -51,25 +53,21 @@ fn addresses_and_routes_are_followed() -> Result<()> {
         "it is off the pod"
     );
     fixture.pod.ip("address add 10.79.0.2/32 dev eth0")?;
-    let start = Instant::now();
-    loop {
+    eventually(Duration::from_secs(1), || {
         let result = fixture.dial(new)?;
-        if check(&result, Arrives::Untouched, "10.79.0.2", new).is_ok() {
-            break;
-        }
-        ensure!(start.elapsed() < Duration::from_secs(1), "{result:?}");
-    }
+        ensure!(
+            check(&result, Arrives::Untouched, "10.79.0.2", new).is_ok(),
+            "{result:?}"
+        );
+        Ok(())
+    })?;
     // Without a route the app gets the kernel's errno at once and the sidecar sees nothing.
     fixture.pod.ip("route del default")?;
-    let start = Instant::now();
-    loop {
+    eventually(Duration::from_secs(1), || {
         let result = fixture.dial(at(VIP, 80))?;
-        if result == Err(libc::ENETUNREACH) {
-            break;
-        }
-        ensure!(start.elapsed() < Duration::from_secs(1), "{result:?}");
-    }
-    Ok(())
+        ensure!(result == Err(libc::ENETUNREACH), "{result:?}");
+        Ok(())
+    })
 }
 
 kernel_test!(ipv6_needs_dual_stack_or_an_ipv6_pod);
@@ -77,22 +75,19 @@ fn ipv6_needs_dual_stack_or_an_ipv6_pod() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
     let agent = Agent::start(lab.places())?;
-    let single = manifest("app", &pod, &[]).replace("value: \"true\"", "value: \"false\"");
+    let single = Manifest::new("app", &pod).dual_stack(false);
     lab.write_manifest("app", &single)?;
     agent.places.wait_enrolled("test/app")?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     let client = pod.actor()?;
     // IPv6 is left alone, and answers as without rules.
     let own = at("fd77::2", 80);
-    let proxy = client
-        .dial(Dial::new(&PROXY, own))?
-        .map_err(|errno| anyhow!("errno {errno}"))?;
+    let proxy = client.connect(&PROXY, own)?;
     ensure!(proxy.accepted_by == 80, "{proxy:?}");
     ensure!(proxy.server.original_v6 == Err(libc::ENOENT), "{proxy:?}");
     ensure!(!pod.ip("-6 address show dev lo")?.contains("::6/128"));
     // With its IPv4 address gone the pod counts as an IPv6 pod.
-    lab.remove_manifest("app")?;
-    agent.places.wait_pod("test/app", |pod| pod.is_none())?;
+    lab.release("app")?;
     pod.ip("address del 10.77.0.2/16 dev eth0")?;
     lab.write_manifest("app", &single)?;
     agent.places.wait_enrolled("test/app")?;
@@ -100,12 +95,9 @@ fn ipv6_needs_dual_stack_or_an_ipv6_pod() -> Result<()> {
         pod.ip("-6 address show dev lo")?.contains("::6/128"),
         "::6 is added"
     );
-    let proxy = client
-        .dial(Dial::new(&PROXY, own))?
-        .map_err(|errno| anyhow!("errno {errno}"))?;
+    let proxy = client.connect(&PROXY, own)?;
     ensure!(proxy.accepted_by == 15006, "{proxy:?}");
-    lab.remove_manifest("app")?;
-    agent.places.wait_pod("test/app", |pod| pod.is_none())?;
+    lab.release("app")?;
     let left = pod.ip("-6 address show dev lo")?;
     ensure!(!left.contains("::6/128"), "::6 is removed again: {left}");
     Ok(())

@@ -1,15 +1,13 @@
 //! A policy changes, or the pod leaves, while connections are open.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use lab::{
     node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
+    wait::eventually,
 };
 
 use crate::fixture::{PodFixture, at, nothing_is_left};
@@ -76,22 +74,18 @@ fn policy_changes_apply_to_new_connections() -> Result<()> {
     );
     // Inbound by list.
     fixture.enroll(&[("traffic.sidecar.istio.io/includeInboundPorts", "8080")])?;
-    let start = Instant::now();
-    loop {
+    eventually(Duration::from_secs(1), || {
         let inbound = fixture
             .outside
             .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-        if inbound
-            .as_ref()
-            .is_ok_and(|inbound| inbound.accepted_by == 80)
-        {
-            break;
-        }
         ensure!(
-            start.elapsed() < Duration::from_secs(1),
+            inbound
+                .as_ref()
+                .is_ok_and(|inbound| inbound.accepted_by == 80),
             "80 is not listed: {inbound:?}"
         );
-    }
+        Ok(())
+    })?;
     let inbound = fixture
         .outside
         .dial(Dial::new(&ROOT, at("10.77.0.2", 8080)))?;

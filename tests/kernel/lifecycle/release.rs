@@ -3,18 +3,20 @@
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
-    agent::NOT_OF_PODS,
-    network::{PodNet, manifest},
-    product::{LABEL, Maps, PINNED, Pins},
+    agent::{NOT_OF_PODS, is},
+    network::{Manifest, PodNet, manifest},
+    product::{LABEL, PINNED},
     protocol::{APP, Dial, Listen, PROXY, ROOT},
     sidecar,
+    wait::eventually,
 };
+use serde_json::json;
 use sidetrack_common::{count::RuleCounts, names};
 
 use crate::fixture::{POD, PodFixture, VIP, at, nothing_is_left};
@@ -63,7 +65,7 @@ impl Pods {
         // As of one that has no room for more counters.
         let pod = pods.fixture.agent.places.pod("test/app")?;
         let cookie = pod.and_then(|pod| pod["netns"]["cookie"].as_u64());
-        let maps = Maps::open(&Pins::new(&pods.fixture.agent.places.bpffs)?)?;
+        let maps = pods.fixture.agent.places.maps()?;
         let cookie = cookie.context("the pod's cookie")?;
         maps.overflow.insert(&cookie, &RuleCounts::NONE)?;
         // A connection with a handshake row.
@@ -79,7 +81,7 @@ impl Pods {
         Ok(pods)
     }
 
-    fn manifests(&self) -> [(&'static str, String); 2] {
+    fn manifests(&self) -> [(&'static str, Manifest); 2] {
         let istio = |key: &str| format!("traffic.sidecar.istio.io/{key}");
         let text = manifest(
             "app",
@@ -89,11 +91,14 @@ impl Pods {
                 (&istio("includeOutboundIPRanges"), "10.0.0.0/8"),
                 (&istio("excludeOutboundPorts"), "53"),
             ],
-        );
-        let owners = "    - name: ISTIO_OUTBOUND_OWNER_GROUPS\n      value: \"1000\"\n";
+        )
+        .edited(|pod| {
+            pod["spec"]["containers"][1]["env"][1] =
+                json!({"name": "ISTIO_OUTBOUND_OWNER_GROUPS", "value": "1000"});
+        });
         let passes = [("sidetrack.dev/before-sidecar", "passthrough")];
         [
-            ("app", format!("{text}{owners}")),
+            ("app", text),
             ("waiting", manifest("waiting", &self.waiting, &passes)),
         ]
     }
@@ -153,11 +158,13 @@ impl Pods {
 
     /// Waits until connections of both directions have been counted.
     fn wait_counted(&self) -> Result<()> {
-        let start = Instant::now();
-        while self.fixture.agent.places.map("COUNT_BY_RULE")?.len() < 2 {
-            ensure!(start.elapsed() < Duration::from_secs(5), "no traffic");
-            thread::sleep(Duration::from_millis(5));
-        }
+        eventually(Duration::from_secs(5), || {
+            ensure!(
+                self.fixture.agent.places.map("COUNT_BY_RULE")?.len() >= 2,
+                "no traffic"
+            );
+            Ok(())
+        })?;
         Ok(())
     }
 }
@@ -176,15 +183,15 @@ kernel_test!(opting_out_leaves_nothing);
 fn opting_out_leaves_nothing() -> Result<()> {
     Pods::new()?.leave_by(|pods| {
         for (name, text) in pods.manifests() {
-            let label = format!("  labels:\n    {LABEL}: disabled\n  annotations:\n");
-            let text = text.replace("  annotations:\n", &label);
+            let text = text.labeled(LABEL, "disabled");
             pods.fixture.lab.write_manifest(name, &text)?;
         }
         for (name, _) in pods.manifests() {
             let full = format!("test/{name}");
-            pods.fixture.agent.places.wait_pod(&full, |pod| {
-                pod.is_some_and(|pod| pod["state"] == "skipped")
-            })?;
+            pods.fixture
+                .agent
+                .places
+                .wait_pod(&full, is("skipped", ""))?;
         }
         Ok(())
     })
@@ -206,10 +213,7 @@ fn accepted_connections_have_their_destination_while_the_pod_leaves() -> Result<
         let held = held.map_err(|errno| anyhow!("errno {errno}"))?;
         ensure!(held.accepted_by == 15006, "{held:?}");
     }
-    let out = enrolled.replace(
-        "  annotations:\n",
-        &format!("  labels:\n    {LABEL}: disabled\n  annotations:\n"),
-    );
+    let out = enrolled.labeled(LABEL, "disabled");
     fixture.lab.write_manifest("app", &out)?;
     places.wait_rows(names::POD_BY_NETNS, 0)?;
     for (again, address) in outside.again()?.into_iter().zip(POD) {

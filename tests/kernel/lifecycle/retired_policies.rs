@@ -9,9 +9,10 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     network::manifest,
-    product::{Maps, Pins},
+    product::Maps,
     protocol::{APP, Dial},
     sidecar,
+    wait::eventually,
 };
 use sidetrack_common::rule::Rule;
 
@@ -88,11 +89,10 @@ fn change(fixture: &PodFixture, maps: &Maps, port: usize) -> Result<()> {
         stayed >= GRACE,
         "policy {old} had {left} of {before} rows {stayed:?} after its last use"
     );
-    let start = Instant::now();
-    while rows(maps, old)? > 0 {
-        ensure!(start.elapsed() < SOON_AFTER, "rows of policy {old} stay");
-    }
-    Ok(())
+    eventually(SOON_AFTER, || {
+        ensure!(rows(maps, old)? == 0, "rows of policy {old} stay");
+        Ok(())
+    })
 }
 
 kernel_test!(a_policy_stays_for_its_last_readers);
@@ -103,7 +103,7 @@ fn a_policy_stays_for_its_last_readers() -> Result<()> {
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     write(&fixture, 81)?;
     fixture.agent.places.wait_enrolled("test/app")?;
-    let maps = Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)?;
+    let maps = fixture.lab.places().maps()?;
     let done = AtomicBool::new(false);
     let traffic = || -> Result<usize> {
         let mut count = 0;

@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::product::{Maps, Pins};
+use lab::wait::eventually;
 use sidetrack_common::{
     addr::Addr,
     pod::{RouteKey, RouteKind},
@@ -23,7 +23,7 @@ fn changes_are_followed_by_events() -> Result<()> {
     const USUAL: Duration = Duration::from_millis(250);
     let fixture = PodFixture::new()?;
     fixture.enroll(&[])?;
-    let maps = Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)?;
+    let maps = fixture.lab.places().maps()?;
     let cookie = *maps.pods.keys()?.first().context("the pod's row")?;
     let mut all = Vec::new();
     for round in 1..=ROUNDS {
@@ -56,14 +56,14 @@ fn changes_are_followed_by_events() -> Result<()> {
             fixture.pod.ip(&change)?;
             let key = RouteKey::host(cookie, Addr::from(IpAddr::from(of)));
             let start = Instant::now();
-            while maps.routes.get(&key)?.map(|row| row.kind) != Some(wanted as u32) {
+            eventually(Duration::from_secs(3), || {
                 ensure!(
-                    start.elapsed() < Duration::from_secs(3),
+                    maps.routes.get(&key)?.map(|row| row.kind) == Some(wanted as u32),
                     "not followed: {change}\n{}",
                     fixture.agent.places.log()
                 );
-                thread::sleep(Duration::from_millis(1));
-            }
+                Ok(())
+            })?;
             all.push(start.elapsed());
         }
     }
@@ -76,21 +76,17 @@ fn changes_are_followed_by_events() -> Result<()> {
 
 /// The kind of the row that decides about an address becomes this.
 fn wait_kind(fixture: &PodFixture, address: IpAddr, wanted: RouteKind) -> Result<()> {
-    let maps = Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)?;
+    let maps = fixture.lab.places().maps()?;
     let cookie = *maps.pods.keys()?.first().context("the pod's row")?;
     let key = RouteKey::host(cookie, Addr::from(address));
-    let start = Instant::now();
-    loop {
+    eventually(Duration::from_secs(3), || {
         let kind = maps.routes.get(&key)?.map(|row| row.kind);
-        if kind == Some(wanted as u32) {
-            return Ok(());
-        }
         ensure!(
-            start.elapsed() < Duration::from_secs(3),
+            kind == Some(wanted as u32),
             "the route to {address} is {kind:?}, not {wanted:?}"
         );
-        thread::sleep(Duration::from_millis(1));
-    }
+        Ok(())
+    })
 }
 
 kernel_test!(ipv6_routes_are_followed_by_events);
@@ -116,6 +112,20 @@ fn rules_are_followed_by_events() -> Result<()> {
     wait_kind(&fixture, "10.123.0.1".parse()?, RouteKind::Unicast)
 }
 
+kernel_test!(ipv6_rules_are_followed_by_events);
+fn ipv6_rules_are_followed_by_events() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.pod.ip("-6 route del default")?;
+    fixture.enroll(&[])?;
+    let outside: IpAddr = "2001:db8::1".parse()?;
+    ensure!(
+        wait_kind(&fixture, outside, RouteKind::Unicast).is_err(),
+        "it has no route"
+    );
+    fixture.pod.ip("-6 rule add from fd77::2 lookup 100")?;
+    wait_kind(&fixture, outside, RouteKind::Unicast)
+}
+
 kernel_test!(interfaces_are_followed_by_events);
 fn interfaces_are_followed_by_events() -> Result<()> {
     let fixture = PodFixture::new()?;
@@ -137,7 +147,7 @@ fn interfaces_that_a_pattern_matches_are_followed() -> Result<()> {
         "traffic.sidecar.istio.io/excludeInterfaces",
         "net7,net+,net1",
     )])?;
-    let maps = Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)?;
+    let maps = fixture.lab.places().maps()?;
     for (change, expected) in [
         ("link add eth8 type veth peer name net", [1].as_slice()),
         ("link add net1 type veth peer name eth9", &[1, 1]),
@@ -146,20 +156,13 @@ fn interfaces_that_a_pattern_matches_are_followed() -> Result<()> {
         ("link del net7", &[]),
     ] {
         fixture.pod.ip(change)?;
-        let start = Instant::now();
-        loop {
+        eventually(Duration::from_secs(3), || {
             let rows = maps.ifaces.rows()?;
             let mut positions: Vec<u32> = rows.iter().map(|(_, row)| row.position).collect();
             positions.sort_unstable();
-            if positions == expected {
-                break;
-            }
-            ensure!(
-                start.elapsed() < Duration::from_secs(3),
-                "after {change}: {rows:?}"
-            );
-            thread::sleep(Duration::from_millis(1));
-        }
+            ensure!(positions == expected, "after {change}: {rows:?}");
+            Ok(())
+        })?;
     }
     Ok(())
 }

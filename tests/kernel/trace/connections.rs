@@ -4,7 +4,6 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
     injected::with_istio_init,
-    network::manifest,
     protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
 };
@@ -211,8 +210,7 @@ fn connections_of_pods_that_are_not_there() -> Result<()> {
     let said = fails(&fixture, "test/other")?;
     ensure!(said.contains("no pod test/other is known"), "{said}");
     let off = [("sidecar.istio.io/inject", "false")];
-    let text = manifest("app", &fixture.pod, &off);
-    fixture.lab.write_manifest("app", &text)?;
+    fixture.lab.write_pod("app", &fixture.pod, &off)?;
     let is_listed = |pod: Option<&Value>| pod.is_some_and(|pod| pod["state"] == "skipped");
     fixture.lab.places().wait_pod("test/app", is_listed)?;
     let said = fails(&fixture, "test/app")?;

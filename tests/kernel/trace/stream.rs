@@ -3,7 +3,7 @@
 use std::{
     process::{Child, Stdio},
     thread::sleep,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -12,10 +12,11 @@ use lab::{
     node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
+    wait::until,
 };
 use serde_json::Value;
 
-use super::app;
+use super::{app, is_traced};
 use crate::fixture::{POD, PodFixture, at};
 
 /// Connections of one test.
@@ -114,15 +115,11 @@ fn a_failure_has_the_process_of_its_connect() -> Result<()> {
 kernel_test!(events_end_with_the_last_trace);
 fn events_end_with_the_last_trace() -> Result<()> {
     let fixture = fixture()?;
-    let until = || -> Result<u64> {
-        let rows = fixture.lab.places().map("TRACING")?;
-        rows[0]["formatted"]["value"].as_u64().context("a number")
-    };
-    ensure!(until()? == 0, "nobody traces");
+    ensure!(!is_traced(&fixture)?, "nobody traces");
     let mut traces: Vec<Child> = (0..8)
         .map(|_| start(&fixture, &[]))
         .collect::<Result<_>>()?;
-    ensure!(until()? != 0, "somebody traces");
+    ensure!(is_traced(&fixture)?, "somebody traces");
     let ninth = fixture.lab.places().output(&["trace"])?;
     let said = String::from_utf8_lossy(&ninth.stderr).into_owned();
     ensure!(
@@ -133,10 +130,8 @@ fn events_end_with_the_last_trace() -> Result<()> {
         trace.kill()?;
         trace.wait()?;
     }
-    let begun = Instant::now();
-    while until()? != 0 {
-        ensure!(begun.elapsed() < Duration::from_secs(5), "still traced");
-        sleep(Duration::from_millis(50));
-    }
-    Ok(())
+    until(Duration::from_secs(5), "still traced", || {
+        Ok(!is_traced(&fixture)?)
+    })
+    .map(drop)
 }

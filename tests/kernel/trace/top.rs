@@ -9,11 +9,13 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lab::{
+    agent::WAIT_TIMEOUT,
     command::die_with_parent,
     node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
     terminal::Terminal,
+    wait::until,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -21,7 +23,7 @@ use nix::{
 };
 use serde_json::Value;
 
-use super::app;
+use super::{app, is_traced};
 use crate::fixture::{POD, PodFixture, at};
 
 fn fixture() -> Result<PodFixture> {
@@ -203,6 +205,8 @@ fn the_live_view_shows_pods_rules_and_a_trace() -> Result<()> {
     terminal.wait(|text| text.contains("rules of test/app") && text.contains("ISTIO_OUTPUT"))?;
     terminal.keys("qt")?;
     terminal.wait(|text| text.contains("trace of test/app") && text.contains("0 events"))?;
+    // The view is there before its trace is: a connection of before would not be seen.
+    until(WAIT_TIMEOUT, "nobody traces", || is_traced(&fixture))?;
     ensure!(fixture.dial(at(VIP, 80))?.is_ok());
     terminal.wait(|text| text.contains("1 redirect; none missing"))?;
     // The destination is beyond the right margin, because the name of the process is long.
