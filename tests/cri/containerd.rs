@@ -11,16 +11,16 @@ use std::{
     os::unix::fs::symlink,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lab::{
     command::{die_with_parent, run_words},
     ledger::remove_cgroup,
     network::Lab,
     private::mount_at,
+    wait::eventually,
 };
 use nix::mount::{MsFlags, mount};
 use serde_json::json;
@@ -277,14 +277,10 @@ fn connect() -> Result<Client> {
 
 /// Waits until something is the case.
 pub fn wait(mut is: impl FnMut() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !is()? {
-        if start.elapsed() > WAIT_TIMEOUT {
-            bail!("not within {WAIT_TIMEOUT:?}");
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
+    eventually(WAIT_TIMEOUT, || {
+        ensure!(is()?, "not within {WAIT_TIMEOUT:?}");
+        Ok(())
+    })
 }
 
 fn names_in(dir: &Path) -> Vec<String> {

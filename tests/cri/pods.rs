@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use lab::{
-    agent::NODE,
+    agent::{NODE, gone},
     protocol::{APP, Connected, Dial, Identity, Listen, PROXY, ROOT, Request},
 };
 use nix::sys::signal::Signal;
@@ -94,8 +94,7 @@ fn connections(node: &Fixture, pod: &Pod<'_>) -> Result<(Connected, Connected)> 
     let answers = pod.answers("app")?;
     let out = dialed(answers.first()).context("the app's first connection")?;
     let to = format!("{}:8080", pod.address()?).parse()?;
-    let arrived = node.outside.dial(Dial::new(&ROOT, to))?;
-    let arrived = arrived.map_err(|errno| anyhow!("no way to the pod: errno {errno}"))?;
+    let arrived = node.outside.connect(&ROOT, to)?;
     Ok((out.clone(), arrived))
 }
 
@@ -231,6 +230,6 @@ fn removed_pods_leave_nothing(node: &Fixture) -> Result<()> {
     }
     node.delete(&object)?;
     let name = format!("shop/{}", object["metadata"]["name"].as_str().unwrap_or(""));
-    places.wait_pod(&name, |pod| pod.is_none())?;
+    places.wait_pod(&name, gone)?;
     node.nothing_is_left()
 }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{command::die_with_parent, network::manifest};
+use lab::{agent::gone, command::die_with_parent, network::manifest};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use sidetrack_common::names;
@@ -176,19 +176,13 @@ fn switched_on_and_off() -> Result<()> {
         }
         Ok(())
     };
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
+    fixture.lab.write_pod("app", &fixture.pod, &[])?;
     until(&fixture, false)?;
     // Without an accelerated pod and its connections there is nothing of it in the kernel.
-    let deadline = Instant::now() + Duration::from_secs(20);
-    while is_loaded(&fixture) {
-        ensure!(Instant::now() < deadline, "the programs stay");
-        thread::sleep(Duration::from_millis(100));
-    }
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &[ACCELERATE]))?;
+    lab::wait::until(Duration::from_secs(20), "the programs stay", || {
+        Ok(!is_loaded(&fixture))
+    })?;
+    fixture.lab.write_pod("app", &fixture.pod, &[ACCELERATE])?;
     until(&fixture, true)?;
     // The next agent takes it over, and one that ends leaves it.
     fixture.agent.end(Signal::SIGKILL)?;
@@ -197,12 +191,10 @@ fn switched_on_and_off() -> Result<()> {
     fixture.agent.places.wait_enrolled("test/app")?;
     ensure!(counts(&fixture)?);
     // Without a cgroup of its own a pod is intercepted, and says why it is not accelerated.
-    let text = manifest("app", &fixture.pod, &[ACCELERATE]).replace(&fixture.pod.uid, "no-uid");
+    let text = manifest("app", &fixture.pod, &[ACCELERATE])
+        .edited(|object| object["metadata"]["uid"] = "no-uid".into());
     fixture.lab.remove_manifest("app")?;
-    fixture
-        .agent
-        .places
-        .wait_pod("test/app", |pod| pod.is_none())?;
+    fixture.agent.places.wait_pod("test/app", gone)?;
     fixture.lab.write_manifest("app", &text)?;
     fixture.agent.places.wait_enrolled("test/app")?;
     let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;

@@ -7,18 +7,13 @@ mod restart;
 mod silent;
 mod single;
 
-use anyhow::{Result, anyhow, ensure};
-use lab::{
-    node::VIP,
-    protocol::{APP, Dial},
-};
+use anyhow::{Result, ensure};
+use lab::{node::VIP, protocol::APP};
 
 use crate::fixture::at;
 
 fn redirected(client: &lab::actor::Actor) -> Result<()> {
-    let connected = client
-        .dial(Dial::new(&APP, at(VIP, 80)))?
-        .map_err(|errno| anyhow!("{errno}"))?;
+    let connected = client.connect(&APP, at(VIP, 80))?;
     ensure!(connected.accepted_by == 15001, "{connected:?}");
     ensure!(
         connected.server.original_v4 == Ok(at(VIP, 80)),

@@ -9,7 +9,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
-    network::{PodNet, manifest},
+    agent::gone,
+    network::{Manifest, PodNet, manifest},
     product::{Pins, sys},
     protocol::{APP, Dial, ROOT},
     sidecar,
@@ -67,8 +68,8 @@ fn fixture() -> Result<PodFixture> {
     Ok(fixture)
 }
 
-fn without_uid(pod: &PodNet) -> String {
-    manifest("app", pod, &[]).replace(&pod.uid, "not-a-uid")
+fn without_uid(pod: &PodNet) -> Manifest {
+    manifest("app", pod, &[]).edited(|object| object["metadata"]["uid"] = "not-a-uid".into())
 }
 
 kernel_test!(only_enrolled_pods_have_them);
@@ -89,10 +90,7 @@ fn only_enrolled_pods_have_them() -> Result<()> {
         "{callbacks}"
     );
     fixture.lab.remove_manifest("app")?;
-    fixture
-        .agent
-        .places
-        .wait_pod("test/app", |row| row.is_none())?;
+    fixture.agent.places.wait_pod("test/app", gone)?;
     ensure!(attached(&fixture)? == (None, Vec::new()));
     Ok(())
 }
@@ -110,9 +108,7 @@ fn a_pod_without_a_known_cgroup_has_them_by_that_of_all() -> Result<()> {
     works(&fixture.client)?;
     // The next agent knows the UID: it moves them, and no connection is lost meanwhile.
     fixture.agent.end(Signal::SIGKILL)?;
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &[]))?;
+    fixture.lab.write_pod("app", &fixture.pod, &[])?;
     fixture.agent = lab::agent::Agent::start(fixture.lab.places())?;
     fixture.agent.places.wait_enrolled("test/app")?;
     let own = id(fixture.pod.own_cgroup())?;

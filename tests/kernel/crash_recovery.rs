@@ -8,7 +8,7 @@ use lab::{
     agent::Agent,
     network::manifest,
     node::VIP,
-    product::{Maps, Pins},
+    product::Maps,
     protocol::{APP, Dial},
     sidecar,
 };
@@ -18,7 +18,7 @@ use sidetrack_common::policy::{List, PortKey};
 use crate::fixture::{PodFixture, at, nothing_is_left};
 
 fn maps(fixture: &PodFixture) -> Result<Maps> {
-    Maps::open(&Pins::new(&fixture.lab.places().bpffs)?)
+    fixture.lab.places().maps()
 }
 
 /// Kills the agent and starts another when something has been done to what it left.

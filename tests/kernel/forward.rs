@@ -5,7 +5,7 @@ mod evasion;
 mod fixture;
 mod repaired;
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
@@ -14,6 +14,7 @@ use lab::{
     network::manifest,
     protocol::Connected,
     sidecar,
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 
@@ -67,17 +68,14 @@ fn own_routes(text: &str) -> Vec<&str> {
 
 /// Waits until routes and rules are as they were. The agent restores them last.
 fn wait_routing(pod: &Forwarding, before: &str) -> Result<()> {
-    let start = Instant::now();
-    loop {
+    eventually(WAIT_TIMEOUT, || {
         let after = pod.routing()?;
-        if own_routes(&after) == own_routes(before) {
-            return Ok(());
-        }
         ensure!(
-            start.elapsed() < WAIT_TIMEOUT,
+            own_routes(&after) == own_routes(before),
             "before:\n{before}\nafter:\n{after}"
         );
-    }
+        Ok(())
+    })
 }
 
 kernel_test!(by_virtual_interfaces_to_the_outbound_port);
@@ -215,14 +213,10 @@ fn interfaces_are_followed() -> Result<()> {
     for (family, priority) in [("-4", 1), ("-6", 2), ("-4", 3)] {
         let removed = format!("{family} rule del pref {priority}");
         pod.fixture.pod.ip(&removed)?;
-        let start = Instant::now();
-        while rules(&pod)? != complete {
-            ensure!(
-                start.elapsed() < WAIT_TIMEOUT,
-                "{removed}: {}",
-                pod.routing()?
-            );
-        }
+        eventually(WAIT_TIMEOUT, || {
+            ensure!(rules(&pod)? == complete, "{removed}: {}", pod.routing()?);
+            Ok(())
+        })?;
     }
     // One that a policy names counts alone.
     pod.fixture.pod.ip("link del tap0")?;
@@ -326,10 +320,10 @@ fn more_interfaces_than_a_pod_may_have() -> Result<()> {
         }
     }
     pod.fixture.enroll(&[(VIRTUAL, "tap+")])?;
-    let start = Instant::now();
-    while pod.programs()?.len() < SHARE {
-        ensure!(start.elapsed() < 4 * WAIT_TIMEOUT, "{:?}", pod.programs()?);
-    }
+    eventually(4 * WAIT_TIMEOUT, || {
+        ensure!(pod.programs()?.len() >= SHARE, "{:?}", pod.programs()?);
+        Ok(())
+    })?;
     let (machine, service) = (MACHINE[0], SERVICE[0]);
     check(pod.leave(ip(service), 80)?, 15001, machine, service, 80)?;
     let pods = pod.fixture.agent.places.pod("test/app")?;
@@ -378,14 +372,15 @@ fn an_agent_that_is_killed_changes_nothing() -> Result<()> {
     // The policy changes as for every other pod.
     pod.plug_in("tap0")?;
     pod.wait_programs(2)?;
-    let text = manifest("app", &pod.fixture.pod, &[(EXCLUDED, "tap0")]);
-    pod.fixture.lab.write_manifest("app", &text)?;
-    let start = Instant::now();
-    while !pod
-        .leave(ip(SERVICE[0]), 80)?
-        .is_ok_and(|seen| seen.accepted_by == 80)
-    {
-        ensure!(start.elapsed() < WAIT_TIMEOUT, "excluded");
-    }
-    Ok(())
+    pod.fixture
+        .lab
+        .write_pod("app", &pod.fixture.pod, &[(EXCLUDED, "tap0")])?;
+    eventually(WAIT_TIMEOUT, || {
+        ensure!(
+            pod.leave(ip(SERVICE[0]), 80)?
+                .is_ok_and(|seen| seen.accepted_by == 80),
+            "excluded"
+        );
+        Ok(())
+    })
 }

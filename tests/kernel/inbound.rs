@@ -16,10 +16,7 @@ fn captured_ports(fixture: &SharedFixture) -> Result<()> {
         // Open, closed, and the capture ports themselves.
         for port in [22, 80, 8080, 9999, 15001, 15006] {
             let to = at(address, port);
-            let connected = fixture
-                .outside
-                .dial(Dial::new(&ROOT, to))?
-                .map_err(|errno| anyhow::anyhow!("to {to}: errno {errno}"))?;
+            let connected = fixture.outside.connect(&ROOT, to)?;
             let server = &connected.server;
             ensure!(connected.accepted_by == 15006, "to {to}: {connected:?}");
             ensure!(
@@ -42,10 +39,7 @@ fn exempt_ports(fixture: &SharedFixture) -> Result<()> {
     for family in [0, 1] {
         for port in [15008, 15020, 15021, 15090] {
             let to = at(POD[family], port);
-            let connected = fixture
-                .outside
-                .dial(Dial::new(&ROOT, to))?
-                .map_err(|errno| anyhow::anyhow!("to {to}: errno {errno}"))?;
+            let connected = fixture.outside.connect(&ROOT, to)?;
             ensure!(connected.accepted_by == port, "to {to}: {connected:?}");
             ensure!(original(&connected.server, to) == Ok(to), "{connected:?}");
         }

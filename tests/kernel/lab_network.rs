@@ -1,15 +1,13 @@
 //! The network of the tests themselves: what it loses would look like a loss of the agent's.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     network::{GATEWAY_MAC, Lab},
     protocol::{APP, Dial, ROOT},
     sidecar,
+    wait::eventually,
 };
 
 use crate::fixture::{VIP, at};
@@ -56,11 +54,10 @@ fn the_gateway_is_reached_after_any_pod_has_gone() -> Result<()> {
     };
     dial().context("with both pods")?;
     lab.remove_namespace(&pods[1 - stays].netns)?;
-    let start = Instant::now();
-    while addresses(&lab, "veth")?.len() == 2 {
-        ensure!(start.elapsed() < GONE, "{goes} is still there");
-        thread::sleep(Duration::from_millis(20));
-    }
+    eventually(GONE, || {
+        ensure!(addresses(&lab, "veth")?.len() != 2, "{goes} is still there");
+        Ok(())
+    })?;
     dial().context("after one has gone")?;
     let bridge = addresses(&lab, "bridge")?;
     ensure!(

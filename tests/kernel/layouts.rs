@@ -6,17 +6,12 @@ mod downgrade;
 mod interrupted;
 mod upgrade;
 
-use std::{
-    fs,
-    path::PathBuf,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     node::VIP,
-    protocol::{Connected, Dial, ROOT},
+    protocol::{Connected, ROOT},
     sidecar,
 };
 use nix::sys::signal::Signal;
@@ -51,30 +46,12 @@ fn right(connected: Result<Connected, i32>) -> Result<()> {
 }
 
 fn inbound(fixture: &PodFixture) -> Result<()> {
-    let inbound = fixture
-        .outside
-        .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-    let inbound = inbound.map_err(|errno| anyhow!("inbound: errno {errno}"))?;
+    let inbound = fixture.outside.connect(&ROOT, at("10.77.0.2", 80))?;
     ensure!(inbound.accepted_by == 15006, "{inbound:?}");
     ensure!(
         inbound.server.original_v4 == Ok(at("10.77.0.2", 80)),
         "{inbound:?}"
     );
-    Ok(())
-}
-
-fn wait(fixture: &PodFixture, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !is_so()? {
-        ensure!(
-            start.elapsed() < Duration::from_secs(5),
-            "{what}: not after {:?}\n{}",
-            start.elapsed(),
-            fixture.agent.places.log()
-        );
-        thread::sleep(Duration::from_millis(10));
-    }
-    eprintln!("{what}: after {:?}", start.elapsed());
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
-    agent::{Agent, Extra},
+    agent::{Agent, Extra, is},
     network::{BESIDE, Lab, manifest},
     protocol::{APP, Dial, ROOT},
     sidecar,
@@ -34,11 +34,13 @@ fn defaults_are_followed() -> Result<()> {
     )?;
     let places = &agent.places;
     let plain = lab.pod("plain", 2)?;
-    let text = manifest("plain", &plain, &[]).replace("proxyv2:1.28.0", "proxyv2:dev");
+    let text = manifest("plain", &plain, &[]).edited(|pod| {
+        pod["spec"]["containers"][1]["image"] = "docker.io/istio/proxyv2:dev".into();
+    });
     lab.write_manifest("plain", &text)?;
     let annotation = ("traffic.sidecar.istio.io/excludeOutboundPorts", "9999");
     let own = lab.pod("own", 3)?;
-    lab.write_manifest("own", &manifest("own", &own, &[annotation]))?;
+    lab.write_pod("own", &own, &[annotation])?;
     for name in ["test/plain", "test/own"] {
         places.wait_enrolled(name)?;
     }
@@ -107,7 +109,7 @@ fn a_start_with_bad_defaults() -> Result<()> {
         "{text}"
     );
     fs::write(&config, "defaults: {excludeOutboundPorts: [3306]}\n")?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let is = |port: u16| move |pod: Option<&Value>| excluded(pod) == serde_json::json!([port]);
     agent.places.wait_pod("test/app", is(3306))?;
     agent.end(Signal::SIGKILL)?;
@@ -164,7 +166,7 @@ fn virtual_interfaces_local_only() -> Result<()> {
         "traffic.sidecar.istio.io/kubevirtInterfaces",
         "eth7,et+1,eth1+",
     );
-    lab.write_manifest("app", &manifest("app", &pod, &[annotation]))?;
+    lab.write_pod("app", &pod, &[annotation])?;
     // As on a kernel before 6.6, and as it was asked for.
     let old_kernel = Extra {
         variables: &[("SIDETRACK_WITHOUT", "ingress_programs")],
@@ -176,11 +178,9 @@ fn virtual_interfaces_local_only() -> Result<()> {
     };
     for extra in [old_kernel, refuse] {
         let refusing = Agent::start_with(lab.places(), &extra)?;
-        refusing.places.wait_pod("test/app", |pod| {
-            pod.is_some_and(|pod| {
-                pod["state"] == "rejected" && pod["reason"].to_string().contains("local-only")
-            })
-        })?;
+        refusing
+            .places
+            .wait_pod("test/app", is("rejected", "local-only"))?;
     }
     let agent = Agent::start_with(
         lab.places(),

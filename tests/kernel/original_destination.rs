@@ -3,6 +3,7 @@
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
+    agent::gone,
     protocol::{APP, Connected, Dial, Names, PROXY, ROOT},
     sidecar,
 };
@@ -77,8 +78,7 @@ fn only_the_level_of_the_family_answers() -> Result<()> {
             );
         }
         // An accepted socket without a record answers its own address.
-        let arrived = fixture.outside.dial(Dial::new(&ROOT, own))?;
-        let arrived = arrived.map_err(|errno| anyhow!("to {own}: errno {errno}"))?;
+        let arrived = fixture.outside.connect(&ROOT, own)?;
         ensure!(
             arrived.accepted_by == 15006
                 && original(&arrived.server, own) == Ok(own)
@@ -86,10 +86,7 @@ fn only_the_level_of_the_family_answers() -> Result<()> {
             "{arrived:?}, the kernel alone: {refusals:?}"
         );
         fixture.lab.remove_manifest("app")?;
-        fixture
-            .agent
-            .places
-            .wait_pod("test/app", |pod| pod.is_none())?;
+        fixture.agent.places.wait_pod("test/app", gone)?;
     }
     Ok(())
 }

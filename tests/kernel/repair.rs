@@ -8,28 +8,20 @@ mod namespace;
 mod pins;
 mod rows;
 
-use std::{
-    ops::RangeBounds,
-    os::fd::OwnedFd,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{ops::RangeBounds, os::fd::OwnedFd};
 
-use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
 use lab::{
     actor::Actor,
     agent::Places,
     node::VIP,
     product::{Maps, Pins, sys},
-    protocol::{APP, Dial, ROOT},
+    protocol::{APP, ROOT},
     sidecar,
 };
 
 use crate::fixture::{PodFixture, at};
-
-/// Within this everything is to be noticed.
-const NOTICED: Duration = Duration::from_secs(5);
 
 /// What the log has before the text of a repair.
 const REPAIR: &str = " WARN sidetrack_datapath::reconcile::repair: ";
@@ -46,39 +38,19 @@ fn enrolled_pod(annotations: &[(&str, &str)]) -> Result<(PodFixture, Actor)> {
 /// Both directions go through the sidecar, which sees the original destination.
 fn works(fixture: &PodFixture) -> Result<()> {
     outbound(fixture)?;
-    let inbound = fixture
-        .outside
-        .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-    let inbound = inbound.map_err(|errno| anyhow!("inbound: errno {errno}"))?;
+    let inbound = fixture.outside.connect(&ROOT, at("10.77.0.2", 80))?;
     ensure!(inbound.accepted_by == 15006, "inbound: {inbound:?}");
     Ok(())
 }
 
 fn outbound(fixture: &PodFixture) -> Result<()> {
-    let outbound = fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?;
-    let outbound = outbound.map_err(|errno| anyhow!("outbound: errno {errno}"))?;
+    let outbound = fixture.client.connect(&APP, at(VIP, 80))?;
     ensure!(outbound.accepted_by == 15001, "outbound: {outbound:?}");
     ensure!(outbound.client.peer == at(VIP, 80), "{outbound:?}");
     ensure!(
         outbound.server.original_v4 == Ok(at(VIP, 80)),
         "{outbound:?}"
     );
-    Ok(())
-}
-
-/// Waits until something is so; not longer than the agent may take to notice.
-fn wait(fixture: &PodFixture, what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !is_so()? {
-        if start.elapsed() > NOTICED {
-            bail!(
-                "{what}: not after {NOTICED:?}\n{}",
-                fixture.agent.places.log()
-            );
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    eprintln!("{what}: after {:?}", start.elapsed());
     Ok(())
 }
 
@@ -96,13 +68,15 @@ fn repairs(fixture: &PodFixture) -> Result<u64> {
 fn was_repaired(fixture: &PodFixture, said: &str, times: impl RangeBounds<usize>) -> Result<()> {
     works(fixture)?;
     let what = format!("{said:?} is in the log, and every repair is counted");
-    wait(fixture, &what, || {
-        let counted = repairs(fixture)?;
-        let log = fixture.agent.places.log();
-        let lines: Vec<_> = log.lines().filter(|line| line.contains(REPAIR)).collect();
-        let saying = lines.iter().filter(|line| line.contains(said)).count();
-        Ok(times.contains(&saying) && lines.len() as u64 == counted)
-    })
+    fixture
+        .wait(&what, || {
+            let counted = repairs(fixture)?;
+            let log = fixture.agent.places.log();
+            let lines: Vec<_> = log.lines().filter(|line| line.contains(REPAIR)).collect();
+            let saying = lines.iter().filter(|line| line.contains(said)).count();
+            Ok(times.contains(&saying) && lines.len() as u64 == counted)
+        })
+        .map(drop)
 }
 
 fn pins(fixture: &PodFixture) -> Result<Pins> {

@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::{Agent, Extra, held::HeldThread},
     command::run_words,
-    network::{Lab, manifest},
+    network::Lab,
 };
 
 /// How long the reconciler is held.
@@ -84,7 +84,7 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
     drop(listener);
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let extra = Extra {
         arguments: &["--metrics-addr", &address],
         ..Extra::default()
@@ -102,7 +102,7 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
     let hold = HeldThread::hold(agent.pid(), "reconciler")?;
     let held = Instant::now();
     let other = lab.pod("late", 3)?;
-    lab.write_manifest("late", &manifest("late", &other, &[]))?;
+    lab.write_pod("late", &other, &[])?;
     let mut unhealthy_at = None;
     while held.elapsed() < HOLD {
         let asked = held.elapsed();

@@ -14,14 +14,14 @@ mod sidecar_scope;
 
 use std::{fs, process::Command};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::{Agent, limited},
     command::{output, run},
     network::{Lab, PodNet},
     node::VIP,
     product::CGROUP_HOOKS,
-    protocol::{Dial, Identity, ROOT},
+    protocol::{Identity, ROOT},
 };
 
 use crate::fixture::{PodFixture, at};
@@ -100,17 +100,13 @@ fn attached(agent: &Agent) -> Result<(Vec<u64>, Vec<u64>)> {
 
 /// Both directions are intercepted.
 fn intercepted(fixture: &PodFixture, app: &Identity) -> Result<()> {
-    let out = fixture.client.dial(Dial::new(app, at(VIP, 80)))?;
-    let out = out.map_err(|errno| anyhow!("outbound: errno {errno}"))?;
+    let out = fixture.client.connect(app, at(VIP, 80))?;
     ensure!(out.accepted_by == 15001, "outbound: {out:?}");
     ensure!(
         out.server.original_v4 == Ok(at(VIP, 80)),
         "outbound: {out:?}"
     );
-    let arrived = fixture
-        .outside
-        .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-    let arrived = arrived.map_err(|errno| anyhow!("inbound: errno {errno}"))?;
+    let arrived = fixture.outside.connect(&ROOT, at("10.77.0.2", 80))?;
     ensure!(arrived.accepted_by == 15006, "inbound: {arrived:?}");
     Ok(())
 }

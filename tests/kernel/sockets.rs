@@ -1,15 +1,13 @@
 //! Sockets that are not used in the plainest way.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     command::{run, run_words},
     protocol::{APP, Dial, Listen, Manner, PROXY},
     sidecar,
+    wait::eventually,
 };
 
 use sidetrack_common::target::Target;
@@ -371,13 +369,13 @@ fn failed_connects_of_one_pod() -> Result<()> {
     ))?;
     thread::scope(|scope| {
         let dialing = scope.spawn(|| fixture.dial(at(VIP[0], 80)));
-        let start = Instant::now();
-        while places.map("HANDSHAKES")?.is_empty() {
+        eventually(Duration::from_secs(1), || {
             ensure!(
-                start.elapsed() < Duration::from_secs(1),
+                !places.map("HANDSHAKES")?.is_empty(),
                 "no row while connecting"
             );
-        }
+            Ok(())
+        })?;
         let result = dialing
             .join()
             .map_err(|_| anyhow!("the dialing thread panicked"))??;

@@ -2,6 +2,7 @@
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
+    agent::gone,
     command::run_words,
     injected::with_istio_init,
     protocol::{APP, Dial, ROOT},
@@ -19,7 +20,10 @@ const AT_ONCE: usize = 500;
 
 fn load_rules(fixture: &PodFixture) -> Result<()> {
     let manifest = fixture.lab.dir().join("rules.json");
-    fs::write(&manifest, with_istio_init(&fixture.pod, &[], &[]))?;
+    fs::write(
+        &manifest,
+        with_istio_init(&fixture.pod, &[], &[]).to_string(),
+    )?;
     let manifest = manifest.to_string_lossy();
     for (restore, six) in [
         ("iptables-restore", None),
@@ -82,10 +86,7 @@ fn of_a_pod_with_istio_init_under_load() -> Result<()> {
             dial(&fixture, family, AFTER)?;
         }
         fixture.lab.remove_manifest("app")?;
-        fixture
-            .agent
-            .places
-            .wait_pod("test/app", |pod| pod.is_none())?;
+        fixture.agent.places.wait_pod("test/app", gone)?;
         for family in [0, 1] {
             dial(&fixture, family, AT_ONCE)?;
         }

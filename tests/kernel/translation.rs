@@ -12,7 +12,7 @@ use aya_obj::generated::{bpf_attach_type, bpf_insn, bpf_prog_type};
 use lab::{
     actor::Actor,
     agent::Agent,
-    network::{Lab, PodNet, manifest},
+    network::{Lab, PodNet},
     product::sys,
     protocol::{APP, Connected, Dial, PROXY, ROOT},
     sidecar,
@@ -119,8 +119,7 @@ impl Fixture {
         fs::create_dir_all(&pod.cgroup)?;
         let balancer = Balancer::attach(&node)?;
         let agent = Agent::start(&places)?;
-        lab.write_manifest("app", &manifest("app", &pod, &[]))?;
-        places.wait_enrolled("test/app")?;
+        lab.enroll("app", &pod, &[])?;
         Ok(Self {
             client: pod.actor()?,
             _sidecar: sidecar::start(&pod, &[80])?,

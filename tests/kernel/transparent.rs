@@ -1,18 +1,15 @@
 //! Mode TPROXY: the sidecar calls the app from the client's address, and the app's answers come back to it.
 
-use std::{
-    net::SocketAddr,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{net::SocketAddr, time::Duration};
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
     actor::Actor,
-    agent::Agent,
+    agent::{Agent, gone},
     command::run_words,
     protocol::{APP, Connected, Dial, Identity, PROXY, ROOT},
     sidecar::{listen, listen_transparently},
+    wait::until,
 };
 
 use nix::sys::signal::Signal;
@@ -60,10 +57,7 @@ fn servers(fixture: &PodFixture) -> Result<Actor> {
 
 fn leave(fixture: &PodFixture) -> Result<()> {
     fixture.lab.remove_manifest("app")?;
-    fixture
-        .agent
-        .places
-        .wait_pod("test/app", |pod| pod.is_none())?;
+    fixture.agent.places.wait_pod("test/app", gone)?;
     Ok(())
 }
 
@@ -91,15 +85,8 @@ fn network(fixture: &PodFixture) -> Result<Vec<String>> {
     Ok(found)
 }
 
-/// Tries until it holds.
-fn soon(what: &str, mut holds: impl FnMut() -> Result<bool>) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(10);
-    while !holds()? {
-        ensure!(Instant::now() < deadline, "{what}");
-        thread::sleep(Duration::from_millis(20));
-    }
-    Ok(())
-}
+/// Tries for so long.
+const SOON: Duration = Duration::from_secs(10);
 
 kernel_test!(the_app_sees_the_client);
 fn the_app_sees_the_client() -> Result<()> {
@@ -128,8 +115,7 @@ fn the_app_sees_the_client() -> Result<()> {
         );
     }
     // From outside everything goes to the sidecar, whatever the sender's address.
-    let inbound = fixture.outside.dial(Dial::new(&ROOT, at(POD[0], 80)))?;
-    let inbound = inbound.map_err(|errno| anyhow::anyhow!("inbound: errno {errno}"))?;
+    let inbound = fixture.outside.connect(&ROOT, at(POD[0], 80))?;
     ensure!(inbound.accepted_by == 15006, "{inbound:?}");
     ensure!(inbound.server.local == at(POD[0], 80), "{inbound:?}");
     // That of the client itself, too.
@@ -182,7 +168,7 @@ fn rules_that_the_pod_removes_come_back() -> Result<()> {
     connected(&fixture, call(CLIENT[0], to))?;
     for command in ["rule del fwmark 1337", "route flush table 133"] {
         fixture.pod.ip(command)?;
-        soon(command, || {
+        until(SOON, command, || {
             Ok(fixture.client.dial(call(CLIENT[0], to))?.is_ok())
         })?;
     }
@@ -195,11 +181,14 @@ fn other_modes_have_no_return_routes() -> Result<()> {
     fixture.enroll(&[])?;
     let before = network(&fixture)?;
     fixture.enroll(&TPROXY)?;
-    soon("nothing was added", || Ok(before != network(&fixture)?))?;
+    until(SOON, "nothing was added", || {
+        Ok(before != network(&fixture)?)
+    })?;
     fixture.enroll(&[])?;
-    soon("the routes of mode TPROXY are left", || {
+    until(SOON, "the routes of mode TPROXY are left", || {
         Ok(before == network(&fixture)?)
     })
+    .map(drop)
 }
 
 kernel_test!(an_agent_that_was_killed_leaves_what_the_next_one_removes);

@@ -1,8 +1,8 @@
 //! A pod that numbers its users on its own (`hostUsers: false`).
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use lab::{
-    agent::Agent,
+    agent::{Agent, is},
     network::{FIRST_OWN_USER, Lab, manifest},
     node::VIP,
     protocol::{APP, Dial, Identity, PROXY, ROOT},
@@ -29,7 +29,7 @@ fn ids_are_those_of_the_pod() -> Result<()> {
         sidecar::listen(&servers, &inside(&PROXY), port)?;
     }
     sidecar::listen(&servers, &inside(&APP), 80)?;
-    let text = manifest("app", &pod, &[]).replace("spec:\n", "spec:\n  hostUsers: false\n");
+    let text = manifest("app", &pod, &[]).edited(|pod| pod["spec"]["hostUsers"] = false.into());
     lab.write_manifest("app", &text)?;
     agent.places.wait_enrolled("test/app")?;
     let row = agent.places.pod("test/app")?.unwrap_or_default();
@@ -49,8 +49,7 @@ fn ids_are_those_of_the_pod() -> Result<()> {
         (&PROXY, VIP, 15001),
         (&PROXY, "10.77.0.2", 80),
     ] {
-        let connected = client.dial(Dial::new(who, at(to, 80)))?;
-        let connected = connected.map_err(|errno| anyhow!("{who:?} to {to}: errno {errno}"))?;
+        let connected = client.connect(who, at(to, 80))?;
         ensure!(
             connected.accepted_by == by,
             "{who:?} to {to}: {connected:?}"
@@ -65,16 +64,11 @@ fn ids_are_those_of_the_pod() -> Result<()> {
     );
 
     // A user that the pod's namespace does not have; the previous policy stays active.
-    let absent = "  initContainers:\n  - name: istio-init\n    args: [-u, \"70000\"]\n";
-    lab.write_manifest("app", &format!("{text}{absent}"))?;
-    agent.places.wait_pod("test/app", |pod| {
-        pod.is_some_and(|pod| {
-            pod["reason"]
-                .to_string()
-                .contains("user 70000 does not exist")
-                && pod["state"] == "enrolled"
-        })
-    })?;
+    let absent = text.with_istio_init(&["-u", "70000"], &[]);
+    lab.write_manifest("app", &absent)?;
+    agent
+        .places
+        .wait_pod("test/app", is("enrolled", "user 70000 does not exist"))?;
     let still = client.dial(Dial::new(&inside(&APP), at(VIP, 80)))?;
     ensure!(still.is_ok_and(|still| still.accepted_by == 15001));
     Ok(())

@@ -4,14 +4,17 @@
 use std::{
     process::Stdio,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, ensure};
 use axum::http::StatusCode;
-use lab::apiserver::{
-    create::Refusal,
-    exec::{Answer, End, Piece, Request},
+use lab::{
+    apiserver::{
+        create::Refusal,
+        exec::{Answer, End, Piece, Request},
+    },
+    wait::eventually,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -324,19 +327,17 @@ fn a_signal_ends_it_and_everything_is_removed() -> Result<()> {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()?;
-        let start = Instant::now();
-        while !cluster
-            .api
-            .requests()
-            .iter()
-            .any(|used| used.resource == "pods/exec")
-        {
+        eventually(Duration::from_secs(10), || {
             ensure!(
-                start.elapsed() < Duration::from_secs(10),
+                cluster
+                    .api
+                    .requests()
+                    .iter()
+                    .any(|used| used.resource == "pods/exec"),
                 "nothing was asked"
             );
-            std::thread::sleep(Duration::from_millis(20));
-        }
+            Ok(())
+        })?;
         kill(Pid::from_raw(child.id().try_into()?), signal)?;
         let output = child.wait_with_output()?;
         let errors = String::from_utf8_lossy(&output.stderr);

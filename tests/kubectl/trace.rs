@@ -9,6 +9,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
+use lab::wait::eventually;
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
@@ -81,11 +82,10 @@ impl Nodes {
     }
 
     fn wait(&self, what: &str, wanted: impl Fn() -> bool) -> Result<()> {
-        let start = Instant::now();
-        while !wanted() {
-            ensure!(start.elapsed() < WAIT_TIMEOUT, "{what}");
-            sleep(Duration::from_millis(20));
-        }
+        eventually(WAIT_TIMEOUT, || {
+            ensure!(wanted(), "{what}");
+            Ok(())
+        })?;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use anyhow::{Result, ensure};
 use lab::{
     agent::{Agent, Places},
-    network::{Lab, manifest},
+    network::Lab,
 };
 use nix::sys::signal::Signal;
 
@@ -14,7 +14,7 @@ fn memory_with_two_pods() -> Result<()> {
     let mut lab = Lab::new()?;
     for (name, number) in [("one", 2), ("two", 3)] {
         let pod = lab.pod(name, number)?;
-        lab.write_manifest(name, &manifest(name, &pod, &[]))?;
+        lab.write_pod(name, &pod, &[])?;
     }
     let agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/two")?;
@@ -28,7 +28,7 @@ kernel_test!(commands_print_tables_and_json);
 fn commands_print_tables_and_json() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let mut agent = Agent::start(lab.places())?;
     let waited = lab
         .places()

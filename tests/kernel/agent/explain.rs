@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow, ensure};
 use lab::{
     agent::{Agent, Extra, Places},
     command::run,
-    network::{Lab, manifest},
+    network::Lab,
     node::VIP,
     protocol::{APP, Dial},
     sidecar,
@@ -112,7 +112,7 @@ kernel_test!(decisions_can_be_logged);
 fn decisions_can_be_logged() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let agent = Agent::start_with(
         lab.places(),
         &Extra {

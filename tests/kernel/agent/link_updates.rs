@@ -5,7 +5,7 @@ use std::{
     os::fd::AsFd as _,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
@@ -15,6 +15,7 @@ use lab::{
     product::{CGROUP_HOOKS, Pins, sys},
     protocol::{APP, Dial, ROOT},
     sidecar,
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 
@@ -125,10 +126,11 @@ fn restart(agent: &mut Agent, signal: Signal, counts: &[AtomicUsize; 2]) -> Resu
 fn wait_traffic(counts: &[AtomicUsize; 2]) -> Result<()> {
     let now = || counts.each_ref().map(|count| count.load(Ordering::Relaxed));
     let before = now();
-    let start = Instant::now();
-    while now().iter().zip(before).any(|(now, before)| *now <= before) {
-        ensure!(start.elapsed() < Duration::from_secs(5), "no traffic");
-        thread::sleep(Duration::from_millis(2));
-    }
-    Ok(())
+    eventually(Duration::from_secs(5), || {
+        ensure!(
+            !(now().iter().zip(before).any(|(now, before)| *now <= before)),
+            "no traffic"
+        );
+        Ok(())
+    })
 }

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     agent::{Agent, Places},
     command::run,
-    network::{Lab, manifest},
+    network::Lab,
     node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
@@ -112,7 +112,7 @@ fn pods_that_vanished_meanwhile_are_removed() -> Result<()> {
     let mut lab = Lab::new()?;
     for (name, number) in [("stays", 2), ("unlisted", 3), ("dead", 4)] {
         let pod = lab.pod(name, number)?;
-        lab.write_manifest(name, &manifest(name, &pod, &[]))?;
+        lab.write_pod(name, &pod, &[])?;
     }
     let mut agent = Agent::start(lab.places())?;
     for name in ["stays", "unlisted", "dead"] {

@@ -7,8 +7,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::{Agent, Places, binary},
-    network::{Lab, manifest},
+    agent::{Agent, Places, binary, is},
+    network::Lab,
+    wait::eventually,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -36,16 +37,19 @@ fn a_stopped_agent_does_not_hold_commands_up() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
     let ports = [("traffic.sidecar.istio.io/excludeOutboundPorts", "3306")];
-    lab.write_manifest("app", &manifest("app", &pod, &ports))?;
+    lab.write_pod("app", &pod, &ports)?;
     let agent = Agent::start(lab.places())?;
     let places = agent.places.clone();
     places.wait_enrolled("test/app")?;
     let file = places.socket.with_file_name("last-policies.json");
-    let start = Instant::now();
-    while !std::fs::read_to_string(&file).is_ok_and(|text| text.contains("3306")) {
-        ensure!(start.elapsed() < ANSWER, "{}", places.log());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    eventually(ANSWER, || {
+        ensure!(
+            std::fs::read_to_string(&file).is_ok_and(|text| text.contains("3306")),
+            "{}",
+            places.log()
+        );
+        Ok(())
+    })?;
     let before = text(&places, &["rules", "test/app"])?.1;
     let pid = Pid::from_raw(agent.pid() as i32);
     kill(pid, Signal::SIGSTOP)?;
@@ -127,10 +131,8 @@ fn problems_decide_the_exit_code_of_check() -> Result<()> {
     let code = |words: &[&str]| Ok::<_, anyhow::Error>(agent.places.output(words)?.status.code());
     ensure!(code(&["status", "--check"])? == Some(0));
     let ports = [("traffic.sidecar.istio.io/excludeOutboundPorts", "mysql")];
-    lab.write_manifest("app", &manifest("app", &pod, &ports))?;
-    agent.places.wait_pod("test/app", |pod| {
-        pod.is_some_and(|pod| pod["state"] == "rejected")
-    })?;
+    lab.write_pod("app", &pod, &ports)?;
+    agent.places.wait_pod("test/app", is("rejected", ""))?;
     ensure!(code(&["status", "--check"])? == Some(1));
     ensure!(code(&["status"])? == Some(0));
     Ok(())

@@ -3,12 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use anyhow::{Result, ensure};
-use lab::{
-    agent::Agent,
-    command::run_words,
-    network::{Lab, manifest},
-    product::CGROUP_HOOKS,
-};
+use lab::{agent::Agent, command::run_words, network::Lab, product::CGROUP_HOOKS};
 use nix::sys::signal::Signal;
 
 kernel_test!(a_second_agent_is_refused);
@@ -31,7 +26,7 @@ kernel_test!(cleanup_removes_everything);
 fn cleanup_removes_everything() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let mut agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/app")?;
     let refused = lab.places().output(&["cleanup"])?;
@@ -65,7 +60,7 @@ kernel_test!(one_directory_of_the_bpffs_is_enough);
 fn one_directory_of_the_bpffs_is_enough() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let of_node = lab.places().bpffs.join("sidetrack");
     let mut places = lab.places().clone();
     places.bpffs = lab.dir().join("host-bpf");

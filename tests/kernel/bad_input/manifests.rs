@@ -7,6 +7,7 @@ use lab::{
     agent::Agent,
     command::run,
     network::{Lab, PodNet, manifest},
+    product::NETNS_ANNOTATION,
 };
 
 use super::reported;
@@ -15,7 +16,7 @@ kernel_test!(manifests);
 fn manifests() -> Result<()> {
     let mut lab = Lab::new()?;
     let good = lab.pod("good", 2)?;
-    lab.write_manifest("good", &manifest("good", &good, &[]))?;
+    lab.write_pod("good", &good, &[])?;
     let agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/good")?;
 
@@ -32,8 +33,7 @@ fn manifests() -> Result<()> {
             good["state"] == "enrolled",
             "{what} touched another pod: {good}"
         );
-        lab.remove_manifest("bad")?;
-        agent.places.wait_pod("test/bad", |pod| pod.is_none())?;
+        lab.release("bad")?;
     }
     // A pipe among the manifests holds nothing up.
     run(&format!(
@@ -60,7 +60,12 @@ fn bad_files_and_namespaces(lab: &Lab, other: &PodNet) -> Result<Vec<Case>> {
     let plain = manifest("bad", other, &[]);
     let not_netns = lab.dir().join("file");
     fs::write(&not_netns, "")?;
-    let with_netns = |path: &str| plain.replace(&other.path(), path);
+    let with_netns = |path: &str| {
+        plain
+            .clone()
+            .annotated(&[(NETNS_ANNOTATION, path)])
+            .to_string()
+    };
     let pipe = lab.dir().join("pipe");
     run(&format!("mkfifo {}", pipe.display()))?;
     let cases: [Case; 9] = [
@@ -78,7 +83,9 @@ fn bad_files_and_namespaces(lab: &Lab, other: &PodNet) -> Result<Vec<Case>> {
         ),
         (
             "no netns annotation",
-            plain.replace("sidetrack.dev/netns", "sidetrack.dev/other"),
+            plain
+                .to_string()
+                .replace("sidetrack.dev/netns", "sidetrack.dev/other"),
             "rejected",
             &["sidetrack.dev/netns", "missing", "/run/netns/NAME"],
         ),
@@ -124,17 +131,22 @@ fn bad_files_and_namespaces(lab: &Lab, other: &PodNet) -> Result<Vec<Case>> {
 
 fn bad_policies(other: &PodNet) -> Vec<Case> {
     let plain = manifest("bad", other, &[]);
-    let annotated = |key: &str, value: &str| manifest("bad", other, &[(key, value)]);
+    let annotated = |key: &str, value: &str| manifest("bad", other, &[(key, value)]).to_string();
     let cases: [Case; 5] = [
         (
             "host network",
-            plain.replace("spec:\n", "spec:\n  hostNetwork: true\n"),
+            plain
+                .clone()
+                .edited(|pod| pod["spec"]["hostNetwork"] = true.into())
+                .to_string(),
             "skipped",
             &["host's network"],
         ),
         (
             "no sidecar",
-            plain.replace("name: istio-proxy", "name: web"),
+            plain
+                .edited(|pod| pod["spec"]["containers"][1]["name"] = "web".into())
+                .to_string(),
             "skipped",
             &["no sidecar"],
         ),

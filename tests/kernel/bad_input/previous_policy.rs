@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::Agent,
+    agent::{Agent, is},
     network::{Lab, manifest},
     protocol::{APP, Dial},
     sidecar,
@@ -17,11 +17,11 @@ fn a_bad_policy_keeps_the_last_good_one() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
     let excluded = [("traffic.sidecar.istio.io/excludeOutboundPorts", "3306")];
-    lab.write_manifest("app", &manifest("app", &pod, &excluded))?;
+    lab.write_pod("app", &pod, &excluded)?;
     let mut agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/app")?;
     let bad = [("traffic.sidecar.istio.io/excludeOutboundPorts", "mysql")];
-    lab.write_manifest("app", &manifest("app", &pod, &bad))?;
+    lab.write_pod("app", &pod, &bad)?;
     agent.places.wait_pod("test/app", |pod| {
         pod.is_some_and(|pod| {
             let reason = pod["reason"].as_str().unwrap_or_default();
@@ -39,18 +39,12 @@ fn a_bad_policy_keeps_the_last_good_one() -> Result<()> {
     // A new agent cannot use it either: the previous policy stays active.
     agent.end(Signal::SIGKILL)?;
     let agent = Agent::start(lab.places())?;
-    agent.places.wait_pod("test/app", |pod| {
-        pod.is_some_and(|pod| {
-            let reason = pod["reason"].as_str().unwrap_or_default();
-            pod["state"] == "enrolled" && reason.contains("mysql")
-        })
-    })?;
+    agent.places.wait_pod("test/app", is("enrolled", "mysql"))?;
     let _sidecar = sidecar::start(&pod, &[])?;
     let connected = pod.actor()?.dial(Dial::new(&APP, at("10.77.0.254", 80)))?;
     ensure!(connected.is_ok_and(|connected| connected.accepted_by == 15001));
     // Back to what it was: nothing is wrong any more.
-    lab.write_manifest("app", &manifest("app", &pod, &excluded))?;
-    agent.places.wait_enrolled("test/app")?;
+    lab.enroll("app", &pod, &excluded)?;
     Ok(())
 }
 
@@ -64,7 +58,9 @@ fn files_that_become_unreadable() -> Result<()> {
     let agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/app")?;
     for broken in [
-        good.replace("containers:", "containers: 3 #"),
+        good.clone()
+            .edited(|pod| pod["spec"]["containers"] = 3.into())
+            .to_string(),
         String::new(),
         "kind: [".to_owned(),
     ] {
@@ -86,11 +82,9 @@ fn two_pods_in_one_namespace() -> Result<()> {
     let agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/first")?;
     lab.write_manifest("b", &manifest("second", &pod, &[]))?;
-    agent.places.wait_pod("test/second", |pod| {
-        pod.is_some_and(|pod| {
-            let reason = pod["reason"].as_str().unwrap_or_default();
-            pod["state"] == "rejected" && reason.contains("already belongs to pod test/first")
-        })
-    })?;
+    agent.places.wait_pod(
+        "test/second",
+        is("rejected", "already belongs to pod test/first"),
+    )?;
     Ok(())
 }

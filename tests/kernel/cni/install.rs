@@ -1,12 +1,9 @@
 //! The plugin's entry in the network configuration.
 
-use std::{
-    fs, thread,
-    time::{Duration, Instant},
-};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::node::Node;
+use lab::{node::Node, wait::eventually};
 use serde_json::Value;
 
 kernel_test!(the_plugin_is_kept_and_taken_away);
@@ -29,17 +26,15 @@ fn the_plugin_is_kept_and_taken_away() -> Result<()> {
     );
     // What cannot be read is a problem that people see, and is left alone.
     fs::write(&list, "{")?;
-    let start = Instant::now();
-    while !node.places().json(&["status", "-o", "json"])?["agent"]["problems"]
-        .to_string()
-        .contains("CNI plugin")
-    {
+    eventually(Duration::from_secs(5), || {
         ensure!(
-            start.elapsed() < Duration::from_secs(5),
+            node.places().json(&["status", "-o", "json"])?["agent"]["problems"]
+                .to_string()
+                .contains("CNI plugin"),
             "no problem is shown"
         );
-        thread::sleep(Duration::from_millis(20));
-    }
+        Ok(())
+    })?;
     ensure!(fs::read_to_string(&list)? == "{");
     fs::write(&list, &ours)?;
     node.wait_plugin(true)?;

@@ -3,7 +3,7 @@
 use std::fs;
 
 use anyhow::{Result, ensure};
-use lab::{injected::injected, node::Node};
+use lab::{agent::is, injected::injected, node::Node};
 use serde_json::{Value, json};
 
 use super::status;
@@ -48,9 +48,8 @@ fn pods_start_intercepted() -> Result<()> {
         node.runtime.delete(&mut node.lab, &sandbox)?;
         let again = node.runtime.ours("DEL", &sandbox)?;
         ensure!(again.status.success(), "twice: {again:?}");
-        node.places().wait_pod(&format!("shop/{name}"), |pod| {
-            pod.is_some_and(|pod| pod["state"] == "waiting")
-        })?;
+        node.places()
+            .wait_pod(&format!("shop/{name}"), is("waiting", ""))?;
         node.api.delete("Pod", "shop", &name)?;
     }
     nothing_is_left(node.places())?;

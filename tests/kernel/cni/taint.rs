@@ -1,9 +1,6 @@
 //! The node's taint goes when the agent and the plugin are ready.
 
-use std::{
-    fs, thread,
-    time::{Duration, Instant},
-};
+use std::{fs, thread, time::Duration};
 
 use anyhow::{Result, ensure};
 use lab::{
@@ -12,6 +9,7 @@ use lab::{
     deploy::{USED, USED_FOR_TAINT},
     network::Lab,
     runtime::Runtime,
+    wait::eventually,
 };
 use serde_json::json;
 
@@ -51,16 +49,15 @@ fn the_taint_goes() -> Result<()> {
         "not before the plugin is there"
     );
     fs::rename(&aside, runtime.list())?;
-    let start = Instant::now();
-    while taints()? != json!([other]) {
+    eventually(Duration::from_secs(5), || {
         ensure!(
-            start.elapsed() < Duration::from_secs(5),
+            taints()? == json!([other]),
             "{}\n{}",
             taints()?,
             lab.places().log()
         );
-        thread::sleep(Duration::from_millis(20));
-    }
+        Ok(())
+    })?;
     for request in api.requests() {
         let request = (request.verb, request.group, request.resource);
         let allowed = USED.contains(&request) || USED_FOR_TAINT.contains(&request);

@@ -10,6 +10,7 @@ use lab::{
     network::Lab,
     node::Node,
     runtime::{Runtime, plugin},
+    wait::eventually,
 };
 use serde_json::{Value, json};
 
@@ -82,15 +83,10 @@ impl Abandoned {
     }
 
     fn wait(&self, done: impl Fn(&Self) -> Result<bool>) -> Result<()> {
-        let start = std::time::Instant::now();
-        while !done(self)? {
-            ensure!(
-                start.elapsed() < Duration::from_secs(20),
-                "{}",
-                self.lab.places().log()
-            );
-            thread::sleep(Duration::from_millis(50));
-        }
+        eventually(Duration::from_secs(20), || {
+            ensure!(done(self)?, "{}", self.lab.places().log());
+            Ok(())
+        })?;
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use std::{path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{command::run, product::Netns, sidecar};
+use lab::{command::run, product::Netns, sidecar, wait::eventually};
 use nix::{
     ifaddrs::getifaddrs,
     sys::socket::{AddressFamily, MsgFlags, SockFlag, SockType, sendto, socket},
@@ -203,10 +203,13 @@ fn packets_that_are_hard_to_read_are_captured() -> Result<()> {
     for (what, tags, family, packet) in cases {
         let (before, outside) = (captured(&pod, family)?, arrived(&pod)?);
         send(&pod, tags, family, &packet)?;
-        let start = std::time::Instant::now();
-        while captured(&pod, family)? != before + 1 {
-            ensure!(start.elapsed() < WAIT_TIMEOUT, "{what}: not captured");
-        }
+        eventually(WAIT_TIMEOUT, || {
+            ensure!(
+                captured(&pod, family)? == before + 1,
+                "{what}: not captured"
+            );
+            Ok(())
+        })?;
         ensure!(arrived(&pod)? == outside, "{what}: it has passed");
     }
     // Which headers are behind a second tag the program cannot see.

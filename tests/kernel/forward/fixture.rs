@@ -4,8 +4,7 @@ use std::{
     collections::BTreeMap,
     net::{IpAddr, SocketAddr},
     path::PathBuf,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Result, ensure};
@@ -16,6 +15,7 @@ use lab::{
     network::PodNet,
     protocol::{Connected, Dial, Identity, ROOT},
     sidecar::listen,
+    wait::eventually,
 };
 
 use crate::fixture::{PodFixture, ip};
@@ -123,19 +123,15 @@ impl Forwarding {
 
     /// Waits until so many interfaces have the program.
     pub fn wait_programs(&self, count: usize) -> Result<()> {
-        let start = Instant::now();
-        loop {
+        eventually(Duration::from_secs(5), || {
             let programs = self.programs()?;
-            if programs.len() == count {
-                return Ok(());
-            }
             ensure!(
-                start.elapsed() < Duration::from_secs(5),
+                programs.len() == count,
                 "{programs:?}, not {count}: {}",
                 self.fixture.agent.places.log()
             );
-            thread::sleep(Duration::from_millis(5));
-        }
+            Ok(())
+        })
     }
 
     /// The machine's connection to a service outside.

@@ -1,28 +1,19 @@
 //! Pins and links of the program for forwarded packets, after someone has removed them.
 
-use std::{
-    fs,
-    os::fd::AsFd as _,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, os::fd::AsFd as _};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{product::sys, sidecar};
+use lab::{product::sys, sidecar, wait::eventually};
 use nix::sys::signal::Signal;
 
 use super::{WAIT_TIMEOUT, check_both_ways, fixture::Forwarding};
 
 fn wait_said(pod: &Forwarding, text: &str, times: usize) -> Result<()> {
-    let start = Instant::now();
-    loop {
+    eventually(WAIT_TIMEOUT, || {
         let log = pod.fixture.agent.places.log();
-        if log.matches(text).count() == times {
-            return Ok(());
-        }
-        ensure!(start.elapsed() < WAIT_TIMEOUT, "{text}: {log}");
-        thread::sleep(Duration::from_millis(20));
-    }
+        ensure!(log.matches(text).count() == times, "{text}: {log}");
+        Ok(())
+    })
 }
 
 kernel_test!(what_others_remove_comes_back);

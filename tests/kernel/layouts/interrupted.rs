@@ -12,7 +12,7 @@ use lab::{
 };
 use nix::sys::signal::Signal;
 
-use super::{OLDER, end_as, inbound, redirects, right, started, version, wait};
+use super::{OLDER, end_as, inbound, redirects, right, started, version};
 use crate::fixture::{PodFixture, at};
 
 kernel_test!(a_pod_that_cannot_be_enrolled_keeps_it);
@@ -21,11 +21,9 @@ fn a_pod_that_cannot_be_enrolled_keeps_it() -> Result<()> {
     let (mut fixture, _sidecar) = started(&[])?;
     end_as(&mut fixture, OLDER)?;
     let bad = [("traffic.sidecar.istio.io/excludeOutboundPorts", "no-port")];
-    fixture
-        .lab
-        .write_manifest("app", &manifest("app", &fixture.pod, &bad))?;
+    fixture.lab.write_pod("app", &fixture.pod, &bad)?;
     fixture.agent = Agent::start(fixture.lab.places())?;
-    wait(&fixture, "the problem", || {
+    fixture.wait("the problem", || {
         let problems = fixture.agent.places.json(&["status", "-o", "json"])?;
         let text = problems["agent"]["problems"].to_string();
         Ok(
@@ -37,7 +35,7 @@ fn a_pod_that_cannot_be_enrolled_keeps_it() -> Result<()> {
     right(fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?)?;
     inbound(&fixture)?;
     fixture.enroll(&[])?;
-    wait(&fixture, "it is left", || Ok(!redirects(&fixture)))?;
+    fixture.wait("it is left", || Ok(!redirects(&fixture)))?;
     right(fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?)?;
     inbound(&fixture)
 }
@@ -67,7 +65,7 @@ fn an_agent_that_is_killed_goes_on() -> Result<()> {
     write_other(&fixture, "81")?;
     right(fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?)?;
     fixture.agent = Agent::start(fixture.lab.places())?;
-    wait(&fixture, "it is left", || Ok(!redirects(&fixture)))?;
+    fixture.wait("it is left", || Ok(!redirects(&fixture)))?;
     right(fixture.client.dial(Dial::new(&APP, at(VIP, 80)))?)?;
     inbound(&fixture)?;
     // And in the middle of removing it.
@@ -77,7 +75,7 @@ fn an_agent_that_is_killed_goes_on() -> Result<()> {
     fixture.lab.remove_manifest("app")?;
     fixture.lab.remove_manifest("other")?;
     fixture.agent = Agent::start(fixture.lab.places())?;
-    wait(&fixture, "it is removed", || {
-        Ok(!version(&fixture, OLDER).exists())
-    })
+    fixture
+        .wait("it is removed", || Ok(!version(&fixture, OLDER).exists()))
+        .map(drop)
 }

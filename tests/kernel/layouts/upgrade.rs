@@ -13,7 +13,7 @@ use lab::{
     protocol::{APP, Dial, ROOT},
 };
 
-use super::{OLDER, end_as, inbound, redirects, right, started, version, wait};
+use super::{OLDER, end_as, inbound, redirects, right, started, version};
 use crate::fixture::{PodFixture, at};
 
 kernel_test!(an_older_one_is_left_under_traffic);
@@ -48,8 +48,7 @@ fn an_older_one_is_left_under_traffic() -> Result<()> {
         });
         let arriving = scope.spawn(|| -> Result<()> {
             while !done.load(Ordering::Relaxed) {
-                let inbound = outside.dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-                let inbound = inbound.map_err(|errno| anyhow!("inbound: errno {errno}"))?;
+                let inbound = outside.connect(&ROOT, at("10.77.0.2", 80))?;
                 ensure!(inbound.accepted_by == 15006, "{inbound:?}");
                 thread::sleep(Duration::from_millis(2));
             }
@@ -87,7 +86,7 @@ fn an_older_one_is_left_under_traffic() -> Result<()> {
     ensure!(problems.as_array().is_some_and(Vec::is_empty), "{problems}");
     // The old pod ends, and with it the old layout.
     fixture.lab.remove_manifest("app")?;
-    wait(&fixture, "the old layout is gone", || {
+    fixture.wait("the old layout is gone", || {
         Ok(!version(&fixture, OLDER).exists())
     })?;
     fixture.enroll(&[])?;

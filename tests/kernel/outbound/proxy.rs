@@ -1,7 +1,7 @@
 //! Connections of the proxy.
 
 use anyhow::{Result, ensure};
-use lab::protocol::{Dial, PROXY};
+use lab::protocol::PROXY;
 
 use super::row;
 use crate::fixture::{Arrives, POD, SECOND, SharedFixture, VIP, at};
@@ -10,8 +10,7 @@ shared_test!(proxy_off_pod_and_loopback);
 fn proxy_off_pod_and_loopback(fixture: &SharedFixture) -> Result<()> {
     for family in [0, 1] {
         let to = at(VIP[family], 8080);
-        let connected = fixture.dial(Dial::new(&PROXY, to))?;
-        let connected = connected.map_err(|errno| anyhow::anyhow!("to {to}: errno {errno}"))?;
+        let connected = fixture.connect(&PROXY, to)?;
         ensure!(
             connected.server.local == to && connected.client.peer == to,
             "{connected:?}"

@@ -17,7 +17,7 @@ use lab::{
 };
 use nix::sys::signal::Signal;
 
-use super::{enrolled_pod, status, wait, was_repaired, works};
+use super::{enrolled_pod, status, was_repaired, works};
 use crate::fixture::at;
 
 fn processes_below(cgroup: &Path, found: &mut Vec<(String, String)>) -> Result<()> {
@@ -51,7 +51,7 @@ fn a_recreated_cgroup_is_followed() -> Result<()> {
     for (pid, cgroup) in &processes {
         fs::write(format!("{cgroup}/cgroup.procs"), pid)?;
     }
-    wait(&fixture, "the cgroup", || {
+    fixture.wait("the cgroup", || {
         Ok(fixture.agent.places.log().contains("was made anew"))
     })?;
     was_repaired(&fixture, "attached all hooks to", 1..=1)?;
@@ -89,10 +89,10 @@ fn a_cgroup_out_of_reach_is_reported() -> Result<()> {
         Ok(problems.contains("is gone") && problems.contains("--cgroup PATH"))
     };
     nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH)?;
-    wait(&fixture, "reported", is_reported)?;
+    fixture.wait("reported", is_reported)?;
     works(&fixture).context("what is attached stays so")?;
     lab::private::mount_at("cgroup2", &mount)?;
-    wait(&fixture, "back", || Ok(!is_reported()?))?;
+    fixture.wait("back", || Ok(!is_reported()?))?;
     works(&fixture)?;
     nix::mount::umount2(&mount, nix::mount::MntFlags::MNT_DETACH)?;
     // The same hooks in every kind of metrics.

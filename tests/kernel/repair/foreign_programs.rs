@@ -10,7 +10,7 @@ use aya_obj::generated::bpf_attach_type;
 use lab::{agent::Agent, product::sys};
 use nix::sys::signal::Signal;
 
-use super::{enrolled_pod, foreign_program, repairs, status, wait, works};
+use super::{enrolled_pod, foreign_program, repairs, status, works};
 use crate::fixture::PodFixture;
 
 kernel_test!(foreign_programs_are_reported);
@@ -35,16 +35,14 @@ fn foreign_programs_are_reported() -> Result<()> {
     };
     let late = attach("tst_late", bpf_attach_type::BPF_CGROUP_INET4_CONNECT)?;
     let words = ["tst_late", "connect4", "runs after sidetrack's"];
-    wait(&fixture, "the late one", || reported(&fixture, &words))?;
+    fixture.wait("the late one", || reported(&fixture, &words))?;
     works(&fixture).context("it does nothing, and is left alone")?;
     let cgroup = fs::File::open(&fixture.lab.places().cgroup)?;
     let attached =
         sys::attached_programs(cgroup.as_fd(), bpf_attach_type::BPF_CGROUP_INET4_CONNECT)?;
     ensure!(attached.len() == 2, "{attached:?}");
     drop(late);
-    wait(&fixture, "it is gone", || {
-        Ok(!reported(&fixture, &["tst_late"])?)
-    })?;
+    fixture.wait("it is gone", || Ok(!reported(&fixture, &["tst_late"])?))?;
     // One that was there first.
     fixture.agent.end(Signal::SIGTERM)?;
     let cleanup = fixture.lab.places().output(&["cleanup"])?;
@@ -54,7 +52,7 @@ fn foreign_programs_are_reported() -> Result<()> {
     let _early = sys::link_create(program.as_fd(), cgroup.as_fd(), attach_type)?;
     fixture.agent = Agent::start(fixture.lab.places())?;
     let words = ["tst_early", "getpeername4", "runs before sidetrack's"];
-    wait(&fixture, "the early one", || reported(&fixture, &words))?;
+    fixture.wait("the early one", || reported(&fixture, &words))?;
     ensure!(repairs(&fixture)? == 0, "nothing was to repair");
     works(&fixture)
 }

@@ -10,10 +10,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
-use lab::product::{CGROUP_HOOKS, sys};
+use lab::{
+    product::{CGROUP_HOOKS, sys},
+    wait::eventually,
+};
 use nix::sys::signal::Signal;
 
-use super::{cookie, enrolled_pod, foreign_program, passing, pins, wait, was_repaired};
+use super::{cookie, enrolled_pod, foreign_program, passing, pins, was_repaired};
 use crate::fixture::PodFixture;
 
 kernel_test!(detached_links_are_attached_again);
@@ -38,13 +41,13 @@ fn detached_links_are_attached_again() -> Result<()> {
     sys::link_detach(link.as_fd()).context("detach the pod's link")?;
     ensure!(sys::link_netns(link.as_fd())? == 0);
     for hook in &CGROUP_HOOKS {
-        wait(&fixture, hook.name, || {
+        fixture.wait(hook.name, || {
             let link = sys::open_pin(&pins.hook_of_pod(hook.name, cookie))?;
             let is_callbacks = hook.name == "sockops";
             Ok(sys::link_cgroup(link.as_fd())? == if is_callbacks { own } else { of_all })
         })?;
     }
-    wait(&fixture, "sk_lookup", || {
+    fixture.wait("sk_lookup", || {
         let link = sys::open_pin(&pod)?;
         Ok(sys::link_netns(link.as_fd())? == inode)
     })?;
@@ -66,7 +69,7 @@ fn another_program_in_a_link_is_replaced() -> Result<()> {
     let own = sys::link_info(link.as_fd())?.prog_id;
     let other = foreign_program("st_fake", bpf_attach_type::BPF_CGROUP_INET4_CONNECT)?;
     sys::link_update(link.as_fd(), other.as_fd())?;
-    wait(&fixture, "the own program", || {
+    fixture.wait("the own program", || {
         Ok(sys::link_info(link.as_fd())?.prog_id == own)
     })?;
     was_repaired(&fixture, "hook connect4 had another program", 1..=1)?;
@@ -76,7 +79,7 @@ fn another_program_in_a_link_is_replaced() -> Result<()> {
     let other = passing("st_fake", kind, bpf_attach_type::BPF_SK_LOOKUP)?;
     let theirs = sys::program_id(other.as_fd())?;
     sys::link_update(link.as_fd(), other.as_fd())?;
-    wait(&fixture, "the pod's own program", || {
+    fixture.wait("the pod's own program", || {
         Ok(sys::link_info(link.as_fd())?.prog_id != theirs)
     })?;
     was_repaired(
@@ -92,7 +95,7 @@ fn the_inbound_program_is_restored() -> Result<()> {
     let map = sys::open_pin(&pins(&fixture)?.map("INBOUND_PROGRAM"))?;
     let slot = 0_u32.to_ne_bytes();
     ensure!(sys::map_delete(map.as_fd(), &slot)?);
-    wait(&fixture, "the program", || {
+    fixture.wait("the program", || {
         let mut id = [0; 4];
         Ok(sys::map_lookup(map.as_fd(), &slot, &mut id)?)
     })?;
@@ -138,10 +141,10 @@ fn a_detached_inbound_link_is_back_at_once() -> Result<()> {
             let link = sys::open_pin(&pin)?;
             Ok(sys::link_netns(link.as_fd())? != 0)
         };
-        while !is_back()? {
-            ensure!(start.elapsed() < AT_ONCE, "it is still detached");
-            thread::sleep(Duration::from_millis(2));
-        }
+        eventually(AT_ONCE, || {
+            ensure!(is_back()?, "it is still detached");
+            Ok(())
+        })?;
         eprintln!("attached again after {:?}", start.elapsed());
         thread::sleep(Duration::from_millis(300));
     }

@@ -9,7 +9,7 @@ use lab::{
 };
 use sidetrack_common::addr::Family;
 
-use super::{cookie, enrolled_pod, maps, wait, was_repaired, works};
+use super::{cookie, enrolled_pod, maps, was_repaired, works};
 use crate::fixture::at;
 
 kernel_test!(a_late_listener_search_ends_before_sidecar);
@@ -24,7 +24,7 @@ fn a_late_listener_search_ends_before_sidecar() -> Result<()> {
         past.as_ref().is_ok_and(|past| past.accepted_by == 80),
         "{past:?}"
     );
-    wait(&fixture, "the end of it", || {
+    fixture.wait("the end of it", || {
         Ok(maps.before_sidecar.get(&cookie)?.is_none())
     })?;
     works(&fixture)
@@ -54,7 +54,7 @@ fn routes_and_interfaces_are_written_again() -> Result<()> {
     for iface in maps.ifaces.keys()? {
         maps.ifaces.remove(&iface)?;
     }
-    wait(&fixture, "routes and interfaces", || {
+    fixture.wait("routes and interfaces", || {
         // A row that says the same as the wider one above it may stay away.
         for (key, route) in &routes {
             if maps.routes.get(key)?.as_ref() != Some(route) {
@@ -85,9 +85,7 @@ fn listeners_are_found_again() -> Result<()> {
     for key in &keys {
         maps.listeners.remove(key)?;
     }
-    wait(&fixture, "the listeners", || {
-        Ok(!maps.listeners.keys()?.is_empty())
-    })?;
+    fixture.wait("the listeners", || Ok(!maps.listeners.keys()?.is_empty()))?;
     works(&fixture)?;
     // Those of one family.
     thread::sleep(A_LOOK);
@@ -100,7 +98,7 @@ fn listeners_are_found_again() -> Result<()> {
     for key in &v4 {
         maps.listeners.remove(key)?;
     }
-    wait(&fixture, "the listeners of IPv4", || {
+    fixture.wait("the listeners of IPv4", || {
         Ok(maps.listeners.keys()?.len() == v4.len() + others.len())
     })?;
     works(&fixture)

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{agent::Agent, product::CGROUP_HOOKS};
 use nix::sys::signal::Signal;
 
-use super::{cookie, enrolled_pod, pins, wait, was_repaired, works};
+use super::{cookie, enrolled_pod, pins, was_repaired, works};
 
 kernel_test!(removed_pins_are_made_again);
 fn removed_pins_are_made_again() -> Result<()> {
@@ -28,7 +28,7 @@ fn removed_pins_are_made_again() -> Result<()> {
     fs::remove_dir(pod.parent().context("a directory")?)?;
     // Nothing is detached, so no connection bypasses the sidecar meanwhile.
     for path in &removed {
-        wait(&fixture, &path.display().to_string(), || {
+        fixture.wait(&path.display().to_string(), || {
             works(&fixture)?;
             Ok(path.exists())
         })?;
@@ -49,7 +49,7 @@ fn the_directory_stays_the_agents() -> Result<()> {
     let (fixture, _sidecar) = enrolled_pod(&[])?;
     let root = pins(&fixture)?.root().to_owned();
     fs::remove_dir_all(&root)?;
-    wait(&fixture, "enrolled again", || {
+    fixture.wait("enrolled again", || {
         Ok(fixture.agent.places.log().contains("took it again"))
     })?;
     let mut other = fixture.lab.places().clone();

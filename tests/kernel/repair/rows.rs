@@ -9,7 +9,7 @@ use lab::{
 };
 use sidetrack_common::pod::may_be_own;
 
-use super::{cookie, enrolled_pod, maps, wait, was_repaired};
+use super::{cookie, enrolled_pod, maps, was_repaired};
 use crate::fixture::{PodFixture, at};
 
 kernel_test!(a_pods_row_is_written_again);
@@ -19,22 +19,20 @@ fn a_pods_row_is_written_again() -> Result<()> {
     let cookie = cookie(&fixture)?;
     // The row has a filter of the pod's addresses: a new address is a reason to write it that is no repair. An IPv6
     // address gets its route when duplicate address detection has ended.
-    wait(&fixture, "all addresses", || {
+    fixture.wait("all addresses", || {
         let row = maps.pods.get(&cookie)?.context("its row")?;
         has_all_addresses(&fixture, row.flags)
     })?;
     let row = maps.pods.get(&cookie)?.context("its row")?;
     ensure!(maps.pods.remove(&cookie)?);
-    wait(&fixture, "the row", || {
-        Ok(maps.pods.get(&cookie)?.is_some())
-    })?;
+    fixture.wait("the row", || Ok(maps.pods.get(&cookie)?.is_some()))?;
     const TEXT: &str = "1 rows of pod test/app were missing or different";
     was_repaired(&fixture, TEXT, 1..=1)?;
     let mut other = row;
     other.policy = 9999;
     other.flags = 0;
     maps.pods.insert(&cookie, &other)?;
-    wait(&fixture, "the altered row", || {
+    fixture.wait("the altered row", || {
         let now = maps.pods.get(&cookie)?.context("its row")?;
         Ok(now.policy == row.policy && now.flags == row.flags)
     })?;
@@ -103,9 +101,7 @@ fn policies_are_written_again() -> Result<()> {
     let maps = maps(&fixture)?;
     let id = u32::try_from(fixture.policy_id()?.as_u64().context("a policy")?)?;
     // The policy before keeps its rows for a moment.
-    wait(&fixture, "one policy is left", || {
-        Ok(maps.policies.keys()? == [id])
-    })?;
+    fixture.wait("one policy is left", || Ok(maps.policies.keys()? == [id]))?;
     let ports = maps.ports.rows()?;
     let ranges = maps.ranges.rows()?;
     let owners = maps.owners.rows()?;
@@ -125,7 +121,7 @@ fn policies_are_written_again() -> Result<()> {
     }
     ensure!(maps.policies.remove(&id)?);
     let removed = ports.len() + ranges.len() + owners.len() + 1;
-    wait(&fixture, "the policy with its lists", || {
+    fixture.wait("the policy with its lists", || {
         Ok(rows_in_log(&fixture) == removed && maps.policies.get(&id)?.is_some())
     })?;
     for (key, position) in &ports {
@@ -156,7 +152,7 @@ fn rows_of_lists_are_repaired_one_by_one() -> Result<()> {
         .find(|(key, _)| key.policy == id)
         .context("a port")?;
     maps.ports.insert(&port, &(position + 7))?;
-    wait(&fixture, "the altered position of a port", || {
+    fixture.wait("the altered position of a port", || {
         Ok(maps.ports.get(&port)? == Some(position))
     })?;
     was_repaired(&fixture, TEXT, 1..=1)?;
@@ -165,7 +161,7 @@ fn rows_of_lists_are_repaired_one_by_one() -> Result<()> {
     let mut repairs = 1;
     for (owner, position) in &owners {
         maps.owners.remove(owner)?;
-        wait(&fixture, "the removed owner", || {
+        fixture.wait("the removed owner", || {
             Ok(maps.owners.get(owner)? == Some(*position))
         })?;
         repairs += 1;
@@ -173,7 +169,7 @@ fn rows_of_lists_are_repaired_one_by_one() -> Result<()> {
     }
     let (owner, position) = owners[0];
     maps.owners.insert(&owner, &(position + 7))?;
-    wait(&fixture, "the altered position of an owner", || {
+    fixture.wait("the altered position of an owner", || {
         Ok(maps.owners.get(&owner)? == Some(position))
     })?;
     was_repaired(&fixture, TEXT, repairs + 1..=repairs + 1)?;
@@ -192,7 +188,7 @@ fn a_foreign_pod_row_is_removed() -> Result<()> {
     let maps = maps(&fixture)?;
     let row = maps.pods.get(&cookie(&fixture)?)?.context("a row")?;
     maps.pods.insert(&UNUSED_COOKIE, &row)?;
-    wait(&fixture, "the foreign pod", || {
+    fixture.wait("the foreign pod", || {
         Ok(maps.pods.get(&UNUSED_COOKIE)?.is_none())
     })?;
     was_repaired(&fixture, "no agent enrolled the pod", 1..=1)

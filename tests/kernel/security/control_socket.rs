@@ -14,10 +14,7 @@ use std::{
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
-    agent::Agent,
-    command::output,
-    network::{Lab, manifest},
-    product::CNI_REQUESTS_PATH,
+    agent::Agent, command::output, network::Lab, product::CNI_REQUESTS_PATH, wait::eventually,
 };
 
 use super::{contained, descriptors};
@@ -104,7 +101,7 @@ fn hostile_clients_of_the_socket() -> Result<()> {
     const SILENT: usize = 700;
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/app")?;
     let before = descriptors(&agent)?;
@@ -159,18 +156,16 @@ fn hostile_clients_of_the_socket() -> Result<()> {
         .map(|_| UnixStream::connect(socket))
         .collect::<std::io::Result<_>>()?;
     lab.remove_manifest("app")?;
-    let start = Instant::now();
-    while !agent.places.map("POD_BY_NETNS")?.is_empty() {
-        ensure!(start.elapsed() < Duration::from_secs(2), "the loop hangs");
-    }
-    drop((silent, more));
-    let start = Instant::now();
-    while descriptors(&agent)? > before + 8 {
+    eventually(Duration::from_secs(2), || {
         ensure!(
-            start.elapsed() < Duration::from_secs(10),
-            "descriptors stay"
+            agent.places.map("POD_BY_NETNS")?.is_empty(),
+            "the loop hangs"
         );
-        thread::sleep(Duration::from_millis(50));
-    }
-    Ok(())
+        Ok(())
+    })?;
+    drop((silent, more));
+    eventually(Duration::from_secs(10), || {
+        ensure!(descriptors(&agent)? <= before + 8, "descriptors stay");
+        Ok(())
+    })
 }

@@ -17,6 +17,7 @@ use lab::{
     ledger::cgroup_root,
     network::PodNet,
     sidecar,
+    wait::until,
 };
 use nix::sys::signal::Signal;
 
@@ -48,20 +49,11 @@ fn enroll(node: &mut ClusterFixture, name: &str, number: u8) -> Result<(Duration
     let sidecar = sidecar::start(&pod, &[80])?;
     let start = Instant::now();
     node.api.apply(injected(name, &uid))?;
-    wait(|| {
+    until(WAIT_TIMEOUT, "it is as wanted", || {
         let row = node.places().pod(&format!("shop/{name}"))?;
         Ok(row.is_some_and(|row| row["state"] == "enrolled"))
     })?;
     Ok((start.elapsed(), sidecar, pod))
-}
-
-fn wait(mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
-    let start = Instant::now();
-    while !is_so().unwrap_or_default() {
-        ensure!(start.elapsed() < WAIT_TIMEOUT, "not after {WAIT_TIMEOUT:?}");
-        thread::sleep(Duration::from_millis(10));
-    }
-    Ok(())
 }
 
 /// Processor time of an idle agent, in percent.
@@ -101,13 +93,12 @@ fn processes_without_number() -> Result<()> {
     let share = idle_share(&node.agent)?;
     // Somebody of the node is in the crowd's network.
     let outside = Actor::start(&hostile.netns, &cgroup_root()?)?;
-    let start = Instant::now();
     let text = format!("process {} ", outside.pid());
     let is_shown = || -> Result<bool> {
         let status = node.places().json(&["status", "-o", "json"])?;
         Ok(status["problems"].to_string().contains(&text))
     };
-    let shown = wait(is_shown).map(|()| start.elapsed());
+    let shown = until(WAIT_TIMEOUT, "it is as wanted", is_shown);
     println!(
         "{count} processes: another pod after {beside:?} with {beside_reads} reads (without them {alone:?}, {alone_reads} reads); idle agent {share:.2} % of a processor ({alone_share:.2} %); foreign process shown after {shown:?}; /healthz {answers:?}"
     );

@@ -12,10 +12,10 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
-    network::manifest,
     node::VIP,
     protocol::{Dial, ROOT},
     sidecar,
+    wait::eventually,
 };
 
 use super::health::Health;
@@ -59,9 +59,7 @@ impl Drop for Loop {
 fn enroll_another(fixture: &mut PodFixture, name: &str, number: u8) -> Result<Duration> {
     let pod = fixture.lab.pod(name, number)?;
     let start = Instant::now();
-    fixture
-        .lab
-        .write_manifest(name, &manifest(name, &pod, &[]))?;
+    fixture.lab.write_pod(name, &pod, &[])?;
     fixture
         .agent
         .places
@@ -91,20 +89,17 @@ fn descriptors_without_number() -> Result<()> {
     fixture.enroll(&[])?;
     let enrolled = start.elapsed();
     let other = enroll_another(&mut fixture, "other", 3)?;
-    let start = Instant::now();
-    loop {
+    eventually(Duration::from_secs(5), || {
         let inbound = fixture
             .outside
             .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
-        if inbound.is_ok_and(|inbound| inbound.accepted_by == 15006) {
-            break;
-        }
         ensure!(
-            start.elapsed() < Duration::from_secs(5),
+            inbound.is_ok_and(|inbound| inbound.accepted_by == 15006),
             "the listeners are not found: {}",
             fixture.agent.places.log()
         );
-    }
+        Ok(())
+    })?;
     let peak = fixture.agent.peak_memory()?;
     let [median, longest] = health.end()?;
     println!(
@@ -139,14 +134,13 @@ fn addresses_without_number() -> Result<()> {
     fixture.pod.ip(&format!("-batch {}", file.display()))?;
 
     // It is refused, by its own rules and with a reason, and not let past its sidecar.
-    let start = Instant::now();
-    while fixture.dial(at(VIP, 80))? != Err(libc::ECONNREFUSED) {
+    eventually(Duration::from_secs(5), || {
         ensure!(
-            start.elapsed() < Duration::from_secs(5),
+            fixture.dial(at(VIP, 80))? == Err(libc::ECONNREFUSED),
             "it is not refused"
         );
-        thread::sleep(Duration::from_millis(10));
-    }
+        Ok(())
+    })?;
     let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
     ensure!(
         pod.to_string().contains("more than 2048 addresses"),

@@ -9,9 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::Agent,
     command::die_with_parent,
-    network::{Lab, PodNet, manifest},
+    network::{Lab, PodNet},
     node::VIP,
-    product::{Maps, Pins},
     sidecar,
 };
 
@@ -61,11 +60,11 @@ fn protocols_without_rules_are_untouched() -> Result<()> {
     let mut lab = Lab::new()?;
     lab.add_outside(VIP)?;
     let pod = lab.pod("app", 2)?;
-    lab.write_manifest("app", &manifest("app", &pod, &[]))?;
+    lab.write_pod("app", &pod, &[])?;
     let agent = Agent::start(lab.places())?;
     agent.places.wait_enrolled("test/app")?;
     let _sidecar = sidecar::start(&pod, &[])?;
-    let maps = Maps::open(&Pins::new(&lab.places().bpffs)?)?;
+    let maps = lab.places().maps()?;
     let rows = || -> Result<(usize, usize)> {
         Ok((
             maps.handshakes.keys()?.len(),

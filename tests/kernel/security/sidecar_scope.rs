@@ -1,10 +1,10 @@
 //! A sidecar that listens for other pods.
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use lab::{
     actor::Actor,
     agent::Agent,
-    network::{Lab, manifest},
+    network::Lab,
     node::VIP,
     protocol::{APP, Dial, ROOT},
     sidecar,
@@ -22,7 +22,7 @@ fn a_sidecar_gets_its_own_pod_only() -> Result<()> {
     let hostile = lab.pod_at("hostile", "10.77.0.7", "fd77::7")?;
     let victim = lab.pod_at("victim", "10.77.0.7", "fd77::7")?;
     for (name, pod) in [("hostile", &hostile), ("victim", &victim)] {
-        lab.write_manifest(name, &manifest(name, pod, &[]))?;
+        lab.write_pod(name, pod, &[])?;
     }
     let agent = Agent::start(lab.places())?;
     for name in ["test/hostile", "test/victim"] {
@@ -41,16 +41,14 @@ fn a_sidecar_gets_its_own_pod_only() -> Result<()> {
     }
     // Its own sockets report its own destinations.
     let own = hostile.actor()?;
-    let theirs = own.dial(Dial::new(&APP, at("10.200.0.1", 80)))?;
-    let theirs = theirs.map_err(|errno| anyhow!("errno {errno}"))?;
+    let theirs = own.connect(&APP, at("10.200.0.1", 80))?;
     ensure!(
         theirs.server.original_v4 == Ok(at("10.200.0.1", 80)),
         "{theirs:?}"
     );
     // A sidecar that comes up in the victim has the victim's.
     let _late: Actor = sidecar::start(&victim, &[])?;
-    let result = client.dial(Dial::new(&APP, at(VIP, 80)))?;
-    let result = result.map_err(|errno| anyhow!("errno {errno}"))?;
+    let result = client.connect(&APP, at(VIP, 80))?;
     ensure!(result.server.original_v4 == Ok(at(VIP, 80)), "{result:?}");
     Ok(())
 }
