@@ -30,7 +30,7 @@ const FUZZ: &str = "tests/fuzz/Cargo.toml";
 const MACHETE: Program = Program {
     name: "cargo-machete",
     version: "0.9.2",
-    options: &["--debug"],
+    options: &["--debug", "--config", "profile.dev.debug=false"],
     estimate: "half a minute",
 };
 
@@ -38,7 +38,12 @@ const MACHETE: Program = Program {
 const DENY: Program = Program {
     name: "cargo-deny",
     version: "0.20.2",
-    options: &["--debug", "--no-default-features"],
+    options: &[
+        "--debug",
+        "--config",
+        "profile.dev.debug=false",
+        "--no-default-features",
+    ],
     estimate: "a minute",
 };
 
