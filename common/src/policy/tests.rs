@@ -118,3 +118,27 @@ fn prefixes_cover_the_fields_before_the_address() {
     let whole = RangeKey::host(7, List::RangeIncluded, Addr::LOOPBACK_V6);
     assert_eq!(whole.prefix_len as usize, (size_of::<RangeKey>() - 4) * 8);
 }
+
+#[test]
+fn a_mark_makes_the_mode_transparent() {
+    for mark in [0, 1, 1337] {
+        let policy = Policy {
+            transparent_mark: mark,
+            ..EMPTY
+        };
+        assert_eq!(policy.is_transparent(), mark != 0, "{mark}");
+    }
+}
+
+#[test]
+fn the_tunnel_port_is_exempt_in_dialects_that_say_so() {
+    for (dialect, port, expected) in [
+        (DIALECT_TUNNEL_OUT, 15008, true),
+        (DIALECT_TUNNEL_OUT, 80, false),
+        (0, 15008, false),
+        (DIALECT_TUNNEL_IN, 15008, false),
+    ] {
+        let policy = Policy { dialect, ..EMPTY };
+        assert_eq!(policy.is_tunnel_out(port), expected, "{dialect} {port}");
+    }
+}
