@@ -3,7 +3,7 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-use super::{Addr, DEDICATED, DEDICATED_ATTEMPTS, SHARED, Target, is_dedicated};
+use super::{Addr, DEDICATED, DEDICATED_ATTEMPTS, SHARED, Target, is_dedicated, is_shared};
 
 fn v4(n: u32) -> Addr {
     Addr::v4(Ipv4Addr::from(0x0a00_0000 | n).octets())
@@ -20,6 +20,7 @@ fn ipv4_targets_are_in_the_range_and_on_loopback() {
         assert!(target.addr.is_loopback(), "{target:?}");
         assert_eq!(network(target.addr), network(range.0), "{target:?}");
         assert_eq!(is_dedicated(target.addr), range == DEDICATED, "{target:?}");
+        assert_eq!(is_shared(target.addr), range == SHARED, "{target:?}");
         assert_eq!(target.port, 15001);
     };
     for n in 0..100_000 {
@@ -73,4 +74,20 @@ fn neighboring_destinations_rarely_share_a_target() {
         by_address > 9_000 && by_port > 9_000,
         "{by_address} {by_port}"
     );
+}
+
+#[test]
+fn every_word_of_a_destination_chooses_its_target() {
+    for others in [0, u32::MAX] {
+        for word in 0..4 {
+            let targets: HashSet<Target> = (0..=255_u32)
+                .map(|n| {
+                    let mut words = [others; 4];
+                    words[word] = n << 24 | n;
+                    Target::dedicated(Addr::from_v6_be(words), 80, 15001, 0)
+                })
+                .collect();
+            assert!(targets.len() > 250, "word {word} among {others:x}");
+        }
+    }
 }
