@@ -25,13 +25,14 @@ fn every_kind_of_list() -> Result<()> {
     let _sidecar = sidecar::start(&fixture.pod, &[80])?;
     let istio = |key: &str| format!("traffic.sidecar.istio.io/{key}");
     let inbound = |port: u16| inbound(&fixture, port);
-    let enroll = |annotations: &[(&str, &str)], variables: &str| -> Result<()> {
+    let enroll = |annotations: &[(&str, &str)], variables: &[(&str, &str)]| -> Result<()> {
         let before = fixture.agent.places.pod("test/app").ok().flatten();
         let before = before.map_or(Value::Null, |pod| pod["policy"].clone());
-        let text = manifest("app", &fixture.pod, annotations);
-        fixture
-            .lab
-            .write_manifest("app", &format!("{text}{variables}"))?;
+        let mut text = manifest("app", &fixture.pod, annotations);
+        for (name, value) in variables {
+            text = text.with_variable(name, value);
+        }
+        fixture.lab.write_manifest("app", &text)?;
         fixture.agent.places.wait_pod("test/app", |pod| {
             pod.is_some_and(|pod| {
                 pod["state"] == "enrolled" && pod["reason"].is_null() && pod["policy"] != before
@@ -40,22 +41,22 @@ fn every_kind_of_list() -> Result<()> {
         Ok(())
     };
     // includeOutboundPorts, against includeOutboundIPRanges that hold nothing.
-    enroll(&[(&istio("includeOutboundIPRanges"), "")], "")?;
+    enroll(&[(&istio("includeOutboundIPRanges"), "")], &[])?;
     ensure!(fixture.taken_by()? == 80, "no range is included");
     enroll(
         &[
             (&istio("includeOutboundIPRanges"), ""),
             (&istio("includeOutboundPorts"), "80"),
         ],
-        "",
+        &[],
     )?;
     ensure!(fixture.taken_by()? == 15001, "the port is included");
     // excludeInterfaces, both ways.
-    enroll(&[(&istio("excludeInterfaces"), "eth1")], "")?;
+    enroll(&[(&istio("excludeInterfaces"), "eth1")], &[])?;
     ensure!(fixture.taken_by()? == 15001, "eth0 is not excluded");
     let by_eth1 = fixture.dial(at("10.109.119.1", 80))?;
     ensure!(by_eth1.is_err(), "eth1 has no server: {by_eth1:?}");
-    enroll(&[(&istio("excludeInterfaces"), "net+,eth0+")], "")?;
+    enroll(&[(&istio("excludeInterfaces"), "net+,eth0+")], &[])?;
     ensure!(fixture.taken_by()? == 80, "eth0 is excluded");
     ensure!(inbound(80)? == 80, "and what arrives there");
     let by_eth1 = fixture.dial(at("10.109.119.1", 80))?;
@@ -64,20 +65,19 @@ fn every_kind_of_list() -> Result<()> {
         "eth1 is not"
     );
     // includeInboundPorts: none.
-    enroll(&[(&istio("includeInboundPorts"), "")], "")?;
+    enroll(&[(&istio("includeInboundPorts"), "")], &[])?;
     ensure!(inbound(80)? == 80, "inbound capture is off");
     // Owner groups.
-    let group = |name: &str, value: &str| {
-        format!("    - name: ISTIO_OUTBOUND_OWNER_GROUPS{name}\n      value: \"{value}\"\n")
-    };
-    enroll(&[], &group("_EXCLUDE", "1000"))?;
+    const GROUPS: &str = "ISTIO_OUTBOUND_OWNER_GROUPS";
+    const EXCLUDED_GROUPS: &str = "ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE";
+    enroll(&[], &[(EXCLUDED_GROUPS, "1000")])?;
     ensure!(fixture.taken_by()? == 80, "the app's group is excluded");
-    enroll(&[], &group("", "2000"))?;
+    enroll(&[], &[(GROUPS, "2000")])?;
     ensure!(fixture.taken_by()? == 80, "the app's group is not included");
-    enroll(&[], &group("", "2000,1000"))?;
+    enroll(&[], &[(GROUPS, "2000,1000")])?;
     ensure!(fixture.taken_by()? == 15001, "the app's group is included");
     // Rules by an older Istio.
-    enroll(&[("sidetrack.dev/dialect", "1.8")], "")?;
+    enroll(&[("sidetrack.dev/dialect", "1.8")], &[])?;
     let ssh = fixture
         .outside
         .dial(Dial::new(&ROOT, at("10.77.0.2", 22)))?;

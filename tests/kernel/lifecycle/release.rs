@@ -16,7 +16,6 @@ use lab::{
     sidecar,
     wait::eventually,
 };
-use serde_json::json;
 use sidetrack_common::{count::RuleCounts, names};
 
 use crate::fixture::{POD, PodFixture, VIP, at, nothing_is_left};
@@ -92,10 +91,7 @@ impl Pods {
                 (&istio("excludeOutboundPorts"), "53"),
             ],
         )
-        .edited(|pod| {
-            pod["spec"]["containers"][1]["env"][1] =
-                json!({"name": "ISTIO_OUTBOUND_OWNER_GROUPS", "value": "1000"});
-        });
+        .with_variable("ISTIO_OUTBOUND_OWNER_GROUPS", "1000");
         let passes = [("sidetrack.dev/before-sidecar", "passthrough")];
         [
             ("app", text),

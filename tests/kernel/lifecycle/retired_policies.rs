@@ -37,10 +37,8 @@ fn write(fixture: &PodFixture, port: usize) -> Result<()> {
             ("traffic.sidecar.istio.io/excludeOutboundPorts", &port),
         ],
     );
-    let owners = "    - name: ISTIO_OUTBOUND_OWNER_GROUPS\n      value: \"1000\"\n";
-    fixture
-        .lab
-        .write_manifest("app", &format!("{text}{owners}"))
+    let text = text.with_variable("ISTIO_OUTBOUND_OWNER_GROUPS", "1000");
+    fixture.lab.write_manifest("app", &text)
 }
 
 /// How many rows a policy has: its own and those of its lists.

@@ -69,6 +69,17 @@ impl Manifest {
         })
     }
 
+    /// With one more variable of the sidecar.
+    #[must_use]
+    pub fn with_variable(self, name: &str, value: &str) -> Self {
+        self.edited(|pod| {
+            let variables = &mut pod["spec"]["containers"][1]["env"];
+            if let Some(variables) = variables.as_array_mut() {
+                variables.push(json!({"name": name, "value": value}));
+            }
+        })
+    }
+
     /// With any other change.
     #[must_use]
     pub fn edited(mut self, change: impl FnOnce(&mut Value)) -> Self {
