@@ -26,6 +26,8 @@ const WORD: &str = "helper";
 #[derive(Debug)]
 pub struct Helper {
     pid: u32,
+    /// Held from a question to its answer: several threads may ask.
+    asking: Mutex<()>,
     child: Mutex<Child>,
     stdin: Mutex<ChildStdin>,
     stdout: Mutex<Lines<BufReader<ChildStdout>>>,
@@ -39,6 +41,7 @@ impl Helper {
         let stdout = child.stdout.take().context("its stdout")?;
         Ok(Self {
             pid: child.id(),
+            asking: Mutex::new(()),
             stdin: Mutex::new(child.stdin.take().context("its stdin")?),
             stdout: Mutex::new(BufReader::new(stdout).lines()),
             child: Mutex::new(child),
@@ -88,6 +91,7 @@ impl Helper {
 
     /// Sends a request and waits for its answer.
     pub fn ask<T: DeserializeOwned>(&self, request: &impl Serialize) -> Result<T> {
+        let _turn = locked(&self.asking);
         self.tell(request)?;
         self.hear()
     }
