@@ -319,7 +319,7 @@ fn raise_file_limit() {
 
 /// Every decision if the log shows them, otherwise only what must not happen.
 fn kernel_log_level() -> LogLevel {
-    if tracing::enabled!(target: "sidetrack_ebpf", Level::DEBUG) {
+    if tracing::enabled!(target: "sidetrack_core", Level::DEBUG) {
         LogLevel::DECISIONS
     } else {
         LogLevel::WARNINGS

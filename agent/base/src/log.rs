@@ -19,7 +19,7 @@ pub enum LogFormat {
 }
 
 /// Logs to stderr. `RUST_LOG` sets the filter; the kernel programs' records have the target
-/// `sidetrack_ebpf`. The client of the API server logs every failed attempt; the watches say once what is wrong.
+/// `sidetrack_core`. The client of the API server logs every failed attempt; the watches say once what is wrong.
 pub fn start(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env()
         .unwrap_or_else(|_| EnvFilter::new("info,kube_client=off"));

@@ -116,14 +116,14 @@ fn decisions_can_be_logged() -> Result<()> {
     let agent = Agent::start_with(
         lab.places(),
         &Extra {
-            variables: &[("RUST_LOG", "info,sidetrack_ebpf=debug")],
+            variables: &[("RUST_LOG", "info,sidetrack_core=debug")],
             ..Extra::default()
         },
     )?;
     agent.places.wait_enrolled("test/app")?;
     let _ = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
     for _ in 0..100 {
-        if agent.places.log().contains("sidetrack_ebpf::hook::connect") {
+        if agent.places.log().contains("sidetrack_core::hook::connect") {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(20));
