@@ -37,13 +37,8 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
 
 fn print(report: &probe::Report, wide: bool) -> Result<()> {
     output::print(format!("kernel  {}\n", report.kernel))?;
-    let needed: &[&str] = if wide { &["NEEDED"] } else { &[] };
-    let header = [
-        &["FACILITY", "OBJECT", "SINCE", "HERE"],
-        needed,
-        &["WITHOUT IT"],
-    ]
-    .concat();
+    let more: &[&str] = if wide { &["NEEDED", "OBJECT"] } else { &[] };
+    let header = [&["FACILITY", "SINCE", "HERE"], more, &["WITHOUT IT"]].concat();
     let mut table = output::table(header);
     for check in &report.checks {
         let here = match (check.ok, &check.problem) {
@@ -55,10 +50,10 @@ fn print(report: &probe::Report, wide: bool) -> Result<()> {
         let needed = if check.optional { "no" } else { "yes" };
         let cells = [
             Some(check.facility.as_str()),
-            Some(check.object),
             Some(&check.since),
             Some(here),
             wide.then_some(needed),
+            wide.then_some(check.object),
             Some(&check.without),
         ];
         table.add_row(cells.into_iter().flatten());
