@@ -123,7 +123,7 @@ fn decisions_can_be_logged() -> Result<()> {
     agent.places.wait_enrolled("test/app")?;
     let _ = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
     for _ in 0..100 {
-        if agent.places.log().contains("sidetrack_core::hook::connect") {
+        if agent.places.log().contains("sidetrack_core::connect") {
             return Ok(());
         }
         thread::sleep(Duration::from_millis(20));
