@@ -3,13 +3,13 @@
 use std::{
     io::{BufRead as _, BufReader},
     path::Path,
-    process::{Child, Stdio},
+    process::Stdio,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{agent::gone, command::die_with_parent, network::manifest};
+use lab::{command::Process, network::manifest};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use sidetrack_common::names;
@@ -22,23 +22,13 @@ const ACCELERATE: (&str, &str) = ("sidetrack.dev/accelerate", "true");
 const APP: u32 = 1000;
 const PROXY: u32 = 1337;
 
-/// A process that is ended with the test.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Something that listens as the proxy, at an address and a port.
-fn serve(fixture: &PodFixture, ip: &str, port: u16, user: u32) -> Result<Server> {
+fn serve(fixture: &PodFixture, ip: &str, port: u16, user: u32) -> Result<Process> {
     let arguments = ["-c", PEERS, "serve", ip, &port.to_string()];
     let mut command = fixture.pod.command(user, Path::new(PYTHON), &arguments);
     command.stdout(Stdio::piped());
-    let mut server = Server(die_with_parent(&mut command).spawn()?);
-    let stdout = server.0.stdout.take().context("its output")?;
+    let mut server = Process::start(&mut command)?;
+    let stdout = server.stdout.take().context("its output")?;
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line)?;
     ensure!(line.trim() == "listening", "{line}");

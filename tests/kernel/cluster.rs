@@ -13,7 +13,7 @@ mod scale;
 mod skipped;
 mod uninstall;
 
-use std::{process::Child, time::Duration};
+use std::time::Duration;
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
@@ -52,18 +52,4 @@ fn wait_for(condition: impl Fn() -> Result<bool>) -> Result<()> {
         ensure!(matches!(now, Ok(true)), "still {now:?}");
         Ok(())
     })
-}
-
-/// Processes that do nothing; dropping them ends them.
-struct Idle(Vec<Child>);
-
-impl Drop for Idle {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            let _ = child.kill();
-        }
-        for child in &mut self.0 {
-            let _ = child.wait();
-        }
-    }
 }

@@ -7,18 +7,15 @@ mod places;
 use std::{
     fs::File,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
 pub use self::places::{NOT_OF_PODS, Places, gone, is, nothing_is_left};
 use anyhow::{Context as _, Result, bail, ensure};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 
-use crate::{apiserver::ApiServer, command::die_with_parent, deploy::checkout, wait::eventually};
+use crate::{apiserver::ApiServer, command::Process, deploy::checkout, wait::eventually};
 
 /// How long anything the agent is asked for may take.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -50,7 +47,7 @@ pub const NODE: &str = "node-1";
 /// A running agent; dropping it kills it.
 #[derive(Debug)]
 pub struct Agent {
-    child: Child,
+    child: Process,
     /// Where it keeps things.
     pub places: Places,
 }
@@ -113,11 +110,8 @@ impl Agent {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let child = die_with_parent(&mut command)
-            .spawn()
-            .context("start the agent")?;
         Ok(Self {
-            child,
+            child: Process::start(&mut command)?,
             places: places.clone(),
         })
     }
@@ -131,7 +125,7 @@ impl Agent {
     /// Ends it with a signal and waits for that; how long it took.
     pub fn end(&mut self, signal: Signal) -> Result<Duration> {
         let start = Instant::now();
-        kill(Pid::from_raw(self.child.id() as i32), signal)?;
+        self.child.signal(signal)?;
         self.child.wait()?;
         Ok(start.elapsed())
     }
@@ -205,13 +199,6 @@ pub fn limited(command: &Command, capabilities: &[String]) -> Command {
         .arg(command.get_program())
         .args(command.get_args());
     limited
-}
-
-impl Drop for Agent {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 /// The binary under test: `SIDETRACK_BIN`, or the build of this checkout that the tests share their

@@ -1,12 +1,17 @@
 //! Runs commands; a failure carries what they said.
 
 use std::{
+    ops::{Deref, DerefMut},
     os::unix::process::CommandExt as _,
     path::PathBuf,
-    process::{Command, Output},
+    process::{Child, Command, Output},
 };
 
 use anyhow::{Context as _, Result, bail};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 /// Runs a command line (split at spaces) to its end and returns its stdout.
 pub fn run(line: &str) -> Result<String> {
@@ -44,6 +49,45 @@ pub fn die_with_parent(command: &mut Command) -> &mut Command {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
             Ok(())
         })
+    }
+}
+
+/// A process that is ended when it is dropped.
+#[derive(Debug)]
+pub struct Process(Child);
+
+impl Process {
+    /// Starts it. It ends with the thread that starts it at the latest.
+    pub fn start(command: &mut Command) -> Result<Self> {
+        let child = die_with_parent(command).spawn();
+        let child = child.with_context(|| format!("start {:?}", command.get_program()))?;
+        Ok(Self(child))
+    }
+
+    /// Sends it a signal.
+    pub fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.id().cast_signed()), signal)?)
+    }
+}
+
+impl Deref for Process {
+    type Target = Child;
+
+    fn deref(&self) -> &Child {
+        &self.0
+    }
+}
+
+impl DerefMut for Process {
+    fn deref_mut(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.kill();
+        let _ = self.wait();
     }
 }
 

@@ -40,6 +40,8 @@ pub fn sweep() -> Result<()> {
             };
             let pid = rest.split('-').next().unwrap_or_default();
             if !Path::new("/proc").join(pid).exists() {
+                // A process that has changed its user does not end with the one that started it.
+                let _ = fs::write(entry.path().join("cgroup.kill"), "1");
                 remove_cgroup(&entry.path());
             }
         }

@@ -9,7 +9,7 @@ use std::{
     fs,
     net::IpAddr,
     path::{Path, PathBuf},
-    process::{self, Command},
+    process::{self, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
     thread,
     time::Duration,
@@ -25,7 +25,7 @@ pub use self::{
 use crate::{
     actor::Actor,
     agent::{Places, gone},
-    command::{die_with_parent, run},
+    command::{Process, run},
     ledger::{PREFIX, cgroup_root, remove_cgroup},
     private::mount_at,
 };
@@ -202,7 +202,7 @@ impl Lab {
         let name = format!("st{}-{name}", self.id);
         let mut holder = Command::new("unshare");
         holder.args(["--user", "--net", "sleep", "60"]);
-        let mut holder = die_with_parent(&mut holder).spawn()?;
+        let holder = Process::start(&mut holder)?;
         let pid = holder.id();
         let attached = wait_for_user_namespace(pid).and_then(|()| {
             for file in ["uid_map", "gid_map"] {
@@ -211,8 +211,7 @@ impl Lab {
             }
             run(&format!("ip netns attach {name} {pid}"))
         });
-        holder.kill()?;
-        holder.wait()?;
+        drop(holder);
         attached?;
         self.namespaces.push(name.clone());
         run(&format!("ip -n {name} link set lo up"))?;
@@ -310,6 +309,16 @@ impl Lab {
         run(&format!("ip netns add {name}"))?;
         self.namespaces.push(name.clone());
         Ok(name)
+    }
+
+    /// Starts a process that does nothing, in a network namespace and in the cgroup of the pod with this UID.
+    pub fn idle_process(&self, netns: &str, uid: &str) -> Result<Process> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", netns, "sleep", "1000"]);
+        let process = Process::start(command.stdout(Stdio::null()))?;
+        let cgroup = self.kubelet_cgroup(uid)?;
+        fs::write(cgroup.join("cgroup.procs"), process.id().to_string())?;
+        Ok(process)
     }
 
     /// Removes a network namespace.

@@ -7,7 +7,7 @@ use std::{
     io::{ErrorKind, Read as _, Write as _},
     num::NonZeroU16,
     os::fd::OwnedFd,
-    process::{Child, Command},
+    process::Command,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use nix::pty::{Winsize, openpty};
 
 pub use self::svg::svg;
-use crate::{command::die_with_parent, wait::eventually};
+use crate::{command::Process, wait::eventually};
 
 /// The lines of the terminal.
 pub const LINES: u16 = 24;
@@ -28,7 +28,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A program that runs on a terminal. Ends with this.
 pub struct Terminal {
-    child: Child,
+    child: Process,
     keys: File,
     /// The terminal's other end, as programs in it have it.
     device: OwnedFd,
@@ -58,8 +58,7 @@ impl Terminal {
         inside.stdin(pty.slave.try_clone()?);
         inside.stdout(pty.slave.try_clone()?);
         inside.stderr(pty.slave.try_clone()?);
-        let child = die_with_parent(&mut inside).spawn();
-        let child = child.context("start a program on a terminal")?;
+        let child = Process::start(&mut inside)?;
         let shown = Arc::new(Mutex::new(vt100::Parser::new(
             length(LINES)?,
             length(COLUMNS)?,
@@ -145,13 +144,6 @@ impl Terminal {
         let text = String::from_utf8(output.stdout)?;
         let has = |word: &str| text.split_whitespace().any(|part| part == word);
         Ok(has("icanon") && has("echo") && !self.screen().alternate_screen())
-    }
-}
-
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -3,14 +3,14 @@
 use std::{
     fs::{self, File},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 use lab::{
-    command::{die_with_parent, run_words},
+    command::{Process, run_words},
     deploy::checkout,
 };
 use serde_json::Value;
@@ -25,7 +25,7 @@ pub const RANGE: &str = "5s";
 /// A running Prometheus; dropping it kills it.
 #[derive(Debug)]
 pub struct Prometheus {
-    child: Child,
+    _process: Process,
     address: String,
 }
 
@@ -58,9 +58,8 @@ impl Prometheus {
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log);
-        let child = die_with_parent(&mut command).spawn();
         let started = Self {
-            child: child.context("start Prometheus")?,
+            _process: Process::start(&mut command)?,
             address,
         };
         wait("Prometheus does not scrape the agent", || {
@@ -120,13 +119,6 @@ impl Prometheus {
             .into_iter()
             .filter(|it| it["state"] == "firing")
             .collect())
-    }
-}
-
-impl Drop for Prometheus {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::{Agent, Extra, binary},
     apiserver::ApiServer,
-    command::{die_with_parent, run_words},
+    command::{Process, run_words},
     deploy::capabilities,
     injected::{injected, namespace},
     network::Lab,
@@ -22,7 +22,7 @@ use lab::{
 };
 use serde_json::json;
 
-use super::{Idle, wait_for};
+use super::wait_for;
 use crate::fixture::at;
 
 /// With CAP_SYS_ADMIN the kernel asks for none of these: it accepts either (`bpf_capable`,
@@ -51,11 +51,8 @@ fn the_capabilities_in_deploy_suffice() -> Result<()> {
     real.args(["netns", "exec", &plain.netns, "setpriv", "--reuid=1337"])
         .args(["--regid=1337", "--clear-groups", "/usr/bin/python3", "-c"])
         .arg("import socket, time\ns = socket.create_server(('0.0.0.0', 15006))\ntime.sleep(1000)");
-    let real = Idle(vec![die_with_parent(&mut real).spawn()?]);
-    fs::write(
-        plain.cgroup.join("cgroup.procs"),
-        real.0[0].id().to_string(),
-    )?;
+    let real = Process::start(&mut real)?;
+    fs::write(plain.cgroup.join("cgroup.procs"), real.id().to_string())?;
     let listens = || run_words(&["ip", "netns", "exec", &plain.netns, "ss", "-Hltn"]);
     wait_for(|| Ok(listens()?.contains(":15006")))?;
     let _app = own.actor()?;

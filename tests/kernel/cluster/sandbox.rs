@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::Places, agent::is, command::die_with_parent, injected::injected, protocol::ROOT, sidecar,
+    agent::Places, agent::is, command::Process, injected::injected, protocol::ROOT, sidecar,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -19,7 +19,7 @@ use nix::{
 };
 use serde_json::{Value, json};
 
-use super::{Idle, labeled, taken_by, wait_for};
+use super::{labeled, taken_by, wait_for};
 use crate::fixture::{ClusterFixture, at, start_agent};
 
 kernel_test!(a_recreated_sandbox_is_followed);
@@ -99,9 +99,9 @@ fn the_runtimes_namespace_is_never_enrolled() -> Result<()> {
     let mut shim = Command::new("ip");
     shim.args(["netns", "exec", &runtimes, "sh", "-c", SHIM])
         .stdout(Stdio::piped());
-    let mut shim = Idle(vec![die_with_parent(&mut shim).spawn()?]);
+    let mut shim = Process::start(&mut shim)?;
     let mut said = String::new();
-    let stdout = shim.0[0].stdout.take().context("its output")?;
+    let stdout = shim.stdout.take().context("its output")?;
     BufReader::new(stdout).read_line(&mut said)?;
     let first_of_pod: i32 = said.trim().parse()?;
     let _first = EndedWithTest(first_of_pod);
@@ -133,8 +133,8 @@ fn a_process_cannot_take_its_pod_out() -> Result<()> {
             "import ctypes, sys, time\nsys.stdin.read()\nctypes.CDLL(None).unshare(0x40000000)\ntime.sleep(1000)",
         )
         .stdin(Stdio::piped());
-    let mut oldest = Idle(vec![die_with_parent(&mut oldest).spawn()?]);
-    let pid = oldest.0[0].id();
+    let mut oldest = Process::start(&mut oldest)?;
+    let pid = oldest.id();
     fs::write(pod.cgroup.join("cgroup.procs"), pid.to_string())?;
     let netns_of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
     let own = fs::read_link("/proc/self/ns/net")?;
@@ -148,7 +148,7 @@ fn a_process_cannot_take_its_pod_out() -> Result<()> {
     let mut evil = injected("a-evil", &node.lab.uid(2));
     evil["metadata"]["annotations"]["kubernetes.io/config.hash"] = json!(node.lab.uid(1));
     node.api.apply(evil)?;
-    drop(oldest.0[0].stdin.take());
+    drop(oldest.stdin.take());
     wait_for(|| Ok(netns_of(pid)? != before))?;
     let settled = |node: &ClusterFixture| -> Result<()> {
         thread::sleep(Duration::from_millis(1200));

@@ -2,8 +2,6 @@
 
 use std::{
     collections::HashMap,
-    fs,
-    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
@@ -12,14 +10,13 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{
     agent::{Agent, Places},
     apiserver::ApiServer,
-    command::die_with_parent,
+    command::Process,
     injected::{LABEL, injected, namespace},
     network::Lab,
     wait::eventually,
 };
 use serde_json::{Value, json};
 
-use super::Idle;
 use crate::fixture::{nothing_is_left, start_agent};
 
 /// The pods that the articles show, by the version of Istio that injected them, and a native sidecar;
@@ -148,18 +145,11 @@ fn start_pods(
     lab: &Lab,
     api: &ApiServer,
     names: &[String],
-) -> Result<(Idle, HashMap<String, &'static str>)> {
-    let mut idle = Idle(Vec::new());
+) -> Result<(Vec<Process>, HashMap<String, &'static str>)> {
+    let mut idle = Vec::new();
     let mut dialects = HashMap::new();
     for (number, netns) in names.iter().enumerate() {
-        let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", netns, "sleep", "1000"])
-            .stdout(Stdio::null());
-        let child = die_with_parent(&mut command).spawn()?;
-        let cgroup = lab.kubelet_cgroup(&lab.uid(number))?;
-        fs::write(cgroup.join("cgroup.procs"), child.id().to_string())?;
-        idle.0.push(child);
+        idle.push(lab.idle_process(netns, &lab.uid(number))?);
         let (pod, dialect) = of_every_version(number, &format!("web-{number}"), &lab.uid(number));
         dialects.insert(format!("web-{number}"), dialect);
         api.apply(pod)?;

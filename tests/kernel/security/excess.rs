@@ -5,13 +5,14 @@
 use std::{
     fmt::Write as _,
     fs,
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
+    command::Process,
     node::VIP,
     protocol::{Dial, ROOT},
     sidecar,
@@ -34,25 +35,14 @@ pub(super) fn scale() -> usize {
     scale.map_or(1, |scale| scale.parse().expect("a number"))
 }
 
-/// A loop in a pod's namespace, ended with the test.
-struct Loop(Child);
-
-impl Loop {
-    fn start(fixture: &PodFixture, body: &str) -> Result<Self> {
-        let script = format!("while :; do {body}; done");
-        let mut command = Command::new("nsenter");
-        command.arg(format!("--net={}", fixture.pod.path()));
-        command.args(["sh", "-c", &script]);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Self(command.spawn()?))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+/// A loop in a pod's namespace.
+fn start_loop(fixture: &PodFixture, body: &str) -> Result<Process> {
+    let script = format!("while :; do {body}; done");
+    let mut command = Command::new("nsenter");
+    command.arg(format!("--net={}", fixture.pod.path()));
+    command.args(["sh", "-c", &script]);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    Process::start(&mut command)
 }
 
 /// Enrolls one more pod; how long that took.
@@ -150,7 +140,7 @@ fn addresses_without_number() -> Result<()> {
     ensure!(rows <= SHARE, "{rows} rows");
 
     let other = enroll_another(&mut fixture, "other", 3)?;
-    let flapping = Loop::start(
+    let flapping = start_loop(
         &fixture,
         "ip address add 10.99.0.1/32 dev eth0; ip address del 10.99.0.1/32 dev eth0",
     )?;

@@ -4,21 +4,18 @@ use std::{
     fs::{self, File},
     net::SocketAddr,
     path::PathBuf,
-    process::{Child, Command, ExitStatus, Stdio},
+    process::{Command, ExitStatus, Stdio},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use nix::sys::signal::Signal;
 use serde_json::Value;
 
 use super::certificates::Mount;
 use crate::{
     agent::{WAIT_TIMEOUT, binary, limited},
-    command::die_with_parent,
+    command::Process,
 };
 
 /// Of the container that replaces istio-init.
@@ -26,7 +23,7 @@ pub const IMAGE: &str = "registry.example.com/sidetrack:1";
 
 /// One that runs; dropping it kills it.
 pub struct Server {
-    child: Child,
+    child: Process,
     log: PathBuf,
     /// Where it answers.
     pub address: SocketAddr,
@@ -39,7 +36,7 @@ impl Server {
         let command = command(mount, more)?;
         let mut command = limited(&command, &[]);
         command.stderr(File::create(&log)?);
-        let child = die_with_parent(&mut command).spawn()?;
+        let child = Process::start(&mut command)?;
         let mut server = Self {
             child,
             log,
@@ -89,7 +86,7 @@ impl Server {
 
     /// Sends it a signal.
     pub fn signal(&self, signal: Signal) -> Result<()> {
-        Ok(kill(Pid::from_raw(self.child.id() as i32), signal)?)
+        self.child.signal(signal)
     }
 
     /// Waits for its end.
@@ -104,13 +101,6 @@ impl Server {
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

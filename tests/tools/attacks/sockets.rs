@@ -1,17 +1,13 @@
 //! Attacks by processes, sockets and clients.
 
 use std::{
-    io::Write as _,
-    net::SocketAddr,
-    os::unix::net::UnixStream,
-    path::PathBuf,
-    process::{Child, Stdio},
+    io::Write as _, net::SocketAddr, os::unix::net::UnixStream, path::PathBuf, process::Stdio,
 };
 
 use anyhow::{Result, ensure};
 use lab::{
     attack::{self, ATTACKER, Attack},
-    command::{die_with_parent, run},
+    command::{Process, run},
     node::VIP,
     product::CNI_REQUESTS_PATH,
     protocol::{APP, Dial},
@@ -138,19 +134,9 @@ pub fn unread_traces(world: &mut World) -> Result<Held> {
     for _ in 0..8 {
         let mut command = world.places().command(&["trace"])?;
         let command = command.stdout(Stdio::piped()).stderr(Stdio::null());
-        traces.push(Trace(die_with_parent(command).spawn()?));
+        traces.push(Process::start(command)?);
     }
     Ok(Box::new((traces, refuse(world, "traced", 24)?)))
-}
-
-/// A process that is ended when it is dropped.
-struct Trace(Child);
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 /// To the port of an app that its sidecar listens for.

@@ -1,19 +1,13 @@
 //! A node with an agent that has the chart's memory limit, a healthy pod, and an API server.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    process::{Child, Command, Stdio},
-    thread,
-    time::Duration,
-};
+use std::{net::SocketAddr, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
     agent::{Agent, Extra, Places},
     apiserver::ApiServer,
-    command::die_with_parent,
+    command::Process,
     injected::{injected, namespace},
     network::{Lab, PodNet},
     node::VIP,
@@ -46,7 +40,7 @@ pub const HEALTHY: &str = "10.77.0.2";
 pub struct IdlePod {
     namespace: &'static str,
     name: String,
-    process: Child,
+    process: Process,
 }
 
 /// Fields drop in order.
@@ -169,13 +163,8 @@ impl World {
         let mut pod = self.object(namespace, name);
         change(&mut pod);
         let netns = self.lab.empty_namespace()?;
-        let mut command = Command::new("ip");
-        command
-            .args(["netns", "exec", &netns, "sleep", "1000"])
-            .stdout(Stdio::null());
-        let process = die_with_parent(&mut command).spawn()?;
-        let cgroup = self.lab.kubelet_cgroup(&self.lab.uid(self.count))?;
-        fs::write(cgroup.join("cgroup.procs"), process.id().to_string())?;
+        let uid = self.lab.uid(self.count);
+        let process = self.lab.idle_process(&netns, &uid)?;
         self.pods.push(IdlePod {
             namespace,
             name: name.to_owned(),
@@ -226,9 +215,8 @@ impl World {
             .into_iter()
             .partition(|pod: &IdlePod| pod.namespace == namespace);
         self.pods = stay;
-        for mut pod in gone {
-            pod.process.kill()?;
-            pod.process.wait()?;
+        for pod in gone {
+            drop(pod.process);
             self.api.delete("Pod", pod.namespace, &pod.name)?;
         }
         Ok(())
@@ -256,10 +244,7 @@ impl World {
 
 impl Drop for World {
     fn drop(&mut self) {
-        for pod in &mut self.pods {
-            let _ = pod.process.kill();
-            let _ = pod.process.wait();
-        }
+        self.pods.clear();
         // Before its cgroup is removed.
         self.agent = None;
     }

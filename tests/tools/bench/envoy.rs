@@ -1,17 +1,11 @@
 //! Pods whose sidecar is Envoy: the application's requests go through it to a server outside.
 
-use std::{
-    fs,
-    net::SocketAddr,
-    path::Path,
-    process::{Child, Stdio},
-    time::Duration,
-};
+use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
 
 use anyhow::{Result, ensure};
 use lab::{
     agent::Agent,
-    command::{die_with_parent, run_words},
+    command::{Process, run_words},
     deploy::checkout,
     envoy::{address, binary, manager, original_dst, tcp_proxy},
     network::{Lab, PodNet},
@@ -53,17 +47,7 @@ pub struct Meshed {
 struct Pod {
     name: &'static str,
     app: Worker,
-    _envoy: Envoy,
-}
-
-/// Ended with the pod.
-struct Envoy(Child);
-
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
+    _envoy: Process,
 }
 
 impl Meshed {
@@ -100,7 +84,7 @@ impl Meshed {
             fs::write(&config, bootstrap(name == NOTHING).to_string())?;
             pods.push(Pod {
                 name,
-                _envoy: Envoy::start(&net, &config)?,
+                _envoy: Self::start_envoy(&net, &config)?,
                 app: Worker::start(&net, APP, 0)?,
             });
         }
@@ -135,8 +119,8 @@ impl Meshed {
     }
 }
 
-impl Envoy {
-    fn start(pod: &PodNet, config: &Path) -> Result<Self> {
+impl Meshed {
+    fn start_envoy(pod: &PodNet, config: &Path) -> Result<Process> {
         const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
         let program = binary(&checkout("target/tools/python"))?;
         let config = config.to_string_lossy();
@@ -155,7 +139,7 @@ impl Envoy {
         ];
         let mut command = pod.command(PROXY, Path::new("taskset"), &arguments);
         command.stdout(Stdio::null()).stderr(Stdio::inherit());
-        let envoy = Self(die_with_parent(&mut command).spawn()?);
+        let envoy = Process::start(&mut command)?;
         let listens = || {
             let words = [
                 "ip",
