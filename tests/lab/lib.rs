@@ -24,6 +24,7 @@ pub mod protocol;
 pub mod runtime;
 pub mod sidecar;
 pub mod terminal;
+pub mod trace;
 pub mod tricks;
 pub mod udp;
 pub mod wait;

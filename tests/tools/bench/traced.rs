@@ -1,14 +1,10 @@
 //! What a trace of everything costs under load, and that nobody else pays for it: one connection after the other, in
 //! turns without a trace, with one, and without one again.
 
-use std::{fs::File, io::Read as _, path::PathBuf, process::Child, thread::sleep, time::Duration};
+use std::{thread::sleep, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{agent::Places, command::die_with_parent, wait::eventually};
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
+use lab::{agent::Places, trace::Trace, wait::eventually};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -20,7 +16,7 @@ use crate::{
 
 /// Seconds of a turn.
 const TURN: u64 = 1;
-/// For the agent to ask for events, and to read the last ones.
+/// For the agent to read the last events.
 const SETTLE: Duration = Duration::from_millis(700);
 /// For the programs to stop sending after the last client.
 const STOPPED: Duration = Duration::from_secs(5);
@@ -57,15 +53,16 @@ pub fn measure(environment: &Environment, turns: u32) -> Result<Traced> {
     let (mut events, mut missing) = (0, 0);
     for turn in 0..=turns {
         let before = churn_of(pod, TURN)?;
-        let trace = Trace::start(environment, pod)?;
+        let trace = trace(environment, pod)?;
         let during = churn_of(pod, TURN)?;
-        let (shown, lost) = trace.end()?;
+        sleep(SETTLE);
+        let shown = trace.end()?;
         wait_untraced(places)?;
         let after = churn_of(pod, TURN)?;
         // The first one does not count: caches, and the first use of everything.
         if turn > 0 {
-            events += shown;
-            missing += lost;
+            events += shown.events();
+            missing += shown.lost;
             for (all, answer) in all.iter_mut().zip([before, during, after]) {
                 all.push(answer);
             }
@@ -109,57 +106,10 @@ fn wait_untraced(places: &Places) -> Result<()> {
     })
 }
 
-/// A trace of everything, as JSON into a file.
-struct Trace {
-    child: Child,
-    file: PathBuf,
-}
-
-impl Trace {
-    fn start(environment: &Environment, pod: &Pod) -> Result<Self> {
-        let file = environment.dir().join("trace");
-        let mut command =
-            environment
-                .places()
-                .command(&["trace", &pod.full_name(), "-o", "json"])?;
-        command
-            .stdout(File::create(&file)?)
-            .stderr(std::process::Stdio::null());
-        let child = die_with_parent(&mut command)
-            .spawn()
-            .context("start a trace")?;
-        sleep(SETTLE);
-        ensure!(
-            traced_until(environment.places())? != 0,
-            "the trace has not begun"
-        );
-        Ok(Self { child, file })
-    }
-
-    /// Ends it; how many events it has shown, and how many it says are missing.
-    fn end(mut self) -> Result<(u64, u64)> {
-        sleep(SETTLE);
-        kill(Pid::from_raw(self.child.id().cast_signed()), Signal::SIGINT)?;
-        self.child.wait()?;
-        let mut text = String::new();
-        File::open(&self.file)?.read_to_string(&mut text)?;
-        let (mut shown, mut lost) = (0, 0);
-        for line in text.lines() {
-            match line
-                .strip_prefix("{\"lost\":")
-                .and_then(|rest| rest.strip_suffix('}'))
-            {
-                Some(count) => lost += count.parse::<u64>().with_context(|| line.to_owned())?,
-                None => shown += 1,
-            }
-        }
-        Ok((shown, lost))
-    }
-}
-
-impl Drop for Trace {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
+/// A trace of everything.
+fn trace(environment: &Environment, pod: &Pod) -> Result<Trace> {
+    let places = environment.places();
+    let trace = Trace::start(places, &[&pod.full_name()], environment.dir())?;
+    ensure!(traced_until(places)? != 0, "the trace has not begun");
+    Ok(trace)
 }
