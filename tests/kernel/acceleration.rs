@@ -183,10 +183,8 @@ fn switched_on_and_off() -> Result<()> {
     // Without a cgroup of its own a pod is intercepted, and says why it is not accelerated.
     let text = manifest("app", &fixture.pod, &[ACCELERATE])
         .edited(|object| object["metadata"]["uid"] = "no-uid".into());
-    fixture.lab.remove_manifest("app")?;
-    fixture.agent.places.wait_pod("test/app", gone)?;
-    fixture.lab.write_manifest("app", &text)?;
-    fixture.agent.places.wait_enrolled("test/app")?;
+    fixture.lab.release("app")?;
+    fixture.lab.enroll_manifest("app", &text)?;
     let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
     let notes = pod["notes"].to_string();
     ensure!(

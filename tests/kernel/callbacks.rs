@@ -9,7 +9,6 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     actor::Actor,
-    agent::gone,
     network::{Manifest, PodNet, manifest},
     product::{Pins, sys},
     protocol::{APP, Dial, ROOT},
@@ -89,8 +88,7 @@ fn only_enrolled_pods_have_them() -> Result<()> {
         callbacks["attached"] == true && callbacks["pods"] == 1,
         "{callbacks}"
     );
-    fixture.lab.remove_manifest("app")?;
-    fixture.agent.places.wait_pod("test/app", gone)?;
+    fixture.lab.release("app")?;
     ensure!(attached(&fixture)? == (None, Vec::new()));
     Ok(())
 }
@@ -101,8 +99,7 @@ fn a_pod_without_a_known_cgroup_has_them_by_that_of_all() -> Result<()> {
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture
         .lab
-        .write_manifest("app", &without_uid(&fixture.pod))?;
-    fixture.agent.places.wait_enrolled("test/app")?;
+        .enroll_manifest("app", &without_uid(&fixture.pod))?;
     let all = id(&fixture.lab.places().cgroup)?;
     ensure!(attached(&fixture)? == (Some(all), Vec::new()));
     works(&fixture.client)?;

@@ -3,7 +3,6 @@
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
-    agent::gone,
     protocol::{APP, Connected, Dial, Names, PROXY, ROOT},
     sidecar,
 };
@@ -85,8 +84,7 @@ fn only_the_level_of_the_family_answers() -> Result<()> {
                 && other_level(&arrived.server, family) == refusals[1],
             "{arrived:?}, the kernel alone: {refusals:?}"
         );
-        fixture.lab.remove_manifest("app")?;
-        fixture.agent.places.wait_pod("test/app", gone)?;
+        fixture.lab.release("app")?;
     }
     Ok(())
 }

@@ -2,7 +2,6 @@
 
 use anyhow::{Result, anyhow, ensure};
 use lab::{
-    agent::gone,
     command::run_words,
     injected::with_istio_init,
     protocol::{APP, Dial, ROOT},
@@ -80,13 +79,11 @@ fn of_a_pod_with_istio_init_under_load() -> Result<()> {
     for _ in 0..2 {
         fixture
             .lab
-            .write_manifest("app", &with_istio_init(&fixture.pod, &[], &[]))?;
-        fixture.agent.places.wait_enrolled("test/app")?;
+            .enroll_manifest("app", &with_istio_init(&fixture.pod, &[], &[]))?;
         for family in [0, 1] {
             dial(&fixture, family, AFTER)?;
         }
-        fixture.lab.remove_manifest("app")?;
-        fixture.agent.places.wait_pod("test/app", gone)?;
+        fixture.lab.release("app")?;
         for family in [0, 1] {
             dial(&fixture, family, AT_ONCE)?;
         }

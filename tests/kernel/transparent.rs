@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use anyhow::{Result, anyhow, ensure};
 use lab::{
     actor::Actor,
-    agent::{Agent, gone},
+    agent::Agent,
     command::run_words,
     protocol::{APP, Connected, Dial, Identity, PROXY, ROOT},
     sidecar::{listen, listen_transparently},
@@ -56,8 +56,7 @@ fn servers(fixture: &PodFixture) -> Result<Actor> {
 }
 
 fn leave(fixture: &PodFixture) -> Result<()> {
-    fixture.lab.remove_manifest("app")?;
-    fixture.agent.places.wait_pod("test/app", gone)?;
+    fixture.lab.release("app")?;
     Ok(())
 }
 

@@ -30,8 +30,7 @@ fn ids_are_those_of_the_pod() -> Result<()> {
     }
     sidecar::listen(&servers, &inside(&APP), 80)?;
     let text = manifest("app", &pod, &[]).edited(|pod| pod["spec"]["hostUsers"] = false.into());
-    lab.write_manifest("app", &text)?;
-    agent.places.wait_enrolled("test/app")?;
+    lab.enroll_manifest("app", &text)?;
     let row = agent.places.pod("test/app")?.unwrap_or_default();
     ensure!(
         row["notes"].to_string().contains("0 is 100000") && row["policy"]["proxy_uids"][0] == 1337,

@@ -343,10 +343,17 @@ impl Lab {
         Ok(names)
     }
 
-    /// Writes the manifest of a pod with these annotations, and waits until an agent has enrolled it.
+    /// Writes the manifest of a pod with these annotations, and waits until it is enrolled by it.
     pub fn enroll(&self, name: &str, pod: &PodNet, annotations: &[(&str, &str)]) -> Result<()> {
-        self.write_pod(name, pod, annotations)?;
-        self.places.wait_enrolled(&format!("test/{name}")).map(drop)
+        self.enroll_manifest(name, &manifest(name, pod, annotations))
+    }
+
+    /// Writes the manifest of a pod, and waits until an agent has enrolled it by its policy: a pod that is enrolled
+    /// already has the previous one until the agent has read the manifest.
+    pub fn enroll_manifest(&self, name: &str, manifest: &Manifest) -> Result<()> {
+        self.write_manifest(name, manifest)?;
+        let policy = manifest.policy()?;
+        self.places.wait_policy(&format!("test/{name}"), &policy)
     }
 
     /// Writes the manifest of a pod with these annotations.

@@ -25,4 +25,4 @@ pub use sidetrack_policy::{
     rules::{self, ListTables},
     select::LABEL,
 };
-pub use sidetrack_reconcile::cni::PATH as CNI_REQUESTS_PATH;
+pub use sidetrack_reconcile::{PodState, cni::PATH as CNI_REQUESTS_PATH};

@@ -68,8 +68,7 @@ fn files_that_become_unreadable() -> Result<()> {
         reported(&agent.places, "", &["app.yaml", "as they are"]).context(broken)?;
         let pod = agent.places.pod("test/app")?.context("the pod")?;
         ensure!(pod["state"] == "enrolled", "{pod}");
-        lab.write_manifest("app", &good)?;
-        agent.places.wait_enrolled("test/app")?;
+        lab.enroll_manifest("app", &good)?;
     }
     Ok(())
 }

@@ -8,7 +8,6 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
-    agent::gone,
     network::PodNet,
     node::VIP,
     protocol::{APP, Dial, ROOT},
@@ -95,8 +94,7 @@ fn refusals_of_a_pod_leave_room_for_the_others() -> Result<()> {
                     ensure!(!refused.is_finished(), "the connections have ended");
                     thread::yield_now();
                 }
-                fixture.lab.remove_manifest("app")?;
-                fixture.agent.places.wait_pod("test/app", gone)?;
+                fixture.lab.release("app")?;
                 Ok(cookie)
             })();
             done.store(true, Ordering::Relaxed);

@@ -10,14 +10,14 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
-    agent::{Agent, Extra, gone},
-    command::{run, run_words},
+    agent::{Agent, Extra},
+    command::run,
     injected::with_istio_init,
     network::{BESIDE, Lab, PodNet},
     protocol::{APP, Dial, Identity, ROOT},
     sidecar,
 };
-use sidetrack_common::{LAYOUT_VERSION, count::EARLIER_POLICIES, rule::Rule};
+use sidetrack_common::{count::EARLIER_POLICIES, rule::Rule};
 
 use super::policies::{Case, TestPolicy, Way};
 use crate::fixture::at;
@@ -89,23 +89,12 @@ impl Counted {
 
     /// Enrolls the pod under a policy, or changes the policy.
     pub fn enroll(&self, policy: &TestPolicy) -> Result<()> {
-        let places = &self.agent.places;
-        let before = places.pod("test/app")?.map(|pod| pod["policy"].clone());
         let manifest = with_istio_init(&self.pod, policy.arguments, policy.variables);
-        self.lab.write_manifest("app", &manifest)?;
-        places.wait_pod("test/app", |pod| {
-            pod.is_some_and(|pod| {
-                pod["state"] == "enrolled"
-                    && pod["reason"].is_null()
-                    && before.as_ref() != Some(&pod["policy"])
-            })
-        })?;
-        Ok(())
+        self.lab.enroll_manifest("app", &manifest)
     }
 
     pub fn release(&self) -> Result<()> {
-        self.lab.remove_manifest("app")?;
-        self.agent.places.wait_pod("test/app", gone).map(drop)
+        self.lab.release("app")
     }
 
     pub fn connect(&self, way: &Way) -> Result<()> {
@@ -260,19 +249,14 @@ impl Counted {
 
     /// A pinned map as bpftool shows it: its rows, with the names and texts that BTF has.
     pub fn dump(&self, map: &str) -> Result<Vec<serde_json::Value>> {
-        let pin = format!("sidetrack/v{LAYOUT_VERSION}/maps/{map}");
-        let pin = self.lab.places().bpffs.join(pin);
-        let words = ["bpftool", "-j", "map", "dump", "pinned"];
-        let json = run_words(&[&words[..], &[&pin.to_string_lossy()]].concat())?;
-        let mut rows: Vec<serde_json::Value> = serde_json::from_str(&json)?;
+        let mut rows = self.agent.places.map(map)?;
         Ok(rows.iter_mut().map(|row| row["formatted"].take()).collect())
     }
 
     /// Enrolls the pod for both families.
     pub fn enroll_dual_stack(&self) -> Result<()> {
         let manifest = with_istio_init(&self.pod, &[], &[("ISTIO_DUAL_STACK", "true")]);
-        self.lab.write_manifest("app", &manifest)?;
-        self.agent.places.wait_enrolled("test/app").map(drop)
+        self.lab.enroll_manifest("app", &manifest)
     }
 
     /// Connects over IPv6; whether anybody answers does not matter.

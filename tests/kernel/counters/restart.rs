@@ -33,8 +33,7 @@ const LISTS: &[&str] = &[
 fn enroll(fixture: &PodFixture, arguments: &[&str]) -> Result<()> {
     let groups = [("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000,2001")];
     let manifest = with_istio_init(&fixture.pod, arguments, &groups);
-    fixture.lab.write_manifest("app", &manifest)?;
-    fixture.agent.places.wait_enrolled("test/app").map(drop)
+    fixture.lab.enroll_manifest("app", &manifest)
 }
 
 /// Connections of the rule that redirects, by the policy in force and by those before it.

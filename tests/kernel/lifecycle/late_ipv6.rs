@@ -43,8 +43,7 @@ fn late_ipv6(dual_stack: bool, gone: &[&str]) -> Result<()> {
         pod.ip(address)?;
     }
     let agent = Agent::start(lab.places())?;
-    lab.write_manifest("app", &Manifest::new("app", &pod).dual_stack(dual_stack))?;
-    agent.places.wait_enrolled("test/app")?;
+    lab.enroll_manifest("app", &Manifest::new("app", &pod).dual_stack(dual_stack))?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     let maps = lab.places().maps()?;
     let row = maps.pods.rows()?.first().context("the pod's row")?.1;

@@ -127,6 +127,5 @@ fn a_wrong_path_keeps_a_live_pod() -> Result<()> {
         .places
         .wait_pod("test/app", is("enrolled", "/run/netns/typo"))?;
     ensure!(fixture.taken_by()? == 15001, "it is still intercepted");
-    fixture.lab.write_manifest("app", &good)?;
-    fixture.agent.places.wait_enrolled("test/app").map(drop)
+    fixture.lab.enroll_manifest("app", &good)
 }

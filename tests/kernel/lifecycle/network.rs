@@ -74,10 +74,9 @@ kernel_test!(ipv6_needs_dual_stack_or_an_ipv6_pod);
 fn ipv6_needs_dual_stack_or_an_ipv6_pod() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
-    let agent = Agent::start(lab.places())?;
+    let _agent = Agent::start(lab.places())?;
     let single = Manifest::new("app", &pod).dual_stack(false);
-    lab.write_manifest("app", &single)?;
-    agent.places.wait_enrolled("test/app")?;
+    lab.enroll_manifest("app", &single)?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     let client = pod.actor()?;
     // IPv6 is left alone, and answers as without rules.
@@ -89,8 +88,7 @@ fn ipv6_needs_dual_stack_or_an_ipv6_pod() -> Result<()> {
     // With its IPv4 address gone the pod counts as an IPv6 pod.
     lab.release("app")?;
     pod.ip("address del 10.77.0.2/16 dev eth0")?;
-    lab.write_manifest("app", &single)?;
-    agent.places.wait_enrolled("test/app")?;
+    lab.enroll_manifest("app", &single)?;
     ensure!(
         pod.ip("-6 address show dev lo")?.contains("::6/128"),
         "::6 is added"

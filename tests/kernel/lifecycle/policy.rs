@@ -47,27 +47,21 @@ fn policy_changes_apply_to_new_connections() -> Result<()> {
     fixture.enroll(&[])?;
     let held = fixture.client.hold(Dial::new(&APP, at(VIP, 80)))?;
     ensure!(held.is_ok_and(|held| held.accepted_by == 15001));
-    fixture.enroll(&[(
-        "traffic.sidecar.istio.io/includeOutboundIPRanges",
-        "192.0.2.0/24",
-    )])?;
-    fixture.wait_taken_by(80)?;
-    fixture.enroll(&[(
-        "traffic.sidecar.istio.io/includeOutboundIPRanges",
-        "10.109.0.0/16",
-    )])?;
-    fixture.wait_taken_by(15001)?;
-    fixture.enroll(&[
+    const INCLUDE: &str = "traffic.sidecar.istio.io/includeOutboundIPRanges";
+    const EXCLUDE: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
+    let policies: [(&[_], u16); 3] = [
+        (&[(INCLUDE, "192.0.2.0/24")], 80),
+        (&[(INCLUDE, "10.109.0.0/16")], 15001),
         (
-            "traffic.sidecar.istio.io/includeOutboundIPRanges",
-            "10.109.0.0/16",
+            &[(INCLUDE, "10.109.0.0/16"), (EXCLUDE, "10.109.118.0/24")],
+            80,
         ),
-        (
-            "traffic.sidecar.istio.io/excludeOutboundIPRanges",
-            "10.109.118.0/24",
-        ),
-    ])?;
-    fixture.wait_taken_by(80)?;
+    ];
+    for (annotations, by) in policies {
+        fixture.enroll(annotations)?;
+        let taken_by = fixture.taken_by()?;
+        ensure!(taken_by == by, "{annotations:?}: {taken_by}");
+    }
     ensure!(
         fixture.client.echo()? == 1,
         "the established connection continues"

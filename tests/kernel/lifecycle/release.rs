@@ -202,8 +202,7 @@ fn accepted_connections_have_their_destination_while_the_pod_leaves() -> Result<
     let outside = fixture.lab.outside().actor()?;
     let places = &fixture.agent.places;
     let enrolled = manifest("app", &fixture.pod, &[]);
-    fixture.lab.write_manifest("app", &enrolled)?;
-    places.wait_enrolled("test/app")?;
+    fixture.lab.enroll_manifest("app", &enrolled)?;
     for address in POD {
         let held = outside.hold(Dial::new(&ROOT, at(address, 80)))?;
         let held = held.map_err(|errno| anyhow!("errno {errno}"))?;

@@ -21,8 +21,7 @@ fn fixture() -> Result<(PodFixture, Actor)> {
     fixture.lab.add_outside(VIP[1])?;
     let sidecar = sidecar::start(&fixture.pod, &[80])?;
     let manifest = with_istio_init(&fixture.pod, &[], &[("ISTIO_DUAL_STACK", "true")]);
-    fixture.lab.write_manifest("app", &manifest)?;
-    fixture.agent.places.wait_enrolled("test/app")?;
+    fixture.lab.enroll_manifest("app", &manifest)?;
     Ok((fixture, sidecar))
 }
 

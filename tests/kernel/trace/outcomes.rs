@@ -22,8 +22,7 @@ const EINPROGRESS: i32 = 115;
 /// Enrolls the pod for both families.
 fn enroll(fixture: &PodFixture) -> Result<()> {
     let manifest = with_istio_init(&fixture.pod, &[], &[("ISTIO_DUAL_STACK", "true")]);
-    fixture.lab.write_manifest("app", &manifest)?;
-    fixture.agent.places.wait_enrolled("test/app").map(drop)
+    fixture.lab.enroll_manifest("app", &manifest)
 }
 
 kernel_test!(a_missing_sidecar_is_a_refusal);

@@ -130,6 +130,23 @@ impl Places {
         })
     }
 
+    /// Waits until a pod is enrolled without a problem, by this policy.
+    pub fn wait_policy(&self, name: &str, wanted: &Policy) -> Result<()> {
+        eventually(WAIT_TIMEOUT, || {
+            let pod = self.whole_pod(name)?;
+            let is_enrolled = pod.state == PodState::Enrolled && pod.reason.is_none();
+            ensure!(
+                is_enrolled && pod.policy.as_deref() == Some(wanted),
+                "pod {name} is {:?} by {:?}, not by {wanted:?}: {:?}",
+                pod.state,
+                pod.policy,
+                pod.reason
+            );
+            Ok(())
+        })
+        .with_context(|| format!("the agent's log:\n{}", self.log()))
+    }
+
     /// Waits until a map has so many rows. A policy's rows go a second after its last pod, for the
     /// sake of programs that run.
     pub fn wait_rows(&self, map: &str, wanted: usize) -> Result<()> {

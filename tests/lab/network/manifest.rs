@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use anyhow::{Result, anyhow};
 use serde_json::{Value, json};
 
 use super::PodNet;
+use crate::product::{Inputs, PodFacts, Policy};
 
 /// A pod as Istio's injector leaves it. Its text is JSON, which is YAML as well.
 #[derive(Clone, Debug)]
@@ -78,6 +80,13 @@ impl Manifest {
                 variables.push(json!({"name": name, "value": value}));
             }
         })
+    }
+
+    /// What it asks for, by the defaults of a mesh that sets none.
+    pub fn policy(&self) -> Result<Policy> {
+        let facts: PodFacts = serde_json::from_value(self.0.clone())?;
+        Policy::of_pod(&facts, &Inputs::default())
+            .map_err(|errors| anyhow!("a policy of the manifest: {errors:?}"))
     }
 
     /// With any other change.
