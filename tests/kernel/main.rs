@@ -51,7 +51,8 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use crate::{fixture::SharedFixture, registry::KernelTest};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::from_args();
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = arguments.test_threads.or_else(threads);
     // Listing needs neither root nor a network.
     let fixture = if arguments.list {
         Ok(None)
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         .map(|test| trial(test, fixture.clone()));
     let conclusion = libtest_mimic::run(&arguments, trials.collect());
     drop(fixture);
+    registry::print_slowest();
     if conclusion.has_failed() {
         ExitCode::FAILURE
     } else {
@@ -82,6 +84,13 @@ fn trial(test: &'static KernelTest, fixture: Option<Arc<SharedFixture>>) -> Tria
         let result = test.run(fixture);
         result.map_err(|error| Failed::from(format!("{error:#}")))
     })
+}
+
+/// How many tests run at a time: most of them wait for something. One by one where there is one processor.
+fn threads() -> Option<usize> {
+    const LEAST: usize = 4;
+    let processors = std::thread::available_parallelism().ok()?.get();
+    (processors > 1).then(|| processors.max(LEAST))
 }
 
 fn prepare() -> Result<Arc<SharedFixture>> {

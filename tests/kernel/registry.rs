@@ -2,9 +2,10 @@
 //! `shared_test!`; a function without that line is unused, which the compiler reports.
 
 use std::{
-    sync::{Arc, mpsc},
+    cmp::Reverse,
+    sync::{Arc, Mutex, PoisonError, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, anyhow, bail, ensure};
@@ -13,6 +14,9 @@ use crate::fixture::SharedFixture;
 
 /// Longer than any test takes on a busy machine.
 const TIME_LIMIT: Duration = Duration::from_secs(300);
+
+/// How long tests took that have ended.
+static TOOK: Mutex<Vec<(Duration, String)>> = Mutex::new(Vec::new());
 
 /// A test that has been listed.
 #[derive(Debug)]
@@ -51,10 +55,33 @@ impl KernelTest {
     /// Runs it, no longer than it may take.
     pub fn run(&self, shared: Option<Arc<SharedFixture>>) -> Result<()> {
         let run = self.run;
-        within(TIME_LIMIT, &self.name(), move || match run {
+        let start = Instant::now();
+        let outcome = within(TIME_LIMIT, &self.name(), move || match run {
             Run::Own(run) => run(),
             Run::Shared(run) => run(shared.as_ref().expect("a shared network")),
-        })
+        });
+        let mut took = TOOK.lock().unwrap_or_else(PoisonError::into_inner);
+        took.push((start.elapsed(), self.name()));
+        outcome
+    }
+}
+
+/// Prints which tests took longest, if there were many.
+pub fn print_slowest() {
+    const MANY: usize = 20;
+    let mut took = TOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    if took.len() < MANY {
+        return;
+    }
+    let sum: Duration = took.iter().map(|(took, _)| took).sum();
+    took.sort_by_key(|(took, _)| Reverse(*took));
+    println!(
+        "slowest of {} tests, {:.0} s in all:",
+        took.len(),
+        sum.as_secs_f64()
+    );
+    for (took, name) in took.iter().take(MANY / 2) {
+        println!("{:6.1} s  {name}", took.as_secs_f64());
     }
 }
 

@@ -20,6 +20,10 @@ use crate::{apiserver::ApiServer, command::Process, deploy::checkout, wait::even
 /// How long anything the agent is asked for may take.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How long an agent may take to be ready: the kernel's verifier takes a second, and many on a busy machine. Tests that
+/// are about starts measure them.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// What an agent is started with beside its [`Places`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Extra<'a> {
@@ -61,7 +65,7 @@ impl Agent {
     /// As [`Agent::start`], with more arguments or variables.
     pub fn start_with(places: &Places, extra: &Extra<'_>) -> Result<Self> {
         let mut agent = Self::spawn_with(places, extra)?;
-        let ended = eventually(extra.ready_within.unwrap_or(2 * WAIT_TIMEOUT), || {
+        let ended = eventually(extra.ready_within.unwrap_or(READY_TIMEOUT), || {
             if let Some(ended) = agent.child.try_wait()? {
                 return Ok(Some(ended));
             }
