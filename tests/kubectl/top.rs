@@ -8,7 +8,7 @@ use serde_json::json;
 use sidetrack_live::{
     Connections,
     screen::Screen,
-    top::{Origin, PerSecond, Report, Row},
+    top::{Origin, PerSecond, Row, TopReport},
 };
 
 use crate::fixture::{Agent, Cluster};
@@ -33,7 +33,7 @@ fn row(name: &str, outbound: f64) -> Row {
 
 /// An agent with these pods. It answers other commands with their words.
 fn agent(pods: Vec<Row>) -> Result<Agent> {
-    let report = Report {
+    let report = TopReport {
         // Its own name, which is not the node's in the cluster.
         node: "localhost".to_owned(),
         version: Some("0.1.0".to_owned()),

@@ -50,7 +50,7 @@ impl From<EnrollFlag> for Enroll {
 
 /// Everything that was found.
 #[derive(Debug, Serialize)]
-struct Report {
+struct CheckReport {
     nodes: Vec<NodeRow>,
     istio: Istio,
     network: Network,
@@ -111,7 +111,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn text(report: &Report) -> String {
+fn text(report: &CheckReport) -> String {
     let nodes = report.nodes.iter().map(NodeRow::cells);
     let mut text = output::table(&["NODE", "KERNEL", "RESULT"], nodes);
     text.push('\n');

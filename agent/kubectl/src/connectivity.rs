@@ -15,10 +15,10 @@ use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use self::{
-    cases::{Answer, CASES},
+    cases::{CASES, CaseAnswer},
     manifests::Images,
     place::Place,
-    report::{Report, Row},
+    report::{ConnectivityReport, Row},
 };
 use crate::{
     agents, ask,
@@ -100,7 +100,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
             return Err(error);
         }
     };
-    let report = Report::new(place.name(), rows);
+    let report = ConnectivityReport::new(place.name(), rows);
     output::show(options.output, &report, || report.text())?;
     removed?;
     Ok(report.exit_code())
@@ -165,7 +165,7 @@ async fn call(
     options: &Options,
     (pod, container): (&str, &str),
     (address, port): (&str, u16),
-) -> Result<Answer> {
+) -> Result<CaseAnswer> {
     let (port, seconds) = (
         port.to_string(),
         options.connect_timeout.as_secs_f64().to_string(),

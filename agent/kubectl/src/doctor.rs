@@ -17,7 +17,7 @@ pub struct Options {
 }
 
 /// A node's answer.
-struct Answer {
+struct NodeAnswer {
     report: Findings,
     whole: Value,
 }
@@ -37,7 +37,7 @@ struct Check {
     problem: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for Answer {
+impl<'de> Deserialize<'de> for NodeAnswer {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let whole = Value::deserialize(deserializer)?;
         let report = Findings::deserialize(&whole).map_err(D::Error::custom)?;
@@ -72,7 +72,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         text(&answers, options.output == Format::Wide)
     })?;
     let is_fine =
-        |answer: &Result<Answer, String>| answer.as_ref().is_ok_and(|answer| answer.report.ok);
+        |answer: &Result<NodeAnswer, String>| answer.as_ref().is_ok_and(|answer| answer.report.ok);
     Ok(if answers.values().all(is_fine) {
         ExitCode::SUCCESS
     } else {
@@ -80,7 +80,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn text(answers: &BTreeMap<String, Result<Answer, String>>, wide: bool) -> String {
+fn text(answers: &BTreeMap<String, Result<NodeAnswer, String>>, wide: bool) -> String {
     let lines = answers.iter().map(|(node, answer)| {
         let (kernel, result, remarks) = match answer {
             Err(problem) => ("-", "unknown", problem.clone()),

@@ -34,7 +34,7 @@ pub struct Options {
 
 /// Everything the command shows.
 #[derive(Debug, Serialize)]
-struct Report {
+struct PodsReport {
     pods: Vec<Value>,
     unanswered: Vec<Unanswered>,
 }
@@ -83,7 +83,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         eprintln!("kubectl-sidetrack: {}", no_agent(cluster));
     }
     let fine = unanswered.is_empty() && !agents.is_empty();
-    let report = Report {
+    let report = PodsReport {
         pods: rows.iter().map(Row::json).collect(),
         unanswered,
     };

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 use anyhow::Result;
 use clap::Args;
 
-use self::report::{AgentReport, NodeRow, Report};
+use self::report::{AgentReport, ClusterReport, NodeRow};
 use crate::{
     agents, ask,
     cluster::Cluster,
@@ -70,7 +70,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         &pods::node_answers(known),
         &Scope::All,
     );
-    let mut report = Report::of(&agents, answers, nodes, &rows);
+    let mut report = ClusterReport::of(&agents, answers, nodes, &rows);
     let is_complete = listless.is_empty();
     report.problems.extend(listless);
     if agents.is_empty() {
@@ -90,7 +90,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn text(report: &Report, rows: &[Row], wide: bool) -> String {
+fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
     let mut header = vec![
         "NODE",
         "VERSION",

@@ -17,7 +17,7 @@ use serde::Serialize;
 use sidetrack_base::duration::interval;
 use sidetrack_live::{
     screen,
-    top::{self, Origin, Report, Settings, View},
+    top::{self, Origin, Settings, TopReport, View},
 };
 
 use self::source::Nodes;
@@ -50,7 +50,7 @@ pub struct Options {
 /// The nodes' answers, for programs.
 #[derive(Serialize)]
 struct Answers {
-    nodes: Vec<Report>,
+    nodes: Vec<TopReport>,
 }
 
 /// Which pods of a node's answer are shown.
@@ -73,7 +73,7 @@ impl Wanted {
     }
 
     /// Removes the other pods. What is wrong with the node stays.
-    fn filter(&self, report: &mut Report) {
+    fn filter(&self, report: &mut TopReport) {
         report.pods.retain(|row| {
             let namespace = self.namespace.as_ref();
             let names = self.names.as_ref();
@@ -121,7 +121,7 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let answers: BTreeMap<String, Result<Report, String>> =
         ask::all(cluster, &agents, &words).await;
     let reports = answers.into_iter().map(|(node, answer)| {
-        let mut report = answer.unwrap_or_else(|why| Report::silent(&node, why));
+        let mut report = answer.unwrap_or_else(|why| TopReport::silent(&node, why));
         // By its name in the cluster.
         report.node = node;
         wanted.filter(&mut report);

@@ -14,7 +14,7 @@ pub use self::{
     columns::{cells, header},
     draw::{Theme, draw},
     meter::{Meter, Pod},
-    report::{Origin, PerSecond, Report, Row},
+    report::{Origin, PerSecond, Row, TopReport},
     run::{Outlet, Source, Traced, Update, run},
     view::{Ask, PodKey, Settings, View},
 };

@@ -14,7 +14,7 @@ mod update;
 mod validation;
 
 pub use self::{
-    review::{Answer, Malformed, Outcome, answer},
+    review::{Malformed, Outcome, ReviewAnswer, answer},
     validation::{PROBE_PORT, VALIDATION},
 };
 use crate::mesh::Mesh;

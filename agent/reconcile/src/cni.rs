@@ -75,7 +75,7 @@ pub enum Question {
 /// The agent's answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", tag = "answer", content = "reason")]
-pub enum Answer {
+pub enum CniAnswer {
     /// Its connections are evaluated from the first one on.
     Enrolled,
     /// It is not to be intercepted.

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{Policy, compiled::CompiledPolicy, ids::IdMaps, manifest::NetnsRef};
 
-use crate::{allowance::Allowance, cni::Answer, node::Node, selected::Read};
+use crate::{allowance::Allowance, cni::CniAnswer, node::Node, selected::Read};
 
 /// A waiting pod is tried on every turn for this long, and then once in [`SLOW_RETRY`]: every try
 /// looks for the pod's cgroup and processes.
@@ -330,11 +330,11 @@ impl<N: Node> Record<N> {
     }
 
     /// The answer to the CNI plugin for a pod that is to start and is not enrolled.
-    pub(crate) fn refused(&self) -> Answer {
+    pub(crate) fn refused(&self) -> CniAnswer {
         let reason = self.reason().unwrap_or("it is not enrolled");
         if self.has_istio_init && self.enrollment().is_none() {
-            return Answer::Skipped(format!("{reason}; it is left to its istio-init"));
+            return CniAnswer::Skipped(format!("{reason}; it is left to its istio-init"));
         }
-        Answer::Refused(reason.to_owned())
+        CniAnswer::Refused(reason.to_owned())
     }
 }

@@ -35,7 +35,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     })
 }
 
-fn print(report: &probe::Report, wide: bool) -> Result<()> {
+fn print(report: &probe::DoctorReport, wide: bool) -> Result<()> {
     output::print(format!("kernel  {}\n", report.kernel))?;
     let more: &[&str] = if wide { &["NEEDED", "OBJECT"] } else { &[] };
     let header = [&["FACILITY", "SINCE", "HERE"], more, &["WITHOUT IT"]].concat();

@@ -14,7 +14,7 @@ use clap::{Args, Subcommand};
 use serde::Serialize;
 
 use self::{
-    answer::{Answer, Connection},
+    answer::{Connection, Explanation},
     destination::{Destination, Resolved},
     owner::Owner,
 };
@@ -102,9 +102,9 @@ impl Direction {
 
 /// What is shown.
 #[derive(Debug, Serialize)]
-struct Report {
+struct ExplainReport {
     #[serde(flatten)]
-    answer: Answer,
+    answer: Explanation,
     /// Whose rules they are.
     dialect: String,
     /// Whether the sidecar listens on the port of a redirect now, if that is known.
@@ -138,7 +138,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         (Some(port), Some(live)) => live.listens(port)?,
         _ => None,
     };
-    let report = Report {
+    let report = ExplainReport {
         answer,
         sidecar_listens,
         dialect: target.policy.dialect.to_string(),
@@ -158,7 +158,12 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
 /// A label and a text.
 type Line = (&'static str, String);
 
-fn lines(report: &Report, target: &Target, named: &Destination, resolved: &Resolved) -> Vec<Line> {
+fn lines(
+    report: &ExplainReport,
+    target: &Target,
+    named: &Destination,
+    resolved: &Resolved,
+) -> Vec<Line> {
     let mut lines = report.answer.lines();
     lines.push(("dialect", report.dialect.clone()));
     if report.sidecar_listens == Some(false) {
@@ -186,7 +191,7 @@ fn lines(report: &Report, target: &Target, named: &Destination, resolved: &Resol
     lines
 }
 
-fn print(mut lines: Vec<Line>, report: &Report, wide: bool) -> Result<()> {
+fn print(mut lines: Vec<Line>, report: &ExplainReport, wide: bool) -> Result<()> {
     if wide {
         lines.push(("name", report.answer.name().to_owned()));
         lines.push(("pod", report.pod.clone()));

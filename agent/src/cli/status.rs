@@ -50,7 +50,7 @@ pub(super) struct Options {
 
 /// Everything the command shows.
 #[derive(Debug, Serialize)]
-struct Report {
+struct StatusReport {
     kernel: String,
     agent: Option<AgentStatus>,
     agent_state: AgentState,
@@ -328,7 +328,7 @@ impl OnPods {
     }
 }
 
-fn print(report: &Report, wide: bool) -> Result<()> {
+fn print(report: &StatusReport, wide: bool) -> Result<()> {
     let state = match report.agent_state {
         AgentState::Ready => "ready",
         AgentState::Starting => "starting",
@@ -395,7 +395,7 @@ fn print_hooks(hooks: &[HookStatus], wide: bool) -> Result<()> {
     output::print_table(&table)
 }
 
-fn pods_line(report: &Report) -> String {
+fn pods_line(report: &StatusReport) -> String {
     match (&report.pods, report.pods_from) {
         (None, _) => "unknown".to_owned(),
         // The kernel knows only those.

@@ -12,7 +12,7 @@ use clap::Args;
 use sidetrack_base::duration::interval;
 use sidetrack_live::{
     screen,
-    top::{self, Origin, Report, Row, Settings, View},
+    top::{self, Origin, Row, Settings, TopReport, View},
 };
 
 use self::node::Node;
@@ -89,7 +89,7 @@ fn is_wanted(row: &Row, options: &Options) -> bool {
         && row.full_name().contains(&options.name)
 }
 
-fn print(report: &Report, wide: bool) -> Result<()> {
+fn print(report: &TopReport, wide: bool) -> Result<()> {
     let mut table = output::table(top::header(false, wide));
     for row in &report.pods {
         table.add_row(top::cells(row, None, wide));

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{
     answer::Error,
-    attach::{Answer, PATH, Question},
+    attach::{CniAnswer, PATH, Question},
     config::Config,
 };
 use crate::client::Client;
@@ -23,7 +23,7 @@ pub(super) fn send_until_answered(
     config: &Config<'_>,
     question: &Question,
     patience: Duration,
-) -> Result<Answer, Error> {
+) -> Result<CniAnswer, Error> {
     let start = Instant::now();
     loop {
         let left = patience.saturating_sub(start.elapsed());
@@ -35,7 +35,7 @@ pub(super) fn send_until_answered(
             other => other,
         };
         match send(config, &question, left + SLACK) {
-            Ok(Answer::Later(_)) | Err(_) if start.elapsed() + RETRY_INTERVAL < patience => {
+            Ok(CniAnswer::Later(_)) | Err(_) if start.elapsed() + RETRY_INTERVAL < patience => {
                 std::thread::sleep(RETRY_INTERVAL);
             }
             other => return other,
@@ -48,7 +48,7 @@ pub(super) fn send(
     config: &Config<'_>,
     question: &Question,
     patience: Duration,
-) -> Result<Answer, Error> {
+) -> Result<CniAnswer, Error> {
     let client = Client::new(&config.socket);
     let answer = async {
         match tokio::time::timeout(patience, client.post(PATH, question)).await {

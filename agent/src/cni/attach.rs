@@ -1,3 +1,3 @@
 //! What the plugin and the agent exchange over the agent's socket.
 
-pub use sidetrack_reconcile::cni::{Answer, PATH, Question, Sandbox};
+pub use sidetrack_reconcile::cni::{CniAnswer, PATH, Question, Sandbox};

@@ -7,7 +7,7 @@ use serde_json::json;
 use super::{
     agent,
     answer::{Error, VERSIONS},
-    attach::{Answer, Question},
+    attach::{CniAnswer, Question},
     config::Config,
     pod_netns::PodNetns,
     request::{Command, Pod, Variables},
@@ -55,11 +55,11 @@ fn add(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
     let patience = patience(&pod.pod, config);
     match agent::send_until_answered(config, &question, patience) {
         Err(error) => without_agent(&pod.pod, config, error, OBSERVATION).map(|()| result),
-        Ok(Answer::Enrolled | Answer::Skipped(_) | Answer::Done) => Ok(result),
-        Ok(Answer::Refused(reason)) => Err(Error::refused(format!(
+        Ok(CniAnswer::Enrolled | CniAnswer::Skipped(_) | CniAnswer::Done) => Ok(result),
+        Ok(CniAnswer::Refused(reason)) => Err(Error::refused(format!(
             "pod {name} cannot be intercepted, so it must not start: {reason}"
         ))),
-        Ok(Answer::Later(reason)) => {
+        Ok(CniAnswer::Later(reason)) => {
             let error = Error::later(format!("pod {name} must not start yet: {reason}"));
             unless_excluded(&pod.pod, config, error).map(|()| result)
         }
@@ -138,9 +138,9 @@ fn check(variables: &Variables, config: &Config<'_>) -> Result<String, Error> {
         Error::refused(format!("pod {name} is not intercepted: {reason}"))
     };
     match answer {
-        Ok(Answer::Enrolled | Answer::Skipped(_) | Answer::Done) => Ok(()),
-        Ok(Answer::Refused(reason)) => Err(not_intercepted(reason)),
-        Ok(Answer::Later(reason)) => unless_excluded(&pod.pod, config, not_intercepted(reason)),
+        Ok(CniAnswer::Enrolled | CniAnswer::Skipped(_) | CniAnswer::Done) => Ok(()),
+        Ok(CniAnswer::Refused(reason)) => Err(not_intercepted(reason)),
+        Ok(CniAnswer::Later(reason)) => unless_excluded(&pod.pod, config, not_intercepted(reason)),
         Err(error) => without_agent(&pod.pod, config, error, Duration::ZERO),
     }
     .map(|()| String::new())

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
 
-use crate::cni::attach::Answer;
+use crate::cni::attach::CniAnswer;
 
 /// Upper limits of the buckets in seconds: from a pod that the CNI plugin names to one that has waited
 /// as long as kubelet does.
@@ -41,14 +41,14 @@ impl Timings {
     }
 
     /// An ADD of the CNI plugin was answered after this time.
-    pub fn answered_add(&self, answer: &Answer, waited: Duration) {
+    pub fn answered_add(&self, answer: &CniAnswer, waited: Duration) {
         let name = match answer {
-            Answer::Enrolled => "enrolled",
-            Answer::Skipped(_) => "skipped",
-            Answer::Refused(_) => "refused",
-            Answer::Later(_) => "later",
+            CniAnswer::Enrolled => "enrolled",
+            CniAnswer::Skipped(_) => "skipped",
+            CniAnswer::Refused(_) => "refused",
+            CniAnswer::Later(_) => "later",
             // The answer to the other requests.
-            Answer::Done => return,
+            CniAnswer::Done => return,
         };
         for (of, histogram) in self.adds() {
             if of == name {

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use crate::cni::{
-    attach::{Answer, PATH, Question, Sandbox},
+    attach::{CniAnswer, PATH, Question, Sandbox},
     config::MOST_SECONDS,
 };
 use crate::observe::timings::Timings;
@@ -61,7 +61,7 @@ pub struct CniRequest {
     question: Question,
     /// The client's process, 0 if it cannot be seen from here.
     pid: i32,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<CniAnswer>,
 }
 
 /// The reconciler's end of the queue.
@@ -84,7 +84,7 @@ struct PendingRequest {
     sandbox: Sandbox,
     found: Found,
     deadline: Instant,
-    answer: oneshot::Sender<Answer>,
+    answer: oneshot::Sender<CniAnswer>,
 }
 
 impl CniQueue {
@@ -138,7 +138,7 @@ impl CniQueue {
                     });
                     return;
                 }
-                None => Answer::Refused(format!(
+                None => CniAnswer::Refused(format!(
                     "the agent cannot open its network namespace {}: does the agent run with hostPID and the capability SYS_PTRACE?",
                     sandbox.netns.display()
                 )),
@@ -147,15 +147,15 @@ impl CniQueue {
             Question::Delete { container, inode } => {
                 let inode = inode.map(NetnsInode::new);
                 reconciler.core.forget_sandbox(&container, inode).await;
-                Answer::Done
+                CniAnswer::Done
             }
             Question::Collect { containers } => {
                 reconciler.core.keep_sandboxes(&containers).await;
-                Answer::Done
+                CniAnswer::Done
             }
-            Question::Status if ready => Answer::Done,
+            Question::Status if ready => CniAnswer::Done,
             Question::Status => {
-                Answer::Later("the agent does not know this node's pods yet".to_owned())
+                CniAnswer::Later("the agent does not know this node's pods yet".to_owned())
             }
         };
         let _ = answer.send(now);
@@ -174,7 +174,9 @@ impl CniQueue {
                 .attach(&request.sandbox, &request.found)
                 .await
             {
-                Answer::Later(_) if Instant::now() < request.deadline => self.pending.push(request),
+                CniAnswer::Later(_) if Instant::now() < request.deadline => {
+                    self.pending.push(request)
+                }
                 answer => {
                     let _ = request.answer.send(answer);
                 }
@@ -208,7 +210,11 @@ async fn handle(
 }
 
 /// `None` if the agent is ending.
-async fn ask(queue: &mpsc::Sender<CniRequest>, peer: Peer, question: Question) -> Option<Answer> {
+async fn ask(
+    queue: &mpsc::Sender<CniRequest>,
+    peer: Peer,
+    question: Question,
+) -> Option<CniAnswer> {
     let (answer, answered) = oneshot::channel();
     let request = CniRequest {
         question,

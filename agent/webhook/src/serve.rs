@@ -44,7 +44,7 @@ use tracing::{debug, info, warn};
 use super::{body, readers::Readers};
 use sidetrack_base::http::{self, Limits, listen, places::Place, turns::Turns};
 use sidetrack_policy::mesh::Mesh;
-use sidetrack_policy::webhook::{Answer, Outcome, Settings, answer};
+use sidetrack_policy::webhook::{Outcome, ReviewAnswer, Settings, answer};
 
 /// The API server closes connections that were idle for 90 s. If this end closed them first, that
 /// could hit a request on its way.
@@ -245,7 +245,7 @@ async fn admit(
     }
 }
 
-fn admitted(place: &Place, answer: Answer) -> Response {
+fn admitted(place: &Place, answer: ReviewAnswer) -> Response {
     log(&answer);
     // Until the next request: nobody knows when the client has read it.
     if !place.holds(answer.review.len()) {
@@ -267,8 +267,8 @@ fn failure(status: StatusCode, text: &str) -> Response {
 }
 
 /// One line per pod that was changed or refused.
-fn log(answer: &Answer) {
-    let Answer { pod, dry_run, .. } = answer;
+fn log(answer: &ReviewAnswer) {
+    let ReviewAnswer { pod, dry_run, .. } = answer;
     match &answer.outcome {
         Outcome::Unchanged => debug!(%pod, dry_run, "nothing to do"),
         Outcome::Changed => info!(%pod, dry_run, "istio-init removed"),

@@ -15,7 +15,7 @@ use self::report::Problem;
 pub use self::{
     capabilities::capabilities,
     programs::{ingress_ifindex, ingress_links, ingress_programs, mptcp_parent, set_retval},
-    report::{Check, Report},
+    report::{Check, DoctorReport},
 };
 
 const CAPABILITIES: &str = "capabilities of root";
@@ -23,7 +23,7 @@ const SOCKET: &str = "control socket";
 
 /// Tries everything. `socket` is whether an agent could bind its socket, or why not.
 #[must_use]
-pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>) -> Report {
+pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>) -> DoctorReport {
     let capabilities = capabilities();
     let has_capabilities = capabilities.is_ok();
     let mut checks = vec![
@@ -63,7 +63,7 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
         let unknown = checks.iter_mut().filter(failed).filter(others);
         unknown.for_each(Check::forget);
     }
-    Report {
+    DoctorReport {
         kernel: release(),
         ok: checks.iter().all(Check::is_ready),
         able: checks

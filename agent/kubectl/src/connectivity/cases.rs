@@ -12,7 +12,7 @@ use super::manifests::{
 /// What a call in a pod has seen.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct Answer {
+pub struct CaseAnswer {
     /// Why there was no answer, such as `ECONNREFUSED`.
     pub error: Option<String>,
     /// getpeername of the caller.
@@ -44,7 +44,7 @@ pub struct Addresses {
 }
 
 /// Decides whether an answer is right. What was seen, or what is wrong.
-type Check = fn(&Addresses, &Answer) -> Result<String, String>;
+type Check = fn(&Addresses, &CaseAnswer) -> Result<String, String>;
 
 /// One connection.
 pub struct Case {
@@ -185,7 +185,7 @@ fn socket(address: &str, port: u16) -> String {
 }
 
 /// It was answered.
-fn answered(seen: &Answer) -> Result<(), String> {
+fn answered(seen: &CaseAnswer) -> Result<(), String> {
     match &seen.error {
         Some(error) => Err(format!("no answer: {error}")),
         None if seen.status != 200 => Err(format!("HTTP status {}", seen.status)),
@@ -207,7 +207,7 @@ fn host(what: &str, seen: &str, wanted: &str) -> Result<String, String> {
 }
 
 /// A sidecar's header says this.
-fn is(seen: &Answer, header: &str, wanted: &str) -> Result<String, String> {
+fn is(seen: &CaseAnswer, header: &str, wanted: &str) -> Result<String, String> {
     answered(seen)?;
     let sidecar = if header.starts_with(OUT) {
         "outbound"
@@ -224,7 +224,7 @@ fn is(seen: &Answer, header: &str, wanted: &str) -> Result<String, String> {
     equal(what, value, wanted)
 }
 
-fn without(seen: &Answer, header: &str) -> Result<(), String> {
+fn without(seen: &CaseAnswer, header: &str) -> Result<(), String> {
     answered(seen)?;
     match seen.headers.get(header) {
         Some(value) => Err(format!("it went through a sidecar: {header} is {value:?}")),
@@ -232,19 +232,19 @@ fn without(seen: &Answer, header: &str) -> Result<(), String> {
     }
 }
 
-fn server(seen: &Answer) -> Result<Server, String> {
+fn server(seen: &CaseAnswer) -> Result<Server, String> {
     answered(seen)?;
     serde_json::from_str(&seen.body).map_err(|_| format!("the app's answer is {:?}", seen.body))
 }
 
 /// No sidecar was on the way: the server sees the client's own socket.
-fn direct(seen: &Answer) -> Result<String, String> {
+fn direct(seen: &CaseAnswer) -> Result<String, String> {
     without(seen, OUT)?;
     without(seen, IN)?;
     equal("the server's peer", &server(seen)?.peer, &seen.own)
 }
 
-fn refused(seen: &Answer) -> Result<String, String> {
+fn refused(seen: &CaseAnswer) -> Result<String, String> {
     match seen.error.as_deref() {
         Some("ECONNREFUSED") => Ok("ECONNREFUSED".to_owned()),
         Some(other) => Err(format!("{other} and not ECONNREFUSED")),

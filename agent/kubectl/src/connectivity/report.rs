@@ -27,14 +27,14 @@ impl Row {
 
 /// All promises.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct ConnectivityReport {
     namespace: String,
     tests: Vec<Row>,
     passed: usize,
     failed: usize,
 }
 
-impl Report {
+impl ConnectivityReport {
     /// Of a run in a namespace.
     pub fn new(namespace: &str, tests: Vec<Row>) -> Self {
         debug_assert!(tests.len() > cases::count(), "nothing is left out");

@@ -29,7 +29,7 @@ struct AgentPart {
 
 /// Everything the command shows.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct ClusterReport {
     /// Every node.
     pub nodes: Vec<NodeRow>,
     /// Labeled pods that are not intercepted.
@@ -81,7 +81,7 @@ impl NodeRow {
     }
 }
 
-impl Report {
+impl ClusterReport {
     /// Puts the answers together. `nodes` may be unknown to a user who may not list them.
     pub fn of(
         agents: &BTreeMap<String, Agent>,

@@ -6,7 +6,7 @@ use crate::Connections;
 
 /// A node at one moment.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Report {
+pub struct TopReport {
     /// Its name.
     pub node: String,
     /// The agent's version, if it answers.
@@ -94,7 +94,7 @@ impl PerSecond {
     }
 }
 
-impl Report {
+impl TopReport {
     /// A node without an answer.
     #[must_use]
     pub fn silent(node: &str, why: String) -> Self {

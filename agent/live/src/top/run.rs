@@ -16,7 +16,7 @@ use tokio::{
 
 use super::{
     draw::{Theme, draw},
-    report::Report,
+    report::TopReport,
     view::{Ask, PodKey, View},
 };
 use crate::{screen::Screen, trace::TraceLine};
@@ -30,7 +30,7 @@ const AT_ONCE: usize = 4_096;
 #[derive(Debug)]
 pub enum Update {
     /// A node's report.
-    Report(Report),
+    Report(TopReport),
     /// The nodes that there are. Others are forgotten.
     Nodes(Vec<String>),
 }

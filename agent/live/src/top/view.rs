@@ -15,7 +15,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 pub use self::opened::{Opened, What};
 pub(super) use self::rows::Shown;
 use self::rows::{Sort, shown};
-use super::report::{Origin, Report};
+use super::report::{Origin, TopReport};
 use crate::trace::TraceEvent;
 
 /// A pod on a node.
@@ -56,7 +56,7 @@ pub struct Settings {
 /// A node, and since when its agent has not answered.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
-    pub(super) report: Report,
+    pub(super) report: TopReport,
     pub(super) silent_since: Option<SystemTime>,
 }
 
@@ -104,7 +104,7 @@ impl View {
     }
 
     /// Takes a node's report. Of a node that does not answer, the pods of its last answer stay, without rates.
-    pub fn take(&mut self, mut report: Report) {
+    pub fn take(&mut self, mut report: TopReport) {
         let last = self.nodes.remove(&report.node);
         let silent_since = report.no_answer.as_ref().map(|_| {
             let before = last.as_ref().and_then(|last| last.silent_since);

@@ -28,7 +28,7 @@ pub struct Malformed(String);
 
 /// The response to send, and its outcome.
 #[derive(Clone, Debug)]
-pub struct Answer {
+pub struct ReviewAnswer {
     /// An AdmissionReview with the response.
     pub review: Vec<u8>,
     /// The pod as the request has it, `namespace/name`; made for the log.
@@ -56,7 +56,7 @@ pub enum Outcome {
 ///
 /// # Errors
 /// If it is no AdmissionReview with a request.
-pub fn answer(body: &[u8], settings: &Settings<'_>) -> Result<Answer, Malformed> {
+pub fn answer(body: &[u8], settings: &Settings<'_>) -> Result<ReviewAnswer, Malformed> {
     let objects = body.iter().filter(|byte| **byte == b'{').count();
     if objects > OBJECTS {
         return Err(Malformed(format!(
@@ -104,7 +104,7 @@ fn malformed(error: &dyn Display) -> Malformed {
 }
 
 impl Request<'_> {
-    fn answer(&self, version: &str, settings: &Settings<'_>) -> Result<Answer, Malformed> {
+    fn answer(&self, version: &str, settings: &Settings<'_>) -> Result<ReviewAnswer, Malformed> {
         let mut patch = None;
         let mut warnings = Vec::new();
         let mut name = String::new();
@@ -161,7 +161,7 @@ impl Request<'_> {
                     .collect(),
             },
         };
-        Ok(Answer {
+        Ok(ReviewAnswer {
             review: json(&reply)?,
             pod: name,
             dry_run: self.dry_run.unwrap_or_default(),

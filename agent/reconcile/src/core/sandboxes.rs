@@ -8,7 +8,7 @@ use sidetrack_policy::{PodRef, manifest::NetnsRef};
 
 use super::{Core, converge::NO_PROCESS};
 use crate::{
-    cni::{Answer, Sandbox},
+    cni::{CniAnswer, Sandbox},
     node::{Found, Node, Processes as _},
     state::{Desired, PodState, Record, State},
 };
@@ -73,13 +73,13 @@ impl Sandboxes {
 }
 
 impl<N: Node> Core<N> {
-    /// Enrolls a pod in a namespace that was just made for it. [`Answer::Later`] if it is not known
+    /// Enrolls a pod in a namespace that was just made for it. [`CniAnswer::Later`] if it is not known
     /// yet whether it is to be enrolled.
-    pub async fn attach(&mut self, sandbox: &Sandbox, found: &Found) -> Answer {
+    pub async fn attach(&mut self, sandbox: &Sandbox, found: &Found) -> CniAnswer {
         let name = sandbox.pod();
         let inode = NetnsInode::new(sandbox.inode);
         if is_static(&sandbox.uid) {
-            return Answer::Skipped("it is a static pod, which no injector sees".to_owned());
+            return CniAnswer::Skipped("it is a static pod, which no injector sees".to_owned());
         }
         let known = self.pods.get(&name);
         let is_listed =
@@ -93,7 +93,7 @@ impl<N: Node> Core<N> {
         let netns = record.goal().map(|goal| goal.netns);
         let other_path = |netns: &NetnsRef| matches!(netns, NetnsRef::Path(path) if self.node.inode_at(path) != Some(inode));
         if netns.is_some_and(|netns| other_path(&netns)) {
-            return Answer::Refused(format!(
+            return CniAnswer::Refused(format!(
                 "annotation sidetrack.dev/netns in {} names another network namespace than {}",
                 record.origin,
                 sandbox.netns.display()
@@ -101,7 +101,7 @@ impl<N: Node> Core<N> {
         }
         let enrolled_at = record.enrollment().map(|it| it.inode);
         if enrolled_at == Some(inode) && self.is_settled(record) {
-            return Answer::Enrolled;
+            return CniAnswer::Enrolled;
         }
         if enrolled_at.is_some_and(|at| at != inode) {
             self.depart(&name, "its sandbox was made anew").await;
@@ -122,51 +122,51 @@ impl<N: Node> Core<N> {
         self.converge(&name, &mut processes).await;
         self.changed = true;
         let Some(record) = self.pods.get(&name) else {
-            return Answer::Later("it is gone".to_owned());
+            return CniAnswer::Later("it is gone".to_owned());
         };
         match (record.enrollment(), &record.state) {
-            (Some(enrollment), _) if enrollment.inode == inode => Answer::Enrolled,
+            (Some(enrollment), _) if enrollment.inode == inode => CniAnswer::Enrolled,
             (None, State::Waiting { reason, .. }) => {
-                Answer::Later(reason.clone().unwrap_or_default())
+                CniAnswer::Later(reason.clone().unwrap_or_default())
             }
             _ => record.refused(),
         }
     }
 
     /// The answer for a pod that is not listed; `other` says that another pod has its name.
-    fn answer_unknown(&self, other: bool) -> Answer {
+    fn answer_unknown(&self, other: bool) -> CniAnswer {
         match self.running_counts {
             // A directory names all pods, as far as it can be read.
-            Some(false) if !other && !self.listed_all => Answer::Later(format!(
+            Some(false) if !other && !self.listed_all => CniAnswer::Later(format!(
                 "no manifest names it, but not all could be read: {}",
                 self.problems.join("; ")
             )),
-            Some(false) if !other => Answer::Skipped("no manifest names it".to_owned()),
-            Some(false) => Answer::Refused(
+            Some(false) if !other => CniAnswer::Skipped("no manifest names it".to_owned()),
+            Some(false) => CniAnswer::Refused(
                 "the manifest of that name is another pod's: it has another UID".to_owned(),
             ),
-            Some(true) => Answer::Later(
+            Some(true) => CniAnswer::Later(
                 "this node's agent has not heard of it from the API server yet".to_owned(),
             ),
-            None => Answer::Later("this node's agent does not know its pods yet".to_owned()),
+            None => CniAnswer::Later("this node's agent does not know its pods yet".to_owned()),
         }
     }
 
     /// Whether a pod is as [`Core::attach`] left it.
-    pub fn check(&self, sandbox: &Sandbox) -> Answer {
+    pub fn check(&self, sandbox: &Sandbox) -> CniAnswer {
         let inode = NetnsInode::new(sandbox.inode);
         let record = self.pods.get(&sandbox.pod());
         let Some(record) = record.filter(|record| is_same(record, sandbox)) else {
             return if is_static(&sandbox.uid) || self.running_counts == Some(false) {
-                Answer::Skipped(String::new())
+                CniAnswer::Skipped(String::new())
             } else {
-                Answer::Later("this node's agent does not know it".to_owned())
+                CniAnswer::Later("this node's agent does not know it".to_owned())
             };
         };
         match record.enrollment() {
-            Some(enrollment) if enrollment.inode == inode => Answer::Enrolled,
-            Some(_) => Answer::Refused("it is enrolled in another network namespace".to_owned()),
-            None if record.state() == PodState::Skipped => Answer::Skipped(String::new()),
+            Some(enrollment) if enrollment.inode == inode => CniAnswer::Enrolled,
+            Some(_) => CniAnswer::Refused("it is enrolled in another network namespace".to_owned()),
+            None if record.state() == PodState::Skipped => CniAnswer::Skipped(String::new()),
             None => record.refused(),
         }
     }
@@ -216,17 +216,17 @@ impl<N: Node> Core<N> {
 }
 
 /// The answer for a listed pod that is not to be enrolled, or cannot be.
-fn answer_without_goal<N: Node>(record: &Record<N>) -> Option<Answer> {
+fn answer_without_goal<N: Node>(record: &Record<N>) -> Option<CniAnswer> {
     if record.goal().is_some() {
         return None;
     }
     let reason = record.reason().unwrap_or_default();
     Some(match record.state() {
         // A label may have been set that the agent has not heard of.
-        PodState::Skipped if record.unsure => Answer::Later(format!(
+        PodState::Skipped if record.unsure => CniAnswer::Later(format!(
             "{reason}, and this node's agent does not know the labels of its namespace for sure"
         )),
-        PodState::Skipped => Answer::Skipped(reason.to_owned()),
+        PodState::Skipped => CniAnswer::Skipped(reason.to_owned()),
         _ => record.refused(),
     })
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use sidetrack_policy::{manifest::Document, mesh::Mesh, select::Enroll};
 use sidetrack_reconcile::{
     Listing, Node as _, PodState,
-    cni::{Answer, Sandbox},
+    cni::{CniAnswer, Sandbox},
 };
 
 use crate::{
@@ -33,16 +33,18 @@ fn pod(run: &Run) -> Pod {
 }
 
 /// The sandbox of the pod in slot 0, and the answer to ADD.
-fn add(run: &mut Run, kind: u32) -> (Sandbox, Answer) {
+fn add(run: &mut Run, kind: u32) -> (Sandbox, CniAnswer) {
     let (sandbox, _) = run.sandbox(&pod(run), kind);
     let answer = run.ask(&sandbox);
     (sandbox, answer)
 }
 
-fn reason(answer: &Answer) -> &str {
+fn reason(answer: &CniAnswer) -> &str {
     match answer {
-        Answer::Skipped(reason) | Answer::Refused(reason) | Answer::Later(reason) => reason,
-        Answer::Enrolled | Answer::Done => "",
+        CniAnswer::Skipped(reason) | CniAnswer::Refused(reason) | CniAnswer::Later(reason) => {
+            reason
+        }
+        CniAnswer::Enrolled | CniAnswer::Done => "",
     }
 }
 
@@ -52,9 +54,9 @@ const LIST: Event = Event::List { complete: true };
 fn a_listed_pod_is_enrolled_before_anything_runs() {
     let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, answer) = add(&mut run, ORDINARY);
-    assert_eq!(answer, Answer::Enrolled);
-    assert_eq!(run.ask(&sandbox), Answer::Enrolled);
-    assert_eq!(run.core.check(&sandbox), Answer::Enrolled);
+    assert_eq!(answer, CniAnswer::Enrolled);
+    assert_eq!(run.ask(&sandbox), CniAnswer::Enrolled);
+    assert_eq!(run.core.check(&sandbox), CniAnswer::Enrolled);
     let other = Sandbox {
         inode: sandbox.inode + 1,
         ..sandbox
@@ -70,16 +72,16 @@ fn a_pod_that_is_not_known_waits_for_the_api_server() {
         reason(&answer).contains("does not know its pods yet"),
         "{answer:?}"
     );
-    assert!(matches!(run.core.check(&sandbox), Answer::Later(_)));
+    assert!(matches!(run.core.check(&sandbox), CniAnswer::Later(_)));
     run.happen(Event::Delete(0));
     run.happen(LIST);
     let answer = run.ask(&sandbox);
-    assert!(matches!(answer, Answer::Later(_)), "{answer:?}");
+    assert!(matches!(answer, CniAnswer::Later(_)), "{answer:?}");
     assert!(
         reason(&answer).contains("from the API server"),
         "{answer:?}"
     );
-    assert!(matches!(run.core.check(&sandbox), Answer::Later(_)));
+    assert!(matches!(run.core.check(&sandbox), CniAnswer::Later(_)));
 }
 
 #[test]
@@ -87,11 +89,14 @@ fn a_directory_names_all_pods_if_it_could_be_read() {
     let mut run = run(false, &[Event::Create(1, Variant::Plain), LIST]);
     run.happen(Event::Create(0, Variant::Plain));
     let (sandbox, answer) = add(&mut run, ORDINARY);
-    assert_eq!(answer, Answer::Skipped("no manifest names it".to_owned()));
-    assert!(matches!(run.core.check(&sandbox), Answer::Skipped(_)));
+    assert_eq!(
+        answer,
+        CniAnswer::Skipped("no manifest names it".to_owned())
+    );
+    assert!(matches!(run.core.check(&sandbox), CniAnswer::Skipped(_)));
     run.happen(Event::CannotList);
     let answer = run.ask(&sandbox);
-    assert!(matches!(answer, Answer::Later(_)), "{answer:?}");
+    assert!(matches!(answer, CniAnswer::Later(_)), "{answer:?}");
     assert!(
         reason(&answer).contains("not all could be read: injected"),
         "{answer:?}"
@@ -106,7 +111,7 @@ fn a_manifest_with_another_uid_is_another_pods() {
     let (mut sandbox, _) = run.sandbox(&pod(&run), ORDINARY);
     sandbox.uid = "other".to_owned();
     let answer = run.ask(&sandbox);
-    assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+    assert!(matches!(answer, CniAnswer::Refused(_)), "{answer:?}");
     assert!(reason(&answer).contains("it has another UID"), "{answer:?}");
 }
 
@@ -114,10 +119,10 @@ fn a_manifest_with_another_uid_is_another_pods() {
 fn a_manifest_that_names_another_namespace_is_refused() {
     let mut run = run(false, &[Event::Create(0, Variant::Plain), LIST]);
     let (mut sandbox, answer) = add(&mut run, ORDINARY);
-    assert_eq!(answer, Answer::Enrolled);
+    assert_eq!(answer, CniAnswer::Enrolled);
     sandbox.inode += 1;
     let answer = run.ask(&sandbox);
-    assert!(matches!(answer, Answer::Refused(_)), "{answer:?}");
+    assert!(matches!(answer, CniAnswer::Refused(_)), "{answer:?}");
     assert!(
         reason(&answer).contains("names another network namespace"),
         "{answer:?}"
@@ -130,15 +135,15 @@ fn a_static_pod_is_skipped() {
     let (mut sandbox, _) = run.sandbox(&pod(&run), ORDINARY);
     sandbox.uid = "0123456789abcdef0123456789ABCDEF".to_owned();
     assert!(reason(&run.ask(&sandbox)).contains("static pod"));
-    assert!(matches!(run.core.check(&sandbox), Answer::Skipped(_)));
+    assert!(matches!(run.core.check(&sandbox), CniAnswer::Skipped(_)));
     for uid in [
         "0123456789abcdef0123456789ABCDE",
         "0123456789abcdef0123456789ABCDEG",
     ] {
         sandbox.uid = uid.to_owned();
-        assert!(matches!(run.ask(&sandbox), Answer::Later(_)), "{uid}");
+        assert!(matches!(run.ask(&sandbox), CniAnswer::Later(_)), "{uid}");
         assert!(
-            matches!(run.core.check(&sandbox), Answer::Later(_)),
+            matches!(run.core.check(&sandbox), CniAnswer::Later(_)),
             "{uid}"
         );
     }
@@ -149,15 +154,15 @@ fn a_pod_that_opted_out_is_skipped_and_a_bad_one_refused() {
     let mut run = run(true, &[Event::Create(0, Variant::OptedOut), LIST]);
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert!(
-        matches!(&answer, Answer::Skipped(it) if it.contains("disabled")),
+        matches!(&answer, CniAnswer::Skipped(it) if it.contains("disabled")),
         "{answer:?}"
     );
-    assert_eq!(run.core.check(&sandbox), Answer::Skipped(String::new()));
+    assert_eq!(run.core.check(&sandbox), CniAnswer::Skipped(String::new()));
     run.happen(Event::Change(0, Variant::Bad));
     run.happen(LIST);
     let answer = run.ask(&sandbox);
     assert!(
-        matches!(&answer, Answer::Refused(it) if it.contains("OTHER")),
+        matches!(&answer, CniAnswer::Refused(it) if it.contains("OTHER")),
         "{answer:?}"
     );
     assert_eq!(run.core.check(&sandbox), answer);
@@ -168,7 +173,7 @@ fn a_pod_that_cannot_be_enrolled_is_refused() {
     let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, answer) = add(&mut run, WITHOUT_USER);
     assert!(
-        matches!(&answer, Answer::Refused(it) if it.contains("user 1337")),
+        matches!(&answer, CniAnswer::Refused(it) if it.contains("user 1337")),
         "{answer:?}"
     );
     assert_eq!(run.core.check(&sandbox), answer);
@@ -178,12 +183,12 @@ fn a_pod_that_cannot_be_enrolled_is_refused() {
 fn a_deleted_pod_is_not_known() {
     let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, answer) = add(&mut run, ORDINARY);
-    assert_eq!(answer, Answer::Enrolled);
+    assert_eq!(answer, CniAnswer::Enrolled);
     run.happen(Event::Delete(0));
     run.happen(LIST);
     // Its sandbox is there: a runtime may be about to start something.
-    assert_eq!(run.core.check(&sandbox), Answer::Enrolled);
-    assert!(matches!(run.ask(&sandbox), Answer::Later(_)));
+    assert_eq!(run.core.check(&sandbox), CniAnswer::Enrolled);
+    assert!(matches!(run.ask(&sandbox), CniAnswer::Later(_)));
 }
 
 #[test]
@@ -191,7 +196,7 @@ fn a_sandbox_that_is_removed_releases_its_pod_unless_something_runs() {
     for removal in [Event::Forget(0), Event::KeepSandboxes] {
         let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
         let (sandbox, answer) = add(&mut run, ORDINARY);
-        assert_eq!(answer, Answer::Enrolled);
+        assert_eq!(answer, CniAnswer::Enrolled);
         let name = pod(&run).name;
         let inode = run.core.node.inode_at(&sandbox.netns).unwrap();
         run.happen(Event::Start(0, ORDINARY));
@@ -203,7 +208,7 @@ fn a_sandbox_that_is_removed_releases_its_pod_unless_something_runs() {
             sandbox.netns.clone(),
             run.core.enrollments().next().unwrap().1.cookie,
         );
-        assert_eq!(run.ask(&sandbox), Answer::Enrolled);
+        assert_eq!(run.ask(&sandbox), CniAnswer::Enrolled);
         ready(run.core.forget_sandbox(&sandbox.container, Some(inode)));
         assert!(!run.has_row(&name, inode), "{removal:?}");
         let (_, record) = run.core.pods().next().unwrap();
@@ -228,9 +233,9 @@ fn sandboxes_that_are_kept_keep_their_pods() {
             .keep_sandboxes(std::slice::from_ref(&sandbox.container)),
     );
     ready(run.core.forget_sandbox("another", None));
-    assert_eq!(run.core.check(&sandbox), Answer::Enrolled);
+    assert_eq!(run.core.check(&sandbox), CniAnswer::Enrolled);
     ready(run.core.keep_sandboxes(&[]));
-    assert!(matches!(run.core.check(&sandbox), Answer::Refused(_)));
+    assert!(matches!(run.core.check(&sandbox), CniAnswer::Refused(_)));
 }
 
 #[test]
@@ -242,7 +247,7 @@ fn a_pod_that_the_plugin_names_first_is_starting_once() {
     ];
     let mut run = run(true, &events);
     let (sandbox, answer) = add(&mut run, ORDINARY);
-    assert_eq!(answer, Answer::Enrolled);
+    assert_eq!(answer, CniAnswer::Enrolled);
     let passes = |run: &Run| !run.world.borrow().tables.before_sidecar.is_empty();
     assert!(
         passes(&run),
@@ -250,7 +255,7 @@ fn a_pod_that_the_plugin_names_first_is_starting_once() {
     );
     ready(run.core.forget_sandbox(&sandbox.container, None));
     assert!(!passes(&run));
-    assert_eq!(run.ask(&sandbox), Answer::Enrolled);
+    assert_eq!(run.ask(&sandbox), CniAnswer::Enrolled);
     assert!(!passes(&run), "it was enrolled before");
 }
 
@@ -278,7 +283,7 @@ fn a_pod_of_an_earlier_agent_is_not_starting() {
     assert!(run.world.borrow().tables.before_sidecar.is_empty());
     run.happen(Event::Restart);
     run.happen(LIST);
-    assert_eq!(run.ask(&sandbox), Answer::Enrolled);
+    assert_eq!(run.ask(&sandbox), CniAnswer::Enrolled);
     assert!(run.world.borrow().tables.before_sidecar.is_empty());
     assert_eq!(run.core.drain_events(), [], "nothing has changed for it");
 }
@@ -307,9 +312,9 @@ fn a_sandbox_that_was_made_anew_is_enrolled_and_the_old_one_stays_while_it_runs(
         }
         run.happen(Event::Replace(0, ORDINARY));
         let (sandbox, answer) = add(&mut run, ORDINARY);
-        assert_eq!(answer, Answer::Enrolled);
+        assert_eq!(answer, CniAnswer::Enrolled);
         assert_eq!(run.core.enrollments().count(), 1 + usize::from(runs));
-        assert_eq!(run.core.check(&sandbox), Answer::Enrolled);
+        assert_eq!(run.core.check(&sandbox), CniAnswer::Enrolled);
     }
 }
 
@@ -339,8 +344,12 @@ fn a_pod_whose_namespace_is_not_known_for_sure_waits_if_a_label_could_enroll_it(
             document.unsure = true;
         });
         let (_, answer) = add(&mut run, ORDINARY);
-        assert_eq!(matches!(answer, Answer::Later(_)), later, "{answer:?}");
-        assert_eq!(matches!(answer, Answer::Skipped(_)), !later, "{answer:?}");
+        assert_eq!(matches!(answer, CniAnswer::Later(_)), later, "{answer:?}");
+        assert_eq!(
+            matches!(answer, CniAnswer::Skipped(_)),
+            !later,
+            "{answer:?}"
+        );
     }
 }
 
@@ -353,7 +362,7 @@ fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
         pod.spec.init_containers = init.spec.init_containers.clone();
     });
     let (sandbox, answer) = add(&mut run, ORDINARY);
-    assert!(matches!(answer, Answer::Skipped(_)), "{answer:?}");
+    assert!(matches!(answer, CniAnswer::Skipped(_)), "{answer:?}");
     assert!(
         reason(&answer).ends_with("; it is left to its istio-init"),
         "{answer:?}"
@@ -368,7 +377,7 @@ fn a_sandbox_that_is_gone_when_it_is_opened_is_waited_for() {
     run.world.borrow_mut().paths.clear();
     let answer = run.ask(&sandbox);
     assert!(
-        matches!(&answer, Answer::Later(it) if it.contains("no process")),
+        matches!(&answer, CniAnswer::Later(it) if it.contains("no process")),
         "{answer:?}"
     );
 }

@@ -325,7 +325,7 @@ impl Run {
     }
 
     /// The plugin sends a request for a sandbox.
-    pub fn ask(&mut self, sandbox: &Sandbox) -> Answer {
+    pub fn ask(&mut self, sandbox: &Sandbox) -> CniAnswer {
         let found = Found {
             path: sandbox.netns.clone(),
             inode: Some(NetnsInode::new(sandbox.inode)),

@@ -38,7 +38,7 @@ pub(super) enum Connection<'a> {
 
 /// What happens to the connection, in one case.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(super) struct Answer {
+pub(super) struct Explanation {
     /// `redirect`, `untouched`, `refuse`, or `depends`.
     verdict: &'static str,
     /// Capture port of a redirect.
@@ -63,13 +63,13 @@ struct Case {
     /// The condition.
     when: &'static str,
     #[serde(flatten)]
-    answer: Answer,
+    answer: Explanation,
 }
 
 const UNKNOWN: &str = "the manifest does not have the pod's addresses; state them with --pod-ip IP";
 
 /// Decides. For a connection over IPv6 to or from a pod whose addresses are unknown it may depend on them.
-pub(super) fn answer(target: &Target, connection: &Connection<'_>) -> Answer {
+pub(super) fn answer(target: &Target, connection: &Connection<'_>) -> Explanation {
     if let Some(ipv6) = target.ipv6 {
         return decide(target, connection, ipv6);
     }
@@ -86,7 +86,7 @@ pub(super) fn answer(target: &Target, connection: &Connection<'_>) -> Answer {
             "if it is an IPv4 one",
         )
     };
-    Answer {
+    Explanation {
         verdict: "depends",
         port: None,
         errno: None,
@@ -106,7 +106,7 @@ pub(super) fn answer(target: &Target, connection: &Connection<'_>) -> Answer {
     }
 }
 
-impl Answer {
+impl Explanation {
     fn same_verdict(&self, other: &Self) -> bool {
         (self.verdict, self.port, self.errno) == (other.verdict, other.port, other.errno)
     }
@@ -150,7 +150,7 @@ impl Answer {
     }
 }
 
-fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Answer {
+fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Explanation {
     let policy = target.policy.compile().row();
     let tables = ListTables {
         policy: &target.policy,
@@ -201,7 +201,7 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Answer {
     in_words(target, &decision, family)
 }
 
-fn in_words(target: &Target, decision: &Decision, family: Family) -> Answer {
+fn in_words(target: &Target, decision: &Decision, family: Family) -> Explanation {
     let (verdict, port, errno) = match decision.verdict {
         Verdict::Untouched | Verdict::BindToLoopback => ("untouched", None, None),
         Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => {
@@ -211,7 +211,7 @@ fn in_words(target: &Target, decision: &Decision, family: Family) -> Answer {
     };
     let because = decision.rule.describe();
     let line = rules::line_of(&target.policy, family, decision);
-    Answer {
+    Explanation {
         verdict,
         port,
         errno,

@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Result, anyhow};
 use sidetrack_live::{
     TraceLine,
-    top::{Meter, Origin, Outlet, Pod, PodKey, Report, Source, Traced, Update},
+    top::{Meter, Origin, Outlet, Pod, PodKey, Source, TopReport, Traced, Update},
 };
 use tokio::sync::mpsc;
 
@@ -44,7 +44,7 @@ impl Node {
     }
 
     /// Reads the counters and everything around them.
-    pub(super) async fn report(&self) -> Report {
+    pub(super) async fn report(&self) -> TopReport {
         let client = Client::new(&self.places.socket);
         let agent: Result<AgentStatus> = client.get("/v1/status").await;
         // One that has not answered in time is not asked again.
@@ -58,7 +58,7 @@ impl Node {
                 Ok(pods) => (Origin::PinnedMaps, Some(format!("{error:#}")), pods),
                 Err(pinned) => {
                     let why = format!("{error:#}; the pinned maps cannot be read: {pinned:#}");
-                    return Report::silent(&self.name, why);
+                    return TopReport::silent(&self.name, why);
                 }
             },
         };
@@ -71,7 +71,7 @@ impl Node {
         let pods = pods.into_iter().filter(is_shown).map(pod);
         let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
         let (since, pods) = meter.read(at, pods.collect());
-        Report {
+        TopReport {
             node: self.name.clone(),
             version,
             origin,

@@ -3,7 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Format, text};
-use crate::cni::attach::Answer;
+use crate::api::ProcessCost;
+use crate::cni::attach::CniAnswer;
 use crate::observe::{
     counters::ByResult,
     status::{Figures, PerPod, PodFigures},
@@ -15,8 +16,8 @@ fn figures() -> Figures {
     let timings = Timings::default();
     timings.enrolled(Duration::from_millis(30));
     timings.enrolled(Duration::from_secs(200));
-    timings.answered_add(&Answer::Refused(String::new()), Duration::from_millis(5));
-    timings.answered_add(&Answer::Done, Duration::from_millis(5));
+    timings.answered_add(&CniAnswer::Refused(String::new()), Duration::from_millis(5));
+    timings.answered_add(&CniAnswer::Done, Duration::from_millis(5));
     let limit = Limit {
         map: "ROUTES",
         then: "",

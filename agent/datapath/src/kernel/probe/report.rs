@@ -4,7 +4,7 @@ use serde::Serialize;
 
 /// What was found.
 #[derive(Debug, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// Kernel release.
     pub kernel: String,
     /// Whether every required facility is there and ready: an agent would start.

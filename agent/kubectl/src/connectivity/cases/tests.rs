@@ -1,4 +1,4 @@
-use super::{Addresses, Answer, CASES, Check};
+use super::{Addresses, CASES, CaseAnswer, Check};
 
 fn addresses() -> Addresses {
     Addresses {
@@ -17,24 +17,24 @@ fn check(words: &str) -> Check {
 }
 
 /// An answer that came from 10.244.0.3:40000.
-fn answer(headers: &[(&str, &str)], body: &str) -> Answer {
+fn answer(headers: &[(&str, &str)], body: &str) -> CaseAnswer {
     let headers = headers
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-    Answer {
+    CaseAnswer {
         peer: "10.96.0.9:80".to_owned(),
         own: "10.244.0.3:40000".to_owned(),
         status: 200,
         headers: headers.collect(),
         body: body.to_owned(),
-        ..Answer::default()
+        ..CaseAnswer::default()
     }
 }
 
-fn error(name: &str) -> Answer {
-    Answer {
+fn error(name: &str) -> CaseAnswer {
+    CaseAnswer {
         error: Some(name.to_owned()),
-        ..Answer::default()
+        ..CaseAnswer::default()
     }
 }
 
@@ -60,7 +60,7 @@ fn a_header_with_the_wrong_destination_fails() {
             .unwrap_err()
             .contains("ETIMEDOUT")
     );
-    let unavailable = Answer {
+    let unavailable = CaseAnswer {
         status: 503,
         ..answer(&[], "")
     };
@@ -99,14 +99,14 @@ fn only_a_refusal_is_a_refusal() {
 fn names_are_those_of_the_app() {
     let peer = check("getpeername");
     assert!(peer(&addresses(), &answer(&[], "")).is_ok());
-    let redirected = Answer {
+    let redirected = CaseAnswer {
         peer: "127.0.0.1:15001".to_owned(),
         ..answer(&[], "")
     };
     assert!(peer(&addresses(), &redirected).is_err());
     let own = check("getsockname");
     assert!(own(&addresses(), &answer(&[], "")).is_ok());
-    let redirected = Answer {
+    let redirected = CaseAnswer {
         own: "127.0.0.1:40000".to_owned(),
         ..answer(&[], "")
     };

@@ -8,7 +8,7 @@ use ratatui::{Terminal, backend::TestBackend, buffer::Buffer, style::Color};
 use super::{Theme, cut, draw, seconds_of};
 use crate::{
     Connections,
-    top::{Origin, PerSecond, Report, Row, Settings, View},
+    top::{Origin, PerSecond, Row, Settings, TopReport, View},
 };
 
 fn pod(name: &str, sidecar: Option<&str>, rates: Option<(f64, f64, f64)>, refused: u64) -> Row {
@@ -39,8 +39,8 @@ fn pod(name: &str, sidecar: Option<&str>, rates: Option<(f64, f64, f64)>, refuse
     }
 }
 
-fn report(node: &str) -> Report {
-    Report {
+fn report(node: &str) -> TopReport {
+    TopReport {
         node: node.to_owned(),
         version: Some("0.1.0".to_owned()),
         origin: Origin::Agent,
@@ -133,7 +133,10 @@ fn nodes_have_a_column_and_silent_ones_a_line() {
     view.take(report("node-1"));
     view.take(report("node-2"));
     view.set_now(SystemTime::UNIX_EPOCH + Duration::from_secs(13 * 3600));
-    view.take(Report::silent("node-2", "no answer within 5s".to_owned()));
+    view.take(TopReport::silent(
+        "node-2",
+        "no answer within 5s".to_owned(),
+    ));
     view.set_now(SystemTime::UNIX_EPOCH + Duration::from_secs(13 * 3600 + 75));
     let buffer = drawn(&mut view, (80, 24), false);
     let lines = lines(&buffer);
@@ -222,7 +225,7 @@ fn an_empty_list_says_why() {
     let mut view = view(false);
     let third = |view: &mut View| lines(&drawn(view, (80, 24), true))[3].clone();
     assert!(third(&mut view).contains("awaited"));
-    view.take(Report {
+    view.take(TopReport {
         pods: Vec::new(),
         ..report("worker-1")
     });

@@ -7,7 +7,7 @@ use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::{Ask, PodKey, Settings, Shown, View};
 use crate::{
     Connections,
-    top::{Origin, PerSecond, Report, Row},
+    top::{Origin, PerSecond, Row, TopReport},
 };
 
 fn row(name: &str, outbound: f64, refused: u64) -> Row {
@@ -29,8 +29,8 @@ fn row(name: &str, outbound: f64, refused: u64) -> Row {
     }
 }
 
-fn report(node: &str, pods: Vec<Row>) -> Report {
-    Report {
+fn report(node: &str, pods: Vec<Row>) -> TopReport {
+    TopReport {
         node: node.to_owned(),
         version: Some("0.1.0".to_owned()),
         origin: Origin::Agent,
@@ -178,9 +178,15 @@ fn a_silent_node_keeps_its_pods_without_rates() {
     let mut view = view();
     let start = SystemTime::UNIX_EPOCH;
     view.set_now(start + Duration::from_secs(60));
-    view.take(Report::silent("node-1", "no answer within 5s".to_owned()));
+    view.take(TopReport::silent(
+        "node-1",
+        "no answer within 5s".to_owned(),
+    ));
     view.set_now(start + Duration::from_secs(90));
-    view.take(Report::silent("node-1", "no answer within 5s".to_owned()));
+    view.take(TopReport::silent(
+        "node-1",
+        "no answer within 5s".to_owned(),
+    ));
     assert_eq!(view.problems(), ["no answer within 5s"]);
     let since = view.nodes["node-1"].silent_since;
     assert_eq!(since, Some(start + Duration::from_secs(60)));

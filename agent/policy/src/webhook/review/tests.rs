@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Answer, OBJECTS, Outcome, answer};
+use super::{OBJECTS, Outcome, ReviewAnswer, answer};
 use crate::{mesh::Mesh, select::Enroll, webhook::Settings};
 
 fn review(change: impl FnOnce(&mut Value)) -> Value {
@@ -27,7 +27,7 @@ fn review(change: impl FnOnce(&mut Value)) -> Value {
     review
 }
 
-fn answered(review: &Value) -> (Answer, Value) {
+fn answered(review: &Value) -> (ReviewAnswer, Value) {
     let settings = Settings {
         mesh: &Mesh::new(Enroll::Injected),
         namespace_label: None,
