@@ -24,9 +24,14 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// A line of a trace.
 fn event(pod: &str, verdict: &str) -> Value {
+    let (destination, port, rule, errno) = match verdict {
+        "untouched" => ("10.1.0.9:5432", 0, "out-port-excluded", None),
+        "failed" => ("10.1.0.9:80", 15001, "sidecar-refused", Some(111)),
+        _ => ("10.1.0.9:80", 15001, "out-all", None),
+    };
     json!({"event": {
         "time": "2026-01-02T03:04:05.678901Z", "pod": pod, "direction": "outbound", "verdict": verdict,
-        "source": null, "destination": "10.1.0.9:80", "port": 15001, "rule": "out-all", "errno": null,
+        "source": null, "destination": destination, "port": port, "rule": rule, "errno": errno,
         "process": null, "socket": 1,
     }})
 }
@@ -222,7 +227,7 @@ fn pods_are_chosen_by_namespace_and_label() -> Result<()> {
     let lines: Vec<&str> = out.lines().skip(1).collect();
     let is_ours = |line: &&str| line.contains(" shop/web-0 ") || line.contains(" missing here");
     ensure!(lines.len() == 2 && lines.iter().all(is_ours), "{out}");
-    ensure!(said.contains("1 events: 1 redirect; 7 missing"), "{said}");
+    ensure!(said.contains("1 event: 1 redirect; 7 missing"), "{said}");
     let words = fs::read_to_string(nodes.dir.path().join("node-2.words"))?;
     ensure!(words.contains(" --namespace=shop"), "{words}");
     nodes.wait_none()

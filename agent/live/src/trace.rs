@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::{
     flags::{Flags, name},
-    line::{HEADER, line, line_of_one_pod},
-    summary::{MISSING, Summary},
+    line::{Columns, line_of_one_pod},
+    summary::{Summary, missing},
 };
 
 /// A process that connects.

@@ -1,4 +1,11 @@
-//! Foreign text in messages: short, and without anything a terminal would execute.
+//! Text in messages: counts, and foreign text, which is short and without anything a terminal would execute.
+
+/// A number of things: `1 pod`, `2 pods`.
+#[must_use]
+pub fn counted(count: u64, what: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {what}{plural}")
+}
 
 /// The first 200 characters of a value, with `...` when it is longer.
 #[must_use]

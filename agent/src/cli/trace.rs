@@ -4,7 +4,7 @@ use std::{io::Read as _, ops::ControlFlow, process::ExitCode, thread, time::Dura
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use sidetrack_live::trace::{AttendedLine, Flags, HEADER, MISSING, Summary, line as row, name};
+use sidetrack_live::trace::{AttendedLine, Columns, Flags, Summary, missing, name};
 
 use super::{
     Format, Places, output,
@@ -81,9 +81,11 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let mut shown = Summary::default();
     let path = format!("/v1/trace?{query}");
     let is_table = matches!(options.output, Format::Table | Format::Wide);
+    let mut columns = Columns::default();
+    let header = columns.header();
     let heading = || match (options.attended, is_table) {
         (true, _) => alive(0),
-        (false, true) => output::print(HEADER),
+        (false, true) => output::print(header),
         (false, false) => Ok(()),
     };
     let lines = client.lines(&path, heading, |line: TraceLine| {
@@ -93,8 +95,8 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         }
         match line {
             line if options.attended => output::print_one(Format::Json, &AttendedLine::from(line))?,
-            TraceLine::Event(event) if is_table => output::print(row(&event))?,
-            TraceLine::Lost(count) if is_table => output::print(format!("... {count} {MISSING}"))?,
+            TraceLine::Event(event) if is_table => output::print(columns.line(&event))?,
+            TraceLine::Lost(count) if is_table => output::print(missing(count))?,
             line => output::print_one(options.output, &line)?,
         }
         let is_last = options.flags.count.is_some_and(|most| shown.events >= most);

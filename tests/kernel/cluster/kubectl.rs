@@ -113,7 +113,7 @@ fn the_plugin_shows_live_what_an_agent_sees() -> Result<()> {
         String::from_utf8(output.stdout)?,
         String::from_utf8(output.stderr)?,
     );
-    let summary = "1 of 1 nodes: 5 events: 5 redirect; none missing";
+    let summary = "1 of 1 node: 5 events: 5 redirect; none missing";
     ensure!(output.status.success() && said.contains(summary), "{said}");
     let line: Value = serde_json::from_str(out.lines().next().context("a line")?)?;
     ensure!(

@@ -8,8 +8,8 @@ use std::{
 
 use anyhow::Result;
 use serde_json::json;
-use sidetrack_live::trace::{HEADER, MISSING, Summary, TraceLine, line};
-use sidetrack_policy::text::escaped;
+use sidetrack_live::trace::{Columns, Summary, TraceLine, missing};
+use sidetrack_policy::text::{counted, escaped};
 
 use super::{Labeled, node::Item};
 use crate::flags::Format;
@@ -30,6 +30,7 @@ pub struct Show {
     width: usize,
     format: Format,
     most: Option<u64>,
+    columns: Columns,
     summary: Summary,
     is_closed: bool,
 }
@@ -49,11 +50,13 @@ impl Show {
             width: width.unwrap_or_default().max("NODE".len()),
             format,
             most,
+            columns: Columns::default(),
             summary: Summary::default(),
             is_closed: false,
         };
         if show.is_for_people() {
-            show.print(&format!("{:<1$}  {HEADER}", "NODE", show.width))?;
+            let header = show.columns.header();
+            show.print(&format!("{:<1$}  {header}", "NODE", show.width))?;
         }
         Ok(show)
     }
@@ -98,12 +101,12 @@ impl Show {
                     return Ok(());
                 }
                 self.summary.add(event);
-                line(event)
+                self.columns.line(event)
             }
             // Whose they were is not known.
             TraceLine::Lost(count) => {
                 self.summary.add_lost(*count);
-                format!("... {count} {MISSING}")
+                missing(*count)
             }
         };
         if self.is_for_people() {
@@ -163,8 +166,8 @@ impl Show {
         };
         let complete = self.nodes.len() - silent.len();
         self.remark(&format!(
-            "{complete} of {} nodes: {}{unknown}",
-            self.nodes.len(),
+            "{complete} of {}: {}{unknown}",
+            counted(self.nodes.len() as u64, "node"),
             self.summary.text()
         ));
         if silent.is_empty() {

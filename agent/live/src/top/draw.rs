@@ -8,7 +8,7 @@ use ratatui::{
     style::{Color, Modifier, Style},
     text::{Line, Span},
 };
-use sidetrack_policy::text::escaped;
+use sidetrack_policy::text::{counted, escaped};
 
 use super::{
     columns::{count, rate},
@@ -90,8 +90,8 @@ fn heading(view: &View, width: u16) -> Line<'static> {
     let nodes: Vec<_> = view.nodes.values().collect();
     let silent = nodes.iter().filter(|node| node.silent_since.is_some());
     let who = match (view.settings.many_nodes, silent.count()) {
-        (true, 0) => plural(nodes.len(), "node"),
-        (true, silent) => format!("{}, {silent} silent", plural(nodes.len(), "node")),
+        (true, 0) => counted(nodes.len() as u64, "node"),
+        (true, silent) => format!("{}, {silent} silent", counted(nodes.len() as u64, "node")),
         (false, _) => nodes
             .first()
             .map_or_else(String::new, |node| escaped(&node.report.node)),
@@ -109,10 +109,10 @@ fn heading(view: &View, width: u16) -> Line<'static> {
     };
     let all: usize = nodes.iter().map(|node| node.report.pods.len()).sum();
     let pods = match view.rows().len() {
-        shown if shown == all => plural(all, "pod"),
-        shown => format!("{shown} of {}", plural(all, "pod")),
+        shown if shown == all => counted(all as u64, "pod"),
+        shown => format!("{shown} of {}", counted(all as u64, "pod")),
     };
-    let problems = plural(view.problems().len(), "problem");
+    let problems = counted(view.problems().len() as u64, "problem");
     let right = time_of_day(view.now);
     let rest = format!("  {version}  {pods}  {problems}");
     let room = usize::from(width).saturating_sub(TITLE.len() + right.len() + 1);
@@ -322,11 +322,6 @@ fn cut(text: &str, room: usize) -> String {
             format!("{first}~{last}")
         }
     }
-}
-
-fn plural(count: usize, what: &str) -> String {
-    let s = if count == 1 { "" } else { "s" };
-    format!("{count} {what}{s}")
 }
 
 /// A time span in one or two units.

@@ -2,21 +2,42 @@
 
 use super::TraceEvent;
 
-/// The columns of [`line()`].
-pub const HEADER: &str =
-    "TIME (UTC)       POD                      VERDICT         RULE                    CONNECTION";
+/// Lines with the pod, in columns. What pods will come is not known: the pod's column grows with the longest name.
+#[derive(Clone, Copy, Debug)]
+pub struct Columns {
+    pod: usize,
+}
 
-/// With the pod.
-#[must_use]
-pub fn line(event: &TraceEvent) -> String {
-    format!(
-        "{:<16} {:<24} {:<15} {:<23} {}",
-        time(event),
-        event.pod,
-        verdict(event),
-        event.rule,
-        connection(event)
-    )
+impl Default for Columns {
+    /// With room for a pod of a Deployment, such as `shop/checkout-7d9c5b8f6d-x2x4z`.
+    fn default() -> Self {
+        Self { pod: 32 }
+    }
+}
+
+impl Columns {
+    /// The headings.
+    #[must_use]
+    pub fn header(&self) -> String {
+        self.cells("TIME (UTC)", "POD", "VERDICT", "RULE", "CONNECTION")
+    }
+
+    /// A connection.
+    pub fn line(&mut self, event: &TraceEvent) -> String {
+        self.pod = self.pod.max(event.pod.chars().count());
+        self.cells(
+            time(event),
+            &event.pod,
+            &verdict(event),
+            &event.rule,
+            &connection(event),
+        )
+    }
+
+    fn cells(&self, time: &str, pod: &str, verdict: &str, rule: &str, connection: &str) -> String {
+        let width = self.pod;
+        format!("{time:<16} {pod:<width$} {verdict:<15} {rule:<23} {connection}")
+    }
 }
 
 /// Without the pod, for a view that shows one pod. Its time has milliseconds, and what matters less is at the end.

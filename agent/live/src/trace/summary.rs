@@ -2,10 +2,21 @@
 
 use std::collections::BTreeMap;
 
+use sidetrack_policy::text::counted;
+
 use super::TraceEvent;
 
-/// What a line says in place of connections that came too fast, after their number.
-pub const MISSING: &str = "connections are missing here: they came faster than they could be read";
+/// A line in place of connections that came too fast.
+#[must_use]
+pub fn missing(count: u64) -> String {
+    let (are, they) = if count == 1 {
+        ("is", "it")
+    } else {
+        ("are", "they")
+    };
+    let connections = counted(count, "connection");
+    format!("... {connections} {are} missing here: {they} came faster than {they} could be read")
+}
 
 /// What was shown, and what was not.
 #[derive(Debug, Default)]
@@ -45,7 +56,7 @@ impl Summary {
             0 => "none missing".to_owned(),
             lost => format!("{lost} missing"),
         };
-        format!("{} events{verdicts}; {lost}", self.events)
+        format!("{}{verdicts}; {lost}", counted(self.events, "event"))
     }
 }
 

@@ -1,6 +1,12 @@
 //! Foreign text in messages.
 
-use super::{printable, shortened};
+use super::{counted, printable, shortened};
+
+#[test]
+fn one_is_singular() {
+    let counts = [0, 1, 2].map(|count| counted(count, "connection"));
+    assert_eq!(counts, ["0 connections", "1 connection", "2 connections"]);
+}
 
 #[test]
 fn two_hundred_characters_are_shown() {

@@ -1,4 +1,4 @@
-use super::{line, line_of_one_pod};
+use super::{Columns, line_of_one_pod};
 use crate::trace::{Process, TraceEvent};
 
 fn event() -> TraceEvent {
@@ -24,9 +24,10 @@ fn event() -> TraceEvent {
 
 #[test]
 fn a_line_says_who_connects_where() {
+    let line = |event: &TraceEvent| Columns::default().line(event);
     assert_eq!(
         line(&event()),
-        "03:04:05.678901  shop/web-0               redirect 15001  out-all                 curl[42] 1000:-  -> 10.1.0.9:80"
+        "03:04:05.678901  shop/web-0                       redirect 15001  out-all                 curl[42] 1000:-  -> 10.1.0.9:80"
     );
     assert_eq!(
         line_of_one_pod(&event()),
@@ -47,4 +48,20 @@ fn a_line_says_who_connects_where() {
         line.ends_with("no-listener             10.0.0.2:40000 => 10.1.0.9:80: Connection refused"),
         "{line}"
     );
+}
+
+#[test]
+fn columns_fit_names_as_deployments_make_them() {
+    let named = |pod: &str| TraceEvent {
+        pod: pod.to_owned(),
+        ..event()
+    };
+    let mut columns = Columns::default();
+    let verdict = columns.header().find("VERDICT");
+    let line = columns.line(&named("shop/checkout-7d9c5b8f6d-x2x4z"));
+    assert_eq!(line.find("redirect"), verdict);
+    // A longer one moves the columns once, not for its line only.
+    let long = columns.line(&named("istio-system/istio-ingressgateway-6d8f9b7c5-abcde"));
+    let next = columns.line(&event());
+    assert_eq!(long.find("redirect"), next.find("redirect"));
 }

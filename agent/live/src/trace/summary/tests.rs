@@ -1,4 +1,4 @@
-use super::Summary;
+use super::{Summary, missing};
 
 #[test]
 fn the_summary_says_what_is_missing() {
@@ -7,5 +7,11 @@ fn the_summary_says_what_is_missing() {
     summary.events = 1;
     summary.by_verdict.insert("redirect".to_owned(), 1);
     summary.add_lost(7);
-    assert_eq!(summary.text(), "1 events: 1 redirect; 7 missing");
+    assert_eq!(summary.text(), "1 event: 1 redirect; 7 missing");
+}
+
+#[test]
+fn a_line_counts_what_is_missing() {
+    assert!(missing(1).starts_with("... 1 connection is missing here: "));
+    assert!(missing(2).starts_with("... 2 connections are missing here: "));
 }
