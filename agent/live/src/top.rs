@@ -9,6 +9,7 @@ mod meter;
 mod report;
 mod run;
 mod view;
+mod wrap;
 
 pub use self::{
     columns::{cells, header},

@@ -14,6 +14,7 @@ use super::{
     columns::{count, rate},
     report::Origin,
     view::{Opened, Shown, View},
+    wrap::wrapped,
 };
 
 /// What terminals show.
@@ -44,15 +45,16 @@ impl Theme {
 
 /// Draws everything.
 pub fn draw(frame: &mut Frame<'_>, view: &mut View, theme: Theme) {
+    let warning = warning(view, frame.area().width.into(), theme);
     let [head, message, body, foot] = Layout::vertical([
         Constraint::Length(1),
-        Constraint::Length(1),
+        Constraint::Length(warning.len().max(1) as u16),
         Constraint::Min(0),
         Constraint::Length(1),
     ])
     .areas(frame.area());
     put(frame, head, heading(view, head.width));
-    put(frame, message, warning(view, theme));
+    frame.render_widget(ratatui::text::Text::from(warning), message);
     let keys = match &mut view.opened {
         Some(opened) => {
             text(frame, body, opened);
@@ -125,8 +127,23 @@ fn heading(view: &View, width: u16) -> Line<'static> {
     ])
 }
 
+/// The most lines of a warning. Key `p` shows all of it.
+const MOST_WARNING: usize = 3;
+
 /// Who does not answer, or the first problem.
-fn warning(view: &View, theme: Theme) -> Line<'static> {
+fn warning(view: &View, width: usize, theme: Theme) -> Vec<Line<'static>> {
+    let lines = |text: &str, style: Style| {
+        let mut lines = wrapped(&escaped(text), width);
+        if lines.len() > MOST_WARNING {
+            lines.truncate(MOST_WARNING);
+            let last = &mut lines[MOST_WARNING - 1];
+            *last = format!("{} ...", cut(last, width.saturating_sub(4)));
+        }
+        let lines = lines.into_iter();
+        lines
+            .map(|line| Line::from(Span::styled(line, style)))
+            .collect()
+    };
     let mut silent = view.nodes.values().filter_map(|node| {
         let (since, why) = (node.silent_since?, node.report.no_answer.as_ref()?);
         let age = view.now.duration_since(since).unwrap_or_default();
@@ -149,14 +166,10 @@ fn warning(view: &View, theme: Theme) -> Line<'static> {
             0 => String::new(),
             more => format!("{more} more are silent; "),
         };
-        return Line::from(Span::styled(
-            escaped(&format!("{more}{first}")),
-            theme.bad(),
-        ));
+        return lines(&format!("{more}{first}"), theme.bad());
     }
     let problem = view.problems().into_iter().next();
-    let problem = problem.map(|problem| Span::styled(escaped(&problem), theme.doubtful()));
-    Line::from_iter(problem)
+    problem.map_or_else(Vec::new, |problem| lines(&problem, theme.doubtful()))
 }
 
 /// A column: heading, width, and its cell.
@@ -166,35 +179,56 @@ struct Column {
     cell: fn(&Shown<'_>) -> String,
 }
 
+/// Room that names get before columns do: a pod of a Deployment, such as `shop/checkout-7d9c5b8f6d-x2x4z`.
+const NAME: usize = 30;
 const NODE: usize = 14;
+/// The columns that a narrow terminal has no room for, the first to go first.
+const OPTIONAL: [&str; 8] = [
+    "UDP",
+    "UNTOUCHED/S",
+    "WAITING",
+    "UNTOUCHED",
+    "REFUSED",
+    "IN/S",
+    "OUT/S",
+    "NODE",
+];
 
 /// The columns after the pod's name that a terminal of this width has room for.
 fn columns(view: &View, width: usize) -> Vec<Column> {
+    let rows = view.rows();
+    let names = rows.iter().map(|it| it.row.full_name().chars().count());
+    let name = names.max().unwrap_or_default().min(NAME);
+    let mut columns = all_columns(view.settings.many_nodes);
+    for heading in OPTIONAL {
+        let taken: usize = columns.iter().map(|column| column.width + 1).sum();
+        if name + taken <= width {
+            break;
+        }
+        columns.retain(|column| column.heading != heading);
+    }
+    columns
+}
+
+fn all_columns(many_nodes: bool) -> Vec<Column> {
     let column = |heading, width, cell| Column {
         heading,
         width,
         cell,
     };
-    let mut columns = vec![
+    let node = many_nodes.then(|| column("NODE", NODE, |it| it.node.to_owned()));
+    let columns = [
         column("SIDECAR", 9, sidecar),
         column("OUT/S", 6, |it| rate(it.row, |of| of.outbound_redirected)),
         column("IN/S", 6, |it| rate(it.row, |of| of.inbound_redirected)),
         column("REFUSED/S", 9, |it| rate(it.row, |of| of.refused)),
         column("REFUSED", 8, |it| count(it.row, |of| of.refused)),
+        column("UNTOUCHED", 9, |it| count(it.row, |of| of.untouched)),
+        column("WAITING", 7, |it| waiting(it.row)),
+        column("UNTOUCHED/S", 11, |it| rate(it.row, |of| of.untouched)),
+        column("UDP", 7, |it| count(it.row, |of| of.udp)),
     ];
-    let is_wide = width >= 100;
-    if is_wide || !view.settings.many_nodes {
-        columns.push(column("UNTOUCHED", 9, |it| {
-            count(it.row, |of| of.untouched)
-        }));
-    }
-    if width >= 120 {
-        columns.push(column("UNTOUCHED/S", 11, |it| {
-            rate(it.row, |of| of.untouched)
-        }));
-        columns.push(column("UDP", 7, |it| count(it.row, |of| of.udp)));
-    }
-    columns
+    node.into_iter().chain(columns).collect()
 }
 
 /// Whether the sidecar listens; of a pod that is not enrolled, its state.
@@ -210,17 +244,9 @@ fn sidecar(shown: &Shown<'_>) -> String {
 fn list(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: Theme) {
     let (first, selected) = view.fit(usize::from(area.height).saturating_sub(1));
     let columns = columns(view, area.width.into());
-    let node = if view.settings.many_nodes {
-        NODE + 1
-    } else {
-        0
-    };
     let taken: usize = columns.iter().map(|column| column.width + 1).sum();
-    let name = usize::from(area.width).saturating_sub(taken + node);
+    let name = usize::from(area.width).saturating_sub(taken);
     let mut header = format!("{:<name$}", "POD");
-    if node > 0 {
-        header += &format!(" {:<NODE$}", "NODE");
-    }
     for column in &columns {
         let marked = column.heading == view.sort.heading();
         let mark = match (marked, view.is_reversed) {
@@ -233,7 +259,7 @@ fn list(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: Theme) {
             false => column.heading.to_owned(),
         };
         header += &match column.heading {
-            "SIDECAR" => format!(" {heading:<width$}", width = column.width),
+            "NODE" | "SIDECAR" => format!(" {heading:<width$}", width = column.width),
             _ => format!(" {heading:>width$}", width = column.width),
         };
     }
@@ -246,10 +272,6 @@ fn list(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: Theme) {
             "{:<name$}",
             cut(&escaped(&shown.row.full_name()), name)
         ))];
-        if node > 0 {
-            let text = cut(&escaped(shown.node), NODE);
-            spans.push(Span::raw(format!(" {text:<NODE$}")));
-        }
         spans.extend(columns.iter().map(|column| cell(column, shown, theme)));
         let mut style = Style::new();
         if shown.is_stale {
@@ -280,6 +302,9 @@ fn nothing(view: &View) -> &'static str {
 fn cell(column: &Column, shown: &Shown<'_>, theme: Theme) -> Span<'static> {
     let text = cut(&escaped(&(column.cell)(shown)), column.width);
     let width = column.width;
+    if column.heading == "NODE" {
+        return Span::raw(format!(" {text:<width$}"));
+    }
     if column.heading == "SIDECAR" {
         let style = match (&shown.row.sidecar, text.as_str()) {
             (Some(_), "up") => theme.good(),
@@ -301,6 +326,7 @@ fn text(frame: &mut Frame<'_>, area: Rect, opened: &mut Opened) {
     let width = usize::from(area.width);
     let title = Span::styled(format!("{:<width$}", escaped(&opened.title)), title);
     let mut lines = vec![Line::from(title)];
+    opened.wrap(width);
     lines.extend(opened.visible(room).into_iter().map(Line::from));
     frame.render_widget(ratatui::text::Text::from(lines), area);
 }

@@ -141,7 +141,9 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
     (
         "agent/live/src",
         "top",
-        &["run", "meter", "draw", "view", "columns", "report", "self"],
+        &[
+            "run", "meter", "draw", "view", "wrap", "columns", "report", "self",
+        ],
     ),
     (
         "agent/live/src",

@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 
 use crossterm::event::KeyCode;
-use sidetrack_policy::text::escaped;
+use sidetrack_policy::text::{counted, escaped};
 
 use super::PodKey;
-use crate::trace::{MISSING, Summary, TraceEvent, line_of_one_pod};
+use crate::top::wrap::wrapped;
+use crate::trace::{Summary, TraceEvent, line_of_one_pod, missing};
 
 /// How many lines of a trace are kept.
 const KEPT: usize = 5_000;
@@ -53,6 +54,8 @@ pub struct Opened {
     what: What,
     /// The first line on the screen.
     pub title: String,
+    /// Lines that are to be wrapped.
+    whole: Vec<String>,
     lines: VecDeque<String>,
     is_waiting: bool,
     summary: Summary,
@@ -70,6 +73,7 @@ impl Opened {
         Self {
             what,
             title,
+            whole: Vec::new(),
             lines: VecDeque::new(),
             is_waiting: false,
             summary: Summary::default(),
@@ -90,10 +94,9 @@ impl Opened {
 
     /// What is wrong.
     pub fn problems(problems: Vec<String>) -> Self {
-        let mut opened = Self::new(What::Problems, format!("{} problems", problems.len()));
-        opened
-            .lines
-            .extend(problems.iter().map(|line| escaped(line)));
+        let title = counted(problems.len() as u64, "problem");
+        let mut opened = Self::new(What::Problems, title);
+        opened.whole = problems.iter().map(|line| escaped(line)).collect();
         opened
     }
 
@@ -136,7 +139,7 @@ impl Opened {
     /// Connections are missing.
     pub fn add_lost(&mut self, count: u64) {
         self.summary.add_lost(count);
-        self.add(format!("... {count} {MISSING}"));
+        self.add(missing(count));
     }
 
     fn add(&mut self, line: String) {
@@ -163,6 +166,14 @@ impl Opened {
             (_, None) if self.is_waiting => "the agent is asked".to_owned(),
             (What::Trace, None) => self.summary.text(),
             (What::Rules | What::Problems | What::Help, None) => String::new(),
+        }
+    }
+
+    /// Breaks the lines of problems at this width. All others are columns, which scroll aside.
+    pub fn wrap(&mut self, width: usize) {
+        if self.what == What::Problems {
+            let lines = self.whole.iter();
+            self.lines = lines.flat_map(|line| wrapped(line, width)).collect();
         }
     }
 
