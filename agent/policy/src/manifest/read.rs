@@ -8,7 +8,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_json::error::Category;
 
 use super::{MOST_PODS, object::Object};
 use crate::text::printable;
@@ -55,7 +56,10 @@ pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Object>> {
         .into_iter::<Option<Object>>()
         .take(MOST_PODS + 1)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| anyhow!("not valid JSON: {error}"))?;
+        .map_err(|error| match error.classify() {
+            Category::Data => anyhow!("not as expected: {error}"),
+            _ => anyhow!("not valid JSON: {error}"),
+        })?;
     if values.len() > MOST_PODS {
         bail!("it has more than {MOST_PODS} documents; split it");
     }
@@ -67,13 +71,17 @@ pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
     // Only the first line is shown; a snippet of the source would cost time and memory.
     let options = serde_saphyr::options! { with_snippet: false };
     serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
-        let text = error.to_string();
-        let cure = if text.contains("budget") {
-            "; split the file, or write JSON"
-        } else {
-            ""
-        };
-        anyhow!("not valid YAML: {}{cure}", printable(first_line(&text)))
+        let message = error.to_string();
+        let reason = printable(first_line(&message));
+        if message.contains("budget") {
+            return anyhow!("not valid YAML: {reason}; split the file, or write JSON");
+        }
+        // The parser's errors do not tell the two apart.
+        let options = serde_saphyr::options! { with_snippet: false };
+        match serde_saphyr::from_multiple_with_options::<IgnoredAny>(text, options) {
+            Ok(_) => anyhow!("not as expected: {reason}"),
+            Err(_) => anyhow!("not valid YAML: {reason}"),
+        }
     })
 }
 

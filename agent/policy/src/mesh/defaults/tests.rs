@@ -58,7 +58,9 @@ fn errors_name_the_default_and_the_file() {
             "defaults: {proxyUID: 1}",
             "\"proxyUID\" is not a default; the defaults are dialect,",
         ),
+        ("default: {proxyUid: 1}", "not as expected: "),
         ("default: {proxyUid: 1}", "unknown field `default`"),
+        ("defaults: [1]", "not as expected: "),
         (
             "defaults: {proxyUid: {a: 1}}",
             "defaults.proxyUid is neither a value nor a list",
