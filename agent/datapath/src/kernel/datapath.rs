@@ -25,7 +25,7 @@ use super::{
     kernel_log::{KernelLog, LogLevel},
     layouts::OldLayout,
     maps::Maps,
-    objects::{self, Loader},
+    objects::Loader,
     pins::{Lock, Pins},
     sys,
     tasks::Tasks,
@@ -76,9 +76,8 @@ impl Datapath {
         let loader = Loader {
             pins: pins.clone(),
             offsets: kernel_layout::offsets()?,
-            level,
         };
-        let mut ebpf = loader.load(objects::CORE, &[])?;
+        let mut ebpf = loader.core(level)?;
         let maps = Maps::open(&pins)?;
         let target = File::open(cgroup)
             .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;

@@ -63,29 +63,40 @@ impl<T> OnDemand<T> {
 pub(super) struct Loader {
     pub(super) pins: Pins,
     pub(super) offsets: Offsets,
-    pub(super) level: LogLevel,
 }
 
 impl Loader {
-    /// Loads an object's maps, of which those are shared that have pins; `more` maps are pinned beside those of the
-    /// core. Its programs are not loaded yet.
+    /// Loads the core's maps, of which those are shared that have pins. Its programs are not loaded yet.
+    pub(super) fn core(&self, level: LogLevel) -> Result<Ebpf> {
+        self.load_with(CORE, &[], Some(level))
+    }
+
+    /// The same of another object; `more` maps are pinned beside those of the core.
     pub(super) fn load(&self, object: &[u8], more: &[&str]) -> Result<Ebpf> {
+        self.load_with(object, more, None)
+    }
+
+    /// `level` is for the core, the only object whose programs log. Every global must be there: a name that is written
+    /// wrong leaves a program with another value than is meant.
+    fn load_with(&self, object: &[u8], more: &[&str], level: Option<LogLevel>) -> Result<Ebpf> {
         let mut loader = EbpfLoader::new();
         // Rust programs have no CO-RE relocations; the offsets stand in for them.
         loader.btf(None);
         for (global, offset) in &self.offsets {
-            loader.override_global(global, offset, false);
+            loader.override_global(global, offset, true);
         }
         let errno = u8::from(probe::set_retval());
-        loader.override_global("CAN_SET_ERRNO", &errno, false);
+        loader.override_global("CAN_SET_ERRNO", &errno, true);
         let iface = u8::from(probe::ingress_ifindex());
-        loader.override_global("CAN_SEE_IFACE", &iface, false);
+        loader.override_global("CAN_SEE_IFACE", &iface, true);
         let mptcp = u8::from(probe::mptcp_parent());
-        loader.override_global("CAN_SEE_MPTCP", &mptcp, false);
+        loader.override_global("CAN_SEE_MPTCP", &mptcp, true);
         // The keys of the standard library's hash maps come from the kernel's random numbers.
         let seed = RandomState::new().hash_one(0);
-        loader.override_global("INBOUND_SEED", &seed, false);
-        loader.override_global(aya_log::LEVEL, &self.level.0, false);
+        if let Some(level) = &level {
+            loader.override_global("INBOUND_SEED", &seed, true);
+            loader.override_global(aya_log::LEVEL, &level.0, true);
+        }
         let pinned = PINNED.iter().chain(more);
         let paths: Vec<(&str, PathBuf)> = pinned.map(|name| (*name, self.pins.map(name))).collect();
         for (name, path) in &paths {
