@@ -188,7 +188,7 @@ impl<N: Node> Core<N> {
         self.turn.begin();
         self.retry_leftovers().await;
         self.release_ended().await;
-        self.refresh_departing().await;
+        self.refresh_kept().await;
         self.tidy_policies();
         let now = self.node.now();
         let due: Vec<PodRef> = self
@@ -255,9 +255,14 @@ impl<N: Node> Core<N> {
         self.changed |= changed;
     }
 
-    /// Reads addresses and routes again of pods that are departing, where that has failed.
-    async fn refresh_departing(&mut self) {
-        for (_, enrollment) in &mut self.departing {
+    /// Reads addresses and routes again, where that has failed, of pods that have no goal: those that are departing, and
+    /// those that are not listed any more and still run.
+    async fn refresh_kept(&mut self) {
+        let unlisted = self.pods.values_mut();
+        let unlisted = unlisted.filter(|record| record.desired == Desired::Unlisted);
+        let unlisted = unlisted.filter_map(Record::enrollment_mut);
+        let departing = self.departing.iter_mut().map(|(_, it)| it);
+        for enrollment in departing.chain(unlisted) {
             if enrollment.stale || !self.node.is_alive(&enrollment.link) {
                 // Why it has failed was logged when it failed first.
                 let _ = converge::refresh(&mut self.node, enrollment).await;

@@ -158,6 +158,23 @@ fn states_of_a_pod_through_its_life() {
 }
 
 #[test]
+fn a_deleted_pod_that_runs_is_read_again_after_a_failure() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+        Event::FailNth(0),
+        Event::Routes(0, 1),
+        Event::Delete(0),
+        LIST,
+    ];
+    let mut run = run(true, &events);
+    run.tick(500);
+    let (_, enrollment) = run.core.enrollments().next().expect("it still runs");
+    assert!(!enrollment.stale);
+}
+
+#[test]
 fn events_report_what_happened() {
     let events = [
         Event::Create(0, Variant::Plain),
