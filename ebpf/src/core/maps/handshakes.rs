@@ -18,10 +18,10 @@ use sidetrack_ebpf::own_map::ON_DEMAND;
 
 use super::{atomic::add, keep_order};
 
-/// Redirected connections whose sidecar side is not established yet. Preallocated, because the hook
-/// that writes a row can no longer refuse the connection.
+/// Redirected connections whose sidecar side is not established yet. The hook that writes a row can no longer refuse
+/// the connection. Without memory for the row sk_lookup refuses it, or the sidecar does not learn its destination.
 #[btf_map]
-static HANDSHAKES: HashMap<HandshakeKey, HandshakeRow, { HANDSHAKE_CAPACITY as usize }, 0> =
+static HANDSHAKES: HashMap<HandshakeKey, HandshakeRow, { HANDSHAKE_CAPACITY as usize }, ON_DEMAND> =
     HashMap::new();
 
 /// How many rows HANDSHAKES has. connect reads it to refuse connections when the part for all pods is full.
