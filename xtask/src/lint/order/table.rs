@@ -124,6 +124,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "state",
             "selected",
             "node",
+            "repairs",
             "policies",
             "plan",
             "listing",
@@ -133,6 +134,11 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("agent/reconcile/src", "policies", &["self", "share"]),
+    (
+        "agent/reconcile/src",
+        "repairs",
+        &["text", "backoff", "self"],
+    ),
     (
         "agent/live/src",
         "",
