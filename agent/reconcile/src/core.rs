@@ -6,6 +6,7 @@ mod apply;
 mod converge;
 mod earlier;
 mod leave;
+mod repair;
 mod replaced;
 mod sandboxes;
 mod turn;
@@ -20,7 +21,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef, mesh::Mesh};
 use tracing::{error, warn};
 
-use self::{earlier::Earlier, leave::Leftover, sandboxes::Sandboxes, turn::Turn};
+use self::{earlier::Earlier, leave::Leftover, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent},
     node::{EnrollError, Node, NodeError, Processes as _},
@@ -46,6 +47,7 @@ pub struct Core<N: Node> {
     mesh: Mesh,
     next_adoption: Instant,
     turn: Turn,
+    repairs: Repairs,
     sandboxes: Sandboxes,
     events: Vec<PodEvent>,
     /// How long pods that were enrolled had waited for it.
@@ -79,6 +81,7 @@ impl<N: Node> Core<N> {
             mesh,
             next_adoption: now,
             turn: Turn::default(),
+            repairs: Repairs::default(),
             sandboxes: Sandboxes::default(),
             events: Vec::new(),
             enrollment_waits: Vec::new(),
@@ -99,9 +102,7 @@ impl<N: Node> Core<N> {
 
     /// Every enrollment of this agent, also of pods whose names other pods now have.
     pub fn enrollments(&self) -> impl Iterator<Item = (&PodRef, &Enrollment<N>)> {
-        let pods = self.pods.iter();
-        let named = pods.filter_map(|(name, record)| Some((name, record.enrollment()?)));
-        named.chain(self.departing.iter().map(|(name, it)| (name, it)))
+        enrollments(&self.pods, &self.departing)
     }
 
     /// The enrollments, and the node they are on.
@@ -448,6 +449,16 @@ impl<N: Node> Core<N> {
             }
         }
     }
+}
+
+/// The same while the node is borrowed.
+fn enrollments<'a, N: Node>(
+    pods: &'a BTreeMap<PodRef, Record<N>>,
+    departing: &'a [(PodRef, Enrollment<N>)],
+) -> impl Iterator<Item = (&'a PodRef, &'a Enrollment<N>)> {
+    let named = pods.iter();
+    let named = named.filter_map(|(name, record)| Some((name, record.enrollment()?)));
+    named.chain(departing.iter().map(|(name, it)| (name, it)))
 }
 
 #[derive(Debug, PartialEq, Eq)]

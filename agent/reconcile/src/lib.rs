@@ -18,6 +18,7 @@ pub mod listing;
 pub mod node;
 pub mod plan;
 pub mod policies;
+pub mod repairs;
 mod selected;
 pub mod state;
 
@@ -25,7 +26,7 @@ pub use self::{
     core::Core,
     events::PodEvent,
     listing::Listing,
-    node::{Found, Node, NodeError, Processes},
+    node::{Found, Node, NodeError, PodView, Processes},
     plan::{Phase, Step},
     policies::Policies,
     state::{Enrollment, PodState, Record},

@@ -17,6 +17,7 @@ use sidetrack_policy::{
 use crate::{
     plan::Step,
     policies::{Excess, LeftPolicy},
+    repairs::{Facts, Repair},
 };
 
 /// Where a network namespace was found.
@@ -95,6 +96,19 @@ pub struct LeftRows<R> {
     pub rows: R,
 }
 
+/// An enrolled pod, for repairs.
+#[derive(Debug)]
+pub struct PodView<'a, R, L> {
+    /// Its namespace.
+    pub cookie: NetnsCookie,
+    /// The active policy.
+    pub policy: &'a Policy,
+    /// Its rows.
+    pub rows: &'a R,
+    /// The connection into its namespace.
+    pub link: &'a L,
+}
+
 /// Ports and families of the listeners in the kernel's map, by pod.
 pub type KnownListeners = BTreeMap<NetnsCookie, BTreeSet<(u16, u16)>>;
 
@@ -104,6 +118,8 @@ pub trait Processes {
     fn none() -> Self;
     /// Whether any process is in a namespace, or may be: processes that cannot be seen count.
     fn any_in(&self, inode: NetnsInode) -> bool;
+    /// A path to a namespace, by one of its processes.
+    fn path_of(&self, inode: NetnsInode) -> Option<PathBuf>;
     /// The namespace of a pod's processes; `known` is the inode it is known by so far.
     fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found>;
 }
@@ -124,6 +140,8 @@ pub trait Node {
     fn processes(&self, inodes: BTreeSet<NetnsInode>) -> Self::Processes;
     /// Inode of the namespace that a path leads to now.
     fn inode_at(&self, path: &Path) -> Option<NetnsInode>;
+    /// Cookie of the namespace that a path leads to now.
+    fn cookie_at(&self, path: &Path) -> Option<NetnsCookie>;
     /// Inode of a namespace that was found, after a check that it is one that may be enrolled.
     fn check(&self, found: &Found) -> Result<NetnsInode, NodeError>;
     /// Opens a namespace.
@@ -172,4 +190,21 @@ pub trait Node {
     fn refresh_program(&mut self, cookie: NetnsCookie) -> Result<bool, NodeError>;
     /// The listeners in the kernel's map.
     fn listeners(&self) -> KnownListeners;
+
+    /// Looks at everything that was written or attached, of these policies and these pods.
+    fn look(
+        &mut self,
+        policies: Vec<(PolicyId, &CompiledPolicy)>,
+        pods: &[PodView<'_, Self::Rows, Self::Link>],
+    ) -> Facts;
+    /// Looks at the pods' links for inbound connections only.
+    fn look_at_inbound(&self) -> Facts;
+    /// Whether the link for inbound connections is in its namespace, with its program.
+    fn has_inbound_link(&self, cookie: NetnsCookie, inode: NetnsInode) -> bool;
+    /// Carries out a repair, of an enrolled pod if there is one. Answers whether there was something to repair.
+    fn repair(
+        &mut self,
+        repair: &Repair,
+        pod: Option<PodView<'_, Self::Rows, Self::Link>>,
+    ) -> Result<bool, NodeError>;
 }

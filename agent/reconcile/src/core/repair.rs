@@ -1,0 +1,214 @@
+//! Looks at what is in the kernel, and has repaired what is not as it should be.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+};
+
+use sidetrack_common::ids::NetnsCookie;
+use sidetrack_policy::PodRef;
+use tracing::{error, warn};
+
+use super::{Core, enrollments};
+use crate::{
+    node::{Node, NodeError, PodView, Processes as _},
+    repairs::{
+        Backoff, CgroupState, EarlierFacts, Facts, LinkId, LinkLoss, Part, Repair, RepairKind,
+        Scope, decide,
+    },
+    state::Enrollment,
+};
+
+/// What was repaired so far, and what is wrong.
+#[derive(Debug, Default)]
+pub(super) struct Repairs {
+    backoff: Backoff,
+    counts: BTreeMap<RepairKind, u64>,
+    /// What was repaired and not told yet.
+    untold: Vec<String>,
+    /// What the last look at everything could not see.
+    not_seen: Vec<String>,
+    /// Everything that is wrong, as sentences.
+    problems: Vec<String>,
+}
+
+impl<N: Node> Core<N> {
+    /// Looks at the kernel, and repairs what other programs or people have changed. Answers whether the hooks are on
+    /// another cgroup now.
+    pub async fn repair(&mut self, scope: Scope) -> bool {
+        let mut facts = match scope {
+            Scope::InboundLinks => self.node.look_at_inbound(),
+            Scope::All => self.look(),
+        };
+        if scope == Scope::All {
+            self.note_not_seen(&mut facts);
+        } else if facts.links.is_empty() && self.repairs.backoff.is_empty() {
+            return false;
+        }
+        let enrolled = self.enrollments().map(|(_, it)| it.cookie).collect();
+        let leaving = self.leftovers.keys().copied();
+        let known = self.earlier.cookies().chain(leaving).collect();
+        let repairs = decide(facts, &enrolled, &known);
+        let damaged = repairs.iter().map(Repair::part).collect();
+        self.repairs.backoff.retain(scope, &damaged);
+        let mut is_moved = false;
+        for repair in repairs {
+            let due = self.repairs.backoff.is_due(repair.part(), self.node.now());
+            is_moved |= due && self.carry_out(&repair).await;
+        }
+        self.note_problems();
+        is_moved
+    }
+
+    /// How often was repaired, by kind.
+    #[must_use]
+    pub fn repair_counts(&self) -> BTreeMap<&'static str, u64> {
+        let count = |kind: RepairKind| self.repairs.counts.get(&kind).copied();
+        let all = RepairKind::ALL.into_iter();
+        all.map(|kind| (kind.name(), count(kind).unwrap_or_default()))
+            .collect()
+    }
+
+    /// Takes what was repaired since the last call, as sentences.
+    pub fn drain_repairs(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.repairs.untold)
+    }
+
+    /// What is wrong and could not be repaired, as sentences.
+    #[must_use]
+    pub fn repair_problems(&self) -> &[String] {
+        &self.repairs.problems
+    }
+
+    fn look(&mut self) -> Facts {
+        let pods = enrollments(&self.pods, &self.departing);
+        let pods: Vec<_> = pods.map(|(_, it)| view(it)).collect();
+        let policies = self.policies.in_use().collect();
+        let mut facts = self.node.look(policies, &pods);
+        let mut detached = self.earlier.named();
+        detached.retain(|(cookie, inode, _)| !self.node.has_inbound_link(*cookie, *inode));
+        if !detached.is_empty() {
+            let inodes = detached.iter().map(|(_, inode, _)| *inode).collect();
+            let processes = self.node.processes(inodes);
+            let with_cookie = |path: PathBuf| {
+                let cookie = self.node.cookie_at(&path);
+                (path, cookie)
+            };
+            let earlier = detached.into_iter().map(|(cookie, inode, _)| EarlierFacts {
+                cookie,
+                inode,
+                found: processes.path_of(inode).map(with_cookie),
+                has_processes: processes.any_in(inode),
+            });
+            facts.earlier.extend(earlier);
+        }
+        facts
+    }
+
+    /// Carries out a repair; answers whether the hooks are on another cgroup now.
+    async fn carry_out(&mut self, repair: &Repair) -> bool {
+        let part = repair.part();
+        match self.try_repair(repair).await {
+            Ok(was_damaged) => {
+                self.repairs.backoff.succeeded(part);
+                let report = repair.report(&self.name_of(part)).filter(|_| was_damaged);
+                if let Some((kind, text)) = report {
+                    warn!("{text}");
+                    *self.repairs.counts.entry(kind).or_default() += 1;
+                    self.repairs.untold.push(text);
+                    self.changed = true;
+                    return kind == RepairKind::Cgroup;
+                }
+            }
+            Err(problem) => {
+                let now = self.node.now();
+                let why = problem.to_string();
+                if self.repairs.backoff.failed(part, why.clone(), now) {
+                    error!("{}", part.problem(&self.name_of(part), &why));
+                }
+            }
+        }
+        false
+    }
+
+    /// Answers whether there was something to repair, which may have been repaired meanwhile.
+    async fn try_repair(&mut self, repair: &Repair) -> Result<bool, NodeError> {
+        let cookie = match repair {
+            Repair::ForgetEarlier(cookie) => {
+                self.forget_earlier(*cookie).await;
+                return Ok(false);
+            }
+            Repair::WriteRows(cookie, _) => Some(*cookie),
+            Repair::RestoreLink(link, _) => link.pod(),
+            _ => None,
+        };
+        if let Repair::RestoreLink(LinkId::Forward(cookie, _), LinkLoss::Detached) = repair {
+            // Where it is attached follows from the pod's interfaces. This one may be gone.
+            self.namespaces_changed(&BTreeSet::from([*cookie])).await;
+        }
+        let pods = enrollments(&self.pods, &self.departing);
+        let mut pods = pods.map(|(_, it)| view(it));
+        let pod = cookie.and_then(|cookie| pods.find(|pod| pod.cookie == cookie));
+        if cookie.is_some() && pod.is_none() {
+            return Ok(false);
+        }
+        self.node.repair(repair, pod)
+    }
+
+    fn note_not_seen(&mut self, facts: &mut Facts) {
+        let mut not_seen = std::mem::take(&mut facts.problems);
+        if let CgroupState::Gone(problem) = &facts.cgroup {
+            not_seen.push(problem.clone());
+        }
+        for problem in not_seen
+            .iter()
+            .filter(|it| !self.repairs.not_seen.contains(it))
+        {
+            error!("{problem}");
+        }
+        self.repairs.not_seen = not_seen;
+    }
+
+    fn note_problems(&mut self) {
+        let failed = self.repairs.backoff.problems(self.node.now());
+        let failed = failed.map(|(part, why, since)| {
+            let problem = part.problem(&self.name_of(part), why);
+            format!("{problem}; being repaired since {} s", since.as_secs())
+        });
+        let problems = self
+            .repairs
+            .not_seen
+            .iter()
+            .cloned()
+            .chain(failed)
+            .collect();
+        self.changed |= self.repairs.problems != problems;
+        self.repairs.problems = problems;
+    }
+
+    /// The name of the pod that something is of.
+    fn name_of(&self, part: Part) -> String {
+        let cookie = match part {
+            Part::Rows(cookie) | Part::Earlier(cookie) => Some(cookie),
+            Part::Link(link) => link.pod(),
+            _ => None,
+        };
+        let name = |cookie: NetnsCookie| -> Option<&PodRef> {
+            let mut own = self.enrollments();
+            let own = own.find(|(_, it)| it.cookie == cookie);
+            own.map(|(name, _)| name)
+                .or_else(|| self.earlier.name(cookie))
+        };
+        let name = cookie.and_then(name);
+        name.map(ToString::to_string).unwrap_or_default()
+    }
+}
+
+fn view<N: Node>(enrollment: &Enrollment<N>) -> PodView<'_, N::Rows, N::Link> {
+    PodView {
+        cookie: enrollment.cookie,
+        policy: &enrollment.policy,
+        rows: &enrollment.rows,
+        link: &enrollment.link,
+    }
+}
