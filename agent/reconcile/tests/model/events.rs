@@ -62,6 +62,8 @@ pub enum Event {
     Race,
     /// Processes cannot be read, or can be again.
     Unseen(bool),
+    /// Somebody removes or replaces something in the kernel.
+    Lose(usize, u32),
 }
 
 /// A sequence of 30 to 60 events.
@@ -75,7 +77,7 @@ fn event(random: &mut fastrand::Rng) -> Event {
     let slot = random.usize(0..SLOTS * 4 - 3) / 4;
     let number = random.u32(..);
     let variant = VARIANTS[random.usize(..VARIANTS.len())];
-    match random.u32(..100) {
+    match random.u32(..106) {
         0..12 => Event::Create(slot, variant),
         12..17 => Event::Change(slot, variant),
         17..19 => Event::Running(slot),
@@ -104,6 +106,7 @@ fn event(random: &mut fastrand::Rng) -> Event {
         94 => Event::FailEvery(random.u32(2..8)),
         95 => Event::Crash(random.u32(..30)),
         96..99 => Event::Race,
-        _ => Event::Unseen(random.bool()),
+        99 => Event::Unseen(random.bool()),
+        _ => Event::Lose(slot, number),
     }
 }

@@ -52,6 +52,7 @@ impl Run {
             world.faults.clear();
             world.unseen = false;
             world.race = false;
+            world.broken.clear();
         }
         for millis in TICKS {
             if [600, 6000].contains(&millis) {
@@ -152,6 +153,7 @@ impl Run {
                 problems.push(format!("a return route is left in {cookie}"));
             }
         }
+        problems.extend(world.lost_of_node());
         for problem in problems {
             world.violate(problem);
         }

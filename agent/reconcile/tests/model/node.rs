@@ -11,9 +11,10 @@ use std::{
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
-    Found, Node, NodeError, Processes, Step,
+    Found, Node, NodeError, PodView, Processes, Step,
     node::{KnownListeners, LeftRows, Opened},
     policies::LeftPolicy,
+    repairs::{Facts, Repair},
 };
 
 use crate::{
@@ -43,6 +44,12 @@ impl Processes for FakeProcesses {
     fn any_in(&self, inode: NetnsInode) -> bool {
         let is_unknown = self.unseen || !self.asked.contains(&inode);
         !self.none && is_unknown || self.all.iter().any(|(_, it)| it.inode == inode)
+    }
+
+    fn path_of(&self, inode: NetnsInode) -> Option<PathBuf> {
+        let mut all = self.all.iter();
+        let (pid, _) = all.find(|(_, it)| it.inode == inode)?;
+        Some(PathBuf::from(format!("/proc/{pid}/ns/net")))
     }
 
     fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
@@ -155,6 +162,10 @@ impl Node for FakeNode {
         Some(world.namespaces[&world.at(path)?].inode)
     }
 
+    fn cookie_at(&self, path: &Path) -> Option<NetnsCookie> {
+        self.world.borrow().at(path)
+    }
+
     fn check(&self, found: &Found) -> Result<NetnsInode, NodeError> {
         let missing = || NodeError::NotYet(format!("{} is missing", found.path.display()));
         let inode = self.inode_at(&found.path).ok_or_else(missing)?;
@@ -245,7 +256,10 @@ impl Node for FakeNode {
 
     fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError> {
         let world = self.world.borrow();
+        // Lists that were altered are no policy's.
+        let is_complete = |id| world.tables.lists.get(id).is_some_and(|it| it.complete);
         let all = world.tables.policies.iter();
+        let all = all.filter(|(id, _)| is_complete(id));
         Ok(all
             .map(|(id, policy)| LeftPolicy {
                 id: *id,
@@ -294,6 +308,7 @@ impl Node for FakeNode {
             Some(attached) => *attached = generation,
             None => return Err(NodeError::Failed("no link".to_owned())),
         }
+        world.held.insert(cookie);
         Ok(true)
     }
 
@@ -305,5 +320,34 @@ impl Node for FakeNode {
             known.entry(*cookie).or_default().insert((*family, *port));
         }
         known
+    }
+
+    fn look(
+        &mut self,
+        policies: Vec<(PolicyId, &CompiledPolicy)>,
+        pods: &[PodView<'_, FakeRows, Link>],
+    ) -> Facts {
+        self.world.borrow().look(policies, pods)
+    }
+
+    fn look_at_inbound(&self) -> Facts {
+        let world = self.world.borrow();
+        Facts {
+            links: world.inbound_losses(),
+            ..Facts::default()
+        }
+    }
+
+    fn has_inbound_link(&self, cookie: NetnsCookie, _inode: NetnsInode) -> bool {
+        let world = self.world.borrow();
+        world.is_attached(cookie) && world.exists(cookie)
+    }
+
+    fn repair(
+        &mut self,
+        repair: &Repair,
+        pod: Option<PodView<'_, FakeRows, Link>>,
+    ) -> Result<bool, NodeError> {
+        self.world.borrow_mut().repair(repair, pod)
     }
 }

@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, Policy};
 
-use crate::{tables::Tables, world::Namespace};
+use crate::{
+    tables::{PodRow, Tables},
+    world::Namespace,
+};
 
 /// Addresses, routes and interfaces as they were read.
 #[derive(Clone, Debug)]
@@ -49,6 +52,8 @@ pub struct FakeRows {
     pub uid: Option<String>,
     pub inode: NetnsInode,
     pub policy: Option<PolicyId>,
+    /// The pod's row as this agent has written it.
+    pub row: Option<PodRow>,
     pub routes: BTreeMap<u32, bool>,
     pub ifaces: BTreeSet<u32>,
     pub captures_v6: bool,
@@ -71,6 +76,7 @@ impl FakeRows {
             uid: uid.map(str::to_owned),
             inode,
             policy: None,
+            row: None,
             routes,
             ifaces,
             captures_v6: false,
@@ -92,6 +98,7 @@ impl FakeRows {
             uid: row.and_then(|row| row.uid.clone()),
             inode: row.map_or(NetnsInode::new(0), |row| row.inode),
             policy: row.map(|row| row.policy),
+            row: None,
             routes: tables
                 .routes
                 .iter()

@@ -14,7 +14,8 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_policy::{PodRef, mesh::Mesh, select::Enroll};
 use sidetrack_reconcile::{
     Core, Found, Listing, Node as _,
-    cni::{Answer, Sandbox},
+    cni::{CniAnswer, Sandbox},
+    repairs::Scope,
 };
 
 use crate::{
@@ -124,6 +125,7 @@ impl Run {
                 }
             }
             Event::Routes(slot, number) => self.change_routes(slot, number),
+            Event::Lose(slot, loss) => self.lose(slot, loss),
             Event::Restart => self.restart(),
             _ => self.happen_on_node(event),
         }
@@ -201,7 +203,8 @@ impl Run {
                 }
             }
             Event::Traffic => {
-                let pods: Vec<NetnsCookie> = world.tables.pods.keys().copied().collect();
+                let mut pods: Vec<NetnsCookie> = world.tables.pods.keys().copied().collect();
+                pods.retain(|cookie| world.namespaces.contains_key(cookie));
                 world.tables.handshakes.extend(&pods);
                 world.tables.counters.extend(&pods);
             }
@@ -276,16 +279,21 @@ impl Run {
 
     pub fn tick(&mut self, millis: u64) {
         self.world.borrow_mut().now += Duration::from_millis(millis);
-        for (cookie, ..) in self.core.left_by_earlier() {
-            if !self.world.borrow().exists(cookie) {
-                ready(self.core.forget_earlier(cookie));
-            }
-        }
         ready(self.core.retry());
         self.go_on();
+        ready(self.core.repair(Scope::All));
         let mut world = self.world.borrow_mut();
         let tables = &world.tables;
-        let same = tables.lists.keys().eq(tables.policies.keys()) || world.faults.fired;
+        let is_excused = world.faults.fired || world.damaged;
+        let same = tables.lists.keys().eq(tables.policies.keys()) || is_excused;
+        let World {
+            tables,
+            lost_policies,
+            ..
+        } = &mut *world;
+        // A policy that no pod uses is not compared until one does.
+        lost_policies.retain(|id| tables.lists.contains_key(id));
+        world.damaged &= !self.core.repair_problems().is_empty() || !world.lost_policies.is_empty();
         world.require(same, || {
             "there are lists of a policy without its row".to_owned()
         });
@@ -300,7 +308,8 @@ impl Run {
         let answer = self.ask(&sandbox);
         let row = self.has_row(&pod.name, inode);
         let mut world = self.world.borrow_mut();
-        let agrees = world.faults.crashed || answer != Answer::Enrolled || row;
+        let is_excused = world.faults.crashed || world.damaged;
+        let agrees = is_excused || answer != CniAnswer::Enrolled || row;
         world.require(agrees, || format!("{answer:?} for a pod without a row"));
     }
 
@@ -363,6 +372,7 @@ impl Run {
 }
 
 fn start(world: &Rc<RefCell<World>>, sabotage: Sabotage) -> Core<FakeNode> {
+    world.borrow_mut().attach_hooks();
     let node = FakeNode::new(Rc::clone(world), sabotage);
     ready(Core::new(node, Mesh::new(Enroll::Injected))).expect("the tables can be read")
 }

@@ -43,6 +43,7 @@ impl World {
         if op.kind == Kind::AttachLookup {
             if whole {
                 self.tables.lookups.insert(cookie, self.generation);
+                self.held.insert(cookie);
             }
             return;
         }
@@ -64,7 +65,7 @@ impl World {
             Kind::EndBeforeSidecar => {
                 let row = self.tables.pods.get(&cookie);
                 let active = row.is_some_and(|row| row.source == *policy);
-                self.require(active, || {
+                self.require(active || self.damaged, || {
                     "the leave to pass the sidecar ends before the pod's row is written".to_owned()
                 });
                 if whole && self.is_served(cookie) {
@@ -112,7 +113,7 @@ impl World {
     ) {
         let row = self.tables.pods.get(&cookie);
         let active = row.is_some_and(|row| row.source == *policy);
-        self.require(active, || {
+        self.require(active || self.damaged, || {
             "interface rows of another policy are removed while it is active".to_owned()
         });
         let Some(snapshot) = rows.snapshot.clone() else {
@@ -173,6 +174,10 @@ impl World {
             row.captures_v6 = true;
             row.added_v6 = rows.added_v6;
         }
+        if let Some(row) = &mut rows.row {
+            row.captures_v6 = true;
+            row.added_v6 = rows.added_v6;
+        }
     }
 
     fn adopt(&mut self, cookie: NetnsCookie, rows: &mut FakeRows, op: &Op, policy: &Policy) {
@@ -214,7 +219,8 @@ impl World {
             added_v6: rows.added_v6,
             source: policy.clone(),
         };
-        self.tables.pods.insert(cookie, row);
+        self.tables.pods.insert(cookie, row.clone());
+        rows.row = Some(row);
         rows.policy = Some(id);
         self.started.insert((pod, rows.uid.clone()));
     }
@@ -242,9 +248,11 @@ impl World {
             Kind::RemovePod => {
                 self.stops_naming(cookie);
                 self.tables.pods.remove(&cookie);
+                rows.row = None;
             }
             Kind::DetachLookup => {
                 self.tables.lookups.remove(&cookie);
+                self.held.remove(&cookie);
             }
             Kind::RemoveBeforeSidecar => {
                 self.tables.before_sidecar.remove(&cookie);

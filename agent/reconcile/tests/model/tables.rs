@@ -12,7 +12,7 @@ use sidetrack_reconcile::policies::GRACE;
 use crate::world::World;
 
 /// A pod's row.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct PodRow {
     pub pod: PodRef,
     pub uid: Option<String>,
@@ -44,6 +44,10 @@ pub struct Tables {
     pub lookups: BTreeMap<NetnsCookie, u32>,
     pub listeners: BTreeSet<(NetnsCookie, u16, u16)>,
     pub before_sidecar: BTreeSet<NetnsCookie>,
+    /// Where each hook is attached, by the number of the pods' cgroup; 0 is nowhere.
+    pub hooks: BTreeMap<&'static str, u32>,
+    /// Maps without their pin.
+    pub unpinned: BTreeSet<&'static str>,
     pub handshakes: BTreeSet<NetnsCookie>,
     pub counters: BTreeSet<NetnsCookie>,
     /// When a pod's row last named a policy.

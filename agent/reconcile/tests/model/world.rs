@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use sidetrack_common::ids::{NetnsCookie, NetnsInode};
+use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, ids::IdMaps};
-use sidetrack_reconcile::NodeError;
+use sidetrack_reconcile::{NodeError, repairs::Part};
 
 use crate::tables::Tables;
 
@@ -153,6 +153,20 @@ pub struct World {
     pub left: BTreeSet<NetnsCookie>,
     /// Number of the agent.
     pub generation: u32,
+    /// Namespaces whose link this agent holds.
+    pub held: BTreeSet<NetnsCookie>,
+    /// Number of the pods' cgroup.
+    pub cgroup: u32,
+    /// The one that this agent has its hooks on.
+    pub followed: u32,
+    /// Whether something was lost since everything was whole.
+    pub damaged: bool,
+    /// Policies whose rows were removed.
+    pub lost_policies: BTreeSet<PolicyId>,
+    /// What cannot be repaired.
+    pub broken: BTreeSet<Part>,
+    /// How often was repaired, or tried.
+    pub repairs: BTreeMap<Part, u32>,
     /// Whether processes cannot be read.
     pub unseen: bool,
     /// Whether sidecars begin to listen just before the next pod's row is written.
@@ -182,6 +196,13 @@ impl World {
             started: BTreeSet::new(),
             left: BTreeSet::new(),
             generation: 0,
+            held: BTreeSet::new(),
+            cgroup: 1,
+            followed: 0,
+            damaged: false,
+            lost_policies: BTreeSet::new(),
+            broken: BTreeSet::new(),
+            repairs: BTreeMap::new(),
             unseen: false,
             race: false,
             reads: Cell::new(0),
