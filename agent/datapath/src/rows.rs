@@ -7,8 +7,10 @@ mod ifaces;
 mod left;
 pub mod pod_rows;
 pub mod policy_rows;
+mod row_check;
 
 pub use self::{
-    left::{left_rows, names},
-    pod_rows::PodRows,
+    left::left_rows,
+    pod_rows::{PodRows, names},
+    row_check::RowCheck,
 };

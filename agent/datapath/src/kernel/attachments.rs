@@ -4,13 +4,14 @@
 use std::{
     collections::HashMap,
     fs::{self, File},
+    io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Mutex, MutexGuard},
 };
 
 use anyhow::{Context as _, Result};
 use sidetrack_common::ids::NetnsCookie;
+use sidetrack_reconcile::repairs::LinkLoss;
 
 use super::{callbacks::Callbacks, hooks::Hook, layouts::ASIDE, maps::PINNED, pins::Pins, sys};
 
@@ -50,19 +51,37 @@ impl Link {
         found.is_ok_and(|program| program == Some(self.program))
     }
 
-    /// Whether this is what is pinned there.
-    fn is_pinned(&self, path: &Path) -> bool {
-        let pinned = sys::open_pin(path).and_then(|pin| sys::link_info(pin.as_fd()));
-        pinned.is_ok_and(|info| info.id == self.id)
+    /// What is wrong with it, given whether it is attached where it should be.
+    pub(super) fn loss(&self, is_attached: bool, pin: &Path) -> Option<LinkLoss> {
+        let program = sys::link_info(self.fd.as_fd()).map(|info| info.prog_id);
+        match program {
+            Ok(program) if is_attached && program != self.program => {
+                Some(LinkLoss::Replaced(program))
+            }
+            Ok(_) if is_attached => {
+                (!self.is_pinned(pin)).then(|| LinkLoss::Unpinned(pin.to_owned()))
+            }
+            _ => Some(LinkLoss::Detached),
+        }
     }
 
-    /// Pins it again unless it is; whether that was necessary.
-    pub(super) fn keep_pinned(&self, path: &Path) -> Result<bool> {
-        if self.is_pinned(path) {
-            return Ok(false);
+    /// Puts a link right that is attached.
+    pub(super) fn restore(
+        &self,
+        loss: &LinkLoss,
+        program: BorrowedFd<'_>,
+        pin: &Path,
+    ) -> Result<()> {
+        match loss {
+            LinkLoss::Replaced(_) => Ok(sys::link_update(self.fd.as_fd(), program)?),
+            LinkLoss::Unpinned(_) => pin_again(self.fd.as_fd(), pin),
+            LinkLoss::Missing | LinkLoss::Detached => Ok(()),
         }
-        pin_again(self.fd.as_fd(), path)?;
-        Ok(true)
+    }
+
+    /// Whether this is what is pinned there.
+    fn is_pinned(&self, path: &Path) -> bool {
+        is_pinned(path, self.id, |pin| Ok(sys::link_info(pin)?.id))
     }
 }
 
@@ -105,7 +124,8 @@ pub struct Attachments {
     pub(super) hooks: Vec<AttachedHook>,
     pub(super) maps: Vec<(&'static str, OwnedFd, u32)>,
     pub(super) inbound: OwnedFd,
-    pods: Mutex<HashMap<NetnsCookie, Link>>,
+    /// The pods' sk_lookup links.
+    pub(super) pods: HashMap<NetnsCookie, Link>,
     /// The callbacks on pods' own cgroups.
     pub(super) callbacks: Callbacks,
     /// As it was given on the command line.
@@ -116,7 +136,7 @@ pub struct Attachments {
     /// Links to cgroups that were removed: for the sockets that were made in them.
     pub(super) removed: Vec<Link>,
     /// Names of foreign programs, by id.
-    pub(super) foreign: HashMap<u32, String>,
+    pub(super) program_names: HashMap<u32, String>,
 }
 
 impl Attachments {
@@ -139,26 +159,32 @@ impl Attachments {
             hooks,
             maps: maps.collect::<Result<_>>()?,
             inbound,
-            pods: Mutex::default(),
+            pods: HashMap::new(),
             callbacks: Callbacks::default(),
             given: given.map(Path::to_owned),
             cgroup: cgroup.to_owned(),
             cgroup_id,
             removed: Vec::new(),
-            foreign: HashMap::new(),
+            program_names: HashMap::new(),
         })
-    }
-
-    /// The pods' links, by cookie.
-    pub fn pods(&self) -> MutexGuard<'_, HashMap<NetnsCookie, Link>> {
-        self.pods
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// The cgroup the hooks are attached to.
     pub fn cgroup(&self) -> &Path {
         &self.cgroup
+    }
+}
+
+/// Whether the object with this id is pinned there. While the file system is read-only no pin can be opened, and none
+/// can change.
+pub(super) fn is_pinned(
+    path: &Path,
+    id: u32,
+    id_of: impl FnOnce(BorrowedFd<'_>) -> io::Result<u32>,
+) -> bool {
+    match sys::open_pin(path).and_then(|pin| id_of(pin.as_fd())) {
+        Ok(found) => found == id,
+        Err(error) => error.kind() == io::ErrorKind::ReadOnlyFilesystem,
     }
 }
 

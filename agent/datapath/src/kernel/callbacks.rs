@@ -16,7 +16,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use sidetrack_common::ids::NetnsCookie;
-use sidetrack_policy::PodRef;
+use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
@@ -80,6 +80,11 @@ pub(super) fn needed_for_all(pins: &Pins) -> Result<bool> {
 }
 
 impl Attachments {
+    fn has_callbacks_for_all(&self) -> bool {
+        let mut hooks = self.hooks.iter();
+        hooks.any(|it| it.hook.name == CALLBACKS && it.link.is_some())
+    }
+
     fn callbacks_hook(&mut self) -> &mut AttachedHook {
         let mut hooks = self.hooks.iter_mut();
         hooks
@@ -179,46 +184,60 @@ impl Datapath {
         self.attachments.callbacks.own.get(&cookie)?.path.as_deref()
     }
 
-    /// Attaches the callbacks to pods' own cgroups unless they are there, or cannot be. Passes on what was
-    /// repaired, or what could not be attached to the cgroup of all pods either.
-    pub fn keep_callbacks(
+    /// What is wrong with the callbacks of these pods, each with its UID where that is known.
+    pub fn callback_losses(
         &mut self,
-        pods: &[(PodRef, NetnsCookie, Option<String>)],
-        mut tell: impl FnMut(&PodRef, Result<Option<String>>),
-    ) {
-        let mut is_listed = false;
-        for (name, cookie, uid) in pods {
-            if let Some(kept) = self.keep_attached(*cookie) {
-                tell(name, kept);
-                continue;
+        pods: &[(NetnsCookie, Option<String>)],
+    ) -> Vec<(LinkId, LinkLoss)> {
+        let own = |cookie: &NetnsCookie| self.attachments.callbacks.own.get(cookie);
+        let is_attached =
+            |(cookie, _): &(NetnsCookie, _)| own(cookie).is_some_and(OwnCgroup::is_attached);
+        let is_searched =
+            |pod: &(NetnsCookie, Option<String>)| pod.1.is_some() && !is_attached(pod);
+        if pods.iter().any(is_searched) {
+            self.list_cgroups();
+        }
+        let losses = pods.iter().filter_map(|(cookie, uid)| {
+            let loss = self.callback_loss(*cookie, uid.as_deref())?;
+            Some((LinkId::Callbacks(*cookie), loss))
+        });
+        losses.collect()
+    }
+
+    fn callback_loss(&self, cookie: NetnsCookie, uid: Option<&str>) -> Option<LinkLoss> {
+        let callbacks = &self.attachments.callbacks;
+        match callbacks.own.get(&cookie) {
+            Some(own) if own.path.is_some() => {
+                let pin = self.pins.pod_callbacks(cookie.get());
+                own.link.loss(own.is_attached(), &pin)
             }
-            if uid.is_some() && !is_listed {
-                self.list_cgroups();
-                is_listed = true;
+            // Without a cgroup of its own it needs them on that of all pods.
+            _ => {
+                let is_known = uid.is_some_and(|uid| callbacks.cgroups.contains_key(uid));
+                (is_known || !self.attachments.has_callbacks_for_all()).then_some(LinkLoss::Missing)
             }
-            tell(name, self.attach_again(*cookie, uid.as_deref()));
         }
     }
 
-    /// Pins the link to a pod's own cgroup again unless it is pinned; `None` if it is not attached.
-    fn keep_attached(&self, cookie: NetnsCookie) -> Option<Result<Option<String>>> {
-        let own = self.attachments.callbacks.own.get(&cookie)?;
-        let pin = self.pins.pod_callbacks(cookie.get());
-        own.is_attached().then(|| {
-            let pinned = own.link.keep_pinned(&pin)?;
-            Ok(pinned.then(|| super::repair::pin_text(&pin)))
-        })
-    }
-
-    fn attach_again(&mut self, cookie: NetnsCookie, uid: Option<&str>) -> Result<Option<String>> {
+    /// Attaches or pins the callbacks of a pod again. Those that cannot be on its own cgroup are attached to that of
+    /// all pods.
+    ///
+    /// # Errors
+    /// If they cannot be attached there either, or not be pinned.
+    pub fn restore_callbacks(
+        &mut self,
+        cookie: NetnsCookie,
+        uid: Option<&str>,
+        loss: &LinkLoss,
+    ) -> Result<()> {
+        let own = self.attachments.callbacks.own.get(&cookie);
+        if let (LinkLoss::Unpinned(pin), Some(own)) = (loss, own) {
+            return pin_again(own.link.fd.as_fd(), pin);
+        }
         let before = self.attachments.callbacks.own.remove(&cookie);
-        self.attach_to_known(cookie, uid)?;
-        let was_known = before.as_ref().is_some_and(|own| own.path.is_some());
         // Sockets that were made in a cgroup that is gone still have its programs.
         self.attachments.removed.extend(before.map(|own| own.link));
-        Ok(was_known.then(|| {
-            format!("hook {CALLBACKS} of its cgroup was detached or had another program: attached it again")
-        }))
+        self.attach_to_known(cookie, uid)
     }
 
     /// Notes which pods have processes in other cgroups than their own.
@@ -243,7 +262,7 @@ impl Datapath {
             .parting
             .retain(|(since, _)| since.elapsed() < GRACE);
         let is_needed = !callbacks.elsewhere.is_empty();
-        if is_needed || self.attachments.callbacks_hook().link.is_none() {
+        if is_needed || !self.attachments.has_callbacks_for_all() {
             return Ok(());
         }
         let pods = self.attached_pods()?;

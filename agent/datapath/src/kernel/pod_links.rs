@@ -1,31 +1,30 @@
 //! The pods' sk_lookup links: one for each network namespace.
 
 use std::{
-    collections::BTreeSet,
     fs, io,
     os::fd::{AsFd, BorrowedFd},
 };
 
 use anyhow::{Context as _, Result};
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
+use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::{Link, replace_pin},
-    repair::pin_text,
+    attachments::{Link, pin_again, replace_pin},
     sys,
 };
 
 impl Datapath {
     /// Attaches a pod's sk_lookup program to its network namespace, or replaces the one that is
     /// attached.
-    pub fn attach_pod(&self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
+    pub fn attach_pod(&mut self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
         let path = self.pins.pod_link(cookie.get());
         let program = self.inbound.instance(cookie)?;
         if let Ok(link) = sys::open_pin(&path)
             && sys::link_update(link.as_fd(), program.as_fd()).is_ok()
         {
-            self.attachments.pods().insert(cookie, Link::new(link)?);
+            self.attachments.pods.insert(cookie, Link::new(link)?);
             return Ok(());
         }
         let link = sys::link_create(
@@ -37,7 +36,7 @@ impl Datapath {
         let dir = path.parent().expect("pod links are in directories");
         fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
         replace_pin(link.as_fd(), &path)?;
-        self.attachments.pods().insert(cookie, Link::new(link)?);
+        self.attachments.pods.insert(cookie, Link::new(link)?);
         Ok(())
     }
 
@@ -51,7 +50,7 @@ impl Datapath {
         let program = self.inbound.instance(cookie)?;
         match sys::link_update(link.as_fd(), program.as_fd()) {
             Ok(()) => {
-                self.attachments.pods().insert(cookie, Link::new(link)?);
+                self.attachments.pods.insert(cookie, Link::new(link)?);
                 Ok(true)
             }
             Err(error) if error.raw_os_error() == Some(libc::ENOLINK) => Ok(false),
@@ -61,7 +60,7 @@ impl Datapath {
 
     /// Detaches a pod's programs.
     pub fn detach_pod(&mut self, cookie: NetnsCookie) -> Result<()> {
-        self.attachments.pods().remove(&cookie);
+        self.attachments.pods.remove(&cookie);
         self.attachments.callbacks.part_with(cookie);
         self.acceleration.forget(cookie);
         self.forwarding.forget(cookie);
@@ -75,43 +74,51 @@ impl Datapath {
         }
     }
 
-    /// The pods whose link is detached or has another program, although their namespace is there.
-    pub fn detached_pods(&self) -> BTreeSet<NetnsCookie> {
-        let pods = self.attachments.pods();
-        let detached = pods.iter().filter(|(_, link)| !link.is_in_netns());
-        detached.map(|(cookie, _)| *cookie).collect()
+    /// What is wrong with the pods' links. One that another program is in counts as detached.
+    pub fn inbound_losses(&self, with_pins: bool) -> impl Iterator<Item = (LinkId, LinkLoss)> {
+        self.attachments
+            .pods
+            .iter()
+            .filter_map(move |(cookie, link)| {
+                let loss = if !link.is_in_netns() {
+                    Some(LinkLoss::Detached)
+                } else if with_pins {
+                    link.loss(true, &self.pins.pod_link(cookie.get()))
+                } else {
+                    None
+                };
+                Some((LinkId::Inbound(*cookie), loss?))
+            })
     }
 
     /// Whether a pod's link is in its namespace, with the program that it was given.
     pub fn is_attached(&self, cookie: NetnsCookie, inode: NetnsInode) -> bool {
-        let pods = self.attachments.pods();
-        pods.get(&cookie).is_some_and(|link| {
+        self.attachments.pods.get(&cookie).is_some_and(|link| {
             sys::link_netns(link.fd.as_fd()).is_ok_and(|found| found == inode.get())
                 && link.has_its_program()
         })
     }
 
-    /// Pins a pod's link again unless it is pinned; answers what was done.
+    /// Pins a pod's link again, or attaches its program anew in the place of one that was detached or has another
+    /// program. Answers whether that was necessary.
     ///
     /// # Errors
-    /// If it cannot be pinned.
-    pub fn keep_pod_pinned(&self, cookie: NetnsCookie) -> Result<Option<String>> {
-        let path = self.pins.pod_link(cookie.get());
-        let pods = self.attachments.pods();
-        let Some(link) = pods.get(&cookie) else {
-            return Ok(None);
-        };
-        let pinned = link.keep_pinned(&path)?;
-        Ok(pinned.then(|| pin_text(&path)))
-    }
-
-    /// Attaches a pod's program anew, in the place of a link that was detached or has another
-    /// program.
-    ///
-    /// # Errors
-    /// If it cannot be attached.
-    pub fn reattach_pod(&self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
-        self.attachments.pods().remove(&cookie);
-        self.attach_pod(cookie, netns)
+    /// If it cannot be attached or pinned.
+    pub fn restore_inbound(
+        &mut self,
+        cookie: NetnsCookie,
+        netns: BorrowedFd<'_>,
+        loss: &LinkLoss,
+    ) -> Result<bool> {
+        let link = self.attachments.pods.get(&cookie);
+        if let (LinkLoss::Unpinned(pin), Some(link)) = (loss, link) {
+            pin_again(link.fd.as_fd(), pin)?;
+            return Ok(true);
+        }
+        if link.is_some_and(Link::is_in_netns) {
+            return Ok(false);
+        }
+        self.attach_pod(cookie, netns)?;
+        Ok(true)
     }
 }

@@ -50,15 +50,6 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok(found && buffer == bytemuck::bytes_of(value))
     }
 
-    /// Writes a row unless it is there already. Returns whether it was missing or different.
-    pub fn repair(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        if self.holds(key, value, buffer)? {
-            return Ok(false);
-        }
-        self.insert(key, value)?;
-        Ok(true)
-    }
-
     /// Writes a row, whether it exists or not.
     pub fn insert(&self, key: &K, value: &V) -> io::Result<()> {
         sys::map_update(

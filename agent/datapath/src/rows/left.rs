@@ -3,14 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::Result;
-use sidetrack_common::{
-    ids::{NetnsCookie, NetnsInode},
-    pod::Pod,
-};
+use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::node::LeftRows;
 
-use super::PodRows;
+use super::{PodRows, names};
 use crate::{kernel::Datapath, netns::routes::RouteId};
 
 /// Everything in the kernel that belongs to a pod.
@@ -71,24 +68,4 @@ fn of(
         inode: NetnsInode::new(0),
         rows: PodRows::left(cookie),
     })
-}
-
-/// Namespace, name and UID in a pod's row.
-#[must_use]
-pub fn names(row: &Pod) -> (String, String, Option<String>) {
-    let uid = text(&row.uid);
-    (
-        text(&row.namespace),
-        text(&row.name),
-        (!uid.is_empty()).then_some(uid),
-    )
-}
-
-/// The text before the padding.
-fn text(padded: &[u8]) -> String {
-    let end = padded
-        .iter()
-        .position(|byte| *byte == 0)
-        .unwrap_or(padded.len());
-    String::from_utf8_lossy(&padded[..end]).into_owned()
 }

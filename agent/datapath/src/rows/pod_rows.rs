@@ -17,7 +17,7 @@ use sidetrack_common::{
 use sidetrack_policy::{PodRef, Policy};
 use sidetrack_reconcile::Phase;
 
-use super::{address_filter, capture_range, ifaces, left::names};
+use super::{RowCheck, address_filter, capture_range, ifaces};
 use crate::{
     kernel::{connection_counts::RemovedCounts, maps::Maps, table::Table},
     netns::routes::{RouteId, Snapshot},
@@ -91,10 +91,16 @@ impl PodRows {
         })
     }
 
+    /// Namespace and name of the pod, and its UID where that is known.
+    #[must_use]
+    pub fn names(&self) -> (String, String, Option<String>) {
+        names(&self.row)
+    }
+
     /// The pod's UID, where it is known.
     #[must_use]
     pub fn uid(&self) -> Option<String> {
-        names(&self.row).2
+        self.names().2
     }
 
     /// Writes the pod's row: its connections are decided by this policy from here on.
@@ -274,24 +280,21 @@ impl PodRows {
         self.set_flag(POD_FORWARDS, forwards);
     }
 
-    /// Writes rows again that are missing or different, the pod's own last; answers how many.
+    /// Compares all rows with what was written, the pod's own last.
     ///
     /// # Errors
     /// If a map cannot be read or written.
-    pub fn repair(&self, maps: &Maps, buffer: &mut Vec<u8>) -> io::Result<usize> {
-        let mut repaired = 0;
+    pub fn check(&self, maps: &Maps, check: &mut RowCheck) -> io::Result<()> {
         for (id, route) in &self.routes {
-            repaired += usize::from(maps.routes.repair(&id.key(), route, buffer)?);
+            check.row(&maps.routes, &id.key(), route)?;
         }
         for (ifindex, row) in &self.ifaces {
-            let key = self.iface_key(*ifindex);
-            repaired += usize::from(maps.ifaces.repair(&key, row, buffer)?);
+            check.row(&maps.ifaces, &self.iface_key(*ifindex), row)?;
         }
         if self.is_written {
-            let key = self.cookie.get();
-            repaired += usize::from(maps.pods.repair(&key, &self.row, buffer)?);
+            check.row(&maps.pods, &self.cookie.get(), &self.row)?;
         }
-        Ok(repaired)
+        Ok(())
     }
 
     /// Removes the pod's row: its connections are untouched from here on.
@@ -376,4 +379,24 @@ fn padded<const LEN: usize>(text: &str) -> Result<[u8; LEN]> {
     let mut bytes = [0; LEN];
     bytes[..text.len()].copy_from_slice(text.as_bytes());
     Ok(bytes)
+}
+
+/// Namespace, name and UID in a pod's row.
+#[must_use]
+pub fn names(row: &Pod) -> (String, String, Option<String>) {
+    let uid = text(&row.uid);
+    (
+        text(&row.namespace),
+        text(&row.name),
+        (!uid.is_empty()).then_some(uid),
+    )
+}
+
+/// The text before the padding.
+fn text(padded: &[u8]) -> String {
+    let end = padded
+        .iter()
+        .position(|byte| *byte == 0)
+        .unwrap_or(padded.len());
+    String::from_utf8_lossy(&padded[..end]).into_owned()
 }

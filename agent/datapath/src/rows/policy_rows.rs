@@ -5,14 +5,14 @@ use std::{
     io,
 };
 
-use anyhow::Result;
 use sidetrack_common::{
     ids::PolicyId,
-    policy::{OwnerKey, PortKey, RangeKey},
+    policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
 use sidetrack_policy::compiled::{CompiledPolicy, ListRows};
 use sidetrack_reconcile::policies::LeftPolicy;
 
+use super::RowCheck;
 use crate::kernel::maps::Maps;
 
 /// Writes the lists of a policy.
@@ -126,20 +126,22 @@ pub fn sweep(keep: &BTreeSet<PolicyId>, maps: &Maps) -> io::Result<()> {
     Ok(())
 }
 
-/// The rows of a policy's lists. They are computed once: that takes longer than comparing them.
+/// The rows of a policy. They are computed once: that takes longer than comparing them.
 #[derive(Debug)]
-struct WrittenLists {
+struct WrittenPolicy {
     ports: Vec<(PortKey, u32)>,
     owners: Vec<(OwnerKey, u32)>,
     ranges: Vec<(RangeKey, u32)>,
+    row: Policy,
 }
 
-impl WrittenLists {
+impl WrittenPolicy {
     fn of(policy: &CompiledPolicy, id: u32) -> Self {
         Self {
             ports: policy.port_rows(id).collect(),
             owners: policy.owner_rows(id).collect(),
             ranges: policy.range_rows(id).collect(),
+            row: policy.row(),
         }
     }
 
@@ -147,72 +149,79 @@ impl WrittenLists {
         self.ports.len() + self.owners.len() + self.ranges.len()
     }
 
-    /// Writes rows that are missing or different; answers how many.
-    fn repair(&self, maps: &Maps, buffer: &mut Vec<u8>) -> io::Result<usize> {
-        let mut repaired = 0;
+    /// Compares its rows. Lists come before the row that says they are there.
+    fn check(&self, id: PolicyId, maps: &Maps, check: &mut RowCheck) -> io::Result<()> {
         for (key, position) in &self.ports {
-            repaired += usize::from(maps.ports.repair(key, position, buffer)?);
+            check.row(&maps.ports, key, position)?;
         }
         for (key, position) in &self.owners {
-            repaired += usize::from(maps.owners.repair(key, position, buffer)?);
+            check.row(&maps.owners, key, position)?;
         }
         for (key, position) in &self.ranges {
-            repaired += usize::from(maps.ranges.repair(key, position, buffer)?);
+            check.row(&maps.ranges, key, position)?;
         }
-        Ok(repaired)
+        check.row(&maps.policies, &id.get(), &self.row)
     }
 }
 
 /// So many rows of lists are compared in one go. The rest follows in the next.
 const LIST_ROWS_AT_A_TIME: usize = 10_000;
 
-/// Compares the rows of policies with what they should be, and repairs them.
+/// The policies that pods use, as they were written.
 #[derive(Debug, Default)]
-pub struct PolicyRepair {
-    lists: BTreeMap<PolicyId, WrittenLists>,
+pub struct WrittenPolicies {
+    written: BTreeMap<PolicyId, WrittenPolicy>,
     /// The policy whose lists are compared first the next time.
     next: Option<PolicyId>,
 }
 
-impl PolicyRepair {
-    /// Writes rows of policies again that are missing or different; answers how many. Lists come before
-    /// the row that says they are there.
+impl WrittenPolicies {
+    /// How many rows of each are missing or different.
     ///
     /// # Errors
-    /// If a map cannot be read or written.
-    pub fn repair<'a>(
+    /// If a map cannot be read.
+    pub fn damaged(
         &mut self,
-        in_use: impl Iterator<Item = (PolicyId, &'a CompiledPolicy)>,
+        mut used: Vec<(PolicyId, &CompiledPolicy)>,
         maps: &Maps,
-        buffer: &mut Vec<u8>,
-    ) -> Result<usize> {
-        let mut used: Vec<(PolicyId, &CompiledPolicy)> = in_use.collect();
+    ) -> io::Result<BTreeMap<PolicyId, usize>> {
         used.sort_unstable_by_key(|(id, _)| *id);
-        self.lists
+        self.written
             .retain(|id, _| used.binary_search_by_key(id, |(id, _)| *id).is_ok());
         let next = self.next.take();
         let first = used.partition_point(|(id, _)| next.is_some_and(|next| *id < next));
         used.rotate_left(first);
         let mut left = LIST_ROWS_AT_A_TIME;
-        let mut repaired = 0;
+        let mut damaged = BTreeMap::new();
         for (id, policy) in used {
+            let mut own = RowCheck::comparing();
+            own.row(&maps.policies, &id.get(), &policy.row())?;
             // A policy without its row refuses everything, so its lists are compared now.
-            let is_whole = maps.policies.holds(&id.get(), &policy.row(), buffer)?;
-            if left > 0 || !is_whole {
-                let rows = self
-                    .lists
-                    .entry(id)
-                    .or_insert_with(|| WrittenLists::of(policy, id.get()));
-                repaired += rows.repair(maps, buffer)?;
-                left = left.saturating_sub(rows.len());
-            } else if self.next.is_none() {
-                self.next = Some(id);
+            if left == 0 && own.differing == 0 {
+                self.next.get_or_insert(id);
+                continue;
             }
-            if !is_whole {
-                maps.policies.insert(&id.get(), &policy.row())?;
-                repaired += 1;
+            let written = self.written.entry(id);
+            let written = written.or_insert_with(|| WrittenPolicy::of(policy, id.get()));
+            left = left.saturating_sub(written.len());
+            let mut check = RowCheck::comparing();
+            written.check(id, maps, &mut check)?;
+            if check.differing > 0 {
+                damaged.insert(id, check.differing);
             }
         }
-        Ok(repaired)
+        Ok(damaged)
+    }
+
+    /// Writes rows of a policy again that are missing or different; answers how many.
+    ///
+    /// # Errors
+    /// If a map cannot be read or written.
+    pub fn write(&self, id: PolicyId, maps: &Maps) -> io::Result<usize> {
+        let mut check = RowCheck::repairing();
+        if let Some(written) = self.written.get(&id) {
+            written.check(id, maps, &mut check)?;
+        }
+        Ok(check.differing)
     }
 }
