@@ -8,7 +8,7 @@ pub mod cgroup;
 pub mod connection_counts;
 pub mod datapath;
 pub mod events;
-mod foreign;
+pub mod foreign;
 pub mod forwarding;
 pub mod handshake_counts;
 pub mod hooks;

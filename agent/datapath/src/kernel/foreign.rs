@@ -6,24 +6,41 @@ use std::{
     os::fd::AsFd as _,
 };
 
-use super::{attachments::Attachments, repair::Findings, sys};
+use super::{Datapath, attachments::Attachments, sys};
+
+/// What is said of programs of others, as sentences.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Foreign {
+    /// About those on the pods' cgroup: they see the same connections.
+    pub problems: Vec<String>,
+    /// About those on the cgroups above.
+    pub notes: Vec<String>,
+}
+
+impl Datapath {
+    /// Looks for programs that are neither this agent's nor of an older layout.
+    pub fn foreign_programs(&mut self) -> Foreign {
+        let earlier = self.earlier.iter().flat_map(|it| it.programs());
+        let own = earlier.chain(self.dns.program_ids()).collect();
+        let mut foreign = Foreign::default();
+        // A cgroup that is gone is a problem of its own.
+        if let Ok(cgroup) = File::open(&self.attachments.cgroup) {
+            self.attachments.report_foreign(&cgroup, &own, &mut foreign);
+        }
+        foreign
+    }
+}
 
 impl Attachments {
-    /// Adds a problem for each program on the pods' cgroup that is neither this agent's nor of an older
-    /// layout (`own`), and a note for each on the cgroups above.
-    pub(super) fn report_foreign(
-        &mut self,
-        cgroup: &File,
-        own: &BTreeSet<u32>,
-        findings: &mut Findings,
-    ) {
+    /// Adds those that are neither this agent's nor of an older layout (`own`).
+    fn report_foreign(&mut self, cgroup: &File, own: &BTreeSet<u32>, foreign: &mut Foreign) {
         for attached in &self.hooks {
             let hook = attached.hook;
             let ids = match sys::attached_programs(cgroup.as_fd(), hook.attach_type) {
                 Ok(ids) => ids,
                 Err(error) => {
                     let text = format!("query the programs attached to {}: {error}", hook.name);
-                    findings.problems.push(text);
+                    foreign.problems.push(text);
                     continue;
                 }
             };
@@ -32,10 +49,10 @@ impl Attachments {
                 if *id == attached.program_id || own.contains(id) {
                     continue;
                 }
-                let name = program_name(&mut self.foreign, *id);
+                let name = program_name(&mut self.program_names, *id);
                 let before =
                     attached.link.is_some() && position_of_own.is_none_or(|at| position < at);
-                findings.problems.push(format!(
+                foreign.problems.push(format!(
                     "program {name} (id {id}) is attached to hook {} of {} as well and runs {} sidetrack's: {}; sidetrack leaves it alone, `bpftool cgroup show {}` lists it",
                     hook.name,
                     self.cgroup.display(),
@@ -45,11 +62,11 @@ impl Attachments {
                 ));
             }
         }
-        self.report_above(own, findings);
+        self.report_above(own, foreign);
     }
 
     /// Those of the cgroups above run after sidetrack's. A socket load balancer is one.
-    fn report_above(&mut self, own: &BTreeSet<u32>, findings: &mut Findings) {
+    fn report_above(&mut self, own: &BTreeSet<u32>, foreign: &mut Foreign) {
         for above in self.cgroup.ancestors().skip(1) {
             // The mount of cgroup2 ends where this file does.
             let (true, Ok(cgroup)) = (above.join("cgroup.procs").exists(), File::open(above))
@@ -64,8 +81,8 @@ impl Attachments {
                     if own.contains(&id) {
                         continue;
                     }
-                    let name = program_name(&mut self.foreign, id);
-                    findings.notes.push(format!(
+                    let name = program_name(&mut self.program_names, id);
+                    foreign.notes.push(format!(
                         "program {name} (id {id}) is attached to hook {} of {}, above the pods' cgroup, and runs after sidetrack's: {}",
                         hook.name,
                         above.display(),
