@@ -2,107 +2,34 @@
 
 mod destinations;
 mod forwarding;
+mod handshakes;
+mod kernel_node;
 mod link;
-pub(crate) mod steps;
+mod repairs;
+mod resolvers;
+mod steps;
 
 use std::{
-    cell::OnceCell,
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     path::{Path, PathBuf},
-    sync::Arc,
     time::Instant,
 };
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
-use sidetrack_policy::{
-    PodRef, Policy,
-    compiled::CompiledPolicy,
-    mesh::{Mesh, VirtualInterfaces},
-};
+use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
-    Found, Node, NodeError, Step,
+    Found, Node, NodeError, PodView, Step,
     node::{KnownListeners, LeftRows, Opened},
     policies::LeftPolicy,
+    repairs::{Facts, Repair},
 };
-use tokio::sync::mpsc;
 
-pub use self::{destinations::Departed, link::PodLink};
+pub use self::{destinations::Departed, kernel_node::KernelNode, link::PodLink};
 use crate::{
-    kernel::Datapath,
-    netns::{
-        self, Netns, NetnsError,
-        listeners::Adopter,
-        processes::{self, Processes},
-        transparent::Transparency,
-        userns,
-    },
+    netns::{self, Netns, NetnsError, processes::Processes, resolv_conf::Place, userns},
     rows::{PodRows, left_rows, policy_rows},
 };
-
-/// The kernel of this node, as far as pods are concerned.
-#[derive(Debug)]
-pub struct KernelNode {
-    /// The programs and maps.
-    pub datapath: Datapath,
-    /// Pods that have left, as far as their connections need something.
-    pub departed: Departed,
-    /// Searches for listeners that are open already.
-    adopter: Adopter,
-    /// Makes listeners transparent.
-    transparency: Transparency,
-    /// Where links report changes.
-    changed: mpsc::UnboundedSender<u64>,
-    /// Whether the rules apply to packets that only pass through a pod.
-    captures_forwarded: bool,
-}
-
-impl KernelNode {
-    /// Cookies of namespaces that change are sent on `changed`.
-    #[must_use]
-    pub fn new(datapath: Datapath, changed: mpsc::UnboundedSender<u64>) -> Self {
-        let (adoption, tasks) = (&datapath.adoption, &datapath.tasks);
-        let adopter = Adopter::new(Arc::clone(adoption), Arc::clone(tasks));
-        let transparency = Transparency::new(Arc::clone(adoption), Arc::clone(tasks));
-        Self {
-            datapath,
-            departed: Departed::default(),
-            adopter,
-            transparency,
-            changed,
-            captures_forwarded: false,
-        }
-    }
-
-    /// Does with packets that only pass through a pod what the mesh's settings say, from the pod's next turn on.
-    pub fn follow_mesh(&mut self, mesh: &Mesh) {
-        self.captures_forwarded = mesh.virtual_interfaces == VirtualInterfaces::Full;
-    }
-
-    /// Has the listeners of a pod that captures packets for other addresses made transparent, if they are not.
-    pub(crate) fn make_transparent(&self, rows: &PodRows, link: &PodLink, policy: &Policy) {
-        if rows.forwards() {
-            let netns = link.shared_netns();
-            self.transparency.start(netns, policy.listener_ports());
-        }
-    }
-
-    /// The node's processes, as far as they are in these namespaces; and the cgroups of pods where they are known.
-    #[must_use]
-    pub fn processes_in(
-        &self,
-        inodes: BTreeSet<u64>,
-        cgroups: Option<HashMap<String, PathBuf>>,
-    ) -> Processes {
-        Processes::of(processes::Node {
-            tasks: Arc::clone(&self.datapath.tasks),
-            inodes,
-            pods: self.datapath.cgroup().to_owned(),
-            cgroups: cgroups.map_or_else(OnceCell::new, OnceCell::from),
-            anywhere: OnceCell::new(),
-            counted: OnceCell::new(),
-        })
-    }
-}
 
 /// An error with its causes, for the reconciler.
 fn failed(problem: anyhow::Error) -> NodeError {
@@ -131,6 +58,10 @@ impl sidetrack_reconcile::Processes for Processes {
         self.any_in(inode.get())
     }
 
+    fn path_of(&self, inode: NetnsInode) -> Option<PathBuf> {
+        self.path_of(inode.get())
+    }
+
     fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
         self.netns_of_pod(uid, known.map(NetnsInode::get))
     }
@@ -151,6 +82,11 @@ impl Node for KernelNode {
 
     fn inode_at(&self, path: &Path) -> Option<NetnsInode> {
         netns::inode_at(path).map(NetnsInode::new)
+    }
+
+    fn cookie_at(&self, path: &Path) -> Option<NetnsCookie> {
+        let netns = Netns::open(path).ok()?;
+        Some(NetnsCookie::new(netns.cookie()))
     }
 
     fn check(&self, found: &Found) -> Result<NetnsInode, NodeError> {
@@ -250,6 +186,30 @@ impl Node for KernelNode {
             of_pod.insert((key.family, key.port));
         }
         known
+    }
+
+    fn look(
+        &mut self,
+        policies: Vec<(PolicyId, &CompiledPolicy)>,
+        pods: &[PodView<'_, PodRows, PodLink>],
+    ) -> Facts {
+        repairs::look(self, policies, pods)
+    }
+
+    fn look_at_inbound(&self) -> Facts {
+        repairs::look_at_inbound(&self.datapath)
+    }
+
+    fn has_inbound_link(&self, cookie: NetnsCookie, inode: NetnsInode) -> bool {
+        self.datapath.is_attached(cookie, inode)
+    }
+
+    fn repair(
+        &mut self,
+        repair: &Repair,
+        pod: Option<PodView<'_, PodRows, PodLink>>,
+    ) -> Result<bool, NodeError> {
+        repairs::carry_out(self, repair, pod).map_err(failed)
     }
 }
 

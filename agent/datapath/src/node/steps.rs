@@ -178,16 +178,24 @@ fn captures_more(rows: &PodRows, link: &PodLink, policy: &Policy) -> bool {
     captures && !rows.captures_v6()
 }
 
-/// Ends the leave to go past the sidecar if the sidecar listens; answers whether it did.
-pub(crate) fn end_before_sidecar(
+/// Whether the leave to go past the sidecar is to end, because the sidecar listens.
+pub(super) fn may_end_before_sidecar(
     cookie: NetnsCookie,
     link: &PodLink,
     policy: &Policy,
     maps: &Maps,
 ) -> Result<bool> {
     let passes = maps.before_sidecar.get(&cookie.get())?.is_some();
-    if !passes || link.is_served(policy.outbound_port)? != Some(true) {
-        return Ok(false);
-    }
-    Ok(maps.before_sidecar.remove(&cookie.get())?)
+    Ok(passes && link.is_served(policy.outbound_port)? == Some(true))
+}
+
+/// Ends that leave then; answers whether it did.
+pub(super) fn end_before_sidecar(
+    cookie: NetnsCookie,
+    link: &PodLink,
+    policy: &Policy,
+    maps: &Maps,
+) -> Result<bool> {
+    let ends = may_end_before_sidecar(cookie, link, policy, maps)?;
+    Ok(ends && maps.before_sidecar.remove(&cookie.get())?)
 }

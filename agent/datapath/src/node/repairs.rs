@@ -1,0 +1,174 @@
+//! Looks at everything that is in the kernel, and carries out repairs. What has to be repaired is decided by
+//! [`sidetrack_reconcile::repairs`].
+
+use std::os::fd::AsFd as _;
+
+use anyhow::{Context as _, Result};
+use sidetrack_common::ids::{NetnsCookie, PolicyId};
+use sidetrack_policy::compiled::CompiledPolicy;
+use sidetrack_reconcile::{
+    PodView,
+    repairs::{Facts, LinkId, LinkLoss, Repair},
+};
+
+use super::{
+    KernelNode, PodLink, handshakes,
+    steps::{end_before_sidecar, may_end_before_sidecar},
+};
+use crate::{
+    kernel::Datapath,
+    netns::{Netns, inode_at},
+    rows::{PodRows, RowCheck},
+};
+
+type View<'a> = PodView<'a, PodRows, PodLink>;
+
+pub(super) fn look(
+    node: &mut KernelNode,
+    policies: Vec<(PolicyId, &CompiledPolicy)>,
+    pods: &[View<'_>],
+) -> Facts {
+    let mut facts = Facts::default();
+    let datapath = &mut node.datapath;
+    let maps = &datapath.maps;
+    match node.policies.damaged(policies, maps) {
+        Ok(policies) => facts.policies = policies,
+        Err(error) => problem(&mut facts, format!("compare the rows of policies: {error}")),
+    }
+    for pod in pods {
+        match differing(pod, datapath) {
+            Ok(0) => {}
+            Ok(rows) => facts.rows.push((pod.cookie, rows)),
+            Err(error) => {
+                let (namespace, name, _) = pod.rows.names();
+                let text = format!("compare the rows of pod {namespace}/{name}: {error:#}");
+                problem(&mut facts, text);
+            }
+        }
+    }
+    match maps.pods.keys() {
+        Ok(cookies) => facts.pods = cookies.into_iter().map(NetnsCookie::new).collect(),
+        Err(error) => problem(&mut facts, format!("list pods: {error}")),
+    }
+    let of_pod = |netns| pods.iter().find(|pod| pod.cookie.get() == netns);
+    let netns_of = |netns| of_pod(netns).map(|pod| pod.link.netns());
+    match node.lingering.stale(maps, netns_of) {
+        Ok(handshakes) => facts.handshakes = handshakes,
+        Err(error) => {
+            let text = format!("look for handshakes that are left: {error:#}");
+            problem(&mut facts, text);
+        }
+    }
+    datapath.look(&mut facts);
+    facts.links.extend(datapath.inbound_losses(true));
+    let uids: Vec<_> = pods
+        .iter()
+        .map(|pod| (pod.cookie, pod.rows.uid()))
+        .collect();
+    facts.links.extend(datapath.callback_losses(&uids));
+    facts.links.extend(datapath.dns_losses());
+    for pod in pods {
+        let losses = pod.link.forwarding.losses();
+        let losses = losses.map(|(ifindex, loss)| (LinkId::Forward(pod.cookie, ifindex), loss));
+        facts.links.extend(losses);
+    }
+    facts
+}
+
+fn problem(facts: &mut Facts, text: String) {
+    facts.problems.push(text);
+}
+
+fn differing(pod: &View<'_>, datapath: &Datapath) -> Result<usize> {
+    let mut check = RowCheck::comparing();
+    pod.rows.check(&datapath.maps, &mut check)?;
+    // The kernel programs see the first listener, unless they are detached just then.
+    let ends = may_end_before_sidecar(pod.cookie, pod.link, pod.policy, &datapath.maps)?;
+    Ok(check.differing + usize::from(ends))
+}
+
+/// Answers whether there was something to repair.
+pub(super) fn carry_out(
+    node: &mut KernelNode,
+    repair: &Repair,
+    pod: Option<View<'_>>,
+) -> Result<bool> {
+    let datapath = &mut node.datapath;
+    match (repair, pod) {
+        (Repair::WritePolicies(policies), _) => {
+            let mut rows = 0;
+            for id in policies.keys() {
+                rows += node.policies.write(*id, &datapath.maps)?;
+            }
+            Ok(rows > 0)
+        }
+        (Repair::WriteRows(..), Some(pod)) => {
+            let maps = &datapath.maps;
+            let mut check = RowCheck::repairing();
+            pod.rows.check(maps, &mut check)?;
+            let ended = end_before_sidecar(pod.cookie, pod.link, pod.policy, maps)?;
+            Ok(check.differing > 0 || ended)
+        }
+        (Repair::RemoveRows(cookies), _) => {
+            let mut was_there = false;
+            for cookie in cookies {
+                was_there |= datapath.maps.pods.remove(&cookie.get())?;
+            }
+            Ok(was_there)
+        }
+        (Repair::PinMap(name, path), _) => datapath.pin_map(name, path).map(|()| true),
+        (Repair::ActivateInbound, _) => datapath.activate_inbound().map(|()| true),
+        (Repair::FollowCgroup(state), _) => datapath.follow_cgroup(state).map(|()| true),
+        (Repair::LockDirectory(_), _) => datapath.lock_again().map(|()| true),
+        (
+            Repair::AttachEarlier {
+                cookie,
+                inode,
+                path,
+            },
+            _,
+        ) => {
+            // The namespace may be about to be replaced; then the pod is enrolled again.
+            if inode_at(path) != Some(inode.get()) {
+                return Ok(false);
+            }
+            let netns = Netns::open(path)?;
+            let is_it = netns.cookie() == cookie.get();
+            Ok(is_it && datapath.restore_inbound(*cookie, netns.as_fd(), &LinkLoss::Detached)?)
+        }
+        (Repair::RemoveHandshakes(rows), _) => handshakes::remove(rows, &datapath.maps),
+        (Repair::RestoreLink(link, loss), pod) => restore(datapath, *link, loss, pod.as_ref()),
+        (Repair::WriteRows(..), None) | (Repair::ForgetEarlier(_), _) => Ok(false),
+    }
+}
+
+fn restore(
+    datapath: &mut Datapath,
+    link: LinkId,
+    loss: &LinkLoss,
+    pod: Option<&View<'_>>,
+) -> Result<bool> {
+    let pod = || pod.context("there is no such pod");
+    match link {
+        LinkId::Hook(name) => datapath.restore_hook(name, loss).map(|()| true),
+        // The agent holds the namespace, so that it is there.
+        LinkId::Inbound(cookie) => {
+            datapath.restore_inbound(cookie, pod()?.link.netns().as_fd(), loss)
+        }
+        LinkId::Callbacks(cookie) => {
+            let uid = pod()?.rows.uid();
+            let restored = datapath.restore_callbacks(cookie, uid.as_deref(), loss);
+            restored.map(|()| true)
+        }
+        LinkId::Dns(cookie) => datapath.restore_dns(cookie),
+        LinkId::Forward(_, ifindex) => pod()?.link.forwarding.restore(ifindex, loss),
+    }
+}
+
+/// The links for inbound connections only.
+pub(super) fn look_at_inbound(datapath: &Datapath) -> Facts {
+    Facts {
+        links: datapath.inbound_losses(false).collect(),
+        ..Facts::default()
+    }
+}
