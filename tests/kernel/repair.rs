@@ -24,7 +24,7 @@ use lab::{
 use crate::fixture::{PodFixture, at};
 
 /// What the log has before the text of a repair.
-const REPAIR: &str = " WARN sidetrack_datapath::reconcile::repair: ";
+const REPAIR: &str = " WARN sidetrack_reconcile::core::repair: ";
 
 /// A pod with a sidecar, enrolled.
 fn enrolled_pod(annotations: &[(&str, &str)]) -> Result<(PodFixture, Actor)> {

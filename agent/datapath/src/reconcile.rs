@@ -1,31 +1,35 @@
 //! The reconciler of this node: the decisions of [`sidetrack_reconcile`] on the real kernel, repairs,
 //! and what becomes of older layouts.
 
-mod handshakes;
-mod inbound_links;
 mod older_layouts;
 mod outside;
-mod repair;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap},
+    io,
     path::PathBuf,
     time::{Duration, Instant},
 };
 
 use anyhow::Result;
-use sidetrack_policy::mesh::Mesh;
-use sidetrack_reconcile::Core;
+use sidetrack_common::ids::NetnsCookie;
+use sidetrack_policy::{PodRef, mesh::Mesh};
+use sidetrack_reconcile::{Core, repairs::Scope, state::Enrollment};
 use tokio::sync::mpsc;
+use tracing::error;
 
 pub use self::outside::Look;
-use self::{handshakes::Lingering, inbound_links::Detached, outside::Outside, repair::Repairs};
-use crate::{kernel::Datapath, node::KernelNode, rows::policy_rows::PolicyRepair};
+use self::outside::Outside;
+use crate::{
+    kernel::{Datapath, foreign::Foreign},
+    netns::resolv_conf::Place,
+    node::KernelNode,
+};
 
 /// How often everything in the kernel is compared with what was written.
 const REPAIR_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often the pods' links for inbound connections are looked at.
+/// How often to repair: the pods' links for inbound connections are looked at each time.
 pub const LINK_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The agent's only writer of maps and links.
@@ -33,16 +37,11 @@ pub const LINK_INTERVAL: Duration = Duration::from_millis(200);
 pub struct Reconciler {
     /// What is decided of each pod.
     pub core: Core<KernelNode>,
-    repairs: Repairs,
-    policy_repair: PolicyRepair,
-    lingering: Lingering,
     outside: Outside,
-    detached: Detached,
-    next_repair: Option<Instant>,
-    /// When older layouts are checked again.
-    next_layout_check: Option<Instant>,
-    /// Reused by comparisons of rows.
-    buffer: Vec<u8>,
+    /// What others have attached; and what is wrong besides and belongs to no pod.
+    foreign: Foreign,
+    /// When everything is looked at again.
+    next_look: Option<Instant>,
 }
 
 impl Reconciler {
@@ -60,14 +59,9 @@ impl Reconciler {
         node.follow_mesh(&mesh);
         Ok(Self {
             core: Core::new(node, mesh).await?,
-            repairs: Repairs::default(),
-            policy_repair: PolicyRepair::default(),
-            lingering: Lingering::default(),
             outside: Outside::default(),
-            detached: Detached::default(),
-            next_repair: None,
-            next_layout_check: None,
-            buffer: Vec::new(),
+            foreign: Foreign::default(),
+            next_look: None,
         })
     }
 
@@ -85,24 +79,104 @@ impl Reconciler {
         self.core.enroll_awaited(uid, processes).await;
     }
 
+    /// Repairs what other programs or people have changed, removes what is out of use, and looks for what is wrong
+    /// besides. To be called every [`LINK_INTERVAL`]. Answers whether the hooks are on another cgroup now.
+    pub async fn repair(&mut self) -> bool {
+        let now = Instant::now();
+        if self.next_look.is_some_and(|next| now < next) {
+            return self.core.repair(Scope::InboundLinks).await;
+        }
+        self.next_look = Some(now + REPAIR_INTERVAL);
+        let mut problems = older_layouts::retire(&mut self.core);
+        let is_moved = self.core.repair(Scope::All).await;
+        problems.extend(self.tidy());
+        let mut foreign = self.core.node.datapath.foreign_programs();
+        foreign.problems.extend(problems);
+        let before = &self.foreign.problems;
+        for problem in foreign.problems.iter().filter(|it| !before.contains(it)) {
+            error!("{problem}");
+        }
+        if foreign != self.foreign {
+            self.core.mark_changed();
+        }
+        self.foreign = foreign;
+        is_moved
+    }
+
+    /// Removes what no pod needs any more; answers what could not be.
+    fn tidy(&mut self) -> Vec<String> {
+        let counts = self.sweep_counts();
+        let node = &mut self.core.node;
+        node.datapath.close_removed();
+        let results = [
+            node.datapath.release_callbacks(),
+            node.datapath.unload_acceleration(),
+            node.datapath.keep_dns(),
+            node.departed.sweep(&node.datapath.maps),
+            counts.map_err(|error| {
+                anyhow::Error::from(error).context("remove counts of pods that have left")
+            }),
+        ];
+        let node = &self.core.node;
+        for (_, it) in self.core.enrollments() {
+            node.make_transparent(&it.rows, &it.link, &it.policy);
+        }
+        let problems = results.into_iter().filter_map(Result::err);
+        problems.map(|problem| format!("{problem:#}")).collect()
+    }
+
+    /// A program that was running when its pod was released has begun the pod's counts anew.
+    fn sweep_counts(&self) -> io::Result<()> {
+        let Datapath {
+            maps,
+            removed_counts,
+            ..
+        } = &self.core.node.datapath;
+        let known = self.core.known_cookies();
+        let unknown = |netns: &u64| !known.contains(&NetnsCookie::new(*netns));
+        for netns in maps.handshakes_by_pod.keys()?.into_iter().filter(unknown) {
+            maps.handshakes_by_pod.remove(&netns)?;
+        }
+        let counted = maps.counters_by_pod.keys()?.into_iter();
+        let counted: BTreeSet<u64> = counted.chain(maps.overflow.keys()?).collect();
+        for netns in counted.into_iter().filter(unknown) {
+            maps.remove_counts(netns, removed_counts)?;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next look at processes that are not where the hooks are. Cancel safe.
+    pub async fn look_outside(&mut self) -> Look {
+        self.outside.look(&self.core).await
+    }
+
+    /// Reports those that were there twice.
+    pub fn note_outside(&mut self, look: Look) {
+        self.outside.note(&mut self.core, look);
+    }
+
+    /// What is wrong with a pod that has processes outside the cgroup.
+    #[must_use]
+    pub fn partial(&self, pod: &PodRef) -> Option<&str> {
+        self.outside.partial(pod)
+    }
+
     /// What is wrong and belongs to no pod.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let repairs = self.repairs.problems.clone();
-        let detached = self.detached.problems();
-        let outside = self.outside_problems();
-        [self.core.problems.clone(), repairs, detached, outside].concat()
+        let (own, repairs) = (&self.core.problems, self.core.repair_problems());
+        [
+            own,
+            repairs,
+            &self.foreign.problems,
+            &self.outside.problems(),
+        ]
+        .concat()
     }
 
     /// What people should know although nothing is wrong, as sentences.
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
-        [&self.repairs.notes, self.outside_notes()].concat()
-    }
-
-    /// Repairs so far, by the name of their kind.
-    #[must_use]
-    pub fn repair_counts(&self) -> BTreeMap<&'static str, u64> {
-        self.repairs.counts()
+        [&self.foreign.notes, self.outside.notes()].concat()
     }
 }

@@ -72,7 +72,7 @@ pub(super) async fn work(
         follow_cgroups: parts.follow_cgroups,
         pod_cgroups,
         fast_poll: FastPoll::default(),
-        links: every(LINK_INTERVAL),
+        repairs: every(LINK_INTERVAL),
         ready,
         is_ready: false,
     };
@@ -141,9 +141,9 @@ enum Event {
     Outside(Look),
     /// The last turn has left something to do.
     More,
-    /// Time to look at the links for inbound connections.
-    Links,
-    /// Time to try again, and to repair.
+    /// Time to repair.
+    Repair,
+    /// Time to try again.
     Retry,
 }
 
@@ -159,7 +159,7 @@ struct Worker {
     follow_cgroups: bool,
     pod_cgroups: Option<PodCgroups>,
     fast_poll: FastPoll,
-    links: Interval,
+    repairs: Interval,
     ready: watch::Sender<bool>,
     is_ready: bool,
 }
@@ -177,7 +177,7 @@ impl Worker {
             }
             Some(cookie) = self.changed.recv() => Event::Namespace(cookie),
             look = self.reconciler.look_outside() => Event::Outside(look),
-            _ = self.links.tick() => Event::Links,
+            _ = self.repairs.tick() => Event::Repair,
             _ = retry.tick() => Event::Retry,
             // One of those that are ready is taken, by chance.
             () = std::future::ready(()), if has_more => Event::More,
@@ -209,7 +209,7 @@ impl Worker {
                 }
                 self.reconciler.core.namespaces_changed(&cookies).await;
             }
-            Event::Links => self.reconciler.keep_inbound_links(),
+            Event::Repair => self.repair().await,
             Event::More => self.reconciler.core.go_on().await,
             Event::Outside(look) => self.reconciler.note_outside(look),
             Event::Retry => {

@@ -38,7 +38,7 @@ impl Snapshot {
             notes: reconciler.notes(),
             ready,
             cgroup: reconciler.core.node.datapath.cgroup().display().to_string(),
-            repairs: reconciler.repair_counts(),
+            repairs: reconciler.core.repair_counts(),
         }
     }
 }

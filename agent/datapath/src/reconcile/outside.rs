@@ -3,25 +3,31 @@
 //! callbacks on the cgroup of all pods. The kernel counts them in one pass over its tasks, off the reconciler's thread.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use nix::time::{ClockId, clock_gettime};
-use sidetrack_common::task::{Group, Place};
+use sidetrack_common::{
+    ids::NetnsCookie,
+    task::{Group, Place},
+};
 use sidetrack_policy::PodRef;
+use sidetrack_reconcile::Core;
 use tokio::{
     task::JoinHandle,
     time::{Instant, sleep_until},
 };
 use tracing::error;
 
-use super::Reconciler;
-use crate::kernel::{
-    cgroup,
-    hooks::CALLBACKS,
-    tasks::{InNetns, Tasks},
+use crate::{
+    kernel::{
+        cgroup,
+        hooks::CALLBACKS,
+        tasks::{InNetns, Tasks},
+    },
+    node::KernelNode,
 };
 
 /// How often to look.
@@ -55,92 +61,91 @@ pub struct Look {
     took: Duration,
 }
 
-impl Reconciler {
+impl Outside {
     /// Waits for the next look. Cancel safe.
-    pub async fn look_outside(&mut self) -> Look {
+    pub(super) async fn look(&mut self, core: &Core<KernelNode>) -> Look {
         loop {
-            if let Some(look) = &mut self.outside.look {
+            if let Some(look) = &mut self.look {
                 let done = look.await;
-                self.outside.look = None;
+                self.look = None;
                 if let Ok(look) = done {
                     return look;
                 }
             }
-            let next = self.outside.next.get_or_insert_with(Instant::now);
+            let next = self.next.get_or_insert_with(Instant::now);
             sleep_until(*next).await;
-            self.outside.next = Some(Instant::now() + LOOK_INTERVAL);
-            self.start_look();
+            self.next = Some(Instant::now() + LOOK_INTERVAL);
+            self.start_look(core);
         }
     }
 
-    fn start_look(&mut self) {
-        let datapath = &self.core.node.datapath;
+    fn start_look(&mut self, core: &Core<KernelNode>) {
+        let datapath = &core.node.datapath;
         let own = |cookie| datapath.own_cgroup(cookie).map(Path::to_owned);
-        let enrollments = self.core.enrollments();
+        let enrollments = core.enrollments();
         let pods = enrollments.map(|(_, it)| (it.inode.get(), own(it.cookie)));
         let pods: BTreeMap<u64, Option<PathBuf>> = pods.collect();
         let tasks = std::sync::Arc::clone(&datapath.tasks);
-        let cgroup = self.core.node.datapath.cgroup().to_owned();
+        let cgroup = core.node.datapath.cgroup().to_owned();
         let look = move || {
             let start = processor_time();
             let found = look(&tasks, &pods, &cgroup);
             let took = processor_time().saturating_sub(start);
             Look { found, took }
         };
-        self.outside.look = Some(tokio::task::spawn_blocking(look));
+        self.look = Some(tokio::task::spawn_blocking(look));
     }
 
     /// What is wrong with a pod that has processes outside the cgroup.
-    #[must_use]
-    pub fn partial(&self, pod: &PodRef) -> Option<&str> {
-        self.outside.problems.get(pod).map(String::as_str)
+    pub(super) fn partial(&self, pod: &PodRef) -> Option<&str> {
+        self.problems.get(pod).map(String::as_str)
     }
 
     /// What is wrong on account of such processes.
-    pub(super) fn outside_problems(&self) -> Vec<String> {
-        let of_pods = self.outside.problems.values();
-        of_pods.chain(&self.outside.failed).cloned().collect()
+    pub(super) fn problems(&self) -> Vec<String> {
+        let of_pods = self.problems.values();
+        of_pods.chain(&self.failed).cloned().collect()
     }
 
     /// What people should know of such processes although nothing is wrong.
-    pub(super) fn outside_notes(&self) -> &[String] {
-        &self.outside.notes
+    pub(super) fn notes(&self) -> &[String] {
+        &self.notes
     }
 
     /// Reports those that were there twice.
-    pub fn note_outside(&mut self, look: Look) {
-        let before = (self.outside_problems(), self.outside.notes.clone());
+    pub(super) fn note(&mut self, core: &mut Core<KernelNode>, look: Look) {
+        let before = (self.problems(), self.notes.clone());
         let now = Instant::now();
         let mut next = now + LOOK_INTERVAL.max(look.took * MAX_SHARE);
-        self.outside.failed = match look.found {
+        self.failed = match look.found {
             Ok(found) => {
-                if self.compare(found) {
+                if self.compare(core, found) {
                     next = now + CONFIRM_INTERVAL;
                 }
-                let pods = self.elsewhere();
-                let noted = self.core.node.datapath.note_elsewhere(pods);
+                let pods = self.elsewhere(core);
+                let noted = core.node.datapath.note_elsewhere(pods);
                 noted.err().map(|problem| format!("{problem:#}"))
             }
             Err(problem) => Some(format!("look for processes outside the pods: {problem}")),
         };
-        self.outside.next = Some(next);
-        let problems = self.outside_problems();
+        self.next = Some(next);
+        let problems = self.problems();
         for problem in problems.iter().filter(|it| !before.0.contains(it)) {
             error!("{problem}");
         }
-        if before != (problems, self.outside.notes.clone()) {
-            self.core.mark_changed();
+        if before != (problems, self.notes.clone()) {
+            core.mark_changed();
         }
     }
 
     /// Compares with the last look; whether something is to be confirmed by another one.
-    fn compare(&mut self, found: Seen) -> bool {
-        let last = std::mem::take(&mut self.outside.last);
-        let cgroup = self.core.node.datapath.cgroup().to_owned();
+    fn compare(&mut self, core: &Core<KernelNode>, found: Seen) -> bool {
+        let last = std::mem::take(&mut self.last);
+        let cgroup = core.node.datapath.cgroup().to_owned();
         let mut problems = BTreeMap::new();
         let mut notes = Vec::new();
         let mut is_new = false;
-        for (name, enrollment) in self.core.enrollments() {
+        for (name, enrollment) in core.enrollments() {
             let inode = enrollment.inode.get();
             let mut twice = |place| {
                 let group = |seen: &Seen| seen.get(&inode).map(|it| it.at(place));
@@ -155,20 +160,20 @@ impl Reconciler {
             }
             notes.extend(twice(Place::Elsewhere).map(|group| note(name, group)));
         }
-        self.outside.last = found;
-        self.outside.problems = problems;
-        self.outside.notes = notes;
+        self.last = found;
+        self.problems = problems;
+        self.notes = notes;
         is_new
     }
 
     /// Pods with processes in other cgroups than their own. What they need does no harm if they are gone by then.
-    fn elsewhere(&self) -> std::collections::BTreeSet<sidetrack_common::ids::NetnsCookie> {
-        let seen = &self.outside.last;
+    fn elsewhere(&self, core: &Core<KernelNode>) -> BTreeSet<NetnsCookie> {
+        let seen = &self.last;
         let any = |inode| {
             seen.get(&inode)
                 .is_some_and(|it| it.at(Place::Elsewhere).count > 0)
         };
-        let enrollments = self.core.enrollments();
+        let enrollments = core.enrollments();
         let with = enrollments.filter(|(_, it)| any(it.inode.get()));
         with.map(|(_, it)| it.cookie).collect()
     }
