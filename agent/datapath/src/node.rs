@@ -96,11 +96,13 @@ impl Node for KernelNode {
     async fn open(&mut self, found: &Found) -> Result<Opened<PodLink>, NodeError> {
         let netns = Netns::open_found(found)?;
         let ids = userns::id_maps(&netns).map_err(failed)?;
+        let cookie = NetnsCookie::new(netns.cookie());
+        let forwarding = self.datapath.pod_forwarding(cookie);
         Ok(Opened {
-            cookie: NetnsCookie::new(netns.cookie()),
+            cookie,
             inode: NetnsInode::new(netns.inode()),
             ids,
-            link: PodLink::new(netns, self.changed.clone()).map_err(failed)?,
+            link: PodLink::new(netns, self.changed.clone(), forwarding).map_err(failed)?,
         })
     }
 

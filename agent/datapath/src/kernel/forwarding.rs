@@ -5,24 +5,23 @@
 mod filters;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet},
     fs, io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
-    path::Path,
-    sync::Arc,
+    path::{Path, PathBuf},
+    sync::{Arc, Weak},
 };
 
 use anyhow::{Context as _, Result, bail};
 use aya::programs::Program;
 use sidetrack_common::ids::NetnsCookie;
+use sidetrack_reconcile::repairs::LinkLoss;
 
 use super::{
     Datapath,
     attachments::{Link, pin_again},
-    objects::{self, Loader, OnDemand},
-    probe,
-    repair::{Findings, Kind, pin_text},
-    sys,
+    objects::{self, Loader},
+    probe, sys,
 };
 
 pub use filters::{remove_all, work};
@@ -30,13 +29,28 @@ pub use filters::{remove_all, work};
 /// The first part of the names of its pins; the index of the interface follows.
 const PIN: &str = "forward-";
 
-/// The loaded program, and the pods' links.
+/// The program, which is in the kernel as long as a pod has it.
 #[derive(Debug)]
 pub struct Forwarding {
-    program: OnDemand<Arc<OwnedFd>>,
+    program: Weak<OwnedFd>,
+    /// Why this kernel does not take it.
+    refused: Option<String>,
     /// Whether links attach it.
     has_links: bool,
-    links: HashMap<NetnsCookie, BTreeMap<u32, Link>>,
+}
+
+/// What a pod has for packets that only pass through it: all but the routing rules and the flag of its row, which say
+/// by themselves whether they are there.
+#[derive(Debug)]
+pub struct PodForwarding {
+    /// The directory of its pins.
+    dir: PathBuf,
+    /// Whether links attach the program. Filters outlive their agent: [`remove_all`] removes them.
+    pub has_links: bool,
+    program: Option<Arc<OwnedFd>>,
+    links: BTreeMap<u32, Link>,
+    /// What people should know of it.
+    pub note: Option<String>,
 }
 
 /// Interfaces that need the program, for [`attach`] in the pod's namespace.
@@ -58,24 +72,26 @@ pub struct Attached {
 impl Default for Forwarding {
     fn default() -> Self {
         Self {
-            program: OnDemand::Unloaded,
+            program: Weak::new(),
+            refused: None,
             has_links: probe::ingress_links(),
-            links: HashMap::new(),
         }
     }
 }
 
 impl Forwarding {
-    /// A pod has left.
-    pub(super) fn forget(&mut self, cookie: NetnsCookie) {
-        self.links.remove(&cookie);
-    }
-
-    /// Unloads the program after the last pod.
-    fn unload(&mut self) {
-        if self.links.is_empty() && self.program.loaded().is_some() {
-            self.program = OnDemand::Unloaded;
+    /// The program, loaded unless a pod has it. What has failed once is not tried again.
+    fn program(&mut self, loader: &Loader) -> Result<Arc<OwnedFd>> {
+        if let Some(problem) = &self.refused {
+            bail!("{problem}");
         }
+        if let Some(program) = self.program.upgrade() {
+            return Ok(program);
+        }
+        let loaded = load(loader);
+        let program = loaded.inspect_err(|problem| self.refused = Some(format!("{problem:#}")))?;
+        self.program = Arc::downgrade(&program);
+        Ok(program)
     }
 }
 
@@ -117,137 +133,122 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
 }
 
 impl Datapath {
-    /// Whether filters attach the program, which outlive their agent: [`remove_all`] removes them.
+    /// What a pod has before anything is attached.
     #[must_use]
-    pub fn forwards_by_filters(&self) -> bool {
-        !self.forwarding.has_links
+    pub fn pod_forwarding(&self, cookie: NetnsCookie) -> PodForwarding {
+        PodForwarding {
+            dir: self.pins.pod_dir(cookie.get()),
+            has_links: self.forwarding.has_links,
+            program: None,
+            links: BTreeMap::new(),
+            note: None,
+        }
     }
 
-    /// Detaches links from interfaces of a pod that need the program no more. Answers which need it and do not have it;
-    /// with filters those that need it, because only the pod's namespace knows the filters.
+    /// Gives a pod the program.
     ///
     /// # Errors
-    /// If there is no program although some interface needs it, or a pin cannot be removed.
-    pub fn missing_forwarding(
-        &mut self,
-        cookie: NetnsCookie,
-        wanted: &BTreeSet<u32>,
-    ) -> Result<Option<Missing>> {
-        let dir = self.pins.pod_dir(cookie.get());
-        let links = self.forwarding.links.entry(cookie).or_default();
-        links.retain(|ifindex, link| wanted.contains(ifindex) && is_on(link.fd.as_fd(), *ifindex));
-        for ifindex in pinned(&dir)?.difference(wanted) {
-            let pin = dir.join(format!("{PIN}{ifindex}"));
+    /// If this kernel does not take it.
+    pub fn load_forwarding(&mut self, pod: &mut PodForwarding) -> Result<()> {
+        pod.program = Some(self.forwarding.program(&self.loader)?);
+        Ok(())
+    }
+}
+
+impl PodForwarding {
+    /// Detaches it from all interfaces that links attach it to.
+    ///
+    /// # Errors
+    /// If a pin cannot be removed.
+    pub fn clear(&mut self) -> Result<()> {
+        self.program = None;
+        self.detach_others(&BTreeSet::new())
+    }
+
+    fn detach_others(&mut self, wanted: &BTreeSet<u32>) -> Result<()> {
+        self.links
+            .retain(|ifindex, link| wanted.contains(ifindex) && is_on(link.fd.as_fd(), *ifindex));
+        for ifindex in pinned(&self.dir)?.difference(wanted) {
+            let pin = self.pin(*ifindex);
             fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))?;
         }
-        if wanted.is_empty() {
-            self.forwarding.links.remove(&cookie);
-            return Ok(None);
+        Ok(())
+    }
+
+    /// Detaches links from interfaces that need the program no more. Answers which need it and do not have it; with
+    /// filters those that need it, because only the pod's namespace knows the filters.
+    ///
+    /// # Errors
+    /// If the program was not loaded, or a pin cannot be removed.
+    pub fn missing(&mut self, wanted: &BTreeSet<u32>) -> Result<Option<Missing>> {
+        self.detach_others(wanted)?;
+        let program = Arc::clone(self.program.as_ref().context("the program is not loaded")?);
+        let mut interfaces = wanted.clone();
+        if self.has_links {
+            interfaces.retain(|ifindex| !self.has_link(*ifindex, program.as_fd()));
         }
-        let loader = &self.loader;
-        let program = Arc::clone(self.forwarding.program.get(|| load(loader))?);
-        let has_links = self.forwarding.has_links;
-        if !has_links {
-            // They are found in the pod's namespace only.
-            return Ok(Some(Missing {
-                program,
-                interfaces: wanted.clone(),
-                has_links,
-            }));
-        }
-        let mut interfaces = BTreeSet::new();
-        let links = self.forwarding.links.entry(cookie).or_default();
-        for ifindex in wanted {
-            if links.get(ifindex).is_some_and(Link::has_its_program) {
-                continue;
-            }
-            match taken_over(&dir, *ifindex, program.as_fd()) {
-                Some(link) => {
-                    links.insert(*ifindex, link);
-                }
-                None => {
-                    interfaces.insert(*ifindex);
-                }
-            }
-        }
-        Ok((!interfaces.is_empty()).then_some(Missing {
+        let missing = Missing {
             program,
             interfaces,
-            has_links,
-        }))
-    }
-
-    /// Pins links again whose pins are gone, and puts their program in its place again. Answers the links that are
-    /// attached nowhere any more, by pod and interface: there they are to be attached again, or the interface is gone.
-    pub fn repair_forwarding(&mut self, findings: &mut Findings) -> Vec<(NetnsCookie, u32)> {
-        self.forwarding.unload();
-        let mut detached = Vec::new();
-        for (cookie, links) in &self.forwarding.links {
-            let dir = self.pins.pod_dir(cookie.get());
-            for (ifindex, link) in links {
-                if is_on(link.fd.as_fd(), *ifindex) {
-                    let pin = dir.join(format!("{PIN}{ifindex}"));
-                    findings.tried(self.repair_forward_link(link, *ifindex, &pin));
-                } else {
-                    detached.push((*cookie, *ifindex));
-                }
-            }
-        }
-        detached
-    }
-
-    fn repair_forward_link(
-        &self,
-        link: &Link,
-        ifindex: u32,
-        pin: &Path,
-    ) -> Result<Option<(Kind, String)>> {
-        let repair = || {
-            format!(
-                "repair the program for forwarded packets at {}",
-                pin.display()
-            )
+            has_links: self.has_links,
         };
-        if !link.has_its_program() {
-            let program = self.forwarding.program.loaded();
-            let program = program.context("the program is not loaded")?;
-            sys::link_update(link.fd.as_fd(), program.as_fd()).with_context(repair)?;
-            let text = format!(
-                "another program had replaced the one for forwarded packets at interface {ifindex}, {}: put it in its place again",
-                pin.display()
-            );
-            return Ok(Some((Kind::Link, text)));
-        }
-        let pinned = link.keep_pinned(pin).with_context(repair)?;
-        Ok(pinned.then(|| (Kind::Pin, pin_text(pin))))
+        Ok((!missing.interfaces.is_empty()).then_some(missing))
     }
 
-    /// Whether an interface of a pod has the program by a link.
-    #[must_use]
-    pub fn has_forwarding(&self, cookie: NetnsCookie, ifindex: u32) -> bool {
-        let links = self.forwarding.links.get(&cookie);
-        let link = links.and_then(|links| links.get(&ifindex));
-        link.is_some_and(|link| is_on(link.fd.as_fd(), ifindex))
+    /// Whether an interface has the program by a link, which an earlier agent may have made.
+    fn has_link(&mut self, ifindex: u32, program: BorrowedFd<'_>) -> bool {
+        let link = self.links.get(&ifindex);
+        if link.is_some_and(Link::has_its_program) {
+            return true;
+        }
+        let taken_over = taken_over(&self.pin(ifindex), ifindex, program);
+        let has_link = taken_over.is_some();
+        self.links.extend(taken_over.map(|link| (ifindex, link)));
+        has_link
     }
 
     /// Keeps what [`attach`] attached.
     ///
     /// # Errors
     /// If it cannot be pinned.
-    pub fn keep_forwarding(&mut self, cookie: NetnsCookie, attached: Attached) -> Result<()> {
-        let dir = self.pins.pod_dir(cookie.get());
+    pub fn keep(&mut self, attached: Attached) -> Result<()> {
         for (ifindex, link) in attached.links {
-            pin_again(link.as_fd(), &dir.join(format!("{PIN}{ifindex}")))?;
-            let links = self.forwarding.links.entry(cookie).or_default();
-            links.insert(ifindex, Link::new(link)?);
+            pin_again(link.as_fd(), &self.pin(ifindex))?;
+            self.links.insert(ifindex, Link::new(link)?);
         }
         Ok(())
+    }
+
+    /// The links that are not as they were made. Those that are attached nowhere are to be attached again, or their
+    /// interface is gone.
+    pub fn losses(&self) -> impl Iterator<Item = (u32, LinkLoss)> {
+        self.links.iter().filter_map(|(ifindex, link)| {
+            let is_attached = is_on(link.fd.as_fd(), *ifindex);
+            Some((*ifindex, link.loss(is_attached, &self.pin(*ifindex))?))
+        })
+    }
+
+    /// Puts a link right. Answers whether the interface has it, which may be gone.
+    ///
+    /// # Errors
+    /// If the kernel refuses.
+    pub fn restore(&self, ifindex: u32, loss: &LinkLoss) -> Result<bool> {
+        let Some(link) = self.links.get(&ifindex) else {
+            return Ok(false);
+        };
+        let program = self.program.as_ref().context("the program is not loaded")?;
+        link.restore(loss, program.as_fd(), &self.pin(ifindex))?;
+        Ok(is_on(link.fd.as_fd(), ifindex))
+    }
+
+    fn pin(&self, ifindex: u32) -> PathBuf {
+        self.dir.join(format!("{PIN}{ifindex}"))
     }
 }
 
 /// The link that an earlier agent made, with this one's program.
-fn taken_over(dir: &Path, ifindex: u32, program: BorrowedFd<'_>) -> Option<Link> {
-    let link = sys::open_pin(&dir.join(format!("{PIN}{ifindex}"))).ok()?;
+fn taken_over(pin: &Path, ifindex: u32, program: BorrowedFd<'_>) -> Option<Link> {
+    let link = sys::open_pin(pin).ok()?;
     let is_usable = is_on(link.as_fd(), ifindex) && sys::link_update(link.as_fd(), program).is_ok();
     is_usable.then(|| Link::new(link).ok())?
 }

@@ -1,14 +1,13 @@
 //! Follows where packets for other addresses may enter a pod.
 
 use anyhow::{Context as _, Result, bail};
-use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::Policy;
 
 use super::PodLink;
 use crate::{
     kernel::{
         Datapath,
-        forwarding::{Missing, attach, remove_all},
+        forwarding::{attach, remove_all},
     },
     netns::{forward_routes, routes::entrances::MAX_ENTRANCES},
     rows::PodRows,
@@ -26,7 +25,6 @@ const BATCH: usize = 8;
 /// If something is left to do.
 pub(super) async fn follow(
     datapath: &mut Datapath,
-    cookie: NetnsCookie,
     rows: &mut PodRows,
     link: &mut PodLink,
     (policy, is_wanted): (&Policy, bool),
@@ -34,16 +32,15 @@ pub(super) async fn follow(
     let are_named = !policy.virtual_interfaces.is_empty();
     let (mut interfaces, left_out) = link.snapshot()?.entrances.interfaces(are_named);
     if is_wanted {
-        link.set_forward_note(note(left_out));
+        link.forwarding.note = note(left_out);
     } else {
-        link.set_forward_note(note_if_unwanted(policy, !interfaces.is_empty()));
+        link.forwarding.note = note_if_unwanted(policy, !interfaces.is_empty());
         interfaces.clear();
     }
     if interfaces.is_empty() {
         if rows.forwards() {
-            datapath.missing_forwarding(cookie, &interfaces)?;
-            link.remove_forwarding(datapath.forwards_by_filters())
-                .await?;
+            link.forwarding.clear()?;
+            link.remove_forwarding().await?;
             rows.set_forwards(false);
             rows.write_flags(&datapath.maps)?;
         }
@@ -52,22 +49,14 @@ pub(super) async fn follow(
     rows.set_forwards(true);
     rows.write_flags(&datapath.maps)?;
     link.add_forward_routes().await?;
-    let Some(missing) = datapath.missing_forwarding(cookie, &interfaces)? else {
+    datapath.load_forwarding(&mut link.forwarding)?;
+    let Some(missing) = link.forwarding.missing(&interfaces)? else {
         return Ok(());
     };
-    attach_some(datapath, cookie, link, missing).await
-}
-
-async fn attach_some(
-    datapath: &mut Datapath,
-    cookie: NetnsCookie,
-    link: &PodLink,
-    missing: Missing,
-) -> Result<()> {
     let attached = link.inside(move || attach(&missing, BATCH)).await;
     let attached = attached.context("attach the program for forwarded packets")?;
     let rest = attached.rest;
-    datapath.keep_forwarding(cookie, attached)?;
+    link.forwarding.keep(attached)?;
     if rest > 0 {
         bail!("{rest} of its interfaces do not have the program for forwarded packets yet");
     }
@@ -102,15 +91,15 @@ impl PodLink {
     }
 
     /// Removes the route again, and programs that filters attach. The namespace may be going away at the same time.
-    pub(super) async fn remove_forwarding(&self, has_filters: bool) -> Result<()> {
+    pub(super) async fn remove_forwarding(&self) -> Result<()> {
         let Some(lo) = self.loopback() else {
             return Ok(());
         };
-        let filters = if has_filters {
+        let filters = if self.forwarding.has_links {
+            Ok(())
+        } else {
             let removed = self.inside(remove_all).await;
             removed.context("remove the program for forwarded packets")
-        } else {
-            Ok(())
         };
         let removed = self.inside(move || forward_routes::remove(lo)).await;
         // A failure of one does not keep the other.

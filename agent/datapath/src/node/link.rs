@@ -11,8 +11,12 @@ use std::{
 use anyhow::{Context as _, Result};
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::netns::{
-    Netns, addresses, inode_at, listeners::is_served, return_routes, routes::Snapshot, watch::Watch,
+use crate::{
+    kernel::forwarding::PodForwarding,
+    netns::{
+        Netns, addresses, inode_at, listeners::is_served, return_routes, routes::Snapshot,
+        watch::Watch,
+    },
 };
 use sidetrack_policy::policy::ReturnRoute;
 
@@ -39,8 +43,8 @@ pub struct PodLink {
     not_accelerated: Option<String>,
     /// About the interfaces that its policy names.
     iface_note: Option<String>,
-    /// About packets for other addresses that enter it.
-    forward_note: Option<String>,
+    /// What it has for packets that only pass through it.
+    pub(super) forwarding: PodForwarding,
 }
 
 impl PodLink {
@@ -48,7 +52,11 @@ impl PodLink {
     ///
     /// # Errors
     /// If the kernel gives no netlink socket.
-    pub(super) fn new(netns: Netns, changed: mpsc::UnboundedSender<u64>) -> Result<Self> {
+    pub(super) fn new(
+        netns: Netns,
+        changed: mpsc::UnboundedSender<u64>,
+        forwarding: PodForwarding,
+    ) -> Result<Self> {
         Ok(Self {
             watch: Self::watch(&netns, &changed)?,
             changed,
@@ -60,7 +68,7 @@ impl PodLink {
             notes: Vec::new(),
             not_accelerated: None,
             iface_note: None,
-            forward_note: None,
+            forwarding,
         })
     }
 
@@ -121,10 +129,6 @@ impl PodLink {
             .cloned()
             .chain(lost)
             .collect()
-    }
-
-    pub(super) fn set_forward_note(&mut self, note: Option<String>) {
-        self.forward_note = note;
     }
 
     /// Index of lo.

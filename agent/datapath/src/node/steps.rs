@@ -43,7 +43,7 @@ async fn write(
             link.set_iface_note(note);
             // Not before: the flags of the pod's row go with its policy.
             if *phase == Phase::After {
-                return after_namespace(node, cookie, rows, link, policy).await;
+                return after_namespace(node, rows, link, policy).await;
             }
             Ok(())
         }
@@ -95,11 +95,16 @@ async fn write(
             Ok(())
         }
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
+        Step::DetachLookup => {
+            // Before the routes: packets are marked only while a route leads them.
+            let cleared = link.forwarding.clear();
+            datapath.detach_pod(cookie).and(cleared)
+        }
         Step::RestoreNamespace => {
             link.restore(rows.has_added_self_v6()).await;
             if rows.forwards() {
                 // The namespace may be going away at the same time.
-                let _ = link.remove_forwarding(datapath.forwards_by_filters()).await;
+                let _ = link.remove_forwarding().await;
             }
             Ok(())
         }
@@ -115,14 +120,13 @@ async fn write(
 /// What the namespace needs once its rows are those of the active policy.
 async fn after_namespace(
     node: &mut KernelNode,
-    cookie: NetnsCookie,
     rows: &mut PodRows,
     link: &mut PodLink,
     policy: &Policy,
 ) -> Result<()> {
     rows.write_flags(&node.datapath.maps)?;
     let wanted = (policy, node.captures_forwarded);
-    let followed = forwarding::follow(&mut node.datapath, cookie, rows, link, wanted).await;
+    let followed = forwarding::follow(&mut node.datapath, rows, link, wanted).await;
     if !captures_more(rows, link, policy) {
         link.written();
     }
