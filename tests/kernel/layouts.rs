@@ -1,9 +1,10 @@
 //! Maps of other layouts: an agent takes over from a build with an older one under traffic, and
-//! leaves a newer one alone. The other layout is ours under another number: the agent never looks
-//! into its maps, and what is attached is what an older build would have attached.
+//! leaves a newer one alone. The newer layout is ours under another number: the agent never looks
+//! into its maps.
 
 mod downgrade;
 mod interrupted;
+mod six;
 mod upgrade;
 
 use std::{fs, path::PathBuf};
@@ -19,8 +20,8 @@ use sidetrack_common::LAYOUT_VERSION;
 
 use crate::fixture::{PodFixture, at};
 
-/// What is one older, ours, and one newer.
-const OLDER: u32 = LAYOUT_VERSION - 1;
+/// What is older, ours, and one newer.
+const OLDER: u32 = 6;
 const OURS: u32 = LAYOUT_VERSION;
 const NEWER: u32 = LAYOUT_VERSION + 1;
 
@@ -28,10 +29,17 @@ fn version(fixture: &PodFixture, number: u32) -> PathBuf {
     fixture.lab.places().layout(number)
 }
 
-/// Ends the agent and gives what it has left the number of another layout.
+/// Ends the agent; what it has left becomes that of another layout, if it is not already.
 fn end_as(fixture: &mut PodFixture, number: u32) -> Result<()> {
     fixture.agent.end(Signal::SIGTERM)?;
-    fs::rename(version(fixture, OURS), version(fixture, number)).context("rename the layout")
+    let dir = version(fixture, number);
+    if !dir.exists() {
+        fs::rename(version(fixture, OURS), &dir).context("rename the layout")?;
+        if number == OLDER {
+            six::convert(&dir.join("maps"))?;
+        }
+    }
+    Ok(())
 }
 
 fn right(connected: Result<Connected, i32>) -> Result<()> {

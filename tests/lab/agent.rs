@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use self::places::{NOT_OF_PODS, Places, gone, is, nothing_is_left};
+pub use self::places::{NOT_OF_PODS, Places, dump_of, gone, is, nothing_is_left};
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 

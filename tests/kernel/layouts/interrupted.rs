@@ -12,7 +12,7 @@ use lab::{
 };
 use nix::sys::signal::Signal;
 
-use super::{OLDER, end_as, inbound, redirects, right, started, version};
+use super::{OLDER, end_as, inbound, redirects, right, six::started, version};
 use crate::fixture::{PodFixture, at};
 
 kernel_test!(a_pod_that_cannot_be_enrolled_keeps_it);

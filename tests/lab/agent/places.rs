@@ -13,7 +13,8 @@ use sidetrack_common::{LAYOUT_VERSION, names};
 
 use super::{WAIT_TIMEOUT, binary};
 use crate::{
-    product::{Client, Maps, PINNED, Pins, PodStatus, block_on},
+    command::run_words,
+    product::{Client, Maps, PINNED, Pins, PodState, PodStatus, Policy, block_on},
     wait::eventually,
 };
 
@@ -174,16 +175,7 @@ impl Places {
 
     /// Rows of a pinned map.
     pub fn map(&self, name: &str) -> Result<Vec<Value>> {
-        let path = self.pins().join("maps").join(name);
-        let dump = crate::command::run_words(&[
-            "bpftool",
-            "-j",
-            "map",
-            "dump",
-            "pinned",
-            &path.to_string_lossy(),
-        ])?;
-        rows_of(&dump).with_context(|| format!("list the rows of {name}"))
+        dump_of(&self.pins().join("maps").join(name))
     }
 }
 
@@ -201,6 +193,13 @@ pub fn is(state: &str, words: &str) -> impl Fn(Option<&Value>) -> bool {
 #[must_use]
 pub fn gone(pod: Option<&Value>) -> bool {
     pod.is_none()
+}
+
+/// The rows of a map, by its pin.
+pub fn dump_of(pin: &Path) -> Result<Vec<Value>> {
+    let pin = pin.to_string_lossy();
+    let dump = run_words(&["bpftool", "-j", "map", "dump", "pinned", &pin])?;
+    rows_of(&dump).with_context(|| format!("list the rows of {pin}"))
 }
 
 /// The rows in what bpftool prints. Anything but a list is an error: taken for an empty map it would

@@ -1,5 +1,5 @@
-//! Directories of other layouts under `<bpffs>/sidetrack`. Other builds wrote what is in them: the content
-//! of their maps is unknown here, only the targets of their links are known.
+//! Directories of other layouts under `<bpffs>/sidetrack`. Other builds wrote what is in them: the targets of
+//! their links are known here, and of the content of their maps only one flag of the pods.
 //!
 //! The directory of a newer layout makes the agent refuse to start. An older one runs beside the current
 //! one until all pods are enrolled. Then its hooks that redirect are removed; those that report original
@@ -16,11 +16,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use sidetrack_common::LAYOUT_VERSION;
+use sidetrack_common::{
+    LAYOUT_VERSION, names,
+    pod::{POD_ADDED_SELF_V6, Pod},
+};
 
 pub use self::removal::{Removed, list_everything, remove_everything};
 use self::removal::{remove_pin, remove_redirecting, remove_versions};
-use super::{pins::PinError, sys};
+use super::{pins::PinError, sys, table::Table};
 
 /// The hooks that redirect. All others report the original addresses of redirected sockets.
 const REDIRECTING: [&str; 2] = ["connect4", "connect6"];
@@ -95,6 +98,16 @@ impl OldLayout {
     /// Cookies of its pods, also after [`OldLayout::stop_redirecting`].
     pub fn pod_cookies(&self) -> Vec<u64> {
         self.pods().into_iter().map(|(cookie, _)| cookie).collect()
+    }
+
+    /// Whether its agent added `::6` to a pod's lo. Whoever releases the pod has to remove it.
+    pub fn added_self_v6(&self, cookie: u64) -> bool {
+        let pods = sys::open_pin(&self.dir.join("maps").join(names::POD_BY_NETNS));
+        // Rows of another size are of a build that this one does not replace.
+        let row = pods
+            .and_then(Table::<u64, Pod>::new)
+            .and_then(|pods| pods.get(&cookie));
+        row.is_ok_and(|row| row.is_some_and(|row| row.flags & POD_ADDED_SELF_V6 != 0))
     }
 
     fn pods(&self) -> Vec<(u64, PathBuf)> {

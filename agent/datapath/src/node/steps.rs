@@ -49,7 +49,9 @@ async fn write(
         }
         Step::CaptureV6(policy) => {
             if captures_more(rows, link, policy) {
-                if link.add_self_v6().await? {
+                let mut earlier = datapath.earlier.iter();
+                let by_earlier = earlier.any(|layout| layout.added_self_v6(cookie.get()));
+                if link.add_self_v6().await? || by_earlier {
                     rows.added_self_v6();
                 }
                 rows.capture_v6();
