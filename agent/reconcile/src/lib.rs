@@ -9,6 +9,116 @@
 //! - a pod's row is written last when the pod is enrolled, and removed first when it leaves;
 //! - a policy's rows outlive the last pod row that names it by [`policies::GRACE`];
 //! - what is done for one pod writes no row of another.
+//!
+//! One pod on a node that only writes down what it is asked to do:
+//!
+//! ```
+//! # use std::{collections::BTreeSet, net::IpAddr, path::{Path, PathBuf}, pin::pin, task::{Context, Poll, Waker}, time::Instant};
+//! # use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
+//! use sidetrack_policy::{
+//!     PodRef,
+//!     compiled::CompiledPolicy,
+//!     ids::IdMaps,
+//!     manifest::parse_pods,
+//!     mesh::{Enroll, Mesh},
+//! };
+//! use sidetrack_reconcile::{
+//!     Core, Found, Listing, Node, NodeError, PodState, Processes, Step,
+//!     node::{KnownListeners, LeftRows, Opened},
+//!     policies::LeftPolicy,
+//! };
+//! # use sidetrack_reconcile::{PodView, repairs::{Facts, Repair}};
+//!
+//! /// What was done, in order.
+//! #[derive(Debug, Default)]
+//! struct Journal(Vec<String>);
+//!
+//! impl Node for Journal {
+//!     type Rows = ();
+//!     type Link = ();
+//!     type Processes = NoProcesses;
+//!
+//!     fn check(&self, _: &Found) -> Result<NetnsInode, NodeError> {
+//!         Ok(NetnsInode::new(7))
+//!     }
+//!     async fn open(&mut self, found: &Found) -> Result<Opened<()>, NodeError> {
+//!         let (cookie, inode) = (NetnsCookie::new(42), self.check(found)?);
+//!         Ok(Opened { cookie, inode, ids: IdMaps::of_node(), link: () })
+//!     }
+//!     fn write_policy(&mut self, id: PolicyId, _: &CompiledPolicy) -> Result<(), NodeError> {
+//!         self.0.push(format!("WritePolicy {id}"));
+//!         Ok(())
+//!     }
+//!     async fn step(
+//!         &mut self,
+//!         _: NetnsCookie,
+//!         _: &mut (),
+//!         _: Option<&mut ()>,
+//!         step: &Step<'_, NoProcesses>,
+//!     ) -> Result<(), NodeError> {
+//!         let step = format!("{step:?}");
+//!         self.0.extend(step.split('(').next().map(str::to_owned));
+//!         Ok(())
+//!     }
+//!     // ... and what a node has to tell and to remove.
+//! #     fn now(&self) -> Instant { Instant::now() }
+//! #     fn processes(&self, _: BTreeSet<NetnsInode>) -> NoProcesses { NoProcesses }
+//! #     fn inode_at(&self, _: &Path) -> Option<NetnsInode> { Some(NetnsInode::new(7)) }
+//! #     fn rows(&self, _: &PodRef, _: Option<&str>, _: &Opened<()>, _: Option<()>) -> Result<(), NodeError> { Ok(()) }
+//! #     fn follow_path(&mut self, _: &mut (), _: &Path) {}
+//! #     fn notes(_: &()) -> Vec<String> { Vec::new() }
+//! #     async fn dns_servers(&mut self, _: NetnsCookie, _: &Path, _: Option<&Path>) -> Option<Vec<IpAddr>> { None }
+//! #     fn is_alive(&self, _: &()) -> bool { true }
+//! #     fn write_lists(&mut self, _: PolicyId, _: &CompiledPolicy) -> Result<(), NodeError> { Ok(()) }
+//! #     fn remove_policy(&mut self, _: PolicyId) -> Result<(), NodeError> { Ok(()) }
+//! #     fn remove_lists(&mut self, _: PolicyId, _: &CompiledPolicy) -> Result<(), NodeError> { Ok(()) }
+//! #     fn highest_policy(&self) -> Result<Option<PolicyId>, NodeError> { Ok(None) }
+//! #     fn left_policies(&self) -> Result<Vec<LeftPolicy>, NodeError> { Ok(Vec::new()) }
+//! #     fn sweep_policies(&mut self, _: &BTreeSet<PolicyId>) -> Result<(), NodeError> { Ok(()) }
+//! #     fn left_rows(&self) -> Result<Vec<LeftRows<()>>, NodeError> { Ok(Vec::new()) }
+//! #     fn refresh_program(&mut self, _: NetnsCookie) -> Result<bool, NodeError> { Ok(true) }
+//! #     fn listeners(&self) -> KnownListeners { KnownListeners::new() }
+//! #     fn cookie_at(&self, _: &Path) -> Option<NetnsCookie> { None }
+//! #     fn look(&mut self, _: Vec<(PolicyId, &CompiledPolicy)>, _: &[PodView<'_, (), ()>]) -> Facts { Facts::default() }
+//! #     fn look_at_inbound(&self) -> Facts { Facts::default() }
+//! #     fn has_inbound_link(&self, _: NetnsCookie, _: NetnsInode) -> bool { true }
+//! #     fn repair(&mut self, _: &Repair, _: Option<PodView<'_, (), ()>>) -> Result<bool, NodeError> { Ok(false) }
+//! }
+//! # #[derive(Debug)]
+//! # struct NoProcesses;
+//! # impl Processes for NoProcesses {
+//! #     fn none() -> Self { Self }
+//! #     fn any_in(&self, _: NetnsInode) -> bool { false }
+//! #     fn path_of(&self, _: NetnsInode) -> Option<PathBuf> { None }
+//! #     fn netns_of_pod(&self, _: &str, _: Option<NetnsInode>) -> Option<Found> { None }
+//! # }
+//! # /// Runs what never waits.
+//! # fn ready<T>(future: impl Future<Output = T>) -> T {
+//! #     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+//! #         Poll::Ready(output) => output,
+//! #         Poll::Pending => panic!("it waits"),
+//! #     }
+//! # }
+//!
+//! let text = r#"
+//! kind: Pod
+//! apiVersion: v1
+//! metadata: {name: web, namespace: shop, annotations: {sidetrack.dev/netns: /run/netns/web}}
+//! spec: {containers: [{name: app}, {name: istio-proxy}]}
+//! "#;
+//! let (pods, _) = parse_pods(Path::new("web.yaml"), text).expect("a manifest");
+//! let mut core = ready(Core::new(Journal::default(), Mesh::new(Enroll::Injected))).expect("a node");
+//! ready(core.apply(&Listing { pods, complete: true, ..Listing::default() }));
+//!
+//! let (name, web) = core.pods().next().expect("the pod");
+//! assert_eq!((name.to_string().as_str(), web.state()), ("shop/web", PodState::Enrolled));
+//! // The policy is there before the pod's row names it, and everything else that decides. Last comes a search for
+//! // listeners that were opened meanwhile.
+//! let steps = ["WritePolicy 1", "ReadNamespace", "CaptureV6", "SetReturnRoute", "WriteNamespace"];
+//! assert_eq!(core.node.0[..5], steps);
+//! let steps = ["AttachLookup", "AdoptListeners", "WritePod", "WriteNamespace", "AdoptListeners"];
+//! assert_eq!(core.node.0[5..], steps);
+//! ```
 
 mod allowance;
 pub mod cni;
