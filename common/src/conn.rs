@@ -278,6 +278,23 @@ pub struct ListenerKey {
     pub slot: u32,
 }
 
+/// A listener with connections that wait to be accepted, as the program that looks at all listeners writes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct ListenerQueue {
+    /// The listener's key.
+    pub key: ListenerKey,
+    /// `SO_COOKIE`: a socket that serves two families has two keys.
+    pub socket: u64,
+    /// For how many microseconds the first of them has waited; 0 if that is not known.
+    pub oldest_us: u64,
+    /// How many wait.
+    pub waiting: u32,
+    /// How many may. The kernel lets one more wait, and ignores further ones.
+    pub limit: u32,
+}
+
 /// Key of a socket that the agent looks for. Searches of one purpose look for different sockets, because each is for one
 /// pod; those of both purposes may look for the same one at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -339,6 +356,7 @@ const _: () = assert!(size_of::<Destination>() == 40);
 const _: () = assert!(size_of::<DestinationRow>() == 56);
 const _: () = assert!(size_of::<SockRecord>() == 40);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
+const _: () = assert!(size_of::<ListenerQueue>() == 40);
 const _: () = assert!(size_of::<WantedKey>() == 16);
 const _: () = assert!(size_of::<WantedListener>() == 24);
 

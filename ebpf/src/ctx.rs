@@ -11,6 +11,7 @@ pub mod sk_lookup;
 pub mod sk_msg;
 pub mod skb;
 pub mod sock_addr;
+pub mod sock_map;
 pub mod sock_ops;
 pub mod sockopt;
 pub mod task;

@@ -22,6 +22,8 @@ pub mod objects;
 pub mod pins;
 pub mod pod_links;
 pub mod probe;
+pub mod queues;
+mod release;
 pub mod repair;
 pub mod sock_diag;
 pub mod sock_records;

@@ -1,6 +1,7 @@
 //! Network namespaces of pods: finding and opening them, running code inside, their cookies.
 
 pub mod addresses;
+pub mod connecting;
 pub mod forward_routes;
 pub mod listeners;
 mod marked_routes;

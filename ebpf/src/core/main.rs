@@ -20,6 +20,8 @@ mod maps;
 #[cfg(target_arch = "bpf")]
 mod names;
 #[cfg(target_arch = "bpf")]
+mod queues;
+#[cfg(target_arch = "bpf")]
 mod sk_lookup;
 #[cfg(target_arch = "bpf")]
 mod sockops;

@@ -27,6 +27,7 @@ use super::{
     maps::Maps,
     objects::Loader,
     pins::{Lock, Pins},
+    queues::Queues,
     sys,
     tasks::Tasks,
 };
@@ -46,6 +47,8 @@ pub struct Datapath {
     pub adoption: Arc<Adoption>,
     /// Says which processes are in which network namespaces.
     pub tasks: Arc<Tasks>,
+    /// Says which listeners have connections that wait; `None` if this kernel cannot.
+    pub queues: Option<Arc<Queues>>,
     pub(super) inbound: InboundTemplate,
     pub(super) acceleration: Acceleration,
     pub(super) forwarding: Forwarding,
@@ -103,6 +106,10 @@ impl Datapath {
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
         let adoption = Arc::new(Adoption::load(&mut ebpf, &pins)?);
         let tasks = Arc::new(Tasks::load(&mut ebpf)?);
+        // No connection depends on it.
+        let queues = Queues::load(&mut ebpf, &pins)
+            .inspect_err(|error| tracing::warn!("sidecars that hang are not seen: {error:#}"))
+            .ok();
         let acceleration = Acceleration::new(&loader);
         let forwarding = Forwarding::default();
         let log = KernelLog::of(&mut ebpf)?;
@@ -117,6 +124,7 @@ impl Datapath {
                 removed_counts: Arc::default(),
                 adoption,
                 tasks,
+                queues: queues.map(Arc::new),
                 inbound,
                 acceleration,
                 forwarding,

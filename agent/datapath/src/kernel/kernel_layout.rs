@@ -11,7 +11,7 @@ pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold. Those that begin with `MASK` hold the
 /// bit of a bit-field of one bit in its byte.
-pub const MEMBERS: [(&str, &str, &str); 35] = [
+pub const MEMBERS: [(&str, &str, &str); 40] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCK_ERR", "sock", "sk_err"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
@@ -26,6 +26,19 @@ pub const MEMBERS: [(&str, &str, &str); 35] = [
     ("OFFSET_OPT_SRR", "ip_options", "srr"),
     ("OFFSET_SOCK_BACKLOG", "sock", "sk_backlog"),
     ("OFFSET_ICSK_ULP", "inet_connection_sock", "icsk_ulp_ops"),
+    (
+        "OFFSET_ICSK_ACCEPT_QUEUE",
+        "inet_connection_sock",
+        "icsk_accept_queue",
+    ),
+    (
+        "OFFSET_QUEUE_HEAD",
+        "request_sock_queue",
+        "rskq_accept_head",
+    ),
+    ("OFFSET_REQUEST_SYNACK", "tcp_request_sock", "snt_synack"),
+    ("OFFSET_SOCK_ACK_BACKLOG", "sock", "sk_ack_backlog"),
+    ("OFFSET_SOCK_MAX_ACK_BACKLOG", "sock", "sk_max_ack_backlog"),
     ("OFFSET_TCP_WRITE_SEQ", "tcp_sock", "write_seq"),
     ("OFFSET_TCP_COPIED_SEQ", "tcp_sock", "copied_seq"),
     ("OFFSET_TASK_PID", "task_struct", "pid"),

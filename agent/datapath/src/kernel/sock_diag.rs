@@ -19,6 +19,8 @@ pub enum Sockets {
     Listening,
     /// Those that have a peer.
     Connected,
+    /// Those whose SYN to this port has had no answer yet.
+    Connecting(u16),
 }
 
 /// Visits the sockets of a family (`AF_INET`, `AF_INET6`) in the namespace of the calling thread, until
@@ -35,13 +37,18 @@ pub fn visit(
     let states = match sockets {
         Sockets::Listening => StateFlags::LISTEN,
         Sockets::Connected => StateFlags::all() - StateFlags::LISTEN,
+        Sockets::Connecting(_) => StateFlags::SYN_SENT,
     };
+    let mut socket_id = SocketId::new_v4();
+    if let Sockets::Connecting(port) = sockets {
+        socket_id.destination_port = port;
+    }
     let request = SockDiagMessage::InetRequest(InetRequest {
         family,
         protocol: IPPROTO_TCP,
         extensions: ExtensionFlags::empty(),
         states,
-        socket_id: SocketId::new_v4(),
+        socket_id,
     });
     let socket = netlink::open(NETLINK_SOCK_DIAG)?;
     netlink::dump(&socket, request, until, |message| match message {

@@ -16,8 +16,8 @@ mod programs;
 
 pub use self::{
     links::{
-        iterate, link_cgroup, link_create, link_create_ingress, link_detach, link_ifindex,
-        link_info, link_netns, link_program_in_netns, link_update,
+        iterate, iterate_map, link_cgroup, link_create, link_create_ingress, link_detach,
+        link_ifindex, link_info, link_netns, link_program_in_netns, link_update,
     },
     maps::{
         map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key, map_take,

@@ -43,12 +43,14 @@ fn btf(structs: &[(&str, &[(&str, u32)])], bit_fields: bool) -> Vec<u8> {
     words.flat_map(u32::to_ne_bytes).chain(strings).collect()
 }
 
-const STRUCTS: [(&str, &[(&str, u32)]); 21] = [
+const STRUCTS: [(&str, &[(&str, u32)]); 23] = [
     (
         "sock",
         &[
             ("other", 0),
             ("sk_backlog", 8 * 8),
+            ("sk_ack_backlog", 8 * 12),
+            ("sk_max_ack_backlog", 8 * 16),
             ("sk_socket", 8 * 24),
             ("sk_err", 8 * 40),
         ],
@@ -61,7 +63,12 @@ const STRUCTS: [(&str, &[(&str, u32)]); 21] = [
     ("ipv6_txoptions", &[("srcrt", 8 * 32)]),
     ("ip_options_rcu", &[("rcu", 0), ("opt", 8 * 16)]),
     ("ip_options", &[("optlen", 8 * 8), ("srr", 8 * 9)]),
-    ("inet_connection_sock", &[("icsk_ulp_ops", 8 * 40)]),
+    (
+        "inet_connection_sock",
+        &[("icsk_accept_queue", 8 * 24), ("icsk_ulp_ops", 8 * 40)],
+    ),
+    ("request_sock_queue", &[("rskq_accept_head", 8 * 16)]),
+    ("tcp_request_sock", &[("snt_synack", 8 * 264)]),
     ("tcp_sock", &[("copied_seq", 8 * 48), ("write_seq", 8 * 52)]),
     (
         "task_struct",
@@ -102,6 +109,11 @@ fn offsets_are_bytes_by_global() {
         ("OFFSET_OPT_SRR", 9),
         ("OFFSET_SOCK_BACKLOG", 8),
         ("OFFSET_ICSK_ULP", 40),
+        ("OFFSET_ICSK_ACCEPT_QUEUE", 24),
+        ("OFFSET_QUEUE_HEAD", 16),
+        ("OFFSET_REQUEST_SYNACK", 264),
+        ("OFFSET_SOCK_ACK_BACKLOG", 12),
+        ("OFFSET_SOCK_MAX_ACK_BACKLOG", 16),
         ("OFFSET_TCP_WRITE_SEQ", 52),
         ("OFFSET_TCP_COPIED_SEQ", 48),
         ("OFFSET_TASK_PID", 100),

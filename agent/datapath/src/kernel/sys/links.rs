@@ -53,15 +53,26 @@ pub fn link_ifindex(link: BorrowedFd<'_>) -> io::Result<u32> {
 /// namespace. Reading it runs the program. On kernels before 6.1 one process cannot be chosen: E2BIG.
 pub fn iterate(program: BorrowedFd<'_>, process: Option<i32>) -> io::Result<File> {
     // `union bpf_iter_link_info`, its member `task`: tid, pid, pid_fd.
-    let task = [0, process.unwrap_or_default() as u32, 0];
+    let task = process.map(|process| [0, process as u32, 0]);
+    iterator(program, task.as_ref().map_or(&[], |task| task))
+}
+
+/// An iterator over the rows of a map. Reading it runs the program (of maps of sockets Linux 5.10).
+pub fn iterate_map(program: BorrowedFd<'_>, map: BorrowedFd<'_>) -> io::Result<File> {
+    // The member `map` of that union: its descriptor.
+    iterator(program, &[raw(map)])
+}
+
+/// An iterator over what `info` names, a `union bpf_iter_link_info`; over everything if it is empty.
+fn iterator(program: BorrowedFd<'_>, info: &[u32]) -> io::Result<File> {
     let link = bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attr| {
         attr.link_create.__bindgen_anon_1.prog_fd = raw(program);
         attr.link_create.attach_type = bpf_attach_type::BPF_TRACE_ITER as u32;
-        if process.is_some() {
-            // SAFETY: a member of the zeroed union; `task` lives until the call returns.
-            let info = unsafe { &mut attr.link_create.__bindgen_anon_3.__bindgen_anon_1 };
-            info.iter_info = task.as_ptr() as u64;
-            info.iter_info_len = size_of_val(&task) as u32;
+        if !info.is_empty() {
+            // SAFETY: a member of the zeroed union; `info` lives until the call returns.
+            let place = unsafe { &mut attr.link_create.__bindgen_anon_3.__bindgen_anon_1 };
+            place.iter_info = info.as_ptr() as u64;
+            place.iter_info_len = size_of_val(info) as u32;
         }
     })?;
     let iterator = bpf_fd(bpf_cmd::BPF_ITER_CREATE, |attr| {

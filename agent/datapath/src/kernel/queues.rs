@@ -1,0 +1,63 @@
+//! Which listeners of sidecars have connections that wait to be accepted: one pass of a program over the listener
+//! map, for all pods at once and without entering any.
+
+use std::{
+    io::{self, Read as _},
+    os::fd::{AsFd as _, OwnedFd},
+};
+
+use anyhow::{Context as _, Result, bail};
+use aya::{Btf, Ebpf, programs::Program};
+use sidetrack_common::{
+    conn::{ListenerKey, ListenerQueue},
+    names,
+};
+
+use super::{maps::from_pin, pins::Pins, sys, table::Table};
+
+/// The program, and the map that it walks over.
+#[derive(Debug)]
+pub struct Queues {
+    program: OwnedFd,
+    listeners: Table<ListenerKey, u64>,
+}
+
+impl Queues {
+    /// Loads the program.
+    ///
+    /// # Errors
+    /// If the kernel does not take it.
+    pub fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<Self> {
+        let Some(Program::Iter(program)) = ebpf.program_mut("st_queues") else {
+            bail!("no program st_queues in the object");
+        };
+        let btf = Btf::from_sys_fs().context("read the kernel's BTF")?;
+        program.load("sockmap", &btf).context("load st_queues")?;
+        Ok(Self {
+            program: program.fd()?.as_fd().try_clone_to_owned()?,
+            listeners: from_pin(pins, names::LISTENERS)?,
+        })
+    }
+
+    /// The listeners with connections that wait.
+    ///
+    /// # Errors
+    /// If the map cannot be walked over.
+    pub fn read(&self) -> io::Result<Vec<ListenerQueue>> {
+        let mut listeners = sys::iterate_map(self.program.as_fd(), self.listeners.fd())?;
+        let mut bytes = Vec::new();
+        let mut buffer = [0; 4096];
+        loop {
+            match listeners.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => bytes.extend_from_slice(&buffer[..read]),
+                // After a million sockets the kernel returns for a moment.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let rows = bytes.chunks_exact(size_of::<ListenerQueue>());
+        Ok(rows.map(bytemuck::pod_read_unaligned).collect())
+    }
+}

@@ -1,0 +1,27 @@
+//! Connections that wait for sidecars to accept them. The agent reads this program's output: it walks over the
+//! listeners of all pods at once, and needs to enter none of them.
+
+use core::ffi::c_void;
+
+use sidetrack_common::conn::ListenerQueue;
+
+use sidetrack_ebpf::ctx::sock_map::MapSocket;
+
+/// One listener. Returns 0: go on with the next. Most have an empty queue, and nothing is written for them.
+#[unsafe(no_mangle)]
+#[unsafe(link_section = "iter/sockmap")]
+pub fn st_queues(ctx: *mut c_void) -> i32 {
+    if let Some(listener) = MapSocket::new(ctx) {
+        let waiting = listener.waiting();
+        if waiting > 0 {
+            listener.write(&ListenerQueue {
+                key: listener.key,
+                socket: listener.cookie(),
+                oldest_us: listener.oldest_us(),
+                waiting,
+                limit: listener.limit(),
+            });
+        }
+    }
+    0
+}
