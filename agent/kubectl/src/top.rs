@@ -158,7 +158,7 @@ fn table(answers: &Answers, wide: bool) -> String {
         .iter()
         .flat_map(|node| node.pods.iter().map(move |row| (row, node.node.as_str())))
         .collect();
-    rows.sort_by_key(|(row, node)| (row.full_name(), *node));
+    rows.sort_by_key(|(row, node)| (row.urgency(), row.full_name(), *node));
     let cells = rows
         .iter()
         .map(|(row, node)| top::cells(row, Some(node), wide));

@@ -5,11 +5,13 @@
 
 mod counts;
 pub mod screen;
+mod sidecar;
 pub mod top;
 pub mod trace;
 
 pub use self::{
     counts::Connections,
+    sidecar::{Queue, Sidecar, SidecarCounts, Sockets},
     trace::{AttendedLine, Process, TraceEvent, TraceLine},
 };
 
@@ -21,20 +23,5 @@ pub fn errno_text(errno: i32) -> String {
     words.to_owned()
 }
 
-/// Whether a sidecar listens: one word if both of its ports are alike. `outbound` is unknown if one listens, or
-/// has listened, on loopback.
-#[must_use]
-pub fn listener(not_yet: bool, outbound: Option<bool>, inbound: bool) -> &'static str {
-    if not_yet {
-        return "not yet";
-    }
-    match (outbound, inbound) {
-        (Some(true), true) => "up",
-        (Some(false), false) => "down",
-        (Some(true), false) => "out",
-        (Some(false), true) => "in",
-        // It is or was on loopback, where inbound connections never go.
-        (None, true) => "in, out unknown",
-        (None, false) => "unknown",
-    }
-}
+#[cfg(test)]
+mod tests;

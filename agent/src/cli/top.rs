@@ -91,7 +91,9 @@ fn is_wanted(row: &Row, options: &Options) -> bool {
 
 fn print(report: &TopReport, wide: bool) -> Result<()> {
     let mut table = output::table(top::header(false, wide));
-    for row in &report.pods {
+    let mut rows: Vec<&Row> = report.pods.iter().collect();
+    rows.sort_by_key(|row| (row.urgency(), row.full_name()));
+    for row in rows {
         table.add_row(top::cells(row, None, wide));
     }
     output::print_table(&table)

@@ -13,10 +13,11 @@ const COLUMNS: [&str; 7] = [
     "UNTOUCHED",
 ];
 /// What wide output adds.
-const WIDE: [&str; 7] = [
+const WIDE: [&str; 8] = [
     "UNTOUCHED/S",
     "OUT",
     "IN",
+    "WAITING",
     "GIVEN-UP",
     "BEFORE-SIDECAR",
     "UDP",
@@ -53,6 +54,7 @@ pub fn cells(row: &Row, node: Option<&str>, wide: bool) -> Vec<String> {
             rate(row, |of| of.untouched),
             count(row, |of| of.outbound_redirected),
             count(row, |of| of.inbound_redirected),
+            waiting(row),
             count(row, |of| of.given_up),
             count(row, |of| of.before_sidecar),
             count(row, |of| of.udp),
@@ -60,6 +62,12 @@ pub fn cells(row: &Row, node: Option<&str>, wide: bool) -> Vec<String> {
         ]);
     }
     cells
+}
+
+/// Connections that wait for a sidecar that hangs.
+pub(super) fn waiting(row: &Row) -> String {
+    row.waiting
+        .map_or_else(|| "-".to_owned(), |count| count.to_string())
 }
 
 /// One of a pod's counts.

@@ -11,7 +11,7 @@ use ratatui::{
 use sidetrack_policy::text::{counted, escaped};
 
 use super::{
-    columns::{count, rate},
+    columns::{count, rate, waiting},
     report::Origin,
     view::{Opened, Shown, View},
     wrap::wrapped,
@@ -308,7 +308,7 @@ fn cell(column: &Column, shown: &Shown<'_>, theme: Theme) -> Span<'static> {
     if column.heading == "SIDECAR" {
         let style = match (&shown.row.sidecar, text.as_str()) {
             (Some(_), "up") => theme.good(),
-            (Some(_), "not yet" | "unknown") => theme.doubtful(),
+            (Some(_), "not yet" | "unknown" | "listens") => theme.doubtful(),
             (Some(_), _) => theme.bad(),
             (None, _) => theme.doubtful(),
         };

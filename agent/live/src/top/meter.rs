@@ -5,7 +5,7 @@
 use std::{collections::HashMap, time::Duration};
 
 use super::report::{PerSecond, Row};
-use crate::Connections;
+use crate::{Connections, Sidecar};
 
 /// A pod's counters at one moment.
 #[derive(Clone, Debug)]
@@ -20,12 +20,8 @@ pub struct Pod {
     pub reason: Option<String>,
     /// Cookie of its network namespace, when enrolled. Counters belong to it.
     pub cookie: Option<u64>,
-    /// Whether the sidecar listens on its outbound port, if that is known.
-    pub outbound_listener: Option<bool>,
-    /// Whether it listens on its inbound port.
-    pub inbound_listener: bool,
-    /// Whether it has never listened, and the pod may reach the network until it does.
-    pub before_sidecar: bool,
+    /// What its sidecar does.
+    pub sidecar: Sidecar,
     /// Connections so far.
     pub connections: Connections,
 }
@@ -118,14 +114,8 @@ fn is_after(now: &Connections, before: &Connections) -> bool {
 fn row(pod: Pod, per_second: Option<PerSecond>) -> Row {
     let is_enrolled = pod.cookie.is_some();
     Row {
-        sidecar: is_enrolled.then(|| {
-            crate::listener(
-                pod.before_sidecar,
-                pod.outbound_listener,
-                pod.inbound_listener,
-            )
-            .to_owned()
-        }),
+        sidecar: is_enrolled.then(|| pod.sidecar.word().to_owned()),
+        waiting: is_enrolled.then(|| pod.sidecar.waiting()),
         connections: is_enrolled.then_some(pod.connections),
         namespace: pod.namespace,
         name: pod.name,

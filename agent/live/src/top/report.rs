@@ -49,6 +49,9 @@ pub struct Row {
     pub reason: Option<String>,
     /// Whether the sidecar listens, in the words of `sidetrack pods`.
     pub sidecar: Option<String>,
+    /// Connections that wait for a sidecar that hangs.
+    #[serde(default)]
+    pub waiting: Option<u64>,
     /// Connections a second; `None` until there are two readings.
     pub per_second: Option<PerSecond>,
     /// Connections since the pod was enrolled.
@@ -111,6 +114,18 @@ impl TopReport {
 }
 
 impl Row {
+    /// What needs a look first has the lowest number.
+    #[must_use]
+    pub fn urgency(&self) -> u8 {
+        match self.sidecar.as_deref() {
+            Some("down" | "hangs") => 0,
+            Some("up" | "listens") => 4,
+            Some("unknown") => 2,
+            Some(_) => 1,
+            None => 3,
+        }
+    }
+
     /// `namespace/name`.
     #[must_use]
     pub fn full_name(&self) -> String {

@@ -89,7 +89,7 @@ impl View {
             now,
             filter: filter.to_owned(),
             types_filter: false,
-            sort: Sort::Pod,
+            sort: Sort::default(),
             is_reversed: false,
             opened: None,
             selected: None,

@@ -142,9 +142,7 @@ fn pod(pod: PodStatus) -> Pod {
         name: pod.name,
         reason: pod.reason,
         cookie: pod.netns.map(|netns| netns.cookie),
-        outbound_listener: pod.outbound_listener,
-        inbound_listener: pod.listener,
-        before_sidecar: pod.before_sidecar,
+        sidecar: pod.sidecar.unwrap_or_default(),
         connections: pod.connections,
     }
 }

@@ -142,7 +142,9 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
     (
         "agent/live/src",
         "",
-        &["top", "trace", "self", "screen", "counts"],
+        &[
+            "top", "trace", "self", "history", "sidecar", "screen", "counts",
+        ],
     ),
     (
         "agent/live/src",

@@ -23,6 +23,7 @@ fn pod(name: &str, sidecar: Option<&str>, rates: Option<(f64, f64, f64)>, refuse
         .to_owned(),
         reason: None,
         sidecar: sidecar.map(str::to_owned),
+        waiting: Some(0),
         per_second: rates.map(
             |(outbound_redirected, inbound_redirected, refused)| PerSecond {
                 outbound_redirected,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Meter, Pod};
-use crate::{Connections, top::Row};
+use crate::{Connections, Sidecar, top::Row};
 
 fn pod(cookie: u64, connections: Connections) -> Pod {
     Pod {
@@ -12,9 +12,7 @@ fn pod(cookie: u64, connections: Connections) -> Pod {
         state: "enrolled".to_owned(),
         reason: None,
         cookie: Some(cookie),
-        outbound_listener: Some(true),
-        inbound_listener: true,
-        before_sidecar: false,
+        sidecar: Sidecar::Up,
         connections,
     }
 }

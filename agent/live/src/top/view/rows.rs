@@ -29,11 +29,11 @@ impl Shown<'_> {
 /// What the list is sorted by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// Namespace and name.
+    /// Sidecars that hang or do not listen first.
     #[default]
-    Pod,
-    /// Sidecars that do not listen first.
     Sidecar,
+    /// Namespace and name.
+    Pod,
     /// Outbound connections a second, most first.
     Out,
     /// Inbound connections a second, most first.
@@ -48,12 +48,12 @@ impl Sort {
     /// The next one.
     pub fn next(self) -> Self {
         match self {
-            Self::Pod => Self::Sidecar,
             Self::Sidecar => Self::Out,
             Self::Out => Self::In,
             Self::In => Self::Refused,
             Self::Refused => Self::Untouched,
             Self::Untouched => Self::Pod,
+            Self::Pod => Self::Sidecar,
         }
     }
 
@@ -81,23 +81,12 @@ impl Sort {
         };
         match self {
             Self::Pod => Ordering::Equal,
-            Self::Sidecar => health(one).cmp(&health(other)),
+            Self::Sidecar => one.urgency().cmp(&other.urgency()),
             Self::Out => rates(|of| of.outbound_redirected),
             Self::In => rates(|of| of.inbound_redirected),
             Self::Refused => rates(|of| of.refused).then_with(|| counts(|of| of.refused)),
             Self::Untouched => counts(|of| of.untouched),
         }
-    }
-}
-
-/// What needs a look first.
-fn health(row: &Row) -> u8 {
-    match row.sidecar.as_deref() {
-        Some("down") => 0,
-        Some("up") => 4,
-        Some("unknown") => 2,
-        Some(_) => 1,
-        None => 3,
     }
 }
 

@@ -18,6 +18,7 @@ fn row(name: &str, outbound: f64, refused: u64) -> Row {
         state: "enrolled".to_owned(),
         reason: None,
         sidecar: Some(if refused > 0 { "down" } else { "up" }.to_owned()),
+        waiting: Some(0),
         per_second: Some(PerSecond {
             outbound_redirected: outbound,
             ..PerSecond::default()
@@ -79,36 +80,37 @@ fn pod(name: &str) -> PodKey {
 #[test]
 fn each_column_sorts() {
     let mut view = view();
-    assert_eq!(names(&view), ["bank/api", "shop/web-0", "shop/web-1"]);
+    // Its sidecar is down.
+    assert_eq!(names(&view), ["shop/web-0", "bank/api", "shop/web-1"]);
     let mut orders = Vec::new();
     for _ in 0..6 {
         typed(&mut view, "s");
         orders.push(names(&view)[0].clone());
     }
     let first = [
-        "shop/web-0", // its sidecar is down
         "bank/api",   // outbound
         "bank/api",   // inbound: all the same, by name
         "shop/web-0", // refused
-        "bank/api",
-        "bank/api", // by name again
+        "bank/api",   // untouched: all the same
+        "bank/api",   // by name
+        "shop/web-0", // its sidecar is down
     ];
     assert_eq!(orders, first);
     typed(&mut view, "S");
-    assert_eq!(names(&view), ["shop/web-1", "shop/web-0", "bank/api"]);
+    assert_eq!(names(&view), ["bank/api", "shop/web-1", "shop/web-0"]);
 }
 
 #[test]
 fn the_selected_pod_stays_selected() {
     let mut view = view();
-    press(&mut view, KeyCode::Down);
+    press(&mut view, KeyCode::Home);
     assert_eq!(
         press(&mut view, KeyCode::Enter),
         Ask::Rules(pod("shop/web-0"))
     );
     assert_eq!(press(&mut view, KeyCode::Esc), Ask::Close);
-    // Sorted to the first line, and then to the last.
-    typed(&mut view, "sS");
+    // Sorted to the last line.
+    typed(&mut view, "S");
     assert_eq!(view.fit(10), (0, Some(2)));
     assert_eq!(
         press(&mut view, KeyCode::Char('t')),
@@ -235,4 +237,18 @@ fn a_text_scrolls_and_a_trace_follows_its_end() {
     assert!(lines(&mut view)[9].starts_with("... 32 "));
     view.trace_ended("the agent has ended");
     assert_eq!(view.opened.expect("a text").state(), "the agent has ended");
+}
+
+#[test]
+fn sidecars_that_hang_or_are_down_come_first() {
+    let mut view = View::new(Settings::default(), "", SystemTime::UNIX_EPOCH);
+    let states = ["up", "unknown", "hangs", "not yet", "down", "in"];
+    let pods = states.iter().enumerate().map(|(number, state)| Row {
+        sidecar: Some((*state).to_owned()),
+        ..row(&format!("shop/web-{number}"), 0.0, 0)
+    });
+    view.take(report("node-1", pods.collect()));
+    let shown = view.rows().into_iter();
+    let shown: Vec<_> = shown.filter_map(|it| it.row.sidecar.as_deref()).collect();
+    assert_eq!(shown, ["hangs", "down", "not yet", "in", "unknown", "up"]);
 }
