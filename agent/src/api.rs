@@ -4,7 +4,8 @@ use std::{path::Path, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 use sidetrack_common::rule::Rule;
-pub use sidetrack_live::{Connections, Process, TraceEvent, TraceLine};
+use sidetrack_live::history::Entry;
+pub use sidetrack_live::{Connections, Process, Sidecar, TraceEvent, TraceLine};
 use sidetrack_policy::Policy;
 pub use sidetrack_reconcile::PodState;
 
@@ -87,6 +88,9 @@ pub struct PodStatus {
     pub policy: Option<Arc<Policy>>,
     /// Whether IPv6 is captured.
     pub ipv6: bool,
+    /// What its sidecar does, when enrolled.
+    #[serde(default)]
+    pub sidecar: Option<Sidecar>,
     /// Whether the sidecar listens on its inbound port.
     pub listener: bool,
     /// Whether it listens on its outbound port; `None` if that is not known.
@@ -125,6 +129,7 @@ impl PodStatus {
             self.state,
             PodState::Enrolled | PodState::Rejected
         ))
+        .or_else(|| self.hanging_sidecar())
         .or_else(|| self.missing_sidecar())
     }
 

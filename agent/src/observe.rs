@@ -7,6 +7,7 @@ pub mod events;
 pub mod timings;
 
 pub mod refusals;
+pub mod sidecars;
 
 pub mod counters;
 pub mod map_routes;

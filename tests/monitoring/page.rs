@@ -129,7 +129,7 @@ pub fn pods_are_bounded(live: &mut Live) -> Result<()> {
         page.text
     );
     let of_pods: Vec<&str> = lines().filter(|line| line.contains("pod=\"")).collect();
-    ensure!(of_pods.len() == 9, "{of_pods:?}");
+    ensure!(of_pods.len() == 10, "{of_pods:?}");
     let first = of_pods
         .iter()
         .all(|line| line.contains("namespace=\"test\",pod=\"app\""));

@@ -12,9 +12,10 @@ use sidetrack_common::{
     rule::{Class, Rule},
 };
 
-use crate::api::{Connections, PodStatus};
-use crate::observe::refusals::LastRefusals;
+use crate::api::{Connections, PodStatus, Sidecar};
+use crate::observe::{refusals::LastRefusals, sidecars::QueueByPod};
 use sidetrack_datapath::kernel::{connection_counts::RemovedCounts, maps::Maps};
+use sidetrack_live::Sockets;
 
 /// Connections by rule. They never decrease, although a pod's counters leave with the pod.
 #[derive(Debug, Default)]
@@ -170,15 +171,17 @@ impl ByResult {
     }
 }
 
-/// Adds listeners and connection counts from the kernel's maps to pods.
+/// Adds listeners and connection counts from the kernel's maps to pods. `queues` is what waits for their sidecars, if
+/// somebody has looked.
 ///
 /// # Errors
 /// If the maps cannot be read.
-pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
-    let listening = maps.listeners.keys()?.into_iter();
-    let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
-    let passing = maps.before_sidecar.keys()?;
-    let on_loopback = maps.loopback_sidecar.keys()?;
+pub fn add_live_facts(
+    pods: &mut [PodStatus],
+    maps: &Maps,
+    queues: Option<&QueueByPod>,
+) -> io::Result<()> {
+    add_sidecars(pods, maps, queues)?;
     let last = LastRefusals::read(maps)?;
     let overflowing = maps.overflow.keys()?;
     let mut counts: HashMap<u64, Tally> = HashMap::new();
@@ -187,6 +190,37 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
     }
     for pod in pods {
         let name = pod.full_name();
+        let Some(netns) = &pod.netns else { continue };
+        if overflowing.contains(&netns.cookie) {
+            pod.notes.push(format!(
+                "it has no room for more counters, of which a pod may have {COUNTER_QUOTA}: further connections are counted by rule, without the line of the rule in its lists"
+            ));
+        }
+        pod.refusals = counts
+            .get(&netns.cookie)
+            .map(|tally| last.of(netns.cookie, &tally.refused, &name))
+            .unwrap_or_default();
+        pod.connections = counts
+            .get(&netns.cookie)
+            .map_or_else(Connections::default, Tally::connections);
+    }
+    Ok(())
+}
+
+/// Adds what the pods' sidecars do, as far as their listening sockets say.
+///
+/// # Errors
+/// If the maps cannot be read.
+pub fn add_sidecars(
+    pods: &mut [PodStatus],
+    maps: &Maps,
+    queues: Option<&QueueByPod>,
+) -> io::Result<()> {
+    let listening = maps.listeners.keys()?.into_iter();
+    let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
+    let passing = maps.before_sidecar.keys()?;
+    let on_loopback = maps.loopback_sidecar.keys()?;
+    for pod in pods {
         let Some(netns) = &pod.netns else { continue };
         let policy = pod.policy_id.map(|id| maps.policies.get(&id)).transpose()?;
         let policy = policy.flatten();
@@ -200,18 +234,12 @@ pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps) -> io::Result<()> {
             false if on_loopback.contains(&netns.cookie) => None,
             false => Some(false),
         };
-        if overflowing.contains(&netns.cookie) {
-            pod.notes.push(format!(
-                "it has no room for more counters, of which a pod may have {COUNTER_QUOTA}: further connections are counted by rule, without the line of the rule in its lists"
-            ));
-        }
-        pod.refusals = counts
-            .get(&netns.cookie)
-            .map(|tally| last.of(netns.cookie, &tally.refused, &name))
-            .unwrap_or_default();
-        pod.connections = counts
-            .get(&netns.cookie)
-            .map_or_else(Connections::default, Tally::connections);
+        pod.sidecar = Some(Sidecar::of(&Sockets {
+            not_yet: pod.before_sidecar,
+            outbound: pod.outbound_listener,
+            inbound: pod.listener,
+            queue: queues.map(|queues| queues.get(&netns.cookie).copied().unwrap_or_default()),
+        }));
     }
     Ok(())
 }

@@ -68,6 +68,7 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
         policy_id: enrollment.map(|enrollment| enrollment.policy_id.get()),
         policy: enrollment.map(|enrollment| Arc::clone(&enrollment.policy)),
         ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.captures_v6()),
+        sidecar: None,
         listener: false,
         outbound_listener: None,
         before_sidecar: false,

@@ -17,13 +17,25 @@ use tokio::time::MissedTickBehavior;
 
 use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_QUOTA};
 
-use crate::api::{AgentStatus, NetnsStatus, PodState, PodStatus};
+use crate::api::{AgentStatus, Cost, NetnsStatus, PodState, PodStatus, ProcessCost, TraceEvent};
 use crate::observe::{
-    counters::{ByResult, Totals, add_live_facts},
+    cost::{cost, own_process},
+    counters::{ByResult, Totals, add_live_facts, add_sidecars},
+    history::History,
+    refusals::NewRefusals,
+    sidecars::Sidecars,
     snapshot::Snapshot,
     timings::Timings,
 };
-use sidetrack_datapath::kernel::{connection_counts::RemovedCounts, maps::Maps, usage::Usage};
+use sidetrack_datapath::kernel::{
+    connection_counts::RemovedCounts,
+    maps::Maps,
+    memory::{self, MapMemory},
+    pins::Pins,
+    queues::Queues,
+    usage::Usage,
+};
+use sidetrack_live::{Sidecar, SidecarCounts};
 
 /// The shortest time between two counts of maps' rows, for all clients: a map may have a million.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
@@ -39,6 +51,8 @@ const TOTALS_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Status {
     maps: Maps,
     removed_counts: Arc<RemovedCounts>,
+    sidecars: Sidecars,
+    history: Arc<History>,
     started: Instant,
     published: RwLock<Published>,
     /// Milliseconds from the start to the end of the reconciler's last turn.
@@ -76,6 +90,8 @@ pub struct Figures {
     pub timings: Arc<Timings>,
     /// Enrolled pods whose sidecar does not listen, by capture port.
     pub without_listener: [(&'static str, u64); 2],
+    /// Sidecars of enrolled pods by what they do.
+    pub sidecars: SidecarCounts,
     /// Figures of single pods, if they are wanted.
     pub per_pod: Option<PerPod>,
 }
@@ -102,6 +118,8 @@ pub struct PodFigures {
     pub inbound_listener: bool,
     /// The same of its outbound port, if that is known.
     pub outbound_listener: Option<bool>,
+    /// What its sidecar does.
+    pub sidecar: Sidecar,
     /// Whether it has a problem that only the kernel's maps show.
     pub live_problem: bool,
     /// Its connections since it was enrolled.
@@ -111,10 +129,18 @@ pub struct PodFigures {
 impl Status {
     /// Nothing published yet.
     #[must_use]
-    pub fn new(maps: Maps, removed_counts: Arc<RemovedCounts>) -> Arc<Self> {
+    pub fn new(
+        maps: Maps,
+        pins: Pins,
+        removed_counts: Arc<RemovedCounts>,
+        queues: Option<Arc<Queues>>,
+        history: Arc<History>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             maps,
             removed_counts,
+            sidecars: Sidecars::new(queues),
+            history,
             started: Instant::now(),
             published: RwLock::default(),
             last_turn: AtomicU64::new(0),
@@ -180,6 +206,36 @@ impl Status {
         }
     }
 
+    /// Looks what sidecars do; the enrolled pods, with that and without what is counted.
+    ///
+    /// # Errors
+    /// If the kernel cannot be asked.
+    pub fn look_at_sidecars(&self) -> io::Result<Vec<PodStatus>> {
+        let mut pods = self.snapshot().pods.clone();
+        pods.retain(|pod| pod.netns.is_some());
+        self.sidecars.look(&self.maps, &pods)?;
+        add_sidecars(&mut pods, &self.maps, self.sidecars.last().as_deref())?;
+        Ok(pods)
+    }
+
+    /// The refusals that are new. `name` names a pod by its cookie.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn new_refusals(
+        &self,
+        seen: &mut NewRefusals,
+        name: impl Fn(u64) -> Option<String>,
+    ) -> io::Result<Vec<TraceEvent>> {
+        seen.look(&self.maps, name)
+    }
+
+    /// What happened lately.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
     /// The agent as a whole.
     pub async fn agent(self: &Arc<Self>) -> AgentStatus {
         let (snapshot, mut problems) = self.current();
@@ -207,7 +263,8 @@ impl Status {
         for netns in pods.iter_mut().filter_map(|pod| pod.netns.as_mut()) {
             netns.name_by_inode_if_gone();
         }
-        if let Err(error) = add_live_facts(&mut pods, &self.maps) {
+        let queues = self.sidecars.last();
+        if let Err(error) = add_live_facts(&mut pods, &self.maps, queues.as_deref()) {
             tracing::error!("read the kernel's maps: {error}");
         }
         pods
@@ -255,6 +312,7 @@ impl Status {
             repairs: snapshot.repairs.clone(),
             timings: self.timings(),
             without_listener: without_listener(&usage.pods),
+            sidecars: SidecarCounts::of(usage.pods.iter().map(|pod| &pod.sidecar)),
             per_pod,
         })
     }
@@ -292,7 +350,7 @@ impl Status {
         let mut pods = snapshot.pods.clone();
         pods.retain(|pod| pod.netns.is_some());
         let known: Vec<bool> = pods.iter().map(|pod| pod.problem().is_some()).collect();
-        add_live_facts(&mut pods, &self.maps)?;
+        add_live_facts(&mut pods, &self.maps, self.sidecars.last().as_deref())?;
         let figures = pods.into_iter().zip(known).filter_map(|(pod, known)| {
             Some(PodFigures {
                 live_problem: !known && pod.problem().is_some(),
@@ -301,6 +359,7 @@ impl Status {
                 cookie: pod.netns?.cookie,
                 inbound_listener: pod.listener,
                 outbound_listener: pod.outbound_listener,
+                sidecar: pod.sidecar.unwrap_or_default(),
                 connections: ByResult::default(),
             })
         });

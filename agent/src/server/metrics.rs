@@ -45,6 +45,7 @@ impl Collector for Page {
             repairs,
             timings,
             without_listener,
+            sidecars,
             per_pod,
         } = &self.0;
         let to = &mut encoder;
@@ -57,6 +58,8 @@ impl Collector for Page {
         )?;
         let by_port = |(port, n): &(&'static str, u64)| ([("port", *port)], gauge(*n));
         WITHOUT_LISTENER.all(to, without_listener.iter().map(by_port))?;
+        HANGING.one(to, &gauge(sidecars.hangs))?;
+        WAITING.one(to, &gauge(sidecars.waiting))?;
         PROBLEMS.one(to, &gauge(*problems))?;
         let by_rule = |(rule, n): (&&'static str, &u64)| ([("rule", *rule)], counter(*n));
         CONNECTIONS.all(to, connections.iter().map(by_rule))?;
@@ -101,6 +104,10 @@ fn single_pods(to: &mut DescriptorEncoder<'_>, per_pod: &PerPod) -> fmt::Result 
         })
     });
     POD_LISTENER.all(to, listeners)?;
+    let waiting = pods
+        .iter()
+        .map(|pod| (labels(pod), gauge(pod.sidecar.waiting())));
+    POD_WAITING.all(to, waiting)?;
     let connections = pods.iter().flat_map(|pod| {
         pod.connections.iter().map(|(result, n)| {
             let [namespace, name] = labels(pod);
@@ -170,6 +177,16 @@ const WITHOUT_LISTENER: Family = family(
     "sidetrack_pods_without_listener",
     "Enrolled pods whose sidecar does not listen, by capture port",
 );
+const HANGING: Family = family(
+    MetricType::Gauge,
+    "sidetrack_hanging_sidecars",
+    "Enrolled pods whose sidecar listens and does not accept connections",
+);
+const WAITING: Family = family(
+    MetricType::Gauge,
+    "sidetrack_waiting_connections",
+    "Connections that wait for sidecars that hang",
+);
 const PROBLEMS: Family = family(
     MetricType::Gauge,
     "sidetrack_problems",
@@ -212,6 +229,11 @@ const POD_LISTENER: Family = family(
     MetricType::Gauge,
     "sidetrack_pod_listener",
     "Whether the pod's sidecar listens, by capture port",
+);
+const POD_WAITING: Family = family(
+    MetricType::Gauge,
+    "sidetrack_pod_waiting_connections",
+    "Connections that wait for the pod's sidecar, if it hangs",
 );
 const POD_CONNECTIONS: Family = family(
     MetricType::Counter,

@@ -10,7 +10,8 @@ use crate::observe::{
     status::{Figures, PerPod, PodFigures},
     timings::Timings,
 };
-use sidetrack_datapath::kernel::usage::Limit;
+use sidetrack_datapath::kernel::{memory::MapMemory, usage::Limit};
+use sidetrack_live::{Sidecar, SidecarCounts};
 
 fn figures() -> Figures {
     let timings = Timings::default();
@@ -33,6 +34,11 @@ fn figures() -> Figures {
         repairs: [("row", 1)].into(),
         timings: Arc::new(timings),
         without_listener: [("inbound", 1), ("outbound", 0)],
+        sidecars: SidecarCounts {
+            hangs: 2,
+            waiting: 30,
+            ..SidecarCounts::default()
+        },
         per_pod: None,
     }
 }
@@ -59,6 +65,8 @@ fn names_labels_and_values() {
             "sidetrack_pods{state=\"waiting\"} 0",
             "sidetrack_pods_without_listener{port=\"inbound\"} 1",
             "sidetrack_pods_without_listener{port=\"outbound\"} 0",
+            "sidetrack_hanging_sidecars 2",
+            "sidetrack_waiting_connections 30",
             "sidetrack_problems 3",
             "sidetrack_connections_total{rule=\"out-all\"} 7",
             "sidetrack_refusals_total{reason=\"no-listener\"} 4",
@@ -104,6 +112,10 @@ fn single_pods_only_where_they_are_wanted() {
         cookie: 1,
         inbound_listener: false,
         outbound_listener,
+        sidecar: Sidecar::Hangs {
+            waiting: 15,
+            seconds: 4,
+        },
         live_problem: false,
         connections: ByResult::default(),
     };
@@ -121,6 +133,11 @@ fn single_pods_only_where_they_are_wanted() {
     ] {
         wanted.push(format!(
             "sidetrack_pod_listener{{namespace=\"shop\",pod=\"{pod}\",port=\"{port}\"}} {up}"
+        ));
+    }
+    for pod in ["web-0", "web-1"] {
+        wanted.push(format!(
+            "sidetrack_pod_waiting_connections{{namespace=\"shop\",pod=\"{pod}\"}} 15"
         ));
     }
     for pod in ["web-0", "web-1"] {

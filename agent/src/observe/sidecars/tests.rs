@@ -1,0 +1,48 @@
+use std::time::Duration;
+
+use sidetrack_common::conn::{ListenerKey, ListenerQueue};
+use sidetrack_live::Queue;
+
+use super::by_pod;
+
+fn row(netns: u64, socket: u64, waiting: u32, oldest_us: u64) -> ListenerQueue {
+    let key = ListenerKey {
+        netns,
+        family: 4,
+        port: 15001,
+        slot: 0,
+    };
+    ListenerQueue {
+        key,
+        socket,
+        oldest_us,
+        waiting,
+        limit: 128,
+    }
+}
+
+#[test]
+fn sockets_of_a_pod_add_up() {
+    let pods = by_pod(&[
+        row(1, 10, 129, 2_000_000),
+        row(1, 11, 5, 7_000_000),
+        row(2, 20, 128, 0),
+    ]);
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let queue = |waiting, oldest, is_full| Queue {
+        waiting,
+        oldest,
+        is_full,
+    };
+    assert_eq!(pods[&1], queue(134, seconds(7), true));
+    // One more than the limit is full.
+    assert_eq!(pods[&2], queue(128, None, false));
+    assert_eq!(pods.len(), 2);
+}
+
+#[test]
+fn a_socket_of_two_families_counts_once() {
+    let mut v6 = row(1, 10, 3, 4_000_000);
+    v6.key.family = 6;
+    assert_eq!(by_pod(&[row(1, 10, 3, 4_000_000), v6])[&1].waiting, 3);
+}
