@@ -8,7 +8,7 @@ use clap::Args;
 use super::{Format, Places, output, pod_name::PodName};
 use crate::observe::counters::add_live_facts;
 use crate::{
-    api::{NetnsStatus, PodState, PodStatus, Refusals},
+    api::{NetnsStatus, PodState, PodStatus, Refusals, Sidecar},
     client::Client,
 };
 use sidetrack_datapath::{
@@ -39,7 +39,8 @@ pub(super) async fn known(places: &Places) -> Result<Vec<PodStatus>> {
         Ok(pods) => Ok(pods),
         Err(no_agent) => {
             let said = format!("{no_agent:#}");
-            let pods = pinned(places).context(said.clone())?;
+            let pods = pinned(places)
+                .with_context(|| format!("{said}; the pinned maps cannot be read"))?;
             output::remark(format!(
                 "{said}; by the pinned maps these pods are intercepted:"
             ));
@@ -82,6 +83,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 policy_id: Some(row.policy),
                 policy: None,
                 ipv6: row.captures(sidetrack_common::addr::Family::V6),
+                sidecar: None,
                 listener: false,
                 outbound_listener: None,
                 before_sidecar: false,
@@ -90,7 +92,8 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
             }
         })
         .collect();
-    add_live_facts(&mut pods, &maps)?;
+    // Without an agent nobody has looked whether sidecars accept connections.
+    add_live_facts(&mut pods, &maps, None)?;
     pods.sort_by_key(PodStatus::full_name);
     Ok(pods)
 }
@@ -108,7 +111,9 @@ const COLUMNS: [&str; 10] = [
     "REFUSED",
 ];
 /// What `-o wide` adds, before the remarks.
-const WIDE: [&str; 6] = [
+const WIDE: [&str; 8] = [
+    "WAITING",
+    "GIVEN-UP",
     "UDP",
     "BEFORE-SIDECAR",
     "UID",
@@ -128,9 +133,11 @@ fn print(pods: &[PodStatus], wide: bool) -> Result<()> {
             row.extend(wide_row(pod));
         }
         let refused = pod.refusals.first().map(last_refusal);
+        let hangs = pod.sidecar.as_ref().and_then(Sidecar::remark);
         let remarks: Vec<&str> = pod
             .reason
             .iter()
+            .chain(&hangs)
             .chain(&pod.notes)
             .chain(&refused)
             .map(String::as_str)
@@ -157,7 +164,7 @@ fn row(pod: &PodStatus) -> Result<Vec<String>> {
         or_none(netns.map(|netns| netns.inode)),
         or_none(pod.policy_id),
         enrolled(if pod.ipv6 { "v4,v6" } else { "v4" }.to_owned()),
-        enrolled(listener(pod).to_owned()),
+        or_none(pod.sidecar.as_ref()),
         count(pod.connections.outbound_redirected),
         count(pod.connections.inbound_redirected),
         count(pod.connections.untouched),
@@ -169,6 +176,8 @@ fn wide_row(pod: &PodStatus) -> [String; WIDE.len()] {
     let netns = pod.netns.as_ref();
     let count = |count: u64| or_none(netns.map(|_| count));
     [
+        count(pod.sidecar.as_ref().map_or(0, Sidecar::waiting)),
+        count(pod.connections.given_up),
         count(pod.connections.udp),
         count(pod.connections.before_sidecar),
         or_none(pod.uid.as_ref()),
@@ -176,11 +185,6 @@ fn wide_row(pod: &PodStatus) -> [String; WIDE.len()] {
         or_none(netns.map(|netns| &netns.path)),
         pod.origin.clone(),
     ]
-}
-
-/// Whether the sidecar listens.
-fn listener(pod: &PodStatus) -> &'static str {
-    sidetrack_live::listener(pod.before_sidecar, pod.outbound_listener, pod.listener)
 }
 
 /// Where to look further.

@@ -7,6 +7,7 @@ use clap::Args;
 use serde::Serialize;
 
 use sidetrack_base::duration::{self, duration};
+use sidetrack_live::SidecarCounts;
 
 use super::{
     Format, Places, output,
@@ -38,7 +39,7 @@ pub(super) struct Options {
     /// How long to wait, such as 10s or 500ms
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, requires = "wait")]
     timeout: Duration,
-    /// Exit with 1 also if there is a problem, or if the agent is not ready
+    /// Exit with 1 also if there is a problem, a sidecar is down or hangs, or the agent is not ready
     #[arg(long)]
     check: bool,
     #[command(flatten)]
@@ -59,6 +60,8 @@ struct StatusReport {
     pods_from: Source,
     /// Unknown if neither could be read.
     pods: Option<PodCounts>,
+    /// Sidecars of enrolled pods by what they do; unknown as the pods.
+    sidecars: Option<SidecarCounts>,
     notes: Vec<String>,
     problems: Vec<String>,
 }
@@ -148,7 +151,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         print(&report, options.output == Format::Wide)?;
     }
     let fine = if options.check {
-        report.agent_state == AgentState::Ready && report.problems.is_empty()
+        report.agent_state == AgentState::Ready
+            && report.problems.is_empty()
+            && report.sidecars.as_ref().is_some_and(SidecarCounts::is_fine)
     } else {
         report.agent.is_some()
     };
@@ -203,6 +208,10 @@ async fn report(places: &Places) -> Report {
         .map_err(|error| problems.push(format!("{error:#}")))
         .ok();
     let counts = pods.as_ref().map(|pods| PodCounts::of(pods));
+    let sidecars = pods.as_ref().map(|pods| {
+        let enrolled = pods.iter().filter_map(|pod| pod.sidecar.as_ref());
+        SidecarCounts::of(enrolled)
+    });
     let pods = pods.unwrap_or_default();
     problems.extend(pods.iter().filter_map(PodStatus::problem));
     let of_pods = pods.iter().flat_map(|pod| {
@@ -248,6 +257,7 @@ async fn report(places: &Places) -> Report {
         hooks,
         pods_from,
         pods: counts,
+        sidecars,
         notes,
         problems,
     }
@@ -351,8 +361,12 @@ fn print(report: &StatusReport, wide: bool) -> Result<()> {
             output::print(format!("repairs {}, see the log", agent.repairs))?;
         }
     }
-    output::print(format!("pods    {}\n", pods_line(report)))?;
+    output::print(format!("pods    {}", pods_line(report)))?;
+    if let Some(sidecars) = &report.sidecars {
+        output::print(format!("sidecars {sidecars}"))?;
+    }
     if !report.hooks.is_empty() {
+        output::print("")?;
         print_hooks(&report.hooks, wide)?;
     }
     for (title, lines) in [("notes", &report.notes), ("problems", &report.problems)] {

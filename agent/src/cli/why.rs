@@ -5,13 +5,14 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 use clap::Args;
 use sidetrack_common::rule::Rule;
+use sidetrack_policy::text::counted;
 
 use super::{
     Format, Places, output,
     pod_name::{NamespaceFlag, PodName},
     pods,
 };
-use crate::api::{PodStatus, Refusals, TraceEvent};
+use crate::api::{PodStatus, Refusals, Sidecar, TraceEvent};
 use crate::observe::refusals::cure;
 
 #[derive(Debug, Args)]
@@ -55,7 +56,18 @@ fn print(pod: &PodStatus) -> Result<()> {
             "pod {name}: no connection was refused since it was enrolled"
         ))?;
     } else {
-        output::print(format!("pod {name}: {refused} connections refused"))?;
+        let refused = counted(refused, "connection");
+        output::print(format!("pod {name}: {refused} refused"))?;
+    }
+    if pod.connections.given_up > 0 {
+        output::print(format!(
+            "{} given up: closed by the application before the sidecar had accepted",
+            counted(pod.connections.given_up, "connection")
+        ))?;
+    }
+    if let Some(remark) = pod.sidecar.as_ref().and_then(Sidecar::remark) {
+        output::print(format!("Now {remark}."))?;
+        output::print(format!("  cure   {}", cure(Rule::SidecarSilent)))?;
     }
     for (direction, listens) in [
         ("outbound", pod.outbound_listener),
