@@ -17,7 +17,7 @@ use lab::{
     plugin,
 };
 use serde_json::{Value, json};
-use sidetrack::api::{Connections, NetnsStatus, PodState, PodStatus};
+use sidetrack::api::{Connections, NetnsStatus, PodState, PodStatus, Sidecar};
 use tempfile::TempDir;
 
 /// How an agent behaves.
@@ -224,6 +224,7 @@ pub fn known(namespace: &str, name: &str, state: PodState) -> PodStatus {
         policy_id: enrolled.then_some(3),
         policy: None,
         ipv6: false,
+        sidecar: enrolled.then_some(Sidecar::Up),
         listener: enrolled,
         outbound_listener: Some(enrolled),
         refusals: Vec::new(),

@@ -19,6 +19,7 @@ fn row(name: &str, outbound: f64) -> Row {
         name: name.to_owned(),
         state: "enrolled".to_owned(),
         reason: None,
+        waiting: None,
         sidecar: Some("up".to_owned()),
         per_second: Some(PerSecond {
             outbound_redirected: outbound,

@@ -21,7 +21,7 @@ const SHOWN: usize = 20;
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Exit with 1 also if there is a problem, or an agent is not ready
+    /// Exit with 1 also if there is a problem, a sidecar is down or hangs, or an agent is not ready
     #[arg(long)]
     check: bool,
     /// Form of the output
@@ -80,7 +80,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         text(&report, &rows, options.output == Format::Wide)
     })?;
     let fine = match options.check {
-        true => report.problems.is_empty() && report.nodes.iter().all(NodeRow::is_ready),
+        true => report.problems.is_empty() && report.nodes.iter().all(NodeRow::is_fine),
         false => !agents.is_empty() && is_complete && report.nodes.iter().all(NodeRow::answers),
     };
     Ok(if fine {
@@ -92,14 +92,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
 
 fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
     let mut header = vec![
-        "NODE",
-        "VERSION",
-        "STATE",
-        "ENROLLED",
-        "PARTIAL",
-        "WAITING",
-        "REJECTED",
-        "NOT-TAKEN",
+        "NODE", "VERSION", "STATE", "ENROLLED", "OUTDATED", "PARTIAL", "WAITING", "REJECTED",
+        "SKIPPED", "DOWN", "HANG",
     ];
     if wide {
         header.extend(["KERNEL", "AGENT"]);
@@ -110,9 +104,17 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
             or_dash(node.version.as_ref()),
             node.state.clone(),
         ];
-        for state in ["enrolled", "partial", "waiting", "rejected", "skipped"] {
+        for state in [
+            "enrolled", "outdated", "partial", "waiting", "rejected", "skipped",
+        ] {
             let count = node.pods.as_ref().and_then(|pods| pods.get(state));
             line.push(count.map_or_else(|| "-".to_owned(), u64::to_string));
+        }
+        for count in [
+            node.sidecars.map(|it| it.down),
+            node.sidecars.map(|it| it.hangs),
+        ] {
+            line.push(count.map_or_else(|| "-".to_owned(), |count| count.to_string()));
         }
         if wide {
             line.push(or_dash(node.kernel.as_ref()));

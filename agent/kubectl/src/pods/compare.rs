@@ -63,9 +63,11 @@ impl Row {
         let known = self.known.as_ref();
         let notes = known.into_iter().flat_map(|known| &known.pod.notes);
         let refusal = known.and_then(Known::last_refusal);
+        let hangs = known.and_then(Known::hangs);
         let all: Vec<&str> = self
             .reason
             .iter()
+            .chain(&hangs)
             .chain(notes)
             .chain(&refusal)
             .map(String::as_str)
@@ -88,7 +90,7 @@ impl Row {
 
     /// Whether it is labeled to be intercepted, and is not.
     pub fn is_missed(&self) -> bool {
-        self.labeled && !matches!(self.state.as_str(), "enrolled" | "partial")
+        self.labeled && !matches!(self.state.as_str(), "enrolled" | "outdated" | "partial")
     }
 }
 

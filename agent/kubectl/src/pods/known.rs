@@ -3,6 +3,7 @@
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 use serde_json::Value;
+use sidetrack_live::{Sidecar, Sockets};
 
 /// A pod in an agent's answer.
 #[derive(Clone, Debug)]
@@ -31,6 +32,7 @@ pub struct Pod {
     policy_id: Option<u32>,
     #[serde(default)]
     ipv6: bool,
+    sidecar: Option<Sidecar>,
     #[serde(default)]
     listener: bool,
     #[serde(default)]
@@ -80,14 +82,28 @@ impl Known {
         format!("{}/{}", self.pod.namespace, self.pod.name)
     }
 
-    /// Whether the sidecar listens.
+    /// What the sidecar does.
     pub fn listener(&self) -> String {
-        // Agents that do not look at the outbound port do not have the field.
+        self.if_enrolled(self.sidecar().to_string())
+    }
+
+    /// What is to be known of a sidecar that hangs.
+    pub fn hangs(&self) -> Option<String> {
+        self.sidecar().remark()
+    }
+
+    fn sidecar(&self) -> Sidecar {
+        if let Some(sidecar) = &self.pod.sidecar {
+            return sidecar.clone();
+        }
+        // An agent that does not look whether sidecars accept. Before, they did not look at the outbound port either.
         let outbound = self.whole.get("outbound_listener").map(Value::as_bool);
-        let outbound = outbound.unwrap_or(Some(self.pod.listener));
-        let listener =
-            sidetrack_live::listener(self.pod.before_sidecar, outbound, self.pod.listener);
-        self.if_enrolled(listener.to_owned())
+        Sidecar::of(&Sockets {
+            not_yet: self.pod.before_sidecar,
+            outbound: outbound.unwrap_or(Some(self.pod.listener)),
+            inbound: self.pod.listener,
+            queue: None,
+        })
     }
 
     /// Where to look further.

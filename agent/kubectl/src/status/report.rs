@@ -7,6 +7,8 @@ use k8s_openapi::api::core::v1::Node;
 use kube::ResourceExt as _;
 use serde::{Deserialize, Serialize};
 
+use sidetrack_live::SidecarCounts;
+
 use crate::{agents::Agent, pods::Row};
 
 /// What an agent's `status` says.
@@ -16,6 +18,7 @@ pub struct AgentReport {
     agent_state: String,
     kernel: Option<String>,
     pods: Option<BTreeMap<String, u64>>,
+    sidecars: Option<SidecarCounts>,
     #[serde(default)]
     notes: Vec<String>,
     #[serde(default)]
@@ -57,6 +60,8 @@ pub struct NodeRow {
     pub kernel: Option<String>,
     /// How many pods are in each state.
     pub pods: Option<BTreeMap<String, u64>>,
+    /// How many sidecars of enrolled pods are in each state, if the agent says so.
+    pub sidecars: Option<SidecarCounts>,
 }
 
 /// A labeled pod that is not intercepted.
@@ -75,9 +80,10 @@ impl NodeRow {
         self.state != "no-answer"
     }
 
-    /// Whether its agent is ready, if it has one.
-    pub fn is_ready(&self) -> bool {
-        matches!(self.state.as_str(), "ready" | "no-agent")
+    /// Whether its agent is ready, if it has one, and no sidecar is down or hangs.
+    pub fn is_fine(&self) -> bool {
+        let is_ready = matches!(self.state.as_str(), "ready" | "no-agent");
+        is_ready && self.sidecars.as_ref().is_none_or(SidecarCounts::is_fine)
     }
 }
 
@@ -142,6 +148,7 @@ impl NodeRow {
             problem,
             kernel: answer.and_then(|answer| answer.kernel.clone()),
             pods: answer.and_then(|answer| answer.pods.clone()),
+            sidecars: answer.and_then(|answer| answer.sidecars),
         }
     }
 }

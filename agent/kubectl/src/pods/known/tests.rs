@@ -18,8 +18,17 @@ fn known(fields: Value) -> Known {
 fn listeners_as_agents_of_each_version_report_them() {
     for (fields, expected) in [
         (json!({}), "down"),
-        (json!({"listener": true}), "up"),
-        (json!({"listener": true, "outbound_listener": true}), "up"),
+        (json!({"listener": true}), "listens"),
+        (
+            json!({"listener": true, "outbound_listener": true}),
+            "listens",
+        ),
+        (json!({"listener": true, "sidecar": {"state": "up"}}), "up"),
+        (
+            json!({"listener": true, "sidecar": {"state": "hangs", "waiting": 272, "seconds": 12}}),
+            "hangs",
+        ),
+        (json!({"sidecar": {"state": "of the future"}}), "unknown"),
         (
             json!({"listener": false, "outbound_listener": false}),
             "down",
@@ -39,6 +48,16 @@ fn listeners_as_agents_of_each_version_report_them() {
     ] {
         assert_eq!(known(fields.clone()).listener(), expected, "{fields}");
     }
+}
+
+#[test]
+fn what_waits_for_a_sidecar_that_hangs_is_a_remark() {
+    let hangs = json!({"sidecar": {"state": "hangs", "waiting": 272, "seconds": 12}});
+    assert_eq!(
+        known(hangs).hangs().as_deref(),
+        Some("its sidecar listens and does not accept: 272 connections wait, the first for 12s")
+    );
+    assert_eq!(known(json!({"sidecar": {"state": "up"}})).hangs(), None);
 }
 
 #[test]
