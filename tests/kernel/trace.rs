@@ -3,6 +3,7 @@
 
 mod behind;
 mod connections;
+mod hangs;
 mod outcomes;
 mod stream;
 mod top;

@@ -1,13 +1,18 @@
 //! A process inside a pod, driven over its stdin and stdout.
 
-use std::{net::SocketAddr, path::Path, process::Command};
+use std::{fs, net::SocketAddr, path::Path, process::Command, time::Duration};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 
 use crate::{
     command::built,
     helper::Helper,
     protocol::{Connected, Dial, Flooded, Identity, Listen, Request, Response, Reused},
+    wait::eventually,
 };
 
 /// A running actor. Dropping it ends the process and everything it opened.
@@ -26,6 +31,28 @@ impl Actor {
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.0.pid()
+    }
+
+    /// Stops it, as a process that hangs; returns when none of its threads runs.
+    pub fn stop(&self) -> Result<()> {
+        self.signal(Signal::SIGSTOP)?;
+        eventually(Duration::from_secs(5), || {
+            for task in fs::read_dir(format!("/proc/{}/task", self.pid()))? {
+                let stat = fs::read_to_string(task?.path().join("stat"))?;
+                let (_, state) = stat.rsplit_once(") ").context("a state")?;
+                ensure!(state.starts_with('T'), "a thread still runs: {stat}");
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets it run again.
+    pub fn resume(&self) -> Result<()> {
+        self.signal(Signal::SIGCONT)
+    }
+
+    fn signal(&self, signal: Signal) -> Result<()> {
+        Ok(kill(Pid::from_raw(self.pid().cast_signed()), signal)?)
     }
 
     /// Sends a request and waits for the response.
