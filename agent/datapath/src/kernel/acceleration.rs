@@ -24,7 +24,7 @@ use super::{
     maps::from_pin,
     objects::{self, Loader, OnDemand},
     pins::Pins,
-    sys,
+    release, sys,
     table::Table,
 };
 
@@ -32,7 +32,7 @@ use super::{
 const SINCE: (u32, u32) = (6, 14);
 
 /// Maps that are pinned while there are programs.
-const MAPS: [&str; 2] = [names::ACCELERATED, names::FLOWS];
+pub(super) const MAPS: [&str; 2] = [names::ACCELERATED, names::FLOWS];
 
 /// The programs, and the pods' links.
 #[derive(Debug)]
@@ -83,12 +83,10 @@ impl Acceleration {
         let Some(Programs { sockets, .. }) = self.programs.loaded() else {
             return Ok(());
         };
-        if !self.links.is_empty()
-            || !sockets
-                .keys()
-                .context("list accelerated sockets")?
-                .is_empty()
-        {
+        // Not by the links of this agent: those of an earlier one are taken over with their pods.
+        let pods = pins.pinned_pods()?;
+        let is_linked = pods.iter().any(|pod| pins.pod_acceleration(*pod).exists());
+        if is_linked || !sockets.is_empty().context("look for accelerated sockets")? {
             return Ok(());
         }
         for name in MAPS {
@@ -105,10 +103,9 @@ impl Acceleration {
 /// # Errors
 /// If it cannot, with the first release that can.
 pub fn is_possible() -> Result<()> {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease")?;
-    let release = release.trim();
+    let release = release::text()?;
     ensure!(
-        version(release).is_some_and(|version| version >= SINCE),
+        release::parse(&release).is_some_and(|version| version >= SINCE),
         "kernel {release} does not account what is in a socket's queue past TCP; Linux {}.{} and later do",
         SINCE.0,
         SINCE.1
@@ -139,12 +136,6 @@ fn load(loader: &Loader) -> Result<Programs> {
         flows: from_pin(&loader.pins, names::FLOWS)?,
         sockets,
     })
-}
-
-/// Major and minor number of a kernel's release.
-fn version(release: &str) -> Option<(u32, u32)> {
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit());
-    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
 impl Datapath {
@@ -204,6 +195,3 @@ impl Datapath {
         }
     }
 }
-
-#[cfg(test)]
-mod tests;

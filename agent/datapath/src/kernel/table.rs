@@ -77,6 +77,12 @@ impl<K: Pod, V: Pod> Table<K, V> {
         keys(self.fd())
     }
 
+    /// Whether there is no row at this time.
+    pub fn is_empty(&self) -> io::Result<bool> {
+        let mut first = vec![0; size_of::<K>()];
+        Ok(!sys::map_next_key(self.fd(), None, &mut first)?)
+    }
+
     /// All rows at this time.
     pub fn rows(&self) -> io::Result<Vec<(K, V)>> {
         let mut rows = Vec::new();
