@@ -89,6 +89,7 @@ pub mod btf;
 pub mod conn;
 pub mod count;
 pub mod decide;
+pub mod dns;
 pub mod event;
 pub mod flow;
 pub mod forward;

@@ -28,6 +28,8 @@ pub const POD_OWN_TARGETS: u32 = 16;
 /// [`Pod::flags`]: a program on the pod's interfaces asks for decisions about packets that enter
 /// ([`Probe`](crate::forward::Probe)).
 pub const POD_FORWARDS: u32 = 1 << 10;
+/// [`Pod::flags`]: DNS queries over UDP are captured by programs of their own, which count UDP as well.
+pub const POD_DNS: u32 = 1 << 11;
 /// [`Pod::flags`]: the upper half is a filter of the pod's addresses, as [`address_bit`] sets it. All bits are set if
 /// any address may be the pod's.
 pub const POD_ANY_ADDRESS: u32 = 0xffff << ADDRESS_SHIFT;

@@ -4,7 +4,10 @@
 //! lists of any length are rows of their own that carry the policy's id. A policy in the map
 //! never changes: a changed policy gets a new id.
 
-use crate::addr::{Addr, Family, V4_PREFIX_OFFSET};
+use crate::{
+    addr::{Addr, Family, V4_PREFIX_OFFSET},
+    dns::DNS_PORT,
+};
 
 /// "No such id" among uids and gids; the kernel never gives it to a user (`INVALID_UID`).
 pub const NO_ID: u32 = u32::MAX;
@@ -31,11 +34,15 @@ pub enum List {
     GroupIncluded = 8,
     /// Owner groups that are not captured.
     GroupExcluded = 9,
+    /// Port 53, if the policy has rules for DNS. The value is a [`DnsBlock`](crate::dns::DnsBlock), not a position.
+    Dns = 10,
+    /// Ranges: the DNS servers whose queries are captured.
+    DnsServer = 11,
 }
 
 impl List {
     /// Every list, in the order of the numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::OutPortExcluded,
         Self::OutPortIncluded,
         Self::InPort,
@@ -45,6 +52,8 @@ impl List {
         Self::MoreProxyGids,
         Self::GroupIncluded,
         Self::GroupExcluded,
+        Self::Dns,
+        Self::DnsServer,
     ];
 
     /// This list's bit in [`Policy::lists`].
@@ -78,6 +87,9 @@ pub const DIALECT_TUNNEL_OUT: u8 = 4;
 pub const DIALECT_TUNNEL_IN: u8 = 8;
 /// [`Policy::dialect`]: port 22 is untouched inbound when all ports are captured (until Istio 1.12).
 pub const DIALECT_SSH_IN: u8 = 16;
+/// With rules for DNS: TCP connections to port 53 that stay in the pod pass the rules about such connections, those of
+/// the proxy's users to the inbound port and "not the proxy's: untouched" (Istio since 1.13).
+pub const DIALECT_DNS_PASSES_LOCAL: u8 = 32;
 
 /// The fixed part of a policy. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,6 +135,14 @@ impl Policy {
         self.lists & list.bit() != 0
     }
 
+    /// 0. The kernel's verifier does not know that: a path with this value and one with a value from a map are one to it.
+    #[inline(always)]
+    #[must_use]
+    pub const fn zero(&self) -> u32 {
+        // No list has the highest bit.
+        (self.lists.cast_signed() >> 31).cast_unsigned()
+    }
+
     /// Whether the mode is TPROXY.
     #[inline(always)]
     #[must_use]
@@ -135,6 +155,13 @@ impl Policy {
     #[must_use]
     pub const fn is_tunnel_out(&self, port: u16) -> bool {
         port == self.tunnel_port && self.has_dialect(DIALECT_TUNNEL_OUT)
+    }
+
+    /// Whether a connection to this port passes the rules about connections that stay in the pod.
+    #[inline(always)]
+    #[must_use]
+    pub const fn passes_local(&self, port: u16) -> bool {
+        port == DNS_PORT && self.has_dialect(DIALECT_DNS_PASSES_LOCAL)
     }
 
     /// Whether one of the `DIALECT_*` bits is set.

@@ -48,8 +48,8 @@ rules! {
     LoopbackSource = 3, "loopback-source", "a connection with a loopback source cannot leave the pod: the kernel fails it with EINVAL";
     /// SO_BINDTODEVICE, and the binding cannot be taken off.
     BoundDevice = 4, "bound-device", "the socket is bound to a device, and the kernel takes such a binding off for CAP_NET_RAW only: refused";
-    /// A connected UDP socket: counted, and untouched.
-    Udp = 5, "udp", "UDP is not intercepted: it goes to its destination directly";
+    /// UDP that no rule for DNS captures: the connect is counted.
+    Udp = 5, "udp", "UDP is not intercepted unless it is a DNS query that the sidecar answers: it goes to its destination directly";
 
     /// Outbound 1: the output device is excluded.
     OutInterface = 10, "out-interface-excluded", "the output device is in excludeInterfaces";
@@ -95,6 +95,11 @@ rules! {
     TransparentUidLocal = 30, "transparent-uid-local", "the proxy (uid) calls its own pod: its listener on the inbound port takes the connection";
     /// Mode TPROXY, outbound 5a by the mark: the proxy (by gid) calls its own pod.
     TransparentGidLocal = 31, "transparent-gid-local", "the proxy (gid) calls its own pod: its listener on the inbound port takes the connection";
+
+    /// Outbound 7: a DNS query over TCP.
+    DnsTcp = 32, "dns-tcp", "a DNS query over TCP: redirected to the sidecar's DNS port";
+    /// Outbound 7: a DNS query over UDP.
+    DnsUdp = 33, "dns-udp", "a DNS query over UDP: redirected to the sidecar's DNS port";
 
     /// Not inbound at all: the SYN came over lo, where the outbound rules apply.
     LocalSource = 40, "local-source", "the connection comes from the pod itself: the outbound rules apply";
@@ -153,7 +158,7 @@ pub enum Class {
     Untouched,
     /// Leaves it untouched because the sidecar has not listened yet.
     BeforeSidecar,
-    /// A UDP socket, which is never redirected.
+    /// Leaves UDP untouched.
     Udp,
     /// Refuses it.
     Refused,
@@ -183,7 +188,9 @@ impl Rule {
             | Self::LocalCaptured
             | Self::OutPortIncluded
             | Self::AllOutbound
-            | Self::RangeIncluded => Class::Outbound,
+            | Self::RangeIncluded
+            | Self::DnsTcp
+            | Self::DnsUdp => Class::Outbound,
             Self::AllInbound | Self::InPortIncluded | Self::VirtualInterface => Class::Inbound,
             Self::BeforeSidecar => Class::BeforeSidecar,
             Self::Udp => Class::Udp,

@@ -63,8 +63,8 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
         "common/src",
         "",
         &[
-            "flow", "event", "decide", "policy", "pod", "count", "conn", "target", "forward",
-            "names", "task", "btf", "rule", "ids", "addr", "self",
+            "flow", "event", "decide", "policy", "dns", "pod", "count", "conn", "target",
+            "forward", "names", "task", "btf", "rule", "ids", "addr", "self",
         ],
     ),
     (
