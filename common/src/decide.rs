@@ -6,12 +6,14 @@
 //! the first packet of a connection. Older versions differ in the `DIALECT_*` bits of the policy. Rule numbers in
 //! comments are those of that document.
 
+mod dns;
 mod inbound;
 mod outbound;
 #[cfg(test)]
 mod tests;
 mod transparent;
 
+pub use dns::udp;
 pub use inbound::{inbound, virtual_index};
 pub use outbound::{effective_destination, outbound, translated};
 
@@ -61,7 +63,7 @@ impl Owner {
     };
 }
 
-/// A TCP connect about to happen in a pod.
+/// A TCP connect about to happen in a pod, or a UDP connect or datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Outbound {
     /// Who created the socket.

@@ -1,8 +1,9 @@
 //! The decision about a TCP connect: the nat OUTPUT rules, in their order.
 
-use super::{Decision, Outbound, Tables, Verdict, transparent::transparent};
+use super::{Decision, Outbound, Tables, Verdict, dns, transparent::transparent};
 use crate::{
     addr::{Addr, Family},
+    dns::{DnsBlock, DnsPosition},
     pod::Route,
     policy::{DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, List, NO_ID, Policy},
     rule::Rule,
@@ -29,17 +30,20 @@ pub const fn effective_destination(conn: &Outbound) -> Addr {
 #[inline(always)]
 #[must_use]
 pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
+    let Some((dns, server)) = dns::for_tcp(policy, conn, tables) else {
+        return Decision::refuse(Rule::NoPolicy);
+    };
     if policy.is_transparent()
         && let Some(decision) = transparent(policy, conn, tables)
     {
         return decision;
     }
-    let decision = by_rules(policy, conn, tables);
+    let decision = by_rules(policy, conn, tables, (dns, server));
     // After the rules rather than among them: a lookup on every path would double the paths that
     // the kernel's verifier has to walk.
     match decision.verdict {
         Verdict::Redirect { port, .. }
-            if port == policy.outbound_port && tables.before_sidecar() =>
+            if port != policy.inbound_port && tables.before_sidecar() =>
         {
             Decision::untouched(Rule::BeforeSidecar)
         }
@@ -76,7 +80,12 @@ pub fn translated(
     clippy::too_many_lines,
     reason = "every split that was tried made LLVM merge paths, and the kernel's verifier then walked 6 to 70 % more instructions"
 )]
-fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
+fn by_rules(
+    policy: &Policy,
+    conn: &Outbound,
+    tables: &impl Tables,
+    (dns, server): (DnsBlock, u32),
+) -> Decision {
     if !conn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);
     }
@@ -85,8 +94,12 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
     let over_lo = route.is_local();
     let bound = !conn.source.is_unspecified();
     let source = if bound { conn.source } else { route.source };
+    let mut outbound_port = policy.outbound_port;
+    if dns.is_instead_of_outbound() {
+        outbound_port = dns.port();
+    }
     let capture = |port: u16, rule: Rule, index: u32| {
-        if !over_lo && let Some(decision) = before_any_rule(conn, dialed, &route) {
+        if !over_lo && let Some(decision) = before_any_rule(conn, dialed, &route, true) {
             return decision;
         }
         let verdict = Verdict::Redirect {
@@ -99,6 +112,9 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
 
     if route.is_unknown() && !policy.is_loopback(dialed) {
         return Decision::refuse(Rule::TooManyAddresses);
+    }
+    if dns.captures_tcp_at(DnsPosition::First) {
+        return capture(dns.port(), Rule::DnsTcp, server);
     }
     // 1
     if let Some(position) = route.excluded() {
@@ -117,14 +133,16 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
     }
     let local_captured = policy.has_dialect(DIALECT_LOCAL_CAPTURED);
     if over_lo && local_captured && !loopback {
-        return capture(policy.outbound_port, Rule::LocalCaptured, 0);
+        return capture(outbound_port, Rule::LocalCaptured, 0);
     }
-    // 4 and 5
+    // 4 and 5. With DNS capture they pass over port 53, but for 5a.
     let tunnel = policy.is_tunnel_out(conn.port);
+    let passes_dns = policy.passes_local(conn.port);
     let into_own_pod = over_lo && !loopback && !tunnel;
     // Unless a loopback range is included, "over lo and not the proxy's: untouched" after the first
     // owner is final for traffic over lo: later owners are not compared.
-    let first_owner_only = over_lo && policy.loopback_included == 0 && !local_captured;
+    let first_owner_only =
+        over_lo && policy.loopback_included == 0 && !local_captured && !passes_dns;
     let has_uid = policy.proxy_uid != NO_ID;
     if let Some(index) = proxy_owner(
         tables,
@@ -134,7 +152,7 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
         conn.owner.uid,
         first_owner_only,
     ) {
-        return if into_own_pod {
+        return if into_own_pod && !passes_dns {
             capture(policy.inbound_port, Rule::ProxyUidLocal, index)
         } else {
             Decision::listed(Verdict::Untouched, Rule::ProxyUid, index)
@@ -161,15 +179,12 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
         return Decision::untouched(Rule::NotProxyGidLocal);
     }
     // 6
-    if policy.has(List::GroupExcluded)
-        && let Some(index) = tables.owner(List::GroupExcluded, conn.owner.gid)
-    {
-        return Decision::listed(Verdict::Untouched, Rule::GroupExcluded, index);
+    if let Some(decision) = by_group(policy, conn, tables) {
+        return decision;
     }
-    if policy.has(List::GroupIncluded)
-        && tables.owner(List::GroupIncluded, conn.owner.gid).is_none()
-    {
-        return Decision::untouched(Rule::GroupNotIncluded);
+    // 7
+    if dns.captures_tcp_at(DnsPosition::AfterOwners) {
+        return capture(dns.port(), Rule::DnsTcp, server);
     }
     // 8
     if loopback {
@@ -185,16 +200,16 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
     if policy.has(List::OutPortIncluded)
         && let Some(index) = tables.port(List::OutPortIncluded, conn.port)
     {
-        return capture(policy.outbound_port, Rule::OutPortIncluded, index);
+        return capture(outbound_port, Rule::OutPortIncluded, index);
     }
     // 11
     if policy.outbound_all != 0 {
-        return capture(policy.outbound_port, Rule::AllOutbound, 0);
+        return capture(outbound_port, Rule::AllOutbound, 0);
     }
     if policy.has(List::RangeIncluded)
         && let Some(index) = tables.range(List::RangeIncluded, dialed)
     {
-        return capture(policy.outbound_port, Rule::RangeIncluded, index);
+        return capture(outbound_port, Rule::RangeIncluded, index);
     }
     // 12
     Decision::untouched(Rule::OutNoMatch)
@@ -205,23 +220,47 @@ fn by_rules(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision 
 /// left to the kernel because the ROUTE_BY_POD copy can lag behind: a connection over a route that
 /// has just appeared must not bypass the sidecar.
 #[inline(always)]
-fn before_any_rule(conn: &Outbound, dialed: Addr, route: &Route) -> Option<Decision> {
-    let group = dialed.is_multicast_or_broadcast();
+pub(super) fn before_any_rule(
+    conn: &Outbound,
+    dialed: Addr,
+    route: &Route,
+    is_tcp: bool,
+) -> Option<Decision> {
+    // Only UDP can be sent to groups.
+    let group = is_tcp && dialed.is_multicast_or_broadcast();
+    let has_device = route.is_unicast() || !is_tcp && route.has_device();
     let loopback_source = matches!(dialed.family(), Family::V4) && conn.source.is_loopback();
     // The kernel never sends these (`__mkroute_output`).
     if loopback_source && !group && route.has_device() {
         return Some(Decision::untouched(Rule::LoopbackSource));
     }
-    if group || !route.is_unicast() {
+    if group || !has_device {
         let errno = if group { ENETUNREACH } else { route.errno() };
         return Some(Decision::listed(Verdict::Fail { errno }, Rule::NoRoute, 0));
     }
     None
 }
 
+/// The rules for owner groups.
+#[inline(always)]
+pub(super) fn by_group(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Option<Decision> {
+    if policy.has(List::GroupExcluded)
+        && let Some(index) = tables.owner(List::GroupExcluded, conn.owner.gid)
+    {
+        return Some(Decision::listed(
+            Verdict::Untouched,
+            Rule::GroupExcluded,
+            index,
+        ));
+    }
+    let is_left_out = policy.has(List::GroupIncluded)
+        && tables.owner(List::GroupIncluded, conn.owner.gid).is_none();
+    is_left_out.then_some(Decision::untouched(Rule::GroupNotIncluded))
+}
+
 /// Position among the proxy's owners, if the id is one of them.
 #[inline(always)]
-fn proxy_owner(
+pub(super) fn proxy_owner(
     tables: &impl Tables,
     policy: &Policy,
     more: List,

@@ -1,6 +1,7 @@
 //! The pod the decision's tests share. The tests are in a file for each part of docs/semantics.md.
 
 mod dialects;
+mod dns;
 mod inbound_table;
 mod lists;
 mod outbound_table;

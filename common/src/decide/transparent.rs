@@ -94,10 +94,11 @@ fn redirects(
     tables: &impl Tables,
 ) -> bool {
     // As in the nat rules: unless a loopback range is included, those for the first owner are final.
-    let first_owner_only = policy.loopback_included == 0;
+    let passes_dns = policy.passes_local(conn.port);
+    let first_owner_only = policy.loopback_included == 0 && !passes_dns;
     let matches = |index: u32| index == 0 || index != NO_ID && !first_owner_only;
-    let ends_at_uid = first_owner_only && policy.proxy_uid != NO_ID;
-    let by_owner = matches(uid) || !ends_at_uid && matches(gid);
+    let ends_at_uid = first_owner_only && policy.proxy_uid != NO_ID || passes_dns && uid != NO_ID;
+    let by_owner = matches(uid) && !passes_dns || !ends_at_uid && matches(gid);
     let is_excluded = policy.has(List::OutPortExcluded)
         && tables.port(List::OutPortExcluded, conn.port).is_some();
     !policy.is_tunnel_out(conn.port) && by_owner && !is_excluded
