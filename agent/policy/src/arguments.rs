@@ -58,7 +58,7 @@ const OTHER_WITH_VALUE: [&str; 5] = [
 /// Switches: no value, or one attached.
 const SWITCHES: [(&str, Input); 2] = [
     ("--redirect-dns", Input::DnsCapture),
-    ("--capture-all-dns", Input::DnsCapture),
+    ("--capture-all-dns", Input::CaptureAllDns),
 ];
 
 /// Reads the words after (and including) the program name. Of two values for a flag the last

@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, HashMap};
 
 use ipnet::IpNet;
-use sidetrack_common::policy::{List, OwnerKey, Policy, PortKey, RangeKey};
+use sidetrack_common::{
+    dns::{DNS_PORT, DnsBlock},
+    policy::{List, OwnerKey, Policy, PortKey, RangeKey},
+};
 
 /// A policy ready to be written: the fixed row and its lists.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -12,6 +15,7 @@ pub struct CompiledPolicy {
     ports: BTreeMap<List, Vec<u16>>,
     ranges: BTreeMap<List, Vec<IpNet>>,
     owners: BTreeMap<List, Vec<u32>>,
+    dns: Option<DnsBlock>,
 }
 
 /// Numbers of rows of lists, by the map that has them.
@@ -98,14 +102,17 @@ impl CompiledPolicy {
         ports: BTreeMap<List, Vec<u16>>,
         ranges: BTreeMap<List, Vec<IpNet>>,
         owners: BTreeMap<List, Vec<u32>>,
+        dns: Option<DnsBlock>,
     ) -> Self {
         let lists = ports.keys().chain(ranges.keys()).chain(owners.keys());
+        let lists = lists.chain(dns.map(|_| &List::Dns));
         fixed.lists = lists.fold(0, |bits, list| bits | list.bit());
         Self {
             fixed,
             ports,
             ranges,
             owners,
+            dns,
         }
     }
 
@@ -116,7 +123,7 @@ impl CompiledPolicy {
             lists.values().map(Vec::len).sum()
         }
         ListSizes {
-            ports: all(&self.ports),
+            ports: all(&self.ports) + usize::from(self.dns.is_some()),
             ranges: all(&self.ranges),
             owners: all(&self.owners),
         }
@@ -128,13 +135,17 @@ impl CompiledPolicy {
         self.fixed
     }
 
-    /// The rows of the port lists of policy `policy`, each with its position in its list.
+    /// The rows of the port lists of policy `policy`, each with its position in its list, and that of its rules for
+    /// DNS.
     pub fn port_rows(&self, policy: u32) -> impl Iterator<Item = (PortKey, u32)> + '_ {
-        first_wins(&self.ports).map(move |(list, port, position)| {
-            let list = list as u16;
-            let key = PortKey { policy, list, port };
-            (key, position)
-        })
+        let dns = self.dns.map(|block| (List::Dns, DNS_PORT, block.to_bits()));
+        first_wins(&self.ports)
+            .chain(dns)
+            .map(move |(list, port, value)| {
+                let list = list as u16;
+                let key = PortKey { policy, list, port };
+                (key, value)
+            })
     }
 
     /// The rows of the owner lists.

@@ -58,8 +58,10 @@ pub enum Input {
     OwnerGroupsExclude,
     /// `ISTIO_DUAL_STACK`
     DualStack,
-    /// `--redirect-dns`, `--capture-all-dns`, `ISTIO_META_DNS_CAPTURE`
+    /// `--redirect-dns`, `ISTIO_META_DNS_CAPTURE`
     DnsCapture,
+    /// `--capture-all-dns`; that no istio-init says which servers are meant
+    CaptureAllDns,
     /// `sidetrack.dev/dialect`, the image's tag
     Dialect,
     /// `sidetrack.dev/before-sidecar`

@@ -95,7 +95,10 @@ impl Migration {
             if let Some(today) = &rules_today {
                 differences.extend(changed(today, &rules));
             }
-            differences.extend(policy.notes());
+            // Which queries are captured is no difference.
+            let dns = policy.dns_note();
+            let notes = policy.notes().into_iter();
+            differences.extend(notes.filter(|note| Some(note) != dns.as_ref()));
             rules_then = Some(rules);
         }
         Self {

@@ -14,7 +14,7 @@ use crate::{
     dialect::Dialect,
     error::PolicyError,
     inputs::{Input, Inputs},
-    policy::{InboundPorts, OutboundRanges, Policy},
+    policy::{DnsCapture, InboundPorts, OutboundRanges, Policy},
 };
 
 const DEFAULT_STATUS_PORT: u16 = 15020;
@@ -93,9 +93,7 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         dual_stack: read
             .one(Input::DualStack, boolean)
             .unwrap_or(default.dual_stack),
-        dns_capture: read
-            .one(Input::DnsCapture, boolean)
-            .unwrap_or(default.dns_capture),
+        dns: dns(&mut read),
         before_sidecar: read
             .one(Input::BeforeSidecar, before_sidecar)
             .unwrap_or(default.before_sidecar),
@@ -142,6 +140,17 @@ fn outbound(read: &mut Reader<'_>) -> OutboundRanges {
             OutboundRanges::Only(read.list(Input::ServiceCidr, range).unwrap_or_default())
         }
         _ => OutboundRanges::All,
+    }
+}
+
+fn dns(read: &mut Reader<'_>) -> DnsCapture {
+    let is_on = read.one(Input::DnsCapture, boolean).unwrap_or(false);
+    // Without the other it has no effect.
+    let is_all = read.one(Input::CaptureAllDns, boolean).unwrap_or(false);
+    match (is_on, is_all) {
+        (false, _) => DnsCapture::Off,
+        (true, true) => DnsCapture::All,
+        (true, false) => DnsCapture::Servers(None),
     }
 }
 

@@ -1,9 +1,10 @@
 //! A pod's validated policy, which becomes the rows the kernel reads.
 
 mod compile;
+mod dns;
 mod notes;
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
@@ -45,6 +46,22 @@ pub enum OutboundRanges {
     All,
     /// `-i 10.0.0.0/8`; empty captures nothing.
     Only(Vec<IpNet>),
+}
+
+/// Where the sidecar answers queries. istio-iptables has no flag for it.
+pub const DNS_CAPTURE_PORT: u16 = 15053;
+
+/// `--redirect-dns` and `--capture-all-dns`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", tag = "capture", content = "servers")]
+pub enum DnsCapture {
+    /// No query is captured.
+    #[default]
+    Off,
+    /// Queries to the servers of the pod's resolv.conf. `None` until it was read: then all are captured.
+    Servers(Option<Vec<IpAddr>>),
+    /// Queries to any server.
+    All,
 }
 
 /// A pod's validated policy, in the order of the flags of istio-iptables.
@@ -92,8 +109,9 @@ pub struct Policy {
     pub excluded_groups: Vec<u32>,
     /// `ISTIO_DUAL_STACK`.
     pub dual_stack: bool,
-    /// `ISTIO_META_DNS_CAPTURE`: requested, not supported.
-    pub dns_capture: bool,
+    /// `ISTIO_META_DNS_CAPTURE`.
+    #[serde(default)]
+    pub dns: DnsCapture,
     /// Annotation [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR): outbound connections bypass the sidecar until it first listens.
     pub before_sidecar: bool,
     /// Annotation [`ACCELERATE`](crate::names::ACCELERATE): application and sidecar exchange bytes past TCP.
@@ -145,6 +163,7 @@ impl Policy {
             self.excluded_groups.len(),
             self.excluded_interfaces.len(),
             self.virtual_interfaces.len(),
+            self.dns_ranges().len(),
         ]
         .iter()
         .sum()
@@ -174,7 +193,7 @@ impl Default for Policy {
             included_groups: None,
             excluded_groups: Vec::new(),
             dual_stack: false,
-            dns_capture: false,
+            dns: DnsCapture::Off,
             before_sidecar: false,
             accelerate: false,
             unknown_annotations: Vec::new(),

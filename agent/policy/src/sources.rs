@@ -34,7 +34,12 @@ impl Policy {
         let mut errors = Vec::new();
         match init_container(pod) {
             Ok(Some(arguments)) => inputs.add(arguments),
-            Ok(None) => {}
+            // As istio-cni has it, which cannot know the pod's servers.
+            Ok(None) => inputs.set(
+                Input::CaptureAllDns,
+                "true",
+                "the pod has no istio-init".to_owned(),
+            ),
             Err(error) => errors.push(error),
         }
         inputs.add(annotations(pod));

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use sidetrack_common::{
     pod::{IfaceRow, IfaceRule},
-    policy::{DIALECT_LOCAL_CAPTURED, DIALECT_TUNNEL_IN, InboundMode, List, NO_ID, Policy as Row},
+    policy::{
+        DIALECT_DNS_PASSES_LOCAL, DIALECT_LOCAL_CAPTURED, DIALECT_TUNNEL_IN, InboundMode, List,
+        NO_ID, Policy as Row,
+    },
 };
 
 use super::{InboundPorts, Mode, OutboundRanges, Policy, ReturnRoute};
@@ -49,6 +52,7 @@ impl Policy {
                 false
             }
         };
+        put(&mut ranges, List::DnsServer, &self.dns_ranges());
         // The row has the first owner. In the list it only keeps the positions of the others.
         if self.proxy_uids.len() > 1 {
             put(&mut owners, List::MoreProxyUids, &self.proxy_uids);
@@ -79,15 +83,19 @@ impl Policy {
                 Mode::Redirect | Mode::None => 0,
             },
         };
-        CompiledPolicy::new(row, ports, ranges, owners)
+        CompiledPolicy::new(row, ports, ranges, owners, self.dns_block())
     }
 
     /// The exemption of the inbound tunnel port is a nat rule, which mode TPROXY does not reach.
     fn dialect_bits(&self) -> u8 {
-        match self.mode {
-            Mode::Tproxy => self.dialect.bits() & !DIALECT_TUNNEL_IN,
-            Mode::Redirect | Mode::None => self.dialect.bits(),
+        let mut bits = self.dialect.bits();
+        if self.mode == Mode::Tproxy {
+            bits &= !DIALECT_TUNNEL_IN;
         }
+        if self.dns_passes_local() {
+            bits |= DIALECT_DNS_PASSES_LOCAL;
+        }
+        bits
     }
 
     /// The route of the app's answers to the sidecar, which in mode TPROXY calls it from the client's address.

@@ -28,14 +28,7 @@ impl Policy {
     /// Features that the policy requests and sidetrack does not support.
     #[must_use]
     pub fn lost(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if self.dns_capture {
-            notes.push(
-                "DNS capture is requested but not supported: queries go to the server they are sent to"
-                    .to_owned(),
-            );
-        }
-        notes
+        self.lost_dns().into_iter().collect()
     }
 }
 

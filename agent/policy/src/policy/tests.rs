@@ -2,7 +2,7 @@
 
 use sidetrack_common::policy::List;
 
-use super::{InboundPorts, OutboundRanges, Policy};
+use super::{DnsCapture, InboundPorts, OutboundRanges, Policy};
 use crate::{
     dialect::Dialect,
     fixture::{annotated, of_pod, pod},
@@ -84,7 +84,12 @@ fn argument_forms() {
         assert_eq!(policy.inbound, InboundPorts::Only(vec![80]), "{args}");
         assert_eq!(policy.outbound, OutboundRanges::Only(vec![]), "{args}");
         let asks_for_dns = args.contains("dns");
-        assert_eq!(policy.dns_capture, asks_for_dns, "{args}");
+        let expected = if asks_for_dns {
+            DnsCapture::Servers(None)
+        } else {
+            DnsCapture::Off
+        };
+        assert_eq!(policy.dns, expected, "{args}");
         assert_eq!(policy.notes().len(), usize::from(asks_for_dns), "{args}");
     }
 }
@@ -163,7 +168,22 @@ fn variables_of_the_sidecar() {
     let loopback = variable("ISTIO_OUTBOUND_IPV4_LOOPBACK_CIDR", "127.0.0.0/8");
     assert_eq!(with(&loopback, "").unwrap().loopback_v4.prefix_len(), 8);
     let dns = variable("ISTIO_META_DNS_CAPTURE", "true");
-    assert!(with(&dns, "").unwrap().dns_capture);
+    assert_eq!(with(&dns, "").unwrap().dns, DnsCapture::Servers(None));
+    // As istio-cni has it, which does not know the servers.
+    let text = format!("spec: {{containers: [{{name: istio-proxy, env: [{dns}]}}]}}");
+    assert_eq!(of_pod(&pod(&text)).unwrap().dns, DnsCapture::All);
+    let all = |args: &str| {
+        let text = format!(
+            "spec: {{containers: [{{name: istio-proxy}}], initContainers: [{{name: istio-init, args: [{args}]}}]}}"
+        );
+        of_pod(&pod(&text)).unwrap().dns
+    };
+    assert_eq!(all("--redirect-dns, --capture-all-dns"), DnsCapture::All);
+    assert_eq!(all("--capture-all-dns"), DnsCapture::Off);
+    assert_eq!(
+        all("--redirect-dns=false, --capture-all-dns"),
+        DnsCapture::Off
+    );
     let [yes, no] = ["true", "false"].map(|value| variable("ISTIO_DUAL_STACK", value));
     assert!(with(&yes, "").unwrap().dual_stack);
     assert!(!with(&yes, &no).unwrap().dual_stack);

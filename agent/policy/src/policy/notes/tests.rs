@@ -1,12 +1,15 @@
 //! Remarks about policies.
 
-use crate::{fixture::annotated, policy::Policy};
+use crate::{
+    fixture::annotated,
+    policy::{DnsCapture, Policy},
+};
 
 #[test]
 fn each_remark_has_its_cause() {
     let plain = Policy::default();
     let dns = Policy {
-        dns_capture: true,
+        dns: DnsCapture::Servers(Some(Vec::new())),
         ..Policy::default()
     };
     let before = Policy {

@@ -176,7 +176,7 @@ fn only_enrolled_pods_are_changed() {
     let reason = refused(&bad);
     assert!(reason.contains("argument -p of istio-init"), "{reason}");
     let Change::Patch(_, lost) = decided(&pod(
-        json!([{"name": "istio-init", "args": ["--redirect-dns"]}]),
+        json!([{"name": "istio-init", "image": "proxyv2:1.5.0", "args": ["--redirect-dns"]}]),
     )) else {
         panic!("no patch");
     };

@@ -18,7 +18,7 @@ fn review(change: impl FnOnce(&mut Value)) -> Value {
                 "metadata": {"name": "web-0"},
                 "spec": {
                     "containers": [{"name": "app"}, {"name": "istio-proxy"}],
-                    "initContainers": [{"name": "istio-init", "args": ["--redirect-dns"]}],
+                    "initContainers": [{"name": "istio-init", "image": "proxyv2:1.5.0", "args": ["--redirect-dns"]}],
                 },
             },
         },

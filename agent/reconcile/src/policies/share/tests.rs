@@ -18,7 +18,7 @@ const SHORT: usize = 64;
 fn with_ports(count: usize) -> CompiledPolicy {
     let ports = BTreeMap::from([(List::OutPortExcluded, vec![80; count])]);
     let row = Policy::default().compile().row();
-    CompiledPolicy::new(row, ports, BTreeMap::new(), BTreeMap::new())
+    CompiledPolicy::new(row, ports, BTreeMap::new(), BTreeMap::new(), None)
 }
 
 fn ports(ports: usize) -> ListSizes {
@@ -76,7 +76,7 @@ fn short_lists_of_owners_are_shorter() {
     let with_owners = |count: usize| {
         let owners = BTreeMap::from([(List::GroupExcluded, vec![7; count])]);
         let row = Policy::default().compile().row();
-        CompiledPolicy::new(row, BTreeMap::new(), BTreeMap::new(), owners)
+        CompiledPolicy::new(row, BTreeMap::new(), BTreeMap::new(), owners, None)
     };
     let full = ListSizes {
         owners: usize::MAX / 2,
