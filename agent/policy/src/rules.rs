@@ -1,6 +1,8 @@
 //! A policy as the rules that istio-iptables would have programmed for it, line by line, each with the name of the
-//! decision it stands for. Mode REDIRECT has rules in table nat, mode TPROXY in mangle as well.
+//! decision it stands for. Mode REDIRECT has rules in table nat, mode TPROXY in mangle as well,
+//! and DNS capture in raw.
 
+mod dns;
 mod inbound;
 mod lines;
 mod mangle;
@@ -21,7 +23,8 @@ use crate::policy::{InboundPorts, Mode, Policy};
 /// The rules of one family, table by table.
 #[must_use]
 pub fn all(policy: &Policy, family: Family) -> Vec<Line> {
-    let mut lines = mangle::lines(policy, family);
+    let mut lines = dns::raw(policy, family);
+    lines.extend(mangle::lines(policy, family));
     lines.extend(nat(policy, family));
     lines
 }
@@ -39,6 +42,8 @@ fn nat(policy: &Policy, family: Family) -> Vec<Line> {
     let redirect = |port| format!("-p tcp -j REDIRECT --to-ports {port}");
     list.jump(IN_REDIRECT, redirect(policy.inbound_port));
     list.istio_output(policy);
+    list.output_dns(policy);
+    list.tcp_in_redirect(policy);
     list.jump(REDIRECT, redirect(policy.outbound_port));
     list.lines
 }
@@ -47,6 +52,14 @@ fn nat(policy: &Policy, family: Family) -> Vec<Line> {
 #[must_use]
 pub fn restore(policy: &Policy, family: Family) -> String {
     let mut text = String::new();
+    let raw = dns::raw(policy, family);
+    if !raw.is_empty() {
+        let own: &[&str] = match dns::is_for_udp(policy) {
+            true => &dns::RAW_CHAINS,
+            false => &[],
+        };
+        add_table(&mut text, "raw", &[PREROUTING, OUTPUT], own, &raw);
+    }
     if policy.mode == Mode::Tproxy {
         let builtin = [PREROUTING, "INPUT", "FORWARD", OUTPUT, "POSTROUTING"];
         let lines = mangle::lines(policy, family);
@@ -78,7 +91,9 @@ fn chains(policy: &Policy) -> Vec<&'static str> {
     let inbound = has_inbound.then_some(INBOUND);
     inbound
         .into_iter()
-        .chain([IN_REDIRECT, ISTIO_OUTPUT, REDIRECT])
+        .chain([IN_REDIRECT, ISTIO_OUTPUT])
+        .chain(dns::nat_chains(policy))
+        .chain([REDIRECT])
         .collect()
 }
 

@@ -6,9 +6,10 @@ use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr},
 };
 
-use sidetrack_common::{addr::Family, policy::List, rule::Rule};
+use sidetrack_common::{addr::Family, dns::DNS_PORT, policy::List, rule::Rule};
 use sidetrack_policy::{
-    InboundPorts, Inputs, OutboundRanges, Policy, PolicyError, facts::PodFacts, record, rules,
+    InboundPorts, Inputs, OutboundRanges, Policy, PolicyError, facts::PodFacts,
+    policy::DNS_CAPTURE_PORT, record, rules,
 };
 
 use super::{
@@ -68,8 +69,13 @@ pub fn check_policy(policy: &Policy, own: &[IpAddr]) {
             let outcome = nat.walk(&packet);
             let outcome = outcome.unwrap_or_else(|problem| panic!("{problem}\n{text}"));
             if let Fate::Redirected(port) = outcome.fate {
-                let expected = [policy.outbound_port, policy.inbound_port];
-                assert!(expected.contains(&port), "{outcome:?}\n{text}");
+                let of_tcp = [policy.outbound_port, policy.inbound_port];
+                let is_expected = match (packet.port, packet.udp) {
+                    (DNS_PORT, true) => port == DNS_CAPTURE_PORT,
+                    (DNS_PORT, false) => port == DNS_CAPTURE_PORT || of_tcp.contains(&port),
+                    _ => of_tcp.contains(&port),
+                };
+                assert!(is_expected, "{outcome:?}\n{text}");
             }
         }
     }
@@ -112,11 +118,14 @@ fn packets(policy: &Policy, own: &[IpAddr], family: Family) -> Vec<Packet> {
         (Hook::Prerouting { input }, there, here),
     ]
     .into_iter()
-    .map(|(hook, source, destination)| Packet {
-        hook,
-        source,
-        destination,
-        port: 80,
+    .flat_map(|(hook, source, destination)| {
+        [(80, false), (DNS_PORT, false), (DNS_PORT, true)].map(|(port, udp)| Packet {
+            hook: hook.clone(),
+            source,
+            destination,
+            port,
+            udp,
+        })
     })
     .collect()
 }

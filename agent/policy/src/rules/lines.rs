@@ -26,6 +26,7 @@ impl Line {
         match self.table {
             TableName::Nat => self.in_table(),
             TableName::Mangle => format!("-t mangle {}", self.in_table()),
+            TableName::Raw => format!("-t raw {}", self.in_table()),
         }
     }
 
@@ -42,6 +43,8 @@ pub enum TableName {
     Nat,
     /// Table mangle.
     Mangle,
+    /// Table raw.
+    Raw,
 }
 
 pub(super) const PREROUTING: &str = "PREROUTING";

@@ -2,7 +2,10 @@
 
 use sidetrack_common::rule::Rule;
 
-use super::lines::{IN_REDIRECT, ISTIO_OUTPUT, Lines, OUTPUT, REDIRECT};
+use super::{
+    dns,
+    lines::{IN_REDIRECT, ISTIO_OUTPUT, Lines, OUTPUT, REDIRECT},
+};
 use crate::{
     dialect::Dialect,
     policy::{OutboundRanges, Policy},
@@ -12,7 +15,13 @@ impl Lines {
     /// Chain OUTPUT.
     pub(super) fn output(&mut self, policy: &Policy) {
         self.excluded_interfaces((OUTPUT, "-o"), policy, Some(Rule::OutInterface));
-        self.jump(OUTPUT, format!("-p tcp -j {ISTIO_OUTPUT}"));
+        let protocol = if dns::is_for_udp(policy) {
+            ""
+        } else {
+            "-p tcp "
+        };
+        self.jump(OUTPUT, format!("{protocol}-j {ISTIO_OUTPUT}"));
+        self.udp_in_output(policy);
     }
 
     /// Chain ISTIO_OUTPUT.
@@ -20,6 +29,11 @@ impl Lines {
         for (index, port) in policy.excluded_outbound_ports.iter().enumerate() {
             let text = format!("-p tcp -m tcp --dport {port} -j RETURN");
             self.rule(ISTIO_OUTPUT, text, Rule::OutPortExcluded, index);
+            if dns::is_for_udp(policy) {
+                // It stands for the same decision, which the line above has.
+                let text = format!("-p udp -m udp --dport {port} -j RETURN");
+                self.jump(ISTIO_OUTPUT, text);
+            }
         }
         let (own, loopback) = (self.own(), self.loopback(policy));
         if policy.dialect == Dialect::V1_1 {
@@ -31,6 +45,7 @@ impl Lines {
         }
         self.owners(policy, &loopback);
         self.groups(policy);
+        self.dns(policy);
         let text = format!("-d {loopback} -j RETURN");
         self.rule(ISTIO_OUTPUT, text, Rule::Loopback, 0);
         self.destinations(policy);
@@ -89,17 +104,28 @@ impl Lines {
         index: usize,
     ) {
         if policy.dialect != Dialect::V1_1 {
-            let tunnel = if policy.dialect == Dialect::Current {
-                format!("-p tcp -m tcp ! --dport {} ", policy.tunnel_port)
-            } else {
-                String::new()
+            let passes_dns = policy.dns_passes_local();
+            let (tunnel, is_uid) = (policy.tunnel_port, kind == "uid");
+            let ports = match policy.dialect {
+                Dialect::Current if passes_dns && is_uid => {
+                    format!("-p tcp -m multiport ! --dports 53,{tunnel} ")
+                }
+                Dialect::Current => format!("-p tcp -m tcp ! --dport {tunnel} "),
+                _ if passes_dns && is_uid => "-p tcp -m tcp ! --dport 53 ".to_owned(),
+                // Before ISTIO_OUTPUT had UDP.
+                _ => String::new(),
             };
             let text = format!(
-                "! -d {loopback} -o lo {tunnel}-m owner --{kind}-owner {id} -j {IN_REDIRECT}"
+                "! -d {loopback} -o lo {ports}-m owner --{kind}-owner {id} -j {IN_REDIRECT}"
             );
             self.rule(ISTIO_OUTPUT, text, local, index);
             if !policy.includes_loopback() {
-                let text = format!("-o lo -m owner ! --{kind}-owner {id} -j RETURN");
+                let ports = if passes_dns {
+                    "-p tcp -m tcp ! --dport 53 "
+                } else {
+                    ""
+                };
+                let text = format!("-o lo {ports}-m owner ! --{kind}-owner {id} -j RETURN");
                 self.rule(ISTIO_OUTPUT, text, not_local, index);
             }
         }

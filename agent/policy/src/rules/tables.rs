@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use sidetrack_common::{
     addr::{Addr, Family},
     decide::Tables,
+    dns::DnsBlock,
     pod::{Route, RouteKind},
     policy::List,
 };
@@ -30,6 +31,9 @@ pub struct ListTables<'a, R> {
 
 impl<R: Routes> Tables for ListTables<'_, R> {
     fn port(&self, list: List, port: u16) -> Option<u32> {
+        if list == List::Dns {
+            return self.policy.dns_block().map(DnsBlock::to_bits);
+        }
         let ports: &[u16] = match list {
             List::OutPortExcluded => &self.policy.excluded_outbound_ports,
             List::OutPortIncluded => &self.policy.included_outbound_ports,
@@ -43,6 +47,10 @@ impl<R: Routes> Tables for ListTables<'_, R> {
     }
 
     fn range(&self, list: List, addr: Addr) -> Option<u32> {
+        if list == List::DnsServer {
+            let ip = IpAddr::from(addr);
+            return position(&self.policy.dns_ranges(), |range| range.contains(&ip));
+        }
         let ranges: &[ipnet::IpNet] = match (list, &self.policy.outbound) {
             (List::RangeExcluded, _) => &self.policy.excluded_ranges,
             (List::RangeIncluded, OutboundRanges::Only(only)) => only,

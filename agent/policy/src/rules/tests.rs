@@ -13,7 +13,7 @@ use crate::{
     facts::PodFacts,
     fixture::annotated,
     inputs::Inputs,
-    policy::{InboundPorts, OutboundRanges, Policy},
+    policy::{DnsCapture, InboundPorts, OutboundRanges, Policy},
 };
 
 fn of_pod(pod: &PodFacts) -> Result<Policy, Vec<PolicyError>> {
@@ -301,4 +301,73 @@ fn patterns_of_interfaces() {
             "-A OUTPUT -p tcp -j ISTIO_OUTPUT",
         ]
     );
+}
+
+/// As istio-iptables of Istio 1.28 programs it, in testdata/dns-uid-gid.golden for two servers.
+#[test]
+fn dns_capture_of_istio_1_28() {
+    let policy = Policy {
+        proxy_uids: vec![1, 2],
+        proxy_gids: vec![3],
+        dns: DnsCapture::Servers(Some(vec![[10, 96, 0, 10].into()])),
+        ..Policy::default()
+    };
+    let text = restore(&policy, Family::V4);
+    let raw = "\
+*raw
+:PREROUTING ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:ISTIO_INBOUND - [0:0]
+:ISTIO_OUTPUT_DNS - [0:0]
+-A PREROUTING -j ISTIO_INBOUND
+-A OUTPUT -j ISTIO_OUTPUT_DNS
+-A ISTIO_INBOUND -s 10.96.0.10/32 -p udp -m udp --sport 53 -j CT --zone 1
+-A ISTIO_OUTPUT_DNS -p udp -m udp --dport 53 -m owner --uid-owner 1 -j CT --zone 1
+-A ISTIO_OUTPUT_DNS -p udp -m udp --sport 15053 -m owner --uid-owner 1 -j CT --zone 2
+-A ISTIO_OUTPUT_DNS -p udp -m udp --dport 53 -m owner --uid-owner 2 -j CT --zone 1
+-A ISTIO_OUTPUT_DNS -p udp -m udp --sport 15053 -m owner --uid-owner 2 -j CT --zone 2
+-A ISTIO_OUTPUT_DNS -p udp -m udp --dport 53 -m owner --gid-owner 3 -j CT --zone 1
+-A ISTIO_OUTPUT_DNS -p udp -m udp --sport 15053 -m owner --gid-owner 3 -j CT --zone 2
+-A ISTIO_OUTPUT_DNS -d 10.96.0.10/32 -p udp -m udp --dport 53 -j CT --zone 2
+COMMIT
+*nat
+";
+    assert!(text.starts_with(raw), "{text}");
+    for line in [
+        "-A OUTPUT -j ISTIO_OUTPUT",
+        "-A ISTIO_OUTPUT ! -d 127.0.0.1/32 -o lo -p tcp -m multiport ! --dports 53,15008 -m owner --uid-owner 1 -j ISTIO_IN_REDIRECT",
+        "-A ISTIO_OUTPUT -o lo -p tcp -m tcp ! --dport 53 -m owner ! --uid-owner 1 -j RETURN",
+        "-A ISTIO_OUTPUT ! -d 127.0.0.1/32 -o lo -p tcp -m tcp ! --dport 15008 -m owner --gid-owner 3 -j ISTIO_IN_REDIRECT",
+        "-A ISTIO_OUTPUT -j ISTIO_OUTPUT_DNS",
+        "-A ISTIO_OUTPUT_DNS -d 10.96.0.10/32 -p tcp -m tcp --dport 53 -j REDIRECT --to-ports 15053",
+        "-A ISTIO_OUTPUT_DNS -d 10.96.0.10/32 -p udp -m udp --dport 53 -j REDIRECT --to-ports 15053",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
+    }
+    // IPv6 has the chain and no server.
+    let text = restore(&policy, Family::V6);
+    assert!(
+        !text.contains("-j ISTIO_OUTPUT_DNS\n-A ISTIO_OUTPUT -d"),
+        "{text}"
+    );
+    assert!(!text.contains("--to-ports 15053"), "{text}");
+}
+
+#[test]
+fn dns_capture_of_istio_1_8_1() {
+    let policy = Policy {
+        dialect: Dialect::V1_8,
+        dns: DnsCapture::Servers(None),
+        ..Policy::default()
+    };
+    let text = restore(&policy, Family::V4);
+    for line in [
+        "-A OUTPUT -p udp -m udp --dport 53 -m owner --gid-owner 1337 -j RETURN",
+        "-A OUTPUT -p udp -m udp --dport 53 -j DNAT --to-destination 127.0.0.1:15053",
+        "-A POSTROUTING -p udp -m udp --dport 15053 -j SNAT --to-source 127.0.0.1",
+        "-A ISTIO_REDIRECT -p tcp -m tcp --dport 53 -j REDIRECT --to-ports 15053",
+    ] {
+        assert!(text.lines().any(|one| one == line), "{line} in\n{text}");
+    }
+    assert!(!restore(&policy, Family::V6).contains("53"));
 }

@@ -77,20 +77,37 @@ impl<'a> Evaluation<'a> {
             return Err(Disagreement::Verdict);
         }
         let named = self.named_line().map(|line| line.command());
-        if named.as_deref() == self.decisive_line() {
+        if self.is_untouched_udp() || named.as_deref() == self.decisive_line() {
             Ok(())
         } else {
             Err(Disagreement::Line)
         }
     }
 
+    /// Of which no line has to be named: one that names UDP has the decision of another line, for all protocols, and
+    /// what no rule for DNS meets is untouched.
+    fn is_untouched_udp(&self) -> bool {
+        let fate = self.outcome.as_ref().map(|outcome| outcome.fate);
+        self.case.packet().udp && fate == Ok(Fate::Accepted)
+    }
+
     /// The line that decided: a RETURN, or the one that sent the packet where it was redirected.
     pub fn decisive_line(&self) -> Option<&str> {
         let outcome = self.outcome.as_ref().ok()?;
+        if self.is_untouched_udp() {
+            return None;
+        }
         let mut by = outcome.by.iter().rev();
         let last = match outcome.fate {
             Fate::Accepted => by.next(),
-            Fate::Redirected(_) => by.nth(1),
+            Fate::Redirected(_) => {
+                let last = by.next()?;
+                // DNS has a REDIRECT for each server, and none that several rules share.
+                let is_shared = ["-A ISTIO_REDIRECT", "-A ISTIO_IN_REDIRECT"]
+                    .iter()
+                    .any(|chain| last.starts_with(chain));
+                if is_shared { by.next() } else { Some(last) }
+            }
         };
         last.map(String::as_str)
     }

@@ -56,6 +56,8 @@ pub enum Connection {
         dialed: IpAddr,
         /// What it dials.
         port: u16,
+        /// Whether it is a DNS query by UDP: then to port 53.
+        udp: bool,
     },
     /// Made elsewhere, to the pod.
     Inbound {
@@ -139,6 +141,7 @@ impl Case {
                 bound,
                 dialed,
                 port,
+                udp,
             } => {
                 let (uid, gid) = owner.unwrap_or((NO_ID, NO_ID));
                 let conn = Outbound {
@@ -150,7 +153,11 @@ impl Case {
                     routing_header: false,
                     captured_family: true,
                 };
-                decide::outbound(&row, &conn, &tables)
+                if *udp {
+                    decide::udp(&row, &conn, &tables)
+                } else {
+                    decide::outbound(&row, &conn, &tables)
+                }
             }
             Connection::Inbound {
                 source,
@@ -178,6 +185,7 @@ impl Case {
                 bound,
                 dialed,
                 port,
+                udp,
             } => {
                 let destination = destination(*dialed, *bound);
                 Packet {
@@ -188,6 +196,7 @@ impl Case {
                     source: bound.unwrap_or_else(|| self.pod.source_to(destination)),
                     destination,
                     port: *port,
+                    udp: *udp,
                 }
             }
             Connection::Inbound {
@@ -202,6 +211,7 @@ impl Case {
                 source: *source,
                 destination: *destination,
                 port: *port,
+                udp: false,
             },
         }
     }

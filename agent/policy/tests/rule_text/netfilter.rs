@@ -1,5 +1,5 @@
 //! A netfilter of the size the test needs: reads a nat table from the input of iptables-restore
-//! and walks the first packet of a TCP connection through it.
+//! and walks the first packet of a connection through it.
 //!
 //! It shares no code with the writer of the rules, so that both cannot have the same mistake.
 //! Unknown syntax is an error, never a rule that does not match.
@@ -36,7 +36,8 @@ struct Match {
 
 #[derive(Debug)]
 enum Field {
-    DestinationPort(u16),
+    Udp(bool),
+    DestinationPort(Vec<u16>),
     Source(Net),
     Destination(Net),
     Input(Device),
@@ -107,7 +108,7 @@ pub enum Hook {
     },
 }
 
-/// The first packet of a TCP connection.
+/// The first packet of a TCP connection or of an exchange by UDP.
 #[derive(Clone, Debug)]
 pub struct Packet {
     /// Where it is.
@@ -118,6 +119,8 @@ pub struct Packet {
     pub destination: IpAddr,
     /// Destination port.
     pub port: u16,
+    /// Whether it is UDP.
+    pub udp: bool,
 }
 
 /// What became of a packet.
@@ -226,7 +229,8 @@ impl Field {
     /// one of the hooks only.
     fn holds(&self, packet: &Packet) -> Option<bool> {
         Some(match (self, &packet.hook) {
-            (Self::DestinationPort(port), _) => *port == packet.port,
+            (Self::Udp(udp), _) => *udp == packet.udp,
+            (Self::DestinationPort(ports), _) => ports.contains(&packet.port),
             (Self::Source(net), _) => net.holds(packet.source),
             (Self::Destination(net), _) => net.holds(packet.destination),
             (Self::Input(name), Hook::Prerouting { input }) => name.is(input),

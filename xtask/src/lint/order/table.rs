@@ -100,7 +100,9 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
     (
         "agent/policy/src",
         "rules",
-        &["self", "tables", "outbound", "mangle", "inbound", "lines"],
+        &[
+            "self", "tables", "outbound", "mangle", "inbound", "dns", "lines",
+        ],
     ),
     (
         "agent/policy/src",

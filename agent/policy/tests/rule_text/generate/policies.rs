@@ -9,7 +9,7 @@ use proptest::{
     prelude::{Just, Strategy, any, prop_oneof},
     sample::select,
 };
-use sidetrack_policy::{Dialect, InboundPorts, OutboundRanges, Policy};
+use sidetrack_policy::{Dialect, InboundPorts, OutboundRanges, Policy, policy::DnsCapture};
 
 /// Entries of a list; more than one, because their order matters.
 const ENTRIES: std::ops::Range<usize> = 0..4;
@@ -28,13 +28,13 @@ pub fn policies() -> impl Strategy<Value = Policy> {
         vec(port(), ENTRIES),
         vec(port(), 0..3),
     );
-    let interfaces = (interfaces(), interfaces());
+    let interfaces = (interfaces(), interfaces(), dns());
     (owners, capture, lists, interfaces, loopback()).prop_map(
         |(
             (dialect, proxy_uids, proxy_gids, included_groups, excluded_groups),
             ([outbound_port, inbound_port, tunnel_port], inbound, outbound),
             (excluded_ranges, included_outbound_ports, excluded_outbound_ports),
-            (excluded_interfaces, virtual_interfaces),
+            (excluded_interfaces, virtual_interfaces, dns),
             loopback_v4,
         )| Policy {
             dialect,
@@ -53,10 +53,20 @@ pub fn policies() -> impl Strategy<Value = Policy> {
             loopback_v4,
             included_groups,
             excluded_groups,
+            dns,
             // These select pods and do not affect connections.
             ..Policy::default()
         },
     )
+}
+
+fn dns() -> impl Strategy<Value = DnsCapture> {
+    let servers = vec(range().prop_map(|range| range.addr()), 0..3);
+    prop_oneof![
+        Just(DnsCapture::Off),
+        Just(DnsCapture::All),
+        servers.prop_map(|servers| DnsCapture::Servers(Some(servers))),
+    ]
 }
 
 fn inbound() -> impl Strategy<Value = InboundPorts> {
@@ -77,7 +87,7 @@ fn outbound() -> impl Strategy<Value = OutboundRanges> {
 /// Few enough that lists share entries, and the ports that have rules of their own.
 pub fn port() -> impl Strategy<Value = u16> {
     prop_oneof![
-        3 => select(vec![80, 22, 443, 8080, 15001, 15006, 15008, 15020, 15021, 15090]),
+        3 => select(vec![53, 80, 22, 443, 8080, 15001, 15006, 15008, 15020, 15021, 15090]),
         1 => 1..=u16::MAX,
     ]
 }

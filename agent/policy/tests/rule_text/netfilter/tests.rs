@@ -20,6 +20,7 @@ fn sent(destination: &str, port: u16, owner: Option<(u32, u32)>) -> Packet {
         source: "10.0.0.1".parse().unwrap(),
         destination: destination.parse().unwrap(),
         port,
+        udp: false,
     }
 }
 
@@ -138,7 +139,7 @@ fn prefixes() {
 #[test]
 fn what_is_not_understood_is_an_error() {
     for rules in [
-        "-A OUTPUT -p udp -j RETURN",
+        "-A OUTPUT -p sctp -j RETURN",
         "-A OUTPUT -j RETURN --to-ports 7",
         "-A OUTPUT -j REDIRECT --to-ports 7",
         "-A OUTPUT -p tcp -j REDIRECT",

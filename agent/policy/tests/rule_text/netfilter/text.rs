@@ -7,10 +7,11 @@ use super::{Chain, Device, Field, Match, Nat, Net, Rule, Target};
 const BUILTIN: [&str; 4] = ["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"];
 
 impl Nat {
-    /// Reads one nat table, all of it.
+    /// Reads one nat table, all of it. A table raw may come first, which decides nothing about a first packet.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut chains = BTreeMap::new();
-        let mut lines = text.lines();
+        let is_before = |line: &&str| text.starts_with("*raw") && *line != "*nat";
+        let mut lines = text.lines().skip_while(is_before);
         if lines.next() != Some("*nat") {
             return Err("it does not start with *nat".to_owned());
         }
@@ -101,17 +102,14 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
             "-p" | "-m" | "-j" | "--to-ports" if negated => {
                 return Err(format!("! before {option}"));
             }
-            "-p" if value == "tcp" => continue,
+            "-p" if value == "tcp" => Field::Udp(false),
+            "-p" if value == "udp" => Field::Udp(true),
             "-m" => {
                 seen.module(value)?;
                 continue;
             }
             "-j" => {
-                target = Some(match value {
-                    "RETURN" => Target::Return,
-                    "REDIRECT" => Target::Redirect(0),
-                    chain => Target::Jump(chain.to_owned()),
-                });
+                target = Some(Target::named(value));
                 continue;
             }
             "--to-ports" if matches!(target, Some(Target::Redirect(_))) => {
@@ -119,9 +117,20 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
                 target = Some(Target::Redirect(number(value)?));
                 continue;
             }
+            "--to-destination" if matches!(target, Some(Target::Redirect(_))) => {
+                let port = value.strip_prefix("127.0.0.1:").ok_or("not loopback")?;
+                target = Some(Target::Redirect(number(port)?));
+                continue;
+            }
+            "--to-source" if value == "127.0.0.1" => continue,
             "--dport" => {
-                seen.need("tcp")?;
-                Field::DestinationPort(number(value)?)
+                seen.need("port")?;
+                Field::DestinationPort(vec![number(value)?])
+            }
+            "--dports" => {
+                seen.need("multiport")?;
+                let ports = value.split(',').map(number);
+                Field::DestinationPort(ports.collect::<Result<_, _>>()?)
             }
             "--uid-owner" => {
                 seen.need("owner")?;
@@ -146,14 +155,25 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
         None => return Err("no target".to_owned()),
     };
     let line = line.to_owned();
-    Ok((
-        name,
-        Rule {
-            line,
-            matches,
-            target,
-        },
-    ))
+    let rule = Rule {
+        line,
+        matches,
+        target,
+    };
+    Ok((name, rule))
+}
+
+impl Target {
+    /// What `-j` names; the port of a redirection comes after it.
+    fn named(target: &str) -> Self {
+        match target {
+            "RETURN" => Self::Return,
+            "REDIRECT" | "DNAT" => Self::Redirect(0),
+            // Of an answer's way back.
+            "SNAT" => Self::Return,
+            chain => Self::Jump(chain.to_owned()),
+        }
+    }
 }
 
 /// The words of a rule so far: iptables requires modules before their options, and each option once.
@@ -173,7 +193,10 @@ impl<'a> Seen<'a> {
 
     fn module(&mut self, name: &'a str) -> Result<(), String> {
         match name {
-            "tcp" => self.need("-p")?,
+            "tcp" | "udp" | "multiport" => {
+                self.need("-p")?;
+                self.words.push("port");
+            }
             // Another owner match: its options are its own, both must hold.
             "owner" => self.words.retain(|word| !word.ends_with("-owner")),
             _ => return Err(format!("no module {name}")),
