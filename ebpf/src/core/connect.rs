@@ -8,7 +8,7 @@ use sidetrack_common::{
     conn::{Destination, DestinationKey, DestinationRow, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
-    pod::POD_OWN_TARGETS,
+    pod::{POD_DNS, POD_OWN_TARGETS},
     policy::Policy,
     rule::Rule,
     target::{DEDICATED_ATTEMPTS, Target},
@@ -42,6 +42,10 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     let Some(pod) = maps::pod(netns) else {
         return ALLOW;
     };
+    if ctx.is_udp() && pod.flags & POD_DNS != 0 {
+        // The programs of DNS capture have decided, and counted it.
+        return ALLOW;
+    }
     // A redirect replaces them.
     let (destination, port) = (ctx.address(), ctx.port());
     let outcome = if ctx.is_udp() {

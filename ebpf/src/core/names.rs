@@ -76,10 +76,11 @@ enum Names {
 
 #[inline(always)]
 fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
-    if !ctx.is_tcp() && !ctx.is_mptcp() {
+    let (own, peer) = (ctx.source(), ctx.peer());
+    // Of UDP sockets those that are connected to the sidecar have other names than their own.
+    if !(ctx.is_tcp() || ctx.is_mptcp() || (ctx.is_udp() && is_plain(peer))) {
         return None;
     }
-    let (own, peer) = (ctx.source(), ctx.peer());
     let (own_port, peer_port) = (ctx.bound_port(), ctx.peer_port());
     if is_dedicated(peer) {
         let target = Target {
@@ -117,6 +118,12 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
         }),
         Meaning::Stale | Meaning::Direct | Meaning::Translated | Meaning::Assigned => None,
     }
+}
+
+/// Whether an address is that of a plain target.
+#[inline(always)]
+fn is_plain(addr: Addr) -> bool {
+    addr.is(Addr::LOOPBACK_V4) || addr.is(Addr::LOOPBACK_V6)
 }
 
 /// The row's source, for a socket that the kernel gave a loopback address. A bound one has its own.

@@ -26,6 +26,41 @@ static OFFSET_CRED_FSUID: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static OFFSET_CRED_FSGID: Global<u32> = Global::new(0);
 
+/// Where to find the owner from a `struct sock` on.
+pub struct Offsets;
+
+impl Offsets {
+    /// `sk_socket` in `struct sock`.
+    #[inline(always)]
+    pub fn sock_socket() -> usize {
+        OFFSET_SOCK_SOCKET.load() as usize
+    }
+
+    /// `file` in `struct socket`.
+    #[inline(always)]
+    pub fn socket_file() -> usize {
+        OFFSET_SOCKET_FILE.load() as usize
+    }
+
+    /// `f_cred` in `struct file`.
+    #[inline(always)]
+    pub fn file_cred() -> usize {
+        OFFSET_FILE_CRED.load() as usize
+    }
+
+    /// `fsuid` in `struct cred`.
+    #[inline(always)]
+    pub fn cred_fsuid() -> usize {
+        OFFSET_CRED_FSUID.load() as usize
+    }
+
+    /// `fsgid` in `struct cred`.
+    #[inline(always)]
+    pub fn cred_fsgid() -> usize {
+        OFFSET_CRED_FSGID.load() as usize
+    }
+}
+
 /// The owner of a TCP socket; [`NO_ID`] for sockets without a file, as netfilter sees those.
 #[inline(always)]
 pub fn owner(sk: *mut bpf_sock) -> Owner {

@@ -1,4 +1,4 @@
-//! `struct bpf_sock_addr`: connect, getpeername and getsockname.
+//! `struct bpf_sock_addr`: connect, getpeername and getsockname; sendmsg and recvmsg of UDP.
 
 use core::ffi::c_void;
 
@@ -225,6 +225,18 @@ impl<const V6: bool> SockAddr<'_, V6> {
             set_field!(ctx, addr.to_v4_be(), user_ip4);
         }
         set_field!(ctx, u32::from(port.to_be()), user_port);
+    }
+
+    /// The source address of a message to an IPv4 address: what the socket is bound to, or what the call asks for.
+    #[inline(always)]
+    pub fn message_source(&self) -> Addr {
+        Addr::from_v4_be(field!(self.inner.sock_addr, msg_src_ip4))
+    }
+
+    /// Replaces the source address of a message to an IPv4 address.
+    #[inline(always)]
+    pub fn set_message_source(&self, addr: Addr) {
+        set_field!(self.inner.sock_addr, addr.to_v4_be(), msg_src_ip4);
     }
 
     /// The errno of the call when the program denies it, instead of the default EPERM.
