@@ -3,13 +3,14 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
+    net::IpAddr,
     path::{Path, PathBuf},
     time::Instant,
 };
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{
-    PodRef,
+    PodRef, Policy,
     compiled::CompiledPolicy,
     ids::{IdMaps, UnknownId},
 };
@@ -146,6 +147,14 @@ pub trait Node {
     fn check(&self, found: &Found) -> Result<NetnsInode, NodeError>;
     /// Opens a namespace.
     async fn open(&mut self, found: &Found) -> Result<Opened<Self::Link>, NodeError>;
+    /// The servers of a pod's resolv.conf; `None` if that takes too long. `process` is the path to the namespace by one
+    /// of the pod's processes, where that is another one.
+    async fn dns_servers(
+        &mut self,
+        cookie: NetnsCookie,
+        netns: &Path,
+        process: Option<&Path>,
+    ) -> Option<Vec<IpAddr>>;
     /// Rows of a pod before anything is written; `left` are those that are in the kernel already.
     fn rows(
         &self,

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeSet,
+    net::IpAddr,
     path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
@@ -172,6 +173,8 @@ pub struct Record<N: Node> {
     pub(crate) search: ListenerSearch,
     /// How often its policy may change.
     pub(crate) changes: Allowance,
+    /// The servers of its resolv.conf, once they were read.
+    pub(crate) dns_servers: Option<Vec<IpAddr>>,
     /// What was read last, with the present settings of the mesh.
     pub(crate) read: Option<Read>,
 }
@@ -210,6 +213,7 @@ impl<N: Node> Record<N> {
             next_try: now,
             search: ListenerSearch::new(now),
             changes: Allowance::default(),
+            dns_servers: None,
             read: None,
         }
     }

@@ -1,7 +1,8 @@
 //! From a listing to what is wanted of each pod.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 
+use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{
     PodRef, Policy,
     manifest::{Document, NetnsRef},
@@ -82,20 +83,22 @@ impl<N: Node> Core<N> {
             record.started = false;
             record.wanted_since = None;
         }
+        if record.uid != *uid {
+            record.dns_servers = None;
+        }
         record.uid.clone_from(uid);
         record.unsure = document.unsure;
         record.has_istio_init = document.pod.istio_init().is_some();
         match self.selected(name, document) {
             Selected::Enrolled(policy) => match document.netns.clone() {
                 Ok(netns) => {
-                    if let Some(record) = self.pods.get_mut(name) {
-                        record.now_wanted(now);
-                        record.desired = Desired::Enroll(Box::new(Goal {
-                            netns,
-                            policy,
-                            starting: is_starting(&document.pod),
-                        }));
-                    }
+                    let policy = self.with_dns_servers(name, policy);
+                    let goal = Goal {
+                        netns,
+                        policy,
+                        starting: is_starting(&document.pod),
+                    };
+                    self.want(name, goal);
                     self.clear_remark(name);
                 }
                 Err(reason) => self.reject(name, reason),
@@ -137,6 +140,46 @@ impl<N: Node> Core<N> {
         let known = self.pods.values().flat_map(Record::policies);
         let equal = known.into_iter().find(|known| ***known == policy);
         equal.map_or_else(|| Arc::new(policy), Arc::clone)
+    }
+
+    /// The same policy with the pod's own DNS servers, if it depends on them.
+    pub(super) fn with_dns_servers(&self, name: &PodRef, policy: Arc<Policy>) -> Arc<Policy> {
+        if !policy.follows_resolv_conf() {
+            return policy;
+        }
+        let servers = self.pods.get(name).and_then(|it| it.dns_servers.as_deref());
+        self.shared(policy.with_dns_servers(servers))
+    }
+
+    /// The servers in a pod's resolv.conf were read. If they are others, another policy is wanted.
+    pub async fn set_dns_servers(&mut self, cookie: NetnsCookie, servers: Vec<IpAddr>) {
+        let found = self.enrollments().find(|(_, it)| it.cookie == cookie);
+        let Some(name) = found.map(|(name, _)| name.clone()) else {
+            return;
+        };
+        let Some(record) = self.pods.get_mut(&name) else {
+            return;
+        };
+        if record.dns_servers.as_ref() == Some(&servers) {
+            return;
+        }
+        record.dns_servers = Some(servers);
+        self.renew_dns_servers(&name);
+        self.converge(&name, &mut None).await;
+        self.mark_changed();
+    }
+
+    /// Wants the policy with the servers that are known now.
+    pub(super) fn renew_dns_servers(&mut self, name: &PodRef) {
+        let record = self.pods.get(name);
+        let Some(Desired::Enroll(goal)) = record.map(|record| &record.desired) else {
+            return;
+        };
+        let policy = self.with_dns_servers(name, Arc::clone(&goal.policy));
+        let record = self.pods.get_mut(name);
+        if let Some(Desired::Enroll(goal)) = record.map(|record| &mut record.desired) {
+            goal.policy = policy;
+        }
     }
 
     /// An enrolled pod whose manifest is right again has no remark.

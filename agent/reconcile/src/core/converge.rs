@@ -179,6 +179,22 @@ impl<N: Node> Core<N> {
                 other,
             });
         }
+        let mut goal = Goal::clone(goal);
+        if goal.policy.follows_resolv_conf() {
+            let process = uid.as_deref().and_then(|uid| {
+                let inode = Some(opened.inode);
+                processes.netns_of_pod(uid, inode)
+            });
+            let process = process.as_ref().map(|it| &*it.path);
+            let cookie = opened.cookie;
+            let servers = self.node.dns_servers(cookie, &found.path, process).await;
+            if let Some(record) = self.pods.get_mut(name) {
+                record.dns_servers = servers;
+            }
+            self.renew_dns_servers(name);
+            goal.policy = self.with_dns_servers(name, goal.policy);
+        }
+        let goal = &goal;
         let enrollment = self
             .write_enrollment(
                 name,

@@ -3,6 +3,7 @@
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,
+    net::IpAddr,
     path::{Path, PathBuf},
     rc::Rc,
     time::Instant,
@@ -189,6 +190,15 @@ impl Node for FakeNode {
             ids: namespace.ids(),
             link: Link(Rc::clone(&namespace.reports)),
         })
+    }
+
+    async fn dns_servers(
+        &mut self,
+        _cookie: NetnsCookie,
+        _netns: &Path,
+        _process: Option<&Path>,
+    ) -> Option<Vec<IpAddr>> {
+        None
     }
 
     fn rows(
