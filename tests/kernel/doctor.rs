@@ -46,6 +46,8 @@ const CASES: [(Away, &[&str]); 6] = [
             "sk_lookup",
             "ingress interface in sk_lookup",
             "programs on interfaces (tcx; before 6.6 tc filters)",
+            "cgroup/recvmsg4 and 6",
+            "bpf_probe_read_kernel in cgroup/sendmsg4 and 6",
         ],
     ),
     // BPF_MAP_CREATE

@@ -10,7 +10,12 @@ use std::{env, fs, path::Path, path::PathBuf, time::SystemTime};
 /// The one whose maps have texts.
 const CORE: &str = "sidetrack-core";
 /// What is loaded at the start, and what is loaded when a pod needs it.
-const OBJECTS: [&str; 3] = [CORE, "sidetrack-forward", "sidetrack-accelerate"];
+const OBJECTS: [&str; 4] = [
+    CORE,
+    "sidetrack-forward",
+    "sidetrack-accelerate",
+    "sidetrack-dns",
+];
 
 fn main() {
     // Relative, so that cargo looks at this checkout's files in a target directory that was copied from another.

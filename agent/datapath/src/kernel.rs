@@ -7,6 +7,7 @@ pub mod callbacks;
 pub mod cgroup;
 pub mod connection_counts;
 pub mod datapath;
+pub mod dns;
 pub mod events;
 pub mod foreign;
 pub mod forwarding;

@@ -245,6 +245,7 @@ impl Datapath {
     /// # Errors
     /// If the callbacks cannot be attached to the cgroup of all pods.
     pub fn note_elsewhere(&mut self, pods: BTreeSet<NetnsCookie>) -> Result<()> {
+        self.dns_elsewhere(&pods);
         self.attachments.callbacks.elsewhere = pods;
         if self.attachments.callbacks.elsewhere.is_empty() {
             return Ok(());

@@ -17,6 +17,7 @@ use super::{
     attachments::{AttachedHook, Attachments, replace_pin},
     callbacks, cgroup as cgroups,
     connection_counts::RemovedCounts,
+    dns::Dns,
     fd_number,
     forwarding::Forwarding,
     hooks::{CALLBACKS, CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
@@ -51,6 +52,7 @@ pub struct Datapath {
     pub queues: Option<Arc<Queues>>,
     pub(super) inbound: InboundTemplate,
     pub(super) acceleration: Acceleration,
+    pub(super) dns: Dns,
     pub(super) forwarding: Forwarding,
     pub(super) attachments: Attachments,
     /// Older layouts that are still there.
@@ -111,6 +113,7 @@ impl Datapath {
             .inspect_err(|error| tracing::warn!("sidecars that hang are not seen: {error:#}"))
             .ok();
         let acceleration = Acceleration::new(&loader);
+        let dns = Dns::new();
         let forwarding = Forwarding::default();
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
@@ -127,6 +130,7 @@ impl Datapath {
                 queues: queues.map(Arc::new),
                 inbound,
                 acceleration,
+                dns,
                 forwarding,
                 attachments,
                 earlier,

@@ -14,7 +14,11 @@ pub struct Hook {
     pub attach_type: bpf_attach_type,
 }
 
-const fn hook(name: &'static str, program: &'static str, attach_type: bpf_attach_type) -> Hook {
+pub(super) const fn hook(
+    name: &'static str,
+    program: &'static str,
+    attach_type: bpf_attach_type,
+) -> Hook {
     Hook {
         name,
         program,

@@ -19,6 +19,9 @@ pub static FORWARD: &[u8] =
 pub static ACCELERATE: &[u8] =
     aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-accelerate"));
 
+/// The programs of DNS capture over UDP.
+pub static DNS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-dns"));
+
 /// Programs that are loaded when the first pod needs them.
 #[derive(Debug)]
 pub enum OnDemand<T> {

@@ -63,7 +63,7 @@ impl Datapath {
         self.attachments.pods.remove(&cookie);
         self.attachments.callbacks.part_with(cookie);
         self.acceleration.forget(cookie);
-        self.forwarding.forget(cookie);
+        self.dns.forget(cookie);
         let link = self.pins.pod_link(cookie.get());
         let dir = link.parent().expect("pod links are in directories");
         match fs::remove_dir_all(dir) {

@@ -41,6 +41,8 @@ pub struct PodLink {
     notes: Vec<String>,
     /// Why its connections are not accelerated although they should be.
     not_accelerated: Option<String>,
+    /// Why its DNS queries over UDP are not captured although they should be.
+    dns_not_captured: Option<String>,
     /// About the interfaces that its policy names.
     iface_note: Option<String>,
     /// What it has for packets that only pass through it.
@@ -67,6 +69,7 @@ impl PodLink {
             return_routes: Vec::new(),
             notes: Vec::new(),
             not_accelerated: None,
+            dns_not_captured: None,
             iface_note: None,
             forwarding,
         })
@@ -122,12 +125,15 @@ impl PodLink {
     pub(super) fn notes(&self) -> Vec<String> {
         let lost = self.not_accelerated.iter();
         let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
-        let ifaces = self.iface_note.iter().chain(&self.forward_note);
+        let dns = self.dns_not_captured.iter();
+        let dns = dns.map(|why| format!("its DNS queries over UDP are not captured: {why}"));
+        let ifaces = self.iface_note.iter().chain(&self.forwarding.note);
         self.notes
             .iter()
             .chain(ifaces)
             .cloned()
             .chain(lost)
+            .chain(dns)
             .collect()
     }
 
@@ -142,6 +148,10 @@ impl PodLink {
 
     pub(super) fn set_not_accelerated(&mut self, why: Option<String>) {
         self.not_accelerated = why;
+    }
+
+    pub(super) fn set_dns_not_captured(&mut self, why: Option<String>) {
+        self.dns_not_captured = why;
     }
 
     /// The namespace as it was last read.

@@ -3,7 +3,7 @@
 use std::os::fd::AsFd as _;
 
 use anyhow::{Context as _, Result};
-use sidetrack_common::ids::NetnsCookie;
+use sidetrack_common::ids::{NetnsCookie, PolicyId};
 use sidetrack_policy::Policy;
 use sidetrack_reconcile::{Phase, Step};
 
@@ -90,12 +90,7 @@ async fn write(
             }
             Ok(())
         }
-        Step::WritePod(policy, id) => {
-            rows.write_pod(policy, *id, maps)?;
-            let lost = datapath.set_acceleration(cookie, policy.accelerate).err();
-            link.set_not_accelerated(lost.map(|problem| format!("{problem:#}")));
-            Ok(())
-        }
+        Step::WritePod(policy, id) => write_pod(datapath, cookie, rows, link, policy, *id),
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
         Step::DetachLookup => {
             // Before the routes: packets are marked only while a route leads them.
@@ -117,6 +112,30 @@ async fn write(
         }
         _ => remove(datapath, cookie, rows, step),
     }
+}
+
+/// Writes the pod's row, and attaches what only some policies ask for.
+fn write_pod(
+    datapath: &mut Datapath,
+    cookie: NetnsCookie,
+    rows: &mut PodRows,
+    link: &mut PodLink,
+    policy: &Policy,
+    id: PolicyId,
+) -> Result<()> {
+    // Before the row says so, and after it no longer does.
+    let dns = policy.dns_block().is_some();
+    let not_captured = dns.then(|| datapath.capture_dns(cookie).err()).flatten();
+    let captures_dns = dns && not_captured.is_none();
+    link.set_dns_not_captured(not_captured.map(|problem| format!("{problem:#}")));
+    rows.set_captures_dns(captures_dns);
+    rows.write_pod(policy, id, &datapath.maps)?;
+    if !captures_dns {
+        datapath.release_dns(cookie)?;
+    }
+    let lost = datapath.set_acceleration(cookie, policy.accelerate).err();
+    link.set_not_accelerated(lost.map(|problem| format!("{problem:#}")));
+    Ok(())
 }
 
 /// What the namespace needs once its rows are those of the active policy.

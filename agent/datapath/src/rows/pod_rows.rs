@@ -11,7 +11,7 @@ use sidetrack_common::{
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
         IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
-        POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
+        POD_DNS, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
     },
 };
 use sidetrack_policy::{PodRef, Policy};
@@ -273,6 +273,11 @@ impl PodRows {
     #[must_use]
     pub fn forwards(&self) -> bool {
         self.flags & POD_FORWARDS != 0
+    }
+
+    /// Whether the pod's DNS queries over UDP are captured, from when its row is written on.
+    pub fn set_captures_dns(&mut self, captures: bool) {
+        self.set_flag(POD_DNS, captures);
     }
 
     /// Notes whether forwarded packets are to follow the rules.

@@ -54,7 +54,32 @@ pub(super) fn all() -> Vec<Check> {
         )
         .of("accelerate"),
     ]);
+    checks.extend(dns());
     checks
+}
+
+fn dns() -> [Check; 2] {
+    const NO_DNS: &str = "DNS queries over UDP are not captured";
+    [
+        Check::optional(
+            "cgroup/recvmsg4 and 6",
+            "5.2",
+            NO_DNS,
+            programs::program(
+                bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+                bpf_attach_type::BPF_CGROUP_UDP6_RECVMSG,
+                None,
+            )
+            .is_ok(),
+        ),
+        Check::optional(
+            "bpf_probe_read_kernel in cgroup/sendmsg4 and 6",
+            "5.8, CAP_PERFMON",
+            NO_DNS,
+            programs::reads_of_kernel_memory().is_ok(),
+        ),
+    ]
+    .map(|check| check.of("dns"))
 }
 
 fn outbound() -> [Check; 8] {

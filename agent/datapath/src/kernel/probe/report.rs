@@ -18,8 +18,8 @@ pub struct DoctorReport {
 /// One facility.
 #[derive(Debug, Serialize)]
 pub struct Check {
-    /// The object whose programs need it: `core` is loaded at the start, `forward` and `accelerate` when a pod needs
-    /// them.
+    /// The object whose programs need it: `core` is loaded at the start, `forward`, `accelerate` and `dns` when a pod
+    /// needs them.
     pub object: &'static str,
     /// Its name.
     pub facility: String,

@@ -1,0 +1,260 @@
+//! DNS capture over UDP, for pods that ask for it: programs on the pod's own cgroup, or on that of all pods where the
+//! pod's is not known or has not all of its processes. Other pods have nothing of it.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    fs::{self, File},
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, bail};
+use aya::programs::Program;
+use aya_obj::generated::bpf_attach_type::{
+    BPF_CGROUP_INET4_CONNECT, BPF_CGROUP_INET6_CONNECT, BPF_CGROUP_UDP4_RECVMSG,
+    BPF_CGROUP_UDP4_SENDMSG, BPF_CGROUP_UDP6_RECVMSG, BPF_CGROUP_UDP6_SENDMSG,
+};
+use sidetrack_common::ids::NetnsCookie;
+use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
+
+use super::{
+    Datapath,
+    attachments::pin_again,
+    cgroup,
+    hooks::{Hook, hook},
+    objects::{self, Loader, OnDemand},
+    pins::Pins,
+    sys,
+};
+
+/// In the order in which they are attached: what answers come through before what redirects queries.
+const HOOKS: [Hook; 6] = [
+    hook("dns_recvmsg4", "st_dns_recvmsg4", BPF_CGROUP_UDP4_RECVMSG),
+    hook("dns_recvmsg6", "st_dns_recvmsg6", BPF_CGROUP_UDP6_RECVMSG),
+    hook("dns_sendmsg4", "st_dns_sendmsg4", BPF_CGROUP_UDP4_SENDMSG),
+    hook("dns_sendmsg6", "st_dns_sendmsg6", BPF_CGROUP_UDP6_SENDMSG),
+    hook("dns_connect4", "st_dns_connect4", BPF_CGROUP_INET4_CONNECT),
+    hook("dns_connect6", "st_dns_connect6", BPF_CGROUP_INET6_CONNECT),
+];
+
+/// The programs, and where they are attached.
+#[derive(Debug)]
+pub struct Dns {
+    programs: OnDemand<[OwnedFd; HOOKS.len()]>,
+    /// Pods that have queries captured.
+    pods: BTreeSet<NetnsCookie>,
+    /// Links to pods' own cgroups.
+    own: HashMap<NetnsCookie, Links>,
+    /// Links to the cgroup of all pods.
+    all: Option<Links>,
+    /// Pods that have processes in other cgroups than their own.
+    elsewhere: BTreeSet<NetnsCookie>,
+}
+
+/// A cgroup's links.
+#[derive(Debug)]
+struct Links {
+    cgroup: u64,
+    links: Vec<OwnedFd>,
+}
+
+impl Links {
+    fn is_at(&self, cgroup: u64) -> bool {
+        let is_there = |link: &OwnedFd| sys::link_cgroup(link.as_fd()).ok() == Some(cgroup);
+        self.cgroup == cgroup && self.links.iter().all(is_there)
+    }
+}
+
+impl Dns {
+    /// Nothing is loaded. Pods of an earlier agent keep its programs until they are enrolled again.
+    pub(super) fn new() -> Self {
+        Self {
+            programs: OnDemand::Unloaded,
+            pods: BTreeSet::new(),
+            own: HashMap::new(),
+            all: None,
+            elsewhere: BTreeSet::new(),
+        }
+    }
+
+    /// A pod has left.
+    pub(super) fn forget(&mut self, cookie: NetnsCookie) {
+        self.pods.remove(&cookie);
+        self.own.remove(&cookie);
+        self.elsewhere.remove(&cookie);
+    }
+
+    /// The programs, by id.
+    pub(super) fn program_ids(&self) -> Vec<u32> {
+        let programs = self.programs.loaded().into_iter().flatten();
+        let ids = programs.map(|program| sys::program_id(program.as_fd()));
+        ids.flatten().collect()
+    }
+
+    /// Whether any pod needs them on the cgroup of all pods.
+    fn is_for_all(&self) -> bool {
+        let mut pods = self.pods.iter();
+        pods.any(|pod| !self.own.contains_key(pod) || self.elsewhere.contains(pod))
+    }
+}
+
+fn load(loader: &Loader) -> Result<[OwnedFd; HOOKS.len()]> {
+    let mut ebpf = loader.load(objects::DNS, &[])?;
+    let mut programs = Vec::new();
+    for hook in &HOOKS {
+        let Some(Program::CgroupSockAddr(program)) = ebpf.program_mut(hook.program) else {
+            bail!("no program {} in the object", hook.program);
+        };
+        program
+            .load()
+            .with_context(|| format!("load {}", hook.program))?;
+        programs.push(program.fd()?.as_fd().try_clone_to_owned()?);
+    }
+    Ok(programs.try_into().expect("one for each hook"))
+}
+
+/// Attaches the programs to a cgroup, in the place of pinned links if these are there.
+fn attach(
+    programs: &[OwnedFd],
+    cgroup: (&Path, u64),
+    pin: impl Fn(&Hook) -> PathBuf,
+) -> Result<Links> {
+    let mut links = Vec::new();
+    for (hook, program) in HOOKS.iter().zip(programs) {
+        let pin = pin(hook);
+        if let Ok(link) = sys::open_pin(&pin)
+            && sys::link_cgroup(link.as_fd()).ok() == Some(cgroup.1)
+            && sys::link_update(link.as_fd(), program.as_fd()).is_ok()
+        {
+            links.push(link);
+            continue;
+        }
+        let target = File::open(cgroup.0)?;
+        let link = sys::link_create(program.as_fd(), target.as_fd(), hook.attach_type)
+            .with_context(|| format!("attach {} to {}", hook.program, cgroup.0.display()))?;
+        pin_again(link.as_fd(), &pin)?;
+        links.push(link);
+    }
+    let cgroup = cgroup.1;
+    Ok(Links { cgroup, links })
+}
+
+fn unpin(pin: impl Fn(&Hook) -> PathBuf) -> Result<()> {
+    for hook in &HOOKS {
+        let pin = pin(hook);
+        match fs::remove_file(&pin) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("remove {}", pin.display()));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn pin_of_pod(pins: &Pins, cookie: NetnsCookie) -> impl Fn(&Hook) -> PathBuf {
+    let dir = pins.pod_dir(cookie.get());
+    move |hook| dir.join(hook.name)
+}
+
+impl Datapath {
+    /// Has a pod's DNS queries over UDP captured. To be called before its row says so.
+    ///
+    /// # Errors
+    /// If this kernel cannot, or the programs cannot be attached.
+    pub fn capture_dns(&mut self, cookie: NetnsCookie) -> Result<()> {
+        let own = self.own_cgroup(cookie).map(Path::to_owned);
+        let loader = &self.loader;
+        let programs = self.dns.programs.get(|| load(loader))?;
+        self.dns.pods.insert(cookie);
+        let attached = own.and_then(|path| {
+            let id = cgroup::id(&path).ok()?;
+            let known = self.dns.own.get(&cookie);
+            if known.is_some_and(|links| links.is_at(id)) {
+                return None;
+            }
+            let links = attach(programs, (&path, id), pin_of_pod(&self.pins, cookie));
+            links
+                .inspect_err(|problem| tracing::debug!(%cookie, "{problem:#}"))
+                .ok()
+        });
+        self.dns.own.extend(attached.map(|links| (cookie, links)));
+        self.keep_dns()
+    }
+
+    /// Has a pod's queries over UDP captured no more. To be called after its row says so.
+    ///
+    /// # Errors
+    /// If a pin cannot be removed.
+    pub fn release_dns(&mut self, cookie: NetnsCookie) -> Result<()> {
+        self.dns.forget(cookie);
+        unpin(pin_of_pod(&self.pins, cookie))
+    }
+
+    /// Pods whose programs are not where they should be.
+    pub fn dns_losses(&self) -> impl Iterator<Item = (LinkId, LinkLoss)> {
+        let pods = self.dns.pods.iter().copied();
+        pods.filter(|cookie| !self.has_dns(*cookie)).map(|cookie| {
+            let loss = match self.dns.own.get(&cookie) {
+                Some(_) => LinkLoss::Detached,
+                None => LinkLoss::Missing,
+            };
+            (LinkId::Dns(cookie), loss)
+        })
+    }
+
+    /// Attaches a pod's programs again; answers whether they are where they should be.
+    ///
+    /// # Errors
+    /// If they cannot be attached.
+    pub fn restore_dns(&mut self, cookie: NetnsCookie) -> Result<bool> {
+        self.capture_dns(cookie)?;
+        Ok(self.has_dns(cookie))
+    }
+
+    fn has_dns(&self, cookie: NetnsCookie) -> bool {
+        let own = self.own_cgroup(cookie);
+        match own.and_then(|path| cgroup::id(path).ok()) {
+            Some(id) => self
+                .dns
+                .own
+                .get(&cookie)
+                .is_some_and(|links| links.is_at(id)),
+            // It needs them on the cgroup of all pods, which has them.
+            None => true,
+        }
+    }
+
+    /// Notes which pods have processes in other cgroups than their own.
+    pub(super) fn dns_elsewhere(&mut self, pods: &BTreeSet<NetnsCookie>) {
+        self.dns.elsewhere.clone_from(pods);
+    }
+
+    /// Attaches the programs to the cgroup of all pods if a pod needs them there, and detaches them if none does.
+    /// Unloads them after the last pod.
+    ///
+    /// # Errors
+    /// If they cannot be attached, or a pin cannot be removed.
+    pub fn keep_dns(&mut self) -> Result<()> {
+        let pins = self.pins.clone();
+        let pin = |hook: &Hook| pins.link(hook.name);
+        if self.dns.is_for_all() {
+            let path = self.attachments.cgroup().to_owned();
+            let id = cgroup::id(&path)?;
+            if !self.dns.all.as_ref().is_some_and(|links| links.is_at(id)) {
+                let loader = &self.loader;
+                let programs = self.dns.programs.get(|| load(loader))?;
+                self.dns.all = Some(attach(programs, (&path, id), pin)?);
+            }
+            return Ok(());
+        }
+        if self.dns.all.take().is_some() {
+            unpin(pin)?;
+        }
+        if self.dns.pods.is_empty() && self.dns.programs.loaded().is_some() {
+            self.dns.programs = OnDemand::Unloaded;
+        }
+        Ok(())
+    }
+}
