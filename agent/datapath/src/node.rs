@@ -106,6 +106,16 @@ impl Node for KernelNode {
         })
     }
 
+    async fn dns_servers(
+        &mut self,
+        cookie: NetnsCookie,
+        netns: &Path,
+        process: Option<&Path>,
+    ) -> Option<Vec<IpAddr>> {
+        let place = Place::new(netns, process);
+        self.resolvers.first(cookie, place).await
+    }
+
     fn rows(
         &self,
         pod: &PodRef,

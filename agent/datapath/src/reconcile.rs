@@ -71,6 +71,44 @@ impl Reconciler {
         self.core.set_mesh(mesh);
     }
 
+    /// Follows the DNS servers in pods' resolv.conf files. To be called about twice a second.
+    pub async fn follow_dns_servers(&mut self) {
+        let read = self.core.node.resolvers.read();
+        for (cookie, servers) in read {
+            self.core.set_dns_servers(cookie, servers).await;
+        }
+        let pods = self.core.enrollments();
+        let following = pods.filter(|(_, it)| it.policy.follows_resolv_conf());
+        let pods: BTreeSet<NetnsCookie> = following.map(|(_, it)| it.cookie).collect();
+        let due = self.core.node.resolvers.due(pods);
+        if due.is_empty() {
+            return;
+        }
+        let enrollments = self.core.enrollments();
+        let of_due = enrollments.filter(|(_, it)| due.contains(&it.cookie));
+        let places: Vec<(NetnsCookie, Place)> = of_due
+            .map(|(_, it)| (it.cookie, self.resolv_conf(it)))
+            .collect();
+        for (cookie, place) in places {
+            self.core.node.resolvers.start(cookie, place);
+        }
+    }
+
+    /// Where a pod's resolv.conf is: where it was the last time, as long as that process is there.
+    fn resolv_conf(&self, enrollment: &Enrollment<KernelNode>) -> Place {
+        let node = &self.core.node;
+        if let Some(place) = node.resolvers.last(enrollment.cookie)
+            && place.is_in(enrollment.inode.get())
+        {
+            return place.clone();
+        }
+        let known = Some(enrollment.inode.get());
+        let processes = node.processes_in(BTreeSet::new(), None);
+        let uid = enrollment.rows.uid();
+        let found = uid.and_then(|uid| processes.netns_of_pod(&uid, known));
+        Place::new(&enrollment.path, found.as_ref().map(|it| &*it.path))
+    }
+
     /// Enrolls a pod that waits for its first process, if that is in its cgroup.
     pub async fn enroll_awaited(&mut self, uid: &str, cgroup: PathBuf) {
         let known = HashMap::from([(uid.to_owned(), cgroup)]);

@@ -214,7 +214,7 @@ impl Worker {
             Event::Outside(look) => self.reconciler.note_outside(look),
             Event::Retry => {
                 self.reconciler.core.retry().await;
-                self.repair().await;
+                self.reconciler.follow_dns_servers().await;
             }
         }
         self.cni_queue.answer_pending(&mut self.reconciler).await;

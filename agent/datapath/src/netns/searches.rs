@@ -9,7 +9,7 @@ use tokio::{sync::Semaphore, task::JoinHandle};
 
 /// The searches of one kind.
 #[derive(Clone, Debug)]
-pub(super) struct Searches {
+pub(crate) struct Searches {
     permits: Arc<Semaphore>,
     /// Cookies of the namespaces that are being searched.
     running: Arc<Mutex<BTreeSet<u64>>>,
@@ -17,7 +17,7 @@ pub(super) struct Searches {
 
 impl Searches {
     /// So many at a time.
-    pub(super) fn new(at_a_time: usize) -> Self {
+    pub(crate) fn new(at_a_time: usize) -> Self {
         Self {
             permits: Arc::new(Semaphore::new(at_a_time)),
             running: Arc::default(),
@@ -25,7 +25,7 @@ impl Searches {
     }
 
     /// Starts one in the namespace with this cookie; `None` if it is being searched already, or too many are.
-    pub(super) fn start(
+    pub(crate) fn start(
         &self,
         cookie: u64,
         search: impl FnOnce() + Send + 'static,

@@ -1,0 +1,102 @@
+//! Reads the servers of pods' resolv.conf files, and follows them: off the reconciler's thread, a few at a time, and
+//! each pod's at most once in an interval.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    io,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use sidetrack_common::ids::NetnsCookie;
+use tokio::{sync::mpsc, time::timeout};
+
+use crate::netns::{resolv_conf::Place, searches::Searches};
+
+/// How often a pod's file is read.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+/// How long the reconciler waits for a pod's first servers. Until they are known all queries are captured.
+const FIRST_TIMEOUT: Duration = Duration::from_millis(200);
+/// Reads at a time. One may hang if the file is on a file system that does.
+const AT_A_TIME: usize = 16;
+
+/// What was read for a pod.
+type Answer = (NetnsCookie, io::Result<Vec<IpAddr>>);
+
+/// The reads.
+#[derive(Debug)]
+pub struct Resolvers {
+    searches: Searches,
+    answers: (
+        mpsc::UnboundedSender<Answer>,
+        mpsc::UnboundedReceiver<Answer>,
+    ),
+    /// When a pod's file was last looked at, and where.
+    followed: BTreeMap<NetnsCookie, (Instant, Place)>,
+}
+
+impl Default for Resolvers {
+    fn default() -> Self {
+        Self {
+            searches: Searches::new(AT_A_TIME),
+            answers: mpsc::unbounded_channel(),
+            followed: BTreeMap::new(),
+        }
+    }
+}
+
+impl Resolvers {
+    /// Reads a pod's servers for the first time. `None` if that takes too long; no servers if the file cannot be read.
+    pub async fn first(&mut self, cookie: NetnsCookie, place: Place) -> Option<Vec<IpAddr>> {
+        let (sender, mut receiver) = mpsc::unbounded_channel();
+        self.read_for(cookie, place, sender);
+        let answered = timeout(FIRST_TIMEOUT, receiver.recv()).await;
+        match answered {
+            Ok(Some((_, Ok(servers)))) => Some(servers),
+            Ok(Some((_, Err(problem)))) => {
+                tracing::warn!(%cookie, "read the pod's resolv.conf: {problem}");
+                Some(Vec::new())
+            }
+            Ok(None) | Err(_) => None,
+        }
+    }
+
+    /// Those of these pods whose files are to be read now.
+    pub fn due(&mut self, pods: BTreeSet<NetnsCookie>) -> BTreeSet<NetnsCookie> {
+        self.followed.retain(|cookie, _| pods.contains(cookie));
+        let now = Instant::now();
+        let is_due = |cookie: &NetnsCookie| {
+            let followed = self.followed.get(cookie);
+            followed.is_none_or(|(at, _)| *at + READ_INTERVAL <= now)
+        };
+        pods.into_iter().filter(is_due).collect()
+    }
+
+    /// Where a pod's file was the last time.
+    pub fn last(&self, cookie: NetnsCookie) -> Option<&Place> {
+        self.followed.get(&cookie).map(|(_, place)| place)
+    }
+
+    /// Reads a pod's file.
+    pub fn start(&mut self, cookie: NetnsCookie, place: Place) {
+        let sender = self.answers.0.clone();
+        self.read_for(cookie, place.clone(), sender);
+        self.followed.insert(cookie, (Instant::now(), place));
+    }
+
+    /// What was read since the last call. A file that cannot be read changes nothing.
+    pub fn read(&mut self) -> Vec<(NetnsCookie, Vec<IpAddr>)> {
+        let mut all = Vec::new();
+        while let Ok((cookie, answer)) = self.answers.1.try_recv() {
+            all.extend(answer.ok().map(|servers| (cookie, servers)));
+        }
+        all
+    }
+
+    fn read_for(&self, cookie: NetnsCookie, place: Place, sender: mpsc::UnboundedSender<Answer>) {
+        // One that is not started is due again.
+        let _ = self.searches.start(cookie.get(), move || {
+            let _ = sender.send((cookie, place.servers()));
+        });
+    }
+}
