@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Result;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 use self::{
@@ -52,6 +52,9 @@ enum Direction {
         /// SO_MARK of the socket, which counts in mode TPROXY
         #[arg(long, value_name = "NUMBER", default_value_t = 0)]
         mark: u32,
+        /// UDP: a connect or a datagram. Only DNS queries are ever captured
+        #[arg(long, value_enum, default_value_t)]
+        protocol: Protocol,
         /// Where it connects to. A name is looked up where this command runs, not in the pod
         #[arg(long, value_name = "IP|NAME:PORT")]
         dst: Destination,
@@ -70,6 +73,32 @@ enum Direction {
     },
 }
 
+/// A name that an interface can have.
+fn interface(text: &str) -> Result<String, String> {
+    // IFNAMSIZ in linux/if.h, with the NUL at its end.
+    const LONGEST: usize = 15;
+    let is_odd = |c: char| c == '/' || c == ':' || c.is_whitespace() || c.is_control();
+    if (1..=LONGEST).contains(&text.len()) && !text.contains(is_odd) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "write the name of an interface, of 1 to {LONGEST} bytes"
+    ))
+}
+
+/// A user or group: the largest number stands for none.
+fn id() -> clap::builder::RangedI64ValueParser<u32> {
+    clap::value_parser!(u32).range(..i64::from(u32::MAX))
+}
+
+/// A transport.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Protocol {
+    #[default]
+    Tcp,
+    Udp,
+}
+
 impl Direction {
     fn destination(&self) -> &Destination {
         match self {
@@ -84,11 +113,13 @@ impl Direction {
                 gid,
                 src,
                 mark,
+                protocol,
                 ..
             } => Connection::Outbound {
                 owner: Owner::new(&target.policy, *uid, *gid),
                 source: *src,
                 mark: *mark,
+                is_udp: *protocol == Protocol::Udp,
                 destination,
             },
             Self::Inbound { src, iface, .. } => Connection::Inbound {

@@ -34,6 +34,9 @@ pub(super) struct OfflineFlags {
     /// one decides whether IPv6 is intercepted
     #[arg(long = "pod-ip", value_name = "IP", global = true)]
     pod_ips: Vec<IpAddr>,
+    /// With --manifest: a server in the pod's resolv.conf, for one with DNS capture. May be repeated
+    #[arg(long = "dns-server", value_name = "IP", global = true)]
+    dns_servers: Vec<IpAddr>,
     /// With --manifest: which sidecar pods the agents enroll [default: labeled]
     #[arg(long, value_enum, global = true)]
     enroll: Option<Enroll>,
@@ -85,6 +88,7 @@ impl OfflineFlags {
         }
         let of_manifests = [
             (!self.pod_ips.is_empty(), "--pod-ip"),
+            (!self.dns_servers.is_empty(), "--dns-server"),
             (self.enroll.is_some(), "--enroll"),
         ];
         let given = of_manifests
@@ -138,6 +142,10 @@ impl OfflineFlags {
             Wanted::Rejected(reason) => {
                 bail!("{}: an agent would reject it: {reason}", document.origin)
             }
+        };
+        let policy = match &*self.dns_servers {
+            [] => policy,
+            servers => policy.with_dns_servers(Some(servers)),
         };
         let own = self.addresses(document);
         let ipv6 = (!own.is_empty()).then(|| captures_v6(own.iter().copied(), policy.dual_stack));

@@ -22,6 +22,8 @@ pub(super) enum Connection<'a> {
         source: Option<IpAddr>,
         /// The socket's SO_MARK.
         mark: u32,
+        /// Whether it is UDP.
+        is_udp: bool,
         /// Where it goes.
         destination: SocketAddr,
     },
@@ -164,6 +166,7 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Explanati
             owner,
             source,
             mark,
+            is_udp,
             destination: to,
         } => {
             let destination = Addr::from(to.ip());
@@ -177,7 +180,12 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Explanati
                 captured_family: captured(destination.family()),
             };
             let family = decide::effective_destination(&conn).family();
-            (decide::outbound(&policy, &conn, &tables), family)
+            let decision = if *is_udp {
+                decide::udp(&policy, &conn, &tables)
+            } else {
+                decide::outbound(&policy, &conn, &tables)
+            };
+            (decision, family)
         }
         Connection::Inbound {
             source,
