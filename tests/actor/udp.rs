@@ -46,7 +46,7 @@ fn exchange(send: &SendUdp) -> io::Result<UdpAnswer> {
     } else {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     };
-    let socket = UdpSocket::bind(any)?;
+    let socket = UdpSocket::bind(send.source.unwrap_or(any))?;
     socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
     let peer = if send.connected {
         socket.connect(send.destination)?;

@@ -15,6 +15,7 @@ mod cluster;
 mod cni;
 mod counters;
 mod crash_recovery;
+mod dns;
 mod doctor;
 mod fixture;
 mod forward;

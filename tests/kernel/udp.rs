@@ -75,6 +75,7 @@ fn exchanges(from: &Actor, to: SocketAddr, seen_as: &str) -> Result<()> {
             let answer = from.send_udp(SendUdp {
                 sender: sender.clone(),
                 destination: to,
+                source: None,
                 connected,
             })?;
             let answer = answer
@@ -129,6 +130,7 @@ fn refused(from: &Actor, to: SocketAddr) -> Result<()> {
         let answer = from.send_udp(SendUdp {
             sender,
             destination: to,
+            source: None,
             connected: true,
         })?;
         ensure!(answer == Err(libc::ECONNREFUSED), "to {to}: {answer:?}");

@@ -73,15 +73,16 @@ impl PodNet {
         Actor::start(&self.netns, &self.cgroup)
     }
 
-    /// A command that runs inside as a user with the group of the same number, and no other.
+    /// A command that runs inside as a user with the group of the same number, and no other. Its resolv.conf is
+    /// `/etc/netns/NAME/resolv.conf`, if there is one.
     #[must_use]
     pub fn command(&self, user: u32, program: &Path, arguments: &[&str]) -> Command {
         const JOIN: &str = "cgroup=$1; netns=$2; user=$3; shift 3; \
             echo $$ > $cgroup/cgroup.procs && \
-            exec nsenter --net=$netns setpriv --reuid $user --regid $user --clear-groups -- \"$@\"";
+            exec ip netns exec $netns setpriv --reuid $user --regid $user --clear-groups -- \"$@\"";
         let mut command = Command::new("sh");
         command.args(["-c", JOIN, "sh"]);
-        command.arg(&self.cgroup).arg(self.path());
+        command.arg(&self.cgroup).arg(&self.netns);
         command.arg(user.to_string()).arg(program).args(arguments);
         command
     }

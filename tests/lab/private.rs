@@ -31,8 +31,12 @@ pub fn enter() -> Result<()> {
         None::<&str>,
     )
     .context("make mounts private")?;
-    fs::create_dir_all("/run/netns").context("create /run/netns")?;
-    mount_at("tmpfs", Path::new("/run/netns"))
+    // Named network namespaces, and their resolv.conf files.
+    for path in ["/run/netns", "/etc/netns"] {
+        fs::create_dir_all(path).with_context(|| format!("create {path}"))?;
+        mount_at("tmpfs", Path::new(path))?;
+    }
+    Ok(())
 }
 
 /// Mounts a file system of a type that needs no device.

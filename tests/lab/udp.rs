@@ -26,6 +26,8 @@ pub struct SendUdp {
     pub sender: Identity,
     /// Where it goes.
     pub destination: SocketAddr,
+    /// What the socket is bound to; any address without it.
+    pub source: Option<SocketAddr>,
     /// Whether the socket is connected first.
     pub connected: bool,
 }

@@ -80,6 +80,7 @@ fn directions_are_counted_apart() -> Result<()> {
         fixture.client.ask(&Request::SendUdp(Box::new(SendUdp {
             sender: APP,
             destination: at(VIP, 80),
+            source: None,
             connected: true,
         })))?;
     }

@@ -76,6 +76,9 @@ impl Manifest {
     pub fn with_variable(self, name: &str, value: &str) -> Self {
         self.edited(|pod| {
             let variables = &mut pod["spec"]["containers"][1]["env"];
+            if variables.is_null() {
+                *variables = json!([]);
+            }
             if let Some(variables) = variables.as_array_mut() {
                 variables.push(json!({"name": name, "value": value}));
             }

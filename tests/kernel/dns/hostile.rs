@@ -1,0 +1,159 @@
+//! Pods that use DNS capture against others, and servers that answer as another.
+
+use std::{
+    io::{BufRead as _, BufReader},
+    path::Path,
+    process::Stdio,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{command::Process, protocol::APP};
+
+use super::{CAPTURE, DNS, DnsFixture, OTHER};
+use crate::fixture::VIP;
+
+const PYTHON: &str = "/usr/bin/python3";
+
+impl DnsFixture {
+    /// What a script of the app prints.
+    fn script(&self, text: &str, arguments: &[&str]) -> Result<String> {
+        let words = [&["-c", text], arguments].concat();
+        let mut command = self.fixture.pod.command(APP.uid, Path::new(PYTHON), &words);
+        let output = command.output()?;
+        let problem = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+        ensure!(output.status.success(), "{problem}");
+        Ok(String::from_utf8(output.stdout)?.trim().to_owned())
+    }
+}
+
+kernel_test!(ten_thousand_sockets_get_their_answers);
+fn ten_thousand_sockets_get_their_answers() -> Result<()> {
+    const SOCKETS: usize = 10_000;
+    // Every socket stays open until all have their answers.
+    const SCRIPT: &str = r#"
+import resource, socket, sys
+count, servers = int(sys.argv[1]), sys.argv[2:]
+resource.setrlimit(resource.RLIMIT_NOFILE, resource.getrlimit(resource.RLIMIT_NOFILE)[1:] * 2)
+right, sockets = 0, []
+for number in range(count):
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.settimeout(5)
+    server = (servers[number % 2], 53)
+    if number % 3:
+        one.connect(server)
+        one.send(b"query")
+    else:
+        one.sendto(b"query", server)
+    right += one.recvfrom(100)[1] == server
+    sockets.append(one)
+print(right)
+"#;
+    let dns = DnsFixture::new(&[VIP[0], OTHER[0]])?;
+    dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
+    let said = dns.script(SCRIPT, &[&SOCKETS.to_string(), VIP[0], OTHER[0]])?;
+    ensure!(said == SOCKETS.to_string(), "{said} of {SOCKETS}");
+    // What the sockets held is free again, and connections have their room.
+    ensure!(dns.fixture.taken_by()? == 15001);
+    let usage = dns.fixture.agent.places.json(&["status", "-o", "json"])?;
+    ensure!(usage["problems"] == serde_json::json!([]), "{usage}");
+    Ok(())
+}
+
+kernel_test!(a_resolv_conf_that_never_rests_is_followed_at_a_measured_pace);
+fn a_resolv_conf_that_never_rests_is_followed_at_a_measured_pace() -> Result<()> {
+    const TIME: Duration = Duration::from_secs(8);
+    /// It is read once a second.
+    const MOST_CHANGES: u32 = 8 + 2;
+    let dns = DnsFixture::new(&[VIP[0]])?;
+    dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
+    let places = &dns.fixture.agent.places;
+    let (done, start) = (AtomicBool::new(false), Instant::now());
+    let mut policies = Vec::new();
+    thread::scope(|scope| -> Result<()> {
+        let writer = scope.spawn(|| -> Result<u32> {
+            let mut writes = 0;
+            while !done.load(Ordering::Relaxed) {
+                let server = format!("198.51.100.{}", writes % 250 + 1);
+                dns.write_resolv_conf(&[&server])?;
+                writes += 1;
+                thread::sleep(Duration::from_millis(10));
+            }
+            Ok(writes)
+        });
+        let watched = (|| {
+            while start.elapsed() < TIME {
+                policies.push(places.whole_pod("test/app")?.policy_id);
+                // The agent answers, and TCP is captured all the while.
+                ensure!(dns.fixture.taken_by()? == 15001);
+                thread::sleep(Duration::from_millis(50));
+            }
+            Ok(())
+        })();
+        done.store(true, Ordering::Relaxed);
+        let writes = writer.join().expect("the writer")?;
+        ensure!(writes > 100, "{writes} writes");
+        watched
+    })?;
+    policies.dedup();
+    let changes = policies.len() as u32;
+    ensure!((2..=MOST_CHANGES).contains(&changes), "{changes} changes");
+    // The last word counts.
+    dns.write_resolv_conf(&[OTHER[0]])?;
+    dns.wait_port(OTHER[0], CAPTURE)?;
+    dns.wait_port(VIP[0], DNS).map(drop)
+}
+
+kernel_test!(an_answer_from_another_address_is_not_taken_for_the_servers);
+fn an_answer_from_another_address_is_not_taken_for_the_servers() -> Result<()> {
+    /// Answers queries from another port, or from another address.
+    const SERVER: &str = r#"
+import socket
+queries = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+queries.bind(("127.0.0.1", 15053))
+other_port = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+other_port.bind(("127.0.0.1", 15054))
+other_address = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+other_address.bind(("127.0.0.2", 15053))
+print("ready", flush=True)
+while True:
+    query, sender = queries.recvfrom(100)
+    for answer in other_port, other_address:
+        answer.sendto(b"wrong", sender)
+    queries.sendto(b"right", sender)
+"#;
+    /// What a socket receives, and from where.
+    const CLIENT: &str = r#"
+import socket, sys
+server = (sys.argv[1], 53)
+for connected in False, True:
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.settimeout(2)
+    if connected:
+        one.connect(server)
+        one.send(b"query")
+    else:
+        one.sendto(b"query", server)
+    answers = []
+    while b"right" not in [answer for answer, _ in answers]:
+        answers.append(one.recvfrom(100))
+    of_server = [answer for answer, sender in answers if sender == server]
+    if of_server != [b"right"]:
+        sys.exit(f"connected {connected}: {answers}")
+    print(len(answers))
+"#;
+    let mut dns = DnsFixture::new(&[VIP[0]])?;
+    dns.sidecar.take();
+    dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
+    let pod = &dns.fixture.pod;
+    let mut server = pod.command(1337, Path::new(PYTHON), &["-c", SERVER]);
+    let mut server = Process::start(server.stdout(Stdio::piped()))?;
+    let stdout = server.stdout.take().context("its output")?;
+    BufReader::new(stdout).read_line(&mut String::new())?;
+    let said = dns.script(CLIENT, &[VIP[0]])?;
+    // A socket that is not connected receives them all, as without sidetrack; a connected one only the server's.
+    ensure!(said == "3\n1", "{said}");
+    Ok(())
+}
