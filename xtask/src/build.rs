@@ -13,10 +13,10 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     progress::Steps,
-    prometheus,
     run::{cargo, must, root},
     setup::{self, Needs},
     toolchain::{self, Rust},
+    unpacked,
 };
 
 /// Which build of the agent a command runs.
@@ -95,7 +95,7 @@ pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
     };
     setup::packages_for(needs, &steps)?;
     if needs == Needs::Tests {
-        prometheus::unpack(&steps)?;
+        unpacked::unpack(&steps)?;
     }
     thread::scope(|scope| {
         let python = scope.spawn(|| setup::python(needs, &steps));

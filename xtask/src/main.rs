@@ -7,13 +7,13 @@ mod image;
 mod lint;
 mod mutants;
 mod progress;
-mod prometheus;
 mod run;
 mod setup;
 mod soak;
 mod test;
 mod tool;
 mod toolchain;
+mod unpacked;
 mod vm;
 mod workspace;
 

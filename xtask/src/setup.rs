@@ -11,9 +11,9 @@ use anyhow::{Context as _, Result, bail};
 
 use crate::{
     progress::Steps,
-    prometheus,
     run::{answer, cargo, is_root, must, root, tools},
     toolchain::{self, DEBIAN_CLIPPY, LINKER_VERSION, LLVM, Rust},
+    unpacked,
 };
 
 /// What a command runs beside the agent.
@@ -46,7 +46,7 @@ const FOR_DEMO: [Package; 8] = [
     ("gcc", &["/usr/bin/cc"]),
 ];
 
-const FOR_TESTS: [Package; 5] = [
+const FOR_TESTS: [Package; 10] = [
     ("ethtool", &["/usr/sbin/ethtool", "/sbin/ethtool"]),
     (
         "containernetworking-plugins",
@@ -64,6 +64,14 @@ const FOR_TESTS: [Package; 5] = [
         "runc",
         &["/usr/sbin/runc", "/usr/bin/runc", "/usr/local/sbin/runc"],
     ),
+    ("dnsmasq-base", &["/usr/sbin/dnsmasq"]),
+    ("bind9-dnsutils", &["/usr/bin/dig"]),
+    ("musl-tools", &["/usr/bin/musl-gcc"]),
+    (
+        "golang-go",
+        &["/usr/bin/go", "/usr/local/bin/go", "/usr/local/go/bin/go"],
+    ),
+    ("nodejs", &["/usr/bin/node", "/usr/local/bin/node"]),
 ];
 
 const FOR_VM: [Package; 4] = [
@@ -91,7 +99,7 @@ pub fn everything() -> Result<()> {
     let steps = Steps::new();
     packages_for(Needs::Tests, &steps)?;
     linker(&steps)?;
-    prometheus::unpack(&steps)?;
+    unpacked::unpack(&steps)?;
     python(Needs::Tests, &steps)
 }
 

@@ -326,7 +326,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "build",
             "setup",
             "toolchain",
-            "prometheus",
+            "unpacked",
             "run",
             "progress",
         ],
