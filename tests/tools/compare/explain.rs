@@ -3,8 +3,8 @@
 use std::{net::IpAddr, sync::Arc};
 
 use anyhow::{Context as _, Result};
-use lab::agent::Places;
 use lab::product::{ListTables, MapRoutes, Maps, Pins, Policy};
+use lab::{agent::Places, udp::SendUdp};
 use sidetrack_common::{
     addr::Addr,
     decide::{self, Decision, Inbound, Outbound, Owner, Verdict},
@@ -36,6 +36,36 @@ impl Explainer {
         self.ipv6 || destination.is_ipv4()
     }
 
+    fn tables(&self) -> ListTables<'_, MapRoutes<'_>> {
+        ListTables {
+            policy: &self.policy,
+            routes: MapRoutes {
+                netns: self.netns,
+                maps: &self.maps,
+            },
+            before_sidecar: false,
+        }
+    }
+
+    /// The verdict for a datagram, and the rule behind it.
+    pub fn datagram(&self, send: &SendUdp) -> Decision {
+        let source = send.source.map(|source| source.ip().to_canonical());
+        let destination = send.destination.ip().to_canonical();
+        let conn = Outbound {
+            owner: Owner {
+                uid: send.sender.uid,
+                gid: send.sender.gid,
+            },
+            source: source.map_or(Addr::UNSPECIFIED, Addr::from),
+            destination: destination.into(),
+            port: send.destination.port(),
+            mark: 0,
+            routing_header: false,
+            captured_family: self.captures(destination),
+        };
+        decide::udp(&self.policy.compile().row(), &conn, &self.tables())
+    }
+
     /// The verdict for a connection.
     pub fn verdict(&self, case: &Case) -> Verdict {
         self.decision(case).verdict
@@ -44,14 +74,7 @@ impl Explainer {
     /// The verdict and the rule behind it.
     pub fn decision(&self, case: &Case) -> Decision {
         let row = self.policy.compile().row();
-        let tables = ListTables {
-            policy: &self.policy,
-            routes: MapRoutes {
-                netns: self.netns,
-                maps: &self.maps,
-            },
-            before_sidecar: false,
-        };
+        let tables = self.tables();
         let dial = &case.dial;
         let destination = Addr::from(dial.destination.ip());
         let port = dial.destination.port();

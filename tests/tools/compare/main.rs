@@ -3,6 +3,7 @@
 //! compared. Then both make a known load, and what counts it is compared.
 
 mod compare;
+mod datagrams;
 mod explain;
 mod load;
 mod matrix;
@@ -144,7 +145,10 @@ fn compare_one(
             families += 1;
             report.begin(&target.name, dialect, name);
             match part {
-                Part::Matrix => compare::run(pair, family, target, report)?,
+                Part::Matrix => {
+                    compare::run(pair, family, target, report)?;
+                    datagrams::run(pair, family, target, report)?;
+                }
                 Part::Load => load::run(pair, family, target, report)?,
             }
         }

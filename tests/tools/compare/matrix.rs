@@ -195,6 +195,9 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_source(&mut cases);
     matrix.by_port(&mut cases);
     matrix.by_mark(&mut cases);
+    if target.servers.is_some() {
+        matrix.by_query(&mut cases);
+    }
     matrix.by_device(&mut cases);
     matrix.by_routing_header(&mut cases);
     matrix.by_mptcp(&mut cases);
@@ -259,6 +262,17 @@ impl Matrix {
         for (who, creator, connector) in &self.creators {
             for to in &self.destinations {
                 let mut dial = dial(creator, *to, 80);
+                dial.connector.clone_from(connector);
+                cases.push(Case::outbound(who, dial));
+            }
+        }
+    }
+
+    /// DNS over TCP: every creator to every destination.
+    fn by_query(&self, cases: &mut Vec<Case>) {
+        for (who, creator, connector) in &self.creators {
+            for to in &self.destinations {
+                let mut dial = dial(creator, *to, 53);
                 dial.connector.clone_from(connector);
                 cases.push(Case::outbound(who, dial));
             }
@@ -396,7 +410,7 @@ impl Matrix {
 }
 
 /// Those every policy is tried with, and one for every id this one names.
-fn creators(target: &Target, proxy: &Identity) -> Vec<(String, Identity, Option<Identity>)> {
+pub fn creators(target: &Target, proxy: &Identity) -> Vec<(String, Identity, Option<Identity>)> {
     const MOST_IDS: usize = 6;
     let mut supplementary = APP;
     supplementary.groups = vec![proxy.gid];

@@ -24,12 +24,15 @@ use lab::{
 use serde_json::Value;
 
 use crate::{
+    datagrams,
     matrix::Family,
     target::{Rules, Target},
 };
 
 /// Ports with a listener in the pod, as the proxy.
-const PROXY_PORTS: [u16; 8] = [15001, 15006, 15008, 15020, 15021, 15090, 15101, 15106];
+const PROXY_PORTS: [u16; 9] = [
+    15001, 15006, 15008, 15020, 15021, 15053, 15090, 15101, 15106,
+];
 /// And as the app.
 const APP_PORTS: [u16; 3] = [22, 53, 80];
 
@@ -83,6 +86,7 @@ impl PairedPod {
                 served.insert(*port, listen_for(&servers, owner, *port)?);
             }
         }
+        datagrams::answer(&servers, &outside)?;
         Ok(Self {
             client: pod.actor()?,
             outside,
@@ -145,15 +149,33 @@ impl PairedPod {
         Ok(())
     }
 
-    /// Only policies in mode TPROXY print rules of this table.
-    fn flush_mangle(&self) -> Result<()> {
+    /// Only policies in mode TPROXY and those with DNS capture print rules of these tables.
+    fn flush_mangle_and_raw(&self) -> Result<()> {
         let netns = &self.pod.netns;
         for program in ["iptables", "ip6tables"] {
-            for flag in ["-F", "-X"] {
-                run_words(&["ip", "netns", "exec", netns, program, "-t", "mangle", flag])?;
+            for (table, flag) in [
+                ("mangle", "-F"),
+                ("mangle", "-X"),
+                ("raw", "-F"),
+                ("raw", "-X"),
+            ] {
+                run_words(&["ip", "netns", "exec", netns, program, "-t", table, flag])?;
             }
         }
         Ok(())
+    }
+
+    /// Where the agent looks for a pod whose processes are in the node's mount namespace.
+    fn write_resolv_conf(&self, target: &Target) -> Result<()> {
+        let servers = target.servers.iter().flatten();
+        let lines: String = servers.map(|it| format!("nameserver {it}\n")).collect();
+        let dir = Path::new("/etc/netns").join(&self.pod.netns);
+        fs::create_dir_all(&dir)?;
+        fs::write(dir.join("resolv.conf.new"), lines)?;
+        Ok(fs::rename(
+            dir.join("resolv.conf.new"),
+            dir.join("resolv.conf"),
+        )?)
     }
 
     /// Closes the capture ports, as a sidecar does that ends.
@@ -292,15 +314,17 @@ impl PodPair {
         for pod in [&mut self.oracle, &mut self.ours] {
             pod.prepare(target)?;
         }
-        let text = target.manifest(&self.ours.pod.path())?;
+        let netns = self.ours.pod.path();
+        let text = target.manifest(&netns);
+        self.ours.write_resolv_conf(target)?;
         let wanted = target.policy.return_route();
         self.oracle.route_back(wanted)?;
         self.oracle.routed_back = wanted;
-        self.oracle.flush_mangle()?;
+        self.oracle.flush_mangle_and_raw()?;
         match &target.rules {
             Rules::Ours => {
                 for (flag, restore) in [("", "iptables-restore"), ("-6", "ip6tables-restore")] {
-                    let file = self.printed_rules(&text, flag)?;
+                    let file = self.printed_rules(target, &netns, flag)?;
                     self.oracle.restore(restore, &file)?;
                 }
             }
@@ -318,12 +342,15 @@ impl PodPair {
     }
 
     /// The rules as the command prints them.
-    fn printed_rules(&self, manifest: &str, flag: &str) -> Result<PathBuf> {
+    fn printed_rules(&self, target: &Target, netns: &str, flag: &str) -> Result<PathBuf> {
         let file = self.ours.lab.dir().join("policy.json");
-        fs::write(&file, manifest)?;
+        fs::write(&file, target.manifest_of_rules(netns))?;
         let path = file.to_string_lossy();
         let mut words = vec!["rules", "--manifest", &path, "--format", "iptables"];
         words.extend((!flag.is_empty()).then_some(flag));
+        let servers = target.servers.iter().flatten();
+        let servers: Vec<String> = servers.map(IpAddr::to_string).collect();
+        words.extend(servers.iter().flat_map(|server| ["--dns-server", server]));
         let rules = self.agent.places.output(&words)?;
         if !rules.status.success() {
             bail!("{}", String::from_utf8_lossy(&rules.stderr));

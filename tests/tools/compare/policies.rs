@@ -8,6 +8,8 @@ pub struct BuiltIn {
     pub arguments: &'static [&'static str],
     /// Environment of istio-init.
     pub variables: &'static [(&'static str, &'static str)],
+    /// What is in the pod's resolv.conf, if queries are compared.
+    pub servers: Option<&'static [&'static str]>,
     /// Whether the pod forwards packets: rules come before routing, so that they capture the same without.
     pub forwards: bool,
 }
@@ -20,7 +22,19 @@ const fn flags(name: &'static str, arguments: &'static [&'static str]) -> BuiltI
         name,
         arguments,
         variables: &[],
+        servers: None,
         forwards: true,
+    }
+}
+
+const fn dns(
+    name: &'static str,
+    arguments: &'static [&'static str],
+    servers: &'static [&'static str],
+) -> BuiltIn {
+    BuiltIn {
+        servers: Some(servers),
+        ..flags(name, arguments)
     }
 }
 
@@ -39,6 +53,7 @@ const fn variables(
         name,
         arguments: &[],
         variables,
+        servers: None,
         forwards: true,
     }
 }
@@ -58,6 +73,7 @@ pub const LOADS: &[BuiltIn] = &[
             "eth1",
         ],
         variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000")],
+        servers: None,
         forwards: true,
     },
     flags(
@@ -71,6 +87,14 @@ pub const LOADS: &[BuiltIn] = &[
             "22,80",
         ],
     ),
+    BuiltIn {
+        variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000")],
+        ..dns(
+            "load-dns",
+            &["--redirect-dns", "-x", "10.109.120.0/24,fd99:120::/64"],
+            &["10.109.118.31", "fd99::31", "10.77.0.254", "fd77::fe"],
+        )
+    },
 ];
 
 /// All of them, except [`LOADS`].
@@ -180,7 +204,60 @@ pub const POLICIES: &[BuiltIn] = &[
             "eth1",
         ],
         variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000")],
+        servers: None,
         forwards: true,
+    },
+    dns("dns", &["--redirect-dns"], &["10.109.118.31", "fd99::31"]),
+    dns(
+        "dns-all",
+        &["--redirect-dns", "--capture-all-dns"],
+        &["10.109.118.31"],
+    ),
+    dns("dns-no-servers", &["--redirect-dns"], &[]),
+    dns(
+        "dns-two-uids",
+        &["--redirect-dns", "-u", "1337,1000"],
+        &["10.109.118.31", "fd99::31"],
+    ),
+    dns("dns-v6", &["--redirect-dns"], &["fd77::fe", "fd99::31"]),
+    dns(
+        "dns-local",
+        &["--redirect-dns"],
+        &["127.0.0.53", "10.77.0.2", "10.77.0.254", "::1", "fd78::2"],
+    ),
+    dns(
+        "dns-excluded",
+        &["--redirect-dns", "-o", "53"],
+        &["10.109.118.31", "fd99::31"],
+    ),
+    dns(
+        "dns-lists",
+        &[
+            "--redirect-dns",
+            "-i",
+            "10.77.0.0/16",
+            "-c",
+            "eth1",
+            "-q",
+            "22",
+        ],
+        &["10.109.118.31", "10.78.0.254", "fd99::31", "fd78::fe"],
+    ),
+    BuiltIn {
+        variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS", "1000,1337")],
+        ..dns(
+            "dns-groups",
+            &["--redirect-dns"],
+            &["10.109.118.31", "fd99::31"],
+        )
+    },
+    BuiltIn {
+        variables: &[("ISTIO_OUTBOUND_OWNER_GROUPS_EXCLUDE", "2000")],
+        ..dns(
+            "dns-all-but-group",
+            &["--redirect-dns", "--capture-all-dns"],
+            &[],
+        )
     },
     without_forwarding("closed", &[]),
     without_forwarding("closed-virtual", &["-k", "tap0,eth1"]),

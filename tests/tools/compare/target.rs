@@ -40,6 +40,8 @@ pub struct Target {
     pub policy: Policy,
     /// The oracle's.
     pub rules: Rules,
+    /// What is in the pods' resolv.conf, if queries are compared.
+    pub servers: Option<Vec<IpAddr>>,
     /// Whether the pods forward packets.
     pub forwards: bool,
 }
@@ -65,8 +67,14 @@ impl Target {
             },
         });
         let target = Self::new(policy.name.to_owned(), pod, Rules::Ours)?;
+        let servers = policy
+            .servers
+            .map(|servers| servers.iter().map(|it| it.parse()));
+        let servers: Option<Vec<IpAddr>> = servers.map(Iterator::collect).transpose()?;
         Ok(Self {
             forwards: policy.forwards,
+            policy: target.policy.with_dns_servers(servers.as_deref()),
+            servers,
             ..target
         })
     }
@@ -103,19 +111,27 @@ impl Target {
             pod,
             policy,
             rules,
+            servers: None,
             forwards: true,
         })
     }
 
     /// The manifest for the directory of the agent, as pod `test/app` in a network namespace.
-    pub fn manifest(&self, netns: &str) -> Result<String> {
+    pub fn manifest(&self, netns: &str) -> String {
+        in_netns(self.pod.clone(), netns)
+    }
+
+    /// The manifest that the oracle's rules are printed of: istio-iptables that knows no server captures no query.
+    pub fn manifest_of_rules(&self, netns: &str) -> String {
         let mut pod = self.pod.clone();
-        pod["kind"] = "Pod".into();
-        let metadata = &mut pod["metadata"];
-        metadata["name"] = "app".into();
-        metadata["namespace"] = "test".into();
-        metadata["annotations"][NETNS_ANNOTATION] = netns.into();
-        Ok(pod.to_string())
+        let knows_no_server = self.servers.as_ref().is_some_and(Vec::is_empty);
+        if knows_no_server
+            && self.policy.follows_resolv_conf()
+            && let Some(words) = pod["spec"]["initContainers"][0]["args"].as_array_mut()
+        {
+            words.retain(|word| word != "--redirect-dns");
+        }
+        in_netns(pod, netns)
     }
 
     /// Whether no agent enrolls such a pod: mode TPROXY in dialects that had other rules for it.
@@ -174,8 +190,18 @@ impl Target {
             .into_iter()
             .flat_map(|ranges| ranges.iter().take(MOST_ADDRESSES))
             .map(inside)
+            .chain(self.servers.iter().flatten().copied())
             .collect()
     }
+}
+
+fn in_netns(mut pod: Value, netns: &str) -> String {
+    pod["kind"] = "Pod".into();
+    let metadata = &mut pod["metadata"];
+    metadata["name"] = "app".into();
+    metadata["namespace"] = "test".into();
+    metadata["annotations"][NETNS_ANNOTATION] = netns.into();
+    pod.to_string()
 }
 
 /// What sidetrack reads of a pod, as a manifest again.
