@@ -2,16 +2,25 @@
 //! the metrics have to agree to the connection.
 
 mod known;
+mod queries;
 mod reading;
-mod trace;
 
-use std::{collections::BTreeMap, net::IpAddr, thread};
+use std::{
+    collections::BTreeMap,
+    net::IpAddr,
+    thread::{self, sleep},
+    time::Duration,
+};
 
 use anyhow::{Result, anyhow};
-use lab::protocol::{APP, Dial, ROOT};
-use sidetrack_common::rule::Rule;
+use lab::{
+    protocol::{APP, Dial, ROOT},
+    trace::Trace,
+    udp::SendUdp,
+};
+use sidetrack_common::{decide::Decision, rule::Rule};
 
-use self::{known::Known, reading::Reading, trace::Trace};
+use self::{known::Known, reading::Reading};
 use crate::{
     explain::Explainer,
     matrix::{Case, Family, dial, ip},
@@ -24,34 +33,68 @@ use crate::{
 /// for each other.
 const FEWEST: usize = 8;
 
+/// For the trace's last events to arrive.
+const TRACED_TIMEOUT: Duration = Duration::from_secs(3);
+
 /// Makes the load of a family under the present target, with a sidecar and without one, and compares what was counted.
 pub fn run(pair: &mut PodPair, family: Family, target: &Target, report: &mut Report) -> Result<()> {
+    if queries::are_counted_elsewhere(target) {
+        return Ok(());
+    }
     let explainer = Explainer::new(pair.places())?;
     let mut known = Known::default();
-    let mut kinds = cases(family, target);
+    let mut cases = cases(family, target);
     // No packet is sent: iptables cannot count what it would leave alone.
-    kinds.retain(|(case, _)| {
+    cases.retain(|case| {
         let has_route = case.dial.destination.ip() != nowhere(family);
         has_route || explainer.decision(case).rule == Rule::NoRoute
     });
-    for (case, times) in &kinds {
-        known.add(&explainer.decision(case), *times);
+    let queries = queries::kinds(family, target, &explainer);
+    let kinds = numbered(cases.into_iter().map(What::Connection).chain(queries));
+    for (what, times) in &kinds {
+        known.add(&what.decision(&explainer), *times);
     }
     part(pair, family, target, &kinds, &known, report)?;
 
     pair.close_sidecars(target)?;
     let mut known = Known::default();
-    let kinds = without_sidecar(family);
-    for (case, times) in &kinds {
-        let inbound = case.arrives_by.is_some();
-        known.add_refused(&explainer.decision(case), *times, inbound);
+    let kinds = numbered(without_sidecar(family).into_iter().map(What::Connection));
+    for (what, times) in &kinds {
+        known.add_refused(&what.decision(&explainer), *times, what.is_inbound());
     }
     part(pair, family, target, &kinds, &known, report)?;
     pair.open_sidecars(target)
 }
 
-/// A kind of connection, and how many of it are made.
-type Kind = (Case, usize);
+/// What is made.
+#[derive(Clone)]
+enum What {
+    Connection(Case),
+    Query(SendUdp),
+}
+
+impl What {
+    fn decision(&self, explainer: &Explainer) -> Decision {
+        match self {
+            Self::Connection(case) => explainer.decision(case),
+            Self::Query(send) => explainer.datagram(send),
+        }
+    }
+
+    fn is_inbound(&self) -> bool {
+        matches!(self, Self::Connection(case) if case.arrives_by.is_some())
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Connection(case) => case.name.clone(),
+            Self::Query(send) => queries::name(send),
+        }
+    }
+}
+
+/// A kind of connection or query, and how many of it are made.
+type Kind = (What, usize);
 
 /// Makes connections, and compares what was counted.
 fn part(
@@ -64,7 +107,7 @@ fn part(
 ) -> Result<()> {
     let policy = &target.policy;
     let before = Reading::now(pair, family, policy)?;
-    let trace = Trace::start(pair)?;
+    let trace = Trace::start(pair.places(), &["test/app"], pair.ours.dir())?;
     let (twin, ours) = thread::scope(|scope| {
         let twin = scope.spawn(|| make(&pair.oracle, kinds));
         let ours = make(&pair.ours, kinds)?;
@@ -74,14 +117,17 @@ fn part(
             ours,
         ))
     })?;
-    let traced = trace.end(known.events())?;
+    trace.wait(known.events(), TRACED_TIMEOUT)?;
+    // For events that should not be there.
+    sleep(Duration::from_millis(100));
+    let traced = trace.end()?;
     let after = Reading::after(pair, family, policy, &before, known)?;
     report.loaded(kinds.iter().map(|(_, times)| times).sum());
-    for (((case, _), twin), ours) in kinds.iter().zip(twin).zip(ours) {
+    for (((what, _), twin), ours) in kinds.iter().zip(twin).zip(ours) {
         if twin != ours {
             let answers = [("iptables", twin), ("sidetrack", ours)];
             report.failed(
-                &case.name,
+                &what.name(),
                 answers.map(|(who, results)| (who, format!("{results:?}"))),
             );
         }
@@ -94,22 +140,29 @@ fn part(
 fn make(pod: &PairedPod, kinds: &[Kind]) -> Result<Vec<BTreeMap<Option<i32>, usize>>> {
     kinds
         .iter()
-        .map(|(case, times)| {
-            let actor = match case.arrives_by {
-                None => &pod.client,
-                Some(_) => &pod.outside,
+        .map(|(what, times)| {
+            let results = match what {
+                What::Connection(case) => {
+                    let actor = match case.arrives_by {
+                        None => &pod.client,
+                        Some(_) => &pod.outside,
+                    };
+                    let made = actor.dial_all(vec![case.dial.clone(); *times])?;
+                    made.into_iter().map(Result::err).collect()
+                }
+                What::Query(send) => queries::send(&pod.client, send, *times)?,
             };
-            let mut results = BTreeMap::new();
-            for result in actor.dial_all(vec![case.dial.clone(); *times])? {
-                *results.entry(result.err()).or_default() += 1;
+            let mut counts = BTreeMap::new();
+            for result in results {
+                *counts.entry(result).or_default() += 1;
             }
-            Ok(results)
+            Ok(counts)
         })
         .collect()
 }
 
-fn numbered(cases: Vec<Case>) -> Vec<Kind> {
-    cases.into_iter().zip(FEWEST..).collect()
+fn numbered(all: impl Iterator<Item = What>) -> Vec<Kind> {
+    all.zip(FEWEST..).collect()
 }
 
 /// An address without a route.
@@ -121,7 +174,7 @@ fn nowhere(family: Family) -> IpAddr {
 }
 
 /// Every kind of connection that the rules tell apart.
-fn cases(family: Family, target: &Target) -> Vec<Kind> {
+fn cases(family: Family, target: &Target) -> Vec<Case> {
     let to = family.addresses();
     let proxy = target.proxy();
     let (listed, beside) = match family {
@@ -157,19 +210,19 @@ fn cases(family: Family, target: &Target) -> Vec<Kind> {
     let mut by_eth1 = dial(&ROOT, ip(to.second), 80);
     by_eth1.device = Some(lab::network::BESIDE.to_owned());
     cases.push(Case::inbound(by_eth1));
-    numbered(cases)
+    cases
 }
 
 /// Those that a sidecar that is down refuses, and one that needs none.
-fn without_sidecar(family: Family) -> Vec<Kind> {
+fn without_sidecar(family: Family) -> Vec<Case> {
     let to = family.addresses();
     let out = |to: &str| Case::outbound("app", dial(&APP, ip(to), 80));
-    numbered(vec![
+    vec![
         out(to.service),
         inbound(to.own, 80),
         inbound(to.own, 22),
         out(to.loopback),
-    ])
+    ]
 }
 
 fn inbound(to: &str, port: u16) -> Case {

@@ -2,15 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use lab::trace::Shown;
 use sidetrack_common::{
     decide::{Decision, Verdict},
     rule::{Class, Rule},
 };
 
-use super::{
-    reading::{Line, Reading},
-    trace::Traced,
-};
+use super::reading::{Line, Reading};
 use crate::report::{Report, RuleCounts};
 
 /// The connections of a load by what decides them.
@@ -60,9 +58,9 @@ impl Known {
     }
 
     /// Reports what disagrees.
-    pub(super) fn check(&self, counted: &Reading, traced: &Traced, report: &mut Report) {
-        for line in &counted.lines {
-            self.check_line(line, &counted.lines, report);
+    pub(super) fn check(&self, counted: &Reading, traced: &Shown, report: &mut Report) {
+        for at in 0..counted.lines.len() {
+            self.check_line(at, &counted.lines, report);
         }
         let results = self.results();
         equal(
@@ -78,7 +76,7 @@ impl Known {
             .collect();
         names.extend(counted.metrics.keys().chain(traced.by_rule.keys()).cloned());
         names.extend(counted.reasons.keys().cloned());
-        let missing = self.events().saturating_sub(traced.by_rule.values().sum());
+        let missing = self.events().saturating_sub(traced.events());
         for name in names {
             let of_rule = |line: &&Line| line.decision.map(|(rule, _)| rule.name()) == Some(&*name);
             let lines: Vec<&Line> = counted.lines.iter().filter(of_rule).collect();
@@ -105,14 +103,15 @@ impl Known {
     }
 
     /// A line has counted what it has decided; one that only leads to a chain, everything that has entered it.
-    fn check_line(&self, line: &Line, all: &[Line], report: &mut Report) {
+    fn check_line(&self, at: usize, all: &[Line], report: &mut Report) {
+        let line = &all[at];
         let made = match line.decision {
             Some((rule, index)) => self
                 .decided
                 .get(&(rule as u32, index))
                 .copied()
                 .unwrap_or_default(),
-            None => self.entering(line.target(), line, all),
+            None => self.entering(at, all),
         };
         let shown = line.decision.map_or(made, |_| line.connections);
         if [line.packets, shown] != [made; 2] {
@@ -124,25 +123,48 @@ impl Known {
         }
     }
 
-    /// Connections that go through a chain.
-    fn entering(&self, target: &str, line: &Line, all: &[Line]) -> u64 {
-        // What a REDIRECT counts has entered its own chain.
-        let chain = match target {
-            "REDIRECT" => line.chain,
-            chain => chain,
-        };
-        let leaves = |other: &&Line| match target {
-            "REDIRECT" => other.target() == chain,
-            _ => other.chain == chain,
-        };
-        let lines = all.iter().filter(leaves).filter_map(|line| line.decision);
-        let decided = lines.map(|(rule, index)| self.decided.get(&(rule as u32, index)));
-        let unmatched = match chain {
-            "ISTIO_INBOUND" => self.of(Rule::InNoMatch),
-            "ISTIO_OUTPUT" => self.of(Rule::OutNoMatch),
-            _ => 0,
-        };
-        decided.flatten().sum::<u64>() + unmatched
+    /// What a line counts that leads to a chain: everything that is decided there or later.
+    fn entering(&self, at: usize, all: &[Line]) -> u64 {
+        let line = &all[at];
+        if line.target() == "RETURN" {
+            // The proxy's queries, until the current dialect: the load has none there.
+            return 0;
+        }
+        if line.target() == "REDIRECT" {
+            // What it counts has entered its own chain.
+            let leads_here = all.iter().filter(|other| other.target() == line.chain);
+            return self.decided_by(leads_here);
+        }
+        let mut chains = BTreeSet::from([line.target()]);
+        for other in all.iter().filter(|other| other.decision.is_none()) {
+            if chains.contains(other.chain) {
+                chains.insert(other.target());
+            }
+        }
+        let is_tcp = line.text.contains("-p tcp");
+        let passes = all.iter().enumerate().filter(|(place, other)| {
+            let is_later = other.chain == line.chain && *place > at;
+            let is_other_protocol = is_tcp && other.text.contains("-p udp");
+            (is_later || chains.contains(other.chain)) && !is_other_protocol
+        });
+        let mut sum = self.decided_by(passes.map(|(_, other)| other));
+        chains.insert(line.chain);
+        if chains.contains("ISTIO_INBOUND") {
+            sum += self.of(Rule::InNoMatch);
+        }
+        if chains.contains("ISTIO_OUTPUT") {
+            sum += self.of(Rule::OutNoMatch);
+        }
+        sum
+    }
+
+    fn decided_by<'a>(&self, lines: impl Iterator<Item = &'a Line>) -> u64 {
+        let decisions: BTreeSet<_> = lines
+            .filter_map(|line| line.decision)
+            .map(|(rule, index)| (rule as u32, index))
+            .collect();
+        let counts = decisions.iter().map(|key| self.decided.get(key));
+        counts.flatten().sum()
     }
 
     /// `sidetrack_pod_connections_total`: what was redirected stays counted as such.

@@ -9,7 +9,10 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     command::run,
-    product::{Policy, rules},
+    product::{
+        Policy,
+        rules::{self, TableName},
+    },
 };
 use serde_json::Value;
 use sidetrack_common::rule::Rule;
@@ -80,6 +83,10 @@ impl Reading {
                 row["rule"] == *text,
                 "`sidetrack rules` has {row} for {text}"
             );
+            if line.table != TableName::Nat {
+                // They decide nothing, and table raw counts every packet.
+                continue;
+            }
             let of_chain = packets
                 .get_mut(line.chain)
                 .filter(|counts| !counts.is_empty());
