@@ -32,6 +32,10 @@ pub enum Field {
     ForwardedStream,
     /// 1 MiB of a machine behind the pod to a port that no rule captures, past the sidecar.
     PassingStream,
+    /// A DNS query and its answer, all by one socket that is not connected.
+    Query,
+    /// The same with a connected socket for each: socket, connect, query, answer, close.
+    ConnectedQuery,
     /// A request through Envoy to a server outside, on an open connection.
     EnvoyRequest,
     /// A request through Envoy, each on a connection of its own.
@@ -46,6 +50,9 @@ impl Field {
 
     /// Those with a machine behind the pod.
     pub const FORWARDING: [Self; 3] = [Self::Forwarded, Self::ForwardedStream, Self::PassingStream];
+
+    /// Those with a DNS server.
+    pub const QUERIES: [Self; 2] = [Self::Query, Self::ConnectedQuery];
 
     /// The others.
     pub const ALL: [Self; 10] = [
@@ -87,6 +94,10 @@ impl Field {
             }
             Self::PassingStream => {
                 "Forwarded: 1 MiB of a machine behind the pod past the sidecar, connection established"
+            }
+            Self::Query => "DNS: query and answer, by one socket that is not connected",
+            Self::ConnectedQuery => {
+                "DNS: query and answer, by a connected socket for each (from socket to close)"
             }
             Self::EnvoyRequest => "HTTP request through Envoy, keep-alive (cpu: of the client)",
             Self::EnvoyConnection => {

@@ -9,6 +9,7 @@ mod forwarding;
 mod load;
 mod plot;
 mod pods;
+mod queries;
 mod report;
 mod traced;
 mod turn;
@@ -33,7 +34,7 @@ struct Options {
     /// How many times every contestant has its turn
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(3..=1000))]
     rounds: u32,
-    /// Measure this; may be given several times [default: all that need neither Envoy nor a machine]
+    /// Measure this; may be given several times [default: all connections that need neither Envoy nor a machine]
     #[arg(long, value_enum)]
     field: Vec<Field>,
     /// Measure only these, by their names in the table; the first one is the ratios' base
@@ -48,6 +49,9 @@ struct Options {
     /// Without --field: also measure with a machine behind the pod
     #[arg(long)]
     forwarding: bool,
+    /// Without --field: also measure DNS queries
+    #[arg(long)]
+    dns: bool,
     /// Also make one connection after the other, for so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=600))]
     churn: Option<u16>,
@@ -132,6 +136,13 @@ fn measure(options: &Options) -> Result<Report> {
         let pods = forwarding::Forwarding::new()?;
         for field in fields {
             add(&mut report, pods.contestants(field), field, options)?;
+        }
+    }
+    let fields = wanted(&Field::QUERIES, options.dns);
+    if !fields.is_empty() {
+        let pods = queries::Queries::new()?;
+        for field in fields {
+            add(&mut report, pods.contestants(), field, options)?;
         }
     }
     if let Some(seconds) = options.churn {

@@ -48,6 +48,16 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
             let measured = client.ask(&format!("pour {to} {times} {STREAM}"))?;
             (measured, server.answer()?)
         }
+        Field::Query | Field::ConnectedQuery => {
+            let how = if field == Field::Query {
+                "query"
+            } else {
+                "connected-query"
+            };
+            server.tell(&format!("answer {times}"))?;
+            let measured = client.ask(&format!("{how} {to} {times}"))?;
+            (measured, server.answer()?)
+        }
         // The server goes on by itself; Envoy's processor time is not known here.
         Field::EnvoyRequest => (
             client.ask(&format!("request {to} {times}"))?,

@@ -48,6 +48,9 @@ impl Answer {
     }
 }
 
+/// Bytes of a DNS query, and of its answer.
+const QUERY: usize = 40;
+
 /// A running worker; dropping it ends it.
 #[derive(Debug)]
 pub struct Worker(Helper);
@@ -132,6 +135,14 @@ fn obey(line: &str, listener: Option<&Socket>, held: &mut Vec<Socket>) -> Result
             held.clear();
             Answer::default()
         }
+        (["bind", address], _) => {
+            held.push(server::bind(address.parse()?)?);
+            Answer::default()
+        }
+        (["answer", times], _) => {
+            let socket = held.first().context("nothing is bound")?;
+            server::answer(socket, times.parse()?)?
+        }
         (["drain"], Some(listener)) => server::drain(listener)?,
         (["echo"], Some(listener)) => server::echo(listener)?,
         (["serve", times], Some(listener)) => server::serve(listener, times.parse()?)?,
@@ -145,6 +156,10 @@ fn obey(line: &str, listener: Option<&Socket>, held: &mut Vec<Socket>) -> Result
         (["session", to, times], _) => client::sessions(to.parse()?, times.parse()?)?,
         (["round-trip", to, times, size], _) => {
             client::round_trips(to.parse()?, times.parse()?, size.parse()?)?
+        }
+        (["query", to, times], _) => client::queries(to.parse()?, times.parse()?)?,
+        (["connected-query", to, times], _) => {
+            client::connected_queries(to.parse()?, times.parse()?)?
         }
         (["drink", size], Some(listener)) => server::drink(listener, size.parse()?)?,
         (["pour", to, times, size], _) => client::pour(to.parse()?, times.parse()?, size.parse()?)?,

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read as _, Write as _},
+    mem::MaybeUninit,
     net::{Ipv4Addr, SocketAddr},
     sync::OnceLock,
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::{Answer, server::BODY};
+use super::{Answer, QUERY, server::BODY};
 
 /// The address that connections begin at, if it is another host's.
 static FROM: OnceLock<Ipv4Addr> = OnceLock::new();
@@ -123,6 +124,52 @@ pub fn round_trips(to: SocketAddr, times: u32, size: usize) -> io::Result<Answer
         let start = Instant::now();
         socket.write_all(&buffer)?;
         socket.read_exact(&mut buffer)?;
+        all.push(nanos(start));
+    }
+    Ok(Answer::of(all))
+}
+
+/// How long an answer may take: one that is lost ends the measurement.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
+
+fn datagrams() -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+    Ok(socket)
+}
+
+fn receive_from(socket: &Socket, server: SocketAddr) -> io::Result<()> {
+    let mut buffer = [MaybeUninit::uninit(); QUERY];
+    let (_, from) = socket.recv_from(&mut buffer)?;
+    if from.as_socket() == Some(server) {
+        return Ok(());
+    }
+    Err(io::Error::other(format!("an answer of {from:?}")))
+}
+
+/// Queries of one socket that is not connected, each after the answer to the last.
+pub fn queries(to: SocketAddr, times: u32) -> io::Result<Answer> {
+    let socket = datagrams()?;
+    let mut all = Vec::new();
+    for _ in 0..times {
+        let start = Instant::now();
+        socket.send_to(&[0; QUERY], &to.into())?;
+        receive_from(&socket, to)?;
+        all.push(nanos(start));
+    }
+    Ok(Answer::of(all))
+}
+
+/// Queries, each of a connected socket of its own.
+pub fn connected_queries(to: SocketAddr, times: u32) -> io::Result<Answer> {
+    let mut all = Vec::new();
+    for _ in 0..times {
+        let start = Instant::now();
+        let socket = datagrams()?;
+        socket.connect(&to.into())?;
+        socket.send(&[0; QUERY])?;
+        receive_from(&socket, to)?;
+        drop(socket);
         all.push(nanos(start));
     }
     Ok(Answer::of(all))

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, Read as _, Write as _},
+    mem::MaybeUninit,
     net::{Ipv4Addr, SocketAddr},
     thread,
     time::{Duration, Instant},
@@ -9,7 +10,7 @@ use std::{
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::Answer;
+use super::{Answer, QUERY};
 
 /// Room for all connections of a turn: none is accepted while they are made.
 const BACKLOG: i32 = 4096;
@@ -26,6 +27,23 @@ pub fn listen(port: u16, transparent: bool) -> io::Result<Socket> {
     socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
     socket.listen(BACKLOG)?;
     Ok(socket)
+}
+
+/// A socket for datagrams.
+pub fn bind(to: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::DGRAM, Some(Protocol::UDP))?;
+    socket.bind(&to.into())?;
+    Ok(socket)
+}
+
+/// Answers so many datagrams with what they hold.
+pub fn answer(socket: &Socket, times: u32) -> io::Result<Answer> {
+    let mut buffer = [MaybeUninit::uninit(); QUERY];
+    for _ in 0..times {
+        let (_, from) = socket.recv_from(&mut buffer)?;
+        socket.send_to(&[0; QUERY], &from)?;
+    }
+    Ok(Answer::default())
 }
 
 /// Takes everything that waits to be accepted.
