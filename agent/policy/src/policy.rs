@@ -1,5 +1,6 @@
 //! A pod's validated policy, which becomes the rows the kernel reads.
 
+mod changes;
 mod compile;
 mod dns;
 mod notes;
@@ -140,6 +141,17 @@ pub struct ReturnRoute {
 }
 
 impl Policy {
+    /// Whether connections are treated as by another policy.
+    #[must_use]
+    pub fn has_rules_of(&self, other: &Self) -> bool {
+        let unknown_annotations = self.unknown_annotations.clone();
+        *self
+            == Self {
+                unknown_annotations,
+                ..other.clone()
+            }
+    }
+
     /// How many entries its lists have in all.
     #[must_use]
     pub fn entries(&self) -> usize {

@@ -23,7 +23,7 @@ use tracing::{error, warn};
 
 use self::{earlier::Earlier, leave::Leftover, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
-    events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent},
+    events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent, UNKNOWN_ANNOTATION},
     node::{EnrollError, Node, NodeError, Processes as _},
     policies::{Excess, GRACE, Policies},
     state::{Desired, Enrollment, Record},
@@ -347,7 +347,7 @@ impl<N: Node> Core<N> {
             uid: self.pods.get(pod).and_then(|record| record.uid.clone()),
             reason,
             note,
-            warning: matches!(reason, POLICY_REJECTED | NOT_ENROLLED),
+            warning: matches!(reason, POLICY_REJECTED | NOT_ENROLLED | UNKNOWN_ANNOTATION),
         });
     }
 

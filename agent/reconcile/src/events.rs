@@ -8,6 +8,10 @@ pub const ENROLLED: &str = "Enrolled";
 pub const POLICY_CHANGED: &str = "PolicyChanged";
 /// The pod's manifest cannot be followed.
 pub const POLICY_REJECTED: &str = "PolicyRejected";
+/// The pod's manifest can be followed again, and asks for what is active.
+pub const POLICY_ACCEPTED: &str = "PolicyAccepted";
+/// An annotation that looks like a known one has no effect.
+pub const UNKNOWN_ANNOTATION: &str = "UnknownAnnotation";
 /// The pod could not be enrolled.
 pub const NOT_ENROLLED: &str = "NotEnrolled";
 /// The pod is not intercepted any more.

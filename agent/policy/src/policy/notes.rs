@@ -7,10 +7,8 @@ impl Policy {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.lost();
-        notes.extend(
-            (self.unknown_annotations.iter())
-                .map(|unknown| format!("annotation {unknown}; it has no effect")),
-        );
+        notes.extend(self.dns_note());
+        notes.extend(self.without_effect());
         if self.before_sidecar {
             notes.push(
                 "its outbound connections bypass the sidecar until the sidecar first listens"
@@ -25,7 +23,16 @@ impl Policy {
         notes
     }
 
-    /// Features that the policy requests and sidetrack does not support.
+    /// Annotations that have no effect, and were perhaps meant to have one.
+    #[must_use]
+    pub fn without_effect(&self) -> Vec<String> {
+        let unknown = self.unknown_annotations.iter();
+        unknown
+            .map(|unknown| format!("annotation {unknown}; it has no effect"))
+            .collect()
+    }
+
+    /// What the policy requests and the pod does not get.
     #[must_use]
     pub fn lost(&self) -> Vec<String> {
         self.lost_dns().into_iter().collect()

@@ -12,7 +12,7 @@ use tracing::error;
 
 use super::Core;
 use crate::{
-    events::{POLICY_REJECTED, RELEASED},
+    events::{POLICY_ACCEPTED, POLICY_REJECTED, RELEASED},
     listing::Listing,
     node::Node,
     policies::GRACE,
@@ -110,6 +110,23 @@ impl<N: Node> Core<N> {
                 }
                 self.skip(name, reason.to_string()).await;
             }
+        }
+    }
+
+    /// The pod is to be enrolled. Where that changes nothing, no other event says that it was corrected.
+    fn want(&mut self, name: &PodRef, goal: Goal) {
+        let now = self.node.now();
+        let Some(record) = self.pods.get_mut(name) else {
+            return;
+        };
+        let was_outdated = record.state() == PodState::Outdated;
+        let enrollment = record.enrollment();
+        let changes = enrollment.is_some_and(|enrollment| enrollment.policy != goal.policy);
+        record.now_wanted(now);
+        record.desired = Desired::Enroll(Box::new(goal));
+        if was_outdated && !changes {
+            let note = "its manifest can be followed again".to_owned();
+            self.record_event(name, POLICY_ACCEPTED, note);
         }
     }
 

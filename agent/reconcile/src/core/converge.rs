@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use sidetrack_common::ids::NetnsCookie;
-use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef};
+use sidetrack_policy::{PodRef, Policy, compiled::CompiledPolicy, manifest::NetnsRef};
 use tracing::{error, info, warn};
 
 use super::{Core, replaced::Replaced};
 use crate::{
-    events::{ENROLLED, NOT_ENROLLED, POLICY_CHANGED},
+    events::{ENROLLED, NOT_ENROLLED, POLICY_CHANGED, UNKNOWN_ANNOTATION},
     node::{EnrollError, Found, Node, NodeError, Opened, Processes as _},
     plan::{self, Action, EnrolledFacts, Facts, Location, OnFailure, Steps},
     state::{Desired, Enrollment, Goal, ListenerSearch, PodState, State},
@@ -235,6 +235,7 @@ impl<N: Node> Core<N> {
         // For a pod that an earlier agent had enrolled nothing has changed.
         if !left {
             self.record_event(name, ENROLLED, notes.join("; "));
+            self.report_unknown(name, &goal.policy);
         }
         Ok(())
     }
@@ -334,7 +335,7 @@ impl<N: Node> Core<N> {
         match run(&mut self.node, enrollment, steps).await {
             Ok(missed) => {
                 enrollment.stale = is_stale(name, missed);
-                enrollment.policy = goal.policy.clone();
+                let earlier = std::mem::replace(&mut enrollment.policy, goal.policy.clone());
                 enrollment.policy_id = id;
                 let before = std::mem::replace(&mut enrollment.compiled, compiled);
                 if let Some(record) = self.pods.get_mut(name) {
@@ -342,8 +343,17 @@ impl<N: Node> Core<N> {
                 }
                 self.release_policy(&before);
                 info!(pod = %name, policy = %id, "policy changed");
-                let note = "another policy is active for its new connections".to_owned();
+                let note = if earlier.has_rules_of(&goal.policy) {
+                    "its rules are as before; only annotations without an effect have changed"
+                        .to_owned()
+                } else {
+                    let changes = earlier.changes_to(&goal.policy).join("; ");
+                    format!("another policy is active for its new connections: {changes}")
+                };
                 self.record_event(name, POLICY_CHANGED, note);
+                if earlier.unknown_annotations != goal.policy.unknown_annotations {
+                    self.report_unknown(name, &goal.policy);
+                }
                 Ok(())
             }
             Err(problem) => {
@@ -352,6 +362,14 @@ impl<N: Node> Core<N> {
                 self.release_policy(&compiled);
                 Err(problem.into())
             }
+        }
+    }
+
+    /// Annotations that were perhaps meant to have an effect.
+    fn report_unknown(&mut self, name: &PodRef, policy: &Policy) {
+        let notes = policy.without_effect();
+        if !notes.is_empty() {
+            self.record_event(name, UNKNOWN_ANNOTATION, notes.join("; "));
         }
     }
 

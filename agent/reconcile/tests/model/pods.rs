@@ -25,6 +25,8 @@ pub enum Variant {
     OptedOut,
     NoSidecar,
     Bad,
+    /// With the rules of `Plain`.
+    Misspelt,
 }
 
 /// All variants; those that are to be enrolled more often.
@@ -52,6 +54,7 @@ impl Variant {
             Self::OtherInterface => r#""traffic.sidecar.istio.io/excludeInterfaces": "eth0""#,
             Self::BeforeSidecar => r#""sidetrack.dev/before-sidecar": "passthrough""#,
             Self::Tproxy => r#""sidecar.istio.io/interceptionMode": "TPROXY""#,
+            Self::Misspelt => r#""traffic.sidecar.istio.io/excludeOutboundPort": "80""#,
             Self::Bad => r#""sidecar.istio.io/interceptionMode": "OTHER""#,
         }
     }
@@ -106,6 +109,7 @@ static PARSED: LazyLock<Vec<(Document, Option<Policy>)>> = LazyLock::new(|| {
         Variant::OptedOut,
         Variant::NoSidecar,
         Variant::Bad,
+        Variant::Misspelt,
     ];
     let mesh = Mesh::new(Enroll::Injected);
     all.map(|variant| {

@@ -203,6 +203,35 @@ fn events_report_what_happened() {
         run.happen(LIST);
         assert_eq!(reported(&mut run), [], "{variant:?}");
     }
+    // What follows a warning says that it is over, also where the active policy is the right one.
+    for (variant, expected) in [
+        (Variant::Bad, &[("PolicyRejected", true)][..]),
+        (Variant::Plain, &[("PolicyAccepted", false)]),
+        (
+            Variant::Misspelt,
+            &[("PolicyChanged", false), ("UnknownAnnotation", true)],
+        ),
+        (Variant::Plain, &[("PolicyChanged", false)]),
+        (Variant::OptedOut, &[("Released", false)]),
+        (
+            Variant::Misspelt,
+            &[("Enrolled", false), ("UnknownAnnotation", true)],
+        ),
+        (Variant::Plain, &[("PolicyChanged", false)]),
+        (Variant::Bad, &[("PolicyRejected", true)]),
+        (Variant::Ports, &[("PolicyChanged", false)]),
+        (Variant::Bad, &[("PolicyRejected", true)]),
+    ] {
+        run.happen(Event::Change(0, variant));
+        run.happen(LIST);
+        assert_eq!(reported(&mut run), expected, "{variant:?}");
+    }
+    run.happen(Event::Restart);
+    run.happen(LIST);
+    assert_eq!(reported(&mut run), [("PolicyRejected", true)]);
+    run.happen(Event::Change(0, Variant::Plain));
+    run.happen(LIST);
+    assert_eq!(reported(&mut run), [("PolicyAccepted", false)]);
     // A pod that waits causes no event.
     run.happen(Event::Create(1, Variant::Plain));
     run.happen(LIST);

@@ -96,7 +96,11 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
         ],
     ),
     ("agent/policy/src", "parse", &["self", "values", "reader"]),
-    ("agent/policy/src", "policy", &["notes", "compile", "self"]),
+    (
+        "agent/policy/src",
+        "policy",
+        &["changes", "notes", "compile", "dns", "self"],
+    ),
     (
         "agent/policy/src",
         "rules",
