@@ -127,10 +127,36 @@ impl PodStatus {
     pub fn problem(&self) -> Option<String> {
         self.sentence(matches!(
             self.state,
-            PodState::Enrolled | PodState::Rejected
+            PodState::Enrolled | PodState::Outdated | PodState::Rejected
         ))
         .or_else(|| self.hanging_sidecar())
         .or_else(|| self.missing_sidecar())
+    }
+
+    /// Whether it is intercepted by what an earlier agent has left: this one could not replace it.
+    #[must_use]
+    pub fn is_left_by_earlier(&self) -> bool {
+        let is_intercepted = matches!(self.state, PodState::Enrolled | PodState::Outdated);
+        is_intercepted && self.netns.is_none()
+    }
+
+    /// Why an earlier policy is active, if its newest one was rejected.
+    #[must_use]
+    pub fn outdated(&self) -> Option<String> {
+        let reason = self.reason.as_deref().unwrap_or("no reason is known");
+        (self.state == PodState::Outdated).then(|| {
+            format!(
+                "the newest policy of pod {} was rejected, and the one before is active: {reason}",
+                self.full_name()
+            )
+        })
+    }
+
+    /// That its sidecar does not accept connections.
+    fn hanging_sidecar(&self) -> Option<String> {
+        let remark = self.sidecar.as_ref()?.remark()?;
+        let name = self.full_name();
+        Some(format!("pod {name}: {remark}: see `sidetrack why {name}`"))
     }
 
     /// That its sidecar does not listen, if connections have been refused for that a moment ago.
@@ -161,7 +187,12 @@ impl PodStatus {
 
     fn sentence(&self, wanted: bool) -> Option<String> {
         let reason = self.reason.as_ref().filter(|_| wanted)?;
-        Some(format!("pod {}: {reason}", self.full_name()))
+        let kept = if self.state == PodState::Outdated {
+            "; the previous policy stays active"
+        } else {
+            ""
+        };
+        Some(format!("pod {}: {reason}{kept}", self.full_name()))
     }
 }
 

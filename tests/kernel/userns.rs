@@ -67,7 +67,7 @@ fn ids_are_those_of_the_pod() -> Result<()> {
     lab.write_manifest("app", &absent)?;
     agent
         .places
-        .wait_pod("test/app", is("enrolled", "user 70000 does not exist"))?;
+        .wait_pod("test/app", is("outdated", "user 70000 does not exist"))?;
     let still = client.dial(Dial::new(&inside(&APP), at(VIP, 80)))?;
     ensure!(still.is_ok_and(|still| still.accepted_by == 15001));
     Ok(())

@@ -30,6 +30,8 @@ pub(crate) const LONGEST_SEARCH_PAUSE: Duration = Duration::from_secs(300);
 pub enum PodState {
     /// Its connections are intercepted.
     Enrolled,
+    /// It is enrolled with an earlier policy: its newest one was rejected.
+    Outdated,
     /// Some of its processes are out of the hooks' reach: what they connect to is not intercepted.
     Partial,
     /// It is enrolled as soon as what the reason names is there.
@@ -42,8 +44,9 @@ pub enum PodState {
 
 impl PodState {
     /// Every state.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Enrolled,
+        Self::Outdated,
         Self::Partial,
         Self::Waiting,
         Self::Rejected,
@@ -55,6 +58,7 @@ impl PodState {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Enrolled => "enrolled",
+            Self::Outdated => "outdated",
             Self::Partial => "partial",
             Self::Waiting => "waiting",
             Self::Rejected => "rejected",
@@ -233,7 +237,22 @@ impl<N: Node> Record<N> {
             State::Skipped(_) => PodState::Skipped,
             State::Waiting { .. } => PodState::Waiting,
             State::Rejected { .. } => PodState::Rejected,
+            State::LeftByEarlier { .. } | State::Enrolled(..) if self.is_outdated() => {
+                PodState::Outdated
+            }
             State::LeftByEarlier { .. } | State::Enrolled(..) => PodState::Enrolled,
+        }
+    }
+
+    /// Whether an enrolled pod has not got what its newest manifest asks for, and why is known.
+    fn is_outdated(&self) -> bool {
+        match &self.desired {
+            Desired::Keep(reason) => reason.is_some(),
+            Desired::Enroll(goal) => {
+                let active = self.enrollment().map(|enrollment| &enrollment.policy);
+                active.is_some_and(|active| *active != goal.policy) && self.reason().is_some()
+            }
+            Desired::Skip | Desired::Unlisted => false,
         }
     }
 

@@ -153,6 +153,9 @@ struct ExplainReport {
     /// Whether agents would enroll the pod, if it is from a manifest.
     #[serde(skip_serializing_if = "Option::is_none")]
     enrollment: Option<Enrollment>,
+    /// What to know of the policy that answers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    remark: Option<String>,
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
@@ -178,6 +181,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         resolved: resolved.of_name.clone(),
         owner,
         enrollment: target.enrollment.clone(),
+        remark: target.remark.clone(),
     };
     if !output::print_value(options.output, &report)? {
         let lines = lines(&report, &target, direction.destination(), &resolved);

@@ -124,6 +124,8 @@ struct PodCounts {
     waiting: usize,
     rejected: usize,
     skipped: usize,
+    /// Of those that have a policy: enrolled with an earlier one.
+    outdated: usize,
 }
 
 impl PodCounts {
@@ -132,6 +134,7 @@ impl PodCounts {
         for pod in pods {
             match pod.state {
                 PodState::Enrolled => counts.enrolled += 1,
+                PodState::Outdated => counts.outdated += 1,
                 PodState::Partial => counts.partial += 1,
                 PodState::Waiting => counts.waiting += 1,
                 PodState::Rejected => counts.rejected += 1,
@@ -416,9 +419,15 @@ fn pods_line(report: &StatusReport) -> String {
         (Some(pods), Source::PinnedMaps) => {
             format!("{} enrolled, read from the pinned maps", pods.enrolled)
         }
-        (Some(pods), Source::Agent) => format!(
-            "{} enrolled, {} partial, {} waiting, {} rejected, {} not taken",
-            pods.enrolled, pods.partial, pods.waiting, pods.rejected, pods.skipped
-        ),
+        (Some(pods), Source::Agent) => {
+            let outdated = match pods.outdated {
+                0 => String::new(),
+                count => format!("{count} outdated, "),
+            };
+            format!(
+                "{} enrolled, {outdated}{} partial, {} waiting, {} rejected, {} skipped",
+                pods.enrolled, pods.partial, pods.waiting, pods.rejected, pods.skipped
+            )
+        }
     }
 }

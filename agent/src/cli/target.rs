@@ -14,7 +14,10 @@ use super::{
     pods, usage,
 };
 use crate::observe::{last_policies, map_routes::MapRoutes};
-use crate::{api::PodStatus, client::Client};
+use crate::{
+    api::{PodState, PodStatus},
+    client::Client,
+};
 use sidetrack_datapath::kernel::{maps::Maps, pins::Pins};
 use sidetrack_policy::{
     Policy,
@@ -51,7 +54,7 @@ pub(super) struct Target {
     pub(super) live: Option<Live>,
     /// Whether agents would enroll it, if it is from a manifest.
     pub(super) enrollment: Option<Enrollment>,
-    /// What to know of where this is from, if it is not from the agent.
+    /// What to know of the policy: where it is from if not from the agent, or that a newer one was rejected.
     pub(super) remark: Option<String>,
     own: Vec<IpAddr>,
 }
@@ -90,7 +93,7 @@ impl Target {
         let pods = match answer {
             Ok(pods) => pods,
             Err(no_answer) => {
-                return Self::of_kernel(places, pod).with_context(|| {
+                return Self::of_kernel(places, pod, "no agent answers").with_context(|| {
                     format!("{no_answer:#}; with --manifest FILE this works without one")
                 });
             }
@@ -98,7 +101,13 @@ impl Target {
         let name = pods::named(pods, pod)?.full_name();
         // The list has no long policies.
         let found: PodStatus = client.get(&format!("/v1/pods/{name}")).await?;
+        let remark = found.outdated();
         let (Some(netns), Some(policy)) = (found.netns, found.policy) else {
+            if found.state == PodState::Outdated {
+                // The rows are an earlier agent's.
+                let pod = name.parse().map_err(anyhow::Error::msg)?;
+                return Self::of_kernel(places, &pod, &remark.unwrap_or_default());
+            }
             bail!(
                 "pod {name} is not enrolled: {}",
                 found.reason.unwrap_or_default()
@@ -114,19 +123,19 @@ impl Target {
                 maps: Maps::open(&Pins::new(&places.bpffs)?)?,
             }),
             enrollment: None,
-            remark: None,
+            remark,
             own: Vec::new(),
         })
     }
 
-    /// Without an agent: the policy that is in force, by the number in the kernel's maps.
-    fn of_kernel(places: &Places, pod: &PodName) -> Result<Self> {
+    /// Without the agent, for a reason: the policy that is in force, by the number in the kernel's maps.
+    fn of_kernel(places: &Places, pod: &PodName, why: &str) -> Result<Self> {
         let maps = Maps::open(&Pins::new(&places.bpffs)?)?;
         let name = pods::named(pods::pinned(places)?, pod)?.full_name();
         let pod = name.parse().map_err(anyhow::Error::msg)?;
         let last = last_policies::read(&last_policies::file(&places.socket), &pod, &maps)?;
         let remark = format!(
-            "no agent answers; this is policy {}, which the kernel's maps have for the pod",
+            "{why}; this is policy {}, which the kernel's maps have for the pod",
             last.policy_id
         );
         Ok(Self {

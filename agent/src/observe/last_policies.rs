@@ -6,7 +6,7 @@
 //! shown is what is in force.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     fs,
     path::{Path, PathBuf},
     sync::Arc,
@@ -28,7 +28,7 @@ use sidetrack_datapath::kernel::maps::Maps;
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// An enrolled pod's policy.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LastPolicy {
     /// `namespace/name`.
     pub pod: String,
@@ -94,9 +94,24 @@ pub fn file(socket: &Path) -> PathBuf {
     socket.with_file_name("last-policies.json")
 }
 
+/// The pods' policies: of those whose rows an earlier agent has left, as that one wrote them. What is not needed of
+/// these any more is dropped.
+fn all(pods: &[PodStatus], earlier: &mut Vec<LastPolicy>) -> Vec<LastPolicy> {
+    let left: BTreeSet<String> = pods
+        .iter()
+        .filter(|pod| pod.is_left_by_earlier())
+        .map(PodStatus::full_name)
+        .collect();
+    earlier.retain(|it| left.contains(&it.pod));
+    let own = pods.iter().filter_map(LastPolicy::of);
+    own.chain(earlier.iter().cloned()).collect()
+}
+
 /// Keeps the file up to date; does not end.
 pub async fn keep(status: Arc<Status>, path: PathBuf) {
     let mut written = None;
+    // Of an earlier agent, if there was one.
+    let mut earlier = read_all(&path).unwrap_or_default();
     let mut reported = false;
     let mut turns = interval(POLL_INTERVAL);
     turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -106,7 +121,7 @@ pub async fn keep(status: Arc<Status>, path: PathBuf) {
         if !snapshot.ready {
             continue;
         }
-        let all: Vec<LastPolicy> = snapshot.pods.iter().filter_map(LastPolicy::of).collect();
+        let all = all(&snapshot.pods, &mut earlier);
         if written.as_ref() == Some(&all) {
             continue;
         }
@@ -127,12 +142,9 @@ pub async fn keep(status: Arc<Status>, path: PathBuf) {
 /// # Errors
 /// If the file has none, or the kernel another.
 pub fn read(path: &Path, pod: &PodRef, maps: &Maps) -> Result<LastPolicy> {
-    let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
-    let mut file: File<Policy> =
-        serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
     let name = pod.to_string();
-    let found = file.pods.into_iter().find(|it| it.pod == name);
-    let Some(found) = found.filter(|it| it.policy < file.policies.len()) else {
+    let mut all = read_all(path)?.into_iter();
+    let Some(found) = all.find(|it| it.pod == name) else {
         bail!(
             "pod {pod} was not enrolled when an agent last wrote {}",
             path.display()
@@ -147,11 +159,22 @@ pub fn read(path: &Path, pod: &PodRef, maps: &Maps) -> Result<LastPolicy> {
         path.display(),
         found.policy_id
     );
-    Ok(LastPolicy {
-        pod: found.pod,
-        cookie: found.cookie,
-        policy_id: found.policy_id,
-        policy: Arc::new(file.policies.swap_remove(found.policy)),
-        ipv6: found.ipv6,
-    })
+    Ok(found)
+}
+
+fn read_all(path: &Path) -> Result<Vec<LastPolicy>> {
+    let text = fs::read(path).with_context(|| format!("read {}", path.display()))?;
+    let file: File<Policy> =
+        serde_json::from_slice(&text).with_context(|| format!("read {}", path.display()))?;
+    let policies: Vec<Arc<Policy>> = file.policies.into_iter().map(Arc::new).collect();
+    let pods = file.pods.into_iter().filter_map(|it| {
+        Some(LastPolicy {
+            pod: it.pod,
+            cookie: it.cookie,
+            policy_id: it.policy_id,
+            policy: Arc::clone(policies.get(it.policy)?),
+            ipv6: it.ipv6,
+        })
+    });
+    Ok(pods.collect())
 }

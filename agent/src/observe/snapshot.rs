@@ -47,7 +47,9 @@ impl Snapshot {
 fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) -> PodStatus {
     let enrollment = entry.enrollment();
     let (state, reason) = match (entry.state(), partial) {
-        (PodState::Enrolled, Some(partial)) => (PodState::Partial, Some(partial)),
+        (PodState::Enrolled | PodState::Outdated, Some(partial)) => {
+            (PodState::Partial, Some(partial))
+        }
         (state, _) => (state, entry.reason()),
     };
     PodStatus {

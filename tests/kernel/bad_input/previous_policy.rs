@@ -1,11 +1,14 @@
 //! Bad input after a good one: the previous policy stays active.
 
+use std::{fs, time::Duration};
+
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::{Agent, is},
+    agent::{Agent, Places, is},
     network::{Lab, manifest},
     protocol::{APP, Dial},
     sidecar,
+    wait::until,
 };
 use nix::sys::signal::Signal;
 
@@ -25,7 +28,7 @@ fn a_bad_policy_keeps_the_last_good_one() -> Result<()> {
     agent.places.wait_pod("test/app", |pod| {
         pod.is_some_and(|pod| {
             let reason = pod["reason"].as_str().unwrap_or_default();
-            pod["state"] == "enrolled"
+            pod["state"] == "outdated"
                 && reason.contains("mysql")
                 && pod["policy"]["excluded_outbound_ports"][0] == 3306
         })
@@ -36,15 +39,46 @@ fn a_bad_policy_keeps_the_last_good_one() -> Result<()> {
             .log()
             .contains("the previous policy stays active")
     );
+    previous_policy_is_named(&agent.places)?;
+    let status = agent.places.output(&["status", "--check"])?;
+    let text = String::from_utf8_lossy(&status.stdout);
+    ensure!(
+        status.status.code() == Some(1)
+            && text.contains("0 enrolled, 1 outdated,")
+            && text.contains("sidecars 0 up, 1 down, 0 hang")
+            && text.contains("the previous policy stays active"),
+        "{text}"
+    );
+    let kept = agent.places.socket.with_file_name("last-policies.json");
+    until(
+        Duration::from_secs(10),
+        "the agent keeps the policy",
+        || Ok(fs::read_to_string(&kept).is_ok_and(|text| text.contains("3306"))),
+    )?;
     // A new agent cannot use it either: the previous policy stays active.
     agent.end(Signal::SIGKILL)?;
     let agent = Agent::start(lab.places())?;
-    agent.places.wait_pod("test/app", is("enrolled", "mysql"))?;
+    agent.places.wait_pod("test/app", is("outdated", "mysql"))?;
+    previous_policy_is_named(&agent.places)?;
     let _sidecar = sidecar::start(&pod, &[])?;
     let connected = pod.actor()?.dial(Dial::new(&APP, at("10.77.0.254", 80)))?;
     ensure!(connected.is_ok_and(|connected| connected.accepted_by == 15001));
     // Back to what it was: nothing is wrong any more.
     lab.enroll("app", &pod, &excluded)?;
+    Ok(())
+}
+
+/// Every command that shows the previous policy says that a newer one was rejected.
+fn previous_policy_is_named(places: &Places) -> Result<()> {
+    let explain = ["explain", "app", "outbound", "--dst", "10.0.0.1:3306"];
+    for words in [&["rules", "app"][..], &explain] {
+        let output = places.output(words)?;
+        let said = String::from_utf8_lossy(&output.stderr);
+        ensure!(
+            output.status.success() && said.contains("rejected") && said.contains("mysql"),
+            "{words:?}: {output:?}"
+        );
+    }
     Ok(())
 }
 

@@ -216,6 +216,12 @@ impl Run {
     }
 }
 
+/// Whether more than one namespace was made for a pod.
+fn has_several(world: &World, pod: &Pod) -> bool {
+    let of_pod = world.namespaces.values().filter(|it| it.uid == pod.uid);
+    of_pod.count() > 1
+}
+
 /// States that are right for a pod.
 fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
     let has_row = world
@@ -232,9 +238,11 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
     if pod.variant == Variant::Bad {
         return match (has_row, is_left) {
             // The row may be of a namespace the pod has departed from.
-            (true, _) if world.faults.fired => vec![PodState::Enrolled, PodState::Rejected],
-            (true, _) => vec![PodState::Enrolled],
-            (false, true) => vec![PodState::Enrolled, PodState::Rejected],
+            (true, _) if world.faults.fired || has_several(world, pod) => {
+                vec![PodState::Outdated, PodState::Rejected]
+            }
+            (true, _) => vec![PodState::Outdated],
+            (false, true) => vec![PodState::Outdated, PodState::Rejected],
             (false, false) => vec![PodState::Rejected],
         };
     }
@@ -244,7 +252,8 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
     let unknown = world.api && !runs;
     if found.is_empty() || unknown {
         return if has_row {
-            vec![PodState::Enrolled]
+            // Its policy may have changed meanwhile.
+            vec![PodState::Enrolled, PodState::Outdated]
         } else if is_left {
             vec![PodState::Waiting, PodState::Rejected, PodState::Enrolled]
         } else if unknown && !found.is_empty() {
@@ -257,7 +266,7 @@ fn expected(world: &World, pod: &Pod, all: &[&Pod]) -> Vec<PodState> {
     let lacks_user = |cookie: &NetnsCookie| world.namespaces[cookie].users == Users::TooFew;
     if found.iter().any(lacks_user) && (has_row || is_left) {
         // It may have been enrolled in another namespace before.
-        return vec![PodState::Rejected, PodState::Enrolled];
+        return vec![PodState::Rejected, PodState::Enrolled, PodState::Outdated];
     }
     if !has_room || found.iter().any(lacks_user) {
         return vec![PodState::Rejected];

@@ -137,13 +137,13 @@ fn states_of_a_pod_through_its_life() {
     assert_eq!(state(&run), (PodState::Enrolled, String::new()));
     run.happen(Event::Change(0, Variant::Bad));
     run.happen(LIST);
-    let (enrolled, reason) = state(&run);
-    assert_eq!(enrolled, PodState::Enrolled);
+    let (outdated, reason) = state(&run);
+    assert_eq!(outdated, PodState::Outdated);
     assert!(reason.contains("OTHER"), "{reason}");
     run.happen(Event::Restart);
     run.happen(LIST);
     let (left, reason) = state(&run);
-    assert_eq!(left, PodState::Enrolled);
+    assert_eq!(left, PodState::Outdated);
     assert!(reason.contains("OTHER"), "{reason}");
     assert_eq!(run.core.left_by_earlier().len(), 1);
     run.happen(Event::Vanish(0));
