@@ -7,7 +7,7 @@ use axum::http::StatusCode;
 use serde_json::json;
 use sidetrack::api::PodState;
 
-use crate::fixture::{Agent, Cluster, known};
+use crate::fixture::{Agent, Cluster, Ended, known};
 
 /// Two nodes. The first has an agent with pod `shop/web-0`.
 fn two(second: Agent) -> Result<Cluster> {
@@ -110,6 +110,54 @@ fn exec_is_refused() -> Result<()> {
         &cluster,
         "exec refused (403 Forbidden): it takes the right to create pods/exec in namespace sidetrack-system",
     )
+}
+
+/// One sentence, and no value of Rust.
+fn is_a_sentence(ended: &Ended, expected: &str) -> Result<()> {
+    ensure!(ended.code == 1 && ended.out.is_empty(), "{ended:?}");
+    ensure!(
+        ended.errors == format!("kubectl-sidetrack: {expected}\n"),
+        "{ended:?}"
+    );
+    ensure!(ended.took < Duration::from_secs(4), "{ended:?}");
+    Ok(())
+}
+
+#[test]
+fn no_agent_may_be_asked() -> Result<()> {
+    let cluster = two(Agent::Refused(StatusCode::FORBIDDEN))?;
+    cluster.agent("node-1", Agent::Refused(StatusCode::FORBIDDEN))?;
+    let expected = "exec refused (403 Forbidden): it takes the right to create pods/exec in namespace sidetrack-system";
+    for words in [
+        ["status"].as_slice(),
+        &["pods", "-A"],
+        &["doctor"],
+        &["top", "--once", "-A"],
+    ] {
+        is_a_sentence(&cluster.run(words)?, expected)?;
+    }
+    is_a_sentence(
+        &cluster.run(&["rules", "shop/web-0"])?,
+        &format!("node node-1: {expected}"),
+    )?;
+    let trace = cluster.run(&["trace", "-A", "--duration", "20s", "-o", "json"])?;
+    is_a_sentence(&trace, expected)
+}
+
+#[test]
+fn the_api_server_forbids_to_list() -> Result<()> {
+    let cluster = two(Agent::Hangs)?;
+    cluster.api.forbid("Pod")?;
+    for (words, expected) in [
+        (["pods", "-A"].as_slice(), "list pods: "),
+        (&["status"], "list pods: "),
+        (&["trace", "-A"], "list pods: "),
+        (&["rules", "shop/web-0"], "list pods: "),
+    ] {
+        let forbidden = format!("{expected}pods is forbidden: cannot list");
+        is_a_sentence(&cluster.run(words)?, &forbidden)?;
+    }
+    Ok(())
 }
 
 #[test]

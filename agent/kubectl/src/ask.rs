@@ -9,28 +9,38 @@ use sidetrack_policy::text::printable;
 
 use crate::{
     agents::Agent,
-    cluster::Cluster,
+    cluster::{Cluster, Denied},
     exec::{self, within},
 };
 
 /// Asks every agent by a command that answers JSON. The result has every node, with the answer or with
 /// why there is none.
+///
+/// # Errors
+/// If none may be asked: that is one problem, and none of the nodes'.
 pub async fn all<T: DeserializeOwned>(
     cluster: &Cluster,
     agents: &BTreeMap<String, Agent>,
     words: &[&str],
-) -> BTreeMap<String, Result<T, String>> {
-    let answers = agents.values().map(|agent| async move {
-        let answer = one(cluster, agent, words).await;
-        (
-            agent.node.clone(),
-            answer.map_err(|error| format!("{error:#}")),
-        )
-    });
-    stream::iter(answers)
+) -> Result<BTreeMap<String, Result<T, String>>> {
+    let answers = agents
+        .values()
+        .map(|agent| async move { (agent.node.clone(), one(cluster, agent, words).await) });
+    let mut answers: BTreeMap<String, Result<T>> = stream::iter(answers)
         .buffer_unordered(cluster.connect.parallel.into())
         .collect()
-        .await
+        .await;
+    let is_denied = |answer: &Result<T>| answer.as_ref().is_err_and(|error| error.is::<Denied>());
+    if answers.values().all(is_denied)
+        && let Some((_, Err(denied))) = answers.pop_first()
+    {
+        return Err(denied);
+    }
+    let text = |answer: Result<T>| answer.map_err(|error| format!("{error:#}"));
+    Ok(answers
+        .into_iter()
+        .map(|(node, answer)| (node, text(answer)))
+        .collect())
 }
 
 /// Asks one agent.

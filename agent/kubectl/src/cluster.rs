@@ -2,19 +2,19 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::Debug,
+    fmt::{self, Debug},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, bail};
 use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
 use kube::{
-    Api, Client, Config, Resource, ResourceExt as _,
+    Api, Client, Config, Error, Resource, ResourceExt as _,
     api::{ListParams, Request},
     config::{KubeConfigOptions, Kubeconfig},
 };
 use serde::{Deserialize, de::DeserializeOwned};
-use sidetrack_policy::{facts::PodFacts, select::LABEL};
+use sidetrack_policy::{facts::PodFacts, select::LABEL, text::printable};
 
 use crate::flags::{Connect, Which};
 
@@ -88,7 +88,7 @@ impl Cluster {
         let listed = async {
             let request = Request::new(Pod::url_path(&(), namespace)).list(&parameters)?;
             let listed = tokio::time::timeout(WAIT_TIMEOUT, self.client.request(request)).await;
-            let Pods { items } = listed.map_err(|_| no_answer())??;
+            let Pods { items } = listed.map_err(|_| no_answer())?.map_err(plain)?;
             anyhow::Ok(items)
         };
         listed.await.context("list pods")
@@ -144,10 +144,37 @@ where
     let kind = K::plural(&());
     match tokio::time::timeout(WAIT_TIMEOUT, api.list(&parameters)).await {
         Err(_) => Err(no_answer()),
-        Ok(listed) => listed.map_err(anyhow::Error::from),
+        Ok(listed) => listed.map_err(plain),
     }
     .map(|list| list.items)
     .with_context(|| format!("list {kind}"))
+}
+
+/// The API server does not allow something. To ask again is no use.
+#[derive(Debug)]
+pub struct Denied(pub String);
+
+impl fmt::Display for Denied {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Denied {}
+
+/// What the API server says, as a sentence: kube's text has the whole answer, as a struct of Rust.
+pub fn plain(error: Error) -> anyhow::Error {
+    let Error::Api(status) = error else {
+        return error.into();
+    };
+    let said = match status.message.as_str() {
+        "" => format!("the API server answers {} {}", status.code, status.reason),
+        message => printable(message),
+    };
+    match status.code {
+        401 | 403 => Denied(said).into(),
+        _ => anyhow!("{}", said.trim_end()),
+    }
 }
 
 fn no_answer() -> anyhow::Error {

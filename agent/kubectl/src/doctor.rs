@@ -58,8 +58,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     if agents.is_empty() {
         anyhow::bail!("{}", no_agent(cluster));
     }
-    let answers: BTreeMap<String, Result<Answer, String>> =
-        ask::all(cluster, &agents, &["doctor", "-o", "json"]).await;
+    let answers: BTreeMap<String, Result<NodeAnswer, String>> =
+        ask::all(cluster, &agents, &["doctor", "-o", "json"]).await?;
     let nodes: Vec<NodeReport<'_>> = answers
         .iter()
         .map(|(node, answer)| NodeReport {

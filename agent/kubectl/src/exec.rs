@@ -18,7 +18,10 @@ use tokio::{
     sync::watch,
 };
 
-use crate::agents::Agent;
+use crate::{
+    agents::Agent,
+    cluster::{Denied, plain},
+};
 
 /// The agent's program in its image.
 const PROGRAM: &str = "sidetrack";
@@ -214,9 +217,13 @@ fn refused(target: &Target<'_>, error: Error) -> anyhow::Error {
                     "kubectl exec -n {namespace} {pod} -c {container} with a command shows more"
                 ),
             };
-            anyhow!("exec refused ({code}): {advice}")
+            let refused = format!("exec refused ({code}): {advice}");
+            match code.as_u16() {
+                401 | 403 => Denied(refused).into(),
+                _ => anyhow!(refused),
+            }
         }
-        error => anyhow::Error::from(error).context("exec failed"),
+        error => plain(error).context("exec failed"),
     }
 }
 

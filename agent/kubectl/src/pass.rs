@@ -10,7 +10,7 @@ use sidetrack_policy::PodRef;
 
 use crate::{
     agents,
-    cluster::{Cluster, WAIT_TIMEOUT},
+    cluster::{Cluster, WAIT_TIMEOUT, plain},
     exec::{Running, within},
     flags::Connect,
     pods::no_agent,
@@ -108,7 +108,10 @@ async fn node_of(cluster: &Cluster, pod: &PodRef) -> Result<String> {
     let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &pod.namespace);
     let read = || format!("get pod {pod}");
     let found = tokio::time::timeout(WAIT_TIMEOUT, api.get_opt(&pod.name)).await;
-    let found = found.with_context(read)?.with_context(read)?;
+    let found = found
+        .with_context(read)?
+        .map_err(plain)
+        .with_context(read)?;
     let found = found.with_context(|| {
         format!("there is no pod {pod}: name it as NAMESPACE/POD, or its namespace with -n")
     })?;

@@ -55,7 +55,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     )?;
     let agents = agents::by_node(&agents_pods);
     let known: BTreeMap<String, Result<Vec<Known>, String>> =
-        ask::all(cluster, &agents, &["pods", "-o", "json"]).await;
+        ask::all(cluster, &agents, &["pods", "-o", "json"]).await?;
     let unanswered: Vec<Unanswered> = known
         .iter()
         .filter_map(|(node, answer)| {

@@ -43,14 +43,14 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let nodes = cluster.linux_nodes().await;
     // Agents without an answer are not asked for their pods, so that one that hangs costs its deadline once.
     let answers: BTreeMap<String, Result<AgentReport, String>> =
-        ask::all(cluster, &agents, &["status", "-o", "json"]).await;
+        ask::all(cluster, &agents, &["status", "-o", "json"]).await?;
     let answering = agents
         .iter()
         .filter(|(node, _)| answers[*node].is_ok())
         .map(|(node, agent)| (node.clone(), agent.clone()))
         .collect();
     let mut known: BTreeMap<String, Result<Vec<Known>, String>> =
-        ask::all(cluster, &answering, &["pods", "-o", "json"]).await;
+        ask::all(cluster, &answering, &["pods", "-o", "json"]).await?;
     let listless: Vec<String> = known
         .iter()
         .filter_map(|(node, answer)| {

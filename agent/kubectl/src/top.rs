@@ -118,8 +118,8 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let wanted = Wanted::of(cluster, &options.which).await?;
     let words = words(options.interval);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let answers: BTreeMap<String, Result<Report, String>> =
-        ask::all(cluster, &agents, &words).await;
+    let answers: BTreeMap<String, Result<TopReport, String>> =
+        ask::all(cluster, &agents, &words).await?;
     let reports = answers.into_iter().map(|(node, answer)| {
         let mut report = answer.unwrap_or_else(|why| TopReport::silent(&node, why));
         // By its name in the cluster.

@@ -18,7 +18,7 @@ use super::{
     cases::Addresses,
     manifests::{self, Images, SERVICE},
 };
-use crate::cluster::{Cluster, WAIT_TIMEOUT, list};
+use crate::cluster::{Cluster, WAIT_TIMEOUT, list, plain};
 
 /// Between two looks.
 pub const PAUSE: Duration = Duration::from_millis(300);
@@ -142,7 +142,11 @@ impl Place {
                 self.name
             )
         };
-        deleted.with_context(left)?.with_context(left).map(drop)
+        deleted
+            .with_context(left)?
+            .map_err(plain)
+            .with_context(left)
+            .map(drop)
     }
 
     /// Waits until it is gone.
@@ -156,7 +160,7 @@ impl Place {
         };
         let name = &self.name;
         match tokio::time::timeout(patience, gone).await {
-            Ok(gone) => gone.with_context(|| {
+            Ok(gone) => gone.map_err(plain).with_context(|| {
                 format!("wait for the end of namespace {name}, which is being deleted")
             }),
             Err(_) => bail!("namespace {name} is still being deleted after {patience:?}"),
@@ -178,7 +182,7 @@ where
 /// Why something was not created, and the cure.
 fn refused(plural: &str, error: Error) -> anyhow::Error {
     let is_right = matches!(&error, Error::Api(status) if status.code == FORBIDDEN);
-    let error = anyhow::Error::from(error).context(format!("create {plural}"));
+    let error = plain(error).context(format!("create {plural}"));
     match is_right {
         true => error.context(
             "the test needs the rights to create, get and delete namespaces, and in its own to create configmaps, services, pods and pods/exec",

@@ -153,7 +153,7 @@ async fn not_enrolled(cluster: &Cluster, place: &Place) -> Result<Vec<String>> {
     }
     agents.retain(|node, _| pods.iter().any(|pod| node_of(pod).as_ref() == Some(node)));
     let known: BTreeMap<String, Result<Vec<Known>, String>> =
-        ask::all(cluster, &agents, &["pods", "-o", "json"]).await;
+        ask::all(cluster, &agents, &["pods", "-o", "json"]).await?;
     let meshed = pods
         .iter()
         .filter(|pod| MESHED.contains(&pod.name_any().as_str()));

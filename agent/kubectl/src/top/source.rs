@@ -8,10 +8,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use sidetrack_live::{
     TraceLine,
-    top::{Outlet, PodKey, Report, Source, Traced, Update},
+    top::{Outlet, PodKey, Source, TopReport, Traced, Update},
     trace::AttendedLine,
 };
 use tokio::sync::{Semaphore, mpsc, watch};
@@ -20,7 +20,7 @@ use super::{Options, Wanted, words};
 use crate::{
     agents::{self, Agent},
     ask,
-    cluster::Cluster,
+    cluster::{Cluster, Denied},
     exec,
     flags::Which,
     pods::no_agent,
@@ -87,25 +87,29 @@ impl Nodes {
     }
 
     /// Asks one node again and again: what hangs there delays no other.
-    async fn follow(&self, agent: &Agent, out: &mpsc::Sender<Update>) {
+    ///
+    /// # Errors
+    /// If it may not be asked.
+    async fn follow(&self, agent: &Agent, out: &mpsc::Sender<Update>) -> Result<()> {
         let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
         loop {
-            let answer: Result<Report> = {
-                let Ok(_permit) = self.asking.acquire().await else {
-                    return;
-                };
+            let answer: Result<TopReport> = {
+                let _permit = self.asking.acquire().await?;
                 ask::one(&self.cluster, agent, &words).await
             };
+            if answer.as_ref().is_err_and(|error| error.is::<Denied>()) {
+                return answer.map(drop);
+            }
             let is_silent = answer.is_err();
             let mut report =
-                answer.unwrap_or_else(|error| Report::silent(&agent.node, format!("{error:#}")));
+                answer.unwrap_or_else(|error| TopReport::silent(&agent.node, format!("{error:#}")));
             report.node.clone_from(&agent.node);
             {
                 let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
                 state.1.filter(&mut report);
             }
             if out.send(Update::Report(report)).await.is_err() {
-                return;
+                return Ok(());
             }
             if is_silent {
                 tokio::time::sleep(AGAIN).await;
@@ -122,7 +126,7 @@ impl Source for Nodes {
             if out.send(Update::Nodes(names)).await.is_err() {
                 return Ok(());
             }
-            let mut all = pin!(join_all(
+            let mut all = pin!(try_join_all(
                 agents.values().map(|agent| self.follow(agent, &out))
             ));
             let relisted = async {
@@ -135,7 +139,7 @@ impl Source for Nodes {
             };
             let mut relisted = pin!(relisted);
             tokio::select! {
-                _ = &mut all, if !agents.is_empty() => return Ok(()),
+                all = &mut all, if !agents.is_empty() => return all.map(drop),
                 () = &mut relisted => {}
             }
         }

@@ -8,7 +8,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::{
     agents::{self, Agent},
-    cluster::Cluster,
+    cluster::{Cluster, Denied},
     exec,
 };
 
@@ -26,6 +26,8 @@ pub enum Item {
     Line { node: String, line: TraceLine },
     /// A node does not answer, or no more.
     Silent { node: String, why: String },
+    /// No node may be asked.
+    Denied(Denied),
 }
 
 /// What the traces of all nodes have in common.
@@ -52,7 +54,13 @@ impl Traced {
             }
             let why = match result {
                 Ok(()) => "its trace has ended".to_owned(),
-                Err(error) => format!("{error:#}"),
+                Err(error) => match error.downcast::<Denied>() {
+                    Ok(denied) => {
+                        let _ = self.out.send(Item::Denied(denied)).await;
+                        return;
+                    }
+                    Err(error) => format!("{error:#}"),
+                },
             };
             let node = node.clone();
             let silent = Item::Silent { node, why };

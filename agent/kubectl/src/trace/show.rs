@@ -87,6 +87,7 @@ impl Show {
                 }
             }
             Item::Line { node, line } => self.line(&node, &line, pods)?,
+            Item::Denied(denied) => return Err(denied.into()),
         }
         Ok(())
     }
