@@ -67,6 +67,7 @@ impl Cluster {
     pub fn new(nodes: &[&str]) -> Result<Self> {
         let dir = tempfile::tempdir()?;
         let api = ApiServer::start(dir.path())?;
+        api.apply(lab::injected::namespace("default", None))?;
         for node in nodes {
             api.apply(json!({
                 "kind": "Node",
@@ -104,8 +105,11 @@ impl Cluster {
         self.api.apply(plugin::agents_pod(node, &state))
     }
 
-    /// A pod with a sidecar.
+    /// A pod with a sidecar. Its namespace is made if there is none.
     pub fn pod(&self, namespace: &str, name: &str, node: Option<&str>) -> Result<()> {
+        if self.api.get("Namespace", "", namespace).is_err() {
+            self.api.apply(lab::injected::namespace(namespace, None))?;
+        }
         self.api.apply(json!({
             "kind": "Pod",
             "metadata": {"name": name, "namespace": namespace, "labels": {"app": name}},

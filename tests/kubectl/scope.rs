@@ -19,6 +19,7 @@ fn cluster() -> Result<Cluster> {
         cluster.pod(space, name, Some("node-1"))?;
         pods.push(known(space, name, PodState::Enrolled));
     }
+    cluster.api.apply(namespace("empty", None))?;
     // Deleted in the API, and still running.
     pods.push(known("shop", "gone", PodState::Enrolled));
     cluster.agent("node-1", Agent::with(&pods))?;
@@ -95,6 +96,17 @@ fn mistakes_name_their_cure() -> Result<()> {
         (&["pods", "--parallel", "0"], 2, "1..=256"),
         (&["pods", "-A", "-n", "shop"], 2, "cannot be used with"),
         (&["pods", "--context", "prod"], 1, "prod"),
+        (&["pods", "-n", "shpo"], 1, "there is no namespace shpo"),
+        (
+            &["trace", "-n", "shpo", "--duration", "1s"],
+            1,
+            "there is no namespace shpo",
+        ),
+        (
+            &["top", "--once", "-n", "shpo"],
+            1,
+            "there is no namespace shpo",
+        ),
         (
             &["pods", "-A", "--agents-namespace", "mesh"],
             1,

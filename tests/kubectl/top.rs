@@ -110,6 +110,7 @@ fn one_table_of_all_nodes() -> Result<()> {
 #[test]
 fn pods_are_chosen_by_namespace_label_and_name() -> Result<()> {
     let cluster = three()?;
+    cluster.api.apply(lab::injected::namespace("other", None))?;
     for (words, expected) in [
         (["-n", "shop"].as_slice(), vec!["cart", "web-0", "web-1"]),
         (&["-n", "other"], vec![]),

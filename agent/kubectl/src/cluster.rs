@@ -127,6 +127,23 @@ impl Cluster {
         Ok(nodes.into_iter().filter(is_linux).collect())
     }
 
+    /// Fails if the namespace of the pods that were asked for does not exist. Who may not look is not told.
+    pub async fn check_namespace(&self, which: &Which) -> Result<()> {
+        if which.all_namespaces {
+            return Ok(());
+        }
+        let name = &self.namespace;
+        let api: Api<Namespace> = Api::all(self.client.clone());
+        let found = tokio::time::timeout(WAIT_TIMEOUT, api.get_opt(name)).await;
+        match found.map_err(|_| no_answer())?.map_err(plain) {
+            Ok(None) => bail!("there is no namespace {name}"),
+            Err(error) if !error.is::<Denied>() => {
+                Err(error.context(format!("get namespace {name}")))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// All objects of a kind.
     pub async fn all<K>(&self) -> Result<Vec<K>>
     where

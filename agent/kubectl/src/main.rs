@@ -71,9 +71,6 @@ enum Command {
     Migrate(migrate::Options),
     /// Try connections between pods with sidecars, in a namespace that is created for it and deleted
     Test(connectivity::Options),
-    /// Any other command of sidetrack about a pod
-    #[command(external_subcommand)]
-    Other(Vec<String>),
 }
 
 /// What follows the command.
@@ -153,7 +150,6 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
         Command::Explain(Words { words }) => ("explain".to_owned(), words),
         Command::Why(Words { words }) => ("why".to_owned(), words),
         Command::Connections(Words { words }) => ("connections".to_owned(), words),
-        Command::Other(mut words) => (words.remove(0), words),
     };
     match Pass::read(&command, words, &mut cli.connect) {
         Ok(pass) => pass.run(&Cluster::connect(&cli.connect).await?).await,

@@ -16,15 +16,6 @@ use crate::{
     pods::no_agent,
 };
 
-/// Commands of `sidetrack` that are not about a pod that an agent knows.
-const OTHERS: [&str; 6] = [
-    "agent",
-    "cleanup",
-    "cni",
-    "install-cni",
-    "validate",
-    "webhook",
-];
 /// Commands that end by themselves, at once.
 const SHORT: [&str; 4] = ["rules", "explain", "why", "connections"];
 
@@ -42,11 +33,6 @@ pub struct Pass {
 impl Pass {
     /// Takes the command line apart. Flags that say where the cluster is may stand anywhere before `--`.
     pub fn read(command: &str, words: Vec<String>, connect: &mut Connect) -> Result<Self, String> {
-        if OTHERS.contains(&command) {
-            return Err(format!(
-                "{command} runs on a node or in a pod, not through the API server; see sidetrack {command} --help"
-            ));
-        }
         let mut rest = own_flags(words, connect)?.into_iter();
         let usage = format!("kubectl sidetrack {command} [NAMESPACE/]POD ...");
         match rest.next() {

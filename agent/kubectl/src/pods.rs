@@ -48,7 +48,8 @@ struct Unanswered {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let (pods, agents_pods, labels) = tokio::try_join!(
+    let ((), pods, agents_pods, labels) = tokio::try_join!(
+        cluster.check_namespace(&options.which),
         cluster.pods(&options.which),
         cluster.agents_pods(),
         cluster.namespace_labels(),

@@ -84,6 +84,7 @@ impl Wanted {
 }
 
 pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
+    cluster.check_namespace(&options.which).await?;
     // An answer comes after the second reading.
     cluster.connect.timeout += options.interval;
     if options.once {

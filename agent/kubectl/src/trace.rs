@@ -70,6 +70,7 @@ async fn labeled(cluster: &Cluster, which: &Which) -> Result<Labeled> {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    cluster.check_namespace(&options.which).await?;
     let agents = agents::by_node(&cluster.agents_pods().await?);
     if agents.is_empty() {
         bail!("{}", no_agent(cluster));

@@ -40,7 +40,6 @@ fn mistakes() {
         ("rules", "name a pod: kubectl sidetrack rules"),
         ("rules -6 web-0", "the pod comes before -6"),
         ("rules web-0 -n", "flag -n needs a value"),
-        ("cleanup web-0", "not through the API server"),
     ] {
         let error = read(line).expect_err(line);
         assert!(error.contains(expected), "{line}: {error}");
