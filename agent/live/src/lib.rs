@@ -4,6 +4,7 @@
 //! Everything but [`screen`] is state and text, which tests check without a terminal.
 
 mod counts;
+pub mod history;
 pub mod screen;
 mod sidecar;
 pub mod top;
