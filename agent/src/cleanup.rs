@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, anyhow};
 use serde::Serialize;
 
 use crate::cni::install::{Entries, remove_entries};
-use crate::observe::last_policies;
-use crate::server::control_socket::{is_answered, remove_socket};
+use crate::observe::{history, last_policies};
+use crate::server::control_socket::{is_answered, is_socket, remove_socket};
 use sidetrack_base::mesh_settings::last_defaults;
 use sidetrack_datapath::kernel::{layouts, pins::Pins};
 
@@ -95,7 +95,11 @@ pub fn preview(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Resu
 
 /// What agents keep beside their socket for their successors, as far as it exists.
 fn kept_files(socket: &Path) -> Vec<PathBuf> {
-    let all = [last_policies::file(socket), last_defaults(socket)];
+    let all = [
+        last_policies::file(socket),
+        last_defaults(socket),
+        history::path(socket),
+    ];
     all.into_iter().filter(|path| path.exists()).collect()
 }
 

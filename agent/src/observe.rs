@@ -4,6 +4,7 @@
 
 // From the bottom up: no module uses one that stands below it in this list.
 pub mod events;
+pub mod history;
 pub mod timings;
 
 pub mod refusals;

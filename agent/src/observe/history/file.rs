@@ -1,0 +1,97 @@
+//! The file of the list of events. Anything may stand in its place: it is read up to a bound, and what is no list of
+//! events is refused.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, Read as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use nix::fcntl::OFlag;
+use serde::{Deserialize, Serialize};
+use sidetrack_base::files;
+use sidetrack_live::history::Entry;
+use sidetrack_policy::text::{escaped, shortened};
+
+use super::MAX_ENTRIES;
+
+/// More than [`MAX_ENTRIES`] of the longest.
+const MAX_SIZE: u64 = 4 << 20;
+/// The form of the file. What another form has is not read.
+const VERSION: u32 = 1;
+
+#[derive(Debug, Serialize, Deserialize)]
+struct File<E> {
+    version: u32,
+    entries: E,
+}
+
+/// The file that belongs to a control socket.
+#[must_use]
+pub fn path(socket: &Path) -> PathBuf {
+    socket.with_file_name("events.json")
+}
+
+/// What is in the file, oldest first; nothing if there is none.
+///
+/// # Errors
+/// If it is something else than a list of events.
+pub fn read(path: &Path) -> Result<Vec<Entry>> {
+    let shown = path.display();
+    // A pipe in its place must not block.
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags((OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW).bits())
+        .open(path);
+    let file = match opened {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        opened => opened.with_context(|| format!("open {shown}"))?,
+    };
+    let meta = file.metadata().with_context(|| format!("stat {shown}"))?;
+    ensure!(
+        meta.is_file() && meta.len() <= MAX_SIZE,
+        "{shown} is no list of events"
+    );
+    let mut text = Vec::new();
+    file.take(MAX_SIZE)
+        .read_to_end(&mut text)
+        .with_context(|| format!("read {shown}"))?;
+    entries(&text).with_context(|| format!("{shown} is no list of events"))
+}
+
+fn entries(text: &[u8]) -> Result<Vec<Entry>> {
+    let File { version, entries }: File<Vec<Entry>> = serde_json::from_slice(text)?;
+    ensure!(version == VERSION, "it has version {version}");
+    let mut entries: Vec<Entry> = entries.into_iter().filter_map(cleaned).collect();
+    entries.sort_by(|one, other| one.time.cmp(&other.time));
+    entries.drain(..entries.len().saturating_sub(MAX_ENTRIES));
+    Ok(entries)
+}
+
+/// An entry as this agent would have written it; `None` without a time.
+fn cleaned(mut entry: Entry) -> Option<Entry> {
+    let time = |text: &str| {
+        let time = humantime::parse_rfc3339(text).ok()?;
+        Some(super::timestamp(time))
+    };
+    entry.time = time(&entry.time)?;
+    entry.first = entry.first.as_deref().and_then(time);
+    for text in entry.pod.iter_mut().chain([&mut entry.text]) {
+        *text = escaped(&shortened(text));
+    }
+    Some(entry)
+}
+
+/// Replaces the file.
+///
+/// # Errors
+/// If it cannot be written.
+pub(super) fn write(path: &Path, entries: &[Entry]) -> Result<()> {
+    let file = File {
+        version: VERSION,
+        entries,
+    };
+    files::replace(path, &serde_json::to_vec(&file)?, 0o600)
+}
