@@ -8,18 +8,32 @@ mod inbox;
 mod reconciler_thread;
 mod worker;
 
-use std::{net::SocketAddr, path::PathBuf, pin::pin, sync::Arc, time::Duration};
+use std::{
+    fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    pin::pin,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
+    net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
     task::JoinHandle,
 };
 use tracing::{Level, info};
 
 use self::{follow::Follower, inbox::Inbox, reconciler_thread::ReconcilerThread, worker::Parts};
-use crate::observe::{last_policies, status::Status, trace::Tracer};
+use crate::observe::{
+    history::{self, History},
+    last_policies,
+    status::Status,
+    trace::Tracer,
+    watch,
+};
 use crate::server::{control_socket::Socket, metrics_http};
 use crate::{
     cleanup,
@@ -34,6 +48,7 @@ use sidetrack_base::mesh_settings::{MeshSettings, last_defaults};
 use sidetrack_datapath::kernel::{
     Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe, sys,
 };
+use sidetrack_live::history::Kind;
 use sidetrack_policy::PodRef;
 
 /// How long the end waits for the reconciler's thread to stop. Far less than kubelet's grace
@@ -109,8 +124,11 @@ pub async fn run(config: Config) -> Result<()> {
         failed = follow => failed?,
         _ = tokio::time::timeout(DECISION_TIMEOUT, daemon.ending.decided()) => {}
     }
-    daemon.server.abort();
-    let _ = daemon.server.await;
+    // Before an uninstall removes what they write.
+    for task in [daemon.server].into_iter().chain(daemon.keepers) {
+        task.abort();
+        let _ = task.await;
+    }
     if daemon.ending.get() == Ending::Remove {
         info!("ending; sidetrack is uninstalled, so everything is removed from this node");
         uninstall(&config, daemon.reconciler).await
@@ -128,6 +146,8 @@ struct Daemon {
     follower: Follower,
     reconciler: ReconcilerThread,
     server: JoinHandle<()>,
+    /// They write the files beside the socket.
+    keepers: [JoinHandle<()>; 2],
     terminate: Signal,
     interrupt: Signal,
     ending: SharedEnding,
@@ -150,14 +170,18 @@ impl Daemon {
         let cgroup = cgroup::find(given)?;
         // Before anything is attached: a start that fails leaves nothing behind.
         let socket = Socket::bind(&config.socket)?;
-        let metrics = match config.metrics_addr {
-            Some(address) => Some(metrics_http::bind(address).await?),
-            None => None,
-        };
+        let metrics = bind_metrics(config.metrics_addr).await?;
         let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
         let (datapath, kernel_log) =
             Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
-        let status = Status::new(Maps::open(&pins)?, Arc::clone(&datapath.removed_counts));
+        let history = open_history(&config.socket);
+        let status = Status::new(
+            Maps::open(&pins)?,
+            pins.clone(),
+            Arc::clone(&datapath.removed_counts),
+            datapath.queues.clone(),
+            Arc::clone(&history),
+        );
         info!(
             cgroup = %cgroup.display(),
             socket = %config.socket.display(),
@@ -170,18 +194,11 @@ impl Daemon {
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
         let server = tokio::spawn(socket.serve(Arc::clone(&status), routes));
         if let Some(listener) = metrics {
-            let status = Arc::clone(&status);
-            tokio::spawn(metrics_http::serve(
-                listener,
-                status,
-                config.metrics_per_pod,
-            ));
+            let page = metrics_http::serve(listener, Arc::clone(&status), config.metrics_per_pod);
+            tokio::spawn(page);
         }
         tokio::spawn(kernel_log.forward());
-        tokio::spawn(Arc::clone(&status).keep_totals());
-        tokio::spawn(return_memory());
-        let policies = last_policies::file(&config.socket);
-        tokio::spawn(last_policies::keep(Arc::clone(&status), policies));
+        let keepers = start_observers(&status, history, &config.socket);
         let inbox = Arc::new(Inbox::default());
         let follow_cgroups = matches!(source, Source::Cluster(_));
         let mut follower = Follower {
@@ -208,11 +225,47 @@ impl Daemon {
             follower,
             reconciler: ReconcilerThread::start(parts, inbox)?,
             server,
+            keepers,
             terminate,
             interrupt,
             ending,
         })
     }
+}
+
+/// What happened lately, of which the latest is that this agent has started.
+fn open_history(socket: &Path) -> Arc<History> {
+    let history = History::open(history::path(socket));
+    let (version, pid) = (sidetrack_base::VERSION, std::process::id());
+    history.add(
+        Kind::AgentStarted,
+        None,
+        &format!("version {version}, pid {pid}"),
+    );
+    history
+}
+
+async fn bind_metrics(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
+    match address {
+        Some(address) => Ok(Some(metrics_http::bind(address).await?)),
+        None => Ok(None),
+    }
+}
+
+/// Starts what looks at the kernel and at the reconciler's view again and again. Returns the tasks that write files.
+fn start_observers(
+    status: &Arc<Status>,
+    history: Arc<History>,
+    socket: &Path,
+) -> [JoinHandle<()>; 2] {
+    tokio::spawn(Arc::clone(status).keep_totals());
+    tokio::spawn(watch::watch(Arc::clone(status)));
+    tokio::spawn(return_memory());
+    let policies = last_policies::file(socket);
+    [
+        tokio::spawn(last_policies::keep(Arc::clone(status), policies)),
+        tokio::spawn(history.keep()),
+    ]
 }
 
 /// Returns free pages in the middle of the heap to the kernel. glibc itself returns only those at its end, and a list

@@ -19,3 +19,4 @@ pub mod status;
 
 pub mod last_policies;
 pub mod trace;
+pub mod watch;

@@ -30,6 +30,7 @@ use sidetrack_datapath::{
     kernel::Datapath,
     reconcile::{LINK_INTERVAL, Look, Reconciler},
 };
+use sidetrack_live::history::Kind;
 use sidetrack_policy::mesh::Mesh;
 
 /// How often failed work is tried again, and vanished namespaces are noticed.
@@ -62,6 +63,11 @@ pub(super) async fn work(
         .then(|| follow_cgroups(parts.datapath.cgroup()))
         .flatten();
     let reconciler = Reconciler::new(parts.datapath, parts.mesh, changed_sender).await?;
+    let earlier = reconciler.core.known_cookies().len();
+    if earlier > 0 {
+        let text = format!("{earlier} pods of an earlier agent stay intercepted");
+        parts.status.history().add(Kind::TookOver, None, &text);
+    }
     let mut worker = Worker {
         reconciler,
         inbox,
@@ -272,9 +278,13 @@ impl Worker {
     fn publish(&mut self) {
         self.status.turn_completed();
         for event in self.reconciler.core.drain_events() {
+            self.status.history().add_event(&event);
             if let Some(reporter) = &self.reporter {
                 reporter.report(event);
             }
+        }
+        for repair in self.reconciler.core.drain_repairs() {
+            self.status.history().add_repair(&repair);
         }
         for waited in self.reconciler.core.drain_enrollment_waits() {
             self.status.timings().enrolled(waited);

@@ -2,8 +2,9 @@
 //! reason.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     io,
+    time::{Duration, SystemTime},
 };
 
 use sidetrack_common::{
@@ -11,7 +12,7 @@ use sidetrack_common::{
     rule::Rule,
 };
 
-use crate::api::Refusals;
+use crate::api::{Refusals, TraceEvent};
 use crate::observe::events::{Clocks, described};
 use sidetrack_datapath::kernel::maps::Maps;
 
@@ -57,6 +58,60 @@ impl LastRefusals {
             .collect();
         all.sort_by_key(|refusals| refusals.seconds_ago.unwrap_or(u64::MAX));
         all
+    }
+}
+
+/// Finds the pods and reasons that are new.
+#[derive(Debug)]
+pub struct NewRefusals {
+    seen: HashSet<(u64, u32)>,
+    /// What was refused before is not new.
+    since: SystemTime,
+}
+
+impl NewRefusals {
+    /// Of what is refused from now on, and since a moment.
+    #[must_use]
+    pub fn since(since: SystemTime) -> Self {
+        Self {
+            seen: HashSet::new(),
+            since,
+        }
+    }
+
+    /// The last refusal of each pod and reason that was not there before. `name` names a pod by its cookie.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn look(
+        &mut self,
+        maps: &Maps,
+        name: impl Fn(u64) -> Option<String>,
+    ) -> io::Result<Vec<TraceEvent>> {
+        let clocks = Clocks::now();
+        let mut now = HashSet::new();
+        let mut new = Vec::new();
+        for key in maps.last_refusals.keys()? {
+            let row = (key.netns, key.rule);
+            if self.seen.contains(&row) {
+                now.insert(row);
+                continue;
+            }
+            // One that is just being written, or of a pod that is not known yet, is new at the next look.
+            let event = maps.last_refusals.get(&key)?;
+            let event = event.filter(|event| event.is_complete() && is_of(&key, event));
+            let Some((event, name)) = event.zip(name(key.netns)) else {
+                continue;
+            };
+            now.insert(row);
+            let age = self.since.elapsed().unwrap_or(Duration::ZERO);
+            if clocks.since(event.at) <= age {
+                new.push(described(&event, name, &clocks));
+            }
+        }
+        self.seen = now;
+        new.sort_by(|one, other| one.time.cmp(&other.time));
+        Ok(new)
     }
 }
 

@@ -43,6 +43,9 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(5);
 /// scrape them.
 const FRESH: Duration = Duration::from_secs(1);
 
+/// How many events `status` shows.
+const LAST_EVENTS: usize = 3;
+
 /// How often counters are added up after something has changed.
 const TOTALS_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -252,6 +255,7 @@ impl Status {
             repairs: snapshot.repairs.values().sum(),
             problems,
             notes: snapshot.notes.clone(),
+            events: self.history.last(LAST_EVENTS),
         }
     }
 
