@@ -35,6 +35,64 @@ pub struct AgentStatus {
     /// What people should know although nothing is wrong, as sentences.
     #[serde(default)]
     pub notes: Vec<String>,
+    /// What happened last, oldest first.
+    #[serde(default)]
+    pub events: Vec<Entry>,
+}
+
+/// What sidetrack costs on this node.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Cost {
+    /// Enrolled pods.
+    pub enrolled: u64,
+    /// The pinned maps.
+    pub maps: Vec<MapCost>,
+    /// Whether the kernel says what maps take (Linux 6.4). Otherwise `bytes` is what they would take if they were full.
+    pub maps_exact: bool,
+    /// The agent's process.
+    pub agent: Option<ProcessCost>,
+}
+
+/// What a map takes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MapCost {
+    /// Its name.
+    pub map: String,
+    /// All of it, in bytes.
+    pub bytes: u64,
+    /// The part that comes and goes with its rows.
+    pub row_bytes: u64,
+    /// Its rows, where they are counted.
+    pub rows: Option<u64>,
+    /// How many rows it can have.
+    pub capacity: Option<u64>,
+}
+
+/// What a process takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct ProcessCost {
+    /// Memory that is resident, in bytes.
+    pub resident_bytes: u64,
+    /// The most that ever was.
+    pub peak_resident_bytes: u64,
+    /// Seconds of processor time.
+    pub cpu_seconds: f64,
+    /// Seconds since it started.
+    pub uptime_seconds: f64,
+}
+
+impl Cost {
+    /// Bytes of all maps.
+    #[must_use]
+    pub fn map_bytes(&self) -> u64 {
+        self.maps.iter().map(|map| map.bytes).sum()
+    }
+
+    /// Bytes of all rows.
+    #[must_use]
+    pub fn row_bytes(&self) -> u64 {
+        self.maps.iter().map(|map| map.row_bytes).sum()
+    }
 }
 
 /// A network namespace.

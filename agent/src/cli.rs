@@ -8,6 +8,7 @@ mod cleanup;
 mod completions;
 mod connections;
 mod doctor;
+mod events;
 mod examples;
 mod explain;
 mod install_cni;
@@ -61,6 +62,10 @@ enum Command {
     Why(why::Options),
     /// List a pod's open TCP connections, with the destinations that were dialed
     Connections(connections::Options),
+    /// List what happened lately: policies, repairs, sidecars, first refusals, agents
+    Events(events::Options),
+    /// Show what sidetrack takes of this node: memory by map, the agent's memory and processor time
+    Cost(cost::Options),
     /// Check from inside a pod, as its sidecar's user, whether its connections are intercepted. Exits
     /// with 126 if not, as istio-validation does
     Validate(validate::Options),
@@ -143,6 +148,8 @@ pub fn main() -> ExitCode {
         Command::Trace(options) => blocking(trace::run(options)),
         Command::Why(options) => blocking(why::run(options)),
         Command::Connections(options) => blocking(connections::run(options)),
+        Command::Events(options) => blocking(events::run(options)),
+        Command::Cost(options) => blocking(cost::run(options)),
         Command::Validate(options) => blocking(validate::run(options)),
         Command::Cni => Ok(cni::main()),
         Command::InstallCni(options) => install_cni::run(&options),

@@ -17,6 +17,8 @@ mod counters;
 mod crash_recovery;
 mod dns;
 mod doctor;
+mod events;
+mod failures;
 mod fixture;
 mod forward;
 mod inbound;

@@ -372,7 +372,13 @@ fn print(report: &StatusReport, wide: bool) -> Result<()> {
         output::print("")?;
         print_hooks(&report.hooks, wide)?;
     }
-    for (title, lines) in [("notes", &report.notes), ("problems", &report.problems)] {
+    let events = report.agent.iter().flat_map(|agent| &agent.events);
+    let events: Vec<String> = events.map(|event| event.cells().join("  ")).collect();
+    for (title, lines) in [
+        ("notes", &report.notes),
+        ("problems", &report.problems),
+        ("last of `sidetrack events`", &events),
+    ] {
         if !lines.is_empty() {
             output::print(format!("\n{title}:"))?;
         }

@@ -18,10 +18,12 @@ use axum::{
 use nix::unistd::{AccessFlags, access};
 use tokio::net::{UnixListener, UnixStream};
 
+use sidetrack_live::history::Entry;
+
 use crate::observe::status::Status;
 use crate::server::metrics_http;
 use crate::{
-    api::{AgentStatus, PodStatus},
+    api::{AgentStatus, Cost, PodStatus},
     sources::cni_requests::Peer,
 };
 use sidetrack_base::http::{Limits, serve};
@@ -75,6 +77,8 @@ impl Socket {
         let Self { listener, _file } = self;
         let router = Router::new()
             .route("/v1/status", get(agent))
+            .route("/v1/events", get(events))
+            .route("/v1/cost", get(cost))
             .route("/v1/pods", get(pods))
             .route("/v1/pods/{namespace}/{name}", get(pod))
             .with_state(Arc::clone(&status))
@@ -166,6 +170,17 @@ impl Drop for RemoveOnDrop {
 
 async fn agent(State(status): State<Arc<Status>>) -> Json<AgentStatus> {
     Json(status.agent().await)
+}
+
+async fn events(State(status): State<Arc<Status>>) -> Json<Vec<Entry>> {
+    Json(status.history().entries())
+}
+
+async fn cost(State(status): State<Arc<Status>>) -> Result<Json<Cost>, StatusCode> {
+    status.cost().await.map(Json).map_err(|error| {
+        tracing::error!("read what the maps take: {error}");
+        StatusCode::INTERNAL_SERVER_ERROR
+    })
 }
 
 /// All pods, without the policies that would make the answer long.

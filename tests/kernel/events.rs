@@ -1,0 +1,112 @@
+//! What happened lately is listed, also by the next agent and without one.
+
+use std::{fs, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    agent::{Agent, Places},
+    node::VIP,
+    sidecar,
+    wait::eventually,
+};
+use nix::sys::signal::Signal;
+use serde_json::Value;
+
+use crate::fixture::{PodFixture, at};
+
+const PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
+
+/// Waits for an event of a kind whose text has these words.
+fn wait(places: &Places, kind: &str, words: &str) -> Result<Value> {
+    eventually(Duration::from_secs(20), || {
+        let events = places.json(&["events", "-o", "json"])?;
+        let is_it = |event: &&Value| {
+            let text = event["text"].as_str().unwrap_or_default();
+            event["kind"] == kind && text.contains(words)
+        };
+        let found = events.as_array().into_iter().flatten().find(is_it);
+        found
+            .cloned()
+            .with_context(|| format!("no {kind} with {words:?} in {events:#}"))
+    })
+}
+
+kernel_test!(what_happened_to_a_pod_is_listed);
+fn what_happened_to_a_pod_is_listed() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let places = fixture.agent.places.clone();
+    wait(&places, "agent-started", "version ")?;
+    let sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&[])?;
+    wait(&places, "enrolled", "")?;
+    fixture.enroll(&[(PORTS, "3306")])?;
+    wait(
+        &places,
+        "policy-changed",
+        "excluded outbound ports: added 3306",
+    )?;
+    fixture
+        .lab
+        .write_pod("app", &fixture.pod, &[(PORTS, "mysql")])?;
+    wait(&places, "policy-rejected", "mysql")?;
+    fixture.enroll(&[(PORTS, "3306")])?;
+    fs::remove_file(places.pins().join("links/connect4"))?;
+    wait(&places, "repaired", "connect4")?;
+
+    sidecar.stop()?;
+    let client = fixture.pod.actor()?;
+    client.flood(at(VIP, 80), 10)?;
+    wait(&places, "sidecar-hangs", "10 connections wait")?;
+    sidecar.resume()?;
+    wait(&places, "sidecar-up", "accepts connections again")?;
+    drop(sidecar);
+    wait(&places, "sidecar-down", "does not listen")?;
+    ensure!(fixture.dial(at(VIP, 80))?.is_err());
+    let refused = wait(&places, "refused", "sidecar-refused")?;
+    ensure!(refused["pod"] == "test/app", "{refused}");
+
+    let status = places.output(&["status"])?;
+    let status = String::from_utf8(status.stdout)?;
+    ensure!(status.contains("sidecar-refused: an outbound"), "{status}");
+    let of_kind = places.json(&["events", "test/app", "--kind", "refused", "-o", "json"])?;
+    ensure!(of_kind.as_array().map(Vec::len) == Some(1), "{of_kind}");
+    for nothing in [
+        &["events", "test/other", "-o", "json"][..],
+        &["events", "-n", "other", "-o", "json"],
+        &["events", "--since", "0s", "-o", "json"],
+    ] {
+        let events = places.json(nothing)?;
+        ensure!(events == serde_json::json!([]), "{nothing:?}: {events}");
+    }
+
+    // The file is a second behind.
+    eventually(Duration::from_secs(10), || {
+        let file = fs::read_to_string(places.socket.with_file_name("events.json"))?;
+        ensure!(file.contains("sidecar-refused"), "{file}");
+        Ok(())
+    })?;
+    fixture.agent.end(Signal::SIGKILL)?;
+    wait(&places, "refused", "sidecar-refused")?;
+    fixture.agent = Agent::start(fixture.lab.places())?;
+    wait(&places, "took-over", "1 pods of an earlier agent")?;
+    wait(&places, "refused", "sidecar-refused")?;
+    Ok(())
+}
+
+kernel_test!(a_foreign_file_is_no_list_of_events);
+fn a_foreign_file_is_no_list_of_events() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let places = fixture.agent.places.clone();
+    fixture.agent.end(Signal::SIGKILL)?;
+    let file = places.socket.with_file_name("events.json");
+    fs::write(&file, "\0not ours")?;
+    let output = places.output(&["events"])?;
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(!output.status.success(), "{output:?}");
+    ensure!(errors.contains("is no list of events"), "{errors}");
+    fixture.agent = Agent::start(fixture.lab.places())?;
+    wait(&places, "agent-started", "")?;
+    let log = places.log();
+    ensure!(log.contains("the list of events begins anew"), "{log}");
+    Ok(())
+}
