@@ -5,6 +5,7 @@ mod agents;
 mod check;
 mod connectivity;
 mod doctor;
+mod events;
 mod fixture;
 mod labeled;
 mod migrate;

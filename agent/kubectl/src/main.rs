@@ -12,6 +12,7 @@ mod check;
 mod cluster;
 mod connectivity;
 mod doctor;
+mod events;
 mod exec;
 mod flags;
 mod kernel;
@@ -59,6 +60,8 @@ enum Command {
     Why(Words),
     /// List a pod's open TCP connections, with the destinations that were dialed: `sidetrack connections` on its node
     Connections(Words),
+    /// List what happened lately on all nodes: policies, repairs, sidecars, first refusals, agents
+    Events(events::Options),
     /// Show connections as they are decided, of all nodes at once, or of one pod
     Trace(Trace),
     /// Show the pods of all nodes live: sidecars, connections a second, refusals
@@ -128,6 +131,9 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
         }
         Command::Migrate(options) => {
             return migrate::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Events(options) => {
+            return events::run(&Cluster::connect(&cli.connect).await?, &options).await;
         }
         Command::Top(options) => {
             return top::run(Cluster::connect(&cli.connect).await?, &options).await;

@@ -1,0 +1,93 @@
+//! `kubectl sidetrack events`: what happened lately on all nodes, in one list.
+
+use std::{collections::BTreeMap, process::ExitCode};
+
+use anyhow::Result;
+use clap::Args;
+use serde::Serialize;
+use sidetrack_live::history::{Entry, Flags, HEADER};
+
+use crate::{agents, ask, cluster::Cluster, flags::Format, output, pods};
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Only events of this pod, which need not be there any more
+    #[arg(value_name = "[NAMESPACE/]POD", conflicts_with = "all_namespaces")]
+    pod: Option<String>,
+    /// Events of pods of all namespaces, and of the nodes
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    all_namespaces: bool,
+    #[command(flatten)]
+    flags: Flags,
+    /// Form of the output
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// An event and its node.
+#[derive(Debug, Serialize)]
+struct Event {
+    node: String,
+    #[serde(flatten)]
+    entry: Entry,
+}
+
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let agents = agents::by_node(&cluster.agents_pods().await?);
+    let flags = options.flags.words();
+    let words = ["events", "-o", "json"].into_iter();
+    let words: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
+    let answers: BTreeMap<String, Result<Vec<Entry>, String>> =
+        ask::all(cluster, &agents, &words).await?;
+    let mut fine = !agents.is_empty();
+    if agents.is_empty() {
+        eprintln!("kubectl-sidetrack: {}", pods::no_agent(cluster));
+    }
+    let mut events = Vec::new();
+    for (node, answer) in answers {
+        match answer {
+            Ok(entries) => {
+                let wanted = entries
+                    .into_iter()
+                    .filter(|it| is_wanted(it, cluster, options));
+                events.extend(wanted.map(|entry| Event {
+                    node: node.clone(),
+                    entry,
+                }));
+            }
+            Err(problem) => {
+                fine = false;
+                eprintln!("kubectl-sidetrack: node {node}: {problem}");
+            }
+        }
+    }
+    events.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
+    output::show(options.output, &events, || table(&events))?;
+    Ok(if fine {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn is_wanted(entry: &Entry, cluster: &Cluster, options: &Options) -> bool {
+    match &options.pod {
+        Some(pod) if pod.contains('/') => entry.is_about(pod),
+        Some(pod) => entry.is_about(&format!("{}/{pod}", cluster.namespace)),
+        None => options.all_namespaces || entry.is_in(&cluster.namespace),
+    }
+}
+
+fn table(events: &[Event]) -> String {
+    let [time, others @ ..] = HEADER;
+    let header = [&[time, "NODE"][..], &others].concat();
+    output::table(
+        &header,
+        events.iter().map(|event| {
+            let [time, others @ ..] = event.entry.cells();
+            let mut line = vec![time, event.node.clone()];
+            line.extend(others);
+            line
+        }),
+    )
+}
