@@ -5,6 +5,7 @@ mod destinations;
 mod full_maps;
 mod handshakes;
 mod lists;
+mod memory;
 mod open_connections;
 mod refusals;
 mod share;

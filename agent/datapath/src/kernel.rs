@@ -18,6 +18,7 @@ pub mod kernel_layout;
 pub mod kernel_log;
 pub mod layouts;
 pub mod maps;
+pub mod memory;
 pub mod netlink;
 pub mod objects;
 pub mod pins;

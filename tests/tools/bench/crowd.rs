@@ -22,6 +22,9 @@ pub struct Starts {
     pub takeover_ms: u64,
     /// Resident memory of the agent then, KiB.
     pub memory_kib: u64,
+    /// Memory of the maps then, KiB.
+    #[serde(default)]
+    pub maps_kib: u64,
 }
 
 /// The pods. Fields drop in order.
@@ -54,12 +57,16 @@ impl Crowd {
         let (mut agent, first) = started(&lab, pods)?;
         agent.end(Signal::SIGTERM)?;
         let (agent, takeover) = started(&lab, pods)?;
+        let cost = agent.places.json(&["cost", "-o", "json"])?;
+        let maps = cost["maps"].as_array().into_iter().flatten();
+        let maps: u64 = maps.filter_map(|map| map["bytes"].as_u64()).sum();
         let process = procfs::process::Process::new(agent.pid() as i32)?;
         let starts = Starts {
             pods,
             first_ms: first.as_millis() as u64,
             takeover_ms: takeover.as_millis() as u64,
             memory_kib: process.status()?.vmrss.unwrap_or_default(),
+            maps_kib: maps / 1024,
         };
         Ok(Self { agent, lab, starts })
     }

@@ -24,7 +24,7 @@ pub use self::{
         map_update, storage_map_create,
     },
     namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
-    objects::{open_pin, pin},
+    objects::{open_pin, open_pinned_map_to_read, pin},
     processes::{descriptor_of, keep_little_memory, trim_heap},
     programs::{
         attach_to_sockets, attached_programs, btf_load, program_id, program_load, program_name,

@@ -10,7 +10,7 @@ use std::{
     path::Path,
 };
 
-use aya_obj::generated::bpf_cmd;
+use aya_obj::generated::{BPF_F_RDONLY, bpf_cmd};
 
 use super::call::{bpf, bpf_fd, raw};
 
@@ -29,6 +29,15 @@ pub fn open_pin(path: &Path) -> io::Result<OwnedFd> {
     let path = c_path(path)?;
     bpf_fd(bpf_cmd::BPF_OBJ_GET, |attr| {
         attr.__bindgen_anon_4.pathname = path.as_ptr() as u64;
+    })
+}
+
+/// Opens a pinned map whose rows will only be read, also in a file system that is read-only.
+pub fn open_pinned_map_to_read(path: &Path) -> io::Result<OwnedFd> {
+    let path = c_path(path)?;
+    bpf_fd(bpf_cmd::BPF_OBJ_GET, |attr| {
+        attr.__bindgen_anon_4.pathname = path.as_ptr() as u64;
+        attr.__bindgen_anon_4.file_flags = BPF_F_RDONLY;
     })
 }
 
