@@ -7,6 +7,7 @@ mod agent;
 mod cleanup;
 mod completions;
 mod connections;
+mod cost;
 mod doctor;
 mod events;
 mod examples;

@@ -7,6 +7,7 @@ pub mod events;
 pub mod history;
 pub mod timings;
 
+pub mod cost;
 pub mod refusals;
 pub mod sidecars;
 

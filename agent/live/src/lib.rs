@@ -16,6 +16,19 @@ pub use self::{
     trace::{AttendedLine, Process, TraceEvent, TraceLine},
 };
 
+/// Memory for people: `4.0 MiB`.
+#[must_use]
+pub fn bytes(count: u64) -> String {
+    const UNITS: [&str; 3] = ["KiB", "MiB", "GiB"];
+    let mut unit = 0;
+    let mut value = count as f64 / 1024.0;
+    while value >= 999.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
 /// What an errno means, in the words of libc.
 #[must_use]
 pub fn errno_text(errno: i32) -> String {

@@ -53,6 +53,7 @@ const TOTALS_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Status {
     maps: Maps,
+    pins: Pins,
     removed_counts: Arc<RemovedCounts>,
     sidecars: Sidecars,
     history: Arc<History>,
@@ -87,6 +88,10 @@ pub struct Figures {
     pub refusals: Vec<(&'static str, u64)>,
     /// How full the kernel's maps are.
     pub maps: Vec<Usage>,
+    /// How much memory they take.
+    pub memory: Vec<MapMemory>,
+    /// What the agent's process takes.
+    pub process: ProcessCost,
     /// By what was repaired, since the agent started.
     pub repairs: BTreeMap<&'static str, u64>,
     /// How long things took, since the agent started.
@@ -141,6 +146,7 @@ impl Status {
     ) -> Arc<Self> {
         Arc::new(Self {
             maps,
+            pins,
             removed_counts,
             sidecars: Sidecars::new(queues),
             history,
@@ -259,6 +265,19 @@ impl Status {
         }
     }
 
+    /// What sidetrack costs on this node.
+    ///
+    /// # Errors
+    /// If the kernel's maps cannot be read.
+    pub async fn cost(self: &Arc<Self>) -> io::Result<Cost> {
+        let usage = self.map_usage().await?;
+        let agent = own_process(self.started.elapsed())?;
+        // Not from the maps, which may have been read some seconds ago.
+        let pods = &self.snapshot().pods;
+        let enrolled = pods.iter().filter(|pod| pod.netns.is_some()).count() as u64;
+        Ok(cost(enrolled, &usage.memory, &usage.maps, Some(agent)))
+    }
+
     /// Every pod, with what the kernel's maps know about it now.
     #[must_use]
     pub fn pods(&self) -> Vec<PodStatus> {
@@ -313,6 +332,8 @@ impl Status {
             connections,
             refusals,
             maps: usage.maps,
+            memory: usage.memory,
+            process: own_process(self.started.elapsed())?,
             repairs: snapshot.repairs.clone(),
             timings: self.timings(),
             without_listener: without_listener(&usage.pods),
@@ -339,6 +360,7 @@ impl Status {
         let counting = tokio::task::spawn_blocking(move || {
             io::Result::Ok(MapUsage {
                 maps: status.maps.usage()?,
+                memory: memory::of_maps(&status.pins)?,
                 crowded: status.maps.crowded()?,
                 pods: status.pod_figures()?.into(),
             })
@@ -435,6 +457,7 @@ fn without_listener(pods: &[PodFigures]) -> [(&'static str, u64); 2] {
 #[derive(Clone, Debug, Default)]
 struct MapUsage {
     maps: Vec<Usage>,
+    memory: Vec<MapMemory>,
     /// Network namespaces with nearly all the handshakes that one may have, and how many.
     crowded: Vec<(NetnsCookie, u64)>,
     /// Enrolled pods, by name.

@@ -42,6 +42,8 @@ impl Collector for Page {
             connections,
             refusals,
             maps,
+            memory,
+            process,
             repairs,
             timings,
             without_listener,
@@ -73,6 +75,10 @@ impl Collector for Page {
             .iter()
             .map(|it| ([("map", it.map())], gauge(it.capacity)));
         MAP_CAPACITY.all(to, capacity)?;
+        let memory = memory.iter().map(|it| ([("map", it.map)], gauge(it.bytes)));
+        MAP_MEMORY.all(to, memory)?;
+        RESIDENT.one(to, &gauge(process.resident_bytes))?;
+        CPU.one(to, &ConstCounter::new(process.cpu_seconds))?;
         REPAIRS.all(
             to,
             repairs
@@ -148,13 +154,17 @@ const fn family(kind: MetricType, name: &'static str, help: &'static str) -> Fam
     }
 }
 
-const fn seconds(name: &'static str, help: &'static str) -> Family {
+const fn measured(kind: MetricType, name: &'static str, help: &'static str, unit: Unit) -> Family {
     Family {
         name,
         help,
-        kind: MetricType::Histogram,
-        unit: Some(Unit::Seconds),
+        kind,
+        unit: Some(unit),
     }
+}
+
+const fn seconds(name: &'static str, help: &'static str) -> Family {
+    measured(MetricType::Histogram, name, help, Unit::Seconds)
 }
 
 const BUILD: Family = family(
@@ -211,6 +221,24 @@ const MAP_CAPACITY: Family = family(
     MetricType::Gauge,
     "sidetrack_map_capacity",
     "Rows that the kernel's maps can have",
+);
+const MAP_MEMORY: Family = measured(
+    MetricType::Gauge,
+    "sidetrack_map_memory",
+    "Memory of the kernel's maps; before Linux 6.4 what they would take if they were full",
+    Unit::Bytes,
+);
+const RESIDENT: Family = measured(
+    MetricType::Gauge,
+    "process_resident_memory",
+    "Resident memory of the agent",
+    Unit::Bytes,
+);
+const CPU: Family = measured(
+    MetricType::Counter,
+    "process_cpu",
+    "Processor time of the agent",
+    Unit::Seconds,
 );
 const REPAIRS: Family = family(
     MetricType::Counter,

@@ -31,6 +31,16 @@ fn figures() -> Figures {
         connections: [("out-all", 7)].into(),
         refusals: vec![("no-listener", 4)],
         maps: vec![limit.usage((4, 8))],
+        memory: vec![MapMemory {
+            map: "ROUTES",
+            bytes: 4096,
+            row_bytes: 0,
+        }],
+        process: ProcessCost {
+            resident_bytes: 1 << 24,
+            cpu_seconds: 2.5,
+            ..ProcessCost::default()
+        },
         repairs: [("row", 1)].into(),
         timings: Arc::new(timings),
         without_listener: [("inbound", 1), ("outbound", 0)],
@@ -72,6 +82,9 @@ fn names_labels_and_values() {
             "sidetrack_refusals_total{reason=\"no-listener\"} 4",
             "sidetrack_map_rows{map=\"ROUTES\"} 4",
             "sidetrack_map_capacity{map=\"ROUTES\"} 8",
+            "sidetrack_map_memory_bytes{map=\"ROUTES\"} 4096",
+            "process_resident_memory_bytes 16777216",
+            "process_cpu_seconds_total 2.5",
             "sidetrack_repairs_total{what=\"row\"} 1",
         ]
     );
