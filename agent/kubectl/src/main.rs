@@ -11,6 +11,7 @@ mod ask;
 mod check;
 mod cluster;
 mod connectivity;
+mod cost;
 mod doctor;
 mod events;
 mod exec;
