@@ -2,6 +2,7 @@
 //! write nonsense. What a real agent answers is tested in tests/kernel/cluster/kubectl.rs.
 
 mod agents;
+mod bug_report;
 mod check;
 mod connectivity;
 mod doctor;

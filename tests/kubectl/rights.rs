@@ -60,12 +60,16 @@ fn no_command_uses_another_right() -> Result<()> {
         "kind": "Deployment",
         "metadata": {"name": "istiod", "namespace": "istio-system", "labels": {"app": "istiod"}},
     }))?;
+    let dir = tempfile::tempdir()?;
+    let archive = dir.path().join("report.tar");
+    let archive = archive.to_str().context("a path")?;
     for words in [
         ["status"].as_slice(),
         &["pods", "-A"],
         &["check"],
         &["migrate", "--dry-run", "shop"],
         &["rules", "shop/web-0"],
+        &["bug-report", "--file", archive],
     ] {
         if words[0] == "rules" {
             cluster
@@ -74,7 +78,7 @@ fn no_command_uses_another_right() -> Result<()> {
         }
         let ended = cluster.run(words)?;
         ensure!(
-            ended.code == 0 || words[0] == "check",
+            ended.code == 0 || ["check", "bug-report"].contains(&words[0]),
             "{words:?}: {ended:?}"
         );
     }
@@ -86,6 +90,7 @@ fn no_command_uses_another_right() -> Result<()> {
     for right in [
         ("create", "", "pods/exec"),
         ("get", "", "pods"),
+        ("get", "", "pods/log"),
         ("list", "", "configmaps"),
         ("list", "apps", "daemonsets"),
         (

@@ -8,6 +8,7 @@
 
 mod agents;
 mod ask;
+mod bug_report;
 mod check;
 mod cluster;
 mod connectivity;
@@ -67,6 +68,10 @@ enum Command {
     Trace(Trace),
     /// Show the pods of all nodes live: sidecars, connections a second, refusals
     Top(top::Options),
+    /// Show what sidetrack takes of each node: memory of its maps and its agent, processor time
+    Cost(cost::Options),
+    /// Collect what a maintainer would ask for in one archive. Values of variables and secrets are left out
+    BugReport(bug_report::Options),
     /// Check whether the kernels of the nodes can run sidetrack
     Doctor(doctor::Options),
     /// Check whether a cluster is ready for sidetrack, before it is installed
@@ -123,6 +128,12 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
         }
         Command::Pods(options) => {
             return pods::run(&Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::Cost(options) => {
+            return cost::run(Cluster::connect(&cli.connect).await?, &options).await;
+        }
+        Command::BugReport(options) => {
+            return bug_report::run(&Cluster::connect(&cli.connect).await?, &options).await;
         }
         Command::Doctor(options) => {
             return doctor::run(&Cluster::connect(&cli.connect).await?, &options).await;

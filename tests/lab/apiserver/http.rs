@@ -118,6 +118,7 @@ fn router(store: Arc<Store>) -> Router {
             "/api/v1/namespaces/{namespace}/pods/{name}/exec",
             get(exec::exec),
         )
+        .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(log))
         .route(
             "/api/v1/namespaces/{name}",
             object(Resource::Namespaces).delete(create::delete_namespace),
@@ -141,6 +142,20 @@ fn router(store: Arc<Store>) -> Router {
             authenticate,
         ))
         .with_state(store)
+}
+
+/// The log of a container, which has never been restarted.
+async fn log(
+    State(store): State<Arc<Store>>,
+    Path((_, name)): Path<(String, String)>,
+    Query(parameters): Query<HashMap<String, String>>,
+) -> Response {
+    store.asked("get", "", "pods/log");
+    if parameters.get("previous").is_some_and(|it| it == "true") {
+        let message = "previous terminated container not found";
+        return failure(StatusCode::BAD_REQUEST, "BadRequest", message);
+    }
+    format!("the log of {name}\n").into_response()
 }
 
 async fn authenticate(

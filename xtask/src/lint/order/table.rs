@@ -195,6 +195,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
         "connectivity",
         &["self", "start", "report", "place", "cases", "manifests"],
     ),
+    ("agent/kubectl/src", "bug_report", &["self", "archive"]),
     ("agent/kubectl/src", "pods", &["compare", "self", "known"]),
     ("agent/kubectl/src", "status", &["self", "report"]),
     (

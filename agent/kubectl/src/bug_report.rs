@@ -1,0 +1,288 @@
+//! `kubectl sidetrack bug-report`: one archive with what a maintainer would ask for.
+//!
+//! Invariant: what is not named here is left out. No value of a variable, no token, no Secret or ConfigMap, and of
+//! annotations only those that sidetrack reads.
+
+mod archive;
+
+use std::{collections::BTreeMap, fs::File, io::BufWriter, path::PathBuf, process::ExitCode};
+
+use anyhow::{Context as _, Result};
+use clap::Args;
+use futures_util::{StreamExt as _, stream};
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::{Api, ResourceExt as _, api::LogParams};
+use serde_json::{Value, json};
+use sidetrack_policy::{
+    facts::PodFacts,
+    mesh::Mesh,
+    select::{Wanted, wanted},
+    text::counted,
+};
+
+use self::archive::Archive;
+use crate::{
+    agents::{self, Agent},
+    cluster::{Cluster, Denied, WAIT_TIMEOUT, plain},
+    exec::{self, within},
+    flags::Which,
+    pods::enroll_of,
+};
+
+/// What each agent is asked.
+const QUESTIONS: [(&str, &[&str]); 6] = [
+    ("status.json", &["status", "-o", "json"]),
+    ("pods.json", &["pods", "-o", "json"]),
+    ("doctor.json", &["doctor", "-o", "json"]),
+    ("events.json", &["events", "-o", "json"]),
+    ("cost.json", &["cost", "-o", "json"]),
+    ("connections.json", &["connections", "-o", "json"]),
+];
+/// The end of an agent's log: lines, and bytes.
+const LOG_LINES: i64 = 5_000;
+const LOG_BYTES: i64 = 4 << 20;
+
+const README: &str = "\
+What `kubectl sidetrack bug-report` has collected:
+
+nodes.json         name, kernel, system, runtime and kubelet version of each node
+agents.json        the agents' pods: image, arguments, states and restarts of their containers
+pods.json          pods with a sidecar or a label of sidetrack: name, node, phase, runtime class, label, the annotations
+                   that sidetrack reads, arguments and image of istio-init, what follows for the pod
+problems.txt       what could not be read
+nodes/NODE/...     what `sidetrack status`, `pods`, `doctor`, `events`, `cost` and `connections` say there, and the end
+                   of the agent's log
+
+Names, addresses and ports of pods and of what they connect to are in it. Values of variables, tokens, Secrets,
+ConfigMaps, other annotations and the content of connections are not.
+";
+
+#[derive(Debug, Args)]
+pub struct Options {
+    /// The archive to write. A file that is there is not replaced
+    #[arg(long, value_name = "FILE", default_value = "sidetrack-bug-report.tar")]
+    file: PathBuf,
+}
+
+/// What was collected: directory, name and content of files.
+#[derive(Default)]
+struct Collected {
+    files: Vec<(String, String, Vec<u8>)>,
+    problems: Vec<String>,
+}
+
+impl Collected {
+    fn add(&mut self, directory: &str, name: &str, content: impl Into<Vec<u8>>) {
+        let file = (directory.to_owned(), name.to_owned(), content.into());
+        self.files.push(file);
+    }
+
+    /// Adds what was read as JSON, or why it could not be.
+    fn json(&mut self, name: &str, read: Result<Value>) -> Result<()> {
+        match read {
+            Ok(value) => self.add("", name, serde_json::to_string_pretty(&value)?),
+            Err(error) => self.problems.push(format!("{name}: {error:#}")),
+        }
+        Ok(())
+    }
+}
+
+pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
+    let path = &options.file;
+    let file = File::create_new(path)
+        .with_context(|| format!("create {}: pass another name to --file", path.display()))?;
+    let collected = collect(cluster).await;
+    let report = collected.inspect_err(|_| drop(std::fs::remove_file(path)))?;
+    let root = "sidetrack-bug-report";
+    let mut archive = Archive::new(BufWriter::new(file));
+    let problems = report.problems.join("\n");
+    let own = [("README", README), ("problems.txt", &problems)];
+    let written = || -> std::io::Result<()> {
+        for (name, text) in own {
+            archive.add(root, name, text.as_bytes())?;
+        }
+        for (directory, name, content) in &report.files {
+            let directory = format!("{root}/{directory}");
+            archive.add(directory.trim_end_matches('/'), name, content)?;
+        }
+        archive.finish().map(drop)
+    };
+    written().with_context(|| format!("write {}", path.display()))?;
+    for problem in &report.problems {
+        eprintln!("kubectl-sidetrack: {problem}");
+    }
+    let files = counted(report.files.len() as u64 + own.len() as u64, "file");
+    println!(
+        "{}: {files}. Its README says what is in them. Look through it before you send it: it has names and addresses",
+        path.display()
+    );
+    Ok(match report.problems.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+async fn collect(cluster: &Cluster) -> Result<Collected> {
+    let which = Which {
+        all_namespaces: true,
+        selector: None,
+    };
+    let (agents_pods, pods, labels, nodes) = tokio::join!(
+        cluster.agents_pods(),
+        cluster.pods(&which),
+        cluster.namespace_labels(),
+        cluster.all::<Node>(),
+    );
+    let agents_pods = agents_pods?;
+    let agents = agents::by_node(&agents_pods);
+    let mut report = Collected::default();
+    report.json(
+        "nodes.json",
+        nodes.map(|nodes| nodes.iter().map(node).collect()),
+    )?;
+    report.json("agents.json", Ok(agents_pods.iter().map(agent).collect()))?;
+    let pods = pods.and_then(|pods| Ok((pods, labels?)));
+    let pods = pods.map(|(pods, labels)| {
+        pods.iter()
+            .filter_map(|it| pod(it, &labels, &agents))
+            .collect()
+    });
+    report.json("pods.json", pods)?;
+    let mut answers = stream::iter(agents.values().map(|agent| of_agent(cluster, agent)))
+        .buffered(cluster.connect.parallel.into());
+    while let Some(of_agent) = answers.next().await {
+        let Collected { files, problems } = of_agent?;
+        report.files.extend(files);
+        report.problems.extend(problems);
+    }
+    Ok(report)
+}
+
+/// What an agent says, and its log.
+///
+/// # Errors
+/// If no agent may be asked.
+async fn of_agent(cluster: &Cluster, agent: &Agent) -> Result<Collected> {
+    let mut report = Collected::default();
+    let directory = format!("nodes/{}", agent.node);
+    let log = |previous| async move {
+        let api: Api<Pod> = Api::namespaced(cluster.client.clone(), &agent.namespace);
+        let parameters = LogParams {
+            container: Some("agent".to_owned()),
+            tail_lines: Some(LOG_LINES),
+            limit_bytes: Some(LOG_BYTES),
+            previous,
+            ..LogParams::default()
+        };
+        let read = tokio::time::timeout(WAIT_TIMEOUT, api.logs(&agent.pod, &parameters)).await;
+        read.context("no answer")?.map_err(plain)
+    };
+    match log(false).await {
+        Ok(text) => report.add(&directory, "agent.log", text),
+        Err(error) => report
+            .problems
+            .push(format!("node {}: its agent's log: {error:#}", agent.node)),
+    }
+    // Of one that has never ended there is none.
+    if let Ok(text) = log(true).await {
+        report.add(&directory, "agent-before.log", text);
+    }
+    if let Some(down) = &agent.down {
+        report.problems.push(format!("node {}: {down}", agent.node));
+        return Ok(report);
+    }
+    for (name, words) in QUESTIONS {
+        let asked = exec::collect(&cluster.client, agent, words);
+        match within(cluster.connect.timeout, asked).await {
+            // Of an agent that does not know the command, this is what it says.
+            Ok(finished) if finished.stdout.is_empty() => {
+                let complaint = finished.complaint();
+                report
+                    .problems
+                    .push(format!("node {}: {name}: {complaint}", agent.node));
+            }
+            Ok(finished) => report.add(&directory, name, finished.stdout),
+            Err(error) if error.is::<Denied>() => return Err(error),
+            Err(error) => {
+                report
+                    .problems
+                    .push(format!("node {}: {name}: {error:#}", agent.node));
+                // One that hangs costs its time once.
+                break;
+            }
+        }
+    }
+    Ok(report)
+}
+
+fn node(node: &Node) -> Value {
+    let status = node.status.as_ref();
+    let info = status.and_then(|status| status.node_info.as_ref());
+    json!({
+        "name": node.name_any(),
+        "kernel": info.map(|info| &info.kernel_version),
+        "architecture": info.map(|info| &info.architecture),
+        "system": info.map(|info| &info.os_image),
+        "runtime": info.map(|info| &info.container_runtime_version),
+        "kubelet": info.map(|info| &info.kubelet_version),
+    })
+}
+
+/// Variables may have values from Secrets, and annotations may have anything.
+fn agent(pod: &Pod) -> Value {
+    let spec = pod.spec.as_ref();
+    let containers = spec.into_iter().flat_map(|spec| &spec.containers);
+    let containers = containers.map(|container| {
+        json!({
+            "name": container.name, "image": container.image, "command": container.command, "args": container.args,
+            "resources": container.resources,
+        })
+    });
+    let status = pod.status.as_ref();
+    let states = status.and_then(|status| status.container_statuses.as_ref());
+    let states = states.into_iter().flatten().map(|status| {
+        json!({
+            "name": status.name, "imageID": status.image_id, "restarts": status.restart_count,
+            "state": status.state, "last": status.last_state,
+        })
+    });
+    json!({
+        "name": pod.name_any(),
+        "node": spec.and_then(|spec| spec.node_name.as_ref()),
+        "phase": status.and_then(|status| status.phase.as_ref()),
+        "containers": containers.collect::<Vec<_>>(),
+        "states": states.collect::<Vec<_>>(),
+    })
+}
+
+/// A pod that sidetrack has to do with.
+fn pod(
+    pod: &PodFacts,
+    labels: &BTreeMap<String, String>,
+    agents: &BTreeMap<String, Agent>,
+) -> Option<Value> {
+    let meta = &pod.meta;
+    let label = labels.get(meta.namespace.as_deref().unwrap_or_default());
+    if pod.sidecar().is_none() && meta.labels.interception.is_none() {
+        return None;
+    }
+    let mesh = Mesh::new(enroll_of(agents, pod.spec.node_name.as_deref()));
+    let (then, reason) = match wanted(pod, label.map(String::as_str), &mesh) {
+        Wanted::Enrolled(_) => ("enrolled", None),
+        Wanted::Skipped(reason) => ("skipped", Some(reason.to_string())),
+        Wanted::Rejected(reason) => ("rejected", Some(reason.to_string())),
+    };
+    let image = |container: Option<&sidetrack_policy::facts::ContainerFacts>| {
+        container.and_then(|container| container.image.clone())
+    };
+    Some(json!({
+        "namespace": meta.namespace, "name": meta.name,
+        "node": pod.spec.node_name, "phase": pod.status.phase,
+        "runtimeClass": pod.spec.runtime_class_name, "hostNetwork": pod.spec.host_network,
+        "label": meta.labels.interception, "namespaceLabel": label,
+        "annotations": meta.annotations.iter().collect::<BTreeMap<_, _>>(),
+        "sidecar": image(pod.sidecar()),
+        "istioInit": pod.istio_init().map(|init| json!({"image": init.image, "args": init.words})),
+        "then": then, "reason": reason,
+    }))
+}
