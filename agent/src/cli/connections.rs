@@ -1,4 +1,6 @@
-//! `sidetrack connections`: a pod's open TCP connections.
+//! `sidetrack connections`: open TCP connections, of a pod or of all enrolled pods of the node.
+
+mod node;
 
 use std::{path::PathBuf, process::ExitCode};
 
@@ -20,11 +22,12 @@ use sidetrack_datapath::{
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   sidetrack connections shop/web-0            where is this pod connected to, and through what?
+  sidetrack connections                       who talks to whom on this node?
   sidetrack connections shop/web-0 -o json    with the addresses that `ss` shows in the pod")]
 pub(super) struct Options {
-    /// The pod
+    /// The pod. Without one, all enrolled pods of the node
     #[arg(value_name = "NAMESPACE/POD")]
-    pod: PodName,
+    pod: Option<PodName>,
     #[command(flatten)]
     namespace: NamespaceFlag,
     /// Also show the accepted end of connections within the pod, such as the sidecar's
@@ -48,7 +51,10 @@ fn limit(text: &str) -> Result<usize, String> {
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let pods = pods::known(&options.places).await?;
-    let pod = pods::named(pods, &options.namespace.complete(&options.pod))?;
+    let Some(pod) = &options.pod else {
+        return node::run(&options, pods);
+    };
+    let pod = pods::named(pods, &options.namespace.complete(pod))?;
     let name = pod.full_name();
     let Some(netns) = &pod.netns else {
         bail!(
@@ -94,32 +100,38 @@ fn print(name: &str, listing: &Listing) -> Result<()> {
     if listing.connections.is_empty() {
         output::print(format!("pod {name}: no open TCP connections"))?;
     } else {
-        let mut table = output::table([
-            "DIRECTION",
-            "STATE",
-            "CLIENT",
-            "ORIGINAL DESTINATION",
-            "VIA",
-            "UID",
-            "SENT",
-            "RECEIVED",
-            "IDLE",
-        ]);
+        let mut table = output::table(COLUMNS);
         for connection in &listing.connections {
             table.add_row(row(connection));
         }
         output::print_table(&table)?;
     }
-    // On stderr, so that the output stays a list of connections.
-    match listing.omitted {
-        Some(0) => {}
-        Some(omitted) => output::remark(format!("{omitted} more connections: see --limit")),
-        None => output::remark("there are more connections, of an unknown number"),
-    }
+    omitted(listing.omitted);
     Ok(())
 }
 
-fn row(connection: &Connection) -> [String; 9] {
+/// Says on stderr that there are more, so that the output stays a list of connections.
+fn omitted(omitted: Option<usize>) {
+    match omitted {
+        Some(0) => {}
+        Some(omitted) => output::remark(format!("there are {omitted} more: see --limit")),
+        None => output::remark("there are more connections, of an unknown number"),
+    }
+}
+
+const COLUMNS: [&str; 9] = [
+    "DIRECTION",
+    "STATE",
+    "CLIENT",
+    "ORIGINAL DESTINATION",
+    "VIA",
+    "UID",
+    "SENT",
+    "RECEIVED",
+    "IDLE",
+];
+
+fn row(connection: &Connection) -> [String; COLUMNS.len()] {
     const UNKNOWN: &str = "unknown";
     let text = |value: Option<String>| value.unwrap_or_else(|| UNKNOWN.to_owned());
     let number = |value: Option<u64>| value.map_or_else(|| "-".to_owned(), |it| it.to_string());

@@ -166,7 +166,7 @@ fn connections_beyond_the_limit_are_counted() -> Result<()> {
     let words = ["connections", "test/app", "--limit", "10"];
     let output = fixture.lab.places().output(&words)?;
     let said = String::from_utf8(output.stderr)?;
-    ensure!(said.contains("20 more connections"), "{said}");
+    ensure!(said.contains("there are 20 more"), "{said}");
     for limit in ["0", "10001", "many"] {
         let words = ["connections", "test/app", "--limit", limit];
         let output = fixture.lab.places().output(&words)?;
@@ -235,5 +235,55 @@ fn connections_of_pods_that_are_not_there() -> Result<()> {
     ensure!(output.status.code() == Some(1), "{said}");
     ensure!(said.contains("the pod has ended"), "{said}");
     drop((agent, outside));
+    Ok(())
+}
+
+kernel_test!(connections_of_the_node_name_the_pods_at_both_ends);
+fn connections_of_the_node_name_the_pods_at_both_ends() -> Result<()> {
+    let (mut fixture, _sidecar) = fixture()?;
+    let other = fixture.lab.pod("other", 3)?;
+    let _other_sidecar = sidecar::start(&other, &[80])?;
+    fixture.lab.enroll("other", &other, &[])?;
+    // By the proxy, so that it goes to the other pod directly.
+    let client = hold(&fixture.client, Dial::new(&PROXY, at("10.77.0.3", 80)))?;
+    let outside = hold(&fixture.outside, Dial::new(&ROOT, at(POD[0], 80)))?;
+    let places = fixture.lab.places().clone();
+    let all = || places.json(&["connections", "-o", "json"]);
+    let listing = all()?;
+    ensure!(
+        rows(&listing)?.len() == 3 && listing["omitted"] == 0,
+        "{listing:#}"
+    );
+    for (pod, peer, direction, client) in [
+        ("test/app", json!("test/other"), "outbound", &client),
+        ("test/other", json!("test/app"), "inbound", &client),
+        // Nobody's pod.
+        ("test/app", json!(null), "inbound", &outside),
+    ] {
+        only(
+            &listing,
+            &json!({"pod": pod, "peer": peer, "direction": direction, "client": client}),
+        )?;
+    }
+    let capped = places.json(&["connections", "-o", "json", "--limit", "2"])?;
+    ensure!(
+        rows(&capped)?.len() == 2 && capped["omitted"] == 1,
+        "{capped:#}"
+    );
+    let of_namespace = places.json(&["connections", "-n", "nowhere", "-o", "json"])?;
+    ensure!(rows(&of_namespace)?.is_empty(), "{of_namespace:#}");
+    let table = printed(&fixture.lab, &["connections"])?;
+    // docs/operations.md shows it.
+    println!("{table}");
+    ensure!(
+        table
+            .lines()
+            .next()
+            .is_some_and(|line| line.starts_with("POD ") && line.ends_with(" PEER")),
+        "{table}"
+    );
+    ensure!(table.contains("test/other "), "{table}");
+    fixture.agent.end(Signal::SIGKILL)?;
+    ensure!(rows(&all()?)?.len() == 3, "by the pins, without an agent");
     Ok(())
 }
