@@ -164,8 +164,13 @@ impl Daemon {
             .settings
             .clone()
             .on_this_node(probe::ingress_ifindex(), probe::ingress_programs());
-        let mesh = settings.start(last_defaults(&config.socket))?;
         let pins = Pins::new(&config.bpffs)?;
+        let kept = last_defaults(&config.socket);
+        if pins.is_empty() {
+            // Of an installation that is gone: no pod depends on them.
+            let _ = fs::remove_file(&kept);
+        }
+        let mesh = settings.start(kept)?;
         let given = config.cgroup.as_deref();
         let cgroup = cgroup::find(given)?;
         // Before anything is attached: a start that fails leaves nothing behind.

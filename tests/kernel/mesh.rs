@@ -125,6 +125,19 @@ fn a_start_with_bad_defaults() -> Result<()> {
     fs::write(&config, "defaults: {excludeOutboundPorts: 80}\n")?;
     agent.places.wait_pod("test/app", is(80))?;
     ensure!(problems(&agent)? == "[]");
+    // After a removal nothing brings them back, whatever was left beside the socket.
+    let kept = agent.places.socket.with_file_name("last-defaults.yaml");
+    let text = fs::read_to_string(&kept)?;
+    agent.end(Signal::SIGKILL)?;
+    let removed = agent.places.output(&["cleanup"])?;
+    ensure!(removed.status.success() && !kept.exists(), "{removed:?}");
+    fs::write(&kept, text)?;
+    fs::write(&config, "defaults: {excludeOutboundPorts: 99999}\n")?;
+    agent = start()?;
+    let text = problems(&agent)?;
+    ensure!(text.contains("no earlier ones"), "{text}");
+    agent.places.wait_enrolled("test/app")?;
+    ensure!(excluded(agent.places.pod("test/app")?.as_ref()) == serde_json::json!([]));
     Ok(())
 }
 

@@ -92,10 +92,12 @@ impl MeshSettings {
     /// If the file cannot be read, or flags cannot be used: both were written for this very start.
     pub fn start(&mut self, kept: PathBuf) -> Result<Mesh> {
         let read = self.config.as_deref().map(mesh::read).transpose()?;
-        self.kept = Some(kept);
         let Some(text) = read else {
+            // What a later file is not to bring back.
+            let _ = fs::remove_file(&kept);
             return self.mesh(None);
         };
+        self.kept = Some(kept);
         let usable = self.mesh(Some(&text));
         self.seen = Some(Ok(text.clone()));
         let problem = match usable {

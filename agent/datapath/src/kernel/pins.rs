@@ -88,6 +88,11 @@ impl Pins {
         self.root.join(format!("v{LAYOUT_VERSION}"))
     }
 
+    /// Whether nothing is pinned, of no layout.
+    pub fn is_empty(&self) -> bool {
+        fs::read_dir(&self.root).map_or(true, |mut entries| entries.next().is_none())
+    }
+
     /// A map.
     pub fn map(&self, name: &str) -> PathBuf {
         self.version().join("maps").join(name)
