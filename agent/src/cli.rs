@@ -155,7 +155,7 @@ pub fn main() -> ExitCode {
         Command::Cni => Ok(cni::main()),
         Command::InstallCni(options) => install_cni::run(&options),
         Command::Probe(options) => blocking(probe::run(options)),
-        Command::Doctor(options) => doctor::run(&options),
+        Command::Doctor(options) => blocking(doctor::run(options)),
         Command::Cleanup(options) => cleanup::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Man(options) => man::run(&options),

@@ -2,6 +2,8 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fs,
+    path::Path,
     process::Command,
 };
 
@@ -24,10 +26,12 @@ enum Away {
     Directory(&'static str),
     /// The kernel says that it is an older one.
     Release(&'static str),
+    /// The bpffs is read-only.
+    Bpffs,
 }
 
 /// What is taken away, and the facilities that are missing then.
-const CASES: [(Away, &[&str]); 6] = [
+const CASES: [(Away, &[&str]); 9] = [
     // BPF_PROG_LOAD
     (
         Away::Call("bpf 0=5 22"),
@@ -79,14 +83,29 @@ const CASES: [(Away, &[&str]); 6] = [
         Away::Release("6.13.0"),
         &["accounting of what is queued past TCP"],
     ),
+    (Away::Bpffs, &["bpf filesystem"]),
+    // BPF_OBJ_PIN
+    (Away::Call("bpf 0=6 1"), &["bpf filesystem"]),
+    // BPF_LINK_CREATE, which is refused where a program does not allow others beside it
+    (Away::Call("bpf 0=28 1"), &["cgroup2"]),
 ];
 
 /// What an administrator has to prepare: the option that says where it is, and a place where it is not.
-const PLACES: [(&str, &str, &str); 3] = [
+const PLACES: [(&str, &str, &str); 6] = [
     ("--bpffs", "/nowhere", "bpf filesystem"),
     ("--cgroup", "/nowhere", "cgroup2"),
     ("--socket", "/proc/version/sidetrack.sock", "control socket"),
+    // Permissions allow it, the file system does not.
+    ("--socket", "/proc/sidetrack.sock", "control socket"),
+    (
+        "--socket",
+        "/proc/sidetrack/sidetrack.sock",
+        "control socket",
+    ),
+    ("--socket", LONG, "control socket"),
 ];
+/// Of 110 bytes; the kernel takes 107.
+const LONG: &str = "/tmp/xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx.s";
 
 /// Facilities by name: whether doctor says that they can be used now.
 fn ready(command: &mut Command) -> Result<BTreeMap<String, Option<bool>>> {
@@ -126,7 +145,7 @@ fn doctor(places: &Places) -> Result<Command> {
 }
 
 impl Away {
-    fn applied(&self, doctor: &Command) -> Command {
+    fn applied(&self, doctor: &Command, bpffs: &Path) -> Command {
         let mut command = match self {
             Self::Call(refused) => {
                 let mut python = Command::new("python3");
@@ -146,6 +165,13 @@ impl Away {
                 unshare.args(["--mount", "sh", "-c", SHOW, release]);
                 unshare
             }
+            Self::Bpffs => {
+                const PROTECT: &str =
+                    "mount --bind $0 $0 && mount -o remount,bind,ro $0 && exec \"$@\"";
+                let mut unshare = Command::new("unshare");
+                unshare.args(["--mount", "sh", "-c", PROTECT]).arg(bpffs);
+                unshare
+            }
         };
         command.arg(doctor.get_program()).args(doctor.get_args());
         command
@@ -159,7 +185,8 @@ fn each_missing_facility_is_reported() -> Result<()> {
     let all = ready(&mut doctor(lab.places())?)?;
     let mut known = BTreeSet::from(["capabilities of root"]);
     for (away, missing) in &CASES {
-        let now = ready(&mut away.applied(&doctor(lab.places())?))?;
+        let bpffs = &lab.places().bpffs;
+        let now = ready(&mut away.applied(&doctor(lab.places())?, bpffs))?;
         for (name, before) in &all {
             let expected = if missing.contains(&name.as_str()) {
                 Some(false)
@@ -200,6 +227,11 @@ fn each_missing_facility_is_reported() -> Result<()> {
     }
     let listed: BTreeSet<&str> = all.keys().map(String::as_str).collect();
     ensure!(listed == known, "a facility that is not tested: {listed:?}");
+    // What was tried is gone, on a node without an agent.
+    for entry in fs::read_dir(&lab.places().bpffs)? {
+        let name = entry?.file_name();
+        ensure!(!name.to_string_lossy().contains("doctor"), "{name:?}");
+    }
     Ok(())
 }
 

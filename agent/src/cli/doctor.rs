@@ -21,7 +21,7 @@ pub(super) struct Options {
     output: Format,
 }
 
-pub(super) fn run(options: &Options) -> Result<ExitCode> {
+pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let places = &options.places;
     let socket = control_socket::check(&places.socket).map_err(|error| format!("{error:#}"));
     let report = probe::node(&places.bpffs, options.cgroup.as_deref(), socket);

@@ -1,21 +1,24 @@
 //! The agent's control socket: HTTP over a unix socket that only root may open.
 
 use std::{
+    ffi::OsStr,
     fs, io,
-    os::unix::fs::{FileTypeExt as _, PermissionsExt as _},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{FileTypeExt as _, PermissionsExt as _},
+    },
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use axum::{
     Extension, Json, Router,
     extract::{Path as UrlPath, State},
     http::StatusCode,
     routing::get,
 };
-use nix::unistd::{AccessFlags, access};
 use tokio::net::{UnixListener, UnixStream};
 
 use sidetrack_live::history::Entry;
@@ -92,36 +95,41 @@ impl Socket {
     }
 }
 
-/// Whether an agent could bind its socket here, or one has done so and answers. Changes nothing.
+/// Whether an agent could bind its socket here, or one has done so and answers. Binds one beside it, of a name of the
+/// same length, and leaves nothing behind. For a runtime's thread.
 ///
 /// # Errors
 /// If the path cannot be used.
 pub fn check(path: &Path) -> Result<()> {
-    std::os::unix::net::SocketAddr::from_pathname(path)
-        .with_context(|| format!("use {} as a socket's path", path.display()))?;
     if is_socket(path)? && is_answered(path) {
         return Ok(());
     }
     let absolute = std::path::absolute(path).with_context(|| format!("find {}", path.display()))?;
     let directories = absolute.ancestors().skip(1);
-    let nearest = directories.into_iter().find(|directory| directory.exists());
-    let nearest = nearest.context("no directory above it exists")?;
-    if !nearest.is_dir() {
-        bail!(
-            "{} is not a directory: pass another path to --socket",
-            nearest.display()
-        );
+    let missing: Vec<&Path> = directories.take_while(|path| !path.exists()).collect();
+    let bound = Socket::bind(&beside(path)).map(drop);
+    for directory in missing {
+        let _ = fs::remove_dir(directory);
     }
-    access(nearest, AccessFlags::W_OK | AccessFlags::X_OK).with_context(|| {
-        format!(
-            "write in {}; make it writable, or pass another path to --socket",
-            nearest.display()
-        )
-    })
+    bound
+        .map_err(|error| anyhow!("{error:#}; make that possible, or pass another path to --socket"))
+}
+
+/// A path of the same length in the same directory.
+fn beside(path: &Path) -> PathBuf {
+    let Some(name) = path.file_name() else {
+        return path.to_owned();
+    };
+    let mut name = name.as_bytes().to_owned();
+    name[0] = if name[0] == b'~' { b'+' } else { b'~' };
+    path.with_file_name(OsStr::from_bytes(&name))
 }
 
 /// Whether a socket is at a path; false if nothing is.
-fn is_socket(path: &Path) -> Result<bool> {
+///
+/// # Errors
+/// If something else is.
+pub fn is_socket(path: &Path) -> Result<bool> {
     let meta = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
         other => other.with_context(|| format!("look at {}", path.display()))?,

@@ -50,7 +50,7 @@ fn paths_that_the_agent_refuses() {
         (
             ["--socket", &path(&"a".repeat(200))],
             "control socket",
-            "as a socket's path",
+            "shorter than SUN_LEN",
         ),
     ] {
         let (report, check) = check(&words, facility);

@@ -17,11 +17,16 @@ use sidetrack_common::{LAYOUT_VERSION, names};
 
 use super::layouts;
 
+/// Where nodes have their bpffs.
+const USUAL: &str = "/sys/fs/bpf";
+
 /// Why the pin directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
     /// The path is not a bpffs.
-    #[error("{0} is not a bpffs: run `mount -t bpf bpf {0}` or pass --bpffs PATH")]
+    #[error(
+        "{0} is not a bpffs: pass the mount point of one with --bpffs PATH; `mount -t bpf bpf {USUAL}` mounts the usual one"
+    )]
     NotBpffs(PathBuf),
     /// Another agent owns it.
     #[error(
@@ -77,6 +82,17 @@ impl Pins {
             return Ok(Self { root });
         }
         Err(PinError::NotBpffs(bpffs.to_owned()))
+    }
+
+    /// A directory of its own in which an agent's first steps can be tried: where an agent would make its own, or
+    /// beside what is there.
+    pub(super) fn trial(&self) -> Self {
+        let is_there = self.root.symlink_metadata().is_ok();
+        let beside = if is_there { None } else { self.root.parent() };
+        let name = format!("{}-doctor-{}", names::PIN_ROOT, std::process::id());
+        Self {
+            root: beside.unwrap_or(&self.root).join(name),
+        }
     }
 
     /// `<bpffs>/sidetrack`.

@@ -19,7 +19,6 @@ pub use self::{
 };
 
 const CAPABILITIES: &str = "capabilities of root";
-const SOCKET: &str = "control socket";
 
 /// Tries everything. `socket` is whether an agent could bind its socket, or why not.
 #[must_use]
@@ -47,7 +46,7 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
             node::cgroup2(pods_cgroup),
         ),
         Check::required(
-            SOCKET,
+            "control socket",
             "any",
             "the agent does not start",
             socket.map_err(Problem::Unprepared),
@@ -56,9 +55,7 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
     checks.extend(facilities::all());
     if !has_capabilities {
         // A failure may come from the missing capabilities alone.
-        let failed = |check: &&mut Check| {
-            check.ok == Some(false) || check.facility == SOCKET && check.problem.is_some()
-        };
+        let failed = |check: &&mut Check| check.ok == Some(false) || check.problem.is_some();
         let others = |check: &&mut Check| check.facility != CAPABILITIES;
         let unknown = checks.iter_mut().filter(failed).filter(others);
         unknown.for_each(Check::forget);

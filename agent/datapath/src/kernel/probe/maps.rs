@@ -1,6 +1,9 @@
 //! Creates small maps to find out which kinds the kernel has.
 
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::{
+    io,
+    os::fd::{AsFd as _, OwnedFd},
+};
 
 use aya_obj::generated::bpf_map_type;
 
@@ -10,6 +13,11 @@ pub(super) fn map(map_type: bpf_map_type, value_size: u32, flags: u32) -> Result
     created(sys::map_create(
         map_type, "st_probe", 8, value_size, 4, flags,
     ))
+}
+
+/// A map of the oldest kind.
+pub(super) fn smallest() -> io::Result<OwnedFd> {
+    sys::map_create(bpf_map_type::BPF_MAP_TYPE_ARRAY, "st_probe", 4, 4, 1, 0)
 }
 
 pub(super) fn ring_buffer() -> Result<(), String> {
@@ -47,6 +55,6 @@ pub(super) fn storage_map() -> Result<(), String> {
     created(sys::btf_load(&btf).and_then(|btf| sys::storage_map_create("st_probe", btf.as_fd(), 1)))
 }
 
-fn created(result: std::io::Result<OwnedFd>) -> Result<(), String> {
+fn created(result: io::Result<OwnedFd>) -> Result<(), String> {
     result.map(drop).map_err(|error| error.to_string())
 }

@@ -1,16 +1,19 @@
 //! Tries what the kernel offers besides programs and maps.
 
 use std::{
-    fs,
+    fs::{self, File},
     ops::ControlFlow,
     os::fd::AsFd as _,
     path::Path,
     time::{Duration, Instant},
 };
 
-use super::report::Problem;
+use anyhow::{Context as _, Result};
+
+use super::{maps, programs, report::Problem};
 use crate::kernel::{
-    cgroup, kernel_layout,
+    attachments::replace_pin,
+    cgroup, kernel_layout, layouts,
     pins::Pins,
     sock_diag::{self, Sockets},
     sys,
@@ -23,30 +26,52 @@ pub(super) fn kernel_layout() -> Result<(), String> {
 }
 
 pub(super) fn bpffs(path: &Path) -> Result<(), Problem> {
-    mountable(
-        "bpf",
-        Pins::new(path).map(drop).map_err(|error| error.to_string()),
-    )
+    let pins = Pins::new(path).map_err(anyhow::Error::from);
+    let pins = mounted("bpf", pins)?;
+    try_pins(&pins).map_err(|error| Problem::Unprepared(format!("{error:#}")))
+}
+
+/// Does with pins what an agent does at its start, in a directory of its own, and removes it.
+fn try_pins(pins: &Pins) -> Result<()> {
+    layouts::refuse_newer(pins.root())?;
+    let trial = pins.trial();
+    let pinned = trial.lock().map_err(anyhow::Error::from);
+    let pinned = pinned.and_then(|_held| match maps::smallest() {
+        Ok(map) => replace_pin(map.as_fd(), &trial.map("doctor")),
+        // Another line of the report says why.
+        Err(_) => Ok(()),
+    });
+    let removed = layouts::remove_everything(trial.root());
+    pinned?;
+    removed.map(drop)
 }
 
 pub(super) fn cgroup2(given: Option<&Path>) -> Result<(), Problem> {
-    mountable(
-        "cgroup2",
-        cgroup::find(given)
-            .map(drop)
-            .map_err(|error| format!("{error:#}")),
-    )
+    let cgroup = mounted("cgroup2", cgroup::find(given))?;
+    try_link(&cgroup).map_err(|error| Problem::Unprepared(format!("{error:#}")))
+}
+
+/// Attaches a program that allows every connection, and detaches it at once.
+fn try_link(cgroup: &Path) -> Result<()> {
+    let Ok(program) = programs::smallest() else {
+        // Another line of the report says why.
+        return Ok(());
+    };
+    let target = File::open(cgroup).with_context(|| format!("open {}", cgroup.display()))?;
+    sys::link_create(program.as_fd(), target.as_fd(), programs::SMALLEST)
+        .map(drop)
+        .with_context(|| format!("attach a program to cgroup {}", cgroup.display()))
 }
 
 /// A file system that the kernel supports only needs to be mounted.
-fn mountable(fs_type: &str, found: Result<(), String>) -> Result<(), Problem> {
+fn mounted<T>(fs_type: &str, found: Result<T>) -> Result<T, Problem> {
     let known = fs::read_to_string("/proc/filesystems").unwrap_or_default();
     let known = known
         .lines()
         .any(|line| line.split_whitespace().last() == Some(fs_type));
     found.map_err(|problem| {
         if known {
-            Problem::Unprepared(problem)
+            Problem::Unprepared(format!("{problem:#}"))
         } else {
             Problem::Missing(format!("the kernel has no file system {fs_type}"))
         }

@@ -144,6 +144,15 @@ fn connect(code: &[bpf_insn]) -> Result<(), String> {
     )
 }
 
+/// What [`smallest`] is attached to.
+pub(super) const SMALLEST: bpf_attach_type = bpf_attach_type::BPF_CGROUP_INET4_CONNECT;
+
+/// A program that allows every connection.
+pub(super) fn smallest() -> io::Result<OwnedFd> {
+    let sock_addr = bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR;
+    loaded(sock_addr, SMALLEST, &[])
+}
+
 /// Loads the smallest program of a type. It calls a helper, if one is given.
 pub(super) fn program(
     program_type: bpf_prog_type,
