@@ -6,13 +6,17 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow};
+use nix::unistd::{AccessFlags, access};
 use serde::Serialize;
 
 use crate::cni::install::{Entries, remove_entries};
 use crate::observe::{history, last_policies};
 use crate::server::control_socket::{is_answered, is_socket, remove_socket};
 use sidetrack_base::mesh_settings::last_defaults;
-use sidetrack_datapath::kernel::{layouts, pins::Pins};
+use sidetrack_datapath::kernel::{
+    layouts,
+    pins::{Lock, Pins},
+};
 
 /// What was removed, or would be.
 #[derive(Debug, Default, Serialize)]
@@ -47,15 +51,7 @@ impl Removed {
 /// # Errors
 /// If an agent runs, or something cannot be removed.
 pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
-    let pins = Pins::new(bpffs)?;
-    if is_answered(socket) {
-        return Err(running(socket));
-    }
-    let lock = if pins.root().exists() {
-        Some(pins.try_lock()?.ok_or_else(|| running(bpffs))?)
-    } else {
-        None
-    };
+    let (pins, lock) = take(bpffs, socket)?;
     let entries = plugin_entries(cni_conf_dir, socket)?;
     if let (Some(conf_dir), false) = (cni_conf_dir, entries.own.is_empty()) {
         remove_entries(conf_dir, socket)?;
@@ -76,21 +72,42 @@ pub fn everything(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> R
     Ok(removed)
 }
 
-/// What [`everything`] would remove. Changes nothing.
+/// What [`everything`] would remove, and why it would not. Changes nothing.
 ///
 /// # Errors
 /// If something cannot be read.
-pub fn preview(bpffs: &Path, socket: &Path, cni_conf_dir: Option<&Path>) -> Result<Removed> {
+pub fn preview(
+    bpffs: &Path,
+    socket: &Path,
+    cni_conf_dir: Option<&Path>,
+) -> Result<(Removed, Option<anyhow::Error>)> {
     let pins = Pins::new(bpffs)?;
     let entries = plugin_entries(cni_conf_dir, socket)?;
     let mut removed = Removed::of_layouts(layouts::list_everything(pins.root())?);
     removed.plugin = entries.own;
     removed.left.extend(entries.other);
-    if socket.exists() {
+    if is_socket(socket).unwrap_or_default() {
         removed.other.push(socket.to_owned());
     }
     removed.other.extend(kept_files(socket));
-    Ok(removed)
+    Ok((removed, take(bpffs, socket).err()))
+}
+
+/// Takes what is to be removed: no agent uses it, and none starts with it as long as the lock is held. Nothing has to
+/// be locked where no pin is.
+fn take(bpffs: &Path, socket: &Path) -> Result<(Pins, Option<Lock>)> {
+    let pins = Pins::new(bpffs)?;
+    if is_socket(socket)? && is_answered(socket) {
+        return Err(running(socket));
+    }
+    if !pins.root().exists() {
+        return Ok((pins, None));
+    }
+    let lock = pins.try_lock()?.ok_or_else(|| running(bpffs))?;
+    // Root may write everywhere but to a file system that is read-only.
+    access(pins.root(), AccessFlags::W_OK)
+        .with_context(|| format!("write in {}", pins.root().display()))?;
+    Ok((pins, Some(lock)))
 }
 
 /// What agents keep beside their socket for their successors, as far as it exists.

@@ -33,9 +33,12 @@ pub(super) struct Options {
 
 /// What is shown.
 #[derive(Debug, Serialize)]
-struct Report {
-    /// Pods that were intercepted until then.
-    pods: Vec<String>,
+struct CleanupReport {
+    /// Pods that were intercepted until then; unknown if another build wrote their rows.
+    pods: Option<Vec<String>>,
+    /// Why nothing would be removed now.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    would_fail: Option<String>,
     #[serde(flatten)]
     removed: Removed,
 }
@@ -43,17 +46,29 @@ struct Report {
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
     let places = &options.places;
     // Without rows that can be read there may still be something to remove.
-    let pods = pods::pinned(places).unwrap_or_default();
-    let pods = pods.iter().map(PodStatus::full_name).collect();
-    let what = if options.dry_run {
-        cleanup::preview
+    let pods = pods::pinned(places);
+    let pods = pods.map(|pods| pods.iter().map(PodStatus::full_name).collect());
+    let (bpffs, socket, cni) = (&places.bpffs, &places.socket, Some(&*options.cni_conf_dir));
+    let (removed, error) = if options.dry_run {
+        cleanup::preview(bpffs, socket, cni)?
     } else {
-        cleanup::everything
+        (cleanup::everything(bpffs, socket, cni)?, None)
     };
-    let removed = what(&places.bpffs, &places.socket, Some(&options.cni_conf_dir))?;
-    let report = Report { pods, removed };
+    let report = CleanupReport {
+        pods: if removed.maps.is_empty() {
+            Some(Vec::new())
+        } else {
+            pods.ok()
+        },
+        would_fail: error.map(|error| format!("{error:#}")),
+        removed,
+    };
     if !output::print_value(options.output, &report)? {
         print(&report, options.dry_run)?;
+    }
+    if let Some(error) = &report.would_fail {
+        output::remark(format!("cleanup would fail now: {error}"));
+        return Ok(ExitCode::FAILURE);
     }
     if options.stay {
         block_on(until_signal())??;
@@ -61,7 +76,7 @@ pub(super) fn run(options: &Options) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn print(report: &Report, dry_run: bool) -> Result<()> {
+fn print(report: &CleanupReport, dry_run: bool) -> Result<()> {
     let done = if dry_run { "would remove" } else { "removed" };
     let removed = &report.removed;
     for path in &removed.left {
@@ -88,24 +103,28 @@ fn print(report: &Report, dry_run: bool) -> Result<()> {
         output::print(format!("{done} {}", path.display()))?;
     }
     let (links, maps) = (removed.links.len(), removed.maps.len());
-    output::print(if dry_run {
-        format!(
-            "{links} links and {maps} maps; intercepted now: {}",
-            names(&report.pods)
-        )
+    let (would, go) = if dry_run {
+        ("would be ", "would go")
     } else {
-        format!(
-            "{links} links and {maps} maps removed; open connections continue, new ones go direct. No longer intercepted: {}",
-            names(&report.pods)
-        )
-    })
+        ("", "go")
+    };
+    let effect = match report.pods.as_deref() {
+        Some([]) => "no pod was intercepted".to_owned(),
+        pods => format!(
+            "open connections continue; new ones {go} direct, past the sidecars and without mTLS, in {}",
+            names(pods)
+        ),
+    };
+    output::print(format!(
+        "{links} links and {maps} maps {would}removed; {effect}"
+    ))
 }
 
 /// Names in a row.
-fn names(pods: &[String]) -> String {
-    if pods.is_empty() {
-        "no pod".to_owned()
-    } else {
-        pods.join(", ")
+fn names(pods: Option<&[String]>) -> String {
+    match pods {
+        None => "pods that cannot be named, as another version wrote their rows".to_owned(),
+        Some([one]) => format!("pod {one}"),
+        Some(pods) => format!("{} pods: {}", pods.len(), pods.join(", ")),
     }
 }

@@ -31,9 +31,34 @@ fn cleanup_removes_everything() -> Result<()> {
     agent.places.wait_enrolled("test/app")?;
     let refused = lab.places().output(&["cleanup"])?;
     ensure!(refused.status.code() == Some(1), "{refused:?}");
-    ensure!(String::from_utf8_lossy(&refused.stderr).contains("an agent is running"));
+    let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
+    ensure!(refused.contains("an agent is running"), "{refused}");
+    // A dry run says the same, and who would lose what.
+    let dry = lab.places().output(&["cleanup", "--dry-run"])?;
+    let said = String::from_utf8_lossy(&dry.stderr).into_owned();
+    let why = refused.trim_start_matches("sidetrack: ");
+    ensure!(
+        dry.status.code() == Some(1) && said.contains(why),
+        "{dry:?}"
+    );
+    let dry = String::from_utf8_lossy(&dry.stdout).into_owned();
+    ensure!(
+        dry.contains("without mTLS, in pod test/app") && dry.contains("links and"),
+        "{dry}"
+    );
     agent.end(Signal::SIGTERM)?;
+    let status = lab.places().output(&["status"])?;
+    ensure!(String::from_utf8_lossy(&status.stdout).contains("not running"));
+    let would = lab.places().json(&["cleanup", "--dry-run", "-o", "json"])?;
     let removed = lab.places().json(&["cleanup", "-o", "json"])?;
+    for what in ["pods", "links", "maps"] {
+        let count = |report: &serde_json::Value| report[what].as_array().map(Vec::len);
+        ensure!(
+            count(&would) == count(&removed),
+            "{what}: {would} {removed}"
+        );
+    }
+    ensure!(removed["pods"][0] == "test/app", "{removed}");
     ensure!(
         removed["links"]
             .as_array()
@@ -44,6 +69,27 @@ fn cleanup_removes_everything() -> Result<()> {
     let again = lab.places().output(&["cleanup"])?;
     ensure!(again.status.success());
     ensure!(String::from_utf8_lossy(&again.stdout).contains("nothing to remove"));
+    let status = lab.places().output(&["status"])?;
+    let said = String::from_utf8_lossy(&status.stdout).into_owned();
+    ensure!(
+        status.status.code() == Some(1) && said.contains("sidetrack is not installed here"),
+        "{said}"
+    );
+    ensure!(
+        !said.contains("No such file") && said.contains("pods    none"),
+        "{said}"
+    );
+    // What is no socket of an agent would not be removed either.
+    let file = lab.dir().join("precious");
+    fs::write(&file, "keep me")?;
+    let mut other = lab.places().clone();
+    other.socket = file;
+    let dry = other.output(&["cleanup", "--dry-run"])?;
+    let said = String::from_utf8_lossy(&dry.stdout).into_owned();
+    ensure!(
+        dry.status.code() == Some(1) && !said.contains("precious"),
+        "{dry:?}"
+    );
     // Nothing is attached any more.
     let tree = run_words(&[
         "bpftool",

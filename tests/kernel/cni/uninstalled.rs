@@ -210,16 +210,25 @@ kernel_test!(cleanup_takes_the_entry_away);
 fn cleanup_takes_the_entry_away() -> Result<()> {
     let mut node = Node::new()?;
     let (places, conf) = (node.places().clone(), node.runtime.conf());
-    let dry = places.json(&[
+    let words = [
         "cleanup",
         "--dry-run",
         "--cni-conf-dir",
         &conf,
         "-o",
         "json",
-    ])?;
+    ];
+    let dry = places.output(&words)?;
+    ensure!(dry.status.code() == Some(1), "an agent runs: {dry:?}");
+    let dry: Value = serde_json::from_slice(&dry.stdout)?;
     let list = json!([node.runtime.list()]);
     ensure!(dry["plugin"] == list && dry["links"] != json!([]), "{dry}");
+    ensure!(
+        dry["would_fail"]
+            .to_string()
+            .contains("an agent is running"),
+        "{dry}"
+    );
     node.wait_plugin(true)?;
     drop(node.agent.take());
     // Another agent's.
