@@ -1,16 +1,17 @@
 //! A client of the agent's control socket.
 
 use std::{
-    io,
+    fs, io,
     ops::ControlFlow,
+    os::unix::fs::FileTypeExt as _,
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, anyhow, bail};
 use http_body_util::{BodyExt as _, Full};
 use hyper::{
-    Request, Response,
+    Request, Response, StatusCode,
     body::{Bytes, Incoming},
 };
 use hyper_util::rt::TokioIo;
@@ -31,6 +32,20 @@ pub enum NoAnswer {
         socket: PathBuf,
         /// What connect says.
         cause: io::Error,
+    },
+    /// It is something else.
+    #[error("{} is not a socket: pass the agent's to --socket", socket.display())]
+    NotSocket {
+        /// Where.
+        socket: PathBuf,
+    },
+    /// Somebody listens, and it is no agent.
+    #[error("what listens on {} does not answer as an agent ({cause}): pass the agent's socket to --socket", socket.display())]
+    Foreign {
+        /// Where.
+        socket: PathBuf,
+        /// What is wrong with its answer.
+        cause: hyper::Error,
     },
     /// The caller may not ask.
     #[error("{} is for root only: run this as root", socket.display())]
@@ -98,8 +113,11 @@ impl Client {
         let (response, connection) = tokio::time::timeout(WAIT_TIMEOUT, request)
             .await
             .map_err(|_| self.silent())??;
-        if !response.status().is_success() {
-            let code = response.status();
+        let code = response.status();
+        if code == StatusCode::NOT_FOUND {
+            return Err(refused(code, path));
+        }
+        if !code.is_success() {
             let body = response.into_body().collect().await?.to_bytes();
             bail!(
                 "the agent answers {code}: {}",
@@ -137,6 +155,9 @@ impl Client {
     pub async fn text(&self, path: &str) -> Result<(bool, String)> {
         let text = async {
             let (response, connection) = self.send(Request::get(path), Bytes::new()).await?;
+            if response.status() == StatusCode::NOT_FOUND {
+                return Err(refused(response.status(), path));
+            }
             let fine = response.status().is_success();
             let body = response.into_body().collect().await?.to_bytes();
             connection.abort();
@@ -163,14 +184,10 @@ impl Client {
         let body = response.into_body().collect().await?.to_bytes();
         connection.abort();
         if !code.is_success() {
-            let cure = if code.as_u16() == 503 {
-                "it is ending"
-            } else {
-                "is it of another version?"
-            };
-            bail!("the agent answers {code} to {path}; {cure}");
+            return Err(refused(code, path));
         }
-        serde_json::from_slice(&body).context("read the agent's answer")
+        serde_json::from_slice(&body)
+            .context("read the agent's answer; is the agent of another version?")
     }
 
     /// Sends a request; the task drives the connection as long as the answer is read.
@@ -186,19 +203,35 @@ impl Client {
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
         let connection = tokio::spawn(connection);
         let request = request.header("host", "sidetrack").body(Full::new(body))?;
-        let response = sender
-            .send_request(request)
-            .await
-            .context("the agent ended before it answered")?;
-        Ok((response, connection))
+        match sender.send_request(request).await {
+            Ok(response) => Ok((response, connection)),
+            Err(cause) if cause.is_parse() => {
+                let socket = self.socket.clone();
+                Err(NoAnswer::Foreign { socket, cause }.into())
+            }
+            Err(cause) => Err(cause).context("the agent ended before it answered"),
+        }
     }
 
     fn no_answer(&self, cause: io::Error) -> NoAnswer {
         let socket = self.socket.clone();
+        let is_socket = |meta: fs::Metadata| meta.file_type().is_socket();
         if cause.kind() == io::ErrorKind::PermissionDenied {
             NoAnswer::Denied { socket }
+        } else if fs::metadata(&socket).is_ok_and(|meta| !is_socket(meta)) {
+            NoAnswer::NotSocket { socket }
         } else {
             NoAnswer::Absent { socket, cause }
         }
     }
+}
+
+/// An answer that is no success, and what it means.
+fn refused(code: StatusCode, path: &str) -> anyhow::Error {
+    let cure = if code == StatusCode::SERVICE_UNAVAILABLE {
+        "it is ending"
+    } else {
+        "is it of another version?"
+    };
+    anyhow!("the agent answers {code} to {path}; {cure}")
 }

@@ -87,7 +87,10 @@ impl AgentState {
             Err(error) => match error.downcast_ref::<NoAnswer>() {
                 Some(NoAnswer::Absent { .. }) => Self::NotRunning,
                 Some(NoAnswer::Silent { .. }) => Self::Silent,
-                Some(NoAnswer::Denied { .. }) | None => Self::Unknown,
+                Some(
+                    NoAnswer::NotSocket { .. } | NoAnswer::Foreign { .. } | NoAnswer::Denied { .. },
+                )
+                | None => Self::Unknown,
             },
         }
     }
