@@ -91,6 +91,8 @@ enum Command {
 
 /// The variable with the bpffs of an agent in a container.
 const BPFFS_VARIABLE: &str = "SIDETRACK_BPFFS";
+/// Where nodes have their bpffs.
+const BPFFS: &str = "/sys/fs/bpf";
 /// The control socket's default path.
 const SOCKET: &str = "/run/sidetrack/sidetrack.sock";
 
@@ -102,7 +104,7 @@ struct Places {
         long,
         value_name = "PATH",
         env = BPFFS_VARIABLE,
-        default_value = "/sys/fs/bpf",
+        default_value = BPFFS,
         global = true
     )]
     bpffs: PathBuf,

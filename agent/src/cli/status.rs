@@ -1,6 +1,12 @@
 //! `sidetrack status`: kernel, hooks, pods and problems.
 
-use std::{fs, io, os::fd::AsFd, process::ExitCode, time::Duration};
+use std::{
+    fs, io,
+    os::fd::AsFd,
+    path::Path,
+    process::ExitCode,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
@@ -10,7 +16,7 @@ use sidetrack_base::duration::{self, duration};
 use sidetrack_live::SidecarCounts;
 
 use super::{
-    Format, Places, output,
+    BPFFS, Format, Places, output,
     pod_name::{NamespaceFlag, PodName},
     pods,
 };
@@ -75,6 +81,8 @@ enum AgentState {
     NotRunning,
     /// It has the socket and says nothing.
     Silent,
+    /// Nothing of sidetrack is on this node.
+    NotInstalled,
     /// It may not be asked, or its answer is not understood.
     Unknown,
 }
@@ -118,6 +126,19 @@ struct HookStatus {
     program_id: Option<u32>,
     link_id: Option<u32>,
     cgroup_id: Option<u64>,
+}
+
+impl HookStatus {
+    /// What it means that it is not attached.
+    fn problem(&self) -> String {
+        let hook = self.hook;
+        match (self.pods, self.of_pods) {
+            (Some(pods), Some(of)) => format!(
+                "hook {hook} is attached to {pods} of {of} pods: inbound connections of the others pass their sidecars until the agent has repaired it, or they have ended"
+            ),
+            _ => format!("hook {hook} is not attached: the agent attaches it again within 2 s"),
+        }
+    }
 }
 
 #[derive(Debug, Default, Serialize)]
@@ -170,38 +191,37 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     })
 }
 
+/// Asks at least once, whatever the time.
 async fn wait(pod: &PodName, options: &Options) -> Result<()> {
     let client = Client::new(&options.places.socket);
-    let mut last = "the agent does not answer".to_owned();
-    let enrolled = async {
-        loop {
-            let answer = client.get::<Vec<PodStatus>>("/v1/pods").await;
-            last = match answer {
-                Ok(pods) => match pods::named(pods, pod) {
-                    Ok(found) if found.state == PodState::Enrolled => return,
-                    Ok(found) => found.reason.unwrap_or_default(),
-                    Err(error) => format!("the agent does not know the pod: {error:#}"),
-                },
-                Err(error) => format!("{error:#}"),
-            };
-            tokio::time::sleep(POLL).await;
+    let begun = Instant::now();
+    loop {
+        let answer = client.get::<Vec<PodStatus>>("/v1/pods").await;
+        let last = match answer {
+            Ok(pods) => match pods::named(pods, pod) {
+                Ok(found) if found.state == PodState::Enrolled => return Ok(()),
+                Ok(found) => found.reason.unwrap_or_default(),
+                Err(error) => format!("the agent does not know the pod: {error:#}"),
+            },
+            Err(error) => format!("{error:#}"),
+        };
+        let left = options.timeout.saturating_sub(begun.elapsed());
+        if left.is_zero() {
+            let waited = duration::text(options.timeout);
+            bail!("pod {pod} is not enrolled after {waited}: {last}");
         }
-    };
-    if tokio::time::timeout(options.timeout, enrolled)
-        .await
-        .is_err()
-    {
-        let waited = duration::text(options.timeout);
-        bail!("pod {pod} is not enrolled after {waited}: {last}");
+        tokio::time::sleep(left.min(POLL)).await;
     }
-    Ok(())
 }
 
-async fn report(places: &Places) -> Report {
-    let mut problems = Vec::new();
+async fn report(places: &Places) -> StatusReport {
     let client = Client::new(&places.socket);
     let answer: Result<AgentStatus> = client.get("/v1/status").await;
     let agent_state = AgentState::of(&answer);
+    if agent_state == AgentState::NotRunning && has_no_pins(places) {
+        return StatusReport::of_nothing(places);
+    }
+    let mut problems = Vec::new();
     let agent = answer
         .map_err(|error| problems.push(format!("{error:#}")))
         .ok();
@@ -242,21 +262,21 @@ async fn report(places: &Places) -> Report {
     let hooks = hooks(places);
     if let Err(error) = &hooks {
         problems.push(format!("{error:#}"));
+        // The maps are at the same place.
+        problems.dedup();
     }
     let hooks = hooks.unwrap_or_default();
-    problems.extend(
-        hooks
-            .iter()
-            .filter(|hook| !hook.attached && agent.is_some())
-            .map(|hook| match (hook.pods, hook.of_pods) {
-                (Some(pods), Some(of)) => format!(
-                    "hook {} is attached to {pods} of {of} pods: inbound connections of the others pass their sidecars until the agent has repaired it, or they have ended",
-                    hook.hook
-                ),
-                _ => format!("hook {} is not attached: restart the agent", hook.hook),
-            }),
-    );
-    Report {
+    let detached = hooks
+        .iter()
+        .filter(|hook| !hook.attached && agent.is_some());
+    for hook in detached {
+        // The agent says more of one that it cannot repair.
+        let name = format!("hook {}", hook.hook);
+        if !problems.iter().any(|problem| problem.contains(&name)) {
+            problems.push(hook.problem());
+        }
+    }
+    StatusReport {
         kernel: kernel(),
         agent,
         agent_state,
@@ -266,6 +286,35 @@ async fn report(places: &Places) -> Report {
         sidecars,
         notes,
         problems,
+    }
+}
+
+/// Whether no agent has left anything here.
+fn has_no_pins(places: &Places) -> bool {
+    match Pins::new(&places.bpffs) {
+        Ok(pins) => !pins.root().exists(),
+        // Of another path nobody knows whether it is the right one.
+        Err(_) => places.bpffs == Path::new(BPFFS),
+    }
+}
+
+impl StatusReport {
+    /// Of a node without an agent and without anything that one has left.
+    fn of_nothing(places: &Places) -> Self {
+        let (socket, bpffs) = (places.socket.display(), places.bpffs.display());
+        Self {
+            kernel: kernel(),
+            agent: None,
+            agent_state: AgentState::NotInstalled,
+            hooks: Vec::new(),
+            pods_from: Source::PinnedMaps,
+            pods: Some(PodCounts::default()),
+            sidecars: None,
+            notes: Vec::new(),
+            problems: vec![format!(
+                "sidetrack is not installed here: no agent answers on {socket}, and none has left anything in {bpffs}; `sidetrack doctor` says whether this node can run it"
+            )],
+        }
     }
 }
 
@@ -350,6 +399,7 @@ fn print(report: &StatusReport, wide: bool) -> Result<()> {
         AgentState::Starting => "starting",
         AgentState::NotRunning => "not running",
         AgentState::Silent => "does not answer",
+        AgentState::NotInstalled => "not installed",
         AgentState::Unknown => "unknown",
     };
     let agent = report.agent.as_ref().map_or_else(
@@ -423,6 +473,7 @@ fn print_hooks(hooks: &[HookStatus], wide: bool) -> Result<()> {
 
 fn pods_line(report: &StatusReport) -> String {
     match (&report.pods, report.pods_from) {
+        _ if report.agent_state == AgentState::NotInstalled => "none".to_owned(),
         (None, _) => "unknown".to_owned(),
         // The kernel knows only those.
         (Some(pods), Source::PinnedMaps) => {
