@@ -18,7 +18,6 @@ use self::{
     read::{is_json, split},
 };
 pub use self::{
-    pods::is_name,
     read::{parse_yaml, read_text},
     templates::{parse_templates, read_templates, read_templates_from},
 };

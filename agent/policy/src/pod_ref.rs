@@ -2,6 +2,11 @@
 
 use serde::Serialize;
 
+/// Longest name of an object, such as a pod.
+pub const LONGEST_NAME: usize = 253;
+/// Longest name of a namespace.
+pub const LONGEST_NAMESPACE: usize = 63;
+
 /// Namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub struct PodRef {
@@ -23,14 +28,30 @@ impl std::str::FromStr for PodRef {
     /// `NAMESPACE/NAME`, or `NAME` in namespace `default`.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (namespace, name) = text.split_once('/').unwrap_or(("default", text));
-        if namespace.is_empty() || name.is_empty() || name.contains('/') {
-            return Err(format!("{text:?} is not a pod; write NAMESPACE/NAME"));
+        if !is_name(namespace, LONGEST_NAMESPACE) || !is_name(name, LONGEST_NAME) {
+            return Err(format!(
+                "{text:?} is not a name in a namespace; write NAMESPACE/NAME"
+            ));
         }
         Ok(Self {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
         })
     }
+}
+
+/// Whether it is a valid name in Kubernetes. The kernel's maps have room for these, and messages and
+/// commands can write them as NAMESPACE/NAME.
+#[must_use]
+pub fn is_name(text: &str, longest: usize) -> bool {
+    let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+    let bytes = text.as_bytes();
+    bytes.len() <= longest
+        && bytes.first().is_some_and(alphanumeric)
+        && bytes.last().is_some_and(alphanumeric)
+        && bytes
+            .iter()
+            .all(|byte| alphanumeric(byte) || matches!(byte, b'-' | b'.'))
 }
 
 #[cfg(test)]

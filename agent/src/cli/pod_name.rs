@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr};
 
 use anyhow::{Result, bail};
 use clap::Args;
-use sidetrack_policy::PodRef;
+use sidetrack_policy::pod_ref::{LONGEST_NAME, LONGEST_NAMESPACE, is_name};
 
 /// How many names an error lists.
 const LISTED: usize = 8;
@@ -17,7 +17,7 @@ const ALIKE: f64 = 0.8;
 #[derive(Clone, Debug, Default, Args)]
 pub(super) struct NamespaceFlag {
     /// The pod's Kubernetes namespace, instead of NAMESPACE/POD
-    #[arg(short, long, value_name = "NAMESPACE", global = true)]
+    #[arg(short, long, value_name = "NAMESPACE", global = true, value_parser = namespace)]
     namespace: Option<String>,
 }
 
@@ -28,23 +28,29 @@ pub(super) struct PodName {
     name: String,
 }
 
+/// A name that a namespace can have.
+pub(super) fn namespace(text: &str) -> Result<String, String> {
+    if is_name(text, LONGEST_NAMESPACE) {
+        Ok(text.to_owned())
+    } else {
+        Err("write a namespace as `kubectl get namespaces` shows it".to_owned())
+    }
+}
+
 impl FromStr for PodName {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.contains('/') {
-            let PodRef { namespace, name } = text.parse()?;
-            return Ok(Self {
-                namespace: Some(namespace),
-                name,
-            });
-        }
-        if text.is_empty() {
-            return Err("write POD or NAMESPACE/POD".to_owned());
+        let (own, name) = match text.split_once('/') {
+            Some((own, name)) => (Some(namespace(own)?), name),
+            None => (None, text),
+        };
+        if !is_name(name, LONGEST_NAME) {
+            return Err("write POD or NAMESPACE/POD, as `sidetrack pods` shows them".to_owned());
         }
         Ok(Self {
-            namespace: None,
-            name: text.to_owned(),
+            namespace: own,
+            name: name.to_owned(),
         })
     }
 }
@@ -65,6 +71,16 @@ impl From<Option<String>> for NamespaceFlag {
 }
 
 impl NamespaceFlag {
+    /// Whether it was given.
+    pub(super) fn is_given(&self) -> bool {
+        self.namespace.is_some()
+    }
+
+    /// Whether pods of a namespace are meant.
+    pub(super) fn has(&self, namespace: &str) -> bool {
+        self.namespace.as_ref().is_none_or(|own| own == namespace)
+    }
+
     /// The name with the namespace of the flag. Ends the process, with the exit code of wrong usage, if both
     /// name one and they differ.
     pub(super) fn complete(&self, pod: &PodName) -> PodName {
@@ -134,10 +150,10 @@ impl PodName {
             by_name.then(other.1.total_cmp(&one.1))
         });
         let names: Vec<&str> = near.iter().map(|(_, name)| *name).take(SUGGESTED).collect();
-        if names.is_empty() {
-            "; `sidetrack pods` lists those that are".to_owned()
-        } else {
-            format!("; did you mean {}?", names.join(" or "))
+        match (names.is_empty(), known.is_empty()) {
+            (false, _) => format!("; did you mean {}?", names.join(" or ")),
+            (true, false) => format!("; there are {}", listed(known)),
+            (true, true) => "; there is none".to_owned(),
         }
     }
 }

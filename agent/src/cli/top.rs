@@ -16,7 +16,7 @@ use sidetrack_live::{
 };
 
 use self::node::Node;
-use super::{Format, Places, output};
+use super::{Format, Places, output, pod_name};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -29,7 +29,7 @@ pub(super) struct Options {
     #[arg(value_name = "TEXT", default_value = "", hide_default_value = true)]
     name: String,
     /// Only pods of this Kubernetes namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = pod_name::namespace)]
     namespace: Option<String>,
     /// The time between two readings of the counters, such as 2s or 500ms
     #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = interval)]

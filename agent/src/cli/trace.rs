@@ -8,7 +8,7 @@ use sidetrack_live::trace::{AttendedLine, Columns, Flags, Summary, missing, name
 
 use super::{
     Format, Places, output,
-    pod_name::{NamespaceFlag, PodName},
+    pod_name::{self, NamespaceFlag, PodName},
     pods,
 };
 use crate::observe::trace::Filter;
@@ -28,7 +28,7 @@ pub(super) struct Options {
     #[arg(value_name = "NAMESPACE/POD")]
     pod: Option<PodName>,
     /// Only pods of this Kubernetes namespace
-    #[arg(short, long, value_name = "NAMESPACE")]
+    #[arg(short, long, value_name = "NAMESPACE", value_parser = pod_name::namespace)]
     namespace: Option<String>,
     #[command(flatten)]
     flags: Flags,

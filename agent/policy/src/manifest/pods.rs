@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     facts::PodFacts,
+    pod_ref::{LONGEST_NAME, LONGEST_NAMESPACE, is_name},
     text::{printable, shortened},
 };
 
@@ -61,7 +62,10 @@ pub(super) fn pod(pod: Result<PodFacts, String>) -> Result<PodFacts> {
     if name.is_empty() {
         bail!("the Pod has no metadata.name");
     }
-    for (field, text, longest) in [("name", name, 253), ("namespace", namespace, 63)] {
+    for (field, text, longest) in [
+        ("name", name, LONGEST_NAME),
+        ("namespace", namespace, LONGEST_NAMESPACE),
+    ] {
         if !is_name(text, longest) {
             bail!(
                 "metadata.{field} is {:?}; write up to {longest} lower-case letters, digits, '-' \
@@ -84,18 +88,4 @@ pub(super) fn netns_ref(pod: &PodFacts) -> Result<NetnsRef, String> {
             "annotation {NETNS_ANNOTATION} is missing: write the path of the pod's network namespace, such as /run/netns/NAME"
         )),
     }
-}
-
-/// Whether it is a valid name in Kubernetes. The kernel's maps have room for these, and messages and
-/// commands can write them as NAMESPACE/NAME.
-#[must_use]
-pub fn is_name(text: &str, longest: usize) -> bool {
-    let alphanumeric = |byte: &u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
-    let bytes = text.as_bytes();
-    bytes.len() <= longest
-        && bytes.first().is_some_and(alphanumeric)
-        && bytes.last().is_some_and(alphanumeric)
-        && bytes
-            .iter()
-            .all(|byte| alphanumeric(byte) || matches!(byte, b'-' | b'.'))
 }

@@ -1,5 +1,6 @@
 //! Manifests as people write them.
 
+use crate::pod_ref::is_name;
 use crate::{
     mesh::Mesh,
     select::{Enroll, Wanted, wanted},
@@ -159,10 +160,10 @@ fn names() {
         ("a/b", false),
         ("\u{e9}", false),
     ] {
-        assert_eq!(super::is_name(name, 253), valid, "{name:?}");
+        assert_eq!(is_name(name, 253), valid, "{name:?}");
     }
-    assert!(super::is_name(&"a".repeat(63), 63));
-    assert!(!super::is_name(&"a".repeat(64), 63));
+    assert!(is_name(&"a".repeat(63), 63));
+    assert!(!is_name(&"a".repeat(64), 63));
     for (namespace, name, field) in [
         ("a".repeat(64), "b".to_owned(), "metadata.namespace"),
         ("a".to_owned(), "b".repeat(254), "metadata.name"),

@@ -21,7 +21,9 @@ fn names_with_and_without_a_namespace() {
         several.contains("shop/web-0, bank/web-0; write NAMESPACE/POD"),
         "{several}"
     );
-    for text in ["", "/", "a/", "/a", "a/b/c"] {
+    for text in [
+        "", "/", "a/", "/a", "a/b/c", "a b", "a b/c", "A/b", "a/b_c", "-n",
+    ] {
         assert!(text.parse::<PodName>().is_err(), "{text:?}");
     }
 }
@@ -34,11 +36,14 @@ fn suggestions() {
         ("shop/ledger", "did you mean bank/ledger?"),
         ("shop/web-2", "did you mean shop/web-0 or shop/web-1"),
         ("bnak/web-0", "did you mean bank/web-0 or shop/web-0"),
-        ("mysql", "`sidetrack pods` lists"),
+        ("mysql", "; there are shop/web-0, shop/web-1"),
     ] {
         let error = find(text).unwrap_err();
         assert!(error.contains(meant), "{text}: {error}");
     }
+    let name: PodName = "web".parse().unwrap();
+    let error = name.find(&[]).unwrap_err().to_string();
+    assert_eq!(error, "no pod web is known; there is none");
 }
 
 #[test]
