@@ -145,12 +145,10 @@ kernel_test!(bad_defaults_end_the_start);
 fn bad_defaults_end_the_start() -> Result<()> {
     let lab = Lab::new()?;
     let missing = lab.dir().join("missing.yaml");
-    for (arguments, expected) in [
-        (["--config", &missing.to_string_lossy()], "missing.yaml"),
-        (
-            ["--default", "proxyUid=envoy"],
-            "--default proxyUid is \"envoy\"",
-        ),
+    for (arguments, code, expected) in [
+        (["--config", &missing.to_string_lossy()], 1, "missing.yaml"),
+        // A usage error.
+        (["--default", "proxyUid=envoy"], 2, "is not a numeric user"),
     ] {
         let agent = Agent::spawn_with(
             lab.places(),
@@ -160,7 +158,7 @@ fn bad_defaults_end_the_start() -> Result<()> {
             },
         )?;
         let status = agent.wait()?;
-        ensure!(status.code() == Some(1), "{arguments:?}: {status}");
+        ensure!(status.code() == Some(code), "{arguments:?}: {status}");
         ensure!(
             lab.places().log().contains(expected),
             "{}",

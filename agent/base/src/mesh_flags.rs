@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::mesh_settings::MeshSettings;
 use sidetrack_policy::{
-    mesh::{DefaultFlag, VirtualInterfaces},
+    mesh::{self, DefaultFlag, VirtualInterfaces},
     select::Enroll,
 };
 
@@ -32,14 +32,24 @@ pub struct MeshFlags {
 
 impl MeshFlags {
     /// The settings they describe; nothing is read yet.
-    #[must_use]
-    pub fn settings(mut self, enroll: Enroll) -> MeshSettings {
+    ///
+    /// # Errors
+    /// If the flags contradict each other: that is wrong usage.
+    pub fn settings(mut self, enroll: Enroll) -> Result<MeshSettings, String> {
         if self.accelerate {
-            let flag = "accelerate=true".parse();
-            self.defaults.push(flag.expect("a default of that name"));
+            self.defaults.push("accelerate=true".parse()?);
+        }
+        // A file may have one of two values that fit each other.
+        if self.config.is_none() {
+            mesh::check(&self.defaults)?;
         }
         let interfaces = self.virtual_interfaces.unwrap_or(VirtualInterfaces::Full);
-        MeshSettings::new(self.config, self.defaults, interfaces, enroll)
+        Ok(MeshSettings::new(
+            self.config,
+            self.defaults,
+            interfaces,
+            enroll,
+        ))
     }
 
     /// The first of them that was given.

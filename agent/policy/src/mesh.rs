@@ -3,7 +3,7 @@
 
 mod defaults;
 
-pub use self::defaults::{DefaultFlag, defaults, read};
+pub use self::defaults::{DefaultFlag, check, defaults, read};
 use crate::inputs::Inputs;
 
 /// Which sidecar pods to enroll.

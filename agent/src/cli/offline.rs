@@ -104,7 +104,8 @@ impl OfflineFlags {
 
     /// The pod of this name, or the only one.
     pub(super) fn find(&self, path: &Path, pod: Option<&PodName>) -> Result<Described> {
-        let mesh = self.mesh.clone().settings(Enroll::Injected).read()?;
+        let settings = self.mesh.clone().settings(Enroll::Injected);
+        let mesh = settings.unwrap_or_else(|problem| usage(&problem)).read()?;
         let origin = origin(path);
         let (documents, problems) = read(path).context(origin.clone())?;
         let names: Vec<String> = documents.iter().map(|it| it.name().to_string()).collect();

@@ -53,13 +53,18 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    let settings = options.mesh.settings(options.enroll);
+    let settings = settings.unwrap_or_else(|problem| {
+        let kind = clap::error::ErrorKind::ArgumentConflict;
+        clap::Error::raw(kind, format!("{problem}\n")).exit()
+    });
     log::start(options.log_format);
     let config = Config {
         listen: options.listen,
         tls_cert: options.tls_cert,
         tls_key: options.tls_key,
         gate_image: options.gate_image,
-        settings: options.mesh.settings(options.enroll),
+        settings,
         drain: options.drain,
     };
     let served = block_on(run(config)).map_err(anyhow::Error::from).flatten();

@@ -7,6 +7,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::{
+    dialect::Dialect,
     inputs::{Input, Inputs},
     manifest,
     policy::Policy,
@@ -54,8 +55,26 @@ impl FromStr for DefaultFlag {
             .ok_or("write NAME=VALUE, such as excludeOutboundPorts=3306")?;
         let (name, input) = known(name)?;
         let value = value.to_owned();
-        Ok(Self { input, name, value })
+        let mut inputs = Inputs::default();
+        inputs.set(input, &value, name.to_owned());
+        match Policy::of_inputs(&inputs) {
+            Ok(_) => Ok(Self { input, name, value }),
+            Err(errors) => {
+                let problems = errors.into_iter().map(|error| error.problem);
+                Err(problems.collect::<Vec<_>>().join("; "))
+            }
+        }
     }
+}
+
+/// Whether flags can be used together, without a file.
+///
+/// # Errors
+/// If not, why.
+pub fn check(flags: &[DefaultFlag]) -> Result<(), String> {
+    defaults(flags, None)
+        .map(drop)
+        .map_err(|problem| problem.to_string())
 }
 
 /// The configuration file.
@@ -80,11 +99,31 @@ pub fn defaults(flags: &[DefaultFlag], file: Option<(&Path, &str)>) -> Result<In
         let listed = from_file(path, text).with_context(|| format!("{}", path.display()))?;
         inputs.add(listed);
     }
-    if let Err(errors) = Policy::of_inputs(&inputs) {
-        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        bail!("{}", all.join("; "));
+    let policy = match Policy::of_inputs(&inputs) {
+        Ok(policy) => policy,
+        Err(errors) => {
+            let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            bail!("{}", all.join("; "));
+        }
+    };
+    let ports = [Input::EnvoyPort, Input::InboundCapturePort];
+    let is_set = |port: &Input| inputs.get(*port).is_some();
+    // Rules of old Istio versions have one port for both directions unless told otherwise.
+    if ports.iter().any(is_set)
+        && policy.outbound_port == policy.inbound_port
+        && has_two_ports(&policy)
+    {
+        bail!(
+            "outboundPort and inboundPort are both {}; a sidecar needs two ports to tell the directions apart",
+            policy.inbound_port
+        );
     }
     Ok(inputs)
+}
+
+/// Whether the rules' inbound connections go to a port of their own.
+fn has_two_ports(policy: &Policy) -> bool {
+    !matches!(policy.dialect, Dialect::V1_1 | Dialect::V1_5)
 }
 
 /// Reads a configuration file.

@@ -84,3 +84,39 @@ fn errors_name_the_default_and_the_file() {
     }
     assert!("proxyUid".parse::<DefaultFlag>().is_err());
 }
+
+#[test]
+fn a_flag_says_at_once_that_its_value_cannot_be_used() {
+    for (flag, problem) in [
+        ("excludeOutboundPorts=mysql", "\"mysql\" is not a port"),
+        ("outboundPort=0", "is not a port"),
+        ("dialect=2", "is not a dialect"),
+        ("proxyUid=envoy", "is not a numeric"),
+    ] {
+        let error = flag.parse::<DefaultFlag>().unwrap_err();
+        assert!(error.contains(problem), "{flag}: {error}");
+    }
+}
+
+#[test]
+fn a_sidecar_has_two_ports() {
+    for (flags, is_fine) in [
+        (&["outboundPort=15006"][..], false),
+        (&["inboundPort=15001"], false),
+        (&["outboundPort=16000", "inboundPort=16000"], false),
+        (&["outboundPort=15006", "inboundPort=15001"], true),
+        // Old rules have one port for both directions.
+        (&["dialect=1.1", "outboundPort=16000"], true),
+        (
+            &["dialect=1.1", "outboundPort=16000", "inboundPort=16000"],
+            true,
+        ),
+    ] {
+        let flags: Vec<DefaultFlag> = flags.iter().map(|flag| flag.parse().unwrap()).collect();
+        assert_eq!(super::check(&flags).is_ok(), is_fine, "{flags:?}");
+        let file = Some((Path::new("mesh.yaml"), "defaults: {}"));
+        assert_eq!(defaults(&flags, file).is_ok(), is_fine, "{flags:?}");
+    }
+    let error = super::check(&["outboundPort=15006".parse().unwrap()]).unwrap_err();
+    assert!(error.contains("are both 15006"), "{error}");
+}
