@@ -54,6 +54,32 @@ fn a_cluster_that_is_ready() -> Result<()> {
 }
 
 #[test]
+fn a_pod_is_judged_by_the_kernel_of_its_node() -> Result<()> {
+    let cluster = with_istio(true)?;
+    cluster.api.apply(namespace("shop", Some("enabled")))?;
+    cluster.api.apply(json!({
+        "kind": "Node",
+        "metadata": {"name": "node-2", "labels": {"kubernetes.io/os": "linux"}},
+        "status": {"nodeInfo": node_info("5.15.0-105-generic")},
+    }))?;
+    for (name, node) in [("new", "node-1"), ("old", "node-2")] {
+        cluster.pod("shop", name, Some(node))?;
+        cluster.api.edit("Pod", "shop", name, |pod| {
+            let mode = json!({"sidecar.istio.io/interceptionMode": "TPROXY"});
+            pod["metadata"]["annotations"] = mode;
+        })?;
+    }
+    let report = cluster.run(&["check", "-o", "json"])?.json()?;
+    let problems = report["problems"].to_string();
+    ensure!(
+        problems.contains("pod shop/old: its interception mode is TPROXY, but")
+            && !problems.contains("shop/new"),
+        "{report}"
+    );
+    Ok(())
+}
+
+#[test]
 fn what_is_in_the_way() -> Result<()> {
     let cluster = with_istio(false)?;
     cluster.api.apply(namespace("shop", None))?;

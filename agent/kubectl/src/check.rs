@@ -16,6 +16,7 @@ use self::{istio::Istio, namespaces::NamespaceRow, network::Network, nodes::Node
 use crate::{
     cluster::Cluster,
     flags::{Format, Which},
+    kernel::kernels,
     output,
 };
 
@@ -92,11 +93,18 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         cluster.namespace_labels(),
     )?;
     let mut remarks = Remarks::default();
+    let kernels = kernels(&nodes);
     let nodes = nodes::rows(&nodes, &mut remarks);
     let istio = Istio::find(cluster, &mut remarks).await;
     let network = Network::find(cluster, &mut remarks).await;
-    let namespaces = namespaces::rows(&pods, &labels, options.enroll.into(), &mut remarks);
-    let report = Report {
+    let namespaces = namespaces::rows(
+        &pods,
+        &labels,
+        &kernels,
+        options.enroll.into(),
+        &mut remarks,
+    );
+    let report = CheckReport {
         nodes,
         istio,
         network,

@@ -1,7 +1,11 @@
 //! What a node's kernel can do, by its version. `sidetrack doctor` on the node knows better: distributions port
 //! facilities back.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Node;
+use kube::ResourceExt as _;
+use sidetrack_policy::mesh::{Enroll, Mesh};
 
 /// A version of Linux.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +56,22 @@ impl Kernel {
             ),
         }
     }
+}
+
+/// How agents on a node with this kernel choose pods, if they have no settings of their own.
+pub fn mesh_on(kernel: Option<Kernel>, enroll: Enroll) -> Mesh {
+    Mesh {
+        sees_interfaces: kernel.is_none_or(Kernel::sees_interfaces),
+        ..Mesh::new(enroll)
+    }
+}
+
+/// The kernels of nodes, as far as they are known.
+pub fn kernels<'a>(nodes: impl IntoIterator<Item = &'a Node>) -> BTreeMap<String, Kernel> {
+    let known = nodes
+        .into_iter()
+        .filter_map(|node| Some((node.name_any(), kernel_of(node)?.1)));
+    known.collect()
 }
 
 /// A node's kernel, as kubelet reports it.

@@ -9,7 +9,6 @@ use kube::{ResourceExt as _, api::ListParams};
 use serde::Serialize;
 use sidetrack_policy::{
     facts::PodFacts,
-    mesh::Mesh,
     migration::{Migration, Programmer},
     select::{Enroll, LABEL, Wanted},
 };
@@ -17,7 +16,7 @@ use sidetrack_policy::{
 use crate::{
     cluster::Cluster,
     flags::Format,
-    kernel::{Kernel, kernel_of},
+    kernel::{Kernel, kernels, mesh_on},
     output,
 };
 
@@ -57,11 +56,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         .find(|namespace| namespace.name_any() == options.of)
         .with_context(|| format!("there is no namespace {}", options.of))?;
     let nodes: Result<Vec<Node>> = cluster.linux_nodes().await;
-    let kernels: BTreeMap<String, Kernel> = nodes
-        .iter()
-        .flatten()
-        .filter_map(|node| Some((node.name_any(), kernel_of(node)?.1)))
-        .collect();
+    let kernels = kernels(nodes.iter().flatten());
     pods.sort_by_key(|pod| pod.meta.full_name());
     let rows: Vec<Row> = pods.iter().map(|pod| row(pod, &kernels)).collect();
     output::show(options.output, &rows, || {
@@ -90,10 +85,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
 fn row(pod: &PodFacts, kernels: &BTreeMap<String, Kernel>) -> Row {
     let node = pod.spec.node_name.clone();
     let kernel = node.as_ref().and_then(|node| kernels.get(node));
-    let mesh = Mesh {
-        sees_interfaces: kernel.is_none_or(|kernel| kernel.sees_interfaces()),
-        ..Mesh::new(Enroll::Labeled)
-    };
+    let mesh = mesh_on(kernel.copied(), Enroll::Labeled);
     let migration = Migration::of(pod, Some("enabled"), &mesh);
     let (then, reason) = match &migration.then {
         Wanted::Enrolled(_) => ("enrolled", None),

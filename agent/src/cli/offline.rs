@@ -141,7 +141,16 @@ impl OfflineFlags {
             Wanted::Enrolled(policy) => *policy,
             Wanted::Skipped(reason) => bail!("{}", skipped(document, &reason)),
             Wanted::Rejected(reason) => {
-                bail!("{}: an agent would reject it: {reason}", document.origin)
+                let verdict = match prospect(&document.pod, self.enroll()) {
+                    Prospect::IfNamespaceOptsIn(_) => {
+                        let condition = enrollment(document, self.enroll()).condition;
+                        format!("{condition}, and would reject it then")
+                    }
+                    Prospect::Selected | Prospect::Skipped(_) => {
+                        "an agent would reject it".to_owned()
+                    }
+                };
+                bail!("{}: {verdict}: {reason}", document.origin)
             }
         };
         let policy = match &*self.dns_servers {
@@ -155,8 +164,13 @@ impl OfflineFlags {
             policy,
             own,
             ipv6,
-            enrollment: enrollment(document, self.enroll.unwrap_or(Enroll::Labeled)),
+            enrollment: enrollment(document, self.enroll()),
         })
+    }
+
+    /// Which pods agents enroll, as far as the command line says it.
+    fn enroll(&self) -> Enroll {
+        self.enroll.unwrap_or(Enroll::Labeled)
     }
 
     /// The addresses from the command line, otherwise those in the pod's status.
@@ -231,3 +245,6 @@ fn enrollment(document: &Document, enroll: Enroll) -> Enrollment {
         condition,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use sidetrack_policy::{
     facts::PodFacts,
-    mesh::Mesh,
     select::{Enroll, Wanted, is_completed, wanted},
 };
 
 use super::Remarks;
+use crate::kernel::{Kernel, mesh_on};
 
 /// The most rejected pods that are named.
 const NAMED: usize = 20;
@@ -36,10 +36,10 @@ impl NamespaceRow {
 pub fn rows(
     pods: &[PodFacts],
     labels: &BTreeMap<String, String>,
+    kernels: &BTreeMap<String, Kernel>,
     enroll: Enroll,
     remarks: &mut Remarks,
 ) -> Vec<NamespaceRow> {
-    let mesh = Mesh::new(enroll);
     let mut rows: BTreeMap<String, NamespaceRow> = BTreeMap::new();
     let mut rejected = Vec::new();
     for pod in pods.iter().filter(|pod| !is_completed(pod)) {
@@ -54,7 +54,9 @@ pub fn rows(
                 rejected: 0,
             });
         row.sidecars += usize::from(pod.sidecar().is_some());
-        match wanted(pod, label, &mesh) {
+        let node = pod.spec.node_name.as_ref();
+        let kernel = node.and_then(|node| kernels.get(node)).copied();
+        match wanted(pod, label, &mesh_on(kernel, enroll)) {
             Wanted::Enrolled(_) => row.enrolled += 1,
             Wanted::Skipped(_) => {}
             Wanted::Rejected(reason) => {
