@@ -151,6 +151,9 @@ async fn run(mut cli: Cli) -> Result<ExitCode> {
             return top::run(Cluster::connect(&cli.connect).await?, &options).await;
         }
         Command::Trace(Trace { options, words }) if words.is_empty() => {
+            if let Some(problem) = options.contradiction() {
+                return Ok(wrong_usage(&problem));
+            }
             return trace::run(&Cluster::connect(&cli.connect).await?, &options).await;
         }
         Command::Trace(Trace { options, mut words }) => match options.words() {

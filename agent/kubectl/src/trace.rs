@@ -41,10 +41,18 @@ pub struct Options {
 }
 
 impl Options {
+    /// Flags that no connection fits.
+    pub fn contradiction(&self) -> Option<String> {
+        self.flags.contradiction()
+    }
+
     /// The same for `sidetrack trace` of one pod, as words.
     pub fn words(&self) -> Result<Vec<String>, String> {
         if self.which.all_namespaces || self.which.selector.is_some() {
             return Err("-A and -l are for a trace without a pod".to_owned());
+        }
+        if let Some(problem) = self.contradiction() {
+            return Err(problem);
         }
         let mut words = self.flags.filter_words();
         if let Some(duration) = self.flags.duration {

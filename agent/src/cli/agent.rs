@@ -1,18 +1,24 @@
 //! `sidetrack agent`: the daemon's arguments.
 
 use std::{
+    env,
     net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
-use sidetrack_policy::{PodRef, manifest::is_name, select::Enroll};
+use sidetrack_policy::{
+    PodRef,
+    pod_ref::{LONGEST_NAME, is_name},
+    select::Enroll,
+};
 
 use super::{
     Places,
-    install_cni::{CONF_DIR, CniFlags},
+    install_cni::{CONF_DIR, CniFlags, absolute},
+    usage,
 };
 use crate::{
     cni::{
@@ -26,6 +32,9 @@ use sidetrack_base::{
     mesh_flags::MeshFlags,
     runtime::block_on,
 };
+
+/// The variable that the DaemonSet sets.
+const NODE_NAME: &str = "NODE_NAME";
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -67,16 +76,10 @@ pub(super) struct Options {
 struct SourceFlags {
     /// Take pods from a directory of Pod manifests (YAML or JSON) instead of the API server. Each names
     /// its network namespace by the annotation sidetrack.dev/netns
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", conflicts_with = "node_name")]
     pods_dir: Option<PathBuf>,
-    /// This node's name in Kubernetes
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "NODE_NAME",
-        required_unless_present = "pods_dir",
-        value_parser = node_name
-    )]
+    /// This node's name in Kubernetes [env: NODE_NAME, without --pods-dir]
+    #[arg(long, value_name = "NAME", value_parser = node_name)]
     node_name: Option<String>,
     /// The DaemonSet this agent belongs to. If it has been deleted, the agent removes everything from the
     /// node when it ends
@@ -101,7 +104,7 @@ struct PluginFlags {
     #[arg(long, requires = "cni_conf_dir")]
     cni_remove: bool,
     /// The control socket's path on the node, for the plugin [default: that of --socket]
-    #[arg(long, value_name = "PATH", requires = "cni_conf_dir")]
+    #[arg(long, value_name = "PATH", requires = "cni_conf_dir", value_parser = absolute)]
     cni_socket: Option<PathBuf>,
     /// A directory with token and ca.crt of a service account that may get the DaemonSet. With them the
     /// plugin learns when sidetrack was uninstalled without an agent on the node, and lets pods start
@@ -117,64 +120,78 @@ struct PluginFlags {
 
 pub(super) fn run(options: Options) -> Result<ExitCode> {
     log::start(options.log_format);
-    block_on(daemon::run(options.config()?))??;
+    block_on(daemon::run(options.config()))??;
     Ok(ExitCode::SUCCESS)
 }
 
 impl Options {
-    fn config(self) -> Result<Config> {
+    fn config(self) -> Config {
         let socket = self.places.socket;
-        let plugin = self
-            .plugin
-            .plugin(&socket, self.source.daemonset.as_ref())?;
-        let pods = self.source.pods()?;
+        let plugin = self.plugin.plugin(&socket, self.source.daemonset.as_ref());
+        let pods = self.source.pods();
         let enroll = self.enroll.unwrap_or(match pods {
             Pods::Directory(_) => Enroll::Injected,
             Pods::Node { .. } => Enroll::Labeled,
         });
-        Ok(Config {
+        let settings = self.mesh.settings(enroll);
+        Config {
             pods,
-            settings: self.mesh.settings(enroll),
+            settings: settings.unwrap_or_else(|problem| usage(&problem)),
             cgroup: self.cgroup,
             bpffs: self.places.bpffs,
             socket,
             plugin,
             metrics_addr: self.metrics_addr,
             metrics_per_pod: self.metrics_per_pod as usize,
-        })
+        }
     }
 }
 
 impl SourceFlags {
-    fn pods(self) -> Result<Pods> {
-        match (self.pods_dir, self.node_name) {
-            (Some(directory), _) => Ok(Pods::Directory(directory)),
-            (None, Some(name)) => Ok(Pods::Node {
-                name,
-                daemonset: self.daemonset,
-                remove_taint: self.remove_taint,
-            }),
-            (None, None) => bail!("pass --pods-dir or --node-name"),
+    fn pods(self) -> Pods {
+        if let Some(directory) = self.pods_dir {
+            return Pods::Directory(directory);
+        }
+        // The variable may be there for other reasons: it contradicts no flag.
+        let variable = || match env::var(NODE_NAME) {
+            Ok(name) => {
+                node_name(&name).map_err(|problem| format!("{NODE_NAME} is {name:?}: {problem}"))
+            }
+            Err(_) => Err("pass --node-name NAME or --pods-dir DIR".to_owned()),
+        };
+        let name = self.node_name.map_or_else(variable, Ok);
+        Pods::Node {
+            name: name.unwrap_or_else(|problem| usage(&problem)),
+            daemonset: self.daemonset,
+            remove_taint: self.remove_taint,
         }
     }
 }
 
 impl PluginFlags {
     /// `daemonset` is the agent's.
-    fn plugin(&self, agent_socket: &Path, daemonset: Option<&PodRef>) -> Result<Plugin> {
+    fn plugin(&self, agent_socket: &Path, daemonset: Option<&PodRef>) -> Plugin {
         let (Some(bin_dir), Some(conf_dir)) = (&self.cni_bin_dir, &self.cni_conf_dir) else {
             if self.cni.any() {
-                bail!(
-                    "--cni-timeout and --cni-exclude-namespaces are about the CNI plugin; pass --cni-bin-dir and --cni-conf-dir as well"
+                usage(
+                    "--cni-timeout and --cni-exclude-namespaces are about the CNI plugin; pass --cni-bin-dir and --cni-conf-dir as well",
                 );
+            }
+            if self.cni_node_conf_dir.is_some() && daemonset.is_none() {
+                usage("--cni-node-conf-dir is of use only with --daemonset or --cni-conf-dir");
             }
             let on_node = self.cni_node_conf_dir.as_deref();
             let on_node = on_node.unwrap_or_else(|| Path::new(CONF_DIR));
             // Without a DaemonSet the plugin may have been installed by hand.
             let found = daemonset.map(|_| Unmaintained::new(on_node, agent_socket));
-            return Ok(Plugin::Ignore(found));
+            return Plugin::Ignore(found);
         };
         let socket = self.cni_socket.as_deref().unwrap_or(agent_socket);
+        if !socket.is_absolute() {
+            usage(
+                "pass an absolute path to --socket or --cni-socket: the plugin runs in another directory",
+            );
+        }
         let own_namespace = daemonset.map(|daemonset| daemonset.namespace.as_str());
         let mut installation: Installation =
             self.cni
@@ -187,17 +204,17 @@ impl PluginFlags {
                 secret: secret.clone(),
             });
         }
-        Ok(if self.cni_remove {
+        if self.cni_remove {
             Plugin::Remove(installation)
         } else {
             Plugin::Keep(installation)
-        })
+        }
     }
 }
 
 /// A name that a node of the API server can have.
 fn node_name(text: &str) -> Result<String, String> {
-    if is_name(text, 253) {
+    if is_name(text, LONGEST_NAME) {
         Ok(text.to_owned())
     } else {
         Err("write the node's name as `kubectl get nodes` shows it".to_owned())

@@ -7,7 +7,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     (
         "agent",
         &[
-            "sidetrack agent --node-name worker-1 --metrics-addr [::]:9446",
+            "sidetrack agent --node-name worker-1 --metrics-addr '[::]:9446'",
             "sidetrack agent --pods-dir /etc/sidetrack/pods --default excludeOutboundPorts=3306",
         ],
     ),
@@ -41,7 +41,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
             "sidetrack explain shop/web-0 outbound --dst 10.96.0.1:443",
             "sidetrack explain shop/web-0 outbound --uid 1337 --dst ledger.bank:80",
             "sidetrack explain shop/web-0 inbound --dst 10.244.0.7:8080",
-            "sidetrack explain --manifest web.yaml --pod-ip fd00::7 outbound --dst [fd00::9]:80",
+            "sidetrack explain --manifest web.yaml --pod-ip fd00::7 outbound --dst '[fd00::9]:80'",
         ],
     ),
     ("validate", &["sidetrack validate --timeout 30s"]),

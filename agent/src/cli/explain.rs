@@ -23,6 +23,7 @@ use super::{
     offline::Enrollment,
     output,
     target::{Target, Which},
+    usage,
 };
 
 #[derive(Debug, Args)]
@@ -41,10 +42,10 @@ enum Direction {
     /// A connect in the pod
     Outbound {
         /// User that creates the socket [default: an application's]
-        #[arg(long)]
+        #[arg(long, value_parser = id())]
         uid: Option<u32>,
         /// Primary group that creates the socket [default: an application's]
-        #[arg(long)]
+        #[arg(long, value_parser = id())]
         gid: Option<u32>,
         /// Address the socket is bound to
         #[arg(long, value_name = "IP")]
@@ -68,7 +69,7 @@ enum Direction {
         #[arg(long, value_name = "IP|NAME:PORT")]
         dst: Destination,
         /// Interface it arrives on
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = interface)]
         iface: Option<String>,
     },
 }
@@ -100,6 +101,32 @@ enum Protocol {
 }
 
 impl Direction {
+    /// Why there is no such connection.
+    fn contradiction(&self, target: &Target, destination: SocketAddr) -> Option<String> {
+        let source = match self {
+            Self::Outbound { src, .. } | Self::Inbound { src, .. } => src.as_ref(),
+        };
+        let ip = destination.ip().to_canonical();
+        if let Some(source) = source
+            && source.to_canonical().is_ipv4() != ip.is_ipv4()
+        {
+            return Some(format!(
+                "--src {source} and --dst {destination} are of different families"
+            ));
+        }
+        let is_inbound = matches!(self, Self::Inbound { .. });
+        let is_local = source.is_some_and(|source| source.to_canonical().is_loopback());
+        if is_inbound && ip.is_loopback() && !is_local {
+            return Some(format!(
+                "{ip} is reached from the pod alone: pass --src 127.0.0.1, or one of the pod's addresses to --dst"
+            ));
+        }
+        (is_inbound && target.has_address(ip) == Some(false)).then(|| {
+            let pod = &target.name;
+            format!("{ip} is no address of pod {pod}: no inbound connection goes there")
+        })
+    }
+
     fn destination(&self) -> &Destination {
         match self {
             Self::Outbound { dst, .. } | Self::Inbound { dst, .. } => dst,
@@ -162,6 +189,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     let direction = &options.direction;
     let target = Target::find(&options.which).await?;
     let resolved = direction.destination().resolve()?;
+    if let Some(problem) = direction.contradiction(&target, resolved.address) {
+        usage(&problem);
+    }
     let connection = direction.connection(&target, resolved.address);
     let owner = match &connection {
         Connection::Outbound { owner, .. } => Some(*owner),

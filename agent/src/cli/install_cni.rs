@@ -11,7 +11,7 @@ use clap::Args;
 
 use sidetrack_base::duration::duration_within;
 
-use super::{SOCKET, output};
+use super::{SOCKET, output, pod_name};
 use crate::cni::{
     config::MOST_SECONDS,
     install::{Entries, Entry, Installation},
@@ -26,7 +26,7 @@ pub(super) struct CniFlags {
     cni_timeout: Option<Duration>,
     /// Namespaces whose pods start also when no agent answers, separated by commas [default:
     /// kube-system,sidetrack-system]
-    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',')]
+    #[arg(long, value_name = "NAMESPACES", value_delimiter = ',', value_parser = namespace_or_none)]
     cni_exclude_namespaces: Option<Vec<String>>,
 }
 
@@ -73,6 +73,26 @@ impl CniFlags {
     }
 }
 
+/// One of a list's names. A list may be empty, and have spaces.
+fn namespace_or_none(text: &str) -> Result<String, String> {
+    match text.trim() {
+        "" => Ok(String::new()),
+        name => pod_name::namespace(name),
+    }
+}
+
+/// A path that is the same for every process of the node.
+pub(super) fn absolute(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    if path.is_absolute() {
+        return Ok(path);
+    }
+    Err(
+        "write an absolute path: the container runtime starts the plugin in a directory of its own"
+            .to_owned(),
+    )
+}
+
 /// Whole seconds, which is what the network configuration holds.
 fn cni_timeout(text: &str) -> Result<Duration, String> {
     let timeout = duration_within(text, 1..=MOST_SECONDS)?;
@@ -94,13 +114,13 @@ pub(super) struct Options {
     #[command(flatten)]
     flags: CniFlags,
     /// Remove it instead
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["cni_timeout", "cni_exclude_namespaces"])]
     remove: bool,
     /// Leave the binary: CRI-O runs the plugins a pod was started with when it stops it
     #[arg(long, requires = "remove")]
     keep_binary: bool,
     /// The agent's socket, as the node sees it
-    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    #[arg(long, value_name = "PATH", default_value = SOCKET, value_parser = absolute)]
     socket: PathBuf,
 }
 

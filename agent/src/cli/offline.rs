@@ -32,7 +32,7 @@ pub(super) struct OfflineFlags {
     manifest: Option<PathBuf>,
     /// With --manifest: an address of the pod, for one that does not run yet. May be repeated; the first
     /// one decides whether IPv6 is intercepted
-    #[arg(long = "pod-ip", value_name = "IP", global = true)]
+    #[arg(long = "pod-ip", value_name = "IP", global = true, value_parser = pod_ip)]
     pod_ips: Vec<IpAddr>,
     /// With --manifest: a server in the pod's resolv.conf, for one with DNS capture. May be repeated
     #[arg(long = "dns-server", value_name = "IP", global = true)]
@@ -180,6 +180,17 @@ impl OfflineFlags {
         }
         document.pod.status.pod_ips.iter().collect()
     }
+}
+
+/// An address that a pod can have.
+fn pod_ip(text: &str) -> Result<IpAddr, String> {
+    let ip: IpAddr = text
+        .parse()
+        .map_err(|_| "write an address such as 10.0.0.7 or fd00::7".to_owned())?;
+    if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
+        return Err("no pod has this address".to_owned());
+    }
+    Ok(ip)
 }
 
 /// How messages name the file.

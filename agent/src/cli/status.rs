@@ -170,6 +170,9 @@ impl PodCounts {
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    if options.wait.is_none() && options.namespace.is_given() {
+        super::usage("-n is of use only with --wait NAMESPACE/POD: `sidetrack pods` lists pods");
+    }
     if let Some(pod) = &options.wait {
         wait(&options.namespace.complete(pod), &options).await?;
     }

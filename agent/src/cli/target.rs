@@ -4,7 +4,10 @@ use std::{net::IpAddr, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use sidetrack_common::{addr::Addr, pod::Route};
+use sidetrack_common::{
+    addr::Addr,
+    pod::{Route, RouteKind},
+};
 
 use super::{
     Places,
@@ -72,6 +75,9 @@ impl Target {
     /// Finds the pod.
     pub(super) async fn find(which: &Which) -> Result<Self> {
         let pod = which.pod.as_ref();
+        if pod.is_none() && which.namespace.is_given() {
+            usage("-n is of use only with the name of a pod");
+        }
         let pod = pod.map(|pod| which.namespace.complete(pod));
         match which.offline.manifest() {
             Some(path) => Ok(which.offline.find(path, pod.as_ref())?.into()),
@@ -155,6 +161,20 @@ impl Target {
             remark: Some(remark),
             own: Vec::new(),
         })
+    }
+}
+
+impl Target {
+    /// Whether an address is the pod's own; `None` if that is not known, or if it has to do with those of others, which
+    /// it forwards packets for.
+    pub(super) fn has_address(&self, ip: IpAddr) -> Option<bool> {
+        let is_known = match &self.live {
+            // Routes are copied as far as connections are captured.
+            Some(_) => ip.is_ipv4() || self.ipv6 == Some(true),
+            None => !self.own.is_empty(),
+        };
+        let is_host = self.policy.virtual_interfaces.is_empty();
+        (is_known && is_host).then(|| self.route(ip.into()).kind == RouteKind::Local as u32)
     }
 }
 

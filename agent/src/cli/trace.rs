@@ -75,6 +75,9 @@ impl Options {
 }
 
 pub(super) async fn run(options: Options) -> Result<ExitCode> {
+    if let Some(contradiction) = options.flags.contradiction() {
+        super::usage(&contradiction);
+    }
     let query = serde_urlencoded::to_string(options.filter(options.pod().await?))
         .context("write the request")?;
     let client = Client::new(&options.places.socket);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use ipnet::IpNet;
-use sidetrack_common::rule::Rule;
+use sidetrack_common::rule::{Class, Rule};
 
 use sidetrack_base::duration::duration;
 
@@ -24,24 +24,24 @@ pub struct Flags {
     #[arg(long, value_name = "NAME", value_parser = rule_name)]
     pub rule: Option<String>,
     /// Only this dialed port
-    #[arg(long, value_name = "PORT")]
+    #[arg(long, value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
     pub port: Option<u16>,
     /// Only this address or range at either end
     #[arg(long, value_name = "IP|CIDR", value_parser = address)]
     pub address: Option<IpNet>,
     /// Only this process: its id, or its name of at most 15 characters
-    #[arg(long, value_name = "PID|NAME")]
+    #[arg(long, value_name = "PID|NAME", value_parser = process)]
     pub process: Option<String>,
     /// End after that long, such as 30s, instead of at Ctrl-C
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    #[arg(long, value_name = "DURATION", value_parser = positive_duration)]
     pub duration: Option<Duration>,
     /// End after that many connections
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     pub count: Option<u64>,
 }
 
 /// Of a connection.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Direction {
     /// From the pod
     Outbound,
@@ -50,7 +50,7 @@ pub enum Direction {
 }
 
 /// What became of it.
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Verdict {
     /// To the sidecar
     Redirect,
@@ -71,6 +71,45 @@ pub fn name(value: impl ValueEnum) -> String {
 }
 
 impl Flags {
+    /// Two flags that no connection fits, as a sentence.
+    #[must_use]
+    pub fn contradiction(&self) -> Option<String> {
+        let rule = self.rule.as_deref().and_then(Rule::from_name);
+        let refusals = [Verdict::Refuse, Verdict::Failed];
+        let wrong_verdict = self.verdict.filter(|verdict| !refusals.contains(verdict));
+        if let (true, Some(verdict)) = (self.refused, wrong_verdict) {
+            let verdict = name(verdict);
+            return Some(format!(
+                "--refused and --verdict {verdict} exclude each other: pass one of them"
+            ));
+        }
+        let rule = rule?;
+        let class = rule.class();
+        let named = format!("rule {}", rule.name());
+        if self.refused && !class.is_refusal() {
+            return Some(format!(
+                "{named} refuses no connection: leave --refused out"
+            ));
+        }
+        let verdicts = verdicts(class);
+        if let Some(verdict) = self.verdict.filter(|verdict| !verdicts.contains(verdict)) {
+            let (own, verdict) = (name(verdicts[0]), name(verdict));
+            return Some(format!(
+                "the verdict of {named} is {own}: leave --verdict {verdict} out"
+            ));
+        }
+        let direction = match class {
+            Class::Outbound => Direction::Outbound,
+            Class::Inbound => Direction::Inbound,
+            _ => return None,
+        };
+        let other = self.direction.filter(|given| *given != direction)?;
+        let (own, other) = (name(direction), name(other));
+        Some(format!(
+            "{named} is about {own} connections: leave --direction {other} out"
+        ))
+    }
+
     /// The flags that say which connections, as words of a command line.
     #[must_use]
     pub fn filter_words(&self) -> Vec<String> {
@@ -89,6 +128,36 @@ impl Flags {
         }
         words
     }
+}
+
+/// The verdicts of connections that a rule of a class has decided.
+fn verdicts(class: Class) -> &'static [Verdict] {
+    match class {
+        Class::Outbound | Class::Inbound => &[Verdict::Redirect],
+        Class::Untouched | Class::BeforeSidecar | Class::Udp => &[Verdict::Untouched],
+        Class::Refused => &[Verdict::Refuse],
+        Class::Failed => &[Verdict::Failed, Verdict::Refuse],
+        Class::GivenUp => &[Verdict::GivenUp],
+    }
+}
+
+fn process(text: &str) -> Result<String, String> {
+    // The kernel keeps 15 bytes of a name.
+    const LONGEST: usize = 15;
+    if (1..=LONGEST).contains(&text.len()) {
+        return Ok(text.to_owned());
+    }
+    Err(format!(
+        "write a process id, or a name of 1 to {LONGEST} bytes: the kernel cuts longer ones there"
+    ))
+}
+
+fn positive_duration(text: &str) -> Result<Duration, String> {
+    let duration = duration(text)?;
+    if duration.is_zero() {
+        return Err("it must be longer than 0".to_owned());
+    }
+    Ok(duration)
 }
 
 fn rule_name(text: &str) -> Result<String, String> {

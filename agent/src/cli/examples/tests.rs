@@ -21,9 +21,12 @@ fn every_command_has_examples_that_it_accepts() {
             // Two blanks begin a remark.
             let typed = example.split("  ").next().unwrap_or_default();
             let typed = typed.split(" > ").next().unwrap_or_default();
-            let matches = command
-                .clone()
-                .try_get_matches_from(typed.split_whitespace());
+            // Shells take brackets for a pattern, so that they are quoted.
+            let words = typed.split_whitespace().map(|word| {
+                assert!(!word.starts_with('['), "{example}: quote {word}");
+                word.trim_matches('\'')
+            });
+            let matches = command.clone().try_get_matches_from(words);
             matches.unwrap_or_else(|error| panic!("{example}: {error}"));
         }
     }

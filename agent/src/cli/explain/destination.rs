@@ -44,13 +44,14 @@ impl FromStr for Destination {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if let Ok(address) = text.parse() {
+        if let Ok(address) = text.parse::<SocketAddr>()
+            && address.port() != 0
+        {
             return Ok(Self::Address(address));
         }
         let (host, port) = text.rsplit_once(':').ok_or(FORM)?;
-        let port = port
-            .parse()
-            .map_err(|_| format!("{port:?} is not a port; {FORM}"))?;
+        let number = port.parse().ok().filter(|port| *port != 0);
+        let port = number.ok_or_else(|| format!("{port:?} is not a port; {FORM}"))?;
         if !is_host(host) {
             return Err(format!(
                 "{host:?} is neither an address nor a host name; {FORM}"
