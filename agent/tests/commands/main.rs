@@ -7,3 +7,4 @@ mod output;
 mod paths;
 mod run;
 mod shells;
+mod wrong;
