@@ -2,7 +2,7 @@
 
 mod counters;
 mod destinations;
-mod full_maps;
+pub mod full_maps;
 mod handshakes;
 mod lists;
 mod memory;
