@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::{
     load::{Window, wait_until_printed},
@@ -74,18 +74,44 @@ pub fn run(world: &World, checks: &mut Checks<'_>) -> Result<()> {
 }
 
 /// The agents' image has the name that was asked for; runtimes add the registry where a name has none.
+/// By digest: a tag may have been given to another image since, and a node may have kept the earlier one.
 fn image_of_agents(world: &World) -> Result<String> {
-    let wanted = &world.options.image;
+    const NAME: &str = "image";
     let agents = world.agents()?;
     ensure!(!agents.is_empty(), "there is no agent");
+    let (kube, image) = (&world.kube, &world.options.image);
     for agent in agents {
-        let running = agent["status"]["containerStatuses"][0]["image"]
-            .as_str()
-            .context("an image")?;
-        let completed = running.ends_with(&format!("/{wanted}"));
-        ensure!(running == wanted || completed, "it is {running}");
+        // What the reference is on that node now.
+        let node = &agent["spec"]["nodeName"];
+        kube.apply(&[json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": NAME, "namespace": SHOP},
+            "spec": {
+                "nodeName": node, "restartPolicy": "Never", "tolerations": [{"operator": "Exists"}],
+                "containers": [{"name": NAME, "image": image, "command": ["sidetrack", "--version"]}],
+            },
+        })])?;
+        let pod = format!("pod/{NAME}");
+        let named = kube.wait("an image's digest", START, |kube| {
+            digest(&kube.get(&["-n", SHOP, &pod])?).map(Some)
+        });
+        kube.run(&["-n", SHOP, "delete", "--wait", "--now", &pod])?;
+        let (named, running) = (named?, digest(&agent)?);
+        ensure!(
+            running == named,
+            "on {node} the agent runs {running}, and {image} is {named}"
+        );
     }
-    Ok(wanted.clone())
+    Ok(image.clone())
+}
+
+/// The digest of the image that a pod's first container runs.
+fn digest(pod: &Value) -> Result<String> {
+    let id = pod["status"]["containerStatuses"][0]["imageID"].as_str();
+    let (_, digest) = id
+        .and_then(|id| id.rsplit_once("sha256:"))
+        .with_context(|| format!("no digest yet: {}", pod["status"]))?;
+    Ok(digest.to_owned())
 }
 
 /// The row of the pod with the node's network.
