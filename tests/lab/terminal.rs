@@ -1,4 +1,4 @@
-//! Programs on a terminal of 80 columns and 24 lines, and what it shows.
+//! Programs on a terminal of 24 lines, and what it shows.
 
 mod svg;
 
@@ -36,11 +36,16 @@ pub struct Terminal {
 }
 
 impl Terminal {
-    /// Starts a program.
+    /// Starts a program on a terminal of 80 columns.
     pub fn start(command: &Command) -> Result<Self> {
+        Self::start_wide(command, COLUMNS)
+    }
+
+    /// Starts a program on a terminal of so many columns.
+    pub fn start_wide(command: &Command, columns: u16) -> Result<Self> {
         let size = Winsize {
             ws_row: LINES,
-            ws_col: COLUMNS,
+            ws_col: columns,
             ws_xpixel: 0,
             ws_ypixel: 0,
         };
@@ -61,7 +66,7 @@ impl Terminal {
         let child = Process::start(&mut inside)?;
         let shown = Arc::new(Mutex::new(vt100::Parser::new(
             length(LINES)?,
-            length(COLUMNS)?,
+            length(columns)?,
             0,
         )));
         let (mut output, parser) = (File::from(pty.master.try_clone()?), Arc::clone(&shown));

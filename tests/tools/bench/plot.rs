@@ -10,7 +10,7 @@ const LEFT: f64 = 300.0;
 const BARS: f64 = 420.0;
 const LINE: f64 = 26.0;
 const TOP: f64 = 56.0;
-/// A bar that is longer is cut, and its number says so.
+/// A bar that is longer is cut, and marked as cut.
 const LONGEST: f64 = 2.0;
 
 /// Draws all tables into a directory.
@@ -64,6 +64,14 @@ fn svg(report: &Report, table: &Table) -> Result<String> {
             y + 13.0,
             row.p50.nanos as f64 / 1000.0,
         )?;
+        if ratio > LONGEST {
+            let x = LEFT + length - 18.0;
+            writeln!(
+                text,
+                r##"<path d="M{x} {} l6 -8 -4 -2 6 -8 h6 l-6 8 4 2 -6 8z" fill="#ffffff"/>"##,
+                y + 17.0,
+            )?;
+        }
     }
     // Where nothing at all is.
     writeln!(

@@ -1,4 +1,4 @@
-//! Draws the pictures in the docs: the path of a connection, and terminals of 80 columns and 24 lines with real
+//! Draws the pictures in the docs: the path of a connection, and terminals of 112 columns and 24 lines with real
 //! commands of a real agent, with pods, sidecars and connections.
 
 mod path;
@@ -21,6 +21,9 @@ use lab::{
 };
 
 use crate::scene::Scene;
+
+/// The columns of the terminals: what the commands show here needs no more.
+const COLUMNS: u16 = 112;
 
 /// For a command to show all that it will show.
 const SETTLED: Duration = Duration::from_secs(3);
@@ -56,7 +59,7 @@ fn main() -> Result<()> {
         ("rules", &["rules", "test/web"], " | grep -v '^0 '"),
         ("status", &["status"], ""),
     ] {
-        let terminal = Terminal::start(&with_prompt(places, words, filter)?)?;
+        let terminal = Terminal::start_wide(&with_prompt(places, words, filter)?, COLUMNS)?;
         thread::sleep(SETTLED);
         draw(&terminal, &out, name, &format!("sidetrack {name}"))?;
     }
@@ -66,7 +69,7 @@ fn main() -> Result<()> {
 fn top(places: &Places, out: &Path) -> Result<()> {
     let mut command = places.command(&["top", "--interval", "1s"])?;
     command.env("NODE_NAME", "worker-1").env_remove("NO_COLOR");
-    let mut terminal = Terminal::start(&command)?;
+    let mut terminal = Terminal::start_wide(&command, COLUMNS)?;
     thread::sleep(2 * SETTLED);
     draw(&terminal, out, "top", "sidetrack top")?;
     // The last pod by name is the one with the most connections.

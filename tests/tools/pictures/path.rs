@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
-const WIDTH: u32 = 880;
+const WIDTH: u32 = 950;
 const HEIGHT: u32 = 430;
 
 /// The left and right edge of the pod.
-const POD: (u32, u32) = (150, 720);
+const POD: (u32, u32) = (150, 740);
 
 const HEAD: &str = r##"<defs><marker id="tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" orient="auto"><path d="M0 0 8 4 0 8z" fill="#334155"/></marker></defs>
 <rect width="100%" height="100%" rx="8" fill="#ffffff"/>
@@ -34,20 +34,20 @@ const NODES: [Node; 7] = [
     },
     Node {
         at: (330, 70),
-        size: (180, 80),
+        size: (200, 80),
         fill: "#fef3c7",
         title: "cgroup/connect4, 6",
         lines: &["pod, owner, route, rules", "rewrites to 127.94.7.21:15001"],
     },
     Node {
-        at: (570, 70),
+        at: (590, 70),
         size: (130, 310),
         fill: "#dcfce7",
         title: "sidecar (Envoy)",
         lines: &["15001", "SO_ORIGINAL_DST", "= VIP:80"],
     },
     Node {
-        at: (750, 80),
+        at: (820, 80),
         size: (110, 60),
         fill: "#f1f5f9",
         title: "service",
@@ -62,7 +62,7 @@ const NODES: [Node; 7] = [
     },
     Node {
         at: (330, 290),
-        size: (180, 80),
+        size: (200, 80),
         fill: "#fef3c7",
         title: "sk_lookup",
         lines: &["rules for ports, interfaces", "assigns 15006's listener"],
@@ -79,11 +79,11 @@ const NODES: [Node; 7] = [
 /// An arrow with a text above its middle.
 const ARROWS: [(Point, Point, &str); 6] = [
     ((280, 110), (328, 110), ""),
-    ((510, 110), (568, 110), "over lo"),
-    ((700, 110), (748, 110), "mTLS"),
+    ((530, 110), (588, 110), "over lo"),
+    ((720, 110), (818, 110), "mTLS"),
     ((130, 330), (328, 330), "no packet is changed"),
-    ((510, 330), (568, 330), "15006"),
-    ((568, 220), (282, 220), "from 127.0.0.6: untouched"),
+    ((530, 330), (588, 330), "15006"),
+    ((588, 220), (282, 220), "from 127.0.0.6: untouched"),
 ];
 
 /// Draws it.
