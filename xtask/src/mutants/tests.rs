@@ -13,6 +13,8 @@ fn crates_come_first_and_options_follow() {
         ["common", "policy"]
     );
     assert_eq!(options, ["--file", "common/src/addr.rs"]);
+    let line = words("policy -- --list");
+    assert_eq!(chosen(&line).expect("it exists").1, ["--list"]);
     assert_eq!(chosen(&[]).expect("all").0.len(), 3);
     assert!(chosen(&words("agent")).is_err());
 }
