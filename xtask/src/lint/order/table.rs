@@ -322,6 +322,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
         &[
             "self",
             "lint",
+            "cli",
             "mutants",
             "vm",
             "test",
