@@ -3,6 +3,7 @@
 //!
 //! The Helm chart and the manifests are checked by `tests/deploy`, with Helm's engine and the objects' own types.
 
+mod documented;
 mod names;
 mod order;
 mod source;
@@ -68,7 +69,8 @@ pub fn run() -> Result<()> {
     dependencies(&deny)?;
     build::kernel_programs()?;
     build::lint_kernel_programs()?;
-    compiler()
+    compiler()?;
+    documented::check()
 }
 
 fn spelling() -> Result<()> {

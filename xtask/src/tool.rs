@@ -100,6 +100,11 @@ pub fn program(name: &str) -> Command {
     command
 }
 
+/// The tool that declares the arguments of a command, if the command is one of these.
+pub fn declared(name: &str) -> Option<Command> {
+    path(name).exists().then(|| program(name))
+}
+
 fn path(name: &str) -> PathBuf {
     root().join(format!("target/debug/sidetrack-{name}"))
 }

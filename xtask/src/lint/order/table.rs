@@ -343,6 +343,6 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
     (
         "xtask/src",
         "lint",
-        &["self", "versions", "order", "names", "source"],
+        &["self", "documented", "versions", "order", "names", "source"],
     ),
 ];
