@@ -10,11 +10,16 @@ use lab::deploy::checkout;
 
 use crate::{alerts, live::Live, page::Described};
 
-/// The cells of the rows whose first cell begins like this, without backquotes.
-fn rows(first: &str) -> Result<Vec<Vec<String>>> {
+/// The cells of the rows whose first cell begins like one of these, without backquotes.
+fn rows(first: &[&str]) -> Result<Vec<Vec<String>>> {
     let text = fs::read_to_string(checkout("docs/metrics.md"))?;
-    let start = format!("| `{first}");
-    let rows = text.lines().filter(|line| line.starts_with(&start));
+    let begins = |line: &str, first: &str| {
+        let cell = line.strip_prefix("| `");
+        cell.is_some_and(|cell| cell.starts_with(first))
+    };
+    let rows = text
+        .lines()
+        .filter(|line| first.iter().any(|first| begins(line, first)));
     let cells = |row: &str| -> Vec<String> {
         let cells = row.trim_matches('|').split('|');
         cells.map(|cell| cell.trim().to_owned()).collect()
@@ -29,7 +34,7 @@ fn unquoted(cell: &str) -> String {
 /// The table has every metric of the page, with its type, labels and help text, and no other.
 pub fn metrics_agree(live: &mut Live) -> Result<()> {
     let mut listed = BTreeMap::new();
-    for row in rows("sidetrack_")? {
+    for row in rows(&["sidetrack_", "process_"])? {
         ensure!(
             row.len() == 5 && row.iter().skip(3).all(|cell| !cell.is_empty()),
             "{row:?}"
@@ -72,7 +77,7 @@ pub fn metrics_agree(live: &mut Live) -> Result<()> {
 
 /// The table has every alert of the rule file, and no other.
 pub fn alerts_agree(_: &mut Live) -> Result<()> {
-    let listed: Vec<String> = rows("Sidetrack")?
+    let listed: Vec<String> = rows(&["Sidetrack"])?
         .iter()
         .map(|row| unquoted(&row[0]))
         .collect();
