@@ -103,19 +103,19 @@ pub struct HandshakeRow {
     pub handshake: Handshake,
 }
 
-/// Key of a destination: the target that names it, of [`DEDICATED`](crate::target::DEDICATED).
+/// Key of a destination: the dedicated [`Target`] that names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct DestinationKey {
     /// Network namespace cookie.
     pub netns: u64,
-    /// The target's address, network byte order.
-    pub target_be: u32,
+    /// The last two words of the target's address, network byte order: they tell all targets apart.
+    pub target_be: [u32; 2],
     /// The target's port, host order: the capture port.
     pub target_port: u16,
     /// Padding, zero.
-    pub pad: u16,
+    pub pad: [u8; 6],
 }
 
 impl DestinationKey {
@@ -123,11 +123,12 @@ impl DestinationKey {
     #[inline(always)]
     #[must_use]
     pub const fn new(netns: u64, target: Target) -> Self {
+        let [_, _, third, last] = target.addr.to_v6_be();
         Self {
             netns,
-            target_be: target.addr.to_v4_be(),
+            target_be: [third, last],
             target_port: target.port,
-            pad: 0,
+            pad: [0; 6],
         }
     }
 
@@ -135,8 +136,9 @@ impl DestinationKey {
     #[inline(always)]
     #[must_use]
     pub const fn is(&self, other: &Self) -> bool {
+        let (own, others) = (self.target_be, other.target_be);
         self.netns == other.netns
-            && self.target_be == other.target_be
+            && (own[0] ^ others[0]) | (own[1] ^ others[1]) == 0
             && self.target_port == other.target_port
     }
 }
@@ -351,9 +353,9 @@ pub enum Adopted {
 const _: () = assert!(size_of::<HandshakeKey>() == 32);
 const _: () = assert!(size_of::<Handshake>() == 48);
 const _: () = assert!(size_of::<HandshakeRow>() == 80);
-const _: () = assert!(size_of::<DestinationKey>() == 16);
+const _: () = assert!(size_of::<DestinationKey>() == 24);
 const _: () = assert!(size_of::<Destination>() == 40);
-const _: () = assert!(size_of::<DestinationRow>() == 56);
+const _: () = assert!(size_of::<DestinationRow>() == 64);
 const _: () = assert!(size_of::<SockRecord>() == 40);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
 const _: () = assert!(size_of::<ListenerQueue>() == 40);

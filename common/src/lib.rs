@@ -103,4 +103,4 @@ pub mod task;
 
 /// Version of every map's key and value layout and of its number of rows, part of the pin directory's name: an agent
 /// never opens maps of another layout.
-pub const LAYOUT_VERSION: u32 = 7;
+pub const LAYOUT_VERSION: u32 = 8;

@@ -22,12 +22,14 @@ pub const POD_HAS_IFACE_RULES: u32 = 4;
 /// [`Pod::flags`]: outbound connections bypass the sidecar until it first listens. The pod has a row
 /// in [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR) until then.
 pub const POD_BEFORE_SIDECAR: u32 = 8;
-/// [`Pod::flags`]: outbound connections are redirected to a target of their own for each destination
+/// [`Pod::flags`]: outbound IPv4 connections are redirected to a target of their own for each destination
 /// ([`Target::dedicated`](crate::target::Target::dedicated)).
 pub const POD_OWN_TARGETS: u32 = 16;
 /// [`Pod::flags`]: a program on the pod's interfaces asks for decisions about packets that enter
 /// ([`Probe`](crate::forward::Probe)).
 pub const POD_FORWARDS: u32 = 1 << 10;
+/// [`Pod::flags`]: the same as [`POD_OWN_TARGETS`] for IPv6. Nothing from outside is for these targets.
+pub const POD_OWN_TARGETS_V6: u32 = 1 << 12;
 /// [`Pod::flags`]: DNS queries over UDP are captured by programs of their own, which count UDP as well.
 pub const POD_DNS: u32 = 1 << 11;
 /// [`Pod::flags`]: the upper half is a filter of the pod's addresses, as [`address_bit`] sets it. All bits are set if
@@ -54,6 +56,17 @@ pub const fn address_bit(addr: Addr) -> u32 {
 #[must_use]
 pub const fn may_be_own(flags: u32, addr: Addr) -> bool {
     flags & address_bit(addr) != 0
+}
+
+/// Whether flags of a pod say that destinations of this family have targets of their own.
+#[inline(always)]
+#[must_use]
+pub const fn has_own_targets(flags: u32, family: Family) -> bool {
+    let flag = match family {
+        Family::V4 => POD_OWN_TARGETS,
+        Family::V6 => POD_OWN_TARGETS_V6,
+    };
+    flags & flag != 0
 }
 
 /// Whether flags of a pod say that this family's rules apply. IPv4 rules always do.

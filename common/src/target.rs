@@ -9,18 +9,32 @@
 
 use crate::addr::{Addr, Family};
 
-/// First address and prefix length of the targets that name their destination.
+/// First address and prefix length of the IPv4 targets that name their destination.
 pub const DEDICATED: (Addr, u8) = (Addr::v4([127, 64, 0, 0]), 10);
+/// Those of IPv6: the dummy prefix, which no host has and no router forwards (RFC 9780). The agent makes it local in the
+/// pod.
+pub const DEDICATED_V6: (Addr, u8) = (
+    Addr::v6([1, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]),
+    64,
+);
 /// Those of other IPv4 targets. No address of either is a broadcast address of 127.0.0.0/8.
 pub const SHARED: (Addr, u8) = (Addr::v4([127, 128, 0, 0]), 10);
-/// How many targets of [`DEDICATED`] are tried for a destination.
+/// How many dedicated targets are tried for a destination.
 pub const DEDICATED_ATTEMPTS: u32 = 3;
 
-/// Whether an address is one of [`DEDICATED`].
+/// Whether an address is one of [`DEDICATED`] or [`DEDICATED_V6`].
 #[inline(always)]
 #[must_use]
 pub const fn is_dedicated(addr: Addr) -> bool {
-    is_within(DEDICATED, addr)
+    is_dedicated_v6(addr) || is_within(DEDICATED, addr)
+}
+
+/// Whether an address is one of [`DEDICATED_V6`].
+#[inline(always)]
+#[must_use]
+pub const fn is_dedicated_v6(addr: Addr) -> bool {
+    let (first, words) = (DEDICATED_V6.0.to_v6_be(), addr.to_v6_be());
+    (words[0] ^ first[0]) | (words[1] ^ first[1]) == 0
 }
 
 /// Whether an address is one of [`SHARED`].
@@ -61,15 +75,24 @@ impl Target {
         }
     }
 
-    /// The target that names an IPv4 destination, by one of [`DEDICATED_ATTEMPTS`] attempts.
+    /// The target that names a destination, by one of [`DEDICATED_ATTEMPTS`] attempts.
     #[inline(always)]
     #[must_use]
     pub const fn dedicated(dialed: Addr, port: u16, capture_port: u16, attempt: u32) -> Self {
         // An odd number: every attempt is another address.
         const STEP: u32 = 0x9e_3779;
-        let host = hash(dialed, port).wrapping_add(attempt.wrapping_mul(STEP));
+        let hash = hash(dialed, port);
+        let low = (hash as u32).wrapping_add(attempt.wrapping_mul(STEP));
+        let addr = match dialed.family() {
+            Family::V4 => within(DEDICATED, low),
+            Family::V6 => {
+                let [first, second, ..] = DEDICATED_V6.0.to_v6_be();
+                let high = (hash >> 32) as u32 | NOT_MAPPED;
+                Addr::from_v6_be([first, second, high, low])
+            }
+        };
         Self {
-            addr: within(DEDICATED, host),
+            addr,
             port: capture_port,
         }
     }
@@ -81,7 +104,7 @@ impl Target {
     #[inline(always)]
     #[must_use]
     pub const fn shared(dialed: Addr, port: u16, capture_port: u16, bound_port: u16) -> Self {
-        let hash = hash(dialed, port);
+        let hash = hash(dialed, port) as u32;
         match dialed.family() {
             Family::V4 => Self {
                 addr: within(SHARED, hash),
@@ -114,14 +137,20 @@ const fn within(range: (Addr, u8), host: u32) -> Addr {
     Addr::from_v4_be((first | host & mask).to_be())
 }
 
-/// Mixes a destination as the finalizer of MurmurHash3 does.
+/// A bit of the third word of IPv6 targets, network byte order: in IPv4 targets that word is `::ffff:0:0`'s, which lacks
+/// it. The last two words of an address therefore tell all targets apart.
+const NOT_MAPPED: u32 = u32::from_ne_bytes([1, 0, 0, 0]);
+
+/// Mixes a destination, so that both halves of the result depend on all of it. Destinations that differ in nothing but
+/// the last half of their addresses never have the same one.
 #[inline(always)]
-const fn hash(dialed: Addr, port: u16) -> u32 {
+const fn hash(dialed: Addr, port: u16) -> u64 {
+    const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     let words = dialed.to_v6_be();
-    let mut hash = words[0] ^ words[1].rotate_left(8) ^ words[2].rotate_left(16) ^ words[3];
-    hash = (hash ^ (hash >> 16)).wrapping_mul(0x85eb_ca6b) ^ port as u32;
-    hash = (hash ^ (hash >> 13)).wrapping_mul(0xc2b2_ae35);
-    hash ^ (hash >> 16)
+    let mut hash = ((words[0] as u64) << 32 | words[1] as u64).wrapping_mul(MIX);
+    hash = (hash ^ (hash >> 32) ^ ((words[2] as u64) << 32 | words[3] as u64)).wrapping_mul(MIX);
+    hash = (hash ^ (hash >> 29) ^ port as u64).wrapping_mul(MIX);
+    hash ^ (hash >> 32)
 }
 
 #[cfg(test)]
