@@ -8,10 +8,10 @@ use sidetrack_common::{
     conn::{Destination, DestinationKey, DestinationRow, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
-    pod::{POD_DNS, POD_OWN_TARGETS},
+    pod::POD_DNS,
     policy::Policy,
     rule::Rule,
-    target::{DEDICATED_ATTEMPTS, Target},
+    target::{DEDICATED_ATTEMPTS, Target, is_dedicated_v6},
 };
 
 use super::{ALLOW, DENY};
@@ -126,6 +126,10 @@ fn try_connect<const V6: bool>(
 ) -> Result<Outcome, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
+    if is_dedicated_v6(destination) && pod.has_own_targets(Family::V6) {
+        // Only a redirect leads there. Without one nobody has these addresses.
+        return Err(Rule::UnknownTarget);
+    }
     let tables = PodTables { netns, pod };
     let conn = Outbound {
         owner: ctx.owner(),
@@ -148,7 +152,9 @@ fn try_connect<const V6: bool>(
                 // The sidecar is reached over lo.
                 ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
-            let has_own_target = port == policy.outbound_port && has_own_targets(pod, netns);
+            let has_own_target = port == policy.outbound_port
+                && pod.has_own_targets(dialed.family())
+                && !maps::has_sidecar_on_loopback(netns);
             if has_own_target
                 && let Some(target) = dedicated_target(netns, port, &conn, dialed, source)
             {
@@ -234,12 +240,6 @@ fn copy_record_to_mptcp_parent<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &
     }
 }
 
-/// Whether the pod's sidecar is reached by other loopback addresses and ports than its own.
-#[inline(always)]
-fn has_own_targets(pod: Enrolled, netns: u64) -> bool {
-    pod.flags & POD_OWN_TARGETS != 0 && !maps::has_sidecar_on_loopback(netns)
-}
-
 /// The target that names the destination, if there is one for it. Neither end then needs a record.
 #[inline(always)]
 fn dedicated_target(
@@ -250,7 +250,7 @@ fn dedicated_target(
     source: Addr,
 ) -> Option<Target> {
     // A socket that is bound to loopback has that address at both ends.
-    if !matches!(dialed.family(), Family::V4) || conn.source.is_loopback() {
+    if conn.source.is_loopback() {
         return None;
     }
     let bound = !conn.source.is_unspecified();

@@ -4,7 +4,7 @@
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::{
-    addr::{Addr, Family},
+    addr::Addr,
     conn::{DestinationKey, Meaning},
     target::{Target, is_dedicated},
 };
@@ -102,7 +102,7 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
         let row = maps::destination(&DestinationKey::new(ctx.netns(), target))?;
         return Some(Names::Sidecar {
             source: instead_of_loopback(peer, row.source),
-            plain: Target::plain(Family::V4, own_port),
+            plain: Target::plain(own.family(), own_port),
         });
     }
     let record = maps::record(ctx.socket(), false)?;

@@ -14,11 +14,9 @@ use sidetrack_common::{
     event::EventKind,
     forward::Probe,
     names::LISTENER_SLOTS,
-    pod::{
-        IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Route, RouteKey,
-    },
+    pod::{IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, Route, RouteKey},
     rule::Rule,
-    target::is_shared,
+    target::{is_dedicated_v6, is_shared},
 };
 
 use crate::{
@@ -174,8 +172,17 @@ impl InboundPacket<'_> {
         if policy.is_transparent() && self.lookup.iface() == Some(LOOPBACK_IFINDEX) {
             return Ok(Decision::untouched(Rule::LocalSource));
         }
-        let is_target = self.pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
-        if is_target && port == policy.outbound_port && self.is_unknown() {
+        let family = destination.family();
+        let is_target = self.pod.has_own_targets(family);
+        if is_target && is_shared(destination) && port == policy.outbound_port && self.is_unknown()
+        {
+            return Err(Rule::UnknownTarget);
+        }
+        // The kernel accepts no packet for 127.0.0.0/8 from outside, but it does for these.
+        if is_target
+            && is_dedicated_v6(destination)
+            && self.lookup.iface() != Some(LOOPBACK_IFINDEX)
+        {
             return Err(Rule::UnknownTarget);
         }
         let syn = Inbound {
@@ -183,7 +190,7 @@ impl InboundPacket<'_> {
             destination,
             port,
             iface: self.iface(),
-            captured_family: self.pod.captures(destination.family()),
+            captured_family: self.pod.captures(family),
         };
         let tables = PodTables {
             netns: self.netns,

@@ -227,16 +227,35 @@ impl<const V6: bool> SockAddr<'_, V6> {
         set_field!(ctx, u32::from(port.to_be()), user_port);
     }
 
-    /// The source address of a message to an IPv4 address: what the socket is bound to, or what the call asks for.
+    /// The source address of a message: what the socket is bound to, or what the call asks for.
     #[inline(always)]
     pub fn message_source(&self) -> Addr {
-        Addr::from_v4_be(field!(self.inner.sock_addr, msg_src_ip4))
+        let ctx = self.inner.sock_addr;
+        if V6 {
+            Addr::from_v6_be([
+                field!(ctx, msg_src_ip6[0]),
+                field!(ctx, msg_src_ip6[1]),
+                field!(ctx, msg_src_ip6[2]),
+                field!(ctx, msg_src_ip6[3]),
+            ])
+        } else {
+            Addr::from_v4_be(field!(ctx, msg_src_ip4))
+        }
     }
 
-    /// Replaces the source address of a message to an IPv4 address.
+    /// Replaces the source address of a message.
     #[inline(always)]
     pub fn set_message_source(&self, addr: Addr) {
-        set_field!(self.inner.sock_addr, addr.to_v4_be(), msg_src_ip4);
+        let ctx = self.inner.sock_addr;
+        if V6 {
+            let words = addr.to_v6_be();
+            set_field!(ctx, words[0], msg_src_ip6[0]);
+            set_field!(ctx, words[1], msg_src_ip6[1]);
+            set_field!(ctx, words[2], msg_src_ip6[2]);
+            set_field!(ctx, words[3], msg_src_ip6[3]);
+        } else {
+            set_field!(ctx, addr.to_v4_be(), msg_src_ip4);
+        }
     }
 
     /// The errno of the call when the program denies it, instead of the default EPERM.

@@ -72,6 +72,12 @@ impl Enrolled {
     pub fn captures(self, family: Family) -> bool {
         pod::captures(self.flags, family)
     }
+
+    /// Whether destinations of this family have targets of their own.
+    #[inline(always)]
+    pub fn has_own_targets(self, family: Family) -> bool {
+        pod::has_own_targets(self.flags, family)
+    }
 }
 
 /// The pod with this network namespace, if it is enrolled. Copied, and at once: since Linux 6.1 the kernel may use
