@@ -24,11 +24,12 @@ pub fn st_dns_recvmsg6(ctx: SockAddrContext) -> i32 {
 #[inline(always)]
 fn receive<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     let addr = ctx.address();
-    if !addr.is_loopback() {
+    let is_dedicated = is_dedicated(addr);
+    if !is_dedicated && !addr.is_loopback() {
         return ALLOW;
     }
     let port = ctx.port();
-    if is_dedicated(addr) {
+    if is_dedicated {
         let key = DestinationKey::new(ctx.netns(), Target { addr, port });
         if let Some(row) = maps::destination(&key) {
             ctx.set_address(row.dialed, row.dialed_port);

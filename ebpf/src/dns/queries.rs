@@ -2,19 +2,19 @@
 //!
 //! Answers have to come from the server that was asked, also when one socket asks several. The kernel runs a program when
 //! a socket receives, but that sees neither the answer nor the address that it was sent to. So the query carries the
-//! server's name in its source: an address of 127.64.0.0/10 that stands for the server, like the targets of TCP. The
+//! server's name in its source: a dedicated address that stands for the server, like the targets of TCP. The
 //! sidecar answers to it, and the answer gets the same address as its source. A connected socket has one server, which
 //! its record holds. So does the record of a socket for which there is no such address: then it is the server that was
 //! asked last.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::{
-    addr::{Addr, Family},
+    addr::Addr,
     conn::{Destination, DestinationKey, DestinationRow, Role, SockRecord},
     decide::{self, Outbound, Verdict},
     dns::DNS_PORT,
     event::EventKind,
-    pod::{POD_DNS, POD_OWN_TARGETS},
+    pod::POD_DNS,
     rule::Rule,
     target::{DEDICATED_ATTEMPTS, Target, is_dedicated},
 };
@@ -45,10 +45,6 @@ pub fn st_dns_connect6(ctx: SockAddrContext) -> i32 {
 #[cgroup_sock_addr(sendmsg4)]
 pub fn st_dns_sendmsg4(ctx: SockAddrContext) -> i32 {
     let ctx = SockAddr::<false> { inner: &ctx };
-    if is_dedicated(ctx.address()) {
-        answer(&ctx);
-        return ALLOW;
-    }
     send(&ctx)
 }
 
@@ -60,13 +56,13 @@ pub fn st_dns_sendmsg6(ctx: SockAddrContext) -> i32 {
 
 /// The sidecar answers a query that named its server: so does the answer, if it comes from where the query went.
 #[inline(always)]
-fn answer(ctx: &SockAddr<'_, false>) {
+fn answer<const V6: bool>(ctx: &SockAddr<'_, V6>, to: Addr) {
     let source = ctx.message_source();
-    if !source.is_unspecified() && source != Addr::loopback_of(Family::V4) {
+    if !source.is_unspecified() && !source.is(Addr::loopback_of(to.family())) {
         return;
     }
     let target = Target {
-        addr: ctx.address(),
+        addr: to,
         port: ctx.bound_port(),
     };
     if maps::destination(&DestinationKey::new(ctx.netns(), target)).is_some() {
@@ -95,6 +91,11 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
 
 #[inline(always)]
 fn send<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
+    let to = ctx.address();
+    if is_dedicated(to) {
+        answer(ctx, to);
+        return ALLOW;
+    }
     if ctx.port() != DNS_PORT || !ctx.is_udp() {
         return ALLOW;
     }
@@ -204,7 +205,7 @@ fn try_decide<const V6: bool>(
                 // The sidecar is reached over lo.
                 return Outcome::refused(Rule::BoundDevice);
             }
-            let named = call == Call::Send && !V6 && pod.flags & POD_OWN_TARGETS != 0;
+            let named = call == Call::Send && pod.has_own_targets(dialed.family());
             if named
                 && ctx.source().is_unspecified()
                 && let Some(target) = server_name(netns, port, dialed, conn.port, source)
@@ -248,9 +249,6 @@ fn server_name(
     port: u16,
     source: Addr,
 ) -> Option<Target> {
-    if !matches!(dialed.family(), Family::V4) {
-        return None;
-    }
     for attempt in 0..DEDICATED_ATTEMPTS {
         let target = Target::dedicated(dialed, port, capture_port, attempt);
         let key = DestinationKey::new(netns, target);
