@@ -10,6 +10,7 @@ pub mod resolv_conf;
 pub mod return_routes;
 pub mod routes;
 pub(crate) mod searches;
+pub mod target_route;
 pub mod transparent;
 pub mod userns;
 pub mod watch;

@@ -148,7 +148,7 @@ pub fn cure(rule: Rule) -> &'static str {
             "the application sets an IPv6 routing header (IPV6_RTHDR) on its sockets: remove that"
         }
         Rule::UnknownTarget => {
-            "another program has changed the connection's addresses after sidetrack redirected it: `sidetrack status` names foreign programs"
+            "another program has changed the connection's addresses after sidetrack redirected it (`sidetrack status` names foreign programs), or the client dialed an address of 127.128.0.0/10 or 100:0:0:1::/64: only redirects lead there"
         }
         _ => "see docs/troubleshoot.md",
     }

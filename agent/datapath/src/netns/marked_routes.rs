@@ -16,7 +16,7 @@ use netlink_packet_route::{
 use crate::kernel::netlink::{self, unless};
 
 /// What the kernel says of a rule or route that is not there.
-const ABSENT: [i32; 3] = [libc::ENOENT, libc::ESRCH, libc::EAFNOSUPPORT];
+pub const ABSENT: [i32; 3] = [libc::ENOENT, libc::ESRCH, libc::EAFNOSUPPORT];
 
 /// A rule and the route that it leads to.
 #[derive(Clone, Copy, Debug)]

@@ -15,7 +15,7 @@ mod source;
 use std::{collections::HashMap, net::IpAddr};
 
 use ipnet::IpNet;
-use sidetrack_common::{addr::Addr, pod::RouteKind};
+use sidetrack_common::{addr::Addr, pod::RouteKind, target::DEDICATED_V6};
 use sidetrack_policy::policy::ReturnRoute;
 
 use self::entrances::Entrances;
@@ -24,7 +24,8 @@ pub use self::id::RouteId;
 /// Routes a pod may have in the map; ROUTE_BY_POD holds 262,144 for all pods together.
 const MAX_ROUTES: usize = 2048;
 
-const TABLE_LOCAL: u32 = 255;
+/// The table of addresses that are the namespace's own.
+pub const TABLE_LOCAL: u32 = 255;
 const TABLE_MAIN: u32 = 254;
 const TABLE_DEFAULT: u32 = 253;
 
@@ -106,6 +107,17 @@ impl Snapshot {
         self.addresses
             .iter()
             .any(|assigned| assigned.net.addr() == addr)
+    }
+
+    /// Whether nothing in the namespace has the addresses of dedicated IPv6 targets, nor part of them.
+    #[must_use]
+    pub fn lacks_target_route(&self) -> bool {
+        let (first, prefix) = DEDICATED_V6;
+        let targets = IpNet::new(first.into(), prefix);
+        targets.is_ok_and(|targets| {
+            let mut routes = self.routes.iter();
+            !routes.any(|route| targets.contains(&route.destination))
+        })
     }
 
     /// Index of the loopback interface.

@@ -14,14 +14,18 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, TCP_CLOSE, TCP_TIME_WAIT};
-use sidetrack_common::{addr::Addr, conn::DestinationKey, target::is_dedicated};
+use sidetrack_common::{
+    addr::Addr,
+    conn::DestinationKey,
+    target::{Target, is_dedicated},
+};
 
 use crate::{
     kernel::{
         maps::Maps,
         sock_diag::{self, Sockets},
     },
-    netns::Netns,
+    netns::{Netns, target_route},
 };
 
 /// A connect that had read the pod's row before it was removed has its socket by then.
@@ -94,10 +98,10 @@ impl Departed {
         until: Instant,
     ) -> Result<()> {
         let namespace = self.namespaces().get(&netns).cloned();
-        let in_use = match namespace {
+        let in_use = match &namespace {
             Some((_, since)) if since.elapsed() < GRACE => return Ok(()),
             Some(_) if keys.is_empty() => BTreeSet::new(),
-            Some((namespace, _)) => targets_in_use(&namespace, until)?,
+            Some((namespace, _)) => targets_in_use(namespace, until)?,
             // It left while another agent ran.
             None => BTreeSet::new(),
         };
@@ -110,6 +114,10 @@ impl Departed {
             }
         }
         if kept == 0 {
+            if let Some((namespace, _)) = namespace {
+                let removed = namespace.run(target_route::remove)?;
+                removed.context("remove the route to IPv6 targets")?;
+            }
             maps.destinations_by_pod.remove(&netns)?;
         }
         Ok(())
@@ -117,7 +125,7 @@ impl Departed {
 }
 
 /// Targets that a socket of the namespace has at either end, as in a destination's key.
-fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<u32>> {
+fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
     let mut in_use = BTreeSet::new();
     netns
         .run(|| {
@@ -137,7 +145,8 @@ fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<u32>> {
     Ok(in_use)
 }
 
-fn target(addr: IpAddr) -> Option<u32> {
+fn target(addr: IpAddr) -> Option<[u32; 2]> {
     let addr = Addr::from(addr);
-    is_dedicated(addr).then(|| addr.to_v4_be())
+    let any_port = Target { addr, port: 0 };
+    is_dedicated(addr).then(|| DestinationKey::new(0, any_port).target_be)
 }

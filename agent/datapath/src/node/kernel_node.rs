@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 
 use super::{Departed, PodLink, handshakes::Lingering, resolvers::Resolvers};
 use crate::{
-    kernel::Datapath,
+    kernel::{Datapath, probe},
     netns::{
         listeners::Adopter,
         processes::{self, Processes},
@@ -45,6 +45,9 @@ pub struct KernelNode {
     pub(super) changed: mpsc::UnboundedSender<u64>,
     /// Whether the rules apply to packets that only pass through a pod.
     pub(super) captures_forwarded: bool,
+    /// Whether the kernel says where a packet has entered: without that, packets from outside for IPv6 targets could not
+    /// be refused.
+    pub(super) sees_entrance: bool,
 }
 
 impl KernelNode {
@@ -64,6 +67,7 @@ impl KernelNode {
             resolvers: Resolvers::default(),
             changed,
             captures_forwarded: false,
+            sees_entrance: probe::ingress_ifindex(),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
     kernel::forwarding::PodForwarding,
     netns::{
         Netns, addresses, inode_at, listeners::is_served, return_routes, routes::Snapshot,
-        watch::Watch,
+        target_route, watch::Watch,
     },
 };
 use sidetrack_policy::policy::ReturnRoute;
@@ -43,6 +43,8 @@ pub struct PodLink {
     not_accelerated: Option<String>,
     /// Why its DNS queries over UDP are not captured although they should be.
     dns_not_captured: Option<String>,
+    /// Why its IPv6 destinations have no targets of their own.
+    no_target_route: Option<String>,
     /// About the interfaces that its policy names.
     iface_note: Option<String>,
     /// What it has for packets that only pass through it.
@@ -70,6 +72,7 @@ impl PodLink {
             notes: Vec::new(),
             not_accelerated: None,
             dns_not_captured: None,
+            no_target_route: None,
             iface_note: None,
             forwarding,
         })
@@ -127,6 +130,8 @@ impl PodLink {
         let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
         let dns = self.dns_not_captured.iter();
         let dns = dns.map(|why| format!("its DNS queries over UDP are not captured: {why}"));
+        let targets = self.no_target_route.iter();
+        let targets = targets.map(|why| format!("its IPv6 connections take longer to make: {why}"));
         let ifaces = self.iface_note.iter().chain(&self.forwarding.note);
         self.notes
             .iter()
@@ -134,6 +139,7 @@ impl PodLink {
             .cloned()
             .chain(lost)
             .chain(dns)
+            .chain(targets)
             .collect()
     }
 
@@ -193,6 +199,20 @@ impl PodLink {
         if let Some(lo) = self.loopback {
             let _ = self.inside(move || addresses::remove(lo, SELF_V6)).await;
         }
+    }
+
+    /// Makes the dedicated IPv6 targets local in the pod. Without them connections are redirected as well.
+    pub(super) async fn add_target_route(&mut self) -> Result<()> {
+        if !self.snapshot()?.lacks_target_route() {
+            return Ok(());
+        }
+        let added = self.inside(target_route::add).await;
+        let added = added.context("make 100:0:0:1::/64 local in the pod");
+        self.no_target_route = added.err().map(|problem| format!("{problem:#}"));
+        if self.no_target_route.is_none() {
+            self.read().await?;
+        }
+        Ok(())
     }
 
     /// Gives packets with the policy's mark the route back into the pod. Routes that other policies needed are

@@ -39,6 +39,9 @@ async fn write(
     match step {
         Step::ReadNamespace => link.read().await,
         Step::WriteNamespace(policy, phase) => {
+            if rows.captures_v6() && node.sees_entrance {
+                link.add_target_route().await?;
+            }
             let note = rows.write_namespace(link.snapshot()?, policy, *phase, maps)?;
             link.set_iface_note(note);
             // Not before: the flags of the pod's row go with its policy.

@@ -2,7 +2,10 @@
 
 use std::{collections::HashMap, net::IpAddr};
 
-use sidetrack_common::pod::{POD_ANY_ADDRESS, Route, address_bit};
+use sidetrack_common::{
+    pod::{POD_ANY_ADDRESS, Route, address_bit},
+    target::is_dedicated,
+};
 
 use crate::netns::routes::RouteId;
 
@@ -12,8 +15,9 @@ pub(super) fn of(routes: &HashMap<RouteId, Route>) -> u32 {
     local.fold(0, |bits, (id, _)| {
         let destination = id.destination();
         let address: IpAddr = destination.addr();
-        // The kernel takes the whole of 127.0.0.0/8 for loopback, and so does the decision before it asks.
-        if address.is_loopback() {
+        // The kernel takes the whole of 127.0.0.0/8 for loopback, and so does the decision before it asks. Targets are the
+        // source of no TCP connection.
+        if address.is_loopback() || is_dedicated(address.into()) {
             bits
         } else if destination.prefix_len() == destination.max_prefix_len() {
             bits | address_bit(address.into())

@@ -6,7 +6,7 @@ use ipnet::IpNet;
 use sidetrack_common::{
     addr::Addr,
     pod::Route,
-    target::{DEDICATED, SHARED},
+    target::{DEDICATED, DEDICATED_V6, SHARED},
 };
 
 use crate::netns::routes::RouteId;
@@ -16,6 +16,21 @@ pub(super) fn is_local(routes: &HashMap<RouteId, Route>) -> bool {
     [DEDICATED, SHARED]
         .into_iter()
         .all(|range| is_range_local(range, routes))
+}
+
+/// Whether all dedicated IPv6 targets are local to the pod, by the one route that the agent adds.
+pub(super) fn is_local_v6(routes: &HashMap<RouteId, Route>, loopback: Option<u32>) -> bool {
+    let (first, prefix) = DEDICATED_V6;
+    let Ok(range) = IpNet::new(IpAddr::from(first), prefix) else {
+        return false;
+    };
+    let mut within = routes
+        .iter()
+        .filter(|(id, _)| range.contains(&id.destination()));
+    let only = within.next().filter(|_| within.next().is_none());
+    only.is_some_and(|(id, route)| {
+        id.destination() == range && route.is_local() && Some(route.ifindex) == loopback
+    })
 }
 
 fn is_range_local((first, prefix): (Addr, u8), routes: &HashMap<RouteId, Route>) -> bool {

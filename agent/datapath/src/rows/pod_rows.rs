@@ -11,7 +11,8 @@ use sidetrack_common::{
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
         IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
-        POD_DNS, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route,
+        POD_DNS, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, POD_OWN_TARGETS_V6, Pod,
+        Route,
     },
 };
 use sidetrack_policy::{PodRef, Policy};
@@ -164,6 +165,8 @@ impl PodRows {
         let rules_ignore_it = policy.rules_ignore_capture_range();
         let is_local = capture_range::is_local(&self.routes);
         self.set_flag(POD_OWN_TARGETS, rules_ignore_it && is_local);
+        let is_local = capture_range::is_local_v6(&self.routes, snapshot.loopback());
+        self.set_flag(POD_OWN_TARGETS_V6, rules_ignore_it && is_local);
         self.set_flag(POD_ANY_ADDRESS, false);
         self.set_flag(address_filter::of(&self.routes), true);
         Ok(ifaces::note(left_out))
