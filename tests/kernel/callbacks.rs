@@ -118,8 +118,8 @@ fn a_pod_without_a_known_cgroup_has_them_by_that_of_all() -> Result<()> {
 }
 
 kernel_test!(a_process_in_another_cgroup_is_noticed);
-/// As somebody has it who enters a pod's network from another pod. What needs the callbacks is refused until
-/// the agent has seen the process; nothing passes the sidecar.
+/// As somebody has it who enters a pod's network from another pod. Connections of both families need no callback. What
+/// needs them is refused until the agent has seen the process; nothing passes the sidecar.
 fn a_process_in_another_cgroup_is_noticed() -> Result<()> {
     let fixture = fixture()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
@@ -127,12 +127,16 @@ fn a_process_in_another_cgroup_is_noticed() -> Result<()> {
     let own = id(fixture.pod.own_cgroup())?;
     let all = id(&fixture.lab.places().cgroup)?;
     let visitor = Actor::start(&fixture.pod.netns, &fixture.agent.places.cgroup)?;
-    let to = at(VIP[0], 80);
-    let result = visitor.dial(Dial::new(&APP, to))?;
-    check(&result, Arrives::Sidecar(15001), POD[0], to)?;
-    let to = at(VIP[1], 80);
-    while attached(&fixture)?.0.is_none() {
+    for family in [0, 1] {
+        let to = at(VIP[family], 80);
         let result = visitor.dial(Dial::new(&APP, to))?;
+        check(&result, Arrives::Sidecar(15001), POD[family], to)?;
+    }
+    // A socket that is bound to loopback cannot have a target.
+    let mut bound = Dial::new(&APP, at(VIP[1], 80));
+    bound.source = Some(at("::1", 0));
+    while attached(&fixture)?.0.is_none() {
+        let result = visitor.dial(bound.clone())?;
         let is_late = result.is_ok() && attached(&fixture)?.0.is_some();
         ensure!(is_late || result == Err(libc::ECONNREFUSED), "{result:?}");
     }

@@ -38,6 +38,7 @@ mod searches;
 mod security;
 mod sockets;
 mod takeover;
+mod targets_v6;
 mod trace;
 mod translation;
 mod transparent;
