@@ -3,7 +3,10 @@ use std::{
     net::{Ipv4Addr, Ipv6Addr},
 };
 
-use super::{Addr, DEDICATED, DEDICATED_ATTEMPTS, SHARED, Target, is_dedicated, is_shared};
+use super::{
+    Addr, DEDICATED, DEDICATED_ATTEMPTS, DEDICATED_V6, SHARED, Target, is_dedicated,
+    is_dedicated_v6, is_shared,
+};
 
 fn v4(n: u32) -> Addr {
     Addr::v4(Ipv4Addr::from(0x0a00_0000 | n).octets())
@@ -89,5 +92,33 @@ fn every_word_of_a_destination_chooses_its_target() {
                 .collect();
             assert!(targets.len() > 250, "word {word} among {others:x}");
         }
+    }
+}
+
+#[test]
+fn ipv6_targets_are_in_their_prefix_and_differ_in_the_rest() {
+    let first = DEDICATED_V6.0.octets();
+    let mut seen = HashSet::new();
+    for n in 0..100_000 {
+        for attempt in 0..DEDICATED_ATTEMPTS {
+            let target = Target::dedicated(v6(n), 80, 15001, attempt);
+            let octets = target.addr.octets();
+            assert_eq!(octets[..8], first[..8], "{target:?}");
+            assert!(is_dedicated(target.addr) && is_dedicated_v6(target.addr));
+            assert!(!is_shared(target.addr) && !target.addr.is_loopback());
+            // No IPv4 target has these words, which are the key of its row.
+            assert_ne!(octets[8..12], [0, 0, 0xff, 0xff], "{target:?}");
+            assert_eq!(target.port, 15001);
+            assert!(seen.insert(octets), "{target:?}");
+        }
+    }
+    for port in 1..10_000 {
+        let octets = Target::dedicated(v6(7), port, 15001, 0).addr.octets();
+        assert!(port == 80 || seen.insert(octets), "port {port}");
+    }
+    for outside in ["100::1", "100:0:0:2::1", "100:0:1:1::1", "101:0:0:1::1"] {
+        let outside = outside.parse::<Ipv6Addr>().unwrap();
+        let outside = Addr::v6(outside.octets());
+        assert!(!is_dedicated(outside) && !is_dedicated_v6(outside));
     }
 }

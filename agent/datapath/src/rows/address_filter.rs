@@ -4,7 +4,7 @@ use std::{collections::HashMap, net::IpAddr};
 
 use sidetrack_common::{
     pod::{POD_ANY_ADDRESS, Route, address_bit},
-    target::is_dedicated,
+    target::{DEDICATED_V6, is_dedicated_v6},
 };
 
 use crate::netns::routes::RouteId;
@@ -15,11 +15,13 @@ pub(super) fn of(routes: &HashMap<RouteId, Route>) -> u32 {
     local.fold(0, |bits, (id, _)| {
         let destination = id.destination();
         let address: IpAddr = destination.addr();
-        // The kernel takes the whole of 127.0.0.0/8 for loopback, and so does the decision before it asks. Targets are the
-        // source of no TCP connection.
-        if address.is_loopback() || is_dedicated(address.into()) {
+        let prefix = destination.prefix_len();
+        // Targets are the source of no TCP connection.
+        let is_targets = prefix == DEDICATED_V6.1 && is_dedicated_v6(address.into());
+        // The kernel takes the whole of 127.0.0.0/8 for loopback, and so does the decision before it asks.
+        if address.is_loopback() || is_targets {
             bits
-        } else if destination.prefix_len() == destination.max_prefix_len() {
+        } else if prefix == destination.max_prefix_len() {
             bits | address_bit(address.into())
         } else {
             bits | POD_ANY_ADDRESS

@@ -70,3 +70,14 @@ fn routes_to_others_are_not_in_the_filter() {
     }
     assert_eq!(of(&all), 0);
 }
+
+#[test]
+fn targets_let_no_address_pass_and_own_addresses_among_them_do() {
+    assert_eq!(of(&routes(&["100:0:0:1::/64", "::1/128"])), 0);
+    let own = "100:0:0:1::9";
+    let flags = of(&routes(&["100:0:0:1::/64", &format!("{own}/128")]));
+    assert!(may_be_own(flags, address(own)));
+    assert_ne!(flags & POD_ANY_ADDRESS, POD_ANY_ADDRESS);
+    let flags = of(&routes(&["100:0:0:2::/64"]));
+    assert_eq!(flags & POD_ANY_ADDRESS, POD_ANY_ADDRESS);
+}

@@ -1,23 +1,27 @@
 use std::collections::HashMap;
 
-use sidetrack_common::pod::{Route, RouteKey, RouteKind};
+use sidetrack_common::{
+    addr::Family,
+    pod::{Route, RouteKey, RouteKind},
+};
 
-use super::{RouteId, is_local};
+use super::{RouteId, is_local, is_local_v6};
+
+const LO: u32 = 1;
 
 fn routes(kinds: &[(&str, RouteKind)]) -> HashMap<RouteId, Route> {
     kinds
         .iter()
         .map(|(net, kind)| {
-            let net: ipnet::Ipv4Net = net.parse().unwrap();
-            let addr = std::net::IpAddr::V4(net.network()).into();
-            let key = RouteKey::new(
-                7,
-                sidetrack_common::addr::Family::V4,
-                addr,
-                net.prefix_len(),
-            );
+            let net: ipnet::IpNet = net.parse().unwrap();
+            let family = match net {
+                ipnet::IpNet::V4(_) => Family::V4,
+                ipnet::IpNet::V6(_) => Family::V6,
+            };
+            let key = RouteKey::new(7, family, net.network().into(), net.prefix_len());
             let route = Route {
                 kind: *kind as u32,
+                ifindex: LO,
                 ..Route::NONE
             };
             (RouteId::of(&key).unwrap(), route)
@@ -53,4 +57,25 @@ fn a_route_of_the_pods_own_within_the_range_is_found() {
         ("127.140.0.0/16", RouteKind::Unicast),
     ];
     assert!(!is_local(&routes(&hole)));
+}
+
+#[test]
+fn ipv6_targets_are_local_by_one_route_of_lo() {
+    let default = ("::/0", RouteKind::Unicast);
+    let targets = ("100:0:0:1::/64", RouteKind::Local);
+    assert!(is_local_v6(&routes(&[default, targets]), Some(LO)));
+    assert!(!is_local_v6(&routes(&[default, targets]), Some(LO + 1)));
+    assert!(!is_local_v6(&routes(&[default, targets]), None));
+    for other in [
+        ("100:0:0:1::9/128", RouteKind::Local),
+        ("100:0:0:1:8000::/65", RouteKind::Unicast),
+    ] {
+        assert!(!is_local_v6(&routes(&[default, targets, other]), Some(LO)));
+        assert!(!is_local_v6(&routes(&[default, other]), Some(LO)));
+    }
+    // A wider one is somebody else's.
+    let wider = ("100::/16", RouteKind::Local);
+    assert!(!is_local_v6(&routes(&[default, wider]), Some(LO)));
+    let refused = ("100:0:0:1::/64", RouteKind::Unreachable);
+    assert!(!is_local_v6(&routes(&[default, refused]), Some(LO)));
 }
