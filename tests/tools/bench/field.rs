@@ -32,6 +32,20 @@ pub enum Field {
     ForwardedStream,
     /// 1 MiB of a machine behind the pod to a port that no rule captures, past the sidecar.
     PassingStream,
+    /// connect(2) of the app over IPv6.
+    ConnectV6,
+    /// A whole connection of the app over IPv6.
+    SessionV6,
+    /// connect(2) from outside over IPv6.
+    ArriveV6,
+    /// A whole connection from outside over IPv6.
+    ArriveSessionV6,
+    /// 64 bytes there and back over IPv6.
+    RoundTripV6,
+    /// connect(2) of the proxy to its own pod, to the sidecar's inbound port.
+    OwnPod,
+    /// The same over IPv6.
+    OwnPodV6,
     /// A DNS query and its answer, all by one socket that is not connected.
     Query,
     /// The same with a connected socket for each: socket, connect, query, answer, close.
@@ -55,7 +69,7 @@ impl Field {
     pub const QUERIES: [Self; 2] = [Self::Query, Self::ConnectedQuery];
 
     /// The others.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 17] = [
         Self::Connect,
         Self::Session,
         Self::Arrive,
@@ -66,6 +80,13 @@ impl Field {
         Self::Transparent,
         Self::TransparentSession,
         Self::TransparentRoundTrip,
+        Self::ConnectV6,
+        Self::SessionV6,
+        Self::ArriveV6,
+        Self::ArriveSessionV6,
+        Self::RoundTripV6,
+        Self::OwnPod,
+        Self::OwnPodV6,
     ];
 
     /// In words.
@@ -95,6 +116,17 @@ impl Field {
             Self::PassingStream => {
                 "Forwarded: 1 MiB of a machine behind the pod past the sidecar, connection established"
             }
+            Self::ConnectV6 => "IPv6, outbound: the app's connect(2) to the sidecar",
+            Self::SessionV6 => "IPv6, outbound: connect, SO_ORIGINAL_DST, a byte each way, close",
+            Self::ArriveV6 => "IPv6, inbound: connect(2) from outside to the sidecar",
+            Self::ArriveSessionV6 => {
+                "IPv6, inbound: connect, SO_ORIGINAL_DST, a byte each way, close"
+            }
+            Self::RoundTripV6 => {
+                "IPv6: round trip of 64 bytes, app to sidecar, connection established"
+            }
+            Self::OwnPod => "The proxy's connect(2) to its own pod, to its inbound port",
+            Self::OwnPodV6 => "IPv6: the proxy's connect(2) to its own pod, to its inbound port",
             Self::Query => "DNS: query and answer, by one socket that is not connected",
             Self::ConnectedQuery => {
                 "DNS: query and answer, by a connected socket for each (from socket to close)"
@@ -112,7 +144,30 @@ impl Field {
     /// Whether the client is outside of the pod.
     #[must_use]
     pub fn is_inbound(self) -> bool {
-        matches!(self, Self::Arrive | Self::ArriveSession)
+        matches!(
+            self,
+            Self::Arrive | Self::ArriveSession | Self::ArriveV6 | Self::ArriveSessionV6
+        )
+    }
+
+    /// Whether the proxy connects to its own pod.
+    #[must_use]
+    pub fn is_own_pod(self) -> bool {
+        matches!(self, Self::OwnPod | Self::OwnPodV6)
+    }
+
+    /// Whether it is over IPv6.
+    #[must_use]
+    pub fn is_v6(self) -> bool {
+        matches!(
+            self,
+            Self::ConnectV6
+                | Self::SessionV6
+                | Self::ArriveV6
+                | Self::ArriveSessionV6
+                | Self::RoundTripV6
+                | Self::OwnPodV6
+        )
     }
 
     /// Whether the sidecar connects to the app from the client's address.
@@ -128,7 +183,7 @@ impl Field {
     #[must_use]
     pub fn round_trip(self) -> Option<usize> {
         match self {
-            Self::RoundTrip | Self::TransparentRoundTrip => Some(64),
+            Self::RoundTrip | Self::RoundTripV6 | Self::TransparentRoundTrip => Some(64),
             Self::RoundTrip1k => Some(1024),
             Self::RoundTrip16k => Some(16 * 1024),
             _ => None,

@@ -122,7 +122,7 @@ fn measure(options: &Options) -> Result<Report> {
         chosen.copied().collect()
     };
     for field in wanted(&Field::ALL, true) {
-        add(&mut report, environment.contestants(field), field, options)?;
+        add(&mut report, environment.contestants(field)?, field, options)?;
     }
     let fields = wanted(&Field::ENVOY, options.envoy);
     if !fields.is_empty() {

@@ -1,6 +1,12 @@
 //! The pods that compete: alike in everything but how their connections get to the sidecar.
 
-use std::{fs, net::SocketAddr, path::Path, thread, time::Duration};
+use std::{
+    fs,
+    net::{Ipv6Addr, SocketAddr},
+    path::Path,
+    thread,
+    time::Duration,
+};
 
 use anyhow::{Result, bail};
 use lab::{
@@ -17,6 +23,8 @@ use crate::{
 
 /// Where the app connects to.
 pub const VIP: &str = "10.109.118.31";
+/// The same over IPv6.
+const VIP_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 0x31);
 /// The application's user.
 pub const APP: u32 = 1000;
 /// The sidecar's.
@@ -54,6 +62,8 @@ pub struct Pod {
     /// The sidecar, at its outbound port.
     pub outbound: Worker,
     inbound: Worker,
+    /// The sidecar where it connects.
+    proxy: Worker,
     /// The application's listener. The kernel keeps a bucket for each port that sockets are bound to: without a
     /// listener it would make one for each connection that comes in, and free it again.
     served: Worker,
@@ -200,6 +210,7 @@ impl Environment {
         let mut outside = Vec::new();
         for lab in [&bare, &hooked, &crowd.lab] {
             lab.add_outside(VIP)?;
+            lab.add_outside(&VIP_V6.to_string())?;
             outside.push(Worker::start(&lab.outside(), 0, 0)?);
         }
         Ok(Self {
@@ -255,7 +266,10 @@ impl Environment {
     }
 
     /// Those that take part in a field.
-    pub fn contestants(&self, field: Field) -> Vec<Contestant<'_>> {
+    ///
+    /// # Errors
+    /// If a worker does not answer.
+    pub fn contestants(&self, field: Field) -> Result<Vec<Contestant<'_>>> {
         let takes_part = |pod: &&Pod| {
             if field.is_transparent() {
                 pod.transparent.is_some()
@@ -264,7 +278,11 @@ impl Environment {
             }
         };
         let one = |pod| self.contestant(pod, field);
-        self.pods.iter().filter(takes_part).map(one).collect()
+        let all: Vec<_> = self.pods.iter().filter(takes_part).map(one).collect();
+        for contestant in &all {
+            contestant.server.listen_v6(field.is_v6())?;
+        }
+        Ok(all)
     }
 
     fn contestant<'a>(&'a self, pod: &'a Pod, field: Field) -> Contestant<'a> {
@@ -277,19 +295,32 @@ impl Environment {
                 to: SocketAddr::new(pod.net.v4, SERVED),
             };
         }
-        if field.is_inbound() {
+        let own = if field.is_v6() {
+            pod.net.v6
+        } else {
+            pod.net.v4
+        };
+        if field.is_inbound() || field.is_own_pod() {
             return Contestant {
                 name: pod.name,
-                client: &self.outside[pod.lab],
+                client: if field.is_inbound() {
+                    &self.outside[pod.lab]
+                } else {
+                    &pod.proxy
+                },
                 server: &pod.inbound,
-                to: SocketAddr::new(pod.net.v4, if is_direct { 15006 } else { SERVED }),
+                to: SocketAddr::new(own, if is_direct { 15006 } else { SERVED }),
             };
         }
         Contestant {
             name: pod.name,
             client: &pod.app,
             server: &pod.outbound,
-            to: pod.dialed(0),
+            to: if field.is_v6() {
+                pod.dialed_v6()
+            } else {
+                pod.dialed(0)
+            },
         }
     }
 }
@@ -317,6 +348,7 @@ impl Pod {
             app: Worker::start(&net, APP, 0)?,
             outbound: Worker::start(&net, PROXY, 15001)?,
             inbound: Worker::start_as(&net, (sidecar, PROXY), 15006)?,
+            proxy: Worker::start(&net, PROXY, 0)?,
             served: Worker::start(&net, APP, SERVED)?,
             transparent,
             net,
@@ -336,6 +368,14 @@ impl Pod {
             return SocketAddr::from(([127, 0, 0, 1 + number], 15001));
         }
         SocketAddr::from(([10, 109, 118, 31 + number], 80))
+    }
+
+    /// The destination over IPv6 that leads to the sidecar.
+    fn dialed_v6(&self) -> SocketAddr {
+        if self.how == How::Directly {
+            return SocketAddr::from((Ipv6Addr::LOCALHOST, 15001));
+        }
+        SocketAddr::from((VIP_V6, 80))
     }
 
     /// One more application, or one more listener of the sidecar.
@@ -386,7 +426,9 @@ fn manifest_of(name: &str, pod: &PodNet, lists: Option<Lists>) -> Manifest {
             ),
         ]);
     }
-    Manifest::new(&pod_name(name), pod).annotated(&annotations)
+    Manifest::new(&pod_name(name), pod)
+        .annotated(&annotations)
+        .dual_stack(true)
 }
 
 /// A pod's manifest with the default policy; accelerated, if its name says so.
@@ -394,15 +436,18 @@ pub fn manifest(name: &str, pod: &PodNet) -> Manifest {
     manifest_of(name, pod, None)
 }
 
-/// Loads the rules of a manifest's policy.
+/// Loads the rules of a manifest's policy, those of IPv6 with the command of the same kind.
 pub fn load_rules(agent: &Agent, pod: &PodNet, manifest: &str, restore: &str) -> Result<()> {
-    let rules = agent
-        .places
-        .output(&["rules", "--manifest", manifest, "--format", "iptables"])?;
-    if !rules.status.success() {
-        bail!("{}", String::from_utf8_lossy(&rules.stderr));
+    let restore_v6 = restore.replacen("iptables", "ip6tables", 1);
+    for (family, restore) in [(&[][..], restore), (&["-6"], &restore_v6)] {
+        let words = ["rules", "--manifest", manifest, "--format", "iptables"];
+        let rules = agent.places.output(&[&words, family].concat())?;
+        if !rules.status.success() {
+            bail!("{}", String::from_utf8_lossy(&rules.stderr));
+        }
+        let file = format!("{manifest}.rules");
+        fs::write(&file, rules.stdout)?;
+        run_words(&["ip", "netns", "exec", &pod.netns, restore, &file])?;
     }
-    let file = format!("{manifest}.rules");
-    fs::write(&file, rules.stdout)?;
-    run_words(&["ip", "netns", "exec", &pod.netns, restore, &file]).map(drop)
+    Ok(())
 }

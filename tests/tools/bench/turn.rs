@@ -25,16 +25,28 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
         client, server, to, ..
     } = contestant;
     let (at_client, at_server) = match field {
-        Field::Connect | Field::Arrive | Field::Transparent | Field::Forwarded => {
+        Field::Connect
+        | Field::ConnectV6
+        | Field::Arrive
+        | Field::ArriveV6
+        | Field::OwnPod
+        | Field::OwnPodV6
+        | Field::Transparent
+        | Field::Forwarded => {
             let measured = client.ask(&format!("connect {to} {times}"))?;
             (measured, server.ask("drain")?)
         }
-        Field::Session | Field::ArriveSession | Field::TransparentSession => {
+        Field::Session
+        | Field::SessionV6
+        | Field::ArriveSession
+        | Field::ArriveSessionV6
+        | Field::TransparentSession => {
             server.tell(&format!("serve {times}"))?;
             let measured = client.ask(&format!("session {to} {times}"))?;
             (measured, server.answer()?)
         }
         Field::RoundTrip
+        | Field::RoundTripV6
         | Field::RoundTrip1k
         | Field::RoundTrip16k
         | Field::TransparentRoundTrip => {

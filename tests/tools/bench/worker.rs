@@ -74,6 +74,11 @@ impl Worker {
         self.0.ask(&words).with_context(|| words.to_owned())
     }
 
+    /// Commands that accept mean its listener of IPv6 from here on, or that of IPv4.
+    pub fn listen_v6(&self, is_v6: bool) -> Result<()> {
+        self.ask(&format!("family {}", u8::from(is_v6))).map(drop)
+    }
+
     /// Sends a command.
     pub fn tell(&self, words: &str) -> Result<()> {
         self.0.tell(&words)
@@ -92,15 +97,26 @@ pub fn run_if_worker() -> Option<ExitCode> {
 
 fn work(port: u16) -> Result<()> {
     stay_on_one_processor()?;
-    let listener = if port == 0 {
+    let listeners = if port == 0 {
         None
     } else {
         Some(server::listen(port, Uid::effective().is_root())?)
     };
     let mut held = Vec::new();
+    let mut family = 0;
     for command in helper::requests::<String>() {
         let before = processor_time()?;
-        let mut answer = obey(&command?, listener.as_ref(), &mut held)?;
+        let command = command?;
+        let mut answer = match command.strip_prefix("family ") {
+            Some(index) => {
+                family = index.parse()?;
+                Answer::default()
+            }
+            None => {
+                let listener = listeners.as_ref().and_then(|it| it.get::<usize>(family));
+                obey(&command, listener, &mut held)?
+            }
+        };
         answer.cpu = processor_time()?.saturating_sub(before);
         helper::say(&answer)?;
     }

@@ -22,8 +22,8 @@ pub fn begin_at(from: Ipv4Addr) {
     let _ = FROM.set(from);
 }
 
-fn socket() -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+fn socket(to: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, Some(Protocol::TCP))?;
     if let Some(from) = FROM.get() {
         socket.set_ip_transparent_v4(true)?;
         socket.set_mark(MARK)?;
@@ -38,7 +38,7 @@ fn nanos(since: Instant) -> u64 {
 
 /// A connection that is closed by a reset: nothing waits in TIME_WAIT for the next turn.
 fn dialed(to: SocketAddr) -> io::Result<(Socket, u64)> {
-    let socket = socket()?;
+    let socket = socket(to)?;
     socket.set_linger(Some(Duration::ZERO))?;
     let start = Instant::now();
     socket.connect(&to.into())?;
@@ -60,7 +60,7 @@ pub fn sessions(to: SocketAddr, times: u32) -> io::Result<Answer> {
     let mut byte = [1];
     for _ in 0..times {
         let start = Instant::now();
-        let mut socket = socket()?;
+        let mut socket = socket(to)?;
         socket.connect(&to.into())?;
         socket.write_all(&byte)?;
         socket.read_exact(&mut byte)?;
@@ -74,7 +74,7 @@ pub fn sessions(to: SocketAddr, times: u32) -> io::Result<Answer> {
 pub fn requests(to: SocketAddr, times: u32, keep_alive: bool) -> io::Result<Answer> {
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: web\r\n\r\n";
     let connect = || -> io::Result<Socket> {
-        let socket = socket()?;
+        let socket = socket(to)?;
         socket.connect(&to.into())?;
         socket.set_tcp_nodelay(true)?;
         Ok(socket)
@@ -197,7 +197,7 @@ pub fn churn(to: SocketAddr, length: Duration) -> io::Result<Answer> {
     let mut failed = 0;
     while start.elapsed() < length {
         let begun = Instant::now();
-        match socket()?.connect(&to.into()) {
+        match socket(to)?.connect(&to.into()) {
             Ok(()) => all.push(nanos(begun)),
             Err(_) => failed += 1,
         }
@@ -213,7 +213,7 @@ pub fn hold(to: SocketAddr, times: u32, held: &mut Vec<Socket>) -> io::Result<An
     let mut all = Vec::new();
     let mut failed = 0;
     for _ in 0..times {
-        let socket = socket()?;
+        let socket = socket(to)?;
         let start = Instant::now();
         match socket.connect(&to.into()) {
             Ok(()) => {

@@ -3,7 +3,7 @@
 use std::{
     io::{self, Read as _, Write as _},
     mem::MaybeUninit,
-    net::{Ipv4Addr, SocketAddr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     thread,
     time::{Duration, Instant},
 };
@@ -16,16 +16,26 @@ use super::{Answer, QUERY};
 const BACKLOG: i32 = 4096;
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// Several may share a port.
-pub fn listen(port: u16, transparent: bool) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP))?;
+/// Sockets of IPv4 and IPv6. Several may share a port.
+pub fn listen(port: u16, transparent: bool) -> io::Result<[Socket; 2]> {
+    let v4 = reusable(Domain::IPV4)?;
+    if transparent {
+        v4.set_ip_transparent_v4(true)?;
+    }
+    v4.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
+    let v6 = reusable(Domain::IPV6)?;
+    v6.set_only_v6(true)?;
+    v6.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)).into())?;
+    for socket in [&v4, &v6] {
+        socket.listen(BACKLOG)?;
+    }
+    Ok([v4, v6])
+}
+
+fn reusable(domain: Domain) -> io::Result<Socket> {
+    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_reuse_address(true)?;
     socket.set_reuse_port(true)?;
-    if transparent {
-        socket.set_ip_transparent_v4(true)?;
-    }
-    socket.bind(&SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)).into())?;
-    socket.listen(BACKLOG)?;
     Ok(socket)
 }
 
