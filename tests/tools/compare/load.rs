@@ -50,7 +50,7 @@ pub fn run(pair: &mut PodPair, family: Family, target: &Target, report: &mut Rep
         has_route || explainer.decision(case).rule == Rule::NoRoute
     });
     let queries = queries::kinds(family, target, &explainer);
-    let kinds = numbered(cases.into_iter().map(What::Connection).chain(queries));
+    let kinds = numbered(cases.into_iter().map(connection).chain(queries));
     for (what, times) in &kinds {
         known.add(&what.decision(&explainer), *times);
     }
@@ -58,7 +58,7 @@ pub fn run(pair: &mut PodPair, family: Family, target: &Target, report: &mut Rep
 
     pair.close_sidecars(target)?;
     let mut known = Known::default();
-    let kinds = numbered(without_sidecar(family).into_iter().map(What::Connection));
+    let kinds = numbered(without_sidecar(family).into_iter().map(connection));
     for (what, times) in &kinds {
         known.add_refused(&what.decision(&explainer), *times, what.is_inbound());
     }
@@ -69,8 +69,12 @@ pub fn run(pair: &mut PodPair, family: Family, target: &Target, report: &mut Rep
 /// What is made.
 #[derive(Clone)]
 enum What {
-    Connection(Case),
+    Connection(Box<Case>),
     Query(SendUdp),
+}
+
+fn connection(case: Case) -> What {
+    What::Connection(Box::new(case))
 }
 
 impl What {
