@@ -32,10 +32,15 @@ impl Totals {
     /// # Errors
     /// If the maps cannot be read or written.
     pub fn update(&mut self, maps: &Maps, removed: &RemovedCounts) -> io::Result<()> {
-        self.add_removed(&removed.take());
+        self.leave_out_removed(removed);
         let counters = maps.connection_counts()?;
         self.add(counters, &removed.take());
         self.add_up_earlier(maps)
+    }
+
+    /// Adds what has left the kernel since the last call, so that a pod that is enrolled again begins with nothing.
+    pub fn leave_out_removed(&mut self, removed: &RemovedCounts) {
+        self.add_removed(&removed.take());
     }
 
     /// Adds the counters as they were read, and those that left the kernel meanwhile.

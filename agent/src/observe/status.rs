@@ -310,7 +310,9 @@ impl Status {
         let counting = tokio::task::spawn_blocking(move || {
             let mut totals = status.totals();
             // Locked while the kernel is read: of two readers, the later one to add must have read later.
-            if !totals.is_fresh(FRESH) {
+            if totals.is_fresh(FRESH) {
+                totals.leave_out_removed(&status.removed_counts);
+            } else {
                 totals.update(&status.maps, &status.removed_counts)?;
             }
             let per_pod =

@@ -22,6 +22,11 @@ impl RemovedCounts {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Adds some.
+    pub fn add(&self, counted: impl IntoIterator<Item = (CountKey, u64)>) {
+        self.locked().extend(counted);
+    }
+
     /// Takes all.
     #[must_use]
     pub fn take(&self) -> Vec<(CountKey, u64)> {
@@ -37,11 +42,11 @@ impl Maps {
     pub fn remove_counts(&self, netns: u64, removed: &RemovedCounts) -> io::Result<()> {
         for key in self.counts.keys()?.iter().filter(|key| key.netns == netns) {
             if let Some(count) = self.counts.take(key)? {
-                removed.locked().push((*key, count));
+                removed.add([(*key, count)]);
             }
         }
         if let Some(counts) = self.overflow.take(&netns)? {
-            removed.locked().extend(by_rule(netns, &counts));
+            removed.add(by_rule(netns, &counts));
         }
         self.counters_by_pod.remove(&netns)?;
         Ok(())

@@ -1,6 +1,6 @@
 use sidetrack_common::{count::CountKey, rule::Rule};
 
-use super::{Tally, Totals};
+use super::{RemovedCounts, Tally, Totals};
 
 fn counter(netns: u64, count: u64) -> (CountKey, u64) {
     counted(netns, Rule::AllOutbound, count)
@@ -67,6 +67,20 @@ fn results_of_a_pod_never_decrease() {
     // The two that failed stay counted as redirected.
     assert_eq!(some(1), [("outbound-redirected", 5), ("refused", 3)]);
     assert_eq!(some(2), [("inbound-redirected", 4)]);
+}
+
+#[test]
+fn a_pod_that_comes_back_begins_with_nothing() {
+    let mut totals = Totals::default();
+    totals.add(vec![counter(1, 5), counter(2, 7)], &[]);
+    let removed = RemovedCounts::default();
+    removed.add([counter(1, 6)]);
+    totals.leave_out_removed(&removed);
+    let by_pod = totals.by_pod();
+    assert!(!by_pod.contains_key(&1) && by_pod.contains_key(&2));
+    assert_eq!(totals.by_rule()[Rule::AllOutbound.name()], 13);
+    totals.add(vec![counter(1, 2), counter(2, 7)], &removed.take());
+    assert_eq!(totals.by_rule()[Rule::AllOutbound.name()], 15);
 }
 
 #[test]
