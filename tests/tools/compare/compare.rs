@@ -157,11 +157,12 @@ fn wanted_difference(
             Outcome::Connects(seen) => seen.accepted_by == target.policy.inbound_port,
         };
         let reaches_app = match ours {
-            Outcome::Fails(errno) => *errno == libc::ECONNREFUSED,
+            // Off the pod the mark's route leads nowhere.
+            Outcome::Fails(errno) => [libc::ECONNREFUSED, libc::EINPROGRESS].contains(errno),
             Outcome::Connects(seen) => seen.accepted_by == dialed.port(),
         };
         return (redirected && reaches_app).then_some(
-            "the client's address in mode TPROXY, by rules that capture loopback: redirected to the sidecar under iptables, reaches the app",
+            "with the mark in mode TPROXY, by rules that capture loopback: redirected to the sidecar under iptables, reaches the app, or nothing off the pod",
         );
     }
     if case.dial.segment.is_some() {
