@@ -11,7 +11,7 @@ use sidetrack_common::{
     pod::POD_DNS,
     policy::Policy,
     rule::Rule,
-    target::{DEDICATED_ATTEMPTS, Target, is_dedicated_v6},
+    target::{DEDICATED_ATTEMPTS, Target},
 };
 
 use super::{ALLOW, DENY};
@@ -126,10 +126,6 @@ fn try_connect<const V6: bool>(
 ) -> Result<Outcome, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
-    if is_dedicated_v6(destination) && pod.has_own_targets(Family::V6) {
-        // Only a redirect leads there. Without one nobody has these addresses.
-        return Err(Rule::UnknownTarget);
-    }
     let tables = PodTables { netns, pod };
     let conn = Outbound {
         owner: ctx.owner(),
@@ -152,10 +148,11 @@ fn try_connect<const V6: bool>(
                 // The sidecar is reached over lo.
                 ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
-            let has_own_target = port == policy.outbound_port
-                && pod.has_own_targets(dialed.family())
+            let can_share = port == policy.outbound_port
+                && pod.has_own_targets(Family::V4)
                 && !maps::has_sidecar_on_loopback(netns);
-            if has_own_target
+            if can_share
+                && pod.has_own_targets(dialed.family())
                 && let Some(target) = dedicated_target(netns, port, &conn, dialed, source)
             {
                 ctx.set_address(target.addr, target.port);
@@ -164,7 +161,7 @@ fn try_connect<const V6: bool>(
             if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
             }
-            let target = if has_own_target {
+            let target = if can_share {
                 Target::shared(dialed, conn.port, port, ctx.bound_port())
             } else {
                 Target::plain(dialed.family(), port)

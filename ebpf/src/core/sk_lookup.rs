@@ -9,12 +9,15 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{HandshakeKey, ListenerKey},
+    conn::{DestinationKey, HandshakeKey, ListenerKey},
     decide::{self, Decision, ECONNREFUSED, Inbound, Owner, Verdict},
     event::EventKind,
     forward::Probe,
     names::LISTENER_SLOTS,
-    pod::{IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, Route, RouteKey},
+    pod::{
+        IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, POD_OWN_TARGETS_V6,
+        Route, RouteKey,
+    },
     rule::Rule,
     target::{is_dedicated_v6, is_shared},
 };
@@ -39,20 +42,35 @@ pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
     if !lookup.is_tcp() {
         return SK_PASS;
     }
-    maps::run_inbound_program(&ctx, lookup.own_netns());
+    let netns = lookup.own_netns();
+    maps::run_inbound_program(&ctx, netns, is_forged(&lookup, netns));
     // The tail call failed: nothing may bypass the sidecar.
     SK_DROP
+}
+
+/// Whether a packet for a dedicated IPv6 target comes from outside. The kernel accepts it, unlike one for 127.0.0.0/8. Rows
+/// outlive the pod's flag, as connections do; without either the address is one that the pod has itself.
+///
+/// Here and not in [`st_inbound`]: the verifier would walk every path of that program twice.
+#[inline(always)]
+fn is_forged(lookup: &SkLookup<'_>, netns: u64) -> bool {
+    let target = lookup.target();
+    if !is_dedicated_v6(target.addr) || lookup.iface() == Some(LOOPBACK_IFINDEX) {
+        return false;
+    }
+    maps::pod(netns).is_some_and(|pod| pod.flags & POD_OWN_TARGETS_V6 != 0)
+        || maps::destination(&DestinationKey::new(netns, target)).is_some()
 }
 
 /// The decision about inbound connections, one program for all pods.
 #[sk_lookup]
 pub fn st_inbound(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
-    let Some(netns) = maps::inbound_netns(lookup.inner) else {
+    let Some((netns, is_forged)) = maps::inbound_netns(lookup.inner) else {
         return SK_DROP;
     };
     let Some(pod) = maps::pod(netns) else {
-        return SK_PASS;
+        return if is_forged { SK_DROP } else { SK_PASS };
     };
     let inbound = InboundPacket {
         lookup: &lookup,
@@ -60,6 +78,11 @@ pub fn st_inbound(ctx: SkLookupContext) -> u32 {
         netns,
         pod,
     };
+    if is_forged {
+        inbound.count(Rule::UnknownTarget, 0);
+        inbound.report((Rule::UnknownTarget, 0), 0, ECONNREFUSED);
+        return SK_DROP;
+    }
     let question = inbound.question();
     if matches!(question, Question::SkipEstablished) {
         return SK_PASS;
@@ -172,17 +195,8 @@ impl InboundPacket<'_> {
         if policy.is_transparent() && self.lookup.iface() == Some(LOOPBACK_IFINDEX) {
             return Ok(Decision::untouched(Rule::LocalSource));
         }
-        let family = destination.family();
-        let is_target = self.pod.has_own_targets(family);
-        if is_target && is_shared(destination) && port == policy.outbound_port && self.is_unknown()
-        {
-            return Err(Rule::UnknownTarget);
-        }
-        // The kernel accepts no packet for 127.0.0.0/8 from outside, but it does for these.
-        if is_target
-            && is_dedicated_v6(destination)
-            && self.lookup.iface() != Some(LOOPBACK_IFINDEX)
-        {
+        let is_target = self.pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
+        if is_target && port == policy.outbound_port && self.is_unknown() {
             return Err(Rule::UnknownTarget);
         }
         let syn = Inbound {
@@ -190,7 +204,7 @@ impl InboundPacket<'_> {
             destination,
             port,
             iface: self.iface(),
-            captured_family: self.pod.captures(family),
+            captured_family: self.pod.captures(destination.family()),
         };
         let tables = PodTables {
             netns: self.netns,

@@ -1,7 +1,7 @@
 //! `struct bpf_sk_lookup`: the choice of a listener for an inbound connection.
 
 use aya_ebpf::{Global, programs::SkLookupContext};
-use sidetrack_common::addr::Addr;
+use sidetrack_common::{addr::Addr, target::Target};
 
 use super::{IPPROTO_TCP, addr_field, field};
 
@@ -53,6 +53,15 @@ impl SkLookup<'_> {
             source: addr_field!(self.inner.lookup, remote_ip4, remote_ip6),
             destination: addr_field!(self.inner.lookup, local_ip4, local_ip6),
             source_port: u16::from_be(field!(self.inner.lookup, remote_port)),
+            port: field!(self.inner.lookup, local_port) as u16,
+        }
+    }
+
+    /// Where the packet was sent to.
+    #[inline(always)]
+    pub fn target(&self) -> Target {
+        Target {
+            addr: addr_field!(self.inner.lookup, local_ip4, local_ip6),
             port: field!(self.inner.lookup, local_port) as u16,
         }
     }

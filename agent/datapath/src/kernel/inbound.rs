@@ -20,7 +20,7 @@ use sidetrack_common::ids::NetnsCookie;
 
 use super::{
     fd_number, hooks::SK_LOOKUP_PROGRAM, kernel_log::LogLevel, maps::PINNED, objects, pins::Pins,
-    sys,
+    probe, sys,
 };
 
 /// Placeholder for the `.rodata` map in the template's instructions; no descriptor has this number.
@@ -44,9 +44,11 @@ impl InboundTemplate {
     pub fn new(pins: &Pins, ebpf: &Ebpf, level: LogLevel) -> Result<Self> {
         let mut object = Object::parse(objects::CORE).context("parse the kernel programs")?;
         object.programs.retain(|name, _| name == SK_LOOKUP_PROGRAM);
+        let iface = [u8::from(probe::ingress_ifindex())];
         object
             .patch_map_data(HashMap::from([
                 ("POD_NETNS", (&MARK.to_ne_bytes()[..], true)),
+                ("CAN_SEE_IFACE", (&iface[..], true)),
                 (aya_log::LEVEL, (&[level.0][..], true)),
             ]))
             .context("set the globals of the sk_lookup program")?;

@@ -31,32 +31,37 @@ struct Passed {
     netns_of_run: u64,
 }
 
+/// In the number of a run: the packet is forged.
+const FORGED: u64 = 1 << 63;
+
 /// Tail calls the program that decides inbound connections. Returns only if that fails.
 #[inline(always)]
-pub fn run_inbound_program(ctx: &SkLookupContext, netns: u64) {
+pub fn run_inbound_program(ctx: &SkLookupContext, netns: u64, is_forged: bool) {
     let Some(row) = INBOUND_NETNS.get_ptr_mut(0) else {
         return;
     };
     // SAFETY: this CPU's own row.
     unsafe {
         ptr::write_volatile(&raw mut (*row).netns, netns);
-        let mixed = netns ^ number_of_run(ctx.lookup, row);
+        let forged = if is_forged { FORGED } else { 0 };
+        let mixed = netns ^ number_of_run(ctx.lookup, row) ^ forged;
         ptr::write_volatile(&raw mut (*row).netns_of_run, mixed);
     }
     // SAFETY: nothing here needs to be dropped.
     unsafe { INBOUND_PROGRAM.tail_call(ctx, 0) };
 }
 
-/// The pod of the inbound connection; `None` if another run came between.
+/// The pod of the inbound connection, and whether the packet is forged; `None` if another run came between.
 #[inline(always)]
-pub fn inbound_netns(ctx: &SkLookupContext) -> Option<u64> {
+pub fn inbound_netns(ctx: &SkLookupContext) -> Option<(u64, bool)> {
     let row = INBOUND_NETNS.get_ptr_mut(0)?;
     // SAFETY: this CPU's own row.
     let (netns, mixed) = unsafe {
         let netns = ptr::read_volatile(&raw const (*row).netns);
         (netns, ptr::read_volatile(&raw const (*row).netns_of_run))
     };
-    (netns ^ mixed == number_of_run(ctx.lookup, row)).then_some(netns)
+    let rest = netns ^ mixed ^ number_of_run(ctx.lookup, row);
+    (rest & !FORGED == 0).then_some((netns, rest != 0))
 }
 
 /// A number that no other unfinished run on this CPU has: where its context is, which is on the stack of the kernel's
