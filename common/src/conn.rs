@@ -91,6 +91,43 @@ pub struct Handshake {
     pub client_cookie: u64,
 }
 
+/// Why a redirected connection needs a handshake row, as index in
+/// [`HANDSHAKES_BY_REASON`](crate::names::HANDSHAKES_BY_REASON).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum HandshakeReason {
+    /// The proxy calls its own pod. Rules of iptables that the pod still has would capture a dedicated target.
+    OwnPod = 0,
+    /// DNS over TCP: the sidecar's server listens on loopback.
+    Dns = 1,
+    /// The rules capture other loopback addresses, or targets are not local in the pod.
+    NoTargets = 2,
+    /// The sidecar listens on loopback at its outbound port.
+    LoopbackSidecar = 3,
+    /// The application's socket is bound to loopback.
+    LoopbackSource = 4,
+    /// The pod has used its dedicated targets, or those that are tried name other destinations.
+    ManyDestinations = 5,
+    /// In mode TPROXY the proxy calls its own pod.
+    Transparent = 6,
+    /// Another program has translated a destination of the proxy's to an address of the pod.
+    Translated = 7,
+}
+
+impl HandshakeReason {
+    /// Every reason with its name in metrics, in the order of the numbers.
+    pub const ALL: [(Self, &'static str); 8] = [
+        (Self::OwnPod, "own-pod"),
+        (Self::Dns, "dns"),
+        (Self::NoTargets, "no-targets"),
+        (Self::LoopbackSidecar, "loopback-sidecar"),
+        (Self::LoopbackSource, "loopback-source"),
+        (Self::ManyDestinations, "many-destinations"),
+        (Self::Transparent, "transparent"),
+        (Self::Translated, "translated"),
+    ];
+}
+
 /// Value of a handshake row. The kernel uses the memory of a row that is removed for another one at once: whoever reads
 /// a row copies what it says, and then looks whose it is.
 #[derive(Clone, Copy, Debug)]

@@ -27,6 +27,8 @@ pub const IFACE_BY_POD: &str = "IFACE_BY_POD";
 pub const HANDSHAKES: &str = "HANDSHAKES";
 /// How many rows [`HANDSHAKES`] has.
 pub const HANDSHAKE_COUNT: &str = "HANDSHAKE_COUNT";
+/// Connections that needed a row there, by [`HandshakeReason`](crate::conn::HandshakeReason).
+pub const HANDSHAKES_BY_REASON: &str = "HANDSHAKES_BY_REASON";
 /// How many of them each pod has.
 pub const HANDSHAKES_BY_POD: &str = "HANDSHAKES_BY_POD";
 /// Records of single sockets: the dialed address of a redirected connection.

@@ -92,6 +92,8 @@ pub struct Figures {
     pub memory: Vec<MapMemory>,
     /// What the agent's process takes.
     pub process: ProcessCost,
+    /// Connections that needed a handshake row, by the reason.
+    pub handshakes: Vec<(&'static str, u64)>,
     /// By what was repaired, since the agent started.
     pub repairs: BTreeMap<&'static str, u64>,
     /// How long things took, since the agent started.
@@ -317,9 +319,11 @@ impl Status {
             }
             let per_pod =
                 (most_pods > 0).then(|| PerPod::of(&enrolled, most_pods, &totals.by_pod()));
-            io::Result::Ok((totals.by_rule().clone(), totals.refusals(), per_pod))
+            let handshakes = status.maps.handshakes_by_reason()?;
+            let by_rule = totals.by_rule().clone();
+            io::Result::Ok((by_rule, totals.refusals(), handshakes, per_pod))
         });
-        let (connections, refusals, per_pod) = counting.await??;
+        let (connections, refusals, handshakes, per_pod) = counting.await??;
         let (snapshot, problems) = self.current();
         let mut pods: BTreeMap<_, _> = PodState::ALL.map(|state| (state.name(), 0)).into();
         for pod in &snapshot.pods {
@@ -336,6 +340,7 @@ impl Status {
             maps: usage.maps,
             memory: usage.memory,
             process: own_process(self.started.elapsed())?,
+            handshakes,
             repairs: snapshot.repairs.clone(),
             timings: self.timings(),
             without_listener: without_listener(&usage.pods),

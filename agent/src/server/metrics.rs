@@ -44,6 +44,7 @@ impl Collector for Page {
             maps,
             memory,
             process,
+            handshakes,
             repairs,
             timings,
             without_listener,
@@ -79,6 +80,9 @@ impl Collector for Page {
         MAP_MEMORY.all(to, memory)?;
         RESIDENT.one(to, &gauge(process.resident_bytes))?;
         CPU.one(to, &ConstCounter::new(process.cpu_seconds))?;
+        let handshakes = handshakes.iter();
+        let handshakes = handshakes.map(|(reason, n)| ([("reason", *reason)], counter(*n)));
+        HANDSHAKES.all(to, handshakes)?;
         REPAIRS.all(
             to,
             repairs
@@ -244,6 +248,11 @@ const REPAIRS: Family = family(
     MetricType::Counter,
     "sidetrack_repairs",
     "Repairs of changes that other programs made, by what was changed",
+);
+const HANDSHAKES: Family = family(
+    MetricType::Counter,
+    "sidetrack_handshakes",
+    "Redirected connections without a target that names their destination, by the reason",
 );
 const ENROLLMENT: Family = seconds(
     "sidetrack_enrollment_duration",

@@ -1,6 +1,8 @@
 use std::{collections::BTreeSet, vec::Vec};
 
-use super::{Destination, DestinationKey, HandshakeKey, Meaning, Role, SockRecord};
+use super::{
+    Destination, DestinationKey, HandshakeKey, HandshakeReason, Meaning, Role, SockRecord,
+};
 use crate::{addr::Addr, target::Target};
 
 const SEED: u64 = 0x0123_4567_89ab_cdef;
@@ -213,4 +215,16 @@ fn every_bit_of_a_key_changes_its_hash() {
         });
     }
     assert_eq!(hashes.len(), count);
+}
+
+#[test]
+fn reasons_of_handshakes_are_numbered_in_order_and_have_names_of_their_own() {
+    let names: BTreeSet<&str> = HandshakeReason::ALL
+        .into_iter()
+        .map(|(_, name)| name)
+        .collect();
+    assert_eq!(names.len(), HandshakeReason::ALL.len());
+    for (index, (reason, _)) in HandshakeReason::ALL.into_iter().enumerate() {
+        assert_eq!(reason as usize, index);
+    }
 }

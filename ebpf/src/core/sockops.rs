@@ -17,7 +17,10 @@ use aya_ebpf::{
 use aya_log_ebpf::{debug, warn};
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{DestinationKey, Handshake, HandshakeKey, HandshakeRow, ListenerKey, Role, SockRecord},
+    conn::{
+        DestinationKey, Handshake, HandshakeKey, HandshakeReason, HandshakeRow, ListenerKey, Role,
+        SockRecord,
+    },
     decide::{self, ECONNREFUSED, Owner},
     event::EventKind,
     names::LISTENER_SLOTS,
@@ -98,6 +101,41 @@ fn connecting(ops: &SockOps<'_>) {
         warn!(ops.inner, "handshake row lost netns={}", netns);
     }
     ops.enable_state_callback();
+    maps::count_reason(reason(ops, netns, record));
+}
+
+/// Why a connection has no target that names its destination.
+#[inline(always)]
+fn reason(ops: &SockOps<'_>, netns: u64, record: &SockRecord) -> HandshakeReason {
+    if record.role == Role::Assigned as u16 {
+        return HandshakeReason::Transparent;
+    }
+    if record.role == Role::Direct as u16 {
+        return HandshakeReason::Translated;
+    }
+    let pod = maps::pod(netns);
+    let policy = pod.and_then(|pod| maps::policy(pod.policy));
+    let (Some(pod), Some(policy)) = (pod, policy) else {
+        return HandshakeReason::NoTargets;
+    };
+    let has_targets = pod.has_own_targets(record.addr.family());
+    // Without the redirect an unbound socket would have another source.
+    let is_bound = record.source.is_unspecified() || record.source.is_loopback();
+    if record.capture_port != policy.outbound_port {
+        if record.capture_port == policy.inbound_port {
+            HandshakeReason::OwnPod
+        } else {
+            HandshakeReason::Dns
+        }
+    } else if !has_targets {
+        HandshakeReason::NoTargets
+    } else if maps::has_sidecar_on_loopback(netns) {
+        HandshakeReason::LoopbackSidecar
+    } else if is_bound && ops.local().is_loopback() {
+        HandshakeReason::LoopbackSource
+    } else {
+        HandshakeReason::ManyDestinations
+    }
 }
 
 /// Whether a program of an ancestor cgroup has translated the destination of the proxy's connection to an

@@ -211,8 +211,9 @@ fn rows_of(dump: &str) -> Result<Vec<Value>> {
     }
 }
 
-/// Maps whose rows belong to sockets, to a program and to a packet, not to pods.
-pub const NOT_OF_PODS: [&str; 7] = [
+/// Maps whose rows belong to sockets, to a program, to a packet and to all pods together, not to single pods.
+pub const NOT_OF_PODS: [&str; 8] = [
+    names::HANDSHAKES_BY_REASON,
     names::EVENTS,
     names::TRACING,
     names::TRANSLATION,

@@ -7,6 +7,7 @@ use std::{
 
 use sidetrack_common::{
     addr::Family,
+    conn::HandshakeReason,
     count::{ANY_POLICY, CountKey, RuleCounts},
     rule::Rule,
 };
@@ -35,6 +36,18 @@ impl RemovedCounts {
 }
 
 impl Maps {
+    /// Connections that needed a handshake row, by the reason.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub fn handshakes_by_reason(&self) -> io::Result<Vec<(&'static str, u64)>> {
+        let count = |(reason, name): (HandshakeReason, &'static str)| {
+            let count = self.handshakes_by_reason.get(&(reason as u32))?;
+            Ok((name, count.unwrap_or_default()))
+        };
+        HandshakeReason::ALL.into_iter().map(count).collect()
+    }
+
     /// Removes a pod's counters from the kernel, for [`RemovedCounts`].
     ///
     /// # Errors

@@ -103,6 +103,8 @@ maps! {
             => "restart the sidecars that do not accept connections";
     /// How many rows of handshakes the kernel programs have counted.
     handshake_count: Table<u32, u64> = HANDSHAKE_COUNT;
+    /// Connections that needed one, by `HandshakeReason`.
+    handshakes_by_reason: Table<u32, u64> = HANDSHAKES_BY_REASON;
     /// How many of them are each pod's, by netns cookie; no row means none.
     handshakes_by_pod: Table<u64, u64> = HANDSHAKES_BY_POD,
         full: "further pods' handshakes are limited only together" => "move pods to other nodes";

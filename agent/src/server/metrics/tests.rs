@@ -41,6 +41,7 @@ fn figures() -> Figures {
             cpu_seconds: 2.5,
             ..ProcessCost::default()
         },
+        handshakes: vec![("own-pod", 3)],
         repairs: [("row", 1)].into(),
         timings: Arc::new(timings),
         without_listener: [("inbound", 1), ("outbound", 0)],

@@ -8,7 +8,7 @@ use aya_ebpf::{
     macros::btf_map,
 };
 use sidetrack_common::{
-    conn::{Handshake, HandshakeKey, HandshakeRow},
+    conn::{Handshake, HandshakeKey, HandshakeReason, HandshakeRow},
     names::{
         HANDSHAKE_CAPACITY, HANDSHAKE_GUARANTEE, HANDSHAKE_POOL, HANDSHAKE_QUOTA, HANDSHAKE_RESERVE,
     },
@@ -28,10 +28,22 @@ static HANDSHAKES: HashMap<HandshakeKey, HandshakeRow, { HANDSHAKE_CAPACITY as u
 #[btf_map]
 static HANDSHAKE_COUNT: Array<u64, 1> = Array::new();
 
+/// Connections that needed a row, by [`HandshakeReason`].
+#[btf_map]
+static HANDSHAKES_BY_REASON: Array<u64, { HandshakeReason::ALL.len() }> = Array::new();
+
 /// How many of them each pod has. The check before a pod's first handshake creates its row, the agent removes it with
 /// the pod. No row means 0.
 #[btf_map]
 static HANDSHAKES_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
+
+/// Counts a connection that needs a row.
+#[inline(always)]
+pub fn count_reason(reason: HandshakeReason) {
+    if let Some(count) = HANDSHAKES_BY_REASON.get_ptr_mut(reason as u32) {
+        add(count, 1);
+    }
+}
 
 /// Whether another connection of a pod may be redirected. Checked in connect; the reserve covers those
 /// that pass the check at the same time.
