@@ -3,6 +3,7 @@
 mod hostile;
 mod resolv_conf;
 mod resolvers;
+mod sockets;
 
 use std::{fs, net::SocketAddr, time::Duration};
 

@@ -84,9 +84,26 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     }
     let netns = ctx.netns();
     match maps::pod(netns) {
-        Some(pod) if pod.flags & POD_DNS != 0 => decide(ctx, netns, pod, Call::Connect),
+        // Where the programs are on the pod's own cgroup and above it, they run twice.
+        Some(pod) if pod.flags & POD_DNS != 0 && !is_redirected(ctx) => {
+            decide(ctx, netns, pod, Call::Connect)
+        }
         _ => ALLOW,
     }
+}
+
+/// Whether the destination of the call is what a redirect of this socket has made of another one.
+#[inline(always)]
+fn is_redirected<const V6: bool>(ctx: &SockAddr<'_, V6>) -> bool {
+    ctx.address().is_loopback()
+        && dialed_record(ctx).is_some_and(|record| record.target_port == ctx.port())
+}
+
+/// The record of a socket whose queries are redirected without a name in their source.
+#[inline(always)]
+fn dialed_record<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<&'static mut SockRecord> {
+    let record = maps::record(ctx.socket(), false)?;
+    (record.role == Role::Dialed as u16).then_some(record)
 }
 
 #[inline(always)]
@@ -173,6 +190,13 @@ fn try_decide<const V6: bool>(
         return Outcome::refused(Rule::NoPolicy);
     };
     let destination = ctx.address();
+    // connect has left the source of the redirect with the socket.
+    let is_connected = ctx.peer().is_loopback() && dialed_record(ctx).is_some();
+    let bound_to = if is_connected {
+        Addr::UNSPECIFIED
+    } else {
+        ctx.source()
+    };
     let conn = Outbound {
         owner: if ctx.port() == DNS_PORT {
             owner(ctx)
@@ -180,7 +204,7 @@ fn try_decide<const V6: bool>(
             // Nobody's counts.
             decide::Owner::UNKNOWN
         },
-        source: ctx.source(),
+        source: bound_to,
         destination,
         port: ctx.port(),
         mark: 0,
@@ -211,7 +235,7 @@ fn try_decide<const V6: bool>(
                 && let Some(target) = server_name(netns, port, dialed, conn.port, source)
             {
                 ctx.set_message_source(target.addr);
-            } else {
+            } else if call == Call::Connect || !is_connected {
                 let Some(record) = maps::record(ctx.socket(), true) else {
                     return Outcome::refused(Rule::NoStorage);
                 };
