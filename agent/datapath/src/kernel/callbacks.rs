@@ -253,6 +253,13 @@ impl Datapath {
         self.attach_for_all()
     }
 
+    /// Whether every pod that has links is enrolled by this agent, on a cgroup of its own.
+    pub(super) fn knows_all_attached(&self) -> Result<bool> {
+        let own = &self.attachments.callbacks.own;
+        let pods = self.attached_pods()?;
+        Ok(pods.iter().all(|pod| own.contains_key(pod)))
+    }
+
     /// Detaches the callbacks from the cgroup of all pods when no pod needs them there.
     ///
     /// # Errors
@@ -266,11 +273,7 @@ impl Datapath {
         if is_needed || !self.attachments.has_callbacks_for_all() {
             return Ok(());
         }
-        let pods = self.attached_pods()?;
-        if !pods
-            .iter()
-            .all(|pod| self.attachments.callbacks.own.contains_key(pod))
-        {
+        if !self.knows_all_attached()? {
             return Ok(());
         }
         let Some(link) = self.attachments.callbacks_hook().link.take() else {

@@ -249,8 +249,10 @@ impl Datapath {
             }
             return Ok(());
         }
-        if self.dns.all.take().is_some() {
+        let is_earlier = || HOOKS.iter().any(|hook| pin(hook).exists());
+        if self.dns.all.is_some() || is_earlier() && self.knows_all_attached()? {
             unpin(pin)?;
+            self.dns.all = None;
         }
         if self.dns.pods.is_empty() && self.dns.programs.loaded().is_some() {
             self.dns.programs = OnDemand::Unloaded;

@@ -26,7 +26,14 @@ use self::removal::{remove_pin, remove_redirecting, remove_versions};
 use super::{pins::PinError, sys, table::Table};
 
 /// The hooks that redirect. All others report the original addresses of redirected sockets.
-const REDIRECTING: [&str; 2] = ["connect4", "connect6"];
+const REDIRECTING: [&str; 6] = [
+    "connect4",
+    "connect6",
+    "dns_connect4",
+    "dns_connect6",
+    "dns_sendmsg4",
+    "dns_sendmsg6",
+];
 
 /// The suffix of a pin that is not yet renamed to its final name.
 pub const ASIDE: &str = "_new";

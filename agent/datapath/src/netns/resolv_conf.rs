@@ -5,12 +5,12 @@
 //! that lead elsewhere, and only a regular file is read, up to a limit.
 
 use std::{
-    fs::{self, File},
+    fs::File,
     io::{self, Read as _},
     net::IpAddr,
     os::{
         fd::{AsFd as _, AsRawFd as _},
-        unix::fs::MetadataExt as _,
+        unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
 };
@@ -71,6 +71,12 @@ impl Place {
         Ok(parse(&text))
     }
 
+    /// Whether the pod has no process whose file could be read.
+    #[must_use]
+    pub fn is_awaited(&self) -> bool {
+        self.process.is_none()
+    }
+
     /// The name of a namespace that iproute2 has made.
     fn named(&self) -> Option<&Path> {
         let dirs = ["/run/netns", "/var/run/netns"];
@@ -102,7 +108,10 @@ fn read_named(name: &Path) -> io::Result<Vec<u8>> {
 
 /// Reads a regular file below a root.
 fn read_below(root: &Path, path: &str) -> io::Result<Vec<u8>> {
-    let root = File::options().read(true).custom_flags_path().open(root)?;
+    let root = File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(root)?;
     let how = OpenHow::new()
         .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
         .mode(Mode::empty())
@@ -117,22 +126,17 @@ fn read_below(root: &Path, path: &str) -> io::Result<Vec<u8>> {
     if meta.size() > MAX_BYTES {
         return Err(io::Error::other("it is larger than 64 KiB"));
     }
-    let file = File::open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
-    let mut text = Vec::new();
-    file.take(MAX_BYTES).read_to_end(&mut text)?;
-    Ok(text)
-}
-
-/// `O_PATH` for a directory.
-trait AsPath {
-    fn custom_flags_path(&mut self) -> &mut Self;
-}
-
-impl AsPath for fs::OpenOptions {
-    fn custom_flags_path(&mut self) -> &mut Self {
-        use std::os::unix::fs::OpenOptionsExt as _;
-        self.custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+    // Files of procfs have no size, and reading one may have any effect, or wait.
+    if meta.size() == 0 {
+        return Ok(Vec::new());
     }
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(format!("/proc/self/fd/{}", found.as_raw_fd()))?;
+    let mut text = Vec::new();
+    file.take(meta.size()).read_to_end(&mut text)?;
+    Ok(text)
 }
 
 /// The servers of a resolv.conf, each once.

@@ -46,13 +46,20 @@ impl Default for Resolvers {
 }
 
 impl Resolvers {
-    /// Reads a pod's servers for the first time. `None` if that takes too long; no servers if the file cannot be read.
+    /// Reads a pod's servers for the first time. `None` if that takes too long, or no process of the pod runs yet; no servers
+    /// if the file cannot be read.
     pub async fn first(&mut self, cookie: NetnsCookie, place: Place) -> Option<Vec<IpAddr>> {
         let (sender, mut receiver) = mpsc::unbounded_channel();
+        let is_awaited = place.is_awaited();
         self.read_for(cookie, place, sender);
         let answered = timeout(FIRST_TIMEOUT, receiver.recv()).await;
         match answered {
             Ok(Some((_, Ok(servers)))) => Some(servers),
+            Ok(Some((_, Err(problem))))
+                if is_awaited && problem.kind() == io::ErrorKind::NotFound =>
+            {
+                None
+            }
             Ok(Some((_, Err(problem)))) => {
                 tracing::warn!(%cookie, "read the pod's resolv.conf: {problem}");
                 Some(Vec::new())

@@ -182,8 +182,12 @@ impl<N: Node> Core<N> {
         }
         record.dns_servers = Some(servers);
         self.renew_dns_servers(&name);
-        self.converge(&name, &mut None).await;
         self.mark_changed();
+        if self.has_long_lists(&name) {
+            self.turn.push(name);
+            return;
+        }
+        self.converge(&name, &mut None).await;
     }
 
     /// Wants the policy with the servers that are known now.
