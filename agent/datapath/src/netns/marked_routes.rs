@@ -15,8 +15,13 @@ use netlink_packet_route::{
 
 use crate::kernel::netlink::{self, unless};
 
-/// What the kernel says of a rule or route that is not there.
-pub const ABSENT: [i32; 3] = [libc::ENOENT, libc::ESRCH, libc::EAFNOSUPPORT];
+/// What the kernel says of a rule or route that is not there, also where it has no IPv6.
+pub const ABSENT: [i32; 4] = [
+    libc::ENOENT,
+    libc::ESRCH,
+    libc::EAFNOSUPPORT,
+    libc::EOPNOTSUPP,
+];
 
 /// A rule and the route that it leads to.
 #[derive(Clone, Copy, Debug)]

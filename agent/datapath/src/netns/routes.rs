@@ -120,6 +120,24 @@ impl Snapshot {
         })
     }
 
+    /// The route of these targets has been added.
+    pub fn add_target_route(&mut self) {
+        let (first, prefix) = DEDICATED_V6;
+        if let (Ok(destination), Some(ifindex)) =
+            (IpNet::new(first.into(), prefix), self.loopback())
+        {
+            self.routes.push(FlatRoute {
+                destination,
+                table: TABLE_LOCAL,
+                metric: 0,
+                kind: RouteKind::Local,
+                ifindex,
+                gateway: None,
+                preferred_source: Some(Addr::LOOPBACK_V6.into()),
+            });
+        }
+    }
+
     /// Index of the loopback interface.
     #[must_use]
     pub fn loopback(&self) -> Option<u32> {

@@ -76,6 +76,7 @@ impl Departed {
         for key in maps.destinations.keys()? {
             rows.entry(key.netns).or_default().push(key);
         }
+        let mut result = Ok(());
         let last = self.last.load(Ordering::Relaxed);
         let (before, after): (Vec<u64>, Vec<u64>) = left.into_iter().partition(|it| *it <= last);
         for netns in after.into_iter().chain(before) {
@@ -84,10 +85,10 @@ impl Departed {
             }
             self.last.store(netns, Ordering::Relaxed);
             let keys = rows.remove(&netns).unwrap_or_default();
-            self.remove(netns, &keys, maps, until)
-                .context("remove the destinations of a pod that has left")?;
+            let removed = self.remove(netns, &keys, maps, until);
+            result = result.and(removed);
         }
-        Ok(())
+        result.context("remove the destinations of a pod that has left")
     }
 
     fn remove(
@@ -114,11 +115,11 @@ impl Departed {
             }
         }
         if kept == 0 {
+            maps.destinations_by_pod.remove(&netns)?;
             if let Some((namespace, _)) = namespace {
                 let removed = namespace.run(target_route::remove)?;
                 removed.context("remove the route to IPv6 targets")?;
             }
-            maps.destinations_by_pod.remove(&netns)?;
         }
         Ok(())
     }

@@ -45,8 +45,7 @@ pub struct KernelNode {
     pub(super) changed: mpsc::UnboundedSender<u64>,
     /// Whether the rules apply to packets that only pass through a pod.
     pub(super) captures_forwarded: bool,
-    /// Whether the kernel says where a packet has entered: without that, packets from outside for IPv6 targets could not
-    /// be refused.
+    /// Whether the kernel says where a packet has entered.
     pub(super) sees_entrance: bool,
 }
 

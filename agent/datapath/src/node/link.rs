@@ -202,17 +202,25 @@ impl PodLink {
     }
 
     /// Makes the dedicated IPv6 targets local in the pod. Without them connections are redirected as well.
-    pub(super) async fn add_target_route(&mut self) -> Result<()> {
-        if !self.snapshot()?.lacks_target_route() {
-            return Ok(());
+    pub(super) async fn add_target_route(&mut self) {
+        let is_missing = |snapshot: &Snapshot| snapshot.lacks_target_route();
+        if !self.snapshot.as_ref().is_some_and(is_missing) {
+            return;
         }
         let added = self.inside(target_route::add).await;
-        let added = added.context("make 100:0:0:1::/64 local in the pod");
-        self.no_target_route = added.err().map(|problem| format!("{problem:#}"));
-        if self.no_target_route.is_none() {
-            self.read().await?;
+        let added = added.context("the route to 100:0:0:1::/64 cannot be added");
+        if added.is_ok()
+            && let Some(snapshot) = &mut self.snapshot
+        {
+            snapshot.add_target_route();
         }
-        Ok(())
+        self.no_target_route = added.err().map(|problem| format!("{problem:#}"));
+    }
+
+    /// The namespace is to be read again although the kernel reports no change.
+    pub(super) fn is_stale(&self) {
+        // Without a receiver the agent ends.
+        let _ = self.changed.send(self.netns.cookie());
     }
 
     /// Gives packets with the policy's mark the route back into the pod. Routes that other policies needed are

@@ -39,10 +39,13 @@ async fn write(
     match step {
         Step::ReadNamespace => link.read().await,
         Step::WriteNamespace(policy, phase) => {
-            if rows.captures_v6() && node.sees_entrance {
-                link.add_target_route().await?;
+            // Packets from outside for these targets could not be refused otherwise.
+            let with_targets_v6 = rows.captures_v6() && node.sees_entrance;
+            if with_targets_v6 && policy.rules_ignore_capture_range() {
+                link.add_target_route().await;
             }
-            let note = rows.write_namespace(link.snapshot()?, policy, *phase, maps)?;
+            let wanted = (*policy, *phase, with_targets_v6);
+            let note = rows.write_namespace(link.snapshot()?, wanted, maps)?;
             link.set_iface_note(note);
             // Not before: the flags of the pod's row go with its policy.
             if *phase == Phase::After {
@@ -59,6 +62,10 @@ async fn write(
                 }
                 rows.capture_v6();
                 rows.write_flags(maps)?;
+                if rows.is_written() {
+                    // For the route of its targets.
+                    link.is_stale();
+                }
             }
             Ok(())
         }
@@ -133,8 +140,9 @@ fn write_pod(
     link.set_dns_not_captured(not_captured.map(|problem| format!("{problem:#}")));
     rows.set_captures_dns(captures_dns);
     rows.write_pod(policy, id, &datapath.maps)?;
-    if !captures_dns {
-        datapath.release_dns(cookie)?;
+    if !captures_dns && let Err(problem) = datapath.release_dns(cookie) {
+        // The programs look at the row, and leave the pod alone.
+        tracing::warn!(%cookie, "{problem:#}");
     }
     let lost = datapath.set_acceleration(cookie, policy.accelerate).err();
     link.set_not_accelerated(lost.map(|problem| format!("{problem:#}")));

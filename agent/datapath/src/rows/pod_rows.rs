@@ -118,6 +118,12 @@ impl PodRows {
         self.write_row(id.get(), flags, maps)
     }
 
+    /// Whether the pod's row is written, by this agent.
+    #[must_use]
+    pub fn is_written(&self) -> bool {
+        self.is_written
+    }
+
     /// Writes the pod's row again if its flags have changed.
     ///
     /// # Errors
@@ -152,8 +158,7 @@ impl PodRows {
     pub fn write_namespace(
         &mut self,
         snapshot: &Snapshot,
-        policy: &Policy,
-        phase: Phase,
+        (policy, phase, with_targets_v6): (&Policy, Phase, bool),
         maps: &Maps,
     ) -> Result<Option<String>> {
         let (excluded, return_route) = (&policy.excluded_interfaces, policy.return_route());
@@ -166,7 +171,10 @@ impl PodRows {
         let is_local = capture_range::is_local(&self.routes);
         self.set_flag(POD_OWN_TARGETS, rules_ignore_it && is_local);
         let is_local = capture_range::is_local_v6(&self.routes, snapshot.loopback());
-        self.set_flag(POD_OWN_TARGETS_V6, rules_ignore_it && is_local);
+        self.set_flag(
+            POD_OWN_TARGETS_V6,
+            with_targets_v6 && rules_ignore_it && is_local,
+        );
         self.set_flag(POD_ANY_ADDRESS, false);
         self.set_flag(address_filter::of(&self.routes), true);
         Ok(ifaces::note(left_out))
