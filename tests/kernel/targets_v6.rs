@@ -2,13 +2,14 @@
 //! redirect leads to.
 
 use std::{
+    collections::BTreeMap,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
-    protocol::{APP, Dial, ROOT},
+    protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
 };
 
@@ -89,9 +90,9 @@ fn packets_from_outside_are_refused() -> Result<()> {
     let why = fixture.agent.places.output(&["why", "test/app"])?;
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     ensure!(why.contains("unknown-target"), "{why}");
-    // From inside they are refused as well.
-    let result = fixture.dial(at(NOWHERE, 80))?;
-    ensure!(result == Err(libc::ECONNREFUSED), "{result:?}");
+    // What the application sends there stays in its pod.
+    let inside = fixture.client.connect(&APP, at(NOWHERE, 80))?;
+    ensure!(inside.accepted_by == 80, "{inside:?}");
     is_redirected(&fixture)
 }
 
@@ -177,4 +178,36 @@ fn a_pod_that_has_the_prefix_keeps_it() -> Result<()> {
         Ok(inbound.is_ok_and(|inbound| inbound.accepted_by == 15006))
     })?;
     is_redirected(&fixture)
+}
+
+kernel_test!(connections_without_a_target_are_counted_by_the_reason);
+fn connections_without_a_target_are_counted_by_the_reason() -> Result<()> {
+    let (fixture, _sidecar) = fixture()?;
+    let counts = || -> Result<BTreeMap<&str, u64>> {
+        let counts = fixture.agent.places.maps()?.handshakes_by_reason()?;
+        Ok(counts.into_iter().filter(|(_, count)| *count > 0).collect())
+    };
+    for family in [0, 1] {
+        let connected = fixture.client.connect(&APP, at(VIP[family], 80))?;
+        ensure!(connected.accepted_by == 15001, "{connected:?}");
+    }
+    ensure!(counts()?.is_empty(), "{:?}", counts()?);
+    for family in [0, 1] {
+        let connected = fixture.client.connect(&PROXY, at(POD[family], 80))?;
+        ensure!(connected.accepted_by == 15006, "{connected:?}");
+    }
+    let mut bound = Dial::new(&APP, at(VIP[1], 80));
+    bound.source = Some(at("::1", 0));
+    let connected = fixture.client.dial(bound)?;
+    ensure!(connected.is_ok_and(|it| it.accepted_by == 15001));
+    let wanted = BTreeMap::from([("own-pod", 2), ("loopback-source", 1)]);
+    ensure!(counts()? == wanted, "{:?}", counts()?);
+    // Where the rules capture loopback addresses as well.
+    fixture.enroll(&[(
+        "traffic.sidecar.istio.io/includeOutboundIPRanges",
+        "127.0.0.0/8,fd99::/64",
+    )])?;
+    is_redirected(&fixture)?;
+    ensure!(counts()?.get("no-targets") == Some(&1), "{:?}", counts()?);
+    Ok(())
 }

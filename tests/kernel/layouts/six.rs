@@ -17,7 +17,11 @@ use lab::{
     sidecar,
 };
 use nix::sys::signal::Signal;
-use sidetrack_common::{names, pod::Pod};
+use sidetrack_common::{
+    conn::{DestinationKey, DestinationRow},
+    names,
+    pod::Pod,
+};
 
 use super::{OLDER, OURS, version};
 use crate::fixture::PodFixture;
@@ -56,6 +60,12 @@ const MAPS: [Map; 28] = [
     ("TRANSLATION", None, 4, 4),
 ];
 
+/// Sizes of DESTINATIONS in this build.
+const GROWN: (u32, u32) = (
+    size_of::<DestinationKey>() as u32,
+    size_of::<DestinationRow>() as u32,
+);
+
 /// The flag of pods whose addresses were filtered. All are now, and the flag is gone.
 pub const FILTERS_ADDRESSES: u32 = 1 << 11;
 
@@ -80,6 +90,13 @@ pub fn started(annotations: &[(&str, &str)]) -> Result<(PodFixture, Actor)> {
 
 /// Makes pinned maps those of layout 6. Those that layout 6 has too keep their rows, and the programs that use them.
 pub fn convert(maps: &Path) -> Result<()> {
+    // Maps that it does not have.
+    let known = |name: &str| MAPS.iter().any(|(old, now, ..)| now.unwrap_or(old) == name);
+    for pin in fs::read_dir(maps)?.flatten() {
+        if !known(&pin.file_name().to_string_lossy()) {
+            fs::remove_file(pin.path())?;
+        }
+    }
     for (name, now, key, value) in MAPS {
         let (path, now) = (maps.join(name), maps.join(now.unwrap_or(name)));
         if now.exists() {
@@ -114,8 +131,10 @@ pub fn has_all(maps: &Path) -> Result<()> {
     );
     for (name, _, key, value) in MAPS {
         let info = sys::map_info(open(&maps.join(name))?.as_fd())?;
+        // The rows of this build are there for its own programs, which go on to use them. Agents never read them.
+        let has_grown = name == names::DESTINATIONS && (info.key_size, info.value_size) == GROWN;
         ensure!(
-            (info.key_size, info.value_size) == (key, value),
+            (info.key_size, info.value_size) == (key, value) || has_grown,
             "{name} has keys of {} and values of {} bytes in this build, {key} and {value} in layout {OLDER}",
             info.key_size,
             info.value_size

@@ -202,7 +202,11 @@ fn layout_six_is_taken_over_whole() -> Result<()> {
         "{pods_before:?} became {pods:?}"
     );
     for (map, rows) in &before {
-        let changed: Vec<_> = rows.symmetric_difference(&after[map]).collect();
+        let mut changed: Vec<_> = rows.difference(&after[map]).collect();
+        // Meanwhile a link-local address may have become one of the pod's.
+        if *map != names::ROUTE_BY_POD {
+            changed.extend(after[map].difference(rows));
+        }
         ensure!(changed.is_empty(), "{map}: {changed:#?}");
     }
     fixture.wait("it is left", || Ok(!redirects(&fixture)))?;
