@@ -53,7 +53,7 @@ pub enum Format {
     Wide,
     /// For programs
     Json,
-    /// The same as YAML
+    /// For programs: the same content as JSON
     Yaml,
 }
 

@@ -25,7 +25,7 @@ pub enum Kind {
     PolicyRejected,
     /// A pod's policy can be used again
     PolicyAccepted,
-    /// An annotation of a pod is perhaps misspelt
+    /// An annotation of a pod is perhaps misspelled
     UnknownAnnotation,
     /// The agent repaired what others had changed
     Repaired,

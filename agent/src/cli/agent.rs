@@ -56,7 +56,7 @@ pub(super) struct Options {
     /// Answer /metrics, /healthz and /readyz here, such as 0.0.0.0:9446
     #[arg(long, value_name = "ADDRESS:PORT")]
     metrics_addr: Option<SocketAddr>,
-    /// Add metrics of single pods, of this many at most: 9 series each. They name pods to everyone who
+    /// Add metrics of single pods, of this many at most: 10 series each. They name pods to everyone who
     /// reaches the port
     #[arg(
         long,

@@ -26,7 +26,7 @@ Keys
   q, Ctrl-C                    quit; q and Esc go back from a text
 
 Columns
-  SIDECAR     whether the sidecar listens on its ports: up, down, only out, only in, not yet, unknown;
+  SIDECAR     whether the sidecar listens on its ports: up, down, hangs, only out, only in, not yet, unknown;
               of a pod that is not enrolled, its state
   OUT/S       outbound connections a second that the sidecar gets
   IN/S        inbound connections a second that the sidecar gets
