@@ -53,22 +53,7 @@ async fn write(
             }
             Ok(())
         }
-        Step::CaptureV6(policy) => {
-            if captures_more(rows, link, policy) {
-                let mut earlier = datapath.earlier.iter();
-                let by_earlier = earlier.any(|layout| layout.added_self_v6(cookie.get()));
-                if link.add_self_v6().await? || by_earlier {
-                    rows.added_self_v6();
-                }
-                rows.capture_v6();
-                rows.write_flags(maps)?;
-                if rows.is_written() {
-                    // For the route of its targets.
-                    link.is_stale();
-                }
-            }
-            Ok(())
-        }
+        Step::CaptureV6(policy) => capture_v6(datapath, cookie, rows, link, policy).await,
         Step::SetReturnRoute(policy) => {
             let wanted = policy.return_route();
             link.set_return_route(wanted, rows.captures_v6()).await
@@ -122,6 +107,31 @@ async fn write(
         }
         _ => remove(datapath, cookie, rows, step),
     }
+}
+
+/// Captures IPv6 from here on, if the pod has it and it is not captured yet.
+async fn capture_v6(
+    datapath: &Datapath,
+    cookie: NetnsCookie,
+    rows: &mut PodRows,
+    link: &mut PodLink,
+    policy: &Policy,
+) -> Result<()> {
+    if !captures_more(rows, link, policy) {
+        return Ok(());
+    }
+    let mut earlier = datapath.earlier.iter();
+    let by_earlier = earlier.any(|layout| layout.added_self_v6(cookie.get()));
+    if link.add_self_v6().await? || by_earlier {
+        rows.added_self_v6();
+    }
+    rows.capture_v6();
+    rows.write_flags(&datapath.maps)?;
+    if rows.is_written() {
+        // For the route of its targets.
+        link.is_stale();
+    }
+    Ok(())
 }
 
 /// Writes the pod's row, and attaches what only some policies ask for.

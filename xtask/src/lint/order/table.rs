@@ -258,6 +258,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "resolv_conf",
             "connecting",
             "transparent",
+            "target_route",
             "routes",
             "return_routes",
             "processes",
