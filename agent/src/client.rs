@@ -26,7 +26,7 @@ const WAIT_TIMEOUT: Duration = Duration::from_secs(3);
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
     /// Nobody listens.
-    #[error("no agent answers on {} ({cause}); is `sidetrack agent` running, and with this --socket?", socket.display())]
+    #[error("no agent answers on {} ({cause}): look whether `sidetrack agent` runs, and pass its --socket", socket.display())]
     Absent {
         /// Where.
         socket: PathBuf,

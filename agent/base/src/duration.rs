@@ -11,7 +11,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
         return Ok(Duration::from_secs(seconds));
     }
     humantime::parse_duration(text)
-        .map_err(|error| format!("{error}; write a duration such as 500ms, 10s or 2m"))
+        .map_err(|_| "write a duration such as 500ms, 10s or 2m".to_owned())
 }
 
 /// The time between two readings of `top`.

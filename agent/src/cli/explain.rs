@@ -20,7 +20,7 @@ use self::{
 };
 use super::{
     Format,
-    offline::Enrollment,
+    offline::{Enrollment, ip},
     output,
     target::{Target, Which},
     usage,
@@ -42,13 +42,13 @@ enum Direction {
     /// A connect in the pod
     Outbound {
         /// User that creates the socket [default: an application's]
-        #[arg(long, value_parser = id())]
+        #[arg(long, value_parser = id)]
         uid: Option<u32>,
         /// Primary group that creates the socket [default: an application's]
-        #[arg(long, value_parser = id())]
+        #[arg(long, value_parser = id)]
         gid: Option<u32>,
         /// Address the socket is bound to
-        #[arg(long, value_name = "IP")]
+        #[arg(long, value_name = "IP", value_parser = ip)]
         src: Option<IpAddr>,
         /// SO_MARK of the socket, which counts in mode TPROXY
         #[arg(long, value_name = "NUMBER", default_value_t = 0)]
@@ -63,7 +63,7 @@ enum Direction {
     /// An inbound connection of the pod
     Inbound {
         /// Where it comes from [default: somewhere off the pod]
-        #[arg(long, value_name = "IP")]
+        #[arg(long, value_name = "IP", value_parser = ip)]
         src: Option<IpAddr>,
         /// Where it was sent to
         #[arg(long, value_name = "IP|NAME:PORT")]
@@ -88,8 +88,9 @@ fn interface(text: &str) -> Result<String, String> {
 }
 
 /// A user or group: the largest number stands for none.
-fn id() -> clap::builder::RangedI64ValueParser<u32> {
-    clap::value_parser!(u32).range(..i64::from(u32::MAX))
+fn id(text: &str) -> Result<u32, String> {
+    let id = text.parse().ok().filter(|id| *id != u32::MAX);
+    id.ok_or_else(|| "write the number of a user or group, such as 1000".to_owned())
 }
 
 /// A transport.

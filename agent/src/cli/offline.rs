@@ -35,7 +35,7 @@ pub(super) struct OfflineFlags {
     #[arg(long = "pod-ip", value_name = "IP", global = true, value_parser = pod_ip)]
     pod_ips: Vec<IpAddr>,
     /// With --manifest: a server in the pod's resolv.conf, for one with DNS capture. May be repeated
-    #[arg(long = "dns-server", value_name = "IP", global = true)]
+    #[arg(long = "dns-server", value_name = "IP", global = true, value_parser = ip)]
     dns_servers: Vec<IpAddr>,
     /// With --manifest: which sidecar pods the agents enroll [default: labeled]
     #[arg(long, value_enum, global = true)]
@@ -182,11 +182,15 @@ impl OfflineFlags {
     }
 }
 
+/// An address.
+pub(super) fn ip(text: &str) -> Result<IpAddr, String> {
+    text.parse()
+        .map_err(|_| "write an address such as 10.0.0.7 or fd00::7".to_owned())
+}
+
 /// An address that a pod can have.
 fn pod_ip(text: &str) -> Result<IpAddr, String> {
-    let ip: IpAddr = text
-        .parse()
-        .map_err(|_| "write an address such as 10.0.0.7 or fd00::7".to_owned())?;
+    let ip = ip(text)?;
     if ip.is_unspecified() || ip.is_multicast() || ip.is_loopback() {
         return Err("no pod has this address".to_owned());
     }

@@ -100,7 +100,7 @@ impl Target {
             Ok(pods) => pods,
             Err(no_answer) => {
                 return Self::of_kernel(places, pod, "no agent answers").with_context(|| {
-                    format!("{no_answer:#}; with --manifest FILE this works without one")
+                    format!("{no_answer:#}; with --manifest FILE no agent is needed")
                 });
             }
         };

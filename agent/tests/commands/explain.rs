@@ -192,5 +192,5 @@ fn host_names() {
         "{ended:?}"
     );
     let ended = explain(&pod, &["outbound", "--dst", "fd00::1:80"]);
-    assert!(ended.error(2).contains("[IPV6]:PORT"), "{ended:?}");
+    assert!(ended.error(2).contains("write [fd00::1]:80"), "{ended:?}");
 }

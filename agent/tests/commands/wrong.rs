@@ -103,6 +103,27 @@ const USAGE: &[Case] = &[
         "--manifest FILE",
     ),
     ("rules", 2, "name a pod"),
+    (
+        "explain a outbound --dst fd00::9:80",
+        2,
+        "write [fd00::9]:80",
+    ),
+    (
+        "explain a outbound --src x --dst 10.0.0.1:80",
+        2,
+        "write an address",
+    ),
+    ("rules a --manifest - --dns-server x", 2, "write an address"),
+    (
+        "explain a outbound --uid root --dst 10.0.0.1:80",
+        2,
+        "write the number of a user",
+    ),
+    (
+        "explain a outbound --gid 4294967295 --dst 10.0.0.1:80",
+        2,
+        "write the number of a user",
+    ),
     // Numbers and times.
     ("trace --port 0", 2, "not in 1..=65535"),
     ("trace --port 65536", 2, "not in 1..=65535"),
@@ -265,7 +286,7 @@ const USAGE: &[Case] = &[
     (
         "explain --manifest DIR/pod.yaml outbound --dst 1.2.3.4:80 --uid 4294967295",
         2,
-        "is not in 0..4294967295",
+        "write the number of a user",
     ),
     (
         "explain --manifest DIR/pod.yaml outbound --dst 1.2.3.4:80 --uid root",

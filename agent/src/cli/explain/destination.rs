@@ -50,6 +50,11 @@ impl FromStr for Destination {
             return Ok(Self::Address(address));
         }
         let (host, port) = text.rsplit_once(':').ok_or(FORM)?;
+        if host.parse::<std::net::Ipv6Addr>().is_ok() {
+            return Err(format!(
+                "an IPv6 address needs brackets: write [{host}]:{port}"
+            ));
+        }
         let number = port.parse().ok().filter(|port| *port != 0);
         let port = number.ok_or_else(|| format!("{port:?} is not a port; {FORM}"))?;
         if !is_host(host) {
