@@ -8,7 +8,7 @@ use lab::{
     protocol::{APP, PROXY, ROOT},
     udp::{SendUdp, UdpAnswer},
 };
-use sidetrack_common::decide::Verdict;
+use sidetrack_common::{decide::Verdict, target::is_dedicated};
 
 use crate::{
     explain::Explainer,
@@ -240,9 +240,9 @@ fn wanted_difference(
         return None;
     }
     let client = ours.sender.ip();
-    if client.is_loopback() {
+    if client.is_loopback() || is_dedicated(client.into()) {
         return Some(
-            "DNS query over UDP: the sidecar sees the pod's address under iptables, a loopback address",
+            "DNS query over UDP: the sidecar sees the pod's address under iptables, a loopback address or a target",
         );
     }
     // The rules of that dialect translate the source as well.

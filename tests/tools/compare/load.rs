@@ -110,7 +110,7 @@ fn part(
     report: &mut Report,
 ) -> Result<()> {
     let policy = &target.policy;
-    let before = Reading::now(pair, family, policy)?;
+    let before = Reading::before(pair, family, policy)?;
     let trace = Trace::start(pair.places(), &["test/app"], pair.ours.dir())?;
     let (twin, ours) = thread::scope(|scope| {
         let twin = scope.spawn(|| make(&pair.oracle, kinds));

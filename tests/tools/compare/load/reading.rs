@@ -117,6 +117,24 @@ impl Reading {
         })
     }
 
+    /// As it is once the metrics are about the pod as it is enrolled now: a page is served for a second.
+    pub(super) fn before(pair: &PodPair, family: Family, policy: &Policy) -> Result<Self> {
+        let begun = Instant::now();
+        loop {
+            let now = Self::now(pair, family, policy)?;
+            let [shown, counted] = [&now.results, &now.pod].map(|it| it.values().sum::<u64>());
+            if shown == 0 || counted > 0 {
+                return Ok(now);
+            }
+            ensure!(
+                begun.elapsed() < SHOWN,
+                "metrics of an earlier enrollment: {:?}",
+                now.results
+            );
+            sleep(Duration::from_millis(200));
+        }
+    }
+
     /// As it is once the metrics show what was made, or when they should.
     pub(super) fn after(
         pair: &PodPair,
