@@ -71,6 +71,8 @@ pub struct Pod {
     transparent: Option<Worker>,
     net: PodNet,
     how: How,
+    /// Whether it has lists, which are of IPv4.
+    has_lists: bool,
     /// Which of the labs it is in.
     lab: usize,
 }
@@ -189,7 +191,7 @@ impl Environment {
                 1 => &mut hooked,
                 _ => &mut crowd.lab,
             };
-            let pod = Pod::new(of_lab, name, number, how, lab)?;
+            let pod = Pod::new(of_lab, (name, number), how, lists.is_some(), lab)?;
             let text = manifest_of(name, &pod.net, lists);
             match how {
                 How::Directly => {}
@@ -273,6 +275,8 @@ impl Environment {
         let takes_part = |pod: &&Pod| {
             if field.is_transparent() {
                 pod.transparent.is_some()
+            } else if field.is_v6() && pod.has_lists {
+                false
             } else {
                 field.is_inbound() || !is_tproxy(pod.name)
             }
@@ -326,7 +330,13 @@ impl Environment {
 }
 
 impl Pod {
-    fn new(lab: &mut Lab, name: &'static str, number: u8, how: How, of: usize) -> Result<Self> {
+    fn new(
+        lab: &mut Lab,
+        (name, number): (&'static str, u8),
+        how: How,
+        has_lists: bool,
+        of: usize,
+    ) -> Result<Self> {
         let net = lab.pod(&format!("bench{number}"), number)?;
         let sidecar = if is_tproxy(name) { 0 } else { PROXY };
         let transparent = match name {
@@ -353,6 +363,7 @@ impl Pod {
             transparent,
             net,
             how,
+            has_lists,
             lab: of,
         })
     }
