@@ -86,6 +86,7 @@ fn names_labels_and_values() {
             "sidetrack_map_memory_bytes{map=\"ROUTES\"} 4096",
             "process_resident_memory_bytes 16777216",
             "process_cpu_seconds_total 2.5",
+            "sidetrack_handshakes_total{reason=\"own-pod\"} 3",
             "sidetrack_repairs_total{what=\"row\"} 1",
         ]
     );

@@ -26,13 +26,14 @@ fn forms() {
         "web:http",
         "web:65536",
         "10.0.0:80",
-        "fd00::1:80",
         "we b:80",
         &long,
     ] {
         let error = text.parse::<Destination>().unwrap_err();
         assert!(error.contains("IP:PORT"), "{text:?}: {error}");
     }
+    let error = "fd00::1:80".parse::<Destination>().unwrap_err();
+    assert!(error.contains("write [fd00::1]:80"), "{error}");
 }
 
 #[test]
