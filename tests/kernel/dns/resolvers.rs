@@ -146,7 +146,7 @@ fn dnsmasq(
     Process::start(command.stderr(Stdio::null()))
 }
 
-/// systemd-resolved with a server, as a user of the pod.
+/// systemd-resolved with a server, as a user of the pod, who may not be allowed to see the checkout.
 fn resolved(pod: &PodNet, server: &str) -> Result<Process> {
     const START: &str = "program=$1; libraries=$2; server=$3; \
         mount -t tmpfs tmpfs /run && \
@@ -154,10 +154,12 @@ fn resolved(pod: &PodNet, server: &str) -> Result<Process> {
         chown 1500:1500 /run/systemd/resolve && \
         printf '[Resolve]\nDNS=%s\nLLMNR=no\nMulticastDNS=no\nDNSSEC=no\nCache=no\n' $server \
             > /run/systemd/resolved.conf.d/test.conf && \
+        mkdir /run/program && cp $program /run/program && \
+        { [ ! -d $libraries ] || cp $libraries/* /run/program; } && \
         exec setpriv --reuid 1500 --regid 1500 --clear-groups \
             --inh-caps +net_bind_service,+net_raw,+setpcap \
             --ambient-caps +net_bind_service,+net_raw,+setpcap \
-            env LD_LIBRARY_PATH=$libraries $program";
+            env LD_LIBRARY_PATH=/run/program /run/program/systemd-resolved";
     let unpacked = checkout("target/tools/resolved");
     let places = [
         unpacked.join("usr/lib/systemd"),
