@@ -275,7 +275,7 @@ impl Environment {
         let takes_part = |pod: &&Pod| {
             if field.is_transparent() {
                 pod.transparent.is_some()
-            } else if field.is_v6() && pod.has_lists {
+            } else if field.is_v6() && (pod.has_lists || is_tproxy(pod.name)) {
                 false
             } else {
                 field.is_inbound() || !is_tproxy(pod.name)
