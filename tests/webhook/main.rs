@@ -374,7 +374,7 @@ async fn a_start_without_certificate_fails_and_says_so() -> Result<()> {
         "{text}"
     );
     let (code, text) = run(&mount, &["--default", "proxyUid=envoy"])?;
-    assert_eq!(code, Some(1), "{text}");
+    assert_eq!(code, Some(2), "{text}");
     assert!(text.contains("proxyUid"), "{text}");
     if run(&mount, &["--drain", "soon"])?.0 != Some(2) {
         bail!("wrong usage");
