@@ -62,9 +62,11 @@ pub const fn may_be_own(flags: u32, addr: Addr) -> bool {
 #[inline(always)]
 #[must_use]
 pub const fn has_own_targets(flags: u32, family: Family) -> bool {
-    // Of 4 and 6: shifted by 8 for IPv6, without a branch.
-    let shift = (family as u32 & 2) * 4;
-    (flags >> shift) & POD_OWN_TARGETS != 0
+    let flag = match family {
+        Family::V4 => POD_OWN_TARGETS,
+        Family::V6 => POD_OWN_TARGETS_V6,
+    };
+    flags & flag != 0
 }
 
 /// Whether flags of a pod say that this family's rules apply. IPv4 rules always do.
