@@ -61,6 +61,13 @@ impl Addr {
         }
     }
 
+    /// A user, a group or a port in the place of an IPv4 address: ranges of numbers are kept as those of addresses.
+    #[inline(always)]
+    #[must_use]
+    pub const fn number(number: u32) -> Self {
+        Self::from_v4_be(number.to_be())
+    }
+
     /// From the sixteen octets of an IPv6 address, network byte order. A v4-mapped address counts as IPv4.
     #[inline(always)]
     #[must_use]
@@ -83,6 +90,17 @@ impl Addr {
         #[expect(unsafe_code, reason = "byte by byte it does not fit BPF's stack")]
         let octets = unsafe { core::mem::transmute::<[u32; 4], [u8; 16]>(be) };
         Self { octets }
+    }
+
+    /// The same address; `zero` is 0. The kernel's verifier does not know that, and takes the address for any.
+    #[inline(always)]
+    #[must_use]
+    pub const fn any(self, zero: u32) -> Self {
+        let [a, b, c, d] = self.to_v6_be();
+        match self.family() {
+            Family::V4 => Self::from_v4_be(d ^ zero),
+            Family::V6 => Self::from_v6_be([a ^ zero, b ^ zero, c ^ zero, d ^ zero]),
+        }
     }
 
     /// The sixteen octets, network byte order.

@@ -6,6 +6,7 @@
 //! the first packet of a connection. Older versions differ in the `DIALECT_*` bits of the policy. Rule numbers in
 //! comments are those of that document.
 
+mod ahead;
 mod dns;
 mod inbound;
 mod outbound;

@@ -4,6 +4,8 @@
 //! lists of any length are rows of their own that carry the policy's id. A policy in the map
 //! never changes: a changed policy gets a new id.
 
+use core::ops::Deref;
+
 use crate::{
     addr::{Addr, Family, V4_PREFIX_OFFSET},
     dns::DNS_PORT,
@@ -38,11 +40,36 @@ pub enum List {
     Dns = 10,
     /// Ranges: the DNS servers whose queries are captured.
     DnsServer = 11,
+    /// Numbers: users, ahead of all other rules but those for interfaces. The value has a bit for each entry, as in the
+    /// next two; an entry matches if its bit is set in the user's value and in the port's.
+    OwnerExcluded = 12,
+    /// Numbers: TCP ports of the same entries.
+    OwnerTcpPort = 13,
+    /// Numbers: UDP ports of the same entries.
+    OwnerUdpPort = 14,
+    /// Ranges: destinations that are never captured, after those entries.
+    DestinationExcluded = 15,
+    /// Numbers: ports that are never captured outbound, where [`List::OutPortExcluded`] stands, or with
+    /// [`DIALECT_LO_UNTOUCHED`] after that.
+    OutPortRangeExcluded = 16,
+    /// Numbers: ports that are never captured inbound, whatever [`List::InPort`] says.
+    InPortRangeExcluded = 17,
+    /// Ranges: senders that are never captured, before the rules for ports.
+    SourceExcluded = 18,
+    /// Ranges: senders that are never captured, after [`List::InPortRangeExcluded`].
+    SourceExcludedLate = 19,
 }
+
+/// Bits of the values in [`List::OwnerExcluded`]: so many entries of users, ports and protocols.
+pub const OWNER_ENTRIES: u32 = 30;
+/// A bit beside those, after [`List::DestinationExcluded`]: queries over TCP go to the server they are sent to.
+pub const DNS_DIRECT_BIT: u32 = 30;
+/// A bit beside those, at last: nothing is captured outbound.
+pub const OUTBOUND_OFF_BIT: u32 = 31;
 
 impl List {
     /// Every list, in the order of the numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 19] = [
         Self::OutPortExcluded,
         Self::OutPortIncluded,
         Self::InPort,
@@ -54,6 +81,14 @@ impl List {
         Self::GroupExcluded,
         Self::Dns,
         Self::DnsServer,
+        Self::OwnerExcluded,
+        Self::OwnerTcpPort,
+        Self::OwnerUdpPort,
+        Self::DestinationExcluded,
+        Self::OutPortRangeExcluded,
+        Self::InPortRangeExcluded,
+        Self::SourceExcluded,
+        Self::SourceExcludedLate,
     ];
 
     /// This list's bit in [`Policy::lists`].
@@ -90,6 +125,10 @@ pub const DIALECT_SSH_IN: u8 = 16;
 /// With rules for DNS: TCP connections to port 53 that stay in the pod pass the rules about such connections, those of
 /// the proxy's users to the inbound port and "not the proxy's: untouched" (Istio since 1.13).
 pub const DIALECT_DNS_PASSES_LOCAL: u8 = 32;
+/// [`Policy::dialect`]: no rule is about connections that stay in the pod, the proxy's neither (Linkerd, Consul).
+pub const DIALECT_NO_LOCAL_RULES: u8 = 64;
+/// [`Policy::dialect`]: after the rules by owner, connections over lo are untouched (Linkerd).
+pub const DIALECT_LO_UNTOUCHED: u8 = 128;
 
 /// The fixed part of a policy. Ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -110,7 +149,7 @@ pub struct Policy {
     pub loopback_included: u8,
     /// Prefix length of [`Policy::loopback_v4`], 8 to 32.
     pub loopback_v4_prefix: u8,
-    /// `DIALECT_*` bits: the differences between the rules of Istio's versions.
+    /// `DIALECT_*` bits: the differences between the rules of meshes and of their versions.
     pub dialect: u8,
     /// 1 when `-k` names interfaces: inbound connections may go to the outbound port's listener.
     pub virtual_interfaces: u8,
@@ -126,6 +165,14 @@ pub struct Policy {
     /// mode REDIRECT.
     pub transparent_mark: u32,
 }
+
+/// A policy's row, wherever it is.
+///
+/// The kernel's programs have a type of their own for it: of a reference LLVM keeps every field that it has read, and the
+/// stack is too small for that.
+pub trait Row: Deref<Target = Policy> + Copy {}
+
+impl<T: Deref<Target = Policy> + Copy> Row for T {}
 
 impl Policy {
     /// Whether a list has any row.
@@ -162,6 +209,13 @@ impl Policy {
     #[must_use]
     pub const fn passes_local(&self, port: u16) -> bool {
         port == DNS_PORT && self.has_dialect(DIALECT_DNS_PASSES_LOCAL)
+    }
+
+    /// Whether rules are about connections that stay in the pod.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has_local_rules(&self) -> bool {
+        !self.has_dialect(DIALECT_NO_LOCAL_RULES)
     }
 
     /// Whether one of the `DIALECT_*` bits is set.

@@ -101,6 +101,13 @@ rules! {
     /// Outbound 7: a DNS query over UDP.
     DnsUdp = 33, "dns-udp", "a DNS query over UDP: redirected to the sidecar's DNS port";
 
+    /// Kuma, Consul: an excluded user, or user, port and protocol.
+    OwnerExcluded = 34, "out-owner-excluded", "the socket's user is excluded, for this port and protocol";
+    /// Linkerd: everything over lo.
+    OverLo = 35, "over-lo", "the connection stays in the pod, and this mesh leaves such connections alone";
+    /// Kuma: a DNS query over TCP.
+    DnsDirect = 36, "dns-direct", "a DNS query over TCP: this mesh leaves it to the server it is sent to";
+
     /// Not inbound at all: the SYN came over lo, where the outbound rules apply.
     LocalSource = 40, "local-source", "the connection comes from the pod itself: the outbound rules apply";
     /// Inbound 1: a virtual interface whose traffic counts as outbound, captured.
@@ -123,6 +130,9 @@ rules! {
     InNoMatch = 49, "in-no-match", "the port is not in includeInboundPorts";
     /// Inbound 4 of Istio up to 1.12: port 22.
     SshPort = 50, "ssh-port", "port 22 is exempt in this Istio version";
+
+    /// Linkerd, Kuma: the sender is excluded.
+    SourceExcluded = 51, "in-source-excluded", "the sender is in a range that is excluded inbound";
 
     /// Refused: the pod's row names a policy that does not exist.
     NoPolicy = 60, "no-policy", "the pod's policy is missing: refused, so that the connection does not bypass the sidecar";
@@ -226,7 +236,11 @@ impl Rule {
             | Self::TunnelPort
             | Self::InPortExcluded
             | Self::InNoMatch
-            | Self::SshPort => Class::Untouched,
+            | Self::SshPort
+            | Self::OwnerExcluded
+            | Self::OverLo
+            | Self::DnsDirect
+            | Self::SourceExcluded => Class::Untouched,
         }
     }
 
@@ -242,6 +256,8 @@ impl Rule {
                 | Self::ProxyGid
                 | Self::GroupExcluded
                 | Self::GroupNotIncluded
+                | Self::OwnerExcluded
+                | Self::DnsDirect
         )
     }
 }

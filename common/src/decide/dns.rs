@@ -2,13 +2,14 @@
 
 use super::{
     Decision, Outbound, Tables, Verdict,
+    ahead::Ahead,
     outbound::{before_any_rule, by_group, effective_destination, proxy_owner},
 };
 use crate::{
     addr::Addr,
     dns::{DNS_PORT, DnsBlock, DnsPosition},
     pod::Route,
-    policy::{DIALECT_SELF_EXEMPT, List, NO_ID, Policy},
+    policy::{DIALECT_SELF_EXEMPT, List, NO_ID, Row},
     rule::Rule,
 };
 
@@ -16,14 +17,15 @@ use crate::{
 /// are 0 if there are none. `None` if they are missing.
 #[inline(always)]
 pub(super) fn for_tcp(
-    policy: &Policy,
+    policy: impl Row,
     conn: &Outbound,
+    dialed: Addr,
     tables: &impl Tables,
 ) -> Option<(DnsBlock, u32)> {
     let mut rules = (policy.zero(), policy.zero());
     if conn.port == DNS_PORT && policy.has(List::Dns) {
         let block = tables.port(List::Dns, DNS_PORT)?;
-        if let Some(server) = tables.range(List::DnsServer, effective_destination(conn)) {
+        if let Some(server) = tables.range(List::DnsServer, dialed) {
             rules = (block, server);
         }
     }
@@ -44,7 +46,7 @@ fn server(dialed: Addr, tables: &impl Tables) -> u32 {
 /// Decides the connect of a UDP socket, or a datagram of one that is not connected.
 #[inline(always)]
 #[must_use]
-pub fn udp(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
+pub fn udp(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Decision {
     let other = Decision::untouched(Rule::Udp);
     if conn.port != DNS_PORT || !policy.has(List::Dns) {
         return other;
@@ -74,7 +76,7 @@ pub fn udp(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
 
 #[inline(always)]
 fn by_rules(
-    policy: &Policy,
+    policy: impl Row,
     conn: &Outbound,
     tables: &impl Tables,
     block: DnsBlock,
@@ -103,6 +105,9 @@ fn by_rules(
     }
     if let Some(position) = route.excluded() {
         return Decision::listed(Verdict::Untouched, Rule::OutInterface, position);
+    }
+    if let Some(decision) = Ahead::of(policy, conn, dialed, tables, List::OwnerUdpPort).decision() {
+        return decision;
     }
     if block.has_udp_exclusions() {
         if policy.has(List::OutPortExcluded)

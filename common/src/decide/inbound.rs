@@ -4,7 +4,7 @@ use super::{Decision, Inbound, Tables, Verdict};
 use crate::{
     addr::Addr,
     pod::IfaceRule,
-    policy::{DIALECT_SSH_IN, DIALECT_TUNNEL_IN, InboundMode, List, Policy},
+    policy::{DIALECT_SSH_IN, DIALECT_TUNNEL_IN, InboundMode, List, Row},
     rule::Rule,
 };
 
@@ -22,7 +22,7 @@ pub const fn virtual_index(interface: u32, range: u32) -> u32 {
 /// Decides a SYN that was delivered to the pod.
 #[inline(always)]
 #[must_use]
-pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision {
+pub fn inbound(policy: impl Row, syn: &Inbound, tables: &impl Tables) -> Decision {
     if !syn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);
     }
@@ -58,13 +58,40 @@ pub fn inbound(policy: &Policy, syn: &Inbound, tables: &impl Tables) -> Decision
     if syn.iface.rule == IfaceRule::Excluded as u32 {
         return Decision::listed(Verdict::Untouched, Rule::InInterface, position);
     }
+    if let Some(decision) = by_source(policy, syn.source, tables, List::SourceExcluded) {
+        return decision;
+    }
+    if policy.has(List::InPortRangeExcluded)
+        && let Some(index) =
+            tables.range(List::InPortRangeExcluded, Addr::number(u32::from(syn.port)))
+    {
+        return Decision::listed(Verdict::Untouched, Rule::InPortExcluded, index);
+    }
+    if let Some(decision) = by_source(policy, syn.source, tables, List::SourceExcludedLate) {
+        return decision;
+    }
     by_port(policy, syn.port, syn.destination, tables)
+}
+
+/// A rule for excluded senders.
+#[inline(always)]
+fn by_source(policy: impl Row, source: Addr, tables: &impl Tables, list: List) -> Option<Decision> {
+    if policy.has(list)
+        && let Some(index) = tables.range(list, source)
+    {
+        return Some(Decision::listed(
+            Verdict::Untouched,
+            Rule::SourceExcluded,
+            index,
+        ));
+    }
+    None
 }
 
 /// The rules for ports, which come last.
 #[inline(always)]
 pub(super) fn by_port(
-    policy: &Policy,
+    policy: impl Row,
     port: u16,
     destination: Addr,
     tables: &impl Tables,

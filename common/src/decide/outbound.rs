@@ -1,11 +1,11 @@
 //! The decision about a TCP connect: the nat OUTPUT rules, in their order.
 
-use super::{Decision, Outbound, Tables, Verdict, dns, transparent::transparent};
+use super::{Decision, Outbound, Tables, Verdict, ahead::Ahead, dns, transparent::transparent};
 use crate::{
     addr::{Addr, Family},
     dns::{DnsBlock, DnsPosition},
     pod::Route,
-    policy::{DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, List, NO_ID, Policy},
+    policy::{DIALECT_LO_UNTOUCHED, DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, List, NO_ID, Row},
     rule::Rule,
 };
 
@@ -29,16 +29,18 @@ pub const fn effective_destination(conn: &Outbound) -> Addr {
 /// Decides a TCP connect.
 #[inline(always)]
 #[must_use]
-pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decision {
-    let Some((dns, server)) = dns::for_tcp(policy, conn, tables) else {
+pub fn outbound(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Decision {
+    let dialed = effective_destination(conn).any(policy.zero());
+    let Some((dns, server)) = dns::for_tcp(policy, conn, dialed, tables) else {
         return Decision::refuse(Rule::NoPolicy);
     };
     if policy.is_transparent()
-        && let Some(decision) = transparent(policy, conn, tables)
+        && let Some(decision) = transparent(policy, conn, dialed, tables)
     {
         return decision;
     }
-    let decision = by_rules(policy, conn, tables, (dns, server));
+    let ahead = Ahead::of(policy, conn, dialed, tables, List::OwnerTcpPort);
+    let decision = by_rules(policy, conn, dialed, tables, (dns, server), ahead);
     // After the rules rather than among them: a lookup on every path would double the paths that
     // the kernel's verifier has to walk.
     match decision.verdict {
@@ -62,7 +64,7 @@ pub fn outbound(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Decis
 #[inline(always)]
 #[must_use]
 pub fn translated(
-    policy: &Policy,
+    policy: impl Row,
     source: Addr,
     destination: Addr,
     port: u16,
@@ -70,8 +72,8 @@ pub fn translated(
 ) -> bool {
     let route = tables.route(destination);
     let exempt = source.is_self() && policy.has_dialect(DIALECT_SELF_EXEMPT);
-    let tunnel = policy.is_tunnel_out(port);
-    route.is_local() && !policy.is_loopback(destination) && !exempt && !tunnel
+    let exempt = exempt || policy.is_tunnel_out(port) || !policy.has_local_rules();
+    route.is_local() && !policy.is_loopback(destination) && !exempt
 }
 
 /// The rules in their order.
@@ -81,15 +83,16 @@ pub fn translated(
     reason = "every split that was tried made LLVM merge paths, and the kernel's verifier then walked 6 to 70 % more instructions"
 )]
 fn by_rules(
-    policy: &Policy,
+    policy: impl Row,
     conn: &Outbound,
+    dialed: Addr,
     tables: &impl Tables,
     (dns, server): (DnsBlock, u32),
+    ahead: Ahead,
 ) -> Decision {
     if !conn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);
     }
-    let dialed = effective_destination(conn);
     let route = tables.route(dialed);
     let over_lo = route.is_local();
     let bound = !conn.source.is_unspecified();
@@ -120,11 +123,18 @@ fn by_rules(
     if let Some(position) = route.excluded() {
         return Decision::listed(Verdict::Untouched, Rule::OutInterface, position);
     }
+    if let Some(decision) = ahead.decision() {
+        return decision;
+    }
     // 2
     if policy.has(List::OutPortExcluded)
         && let Some(index) = tables.port(List::OutPortExcluded, conn.port)
     {
         return Decision::listed(Verdict::Untouched, Rule::OutPortExcluded, index);
+    }
+    let lo_untouched = policy.has_dialect(DIALECT_LO_UNTOUCHED);
+    if !lo_untouched && let Some(decision) = ahead.by_port() {
+        return decision;
     }
     // 3
     let loopback = policy.is_loopback(dialed);
@@ -138,11 +148,14 @@ fn by_rules(
     // 4 and 5. With DNS capture they pass over port 53, but for 5a.
     let tunnel = policy.is_tunnel_out(conn.port);
     let passes_dns = policy.passes_local(conn.port);
-    let into_own_pod = over_lo && !loopback && !tunnel;
+    let into_own_pod = over_lo && !loopback && !tunnel && policy.has_local_rules();
     // Unless a loopback range is included, "over lo and not the proxy's: untouched" after the first
     // owner is final for traffic over lo: later owners are not compared.
-    let first_owner_only =
-        over_lo && policy.loopback_included == 0 && !local_captured && !passes_dns;
+    let first_owner_only = over_lo
+        && policy.loopback_included == 0
+        && !local_captured
+        && !passes_dns
+        && policy.has_local_rules();
     let has_uid = policy.proxy_uid != NO_ID;
     if let Some(index) = proxy_owner(
         tables,
@@ -177,6 +190,12 @@ fn by_rules(
     }
     if first_owner_only && policy.proxy_gid != NO_ID {
         return Decision::untouched(Rule::NotProxyGidLocal);
+    }
+    if lo_untouched && over_lo {
+        return Decision::untouched(Rule::OverLo);
+    }
+    if lo_untouched && let Some(decision) = ahead.by_port() {
+        return decision;
     }
     // 6
     if let Some(decision) = by_group(policy, conn, tables) {
@@ -243,7 +262,11 @@ pub(super) fn before_any_rule(
 
 /// The rules for owner groups.
 #[inline(always)]
-pub(super) fn by_group(policy: &Policy, conn: &Outbound, tables: &impl Tables) -> Option<Decision> {
+pub(super) fn by_group(
+    policy: impl Row,
+    conn: &Outbound,
+    tables: &impl Tables,
+) -> Option<Decision> {
     if policy.has(List::GroupExcluded)
         && let Some(index) = tables.owner(List::GroupExcluded, conn.owner.gid)
     {
@@ -262,7 +285,7 @@ pub(super) fn by_group(policy: &Policy, conn: &Outbound, tables: &impl Tables) -
 #[inline(always)]
 pub(super) fn proxy_owner(
     tables: &impl Tables,
-    policy: &Policy,
+    policy: impl Row,
     more: List,
     first: u32,
     id: u32,

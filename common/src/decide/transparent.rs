@@ -4,11 +4,10 @@
 //! pod get another mark in OUTPUT, by which PREROUTING tells them from the app's, and hands them to the inbound
 //! port as if they came from outside.
 
-use super::{
-    Decision, Outbound, Tables, Verdict, inbound::by_port, outbound::effective_destination,
-};
+use super::{Decision, Outbound, Tables, Verdict, inbound::by_port};
 use crate::{
-    policy::{List, NO_ID, Policy},
+    addr::Addr,
+    policy::{List, NO_ID, Row},
     rule::Rule,
 };
 
@@ -17,11 +16,11 @@ use crate::{
 /// Before them rather than after: what they decide would multiply the paths that the kernel's verifier has to walk.
 #[inline(always)]
 pub(super) fn transparent(
-    policy: &Policy,
+    policy: impl Row,
     conn: &Outbound,
+    dialed: Addr,
     tables: &impl Tables,
 ) -> Option<Decision> {
-    let dialed = effective_destination(conn);
     let route = tables.route(dialed);
     let is_elsewhere = conn.routing_header || !route.is_local();
     if !conn.captured_family || is_elsewhere || route.excluded().is_some() {
@@ -68,7 +67,7 @@ pub(super) fn transparent(
 /// Position of an id among the proxy's owners, [`NO_ID`] if it is none of them. A number rather than an option: LLVM
 /// copies what an absent one leaves undefined, and the verifier rejects that.
 #[inline(always)]
-fn position(tables: &impl Tables, policy: &Policy, more: List, (first, id): (u32, u32)) -> u32 {
+fn position(tables: &impl Tables, policy: impl Row, more: List, (first, id): (u32, u32)) -> u32 {
     if id == NO_ID {
         return NO_ID;
     }
@@ -88,7 +87,7 @@ fn position(tables: &impl Tables, policy: &Policy, more: List, (first, id): (u32
 /// [`NO_ID`] where they are in no list.
 #[inline(always)]
 fn redirects(
-    policy: &Policy,
+    policy: impl Row,
     conn: &Outbound,
     (uid, gid): (u32, u32),
     tables: &impl Tables,

@@ -9,7 +9,7 @@ use sidetrack_common::{
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
     pod::POD_DNS,
-    policy::Policy,
+    policy::Row,
     rule::Rule,
     target::{DEDICATED_ATTEMPTS, Target},
 };
@@ -208,7 +208,7 @@ fn try_connect<const V6: bool>(
 #[inline(always)]
 fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
-    policy: &Policy,
+    policy: impl Row,
     conn: &Outbound,
     rule: Rule,
 ) {

@@ -1,5 +1,7 @@
 //! What the agent writes about enrolled pods: their rows, policies, routes and interfaces.
 
+use core::ops::Deref;
+
 use aya_ebpf::{
     btf_maps::{Array, HashMap},
     macros::btf_map,
@@ -97,9 +99,28 @@ pub fn pod(netns: u64) -> Option<Enrolled> {
 
 /// A policy.
 #[inline(always)]
-pub fn policy(id: u32) -> Option<&'static Policy> {
+pub fn policy(id: u32) -> Option<PolicyRow> {
     // SAFETY: as above; policies are never modified.
-    unsafe { POLICY_BY_ID.get(id) }
+    unsafe { POLICY_BY_ID.get(id) }.map(PolicyRow)
+}
+
+/// A policy that is read again for every use.
+#[derive(Clone, Copy)]
+pub struct PolicyRow(&'static Policy);
+
+impl Deref for PolicyRow {
+    type Target = Policy;
+
+    #[inline(always)]
+    fn deref(&self) -> &Policy {
+        let mut row: *const Policy = self.0;
+        // SAFETY: it contains no instruction, and the pointer is the one that it was. LLVM does not know that, and keeps
+        // nothing that it has read by it.
+        unsafe {
+            core::arch::asm!("", inout("r2") row, options(nomem, nostack, preserves_flags));
+            &*row
+        }
+    }
 }
 
 /// A port's position in a policy's list.
