@@ -61,9 +61,10 @@ pub enum List {
 }
 
 /// Bits of the values in [`List::OwnerExcluded`]: so many entries of users, ports and protocols.
-pub const OWNER_ENTRIES: u32 = 30;
-/// A bit beside those, after [`List::DestinationExcluded`]: queries over TCP go to the server they are sent to.
-pub const DNS_DIRECT_BIT: u32 = 30;
+pub const OWNER_ENTRIES: u32 = 29;
+/// Bits beside those for IPv4 and IPv6, after [`List::DestinationExcluded`]: queries over TCP go to the server they are
+/// sent to.
+pub const DNS_DIRECT_BITS: [u32; 2] = [29, 30];
 /// A bit beside those, at last: nothing is captured outbound.
 pub const OUTBOUND_OFF_BIT: u32 = 31;
 

@@ -109,7 +109,7 @@ kernel_test!(verifiers_have_room);
 /// Verifiers differ in how many paths they take for one, so what this kernel's walks must be far from
 /// what others allow.
 fn verifiers_have_room() -> Result<()> {
-    /// Three tenths of BPF_COMPLEXITY_LIMIT_INSNS.
+    /// Four tenths of BPF_COMPLEXITY_LIMIT_INSNS.
     const MOST: u32 = 400_000;
     let lab = Lab::new()?;
     let _agent = Agent::start(lab.places())?;

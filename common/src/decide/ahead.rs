@@ -3,8 +3,8 @@
 
 use super::{Decision, Outbound, Tables, Verdict};
 use crate::{
-    addr::Addr,
-    policy::{DNS_DIRECT_BIT, List, OUTBOUND_OFF_BIT, OWNER_ENTRIES, Row},
+    addr::{Addr, Family},
+    policy::{DNS_DIRECT_BITS, List, OUTBOUND_OFF_BIT, OWNER_ENTRIES, Row},
     rule::Rule,
 };
 
@@ -58,6 +58,10 @@ impl Ahead {
         const ENTRIES: u32 = (1 << OWNER_ENTRIES) - 1;
         let has = |list: List| lists & list.bit() != 0;
         let port = Addr::number(u32::from(conn.port));
+        let dns_direct = match dialed.family() {
+            Family::V4 => DNS_DIRECT_BITS[0],
+            Family::V6 => DNS_DIRECT_BITS[1],
+        };
         let mut matching = 0;
         if has(List::OwnerExcluded)
             && let Some(of_user) = tables.range(List::OwnerExcluded, Addr::number(conn.owner.uid))
@@ -72,7 +76,7 @@ impl Ahead {
             && let Some(position) = tables.range(List::DestinationExcluded, dialed)
         {
             first = Self::DESTINATION | (position & Self::INDEX) << Self::INDEX_BITS;
-        } else if matching & 1 << DNS_DIRECT_BIT != 0 {
+        } else if matching & 1 << dns_direct != 0 {
             first = Self::DNS_DIRECT;
         } else if matching & 1 << OUTBOUND_OFF_BIT != 0 {
             first = Self::OUTBOUND_OFF;
@@ -81,7 +85,7 @@ impl Ahead {
         if has(List::OutPortRangeExcluded)
             && let Some(position) = tables.range(List::OutPortRangeExcluded, port)
         {
-            of_port = position + 1 & Self::INDEX;
+            of_port = (position + 1) & Self::INDEX;
         }
         first | of_port
     }
