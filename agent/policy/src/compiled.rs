@@ -12,10 +12,22 @@ use sidetrack_common::{
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct CompiledPolicy {
     fixed: Policy,
-    ports: BTreeMap<List, Vec<u16>>,
-    ranges: BTreeMap<List, Vec<IpNet>>,
-    owners: BTreeMap<List, Vec<u32>>,
-    dns: Option<DnsBlock>,
+    lists: Lists,
+}
+
+/// The lists of a policy, none of them empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Lists {
+    /// Ports, by position.
+    pub ports: BTreeMap<List, Vec<u16>>,
+    /// Ranges of addresses, by position.
+    pub ranges: BTreeMap<List, Vec<IpNet>>,
+    /// Users and groups, by position.
+    pub owners: BTreeMap<List, Vec<u32>>,
+    /// Ranges of numbers in the place of addresses, with their values. None overlap.
+    pub numbers: BTreeMap<List, Vec<(IpNet, u32)>>,
+    /// The rules for DNS.
+    pub dns: Option<DnsBlock>,
 }
 
 /// Numbers of rows of lists, by the map that has them.
@@ -97,23 +109,18 @@ impl CompiledPolicy {
 
     /// Puts a row and its lists together; which lists the row has follows from the lists.
     #[must_use]
-    pub fn new(
-        mut fixed: Policy,
-        ports: BTreeMap<List, Vec<u16>>,
-        ranges: BTreeMap<List, Vec<IpNet>>,
-        owners: BTreeMap<List, Vec<u32>>,
-        dns: Option<DnsBlock>,
-    ) -> Self {
-        let lists = ports.keys().chain(ranges.keys()).chain(owners.keys());
-        let lists = lists.chain(dns.map(|_| &List::Dns));
-        fixed.lists = lists.fold(0, |bits, list| bits | list.bit());
-        Self {
-            fixed,
+    pub fn new(mut fixed: Policy, lists: Lists) -> Self {
+        let Lists {
             ports,
             ranges,
             owners,
+            numbers,
             dns,
-        }
+        } = &lists;
+        let named = ports.keys().chain(ranges.keys()).chain(owners.keys());
+        let named = named.chain(numbers.keys()).chain(dns.map(|_| &List::Dns));
+        fixed.lists = named.fold(0, |bits, list| bits | list.bit());
+        Self { fixed, lists }
     }
 
     /// How many rows its lists need at most: an entry that is listed twice has one.
@@ -123,9 +130,9 @@ impl CompiledPolicy {
             lists.values().map(Vec::len).sum()
         }
         ListSizes {
-            ports: all(&self.ports) + usize::from(self.dns.is_some()),
-            ranges: all(&self.ranges),
-            owners: all(&self.owners),
+            ports: all(&self.lists.ports) + usize::from(self.lists.dns.is_some()),
+            ranges: all(&self.lists.ranges) + all(&self.lists.numbers),
+            owners: all(&self.lists.owners),
         }
     }
 
@@ -138,8 +145,11 @@ impl CompiledPolicy {
     /// The rows of the port lists of policy `policy`, each with its position in its list, and that of its rules for
     /// DNS.
     pub fn port_rows(&self, policy: u32) -> impl Iterator<Item = (PortKey, u32)> + '_ {
-        let dns = self.dns.map(|block| (List::Dns, DNS_PORT, block.to_bits()));
-        first_wins(&self.ports)
+        let dns = self
+            .lists
+            .dns
+            .map(|block| (List::Dns, DNS_PORT, block.to_bits()));
+        first_wins(&self.lists.ports)
             .chain(dns)
             .map(move |(list, port, value)| {
                 let list = list as u16;
@@ -150,7 +160,7 @@ impl CompiledPolicy {
 
     /// The rows of the owner lists.
     pub fn owner_rows(&self, policy: u32) -> impl Iterator<Item = (OwnerKey, u32)> + '_ {
-        first_wins(&self.owners).map(move |(list, id, position)| {
+        first_wins(&self.lists.owners).map(move |(list, id, position)| {
             let key = OwnerKey {
                 policy,
                 list: list as u32,
@@ -162,13 +172,17 @@ impl CompiledPolicy {
 
     /// The rows of the CIDR lists.
     pub fn range_rows(&self, policy: u32) -> impl Iterator<Item = (RangeKey, u32)> + '_ {
-        self.ranges.iter().flat_map(move |(list, nets)| {
+        let addresses = self.lists.ranges.iter();
+        let addresses = addresses.flat_map(|(list, nets)| {
             counted_positions(nets)
                 .into_iter()
-                .map(move |(net, position)| {
-                    let key = RangeKey::new(policy, *list, net.network().into(), net.prefix_len());
-                    (key, position)
-                })
+                .map(move |row| (list, row))
+        });
+        let numbers = self.lists.numbers.iter();
+        let numbers = numbers.flat_map(|(list, rows)| rows.iter().map(move |row| (list, *row)));
+        addresses.chain(numbers).map(move |(list, (net, value))| {
+            let key = RangeKey::new(policy, *list, net.network().into(), net.prefix_len());
+            (key, value)
         })
     }
 }

@@ -1,16 +1,17 @@
-//! Which Istio version's rules apply to a pod: those of the version that injected it. istio-iptables
-//! changed its rule list five times.
+//! Which mesh's and version's rules apply to a pod: those of the injector that it has been through. istio-iptables changed
+//! its rule list five times.
 
 use std::{fmt, str::FromStr};
 
 use serde::{Deserialize, Serialize};
 use sidetrack_common::policy::{
-    DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
-    DIALECT_TUNNEL_OUT,
+    DIALECT_LO_UNTOUCHED, DIALECT_LOCAL_CAPTURED, DIALECT_NO_LOCAL_RULES, DIALECT_SELF_EXEMPT,
+    DIALECT_SSH_IN, DIALECT_TUNNEL_IN, DIALECT_TUNNEL_OUT,
 };
 
 use crate::{
     facts::{ContainerFacts, PodFacts},
+    mesh::MeshName,
     record::Record,
     text::shortened,
 };
@@ -36,17 +37,40 @@ pub enum Dialect {
     #[default]
     #[serde(rename = "current")]
     Current,
+    /// linkerd2-proxy-init 2.4.
+    #[serde(rename = "linkerd")]
+    Linkerd,
+    /// Kuma 2.14 and 3.
+    #[serde(rename = "kuma")]
+    Kuma,
+    /// consul-k8s 2.
+    #[serde(rename = "consul")]
+    Consul,
 }
 
 impl Dialect {
-    /// All, oldest first.
-    pub const ALL: [Self; 5] = [
+    /// All; Istio's first, the oldest of them first.
+    pub const ALL: [Self; 8] = [
         Self::V1_1,
         Self::V1_5,
         Self::V1_8,
         Self::V1_13,
         Self::Current,
+        Self::Linkerd,
+        Self::Kuma,
+        Self::Consul,
     ];
+
+    /// Whose rules they are.
+    #[must_use]
+    pub const fn mesh(self) -> MeshName {
+        match self {
+            Self::Linkerd => MeshName::Linkerd,
+            Self::Kuma => MeshName::Kuma,
+            Self::Consul => MeshName::Consul,
+            Self::V1_1 | Self::V1_5 | Self::V1_8 | Self::V1_13 | Self::Current => MeshName::Istio,
+        }
+    }
 
     /// The dialect of a version of Istio 1.
     #[must_use]
@@ -69,6 +93,9 @@ impl Dialect {
             Self::V1_8 => DIALECT_SELF_EXEMPT | DIALECT_SSH_IN | DIALECT_TUNNEL_IN,
             Self::V1_13 => DIALECT_SELF_EXEMPT | DIALECT_TUNNEL_IN,
             Self::Current => DIALECT_SELF_EXEMPT | DIALECT_TUNNEL_IN | DIALECT_TUNNEL_OUT,
+            Self::Linkerd => DIALECT_NO_LOCAL_RULES | DIALECT_LO_UNTOUCHED,
+            Self::Kuma => DIALECT_SELF_EXEMPT,
+            Self::Consul => DIALECT_NO_LOCAL_RULES,
         }
     }
 
@@ -139,6 +166,9 @@ impl fmt::Display for Dialect {
             Self::V1_8 => "1.8",
             Self::V1_13 => "1.13",
             Self::Current => "current",
+            Self::Linkerd => "linkerd",
+            Self::Kuma => "kuma",
+            Self::Consul => "consul",
         })
     }
 }
@@ -146,7 +176,7 @@ impl fmt::Display for Dialect {
 impl FromStr for Dialect {
     type Err = String;
 
-    /// `current`, or any version of Istio 1 such as `1.12`.
+    /// `current`, or any version of Istio 1 such as `1.12`. Other meshes are known by the pod.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if text == "current" {
             return Ok(Self::Current);

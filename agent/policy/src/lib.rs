@@ -66,6 +66,7 @@ mod arguments;
 pub mod compiled;
 pub mod dialect;
 pub mod error;
+pub mod exclusions;
 pub mod facts;
 #[cfg(test)]
 mod fixture;
@@ -74,6 +75,7 @@ pub mod inputs;
 pub mod interfaces;
 pub mod manifest;
 pub mod mesh;
+mod meshes;
 pub mod migration;
 pub mod names;
 mod parse;
@@ -89,6 +91,7 @@ pub mod webhook;
 pub use self::{
     dialect::Dialect,
     error::PolicyError,
+    exclusions::{Exclusions, OwnerExclusion, Protocol, Span},
     inputs::{Input, Inputs},
     pod_ref::PodRef,
     policy::{InboundPorts, Mode, OutboundRanges, Policy, ReturnRoute},

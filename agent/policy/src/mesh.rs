@@ -1,9 +1,11 @@
 //! Settings for all pods of the mesh: which to enroll, and defaults for what a pod's own manifest
 //! leaves open.
 
-mod defaults;
+pub(crate) mod defaults;
 
 pub use self::defaults::{DefaultFlag, check, defaults, read};
+use std::fmt;
+
 use crate::inputs::Inputs;
 
 /// Which sidecar pods to enroll.
@@ -17,11 +19,89 @@ pub enum Enroll {
     Injected,
 }
 
+/// A service mesh whose sidecars can be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum MeshName {
+    /// Istio, and meshes that inject as it does.
+    Istio,
+    /// Linkerd.
+    Linkerd,
+    /// Kuma, and Kong Mesh.
+    Kuma,
+    /// Consul.
+    Consul,
+}
+
+impl MeshName {
+    /// All.
+    pub const ALL: [Self; 4] = [Self::Istio, Self::Linkerd, Self::Kuma, Self::Consul];
+
+    /// Its name on the command line and in JSON.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Istio => "istio",
+            Self::Linkerd => "linkerd",
+            Self::Kuma => "kuma",
+            Self::Consul => "consul",
+        }
+    }
+}
+
+/// Whose sidecars are served, on the command line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
+pub enum Served {
+    /// Each pod's own mesh, by the names of its containers
+    Auto,
+    /// Istio, and meshes that inject as it does
+    Istio,
+    /// Linkerd
+    Linkerd,
+    /// Kuma and Kong Mesh
+    Kuma,
+    /// Consul
+    Consul,
+}
+
+impl Served {
+    /// The meshes of some of these.
+    ///
+    /// # Errors
+    /// If they contradict each other.
+    pub fn meshes(all: &[Self]) -> Result<Vec<MeshName>, String> {
+        if all.contains(&Self::Auto) && all.iter().any(|it| *it != Self::Auto) {
+            return Err(
+                "--mesh auto stands for all meshes; name them, or write auto alone".to_owned(),
+            );
+        }
+        let of_each = |served: &Self| match served {
+            Self::Auto => MeshName::ALL.to_vec(),
+            Self::Istio => vec![MeshName::Istio],
+            Self::Linkerd => vec![MeshName::Linkerd],
+            Self::Kuma => vec![MeshName::Kuma],
+            Self::Consul => vec![MeshName::Consul],
+        };
+        Ok(match all {
+            [] => MeshName::ALL.to_vec(),
+            all => all.iter().flat_map(of_each).collect(),
+        })
+    }
+}
+
+impl fmt::Display for MeshName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
 /// Settings for every pod.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Mesh {
     /// Which sidecar pods to enroll.
     pub enroll: Enroll,
+    /// Whose sidecars.
+    pub served: Vec<MeshName>,
     /// What happens to traffic that passes through pods.
     pub virtual_interfaces: VirtualInterfaces,
     /// Whether the node's kernel reports the interface of inbound connections (Linux 5.17).
@@ -36,6 +116,7 @@ impl Mesh {
     pub fn new(enroll: Enroll) -> Self {
         Self {
             enroll,
+            served: MeshName::ALL.to_vec(),
             virtual_interfaces: VirtualInterfaces::Full,
             sees_interfaces: true,
             defaults: Inputs::default(),

@@ -1,7 +1,7 @@
 //! Raw inputs to validated values.
 
-mod reader;
-mod values;
+pub(crate) mod reader;
+pub(crate) mod values;
 
 use self::{
     reader::Reader,
@@ -93,7 +93,10 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         dual_stack: read
             .one(Input::DualStack, boolean)
             .unwrap_or(default.dual_stack),
+        ipv4_only: false,
         dns: dns(&mut read),
+        dns_port: default.dns_port,
+        exclusions: default.exclusions,
         before_sidecar: read
             .one(Input::BeforeSidecar, before_sidecar)
             .unwrap_or(default.before_sidecar),

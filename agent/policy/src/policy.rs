@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-use crate::dialect::Dialect;
+use crate::{dialect::Dialect, exclusions::Exclusions};
 
 /// The mark of the proxy's connections to its own pod in mode TPROXY; istio-iptables has no flag for it.
 pub const OUTBOUND_MARK: u32 = 1338;
@@ -49,7 +49,7 @@ pub enum OutboundRanges {
     Only(Vec<IpNet>),
 }
 
-/// Where the sidecar answers queries. istio-iptables has no flag for it.
+/// Where Istio's sidecar answers queries; istio-iptables has no flag for it. Kuma's answers there as well.
 pub const DNS_CAPTURE_PORT: u16 = 15053;
 
 /// `--redirect-dns` and `--capture-all-dns`.
@@ -68,7 +68,7 @@ pub enum DnsCapture {
 /// A pod's validated policy, in the order of the flags of istio-iptables.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Policy {
-    /// Which Istio version's rule list it is.
+    /// Which mesh's and version's rule list it is.
     pub dialect: Dialect,
     /// `-p`.
     pub outbound_port: u16,
@@ -110,9 +110,18 @@ pub struct Policy {
     pub excluded_groups: Vec<u32>,
     /// `ISTIO_DUAL_STACK`.
     pub dual_stack: bool,
+    /// Whether there are no rules for IPv6, whatever the pod's addresses.
+    #[serde(default)]
+    pub ipv4_only: bool,
     /// `ISTIO_META_DNS_CAPTURE`.
     #[serde(default)]
     pub dns: DnsCapture,
+    /// Where the sidecar answers queries.
+    #[serde(default = "default_dns_port")]
+    pub dns_port: u16,
+    /// What only other meshes than Istio can leave alone.
+    #[serde(default, skip_serializing_if = "Exclusions::is_empty")]
+    pub exclusions: Exclusions,
     /// Annotation [`BEFORE_SIDECAR`](crate::names::BEFORE_SIDECAR): outbound connections bypass the sidecar until it first listens.
     pub before_sidecar: bool,
     /// Annotation [`ACCELERATE`](crate::names::ACCELERATE): application and sidecar exchange bytes past TCP.
@@ -128,6 +137,10 @@ const fn default_tproxy_mark() -> u32 {
 
 const fn default_tproxy_table() -> u32 {
     133
+}
+
+const fn default_dns_port() -> u16 {
+    DNS_CAPTURE_PORT
 }
 
 /// How packets with a mark reach the pod itself, whatever their destination: a rule leads them to a table whose only
@@ -176,6 +189,7 @@ impl Policy {
             self.excluded_interfaces.len(),
             self.virtual_interfaces.len(),
             self.dns_ranges().len(),
+            self.exclusions.entries(),
         ]
         .iter()
         .sum()
@@ -205,7 +219,10 @@ impl Default for Policy {
             included_groups: None,
             excluded_groups: Vec::new(),
             dual_stack: false,
+            ipv4_only: false,
             dns: DnsCapture::Off,
+            dns_port: default_dns_port(),
+            exclusions: Exclusions::default(),
             before_sidecar: false,
             accelerate: false,
             unknown_annotations: Vec::new(),

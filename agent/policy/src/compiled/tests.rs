@@ -21,6 +21,7 @@ fn net(text: &str) -> IpNet {
 /// Every range with the position it counts under, in address order.
 fn range_positions(compiled: &CompiledPolicy) -> Vec<(IpNet, u32)> {
     let mut positions: Vec<_> = compiled
+        .lists
         .ranges
         .values()
         .flat_map(|nets| counted_positions(nets))

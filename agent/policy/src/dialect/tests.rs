@@ -8,6 +8,7 @@ use sidetrack_common::policy::{
 
 use super::{Dialect, minor};
 use crate::facts::PodFacts;
+use crate::mesh::MeshName;
 
 #[test]
 fn tags() {
@@ -36,7 +37,8 @@ fn images() {
 
 #[test]
 fn names_lead_back() {
-    for dialect in Dialect::ALL {
+    let of_istio = |dialect: &Dialect| dialect.mesh() == MeshName::Istio;
+    for dialect in Dialect::ALL.into_iter().filter(of_istio) {
         assert_eq!(dialect.to_string().parse(), Ok(dialect));
     }
     assert_eq!("1.7".parse(), Ok(Dialect::V1_8));

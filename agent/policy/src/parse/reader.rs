@@ -1,15 +1,17 @@
 //! Reads inputs and collects their errors.
 
 use ipnet::IpNet;
+use sidetrack_common::policy::OWNER_ENTRIES;
 
 use crate::{
     error::PolicyError,
+    exclusions::{OwnerExclusion, Span},
     inputs::{Input, Inputs, Sourced},
     text::shortened,
 };
 
 /// An entry of a list.
-pub(super) trait Entry {
+pub(crate) trait Entry {
     /// How many entries a list may have. The kernel's maps hold the lists of all pods, so one pod must
     /// not fill them.
     const MOST: usize = 10_000;
@@ -24,6 +26,20 @@ impl Entry for u32 {
 }
 
 impl Entry for IpNet {}
+
+/// A range of ports. Each may take thirty rows.
+impl Entry for Span {
+    const MOST: usize = 1000;
+}
+
+/// Users with ports.
+impl Entry for OwnerExclusion {
+    const MOST: usize = OWNER_ENTRIES as usize;
+}
+
+impl Entry for Vec<OwnerExclusion> {
+    const MOST: usize = OWNER_ENTRIES as usize;
+}
 
 /// An interface.
 impl Entry for String {}
@@ -57,39 +73,54 @@ impl Reader<'_> {
         input: Input,
         parse: fn(&str) -> Result<T, String>,
     ) -> Option<Vec<T>> {
-        const NAMED: usize = 10;
         let found = self.inputs.get(input)?;
         let items = found.value.split(',').map(str::trim);
-        let mut values = Vec::new();
-        let mut bad = 0;
-        for item in items.filter(|item| !item.is_empty()) {
-            if values.len() + bad == T::MOST {
-                self.error(found, format!("write at most {} entries", T::MOST));
-                break;
-            }
-            match parse(item) {
-                Ok(value) => values.push(value),
-                Err(problem) => {
-                    bad += 1;
-                    if bad <= NAMED {
-                        self.error(found, problem);
-                    }
-                }
-            }
-        }
-        if bad > NAMED {
-            let more = bad - NAMED;
-            self.error(found, format!("{more} more entries cannot be used"));
-        }
-        Some(values)
+        let items = items.filter(|item| !item.is_empty());
+        Some(entries(found, items, parse, &mut self.errors))
     }
 
     fn error(&mut self, found: &Sourced, problem: String) {
-        self.errors.push(PolicyError {
-            origin: found.origin.clone(),
-            value: shortened(&found.value),
-            problem,
-        });
+        self.errors.push(error(found, problem));
+    }
+}
+
+/// The entries of a list that was found somewhere; those that cannot be used are errors.
+pub(crate) fn entries<'a, T: Entry>(
+    found: &Sourced,
+    items: impl Iterator<Item = &'a str>,
+    parse: impl Fn(&str) -> Result<T, String>,
+    errors: &mut Vec<PolicyError>,
+) -> Vec<T> {
+    const NAMED: usize = 10;
+    let mut values = Vec::new();
+    let mut bad = 0;
+    for item in items {
+        if values.len() + bad == T::MOST {
+            errors.push(error(found, format!("write at most {} entries", T::MOST)));
+            break;
+        }
+        match parse(item) {
+            Ok(value) => values.push(value),
+            Err(problem) => {
+                bad += 1;
+                if bad <= NAMED {
+                    errors.push(error(found, problem));
+                }
+            }
+        }
+    }
+    if bad > NAMED {
+        let more = bad - NAMED;
+        errors.push(error(found, format!("{more} more entries cannot be used")));
+    }
+    values
+}
+
+fn error(found: &Sourced, problem: String) -> PolicyError {
+    PolicyError {
+        origin: found.origin.clone(),
+        value: shortened(&found.value),
+        problem,
     }
 }
 

@@ -8,6 +8,7 @@ use std::{
 use ipnet::{IpNet, Ipv4Net};
 
 use crate::{
+    exclusions::Span,
     policy::{Mode, OUTBOUND_MARK},
     text::shortened,
 };
@@ -20,7 +21,7 @@ pub(super) fn before_sidecar(text: &str) -> Result<bool, String> {
     }
 }
 
-pub(super) fn port(text: &str) -> Result<u16, String> {
+pub(crate) fn port(text: &str) -> Result<u16, String> {
     match text.parse() {
         Ok(0) | Err(_) => Err(format!(
             "{:?} is not a port; write a number from 1 to 65535",
@@ -30,11 +31,23 @@ pub(super) fn port(text: &str) -> Result<u16, String> {
     }
 }
 
+/// One port or several, as [`Span`] reads them.
+pub(crate) fn ports(text: &str) -> Result<Span, String> {
+    let span: Span = text.parse()?;
+    let is_valid = span.first > 0 && span.last <= u32::from(u16::MAX);
+    is_valid.then_some(span).ok_or_else(|| {
+        format!(
+            "{:?} is not a port; write a number from 1 to 65535, or a range such as 8000-9000",
+            shortened(text)
+        )
+    })
+}
+
 pub(super) fn port_or_zero(text: &str) -> Result<u16, String> {
     if text == "0" { Ok(0) } else { port(text) }
 }
 
-pub(super) fn id(text: &str) -> Result<u32, String> {
+pub(crate) fn id(text: &str) -> Result<u32, String> {
     match text.parse() {
         Ok(u32::MAX) | Err(_) => Err(format!(
             "{:?} is not a numeric user or group id; write a number such as 1337",
@@ -74,7 +87,7 @@ pub(super) fn tproxy_table(text: &str) -> Result<u32, String> {
     }
 }
 
-pub(super) fn boolean(text: &str) -> Result<bool, String> {
+pub(crate) fn boolean(text: &str) -> Result<bool, String> {
     // As Go's strconv.ParseBool.
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -83,7 +96,7 @@ pub(super) fn boolean(text: &str) -> Result<bool, String> {
     }
 }
 
-pub(super) fn range(text: &str) -> Result<IpNet, String> {
+pub(crate) fn range(text: &str) -> Result<IpNet, String> {
     if text == "*" {
         return Err("\"*\" is not allowed in a list; write CIDRs such as 10.0.0.0/8".to_owned());
     }

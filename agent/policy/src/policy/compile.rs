@@ -1,8 +1,10 @@
 //! A policy as the rows the kernel reads.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, net::IpAddr};
 
+use ipnet::IpNet;
 use sidetrack_common::{
+    addr::Addr,
     pod::{IfaceRow, IfaceRule},
     policy::{
         DIALECT_DNS_PASSES_LOCAL, DIALECT_LOCAL_CAPTURED, DIALECT_TUNNEL_IN, InboundMode, List,
@@ -12,7 +14,9 @@ use sidetrack_common::{
 
 use super::{InboundPorts, Mode, OutboundRanges, Policy, ReturnRoute};
 use crate::{
-    compiled::CompiledPolicy,
+    compiled::{CompiledPolicy, Lists},
+    dialect::Dialect,
+    exclusions::Fold,
     ids::{IdMaps, UnknownId},
     interfaces,
 };
@@ -64,6 +68,7 @@ impl Policy {
             put(&mut owners, List::GroupIncluded, groups);
         }
         put(&mut owners, List::GroupExcluded, &self.excluded_groups);
+        let numbers = self.exclusion_lists(&mut ranges);
         let row = Row {
             outbound_port: self.outbound_port,
             inbound_port: self.inbound_port,
@@ -83,7 +88,48 @@ impl Policy {
                 Mode::Redirect | Mode::None => 0,
             },
         };
-        CompiledPolicy::new(row, ports, ranges, owners, self.dns_block())
+        let lists = Lists {
+            ports,
+            ranges,
+            owners,
+            numbers,
+            dns: self.dns_block(),
+        };
+        CompiledPolicy::new(row, lists)
+    }
+
+    /// Adds what only meshes other than Istio exclude; answers the lists of numbers.
+    fn exclusion_lists(
+        &self,
+        ranges: &mut BTreeMap<List, Vec<IpNet>>,
+    ) -> BTreeMap<List, Vec<(IpNet, u32)>> {
+        let exclusions = &self.exclusions;
+        let senders = match self.dialect {
+            Dialect::Linkerd => List::SourceExcludedLate,
+            _ => List::SourceExcluded,
+        };
+        put(ranges, List::DestinationExcluded, &exclusions.destinations);
+        put(ranges, senders, &exclusions.sources);
+        let [users, tcp, udp] = self.owner_bits();
+        let mut numbers = BTreeMap::new();
+        for (list, valued, fold) in [
+            (List::OwnerExcluded, users, Fold::Bits),
+            (List::OwnerTcpPort, tcp, Fold::Bits),
+            (List::OwnerUdpPort, udp, Fold::Bits),
+            (
+                List::InPortRangeExcluded,
+                self.port_positions(&exclusions.inbound_ports),
+                Fold::First,
+            ),
+            (
+                List::OutPortRangeExcluded,
+                self.port_positions(&exclusions.outbound_ports),
+                Fold::First,
+            ),
+        ] {
+            put(&mut numbers, list, &fold.ranges(&valued));
+        }
+        numbers
     }
 
     /// The exemption of the inbound tunnel port is a nat rule, which mode TPROXY does not reach.
@@ -142,6 +188,11 @@ impl Policy {
         for uid in &mut policy.proxy_uids {
             *uid = ids.uid(*uid)?;
         }
+        for entry in &mut policy.exclusions.owners {
+            // As netfilter does: it maps both ends.
+            entry.users.first = ids.uid(entry.users.first)?;
+            entry.users.last = ids.uid(entry.users.last)?;
+        }
         let groups = policy.included_groups.iter_mut().flatten();
         for gid in policy
             .proxy_gids
@@ -161,7 +212,29 @@ impl Policy {
     pub fn rules_ignore_capture_range(&self) -> bool {
         let captures_local = self.dialect.bits() & DIALECT_LOCAL_CAPTURED != 0;
         let has_owner = !self.proxy_uids.is_empty() || !self.proxy_gids.is_empty();
-        has_owner && !captures_local && !self.includes_loopback()
+        let has_lo_rule = self.dialect != Dialect::Consul;
+        has_owner && has_lo_rule && !captures_local && !self.includes_loopback()
+    }
+
+    /// Whether a mesh's own rules would be there for IPv6 in a pod with these addresses.
+    ///
+    /// Istio has them if the first address that is neither loopback nor link-local is an IPv6 one, and with dual stack if
+    /// any is, as the other meshes do.
+    #[must_use]
+    pub fn captures_v6(&self, addresses: impl Iterator<Item = IpAddr>) -> bool {
+        let mut candidates = addresses.filter(|addr| match addr {
+            IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
+            IpAddr::V6(v6) => {
+                let is_self = Addr::from(*addr).is(Addr::SELF_V6);
+                !v6.is_loopback() && !v6.is_unicast_link_local() && !is_self
+            }
+        });
+        let found = if self.dual_stack {
+            candidates.any(|addr| addr.is_ipv6())
+        } else {
+            candidates.next().is_some_and(|addr| addr.is_ipv6())
+        };
+        found && !self.ipv4_only
     }
 
     /// Whether `-i` lists a loopback range, of whichever family.

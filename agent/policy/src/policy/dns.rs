@@ -1,11 +1,11 @@
 //! DNS capture: which queries go to the sidecar.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use sidetrack_common::dns::{DnsBlock, DnsPosition, DnsTcp};
 
-use super::{DNS_CAPTURE_PORT, DnsCapture, Policy};
+use super::{DnsCapture, Policy};
 use crate::dialect::Dialect;
 
 impl Policy {
@@ -31,11 +31,13 @@ impl Policy {
         if self.dns_ranges().is_empty() {
             return None;
         }
-        let tcp = match self.dialect {
-            Dialect::V1_8 => DnsTcp::InsteadOfOutbound,
-            _ => DnsTcp::Captured,
+        let (position, tcp) = match self.dialect {
+            Dialect::V1_8 => (DnsPosition::AfterOwners, DnsTcp::InsteadOfOutbound),
+            Dialect::Kuma => (DnsPosition::AfterOwners, DnsTcp::Ordinary),
+            Dialect::Consul => (DnsPosition::First, DnsTcp::Captured),
+            _ => (DnsPosition::AfterOwners, DnsTcp::Captured),
         };
-        let block = DnsBlock::new(DNS_CAPTURE_PORT, DnsPosition::AfterOwners, tcp).with_udp();
+        let block = DnsBlock::new(self.dns_port, position, tcp).with_udp();
         Some(match self.dialect {
             Dialect::Current => block.with_udp_exclusions(),
             _ => block,
@@ -44,7 +46,8 @@ impl Policy {
 
     /// Whether port 53 is left out of the rules about connections that stay in the pod.
     pub(crate) fn dns_passes_local(&self) -> bool {
-        self.dns_block().is_some() && self.dialect != Dialect::V1_8
+        let passes = matches!(self.dialect, Dialect::V1_13 | Dialect::Current);
+        passes && self.dns_block().is_some()
     }
 
     /// The servers whose queries are captured, as ranges. Empty if none are.
@@ -53,7 +56,17 @@ impl Policy {
         const ALL: [&str; 2] = ["0.0.0.0/0", "::/0"];
         let all = || ALL.iter().filter_map(|range| range.parse().ok());
         match (&self.dns, self.dialect) {
-            (DnsCapture::Off, _) | (_, Dialect::V1_1 | Dialect::V1_5) => Vec::new(),
+            (DnsCapture::Off, _) | (_, Dialect::V1_1 | Dialect::V1_5 | Dialect::Linkerd) => {
+                Vec::new()
+            }
+            // The resolver that resolv.conf of such a pod names. With rules for IPv6 those of IPv4 have none for DNS.
+            (_, Dialect::Consul) => {
+                let loopback: IpAddr = match self.ipv4_only {
+                    true => Ipv4Addr::LOCALHOST.into(),
+                    false => Ipv6Addr::LOCALHOST.into(),
+                };
+                vec![IpNet::from(loopback)]
+            }
             // It has neither servers nor IPv6.
             (_, Dialect::V1_8) => all().take(1).collect(),
             (DnsCapture::All | DnsCapture::Servers(None), _) => all().collect(),
@@ -65,7 +78,8 @@ impl Policy {
 
     /// Whether its dialect tells servers apart.
     pub(crate) fn has_dns_servers(&self) -> bool {
-        matches!(self.dialect, Dialect::V1_13 | Dialect::Current)
+        let dialects = [Dialect::V1_13, Dialect::Current, Dialect::Kuma];
+        dialects.contains(&self.dialect)
     }
 
     /// What people should know about DNS capture; what is not done although it is requested is said by
@@ -80,10 +94,12 @@ impl Policy {
             DnsCapture::Servers(None) if self.has_dns_servers() => {
                 "to any server, until its resolv.conf has been read,".to_owned()
             }
+            _ if self.dialect == Dialect::Consul => "to its own loopback address".to_owned(),
             _ => "to any server".to_owned(),
         };
         Some(format!(
-            "its DNS queries {whose} go to the sidecar's port {DNS_CAPTURE_PORT}"
+            "its DNS queries {whose} go to the sidecar's port {}",
+            self.dns_port
         ))
     }
 
@@ -93,7 +109,7 @@ impl Policy {
             return None;
         }
         Some(match self.dialect {
-            Dialect::V1_1 | Dialect::V1_5 => format!(
+            Dialect::V1_1 | Dialect::V1_5 | Dialect::Linkerd => format!(
                 "DNS capture is requested, and the rules of dialect {} have none: queries go to the server they are sent to",
                 self.dialect
             ),

@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
+
 use sidetrack_common::{
     addr::{Addr, Family},
     decide::Tables,
@@ -10,7 +12,10 @@ use sidetrack_common::{
     policy::List,
 };
 
-use crate::policy::{InboundPorts, OutboundRanges, Policy};
+use crate::{
+    exclusions::{Fold, Span},
+    policy::{InboundPorts, OutboundRanges, Policy},
+};
 
 /// Where routes are looked up.
 pub trait Routes {
@@ -47,17 +52,28 @@ impl<R: Routes> Tables for ListTables<'_, R> {
     }
 
     fn range(&self, list: List, addr: Addr) -> Option<u32> {
-        if list == List::DnsServer {
-            let ip = IpAddr::from(addr);
-            return position(&self.policy.dns_ranges(), |range| range.contains(&ip));
-        }
-        let ranges: &[ipnet::IpNet] = match (list, &self.policy.outbound) {
-            (List::RangeExcluded, _) => &self.policy.excluded_ranges,
-            (List::RangeIncluded, OutboundRanges::Only(only)) => only,
-            _ => &[],
+        let policy = self.policy;
+        let number = u32::from_be(addr.to_v4_be());
+        let of_owners = |index: usize| Fold::Bits.value(&policy.owner_bits()[index], number);
+        let of_ports = |ports: &[Span]| Fold::First.value(&policy.port_positions(ports), number);
+        let exclusions = &policy.exclusions;
+        let (ranges, servers): (&[IpNet], _) = match (list, &policy.outbound) {
+            (List::OwnerExcluded, _) => return of_owners(0),
+            (List::OwnerTcpPort, _) => return of_owners(1),
+            (List::OwnerUdpPort, _) => return of_owners(2),
+            (List::InPortRangeExcluded, _) => return of_ports(&exclusions.inbound_ports),
+            (List::OutPortRangeExcluded, _) => return of_ports(&exclusions.outbound_ports),
+            (List::DestinationExcluded, _) => (&exclusions.destinations, None),
+            (List::SourceExcluded | List::SourceExcludedLate, _) => (&exclusions.sources, None),
+            (List::DnsServer, _) => (&[], Some(policy.dns_ranges())),
+            (List::RangeExcluded, _) => (&policy.excluded_ranges, None),
+            (List::RangeIncluded, OutboundRanges::Only(only)) => (only, None),
+            _ => (&[], None),
         };
         let ip = IpAddr::from(addr);
-        position(ranges, |range| range.contains(&ip))
+        position(servers.as_deref().unwrap_or(ranges), |range| {
+            range.contains(&ip)
+        })
     }
 
     fn owner(&self, list: List, id: u32) -> Option<u32> {

@@ -1,0 +1,290 @@
+//! What meshes other than Istio leave alone: by user with port and protocol, by destination ahead of all other rules, by
+//! ranges of ports, and by sender.
+
+use std::{fmt, str::FromStr};
+
+use ipnet::{IpNet, Ipv4Subnets};
+use serde::{Deserialize, Serialize, Serializer};
+use sidetrack_common::policy::{DNS_DIRECT_BITS, OUTBOUND_OFF_BIT, OWNER_ENTRIES};
+
+use crate::{dialect::Dialect, policy::Policy};
+
+/// Ports or users from one to another, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
+#[serde(try_from = "String")]
+pub struct Span {
+    /// The first.
+    pub first: u32,
+    /// The last, which is not smaller.
+    pub last: u32,
+}
+
+impl Span {
+    /// All ports that a rule can name.
+    pub const ALL_PORTS: Self = Self {
+        first: 1,
+        last: u16::MAX as u32,
+    };
+
+    /// One number.
+    #[must_use]
+    pub const fn one(number: u32) -> Self {
+        Self {
+            first: number,
+            last: number,
+        }
+    }
+
+    /// Whether a number is in it.
+    #[must_use]
+    pub const fn contains(self, number: u32) -> bool {
+        self.first <= number && number <= self.last
+    }
+
+    /// As iptables has it, with this between both ends.
+    pub(crate) fn text(self, between: char) -> String {
+        match self.first == self.last {
+            true => self.first.to_string(),
+            false => format!("{}{between}{}", self.first, self.last),
+        }
+    }
+
+    /// What the slots of iptables' match `multiport` take of its fifteen.
+    const fn slots(self) -> usize {
+        if self.first == self.last { 1 } else { 2 }
+    }
+}
+
+impl FromStr for Span {
+    type Err = String;
+
+    /// `80`, `8000-9000`, or `8000:9000` as iptables has it.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (first, last) = text.split_once(['-', ':']).unwrap_or((text, text));
+        match (first.parse(), last.parse()) {
+            (Ok(first), Ok(last)) if first <= last => Ok(Self { first, last }),
+            _ => Err("write a number such as 80, or a range such as 8000-9000".to_owned()),
+        }
+    }
+}
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        text.parse()
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text('-'))
+    }
+}
+
+impl Serialize for Span {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP.
+    Tcp,
+    /// UDP.
+    Udp,
+}
+
+/// Connections that are left alone by who makes them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct OwnerExclusion {
+    /// Users, in the pod's numbering.
+    pub users: Span,
+    /// The protocol; `None` for all connections that rules see.
+    pub protocol: Option<Protocol>,
+    /// Ports; empty for all.
+    pub ports: Vec<Span>,
+}
+
+/// What only meshes other than Istio can leave alone, each list in the order of its rules. All of it is empty in Istio's
+/// dialects.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Exclusions {
+    /// By user, at most [`OWNER_ENTRIES`].
+    pub owners: Vec<OwnerExclusion>,
+    /// By destination, ahead of all other rules.
+    pub destinations: Vec<IpNet>,
+    /// By outbound port.
+    pub outbound_ports: Vec<Span>,
+    /// By inbound port.
+    pub inbound_ports: Vec<Span>,
+    /// By sender.
+    pub sources: Vec<IpNet>,
+    /// Everything outbound but queries that a rule for UDP captures.
+    pub outbound_off: bool,
+    /// Whether the rules for outbound connections come before the one that leaves queries over TCP alone.
+    pub captures_dns_over_tcp: bool,
+}
+
+impl Exclusions {
+    /// How many entries its lists have.
+    pub(crate) fn entries(&self) -> usize {
+        self.owners.len()
+            + self.destinations.len()
+            + self.outbound_ports.len()
+            + self.inbound_ports.len()
+            + self.sources.len()
+    }
+
+    /// Whether nothing is left alone.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// Spans, and the value for numbers that are in one of them.
+pub(crate) type Valued = Vec<(Span, u32)>;
+
+impl Policy {
+    /// Bits of the families in which a rule leaves queries over TCP to the servers that they are sent to.
+    fn dns_direct_bits(&self) -> u32 {
+        let has_rule = self.dialect == Dialect::Kuma && !self.exclusions.captures_dns_over_tcp;
+        let servers = self.dns_ranges();
+        let [v4, v6] = DNS_DIRECT_BITS;
+        let families = servers.iter().filter(|_| has_rule);
+        families.fold(0, |bits, server| match server {
+            IpNet::V4(_) => bits | 1 << v4,
+            IpNet::V6(_) => bits | 1 << v6,
+        })
+    }
+
+    /// The ports of each rule for excluded ports.
+    pub(crate) fn port_rules(&self, ports: &[Span]) -> Vec<Vec<Span>> {
+        /// `XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h.
+        const SLOTS: usize = 15;
+        if self.dialect != Dialect::Linkerd {
+            return ports.iter().map(|port| vec![*port]).collect();
+        }
+        let mut rules: Vec<Vec<Span>> = Vec::new();
+        let mut free = 0;
+        for port in ports {
+            if port.slots() > free {
+                rules.push(Vec::new());
+                free = SLOTS;
+            }
+            free -= port.slots();
+            if let Some(rule) = rules.last_mut() {
+                rule.push(*port);
+            }
+        }
+        rules
+    }
+
+    /// The rules that match by user: bits of their entries for users, TCP ports and UDP ports.
+    pub(crate) fn owner_bits(&self) -> [Valued; 3] {
+        let (mut users, mut tcp, mut udp) = (Valued::new(), Valued::new(), Valued::new());
+        let everyone = Span {
+            first: 0,
+            last: u32::MAX,
+        };
+        let entries = self.exclusions.owners.iter().zip(0..OWNER_ENTRIES);
+        for (entry, bit) in entries {
+            users.push((entry.users, 1 << bit));
+            let all = [Span::ALL_PORTS];
+            let ports = match &*entry.ports {
+                [] => &all[..],
+                ports => ports,
+            };
+            let of_entry = ports.iter().map(|port| (*port, 1 << bit));
+            if entry.protocol != Some(Protocol::Udp) {
+                tcp.extend(of_entry.clone());
+            }
+            if entry.protocol != Some(Protocol::Tcp) {
+                udp.extend(of_entry);
+            }
+        }
+        let dns_direct = self.dns_direct_bits();
+        if dns_direct != 0 {
+            let proxy = self.proxy_uids.first().copied();
+            let others = match proxy {
+                Some(proxy) => vec![
+                    (proxy > 0).then(|| Span {
+                        first: 0,
+                        last: proxy - 1,
+                    }),
+                    Some(Span {
+                        first: proxy + 1,
+                        last: u32::MAX,
+                    }),
+                ],
+                None => vec![Some(everyone)],
+            };
+            let others = others.into_iter().flatten();
+            users.extend(others.map(|span| (span, dns_direct)));
+            tcp.push((Span::one(53), dns_direct));
+        }
+        if self.exclusions.outbound_off {
+            users.push((everyone, 1 << OUTBOUND_OFF_BIT));
+            tcp.push((Span::ALL_PORTS, 1 << OUTBOUND_OFF_BIT));
+        }
+        [users, tcp, udp]
+    }
+
+    /// The positions of the rules for excluded ports.
+    pub(crate) fn port_positions(&self, ports: &[Span]) -> Valued {
+        let rules = self.port_rules(ports).into_iter().zip(0..);
+        rules
+            .flat_map(|(spans, position)| spans.into_iter().map(move |span| (span, position)))
+            .collect()
+    }
+}
+
+/// What the values of all spans that hold a number come to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fold {
+    /// Their bits together.
+    Bits,
+    /// The smallest.
+    First,
+}
+
+impl Fold {
+    /// The value for a number, if a span holds it.
+    pub(crate) fn value(self, valued: &[(Span, u32)], number: u32) -> Option<u32> {
+        let holding = valued.iter().filter(|(span, _)| span.contains(number));
+        let values = holding.map(|(_, value)| *value);
+        match self {
+            Self::Bits => values.reduce(|all, bits| all | bits),
+            Self::First => values.min(),
+        }
+    }
+
+    /// The same for all numbers, as ranges of IPv4 addresses that do not overlap.
+    pub(crate) fn ranges(self, valued: &[(Span, u32)]) -> Vec<(IpNet, u32)> {
+        // A number's value can change only where a span begins or ends.
+        let mut starts: Vec<u32> = valued
+            .iter()
+            .flat_map(|(span, _)| [Some(span.first), span.last.checked_add(1)])
+            .flatten()
+            .collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let ends = starts.iter().skip(1).map(|next| next - 1).chain([u32::MAX]);
+        let parts = starts.iter().copied().zip(ends);
+        parts
+            .filter_map(|(first, last)| Some((first, last, self.value(valued, first)?)))
+            .flat_map(|(first, last, value)| {
+                let subnets = Ipv4Subnets::new(first.into(), last.into(), 0);
+                subnets.map(move |subnet| (IpNet::V4(subnet), value))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests;
