@@ -1,10 +1,13 @@
-//! A policy as the rules that istio-iptables would have programmed for it, line by line, each with the name of the
+//! A policy as the rules that its mesh's own program would have programmed for it, line by line, each with the name of the
 //! decision it stands for. Mode REDIRECT has rules in table nat, mode TPROXY in mangle as well,
 //! and DNS capture in raw.
 
+mod consul;
 mod dns;
 mod inbound;
+mod kuma;
 mod lines;
+mod linkerd;
 mod mangle;
 mod outbound;
 mod tables;
@@ -18,11 +21,17 @@ pub use self::{
     lines::{Line, TableName},
     tables::{KnownRoutes, ListTables, Routes},
 };
-use crate::policy::{InboundPorts, Mode, Policy};
+use crate::{
+    mesh::MeshName,
+    policy::{InboundPorts, Mode, Policy},
+};
 
 /// The rules of one family, table by table.
 #[must_use]
 pub fn all(policy: &Policy, family: Family) -> Vec<Line> {
+    if policy.ipv4_only && family == Family::V6 {
+        return Vec::new();
+    }
     let mut lines = dns::raw(policy, family);
     lines.extend(mangle::lines(policy, family));
     lines.extend(nat(policy, family));
@@ -31,11 +40,16 @@ pub fn all(policy: &Policy, family: Family) -> Vec<Line> {
 
 /// The nat rules of one family, in the order `iptables -S` prints them.
 fn nat(policy: &Policy, family: Family) -> Vec<Line> {
-    let mut list = Lines {
-        table: TableName::Nat,
-        family,
-        lines: Vec::new(),
-    };
+    match policy.dialect.mesh() {
+        MeshName::Istio => istio_nat(policy, family),
+        MeshName::Linkerd => linkerd::nat(policy, family),
+        MeshName::Kuma => kuma::nat(policy, family),
+        MeshName::Consul => consul::nat(policy, family),
+    }
+}
+
+fn istio_nat(policy: &Policy, family: Family) -> Vec<Line> {
+    let mut list = Lines::new(TableName::Nat, family);
     list.prerouting(policy);
     list.output(policy);
     list.inbound(policy);
@@ -52,6 +66,9 @@ fn nat(policy: &Policy, family: Family) -> Vec<Line> {
 #[must_use]
 pub fn restore(policy: &Policy, family: Family) -> String {
     let mut text = String::new();
+    if policy.ipv4_only && family == Family::V6 {
+        return text;
+    }
     let raw = dns::raw(policy, family);
     if !raw.is_empty() {
         let own: &[&str] = match dns::is_for_udp(policy) {
@@ -85,8 +102,14 @@ fn add_table(text: &mut String, table: &str, builtin: &[&str], own: &[&str], lin
     text.push_str("COMMIT\n");
 }
 
-/// The chains istio-iptables adds to table nat.
+/// The chains of a mesh's own in table nat.
 fn chains(policy: &Policy) -> Vec<&'static str> {
+    match policy.dialect.mesh() {
+        MeshName::Istio => {}
+        MeshName::Linkerd => return linkerd::CHAINS.to_vec(),
+        MeshName::Kuma => return kuma::CHAINS.to_vec(),
+        MeshName::Consul => return consul::CHAINS.to_vec(),
+    }
     let has_inbound = policy.mode == Mode::Tproxy || policy.inbound != InboundPorts::None;
     let inbound = has_inbound.then_some(INBOUND);
     inbound

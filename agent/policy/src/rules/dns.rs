@@ -7,10 +7,7 @@ use ipnet::IpNet;
 use sidetrack_common::{addr::Family, rule::Rule};
 
 use super::lines::{INBOUND, ISTIO_OUTPUT, Line, Lines, OUTPUT, PREROUTING, REDIRECT, TableName};
-use crate::{
-    dialect::Dialect,
-    policy::{DNS_CAPTURE_PORT, Policy},
-};
+use crate::{dialect::Dialect, policy::Policy};
 
 /// The chain of the current dialect.
 const OUTPUT_DNS: &str = "ISTIO_OUTPUT_DNS";
@@ -37,7 +34,8 @@ pub(super) fn raw(policy: &Policy, family: Family) -> Vec<Line> {
         family,
         lines: Vec::new(),
     };
-    if policy.dns_block().is_none() || policy.dialect == Dialect::V1_8 {
+    let has_no_zones = matches!(policy.dialect, Dialect::V1_8 | Dialect::Consul);
+    if policy.dns_block().is_none() || has_no_zones {
         return list.lines;
     }
     let has_chains = is_for_udp(policy);
@@ -68,7 +66,7 @@ pub(super) fn raw(policy: &Policy, family: Family) -> Vec<Line> {
     for owner in uids.chain(gids) {
         for (port, zone) in [
             ("--dport 53".to_owned(), 1),
-            (format!("--sport {DNS_CAPTURE_PORT}"), 2),
+            (format!("--sport {}", policy.dns_port), 2),
         ] {
             let text = format!("-p udp -m udp {port} -m owner {owner} -j CT --zone {zone}");
             list.jump(output, text);
@@ -83,7 +81,7 @@ pub(super) fn raw(policy: &Policy, family: Family) -> Vec<Line> {
 }
 
 /// An option with an address; nothing for all addresses.
-fn address(option: &str, range: &IpNet) -> String {
+pub(super) fn address(option: &str, range: &IpNet) -> String {
     match range.prefix_len() {
         0 => String::new(),
         _ => format!("{option} {range} "),
@@ -92,7 +90,7 @@ fn address(option: &str, range: &IpNet) -> String {
 
 impl Lines {
     /// The servers of this family.
-    fn servers(&self, policy: &Policy) -> Vec<(usize, IpNet)> {
+    pub(super) fn servers(&self, policy: &Policy) -> Vec<(usize, IpNet)> {
         let ranges = policy.dns_ranges();
         let own = self.ranges(&ranges);
         own.map(|(index, range)| (index, *range)).collect()
@@ -106,7 +104,12 @@ impl Lines {
                 self.jump(ISTIO_OUTPUT, format!("-j {OUTPUT_DNS}"));
             }
         } else if policy.dialect != Dialect::V1_8 {
-            self.captures(ISTIO_OUTPUT, &servers, "tcp", Rule::DnsTcp);
+            self.captures(
+                ISTIO_OUTPUT,
+                &servers,
+                ("tcp", policy.dns_port),
+                Rule::DnsTcp,
+            );
         }
     }
 
@@ -114,8 +117,8 @@ impl Lines {
     pub(super) fn output_dns(&mut self, policy: &Policy) {
         if is_for_udp(policy) {
             let servers = self.servers(policy);
-            self.captures(OUTPUT_DNS, &servers, "tcp", Rule::DnsTcp);
-            self.captures(OUTPUT_DNS, &servers, "udp", Rule::DnsUdp);
+            self.captures(OUTPUT_DNS, &servers, ("tcp", policy.dns_port), Rule::DnsTcp);
+            self.captures(OUTPUT_DNS, &servers, ("udp", policy.dns_port), Rule::DnsUdp);
         }
     }
 
@@ -123,13 +126,13 @@ impl Lines {
         &mut self,
         chain: &'static str,
         servers: &[(usize, IpNet)],
-        protocol: &str,
+        (protocol, port): (&str, u16),
         rule: Rule,
     ) {
         for (index, server) in servers {
             let destination = address("-d", server);
             let text = format!(
-                "{destination}-p {protocol} -m {protocol} --dport 53 -j REDIRECT --to-ports {DNS_CAPTURE_PORT}"
+                "{destination}-p {protocol} -m {protocol} --dport 53 -j REDIRECT --to-ports {port}"
             );
             self.rule(chain, text, rule, *index);
         }
@@ -165,12 +168,13 @@ impl Lines {
         }
         if policy.dialect == Dialect::V1_8 {
             let to = IpAddr::from([127, 0, 0, 1]);
-            let text = format!("{query} -j DNAT --to-destination {to}:{DNS_CAPTURE_PORT}");
+            let text = format!("{query} -j DNAT --to-destination {to}:{}", policy.dns_port);
             self.rule(OUTPUT, text, Rule::DnsUdp, 0);
-            let text = format!("-p udp -m udp --dport {DNS_CAPTURE_PORT} -j SNAT --to-source {to}");
+            let port = policy.dns_port;
+            let text = format!("-p udp -m udp --dport {port} -j SNAT --to-source {to}");
             self.jump(POSTROUTING, text);
         } else {
-            self.captures(OUTPUT, &servers, "udp", Rule::DnsUdp);
+            self.captures(OUTPUT, &servers, ("udp", policy.dns_port), Rule::DnsUdp);
         }
     }
 
@@ -178,8 +182,8 @@ impl Lines {
     pub(super) fn tcp_in_redirect(&mut self, policy: &Policy) {
         let has_servers = !self.servers(policy).is_empty();
         if policy.dialect == Dialect::V1_8 && has_servers {
-            let text =
-                format!("-p tcp -m tcp --dport 53 -j REDIRECT --to-ports {DNS_CAPTURE_PORT}");
+            let port = policy.dns_port;
+            let text = format!("-p tcp -m tcp --dport 53 -j REDIRECT --to-ports {port}");
             self.jump(REDIRECT, text);
         }
     }

@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use sidetrack_common::{addr::Family, rule::Rule};
 
-use crate::{interfaces, policy::Policy};
+use crate::{exclusions::Span, interfaces, policy::Policy};
 
 /// One `-A` line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,22 @@ pub(super) struct Lines {
     pub(super) lines: Vec<Line>,
 }
 
+/// `-m multiport --dports 80,8000:9000`.
+pub(super) fn multiport(ports: &[Span]) -> String {
+    let ports: Vec<String> = ports.iter().map(|port| port.text(':')).collect();
+    format!("-m multiport --dports {}", ports.join(","))
+}
+
 impl Lines {
+    /// None yet.
+    pub(super) const fn new(table: TableName, family: Family) -> Self {
+        Self {
+            table,
+            family,
+            lines: Vec::new(),
+        }
+    }
+
     /// Adds a line that only leads to another chain.
     pub(super) fn jump(&mut self, chain: &'static str, text: String) {
         self.lines.push(Line {

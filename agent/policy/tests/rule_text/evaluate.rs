@@ -103,9 +103,16 @@ impl<'a> Evaluation<'a> {
             Fate::Redirected(_) => {
                 let last = by.next()?;
                 // DNS has a REDIRECT for each server, and none that several rules share.
-                let is_shared = ["-A ISTIO_REDIRECT", "-A ISTIO_IN_REDIRECT"]
-                    .iter()
-                    .any(|chain| last.starts_with(chain));
+                let is_shared = [
+                    "-A ISTIO_REDIRECT",
+                    "-A ISTIO_IN_REDIRECT",
+                    "-A KUMA_MESH_OUTBOUND_REDIRECT",
+                    "-A KUMA_MESH_INBOUND_REDIRECT",
+                    "-A CONSUL_PROXY_REDIRECT",
+                    "-A CONSUL_PROXY_IN_REDIRECT",
+                ]
+                .iter()
+                .any(|chain| last.starts_with(chain));
                 if is_shared { by.next() } else { Some(last) }
             }
         };

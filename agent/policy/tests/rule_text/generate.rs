@@ -37,6 +37,7 @@ pub fn outbound() -> impl Strategy<Value = Case> {
     )
         .prop_map(
             |(policy, family, (to, to_own), from, owner, (port, udp), device)| {
+                let family = captured(&policy, family);
                 let mut pod = pod(&policy, family, device);
                 let dialed = to.address(&policy, family);
                 let bound = from
@@ -83,6 +84,7 @@ pub fn inbound() -> impl Strategy<Value = Case> {
                 // Not done: its chain ISTIO_REDIRECT sends to the DNS port what enters by virtual interfaces, too.
                 policy.dns = DnsCapture::Off;
             }
+            let family = captured(&policy, family);
             let mut pod = pod(&policy, family, device);
             // The kernel drops what comes from elsewhere and names a loopback address.
             let mut destination = to.address(&policy, family);
@@ -112,6 +114,11 @@ pub fn inbound() -> impl Strategy<Value = Case> {
                 connection,
             }
         })
+}
+
+/// A family that the policy has rules for.
+fn captured(policy: &Policy, family: Family) -> Family {
+    if policy.ipv4_only { Family::V4 } else { family }
 }
 
 fn families() -> impl Strategy<Value = Family> {

@@ -32,8 +32,8 @@ use self::{
 const CASES: u32 = 4096;
 
 /// Numbers of the rules for outbound and for inbound connections.
-const OUTBOUND: [RangeInclusive<u32>; 3] = [5..=5, 10..=27, 32..=33];
-const INBOUND: [RangeInclusive<u32>; 1] = [41..=50];
+const OUTBOUND: [RangeInclusive<u32>; 3] = [5..=5, 10..=27, 32..=36];
+const INBOUND: [RangeInclusive<u32>; 1] = [41..=51];
 
 #[test]
 fn outbound_decisions_are_what_the_rules_do() {

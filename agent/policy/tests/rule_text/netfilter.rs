@@ -6,7 +6,7 @@
 
 mod text;
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive};
 
 /// A rule set, as one of iptables and ip6tables holds it.
 #[derive(Debug)]
@@ -37,12 +37,12 @@ struct Match {
 #[derive(Debug)]
 enum Field {
     Udp(bool),
-    DestinationPort(Vec<u16>),
+    DestinationPort(Vec<RangeInclusive<u16>>),
     Source(Net),
     Destination(Net),
     Input(Device),
     Output(Device),
-    Uid(u32),
+    Uid(RangeInclusive<u32>),
     Gid(u32),
 }
 
@@ -230,13 +230,15 @@ impl Field {
     fn holds(&self, packet: &Packet) -> Option<bool> {
         Some(match (self, &packet.hook) {
             (Self::Udp(udp), _) => *udp == packet.udp,
-            (Self::DestinationPort(ports), _) => ports.contains(&packet.port),
+            (Self::DestinationPort(ports), _) => {
+                ports.iter().any(|ports| ports.contains(&packet.port))
+            }
             (Self::Source(net), _) => net.holds(packet.source),
             (Self::Destination(net), _) => net.holds(packet.destination),
             (Self::Input(name), Hook::Prerouting { input }) => name.is(input),
             (Self::Output(name), Hook::Output { output, .. }) => name.is(output),
-            (Self::Uid(uid), Hook::Output { owner, .. }) => {
-                owner.is_some_and(|owner| owner.0 == *uid)
+            (Self::Uid(uids), Hook::Output { owner, .. }) => {
+                owner.is_some_and(|owner| uids.contains(&owner.0))
             }
             (Self::Gid(gid), Hook::Output { owner, .. }) => {
                 owner.is_some_and(|owner| owner.1 == *gid)

@@ -59,6 +59,9 @@ impl Place {
                 OutboundRanges::Only(ranges) => ranges,
             };
             let ranges = policy.excluded_ranges.iter().chain(included);
+            let ranges = ranges
+                .chain(&policy.exclusions.destinations)
+                .chain(&policy.exclusions.sources);
             let ranges: Vec<IpNet> = ranges
                 .filter(|range| range.addr().is_ipv4() == (family == Family::V4))
                 .copied()
@@ -155,7 +158,18 @@ impl Port {
             &policy.included_outbound_ports,
             &policy.excluded_outbound_ports,
         ];
-        *index.get(&lists.concat())
+        let spans = policy.exclusions.inbound_ports.iter();
+        let of_owners = policy
+            .exclusions
+            .owners
+            .iter()
+            .flat_map(|owner| &owner.ports);
+        let spans = spans
+            .chain(&policy.exclusions.outbound_ports)
+            .chain(of_owners);
+        let ends = spans.flat_map(|span| [span.first as u16, span.last as u16]);
+        let all: Vec<u16> = lists.concat().into_iter().chain(ends).collect();
+        *index.get(&all)
     }
 }
 
@@ -198,7 +212,10 @@ impl Creator {
         };
         let included = policy.included_groups.as_deref().unwrap_or_default();
         let gids = [&policy.proxy_gids, included, &policy.excluded_groups].concat();
-        Some((uid.resolve(&policy.proxy_uids), gid.resolve(&gids)))
+        let users = policy.exclusions.owners.iter();
+        let users = users.flat_map(|owner| [owner.users.first, owner.users.last]);
+        let uids: Vec<u32> = policy.proxy_uids.iter().copied().chain(users).collect();
+        Some((uid.resolve(&uids), gid.resolve(&gids)))
     }
 }
 

@@ -4,19 +4,169 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::{IpNet, Ipv4Net};
 use proptest::{
+    bool::weighted,
     collection::vec,
     option,
     prelude::{Just, Strategy, any, prop_oneof},
     sample::select,
 };
-use sidetrack_policy::{Dialect, InboundPorts, OutboundRanges, Policy, policy::DnsCapture};
+use sidetrack_policy::{
+    Dialect, Exclusions, InboundPorts, OutboundRanges, OwnerExclusion, Policy, Protocol, Span,
+    mesh::MeshName, policy::DnsCapture,
+};
 
 /// Entries of a list; more than one, because their order matters.
 const ENTRIES: std::ops::Range<usize> = 0..4;
 
 pub fn policies() -> impl Strategy<Value = Policy> {
+    prop_oneof![5 => of_istio(), 1 => linkerd(), 1 => kuma(), 1 => consul()]
+}
+
+/// Ports and ranges of them.
+fn spans() -> impl Strategy<Value = Vec<Span>> {
+    let span = (port(), prop_oneof![2 => Just(0), 1 => 1..2000_u16]).prop_map(|(first, more)| {
+        let last = first.saturating_add(more);
+        Span {
+            first: first.into(),
+            last: last.into(),
+        }
+    });
+    vec(span, 0..9)
+}
+
+fn linkerd() -> impl Strategy<Value = Policy> {
+    let inbound = prop_oneof![
+        3 => Just(InboundPorts::AllExcept(Vec::new())),
+        1 => vec(port(), 1..4).prop_map(InboundPorts::Only),
+    ];
+    let owners = (vec(id(), 0..2), vec(id(), 0..2));
+    let lists = (spans(), spans(), vec(range(), ENTRIES));
+    (owners, inbound, lists, dns()).prop_map(
+        |((proxy_uids, proxy_gids), inbound, (inbound_ports, outbound_ports, sources), dns)| {
+            Policy {
+                dialect: Dialect::Linkerd,
+                inbound_port: 4143,
+                outbound_port: 4140,
+                proxy_uids,
+                proxy_gids,
+                inbound,
+                dns,
+                exclusions: Exclusions {
+                    inbound_ports,
+                    outbound_ports,
+                    sources,
+                    ..Exclusions::default()
+                },
+                ..Policy::default()
+            }
+        },
+    )
+}
+
+fn kuma() -> impl Strategy<Value = Policy> {
+    let owner = (
+        id(),
+        prop_oneof![Just(0), 1..20_000_u32],
+        any::<bool>(),
+        spans(),
+    );
+    let owner = owner.prop_map(|(first, more, tcp, mut ports)| {
+        ports.truncate(7);
+        if ports.is_empty() {
+            ports.push(Span::ALL_PORTS);
+        }
+        let protocol = if tcp { Protocol::Tcp } else { Protocol::Udp };
+        let users = Span {
+            first,
+            last: first + more,
+        };
+        OwnerExclusion {
+            users,
+            protocol: Some(protocol),
+            ports,
+        }
+    });
+    let lists = (vec(owner, 0..3), vec(range(), 0..3), vec(range(), 0..3));
+    let ports = (
+        vec(port(), ENTRIES),
+        option::weighted(0.2, vec(port(), 1..4)),
+    );
+    (id(), inbound(), lists, ports, dns(), weighted(0.1)).prop_map(
+        |(uid, inbound, (owners, destinations, sources), (except, only), dns, outbound_off)| {
+            let has_inbound = inbound != InboundPorts::None;
+            let outbound = match &only {
+                Some(_) => OutboundRanges::Only(Vec::new()),
+                None => OutboundRanges::All,
+            };
+            let is_plain = only.is_none() && !outbound_off;
+            Policy {
+                dialect: Dialect::Kuma,
+                proxy_uids: vec![uid],
+                proxy_gids: Vec::new(),
+                inbound,
+                outbound,
+                included_outbound_ports: only.unwrap_or_default(),
+                excluded_outbound_ports: if is_plain { except } else { Vec::new() },
+                dns,
+                exclusions: Exclusions {
+                    owners,
+                    destinations,
+                    sources: if has_inbound { sources } else { Vec::new() },
+                    outbound_off,
+                    ..Exclusions::default()
+                },
+                ..Policy::default()
+            }
+        },
+    )
+}
+
+fn consul() -> impl Strategy<Value = Policy> {
+    let users = vec((id(), 0..1000_u32), 0..3);
+    let lists = (users, vec(range(), 0..3), spans(), spans());
+    (id(), lists, any::<bool>(), any::<bool>()).prop_map(
+        |(uid, (users, destinations, inbound_ports, outbound_ports), has_dns, ipv4_only)| {
+            let owner = |(first, more): (u32, u32)| OwnerExclusion {
+                users: Span {
+                    first,
+                    last: first + more,
+                },
+                protocol: None,
+                ports: Vec::new(),
+            };
+            Policy {
+                dialect: Dialect::Consul,
+                inbound_port: 20_000,
+                proxy_uids: vec![uid],
+                proxy_gids: Vec::new(),
+                dns: if has_dns {
+                    DnsCapture::All
+                } else {
+                    DnsCapture::Off
+                },
+                dns_port: 8600,
+                ipv4_only,
+                exclusions: Exclusions {
+                    owners: users.into_iter().map(owner).collect(),
+                    destinations,
+                    inbound_ports,
+                    outbound_ports,
+                    ..Exclusions::default()
+                },
+                ..Policy::default()
+            }
+        },
+    )
+}
+
+fn of_istio() -> impl Strategy<Value = Policy> {
     let owners = (
-        select(Dialect::ALL.to_vec()),
+        select(
+            Dialect::ALL
+                .into_iter()
+                .filter(|it| it.mesh() == MeshName::Istio)
+                .collect::<Vec<_>>(),
+        ),
         vec(id(), ENTRIES),
         vec(id(), ENTRIES),
         option::weighted(0.25, vec(id(), ENTRIES)),

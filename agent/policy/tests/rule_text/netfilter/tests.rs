@@ -145,7 +145,7 @@ fn what_is_not_understood_is_an_error() {
         "-A OUTPUT -p tcp -j REDIRECT",
         "-A OUTPUT -p tcp --dport 80 -j RETURN",
         "-A OUTPUT -m tcp --dport 80 -j RETURN",
-        "-A OUTPUT -p tcp -m tcp --dport 80:90 -j RETURN",
+        "-A OUTPUT -p tcp -m tcp --dport 80-90 -j RETURN",
         "-A OUTPUT --uid-owner 1 -j RETURN",
         "-A OUTPUT -m owner --uid-owner 1 --uid-owner 2 -j RETURN",
         "-A OUTPUT -d 10.0.0.0/8 -d 10.0.0.0/9 -j RETURN",

@@ -1,6 +1,6 @@
 //! The input of iptables-restore, as far as it is understood.
 
-use std::{collections::BTreeMap, net::IpAddr, str::FromStr};
+use std::{collections::BTreeMap, net::IpAddr, ops::RangeInclusive, str::FromStr};
 
 use super::{Chain, Device, Field, Match, Nat, Net, Rule, Target};
 
@@ -118,23 +118,23 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
                 continue;
             }
             "--to-destination" if matches!(target, Some(Target::Redirect(_))) => {
-                let port = value.strip_prefix("127.0.0.1:").ok_or("not loopback")?;
-                target = Some(Target::Redirect(number(port)?));
+                target = Some(Target::Redirect(port_of_loopback(value)?));
                 continue;
             }
+            "--comment" => continue,
             "--to-source" if value == "127.0.0.1" => continue,
             "--dport" => {
                 seen.need("port")?;
-                Field::DestinationPort(vec![number(value)?])
+                Field::DestinationPort(vec![span(value, ':')?])
             }
             "--dports" => {
                 seen.need("multiport")?;
-                let ports = value.split(',').map(number);
+                let ports = value.split(',').map(|ports| span(ports, ':'));
                 Field::DestinationPort(ports.collect::<Result<_, _>>()?)
             }
             "--uid-owner" => {
                 seen.need("owner")?;
-                Field::Uid(number(value)?)
+                Field::Uid(span(value, '-')?)
             }
             "--gid-owner" => {
                 seen.need("owner")?;
@@ -197,6 +197,7 @@ impl<'a> Seen<'a> {
                 self.need("-p")?;
                 self.words.push("port");
             }
+            "comment" => {}
             // Another owner match: its options are its own, both must hold.
             "owner" => self.words.retain(|word| !word.ends_with("-owner")),
             _ => return Err(format!("no module {name}")),
@@ -216,6 +217,19 @@ impl<'a> Seen<'a> {
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text} is not a number"))
+}
+
+/// The port of a loopback address and port.
+fn port_of_loopback(text: &str) -> Result<u16, String> {
+    let mut loopback = ["127.0.0.1:", "[::1]:"].into_iter();
+    let port = loopback.find_map(|host| text.strip_prefix(host));
+    number(port.ok_or("not loopback")?)
+}
+
+/// One number or two with something between them.
+fn span<T: FromStr + Copy>(text: &str, between: char) -> Result<RangeInclusive<T>, String> {
+    let (first, last) = text.split_once(between).unwrap_or((text, text));
+    Ok(number(first)?..=number(last)?)
 }
 
 /// `xtables_parse_interface` in iptables' libxtables/xtables.c.
