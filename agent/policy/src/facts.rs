@@ -16,16 +16,13 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Deserializer, de::Error as _};
 
+use self::read::{Node, Shape, read_into};
 pub use self::{
     annotations::{Annotations, Labels},
     containers::{ContainerFacts, Containers},
     meta::{Meta, ObjectFacts},
 };
-use self::{
-    containers::{ISTIO_INIT, SIDECAR},
-    read::{Node, Shape, read_into},
-};
-use crate::text::shortened;
+use crate::{mesh::MeshName, names::InjectedNames, text::shortened};
 
 /// How many bytes of a pod's annotations, arguments and variables are kept. The API server allows 256 KiB for all
 /// annotations, which is more than a list of 10,000 ranges needs, and injectors repeat lists as arguments of
@@ -104,17 +101,37 @@ pub struct PodIps {
 struct PodIp(Option<String>);
 
 impl PodFacts {
-    /// The sidecar container, also a native one (an init container that keeps running).
-    #[must_use]
-    pub fn sidecar(&self) -> Option<&ContainerFacts> {
-        let native = || self.spec.init_containers.find(SIDECAR, true);
-        self.spec.containers.find(SIDECAR, false).or_else(native)
+    /// The meshes that the pod has a sidecar of.
+    pub fn meshes(&self) -> impl Iterator<Item = MeshName> {
+        let has = |mesh: &MeshName| self.sidecar_of(*mesh).is_some();
+        MeshName::ALL.into_iter().filter(has)
     }
 
-    /// The init container that programs iptables.
+    /// The sidecar container, of whichever mesh.
+    #[must_use]
+    pub fn sidecar(&self) -> Option<&ContainerFacts> {
+        self.meshes().find_map(|mesh| self.sidecar_of(mesh))
+    }
+
+    /// A mesh's sidecar container, also a native one (an init container that keeps running).
+    #[must_use]
+    pub fn sidecar_of(&self, mesh: MeshName) -> Option<&ContainerFacts> {
+        let name = InjectedNames::of(mesh).sidecar;
+        let native = || self.spec.init_containers.find(name, true);
+        self.spec.containers.find(name, false).or_else(native)
+    }
+
+    /// The init container with which a mesh programs iptables.
+    #[must_use]
+    pub fn init_of(&self, mesh: MeshName) -> Option<&ContainerFacts> {
+        let name = InjectedNames::of(mesh).init;
+        self.spec.init_containers.find(name, false)
+    }
+
+    /// Istio's.
     #[must_use]
     pub fn istio_init(&self) -> Option<&ContainerFacts> {
-        self.spec.init_containers.find(ISTIO_INIT, false)
+        self.init_of(MeshName::Istio)
     }
 
     /// Whether both are the same but for their versions.

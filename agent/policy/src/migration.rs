@@ -10,7 +10,7 @@ use crate::{
     dialect::of_image,
     facts::PodFacts,
     inputs::Input,
-    mesh::Mesh,
+    mesh::{Mesh, MeshName},
     policy::{Mode, Policy},
     record::Record,
     rules,
@@ -43,7 +43,7 @@ impl Programmer {
             None => Self::Nothing,
             Some(_) if pod.istio_init().is_some() => Self::IstioInit,
             Some(_) if is_recorded => Self::Sidetrack,
-            Some(_) if pod.spec.init_containers.has_validation() => Self::Node,
+            Some(_) if pod.spec.init_containers.has_check(MeshName::Istio) => Self::Node,
             Some(_) => Self::Unknown,
         }
     }

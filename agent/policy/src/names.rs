@@ -1,6 +1,93 @@
 //! Names in manifests that mean something: annotations, labels and variables, and the inputs that they set.
 
-use crate::inputs::Input;
+use crate::{inputs::Input, mesh::MeshName};
+
+/// Names of the containers that a mesh's injector adds.
+#[derive(Debug)]
+pub(crate) struct InjectedNames {
+    /// The sidecar.
+    pub sidecar: &'static str,
+    /// The init container that programs iptables.
+    pub init: &'static str,
+    /// The init container that the injector adds when something else programs the rules. Consul has none.
+    pub check: Option<&'static str>,
+}
+
+/// The containers of each mesh, in the order of [`MeshName`].
+pub(crate) const INJECTED: [InjectedNames; 4] = [
+    InjectedNames {
+        sidecar: "istio-proxy",
+        init: "istio-init",
+        check: Some("istio-validation"),
+    },
+    InjectedNames {
+        sidecar: "linkerd-proxy",
+        init: "linkerd-init",
+        check: Some("linkerd-network-validator"),
+    },
+    InjectedNames {
+        sidecar: "kuma-sidecar",
+        init: "kuma-init",
+        check: Some("kuma-validation"),
+    },
+    InjectedNames {
+        sidecar: "consul-dataplane",
+        init: "consul-connect-inject-init",
+        check: None,
+    },
+];
+
+impl InjectedNames {
+    /// Those of a mesh.
+    pub(crate) const fn of(mesh: MeshName) -> &'static Self {
+        &INJECTED[mesh as usize]
+    }
+}
+
+/// Linkerd's annotations, which replace the settings of its CNI plugin.
+pub(crate) mod linkerd {
+    pub(crate) const SKIP_INBOUND_PORTS: &str = "config.linkerd.io/skip-inbound-ports";
+    pub(crate) const SKIP_OUTBOUND_PORTS: &str = "config.linkerd.io/skip-outbound-ports";
+    pub(crate) const SKIP_SUBNETS: &str = "config.linkerd.io/skip-subnets";
+    pub(crate) const PROXY_UID: &str = "config.linkerd.io/proxy-uid";
+    pub(crate) const PROXY_GID: &str = "config.linkerd.io/proxy-gid";
+    pub(crate) const INBOUND: &str = "LINKERD2_PROXY_INBOUND_LISTEN_ADDR";
+    pub(crate) const OUTBOUND: [&str; 2] = [
+        "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDRS",
+        "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDR",
+    ];
+    pub(crate) const ADMIN: &str = "LINKERD2_PROXY_ADMIN_LISTEN_ADDR";
+    pub(crate) const CONTROL: &str = "LINKERD2_PROXY_CONTROL_LISTEN_ADDR";
+}
+
+/// Kuma's annotations.
+pub(crate) mod kuma {
+    pub(crate) const CONFIG: &str = "traffic.kuma.io/transparent-proxy-config";
+    pub(crate) const INJECTED: &str = "kuma.io/sidecar-injected";
+    pub(crate) const UID: &str = "kuma.io/sidecar-uid";
+    pub(crate) const INBOUND_PORT: &str = "kuma.io/transparent-proxying-inbound-port";
+    pub(crate) const OUTBOUND_PORT: &str = "kuma.io/transparent-proxying-outbound-port";
+    pub(crate) const FAMILIES: &str = "kuma.io/transparent-proxying-ip-family-mode";
+    pub(crate) const DNS: &str = "kuma.io/builtin-dns";
+    pub(crate) const DNS_PORT: &str = "kuma.io/builtin-dns-port";
+    pub(crate) const EXCLUDE_INBOUND_PORTS: &str = "traffic.kuma.io/exclude-inbound-ports";
+    pub(crate) const EXCLUDE_OUTBOUND_PORTS: &str = "traffic.kuma.io/exclude-outbound-ports";
+    pub(crate) const EXCLUDE_FOR_UIDS: &str = "traffic.kuma.io/exclude-outbound-ports-for-uids";
+    pub(crate) const EXCLUDE_INBOUND_IPS: &str = "traffic.kuma.io/exclude-inbound-ips";
+    pub(crate) const EXCLUDE_OUTBOUND_IPS: &str = "traffic.kuma.io/exclude-outbound-ips";
+}
+
+/// Consul's annotations, and the variable of its init container.
+pub(crate) mod consul {
+    pub(crate) const CONFIG: &str = "consul.hashicorp.com/redirect-traffic-config";
+    pub(crate) const STATUS: [&str; 2] = [
+        "consul.hashicorp.com/connect-inject-status",
+        "consul.hashicorp.com/mesh-inject-status",
+    ];
+    pub(crate) const TRANSPARENT: &str = "consul.hashicorp.com/transparent-proxy-status";
+    pub(crate) const DUAL_STACK: &str = "consul.hashicorp.com/dual-stack";
+    pub(crate) const VARIABLE: &str = "CONSUL_REDIRECT_TRAFFIC_CONFIG";
+}
 
 /// Annotation that lets a pod's init containers reach the network: `passthrough`, or `refuse` (the
 /// default).
@@ -89,6 +176,43 @@ const PREFIXES: [&str; 2] = ["traffic.sidecar.istio.io/", "sidetrack.dev/"];
 /// Annotations that set no input.
 const OTHERS: [&str; 4] = [REMOVED_ISTIO_INIT, NETNS, LABEL, INJECT];
 
+/// Annotations of other meshes.
+const OF_OTHER_MESHES: [&str; 23] = [
+    linkerd::SKIP_INBOUND_PORTS,
+    linkerd::SKIP_OUTBOUND_PORTS,
+    linkerd::SKIP_SUBNETS,
+    linkerd::PROXY_UID,
+    linkerd::PROXY_GID,
+    kuma::CONFIG,
+    kuma::INJECTED,
+    kuma::UID,
+    kuma::INBOUND_PORT,
+    kuma::OUTBOUND_PORT,
+    kuma::FAMILIES,
+    kuma::DNS,
+    kuma::DNS_PORT,
+    kuma::EXCLUDE_INBOUND_PORTS,
+    kuma::EXCLUDE_OUTBOUND_PORTS,
+    kuma::EXCLUDE_FOR_UIDS,
+    kuma::EXCLUDE_INBOUND_IPS,
+    kuma::EXCLUDE_OUTBOUND_IPS,
+    consul::CONFIG,
+    consul::STATUS[0],
+    consul::STATUS[1],
+    consul::TRANSPARENT,
+    consul::DUAL_STACK,
+];
+
+/// Variables of other meshes' containers.
+const VARIABLES_OF_OTHERS: [&str; 6] = [
+    linkerd::INBOUND,
+    linkerd::OUTBOUND[0],
+    linkerd::OUTBOUND[1],
+    linkerd::ADMIN,
+    linkerd::CONTROL,
+    consul::VARIABLE,
+];
+
 /// Every annotation that means something.
 pub(crate) fn known_annotations() -> impl Iterator<Item = &'static str> {
     ANNOTATIONS.iter().map(|(name, _)| *name).chain(OTHERS)
@@ -96,7 +220,8 @@ pub(crate) fn known_annotations() -> impl Iterator<Item = &'static str> {
 
 /// The same name as a constant, if it is one of an annotation that means something.
 pub(crate) fn known_annotation(name: &str) -> Option<&'static str> {
-    known_annotations().find(|known| *known == name)
+    let mut known = known_annotations().chain(OF_OTHER_MESHES);
+    known.find(|known| *known == name)
 }
 
 /// Whether every annotation that begins like this is known.
@@ -106,6 +231,7 @@ pub(crate) fn is_of_known_prefix(name: &str) -> bool {
 
 /// The same name as a constant, if it is one of a variable that sets an input.
 pub(crate) fn known_variable(name: &str) -> Option<&'static str> {
-    let mut names = VARIABLES.iter().map(|(name, _)| *name);
+    let names = VARIABLES.iter().map(|(name, _)| *name);
+    let mut names = names.chain(VARIABLES_OF_OTHERS);
     names.find(|known| *known == name)
 }

@@ -3,8 +3,9 @@
 use crate::{
     dialect::Dialect,
     error::PolicyError,
-    facts::{ContainerFacts, PodFacts, containers::SIDECAR},
-    mesh::{Mesh, VirtualInterfaces},
+    facts::{ContainerFacts, PodFacts},
+    mesh::{Mesh, MeshName, VirtualInterfaces},
+    names::{consul, kuma},
     policy::{Mode, Policy},
     text::shortened,
 };
@@ -21,8 +22,19 @@ pub enum Skipped {
     #[error("it uses the host's network")]
     HostNetwork,
     /// No container can receive its traffic.
-    #[error("it has no sidecar (a container named {SIDECAR})")]
+    #[error(
+        "it has no sidecar (a container named istio-proxy, linkerd-proxy, kuma-sidecar or consul-dataplane)"
+    )]
     NoSidecar,
+    /// Its sidecar is of a mesh that is not served.
+    #[error("its sidecar is of {0}, which is not among the agent's --mesh")]
+    OtherMesh(MeshName),
+    /// Its mesh's injector has not been through it.
+    #[error("annotation {0} does not say that the injector of {1} has been through it")]
+    NotOfInjector(&'static str, MeshName),
+    /// Its proxy is not transparent.
+    #[error("annotation {0} is not set: its proxy is not transparent")]
+    NotTransparent(&'static str),
     /// The injector is turned off for it.
     #[error("sidecar.istio.io/inject is \"false\"")]
     NotInjected,
@@ -54,6 +66,11 @@ pub enum Rejected {
     /// Values that cannot be used.
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
     Policy(Vec<PolicyError>),
+    /// Sidecars of two meshes.
+    #[error(
+        "it has sidecars of {0}, and connections can go to one of them only; turn off injection of the others for this pod"
+    )]
+    SeveralMeshes(String),
     /// TPROXY with rules of an Istio version that did it in another way.
     #[error(
         "its interception mode is TPROXY with the rules of Istio {0}, which hand inbound connections to the outbound port; use a sidecar of Istio 1.7 or later, or set sidecar.istio.io/interceptionMode to REDIRECT"
@@ -111,9 +128,10 @@ pub enum Prospect {
 /// Whether agents that select pods like this would select a pod by its manifest alone.
 #[must_use]
 pub fn prospect(pod: &PodFacts, enroll: Enroll) -> Prospect {
-    match skipped(pod, None, enroll) {
+    let all = &MeshName::ALL;
+    match skipped(pod, None, enroll, all) {
         None => Prospect::Selected,
-        Some(reason) if skipped(pod, Some("enabled"), enroll).is_none() => {
+        Some(reason) if skipped(pod, Some("enabled"), enroll, all).is_none() => {
             Prospect::IfNamespaceOptsIn(reason)
         }
         Some(reason) => Prospect::Skipped(reason),
@@ -123,8 +141,12 @@ pub fn prospect(pod: &PodFacts, enroll: Enroll) -> Prospect {
 /// Selects a pod by its manifest and the value of label [`LABEL`] on its namespace.
 #[must_use]
 pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
-    if let Some(reason) = skipped(pod, namespace_label, mesh.enroll) {
+    if let Some(reason) = skipped(pod, namespace_label, mesh.enroll, &mesh.served) {
         return Wanted::Skipped(reason);
+    }
+    let meshes: Vec<&str> = pod.meshes().map(MeshName::name).collect();
+    if meshes.len() > 1 {
+        return Wanted::Rejected(Rejected::SeveralMeshes(meshes.join(" and ")));
     }
     if let Some(class) = sandboxed(pod) {
         return Wanted::Rejected(Rejected::Sandboxed(shortened(class)));
@@ -190,22 +212,26 @@ pub fn is_starting(pod: &PodFacts) -> bool {
     matches!(pod.status.phase.as_deref(), None | Some("Pending"))
 }
 
-fn skipped(pod: &PodFacts, namespace_label: Option<&str>, enroll: Enroll) -> Option<Skipped> {
+fn skipped(
+    pod: &PodFacts,
+    namespace_label: Option<&str>,
+    enroll: Enroll,
+    served: &[MeshName],
+) -> Option<Skipped> {
     let labels = &pod.meta.labels;
     let pod_label = labels.interception.as_deref();
     // Reasons in the pod itself come first: no label changes them.
     if pod.spec.host_network == Some(true) {
         return Some(Skipped::HostNetwork);
     }
-    let Some(sidecar) = pod.sidecar() else {
+    let Some(mesh) = pod.meshes().next() else {
         return Some(Skipped::NoSidecar);
     };
-    if is_gateway(sidecar) {
-        return Some(Skipped::Gateway);
+    if !served.contains(&mesh) {
+        return Some(Skipped::OtherMesh(mesh));
     }
-    let inject = labels.inject.as_deref();
-    if inject.or(pod.meta.annotations.get(INJECT)) == Some("false") {
-        return Some(Skipped::NotInjected);
+    if let Some(reason) = skipped_by_mesh(pod, mesh) {
+        return Some(reason);
     }
     if is_completed(pod) {
         return Some(Skipped::Completed);
@@ -221,6 +247,34 @@ fn skipped(pod: &PodFacts, namespace_label: Option<&str>, enroll: Enroll) -> Opt
     Some(other.map_or(Skipped::NotOptedIn, |label| {
         Skipped::OtherLabel(shortened(label))
     }))
+}
+
+/// What a mesh's own injector says of a pod with its sidecar.
+fn skipped_by_mesh(pod: &PodFacts, mesh: MeshName) -> Option<Skipped> {
+    let annotation = |name: &str| pod.meta.annotations.get(name);
+    match mesh {
+        MeshName::Istio => {
+            if pod.sidecar_of(mesh).is_some_and(is_gateway) {
+                return Some(Skipped::Gateway);
+            }
+            let inject = pod.meta.labels.inject.as_deref();
+            let is_off = inject.or_else(|| annotation(INJECT)) == Some("false");
+            is_off.then_some(Skipped::NotInjected)
+        }
+        MeshName::Linkerd => None,
+        MeshName::Kuma => {
+            let is_injected = annotation(kuma::INJECTED) == Some("true");
+            (!is_injected).then_some(Skipped::NotOfInjector(kuma::INJECTED, mesh))
+        }
+        // Its gateways have containers of the same names.
+        MeshName::Consul => {
+            if !consul::STATUS.iter().any(|name| annotation(name).is_some()) {
+                return Some(Skipped::NotOfInjector(consul::STATUS[0], mesh));
+            }
+            let is_transparent = annotation(consul::TRANSPARENT).is_some_and(|it| !it.is_empty());
+            (!is_transparent).then_some(Skipped::NotTransparent(consul::TRANSPARENT))
+        }
+    }
 }
 
 /// Whether the API server says that the pod's containers have ended. Kubelet says so of an evicted pod while

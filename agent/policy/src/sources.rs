@@ -13,6 +13,8 @@ use crate::{
     error::PolicyError,
     facts::{ContainerFacts, Excess, MAX_KEPT, PodFacts, Share},
     inputs::{Input, Inputs},
+    mesh::MeshName,
+    meshes,
     names::{ANNOTATIONS, REMOVED_ISTIO_INIT, VARIABLES, known_annotations},
     policy::Policy,
     record::{ISTIO_INIT, Record},
@@ -29,6 +31,9 @@ impl Policy {
     pub fn of_pod(pod: &PodFacts, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
         if let Some(excess) = pod.excess() {
             return Err(vec![too_large(excess)]);
+        }
+        if let Some(mesh) = pod.meshes().next().filter(|mesh| *mesh != MeshName::Istio) {
+            return meshes::policy(pod, mesh);
         }
         let mut inputs = Inputs::default();
         let mut errors = Vec::new();

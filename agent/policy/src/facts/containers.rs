@@ -6,14 +6,13 @@ use super::{
     MAX_KEPT, MAX_KEPT_VALUE,
     read::{Node, Shape},
 };
-use crate::names::known_variable;
+use crate::{
+    mesh::MeshName,
+    names::{INJECTED, InjectedNames, known_variable},
+};
 
-/// Name of the sidecar container, in every injector's output.
-pub(crate) const SIDECAR: &str = "istio-proxy";
-/// Name of the init container that programs iptables, in every injector's output.
-pub(crate) const ISTIO_INIT: &str = "istio-init";
-/// Name of the init container that Istio's injector adds when something else programs the rules.
-pub(crate) const VALIDATION: &str = "istio-validation";
+/// Name of the init container with which Istio's injector programs iptables.
+pub(crate) const ISTIO_INIT: &str = INJECTED[0].init;
 
 /// What a kept string takes beside its bytes.
 const OVERHEAD: usize = 32;
@@ -66,10 +65,13 @@ impl Containers {
         self.all.iter().find(found)
     }
 
-    /// Whether Istio's validation is among them.
+    /// Whether the check of a mesh's injector is among them.
     #[must_use]
-    pub fn has_validation(&self) -> bool {
-        self.find(VALIDATION, false).is_some()
+    pub fn has_check(&self, mesh: MeshName) -> bool {
+        let names = InjectedNames::of(mesh);
+        names
+            .check
+            .is_some_and(|check| self.find(check, false).is_some())
     }
 
     /// About how many bytes they take.
@@ -116,18 +118,20 @@ struct Container {
     restart_policy: Option<String>,
 }
 
-/// The same name as a constant, if it is a known one.
-fn known(name: &str) -> Option<&'static str> {
-    [SIDECAR, ISTIO_INIT, VALIDATION]
-        .into_iter()
-        .find(|known| *known == name)
+/// The same name as a constant, if it is a known one, and its mesh's names.
+fn known(name: &str) -> Option<(&'static str, &'static InjectedNames)> {
+    INJECTED.iter().find_map(|mesh| {
+        let names = [Some(mesh.sidecar), Some(mesh.init), mesh.check];
+        let known = names.into_iter().flatten().find(|known| *known == name)?;
+        Some((known, mesh))
+    })
 }
 
 impl Container {
     /// `None` if it is none of the known ones.
     fn facts(self) -> Option<ContainerFacts> {
-        let name = known(self.name.as_deref()?)?;
-        if name == VALIDATION {
+        let (name, mesh) = known(self.name.as_deref()?)?;
+        if mesh.check == Some(name) {
             return Some(ContainerFacts {
                 name,
                 ..ContainerFacts::default()
@@ -135,7 +139,7 @@ impl Container {
         }
         let mut words_kept = self.command.kept + self.args.kept;
         let mut words = [self.command.all, self.args.all].concat();
-        if name == SIDECAR
+        if name == mesh.sidecar
             && let Some(flag) = words.iter().position(|word| word.starts_with('-'))
         {
             words.truncate(flag);

@@ -153,7 +153,7 @@ fn from_file(path: &Path, text: &str) -> Result<Inputs> {
 }
 
 /// A value as an annotation would have it; lists may be written as lists.
-fn words(value: &Value) -> Result<String, &'static str> {
+pub(crate) fn words(value: &Value) -> Result<String, &'static str> {
     match value {
         Value::Null => Err("has no value; write \"\" if you mean none"),
         Value::Bool(value) => Ok(value.to_string()),

@@ -17,8 +17,7 @@ use serde_json::value::RawValue;
 
 use super::validation::VALIDATION;
 use crate::{
-    facts::containers::{ISTIO_INIT, SIDECAR},
-    record::ANNOTATIONS_MAX,
+    facts::containers::ISTIO_INIT, mesh::MeshName, names::InjectedNames, record::ANNOTATIONS_MAX,
 };
 
 /// Containers in a list. No node runs a pod with so many.
@@ -149,7 +148,8 @@ impl ContainerText<'_> {
             name: self.name.clone().into_owned(),
             ..Container::default()
         };
-        if ![ISTIO_INIT, SIDECAR, VALIDATION].contains(&&*self.name) {
+        let sidecar = InjectedNames::of(MeshName::Istio).sidecar;
+        if ![ISTIO_INIT, sidecar, VALIDATION].contains(&&*self.name) {
             return Ok(container);
         }
         let known: Known<'_> = serde_json::from_str(self.text.get())?;

@@ -1,0 +1,149 @@
+//! Where meshes other than Istio have the settings of a pod, and what these come to. The facts are from the sources of
+//! linkerd2-proxy-init 2.4, Kuma 2.14 and 3, and consul-k8s 2.
+
+mod consul;
+mod kuma;
+mod linkerd;
+
+use crate::{
+    error::PolicyError,
+    exclusions::Exclusions,
+    facts::PodFacts,
+    inputs::Sourced,
+    mesh::MeshName,
+    names::{ACCELERATE, BEFORE_SIDECAR, InjectedNames},
+    parse::reader::{Entry, entries},
+    parse::values,
+    policy::Policy,
+    record::Record,
+    text::shortened,
+};
+
+/// The policy of a pod that another mesh than Istio has injected.
+///
+/// # Errors
+/// Every value that cannot be used.
+pub(crate) fn policy(pod: &PodFacts, mesh: MeshName) -> Result<Policy, Vec<PolicyError>> {
+    let mut settings = Settings::default();
+    let policy = match mesh {
+        MeshName::Istio => Policy::default(),
+        MeshName::Linkerd => linkerd::policy(pod, &mut settings),
+        MeshName::Kuma => kuma::policy(pod, &mut settings),
+        MeshName::Consul => consul::policy(pod, &mut settings),
+    };
+    let annotation = |name: &'static str| settings_annotation(pod, name);
+    let accelerate = annotation(ACCELERATE)
+        .and_then(|found| settings.one(&found, values::boolean))
+        .unwrap_or(false);
+    if let Some(found) = annotation(BEFORE_SIDECAR) {
+        settings.refuse(&found, "it is for sidecars of Istio; remove it");
+    }
+    match settings.errors.is_empty() {
+        true => Ok(Policy {
+            accelerate,
+            ..policy
+        }),
+        false => Err(settings.errors),
+    }
+}
+
+/// What all of them start from: no list, no port of a tunnel, no group of the proxy's.
+fn nothing() -> Policy {
+    Policy {
+        proxy_gids: Vec::new(),
+        exclusions: Exclusions::default(),
+        ..Policy::default()
+    }
+}
+
+/// An annotation's value.
+fn settings_annotation(pod: &PodFacts, name: &'static str) -> Option<Sourced> {
+    let value = pod.meta.annotations.get(name)?.to_owned();
+    let origin = format!("annotation {name}");
+    Some(Sourced { value, origin })
+}
+
+/// The words of the mesh's init container, or of the one that the webhook has removed, and what to call it.
+fn init_words(
+    pod: &PodFacts,
+    mesh: MeshName,
+    settings: &mut Settings,
+) -> Option<(Vec<String>, String)> {
+    let name = InjectedNames::of(mesh).init;
+    if let Some(container) = pod.init_of(mesh) {
+        return Some((container.words.clone(), name.to_owned()));
+    }
+    match Record::of_annotation(pod) {
+        Ok(record) => Some((record?.words, format!("the removed {name}"))),
+        Err(error) => {
+            settings.errors.push(error);
+            None
+        }
+    }
+}
+
+/// Reads settings and collects their errors.
+#[derive(Default)]
+struct Settings {
+    errors: Vec<PolicyError>,
+}
+
+impl Settings {
+    /// A single value; `None` if it cannot be used.
+    fn one<T>(&mut self, found: &Sourced, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
+        match parse(found.value.trim()) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.refuse(found, &problem);
+                None
+            }
+        }
+    }
+
+    /// A list with something between its entries; empty ones are dropped.
+    fn list<T: Entry>(
+        &mut self,
+        found: Option<&Sourced>,
+        between: char,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let Some(found) = found else {
+            return Vec::new();
+        };
+        let items = found.value.split(between).map(str::trim);
+        let items = items.filter(|item| !item.is_empty());
+        entries(found, items, parse, &mut self.errors)
+    }
+
+    /// A value that cannot be used.
+    fn refuse(&mut self, found: &Sourced, problem: &str) {
+        self.errors.push(PolicyError {
+            origin: found.origin.clone(),
+            value: shortened(&found.value),
+            problem: problem.to_owned(),
+        });
+    }
+}
+
+/// The flags of a command line with their values, in order: `--flag value`, `--flag=value`, and switches without a value.
+/// `switches` are the flags that take none unless it is attached.
+fn flags(words: &[String], switches: &[&str], place: &str) -> Vec<(String, Sourced)> {
+    let mut flags = Vec::new();
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        if !word.starts_with('-') {
+            continue;
+        }
+        let (flag, value) = match word.split_once('=') {
+            Some((flag, value)) => (flag, value.to_owned()),
+            None if switches.contains(&word.as_str()) => (word.as_str(), "true".to_owned()),
+            None => (word.as_str(), words.next().cloned().unwrap_or_default()),
+        };
+        let origin = format!("argument {flag} of {place}");
+        flags.push((flag.to_owned(), Sourced { value, origin }));
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,136 @@
+//! Linkerd: the arguments of linkerd-init are complete. Without it the pod is for Linkerd's CNI plugin: then the sidecar's
+//! variables have the ports, and annotations the exclusions.
+
+use super::{Settings, flags, init_words, nothing, settings_annotation};
+use crate::{
+    dialect::Dialect,
+    exclusions::Span,
+    facts::PodFacts,
+    inputs::Sourced,
+    mesh::MeshName,
+    names::linkerd::{
+        ADMIN, CONTROL, INBOUND, OUTBOUND, PROXY_GID, PROXY_UID, SKIP_INBOUND_PORTS,
+        SKIP_OUTBOUND_PORTS, SKIP_SUBNETS,
+    },
+    parse::values,
+    policy::{InboundPorts, Policy},
+};
+
+const UID: u32 = 2102;
+const INBOUND_PORT: u16 = 4143;
+const OUTBOUND_PORT: u16 = 4140;
+const CONTROL_PORT: u32 = 4190;
+const ADMIN_PORT: u32 = 4191;
+
+/// Flags of proxy-init without a value.
+const SWITCHES: [&str; 4] = ["--simulate", "-w", "--use-wait-flag", "--ipv6"];
+
+/// The policy.
+pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
+    let mut policy = Policy {
+        dialect: Dialect::Linkerd,
+        inbound_port: INBOUND_PORT,
+        outbound_port: OUTBOUND_PORT,
+        proxy_uids: vec![UID],
+        dual_stack: true,
+        ..nothing()
+    };
+    match init_words(pod, MeshName::Linkerd, settings) {
+        Some((words, place)) => by_arguments(&mut policy, &words, &place, settings),
+        None => by_sidecar(&mut policy, pod, settings),
+    }
+    policy
+}
+
+fn by_arguments(policy: &mut Policy, words: &[String], place: &str, settings: &mut Settings) {
+    for (flag, found) in flags(words, &SWITCHES, place) {
+        let found = &found;
+        match flag.as_str() {
+            "-p" | "--incoming-proxy-port" => {
+                set(&mut policy.inbound_port, settings.one(found, values::port))
+            }
+            "-o" | "--outgoing-proxy-port" => {
+                set(&mut policy.outbound_port, settings.one(found, values::port))
+            }
+            "-u" | "--proxy-uid" => policy.proxy_uids = owner(found, settings),
+            "-g" | "--proxy-gid" => policy.proxy_gids = owner(found, settings),
+            "-r" | "--ports-to-redirect" => {
+                let ports = settings.list(Some(found), ',', values::port);
+                if !ports.is_empty() {
+                    policy.inbound = InboundPorts::Only(ports);
+                }
+            }
+            "--inbound-ports-to-ignore" => policy.exclusions.inbound_ports = ports(Some(found)),
+            "--outbound-ports-to-ignore" => policy.exclusions.outbound_ports = ports(Some(found)),
+            "--subnets-to-ignore" => {
+                policy.exclusions.sources = settings.list(Some(found), ',', values::range);
+            }
+            "--ipv6" => {
+                let is_on = settings.one(found, values::boolean);
+                policy.ipv4_only = is_on == Some(false);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn by_sidecar(policy: &mut Policy, pod: &PodFacts, settings: &mut Settings) {
+    let variable = |name: &str| {
+        let sidecar = pod.sidecar_of(MeshName::Linkerd)?;
+        let value = sidecar.env.get(name)?.clone();
+        let origin = format!("variable {name} of {}", sidecar.name);
+        Some(Sourced { value, origin })
+    };
+    let mut port_of = |name: &str| settings.one(&variable(name)?, listen_port);
+    set(&mut policy.inbound_port, port_of(INBOUND));
+    let outbound = OUTBOUND.iter().find_map(|name| port_of(name));
+    set(&mut policy.outbound_port, outbound);
+    let own = [(CONTROL, CONTROL_PORT), (ADMIN, ADMIN_PORT)];
+    let own = own.map(|(name, usual)| Span::one(port_of(name).map_or(usual, u32::from)));
+    // The plugin's chart has IPv6 off unless the sidecar's addresses say that it is on.
+    let addresses = OUTBOUND.iter().find_map(|name| variable(name));
+    policy.ipv4_only = !addresses.is_some_and(|found| found.value.contains("[::"));
+    let annotation = |name| settings_annotation(pod, name);
+    let skipped = ports(annotation(SKIP_INBOUND_PORTS).as_ref());
+    policy.exclusions.inbound_ports = own.into_iter().chain(skipped).collect();
+    policy.exclusions.outbound_ports = ports(annotation(SKIP_OUTBOUND_PORTS).as_ref());
+    let subnets = annotation(SKIP_SUBNETS);
+    policy.exclusions.sources = settings.list(subnets.as_ref(), ',', values::range);
+    if let Some(found) = annotation(PROXY_UID) {
+        policy.proxy_uids = owner(&found, settings);
+    }
+    if let Some(found) = annotation(PROXY_GID) {
+        policy.proxy_gids = owner(&found, settings);
+    }
+}
+
+/// Entries that cannot be read are dropped, as proxy-init drops them.
+fn ports(found: Option<&Sourced>) -> Vec<Span> {
+    /// As many as a list of another mesh may have.
+    const MOST: usize = 1000;
+    let items = found.iter().flat_map(|found| found.value.split(','));
+    let spans = items.filter_map(|item| values::ports(item.trim()).ok());
+    spans.take(MOST).collect()
+}
+
+/// A user or group; none below 1 has a rule.
+fn owner(found: &Sourced, settings: &mut Settings) -> Vec<u32> {
+    let is_none = matches!(found.value.trim().parse::<i64>(), Ok(..=0));
+    if is_none {
+        return Vec::new();
+    }
+    settings.one(found, values::id).into_iter().collect()
+}
+
+/// The port of `0.0.0.0:4143`; of a list, the first one's.
+fn listen_port(text: &str) -> Result<u16, String> {
+    let first = text.split(',').next().unwrap_or(text);
+    let port = first.rsplit_once(':').map_or(first, |(_, port)| port);
+    values::port(port)
+}
+
+fn set<T>(field: &mut T, value: Option<T>) {
+    if let Some(value) = value {
+        *field = value;
+    }
+}

@@ -1,0 +1,357 @@
+use serde_json::{Value, json};
+use sidetrack_common::addr::Family;
+
+use super::*;
+use crate::{
+    dialect::Dialect,
+    fixture::of_pod,
+    mesh::{Enroll, Mesh},
+    policy::{DnsCapture, InboundPorts},
+    rules,
+    select::{Rejected, Skipped, Wanted, wanted},
+};
+
+fn facts(pod: Value) -> PodFacts {
+    serde_json::from_value(pod).expect("a pod")
+}
+
+fn chosen(pod: &PodFacts) -> Wanted {
+    wanted(pod, None, &Mesh::new(Enroll::Injected))
+}
+
+/// Problems of a pod's settings, as text.
+fn problems(pod: Value) -> String {
+    let errors = of_pod(&facts(pod)).expect_err("a problem");
+    let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    texts.join("; ")
+}
+
+fn lines(policy: &Policy, family: Family) -> Vec<String> {
+    let lines = rules::all(policy, family);
+    lines.iter().map(rules::Line::command).collect()
+}
+
+/// As Linkerd's injector makes it, with a native sidecar.
+fn linkerd(init: Option<&[&str]>, annotations: Value) -> Value {
+    let proxy = json!({
+        "name": "linkerd-proxy", "restartPolicy": "Always", "image": "cr.l5d.io/linkerd/proxy:edge-26.8.3",
+        "env": [
+            {"name": "LINKERD2_PROXY_INBOUND_LISTEN_ADDR", "value": "0.0.0.0:4143"},
+            {"name": "LINKERD2_PROXY_ADMIN_LISTEN_ADDR", "value": "0.0.0.0:4191"},
+            {"name": "LINKERD2_PROXY_CONTROL_LISTEN_ADDR", "value": "0.0.0.0:4190"},
+            {"name": "LINKERD2_PROXY_OUTBOUND_LISTEN_ADDRS", "value": "127.0.0.1:4140"},
+        ],
+    });
+    let first = match init {
+        Some(args) => json!({"name": "linkerd-init", "args": args}),
+        None => json!({"name": "linkerd-network-validator"}),
+    };
+    json!({
+        "metadata": {"annotations": annotations},
+        "spec": {"initContainers": [first, proxy], "containers": [{"name": "app"}]},
+    })
+}
+
+const LINKERD_INIT: [&str; 11] = [
+    "--ipv6=false",
+    "--incoming-proxy-port",
+    "4143",
+    "--outgoing-proxy-port",
+    "4140",
+    "--proxy-uid",
+    "2102",
+    "--inbound-ports-to-ignore",
+    "4190,4191,4567,4568",
+    "--outbound-ports-to-ignore",
+    "4567,4568",
+];
+
+#[test]
+fn linkerd_init_comes_to_its_own_rules() {
+    let policy = of_pod(&facts(linkerd(Some(&LINKERD_INIT), json!({})))).expect("a policy");
+    assert_eq!(policy.dialect, Dialect::Linkerd);
+    assert_eq!(
+        lines(&policy, Family::V4),
+        [
+            "-A PREROUTING -m comment --comment \"proxy-init/install-proxy-init-prerouting\" -j PROXY_INIT_REDIRECT",
+            "-A OUTPUT -m comment --comment \"proxy-init/install-proxy-init-output\" -j PROXY_INIT_OUTPUT",
+            "-A PROXY_INIT_OUTPUT -m owner --uid-owner 2102 -m comment --comment \"proxy-init/ignore-proxy-user-id\" -j RETURN",
+            "-A PROXY_INIT_OUTPUT -o lo -m comment --comment \"proxy-init/ignore-loopback\" -j RETURN",
+            "-A PROXY_INIT_OUTPUT -p tcp -m multiport --dports 4567,4568 -m comment --comment \"proxy-init/ignore-port-4567,4568\" -j RETURN",
+            "-A PROXY_INIT_OUTPUT -p tcp -m comment --comment \"proxy-init/redirect-all-outgoing-to-proxy-port\" -j REDIRECT --to-ports 4140",
+            "-A PROXY_INIT_REDIRECT -p tcp -m multiport --dports 4190,4191,4567,4568 -m comment --comment \"proxy-init/ignore-port-4190,4191,4567,4568\" -j RETURN",
+            "-A PROXY_INIT_REDIRECT -p tcp -m comment --comment \"proxy-init/redirect-all-incoming-to-proxy-port\" -j REDIRECT --to-ports 4143",
+        ]
+    );
+    assert_eq!(lines(&policy, Family::V6), Vec::<String>::new());
+    assert!(!policy.captures_v6(["fd00::1".parse().expect("an address")].into_iter()));
+}
+
+#[test]
+fn linkerd_without_init_is_read_as_its_cni_plugin_does() {
+    let annotations = json!({
+        "config.linkerd.io/skip-inbound-ports": "25, 8000-9000, nonsense",
+        "config.linkerd.io/skip-outbound-ports": "3306",
+        "config.linkerd.io/skip-subnets": "10.1.0.0/16",
+        // The plugin does not read it.
+        "config.linkerd.io/inbound-port": "9999",
+    });
+    let policy = of_pod(&facts(linkerd(None, annotations))).expect("a policy");
+    let ports = |spans: &[crate::Span]| spans.iter().map(ToString::to_string).collect::<Vec<_>>();
+    assert_eq!(policy.inbound_port, 4143);
+    assert_eq!(
+        ports(&policy.exclusions.inbound_ports),
+        ["4190", "4191", "25", "8000-9000"]
+    );
+    assert_eq!(ports(&policy.exclusions.outbound_ports), ["3306"]);
+    assert_eq!(policy.exclusions.sources.len(), 1);
+    assert!(policy.ipv4_only);
+}
+
+#[test]
+fn a_subnet_of_linkerd_must_be_one() {
+    let args = ["--subnets-to-ignore", "10.1.0.0/16,everything"];
+    let problem = problems(linkerd(Some(&args), json!({})));
+    assert!(
+        problem.contains("argument --subnets-to-ignore of linkerd-init"),
+        "{problem}"
+    );
+    assert!(
+        problem.contains("\"everything\" is not a CIDR"),
+        "{problem}"
+    );
+}
+
+/// As Kuma's injector makes it.
+fn kuma(init: Option<&[&str]>, mut annotations: Value) -> Value {
+    annotations["kuma.io/sidecar-injected"] = "true".into();
+    let init = init
+        .map(|args| json!({"name": "kuma-init", "command": ["/usr/bin/kumactl"], "args": args}));
+    let sidecar = json!({"name": "kuma-sidecar", "restartPolicy": "Always"});
+    let init: Vec<Value> = init.into_iter().chain([sidecar]).collect();
+    json!({
+        "metadata": {"annotations": annotations},
+        "spec": {"initContainers": init, "containers": [{"name": "app"}]},
+    })
+}
+
+const KUMA_3: &str = "
+kumaDPUser: '5678'
+ipFamilyMode: dualstack
+redirect:
+  dns: {enabled: true, captureAll: true, port: 15053}
+  inbound: {enabled: true, port: 15006, excludePorts: [9001]}
+  outbound:
+    enabled: true
+    port: 15001
+    excludePortsForUIDs: ['tcp:53,3000-5000:106-108']
+    excludePortsForIPs: ['10.1.0.0/16', 'fd10::1']
+";
+
+#[test]
+fn kuma_3_comes_to_its_own_rules() {
+    let pod = kuma(
+        None,
+        json!({"traffic.kuma.io/transparent-proxy-config": KUMA_3}),
+    );
+    let policy = of_pod(&facts(pod)).expect("a policy");
+    let nat: Vec<String> = lines(&policy, Family::V4);
+    let nat: Vec<&str> = nat
+        .iter()
+        .map(String::as_str)
+        .filter(|line| !line.starts_with("-t"))
+        .collect();
+    assert_eq!(
+        nat,
+        [
+            "-A PREROUTING -p tcp -j KUMA_MESH_INBOUND",
+            "-A OUTPUT -p tcp -m multiport --dports 53,3000:5000 -m owner --uid-owner 106-108 -j RETURN",
+            "-A OUTPUT -d 10.1.0.0/16 -j RETURN",
+            "-A OUTPUT -p udp -m udp --dport 53 -m owner --uid-owner 5678 -j RETURN",
+            "-A OUTPUT -p udp -m udp --dport 53 -j REDIRECT --to-ports 15053",
+            "-A OUTPUT -p tcp -m tcp --dport 53 -m owner ! --uid-owner 5678 -j RETURN",
+            "-A OUTPUT -p tcp -j KUMA_MESH_OUTBOUND",
+            "-A KUMA_MESH_INBOUND -p tcp -m tcp --dport 9001 -j RETURN",
+            "-A KUMA_MESH_INBOUND -p tcp -j KUMA_MESH_INBOUND_REDIRECT",
+            "-A KUMA_MESH_OUTBOUND -s 127.0.0.6/32 -o lo -j RETURN",
+            "-A KUMA_MESH_OUTBOUND ! -d 127.0.0.1/32 -o lo -p tcp -m owner --uid-owner 5678 -j KUMA_MESH_INBOUND_REDIRECT",
+            "-A KUMA_MESH_OUTBOUND -o lo -p tcp -m owner ! --uid-owner 5678 -j RETURN",
+            "-A KUMA_MESH_OUTBOUND -m owner --uid-owner 5678 -j RETURN",
+            "-A KUMA_MESH_OUTBOUND -d 127.0.0.1/32 -j RETURN",
+            "-A KUMA_MESH_OUTBOUND -j KUMA_MESH_OUTBOUND_REDIRECT",
+            "-A KUMA_MESH_INBOUND_REDIRECT -p tcp -j REDIRECT --to-ports 15006",
+            "-A KUMA_MESH_OUTBOUND_REDIRECT -p tcp -j REDIRECT --to-ports 15001",
+        ]
+    );
+    assert!(
+        policy.captures_v6(
+            ["10.0.0.1", "fd00::1"]
+                .map(|addr| addr.parse().expect("one"))
+                .into_iter()
+        )
+    );
+}
+
+#[test]
+fn kuma_2_is_read_from_arguments_or_annotations() {
+    let args = [
+        "install",
+        "transparent-proxy",
+        "--exclude-inbound-ports=9001",
+        "--redirect-all-dns-traffic",
+        "--exclude-outbound-ports-for-uids",
+        "udp:53:106",
+        "--exclude-outbound-ports-for-uids=107",
+        "--verbose",
+    ];
+    let policy = of_pod(&facts(kuma(Some(&args), json!({})))).expect("a policy");
+    assert_eq!(policy.inbound, InboundPorts::AllExcept(vec![9001]));
+    assert_eq!(policy.dns, DnsCapture::All);
+    // The second is for both protocols.
+    assert_eq!(policy.exclusions.owners.len(), 3);
+    let annotations = json!({
+        "kuma.io/sidecar-uid": "6000",
+        "kuma.io/builtin-dns": "enabled",
+        "kuma.io/builtin-dns-port": "15054",
+        "kuma.io/transparent-proxying-ip-family-mode": "ipv4",
+        "traffic.kuma.io/exclude-outbound-ports": "3306,6379",
+    });
+    let policy = of_pod(&facts(kuma(None, annotations))).expect("a policy");
+    assert_eq!(policy.proxy_uids, [6000]);
+    assert_eq!(
+        (policy.dns.clone(), policy.dns_port),
+        (DnsCapture::All, 15054)
+    );
+    assert!(policy.ipv4_only);
+    assert_eq!(policy.excluded_outbound_ports, [3306, 6379]);
+}
+
+#[test]
+fn what_sidetrack_cannot_do_of_kuma_is_said() {
+    let of = |text: &str| {
+        problems(kuma(
+            None,
+            json!({"traffic.kuma.io/transparent-proxy-config": text}),
+        ))
+    };
+    let problem = of("redirect: {vnet: {networks: ['docker0:172.17.0.0/16']}}");
+    assert!(problem.contains("virtual networks"), "{problem}");
+    let problem = of("ebpf: {enabled: true}");
+    assert!(problem.contains("Kuma's own programs"), "{problem}");
+    let problem = of("redirect: {outbound: {excludePortsForUIDs: ['70000']}}");
+    assert!(problem.contains("larger than 65535"), "{problem}");
+    let problem = of("a: [");
+    assert!(problem.contains("not one YAML document"), "{problem}");
+}
+
+/// As Consul's injector makes it for its CNI plugin.
+fn consul(config: &str) -> Value {
+    json!({
+        "metadata": {"annotations": {
+            "consul.hashicorp.com/connect-inject-status": "injected",
+            "consul.hashicorp.com/transparent-proxy-status": "enabled",
+            "consul.hashicorp.com/redirect-traffic-config": config,
+        }},
+        "spec": {
+            "initContainers": [{"name": "consul-connect-inject-init"}],
+            "containers": [{"name": "app"}, {"name": "consul-dataplane"}],
+        },
+    })
+}
+
+const CONSUL: &str = r#"{"ConsulDNSIP":"127.0.0.1","ConsulDNSPort":8600,"ProxyUserID":"5995","ProxyInboundPort":20000,
+"ProxyOutboundPort":15001,"ExcludeInboundPorts":["20400"],"ExcludeOutboundPorts":null,
+"ExcludeOutboundCIDRs":["10.1.0.0/16","10.2.0.1"],"ExcludeUIDs":["5996","7000-7010"],"NetNS":"","IptablesProvider":null}"#;
+
+#[test]
+fn consul_comes_to_its_own_rules() {
+    let policy = of_pod(&facts(consul(CONSUL))).expect("a policy");
+    assert_eq!(
+        lines(&policy, Family::V4),
+        [
+            "-A PREROUTING -p tcp -j CONSUL_PROXY_INBOUND",
+            "-A OUTPUT -d 127.0.0.1/32 -p udp -m udp --dport 53 -j CONSUL_DNS_REDIRECT",
+            "-A OUTPUT -d 127.0.0.1/32 -p tcp -m tcp --dport 53 -j CONSUL_DNS_REDIRECT",
+            "-A OUTPUT -p tcp -j CONSUL_PROXY_OUTPUT",
+            "-A CONSUL_DNS_REDIRECT -d 127.0.0.1/32 -p udp -m udp --dport 53 -j DNAT --to-destination 127.0.0.1:8600",
+            "-A CONSUL_DNS_REDIRECT -d 127.0.0.1/32 -p tcp -m tcp --dport 53 -j DNAT --to-destination 127.0.0.1:8600",
+            "-A CONSUL_PROXY_INBOUND -p tcp -m tcp --dport 20400 -j RETURN",
+            "-A CONSUL_PROXY_INBOUND -p tcp -j CONSUL_PROXY_IN_REDIRECT",
+            "-A CONSUL_PROXY_IN_REDIRECT -p tcp -j REDIRECT --to-ports 20000",
+            // Each was inserted before the last.
+            "-A CONSUL_PROXY_OUTPUT -m owner --uid-owner 7000-7010 -j RETURN",
+            "-A CONSUL_PROXY_OUTPUT -m owner --uid-owner 5996 -j RETURN",
+            "-A CONSUL_PROXY_OUTPUT -d 10.2.0.1/32 -j RETURN",
+            "-A CONSUL_PROXY_OUTPUT -d 10.1.0.0/16 -j RETURN",
+            "-A CONSUL_PROXY_OUTPUT -m owner --uid-owner 5995 -j RETURN",
+            "-A CONSUL_PROXY_OUTPUT -d 127.0.0.1/32 -j RETURN",
+            "-A CONSUL_PROXY_OUTPUT -j CONSUL_PROXY_REDIRECT",
+            "-A CONSUL_PROXY_REDIRECT -p tcp -j REDIRECT --to-ports 15001",
+        ]
+    );
+    assert_eq!(lines(&policy, Family::V6), Vec::<String>::new());
+}
+
+#[test]
+fn consul_without_usable_settings_is_rejected() {
+    assert!(problems(consul("{")).contains("cannot be read"));
+    let problem = problems(consul(
+        r#"{"ProxyUserID":"5995","ProxyInboundPort":0,"ConsulDNSIP":"10.0.0.9"}"#,
+    ));
+    assert!(
+        problem.contains("ProxyInboundPort in annotation"),
+        "{problem}"
+    );
+    assert!(
+        problem.contains("only 127.0.0.1 and ::1 are served"),
+        "{problem}"
+    );
+    let mut pod = consul("");
+    pod["metadata"]["annotations"]["consul.hashicorp.com/redirect-traffic-config"] = Value::Null;
+    pod["metadata"]["annotations"]
+        .as_object_mut()
+        .expect("a map")
+        .remove("consul.hashicorp.com/redirect-traffic-config");
+    assert!(problems(pod).contains("inject the pod again"));
+}
+
+#[test]
+fn a_pod_is_selected_by_its_own_mesh() {
+    assert!(matches!(
+        chosen(&facts(linkerd(Some(&LINKERD_INIT), json!({})))),
+        Wanted::Enrolled(_)
+    ));
+    let mut gateway = consul(CONSUL);
+    gateway["metadata"]["annotations"] = json!({});
+    assert!(matches!(
+        chosen(&facts(gateway)),
+        Wanted::Skipped(Skipped::NotOfInjector(..))
+    ));
+    let mut plain = kuma(None, json!({}));
+    plain["metadata"]["annotations"]["kuma.io/sidecar-injected"] = "false".into();
+    assert!(matches!(
+        chosen(&facts(plain)),
+        Wanted::Skipped(Skipped::NotOfInjector(..))
+    ));
+    let mut two = kuma(None, json!({}));
+    two["spec"]["containers"] = json!([{"name": "istio-proxy"}]);
+    let Wanted::Rejected(Rejected::SeveralMeshes(names)) = chosen(&facts(two)) else {
+        panic!("two sidecars");
+    };
+    assert_eq!(names, "istio and kuma");
+    let istio_only = Mesh {
+        served: vec![MeshName::Istio],
+        ..Mesh::new(Enroll::Injected)
+    };
+    let other = wanted(&facts(linkerd(None, json!({}))), None, &istio_only);
+    assert!(matches!(
+        other,
+        Wanted::Skipped(Skipped::OtherMesh(MeshName::Linkerd))
+    ));
+}
+
+#[test]
+fn passthrough_before_the_sidecar_is_for_istio() {
+    let pod = linkerd(None, json!({"sidetrack.dev/before-sidecar": "passthrough"}));
+    assert!(problems(pod).contains("it is for sidecars of Istio"));
+}
