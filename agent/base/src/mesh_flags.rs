@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::mesh_settings::MeshSettings;
 use sidetrack_policy::{
-    mesh::{self, DefaultFlag, VirtualInterfaces},
+    mesh::{self, DefaultFlag, Served, VirtualInterfaces},
     select::Enroll,
 };
 
@@ -28,6 +28,9 @@ pub struct MeshFlags {
     /// (kubevirtInterfaces) [default: full]
     #[arg(long, value_enum, global = true)]
     virtual_interfaces: Option<VirtualInterfaces>,
+    /// Whose sidecars to serve; repeat it for several meshes [default: auto]
+    #[arg(long = "mesh", value_enum, value_delimiter = ',', global = true)]
+    meshes: Vec<Served>,
 }
 
 impl MeshFlags {
@@ -49,6 +52,7 @@ impl MeshFlags {
             self.defaults,
             interfaces,
             enroll,
+            Served::meshes(&self.meshes)?,
         ))
     }
 
@@ -60,6 +64,7 @@ impl MeshFlags {
             (!self.defaults.is_empty(), "--default"),
             (self.accelerate, "--accelerate"),
             (self.virtual_interfaces.is_some(), "--virtual-interfaces"),
+            (!self.meshes.is_empty(), "--mesh"),
         ]
         .into_iter()
         .find_map(|(given, flag)| given.then_some(flag))

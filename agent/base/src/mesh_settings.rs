@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result};
 
 use crate::files;
 use sidetrack_policy::{
-    mesh::{self, DefaultFlag, Mesh, VirtualInterfaces},
+    mesh::{self, DefaultFlag, Mesh, MeshName, VirtualInterfaces},
     select::Enroll,
 };
 
@@ -27,6 +27,7 @@ pub struct MeshSettings {
     defaults: Vec<DefaultFlag>,
     virtual_interfaces: VirtualInterfaces,
     enroll: Enroll,
+    served: Vec<MeshName>,
     sees_interfaces: bool,
     /// The file as last read, or why it could not be.
     seen: Option<Result<String, String>>,
@@ -44,12 +45,14 @@ impl MeshSettings {
         defaults: Vec<DefaultFlag>,
         virtual_interfaces: VirtualInterfaces,
         enroll: Enroll,
+        served: Vec<MeshName>,
     ) -> Self {
         Self {
             config,
             defaults,
             virtual_interfaces,
             enroll,
+            served,
             sees_interfaces: true,
             seen: None,
             problem: None,
@@ -180,6 +183,7 @@ impl MeshSettings {
         let defaults = mesh::defaults(&self.defaults, file).context("the mesh's defaults")?;
         Ok(Mesh {
             enroll: self.enroll,
+            served: self.served.clone(),
             virtual_interfaces: self.virtual_interfaces,
             sees_interfaces: self.sees_interfaces,
             defaults,

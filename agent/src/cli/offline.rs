@@ -21,7 +21,6 @@ use super::{
     usage,
 };
 use sidetrack_base::mesh_flags::MeshFlags;
-use sidetrack_datapath::netns::routes::captures_v6;
 
 /// Where the pod is described, and what its manifest does not say.
 #[derive(Debug, Args)]
@@ -158,7 +157,7 @@ impl OfflineFlags {
             servers => policy.with_dns_servers(Some(servers)),
         };
         let own = self.addresses(document);
-        let ipv6 = (!own.is_empty()).then(|| captures_v6(own.iter().copied(), policy.dual_stack));
+        let ipv6 = (!own.is_empty()).then(|| policy.captures_v6(own.iter().copied()));
         Ok(Described {
             name: document.name().to_string(),
             policy,

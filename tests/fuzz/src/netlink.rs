@@ -10,6 +10,7 @@ use sidetrack_datapath::{
     kernel::{netlink, sock_diag},
     netns::routes::Snapshot,
 };
+use sidetrack_policy::Policy;
 
 /// Routes that one pod may have in the map, and the two defaults that may come on top.
 const MOST_ROWS: usize = 2048 + 2;
@@ -21,7 +22,11 @@ pub fn check(datagram: &[u8]) {
         rows(&snapshot, &["eth0".to_owned(), "lo".to_owned()]);
         let _ = (snapshot.notes(), snapshot.loopback());
         for dual_stack in [false, true] {
-            let _ = snapshot.captures_v6(dual_stack);
+            let policy = Policy {
+                dual_stack,
+                ..Policy::default()
+            };
+            let _ = snapshot.captures_v6(&policy);
         }
     }
     let _ = netlink::messages(datagram, |payload: NetlinkPayload<SockDiagMessage>| {

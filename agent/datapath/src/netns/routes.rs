@@ -16,7 +16,8 @@ use std::{collections::HashMap, net::IpAddr};
 
 use ipnet::IpNet;
 use sidetrack_common::{addr::Addr, pod::RouteKind, target::DEDICATED_V6};
-use sidetrack_policy::policy::ReturnRoute;
+
+use sidetrack_policy::{Policy, policy::ReturnRoute};
 
 use self::entrances::Entrances;
 pub use self::id::RouteId;
@@ -70,29 +71,11 @@ struct FlatRoute {
     preferred_source: Option<IpAddr>,
 }
 
-/// Whether istio-iptables would program IPv6 rules in a pod with these addresses: the first that is neither
-/// loopback nor link-local is IPv6, or with dual stack any is.
-#[must_use]
-pub fn captures_v6(addresses: impl Iterator<Item = IpAddr>, dual_stack: bool) -> bool {
-    let mut candidates = addresses.filter(|addr| match addr {
-        IpAddr::V4(v4) => !v4.is_loopback() && !v4.is_link_local(),
-        IpAddr::V6(v6) => {
-            !v6.is_loopback() && !v6.is_unicast_link_local() && !Addr::from(*addr).is(Addr::SELF_V6)
-        }
-    });
-    if dual_stack {
-        candidates.any(|addr| addr.is_ipv6())
-    } else {
-        candidates.next().is_some_and(|addr| addr.is_ipv6())
-    }
-}
-
 impl Snapshot {
-    /// Whether istio-iptables would program IPv6 rules.
+    /// Whether the mesh's own rules would be there for IPv6.
     #[must_use]
-    pub fn captures_v6(&self, dual_stack: bool) -> bool {
-        let addresses = self.addresses.iter().map(|assigned| assigned.net.addr());
-        captures_v6(addresses, dual_stack)
+    pub fn captures_v6(&self, policy: &Policy) -> bool {
+        policy.captures_v6(self.addresses.iter().map(|assigned| assigned.net.addr()))
     }
 
     /// What people should know about the pod's network.

@@ -220,7 +220,7 @@ fn remove(
 fn captures_more(rows: &PodRows, link: &PodLink, policy: &Policy) -> bool {
     let captures = link
         .snapshot()
-        .is_ok_and(|snapshot| snapshot.captures_v6(policy.dual_stack));
+        .is_ok_and(|snapshot| snapshot.captures_v6(policy));
     captures && !rows.captures_v6()
 }
 

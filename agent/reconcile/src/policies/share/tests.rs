@@ -7,7 +7,7 @@ use sidetrack_common::{
 };
 use sidetrack_policy::{
     Policy,
-    compiled::{CompiledPolicy, ListSizes},
+    compiled::{CompiledPolicy, ListSizes, Lists},
 };
 
 use super::check;
@@ -18,7 +18,13 @@ const SHORT: usize = 64;
 fn with_ports(count: usize) -> CompiledPolicy {
     let ports = BTreeMap::from([(List::OutPortExcluded, vec![80; count])]);
     let row = Policy::default().compile().row();
-    CompiledPolicy::new(row, ports, BTreeMap::new(), BTreeMap::new(), None)
+    CompiledPolicy::new(
+        row,
+        Lists {
+            ports,
+            ..Lists::default()
+        },
+    )
 }
 
 fn ports(ports: usize) -> ListSizes {
@@ -76,7 +82,13 @@ fn short_lists_of_owners_are_shorter() {
     let with_owners = |count: usize| {
         let owners = BTreeMap::from([(List::GroupExcluded, vec![7; count])]);
         let row = Policy::default().compile().row();
-        CompiledPolicy::new(row, BTreeMap::new(), BTreeMap::new(), owners, None)
+        CompiledPolicy::new(
+            row,
+            Lists {
+                owners,
+                ..Lists::default()
+            },
+        )
     };
     let full = ListSizes {
         owners: usize::MAX / 2,
