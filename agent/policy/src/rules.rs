@@ -29,9 +29,6 @@ use crate::{
 /// The rules of one family, table by table.
 #[must_use]
 pub fn all(policy: &Policy, family: Family) -> Vec<Line> {
-    if policy.ipv4_only && family == Family::V6 {
-        return Vec::new();
-    }
     let mut lines = dns::raw(policy, family);
     lines.extend(mangle::lines(policy, family));
     lines.extend(nat(policy, family));
@@ -40,6 +37,9 @@ pub fn all(policy: &Policy, family: Family) -> Vec<Line> {
 
 /// The nat rules of one family, in the order `iptables -S` prints them.
 fn nat(policy: &Policy, family: Family) -> Vec<Line> {
+    if policy.ipv4_only && family == Family::V6 {
+        return Vec::new();
+    }
     match policy.dialect.mesh() {
         MeshName::Istio => istio_nat(policy, family),
         MeshName::Linkerd => linkerd::nat(policy, family),
@@ -66,9 +66,6 @@ fn istio_nat(policy: &Policy, family: Family) -> Vec<Line> {
 #[must_use]
 pub fn restore(policy: &Policy, family: Family) -> String {
     let mut text = String::new();
-    if policy.ipv4_only && family == Family::V6 {
-        return text;
-    }
     let raw = dns::raw(policy, family);
     if !raw.is_empty() {
         let own: &[&str] = match dns::is_for_udp(policy) {
@@ -84,7 +81,11 @@ pub fn restore(policy: &Policy, family: Family) -> String {
     }
     let builtin = [PREROUTING, "INPUT", OUTPUT, "POSTROUTING"];
     let lines = nat(policy, family);
-    add_table(&mut text, "nat", &builtin, &chains(policy), &lines);
+    let own = match policy.ipv4_only && family == Family::V6 {
+        true => Vec::new(),
+        false => chains(policy),
+    };
+    add_table(&mut text, "nat", &builtin, &own, &lines);
     text
 }
 

@@ -138,6 +138,8 @@ fn try_connect<const V6: bool>(
     };
     let decision = decide::outbound(policy, &conn, &tables);
     match decision.verdict {
+        // Without rules for a family there is nothing to ask netfilter about, either.
+        Verdict::Untouched if !conn.captured_family => {}
         Verdict::Untouched => record_direct(ctx, policy, &conn, decision.rule),
         Verdict::Redirect {
             port,

@@ -18,8 +18,8 @@ use crate::{
     target::Target,
 };
 
-/// Where the sidecar answers.
-const CAPTURE: u16 = 15053;
+/// Where the sidecars of all meshes answer.
+const CAPTURE: [u16; 2] = [15053, 8600];
 
 /// That of queries, and one that means nothing.
 const PORTS: [u16; 2] = [53, 80];
@@ -57,7 +57,9 @@ struct Query {
 /// Answers at every address that is asked, and as the sidecar.
 pub fn answer(servers: &Actor, outside: &Actor) -> Result<()> {
     for address in ["127.0.0.1", "::1"] {
-        servers.answer_udp(&PROXY, SocketAddr::new(ip(address), CAPTURE))?;
+        for port in CAPTURE {
+            servers.answer_udp(&PROXY, SocketAddr::new(ip(address), port))?;
+        }
     }
     for port in PORTS {
         for address in INSIDE {
@@ -236,7 +238,7 @@ fn wanted_difference(
     };
     let mut wanted = oracle.clone();
     wanted.sender = ours.sender;
-    if wanted != *ours || ours.answered_by.port() != CAPTURE {
+    if wanted != *ours || !CAPTURE.contains(&ours.answered_by.port()) {
         return None;
     }
     let client = ours.sender.ip();

@@ -10,7 +10,10 @@ use sidetrack_common::{
     decide::{self, Decision, Inbound, Outbound, Owner, Verdict},
 };
 
-use crate::{compare::Outcome, matrix::Case};
+use crate::{
+    compare::Outcome,
+    matrix::{Case, ip},
+};
 
 /// The enrolled pod as explain sees it.
 pub struct Explainer {
@@ -96,15 +99,16 @@ impl Explainer {
             };
             return decide::outbound(&row, &conn, &tables);
         };
-        let source = if case.from_machine {
-            [10, 79, 0, 2]
+        let is_v6 = dial.destination.is_ipv6();
+        let [v4, v6] = if case.from_machine {
+            ["10.79.0.2", "fd79::2"]
         } else if dial.device.is_some() {
-            [10, 78, 0, 254]
+            ["10.78.0.254", "fd78::fe"]
         } else {
-            [10, 77, 0, 254]
+            ["10.77.0.254", "fd77::fe"]
         };
         let syn = Inbound {
-            source: Addr::v4(source),
+            source: ip(if is_v6 { v6 } else { v4 }).into(),
             destination,
             port,
             iface: self.policy.iface(arrives_by),

@@ -17,11 +17,12 @@ use std::{path::PathBuf, process::ExitCode};
 use anyhow::Result;
 use clap::{Parser, builder::PossibleValuesParser};
 use lab::{ledger, private};
+use sidetrack_policy::mesh::MeshName;
 
 use crate::{
     matrix::Family,
     pair::PodPair,
-    policies::{DIALECTS, LOADS, POLICIES},
+    policies::{DIALECTS, LOADS, OF_MESHES, OfMesh, POLICIES},
     report::{Format, Report},
     target::Target,
 };
@@ -33,13 +34,16 @@ struct Options {
     /// Only this dialect
     #[arg(long, value_parser = PossibleValuesParser::new(DIALECTS), conflicts_with = "manifest")]
     dialect: Option<String>,
+    /// Only these meshes' policies; all are compared without it
+    #[arg(long, value_parser = PossibleValuesParser::new(MeshName::ALL.map(MeshName::name)), conflicts_with_all = ["manifest", "dialect"])]
+    mesh: Vec<String>,
     /// Only this family
     #[arg(long, value_parser = ["v4", "v6"])]
     family: Option<String>,
     /// Only this policy
     #[arg(
         long,
-        value_parser = PossibleValuesParser::new(POLICIES.iter().chain(LOADS).map(|policy| policy.name)),
+        value_parser = PossibleValuesParser::new(names()),
         conflicts_with = "manifest"
     )]
     policy: Option<String>,
@@ -55,6 +59,14 @@ struct Options {
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
+}
+
+/// All policies.
+fn names() -> Vec<&'static str> {
+    let of_istio = POLICIES.iter().chain(LOADS).map(|policy| policy.name);
+    of_istio
+        .chain(OF_MESHES.iter().map(|policy| policy.name))
+        .collect()
 }
 
 fn main() -> ExitCode {
@@ -95,16 +107,29 @@ fn run(options: &Options) -> Result<ExitCode> {
     }
     let chosen =
         |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
+    let is_chosen = |mesh: MeshName| {
+        options.mesh.is_empty() || options.mesh.iter().any(|wanted| wanted == mesh.name())
+    };
     let dialects: Vec<&str> = DIALECTS
         .into_iter()
-        .filter(|dialect| chosen(&options.dialect, dialect))
+        .filter(|dialect| is_chosen(MeshName::Istio) && chosen(&options.dialect, dialect))
         .collect();
-    let mut report = Report::new(options.output, &dialects);
+    let of_meshes = OF_MESHES.iter().filter(|policy| {
+        options.dialect.is_none() && is_chosen(policy.mesh) && chosen(&options.policy, policy.name)
+    });
+    let of_meshes: Vec<&OfMesh> = of_meshes.collect();
+    let is_of_others = !of_meshes.is_empty();
+    let columns: Vec<&str> = dialects
+        .iter()
+        .copied()
+        .chain(is_of_others.then_some("own"))
+        .collect();
+    let mut report = Report::new(options.output, &columns);
     let matrix = POLICIES.iter().map(|policy| (policy, Part::Matrix));
     let load = LOADS.iter().map(|policy| (policy, Part::Load));
     for (policy, part) in matrix
         .chain(load)
-        .filter(|(policy, _)| chosen(&options.policy, policy.name))
+        .filter(|(policy, _)| !dialects.is_empty() && chosen(&options.policy, policy.name))
     {
         report.policy(policy.name);
         for dialect in &dialects {
@@ -115,6 +140,22 @@ fn run(options: &Options) -> Result<ExitCode> {
             }
             compare_one(&mut pair, &target, dialect, options, part, &mut report)?;
         }
+        if is_of_others {
+            report.end(0)?;
+        }
+    }
+    for policy in of_meshes {
+        report.policy(policy.name);
+        for _ in &dialects {
+            report.end(0)?;
+        }
+        let target = Target::of_mesh(policy)?;
+        let part = if policy.is_load {
+            Part::Load
+        } else {
+            Part::Matrix
+        };
+        compare_one(&mut pair, &target, "own", options, part, &mut report)?;
     }
     report.close()
 }

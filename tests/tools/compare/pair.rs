@@ -30,8 +30,8 @@ use crate::{
 };
 
 /// Ports with a listener in the pod, as the proxy.
-const PROXY_PORTS: [u16; 9] = [
-    15001, 15006, 15008, 15020, 15021, 15053, 15090, 15101, 15106,
+const PROXY_PORTS: [u16; 10] = [
+    8600, 15001, 15006, 15008, 15020, 15021, 15053, 15090, 15101, 15106,
 ];
 /// And as the app.
 const APP_PORTS: [u16; 3] = [22, 53, 80];

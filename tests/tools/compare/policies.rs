@@ -1,4 +1,6 @@
-//! Policies to compare under: istio-init's flags and environment.
+//! Policies to compare under: istio-init's flags and environment, and what other meshes have in their place.
+
+use sidetrack_policy::mesh::MeshName;
 
 /// One policy.
 pub struct BuiltIn {
@@ -13,6 +15,219 @@ pub struct BuiltIn {
     /// Whether the pod forwards packets: rules come before routing, so that they capture the same without.
     pub forwards: bool,
 }
+
+/// A policy of another mesh.
+pub struct OfMesh {
+    /// Its name in the table.
+    pub name: &'static str,
+    /// Whose it is.
+    pub mesh: MeshName,
+    /// Its settings: arguments of the init container, or the text of Kuma's or Consul's configuration.
+    pub settings: &'static [&'static str],
+    /// Annotations.
+    pub annotations: &'static [(&'static str, &'static str)],
+    /// What is in the pod's resolv.conf, if queries are compared.
+    pub servers: Option<&'static [&'static str]>,
+    /// Whether a known load is counted instead.
+    pub is_load: bool,
+}
+
+const fn linkerd(name: &'static str, settings: &'static [&'static str]) -> OfMesh {
+    OfMesh {
+        name,
+        mesh: MeshName::Linkerd,
+        settings,
+        annotations: &[],
+        servers: None,
+        is_load: false,
+    }
+}
+
+const fn kuma(name: &'static str, settings: &'static [&'static str]) -> OfMesh {
+    OfMesh {
+        mesh: MeshName::Kuma,
+        servers: Some(&["10.109.118.31", "fd99::31"]),
+        ..linkerd(name, settings)
+    }
+}
+
+const fn consul(name: &'static str, settings: &'static [&'static str]) -> OfMesh {
+    OfMesh {
+        mesh: MeshName::Consul,
+        servers: Some(&["127.0.0.1", "::1", "10.109.118.31"]),
+        ..linkerd(name, settings)
+    }
+}
+
+const fn load(policy: OfMesh) -> OfMesh {
+    OfMesh {
+        is_load: true,
+        ..policy
+    }
+}
+
+/// Policies of other meshes: each of their options is in one at least.
+pub const OF_MESHES: &[OfMesh] = &[
+    linkerd(
+        "linkerd-default",
+        &[
+            "--ipv6=false",
+            "--inbound-ports-to-ignore=4190,4191,4567,4568",
+            "--outbound-ports-to-ignore=4567,4568",
+        ],
+    ),
+    linkerd("linkerd-v6", &["--inbound-ports-to-ignore", "4190,4191"]),
+    linkerd(
+        "linkerd-ranges",
+        &[
+            "--inbound-ports-to-ignore",
+            "1-21,22,50-60,15000-15010,15020,9",
+            "--outbound-ports-to-ignore",
+            "22,15001-15008,53",
+        ],
+    ),
+    linkerd(
+        "linkerd-long-lists",
+        &[
+            "--inbound-ports-to-ignore",
+            "1,2,3,4,5,6,7,8,9,10,11,12,13,14-15,16,22,15008",
+            "--outbound-ports-to-ignore",
+            "1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19,20,21,22,80-89",
+        ],
+    ),
+    linkerd(
+        "linkerd-subnets",
+        &["--subnets-to-ignore", "10.77.0.0/16,fd77::/64,192.0.2.0/24"],
+    ),
+    linkerd(
+        "linkerd-listed",
+        &[
+            "-r",
+            "80,22,15021",
+            "--inbound-ports-to-ignore",
+            "22,4190",
+            "--subnets-to-ignore",
+            "10.78.0.0/24,fd78::/64",
+        ],
+    ),
+    linkerd(
+        "linkerd-owners",
+        &["-u", "1000", "-g", "2000", "-p", "15106", "-o", "15101"],
+    ),
+    linkerd("linkerd-no-uid", &["-u", "0"]),
+    load(linkerd(
+        "linkerd-load",
+        &[
+            "--inbound-ports-to-ignore",
+            "15008-15030,22",
+            "--outbound-ports-to-ignore",
+            "22,8000-9000",
+            "--subnets-to-ignore",
+            "10.78.0.0/24,fd78::/64",
+        ],
+    )),
+    kuma(
+        "kuma-default",
+        &["redirect: {dns: {enabled: true, captureAll: true}, inbound: {excludePorts: [9001]}}"],
+    ),
+    kuma("kuma-no-dns", &["{}"]),
+    kuma(
+        "kuma-servers",
+        &["redirect: {dns: {enabled: true, captureAll: false}}"],
+    ),
+    OfMesh {
+        servers: Some(&["fd99::31"]),
+        ..kuma(
+            "kuma-servers-v6",
+            &["redirect: {dns: {enabled: true, captureAll: false}}"],
+        )
+    },
+    kuma(
+        "kuma-ports",
+        &[
+            "redirect: {inbound: {excludePorts: [22, 15021]}, outbound: {excludePorts: '53,80'}, dns: {enabled: true, captureAll: true}}",
+        ],
+    ),
+    kuma(
+        "kuma-included",
+        &[
+            "redirect: {inbound: {includePorts: [80, 9]}, outbound: {includePorts: [80, 53], excludePorts: [80]}, dns: {enabled: true, captureAll: true}}",
+        ],
+    ),
+    kuma(
+        "kuma-uids",
+        &[
+            "redirect: {outbound: {excludePortsForUIDs: ['tcp:22,80-90:1000-1010', '53:1337', 'udp:*:2000', '0']}, dns: {enabled: true, captureAll: true}}",
+        ],
+    ),
+    kuma(
+        "kuma-ips",
+        &[
+            "redirect: {outbound: {excludePortsForIPs: ['10.109.118.31', '10.77.0.0/16', 'fd99::/64']}, inbound: {excludePortsForIPs: ['10.78.0.0/24', 'fd78::/64']}, dns: {enabled: true, captureAll: true}}",
+        ],
+    ),
+    kuma(
+        "kuma-no-inbound",
+        &["redirect: {inbound: {enabled: false}}"],
+    ),
+    kuma(
+        "kuma-no-outbound",
+        &["redirect: {outbound: {enabled: false}, dns: {enabled: true, captureAll: true}}"],
+    ),
+    kuma(
+        "kuma-inserted",
+        &[
+            "redirect: {outbound: {insertRedirectInsteadOfAppend: true}, dns: {enabled: true, captureAll: true}}",
+        ],
+    ),
+    kuma(
+        "kuma-ipv4",
+        &["{ipFamilyMode: ipv4, redirect: {dns: {enabled: true, captureAll: true}}}"],
+    ),
+    kuma(
+        "kuma-other",
+        &[
+            "{kumaDPUser: '1000', redirect: {inbound: {port: 15106}, outbound: {port: 15101}, dns: {enabled: true, captureAll: true}}}",
+        ],
+    ),
+    load(kuma(
+        "kuma-load",
+        &[
+            "redirect: {outbound: {excludePorts: [22], excludePortsForUIDs: ['tcp:80:2000'], excludePortsForIPs: ['10.109.120.0/24', 'fd99:120::/64']}, inbound: {excludePorts: [22, 15021], excludePortsForIPs: ['10.78.0.0/24', 'fd78::/64']}, dns: {enabled: true, captureAll: true}}",
+        ],
+    )),
+    consul(
+        "consul-default",
+        &[
+            r#"{"ConsulDNSIP":"127.0.0.1","ConsulDNSPort":8600,"ProxyUserID":"5995","ProxyInboundPort":20000,"ProxyOutboundPort":15001,"ExcludeInboundPorts":["20400"],"ExcludeUIDs":["5996"]}"#,
+        ],
+    ),
+    consul(
+        "consul-no-dns",
+        &[r#"{"ProxyUserID":"5995","ProxyInboundPort":20000}"#],
+    ),
+    OfMesh {
+        annotations: &[("consul.hashicorp.com/dual-stack", "true")],
+        ..consul(
+            "consul-dual-stack",
+            &[
+                r#"{"ConsulDNSIP":"::1","ConsulDNSPort":8600,"ProxyUserID":"5995","ProxyInboundPort":20000,"ExcludeOutboundCIDRs":["10.109.118.31","fd99::/64"]}"#,
+            ],
+        )
+    },
+    consul(
+        "consul-excludes",
+        &[
+            r#"{"ConsulDNSIP":"127.0.0.1","ConsulDNSPort":8600,"ProxyUserID":"1337","ProxyInboundPort":15006,"ExcludeInboundPorts":["22","15008:15021"],"ExcludeOutboundPorts":["53","15000:15010"],"ExcludeOutboundCIDRs":["10.77.0.0/16"],"ExcludeUIDs":["0","2000-2010"]}"#,
+        ],
+    ),
+    load(consul(
+        "consul-load",
+        &[
+            r#"{"ConsulDNSIP":"127.0.0.1","ConsulDNSPort":8600,"ProxyUserID":"1337","ProxyInboundPort":15006,"ExcludeInboundPorts":["22","15008:15021"],"ExcludeOutboundPorts":["22","8000:9000"],"ExcludeOutboundCIDRs":["10.109.120.0/24"],"ExcludeUIDs":["5996"]}"#,
+        ],
+    )),
+];
 
 /// Versions of Istio, one per dialect.
 pub const DIALECTS: [&str; 5] = ["1.1", "1.5", "1.8", "1.13", "current"];

@@ -15,8 +15,9 @@ use lab::product::{
 };
 use lab::protocol::{Identity, PROXY};
 use serde_json::{Value, json};
+use sidetrack_policy::mesh::MeshName;
 
-use crate::policies::BuiltIn;
+use crate::policies::{BuiltIn, OfMesh};
 
 /// How much of the long lists of a given pod is tried.
 const MOST_PORTS: usize = 24;
@@ -67,15 +68,56 @@ impl Target {
             },
         });
         let target = Self::new(policy.name.to_owned(), pod, Rules::Ours)?;
-        let servers = policy
-            .servers
-            .map(|servers| servers.iter().map(|it| it.parse()));
+        Self {
+            forwards: policy.forwards,
+            ..target
+        }
+        .with_servers(policy.servers)
+    }
+
+    /// One of another mesh, as its injector leaves it.
+    pub fn of_mesh(policy: &OfMesh) -> Result<Self> {
+        let text = policy.settings.concat();
+        let mut annotations: BTreeMap<&str, &str> = policy.annotations.iter().copied().collect();
+        let sidecar = |name: &str| json!({"name": name, "restartPolicy": "Always"});
+        let (init, containers) = match policy.mesh {
+            MeshName::Istio => bail!("{}: written as the others of Istio are", policy.name),
+            MeshName::Linkerd => {
+                let init = json!({"name": "linkerd-init", "args": policy.settings});
+                (
+                    json!([init, sidecar("linkerd-proxy")]),
+                    json!([{"name": "app"}]),
+                )
+            }
+            MeshName::Kuma => {
+                annotations.insert("kuma.io/sidecar-injected", "true");
+                annotations.insert("traffic.kuma.io/transparent-proxy-config", &text);
+                (json!([sidecar("kuma-sidecar")]), json!([{"name": "app"}]))
+            }
+            MeshName::Consul => {
+                annotations.insert("consul.hashicorp.com/connect-inject-status", "injected");
+                annotations.insert("consul.hashicorp.com/transparent-proxy-status", "enabled");
+                let variable = json!({"name": "CONSUL_REDIRECT_TRAFFIC_CONFIG", "value": text});
+                let init = json!({"name": "consul-connect-inject-init", "env": [variable]});
+                let containers = json!([{"name": "app"}, {"name": "consul-dataplane"}]);
+                (json!([init]), containers)
+            }
+        };
+        let pod = json!({
+            "metadata": {"annotations": annotations},
+            "spec": {"initContainers": init, "containers": containers},
+        });
+        let target = Self::new(policy.name.to_owned(), pod, Rules::Ours)?;
+        target.with_servers(policy.servers)
+    }
+
+    fn with_servers(self, servers: Option<&[&str]>) -> Result<Self> {
+        let servers = servers.map(|servers| servers.iter().map(|it| it.parse()));
         let servers: Option<Vec<IpAddr>> = servers.map(Iterator::collect).transpose()?;
         Ok(Self {
-            forwards: policy.forwards,
-            policy: target.policy.with_dns_servers(servers.as_deref()),
+            policy: self.policy.with_dns_servers(servers.as_deref()),
             servers,
-            ..target
+            ..self
         })
     }
 
@@ -152,6 +194,7 @@ impl Target {
             self.policy.proxy_gids.as_slice(),
         ) {
             ([uid, ..], [gid, ..]) if *uid != PROXY.uid => Identity::with_gid(*uid, *gid),
+            ([uid, ..], []) => Identity::of(*uid),
             _ => PROXY,
         }
     }
@@ -177,7 +220,16 @@ impl Target {
         .into_iter()
         .flat_map(|ports| ports.iter().take(MOST_PORTS))
         .copied()
+        .chain(self.ends())
         .collect()
+    }
+
+    /// Ports at the ends of the ranges that the policy names.
+    fn ends(&self) -> impl Iterator<Item = u16> {
+        let exclusions = &self.policy.exclusions;
+        let spans = exclusions.inbound_ports.iter();
+        let spans = spans.chain(&exclusions.outbound_ports).take(MOST_PORTS);
+        spans.flat_map(|span| [span.first as u16, span.last as u16])
     }
 
     /// An address in each of the ranges the policy names.
@@ -186,12 +238,16 @@ impl Target {
             OutboundRanges::All => &[][..],
             OutboundRanges::Only(ranges) => ranges,
         };
-        [included, &self.policy.excluded_ranges]
-            .into_iter()
-            .flat_map(|ranges| ranges.iter().take(MOST_ADDRESSES))
-            .map(inside)
-            .chain(self.servers.iter().flatten().copied())
-            .collect()
+        [
+            included,
+            &self.policy.excluded_ranges,
+            &self.policy.exclusions.destinations,
+        ]
+        .into_iter()
+        .flat_map(|ranges| ranges.iter().take(MOST_ADDRESSES))
+        .map(inside)
+        .chain(self.servers.iter().flatten().copied())
+        .collect()
     }
 }
 

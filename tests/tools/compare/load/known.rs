@@ -141,18 +141,22 @@ impl Known {
                 chains.insert(other.target());
             }
         }
-        let is_tcp = line.text.contains("-p tcp");
+        let other_protocol = match line.text.contains("-p tcp") {
+            true => Some("-p udp"),
+            false => line.text.contains("-p udp").then_some("-p tcp"),
+        };
         let passes = all.iter().enumerate().filter(|(place, other)| {
             let is_later = other.chain == line.chain && *place > at;
-            let is_other_protocol = is_tcp && other.text.contains("-p udp");
+            let is_other_protocol = other_protocol.is_some_and(|it| other.text.contains(it));
             (is_later || chains.contains(other.chain)) && !is_other_protocol
         });
         let mut sum = self.decided_by(passes.map(|(_, other)| other));
         chains.insert(line.chain);
-        if chains.contains("ISTIO_INBOUND") {
+        let leads_to = |names: [&str; 3]| names.iter().any(|name| chains.contains(name));
+        if leads_to(["ISTIO_INBOUND", "KUMA_MESH_INBOUND", "PROXY_INIT_REDIRECT"]) {
             sum += self.of(Rule::InNoMatch);
         }
-        if chains.contains("ISTIO_OUTPUT") {
+        if leads_to(["ISTIO_OUTPUT", "KUMA_MESH_OUTBOUND", "PROXY_INIT_OUTPUT"]) {
             sum += self.of(Rule::OutNoMatch);
         }
         sum
