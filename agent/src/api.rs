@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use sidetrack_common::rule::Rule;
 use sidetrack_live::history::Entry;
 pub use sidetrack_live::{Connections, Process, Sidecar, TraceEvent, TraceLine};
-use sidetrack_policy::Policy;
+use sidetrack_policy::{Policy, mesh::MeshName};
 pub use sidetrack_reconcile::PodState;
 
 use sidetrack_datapath::netns::inode_at;
@@ -178,6 +178,13 @@ impl PodStatus {
     #[must_use]
     pub fn full_name(&self) -> String {
         format!("{}/{}", self.namespace, self.name)
+    }
+
+    /// The mesh whose rules it has, when enrolled and if that is known.
+    #[must_use]
+    pub fn mesh(&self) -> Option<MeshName> {
+        self.netns.as_ref()?;
+        Some(self.policy.as_ref()?.dialect.mesh())
     }
 
     /// What is wrong with it, as a sentence. The agent's own problems name the pods that are partial.

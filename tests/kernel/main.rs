@@ -27,6 +27,7 @@ mod lab_network;
 mod layouts;
 mod lifecycle;
 mod mesh;
+mod meshes;
 mod old_kernels;
 mod original_destination;
 mod outbound;

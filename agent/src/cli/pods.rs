@@ -111,7 +111,8 @@ const COLUMNS: [&str; 10] = [
     "REFUSED",
 ];
 /// What `-o wide` adds, before the remarks.
-const WIDE: [&str; 8] = [
+const WIDE: [&str; 9] = [
+    "MESH",
     "WAITING",
     "GIVEN-UP",
     "UDP",
@@ -176,6 +177,7 @@ fn wide_row(pod: &PodStatus) -> [String; WIDE.len()] {
     let netns = pod.netns.as_ref();
     let count = |count: u64| or_none(netns.map(|_| count));
     [
+        or_none(pod.mesh()),
         count(pod.sidecar.as_ref().map_or(0, Sidecar::waiting)),
         count(pod.connections.given_up),
         count(pod.connections.udp),

@@ -1,6 +1,7 @@
 //! `sidetrack status`: kernel, hooks, pods and problems.
 
 use std::{
+    collections::BTreeMap,
     fs, io,
     os::fd::AsFd,
     path::Path,
@@ -14,6 +15,7 @@ use serde::Serialize;
 
 use sidetrack_base::duration::{self, duration};
 use sidetrack_live::SidecarCounts;
+use sidetrack_policy::mesh::MeshName;
 
 use super::{
     BPFFS, Format, Places, output,
@@ -150,12 +152,17 @@ struct PodCounts {
     skipped: usize,
     /// Of those that have a policy: enrolled with an earlier one.
     outdated: usize,
+    /// Pods by the mesh whose rules they have, where that is known.
+    meshes: BTreeMap<&'static str, usize>,
 }
 
 impl PodCounts {
     fn of(pods: &[PodStatus]) -> Self {
         let mut counts = Self::default();
         for pod in pods {
+            if let Some(mesh) = pod.mesh() {
+                *counts.meshes.entry(mesh.name()).or_default() += 1;
+            }
             match pod.state {
                 PodState::Enrolled => counts.enrolled += 1,
                 PodState::Outdated => counts.outdated += 1,
@@ -166,6 +173,22 @@ impl PodCounts {
             }
         }
         counts
+    }
+
+    /// How many of each mesh, unless all are of Istio.
+    fn of_meshes(&self) -> String {
+        if self
+            .meshes
+            .keys()
+            .all(|mesh| *mesh == MeshName::Istio.name())
+        {
+            return String::new();
+        }
+        let meshes = self.meshes.iter();
+        let meshes: Vec<String> = meshes
+            .map(|(mesh, count)| format!("{count} of {mesh}"))
+            .collect();
+        format!("; {}", meshes.join(", "))
     }
 }
 
@@ -488,8 +511,13 @@ fn pods_line(report: &StatusReport) -> String {
                 count => format!("{count} outdated, "),
             };
             format!(
-                "{} enrolled, {outdated}{} partial, {} waiting, {} rejected, {} skipped",
-                pods.enrolled, pods.partial, pods.waiting, pods.rejected, pods.skipped
+                "{} enrolled, {outdated}{} partial, {} waiting, {} rejected, {} skipped{}",
+                pods.enrolled,
+                pods.partial,
+                pods.waiting,
+                pods.rejected,
+                pods.skipped,
+                pods.of_meshes()
             )
         }
     }

@@ -36,6 +36,7 @@ use sidetrack_datapath::kernel::{
     usage::Usage,
 };
 use sidetrack_live::{Sidecar, SidecarCounts};
+use sidetrack_policy::mesh::MeshName;
 
 /// The shortest time between two counts of maps' rows, for all clients: a map may have a million.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
@@ -80,6 +81,8 @@ pub struct Figures {
     pub ready: bool,
     /// Pods by state.
     pub pods: BTreeMap<&'static str, u64>,
+    /// Enrolled pods by the mesh whose rules they have.
+    pub meshes: BTreeMap<&'static str, u64>,
     /// How many problems there are.
     pub problems: u64,
     /// By the name of the rule, since the agent started.
@@ -326,6 +329,10 @@ impl Status {
         let (connections, refusals, handshakes, per_pod) = counting.await??;
         let (snapshot, problems) = self.current();
         let mut pods: BTreeMap<_, _> = PodState::ALL.map(|state| (state.name(), 0)).into();
+        let mut meshes: BTreeMap<_, _> = MeshName::ALL.map(|mesh| (mesh.name(), 0)).into();
+        for mesh in snapshot.pods.iter().filter_map(PodStatus::mesh) {
+            *meshes.entry(mesh.name()).or_default() += 1;
+        }
         for pod in &snapshot.pods {
             *pods.entry(pod.state.name()).or_default() += 1;
         }
@@ -334,6 +341,7 @@ impl Status {
         Ok(Figures {
             ready: snapshot.ready,
             pods,
+            meshes,
             problems: (problems.len() + usage.problems(&snapshot.pods).len() + of_pods) as u64,
             connections,
             refusals,

@@ -38,6 +38,7 @@ impl Collector for Page {
         let Figures {
             ready,
             pods,
+            meshes,
             problems,
             connections,
             refusals,
@@ -59,6 +60,8 @@ impl Collector for Page {
             pods.iter()
                 .map(|(state, n)| ([("state", *state)], gauge(*n))),
         )?;
+        let by_mesh = |(mesh, n): (&&'static str, &u64)| ([("mesh", *mesh)], gauge(*n));
+        MESHES.all(to, meshes.iter().map(by_mesh))?;
         let by_port = |(port, n): &(&'static str, u64)| ([("port", *port)], gauge(*n));
         WITHOUT_LISTENER.all(to, without_listener.iter().map(by_port))?;
         HANGING.one(to, &gauge(sidecars.hangs))?;
@@ -185,6 +188,11 @@ const PODS: Family = family(
     MetricType::Gauge,
     "sidetrack_pods",
     "Pods of this node by state",
+);
+const MESHES: Family = family(
+    MetricType::Gauge,
+    "sidetrack_enrolled_pods",
+    "Enrolled pods by the mesh whose rules they have",
 );
 const WITHOUT_LISTENER: Family = family(
     MetricType::Gauge,

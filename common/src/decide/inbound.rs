@@ -23,14 +23,14 @@ pub const fn virtual_index(interface: u32, range: u32) -> u32 {
 #[inline(always)]
 #[must_use]
 pub fn inbound(policy: impl Row, syn: &Inbound, tables: &impl Tables) -> Decision {
-    if !syn.captured_family {
-        return Decision::untouched(Rule::FamilyNotCaptured);
-    }
     // The ingress interface does not identify traffic over lo: for an address of the pod, sk_lookup
     // reports the interface that holds it. The source address does identify it, because the kernel
     // drops packets from outside with a source address of the pod.
     if syn.source.is_loopback() || tables.is_own(syn.source) {
         return Decision::untouched(Rule::LocalSource);
+    }
+    if !syn.captured_family {
+        return Decision::untouched(Rule::FamilyNotCaptured);
     }
     let capture = |rule: Rule, index: u32| {
         let verdict = Verdict::Redirect {

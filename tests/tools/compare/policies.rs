@@ -130,7 +130,7 @@ pub const OF_MESHES: &[OfMesh] = &[
         "kuma-default",
         &["redirect: {dns: {enabled: true, captureAll: true}, inbound: {excludePorts: [9001]}}"],
     ),
-    kuma("kuma-no-dns", &["{}"]),
+    kuma("kuma-no-dns", &["redirect: {}"]),
     kuma(
         "kuma-servers",
         &["redirect: {dns: {enabled: true, captureAll: false}}"],
@@ -182,13 +182,11 @@ pub const OF_MESHES: &[OfMesh] = &[
     ),
     kuma(
         "kuma-ipv4",
-        &["{ipFamilyMode: ipv4, redirect: {dns: {enabled: true, captureAll: true}}}"],
+        &["ipFamilyMode: ipv4\nredirect: {dns: {enabled: true, captureAll: true}}"],
     ),
     kuma(
         "kuma-other",
-        &[
-            "{kumaDPUser: '1000', redirect: {inbound: {port: 15106}, outbound: {port: 15101}, dns: {enabled: true, captureAll: true}}}",
-        ],
+        &["kumaDPUser: '1000'\nredirect: {inbound: {port: 15106}, outbound: {port: 15101}}"],
     ),
     load(kuma(
         "kuma-load",

@@ -77,7 +77,11 @@ impl Target {
 
     /// One of another mesh, as its injector leaves it.
     pub fn of_mesh(policy: &OfMesh) -> Result<Self> {
-        let text = policy.settings.concat();
+        let mut text = policy.settings.concat();
+        if policy.mesh == MeshName::Kuma && !text.contains("kumaDPUser") {
+            // Whoever answers queries here: the rules tell its answers by the user.
+            text.push_str("\nkumaDPUser: '1337'");
+        }
         let mut annotations: BTreeMap<&str, &str> = policy.annotations.iter().copied().collect();
         let sidecar = |name: &str| json!({"name": name, "restartPolicy": "Always"});
         let (init, containers) = match policy.mesh {

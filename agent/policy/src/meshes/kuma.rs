@@ -98,7 +98,17 @@ fn by_configuration(found: &Sourced, settings: &mut Settings) -> Raw {
     let mut value = |path: &str| {
         let node = at(&root, path)?;
         let origin = format!("{path} in {}", found.origin);
-        match words(node) {
+        // Commas may be within an entry.
+        let entries = node.as_array().filter(|_| path.ends_with("UIDs"));
+        let value = match entries {
+            Some(entries) => entries
+                .iter()
+                .map(words)
+                .collect::<Result<Vec<_>, _>>()
+                .map(|entries| entries.join(";")),
+            None => words(node),
+        };
+        match value {
             Ok(value) => Some(Sourced { value, origin }),
             Err(problem) => {
                 let value = node.to_string();

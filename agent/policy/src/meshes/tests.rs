@@ -144,7 +144,7 @@ redirect:
   outbound:
     enabled: true
     port: 15001
-    excludePortsForUIDs: ['tcp:53,3000-5000:106-108']
+    excludePortsForUIDs: ['tcp:53,3000-5000:106-108', 'udp:53:106']
     excludePortsForIPs: ['10.1.0.0/16', 'fd10::1']
 ";
 
@@ -166,6 +166,7 @@ fn kuma_3_comes_to_its_own_rules() {
         [
             "-A PREROUTING -p tcp -j KUMA_MESH_INBOUND",
             "-A OUTPUT -p tcp -m multiport --dports 53,3000:5000 -m owner --uid-owner 106-108 -j RETURN",
+            "-A OUTPUT -p udp -m multiport --dports 53 -m owner --uid-owner 106 -j RETURN",
             "-A OUTPUT -d 10.1.0.0/16 -j RETURN",
             "-A OUTPUT -p udp -m udp --dport 53 -m owner --uid-owner 5678 -j RETURN",
             "-A OUTPUT -p udp -m udp --dport 53 -j REDIRECT --to-ports 15053",

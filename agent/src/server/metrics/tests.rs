@@ -27,6 +27,7 @@ fn figures() -> Figures {
     Figures {
         ready: true,
         pods: [("enrolled", 2), ("waiting", 0)].into(),
+        meshes: [("istio", 1), ("kuma", 1)].into(),
         problems: 3,
         connections: [("out-all", 7)].into(),
         refusals: vec![("no-listener", 4)],
@@ -74,6 +75,8 @@ fn names_labels_and_values() {
             "sidetrack_ready 1",
             "sidetrack_pods{state=\"enrolled\"} 2",
             "sidetrack_pods{state=\"waiting\"} 0",
+            "sidetrack_enrolled_pods{mesh=\"istio\"} 1",
+            "sidetrack_enrolled_pods{mesh=\"kuma\"} 1",
             "sidetrack_pods_without_listener{port=\"inbound\"} 1",
             "sidetrack_pods_without_listener{port=\"outbound\"} 0",
             "sidetrack_hanging_sidecars 2",

@@ -18,6 +18,7 @@ use sidetrack_common::{
     addr::Addr,
     pod::{Route, RouteKind},
 };
+use sidetrack_policy::Policy;
 
 use super::{
     AssignedAddress, FlatRoute, RouteId, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
@@ -255,8 +256,8 @@ fn ipv6_is_captured_as_by_istio_iptables() {
         ..Snapshot::default()
     };
     let v4_first = with(&["127.0.0.1/8", "10.1.0.5/24", "fd01::5/64"]);
-    assert!(!v4_first.captures_v6(false));
-    assert!(v4_first.captures_v6(true));
+    assert!(!v4_first.captures_v6(&policy(false)));
+    assert!(v4_first.captures_v6(&policy(true)));
     let v6_only = with(&[
         "127.0.0.1/8",
         "169.254.0.1/16",
@@ -264,10 +265,10 @@ fn ipv6_is_captured_as_by_istio_iptables() {
         "fe80::1/64",
         "fd01::5/64",
     ]);
-    assert!(v6_only.captures_v6(false));
+    assert!(v6_only.captures_v6(&policy(false)));
     // The address that the agent itself adds does not count.
     let none = with(&["127.0.0.1/8", "::1/128", "fe80::1/64", "::6/128"]);
-    assert!(!none.captures_v6(false) && !none.captures_v6(true));
+    assert!(!none.captures_v6(&policy(false)) && !none.captures_v6(&policy(true)));
 }
 
 #[test]
@@ -400,4 +401,11 @@ fn point_to_point_interfaces_have_their_local_address() {
     let assigned = assigned_address(&message).unwrap();
     assert_eq!(assigned.net, net("10.1.0.5/32"));
     assert_eq!(Addr::from(assigned.net.addr()), Addr::v4([10, 1, 0, 5]));
+}
+
+fn policy(dual_stack: bool) -> Policy {
+    Policy {
+        dual_stack,
+        ..Policy::default()
+    }
 }
