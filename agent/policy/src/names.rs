@@ -37,6 +37,9 @@ pub(crate) const INJECTED: [InjectedNames; 4] = [
     },
 ];
 
+/// The init containers that the webhook replaces. Consul's does more than to program rules, and stays.
+pub(crate) const REPLACED: [&str; 3] = [INJECTED[0].init, INJECTED[1].init, INJECTED[2].init];
+
 impl InjectedNames {
     /// Those of a mesh.
     pub(crate) const fn of(mesh: MeshName) -> &'static Self {

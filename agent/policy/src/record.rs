@@ -1,5 +1,5 @@
-//! The parts of an istio-init container that its pod's policy depends on. The webhook that removes the
-//! container keeps them in an annotation, from which the same policy is read.
+//! The parts of an init container that its pod's policy depends on. The webhook that removes the container keeps them in
+//! an annotation, from which the same policy is read.
 
 use std::collections::BTreeMap;
 

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use sidetrack_base::duration::duration_within;
 
-use self::check::{Failure, Trial};
+use self::check::{Failure, Probe, Trial};
 use super::{Format, output};
 
 /// The exit code of istio-validation, so that tools which repair pods by that code work here too.
@@ -27,6 +27,10 @@ pub(super) struct Options {
     /// The sidecar's port for inbound connections
     #[arg(long, value_name = "PORT", default_value = "15006", value_parser = clap::value_parser!(u16).range(1..))]
     inbound_port: u16,
+    /// Dial an address outside instead of the sidecar's own, as any user but the proxy's: for Linkerd, whose rules
+    /// leave connections within the pod alone
+    #[arg(long)]
+    outside: bool,
     /// How long to try, 1s to 3600s
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = timeout)]
     timeout: Duration,
@@ -66,6 +70,10 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         inbound_port: options.inbound_port,
         patience: options.timeout,
         ipv6,
+        probe: match options.outside {
+            true => Probe::Outside,
+            false => Probe::OwnPod,
+        },
     };
     let (verdict, code) = match check::run(trial).await {
         Ok(found) => {
@@ -82,12 +90,12 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         }
     };
     if !output::print_value(options.output, &verdict)? {
-        print(&verdict)?;
+        print(&verdict, trial.probe)?;
     }
     Ok(code)
 }
 
-fn print(verdict: &Verdict) -> Result<()> {
+fn print(verdict: &Verdict, probe: Probe) -> Result<()> {
     if verdict.intercepted {
         for line in &verdict.found {
             output::print(line)?;
@@ -101,7 +109,7 @@ fn print(verdict: &Verdict) -> Result<()> {
         "this pod is not intercepted. Is it, or its namespace, labeled sidetrack.dev/interception=enabled, and does the agent on its node know it (`sidetrack pods`)?",
     );
     let uid = Uid::effective();
-    if uid.as_raw() != PROXY {
+    if probe == Probe::OwnPod && uid.as_raw() != PROXY {
         output::remark(format!(
             "this runs as user {uid}; only connections of the sidecar's user, usually {PROXY}, are of use here"
         ));

@@ -356,7 +356,7 @@ impl Matrix {
     /// From a bound port that another connection has as well, to another destination.
     fn by_bound_port(&self, cases: &mut Vec<Case>) {
         /// Below those that the kernel picks; one for each case of a run.
-        static NEXT: AtomicU16 = AtomicU16::new(20_000);
+        static NEXT: AtomicU16 = AtomicU16::new(20_100);
         let fixed = self.fixed;
         let any = match self.family {
             Family::V4 => "0.0.0.0",

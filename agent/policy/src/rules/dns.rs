@@ -35,7 +35,8 @@ pub(super) fn raw(policy: &Policy, family: Family) -> Vec<Line> {
         lines: Vec::new(),
     };
     let has_no_zones = matches!(policy.dialect, Dialect::V1_8 | Dialect::Consul);
-    if policy.dns_block().is_none() || has_no_zones {
+    let has_no_rules = policy.ipv4_only && family == Family::V6;
+    if policy.dns_block().is_none() || has_no_zones || has_no_rules {
         return list.lines;
     }
     let has_chains = is_for_udp(policy);

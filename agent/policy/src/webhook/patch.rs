@@ -13,13 +13,14 @@ use super::{
 };
 use crate::{
     facts::PodFacts,
+    names::{InjectedNames, REPLACED},
     policy::Policy,
-    record::{ANNOTATION, ANNOTATIONS_MAX, ISTIO_INIT, Record},
+    record::{ANNOTATION, ANNOTATIONS_MAX, Record},
     select::{Wanted, wanted},
 };
 
-/// Names an AppArmor profile for a container; the API refuses a pod that has no such container.
-const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/istio-init";
+/// Names an AppArmor profile for a container, whose name follows; the API refuses a pod that has no such container.
+const APPARMOR: &str = "container.apparmor.security.beta.kubernetes.io/";
 
 /// Whether a pod is changed.
 #[derive(Debug)]
@@ -28,7 +29,7 @@ pub enum Change {
     None,
     /// The pod opted in but cannot be changed; why.
     Refused(String),
-    /// istio-init is removed; features that are lost with it.
+    /// The init container that programs rules is replaced; features that are lost with it.
     Patch(Patch, Vec<String>),
 }
 
@@ -39,7 +40,11 @@ pub fn change(pod: &Pod, facts: &PodFacts, settings: &Settings<'_>) -> Change {
         .as_ref()
         .and_then(|spec| spec.init_containers.as_deref())
         .unwrap_or_default();
-    let mut named = positions(init, ISTIO_INIT);
+    let Some(mesh) = facts.meshes().next() else {
+        return Change::None;
+    };
+    let name = InjectedNames::of(mesh).init;
+    let mut named = positions(init, name);
     let Some(at) = named.next() else {
         return Change::None;
     };
@@ -52,6 +57,11 @@ pub fn change(pod: &Pod, facts: &PodFacts, settings: &Settings<'_>) -> Change {
         Wanted::Skipped(_) => return Change::None,
         Wanted::Rejected(reason) => return Change::Refused(reason.to_string()),
     };
+    if !REPLACED.contains(&name) {
+        return Change::Refused(format!(
+            "{name} registers the pod as well; have {mesh} leave the rules to a CNI plugin (docs/consul.md)"
+        ));
+    }
     match operations(pod, init, at, &policy, settings.image) {
         Ok(operations) => Change::Patch(Patch(operations), policy.lost()),
         Err(reason) => Change::Refused(reason),
@@ -72,7 +82,7 @@ fn operations(
     }
     let record = record(pod, &init[at])?;
     // Makes the whole patch fail on any other pod than the evaluated one.
-    let mut operations = vec![named(at, ISTIO_INIT)];
+    let mut operations = vec![named(at, &init[at].name)];
     let old = pointer(["spec", "initContainers", &at.to_string()]);
     let value = validation::container(policy, &init[at], image)?;
     match positions(init, VALIDATION).next() {
@@ -95,13 +105,13 @@ fn operations(
             operations.push(PatchOperation::Remove(RemoveOperation { path: old }));
         }
     }
-    operations.extend(annotate(pod, record));
+    operations.extend(annotate(pod, &init[at].name, record));
     Ok(operations)
 }
 
 /// The annotation's value, if it fits.
-fn record(pod: &Pod, istio_init: &Container) -> Result<String, String> {
-    let record = Record::of_container(istio_init);
+fn record(pod: &Pod, removed: &Container) -> Result<String, String> {
+    let record = Record::of_container(removed);
     let record = serde_json::to_string(&record).map_err(|error| error.to_string())?;
     let others = pod.metadata.annotations.iter().flatten();
     let others = others.filter(|(name, _)| *name != ANNOTATION);
@@ -109,18 +119,20 @@ fn record(pod: &Pod, istio_init: &Container) -> Result<String, String> {
     if size + ANNOTATION.len() + record.len() > ANNOTATIONS_MAX {
         let most = ANNOTATIONS_MAX >> 10;
         return Err(format!(
-            "the record of {ISTIO_INIT} does not fit into an annotation: all annotations together may have {most} KiB"
+            "the record of {} does not fit into an annotation: all annotations together may have {most} KiB",
+            removed.name
         ));
     }
     Ok(record)
 }
 
-fn annotate(pod: &Pod, record: String) -> Vec<PatchOperation> {
+fn annotate(pod: &Pod, removed: &str, record: String) -> Vec<PatchOperation> {
     let annotations = pod.metadata.annotations.as_ref();
     let mut operations = vec![add_record(annotations.is_some(), record)];
-    if annotations.is_some_and(|annotations| annotations.contains_key(APPARMOR)) {
+    let profile = format!("{APPARMOR}{removed}");
+    if annotations.is_some_and(|annotations| annotations.contains_key(&profile)) {
         operations.push(PatchOperation::Remove(RemoveOperation {
-            path: pointer(["metadata", "annotations", APPARMOR]),
+            path: pointer(["metadata", "annotations", &profile]),
         }));
     }
     operations

@@ -17,7 +17,8 @@ use serde_json::value::RawValue;
 
 use super::validation::VALIDATION;
 use crate::{
-    facts::containers::ISTIO_INIT, mesh::MeshName, names::InjectedNames, record::ANNOTATIONS_MAX,
+    names::{INJECTED, REPLACED},
+    record::ANNOTATIONS_MAX,
 };
 
 /// Containers in a list. No node runs a pod with so many.
@@ -148,8 +149,8 @@ impl ContainerText<'_> {
             name: self.name.clone().into_owned(),
             ..Container::default()
         };
-        let sidecar = InjectedNames::of(MeshName::Istio).sidecar;
-        if ![ISTIO_INIT, sidecar, VALIDATION].contains(&&*self.name) {
+        let is_sidecar = INJECTED.iter().any(|mesh| mesh.sidecar == self.name);
+        if !is_sidecar && !REPLACED.contains(&&*self.name) && self.name != VALIDATION {
             return Ok(container);
         }
         let known: Known<'_> = serde_json::from_str(self.text.get())?;

@@ -1,5 +1,5 @@
-//! A pod whose istio-init was replaced, and whose manifest is applied again: the manifest still has istio-init, and
-//! the API refuses updates that add an init container. So it gets the init containers that the pod has.
+//! A pod whose init container was replaced, and whose manifest is applied again: the manifest still has it, and the API
+//! refuses updates that add an init container. So it gets the init containers that the pod has.
 //!
 //! Invariant: each container of either pod is in the patch at most once, as it was sent, so that the patch is no
 //! longer than both pods together.
@@ -14,7 +14,7 @@ use super::{
     pod::{ContainerText, Containers, Texts},
     validation::VALIDATION,
 };
-use crate::record::{ANNOTATION, ISTIO_INIT};
+use crate::{names::REPLACED, record::ANNOTATION};
 
 /// The most that a patch may have: containers of a pod that the API accepts, and a record.
 const MAX_PATCH_BYTES: usize = 512 << 10;
@@ -98,13 +98,16 @@ pub fn restore(old: &str, new: &str) -> Restored {
             "two init containers have one name, or one has none; correct the manifest".to_owned(),
         );
     };
-    let is_replaced = is_there.contains_key(VALIDATION) && !is_there.contains_key(ISTIO_INIT);
-    if !is_replaced || !by_name.contains_key(ISTIO_INIT) {
+    let removed = REPLACED.into_iter().find(|name| by_name.contains_key(name));
+    let Some(removed) = removed.filter(|name| !is_there.contains_key(name)) else {
+        return Restored::Unchanged;
+    };
+    if !is_there.contains_key(VALIDATION) {
         return Restored::Unchanged;
     }
     // Other init containers that the pod has not: the API says so, and better.
     let mut names = by_name.keys().copied();
-    if !names.all(|name| name == ISTIO_INIT || is_there.contains_key(name)) {
+    if !names.all(|name| name == removed || is_there.contains_key(name)) {
         return Restored::Unchanged;
     }
     // In the pod's order, which must not change; what is updated stays.

@@ -1,4 +1,4 @@
-//! The container that replaces istio-init. It ends when connections of the pod are redirected, so
+//! The container that replaces a mesh's init container. It ends when connections of the pod are redirected, so
 //! that no app starts before that.
 
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
@@ -12,6 +12,8 @@ use sidetrack_common::{
 };
 
 use crate::{
+    dialect::Dialect,
+    names::InjectedNames,
     policy::Policy,
     rules::{KnownRoutes, ListTables},
     text::shortened,
@@ -19,6 +21,10 @@ use crate::{
 
 /// The port that `sidetrack validate` dials; nothing listens on it.
 pub const PROBE_PORT: u16 = 15002;
+/// What it dials instead of the sidecar's own address with `--outside`: TEST-NET-1 of RFC 5737.
+const OUTSIDE: [u8; 4] = [192, 0, 2, 1];
+/// A user that is neither the proxy nor an application.
+const NOBODY: u32 = 65534;
 /// Name of the container.
 pub const VALIDATION: &str = "sidetrack-validation";
 /// The largest user or group id that the API accepts (`IsValidUserID` in k8s.io/apimachinery).
@@ -29,9 +35,10 @@ const LARGEST_ID: u32 = i32::MAX as u32;
 ///
 /// # Errors
 /// If the API would refuse the container.
-pub fn container(policy: &Policy, istio_init: &Container, image: &str) -> Result<Value, String> {
+pub fn container(policy: &Policy, replaced: &Container, image: &str) -> Result<Value, String> {
     let built_in = Policy::default();
-    // It runs as the proxy, whose other connections are not redirected.
+    // It runs as the proxy, whose other connections are not redirected; where those to the pod are neither, as somebody else.
+    let is_outside = policy.dialect == Dialect::Linkerd;
     let id = |ids: &[u32], built_in: &[u32]| {
         let id = ids.iter().chain(built_in).next().copied();
         let id = id.ok_or("the proxy has no user or group")?;
@@ -42,9 +49,18 @@ pub fn container(policy: &Policy, istio_init: &Container, image: &str) -> Result
         }
         Ok(id)
     };
-    let uid = id(&policy.proxy_uids, &built_in.proxy_uids)?;
-    let gid = id(&policy.proxy_gids, &built_in.proxy_gids)?;
-    check_probe(policy, Owner { uid, gid })?;
+    let (uid, gid) = match is_outside {
+        true => (NOBODY, NOBODY),
+        false => (
+            id(&policy.proxy_uids, &built_in.proxy_uids)?,
+            id(&policy.proxy_gids, &built_in.proxy_gids)?,
+        ),
+    };
+    let owner = Owner { uid, gid };
+    match is_outside {
+        true => check_probe(policy, owner, Addr::UNSPECIFIED, Addr::v4(OUTSIDE))?,
+        false => check_probe(policy, owner, Addr::LOOPBACK_V4, Addr::SELF_V4)?,
+    }
     // Long, because a pod that is never restarted fails with it. A new agent, or a node with many new
     // pods, may need a minute.
     let mut args = vec!["validate".to_owned(), "--timeout=120".to_owned()];
@@ -60,12 +76,18 @@ pub fn container(policy: &Policy, istio_init: &Container, image: &str) -> Result
             args.push(format!("{flag}={port}"));
         }
     }
+    if is_outside {
+        args.push("--outside".to_owned());
+    }
+    if policy.ipv4_only {
+        args.push("--ipv6=no".to_owned());
+    }
     Ok(json!({
         "name": VALIDATION,
         "image": image,
         "imagePullPolicy": "IfNotPresent",
         "args": args,
-        "resources": resources(istio_init)?,
+        "resources": resources(replaced)?,
         "securityContext": {
             "allowPrivilegeEscalation": false,
             "capabilities": {"drop": ["ALL"]},
@@ -81,11 +103,16 @@ pub fn container(policy: &Policy, istio_init: &Container, image: &str) -> Result
 }
 
 /// Checks that the policy redirects the connection that the container waits for.
-fn check_probe(policy: &Policy, owner: Owner) -> Result<(), String> {
+fn check_probe(
+    policy: &Policy,
+    owner: Owner,
+    source: Addr,
+    destination: Addr,
+) -> Result<(), String> {
     let probe = Outbound {
         owner,
-        source: Addr::LOOPBACK_V4,
-        destination: Addr::SELF_V4,
+        source,
+        destination,
         port: PROBE_PORT,
         mark: 0,
         routing_header: false,
@@ -107,18 +134,20 @@ fn check_probe(policy: &Policy, owner: Owner) -> Result<(), String> {
     match decision.verdict {
         Verdict::Redirect { .. } | Verdict::Assign { .. } if lo_included => Ok(()),
         _ => Err(format!(
-            "the container that replaces istio-init waits until the proxy's connection to 127.0.0.6:{PROBE_PORT} is redirected, but the pod's policy never redirects it: {}",
+            "the container that replaces {} waits until a connection of user {} to {destination}:{PROBE_PORT} is redirected, but the pod's policy never redirects it: {}",
+            InjectedNames::of(policy.dialect.mesh()).init,
+            owner.uid,
             rule.describe()
         )),
     }
 }
 
-fn resources(istio_init: &Container) -> Result<Value, String> {
+fn resources(replaced: &Container) -> Result<Value, String> {
     let has_figures = |given: &&ResourceRequirements| {
         let mut lists = [&given.limits, &given.requests].into_iter().flatten();
         lists.any(|list| !list.is_empty())
     };
-    match istio_init.resources.as_ref().filter(has_figures) {
+    match replaced.resources.as_ref().filter(has_figures) {
         Some(given) => serde_json::to_value(given).map_err(|error| shortened(&error.to_string())),
         None => Ok(json!({
             "limits": {"cpu": "100m", "memory": "64Mi"},

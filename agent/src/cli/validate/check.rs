@@ -1,8 +1,8 @@
 //! Checks interception from inside a pod, like Istio's init container `istio-validation`
 //! (`tools/istio-iptables/pkg/validation`, Istio 1.7 and later).
 //!
-//! The proxy's user dials 127.0.0.6:15002 from 127.0.0.1. Without interception nothing listens there. With it
-//! the connection is redirected to the inbound port, and its original destination has port 15002.
+//! The proxy's user dials 127.0.0.6:15002 from 127.0.0.1, or with `--outside` another user 192.0.2.1:15002. Without interception nothing listens there. With it
+//! the connection is redirected to the inbound port (with `--outside` to the outbound one), and its original destination has port 15002.
 
 use std::{
     io,
@@ -37,6 +37,17 @@ pub struct Trial {
     pub patience: Duration,
     /// Whether IPv6 must be intercepted as well.
     pub ipv6: bool,
+    /// What is dialed.
+    pub probe: Probe,
+}
+
+/// What a check dials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Probe {
+    /// The sidecar's own source address, from loopback: for the proxy's user.
+    OwnPod,
+    /// An address outside that no host has (RFC 5737, RFC 3849): for any other user.
+    Outside,
 }
 
 /// Why a family does not pass the check.
@@ -104,11 +115,15 @@ impl Family {
         }
     }
 
-    /// The sidecar's own source address, which a check dials.
-    const fn own(self) -> IpAddr {
-        match self {
-            Self::V4 => IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6)),
-            Self::V6 => IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6)),
+    /// What a check dials.
+    const fn dialed(self, probe: Probe) -> IpAddr {
+        match (self, probe) {
+            (Self::V4, Probe::OwnPod) => IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6)),
+            (Self::V6, Probe::OwnPod) => IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6)),
+            (Self::V4, Probe::Outside) => IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)),
+            (Self::V6, Probe::Outside) => {
+                IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1))
+            }
         }
     }
 }
@@ -145,13 +160,13 @@ async fn wait(
     started: Instant,
     accepted: &mut mpsc::UnboundedReceiver<(u16, io::Result<SocketAddr>)>,
 ) -> Result<String, Failure> {
-    let target = SocketAddr::new(family.own(), PROBE_PORT);
+    let target = SocketAddr::new(family.dialed(trial.probe), PROBE_PORT);
     let mut seen = "no connection was accepted".to_owned();
     loop {
         let left = trial.patience.saturating_sub(started.elapsed());
         let attempt = tokio::time::sleep(RETRY_INTERVAL.min(left));
         tokio::pin!(attempt);
-        let dialed = dial(family, target);
+        let dialed = dial(family, target, trial.probe);
         tokio::pin!(dialed);
         let mut connected = None;
         loop {
@@ -190,12 +205,14 @@ async fn wait(
     }
 }
 
-async fn dial(family: Family, target: SocketAddr) -> io::Result<TcpStream> {
+async fn dial(family: Family, target: SocketAddr, probe: Probe) -> io::Result<TcpStream> {
     let socket = match family {
         Family::V4 => TcpSocket::new_v4()?,
         Family::V6 => TcpSocket::new_v6()?,
     };
-    socket.bind(SocketAddr::new(family.loopback(), 0))?;
+    if probe == Probe::OwnPod {
+        socket.bind(SocketAddr::new(family.loopback(), 0))?;
+    }
     socket.connect(target).await
 }
 

@@ -9,7 +9,7 @@ use crate::{
     mesh::Mesh,
     record::{ANNOTATION, ANNOTATIONS_MAX},
     select::Enroll,
-    webhook::Settings,
+    webhook::{Settings, validation::VALIDATION},
 };
 
 fn decided(pod: &Value) -> Change {
@@ -104,12 +104,57 @@ fn the_record_joins_the_annotations() {
         json!({ANNOTATION: record})
     );
     let mut annotated = pod(init);
-    annotated["metadata"]["annotations"] =
-        json!({"kept": "as it is", ANNOTATION: "{}", APPARMOR: "runtime/default"});
+    annotated["metadata"]["annotations"] = json!({"kept": "as it is", ANNOTATION: "{}", format!("{APPARMOR}istio-init"): "runtime/default"});
     assert_eq!(
         patched(&annotated)["metadata"]["annotations"],
         json!({"kept": "as it is", ANNOTATION: record})
     );
+}
+
+#[test]
+fn init_containers_of_other_meshes_are_replaced() {
+    let sidecar = |name: &str| json!({"name": name, "restartPolicy": "Always"});
+    let linkerd = json!([
+        {"name": "linkerd-init", "args": ["--ipv6=false", "--proxy-uid", "2102"]},
+        sidecar("linkerd-proxy"),
+    ]);
+    let mut pod = pod(linkerd);
+    pod["spec"]["containers"] = json!([{"name": "app"}]);
+    let after = patched(&pod);
+    let first = &after["spec"]["initContainers"][0];
+    assert_eq!(first["name"], VALIDATION);
+    assert_eq!(first["securityContext"]["runAsUser"], 65534);
+    let args: Vec<&str> = first["args"]
+        .as_array()
+        .expect("args")
+        .iter()
+        .filter_map(|it| it.as_str())
+        .collect();
+    assert_eq!(
+        args,
+        [
+            "validate",
+            "--timeout=120",
+            "--outbound-port=4140",
+            "--inbound-port=4143",
+            "--outside",
+            "--ipv6=no"
+        ]
+    );
+    // The same policy comes of the record.
+    let policy = |pod: &Value| {
+        let facts = serde_json::from_value(pod.clone()).expect("a pod");
+        crate::fixture::of_pod(&facts).expect("a policy")
+    };
+    assert_eq!(policy(&after), policy(&pod));
+    pod["spec"]["initContainers"] = json!([{"name": "consul-connect-inject-init"}]);
+    pod["spec"]["containers"] = json!([{"name": "app"}, {"name": "consul-dataplane"}]);
+    pod["metadata"]["annotations"] = json!({
+        "consul.hashicorp.com/connect-inject-status": "injected",
+        "consul.hashicorp.com/transparent-proxy-status": "enabled",
+        "consul.hashicorp.com/redirect-traffic-config": r#"{"ProxyUserID":"5995","ProxyInboundPort":20000}"#,
+    });
+    assert!(refused(&pod).contains("docs/consul.md"));
 }
 
 /// All annotations together may have 256 KiB; the one that is replaced does not count.
