@@ -1,6 +1,8 @@
 //! Pods of Linkerd, Kuma and Consul as their injectors leave them, with a stand-in for each proxy that listens where the
 //! real one does.
 
+mod envoy;
+
 use std::net::SocketAddr;
 
 use anyhow::{Result, anyhow, ensure};
