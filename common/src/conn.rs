@@ -106,7 +106,7 @@ pub enum HandshakeReason {
     LoopbackSidecar = 3,
     /// The application's socket is bound to loopback.
     LoopbackSource = 4,
-    /// The pod has used its dedicated targets, or those that are tried name other destinations.
+    /// The pod has used its share of dedicated targets and the pool is used up, or those that are tried name other destinations.
     ManyDestinations = 5,
     /// In mode TPROXY the proxy calls its own pod.
     Transparent = 6,

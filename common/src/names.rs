@@ -110,9 +110,16 @@ const _: () = assert!(HANDSHAKE_QUOTA <= (HANDSHAKE_POOL - HANDSHAKE_RESERVE) / 
 /// [`OVERFLOW_BY_POD`].
 pub const COUNTER_QUOTA: u32 = 4_096;
 
-/// Rows that one pod may have in [`DESTINATIONS`]. Connections to further destinations are redirected as well;
-/// they cost a handshake row and socket storage each.
-pub const DESTINATION_QUOTA: u32 = 4_096;
+/// Rows [`DESTINATIONS`] can hold.
+pub const DESTINATION_CAPACITY: usize = 262_144;
+/// Rows of [`DESTINATIONS`] that each pod may have as long as there is room. Those beyond it are from
+/// [`DESTINATION_POOL`].
+pub const DESTINATION_SHARE: u64 = 4_096;
+/// Rows that all pods together may have beyond their share, so that a few pods with many destinations leave room for the
+/// others. Connections to further destinations are redirected as well; they cost a handshake row and socket storage each.
+pub const DESTINATION_POOL: u64 = DESTINATION_CAPACITY as u64 / 2;
+/// Key in [`DESTINATIONS_BY_POD`] of the number of rows in use of [`DESTINATION_POOL`]. No namespace has this cookie.
+pub const POOL_IN_USE: u64 = 0;
 
 /// Network namespaces that the agent can ask for at a time: every enrolled pod, and those that leave.
 pub const MAX_WATCHED_NETNS: u32 = 8_192;

@@ -1,25 +1,73 @@
 //! A pod that connects to more destinations than it may have targets for.
 
-use anyhow::{Result, anyhow, ensure};
+use std::{ops::Range, time::Duration};
+
+use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     node::VIP,
+    product::Maps,
     protocol::{APP, Dial},
     sidecar,
+    wait::eventually,
 };
-use sidetrack_common::names::DESTINATION_QUOTA;
+use sidetrack_common::names::{DESTINATION_POOL, DESTINATION_SHARE, POOL_IN_USE};
 
 use super::maps;
 use crate::fixture::{PodFixture, at};
 
+/// How often the agent corrects the count is a part of this.
+const SOON: Duration = Duration::from_secs(10);
+
 kernel_test!(more_destinations_than_targets);
-/// Connections beyond the share are redirected in the slower way, with the same names.
+/// A pod has its share, and more from the pool. Connections beyond both are redirected in the slower way, with the same
+/// names.
 fn more_destinations_than_targets() -> Result<()> {
     const MORE: u16 = 100;
-    let share = u16::try_from(DESTINATION_QUOTA)?;
-    let fixture = PodFixture::new()?;
+    let share = u16::try_from(DESTINATION_SHARE)?;
+    let mut fixture = PodFixture::new()?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[])?;
-    let destinations = (1..=share + MORE).map(|port| at(VIP, 10_000 + port));
+    let other = fixture.lab.pod("other", 3)?;
+    fixture.lab.enroll("other", &other, &[])?;
+    let cookie = |name: &str| -> Result<u64> {
+        let pod = fixture.agent.places.pod(name)?.context("the pod")?;
+        pod["netns"]["cookie"].as_u64().context("its cookie")
+    };
+    let (own, others) = (cookie("test/app")?, cookie("test/other")?);
+    let maps = maps(&fixture.agent.places)?;
+
+    // Another pod has the whole pool.
+    let counts = &maps.destinations_by_pod;
+    counts.insert(&others, &(DESTINATION_SHARE + DESTINATION_POOL))?;
+    wait_pool(&maps, Some(DESTINATION_POOL))?;
+    dial_ports(&fixture, 0..share + MORE)?;
+    ensure!(rows(&maps, own)? == DESTINATION_SHARE);
+
+    // It leaves the pool to others.
+    counts.insert(&others, &DESTINATION_SHARE)?;
+    wait_pool(&maps, None)?;
+    dial_ports(&fixture, share..share + MORE)?;
+    ensure!(rows(&maps, own)? == DESTINATION_SHARE + u64::from(MORE));
+    ensure!(counts.get(&own)? == Some(DESTINATION_SHARE + u64::from(MORE)));
+    ensure!(counts.get(&POOL_IN_USE)? == Some(MORE.into()));
+    ensure!(maps.handshakes.keys()?.is_empty(), "handshakes are over");
+
+    // What connect has not counted, or counted twice, the agent finds out.
+    counts.insert(&POOL_IN_USE, &DESTINATION_POOL)?;
+    wait_pool(&maps, Some(MORE.into()))
+}
+
+fn wait_pool(maps: &Maps, wanted: Option<u64>) -> Result<()> {
+    eventually(SOON, || {
+        let counted = maps.destinations_by_pod.get(&POOL_IN_USE)?;
+        ensure!(counted == wanted, "{counted:?}, not {wanted:?}");
+        Ok(())
+    })
+}
+
+/// Connects to so many ports of one address, each a destination of its own.
+fn dial_ports(fixture: &PodFixture, ports: Range<u16>) -> Result<()> {
+    let destinations = ports.map(|port| at(VIP, 10_000 + port));
     let dials = destinations.clone().map(|to| Dial::new(&APP, to)).collect();
     let results = fixture.client.dial_all(dials)?;
     for (to, result) in destinations.zip(results) {
@@ -32,9 +80,11 @@ fn more_destinations_than_targets() -> Result<()> {
             "{connected:?}"
         );
     }
-    let maps = maps(&fixture.agent.places)?;
-    let rows = maps.destinations.keys()?.len();
-    ensure!(rows == usize::from(share), "{rows} rows");
-    ensure!(maps.handshakes.keys()?.is_empty(), "handshakes are over");
     Ok(())
+}
+
+/// Rows of a pod.
+fn rows(maps: &Maps, netns: u64) -> Result<u64> {
+    let keys = maps.destinations.keys()?;
+    Ok(keys.iter().filter(|key| key.netns == netns).count() as u64)
 }

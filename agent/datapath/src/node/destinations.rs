@@ -17,6 +17,7 @@ use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, TCP_CLOSE, TCP_TIME
 use sidetrack_common::{
     addr::Addr,
     conn::DestinationKey,
+    names::{DESTINATION_SHARE, POOL_IN_USE},
     target::{Target, is_dedicated},
 };
 
@@ -62,11 +63,18 @@ impl Departed {
     pub fn sweep(&self, maps: &Maps) -> Result<()> {
         let until = Instant::now() + WAIT_TIMEOUT;
         let mut left = BTreeSet::new();
+        let mut from_pool = 0;
         for netns in maps.destinations_by_pod.keys()? {
+            if netns == POOL_IN_USE {
+                continue;
+            }
+            let own = maps.destinations_by_pod.get(&netns)?.unwrap_or_default();
+            from_pool += own.saturating_sub(DESTINATION_SHARE);
             if maps.pods.get(&netns)?.is_none() {
                 left.insert(netns);
             }
         }
+        set_pool_in_use(from_pool, maps)?;
         // Not of pods that never connected, or are back.
         self.namespaces().retain(|netns, _| left.contains(netns));
         if left.is_empty() {
@@ -106,7 +114,7 @@ impl Departed {
             // It left while another agent ran.
             None => BTreeSet::new(),
         };
-        let mut kept = 0;
+        let mut kept = 0_u64;
         for key in keys {
             if in_use.contains(&key.target_be) {
                 kept += 1;
@@ -120,9 +128,23 @@ impl Departed {
                 let removed = namespace.run(target_route::remove)?;
                 removed.context("remove the route to IPv6 targets")?;
             }
+        } else {
+            maps.destinations_by_pod.insert(&netns, &kept)?;
         }
         Ok(())
     }
+}
+
+/// Corrects how much of the pool is in use: rows that are removed are not counted where they are. Rows that connect adds
+/// meanwhile are missing until the next time.
+fn set_pool_in_use(rows: u64, maps: &Maps) -> Result<()> {
+    let counted = maps.destinations_by_pod.get(&POOL_IN_USE)?;
+    if rows == 0 && counted.is_some() {
+        maps.destinations_by_pod.remove(&POOL_IN_USE)?;
+    } else if rows != counted.unwrap_or_default() {
+        maps.destinations_by_pod.insert(&POOL_IN_USE, &rows)?;
+    }
+    Ok(())
 }
 
 /// Targets that a socket of the namespace has at either end, as in a destination's key.

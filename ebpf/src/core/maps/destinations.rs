@@ -4,7 +4,7 @@
 use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::HashMap, macros::btf_map};
 use sidetrack_common::{
     conn::{Destination, DestinationKey, DestinationRow},
-    names::DESTINATION_QUOTA,
+    names::{DESTINATION_CAPACITY, DESTINATION_POOL, DESTINATION_SHARE, POOL_IN_USE},
 };
 
 use sidetrack_ebpf::own_map::ON_DEMAND;
@@ -13,10 +13,11 @@ use super::{atomic, keep_order};
 
 /// Destinations of enrolled pods, and of pods that have left as long as open connections need them.
 #[btf_map]
-static DESTINATIONS: HashMap<DestinationKey, DestinationRow, 262_144, ON_DEMAND> = HashMap::new();
+static DESTINATIONS: HashMap<DestinationKey, DestinationRow, DESTINATION_CAPACITY, ON_DEMAND> =
+    HashMap::new();
 
-/// How many of them each pod has. A pod's first destination creates its row, or the agent when the pod leaves. The row
-/// goes a second after that at the earliest.
+/// How many of them each pod has, and how many rows of the pool are in use ([`POOL_IN_USE`]). A pod's first destination
+/// creates its row, or the agent when the pod leaves. The row goes a second after that at the earliest.
 #[btf_map]
 static DESTINATIONS_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
 
@@ -40,22 +41,36 @@ pub fn is_leaving(netns: u64) -> bool {
     unsafe { DESTINATIONS_BY_POD.get(&netns) }.is_some()
 }
 
-/// Names a destination by a free target. Fails if the pod has used its quota, or the target has just been taken.
+/// Names a destination by a free target. Fails if the pod has used its share and the pool is used up, or if the target
+/// has just been taken.
 #[inline(always)]
 pub fn add_destination(row: &DestinationRow) -> Result<(), ()> {
     let netns = row.key.netns;
-    // SAFETY: a number, read whole.
-    let own = unsafe { DESTINATIONS_BY_POD.get(netns) }.map_or(0, |count| *count);
-    if own >= u64::from(DESTINATION_QUOTA) {
+    let from_pool = counted(netns) >= DESTINATION_SHARE;
+    if from_pool && counted(POOL_IN_USE) >= DESTINATION_POOL {
         return Err(());
     }
     DESTINATIONS
         .insert(&row.key, row, BPF_NOEXIST.into())
         .map_err(|_| ())?;
-    // Without memory for the count the quota is not enforced until there is some.
+    count(netns);
+    if from_pool {
+        count(POOL_IN_USE);
+    }
+    Ok(())
+}
+
+#[inline(always)]
+fn counted(netns: u64) -> u64 {
+    // SAFETY: a number, read whole.
+    unsafe { DESTINATIONS_BY_POD.get(netns) }.map_or(0, |count| *count)
+}
+
+/// Without memory for a count its limit is not enforced until there is some.
+#[inline(always)]
+fn count(netns: u64) {
     let _ = DESTINATIONS_BY_POD.insert(&netns, &0, BPF_NOEXIST.into());
     if let Some(count) = DESTINATIONS_BY_POD.get_ptr_mut(&netns) {
         atomic::add(count, 1);
     }
-    Ok(())
 }
