@@ -2,6 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+/// Destinations of a client that has many: ports of one address.
+pub const DESTINATIONS: u16 = 50_000;
+
 /// What is measured.
 #[derive(clap::ValueEnum, Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -46,6 +49,10 @@ pub enum Field {
     OwnPod,
     /// The same over IPv6.
     OwnPodV6,
+    /// connect(2) of the app to one of [`DESTINATIONS`] after the other.
+    ManyDestinations,
+    /// The same over IPv6.
+    ManyDestinationsV6,
     /// A DNS query and its answer, all by one socket that is not connected.
     Query,
     /// The same with a connected socket for each: socket, connect, query, answer, close.
@@ -69,7 +76,7 @@ impl Field {
     pub const QUERIES: [Self; 2] = [Self::Query, Self::ConnectedQuery];
 
     /// The others.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Connect,
         Self::Session,
         Self::Arrive,
@@ -87,6 +94,8 @@ impl Field {
         Self::RoundTripV6,
         Self::OwnPod,
         Self::OwnPodV6,
+        Self::ManyDestinations,
+        Self::ManyDestinationsV6,
     ];
 
     /// In words.
@@ -127,6 +136,8 @@ impl Field {
             }
             Self::OwnPod => "The proxy's connect(2) to its own pod, to its inbound port",
             Self::OwnPodV6 => "IPv6: the proxy's connect(2) to its own pod, to its inbound port",
+            Self::ManyDestinations => "Outbound: connect(2) to 50,000 destinations in turn",
+            Self::ManyDestinationsV6 => "IPv6, outbound: connect(2) to 50,000 destinations in turn",
             Self::Query => "DNS: query and answer, by one socket that is not connected",
             Self::ConnectedQuery => {
                 "DNS: query and answer, by a connected socket for each (from socket to close)"
@@ -156,6 +167,15 @@ impl Field {
         matches!(self, Self::OwnPod | Self::OwnPodV6)
     }
 
+    /// How many destinations the client has.
+    #[must_use]
+    pub fn destinations(self) -> u16 {
+        match self {
+            Self::ManyDestinations | Self::ManyDestinationsV6 => DESTINATIONS,
+            _ => 1,
+        }
+    }
+
     /// Whether it is over IPv6.
     #[must_use]
     pub fn is_v6(self) -> bool {
@@ -167,6 +187,7 @@ impl Field {
                 | Self::ArriveSessionV6
                 | Self::RoundTripV6
                 | Self::OwnPodV6
+                | Self::ManyDestinationsV6
         )
     }
 

@@ -183,13 +183,14 @@ fn take_turns(
     );
     let names = contestants.iter().map(|contestant| contestant.name);
     let mut series: Vec<Series> = names.map(Series::new).collect();
-    // One turn that does not count: caches, and the first use of everything.
-    for round in 0..=options.rounds as usize {
+    // Turns that do not count: caches, and the first use of everything, so of each destination.
+    let first = u32::from(field.destinations()).div_ceil(PER_TURN) as usize;
+    for round in 0..first + options.rounds as usize {
         // Each begins equally often: a turn after a slow one finds cold caches.
         for place in 0..contestants.len() {
             let number = (round + place) % contestants.len();
             let turn = turn::turn(&contestants[number], field, PER_TURN)?;
-            if round > 0 {
+            if round >= first {
                 series[number].add(turn);
             }
         }

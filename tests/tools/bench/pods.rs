@@ -108,6 +108,8 @@ pub const IPTABLES_TPROXY: &str = "iptables, TPROXY";
 /// A pod in mode TPROXY.
 pub const SIDETRACK_TPROXY: &str = "sidetrack, TPROXY";
 
+/// The first port of a client with many destinations.
+const FIRST_PORT: u16 = 1_024;
 /// Where the app listens.
 const SERVED: u16 = 8080;
 /// The address of a client, which nobody has.
@@ -275,7 +277,10 @@ impl Environment {
         let takes_part = |pod: &&Pod| {
             if field.is_transparent() {
                 pod.transparent.is_some()
-            } else if field.is_v6() && (pod.has_lists || is_tproxy(pod.name)) {
+            } else if pod.has_lists && (field.is_v6() || field.destinations() > 1) {
+                // The lists are of IPv4, and of ports.
+                false
+            } else if field.is_v6() && is_tproxy(pod.name) {
                 false
             } else {
                 field.is_inbound() || !is_tproxy(pod.name)
@@ -316,15 +321,19 @@ impl Environment {
                 to: SocketAddr::new(own, if is_direct { 15006 } else { SERVED }),
             };
         }
+        let mut to = if field.is_v6() {
+            pod.dialed_v6()
+        } else {
+            pod.dialed(0)
+        };
+        if field.destinations() > 1 && !is_direct {
+            to.set_port(FIRST_PORT);
+        }
         Contestant {
             name: pod.name,
             client: &pod.app,
             server: &pod.outbound,
-            to: if field.is_v6() {
-                pod.dialed_v6()
-            } else {
-                pod.dialed(0)
-            },
+            to,
         }
     }
 }

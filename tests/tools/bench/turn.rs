@@ -36,6 +36,16 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
             let measured = client.ask(&format!("connect {to} {times}"))?;
             (measured, server.ask("drain")?)
         }
+        Field::ManyDestinations | Field::ManyDestinationsV6 => {
+            // Without interception the sidecar's port is the only one that is open.
+            let ports = if to.ip().is_loopback() {
+                1
+            } else {
+                field.destinations()
+            };
+            let measured = client.ask(&format!("connect-ports {to} {times} {ports}"))?;
+            (measured, server.ask("drain")?)
+        }
         Field::Session
         | Field::SessionV6
         | Field::ArriveSession

@@ -167,6 +167,9 @@ fn obey(line: &str, listener: Option<&Socket>, held: &mut Vec<Socket>) -> Result
         (["bytes"], Some(listener)) => server::bytes(listener)?,
         (["keep"], Some(listener)) => server::keep(listener, held)?,
         (["connect", to, times], _) => client::connects(to.parse()?, times.parse()?)?,
+        (["connect-ports", to, times, ports], _) => {
+            client::connects_to_ports(to.parse()?, times.parse()?, ports.parse()?)?
+        }
         (["request", to, times], _) => client::requests(to.parse()?, times.parse()?, true)?,
         (["requests", to, times], _) => client::requests(to.parse()?, times.parse()?, false)?,
         (["session", to, times], _) => client::sessions(to.parse()?, times.parse()?)?,

@@ -4,7 +4,10 @@ use std::{
     io::{self, Read as _, Write as _},
     mem::MaybeUninit,
     net::{Ipv4Addr, SocketAddr},
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU16, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -50,6 +53,18 @@ pub fn connects(to: SocketAddr, times: u32) -> io::Result<Answer> {
     let mut all = Vec::new();
     for _ in 0..times {
         all.push(dialed(to)?.1);
+    }
+    Ok(Answer::of(all))
+}
+
+/// connect(2) to so many ports from the destination's on, one after the other. Each call begins where the last one ended.
+pub fn connects_to_ports(to: SocketAddr, times: u32, ports: u16) -> io::Result<Answer> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let mut all = Vec::new();
+    for _ in 0..times {
+        let next = NEXT.load(Ordering::Relaxed) % ports;
+        NEXT.store(next + 1, Ordering::Relaxed);
+        all.push(dialed(SocketAddr::new(to.ip(), to.port() + next))?.1);
     }
     Ok(Answer::of(all))
 }
