@@ -96,7 +96,7 @@ pub struct Handshake {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum HandshakeReason {
-    /// The proxy calls its own pod. Rules of iptables that the pod still has would capture a dedicated target.
+    /// The proxy calls its own pod, which has a listener on loopback at the inbound port or rules of iptables.
     OwnPod = 0,
     /// DNS over TCP: the sidecar's server listens on loopback.
     Dns = 1,

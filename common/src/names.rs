@@ -57,8 +57,12 @@ pub const OVERFLOW_BY_POD: &str = "OVERFLOW_BY_POD";
 /// Pods that bypass their sidecar because it has not listened yet.
 pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 
-/// Pods with a listener on loopback at the outbound capture port.
+/// Pods with a listener on loopback at a capture port, with the bits of these ports.
 pub const LOOPBACK_SIDECAR: &str = "LOOPBACK_SIDECAR";
+/// Bit of the outbound capture port there.
+pub const LOOPBACK_OUTBOUND: u32 = 1;
+/// Bit of the inbound capture port. It also says that rules of iptables redirect the proxy's calls to its own pod.
+pub const LOOPBACK_INBOUND: u32 = 2;
 
 /// Destinations of enrolled pods, by the target that names them.
 pub const DESTINATIONS: &str = "DESTINATIONS";

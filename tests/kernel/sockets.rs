@@ -245,9 +245,10 @@ fn a_sidecar_on_loopback(_: &SharedFixture) -> Result<()> {
         let fixture = PodFixture::new()?;
         let sidecar = fixture.pod.actor()?;
         let listen = || -> Result<()> {
-            for address in ["127.0.0.1", "::1"] {
+            let ports = ["127.0.0.1", "::1"].map(|it| [at(it, 15001), at(it, 15006)]);
+            for address in ports.into_iter().flatten() {
                 sidecar.listen_group(Listen {
-                    address: at(address, 15001),
+                    address,
                     owner: PROXY,
                     sockets: 1,
                     v6_only: true,
@@ -267,6 +268,10 @@ fn a_sidecar_on_loopback(_: &SharedFixture) -> Result<()> {
             let to = at(VIP[family], 80);
             check(&fixture.dial(to)?, Arrives::Sidecar(15001), POD[family], to)
                 .with_context(|| format!("listens first: {listens_first}"))?;
+            let own = at(POD[family], 80);
+            let result = fixture.client.dial(Dial::new(&PROXY, own))?;
+            check(&result, Arrives::Sidecar(15006), POD[family], own)
+                .with_context(|| format!("the proxy, listens first: {listens_first}"))?;
         }
     }
     Ok(())

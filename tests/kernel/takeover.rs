@@ -4,12 +4,13 @@ use anyhow::{Result, anyhow, ensure};
 use lab::{
     command::run_words,
     injected::with_istio_init,
-    protocol::{APP, Dial, ROOT},
+    network::Manifest,
+    protocol::{APP, Dial, PROXY, ROOT},
     sidecar,
 };
 use std::fs;
 
-use crate::fixture::{POD, PodFixture, VIP, at};
+use crate::fixture::{POD, PodFixture, VIP, at, original};
 
 /// Connections under the rules, which connection tracking remembers for two minutes: a quarter of the ports that
 /// the kernel gives to clients.
@@ -17,13 +18,10 @@ const BEFORE: usize = 8_000;
 const AFTER: usize = 1_500;
 const AT_ONCE: usize = 500;
 
-fn load_rules(fixture: &PodFixture) -> Result<()> {
-    let manifest = fixture.lab.dir().join("rules.json");
-    fs::write(
-        &manifest,
-        with_istio_init(&fixture.pod, &[], &[]).to_string(),
-    )?;
-    let manifest = manifest.to_string_lossy();
+fn load_rules(fixture: &PodFixture, manifest: &Manifest) -> Result<()> {
+    let path = fixture.lab.dir().join("rules.json");
+    fs::write(&path, manifest.to_string())?;
+    let manifest = path.to_string_lossy();
     for (restore, six) in [
         ("iptables-restore", None),
         ("ip6tables-restore", Some("-6")),
@@ -72,14 +70,13 @@ fn of_a_pod_with_istio_init_under_load() -> Result<()> {
     fixture.lab.add_outside(VIP[1])?;
     fixture.outside.listen(&ROOT, at("::", 80))?;
     let _sidecar = sidecar::start(&fixture.pod, &[])?;
-    load_rules(&fixture)?;
+    let manifest = with_istio_init(&fixture.pod, &[], &[]);
+    load_rules(&fixture, &manifest)?;
     for family in [0, 1] {
         dial(&fixture, family, BEFORE)?;
     }
     for _ in 0..2 {
-        fixture
-            .lab
-            .enroll_manifest("app", &with_istio_init(&fixture.pod, &[], &[]))?;
+        fixture.lab.enroll_manifest("app", &manifest)?;
         for family in [0, 1] {
             dial(&fixture, family, AFTER)?;
         }
@@ -88,5 +85,42 @@ fn of_a_pod_with_istio_init_under_load() -> Result<()> {
             dial(&fixture, family, AT_ONCE)?;
         }
     }
+    Ok(())
+}
+
+kernel_test!(the_proxy_calls_its_own_pod_under_rules);
+/// The rules redirect what goes to the target of such a call, as they redirect what goes to the pod's address. The first
+/// call learns that.
+fn the_proxy_calls_its_own_pod_under_rules() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    let manifest = with_istio_init(&fixture.pod, &[], &[]).dual_stack(true);
+    load_rules(&fixture, &manifest)?;
+    fixture.lab.enroll_manifest("app", &manifest)?;
+    for family in [0, 1] {
+        let to = at(POD[family], 80);
+        for call in 0..3 {
+            let result = fixture.client.dial(Dial::new(&PROXY, to))?;
+            let connected = result.map_err(|errno| anyhow!("call {call}: errno {errno}"))?;
+            ensure!(
+                connected.accepted_by == 15006
+                    && original(&connected.server, to) == Ok(to)
+                    && original(&connected.client, to) == Ok(to)
+                    && connected.client.peer == to
+                    && connected.client.local.ip() == to.ip(),
+                "call {call}: {connected:?}"
+            );
+            let is_named = connected.server.peer == connected.client.local;
+            ensure!(
+                is_named || family == 0 && call == 0,
+                "call {call}: {connected:?}"
+            );
+        }
+    }
+    let maps = fixture.agent.places.maps()?;
+    let counts = maps.handshakes_by_reason()?;
+    let own_pod = counts.iter().find(|(reason, _)| *reason == "own-pod");
+    ensure!(own_pod.is_some_and(|(_, count)| *count == 5), "{counts:?}");
+    ensure!(maps.handshakes.keys()?.is_empty(), "handshakes are over");
     Ok(())
 }

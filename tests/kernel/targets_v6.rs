@@ -200,7 +200,7 @@ fn connections_without_a_target_are_counted_by_the_reason() -> Result<()> {
     bound.source = Some(at("::1", 0));
     let connected = fixture.client.dial(bound)?;
     ensure!(connected.is_ok_and(|it| it.accepted_by == 15001));
-    let wanted = BTreeMap::from([("own-pod", 2), ("loopback-source", 1)]);
+    let wanted = BTreeMap::from([("loopback-source", 1)]);
     ensure!(counts()? == wanted, "{:?}", counts()?);
     // Where the rules capture loopback addresses as well.
     fixture.enroll(&[(

@@ -8,7 +8,7 @@ use std::{
 
 use sidetrack_common::{
     count::{ANY_POLICY, CountKey, EARLIER_POLICIES},
-    names::COUNTER_QUOTA,
+    names::{COUNTER_QUOTA, LOOPBACK_OUTBOUND},
     rule::{Class, Rule},
 };
 
@@ -224,7 +224,10 @@ pub fn add_sidecars(
     let listening = maps.listeners.keys()?.into_iter();
     let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
     let passing = maps.before_sidecar.keys()?;
-    let on_loopback = maps.loopback_sidecar.keys()?;
+    let on_loopback: HashSet<u64> = (maps.loopback_sidecar.rows()?.into_iter())
+        .filter(|(_, ports)| ports & LOOPBACK_OUTBOUND != 0)
+        .map(|(netns, _)| netns)
+        .collect();
     for pod in pods {
         let Some(netns) = &pod.netns else { continue };
         let policy = pod.policy_id.map(|id| maps.policies.get(&id)).transpose()?;

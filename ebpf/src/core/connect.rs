@@ -8,6 +8,7 @@ use sidetrack_common::{
     conn::{Destination, DestinationKey, DestinationRow, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
+    names::{LOOPBACK_INBOUND, LOOPBACK_OUTBOUND},
     pod::POD_DNS,
     policy::Row,
     rule::Rule,
@@ -150,10 +151,16 @@ fn try_connect<const V6: bool>(
                 // The sidecar is reached over lo.
                 ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
-            let can_share = port == policy.outbound_port
+            let is_outbound = port == policy.outbound_port;
+            let port_bit = if is_outbound {
+                LOOPBACK_OUTBOUND
+            } else {
+                LOOPBACK_INBOUND
+            };
+            let has_targets = (is_outbound || port == policy.inbound_port)
                 && pod.has_own_targets(Family::V4)
-                && !maps::has_sidecar_on_loopback(netns);
-            if can_share
+                && !maps::has_plain_target_only(netns, port_bit);
+            if has_targets
                 && pod.has_own_targets(dialed.family())
                 && let Some(target) = dedicated_target(netns, port, &conn, dialed, source)
             {
@@ -163,7 +170,7 @@ fn try_connect<const V6: bool>(
             if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
             }
-            let target = if can_share {
+            let target = if has_targets && is_outbound {
                 Target::shared(dialed, conn.port, port, ctx.bound_port())
             } else {
                 Target::plain(dialed.family(), port)

@@ -91,11 +91,26 @@ fn from_record(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
     }
 }
 
+/// With connection tracking (a pod that kept its iptables rules) the kernel's result is right, unless the rules have
+/// redirected what was on its way to a target: then it is that target.
+#[inline(always)]
+fn by_rules(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
+    let (addr, port) = opt.result(family)?;
+    if !is_dedicated(addr) {
+        return None;
+    }
+    let key = DestinationKey::new(opt.netns(), Target { addr, port });
+    let row = maps::destination(&key)?;
+    Some((row.dialed, row.dialed_port))
+}
+
 /// The original destination of an accepted socket that has no record: its local address.
 #[inline(always)]
 fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
-    // With connection tracking (a pod that kept its iptables rules) the kernel's result is right.
-    if opt.has_result() || !opt.is_tcp() {
+    if opt.has_result() {
+        return by_rules(opt, family);
+    }
+    if !opt.is_tcp() {
         return None;
     }
     let netns = opt.netns();

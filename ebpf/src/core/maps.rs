@@ -23,9 +23,9 @@ pub use inbound::{inbound_netns, run_inbound_program};
 pub use inbound_dedup::is_repeated;
 pub use listeners::{add_listener, add_socket, assign_listener, wanted_listener};
 pub use pods::{
-    Enrolled, assignment_seen, end_before_sidecar, has_rows_off_loopback, has_sidecar_on_loopback,
+    Enrolled, assignment_seen, end_before_sidecar, has_plain_target_only, has_rows_off_loopback,
     has_translation, iface, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule,
-    route, set_sidecar_on_loopback, translation_seen,
+    route, set_plain_target_only, translation_seen,
 };
 pub use records::record;
 pub use tasks::{task_pass, watched_netns};

@@ -23,7 +23,7 @@ use sidetrack_common::{
     },
     decide::{self, ECONNREFUSED, Owner},
     event::EventKind,
-    names::LISTENER_SLOTS,
+    names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND},
     pod::POD_BEFORE_SIDECAR,
     rule::Rule,
     target::{Target, is_dedicated},
@@ -129,7 +129,7 @@ fn reason(ops: &SockOps<'_>, netns: u64, record: &SockRecord) -> HandshakeReason
         }
     } else if !has_targets {
         HandshakeReason::NoTargets
-    } else if maps::has_sidecar_on_loopback(netns) {
+    } else if maps::has_plain_target_only(netns, LOOPBACK_OUTBOUND) {
         HandshakeReason::LoopbackSidecar
     } else if is_bound && ops.local().is_loopback() {
         HandshakeReason::LoopbackSource
@@ -177,6 +177,7 @@ fn accepted(ops: &SockOps<'_>) {
     let client = (ops.remote(), ops.remote_port());
     let key = HandshakeKey::new(netns, client, (local, ops.local_port()));
     let Some(row) = maps::handshake(&key) else {
+        notice_rules(ops, netns, local);
         return;
     };
     if row.assigned != 0 {
@@ -205,6 +206,20 @@ fn accepted(ops: &SockOps<'_>) {
         row.dialed_port
     );
     maps::withdraw_handshake(&key);
+}
+
+/// A connection that reached the inbound port on loopback without a row. The pod may still have rules of iptables, which
+/// take the target of the proxy's calls to its own pod for another address of the pod. getsockopt knows where this one
+/// was to go; from the next one on the proxy's calls have a row, and all their names.
+#[inline(always)]
+fn notice_rules(ops: &SockOps<'_>, netns: u64, local: Addr) {
+    if !(local.is(Addr::LOOPBACK_V4) || local.is(Addr::LOOPBACK_V6)) {
+        return;
+    }
+    let policy = maps::pod(netns).and_then(|pod| maps::policy(pod.policy));
+    if policy.is_some_and(|policy| ops.local_port() == policy.inbound_port) {
+        maps::set_plain_target_only(netns, LOOPBACK_INBOUND, true);
+    }
 }
 
 #[inline(always)]
@@ -307,6 +322,8 @@ fn listening(ops: &SockOps<'_>) {
     let local = ops.local();
     if port == policy.outbound_port {
         listening_outbound(netns, pod, local);
+    } else if port == policy.inbound_port {
+        maps::set_plain_target_only(netns, LOOPBACK_INBOUND, local.is_loopback());
     }
     // Inbound connections never go to a listener on loopback; with iptables they cannot reach it.
     if port != policy.inbound_port && port != policy.outbound_port || local.is_loopback() {
@@ -326,14 +343,10 @@ fn listening(ops: &SockOps<'_>) {
 /// A listener at the outbound capture port.
 #[inline(always)]
 fn listening_outbound(netns: u64, pod: Enrolled, local: Addr) {
-    if !local.is_loopback() {
-        maps::set_sidecar_on_loopback(netns, false);
-        // Not by one on loopback: the validation container listens there as well.
-        if pod.flags & POD_BEFORE_SIDECAR != 0 {
-            maps::end_before_sidecar(netns);
-        }
-    } else {
-        maps::set_sidecar_on_loopback(netns, true);
+    maps::set_plain_target_only(netns, LOOPBACK_OUTBOUND, local.is_loopback());
+    // Not by one on loopback: the validation container listens there as well.
+    if !local.is_loopback() && pod.flags & POD_BEFORE_SIDECAR != 0 {
+        maps::end_before_sidecar(netns);
     }
 }
 

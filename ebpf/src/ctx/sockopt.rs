@@ -118,6 +118,37 @@ impl SockOpt<'_> {
         }
     }
 
+    /// The socket address of a family in the call's result.
+    #[inline(always)]
+    pub fn result(&self, family: Family) -> Option<(Addr, u16)> {
+        match family {
+            Family::V4 => {
+                let [first, addr] = self.take()?;
+                Some((Addr::from_v4_be(addr), port(first)))
+            }
+            Family::V6 => {
+                let [first, _, a, b, c, d] = self.take()?;
+                Some((Addr::from_v6_be([a, b, c, d]), port(first)))
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn take<const WORDS: usize>(&self) -> Option<[u32; WORDS]> {
+        let start = field!(self.inner.sockopt, __bindgen_anon_2.optval) as usize;
+        let end = field!(self.inner.sockopt, __bindgen_anon_3.optval_end) as usize;
+        if start + WORDS * 4 > end {
+            return None;
+        }
+        let buffer = start as *const u32;
+        let mut words = [0; WORDS];
+        for (position, word) in words.iter_mut().enumerate() {
+            // SAFETY: inside the buffer, as just compared; the verifier checks the same.
+            *word = unsafe { core::ptr::read_volatile(buffer.add(position)) };
+        }
+        Some(words)
+    }
+
     #[inline(always)]
     fn put<const WORDS: usize>(&self, words: &[u32; WORDS]) -> bool {
         let start = field!(self.inner.sockopt, __bindgen_anon_2.optval) as usize;
@@ -140,4 +171,11 @@ impl SockOpt<'_> {
 fn family_and_port(family: u32, port: u16) -> u32 {
     let (f, p) = ((family as u16).to_ne_bytes(), port.to_be_bytes());
     u32::from_ne_bytes([f[0], f[1], p[0], p[1]])
+}
+
+/// The port in the first word of a socket address, host order.
+#[inline(always)]
+fn port(first: u32) -> u16 {
+    let [_, _, high, low] = first.to_ne_bytes();
+    u16::from_be_bytes([high, low])
 }

@@ -23,7 +23,7 @@ use netlink_packet_sock_diag::{
 use sidetrack_common::{
     addr::Family,
     conn::{ListenerKey, WantedListener},
-    names::LISTENER_SLOTS,
+    names::{self, LISTENER_SLOTS},
 };
 
 use super::{Netns, searches::Searches};
@@ -71,6 +71,21 @@ pub struct Search {
     pub ports: Vec<u16>,
     /// Outbound capture port.
     pub outbound_port: u16,
+    /// Inbound capture port.
+    pub inbound_port: u16,
+}
+
+impl Search {
+    /// The bit of a capture port in LOOPBACK_SIDECAR.
+    fn bit(&self, port: u16) -> u32 {
+        if port == self.outbound_port {
+            names::LOOPBACK_OUTBOUND
+        } else if port == self.inbound_port {
+            names::LOOPBACK_INBOUND
+        } else {
+            0
+        }
+    }
 }
 
 impl Adopter {
@@ -123,10 +138,12 @@ impl Shared {
         let netns = &*search.netns;
         let mut wanted = Vec::new();
         let found = listening(netns, search, until)?;
-        if found.iter().any(|it| it.address.is_loopback()) {
+        let on_loopback = found.iter().filter(|it| it.address.is_loopback());
+        let ports = on_loopback.fold(0, |ports, it| ports | search.bit(it.port));
+        if ports != 0 {
             self.adoption
                 .loopback_sidecar
-                .insert(&netns.cookie(), &1)
+                .insert(&netns.cookie(), &ports)
                 .context("mark a sidecar that listens on loopback")?;
         }
         for listening in found.iter().filter(|it| !it.address.is_loopback()) {
@@ -216,12 +233,12 @@ struct Listening {
 }
 
 /// Those that a search is for, [`MAX_FOUND`] of them at most: the sidecar's on the ports where it receives
-/// connections, and those on loopback at the outbound port.
+/// connections, and those on loopback at its capture ports.
 fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Listening>> {
     let mut found = Vec::new();
     visit(netns, until, |listening| {
         let is_wanted = if listening.address.is_loopback() {
-            listening.port == search.outbound_port
+            search.bit(listening.port) != 0
         } else {
             search.ports.contains(&listening.port)
         };

@@ -71,6 +71,7 @@ async fn write(
                 netns: link.shared_netns(),
                 ports: policy.listener_ports(),
                 outbound_port: policy.outbound_port,
+                inbound_port: policy.inbound_port,
             };
             // A listener that is not found is a pod whose sidecar is down: no reason to leave the pod's
             // connections alone.

@@ -49,8 +49,7 @@ static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::n
 #[btf_map]
 static BEFORE_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 
-/// Pods whose outbound capture port has a listener on 127.0.0.0/8, which connections to other addresses
-/// do not reach.
+/// Pods with a capture port that is reached at its plain target alone: [`LOOPBACK_OUTBOUND`], [`LOOPBACK_INBOUND`].
 #[btf_map]
 static LOOPBACK_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 
@@ -169,22 +168,29 @@ pub fn end_before_sidecar(netns: u64) {
     let _ = BEFORE_SIDECAR.remove(&netns);
 }
 
-/// Whether a pod's outbound capture port has a listener on loopback.
+/// Whether one of a pod's capture ports is reached at its plain target alone. `port` is the port's bit.
 #[inline(always)]
-pub fn has_sidecar_on_loopback(netns: u64) -> bool {
-    // SAFETY: the value is not read, only whether the row exists.
-    unsafe { LOOPBACK_SIDECAR.get(&netns) }.is_some()
+pub fn has_plain_target_only(netns: u64, port: u32) -> bool {
+    plain_ports(netns) & port != 0
 }
 
-/// Remembers whether the last listener at a pod's outbound capture port is on loopback. Without memory for
-/// it, connections to a sidecar that listens on loopback only are refused.
+/// Remembers whether a capture port is reached at its plain target alone: its last listener is on loopback. Without
+/// memory for it, connections to a sidecar that listens on loopback only are refused.
 #[inline(always)]
-pub fn set_sidecar_on_loopback(netns: u64, is_set: bool) {
-    let _ = if is_set {
-        LOOPBACK_SIDECAR.insert(&netns, &1, 0)
-    } else {
-        LOOPBACK_SIDECAR.remove(&netns)
-    };
+pub fn set_plain_target_only(netns: u64, port: u32, is_set: bool) {
+    let ports = plain_ports(netns);
+    let changed = if is_set { ports | port } else { ports & !port };
+    if changed == 0 {
+        let _ = LOOPBACK_SIDECAR.remove(&netns);
+    } else if changed != ports {
+        let _ = LOOPBACK_SIDECAR.insert(&netns, &changed, 0);
+    }
+}
+
+#[inline(always)]
+fn plain_ports(netns: u64) -> u32 {
+    // SAFETY: a number, read whole.
+    unsafe { LOOPBACK_SIDECAR.get(&netns) }.map_or(0, |ports| *ports)
 }
 
 /// Index in [`TRANSLATION`]: another program translates destinations of proxies' connections.
