@@ -13,7 +13,7 @@ use lab::{agent::Places, network::PodNet};
 
 use crate::{
     hangs::Hangs,
-    targets::{Ending, Kind, Known, SELF, SIDECAR_IN, SIDECAR_OUT},
+    targets::{Ending, Kind, Known, SELF, SELF6, SIDECAR_IN, SIDECAR_OUT},
     timeline::{State, Timeline},
     wire::{Hanging, Hop, Outcome, Report, Who},
 };
@@ -93,6 +93,7 @@ pub struct Account {
 #[derive(Debug, Default)]
 struct Books {
     totals: Totals,
+    over_v6: u64,
     failures: Vec<String>,
     failed: u64,
 }
@@ -174,6 +175,7 @@ impl Account {
             .books
             .lock()
             .expect("no thread panics while it holds the lock");
+        books.over_v6 += u64::from(known.to().is_ipv6());
         let row = books.totals.entry(row(known.kind)).or_default();
         row[heading as usize] += 1;
         if !heading.is_fine() {
@@ -195,6 +197,14 @@ impl Account {
             .clone();
         let sum = totals.values().flatten().sum();
         (totals, sum)
+    }
+
+    /// How many connections were made over IPv6.
+    pub fn over_v6(&self) -> u64 {
+        self.books
+            .lock()
+            .expect("no thread panics while it holds the lock")
+            .over_v6
     }
 
     /// How many things went wrong, and the first of them.
@@ -342,7 +352,7 @@ fn ends_agree(known: &Known, local: SocketAddr, peer: SocketAddr, hops: &[Hop]) 
     let later = hops.iter().skip(1).filter(|hop| hop.port != 0);
     let onwards = later
         .map(|hop| hop.peer.ip())
-        .all(|ip| ip == known.source || ip == SELF);
+        .all(|ip| ip == known.source || ip == SELF || ip == SELF6);
     local.ip() == known.source && peer == known.to() && first && onwards
 }
 

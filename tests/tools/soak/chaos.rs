@@ -129,7 +129,7 @@ pub fn come_and_go(
             },
         )?;
         let to = rng.u16(..environment.pods.len() as u16);
-        let peer = (to, environment.pods[usize::from(to)].net.v4);
+        let peer = (to, &environment.pods[usize::from(to)].net);
         let inbound = environment.connect(&pod, peer)?;
         environment.write_manifest(pod.number(), &pod.net, policy)?;
         environment.wait_policy(&pod.name(), policy)?;

@@ -3,7 +3,7 @@
 mod others;
 
 use std::{
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
@@ -25,7 +25,7 @@ use crate::{
     account::Account,
     helpers::{Dialer, serve},
     targets::{
-        ASIDE, CHAIN, EXCLUDED, HEALTH, Kind, Known, Mode, NOWHERE, OTHER, Policy, SELF,
+        ASIDE, ASIDE6, CHAIN, EXCLUDED, HEALTH, Kind, Known, Mode, NOWHERE, OTHER, Policy, SELF,
         SIDECAR_IN, SIDECAR_OUT, VIP, VIP6, WEB,
     },
     timeline::{State, Timeline},
@@ -122,7 +122,7 @@ impl Environment {
     /// Builds it; there are no connections and no agent yet.
     pub fn new(seed: u64) -> Result<Self> {
         let mut lab = Lab::new()?;
-        for address in [VIP, VIP6, ASIDE] {
+        for address in [VIP, VIP6, ASIDE, ASIDE6] {
             lab.add_outside(address)?;
         }
         let out = lab.outside();
@@ -198,8 +198,10 @@ impl Environment {
         // Linux drops what waits in the queue of a listener that closes, unless this setting moves
         // it to another listener of the group. With it, whatever is lost here is lost by us.
         set_sysctl(&net.netns, "net/ipv4/tcp_migrate_req", "1")?;
-        for (kind, range, _, _) in NOWHERE {
-            net.ip(&format!("route add {kind} {range}"))?;
+        for (kind, ranges, _, _) in NOWHERE {
+            for range in ranges {
+                net.ip(&format!("route add {kind} {range} metric 1"))?;
+            }
         }
         let timeline = Arc::new(Timeline::new(state));
         self.account.add_pod(number, &net, Arc::clone(&timeline));
@@ -251,7 +253,7 @@ impl Environment {
     pub fn begin(&mut self) -> Result<()> {
         for index in 0..self.pods.len() {
             let next = &self.pods[(index + 1) % self.pods.len()];
-            let peer = (next.number, next.net.v4);
+            let peer = (next.number, &next.net);
             let inbound = self.connect(&self.pods[index], peer)?;
             self.pods[index].inbound = inbound;
         }
@@ -263,8 +265,8 @@ impl Environment {
     }
 
     /// Makes a pod dial, also another pod, and be dialed; returns the targets of what dials it.
-    pub fn connect(&self, pod: &Pod, peer: (u16, std::net::IpAddr)) -> Result<Vec<u32>> {
-        let (app, proxy, outside) = targets(pod, peer);
+    pub fn connect(&self, pod: &Pod, peer: (u16, &PodNet)) -> Result<Vec<u32>> {
+        let [app, proxy, outside] = targets(pod, peer);
         for known in [&app, &proxy, &outside] {
             self.account.know(known);
         }
@@ -379,13 +381,10 @@ fn dialers(threads: usize, seed: u64) -> Work {
     }
 }
 
-/// What the app, the sidecar and the outside dial.
-fn targets(
-    pod: &Pod,
-    (peer, peer_ip): (u16, std::net::IpAddr),
-) -> (Vec<Known>, Vec<Known>, Vec<Known>) {
+/// What the app, the sidecar and the outside dial: the same by both families, with few exceptions.
+fn targets(pod: &Pod, (peer, peer_net): (u16, &PodNet)) -> [Vec<Known>; 3] {
     let net = &pod.net;
-    let ip = |text: &str| text.parse().expect("an address");
+    let ip = |text: &str| -> IpAddr { text.parse().expect("an address") };
     let known = |kind, to, port, client, server, source| Known {
         target: Target {
             mapped: kind == Kind::OutMapped,
@@ -399,42 +398,40 @@ fn targets(
     };
     let from =
         |kind, to, port, server, source| known(kind, to, port, Some(pod.number), server, source);
-    let mut app = vec![
-        from(Kind::OutV4, ip(VIP), WEB, None, net.v4),
-        from(Kind::OutV6, ip(VIP6), WEB, None, net.v6),
-        from(Kind::OutMapped, ip(VIP), WEB, None, net.v4),
-        from(Kind::OutOther, ip(VIP), OTHER, None, net.v4),
-        from(Kind::OutAside, ip(ASIDE), WEB, None, net.v4),
-        from(Kind::OutExcluded, ip(VIP), EXCLUDED, None, net.v4),
-        from(Kind::OutSelf, net.v4, WEB, None, net.v4),
-        from(
-            Kind::OutLoopback,
-            ip("127.0.0.1"),
-            WEB,
-            None,
-            ip("127.0.0.1"),
-        ),
-        from(Kind::PodToPod, peer_ip, CHAIN, Some(peer), net.v4),
-    ];
-    app.extend(
-        NOWHERE.map(|(_, _, to, errno)| from(Kind::OutNowhere(errno), ip(to), WEB, None, net.v4)),
-    );
-    let proxy = vec![
-        from(Kind::ProxyOut, peer_ip, WEB, Some(peer), net.v4),
-        from(Kind::ProxySelf, net.v4, WEB, None, net.v4),
-        from(Kind::ProxyToApp, net.v4, WEB, None, SELF),
-    ];
-    let gateway = [ip(lab::network::GATEWAY), ip("fd77::fe")];
-    let to = |kind, to: std::net::IpAddr, port| {
-        let source = gateway[usize::from(to.is_ipv6())];
-        known(kind, to, port, None, Some(pod.number), source)
-    };
-    let outside = vec![
-        to(Kind::InV4, net.v4, WEB),
-        to(Kind::InV6, net.v6, WEB),
-        to(Kind::InOther, net.v4, OTHER),
-        to(Kind::InExcluded, net.v4, EXCLUDED),
-        to(Kind::InHealth, net.v4, HEALTH),
-    ];
-    (app, proxy, outside)
+    let to = |kind, to, port, gateway| known(kind, to, port, None, Some(pod.number), gateway);
+    let [mut app, mut proxy, mut outside] = [const { Vec::new() }; 3];
+    for family in [0, 1] {
+        let of = |addresses: [&str; 2]| ip(addresses[family]);
+        let own = [net.v4, net.v6][family];
+        let peer_ip = [peer_net.v4, peer_net.v6][family];
+        let gateway = of([lab::network::GATEWAY, "fd77::fe"]);
+        let (vip, aside) = (of([VIP, VIP6]), of([ASIDE, ASIDE6]));
+        let loopback = of(["127.0.0.1", "::1"]);
+        app.extend([
+            from([Kind::OutV4, Kind::OutV6][family], vip, WEB, None, own),
+            from(Kind::OutOther, vip, OTHER, None, own),
+            from(Kind::OutAside, aside, WEB, None, own),
+            from(Kind::OutExcluded, vip, EXCLUDED, None, own),
+            from(Kind::OutSelf, own, WEB, None, own),
+            from(Kind::OutLoopback, loopback, WEB, None, loopback),
+            from(Kind::PodToPod, peer_ip, CHAIN, Some(peer), own),
+        ]);
+        app.extend(
+            NOWHERE.map(|(_, _, to, errno)| from(Kind::OutNowhere(errno), of(to), WEB, None, own)),
+        );
+        proxy.extend([
+            from(Kind::ProxyOut, peer_ip, WEB, Some(peer), own),
+            from(Kind::ProxySelf, own, WEB, None, own),
+        ]);
+        outside.extend([
+            to([Kind::InV4, Kind::InV6][family], own, WEB, gateway),
+            to(Kind::InOther, own, OTHER, gateway),
+            to(Kind::InExcluded, own, EXCLUDED, gateway),
+            to(Kind::InHealth, own, HEALTH, gateway),
+        ]);
+    }
+    app.push(from(Kind::OutMapped, ip(VIP), WEB, None, net.v4));
+    // `::6` is there only while the pod is enrolled.
+    proxy.push(from(Kind::ProxyToApp, net.v4, WEB, None, SELF));
+    [app, proxy, outside]
 }

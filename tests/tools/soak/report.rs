@@ -74,8 +74,8 @@ pub fn events(agents: &Agents, events: &Events, floods: &Floods) {
     }
 }
 
-/// Connections by kind and heading.
-pub fn connections(totals: &Totals) {
+/// Connections by kind and heading, and how many of them are over IPv6.
+pub fn connections(totals: &Totals, over_v6: u64) {
     println!("\nconnections\n");
     print!("{:<34}", "");
     for heading in Heading::ALL {
@@ -90,6 +90,7 @@ pub fn connections(totals: &Totals) {
         }
     }
     line("all", &sums);
+    println!("{:<34}{over_v6:>15}", "of them over IPv6");
 }
 
 fn line(title: &str, row: &[u64]) {

@@ -1,7 +1,7 @@
 //! Where connections go, the policies that pods flip between, and what is to become of a connection
 //! under each: written down here by hand, not taken from the code under test.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use crate::wire::{Target, Who};
 
@@ -26,19 +26,33 @@ pub const VIP: &str = "10.109.118.31";
 pub const VIP6: &str = "fd99::31";
 /// A service in a range that some policies leave alone.
 pub const ASIDE: &str = "10.109.200.1";
+/// The same, by IPv6.
+pub const ASIDE6: &str = "fd99:200::1";
 /// Routes that lead nowhere, and what connect says to them.
-pub const NOWHERE: [(&str, &str, &str, i32); 3] = [
-    ("blackhole", "10.201.0.0/16", "10.201.0.1", libc::EINVAL),
+pub const NOWHERE: [(&str, [&str; 2], [&str; 2], i32); 3] = [
+    (
+        "blackhole",
+        ["10.201.0.0/16", "fdb1::/64"],
+        ["10.201.0.1", "fdb1::1"],
+        libc::EINVAL,
+    ),
     (
         "unreachable",
-        "10.202.0.0/16",
-        "10.202.0.1",
+        ["10.202.0.0/16", "fdb2::/64"],
+        ["10.202.0.1", "fdb2::1"],
         libc::EHOSTUNREACH,
     ),
-    ("prohibit", "10.203.0.0/16", "10.203.0.1", libc::EACCES),
+    (
+        "prohibit",
+        ["10.203.0.0/16", "fdb3::/64"],
+        ["10.203.0.1", "fdb3::1"],
+        libc::EACCES,
+    ),
 ];
 /// The source a sidecar has towards its app.
 pub const SELF: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6));
+/// The same, by IPv6. Pods have it while they are enrolled.
+pub const SELF6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
 
 /// A client that a sidecar calls its app for; nobody has this address.
 pub const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(198, 51, 100, 7));
@@ -155,7 +169,7 @@ const SPECS: [Spec; 6] = [
     Spec {
         annotations: &[
             ("includeOutboundIPRanges", "10.0.0.0/8,fd00::/8"),
-            ("excludeOutboundIPRanges", "10.109.200.0/24"),
+            ("excludeOutboundIPRanges", "10.109.200.0/24,fd99:200::/64"),
             ("excludeInboundPorts", "7070"),
         ],
         outbound: |aside, _| !aside,

@@ -19,7 +19,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{orders, say};
 use crate::{
-    targets::{CHAIN, SIDECAR_IN, SIDECAR_OUT},
+    targets::{CHAIN, SELF, SELF6, SIDECAR_IN, SIDECAR_OUT},
     wire::{Hop, Order, Who},
 };
 
@@ -27,8 +27,6 @@ use crate::{
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 const WAIT_TIMEOUT: Duration = Duration::from_secs(10);
 const BACKLOG: i32 = 1024;
-/// The source a sidecar has towards its app.
-const SELF: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6));
 
 /// A socket and the thread that serves it.
 struct Listener {
@@ -134,7 +132,7 @@ fn answer(mut accepted: Socket, peer: Option<SocketAddr>, who: Who, port: u16) -
     let on = match original {
         Some(to) if matches!(who, Who::Sidecar(_)) && to.port() == CHAIN => match port {
             SIDECAR_OUT => Some((None, to)),
-            SIDECAR_IN => Some((Some(SELF), to)),
+            SIDECAR_IN => Some((Some(if to.is_ipv4() { SELF } else { SELF6 }), to)),
             _ => None,
         },
         _ => None,
