@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    net::{Ipv6Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     path::Path,
     thread,
     time::Duration,
@@ -110,6 +110,13 @@ pub const SIDETRACK_TPROXY: &str = "sidetrack, TPROXY";
 
 /// The first port of a client with many destinations.
 const FIRST_PORT: u16 = 1_024;
+/// The first address of such a client without interception. All are local in its pod, as those that sidetrack redirects to.
+const FIRST_TARGET: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(127, 64, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0x100, 0, 0, 1, 0, 0, 0, 1)),
+];
+/// The sidecar's outbound port.
+pub const SIDECAR: u16 = 15001;
 /// Where the app listens.
 const SERVED: u16 = 8080;
 /// The address of a client, which nobody has.
@@ -326,7 +333,9 @@ impl Environment {
         } else {
             pod.dialed(0)
         };
-        if field.destinations() > 1 && !is_direct {
+        if field.destinations() > 1 && is_direct {
+            to.set_ip(FIRST_TARGET[usize::from(field.is_v6())]);
+        } else if field.destinations() > 1 {
             to.set_port(FIRST_PORT);
         }
         Contestant {
@@ -347,6 +356,9 @@ impl Pod {
         of: usize,
     ) -> Result<Self> {
         let net = lab.pod(&format!("bench{number}"), number)?;
+        if name == NOTHING {
+            net.ip("route add local 100:0:0:1::/64 dev lo src ::1")?;
+        }
         let sidecar = if is_tproxy(name) { 0 } else { PROXY };
         let transparent = match name {
             // The same connection without a mode: from the pod's own address.

@@ -3,7 +3,11 @@
 use anyhow::Result;
 use serde::{Deserialize, Serialize};
 
-use crate::{field::Field, pods::Contestant, worker::Answer};
+use crate::{
+    field::Field,
+    pods::{Contestant, SIDECAR},
+    worker::Answer,
+};
 
 /// What one turn brought, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -37,13 +41,14 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
             (measured, server.ask("drain")?)
         }
         Field::ManyDestinations | Field::ManyDestinationsV6 => {
-            // Without interception the sidecar's port is the only one that is open.
-            let ports = if to.ip().is_loopback() {
-                1
+            // Without interception the sidecar's port is the only one that is open: as many addresses of the pod.
+            let vary = if to.port() == SIDECAR {
+                "connect-addresses"
             } else {
-                field.destinations()
+                "connect-ports"
             };
-            let measured = client.ask(&format!("connect-ports {to} {times} {ports}"))?;
+            let destinations = field.destinations();
+            let measured = client.ask(&format!("{vary} {to} {times} {destinations}"))?;
             (measured, server.ask("drain")?)
         }
         Field::Session

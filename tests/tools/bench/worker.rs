@@ -167,8 +167,11 @@ fn obey(line: &str, listener: Option<&Socket>, held: &mut Vec<Socket>) -> Result
         (["bytes"], Some(listener)) => server::bytes(listener)?,
         (["keep"], Some(listener)) => server::keep(listener, held)?,
         (["connect", to, times], _) => client::connects(to.parse()?, times.parse()?)?,
-        (["connect-ports", to, times, ports], _) => {
-            client::connects_to_ports(to.parse()?, times.parse()?, ports.parse()?)?
+        (["connect-ports", to, times, count], _) => {
+            client::connects_to_ports(to.parse()?, times.parse()?, count.parse()?)?
+        }
+        (["connect-addresses", to, times, count], _) => {
+            client::connects_to_addresses(to.parse()?, times.parse()?, count.parse()?)?
         }
         (["request", to, times], _) => client::requests(to.parse()?, times.parse()?, true)?,
         (["requests", to, times], _) => client::requests(to.parse()?, times.parse()?, false)?,

@@ -3,7 +3,7 @@
 use std::{
     io::{self, Read as _, Write as _},
     mem::MaybeUninit,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     sync::{
         OnceLock,
         atomic::{AtomicU16, Ordering},
@@ -58,13 +58,34 @@ pub fn connects(to: SocketAddr, times: u32) -> io::Result<Answer> {
 }
 
 /// connect(2) to so many ports from the destination's on, one after the other. Each call begins where the last one ended.
-pub fn connects_to_ports(to: SocketAddr, times: u32, ports: u16) -> io::Result<Answer> {
+pub fn connects_to_ports(to: SocketAddr, times: u32, count: u16) -> io::Result<Answer> {
+    connects_to_each(times, count, |next| {
+        SocketAddr::new(to.ip(), to.port() + next)
+    })
+}
+
+/// The same to so many addresses from the destination's on.
+pub fn connects_to_addresses(to: SocketAddr, times: u32, count: u16) -> io::Result<Answer> {
+    connects_to_each(times, count, |next| {
+        let ip = match to.ip() {
+            IpAddr::V4(first) => Ipv4Addr::from_bits(first.to_bits() + u32::from(next)).into(),
+            IpAddr::V6(first) => Ipv6Addr::from_bits(first.to_bits() + u128::from(next)).into(),
+        };
+        SocketAddr::new(ip, to.port())
+    })
+}
+
+fn connects_to_each(
+    times: u32,
+    count: u16,
+    destination: impl Fn(u16) -> SocketAddr,
+) -> io::Result<Answer> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let mut all = Vec::new();
     for _ in 0..times {
-        let next = NEXT.load(Ordering::Relaxed) % ports;
+        let next = NEXT.load(Ordering::Relaxed) % count;
         NEXT.store(next + 1, Ordering::Relaxed);
-        all.push(dialed(SocketAddr::new(to.ip(), to.port() + next))?.1);
+        all.push(dialed(destination(next))?.1);
     }
     Ok(Answer::of(all))
 }
