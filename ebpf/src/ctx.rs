@@ -6,6 +6,7 @@
 //! Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and host-order integers.
 
 mod ip_options;
+pub mod number;
 pub mod owner;
 pub mod sk_lookup;
 pub mod sk_msg;

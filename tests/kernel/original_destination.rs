@@ -1,8 +1,21 @@
 //! SO_ORIGINAL_DST is answered at the level of the connection's family; at the other level the kernel's
 //! own answer stays.
 
+use std::{
+    io::{BufRead as _, BufReader},
+    net::SocketAddr,
+    ops::ControlFlow,
+    path::Path,
+    process::Stdio,
+    time::{Duration, Instant},
+};
+
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
+    agent::{Agent, Extra},
+    command::die_with_parent,
+    network::{Lab, PodNet},
+    product::{Netns, OpenSocket, Pins, Records},
     protocol::{APP, Connected, Dial, Names, PROXY, ROOT},
     sidecar,
 };
@@ -10,7 +23,7 @@ use lab::{
 use crate::fixture::{POD, PodFixture, VIP, at, original};
 
 /// What the other family's level answers.
-fn other_level(names: &Names, family: usize) -> Result<std::net::SocketAddr, i32> {
+fn other_level(names: &Names, family: usize) -> Result<SocketAddr, i32> {
     [names.original_v6, names.original_v4][family]
 }
 
@@ -24,7 +37,7 @@ fn dial(fixture: &PodFixture, dial: Dial) -> Result<Connected> {
 }
 
 /// A destination, dialed on an IPv6 socket even if it is IPv4.
-fn on_v6_socket(destination: std::net::SocketAddr) -> Dial {
+fn on_v6_socket(destination: SocketAddr) -> Dial {
     let mut dial = Dial::new(&APP, destination);
     dial.mapped = destination.is_ipv4();
     dial
@@ -87,4 +100,120 @@ fn only_the_level_of_the_family_answers() -> Result<()> {
         fixture.lab.release("app")?;
     }
     Ok(())
+}
+
+/// The open sockets of a pod, with their records.
+fn sockets(fixture: &PodFixture) -> Result<Vec<OpenSocket>> {
+    const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
+    let records = Records::open(&Pins::new(&fixture.lab.places().bpffs)?)?;
+    let netns = Netns::open(Path::new(&fixture.pod.path()))?;
+    let mut sockets = Vec::new();
+    let families = [libc::AF_INET, libc::AF_INET6].map(|family| family as u8);
+    netns.run(|| {
+        families.into_iter().try_for_each(|family| {
+            records.visit(family, Instant::now() + WAIT_TIMEOUT, |socket| {
+                sockets.push(socket);
+                ControlFlow::Continue(())
+            })
+        })
+    })??;
+    Ok(sockets)
+}
+
+/// Whether the socket with an address has a record.
+fn has_record(fixture: &PodFixture, local: SocketAddr) -> Result<bool> {
+    let sockets = sockets(fixture)?;
+    let found = sockets.iter().find(|socket| socket.local == local);
+    let found = found.with_context(|| format!("no socket {local}: {sockets:?}"))?;
+    Ok(found.record.is_some())
+}
+
+kernel_test!(connections_of_the_proxy_take_no_storage);
+/// What it calls outside has an original destination at both ends of its own, and no record.
+fn connections_of_the_proxy_take_no_storage() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.lab.add_outside(VIP[1])?;
+    fixture.outside.listen(&ROOT, at("::", 80))?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    for family in [0, 1] {
+        let to = at(VIP[family], 80);
+        let held = |dial: Dial| -> Result<SocketAddr> {
+            let result = fixture.client.hold(dial)?;
+            let connected = result.map_err(|errno| anyhow!("to {to}: errno {errno}"))?;
+            ensure!(connected.accepted_by == 80, "{connected:?}");
+            ensure!(connected.client.peer == to, "{connected:?}");
+            ensure!(original(&connected.client, to) == Ok(to), "{connected:?}");
+            Ok(connected.client.local)
+        };
+        ensure!(!has_record(&fixture, held(Dial::new(&PROXY, to))?)?);
+        // The kernel does not tell those of a bound port from sockets that were accepted.
+        let mut bound = Dial::new(&PROXY, to);
+        bound.source = Some(SocketAddr::new(at(POD[family], 0).ip(), 5_000));
+        ensure!(has_record(&fixture, held(bound)?)?);
+    }
+    Ok(())
+}
+
+kernel_test!(without_reads_of_kernel_memory_they_do);
+/// As on a node in lockdown.
+fn without_reads_of_kernel_memory_they_do() -> Result<()> {
+    let mut lab = Lab::new()?;
+    lab.add_outside(VIP[0])?;
+    let pod = lab.pod("app", 2)?;
+    let outside = lab.outside().actor()?;
+    outside.listen(&ROOT, at("0.0.0.0", 80))?;
+    let extra = Extra {
+        variables: &[("SIDETRACK_WITHOUT", "read_kernel")],
+        ..Extra::default()
+    };
+    let _agent = Agent::start_with(lab.places(), &extra)?;
+    lab.enroll("app", &pod, &[])?;
+    let to = at(VIP[0], 80);
+    let connected = pod.actor()?.connect(&PROXY, to)?;
+    ensure!(
+        connected.accepted_by == 80 && original(&connected.client, to) == Ok(to),
+        "{connected:?}"
+    );
+    Ok(())
+}
+
+/// Listens with the shortest queue there is, which sockets that it accepts have from it, and prints SO_ORIGINAL_DST.
+const SHORTEST_QUEUE: &str = "
+import socket
+listener = socket.socket()
+listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+listener.bind(('0.0.0.0', 15006))
+listener.listen(0)
+print('listening', flush=True)
+for _ in range(2):
+    accepted, _ = listener.accept()
+    answer = accepted.getsockopt(socket.SOL_IP, 80, 16)
+    print(socket.inet_ntoa(answer[4:8]), int.from_bytes(answer[2:4], 'big'), flush=True)
+    accepted.close()
+";
+
+kernel_test!(sidecars_with_the_shortest_queue_are_not_taken_for_clients);
+fn sidecars_with_the_shortest_queue_are_not_taken_for_clients() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    fixture.enroll(&[])?;
+    let mut sidecar = start(&fixture.pod, SHORTEST_QUEUE)?;
+    let mut lines = BufReader::new(sidecar.stdout.take().context("its output")?).lines();
+    let mut line = || lines.next().context("a line")?.context("read it");
+    ensure!(line()? == "listening");
+    for port in [80, 8080] {
+        let _ = fixture.outside.dial(Dial::new(&ROOT, at(POD[0], port)))?;
+        let said = line()?;
+        ensure!(said == format!("{} {port}", POD[0]), "{said}");
+    }
+    sidecar.wait()?;
+    Ok(())
+}
+
+fn start(pod: &PodNet, script: &str) -> Result<std::process::Child> {
+    let python = Path::new("/usr/bin/python3");
+    let mut command = pod.command(PROXY.uid, python, &["-c", script]);
+    command.stdout(Stdio::piped());
+    let child = die_with_parent(&mut command).spawn();
+    child.context("start /usr/bin/python3")
 }

@@ -11,6 +11,7 @@ pub use sidetrack_datapath::{
         kernel_log::LogLevel,
         maps::{Maps, PINNED},
         pins::Pins,
+        sock_records::{OpenSocket, Records},
         sys,
         table::Table,
     },

@@ -249,6 +249,20 @@ fn by_itself(socket: &OpenSocket, tables: &impl Tables) -> Option<What> {
             Meaning::Stale | Meaning::Assigned => {}
         }
     }
+    // The proxy's own connections have no record, and no rule redirects them but those to its own pod, which have a target.
+    let is_direct =
+        owner(socket.uid, tables) == Owner::Sidecar && socket.has_connected == Some(true);
+    if is_direct && socket.record.is_none() {
+        return Some(What {
+            direction: Direction::Outbound,
+            end: End::Connecting,
+            owner: Owner::Sidecar,
+            client: Some(canonical(local)),
+            dialed: Some(canonical(remote)),
+            via: Via::Direct,
+            capture_port: None,
+        });
+    }
     (socket.state == TCP_SYN_SENT).then(|| What {
         direction: Direction::Outbound,
         end: End::Connecting,

@@ -20,7 +20,7 @@ use crate::{
     maps::{self, Enrolled, Report},
     tables::PodTables,
 };
-use sidetrack_ebpf::ctx::sock_addr::SockAddr;
+use sidetrack_ebpf::ctx::{sock_addr::SockAddr, sockopt::tells_who_connected};
 
 /// connect on an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
@@ -214,6 +214,9 @@ fn try_connect<const V6: bool>(
 
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
 /// this socket is less exact, and its destination is not evaluated again after another program has translated it.
+///
+/// The proxy makes most of these connections, and they need no record: getsockopt knows which end has connected, and
+/// sockops whose socket it is. Those of a bound port have one, and MPTCP sockets, for which getsockopt does not know.
 #[inline(always)]
 fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
@@ -222,7 +225,12 @@ fn record_direct<const V6: bool>(
     rule: Rule,
 ) {
     let by_proxy = matches!(rule, Rule::ProxyUid | Rule::ProxyGid);
-    if let Some(record) = maps::record(ctx.socket(), true) {
+    let needs_none = matches!(rule, Rule::ProxyUid)
+        && tells_who_connected()
+        && ctx.bound_port() == 0
+        && ctx.mptcp_parent().is_none();
+    // An earlier connection of the socket may have left one.
+    if let Some(record) = maps::record(ctx.socket(), !needs_none) {
         *record = SockRecord {
             addr: decide::effective_destination(conn),
             source: Addr::UNSPECIFIED,

@@ -104,7 +104,8 @@ fn by_rules(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
     Some((row.dialed, row.dialed_port))
 }
 
-/// The original destination of an accepted socket that has no record: its local address.
+/// The original destination of a socket that has no record. The proxy's own connections have none: it is the address of
+/// the other end. Of a socket that was accepted it is the local address.
 #[inline(always)]
 fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
     if opt.has_result() {
@@ -131,6 +132,7 @@ fn without_record(opt: &SockOpt<'_>, family: Family) -> Option<(Addr, u16)> {
     // Redirected, but the kernel had no memory for the record: then the handshake row still exists.
     match maps::handshake(&HandshakeKey::new(netns, opt.remote(), local)) {
         Some(row) => Some((row.dialed, row.dialed_port)),
+        None if opt.has_connected() => Some(opt.remote()),
         None => Some(local),
     }
 }

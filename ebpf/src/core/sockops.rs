@@ -24,7 +24,8 @@ use sidetrack_common::{
     decide::{self, ECONNREFUSED, Owner},
     event::EventKind,
     names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND},
-    pod::POD_BEFORE_SIDECAR,
+    pod::{self, POD_BEFORE_SIDECAR},
+    policy::{List, NO_ID, OwnerKey},
     rule::Rule,
     target::{Target, is_dedicated},
 };
@@ -63,9 +64,21 @@ fn connecting(ops: &SockOps<'_>) {
         return;
     }
     let Some(sk) = ops.socket() else { return };
-    let Some(record) = maps::record(sk, false) else {
-        return;
+    // The proxy's own connections have none.
+    let mut record = SockRecord {
+        addr: Addr::UNSPECIFIED,
+        source: Addr::UNSPECIFIED,
+        port: ops.remote_port(),
+        role: Role::Direct as u16,
+        capture_port: 0,
+        target_port: ops.remote_port(),
     };
+    if let Some(own) = maps::record(sk, false) {
+        record = *own;
+    } else {
+        record.capture_port = inbound_port_of_proxy(ops);
+    }
+    let record = &record;
     let assigned = record.role == Role::Assigned as u16;
     let (dialed, dialed_port) = if record.role == Role::Dialed as u16 || assigned {
         (record.addr, record.port)
@@ -135,6 +148,36 @@ fn reason(ops: &SockOps<'_>, netns: u64, record: &SockRecord) -> HandshakeReason
         HandshakeReason::LoopbackSource
     } else {
         HandshakeReason::ManyDestinations
+    }
+}
+
+/// The inbound port, if this connection of the proxy's goes to its own pod perhaps; else 0. connect has redirected those
+/// that were to go there.
+#[inline(always)]
+fn inbound_port_of_proxy(ops: &SockOps<'_>) -> u16 {
+    let netns = ops.netns();
+    let Some(pod) = maps::pod(netns) else {
+        return 0;
+    };
+    if !pod::may_be_own(pod.flags, ops.remote()) {
+        return 0;
+    }
+    let Some(policy) = maps::policy(pod.policy) else {
+        return 0;
+    };
+    let uid = ops.owner().uid;
+    let more = OwnerKey {
+        policy: pod.policy,
+        list: List::MoreProxyUids as u32,
+        id: uid,
+    };
+    let is_proxy = uid != NO_ID
+        && (uid == policy.proxy_uid
+            || policy.has(List::MoreProxyUids) && maps::owner_rule(&more).is_some());
+    if is_proxy && !policy.passes_local(ops.remote_port()) {
+        policy.inbound_port
+    } else {
+        0
     }
 }
 

@@ -18,7 +18,7 @@ use super::{
 static OFFSET_SOCK_ACK_BACKLOG: Global<u32> = Global::new(0);
 /// `sk_max_ack_backlog` there: how many may wait. One more than that is accepted.
 #[unsafe(no_mangle)]
-static OFFSET_SOCK_MAX_ACK_BACKLOG: Global<u32> = Global::new(0);
+pub(super) static OFFSET_SOCK_MAX_ACK_BACKLOG: Global<u32> = Global::new(0);
 /// `icsk_accept_queue` in `struct inet_connection_sock`.
 #[unsafe(no_mangle)]
 static OFFSET_ICSK_ACCEPT_QUEUE: Global<u32> = Global::new(0);

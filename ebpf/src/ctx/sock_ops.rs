@@ -8,10 +8,10 @@ use aya_ebpf::{
     helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie},
     programs::SockOpsContext,
 };
-use sidetrack_common::addr::Addr;
+use sidetrack_common::{addr::Addr, decide::Owner};
 
 use super::{
-    AF_INET6, addr_field, field,
+    AF_INET6, addr_field, field, owner,
     typed::{load, tcp_sock},
 };
 
@@ -86,6 +86,16 @@ impl SockOps<'_> {
     pub fn cookie(&self) -> u64 {
         // SAFETY: the helper takes the program's own context.
         unsafe { bpf_get_socket_cookie(self.inner.as_ptr()) }
+    }
+
+    /// The process that created the socket.
+    #[inline(always)]
+    pub fn owner(&self) -> Owner {
+        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
+        if sk.is_null() {
+            return Owner::UNKNOWN;
+        }
+        owner::owner(sk)
     }
 
     /// The socket's own address.

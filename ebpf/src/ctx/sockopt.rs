@@ -3,12 +3,33 @@
 use core::ffi::c_void;
 
 use aya_ebpf::{
-    EbpfContext as _, bindings::bpf_sock, helpers::generated::bpf_get_netns_cookie,
+    EbpfContext as _, Global, bindings::bpf_sock, helpers::generated::bpf_get_netns_cookie,
     programs::SockoptContext,
 };
 use sidetrack_common::addr::{Addr, Family};
 
-use super::{AF_INET, AF_INET6, IPPROTO_TCP, addr_field, field, set_field};
+use super::{
+    AF_INET, AF_INET6, IPPROTO_TCP, addr_field, field, number, set_field,
+    sock_map::OFFSET_SOCK_MAX_ACK_BACKLOG,
+};
+
+/// Whether getsockopt programs can read the kernel's memory by address: there is no helper that makes a typed pointer of
+/// their socket.
+#[unsafe(no_mangle)]
+static CAN_READ_KERNEL: Global<u8> = Global::new(0);
+
+/// Offset of `icsk_bind_hash` in `struct inet_connection_sock`: what the kernel knows of the socket's port.
+#[unsafe(no_mangle)]
+static OFFSET_ICSK_BIND_HASH: Global<u32> = Global::new(0);
+/// Offset of `fastreuse` in `struct inet_bind_bucket`.
+#[unsafe(no_mangle)]
+static OFFSET_BUCKET_FASTREUSE: Global<u32> = Global::new(0);
+
+/// Whether [`SockOpt::has_connected`] finds out.
+#[inline(always)]
+pub fn tells_who_connected() -> bool {
+    CAN_READ_KERNEL.load() != 0
+}
 
 /// A getsockopt call on its way back to the caller.
 pub struct SockOpt<'a> {
@@ -63,6 +84,27 @@ impl SockOpt<'_> {
     #[inline(always)]
     pub fn state(&self) -> u32 {
         field!(self.sk(), state)
+    }
+
+    /// Whether this end has connected, to a port that the kernel chose for it. False if that is not known.
+    ///
+    /// A socket that was accepted has the backlog of its listener, which may be 0. Therefore the port has to be one that
+    /// the kernel chooses for sockets that connect, too: it marks those (`__inet_hash_connect`).
+    #[inline(always)]
+    pub fn has_connected(&self) -> bool {
+        tells_who_connected() && self.is_unmarked_by_listen().unwrap_or_default()
+    }
+
+    #[inline(always)]
+    fn is_unmarked_by_listen(&self) -> Option<bool> {
+        let sk = number::of_pointer(self.socket())?;
+        let backlog: u32 = number::load(sk + OFFSET_SOCK_MAX_ACK_BACKLOG.load() as usize)?;
+        let bucket: usize = number::load(sk + OFFSET_ICSK_BIND_HASH.load() as usize)?;
+        if backlog != 0 || bucket == 0 {
+            return Some(false);
+        }
+        let reuse: i8 = number::load(bucket + OFFSET_BUCKET_FASTREUSE.load() as usize)?;
+        Some(reuse == -1)
     }
 
     /// The socket's own address and port (host order).

@@ -1,9 +1,12 @@
 //! The owner of a UDP socket. There is no helper that makes a typed pointer of it, as for TCP: the kernel's memory is
 //! read by address.
 
-use aya_ebpf::helpers::bpf_probe_read_kernel;
 use sidetrack_common::decide::Owner;
-use sidetrack_ebpf::ctx::{owner::Offsets, sock_addr::SockAddr};
+use sidetrack_ebpf::ctx::{
+    number::{load, of_pointer},
+    owner::Offsets,
+    sock_addr::SockAddr,
+};
 
 /// The process that created the socket, as netfilter's owner match sees it.
 #[inline(always)]
@@ -13,10 +16,7 @@ pub fn owner<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Owner {
 
 #[inline(always)]
 fn read<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Owner> {
-    let sk = ctx.socket();
-    // The verifier knows what a pointer from the context leads to, and allows no other offset than those of its fields.
-    // What a helper has copied is a number.
-    let sk: usize = load(core::ptr::from_ref(&sk) as usize)?;
+    let sk = of_pointer(ctx.socket())?;
     let socket: usize = load(sk + Offsets::sock_socket())?;
     if socket == 0 {
         return None;
@@ -30,10 +30,4 @@ fn read<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Owner> {
         uid: load(cred + Offsets::cred_fsuid())?,
         gid: load(cred + Offsets::cred_fsgid())?,
     })
-}
-
-#[inline(always)]
-fn load<T>(at: usize) -> Option<T> {
-    // SAFETY: the helper checks the address.
-    unsafe { bpf_probe_read_kernel(at as *const T) }.ok()
 }

@@ -11,7 +11,7 @@ pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold. Those that begin with `MASK` hold the
 /// bit of a bit-field of one bit in its byte.
-pub const MEMBERS: [(&str, &str, &str); 40] = [
+pub const MEMBERS: [(&str, &str, &str); 42] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCK_ERR", "sock", "sk_err"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
@@ -39,6 +39,12 @@ pub const MEMBERS: [(&str, &str, &str); 40] = [
     ("OFFSET_REQUEST_SYNACK", "tcp_request_sock", "snt_synack"),
     ("OFFSET_SOCK_ACK_BACKLOG", "sock", "sk_ack_backlog"),
     ("OFFSET_SOCK_MAX_ACK_BACKLOG", "sock", "sk_max_ack_backlog"),
+    (
+        "OFFSET_ICSK_BIND_HASH",
+        "inet_connection_sock",
+        "icsk_bind_hash",
+    ),
+    ("OFFSET_BUCKET_FASTREUSE", "inet_bind_bucket", "fastreuse"),
     ("OFFSET_TCP_WRITE_SEQ", "tcp_sock", "write_seq"),
     ("OFFSET_TCP_COPIED_SEQ", "tcp_sock", "copied_seq"),
     ("OFFSET_TASK_PID", "task_struct", "pid"),

@@ -94,6 +94,8 @@ impl Loader {
         loader.override_global("CAN_SEE_IFACE", &iface, true);
         let mptcp = u8::from(probe::mptcp_parent());
         loader.override_global("CAN_SEE_MPTCP", &mptcp, true);
+        let read = u8::from(probe::read_kernel());
+        loader.override_global("CAN_READ_KERNEL", &read, true);
         // The keys of the standard library's hash maps come from the kernel's random numbers.
         let seed = RandomState::new().hash_one(0);
         if let Some(level) = &level {

@@ -14,7 +14,9 @@ use self::report::Problem;
 
 pub use self::{
     capabilities::capabilities,
-    programs::{ingress_ifindex, ingress_links, ingress_programs, mptcp_parent, set_retval},
+    programs::{
+        ingress_ifindex, ingress_links, ingress_programs, mptcp_parent, read_kernel, set_retval,
+    },
     report::{Check, DoctorReport},
 };
 

@@ -18,7 +18,7 @@ use netlink_packet_core::{
 };
 use netlink_packet_sock_diag::{
     SOCK_DIAG_BY_FAMILY, SockDiagMessage,
-    constants::{IPPROTO_TCP, TCP_SYN_SENT},
+    constants::{IPPROTO_TCP, TCP_CLOSE_WAIT, TCP_ESTABLISHED, TCP_SYN_SENT},
     inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags, nlas::Nla},
 };
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
@@ -52,6 +52,8 @@ pub struct OpenSocket {
     pub cookie: u64,
     /// What it has sent and received.
     pub traffic: Option<Traffic>,
+    /// Whether it has connected (`true`) or was accepted, if that is known.
+    pub has_connected: Option<bool>,
     /// What the kernel programs have stored in it.
     pub record: Option<SockRecord>,
 }
@@ -156,10 +158,14 @@ impl OpenSocket {
         let header = &socket.header;
         let id = &header.socket_id;
         let mut traffic = None;
+        let mut has_connected = None;
         let mut record = None;
         for attribute in &socket.nlas {
             match attribute {
-                Nla::TcpInfo(info) => traffic = Traffic::of(info, header.state),
+                Nla::TcpInfo(info) => {
+                    traffic = Traffic::of(info, header.state);
+                    has_connected = has_sent_syn(info, header.state, header.send_queue);
+                }
                 Nla::Other(other) if other.kind() & NLA_TYPE_MASK == INET_DIAG_SK_BPF_STORAGES => {
                     let mut value = vec![0; other.value_len()];
                     other.emit_value(&mut value);
@@ -176,6 +182,7 @@ impl OpenSocket {
             uid: (header.inode != 0).then_some(header.uid),
             cookie: sock_diag::cookie(socket),
             traffic,
+            has_connected,
             record,
         }
     }
@@ -198,19 +205,42 @@ fn nested(attributes: &[u8], kind: u16) -> Option<&[u8]> {
     found.into_inner().get(4..4 + found.value_length())
 }
 
+fn u32_at(info: &[u8], at: usize) -> Option<u32> {
+    let bytes = info.get(at..at + 4)?;
+    Some(u32::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+fn u64_at(info: &[u8], at: usize) -> Option<u64> {
+    let bytes = info.get(at..at + 8)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// Whether a socket has sent a SYN: the kernel counts it as a byte that was acknowledged (`tcp_snd_una_update`), but not as
+/// one that was sent. The SYN of a socket that was accepted is counted as neither. Of a socket that has sent a FIN, which
+/// counts in the same way, it is not known.
+fn has_sent_syn(info: &[u8], state: u8, send_queue: u32) -> Option<bool> {
+    if !matches!(state, TCP_ESTABLISHED | TCP_CLOSE_WAIT) {
+        return None;
+    }
+    let (acked, not_sent) = (u64_at(info, 120)?, u32_at(info, 144)?);
+    let (sent, sent_again) = (u64_at(info, 200)?, u64_at(info, 208)?);
+    let in_flight = send_queue.checked_sub(not_sent)?;
+    let data_acked = sent
+        .checked_sub(sent_again)?
+        .checked_sub(in_flight.into())?;
+    match acked.checked_sub(data_acked)? {
+        0 => Some(false),
+        1 => Some(true),
+        _ => None,
+    }
+}
+
 impl Traffic {
     /// From `struct tcp_info` of linux/tcp.h.
     fn of(info: &[u8], state: u8) -> Option<Self> {
-        let u32_at = |at: usize| {
-            let bytes = info.get(at..at + 4)?;
-            Some(u32::from_ne_bytes(bytes.try_into().ok()?))
-        };
-        let u64_at = |at: usize| {
-            let bytes = info.get(at..at + 8)?;
-            Some(u64::from_ne_bytes(bytes.try_into().ok()?))
-        };
-        let (last_sent, last_received) = (u32_at(44)?, u32_at(52)?);
-        let (received, sent, sent_again) = (u64_at(128)?, u64_at(200)?, u64_at(208)?);
+        let (last_sent, last_received) = (u32_at(info, 44)?, u32_at(info, 52)?);
+        let (received, sent) = (u64_at(info, 128)?, u64_at(info, 200)?);
+        let sent_again = u64_at(info, 208)?;
         Some(Self {
             sent: sent.saturating_sub(sent_again),
             received,

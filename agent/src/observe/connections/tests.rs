@@ -55,6 +55,7 @@ fn socket(local: &str, remote: &str, uid: Option<u32>) -> OpenSocket {
         uid,
         cookie: at(local).port().into(),
         traffic: None,
+        has_connected: None,
         record: None,
     }
 }
@@ -300,4 +301,28 @@ fn a_listener_on_loopback_does_not_hide_the_capture() {
     let sockets = [socket("10.77.0.2:80", "10.0.0.9:5000", PROXY)];
     let row = &explain(&sockets, &own, &POD, false)[0];
     assert_eq!((row.via, row.capture_port), (Via::Sidecar, Some(15006)));
+}
+
+#[test]
+fn the_proxys_own_connections_have_no_record() {
+    let known = |uid, has_connected| OpenSocket {
+        has_connected,
+        ..socket("10.77.0.2:4000", "10.1.0.8:443", uid)
+    };
+    let row = one(known(PROXY, Some(true)));
+    assert_eq!(
+        (row.direction, row.end, row.via),
+        (Direction::Outbound, End::Connecting, Via::Direct)
+    );
+    assert_eq!(row.client, Some(at("10.77.0.2:4000")));
+    assert_eq!(row.original_destination, Some(at("10.1.0.8:443")));
+    assert_eq!(row.owner, Owner::Sidecar);
+    // What others have connected before the pod was enrolled may be redirected by rules of iptables.
+    for other in [
+        known(APP, Some(true)),
+        known(PROXY, Some(false)),
+        known(PROXY, None),
+    ] {
+        assert_eq!(one(other).via, Via::Unknown);
+    }
 }

@@ -43,7 +43,7 @@ fn btf(structs: &[(&str, &[(&str, u32)])], bit_fields: bool) -> Vec<u8> {
     words.flat_map(u32::to_ne_bytes).chain(strings).collect()
 }
 
-const STRUCTS: [(&str, &[(&str, u32)]); 23] = [
+const STRUCTS: [(&str, &[(&str, u32)]); 24] = [
     (
         "sock",
         &[
@@ -65,8 +65,13 @@ const STRUCTS: [(&str, &[(&str, u32)]); 23] = [
     ("ip_options", &[("optlen", 8 * 8), ("srr", 8 * 9)]),
     (
         "inet_connection_sock",
-        &[("icsk_accept_queue", 8 * 24), ("icsk_ulp_ops", 8 * 40)],
+        &[
+            ("icsk_bind_hash", 8 * 32),
+            ("icsk_accept_queue", 8 * 24),
+            ("icsk_ulp_ops", 8 * 40),
+        ],
     ),
+    ("inet_bind_bucket", &[("fastreuse", 8 * 14)]),
     ("request_sock_queue", &[("rskq_accept_head", 8 * 16)]),
     ("tcp_request_sock", &[("snt_synack", 8 * 264)]),
     ("tcp_sock", &[("copied_seq", 8 * 48), ("write_seq", 8 * 52)]),
@@ -114,6 +119,8 @@ fn offsets_are_bytes_by_global() {
         ("OFFSET_REQUEST_SYNACK", 264),
         ("OFFSET_SOCK_ACK_BACKLOG", 12),
         ("OFFSET_SOCK_MAX_ACK_BACKLOG", 16),
+        ("OFFSET_ICSK_BIND_HASH", 32),
+        ("OFFSET_BUCKET_FASTREUSE", 14),
         ("OFFSET_TCP_WRITE_SEQ", 52),
         ("OFFSET_TCP_COPIED_SEQ", 48),
         ("OFFSET_TASK_PID", 100),

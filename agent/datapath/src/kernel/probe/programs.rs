@@ -104,25 +104,40 @@ pub(super) fn typed_loads() -> Result<(), String> {
 
 /// Whether programs of UDP sockets can read the kernel's memory by address, as those of DNS capture do.
 pub(super) fn reads_of_kernel_memory() -> Result<(), String> {
+    load(
+        bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
+        bpf_attach_type::BPF_CGROUP_UDP4_SENDMSG,
+        &read_of_kernel_memory(),
+    )
+}
+
+/// Whether getsockopt programs can, to find out which end of a connection has connected.
+#[must_use]
+pub fn read_kernel() -> bool {
+    !is_disabled("read_kernel")
+        && load(
+            bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCKOPT,
+            bpf_attach_type::BPF_CGROUP_GETSOCKOPT,
+            &read_of_kernel_memory(),
+        )
+        .is_ok()
+}
+
+/// Copies eight bytes at address 0, which the helper checks, to the stack.
+fn read_of_kernel_memory() -> [bpf_insn; 5] {
     const MOV64_REGISTER: u8 = 0xbf;
     const ADD64_IMM: u8 = 0x07;
-    // Eight bytes at address 0, which the helper checks, to the stack.
     let frame = bpf_insn {
         _bitfield_1: bpf_insn::new_bitfield_1(1, 10),
         ..instruction(MOV64_REGISTER, 1, 0)
     };
-    let call = [
+    [
         frame,
         instruction(ADD64_IMM, 1, -8),
         instruction(MOV64_IMM, 2, 8),
         instruction(MOV64_IMM, 3, 0),
         instruction(CALL, 0, bpf_func_id::BPF_FUNC_probe_read_kernel as i32),
-    ];
-    load(
-        bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK_ADDR,
-        bpf_attach_type::BPF_CGROUP_UDP4_SENDMSG,
-        &call,
-    )
+    ]
 }
 
 /// Loads the socket of a connect into r1, from the context in r1.

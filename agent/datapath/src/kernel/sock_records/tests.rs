@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use netlink_packet_core::NetlinkSerializable as _;
 use netlink_packet_sock_diag::{
-    constants::{AF_INET, IPPROTO_TCP, TCP_ESTABLISHED, TCP_SYN_SENT},
+    constants::{AF_INET, IPPROTO_TCP, TCP_ESTABLISHED, TCP_FIN_WAIT2, TCP_SYN_SENT},
     inet::{ExtensionFlags, InetRequest, SocketId, StateFlags},
 };
 use sidetrack_common::{
@@ -10,7 +10,7 @@ use sidetrack_common::{
     conn::{Role, SockRecord},
 };
 
-use super::{Request, Traffic, record_in};
+use super::{Request, Traffic, has_sent_syn, record_in};
 
 #[test]
 fn the_request_names_the_map_after_the_sockets() {
@@ -80,4 +80,33 @@ fn traffic_is_what_was_sent_once() {
     assert_eq!(traffic, wanted);
     assert_eq!(Traffic::of(&info, TCP_SYN_SENT).unwrap().idle, None);
     assert_eq!(Traffic::of(&info[..200], TCP_ESTABLISHED), None);
+}
+
+#[test]
+fn a_syn_is_acknowledged_and_not_sent() {
+    const QUEUED: u32 = 700;
+    let info = |acked: u64| {
+        let mut info = [0; 216];
+        let mut put = |at: usize, bytes: &[u8]| info[at..at + bytes.len()].copy_from_slice(bytes);
+        put(120, &acked.to_ne_bytes());
+        // Not sent yet, so that 500 of the bytes in the queue are on their way.
+        put(144, &200_u32.to_ne_bytes());
+        put(200, &3_000_u64.to_ne_bytes());
+        put(208, &1_000_u64.to_ne_bytes());
+        info
+    };
+    let ask = |acked| has_sent_syn(&info(acked), TCP_ESTABLISHED, QUEUED);
+    assert_eq!(ask(1_501), Some(true));
+    assert_eq!(ask(1_500), Some(false));
+    // The figures are not of one moment.
+    assert_eq!(ask(1_499), None);
+    assert_eq!(ask(1_502), None);
+    assert_eq!(has_sent_syn(&info(1_501), TCP_ESTABLISHED, 100), None);
+    // A FIN counts as a byte as well.
+    assert_eq!(has_sent_syn(&info(1_501), TCP_FIN_WAIT2, QUEUED), None);
+    // Linux before 4.19 has a shorter struct.
+    assert_eq!(
+        has_sent_syn(&info(1_501)[..192], TCP_ESTABLISHED, QUEUED),
+        None
+    );
 }
