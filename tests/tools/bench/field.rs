@@ -49,6 +49,8 @@ pub enum Field {
     OwnPod,
     /// The same over IPv6.
     OwnPodV6,
+    /// connect(2) of the proxy to the outside, which goes there directly.
+    ProxyOut,
     /// connect(2) of the app to one of [`DESTINATIONS`] after the other.
     ManyDestinations,
     /// The same over IPv6.
@@ -76,7 +78,7 @@ impl Field {
     pub const QUERIES: [Self; 2] = [Self::Query, Self::ConnectedQuery];
 
     /// The others.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Connect,
         Self::Session,
         Self::Arrive,
@@ -94,6 +96,7 @@ impl Field {
         Self::RoundTripV6,
         Self::OwnPod,
         Self::OwnPodV6,
+        Self::ProxyOut,
         Self::ManyDestinations,
         Self::ManyDestinationsV6,
     ];
@@ -136,6 +139,7 @@ impl Field {
             }
             Self::OwnPod => "The proxy's connect(2) to its own pod, to its inbound port",
             Self::OwnPodV6 => "IPv6: the proxy's connect(2) to its own pod, to its inbound port",
+            Self::ProxyOut => "The proxy's connect(2) to the outside",
             Self::ManyDestinations => "Outbound: connect(2) to 50,000 destinations in turn",
             Self::ManyDestinationsV6 => "IPv6, outbound: connect(2) to 50,000 destinations in turn",
             Self::Query => "DNS: query and answer, by one socket that is not connected",

@@ -23,6 +23,7 @@ use crate::{
 
 /// Where the app connects to.
 pub const VIP: &str = "10.109.118.31";
+const VIP_V4: Ipv4Addr = Ipv4Addr::new(10, 109, 118, 31);
 /// The same over IPv6.
 const VIP_V6: Ipv6Addr = Ipv6Addr::new(0xfd99, 0, 0, 0, 0, 0, 0, 0x31);
 /// The application's user.
@@ -178,6 +179,8 @@ pub struct Environment {
     /// In the order of the table.
     pub pods: Vec<Pod>,
     outside: Vec<Worker>,
+    /// Servers outside.
+    services: Vec<Worker>,
     agent: Agent,
     /// A node with many more pods.
     pub crowd: Crowd,
@@ -219,14 +222,17 @@ impl Environment {
             pods.push(pod);
         }
         let mut outside = Vec::new();
+        let mut services = Vec::new();
         for lab in [&bare, &hooked, &crowd.lab] {
             lab.add_outside(VIP)?;
             lab.add_outside(&VIP_V6.to_string())?;
             outside.push(Worker::start(&lab.outside(), 0, 0)?);
+            services.push(Worker::start(&lab.outside(), 0, SERVED)?);
         }
         Ok(Self {
             pods,
             outside,
+            services,
             agent,
             crowd,
             hooked,
@@ -309,6 +315,14 @@ impl Environment {
                 client: sidecar,
                 server: &pod.served,
                 to: SocketAddr::new(pod.net.v4, SERVED),
+            };
+        }
+        if field == Field::ProxyOut {
+            return Contestant {
+                name: pod.name,
+                client: &pod.proxy,
+                server: &self.services[pod.lab],
+                to: SocketAddr::new(VIP_V4.into(), SERVED),
             };
         }
         let own = if field.is_v6() {

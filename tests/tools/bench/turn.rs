@@ -35,6 +35,7 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
         | Field::ArriveV6
         | Field::OwnPod
         | Field::OwnPodV6
+        | Field::ProxyOut
         | Field::Transparent
         | Field::Forwarded => {
             let measured = client.ask(&format!("connect {to} {times}"))?;
