@@ -47,6 +47,7 @@ const CASES: [(Away, &[&str]); 9] = [
             "sockops",
             "bpf_get_netns_cookie in sockops",
             "cgroup/getsockopt",
+            "bpf_probe_read_kernel in cgroup/getsockopt",
             "sk_lookup",
             "ingress interface in sk_lookup",
             "programs on interfaces (tcx; before 6.6 tc filters)",

@@ -143,7 +143,7 @@ fn outbound() -> [Check; 8] {
     ]
 }
 
-fn original_destination() -> [Check; 3] {
+fn original_destination() -> [Check; 4] {
     let sockops = |helper| {
         programs::program(
             bpf_prog_type::BPF_PROG_TYPE_SOCK_OPS,
@@ -168,6 +168,12 @@ fn original_destination() -> [Check; 3] {
                 bpf_attach_type::BPF_CGROUP_GETSOCKOPT,
                 None,
             ),
+        ),
+        Check::optional(
+            "bpf_probe_read_kernel in cgroup/getsockopt",
+            "5.8, CAP_PERFMON",
+            "each connection of a proxy to the outside takes memory",
+            programs::read_kernel(),
         ),
     ]
 }
