@@ -152,11 +152,7 @@ fn try_connect<const V6: bool>(
                 ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
             let is_outbound = port == policy.outbound_port;
-            let port_bit = if is_outbound {
-                LOOPBACK_OUTBOUND
-            } else {
-                LOOPBACK_INBOUND
-            };
+            let port_bit = [LOOPBACK_INBOUND, LOOPBACK_OUTBOUND][usize::from(is_outbound)];
             let has_targets = (is_outbound || port == policy.inbound_port)
                 && pod.has_own_targets(Family::V4)
                 && !maps::has_plain_target_only(netns, port_bit);

@@ -304,7 +304,7 @@ fn a_listener_on_loopback_does_not_hide_the_capture() {
 }
 
 #[test]
-fn the_proxys_own_connections_have_no_record() {
+fn connections_of_the_proxy_have_no_record() {
     let known = |uid, has_connected| OpenSocket {
         has_connected,
         ..socket("10.77.0.2:4000", "10.1.0.8:443", uid)
