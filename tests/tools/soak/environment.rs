@@ -32,6 +32,11 @@ use crate::{
     wire::{Order, Target, Who, Work},
 };
 
+/// Rules that capture loopback addresses leave a pod no targets, so that its connections have handshake rows.
+const WITHOUT_TARGETS: (&str, &str) = (
+    "traffic.sidecar.istio.io/includeOutboundIPRanges",
+    "10.0.0.0/8,fd00::/8,127.0.0.0/8",
+);
 /// Pods that stay.
 pub const STAYING: u16 = 4;
 /// The one of them that forwards packets of a machine.
@@ -285,7 +290,11 @@ impl Environment {
     /// Writes a pod's manifest with a policy.
     pub fn write_manifest(&self, number: u16, net: &PodNet, policy: Policy) -> Result<()> {
         let name = name(number);
-        let annotations = policy.annotations(mode(number));
+        let mut annotations = policy.annotations(mode(number));
+        if number == HANGING {
+            let (name, ranges) = WITHOUT_TARGETS;
+            annotations.push((name.to_owned(), ranges.to_owned()));
+        }
         let annotations: Vec<(&str, &str)> = annotations
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
