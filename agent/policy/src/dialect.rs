@@ -11,7 +11,7 @@ use sidetrack_common::policy::{
 
 use crate::{
     facts::{ContainerFacts, PodFacts},
-    mesh::MeshName,
+    mesh_name::MeshName,
     record::Record,
     text::shortened,
 };

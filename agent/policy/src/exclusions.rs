@@ -5,10 +5,6 @@ use std::{fmt, str::FromStr};
 
 use ipnet::{IpNet, Ipv4Subnets};
 use serde::{Deserialize, Serialize, Serializer};
-use sidetrack_common::policy::{DNS_DIRECT_BITS, OUTBOUND_OFF_BIT, OWNER_ENTRIES};
-
-use crate::{dialect::Dialect, policy::Policy};
-
 /// Ports or users from one to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]
@@ -50,7 +46,7 @@ impl Span {
     }
 
     /// What the slots of iptables' match `multiport` take of its fifteen.
-    const fn slots(self) -> usize {
+    pub(crate) const fn slots(self) -> usize {
         if self.first == self.last { 1 } else { 2 }
     }
 }
@@ -114,7 +110,7 @@ pub struct OwnerExclusion {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Exclusions {
-    /// By user, at most [`OWNER_ENTRIES`].
+    /// By user, at most [`OWNER_ENTRIES`](sidetrack_common::policy::OWNER_ENTRIES).
     pub owners: Vec<OwnerExclusion>,
     /// By destination, ahead of all other rules.
     pub destinations: Vec<IpNet>,
@@ -149,100 +145,6 @@ impl Exclusions {
 
 /// Spans, and the value for numbers that are in one of them.
 pub(crate) type Valued = Vec<(Span, u32)>;
-
-impl Policy {
-    /// Bits of the families in which a rule leaves queries over TCP to the servers that they are sent to.
-    fn dns_direct_bits(&self) -> u32 {
-        let has_rule = self.dialect == Dialect::Kuma && !self.exclusions.captures_dns_over_tcp;
-        let servers = self.dns_ranges();
-        let [v4, v6] = DNS_DIRECT_BITS;
-        let families = servers.iter().filter(|_| has_rule);
-        families.fold(0, |bits, server| match server {
-            IpNet::V4(_) => bits | 1 << v4,
-            IpNet::V6(_) => bits | 1 << v6,
-        })
-    }
-
-    /// The ports of each rule for excluded ports.
-    pub(crate) fn port_rules(&self, ports: &[Span]) -> Vec<Vec<Span>> {
-        /// `XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h.
-        const SLOTS: usize = 15;
-        if self.dialect != Dialect::Linkerd {
-            return ports.iter().map(|port| vec![*port]).collect();
-        }
-        let mut rules: Vec<Vec<Span>> = Vec::new();
-        let mut free = 0;
-        for port in ports {
-            if port.slots() > free {
-                rules.push(Vec::new());
-                free = SLOTS;
-            }
-            free -= port.slots();
-            if let Some(rule) = rules.last_mut() {
-                rule.push(*port);
-            }
-        }
-        rules
-    }
-
-    /// The rules that match by user: bits of their entries for users, TCP ports and UDP ports.
-    pub(crate) fn owner_bits(&self) -> [Valued; 3] {
-        let (mut users, mut tcp, mut udp) = (Valued::new(), Valued::new(), Valued::new());
-        let everyone = Span {
-            first: 0,
-            last: u32::MAX,
-        };
-        let entries = self.exclusions.owners.iter().zip(0..OWNER_ENTRIES);
-        for (entry, bit) in entries {
-            users.push((entry.users, 1 << bit));
-            let all = [Span::ALL_PORTS];
-            let ports = match &*entry.ports {
-                [] => &all[..],
-                ports => ports,
-            };
-            let of_entry = ports.iter().map(|port| (*port, 1 << bit));
-            if entry.protocol != Some(Protocol::Udp) {
-                tcp.extend(of_entry.clone());
-            }
-            if entry.protocol != Some(Protocol::Tcp) {
-                udp.extend(of_entry);
-            }
-        }
-        let dns_direct = self.dns_direct_bits();
-        if dns_direct != 0 {
-            let proxy = self.proxy_uids.first().copied();
-            let others = match proxy {
-                Some(proxy) => vec![
-                    (proxy > 0).then(|| Span {
-                        first: 0,
-                        last: proxy - 1,
-                    }),
-                    Some(Span {
-                        first: proxy + 1,
-                        last: u32::MAX,
-                    }),
-                ],
-                None => vec![Some(everyone)],
-            };
-            let others = others.into_iter().flatten();
-            users.extend(others.map(|span| (span, dns_direct)));
-            tcp.push((Span::one(53), dns_direct));
-        }
-        if self.exclusions.outbound_off {
-            users.push((everyone, 1 << OUTBOUND_OFF_BIT));
-            tcp.push((Span::ALL_PORTS, 1 << OUTBOUND_OFF_BIT));
-        }
-        [users, tcp, udp]
-    }
-
-    /// The positions of the rules for excluded ports.
-    pub(crate) fn port_positions(&self, ports: &[Span]) -> Valued {
-        let rules = self.port_rules(ports).into_iter().zip(0..);
-        rules
-            .flat_map(|(spans, position)| spans.into_iter().map(move |span| (span, position)))
-            .collect()
-    }
-}
 
 /// What the values of all spans that hold a number come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,7 +22,7 @@ pub use self::{
     containers::{ContainerFacts, Containers},
     meta::{Meta, ObjectFacts},
 };
-use crate::{mesh::MeshName, names::InjectedNames, text::shortened};
+use crate::{mesh_name::MeshName, names::InjectedNames, text::shortened};
 
 /// How many bytes of a pod's annotations, arguments and variables are kept. The API server allows 256 KiB for all
 /// annotations, which is more than a list of 10,000 ranges needs, and injectors repeat lists as arguments of

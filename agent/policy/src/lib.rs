@@ -75,6 +75,7 @@ pub mod inputs;
 pub mod interfaces;
 pub mod manifest;
 pub mod mesh;
+mod mesh_name;
 mod meshes;
 pub mod migration;
 pub mod names;

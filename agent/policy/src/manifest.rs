@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::{Result, bail};
+use serde_json::Value;
 
 use self::{
     object::Object,
@@ -138,6 +139,26 @@ fn parse(
         }
     }
     Ok((documents, problems))
+}
+
+/// A value as an annotation would have it; lists may be written as lists.
+pub(crate) fn words(value: &Value) -> Result<String, &'static str> {
+    match value {
+        Value::Null => Err("has no value; write \"\" if you mean none"),
+        Value::Bool(value) => Ok(value.to_string()),
+        // 1.20 has become 1.2 by now.
+        Value::Number(value) if value.is_f64() => Err("is a number with a point; put it in quotes"),
+        Value::Number(value) => Ok(value.to_string()),
+        Value::String(value) => Ok(value.clone()),
+        Value::Array(values) => {
+            let words = values.iter().map(|value| match value {
+                Value::Array(_) => Err("is a list of lists"),
+                value => words(value),
+            });
+            Ok(words.collect::<Result<Vec<_>, _>>()?.join(","))
+        }
+        Value::Object(_) => Err("is neither a value nor a list of values"),
+    }
 }
 
 #[cfg(test)]

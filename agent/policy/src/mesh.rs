@@ -1,10 +1,10 @@
 //! Settings for all pods of the mesh: which to enroll, and defaults for what a pod's own manifest
 //! leaves open.
 
-pub(crate) mod defaults;
+mod defaults;
 
 pub use self::defaults::{DefaultFlag, check, defaults, read};
-use std::fmt;
+pub use crate::mesh_name::MeshName;
 
 use crate::inputs::Inputs;
 
@@ -17,35 +17,6 @@ pub enum Enroll {
     Labeled,
     /// All but those whose label opts out.
     Injected,
-}
-
-/// A service mesh whose sidecars can be served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum MeshName {
-    /// Istio, and meshes that inject as it does.
-    Istio,
-    /// Linkerd.
-    Linkerd,
-    /// Kuma, and Kong Mesh.
-    Kuma,
-    /// Consul.
-    Consul,
-}
-
-impl MeshName {
-    /// All.
-    pub const ALL: [Self; 4] = [Self::Istio, Self::Linkerd, Self::Kuma, Self::Consul];
-
-    /// Its name on the command line and in JSON.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Istio => "istio",
-            Self::Linkerd => "linkerd",
-            Self::Kuma => "kuma",
-            Self::Consul => "consul",
-        }
-    }
 }
 
 /// Whose sidecars are served, on the command line.
@@ -86,12 +57,6 @@ impl Served {
             [] => MeshName::ALL.to_vec(),
             all => all.iter().flat_map(of_each).collect(),
         })
-    }
-}
-
-impl fmt::Display for MeshName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

@@ -10,7 +10,7 @@ use crate::{
     exclusions::Exclusions,
     facts::PodFacts,
     inputs::Sourced,
-    mesh::MeshName,
+    mesh_name::MeshName,
     names::{ACCELERATE, BEFORE_SIDECAR, InjectedNames},
     parse::reader::{Entry, entries},
     parse::values,

@@ -1,6 +1,6 @@
 //! Names in manifests that mean something: annotations, labels and variables, and the inputs that they set.
 
-use crate::{inputs::Input, mesh::MeshName};
+use crate::{inputs::Input, mesh_name::MeshName};
 
 /// Names of the containers that a mesh's injector adds.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 mod changes;
 mod compile;
 mod dns;
+mod excluded;
 mod notes;
 
 use std::net::{IpAddr, Ipv4Addr};

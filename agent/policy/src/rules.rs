@@ -22,7 +22,7 @@ pub use self::{
     tables::{KnownRoutes, ListTables, Routes},
 };
 use crate::{
-    mesh::MeshName,
+    mesh_name::MeshName,
     policy::{InboundPorts, Mode, Policy},
 };
 

@@ -13,7 +13,7 @@ use crate::{
     error::PolicyError,
     facts::{ContainerFacts, Excess, MAX_KEPT, PodFacts, Share},
     inputs::{Input, Inputs},
-    mesh::MeshName,
+    mesh_name::MeshName,
     meshes,
     names::{ANNOTATIONS, REMOVED_ISTIO_INIT, VARIABLES, known_annotations},
     policy::Policy,

@@ -8,7 +8,7 @@ use sidetrack_common::policy::{
 
 use super::{Dialect, minor};
 use crate::facts::PodFacts;
-use crate::mesh::MeshName;
+use crate::mesh_name::MeshName;
 
 #[test]
 fn tags() {

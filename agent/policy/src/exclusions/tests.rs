@@ -53,20 +53,3 @@ fn rows_have_the_values_of_the_spans() {
         }
     }
 }
-
-#[test]
-fn a_rule_of_linkerd_has_at_most_fifteen_slots() {
-    let policy = Policy {
-        dialect: Dialect::Linkerd,
-        ..Policy::default()
-    };
-    let ports: Vec<Span> = (1..=14)
-        .map(Span::one)
-        .chain([span("20-30"), span("40")])
-        .collect();
-    let rules = policy.port_rules(&ports);
-    let sizes: Vec<usize> = rules.iter().map(Vec::len).collect();
-    // The range takes two slots, and one is left.
-    assert_eq!(sizes, [14, 2]);
-    assert_eq!(rules.concat(), ports);
-}

@@ -7,7 +7,7 @@ use super::{
     read::{Node, Shape},
 };
 use crate::{
-    mesh::MeshName,
+    mesh_name::MeshName,
     names::{INJECTED, InjectedNames, known_variable},
 };
 

@@ -145,31 +145,12 @@ fn from_file(path: &Path, text: &str) -> Result<Inputs> {
     let mut inputs = Inputs::default();
     for (name, value) in defaults {
         let (name, input) = known(&name).map_err(anyhow::Error::msg)?;
-        let value = words(&value).map_err(|problem| anyhow!("defaults.{name} {problem}"))?;
+        let value =
+            manifest::words(&value).map_err(|problem| anyhow!("defaults.{name} {problem}"))?;
         let origin = format!("defaults.{name} in {}", path.display());
         inputs.set(input, &value, origin);
     }
     Ok(inputs)
-}
-
-/// A value as an annotation would have it; lists may be written as lists.
-pub(crate) fn words(value: &Value) -> Result<String, &'static str> {
-    match value {
-        Value::Null => Err("has no value; write \"\" if you mean none"),
-        Value::Bool(value) => Ok(value.to_string()),
-        // 1.20 has become 1.2 by now.
-        Value::Number(value) if value.is_f64() => Err("is a number with a point; put it in quotes"),
-        Value::Number(value) => Ok(value.to_string()),
-        Value::String(value) => Ok(value.clone()),
-        Value::Array(values) => {
-            let words = values.iter().map(|value| match value {
-                Value::Array(_) => Err("is a list of lists"),
-                value => words(value),
-            });
-            Ok(words.collect::<Result<Vec<_>, _>>()?.join(","))
-        }
-        Value::Object(_) => Err("is neither a value nor a list of values"),
-    }
 }
 
 fn known(name: &str) -> Result<(&'static str, Input), String> {

@@ -11,7 +11,7 @@ use crate::{
     exclusions::{OwnerExclusion, Span},
     facts::PodFacts,
     inputs::Sourced,
-    mesh::MeshName,
+    mesh_name::MeshName,
     names::consul::{CONFIG, DUAL_STACK, VARIABLE},
     parse::values,
     policy::{DnsCapture, Policy},

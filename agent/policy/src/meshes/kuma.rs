@@ -13,7 +13,7 @@ use crate::{
     facts::PodFacts,
     inputs::Sourced,
     manifest,
-    mesh::{MeshName, defaults::words},
+    mesh_name::MeshName,
     names::kuma,
     parse::values,
     policy::{DnsCapture, InboundPorts, OutboundRanges, Policy},
@@ -103,10 +103,10 @@ fn by_configuration(found: &Sourced, settings: &mut Settings) -> Raw {
         let value = match entries {
             Some(entries) => entries
                 .iter()
-                .map(words)
+                .map(manifest::words)
                 .collect::<Result<Vec<_>, _>>()
                 .map(|entries| entries.join(";")),
-            None => words(node),
+            None => manifest::words(node),
         };
         match value {
             Ok(value) => Some(Sourced { value, origin }),

@@ -7,7 +7,7 @@ use crate::{
     exclusions::Span,
     facts::PodFacts,
     inputs::Sourced,
-    mesh::MeshName,
+    mesh_name::MeshName,
     names::linkerd::{
         ADMIN, CONTROL, INBOUND, OUTBOUND, PROXY_GID, PROXY_UID, SKIP_INBOUND_PORTS,
         SKIP_OUTBOUND_PORTS, SKIP_SUBNETS,

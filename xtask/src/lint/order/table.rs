@@ -77,6 +77,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "select",
             "mesh",
             "sources",
+            "meshes",
             "parse",
             "rules",
             "manifest",
@@ -88,6 +89,8 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "arguments",
             "names",
             "inputs",
+            "mesh_name",
+            "exclusions",
             "error",
             "interfaces",
             "ids",
@@ -99,13 +102,14 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
     (
         "agent/policy/src",
         "policy",
-        &["changes", "notes", "compile", "dns", "self"],
+        &["changes", "notes", "compile", "excluded", "dns", "self"],
     ),
     (
         "agent/policy/src",
         "rules",
         &[
-            "self", "tables", "outbound", "mangle", "inbound", "dns", "lines",
+            "self", "tables", "consul", "kuma", "linkerd", "outbound", "mangle", "inbound", "dns",
+            "lines",
         ],
     ),
     (
