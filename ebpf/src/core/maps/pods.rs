@@ -116,7 +116,7 @@ impl Deref for PolicyRow {
         // SAFETY: it contains no instruction, and the pointer is the one that it was. LLVM does not know that, and keeps
         // nothing that it has read by it.
         unsafe {
-            core::arch::asm!("", inout("r2") row, options(nomem, nostack, preserves_flags));
+            core::arch::asm!("", inout("r2") row, options(readonly, nostack, preserves_flags));
             &*row
         }
     }
