@@ -25,6 +25,7 @@ mod target;
 mod top;
 mod trace;
 mod validate;
+mod version;
 mod why;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -80,6 +81,8 @@ enum Command {
     Doctor(doctor::Options),
     /// Remove every hook, map and pin from this node
     Cleanup(cleanup::Options),
+    /// Show what this binary was built from: version, commit, layout of the maps, kernel programs
+    Version(version::Options),
     /// Print a shell's completion script
     Completions(completions::Options),
     /// Write manual pages, one for each command
@@ -159,6 +162,7 @@ pub fn main() -> ExitCode {
         Command::Probe(options) => blocking(probe::run(options)),
         Command::Doctor(options) => blocking(doctor::run(options)),
         Command::Cleanup(options) => cleanup::run(&options),
+        Command::Version(options) => version::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Man(options) => man::run(&options),
         Command::KnownPods(places) => blocking(completions::print_pods(places)),

@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 
 use crate::{
     progress::Steps,
-    run::{cargo, must, root},
+    run::{answer, cargo, must, root},
     setup::{self, Needs},
     toolchain::{self, Rust},
     unpacked,
@@ -55,11 +55,23 @@ const PACKAGES: [&str; 4] = ["--package", "sidetrack", "--package", "sidetrack-w
 /// Builds what a node runs.
 pub fn release() -> Result<()> {
     kernel_programs()?;
+    let mut command = cargo();
+    name_commit(&mut command);
     must(
-        cargo()
+        command
             .args(["build", "--release", "--locked"])
             .args(PACKAGES),
     )
+}
+
+/// Gives a build the commit that `sidetrack version` shows. A checkout without git's data has none.
+fn name_commit(command: &mut Command) {
+    let git = |words: &[&str]| answer(Command::new("git").current_dir(root()).args(words));
+    if let Some(commit) = git(&["rev-parse", "HEAD"]) {
+        let changes = git(&["status", "--porcelain"]).unwrap_or_default();
+        let suffix = if changes.is_empty() { "" } else { "-dirty" };
+        command.env("SIDETRACK_COMMIT", commit + suffix);
+    }
 }
 
 /// Builds the programs without need of any library on the machine that runs them; the folder with them.
@@ -68,6 +80,7 @@ pub fn statically_linked() -> Result<PathBuf> {
     // A named target keeps build scripts and macros free of these flags.
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = cargo();
+    name_commit(&mut command);
     command
         .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
         .args(["build", "--release", "--locked", "--target", &target])

@@ -65,6 +65,10 @@ const EXAMPLES: &[(&str, &[&str])] = &[
         &["sidetrack cleanup --dry-run", "sidetrack cleanup"],
     ),
     (
+        "version",
+        &["sidetrack version", "sidetrack version -o json"],
+    ),
+    (
         "completions",
         &[
             "sidetrack completions bash > /usr/share/bash-completion/completions/sidetrack",

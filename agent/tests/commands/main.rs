@@ -7,4 +7,5 @@ mod output;
 mod paths;
 mod run;
 mod shells;
+mod version;
 mod wrong;
