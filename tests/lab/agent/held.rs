@@ -17,6 +17,13 @@ pub struct HeldThread {
     _not_send: PhantomData<*const ()>,
 }
 
+/// The calls of a thread that waits for events. Newer architectures have the second one only.
+const WAITS: &[libc::c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    libc::SYS_epoll_pwait,
+];
+
 impl HeldThread {
     /// Holds the thread with this name while it waits for something, so that it holds no lock.
     pub fn hold(process: u32, name: &str) -> Result<Self> {
@@ -40,10 +47,7 @@ impl HeldThread {
             waitpid(traced, Some(WaitPidFlag::__WALL))?;
             let call = fs::read_to_string(format!("{tasks}/{id}/syscall"))?;
             let number = call.split_whitespace().next().unwrap_or_default();
-            if [libc::SYS_epoll_wait, libc::SYS_epoll_pwait]
-                .iter()
-                .any(|wait| number == wait.to_string())
-            {
+            if WAITS.iter().any(|wait| number == wait.to_string()) {
                 return Ok(held);
             }
             ptrace::cont(traced, None)?;

@@ -21,13 +21,14 @@ pub(super) fn smallest() -> io::Result<OwnedFd> {
 }
 
 pub(super) fn ring_buffer() -> Result<(), String> {
-    const PAGE: u32 = 4096;
+    // The size has to be a multiple of the kernel's page, which is up to 64 KiB on arm64.
+    const LARGEST_PAGE: u32 = 65536;
     created(sys::map_create(
         bpf_map_type::BPF_MAP_TYPE_RINGBUF,
         "st_probe",
         0,
         0,
-        PAGE,
+        LARGEST_PAGE,
         0,
     ))
 }
