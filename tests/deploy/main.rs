@@ -1,6 +1,7 @@
 //! `deploy/`: the chart as Helm's engine renders it, the plain manifests as kustomize builds them. Both
 //! are held to the API's own types, to each other, and to what the agent does.
 
+mod chart;
 mod monitoring;
 mod webhook;
 
@@ -9,7 +10,7 @@ use std::{collections::BTreeSet, path::Path, process::Command};
 use k8s_openapi::api::{
     admissionregistration::v1::MutatingWebhookConfiguration,
     apps::v1::{DaemonSet, Deployment},
-    core::v1::{ConfigMap, Namespace, ResourceQuota, Secret, Service, ServiceAccount},
+    core::v1::{ConfigMap, Namespace, Pod, ResourceQuota, Secret, Service, ServiceAccount},
     networking::v1::NetworkPolicy,
     policy::v1::PodDisruptionBudget,
     rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding},
@@ -28,6 +29,19 @@ fn helm(values: &Value) -> Result<Vec<Value>, String> {
 
 /// The same in a cluster that has some objects.
 fn helm_with(values: &Value, objects: &[Value]) -> Result<Vec<Value>, String> {
+    install(values, objects).map(|rendered| rendered.objects)
+}
+
+/// What an installation creates and prints.
+#[derive(Debug, serde::Deserialize)]
+struct Rendered {
+    objects: Vec<Value>,
+    /// Manifests of hooks: Helm creates them when they are asked for.
+    hooks: Vec<String>,
+    notes: String,
+}
+
+fn install(values: &Value, objects: &[Value]) -> Result<Rendered, String> {
     let output = Command::new(checkout("target/tools/python/bin/python"))
         .arg(checkout("tests/deploy/render.py"))
         .arg(checkout("deploy/chart"))
@@ -37,7 +51,7 @@ fn helm_with(values: &Value, objects: &[Value]) -> Result<Vec<Value>, String> {
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).into_owned());
     }
-    Ok(serde_json::from_slice(&output.stdout).expect("a list of objects"))
+    Ok(serde_json::from_slice(&output.stdout).expect("what Helm renders"))
 }
 
 fn kustomize() -> Vec<Value> {
@@ -66,7 +80,10 @@ fn comparable(objects: Vec<Value>) -> Vec<Value> {
             let metadata = object["metadata"].as_object_mut().expect("metadata");
             metadata.remove("annotations");
             if let Some(labels) = metadata.get_mut("labels").and_then(Value::as_object_mut) {
-                labels.remove("app.kubernetes.io/managed-by");
+                for convention in ["version", "part-of", "managed-by"] {
+                    labels.remove(&format!("app.kubernetes.io/{convention}"));
+                }
+                labels.remove("helm.sh/chart");
             }
             object
         })
@@ -83,6 +100,7 @@ fn of_kind<'a>(objects: &'a [Value], kind: &str) -> &'a Value {
 /// Reads an object as what it says it is. A field the API does not know would get lost on the way.
 fn parses_strictly(object: &Value) {
     match object["kind"].as_str() {
+        Some("Pod") => survives::<Pod>(object),
         Some("DaemonSet") => survives::<DaemonSet>(object),
         Some("ConfigMap") => survives::<ConfigMap>(object),
         Some("Namespace") => survives::<Namespace>(object),

@@ -1,4 +1,4 @@
-"""Renders the Helm chart with Helm's own engine and prints the objects as a JSON list.
+"""Renders the Helm chart with Helm's own engine and prints as JSON what it creates: objects, hooks (as YAML), notes.
 
 Helm renders for a cluster; this is one that knows the kinds the chart uses, has none of the objects but
 those it is given, and writes down what it is asked to create.
@@ -7,8 +7,11 @@ usage: render.py CHART NAMESPACE [VALUES_JSON [OBJECTS_JSON]]
 """
 
 import asyncio
+import base64
+import gzip
 import json
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -42,6 +45,8 @@ KINDS = {
 }
 CLUSTER_WIDE = {"Namespace", "ClusterRole", "ClusterRoleBinding", "MutatingWebhookConfiguration"}
 created = []
+# Helm's record of the release, the newest last.
+records = []
 # Objects that are there already, by resource and name.
 there = {}
 
@@ -96,11 +101,13 @@ class Cluster(BaseHTTPRequestHandler):
                           "reason": "NotFound", "code": 404, "message": "not found"})
 
     def take(self, code):
-        """Takes an object and answers it. Helm's own record of the release is no JSON."""
+        """Takes an object and answers it. Helm's own record of the release is a compressed text in no JSON."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         kind = self.headers["Content-Type"]
         if "json" in kind:
             created.append(json.loads(body))
+        elif record := re.search(rb"H4sI[A-Za-z0-9+/]+=*", body):
+            records.append(json.loads(gzip.decompress(base64.b64decode(record.group()))))
         self.send_response(code)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
@@ -142,7 +149,13 @@ def main(chart, namespace, values="{}", objects="[]"):
             }, file)
         install = Install(Configuration(namespace=namespace, kubeconfig=kubeconfig))
         asyncio.run(install.run("sidetrack", chart, json.loads(values), wait=False))
-    json.dump(created, sys.stdout, indent=1, sort_keys=True)
+    record = records[-1]
+    result = {
+        "objects": created,
+        "hooks": [hook["manifest"] for hook in record.get("hooks") or []],
+        "notes": record["info"]["notes"],
+    }
+    json.dump(result, sys.stdout, indent=1, sort_keys=True)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,36 @@
-{{- define "sidetrack.labels" -}}
+{{- /* What selectors and pods have: no selector can be changed by an upgrade. */}}
+{{- define "sidetrack.selectorLabels" -}}
 app.kubernetes.io/name: sidetrack
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- /* Others than the agents': their DaemonSet selects by its own. */}}
-{{- define "sidetrack.webhookLabels" -}}
+{{- define "sidetrack.webhookSelectorLabels" -}}
 app.kubernetes.io/name: sidetrack-webhook
 app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+{{- /* What every object has beside its name and instance. */}}
+{{- define "sidetrack.commonLabels" -}}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: sidetrack
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- with .Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+{{- define "sidetrack.labels" -}}
+{{ include "sidetrack.selectorLabels" . }}
+{{ include "sidetrack.commonLabels" . }}
+{{- end }}
+{{- define "sidetrack.webhookLabels" -}}
+{{ include "sidetrack.webhookSelectorLabels" . }}
+{{ include "sidetrack.commonLabels" . }}
+{{- end }}
+{{- /* The image; a digest wins over the tag that it stands beside. */}}
+{{- define "sidetrack.image" -}}
+{{- with .Values.image -}}
+{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}
+{{- end }}
 {{- end }}
 {{- /* How a monitor of the Prometheus operator scrapes an agent. The series of single pods bring their own namespace and pod. */}}
 {{- define "sidetrack.scrape" -}}
