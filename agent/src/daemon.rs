@@ -34,7 +34,7 @@ use crate::observe::{
     trace::Tracer,
     watch,
 };
-use crate::server::{control_socket::Socket, metrics_http};
+use crate::server::{control_socket::Socket, metrics_http, service_manager};
 use crate::{
     cleanup,
     cni::install::{Installation, Keeper, Unmaintained},
@@ -119,6 +119,7 @@ pub async fn run(config: Config) -> Result<()> {
         _ = daemon.terminate.recv() => {}
         _ = daemon.interrupt.recv() => {}
     }
+    service_manager::report_end();
     // A DaemonSet that is replaced is there again soon. The objects of an uninstall go one after the other.
     tokio::select! {
         failed = follow => failed?,
@@ -265,6 +266,7 @@ fn start_observers(
 ) -> [JoinHandle<()>; 2] {
     tokio::spawn(Arc::clone(status).keep_totals());
     tokio::spawn(watch::watch(Arc::clone(status)));
+    tokio::spawn(service_manager::report(Arc::clone(status)));
     tokio::spawn(return_memory());
     let policies = last_policies::file(socket);
     [

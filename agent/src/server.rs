@@ -6,3 +6,4 @@ pub mod metrics;
 pub mod metrics_http;
 
 pub mod control_socket;
+pub mod service_manager;

@@ -4,6 +4,7 @@ mod commands;
 mod explain;
 mod link_updates;
 mod restart;
+mod service_manager;
 mod silent;
 mod single;
 

@@ -14,6 +14,7 @@ mod cluster;
 mod connectivity;
 mod cost;
 mod doctor;
+mod documents;
 mod events;
 mod exec;
 mod flags;
@@ -29,7 +30,7 @@ mod trace;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, Parser, Subcommand};
 
 use self::{cluster::Cluster, flags::Connect, pass::Pass};
 
@@ -80,6 +81,10 @@ enum Command {
     Migrate(migrate::Options),
     /// Try connections between pods with sidecars, in a namespace that is created for it and deleted
     Test(connectivity::Options),
+    /// Print a shell's completion script
+    Completions(documents::Completions),
+    /// Write manual pages, one for each command
+    Man(documents::Man),
 }
 
 /// What follows the command.
@@ -123,6 +128,8 @@ async fn main() -> ExitCode {
 
 async fn run(mut cli: Cli) -> Result<ExitCode> {
     let (command, words) = match cli.command {
+        Command::Completions(options) => return documents::completions(&options, Cli::command()),
+        Command::Man(options) => return documents::man(&options, Cli::command()),
         Command::Status(options) => {
             return status::run(&Cluster::connect(&cli.connect).await?, &options).await;
         }

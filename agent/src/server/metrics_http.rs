@@ -87,11 +87,16 @@ pub fn health(status: Arc<Status>) -> Router {
         .with_state(status)
 }
 
+/// Whether the reconciler makes progress.
+pub(super) fn is_live(status: &Status) -> bool {
+    status.since_last_turn() < UNHEALTHY_AFTER
+}
+
 async fn healthz(State(status): State<Arc<Status>>) -> (StatusCode, String) {
-    let silent = status.since_last_turn();
-    if silent < UNHEALTHY_AFTER {
+    if is_live(&status) {
         return (StatusCode::OK, "ok\n".to_owned());
     }
+    let silent = status.since_last_turn();
     let text = format!(
         "the reconciler has not completed a turn for {} s\n",
         silent.as_secs()

@@ -173,6 +173,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
         "",
         &[
             "self",
+            "documents",
             "trace",
             "top",
             "status",
