@@ -12,6 +12,8 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::{
+    arch::Arch,
+    cross::Userland,
     progress::Steps,
     run::{answer, cargo, must, root},
     setup::{self, Needs},
@@ -52,6 +54,9 @@ const DEMO: [&str; 3] = ["sidetrack", "sidetrack-actor", "sidetrack-demo"];
 /// Packages with the programs of the image.
 const PACKAGES: [&str; 4] = ["--package", "sidetrack", "--package", "sidetrack-webhook"];
 
+/// The package that a release has beside them.
+const PLUGIN: [&str; 2] = ["--package", "kubectl-sidetrack"];
+
 /// Builds what a node runs.
 pub fn release() -> Result<()> {
     kernel_programs()?;
@@ -62,6 +67,13 @@ pub fn release() -> Result<()> {
             .args(["build", "--release", "--locked"])
             .args(PACKAGES),
     )
+}
+
+/// The time of the commit, in seconds, which is what files of a build have as theirs.
+pub fn source_date() -> String {
+    let mut git = Command::new("git");
+    git.current_dir(root()).args(["log", "-1", "--format=%ct"]);
+    answer(&mut git).unwrap_or_else(|| "0".to_owned())
 }
 
 /// Gives a build the commit that `sidetrack version` shows. A checkout without git's data has none.
@@ -75,18 +87,46 @@ fn name_commit(command: &mut Command) {
 }
 
 /// Builds the programs without need of any library on the machine that runs them; the folder with them.
-pub fn statically_linked() -> Result<PathBuf> {
+pub fn statically_linked(arch: Arch) -> Result<PathBuf> {
     kernel_programs()?;
-    // A named target keeps build scripts and macros free of these flags.
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = cargo();
     name_commit(&mut command);
     command
-        .env("CARGO_ENCODED_RUSTFLAGS", "-Ctarget-feature=+crt-static")
-        .args(["build", "--release", "--locked", "--target", &target])
-        .args(PACKAGES);
+        .args(["build", "--release", "--locked"])
+        .args(PACKAGES)
+        .args(PLUGIN);
+    // A named target keeps build scripts and macros free of these flags.
+    let mut flags = vec!["-Ctarget-feature=+crt-static".to_owned()];
+    flags.extend(same_paths());
+    let maps: Vec<_> = path_maps()
+        .into_iter()
+        .map(|(from, to)| format!("-ffile-prefix-map={from}={to}"))
+        .collect();
+    let triple = arch.triple();
+    command.env(
+        format!("CFLAGS_{}", triple.replace('-', "_")),
+        maps.join(" "),
+    );
+    Userland::find(arch)?.apply(&mut command, &flags);
     must(&mut command)?;
-    Ok(root().join("target").join(target).join("release"))
+    Ok(root().join("target").join(triple).join("release"))
+}
+
+/// Flags with which a build in another folder, by another user, has the same bytes.
+fn same_paths() -> Vec<String> {
+    let maps = path_maps().into_iter();
+    maps.map(|(from, to)| format!("--remap-path-prefix={from}={to}"))
+        .collect()
+}
+
+/// Paths of this machine that would get into the binaries, and what stands there instead.
+fn path_maps() -> [(String, &'static str); 2] {
+    let home = std::env::home_dir().unwrap_or_default();
+    let cargo_home = std::env::var_os("CARGO_HOME").map_or(home.join(".cargo"), PathBuf::from);
+    [
+        (root().display().to_string(), "/sidetrack"),
+        (cargo_home.display().to_string(), "/cargo"),
+    ]
 }
 
 /// Installs what a command needs and builds everything it runs.
@@ -125,6 +165,16 @@ pub fn for_running(needs: Needs, agent: Agent) -> Result<()> {
         Agent::Debug => Ok(()),
         Agent::Release => release(),
     }
+}
+
+/// Builds what the kernel tests start beside the agent, for another architecture.
+pub fn helpers(userland: &Userland) -> Result<()> {
+    let mut command = cargo();
+    command
+        .args(["build", "--locked", "--workspace", "--exclude", "xtask"])
+        .args(["--bin", "sidetrack-actor", "--bin", "kubectl-sidetrack"]);
+    userland.apply(&mut command, &[]);
+    must(&mut command)
 }
 
 /// Builds the tests' programs and the agent they run.
@@ -181,14 +231,14 @@ pub fn lint_kernel_programs() -> Result<()> {
 fn for_kernel(command: &mut Command, rust: &Rust, target: &Path) -> Result<()> {
     let linker = toolchain::linker().context("no bpf-linker after setup")?;
     rust.apply(command);
+    let mut flags = vec!["-Cdebuginfo=2".to_owned(), "-Clink-arg=--btf".to_owned()];
+    // BTF names source files.
+    flags.extend(same_paths());
     command
         .current_dir(root().join("ebpf"))
         .env("CARGO_TARGET_BPFEL_UNKNOWN_NONE_LINKER", linker)
         // The profile of the whole program; debug info is what BTF is made from.
-        .env(
-            "CARGO_ENCODED_RUSTFLAGS",
-            "-Cdebuginfo=2\u{1f}-Clink-arg=--btf",
-        )
+        .env("CARGO_ENCODED_RUSTFLAGS", flags.join("\u{1f}"))
         .env_remove("RUSTFLAGS")
         .env_remove("RUSTUP_TOOLCHAIN")
         .args(["--release", "--locked", "-Zbuild-std=core"])

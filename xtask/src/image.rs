@@ -1,17 +1,18 @@
-//! The OCI image: two statically linked programs, the agent's with its manual pages and completion scripts, and the
+//! The OCI image, for one architecture or several: two statically linked programs, the agent's with its manual pages and completion scripts, and the
 //! webhook's. The agent copies its own to the node as CNI plugin, where no libraries can be assumed.
 
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, ExitCode},
+    process::{Command, ExitCode, Stdio},
 };
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 
 use crate::{
-    build,
+    arch::Arch,
+    archive, build,
     run::{answer, must, require_root, root},
     setup,
 };
@@ -19,14 +20,17 @@ use crate::{
 /// The capabilities that the DaemonSet grants; `doctor` runs with the same.
 const CAPABILITIES: [&str; 5] = ["BPF", "PERFMON", "NET_ADMIN", "SYS_ADMIN", "SYS_PTRACE"];
 
-/// A larger image contains something that does not belong there.
-const LARGEST: u64 = 40_000_000;
+/// The most that one architecture's part may take. A larger one contains something that does not belong there.
+const LARGEST: u64 = 25_000_000;
 
 #[derive(Debug, Args)]
 pub struct Options {
     /// Name and tag of the image in the archive
     #[arg(long, default_value = concat!("sidetrack:", env!("CARGO_PKG_VERSION")))]
     tag: String,
+    /// An architecture that the image is for; repeatable [default: this machine's]
+    #[arg(long = "arch", value_enum)]
+    archs: Vec<Arch>,
     /// Only copy the image's files into this directory, as deploy/Dockerfile does
     #[arg(long, value_name = "DIR")]
     files: Option<PathBuf>,
@@ -35,74 +39,151 @@ pub struct Options {
 /// Builds the image, prints its size, and runs `sidetrack doctor` from it.
 pub fn run(options: &Options) -> Result<ExitCode> {
     if let Some(dir) = &options.files {
-        collect(&std::path::absolute(dir)?)?;
+        collect(&std::path::absolute(dir)?, Arch::native())?;
         return Ok(ExitCode::SUCCESS);
     }
     require_root("image")?;
-    setup::for_images()?;
-    let dir = root().join("target/image");
-    let files = dir.join("files");
-    if files.exists() {
-        fs::remove_dir_all(&files).with_context(|| format!("empty {}", files.display()))?;
+    let mut archs = options.archs.clone();
+    archs.sort_unstable();
+    archs.dedup();
+    if archs.is_empty() {
+        archs.push(Arch::native());
     }
-    collect(&files)?;
-    let archive = dir.join("sidetrack.oci.tar");
-    let _ = fs::remove_file(&archive);
-    let buildah = Buildah::new(&dir)?;
-    buildah.copy(&files)?;
-    buildah.commit(&archive, &options.tag)?;
-    let bytes = fs::metadata(&archive)?.len();
+    let archive = root().join("target/image/sidetrack.oci.tar");
+    let sizes = build(&archs, &options.tag, &archive, true)?;
+    for (arch, bytes) in sizes {
+        println!("{}: {:.1} MB", arch.name(), bytes as f64 / 1e6);
+    }
     println!(
-        "{}: {}, {:.1} MB",
-        archive.display(),
+        "\nTo push {}: buildah manifest create --all sidetrack oci-archive:{}\n\
+         and buildah manifest push --all sidetrack docker://REGISTRY/sidetrack:TAG",
         options.tag,
-        bytes as f64 / 1e6
-    );
-    if bytes > LARGEST {
-        bail!("the image is larger than {} MB", LARGEST / 1_000_000);
-    }
-    println!("\nsidetrack doctor, from the image:\n");
-    buildah.doctor()?;
-    println!(
-        "\nTo push it: buildah push oci-archive:{} docker://REGISTRY/sidetrack:TAG",
         archive.display()
     );
     Ok(ExitCode::SUCCESS)
 }
 
+/// Builds an index with an image for each architecture, and says how large each is. The same commit gives the same bytes.
+pub fn build(archs: &[Arch], tag: &str, archive: &Path, doctor: bool) -> Result<Vec<(Arch, u64)>> {
+    setup::for_images()?;
+    let dir = root().join("target/image");
+    let buildah = Buildah::new(&dir)?;
+    for arch in archs {
+        let files = dir.join(format!("files-{}", arch.name()));
+        if files.exists() {
+            fs::remove_dir_all(&files).with_context(|| format!("empty {}", files.display()))?;
+        }
+        collect(&files, *arch)?;
+        let container = buildah.container(&files, *arch)?;
+        if doctor && *arch == Arch::native() {
+            println!("sidetrack doctor, from the image:\n");
+            buildah.doctor(&container)?;
+            println!();
+        }
+    }
+    let layout = dir.join("layout");
+    let _ = fs::remove_dir_all(&layout);
+    buildah.push(&layout, tag)?;
+    name(&layout.join("index.json"), tag)?;
+    let sizes = sizes(&layout, archs)?;
+    let parent = archive.parent().context("a file in a directory")?;
+    fs::create_dir_all(parent)?;
+    archive::tar(&layout, archive)?;
+    fs::remove_dir_all(&layout).with_context(|| format!("remove {}", layout.display()))?;
+    for (arch, bytes) in &sizes {
+        if *bytes > LARGEST {
+            let (name, largest) = (arch.name(), LARGEST / 1_000_000);
+            bail!("the image for {name} is larger than {largest} MB: {bytes} bytes");
+        }
+    }
+    Ok(sizes)
+}
+
+/// What each architecture's layers take, in the order of the index.
+fn sizes(layout: &Path, archs: &[Arch]) -> Result<Vec<(Arch, u64)>> {
+    let read = |path: PathBuf| -> Result<serde_json::Value> {
+        let text = fs::read_to_string(&path).with_context(|| format!("read {}", path.display()))?;
+        Ok(serde_json::from_str(&text)?)
+    };
+    let blob = |it: &serde_json::Value| -> Result<serde_json::Value> {
+        let digest = it["digest"]
+            .as_str()
+            .and_then(|it| it.strip_prefix("sha256:"));
+        read(
+            layout
+                .join("blobs/sha256")
+                .join(digest.context("a digest")?),
+        )
+    };
+    let index = blob(&read(layout.join("index.json"))?["manifests"][0])?;
+    let manifests = index["manifests"]
+        .as_array()
+        .context("an index of images")?;
+    let mut sizes = Vec::new();
+    for manifest in manifests {
+        let platform = manifest["platform"]["architecture"].as_str();
+        let arch = archs.iter().find(|arch| platform == Some(arch.name()));
+        let layers = blob(manifest)?["layers"].as_array().cloned();
+        let bytes = layers
+            .context("layers")?
+            .iter()
+            .filter_map(|it| it["size"].as_u64())
+            .sum();
+        sizes.push((
+            *arch.context("an architecture that was not asked for")?,
+            bytes,
+        ));
+    }
+    Ok(sizes)
+}
+
 /// The files of the image.
-fn collect(dir: &Path) -> Result<()> {
-    let built = build::statically_linked()?;
+fn collect(dir: &Path, arch: Arch) -> Result<()> {
+    let built = build::statically_linked(arch)?;
     for program in ["sidetrack", "sidetrack-webhook"] {
         let binary = built.join(program);
-        let libraries = answer(Command::new("ldd").arg(&binary)).unwrap_or_default();
-        if libraries.contains("=>") {
-            bail!("{} needs libraries: {libraries}", binary.display());
-        }
+        require_static(&binary)?;
         install(&binary, &dir.join("usr/bin").join(program))?;
     }
-    documents(&built.join("sidetrack"), &dir.join("usr/share"))
+    // Written by this machine's, since pages and scripts are the same.
+    let own = build::statically_linked(Arch::native())?;
+    documents(&own.join("sidetrack"), &dir.join("usr/share"))
+}
+
+/// Fails if a program has a dynamic linker.
+fn require_static(binary: &Path) -> Result<()> {
+    let headers = answer(
+        Command::new("readelf")
+            .args(["--program-headers", "--wide"])
+            .arg(binary),
+    );
+    let headers = headers.with_context(|| format!("run readelf on {}", binary.display()))?;
+    if headers.contains("INTERP") {
+        bail!("{} needs libraries", binary.display());
+    }
+    Ok(())
 }
 
 /// Completion scripts and manual pages, where distributions put them.
-fn documents(binary: &Path, share: &Path) -> Result<()> {
+pub fn documents(binary: &Path, share: &Path) -> Result<()> {
+    let name = binary.file_name().context("a program's name")?.display();
     for (shell, path) in [
-        ("bash", "bash-completion/completions/sidetrack"),
-        ("zsh", "zsh/site-functions/_sidetrack"),
-        ("fish", "fish/vendor_completions.d/sidetrack.fish"),
+        ("bash", format!("bash-completion/completions/{name}")),
+        ("zsh", format!("zsh/site-functions/_{name}")),
+        ("fish", format!("fish/vendor_completions.d/{name}.fish")),
     ] {
         let path = share.join(path);
         let parent = path.parent().context("a path in the image")?;
         fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
         let script = answer(Command::new(binary).args(["completions", shell]))
-            .with_context(|| format!("`sidetrack completions {shell}` failed"))?;
+            .with_context(|| format!("`{name} completions {shell}` failed"))?;
         fs::write(&path, script).with_context(|| format!("write {}", path.display()))?;
     }
     let mut man = Command::new(binary);
     must(man.arg("man").arg(share.join("man/man1")))
 }
 
-fn install(from: &Path, to: &Path) -> Result<()> {
+pub fn install(from: &Path, to: &Path) -> Result<()> {
     let parent = to.parent().context("a path in the image")?;
     fs::create_dir_all(parent).with_context(|| format!("create {}", parent.display()))?;
     fs::copy(from, to)
@@ -110,21 +191,24 @@ fn install(from: &Path, to: &Path) -> Result<()> {
         .with_context(|| format!("copy {} to {}", from.display(), to.display()))
 }
 
-/// A working container with its own storage below target/. Dropping it removes both.
+/// buildah with its own storage below target/. Dropping it removes the storage.
 struct Buildah {
     storage: PathBuf,
-    container: String,
 }
+
+/// The name of the index in buildah's storage.
+const INDEX: &str = "sidetrack-index";
 
 impl Buildah {
     fn new(dir: &Path) -> Result<Self> {
-        let storage = dir.join("storage");
-        let mut own = Self {
-            storage,
-            container: String::new(),
+        let own = Self {
+            storage: dir.join("storage"),
         };
-        own.container = answer(own.command().args(["from", "scratch"]))
-            .context("`buildah from scratch` failed")?;
+        must(
+            own.command()
+                .args(["manifest", "create", INDEX])
+                .stdout(Stdio::null()),
+        )?;
         Ok(own)
     }
 
@@ -139,51 +223,70 @@ impl Buildah {
         command
     }
 
-    fn copy(&self, files: &Path) -> Result<()> {
-        let mut command = self.command();
-        command
-            .args(["copy", "--quiet", &self.container])
+    /// Makes a container of files, and its image a part of the index.
+    fn container(&self, files: &Path, arch: Arch) -> Result<String> {
+        let container = answer(self.command().args(["from", "scratch"]))
+            .context("`buildah from scratch` failed")?;
+        let mut copy = self.command();
+        copy.args(["copy", "--quiet", &container])
             .arg(files)
             .arg("/");
-        must(command.stdout(std::process::Stdio::null()))
-    }
-
-    fn commit(&self, archive: &Path, tag: &str) -> Result<()> {
+        must(copy.stdout(Stdio::null()))?;
         must(
             self.command()
-                .args(["config", "--entrypoint", r#"["/usr/bin/sidetrack"]"#])
-                .args(["--env", "PATH=/usr/bin", &self.container]),
+                .args(["config", "--os", "linux", "--arch", arch.name()])
+                .args(["--entrypoint", r#"["/usr/bin/sidetrack"]"#])
+                .args(["--env", "PATH=/usr/bin"])
+                .args(["--label", "org.opencontainers.image.title=sidetrack"])
+                .args([
+                    "--label",
+                    "org.opencontainers.image.licenses=Apache-2.0 OR MIT",
+                ])
+                .arg("--label")
+                .arg(concat!(
+                    "org.opencontainers.image.version=",
+                    env!("CARGO_PKG_VERSION")
+                ))
+                .arg(&container),
         )?;
-        let layout = archive.with_extension("");
-        let _ = fs::remove_dir_all(&layout);
-        let target = format!("oci:{}:{tag}", layout.display());
+        let mut commit = self.command();
+        commit
+            .args(["commit", "--quiet", "--timestamp", &build::source_date()])
+            .args(["--manifest", INDEX, &container]);
+        must(commit.stdout(Stdio::null()))?;
+        Ok(container)
+    }
+
+    /// Writes the index and its images as an OCI layout.
+    fn push(&self, layout: &Path, tag: &str) -> Result<()> {
         let mut command = self.command();
-        command.args(["commit", "--quiet", &self.container, &target]);
-        must(command.stdout(std::process::Stdio::null()))?;
-        name(&layout.join("index.json"), tag)?;
-        let mut tar = Command::new("tar");
-        tar.arg("-cf").arg(archive).arg("-C").arg(&layout);
-        must(tar.args(["oci-layout", "index.json", "blobs"]))?;
-        fs::remove_dir_all(&layout).with_context(|| format!("remove {}", layout.display()))
+        command
+            .args([
+                "manifest", "push", "--all", "--quiet", "--format", "oci", INDEX,
+            ])
+            .arg(format!("oci:{}:{tag}", layout.display()));
+        must(command.stdout(Stdio::null()))
     }
 
     /// The command in the image.
-    fn sidetrack(&self, words: &[&str]) -> Command {
+    fn sidetrack(&self, container: &str, words: &[&str]) -> Command {
         let mut command = self.command();
         command.args(["run", "--isolation", "chroot"]);
         for capability in CAPABILITIES {
             command.args(["--cap-add", &format!("CAP_{capability}")]);
         }
-        command.args([&self.container, "--", "/usr/bin/sidetrack"]);
+        command.args([container, "--", "/usr/bin/sidetrack"]);
         command.args(words);
         command
     }
 
     /// Shows doctor's table. The image has no mounts, so that only what the kernel lacks is a failure.
-    fn doctor(&self) -> Result<()> {
-        let mut shown = self.sidetrack(&["doctor"]);
+    fn doctor(&self, container: &str) -> Result<()> {
+        let mut shown = self.sidetrack(container, &["doctor"]);
         shown.status().context("run doctor in the image")?;
-        let output = self.sidetrack(&["doctor", "-o", "json"]).output()?;
+        let output = self
+            .sidetrack(container, &["doctor", "-o", "json"])
+            .output()?;
         let report: serde_json::Value =
             serde_json::from_slice(&output.stdout).context("read doctor's report")?;
         if report["able"] != true {
@@ -214,7 +317,7 @@ fn full_name(tag: &str) -> String {
 
 impl Drop for Buildah {
     fn drop(&mut self) {
-        let _ = answer(self.command().args(["rm", &self.container]));
+        let _ = answer(self.command().args(["rm", "--all"]));
         let _ = fs::remove_dir_all(&self.storage);
     }
 }

@@ -1,8 +1,12 @@
 //! `cargo xtask`: builds, tests and demonstrates a checkout.
 
+mod apt;
+mod arch;
+mod archive;
 mod build;
 mod cli;
 mod crates;
+mod cross;
 mod fuzz;
 mod image;
 mod lint;

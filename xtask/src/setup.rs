@@ -10,6 +10,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 
 use crate::{
+    arch::Arch,
     progress::Steps,
     run::{answer, cargo, is_root, must, root, tools},
     toolchain::{self, DEBIAN_CLIPPY, LINKER_VERSION, LLVM, Rust},
@@ -74,8 +75,10 @@ const FOR_TESTS: [Package; 10] = [
     ("nodejs", &["/usr/bin/node", "/usr/local/bin/node"]),
 ];
 
-const FOR_VM: [Package; 4] = [
-    ("qemu-system-x86", &["/usr/bin/qemu-system-x86_64"]),
+const QEMU_AMD64: Package = ("qemu-system-x86", &["/usr/bin/qemu-system-x86_64"]);
+const QEMU_ARM64: Package = ("qemu-system-arm", &["/usr/bin/qemu-system-aarch64"]);
+
+const FOR_VM: [Package; 3] = [
     ("busybox-static", &["/bin/busybox"]),
     ("cpio", &["/usr/bin/cpio"]),
     ("kmod", &["/usr/sbin/depmod"]),
@@ -120,9 +123,42 @@ pub fn for_images() -> Result<()> {
     only(&[("buildah", &["/usr/bin/buildah"])])
 }
 
-/// QEMU, and what a guest's file system is made with.
-pub fn for_vm() -> Result<()> {
-    only(&FOR_VM)
+/// What tries packages in root file systems.
+pub fn for_packages() -> Result<()> {
+    let wanted = [("mmdebstrap", &["/usr/bin/mmdebstrap"] as &[_])];
+    let mut names = missing(&wanted);
+    names.extend(missing(&FOR_DEMO));
+    packages(&names, &Steps::new())
+}
+
+/// QEMU for an architecture, and what a guest's file system is made with.
+pub fn for_vm(arch: Arch) -> Result<()> {
+    let qemu = match arch {
+        Arch::Amd64 => QEMU_AMD64,
+        Arch::Arm64 => QEMU_ARM64,
+    };
+    let mut wanted = vec![qemu];
+    wanted.extend(FOR_VM);
+    only(&wanted)
+}
+
+/// The C compiler for another architecture than this machine's.
+pub fn for_cross(arch: Arch) -> Result<()> {
+    only(&[match arch {
+        Arch::Amd64 => ("gcc-x86-64-linux-gnu", &["/usr/bin/x86_64-linux-gnu-gcc"]),
+        Arch::Arm64 => ("gcc-aarch64-linux-gnu", &["/usr/bin/aarch64-linux-gnu-gcc"]),
+    }])?;
+    // The compiler only recommends it.
+    only(&[match arch {
+        Arch::Amd64 => (
+            "libc6-dev-amd64-cross",
+            &["/usr/x86_64-linux-gnu/lib/libc.a"],
+        ),
+        Arch::Arm64 => (
+            "libc6-dev-arm64-cross",
+            &["/usr/aarch64-linux-gnu/lib/libc.a"],
+        ),
+    }])
 }
 
 /// The Debian packages for building and running, in one installation.

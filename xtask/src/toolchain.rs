@@ -18,7 +18,7 @@ pub const LLVM: &str = "22";
 /// Where Debian's `rust-web-src` puts the standard library's sources.
 const DEBIAN_SOURCES: &str = "/usr/lib/rustlib/src/rust/library";
 /// Debian's compiler.
-const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
+pub const DEBIAN_RUSTC: &str = "/usr/bin/rustc";
 /// Debian's clippy.
 pub const DEBIAN_CLIPPY: &str = "/usr/bin/cargo-clippy";
 

@@ -25,7 +25,9 @@ use self::{
     session::Session,
 };
 use crate::{
+    arch::Arch,
     build::{self, Agent},
+    cross::Userland,
     run::{require_root, root},
     setup::{self, Needs},
 };
@@ -33,12 +35,18 @@ use crate::{
 /// Debian's oldest kernel (refused), its long-term kernels, and the newest.
 const KERNELS: [&str; 4] = ["5.10", "6.1", "6.12", "newest"];
 
+/// Those on arm64: what is refused does not depend on the processor.
+const KERNELS_ARM64: [&str; 3] = ["6.1", "6.12", "newest"];
+
 /// The oldest supported kernel.
 const MINIMUM: (u32, u32) = (5, 15);
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// A series such as 6.1, or newest; repeatable [default: 5.10, 6.1, 6.12 and newest]
+    /// The guests' processor
+    #[arg(long, value_enum, default_value_t = Arch::native())]
+    arch: Arch,
+    /// A series such as 6.1, or newest; repeatable [default: 5.10, 6.1, 6.12 and newest; on arm64 without 5.10]
     #[arg(long = "kernel", value_name = "SERIES")]
     kernels: Vec<String>,
     /// Run only tests whose name contains this; repeatable
@@ -77,27 +85,38 @@ struct Row {
 /// Runs the tests on each kernel.
 pub fn run(options: &Options) -> Result<ExitCode> {
     require_root("vm")?;
-    setup::for_vm()?;
-    let dir = root().join("target/vm");
+    let arch = options.arch;
+    setup::for_vm(arch)?;
+    let dir = root().join(if arch == Arch::native() {
+        "target/vm".to_owned()
+    } else {
+        format!("target/vm-{}", arch.name())
+    });
     fs::create_dir_all(&dir)?;
     // Two runs at once would overwrite each other's files.
     let lock = fs::File::create(dir.join("lock"))?;
     lock.lock()?;
-    let archive = Archive::read(&dir)?;
+    let archive = Archive::read(&dir, arch)?;
     if options.list {
         print!("{}", table::kernels(&archive));
         return Ok(ExitCode::SUCCESS);
     }
     let series: Vec<&str> = if options.kernels.is_empty() {
-        KERNELS.to_vec()
+        match arch {
+            Arch::Amd64 => KERNELS.to_vec(),
+            Arch::Arm64 => KERNELS_ARM64.to_vec(),
+        }
     } else {
         options.kernels.iter().map(String::as_str).collect()
     };
     if let Some(bad) = series.iter().find(|series| !is_series(series)) {
         bail!("--kernel {bad}: write a series such as 6.1, or newest");
     }
-    build::for_running(Needs::Tests, Agent::Release)?;
-    let guest = Guest::new(&dir, &options.filters)?;
+    if arch == Arch::native() {
+        build::for_running(Needs::Tests, Agent::Release)?;
+    }
+    let userland = Userland::find(arch)?;
+    let guest = Guest::new(&dir, &options.filters, &userland)?;
     let rows = run_all(&dir, &archive, &guest, &series, options.jobs);
     match options.output {
         Format::Table => print!("{}", table::results(&rows)),
@@ -175,6 +194,7 @@ fn boot(dir: &Path, guest: &Guest, series: &str, kernel: Kernel, unpacked: &Unpa
     let mut run = || -> Result<()> {
         let initramfs = guest.initramfs(release, unpacked)?;
         let machine = Machine {
+            arch: guest.arch(),
             image: &unpacked.image,
             initramfs: &initramfs,
             console: dir.join(format!("console-{release}.log")),

@@ -1,15 +1,14 @@
-//! Lists and downloads kernels of Debian's archive. It uses apt with its own lists below target/vm/, and
-//! the mirror that the machine uses.
+//! Lists and downloads kernels of Debian's archive.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::Command,
-};
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, Result, bail};
 
-use crate::run::{answer, must};
+use crate::{
+    apt::{Apt, Mirrors},
+    arch::Arch,
+    run::answer,
+};
 
 /// The suites that are searched. A suite that the mirror does not have costs only its own kernels.
 const SUITES: [&str; 8] = [
@@ -24,10 +23,7 @@ const SUITES: [&str; 8] = [
 ];
 
 /// The kernels of cloud images: small, with every facility that the tests use.
-const FLAVOR: &str = "-cloud-amd64";
-
-/// Debian's keys, for suites other than the machine's own.
-const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
+const FLAVOR: &str = "-cloud-";
 
 /// How many packages are tried: a list may name packages that the mirror has removed since.
 const TRIES: usize = 3;
@@ -59,6 +55,7 @@ pub struct Unpacked {
 #[derive(Debug)]
 pub struct Archive {
     dir: PathBuf,
+    arch: Arch,
     /// Every kernel, newest first.
     pub kernels: Vec<Kernel>,
     /// Suites that could not be read, and why.
@@ -67,10 +64,11 @@ pub struct Archive {
 
 impl Archive {
     /// Reads every suite's list.
-    pub fn read(dir: &Path) -> Result<Self> {
+    pub fn read(dir: &Path, arch: Arch) -> Result<Self> {
         let mirrors = Mirrors::find()?;
         let mut own = Self {
             dir: dir.to_owned(),
+            arch,
             kernels: Vec::new(),
             unread: Vec::new(),
         };
@@ -113,12 +111,13 @@ impl Archive {
     }
 
     fn suite(&self, mirrors: &Mirrors, name: &str) -> Result<Vec<Kernel>> {
-        let apt = self.apt(name);
-        apt.prepare(&mirrors.source(name)?)?;
-        apt.update()?;
+        let apt = Apt::new(self.apt_dir(name), self.arch, &mirrors.source(name)?)?;
         let listing = answer(apt.command("apt-cache").args(["pkgnames", "linux-image-"]))
             .context("list the packages")?;
-        let names: Vec<&str> = listing.lines().filter(|name| is_kernel(name)).collect();
+        let names: Vec<&str> = listing
+            .lines()
+            .filter(|name| is_kernel(name, self.arch))
+            .collect();
         if names.is_empty() {
             return Ok(Vec::new());
         }
@@ -126,40 +125,25 @@ impl Archive {
             .context("read the packages' descriptions")?;
         Ok(descriptions
             .split("\n\n")
-            .filter_map(|description| kernel(name, description))
+            .filter_map(|description| kernel(name, description, self.arch))
             .collect())
     }
 
-    fn apt(&self, suite: &str) -> Apt {
-        Apt {
-            dir: self.dir.join("apt").join(suite),
-        }
+    fn apt_dir(&self, suite: &str) -> PathBuf {
+        self.dir.join("apt").join(suite)
     }
 
     fn unpack(&self, kernel: &Kernel) -> Result<Unpacked> {
         let dir = self.dir.join("kernels").join(&kernel.version);
         if !dir.exists() {
-            let aside = self.dir.join("kernels").join(".unpacking");
-            let _ = fs::remove_dir_all(&aside);
-            fs::create_dir_all(&aside)?;
-            let apt = self.apt(&kernel.suite);
+            let apt = Apt::of(self.apt_dir(&kernel.suite), self.arch);
             eprintln!("vm: downloading {}", kernel.packages[0]);
-            let mut download = apt.command("apt-get");
-            download.args(["-qq", "download"]).args(
-                kernel
-                    .packages
-                    .iter()
-                    .map(|name| format!("{name}={}", kernel.version)),
-            );
-            quietly(download.current_dir(&aside)).context("download")?;
-            for file in fs::read_dir(&aside)? {
-                let file = file?.path();
-                if file.extension().is_some_and(|extension| extension == "deb") {
-                    must(Command::new("dpkg-deb").arg("-x").arg(&file).arg(&aside))?;
-                    fs::remove_file(file)?;
-                }
-            }
-            fs::rename(&aside, &dir)?;
+            let packages: Vec<String> = kernel
+                .packages
+                .iter()
+                .map(|name| format!("{name}={}", kernel.version))
+                .collect();
+            apt.unpack(&packages, &dir)?;
         }
         Unpacked::find(&dir, &kernel.release)
     }
@@ -188,125 +172,9 @@ impl Unpacked {
     }
 }
 
-/// The Debian mirrors of the machine's apt.
-struct Mirrors {
-    main: String,
-    security: Option<String>,
-}
-
-impl Mirrors {
-    fn find() -> Result<Self> {
-        let targets = || {
-            answer(Command::new("apt-get").args([
-                "indextargets",
-                "--format",
-                "$(ORIGIN) $(CODENAME) $(REPO_URI)",
-                "Created-By: Packages",
-            ]))
-            .context("list the mirrors of apt")
-        };
-        let mut listing = targets()?;
-        if !listing.lines().any(|line| line.starts_with("Debian ")) {
-            // apt can show the origin of a list only after it has read the list.
-            must(Command::new("apt-get").args(["-qq", "update"]))?;
-            listing = targets()?;
-        }
-        let uri_of = |security: bool| {
-            listing.lines().find_map(|line| {
-                let mut words = line.split(' ');
-                let debian = words.next() == Some("Debian");
-                let matches = words.next()?.ends_with("-security") == security;
-                words
-                    .next()
-                    .filter(|_| debian && matches)
-                    .map(str::to_owned)
-            })
-        };
-        Ok(Self {
-            main: uri_of(false).context("apt on this machine has no Debian mirror")?,
-            security: uri_of(true),
-        })
-    }
-
-    fn source(&self, suite: &str) -> Result<String> {
-        let mirror = if suite.ends_with("-security") {
-            let mirror = self.security.as_ref();
-            mirror.context("apt on this machine has no mirror of Debian's security updates")?
-        } else {
-            &self.main
-        };
-        let keys = if Path::new(KEYRING).exists() {
-            format!("[signed-by={KEYRING}] ")
-        } else {
-            String::new()
-        };
-        Ok(format!("deb {keys}{mirror} {suite} main\n"))
-    }
-}
-
-/// apt with its own lists.
-struct Apt {
-    dir: PathBuf,
-}
-
-impl Apt {
-    fn prepare(&self, source: &str) -> Result<()> {
-        for dir in ["state/lists/partial", "cache/archives/partial"] {
-            let dir = self.dir.join(dir);
-            fs::create_dir_all(&dir).with_context(|| format!("create {}", dir.display()))?;
-        }
-        Ok(fs::write(self.dir.join("sources.list"), source)?)
-    }
-
-    fn update(&self) -> Result<()> {
-        quietly(self.command("apt-get").args(["-qq", "update"]))
-    }
-
-    fn command(&self, program: &str) -> Command {
-        let mut command = Command::new(program);
-        for (option, path) in [
-            ("Dir::State", "state"),
-            ("Dir::Cache", "cache"),
-            ("Dir::Etc::sourcelist", "sources.list"),
-            ("Dir::Etc::sourceparts", "none"),
-            ("Dir::Etc::preferences", "none"),
-            ("Dir::Etc::preferencesparts", "none"),
-        ] {
-            let value = self.dir.join(path);
-            command
-                .arg("-o")
-                .arg(format!("{option}={}", value.display()));
-        }
-        command.args([
-            "-o",
-            "Acquire::Languages=none",
-            "-o",
-            "Acquire::IndexTargets::deb::DEP-11::DefaultEnabled=false",
-            // apt's user cannot write below target/.
-            "-o",
-            "APT::Sandbox::User=root",
-        ]);
-        command
-    }
-}
-
-/// Runs a command; the error is the one that apt prints.
-fn quietly(command: &mut Command) -> Result<()> {
-    let output = command.output().context("run apt")?;
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    let complaint = stderr.lines().find_map(|line| line.strip_prefix("E: "));
-    match complaint {
-        None if output.status.success() => Ok(()),
-        complaint => bail!(
-            "{}",
-            complaint.unwrap_or("apt failed without an error message")
-        ),
-    }
-}
-
 /// Whether a package is a kernel, not a package that depends on the newest of a series.
-fn is_kernel(package: &str) -> bool {
-    release(package).is_some_and(|release| {
+fn is_kernel(package: &str, arch: Arch) -> bool {
+    release(package, arch).is_some_and(|release| {
         release
             .split(['.', '-', '+'])
             .take(3)
@@ -314,13 +182,14 @@ fn is_kernel(package: &str) -> bool {
     })
 }
 
-fn release(package: &str) -> Option<&str> {
+fn release(package: &str, arch: Arch) -> Option<&str> {
     let release = package.strip_prefix("linux-image-")?;
-    release.ends_with(FLAVOR).then_some(release)
+    let flavored = release.strip_suffix(arch.name())?.ends_with(FLAVOR);
+    flavored.then_some(release)
 }
 
 /// A kernel from its package's description.
-fn kernel(suite: &str, description: &str) -> Option<Kernel> {
+fn kernel(suite: &str, description: &str, arch: Arch) -> Option<Kernel> {
     let field = |name: &str| {
         description
             .lines()
@@ -338,7 +207,7 @@ fn kernel(suite: &str, description: &str) -> Option<Kernel> {
     Some(Kernel {
         number: number(version)?,
         version: version.to_owned(),
-        release: release(package)?.to_owned(),
+        release: release(package, arch)?.to_owned(),
         suite: suite.to_owned(),
         packages,
     })

@@ -1,5 +1,7 @@
 //! The initramfs of a guest: the tests, the programs they start, the libraries of both, and the kernel's
-//! modules. Paths are those of the host.
+//! modules. Paths are those of the host. For another processor than the host's the programs are Debian's packages.
+
+mod foreign;
 
 use std::{
     fs::{self, File},
@@ -13,7 +15,9 @@ use anyhow::{Context as _, Result, bail};
 
 use super::archive::Unpacked;
 use crate::{
-    build::Agent,
+    arch::Arch,
+    build::{self, Agent},
+    cross::Userland,
     run::{answer, cargo, must, root},
 };
 
@@ -87,12 +91,13 @@ const UNNEEDED: [&str; 6] = [
 #[derive(Debug)]
 pub struct Guest {
     dir: PathBuf,
+    arch: Arch,
     programs: PathBuf,
 }
 
 impl Guest {
     /// Collects the files.
-    pub fn new(dir: &Path, filters: &[String]) -> Result<Self> {
+    pub fn new(dir: &Path, filters: &[String], userland: &Userland) -> Result<Self> {
         let tree = Tree::new(dir.join("programs"))?;
         for link in ["bin", "sbin", "lib", "lib64"] {
             fs::create_dir_all(tree.at(Path::new("usr")).join(link))?;
@@ -112,40 +117,34 @@ impl Guest {
         }
         // Tests write there as the application's user.
         fs::set_permissions(tree.root.join("tmp"), fs::Permissions::from_mode(0o1777))?;
-        for name in PROGRAMS {
-            tree.program(&find(name)?)?;
+        if userland.arch == Arch::native() {
+            tree.own_programs()?;
+        } else {
+            foreign::copy_programs(&dir.join("userland"), userland.arch, &tree.root)?;
         }
-        tree.file(Path::new(BUSYBOX), Path::new("/usr/bin/busybox"))?;
         for name in APPLETS {
-            symlink("busybox", tree.root.join("usr/bin").join(name))?;
-        }
-        let python = answer(Command::new("/usr/bin/python3").args(["-c", PYTHON]))
-            .context("list the modules of Python")?;
-        for module in python.lines() {
-            tree.program(Path::new(module))?;
-        }
-        let extensions = XTABLES.iter().find(|path| Path::new(path).is_dir());
-        let extensions = extensions.context("no extensions of iptables on this machine")?;
-        for extension in fs::read_dir(extensions)? {
-            tree.program(&extension?.path())?;
-        }
-        let holds = |dir: &&&str| Path::new(dir).join(PLUGINS[0]).exists();
-        let plugins = PLUGIN_DIRS.iter().find(holds);
-        let plugins = Path::new(plugins.context("no CNI plugins on this machine")?);
-        for plugin in PLUGINS {
-            tree.program(&plugins.join(plugin))?;
+            let link = tree.root.join("usr/bin").join(name);
+            if !link.exists() {
+                symlink("busybox", link)?;
+            }
         }
         fs::write(
             tree.root.join("etc/passwd"),
             "root:x:0:0:root:/root:/bin/sh\n",
         )?;
-        tree.tests(filters)?;
+        tree.tests(filters, userland)?;
         let programs = dir.join("programs.cpio");
         tree.archive(&programs)?;
         Ok(Self {
             dir: dir.to_owned(),
+            arch: userland.arch,
             programs,
         })
+    }
+
+    /// Its processor.
+    pub fn arch(&self) -> Arch {
+        self.arch
     }
 
     /// The initramfs for a kernel.
@@ -221,6 +220,31 @@ impl Tree {
             .with_context(|| format!("copy {} to {}", from.display(), to.display()))
     }
 
+    /// This machine's programs.
+    fn own_programs(&self) -> Result<()> {
+        for name in PROGRAMS {
+            self.program(&find(name)?)?;
+        }
+        self.file(Path::new(BUSYBOX), Path::new("/usr/bin/busybox"))?;
+        let python = answer(Command::new("/usr/bin/python3").args(["-c", PYTHON]))
+            .context("list the modules of Python")?;
+        for module in python.lines() {
+            self.program(Path::new(module))?;
+        }
+        let extensions = XTABLES.iter().find(|path| Path::new(path).is_dir());
+        let extensions = extensions.context("no extensions of iptables on this machine")?;
+        for extension in fs::read_dir(extensions)? {
+            self.program(&extension?.path())?;
+        }
+        let holds = |dir: &&&str| Path::new(dir).join(PLUGINS[0]).exists();
+        let plugins = PLUGIN_DIRS.iter().find(holds);
+        let plugins = Path::new(plugins.context("no CNI plugins on this machine")?);
+        for plugin in PLUGINS {
+            self.program(&plugins.join(plugin))?;
+        }
+        Ok(())
+    }
+
     /// Copies a program to the same path, with the libraries it is linked with.
     fn program(&self, path: &Path) -> Result<()> {
         self.file(path, path)?;
@@ -241,25 +265,29 @@ impl Tree {
     }
 
     /// The tests, with the files they look for: the actor and the manifests beside them.
-    fn tests(&self, filters: &[String]) -> Result<()> {
+    fn tests(&self, filters: &[String], userland: &Userland) -> Result<()> {
         let dir = Path::new("/sidetrack");
-        let tests = test_binary()?;
+        let is_native = userland.arch == Arch::native();
+        let (built, agent) = if is_native {
+            (root().join("target/debug"), Agent::Release.path())
+        } else {
+            let built = root().join("target").join(userland.arch.triple());
+            let released = build::statically_linked(userland.arch)?;
+            build::helpers(userland)?;
+            (built.join("debug"), released.join("sidetrack"))
+        };
         for (from, name) in [
-            (tests, "kernel"),
-            (
-                root().join("target/debug/sidetrack-actor"),
-                "sidetrack-actor",
-            ),
-            (
-                root().join("target/debug/kubectl-sidetrack"),
-                "kubectl-sidetrack",
-            ),
-            (Agent::Release.path(), "sidetrack"),
+            (test_binary(userland)?, "kernel"),
+            (built.join("sidetrack-actor"), "sidetrack-actor"),
+            (built.join("kubectl-sidetrack"), "kubectl-sidetrack"),
+            (agent, "sidetrack"),
         ] {
-            self.libraries(&from)?;
+            if is_native {
+                self.libraries(&from)?;
+            }
             let to = self.at(&dir.join(name));
             // Debug information is most of a test binary.
-            must(Command::new("strip").arg("-o").arg(to).arg(from))?;
+            must(Command::new(userland.strip()).arg("-o").arg(to).arg(from))?;
         }
         let is_of_names = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';
         let is_of_none = |text: &&String| text.is_empty() || !text.chars().all(is_of_names);
@@ -310,16 +338,19 @@ fn find(name: &str) -> Result<PathBuf> {
 }
 
 /// Builds the kernel tests and returns their binary.
-fn test_binary() -> Result<PathBuf> {
-    let messages = answer(
-        cargo()
-            .args(["test", "--locked", "--workspace", "--no-run"])
-            .args(["--test", "kernel"])
-            .args(["--message-format", "json-render-diagnostics"])
-            // Shows what is compiled.
-            .stderr(Stdio::inherit()),
-    )
-    .context("build the tests")?;
+fn test_binary(userland: &Userland) -> Result<PathBuf> {
+    let mut command = cargo();
+    command
+        .args(["test", "--locked", "--workspace", "--no-run"])
+        .args(["--test", "kernel"])
+        .args(["--message-format", "json-render-diagnostics"])
+        // Shows what is compiled.
+        .stderr(Stdio::inherit());
+    if userland.arch != Arch::native() {
+        userland.apply(&mut command, &[]);
+        command.args(["--exclude", "xtask"]);
+    }
+    let messages = answer(&mut command).context("build the tests")?;
     messages
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The first process of a guest. session.rs parses its output on the second serial port: a line that
-# begins with @ starts a part.
+# The first process of a guest. session.rs parses its output on the second serial port ($OUTPUT): a line
+# that begins with @ starts a part.
 export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
@@ -22,7 +22,8 @@ cd /sidetrack || poweroff -f
 # shellcheck source=/dev/null # xtask writes it
 . ./variables
 export SIDETRACK_BIN=/sidetrack/sidetrack
-exec >/dev/ttyS1 2>&1
+# A parameter of the kernel's command line.
+exec >"$OUTPUT" 2>&1
 
 echo "@doctor"
 if $SIDETRACK_BIN doctor -o json; then

@@ -16,6 +16,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
+use crate::arch::Arch;
+
 /// Longest time without output: ten times what the longest test takes on an idle host.
 const OUTPUT_TIMEOUT: Duration = Duration::from_secs(1800);
 
@@ -25,6 +27,8 @@ const CONSOLE_LINES: usize = 30;
 /// A guest to boot.
 #[derive(Debug)]
 pub struct Machine<'a> {
+    /// What processor it has.
+    pub arch: Arch,
     /// The kernel.
     pub image: &'a Path,
     /// Its initramfs.
@@ -76,21 +80,42 @@ impl Machine<'_> {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new("qemu-system-x86_64");
+        let mut command = Command::new(format!("qemu-system-{}", self.arch.machine()));
+        // A machine of QEMU's own has one serial port on arm64; the second is a card. Linux hands parameters that it does
+        // not know to init as variables.
+        let (machine, console, output): (&[&str], _, _) = match self.arch {
+            Arch::Amd64 => (&[], "ttyS0", "ttyS1"),
+            Arch::Arm64 => (
+                &["-machine", "virt", "-cpu", "cortex-a72"],
+                "ttyAMA0",
+                "ttyS0",
+            ),
+        };
         command
+            .args(machine)
             .args(["-accel", "tcg", "-icount", "shift=0,sleep=off"])
             .args(["-rtc", "clock=vm", "-smp", "1", "-m", "3G"])
             .args(["-nodefaults", "-no-user-config", "-display", "none"])
-            .args(["-no-reboot", "-append", "console=ttyS0 panic=-1 quiet"])
+            .args(["-no-reboot", "-append"])
+            .arg(format!(
+                "console={console} panic=-1 quiet OUTPUT=/dev/{output}"
+            ))
             .arg("-kernel")
             .arg(self.image)
             .arg("-initrd")
             .arg(self.initramfs)
             .arg("-serial")
-            .arg(format!("file:{}", self.console.display()))
-            .args(["-serial", "stdio"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped());
+            .arg(format!("file:{}", self.console.display()));
+        match self.arch {
+            Arch::Amd64 => command.args(["-serial", "stdio"]),
+            Arch::Arm64 => command.args([
+                "-chardev",
+                "stdio,id=output",
+                "-device",
+                "pci-serial,chardev=output",
+            ]),
+        };
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
         command
     }
 }
