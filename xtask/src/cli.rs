@@ -22,6 +22,8 @@ pub enum Command {
     Build,
     /// Check formatting, lints, documentation, spelling, shell scripts, dependencies and the order of modules
     Lint,
+    /// Write the table of values into the chart's README
+    Values,
     /// Run every test, against the real kernel (needs root)
     Test(test::Options),
     /// Make the same connections through sidetrack and through real iptables and compare (needs root)

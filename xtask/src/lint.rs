@@ -7,6 +7,7 @@ mod documented;
 mod names;
 mod order;
 mod source;
+pub mod values;
 mod versions;
 
 use std::{
@@ -54,6 +55,7 @@ pub fn run() -> Result<()> {
     order::check(&files)?;
     names::check(&files)?;
     versions::check(FUZZ)?;
+    values::check()?;
     let steps = Steps::new();
     setup::for_linting(&steps)?;
     let machete = MACHETE.install(&steps)?;
@@ -84,7 +86,11 @@ fn spelling() -> Result<()> {
 
 /// Every file that a shell runs.
 fn shell() -> Result<()> {
-    let scripts = [".ci/run", "xtask/src/vm/init.sh"];
+    let scripts = [
+        ".ci/run",
+        
+        "xtask/src/vm/init.sh",
+    ];
     must(Command::new("shellcheck").current_dir(root()).args(scripts))
 }
 

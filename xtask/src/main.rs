@@ -44,6 +44,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Setup => setup::everything().map(|()| ExitCode::SUCCESS),
         Command::Build => build::release().map(|()| ExitCode::SUCCESS),
         Command::Lint => lint::run().map(|()| ExitCode::SUCCESS),
+        Command::Values => lint::values::write().map(|()| ExitCode::SUCCESS),
         Command::Test(options) => test::run(&options),
         Command::Compare(arguments) => tool::compare(&arguments),
         Command::Bench(arguments) => tool::bench(&arguments),

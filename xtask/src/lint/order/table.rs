@@ -356,6 +356,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
         &[
             "self",
             "documented",
+            "values",
             "versions",
             "order",
             "names",
