@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{fuzz, image, mutants, test, tool, vm};
+use crate::{fuzz, image, mutants, release, test, tool, vm};
 
 /// Builds, tests and demonstrates sidetrack.
 #[derive(Debug, Parser)]
@@ -47,6 +47,8 @@ pub enum Command {
     E2e(tool::Arguments),
     /// Build the OCI image and run `sidetrack doctor` from it (needs root)
     Image(image::Options),
+    /// Make every file of a release from a clean checkout: archives, packages, image, chart, records (needs root)
+    Release(release::Options),
     /// Fuzz the agent's parsers with libFuzzer
     Fuzz(fuzz::Options),
     /// Change the code in small ways and check that unit tests notice (cargo-mutants)

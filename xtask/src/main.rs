@@ -12,6 +12,7 @@ mod image;
 mod lint;
 mod mutants;
 mod progress;
+mod release;
 mod run;
 mod setup;
 mod soak;
@@ -53,6 +54,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Soak(arguments) => soak::run(&arguments),
         Command::E2e(arguments) => tool::e2e(&arguments),
         Command::Image(options) => image::run(&options),
+        Command::Release(options) => release::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Vm(options) => vm::run(&options),

@@ -334,6 +334,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "test",
             "soak",
             "tool",
+            "release",
             "image",
             "fuzz",
             "workspace",
@@ -349,6 +350,11 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "run",
             "progress",
         ],
+    ),
+    (
+        "xtask/src",
+        "release",
+        &["packages", "chart", "records", "self"],
     ),
     (
         "xtask/src",

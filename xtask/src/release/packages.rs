@@ -1,0 +1,146 @@
+//! Tarballs, packages of distributions, and the manifest by which krew installs the plugin.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+
+use anyhow::{Context as _, Result};
+
+use super::{Release, VERSION, sha256};
+use crate::{
+    arch::Arch,
+    archive,
+    crates::Program,
+    image::install,
+    progress::Steps,
+    run::{must, root},
+};
+
+const DEB: Program = Program {
+    name: "cargo-deb",
+    version: "3.8.0",
+    options: &["--debug", "--config", "profile.dev.debug=false"],
+    estimate: "two minutes",
+};
+
+const RPM: Program = Program {
+    name: "cargo-generate-rpm",
+    version: "0.21.1",
+    options: &["--debug", "--config", "profile.dev.debug=false"],
+    estimate: "a minute",
+};
+
+/// Texts that every archive has.
+const LICENSES: [&str; 3] = ["LICENSE-APACHE", "LICENSE-MIT", "LICENSE.md"];
+
+/// What makes packages.
+#[derive(Debug)]
+pub struct Tools {
+    deb: PathBuf,
+    rpm: PathBuf,
+}
+
+pub fn install_tools(steps: &Steps) -> Result<Tools> {
+    Ok(Tools {
+        deb: DEB.install(steps)?,
+        rpm: RPM.install(steps)?,
+    })
+}
+
+fn built(arch: Arch) -> PathBuf {
+    root().join("target").join(arch.triple()).join("release")
+}
+
+/// The agent and the webhook with pages and scripts, and the plugin by itself as krew wants it.
+pub fn tarballs(release: &Release<'_>, arch: Arch) -> Result<()> {
+    let dir = release.scratch(&format!("tarball-{}", arch.name()))?;
+    let top = dir.join(format!("sidetrack-{VERSION}-linux-{}", arch.name()));
+    for program in ["sidetrack", "sidetrack-webhook"] {
+        install(&built(arch).join(program), &top.join("bin").join(program))?;
+    }
+    copy_tree(&release.work.join("share/sidetrack"), &top.join("share"))?;
+    copy_tree(&root().join("deploy/packages"), &top.join("packages"))?;
+    for text in LICENSES
+        .iter()
+        .chain(&["LICENSE-GPL-2.0", "README.md", "CHANGELOG.md"])
+    {
+        install(&root().join(text), &top.join(text))?;
+    }
+    let third_party = release.files.join("THIRD-PARTY-LICENSES.txt");
+    install(&third_party, &top.join("THIRD-PARTY-LICENSES.txt"))?;
+    archive::tar_gz(&dir, &release.files.join(tarball("sidetrack", arch)))?;
+
+    let dir = release.scratch(&format!("plugin-{}", arch.name()))?;
+    let plugin = "kubectl-sidetrack";
+    install(&built(arch).join(plugin), &dir.join(plugin))?;
+    copy_tree(&release.work.join("share").join(plugin), &dir.join("share"))?;
+    for text in LICENSES {
+        install(&root().join(text), &dir.join(text))?;
+    }
+    install(&third_party, &dir.join("THIRD-PARTY-LICENSES.txt"))?;
+    archive::tar_gz(&dir, &release.files.join(tarball(plugin, arch)))
+}
+
+fn tarball(program: &str, arch: Arch) -> String {
+    format!("{program}-{VERSION}-linux-{}.tar.gz", arch.name())
+}
+
+/// Debian's package, as `agent/Cargo.toml` describes it.
+pub fn deb(release: &Release<'_>, tools: &Tools, arch: Arch) -> Result<()> {
+    let file = format!("sidetrack_{VERSION}-1_{}.deb", arch.name());
+    let mut command = release.tool(&tools.deb);
+    command
+        .args(["deb", "--no-build", "--no-strip", "--package", "sidetrack"])
+        .args(["--target", &arch.triple(), "--output"])
+        .arg(release.files.join(file));
+    must(&mut command)
+}
+
+/// The package of Fedora, SUSE and their relatives.
+pub fn rpm(release: &Release<'_>, tools: &Tools, arch: Arch) -> Result<()> {
+    let file = format!("sidetrack-{VERSION}-1.{}.rpm", arch.machine());
+    let mut command = release.tool(&tools.rpm);
+    command
+        .args(["generate-rpm", "--package", "agent"])
+        // A static binary requires nothing, and what the machine's own tools would find is another thing on each.
+        .args(["--auto-req", "disabled", "--payload-compress", "zstd"])
+        .args(["--source-date", &release.date])
+        .args(["--target", &arch.triple(), "--output"])
+        .arg(release.files.join(file));
+    must(&mut command)
+}
+
+/// The manifest for the plugin.
+pub fn krew(release: &Release<'_>) -> Result<()> {
+    let mut text = format!(
+        "apiVersion: krew.googlecontainertools.github.com/v1alpha2\nkind: Plugin\nmetadata:\n  name: sidetrack\nspec:\n  \
+         version: v{VERSION}\n  shortDescription: Show the sidetrack agents of a whole cluster\n  \
+         description: |\n    Asks the sidetrack agents of all nodes through the API server: which pods are intercepted,\n    \
+         by which rules, and why connections were refused.\n  platforms:\n"
+    );
+    for arch in &release.archs {
+        let file = tarball("kubectl-sidetrack", *arch);
+        let sum = sha256(&release.files.join(&file))?;
+        text += &format!(
+            "  - selector:\n      matchLabels:\n        os: linux\n        arch: {}\n    uri: {}/{file}\n    sha256: {sum}\n    \
+             bin: kubectl-sidetrack\n    files:\n    - {{from: kubectl-sidetrack, to: .}}\n    - {{from: LICENSE-MIT, to: .}}\n    - {{from: LICENSE-APACHE, to: .}}\n",
+            arch.name(),
+            release.options.url
+        );
+    }
+    let path = release.files.join("krew-sidetrack.yaml");
+    fs::write(&path, text).with_context(|| format!("write {}", path.display()))
+}
+
+/// Copies a directory, links followed.
+pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
+    let mut command = std::process::Command::new("cp");
+    must(
+        command
+            .args(["--recursive", "--dereference"])
+            .arg(from.join("."))
+            .arg(to),
+    )
+}
