@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{fuzz, image, mutants, release, test, tool, vm};
+use crate::{fuzz, image, mutants, packages, release, test, tool, vm};
 
 /// Builds, tests and demonstrates sidetrack.
 #[derive(Debug, Parser)]
@@ -49,6 +49,8 @@ pub enum Command {
     Image(image::Options),
     /// Make every file of a release from a clean checkout: archives, packages, image, chart, records (needs root)
     Release(release::Options),
+    /// Try the packages of a release: install, run, upgrade, purge, in root file systems of Debian (needs root)
+    Packages(packages::Options),
     /// Fuzz the agent's parsers with libFuzzer
     Fuzz(fuzz::Options),
     /// Change the code in small ways and check that unit tests notice (cargo-mutants)

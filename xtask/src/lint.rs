@@ -88,10 +88,22 @@ fn spelling() -> Result<()> {
 fn shell() -> Result<()> {
     let scripts = [
         ".ci/run",
-        
+        "xtask/src/packages/check.sh",
         "xtask/src/vm/init.sh",
     ];
-    must(Command::new("shellcheck").current_dir(root()).args(scripts))
+    must(Command::new("shellcheck").current_dir(root()).args(scripts))?;
+    // Those of packages have no first line, or run where only a small shell is.
+    let scripts = [
+        "deb/postinst",
+        "deb/postrm",
+        "deb/prerm",
+        "rpm/post.sh",
+        "rpm/postun.sh",
+        "rpm/preun.sh",
+    ];
+    let mut command = Command::new("shellcheck");
+    command.current_dir(root().join("deploy/packages"));
+    must(command.args(["--shell", "sh"]).args(scripts))
 }
 
 /// Licenses, sources and forbidden crates; known vulnerabilities if their database is there, since it is not

@@ -11,6 +11,7 @@ mod fuzz;
 mod image;
 mod lint;
 mod mutants;
+mod packages;
 mod progress;
 mod release;
 mod run;
@@ -55,6 +56,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::E2e(arguments) => tool::e2e(&arguments),
         Command::Image(options) => image::run(&options),
         Command::Release(options) => release::run(&options),
+        Command::Packages(options) => packages::run(&options),
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Vm(options) => vm::run(&options),

@@ -334,6 +334,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "test",
             "soak",
             "tool",
+            "packages",
             "release",
             "image",
             "fuzz",
