@@ -1,5 +1,5 @@
 //! Everything that is checked without running the product, warnings denied: the order of crates and modules, names that
-//! nothing uses, spelling, shell scripts, dependencies, formatting, lints and documentation.
+//! nothing uses, spelling, shell scripts, workflows, dependencies, formatting, lints and documentation.
 //!
 //! The Helm chart and the manifests are checked by `tests/deploy`, with Helm's engine and the objects' own types.
 
@@ -63,6 +63,7 @@ pub fn run() -> Result<()> {
     drop(steps);
     spelling()?;
     shell()?;
+    workflows()?;
     must(
         Command::new(machete)
             .current_dir(root())
@@ -104,6 +105,14 @@ fn shell() -> Result<()> {
     let mut command = Command::new("shellcheck");
     command.current_dir(root().join("deploy/packages"));
     must(command.args(["--shell", "sh"]).args(scripts))
+}
+
+/// The workflows, and the commands in them.
+fn workflows() -> Result<()> {
+    let listing = fs::read_dir(root().join(".github/workflows"))?;
+    let files = listing.flatten().map(|entry| entry.path());
+    let actionlint = tools().join("lint/bin/actionlint");
+    must(Command::new(actionlint).current_dir(root()).args(files))
 }
 
 /// Licenses, sources and forbidden crates; known vulnerabilities if their database is there, since it is not
