@@ -5,7 +5,7 @@ use std::{fs, path::Path, process::Command};
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
-use super::{Release, VERSION, packages::copy_tree, sha256};
+use super::place::{Release, VERSION, copy_tree, sha256};
 use crate::{
     archive,
     run::{answer, must, root, tools},

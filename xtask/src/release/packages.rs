@@ -1,13 +1,10 @@
 //! Tarballs, packages of distributions, and the manifest by which krew installs the plugin.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::{fs, path::PathBuf};
 
 use anyhow::{Context as _, Result};
 
-use super::{Release, VERSION, sha256};
+use super::place::{Release, VERSION, copy_tree, sha256};
 use crate::{
     arch::Arch,
     archive,
@@ -131,16 +128,4 @@ pub fn krew(release: &Release<'_>) -> Result<()> {
     }
     let path = release.files.join("krew-sidetrack.yaml");
     fs::write(&path, text).with_context(|| format!("write {}", path.display()))
-}
-
-/// Copies a directory, links followed.
-pub fn copy_tree(from: &Path, to: &Path) -> Result<()> {
-    fs::create_dir_all(to).with_context(|| format!("create {}", to.display()))?;
-    let mut command = std::process::Command::new("cp");
-    must(
-        command
-            .args(["--recursive", "--dereference"])
-            .arg(from.join("."))
-            .arg(to),
-    )
 }

@@ -5,7 +5,7 @@ use std::{fs, path::PathBuf, process::Command};
 use anyhow::{Context as _, Result, bail};
 use serde_json::json;
 
-use super::{Release, VERSION, name_of, sha256};
+use super::place::{Release, VERSION, name_of, sha256};
 use crate::{
     arch::Arch,
     crates::Program,
@@ -175,7 +175,7 @@ pub fn provenance(release: &Release<'_>) -> Result<()> {
     });
     let path = release
         .files
-        .join(format!("sidetrack-{VERSION}.intoto.json"));
+        .join(format!("sidetrack-{VERSION}.provenance.json"));
     fs::write(&path, serde_json::to_string_pretty(&statement)? + "\n")
         .with_context(|| format!("write {}", path.display()))
 }

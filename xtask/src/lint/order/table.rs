@@ -355,7 +355,7 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
     (
         "xtask/src",
         "release",
-        &["packages", "chart", "records", "self"],
+        &["self", "packages", "chart", "records", "place"],
     ),
     (
         "xtask/src",
