@@ -5,7 +5,9 @@
 # usage: check.sh ROOT deb|rpm PACKAGE [PREVIOUS_PACKAGE]
 set -eu
 root=$1 kind=$2 package=$3 previous=${4:-}
-cgroup=/sys/fs/cgroup/sidetrack-packages-$$
+# /sys/fs/cgroup, or a directory below it on a machine that has both kinds.
+cgroups=$(findmnt --noheadings --types cgroup2 --output TARGET | head -n 1)
+cgroup=$cgroups/sidetrack-packages-$$
 agent=
 
 inside() { chroot "$root" "$@"; }
@@ -27,7 +29,7 @@ mount --bind /dev "$root/dev"
 mount --rbind /sys "$root/sys"
 mount -t bpf bpf "$root/sys/fs/bpf"
 # What the agent takes for the root of all cgroups, so that this machine's own are left alone.
-mount --bind "$cgroup" "$root/sys/fs/cgroup"
+mount --bind "$cgroup" "$root$cgroups"
 mount -t tmpfs tmpfs "$root/run"
 
 # What a package could leave behind: everything but the package manager's own records.
@@ -75,9 +77,10 @@ commit() { inside sidetrack version -o json | sed -n 's/.*"commit": "\(.*\)".*/\
 listing >"$root/tmp/before"
 install "${previous:-$package}"
 say "installed"
-inside systemd-analyze verify "$unit" || fail "systemd does not accept the unit"
+inside systemd-analyze verify --man=no "$unit" || fail "systemd does not accept the unit"
 say "systemd accepts the unit"
-mkdir -p "$root/run/netns"
+# The unit's RuntimeDirectory.
+mkdir -p "$root/run/sidetrack" "$root/run/netns"
 touch "$root/run/netns/web-0"
 unshare --net="$root/run/netns/web-0" ip link set lo up
 cp "$root"/usr/share/doc/sidetrack/examples/*.yaml "$root/etc/sidetrack/pods/web-0.yaml"
