@@ -32,11 +32,12 @@ mount -t bpf bpf "$root/sys/fs/bpf"
 mount --bind "$cgroup" "$root$cgroups"
 mount -t tmpfs tmpfs "$root/run"
 
-# What a package could leave behind: everything but the package manager's own records.
+# What a package could leave behind: files, and directories of its own name. Not the records of package managers and of
+# systemd-analyze, nor directories that larger systems have anyway.
 listing() {
-    (cd "$root" && find . -path ./proc -prune -o -path ./sys -prune -o -path ./dev -prune -o -path ./tmp -prune \
-        -o -path ./var/lib/dpkg -prune -o -path ./var/lib/rpm -prune -o -path ./var/log -prune -o -path ./var/cache -prune \
-        -o -print) | sort
+    (cd "$root" && find . \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./tmp -o -path ./run/systemd \
+        -o -path ./var/lib/dpkg -o -path ./var/lib/rpm -o -path ./root/.rpmdb -o -path ./var/log -o -path ./var/cache \) \
+        -prune -o \( ! -type d -o -path '*sidetrack*' \) -print) | sort
 }
 install() {
     cp "$1" "$root/tmp/package"
@@ -47,6 +48,8 @@ install() {
     esac >"$root/tmp/install.log" 2>&1 || { cat "$root/tmp/install.log"; fail "install $1"; }
 }
 purge() {
+    # rpm leaves what the administrator has written.
+    [ "$kind" = deb ] || rm "$root/etc/sidetrack/pods/web-0.yaml"
     case $kind in
     deb) inside dpkg --purge sidetrack ;;
     rpm) inside rpm --erase sidetrack ;;
@@ -111,7 +114,8 @@ say "interception continues without an agent"
 purge
 umount "$root/run/netns/web-0"
 rm -r "$root/run/netns"
-left=$(find "$root/sys/fs/bpf" -mindepth 1)
+# The kernel puts two files of its own there.
+left=$(find "$root/sys/fs/bpf" -mindepth 1 ! -name '*.debug')
 [ -z "$left" ] || fail "left in the bpffs: $left"
 attached=$(bpftool cgroup tree "$cgroup" | grep -v -e '^CgroupPath' -e '^ID ' -e "^$cgroup\$" || true)
 [ -z "$attached" ] || fail "left at the cgroup: $attached"
