@@ -152,7 +152,9 @@ pub struct DestinationKey {
     /// The target's port, host order: the capture port.
     pub target_port: u16,
     /// Padding, zero.
-    pub pad: [u8; 6],
+    pub pad: u16,
+    /// Zero. Two numbers rather than an array: LLVM calls a function to clear one, and the stack has no room for that.
+    pub more_pad: u32,
 }
 
 impl DestinationKey {
@@ -165,7 +167,8 @@ impl DestinationKey {
             netns,
             target_be: [third, last],
             target_port: target.port,
-            pad: [0; 6],
+            pad: 0,
+            more_pad: 0,
         }
     }
 
@@ -193,7 +196,9 @@ pub struct Destination {
     /// The port that they dial, host order.
     pub dialed_port: u16,
     /// Padding, zero.
-    pub pad: [u8; 6],
+    pub pad: u16,
+    /// Zero. Two numbers rather than an array: LLVM calls a function to clear one, and the stack has no room for that.
+    pub more_pad: u32,
 }
 
 /// Value of a destination's row, with its key as in [`HandshakeRow`].

@@ -172,6 +172,7 @@ fn values_take_effect() {
         "imagePullSecrets": [{"name": "pull"}],
         "enroll": "injected",
         "virtualInterfaces": "local-only",
+        "meshes": ["istio", "kuma"],
         "cni": {"enabled": true, "binDir": "/b", "confDir": "/c", "excludeNamespaces": ["kube-system", "infra"]},
         "removeTaint": true,
         "defaults": {"dialect": "1.12", "excludeOutboundPorts": [3306, 6379], "proxyUid": 1500},
@@ -197,6 +198,7 @@ fn values_take_effect() {
     for argument in [
         "--enroll=injected",
         "--virtual-interfaces=local-only",
+        "--mesh=istio,kuma",
         "--metrics-addr=[::]:19446",
         "--remove-taint",
         "--cni-socket=/r/sidetrack.sock",

@@ -158,7 +158,8 @@ fn a_destination_is_for_connections_with_its_names() {
         dialed,
         source,
         dialed_port: 443,
-        pad: [0; 6],
+        pad: 0,
+        more_pad: 0,
     };
     for (dialed, port, source, bound, expected) in [
         (dialed, 443, source, false, true),

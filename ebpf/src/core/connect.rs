@@ -190,7 +190,7 @@ fn try_connect<const V6: bool>(
             let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
             *record = SockRecord {
                 addr: dialed,
-                source: Addr::UNSPECIFIED,
+                source: Addr::UNSPECIFIED.any(policy.zero()),
                 port: conn.port,
                 role: Role::Assigned as u16,
                 capture_port: port,
@@ -229,7 +229,8 @@ fn record_direct<const V6: bool>(
     if let Some(record) = maps::record(ctx.socket(), !needs_none) {
         *record = SockRecord {
             addr: decide::effective_destination(conn),
-            source: Addr::UNSPECIFIED,
+            // Zeros that LLVM does not know: it would call a function to clear it, as in a key.
+            source: Addr::UNSPECIFIED.any(policy.zero()),
             port: conn.port,
             role: Role::Direct as u16,
             capture_port: if by_proxy { policy.inbound_port } else { 0 },
@@ -276,7 +277,8 @@ fn dedicated_target(
                         dialed,
                         source,
                         dialed_port: conn.port,
-                        pad: [0; 6],
+                        pad: 0,
+                        more_pad: 0,
                     },
                 };
                 return maps::add_destination(&row).ok().map(|()| target);

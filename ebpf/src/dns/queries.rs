@@ -286,7 +286,8 @@ fn server_name(
                         dialed,
                         source,
                         dialed_port: port,
-                        pad: [0; 6],
+                        pad: 0,
+                        more_pad: 0,
                     },
                 };
                 return maps::add_destination(&row).ok().map(|()| target);

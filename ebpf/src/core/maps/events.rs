@@ -5,12 +5,14 @@ use core::ptr;
 use aya_ebpf::{
     bindings::{BPF_NOEXIST, BPF_RB_NO_WAKEUP},
     btf_maps::{Array, HashMap, RingBuf},
-    helpers::{bpf_get_current_comm, bpf_get_current_pid_tgid, generated::bpf_ktime_get_boot_ns},
+    helpers::{
+        bpf_get_current_pid_tgid,
+        generated::{bpf_get_current_comm, bpf_ktime_get_boot_ns},
+    },
     macros::btf_map,
 };
 use sidetrack_common::{
     addr::Addr,
-    btf::TextByte,
     decide::Owner,
     event::{COMM_LEN, EVENTS_LOST, Event, EventKind, RefusalKey, TRACED_UNTIL},
     names::EVENTS_BYTES,
@@ -160,12 +162,8 @@ fn write(event: *mut Event, report: &Report) {
     set!(gid, report.owner.gid);
     if matches!(report.kind, EventKind::Outbound) {
         set!(pid, (bpf_get_current_pid_tgid() >> 32) as u32);
-        set!(
-            comm,
-            bpf_get_current_comm()
-                .unwrap_or_default()
-                .map(|byte| byte as TextByte)
-        );
+        // SAFETY: it writes the whole field, zeros if it fails.
+        unsafe { bpf_get_current_comm((&raw mut (*event).comm).cast(), COMM_LEN as u32) };
     } else {
         // The kernel may run the program in any process.
         set!(pid, 0);
