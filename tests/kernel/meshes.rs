@@ -9,13 +9,14 @@ use anyhow::{Result, anyhow, ensure};
 use lab::{
     actor::Actor,
     agent::is,
+    injected::injected,
     network::manifest,
     protocol::{APP, Connected, Dial, Identity, Listen, ROOT},
     udp::SendUdp,
 };
 use serde_json::{Value, json};
 
-use crate::fixture::{POD, PodFixture, VIP, at, original};
+use crate::fixture::{ClusterFixture, POD, PodFixture, VIP, at, original};
 
 const LINKERD: Identity = Identity::of(2102);
 const KUMA: Identity = Identity::of(5678);
@@ -187,6 +188,61 @@ fn consul_listens_on_addresses_of_its_own() -> Result<()> {
     })?;
     let answer = answer.map_err(|errno| anyhow!("the query: errno {errno}"))?;
     ensure!(answer.answered_by.port() == 8600, "{answer:?}");
+    Ok(())
+}
+
+kernel_test!(pods_of_the_api_server_have_old_or_native_sidecars);
+fn pods_of_the_api_server_have_old_or_native_sidecars() -> Result<()> {
+    let mut node = ClusterFixture::new()?;
+    node.label("Namespace", "shop", Some("enabled"))?;
+    let kuma = [("kuma.io/sidecar-injected", "true")];
+    let consul = [
+        ("consul.hashicorp.com/connect-inject-status", "injected"),
+        ("consul.hashicorp.com/transparent-proxy-status", "enabled"),
+        (
+            "consul.hashicorp.com/redirect-traffic-config",
+            r#"{"ProxyUserID":"5995","ProxyInboundPort":20000}"#,
+        ),
+    ];
+    let mut clients = Vec::new();
+    for (number, (sidecar, mesh, notes)) in (2..).zip([
+        ("linkerd-proxy", "linkerd", &[][..]),
+        ("kuma-sidecar", "kuma", &kuma),
+        ("consul-dataplane", "consul", &consul),
+    ]) {
+        for (is_native, number) in [(false, number), (true, number + 10)] {
+            let name = format!("{mesh}-{number}");
+            let uid = node.lab.uid(number.into());
+            let pod = node
+                .lab
+                .pod(&name, number)?
+                .under_kubelet(&node.lab, &uid)?;
+            clients.push(pod.actor()?);
+            let mut object = injected(&name, &uid);
+            for (note, value) in notes {
+                object["metadata"]["annotations"][note] = json!(value);
+            }
+            let (app, container) = (
+                json!({"name": "app"}),
+                json!({"name": sidecar, "restartPolicy": "Always"}),
+            );
+            let (init, all) = match is_native {
+                true => (json!([container]), json!([app])),
+                false => (json!([]), json!([app, {"name": sidecar}])),
+            };
+            object["spec"]["initContainers"] = init;
+            object["spec"]["containers"] = all;
+            node.api.apply(object)?;
+            node.soon(&format!("shop/{name}"), |pod| {
+                pod.is_some_and(|pod| {
+                    pod["state"] == "enrolled" && pod["policy"]["dialect"] == mesh
+                })
+            })?;
+        }
+    }
+    let status = node.places().json(&["status", "-o", "json"])?;
+    let counts = json!({"linkerd": 2, "kuma": 2, "consul": 2});
+    ensure!(status["meshes"] == counts, "{status}");
     Ok(())
 }
 

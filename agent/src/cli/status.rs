@@ -68,6 +68,8 @@ struct StatusReport {
     pods_from: Source,
     /// Unknown if neither could be read.
     pods: Option<PodCounts>,
+    /// Pods by the mesh whose rules they have, where that is known.
+    meshes: BTreeMap<&'static str, usize>,
     /// Sidecars of enrolled pods by what they do; unknown as the pods.
     sidecars: Option<SidecarCounts>,
     notes: Vec<String>,
@@ -152,17 +154,12 @@ struct PodCounts {
     skipped: usize,
     /// Of those that have a policy: enrolled with an earlier one.
     outdated: usize,
-    /// Pods by the mesh whose rules they have, where that is known.
-    meshes: BTreeMap<&'static str, usize>,
 }
 
 impl PodCounts {
     fn of(pods: &[PodStatus]) -> Self {
         let mut counts = Self::default();
         for pod in pods {
-            if let Some(mesh) = pod.mesh() {
-                *counts.meshes.entry(mesh.name()).or_default() += 1;
-            }
             match pod.state {
                 PodState::Enrolled => counts.enrolled += 1,
                 PodState::Outdated => counts.outdated += 1,
@@ -173,22 +170,6 @@ impl PodCounts {
             }
         }
         counts
-    }
-
-    /// How many of each mesh, unless all are of Istio.
-    fn of_meshes(&self) -> String {
-        if self
-            .meshes
-            .keys()
-            .all(|mesh| *mesh == MeshName::Istio.name())
-        {
-            return String::new();
-        }
-        let meshes = self.meshes.iter();
-        let meshes: Vec<String> = meshes
-            .map(|(mesh, count)| format!("{count} of {mesh}"))
-            .collect();
-        format!("; {}", meshes.join(", "))
     }
 }
 
@@ -260,6 +241,7 @@ async fn report(places: &Places) -> StatusReport {
         .map_err(|error| problems.push(format!("{error:#}")))
         .ok();
     let counts = pods.as_ref().map(|pods| PodCounts::of(pods));
+    let meshes = meshes(pods.as_deref().unwrap_or_default());
     let sidecars = pods.as_ref().map(|pods| {
         let enrolled = pods.iter().filter_map(|pod| pod.sidecar.as_ref());
         SidecarCounts::of(enrolled)
@@ -309,6 +291,7 @@ async fn report(places: &Places) -> StatusReport {
         hooks,
         pods_from,
         pods: counts,
+        meshes,
         sidecars,
         notes,
         problems,
@@ -335,6 +318,7 @@ impl StatusReport {
             hooks: Vec::new(),
             pods_from: Source::PinnedMaps,
             pods: Some(PodCounts::default()),
+            meshes: BTreeMap::new(),
             sidecars: None,
             notes: Vec::new(),
             problems: vec![format!(
@@ -497,6 +481,27 @@ fn print_hooks(hooks: &[HookStatus], wide: bool) -> Result<()> {
     output::print_table(&table)
 }
 
+/// Pods by the mesh whose rules they have, where that is known.
+fn meshes(pods: &[PodStatus]) -> BTreeMap<&'static str, usize> {
+    let mut counts = BTreeMap::new();
+    for mesh in pods.iter().filter_map(PodStatus::mesh) {
+        *counts.entry(mesh.name()).or_default() += 1;
+    }
+    counts
+}
+
+/// How many of each mesh, unless all are of Istio.
+fn of_meshes(meshes: &BTreeMap<&'static str, usize>) -> String {
+    if meshes.keys().all(|mesh| *mesh == MeshName::Istio.name()) {
+        return String::new();
+    }
+    let meshes = meshes.iter();
+    let meshes: Vec<String> = meshes
+        .map(|(mesh, count)| format!("{count} of {mesh}"))
+        .collect();
+    format!("; {}", meshes.join(", "))
+}
+
 fn pods_line(report: &StatusReport) -> String {
     match (&report.pods, report.pods_from) {
         _ if report.agent_state == AgentState::NotInstalled => "none".to_owned(),
@@ -517,7 +522,7 @@ fn pods_line(report: &StatusReport) -> String {
                 pods.waiting,
                 pods.rejected,
                 pods.skipped,
-                pods.of_meshes()
+                of_meshes(&report.meshes)
             )
         }
     }

@@ -18,7 +18,11 @@ fn open_connections_have_no_handshake() -> Result<()> {
     fixture.enroll(&[])?;
     let mut mapped = Dial::new(&APP, at(VIP[0], 80));
     mapped.mapped = true;
+    // From loopback there is no target that names the destination.
+    let mut by_row = Dial::new(&PROXY, at(POD[0], 80));
+    by_row.source = Some(at("127.0.0.1", 0));
     let dials = [
+        (by_row, 15006),
         (Dial::new(&APP, at(VIP[0], 80)), 15001),
         (Dial::new(&APP, at(VIP[1], 80)), 15001),
         (mapped, 15001),

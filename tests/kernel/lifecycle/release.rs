@@ -67,11 +67,10 @@ impl Pods {
         let maps = pods.fixture.agent.places.maps()?;
         let cookie = cookie.context("the pod's cookie")?;
         maps.overflow.insert(&cookie, &RuleCounts::NONE)?;
-        // A connection with a handshake row.
-        pods.fixture
-            .client
-            .dial(Dial::new(&PROXY, at(POD[0], 80)))?
-            .ok();
+        // A connection with a handshake row: from loopback there is no target that names the destination.
+        let mut by_row = Dial::new(&PROXY, at(POD[0], 80));
+        by_row.source = Some(at("127.0.0.1", 0));
+        pods.fixture.client.dial(by_row)?.ok();
         // One that is refused.
         pods.fixture
             .client
