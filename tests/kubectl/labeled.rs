@@ -59,7 +59,7 @@ fn each_has_its_reason() -> Result<()> {
         (
             "bare",
             "skipped",
-            "it has no sidecar (a container named istio-proxy)",
+            "it has no sidecar (a container named istio-proxy, linkerd-proxy, kuma-sidecar or consul-dataplane)",
         ),
         ("elsewhere", "no-agent", "node node-2 has no agent"),
         (

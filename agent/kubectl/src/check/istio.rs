@@ -76,7 +76,7 @@ impl Istio {
         let is_absent = |parts: &Option<Vec<Part>>| parts.as_ref().is_some_and(Vec::is_empty);
         if is_absent(&self.control_planes) && is_absent(&self.injectors) {
             remarks.problems.push(
-                "no Istio was found, neither a Deployment labeled app=istiod nor an injector's webhook: sidetrack takes only pods with a sidecar (a container named istio-proxy)".to_owned(),
+                "no Istio was found, neither a Deployment labeled app=istiod nor an injector's webhook: sidetrack takes only pods with a sidecar of a mesh".to_owned(),
             );
         }
         for injector in self.injectors.iter().flatten() {
