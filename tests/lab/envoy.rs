@@ -2,10 +2,21 @@
 //! on 15001, which hands connections to the listener of their original destination; virtualInbound
 //! on 15006, whose upstream is that destination, called from 127.0.0.6; health on 15021.
 
-use std::{fs, path::Path};
+use std::{
+    fs,
+    path::Path,
+    process::{Command, Stdio},
+    time::Duration,
+};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
+
+use crate::{
+    command::{Process, run_words},
+    network::PodNet,
+    wait::eventually,
+};
 
 const HCM: &str = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager";
 const ROUTER: &str = "type.googleapis.com/envoy.extensions.filters.http.router.v3.Router";
@@ -42,6 +53,28 @@ pub fn binary(tools: &Path) -> Result<String> {
         .find(|path| path.exists())
         .map(|path| path.to_string_lossy().into_owned())
         .context("the installed wheel has no envoy/_bin/envoy")
+}
+
+/// Starts an Envoy in a pod, by a command of the pod's, and waits until it listens on 15001.
+pub fn start(pod: &PodNet, mut command: Command) -> Result<Process> {
+    const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
+    command.stdout(Stdio::null()).stderr(Stdio::inherit());
+    let envoy = Process::start(&mut command)?;
+    let words = [
+        "ip",
+        "netns",
+        "exec",
+        &pod.netns,
+        "ss",
+        "-Hltn",
+        "sport = :15001",
+    ];
+    eventually(WAIT_TIMEOUT, || {
+        let listens = !run_words(&words)?.trim().is_empty();
+        ensure!(listens, "Envoy does not listen");
+        Ok(())
+    })?;
+    Ok(envoy)
 }
 
 /// A service in this sidecar's configuration.

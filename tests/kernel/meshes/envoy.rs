@@ -3,16 +3,15 @@
 //! A destination that Envoy knows goes to another port than the one that was dialed, so that the port says whether Envoy
 //! was there, and whether it was told the exact destination.
 
-use std::{fs, path::Path, process::Stdio, time::Duration};
+use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
 use lab::{
-    command::{Process, run_words},
+    command::Process,
     deploy::checkout,
-    envoy::{address, binary, original_dst, tcp_proxy},
+    envoy::{self, address, binary, original_dst, tcp_proxy},
     network::PodNet,
     protocol::{APP, Identity, ROOT},
-    wait::eventually,
 };
 use serde_json::{Value, json};
 
@@ -25,9 +24,8 @@ const APP_PORT: u16 = 8080;
 /// A destination outside that Envoy does not know.
 const OTHER: u16 = 443;
 
-/// Starts Envoy in the pod, as the proxy's user, and waits until it listens.
+/// Starts Envoy in the pod, as the proxy's user.
 fn start(pod: &PodNet, who: &Identity, config: &Value, file: &Path) -> Result<Process> {
-    const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
     fs::write(file, config.to_string())?;
     let program = binary(&checkout("target/tools/python"))?;
     let file = file.to_string_lossy();
@@ -40,26 +38,7 @@ fn start(pod: &PodNet, who: &Identity, config: &Value, file: &Path) -> Result<Pr
         "--log-level",
         "error",
     ];
-    let mut command = pod.command(who.uid, Path::new(&program), &arguments);
-    command.stdout(Stdio::null()).stderr(Stdio::inherit());
-    let envoy = Process::start(&mut command)?;
-    let words = [
-        "ip",
-        "netns",
-        "exec",
-        &pod.netns,
-        "ss",
-        "-Hltn",
-        "sport = :15001",
-    ];
-    eventually(WAIT_TIMEOUT, || {
-        ensure!(
-            !run_words(&words)?.trim().is_empty(),
-            "Envoy does not listen"
-        );
-        Ok(())
-    })?;
-    Ok(envoy)
+    envoy::start(pod, pod.command(who.uid, Path::new(&program), &arguments))
 }
 
 /// A cluster with one address, which is called from another one if that is given.

@@ -1,15 +1,14 @@
 //! Pods whose sidecar is Envoy: the application's requests go through it to a server outside.
 
-use std::{fs, net::SocketAddr, path::Path, process::Stdio, time::Duration};
+use std::{fs, net::SocketAddr, path::Path};
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use lab::{
     agent::Agent,
-    command::{Process, run_words},
+    command::Process,
     deploy::checkout,
-    envoy::{address, binary, manager, original_dst, tcp_proxy},
+    envoy::{self, address, binary, manager, original_dst, tcp_proxy},
     network::{Lab, PodNet},
-    wait::eventually,
 };
 use serde_json::{Value, json};
 
@@ -121,7 +120,6 @@ impl Meshed {
 
 impl Meshed {
     fn start_envoy(pod: &PodNet, config: &Path) -> Result<Process> {
-        const WAIT_TIMEOUT: Duration = Duration::from_secs(20);
         let program = binary(&checkout("target/tools/python"))?;
         let config = config.to_string_lossy();
         let arguments = [
@@ -137,26 +135,7 @@ impl Meshed {
             "--log-level",
             "error",
         ];
-        let mut command = pod.command(PROXY, Path::new("taskset"), &arguments);
-        command.stdout(Stdio::null()).stderr(Stdio::inherit());
-        let envoy = Process::start(&mut command)?;
-        let listens = || {
-            let words = [
-                "ip",
-                "netns",
-                "exec",
-                &pod.netns,
-                "ss",
-                "-Hltn",
-                "sport = :15001",
-            ];
-            run_words(&words).map(|text| !text.trim().is_empty())
-        };
-        eventually(WAIT_TIMEOUT, || {
-            ensure!(listens()?, "Envoy does not listen");
-            Ok(())
-        })?;
-        Ok(envoy)
+        envoy::start(pod, pod.command(PROXY, Path::new("taskset"), &arguments))
     }
 }
 
