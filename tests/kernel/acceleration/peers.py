@@ -224,9 +224,10 @@ def serve_one(sock, others):
         sock.sendall(b"here\n")
         return
     sock.sendall(b"go\n")
-    if others:
-        sock.other = others.pop()
+    sock.other = others.pop()
     getattr(Server(), scenario)(sock)
+    # By hand: the loop in serve() refers to this socket until it has accepted another.
+    sock.other.close()
     sock.close()
 
 
