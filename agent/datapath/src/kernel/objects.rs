@@ -112,3 +112,6 @@ impl Loader {
         )
     }
 }
+
+#[cfg(test)]
+mod tests;
