@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+/// What tests print that cannot run on a kernel, or not completely.
+const SKIPPED: &str = ": skipped, ";
+
 /// One kernel's run.
 #[derive(Debug, Default, Serialize)]
 pub struct Session {
@@ -24,6 +27,8 @@ pub struct Session {
     /// Exit status of the tests, or of the agent on a refused kernel.
     pub status: Option<i32>,
     #[serde(skip)]
+    has_skipped: bool,
+    #[serde(skip)]
     part: Part,
     #[serde(skip)]
     doctor: String,
@@ -36,6 +41,8 @@ pub struct Session {
 pub struct Group {
     /// How many passed.
     pub passed: usize,
+    /// How many of these said that they skipped something.
+    pub skipped: usize,
     /// The failed ones, with their output.
     pub failed: Vec<(String, String)>,
 }
@@ -92,6 +99,8 @@ impl Session {
             Part::Tests => {
                 if let Ok(event) = serde_json::from_str(line) {
                     self.test(event);
+                } else if line.contains(SKIPPED) {
+                    self.has_skipped = true;
                 }
             }
             Part::Agent => {
@@ -143,6 +152,7 @@ impl Session {
         };
         if event.event == "started" {
             self.running = Some(name);
+            self.has_skipped = false;
             return;
         }
         self.running = None;
@@ -150,6 +160,7 @@ impl Session {
         let group = self.groups.entry(group.to_owned()).or_default();
         if event.event == "ok" {
             group.passed += 1;
+            group.skipped += usize::from(self.has_skipped);
         } else {
             let output = event.stdout.unwrap_or_default();
             group.failed.push((name, output));

@@ -130,7 +130,11 @@ fn cell(row: &Row, group: &str) -> String {
             } else {
                 " **red**"
             };
-            format!("{}/{all}{red}", group.passed)
+            let skipped = match group.skipped {
+                0 => String::new(),
+                number => format!(" ({number} skipped)"),
+            };
+            format!("{}/{all}{skipped}{red}", group.passed)
         }
         None if row.session.refused() => "refused".to_owned(),
         None => "-".to_owned(),

@@ -28,6 +28,23 @@ fn all_passed() {
 }
 
 #[test]
+fn skipped_tests_are_counted() {
+    let session = parse(&[
+        "@doctor",
+        FINE,
+        "@tests",
+        r#"{ "type": "test", "event": "started", "name": "meshes::a" }"#,
+        "meshes: skipped, this machine has no Envoy",
+        r#"{ "type": "test", "name": "meshes::a", "event": "ok" }"#,
+        r#"{ "type": "test", "event": "started", "name": "meshes::b" }"#,
+        r#"{ "type": "test", "name": "meshes::b", "event": "ok" }"#,
+        "@ended 0",
+    ]);
+    let group = &session.groups["meshes"];
+    assert_eq!((group.passed, group.skipped), (2, 1));
+}
+
+#[test]
 fn a_failure_is_reported_with_its_output() {
     let session = parse(&[
         "@doctor",
