@@ -1,5 +1,8 @@
-//! What users of other charts expect of this one: labels, pinned images, pods' settings, `helm test`, notes.
+//! What users of other charts expect of this one: labels, pinned images, pods' settings, `helm lint`, `helm test`, notes.
 
+use std::process::Command;
+
+use lab::deploy::checkout;
 use serde_json::{Value, json};
 
 use super::{helm, install, of_kind, parses_strictly};
@@ -32,7 +35,7 @@ fn installations() -> [(&'static str, Value); 10] {
         ),
         (
             "webhook with cert-manager",
-            json!({"webhook": {"enabled": true, "certificates": {"from": "cert-manager",
+            json!({"webhook": {"enabled": true, "priorityClassName": "high", "certificates": {"from": "cert-manager",
                 "issuerRef": {"group": "cert-manager.io", "kind": "ClusterIssuer", "name": "internal"}}}}),
         ),
         (
@@ -48,7 +51,7 @@ fn installations() -> [(&'static str, Value); 10] {
                 {"fieldRef": {"fieldPath": "status.hostIP"}}}], "nodeSelector": {"mesh": "yes"}, "tolerations": [],
                 "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms":
                 [{"matchExpressions": [{"key": "kubernetes.io/arch", "operator": "In", "values": ["amd64", "arm64"]}]}]}}},
-                "resources": {"requests": {"cpu": "50m"}}, "updateStrategy": {"type": "OnDelete", "rollingUpdate": null}}),
+                "resources": {"requests": {"cpu": "50m"}}, "priorityClassName": "", "updateStrategy": {"type": "OnDelete", "rollingUpdate": null}}),
         ),
         (
             "other paths and SELinux",
@@ -57,7 +60,7 @@ fn installations() -> [(&'static str, Value); 10] {
         ),
         (
             "an old mesh",
-            json!({"defaults": {"dialect": "1.6", "excludeOutboundPorts": [3306], "includeOutboundIPRanges": "10.0.0.0/8"},
+            json!({"meshes": ["istio"], "defaults": {"dialect": "1.6", "excludeOutboundPorts": [3306], "includeOutboundIPRanges": "10.0.0.0/8"},
                 "virtualInterfaces": "local-only", "tests": {"enabled": false}}),
         ),
     ]
@@ -84,6 +87,27 @@ fn ten_installations_are_what_the_api_takes() {
         let has_plugin = rendered.notes.contains("The CNI plugin makes pods wait");
         assert_eq!(has_plugin, values["cni"]["enabled"] == true, "{name}");
     }
+}
+
+/// The severity of findings that `helm lint` shows as INFO, such as a chart without an icon.
+const INFO: u64 = 1;
+
+#[test]
+fn helm_lint_finds_nothing() {
+    const LINT: &str = "\
+        import asyncio, json, sys\n\
+        from helm_sdkpy import Configuration, Lint\n\
+        print(json.dumps(asyncio.run(Lint(Configuration()).run(sys.argv[1]))))";
+    let output = Command::new(checkout("target/tools/python/bin/python"))
+        .args(["-c", LINT])
+        .arg(checkout("deploy/chart"))
+        .output()
+        .expect("Python; `cargo xtask setup` installs it");
+    let result: Value = serde_json::from_slice(&output.stdout).expect("what Helm found");
+    assert_eq!(result["Errors"], json!(null), "{result}");
+    let messages = result["Messages"].as_array().expect("messages");
+    let is_info = |message: &Value| message["Severity"].as_u64() <= Some(INFO);
+    assert!(messages.iter().all(is_info), "{result}");
 }
 
 /// A selector cannot be changed: with the chart's version in it an upgrade would be refused.
