@@ -96,7 +96,8 @@ pub fn materials(release: &Release<'_>, tools: &Tools) -> Result<()> {
         let mut find = Command::new("find");
         find.current_dir(root())
             .args([".", "-path", "./target", "-prune", "-o", "-name"])
-            .args([&format!("*{BOM_SUFFIX}"), "-delete"]);
+            // Not -delete, which makes find walk into target/ in spite of -prune, and fail.
+            .args([&format!("*{BOM_SUFFIX}"), "-exec", "rm", "{}", "+"]);
         must(&mut find)?;
         taken?;
     }
