@@ -262,14 +262,19 @@ async fn report(places: &Places) -> StatusReport {
         )
     });
     let waits = pods.iter().filter_map(PodStatus::wait);
-    let notes = of_node
+    let mut notes: Vec<String> = of_node
         .chain(of_pods)
         .chain(waits)
         .chain(not_seen)
         .collect();
     let hooks = hooks(places);
     if let Err(error) = &hooks {
-        problems.push(format!("{error:#}"));
+        if agent.is_some() && Pins::new(&places.bpffs).is_err() {
+            // As in a container that has the socket only. The agent itself knows of hooks that it cannot repair.
+            notes.push(format!("hooks are not shown: {error:#}"));
+        } else {
+            problems.push(format!("{error:#}"));
+        }
         // The maps are at the same place.
         problems.dedup();
     }

@@ -15,7 +15,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Longer than any command waits for the agent.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -61,7 +61,7 @@ fn a_stopped_agent_does_not_hold_commands_up() -> Result<()> {
     let (code, rules, said) = text(&places, &["rules", "test/app"])?;
     ensure!(code == Some(0) && rules == before, "{said}{rules}");
     let status = places.output(&["status", "-o", "json"])?;
-    let status: serde_json::Value = serde_json::from_slice(&status.stdout)?;
+    let status: Value = serde_json::from_slice(&status.stdout)?;
     ensure!(status["agent_state"] == "not_running", "{status}");
     let removed = text(&places, &["cleanup"])?.1;
     ensure!(
@@ -113,7 +113,7 @@ fn who_may_not_ask_learns_that() -> Result<()> {
         .arg("--socket")
         .arg(&agent.places.socket);
     let output = command.output()?;
-    let status: serde_json::Value =
+    let status: Value =
         serde_json::from_slice(&output.stdout).with_context(|| format!("{output:?}"))?;
     ensure!(
         status["agent_state"] == "unknown" && status["pods"] == json!(null),
@@ -130,6 +130,14 @@ fn problems_decide_the_exit_code_of_check() -> Result<()> {
     let agent = Agent::start(lab.places())?;
     let code = |words: &[&str]| Ok::<_, anyhow::Error>(agent.places.output(words)?.status.code());
     ensure!(code(&["status", "--check"])? == Some(0));
+    // A container without the bpffs asks the same, as that of `helm test`.
+    let mut elsewhere = lab.places().clone();
+    elsewhere.bpffs = lab.dir().to_owned();
+    let asked = elsewhere.output(&["status", "--check", "-o", "json"])?;
+    let report: Value = serde_json::from_slice(&asked.stdout)?;
+    ensure!(asked.status.success(), "{report}");
+    let notes = report["notes"].to_string();
+    ensure!(notes.contains("hooks are not shown"), "{report}");
     let ports = [("traffic.sidecar.istio.io/excludeOutboundPorts", "mysql")];
     lab.write_pod("app", &pod, &ports)?;
     agent.places.wait_pod("test/app", is("rejected", ""))?;
