@@ -113,6 +113,11 @@ fn one_directory_of_the_bpffs_is_enough() -> Result<()> {
     let mounted = places.bpffs.join("sidetrack");
     fs::create_dir_all(&mounted)?;
     fs::create_dir(&of_node)?;
+    // The container's root file system is read-only.
+    let own = places.bpffs.display().to_string();
+    run_words(&["mount", "--bind", &own, &own])?;
+    let _own = Unmount(places.bpffs.clone());
+    run_words(&["mount", "-o", "remount,bind,ro", &own])?;
     run_words(&[
         "mount",
         "--bind",
@@ -128,6 +133,10 @@ fn one_directory_of_the_bpffs_is_enough() -> Result<()> {
     let removed = places.json(&["cleanup", "-o", "json"])?;
     ensure!(removed["left"] == serde_json::json!([]), "{removed}");
     ensure!(fs::read_dir(&of_node)?.count() == 0, "{removed}");
+    for kept in ["last-policies.json", "last-defaults.yaml", "events.json"] {
+        let path = places.socket.with_file_name(kept);
+        ensure!(!path.exists(), "{kept} stays: {removed}");
+    }
     Ok(())
 }
 

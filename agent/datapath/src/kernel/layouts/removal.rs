@@ -149,8 +149,13 @@ fn remove_empty(dir: &Path, removed: &mut Removed) -> Result<()> {
     if foreign.is_empty() {
         match fs::remove_dir(dir) {
             Ok(()) => removed.directories.push(dir.to_owned()),
-            // A mount point, in a container that has only this directory of the node's bpffs.
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+            // A mount point, in a container that has only this directory of the node's bpffs. Below a root file system
+            // that is read-only, as the DaemonSet's is, the kernel says that first.
+            Err(error)
+                if matches!(
+                    error.kind(),
+                    io::ErrorKind::ResourceBusy | io::ErrorKind::ReadOnlyFilesystem
+                ) => {}
             Err(error) => {
                 return Err(error).with_context(|| format!("remove {}", dir.display()));
             }
