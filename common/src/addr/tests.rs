@@ -176,3 +176,11 @@ fn redirects_stay_in_their_family() {
         assert!(target.is_loopback());
     }
 }
+
+#[test]
+fn an_address_without_known_value_is_the_same() {
+    let full = IpAddr::from(Ipv6Addr::from([0xf7; 16]));
+    for addr in ips().into_iter().chain([full]).map(Addr::from) {
+        assert_eq!(addr.any(0), addr);
+    }
+}

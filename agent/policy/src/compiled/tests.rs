@@ -6,7 +6,7 @@ use sidetrack_common::{
     policy::{List, OwnerKey, PortKey, RangeKey},
 };
 
-use super::{CompiledPolicy, counted_positions};
+use super::{CompiledPolicy, ListSizes, Lists, counted_positions};
 use crate::{
     fixture::{annotated, of_pod},
     policy::{InboundPorts, OutboundRanges, Policy},
@@ -151,4 +151,48 @@ fn a_range_counts_under_the_first_that_holds_it() {
             ("192.168.0.0/16".parse().unwrap(), 3),
         ]
     );
+}
+
+#[test]
+fn sizes_are_numbers_of_rows() {
+    let lists = Lists {
+        ports: [(List::OutPortExcluded, vec![1, 2, 3, 4])].into(),
+        ranges: [(
+            List::RangeExcluded,
+            vec![net("10.0.0.0/8"), net("fd00::/8")],
+        )]
+        .into(),
+        owners: [(List::GroupExcluded, vec![7])].into(),
+        ..Lists::default()
+    };
+    let policy = CompiledPolicy::new(Policy::default().compile().row(), lists);
+    let sizes = ListSizes {
+        ports: 4,
+        ranges: 2,
+        owners: 1,
+    };
+    assert_eq!(policy.list_sizes(), sizes);
+    assert_eq!(policy.list_rows().sizes(), sizes);
+    let sum = sizes.plus(ListSizes {
+        ports: 10,
+        ranges: 20,
+        owners: 30,
+    });
+    assert_eq!((sum.ports, sum.ranges, sum.owners), (14, 22, 31));
+}
+
+#[test]
+fn policies_with_other_entries_have_other_rows() {
+    let of = |ports: &str| {
+        of_pod(&annotated(&[(
+            "traffic.sidecar.istio.io/excludeOutboundPorts",
+            ports,
+        )]))
+        .unwrap()
+        .compile()
+        .list_rows()
+    };
+    assert_eq!(of("80,81"), of("80,81,80"));
+    assert_ne!(of("80,81"), of("81,80"), "positions are counted");
+    assert_ne!(of("80,81"), of("80"));
 }
