@@ -233,8 +233,10 @@ impl Lab {
 
     /// Gives the outside another address, reached through the gateway.
     pub fn add_outside(&self, address: &str) -> Result<()> {
+        // Even on lo an IPv6 address cannot be bound before the kernel's workers have looked at it.
+        let at_once = if address.contains(':') { "nodad" } else { "" };
         self.outside()
-            .ip(&format!("address add {address} dev lo"))
+            .ip(&format!("address add {address} dev lo {at_once}"))
             .map(drop)
     }
 
