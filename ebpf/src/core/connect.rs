@@ -211,8 +211,9 @@ fn try_connect<const V6: bool>(
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
 /// this socket is less exact, and its destination is not evaluated again after another program has translated it.
 ///
-/// The proxy makes most of these connections, and they need no record: getsockopt knows which end has connected, and
-/// sockops whose socket it is. Those of a bound port have one, and MPTCP sockets, for which getsockopt does not know.
+/// Most of these connections need no record: getsockopt knows which end has connected, and sockops whether the socket is
+/// of a proxy's user. Those of a proxy's group have one, those of a bound port, and MPTCP sockets, for which getsockopt
+/// does not know.
 #[inline(always)]
 fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
@@ -221,7 +222,7 @@ fn record_direct<const V6: bool>(
     rule: Rule,
 ) {
     let by_proxy = matches!(rule, Rule::ProxyUid | Rule::ProxyGid);
-    let needs_none = matches!(rule, Rule::ProxyUid)
+    let needs_none = !matches!(rule, Rule::ProxyGid | Rule::Transparent)
         && tells_who_connected()
         && ctx.bound_port() == 0
         && ctx.mptcp_parent().is_none();
