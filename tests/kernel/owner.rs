@@ -65,6 +65,21 @@ fn descriptor_passed_on(fixture: &SharedFixture) -> Result<()> {
     captured(fixture, &APP, &PROXY)
 }
 
+kernel_test!(calls_of_the_proxy_that_another_rule_leaves_alone);
+/// Nothing but the owner tells whose they are, and the rules for the owner do not count for them.
+fn calls_of_the_proxy_that_another_rule_leaves_alone() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[("traffic.sidecar.istio.io/excludeOutboundPorts", "80")])?;
+    for own in POD {
+        for _ in 0..2 {
+            let result = fixture.client.dial(Dial::new(&PROXY, at(own, 80)))?;
+            check(&result, Arrives::Untouched, own, at(own, 80))?;
+        }
+    }
+    Ok(())
+}
+
 shared_test!(setuid_program);
 fn setuid_program(fixture: &SharedFixture) -> Result<()> {
     let mut identity = PROXY;

@@ -10,7 +10,7 @@ use sidetrack_common::{
     event::EventKind,
     names::{LOOPBACK_INBOUND, LOOPBACK_OUTBOUND},
     pod::POD_DNS,
-    policy::Row,
+    policy::{List, Row},
     rule::Rule,
     target::{DEDICATED_ATTEMPTS, Target},
 };
@@ -211,9 +211,9 @@ fn try_connect<const V6: bool>(
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
 /// this socket is less exact, and its destination is not evaluated again after another program has translated it.
 ///
-/// Most of these connections need no record: getsockopt knows which end has connected, and sockops whether the socket is
-/// of a proxy's user. Those of a proxy's group have one, those of a bound port, and MPTCP sockets, for which getsockopt
-/// does not know.
+/// Most of these connections need no record: getsockopt knows which end has connected, and sockops takes a proxy's user
+/// for its owner. Those that another rule has left alone for that user have one, those of a proxy's group, those of a bound
+/// port, and MPTCP sockets, for which getsockopt does not know.
 #[inline(always)]
 fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
@@ -222,7 +222,10 @@ fn record_direct<const V6: bool>(
     rule: Rule,
 ) {
     let by_proxy = matches!(rule, Rule::ProxyUid | Rule::ProxyGid);
-    let needs_none = !matches!(rule, Rule::ProxyGid | Rule::Transparent)
+    let is_of_user = conn.owner.uid == policy.proxy_uid || policy.has(List::MoreProxyUids);
+    let is_told_by_owner = matches!(rule, Rule::ProxyUid)
+        || !matches!(rule, Rule::ProxyGid | Rule::Transparent) && !is_of_user;
+    let needs_none = is_told_by_owner
         && tells_who_connected()
         && ctx.bound_port() == 0
         && ctx.mptcp_parent().is_none();
