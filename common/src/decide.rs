@@ -9,6 +9,7 @@
 mod ahead;
 mod dns;
 mod inbound;
+mod marked;
 mod outbound;
 #[cfg(test)]
 mod tests;
@@ -120,7 +121,8 @@ pub enum Verdict {
         /// The address dialed, as in [`Verdict::Redirect`].
         dialed: Addr,
     },
-    /// It goes to its destination in the pod directly, and by lo only. Nothing else can send packets that come
+    /// It goes to its destination in the pod directly, with [`Policy::transparent_mark`](crate::policy::Policy), and by lo
+    /// only. Nothing else can send packets that come
     /// in by lo, so that no packet from outside passes for one of this connection, whatever its addresses are.
     BindToLoopback,
     /// It fails.

@@ -58,7 +58,12 @@ pub enum List {
     SourceExcluded = 18,
     /// Ranges: senders that are never captured, after [`List::InPortRangeExcluded`].
     SourceExcludedLate = 19,
+    /// Marks of the proxy's sockets, as far as [`PROXY_MARK_BITS`] go. They are never captured, whatever they dial.
+    ProxyMark = 20,
 }
+
+/// The bits of a socket's mark that are compared with [`List::ProxyMark`]. Others have the rest.
+pub const PROXY_MARK_BITS: u32 = 0xfff;
 
 /// Bits of the values in [`List::OwnerExcluded`]: so many entries of users, ports and protocols.
 pub const OWNER_ENTRIES: u32 = 29;
@@ -70,7 +75,7 @@ pub const OUTBOUND_OFF_BIT: u32 = 31;
 
 impl List {
     /// Every list, in the order of the numbers.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::OutPortExcluded,
         Self::OutPortIncluded,
         Self::InPort,
@@ -90,6 +95,7 @@ impl List {
         Self::InPortRangeExcluded,
         Self::SourceExcluded,
         Self::SourceExcludedLate,
+        Self::ProxyMark,
     ];
 
     /// This list's bit in [`Policy::lists`].
@@ -162,8 +168,8 @@ pub struct Policy {
     pub proxy_uid: u32,
     /// First proxy gid, in the host's numbering, or [`NO_ID`].
     pub proxy_gid: u32,
-    /// `-t` in mode TPROXY: mark of the sockets by which the sidecar calls the app from the client's address. 0 in
-    /// mode REDIRECT.
+    /// `-t` in mode TPROXY: mark of the sockets by which the sidecar calls the app from the client's address, or that
+    /// they get then. 0 in mode REDIRECT.
     pub transparent_mark: u32,
 }
 

@@ -108,6 +108,9 @@ rules! {
     /// Kuma: a DNS query over TCP.
     DnsDirect = 36, "dns-direct", "a DNS query over TCP: this mesh leaves it to the server it is sent to";
 
+    /// The proxy, by the mark of its socket.
+    ProxyMark = 37, "proxy-mark", "the socket has the mark of the proxy";
+
     /// Not inbound at all: the SYN came over lo, where the outbound rules apply.
     LocalSource = 40, "local-source", "the connection comes from the pod itself: the outbound rules apply";
     /// Inbound 1: a virtual interface whose traffic counts as outbound, captured.
@@ -240,6 +243,7 @@ impl Rule {
             | Self::OwnerExcluded
             | Self::OverLo
             | Self::DnsDirect
+            | Self::ProxyMark
             | Self::SourceExcluded => Class::Untouched,
         }
     }
@@ -258,6 +262,7 @@ impl Rule {
                 | Self::GroupNotIncluded
                 | Self::OwnerExcluded
                 | Self::DnsDirect
+                | Self::ProxyMark
         )
     }
 }

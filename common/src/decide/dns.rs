@@ -3,13 +3,14 @@
 use super::{
     Decision, Outbound, Tables, Verdict,
     ahead::Ahead,
+    marked,
     outbound::{before_any_rule, by_group, effective_destination, proxy_owner},
 };
 use crate::{
     addr::Addr,
     dns::{DNS_PORT, DnsBlock, DnsPosition},
     pod::Route,
-    policy::{DIALECT_SELF_EXEMPT, List, NO_ID, Row},
+    policy::{DIALECT_LO_UNTOUCHED, DIALECT_SELF_EXEMPT, List, NO_ID, Row},
     rule::Rule,
 };
 
@@ -25,7 +26,9 @@ pub(super) fn for_tcp(
     let mut rules = (policy.zero(), policy.zero());
     if conn.port == DNS_PORT && policy.has(List::Dns) {
         let block = tables.port(List::Dns, DNS_PORT)?;
-        if let Some(server) = tables.range(List::DnsServer, dialed) {
+        // With rules for DNS this is the only destination over lo that is left alone.
+        let is_left_alone = policy.has_dialect(DIALECT_LO_UNTOUCHED) && policy.is_loopback(dialed);
+        if !is_left_alone && let Some(server) = tables.range(List::DnsServer, dialed) {
             rules = (block, server);
         }
     }
@@ -56,6 +59,9 @@ pub fn udp(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Decision 
     };
     if !block.has_udp() {
         return other;
+    }
+    if let Some(index) = marked::position(policy, conn, tables) {
+        return Decision::listed(Verdict::Untouched, Rule::ProxyMark, index);
     }
     if !conn.captured_family {
         return Decision::untouched(Rule::FamilyNotCaptured);
@@ -99,6 +105,9 @@ fn by_rules(
         };
         Decision::listed(verdict, Rule::DnsUdp, server)
     };
+    if route.is_local() && policy.has_dialect(DIALECT_LO_UNTOUCHED) {
+        return Decision::untouched(Rule::OverLo);
+    }
     let is_here = |position| server != NO_ID && block.is_at(position);
     if is_here(DnsPosition::First) {
         return capture();

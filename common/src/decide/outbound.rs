@@ -1,6 +1,9 @@
 //! The decision about a TCP connect: the nat OUTPUT rules, in their order.
 
-use super::{Decision, Outbound, Tables, Verdict, ahead::Ahead, dns, transparent::transparent};
+use super::{
+    Decision, Outbound, Tables, Verdict, ahead::Ahead, dns, marked::marked,
+    transparent::transparent,
+};
 use crate::{
     addr::{Addr, Family},
     dns::{DnsBlock, DnsPosition},
@@ -31,6 +34,9 @@ pub const fn effective_destination(conn: &Outbound) -> Addr {
 #[must_use]
 pub fn outbound(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Decision {
     let dialed = effective_destination(conn).any(policy.zero());
+    if let Some(decision) = marked(policy, conn, dialed, tables) {
+        return decision;
+    }
     let Some((dns, server)) = dns::for_tcp(policy, conn, dialed, tables) else {
         return Decision::refuse(Rule::NoPolicy);
     };

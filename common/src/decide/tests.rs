@@ -4,6 +4,7 @@ mod dialects;
 mod dns;
 mod inbound_table;
 mod lists;
+mod marked;
 mod outbound_table;
 mod owners;
 mod routes;

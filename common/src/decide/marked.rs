@@ -1,0 +1,40 @@
+//! A proxy whose process is elsewhere: it makes its sockets in the pod's network, and marks them.
+
+use super::{Decision, Outbound, Tables, Verdict};
+use crate::{
+    addr::Addr,
+    policy::{List, PROXY_MARK_BITS, Row},
+    rule::Rule,
+};
+
+/// Decides about a connection of a socket with the proxy's mark; `None` for others.
+///
+/// From an address that is not the pod's it calls the app for a client, and the answers have to find it.
+#[inline(always)]
+pub(super) fn marked(
+    policy: impl Row,
+    conn: &Outbound,
+    dialed: Addr,
+    tables: &impl Tables,
+) -> Option<Decision> {
+    let index = position(policy, conn, tables)?;
+    let is_foreign = !conn.source.is_unspecified() && !tables.route(conn.source).is_local();
+    let is_for_client = policy.is_transparent()
+        && conn.captured_family
+        && !conn.routing_header
+        && is_foreign
+        && tables.route(dialed).is_local();
+    Some(match is_for_client {
+        true => Decision::listed(Verdict::BindToLoopback, Rule::Transparent, 0),
+        false => Decision::listed(Verdict::Untouched, Rule::ProxyMark, index),
+    })
+}
+
+/// The position of a socket's mark among those of the proxy.
+#[inline(always)]
+pub(super) fn position(policy: impl Row, conn: &Outbound, tables: &impl Tables) -> Option<u32> {
+    if !policy.has(List::ProxyMark) {
+        return None;
+    }
+    tables.owner(List::ProxyMark, conn.mark & PROXY_MARK_BITS)
+}
