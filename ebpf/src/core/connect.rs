@@ -200,6 +200,11 @@ fn try_connect<const V6: bool>(
             maps::assignment_seen();
         }
         Verdict::BindToLoopback => {
+            // Its packets with the proxy's own mark would find another route.
+            if conn.mark != policy.transparent_mark {
+                ctx.set_mark(policy.transparent_mark)
+                    .map_err(|()| Rule::BoundDevice)?;
+            }
             ctx.bind_to_loopback().map_err(|()| Rule::BoundDevice)?;
             record_direct(ctx, policy, &conn, decision.rule);
         }

@@ -163,17 +163,29 @@ impl<const V6: bool> SockAddr<'_, V6> {
     }
 
     #[inline(always)]
-    fn bind_device(&self, mut name: [u8; 4]) -> Result<(), ()> {
-        const SOL_SOCKET: i32 = 1;
+    fn bind_device(&self, name: [u8; 4]) -> Result<(), ()> {
         const SO_BINDTODEVICE: i32 = 25;
+        self.set_option(SO_BINDTODEVICE, name)
+    }
+
+    /// Replaces the socket's SO_MARK, whatever its process may do.
+    #[inline(always)]
+    pub fn set_mark(&self, mark: u32) -> Result<(), ()> {
+        const SO_MARK: i32 = 36;
+        self.set_option(SO_MARK, mark.to_ne_bytes())
+    }
+
+    #[inline(always)]
+    fn set_option(&self, option: i32, mut value: [u8; 4]) -> Result<(), ()> {
+        const SOL_SOCKET: i32 = 1;
         // SAFETY: the program's own context and a local of the given length.
         let failed = unsafe {
             bpf_setsockopt(
                 self.inner.as_ptr(),
                 SOL_SOCKET,
-                SO_BINDTODEVICE,
-                name.as_mut_ptr().cast(),
-                name.len() as i32,
+                option,
+                value.as_mut_ptr().cast(),
+                value.len() as i32,
             )
         };
         if failed == 0 { Ok(()) } else { Err(()) }

@@ -207,7 +207,7 @@ fn try_decide<const V6: bool>(
         source: bound_to,
         destination,
         port: ctx.port(),
-        mark: 0,
+        mark: ctx.mark(),
         routing_header: false,
         captured_family: pod.captures(destination.family()),
     };
