@@ -31,6 +31,9 @@ pub struct MeshFlags {
     /// Whose sidecars to serve; repeat it for several meshes [default: auto]
     #[arg(long = "mesh", value_enum, value_delimiter = ',', global = true)]
     meshes: Vec<Served>,
+    /// Serve pods in Istio's ambient mode as well (experimental)
+    #[arg(long, global = true, hide = true)]
+    ambient: bool,
 }
 
 impl MeshFlags {
@@ -53,7 +56,8 @@ impl MeshFlags {
             interfaces,
             enroll,
             Served::meshes(&self.meshes)?,
-        ))
+        )
+        .with_ambient(self.ambient))
     }
 
     /// The first of them that was given.
@@ -65,6 +69,7 @@ impl MeshFlags {
             (self.accelerate, "--accelerate"),
             (self.virtual_interfaces.is_some(), "--virtual-interfaces"),
             (!self.meshes.is_empty(), "--mesh"),
+            (self.ambient, "--ambient"),
         ]
         .into_iter()
         .find_map(|(given, flag)| given.then_some(flag))

@@ -28,6 +28,7 @@ pub struct MeshSettings {
     virtual_interfaces: VirtualInterfaces,
     enroll: Enroll,
     served: Vec<MeshName>,
+    ambient: bool,
     sees_interfaces: bool,
     /// The file as last read, or why it could not be.
     seen: Option<Result<String, String>>,
@@ -53,11 +54,18 @@ impl MeshSettings {
             virtual_interfaces,
             enroll,
             served,
+            ambient: false,
             sees_interfaces: true,
             seen: None,
             problem: None,
             kept: None,
         }
+    }
+
+    /// Serves pods in Istio's ambient mode as well.
+    #[must_use]
+    pub fn with_ambient(self, ambient: bool) -> Self {
+        Self { ambient, ..self }
     }
 
     /// For pods of this node: whether its kernel shows by which interface a connection arrives, and whether it runs
@@ -184,6 +192,7 @@ impl MeshSettings {
         Ok(Mesh {
             enroll: self.enroll,
             served: self.served.clone(),
+            ambient: self.ambient,
             virtual_interfaces: self.virtual_interfaces,
             sees_interfaces: self.sees_interfaces,
             defaults,

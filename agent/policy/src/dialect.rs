@@ -46,11 +46,14 @@ pub enum Dialect {
     /// consul-k8s 2.
     #[serde(rename = "consul")]
     Consul,
+    /// istio-cni's rules for ambient pods, Istio 1.24 and later.
+    #[serde(rename = "ambient")]
+    Ambient,
 }
 
 impl Dialect {
     /// All; Istio's first, the oldest of them first.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::V1_1,
         Self::V1_5,
         Self::V1_8,
@@ -59,6 +62,7 @@ impl Dialect {
         Self::Linkerd,
         Self::Kuma,
         Self::Consul,
+        Self::Ambient,
     ];
 
     /// Whose rules they are.
@@ -68,6 +72,7 @@ impl Dialect {
             Self::Linkerd => MeshName::Linkerd,
             Self::Kuma => MeshName::Kuma,
             Self::Consul => MeshName::Consul,
+            Self::Ambient => MeshName::Ambient,
             Self::V1_1 | Self::V1_5 | Self::V1_8 | Self::V1_13 | Self::Current => MeshName::Istio,
         }
     }
@@ -96,6 +101,16 @@ impl Dialect {
             Self::Linkerd => DIALECT_NO_LOCAL_RULES | DIALECT_LO_UNTOUCHED,
             Self::Kuma => DIALECT_SELF_EXEMPT,
             Self::Consul => DIALECT_NO_LOCAL_RULES,
+            Self::Ambient => DIALECT_NO_LOCAL_RULES | DIALECT_LO_UNTOUCHED | DIALECT_TUNNEL_IN,
+        }
+    }
+
+    /// The mark of the proxy's sockets, in a mesh whose rules know it by that.
+    #[must_use]
+    pub const fn proxy_mark(self) -> Option<u32> {
+        match self {
+            Self::Ambient => Some(0x539),
+            _ => None,
         }
     }
 
@@ -169,6 +184,7 @@ impl fmt::Display for Dialect {
             Self::Linkerd => "linkerd",
             Self::Kuma => "kuma",
             Self::Consul => "consul",
+            Self::Ambient => "ambient",
         })
     }
 }

@@ -45,6 +45,8 @@ pub struct Document {
     pub netns: Result<NetnsRef, String>,
     /// The value of label [`crate::select::LABEL`] on its namespace.
     pub namespace_label: Option<String>,
+    /// The value of label `istio.io/dataplane-mode` on its namespace.
+    pub namespace_mode: Option<String>,
     /// Whether the namespace is unknown or may be out of date.
     pub unsure: bool,
 }
@@ -57,6 +59,7 @@ impl Document {
             pod: Arc::new(pod),
             origin,
             namespace_label: None,
+            namespace_mode: None,
             unsure: false,
         }
     }

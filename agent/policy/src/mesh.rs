@@ -67,6 +67,8 @@ pub struct Mesh {
     pub enroll: Enroll,
     /// Whose sidecars.
     pub served: Vec<MeshName>,
+    /// Whether pods in Istio's ambient mode are served.
+    pub ambient: bool,
     /// What happens to traffic that passes through pods.
     pub virtual_interfaces: VirtualInterfaces,
     /// Whether the node's kernel reports the interface of inbound connections (Linux 5.17).
@@ -82,6 +84,7 @@ impl Mesh {
         Self {
             enroll,
             served: MeshName::ALL.to_vec(),
+            ambient: false,
             virtual_interfaces: VirtualInterfaces::Full,
             sees_interfaces: true,
             defaults: Inputs::default(),

@@ -13,10 +13,12 @@ pub enum MeshName {
     Kuma,
     /// Consul.
     Consul,
+    /// Istio's ambient mode, whose proxy is not in the pod.
+    Ambient,
 }
 
 impl MeshName {
-    /// All.
+    /// Those with sidecars.
     pub const ALL: [Self; 4] = [Self::Istio, Self::Linkerd, Self::Kuma, Self::Consul];
 
     /// Its name on the command line and in JSON.
@@ -27,6 +29,7 @@ impl MeshName {
             Self::Linkerd => "linkerd",
             Self::Kuma => "kuma",
             Self::Consul => "consul",
+            Self::Ambient => "ambient",
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Where meshes other than Istio have the settings of a pod, and what these come to. The facts are from the sources of
 //! linkerd2-proxy-init 2.4, Kuma 2.14 and 3, and consul-k8s 2.
 
+mod ambient;
 mod consul;
 mod kuma;
 mod linkerd;
@@ -19,7 +20,7 @@ use crate::{
     text::shortened,
 };
 
-/// The policy of a pod that another mesh than Istio has injected.
+/// The policy of a pod that another mesh than Istio has injected, or that is in ambient mode.
 ///
 /// # Errors
 /// Every value that cannot be used.
@@ -30,11 +31,17 @@ pub(crate) fn policy(pod: &PodFacts, mesh: MeshName) -> Result<Policy, Vec<Polic
         MeshName::Linkerd => linkerd::policy(pod, &mut settings),
         MeshName::Kuma => kuma::policy(pod, &mut settings),
         MeshName::Consul => consul::policy(pod, &mut settings),
+        MeshName::Ambient => ambient::policy(pod, &mut settings),
     };
     let annotation = |name: &'static str| settings_annotation(pod, name);
-    let accelerate = annotation(ACCELERATE)
-        .and_then(|found| settings.one(&found, values::boolean))
+    let acceleration = annotation(ACCELERATE);
+    let accelerate = acceleration
+        .as_ref()
+        .and_then(|found| settings.one(found, values::boolean))
         .unwrap_or(false);
+    if let Some(found) = acceleration.filter(|_| accelerate && mesh == MeshName::Ambient) {
+        settings.refuse(&found, "it is for pods with a sidecar; remove it");
+    }
     if let Some(found) = annotation(BEFORE_SIDECAR) {
         settings.refuse(&found, "it is for sidecars of Istio; remove it");
     }

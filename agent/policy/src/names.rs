@@ -13,7 +13,7 @@ pub(crate) struct InjectedNames {
     pub check: Option<&'static str>,
 }
 
-/// The containers of each mesh, in the order of [`MeshName`].
+/// The containers of each mesh with sidecars, in the order of [`MeshName`].
 pub(crate) const INJECTED: [InjectedNames; 4] = [
     InjectedNames {
         sidecar: "istio-proxy",
@@ -43,8 +43,28 @@ pub(crate) const REPLACED: [&str; 3] = [INJECTED[0].init, INJECTED[1].init, INJE
 impl InjectedNames {
     /// Those of a mesh.
     pub(crate) const fn of(mesh: MeshName) -> &'static Self {
-        &INJECTED[mesh as usize]
+        /// No container has an empty name.
+        const NONE: InjectedNames = InjectedNames {
+            sidecar: "",
+            init: "",
+            check: None,
+        };
+        match mesh {
+            MeshName::Ambient => &NONE,
+            _ => &INJECTED[mesh as usize],
+        }
     }
+}
+
+/// What istio-cni reads of a pod in ambient mode.
+pub(crate) mod ambient {
+    /// Label on a pod or namespace.
+    pub(crate) const MODE: &str = "istio.io/dataplane-mode";
+    /// The injector writes it.
+    pub(crate) const SIDECAR: &str = "sidecar.istio.io/status";
+    pub(crate) const DNS: &str = "ambient.istio.io/dns-capture";
+    pub(crate) const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
+    pub(crate) const VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 }
 
 /// Linkerd's annotations, which replace the settings of its CNI plugin.
@@ -118,10 +138,7 @@ pub(crate) const ANNOTATIONS: [(&str, Input); 14] = [
     (ACCELERATE, Input::Accelerate),
     (BEFORE_SIDECAR, Input::BeforeSidecar),
     (DIALECT, Input::Dialect),
-    (
-        "istio.io/reroute-virtual-interfaces",
-        Input::VirtualInterfaces,
-    ),
+    (ambient::VIRTUAL_INTERFACES, Input::VirtualInterfaces),
     (
         "traffic.sidecar.istio.io/kubevirtInterfaces",
         Input::VirtualInterfaces,
@@ -180,7 +197,10 @@ const PREFIXES: [&str; 2] = ["traffic.sidecar.istio.io/", "sidetrack.dev/"];
 const OTHERS: [&str; 4] = [REMOVED_ISTIO_INIT, NETNS, LABEL, INJECT];
 
 /// Annotations of other meshes.
-const OF_OTHER_MESHES: [&str; 23] = [
+const OF_OTHER_MESHES: [&str; 26] = [
+    ambient::SIDECAR,
+    ambient::DNS,
+    ambient::BYPASS_INBOUND,
     linkerd::SKIP_INBOUND_PORTS,
     linkerd::SKIP_OUTBOUND_PORTS,
     linkerd::SKIP_SUBNETS,

@@ -2,6 +2,7 @@
 //! decision it stands for. Mode REDIRECT has rules in table nat, mode TPROXY in mangle as well,
 //! and DNS capture in raw.
 
+mod ambient;
 mod consul;
 mod dns;
 mod inbound;
@@ -30,9 +31,17 @@ use crate::{
 #[must_use]
 pub fn all(policy: &Policy, family: Family) -> Vec<Line> {
     let mut lines = dns::raw(policy, family);
-    lines.extend(mangle::lines(policy, family));
+    lines.extend(mangle(policy, family));
     lines.extend(nat(policy, family));
     lines
+}
+
+/// The mangle rules of one family.
+fn mangle(policy: &Policy, family: Family) -> Vec<Line> {
+    match policy.dialect.mesh() {
+        MeshName::Ambient => ambient::mangle(policy, family),
+        _ => mangle::lines(policy, family),
+    }
 }
 
 /// The nat rules of one family, in the order `iptables -S` prints them.
@@ -42,6 +51,7 @@ fn nat(policy: &Policy, family: Family) -> Vec<Line> {
     }
     match policy.dialect.mesh() {
         MeshName::Istio => istio_nat(policy, family),
+        MeshName::Ambient => ambient::nat(policy, family),
         MeshName::Linkerd => linkerd::nat(policy, family),
         MeshName::Kuma => kuma::nat(policy, family),
         MeshName::Consul => consul::nat(policy, family),
@@ -76,8 +86,12 @@ pub fn restore(policy: &Policy, family: Family) -> String {
     }
     if policy.mode == Mode::Tproxy {
         let builtin = [PREROUTING, "INPUT", "FORWARD", OUTPUT, "POSTROUTING"];
-        let lines = mangle::lines(policy, family);
-        add_table(&mut text, "mangle", &builtin, &mangle::CHAINS, &lines);
+        let own: &[&str] = match policy.dialect.mesh() {
+            MeshName::Ambient => &ambient::CHAINS,
+            _ => &mangle::CHAINS,
+        };
+        let lines = mangle(policy, family);
+        add_table(&mut text, "mangle", &builtin, own, &lines);
     }
     let builtin = [PREROUTING, "INPUT", OUTPUT, "POSTROUTING"];
     let lines = nat(policy, family);
@@ -107,6 +121,7 @@ fn add_table(text: &mut String, table: &str, builtin: &[&str], own: &[&str], lin
 fn chains(policy: &Policy) -> Vec<&'static str> {
     match policy.dialect.mesh() {
         MeshName::Istio => {}
+        MeshName::Ambient => return ambient::CHAINS.to_vec(),
         MeshName::Linkerd => return linkerd::CHAINS.to_vec(),
         MeshName::Kuma => return kuma::CHAINS.to_vec(),
         MeshName::Consul => return consul::CHAINS.to_vec(),

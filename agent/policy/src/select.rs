@@ -6,7 +6,7 @@ use crate::{
     facts::{ContainerFacts, PodFacts},
     mesh::{Mesh, VirtualInterfaces},
     mesh_name::MeshName,
-    names::{consul, kuma},
+    names::{ambient, consul, kuma},
     policy::{Mode, Policy},
     text::shortened,
 };
@@ -27,6 +27,13 @@ pub enum Skipped {
         "it has no sidecar (a container named istio-proxy, linkerd-proxy, kuma-sidecar or consul-dataplane)"
     )]
     NoSidecar,
+    /// The same, on a node that serves ambient mode.
+    #[error(
+        "it has no sidecar, and is not in ambient mode: label {} is not \"ambient\" on the pod or its namespace, or it is \"none\" on the pod, or annotation {} is set",
+        ambient::MODE,
+        ambient::SIDECAR
+    )]
+    NotAmbient,
     /// Its sidecar is of a mesh that is not served.
     #[error("its sidecar is of {0}, which is not among the agent's --mesh")]
     OtherMesh(MeshName),
@@ -82,6 +89,11 @@ pub enum Rejected {
         "its interception mode is TPROXY, but this node's kernel does not report the interface of a connection; use Linux 5.17 or later, or set sidecar.istio.io/interceptionMode to REDIRECT"
     )]
     TproxyWithoutInterfaces,
+    /// Ambient mode on such a kernel.
+    #[error(
+        "it is in ambient mode, where ztunnel calls it from its clients' addresses, and this node's kernel does not report the interface of a connection; use Linux 5.17 or later, or istio-cni on this node"
+    )]
+    AmbientWithoutInterfaces,
     /// TPROXY and virtual interfaces.
     #[error(
         "its interception mode is TPROXY and it names virtual interfaces ({0}): istio-iptables' rules for these contradict each other; set sidecar.istio.io/interceptionMode to REDIRECT"
@@ -127,22 +139,47 @@ pub enum Prospect {
 }
 
 /// Whether agents that select pods like this would select a pod by its manifest alone.
+///
+/// Ambient mode is not considered, which most often a namespace's label chooses.
 #[must_use]
 pub fn prospect(pod: &PodFacts, enroll: Enroll) -> Prospect {
-    let all = &MeshName::ALL;
-    match skipped(pod, None, enroll, all) {
+    let mesh = &Mesh::new(enroll);
+    let labeled = NamespaceLabels {
+        interception: Some("enabled"),
+        ..NamespaceLabels::default()
+    };
+    match skipped(pod, NamespaceLabels::default(), mesh) {
         None => Prospect::Selected,
-        Some(reason) if skipped(pod, Some("enabled"), enroll, all).is_none() => {
+        Some(reason) if skipped(pod, labeled, mesh).is_none() => {
             Prospect::IfNamespaceOptsIn(reason)
         }
         Some(reason) => Prospect::Skipped(reason),
     }
 }
 
+/// What labels of a pod's namespace say.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NamespaceLabels<'a> {
+    /// [`LABEL`].
+    pub interception: Option<&'a str>,
+    /// `istio.io/dataplane-mode`.
+    pub dataplane_mode: Option<&'a str>,
+}
+
 /// Selects a pod by its manifest and the value of label [`LABEL`] on its namespace.
 #[must_use]
 pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wanted {
-    if let Some(reason) = skipped(pod, namespace_label, mesh.enroll, &mesh.served) {
+    let labels = NamespaceLabels {
+        interception: namespace_label,
+        ..NamespaceLabels::default()
+    };
+    wanted_in(pod, labels, mesh)
+}
+
+/// Selects a pod by its manifest and what the labels of its namespace say.
+#[must_use]
+pub fn wanted_in(pod: &PodFacts, labels: NamespaceLabels<'_>, mesh: &Mesh) -> Wanted {
+    if let Some(reason) = skipped(pod, labels, mesh) {
         return Wanted::Skipped(reason);
     }
     let meshes: Vec<&str> = pod.meshes().map(MeshName::name).collect();
@@ -152,7 +189,11 @@ pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wan
     if let Some(class) = sandboxed(pod) {
         return Wanted::Rejected(Rejected::Sandboxed(shortened(class)));
     }
-    let policy = match Policy::of_pod(pod, &mesh.defaults) {
+    let policy = match pod.sidecar() {
+        Some(_) => Policy::of_pod(pod, &mesh.defaults),
+        None => Policy::of_ambient_pod(pod),
+    };
+    let policy = match policy {
         Ok(policy) => policy,
         Err(errors) => return Wanted::Rejected(Rejected::Policy(errors)),
     };
@@ -185,6 +226,12 @@ fn check_tproxy(policy: &Policy, mesh: &Mesh) -> Result<(), Rejected> {
     if matches!(policy.dialect, Dialect::V1_1 | Dialect::V1_5) {
         return Err(Rejected::OldTproxy(policy.dialect));
     }
+    if policy.dialect == Dialect::Ambient {
+        let is_possible = mesh.sees_interfaces;
+        return is_possible
+            .then_some(())
+            .ok_or(Rejected::AmbientWithoutInterfaces);
+    }
     if !policy.virtual_interfaces.is_empty() {
         let names = shortened(&policy.virtual_interfaces.join(","));
         return Err(Rejected::TproxyWithVirtualInterfaces(names));
@@ -213,38 +260,45 @@ pub fn is_starting(pod: &PodFacts) -> bool {
     matches!(pod.status.phase.as_deref(), None | Some("Pending"))
 }
 
-fn skipped(
-    pod: &PodFacts,
-    namespace_label: Option<&str>,
-    enroll: Enroll,
-    served: &[MeshName],
-) -> Option<Skipped> {
+/// Whether istio-cni would have the pod in ambient mode. Waypoints, gateways and ztunnel have the label `none` themselves.
+fn is_ambient(pod: &PodFacts, labels: NamespaceLabels<'_>) -> bool {
+    let own = pod.meta.labels.dataplane_mode.as_deref();
+    let is_chosen = [own, labels.dataplane_mode].contains(&Some("ambient"));
+    let status = pod.meta.annotations.get(ambient::SIDECAR);
+    is_chosen && own != Some("none") && status.is_none_or(str::is_empty)
+}
+
+fn skipped(pod: &PodFacts, namespace: NamespaceLabels<'_>, mesh: &Mesh) -> Option<Skipped> {
     let labels = &pod.meta.labels;
     let pod_label = labels.interception.as_deref();
     // Reasons in the pod itself come first: no label changes them.
     if pod.spec.host_network == Some(true) {
         return Some(Skipped::HostNetwork);
     }
-    let Some(mesh) = pod.meshes().next() else {
-        return Some(Skipped::NoSidecar);
-    };
-    if !served.contains(&mesh) {
-        return Some(Skipped::OtherMesh(mesh));
-    }
-    if let Some(reason) = skipped_by_mesh(pod, mesh) {
-        return Some(reason);
+    let sidecar = pod.meshes().next();
+    match sidecar {
+        None if !mesh.ambient => return Some(Skipped::NoSidecar),
+        None if !is_ambient(pod, namespace) => return Some(Skipped::NotAmbient),
+        None => {}
+        Some(whose) if !mesh.served.contains(&whose) => return Some(Skipped::OtherMesh(whose)),
+        Some(whose) => {
+            if let Some(reason) = skipped_by_mesh(pod, whose) {
+                return Some(reason);
+            }
+        }
     }
     if is_completed(pod) {
         return Some(Skipped::Completed);
     }
-    let labeled = |value: &str| [pod_label, namespace_label].contains(&Some(value));
+    let labeled = |value: &str| [pod_label, namespace.interception].contains(&Some(value));
     if labeled("disabled") {
         return Some(Skipped::OptedOut);
     }
-    if enroll == Enroll::Injected || labeled("enabled") {
+    // The label of ambient mode is an opt-in.
+    if sidecar.is_none() || mesh.enroll == Enroll::Injected || labeled("enabled") {
         return None;
     }
-    let other = pod_label.or(namespace_label);
+    let other = pod_label.or(namespace.interception);
     Some(other.map_or(Skipped::NotOptedIn, |label| {
         Skipped::OtherLabel(shortened(label))
     }))
@@ -262,7 +316,7 @@ fn skipped_by_mesh(pod: &PodFacts, mesh: MeshName) -> Option<Skipped> {
             let is_off = inject.or_else(|| annotation(INJECT)) == Some("false");
             is_off.then_some(Skipped::NotInjected)
         }
-        MeshName::Linkerd => None,
+        MeshName::Linkerd | MeshName::Ambient => None,
         MeshName::Kuma => {
             let is_injected = annotation(kuma::INJECTED) == Some("true");
             (!is_injected).then_some(Skipped::NotOfInjector(kuma::INJECTED, mesh))

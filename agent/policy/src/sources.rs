@@ -35,6 +35,21 @@ impl Policy {
         if let Some(mesh) = pod.meshes().next().filter(|mesh| *mesh != MeshName::Istio) {
             return meshes::policy(pod, mesh);
         }
+        Self::of_istio_pod(pod, defaults)
+    }
+
+    /// The policy of a pod in ambient mode.
+    ///
+    /// # Errors
+    /// Every value that cannot be used.
+    pub fn of_ambient_pod(pod: &PodFacts) -> Result<Self, Vec<PolicyError>> {
+        match pod.excess() {
+            Some(excess) => Err(vec![too_large(excess)]),
+            None => meshes::policy(pod, MeshName::Ambient),
+        }
+    }
+
+    fn of_istio_pod(pod: &PodFacts, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
         let mut inputs = Inputs::default();
         let mut errors = Vec::new();
         match init_container(pod) {

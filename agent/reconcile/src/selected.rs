@@ -20,12 +20,15 @@ pub(crate) enum Selected {
 pub(crate) struct Read {
     pub(crate) pod: Arc<PodFacts>,
     pub(crate) namespace_label: Option<String>,
+    pub(crate) namespace_mode: Option<String>,
     pub(crate) selected: Selected,
 }
 
 impl Read {
     /// Whether a document says the same. Sources keep the facts of a pod that has not changed.
     pub(crate) fn is_of(&self, document: &Document) -> bool {
-        Arc::ptr_eq(&self.pod, &document.pod) && self.namespace_label == document.namespace_label
+        Arc::ptr_eq(&self.pod, &document.pod)
+            && self.namespace_label == document.namespace_label
+            && self.namespace_mode == document.namespace_mode
     }
 }

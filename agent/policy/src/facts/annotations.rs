@@ -7,7 +7,7 @@ use super::{
     read::{AnyText, Node, Shape},
 };
 use crate::{
-    names::{INJECT, LABEL, is_of_known_prefix, known_annotation},
+    names::{INJECT, LABEL, ambient, is_of_known_prefix, known_annotation},
     text::shortened,
 };
 
@@ -18,18 +18,24 @@ pub struct Labels {
     pub interception: Option<String>,
     /// [`INJECT`].
     pub inject: Option<String>,
+    /// `istio.io/dataplane-mode`.
+    pub dataplane_mode: Option<String>,
     other: AnyText,
 }
 
 impl Labels {
     /// About how many bytes they take.
     pub(super) fn kept(&self) -> usize {
-        lengths([&self.interception, &self.inject])
+        lengths([&self.interception, &self.inject, &self.dataplane_mode])
     }
 
     /// Cuts long values.
     pub(super) fn drop_long(&mut self) {
-        cut_long([&mut self.interception, &mut self.inject]);
+        cut_long([
+            &mut self.interception,
+            &mut self.inject,
+            &mut self.dataplane_mode,
+        ]);
     }
 }
 
@@ -42,6 +48,7 @@ impl Node for Labels {
         Some(match name {
             LABEL => self.interception.insert(String::new()),
             INJECT => self.inject.insert(String::new()),
+            ambient::MODE => self.dataplane_mode.insert(String::new()),
             _ => &mut self.other,
         })
     }

@@ -127,7 +127,7 @@ pub(super) fn loopback(text: &str) -> Result<Ipv4Net, String> {
 
 /// An interface's name, or a pattern for several of them (see [`interfaces`](crate::interfaces)): iptables accepts
 /// 15 bytes of either.
-pub(super) fn interface(text: &str) -> Result<String, String> {
+pub(crate) fn interface(text: &str) -> Result<String, String> {
     // dev_valid_name in net/core/dev.c.
     const MAX: usize = 15;
     let valid = text.len() <= MAX

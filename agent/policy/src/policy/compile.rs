@@ -68,6 +68,9 @@ impl Policy {
             put(&mut owners, List::GroupIncluded, groups);
         }
         put(&mut owners, List::GroupExcluded, &self.excluded_groups);
+        if let Some(mark) = self.dialect.proxy_mark() {
+            put(&mut owners, List::ProxyMark, &[mark]);
+        }
         let numbers = self.exclusion_lists(&mut ranges);
         let row = Row {
             outbound_port: self.outbound_port,
@@ -132,10 +135,10 @@ impl Policy {
         numbers
     }
 
-    /// The exemption of the inbound tunnel port is a nat rule, which mode TPROXY does not reach.
+    /// The exemption of the inbound tunnel port is a nat rule, which Istio's mode TPROXY does not reach.
     fn dialect_bits(&self) -> u8 {
         let mut bits = self.dialect.bits();
-        if self.mode == Mode::Tproxy {
+        if self.mode == Mode::Tproxy && self.dialect != Dialect::Ambient {
             bits &= !DIALECT_TUNNEL_IN;
         }
         if self.dns_passes_local() {
@@ -147,7 +150,9 @@ impl Policy {
     /// The route of the app's answers to the sidecar, which in mode TPROXY calls it from the client's address.
     #[must_use]
     pub fn return_route(&self) -> Option<ReturnRoute> {
-        let is_needed = self.mode == Mode::Tproxy && self.inbound != InboundPorts::None;
+        // Connections to the tunnel port are ztunnel's, whatever is captured.
+        let calls_app = self.inbound != InboundPorts::None || self.dialect == Dialect::Ambient;
+        let is_needed = self.mode == Mode::Tproxy && calls_app;
         is_needed.then_some(ReturnRoute {
             mark: self.tproxy_mark,
             table: self.tproxy_table,
@@ -211,7 +216,9 @@ impl Policy {
     #[must_use]
     pub fn rules_ignore_capture_range(&self) -> bool {
         let captures_local = self.dialect.bits() & DIALECT_LOCAL_CAPTURED != 0;
-        let has_owner = !self.proxy_uids.is_empty() || !self.proxy_gids.is_empty();
+        let has_owner = !self.proxy_uids.is_empty()
+            || !self.proxy_gids.is_empty()
+            || self.dialect.proxy_mark().is_some();
         let has_lo_rule = self.dialect != Dialect::Consul;
         has_owner && has_lo_rule && !captures_local && !self.includes_loopback()
     }

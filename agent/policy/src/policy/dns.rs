@@ -34,7 +34,7 @@ impl Policy {
         let (position, tcp) = match self.dialect {
             Dialect::V1_8 => (DnsPosition::AfterOwners, DnsTcp::InsteadOfOutbound),
             Dialect::Kuma => (DnsPosition::AfterOwners, DnsTcp::Ordinary),
-            Dialect::Consul => (DnsPosition::First, DnsTcp::Captured),
+            Dialect::Consul | Dialect::Ambient => (DnsPosition::First, DnsTcp::Captured),
             _ => (DnsPosition::AfterOwners, DnsTcp::Captured),
         };
         let block = DnsBlock::new(self.dns_port, position, tcp).with_udp();

@@ -34,7 +34,10 @@ pub(super) fn raw(policy: &Policy, family: Family) -> Vec<Line> {
         family,
         lines: Vec::new(),
     };
-    let has_no_zones = matches!(policy.dialect, Dialect::V1_8 | Dialect::Consul);
+    let has_no_zones = matches!(
+        policy.dialect,
+        Dialect::V1_8 | Dialect::Consul | Dialect::Ambient
+    );
     let has_no_rules = policy.ipv4_only && family == Family::V6;
     if policy.dns_block().is_none() || has_no_zones || has_no_rules {
         return list.lines;

@@ -77,7 +77,9 @@ impl<R: Routes> Tables for ListTables<'_, R> {
     }
 
     fn owner(&self, list: List, id: u32) -> Option<u32> {
+        let mark = self.policy.dialect.proxy_mark();
         let ids: &[u32] = match list {
+            List::ProxyMark => mark.as_slice(),
             List::MoreProxyUids => &self.policy.proxy_uids,
             List::MoreProxyGids => &self.policy.proxy_gids,
             List::GroupIncluded => self.policy.included_groups.as_deref().unwrap_or_default(),

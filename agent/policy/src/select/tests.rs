@@ -2,8 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::{Enroll, INJECT, Prospect, Rejected, Skipped, Wanted, is_starting, prospect, wanted};
+use super::{
+    Enroll, INJECT, NamespaceLabels, Prospect, Rejected, Skipped, Wanted, is_starting, prospect,
+    wanted, wanted_in,
+};
 use crate::{
+    Dialect,
     facts::PodFacts,
     mesh::{Mesh, VirtualInterfaces},
     policy::ReturnRoute,
@@ -343,4 +347,112 @@ fn sandboxed_pods_are_rejected() {
     for class in [json!("nvidia"), json!("runc"), json!(null)] {
         assert_eq!(rejected(class), None);
     }
+}
+
+/// A pod in ambient mode by its own label, with some fields set.
+fn ambient(fields: &[(&str, Value)]) -> PodFacts {
+    let labels = json!({"istio.io/dataplane-mode": "ambient"});
+    let containers = json!([{"name": "app"}]);
+    let own = [
+        ("/metadata/labels", labels),
+        ("/spec/containers", containers),
+    ];
+    injected(&[&own, fields].concat())
+}
+
+fn in_ambient_mesh(pod: &PodFacts, dataplane_mode: Option<&str>, mesh: &Mesh) -> Wanted {
+    let labels = NamespaceLabels {
+        dataplane_mode,
+        ..NamespaceLabels::default()
+    };
+    let mesh = Mesh {
+        ambient: true,
+        ..mesh.clone()
+    };
+    wanted_in(pod, labels, &mesh)
+}
+
+#[test]
+fn ambient_mode_is_chosen_by_labels_of_pod_and_namespace() {
+    for (own, namespace, is_chosen) in [
+        (None, None, false),
+        (None, Some("ambient"), true),
+        (None, Some("none"), false),
+        (Some("ambient"), None, true),
+        (Some("ambient"), Some("none"), true),
+        (Some("none"), Some("ambient"), false),
+        (Some("other"), Some("ambient"), true),
+        (Some("other"), None, false),
+    ] {
+        let labels = own.map_or(json!({}), |own| json!({"istio.io/dataplane-mode": own}));
+        let pod = ambient(&[("/metadata/labels", labels)]);
+        for enroll in [Enroll::Labeled, Enroll::Injected] {
+            let case = format!("pod {own:?}, namespace {namespace:?}");
+            match in_ambient_mesh(&pod, namespace, &Mesh::new(enroll)) {
+                Wanted::Enrolled(_) => assert!(is_chosen, "{case}"),
+                Wanted::Skipped(Skipped::NotAmbient) => assert!(!is_chosen, "{case}"),
+                other => panic!("{case}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn without_the_flag_no_pod_is_in_ambient_mode() {
+    let labels = NamespaceLabels {
+        dataplane_mode: Some("ambient"),
+        interception: Some("enabled"),
+    };
+    for enroll in [Enroll::Labeled, Enroll::Injected] {
+        let found = wanted_in(&ambient(&[]), labels, &Mesh::new(enroll));
+        let is_skipped = matches!(found, Wanted::Skipped(Skipped::NoSidecar));
+        assert!(is_skipped, "{found:?}");
+    }
+}
+
+#[test]
+fn pods_that_istio_cni_leaves_out_of_ambient_mode() {
+    let mesh = Mesh::new(Enroll::Injected);
+    let status = json!({"sidecar.istio.io/status": "{}"});
+    for (field, value, reason) in [
+        ("/spec/hostNetwork", json!(true), Skipped::HostNetwork),
+        ("/metadata/annotations", status, Skipped::NotAmbient),
+        ("/status/phase", json!("Succeeded"), Skipped::Completed),
+        (
+            "/metadata/labels",
+            json!({"istio.io/dataplane-mode": "ambient", super::LABEL: "disabled"}),
+            Skipped::OptedOut,
+        ),
+    ] {
+        match in_ambient_mesh(&ambient(&[(field, value)]), None, &mesh) {
+            Wanted::Skipped(found) => assert_eq!(found, reason, "{field}"),
+            other => panic!("{field}: {other:?}"),
+        }
+    }
+    let no_status = json!({"sidecar.istio.io/status": ""});
+    let pod = ambient(&[("/metadata/annotations", no_status)]);
+    let found = in_ambient_mesh(&pod, None, &mesh);
+    assert!(matches!(found, Wanted::Enrolled(_)), "{found:?}");
+}
+
+#[test]
+fn a_sidecar_wins_over_ambient_mode() {
+    let label = json!({"istio.io/dataplane-mode": "ambient"});
+    let pod = injected(&[("/metadata/labels", label)]);
+    let found = in_ambient_mesh(&pod, Some("ambient"), &Mesh::new(Enroll::Injected));
+    let Wanted::Enrolled(policy) = found else {
+        panic!("{found:?}");
+    };
+    assert_eq!(policy.dialect, Dialect::Current);
+}
+
+#[test]
+fn ambient_mode_needs_a_kernel_that_reports_interfaces() {
+    let mesh = Mesh {
+        sees_interfaces: false,
+        ..Mesh::new(Enroll::Injected)
+    };
+    let found = in_ambient_mesh(&ambient(&[]), None, &mesh);
+    let is_rejected = matches!(found, Wanted::Rejected(Rejected::AmbientWithoutInterfaces));
+    assert!(is_rejected, "{found:?}");
 }

@@ -1,12 +1,19 @@
 //! Evaluates a case by the decision and by the rules, and compares the results.
 
-use std::fmt;
+use std::{
+    fmt,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+};
 
 use sidetrack_common::{
     addr::Addr,
     decide::{Decision, Verdict},
+    rule::Rule,
 };
-use sidetrack_policy::rules::{self, Line};
+use sidetrack_policy::{
+    Dialect,
+    rules::{self, Line},
+};
 
 use crate::{
     fixture::Case,
@@ -77,6 +84,7 @@ impl<'a> Evaluation<'a> {
             return Err(Disagreement::Verdict);
         }
         let named = self.named_line().map(|line| line.command());
+        let named = named.filter(|_| !self.is_unnamed());
         if self.is_untouched_udp() || named.as_deref() == self.decisive_line() {
             Ok(())
         } else {
@@ -91,10 +99,19 @@ impl<'a> Evaluation<'a> {
         self.case.packet().udp && fate == Ok(Fate::Accepted)
     }
 
-    /// The line that decided: a RETURN, or the one that sent the packet where it was redirected.
+    /// Whether no line is for the decision: ambient mode's lines say of marks and loopback only whom they are not about.
+    fn is_unnamed(&self) -> bool {
+        let is_about_lo = self.decision.rule == Rule::OverLo;
+        let localhost: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+        let is_loopback = localhost.contains(&self.case.packet().destination);
+        self.case.policy.dialect == Dialect::Ambient
+            && (self.decision.rule == Rule::ProxyMark || is_about_lo && is_loopback)
+    }
+
+    /// The line that decided: ACCEPT, a RETURN, or the one that sent the packet where it was redirected.
     pub fn decisive_line(&self) -> Option<&str> {
         let outcome = self.outcome.as_ref().ok()?;
-        if self.is_untouched_udp() {
+        if self.is_untouched_udp() || self.is_unnamed() {
             return None;
         }
         let mut by = outcome.by.iter().rev();

@@ -58,6 +58,8 @@ pub enum Connection {
         port: u16,
         /// Whether it is a DNS query by UDP: then to port 53.
         udp: bool,
+        /// The socket's mark.
+        mark: u32,
     },
     /// Made elsewhere, to the pod.
     Inbound {
@@ -142,6 +144,7 @@ impl Case {
                 dialed,
                 port,
                 udp,
+                mark,
             } => {
                 let (uid, gid) = owner.unwrap_or((NO_ID, NO_ID));
                 let conn = Outbound {
@@ -149,7 +152,7 @@ impl Case {
                     source: bound.map_or(Addr::UNSPECIFIED, Addr::from),
                     destination: (*dialed).into(),
                     port: *port,
-                    mark: 0,
+                    mark: *mark,
                     routing_header: false,
                     captured_family: true,
                 };
@@ -186,6 +189,7 @@ impl Case {
                 dialed,
                 port,
                 udp,
+                mark,
             } => {
                 let destination = destination(*dialed, *bound);
                 Packet {
@@ -197,6 +201,7 @@ impl Case {
                     destination,
                     port: *port,
                     udp: *udp,
+                    mark: *mark,
                 }
             }
             Connection::Inbound {
@@ -212,6 +217,7 @@ impl Case {
                 destination: *destination,
                 port: *port,
                 udp: false,
+                mark: 0,
             },
         }
     }

@@ -31,12 +31,12 @@ pub fn outbound() -> impl Strategy<Value = Case> {
         families(),
         (places(), weighted(0.25)),
         option::weighted(0.4, places()),
-        owners(),
+        (owners(), marks()),
         (ports(), weighted(0.2)),
         any::<Index>(),
     )
         .prop_map(
-            |(policy, family, (to, to_own), from, owner, (port, udp), device)| {
+            |(policy, family, (to, to_own), from, (owner, mark), (port, udp), device)| {
                 let family = captured(&policy, family);
                 let mut pod = pod(&policy, family, device);
                 let dialed = to.address(&policy, family);
@@ -58,6 +58,8 @@ pub fn outbound() -> impl Strategy<Value = Case> {
                     dialed,
                     port: if udp { DNS_PORT } else { port.resolve(&policy) },
                     udp,
+                    // No other mesh has rules for marks.
+                    mark: policy.dialect.proxy_mark().map_or(0, |_| mark),
                 };
                 Case {
                     policy,
@@ -119,6 +121,11 @@ pub fn inbound() -> impl Strategy<Value = Case> {
 /// A family that the policy has rules for.
 fn captured(policy: &Policy, family: Family) -> Family {
     if policy.ipv4_only { Family::V4 } else { family }
+}
+
+/// The proxy's mark with and without other bits, and others.
+fn marks() -> impl Strategy<Value = u32> {
+    select(vec![0, 0, 0x539, 0xabc_0539, 0x538, 0x0005_3900])
 }
 
 fn families() -> impl Strategy<Value = Family> {

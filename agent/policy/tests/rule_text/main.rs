@@ -32,7 +32,7 @@ use self::{
 const CASES: u32 = 4096;
 
 /// Numbers of the rules for outbound and for inbound connections.
-const OUTBOUND: [RangeInclusive<u32>; 3] = [5..=5, 10..=27, 32..=36];
+const OUTBOUND: [RangeInclusive<u32>; 3] = [5..=5, 10..=27, 32..=37];
 const INBOUND: [RangeInclusive<u32>; 1] = [41..=51];
 
 #[test]

@@ -44,6 +44,7 @@ enum Field {
     Output(Device),
     Uid(RangeInclusive<u32>),
     Gid(u32),
+    Mark { value: u32, mask: u32 },
 }
 
 /// An interface, or all whose names begin alike.
@@ -64,6 +65,7 @@ impl Device {
 
 #[derive(Debug)]
 enum Target {
+    Accept,
     Return,
     Redirect(u16),
     Jump(String),
@@ -121,6 +123,8 @@ pub struct Packet {
     pub port: u16,
     /// Whether it is UDP.
     pub udp: bool,
+    /// Its mark, which is its socket's.
+    pub mark: u32,
 }
 
 /// What became of a packet.
@@ -137,8 +141,8 @@ pub enum Fate {
 pub struct Outcome {
     /// What became of it.
     pub fate: Fate,
-    /// The rule that ended the walk, after the jumps that led to it; of an accepted packet the last
-    /// RETURN it met. Empty if it fell through.
+    /// The rule that ended the walk, after the jumps that led to it; of an accepted packet ACCEPT or the
+    /// last RETURN it met. Empty if it fell through.
     pub by: Vec<String>,
 }
 
@@ -155,13 +159,13 @@ impl Nat {
             Hook::Prerouting { .. } => "PREROUTING",
             Hook::Output { .. } => "OUTPUT",
         };
-        let port = walk.chain(hook)?;
-        Ok(match port {
-            Some(port) => Outcome {
+        let end = walk.chain(hook)?;
+        Ok(match end {
+            Some(Fate::Redirected(port)) => Outcome {
                 fate: Fate::Redirected(port),
                 by: walk.jumps,
             },
-            None => Outcome {
+            Some(Fate::Accepted) | None => Outcome {
                 fate: Fate::Accepted,
                 by: walk.returned,
             },
@@ -179,8 +183,8 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// The port it is redirected to in this chain or the chains below.
-    fn chain(&mut self, name: &str) -> Result<Option<u16>, String> {
+    /// What a rule of this chain or the chains below makes of it at last.
+    fn chain(&mut self, name: &str) -> Result<Option<Fate>, String> {
         let chain = &self.nat.chains[name];
         if self.jumps.len() > self.nat.chains.len() {
             return Err(format!("the jumps into {name} never end"));
@@ -191,15 +195,19 @@ impl Walk<'_> {
             }
             self.jumps.push(rule.line.clone());
             match &rule.target {
-                Target::Redirect(port) => return Ok(Some(*port)),
+                Target::Redirect(port) => return Ok(Some(Fate::Redirected(*port))),
+                Target::Accept => {
+                    self.returned.clone_from(&self.jumps);
+                    return Ok(Some(Fate::Accepted));
+                }
                 Target::Return => {
                     self.returned.clone_from(&self.jumps);
                     self.jumps.pop();
                     return Ok(None);
                 }
                 Target::Jump(chain) => {
-                    if let Some(port) = self.chain(chain)? {
-                        return Ok(Some(port));
+                    if let Some(end) = self.chain(chain)? {
+                        return Ok(Some(end));
                     }
                 }
             }
@@ -233,6 +241,7 @@ impl Field {
             (Self::DestinationPort(ports), _) => {
                 ports.iter().any(|ports| ports.contains(&packet.port))
             }
+            (Self::Mark { value, mask }, _) => packet.mark & mask == *value,
             (Self::Source(net), _) => net.holds(packet.source),
             (Self::Destination(net), _) => net.holds(packet.destination),
             (Self::Input(name), Hook::Prerouting { input }) => name.is(input),

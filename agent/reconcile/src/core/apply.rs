@@ -6,7 +6,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{
     PodRef, Policy,
     manifest::{Document, NetnsRef},
-    select::{Skipped, Wanted, is_starting, wanted},
+    select::{NamespaceLabels, Skipped, Wanted, is_starting, wanted_in},
 };
 use tracing::error;
 
@@ -136,8 +136,11 @@ impl<N: Node> Core<N> {
         if let Some(known) = known.filter(|known| known.is_of(document)) {
             return known.selected.clone();
         }
-        let label = document.namespace_label.as_deref();
-        let selected = match wanted(&document.pod, label, &self.mesh) {
+        let labels = NamespaceLabels {
+            interception: document.namespace_label.as_deref(),
+            dataplane_mode: document.namespace_mode.as_deref(),
+        };
+        let selected = match wanted_in(&document.pod, labels, &self.mesh) {
             Wanted::Enrolled(policy) => Selected::Enrolled(self.shared(*policy)),
             Wanted::Rejected(reason) => Selected::Rejected(reason.to_string()),
             Wanted::Skipped(reason) => Selected::Skipped(reason),
@@ -146,6 +149,7 @@ impl<N: Node> Core<N> {
             record.read = Some(Read {
                 pod: Arc::clone(&document.pod),
                 namespace_label: document.namespace_label.clone(),
+                namespace_mode: document.namespace_mode.clone(),
                 selected: selected.clone(),
             });
         }

@@ -33,12 +33,13 @@ impl View {
             let name = meta.namespace.clone()?;
             namespaces.get(&(String::new(), name))
         };
-        let label = |meta: &Meta| namespace_of(meta)?.meta.labels.interception.clone();
+        let labels_of = |meta: &Meta| namespace_of(meta).map(|it| &it.meta.labels);
         Some(Listing {
             pods: pods
                 .values()
                 .map(|pod| Document {
-                    namespace_label: label(&pod.meta),
+                    namespace_label: labels_of(&pod.meta).and_then(|it| it.interception.clone()),
+                    namespace_mode: labels_of(&pod.meta).and_then(|it| it.dataplane_mode.clone()),
                     unsure: !current || namespace_of(&pod.meta).is_none(),
                     netns: netns_ref(pod),
                     origin: "the API server".to_owned(),

@@ -11,15 +11,39 @@ use proptest::{
     sample::select,
 };
 use sidetrack_policy::{
-    Dialect, Exclusions, InboundPorts, OutboundRanges, OwnerExclusion, Policy, Protocol, Span,
-    mesh::MeshName, policy::DnsCapture,
+    Dialect, Exclusions, InboundPorts, Mode, OutboundRanges, OwnerExclusion, Policy, Protocol,
+    Span, mesh::MeshName, policy::DnsCapture,
 };
 
 /// Entries of a list; more than one, because their order matters.
 const ENTRIES: std::ops::Range<usize> = 0..4;
 
 pub fn policies() -> impl Strategy<Value = Policy> {
-    prop_oneof![5 => of_istio(), 1 => linkerd(), 1 => kuma(), 1 => consul()]
+    prop_oneof![5 => of_istio(), 1 => linkerd(), 1 => kuma(), 1 => consul(), 1 => ambient()]
+}
+
+fn ambient() -> impl Strategy<Value = Policy> {
+    let annotations = (any::<bool>(), weighted(0.2), interfaces());
+    annotations.prop_map(
+        |(captures_dns, bypasses_inbound, virtual_interfaces)| Policy {
+            dialect: Dialect::Ambient,
+            proxy_uids: Vec::new(),
+            proxy_gids: Vec::new(),
+            mode: Mode::Tproxy,
+            tproxy_mark: 0x111,
+            tproxy_table: 100,
+            inbound: match bypasses_inbound {
+                true => InboundPorts::None,
+                false => InboundPorts::AllExcept(Vec::new()),
+            },
+            virtual_interfaces,
+            dns: match captures_dns {
+                true => DnsCapture::All,
+                false => DnsCapture::Off,
+            },
+            ..Policy::default()
+        },
+    )
 }
 
 /// Ports and ranges of them.

@@ -21,6 +21,7 @@ fn sent(destination: &str, port: u16, owner: Option<(u32, u32)>) -> Packet {
         destination: destination.parse().unwrap(),
         port,
         udp: false,
+        mark: 0,
     }
 }
 
@@ -154,7 +155,7 @@ fn what_is_not_understood_is_an_error() {
         "-A OUTPUT -o sixteen-bytes-12 -j RETURN",
         "-A OUTPUT -m conntrack --ctstate NEW -j RETURN",
         "-A OUTPUT ! -j RETURN",
-        "-A OUTPUT -j ACCEPT",
+        "-A OUTPUT -j DROP",
         "-A OUTPUT -j PREROUTING",
         "-A OUTPUT -d 10.0.0.0/8",
         "-A OUTPUT -j",

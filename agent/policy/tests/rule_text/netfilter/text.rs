@@ -7,10 +7,11 @@ use super::{Chain, Device, Field, Match, Nat, Net, Rule, Target};
 const BUILTIN: [&str; 4] = ["PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"];
 
 impl Nat {
-    /// Reads one nat table, all of it. A table raw may come first, which decides nothing about a first packet.
+    /// Reads one nat table, all of it. Tables raw and mangle may come first, which decide nothing about a first packet.
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut chains = BTreeMap::new();
-        let is_before = |line: &&str| text.starts_with("*raw") && *line != "*nat";
+        let has_others = ["*raw", "*mangle"].iter().any(|it| text.starts_with(it));
+        let is_before = |line: &&str| has_others && *line != "*nat";
         let mut lines = text.lines().skip_while(is_before);
         if lines.next() != Some("*nat") {
             return Err("it does not start with *nat".to_owned());
@@ -140,6 +141,12 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
                 seen.need("owner")?;
                 Field::Gid(number(value)?)
             }
+            "--mark" => {
+                seen.need("mark")?;
+                let (value, mask) = value.split_once('/').ok_or("no mask")?;
+                let (value, mask) = (hexadecimal(value)?, hexadecimal(mask)?);
+                Field::Mark { value, mask }
+            }
             "-s" => Field::Source(net(value)?),
             "-d" => Field::Destination(net(value)?),
             "-i" => Field::Input(interface(value)?),
@@ -167,6 +174,7 @@ impl Target {
     /// What `-j` names; the port of a redirection comes after it.
     fn named(target: &str) -> Self {
         match target {
+            "ACCEPT" => Self::Accept,
             "RETURN" => Self::Return,
             "REDIRECT" | "DNAT" => Self::Redirect(0),
             // Of an answer's way back.
@@ -197,7 +205,7 @@ impl<'a> Seen<'a> {
                 self.need("-p")?;
                 self.words.push("port");
             }
-            "comment" => {}
+            "comment" | "mark" => {}
             // Another owner match: its options are its own, both must hold.
             "owner" => self.words.retain(|word| !word.ends_with("-owner")),
             _ => return Err(format!("no module {name}")),
@@ -217,6 +225,11 @@ impl<'a> Seen<'a> {
 
 fn number<T: FromStr>(text: &str) -> Result<T, String> {
     text.parse().map_err(|_| format!("{text} is not a number"))
+}
+
+fn hexadecimal(text: &str) -> Result<u32, String> {
+    let digits = text.strip_prefix("0x").ok_or("no 0x")?;
+    u32::from_str_radix(digits, 16).map_err(|_| format!("{text} is not a number"))
 }
 
 /// The port of a loopback address and port.
