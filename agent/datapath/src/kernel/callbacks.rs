@@ -2,7 +2,7 @@
 //!
 //! The kernel runs them about seven times for each connection of every socket below their cgroup, whether
 //! its pod is enrolled or not. They are therefore attached to the cgroups of enrolled pods. If a pod's
-//! cgroup is not known, or one of its processes is elsewhere, they are attached to the cgroup of all pods as
+//! cgroup is not known, or one of its processes or its proxy is elsewhere, they are attached to the cgroup of all pods as
 //! well. Where they then run twice, the second time changes nothing but a listener's second slot.
 
 use std::{

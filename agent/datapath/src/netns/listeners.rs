@@ -73,6 +73,8 @@ pub struct Search {
     pub outbound_port: u16,
     /// Inbound capture port.
     pub inbound_port: u16,
+    /// Whether the process with the listeners is outside the pod.
+    pub is_outside: bool,
 }
 
 impl Search {
@@ -151,6 +153,10 @@ impl Shared {
         }
         if wanted.is_empty() {
             return Ok(0);
+        }
+        if search.is_outside {
+            let walk = "walk over the open files of the node's processes";
+            return self.adoption.run_on_all(&wanted, until).context(walk);
         }
         let pids = self.tasks.list(netns.inode(), MAX_SINGLE + 1);
         let mut pids = pids.context("list the pod's processes")?;

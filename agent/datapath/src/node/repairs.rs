@@ -63,7 +63,7 @@ pub(super) fn look(
     facts.links.extend(datapath.inbound_losses(true));
     let uids: Vec<_> = pods
         .iter()
-        .map(|pod| (pod.cookie, pod.rows.uid()))
+        .map(|pod| (pod.cookie, pod.rows.uid_of_cgroup()))
         .collect();
     facts.links.extend(datapath.callback_losses(&uids));
     facts.links.extend(datapath.dns_losses());
@@ -156,7 +156,7 @@ fn restore(
             datapath.restore_inbound(cookie, pod()?.link.netns().as_fd(), loss)
         }
         LinkId::Callbacks(cookie) => {
-            let uid = pod()?.rows.uid();
+            let uid = pod()?.rows.uid_of_cgroup();
             let restored = datapath.restore_callbacks(cookie, uid.as_deref(), loss);
             restored.map(|()| true)
         }

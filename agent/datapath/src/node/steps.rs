@@ -59,7 +59,7 @@ async fn write(
             link.set_return_route(wanted, rows.captures_v6()).await
         }
         Step::AttachLookup => {
-            datapath.attach_callbacks(cookie, rows.uid().as_deref())?;
+            datapath.attach_callbacks(cookie, rows.uid_of_cgroup().as_deref())?;
             datapath.attach_pod(cookie, link.netns().as_fd())
         }
         Step::AdoptListeners(policy, processes) => {
@@ -72,6 +72,7 @@ async fn write(
                 ports: policy.listener_ports(),
                 outbound_port: policy.outbound_port,
                 inbound_port: policy.inbound_port,
+                is_outside: policy.dialect.proxy_mark().is_some(),
             };
             // A listener that is not found is a pod whose sidecar is down: no reason to leave the pod's
             // connections alone.

@@ -39,6 +39,8 @@ pub struct PodRows {
     flags: u32,
     routes: HashMap<RouteId, Route>,
     ifaces: HashMap<u32, IfaceRow>,
+    /// Whether the proxy's process is outside the pod.
+    proxy_is_outside: bool,
 }
 
 impl PodRows {
@@ -51,6 +53,7 @@ impl PodRows {
             flags: 0,
             routes: HashMap::new(),
             ifaces: HashMap::new(),
+            proxy_is_outside: false,
         }
     }
 
@@ -102,6 +105,13 @@ impl PodRows {
     #[must_use]
     pub fn uid(&self) -> Option<String> {
         self.names().2
+    }
+
+    /// The UID in the name of the cgroup that all processes with sockets in the pod's network are in; `None` if there is
+    /// no such cgroup.
+    #[must_use]
+    pub fn uid_of_cgroup(&self) -> Option<String> {
+        self.uid().filter(|_| !self.proxy_is_outside)
     }
 
     /// Writes the pod's row: its connections are decided by this policy from here on.
@@ -161,6 +171,7 @@ impl PodRows {
         (policy, phase, with_targets_v6): (&Policy, Phase, bool),
         maps: &Maps,
     ) -> Result<Option<String>> {
+        self.proxy_is_outside = policy.dialect.proxy_mark().is_some();
         let (excluded, return_route) = (&policy.excluded_interfaces, policy.return_route());
         let routes = snapshot.rows(self.cookie.get(), excluded, return_route);
         self.write_routes(&routes, phase, maps)?;
