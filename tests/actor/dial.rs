@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use lab::protocol::{APP, Connected, Dial, Manner, NAMES_AGAIN, Names, Reused};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
-use crate::{identity::run_as, names, ring, tricks};
+use crate::{identity::run_as, names, ring, tricks, visit};
 
 /// Connects; the errno if that fails.
 pub fn dial(dial: &Dial) -> Result<Result<(Connected, Socket), i32>> {
@@ -120,7 +120,7 @@ fn create(dial: &Dial) -> io::Result<Socket> {
         Manner::Ring(by) if by.direct => {
             ring::direct(domain, &address(dial.destination, dial.mapped), by)
         }
-        _ => Socket::new(domain, Type::STREAM, Some(protocol)),
+        _ => visit::make(|| Socket::new(domain, Type::STREAM, Some(protocol))),
     }
 }
 

@@ -14,7 +14,7 @@ use anyhow::{Context as _, Result};
 use lab::protocol::{Listen, NAMES_AGAIN};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use crate::{identity::run_as, names};
+use crate::{identity::run_as, names, visit};
 
 /// How long an accept waits before it looks whether it is to stop.
 const LOOK_INTERVAL: Duration = Duration::from_millis(20);
@@ -38,7 +38,7 @@ impl Groups {
         let domain = Domain::for_address(listen.address);
         let sockets = run_as(&listen.owner, || {
             (0..listen.sockets)
-                .map(|_| Socket::new(domain, Type::STREAM, Some(Protocol::TCP)))
+                .map(|_| visit::make(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP))))
                 .collect::<io::Result<Vec<_>>>()
         })?
         .with_context(failed)?;

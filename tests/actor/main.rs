@@ -15,6 +15,7 @@ mod nested;
 mod ring;
 mod tricks;
 mod udp;
+mod visit;
 
 use std::{path::PathBuf, thread};
 
@@ -37,6 +38,9 @@ struct Options {
     /// Directory of the cgroup to join.
     #[arg(required_unless_present = "here")]
     cgroup: Option<PathBuf>,
+    /// Join only the cgroup, and make sockets in the namespace, with this mark.
+    #[arg(long, value_name = "MARK", requires = "netns")]
+    visit: Option<u32>,
     /// Join nothing, answer these requests, and continue to serve.
     #[arg(long, value_name = "REQUEST", num_args = 0.., conflicts_with_all = ["netns", "cgroup"])]
     here: Option<Vec<String>>,
@@ -54,7 +58,11 @@ fn main() -> Result<()> {
     let (Some(netns), Some(cgroup)) = (options.netns, options.cgroup) else {
         bail!("give a network namespace and a cgroup");
     };
-    helper::join(&netns, &cgroup)?;
+    helper::join_cgroup(&cgroup)?;
+    match options.visit {
+        Some(mark) => visit::begin(&netns, mark)?,
+        None => helper::join_netns(&netns)?,
+    }
     serve(helper::requests())
 }
 

@@ -10,14 +10,16 @@ use std::{
 use anyhow::{Context as _, Result};
 use lab::udp::{AnswerUdp, SendUdp, UdpAnswer};
 
-use crate::identity::run_as;
+use crate::{identity::run_as, visit};
 
 /// Longest wait for an answer.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Answers every datagram with its own address and the sender's.
 pub fn answer(answer: &AnswerUdp) -> Result<()> {
-    let socket = run_as(&answer.owner, || UdpSocket::bind(answer.address))?;
+    let socket = run_as(&answer.owner, || {
+        visit::make(|| UdpSocket::bind(answer.address))
+    })?;
     let socket = socket.with_context(|| format!("answer datagrams at {}", answer.address))?;
     let own = answer.address;
     thread::spawn(move || {
@@ -46,7 +48,7 @@ fn exchange(send: &SendUdp) -> io::Result<UdpAnswer> {
     } else {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     };
-    let socket = UdpSocket::bind(send.source.unwrap_or(any))?;
+    let socket = visit::make(|| UdpSocket::bind(send.source.unwrap_or(any)))?;
     socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
     let peer = if send.connected {
         socket.connect(send.destination)?;

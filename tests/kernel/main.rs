@@ -8,6 +8,7 @@ mod registry;
 
 mod acceleration;
 mod agent;
+mod ambient;
 mod bad_input;
 mod bounds;
 mod callbacks;

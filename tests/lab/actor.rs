@@ -27,6 +27,14 @@ impl Actor {
         Helper::start(command).map(Self)
     }
 
+    /// Starts one in a cgroup that makes its sockets in a network namespace and marks them, without being in it.
+    pub fn visit(netns: &str, cgroup: &Path, mark: u32) -> Result<Self> {
+        let mut command = Command::new(binary()?);
+        command.arg(format!("/run/netns/{netns}")).arg(cgroup);
+        command.args(["--visit", &mark.to_string()]);
+        Helper::start(command).map(Self)
+    }
+
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {

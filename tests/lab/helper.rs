@@ -167,8 +167,18 @@ pub fn run_if_helper<W: DeserializeOwned>(work: impl FnOnce(W) -> Result<()>) ->
 
 /// Moves this process, which must have one thread, into a network namespace and a cgroup.
 pub fn join(netns: &Path, cgroup: &Path) -> Result<()> {
+    join_cgroup(cgroup)?;
+    join_netns(netns)
+}
+
+/// Joins a cgroup.
+pub fn join_cgroup(cgroup: &Path) -> Result<()> {
     fs::write(cgroup.join("cgroup.procs"), std::process::id().to_string())
-        .with_context(|| format!("join cgroup {}", cgroup.display()))?;
+        .with_context(|| format!("join cgroup {}", cgroup.display()))
+}
+
+/// Joins a network namespace.
+pub fn join_netns(netns: &Path) -> Result<()> {
     let namespace = File::open(netns).with_context(|| format!("open {}", netns.display()))?;
     setns(namespace, CloneFlags::CLONE_NEWNET).context("join the network namespace")
 }

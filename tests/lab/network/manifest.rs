@@ -88,8 +88,11 @@ impl Manifest {
     /// What it asks for, by the defaults of a mesh that sets none.
     pub fn policy(&self) -> Result<Policy> {
         let facts: PodFacts = serde_json::from_value(self.0.clone())?;
-        Policy::of_pod(&facts, &Inputs::default())
-            .map_err(|errors| anyhow!("a policy of the manifest: {errors:?}"))
+        let policy = match facts.sidecar() {
+            Some(_) => Policy::of_pod(&facts, &Inputs::default()),
+            None => Policy::of_ambient_pod(&facts),
+        };
+        policy.map_err(|errors| anyhow!("a policy of the manifest: {errors:?}"))
     }
 
     /// With any other change.

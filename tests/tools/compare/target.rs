@@ -85,6 +85,7 @@ impl Target {
         let mut annotations: BTreeMap<&str, &str> = policy.annotations.iter().copied().collect();
         let sidecar = |name: &str| json!({"name": name, "restartPolicy": "Always"});
         let (init, containers) = match policy.mesh {
+            MeshName::Ambient => (json!([]), json!([{"name": "app"}])),
             MeshName::Istio => bail!("{}: written as the others of Istio are", policy.name),
             MeshName::Linkerd => {
                 let init = json!({"name": "linkerd-init", "args": policy.settings});
