@@ -132,7 +132,9 @@ fn wanted_difference(
         return (lost && (refused || redirected))
             .then_some("SO_BINDTODEVICE: times out under iptables, refused or redirected");
     }
-    if case.is_forwarded && target.policy.mode == Mode::Tproxy {
+    let is_of_mangle =
+        target.policy.mode == Mode::Tproxy && target.policy.dialect.proxy_mark().is_none();
+    if case.is_forwarded && is_of_mangle {
         // The rules mark every packet of an established connection that enters, also the answers to one that they
         // left alone, and the mark keeps these in the pod.
         let lost = *oracle == Outcome::Fails(libc::EINPROGRESS);

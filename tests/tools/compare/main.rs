@@ -35,7 +35,7 @@ struct Options {
     #[arg(long, value_parser = PossibleValuesParser::new(DIALECTS), conflicts_with = "manifest")]
     dialect: Option<String>,
     /// Only these meshes' policies; all are compared without it
-    #[arg(long, value_parser = PossibleValuesParser::new(MeshName::ALL.map(MeshName::name)), conflicts_with_all = ["manifest", "dialect"])]
+    #[arg(long, value_parser = PossibleValuesParser::new(mesh_names()), conflicts_with_all = ["manifest", "dialect"])]
     mesh: Vec<String>,
     /// Only this family
     #[arg(long, value_parser = ["v4", "v6"])]
@@ -59,6 +59,12 @@ struct Options {
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
+}
+
+/// Meshes with policies here.
+fn mesh_names() -> impl Iterator<Item = &'static str> {
+    let all = MeshName::ALL.into_iter().chain([MeshName::Ambient]);
+    all.map(MeshName::name)
 }
 
 /// All policies.

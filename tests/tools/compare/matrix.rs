@@ -205,9 +205,21 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_reuse(&mut cases);
     matrix.arriving(&mut cases);
     matrix.passing(&mut cases);
+    if let Some(mark) = target.policy.dialect.proxy_mark() {
+        mark_sockets_of(&target.proxy(), mark, &mut cases);
+    }
     // In the order in which they are made.
     cases.sort_by_key(|case| (case.arrives_by.is_some(), case.from_machine));
     cases
+}
+
+/// A proxy that is known by its mark has it on all of its sockets.
+fn mark_sockets_of(proxy: &Identity, mark: u32, cases: &mut [Case]) {
+    let outbound = cases.iter_mut().filter(|case| case.arrives_by.is_none());
+    for case in outbound.filter(|case| case.dial.creator == *proxy) {
+        case.dial.mark = mark;
+        case.name.push_str(", with its mark");
+    }
 }
 
 struct Matrix {
@@ -218,7 +230,7 @@ struct Matrix {
     creators: Vec<(String, Identity, Option<Identity>)>,
     /// The application and the sidecar.
     both: Vec<(&'static str, Identity)>,
-    /// The mark of the sidecar's connections to the app, in mode TPROXY.
+    /// The mark of the sidecar's connections to the app, in mode TPROXY; or of all the proxy's.
     mark: Option<u32>,
 }
 
@@ -237,7 +249,8 @@ impl Matrix {
         ports.sort_unstable();
         ports.dedup();
         let proxy = target.proxy();
-        let mark = target.policy.return_route().map(|route| route.mark);
+        let of_route = target.policy.return_route().map(|route| route.mark);
+        let mark = target.policy.dialect.proxy_mark().or(of_route);
         let mut both = vec![("app", APP), ("proxy", proxy.clone())];
         let mut creators = creators(target, &proxy);
         if target.policy.mode == Mode::Tproxy {

@@ -279,7 +279,13 @@ impl PodPair {
         let listener = TcpListener::bind("127.0.0.1:0").context("find a free port")?;
         let metrics = listener.local_addr()?.to_string();
         drop(listener);
-        let counted = ["--metrics-addr", &metrics, "--metrics-per-pod", "1"];
+        let counted = [
+            "--metrics-addr",
+            &metrics,
+            "--metrics-per-pod",
+            "1",
+            "--ambient",
+        ];
         let extra = Extra {
             arguments: &counted,
             ..Extra::default()
@@ -346,7 +352,8 @@ impl PodPair {
         let file = self.ours.lab.dir().join("policy.json");
         fs::write(&file, target.manifest_of_rules(netns))?;
         let path = file.to_string_lossy();
-        let mut words = vec!["rules", "--manifest", &path, "--format", "iptables"];
+        let mut words = vec!["rules", "--ambient", "--manifest", &path];
+        words.extend(["--format", "iptables"]);
         words.extend((!flag.is_empty()).then_some(flag));
         let servers = target.servers.iter().flatten();
         let servers: Vec<String> = servers.map(IpAddr::to_string).collect();

@@ -59,6 +59,18 @@ const fn consul(name: &'static str, settings: &'static [&'static str]) -> OfMesh
     }
 }
 
+const fn ambient(
+    name: &'static str,
+    annotations: &'static [(&'static str, &'static str)],
+) -> OfMesh {
+    OfMesh {
+        mesh: MeshName::Ambient,
+        annotations,
+        servers: Some(&["10.109.118.31", "fd99::31"]),
+        ..linkerd(name, &[])
+    }
+}
+
 const fn load(policy: OfMesh) -> OfMesh {
     OfMesh {
         is_load: true,
@@ -218,6 +230,19 @@ pub const OF_MESHES: &[OfMesh] = &[
         &[
             r#"{"ConsulDNSIP":"127.0.0.1","ConsulDNSPort":8600,"ProxyUserID":"1337","ProxyInboundPort":15006,"ExcludeInboundPorts":["22","15008:15021"],"ExcludeOutboundPorts":["53","15000:15010"],"ExcludeOutboundCIDRs":["10.77.0.0/16"],"ExcludeUIDs":["0","2000-2010"]}"#,
         ],
+    ),
+    ambient("ambient", &[]),
+    ambient(
+        "ambient-no-dns",
+        &[("ambient.istio.io/dns-capture", "false")],
+    ),
+    ambient(
+        "ambient-ingress",
+        &[("ambient.istio.io/bypass-inbound-capture", "true")],
+    ),
+    ambient(
+        "ambient-virtual",
+        &[("istio.io/reroute-virtual-interfaces", "tap0")],
     ),
     load(consul(
         "consul-load",

@@ -108,8 +108,12 @@ impl Target {
                 (json!([init]), containers)
             }
         };
+        let labels = match policy.mesh {
+            MeshName::Ambient => json!({"istio.io/dataplane-mode": "ambient"}),
+            _ => json!({}),
+        };
         let pod = json!({
-            "metadata": {"annotations": annotations},
+            "metadata": {"annotations": annotations, "labels": labels},
             "spec": {"initContainers": init, "containers": containers},
         });
         let target = Self::new(policy.name.to_owned(), pod, Rules::Ours)?;
@@ -148,8 +152,12 @@ impl Target {
     }
 
     fn new(name: String, pod: Value, rules: Rules) -> Result<Self> {
-        let facts = serde_json::from_value(pod.clone())?;
-        let policy = Policy::of_pod(&facts, &Inputs::default()).map_err(|errors| {
+        let facts: PodFacts = serde_json::from_value(pod.clone())?;
+        let policy = match facts.sidecar() {
+            Some(_) => Policy::of_pod(&facts, &Inputs::default()),
+            None => Policy::of_ambient_pod(&facts),
+        };
+        let policy = policy.map_err(|errors| {
             let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("{name}: {}", all.join("; "))
         })?;
