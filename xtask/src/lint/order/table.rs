@@ -6,6 +6,8 @@
 pub const CRATES: &[(&str, &[&str])] = &[
     ("sidetrack-common", &[]),
     ("sidetrack-ebpf", &["sidetrack-common"]),
+    // It hands out what others have found.
+    ("sidetrack-ambient", &[]),
     ("sidetrack-policy", &["sidetrack-common"]),
     ("sidetrack-base", &["sidetrack-policy"]),
     (
@@ -32,6 +34,7 @@ pub const CRATES: &[(&str, &[&str])] = &[
     (
         "sidetrack",
         &[
+            "sidetrack-ambient",
             "sidetrack-common",
             "sidetrack-policy",
             "sidetrack-base",
@@ -44,6 +47,7 @@ pub const CRATES: &[(&str, &[&str])] = &[
         "sidetrack-tests",
         &[
             "sidetrack",
+            "sidetrack-ambient",
             "sidetrack-base",
             "sidetrack-common",
             "sidetrack-datapath",
@@ -66,6 +70,11 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
             "flow", "event", "decide", "policy", "dns", "pod", "count", "conn", "target",
             "forward", "names", "task", "btf", "rule", "ids", "addr", "self",
         ],
+    ),
+    (
+        "agent/ambient/src",
+        "",
+        &["self", "server", "session", "table", "packet", "message"],
     ),
     (
         "agent/policy/src",
