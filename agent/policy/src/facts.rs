@@ -74,6 +74,8 @@ pub struct Spec {
     pub host_network: Option<bool>,
     /// What runs its containers.
     pub runtime_class_name: Option<String>,
+    /// Whose identity it has in a mesh.
+    pub service_account_name: Option<String>,
     /// Known containers.
     pub containers: Containers,
     /// Known init containers.
@@ -198,13 +200,20 @@ fn cut_long<const N: usize>(texts: [&mut Option<String>; N]) {
 impl Spec {
     /// About how many bytes it takes.
     pub(crate) fn kept(&self) -> usize {
-        lengths([&self.node_name, &self.runtime_class_name])
-            + self.containers.kept()
+        lengths([
+            &self.node_name,
+            &self.runtime_class_name,
+            &self.service_account_name,
+        ]) + self.containers.kept()
             + self.init_containers.kept()
     }
 
     fn drop_long(&mut self) {
-        cut_long([&mut self.node_name, &mut self.runtime_class_name]);
+        cut_long([
+            &mut self.node_name,
+            &mut self.runtime_class_name,
+            &mut self.service_account_name,
+        ]);
         self.containers.drop_long();
         self.init_containers.drop_long();
     }
@@ -256,6 +265,7 @@ impl Node for Spec {
             "nodeName" => &mut self.node_name,
             "hostNetwork" => &mut self.host_network,
             "runtimeClassName" => &mut self.runtime_class_name,
+            "serviceAccountName" => &mut self.service_account_name,
             "containers" => &mut self.containers,
             "initContainers" => &mut self.init_containers,
             _ => return None,

@@ -57,13 +57,17 @@ impl InjectedNames {
 }
 
 /// What istio-cni reads of a pod in ambient mode.
-pub(crate) mod ambient {
+pub mod ambient {
     /// Label on a pod or namespace.
     pub(crate) const MODE: &str = "istio.io/dataplane-mode";
     /// The injector writes it.
     pub(crate) const SIDECAR: &str = "sidecar.istio.io/status";
     pub(crate) const DNS: &str = "ambient.istio.io/dns-capture";
     pub(crate) const BYPASS_INBOUND: &str = "ambient.istio.io/bypass-inbound-capture";
+    /// istio-cni, or sidetrack in its place, writes it to pods that are in ambient mode.
+    pub const REDIRECTION: &str = "ambient.istio.io/redirection";
+    /// The value that it writes.
+    pub const REDIRECTED: &str = "enabled";
     pub(crate) const VIRTUAL_INTERFACES: &str = "istio.io/reroute-virtual-interfaces";
 }
 
@@ -197,8 +201,9 @@ const PREFIXES: [&str; 2] = ["traffic.sidecar.istio.io/", "sidetrack.dev/"];
 const OTHERS: [&str; 4] = [REMOVED_ISTIO_INIT, NETNS, LABEL, INJECT];
 
 /// Annotations of other meshes.
-const OF_OTHER_MESHES: [&str; 26] = [
+const OF_OTHER_MESHES: [&str; 27] = [
     ambient::SIDECAR,
+    ambient::REDIRECTION,
     ambient::DNS,
     ambient::BYPASS_INBOUND,
     linkerd::SKIP_INBOUND_PORTS,

@@ -268,6 +268,22 @@ impl<N: Node> Record<N> {
         }
     }
 
+    /// The value of an annotation, if it has it; `None` before the pod was read.
+    #[must_use]
+    pub fn annotation(&self, name: &str) -> Option<Option<&str>> {
+        let read = self.read.as_ref()?;
+        Some(read.pod.meta.annotations.get(name))
+    }
+
+    /// Its service account, once the pod was read.
+    #[must_use]
+    pub fn service_account(&self) -> Option<&str> {
+        let read = self.read.as_ref()?;
+        // The API server sets it to this where a pod names none.
+        let named = read.pod.spec.service_account_name.as_deref();
+        Some(named.unwrap_or("default"))
+    }
+
     /// Its enrollment by this agent.
     #[must_use]
     pub fn enrollment(&self) -> Option<&Enrollment<N>> {
