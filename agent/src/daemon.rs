@@ -7,6 +7,7 @@ mod follow;
 mod inbox;
 mod reconciler_thread;
 mod worker;
+mod ztunnel;
 
 use std::{
     fs,
@@ -22,6 +23,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
+    sync::watch,
     task::JoinHandle,
 };
 use tracing::{Level, info};
@@ -32,7 +34,7 @@ use crate::observe::{
     last_policies,
     status::Status,
     trace::Tracer,
-    watch,
+    watch as observer,
 };
 use crate::server::{control_socket::Socket, metrics_http, service_manager};
 use crate::{
@@ -40,10 +42,11 @@ use crate::{
     cni::install::{Installation, Keeper, Unmaintained},
     sources::{
         Source,
-        cluster::{Ending, Reporter, SharedEnding},
+        cluster::{Ending, Redirections, Reporter, SharedEnding, redirection},
         cni_requests::CniQueue,
     },
 };
+use sidetrack_ambient::{Server, Table};
 use sidetrack_base::mesh_settings::{MeshSettings, last_defaults};
 use sidetrack_datapath::kernel::{
     Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe, sys,
@@ -104,6 +107,8 @@ pub struct Config {
     pub metrics_addr: Option<SocketAddr>,
     /// How many single pods the metrics show.
     pub metrics_per_pod: usize,
+    /// Where to serve ztunnel, if pods in ambient mode are enrolled.
+    pub ztunnel: Option<PathBuf>,
 }
 
 /// Runs the daemon until it receives a signal to stop.
@@ -177,6 +182,8 @@ impl Daemon {
         // Before anything is attached: a start that fails leaves nothing behind.
         let socket = Socket::bind(&config.socket)?;
         let metrics = bind_metrics(config.metrics_addr).await?;
+        let zds = config.ztunnel.as_deref().map(Server::bind).transpose()?;
+        let ambient = zds.as_ref().map(|_| Arc::<Table>::default());
         let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
         let (datapath, kernel_log) =
             Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
@@ -187,6 +194,7 @@ impl Daemon {
             Arc::clone(&datapath.removed_counts),
             datapath.queues.clone(),
             Arc::clone(&history),
+            ambient.clone(),
         );
         info!(
             cgroup = %cgroup.display(),
@@ -196,12 +204,16 @@ impl Daemon {
         // Until here a signal just ends the process. A handled one would interrupt the verifier.
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
-        let (cni_queue, cni_routes) = CniQueue::new(status.timings());
+        let (cni_queue, cni_routes) = CniQueue::new(status.timings(), ambient.clone());
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
         let server = tokio::spawn(socket.serve(Arc::clone(&status), routes));
         if let Some(listener) = metrics {
             let page = metrics_http::serve(listener, Arc::clone(&status), config.metrics_per_pod);
             tokio::spawn(page);
+        }
+        let redirections = ambient.as_ref().and(start_redirections(&source));
+        if let (Some(server), Some(table)) = (zds, &ambient) {
+            tokio::spawn(server.serve(Arc::clone(table)));
         }
         tokio::spawn(kernel_log.forward());
         let keepers = start_observers(&status, history, &config.socket);
@@ -225,6 +237,8 @@ impl Daemon {
             cni_queue,
             status,
             reporter,
+            ambient,
+            redirections,
             follow_cgroups,
         };
         Ok(Self {
@@ -251,6 +265,16 @@ fn open_history(socket: &Path) -> Arc<History> {
     history
 }
 
+/// Starts what keeps annotations of pods in ambient mode.
+fn start_redirections(source: &Source) -> Option<watch::Sender<Redirections>> {
+    let Source::Cluster(cluster) = source else {
+        return None;
+    };
+    let (sender, differing) = watch::channel(Redirections::new());
+    tokio::spawn(redirection::keep(cluster.client(), differing));
+    Some(sender)
+}
+
 async fn bind_metrics(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
     match address {
         Some(address) => Ok(Some(metrics_http::bind(address).await?)),
@@ -265,7 +289,7 @@ fn start_observers(
     socket: &Path,
 ) -> [JoinHandle<()>; 2] {
     tokio::spawn(Arc::clone(status).keep_totals());
-    tokio::spawn(watch::watch(Arc::clone(status)));
+    tokio::spawn(observer::watch(Arc::clone(status)));
     tokio::spawn(service_manager::report(Arc::clone(status)));
     tokio::spawn(return_memory());
     let policies = last_policies::file(socket);

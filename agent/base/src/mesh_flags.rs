@@ -60,6 +60,12 @@ impl MeshFlags {
         .with_ambient(self.ambient))
     }
 
+    /// Whether pods in Istio's ambient mode are served.
+    #[must_use]
+    pub fn is_ambient(&self) -> bool {
+        self.ambient
+    }
+
     /// The first of them that was given.
     #[must_use]
     pub fn given(&self) -> Option<&'static str> {

@@ -66,6 +66,13 @@ pub(super) struct Options {
         value_parser = clap::value_parser!(u32).range(..=4096)
     )]
     metrics_per_pod: u32,
+    /// With --ambient: where the node's ztunnel asks for pods
+    #[arg(
+        long,
+        value_name = "PATH",
+        default_value = "/var/run/ztunnel/ztunnel.sock"
+    )]
+    ztunnel_socket: PathBuf,
     /// Form of the log on stderr
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
@@ -133,6 +140,7 @@ impl Options {
             Pods::Directory(_) => Enroll::Injected,
             Pods::Node { .. } => Enroll::Labeled,
         });
+        let ztunnel = self.mesh.is_ambient().then_some(self.ztunnel_socket);
         let settings = self.mesh.settings(enroll);
         Config {
             pods,
@@ -143,6 +151,7 @@ impl Options {
             plugin,
             metrics_addr: self.metrics_addr,
             metrics_per_pod: self.metrics_per_pod as usize,
+            ztunnel,
         }
     }
 }

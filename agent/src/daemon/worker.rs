@@ -12,16 +12,20 @@ use std::{
 };
 
 use anyhow::Result;
+use sidetrack_ambient::Table;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, Interval, MissedTickBehavior, interval},
 };
 use tracing::{debug, error};
 
-use super::inbox::{Inbox, Update};
+use super::{
+    inbox::{Inbox, Update},
+    ztunnel,
+};
 use crate::observe::{snapshot::Snapshot, status::Status};
 use crate::sources::{
-    cluster::Reporter,
+    cluster::{Redirections, Reporter},
     cni_requests::{CniQueue, CniRequest},
     pod_cgroups::PodCgroups,
 };
@@ -47,6 +51,10 @@ pub(super) struct Parts {
     pub(super) cni_queue: CniQueue,
     pub(super) status: Arc<Status>,
     pub(super) reporter: Option<Reporter>,
+    /// What ztunnel is to serve, if the agent serves it.
+    pub(super) ambient: Option<Arc<Table>>,
+    /// Where annotations of ambient pods are kept as they should be.
+    pub(super) redirections: Option<watch::Sender<Redirections>>,
     /// Whether pods are found by their cgroups.
     pub(super) follow_cgroups: bool,
 }
@@ -75,6 +83,8 @@ pub(super) async fn work(
         cni_queue: parts.cni_queue,
         status: parts.status,
         reporter: parts.reporter,
+        ambient: parts.ambient,
+        redirections: parts.redirections,
         follow_cgroups: parts.follow_cgroups,
         pod_cgroups,
         fast_poll: FastPoll::default(),
@@ -162,6 +172,8 @@ struct Worker {
     cni_queue: CniQueue,
     status: Arc<Status>,
     reporter: Option<Reporter>,
+    ambient: Option<Arc<Table>>,
+    redirections: Option<watch::Sender<Redirections>>,
     follow_cgroups: bool,
     pod_cgroups: Option<PodCgroups>,
     fast_poll: FastPoll,
@@ -225,6 +237,7 @@ impl Worker {
         }
         self.cni_queue.answer_pending(&mut self.reconciler).await;
         self.publish();
+        self.cni_queue.send_answers();
     }
 
     /// Applies what the main thread has sent.
@@ -274,6 +287,22 @@ impl Worker {
         }
     }
 
+    /// Publishes the pods of ztunnel, once it is known which of an earlier agent's are still there.
+    fn publish_ambient(&self) {
+        let Some(table) = self.ambient.as_ref().filter(|_| self.is_ready) else {
+            return;
+        };
+        table.set(ztunnel::workloads(&self.reconciler));
+        if let Some(redirections) = &self.redirections {
+            let wanted = ztunnel::redirections(&self.reconciler);
+            redirections.send_if_modified(|present| {
+                let differs = *present != wanted;
+                *present = wanted;
+                differs
+            });
+        }
+    }
+
     /// Publishes the state after a turn.
     fn publish(&mut self) {
         self.status.turn_completed();
@@ -292,6 +321,7 @@ impl Worker {
         if self.reconciler.core.take_changed() {
             let snapshot = Snapshot::of(&self.reconciler, self.is_ready);
             self.status.publish(snapshot);
+            self.publish_ambient();
         }
         // After the snapshot: a task that waits for readiness reads the snapshot next.
         self.ready

@@ -15,6 +15,7 @@ use std::{
 
 use tokio::time::MissedTickBehavior;
 
+use sidetrack_ambient::{Served, Table};
 use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_QUOTA};
 
 use crate::api::{AgentStatus, Cost, NetnsStatus, PodState, PodStatus, ProcessCost, TraceEvent};
@@ -36,7 +37,7 @@ use sidetrack_datapath::kernel::{
     usage::Usage,
 };
 use sidetrack_live::{Sidecar, SidecarCounts};
-use sidetrack_policy::mesh::MeshName;
+use sidetrack_policy::{Policy, mesh::MeshName};
 
 /// The shortest time between two counts of maps' rows, for all clients: a map may have a million.
 const COUNT_INTERVAL: Duration = Duration::from_secs(5);
@@ -65,6 +66,8 @@ pub struct Status {
     totals: Mutex<Totals>,
     timings: Arc<Timings>,
     usage: tokio::sync::Mutex<Option<(Instant, MapUsage)>>,
+    /// What ztunnel serves, if the agent serves it.
+    ambient: Option<Arc<Table>>,
 }
 
 #[derive(Debug, Default)]
@@ -148,6 +151,7 @@ impl Status {
         removed_counts: Arc<RemovedCounts>,
         queues: Option<Arc<Queues>>,
         history: Arc<History>,
+        ambient: Option<Arc<Table>>,
     ) -> Arc<Self> {
         Arc::new(Self {
             maps,
@@ -161,6 +165,7 @@ impl Status {
             totals: Mutex::default(),
             timings: Arc::default(),
             usage: tokio::sync::Mutex::default(),
+            ambient,
         })
     }
 
@@ -288,6 +293,9 @@ impl Status {
     pub fn pods(&self) -> Vec<PodStatus> {
         let (snapshot, _) = self.current();
         let mut pods = snapshot.pods.clone();
+        if let Some(table) = &self.ambient {
+            add_served(&mut pods, table);
+        }
         for netns in pods.iter_mut().filter_map(|pod| pod.netns.as_mut()) {
             netns.name_by_inode_if_gone();
         }
@@ -419,6 +427,11 @@ impl Status {
         let problems = [
             published.snapshot.problems.as_slice(),
             &published.source_problems,
+            self.ambient
+                .iter()
+                .filter_map(|table| table.problem())
+                .collect::<Vec<_>>()
+                .as_slice(),
         ]
         .concat();
         (Arc::clone(&published.snapshot), problems)
@@ -497,5 +510,22 @@ impl MapUsage {
         });
         let maps = self.maps.iter().filter_map(Usage::problem);
         maps.chain(crowded).collect()
+    }
+}
+
+/// Notes at pods in ambient mode that ztunnel does not serve.
+fn add_served(pods: &mut [PodStatus], table: &Table) {
+    for pod in pods {
+        let is_ambient = |policy: &Arc<Policy>| policy.dialect.mesh() == MeshName::Ambient;
+        if !pod.policy.as_ref().is_some_and(is_ambient) {
+            continue;
+        }
+        let served = match &pod.uid {
+            Some(uid) => table.served(uid),
+            None => table.served(&format!("{}/{}", pod.namespace, pod.name)),
+        };
+        if served != Served::Yes {
+            pod.notes.push(served.to_string());
+        }
     }
 }

@@ -7,6 +7,7 @@ mod client;
 mod events;
 mod pauses;
 mod problem;
+pub mod redirection;
 pub mod taint;
 mod uninstall;
 mod view;
@@ -21,6 +22,7 @@ use tracing::info;
 
 pub use self::{
     events::Reporter,
+    redirection::Redirections,
     uninstall::{Ending, SharedEnding},
 };
 use self::{

@@ -1,7 +1,8 @@
 //! Requests of the CNI plugin: the route they come by, their queue, and the pods whose answer is
 //! still pending.
 //!
-//! Invariant: every request gets exactly one answer, or the client's connection ends.
+//! Invariants: every request gets exactly one answer, or the client's connection ends. What an answer says of a pod is
+//! published before it is sent.
 
 use std::{
     path::{Path, PathBuf},
@@ -16,6 +17,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
+use sidetrack_ambient::{Served, Table};
 use sidetrack_reconcile::Found;
 use tokio::{
     net::UnixStream,
@@ -69,6 +71,8 @@ pub struct CniRequest {
 pub struct CniQueue {
     requests: mpsc::Receiver<CniRequest>,
     pending: Vec<PendingRequest>,
+    /// Answers that are known and not sent yet.
+    answers: Vec<(oneshot::Sender<CniAnswer>, CniAnswer)>,
 }
 
 /// The clients' end of the queue.
@@ -76,6 +80,8 @@ pub struct CniQueue {
 struct Asker {
     sender: mpsc::Sender<CniRequest>,
     timings: Arc<Timings>,
+    /// The pods of ztunnel, if the agent serves it.
+    ambient: Option<Arc<Table>>,
 }
 
 /// An ADD whose pod's state is not known yet.
@@ -89,15 +95,20 @@ struct PendingRequest {
 
 impl CniQueue {
     /// A queue, and the route by which requests come to it.
-    pub fn new(timings: Arc<Timings>) -> (Self, Router) {
+    pub fn new(timings: Arc<Timings>, ambient: Option<Arc<Table>>) -> (Self, Router) {
         let (sender, requests) = mpsc::channel(QUEUE);
         let router = Router::new()
             .route(PATH, post(handle))
             .layer(DefaultBodyLimit::max(LARGEST))
-            .with_state(Asker { sender, timings });
+            .with_state(Asker {
+                sender,
+                timings,
+                ambient,
+            });
         let queue = Self {
             requests,
             pending: Vec::new(),
+            answers: Vec::new(),
         };
         (queue, router)
     }
@@ -158,11 +169,11 @@ impl CniQueue {
                 CniAnswer::Later("the agent does not know this node's pods yet".to_owned())
             }
         };
-        let _ = answer.send(now);
+        self.answers.push((answer, now));
     }
 
-    /// Answers each pending request whose pod's state is known by now, or whose deadline has passed.
-    /// To be called after each turn.
+    /// Finds the answer of each pending request whose pod's state is known by now, or whose deadline has passed.
+    /// To be called after each turn, and followed by [`CniQueue::send_answers`].
     pub async fn answer_pending(&mut self, reconciler: &mut Reconciler) {
         for request in std::mem::take(&mut self.pending) {
             // The client has closed its connection; it will send the request again.
@@ -177,10 +188,15 @@ impl CniQueue {
                 CniAnswer::Later(_) if Instant::now() < request.deadline => {
                     self.pending.push(request)
                 }
-                answer => {
-                    let _ = request.answer.send(answer);
-                }
+                answer => self.answers.push((request.answer, answer)),
             }
+        }
+    }
+
+    /// Sends the answers, once what they say is published.
+    pub fn send_answers(&mut self) {
+        for (client, answer) in self.answers.drain(..) {
+            let _ = client.send(answer);
         }
     }
 }
@@ -196,16 +212,33 @@ async fn handle(
         Err(_) => return StatusCode::REQUEST_TIMEOUT.into_response(),
     };
     let start = Instant::now();
-    let adds = matches!(question, Question::Add { .. });
+    let added = match &question {
+        Question::Add { sandbox, patience } => Some((sandbox.uid.clone(), *patience)),
+        _ => None,
+    };
     match ask(&asker.sender, peer, question).await {
-        Some(answer) => {
-            if adds {
+        Some(mut answer) => {
+            if let (Some((uid, patience)), Some(ambient)) = (&added, &asker.ambient)
+                && answer == CniAnswer::Enrolled
+            {
+                answer = by_ztunnel(ambient, uid, patience.saturating_sub(start.elapsed())).await;
+            }
+            if added.is_some() {
                 asker.timings.answered_add(&answer, start.elapsed());
             }
             Json(answer).into_response()
         }
         // Not an answer: the client is to send the request to the next agent.
         None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+    }
+}
+
+/// The answer for a pod that is enrolled: one that ztunnel is to serve starts when ztunnel does.
+async fn by_ztunnel(ambient: &Table, uid: &str, patience: Duration) -> CniAnswer {
+    let patience = patience.min(Duration::from_secs(MOST_SECONDS));
+    match ambient.wait_served(uid, patience).await {
+        Served::Yes | Served::NotListed => CniAnswer::Enrolled,
+        other => CniAnswer::Later(other.to_string()),
     }
 }
 

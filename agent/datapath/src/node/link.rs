@@ -173,7 +173,8 @@ impl PodLink {
     }
 
     /// The namespace, for as long as its connections are followed.
-    pub(super) fn shared_netns(&self) -> Arc<Netns> {
+    #[must_use]
+    pub fn shared_netns(&self) -> Arc<Netns> {
         Arc::clone(&self.netns)
     }
 

@@ -1,0 +1,63 @@
+//! What ztunnel is to serve, as the reconciler has it.
+
+use std::collections::BTreeMap;
+
+use sidetrack_ambient::{Netns, Workload};
+use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler};
+use sidetrack_policy::{
+    PodRef,
+    mesh::MeshName,
+    names::ambient::{REDIRECTED, REDIRECTION},
+};
+use sidetrack_reconcile::{PodState, Record};
+
+use crate::sources::cluster::Redirections;
+
+/// The pods by uid. One that is not enrolled yet is among them without a namespace: ztunnel, which may serve it for an
+/// earlier agent, is not to forget it.
+pub(super) fn workloads(reconciler: &Reconciler) -> BTreeMap<String, Workload> {
+    let pods = reconciler.core.pods();
+    pods.filter_map(|(name, record)| Some((id(name, record), workload(name, record)?)))
+        .collect()
+}
+
+/// The pods whose annotation of ambient mode is not as it should be.
+pub(super) fn redirections(reconciler: &Reconciler) -> Redirections {
+    let pods = reconciler.core.pods();
+    let differing = pods.filter_map(|(name, record)| {
+        let is_set = record.annotation(REDIRECTION)? == Some(REDIRECTED);
+        let is_in = matches!(
+            workload(name, record),
+            Some(Workload { netns: Some(_), .. })
+        );
+        // One that waits keeps what an earlier agent has written.
+        let is_decided = record.enrollment().is_some() || record.state() == PodState::Skipped;
+        (is_decided && is_set != is_in).then(|| (name.clone(), is_in))
+    });
+    differing.collect()
+}
+
+/// Its uid. A manifest in a directory may have none.
+fn id(name: &PodRef, record: &Record<KernelNode>) -> String {
+    record.uid.clone().unwrap_or_else(|| name.to_string())
+}
+
+fn workload(name: &PodRef, record: &Record<KernelNode>) -> Option<Workload> {
+    let netns = match record.enrollment() {
+        Some(enrollment) if enrollment.policy.dialect.mesh() == MeshName::Ambient => Some(Netns {
+            inode: enrollment.inode.get(),
+            open: enrollment.link.shared_netns(),
+        }),
+        Some(_) => return None,
+        None => match record.state() {
+            PodState::Waiting | PodState::Enrolled | PodState::Outdated | PodState::Partial => None,
+            PodState::Rejected | PodState::Skipped => return None,
+        },
+    };
+    Some(Workload {
+        name: name.name.clone(),
+        namespace: name.namespace.clone(),
+        service_account: record.service_account().unwrap_or_default().to_owned(),
+        netns,
+    })
+}

@@ -1,0 +1,73 @@
+//! The annotation by which istiod knows that a pod is in ambient mode: other pods then call it by HBONE.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{
+    Client, Resource as _,
+    api::{Patch, PatchParams, Request},
+};
+use serde::de::IgnoredAny;
+use serde_json::json;
+use sidetrack_policy::{
+    PodRef,
+    names::ambient::{REDIRECTED, REDIRECTION},
+};
+use tokio::{sync::watch, time::timeout};
+use tracing::{debug, warn};
+
+/// The pods whose annotation is not as it should be, and whether they are to have it.
+pub type Redirections = BTreeMap<PodRef, bool>;
+
+/// When what could not be written is tried again.
+const RETRY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// Writes the annotation wherever it differs. Ends with the sender.
+pub async fn keep(client: Client, mut differing: watch::Receiver<Redirections>) {
+    loop {
+        let pods = differing.borrow_and_update().clone();
+        let mut problem = None;
+        for (pod, is_in) in &pods {
+            match write(&client, pod, *is_in).await {
+                Ok(()) => debug!(%pod, is_in, "{REDIRECTION} written"),
+                // The pod is gone.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => problem = problem.or(Some((pod.clone(), error))),
+            }
+        }
+        if let Some((pod, error)) = &problem {
+            warn!(
+                %pod,
+                "cannot write its annotation {REDIRECTION}: {error}; the agent's ClusterRole must allow to patch pods/status"
+            );
+        }
+        let change = differing.changed();
+        let changed = match problem {
+            Some(_) => timeout(RETRY_INTERVAL, change).await.unwrap_or(Ok(())),
+            None => change.await,
+        };
+        if changed.is_err() {
+            return;
+        }
+    }
+}
+
+/// By the pod's status, as istio-cni does: that takes no right to change what a pod runs.
+async fn write(client: &Client, pod: &PodRef, is_in: bool) -> Result<(), kube::Error> {
+    // Of a pod that may be large only the metadata comes back.
+    const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+    let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
+    let patch = json!({"metadata": {"annotations": {REDIRECTION: is_in.then_some(REDIRECTED)}}});
+    let mut request = pods
+        .patch_subresource(
+            "status",
+            &pod.name,
+            &PatchParams::default(),
+            &Patch::Merge(patch),
+        )
+        .map_err(kube::Error::BuildRequest)?;
+    let accept = METADATA.parse().expect("a header's value");
+    request.headers_mut().insert("accept", accept);
+    let _: IgnoredAny = client.request(request).await?;
+    Ok(())
+}
