@@ -1,6 +1,9 @@
 //! Pods in Istio's ambient mode, with a stand-in for ztunnel: a process of another pod that makes its sockets in the
 //! pod's network, with IP_TRANSPARENT and a mark.
 
+mod server;
+mod starts;
+
 use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, anyhow, ensure};

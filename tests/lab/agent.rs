@@ -108,6 +108,9 @@ impl Agent {
                 .env("KUBECONFIG", kubeconfig),
             None => command.arg("--pods-dir").arg(&places.pods),
         };
+        if extra.arguments.contains(&"--ambient") {
+            command.arg("--ztunnel-socket").arg(places.ztunnel_socket());
+        }
         command
             .args(extra.arguments)
             .envs(extra.variables.iter().copied())

@@ -29,6 +29,7 @@ pub mod tricks;
 pub mod udp;
 pub mod wait;
 pub mod webhook;
+pub mod ztunnel;
 
 /// The name of a test as it is listed and filtered: the topic, which is the module below the crate's
 /// root, and the function.

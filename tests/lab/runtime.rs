@@ -132,6 +132,8 @@ impl Runtime {
     /// has it done.
     pub fn add(&self, lab: &mut Lab, pod: &str, uid: &str) -> Result<Added> {
         let netns = lab.empty_namespace()?;
+        // containerd and CRI-O run the plugin loopback before all others.
+        run(&format!("ip -n {netns} link set lo up"))?;
         let (namespace, pod) = pod.split_once('/').unwrap_or(("shop", pod));
         let arguments = format!(
             "IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={pod};K8S_POD_INFRA_CONTAINER_ID={netns};K8S_POD_UID={uid}"
@@ -233,15 +235,13 @@ impl Sandbox {
                 .find(family)
                 .context("an address")
         };
-        let pod = PodNet {
+        Ok(PodNet {
             netns: self.netns.clone(),
             uid: uid.to_owned(),
             cgroup: lab.kubelet_cgroup(uid)?,
             v4: address(std::net::IpAddr::is_ipv4)?,
             v6: address(std::net::IpAddr::is_ipv6)?,
-        };
-        run(&format!("ip -n {} link set lo up", self.netns))?;
-        Ok(pod)
+        })
     }
 }
 

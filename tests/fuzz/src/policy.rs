@@ -125,6 +125,7 @@ fn packets(policy: &Policy, own: &[IpAddr], family: Family) -> Vec<Packet> {
             destination,
             port,
             udp,
+            mark: 0,
         })
     })
     .collect()

@@ -34,6 +34,12 @@ pub struct Places {
 }
 
 impl Places {
+    /// Where an agent serves ztunnel.
+    #[must_use]
+    pub fn ztunnel_socket(&self) -> PathBuf {
+        self.socket.with_file_name("ztunnel.sock")
+    }
+
     /// The directory of the pins of the layout that this build writes.
     #[must_use]
     pub fn pins(&self) -> PathBuf {

@@ -120,6 +120,10 @@ fn router(store: Arc<Store>) -> Router {
         )
         .route("/api/v1/namespaces/{namespace}/pods/{name}/log", get(log))
         .route(
+            "/api/v1/namespaces/{namespace}/pods/{name}/status",
+            patch(patch_pod),
+        )
+        .route(
             "/api/v1/namespaces/{name}",
             object(Resource::Namespaces).delete(create::delete_namespace),
         )
@@ -413,6 +417,35 @@ fn object(resource: Resource) -> MethodRouter<Arc<Store>> {
             Json(shape.give(object, true)).into_response()
         },
     )
+}
+
+/// A merge patch of annotations, by the status.
+async fn patch_pod(
+    State(store): State<Arc<Store>>,
+    Path((namespace, name)): Path<(String, String)>,
+    Json(patch): Json<Value>,
+) -> Response {
+    store.asked("patch", "", "pods/status");
+    let Some(mut pod) = store.get(Resource::Pods, &namespace, &name) else {
+        return failure(StatusCode::NOT_FOUND, "NotFound", "no such pod");
+    };
+    let changes = patch["metadata"]["annotations"].as_object();
+    for (name, value) in changes.into_iter().flatten() {
+        let annotations = &mut pod["metadata"]["annotations"];
+        match (value.is_null(), annotations.as_object_mut()) {
+            (true, Some(annotations)) => drop(annotations.remove(name)),
+            (true, None) => {}
+            (false, _) => annotations[name] = value.clone(),
+        }
+    }
+    match store.apply(Resource::Pods, pod.clone()) {
+        Ok(()) => Json(pod).into_response(),
+        Err(error) => failure(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "Internal",
+            &error.to_string(),
+        ),
+    }
 }
 
 /// A merge patch of the taints, as far as that goes.

@@ -1,0 +1,108 @@
+//! Pods in ambient mode start when ztunnel serves them.
+
+use std::{fs, os::unix::fs::MetadataExt as _, path::PathBuf, time::Duration};
+
+use anyhow::{Result, ensure};
+use lab::{agent::is, injected::namespace, node::Node, wait::eventually, ztunnel::Ztunnel};
+use serde_json::{Value, json};
+
+/// A node whose agent serves ztunnel, and a namespace `shop` in ambient mode.
+fn node() -> Result<(Node, PathBuf)> {
+    let mut node = Node::new()?;
+    node.agent = None;
+    let mut shop = namespace("shop", None);
+    shop["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "ambient"});
+    node.api.apply(shop)?;
+    node.start_agent_with(&["--ambient"])?;
+    let socket = node.places().ztunnel_socket();
+    Ok((node, socket))
+}
+
+fn pod(name: &str, uid: &str) -> Value {
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "shop", "uid": uid, "annotations": {}},
+        "spec": {
+            "nodeName": "node-1", "serviceAccountName": "cashier",
+            "containers": [{"name": "app", "image": "httpbin"}],
+        },
+        "status": {"phase": "Pending"},
+    })
+}
+
+/// Waits until the pod has the annotation by which istiod knows it, or not.
+fn wait_annotation(node: &Node, name: &str, wanted: bool) -> Result<()> {
+    eventually(Duration::from_secs(20), || {
+        let pod = node.api.get("Pod", "shop", name)?;
+        let value = &pod["metadata"]["annotations"]["ambient.istio.io/redirection"];
+        ensure!((*value == "enabled") == wanted, "{pod}");
+        Ok(())
+    })
+}
+
+kernel_test!(pods_start_when_ztunnel_serves_them);
+fn pods_start_when_ztunnel_serves_them() -> Result<()> {
+    let (mut node, socket) = node()?;
+    let uid = node.lab.uid(1);
+    node.api.apply(pod("web", &uid))?;
+    let error = node.failed("web", &uid)?.to_string();
+    ensure!(error.contains("no ztunnel is connected"), "{error}");
+
+    // A pod whose namespace is not at hand: an earlier agent may have named it.
+    let ztunnel = Ztunnel::start(&socket)?;
+    ensure!(ztunnel.acknowledge()? == format!("keep {uid}"));
+    ensure!(ztunnel.acknowledge()? == "snapshot");
+    let told = std::thread::spawn(move || -> Result<_> {
+        let told = ztunnel.acknowledge()?;
+        Ok((ztunnel, told))
+    });
+    let sandbox = node.ready("web", &uid)?;
+    let (ztunnel, told) = told.join().expect("it does not panic")?;
+    let inode = fs::metadata(format!("/run/netns/{}", sandbox.netns))?.ino();
+    let wanted = format!("add shop/web of cashier {inode}");
+    ensure!(told == wanted, "{told}, wanted {wanted}");
+    wait_annotation(&node, "web", true)?;
+
+    let _app = sandbox.pod(&node.lab, &uid)?.actor()?;
+    // Its agent is killed and comes again: ztunnel is told of it before it is told that this was all.
+    node.agent = None;
+    ensure!(ztunnel.is_closed()?);
+    node.start_agent_with(&["--ambient"])?;
+    let again = Ztunnel::start(&socket)?;
+    let mut told = vec![again.acknowledge()?];
+    while told.last() != Some(&wanted) {
+        told.push(again.acknowledge()?);
+    }
+    ensure!(told[0] != "snapshot" && told.len() <= 3, "{told:?}");
+    if told.len() == 1 {
+        ensure!(again.acknowledge()? == "snapshot");
+    }
+
+    // It is taken out of the mesh.
+    let mut out = node.api.get("Pod", "shop", "web")?;
+    out["metadata"]["labels"] = json!({"istio.io/dataplane-mode": "none"});
+    node.api.apply(out)?;
+    ensure!(again.acknowledge()? == format!("delete {uid}"));
+    wait_annotation(&node, "web", false)?;
+    node.places().wait_pod("shop/web", is("skipped", ""))?;
+    node.runtime.delete(&mut node.lab, &sandbox)?;
+    node.end()
+}
+
+kernel_test!(a_pod_that_ztunnel_cannot_serve_does_not_start);
+fn a_pod_that_ztunnel_cannot_serve_does_not_start() -> Result<()> {
+    let (mut node, socket) = node()?;
+    let uid = node.lab.uid(1);
+    let ztunnel = Ztunnel::start(&socket)?;
+    ensure!(ztunnel.acknowledge()? == "snapshot");
+    node.api.apply(pod("web", &uid))?;
+    let refusing = std::thread::spawn(move || -> Result<_> {
+        ztunnel.receive()?;
+        ztunnel.answer("port 15001 is taken")?;
+        Ok(ztunnel)
+    });
+    let error = node.failed("web", &uid)?.to_string();
+    ensure!(error.contains("port 15001 is taken"), "{error}");
+    let _ztunnel = refusing.join().expect("it does not panic")?;
+    node.end()
+}
