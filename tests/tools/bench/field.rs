@@ -59,6 +59,14 @@ pub enum Field {
     Query,
     /// The same with a connected socket for each: socket, connect, query, answer, close.
     ConnectedQuery,
+    /// connect(2) of the app of a pod in ambient mode, to ztunnel.
+    AmbientConnect,
+    /// connect(2) from outside to such a pod, to ztunnel.
+    AmbientArrive,
+    /// 64 bytes from such an app to ztunnel and back, on an established connection.
+    AmbientRoundTrip,
+    /// 1 MiB of such an app on an established connection, to ztunnel.
+    AmbientStream,
     /// A request through Envoy to a server outside, on an open connection.
     EnvoyRequest,
     /// A request through Envoy, each on a connection of its own.
@@ -76,6 +84,14 @@ impl Field {
 
     /// Those with a DNS server.
     pub const QUERIES: [Self; 2] = [Self::Query, Self::ConnectedQuery];
+
+    /// Those with pods in ambient mode.
+    pub const AMBIENT: [Self; 4] = [
+        Self::AmbientConnect,
+        Self::AmbientArrive,
+        Self::AmbientRoundTrip,
+        Self::AmbientStream,
+    ];
 
     /// The others.
     pub const ALL: [Self; 20] = [
@@ -146,6 +162,12 @@ impl Field {
             Self::ConnectedQuery => {
                 "DNS: query and answer, by a connected socket for each (from socket to close)"
             }
+            Self::AmbientConnect => "Ambient, outbound: the app's connect(2) to ztunnel",
+            Self::AmbientArrive => "Ambient, inbound: connect(2) from outside to ztunnel",
+            Self::AmbientRoundTrip => {
+                "Ambient: round trip of 64 bytes, app to ztunnel, connection established"
+            }
+            Self::AmbientStream => "Ambient: 1 MiB from the app to ztunnel, connection established",
             Self::EnvoyRequest => "HTTP request through Envoy, keep-alive (cpu: of the client)",
             Self::EnvoyConnection => {
                 "HTTP request through Envoy, a connection for each (cpu: of the client)"
@@ -208,7 +230,10 @@ impl Field {
     #[must_use]
     pub fn round_trip(self) -> Option<usize> {
         match self {
-            Self::RoundTrip | Self::RoundTripV6 | Self::TransparentRoundTrip => Some(64),
+            Self::RoundTrip
+            | Self::RoundTripV6
+            | Self::TransparentRoundTrip
+            | Self::AmbientRoundTrip => Some(64),
             Self::RoundTrip1k => Some(1024),
             Self::RoundTrip16k => Some(16 * 1024),
             _ => None,

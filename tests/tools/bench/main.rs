@@ -2,6 +2,7 @@
 //! iptables and with sidetrack. Every figure of a table is a ratio of medians measured in turns (A, B, C,
 //! A, B, C, ...), so that whatever else the machine does happens to all alike.
 
+mod ambient;
 mod crowd;
 mod envoy;
 mod field;
@@ -52,6 +53,9 @@ struct Options {
     /// Without --field: also measure DNS queries
     #[arg(long)]
     dns: bool,
+    /// Without --field: also measure pods in ambient mode
+    #[arg(long)]
+    ambient: bool,
     /// Also make one connection after the other, for so many seconds
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u16).range(1..=600))]
     churn: Option<u16>,
@@ -143,6 +147,13 @@ fn measure(options: &Options) -> Result<Report> {
         let pods = queries::Queries::new()?;
         for field in fields {
             add(&mut report, pods.contestants(), field, options)?;
+        }
+    }
+    let fields = wanted(&Field::AMBIENT, options.ambient);
+    if !fields.is_empty() {
+        let pods = ambient::Ambient::new()?;
+        for field in fields {
+            add(&mut report, pods.contestants(field), field, options)?;
         }
     }
     if let Some(seconds) = options.churn {

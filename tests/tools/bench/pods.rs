@@ -486,7 +486,14 @@ pub fn manifest(name: &str, pod: &PodNet) -> Manifest {
 pub fn load_rules(agent: &Agent, pod: &PodNet, manifest: &str, restore: &str) -> Result<()> {
     let restore_v6 = restore.replacen("iptables", "ip6tables", 1);
     for (family, restore) in [(&[][..], restore), (&["-6"], &restore_v6)] {
-        let words = ["rules", "--manifest", manifest, "--format", "iptables"];
+        let words = [
+            "rules",
+            "--ambient",
+            "--manifest",
+            manifest,
+            "--format",
+            "iptables",
+        ];
         let rules = agent.places.output(&[&words, family].concat())?;
         if !rules.status.success() {
             bail!("{}", String::from_utf8_lossy(&rules.stderr));

@@ -37,6 +37,8 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
         | Field::OwnPodV6
         | Field::ProxyOut
         | Field::Transparent
+        | Field::AmbientConnect
+        | Field::AmbientArrive
         | Field::Forwarded => {
             let measured = client.ask(&format!("connect {to} {times}"))?;
             (measured, server.ask("drain")?)
@@ -65,13 +67,14 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
         | Field::RoundTripV6
         | Field::RoundTrip1k
         | Field::RoundTrip16k
-        | Field::TransparentRoundTrip => {
+        | Field::TransparentRoundTrip
+        | Field::AmbientRoundTrip => {
             let size = field.round_trip().unwrap_or_default();
             server.tell("echo")?;
             let measured = client.ask(&format!("round-trip {to} {times} {size}"))?;
             (measured, server.answer()?)
         }
-        Field::ForwardedStream | Field::PassingStream => {
+        Field::ForwardedStream | Field::PassingStream | Field::AmbientStream => {
             server.tell(&format!("drink {STREAM}"))?;
             let measured = client.ask(&format!("pour {to} {times} {STREAM}"))?;
             (measured, server.answer()?)
