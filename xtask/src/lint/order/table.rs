@@ -117,8 +117,8 @@ pub const ROOMS: &[(&str, &str, &[&str])] = &[
         "agent/policy/src",
         "rules",
         &[
-            "self", "tables", "consul", "kuma", "linkerd", "outbound", "mangle", "inbound", "dns",
-            "lines",
+            "self", "tables", "ambient", "consul", "kuma", "linkerd", "outbound", "mangle",
+            "inbound", "dns", "lines",
         ],
     ),
     (
