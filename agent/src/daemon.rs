@@ -23,18 +23,20 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
-    sync::watch,
     task::JoinHandle,
 };
 use tracing::{Level, info};
 
-use self::{follow::Follower, inbox::Inbox, reconciler_thread::ReconcilerThread, worker::Parts};
+use self::{
+    follow::Follower, inbox::Inbox, reconciler_thread::ReconcilerThread, worker::Parts,
+    ztunnel::Publisher,
+};
 use crate::observe::{
     history::{self, History},
     last_policies,
     status::Status,
     trace::Tracer,
-    watch as observer,
+    watch,
 };
 use crate::server::{control_socket::Socket, metrics_http, service_manager};
 use crate::{
@@ -42,11 +44,10 @@ use crate::{
     cni::install::{Installation, Keeper, Unmaintained},
     sources::{
         Source,
-        cluster::{Ending, Redirections, Reporter, SharedEnding, redirection},
+        cluster::{Ending, Reporter, SharedEnding},
         cni_requests::CniQueue,
     },
 };
-use sidetrack_ambient::{Server, Table};
 use sidetrack_base::mesh_settings::{MeshSettings, last_defaults};
 use sidetrack_datapath::kernel::{
     Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe, sys,
@@ -182,8 +183,8 @@ impl Daemon {
         // Before anything is attached: a start that fails leaves nothing behind.
         let socket = Socket::bind(&config.socket)?;
         let metrics = bind_metrics(config.metrics_addr).await?;
-        let zds = config.ztunnel.as_deref().map(Server::bind).transpose()?;
-        let ambient = zds.as_ref().map(|_| Arc::<Table>::default());
+        let ztunnel = Publisher::start(config.ztunnel.as_deref(), &source)?;
+        let ambient = ztunnel.as_ref().map(Publisher::table);
         let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
         let (datapath, kernel_log) =
             Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
@@ -204,17 +205,10 @@ impl Daemon {
         // Until here a signal just ends the process. A handled one would interrupt the verifier.
         let terminate = signal(SignalKind::terminate())?;
         let interrupt = signal(SignalKind::interrupt())?;
-        let (cni_queue, cni_routes) = CniQueue::new(status.timings(), ambient.clone());
+        let (cni_queue, cni_routes) = CniQueue::new(status.timings(), ambient);
         let routes = cni_routes.merge(Tracer::routes(pins, Arc::clone(&status)));
         let server = tokio::spawn(socket.serve(Arc::clone(&status), routes));
-        if let Some(listener) = metrics {
-            let page = metrics_http::serve(listener, Arc::clone(&status), config.metrics_per_pod);
-            tokio::spawn(page);
-        }
-        let redirections = ambient.as_ref().and(start_redirections(&source));
-        if let (Some(server), Some(table)) = (zds, &ambient) {
-            tokio::spawn(server.serve(Arc::clone(table)));
-        }
+        serve_metrics(metrics, &status, config.metrics_per_pod);
         tokio::spawn(kernel_log.forward());
         let keepers = start_observers(&status, history, &config.socket);
         let inbox = Arc::new(Inbox::default());
@@ -237,8 +231,7 @@ impl Daemon {
             cni_queue,
             status,
             reporter,
-            ambient,
-            redirections,
+            ztunnel,
             follow_cgroups,
         };
         Ok(Self {
@@ -265,20 +258,16 @@ fn open_history(socket: &Path) -> Arc<History> {
     history
 }
 
-/// Starts what keeps annotations of pods in ambient mode.
-fn start_redirections(source: &Source) -> Option<watch::Sender<Redirections>> {
-    let Source::Cluster(cluster) = source else {
-        return None;
-    };
-    let (sender, differing) = watch::channel(Redirections::new());
-    tokio::spawn(redirection::keep(cluster.client(), differing));
-    Some(sender)
-}
-
 async fn bind_metrics(address: Option<SocketAddr>) -> Result<Option<TcpListener>> {
     match address {
         Some(address) => Ok(Some(metrics_http::bind(address).await?)),
         None => Ok(None),
+    }
+}
+
+fn serve_metrics(listener: Option<TcpListener>, status: &Arc<Status>, per_pod: usize) {
+    if let Some(listener) = listener {
+        tokio::spawn(metrics_http::serve(listener, Arc::clone(status), per_pod));
     }
 }
 
@@ -289,7 +278,7 @@ fn start_observers(
     socket: &Path,
 ) -> [JoinHandle<()>; 2] {
     tokio::spawn(Arc::clone(status).keep_totals());
-    tokio::spawn(observer::watch(Arc::clone(status)));
+    tokio::spawn(watch::watch(Arc::clone(status)));
     tokio::spawn(service_manager::report(Arc::clone(status)));
     tokio::spawn(return_memory());
     let policies = last_policies::file(socket);

@@ -12,7 +12,6 @@ use std::{
 };
 
 use anyhow::Result;
-use sidetrack_ambient::Table;
 use tokio::{
     sync::{mpsc, watch},
     time::{Instant, Interval, MissedTickBehavior, interval},
@@ -25,7 +24,7 @@ use super::{
 };
 use crate::observe::{snapshot::Snapshot, status::Status};
 use crate::sources::{
-    cluster::{Redirections, Reporter},
+    cluster::Reporter,
     cni_requests::{CniQueue, CniRequest},
     pod_cgroups::PodCgroups,
 };
@@ -51,10 +50,8 @@ pub(super) struct Parts {
     pub(super) cni_queue: CniQueue,
     pub(super) status: Arc<Status>,
     pub(super) reporter: Option<Reporter>,
-    /// What ztunnel is to serve, if the agent serves it.
-    pub(super) ambient: Option<Arc<Table>>,
-    /// Where annotations of ambient pods are kept as they should be.
-    pub(super) redirections: Option<watch::Sender<Redirections>>,
+    /// Where pods of ztunnel go, if the agent serves it.
+    pub(super) ztunnel: Option<ztunnel::Publisher>,
     /// Whether pods are found by their cgroups.
     pub(super) follow_cgroups: bool,
 }
@@ -83,8 +80,7 @@ pub(super) async fn work(
         cni_queue: parts.cni_queue,
         status: parts.status,
         reporter: parts.reporter,
-        ambient: parts.ambient,
-        redirections: parts.redirections,
+        ztunnel: parts.ztunnel,
         follow_cgroups: parts.follow_cgroups,
         pod_cgroups,
         fast_poll: FastPoll::default(),
@@ -172,8 +168,7 @@ struct Worker {
     cni_queue: CniQueue,
     status: Arc<Status>,
     reporter: Option<Reporter>,
-    ambient: Option<Arc<Table>>,
-    redirections: Option<watch::Sender<Redirections>>,
+    ztunnel: Option<ztunnel::Publisher>,
     follow_cgroups: bool,
     pod_cgroups: Option<PodCgroups>,
     fast_poll: FastPoll,
@@ -287,22 +282,6 @@ impl Worker {
         }
     }
 
-    /// Publishes the pods of ztunnel, once it is known which of an earlier agent's are still there.
-    fn publish_ambient(&self) {
-        let Some(table) = self.ambient.as_ref().filter(|_| self.is_ready) else {
-            return;
-        };
-        table.set(ztunnel::workloads(&self.reconciler));
-        if let Some(redirections) = &self.redirections {
-            let wanted = ztunnel::redirections(&self.reconciler);
-            redirections.send_if_modified(|present| {
-                let differs = *present != wanted;
-                *present = wanted;
-                differs
-            });
-        }
-    }
-
     /// Publishes the state after a turn.
     fn publish(&mut self) {
         self.status.turn_completed();
@@ -321,7 +300,9 @@ impl Worker {
         if self.reconciler.core.take_changed() {
             let snapshot = Snapshot::of(&self.reconciler, self.is_ready);
             self.status.publish(snapshot);
-            self.publish_ambient();
+            if let Some(ztunnel) = self.ztunnel.as_ref().filter(|_| self.is_ready) {
+                ztunnel.publish(&self.reconciler);
+            }
         }
         // After the snapshot: a task that waits for readiness reads the snapshot next.
         self.ready

@@ -1,8 +1,9 @@
 //! What ztunnel is to serve, as the reconciler has it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, path::Path, sync::Arc};
 
-use sidetrack_ambient::{Netns, Workload};
+use anyhow::Result;
+use sidetrack_ambient::{Netns, Server, Table, Workload};
 use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler};
 use sidetrack_policy::{
     PodRef,
@@ -11,18 +12,75 @@ use sidetrack_policy::{
 };
 use sidetrack_reconcile::{PodState, Record};
 
-use crate::sources::cluster::Redirections;
+use tokio::sync::watch;
+
+use crate::sources::{
+    Source,
+    cluster::{Redirections, redirection},
+};
+
+/// Where the reconciler publishes what ztunnel is to serve.
+pub(super) struct Publisher {
+    table: Arc<Table>,
+    /// To istiod, by annotations. A directory of manifests has none.
+    redirections: Option<watch::Sender<Redirections>>,
+}
+
+impl Publisher {
+    /// Serves ztunnel, if a path is given. It waits for the first pods that are published.
+    ///
+    /// # Errors
+    /// If another agent serves it, or its socket cannot be bound.
+    pub(super) fn start(path: Option<&Path>, source: &Source) -> Result<Option<Self>> {
+        let Some(path) = path else {
+            return Ok(None);
+        };
+        let server = Server::bind(path)?;
+        let table = Arc::<Table>::default();
+        tokio::spawn(server.serve(Arc::clone(&table)));
+        let redirections = match source {
+            Source::Cluster(cluster) => {
+                let (sender, differing) = watch::channel(Redirections::new());
+                tokio::spawn(redirection::keep(cluster.client(), differing));
+                Some(sender)
+            }
+            Source::Directory(_) => None,
+        };
+        Ok(Some(Self {
+            table,
+            redirections,
+        }))
+    }
+
+    /// What ztunnel has answered.
+    pub(super) fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table)
+    }
+
+    /// Publishes the pods. To be called once it is known which of an earlier agent's are still there.
+    pub(super) fn publish(&self, reconciler: &Reconciler) {
+        self.table.set(workloads(reconciler));
+        if let Some(published) = &self.redirections {
+            let wanted = redirections(reconciler);
+            published.send_if_modified(|present| {
+                let differs = *present != wanted;
+                *present = wanted;
+                differs
+            });
+        }
+    }
+}
 
 /// The pods by uid. One that is not enrolled yet is among them without a namespace: ztunnel, which may serve it for an
 /// earlier agent, is not to forget it.
-pub(super) fn workloads(reconciler: &Reconciler) -> BTreeMap<String, Workload> {
+fn workloads(reconciler: &Reconciler) -> BTreeMap<String, Workload> {
     let pods = reconciler.core.pods();
     pods.filter_map(|(name, record)| Some((id(name, record), workload(name, record)?)))
         .collect()
 }
 
 /// The pods whose annotation of ambient mode is not as it should be.
-pub(super) fn redirections(reconciler: &Reconciler) -> Redirections {
+fn redirections(reconciler: &Reconciler) -> Redirections {
     let pods = reconciler.core.pods();
     let differing = pods.filter_map(|(name, record)| {
         let is_set = record.annotation(REDIRECTION)? == Some(REDIRECTED);

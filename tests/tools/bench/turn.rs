@@ -90,18 +90,15 @@ pub fn turn(contestant: &Contestant<'_>, field: Field, times: u32) -> Result<Tur
             (measured, server.answer()?)
         }
         // The server goes on by itself; Envoy's processor time is not known here.
-        Field::EnvoyRequest => (
-            client.ask(&format!("request {to} {times}"))?,
-            Answer::default(),
-        ),
-        Field::EnvoyConnection => (
-            client.ask(&format!("requests {to} {times}"))?,
-            Answer::default(),
-        ),
-        Field::EnvoyTcp => (
-            client.ask(&format!("session {to} {times}"))?,
-            Answer::default(),
-        ),
+        Field::EnvoyRequest | Field::EnvoyConnection | Field::EnvoyTcp => {
+            let how = match field {
+                Field::EnvoyRequest => "request",
+                Field::EnvoyConnection => "requests",
+                _ => "session",
+            };
+            let measured = client.ask(&format!("{how} {to} {times}"))?;
+            (measured, Answer::default())
+        }
     };
     Ok(Turn {
         p50: at_client.p50,

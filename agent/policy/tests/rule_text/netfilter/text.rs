@@ -103,8 +103,6 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
             "-p" | "-m" | "-j" | "--to-ports" if negated => {
                 return Err(format!("! before {option}"));
             }
-            "-p" if value == "tcp" => Field::Udp(false),
-            "-p" if value == "udp" => Field::Udp(true),
             "-m" => {
                 seen.module(value)?;
                 continue;
@@ -124,34 +122,7 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
             }
             "--comment" => continue,
             "--to-source" if value == "127.0.0.1" => continue,
-            "--dport" => {
-                seen.need("port")?;
-                Field::DestinationPort(vec![span(value, ':')?])
-            }
-            "--dports" => {
-                seen.need("multiport")?;
-                let ports = value.split(',').map(|ports| span(ports, ':'));
-                Field::DestinationPort(ports.collect::<Result<_, _>>()?)
-            }
-            "--uid-owner" => {
-                seen.need("owner")?;
-                Field::Uid(span(value, '-')?)
-            }
-            "--gid-owner" => {
-                seen.need("owner")?;
-                Field::Gid(number(value)?)
-            }
-            "--mark" => {
-                seen.need("mark")?;
-                let (value, mask) = value.split_once('/').ok_or("no mask")?;
-                let (value, mask) = (hexadecimal(value)?, hexadecimal(mask)?);
-                Field::Mark { value, mask }
-            }
-            "-s" => Field::Source(net(value)?),
-            "-d" => Field::Destination(net(value)?),
-            "-i" => Field::Input(interface(value)?),
-            "-o" => Field::Output(interface(value)?),
-            _ => return Err(format!("{option} {value} is not understood")),
+            _ => field(option, value, &seen)?,
         };
         matches.push(Match { negated, field });
     }
@@ -168,6 +139,42 @@ fn rule(line: &str) -> Result<(String, Rule), String> {
         target,
     };
     Ok((name, rule))
+}
+
+/// What an option asks of a packet.
+fn field(option: &str, value: &str, seen: &Seen<'_>) -> Result<Field, String> {
+    Ok(match option {
+        "-p" if value == "tcp" => Field::Udp(false),
+        "-p" if value == "udp" => Field::Udp(true),
+        "--dport" => {
+            seen.need("port")?;
+            Field::DestinationPort(vec![span(value, ':')?])
+        }
+        "--dports" => {
+            seen.need("multiport")?;
+            let ports = value.split(',').map(|ports| span(ports, ':'));
+            Field::DestinationPort(ports.collect::<Result<_, _>>()?)
+        }
+        "--uid-owner" => {
+            seen.need("owner")?;
+            Field::Uid(span(value, '-')?)
+        }
+        "--gid-owner" => {
+            seen.need("owner")?;
+            Field::Gid(number(value)?)
+        }
+        "--mark" => {
+            seen.need("mark")?;
+            let (value, mask) = value.split_once('/').ok_or("no mask")?;
+            let (value, mask) = (hexadecimal(value)?, hexadecimal(mask)?);
+            Field::Mark { value, mask }
+        }
+        "-s" => Field::Source(net(value)?),
+        "-d" => Field::Destination(net(value)?),
+        "-i" => Field::Input(interface(value)?),
+        "-o" => Field::Output(interface(value)?),
+        _ => return Err(format!("{option} {value} is not understood")),
+    })
 }
 
 impl Target {
