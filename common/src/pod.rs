@@ -32,6 +32,9 @@ pub const POD_FORWARDS: u32 = 1 << 10;
 pub const POD_OWN_TARGETS_V6: u32 = 1 << 12;
 /// [`Pod::flags`]: DNS queries over UDP are captured by programs of their own, which count UDP as well.
 pub const POD_DNS: u32 = 1 << 11;
+/// [`Pod::flags`]: a program on the pod's interfaces looks for the listeners that connections of the node itself reach,
+/// whatever the rules capture. It asks for no decision ([`Probe::Established`](crate::forward::Probe)).
+pub const POD_NODE_CALLS: u32 = 1 << 13;
 /// [`Pod::flags`]: the upper half is a filter of the pod's addresses, as [`address_bit`] sets it. All bits are set if
 /// any address may be the pod's.
 pub const POD_ANY_ADDRESS: u32 = 0xffff << ADDRESS_SHIFT;

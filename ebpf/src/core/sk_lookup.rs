@@ -15,8 +15,8 @@ use sidetrack_common::{
     forward::Probe,
     names::LISTENER_SLOTS,
     pod::{
-        IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, POD_OWN_TARGETS_V6,
-        Route, RouteKey,
+        IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS,
+        POD_OWN_TARGETS_V6, Route, RouteKey,
     },
     rule::Rule,
     target::{is_dedicated_v6, is_shared},
@@ -157,7 +157,7 @@ struct InboundPacket<'a> {
 impl InboundPacket<'_> {
     #[inline(always)]
     fn question(&self) -> Question {
-        if self.pod.flags & POD_FORWARDS == 0 {
+        if self.pod.flags & (POD_FORWARDS | POD_NODE_CALLS) == 0 {
             return Question::NotAsked;
         }
         let asked = probe::probe();

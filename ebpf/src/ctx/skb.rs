@@ -38,6 +38,8 @@ const FROM_IP_HEADER: u32 = 1;
 const CURRENT_NETNS: u64 = u64::MAX;
 /// `BPF_TCP_LISTEN`.
 const TCP_LISTEN: u32 = 10;
+/// `BPF_TCP_SYN_SENT`.
+const TCP_SYN_SENT: u32 = 2;
 /// Bytes of a `struct bpf_sock_tuple` of each family.
 const TUPLE_V4: u32 = 12;
 const TUPLE_V6: u32 = 36;
@@ -129,10 +131,22 @@ impl Packet {
         set_field!(self.skb, mark, mark);
     }
 
-    /// Finds the socket that would receive a TCP packet here. If it listens and `assign` says so then, the packet
-    /// is given to it; before Linux 6.6 that fails for listeners with SO_REUSEPORT.
+    /// Whether a socket of another network is connecting by this packet: it would receive the answer to it.
     #[inline(always)]
-    pub fn look_up(&self, tuple: &mut Tuple, assign: impl FnOnce() -> bool) -> Owner {
+    pub fn is_sent_from(&self, answer: &mut Tuple, netns_id: u64) -> bool {
+        let sk = self.find(answer, netns_id);
+        if sk.is_null() {
+            return false;
+        }
+        let is_connecting = field!(sk, state) == TCP_SYN_SENT;
+        // SAFETY: the lookup took a reference on it.
+        unsafe { bpf_sk_release(sk.cast()) };
+        is_connecting
+    }
+
+    /// The socket that would receive a TCP packet in a network, with a reference; null if there is none.
+    #[inline(always)]
+    fn find(&self, tuple: &mut Tuple, netns_id: u64) -> *mut bpf_sock {
         // Known where it is used: the verifier does not follow a length that was put aside.
         let len = if self.protocol() == ETH_P_IP {
             TUPLE_V4
@@ -140,15 +154,22 @@ impl Packet {
             TUPLE_V6
         };
         // SAFETY: the program's own context, and a tuple of that length.
-        let sk: *mut bpf_sock = unsafe {
+        unsafe {
             bpf_skc_lookup_tcp(
                 self.skb.cast(),
                 tuple.words.as_mut_ptr().cast(),
                 len,
-                CURRENT_NETNS,
+                netns_id,
                 0,
             )
-        };
+        }
+    }
+
+    /// Finds the socket that would receive a TCP packet here. If it listens and `assign` says so then, the packet
+    /// is given to it; before Linux 6.6 that fails for listeners with SO_REUSEPORT.
+    #[inline(always)]
+    pub fn look_up(&self, tuple: &mut Tuple, assign: impl FnOnce() -> bool) -> Owner {
+        let sk = self.find(tuple, CURRENT_NETNS);
         if sk.is_null() {
             return Owner::Nobody;
         }
@@ -198,6 +219,25 @@ impl Tuple {
         Self {
             words,
             family: Family::V6,
+        }
+    }
+
+    /// Of the answer.
+    #[inline(always)]
+    pub fn reversed(&self) -> Self {
+        let mut words = [0; 9];
+        let (address, ports) = match self.family {
+            Family::V4 => (1, 2),
+            Family::V6 => (4, 8),
+        };
+        for at in 0..address {
+            words[at] = self.words[address + at];
+            words[address + at] = self.words[at];
+        }
+        words[ports] = self.words[ports].rotate_right(16);
+        Self {
+            words,
+            family: self.family,
         }
     }
 

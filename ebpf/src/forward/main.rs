@@ -1,9 +1,14 @@
-//! The program for packets that only pass through a pod. Loaded when the first pod needs it.
+//! The programs on pods' interfaces: for packets that only pass through a pod, and for connections of the node itself.
+//! Loaded when the first pod needs them.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
 #[cfg(target_arch = "bpf")]
 mod ingress;
+#[cfg(target_arch = "bpf")]
+mod node_calls;
+#[cfg(target_arch = "bpf")]
+mod tcp;
 #[cfg(target_arch = "bpf")]
 pub use sidetrack_ebpf::LICENSE;
 
