@@ -5,6 +5,7 @@ pub mod connecting;
 pub mod forward_routes;
 pub mod listeners;
 mod marked_routes;
+pub mod netns_id;
 pub mod processes;
 pub mod resolv_conf;
 pub mod return_routes;

@@ -5,6 +5,7 @@ mod forwarding;
 mod handshakes;
 mod kernel_node;
 mod link;
+mod node_calls;
 mod repairs;
 mod resolvers;
 mod steps;
@@ -97,12 +98,16 @@ impl Node for KernelNode {
         let netns = Netns::open_found(found)?;
         let ids = userns::id_maps(&netns).map_err(failed)?;
         let cookie = NetnsCookie::new(netns.cookie());
-        let forwarding = self.datapath.pod_forwarding(cookie);
+        let datapath = &self.datapath;
+        let programs = (
+            datapath.pod_forwarding(cookie),
+            datapath.pod_node_calls(cookie),
+        );
         Ok(Opened {
             cookie,
             inode: NetnsInode::new(netns.inode()),
             ids,
-            link: PodLink::new(netns, self.changed.clone(), forwarding).map_err(failed)?,
+            link: PodLink::new(netns, self.changed.clone(), programs).map_err(failed)?,
         })
     }
 

@@ -49,6 +49,9 @@ pub(super) struct Options {
     /// The cgroup that holds all pods [default: kubelet's, else the root of the cgroup2 mount]
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
+    /// The node's network namespace, whose own connections reach pods in ambient mode [default: /proc/1/ns/net]
+    #[arg(long, value_name = "PATH", hide = true)]
+    node_netns: Option<PathBuf>,
     #[command(flatten)]
     places: Places,
     #[command(flatten)]
@@ -146,6 +149,7 @@ impl Options {
             pods,
             settings: settings.unwrap_or_else(|problem| usage(&problem)),
             cgroup: self.cgroup,
+            node_netns: self.node_netns,
             bpffs: self.places.bpffs,
             socket,
             plugin,

@@ -3,7 +3,7 @@
 use std::{
     fs::File,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
@@ -33,6 +33,9 @@ use super::{
     tasks::Tasks,
 };
 
+/// The network namespace of the node's first process.
+const NODE_NETNS: &str = "/proc/1/ns/net";
+
 /// The attached programs and their maps. Dropping it changes nothing for traffic: everything that
 /// matters is pinned.
 #[derive(Debug)]
@@ -55,6 +58,8 @@ pub struct Datapath {
     pub(super) dns: Dns,
     pub(super) forwarding: Forwarding,
     pub(super) attachments: Attachments,
+    /// Path of the node's network namespace.
+    pub node_netns: PathBuf,
     /// Older layouts that are still there.
     pub earlier: Vec<OldLayout>,
 }
@@ -133,6 +138,7 @@ impl Datapath {
                 dns,
                 forwarding,
                 attachments,
+                node_netns: NODE_NETNS.into(),
                 earlier,
             },
             log,

@@ -1,4 +1,4 @@
-//! The program for packets that only pass through a pod, on the interfaces by which they enter.
+//! The programs on a pod's interfaces: for packets that only pass through it, and for connections of the node itself.
 //!
 //! Links attach it, which are pinned as those of other hooks are. On kernels without such links [filters] do.
 
@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use aya::programs::Program;
+use aya::{Ebpf, programs::Program};
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_reconcile::repairs::LinkLoss;
 
@@ -26,25 +26,30 @@ use super::{
 
 pub use filters::{remove_all, work};
 
-/// The first part of the names of its pins; the index of the interface follows.
+/// The first parts of the names of pins; the index of the interface follows.
 const PIN: &str = "forward-";
+const PIN_OF_NODE_CALLS: &str = "node-calls-";
 
-/// The program, which is in the kernel as long as a pod has it.
+/// The programs, each of which is in the kernel as long as a pod has it.
 #[derive(Debug)]
 pub struct Forwarding {
     program: Weak<OwnedFd>,
+    /// That for connections of the node, by what pods' networks call the node's.
+    node_calls: BTreeMap<u32, Weak<OwnedFd>>,
     /// Why this kernel does not take it.
     refused: Option<String>,
     /// Whether links attach it.
     has_links: bool,
 }
 
-/// What a pod has for packets that only pass through it: all but the routing rules and the flag of its row, which say
-/// by themselves whether they are there.
+/// What a pod has of one of the programs: all but the routing rules and the flag of its row, which say by themselves
+/// whether they are there.
 #[derive(Debug)]
 pub struct PodForwarding {
     /// The directory of its pins.
     dir: PathBuf,
+    /// The first part of their names.
+    prefix: &'static str,
     /// Whether links attach the program. Filters outlive their agent: [`remove_all`] removes them.
     pub has_links: bool,
     program: Option<Arc<OwnedFd>>,
@@ -73,6 +78,7 @@ impl Default for Forwarding {
     fn default() -> Self {
         Self {
             program: Weak::new(),
+            node_calls: BTreeMap::new(),
             refused: None,
             has_links: probe::ingress_links(),
         }
@@ -88,19 +94,32 @@ impl Forwarding {
         if let Some(program) = self.program.upgrade() {
             return Ok(program);
         }
-        let loaded = load(loader);
+        let object = loader.load(objects::FORWARD, &[]);
+        let loaded = object.and_then(|object| load(object, "st_forward"));
         let program = loaded.inspect_err(|problem| self.refused = Some(format!("{problem:#}")))?;
         self.program = Arc::downgrade(&program);
         Ok(program)
     }
+
+    /// The program for connections of the node, whose network pods call by this number.
+    fn node_calls(&mut self, loader: &Loader, netns_id: u32) -> Result<Arc<OwnedFd>> {
+        if let Some(program) = self.node_calls.get(&netns_id).and_then(Weak::upgrade) {
+            return Ok(program);
+        }
+        let object = loader.load_set(objects::FORWARD, &[("NODE_NETNS_ID", netns_id)])?;
+        let program = load(object, "st_node_calls")?;
+        self.node_calls
+            .retain(|_, program| program.strong_count() > 0);
+        self.node_calls.insert(netns_id, Arc::downgrade(&program));
+        Ok(program)
+    }
 }
 
-fn load(loader: &Loader) -> Result<Arc<OwnedFd>> {
-    let mut ebpf = loader.load(objects::FORWARD, &[])?;
-    let Some(Program::SchedClassifier(program)) = ebpf.program_mut("st_forward") else {
-        bail!("no program st_forward in the object");
+fn load(mut ebpf: Ebpf, name: &str) -> Result<Arc<OwnedFd>> {
+    let Some(Program::SchedClassifier(program)) = ebpf.program_mut(name) else {
+        bail!("no program {name} in the object");
     };
-    program.load().context("load st_forward")?;
+    program.load().with_context(|| format!("load {name}"))?;
     Ok(Arc::new(program.fd()?.as_fd().try_clone_to_owned()?))
 }
 
@@ -136,8 +155,19 @@ impl Datapath {
     /// What a pod has before anything is attached.
     #[must_use]
     pub fn pod_forwarding(&self, cookie: NetnsCookie) -> PodForwarding {
+        self.nothing_attached(cookie, PIN)
+    }
+
+    /// The same of the program for connections of the node.
+    #[must_use]
+    pub fn pod_node_calls(&self, cookie: NetnsCookie) -> PodForwarding {
+        self.nothing_attached(cookie, PIN_OF_NODE_CALLS)
+    }
+
+    fn nothing_attached(&self, cookie: NetnsCookie, prefix: &'static str) -> PodForwarding {
         PodForwarding {
             dir: self.pins.pod_dir(cookie.get()),
+            prefix,
             has_links: self.forwarding.has_links,
             program: None,
             links: BTreeMap::new(),
@@ -151,6 +181,18 @@ impl Datapath {
     /// If this kernel does not take it.
     pub fn load_forwarding(&mut self, pod: &mut PodForwarding) -> Result<()> {
         pod.program = Some(self.forwarding.program(&self.loader)?);
+        Ok(())
+    }
+
+    /// Gives a pod the program for connections of the node, whose network the pod's calls by this number.
+    ///
+    /// # Errors
+    /// If this kernel does not take it, or cannot attach it by links.
+    pub fn load_node_calls(&mut self, pod: &mut PodForwarding, netns_id: u32) -> Result<()> {
+        if !pod.has_links {
+            bail!("that takes Linux 6.6");
+        }
+        pod.program = Some(self.forwarding.node_calls(&self.loader, netns_id)?);
         Ok(())
     }
 }
@@ -168,7 +210,7 @@ impl PodForwarding {
     fn detach_others(&mut self, wanted: &BTreeSet<u32>) -> Result<()> {
         self.links
             .retain(|ifindex, link| wanted.contains(ifindex) && is_on(link.fd.as_fd(), *ifindex));
-        for ifindex in pinned(&self.dir)?.difference(wanted) {
+        for ifindex in pinned(&self.dir, self.prefix)?.difference(wanted) {
             let pin = self.pin(*ifindex);
             fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))?;
         }
@@ -242,7 +284,7 @@ impl PodForwarding {
     }
 
     fn pin(&self, ifindex: u32) -> PathBuf {
-        self.dir.join(format!("{PIN}{ifindex}"))
+        self.dir.join(format!("{}{ifindex}", self.prefix))
     }
 }
 
@@ -260,13 +302,13 @@ fn is_on(link: BorrowedFd<'_>, ifindex: u32) -> bool {
 }
 
 /// The interfaces that have a pin.
-fn pinned(dir: &Path) -> Result<BTreeSet<u32>> {
+fn pinned(dir: &Path, prefix: &str) -> Result<BTreeSet<u32>> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeSet::new()),
         result => result.with_context(|| format!("list {}", dir.display()))?,
     };
     let names = entries.flatten().map(|entry| entry.file_name());
     Ok(names
-        .filter_map(|name| name.to_str()?.strip_prefix(PIN)?.parse().ok())
+        .filter_map(|name| name.to_str()?.strip_prefix(prefix)?.parse().ok())
         .collect())
 }

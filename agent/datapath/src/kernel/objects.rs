@@ -71,22 +71,35 @@ pub(super) struct Loader {
 impl Loader {
     /// Loads the core's maps, of which those are shared that have pins. Its programs are not loaded yet.
     pub(super) fn core(&self, level: LogLevel) -> Result<Ebpf> {
-        self.load_with(CORE, &[], Some(level))
+        self.load_with(CORE, (&[], &[]), Some(level))
     }
 
     /// The same of another object; `more` maps are pinned beside those of the core.
     pub(super) fn load(&self, object: &[u8], more: &[&str]) -> Result<Ebpf> {
-        self.load_with(object, more, None)
+        self.load_with(object, (more, &[]), None)
+    }
+
+    /// The same, with values of globals of its own.
+    pub(super) fn load_set(&self, object: &[u8], globals: &[(&str, u32)]) -> Result<Ebpf> {
+        self.load_with(object, (&[], globals), None)
     }
 
     /// `level` is for the core, the only object whose programs log. Every global must be there: a name that is written
     /// wrong leaves a program with another value than is meant.
-    fn load_with(&self, object: &[u8], more: &[&str], level: Option<LogLevel>) -> Result<Ebpf> {
+    fn load_with(
+        &self,
+        object: &[u8],
+        (more, globals): (&[&str], &[(&str, u32)]),
+        level: Option<LogLevel>,
+    ) -> Result<Ebpf> {
         let mut loader = EbpfLoader::new();
         // Rust programs have no CO-RE relocations; the offsets stand in for them.
         loader.btf(None);
         for (global, offset) in &self.offsets {
             loader.override_global(global, offset, true);
+        }
+        for (global, value) in globals {
+            loader.override_global(global, value, true);
         }
         let errno = u8::from(probe::set_retval());
         loader.override_global("CAN_SET_ERRNO", &errno, true);

@@ -49,6 +49,7 @@ pub struct PodLink {
     iface_note: Option<String>,
     /// What it has for packets that only pass through it.
     pub(super) forwarding: PodForwarding,
+    pub(super) node_calls: PodForwarding,
 }
 
 impl PodLink {
@@ -59,7 +60,7 @@ impl PodLink {
     pub(super) fn new(
         netns: Netns,
         changed: mpsc::UnboundedSender<u64>,
-        forwarding: PodForwarding,
+        (forwarding, node_calls): (PodForwarding, PodForwarding),
     ) -> Result<Self> {
         Ok(Self {
             watch: Self::watch(&netns, &changed)?,
@@ -75,6 +76,7 @@ impl PodLink {
             no_target_route: None,
             iface_note: None,
             forwarding,
+            node_calls,
         })
     }
 
@@ -133,6 +135,7 @@ impl PodLink {
         let targets = self.no_target_route.iter();
         let targets = targets.map(|why| format!("its IPv6 connections take longer to make: {why}"));
         let ifaces = self.iface_note.iter().chain(&self.forwarding.note);
+        let ifaces = ifaces.chain(&self.node_calls.note);
         self.notes
             .iter()
             .chain(ifaces)

@@ -7,7 +7,7 @@ use sidetrack_common::ids::{NetnsCookie, PolicyId};
 use sidetrack_policy::Policy;
 use sidetrack_reconcile::{Phase, Step};
 
-use super::{KernelNode, PodLink, forwarding};
+use super::{KernelNode, PodLink, forwarding, node_calls};
 use crate::{
     kernel::{Datapath, maps::Maps},
     netns::{listeners::Search, processes::Processes},
@@ -91,7 +91,7 @@ async fn write(
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
         Step::DetachLookup => {
             // Before the routes: packets are marked only while a route leads them.
-            let cleared = link.forwarding.clear();
+            let cleared = link.forwarding.clear().and(link.node_calls.clear());
             datapath.detach_pod(cookie).and(cleared)
         }
         Step::RestoreNamespace => {
@@ -171,6 +171,7 @@ async fn after_namespace(
     rows.write_flags(&node.datapath.maps)?;
     let wanted = (policy, node.captures_forwarded);
     let followed = forwarding::follow(&mut node.datapath, rows, link, wanted).await;
+    let followed = followed.and(node_calls::follow(&mut node.datapath, rows, link, policy).await);
     if !captures_more(rows, link, policy) {
         link.written();
     }

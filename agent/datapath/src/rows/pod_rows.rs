@@ -11,8 +11,8 @@ use sidetrack_common::{
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
         IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
-        POD_DNS, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_OWN_TARGETS, POD_OWN_TARGETS_V6, Pod,
-        Route,
+        POD_DNS, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS,
+        POD_OWN_TARGETS_V6, Pod, Route,
     },
 };
 use sidetrack_policy::{PodRef, Policy};
@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Flags that say what an earlier agent did in the namespace.
-const KEPT: u32 = POD_ADDED_SELF_V6 | POD_FORWARDS;
+const KEPT: u32 = POD_ADDED_SELF_V6 | POD_FORWARDS | POD_NODE_CALLS;
 
 /// The rows of one pod.
 #[derive(Debug)]
@@ -305,6 +305,17 @@ impl PodRows {
     /// Notes whether forwarded packets are to follow the rules.
     pub fn set_forwards(&mut self, forwards: bool) {
         self.set_flag(POD_FORWARDS, forwards);
+    }
+
+    /// Whether connections of the node reach the application, by this or an earlier agent's programs.
+    #[must_use]
+    pub fn takes_node_calls(&self) -> bool {
+        self.flags & POD_NODE_CALLS != 0
+    }
+
+    /// Notes whether connections of the node are to reach the application.
+    pub fn set_takes_node_calls(&mut self, takes: bool) {
+        self.set_flag(POD_NODE_CALLS, takes);
     }
 
     /// Compares all rows with what was written, the pod's own last.

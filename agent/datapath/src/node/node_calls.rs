@@ -1,0 +1,70 @@
+//! Has connections that the node itself makes to a pod, such as kubelet's probes, reach the application.
+//!
+//! For pods whose proxy is not in the pod: with a sidecar, probes are rewritten to its own port.
+
+use std::fs::File;
+
+use anyhow::{Context as _, Result, bail};
+use sidetrack_policy::{InboundPorts, Policy};
+
+use super::PodLink;
+use crate::{
+    kernel::{Datapath, forwarding::attach},
+    netns::netns_id,
+    rows::PodRows,
+};
+
+/// Interfaces that get the program at a time, as for forwarded packets.
+const BATCH: usize = 8;
+
+/// Attaches the program at every interface of the pod, after the one for forwarded packets, which gives the packet to
+/// the listener that the rules choose. What cannot be done is said in the pod's notes: the connections then go to the
+/// proxy, like all others.
+///
+/// # Errors
+/// If a row or a pin cannot be changed.
+pub(super) async fn follow(
+    datapath: &mut Datapath,
+    rows: &mut PodRows,
+    link: &mut PodLink,
+    policy: &Policy,
+) -> Result<()> {
+    let is_outside = policy.dialect.proxy_mark().is_some();
+    if !is_outside || policy.inbound == InboundPorts::None {
+        if rows.takes_node_calls() {
+            link.node_calls.clear()?;
+            rows.set_takes_node_calls(false);
+            rows.write_flags(&datapath.maps)?;
+        }
+        link.node_calls.note = None;
+        return Ok(());
+    }
+    let attached = attach_all(datapath, rows, link).await;
+    link.node_calls.note = attached.err().map(|problem| {
+        format!("connections of the node, such as kubelet's probes, go to ztunnel as all others do: {problem:#}")
+    });
+    Ok(())
+}
+
+async fn attach_all(datapath: &mut Datapath, rows: &mut PodRows, link: &mut PodLink) -> Result<()> {
+    let path = datapath.node_netns.clone();
+    let node = || format!("open the node's network namespace {}", path.display());
+    let netns = File::open(&path).with_context(node)?;
+    let id = link.inside(move || netns_id::of(&netns)).await;
+    let id = id.context("give the node's network a number in the pod's")?;
+    let (interfaces, _) = link.snapshot()?.entrances.interfaces(true);
+    datapath.load_node_calls(&mut link.node_calls, id)?;
+    rows.set_takes_node_calls(true);
+    rows.write_flags(&datapath.maps)?;
+    let Some(missing) = link.node_calls.missing(&interfaces)? else {
+        return Ok(());
+    };
+    let attached = link.inside(move || attach(&missing, BATCH)).await;
+    let attached = attached.context("attach the program for connections of the node")?;
+    let rest = attached.rest;
+    link.node_calls.keep(attached)?;
+    if rest > 0 {
+        bail!("{rest} of its interfaces do not have the program yet");
+    }
+    Ok(())
+}
