@@ -4,7 +4,7 @@
 mod server;
 mod starts;
 
-use std::net::SocketAddr;
+use std::{fs, net::SocketAddr};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
@@ -33,6 +33,8 @@ struct Ambient {
     app: Actor,
     outside: Actor,
     agent: Agent,
+    /// Another pod, that of ztunnel's process.
+    other: PodNet,
     pod: PodNet,
     lab: Lab,
 }
@@ -48,6 +50,10 @@ impl Ambient {
 
     /// Only the app listens, and the servers outside.
     fn before_enrollment() -> Result<Self> {
+        Self::build(false)
+    }
+
+    fn build(outside_is_node: bool) -> Result<Self> {
         let mut lab = Lab::new()?;
         for vip in VIP {
             lab.add_outside(vip)?;
@@ -63,8 +69,10 @@ impl Ambient {
         for vip in VIP {
             outside.answer_udp(&ROOT, at(vip, 53))?;
         }
+        let node = lab.outside().path();
+        let arguments = ["--ambient", "--node-netns", &node];
         let extra = Extra {
-            arguments: &["--ambient"],
+            arguments: &arguments[..if outside_is_node { 3 } else { 1 }],
             ..Extra::default()
         };
         Ok(Self {
@@ -72,6 +80,7 @@ impl Ambient {
             app,
             outside,
             agent: Agent::start_with(lab.places(), &extra)?,
+            other: node_proxy,
             pod,
             lab,
         })
@@ -316,5 +325,110 @@ fn an_ambient_pod_is_shown_as_one() -> Result<()> {
     let rules = places.output(&["rules", "test/app", "--format", "iptables"])?;
     let text = String::from_utf8(rules.stdout)?;
     ensure!(text.contains("--mark 0x539/0xfff"), "{text}");
+    Ok(())
+}
+
+/// The outside as the node's own network.
+fn on_node() -> Result<Ambient> {
+    let ambient = Ambient::build(true)?;
+    ambient.enroll(&[])?;
+    ambient.listen()?;
+    Ok(ambient)
+}
+
+/// The node's addresses.
+const NODE: [&str; 2] = ["10.77.0.254", "fd77::fe"];
+
+/// Connections that the rule for all inbound ports has captured.
+fn captured(ambient: &Ambient, family: usize) -> Result<u64> {
+    let flag = [&[][..], &["-6"]][family];
+    let words = [&["rules", "test/app", "-o", "json"], flag].concat();
+    let rows = ambient.agent.places.json(&words)?;
+    let rows = rows.as_array().context("a list of rules")?;
+    let all = rows.iter().filter(|row| row["name"] == "in-all");
+    Ok(all.filter_map(|row| row["connections"].as_u64()).sum())
+}
+
+kernel_test!(probes_of_the_node_reach_the_app);
+fn probes_of_the_node_reach_the_app() -> Result<()> {
+    let ambient = on_node()?;
+    for family in [0, 1] {
+        let (own, node) = (POD[family], NODE[family]);
+        let made = arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+        ensure!(
+            made.server.peer.ip().to_canonical() == at(node, 0).ip(),
+            "{made:?}"
+        );
+        // Nobody answers for an app that does not listen.
+        let closed = ambient.outside.dial(Dial::new(&ROOT, at(own, 9)))?;
+        ensure!(
+            closed.as_ref().err() == Some(&libc::ECONNREFUSED),
+            "{closed:?}"
+        );
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, HBONE)), HBONE)?;
+        ensure!(captured(&ambient, family)? == 0, "a probe was captured");
+        // Other pods are no node.
+        let other = ambient.other.actor()?;
+        arrives(&other, Dial::new(&APP, at(own, 80)), INBOUND)?;
+        ensure!(captured(&ambient, family)? == 1, "another pod's was not");
+    }
+    Ok(())
+}
+
+kernel_test!(probes_need_no_ztunnel);
+fn probes_need_no_ztunnel() -> Result<()> {
+    let ambient = Ambient::build(true)?;
+    ambient.enroll(&[])?;
+    for own in POD {
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+        let other = ambient.other.actor()?;
+        let refused = other.dial(Dial::new(&APP, at(own, 80)))?;
+        ensure!(
+            refused.as_ref().err() == Some(&libc::ECONNREFUSED),
+            "{refused:?}"
+        );
+    }
+    Ok(())
+}
+
+kernel_test!(who_forges_the_node_s_address_is_captured);
+/// Also from a port where the node listens, or to which it has just connected from elsewhere.
+fn who_forges_the_node_s_address_is_captured() -> Result<()> {
+    let ambient = on_node()?;
+    let other = ambient.other.actor()?;
+    for family in [0, 1] {
+        let (own, node) = (POD[family], NODE[family]);
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+        for (count, port) in [(1, 80), (2, 40_123)] {
+            let mut dial = Dial::new(&ROOT, at(own, 80));
+            dial.source = Some(at(node, port));
+            dial.transparent = true;
+            dial.patience_ms = 300;
+            let forged = other.dial(dial)?;
+            ensure!(forged.is_err(), "its answer goes to the node: {forged:?}");
+            let found = captured(&ambient, family)?;
+            ensure!(found == count, "{port}: {found} were captured");
+        }
+    }
+    Ok(())
+}
+
+kernel_test!(a_released_pod_keeps_nothing_for_probes);
+fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
+    let ambient = on_node()?;
+    // Where links attach them.
+    let pins = || {
+        let pods = ambient.agent.places.pins().join("pods");
+        let of_pod = fs::read_dir(pods)?
+            .flatten()
+            .map(|pod| fs::read_dir(pod.path()));
+        let entries = of_pod.flatten().flatten().flatten();
+        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+        let ours = names.filter(|name| name.starts_with("node-calls-"));
+        Ok::<_, anyhow::Error>(ours.count())
+    };
+    ensure!(pins()? == 1, "not attached");
+    ambient.lab.release("app")?;
+    ensure!(pins()? == 0, "still attached");
     Ok(())
 }
