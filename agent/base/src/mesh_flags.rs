@@ -32,7 +32,7 @@ pub struct MeshFlags {
     #[arg(long = "mesh", value_enum, value_delimiter = ',', global = true)]
     meshes: Vec<Served>,
     /// Serve pods in Istio's ambient mode as well (experimental)
-    #[arg(long, global = true, hide = true)]
+    #[arg(long, global = true)]
     ambient: bool,
 }
 
