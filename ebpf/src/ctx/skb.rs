@@ -35,7 +35,7 @@ const PACKET_HOST: u32 = 0;
 /// `BPF_HDR_START_NET`: offsets count from the IP header, which interfaces without link layer begin with.
 const FROM_IP_HEADER: u32 = 1;
 /// `BPF_F_CURRENT_NETNS`.
-const CURRENT_NETNS: u64 = u64::MAX;
+pub const CURRENT_NETNS: u64 = u64::MAX;
 /// `BPF_TCP_LISTEN`.
 const TCP_LISTEN: u32 = 10;
 /// `BPF_TCP_SYN_SENT`.
@@ -60,7 +60,10 @@ pub enum Owner {
         is_assigned: bool,
     },
     /// A connection.
-    Connection,
+    Connection {
+        /// Whether its SYN has no answer yet.
+        begins: bool,
+    },
 }
 
 impl Packet {
@@ -131,22 +134,10 @@ impl Packet {
         set_field!(self.skb, mark, mark);
     }
 
-    /// Whether a socket of another network is connecting by this packet: it would receive the answer to it.
+    /// Finds the socket that would receive a TCP packet in a network, by its number. If it listens and `assign` says so then, the packet
+    /// is given to it; before Linux 6.6 that fails for listeners with SO_REUSEPORT.
     #[inline(always)]
-    pub fn is_sent_from(&self, answer: &mut Tuple, netns_id: u64) -> bool {
-        let sk = self.find(answer, netns_id);
-        if sk.is_null() {
-            return false;
-        }
-        let is_connecting = field!(sk, state) == TCP_SYN_SENT;
-        // SAFETY: the lookup took a reference on it.
-        unsafe { bpf_sk_release(sk.cast()) };
-        is_connecting
-    }
-
-    /// The socket that would receive a TCP packet in a network, with a reference; null if there is none.
-    #[inline(always)]
-    fn find(&self, tuple: &mut Tuple, netns_id: u64) -> *mut bpf_sock {
+    pub fn look_up(&self, tuple: &mut Tuple, netns: u64, assign: impl FnOnce() -> bool) -> Owner {
         // Known where it is used: the verifier does not follow a length that was put aside.
         let len = if self.protocol() == ETH_P_IP {
             TUPLE_V4
@@ -154,26 +145,20 @@ impl Packet {
             TUPLE_V6
         };
         // SAFETY: the program's own context, and a tuple of that length.
-        unsafe {
+        let sk: *mut bpf_sock = unsafe {
             bpf_skc_lookup_tcp(
                 self.skb.cast(),
                 tuple.words.as_mut_ptr().cast(),
                 len,
-                netns_id,
+                netns,
                 0,
             )
-        }
-    }
-
-    /// Finds the socket that would receive a TCP packet here. If it listens and `assign` says so then, the packet
-    /// is given to it; before Linux 6.6 that fails for listeners with SO_REUSEPORT.
-    #[inline(always)]
-    pub fn look_up(&self, tuple: &mut Tuple, assign: impl FnOnce() -> bool) -> Owner {
-        let sk = self.find(tuple, CURRENT_NETNS);
+        };
         if sk.is_null() {
             return Owner::Nobody;
         }
-        let is_listener = field!(sk, state) == TCP_LISTEN;
+        let state = field!(sk, state);
+        let is_listener = state == TCP_LISTEN;
         let mut is_assigned = false;
         if is_listener && assign() {
             // SAFETY: the program's own context, and a socket that it holds.
@@ -184,7 +169,9 @@ impl Packet {
         if is_listener {
             Owner::Listener { is_assigned }
         } else {
-            Owner::Connection
+            Owner::Connection {
+                begins: state == TCP_SYN_SENT,
+            }
         }
     }
 }
@@ -225,20 +212,17 @@ impl Tuple {
     /// Of the answer.
     #[inline(always)]
     pub fn reversed(&self) -> Self {
-        let mut words = [0; 9];
-        let (address, ports) = match self.family {
-            Family::V4 => (1, 2),
-            Family::V6 => (4, 8),
+        let Self { mut words, family } = *self;
+        let width = match family {
+            Family::V4 => 1,
+            Family::V6 => 4,
         };
-        for at in 0..address {
-            words[at] = self.words[address + at];
-            words[address + at] = self.words[at];
+        for at in 0..width {
+            words.swap(at, at + width);
         }
-        words[ports] = self.words[ports].rotate_right(16);
-        Self {
-            words,
-            family: self.family,
-        }
+        let ports = 2 * width;
+        words[ports] = words[ports].rotate_right(16);
+        Self { words, family }
     }
 
     /// Adds the ports of a TCP header.

@@ -8,8 +8,6 @@ mod ingress;
 #[cfg(target_arch = "bpf")]
 mod node_calls;
 #[cfg(target_arch = "bpf")]
-mod tcp;
-#[cfg(target_arch = "bpf")]
 pub use sidetrack_ebpf::LICENSE;
 
 #[cfg(not(target_arch = "bpf"))]

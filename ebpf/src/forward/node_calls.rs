@@ -12,11 +12,11 @@ use aya_ebpf::{
 };
 use sidetrack_common::forward::Probe;
 use sidetrack_ebpf::{
-    ctx::skb::{Owner, Packet},
+    ctx::skb::{CURRENT_NETNS, Owner, Packet},
     probe,
 };
 
-use crate::tcp::{ACK, SYN, Tcp, tcp};
+use crate::ingress::{ACK, SYN, Tcp, tcp};
 
 /// What the pod's network calls the node's.
 #[unsafe(no_mangle)]
@@ -43,15 +43,17 @@ fn call(packet: &Packet) -> Option<i32> {
         return None;
     }
     tuple.set_ports(&header);
-    if !packet.is_sent_from(&mut tuple.reversed(), NODE_NETNS_ID.load().into()) {
+    let node = NODE_NETNS_ID.load().into();
+    let sender = packet.look_up(&mut tuple.reversed(), node, || false);
+    if !matches!(sender, Owner::Connection { begins: true }) {
         return None;
     }
     // sk_lookup leaves this lookup alone.
     probe::set_probe(Probe::Established);
-    let owner = packet.look_up(&mut tuple, || true);
+    let owner = packet.look_up(&mut tuple, CURRENT_NETNS, || true);
     probe::set_probe(Probe::NotAsked);
     Some(match owner {
-        Owner::Connection | Owner::Listener { is_assigned: true } => TC_ACT_UNSPEC,
+        Owner::Connection { .. } | Owner::Listener { is_assigned: true } => TC_ACT_UNSPEC,
         // The proxy must not answer for the application.
         Owner::Nobody | Owner::Listener { is_assigned: false } => {
             packet.reset(offset).unwrap_or(TC_ACT_SHOT)
