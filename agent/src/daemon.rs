@@ -98,8 +98,8 @@ pub struct Config {
     pub settings: MeshSettings,
     /// The cgroup that holds all pods, if it is not to be searched.
     pub cgroup: Option<PathBuf>,
-    /// Path of the node's network namespace, if it is not that of the first process.
-    pub node_netns: Option<PathBuf>,
+    /// Path of the node's network namespace.
+    pub node_netns: PathBuf,
     /// Mount point of the bpf filesystem.
     pub bpffs: PathBuf,
     /// The control socket.
@@ -190,9 +190,7 @@ impl Daemon {
         let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
         let (mut datapath, kernel_log) =
             Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
-        if let Some(path) = &config.node_netns {
-            datapath.node_netns.clone_from(path);
-        }
+        datapath.node_netns.clone_from(&config.node_netns);
         let history = open_history(&config.socket);
         let status = Status::new(
             Maps::open(&pins)?,

@@ -32,6 +32,7 @@ use sidetrack_base::{
     mesh_flags::MeshFlags,
     runtime::block_on,
 };
+use sidetrack_datapath::kernel::datapath::NODE_NETNS;
 
 /// The variable that the DaemonSet sets.
 const NODE_NAME: &str = "NODE_NAME";
@@ -49,9 +50,9 @@ pub(super) struct Options {
     /// The cgroup that holds all pods [default: kubelet's, else the root of the cgroup2 mount]
     #[arg(long, value_name = "PATH")]
     cgroup: Option<PathBuf>,
-    /// The node's network namespace, whose own connections reach pods in ambient mode [default: /proc/1/ns/net]
-    #[arg(long, value_name = "PATH", hide = true)]
-    node_netns: Option<PathBuf>,
+    /// The node's network namespace, whose own connections reach pods in ambient mode
+    #[arg(long, value_name = "PATH", default_value = NODE_NETNS, hide = true)]
+    node_netns: PathBuf,
     #[command(flatten)]
     places: Places,
     #[command(flatten)]

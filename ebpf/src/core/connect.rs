@@ -200,26 +200,13 @@ fn try_connect<const V6: bool>(
             maps::assignment_seen();
         }
         Verdict::BindToLoopback => {
-            lead_over_loopback(ctx, conn.mark, policy.transparent_mark)
+            ctx.bind_to_loopback(policy.transparent_mark)
                 .map_err(|()| Rule::BoundDevice)?;
             record_direct(ctx, policy, &conn, decision.rule);
         }
         Verdict::Fail { .. } => {}
     }
     Ok(Outcome::new(&decision))
-}
-
-/// Leads the proxy's call of the app over lo. Packets with the proxy's own mark would find another route.
-#[inline(always)]
-fn lead_over_loopback<const V6: bool>(
-    ctx: &SockAddr<'_, V6>,
-    mark: u32,
-    wanted: u32,
-) -> Result<(), ()> {
-    if mark != wanted {
-        ctx.set_mark(wanted)?;
-    }
-    ctx.bind_to_loopback()
 }
 
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on

@@ -156,9 +156,14 @@ impl<const V6: bool> SockAddr<'_, V6> {
         self.bind_device(*b"\0\0\0\0")
     }
 
-    /// Binds the socket to lo. Fails for callers without CAP_NET_RAW if it is bound to a device already.
+    /// Binds the socket to lo, and gives it the mark by which its packets are routed. Fails for callers without
+    /// CAP_NET_RAW if it is bound to a device already.
     #[inline(always)]
-    pub fn bind_to_loopback(&self) -> Result<(), ()> {
+    pub fn bind_to_loopback(&self, mark: u32) -> Result<(), ()> {
+        const SO_MARK: i32 = 36;
+        if self.mark() != mark {
+            self.set_option(SO_MARK, mark.to_ne_bytes())?;
+        }
         self.bind_device(*b"lo\0\0")
     }
 
@@ -166,13 +171,6 @@ impl<const V6: bool> SockAddr<'_, V6> {
     fn bind_device(&self, name: [u8; 4]) -> Result<(), ()> {
         const SO_BINDTODEVICE: i32 = 25;
         self.set_option(SO_BINDTODEVICE, name)
-    }
-
-    /// Replaces the socket's SO_MARK, whatever its process may do.
-    #[inline(always)]
-    pub fn set_mark(&self, mark: u32) -> Result<(), ()> {
-        const SO_MARK: i32 = 36;
-        self.set_option(SO_MARK, mark.to_ne_bytes())
     }
 
     #[inline(always)]

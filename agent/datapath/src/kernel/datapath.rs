@@ -34,7 +34,7 @@ use super::{
 };
 
 /// The network namespace of the node's first process.
-const NODE_NETNS: &str = "/proc/1/ns/net";
+pub const NODE_NETNS: &str = "/proc/1/ns/net";
 
 /// The attached programs and their maps. Dropping it changes nothing for traffic: everything that
 /// matters is pinned.
