@@ -174,12 +174,7 @@ impl Daemon {
             .clone()
             .on_this_node(probe::ingress_ifindex(), probe::ingress_programs());
         let pins = Pins::new(&config.bpffs)?;
-        let kept = last_defaults(&config.socket);
-        if pins.is_empty() {
-            // Of an installation that is gone: no pod depends on them.
-            let _ = fs::remove_file(&kept);
-        }
-        let mesh = settings.start(kept)?;
+        let mesh = settings.start(kept_defaults(&config.socket, &pins))?;
         let given = config.cgroup.as_deref();
         let cgroup = cgroup::find(given)?;
         // Before anything is attached: a start that fails leaves nothing behind.
@@ -247,6 +242,16 @@ impl Daemon {
             ending,
         })
     }
+}
+
+/// The file with the defaults that pods were last enrolled with.
+fn kept_defaults(socket: &Path, pins: &Pins) -> PathBuf {
+    let kept = last_defaults(socket);
+    if pins.is_empty() {
+        // Of an installation that is gone: no pod depends on them.
+        let _ = fs::remove_file(&kept);
+    }
+    kept
 }
 
 /// What happened lately, of which the latest is that this agent has started.
