@@ -106,6 +106,7 @@ impl Guest {
         for directory in [
             "dev",
             "etc",
+            "mnt",
             "proc",
             "root",
             "run",
