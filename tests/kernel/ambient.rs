@@ -69,17 +69,12 @@ impl Ambient {
         for vip in VIP {
             outside.answer_udp(&ROOT, at(vip, 53))?;
         }
-        let node = lab.outside().path();
-        let arguments = ["--ambient", "--node-netns", &node];
-        let extra = Extra {
-            arguments: &arguments[..if outside_is_node { 3 } else { 1 }],
-            ..Extra::default()
-        };
+        let agent = start_agent(&lab, outside_is_node)?;
         Ok(Self {
             ztunnel: Actor::visit(&pod.netns, &node_proxy.cgroup, MARK)?,
             app,
             outside,
-            agent: Agent::start_with(lab.places(), &extra)?,
+            agent,
             other: node_proxy,
             pod,
             lab,
@@ -102,6 +97,16 @@ impl Ambient {
         }
         Ok(())
     }
+}
+
+fn start_agent(lab: &Lab, outside_is_node: bool) -> Result<Agent> {
+    let node = lab.outside().path();
+    let arguments = ["--ambient", "--node-netns", &node];
+    let extra = Extra {
+        arguments: &arguments[..if outside_is_node { 3 } else { 1 }],
+        ..Extra::default()
+    };
+    Agent::start_with(lab.places(), &extra)
 }
 
 fn manifest(pod: &PodNet) -> Manifest {
@@ -431,4 +436,26 @@ fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
     ambient.lab.release("app")?;
     ensure!(pins()? == 0, "still attached");
     Ok(())
+}
+
+kernel_test!(an_agent_that_is_killed_and_replaced_changes_nothing);
+fn an_agent_that_is_killed_and_replaced_changes_nothing() -> Result<()> {
+    let mut ambient = on_node()?;
+    let held = ambient.app.hold(by_app(at(VIP[0], 80)))?;
+    ensure!(held.is_ok(), "{held:?}");
+    let is_as_before = |ambient: &Ambient| -> Result<()> {
+        ensure!(ambient.app.echo()? == 1, "the connection is lost");
+        for (own, vip) in POD.into_iter().zip(VIP) {
+            arrives(&ambient.app, by_app(at(vip, 80)), OUTBOUND)?;
+            arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+            let other = ambient.other.actor()?;
+            arrives(&other, Dial::new(&APP, at(own, 80)), INBOUND)?;
+        }
+        Ok(())
+    };
+    ambient.agent.end(nix::sys::signal::Signal::SIGKILL)?;
+    is_as_before(&ambient)?;
+    ambient.agent = start_agent(&ambient.lab, true)?;
+    ambient.agent.places.wait_enrolled("test/app")?;
+    is_as_before(&ambient)
 }
