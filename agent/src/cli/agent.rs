@@ -74,7 +74,8 @@ pub(super) struct Options {
     #[arg(
         long,
         value_name = "PATH",
-        default_value = "/var/run/ztunnel/ztunnel.sock"
+        default_value = "/var/run/ztunnel/ztunnel.sock",
+        requires = "ambient"
     )]
     ztunnel_socket: PathBuf,
     /// Form of the log on stderr
