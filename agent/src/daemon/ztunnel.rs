@@ -10,8 +10,7 @@ use sidetrack_policy::{
     mesh::MeshName,
     names::ambient::{REDIRECTED, REDIRECTION},
 };
-use sidetrack_reconcile::{PodState, Record};
-
+use sidetrack_reconcile::{Enrollment, PodState, Record};
 use tokio::sync::watch;
 
 use crate::sources::{
@@ -84,10 +83,7 @@ fn redirections(reconciler: &Reconciler) -> Redirections {
     let pods = reconciler.core.pods();
     let differing = pods.filter_map(|(name, record)| {
         let is_set = record.annotation(REDIRECTION)? == Some(REDIRECTED);
-        let is_in = matches!(
-            workload(name, record),
-            Some(Workload { netns: Some(_), .. })
-        );
+        let is_in = record.enrollment().is_some_and(is_ambient);
         // One that waits keeps what an earlier agent has written.
         let is_decided = record.enrollment().is_some() || record.state() == PodState::Skipped;
         (is_decided && is_set != is_in).then(|| (name.clone(), is_in))
@@ -100,9 +96,13 @@ fn id(name: &PodRef, record: &Record<KernelNode>) -> String {
     record.uid.clone().unwrap_or_else(|| name.to_string())
 }
 
+fn is_ambient(enrollment: &Enrollment<KernelNode>) -> bool {
+    enrollment.policy.dialect.mesh() == MeshName::Ambient
+}
+
 fn workload(name: &PodRef, record: &Record<KernelNode>) -> Option<Workload> {
     let netns = match record.enrollment() {
-        Some(enrollment) if enrollment.policy.dialect.mesh() == MeshName::Ambient => Some(Netns {
+        Some(enrollment) if is_ambient(enrollment) => Some(Netns {
             inode: enrollment.inode.get(),
             open: enrollment.link.shared_netns(),
         }),
