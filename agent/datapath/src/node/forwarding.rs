@@ -1,5 +1,7 @@
 //! Follows where packets for other addresses may enter a pod.
 
+use std::collections::BTreeSet;
+
 use anyhow::{Context as _, Result, bail};
 use sidetrack_policy::Policy;
 
@@ -7,7 +9,7 @@ use super::PodLink;
 use crate::{
     kernel::{
         Datapath,
-        forwarding::{attach, remove_all},
+        forwarding::{PodForwarding, attach, remove_all},
     },
     netns::{forward_routes, routes::entrances::MAX_ENTRANCES},
     rows::PodRows,
@@ -50,17 +52,12 @@ pub(super) async fn follow(
     rows.write_flags(&datapath.maps)?;
     link.add_forward_routes().await?;
     datapath.load_forwarding(&mut link.forwarding)?;
-    let Some(missing) = link.forwarding.missing(&interfaces)? else {
-        return Ok(());
-    };
-    let attached = link.inside(move || attach(&missing, BATCH)).await;
-    let attached = attached.context("attach the program for forwarded packets")?;
-    let rest = attached.rest;
-    link.forwarding.keep(attached)?;
-    if rest > 0 {
-        bail!("{rest} of its interfaces do not have the program for forwarded packets yet");
-    }
-    Ok(())
+    link.attach(
+        |link| &mut link.forwarding,
+        &interfaces,
+        "forwarded packets",
+    )
+    .await
 }
 
 fn note(left_out: usize) -> Option<String> {
@@ -84,6 +81,29 @@ fn note_if_unwanted(policy: &Policy, has_several: bool) -> Option<String> {
 }
 
 impl PodLink {
+    /// Attaches one of its programs at the next interfaces that do not have it.
+    ///
+    /// # Errors
+    /// If something is left to do.
+    pub(super) async fn attach(
+        &mut self,
+        program: fn(&mut Self) -> &mut PodForwarding,
+        interfaces: &BTreeSet<u32>,
+        what_for: &str,
+    ) -> Result<()> {
+        let Some(missing) = program(self).missing(interfaces)? else {
+            return Ok(());
+        };
+        let attached = self.inside(move || attach(&missing, BATCH)).await;
+        let attached = attached.with_context(|| format!("attach the program for {what_for}"))?;
+        let rest = attached.rest;
+        program(self).keep(attached)?;
+        if rest > 0 {
+            bail!("{rest} of its interfaces do not have the program for {what_for} yet");
+        }
+        Ok(())
+    }
+
     async fn add_forward_routes(&self) -> Result<()> {
         let lo = self.loopback().context("the pod has no lo")?;
         let added = self.inside(move || forward_routes::add(lo)).await;

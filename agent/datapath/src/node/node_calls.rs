@@ -4,18 +4,11 @@
 
 use std::fs::File;
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use sidetrack_policy::{InboundPorts, Policy};
 
 use super::PodLink;
-use crate::{
-    kernel::{Datapath, forwarding::attach},
-    netns::netns_id,
-    rows::PodRows,
-};
-
-/// Interfaces that get the program at a time, as for forwarded packets.
-const BATCH: usize = 8;
+use crate::{kernel::Datapath, netns::netns_id, rows::PodRows};
 
 /// Attaches the program at every interface of the pod, after the one for forwarded packets, which gives the packet to
 /// the listener that the rules choose. What cannot be done is said in the pod's notes: the connections then go to the
@@ -56,15 +49,10 @@ async fn attach_all(datapath: &mut Datapath, rows: &mut PodRows, link: &mut PodL
     datapath.load_node_calls(&mut link.node_calls, id)?;
     rows.set_takes_node_calls(true);
     rows.write_flags(&datapath.maps)?;
-    let Some(missing) = link.node_calls.missing(&interfaces)? else {
-        return Ok(());
-    };
-    let attached = link.inside(move || attach(&missing, BATCH)).await;
-    let attached = attached.context("attach the program for connections of the node")?;
-    let rest = attached.rest;
-    link.node_calls.keep(attached)?;
-    if rest > 0 {
-        bail!("{rest} of its interfaces do not have the program yet");
-    }
-    Ok(())
+    link.attach(
+        |link| &mut link.node_calls,
+        &interfaces,
+        "connections of the node",
+    )
+    .await
 }
