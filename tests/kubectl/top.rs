@@ -164,17 +164,15 @@ fn the_live_view_shows_who_is_silent_and_all_others() -> Result<()> {
     let cluster = three()?;
     let words = ["top", "-A", "--timeout", "2s", "--interval", "100ms"];
     let mut terminal = Terminal::start(&cluster.command(&words)?)?;
-    let shown = terminal
-        .wait(|text| text.contains("node-3: no agent since ") && text.contains("shop/web-1"))?;
-    ensure!(
-        shown.starts_with("sidetrack top  3 nodes, 1 silent"),
-        "{shown}"
-    );
-    ensure!(
-        shown.contains("NODE") && shown.contains("shop/web-0"),
-        "{shown}"
-    );
-    ensure!(shown.contains("3 problems"), "{shown}");
+    // On a busy machine a node that answers may be late once, too.
+    terminal.wait(|text| {
+        text.starts_with("sidetrack top  3 nodes, 1 silent")
+            && text.contains("3 problems")
+            && text.contains("node-3: no agent since ")
+            && ["NODE", "shop/web-0", "shop/web-1"]
+                .iter()
+                .all(|word| text.contains(word))
+    })?;
     // The rules of the second pod, asked on its node.
     terminal.keys("jr")?;
     terminal.wait(|text| text.contains("sidetrack rules shop/web-0"))?;
@@ -188,7 +186,7 @@ fn the_live_view_shows_who_is_silent_and_all_others() -> Result<()> {
     terminal.wait(|text| text.contains("1 of 3 pods"))?;
     terminal.keys("q")?;
     ensure!(terminal.wait_end()? == Some(0), "{}", terminal.text());
-    ensure!(terminal.is_as_shells_have_it()?);
+    terminal.wait_given_back()?;
     Ok(())
 }
 
@@ -203,8 +201,8 @@ fn a_panic_gives_the_terminal_back() -> Result<()> {
     command.env(PANIC, "1").env("RUST_BACKTRACE", "0");
     let mut terminal = Terminal::start(&command)?;
     ensure!(terminal.wait_end()? == Some(101), "{}", terminal.text());
-    let shown = terminal.wait(|text| text.contains("on purpose"))?;
-    ensure!(terminal.is_as_shells_have_it()?, "{shown}");
+    terminal.wait(|text| text.contains("on purpose"))?;
+    terminal.wait_given_back()?;
     Ok(())
 }
 

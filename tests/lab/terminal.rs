@@ -142,13 +142,19 @@ impl Terminal {
         status.success().then_some(()).context("stty")
     }
 
-    /// Whether the terminal edits lines and echoes, as shells have it.
-    pub fn is_as_shells_have_it(&self) -> Result<bool> {
-        let mut stty = Command::new("stty");
-        let output = stty.arg("-a").stdin(self.device.try_clone()?).output()?;
-        let text = String::from_utf8(output.stdout)?;
-        let has = |word: &str| text.split_whitespace().any(|part| part == word);
-        Ok(has("icanon") && has("echo") && !self.screen().alternate_screen())
+    /// Waits until the terminal edits lines, echoes and shows its first screen, as shells have it.
+    ///
+    /// What a program wrote at its end is read here a moment later.
+    pub fn wait_given_back(&self) -> Result<()> {
+        eventually(WAIT_TIMEOUT, || {
+            let mut stty = Command::new("stty");
+            let output = stty.arg("-a").stdin(self.device.try_clone()?).output()?;
+            let text = String::from_utf8(output.stdout)?;
+            let has = |word: &str| text.split_whitespace().any(|part| part == word);
+            ensure!(has("icanon") && has("echo"), "it is raw: {text}");
+            ensure!(!self.screen().alternate_screen(), "it shows another screen");
+            Ok(())
+        })
     }
 }
 

@@ -200,7 +200,10 @@ fn the_live_view_shows_pods_rules_and_a_trace() -> Result<()> {
         shown.lines().all(|line| line.chars().count() <= 80),
         "{shown}"
     );
-    ensure!(!terminal.is_as_shells_have_it()?);
+    ensure!(
+        terminal.screen().alternate_screen(),
+        "the view has another screen"
+    );
     terminal.keys("r")?;
     terminal.wait(|text| text.contains("rules of test/app") && text.contains("ISTIO_OUTPUT"))?;
     terminal.keys("qt")?;
@@ -218,7 +221,7 @@ fn the_live_view_shows_pods_rules_and_a_trace() -> Result<()> {
     terminal.wait(|text| text.contains("UNTOUCHED/S"))?;
     terminal.keys("q")?;
     ensure!(terminal.wait_end()? == Some(0), "{}", terminal.text());
-    ensure!(terminal.is_as_shells_have_it()?);
+    terminal.wait_given_back()?;
     Ok(())
 }
 
@@ -254,6 +257,6 @@ fn the_live_view_outlives_its_agent() -> Result<()> {
     terminal.wait(|text| text.contains("test/app") && !text.contains("no agent since"))?;
     terminal.keys("\x03")?;
     ensure!(terminal.wait_end()? == Some(0), "{}", terminal.text());
-    ensure!(terminal.is_as_shells_have_it()?);
+    terminal.wait_given_back()?;
     Ok(())
 }
