@@ -1,10 +1,11 @@
 //! Pods in Istio's ambient mode, with a stand-in for ztunnel: a process of another pod that makes its sockets in the
 //! pod's network, with IP_TRANSPARENT and a mark.
 
+mod probes;
 mod server;
 mod starts;
 
-use std::{fs, net::SocketAddr};
+use std::net::SocketAddr;
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
@@ -15,7 +16,6 @@ use lab::{
     udp::SendUdp,
 };
 use serde_json::json;
-use sidetrack_datapath::kernel::probe::ingress_links;
 
 use crate::fixture::{POD, VIP, at, original};
 
@@ -332,155 +332,4 @@ fn an_ambient_pod_is_shown_as_one() -> Result<()> {
     let text = String::from_utf8(rules.stdout)?;
     ensure!(text.contains("--mark 0x539/0xfff"), "{text}");
     Ok(())
-}
-
-/// The outside as the node's own network.
-fn on_node() -> Result<Ambient> {
-    let ambient = Ambient::build(true)?;
-    ambient.enroll(&[])?;
-    ambient.listen()?;
-    Ok(ambient)
-}
-
-/// The node's addresses.
-const NODE: [&str; 2] = ["10.77.0.254", "fd77::fe"];
-
-/// Connections that the rule for all inbound ports has captured.
-fn captured(ambient: &Ambient, family: usize) -> Result<u64> {
-    let flag = [&[][..], &["-6"]][family];
-    let words = [&["rules", "test/app", "-o", "json"], flag].concat();
-    let rows = ambient.agent.places.json(&words)?;
-    let rows = rows.as_array().context("a list of rules")?;
-    let all = rows.iter().filter(|row| row["name"] == "in-all");
-    Ok(all.filter_map(|row| row["connections"].as_u64()).sum())
-}
-
-/// Whether the kernel has what probes need; where it has not, that is said.
-fn knows_the_node() -> bool {
-    let has_links = ingress_links();
-    if !has_links {
-        eprintln!("ambient: skipped, this kernel cannot");
-    }
-    has_links
-}
-
-kernel_test!(probes_of_the_node_reach_the_app);
-fn probes_of_the_node_reach_the_app() -> Result<()> {
-    if !knows_the_node() {
-        return Ok(());
-    }
-    let ambient = on_node()?;
-    for family in [0, 1] {
-        let (own, node) = (POD[family], NODE[family]);
-        let made = arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
-        ensure!(
-            made.server.peer.ip().to_canonical() == at(node, 0).ip(),
-            "{made:?}"
-        );
-        // Nobody answers for an app that does not listen.
-        let closed = ambient.outside.dial(Dial::new(&ROOT, at(own, 9)))?;
-        ensure!(
-            closed.as_ref().err() == Some(&libc::ECONNREFUSED),
-            "{closed:?}"
-        );
-        arrives(&ambient.outside, Dial::new(&ROOT, at(own, HBONE)), HBONE)?;
-        ensure!(captured(&ambient, family)? == 0, "a probe was captured");
-        // Other pods are no node.
-        let other = ambient.other.actor()?;
-        arrives(&other, Dial::new(&APP, at(own, 80)), INBOUND)?;
-        ensure!(captured(&ambient, family)? == 1, "another pod's was not");
-    }
-    Ok(())
-}
-
-kernel_test!(probes_need_no_ztunnel);
-fn probes_need_no_ztunnel() -> Result<()> {
-    if !knows_the_node() {
-        return Ok(());
-    }
-    let ambient = Ambient::build(true)?;
-    ambient.enroll(&[])?;
-    for own in POD {
-        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
-        let other = ambient.other.actor()?;
-        let refused = other.dial(Dial::new(&APP, at(own, 80)))?;
-        ensure!(
-            refused.as_ref().err() == Some(&libc::ECONNREFUSED),
-            "{refused:?}"
-        );
-    }
-    Ok(())
-}
-
-kernel_test!(who_forges_the_node_s_address_is_captured);
-/// Also from a port where the node listens, or to which it has just connected from elsewhere.
-fn who_forges_the_node_s_address_is_captured() -> Result<()> {
-    if !knows_the_node() {
-        return Ok(());
-    }
-    let ambient = on_node()?;
-    let other = ambient.other.actor()?;
-    for family in [0, 1] {
-        let (own, node) = (POD[family], NODE[family]);
-        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
-        for (count, port) in [(1, 80), (2, 40_123)] {
-            let mut dial = Dial::new(&ROOT, at(own, 80));
-            dial.source = Some(at(node, port));
-            dial.transparent = true;
-            dial.patience_ms = 300;
-            let forged = other.dial(dial)?;
-            ensure!(forged.is_err(), "its answer goes to the node: {forged:?}");
-            let found = captured(&ambient, family)?;
-            ensure!(found == count, "{port}: {found} were captured");
-        }
-    }
-    Ok(())
-}
-
-kernel_test!(a_released_pod_keeps_nothing_for_probes);
-fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
-    if !knows_the_node() {
-        return Ok(());
-    }
-    let ambient = on_node()?;
-    // Where links attach them.
-    let pins = || {
-        let pods = ambient.agent.places.pins().join("pods");
-        let of_pod = fs::read_dir(pods)?
-            .flatten()
-            .map(|pod| fs::read_dir(pod.path()));
-        let entries = of_pod.flatten().flatten().flatten();
-        let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
-        let ours = names.filter(|name| name.starts_with("node-calls-"));
-        Ok::<_, anyhow::Error>(ours.count())
-    };
-    ensure!(pins()? == 1, "not attached");
-    ambient.lab.release("app")?;
-    ensure!(pins()? == 0, "still attached");
-    Ok(())
-}
-
-kernel_test!(an_agent_that_is_killed_and_replaced_changes_nothing);
-fn an_agent_that_is_killed_and_replaced_changes_nothing() -> Result<()> {
-    if !knows_the_node() {
-        return Ok(());
-    }
-    let mut ambient = on_node()?;
-    let held = ambient.app.hold(by_app(at(VIP[0], 80)))?;
-    ensure!(held.is_ok(), "{held:?}");
-    let is_as_before = |ambient: &Ambient| -> Result<()> {
-        ensure!(ambient.app.echo()? == 1, "the connection is lost");
-        for (own, vip) in POD.into_iter().zip(VIP) {
-            arrives(&ambient.app, by_app(at(vip, 80)), OUTBOUND)?;
-            arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
-            let other = ambient.other.actor()?;
-            arrives(&other, Dial::new(&APP, at(own, 80)), INBOUND)?;
-        }
-        Ok(())
-    };
-    ambient.agent.end(nix::sys::signal::Signal::SIGKILL)?;
-    is_as_before(&ambient)?;
-    ambient.agent = start_agent(&ambient.lab, true)?;
-    ambient.agent.places.wait_enrolled("test/app")?;
-    is_as_before(&ambient)
 }

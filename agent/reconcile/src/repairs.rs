@@ -39,8 +39,28 @@ pub enum LinkId {
     Callbacks(NetnsCookie),
     /// The programs of DNS capture on a pod's own cgroup.
     Dns(NetnsCookie),
-    /// The program for forwarded packets at an interface of a pod.
-    Forward(NetnsCookie, u32),
+    /// A program at an interface of a pod, by the interface's index.
+    Ingress(NetnsCookie, IngressProgram, u32),
+}
+
+/// A program that sees the packets which an interface receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum IngressProgram {
+    /// The one for packets that the pod forwards.
+    Forwarded,
+    /// The one for connections that the node itself makes.
+    NodeCalls,
+}
+
+impl IngressProgram {
+    /// What it is for.
+    #[must_use]
+    pub const fn purpose(self) -> &'static str {
+        match self {
+            Self::Forwarded => "forwarded packets",
+            Self::NodeCalls => "connections of the node",
+        }
+    }
 }
 
 /// What is wrong with a link.
@@ -221,7 +241,7 @@ impl LinkId {
             Self::Inbound(cookie)
             | Self::Callbacks(cookie)
             | Self::Dns(cookie)
-            | Self::Forward(cookie, _) => Some(cookie),
+            | Self::Ingress(cookie, ..) => Some(cookie),
         }
     }
 }

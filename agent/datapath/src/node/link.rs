@@ -19,6 +19,7 @@ use crate::{
     },
 };
 use sidetrack_policy::policy::ReturnRoute;
+use sidetrack_reconcile::repairs::IngressProgram;
 
 /// How long a pod may keep the reconciler. Netlink answers from memory, in a few milliseconds.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(500);
@@ -53,6 +54,14 @@ pub struct PodLink {
 }
 
 impl PodLink {
+    /// What it has of a program at its interfaces.
+    pub(super) const fn ingress(&self, program: IngressProgram) -> &PodForwarding {
+        match program {
+            IngressProgram::Forwarded => &self.forwarding,
+            IngressProgram::NodeCalls => &self.node_calls,
+        }
+    }
+
     /// Opens the connection.
     ///
     /// # Errors

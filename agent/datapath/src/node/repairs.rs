@@ -8,7 +8,7 @@ use sidetrack_common::ids::{NetnsCookie, PolicyId};
 use sidetrack_policy::compiled::CompiledPolicy;
 use sidetrack_reconcile::{
     PodView,
-    repairs::{Facts, LinkId, LinkLoss, Repair},
+    repairs::{Facts, IngressProgram, LinkId, LinkLoss, Repair},
 };
 
 use super::{
@@ -68,9 +68,13 @@ pub(super) fn look(
     facts.links.extend(datapath.callback_losses(&uids));
     facts.links.extend(datapath.dns_losses());
     for pod in pods {
-        let losses = pod.link.forwarding.losses();
-        let losses = losses.map(|(ifindex, loss)| (LinkId::Forward(pod.cookie, ifindex), loss));
-        facts.links.extend(losses);
+        for program in [IngressProgram::Forwarded, IngressProgram::NodeCalls] {
+            let id = |ifindex| LinkId::Ingress(pod.cookie, program, ifindex);
+            let losses = pod.link.ingress(program).losses();
+            facts
+                .links
+                .extend(losses.map(|(ifindex, loss)| (id(ifindex), loss)));
+        }
     }
     facts
 }
@@ -161,7 +165,7 @@ fn restore(
             restored.map(|()| true)
         }
         LinkId::Dns(cookie) => datapath.restore_dns(cookie),
-        LinkId::Forward(_, ifindex) => pod()?.link.forwarding.restore(ifindex, loss),
+        LinkId::Ingress(_, program, ifindex) => pod()?.link.ingress(program).restore(ifindex, loss),
     }
 }
 

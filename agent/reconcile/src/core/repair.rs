@@ -142,7 +142,7 @@ impl<N: Node> Core<N> {
             Repair::RestoreLink(link, _) => link.pod(),
             _ => None,
         };
-        if let Repair::RestoreLink(LinkId::Forward(cookie, _), LinkLoss::Detached) = repair {
+        if let Repair::RestoreLink(LinkId::Ingress(cookie, ..), LinkLoss::Detached) = repair {
             // Where it is attached follows from the pod's interfaces. This one may be gone.
             self.namespaces_changed(&BTreeSet::from([*cookie])).await;
         }

@@ -7,8 +7,8 @@ use std::{
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 
 use super::{
-    Backoff, CgroupState, EarlierFacts, Facts, LinkId, LinkLoss, Part, Repair, RepairKind, Scope,
-    decide,
+    Backoff, CgroupState, EarlierFacts, Facts, IngressProgram, LinkId, LinkLoss, Part, Repair,
+    RepairKind, Scope, decide,
 };
 
 const OWN: NetnsCookie = NetnsCookie::new(7);
@@ -211,9 +211,20 @@ fn every_repair_says_what_was_done_and_is_counted_by_its_kind() {
             "pod a/b: hook sockops of its cgroup was detached",
         ),
         (
-            link(LinkId::Forward(OWN, 3), LinkLoss::Detached),
+            link(
+                LinkId::Ingress(OWN, IngressProgram::Forwarded, 3),
+                LinkLoss::Detached,
+            ),
             RepairKind::Link,
             "pod a/b: the program for forwarded packets was detached from interface 3",
+        ),
+        (
+            link(
+                LinkId::Ingress(OWN, IngressProgram::NodeCalls, 3),
+                LinkLoss::Replaced(5),
+            ),
+            RepairKind::Link,
+            "pod a/b: another program, of id 5, had replaced the one for connections of the node at interface 3",
         ),
         (
             link(LinkId::Inbound(OWN), LinkLoss::Unpinned(pin())),

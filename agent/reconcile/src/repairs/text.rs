@@ -101,11 +101,13 @@ fn restored(link: LinkId, loss: &LinkLoss, name: &str) -> Option<(RepairKind, St
         (LinkId::Dns(_), _) => {
             format!("pod {name}: a program of its DNS capture was detached: attached it again")
         }
-        (LinkId::Forward(_, ifindex), LinkLoss::Detached) => format!(
-            "pod {name}: the program for forwarded packets was detached from interface {ifindex}: attached it again"
+        (LinkId::Ingress(_, program, ifindex), LinkLoss::Detached) => format!(
+            "pod {name}: the program for {} was detached from interface {ifindex}: attached it again",
+            program.purpose()
         ),
-        (LinkId::Forward(_, ifindex), LinkLoss::Replaced(id)) => format!(
-            "pod {name}: another program, of id {id}, had replaced the one for forwarded packets at interface {ifindex}: put it in its place again"
+        (LinkId::Ingress(_, program, ifindex), LinkLoss::Replaced(id)) => format!(
+            "pod {name}: another program, of id {id}, had replaced the one for {} at interface {ifindex}: put it in its place again",
+            program.purpose()
         ),
     };
     Some((RepairKind::Link, text))
@@ -125,8 +127,9 @@ impl Part {
                 "pod {name}: repair its sk_lookup link, without which inbound connections pass its sidecar: {why}"
             ),
             Self::Link(LinkId::Callbacks(_) | LinkId::Dns(_)) => format!("pod {name}: {why}"),
-            Self::Link(LinkId::Forward(_, ifindex)) => format!(
-                "pod {name}: repair the program for forwarded packets at interface {ifindex}: {why}"
+            Self::Link(LinkId::Ingress(_, program, ifindex)) => format!(
+                "pod {name}: repair the program for {} at interface {ifindex}: {why}",
+                program.purpose()
             ),
             Self::InboundProgram | Self::Cgroup | Self::Directory => why.to_owned(),
             Self::Handshakes => format!("remove handshakes that are left: {why}"),

@@ -1,0 +1,192 @@
+//! Connections that the node itself makes to a pod in ambient mode, such as kubelet's probes.
+
+use std::{fs, os::fd::AsFd as _, path::PathBuf, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    product::sys,
+    protocol::{APP, Dial, ROOT},
+    wait::eventually,
+};
+use sidetrack_datapath::kernel::probe::ingress_links;
+
+use super::{Ambient, HBONE, INBOUND, OUTBOUND, arrives, by_app, start_agent};
+use crate::fixture::{POD, VIP, at};
+
+/// How long until a program that was detached is attached again, and said to be.
+const REPAIR_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The outside as the node's own network.
+fn on_node() -> Result<Ambient> {
+    let ambient = Ambient::build(true)?;
+    ambient.enroll(&[])?;
+    ambient.listen()?;
+    Ok(ambient)
+}
+
+/// The node's addresses.
+const NODE: [&str; 2] = ["10.77.0.254", "fd77::fe"];
+
+/// Connections that the rule for all inbound ports has captured.
+fn captured(ambient: &Ambient, family: usize) -> Result<u64> {
+    let flag = [&[][..], &["-6"]][family];
+    let words = [&["rules", "test/app", "-o", "json"], flag].concat();
+    let rows = ambient.agent.places.json(&words)?;
+    let rows = rows.as_array().context("a list of rules")?;
+    let all = rows.iter().filter(|row| row["name"] == "in-all");
+    Ok(all.filter_map(|row| row["connections"].as_u64()).sum())
+}
+
+/// Whether the kernel has what probes need; where it has not, that is said.
+fn knows_the_node() -> bool {
+    let has_links = ingress_links();
+    if !has_links {
+        eprintln!("ambient: skipped, this kernel cannot");
+    }
+    has_links
+}
+
+kernel_test!(probes_of_the_node_reach_the_app);
+fn probes_of_the_node_reach_the_app() -> Result<()> {
+    if !knows_the_node() {
+        return Ok(());
+    }
+    let ambient = on_node()?;
+    for family in [0, 1] {
+        let (own, node) = (POD[family], NODE[family]);
+        let made = arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+        ensure!(
+            made.server.peer.ip().to_canonical() == at(node, 0).ip(),
+            "{made:?}"
+        );
+        // Nobody answers for an app that does not listen.
+        let closed = ambient.outside.dial(Dial::new(&ROOT, at(own, 9)))?;
+        ensure!(
+            closed.as_ref().err() == Some(&libc::ECONNREFUSED),
+            "{closed:?}"
+        );
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, HBONE)), HBONE)?;
+        ensure!(captured(&ambient, family)? == 0, "a probe was captured");
+        // Other pods are no node.
+        let other = ambient.other.actor()?;
+        arrives(&other, Dial::new(&APP, at(own, 80)), INBOUND)?;
+        ensure!(captured(&ambient, family)? == 1, "another pod's was not");
+    }
+    Ok(())
+}
+
+kernel_test!(probes_need_no_ztunnel);
+fn probes_need_no_ztunnel() -> Result<()> {
+    if !knows_the_node() {
+        return Ok(());
+    }
+    let ambient = Ambient::build(true)?;
+    ambient.enroll(&[])?;
+    for own in POD {
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+        let other = ambient.other.actor()?;
+        let refused = other.dial(Dial::new(&APP, at(own, 80)))?;
+        ensure!(
+            refused.as_ref().err() == Some(&libc::ECONNREFUSED),
+            "{refused:?}"
+        );
+    }
+    Ok(())
+}
+
+kernel_test!(who_forges_the_node_s_address_is_captured);
+/// Also from a port where the node listens, or to which it has just connected from elsewhere.
+fn who_forges_the_node_s_address_is_captured() -> Result<()> {
+    if !knows_the_node() {
+        return Ok(());
+    }
+    let ambient = on_node()?;
+    let other = ambient.other.actor()?;
+    for family in [0, 1] {
+        let (own, node) = (POD[family], NODE[family]);
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+        for (count, port) in [(1, 80), (2, 40_123)] {
+            let mut dial = Dial::new(&ROOT, at(own, 80));
+            dial.source = Some(at(node, port));
+            dial.transparent = true;
+            dial.patience_ms = 300;
+            let forged = other.dial(dial)?;
+            ensure!(forged.is_err(), "its answer goes to the node: {forged:?}");
+            let found = captured(&ambient, family)?;
+            ensure!(found == count, "{port}: {found} were captured");
+        }
+    }
+    Ok(())
+}
+
+/// Where links attach the program for connections of the node.
+fn node_calls_pins(ambient: &Ambient) -> Result<Vec<PathBuf>> {
+    let pods = fs::read_dir(ambient.agent.places.pins().join("pods"))?;
+    let of_pod = pods.flatten().map(|pod| fs::read_dir(pod.path()));
+    let entries = of_pod.flatten().flatten().flatten();
+    let ours = |entry: &fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_string_lossy().starts_with("node-calls-")
+    };
+    Ok(entries.filter(ours).map(|entry| entry.path()).collect())
+}
+
+kernel_test!(the_program_for_probes_is_attached_again);
+fn the_program_for_probes_is_attached_again() -> Result<()> {
+    if !knows_the_node() {
+        return Ok(());
+    }
+    let ambient = on_node()?;
+    for pin in node_calls_pins(&ambient)? {
+        let link = sys::open_pin(&pin)?;
+        sys::link_detach(link.as_fd())?;
+    }
+    eventually(REPAIR_TIMEOUT, || {
+        let log = ambient.agent.places.log();
+        let said = "the program for connections of the node was detached from interface";
+        ensure!(log.matches(said).count() == 1, "{log}");
+        Ok(())
+    })?;
+    for own in POD {
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+    }
+    Ok(())
+}
+
+kernel_test!(a_released_pod_keeps_nothing_for_probes);
+fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
+    if !knows_the_node() {
+        return Ok(());
+    }
+    let ambient = on_node()?;
+    let pins = || node_calls_pins(&ambient);
+    ensure!(pins()?.len() == 1, "not attached");
+    ambient.lab.release("app")?;
+    ensure!(pins()?.is_empty(), "still attached");
+    Ok(())
+}
+
+kernel_test!(an_agent_that_is_killed_and_replaced_changes_nothing);
+fn an_agent_that_is_killed_and_replaced_changes_nothing() -> Result<()> {
+    if !knows_the_node() {
+        return Ok(());
+    }
+    let mut ambient = on_node()?;
+    let held = ambient.app.hold(by_app(at(VIP[0], 80)))?;
+    ensure!(held.is_ok(), "{held:?}");
+    let is_as_before = |ambient: &Ambient| -> Result<()> {
+        ensure!(ambient.app.echo()? == 1, "the connection is lost");
+        for (own, vip) in POD.into_iter().zip(VIP) {
+            arrives(&ambient.app, by_app(at(vip, 80)), OUTBOUND)?;
+            arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+            let other = ambient.other.actor()?;
+            arrives(&other, Dial::new(&APP, at(own, 80)), INBOUND)?;
+        }
+        Ok(())
+    };
+    ambient.agent.end(nix::sys::signal::Signal::SIGKILL)?;
+    is_as_before(&ambient)?;
+    ambient.agent = start_agent(&ambient.lab, true)?;
+    ambient.agent.places.wait_enrolled("test/app")?;
+    is_as_before(&ambient)
+}
