@@ -98,7 +98,7 @@ impl Policy {
             _ => "to any server".to_owned(),
         };
         Some(format!(
-            "its DNS queries {whose} go to the sidecar's port {}",
+            "its DNS queries {whose} go to port {}",
             self.dns_port
         ))
     }

@@ -49,11 +49,11 @@ fn people_are_told_what_is_captured_and_why_not() {
     let notes = |dialect, dns| policy(dialect, dns).notes().join("; ");
     assert_eq!(
         notes(Dialect::Current, servers("10.96.0.10")),
-        "its DNS queries to 10.96.0.10 (its resolv.conf) go to the sidecar's port 15053"
+        "its DNS queries to 10.96.0.10 (its resolv.conf) go to port 15053"
     );
     assert_eq!(
         notes(Dialect::Current, DnsCapture::All),
-        "its DNS queries to any server go to the sidecar's port 15053"
+        "its DNS queries to any server go to port 15053"
     );
     assert!(notes(Dialect::Current, servers("")).contains("no server is known"));
     assert!(notes(Dialect::V1_5, DnsCapture::All).contains("dialect 1.5 have none"));
