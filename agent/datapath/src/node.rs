@@ -23,7 +23,7 @@ use sidetrack_reconcile::{
     Found, Node, NodeError, PodView, Step,
     node::{KnownListeners, LeftRows, Opened},
     policies::LeftPolicy,
-    repairs::{Facts, Repair},
+    repairs::{Facts, IngressProgram, Repair},
 };
 
 pub use self::{destinations::Departed, kernel_node::KernelNode, link::PodLink};
@@ -100,8 +100,8 @@ impl Node for KernelNode {
         let cookie = NetnsCookie::new(netns.cookie());
         let datapath = &self.datapath;
         let programs = (
-            datapath.pod_forwarding(cookie),
-            datapath.pod_node_calls(cookie),
+            datapath.not_attached(cookie, IngressProgram::Forwarded),
+            datapath.not_attached(cookie, IngressProgram::NodeCalls),
         );
         Ok(Opened {
             cookie,

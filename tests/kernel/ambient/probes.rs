@@ -1,20 +1,16 @@
 //! Connections that the node itself makes to a pod in ambient mode, such as kubelet's probes.
 
-use std::{fs, os::fd::AsFd as _, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, os::fd::AsFd as _, path::PathBuf};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     product::sys,
     protocol::{APP, Dial, ROOT},
-    wait::eventually,
 };
 use sidetrack_datapath::kernel::probe::ingress_links;
 
 use super::{Ambient, HBONE, INBOUND, OUTBOUND, arrives, by_app, start_agent};
 use crate::fixture::{POD, VIP, at};
-
-/// How long until a program that was detached is attached again, and said to be.
-const REPAIR_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The outside as the node's own network.
 fn on_node() -> Result<Ambient> {
@@ -120,15 +116,8 @@ fn who_forges_the_node_s_address_is_captured() -> Result<()> {
 }
 
 /// Where links attach the program for connections of the node.
-fn node_calls_pins(ambient: &Ambient) -> Result<Vec<PathBuf>> {
-    let pods = fs::read_dir(ambient.agent.places.pins().join("pods"))?;
-    let of_pod = pods.flatten().map(|pod| fs::read_dir(pod.path()));
-    let entries = of_pod.flatten().flatten().flatten();
-    let ours = |entry: &fs::DirEntry| {
-        let name = entry.file_name();
-        name.to_string_lossy().starts_with("node-calls-")
-    };
-    Ok(entries.filter(ours).map(|entry| entry.path()).collect())
+fn pins(ambient: &Ambient) -> Result<BTreeMap<u32, PathBuf>> {
+    ambient.agent.places.ingress_pins("node-calls-")
 }
 
 kernel_test!(the_program_for_probes_is_attached_again);
@@ -137,16 +126,12 @@ fn the_program_for_probes_is_attached_again() -> Result<()> {
         return Ok(());
     }
     let ambient = on_node()?;
-    for pin in node_calls_pins(&ambient)? {
+    for pin in pins(&ambient)?.into_values() {
         let link = sys::open_pin(&pin)?;
         sys::link_detach(link.as_fd())?;
     }
-    eventually(REPAIR_TIMEOUT, || {
-        let log = ambient.agent.places.log();
-        let said = "the program for connections of the node was detached from interface";
-        ensure!(log.matches(said).count() == 1, "{log}");
-        Ok(())
-    })?;
+    let said = "the program for connections of the node was detached from interface";
+    ambient.agent.places.wait_logged(said, 1)?;
     for own in POD {
         arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
     }
@@ -159,10 +144,9 @@ fn a_released_pod_keeps_nothing_for_probes() -> Result<()> {
         return Ok(());
     }
     let ambient = on_node()?;
-    let pins = || node_calls_pins(&ambient);
-    ensure!(pins()?.len() == 1, "not attached");
+    ensure!(pins(&ambient)?.len() == 1, "not attached");
     ambient.lab.release("app")?;
-    ensure!(pins()?.is_empty(), "still attached");
+    ensure!(pins(&ambient)?.is_empty(), "still attached");
     Ok(())
 }
 

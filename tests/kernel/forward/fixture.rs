@@ -88,17 +88,7 @@ impl Forwarding {
 
     /// The pins of the program's links, by the index of the interface.
     pub fn pins(&self) -> Result<BTreeMap<u32, PathBuf>> {
-        let mut found = BTreeMap::new();
-        let pods = self.fixture.lab.places().pins().join("pods");
-        for pod in std::fs::read_dir(pods)?.flatten() {
-            for pin in std::fs::read_dir(pod.path())?.flatten() {
-                let name = pin.file_name();
-                let index = name.to_str().and_then(|name| name.strip_prefix("forward-"));
-                let index = index.and_then(|index| index.parse::<u32>().ok());
-                found.extend(index.map(|index| (index, pin.path())));
-            }
-        }
-        Ok(found)
+        self.fixture.lab.places().ingress_pins("forward-")
     }
 
     /// Indexes of the interfaces that have the program by a filter.

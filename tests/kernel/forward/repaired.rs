@@ -2,19 +2,11 @@
 
 use std::{fs, os::fd::AsFd as _};
 
-use anyhow::{Context as _, Result, ensure};
-use lab::{product::sys, sidecar, wait::eventually};
+use anyhow::{Context as _, Result};
+use lab::{product::sys, sidecar};
 use nix::sys::signal::Signal;
 
-use super::{WAIT_TIMEOUT, check_both_ways, fixture::Forwarding};
-
-fn wait_said(pod: &Forwarding, text: &str, times: usize) -> Result<()> {
-    eventually(WAIT_TIMEOUT, || {
-        let log = pod.fixture.agent.places.log();
-        ensure!(log.matches(text).count() == times, "{text}: {log}");
-        Ok(())
-    })
-}
+use super::{check_both_ways, fixture::Forwarding};
 
 kernel_test!(what_others_remove_comes_back);
 fn what_others_remove_comes_back() -> Result<()> {
@@ -27,6 +19,7 @@ fn what_others_remove_comes_back() -> Result<()> {
         // Before Linux 6.6 there are no pins: the agent notices in the pod's network what is removed.
         return Ok(());
     }
+    let places = pod.fixture.agent.places.clone();
     let all = pod.pins()?;
     let dir = all
         .values()
@@ -37,7 +30,7 @@ fn what_others_remove_comes_back() -> Result<()> {
         fs::remove_file(pin)?;
     }
     pod.wait_programs(2)?;
-    wait_said(&pod, "was gone: made it again", 2)?;
+    places.wait_logged("was gone: made it again", 2)?;
     // Everything of the pod.
     fs::remove_dir_all(dir)?;
     pod.wait_programs(2)?;
@@ -46,7 +39,7 @@ fn what_others_remove_comes_back() -> Result<()> {
         let link = sys::open_pin(&pin)?;
         sys::link_detach(link.as_fd())?;
     }
-    wait_said(&pod, "program for forwarded packets was detached", 2)?;
+    places.wait_logged("program for forwarded packets was detached", 2)?;
     check_both_ways(&pod, 15006, 15006)?;
     // An agent that is killed then leaves what it pinned.
     pod.fixture.agent.end(Signal::SIGKILL)?;

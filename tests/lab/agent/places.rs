@@ -1,6 +1,7 @@
 //! The paths of one agent, and what its commands and maps show.
 
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
     process::{Command, Output},
@@ -17,6 +18,9 @@ use crate::{
     product::{Client, Maps, PINNED, Pins, PodState, PodStatus, Policy, block_on},
     wait::eventually,
 };
+
+/// How long until the agent has said what it does in a pass over all, such as a repair.
+const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Paths of one agent.
 #[derive(Clone, Debug)]
@@ -172,6 +176,29 @@ impl Places {
     #[must_use]
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Waits until the log has a text so many times.
+    pub fn wait_logged(&self, text: &str, times: usize) -> Result<()> {
+        eventually(LOG_TIMEOUT, || {
+            let log = self.log();
+            ensure!(log.matches(text).count() == times, "{text}: {log}");
+            Ok(())
+        })
+    }
+
+    /// The pins of a program at interfaces of pods, which begin with a prefix, by the index of the interface.
+    pub fn ingress_pins(&self, prefix: &str) -> Result<BTreeMap<u32, PathBuf>> {
+        let mut found = BTreeMap::new();
+        for pod in fs::read_dir(self.pins().join("pods"))?.flatten() {
+            for pin in fs::read_dir(pod.path())?.flatten() {
+                let name = pin.file_name();
+                let index = name.to_str().and_then(|name| name.strip_prefix(prefix));
+                let index = index.and_then(|index| index.parse::<u32>().ok());
+                found.extend(index.map(|index| (index, pin.path())));
+            }
+        }
+        Ok(found)
     }
 
     /// The pinned maps.

@@ -15,7 +15,7 @@ use std::{
 use anyhow::{Context as _, Result, bail};
 use aya::{Ebpf, programs::Program};
 use sidetrack_common::ids::NetnsCookie;
-use sidetrack_reconcile::repairs::LinkLoss;
+use sidetrack_reconcile::repairs::{IngressProgram, LinkLoss};
 
 use super::{
     Datapath,
@@ -25,10 +25,6 @@ use super::{
 };
 
 pub use filters::{remove_all, work};
-
-/// The first parts of the names of pins; the index of the interface follows.
-const PIN: &str = "forward-";
-const PIN_OF_NODE_CALLS: &str = "node-calls-";
 
 /// The programs, each of which is in the kernel as long as a pod has it.
 #[derive(Debug)]
@@ -48,7 +44,7 @@ pub struct Forwarding {
 pub struct PodForwarding {
     /// The directory of its pins.
     dir: PathBuf,
-    /// The first part of their names.
+    /// The first part of their names; the index of the interface follows.
     prefix: &'static str,
     /// Whether links attach the program. Filters outlive their agent: [`remove_all`] removes them.
     pub has_links: bool,
@@ -152,22 +148,15 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
 }
 
 impl Datapath {
-    /// What a pod has before anything is attached.
+    /// What a pod has of a program before anything is attached.
     #[must_use]
-    pub fn pod_forwarding(&self, cookie: NetnsCookie) -> PodForwarding {
-        self.nothing_attached(cookie, PIN)
-    }
-
-    /// The same of the program for connections of the node.
-    #[must_use]
-    pub fn pod_node_calls(&self, cookie: NetnsCookie) -> PodForwarding {
-        self.nothing_attached(cookie, PIN_OF_NODE_CALLS)
-    }
-
-    fn nothing_attached(&self, cookie: NetnsCookie, prefix: &'static str) -> PodForwarding {
+    pub fn not_attached(&self, cookie: NetnsCookie, program: IngressProgram) -> PodForwarding {
         PodForwarding {
             dir: self.pins.pod_dir(cookie.get()),
-            prefix,
+            prefix: match program {
+                IngressProgram::Forwarded => "forward-",
+                IngressProgram::NodeCalls => "node-calls-",
+            },
             has_links: self.forwarding.has_links,
             program: None,
             links: BTreeMap::new(),

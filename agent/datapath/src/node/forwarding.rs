@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail};
 use sidetrack_policy::Policy;
+use sidetrack_reconcile::repairs::IngressProgram;
 
 use super::PodLink;
 use crate::{
     kernel::{
         Datapath,
-        forwarding::{PodForwarding, attach, remove_all},
+        forwarding::{attach, remove_all},
     },
     netns::{forward_routes, routes::entrances::MAX_ENTRANCES},
     rows::PodRows,
@@ -52,12 +53,7 @@ pub(super) async fn follow(
     rows.write_flags(&datapath.maps)?;
     link.add_forward_routes().await?;
     datapath.load_forwarding(&mut link.forwarding)?;
-    link.attach(
-        |link| &mut link.forwarding,
-        &interfaces,
-        "forwarded packets",
-    )
-    .await
+    link.attach(IngressProgram::Forwarded, &interfaces).await
 }
 
 fn note(left_out: usize) -> Option<String> {
@@ -87,19 +83,19 @@ impl PodLink {
     /// If something is left to do.
     pub(super) async fn attach(
         &mut self,
-        program: fn(&mut Self) -> &mut PodForwarding,
+        program: IngressProgram,
         interfaces: &BTreeSet<u32>,
-        what_for: &str,
     ) -> Result<()> {
-        let Some(missing) = program(self).missing(interfaces)? else {
+        let Some(missing) = self.ingress_mut(program).missing(interfaces)? else {
             return Ok(());
         };
         let attached = self.inside(move || attach(&missing, BATCH)).await;
-        let attached = attached.with_context(|| format!("attach the program for {what_for}"))?;
+        let purpose = program.purpose();
+        let attached = attached.with_context(|| format!("attach the program for {purpose}"))?;
         let rest = attached.rest;
-        program(self).keep(attached)?;
+        self.ingress_mut(program).keep(attached)?;
         if rest > 0 {
-            bail!("{rest} of its interfaces do not have the program for {what_for} yet");
+            bail!("{rest} of its interfaces do not have the program for {purpose} yet");
         }
         Ok(())
     }

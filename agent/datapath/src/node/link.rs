@@ -62,6 +62,14 @@ impl PodLink {
         }
     }
 
+    /// The same, to change it.
+    pub(super) const fn ingress_mut(&mut self, program: IngressProgram) -> &mut PodForwarding {
+        match program {
+            IngressProgram::Forwarded => &mut self.forwarding,
+            IngressProgram::NodeCalls => &mut self.node_calls,
+        }
+    }
+
     /// Opens the connection.
     ///
     /// # Errors

@@ -6,6 +6,7 @@ use std::fs::File;
 
 use anyhow::{Context as _, Result};
 use sidetrack_policy::{InboundPorts, Policy};
+use sidetrack_reconcile::repairs::IngressProgram;
 
 use super::PodLink;
 use crate::{kernel::Datapath, netns::netns_id, rows::PodRows};
@@ -49,10 +50,5 @@ async fn attach_all(datapath: &mut Datapath, rows: &mut PodRows, link: &mut PodL
     datapath.load_node_calls(&mut link.node_calls, id)?;
     rows.set_takes_node_calls(true);
     rows.write_flags(&datapath.maps)?;
-    link.attach(
-        |link| &mut link.node_calls,
-        &interfaces,
-        "connections of the node",
-    )
-    .await
+    link.attach(IngressProgram::NodeCalls, &interfaces).await
 }
