@@ -220,3 +220,23 @@ fn accepted_connections_have_their_destination_while_the_pod_leaves() -> Result<
     // Then nothing of it is left.
     places.wait_rows(names::DESTINATIONS_BY_POD, 0)
 }
+
+kernel_test!(connections_whose_last_packets_are_lost_keep_nothing);
+/// A container runtime takes a pod's loopback interface down. Sockets that are closed then try for minutes to say so.
+fn connections_whose_last_packets_are_lost_keep_nothing() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let pod = &fixture.pod;
+    let proxy = sidecar::start(pod, &[80])?;
+    let enrolled = manifest("app", pod, &[]);
+    fixture.lab.enroll_manifest("app", &enrolled)?;
+    let held = fixture.client.hold(Dial::new(&APP, at(VIP[0], 80)))?;
+    let held = held.map_err(|errno| anyhow!("errno {errno}"))?;
+    ensure!(held.accepted_by == 15001, "{held:?}");
+    pod.ip("link set lo down")?;
+    drop(proxy);
+    fixture.client = pod.actor()?;
+    let out = enrolled.labeled(LABEL, "disabled");
+    fixture.lab.write_manifest("app", &out)?;
+    let places = &fixture.agent.places;
+    places.wait_rows(names::DESTINATIONS_BY_POD, 0)
+}

@@ -13,7 +13,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6, TCP_CLOSE, TCP_TIME_WAIT};
+use netlink_packet_sock_diag::{
+    constants::{
+        AF_INET, AF_INET6, TCP_CLOSE, TCP_CLOSING, TCP_FIN_WAIT1, TCP_FIN_WAIT2, TCP_LAST_ACK,
+        TCP_TIME_WAIT,
+    },
+    inet::InetResponseHeader,
+};
 use sidetrack_common::{
     addr::Addr,
     conn::DestinationKey,
@@ -147,7 +153,8 @@ fn set_pool_in_use(rows: u64, maps: &Maps) -> Result<()> {
     Ok(())
 }
 
-/// Targets that a socket of the namespace has at either end, as in a destination's key.
+/// Targets that a socket of the namespace, which someone may ask for its destination, has at either end. As in a
+/// destination's key.
 fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
     let mut in_use = BTreeSet::new();
     netns
@@ -155,7 +162,7 @@ fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
             for family in [AF_INET, AF_INET6] {
                 sock_diag::visit(family, Sockets::Connected, until, |socket| {
                     let id = &socket.header.socket_id;
-                    if !matches!(socket.header.state, TCP_CLOSE | TCP_TIME_WAIT) {
+                    if can_be_asked(&socket.header) {
                         let ends = [id.source_address, id.destination_address];
                         in_use.extend(ends.into_iter().filter_map(target));
                     }
@@ -166,6 +173,16 @@ fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
         })?
         .context("list its sockets")?;
     Ok(in_use)
+}
+
+/// Whether a process has the socket, or may accept it yet. One that is closed has no inode, and neither has one that is
+/// not accepted; the kernel goes on with the former alone until its peer has heard of it.
+fn can_be_asked(socket: &InetResponseHeader) -> bool {
+    match socket.state {
+        TCP_CLOSE | TCP_TIME_WAIT => false,
+        TCP_FIN_WAIT1 | TCP_FIN_WAIT2 | TCP_CLOSING | TCP_LAST_ACK => socket.inode != 0,
+        _ => true,
+    }
 }
 
 fn target(addr: IpAddr) -> Option<[u32; 2]> {
