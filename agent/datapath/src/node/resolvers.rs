@@ -21,7 +21,13 @@ const FIRST_TIMEOUT: Duration = Duration::from_millis(200);
 const AT_A_TIME: usize = 16;
 
 /// What was read for a pod.
-type Answer = (NetnsCookie, io::Result<Vec<IpAddr>>);
+#[derive(Debug)]
+struct Answer {
+    cookie: NetnsCookie,
+    /// When the read began.
+    began: Instant,
+    servers: io::Result<Vec<IpAddr>>,
+}
 
 /// The reads.
 #[derive(Debug)]
@@ -31,7 +37,7 @@ pub struct Resolvers {
         mpsc::UnboundedSender<Answer>,
         mpsc::UnboundedReceiver<Answer>,
     ),
-    /// When a pod's file was last looked at, and where.
+    /// When a read of a pod's file last began, and where.
     followed: BTreeMap<NetnsCookie, (Instant, Place)>,
 }
 
@@ -51,20 +57,17 @@ impl Resolvers {
     pub async fn first(&mut self, cookie: NetnsCookie, place: Place) -> Option<Vec<IpAddr>> {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let is_awaited = place.is_awaited();
-        self.read_for(cookie, place, sender);
+        // What is read for an earlier enrollment may be of an earlier file.
+        self.followed.remove(&cookie);
+        self.read_for(cookie, place, Instant::now(), sender);
         let answered = timeout(FIRST_TIMEOUT, receiver.recv()).await;
-        match answered {
-            Ok(Some((_, Ok(servers)))) => Some(servers),
-            Ok(Some((_, Err(problem))))
-                if is_awaited && problem.kind() == io::ErrorKind::NotFound =>
-            {
-                None
-            }
-            Ok(Some((_, Err(problem)))) => {
+        match answered.ok()??.servers {
+            Ok(servers) => Some(servers),
+            Err(problem) if is_awaited && problem.kind() == io::ErrorKind::NotFound => None,
+            Err(problem) => {
                 tracing::warn!(%cookie, "read the pod's resolv.conf: {problem}");
                 Some(Vec::new())
             }
-            Ok(None) | Err(_) => None,
         }
     }
 
@@ -87,23 +90,40 @@ impl Resolvers {
     /// Reads a pod's file.
     pub fn start(&mut self, cookie: NetnsCookie, place: Place) {
         let sender = self.answers.0.clone();
-        self.read_for(cookie, place.clone(), sender);
-        self.followed.insert(cookie, (Instant::now(), place));
+        let began = Instant::now();
+        self.read_for(cookie, place.clone(), began, sender);
+        self.followed.insert(cookie, (began, place));
     }
 
     /// What was read since the last call. A file that cannot be read changes nothing.
     pub fn read(&mut self) -> Vec<(NetnsCookie, Vec<IpAddr>)> {
         let mut all = Vec::new();
-        while let Ok((cookie, answer)) = self.answers.1.try_recv() {
-            all.extend(answer.ok().map(|servers| (cookie, servers)));
+        while let Ok(answer) = self.answers.1.try_recv() {
+            let followed = self.followed.get(&answer.cookie);
+            if followed.is_some_and(|(began, _)| *began == answer.began) {
+                all.extend(answer.servers.ok().map(|servers| (answer.cookie, servers)));
+            }
         }
         all
     }
 
-    fn read_for(&self, cookie: NetnsCookie, place: Place, sender: mpsc::UnboundedSender<Answer>) {
+    fn read_for(
+        &self,
+        cookie: NetnsCookie,
+        place: Place,
+        began: Instant,
+        sender: mpsc::UnboundedSender<Answer>,
+    ) {
         // One that is not started is due again.
         let _ = self.searches.start(cookie.get(), move || {
-            let _ = sender.send((cookie, place.servers()));
+            let _ = sender.send(Answer {
+                cookie,
+                began,
+                servers: place.servers(),
+            });
         });
     }
 }
+
+#[cfg(test)]
+mod tests;
