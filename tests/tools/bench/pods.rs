@@ -370,7 +370,7 @@ impl Pod {
         of: usize,
     ) -> Result<Self> {
         let net = lab.pod(&format!("bench{number}"), number)?;
-        if name == NOTHING {
+        if how == How::Directly {
             net.ip("route add local 100:0:0:1::/64 dev lo src ::1")?;
         }
         let sidecar = if is_tproxy(name) { 0 } else { PROXY };
