@@ -3,8 +3,10 @@
 //! Invariant: the reconciler publishes and requests read. The lock on the snapshot is held only to
 //! exchange or copy it.
 
+mod figures;
+
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     io,
     sync::{
         Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
@@ -16,9 +18,10 @@ use std::{
 use tokio::time::MissedTickBehavior;
 
 use sidetrack_ambient::{Served, Table};
-use sidetrack_common::{ids::NetnsCookie, names::HANDSHAKE_QUOTA};
 
-use crate::api::{AgentStatus, Cost, NetnsStatus, PodState, PodStatus, ProcessCost, TraceEvent};
+pub use self::figures::{Figures, PerPod, PodFigures};
+use self::figures::{MapUsage, without_listener};
+use crate::api::{AgentStatus, Cost, PodState, PodStatus, TraceEvent};
 use crate::observe::{
     cost::{cost, own_process},
     counters::{ByResult, Totals, add_live_facts, add_sidecars},
@@ -29,14 +32,9 @@ use crate::observe::{
     timings::Timings,
 };
 use sidetrack_datapath::kernel::{
-    connection_counts::RemovedCounts,
-    maps::Maps,
-    memory::{self, MapMemory},
-    pins::Pins,
-    queues::Queues,
-    usage::Usage,
+    connection_counts::RemovedCounts, maps::Maps, memory, pins::Pins, queues::Queues,
 };
-use sidetrack_live::{Sidecar, SidecarCounts};
+use sidetrack_live::SidecarCounts;
 use sidetrack_policy::{Policy, mesh::MeshName};
 
 /// The shortest time between two counts of maps' rows, for all clients: a map may have a million.
@@ -75,71 +73,6 @@ struct Published {
     snapshot: Arc<Snapshot>,
     /// Problems of the sources and the settings, which the reconciler does not see.
     source_problems: Vec<String>,
-}
-
-/// Figures for people who watch many nodes.
-#[derive(Clone, Debug, Default)]
-pub struct Figures {
-    /// Whether the first full list is applied.
-    pub ready: bool,
-    /// Pods by state.
-    pub pods: BTreeMap<&'static str, u64>,
-    /// Enrolled pods by the mesh whose rules they have.
-    pub meshes: BTreeMap<&'static str, u64>,
-    /// How many problems there are.
-    pub problems: u64,
-    /// By the name of the rule, since the agent started.
-    pub connections: BTreeMap<&'static str, u64>,
-    /// Those that were refused: every rule that refuses, and its count.
-    pub refusals: Vec<(&'static str, u64)>,
-    /// How full the kernel's maps are.
-    pub maps: Vec<Usage>,
-    /// How much memory they take.
-    pub memory: Vec<MapMemory>,
-    /// What the agent's process takes.
-    pub process: ProcessCost,
-    /// Connections that needed a handshake row, by the reason.
-    pub handshakes: Vec<(&'static str, u64)>,
-    /// By what was repaired, since the agent started.
-    pub repairs: BTreeMap<&'static str, u64>,
-    /// How long things took, since the agent started.
-    pub timings: Arc<Timings>,
-    /// Enrolled pods whose sidecar does not listen, by capture port.
-    pub without_listener: [(&'static str, u64); 2],
-    /// Sidecars of enrolled pods by what they do.
-    pub sidecars: SidecarCounts,
-    /// Figures of single pods, if they are wanted.
-    pub per_pod: Option<PerPod>,
-}
-
-/// Figures of single pods, by name: no more than were asked for.
-#[derive(Clone, Debug, Default)]
-pub struct PerPod {
-    /// The pods.
-    pub pods: Vec<PodFigures>,
-    /// How many enrolled pods are not among them.
-    pub left_out: u64,
-}
-
-/// What the kernel's maps know of an enrolled pod.
-#[derive(Clone, Debug)]
-pub struct PodFigures {
-    /// Kubernetes namespace.
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// Its network namespace.
-    pub cookie: u64,
-    /// Whether its sidecar listens on its inbound port.
-    pub inbound_listener: bool,
-    /// The same of its outbound port, if that is known.
-    pub outbound_listener: Option<bool>,
-    /// What its sidecar does.
-    pub sidecar: Sidecar,
-    /// Whether it has a problem that only the kernel's maps show.
-    pub live_problem: bool,
-    /// Its connections since it was enrolled.
-    pub connections: ByResult,
 }
 
 impl Status {
@@ -453,63 +386,6 @@ impl Status {
         self.published
             .write()
             .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-}
-
-impl PerPod {
-    /// The first pods by name, so that the same ones are shown each time.
-    fn of(pods: &[PodFigures], most: usize, connections: &HashMap<u64, ByResult>) -> Self {
-        let mut shown = pods[..most.min(pods.len())].to_vec();
-        for pod in &mut shown {
-            pod.connections = connections.get(&pod.cookie).copied().unwrap_or_default();
-        }
-        Self {
-            left_out: (pods.len() - shown.len()) as u64,
-            pods: shown,
-        }
-    }
-}
-
-fn without_listener(pods: &[PodFigures]) -> [(&'static str, u64); 2] {
-    let count = |is_down: fn(&PodFigures) -> bool| pods.iter().filter(|it| is_down(it)).count();
-    [
-        ("inbound", count(|pod| !pod.inbound_listener) as u64),
-        (
-            "outbound",
-            count(|pod| pod.outbound_listener == Some(false)) as u64,
-        ),
-    ]
-}
-
-/// How full the kernel's maps are, and what they say of the pods.
-#[derive(Clone, Debug, Default)]
-struct MapUsage {
-    maps: Vec<Usage>,
-    memory: Vec<MapMemory>,
-    /// Network namespaces with nearly all the handshakes that one may have, and how many.
-    crowded: Vec<(NetnsCookie, u64)>,
-    /// Enrolled pods, by name.
-    pods: Arc<[PodFigures]>,
-}
-
-impl MapUsage {
-    /// What people should know of it.
-    fn problems(&self, pods: &[PodStatus]) -> Vec<String> {
-        let name = |cookie: NetnsCookie| {
-            let of_cookie = |netns: &NetnsStatus| netns.cookie == cookie.get();
-            let pod = pods
-                .iter()
-                .find(|pod| pod.netns.as_ref().is_some_and(of_cookie));
-            pod.map_or_else(|| format!("netns {cookie}"), PodStatus::full_name)
-        };
-        let crowded = self.crowded.iter().map(|(cookie, count)| {
-            format!(
-                "pod {}: {count} of its connections wait for its sidecar, which may be {HANDSHAKE_QUOTA}; more are refused: restart the sidecar if it does not accept them",
-                name(*cookie)
-            )
-        });
-        let maps = self.maps.iter().filter_map(Usage::problem);
-        maps.chain(crowded).collect()
     }
 }
 
