@@ -241,10 +241,6 @@ impl<'de> Deserialize<'de> for PodFacts {
 }
 
 impl Node for PodFacts {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         Some(match name {
             "metadata" => &mut self.meta,
@@ -256,10 +252,6 @@ impl Node for PodFacts {
 }
 
 impl Node for Spec {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         Some(match name {
             "nodeName" => &mut self.node_name,
@@ -274,10 +266,6 @@ impl Node for Spec {
 }
 
 impl Node for Status {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         Some(match name {
             "phase" => &mut self.phase,
@@ -313,10 +301,6 @@ impl Node for PodIps {
 }
 
 impl Node for PodIp {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         (name == "ip").then_some(&mut self.0)
     }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     MAX_KEPT_VALUE, cut_long, lengths,
-    read::{AnyText, Node, Shape},
+    read::{AnyText, Node},
 };
 use crate::{
     names::{INJECT, LABEL, ambient, is_of_known_prefix, known_annotation},
@@ -40,10 +40,6 @@ impl Labels {
 }
 
 impl Node for Labels {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         Some(match name {
             LABEL => self.interception.insert(String::new()),
@@ -105,10 +101,6 @@ impl Annotations {
 }
 
 impl Node for Annotations {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         if let Some(known) = known_annotation(name) {
             return Some(self.values.entry(known).or_default());

@@ -158,10 +158,6 @@ impl Container {
 }
 
 impl Node for Container {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, field: &str) -> Option<&mut dyn Node> {
         let name = self.name.as_deref();
         if field != "name" && name.is_some_and(|name| known(name).is_none()) {
@@ -249,10 +245,6 @@ struct Variable {
 }
 
 impl Node for Variable {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, field: &str) -> Option<&mut dyn Node> {
         Some(match field {
             "name" => &mut self.name,

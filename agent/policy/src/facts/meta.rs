@@ -94,10 +94,6 @@ impl Meta {
 }
 
 impl Node for Meta {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         Some(match name {
             "name" => &mut self.name,
@@ -126,10 +122,6 @@ impl<'de> Deserialize<'de> for ObjectFacts {
 }
 
 impl Node for ObjectFacts {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         (name == "metadata").then_some(&mut self.meta)
     }

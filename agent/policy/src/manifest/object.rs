@@ -121,10 +121,6 @@ impl<'de> Deserialize<'de> for Object {
 }
 
 impl Node for Object {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         Some(match name {
             "kind" => &mut self.kind,
@@ -139,10 +135,6 @@ impl Node for Object {
 }
 
 impl Node for WorkloadSpec {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         match name {
             "template" => Some(self.template.get_or_insert_default()),
@@ -153,20 +145,12 @@ impl Node for WorkloadSpec {
 }
 
 impl Node for JobTemplate {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         (name == "spec").then_some(&mut self.spec)
     }
 }
 
 impl Node for JobSpec {
-    fn shape(&self) -> Shape {
-        Shape::Map
-    }
-
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         (name == "template").then(|| self.template.get_or_insert_default() as &mut dyn Node)
     }
