@@ -1,7 +1,6 @@
 //! What the main thread hands to the reconciler's thread.
 
-use std::sync::{Mutex, MutexGuard};
-
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use sidetrack_policy::mesh::Mesh;
@@ -36,13 +35,13 @@ pub(super) struct Inbox {
 impl Inbox {
     /// Other settings. A listing must follow: they take effect with it.
     pub(super) fn send_mesh(&self, mesh: Mesh) {
-        self.update().mesh = Some(mesh);
+        self.update.lock().mesh = Some(mesh);
         self.arrived.notify_one();
     }
 
     /// The pods as they are now.
     pub(super) fn send_listing(&self, listing: Listing) {
-        let mut update = self.update();
+        let mut update = self.update.lock();
         update.listing = Some(listing);
         update.problem = None;
         drop(update);
@@ -51,7 +50,7 @@ impl Inbox {
 
     /// The pods cannot be listed. A listing that waits is still good.
     pub(super) fn send_problem(&self, problem: String) {
-        self.update().problem = Some(problem);
+        self.update.lock().problem = Some(problem);
         self.arrived.notify_one();
     }
 
@@ -77,14 +76,8 @@ impl Inbox {
 
     /// The update that waits, if there is one.
     pub(super) fn take(&self) -> Option<Update> {
-        let update = std::mem::take(&mut *self.update());
+        let update = std::mem::take(&mut *self.update.lock());
         (!update.is_empty()).then_some(update)
-    }
-
-    fn update(&self) -> MutexGuard<'_, Update> {
-        self.update
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

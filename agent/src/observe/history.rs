@@ -10,10 +10,11 @@ use std::{
     cmp::Reverse,
     collections::HashMap,
     path::PathBuf,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     time::{Duration, SystemTime},
 };
 
+use parking_lot::Mutex;
 use sidetrack_live::history::{Entry, Kind};
 use sidetrack_policy::{
     PodRef,
@@ -54,7 +55,7 @@ impl History {
 
     /// Something happens now.
     pub fn add(&self, kind: Kind, pod: Option<String>, text: &str) {
-        self.log().add(Entry {
+        self.log.lock().add(Entry {
             time: timestamp(SystemTime::now()),
             first: None,
             count: 1,
@@ -87,13 +88,13 @@ impl History {
     /// All entries, oldest first.
     #[must_use]
     pub fn entries(&self) -> Vec<Entry> {
-        self.log().entries.clone()
+        self.log.lock().entries.clone()
     }
 
     /// The last entries, oldest first.
     #[must_use]
     pub fn last(&self, count: usize) -> Vec<Entry> {
-        let log = self.log();
+        let log = self.log.lock();
         let begin = log.entries.len().saturating_sub(count);
         log.entries[begin..].to_vec()
     }
@@ -105,14 +106,14 @@ impl History {
         turns.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             turns.tick().await;
-            let changed = std::mem::take(&mut self.log().changed);
+            let changed = std::mem::take(&mut self.log.lock().changed);
             if !changed {
                 continue;
             }
             match file::write(&self.path, &self.entries()) {
                 Ok(()) => reported = false,
                 Err(error) => {
-                    self.log().changed = true;
+                    self.log.lock().changed = true;
                     if !reported {
                         reported = true;
                         warn!("{error:#}: the next agent will not know of the latest events");
@@ -120,10 +121,6 @@ impl History {
                 }
             }
         }
-    }
-
-    fn log(&self) -> MutexGuard<'_, Log> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -6,10 +6,11 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    sync::{Arc, PoisonError, RwLock},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
+use parking_lot::RwLock;
 use sidetrack_common::conn::ListenerQueue;
 use sidetrack_datapath::{
     kernel::{maps::Maps, queues::Queues},
@@ -47,7 +48,7 @@ impl Sidecars {
     /// What waited a moment ago; `None` if nobody has looked.
     #[must_use]
     pub fn last(&self) -> Option<Arc<QueueByPod>> {
-        let last = self.last.read().unwrap_or_else(PoisonError::into_inner);
+        let last = self.last.read();
         let (at, queues) = last.as_ref()?;
         (at.elapsed() < LOOK_TTL).then(|| Arc::clone(queues))
     }
@@ -77,7 +78,7 @@ impl Sidecars {
                 queue.waiting += unanswered(pod, until);
             }
         }
-        let mut last = self.last.write().unwrap_or_else(PoisonError::into_inner);
+        let mut last = self.last.write();
         *last = Some((Instant::now(), Arc::new(by_pod)));
         Ok(())
     }

@@ -9,12 +9,13 @@ use std::{
     collections::BTreeMap,
     io,
     sync::{
-        Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::{Mutex, RwLock};
 use tokio::time::MissedTickBehavior;
 
 use sidetrack_ambient::{Served, Table};
@@ -106,12 +107,12 @@ impl Status {
     pub fn publish(&self, snapshot: Snapshot) {
         let snapshot = Arc::new(snapshot);
         // The old snapshot is freed after the lock is released.
-        let _old = std::mem::replace(&mut self.published_mut().snapshot, snapshot);
+        let _old = std::mem::replace(&mut self.published.write().snapshot, snapshot);
     }
 
     /// Publishes what is wrong with the sources and the settings.
     pub fn publish_source_problems(&self, problems: Vec<String>) {
-        self.published_mut().source_problems = problems;
+        self.published.write().source_problems = problems;
     }
 
     /// The reconciler has completed a turn.
@@ -130,7 +131,7 @@ impl Status {
     /// Whether the first full list is applied.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.published_ref().snapshot.ready
+        self.published.read().snapshot.ready
     }
 
     /// Adds up counters although nobody asks for the totals: those of earlier policies leave room for others, and those
@@ -149,7 +150,12 @@ impl Status {
                 continue;
             }
             let status = Arc::clone(&self);
-            let update = move || status.totals().update(&status.maps, &status.removed_counts);
+            let update = move || {
+                status
+                    .totals
+                    .lock()
+                    .update(&status.maps, &status.removed_counts)
+            };
             match tokio::task::spawn_blocking(update).await {
                 Ok(Ok(())) => counted = Some(snapshot),
                 Ok(Err(error)) => tracing::error!("add up counters: {error}"),
@@ -254,7 +260,7 @@ impl Status {
         let (status, enrolled) = (Arc::clone(self), Arc::clone(&usage.pods));
         // Reading all counters takes a while; other clients are answered meanwhile.
         let counting = tokio::task::spawn_blocking(move || {
-            let mut totals = status.totals();
+            let mut totals = status.totals.lock();
             // Locked while the kernel is read: of two readers, the later one to add must have read later.
             if totals.is_fresh(FRESH) {
                 totals.leave_out_removed(&status.removed_counts);
@@ -356,7 +362,7 @@ impl Status {
 
     /// The last snapshot, and every problem but those of the maps.
     fn current(&self) -> (Arc<Snapshot>, Vec<String>) {
-        let published = self.published_ref();
+        let published = self.published.read();
         let problems = [
             published.snapshot.problems.as_slice(),
             &published.source_problems,
@@ -368,24 +374,6 @@ impl Status {
         ]
         .concat();
         (Arc::clone(&published.snapshot), problems)
-    }
-
-    fn totals(&self) -> MutexGuard<'_, Totals> {
-        self.totals
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn published_ref(&self) -> RwLockReadGuard<'_, Published> {
-        self.published
-            .read()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
-    fn published_mut(&self) -> RwLockWriteGuard<'_, Published> {
-        self.published
-            .write()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }
 

@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     convert::Infallible,
-    sync::{Arc, Mutex, MutexGuard},
+    sync::Arc,
     time::Duration,
 };
 
@@ -20,6 +20,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::get,
 };
+use parking_lot::Mutex;
 use sidetrack_common::event::Event;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, broadcast},
@@ -82,7 +83,7 @@ impl Tracer {
 
     /// From now on. Starts the task that reads, if there is none.
     fn subscribe(self: &Arc<Self>) -> Result<broadcast::Receiver<TraceLine>> {
-        let mut sender = self.sender();
+        let mut sender = self.sender.lock();
         if let Some(sender) = &*sender {
             return Ok(sender.subscribe());
         }
@@ -95,19 +96,13 @@ impl Tracer {
         Ok(receiver)
     }
 
-    fn sender(&self) -> MutexGuard<'_, Option<broadcast::Sender<TraceLine>>> {
-        self.sender
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-    }
-
     /// Reads until nobody listens.
     async fn read(self: Arc<Self>, mut events: Events, sender: broadcast::Sender<TraceLine>) {
         let result = self.read_for(&mut events, &sender).await;
         let stopped = events.want_until(0);
         if let Err(error) = result.and(stopped) {
             warn!("trace ends: {error:#}");
-            *self.sender() = None;
+            *self.sender.lock() = None;
         }
     }
 
@@ -124,7 +119,7 @@ impl Tracer {
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             {
-                let mut current = self.sender();
+                let mut current = self.sender.lock();
                 if sender.receiver_count() == 0 {
                     *current = None;
                     return Ok(());

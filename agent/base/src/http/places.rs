@@ -8,12 +8,13 @@ use std::{
     collections::HashMap,
     net::{IpAddr, Ipv6Addr},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Semaphore, oneshot},
     time::{sleep, timeout},
@@ -153,16 +154,12 @@ impl Places {
     #[must_use]
     pub fn enter(&self, client: Option<IpAddr>) -> Option<(Place, Evicted)> {
         let (evict, evicted) = oneshot::channel();
-        let id = self.held().enter(client, evict, Instant::now())?;
+        let id = self.held.lock().enter(client, evict, Instant::now())?;
         let entry = Entry {
             places: self.clone(),
             id,
         };
         Some((Place(Arc::new(entry)), evicted))
-    }
-
-    fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -180,7 +177,7 @@ impl Place {
     /// What its client holds: all addresses of its network, and its own.
     #[must_use]
     pub fn holding(&self) -> [usize; 2] {
-        let held = self.0.places.held();
+        let held = self.0.places.held.lock();
         let connection = held.connections.get(&self.0.id);
         connection.map_or([0; 2], Connection::holding)
     }
@@ -189,13 +186,17 @@ impl Place {
     #[must_use]
     pub fn holds(&self, bytes: usize) -> bool {
         let bytes = bytes + CONNECTION_BYTES;
-        self.0.places.held().hold(self.0.id, bytes, Instant::now())
+        self.0
+            .places
+            .held
+            .lock()
+            .hold(self.0.id, bytes, Instant::now())
     }
 }
 
 impl Entry {
     fn set(&self, state: State) {
-        if let Some(connection) = self.places.held().connections.get_mut(&self.id) {
+        if let Some(connection) = self.places.held.lock().connections.get_mut(&self.id) {
             connection.state = state;
             connection.since = Instant::now();
         }
@@ -204,7 +205,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        self.places.held().remove(self.id);
+        self.places.held.lock().remove(self.id);
     }
 }
 

@@ -1,8 +1,9 @@
 //! Work that is done for few clients at a time. Of those that wait, the one that [holds](Place::holds)
 //! least is next, so that nobody waits behind the many connections of somebody else.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use super::places::Place;
@@ -36,7 +37,7 @@ impl Turns {
     pub async fn turn(&self, place: &Place) -> Turn {
         loop {
             let waiting = {
-                let mut queue = self.queue();
+                let mut queue = self.0.lock();
                 if queue.free > 0 {
                     queue.free -= 1;
                     return Turn(self.clone());
@@ -49,10 +50,6 @@ impl Turns {
                 return turn;
             }
         }
-    }
-
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -68,7 +65,7 @@ impl Queue {
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut queue = self.0.queue();
+        let mut queue = self.0.0.lock();
         let Some(next) = queue.next() else {
             queue.free += 1;
             return;

@@ -1,10 +1,8 @@
 //! The kernel programs' counts of connections.
 
-use std::{
-    io,
-    sync::{Mutex, MutexGuard, PoisonError},
-};
+use std::io;
 
+use parking_lot::Mutex;
 use sidetrack_common::{
     addr::Family,
     conn::HandshakeReason,
@@ -19,19 +17,15 @@ use super::maps::Maps;
 pub struct RemovedCounts(Mutex<Vec<(CountKey, u64)>>);
 
 impl RemovedCounts {
-    fn locked(&self) -> MutexGuard<'_, Vec<(CountKey, u64)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds some.
     pub fn add(&self, counted: impl IntoIterator<Item = (CountKey, u64)>) {
-        self.locked().extend(counted);
+        self.0.lock().extend(counted);
     }
 
     /// Takes all.
     #[must_use]
     pub fn take(&self) -> Vec<(CountKey, u64)> {
-        std::mem::take(&mut *self.locked())
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

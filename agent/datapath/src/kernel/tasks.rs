@@ -5,11 +5,11 @@ use std::{
     collections::BTreeMap,
     io::{self, Read as _},
     os::fd::{AsFd as _, OwnedFd},
-    sync::{Mutex, MutexGuard, PoisonError},
 };
 
 use anyhow::{Context as _, Result, bail};
 use aya::{Btf, Ebpf, programs::Program};
+use parking_lot::{Mutex, MutexGuard};
 use sidetrack_common::{
     names,
     task::{Group, Pass, Place, WatchedNetns},
@@ -120,7 +120,6 @@ impl Tasks {
 
     fn begin(&self, pods_cgroup: u64) -> io::Result<MutexGuard<'_, ()>> {
         let running = self.running.lock();
-        let running = running.unwrap_or_else(PoisonError::into_inner);
         let pass = Pass {
             pods_cgroup,
             ..Pass::default()

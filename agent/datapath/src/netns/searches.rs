@@ -1,10 +1,8 @@
 //! Searches in pods, beside the reconciler's loop: a few at a time, and one per pod.
 
-use std::{
-    collections::BTreeSet,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-};
+use std::{collections::BTreeSet, sync::Arc};
 
+use parking_lot::Mutex;
 use tokio::{sync::Semaphore, task::JoinHandle};
 
 /// The searches of one kind.
@@ -31,18 +29,14 @@ impl Searches {
         search: impl FnOnce() + Send + 'static,
     ) -> Option<JoinHandle<()>> {
         let permit = Arc::clone(&self.permits).try_acquire_owned().ok()?;
-        if !self.running().insert(cookie) {
+        if !self.running.lock().insert(cookie) {
             return None;
         }
         let searches = self.clone();
         Some(tokio::task::spawn_blocking(move || {
             search();
-            searches.running().remove(&cookie);
+            searches.running.lock().remove(&cookie);
             drop(permit);
         }))
-    }
-
-    fn running(&self) -> MutexGuard<'_, BTreeSet<u64>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -6,7 +6,7 @@ use std::{
     net::IpAddr,
     ops::ControlFlow,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::{Duration, Instant},
@@ -20,6 +20,7 @@ use netlink_packet_sock_diag::{
     },
     inet::InetResponseHeader,
 };
+use parking_lot::Mutex;
 use sidetrack_common::{
     addr::Addr,
     conn::DestinationKey,
@@ -52,13 +53,9 @@ pub struct Departed {
 impl Departed {
     /// A pod leaves. Its namespace is kept until its rows are gone.
     pub(super) fn add(&self, cookie: u64, netns: Arc<Netns>) {
-        self.namespaces().insert(cookie, (netns, Instant::now()));
-    }
-
-    fn namespaces(&self) -> MutexGuard<'_, BTreeMap<u64, (Arc<Netns>, Instant)>> {
         self.namespaces
             .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+            .insert(cookie, (netns, Instant::now()));
     }
 
     /// Removes rows of pods that have left and that no open connection needs. Takes a while at most; the next
@@ -82,7 +79,9 @@ impl Departed {
         }
         set_pool_in_use(from_pool, maps)?;
         // Not of pods that never connected, or are back.
-        self.namespaces().retain(|netns, _| left.contains(netns));
+        self.namespaces
+            .lock()
+            .retain(|netns, _| left.contains(netns));
         if left.is_empty() {
             return Ok(());
         }
@@ -112,7 +111,7 @@ impl Departed {
         maps: &Maps,
         until: Instant,
     ) -> Result<()> {
-        let namespace = self.namespaces().get(&netns).cloned();
+        let namespace = self.namespaces.lock().get(&netns).cloned();
         let in_use = match &namespace {
             Some((_, since)) if since.elapsed() < GRACE => return Ok(()),
             Some(_) if keys.is_empty() => BTreeSet::new(),

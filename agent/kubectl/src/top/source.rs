@@ -1,14 +1,10 @@
 //! The agents of all nodes, as the live view asks them.
 
-use std::{
-    collections::BTreeMap,
-    pin::pin,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{collections::BTreeMap, pin::pin, time::Duration};
 
 use anyhow::{Context as _, Result, bail};
 use futures_util::future::try_join_all;
+use parking_lot::Mutex;
 use sidetrack_live::{
     TraceLine,
     top::{Outlet, PodKey, Source, TopReport, Traced, Update},
@@ -61,7 +57,7 @@ impl Nodes {
     }
 
     fn agents(&self) -> BTreeMap<String, Agent> {
-        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = self.state.lock();
         state.0.clone()
     }
 
@@ -80,7 +76,7 @@ impl Nodes {
             return false;
         };
         let agents = agents::by_node(&pods);
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         let is_new = state.0 != agents;
         *state = (agents, wanted);
         is_new
@@ -105,7 +101,7 @@ impl Nodes {
                 answer.unwrap_or_else(|error| TopReport::silent(&agent.node, format!("{error:#}")));
             report.node.clone_from(&agent.node);
             {
-                let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+                let state = self.state.lock();
                 state.1.filter(&mut report);
             }
             if out.send(Update::Report(report)).await.is_err() {

@@ -4,11 +4,11 @@ use std::{
     cell::RefCell,
     env, fs,
     ops::ControlFlow,
-    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, anyhow};
+use parking_lot::Mutex;
 use sidetrack_live::{
     TraceLine,
     top::{Meter, Origin, Outlet, Pod, PodKey, Source, TopReport, Traced, Update},
@@ -69,7 +69,7 @@ impl Node {
         };
         problems.extend(pods.iter().filter_map(PodStatus::problem));
         let pods = pods.into_iter().filter(is_shown).map(pod);
-        let mut meter = self.meter.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut meter = self.meter.lock();
         let (since, pods) = meter.read(at, pods.collect());
         TopReport {
             node: self.name.clone(),

@@ -213,10 +213,10 @@ fn nothing_is_left_of_those_who_have_gone() {
     assert!(place.holds(1000));
     let other: Place = place.clone();
     drop(place);
-    assert_eq!(places.held().connections.len(), 1);
+    assert_eq!(places.held.lock().connections.len(), 1);
     other.works();
     drop(other);
-    let held = places.held();
+    let held = places.held.lock();
     assert_eq!((held.used, held.by_holder.len()), (0, 0));
     assert!(held.connections.is_empty());
 }
