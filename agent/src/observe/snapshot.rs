@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use crate::api::{Connections, NetnsStatus, PodStatus};
+use sidetrack_common::pod::POD_CAPTURE_V6;
 use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler};
 use sidetrack_policy::PodRef;
 use sidetrack_reconcile::{PodState, Record};
@@ -69,7 +70,7 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
         }),
         policy_id: enrollment.map(|enrollment| enrollment.policy_id.get()),
         policy: enrollment.map(|enrollment| Arc::clone(&enrollment.policy)),
-        ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.captures_v6()),
+        ipv6: enrollment.is_some_and(|enrollment| enrollment.rows.has(POD_CAPTURE_V6)),
         sidecar: None,
         listener: false,
         outbound_listener: None,

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail};
+use sidetrack_common::pod::POD_FORWARDS;
 use sidetrack_policy::Policy;
 use sidetrack_reconcile::repairs::IngressProgram;
 
@@ -41,15 +42,15 @@ pub(super) async fn follow(
         interfaces.clear();
     }
     if interfaces.is_empty() {
-        if rows.forwards() {
+        if rows.has(POD_FORWARDS) {
             link.forwarding.clear()?;
             link.remove_forwarding().await?;
-            rows.set_forwards(false);
+            rows.set(POD_FORWARDS, false);
             rows.write_flags(&datapath.maps)?;
         }
         return Ok(());
     }
-    rows.set_forwards(true);
+    rows.set(POD_FORWARDS, true);
     rows.write_flags(&datapath.maps)?;
     link.add_forward_routes().await?;
     datapath.load_forwarding(&mut link.forwarding)?;

@@ -7,6 +7,7 @@ use std::{
     sync::Arc,
 };
 
+use sidetrack_common::pod::POD_FORWARDS;
 use sidetrack_policy::{
     Policy,
     mesh::{Mesh, VirtualInterfaces},
@@ -77,7 +78,7 @@ impl KernelNode {
 
     /// Has the listeners of a pod that captures packets for other addresses made transparent, if they are not.
     pub(crate) fn make_transparent(&self, rows: &PodRows, link: &PodLink, policy: &Policy) {
-        if rows.forwards() {
+        if rows.has(POD_FORWARDS) {
             let netns = link.shared_netns();
             self.transparency.start(netns, policy.listener_ports());
         }

@@ -5,6 +5,7 @@
 use std::fs::File;
 
 use anyhow::{Context as _, Result};
+use sidetrack_common::pod::POD_NODE_CALLS;
 use sidetrack_policy::{InboundPorts, Policy};
 use sidetrack_reconcile::repairs::IngressProgram;
 
@@ -25,9 +26,9 @@ pub(super) async fn follow(
 ) -> Result<()> {
     let is_outside = policy.dialect.proxy_mark().is_some();
     if !is_outside || policy.inbound == InboundPorts::None {
-        if rows.takes_node_calls() {
+        if rows.has(POD_NODE_CALLS) {
             link.node_calls.clear()?;
-            rows.set_takes_node_calls(false);
+            rows.set(POD_NODE_CALLS, false);
             rows.write_flags(&datapath.maps)?;
         }
         link.node_calls.note = None;
@@ -48,7 +49,7 @@ async fn attach_all(datapath: &mut Datapath, rows: &mut PodRows, link: &mut PodL
     let id = id.context("give the node's network a number in the pod's")?;
     let (interfaces, _) = link.snapshot()?.entrances.interfaces(true);
     datapath.load_node_calls(&mut link.node_calls, id)?;
-    rows.set_takes_node_calls(true);
+    rows.set(POD_NODE_CALLS, true);
     rows.write_flags(&datapath.maps)?;
     link.attach(IngressProgram::NodeCalls, &interfaces).await
 }

@@ -3,7 +3,10 @@
 use std::os::fd::AsFd as _;
 
 use anyhow::{Context as _, Result};
-use sidetrack_common::ids::{NetnsCookie, PolicyId};
+use sidetrack_common::{
+    ids::{NetnsCookie, PolicyId},
+    pod::{POD_ADDED_SELF_V6, POD_CAPTURE_V6, POD_DNS, POD_FORWARDS},
+};
 use sidetrack_policy::Policy;
 use sidetrack_reconcile::{Phase, Step};
 
@@ -40,7 +43,7 @@ async fn write(
         Step::ReadNamespace => link.read().await,
         Step::WriteNamespace(policy, phase) => {
             // Packets from outside for these targets could not be refused otherwise.
-            let with_targets_v6 = rows.captures_v6() && node.sees_entrance;
+            let with_targets_v6 = rows.has(POD_CAPTURE_V6) && node.sees_entrance;
             if with_targets_v6 && policy.rules_ignore_capture_range() {
                 link.add_target_route().await;
             }
@@ -56,7 +59,8 @@ async fn write(
         Step::CaptureV6(policy) => capture_v6(datapath, cookie, rows, link, policy).await,
         Step::SetReturnRoute(policy) => {
             let wanted = policy.return_route();
-            link.set_return_route(wanted, rows.captures_v6()).await
+            link.set_return_route(wanted, rows.has(POD_CAPTURE_V6))
+                .await
         }
         Step::AttachLookup => {
             datapath.attach_callbacks(cookie, rows.uid_of_cgroup().as_deref())?;
@@ -95,8 +99,8 @@ async fn write(
             datapath.detach_pod(cookie).and(cleared)
         }
         Step::RestoreNamespace => {
-            link.restore(rows.has_added_self_v6()).await;
-            if rows.forwards() {
+            link.restore(rows.has(POD_ADDED_SELF_V6)).await;
+            if rows.has(POD_FORWARDS) {
                 // The namespace may be going away at the same time.
                 let _ = link.remove_forwarding().await;
             }
@@ -125,9 +129,9 @@ async fn capture_v6(
     let mut earlier = datapath.earlier.iter();
     let by_earlier = earlier.any(|layout| layout.added_self_v6(cookie.get()));
     if link.add_self_v6().await? || by_earlier {
-        rows.added_self_v6();
+        rows.set(POD_ADDED_SELF_V6, true);
     }
-    rows.capture_v6();
+    rows.set(POD_CAPTURE_V6, true);
     rows.write_flags(&datapath.maps)?;
     if rows.is_written() {
         // For the route of its targets.
@@ -150,7 +154,7 @@ fn write_pod(
     let not_captured = dns.then(|| datapath.capture_dns(cookie).err()).flatten();
     let captures_dns = dns && not_captured.is_none();
     link.set_dns_not_captured(not_captured.map(|problem| format!("{problem:#}")));
-    rows.set_captures_dns(captures_dns);
+    rows.set(POD_DNS, captures_dns);
     rows.write_pod(policy, id, &datapath.maps)?;
     if !captures_dns && let Err(problem) = datapath.release_dns(cookie) {
         // The programs look at the row, and leave the pod alone.
@@ -224,7 +228,7 @@ fn captures_more(rows: &PodRows, link: &PodLink, policy: &Policy) -> bool {
     let captures = link
         .snapshot()
         .is_ok_and(|snapshot| snapshot.captures_v6(policy));
-    captures && !rows.captures_v6()
+    captures && !rows.has(POD_CAPTURE_V6)
 }
 
 /// Whether the leave to go past the sidecar is to end, because the sidecar listens.

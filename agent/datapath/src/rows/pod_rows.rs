@@ -10,9 +10,8 @@ use bytemuck::Zeroable as _;
 use sidetrack_common::{
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
-        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6,
-        POD_DNS, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS,
-        POD_OWN_TARGETS_V6, Pod, Route,
+        IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_FORWARDS,
+        POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6, Pod, Route,
     },
 };
 use sidetrack_policy::{PodRef, Policy};
@@ -177,17 +176,17 @@ impl PodRows {
         self.write_routes(&routes, phase, maps)?;
         let (ifaces, left_out) = ifaces::of_policy(snapshot, policy);
         self.write_ifaces(&ifaces, phase, maps)?;
-        self.set_flag(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
+        self.set(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
         let rules_ignore_it = policy.rules_ignore_capture_range();
         let is_local = capture_range::is_local(&self.routes);
-        self.set_flag(POD_OWN_TARGETS, rules_ignore_it && is_local);
+        self.set(POD_OWN_TARGETS, rules_ignore_it && is_local);
         let is_local = capture_range::is_local_v6(&self.routes, snapshot.loopback());
-        self.set_flag(
+        self.set(
             POD_OWN_TARGETS_V6,
             with_targets_v6 && rules_ignore_it && is_local,
         );
-        self.set_flag(POD_ANY_ADDRESS, false);
-        self.set_flag(address_filter::of(&self.routes), true);
+        self.set(POD_ANY_ADDRESS, false);
+        self.set(address_filter::of(&self.routes), true);
         Ok(ifaces::note(left_out))
     }
 
@@ -207,17 +206,7 @@ impl PodRows {
                 self.routes.insert(*id, *route);
             }
         }
-        let gone: Vec<RouteId> = self
-            .routes
-            .keys()
-            .filter(|id| !wanted.contains_key(id))
-            .copied()
-            .collect();
-        for id in gone {
-            maps.routes.remove(&id.key()).context("remove a route")?;
-            self.routes.remove(&id);
-        }
-        Ok(())
+        self.remove_other_routes(wanted, maps)
     }
 
     fn write_ifaces(
@@ -238,19 +227,7 @@ impl PodRows {
         if phase == Phase::Before {
             return Ok(());
         }
-        let gone: Vec<u32> = self
-            .ifaces
-            .keys()
-            .filter(|ifindex| !wanted.contains_key(ifindex))
-            .copied()
-            .collect();
-        for ifindex in gone {
-            maps.ifaces
-                .remove(&self.iface_key(ifindex))
-                .context("remove an interface rule")?;
-            self.ifaces.remove(&ifindex);
-        }
-        Ok(())
+        self.remove_other_ifaces(wanted, maps)
     }
 
     fn iface_key(&self, ifindex: u32) -> IfaceKey {
@@ -261,61 +238,19 @@ impl PodRows {
         }
     }
 
-    fn set_flag(&mut self, flag: u32, is_set: bool) {
-        self.flags = if is_set {
+    /// Notes a fact about the pod (`POD_*`), from when its row is written on.
+    pub fn set(&mut self, flag: u32, is_so: bool) {
+        self.flags = if is_so {
             self.flags | flag
         } else {
             self.flags & !flag
         };
     }
 
-    /// Whether IPv6 is captured.
+    /// Whether it is noted, by this or an earlier agent.
     #[must_use]
-    pub fn captures_v6(&self) -> bool {
-        self.flags & POD_CAPTURE_V6 != 0
-    }
-
-    /// IPv6 is to be captured.
-    pub fn capture_v6(&mut self) {
-        self.set_flag(POD_CAPTURE_V6, true);
-    }
-
-    /// The agent has added `::6` to the pod's lo.
-    pub fn added_self_v6(&mut self) {
-        self.set_flag(POD_ADDED_SELF_V6, true);
-    }
-
-    /// Whether the agent has added `::6` to the pod's lo.
-    #[must_use]
-    pub fn has_added_self_v6(&self) -> bool {
-        self.flags & POD_ADDED_SELF_V6 != 0
-    }
-
-    /// Whether forwarded packets follow the rules, by this or an earlier agent's programs.
-    #[must_use]
-    pub fn forwards(&self) -> bool {
-        self.flags & POD_FORWARDS != 0
-    }
-
-    /// Whether the pod's DNS queries over UDP are captured, from when its row is written on.
-    pub fn set_captures_dns(&mut self, captures: bool) {
-        self.set_flag(POD_DNS, captures);
-    }
-
-    /// Notes whether forwarded packets are to follow the rules.
-    pub fn set_forwards(&mut self, forwards: bool) {
-        self.set_flag(POD_FORWARDS, forwards);
-    }
-
-    /// Whether connections of the node reach the application, by this or an earlier agent's programs.
-    #[must_use]
-    pub fn takes_node_calls(&self) -> bool {
-        self.flags & POD_NODE_CALLS != 0
-    }
-
-    /// Notes whether connections of the node are to reach the application.
-    pub fn set_takes_node_calls(&mut self, takes: bool) {
-        self.set_flag(POD_NODE_CALLS, takes);
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags & flag != 0
     }
 
     /// Compares all rows with what was written, the pod's own last.
@@ -360,8 +295,13 @@ impl PodRows {
     /// # Errors
     /// If the map cannot be written; what is left is remembered.
     pub fn remove_routes(&mut self, maps: &Maps) -> Result<()> {
-        let ids: Vec<RouteId> = self.routes.keys().copied().collect();
-        for id in ids {
+        self.remove_other_routes(&HashMap::new(), maps)
+    }
+
+    fn remove_other_routes(&mut self, wanted: &HashMap<RouteId, Route>, maps: &Maps) -> Result<()> {
+        let mut gone: Vec<RouteId> = self.routes.keys().copied().collect();
+        gone.retain(|id| !wanted.contains_key(id));
+        for id in gone {
             maps.routes.remove(&id.key()).context("remove a route")?;
             self.routes.remove(&id);
         }
@@ -373,8 +313,13 @@ impl PodRows {
     /// # Errors
     /// If the map cannot be written; what is left is remembered.
     pub fn remove_ifaces(&mut self, maps: &Maps) -> Result<()> {
-        let indexes: Vec<u32> = self.ifaces.keys().copied().collect();
-        for ifindex in indexes {
+        self.remove_other_ifaces(&HashMap::new(), maps)
+    }
+
+    fn remove_other_ifaces(&mut self, wanted: &HashMap<u32, IfaceRow>, maps: &Maps) -> Result<()> {
+        let mut gone: Vec<u32> = self.ifaces.keys().copied().collect();
+        gone.retain(|ifindex| !wanted.contains_key(ifindex));
+        for ifindex in gone {
             maps.ifaces
                 .remove(&self.iface_key(ifindex))
                 .context("remove an interface rule")?;
