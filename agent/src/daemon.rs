@@ -23,6 +23,7 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
     signal::unix::{Signal, SignalKind, signal},
+    sync,
     task::JoinHandle,
 };
 use tracing::{Level, info};
@@ -44,7 +45,7 @@ use crate::{
     cni::install::{Installation, Keeper, Unmaintained},
     sources::{
         Source,
-        cluster::{Ending, Reporter, SharedEnding},
+        cluster::{Ending, Reporter},
         cni_requests::CniQueue,
     },
 };
@@ -129,16 +130,17 @@ pub async fn run(config: Config) -> Result<()> {
     }
     service_manager::report_end();
     // A DaemonSet that is replaced is there again soon. The objects of an uninstall go one after the other.
+    let decided = daemon.ending.wait_for(|it| *it != Ending::Undecided);
     tokio::select! {
         failed = follow => failed?,
-        _ = tokio::time::timeout(DECISION_TIMEOUT, daemon.ending.decided()) => {}
+        _ = tokio::time::timeout(DECISION_TIMEOUT, decided) => {}
     }
     // Before an uninstall removes what they write.
     for task in [daemon.server].into_iter().chain(daemon.keepers) {
         task.abort();
         let _ = task.await;
     }
-    if daemon.ending.get() == Ending::Remove {
+    if *daemon.ending.borrow() == Ending::Remove {
         info!("ending; sidetrack is uninstalled, so everything is removed from this node");
         uninstall(&config, daemon.reconciler).await
     } else {
@@ -159,7 +161,7 @@ struct Daemon {
     keepers: [JoinHandle<()>; 2],
     terminate: Signal,
     interrupt: Signal,
-    ending: SharedEnding,
+    ending: sync::watch::Receiver<Ending>,
 }
 
 impl Daemon {
@@ -310,7 +312,7 @@ async fn return_memory() {
 type ClusterParts = (
     Option<Reporter>,
     Option<(kube::Client, String)>,
-    SharedEnding,
+    sync::watch::Receiver<Ending>,
 );
 
 fn cluster_parts(source: &Source, pods: &Pods) -> ClusterParts {
@@ -321,7 +323,7 @@ fn cluster_parts(source: &Source, pods: &Pods) -> ClusterParts {
         },
     ) = (source, pods)
     else {
-        return (None, None, SharedEnding::default());
+        return (None, None, sync::watch::channel(Ending::Keep).1);
     };
     let taint = remove_taint.then(|| (cluster.client(), name.clone()));
     let reporter = Reporter::start(cluster.client(), name);

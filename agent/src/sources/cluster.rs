@@ -17,14 +17,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use kube::{Client, Config, runtime::watcher::Event};
-use tokio::time::Instant;
+use tokio::{sync, time::Instant};
 use tracing::info;
 
-pub use self::{
-    events::Reporter,
-    redirection::Redirections,
-    uninstall::{Ending, SharedEnding},
-};
+pub use self::{events::Reporter, redirection::Redirections, uninstall::Ending};
 use self::{
     pauses::Backoff,
     problem::Problem,
@@ -111,8 +107,8 @@ impl Cluster {
     }
 
     /// What becomes of what the agent installed when it ends.
-    pub fn ending(&self) -> SharedEnding {
-        self.uninstall.ending.clone()
+    pub fn ending(&self) -> sync::watch::Receiver<Ending> {
+        self.uninstall.ending.subscribe()
     }
 
     /// Waits for a change. Cancel safe.

@@ -5,62 +5,27 @@
 //! delete it to restart everything. Sidetrack is uninstalled when the ConfigMap that was installed with it is
 //! deleted as well, or their namespace.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-    time::Duration,
-};
-
 use kube::runtime::watcher::Event;
 use sidetrack_policy::facts::ObjectFacts;
+use tokio::sync::watch;
 use tracing::info;
 
 /// What an agent that ends does with what it installed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Ending {
     /// It stays, for the next agent.
-    Keep = 0,
+    #[default]
+    Keep,
     /// The DaemonSet is deleted. It is not known yet whether another takes its place.
-    Undecided = 1,
+    Undecided,
     /// Everything is removed.
-    Remove = 2,
-}
-
-/// An [`Ending`] that others read.
-#[derive(Clone, Debug, Default)]
-pub struct SharedEnding(Arc<AtomicU8>);
-
-impl SharedEnding {
-    /// The present one.
-    #[must_use]
-    pub fn get(&self) -> Ending {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Ending::Keep,
-            1 => Ending::Undecided,
-            _ => Ending::Remove,
-        }
-    }
-
-    /// Waits until it is decided.
-    pub async fn decided(&self) {
-        const POLL_INTERVAL: Duration = Duration::from_millis(50);
-        while self.get() == Ending::Undecided {
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
-    }
-
-    fn set(&self, ending: Ending) {
-        self.0.store(ending as u8, Ordering::Relaxed);
-    }
+    Remove,
 }
 
 /// The objects that an install consists of.
 #[derive(Debug, Default)]
 pub(super) struct Uninstall {
-    pub(super) ending: SharedEnding,
+    pub(super) ending: watch::Sender<Ending>,
     daemonset: Presence,
     config: Presence,
     /// Whether their namespace is being deleted.
@@ -116,7 +81,7 @@ impl Uninstall {
             (true, false) => Ending::Undecided,
             (false, _) => Ending::Keep,
         };
-        if ending == self.ending.get() {
+        if ending == *self.ending.borrow() {
             return;
         }
         match ending {
@@ -128,7 +93,7 @@ impl Uninstall {
                 info!("sidetrack is uninstalled: everything is removed when the agent ends");
             }
         }
-        self.ending.set(ending);
+        self.ending.send_replace(ending);
     }
 }
 

@@ -21,7 +21,7 @@ fn installed() -> Uninstall {
         uninstall.daemonset(&event);
         uninstall.config(&event);
     }
-    assert_eq!(uninstall.ending.get(), Ending::Keep);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Keep);
     uninstall
 }
 
@@ -29,9 +29,9 @@ fn installed() -> Uninstall {
 fn a_deleted_daemonset_alone_is_no_uninstall() {
     let mut uninstall = installed();
     uninstall.daemonset(&Event::Delete(object()));
-    assert_eq!(uninstall.ending.get(), Ending::Undecided);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Undecided);
     uninstall.daemonset(&Event::Apply(object()));
-    assert_eq!(uninstall.ending.get(), Ending::Keep);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Keep);
 }
 
 #[test]
@@ -39,12 +39,12 @@ fn both_deleted_in_either_order() {
     let mut uninstall = installed();
     uninstall.daemonset(&Event::Delete(object()));
     uninstall.config(&Event::Delete(object()));
-    assert_eq!(uninstall.ending.get(), Ending::Remove);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Remove);
     let mut uninstall = installed();
     uninstall.config(&Event::Delete(object()));
-    assert_eq!(uninstall.ending.get(), Ending::Keep);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Keep);
     uninstall.daemonset(&Event::Delete(object()));
-    assert_eq!(uninstall.ending.get(), Ending::Remove);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Remove);
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn deletion_that_has_begun_counts() {
     let ending = serde_json::from_value(json!({"metadata": metadata})).unwrap();
     let mut uninstall = installed();
     uninstall.daemonset(&Event::Apply(ending));
-    assert_eq!(uninstall.ending.get(), Ending::Undecided);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Undecided);
 }
 
 #[test]
@@ -63,7 +63,7 @@ fn deleted_while_the_watch_was_down() {
         uninstall.daemonset(&event);
         uninstall.config(&event);
     }
-    assert_eq!(uninstall.ending.get(), Ending::Remove);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Remove);
 }
 
 #[test]
@@ -73,12 +73,12 @@ fn what_never_existed_is_not_deleted() {
         uninstall.daemonset(&event);
         uninstall.config(&event);
     }
-    assert_eq!(uninstall.ending.get(), Ending::Keep);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Keep);
 }
 
 #[test]
 fn the_namespace_ends() {
     let mut uninstall = installed();
     uninstall.namespace_ends(true);
-    assert_eq!(uninstall.ending.get(), Ending::Remove);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Remove);
 }
