@@ -1,6 +1,6 @@
-//! The async runtime of a thread.
+//! How a program runs and ends.
 
-use std::{io, time::Duration};
+use std::{io, process::ExitCode, time::Duration};
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -30,4 +30,10 @@ pub async fn until_signal() -> io::Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+/// The end of a program whose answer may be a bad one: 1 then, which scripts see. Wrong usage is 2.
+#[must_use]
+pub fn exit_code(fine: bool) -> ExitCode {
+    ExitCode::from(u8::from(!fine))
 }

@@ -13,6 +13,7 @@ use futures_util::{StreamExt as _, stream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::{Api, ResourceExt as _, api::LogParams};
 use serde_json::{Value, json};
+use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::{
     facts::PodFacts,
     mesh::Mesh,
@@ -116,10 +117,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         "{}: {files}. Its README says what is in them. Look through it before you send it: it has names and addresses",
         path.display()
     );
-    Ok(match report.problems.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(exit_code(report.problems.is_empty()))
 }
 
 async fn collect(cluster: &Cluster) -> Result<Collected> {

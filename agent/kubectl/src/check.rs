@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::select::Enroll;
 
 use self::{istio::Istio, namespaces::NamespaceRow, network::Network, nodes::NodeRow};
@@ -112,11 +113,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         remarks,
     };
     output::show(options.output, &report, || text(&report))?;
-    Ok(if report.remarks.problems.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(report.remarks.problems.is_empty()))
 }
 
 fn text(report: &CheckReport) -> String {

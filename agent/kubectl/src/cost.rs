@@ -7,6 +7,7 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sidetrack_base::duration::interval;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_live::bytes;
 
 use crate::{agents, ask, cluster::Cluster, flags::Format, output, pods::no_agent};
@@ -71,10 +72,7 @@ pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
         let header = ["NODE", "PODS", "MAPS", "AGENT", "PROCESSOR", "REMARKS"];
         output::table(&header, nodes.iter().map(cells))
     })?;
-    Ok(match nodes.iter().all(|node| node.problem.is_none()) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(exit_code(nodes.iter().all(|node| node.problem.is_none())))
 }
 
 fn cells(node: &NodeCost<'_>) -> Vec<String> {

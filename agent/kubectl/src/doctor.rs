@@ -6,6 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
 use serde_json::Value;
+use sidetrack_base::runtime::exit_code;
 
 use crate::{agents, ask, cluster::Cluster, flags::Format, output, pods::no_agent};
 
@@ -73,11 +74,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     })?;
     let is_fine =
         |answer: &Result<NodeAnswer, String>| answer.as_ref().is_ok_and(|answer| answer.report.ok);
-    Ok(if answers.values().all(is_fine) {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(answers.values().all(is_fine)))
 }
 
 fn text(answers: &BTreeMap<String, Result<NodeAnswer, String>>, wide: bool) -> String {

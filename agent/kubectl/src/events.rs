@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_live::history::{Entry, Flags, HEADER};
 
 use crate::{agents, ask, cluster::Cluster, flags::Format, output, pods};
@@ -63,11 +64,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     }
     events.sort_by(|one, other| one.entry.time.cmp(&other.entry.time));
     output::show(options.output, &events, || table(&events))?;
-    Ok(if fine {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(fine))
 }
 
 fn is_wanted(entry: &Entry, cluster: &Cluster, options: &Options) -> bool {

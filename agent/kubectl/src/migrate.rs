@@ -7,6 +7,7 @@ use clap::Args;
 use k8s_openapi::api::core::v1::{Namespace, Node};
 use kube::{ResourceExt as _, api::ListParams};
 use serde::Serialize;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::{
     facts::PodFacts,
     migration::{Migration, Programmer},
@@ -75,11 +76,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         }
         text(&rows, &notes, options.output == Format::Wide)
     })?;
-    Ok(if rows.iter().any(|row| row.then == "rejected") {
-        ExitCode::FAILURE
-    } else {
-        ExitCode::SUCCESS
-    })
+    Ok(exit_code(!rows.iter().any(|row| row.then == "rejected")))
 }
 
 fn row(pod: &PodFacts, kernels: &BTreeMap<String, Kernel>) -> Row {

@@ -9,6 +9,7 @@ use anyhow::Result;
 use clap::Args;
 use serde::Serialize;
 use serde_json::Value;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::select::Enroll;
 
 pub use self::{
@@ -91,11 +92,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     output::show(options.output, &report, || {
         table(&rows, options.output == Format::Wide)
     })?;
-    Ok(if fine {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(fine))
 }
 
 /// What to say if no node has an agent.

@@ -6,6 +6,7 @@ use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
+use sidetrack_base::runtime::exit_code;
 
 use self::report::{AgentReport, ClusterReport, NodeRow};
 use crate::{
@@ -83,11 +84,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         true => report.problems.is_empty() && report.nodes.iter().all(NodeRow::is_fine),
         false => !agents.is_empty() && is_complete && report.nodes.iter().all(NodeRow::answers),
     };
-    Ok(if fine {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(fine))
 }
 
 fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {

@@ -15,6 +15,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use serde::Serialize;
 use sidetrack_base::duration::interval;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_live::{
     screen,
     top::{self, Origin, Settings, TopReport, View},
@@ -146,11 +147,7 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         .nodes
         .iter()
         .all(|node| node.origin != Origin::Nowhere);
-    Ok(if all_answer {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(all_answer))
 }
 
 fn table(answers: &Answers, wide: bool) -> String {

@@ -7,6 +7,7 @@ use clap::Args;
 
 use super::{Format, Places, output};
 use crate::server::control_socket;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_datapath::kernel::probe;
 
 #[derive(Debug, Args)]
@@ -28,11 +29,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     if !output::print_value(options.output, &report)? {
         print(&report, options.output == Format::Wide)?;
     }
-    Ok(if report.ok {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(report.ok))
 }
 
 fn print(report: &probe::DoctorReport, wide: bool) -> Result<()> {

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use sidetrack_base::runtime::exit_code;
 
 use super::{Places, output};
 use crate::client::Client;
@@ -33,9 +34,5 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     };
     let (fine, text) = Client::new(&options.places.socket).text(path).await?;
     output::print(text)?;
-    Ok(if fine {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(fine))
 }

@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Result, bail};
 use clap::Args;
 use sidetrack_base::duration::{self, duration};
+use sidetrack_base::runtime::exit_code;
 use sidetrack_datapath::kernel::pins::Pins;
 use sidetrack_live::SidecarCounts;
 
@@ -70,11 +71,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     } else {
         report.agent.is_some()
     };
-    Ok(if fine {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    Ok(exit_code(fine))
 }
 
 /// Asks at least once, whatever the time.

@@ -8,6 +8,7 @@ use std::{
 
 use anyhow::Result;
 use serde_json::json;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_live::trace::{Columns, Summary, TraceLine, missing};
 use sidetrack_policy::text::{counted, escaped};
 
@@ -171,10 +172,6 @@ impl Show {
             counted(self.nodes.len() as u64, "node"),
             self.summary.text()
         ));
-        if silent.is_empty() {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::FAILURE
-        }
+        exit_code(silent.is_empty())
     }
 }

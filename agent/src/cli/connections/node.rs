@@ -12,6 +12,7 @@ use std::{
 use anyhow::Result;
 use nix::ifaddrs::getifaddrs;
 use serde::Serialize;
+use sidetrack_base::runtime::exit_code;
 use sidetrack_datapath::{
     kernel::{maps::Maps, pins::Pins, sock_records::Records},
     netns::Netns,
@@ -132,10 +133,7 @@ pub(super) fn run(options: &Options, pods: Vec<PodStatus>) -> Result<ExitCode> {
     if !output::print_value(options.output, &listing)? {
         print(&listing)?;
     }
-    Ok(match listing.unread.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
-    })
+    Ok(exit_code(listing.unread.is_empty()))
 }
 
 /// The addresses that others reach a pod by.
