@@ -1,6 +1,4 @@
-//! The order of crates and of modules: what [`table`] says, held against the manifests and the sources.
-
-mod table;
+//! The order of crates and of modules: what `order/table.txt` says, held against the manifests and the sources.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -10,48 +8,61 @@ use std::{
 
 use anyhow::{Result, ensure};
 
-use self::table::{CRATES, ROOMS};
 use super::source::{self, File, Module, Names};
 use crate::{
     run::root,
     workspace::{self, Package},
 };
 
-/// Stands in [`ROOMS`] for the file beside the directory, or for the crate's root.
+/// Lines `crate NAME: CRATES`, and `modules SOURCES ROOM: MODULES`.
+const TABLE: &str = include_str!("order/table.txt");
+/// Stands in the table for the file beside the directory, or for the crate's root.
 const PARENT: &str = "self";
 /// Modules without a place in the order: tests, and what only tests use.
 const TESTS: [&str; 2] = ["fixture", "tests"];
 
+/// Lines of the table of a kind: the words before the colon, and those after it.
+fn lines(kind: &str) -> Vec<(Vec<&'static str>, Vec<&'static str>)> {
+    let words = |text: &'static str| text.split_whitespace().collect();
+    let lines = TABLE.lines().filter_map(|line| line.strip_prefix(kind));
+    let parts = lines.filter_map(|line| line.split_once(':'));
+    parts
+        .map(|(name, listed)| (words(name), words(listed)))
+        .collect()
+}
+
 /// Fails with every arrow that the table forbids.
 pub fn check(files: &[File]) -> Result<()> {
     let mut wrong = BTreeSet::new();
+    let table = lines("crate ");
     for package in workspace::packages(Path::new("Cargo.toml"))? {
-        wrong.extend(forbidden_dependencies(&package, CRATES)?);
+        wrong.extend(forbidden_dependencies(&package, &table)?);
     }
     let mut crates: BTreeMap<&str, Sources<'_>> = BTreeMap::new();
-    for (src, room, order) in ROOMS {
+    for (name, order) in &lines("modules ") {
+        let (src, room) = (name[0], name.get(1));
         let sources = crates
             .entry(src)
             .or_insert_with(|| Sources::read(src, files));
-        let room: Module = room
-            .split("::")
-            .filter(|it| !it.is_empty())
-            .map(str::to_owned)
-            .collect();
+        let room = room.into_iter().flat_map(|room| room.split("::"));
+        let room: Module = room.map(str::to_owned).collect();
         let missing = sources.without_place(&room, order);
         wrong.extend(missing.into_iter().map(|it| format!("{src}: {it}")));
         wrong.extend(sources.forbidden_arrows(&room, order));
     }
     ensure!(
         wrong.is_empty(),
-        "the table in xtask/src/lint/order/table.rs forbids:\n{}",
+        "the table in xtask/src/lint/order/table.txt forbids:\n{}",
         Vec::from_iter(wrong).join("\n")
     );
     Ok(())
 }
 
 /// Dependencies of a package of the workspace on others that the table does not list.
-fn forbidden_dependencies(package: &Package, table: &[(&str, &[&str])]) -> Result<Vec<String>> {
+fn forbidden_dependencies(
+    package: &Package,
+    table: &[(Vec<&str>, Vec<&str>)],
+) -> Result<Vec<String>> {
     if package.source.is_some() {
         return Ok(Vec::new());
     }
@@ -59,7 +70,7 @@ fn forbidden_dependencies(package: &Package, table: &[(&str, &[&str])]) -> Resul
         .manifest_path
         .strip_prefix(root())
         .unwrap_or(&package.manifest_path);
-    let Some((_, allowed)) = table.iter().find(|(name, _)| *name == package.name) else {
+    let Some((_, allowed)) = table.iter().find(|(name, _)| name[0] == package.name) else {
         return Ok(vec![format!(
             "{}: {} is not in the table",
             manifest.display(),
