@@ -10,7 +10,6 @@ mod connections;
 mod cost;
 mod doctor;
 mod events;
-mod examples;
 mod explain;
 mod install_cni;
 mod man;
@@ -31,7 +30,7 @@ mod why;
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::cni;
 use sidetrack_base::runtime::block_on;
@@ -142,9 +141,7 @@ pub fn main() -> ExitCode {
     if std::env::args_os().len() == 1 && std::env::var_os("CNI_COMMAND").is_some() {
         return cni::main();
     }
-    let parsed = Cli::from_arg_matches(&command().get_matches());
-    let cli = parsed.unwrap_or_else(|error| error.exit());
-    let result = match cli.command {
+    let result = match Cli::parse().command {
         Command::Agent(options) => agent::run(options),
         Command::Status(options) => blocking(status::run(options)),
         Command::Pods(options) => blocking(pods::run(options)),
@@ -176,11 +173,6 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// The command line with its examples.
-fn command() -> clap::Command {
-    examples::add(Cli::command())
-}
-
 /// Runs a command's future to its end.
 fn blocking(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
     block_on(command)?
@@ -194,3 +186,6 @@ fn usage(sentence: &str) -> ! {
     )
     .exit()
 }
+
+#[cfg(test)]
+mod tests;

@@ -38,6 +38,9 @@ use sidetrack_datapath::kernel::datapath::NODE_NETNS;
 const NODE_NAME: &str = "NODE_NAME";
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack agent --node-name worker-1 --metrics-addr '[::]:9446'
+  sidetrack agent --pods-dir /etc/sidetrack/pods --default excludeOutboundPorts=3306")]
 pub(super) struct Options {
     #[command(flatten)]
     source: SourceFlags,

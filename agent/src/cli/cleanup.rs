@@ -14,6 +14,9 @@ use crate::{
 use sidetrack_base::runtime::{block_on, until_signal};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack cleanup --dry-run
+  sidetrack cleanup")]
 pub(super) struct Options {
     /// Only show what would be removed, and which pods would no longer be intercepted
     #[arg(long)]

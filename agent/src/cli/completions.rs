@@ -3,12 +3,16 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Arg, Args, Command, ValueEnum};
+use clap::{Arg, Args, Command, CommandFactory as _, ValueEnum};
 use clap_complete::aot;
 
-use super::{Places, output, pods};
+use super::{Cli, Places, output, pods};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack completions bash > /usr/share/bash-completion/completions/sidetrack
+  sidetrack completions zsh > /usr/share/zsh/site-functions/_sidetrack
+  sidetrack completions fish > /usr/share/fish/vendor_completions.d/sidetrack.fish")]
 pub(super) struct Options {
     /// The shell
     #[arg(value_enum)]
@@ -27,7 +31,7 @@ pub(super) const PODS: &str = "__pods";
 
 /// Prints a script.
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
-    output::print(script(options.shell, super::command()).trim_end())?;
+    output::print(script(options.shell, Cli::command()).trim_end())?;
     Ok(ExitCode::SUCCESS)
 }
 

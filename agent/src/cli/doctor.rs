@@ -11,6 +11,9 @@ use sidetrack_base::runtime::exit_code;
 use sidetrack_datapath::kernel::probe;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack doctor
+  sidetrack doctor --bpffs /sys/fs/bpf --cgroup /sys/fs/cgroup/kubepods.slice -o json")]
 pub(super) struct Options {
     #[command(flatten)]
     places: Places,

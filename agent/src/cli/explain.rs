@@ -27,6 +27,11 @@ use super::{
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack explain shop/web-0 outbound --dst 10.96.0.1:443
+  sidetrack explain shop/web-0 outbound --uid 1337 --dst ledger.bank:80
+  sidetrack explain shop/web-0 inbound --dst 10.244.0.7:8080
+  sidetrack explain --manifest web.yaml --pod-ip fd00::7 outbound --dst '[fd00::9]:80'")]
 pub(super) struct Options {
     #[command(flatten)]
     which: Which,

@@ -104,6 +104,9 @@ fn cni_timeout(text: &str) -> Result<Duration, String> {
 }
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack install-cni --cni-timeout 20s
+  sidetrack install-cni --remove")]
 pub(super) struct Options {
     /// Directory of the network's plugins
     #[arg(long, value_name = "DIR", default_value = "/opt/cni/bin")]

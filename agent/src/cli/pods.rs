@@ -17,6 +17,10 @@ use sidetrack_datapath::{
 };
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack pods
+  sidetrack pods -o wide
+  sidetrack pods -o yaml")]
 pub(super) struct Options {
     #[command(flatten)]
     places: Places,

@@ -11,6 +11,9 @@ use crate::client::Client;
 use crate::server::metrics_http::{LIVE, READY};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack probe live
+  sidetrack probe ready")]
 pub(super) struct Options {
     /// What to ask for
     #[arg(value_enum)]

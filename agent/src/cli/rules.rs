@@ -16,6 +16,10 @@ use super::{
 use sidetrack_policy::rules::{self, Line};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack rules shop/web-0
+  sidetrack rules -n shop web-0 -6
+  sidetrack rules --manifest web.yaml -o iptables")]
 pub(super) struct Options {
     #[command(flatten)]
     which: Which,

@@ -34,6 +34,10 @@ use crate::{
 const POLL: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack status
+  sidetrack status --wait shop/web-0 --timeout 30s
+  sidetrack status --check -o json")]
 pub(super) struct Options {
     /// Wait until this pod is enrolled
     #[arg(long, value_name = "NAMESPACE/POD")]

@@ -20,6 +20,8 @@ const NOT_INTERCEPTED: u8 = 126;
 const PROXY: u32 = 1337;
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack validate --timeout 30s")]
 pub(super) struct Options {
     /// The sidecar's port for outbound connections
     #[arg(long, value_name = "PORT", default_value = "15001", value_parser = clap::value_parser!(u16).range(1..))]

@@ -13,6 +13,9 @@ use sidetrack_datapath::kernel::objects::{ACCELERATE, CORE, DNS, FORWARD};
 use super::{Format, output};
 
 #[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  sidetrack version
+  sidetrack version -o json")]
 pub(super) struct Options {
     /// Form of the output
     #[arg(short, long, value_enum, default_value_t)]

@@ -1,8 +1,10 @@
-use super::{PodPlaces, Shell, script};
+use clap::CommandFactory as _;
+
+use super::{Cli, PodPlaces, Shell, script};
 
 #[test]
 fn pods_are_completed_where_they_are_named() {
-    let places = PodPlaces::of(&super::super::command());
+    let places = PodPlaces::of(&Cli::command());
     for command in ["rules", "explain"] {
         assert!(places.commands.iter().any(|it| it == command), "{command}");
     }
@@ -11,13 +13,13 @@ fn pods_are_completed_where_they_are_named() {
             .options
             .contains(&("status".to_owned(), "--wait".to_owned()))
     );
-    let zsh = script(Shell::Zsh, super::super::command());
+    let zsh = script(Shell::Zsh, Cli::command());
     let actions = zsh.matches(":_sidetrack_pods'").count();
     assert!(
         actions >= places.commands.len() + places.options.len(),
         "{actions}"
     );
-    let fish = script(Shell::Fish, super::super::command());
+    let fish = script(Shell::Fish, Cli::command());
     assert!(
         fish.contains("from rules\" -f -a \"(sidetrack __pods"),
         "{fish}"

@@ -1,6 +1,8 @@
+use clap::CommandFactory as _;
+
 #[test]
 fn every_command_has_examples_that_it_accepts() {
-    let command = super::super::command();
+    let command = super::Cli::command();
     for subcommand in command.get_subcommands().filter(|it| !it.is_hide_set()) {
         let name = subcommand.get_name();
         // The container runtime starts this one.
