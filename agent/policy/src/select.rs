@@ -140,10 +140,9 @@ pub enum Prospect {
 
 /// Whether agents that select pods like this would select a pod by its manifest alone.
 ///
-/// Ambient mode is not considered, which most often a namespace's label chooses.
+/// A namespace that opts in to ambient mode is not considered.
 #[must_use]
-pub fn prospect(pod: &PodFacts, enroll: Enroll) -> Prospect {
-    let mesh = &Mesh::new(enroll);
+pub fn prospect(pod: &PodFacts, mesh: &Mesh) -> Prospect {
     let labeled = NamespaceLabels {
         interception: Some("enabled"),
         ..NamespaceLabels::default()

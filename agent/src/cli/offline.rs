@@ -136,13 +136,17 @@ impl OfflineFlags {
     }
 
     fn describe(&self, document: &Document, mesh: &Mesh) -> Result<Described> {
+        let agents = Mesh {
+            enroll: self.enroll.unwrap_or(Enroll::Labeled),
+            ..mesh.clone()
+        };
         let policy = match wanted(&document.pod, None, mesh) {
             Wanted::Enrolled(policy) => *policy,
             Wanted::Skipped(reason) => bail!("{}", skipped(document, &reason)),
             Wanted::Rejected(reason) => {
-                let verdict = match prospect(&document.pod, self.enroll()) {
+                let verdict = match prospect(&document.pod, &agents) {
                     Prospect::IfNamespaceOptsIn(_) => {
-                        let condition = enrollment(document, self.enroll()).condition;
+                        let condition = enrollment(document, &agents).condition;
                         format!("{condition}, and would reject it then")
                     }
                     Prospect::Selected | Prospect::Skipped(_) => {
@@ -163,13 +167,8 @@ impl OfflineFlags {
             policy,
             own,
             ipv6,
-            enrollment: enrollment(document, self.enroll()),
+            enrollment: enrollment(document, &agents),
         })
-    }
-
-    /// Which pods agents enroll, as far as the command line says it.
-    fn enroll(&self) -> Enroll {
-        self.enroll.unwrap_or(Enroll::Labeled)
     }
 
     /// The addresses from the command line, otherwise those in the pod's status.
@@ -233,13 +232,14 @@ fn skipped(document: &Document, reason: &Skipped) -> String {
     )
 }
 
-fn enrollment(document: &Document, enroll: Enroll) -> Enrollment {
+/// What agents with these settings would do.
+fn enrollment(document: &Document, agents: &Mesh) -> Enrollment {
     let namespace = document.name().namespace;
-    let flag = match enroll {
+    let flag = match agents.enroll {
         Enroll::Labeled => "--enroll labeled",
         Enroll::Injected => "--enroll injected",
     };
-    let (enrolled, condition) = match prospect(&document.pod, enroll) {
+    let (enrolled, condition) = match prospect(&document.pod, agents) {
         Prospect::Selected => (
             Some(true),
             format!(

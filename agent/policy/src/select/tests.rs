@@ -9,7 +9,7 @@ use super::{
 use crate::{
     Dialect,
     facts::PodFacts,
-    mesh::{Mesh, VirtualInterfaces},
+    mesh::{Mesh, MeshName, VirtualInterfaces},
     policy::ReturnRoute,
 };
 
@@ -84,11 +84,24 @@ fn what_a_manifest_alone_shows() {
     ] {
         let labels = pod_label.map_or(json!({}), |label| json!({super::LABEL: label}));
         let pod = injected(&[("/metadata/labels", labels)]);
-        assert_eq!(prospect(&pod, Labeled), labeled, "{pod_label:?}");
-        assert_eq!(prospect(&pod, Injected), all, "{pod_label:?}");
+        assert_eq!(
+            prospect(&pod, &Mesh::new(Labeled)),
+            labeled,
+            "{pod_label:?}"
+        );
+        assert_eq!(prospect(&pod, &Mesh::new(Injected)), all, "{pod_label:?}");
     }
     let host = injected(&[("/spec/hostNetwork", json!(true))]);
-    assert_eq!(prospect(&host, Injected), Prospect::Skipped(HostNetwork));
+    assert_eq!(
+        prospect(&host, &Mesh::new(Injected)),
+        Prospect::Skipped(HostNetwork)
+    );
+    let mut mesh = Mesh::new(Labeled);
+    mesh.ambient = true;
+    assert_eq!(prospect(&ambient(&[]), &mesh), Prospect::Selected);
+    mesh.served = vec![MeshName::Kuma];
+    let of_other = Prospect::Skipped(Skipped::OtherMesh(MeshName::Istio));
+    assert_eq!(prospect(&injected(&[]), &mesh), of_other);
 }
 
 #[test]
