@@ -13,11 +13,9 @@ use crate::{
     inputs::Sourced,
     mesh_name::MeshName,
     names::{ACCELERATE, BEFORE_SIDECAR, InjectedNames},
-    parse::reader::{Entry, entries},
-    parse::values,
+    parse::{reader::Settings, values},
     policy::Policy,
     record::Record,
-    text::shortened,
 };
 
 /// The policy of a pod that another mesh than Istio has injected, or that is in ambient mode.
@@ -86,49 +84,6 @@ fn init_words(
             settings.errors.push(error);
             None
         }
-    }
-}
-
-/// Reads settings and collects their errors.
-#[derive(Default)]
-struct Settings {
-    errors: Vec<PolicyError>,
-}
-
-impl Settings {
-    /// A single value; `None` if it cannot be used.
-    fn one<T>(&mut self, found: &Sourced, parse: impl Fn(&str) -> Result<T, String>) -> Option<T> {
-        match parse(found.value.trim()) {
-            Ok(value) => Some(value),
-            Err(problem) => {
-                self.refuse(found, &problem);
-                None
-            }
-        }
-    }
-
-    /// A list with something between its entries; empty ones are dropped.
-    fn list<T: Entry>(
-        &mut self,
-        found: Option<&Sourced>,
-        between: char,
-        parse: impl Fn(&str) -> Result<T, String>,
-    ) -> Vec<T> {
-        let Some(found) = found else {
-            return Vec::new();
-        };
-        let items = found.value.split(between).map(str::trim);
-        let items = items.filter(|item| !item.is_empty());
-        entries(found, items, parse, &mut self.errors)
-    }
-
-    /// A value that cannot be used.
-    fn refuse(&mut self, found: &Sourced, problem: &str) {
-        self.errors.push(PolicyError {
-            origin: found.origin.clone(),
-            value: shortened(&found.value),
-            problem: problem.to_owned(),
-        });
     }
 }
 

@@ -4,7 +4,7 @@ pub(crate) mod reader;
 pub(crate) mod values;
 
 use self::{
-    reader::Reader,
+    reader::{Reader, Settings},
     values::{
         before_sidecar, boolean, id, interface, loopback, mode, port, port_or_zero, range,
         tproxy_mark, tproxy_table,
@@ -33,7 +33,7 @@ impl Policy {
 fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     let mut read = Reader {
         inputs,
-        errors: Vec::new(),
+        settings: Settings::default(),
     };
     let default = Policy::default();
     let proxy_uids = read.list(Input::ProxyUid, id).unwrap_or(default.proxy_uids);
@@ -105,10 +105,10 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
             .unwrap_or(default.accelerate),
         unknown_annotations: Vec::new(),
     };
-    if read.errors.is_empty() {
+    if read.settings.errors.is_empty() {
         Ok(policy)
     } else {
-        Err(read.errors)
+        Err(read.settings.errors)
     }
 }
 

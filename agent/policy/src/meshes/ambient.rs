@@ -1,12 +1,12 @@
 //! Istio's ambient mode: istio-cni has one list of rules, and annotations change it. ztunnel is the proxy: it makes its
 //! sockets in the pod's network and marks them.
 
-use super::{Settings, nothing, settings_annotation};
+use super::{nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
     facts::PodFacts,
     names::ambient::{BYPASS_INBOUND, DNS, VIRTUAL_INTERFACES},
-    parse::values,
+    parse::{reader::Settings, values},
     policy::{DnsCapture, InboundPorts, Mode, Policy},
 };
 

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use serde::Deserialize;
 
-use super::{Settings, nothing, settings_annotation};
+use super::{nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
     exclusions::{OwnerExclusion, Span},
@@ -13,7 +13,7 @@ use crate::{
     inputs::Sourced,
     mesh_name::MeshName,
     names::consul::{CONFIG, DUAL_STACK, VARIABLE},
-    parse::values,
+    parse::{reader::Settings, values},
     policy::{DnsCapture, Policy},
     record::Record,
 };

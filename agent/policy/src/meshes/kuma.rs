@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use sidetrack_common::policy::OWNER_ENTRIES;
 
-use super::{Settings, flags, init_words, nothing, settings_annotation};
+use super::{flags, init_words, nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
     exclusions::{OwnerExclusion, Protocol, Span},
@@ -15,7 +15,7 @@ use crate::{
     manifest,
     mesh_name::MeshName,
     names::kuma,
-    parse::values,
+    parse::{reader::Settings, values},
     policy::{DnsCapture, InboundPorts, OutboundRanges, Policy},
 };
 

@@ -1,7 +1,7 @@
 //! Linkerd: the arguments of linkerd-init are complete. Without it the pod is for Linkerd's CNI plugin: then the sidecar's
 //! variables have the ports, and annotations the exclusions.
 
-use super::{Settings, flags, init_words, nothing, settings_annotation};
+use super::{flags, init_words, nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
     exclusions::Span,
@@ -12,7 +12,7 @@ use crate::{
         ADMIN, CONTROL, INBOUND, OUTBOUND, PROXY_GID, PROXY_UID, SKIP_INBOUND_PORTS,
         SKIP_OUTBOUND_PORTS, SKIP_SUBNETS,
     },
-    parse::values,
+    parse::{reader::Settings, values},
     policy::{InboundPorts, Policy},
 };
 

@@ -44,10 +44,53 @@ impl Entry for Vec<OwnerExclusion> {
 /// An interface.
 impl Entry for String {}
 
-/// Reads inputs and collects their errors.
+/// Reads settings and collects their errors.
+#[derive(Default)]
+pub(crate) struct Settings {
+    pub(crate) errors: Vec<PolicyError>,
+}
+
+impl Settings {
+    /// A single value; `None` if it cannot be used.
+    pub(crate) fn one<T>(
+        &mut self,
+        found: &Sourced,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Option<T> {
+        match parse(found.value.trim()) {
+            Ok(value) => Some(value),
+            Err(problem) => {
+                self.refuse(found, &problem);
+                None
+            }
+        }
+    }
+
+    /// A list with something between its entries; empty ones are dropped, spaces around entries are tolerated.
+    pub(crate) fn list<T: Entry>(
+        &mut self,
+        found: Option<&Sourced>,
+        between: char,
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
+        let Some(found) = found else {
+            return Vec::new();
+        };
+        let items = found.value.split(between).map(str::trim);
+        let items = items.filter(|item| !item.is_empty());
+        entries(found, items, parse, &mut self.errors)
+    }
+
+    /// A value that cannot be used.
+    pub(crate) fn refuse(&mut self, found: &Sourced, problem: &str) {
+        self.errors.push(error(found, problem.to_owned()));
+    }
+}
+
+/// Reads inputs.
 pub(super) struct Reader<'a> {
     pub(super) inputs: &'a Inputs,
-    pub(super) errors: Vec<PolicyError>,
+    pub(super) settings: Settings,
 }
 
 impl Reader<'_> {
@@ -57,30 +100,17 @@ impl Reader<'_> {
         input: Input,
         parse: fn(&str) -> Result<T, String>,
     ) -> Option<T> {
-        let found = self.inputs.get(input)?;
-        match parse(found.value.trim()) {
-            Ok(value) => Some(value),
-            Err(problem) => {
-                self.error(found, problem);
-                None
-            }
-        }
+        self.settings.one(self.inputs.get(input)?, parse)
     }
 
-    /// A comma-separated list; empty items are dropped, spaces around items are tolerated.
+    /// A comma-separated list, if it is set.
     pub(super) fn list<T: Entry>(
         &mut self,
         input: Input,
         parse: fn(&str) -> Result<T, String>,
     ) -> Option<Vec<T>> {
         let found = self.inputs.get(input)?;
-        let items = found.value.split(',').map(str::trim);
-        let items = items.filter(|item| !item.is_empty());
-        Some(entries(found, items, parse, &mut self.errors))
-    }
-
-    fn error(&mut self, found: &Sourced, problem: String) {
-        self.errors.push(error(found, problem));
+        Some(self.settings.list(Some(found), ',', parse))
     }
 }
 

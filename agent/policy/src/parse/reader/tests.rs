@@ -2,7 +2,7 @@
 
 use super::{
     super::values::{id, port},
-    Reader,
+    Reader, Settings,
 };
 use crate::inputs::{Input, Inputs};
 
@@ -20,10 +20,10 @@ fn read<T>(text: &str, list: impl FnOnce(&mut Reader<'_>) -> T) -> (T, Vec<Strin
     inputs.set(Input::OutboundPorts, text, "here".to_owned());
     let mut reader = Reader {
         inputs: &inputs,
-        errors: Vec::new(),
+        settings: Settings::default(),
     };
     let values = list(&mut reader);
-    let errors = reader.errors.into_iter();
+    let errors = reader.settings.errors.into_iter();
     (values, errors.map(|error| error.problem).collect())
 }
 
@@ -33,11 +33,11 @@ fn empty_items_are_dropped() {
     assert_eq!(ports(""), (Some(vec![]), vec![]));
     let mut unset = Reader {
         inputs: &Inputs::default(),
-        errors: Vec::new(),
+        settings: Settings::default(),
     };
     assert_eq!(unset.list(Input::OutboundPorts, port), None);
     assert_eq!(unset.one(Input::EnvoyPort, port), None);
-    assert_eq!(unset.errors, []);
+    assert_eq!(unset.settings.errors, []);
 }
 
 #[test]
