@@ -30,10 +30,11 @@ mod why;
 use std::{path::PathBuf, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 
 use crate::cni;
 use sidetrack_base::runtime::block_on;
+use sidetrack_live::output::Format;
 
 /// Sidecar traffic interception with eBPF socket hooks instead of iptables.
 #[derive(Debug, Parser)]
@@ -118,20 +119,6 @@ struct Places {
         global = true
     )]
     socket: PathBuf,
-}
-
-/// Form of the output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Format {
-    /// For people
-    #[default]
-    Table,
-    /// For people, with more columns
-    Wide,
-    /// For programs
-    Json,
-    /// For programs: the same content as JSON
-    Yaml,
 }
 
 /// Parses the arguments and runs the command.

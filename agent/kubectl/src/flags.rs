@@ -2,7 +2,9 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
+
+pub use sidetrack_live::output::Format;
 
 /// Where the cluster is, and how its agents are asked.
 #[derive(Clone, Debug, Args)]
@@ -41,20 +43,6 @@ pub struct Which {
     /// Pods with these labels, such as app=web
     #[arg(short = 'l', long, value_name = "LABELS")]
     pub selector: Option<String>,
-}
-
-/// Form of the output.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// For people
-    #[default]
-    Table,
-    /// For people, with more columns
-    Wide,
-    /// For programs
-    Json,
-    /// For programs: the same content as JSON
-    Yaml,
 }
 
 /// A duration that is longer than nothing.

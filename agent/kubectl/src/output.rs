@@ -1,21 +1,15 @@
 //! Results on stdout.
 
-use std::io::{self, Write as _};
-
 use anyhow::Result;
-use comfy_table::{ContentArrangement, Table, presets};
 use serde::Serialize;
+use sidetrack_live::output::{self, print_value};
 use sidetrack_policy::text::escaped;
 
 use crate::flags::Format;
 
 /// Rows in columns, without lines. Cells are foreign text.
 pub fn table(header: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header);
+    let mut table = output::table(header.iter().copied());
     for row in rows {
         table.add_row(row.iter().map(|cell| escaped(cell)));
     }
@@ -37,17 +31,13 @@ pub fn section(title: &str, lines: &[String]) -> String {
 
 /// Prints a value for programs, or a text for people.
 pub fn show(format: Format, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<()> {
-    print(&match format {
-        Format::Json => serde_json::to_string_pretty(value)?,
-        Format::Yaml => serde_saphyr::to_string(value)?,
-        Format::Table | Format::Wide => text(),
-    })
+    if print_value(format, value)? {
+        return Ok(());
+    }
+    print(&text())
 }
 
 /// Prints; a reader that has gone away is no failure.
 pub fn print(text: &str) -> Result<()> {
-    match writeln!(io::stdout(), "{}", text.trim_end()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => Ok(other?),
-    }
+    output::print(text.trim_end())
 }

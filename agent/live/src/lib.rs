@@ -4,7 +4,9 @@
 //! Everything but [`screen`] is state and text, which tests check without a terminal.
 
 mod counts;
+pub mod documents;
 pub mod history;
+pub mod output;
 pub mod screen;
 mod sidecar;
 pub mod top;

@@ -3,8 +3,8 @@
 use std::{fmt::Write as _, process::ExitCode};
 
 use anyhow::Result;
-use clap::{Arg, Args, Command, CommandFactory as _, ValueEnum};
-use clap_complete::aot;
+use clap::{Arg, Args, Command, CommandFactory as _};
+use sidetrack_live::documents::Shell;
 
 use super::{Cli, Places, output, pods};
 
@@ -17,13 +17,6 @@ pub(super) struct Options {
     /// The shell
     #[arg(value_enum)]
     shell: Shell,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Shell {
-    Bash,
-    Zsh,
-    Fish,
 }
 
 /// The hidden command that the scripts ask for the names of pods.
@@ -44,15 +37,8 @@ pub(super) async fn print_pods(places: Places) -> Result<ExitCode> {
 }
 
 fn script(shell: Shell, mut command: Command) -> String {
-    let generator = match shell {
-        Shell::Bash => aot::Shell::Bash,
-        Shell::Zsh => aot::Shell::Zsh,
-        Shell::Fish => aot::Shell::Fish,
-    };
-    let mut bytes = Vec::new();
     let name = command.get_name().to_owned();
-    aot::generate(generator, &mut command, name, &mut bytes);
-    let generated = String::from_utf8_lossy(&bytes).into_owned();
+    let generated = shell.script(&mut command, &name);
     let places = PodPlaces::of(&command);
     match shell {
         Shell::Bash => generated + &places.bash(),

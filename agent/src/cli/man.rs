@@ -1,11 +1,13 @@
 //! `sidetrack man`: manual pages, one for each command.
 
-use std::{fs, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::{Args, CommandFactory as _};
 
-use super::{Cli, output};
+use sidetrack_live::documents::write_manual;
+
+use super::Cli;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -17,10 +19,6 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<ExitCode> {
-    let directory = &options.directory;
-    fs::create_dir_all(directory).with_context(|| format!("create {}", directory.display()))?;
-    clap_mangen::generate_to(Cli::command(), directory)
-        .with_context(|| format!("write manual pages into {}", directory.display()))?;
-    output::print(format!("wrote manual pages into {}", directory.display()))?;
+    write_manual(Cli::command(), &options.directory)?;
     Ok(ExitCode::SUCCESS)
 }

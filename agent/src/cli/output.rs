@@ -3,50 +3,22 @@
 use std::{
     fmt::Display,
     io::{self, Write as _},
-    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
-use comfy_table::{ColumnConstraint, ContentArrangement, Table, presets};
+use anyhow::Result;
+use comfy_table::{ColumnConstraint, ContentArrangement, Table};
 use serde::Serialize;
+use sidetrack_base::duration;
+use sidetrack_live::output::yaml;
 use terminal_size::{Width, terminal_size_of};
 
-use sidetrack_base::duration;
+pub use sidetrack_live::output::{is_closed, print, print_value, table};
 
 use super::Format;
 
 /// Narrower than this a last column is not wrapped: the terminal breaks the lines where they end.
 const NARROWEST: usize = 20;
-
-/// A table without lines, as wide as it needs to be.
-pub fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
-    let mut table = Table::new();
-    table
-        .load_preset(presets::NOTHING)
-        .set_content_arrangement(ContentArrangement::Disabled)
-        .set_header(header.into_iter().collect::<Vec<_>>());
-    table
-}
-
-/// Whether the reader of stdout has gone away.
-static CLOSED: AtomicBool = AtomicBool::new(false);
-
-/// Prints; a reader that has gone away is no failure.
-pub fn print(text: impl Display) -> Result<()> {
-    match writeln!(io::stdout(), "{text}") {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
-            CLOSED.store(true, Ordering::Relaxed);
-            Ok(())
-        }
-        other => Ok(other?),
-    }
-}
-
-/// Whether a reader has gone away: commands that print for long end then.
-pub fn is_closed() -> bool {
-    CLOSED.load(Ordering::Relaxed)
-}
 
 /// Prints an error or a remark on stderr. A reader that has gone away is no failure.
 pub fn remark(text: impl Display) {
@@ -113,16 +85,6 @@ fn fit(table: &mut Table, width: usize) {
     }
 }
 
-/// Prints a value if the format is one for programs; whether it is.
-pub fn print_value(format: Format, value: &impl Serialize) -> Result<bool> {
-    match format {
-        Format::Json => print_json(value)?,
-        Format::Yaml => print(yaml(value)?.trim_end())?,
-        Format::Table | Format::Wide => return Ok(false),
-    }
-    Ok(true)
-}
-
 /// Prints one of many values: a line of JSON, or a document of YAML.
 pub fn print_one(format: Format, value: &impl Serialize) -> Result<()> {
     match format {
@@ -131,20 +93,9 @@ pub fn print_one(format: Format, value: &impl Serialize) -> Result<()> {
     }
 }
 
-/// Prints JSON.
-pub fn print_json(value: &impl Serialize) -> Result<()> {
-    print(serde_json::to_string_pretty(value)?)
-}
-
 /// A time span for people: two units at most.
 pub fn seconds(seconds: u64) -> String {
     duration::text(Duration::from_secs(seconds))
-}
-
-/// The YAML of what JSON shows.
-fn yaml(value: &impl Serialize) -> Result<String> {
-    let value = serde_json::to_value(value)?;
-    serde_saphyr::to_string(&value).context("write YAML")
 }
 
 #[cfg(test)]

@@ -1,0 +1,81 @@
+//! Results on stdout: texts for people, JSON and YAML for programs.
+
+use std::{
+    fmt::Display,
+    io::{self, Write as _},
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+use anyhow::{Context as _, Result};
+use clap::ValueEnum;
+use comfy_table::{ContentArrangement, Table, presets};
+use serde::Serialize;
+
+/// Form of the output.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    #[default]
+    Table,
+    /// For people, with more columns
+    Wide,
+    /// For programs
+    Json,
+    /// For programs: the same content as JSON
+    Yaml,
+}
+
+/// Whether the reader of stdout has gone away.
+static CLOSED: AtomicBool = AtomicBool::new(false);
+
+/// Prints; a reader that has gone away is no failure.
+///
+/// # Errors
+/// If stdout cannot be written.
+pub fn print(text: impl Display) -> Result<()> {
+    match writeln!(io::stdout(), "{text}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+            CLOSED.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+        other => Ok(other?),
+    }
+}
+
+/// Whether a reader has gone away: commands that print for long end then.
+#[must_use]
+pub fn is_closed() -> bool {
+    CLOSED.load(Ordering::Relaxed)
+}
+
+/// Prints a value if the format is one for programs; whether it is.
+///
+/// # Errors
+/// If stdout cannot be written, or the value not be represented.
+pub fn print_value(format: Format, value: &impl Serialize) -> Result<bool> {
+    match format {
+        Format::Json => print(serde_json::to_string_pretty(value)?)?,
+        Format::Yaml => print(yaml(value)?.trim_end())?,
+        Format::Table | Format::Wide => return Ok(false),
+    }
+    Ok(true)
+}
+
+/// The YAML of what JSON shows.
+///
+/// # Errors
+/// If the value cannot be represented.
+pub fn yaml(value: &impl Serialize) -> Result<String> {
+    let value = serde_json::to_value(value)?;
+    serde_saphyr::to_string(&value).context("write YAML")
+}
+
+/// A table without lines, as wide as it needs to be.
+pub fn table<'a>(header: impl IntoIterator<Item = &'a str>) -> Table {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(header.into_iter().collect::<Vec<_>>());
+    table
+}
