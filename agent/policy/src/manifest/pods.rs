@@ -8,7 +8,7 @@ use super::{
 };
 use crate::{
     facts::PodFacts,
-    pod_ref::{LONGEST_NAME, LONGEST_NAMESPACE, is_name},
+    pod_ref::{LONGEST_NAME, LONGEST_NAMESPACE, LONGEST_UID, is_name},
     text::{printable, shortened},
 };
 
@@ -62,13 +62,19 @@ pub(super) fn pod(pod: Result<PodFacts, String>) -> Result<PodFacts> {
     if name.is_empty() {
         bail!("the Pod has no metadata.name");
     }
+    let given = |text: &Option<String>| text.clone().filter(|it| !it.is_empty());
+    let (uid, account) = (given(&meta.uid), given(&pod.spec.service_account_name));
+    // As the API server does: ztunnel is told all four in one message of limited length.
     for (field, text, longest) in [
-        ("name", name, LONGEST_NAME),
-        ("namespace", namespace, LONGEST_NAMESPACE),
+        ("metadata.name", Some(name), LONGEST_NAME),
+        ("metadata.namespace", Some(&**namespace), LONGEST_NAMESPACE),
+        ("metadata.uid", uid.as_deref(), LONGEST_UID),
+        ("spec.serviceAccountName", account.as_deref(), LONGEST_NAME),
     ] {
+        let Some(text) = text else { continue };
         if !is_name(text, longest) {
             bail!(
-                "metadata.{field} is {:?}; write up to {longest} lower-case letters, digits, '-' \
+                "{field} is {:?}; write up to {longest} lower-case letters, digits, '-' \
                  and '.', with a letter or digit first and last",
                 shortened(text)
             );

@@ -164,13 +164,31 @@ fn names() {
     }
     assert!(is_name(&"a".repeat(63), 63));
     assert!(!is_name(&"a".repeat(64), 63));
-    for (namespace, name, field) in [
-        ("a".repeat(64), "b".to_owned(), "metadata.namespace"),
-        ("a".to_owned(), "b".repeat(254), "metadata.name"),
+    let pod = |field: &str, value: &str| {
+        let meta = [("name", "a"), ("namespace", "b"), ("uid", "c")];
+        let meta = meta.map(|(name, usual)| match field == format!("metadata.{name}") {
+            true => format!("{name}: {value}"),
+            false => format!("{name}: {usual}"),
+        });
+        let account = match field == "spec.serviceAccountName" {
+            true => value,
+            false => "",
+        };
+        let meta = meta.join(", ");
+        parsed(&format!(
+            "{{kind: Pod, metadata: {{{meta}}}, spec: {{serviceAccountName: \"{account}\"}}}}"
+        ))
+    };
+    for (field, longest) in [
+        ("metadata.namespace", 63),
+        ("metadata.name", 253),
+        ("metadata.uid", 63),
+        ("spec.serviceAccountName", 253),
     ] {
-        let text = format!("{{kind: Pod, metadata: {{name: {name}, namespace: {namespace}}}}}");
-        let problem = parsed(&text).unwrap_err();
+        let problem = pod(field, &"a".repeat(longest + 1)).unwrap_err();
         assert!(problem.starts_with(field), "{problem}");
+        let problem = pod(field, &"a".repeat(longest)).err().unwrap_or_default();
+        assert!(!problem.starts_with(field), "{problem}");
     }
 }
 
