@@ -88,7 +88,7 @@ pub(crate) enum Told {
         error: String,
         again: Instant,
     },
-    /// It is not to forget it.
+    /// It is not to forget it: it is added when its namespace turns up, or deleted.
     Keeps,
 }
 
@@ -229,8 +229,6 @@ impl Table {
         self.state.send_modify(|state| {
             if let Some(session) = state.sessions.get_mut(&id) {
                 session.snapshot_sent = true;
-                // From here on a pod whose namespace turns up is added like any other.
-                session.told.retain(|_, told| *told != Told::Keeps);
             }
         });
     }

@@ -74,6 +74,17 @@ fn a_snapshot_names_every_pod_first() {
 }
 
 #[test]
+fn a_kept_pod_that_ends_is_deleted() {
+    let table = table(&[("a", None)]);
+    let id = table.open_session();
+    table.answered(id, "a", Told::Keeps);
+    table.snapshot_sent(id);
+    assert_eq!(step(&table, id), "wait");
+    set(&table, &[]);
+    assert_eq!(step(&table, id), "delete a");
+}
+
+#[test]
 fn a_pod_is_never_kept_after_the_snapshot() {
     let table = table(&[]);
     let id = table.open_session();
