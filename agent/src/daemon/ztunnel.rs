@@ -15,7 +15,7 @@ use tokio::sync::watch;
 
 use crate::sources::{
     Source,
-    cluster::{Redirections, redirection},
+    cluster::{Redirection, Redirections, redirection},
 };
 
 /// Where the reconciler publishes what ztunnel is to serve.
@@ -86,7 +86,8 @@ fn redirections(reconciler: &Reconciler) -> Redirections {
         let is_in = record.enrollment().is_some_and(is_ambient);
         // One that waits keeps what an earlier agent has written.
         let is_decided = record.enrollment().is_some() || record.state() == PodState::Skipped;
-        (is_decided && is_set != is_in).then(|| (name.clone(), is_in))
+        let uid = record.uid.clone();
+        (is_decided && is_set != is_in).then(|| (name.clone(), Redirection { uid, is_in }))
     });
     differing.collect()
 }

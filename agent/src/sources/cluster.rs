@@ -20,7 +20,11 @@ use kube::{Client, Config, runtime::watcher::Event};
 use tokio::{sync, time::Instant};
 use tracing::info;
 
-pub use self::{events::Reporter, redirection::Redirections, uninstall::Ending};
+pub use self::{
+    events::Reporter,
+    redirection::{Redirection, Redirections},
+    uninstall::Ending,
+};
 use self::{
     pauses::Backoff,
     problem::Problem,

@@ -213,15 +213,16 @@ async fn handle(
     };
     let start = Instant::now();
     let added = match &question {
-        Question::Add { sandbox, patience } => Some((sandbox.uid.clone(), *patience)),
+        Question::Add { sandbox, patience } => Some((sandbox.clone(), *patience)),
         _ => None,
     };
     match ask(&asker.sender, peer, question).await {
         Some(mut answer) => {
-            if let (Some((uid, patience)), Some(ambient)) = (&added, &asker.ambient)
+            if let (Some((sandbox, patience)), Some(ambient)) = (&added, &asker.ambient)
                 && answer == CniAnswer::Enrolled
             {
-                answer = by_ztunnel(ambient, uid, patience.saturating_sub(start.elapsed())).await;
+                let left = patience.saturating_sub(start.elapsed());
+                answer = by_ztunnel(ambient, sandbox, left).await;
             }
             if added.is_some() {
                 asker.timings.answered_add(&answer, start.elapsed());
@@ -234,9 +235,15 @@ async fn handle(
 }
 
 /// The answer for a pod that is enrolled: one that ztunnel is to serve starts when ztunnel does.
-async fn by_ztunnel(ambient: &Table, uid: &str, patience: Duration) -> CniAnswer {
+async fn by_ztunnel(ambient: &Table, sandbox: &Sandbox, patience: Duration) -> CniAnswer {
     let patience = patience.min(Duration::from_secs(MOST_SECONDS));
-    match ambient.wait_served(uid, patience).await {
+    let mut served = ambient.wait_served(&sandbox.uid, patience).await;
+    if served == Served::NotListed {
+        // A manifest may have no uid.
+        let name = sandbox.pod().to_string();
+        served = ambient.wait_served(&name, patience).await;
+    }
+    match served {
         Served::Yes | Served::NotListed => CniAnswer::Enrolled,
         other => CniAnswer::Later(other.to_string()),
     }

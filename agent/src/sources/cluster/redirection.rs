@@ -16,8 +16,17 @@ use sidetrack_policy::{
 use tokio::{sync::watch, time::timeout};
 use tracing::{debug, warn};
 
-/// The pods whose annotation is not as it should be, and whether they are to have it.
-pub type Redirections = BTreeMap<PodRef, bool>;
+/// The pods whose annotation is not as it should be.
+pub type Redirections = BTreeMap<PodRef, Redirection>;
+
+/// What one of them is to have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirection {
+    /// Its uid: another pod may have its name by the time of the write.
+    pub uid: Option<String>,
+    /// Whether it is in ambient mode.
+    pub is_in: bool,
+}
 
 /// When what could not be written is tried again.
 const RETRY_INTERVAL: Duration = Duration::from_secs(5);
@@ -27,11 +36,11 @@ pub async fn keep(client: Client, mut differing: watch::Receiver<Redirections>) 
     loop {
         let pods = differing.borrow_and_update().clone();
         let mut problem = None;
-        for (pod, is_in) in &pods {
-            match write(&client, pod, *is_in).await {
-                Ok(()) => debug!(%pod, is_in, "{REDIRECTION} written"),
-                // The pod is gone.
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
+        for (pod, wanted) in &pods {
+            match write(&client, pod, wanted).await {
+                Ok(()) => debug!(%pod, wanted.is_in, "{REDIRECTION} written"),
+                // The pod is gone, or another one has its name.
+                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
                 Err(error) => problem = problem.or(Some((pod.clone(), error))),
             }
         }
@@ -53,11 +62,15 @@ pub async fn keep(client: Client, mut differing: watch::Receiver<Redirections>) 
 }
 
 /// By the pod's status, as istio-cni does: that takes no right to change what a pod runs.
-async fn write(client: &Client, pod: &PodRef, is_in: bool) -> Result<(), kube::Error> {
+async fn write(client: &Client, pod: &PodRef, wanted: &Redirection) -> Result<(), kube::Error> {
     // Of a pod that may be large only the metadata comes back.
     const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
     let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
-    let patch = json!({"metadata": {"annotations": {REDIRECTION: is_in.then_some(REDIRECTED)}}});
+    let value = wanted.is_in.then_some(REDIRECTED);
+    let mut patch = json!({"metadata": {"annotations": {REDIRECTION: value}}});
+    if let Some(uid) = &wanted.uid {
+        patch["metadata"]["uid"] = json!(uid);
+    }
     let mut request = pods
         .patch_subresource(
             "status",
