@@ -6,7 +6,7 @@
 
 use aya_ebpf::{
     Global,
-    bindings::{TC_ACT_SHOT, TC_ACT_UNSPEC},
+    bindings::{TC_ACT_OK, TC_ACT_SHOT, TC_ACT_UNSPEC},
     macros::classifier,
     programs::TcContext,
 };
@@ -53,7 +53,8 @@ fn call(packet: &Packet) -> Option<i32> {
     let owner = packet.look_up(&mut tuple, CURRENT_NETNS, || true);
     probe::set_probe(Probe::NotAsked);
     Some(match owner {
-        Owner::Connection { .. } | Owner::Listener { is_assigned: true } => TC_ACT_UNSPEC,
+        // No other program of the interface: the one for forwarded packets would give it to the proxy.
+        Owner::Connection { .. } | Owner::Listener { is_assigned: true } => TC_ACT_OK,
         // The proxy must not answer for the application.
         Owner::Nobody | Owner::Listener { is_assigned: false } => {
             packet.reset(offset).unwrap_or(TC_ACT_SHOT)

@@ -1,11 +1,12 @@
 //! Connections that the node itself makes to a pod in ambient mode, such as kubelet's probes.
 
-use std::{collections::BTreeMap, os::fd::AsFd as _, path::PathBuf};
+use std::{collections::BTreeMap, os::fd::AsFd as _, path::PathBuf, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
     product::sys,
     protocol::{APP, Dial, ROOT},
+    wait::eventually,
 };
 use sidetrack_datapath::kernel::probe::ingress_links;
 
@@ -86,6 +87,34 @@ fn probes_need_no_ztunnel() -> Result<()> {
             refused.as_ref().err() == Some(&libc::ECONNREFUSED),
             "{refused:?}"
         );
+    }
+    Ok(())
+}
+
+kernel_test!(probes_pass_the_program_for_forwarded_packets);
+/// Network plugins may add a second interface after the pod was enrolled. Then packets for other addresses follow the
+/// rules as well.
+fn probes_pass_the_program_for_forwarded_packets() -> Result<()> {
+    if !knows_the_node() {
+        return Ok(());
+    }
+    let ambient = on_node()?;
+    ambient
+        .pod
+        .ip("link add eth1 type veth peer name eth1-end")?;
+    ambient.pod.ip("address add 10.79.0.2/24 dev eth1")?;
+    ambient.pod.ip("link set eth1-end up")?;
+    ambient.pod.ip("link set eth1 up")?;
+    let places = &ambient.agent.places;
+    eventually(Duration::from_secs(10), || {
+        let pins = places.ingress_pins("forward-")?;
+        ensure!(pins.len() > 1, "{pins:?}: {}", places.log());
+        Ok(())
+    })?;
+    for own in POD {
+        arrives(&ambient.outside, Dial::new(&ROOT, at(own, 80)), 80)?;
+        let other = ambient.other.actor()?;
+        arrives(&other, Dial::new(&APP, at(own, 80)), INBOUND)?;
     }
     Ok(())
 }

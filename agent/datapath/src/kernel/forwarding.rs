@@ -46,6 +46,8 @@ pub struct PodForwarding {
     dir: PathBuf,
     /// The first part of their names; the index of the interface follows.
     prefix: &'static str,
+    /// Whether the program sees a packet before others do.
+    is_first: bool,
     /// Whether links attach the program. Filters outlive their agent: [`remove_all`] removes them.
     pub has_links: bool,
     program: Option<Arc<OwnedFd>>,
@@ -60,6 +62,7 @@ pub struct Missing {
     program: Arc<OwnedFd>,
     interfaces: BTreeSet<u32>,
     has_links: bool,
+    is_first: bool,
 }
 
 /// What [`attach`] has done.
@@ -136,7 +139,7 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
     }
     let mut links = Vec::new();
     for ifindex in interfaces.iter().take(at_a_time) {
-        match sys::link_create_ingress(program, *ifindex) {
+        match sys::link_create_ingress(program, *ifindex, missing.is_first) {
             Ok(link) => links.push((*ifindex, link)),
             // It has vanished meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -157,6 +160,7 @@ impl Datapath {
                 IngressProgram::Forwarded => "forward-",
                 IngressProgram::NodeCalls => "node-calls-",
             },
+            is_first: program == IngressProgram::NodeCalls,
             has_links: self.forwarding.has_links,
             program: None,
             links: BTreeMap::new(),
@@ -222,6 +226,7 @@ impl PodForwarding {
             program,
             interfaces,
             has_links: self.has_links,
+            is_first: self.is_first,
         };
         Ok((!missing.interfaces.is_empty()).then_some(missing))
     }

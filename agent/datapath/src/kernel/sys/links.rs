@@ -8,7 +8,7 @@ use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
-use aya_obj::generated::{bpf_attach_type, bpf_cmd, bpf_link_info, bpf_link_type};
+use aya_obj::generated::{BPF_F_BEFORE, bpf_attach_type, bpf_cmd, bpf_link_info, bpf_link_type};
 
 use super::{
     call::{bpf, bpf_fd, raw},
@@ -30,12 +30,17 @@ pub fn link_create(
 }
 
 /// Attaches a program to the packets that an interface of the calling thread's network namespace receives (Linux
-/// 6.6). The attachment ends with the interface as well.
-pub fn link_create_ingress(program: BorrowedFd<'_>, ifindex: u32) -> io::Result<OwnedFd> {
+/// 6.6), before or behind those that are there. The attachment ends with the interface as well.
+pub fn link_create_ingress(
+    program: BorrowedFd<'_>,
+    ifindex: u32,
+    is_first: bool,
+) -> io::Result<OwnedFd> {
     bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attr| {
         attr.link_create.__bindgen_anon_1.prog_fd = raw(program);
         attr.link_create.__bindgen_anon_2.target_ifindex = ifindex;
         attr.link_create.attach_type = bpf_attach_type::BPF_TCX_INGRESS as u32;
+        attr.link_create.flags = if is_first { BPF_F_BEFORE } else { 0 };
     })
 }
 
