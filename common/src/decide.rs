@@ -125,6 +125,8 @@ pub enum Verdict {
     /// only. Nothing else can send packets that come
     /// in by lo, so that no packet from outside passes for one of this connection, whatever its addresses are.
     BindToLoopback,
+    /// Connect to the destination with the mark of [`Self::BindToLoopback`], not bound to anything.
+    Mark,
     /// It fails.
     Fail {
         /// What the caller gets. An inbound connection is always refused with a reset.

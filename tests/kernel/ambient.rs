@@ -11,6 +11,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
     agent::{Agent, Extra, is},
+    command::run,
     network::{Lab, Manifest, PodNet},
     protocol::{APP, Connected, Dial, Listen, ROOT},
     udp::SendUdp,
@@ -189,6 +190,25 @@ fn ztunnel_s_own_sockets_are_left_alone() -> Result<()> {
         let answer = answer.map_err(|errno| anyhow!("a query: errno {errno}"))?;
         ensure!(answer.answered_by == at(vip, 53), "{answer:?}");
     }
+    Ok(())
+}
+
+kernel_test!(the_app_is_not_given_ztunnel_s_mark);
+/// It could connect a socket that it has accepted to anywhere, and would be taken for ztunnel.
+fn the_app_is_not_given_ztunnel_s_mark() -> Result<()> {
+    let ambient = Ambient::new()?;
+    for family in [0, 1] {
+        for to in [POD[family], LOOPBACK[family]] {
+            let held = ambient.ztunnel.hold(by_ztunnel(at(to, 80)))?;
+            held.map_err(|errno| anyhow!("to {to}: errno {errno}"))?;
+        }
+    }
+    let accepted = run(&format!(
+        "ip netns exec {} ss -Htne state established sport = :80",
+        ambient.pod.netns
+    ))?;
+    ensure!(accepted.lines().count() == 4, "{accepted}");
+    ensure!(!accepted.contains("fwmark:0x539"), "{accepted}");
     Ok(())
 }
 

@@ -9,7 +9,9 @@ use crate::{
 
 /// Decides about a connection of a socket with the proxy's mark; `None` for others.
 ///
-/// From an address that is not the pod's it calls the app for a client, and the answers have to find it.
+/// One that stays in the pod gets another mark: the app's socket takes that over (`tcp_fwmark_accept`), and with the
+/// proxy's the app could connect it to anywhere. From an address that is not the pod's the proxy calls the app for a
+/// client; the answers find it by the same mark.
 #[inline(always)]
 pub(super) fn marked(
     policy: impl Row,
@@ -19,14 +21,14 @@ pub(super) fn marked(
 ) -> Option<Decision> {
     let index = position(policy, conn, tables)?;
     let is_foreign = !conn.source.is_unspecified() && !tables.route(conn.source).is_local();
-    let is_for_client = policy.is_transparent()
+    let stays = policy.is_transparent()
         && conn.captured_family
         && !conn.routing_header
-        && is_foreign
-        && tables.route(dialed).is_local();
-    Some(match is_for_client {
-        true => Decision::listed(Verdict::BindToLoopback, Rule::Transparent, 0),
-        false => Decision::listed(Verdict::Untouched, Rule::ProxyMark, index),
+        && (policy.is_loopback(dialed) || tables.route(dialed).is_local());
+    Some(match (stays, is_foreign) {
+        (true, true) => Decision::listed(Verdict::BindToLoopback, Rule::Transparent, 0),
+        (true, false) => Decision::listed(Verdict::Mark, Rule::ProxyMark, index),
+        (false, _) => Decision::listed(Verdict::Untouched, Rule::ProxyMark, index),
     })
 }
 

@@ -156,7 +156,7 @@ fn dial(owner: Owner, source: Addr, destination: Addr, port: u16) -> Outbound {
 /// The capture port, or 0 for untouched.
 fn port_of(decision: Decision) -> u16 {
     match decision.verdict {
-        Verdict::Untouched | Verdict::BindToLoopback => 0,
+        Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark => 0,
         Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => port,
         Verdict::Fail { .. } => u16::MAX,
     }

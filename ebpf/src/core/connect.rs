@@ -107,7 +107,7 @@ impl Outcome {
         let (errno, capture_port) = match decision.verdict {
             Verdict::Fail { errno } => (errno, 0),
             Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => (0, port),
-            Verdict::Untouched | Verdict::BindToLoopback => (0, 0),
+            Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark => (0, 0),
         };
         Self {
             rule: decision.rule,
@@ -202,6 +202,11 @@ fn try_connect<const V6: bool>(
         Verdict::BindToLoopback => {
             ctx.bind_to_loopback(policy.transparent_mark)
                 .map_err(|()| Rule::BoundDevice)?;
+            record_direct(ctx, policy, &conn, decision.rule);
+        }
+        Verdict::Mark => {
+            ctx.set_mark(policy.transparent_mark)
+                .map_err(|()| Rule::NoStorage)?;
             record_direct(ctx, policy, &conn, decision.rule);
         }
         Verdict::Fail { .. } => {}

@@ -94,7 +94,9 @@ pub fn st_inbound(ctx: SkLookupContext) -> u32 {
     let (capture_port, errno, is_served) = match decision.verdict {
         Verdict::Redirect { port, .. } => (port, 0, inbound.assign(port).is_ok()),
         Verdict::Fail { errno } => (0, errno, true),
-        Verdict::Untouched | Verdict::Assign { .. } | Verdict::BindToLoopback => (0, 0, true),
+        Verdict::Untouched | Verdict::Assign { .. } | Verdict::BindToLoopback | Verdict::Mark => {
+            (0, 0, true)
+        }
     };
     // On SK_DROP the client gets a reset: connection refused, as when the sidecar is down.
     let action = if errno == 0 && is_served {

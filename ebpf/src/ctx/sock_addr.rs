@@ -160,11 +160,18 @@ impl<const V6: bool> SockAddr<'_, V6> {
     /// CAP_NET_RAW if it is bound to a device already.
     #[inline(always)]
     pub fn bind_to_loopback(&self, mark: u32) -> Result<(), ()> {
-        const SO_MARK: i32 = 36;
-        if self.mark() != mark {
-            self.set_option(SO_MARK, mark.to_ne_bytes())?;
-        }
+        self.set_mark(mark)?;
         self.bind_device(*b"lo\0\0")
+    }
+
+    /// Gives the socket a mark.
+    #[inline(always)]
+    pub fn set_mark(&self, mark: u32) -> Result<(), ()> {
+        const SO_MARK: i32 = 36;
+        if self.mark() == mark {
+            return Ok(());
+        }
+        self.set_option(SO_MARK, mark.to_ne_bytes())
     }
 
     #[inline(always)]

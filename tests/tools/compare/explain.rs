@@ -130,11 +130,11 @@ pub fn agrees(case: &Case, verdict: Verdict, outcome: &Outcome) -> bool {
         // The kernel does not take the binding off for those without CAP_NET_RAW.
         (Verdict::Redirect { .. }, Outcome::Fails(_)) => case.dial.device.is_some(),
         (Verdict::Assign { port, .. }, Outcome::Connects(seen)) => seen.accepted_by == port,
-        (Verdict::Untouched | Verdict::BindToLoopback, Outcome::Connects(seen)) => {
+        (Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark, Outcome::Connects(seen)) => {
             seen.accepted_by == case.dial.destination.port()
         }
         // Left alone, it failed as it would have without sidetrack.
-        (Verdict::Untouched | Verdict::BindToLoopback, Outcome::Fails(_)) => true,
+        (Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark, Outcome::Fails(_)) => true,
         (Verdict::Fail { .. }, Outcome::Connects(_))
         | (Verdict::Assign { .. }, Outcome::Fails(_)) => false,
     }

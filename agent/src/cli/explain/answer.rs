@@ -211,7 +211,7 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Explanati
 
 fn in_words(target: &Target, decision: &Decision, family: Family) -> Explanation {
     let (verdict, port, errno) = match decision.verdict {
-        Verdict::Untouched | Verdict::BindToLoopback => ("untouched", None, None),
+        Verdict::Untouched | Verdict::BindToLoopback | Verdict::Mark => ("untouched", None, None),
         Verdict::Redirect { port, .. } | Verdict::Assign { port, .. } => {
             ("redirect", Some(port), None)
         }

@@ -62,10 +62,18 @@ fn its_sockets_are_left_alone_whatever_they_dial() {
             (v6(9), 80),
         ] {
             let conn = with_mark(mark, ANY, destination, port);
-            let wanted = (Verdict::Untouched, Rule::ProxyMark);
-            for decision in [decide(&conn), udp(&policy(), &conn, &tables())] {
+            // What stays in the pod changes its mark: the app's socket gets it.
+            let stays = [POD, Addr::LOOPBACK_V4].contains(&destination);
+            let tcp = match stays {
+                true => Verdict::Mark,
+                false => Verdict::Untouched,
+            };
+            for (decision, verdict) in [
+                (decide(&conn), tcp),
+                (udp(&policy(), &conn, &tables()), Verdict::Untouched),
+            ] {
                 let is_other_udp = decision.rule == Rule::Udp && port != DNS_PORT;
-                let is_wanted = (decision.verdict, decision.rule) == wanted;
+                let is_wanted = (decision.verdict, decision.rule) == (verdict, Rule::ProxyMark);
                 assert!(is_wanted || is_other_udp, "{mark:#x} {conn:?}");
             }
         }
