@@ -25,7 +25,7 @@ const TESTS: [&str; 2] = ["fixture", "tests"];
 fn lines(kind: &str) -> Vec<(Vec<&'static str>, Vec<&'static str>)> {
     let words = |text: &'static str| text.split_whitespace().collect();
     let lines = TABLE.lines().filter_map(|line| line.strip_prefix(kind));
-    let parts = lines.filter_map(|line| line.split_once(':'));
+    let parts = lines.filter_map(|line| line.rsplit_once(':'));
     parts
         .map(|(name, listed)| (words(name), words(listed)))
         .collect()
