@@ -127,7 +127,6 @@ fn try_connect<const V6: bool>(
 ) -> Result<Outcome, Rule> {
     let policy = maps::policy(pod.policy).ok_or(Rule::NoPolicy)?;
     let destination = ctx.address();
-    let tables = PodTables { netns, pod };
     let conn = Outbound {
         owner: ctx.owner(),
         source: ctx.source(),
@@ -137,7 +136,7 @@ fn try_connect<const V6: bool>(
         routing_header: ctx.has_routing_header(destination.family()),
         captured_family: pod.captures(destination.family()),
     };
-    let decision = decide::outbound(policy, &conn, &tables);
+    let decision = decide::outbound(policy, &conn, &PodTables { netns, pod });
     match decision.verdict {
         // Without rules for a family there is nothing to ask netfilter about, either.
         Verdict::Untouched if !conn.captured_family => {}
@@ -199,14 +198,10 @@ fn try_connect<const V6: bool>(
             copy_record_to_mptcp_parent(ctx, record);
             maps::assignment_seen();
         }
-        Verdict::BindToLoopback => {
-            ctx.bind_to_loopback(policy.transparent_mark)
+        verdict @ (Verdict::BindToLoopback | Verdict::Mark) => {
+            let by_lo = verdict == Verdict::BindToLoopback;
+            ctx.keep_in_pod(policy.transparent_mark, by_lo)
                 .map_err(|()| Rule::BoundDevice)?;
-            record_direct(ctx, policy, &conn, decision.rule);
-        }
-        Verdict::Mark => {
-            ctx.set_mark(policy.transparent_mark)
-                .map_err(|()| Rule::NoStorage)?;
             record_direct(ctx, policy, &conn, decision.rule);
         }
         Verdict::Fail { .. } => {}

@@ -156,22 +156,18 @@ impl<const V6: bool> SockAddr<'_, V6> {
         self.bind_device(*b"\0\0\0\0")
     }
 
-    /// Binds the socket to lo, and gives it the mark by which its packets are routed. Fails for callers without
-    /// CAP_NET_RAW if it is bound to a device already.
+    /// Gives the socket the mark by which its packets are routed, and binds it to lo if they are to leave by that only.
+    /// The latter fails for callers without CAP_NET_RAW if it is bound to a device already.
     #[inline(always)]
-    pub fn bind_to_loopback(&self, mark: u32) -> Result<(), ()> {
-        self.set_mark(mark)?;
-        self.bind_device(*b"lo\0\0")
-    }
-
-    /// Gives the socket a mark.
-    #[inline(always)]
-    pub fn set_mark(&self, mark: u32) -> Result<(), ()> {
+    pub fn keep_in_pod(&self, mark: u32, by_lo: bool) -> Result<(), ()> {
         const SO_MARK: i32 = 36;
-        if self.mark() == mark {
-            return Ok(());
+        if self.mark() != mark {
+            self.set_option(SO_MARK, mark.to_ne_bytes())?;
         }
-        self.set_option(SO_MARK, mark.to_ne_bytes())
+        if by_lo {
+            self.bind_device(*b"lo\0\0")?;
+        }
+        Ok(())
     }
 
     #[inline(always)]
