@@ -171,6 +171,14 @@ fn wanted_difference(
             "with the mark in mode TPROXY, by rules that capture loopback: redirected to the sidecar under iptables, reaches the app, or nothing off the pod",
         );
     }
+    if case.dial.dissolve && target.policy.dialect.proxy_mark() == Some(case.dial.mark) {
+        let accepted_by = |it: &Outcome, port: u16| matches!(it, Outcome::Connects(seen) if seen.accepted_by == port);
+        let differs =
+            accepted_by(oracle, dialed.port()) && accepted_by(ours, target.policy.outbound_port);
+        return differs.then_some(
+            "ztunnel's socket that has called its pod, connected again: untouched under iptables, captured",
+        );
+    }
     if case.dial.segment.is_some() {
         let refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
         return refused

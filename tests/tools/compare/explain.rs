@@ -85,7 +85,7 @@ impl Explainer {
             let source = dial
                 .source
                 .map_or(Addr::UNSPECIFIED, |source| source.ip().into());
-            let conn = Outbound {
+            let mut conn = Outbound {
                 owner: Owner {
                     uid: dial.creator.uid,
                     gid: dial.creator.gid,
@@ -97,6 +97,16 @@ impl Explainer {
                 routing_header: dial.segment.is_some(),
                 captured_family: self.captures(dial.destination.ip()),
             };
+            if let Some(first) = dial.first.filter(|_| dial.dissolve) {
+                let first = Outbound {
+                    destination: first.ip().into(),
+                    port: first.port(),
+                    ..conn
+                };
+                if decide::outbound(&row, &first, &tables).verdict == Verdict::Mark {
+                    conn.mark = row.transparent_mark;
+                }
+            }
             return decide::outbound(&row, &conn, &tables);
         };
         let is_v6 = dial.destination.is_ipv6();

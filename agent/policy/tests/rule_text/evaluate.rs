@@ -71,7 +71,7 @@ impl<'a> Evaluation<'a> {
             .as_ref()
             .map_err(|_| Disagreement::Unreadable)?;
         let fate = match self.decision.verdict {
-            Verdict::Untouched => Fate::Accepted,
+            Verdict::Untouched | Verdict::Mark => Fate::Accepted,
             // The address that SO_ORIGINAL_DST reports is part of the result.
             Verdict::Redirect { port, dialed, .. }
                 if dialed.is(Addr::from(self.case.packet().destination)) =>
