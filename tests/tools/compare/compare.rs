@@ -37,8 +37,8 @@ pub struct Seen {
     pub server: Names,
 }
 
-/// For the second look. Past the three seconds after which the kernel gives up an address of the network that nobody
-/// has: which of the two ends first would otherwise be chance.
+/// Timeout of the second look. It is longer than the three seconds after which the kernel reports that nobody on the
+/// network has an address: otherwise chance decides which pod is told so.
 const SECOND_TIMEOUT_MS: u64 = 4_000;
 
 /// Makes a family's connections under the present target and compares.
