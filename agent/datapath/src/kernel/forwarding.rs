@@ -21,7 +21,8 @@ use super::{
     Datapath,
     attachments::{Link, pin_again},
     objects::{self, Loader},
-    probe, sys,
+    probe,
+    sys::{self, Place},
 };
 
 pub use filters::{remove_all, work};
@@ -44,10 +45,8 @@ pub struct Forwarding {
 pub struct PodForwarding {
     /// The directory of its pins.
     dir: PathBuf,
-    /// The first part of their names; the index of the interface follows.
-    prefix: &'static str,
-    /// Whether the program sees a packet before others do.
-    is_first: bool,
+    /// Which program; its pins are named after it.
+    kind: IngressProgram,
     /// Whether links attach the program. Filters outlive their agent: [`remove_all`] removes them.
     pub has_links: bool,
     program: Option<Arc<OwnedFd>>,
@@ -62,7 +61,7 @@ pub struct Missing {
     program: Arc<OwnedFd>,
     interfaces: BTreeSet<u32>,
     has_links: bool,
-    is_first: bool,
+    place: Place,
 }
 
 /// What [`attach`] has done.
@@ -139,7 +138,7 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
     }
     let mut links = Vec::new();
     for ifindex in interfaces.iter().take(at_a_time) {
-        match sys::link_create_ingress(program, *ifindex, missing.is_first) {
+        match sys::link_create_ingress(program, *ifindex, missing.place) {
             Ok(link) => links.push((*ifindex, link)),
             // It has vanished meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -153,14 +152,10 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
 impl Datapath {
     /// What a pod has of a program before anything is attached.
     #[must_use]
-    pub fn not_attached(&self, cookie: NetnsCookie, program: IngressProgram) -> PodForwarding {
+    pub fn not_attached(&self, cookie: NetnsCookie, kind: IngressProgram) -> PodForwarding {
         PodForwarding {
             dir: self.pins.pod_dir(cookie.get()),
-            prefix: match program {
-                IngressProgram::Forwarded => "forward-",
-                IngressProgram::NodeCalls => "node-calls-",
-            },
-            is_first: program == IngressProgram::NodeCalls,
+            kind,
             has_links: self.forwarding.has_links,
             program: None,
             links: BTreeMap::new(),
@@ -203,7 +198,7 @@ impl PodForwarding {
     fn detach_others(&mut self, wanted: &BTreeSet<u32>) -> Result<()> {
         self.links
             .retain(|ifindex, link| wanted.contains(ifindex) && is_on(link.fd.as_fd(), *ifindex));
-        for ifindex in pinned(&self.dir, self.prefix)?.difference(wanted) {
+        for ifindex in pinned(&self.dir, self.prefix())?.difference(wanted) {
             let pin = self.pin(*ifindex);
             fs::remove_file(&pin).with_context(|| format!("remove {}", pin.display()))?;
         }
@@ -226,7 +221,10 @@ impl PodForwarding {
             program,
             interfaces,
             has_links: self.has_links,
-            is_first: self.is_first,
+            place: match self.kind {
+                IngressProgram::Forwarded => Place::Last,
+                IngressProgram::NodeCalls => Place::First,
+            },
         };
         Ok((!missing.interfaces.is_empty()).then_some(missing))
     }
@@ -278,7 +276,15 @@ impl PodForwarding {
     }
 
     fn pin(&self, ifindex: u32) -> PathBuf {
-        self.dir.join(format!("{}{ifindex}", self.prefix))
+        self.dir.join(format!("{}{ifindex}", self.prefix()))
+    }
+
+    /// The first part of the names of its pins; the index of the interface follows.
+    fn prefix(&self) -> &'static str {
+        match self.kind {
+            IngressProgram::Forwarded => "forward-",
+            IngressProgram::NodeCalls => "node-calls-",
+        }
     }
 }
 

@@ -4,13 +4,17 @@
 
 use std::fs::File;
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use sidetrack_common::pod::POD_NODE_CALLS;
 use sidetrack_policy::{InboundPorts, Policy};
 use sidetrack_reconcile::repairs::IngressProgram;
 
 use super::PodLink;
-use crate::{kernel::Datapath, netns::netns_id, rows::PodRows};
+use crate::{
+    kernel::Datapath,
+    netns::{netns_id, routes::entrances::MAX_ENTRANCES},
+    rows::PodRows,
+};
 
 /// Attaches the program at every interface of the pod, before the one for forwarded packets. Where the node cannot have
 /// it, the pod's notes say so: the connections then go to the proxy, like all others.
@@ -52,7 +56,9 @@ pub(super) async fn follow(
     rows.write_flags(&datapath.maps)?;
     let (interfaces, left_out) = link.snapshot()?.entrances.interfaces(true);
     if left_out > 0 {
-        link.node_calls.note = note(&anyhow!("it has {left_out} interfaces too many"));
+        link.node_calls.note = Some(format!(
+            "it has more than {MAX_ENTRANCES} interfaces: connections of the node by {left_out} of them go to ztunnel as all others do"
+        ));
     }
     link.attach(IngressProgram::NodeCalls, &interfaces).await
 }

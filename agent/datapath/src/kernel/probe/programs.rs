@@ -74,8 +74,8 @@ pub fn ingress_links() -> bool {
         return false;
     }
     let program = ingress_program(bpf_attach_type::BPF_TCX_INGRESS);
-    let attached =
-        program.and_then(|program| sys::link_create_ingress(program.as_fd(), NOBODY, false));
+    let attached = program
+        .and_then(|program| sys::link_create_ingress(program.as_fd(), NOBODY, sys::Place::Last));
     attached.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }
 

@@ -29,18 +29,30 @@ pub fn link_create(
     })
 }
 
+/// Where a program stands among those of an interface.
+#[derive(Clone, Copy, Debug)]
+pub enum Place {
+    /// Before those that are there.
+    First,
+    /// Behind them.
+    Last,
+}
+
 /// Attaches a program to the packets that an interface of the calling thread's network namespace receives (Linux
-/// 6.6), before or behind those that are there. The attachment ends with the interface as well.
+/// 6.6). The attachment ends with the interface as well.
 pub fn link_create_ingress(
     program: BorrowedFd<'_>,
     ifindex: u32,
-    is_first: bool,
+    place: Place,
 ) -> io::Result<OwnedFd> {
     bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attr| {
         attr.link_create.__bindgen_anon_1.prog_fd = raw(program);
         attr.link_create.__bindgen_anon_2.target_ifindex = ifindex;
         attr.link_create.attach_type = bpf_attach_type::BPF_TCX_INGRESS as u32;
-        attr.link_create.flags = if is_first { BPF_F_BEFORE } else { 0 };
+        attr.link_create.flags = match place {
+            Place::First => BPF_F_BEFORE,
+            Place::Last => 0,
+        };
     })
 }
 
