@@ -3,11 +3,11 @@
 //! These are not kube's types: kube reads the pod together with the request, but a pod that cannot be
 //! read must still be admitted, and its response has a patch as a list of numbers instead of base64.
 
-use k8s_openapi::{ByteString, api::core::v1::Pod};
+use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::pod;
+use super::pod::{self, PodText};
 use crate::{facts::PodFacts, text::shortened};
 
 /// An AdmissionReview with its request unread.
@@ -87,7 +87,7 @@ impl Request<'_> {
     ///
     /// # Errors
     /// If the request is for something else, or the pod cannot be read.
-    pub(super) fn pod(&self) -> Result<Pod, String> {
+    pub(super) fn pod(&self) -> Result<PodText<'_>, String> {
         let Kind {
             group,
             version,
@@ -116,7 +116,7 @@ impl Request<'_> {
             let error = shortened(&error.to_string());
             format!("the pod is not changed because it cannot be read: {error:?}")
         })?;
-        if pod.metadata.name.is_none() && pod.metadata.generate_name.is_none() {
+        if pod.name().is_none() && pod.generate_name().is_none() {
             return Err(
                 "the pod is not changed because it has neither name nor generateName".to_owned(),
             );
@@ -134,16 +134,13 @@ impl Request<'_> {
     }
 
     /// `namespace/name` for the log. The API server has not checked the names yet.
-    pub(super) fn name(&self, pod: &Pod) -> String {
-        let meta = &pod.metadata;
-        let namespace = self.namespace.as_ref().or(meta.namespace.as_ref());
-        let namespace = namespace.map_or("", String::as_str);
-        let generated = meta.generate_name.as_deref().unwrap_or_default();
-        let name = match meta.name.as_deref() {
+    pub(super) fn name(&self, pod: &PodText<'_>) -> String {
+        let namespace = self.namespace.as_deref().or(pod.namespace());
+        let name = match pod.name() {
             Some(name) if !name.is_empty() => name.to_owned(),
-            _ => format!("{generated}*"),
+            _ => format!("{}*", pod.generate_name().unwrap_or_default()),
         };
         let plain = |text: &str| shortened(text).escape_debug().to_string();
-        format!("{}/{}", plain(namespace), plain(&name))
+        format!("{}/{}", plain(namespace.unwrap_or_default()), plain(&name))
     }
 }

@@ -4,11 +4,12 @@ use json_patch::{
     AddOperation, Patch, PatchOperation, RemoveOperation, ReplaceOperation, TestOperation,
     jsonptr::PointerBuf,
 };
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::Container;
 use serde_json::{Value, json};
 
 use super::{
     Settings,
+    pod::{ContainerText, PodText},
     validation::{self, VALIDATION},
 };
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
     policy::Policy,
     record::{ANNOTATION, ANNOTATIONS_MAX, Record},
     select::{Wanted, wanted},
+    text::shortened,
 };
 
 /// Names an AppArmor profile for a container, whose name follows; the API refuses a pod that has no such container.
@@ -34,17 +36,12 @@ pub enum Change {
 }
 
 /// Evaluates a pod; `facts` are its own.
-pub fn change(pod: &Pod, facts: &PodFacts, settings: &Settings<'_>) -> Change {
-    let init: &[Container] = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.init_containers.as_deref())
-        .unwrap_or_default();
+pub fn change(pod: &PodText<'_>, facts: &PodFacts, settings: &Settings<'_>) -> Change {
     let Some(mesh) = facts.meshes().next() else {
         return Change::None;
     };
     let name = InjectedNames::of(mesh).init;
-    let mut named = positions(init, name);
+    let mut named = positions(pod.init_containers(), name);
     let Some(at) = named.next() else {
         return Change::None;
     };
@@ -62,15 +59,14 @@ pub fn change(pod: &Pod, facts: &PodFacts, settings: &Settings<'_>) -> Change {
             "{name} registers the pod as well; have {mesh} leave the rules to a CNI plugin (docs/consul.md)"
         ));
     }
-    match operations(pod, init, at, &policy, settings.image) {
+    match operations(pod, at, &policy, settings.image) {
         Ok(operations) => Change::Patch(Patch(operations), policy.lost()),
         Err(reason) => Change::Refused(reason),
     }
 }
 
 fn operations(
-    pod: &Pod,
-    init: &[Container],
+    pod: &PodText<'_>,
     at: usize,
     policy: &Policy,
     image: &str,
@@ -80,11 +76,13 @@ fn operations(
             "it has a container {VALIDATION} which is no init container; rename it"
         ));
     }
-    let record = record(pod, &init[at])?;
+    let init = pod.init_containers();
+    let removed = read(&init[at])?;
+    let record = record(pod, &removed)?;
     // Makes the whole patch fail on any other pod than the evaluated one.
-    let mut operations = vec![named(at, &init[at].name)];
+    let mut operations = vec![named(at, &removed.name)];
     let old = pointer(["spec", "initContainers", &at.to_string()]);
-    let value = validation::container(policy, &init[at], image)?;
+    let value = validation::container(policy, &removed, image)?;
     match positions(init, VALIDATION).next() {
         None => {
             operations.push(PatchOperation::Replace(ReplaceOperation {
@@ -94,9 +92,8 @@ fn operations(
         }
         // The injector was called again and has put its container back.
         Some(there) => {
-            let image = init[there].image.as_deref();
-            let same = |field: &str, given: &Option<Vec<String>>| json!(given) == value[field];
-            if image != value["image"].as_str() || !same("args", &init[there].args) {
+            let own = read(&init[there])?;
+            if json!(own.image) != value["image"] || json!(own.args) != value["args"] {
                 return Err(format!(
                     "it has an init container {VALIDATION} of its own; rename it"
                 ));
@@ -105,15 +102,23 @@ fn operations(
             operations.push(PatchOperation::Remove(RemoveOperation { path: old }));
         }
     }
-    operations.extend(annotate(pod, &init[at].name, record));
+    operations.extend(annotate(pod, &removed.name, record));
     Ok(operations)
 }
 
+fn read(container: &ContainerText<'_>) -> Result<Container, String> {
+    let read = container.read();
+    read.map_err(|error| {
+        let error = shortened(&error.to_string());
+        format!("init container {} cannot be read: {error}", container.name)
+    })
+}
+
 /// The annotation's value, if it fits.
-fn record(pod: &Pod, removed: &Container) -> Result<String, String> {
+fn record(pod: &PodText<'_>, removed: &Container) -> Result<String, String> {
     let record = Record::of_container(removed);
     let record = serde_json::to_string(&record).map_err(|error| error.to_string())?;
-    let others = pod.metadata.annotations.iter().flatten();
+    let others = pod.annotations().into_iter().flatten();
     let others = others.filter(|(name, _)| *name != ANNOTATION);
     let size: usize = others.map(|(name, value)| name.len() + value.len()).sum();
     if size + ANNOTATION.len() + record.len() > ANNOTATIONS_MAX {
@@ -126,8 +131,8 @@ fn record(pod: &Pod, removed: &Container) -> Result<String, String> {
     Ok(record)
 }
 
-fn annotate(pod: &Pod, removed: &str, record: String) -> Vec<PatchOperation> {
-    let annotations = pod.metadata.annotations.as_ref();
+fn annotate(pod: &PodText<'_>, removed: &str, record: String) -> Vec<PatchOperation> {
+    let annotations = pod.annotations();
     let mut operations = vec![add_record(annotations.is_some(), record)];
     let profile = format!("{APPARMOR}{removed}");
     if annotations.is_some_and(|annotations| annotations.contains_key(&profile)) {
@@ -161,17 +166,17 @@ fn named(at: usize, name: &str) -> PatchOperation {
     })
 }
 
-fn positions(init: &[Container], name: &str) -> impl Iterator<Item = usize> {
+fn positions(init: &[ContainerText<'_>], name: &str) -> impl Iterator<Item = usize> {
     let all = init.iter().enumerate();
     all.filter(move |(_, container)| container.name == name)
         .map(|(at, _)| at)
 }
 
 /// Whether an app has the validation container's name.
-fn is_name_taken(pod: &Pod) -> bool {
-    let spec = pod.spec.iter();
-    let mut apps = spec.flat_map(|spec| &spec.containers);
-    apps.any(|container| container.name == VALIDATION)
+fn is_name_taken(pod: &PodText<'_>) -> bool {
+    pod.containers()
+        .iter()
+        .any(|container| container.name == VALIDATION)
 }
 
 pub(super) fn pointer<const N: usize>(tokens: [&str; N]) -> PointerBuf {

@@ -1,25 +1,18 @@
-//! A pod as the webhook reads it: what its policy depends on, and the names of its containers.
+//! A pod as the webhook reads it: its names, its annotations, and its containers, unread.
 //!
 //! Invariant: what is read takes little more memory than the text, whatever the text says. Lists have
-//! limits, and what no policy depends on is skipped.
+//! limits, and what the answer does not depend on is skipped.
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
-use k8s_openapi::{
-    api::core::v1::{Container, EnvVar, Pod, PodSpec, PodStatus},
-    apimachinery::pkg::apis::meta::v1::ObjectMeta,
-};
+use k8s_openapi::api::core::v1::{Container, EnvVar};
 use serde::{
     Deserialize, Deserializer,
     de::{Error as _, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
 
-use super::validation::VALIDATION;
-use crate::{
-    names::{INJECTED, REPLACED},
-    record::ANNOTATIONS_MAX,
-};
+use crate::record::ANNOTATIONS_MAX;
 
 /// Containers in a list. No node runs a pod with so many.
 const MAX_CONTAINERS: usize = 1000;
@@ -33,91 +26,81 @@ const MAX_RESOURCES: usize = 16 << 10;
 /// Reads a pod.
 ///
 /// # Errors
-/// If it is none, or has more of something than any pod that the API accepts and a node can run.
-pub fn read(text: &str) -> serde_json::Result<Pod> {
-    let PodText {
-        metadata,
-        spec,
-        status,
-    } = serde_json::from_str(text)?;
-    let Metadata {
-        name,
-        generate_name,
-        namespace,
-        labels,
-        annotations,
-    } = metadata.unwrap_or_default();
-    Ok(Pod {
-        metadata: ObjectMeta {
-            name,
-            generate_name,
-            namespace,
-            labels: labels.map(|Texts(labels)| labels),
-            annotations: annotations.map(|Texts(annotations)| annotations),
-            ..ObjectMeta::default()
-        },
-        spec: spec.map(Spec::read).transpose()?,
-        status: status.map(|Status { phase }| PodStatus {
-            phase,
-            ..PodStatus::default()
-        }),
-    })
+/// If it is none, or has more containers or annotations than any pod that the API accepts and a node can run.
+pub fn read(text: &str) -> serde_json::Result<PodText<'_>> {
+    serde_json::from_str(text)
 }
 
-/// The part of a pod that a policy depends on.
+/// A pod in a request. [`crate::facts`] has what selection and policy ask of it.
 #[derive(Deserialize)]
-struct PodText<'a> {
+pub struct PodText<'a> {
     metadata: Option<Metadata>,
     #[serde(borrow)]
     spec: Option<Spec<'a>>,
-    status: Option<Status>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Metadata {
     name: Option<String>,
     generate_name: Option<String>,
     namespace: Option<String>,
-    labels: Option<Texts>,
     annotations: Option<Texts>,
 }
 
-#[derive(Default, Deserialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Spec<'a> {
-    host_network: Option<bool>,
-    runtime_class_name: Option<String>,
     #[serde(borrow)]
     containers: Option<Containers<'a>>,
     #[serde(borrow)]
     init_containers: Option<Containers<'a>>,
 }
 
-impl Spec<'_> {
-    fn read(self) -> serde_json::Result<PodSpec> {
-        let read = |containers: Containers<'_>| -> serde_json::Result<Vec<Container>> {
-            containers.0.iter().map(ContainerText::read).collect()
-        };
-        Ok(PodSpec {
-            host_network: self.host_network,
-            runtime_class_name: self.runtime_class_name,
-            containers: self.containers.map(read).transpose()?.unwrap_or_default(),
-            init_containers: self.init_containers.map(read).transpose()?,
-            ..PodSpec::default()
-        })
+impl<'a> PodText<'a> {
+    /// Its name.
+    pub fn name(&self) -> Option<&str> {
+        self.metadata.as_ref()?.name.as_deref()
+    }
+
+    /// What the API server makes its name from.
+    pub fn generate_name(&self) -> Option<&str> {
+        self.metadata.as_ref()?.generate_name.as_deref()
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> Option<&str> {
+        self.metadata.as_ref()?.namespace.as_deref()
+    }
+
+    /// Its annotations.
+    pub fn annotations(&self) -> Option<&BTreeMap<String, String>> {
+        let annotations = self.metadata.as_ref()?.annotations.as_ref();
+        annotations.map(|Texts(annotations)| annotations)
+    }
+
+    /// Its containers.
+    pub fn containers(&self) -> &[ContainerText<'a>] {
+        self.list(|spec| &spec.containers)
+    }
+
+    /// Its init containers.
+    pub fn init_containers(&self) -> &[ContainerText<'a>] {
+        self.list(|spec| &spec.init_containers)
+    }
+
+    fn list<'s>(
+        &'s self,
+        of: impl Fn(&'s Spec<'a>) -> &'s Option<Containers<'a>>,
+    ) -> &'s [ContainerText<'a>] {
+        let list = self.spec.as_ref().and_then(|spec| of(spec).as_ref());
+        list.map_or(&[], |List(containers)| containers)
     }
 }
 
-#[derive(Deserialize)]
-struct Status {
-    phase: Option<String>,
-}
+type Containers<'a> = List<ContainerText<'a>, MAX_CONTAINERS>;
 
-/// Containers and their texts.
-pub type Containers<'a> = List<ContainerText<'a>, MAX_CONTAINERS>;
-
-/// A container of which only the name is read.
+/// A container of which only the name is read at first.
 pub struct ContainerText<'a> {
     /// Empty if it has none.
     pub name: Cow<'a, str>,
@@ -143,25 +126,23 @@ impl<'de: 'a, 'a> Deserialize<'de> for ContainerText<'a> {
 }
 
 impl ContainerText<'_> {
-    /// Its name, and the rest if a policy may depend on it.
-    fn read(&self) -> serde_json::Result<Container> {
-        let mut container = Container {
-            name: self.name.clone().into_owned(),
-            ..Container::default()
-        };
-        let is_sidecar = INJECTED.iter().any(|mesh| mesh.sidecar == self.name);
-        if !is_sidecar && !REPLACED.contains(&&*self.name) && self.name != VALIDATION {
-            return Ok(container);
-        }
+    /// What is recorded of it, and its resources.
+    ///
+    /// # Errors
+    /// If it is no container, or has more than any that a node can run.
+    pub fn read(&self) -> serde_json::Result<Container> {
         let known: Known<'_> = serde_json::from_str(self.text.get())?;
         let words = |List(words): Words| words;
         let variables = known.env.into_iter().flat_map(|List(variables)| variables);
         let relevant = variables.filter(|variable| variable.name.starts_with("ISTIO_"));
-        container.image = known.image;
-        container.command = known.command.map(words);
-        container.args = known.args.map(words);
-        container.env = Some(relevant.map(Variable::read).collect());
-        container.restart_policy = known.restart_policy;
+        let mut container = Container {
+            name: self.name.clone().into_owned(),
+            image: known.image,
+            command: known.command.map(words),
+            args: known.args.map(words),
+            env: Some(relevant.map(Variable::read).collect()),
+            ..Container::default()
+        };
         if let Some(resources) = known.resources {
             if resources.get().len() > MAX_RESOURCES {
                 let error = format!("resources have more than {} KiB", MAX_RESOURCES >> 10);
@@ -175,7 +156,7 @@ impl ContainerText<'_> {
 
 type Words = List<String, MAX_WORDS>;
 
-/// A container that a policy depends on.
+/// What is read of a container.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Known<'a> {
@@ -186,7 +167,6 @@ struct Known<'a> {
     env: Option<List<Variable<'a>, MAX_VARIABLES>>,
     #[serde(borrow)]
     resources: Option<&'a RawValue>,
-    restart_policy: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -208,7 +188,7 @@ impl Variable<'_> {
 }
 
 /// A list with at most so many items.
-pub struct List<T, const MAX: usize>(pub Vec<T>);
+struct List<T, const MAX: usize>(Vec<T>);
 
 impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MAX> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -237,9 +217,8 @@ impl<'de, T: Deserialize<'de>, const MAX: usize> Deserialize<'de> for List<T, MA
     }
 }
 
-/// Annotations or labels, as many as an object may have.
-#[derive(Default)]
-pub struct Texts(pub BTreeMap<String, String>);
+/// Annotations, as many as an object may have.
+struct Texts(BTreeMap<String, String>);
 
 impl<'de> Deserialize<'de> for Texts {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
@@ -258,7 +237,7 @@ impl<'de> Deserialize<'de> for Texts {
                     size += name.len() + value.len();
                     if size > ANNOTATIONS_MAX {
                         let most = ANNOTATIONS_MAX >> 10;
-                        let error = format!("annotations or labels have more than {most} KiB");
+                        let error = format!("annotations have more than {most} KiB");
                         return Err(A::Error::custom(error));
                     }
                     pairs.insert(name, value);

@@ -4,6 +4,7 @@ use std::fmt::Display;
 
 use k8s_openapi::ByteString;
 use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
 
 use super::{
     Settings,
@@ -112,7 +113,8 @@ impl Request<'_> {
             Err(problem) => Outcome::Misconfigured(problem),
             Ok(pod) if self.is_update() => {
                 name = self.name(&pod);
-                match self.restored() {
+                let old = self.old_object.map_or("null", RawValue::get);
+                match restore(old, &pod) {
                     Restored::Unchanged => Outcome::Unchanged,
                     Restored::Refused(reason) => Outcome::Refused(reason),
                     Restored::Patch(operations) => {
@@ -167,15 +169,6 @@ impl Request<'_> {
             dry_run: self.dry_run.unwrap_or_default(),
             outcome,
         })
-    }
-
-    /// What an update changes back.
-    fn restored(&self) -> Restored {
-        let [old, new] = [self.old_object, self.object];
-        match (old, new) {
-            (Some(old), Some(new)) => restore(old.get(), new.get()),
-            _ => Restored::Unchanged,
-        }
     }
 }
 

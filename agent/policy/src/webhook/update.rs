@@ -6,12 +6,12 @@
 
 use std::collections::HashMap;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use serde_json::value::RawValue;
 
 use super::{
     patch::add_record,
-    pod::{ContainerText, Containers, Texts},
+    pod::{self, ContainerText, PodText},
     validation::VALIDATION,
 };
 use crate::{names::REPLACED, record::ANNOTATION};
@@ -30,46 +30,6 @@ pub enum Restored {
     Patch(Vec<u8>),
 }
 
-/// The parts of a pod that the update is about.
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Updated<'a> {
-    metadata: Option<Metadata>,
-    #[serde(borrow)]
-    spec: Option<Spec<'a>>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default)]
-struct Metadata {
-    annotations: Option<Texts>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct Spec<'a> {
-    #[serde(borrow)]
-    init_containers: Option<Containers<'a>>,
-}
-
-impl<'a> Updated<'a> {
-    fn record(&self) -> Option<&str> {
-        self.annotations()?.0.get(ANNOTATION).map(String::as_str)
-    }
-
-    fn annotations(&self) -> Option<&Texts> {
-        self.metadata.as_ref()?.annotations.as_ref()
-    }
-
-    fn init_containers(&self) -> &[ContainerText<'a>] {
-        let containers = self
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.init_containers.as_ref());
-        containers.map_or(&[], |containers| &containers.0)
-    }
-}
-
 /// The operation that sets all init containers.
 #[derive(Serialize)]
 struct Replace<'a> {
@@ -78,18 +38,14 @@ struct Replace<'a> {
     value: Vec<&'a RawValue>,
 }
 
-/// Evaluates an update from the texts of the pod before and after it.
-pub fn restore(old: &str, new: &str) -> Restored {
-    // What cannot be read is none of the webhook's pods; the API says so, and better.
-    let read = |text| {
-        serde_json::from_str::<Option<Updated<'_>>>(text)
-            .ok()
-            .flatten()
-    };
-    let (Some(old), Some(new)) = (read(old), read(new)) else {
+/// Evaluates an update from the text of the pod before it, and the pod that is sent.
+pub fn restore(old: &str, new: &PodText<'_>) -> Restored {
+    let record = |pod: &PodText<'_>| pod.annotations()?.get(ANNOTATION).cloned();
+    // What cannot be read is none of the webhook's pods.
+    let Ok(old) = pod::read(old) else {
         return Restored::Unchanged;
     };
-    let Some(record) = old.record() else {
+    let Some(recorded) = record(&old) else {
         return Restored::Unchanged;
     };
     let (there, given) = (old.init_containers(), new.init_containers());
@@ -120,8 +76,8 @@ pub fn restore(old: &str, new: &str) -> Restored {
         path: "/spec/initContainers",
         value: all.collect(),
     };
-    let is_kept = new.record() == Some(record);
-    let add = (!is_kept).then(|| add_record(new.annotations().is_some(), record.to_owned()));
+    let is_kept = record(new).as_ref() == Some(&recorded);
+    let add = (!is_kept).then(|| add_record(new.annotations().is_some(), recorded));
     let patch = match &add {
         Some(add) => serde_json::to_vec(&(&replace, add)),
         None => serde_json::to_vec(&[&replace]),

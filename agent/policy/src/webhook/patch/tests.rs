@@ -1,7 +1,6 @@
 //! Which pods are changed, and how.
 
 use json_patch::{Patch, PatchOperation, patch};
-use k8s_openapi::api::core::v1::Pod;
 use serde_json::{Value, json};
 
 use super::{APPARMOR, Change, change};
@@ -9,18 +8,18 @@ use crate::{
     mesh::Mesh,
     record::{ANNOTATION, ANNOTATIONS_MAX},
     select::Enroll,
-    webhook::{Settings, validation::VALIDATION},
+    webhook::{Settings, pod::read, validation::VALIDATION},
 };
 
 fn decided(pod: &Value) -> Change {
     let facts = serde_json::from_value(pod.clone()).expect("a pod");
-    let pod: Pod = serde_json::from_value(pod.clone()).expect("a pod");
+    let text = pod.to_string();
     let settings = Settings {
         mesh: &Mesh::new(Enroll::Injected),
         namespace_label: None,
         image: "sidetrack:1",
     };
-    change(&pod, &facts, &settings)
+    change(&read(&text).expect("a pod"), &facts, &settings)
 }
 
 fn patched(pod: &Value) -> Value {

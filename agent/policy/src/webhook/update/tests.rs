@@ -6,7 +6,7 @@ use json_patch::Patch;
 use serde_json::{Value, json};
 
 use super::{MAX_PATCH_BYTES, Restored, restore};
-use crate::record::ANNOTATION;
+use crate::{record::ANNOTATION, webhook::pod as text};
 
 fn pod(names: &[&str], image: &str) -> Value {
     let containers = names
@@ -22,7 +22,8 @@ fn changed(names: &[&str], image: &str) -> Value {
 }
 
 fn restored(old: &Value, new: &Value) -> Restored {
-    restore(&old.to_string(), &new.to_string())
+    let new = new.to_string();
+    restore(&old.to_string(), &text::read(&new).expect("a pod"))
 }
 
 fn updated(old: &Value, new: &Value) -> Value {
@@ -65,8 +66,11 @@ fn other_pods_are_left_alone() {
     for (old, new) in [
         (&old, pod(&["sidetrack-validation"], "a")),
         (&old, pod(&["istio-init", "new"], "a")),
-        (&old, json!(null)),
-        (&old, json!({"spec": {"initContainers": "x"}})),
+        (&json!(null), pod(&["istio-init"], "a")),
+        (
+            &json!({"spec": {"initContainers": "x"}}),
+            pod(&["istio-init"], "a"),
+        ),
         (&pod(&["istio-init"], "a"), pod(&["istio-init"], "b")),
         (&json!([]), pod(&["istio-init"], "a")),
     ] {
@@ -98,9 +102,10 @@ fn what_is_too_much_is_refused_or_left_alone() {
     assert!(matches!(long, Restored::Refused(_)), "{long:?}");
     let names: Vec<String> = (0..1001).map(|number| format!("n{number}")).collect();
     let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
-    names.extend(["sidetrack-validation", "istio-init"]);
-    let many = pod(&names, "a");
-    assert_eq!(restored(&old, &many), Restored::Unchanged);
+    names.push("sidetrack-validation");
+    let many = changed(&names, "a");
+    let new = pod(&["istio-init"], "a");
+    assert_eq!(restored(&many, &new), Restored::Unchanged);
 }
 
 /// As long as a request may be: it takes time in proportion.
