@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 
 use anyhow::{Result, anyhow};
 use futures_util::{StreamExt as _, stream};
-use serde::de::DeserializeOwned;
+use serde::{
+    Deserialize, Deserializer,
+    de::{DeserializeOwned, Error as _},
+};
+use serde_json::{Value, json};
 use sidetrack_policy::text::printable;
 
 use crate::{
@@ -12,6 +16,35 @@ use crate::{
     cluster::{Cluster, Denied},
     exec::{self, within},
 };
+
+/// An answer of which a part is shown. Programs get all of it, with the fields of a newer agent.
+#[derive(Clone, Debug)]
+pub struct Whole<T> {
+    /// What is shown.
+    pub shown: T,
+    /// The whole answer.
+    pub value: Value,
+}
+
+impl<'de, T: DeserializeOwned> Deserialize<'de> for Whole<T> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let value = Value::deserialize(deserializer)?;
+        let shown = T::deserialize(&value).map_err(D::Error::custom)?;
+        Ok(Self { shown, value })
+    }
+}
+
+/// What each node answered, or why it did not.
+pub type Answers<T> = BTreeMap<String, Result<T, String>>;
+
+/// Answers for programs, each under this name.
+pub fn for_programs<T>(answers: &Answers<Whole<T>>, name: &str) -> Vec<Value> {
+    let values = answers.iter().map(|(node, answer)| {
+        let value = answer.as_ref().ok().map(|answer| &answer.value);
+        json!({"node": node, (name): value, "problem": answer.as_ref().err()})
+    });
+    values.collect()
+}
 
 /// Asks every agent by a command that answers JSON. The result has every node, with the answer or with
 /// why there is none.
@@ -22,7 +55,7 @@ pub async fn all<T: DeserializeOwned>(
     cluster: &Cluster,
     agents: &BTreeMap<String, Agent>,
     words: &[&str],
-) -> Result<BTreeMap<String, Result<T, String>>> {
+) -> Result<Answers<T>> {
     let answers = agents
         .values()
         .map(|agent| async move { (agent.node.clone(), one(cluster, agent, words).await) });

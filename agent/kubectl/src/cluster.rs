@@ -16,7 +16,10 @@ use kube::{
 use serde::{Deserialize, de::DeserializeOwned};
 use sidetrack_policy::{facts::PodFacts, select::LABEL, text::printable};
 
-use crate::flags::{Connect, Which};
+use crate::{
+    agents::{self, Agent},
+    flags::{Connect, Which},
+};
 
 /// How long the API server may take for one answer.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -105,6 +108,31 @@ impl Cluster {
         let api = Api::namespaced(self.client.clone(), &self.connect.agents_namespace);
         let labels = ListParams::default().labels("app.kubernetes.io/name=sidetrack");
         list(api, labels).await
+    }
+
+    /// The agents by node.
+    pub async fn agents(&self) -> Result<BTreeMap<String, Agent>> {
+        Ok(agents::by_node(&self.agents_pods().await?))
+    }
+
+    /// The same.
+    ///
+    /// # Errors
+    /// If there is none, too.
+    pub async fn some_agents(&self) -> Result<BTreeMap<String, Agent>> {
+        let agents = self.agents().await?;
+        if agents.is_empty() {
+            bail!("{}", self.no_agent());
+        }
+        Ok(agents)
+    }
+
+    /// What to say if no node has an agent.
+    pub fn no_agent(&self) -> String {
+        format!(
+            "namespace {} has no agent (a pod labeled app.kubernetes.io/name=sidetrack): install sidetrack, or name the agents' namespace with --agents-namespace",
+            self.connect.agents_namespace
+        )
     }
 
     /// The value of label [`LABEL`] of each namespace that has it.

@@ -10,7 +10,7 @@ mod start;
 
 use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Result, anyhow, bail};
+use anyhow::{Result, anyhow};
 use clap::Args;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -21,12 +21,11 @@ use self::{
     report::{ConnectivityReport, Row},
 };
 use crate::{
-    agents, ask,
+    ask,
     cluster::Cluster,
     exec::{self, Target},
     flags::{Format, duration},
     output,
-    pods::no_agent,
 };
 
 #[derive(Debug, Args)]
@@ -73,10 +72,7 @@ impl Options {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let agents = agents::by_node(&cluster.agents_pods().await?);
-    if agents.is_empty() {
-        bail!("{}", no_agent(cluster));
-    }
+    cluster.some_agents().await?;
     let mut signals = Signals::new()?;
     let place = Place::create(cluster, options.test_namespace.as_deref()).await?;
     eprintln!("namespace {} is created", place.name());

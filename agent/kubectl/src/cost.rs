@@ -1,16 +1,20 @@
 //! `kubectl sidetrack cost`: what sidetrack takes of each node.
 
-use std::{collections::BTreeMap, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
-use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde::Deserialize;
 use sidetrack_base::duration::interval;
 use sidetrack_base::runtime::exit_code;
 use sidetrack_live::bytes;
 
-use crate::{agents, ask, cluster::Cluster, flags::Format, output, pods::no_agent};
+use crate::{
+    ask::{self, Answers, Whole},
+    cluster::Cluster,
+    flags::Format,
+    output,
+};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -41,59 +45,33 @@ struct Process {
     resident_bytes: u64,
 }
 
-/// A node, for programs.
-#[derive(Serialize)]
-struct NodeCost<'a> {
-    node: &'a str,
-    cost: Option<&'a Value>,
-    problem: Option<&'a str>,
-}
-
 pub async fn run(mut cluster: Cluster, options: &Options) -> Result<ExitCode> {
     // An answer comes after the second reading.
     cluster.connect.timeout += options.interval;
-    let agents = agents::by_node(&cluster.agents_pods().await?);
-    if agents.is_empty() {
-        bail!("{}", no_agent(&cluster));
-    }
+    let agents = cluster.some_agents().await?;
     let interval = format!("{}ms", options.interval.as_millis());
     let words = ["cost", "-o", "json", "--interval", &interval];
-    let answers: BTreeMap<String, Result<Value, String>> =
-        ask::all(&cluster, &agents, &words).await?;
-    let nodes: Vec<NodeCost<'_>> = answers
-        .iter()
-        .map(|(node, answer)| NodeCost {
-            node,
-            cost: answer.as_ref().ok(),
-            problem: answer.as_ref().err().map(String::as_str),
-        })
-        .collect();
-    output::show(options.output, &nodes, || {
+    let answers: Answers<Whole<CostAnswer>> = ask::all(&cluster, &agents, &words).await?;
+    output::show(options.output, &ask::for_programs(&answers, "cost"), || {
         let header = ["NODE", "PODS", "MAPS", "AGENT", "PROCESSOR", "REMARKS"];
-        output::table(&header, nodes.iter().map(cells))
+        output::table(&header, answers.iter().map(cells))
     })?;
-    Ok(exit_code(nodes.iter().all(|node| node.problem.is_none())))
+    Ok(exit_code(answers.values().all(Result::is_ok)))
 }
 
-fn cells(node: &NodeCost<'_>) -> Vec<String> {
+fn cells((node, answer): (&String, &Result<Whole<CostAnswer>, String>)) -> Vec<String> {
     let none = || "-".to_owned();
-    let cost = node.cost.map(CostAnswer::deserialize);
-    let problem = match (&cost, node.problem) {
-        (Some(Err(wrong)), _) => format!("its answer is not understood: {wrong}"),
-        (_, problem) => problem.unwrap_or_default().to_owned(),
-    };
-    let cost = cost.and_then(Result::ok);
-    let cost = cost.as_ref();
+    let cost = answer.as_ref().ok().map(|answer| &answer.shown);
     let agent = cost.and_then(|cost| cost.agent.as_ref());
     let share = cost.and_then(|cost| cost.processors);
     vec![
-        node.node.to_owned(),
+        node.clone(),
         cost.map_or_else(none, |cost| cost.enrolled.to_string()),
         cost.map_or_else(none, |cost| {
             bytes(cost.maps.iter().map(|map| map.bytes).sum())
         }),
         agent.map_or_else(none, |agent| bytes(agent.resident_bytes)),
         share.map_or_else(none, |share| format!("{:.1} %", share * 100.0)),
-        problem,
+        answer.as_ref().err().cloned().unwrap_or_default(),
     ]
 }

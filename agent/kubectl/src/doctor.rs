@@ -1,14 +1,18 @@
 //! `kubectl sidetrack doctor`: what the kernel of each node lacks.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
-use serde::{Deserialize, Deserializer, Serialize, de::Error as _};
-use serde_json::Value;
+use serde::Deserialize;
 use sidetrack_base::runtime::exit_code;
 
-use crate::{agents, ask, cluster::Cluster, flags::Format, output, pods::no_agent};
+use crate::{
+    ask::{self, Answers, Whole},
+    cluster::Cluster,
+    flags::Format,
+    output,
+};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -17,13 +21,7 @@ pub struct Options {
     output: Format,
 }
 
-/// A node's answer.
-struct NodeAnswer {
-    report: Findings,
-    whole: Value,
-}
-
-/// What is shown of it.
+/// What is shown of an answer.
 #[derive(Deserialize)]
 struct Findings {
     ok: bool,
@@ -38,56 +36,28 @@ struct Check {
     problem: Option<String>,
 }
 
-impl<'de> Deserialize<'de> for NodeAnswer {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let whole = Value::deserialize(deserializer)?;
-        let report = Findings::deserialize(&whole).map_err(D::Error::custom)?;
-        Ok(Self { report, whole })
-    }
-}
-
-/// A node, for programs.
-#[derive(Serialize)]
-struct NodeReport<'a> {
-    node: &'a str,
-    report: Option<&'a Value>,
-    problem: Option<&'a str>,
-}
-
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let agents = agents::by_node(&cluster.agents_pods().await?);
-    if agents.is_empty() {
-        anyhow::bail!("{}", no_agent(cluster));
-    }
-    let answers: BTreeMap<String, Result<NodeAnswer, String>> =
+    let agents = cluster.some_agents().await?;
+    let answers: Answers<Whole<Findings>> =
         ask::all(cluster, &agents, &["doctor", "-o", "json"]).await?;
-    let nodes: Vec<NodeReport<'_>> = answers
-        .iter()
-        .map(|(node, answer)| NodeReport {
-            node,
-            report: answer.as_ref().ok().map(|answer| &answer.whole),
-            problem: answer.as_ref().err().map(String::as_str),
-        })
-        .collect();
-    output::show(options.output, &nodes, || {
-        text(&answers, options.output == Format::Wide)
-    })?;
-    let is_fine =
-        |answer: &Result<NodeAnswer, String>| answer.as_ref().is_ok_and(|answer| answer.report.ok);
-    Ok(exit_code(answers.values().all(is_fine)))
+    output::show(
+        options.output,
+        &ask::for_programs(&answers, "report"),
+        || text(&answers, options.output == Format::Wide),
+    )?;
+    let mut all = answers.values();
+    Ok(exit_code(all.all(|answer| {
+        answer.as_ref().is_ok_and(|answer| answer.shown.ok)
+    })))
 }
 
-fn text(answers: &BTreeMap<String, Result<NodeAnswer, String>>, wide: bool) -> String {
+fn text(answers: &Answers<Whole<Findings>>, wide: bool) -> String {
     let lines = answers.iter().map(|(node, answer)| {
         let (kernel, result, remarks) = match answer {
             Err(problem) => ("-", "unknown", problem.clone()),
-            Ok(answer) => {
-                let result = if answer.report.ok { "yes" } else { "no" };
-                (
-                    &*answer.report.kernel,
-                    result,
-                    remarks(&answer.report, wide),
-                )
+            Ok(Whole { shown, .. }) => {
+                let result = if shown.ok { "yes" } else { "no" };
+                (&*shown.kernel, result, remarks(shown, wide))
             }
         };
         vec![node.clone(), kernel.to_owned(), result.to_owned(), remarks]

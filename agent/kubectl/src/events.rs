@@ -1,6 +1,6 @@
 //! `kubectl sidetrack events`: what happened lately on all nodes, in one list.
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
@@ -8,7 +8,12 @@ use serde::Serialize;
 use sidetrack_base::runtime::exit_code;
 use sidetrack_live::history::{Entry, Flags, HEADER};
 
-use crate::{agents, ask, cluster::Cluster, flags::Format, output, pods};
+use crate::{
+    ask::{self, Answers},
+    cluster::Cluster,
+    flags::Format,
+    output,
+};
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -34,15 +39,14 @@ struct Event {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let agents = agents::by_node(&cluster.agents_pods().await?);
+    let agents = cluster.agents().await?;
     let flags = options.flags.words();
     let words = ["events", "-o", "json"].into_iter();
     let words: Vec<&str> = words.chain(flags.iter().map(String::as_str)).collect();
-    let answers: BTreeMap<String, Result<Vec<Entry>, String>> =
-        ask::all(cluster, &agents, &words).await?;
+    let answers: Answers<Vec<Entry>> = ask::all(cluster, &agents, &words).await?;
     let mut fine = !agents.is_empty();
     if agents.is_empty() {
-        eprintln!("kubectl-sidetrack: {}", pods::no_agent(cluster));
+        eprintln!("kubectl-sidetrack: {}", cluster.no_agent());
     }
     let mut events = Vec::new();
     for (node, answer) in answers {

@@ -9,11 +9,9 @@ use kube::Api;
 use sidetrack_policy::PodRef;
 
 use crate::{
-    agents,
     cluster::{Cluster, WAIT_TIMEOUT, plain},
     exec::{Running, within},
     flags::Connect,
-    pods::no_agent,
 };
 
 /// Commands that end by themselves, at once.
@@ -56,12 +54,9 @@ impl Pass {
             },
         };
         let node = node_of(cluster, &pod).await?;
-        let agents = agents::by_node(&cluster.agents_pods().await?);
+        let agents = cluster.some_agents().await?;
         let Some(agent) = agents.get(&node) else {
-            match agents.is_empty() {
-                true => bail!("{}", no_agent(cluster)),
-                false => bail!("pod {pod} is on node {node}, which has no agent"),
-            }
+            bail!("pod {pod} is on node {node}, which has no agent");
         };
         if let Some(down) = &agent.down {
             bail!("pod {pod} is on node {node}: {down}");

@@ -17,8 +17,8 @@ pub use self::{
     known::Known,
 };
 use crate::{
-    agents::{self, Agent},
-    ask,
+    agents::Agent,
+    ask::{self, Answers},
     cluster::Cluster,
     flags::{Format, Which},
     output,
@@ -49,15 +49,13 @@ struct Unanswered {
 }
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let ((), pods, agents_pods, labels) = tokio::try_join!(
+    let ((), pods, agents, labels) = tokio::try_join!(
         cluster.check_namespace(&options.which),
         cluster.pods(&options.which),
-        cluster.agents_pods(),
+        cluster.agents(),
         cluster.namespace_labels(),
     )?;
-    let agents = agents::by_node(&agents_pods);
-    let known: BTreeMap<String, Result<Vec<Known>, String>> =
-        ask::all(cluster, &agents, &["pods", "-o", "json"]).await?;
+    let known: Answers<Vec<Known>> = ask::all(cluster, &agents, &["pods", "-o", "json"]).await?;
     let unanswered: Vec<Unanswered> = known
         .iter()
         .filter_map(|(node, answer)| {
@@ -82,7 +80,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         );
     }
     if agents.is_empty() {
-        eprintln!("kubectl-sidetrack: {}", no_agent(cluster));
+        eprintln!("kubectl-sidetrack: {}", cluster.no_agent());
     }
     let fine = unanswered.is_empty() && !agents.is_empty();
     let report = PodsReport {
@@ -95,18 +93,8 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     Ok(exit_code(fine))
 }
 
-/// What to say if no node has an agent.
-pub fn no_agent(cluster: &Cluster) -> String {
-    format!(
-        "namespace {} has no agent (a pod labeled app.kubernetes.io/name=sidetrack): install sidetrack, or name the agents' namespace with --agents-namespace",
-        cluster.connect.agents_namespace
-    )
-}
-
 /// The answers by node, as [`rows`] takes them.
-pub fn node_answers(
-    known: BTreeMap<String, Result<Vec<Known>, String>>,
-) -> BTreeMap<String, NodeAnswer> {
+pub fn node_answers(known: Answers<Vec<Known>>) -> BTreeMap<String, NodeAnswer> {
     let answer = |answer: Result<Vec<Known>, String>| match answer {
         Ok(pods) => NodeAnswer::Pods(pods),
         Err(problem) => NodeAnswer::Silent(problem),

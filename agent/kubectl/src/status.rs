@@ -2,7 +2,7 @@
 
 mod report;
 
-use std::{collections::BTreeMap, process::ExitCode};
+use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::Args;
@@ -10,7 +10,7 @@ use sidetrack_base::runtime::exit_code;
 
 use self::report::{AgentReport, ClusterReport, NodeRow};
 use crate::{
-    agents, ask,
+    ask::{self, Answers},
     cluster::Cluster,
     flags::{Format, Which},
     output,
@@ -35,22 +35,21 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         all_namespaces: true,
         selector: None,
     };
-    let (agents_pods, pods, labels) = tokio::try_join!(
-        cluster.agents_pods(),
+    let (agents, pods, labels) = tokio::try_join!(
+        cluster.agents(),
         cluster.pods(&which),
         cluster.namespace_labels(),
     )?;
-    let agents = agents::by_node(&agents_pods);
     let nodes = cluster.linux_nodes().await;
     // Agents without an answer are not asked for their pods, so that one that hangs costs its deadline once.
-    let answers: BTreeMap<String, Result<AgentReport, String>> =
+    let answers: Answers<AgentReport> =
         ask::all(cluster, &agents, &["status", "-o", "json"]).await?;
     let answering = agents
         .iter()
         .filter(|(node, _)| answers[*node].is_ok())
         .map(|(node, agent)| (node.clone(), agent.clone()))
         .collect();
-    let mut known: BTreeMap<String, Result<Vec<Known>, String>> =
+    let mut known: Answers<Vec<Known>> =
         ask::all(cluster, &answering, &["pods", "-o", "json"]).await?;
     let listless: Vec<String> = known
         .iter()
@@ -75,7 +74,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let is_complete = listless.is_empty();
     report.problems.extend(listless);
     if agents.is_empty() {
-        report.problems.insert(0, pods::no_agent(cluster));
+        report.problems.insert(0, cluster.no_agent());
     }
     output::show(options.output, &report, || {
         text(&report, &rows, options.output == Format::Wide)

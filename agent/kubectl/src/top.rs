@@ -6,7 +6,7 @@
 mod source;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     process::ExitCode,
     time::{Duration, SystemTime},
 };
@@ -23,11 +23,10 @@ use sidetrack_live::{
 
 use self::source::Nodes;
 use crate::{
-    agents, ask,
+    ask::{self, Answers},
     cluster::Cluster,
     flags::{Format, Which},
     output,
-    pods::no_agent,
 };
 
 #[derive(Debug, Args)]
@@ -50,7 +49,7 @@ pub struct Options {
 
 /// The nodes' answers, for programs.
 #[derive(Serialize)]
-struct Answers {
+struct ClusterTop {
     nodes: Vec<TopReport>,
 }
 
@@ -113,15 +112,11 @@ fn words(interval: Duration) -> [String; 6] {
 }
 
 async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
-    let agents = agents::by_node(&cluster.agents_pods().await?);
-    if agents.is_empty() {
-        bail!("{}", no_agent(cluster));
-    }
+    let agents = cluster.some_agents().await?;
     let wanted = Wanted::of(cluster, &options.which).await?;
     let words = words(options.interval);
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let answers: BTreeMap<String, Result<TopReport, String>> =
-        ask::all(cluster, &agents, &words).await?;
+    let answers: Answers<TopReport> = ask::all(cluster, &agents, &words).await?;
     let reports = answers.into_iter().map(|(node, answer)| {
         let mut report = answer.unwrap_or_else(|why| TopReport::silent(&node, why));
         // By its name in the cluster.
@@ -132,7 +127,7 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
             .retain(|row| row.full_name().contains(&options.name));
         report
     });
-    let answers = Answers {
+    let answers = ClusterTop {
         nodes: reports.collect(),
     };
     for report in &answers.nodes {
@@ -150,7 +145,7 @@ async fn once(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     Ok(exit_code(all_answer))
 }
 
-fn table(answers: &Answers, wide: bool) -> String {
+fn table(answers: &ClusterTop, wide: bool) -> String {
     let mut rows: Vec<_> = answers
         .nodes
         .iter()

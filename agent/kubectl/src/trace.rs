@@ -8,7 +8,7 @@ mod show;
 
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use clap::Args;
 use sidetrack_live::trace::Flags;
 use tokio::sync::{mpsc, watch};
@@ -18,10 +18,8 @@ use self::{
     show::Show,
 };
 use crate::{
-    agents,
     cluster::Cluster,
     flags::{Format, Which},
-    pods::no_agent,
 };
 
 /// How long commands get to end after they are told to.
@@ -79,10 +77,7 @@ async fn labeled(cluster: &Cluster, which: &Which) -> Result<Labeled> {
 
 pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     cluster.check_namespace(&options.which).await?;
-    let agents = agents::by_node(&cluster.agents_pods().await?);
-    if agents.is_empty() {
-        bail!("{}", no_agent(cluster));
-    }
+    let agents = cluster.some_agents().await?;
     let mut pods = labeled(cluster, &options.which).await?;
     let mut words = vec!["trace".to_owned(), "--attended".to_owned()];
     if !options.which.all_namespaces {

@@ -2,8 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Connections of a pod since it was enrolled.
+/// Connections of a pod since it was enrolled. What an agent of another version does not count is 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Connections {
     /// Outbound connections redirected to the sidecar, without those that it did not accept.
     pub outbound_redirected: u64,
@@ -13,15 +14,12 @@ pub struct Connections {
     pub untouched: u64,
     /// Outbound connections that went direct before the sidecar first listened. The pod requests
     /// that by the annotation sidetrack.dev/before-sidecar.
-    #[serde(default)]
     pub before_sidecar: u64,
     /// Connections that failed because of a missing sidecar, route or kernel resource.
     pub refused: u64,
     /// Connections that the application closed before the sidecar had accepted them.
-    #[serde(default)]
     pub given_up: u64,
     /// UDP sockets that were connected; they are not intercepted. Datagrams of unconnected sockets are
     /// not seen.
-    #[serde(default)]
     pub udp: u64,
 }

@@ -1,9 +1,6 @@
 //! Waits for the pods: until they run, are enrolled and are ready.
 
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow, bail};
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
@@ -12,9 +9,9 @@ use sidetrack_policy::text::printable;
 
 use super::place::{PAUSE, Place};
 use crate::{
-    agents, ask,
+    ask::{self, Answers},
     cluster::Cluster,
-    pods::{Known, no_agent},
+    pods::Known,
 };
 
 /// Why a container does not start, in kubelet's words. None of them ends by waiting.
@@ -147,13 +144,9 @@ pub async fn wait_enrolled(cluster: &Cluster, place: &Place, patience: Duration)
 async fn not_enrolled(cluster: &Cluster, place: &Place) -> Result<Vec<String>> {
     let pods = place.pods().await?;
     let node_of = |pod: &Pod| pod.spec.as_ref()?.node_name.clone();
-    let mut agents = agents::by_node(&cluster.agents_pods().await?);
-    if agents.is_empty() {
-        bail!("{}", no_agent(cluster));
-    }
+    let mut agents = cluster.some_agents().await?;
     agents.retain(|node, _| pods.iter().any(|pod| node_of(pod).as_ref() == Some(node)));
-    let known: BTreeMap<String, Result<Vec<Known>, String>> =
-        ask::all(cluster, &agents, &["pods", "-o", "json"]).await?;
+    let known: Answers<Vec<Known>> = ask::all(cluster, &agents, &["pods", "-o", "json"]).await?;
     let meshed = pods
         .iter()
         .filter(|pod| MESHED.contains(&pod.name_any().as_str()));
@@ -172,7 +165,7 @@ async fn not_enrolled(cluster: &Cluster, place: &Place) -> Result<Vec<String>> {
 
 /// What its agent says of a pod that is not enrolled.
 fn state(known: &[Known], namespace: &str, name: &str) -> Option<String> {
-    let mut all = known.iter().map(|known| &known.pod);
+    let mut all = known.iter().map(|known| &known.shown);
     match all.find(|pod| pod.namespace == namespace && pod.name == name) {
         None => Some("its agent does not know it".to_owned()),
         Some(pod) if pod.state == "enrolled" => None,

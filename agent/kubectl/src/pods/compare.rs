@@ -61,7 +61,7 @@ impl Row {
     /// What people should know.
     pub fn remarks(&self) -> String {
         let known = self.known.as_ref();
-        let notes = known.into_iter().flat_map(|known| &known.pod.notes);
+        let notes = known.into_iter().flat_map(|known| &known.shown.notes);
         let refusal = known.and_then(Known::last_refusal);
         let hangs = known.and_then(Known::hangs);
         let all: Vec<&str> = self
@@ -78,7 +78,7 @@ impl Row {
     /// For programs: the agent's answer, with the node and whether the pod is labeled.
     pub fn json(&self) -> Value {
         let known = self.known.as_ref();
-        let mut pod = known.map_or_else(|| json!({}), |known| known.whole.clone());
+        let mut pod = known.map_or_else(|| json!({}), |known| known.value.clone());
         pod["namespace"] = json!(self.namespace);
         pod["name"] = json!(self.name);
         pod["node"] = json!(self.node);
@@ -121,7 +121,7 @@ pub fn rows(
         let known = by_name.get(&name).map(|(_, known)| *known);
         listed.insert(name);
         let (state, reason) = match known {
-            Some(known) => (known.pod.state.clone(), known.pod.reason.clone()),
+            Some(known) => (known.shown.state.clone(), known.shown.reason.clone()),
             None if !labeled => continue,
             None => missing(node, answers, &wanted),
         };
@@ -138,7 +138,7 @@ pub fn rows(
     let others = by_name.iter().filter(|(name, (_, known))| {
         let is_meant = match scope {
             Scope::All => true,
-            Scope::Namespace(namespace) => known.pod.namespace == *namespace,
+            Scope::Namespace(namespace) => known.shown.namespace == *namespace,
             Scope::Listed => false,
         };
         is_meant && !listed.contains(*name)
@@ -151,11 +151,11 @@ pub fn rows(
 /// A pod that only its agent knows: deleted in the API, and still running.
 fn of_agent(node: &str, known: &Known) -> Row {
     Row {
-        namespace: known.pod.namespace.clone(),
-        name: known.pod.name.clone(),
+        namespace: known.shown.namespace.clone(),
+        name: known.shown.name.clone(),
         node: Some(node.to_owned()),
-        state: known.pod.state.clone(),
-        reason: known.pod.reason.clone(),
+        state: known.shown.state.clone(),
+        reason: known.shown.reason.clone(),
         labeled: false,
         known: Some(known.clone()),
     }

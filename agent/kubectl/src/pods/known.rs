@@ -1,18 +1,14 @@
 //! A pod as its agent describes it. The agent may be of another version: fields that it lacks are as if they
 //! were empty, and those that are unknown here are kept for programs.
 
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::Deserialize;
 use serde_json::Value;
-use sidetrack_live::{Sidecar, Sockets};
+use sidetrack_live::{Connections, Sidecar, Sockets};
+
+use crate::ask::Whole;
 
 /// A pod in an agent's answer.
-#[derive(Clone, Debug)]
-pub struct Known {
-    /// What is shown.
-    pub pod: Pod,
-    /// The whole answer.
-    pub whole: Value,
-}
+pub type Known = Whole<Pod>;
 
 /// What is shown.
 #[derive(Clone, Debug, Deserialize)]
@@ -54,32 +50,10 @@ struct Netns {
     path: String,
 }
 
-/// Connections since the pod was enrolled.
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct Connections {
-    /// Outbound, redirected.
-    pub outbound_redirected: u64,
-    /// Inbound, redirected.
-    pub inbound_redirected: u64,
-    /// Went direct.
-    pub untouched: u64,
-    /// Failed.
-    pub refused: u64,
-}
-
-impl<'de> Deserialize<'de> for Known {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let whole = Value::deserialize(deserializer)?;
-        let pod = Pod::deserialize(&whole).map_err(D::Error::custom)?;
-        Ok(Self { pod, whole })
-    }
-}
-
 impl Known {
     /// `namespace/name`.
     pub fn full_name(&self) -> String {
-        format!("{}/{}", self.pod.namespace, self.pod.name)
+        format!("{}/{}", self.shown.namespace, self.shown.name)
     }
 
     /// What the sidecar does.
@@ -93,22 +67,22 @@ impl Known {
     }
 
     fn sidecar(&self) -> Sidecar {
-        if let Some(sidecar) = &self.pod.sidecar {
+        if let Some(sidecar) = &self.shown.sidecar {
             return sidecar.clone();
         }
         // An agent that does not look whether sidecars accept. Before, they did not look at the outbound port either.
-        let outbound = self.whole.get("outbound_listener").map(Value::as_bool);
+        let outbound = self.value.get("outbound_listener").map(Value::as_bool);
         Sidecar::of(&Sockets {
-            not_yet: self.pod.before_sidecar,
-            outbound: outbound.unwrap_or(Some(self.pod.listener)),
-            inbound: self.pod.listener,
+            not_yet: self.shown.before_sidecar,
+            outbound: outbound.unwrap_or(Some(self.shown.listener)),
+            inbound: self.shown.listener,
             queue: None,
         })
     }
 
     /// Where to look further.
     pub fn last_refusal(&self) -> Option<String> {
-        let last = self.pod.refusals.first()?;
+        let last = self.shown.refusals.first()?;
         Some(format!(
             "last refused: {}, see `kubectl sidetrack why`",
             last.reason
@@ -117,28 +91,28 @@ impl Known {
 
     /// A counter.
     pub fn count(&self, of: fn(&Connections) -> u64) -> String {
-        self.if_enrolled(of(&self.pod.connections).to_string())
+        self.if_enrolled(of(&self.shown.connections).to_string())
     }
 
     /// Its network namespace.
     pub fn netns(&self) -> String {
-        let netns = self.pod.netns.as_ref();
+        let netns = self.shown.netns.as_ref();
         netns.map_or_else(|| "-".to_owned(), |netns| netns.path.clone())
     }
 
     /// The id of its policy.
     pub fn policy(&self) -> String {
-        let id = self.pod.policy_id;
+        let id = self.shown.policy_id;
         id.map_or_else(|| "-".to_owned(), |id| id.to_string())
     }
 
     /// The address families that are intercepted.
     pub fn families(&self) -> String {
-        self.if_enrolled(if self.pod.ipv6 { "v4,v6" } else { "v4" }.to_owned())
+        self.if_enrolled(if self.shown.ipv6 { "v4,v6" } else { "v4" }.to_owned())
     }
 
     fn if_enrolled(&self, text: String) -> String {
-        match self.pod.netns {
+        match self.shown.netns {
             Some(_) => text,
             None => "-".to_owned(),
         }

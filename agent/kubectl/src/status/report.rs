@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use sidetrack_live::SidecarCounts;
 
-use crate::{agents::Agent, pods::Row};
+use crate::{agents::Agent, ask::Answers, pods::Row};
 
 /// What an agent's `status` says.
 #[derive(Debug, Deserialize)]
@@ -91,7 +91,7 @@ impl ClusterReport {
     /// Puts the answers together. `nodes` may be unknown to a user who may not list them.
     pub fn of(
         agents: &BTreeMap<String, Agent>,
-        mut answers: BTreeMap<String, Result<AgentReport, String>>,
+        mut answers: Answers<AgentReport>,
         nodes: Result<Vec<Node>>,
         rows: &[Row],
     ) -> Self {

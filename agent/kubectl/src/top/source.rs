@@ -14,12 +14,11 @@ use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{Options, Wanted, words};
 use crate::{
-    agents::{self, Agent},
+    agents::Agent,
     ask,
     cluster::{Cluster, Denied},
     exec,
     flags::Which,
-    pods::no_agent,
 };
 
 /// How often the agents and the pods with the labels are listed again.
@@ -42,10 +41,7 @@ pub struct Nodes {
 impl Nodes {
     /// Lists them.
     pub async fn find(cluster: Cluster, options: &Options) -> Result<Self> {
-        let agents = agents::by_node(&cluster.agents_pods().await?);
-        if agents.is_empty() {
-            bail!("{}", no_agent(&cluster));
-        }
+        let agents = cluster.some_agents().await?;
         let wanted = Wanted::of(&cluster, &options.which).await?;
         Ok(Self {
             asking: Semaphore::new(cluster.connect.parallel.into()),
@@ -69,13 +65,12 @@ impl Nodes {
     /// Lists again; whether there are other agents. Without an answer the old list holds.
     async fn relist(&self) -> bool {
         let listed = tokio::try_join!(
-            self.cluster.agents_pods(),
+            self.cluster.agents(),
             Wanted::of(&self.cluster, &self.which),
         );
-        let Ok((pods, wanted)) = listed else {
+        let Ok((agents, wanted)) = listed else {
             return false;
         };
-        let agents = agents::by_node(&pods);
         let mut state = self.state.lock();
         let is_new = state.0 != agents;
         *state = (agents, wanted);

@@ -7,7 +7,7 @@ use sidetrack_live::trace::{AttendedLine, TraceLine};
 use tokio::sync::{mpsc, watch};
 
 use crate::{
-    agents::{self, Agent},
+    agents::Agent,
     cluster::{Cluster, Denied},
     exec,
 };
@@ -72,8 +72,8 @@ impl Traced {
                 return;
             }
             // A new agent has another pod.
-            if let Ok(pods) = self.cluster.agents_pods().await
-                && let Some(new) = agents::by_node(&pods).remove(&agent.node)
+            if let Ok(mut agents) = self.cluster.agents().await
+                && let Some(new) = agents.remove(&agent.node)
             {
                 agent = new;
             }

@@ -74,7 +74,7 @@ fn the_last_refusal_is_a_remark() {
 #[test]
 fn a_pod_without_its_name_or_state_is_not_understood() {
     for missing in ["namespace", "name", "state"] {
-        let mut pod = known(json!({})).whole;
+        let mut pod = known(json!({})).value;
         pod.as_object_mut().expect("an object").remove(missing);
         let error = serde_json::from_value::<Known>(pod).expect_err(missing);
         assert!(error.to_string().contains(missing), "{error}");
