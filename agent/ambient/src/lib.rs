@@ -32,5 +32,5 @@ mod table;
 pub use self::{
     server::{Server, is_answered},
     session::ACK_TIMEOUT,
-    table::{Netns, Served, Table, Workload},
+    table::{Netns, Served, Table, Workload, workload_uid},
 };

@@ -27,6 +27,12 @@ pub struct Workload {
     pub netns: Option<Netns>,
 }
 
+/// What ztunnel knows a pod by: its uid, or `namespace/name` of one that has none, as a manifest in a directory may be.
+#[must_use]
+pub fn workload_uid(uid: Option<&str>, namespace: &str, name: &str) -> String {
+    uid.map_or_else(|| format!("{namespace}/{name}"), str::to_owned)
+}
+
 /// An open network namespace.
 #[derive(Clone)]
 pub struct Netns {

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, path::Path, sync::Arc};
 
 use anyhow::Result;
-use sidetrack_ambient::{Netns, Server, Table, Workload};
+use sidetrack_ambient::{Netns, Server, Table, Workload, workload_uid};
 use sidetrack_datapath::{node::KernelNode, reconcile::Reconciler};
 use sidetrack_policy::{
     PodRef,
@@ -74,8 +74,11 @@ impl Publisher {
 /// earlier agent, is not to forget it.
 fn workloads(reconciler: &Reconciler) -> BTreeMap<String, Workload> {
     let pods = reconciler.core.pods();
-    pods.filter_map(|(name, record)| Some((id(name, record), workload(name, record)?)))
-        .collect()
+    let workloads = pods.filter_map(|(name, record)| {
+        let uid = workload_uid(record.uid.as_deref(), &name.namespace, &name.name);
+        Some((uid, workload(name, record)?))
+    });
+    workloads.collect()
 }
 
 /// The pods whose annotation of ambient mode is not as it should be.
@@ -90,11 +93,6 @@ fn redirections(reconciler: &Reconciler) -> Redirections {
         (is_decided && is_set != is_in).then(|| (name.clone(), Redirection { uid, is_in }))
     });
     differing.collect()
-}
-
-/// Its uid. A manifest in a directory may have none.
-fn id(name: &PodRef, record: &Record<KernelNode>) -> String {
-    record.uid.clone().unwrap_or_else(|| name.to_string())
 }
 
 fn is_ambient(enrollment: &Enrollment<KernelNode>) -> bool {

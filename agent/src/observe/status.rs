@@ -18,7 +18,7 @@ use std::{
 use parking_lot::{Mutex, RwLock};
 use tokio::time::MissedTickBehavior;
 
-use sidetrack_ambient::{Served, Table};
+use sidetrack_ambient::{Served, Table, workload_uid};
 
 pub use self::figures::{Figures, PerPod, PodFigures};
 use self::figures::{MapUsage, without_listener};
@@ -384,10 +384,8 @@ fn add_served(pods: &mut [PodStatus], table: &Table) {
         if !pod.policy.as_ref().is_some_and(is_ambient) {
             continue;
         }
-        let served = match &pod.uid {
-            Some(uid) => table.served(uid),
-            None => table.served(&format!("{}/{}", pod.namespace, pod.name)),
-        };
+        let uid = workload_uid(pod.uid.as_deref(), &pod.namespace, &pod.name);
+        let served = table.served(&uid);
         if served != Served::Yes {
             pod.notes.push(served.to_string());
         }

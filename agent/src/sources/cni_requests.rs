@@ -17,7 +17,7 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::post,
 };
-use sidetrack_ambient::{Served, Table};
+use sidetrack_ambient::{Served, Table, workload_uid};
 use sidetrack_reconcile::Found;
 use tokio::{
     net::UnixStream,
@@ -237,11 +237,14 @@ async fn handle(
 /// The answer for a pod that is enrolled: one that ztunnel is to serve starts when ztunnel does.
 async fn by_ztunnel(ambient: &Table, sandbox: &Sandbox, patience: Duration) -> CniAnswer {
     let patience = patience.min(Duration::from_secs(MOST_SECONDS));
+    let start = Instant::now();
     let mut served = ambient.wait_served(&sandbox.uid, patience).await;
     if served == Served::NotListed {
-        // A manifest may have no uid.
-        let name = sandbox.pod().to_string();
-        served = ambient.wait_served(&name, patience).await;
+        // The runtime knows a uid of every pod, the agent of none whose manifest has none.
+        let pod = sandbox.pod();
+        let uid = workload_uid(None, &pod.namespace, &pod.name);
+        let left = patience.saturating_sub(start.elapsed());
+        served = ambient.wait_served(&uid, left).await;
     }
     match served {
         Served::Yes | Served::NotListed => CniAnswer::Enrolled,
