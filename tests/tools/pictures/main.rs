@@ -55,9 +55,9 @@ fn main() -> Result<()> {
     println!("{}", String::from_utf8_lossy(&once.stdout));
     for (name, words, filter) in [
         ("trace", &["trace", "test/web", "--count", "9"][..], ""),
-        // All of them are more than 24 lines.
+        // All of these are more than 24 lines.
         ("rules", &["rules", "test/web"], " | grep -v '^0 '"),
-        ("status", &["status"], ""),
+        ("status", &["status"], " | head -20"),
     ] {
         let terminal = Terminal::start_wide(&with_prompt(places, words, filter)?, COLUMNS)?;
         thread::sleep(SETTLED);
