@@ -20,7 +20,8 @@ use kube::{Client, runtime::watcher::Event};
 use serde_json::{Value, json};
 use sidetrack_policy::facts::PodFacts;
 
-use super::{MAX_OBJECT_BYTES, MAX_PAGE_BYTES, Pauses, Target, Timeouts, Update, Watch};
+use super::requests::MAX_PAGE_BYTES;
+use super::{MAX_OBJECT_BYTES, Pauses, Target, Timeouts, Update, Watch};
 use sidetrack_base::runtime::block_on;
 
 type Parameters = HashMap<String, String>;

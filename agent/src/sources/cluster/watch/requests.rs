@@ -1,0 +1,215 @@
+//! Requests to the API server for a collection of objects.
+//!
+//! Invariant: an answer is read up to a size, however many objects are wanted.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use hyper::{Request, Response, body::Bytes, header::ACCEPT};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ListMeta;
+use kube::{
+    Client,
+    client::Body,
+    core::params::{ListParams, WatchParams},
+    core::{Request as Path, Status},
+};
+use serde::{Deserialize, de::DeserializeOwned};
+use tokio::time::timeout;
+
+/// Most bytes that are read of an answer with several objects.
+pub(super) const MAX_PAGE_BYTES: usize = 4 << 20;
+/// Most bytes of one object. etcd stores 1.5 MiB (`--max-request-bytes`), of which each byte may become six in JSON:
+/// the API server writes `<` as `\u003c`.
+pub(super) const MAX_OBJECT_BYTES: usize = 16 << 20;
+/// Longest text of an error that is read.
+const MAX_STATUS: usize = 64 << 10;
+
+/// How long the server may take.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeouts {
+    /// For the body of a list.
+    pub list: Duration,
+    /// After so long the server ends a watch (`timeoutSeconds`). Longer than what a silent load balancer in
+    /// between allows is harmless: it costs a reconnect.
+    pub watch: Duration,
+    /// How much later than that a watch is given up.
+    pub grace: Duration,
+}
+
+impl Default for Timeouts {
+    fn default() -> Self {
+        Self {
+            list: Duration::from_secs(30),
+            watch: Duration::from_secs(290),
+            grace: Duration::from_secs(10),
+        }
+    }
+}
+
+/// The objects to follow.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Path of the collection, for example `/api/v1/pods`.
+    pub path: String,
+    /// A field selector.
+    pub fields: Option<String>,
+    /// Whether only their metadata is wanted.
+    pub metadata_only: bool,
+}
+
+/// Why a request failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// The server cannot be reached, or does not answer.
+    #[error("{}", chain(.0))]
+    Unreachable(#[from] kube::Error),
+    /// The server answered with an error.
+    #[error("{}", text(.0))]
+    Refused(Box<Status>),
+    /// The rest of an answer did not come in time.
+    #[error("the answer was not complete after {} s", .0.as_secs())]
+    Incomplete(Duration),
+    /// A single object exceeds [`MAX_OBJECT_BYTES`].
+    #[error("the answer about a single object has more than {} MiB", MAX_OBJECT_BYTES >> 20)]
+    TooLarge,
+    /// The answer is no list, or no event.
+    #[error("the answer cannot be read: {0}")]
+    Malformed(#[from] serde_json::Error),
+    /// The connection broke within an answer.
+    #[error("the connection broke within an answer: {0}")]
+    Broken(String),
+}
+
+impl Failure {
+    /// HTTP status; 0 where there is none.
+    pub fn code(&self) -> u16 {
+        match self {
+            Self::Refused(status) => status.code,
+            _ => 0,
+        }
+    }
+
+    /// The server no longer knows the resource version: everything is to be listed again.
+    pub(super) fn is_forgotten(&self) -> bool {
+        const GONE: u16 = 410;
+        self.code() == GONE
+    }
+}
+
+/// An error with its causes.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(next) = cause {
+        let next_text = next.to_string();
+        if !text.contains(&next_text) {
+            text = format!("{text}: {next_text}");
+        }
+        cause = next.source();
+    }
+    text
+}
+
+fn text(status: &Status) -> String {
+    let Status { code, message, .. } = status;
+    match message.is_empty() {
+        true => format!("HTTP status {code}"),
+        false => format!("{message} (HTTP status {code})"),
+    }
+}
+
+/// Makes the requests for a target.
+pub(super) struct Requests {
+    pub(super) client: Client,
+    pub(super) target: Target,
+    pub(super) timeouts: Timeouts,
+}
+
+impl Requests {
+    /// A part of the list.
+    pub(super) async fn page<K: DeserializeOwned>(
+        &self,
+        most: u32,
+        next: Option<&str>,
+    ) -> Result<Page<K>, Failure> {
+        let parameters = ListParams {
+            field_selector: self.target.fields.clone(),
+            limit: Some(most),
+            continue_token: next.map(str::to_owned),
+            ..ListParams::default()
+        };
+        let request = Path::new(self.target.path.as_str()).list(&parameters);
+        let response = self.ask(request.map_err(kube::Error::BuildRequest)?, "List");
+        let most_bytes = if most > 1 {
+            MAX_PAGE_BYTES
+        } else {
+            MAX_OBJECT_BYTES
+        };
+        let body = async { read(response.await?, most_bytes).await };
+        let body = timeout(self.timeouts.list, body).await;
+        let body = body.map_err(|_| Failure::Incomplete(self.timeouts.list))??;
+        Ok(serde_json::from_slice(&body)?)
+    }
+
+    /// Opens a watch that begins after a version.
+    pub(super) async fn open(&self, version: &str) -> Result<Response<Body>, Failure> {
+        let seconds = self.timeouts.watch.as_secs().try_into();
+        let parameters = WatchParams {
+            field_selector: self.target.fields.clone(),
+            timeout: Some(seconds.unwrap_or(u32::MAX).max(1)),
+            bookmarks: true,
+            ..WatchParams::default()
+        };
+        let request = Path::new(self.target.path.as_str()).watch(&parameters, version);
+        self.ask(request.map_err(kube::Error::BuildRequest)?, "")
+            .await
+    }
+
+    /// Sends a request; the answer's head has come and says success.
+    async fn ask(
+        &self,
+        request: Request<Vec<u8>>,
+        suffix: &str,
+    ) -> Result<Response<Body>, Failure> {
+        let mut request = request.map(Body::from);
+        if self.target.metadata_only {
+            let accept =
+                format!("application/json;as=PartialObjectMetadata{suffix};g=meta.k8s.io;v=v1");
+            let accept = accept
+                .parse()
+                .map_err(|error| Failure::Broken(format!("{error}")))?;
+            request.headers_mut().insert(ACCEPT, accept);
+        }
+        let response = self.client.send(request).await?;
+        if response.status().is_success() {
+            return Ok(response);
+        }
+        let code = response.status().as_u16();
+        // The head may be all that ever comes.
+        let body = timeout(self.timeouts.list, read(response, MAX_STATUS)).await;
+        let body = body.ok().and_then(Result::ok).unwrap_or_default();
+        let mut status: Status = serde_json::from_slice(&body).unwrap_or_default();
+        status.code = code;
+        Err(Failure::Refused(Box::new(status)))
+    }
+}
+
+/// A part of a list.
+#[derive(Deserialize)]
+#[serde(bound = "K: DeserializeOwned")]
+pub(super) struct Page<K> {
+    #[serde(default)]
+    pub(super) metadata: ListMeta,
+    #[serde(default = "Vec::new")]
+    pub(super) items: Vec<K>,
+}
+
+/// A body, as far as it is small enough.
+async fn read(response: Response<Body>, most: usize) -> Result<Bytes, Failure> {
+    let body = Limited::new(response.into_body(), most).collect().await;
+    let body = body.map_err(|error| match error.downcast_ref::<LengthLimitError>() {
+        Some(_) => Failure::TooLarge,
+        None => Failure::Broken(error.to_string()),
+    })?;
+    Ok(body.to_bytes())
+}
