@@ -6,31 +6,29 @@ mod apply;
 mod converge;
 mod earlier;
 mod leave;
+mod policy_rows;
 mod repair;
 mod replaced;
+mod retry;
 mod sandboxes;
 mod turn;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    sync::Arc,
     time::{Duration, Instant},
 };
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
-use sidetrack_policy::{PodRef, compiled::CompiledPolicy, manifest::NetnsRef, mesh::Mesh};
-use tracing::{error, warn};
+use sidetrack_policy::{PodRef, manifest::NetnsRef, mesh::Mesh};
+use tracing::warn;
 
 use self::{earlier::Earlier, leave::Leftover, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent, UNKNOWN_ANNOTATION},
-    node::{EnrollError, Node, NodeError, Processes as _},
-    policies::{Excess, GRACE, Policies},
+    node::{Node, NodeError, Processes as _},
+    policies::Policies,
     state::{Desired, Enrollment, Record},
 };
-
-/// How often listeners that the kernel does not know are searched for, at most.
-const ADOPTION_PERIOD: Duration = Duration::from_secs(2);
 
 /// The reconciler's state, and the node it works on.
 #[derive(Debug)]
@@ -183,63 +181,6 @@ impl<N: Node> Core<N> {
         self.changed = true;
     }
 
-    /// Tries again what could not be done, notices namespaces that vanished or were replaced, and
-    /// removes what is out of use. To be called twice a second, and followed by [`Core::go_on`].
-    pub async fn retry(&mut self) {
-        self.turn.begin();
-        self.retry_leftovers().await;
-        self.release_ended().await;
-        self.refresh_kept().await;
-        self.tidy_policies();
-        let now = self.node.now();
-        let due: Vec<PodRef> = self
-            .pods
-            .iter()
-            .filter(|(_, record)| record.next_try <= now && !self.is_settled(record))
-            .map(|(name, _)| name.clone())
-            .collect();
-        let mut enrolled = Vec::new();
-        let mut processes = None;
-        for name in due {
-            // Those with short lists first: they take little, and there are more of them.
-            if self.has_long_lists(&name) {
-                self.turn.push(name);
-            } else {
-                self.try_again(&name, &mut processes, &mut enrolled).await;
-            }
-        }
-        self.converge_long(&mut processes, &mut enrolled).await;
-        if self.next_adoption <= now {
-            self.next_adoption = now + ADOPTION_PERIOD;
-            enrolled.extend(self.without_listener());
-        }
-        self.adopt(&enrolled).await;
-    }
-
-    fn has_long_lists(&self, name: &PodRef) -> bool {
-        match self.pods.get(name).map(|record| &record.desired) {
-            Some(Desired::Enroll(goal)) => turn::is_long(&goal.policy),
-            _ => false,
-        }
-    }
-
-    /// Converges a pod; adds it to those that were enrolled if it was.
-    async fn try_again(
-        &mut self,
-        name: &PodRef,
-        processes: &mut Option<N::Processes>,
-        enrolled: &mut Vec<PodRef>,
-    ) {
-        let before = self.shown(name);
-        self.converge(name, processes).await;
-        self.slow_down(name);
-        let after = self.shown(name);
-        if before.cookie != after.cookie {
-            enrolled.push(name.clone());
-        }
-        self.changed |= before != after;
-    }
-
     /// Reads addresses and routes of namespaces again.
     pub async fn namespaces_changed(&mut self, cookies: &BTreeSet<NetnsCookie>) {
         let mut changed = false;
@@ -254,21 +195,6 @@ impl<N: Node> Core<N> {
             }
         }
         self.changed |= changed;
-    }
-
-    /// Reads addresses and routes again, where that has failed, of pods that have no goal: those that are departing, and
-    /// those that are not listed any more and still run.
-    async fn refresh_kept(&mut self) {
-        let unlisted = self.pods.values_mut();
-        let unlisted = unlisted.filter(|record| record.desired == Desired::Unlisted);
-        let unlisted = unlisted.filter_map(Record::enrollment_mut);
-        let departing = self.departing.iter_mut().map(|(_, it)| it);
-        for enrollment in departing.chain(unlisted) {
-            if enrollment.stale || !self.node.is_alive(&enrollment.link) {
-                // Why it has failed was logged when it failed first.
-                let _ = converge::refresh(&mut self.node, enrollment).await;
-            }
-        }
     }
 
     /// UIDs of the pods that wait for their first process.
@@ -305,40 +231,8 @@ impl<N: Node> Core<N> {
         self.adopt(&[name]).await;
     }
 
-    /// Whether nothing has to be done for a pod, as far as a look at its path shows.
-    fn is_settled(&self, record: &Record<N>) -> bool {
-        let Some(matches) = record.matches_goal() else {
-            return true;
-        };
-        matches
-            && record.enrollment().is_some_and(|enrollment| {
-                self.node.inode_at(&enrollment.path) == Some(enrollment.inode)
-                    && !self.is_stale(enrollment)
-            })
-    }
-
     fn is_stale(&self, enrollment: &Enrollment<N>) -> bool {
         enrollment.stale || !self.node.is_alive(&enrollment.link)
-    }
-
-    /// A pod that was tried for long is tried less often: every try looks for the pod's cgroup and processes.
-    fn slow_down(&mut self, name: &PodRef) {
-        let now = self.node.now();
-        let settled = self
-            .pods
-            .get(name)
-            .is_some_and(|record| self.is_settled(record));
-        let Some(record) = self.pods.get_mut(name) else {
-            return;
-        };
-        if settled {
-            record.trying_since = None;
-            return;
-        }
-        let since = *record.trying_since.get_or_insert(now);
-        if now.saturating_duration_since(since) > crate::state::FAST_RETRIES {
-            record.next_try = now + crate::state::SLOW_RETRY;
-        }
     }
 
     fn record_event(&mut self, pod: &PodRef, reason: &'static str, note: String) {
@@ -360,93 +254,6 @@ impl<N: Node> Core<N> {
             policy: enrollment.map(|it| it.policy_id),
             state: record.map(Record::state),
             reason: record.and_then(|it| it.reason().map(str::to_owned)),
-        }
-    }
-
-    /// Whether the lists of a pod's new policy have room.
-    fn check_share(&self, name: &PodRef, policy: &CompiledPolicy) -> Result<(), Excess> {
-        let own = self.pods.get(name).and_then(Record::enrollment);
-        let in_namespace = |other: &PodRef| other != name && other.namespace == name.namespace;
-        let neighbors = self.enrollments().filter(|(other, _)| in_namespace(other));
-        let neighbors = neighbors.map(|(_, it)| it.policy_id).collect();
-        self.policies
-            .check(policy, &neighbors, own.map(|it| it.policy_id))
-    }
-
-    /// The id of a policy, written if it is new, for a pod that has not used it so far.
-    fn acquire(
-        &mut self,
-        name: &PodRef,
-        policy: CompiledPolicy,
-    ) -> Result<(PolicyId, Arc<CompiledPolicy>), EnrollError> {
-        self.check_share(name, &policy)?;
-        if let Some(shared) = self.policies.share(&policy) {
-            return Ok(shared);
-        }
-        let policy = Arc::new(policy);
-        let id = self.policies.next_id();
-        self.turn.add(&policy);
-        let lists = self.node.write_lists(id, &policy);
-        // The row comes last: a policy whose row is there is complete.
-        let written = lists.and_then(|()| self.node.write_policy(id, &policy));
-        match written {
-            Ok(()) => {
-                self.policies.written(&policy, id);
-                Ok((id, policy))
-            }
-            Err(error) => {
-                // No pod row has named it, so what was written goes at once.
-                let removed = self.node.remove_policy(id);
-                let removed = removed.and_then(|()| self.node.remove_lists(id, &policy));
-                if removed.is_err() {
-                    let now = self.node.now();
-                    self.policies.not_written(policy, id, now);
-                }
-                Err(error.into())
-            }
-        }
-    }
-
-    /// A row of an earlier agent's pod was replaced or removed: its policy may be out of use.
-    pub(super) fn sweep_later(&mut self) {
-        self.sweep_at = Some(self.node.now() + GRACE);
-    }
-
-    /// Removes policies of earlier agents that no pod's row names. The others may still be used.
-    fn sweep_policies(&mut self) -> Result<(), NodeError> {
-        self.node.sweep_policies(&self.policies.ids())?;
-        if self.policies.has_left() {
-            let left = self.node.left_policies()?;
-            self.policies.swept(left);
-        }
-        Ok(())
-    }
-
-    /// Removes the rows of policies that have been out of use for long enough.
-    fn tidy_policies(&mut self) {
-        let now = self.node.now();
-        while self.turn.left() > 0
-            && let Some(retired) = self.policies.take_due(now)
-        {
-            self.turn.add(&retired.policy);
-            let removed = self.node.remove_policy(retired.id);
-            let removed =
-                removed.and_then(|()| self.node.remove_lists(retired.id, &retired.policy));
-            if let Err(problem) = removed {
-                if retired.is_first_try() {
-                    error!(policy = %retired.id, "remove the rows of a policy: {problem}");
-                }
-                self.policies.give_back(retired, now);
-            }
-        }
-        if self.sweep_at.is_some_and(|at| now >= at) {
-            match self.sweep_policies() {
-                Ok(()) => self.sweep_at = None,
-                Err(problem) => {
-                    error!("remove policies of an earlier agent: {problem}");
-                    self.sweep_at = Some(now + crate::state::SLOW_RETRY);
-                }
-            }
         }
     }
 }

@@ -1,0 +1,103 @@
+//! The rows of policies: each is written before the first pod names it, and removed when no pod has named it for a while.
+
+use std::sync::Arc;
+
+use sidetrack_common::ids::PolicyId;
+use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
+use tracing::error;
+
+use super::Core;
+use crate::{
+    node::{EnrollError, Node, NodeError},
+    policies::{Excess, GRACE},
+    state::{Record, SLOW_RETRY},
+};
+
+impl<N: Node> Core<N> {
+    /// Whether the lists of a pod's new policy have room.
+    pub(super) fn check_share(&self, name: &PodRef, policy: &CompiledPolicy) -> Result<(), Excess> {
+        let own = self.pods.get(name).and_then(Record::enrollment);
+        let in_namespace = |other: &PodRef| other != name && other.namespace == name.namespace;
+        let neighbors = self.enrollments().filter(|(other, _)| in_namespace(other));
+        let neighbors = neighbors.map(|(_, it)| it.policy_id).collect();
+        self.policies
+            .check(policy, &neighbors, own.map(|it| it.policy_id))
+    }
+
+    /// The id of a policy, written if it is new, for a pod that has not used it so far.
+    pub(super) fn acquire(
+        &mut self,
+        name: &PodRef,
+        policy: CompiledPolicy,
+    ) -> Result<(PolicyId, Arc<CompiledPolicy>), EnrollError> {
+        self.check_share(name, &policy)?;
+        if let Some(shared) = self.policies.share(&policy) {
+            return Ok(shared);
+        }
+        let policy = Arc::new(policy);
+        let id = self.policies.next_id();
+        self.turn.add(&policy);
+        let lists = self.node.write_lists(id, &policy);
+        // The row comes last: a policy whose row is there is complete.
+        let written = lists.and_then(|()| self.node.write_policy(id, &policy));
+        match written {
+            Ok(()) => {
+                self.policies.written(&policy, id);
+                Ok((id, policy))
+            }
+            Err(error) => {
+                // No pod row has named it, so what was written goes at once.
+                let removed = self.node.remove_policy(id);
+                let removed = removed.and_then(|()| self.node.remove_lists(id, &policy));
+                if removed.is_err() {
+                    let now = self.node.now();
+                    self.policies.not_written(policy, id, now);
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// A row of an earlier agent's pod was replaced or removed: its policy may be out of use.
+    pub(super) fn sweep_later(&mut self) {
+        self.sweep_at = Some(self.node.now() + GRACE);
+    }
+
+    /// Removes policies of earlier agents that no pod's row names. The others may still be used.
+    fn sweep_policies(&mut self) -> Result<(), NodeError> {
+        self.node.sweep_policies(&self.policies.ids())?;
+        if self.policies.has_left() {
+            let left = self.node.left_policies()?;
+            self.policies.swept(left);
+        }
+        Ok(())
+    }
+
+    /// Removes the rows of policies that have been out of use for long enough.
+    pub(super) fn tidy_policies(&mut self) {
+        let now = self.node.now();
+        while self.turn.left() > 0
+            && let Some(retired) = self.policies.take_due(now)
+        {
+            self.turn.add(&retired.policy);
+            let removed = self.node.remove_policy(retired.id);
+            let removed =
+                removed.and_then(|()| self.node.remove_lists(retired.id, &retired.policy));
+            if let Err(problem) = removed {
+                if retired.is_first_try() {
+                    error!(policy = %retired.id, "remove the rows of a policy: {problem}");
+                }
+                self.policies.give_back(retired, now);
+            }
+        }
+        if self.sweep_at.is_some_and(|at| now >= at) {
+            match self.sweep_policies() {
+                Ok(()) => self.sweep_at = None,
+                Err(problem) => {
+                    error!("remove policies of an earlier agent: {problem}");
+                    self.sweep_at = Some(now + SLOW_RETRY);
+                }
+            }
+        }
+    }
+}
