@@ -26,7 +26,7 @@ use tracing::debug;
 pub use self::requests::{Failure, Target, Timeouts};
 use self::requests::{MAX_OBJECT_BYTES, Requests};
 
-/// Most objects in an answer. Fewer are asked for if they do not fit into [`MAX_PAGE_BYTES`].
+/// Most objects in an answer. Fewer are asked for if they do not fit into [`requests::MAX_PAGE_BYTES`].
 const MAX_PAGE: u32 = 128;
 /// A watch that ends sooner is followed by a pause.
 const SHORT_WATCH: Duration = Duration::from_secs(1);
