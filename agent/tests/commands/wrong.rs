@@ -532,7 +532,7 @@ fn sockets_of_others() {
         let status = run(&["status", "--socket", &socket, "--bpffs", "/nowhere"]);
         let said = (status.code, status.stdout);
         assert!(
-            said.0 == Some(1) && said.1.contains("agent   unknown"),
+            said.0 == Some(1) && said.1.contains("agent     unknown"),
             "{name}: {said:?}"
         );
         if ["ssh", "older"].contains(&name) {

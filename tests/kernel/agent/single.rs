@@ -76,7 +76,7 @@ fn cleanup_removes_everything() -> Result<()> {
         "{said}"
     );
     ensure!(
-        !said.contains("No such file") && said.contains("pods    none"),
+        !said.contains("No such file") && said.contains("pods      none"),
         "{said}"
     );
     // What is no socket of an agent would not be removed either.

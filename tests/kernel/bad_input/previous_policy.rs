@@ -45,7 +45,7 @@ fn a_bad_policy_keeps_the_last_good_one() -> Result<()> {
     ensure!(
         status.status.code() == Some(1)
             && text.contains("0 enrolled, 1 outdated,")
-            && text.contains("sidecars 0 up, 1 down, 0 hang")
+            && text.contains("sidecars  0 up, 1 down, 0 hang")
             && text.contains("the previous policy stays active"),
         "{text}"
     );

@@ -147,17 +147,17 @@ pub(super) fn print(report: &StatusReport, wide: bool) -> Result<()> {
             format!("{}, pid {}, up {uptime}, {state}", agent.version, agent.pid)
         },
     );
-    output::print(format!("agent   {agent}"))?;
-    output::print(format!("kernel  {}", report.kernel))?;
+    output::print(format!("agent     {agent}"))?;
+    output::print(format!("kernel    {}", report.kernel))?;
     if let Some(agent) = &report.agent {
-        output::print(format!("cgroup  {}", agent.cgroup))?;
+        output::print(format!("cgroup    {}", agent.cgroup))?;
         if agent.repairs > 0 {
-            output::print(format!("repairs {}, see the log", agent.repairs))?;
+            output::print(format!("repairs   {}, see the log", agent.repairs))?;
         }
     }
-    output::print(format!("pods    {}", pods_line(report)))?;
+    output::print(format!("pods      {}", pods_line(report)))?;
     if let Some(sidecars) = &report.sidecars {
-        output::print(format!("sidecars {sidecars}"))?;
+        output::print(format!("sidecars  {sidecars}"))?;
     }
     if !report.hooks.is_empty() {
         output::print("")?;
