@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     fs::{self, File},
     io,
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -19,7 +19,7 @@ use sidetrack_common::{
 
 use super::{
     Datapath,
-    attachments::pin_again,
+    attachments::{attach_or_take, is_at},
     cgroup,
     maps::from_pin,
     objects::{self, Loader, OnDemand},
@@ -162,14 +162,15 @@ impl Datapath {
         let loader = &self.loader;
         let callbacks = &self.acceleration.programs.get(|| load(loader))?.callbacks;
         if let Some(link) = self.acceleration.links.get(&cookie)
-            && sys::link_cgroup(link.as_fd()).ok() == Some(id)
+            && is_at(link.as_fd(), id)
         {
             return Ok(());
         }
         let kind = bpf_attach_type::BPF_CGROUP_SOCK_OPS;
-        let link = sys::link_create(callbacks.as_fd(), File::open(&path)?.as_fd(), kind)
+        let cgroup = File::open(&path)?;
+        let is_there = |link: BorrowedFd<'_>| is_at(link, id);
+        let link = attach_or_take(callbacks.as_fd(), cgroup.as_fd(), kind, &pin, is_there)
             .context("attach st_accelerate")?;
-        pin_again(link.as_fd(), &pin)?;
         self.acceleration.links.insert(cookie, link);
         Ok(())
     }

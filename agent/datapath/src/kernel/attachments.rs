@@ -10,6 +10,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use aya_obj::generated::bpf_attach_type;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_reconcile::repairs::LinkLoss;
 
@@ -186,6 +187,31 @@ pub(super) fn is_pinned(
         Ok(found) => found == id,
         Err(error) => error.kind() == io::ErrorKind::ReadOnlyFilesystem,
     }
+}
+
+/// Attaches a program to a cgroup or a namespace, and pins the link. What an earlier agent pinned there is taken, with
+/// this program in it, if it is where it should be.
+pub(super) fn attach_or_take(
+    program: BorrowedFd<'_>,
+    target: BorrowedFd<'_>,
+    attach_type: bpf_attach_type,
+    pin: &Path,
+    is_there: impl FnOnce(BorrowedFd<'_>) -> bool,
+) -> Result<OwnedFd> {
+    if let Ok(link) = sys::open_pin(pin)
+        && is_there(link.as_fd())
+        && sys::link_update(link.as_fd(), program).is_ok()
+    {
+        return Ok(link);
+    }
+    let link = sys::link_create(program, target, attach_type)?;
+    pin_again(link.as_fd(), pin)?;
+    Ok(link)
+}
+
+/// Whether a link is attached to the cgroup with this id.
+pub(super) fn is_at(link: BorrowedFd<'_>, cgroup: u64) -> bool {
+    sys::link_cgroup(link).is_ok_and(|at| at == cgroup)
 }
 
 /// Pins an object, with the directory if that is gone as well.

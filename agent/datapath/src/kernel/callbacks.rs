@@ -20,7 +20,7 @@ use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::{AttachedHook, Attachments, Link, pin_again},
+    attachments::{AttachedHook, Attachments, Link, attach_or_take, is_at, pin_again},
     cgroup as cgroups,
     hooks::CALLBACKS,
     pins::Pins,
@@ -129,20 +129,9 @@ impl Datapath {
         let pin = self.pins.pod_callbacks(cookie.get());
         let hook = self.attachments.callbacks_hook();
         let id = cgroups::id(path)?;
-        let left = sys::open_pin(&pin).ok().filter(|link| {
-            sys::link_cgroup(link.as_fd()).ok() == Some(id)
-                && sys::link_update(link.as_fd(), hook.program.as_fd()).is_ok()
-        });
-        let link = match left {
-            Some(link) => link,
-            None => {
-                let cgroup = File::open(path)?;
-                let kind = hook.hook.attach_type;
-                let link = sys::link_create(hook.program.as_fd(), cgroup.as_fd(), kind)?;
-                pin_again(link.as_fd(), &pin)?;
-                link
-            }
-        };
+        let cgroup = File::open(path)?;
+        let (program, kind) = (hook.program.as_fd(), hook.hook.attach_type);
+        let link = attach_or_take(program, cgroup.as_fd(), kind, &pin, |link| is_at(link, id))?;
         let own = OwnCgroup {
             link: Link::new(link)?,
             path: Some(path.to_owned()),

@@ -14,7 +14,7 @@ use sidetrack_common::{ids::NetnsCookie, names};
 use super::{
     acceleration::Acceleration,
     adoption::Adoption,
-    attachments::{AttachedHook, Attachments, replace_pin},
+    attachments::{AttachedHook, Attachments, attach_or_take, is_at},
     callbacks, cgroup as cgroups,
     connection_counts::RemovedCounts,
     dns::Dns,
@@ -98,7 +98,9 @@ impl Datapath {
             let link = if hook.name == CALLBACKS && !callbacks::needed_for_all(&pins)? {
                 None
             } else {
-                let link = attach(&pins, hook, program.as_fd(), target.as_fd(), cgroup_id);
+                let (at, pin) = (target.as_fd(), pins.link(hook.name));
+                let is_there = |link: BorrowedFd<'_>| is_at(link, cgroup_id);
+                let link = attach_or_take(program.as_fd(), at, hook.attach_type, &pin, is_there);
                 Some(link.with_context(|| {
                     format!("attach {} to cgroup {}", hook.name, cgroup.display())
                 })?)
@@ -186,23 +188,4 @@ fn load_program<'a>(ebpf: &'a mut Ebpf, hook: &Hook) -> Result<&'a aya::programs
         _ => bail!("program {} is of another type", hook.program),
     };
     fd.with_context(|| format!("load {}", hook.name))
-}
-
-fn attach(
-    pins: &Pins,
-    hook: &Hook,
-    program: BorrowedFd<'_>,
-    cgroup: BorrowedFd<'_>,
-    cgroup_id: u64,
-) -> Result<OwnedFd> {
-    let path = pins.link(hook.name);
-    if let Ok(link) = sys::open_pin(&path)
-        && sys::link_cgroup(link.as_fd()).ok() == Some(cgroup_id)
-        && sys::link_update(link.as_fd(), program).is_ok()
-    {
-        return Ok(link);
-    }
-    let link = sys::link_create(program, cgroup, hook.attach_type)?;
-    replace_pin(link.as_fd(), &path)?;
-    Ok(link)
 }

@@ -5,7 +5,7 @@ use std::{
     collections::{BTreeSet, HashMap},
     fs::{self, File},
     io,
-    os::fd::{AsFd as _, OwnedFd},
+    os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
 
@@ -20,7 +20,7 @@ use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::pin_again,
+    attachments::{attach_or_take, is_at},
     cgroup,
     hooks::{Hook, hook},
     objects::{self, Loader, OnDemand},
@@ -61,7 +61,7 @@ struct Links {
 
 impl Links {
     fn is_at(&self, cgroup: u64) -> bool {
-        let is_there = |link: &OwnedFd| sys::link_cgroup(link.as_fd()).ok() == Some(cgroup);
+        let is_there = |link: &OwnedFd| is_at(link.as_fd(), cgroup);
         self.cgroup == cgroup && self.links.iter().all(is_there)
     }
 }
@@ -120,20 +120,13 @@ fn attach(
     cgroup: (&Path, u64),
     pin: impl Fn(&Hook) -> PathBuf,
 ) -> Result<Links> {
+    let target = File::open(cgroup.0)?;
     let mut links = Vec::new();
     for (hook, program) in HOOKS.iter().zip(programs) {
-        let pin = pin(hook);
-        if let Ok(link) = sys::open_pin(&pin)
-            && sys::link_cgroup(link.as_fd()).ok() == Some(cgroup.1)
-            && sys::link_update(link.as_fd(), program.as_fd()).is_ok()
-        {
-            links.push(link);
-            continue;
-        }
-        let target = File::open(cgroup.0)?;
-        let link = sys::link_create(program.as_fd(), target.as_fd(), hook.attach_type)
+        let (program, kind) = (program.as_fd(), hook.attach_type);
+        let is_there = |link: BorrowedFd<'_>| is_at(link, cgroup.1);
+        let link = attach_or_take(program, target.as_fd(), kind, &pin(hook), is_there)
             .with_context(|| format!("attach {} to {}", hook.program, cgroup.0.display()))?;
-        pin_again(link.as_fd(), &pin)?;
         links.push(link);
     }
     let cgroup = cgroup.1;

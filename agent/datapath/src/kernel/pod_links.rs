@@ -6,12 +6,13 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use aya_obj::generated::bpf_attach_type::BPF_SK_LOOKUP;
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
 use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::{Link, pin_again, replace_pin},
+    attachments::{Link, attach_or_take, pin_again},
     sys,
 };
 
@@ -21,21 +22,9 @@ impl Datapath {
     pub fn attach_pod(&mut self, cookie: NetnsCookie, netns: BorrowedFd<'_>) -> Result<()> {
         let path = self.pins.pod_link(cookie.get());
         let program = self.inbound.instance(cookie)?;
-        if let Ok(link) = sys::open_pin(&path)
-            && sys::link_update(link.as_fd(), program.as_fd()).is_ok()
-        {
-            self.attachments.pods.insert(cookie, Link::new(link)?);
-            return Ok(());
-        }
-        let link = sys::link_create(
-            program.as_fd(),
-            netns,
-            aya_obj::generated::bpf_attach_type::BPF_SK_LOOKUP,
-        )
-        .context("attach sk_lookup to the pod's network namespace")?;
-        let dir = path.parent().expect("pod links are in directories");
-        fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
-        replace_pin(link.as_fd(), &path)?;
+        // The directory is that of this namespace.
+        let link = attach_or_take(program.as_fd(), netns, BPF_SK_LOOKUP, &path, |_| true)
+            .context("attach sk_lookup to the pod's network namespace")?;
         self.attachments.pods.insert(cookie, Link::new(link)?);
         Ok(())
     }
