@@ -115,10 +115,10 @@ impl Cluster {
         Ok(agents::by_node(&self.agents_pods().await?))
     }
 
-    /// The same.
+    /// The agents by node, at least one.
     ///
     /// # Errors
-    /// If there is none, too.
+    /// If there is none, or if they cannot be listed.
     pub async fn some_agents(&self) -> Result<BTreeMap<String, Agent>> {
         let agents = self.agents().await?;
         if agents.is_empty() {
