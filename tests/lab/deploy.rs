@@ -48,3 +48,13 @@ pub fn capabilities() -> Result<Vec<String>> {
     let added = &container["securityContext"]["capabilities"]["add"];
     serde_json::from_value(added.clone()).context("capabilities of the DaemonSet")
 }
+
+/// Whether a test cannot run because this is a guest of `cargo xtask vm`, which lacks what the test needs; prints that it
+/// is skipped. Anywhere else what is missing is a failure.
+pub fn lacks(file: &str, what: &str) -> bool {
+    let is_guest = std::env::var_os("SIDETRACK_TEST_IN_GUEST").is_some();
+    if is_guest {
+        eprintln!("{file}: skipped, a guest has no {what}");
+    }
+    is_guest
+}

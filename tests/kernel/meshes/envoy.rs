@@ -2,15 +2,13 @@
 //!
 //! A destination that Envoy knows goes to another port than the one that was dialed, so that the port says whether Envoy
 //! was there, and whether it was told the exact destination.
-//!
-//! The guests of `cargo xtask vm` have no Envoy and say so by a variable. Anywhere else a missing Envoy is a failure.
 
 use std::{fs, path::Path};
 
 use anyhow::{Result, ensure};
 use lab::{
     command::Process,
-    deploy::checkout,
+    deploy::{checkout, lacks},
     envoy::{self, address, binary, original_dst, tcp_proxy},
     network::PodNet,
     protocol::{APP, Identity, ROOT},
@@ -25,15 +23,6 @@ const KNOWN_OUTSIDE: u16 = 81;
 const APP_PORT: u16 = 8080;
 /// A destination outside that Envoy does not know.
 const OTHER: u16 = 443;
-
-/// Whether the machine is a guest without Envoy; prints that the test is skipped.
-fn is_skipped() -> bool {
-    let skipped = std::env::var_os("SIDETRACK_TEST_NO_ENVOY").is_some();
-    if skipped {
-        eprintln!("meshes: skipped, this machine has no Envoy");
-    }
-    skipped
-}
 
 /// Starts Envoy in the pod, as the proxy's user.
 fn start(pod: &PodNet, who: &Identity, config: &Value, file: &Path) -> Result<Process> {
@@ -99,7 +88,7 @@ fn check(fixture: &PodFixture) -> Result<()> {
 
 kernel_test!(kuma_by_envoy);
 fn kuma_by_envoy() -> Result<()> {
-    if is_skipped() {
+    if lacks("meshes", "Envoy") {
         return Ok(());
     }
     let fixture = PodFixture::new()?;
@@ -151,7 +140,7 @@ fn kuma_by_envoy() -> Result<()> {
 
 kernel_test!(consul_by_envoy);
 fn consul_by_envoy() -> Result<()> {
-    if is_skipped() {
+    if lacks("meshes", "Envoy") {
         return Ok(());
     }
     let fixture = PodFixture::new()?;

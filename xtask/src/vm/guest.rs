@@ -59,7 +59,7 @@ const APPLETS: [&str; 13] = [
 ];
 
 /// What the tests' Python programs import.
-const PYTHON: &str = "import ctypes, fcntl, hashlib, http.server, os, random, select, socket, struct, sys\n\
+const PYTHON: &str = "import ctypes, fcntl, hashlib, http.server, os, random, resource, select, socket, struct, sys\n\
     import tempfile, termios, threading, time\n\
     for module in list(sys.modules.values()):\n    \
     if getattr(module, '__file__', None): print(module.__file__)";
@@ -133,6 +133,8 @@ impl Guest {
             tree.root.join("etc/passwd"),
             "root:x:0:0:root:/root:/bin/sh\n",
         )?;
+        // `ip netns exec` mounts a pod's own over it.
+        fs::write(tree.root.join("etc/resolv.conf"), "")?;
         tree.tests(filters, userland)?;
         let programs = dir.join("programs.cpio");
         tree.archive(&programs)?;
@@ -265,7 +267,7 @@ impl Tree {
         Ok(())
     }
 
-    /// The tests, with the files they look for: the actor and the manifests beside them.
+    /// The tests, with the files they look for: the actor, the manifests and the documentation beside them.
     fn tests(&self, filters: &[String], userland: &Userland) -> Result<()> {
         let dir = Path::new("/sidetrack");
         let is_native = userland.arch == Arch::native();
@@ -305,7 +307,7 @@ impl Tree {
         must(
             Command::new("cp")
                 .arg("-a")
-                .arg(root().join("deploy"))
+                .args(["deploy", "docs"].map(|part| root().join(part)))
                 .arg(self.at(dir)),
         )
     }

@@ -22,7 +22,7 @@ cd /sidetrack || poweroff -f
 # shellcheck source=/dev/null # xtask writes it
 . ./variables
 export SIDETRACK_BIN=/sidetrack/sidetrack
-export SIDETRACK_TEST_NO_ENVOY=1
+export SIDETRACK_TEST_IN_GUEST=1
 # A parameter of the kernel's command line.
 exec >"$OUTPUT" 2>&1
 
