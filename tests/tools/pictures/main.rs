@@ -1,7 +1,6 @@
-//! Draws the pictures in the docs: the path of a connection, and terminals of 112 columns and 24 lines with real
-//! commands of a real agent, with pods, sidecars and connections.
+//! Draws the pictures of terminals in the docs, of 112 columns and 24 lines, with real commands of a real agent, with
+//! pods, sidecars and connections.
 
-mod path;
 mod scene;
 
 use std::{
@@ -43,7 +42,6 @@ fn main() -> Result<()> {
         .with_context(|| format!("make the directory {}", options.out.display()))?;
     // Tools are started where their caller is; the private mounts need the path.
     let out = options.out.canonicalize()?;
-    fs::write(out.join("path.svg"), path::picture())?;
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;
