@@ -189,8 +189,18 @@ pub(super) fn is_pinned(
     }
 }
 
-/// Attaches a program to a cgroup or a namespace, and pins the link. What an earlier agent pinned there is taken, with
-/// this program in it, if it is where it should be.
+/// The link that an earlier agent pinned, with this program in it, if it is where it should be.
+pub(super) fn take(
+    program: BorrowedFd<'_>,
+    pin: &Path,
+    is_there: impl FnOnce(BorrowedFd<'_>) -> bool,
+) -> Option<OwnedFd> {
+    let link = sys::open_pin(pin).ok()?;
+    let is_usable = is_there(link.as_fd()) && sys::link_update(link.as_fd(), program).is_ok();
+    is_usable.then_some(link)
+}
+
+/// Attaches a program to a cgroup or a namespace, and pins the link. One of an earlier agent is [taken](take).
 pub(super) fn attach_or_take(
     program: BorrowedFd<'_>,
     target: BorrowedFd<'_>,
@@ -198,10 +208,7 @@ pub(super) fn attach_or_take(
     pin: &Path,
     is_there: impl FnOnce(BorrowedFd<'_>) -> bool,
 ) -> Result<OwnedFd> {
-    if let Ok(link) = sys::open_pin(pin)
-        && is_there(link.as_fd())
-        && sys::link_update(link.as_fd(), program).is_ok()
-    {
+    if let Some(link) = take(program, pin, is_there) {
         return Ok(link);
     }
     let link = sys::link_create(program, target, attach_type)?;

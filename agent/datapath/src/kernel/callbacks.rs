@@ -20,11 +20,10 @@ use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::{AttachedHook, Attachments, Link, attach_or_take, is_at, pin_again},
+    attachments::{AttachedHook, Attachments, Link, attach_or_take, is_at, pin_again, take},
     cgroup as cgroups,
     hooks::CALLBACKS,
     pins::Pins,
-    sys,
 };
 
 /// Links to the pods' own cgroups.
@@ -154,12 +153,10 @@ impl Datapath {
 
     /// Replaces the program in the link that an earlier agent made to a pod's cgroup.
     pub(super) fn refresh_callbacks(&mut self, cookie: NetnsCookie) -> Result<()> {
-        let Ok(link) = sys::open_pin(&self.pins.pod_callbacks(cookie.get())) else {
-            return Ok(());
-        };
         let program = self.attachments.callbacks_hook().program.as_fd();
+        let pin = self.pins.pod_callbacks(cookie.get());
         // Without its cgroup the link is no use; nor has the pod a process that needs it.
-        if sys::link_update(link.as_fd(), program).is_ok() {
+        if let Some(link) = take(program, &pin, |_| true) {
             let link = Link::new(link)?;
             let own = OwnCgroup { link, path: None };
             self.attachments.callbacks.own.insert(cookie, own);

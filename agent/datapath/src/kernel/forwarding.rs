@@ -19,7 +19,7 @@ use sidetrack_reconcile::repairs::{IngressProgram, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::{Link, pin_again},
+    attachments::{Link, pin_again, take},
     objects::{self, Loader},
     probe,
     sys::{self, Place},
@@ -235,9 +235,10 @@ impl PodForwarding {
         if link.is_some_and(Link::has_its_program) {
             return true;
         }
-        let taken_over = taken_over(&self.pin(ifindex), ifindex, program);
-        let has_link = taken_over.is_some();
-        self.links.extend(taken_over.map(|link| (ifindex, link)));
+        let link = take(program, &self.pin(ifindex), |link| is_on(link, ifindex));
+        let link = link.and_then(|link| Link::new(link).ok());
+        let has_link = link.is_some();
+        self.links.extend(link.map(|link| (ifindex, link)));
         has_link
     }
 
@@ -286,13 +287,6 @@ impl PodForwarding {
             IngressProgram::NodeCalls => "node-calls-",
         }
     }
-}
-
-/// The link that an earlier agent made, with this one's program.
-fn taken_over(pin: &Path, ifindex: u32, program: BorrowedFd<'_>) -> Option<Link> {
-    let link = sys::open_pin(pin).ok()?;
-    let is_usable = is_on(link.as_fd(), ifindex) && sys::link_update(link.as_fd(), program).is_ok();
-    is_usable.then(|| Link::new(link).ok())?
 }
 
 /// Whether a link is attached to this interface. One whose interface is gone is attached to none, whoever has its
