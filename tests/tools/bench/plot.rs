@@ -1,90 +1,83 @@
-//! The figures as SVG: bars, one picture for each field.
+//! The figures as bars, one picture for each field.
 
-use std::{fmt::Write as _, fs, path::Path};
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result};
+use plotters::{
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
 
-use crate::report::{Report, Table};
+use crate::report::{Report, Row, Table};
 
-const LEFT: f64 = 300.0;
+// In pixels.
+const LEFT: i32 = 300;
 const BARS: f64 = 420.0;
-const LINE: f64 = 26.0;
-const TOP: f64 = 56.0;
-/// A bar that is longer is cut, and marked as cut.
+const LINE: u32 = 26;
+const TOP: i32 = 56;
+/// A bar that is longer is cut.
 const LONGEST: f64 = 2.0;
+
+const SIDETRACK: RGBColor = RGBColor(42, 125, 225);
+const IPTABLES: RGBColor = RGBColor(217, 130, 43);
+const OTHERS: RGBColor = RGBColor(138, 143, 152);
 
 /// Draws all tables into a directory.
 pub fn draw(report: &Report, dir: &Path) -> Result<()> {
     fs::create_dir_all(dir).with_context(|| format!("create {}", dir.display()))?;
     for table in &report.tables {
         let name = serde_json::to_value(table.field)?;
-        let name = name.as_str().unwrap_or_default().to_owned();
-        let path = dir.join(format!("bench-{name}.svg"));
-        let text = svg(report, table)?;
-        fs::write(&path, text).with_context(|| format!("write {}", path.display()))?;
+        let path = dir.join(format!("bench-{}.svg", name.as_str().unwrap_or_default()));
+        picture(report, table, &path).with_context(|| format!("draw {}", path.display()))?;
     }
     Ok(())
 }
 
-fn svg(report: &Report, table: &Table) -> Result<String> {
-    let height = TOP + LINE * table.rows.len() as f64 + 30.0;
-    let width = LEFT + BARS + 130.0;
-    let mut text = String::new();
-    writeln!(
-        text,
-        r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" font-family="sans-serif" font-size="13">
-<rect width="100%" height="100%" fill="#ffffff"/>
-<text x="12" y="22" font-size="15" font-weight="bold">{}</text>
-<text x="12" y="42" fill="#666666">median, and its ratio to the first line; kernel {}, {} turns of {}</text>"##,
-        escaped(table.field.title()),
-        escaped(&report.kernel),
-        report.rounds,
-        report.per_turn
-    )?;
-    let unit = BARS / LONGEST;
-    for (row, number) in table.rows.iter().zip(0_u16..) {
-        let y = TOP + LINE * f64::from(number);
-        let ratio = row.p50.ratio;
-        let length = ratio.min(LONGEST) * unit;
-        let color = match row.contestant.split([',', ' ']).next() {
-            Some("sidetrack") => "#2a7de1",
-            Some("iptables" | "iptables-legacy") => "#d9822b",
-            _ => "#8a8f98",
-        };
-        writeln!(
-            text,
-            r##"<text x="{}" y="{}" text-anchor="end">{}</text>
-<rect x="{LEFT}" y="{}" width="{length:.1}" height="16" fill="{color}"/>
-<text x="{:.1}" y="{}">{:.2} us, {ratio:.2} x</text>"##,
-            LEFT - 8.0,
-            y + 13.0,
-            escaped(&row.contestant),
-            y,
-            LEFT + length + 6.0,
-            y + 13.0,
-            row.p50.nanos as f64 / 1000.0,
-        )?;
-        if ratio > LONGEST {
-            let x = LEFT + length - 18.0;
-            writeln!(
-                text,
-                r##"<path d="M{x} {} l6 -8 -4 -2 6 -8 h6 l-6 8 4 2 -6 8z" fill="#ffffff"/>"##,
-                y + 17.0,
-            )?;
-        }
+fn picture(report: &Report, table: &Table, path: &Path) -> Result<()> {
+    let height = TOP.unsigned_abs() + LINE * u32::try_from(table.rows.len())?;
+    let size = (LEFT.unsigned_abs() + 580, height + 30);
+    let area = SVGBackend::new(path, size).into_drawing_area();
+    area.fill(&WHITE)?;
+    let title = ("sans-serif", 18, FontStyle::Bold).into_text_style(&area);
+    area.draw_text(table.field.title(), &title, (12, 10))?;
+    let run = format!(
+        "median, and its ratio to the first line; kernel {}, {} turns of {}",
+        report.kernel, report.rounds, report.per_turn
+    );
+    let font = ("sans-serif", 16).into_text_style(&area);
+    area.draw_text(&run, &font.color(&OTHERS), (12, 32))?;
+    let left = Pos::new(HPos::Left, VPos::Center);
+    let right = Pos::new(HPos::Right, VPos::Center);
+    for (row, top) in table.rows.iter().zip((TOP..).step_by(LINE as usize)) {
+        let middle = top + 8;
+        area.draw_text(&row.contestant, &font.pos(right), (LEFT - 8, middle))?;
+        let end = across(row.p50.ratio.min(LONGEST));
+        let bar = Rectangle::new([(LEFT, top), (end, top + 16)], color(row).filled());
+        area.draw(&bar)?;
+        let cut = if row.p50.ratio > LONGEST { "... " } else { "" };
+        let micros = row.p50.nanos as f64 / 1000.0;
+        let figures = format!("{cut}{micros:.2} us, {:.2} x", row.p50.ratio);
+        area.draw_text(&figures, &font.pos(left), (end + 6, middle))?;
     }
     // Where nothing at all is.
-    writeln!(
-        text,
-        r##"<line x1="{x}" y1="{}" x2="{x}" y2="{}" stroke="#444444" stroke-dasharray="3 3"/>
-</svg>"##,
-        TOP - 4.0,
-        height - 26.0,
-        x = LEFT + unit,
-    )?;
-    Ok(text)
+    let line = [
+        (across(1.0), TOP - 4),
+        (across(1.0), height.cast_signed() + 4),
+    ];
+    area.draw(&PathElement::new(line, BLACK.mix(0.6)))?;
+    area.present()?;
+    Ok(())
 }
 
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;")
+/// Where a bar with this ratio ends.
+fn across(ratio: f64) -> i32 {
+    LEFT + (ratio / LONGEST * BARS).round() as i32
+}
+
+fn color(row: &Row) -> RGBColor {
+    match row.contestant.split([',', ' ']).next() {
+        Some("sidetrack") => SIDETRACK,
+        Some("iptables" | "iptables-legacy") => IPTABLES,
+        _ => OTHERS,
+    }
 }
