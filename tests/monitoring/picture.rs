@@ -1,17 +1,16 @@
 //! The dashboard as a picture: its own queries, answered by the Prometheus that scrapes the agent. Grafana draws it
 //! in another style.
 
-mod axis;
 mod panel;
 
 use std::{
-    fs,
     path::Path,
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result};
+use plotters::prelude::*;
 use serde_json::Value;
 
 use crate::{
@@ -19,7 +18,7 @@ use crate::{
     live::Live,
 };
 
-use self::panel::{Line, Place};
+use self::panel::{Area, Line};
 
 /// How long traffic is recorded.
 const RECORDED: Duration = Duration::from_secs(150);
@@ -27,13 +26,11 @@ const RECORDED: Duration = Duration::from_secs(150);
 const RANGE: &str = "10s";
 /// The distance of points, in seconds.
 const STEP: u64 = 2;
-/// The dashboard's grid has 24 columns; its rows are half as high as wide.
-const CELL: Place = Place {
-    x: 44.0,
-    y: 26.0,
-    width: 44.0,
-    height: 26.0,
-};
+/// The dashboard's grid has so many columns.
+const COLUMNS: u32 = 24;
+/// The width and height of its cells, in pixels.
+const CELL: (u32, u32) = (44, 26);
+const AROUND: RGBColor = RGBColor(244, 245, 245);
 
 /// Makes connections while a sidecar comes and goes, the other pod is released and enrolled, and somebody removes a
 /// pin. Then draws what the panels show.
@@ -55,31 +52,24 @@ pub fn draw(live: &mut Live, path: &Path) -> Result<()> {
     }
     let panels = panels()?;
     let bottom = panels.iter().map(|panel| panel.grid.y + panel.grid.h);
-    let (width, height) = (
-        24.0 * CELL.width,
-        f64::from(bottom.max().unwrap_or(0)) * CELL.height,
-    );
-    let mut text = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width:.0}\" height=\"{height:.0}\" font-family=\"sans-serif\" font-size=\"11\">\n<rect width=\"100%\" height=\"100%\" fill=\"#f4f5f5\"/>\n"
-    );
+    let size = (COLUMNS * CELL.0, bottom.max().unwrap_or(0) * CELL.1);
+    let root = SVGBackend::new(path, size).into_drawing_area();
+    root.fill(&AROUND)?;
     for panel in panels {
-        text += &one(live, &panel)?;
+        let grid = panel.grid;
+        let at = (grid.x * CELL.0, grid.y * CELL.1);
+        let area = root.clone().shrink(at, (grid.w * CELL.0, grid.h * CELL.1));
+        one(live, &panel, &area).with_context(|| format!("draw {:?}", panel.title))?;
     }
-    text += "</svg>\n";
-    fs::write(path, text).with_context(|| format!("write {}", path.display()))
+    root.present()
+        .with_context(|| format!("write {}", path.display()))
 }
 
-fn one(live: &Live, panel: &Panel) -> Result<String> {
-    let place = Place {
-        x: f64::from(panel.grid.x) * CELL.x,
-        y: f64::from(panel.grid.y) * CELL.y,
-        width: f64::from(panel.grid.w) * CELL.width,
-        height: f64::from(panel.grid.h) * CELL.height,
-    };
+fn one(live: &Live, panel: &Panel, area: &Area<'_>) -> Result<()> {
     match panel.kind {
-        Kind::Timeseries => panel::chart(panel, &place, &lines(live, panel)?, RECORDED),
-        Kind::Stat => panel::stat(panel, &place, &now(live, panel)?),
-        Kind::Table => panel::table(panel, &place, &now(live, panel)?),
+        Kind::Timeseries => panel::chart(panel, area, &lines(live, panel)?, RECORDED),
+        Kind::Stat => panel::stat(panel, area, &now(live, panel)?),
+        Kind::Table => panel::table(panel, area, &now(live, panel)?),
     }
 }
 
