@@ -1,9 +1,10 @@
 //! Sockets that are not used in the plainest way, and programs that run twice for them.
 
-use std::path::Path;
+use std::{fs, path::Path};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{actor::Actor, product::Pins, protocol::APP};
+use nix::sys::signal::Signal;
 
 use super::{CAPTURE, DNS, DnsFixture, capture};
 use crate::fixture::{VIP, at};
@@ -79,4 +80,27 @@ fn programs_that_run_twice_change_nothing() -> Result<()> {
             .is_ok_and(|it| it.came_from == to)
     );
     Ok(())
+}
+
+kernel_test!(removed_pins_are_made_again);
+fn removed_pins_are_made_again() -> Result<()> {
+    let mut dns = DnsFixture::new(&[VIP[0]])?;
+    dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
+    let places = dns.fixture.agent.places.clone();
+    let pod = places.pod("test/app")?.context("the pod")?;
+    let cookie = pod["netns"]["cookie"].as_u64().context("its cookie")?;
+    let dir = Pins::new(&places.bpffs)?.pod_dir(cookie);
+    let pinned = ["recvmsg", "sendmsg", "connect"]
+        .map(|hook| ["4", "6"].map(|family| dir.join(format!("dns_{hook}{family}"))));
+    for pin in pinned.as_flattened() {
+        fs::remove_file(pin).with_context(|| format!("remove {}", pin.display()))?;
+    }
+    dns.fixture.wait("they are pinned again", || {
+        dns.answered_by(&APP, VIP[0], capture(VIP[0]))?;
+        Ok(pinned.as_flattened().iter().all(|pin| pin.exists()))
+    })?;
+    ensure!(places.log().contains("was gone: made it again"));
+    // They outlive the agent.
+    dns.fixture.agent.end(Signal::SIGKILL)?;
+    dns.answered_by(&APP, VIP[0], capture(VIP[0]))
 }

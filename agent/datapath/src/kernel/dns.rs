@@ -20,7 +20,7 @@ use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::{attach_or_take, is_at},
+    attachments::{Link, attach_or_take, is_at},
     cgroup,
     hooks::{Hook, hook},
     objects::{self, Loader, OnDemand},
@@ -44,26 +44,12 @@ pub struct Dns {
     programs: OnDemand<[OwnedFd; HOOKS.len()]>,
     /// Pods that have queries captured.
     pods: BTreeSet<NetnsCookie>,
-    /// Links to pods' own cgroups.
-    own: HashMap<NetnsCookie, Links>,
+    /// Links to pods' own cgroups, one for each hook.
+    own: HashMap<NetnsCookie, Vec<Link>>,
     /// Links to the cgroup of all pods.
-    all: Option<Links>,
+    all: Option<Vec<Link>>,
     /// Pods that have processes in other cgroups than their own.
     elsewhere: BTreeSet<NetnsCookie>,
-}
-
-/// A cgroup's links.
-#[derive(Debug)]
-struct Links {
-    cgroup: u64,
-    links: Vec<OwnedFd>,
-}
-
-impl Links {
-    fn is_at(&self, cgroup: u64) -> bool {
-        let is_there = |link: &OwnedFd| is_at(link.as_fd(), cgroup);
-        self.cgroup == cgroup && self.links.iter().all(is_there)
-    }
 }
 
 impl Dns {
@@ -119,7 +105,7 @@ fn attach(
     programs: &[OwnedFd],
     cgroup: (&Path, u64),
     pin: impl Fn(&Hook) -> PathBuf,
-) -> Result<Links> {
+) -> Result<Vec<Link>> {
     let target = File::open(cgroup.0)?;
     let mut links = Vec::new();
     for (hook, program) in HOOKS.iter().zip(programs) {
@@ -127,10 +113,15 @@ fn attach(
         let is_there = |link: BorrowedFd<'_>| is_at(link, cgroup.1);
         let link = attach_or_take(program, target.as_fd(), kind, &pin(hook), is_there)
             .with_context(|| format!("attach {} to {}", hook.program, cgroup.0.display()))?;
-        links.push(link);
+        links.push(Link::new(link)?);
     }
-    let cgroup = cgroup.1;
-    Ok(Links { cgroup, links })
+    Ok(links)
+}
+
+/// What is wrong with the first link that is not as it should be.
+fn loss(links: &[Link], cgroup: u64, pin: impl Fn(&Hook) -> PathBuf) -> Option<LinkLoss> {
+    let mut links = HOOKS.iter().zip(links);
+    links.find_map(|(hook, link)| link.loss(link.cgroup() == cgroup, &pin(hook)))
 }
 
 fn unpin(pin: impl Fn(&Hook) -> PathBuf) -> Result<()> {
@@ -163,11 +154,12 @@ impl Datapath {
         self.dns.pods.insert(cookie);
         let attached = own.and_then(|path| {
             let id = cgroup::id(&path).ok()?;
+            let pin = pin_of_pod(&self.pins, cookie);
             let known = self.dns.own.get(&cookie);
-            if known.is_some_and(|links| links.is_at(id)) {
+            if known.is_some_and(|links| loss(links, id, &pin).is_none()) {
                 return None;
             }
-            let links = attach(programs, (&path, id), pin_of_pod(&self.pins, cookie));
+            let links = attach(programs, (&path, id), pin);
             links
                 .inspect_err(|problem| tracing::debug!(%cookie, "{problem:#}"))
                 .ok()
@@ -185,37 +177,27 @@ impl Datapath {
         unpin(pin_of_pod(&self.pins, cookie))
     }
 
-    /// Pods whose programs are not where they should be.
+    /// Pods whose programs are not where they should be, with the first loss of each.
     pub fn dns_losses(&self) -> impl Iterator<Item = (LinkId, LinkLoss)> {
         let pods = self.dns.pods.iter().copied();
-        pods.filter(|cookie| !self.has_dns(*cookie)).map(|cookie| {
-            let loss = match self.dns.own.get(&cookie) {
-                Some(_) => LinkLoss::Detached,
-                None => LinkLoss::Missing,
-            };
-            (LinkId::Dns(cookie), loss)
-        })
+        pods.filter_map(|cookie| Some((LinkId::Dns(cookie), self.dns_loss(cookie)?)))
     }
 
-    /// Attaches a pod's programs again; answers whether they are where they should be.
+    /// Attaches and pins a pod's programs again; answers whether they are where they should be.
     ///
     /// # Errors
     /// If they cannot be attached.
     pub fn restore_dns(&mut self, cookie: NetnsCookie) -> Result<bool> {
         self.capture_dns(cookie)?;
-        Ok(self.has_dns(cookie))
+        Ok(self.dns_loss(cookie).is_none())
     }
 
-    fn has_dns(&self, cookie: NetnsCookie) -> bool {
-        let own = self.own_cgroup(cookie);
-        match own.and_then(|path| cgroup::id(path).ok()) {
-            Some(id) => self
-                .dns
-                .own
-                .get(&cookie)
-                .is_some_and(|links| links.is_at(id)),
-            // It needs them on the cgroup of all pods, which has them.
-            None => true,
+    fn dns_loss(&self, cookie: NetnsCookie) -> Option<LinkLoss> {
+        // Without a cgroup of its own it needs them on that of all pods, which has them.
+        let id = cgroup::id(self.own_cgroup(cookie)?).ok()?;
+        match self.dns.own.get(&cookie) {
+            Some(links) => loss(links, id, pin_of_pod(&self.pins, cookie)),
+            None => Some(LinkLoss::Missing),
         }
     }
 
@@ -235,7 +217,8 @@ impl Datapath {
         if self.dns.is_for_all() {
             let path = self.attachments.cgroup().to_owned();
             let id = cgroup::id(&path)?;
-            if !self.dns.all.as_ref().is_some_and(|links| links.is_at(id)) {
+            let all = self.dns.all.as_ref();
+            if all.is_none_or(|links| loss(links, id, pin).is_some()) {
                 let loader = &self.loader;
                 let programs = self.dns.programs.get(|| load(loader))?;
                 self.dns.all = Some(attach(programs, (&path, id), pin)?);

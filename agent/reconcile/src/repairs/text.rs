@@ -98,9 +98,9 @@ fn restored(link: LinkId, loss: &LinkLoss, name: &str) -> Option<(RepairKind, St
         (LinkId::Callbacks(_), _) => format!(
             "pod {name}: hook sockops of its cgroup was detached or had another program: attached it again"
         ),
-        (LinkId::Dns(_), _) => {
-            format!("pod {name}: a program of its DNS capture was detached: attached it again")
-        }
+        (LinkId::Dns(_), _) => format!(
+            "pod {name}: a program of its DNS capture was detached or replaced: attached it again"
+        ),
         (LinkId::Ingress(_, program, ifindex), LinkLoss::Detached) => format!(
             "pod {name}: the program for {} was detached from interface {ifindex}: attached it again",
             program.purpose()
