@@ -176,6 +176,13 @@ fn queries_to_listed_servers_go_to_the_sidecar() -> Result<()> {
         VIP[0], VIP[1]
     );
     ensure!(row["notes"].to_string().contains(&note), "{row}");
+    // The agent knows no listeners on other ports than those of connections.
+    let server = format!("{}:{DNS}", VIP[0]);
+    let words = ["explain", "test/app", "outbound", "--protocol", "udp"];
+    let words = [&words[..], &["--dst", &server, "-o", "json"]].concat();
+    let explained = dns.fixture.agent.places.json(&words)?;
+    let is_known = !explained["sidecar_listens"].is_null();
+    ensure!(explained["port"] == CAPTURE && !is_known, "{explained}");
     Ok(())
 }
 

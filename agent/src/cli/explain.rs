@@ -12,9 +12,10 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use sidetrack_policy::Policy;
 
 use self::{
-    answer::{Connection, Explanation},
+    answer::Explanation,
     destination::{Destination, Resolved},
     owner::Owner,
 };
@@ -139,27 +140,11 @@ impl Direction {
         }
     }
 
-    fn connection(&self, target: &Target, destination: SocketAddr) -> Connection<'_> {
+    /// Who makes an outbound connection.
+    fn owner(&self, policy: &Policy) -> Option<Owner> {
         match self {
-            Self::Outbound {
-                uid,
-                gid,
-                src,
-                mark,
-                protocol,
-                ..
-            } => Connection::Outbound {
-                owner: Owner::new(&target.policy, *uid, *gid),
-                source: *src,
-                mark: *mark,
-                is_udp: *protocol == Protocol::Udp,
-                destination,
-            },
-            Self::Inbound { src, iface, .. } => Connection::Inbound {
-                source: *src,
-                destination,
-                iface: iface.as_deref(),
-            },
+            Self::Outbound { uid, gid, .. } => Some(Owner::new(policy, *uid, *gid)),
+            Self::Inbound { .. } => None,
         }
     }
 }
@@ -198,14 +183,11 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     if let Some(problem) = direction.contradiction(&target, resolved.address) {
         usage(&problem);
     }
-    let connection = direction.connection(&target, resolved.address);
-    let owner = match &connection {
-        Connection::Outbound { owner, .. } => Some(*owner),
-        Connection::Inbound { .. } => None,
-    };
-    let answer = answer::answer(&target, &connection);
+    let answer = answer::answer(&target, direction, resolved.address);
+    let listeners = target.policy.listener_ports();
     let sidecar_listens = match (answer.port(), &target.live) {
-        (Some(port), Some(live)) => live.listens(port)?,
+        // Of other ports, as that of DNS, it is not known.
+        (Some(port), Some(live)) if listeners.contains(&port) => live.listens(port)?,
         _ => None,
     };
     let report = ExplainReport {
@@ -215,7 +197,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         pod: target.name.clone(),
         destination: resolved.address,
         resolved: resolved.of_name.clone(),
-        owner,
+        owner: direction.owner(&target.policy),
         enrollment: target.enrollment.clone(),
         remark: target.remark.clone(),
     };

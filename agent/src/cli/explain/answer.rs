@@ -10,33 +10,7 @@ use sidetrack_common::{
 };
 use sidetrack_policy::rules::{self, ListTables};
 
-use super::{super::target::Target, owner::Owner};
-
-/// The connection to decide about.
-pub(super) enum Connection<'a> {
-    /// A connect in the pod.
-    Outbound {
-        /// Who makes it.
-        owner: Owner,
-        /// What the socket is bound to.
-        source: Option<IpAddr>,
-        /// The socket's SO_MARK.
-        mark: u32,
-        /// Whether it is UDP.
-        is_udp: bool,
-        /// Where it goes.
-        destination: SocketAddr,
-    },
-    /// A connection to the pod.
-    Inbound {
-        /// Where it comes from.
-        source: Option<IpAddr>,
-        /// Where it goes.
-        destination: SocketAddr,
-        /// On which interface it arrives.
-        iface: Option<&'a str>,
-    },
-}
+use super::{super::target::Target, Direction, Protocol, owner::Owner};
 
 /// What happens to the connection, in one case.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -70,13 +44,14 @@ struct Case {
 
 const UNKNOWN: &str = "the manifest does not have the pod's addresses; state them with --pod-ip IP";
 
-/// Decides. For a connection over IPv6 to or from a pod whose addresses are unknown it may depend on them.
-pub(super) fn answer(target: &Target, connection: &Connection<'_>) -> Explanation {
+/// Decides about a connection to an address. For one over IPv6 to or from a pod whose addresses are unknown it may
+/// depend on them.
+pub(super) fn answer(target: &Target, direction: &Direction, to: SocketAddr) -> Explanation {
     if let Some(ipv6) = target.ipv6 {
-        return decide(target, connection, ipv6);
+        return decide(target, direction, to, ipv6);
     }
-    let with = decide(target, connection, true);
-    let without = decide(target, connection, false);
+    let with = decide(target, direction, to, true);
+    let without = decide(target, direction, to, false);
     if with.same_verdict(&without) {
         return with;
     }
@@ -152,7 +127,7 @@ impl Explanation {
     }
 }
 
-fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Explanation {
+fn decide(target: &Target, direction: &Direction, to: SocketAddr, ipv6: bool) -> Explanation {
     let policy = target.policy.compile().row();
     let tables = ListTables {
         policy: &target.policy,
@@ -160,50 +135,44 @@ fn decide(target: &Target, connection: &Connection<'_>, ipv6: bool) -> Explanati
         before_sidecar: target.before_sidecar,
     };
     let bound = |ip: &Option<IpAddr>| ip.map_or(Addr::UNSPECIFIED, Addr::from);
-    let captured = |family: Family| family == Family::V4 || ipv6;
-    let (decision, family) = match connection {
-        Connection::Outbound {
-            owner,
-            source,
+    let destination = Addr::from(to.ip());
+    let captured_family = destination.family() == Family::V4 || ipv6;
+    let (decision, family) = match direction {
+        Direction::Outbound {
+            uid,
+            gid,
+            src,
             mark,
-            is_udp,
-            destination: to,
+            protocol,
+            ..
         } => {
-            let destination = Addr::from(to.ip());
             let conn = Outbound {
-                owner: owner.creator(),
-                source: bound(source),
+                owner: Owner::new(&target.policy, *uid, *gid).creator(),
+                source: bound(src),
                 destination,
                 port: to.port(),
                 mark: *mark,
                 routing_header: false,
-                captured_family: captured(destination.family()),
+                captured_family,
             };
             let family = decide::effective_destination(&conn).family();
-            let decision = if *is_udp {
-                decide::udp(&policy, &conn, &tables)
-            } else {
-                decide::outbound(&policy, &conn, &tables)
+            let decision = match protocol {
+                Protocol::Udp => decide::udp(&policy, &conn, &tables),
+                Protocol::Tcp => decide::outbound(&policy, &conn, &tables),
             };
             (decision, family)
         }
-        Connection::Inbound {
-            source,
-            destination: to,
-            iface,
-        } => {
-            let destination = Addr::from(to.ip());
+        Direction::Inbound { src, iface, .. } => {
+            let iface = iface.as_deref();
             let syn = Inbound {
-                source: bound(source),
+                source: bound(src),
                 destination,
                 port: to.port(),
                 iface: iface.map_or(IfaceRow::PLAIN, |name| target.policy.iface(name)),
-                captured_family: captured(destination.family()),
+                captured_family,
             };
-            (
-                decide::inbound(&policy, &syn, &tables),
-                destination.family(),
-            )
+            let decision = decide::inbound(&policy, &syn, &tables);
+            (decision, destination.family())
         }
     };
     in_words(target, &decision, family)
