@@ -254,13 +254,11 @@ fn list(frame: &mut Frame<'_>, area: Rect, view: &mut View, theme: Theme) {
             (true, false) => "*",
             (true, true) => "!",
         };
-        let heading = match column.heading.len() < column.width {
-            true => format!("{mark}{}", column.heading),
-            false => column.heading.to_owned(),
-        };
+        let heading = format!("{mark}{}", column.heading);
         header += &match column.heading {
             "NODE" | "SIDECAR" => format!(" {heading:<width$}", width = column.width),
-            _ => format!(" {heading:>width$}", width = column.width),
+            // The mark of a long one takes the place of the space before it.
+            _ => format!("{heading:>width$}", width = column.width + 1),
         };
     }
     let underlined = Style::new().add_modifier(Modifier::BOLD | Modifier::UNDERLINED);

@@ -180,18 +180,24 @@ async fn working(work: &mut Option<Work<'_>>) -> Done {
 }
 
 fn show(view: &mut View, line: Traced) {
+    let Some(opened) = &mut view.opened else {
+        return;
+    };
     match line {
-        Traced::Began => view.trace_began(),
-        Traced::Line(TraceLine::Event(event)) => view.take_event(&event),
-        Traced::Line(TraceLine::Lost(count)) => view.take_lost(count),
+        Traced::Began => opened.begin(),
+        Traced::Line(TraceLine::Event(event)) => opened.add_event(&event),
+        Traced::Line(TraceLine::Lost(count)) => opened.add_lost(count),
     }
 }
 
 fn finish(view: &mut View, done: Done) {
+    let Some(opened) = &mut view.opened else {
+        return;
+    };
     match done {
-        Done::Rules(rules) => view.take_rules(rules.map_err(|error| format!("{error:#}"))),
-        Done::Trace(Ok(())) => view.trace_ended("the trace has ended"),
-        Done::Trace(Err(error)) => view.trace_ended(&format!("{error:#}")),
+        Done::Rules(rules) => opened.set_text(rules.map_err(|error| format!("{error:#}"))),
+        Done::Trace(Ok(())) => opened.end("the trace has ended"),
+        Done::Trace(Err(error)) => opened.end(&format!("{error:#}")),
     }
 }
 

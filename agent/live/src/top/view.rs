@@ -16,7 +16,6 @@ pub use self::opened::{Opened, What};
 pub(super) use self::rows::Shown;
 use self::rows::{Sort, shown};
 use super::report::{Origin, TopReport};
-use crate::trace::TraceEvent;
 
 /// A pod on a node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -128,41 +127,6 @@ impl View {
     pub fn keep_nodes(&mut self, is_there: impl Fn(&str) -> bool) {
         self.nodes.retain(|node, _| is_there(node));
         self.keep_selected();
-    }
-
-    /// The answer to [`Ask::Rules`].
-    pub fn take_rules(&mut self, rules: Result<String, String>) {
-        if let Some(opened) = &mut self.opened {
-            opened.set_text(rules);
-        }
-    }
-
-    /// The trace runs.
-    pub fn trace_began(&mut self) {
-        if let Some(opened) = &mut self.opened {
-            opened.begin();
-        }
-    }
-
-    /// A connection of the trace.
-    pub fn take_event(&mut self, event: &TraceEvent) {
-        if let Some(opened) = &mut self.opened {
-            opened.add_event(event);
-        }
-    }
-
-    /// That many connections are missing in the trace.
-    pub fn take_lost(&mut self, count: u64) {
-        if let Some(opened) = &mut self.opened {
-            opened.add_lost(count);
-        }
-    }
-
-    /// The trace has ended, and why.
-    pub fn trace_ended(&mut self, why: &str) {
-        if let Some(opened) = &mut self.opened {
-            opened.end(why);
-        }
     }
 
     /// The pods that are shown, in order.

@@ -261,7 +261,8 @@ fn a_text_takes_the_place_of_the_list() {
     view.take(report("worker-1"));
     view.key(KeyEvent::from(KeyCode::Char('r')));
     assert!(lines(&drawn(&mut view, (80, 24), true))[23].contains("the agent is asked"));
-    view.take_rules(Ok("CONNECTIONS  RULE\n1  -A ISTIO_OUTPUT".to_owned()));
+    let opened = view.opened.as_mut().expect("rules");
+    opened.set_text(Ok("CONNECTIONS  RULE\n1  -A ISTIO_OUTPUT".to_owned()));
     let shown = lines(&drawn(&mut view, (80, 24), true));
     assert_eq!(shown[2], "rules of shop/cart");
     assert_eq!(shown[4], "1  -A ISTIO_OUTPUT");

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-use super::{Ask, PodKey, Settings, Shown, View};
+use super::{Ask, Opened, PodKey, Settings, Shown, View};
 use crate::{
     Connections,
     top::{Origin, PerSecond, Row, TopReport},
@@ -200,6 +200,10 @@ fn a_silent_node_keeps_its_pods_without_rates() {
     assert!(view.rows().is_empty());
 }
 
+fn opened(view: &mut View) -> &mut Opened {
+    view.opened.as_mut().expect("a text")
+}
+
 #[test]
 fn a_text_scrolls_and_a_trace_follows_its_end() {
     let mut view = view();
@@ -207,8 +211,8 @@ fn a_text_scrolls_and_a_trace_follows_its_end() {
     let text: Vec<String> = (0..50)
         .map(|number| format!("abcdefgh line {number}\u{1b}"))
         .collect();
-    view.take_rules(Ok(text.join("\n")));
-    let lines = |view: &mut View| view.opened.as_mut().expect("a text").visible(10);
+    opened(&mut view).set_text(Ok(text.join("\n")));
+    let lines = |view: &mut View| opened(view).visible(10);
     assert_eq!(
         lines(&mut view)[0],
         "abcdefgh line 0\\u{1b}",
@@ -223,19 +227,19 @@ fn a_text_scrolls_and_a_trace_follows_its_end() {
     press(&mut view, KeyCode::Esc);
     press(&mut view, KeyCode::Char('t'));
     for lost in 1..=30 {
-        view.take_lost(lost);
+        opened(&mut view).add_lost(lost);
     }
     assert!(lines(&mut view)[9].starts_with("... 30 "));
     press(&mut view, KeyCode::Up);
-    view.take_lost(31);
+    opened(&mut view).add_lost(31);
     assert!(
         lines(&mut view)[9].starts_with("... 29 "),
         "scrolled up, it stays"
     );
     press(&mut view, KeyCode::End);
-    view.take_lost(32);
+    opened(&mut view).add_lost(32);
     assert!(lines(&mut view)[9].starts_with("... 32 "));
-    view.trace_ended("the agent has ended");
+    opened(&mut view).end("the agent has ended");
     assert_eq!(view.opened.expect("a text").state(), "the agent has ended");
 }
 
