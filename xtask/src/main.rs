@@ -29,7 +29,10 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::Parser as _;
 
-use crate::cli::{Cli, Command};
+use crate::{
+    build::Agent,
+    cli::{Cli, Command},
+};
 
 fn main() -> ExitCode {
     match run(Cli::parse().command) {
@@ -48,10 +51,10 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Lint => lint::run().map(|()| ExitCode::SUCCESS),
         Command::Values => lint::values::write().map(|()| ExitCode::SUCCESS),
         Command::Test(options) => test::run(&options),
-        Command::Compare(arguments) => tool::compare(&arguments),
-        Command::Bench(arguments) => tool::bench(&arguments),
-        Command::Attacks(arguments) => tool::attacks(&arguments),
-        Command::Starts(arguments) => tool::starts(&arguments),
+        Command::Compare(arguments) => tool::tests("compare", Agent::Debug, &arguments),
+        Command::Bench(arguments) => tool::tests("bench", Agent::Release, &arguments),
+        Command::Attacks(arguments) => tool::tests("attacks", Agent::Release, &arguments),
+        Command::Starts(arguments) => tool::tests("starts", Agent::Release, &arguments),
         Command::Soak(arguments) => soak::run(&arguments),
         Command::E2e(arguments) => tool::e2e(&arguments),
         Command::Image(options) => image::run(&options),
@@ -60,7 +63,7 @@ fn run(command: Command) -> Result<ExitCode> {
         Command::Fuzz(options) => fuzz::run(&options),
         Command::Mutants(options) => mutants::run(&options),
         Command::Vm(options) => vm::run(&options),
-        Command::Pictures(arguments) => tool::pictures(&arguments),
+        Command::Pictures(arguments) => tool::tests("pictures", Agent::Debug, &arguments),
         Command::Demo(arguments) => tool::demo(&arguments),
     }
 }

@@ -55,34 +55,9 @@ pub fn demo(arguments: &Arguments) -> Result<ExitCode> {
     run("demo", Needs::Demo, Agent::Debug, command, arguments)
 }
 
-/// The comparison with real iptables.
-pub fn compare(arguments: &Arguments) -> Result<ExitCode> {
-    let command = program("compare");
-    run("compare", Needs::Tests, Agent::Debug, command, arguments)
-}
-
-/// The benchmark.
-pub fn bench(arguments: &Arguments) -> Result<ExitCode> {
-    let command = program("bench");
-    run("bench", Needs::Tests, Agent::Release, command, arguments)
-}
-
-/// The pictures of terminals in the docs.
-pub fn pictures(arguments: &Arguments) -> Result<ExitCode> {
-    let command = program("pictures");
-    run("pictures", Needs::Tests, Agent::Debug, command, arguments)
-}
-
-/// Attacks on a running agent and webhook.
-pub fn attacks(arguments: &Arguments) -> Result<ExitCode> {
-    let command = program("attacks");
-    run("attacks", Needs::Tests, Agent::Release, command, arguments)
-}
-
-/// Pods that start by the hundred.
-pub fn starts(arguments: &Arguments) -> Result<ExitCode> {
-    let command = program("starts");
-    run("starts", Needs::Tests, Agent::Release, command, arguments)
+/// A tool that needs what the tests need, and root.
+pub fn tests(name: &str, agent: Agent, arguments: &Arguments) -> Result<ExitCode> {
+    run(name, Needs::Tests, agent, program(name), arguments)
 }
 
 /// The story on a real cluster. It works through the API server, so it needs no root.

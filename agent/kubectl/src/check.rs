@@ -8,7 +8,7 @@ mod nodes;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::select::Enroll;
@@ -24,30 +24,11 @@ use crate::{
 #[derive(Debug, Args)]
 pub struct Options {
     /// Which sidecar pods the agents are to enroll, as the chart's value
-    #[arg(long, value_enum, default_value_t)]
-    enroll: EnrollFlag,
+    #[arg(long, value_enum, default_value = "labeled")]
+    enroll: Enroll,
     /// Form of the output
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
-}
-
-/// The chart's value `enroll`.
-#[derive(Clone, Copy, Debug, Default, ValueEnum)]
-enum EnrollFlag {
-    /// Those whose label opts in
-    #[default]
-    Labeled,
-    /// All but those whose label opts out
-    Injected,
-}
-
-impl From<EnrollFlag> for Enroll {
-    fn from(flag: EnrollFlag) -> Self {
-        match flag {
-            EnrollFlag::Labeled => Self::Labeled,
-            EnrollFlag::Injected => Self::Injected,
-        }
-    }
 }
 
 /// Everything that was found.
@@ -98,13 +79,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
     let nodes = nodes::rows(&nodes, &mut remarks);
     let istio = Istio::find(cluster, &mut remarks).await;
     let network = Network::find(cluster, &mut remarks).await;
-    let namespaces = namespaces::rows(
-        &pods,
-        &labels,
-        &kernels,
-        options.enroll.into(),
-        &mut remarks,
-    );
+    let namespaces = namespaces::rows(&pods, &labels, &kernels, options.enroll, &mut remarks);
     let report = CheckReport {
         nodes,
         istio,

@@ -13,7 +13,7 @@ use sidetrack_base::runtime::exit_code;
 use sidetrack_policy::select::Enroll;
 
 pub use self::{
-    compare::{NodeAnswer, Row, Scope, rows},
+    compare::{Row, Scope, rows},
     known::Known,
 };
 use crate::{
@@ -71,8 +71,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         (None, true) => Scope::All,
         (None, false) => Scope::Namespace(&cluster.namespace),
     };
-    let answers = node_answers(known);
-    let rows = rows(&pods, &labels, &agents, &answers, &scope);
+    let rows = rows(&pods, &labels, &agents, &known, &scope);
     for silent in &unanswered {
         eprintln!(
             "kubectl-sidetrack: node {}: {}",
@@ -91,18 +90,6 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         table(&rows, options.output == Format::Wide)
     })?;
     Ok(exit_code(fine))
-}
-
-/// The answers by node, as [`rows`] takes them.
-pub fn node_answers(known: Answers<Vec<Known>>) -> BTreeMap<String, NodeAnswer> {
-    let answer = |answer: Result<Vec<Known>, String>| match answer {
-        Ok(pods) => NodeAnswer::Pods(pods),
-        Err(problem) => NodeAnswer::Silent(problem),
-    };
-    known
-        .into_iter()
-        .map(|(node, pods)| (node, answer(pods)))
-        .collect()
 }
 
 /// Which pods the agents enroll. They are of one DaemonSet; where a node has none, another one's flag holds.

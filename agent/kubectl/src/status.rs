@@ -63,13 +63,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
             known.insert(node.clone(), Err(problem.clone()));
         }
     }
-    let rows = pods::rows(
-        &pods,
-        &labels,
-        &agents,
-        &pods::node_answers(known),
-        &Scope::All,
-    );
+    let rows = pods::rows(&pods, &labels, &agents, &known, &Scope::All);
     let mut report = ClusterReport::of(&agents, answers, nodes, &rows);
     let is_complete = listless.is_empty();
     report.problems.extend(listless);

@@ -11,16 +11,7 @@ use sidetrack_policy::{
 };
 
 use super::{Known, enroll_of};
-use crate::agents::Agent;
-
-/// What is known of a node's pods.
-#[derive(Clone, Debug)]
-pub enum NodeAnswer {
-    /// Its agent's pods.
-    Pods(Vec<Known>),
-    /// Its agent does not answer, and why.
-    Silent(String),
-}
+use crate::{agents::Agent, ask::Answers};
 
 /// Which of the agents' pods are meant.
 #[derive(Clone, Copy, Debug)]
@@ -99,12 +90,12 @@ pub fn rows(
     pods: &[PodFacts],
     namespaces: &BTreeMap<String, String>,
     agents: &BTreeMap<String, Agent>,
-    answers: &BTreeMap<String, NodeAnswer>,
+    answers: &Answers<Vec<Known>>,
     scope: &Scope<'_>,
 ) -> Vec<Row> {
     let mut by_name: BTreeMap<String, (&str, &Known)> = BTreeMap::new();
     for (node, answer) in answers {
-        if let NodeAnswer::Pods(pods) = answer {
+        if let Ok(pods) = answer {
             by_name.extend(pods.iter().map(|pod| (pod.full_name(), (&**node, pod))));
         }
     }
@@ -180,7 +171,7 @@ fn is_labeled(pod: &PodFacts, namespace_label: Option<&String>, wanted: &Wanted)
 /// State and reason of a labeled pod that no agent knows.
 fn missing(
     node: Option<&str>,
-    answers: &BTreeMap<String, NodeAnswer>,
+    answers: &Answers<Vec<Known>>,
     wanted: &Wanted,
 ) -> (String, Option<String>) {
     // Without an agent's answer, what the pod itself says is still true.
@@ -197,11 +188,11 @@ fn missing(
     };
     let (state, reason) = match answers.get(node) {
         None => ("no-agent", format!("node {node} has no agent")),
-        Some(NodeAnswer::Silent(problem)) => (
+        Some(Err(problem)) => (
             "unknown",
             format!("the agent of {node} does not answer: {problem}"),
         ),
-        Some(NodeAnswer::Pods(_)) => (
+        Some(Ok(_)) => (
             "not-listed",
             format!("the agent of {node} does not know it"),
         ),
