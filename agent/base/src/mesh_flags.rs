@@ -7,7 +7,7 @@ use clap::Args;
 
 use crate::mesh_settings::MeshSettings;
 use sidetrack_policy::{
-    mesh::{self, DefaultFlag, Served, VirtualInterfaces},
+    mesh::{self, DefaultFlag, Mesh, Served, VirtualInterfaces},
     select::Enroll,
 };
 
@@ -49,15 +49,13 @@ impl MeshFlags {
         if self.config.is_none() {
             mesh::check(&self.defaults)?;
         }
-        let interfaces = self.virtual_interfaces.unwrap_or(VirtualInterfaces::Full);
-        Ok(MeshSettings::new(
-            self.config,
-            self.defaults,
-            interfaces,
-            enroll,
-            Served::meshes(&self.meshes)?,
-        )
-        .with_ambient(self.ambient))
+        let mesh = Mesh {
+            served: Served::meshes(&self.meshes)?,
+            ambient: self.ambient,
+            virtual_interfaces: self.virtual_interfaces.unwrap_or(VirtualInterfaces::Full),
+            ..Mesh::new(enroll)
+        };
+        Ok(MeshSettings::new(self.config, self.defaults, mesh))
     }
 
     /// Whether pods in Istio's ambient mode are served.

@@ -8,10 +8,7 @@ use std::{
 use anyhow::{Context as _, Result};
 
 use crate::files;
-use sidetrack_policy::{
-    mesh::{self, DefaultFlag, Mesh, MeshName, VirtualInterfaces},
-    select::Enroll,
-};
+use sidetrack_policy::mesh::{self, DefaultFlag, Mesh, VirtualInterfaces};
 
 /// Where the last text that could be used is kept: beside the socket, in a directory of the node that outlives the
 /// agent's pod.
@@ -25,11 +22,8 @@ pub fn last_defaults(socket: &Path) -> PathBuf {
 pub struct MeshSettings {
     config: Option<PathBuf>,
     defaults: Vec<DefaultFlag>,
-    virtual_interfaces: VirtualInterfaces,
-    enroll: Enroll,
-    served: Vec<MeshName>,
-    ambient: bool,
-    sees_interfaces: bool,
+    /// Without defaults.
+    mesh: Mesh,
     /// The file as last read, or why it could not be.
     seen: Option<Result<String, String>>,
     /// What is wrong with it now.
@@ -39,50 +33,28 @@ pub struct MeshSettings {
 }
 
 impl MeshSettings {
-    /// From flags; nothing is read yet.
+    /// From flags, of which `mesh` has all but the defaults; nothing is read yet.
     #[must_use]
-    pub fn new(
-        config: Option<PathBuf>,
-        defaults: Vec<DefaultFlag>,
-        virtual_interfaces: VirtualInterfaces,
-        enroll: Enroll,
-        served: Vec<MeshName>,
-    ) -> Self {
+    pub fn new(config: Option<PathBuf>, defaults: Vec<DefaultFlag>, mesh: Mesh) -> Self {
         Self {
             config,
             defaults,
-            virtual_interfaces,
-            enroll,
-            served,
-            ambient: false,
-            sees_interfaces: true,
+            mesh,
             seen: None,
             problem: None,
             kept: None,
         }
     }
 
-    /// Serves pods in Istio's ambient mode as well.
-    #[must_use]
-    pub fn with_ambient(self, ambient: bool) -> Self {
-        Self { ambient, ..self }
-    }
-
     /// For pods of this node: whether its kernel shows by which interface a connection arrives, and whether it runs
     /// programs on a pod's interfaces.
     #[must_use]
-    pub fn on_this_node(self, sees_interfaces: bool, runs_on_interfaces: bool) -> Self {
-        let is_full = self.virtual_interfaces == VirtualInterfaces::Full;
-        let virtual_interfaces = if is_full && !runs_on_interfaces {
-            VirtualInterfaces::Refuse
-        } else {
-            self.virtual_interfaces
-        };
-        Self {
-            sees_interfaces,
-            virtual_interfaces,
-            ..self
+    pub fn on_this_node(mut self, sees_interfaces: bool, runs_on_interfaces: bool) -> Self {
+        self.mesh.sees_interfaces = sees_interfaces;
+        if !runs_on_interfaces && self.mesh.virtual_interfaces == VirtualInterfaces::Full {
+            self.mesh.virtual_interfaces = VirtualInterfaces::Refuse;
         }
+        self
     }
 
     /// Reads the settings for the first time.
@@ -189,13 +161,7 @@ impl MeshSettings {
     fn mesh(&self, file: Option<&str>) -> Result<Mesh> {
         let file = self.config.as_deref().zip(file);
         let defaults = mesh::defaults(&self.defaults, file).context("the mesh's defaults")?;
-        Ok(Mesh {
-            enroll: self.enroll,
-            served: self.served.clone(),
-            ambient: self.ambient,
-            virtual_interfaces: self.virtual_interfaces,
-            sees_interfaces: self.sees_interfaces,
-            defaults,
-        })
+        let mesh = self.mesh.clone();
+        Ok(Mesh { defaults, ..mesh })
     }
 }
