@@ -19,7 +19,7 @@ pub fn cost(
     agent: Option<ProcessCost>,
 ) -> Cost {
     let maps = memory.iter().map(|of| {
-        let usage = usage.iter().find(|usage| usage.map() == of.map);
+        let usage = usage.iter().find(|usage| usage.map == of.map);
         MapCost {
             map: of.map.to_owned(),
             bytes: of.bytes,

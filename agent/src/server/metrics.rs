@@ -73,11 +73,11 @@ impl Collector for Page {
         REFUSALS.all(to, refusals.iter().map(by_reason))?;
         MAP_ROWS.all(
             to,
-            maps.iter().map(|it| ([("map", it.map())], gauge(it.rows))),
+            maps.iter().map(|it| ([("map", it.map)], gauge(it.rows))),
         )?;
         let capacity = maps
             .iter()
-            .map(|it| ([("map", it.map())], gauge(it.capacity)));
+            .map(|it| ([("map", it.map)], gauge(it.capacity)));
         MAP_CAPACITY.all(to, capacity)?;
         let memory = memory.iter().map(|it| ([("map", it.map)], gauge(it.bytes)));
         MAP_MEMORY.all(to, memory)?;

@@ -31,7 +31,7 @@ use super::{
 pub struct Callbacks {
     own: HashMap<NetnsCookie, OwnCgroup>,
     /// Pods that have processes in other cgroups than their own.
-    elsewhere: BTreeSet<NetnsCookie>,
+    pub(super) elsewhere: BTreeSet<NetnsCookie>,
     /// Links of pods that have left, and since when: their last redirected connections may still be between
     /// SYN and accept.
     parting: Vec<(Instant, Link)>,
@@ -231,7 +231,6 @@ impl Datapath {
     /// # Errors
     /// If the callbacks cannot be attached to the cgroup of all pods.
     pub fn note_elsewhere(&mut self, pods: BTreeSet<NetnsCookie>) -> Result<()> {
-        self.dns_elsewhere(&pods);
         self.attachments.callbacks.elsewhere = pods;
         if self.attachments.callbacks.elsewhere.is_empty() {
             return Ok(());

@@ -120,7 +120,7 @@ impl Datapath {
             .inspect_err(|error| tracing::warn!("sidecars that hang are not seen: {error:#}"))
             .ok();
         let acceleration = Acceleration::new(&loader);
-        let dns = Dns::new();
+        let dns = Dns::default();
         let forwarding = Forwarding::default();
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
@@ -178,14 +178,15 @@ fn activate_inbound(pins: &Pins, ebpf: &mut Ebpf) -> Result<OwnedFd> {
 }
 
 fn load_program<'a>(ebpf: &'a mut Ebpf, hook: &Hook) -> Result<&'a aya::programs::ProgramFd> {
+    let name = hook.program();
     let program = ebpf
-        .program_mut(hook.program)
-        .with_context(|| format!("no program {} in the object", hook.program))?;
+        .program_mut(&name)
+        .with_context(|| format!("no program {name} in the object"))?;
     let fd = match program {
         Program::CgroupSockAddr(program) => program.load().and_then(|()| program.fd()),
         Program::CgroupSockopt(program) => program.load().and_then(|()| program.fd()),
         Program::SockOps(program) => program.load().and_then(|()| program.fd()),
-        _ => bail!("program {} is of another type", hook.program),
+        _ => bail!("program {name} is of another type"),
     };
-    fd.with_context(|| format!("load {}", hook.name))
+    fd.with_context(|| format!("load {name}"))
 }

@@ -30,16 +30,16 @@ use super::{
 
 /// In the order in which they are attached: what answers come through before what redirects queries.
 const HOOKS: [Hook; 6] = [
-    hook("dns_recvmsg4", "st_dns_recvmsg4", BPF_CGROUP_UDP4_RECVMSG),
-    hook("dns_recvmsg6", "st_dns_recvmsg6", BPF_CGROUP_UDP6_RECVMSG),
-    hook("dns_sendmsg4", "st_dns_sendmsg4", BPF_CGROUP_UDP4_SENDMSG),
-    hook("dns_sendmsg6", "st_dns_sendmsg6", BPF_CGROUP_UDP6_SENDMSG),
-    hook("dns_connect4", "st_dns_connect4", BPF_CGROUP_INET4_CONNECT),
-    hook("dns_connect6", "st_dns_connect6", BPF_CGROUP_INET6_CONNECT),
+    hook("dns_recvmsg4", BPF_CGROUP_UDP4_RECVMSG),
+    hook("dns_recvmsg6", BPF_CGROUP_UDP6_RECVMSG),
+    hook("dns_sendmsg4", BPF_CGROUP_UDP4_SENDMSG),
+    hook("dns_sendmsg6", BPF_CGROUP_UDP6_SENDMSG),
+    hook("dns_connect4", BPF_CGROUP_INET4_CONNECT),
+    hook("dns_connect6", BPF_CGROUP_INET6_CONNECT),
 ];
 
-/// The programs, and where they are attached.
-#[derive(Debug)]
+/// The programs, and where they are attached. Pods of an earlier agent keep its programs until they are enrolled again.
+#[derive(Debug, Default)]
 pub struct Dns {
     programs: OnDemand<[OwnedFd; HOOKS.len()]>,
     /// Pods that have queries captured.
@@ -48,27 +48,13 @@ pub struct Dns {
     own: HashMap<NetnsCookie, Vec<Link>>,
     /// Links to the cgroup of all pods.
     all: Option<Vec<Link>>,
-    /// Pods that have processes in other cgroups than their own.
-    elsewhere: BTreeSet<NetnsCookie>,
 }
 
 impl Dns {
-    /// Nothing is loaded. Pods of an earlier agent keep its programs until they are enrolled again.
-    pub(super) fn new() -> Self {
-        Self {
-            programs: OnDemand::Unloaded,
-            pods: BTreeSet::new(),
-            own: HashMap::new(),
-            all: None,
-            elsewhere: BTreeSet::new(),
-        }
-    }
-
     /// A pod has left.
     pub(super) fn forget(&mut self, cookie: NetnsCookie) {
         self.pods.remove(&cookie);
         self.own.remove(&cookie);
-        self.elsewhere.remove(&cookie);
     }
 
     /// The programs, by id.
@@ -78,10 +64,10 @@ impl Dns {
         ids.flatten().collect()
     }
 
-    /// Whether any pod needs them on the cgroup of all pods.
-    fn is_for_all(&self) -> bool {
+    /// Whether any pod needs them on the cgroup of all pods, given which have processes in other cgroups than their own.
+    fn is_for_all(&self, elsewhere: &BTreeSet<NetnsCookie>) -> bool {
         let mut pods = self.pods.iter();
-        pods.any(|pod| !self.own.contains_key(pod) || self.elsewhere.contains(pod))
+        pods.any(|pod| !self.own.contains_key(pod) || elsewhere.contains(pod))
     }
 }
 
@@ -89,12 +75,11 @@ fn load(loader: &Loader) -> Result<[OwnedFd; HOOKS.len()]> {
     let mut ebpf = loader.load(objects::DNS, &[])?;
     let mut programs = Vec::new();
     for hook in &HOOKS {
-        let Some(Program::CgroupSockAddr(program)) = ebpf.program_mut(hook.program) else {
-            bail!("no program {} in the object", hook.program);
+        let name = hook.program();
+        let Some(Program::CgroupSockAddr(program)) = ebpf.program_mut(&name) else {
+            bail!("no program {name} in the object");
         };
-        program
-            .load()
-            .with_context(|| format!("load {}", hook.program))?;
+        program.load().with_context(|| format!("load {name}"))?;
         programs.push(program.fd()?.as_fd().try_clone_to_owned()?);
     }
     Ok(programs.try_into().expect("one for each hook"))
@@ -112,7 +97,7 @@ fn attach(
         let (program, kind) = (program.as_fd(), hook.attach_type);
         let is_there = |link: BorrowedFd<'_>| is_at(link, cgroup.1);
         let link = attach_or_take(program, target.as_fd(), kind, &pin(hook), is_there)
-            .with_context(|| format!("attach {} to {}", hook.program, cgroup.0.display()))?;
+            .with_context(|| format!("attach {} to {}", hook.name, cgroup.0.display()))?;
         links.push(Link::new(link)?);
     }
     Ok(links)
@@ -201,11 +186,6 @@ impl Datapath {
         }
     }
 
-    /// Notes which pods have processes in other cgroups than their own.
-    pub(super) fn dns_elsewhere(&mut self, pods: &BTreeSet<NetnsCookie>) {
-        self.dns.elsewhere.clone_from(pods);
-    }
-
     /// Attaches the programs to the cgroup of all pods if a pod needs them there, and detaches them if none does.
     /// Unloads them after the last pod.
     ///
@@ -214,7 +194,7 @@ impl Datapath {
     pub fn keep_dns(&mut self) -> Result<()> {
         let pins = self.pins.clone();
         let pin = |hook: &Hook| pins.link(hook.name);
-        if self.dns.is_for_all() {
+        if self.dns.is_for_all(&self.attachments.callbacks.elsewhere) {
             let path = self.attachments.cgroup().to_owned();
             let id = cgroup::id(&path)?;
             let all = self.dns.all.as_ref();

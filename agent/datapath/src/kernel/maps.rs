@@ -20,7 +20,7 @@ use super::{
     pins::Pins,
     sys,
     table::{Counters, Table},
-    usage::{Limit, Usage},
+    usage::Usage,
 };
 
 /// Defines [`Maps`], its constructor, [`PINNED`] and [`Maps::usage`] from one list. A map with a
@@ -56,12 +56,12 @@ macro_rules! maps {
             pub fn usage(&self) -> io::Result<Vec<Usage>> {
                 let mut all = Vec::new();
                 $( $(
-                    let limit = Limit { map: names::$name, then: $then, cure: $cure };
-                    all.push(limit.usage(self.$field.usage()?));
+                    let (rows, capacity) = self.$field.usage()?;
+                    all.push(Usage { map: names::$name, then: $then, cure: $cure, rows, capacity });
                 )? )+
                 // Rows of handshakes come and go all the time, and the programs count them.
                 let counted = self.handshake_count.get(&0)?.unwrap_or_default() as i64;
-                for usage in all.iter_mut().filter(|usage| usage.map() == names::HANDSHAKES) {
+                for usage in all.iter_mut().filter(|usage| usage.map == names::HANDSHAKES) {
                     usage.rows = counted.max(0) as u64;
                 }
                 Ok(all)

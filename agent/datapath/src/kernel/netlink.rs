@@ -138,3 +138,12 @@ pub fn messages<M: NetlinkDeserializable>(
     }
     Ok(())
 }
+
+/// Goes on with a listing if there is to be more of it.
+pub fn go_on(more: bool) -> ControlFlow<()> {
+    if more {
+        ControlFlow::Continue(())
+    } else {
+        ControlFlow::Break(())
+    }
+}

@@ -23,9 +23,10 @@ pub static ACCELERATE: &[u8] =
 pub static DNS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-dns"));
 
 /// Programs that are loaded when the first pod needs them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum OnDemand<T> {
     /// No pod needs them.
+    #[default]
     Unloaded,
     /// They are in the kernel.
     Loaded(T),

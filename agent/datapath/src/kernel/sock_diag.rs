@@ -5,7 +5,7 @@ use std::{io, ops::ControlFlow, time::Instant};
 
 use netlink_packet_sock_diag::{
     SockDiagMessage,
-    constants::IPPROTO_TCP,
+    constants::{AF_INET, AF_INET6, IPPROTO_TCP},
     inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags},
 };
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
@@ -23,12 +23,28 @@ pub enum Sockets {
     Connecting(u16),
 }
 
-/// Visits the sockets of a family (`AF_INET`, `AF_INET6`) in the namespace of the calling thread, until
-/// `visit` breaks.
+/// Visits the sockets in the namespace of the calling thread, IPv4 first, until `visit` breaks.
 ///
 /// # Errors
 /// If the kernel cannot list them, or has not by the given time.
 pub fn visit(
+    sockets: Sockets,
+    until: Instant,
+    mut visit: impl FnMut(InetResponse) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let mut next = ControlFlow::Continue(());
+    for family in [AF_INET, AF_INET6] {
+        if next.is_continue() {
+            visit_family(family, sockets, until, |socket| {
+                next = visit(socket);
+                next
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn visit_family(
     family: u8,
     sockets: Sockets,
     until: Instant,

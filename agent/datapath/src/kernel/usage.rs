@@ -9,46 +9,22 @@ use super::maps::Maps;
 /// From this share of its rows on a map is a problem.
 const NEARLY: (u64, u64) = (9, 10);
 
-/// What happens when a map is full.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limit {
+/// How full a map is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Usage {
     /// The map's name.
     pub map: &'static str,
     /// What happens to what does not fit.
     pub then: &'static str,
     /// What helps.
     pub cure: &'static str,
-}
-
-/// How full a map is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Usage {
-    limit: Limit,
     /// Rows it has.
     pub rows: u64,
     /// Rows it can have.
     pub capacity: u64,
 }
 
-impl Limit {
-    /// A map with these rows and this capacity.
-    #[must_use]
-    pub fn usage(self, (rows, capacity): (u64, u64)) -> Usage {
-        Usage {
-            limit: self,
-            rows,
-            capacity,
-        }
-    }
-}
-
 impl Usage {
-    /// The map's name.
-    #[must_use]
-    pub fn map(&self) -> &'static str {
-        self.limit.map
-    }
-
     /// What people should know, if it is nearly full.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
@@ -56,10 +32,9 @@ impl Usage {
         if self.rows * whole < self.capacity * part {
             return None;
         }
-        let Limit { map, then, cure } = self.limit;
         Some(format!(
-            "map {map} has {} of {} rows; when it is full, {then}: {cure}",
-            self.rows, self.capacity
+            "map {} has {} of {} rows; when it is full, {}: {}",
+            self.map, self.rows, self.capacity, self.then, self.cure
         ))
     }
 }

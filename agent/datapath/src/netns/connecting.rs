@@ -3,7 +3,6 @@
 
 use std::{io, ops::ControlFlow, time::Instant};
 
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
 use sidetrack_common::target::is_dedicated;
 
 use super::Netns;
@@ -17,13 +16,11 @@ pub fn count(netns: &Netns, outbound_port: u16, until: Instant) -> io::Result<u6
     netns.run(|| {
         let mut count = 0;
         let sockets = Sockets::Connecting(outbound_port);
-        for family in [AF_INET, AF_INET6] {
-            sock_diag::visit(family, sockets, until, |socket| {
-                let target = socket.header.socket_id.destination_address;
-                count += u64::from(is_dedicated(target.into()));
-                ControlFlow::Continue(())
-            })?;
-        }
+        sock_diag::visit(sockets, until, |socket| {
+            let target = socket.header.socket_id.destination_address;
+            count += u64::from(is_dedicated(target.into()));
+            ControlFlow::Continue(())
+        })?;
         Ok(count)
     })?
 }

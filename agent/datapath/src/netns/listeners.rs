@@ -5,7 +5,6 @@
 //! and runs beside the reconciler's loop, a few at a time and one per pod.
 
 use std::{
-    io,
     net::IpAddr,
     ops::ControlFlow,
     sync::{
@@ -16,10 +15,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use netlink_packet_sock_diag::{
-    constants::{AF_INET, AF_INET6},
-    inet::{InetResponse, nlas::Nla},
-};
+use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
 use sidetrack_common::{
     addr::Family,
     conn::{ListenerKey, WantedListener},
@@ -29,6 +25,7 @@ use sidetrack_common::{
 use super::{Netns, searches::Searches};
 use crate::kernel::{
     adoption::Adoption,
+    netlink::go_on,
     sock_diag::{self, Sockets},
     tasks::Tasks,
 };
@@ -218,11 +215,7 @@ pub fn is_served(netns: &Netns, port: u16) -> Result<bool> {
     let mut found = false;
     visit(netns, Instant::now() + QUICK, |listening| {
         found |= listening.port == port && !listening.address.is_loopback();
-        if found {
-            ControlFlow::Break(())
-        } else {
-            ControlFlow::Continue(())
-        }
+        go_on(!found)
     })?;
     Ok(found)
 }
@@ -251,11 +244,7 @@ fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Liste
         if is_wanted {
             found.push(listening);
         }
-        if found.len() < MAX_FOUND {
-            ControlFlow::Continue(())
-        } else {
-            ControlFlow::Break(())
-        }
+        go_on(found.len() < MAX_FOUND)
     })?;
     Ok(found)
 }
@@ -283,26 +272,17 @@ fn visit(
     mut each: impl FnMut(Listening) -> ControlFlow<()> + Send,
 ) -> Result<()> {
     netns
-        .run(|| -> io::Result<()> {
-            for family in [AF_INET, AF_INET6] {
-                let mut stopped = false;
-                sock_diag::visit(family, Sockets::Listening, until, |socket| {
-                    let id = &socket.header.socket_id;
-                    let address = id.source_address.to_canonical();
-                    let next = each(Listening {
-                        address,
-                        port: id.source_port,
-                        families: families(address, &socket),
-                        cookie: sock_diag::cookie(&socket),
-                    });
-                    stopped = next.is_break();
-                    next
-                })?;
-                if stopped {
-                    break;
-                }
-            }
-            Ok(())
+        .run(|| {
+            sock_diag::visit(Sockets::Listening, until, |socket| {
+                let id = &socket.header.socket_id;
+                let address = id.source_address.to_canonical();
+                each(Listening {
+                    address,
+                    port: id.source_port,
+                    families: families(address, &socket),
+                    cookie: sock_diag::cookie(&socket),
+                })
+            })
         })?
         .context("list listening sockets")
 }

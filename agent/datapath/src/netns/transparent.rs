@@ -9,7 +9,6 @@
 
 use std::{
     io, mem,
-    ops::ControlFlow,
     os::fd::{AsFd as _, OwnedFd},
     sync::{
         Arc,
@@ -21,15 +20,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use netlink_packet_core::Nla as _;
-use netlink_packet_sock_diag::{
-    constants::{AF_INET, AF_INET6},
-    inet::{InetResponse, nlas::Nla},
-};
+use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
 use nix::sys::socket::{setsockopt, sockopt::IpTransparent};
 
 use super::{Netns, searches::Searches};
 use crate::kernel::{
     adoption::{Adoption, FoundSocket},
+    netlink::go_on,
     sock_diag::{self, Sockets},
     sys,
     tasks::Tasks,
@@ -111,19 +108,12 @@ fn search((adoption, tasks): (&Adoption, &Tasks), netns: &Netns, ports: &[u16]) 
 fn opaque_listeners(netns: &Netns, ports: &[u16], until: Instant) -> Result<Vec<u64>> {
     let listed = netns.run(|| -> io::Result<Vec<u64>> {
         let mut found = Vec::new();
-        for family in [AF_INET, AF_INET6] {
-            sock_diag::visit(family, Sockets::Listening, until, |socket| {
-                if ports.contains(&socket.header.socket_id.source_port) && !is_transparent(&socket)
-                {
-                    found.push(sock_diag::cookie(&socket));
-                }
-                if found.len() < MAX_FOUND {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
-            })?;
-        }
+        sock_diag::visit(Sockets::Listening, until, |socket| {
+            if ports.contains(&socket.header.socket_id.source_port) && !is_transparent(&socket) {
+                found.push(sock_diag::cookie(&socket));
+            }
+            go_on(found.len() < MAX_FOUND)
+        })?;
         Ok(found)
     });
     listed?.context("list listening sockets")

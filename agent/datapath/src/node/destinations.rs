@@ -15,8 +15,7 @@ use std::{
 use anyhow::{Context as _, Result};
 use netlink_packet_sock_diag::{
     constants::{
-        AF_INET, AF_INET6, TCP_CLOSE, TCP_CLOSING, TCP_FIN_WAIT1, TCP_FIN_WAIT2, TCP_LAST_ACK,
-        TCP_TIME_WAIT,
+        TCP_CLOSE, TCP_CLOSING, TCP_FIN_WAIT1, TCP_FIN_WAIT2, TCP_LAST_ACK, TCP_TIME_WAIT,
     },
     inet::InetResponseHeader,
 };
@@ -158,17 +157,14 @@ fn targets_in_use(netns: &Netns, until: Instant) -> Result<BTreeSet<[u32; 2]>> {
     let mut in_use = BTreeSet::new();
     netns
         .run(|| {
-            for family in [AF_INET, AF_INET6] {
-                sock_diag::visit(family, Sockets::Connected, until, |socket| {
-                    let id = &socket.header.socket_id;
-                    if can_be_asked(&socket.header) {
-                        let ends = [id.source_address, id.destination_address];
-                        in_use.extend(ends.into_iter().filter_map(target));
-                    }
-                    ControlFlow::Continue(())
-                })?;
-            }
-            std::io::Result::Ok(())
+            sock_diag::visit(Sockets::Connected, until, |socket| {
+                let id = &socket.header.socket_id;
+                if can_be_asked(&socket.header) {
+                    let ends = [id.source_address, id.destination_address];
+                    in_use.extend(ends.into_iter().filter_map(target));
+                }
+                ControlFlow::Continue(())
+            })
         })?
         .context("list its sockets")?;
     Ok(in_use)

@@ -8,7 +8,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use netlink_packet_sock_diag::constants::{AF_INET, AF_INET6};
 use sidetrack_common::conn::HandshakeKey;
 use sidetrack_reconcile::repairs::StaleHandshake;
 
@@ -119,12 +118,10 @@ pub(super) fn remove(rows: &[StaleHandshake], maps: &Maps) -> Result<bool> {
 fn alive(netns: &Netns, wanted: &BTreeSet<u64>, until: Instant) -> Result<BTreeSet<u64>> {
     netns.run(|| {
         let mut alive = BTreeSet::new();
-        for family in [AF_INET, AF_INET6] {
-            sock_diag::visit(family, Sockets::Connected, until, |socket| {
-                alive.extend(Some(sock_diag::cookie(&socket)).filter(|it| wanted.contains(it)));
-                ControlFlow::Continue(())
-            })?;
-        }
+        sock_diag::visit(Sockets::Connected, until, |socket| {
+            alive.extend(Some(sock_diag::cookie(&socket)).filter(|it| wanted.contains(it)));
+            ControlFlow::Continue(())
+        })?;
         Ok(alive)
     })?
 }

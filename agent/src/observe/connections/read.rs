@@ -19,6 +19,7 @@ use super::{Connection, Listeners, Tables, explain};
 use sidetrack_datapath::{
     kernel::{
         maps::Maps,
+        netlink::go_on,
         sock_diag::{self, Sockets},
         sock_records::{OpenSocket, Records},
     },
@@ -73,18 +74,16 @@ fn read(records: &Records, until: Instant) -> io::Result<(Vec<OpenSocket>, Liste
     let mut count = 0;
     let mut sockets = Vec::new();
     let mut is_complete = true;
-    for family in [AF_INET, AF_INET6] {
-        let read = sock_diag::visit(family, Sockets::Listening, until, |socket| {
-            let header = &socket.header;
-            let id = &header.socket_id;
-            let uid = (header.inode != 0).then_some(header.uid);
-            let at = listeners.entry(id.source_port).or_default();
-            at.push((id.source_address, uid));
-            count += 1;
-            go_on(count < MAX_LISTENERS)
-        });
-        is_complete &= in_time(read)?;
-    }
+    let read = sock_diag::visit(Sockets::Listening, until, |socket| {
+        let header = &socket.header;
+        let id = &header.socket_id;
+        let uid = (header.inode != 0).then_some(header.uid);
+        let at = listeners.entry(id.source_port).or_default();
+        at.push((id.source_address, uid));
+        count += 1;
+        go_on(count < MAX_LISTENERS)
+    });
+    is_complete &= in_time(read)?;
     for family in [AF_INET, AF_INET6] {
         let read = records.visit(family, until, |socket| {
             if sockets.len() == MAX_SOCKETS {
@@ -97,14 +96,6 @@ fn read(records: &Records, until: Instant) -> io::Result<(Vec<OpenSocket>, Liste
         is_complete &= in_time(read)?;
     }
     Ok((sockets, listeners, is_complete))
-}
-
-fn go_on(yes: bool) -> ControlFlow<()> {
-    if yes {
-        ControlFlow::Continue(())
-    } else {
-        ControlFlow::Break(())
-    }
 }
 
 /// What was read before the deadline is shown.

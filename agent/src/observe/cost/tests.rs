@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use sidetrack_datapath::kernel::{memory::MapMemory, usage::Limit};
+use sidetrack_datapath::kernel::{memory::MapMemory, usage::Usage};
 
 use super::{cost, own_process};
 
@@ -11,13 +11,15 @@ fn maps_have_rows_where_they_are_counted() {
         bytes,
         row_bytes,
     };
-    let limit = Limit {
+    let usage = Usage {
         map: "ROUTES",
         then: "",
         cure: "",
+        rows: 4,
+        capacity: 8,
     };
     let maps = [memory("ROUTES", 300, 100), memory("EVENTS", 50, 0)];
-    let cost = cost(2, &maps, &[limit.usage((4, 8))], None);
+    let cost = cost(2, &maps, &[usage], None);
     assert_eq!((cost.map_bytes(), cost.row_bytes()), (350, 100));
     assert_eq!(
         (cost.maps[0].rows, cost.maps[0].capacity),

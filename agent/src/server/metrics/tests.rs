@@ -10,7 +10,7 @@ use crate::observe::{
     status::{Figures, PerPod, PodFigures},
     timings::Timings,
 };
-use sidetrack_datapath::kernel::{memory::MapMemory, usage::Limit};
+use sidetrack_datapath::kernel::{memory::MapMemory, usage::Usage};
 use sidetrack_live::{Sidecar, SidecarCounts};
 
 fn figures() -> Figures {
@@ -19,10 +19,12 @@ fn figures() -> Figures {
     timings.enrolled(Duration::from_secs(200));
     timings.answered_add(&CniAnswer::Refused(String::new()), Duration::from_millis(5));
     timings.answered_add(&CniAnswer::Done, Duration::from_millis(5));
-    let limit = Limit {
+    let usage = Usage {
         map: "ROUTES",
         then: "",
         cure: "",
+        rows: 4,
+        capacity: 8,
     };
     Figures {
         ready: true,
@@ -31,7 +33,7 @@ fn figures() -> Figures {
         problems: 3,
         connections: [("out-all", 7)].into(),
         refusals: vec![("no-listener", 4)],
-        maps: vec![limit.usage((4, 8))],
+        maps: vec![usage],
         memory: vec![MapMemory {
             map: "ROUTES",
             bytes: 4096,

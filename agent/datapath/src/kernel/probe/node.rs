@@ -79,11 +79,10 @@ fn mounted<T>(fs_type: &str, found: Result<T>) -> Result<T, Problem> {
 }
 
 pub(super) fn sock_diag() -> Result<(), String> {
-    let family = netlink_packet_sock_diag::constants::AF_INET;
     let until = Instant::now() + Duration::from_secs(1);
     // The first socket shows that the kernel answers.
     let first = |_| ControlFlow::Break(());
-    sock_diag::visit(family, Sockets::Listening, until, first).map_err(|error| error.to_string())
+    sock_diag::visit(Sockets::Listening, until, first).map_err(|error| error.to_string())
 }
 
 pub(super) fn netns_cookie() -> Result<(), String> {

@@ -1,14 +1,16 @@
-use super::Limit;
+use super::Usage;
 
 #[test]
 fn a_problem_from_nine_tenths_on() {
-    let limit = Limit {
+    let with = |rows| Usage {
         map: "LISTENERS",
         then: "inbound connections are refused",
         cure: "restart it",
+        rows,
+        capacity: 65_536,
     };
-    assert_eq!(limit.usage((58_982, 65_536)).problem(), None);
-    let problem = limit.usage((58_983, 65_536)).problem();
+    assert_eq!(with(58_982).problem(), None);
+    let problem = with(58_983).problem();
     assert_eq!(
         problem.as_deref(),
         Some(

@@ -23,7 +23,7 @@ use super::{
     AssignedAddress, FlatRoute, MAX_ROUTES, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
 };
 use crate::{
-    kernel::netlink,
+    kernel::netlink::{self, go_on},
     netns::{forward_routes, return_routes},
 };
 
@@ -164,14 +164,6 @@ fn dump(
     // The kernel then lists the requested table only (Linux 4.20).
     socket.set_netlink_get_strict_chk(true)?;
     netlink::dump(&socket, request, until, visit)
-}
-
-fn go_on(more: bool) -> ControlFlow<()> {
-    if more {
-        ControlFlow::Continue(())
-    } else {
-        ControlFlow::Break(())
-    }
 }
 
 fn is_default_table(table: u32) -> bool {
