@@ -11,20 +11,38 @@ use lab::protocol::{Dial, Identity};
 
 use crate::fixture::{Arrives, SharedFixture, VIP, at, check};
 
-/// One row: who, from where, to where, with what outcome.
-fn row(
-    fixture: &SharedFixture,
-    creator: &Identity,
-    source: Option<&str>,
-    destination: SocketAddr,
-    arrives: Arrives,
-    seen_as: &str,
-) -> Result<()> {
-    let mut dial = Dial::new(creator, destination);
-    dial.source = source.map(|source| at(source, 0));
-    let result = fixture.dial(dial)?;
-    check(&result, arrives, seen_as, destination)
-        .with_context(|| format!("uid {} from {source:?} to {destination}", creator.uid))
+impl SharedFixture {
+    /// One row: who, to where, with what outcome.
+    fn row(
+        &self,
+        creator: &Identity,
+        destination: SocketAddr,
+        arrives: Arrives,
+        seen_as: &str,
+    ) -> Result<()> {
+        let dial = Dial::new(creator, destination);
+        self.row_of(dial, arrives, seen_as)
+    }
+
+    /// The same for a socket that is bound to an address.
+    fn row_from(
+        &self,
+        creator: &Identity,
+        source: &str,
+        destination: SocketAddr,
+        arrives: Arrives,
+        seen_as: &str,
+    ) -> Result<()> {
+        let mut dial = Dial::new(creator, destination);
+        dial.source = Some(at(source, 0));
+        self.row_of(dial, arrives, seen_as)
+    }
+
+    fn row_of(&self, dial: Dial, arrives: Arrives, seen_as: &str) -> Result<()> {
+        let (destination, source) = (dial.destination, dial.source);
+        let case = format!("uid {} from {source:?} to {destination}", dial.creator.uid);
+        check(&self.dial(dial)?, arrives, seen_as, destination).context(case)
+    }
 }
 
 /// Outside the pod no program answers SO_ORIGINAL_DST. So for untouched off-pod connections only

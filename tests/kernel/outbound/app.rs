@@ -3,8 +3,11 @@
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::protocol::{APP, Dial, PROXY, ROOT};
 
-use super::{check_client_or_all, row};
-use crate::fixture::{Arrives, POD, SECOND, SharedFixture, VIP, at};
+use super::check_client_or_all;
+use crate::fixture::{
+    Arrives::{Fails, Sidecar, Untouched},
+    POD, SECOND, SharedFixture, VIP, at,
+};
 
 shared_test!(app_to_off_pod);
 fn app_to_off_pod(fixture: &SharedFixture) -> Result<()> {
@@ -12,36 +15,22 @@ fn app_to_off_pod(fixture: &SharedFixture) -> Result<()> {
         for family in [0, 1] {
             for port in [80, 443, 15006, 15008, 15020] {
                 let to = at(VIP[family], port);
-                row(
-                    fixture,
-                    creator,
-                    None,
-                    to,
-                    Arrives::Sidecar(15001),
-                    POD[family],
-                )?;
+                fixture.row(creator, to, Sidecar(15001), POD[family])?;
             }
         }
     }
     // A neighbor on the pod's own subnet.
     let to = at("10.77.0.254", 80);
-    row(fixture, &APP, None, to, Arrives::Sidecar(15001), POD[0])
+    fixture.row(&APP, to, Sidecar(15001), POD[0])
 }
 
 shared_test!(app_to_loopback);
 fn app_to_loopback(fixture: &SharedFixture) -> Result<()> {
     for to in ["127.0.0.1", "127.0.0.2", "127.0.0.6"] {
-        row(
-            fixture,
-            &APP,
-            None,
-            at(to, 80),
-            Arrives::Untouched,
-            "127.0.0.1",
-        )?;
+        fixture.row(&APP, at(to, 80), Untouched, "127.0.0.1")?;
     }
     for to in ["::1", "::6"] {
-        row(fixture, &APP, None, at(to, 80), Arrives::Untouched, to)?;
+        fixture.row(&APP, at(to, 80), Untouched, to)?;
     }
     Ok(())
 }
@@ -61,7 +50,7 @@ shared_test!(app_to_own_addresses);
 fn app_to_own_addresses(fixture: &SharedFixture) -> Result<()> {
     for own in [POD, SECOND].concat() {
         for port in [80, 15021] {
-            row(fixture, &APP, None, at(own, port), Arrives::Untouched, own)?;
+            fixture.row(&APP, at(own, port), Untouched, own)?;
         }
     }
     Ok(())
@@ -71,14 +60,7 @@ shared_test!(app_to_the_capture_port_of_another);
 fn app_to_the_capture_port_of_another(fixture: &SharedFixture) -> Result<()> {
     for family in [0, 1] {
         let to = at(VIP[family], 15001);
-        row(
-            fixture,
-            &APP,
-            None,
-            to,
-            Arrives::Sidecar(15001),
-            POD[family],
-        )?;
+        fixture.row(&APP, to, Sidecar(15001), POD[family])?;
     }
     Ok(())
 }
@@ -86,42 +68,14 @@ fn app_to_the_capture_port_of_another(fixture: &SharedFixture) -> Result<()> {
 shared_test!(app_bound_to_loopback);
 fn app_bound_to_loopback(fixture: &SharedFixture) -> Result<()> {
     for source in ["127.0.0.1", "127.0.0.6"] {
-        row(
-            fixture,
-            &APP,
-            Some(source),
-            at(POD[0], 80),
-            Arrives::Untouched,
-            source,
-        )?;
+        fixture.row_from(&APP, source, at(POD[0], 80), Untouched, source)?;
         let off_pod = at(VIP[0], 80);
-        row(
-            fixture,
-            &APP,
-            Some(source),
-            off_pod,
-            Arrives::Fails(libc::EINVAL),
-            "",
-        )?;
+        fixture.row_from(&APP, source, off_pod, Fails(libc::EINVAL), "")?;
     }
     // IPv6 differs: the kernel accepts the source, and the rules redirect.
     for source in ["::1", "::6"] {
-        row(
-            fixture,
-            &APP,
-            Some(source),
-            at(POD[1], 80),
-            Arrives::Untouched,
-            source,
-        )?;
-        row(
-            fixture,
-            &APP,
-            Some(source),
-            at(VIP[1], 80),
-            Arrives::Sidecar(15001),
-            source,
-        )?;
+        fixture.row_from(&APP, source, at(POD[1], 80), Untouched, source)?;
+        fixture.row_from(&APP, source, at(VIP[1], 80), Sidecar(15001), source)?;
     }
     Ok(())
 }
@@ -131,14 +85,7 @@ fn app_bound_to_an_own_address(fixture: &SharedFixture) -> Result<()> {
     for family in [0, 1] {
         for source in [POD[family], SECOND[family]] {
             let to = at(VIP[family], 80);
-            row(
-                fixture,
-                &APP,
-                Some(source),
-                to,
-                Arrives::Sidecar(15001),
-                source,
-            )?;
+            fixture.row_from(&APP, source, to, Sidecar(15001), source)?;
         }
     }
     Ok(())
@@ -147,10 +94,10 @@ fn app_bound_to_an_own_address(fixture: &SharedFixture) -> Result<()> {
 shared_test!(v4_mapped);
 fn v4_mapped(fixture: &SharedFixture) -> Result<()> {
     for (creator, destination, arrives, seen_as) in [
-        (&APP, at(VIP[0], 80), Arrives::Sidecar(15001), POD[0]),
-        (&APP, at(POD[0], 80), Arrives::Untouched, POD[0]),
-        (&PROXY, at(POD[0], 80), Arrives::Sidecar(15006), POD[0]),
-        (&PROXY, at(VIP[0], 80), Arrives::Untouched, POD[0]),
+        (&APP, at(VIP[0], 80), Sidecar(15001), POD[0]),
+        (&APP, at(POD[0], 80), Untouched, POD[0]),
+        (&PROXY, at(POD[0], 80), Sidecar(15006), POD[0]),
+        (&PROXY, at(VIP[0], 80), Untouched, POD[0]),
     ] {
         let mut dial = Dial::new(creator, destination);
         dial.mapped = true;

@@ -3,8 +3,10 @@
 use anyhow::{Result, ensure};
 use lab::protocol::PROXY;
 
-use super::row;
-use crate::fixture::{Arrives, POD, SECOND, SharedFixture, VIP, at};
+use crate::fixture::{
+    Arrives::{Sidecar, Untouched},
+    POD, SECOND, SharedFixture, VIP, at,
+};
 
 shared_test!(proxy_off_pod_and_loopback);
 fn proxy_off_pod_and_loopback(fixture: &SharedFixture) -> Result<()> {
@@ -25,70 +27,28 @@ fn proxy_off_pod_and_loopback(fixture: &SharedFixture) -> Result<()> {
             "{connected:?}"
         );
     }
-    row(
-        fixture,
-        &PROXY,
-        None,
-        at("127.0.0.1", 80),
-        Arrives::Untouched,
-        "127.0.0.1",
-    )?;
-    row(
-        fixture,
-        &PROXY,
-        None,
-        at("::1", 80),
-        Arrives::Untouched,
-        "::1",
-    )?;
+    fixture.row(&PROXY, at("127.0.0.1", 80), Untouched, "127.0.0.1")?;
+    fixture.row(&PROXY, at("::1", 80), Untouched, "::1")?;
     // The kernel picks ::6 itself as the source, which the rules leave alone.
-    row(
-        fixture,
-        &PROXY,
-        None,
-        at("::6", 80),
-        Arrives::Untouched,
-        "::6",
-    )
+    fixture.row(&PROXY, at("::6", 80), Untouched, "::6")
 }
 
 shared_test!(proxy_to_own_addresses);
 fn proxy_to_own_addresses(fixture: &SharedFixture) -> Result<()> {
     for own in [POD, SECOND].concat() {
         for port in [80, 81, 15021, 15006] {
-            row(
-                fixture,
-                &PROXY,
-                None,
-                at(own, port),
-                Arrives::Sidecar(15006),
-                own,
-            )?;
+            fixture.row(&PROXY, at(own, port), Sidecar(15006), own)?;
         }
     }
-    row(
-        fixture,
-        &PROXY,
-        None,
-        at("127.0.0.2", 80),
-        Arrives::Sidecar(15006),
-        "127.0.0.1",
-    )?;
-    row(
-        fixture,
-        &PROXY,
-        None,
-        at("127.0.0.6", 80),
-        Arrives::Sidecar(15006),
-        "127.0.0.1",
-    )
+    fixture.row(&PROXY, at("127.0.0.2", 80), Sidecar(15006), "127.0.0.1")?;
+    fixture.row(&PROXY, at("127.0.0.6", 80), Sidecar(15006), "127.0.0.1")
 }
 
 shared_test!(proxy_to_the_tunnel_port);
 fn proxy_to_the_tunnel_port(fixture: &SharedFixture) -> Result<()> {
     for family in [0, 1] {
         let to = at(POD[family], 15008);
-        row(fixture, &PROXY, None, to, Arrives::Untouched, POD[family])?;
+        fixture.row(&PROXY, to, Untouched, POD[family])?;
     }
     Ok(())
 }
@@ -96,14 +56,7 @@ fn proxy_to_the_tunnel_port(fixture: &SharedFixture) -> Result<()> {
 shared_test!(proxy_from_its_self_address);
 fn proxy_from_its_self_address(fixture: &SharedFixture) -> Result<()> {
     for (source, to) in [("127.0.0.6", POD[0]), ("::6", POD[1])] {
-        row(
-            fixture,
-            &PROXY,
-            Some(source),
-            at(to, 80),
-            Arrives::Untouched,
-            source,
-        )?;
+        fixture.row_from(&PROXY, source, at(to, 80), Untouched, source)?;
     }
     Ok(())
 }
@@ -111,21 +64,7 @@ fn proxy_from_its_self_address(fixture: &SharedFixture) -> Result<()> {
 shared_test!(what_istio_validation_does);
 fn what_istio_validation_does(fixture: &SharedFixture) -> Result<()> {
     let to = at("127.0.0.6", 15002);
-    row(
-        fixture,
-        &PROXY,
-        Some("127.0.0.1"),
-        to,
-        Arrives::Sidecar(15006),
-        "127.0.0.1",
-    )?;
+    fixture.row_from(&PROXY, "127.0.0.1", to, Sidecar(15006), "127.0.0.1")?;
     let to = at("::6", 15002);
-    row(
-        fixture,
-        &PROXY,
-        Some("::1"),
-        to,
-        Arrives::Sidecar(15006),
-        "::1",
-    )
+    fixture.row_from(&PROXY, "::1", to, Sidecar(15006), "::1")
 }

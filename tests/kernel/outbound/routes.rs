@@ -3,30 +3,25 @@
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::protocol::{APP, Connected, Dial, Identity, PROXY, ROOT};
 
-use super::row;
-use crate::fixture::{Arrives, POD, SharedFixture, VIP, at, check};
+use crate::fixture::{
+    Arrives::{Fails, Sidecar, Untouched},
+    POD, SharedFixture, VIP, at, check,
+};
 
 shared_test!(unspecified_destinations);
 fn unspecified_destinations(fixture: &SharedFixture) -> Result<()> {
     for (creator, source, to, meant, arrives, seen_as) in [
-        (
-            &APP,
-            None,
-            "0.0.0.0",
-            "127.0.0.1",
-            Arrives::Untouched,
-            "127.0.0.1",
-        ),
-        (&APP, None, "::", "::1", Arrives::Untouched, "::1"),
+        (&APP, None, "0.0.0.0", "127.0.0.1", Untouched, "127.0.0.1"),
+        (&APP, None, "::", "::1", Untouched, "::1"),
         (
             &PROXY,
             Some(POD[0]),
             "0.0.0.0",
             POD[0],
-            Arrives::Sidecar(15006),
+            Sidecar(15006),
             POD[0],
         ),
-        (&PROXY, None, "::", "::1", Arrives::Untouched, "::1"),
+        (&PROXY, None, "::", "::1", Untouched, "::1"),
     ] {
         let mut dial = Dial::new(creator, at(to, 80));
         dial.source = source.map(|source| at(source, 0));
@@ -53,14 +48,7 @@ fn routes_that_refuse(fixture: &SharedFixture) -> Result<()> {
     ] {
         // The proxy is not captured, so what it gets is the kernel's own word.
         for creator in [&PROXY, &APP] {
-            row(
-                fixture,
-                creator,
-                None,
-                at(to, 80),
-                Arrives::Fails(errno),
-                "",
-            )?;
+            fixture.row(creator, at(to, 80), Fails(errno), "")?;
         }
     }
     Ok(())
