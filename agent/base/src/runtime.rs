@@ -11,11 +11,15 @@ use tokio::signal::unix::{SignalKind, signal};
 pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     // Helper threads are needed rarely, and only for moments.
     const KEEP_THREADS: Duration = Duration::from_millis(100);
+    // One may hang in a file of a pod for ever, which must not keep the program from its end.
+    const END_THREADS: Duration = Duration::from_secs(1);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .thread_keep_alive(KEEP_THREADS)
         .build()?;
-    Ok(runtime.block_on(future))
+    let output = runtime.block_on(future);
+    runtime.shutdown_timeout(END_THREADS);
+    Ok(output)
 }
 
 /// Waits for SIGTERM or SIGINT.

@@ -47,8 +47,19 @@ pub struct Document {
     pub namespace_label: Option<String>,
     /// The value of label `istio.io/dataplane-mode` on its namespace.
     pub namespace_mode: Option<String>,
-    /// Whether the namespace is unknown or may be out of date.
-    pub unsure: bool,
+    /// What these two are worth.
+    pub namespace: NamespaceFacts,
+}
+
+/// What the labels of a pod's namespace are worth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceFacts {
+    /// They are its labels.
+    Current,
+    /// They may be out of date.
+    Old,
+    /// The namespace is not known yet, or is gone.
+    Missing,
 }
 
 impl Document {
@@ -60,7 +71,7 @@ impl Document {
             origin,
             namespace_label: None,
             namespace_mode: None,
-            unsure: false,
+            namespace: NamespaceFacts::Current,
         }
     }
 

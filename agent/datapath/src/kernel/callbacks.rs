@@ -242,7 +242,8 @@ impl Datapath {
     pub(super) fn knows_all_attached(&self) -> Result<bool> {
         let own = &self.attachments.callbacks.own;
         let pods = self.attached_pods()?;
-        Ok(pods.iter().all(|pod| own.contains_key(pod)))
+        let is_known = |pod| own.get(pod).is_some_and(|own| own.path.is_some());
+        Ok(pods.iter().all(is_known))
     }
 
     /// Detaches the callbacks from the cgroup of all pods when no pod needs them there.

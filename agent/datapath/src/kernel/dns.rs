@@ -57,13 +57,6 @@ impl Dns {
         self.own.remove(&cookie);
     }
 
-    /// The programs, by id.
-    pub(super) fn program_ids(&self) -> Vec<u32> {
-        let programs = self.programs.loaded().into_iter().flatten();
-        let ids = programs.map(|program| sys::program_id(program.as_fd()));
-        ids.flatten().collect()
-    }
-
     /// Whether any pod needs them on the cgroup of all pods, given which have processes in other cgroups than their own.
     fn is_for_all(&self, elsewhere: &BTreeSet<NetnsCookie>) -> bool {
         let mut pods = self.pods.iter();
@@ -122,34 +115,46 @@ fn unpin(pin: impl Fn(&Hook) -> PathBuf) -> Result<()> {
     Ok(())
 }
 
-fn pin_of_pod(pins: &Pins, cookie: NetnsCookie) -> impl Fn(&Hook) -> PathBuf {
+fn pin_of_pod(pins: &Pins, cookie: NetnsCookie) -> impl Fn(&Hook) -> PathBuf + use<> {
     let dir = pins.pod_dir(cookie.get());
     move |hook| dir.join(hook.name)
 }
 
 impl Datapath {
-    /// Has a pod's DNS queries over UDP captured. To be called before its row says so.
+    /// The programs that this agent has loaded, and those of an earlier one on the cgroup of all pods, by id.
+    pub(super) fn dns_programs(&self) -> impl Iterator<Item = u32> {
+        let loaded = self.dns.programs.loaded().into_iter().flatten();
+        let loaded = loaded.filter_map(|program| sys::program_id(program.as_fd()).ok());
+        let pinned = HOOKS.iter().filter_map(|hook| {
+            let link = sys::open_pin(&self.pins.link(hook.name)).ok()?;
+            Some(sys::link_info(link.as_fd()).ok()?.prog_id)
+        });
+        loaded.chain(pinned)
+    }
+
+    /// Has a pod's DNS queries over UDP captured. To be called before its row says so. What fails is a loss of
+    /// [`Datapath::dns_losses`] from then on.
     ///
     /// # Errors
     /// If this kernel cannot, or the programs cannot be attached.
     pub fn capture_dns(&mut self, cookie: NetnsCookie) -> Result<()> {
-        let own = self.own_cgroup(cookie).map(Path::to_owned);
+        self.dns.pods.insert(cookie);
+        let path = self.own_cgroup(cookie).map(Path::to_owned);
+        let own = path.as_deref();
+        let own = own.and_then(|path| Some((path, cgroup::id(path).ok()?)));
         let loader = &self.loader;
         let programs = self.dns.programs.get(|| load(loader))?;
-        self.dns.pods.insert(cookie);
-        let attached = own.and_then(|path| {
-            let id = cgroup::id(&path).ok()?;
-            let pin = pin_of_pod(&self.pins, cookie);
-            let known = self.dns.own.get(&cookie);
-            if known.is_some_and(|links| loss(links, id, &pin).is_none()) {
-                return None;
+        let pin = pin_of_pod(&self.pins, cookie);
+        let known = self.dns.own.get(&cookie).zip(own);
+        if known.is_none_or(|(links, (_, id))| loss(links, id, &pin).is_some()) {
+            // Until others are there. Where none can be attached, those on the cgroup of all pods are needed.
+            let _before = self.dns.own.remove(&cookie);
+            match own.map(|own| attach(programs, own, pin)) {
+                Some(Ok(links)) => drop(self.dns.own.insert(cookie, links)),
+                Some(Err(problem)) => tracing::debug!(%cookie, "{problem:#}"),
+                None => {}
             }
-            let links = attach(programs, (&path, id), pin);
-            links
-                .inspect_err(|problem| tracing::debug!(%cookie, "{problem:#}"))
-                .ok()
-        });
-        self.dns.own.extend(attached.map(|links| (cookie, links)));
+        }
         self.keep_dns()
     }
 
@@ -173,16 +178,20 @@ impl Datapath {
     /// # Errors
     /// If they cannot be attached.
     pub fn restore_dns(&mut self, cookie: NetnsCookie) -> Result<bool> {
-        self.capture_dns(cookie)?;
+        self.capture_dns(cookie)
+            .context("capture its DNS queries over UDP")?;
         Ok(self.dns_loss(cookie).is_none())
     }
 
     fn dns_loss(&self, cookie: NetnsCookie) -> Option<LinkLoss> {
-        // Without a cgroup of its own it needs them on that of all pods, which has them.
-        let id = cgroup::id(self.own_cgroup(cookie)?).ok()?;
-        match self.dns.own.get(&cookie) {
-            Some(links) => loss(links, id, pin_of_pod(&self.pins, cookie)),
-            None => Some(LinkLoss::Missing),
+        let own = self.own_cgroup(cookie);
+        let own = own.and_then(|path| cgroup::id(path).ok());
+        match (own, self.dns.own.get(&cookie)) {
+            (Some(id), Some(links)) => loss(links, id, pin_of_pod(&self.pins, cookie)),
+            (Some(_), None) => Some(LinkLoss::Missing),
+            (None, Some(_)) => Some(LinkLoss::Detached),
+            // It needs them on the cgroup of all pods.
+            (None, None) => self.dns.all.is_none().then_some(LinkLoss::Missing),
         }
     }
 

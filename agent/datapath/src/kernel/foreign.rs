@@ -21,7 +21,7 @@ impl Datapath {
     /// Looks for programs that are neither this agent's nor of an older layout.
     pub fn foreign_programs(&mut self) -> Foreign {
         let earlier = self.earlier.iter().flat_map(|it| it.programs());
-        let own = earlier.chain(self.dns.program_ids()).collect();
+        let own = earlier.chain(self.dns_programs()).collect();
         let mut foreign = Foreign::default();
         // A cgroup that is gone is a problem of its own.
         if let Ok(cgroup) = File::open(&self.attachments.cgroup) {

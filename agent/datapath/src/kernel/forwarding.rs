@@ -10,6 +10,7 @@ use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, Weak},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -20,7 +21,7 @@ use sidetrack_reconcile::repairs::{IngressProgram, LinkLoss};
 use super::{
     Datapath,
     attachments::{Link, pin_again, take},
-    objects::{self, Loader},
+    objects::{self, Loader, RELOAD_INTERVAL},
     probe,
     sys::{self, Place},
 };
@@ -33,8 +34,8 @@ pub struct Forwarding {
     program: Weak<OwnedFd>,
     /// That for connections of the node, by what pods' networks call the node's.
     node_calls: BTreeMap<u32, Weak<OwnedFd>>,
-    /// Why this kernel does not take it.
-    refused: Option<String>,
+    /// When it could not be loaded, and why.
+    refused: Option<(Instant, String)>,
     /// Whether links attach it.
     has_links: bool,
 }
@@ -84,9 +85,11 @@ impl Default for Forwarding {
 }
 
 impl Forwarding {
-    /// The program, loaded unless a pod has it. What has failed once is not tried again.
+    /// The program, loaded unless a pod has it. What has failed is tried again later.
     fn program(&mut self, loader: &Loader) -> Result<Arc<OwnedFd>> {
-        if let Some(problem) = &self.refused {
+        if let Some((at, problem)) = &self.refused
+            && at.elapsed() < RELOAD_INTERVAL
+        {
             bail!("{problem}");
         }
         if let Some(program) = self.program.upgrade() {
@@ -94,7 +97,9 @@ impl Forwarding {
         }
         let object = loader.load(objects::FORWARD, &[]);
         let loaded = object.and_then(|object| load(object, "st_forward"));
-        let program = loaded.inspect_err(|problem| self.refused = Some(format!("{problem:#}")))?;
+        let problem = loaded.as_ref().err();
+        self.refused = problem.map(|problem| (Instant::now(), format!("{problem:#}")));
+        let program = loaded?;
         self.program = Arc::downgrade(&program);
         Ok(program)
     }

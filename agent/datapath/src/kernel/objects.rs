@@ -3,6 +3,7 @@
 use std::{
     hash::{BuildHasher as _, RandomState},
     path::PathBuf,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result};
@@ -22,6 +23,9 @@ pub static ACCELERATE: &[u8] =
 /// The programs of DNS capture over UDP.
 pub static DNS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-dns"));
 
+/// How long what could not be loaded is not tried again.
+pub(super) const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
+
 /// Programs that are loaded when the first pod needs them.
 #[derive(Debug, Default)]
 pub enum OnDemand<T> {
@@ -30,25 +34,30 @@ pub enum OnDemand<T> {
     Unloaded,
     /// They are in the kernel.
     Loaded(T),
-    /// This kernel does not take them, and why.
-    Impossible(String),
+    /// When they could not be loaded, and why.
+    Failed(Instant, String),
 }
 
 impl<T> OnDemand<T> {
-    /// The programs, loaded if they are not. What has failed once is not tried again.
+    /// The programs, loaded if they are not.
     ///
     /// # Errors
-    /// If this kernel does not take them.
+    /// If they cannot be, or could not be less than [`RELOAD_INTERVAL`] ago.
     pub(super) fn get(&mut self, load: impl FnOnce() -> Result<T>) -> Result<&T> {
-        if let Self::Unloaded = self {
+        let is_due = match self {
+            Self::Unloaded => true,
+            Self::Loaded(_) => false,
+            Self::Failed(at, _) => at.elapsed() >= RELOAD_INTERVAL,
+        };
+        if is_due {
             *self = match load() {
                 Ok(programs) => Self::Loaded(programs),
-                Err(problem) => Self::Impossible(format!("{problem:#}")),
+                Err(problem) => Self::Failed(Instant::now(), format!("{problem:#}")),
             };
         }
         match self {
             Self::Loaded(programs) => Ok(programs),
-            Self::Impossible(problem) => Err(anyhow::Error::msg(problem.clone())),
+            Self::Failed(_, problem) => Err(anyhow::Error::msg(problem.clone())),
             Self::Unloaded => unreachable!("it was loaded, or could not be"),
         }
     }

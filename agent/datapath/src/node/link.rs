@@ -42,8 +42,6 @@ pub struct PodLink {
     notes: Vec<String>,
     /// Why its connections are not accelerated although they should be.
     not_accelerated: Option<String>,
-    /// Why its DNS queries over UDP are not captured although they should be.
-    dns_not_captured: Option<String>,
     /// Why its IPv6 destinations have no targets of their own.
     no_target_route: Option<String>,
     /// About the interfaces that its policy names.
@@ -89,7 +87,6 @@ impl PodLink {
             return_routes: Vec::new(),
             notes: Vec::new(),
             not_accelerated: None,
-            dns_not_captured: None,
             no_target_route: None,
             iface_note: None,
             forwarding,
@@ -147,8 +144,6 @@ impl PodLink {
     pub(super) fn notes(&self) -> Vec<String> {
         let lost = self.not_accelerated.iter();
         let lost = lost.map(|why| format!("its connections are not accelerated: {why}"));
-        let dns = self.dns_not_captured.iter();
-        let dns = dns.map(|why| format!("its DNS queries over UDP are not captured: {why}"));
         let targets = self.no_target_route.iter();
         let targets = targets.map(|why| format!("its IPv6 connections take longer to make: {why}"));
         let ifaces = self.iface_note.iter().chain(&self.forwarding.note);
@@ -158,7 +153,6 @@ impl PodLink {
             .chain(ifaces)
             .cloned()
             .chain(lost)
-            .chain(dns)
             .chain(targets)
             .collect()
     }
@@ -174,10 +168,6 @@ impl PodLink {
 
     pub(super) fn set_not_accelerated(&mut self, why: Option<String>) {
         self.not_accelerated = why;
-    }
-
-    pub(super) fn set_dns_not_captured(&mut self, why: Option<String>) {
-        self.dns_not_captured = why;
     }
 
     /// The namespace as it was last read.

@@ -150,10 +150,11 @@ fn write_pod(
     id: PolicyId,
 ) -> Result<()> {
     // Before the row says so, and after it no longer does.
-    let dns = policy.dns_block().is_some();
-    let not_captured = dns.then(|| datapath.capture_dns(cookie).err()).flatten();
-    let captures_dns = dns && not_captured.is_none();
-    link.set_dns_not_captured(not_captured.map(|problem| format!("{problem:#}")));
+    let captures_dns = policy.dns_block().is_some();
+    if captures_dns && let Err(problem) = datapath.capture_dns(cookie) {
+        // It is repaired, or a problem.
+        tracing::warn!(%cookie, "{problem:#}");
+    }
     rows.set(POD_DNS, captures_dns);
     rows.write_pod(policy, id, &datapath.maps)?;
     if !captures_dns && let Err(problem) = datapath.release_dns(cookie) {

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, net::IpAddr, sync::Arc};
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{
     PodRef, Policy,
-    manifest::{Document, NetnsRef},
+    manifest::{Document, NamespaceFacts, NetnsRef},
     select::{NamespaceLabels, Skipped, Wanted, is_starting, wanted_in},
 };
 use tracing::error;
@@ -87,7 +87,7 @@ impl<N: Node> Core<N> {
             record.dns_servers = None;
         }
         record.uid.clone_from(uid);
-        record.unsure = document.unsure;
+        record.unsure = document.namespace != NamespaceFacts::Current;
         record.has_istio_init = document.pod.istio_init().is_some();
         match self.selected(name, document) {
             Selected::Enrolled(policy) => match document.netns.clone() {
@@ -105,12 +105,24 @@ impl<N: Node> Core<N> {
             },
             Selected::Rejected(reason) => self.reject(name, reason),
             Selected::Skipped(reason) => {
+                let by_namespace = matches!(reason, Skipped::NotOptedIn | Skipped::NotAmbient);
+                if by_namespace && document.namespace == NamespaceFacts::Missing && self.has(name) {
+                    // The pod goes with its namespace, and the API server has not said so yet.
+                    self.mark_unlisted(name);
+                    return;
+                }
                 if let Some(record) = self.pods.get_mut(name) {
-                    record.unsure &= reason == Skipped::NotOptedIn;
+                    record.unsure &= by_namespace;
                 }
                 self.skip(name, reason.to_string()).await;
             }
         }
+    }
+
+    /// Whether a pod is enrolled, by this or an earlier agent.
+    fn has(&self, name: &PodRef) -> bool {
+        let record = self.pods.get(name);
+        record.is_some_and(|it| it.enrollment().is_some()) || self.earlier.holds(name)
     }
 
     /// The pod is to be enrolled. Where that changes nothing, no other event says that it was corrected.

@@ -14,8 +14,7 @@ use crate::{
 };
 
 /// Why a pod that is not listed is enrolled.
-const STILL_RUNS: &str =
-    "it is deleted or completed and still runs; it is released when its last process has ended";
+const STILL_RUNS: &str = "it or its namespace is deleted, or it is completed, and it still runs; it is released when its last process has ended";
 
 /// Rows to be removed.
 #[derive(Debug)]

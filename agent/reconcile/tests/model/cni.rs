@@ -2,7 +2,11 @@
 
 use std::sync::Arc;
 
-use sidetrack_policy::{manifest::Document, mesh::Mesh, select::Enroll};
+use sidetrack_policy::{
+    manifest::{Document, NamespaceFacts},
+    mesh::Mesh,
+    select::Enroll,
+};
 use sidetrack_reconcile::{
     Listing, Node as _, PodState,
     cni::{CniAnswer, Sandbox},
@@ -333,15 +337,21 @@ fn list_changed(run: &mut Run, change: impl FnOnce(&mut Document)) {
 
 #[test]
 fn a_pod_whose_namespace_is_not_known_for_sure_waits_if_a_label_could_enroll_it() {
-    for (enroll, variant, later) in [
-        (Enroll::Labeled, Variant::Plain, true),
-        (Enroll::Injected, Variant::NoSidecar, false),
+    let injected = Mesh::new(Enroll::Injected);
+    let ambient = Mesh {
+        ambient: true,
+        ..injected.clone()
+    };
+    for (mesh, variant, later) in [
+        (Mesh::new(Enroll::Labeled), Variant::Plain, true),
+        (injected, Variant::NoSidecar, false),
+        (ambient, Variant::NoSidecar, true),
     ] {
         let mut run = run(true, &[Event::Create(0, variant)]);
-        run.core.set_mesh(Mesh::new(enroll));
+        run.core.set_mesh(mesh);
         list_changed(&mut run, |document| {
             Arc::make_mut(&mut document.pod).meta.labels.interception = None;
-            document.unsure = true;
+            document.namespace = NamespaceFacts::Old;
         });
         let (_, answer) = add(&mut run, ORDINARY);
         assert_eq!(matches!(answer, CniAnswer::Later(_)), later, "{answer:?}");
@@ -350,6 +360,24 @@ fn a_pod_whose_namespace_is_not_known_for_sure_waits_if_a_label_could_enroll_it(
             !later,
             "{answer:?}"
         );
+    }
+}
+
+#[test]
+fn a_pod_is_not_opted_out_by_the_end_of_its_namespace() {
+    let events = [
+        Event::Create(0, Variant::Plain),
+        Event::Start(0, ORDINARY),
+        LIST,
+    ];
+    let mut run = run(true, &events);
+    run.core.set_mesh(Mesh::new(Enroll::Labeled));
+    for (namespace, enrolled) in [(NamespaceFacts::Missing, 1), (NamespaceFacts::Current, 0)] {
+        list_changed(&mut run, |document| {
+            Arc::make_mut(&mut document.pod).meta.labels.interception = None;
+            document.namespace = namespace;
+        });
+        assert_eq!(run.core.enrollments().count(), enrolled, "{namespace:?}");
     }
 }
 

@@ -193,7 +193,7 @@ fn a_deleted_pod_stays_while_it_runs_and_says_so() {
         record
             .reason()
             .unwrap()
-            .contains("deleted or completed and still runs")
+            .contains("and it still runs")
     );
     run.happen(Event::EndDeleted);
     run.core.take_changed();

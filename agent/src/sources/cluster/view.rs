@@ -7,7 +7,7 @@ use std::sync::Arc;
 use kube::runtime::watcher::Event;
 use sidetrack_policy::{
     facts::{Meta, ObjectFacts, PodFacts},
-    manifest::{Document, NetnsRef},
+    manifest::{Document, NamespaceFacts, NetnsRef},
 };
 use sidetrack_reconcile::Listing;
 
@@ -40,7 +40,11 @@ impl View {
                 .map(|pod| Document {
                     namespace_label: labels_of(&pod.meta).and_then(|it| it.interception.clone()),
                     namespace_mode: labels_of(&pod.meta).and_then(|it| it.dataplane_mode.clone()),
-                    unsure: !current || namespace_of(&pod.meta).is_none(),
+                    namespace: match namespace_of(&pod.meta) {
+                        None => NamespaceFacts::Missing,
+                        Some(_) if current => NamespaceFacts::Current,
+                        Some(_) => NamespaceFacts::Old,
+                    },
                     netns: netns_ref(pod),
                     origin: "the API server".to_owned(),
                     pod: Arc::clone(pod),
