@@ -1,9 +1,9 @@
 //! Sockets that are not used in the plainest way, and programs that run twice for them.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{actor::Actor, product::Pins, protocol::APP};
+use lab::{actor::Actor, command::run, product::Pins, protocol::APP, wait::until};
 use nix::sys::signal::Signal;
 
 use super::{CAPTURE, DNS, DnsFixture, capture};
@@ -102,5 +102,28 @@ fn removed_pins_are_made_again() -> Result<()> {
     ensure!(places.log().contains("was gone: made it again"));
     // They outlive the agent.
     dns.fixture.agent.end(Signal::SIGKILL)?;
+    dns.answered_by(&APP, VIP[0], capture(VIP[0]))
+}
+
+kernel_test!(what_could_not_be_attached_is_attached_later);
+fn what_could_not_be_attached_is_attached_later() -> Result<()> {
+    let dns = DnsFixture::new(&[VIP[0]])?;
+    dns.enroll(&dns.manifest(&[]))?;
+    let places = &dns.fixture.agent.places;
+    let bpffs = places.bpffs.display().to_string();
+    run(&format!("mount -o remount,ro {bpffs}"))?;
+    let manifest = dns.manifest(&["--redirect-dns"]);
+    dns.fixture.lab.write_manifest("app", &manifest)?;
+    let problem = "capture its DNS queries over UDP";
+    dns.fixture.wait("the problem", || {
+        let status = places.json(&["status", "-o", "json"])?;
+        Ok(status["problems"].to_string().contains(problem))
+    })?;
+    run(&format!("mount -o remount,rw {bpffs}"))?;
+    // Another load is tried ten seconds after one that has failed.
+    until(Duration::from_secs(30), "no problem", || {
+        let status = places.json(&["status", "-o", "json"])?;
+        Ok(!status["problems"].to_string().contains(problem))
+    })?;
     dns.answered_by(&APP, VIP[0], capture(VIP[0]))
 }
