@@ -17,7 +17,7 @@ use lab::protocol::{Identity, PROXY};
 use serde_json::{Value, json};
 use sidetrack_policy::mesh::MeshName;
 
-use crate::policies::{BuiltIn, OfMesh};
+use crate::policies::{BuiltIn, OfMesh, words};
 
 /// How much of the long lists of a given pod is tried.
 const MOST_PORTS: usize = 24;
@@ -55,7 +55,7 @@ impl Target {
             .chain(policy.variables)
             .map(|(name, value)| serde_json::json!({"name": name, "value": value}))
             .collect();
-        let arguments = [&["istio-iptables"], policy.arguments].concat();
+        let arguments = [vec!["istio-iptables"], words(policy.arguments)].concat();
         let pod = serde_json::json!({
             "metadata": {"annotations": {dialect::ANNOTATION: dialect}},
             "spec": {
@@ -77,7 +77,7 @@ impl Target {
 
     /// One of another mesh, as its injector leaves it.
     pub fn of_mesh(policy: &OfMesh) -> Result<Self> {
-        let mut text = policy.settings.concat();
+        let mut text = policy.settings.to_owned();
         if policy.mesh == MeshName::Kuma && !text.contains("kumaDPUser") {
             // Whoever answers queries here: the rules tell its answers by the user.
             text.push_str("\nkumaDPUser: '1337'");
@@ -88,7 +88,7 @@ impl Target {
             MeshName::Ambient => (json!([]), json!([{"name": "app"}])),
             MeshName::Istio => bail!("{}: written as the others of Istio are", policy.name),
             MeshName::Linkerd => {
-                let init = json!({"name": "linkerd-init", "args": policy.settings});
+                let init = json!({"name": "linkerd-init", "args": words(policy.settings)});
                 (
                     json!([init, sidecar("linkerd-proxy")]),
                     json!([{"name": "app"}]),
