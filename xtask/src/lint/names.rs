@@ -49,7 +49,12 @@ fn unused(files: &[File]) -> Vec<String> {
             }
         }
     }
-    defined.retain(|(_, name)| uses.get(name.text) == Some(&1));
+    // The agent makes the name of a hook's program of the hook's.
+    let is_of_hook = |name: &str| {
+        let hook = name.strip_prefix("st_");
+        hook.is_some_and(|hook| uses.contains_key(hook))
+    };
+    defined.retain(|(_, name)| uses.get(name.text) == Some(&1) && !is_of_hook(name.text));
     let text = |(path, name): (&PathBuf, Token<'_>)| {
         format!(
             "{}:{}: nothing uses {}",
