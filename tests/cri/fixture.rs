@@ -3,10 +3,7 @@
 
 use std::{
     path::Path,
-    sync::{
-        Mutex,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicUsize, Ordering},
 };
 
 use anyhow::{Context as _, Result, ensure};
@@ -18,6 +15,7 @@ use lab::{
     protocol::ROOT,
 };
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{containerd::Containerd, kubelet::Pod};
@@ -93,7 +91,7 @@ impl Fixture {
     /// Starts an agent, as the DaemonSet does, unless one runs. Tests share it, for nothing takes as
     /// long as the verifier.
     pub fn start_agent(&self) -> Result<()> {
-        let mut agent = self.agent.lock().expect("no test panics with the lock");
+        let mut agent = self.agent.lock();
         if agent.is_some() {
             return Ok(());
         }
@@ -110,7 +108,7 @@ impl Fixture {
 
     /// Ends the agent.
     pub fn end_agent(&self, signal: Signal) -> Result<()> {
-        let mut agent = self.agent.lock().expect("no test panics with the lock");
+        let mut agent = self.agent.lock();
         let mut agent = agent.take().context("an agent")?;
         agent.end(signal).map(drop)
     }

@@ -3,12 +3,13 @@
 
 use std::{
     cmp::Reverse,
-    sync::{Arc, Mutex, PoisonError, mpsc},
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Result, anyhow, bail, ensure};
+use parking_lot::Mutex;
 
 use crate::fixture::SharedFixture;
 
@@ -60,7 +61,7 @@ impl KernelTest {
             Run::Own(run) => run(),
             Run::Shared(run) => run(shared.as_ref().expect("a shared network")),
         });
-        let mut took = TOOK.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut took = TOOK.lock();
         took.push((start.elapsed(), self.name()));
         outcome
     }
@@ -69,7 +70,7 @@ impl KernelTest {
 /// Prints which tests took longest, if there were many.
 pub fn print_slowest() {
     const MANY: usize = 20;
-    let mut took = TOOK.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut took = TOOK.lock();
     if took.len() < MANY {
         return;
     }

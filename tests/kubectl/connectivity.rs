@@ -1,11 +1,7 @@
 //! `kubectl sidetrack test`: what it does about a cluster that is not as it should be, and that it always cleans up.
 //! What it tries can only be tried on a real cluster.
 
-use std::{
-    process::Stdio,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{process::Stdio, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use axum::http::StatusCode;
@@ -20,6 +16,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sidetrack::api::PodState;
 
@@ -122,7 +119,7 @@ fn cluster(twist: impl Fn(&Request, &mut Value) + Send + Sync + 'static) -> Resu
     let name = Arc::clone(&created);
     cluster.api.on_create(move |object| {
         if object["kind"] == "Namespace" {
-            *name.lock().expect("no panic") = object["metadata"]["name"]
+            *name.lock() = object["metadata"]["name"]
                 .as_str()
                 .unwrap_or_default()
                 .to_owned();
@@ -133,7 +130,7 @@ fn cluster(twist: impl Fn(&Request, &mut Value) + Send + Sync + 'static) -> Resu
         let words: Vec<&str> = request.words.iter().map(String::as_str).collect();
         let answer = match words.as_slice() {
             ["sidetrack", "pods", "-o", "json"] => {
-                let namespace = created.lock().expect("no panic").clone();
+                let namespace = created.lock().clone();
                 json!(["client", "server", "down"].map(|pod| known(
                     &namespace,
                     pod,

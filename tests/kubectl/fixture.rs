@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     process::Command,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -16,6 +16,7 @@ use lab::{
     },
     plugin,
 };
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 use sidetrack::api::{Connections, NetnsStatus, PodState, PodStatus, Sidecar};
 use tempfile::TempDir;
@@ -79,8 +80,8 @@ impl Cluster {
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (known, heard) = (Arc::clone(&agents), Arc::clone(&asked));
         api.on_exec(move |request| {
-            heard.lock().expect("no panic").push(request.clone());
-            let agents = known.lock().expect("no panic");
+            heard.lock().push(request.clone());
+            let agents = known.lock();
             let agent = agents.get(&request.pod);
             agent.map_or(Answer::Hang, |agent| agent.answer(&request.words))
         });
@@ -95,7 +96,7 @@ impl Cluster {
     /// Starts an agent on a node.
     pub fn agent(&self, node: &str, agent: Agent) -> Result<()> {
         self.agent_pod(node, json!({"running": {}}))?;
-        let mut agents = self.agents.lock().expect("no panic");
+        let mut agents = self.agents.lock();
         agents.insert(format!("sidetrack-{node}"), agent);
         Ok(())
     }
@@ -120,7 +121,7 @@ impl Cluster {
 
     /// The commands that ran in agents so far.
     pub fn asked(&self) -> Vec<Request> {
-        self.asked.lock().expect("no panic").clone()
+        self.asked.lock().clone()
     }
 
     /// Runs the plugin to its end.

@@ -6,7 +6,7 @@ use std::{
     io::{self, BufRead as _, BufReader, Lines, Write as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio},
-    sync::{LazyLock, Mutex, MutexGuard, mpsc},
+    sync::{LazyLock, mpsc},
     thread,
 };
 
@@ -15,6 +15,7 @@ use nix::{
     sched::{CloneFlags, setns},
     unistd::{Gid, Uid, setgroups, setresgid, setresuid},
 };
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{command::die_with_parent, network::PodNet, protocol::Identity};
@@ -71,14 +72,15 @@ impl Helper {
     pub fn tell(&self, request: &impl Serialize) -> Result<()> {
         let mut line = serde_json::to_string(request)?;
         line.push('\n');
-        locked(&self.stdin)
+        self.stdin
+            .lock()
             .write_all(line.as_bytes())
             .context("write to a helper")
     }
 
     /// Waits for an answer; none if it has ended.
     pub fn next<T: DeserializeOwned>(&self) -> Option<Result<T>> {
-        let line = locked(&self.stdout).next()?;
+        let line = self.stdout.lock().next()?;
         Some(line.context("read from a helper").and_then(|line| {
             serde_json::from_str(&line).with_context(|| format!("a helper said {line:?}"))
         }))
@@ -91,14 +93,14 @@ impl Helper {
 
     /// Sends a request and waits for its answer.
     pub fn ask<T: DeserializeOwned>(&self, request: &impl Serialize) -> Result<T> {
-        let _turn = locked(&self.asking);
+        let _turn = self.asking.lock();
         self.tell(request)?;
         self.hear()
     }
 
     /// Kills it and waits until it is gone.
     pub fn kill(&self) -> Result<()> {
-        let mut child = locked(&self.child);
+        let mut child = self.child.lock();
         child.kill()?;
         child.wait()?;
         Ok(())
@@ -109,10 +111,6 @@ impl Drop for Helper {
     fn drop(&mut self) {
         let _ = self.kill();
     }
-}
-
-fn locked<T>(it: &Mutex<T>) -> MutexGuard<'_, T> {
-    it.lock().expect("no thread panics while it holds the lock")
 }
 
 type Order = (Command, mpsc::SyncSender<io::Result<Child>>);

@@ -8,13 +8,14 @@ use std::{
     num::NonZeroU16,
     os::fd::OwnedFd,
     process::Command,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::pty::{Winsize, openpty};
+use parking_lot::Mutex;
 
 pub use self::svg::svg;
 use crate::{command::Process, wait::eventually};
@@ -75,7 +76,7 @@ impl Terminal {
             loop {
                 match output.read(&mut bytes) {
                     Ok(0) => return,
-                    Ok(length) => lock(&parser).process(&bytes[..length]),
+                    Ok(length) => parser.lock().process(&bytes[..length]),
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(_) => return,
                 }
@@ -97,7 +98,7 @@ impl Terminal {
     /// What is shown, with colors.
     #[must_use]
     pub fn screen(&self) -> vt100::Screen {
-        lock(&self.shown).screen().clone()
+        self.shown.lock().screen().clone()
     }
 
     /// What is shown, as lines.
@@ -132,7 +133,8 @@ impl Terminal {
     /// Gives the terminal another size, as a window that is resized.
     pub fn resize(&self, lines: u16, columns: u16) -> Result<()> {
         // First: what the program draws for the new size is to be read as that size.
-        lock(&self.shown)
+        self.shown
+            .lock()
             .screen_mut()
             .set_size(length(lines)?, length(columns)?);
         let mut stty = Command::new("stty");
@@ -160,8 +162,4 @@ impl Terminal {
 
 fn length(length: u16) -> Result<NonZeroU16> {
     NonZeroU16::new(length).context("a length")
-}
-
-fn lock(parser: &Mutex<vt100::Parser>) -> MutexGuard<'_, vt100::Parser> {
-    parser.lock().unwrap_or_else(PoisonError::into_inner)
 }

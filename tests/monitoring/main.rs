@@ -12,15 +12,12 @@ mod page;
 mod picture;
 mod prometheus;
 
-use std::{
-    path::Path,
-    process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
-};
+use std::{path::Path, process::ExitCode, sync::Arc};
 
 use anyhow::Result;
 use lab::{ledger, private};
 use libtest_mimic::{Arguments, Trial};
+use parking_lot::Mutex;
 
 use crate::live::Live;
 
@@ -58,7 +55,7 @@ fn main() -> ExitCode {
         }
     };
     if let (Some(live), Some(path)) = (&live, std::env::var_os("SIDETRACK_DASHBOARD")) {
-        let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut live = live.lock();
         return match picture::draw(&mut live, Path::new(&path)) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
@@ -71,7 +68,7 @@ fn main() -> ExitCode {
         let live = live.clone();
         Trial::test(name(test), move || {
             let live = live.ok_or("no agent")?;
-            let mut live = live.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut live = live.lock();
             run(&mut live).map_err(|error| format!("{error:#}").into())
         })
     });

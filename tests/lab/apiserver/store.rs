@@ -3,11 +3,11 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt,
-    sync::{Mutex, MutexGuard},
     time::Duration,
 };
 
 use anyhow::{Context as _, Result};
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -114,9 +114,7 @@ impl Default for Store {
 
 impl Store {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner
-            .lock()
-            .expect("no thread panics while it holds the lock")
+        self.inner.lock()
     }
 
     pub fn apply(&self, resource: Resource, mut object: Value) -> Result<()> {

@@ -4,12 +4,13 @@ use std::{
     collections::{BTreeMap, HashMap},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, RwLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
 use lab::{agent::Places, network::PodNet};
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     hangs::Hangs,
@@ -112,29 +113,20 @@ impl Account {
 
     /// Connections to these will come.
     pub fn know(&self, targets: &[Known]) {
-        let mut known = self
-            .targets
-            .write()
-            .expect("no thread panics while it holds the lock");
+        let mut known = self.targets.write();
         known.extend(targets.iter().map(|it| (it.target.id, it.clone())));
     }
 
     /// A pod, and what may be the case with it.
     pub fn add_pod(&self, number: u16, net: &PodNet, timeline: Arc<Timeline>) {
         self.hangs.add_pod(number, net);
-        let mut pods = self
-            .pods
-            .write()
-            .expect("no thread panics while it holds the lock");
+        let mut pods = self.pods.write();
         pods.insert(number, timeline);
     }
 
     /// Something other than a connection went wrong.
     pub fn fail(&self, what: String) {
-        let mut books = self
-            .books
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let mut books = self.books.lock();
         books.failed += 1;
         if books.failures.len() < SHOWN {
             books.failures.push(what);
@@ -143,10 +135,7 @@ impl Account {
 
     /// Records the state of a connection that hangs, while it does.
     pub fn examine(self: &Arc<Self>, hanging: Hanging) {
-        let targets = self
-            .targets
-            .read()
-            .expect("no thread panics while it holds the lock");
+        let targets = self.targets.read();
         let Some(known) = targets.get(&hanging.target).cloned() else {
             return self.fail(format!("a report of an unknown connection: {hanging:?}"));
         };
@@ -162,19 +151,13 @@ impl Account {
 
     /// Enters a connection.
     pub fn enter(&self, report: &Report) {
-        let targets = self
-            .targets
-            .read()
-            .expect("no thread panics while it holds the lock");
+        let targets = self.targets.read();
         let Some(known) = targets.get(&report.target) else {
             drop(targets);
             return self.fail(format!("a report of an unknown connection: {report:?}"));
         };
         let heading = self.evaluate(known, report);
-        let mut books = self
-            .books
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let mut books = self.books.lock();
         books.over_v6 += u64::from(known.to().is_ipv6());
         let row = books.totals.entry(row(known.kind)).or_default();
         row[heading as usize] += 1;
@@ -189,38 +172,24 @@ impl Account {
 
     /// Connections by kind and heading, and how many there are.
     pub fn totals(&self) -> (Totals, u64) {
-        let totals = self
-            .books
-            .lock()
-            .expect("no thread panics while it holds the lock")
-            .totals
-            .clone();
+        let totals = self.books.lock().totals.clone();
         let sum = totals.values().flatten().sum();
         (totals, sum)
     }
 
     /// How many connections were made over IPv6.
     pub fn over_v6(&self) -> u64 {
-        self.books
-            .lock()
-            .expect("no thread panics while it holds the lock")
-            .over_v6
+        self.books.lock().over_v6
     }
 
     /// How many things went wrong, and the first of them.
     pub fn failures(&self) -> (u64, Vec<String>) {
-        let books = self
-            .books
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let books = self.books.lock();
         (books.failed, books.failures.clone())
     }
 
     fn state(&self, pod: Option<u16>, time: [u64; 2]) -> Option<State> {
-        let pods = self
-            .pods
-            .read()
-            .expect("no thread panics while it holds the lock");
+        let pods = self.pods.read();
         pods.get(&pod?).map(|timeline| timeline.between(time))
     }
 

@@ -74,10 +74,7 @@ pub fn restart_sidecars(environment: &Environment, events: &Events, mut rng: Rng
     while environment.continues() {
         environment.pause(between(&mut rng, 200, 4000));
         let pod = &environment.pods[rng.usize(..environment.pods.len())];
-        let mut sidecar = pod
-            .sidecar
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let mut sidecar = pod.sidecar.lock();
         pod.timeline.change(|state| state.sidecar_down = true);
         sidecar.kill()?;
         environment.pause(between(&mut rng, 0, 300));
@@ -95,10 +92,7 @@ pub fn shrink_listeners(environment: &Environment, events: &Events, mut rng: Rng
         let pod = &environment.pods[rng.usize(..environment.pods.len())];
         for count in [1, rng.usize(2..=8), crate::environment::LISTENERS] {
             {
-                let sidecar = pod
-                    .sidecar
-                    .lock()
-                    .expect("no thread panics while it holds the lock");
+                let sidecar = pod.sidecar.lock();
                 sidecar.tell(&Order::Keep(SIDECAR_IN, count))?;
                 sidecar.hear::<String>()?;
             }

@@ -5,7 +5,7 @@ mod others;
 use std::{
     net::{IpAddr, SocketAddr},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -20,6 +20,7 @@ use lab::{
     protocol::{APP, PROXY, ROOT},
     wait::eventually,
 };
+use parking_lot::Mutex;
 
 use crate::{
     account::Account,
@@ -193,10 +194,7 @@ impl Environment {
     /// Makes a pod with its processes. What is dialed from it and to it is known, nothing dials yet.
     pub fn pod(&self, number: u16, state: State) -> Result<Pod> {
         let net = {
-            let mut lab = self
-                .lab
-                .lock()
-                .expect("no thread panics while it holds the lock");
+            let mut lab = self.lab.lock();
             let octet = address_of(number);
             lab.pod(&name(number), octet)?
         };
@@ -299,19 +297,13 @@ impl Environment {
             .iter()
             .map(|(name, value)| (name.as_str(), value.as_str()))
             .collect();
-        let lab = self
-            .lab
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let lab = self.lab.lock();
         lab.write_pod(&name, net, &annotations)
     }
 
     /// Removes a pod's manifest.
     pub fn remove_manifest(&self, name: &str) -> Result<()> {
-        self.lab
-            .lock()
-            .expect("no thread panics while it holds the lock")
-            .remove_manifest(name)
+        self.lab.lock().remove_manifest(name)
     }
 
     /// Waits until an agent reports that a pod has a policy.

@@ -4,7 +4,6 @@ use std::{
     collections::{BTreeMap, HashMap},
     fmt::Write as _,
     path::Path,
-    sync::{Mutex, RwLock},
 };
 
 use anyhow::{Context as _, Result};
@@ -13,6 +12,7 @@ use lab::{
     network::PodNet,
     product::{Maps, Netns, Pins},
 };
+use parking_lot::{Mutex, RwLock};
 
 use crate::{
     targets::Known,
@@ -67,15 +67,12 @@ impl Hangs {
 
     /// A pod that may be at an end of one.
     pub fn add_pod(&self, number: u16, net: &PodNet) {
-        self.pods
-            .write()
-            .expect("no thread panics while it holds the lock")
-            .insert(number, net.clone());
+        self.pods.write().insert(number, net.clone());
     }
 
     /// Records what there is of one.
     pub fn examine(&self, hanging: Hanging, known: &Known) {
-        let mut seen = self.seen();
+        let mut seen = self.seen.lock();
         seen.count += 1;
         if seen.texts.len() >= EXAMINED {
             return;
@@ -84,12 +81,12 @@ impl Hangs {
         seen.texts.insert(hanging, String::new());
         drop(seen);
         let text = self.describe(hanging, known);
-        self.seen().texts.insert(hanging, text);
+        self.seen.lock().texts.insert(hanging, text);
     }
 
     /// How many there were, and what there was of the first.
     pub fn all(&self) -> (u64, Vec<String>) {
-        let seen = self.seen();
+        let seen = self.seen.lock();
         let texts = seen.texts.values().filter(|text| !text.is_empty());
         (seen.count, texts.take(SHOWN).cloned().collect())
     }
@@ -100,16 +97,10 @@ impl Hangs {
             target: report.target,
             since: report.time[0],
         };
-        let seen = self.seen();
+        let seen = self.seen.lock();
         let text = seen.texts.get(&hanging).filter(|text| !text.is_empty());
         text.map(|text| format!("\n    {}", text.replace('\n', "\n    ")))
             .unwrap_or_default()
-    }
-
-    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
-        self.seen
-            .lock()
-            .expect("no thread panics while it holds the lock")
     }
 
     fn describe(&self, hanging: Hanging, known: &Known) -> String {
@@ -125,7 +116,6 @@ impl Hangs {
                 None => Some(self.outside.clone()),
                 Some(pod) => {
                     let pods = self.pods.read();
-                    let pods = pods.expect("no thread panics while it holds the lock");
                     pods.get(&pod).cloned()
                 }
             };

@@ -1,12 +1,10 @@
 //! Running worker processes, as seen from outside.
 
-use std::{
-    sync::{Arc, Mutex},
-    thread,
-};
+use std::{sync::Arc, thread};
 
 use anyhow::Result;
 use lab::{helper::Helper, network::PodNet, protocol::Identity};
+use parking_lot::Mutex;
 
 use crate::{
     account::Account,
@@ -59,11 +57,7 @@ impl Dialer {
 
     /// Waits until it has ended by itself; all it has done is in the account then.
     pub fn wait(&self) {
-        let reader = self
-            .reader
-            .lock()
-            .expect("no thread panics while it holds the lock")
-            .take();
+        let reader = self.reader.lock().take();
         reader.map(thread::JoinHandle::join);
     }
 }

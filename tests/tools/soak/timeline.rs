@@ -1,7 +1,7 @@
 //! What may be the case when. Each change is recorded before it begins and again once it is
 //! done: for a connection in between either state is right, before and after only one.
 
-use std::sync::RwLock;
+use parking_lot::RwLock;
 
 use crate::{targets::Policy, wire::now};
 
@@ -62,10 +62,7 @@ impl Timeline {
 
     /// Changes what may be the case.
     pub fn change(&self, change: impl FnOnce(&mut State)) {
-        let mut states = self
-            .states
-            .write()
-            .expect("no thread panics while it holds the lock");
+        let mut states = self.states.write();
         let mut state = states.last().map(|(_, state)| *state).unwrap_or_default();
         change(&mut state);
         // The time is read with the lock held: times never go back.
@@ -74,10 +71,7 @@ impl Timeline {
 
     /// Everything that may have been the case at some time between two.
     pub fn between(&self, [start, end]: [u64; 2]) -> State {
-        let states = self
-            .states
-            .read()
-            .expect("no thread panics while it holds the lock");
+        let states = self.states.read();
         let after = states.partition_point(|(time, _)| *time <= end);
         let first = states.partition_point(|(time, _)| *time <= start);
         states[first.saturating_sub(1)..after]

@@ -2,10 +2,7 @@
 
 use std::{
     process::Stdio,
-    sync::{
-        Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -20,6 +17,7 @@ use lab::{
     wait::eventually,
 };
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 
 use crate::report::Loop;
 
@@ -115,7 +113,7 @@ impl Environment {
             let mut kills = 0;
             while !done.load(Ordering::Relaxed) {
                 thread::sleep(Duration::from_millis(fastrand::u64(..4_000)));
-                let mut agent = agent.lock().expect("no panic");
+                let mut agent = agent.lock();
                 let signal = [Signal::SIGKILL, Signal::SIGTERM][fastrand::usize(..2)];
                 agent.end(signal)?;
                 kills += 1;

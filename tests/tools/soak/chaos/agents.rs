@@ -5,10 +5,7 @@ use std::{
     fs,
     os::fd::AsFd as _,
     path::PathBuf,
-    sync::{
-        Mutex,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     thread,
     time::Duration,
 };
@@ -22,6 +19,7 @@ use lab::{
     wait::eventually,
 };
 use nix::sys::signal::Signal;
+use parking_lot::Mutex;
 
 use super::{between, more};
 use crate::environment::Environment;
@@ -175,10 +173,7 @@ impl Agents {
                 }
                 attached = build;
                 let tag = tag(after.get("connect4").copied())?;
-                self.tags
-                    .lock()
-                    .expect("no thread panics while it holds the lock")
-                    .insert(tag);
+                self.tags.lock().insert(tag);
             } else {
                 more(&self.starting);
                 if changed > 0 {
@@ -190,10 +185,7 @@ impl Agents {
             agent = start(places, builds, build)?;
         }
         wait_ready(places, &agent)?;
-        *self
-            .survivor
-            .lock()
-            .expect("no thread panics while it holds the lock") = Some(agent.pid());
+        *self.survivor.lock() = Some(agent.pid());
         while !over() {
             thread::sleep(Duration::from_millis(20));
         }
@@ -203,18 +195,12 @@ impl Agents {
 
     /// The process of the agent that is left, when chaos has ended.
     pub fn survivor(&self) -> Option<u32> {
-        *self
-            .survivor
-            .lock()
-            .expect("no thread panics while it holds the lock")
+        *self.survivor.lock()
     }
 
     /// How many different connect4 programs were attached.
     pub fn programs(&self) -> usize {
-        self.tags
-            .lock()
-            .expect("no thread panics while it holds the lock")
-            .len()
+        self.tags.lock().len()
     }
 
     /// All that were ended.

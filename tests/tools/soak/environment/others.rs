@@ -24,10 +24,7 @@ impl Environment {
     pub(super) fn machine(&self) -> Result<(Dialer, Known)> {
         let pod = &self.pods[usize::from(FORWARDING)];
         let machine = {
-            let mut lab = self
-                .lab
-                .lock()
-                .expect("no thread panics while it holds the lock");
+            let mut lab = self.lab.lock();
             behind(&mut lab, &pod.net, "tap0")?
         };
         set_forwarding(&pod.net, true)?;

@@ -4,7 +4,7 @@ use std::{
     io::{self, BufWriter, Write as _},
     net::SocketAddr,
     sync::{
-        Arc, Mutex, RwLock,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread,
@@ -13,6 +13,7 @@ use std::{
 
 use anyhow::Result;
 use fastrand::Rng;
+use parking_lot::{Mutex, RwLock};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 
 use super::orders;
@@ -41,9 +42,7 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
             scope.spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let target = {
-                        let targets = targets
-                            .read()
-                            .expect("no thread panics while it holds the lock");
+                        let targets = targets.read();
                         (!targets.is_empty()).then(|| targets[rng.usize(..targets.len())].clone())
                     };
                     if let Some(target) = target {
@@ -62,16 +61,11 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
                 for hanging in in_progress.iter().filter_map(InProgress::hangs) {
                     say(&out, &Dialed::Hangs(hanging));
                 }
-                let _ = out
-                    .lock()
-                    .expect("no thread panics while it holds the lock")
-                    .flush();
+                let _ = out.lock().flush();
             }
         });
         for order in orders() {
-            let mut targets = targets
-                .write()
-                .expect("no thread panics while it holds the lock");
+            let mut targets = targets.write();
             match order? {
                 Order::Add(more) => targets.extend(more),
                 Order::Remove(ids) => targets.retain(|target| !ids.contains(&target.id)),
@@ -81,17 +75,12 @@ pub fn run(threads: usize, pause: u64, seed: u64) -> Result<()> {
         stop.store(true, Ordering::Relaxed);
         anyhow::Ok(())
     })?;
-    Ok(out
-        .lock()
-        .expect("no thread panics while it holds the lock")
-        .flush()?)
+    Ok(out.lock().flush()?)
 }
 
 fn say(out: &Mutex<BufWriter<io::Stdout>>, what: &Dialed) {
     let line = serde_json::to_string(what).expect("plain data");
-    let mut out = out
-        .lock()
-        .expect("no thread panics while it holds the lock");
+    let mut out = out.lock();
     // The process that reads it may have ended.
     let _ = writeln!(out, "{line}");
 }
@@ -117,19 +106,13 @@ impl InProgress {
     }
 
     fn set(&self, connection: Option<Hanging>) {
-        *self
-            .0
-            .lock()
-            .expect("no thread panics while it holds the lock") = connection;
+        *self.0.lock() = connection;
     }
 
     /// The connection if it hangs, once.
     fn hangs(&self) -> Option<Hanging> {
         let is_late = |it: &mut Hanging| now() - it.since > HANGS.as_nanos() as u64;
-        self.0
-            .lock()
-            .expect("no thread panics while it holds the lock")
-            .take_if(is_late)
+        self.0.lock().take_if(is_late)
     }
 }
 

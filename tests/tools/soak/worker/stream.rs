@@ -1,14 +1,10 @@
 //! Connections that stay open, with a small message going round on each four times a second, and how
 //! late every message is.
 
-use std::{
-    io,
-    net::SocketAddr,
-    sync::{Arc, Mutex},
-    time::Duration,
-};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 use anyhow::Result;
+use parking_lot::Mutex;
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::{TcpListener, TcpStream},
@@ -68,9 +64,7 @@ pub fn run(to: SocketAddr, count: u32) -> Result<()> {
         let first = begin + SEND_INTERVAL * number / count;
         runtime.spawn(async move {
             if let Err(error) = stream_on(stream, first, &seen).await {
-                let mut seen = seen
-                    .lock()
-                    .expect("no thread panics while it holds the lock");
+                let mut seen = seen.lock();
                 seen.broken.push(error.to_string());
             }
         });
@@ -80,11 +74,7 @@ pub fn run(to: SocketAddr, count: u32) -> Result<()> {
         if matches!(order?, Order::End) {
             break;
         }
-        let seen = std::mem::take(
-            &mut *seen
-                .lock()
-                .expect("no thread panics while it holds the lock"),
-        );
+        let seen = std::mem::take(&mut *seen.lock());
         say(&seen)?;
     }
     Ok(())
@@ -107,9 +97,7 @@ async fn stream_on(
             return Err(io::Error::other("another message came back"));
         }
         let late = due.elapsed();
-        let mut seen = seen
-            .lock()
-            .expect("no thread panics while it holds the lock");
+        let mut seen = seen.lock();
         seen.messages += 1;
         seen.worst = seen.worst.max(late);
         if late > LATE {
