@@ -139,17 +139,16 @@ impl Datapath {
     /// If this kernel cannot, or the programs cannot be attached.
     pub fn capture_dns(&mut self, cookie: NetnsCookie) -> Result<()> {
         self.dns.pods.insert(cookie);
-        let path = self.own_cgroup(cookie).map(Path::to_owned);
-        let own = path.as_deref();
-        let own = own.and_then(|path| Some((path, cgroup::id(path).ok()?)));
+        let is_whole = self.dns_loss(cookie).is_none();
+        let own = self.own_with_id(cookie);
+        let own = own.map(|(path, id)| (path.to_owned(), id));
         let loader = &self.loader;
         let programs = self.dns.programs.get(|| load(loader))?;
-        let pin = pin_of_pod(&self.pins, cookie);
-        let known = self.dns.own.get(&cookie).zip(own);
-        if known.is_none_or(|(links, (_, id))| loss(links, id, &pin).is_some()) {
+        if !is_whole {
             // Until others are there. Where none can be attached, those on the cgroup of all pods are needed.
             let _before = self.dns.own.remove(&cookie);
-            match own.map(|own| attach(programs, own, pin)) {
+            let pin = pin_of_pod(&self.pins, cookie);
+            match own.map(|(path, id)| attach(programs, (&path, id), pin)) {
                 Some(Ok(links)) => drop(self.dns.own.insert(cookie, links)),
                 Some(Err(problem)) => tracing::debug!(%cookie, "{problem:#}"),
                 None => {}
@@ -183,11 +182,15 @@ impl Datapath {
         Ok(self.dns_loss(cookie).is_none())
     }
 
+    /// A pod's own cgroup, if it is there, and its id.
+    fn own_with_id(&self, cookie: NetnsCookie) -> Option<(&Path, u64)> {
+        let path = self.own_cgroup(cookie)?;
+        Some((path, cgroup::id(path).ok()?))
+    }
+
     fn dns_loss(&self, cookie: NetnsCookie) -> Option<LinkLoss> {
-        let own = self.own_cgroup(cookie);
-        let own = own.and_then(|path| cgroup::id(path).ok());
-        match (own, self.dns.own.get(&cookie)) {
-            (Some(id), Some(links)) => loss(links, id, pin_of_pod(&self.pins, cookie)),
+        match (self.own_with_id(cookie), self.dns.own.get(&cookie)) {
+            (Some((_, id)), Some(links)) => loss(links, id, pin_of_pod(&self.pins, cookie)),
             (Some(_), None) => Some(LinkLoss::Missing),
             (None, Some(_)) => Some(LinkLoss::Detached),
             // It needs them on the cgroup of all pods.

@@ -10,7 +10,6 @@ use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, Weak},
-    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail};
@@ -21,7 +20,7 @@ use sidetrack_reconcile::repairs::{IngressProgram, LinkLoss};
 use super::{
     Datapath,
     attachments::{Link, pin_again, take},
-    objects::{self, Loader, RELOAD_INTERVAL},
+    objects::{self, Loader, OnDemand},
     probe,
     sys::{self, Place},
 };
@@ -31,11 +30,9 @@ pub use filters::{remove_all, work};
 /// The programs, each of which is in the kernel as long as a pod has it.
 #[derive(Debug)]
 pub struct Forwarding {
-    program: Weak<OwnedFd>,
+    program: OnDemand<Weak<OwnedFd>>,
     /// That for connections of the node, by what pods' networks call the node's.
     node_calls: BTreeMap<u32, Weak<OwnedFd>>,
-    /// When it could not be loaded, and why.
-    refused: Option<(Instant, String)>,
     /// Whether links attach it.
     has_links: bool,
 }
@@ -76,32 +73,27 @@ pub struct Attached {
 impl Default for Forwarding {
     fn default() -> Self {
         Self {
-            program: Weak::new(),
+            program: OnDemand::Unloaded,
             node_calls: BTreeMap::new(),
-            refused: None,
             has_links: probe::ingress_links(),
         }
     }
 }
 
 impl Forwarding {
-    /// The program, loaded unless a pod has it. What has failed is tried again later.
+    /// The program, loaded unless a pod has it.
     fn program(&mut self, loader: &Loader) -> Result<Arc<OwnedFd>> {
-        if let Some((at, problem)) = &self.refused
-            && at.elapsed() < RELOAD_INTERVAL
-        {
-            bail!("{problem}");
+        let known = self.program.loaded();
+        if known.is_some_and(|program| program.strong_count() == 0) {
+            self.program = OnDemand::Unloaded;
         }
-        if let Some(program) = self.program.upgrade() {
-            return Ok(program);
-        }
-        let object = loader.load(objects::FORWARD, &[]);
-        let loaded = object.and_then(|object| load(object, "st_forward"));
-        let problem = loaded.as_ref().err();
-        self.refused = problem.map(|problem| (Instant::now(), format!("{problem:#}")));
-        let program = loaded?;
-        self.program = Arc::downgrade(&program);
-        Ok(program)
+        // Until it is handed over.
+        let mut loaded = None;
+        let program = self.program.get(|| {
+            let program = load(loader.load(objects::FORWARD, &[])?, "st_forward")?;
+            Ok(Arc::downgrade(loaded.insert(program)))
+        })?;
+        program.upgrade().context("the last pod has just let it go")
     }
 
     /// The program for connections of the node, whose network pods call by this number.

@@ -24,7 +24,7 @@ pub static ACCELERATE: &[u8] =
 pub static DNS: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-dns"));
 
 /// How long what could not be loaded is not tried again.
-pub(super) const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Programs that are loaded when the first pod needs them.
 #[derive(Debug, Default)]
