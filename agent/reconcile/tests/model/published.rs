@@ -189,7 +189,12 @@ fn a_deleted_pod_stays_while_it_runs_and_says_so() {
     run.happen(LIST);
     let (_, record) = run.core.pods().next().unwrap();
     assert_eq!(record.state(), PodState::Enrolled);
-    assert!(record.reason().unwrap().contains("and it still runs"));
+    assert!(
+        record
+            .reason()
+            .unwrap()
+            .contains("it or its namespace is deleted, or it is completed, and it still runs")
+    );
     run.happen(Event::EndDeleted);
     run.core.take_changed();
     run.tick(500);
