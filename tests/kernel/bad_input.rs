@@ -12,7 +12,7 @@ fn reported(places: &Places, state: &str, words: &[&str]) -> Result<()> {
     let says = |text: &str| words.iter().all(|word| text.contains(word));
     if state.is_empty() {
         for _ in 0..100 {
-            let problems = places.json(&["status", "-o", "json"])?["problems"].to_string();
+            let problems = places.problems()?;
             if says(&problems) {
                 return Ok(());
             }

@@ -65,15 +65,10 @@ fn taken_by(client: &Actor) -> Result<Result<u16, i32>> {
     Ok(connected.map(|connected| connected.accepted_by))
 }
 
-/// The problems that `sidetrack status` lists.
-fn problems(places: &Places) -> Result<String> {
-    Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())
-}
-
 /// Waits until a problem is listed; maps are counted every 5 s, and a full one takes a while on a busy machine.
 fn wait_problem(places: &Places, wanted: &str) -> Result<String> {
     eventually(Duration::from_secs(30), || {
-        let problems = problems(places)?;
+        let problems = places.problems()?;
         ensure!(
             problems.contains(wanted),
             "no problem {wanted:?}: {problems}"
@@ -167,7 +162,7 @@ fn refused_until(
     fixture.lab.write_pod("second", &second, annotations)?;
     let places = &fixture.agent.places;
     places.wait_pod("test/second", is("rejected", says))?;
-    let problem = problems(places)?;
+    let problem = places.problems()?;
     ensure!(problem.contains("pod test/second: "), "{problem}");
     // Pods that are enrolled stay so.
     ensure!(taken_by(&fixture.client)? == Ok(15001), "the first pod");

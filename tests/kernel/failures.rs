@@ -100,7 +100,7 @@ kernel_test!(hooks_that_are_detached);
 fn hooks_that_are_detached() -> Result<()> {
     let node = Node::new()?;
     let pins = Pins::new(&node.agent.places.bpffs)?;
-    let cookie = node.cookie()?;
+    let cookie = node.agent.places.cookie("test/app")?;
     let hooks = CGROUP_HOOKS.iter().map(|hook| {
         let path = pins.hook_of_pod(hook.name, cookie);
         (hook.name, path)

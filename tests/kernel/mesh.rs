@@ -63,8 +63,7 @@ fn defaults_are_followed() -> Result<()> {
     fs::write(&config, "defaults: {excludeOutboundPorts: http}\n")?;
     let problem = |wanted: &str| -> Result<()> {
         for _ in 0..100 {
-            let status = places.json(&["status", "-o", "json"])?;
-            let problems = status["problems"].to_string();
+            let problems = places.problems()?;
             if wanted.is_empty() && problems == "[]"
                 || !wanted.is_empty() && problems.contains(wanted)
             {
@@ -98,12 +97,9 @@ fn a_start_with_bad_defaults() -> Result<()> {
         };
         Agent::start_with(lab.places(), &extra)
     };
-    let problems = |agent: &Agent| -> Result<String> {
-        Ok(agent.places.json(&["status", "-o", "json"])?["problems"].to_string())
-    };
     fs::write(&config, "defaults: {excludeOutboundPorts: [mysql]}\n")?;
     let mut agent = start()?;
-    let text = problems(&agent)?;
+    let text = agent.places.problems()?;
     ensure!(
         text.contains("mysql") && text.contains("no earlier ones"),
         "{text}"
@@ -115,7 +111,7 @@ fn a_start_with_bad_defaults() -> Result<()> {
     agent.end(Signal::SIGKILL)?;
     fs::write(&config, "defaults: {excludeOutboundPorts: 99999}\n")?;
     agent = start()?;
-    let text = problems(&agent)?;
+    let text = agent.places.problems()?;
     ensure!(
         text.contains("99999") && text.contains("stay active"),
         "{text}"
@@ -124,7 +120,7 @@ fn a_start_with_bad_defaults() -> Result<()> {
     ensure!(is(3306)(agent.places.pod("test/app")?.as_ref()));
     fs::write(&config, "defaults: {excludeOutboundPorts: 80}\n")?;
     agent.places.wait_pod("test/app", is(80))?;
-    ensure!(problems(&agent)? == "[]");
+    ensure!(agent.places.problems()? == "[]");
     // After a removal nothing brings them back, whatever was left beside the socket.
     let kept = agent.places.socket.with_file_name("last-defaults.yaml");
     let text = fs::read_to_string(&kept)?;
@@ -134,7 +130,7 @@ fn a_start_with_bad_defaults() -> Result<()> {
     fs::write(&kept, text)?;
     fs::write(&config, "defaults: {excludeOutboundPorts: 99999}\n")?;
     agent = start()?;
-    let text = problems(&agent)?;
+    let text = agent.places.problems()?;
     ensure!(text.contains("no earlier ones"), "{text}");
     agent.places.wait_enrolled("test/app")?;
     ensure!(excluded(agent.places.pod("test/app")?.as_ref()) == serde_json::json!([]));

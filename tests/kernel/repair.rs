@@ -88,8 +88,7 @@ fn maps(fixture: &PodFixture) -> Result<Maps> {
 }
 
 fn cookie(fixture: &PodFixture) -> Result<u64> {
-    let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
-    pod["netns"]["cookie"].as_u64().context("its cookie")
+    fixture.agent.places.cookie("test/app")
 }
 
 /// `r0 = 1; exit`, for a hook.

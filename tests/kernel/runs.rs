@@ -26,8 +26,7 @@ fn another_run_gets_no_listener_of_a_pod() -> Result<()> {
         .dial(Dial::new(&ROOT, at("10.77.0.2", 80)))?;
     ensure!(arrived.is_ok_and(|it| it.accepted_by == 15006));
     let pins = Pins::new(&fixture.agent.places.bpffs)?;
-    let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
-    let cookie = pod["netns"]["cookie"].as_u64().context("its cookie")?;
+    let cookie = fixture.agent.places.cookie("test/app")?;
     // As the pod has left it on every CPU.
     let passed = sys::open_pin(&pins.map(names::INBOUND_NETNS))?;
     let size = sys::map_info(passed.as_fd())?.value_size as usize;

@@ -20,11 +20,6 @@ use crate::fixture::at;
 /// Ports that a list names, and that are dialed once each.
 const PORTS: std::ops::Range<u16> = 20_000..20_000 + COUNTER_QUOTA as u16 + 2000;
 
-fn cookie(agent: &Agent, name: &str) -> Result<u64> {
-    let pod = agent.places.pod(name)?.context("the pod")?;
-    pod["netns"]["cookie"].as_u64().context("its cookie")
-}
-
 /// Connections of a pod by rule.
 fn counted(maps: &Maps, cookie: u64) -> Result<BTreeMap<u32, u64>> {
     let mut by_rule = BTreeMap::new();
@@ -61,8 +56,10 @@ fn a_pod_has_its_share_of_counters() -> Result<()> {
     lab.enroll("other", &other, &[])?;
     exceed(&lab, &large)?;
     let maps = maps(&agent.places)?;
-    let [large_cookie, other_cookie] =
-        [cookie(&agent, "test/large")?, cookie(&agent, "test/other")?];
+    let [large_cookie, other_cookie] = [
+        agent.places.cookie("test/large")?,
+        agent.places.cookie("test/other")?,
+    ];
     let check = |maps: &Maps| -> Result<()> {
         let keys = maps.counts.keys()?.into_iter();
         let rows = keys.filter(|key| key.netns == large_cookie).count();
@@ -128,7 +125,7 @@ fn a_pod_has_its_share_of_counters() -> Result<()> {
 
 /// Counters of a policy that the pod has no more are added up, and leave room for others.
 fn earlier_counters_leave_room(lab: &Lab, agent: &Agent, large: &PodNet) -> Result<()> {
-    let (maps, large_cookie) = (maps(&agent.places)?, cookie(agent, "test/large")?);
+    let (maps, large_cookie) = (maps(&agent.places)?, agent.places.cookie("test/large")?);
     let policy = agent.places.pod("test/large")?.context("the pod")?["policy_id"].clone();
     lab.write_pod("large", large, &[])?;
     agent.places.wait_pod("test/large", |pod| {
@@ -166,7 +163,7 @@ fn refusals_count_when_the_table_is_full() -> Result<()> {
     for _ in 0..3 {
         ensure!(taken_by(&client)? == Err(libc::ECONNREFUSED));
     }
-    let counts = counted(&maps, cookie(&agent, "test/app")?)?;
+    let counts = counted(&maps, agent.places.cookie("test/app")?)?;
     let expected = [
         (Rule::AllOutbound as u32, 3),
         (Rule::SidecarRefused as u32, 3),

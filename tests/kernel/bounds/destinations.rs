@@ -2,7 +2,7 @@
 
 use std::{ops::Range, time::Duration};
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use lab::{
     node::VIP,
     product::Maps,
@@ -29,11 +29,8 @@ fn more_destinations_than_targets() -> Result<()> {
     fixture.enroll(&[])?;
     let other = fixture.lab.pod("other", 3)?;
     fixture.lab.enroll("other", &other, &[])?;
-    let cookie = |name: &str| -> Result<u64> {
-        let pod = fixture.agent.places.pod(name)?.context("the pod")?;
-        pod["netns"]["cookie"].as_u64().context("its cookie")
-    };
-    let (own, others) = (cookie("test/app")?, cookie("test/other")?);
+    let places = &fixture.agent.places;
+    let (own, others) = (places.cookie("test/app")?, places.cookie("test/other")?);
     let maps = maps(&fixture.agent.places)?;
 
     // Another pod has the whole pool.

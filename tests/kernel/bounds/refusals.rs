@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use anyhow::{Context as _, Result, anyhow, ensure};
+use anyhow::{Result, anyhow, ensure};
 use lab::{
     network::PodNet,
     node::VIP,
@@ -62,11 +62,7 @@ fn refusals_of_a_pod_leave_room_for_the_others() -> Result<()> {
         most_pods * refusals <= room,
         "{most_pods} pods, {refusals} reasons, {room} rows"
     );
-    let cookie_of = |name: &str| -> Result<u64> {
-        let pod = fixture.agent.places.pod(name)?.context("the pod")?;
-        pod["netns"]["cookie"].as_u64().context("its cookie")
-    };
-    let others = cookie_of("test/other")?;
+    let others = fixture.agent.places.cookie("test/other")?;
     let rules_of = |cookie: u64| -> Result<BTreeSet<u32>> {
         let keys = maps.last_refusals.keys()?.into_iter();
         Ok(keys
@@ -89,7 +85,7 @@ fn refusals_of_a_pod_leave_room_for_the_others() -> Result<()> {
             });
             let tried = (|| {
                 fixture.enroll(&[])?;
-                let cookie = cookie_of("test/app")?;
+                let cookie = fixture.agent.places.cookie("test/app")?;
                 while rules_of(cookie)? != caused {
                     ensure!(!refused.is_finished(), "the connections have ended");
                     thread::yield_now();

@@ -44,9 +44,7 @@ fn one_pod_has_its_share_of_handshakes() -> Result<()> {
     // A successor finds the counts right.
     drop(agent);
     let agent = Agent::start(lab.places())?;
-    let cookie = agent.places.pod("test/hostile")?.context("the pod")?["netns"]["cookie"]
-        .as_u64()
-        .context("its cookie")?;
+    let cookie = agent.places.cookie("test/hostile")?;
     let counted = maps.handshakes_by_pod.get(&cookie)?;
     ensure!(counted == Some(share as u64), "{counted:?}");
     // A count that is far off is corrected.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use lab::{
     actor::Actor,
-    agent::{Agent, Extra, Places, gone},
+    agent::{Agent, Extra, gone},
     apiserver::ApiServer,
     injected::{injected, namespace},
     node::Node,
@@ -56,15 +56,12 @@ fn outages_and_restarts() -> Result<()> {
     node.api.delete("Pod", "shop", "late")?;
     node.places().wait_pod("shop/late", gone)?;
     all_redirected(&clients)?;
-    let problem = |places: &Places| -> Result<String> {
-        Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())
-    };
 
     // The API server goes; a pod is deleted, and the agent killed and started anew meanwhile.
     node.api.down();
     node.api.delete("Pod", "shop", "web-4")?;
     drop((clients.pop(), sidecars.pop()));
-    wait_for(|| Ok(problem(node.places())?.contains("watch pods")))?;
+    wait_for(|| Ok(node.places().problems()?.contains("watch pods")))?;
     all_redirected(&clients)?;
     node.agent.end(Signal::SIGKILL)?;
     all_redirected(&clients)?;
@@ -75,12 +72,12 @@ fn outages_and_restarts() -> Result<()> {
             ..Extra::default()
         },
     )?;
-    wait_for(|| Ok(problem(node.places())?.contains("watch pods")))?;
+    wait_for(|| Ok(node.places().problems()?.contains("watch pods")))?;
     let status = node.places().json(&["status", "-o", "json"])?;
     ensure!(status["agent"]["ready"] == false, "{status}");
     all_redirected(&clients)?;
     node.api.up();
-    wait_for(|| Ok(problem(node.places())? == "[]"))?;
+    wait_for(|| Ok(node.places().problems()? == "[]"))?;
     node.places().wait_pod("shop/web-4", gone)?;
     wait_for(|| Ok(node.places().map("POD_BY_NETNS")?.len() == 2))?;
     all_redirected(&clients)?;
@@ -114,16 +111,13 @@ fn namespaces_alone_cannot_be_watched() -> Result<()> {
     let (web, uid) = ("web", node.lab.uid(1));
     node.api.apply(injected(web, &uid))?;
     let sandbox = node.ready(web, &uid)?;
-    let problems = |node: &Node| -> Result<String> {
-        Ok(node.places().json(&["status", "-o", "json"])?["problems"].to_string())
-    };
     node.api.forbid("Namespace")?;
     node.api.disconnect();
-    wait_for(|| Ok(problems(&node)?.contains(PROBLEM)))?;
+    wait_for(|| Ok(node.places().problems()?.contains(PROBLEM)))?;
     ensure!(
-        !problems(&node)?.contains("watch pods"),
+        !node.places().problems()?.contains("watch pods"),
         "{}",
-        problems(&node)?
+        node.places().problems()?
     );
     let (_actor, accepted) = node.first_connection(&sandbox, &uid)?;
     ensure!(accepted == 15001, "{accepted}");
@@ -132,7 +126,7 @@ fn namespaces_alone_cannot_be_watched() -> Result<()> {
     let said = node.failed(&format!("quiet/{name}"), &uid)?.to_string();
     ensure!(said.contains("does not know the labels"), "{said}");
     node.api.permit("Namespace")?;
-    wait_for(|| Ok(problems(&node)? == "[]"))?;
+    wait_for(|| Ok(node.places().problems()? == "[]"))?;
     node.ready(&format!("quiet/{name}"), &uid).map(drop)
 }
 

@@ -76,10 +76,6 @@ fn wait_deletion_noticed(places: &Places) -> Result<()> {
     wait_for(|| Ok(places.log().contains("sidetrack is uninstalled")))
 }
 
-fn problems(places: &Places) -> Result<String> {
-    Ok(places.json(&["status", "-o", "json"])?["problems"].to_string())
-}
-
 kernel_test!(an_uninstall_leaves_nothing);
 fn an_uninstall_leaves_nothing() -> Result<()> {
     let mut lab = Lab::new()?;
@@ -115,14 +111,24 @@ fn an_uninstall_during_an_outage_leaves_nothing() -> Result<()> {
     wait_watched(&api)?;
     // A new list with the DaemonSet in it is no deletion.
     api.down();
-    wait_for(|| Ok(problems(lab.places())?.contains("watch the agent's DaemonSet")))?;
+    wait_for(|| {
+        Ok(lab
+            .places()
+            .problems()?
+            .contains("watch the agent's DaemonSet"))
+    })?;
     api.compact();
     api.up();
-    wait_for(|| Ok(problems(lab.places())? == "[]"))?;
+    wait_for(|| Ok(lab.places().problems()? == "[]"))?;
     ensure!(!lab.places().log().contains("is uninstalled"));
 
     api.down();
-    wait_for(|| Ok(problems(lab.places())?.contains("watch the agent's DaemonSet")))?;
+    wait_for(|| {
+        Ok(lab
+            .places()
+            .problems()?
+            .contains("watch the agent's DaemonSet"))
+    })?;
     uninstall(&api)?;
     api.compact();
     api.up();

@@ -59,8 +59,7 @@ impl Abandoned {
         let node = Self { runtime, api, lab };
         // The Secret has no token yet: the entry is there already, and people see what is missing.
         node.wait(|node| {
-            let status = node.lab.places().json(&["status", "-o", "json"])?;
-            let problem = status["problems"].to_string();
+            let problem = node.lab.places().problems()?;
             Ok(node.has_entry()? && problem.contains("Secret with the plugin's credentials"))
         })?;
         node.api.write_secret(&secret)?;

@@ -87,9 +87,7 @@ fn removed_pins_are_made_again() -> Result<()> {
     let mut dns = DnsFixture::new(&[VIP[0]])?;
     dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
     let places = dns.fixture.agent.places.clone();
-    let pod = places.pod("test/app")?.context("the pod")?;
-    let cookie = pod["netns"]["cookie"].as_u64().context("its cookie")?;
-    let dir = Pins::new(&places.bpffs)?.pod_dir(cookie);
+    let dir = Pins::new(&places.bpffs)?.pod_dir(places.cookie("test/app")?);
     let pinned = ["recvmsg", "sendmsg", "connect"]
         .map(|hook| ["4", "6"].map(|family| dir.join(format!("dns_{hook}{family}"))));
     for pin in pinned.as_flattened() {
@@ -115,15 +113,12 @@ fn what_could_not_be_attached_is_attached_later() -> Result<()> {
     let manifest = dns.manifest(&["--redirect-dns"]);
     dns.fixture.lab.write_manifest("app", &manifest)?;
     let problem = "capture its DNS queries over UDP";
-    dns.fixture.wait("the problem", || {
-        let status = places.json(&["status", "-o", "json"])?;
-        Ok(status["problems"].to_string().contains(problem))
-    })?;
+    dns.fixture
+        .wait("the problem", || Ok(places.problems()?.contains(problem)))?;
     run(&format!("mount -o remount,rw {bpffs}"))?;
     // Another load is tried ten seconds after one that has failed.
     until(Duration::from_secs(30), "no problem", || {
-        let status = places.json(&["status", "-o", "json"])?;
-        Ok(!status["problems"].to_string().contains(problem))
+        Ok(!places.problems()?.contains(problem))
     })?;
     dns.answered_by(&APP, VIP[0], capture(VIP[0]))
 }

@@ -2,7 +2,7 @@
 
 use std::{net::TcpListener, thread, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use lab::{
     actor::Actor,
     agent::{Agent, Extra, Places},
@@ -59,11 +59,6 @@ impl Node {
         // It says what has changed between two looks at sidecars, and nothing shows when the first one was.
         thread::sleep(LOOK_INTERVAL);
         Ok(node)
-    }
-
-    pub fn cookie(&self) -> Result<u64> {
-        let pod = self.agent.places.pod("test/app")?.context("the pod")?;
-        pod["netns"]["cookie"].as_u64().context("a cookie")
     }
 
     /// The port that accepts the application's connection, or its errno.

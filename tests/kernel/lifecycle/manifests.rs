@@ -89,11 +89,8 @@ fn a_recreated_directory_is_followed() -> Result<()> {
     fixture.enroll(&[])?;
     let places = &fixture.agent.places;
     fs::remove_dir_all(&places.pods)?;
-    let is_noticed = || -> Result<bool> {
-        let status = places.json(&["status", "-o", "json"])?;
-        let problems = status["problems"].to_string();
-        Ok(problems.contains("its pods stay as they are"))
-    };
+    let is_noticed =
+        || -> Result<bool> { Ok(places.problems()?.contains("its pods stay as they are")) };
     eventually(WAIT_TIMEOUT, || {
         ensure!(is_noticed()?, "{}", places.log());
         Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use lab::{
     agent::{Agent, is},
     command::run,
@@ -19,11 +19,7 @@ kernel_test!(a_replaced_namespace_is_followed);
 fn a_replaced_namespace_is_followed() -> Result<()> {
     let mut fixture = PodFixture::new()?;
     fixture.enroll(&[])?;
-    let cookie = |fixture: &PodFixture| -> Result<u64> {
-        let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;
-        pod["netns"]["cookie"].as_u64().context("a cookie")
-    };
-    let before = cookie(&fixture)?;
+    let before = fixture.agent.places.cookie("test/app")?;
     // The sandbox goes and another of the same name comes.
     let name = fixture.pod.netns.clone();
     fixture.client = fixture.lab.outside().actor()?;
@@ -35,7 +31,10 @@ fn a_replaced_namespace_is_followed() -> Result<()> {
     run(&format!("ip netns add {name}"))?;
     run(&format!("ip -n {name} link set lo up"))?;
     fixture.agent.places.wait_enrolled("test/app")?;
-    ensure!(cookie(&fixture)? != before, "it is another namespace");
+    ensure!(
+        fixture.agent.places.cookie("test/app")? != before,
+        "it is another namespace"
+    );
     let rows = fixture.agent.places.map("POD_BY_NETNS")?;
     ensure!(rows.len() == 1, "the old row is gone: {rows:?}");
     Ok(())

@@ -94,10 +94,7 @@ fn processes_without_number() -> Result<()> {
     // Somebody of the node is in the crowd's network.
     let outside = Actor::start(&hostile.netns, &cgroup_root()?)?;
     let text = format!("process {} ", outside.pid());
-    let is_shown = || -> Result<bool> {
-        let status = node.places().json(&["status", "-o", "json"])?;
-        Ok(status["problems"].to_string().contains(&text))
-    };
+    let is_shown = || -> Result<bool> { Ok(node.places().problems()?.contains(&text)) };
     let shown = until(WAIT_TIMEOUT, "it is as wanted", is_shown);
     println!(
         "{count} processes: another pod after {beside:?} with {beside_reads} reads (without them {alone:?}, {alone_reads} reads); idle agent {share:.2} % of a processor ({alone_share:.2} %); foreign process shown after {shown:?}; /healthz {answers:?}"

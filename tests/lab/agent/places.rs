@@ -107,6 +107,18 @@ impl Places {
             .cloned())
     }
 
+    /// The cookie of an enrolled pod's network namespace.
+    pub fn cookie(&self, name: &str) -> Result<u64> {
+        let pod = self.pod(name)?.context("the pod")?;
+        pod["netns"]["cookie"].as_u64().context("its cookie")
+    }
+
+    /// The problems that `sidetrack status` lists, as JSON.
+    pub fn problems(&self) -> Result<String> {
+        let status = self.json(&["status", "-o", "json"])?;
+        Ok(status["problems"].to_string())
+    }
+
     /// A pod with its whole policy, which lists of pods lack if it is long.
     pub fn whole_pod(&self, name: &str) -> Result<PodStatus> {
         let path = format!("/v1/pods/{name}");
