@@ -16,6 +16,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use nix::mount::{MntFlags, umount2};
 use tempfile::TempDir;
 
 pub use self::{
@@ -407,7 +408,13 @@ impl Drop for Lab {
         for name in &self.namespaces {
             let _ = run(&format!("ip netns del {name}"));
         }
-        let _ = nix::mount::umount2(&self.places.bpffs, nix::mount::MntFlags::MNT_DETACH);
+        // Else the directory cannot be removed.
+        let mounts = procfs::process::Process::myself().and_then(|process| process.mountinfo());
+        for mount in mounts.into_iter().flatten() {
+            if mount.mount_point.starts_with(self.dir()) {
+                let _ = umount2(&mount.mount_point, MntFlags::MNT_DETACH);
+            }
+        }
         remove_cgroup(&self.places.cgroup);
     }
 }
