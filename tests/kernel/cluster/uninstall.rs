@@ -109,26 +109,18 @@ fn an_uninstall_during_an_outage_leaves_nothing() -> Result<()> {
     let extra = of_daemonset(&api);
     let mut agent = Agent::start_with(lab.places(), &extra)?;
     wait_watched(&api)?;
+    let problems = || lab.places().problems();
+    let is_unwatched = || Ok(problems()?.contains("watch the agent's DaemonSet"));
     // A new list with the DaemonSet in it is no deletion.
     api.down();
-    wait_for(|| {
-        Ok(lab
-            .places()
-            .problems()?
-            .contains("watch the agent's DaemonSet"))
-    })?;
+    wait_for(is_unwatched)?;
     api.compact();
     api.up();
-    wait_for(|| Ok(lab.places().problems()? == "[]"))?;
+    wait_for(|| Ok(problems()? == "[]"))?;
     ensure!(!lab.places().log().contains("is uninstalled"));
 
     api.down();
-    wait_for(|| {
-        Ok(lab
-            .places()
-            .problems()?
-            .contains("watch the agent's DaemonSet"))
-    })?;
+    wait_for(is_unwatched)?;
     uninstall(&api)?;
     api.compact();
     api.up();
