@@ -8,8 +8,7 @@ use std::{
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
-use aya::programs::Program;
+use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::bpf_attach_type;
 use sidetrack_common::{
     flow::{Flow, FlowKey},
@@ -116,23 +115,16 @@ pub fn is_possible() -> Result<()> {
 fn load(loader: &Loader) -> Result<Programs> {
     is_possible()?;
     let mut ebpf = loader.load(objects::ACCELERATE, &MAPS)?;
-    let Some(Program::SkMsg(message)) = ebpf.program_mut("st_message") else {
-        bail!("no program st_message in the object");
-    };
-    message.load().context("load st_message")?;
+    let message = objects::load_program(&mut ebpf, "st_message")?;
     let sockets: Table<FlowKey, u64> = from_pin(&loader.pins, names::ACCELERATED)?;
     sys::attach_to_sockets(
-        message.fd()?.as_fd(),
+        message.as_fd(),
         sockets.fd(),
         bpf_attach_type::BPF_SK_MSG_VERDICT,
     )
     .context("attach st_message")?;
-    let Some(Program::SockOps(callbacks)) = ebpf.program_mut("st_accelerate") else {
-        bail!("no program st_accelerate in the object");
-    };
-    callbacks.load().context("load st_accelerate")?;
     Ok(Programs {
-        callbacks: callbacks.fd()?.as_fd().try_clone_to_owned()?,
+        callbacks: objects::load_program(&mut ebpf, "st_accelerate")?,
         flows: from_pin(&loader.pins, names::FLOWS)?,
         sockets,
     })

@@ -9,15 +9,21 @@ use std::{
     time::Instant,
 };
 
-use anyhow::{Context as _, Result, bail};
-use aya::{Btf, Ebpf, programs::Program};
+use anyhow::Result;
+use aya::Ebpf;
 use bytemuck::Zeroable as _;
 use sidetrack_common::{
     conn::{Adopted, ListenerKey, Purpose, WantedKey, WantedListener},
     names,
 };
 
-use super::{maps::from_pin, pins::Pins, sys, table::Table};
+use super::{
+    maps::from_pin,
+    objects::{load_iterator, own_map},
+    pins::Pins,
+    sys,
+    table::Table,
+};
 
 /// The program and its maps.
 #[derive(Debug)]
@@ -44,18 +50,9 @@ pub struct FoundSocket {
 impl Adoption {
     /// Loads the program.
     pub fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<Self> {
-        let Some(aya::maps::Map::HashMap(map)) = ebpf.map(names::WANTED_LISTENER) else {
-            bail!("no map {} in the object", names::WANTED_LISTENER);
-        };
-        let wanted = Table::new(map.fd().as_fd().try_clone_to_owned()?)?;
-        let Some(Program::Iter(program)) = ebpf.program_mut("st_adopt") else {
-            bail!("no program st_adopt in the object");
-        };
-        let btf = Btf::from_sys_fs().context("read the kernel's BTF")?;
-        program.load("task_file", &btf).context("load st_adopt")?;
         Ok(Self {
-            program: program.fd()?.as_fd().try_clone_to_owned()?,
-            wanted,
+            program: load_iterator(ebpf, "st_adopt", "task_file")?,
+            wanted: own_map(ebpf, names::WANTED_LISTENER)?,
             listeners: from_pin(pins, names::LISTENERS)?,
             loopback_sidecar: from_pin(pins, names::LOOPBACK_SIDECAR)?,
         })

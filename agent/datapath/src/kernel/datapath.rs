@@ -7,8 +7,8 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context as _, Result, bail};
-use aya::{Ebpf, programs::Program};
+use anyhow::{Context as _, Result};
+use aya::Ebpf;
 use sidetrack_common::{ids::NetnsCookie, names};
 
 use super::{
@@ -20,13 +20,13 @@ use super::{
     dns::Dns,
     fd_number,
     forwarding::Forwarding,
-    hooks::{CALLBACKS, CGROUP_HOOKS, Hook, INBOUND_PROGRAM},
+    hooks::{CALLBACKS, CGROUP_HOOKS, INBOUND_PROGRAM},
     inbound::InboundTemplate,
     kernel_layout,
     kernel_log::{KernelLog, LogLevel},
     layouts::OldLayout,
     maps::Maps,
-    objects::Loader,
+    objects::{Loader, load_program},
     pins::{Lock, Pins},
     queues::Queues,
     sys,
@@ -94,7 +94,7 @@ impl Datapath {
         let cgroup_id = cgroups::id(cgroup)?;
         let mut hooks = Vec::new();
         for hook in &CGROUP_HOOKS {
-            let program = load_program(&mut ebpf, hook)?;
+            let program = load_program(&mut ebpf, &hook.program())?;
             let link = if hook.name == CALLBACKS && !callbacks::needed_for_all(&pins)? {
                 None
             } else {
@@ -161,32 +161,11 @@ impl Datapath {
 
 /// Loads the program that decides about inbound connections and activates it, for all pods at once.
 fn activate_inbound(pins: &Pins, ebpf: &mut Ebpf) -> Result<OwnedFd> {
-    let program = ebpf.program_mut(INBOUND_PROGRAM);
-    let Some(Program::SkLookup(program)) = program else {
-        bail!("no program {INBOUND_PROGRAM} in the object");
-    };
-    program
-        .load()
-        .with_context(|| format!("load {INBOUND_PROGRAM}"))?;
+    let program = load_program(ebpf, INBOUND_PROGRAM)?;
     let path = pins.map(names::INBOUND_PROGRAM);
     let map = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
-    let program = program.fd()?.as_fd().try_clone_to_owned()?;
     let number = fd_number(program.as_fd());
     sys::map_update(map.as_fd(), &0_u32.to_ne_bytes(), &number.to_ne_bytes(), 0)
         .with_context(|| format!("activate {INBOUND_PROGRAM}"))?;
     Ok(program)
-}
-
-fn load_program<'a>(ebpf: &'a mut Ebpf, hook: &Hook) -> Result<&'a aya::programs::ProgramFd> {
-    let name = hook.program();
-    let program = ebpf
-        .program_mut(&name)
-        .with_context(|| format!("no program {name} in the object"))?;
-    let fd = match program {
-        Program::CgroupSockAddr(program) => program.load().and_then(|()| program.fd()),
-        Program::CgroupSockopt(program) => program.load().and_then(|()| program.fd()),
-        Program::SockOps(program) => program.load().and_then(|()| program.fd()),
-        _ => bail!("program {name} is of another type"),
-    };
-    fd.with_context(|| format!("load {name}"))
 }

@@ -9,8 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail};
-use aya::programs::Program;
+use anyhow::{Context as _, Result};
 use aya_obj::generated::bpf_attach_type::{
     BPF_CGROUP_INET4_CONNECT, BPF_CGROUP_INET6_CONNECT, BPF_CGROUP_UDP4_RECVMSG,
     BPF_CGROUP_UDP4_SENDMSG, BPF_CGROUP_UDP6_RECVMSG, BPF_CGROUP_UDP6_SENDMSG,
@@ -68,12 +67,7 @@ fn load(loader: &Loader) -> Result<[OwnedFd; HOOKS.len()]> {
     let mut ebpf = loader.load(objects::DNS, &[])?;
     let mut programs = Vec::new();
     for hook in &HOOKS {
-        let name = hook.program();
-        let Some(Program::CgroupSockAddr(program)) = ebpf.program_mut(&name) else {
-            bail!("no program {name} in the object");
-        };
-        program.load().with_context(|| format!("load {name}"))?;
-        programs.push(program.fd()?.as_fd().try_clone_to_owned()?);
+        programs.push(objects::load_program(&mut ebpf, &hook.program())?);
     }
     Ok(programs.try_into().expect("one for each hook"))
 }

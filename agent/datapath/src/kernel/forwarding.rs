@@ -13,7 +13,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use aya::{Ebpf, programs::Program};
+use aya::Ebpf;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_reconcile::repairs::{IngressProgram, LinkLoss};
 
@@ -111,11 +111,7 @@ impl Forwarding {
 }
 
 fn load(mut ebpf: Ebpf, name: &str) -> Result<Arc<OwnedFd>> {
-    let Some(Program::SchedClassifier(program)) = ebpf.program_mut(name) else {
-        bail!("no program {name} in the object");
-    };
-    program.load().with_context(|| format!("load {name}"))?;
-    Ok(Arc::new(program.fd()?.as_fd().try_clone_to_owned()?))
+    objects::load_program(&mut ebpf, name).map(Arc::new)
 }
 
 /// Attaches the program to interfaces of the calling thread's namespace, to so many at a time. Filters it also removes

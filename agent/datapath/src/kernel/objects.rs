@@ -2,14 +2,18 @@
 
 use std::{
     hash::{BuildHasher as _, RandomState},
+    os::fd::{AsFd as _, OwnedFd},
     path::PathBuf,
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Result};
-use aya::{Ebpf, EbpfLoader};
+use anyhow::{Context as _, Result, bail};
+use aya::{Btf, Ebpf, EbpfLoader, maps::Map, programs::Program};
+use bytemuck::Pod;
 
-use super::{kernel_layout::Offsets, kernel_log::LogLevel, maps::PINNED, pins::Pins, probe};
+use super::{
+    kernel_layout::Offsets, kernel_log::LogLevel, maps::PINNED, pins::Pins, probe, table::Table,
+};
 
 /// The hooks of a connection.
 pub static CORE: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/sidetrack-core"));
@@ -134,6 +138,47 @@ impl Loader {
             "load the kernel programs; `sidetrack doctor` says what this kernel lacks, if anything",
         )
     }
+}
+
+/// Loads a program of an object, which is then ready to be attached.
+pub(super) fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<OwnedFd> {
+    let program = find(ebpf, name)?;
+    match program {
+        Program::CgroupSockAddr(program) => program.load(),
+        Program::CgroupSockopt(program) => program.load(),
+        Program::SchedClassifier(program) => program.load(),
+        Program::SkLookup(program) => program.load(),
+        Program::SkMsg(program) => program.load(),
+        Program::SockOps(program) => program.load(),
+        _ => bail!("program {name} is of another type"),
+    }
+    .with_context(|| format!("load {name}"))?;
+    Ok(program.fd()?.as_fd().try_clone_to_owned()?)
+}
+
+/// Loads a program of an object that walks over what the kernel calls so.
+pub(super) fn load_iterator(ebpf: &mut Ebpf, name: &str, walks_over: &str) -> Result<OwnedFd> {
+    let Program::Iter(program) = find(ebpf, name)? else {
+        bail!("program {name} is of another type");
+    };
+    let btf = Btf::from_sys_fs().context("read the kernel's BTF")?;
+    program
+        .load(walks_over, &btf)
+        .with_context(|| format!("load {name}"))?;
+    Ok(program.fd()?.as_fd().try_clone_to_owned()?)
+}
+
+fn find<'a>(ebpf: &'a mut Ebpf, name: &str) -> Result<&'a mut Program> {
+    ebpf.program_mut(name)
+        .with_context(|| format!("no program {name} in the object"))
+}
+
+/// A map of an object that no other agent has.
+pub(super) fn own_map<K: Pod, V: Pod>(ebpf: &Ebpf, name: &str) -> Result<Table<K, V>> {
+    let Some(Map::HashMap(map) | Map::Array(map)) = ebpf.map(name) else {
+        bail!("no map {name} in the object");
+    };
+    Ok(Table::new(map.fd().as_fd().try_clone_to_owned()?)?)
 }
 
 #[cfg(test)]

@@ -6,14 +6,14 @@ use std::{
     os::fd::{AsFd as _, OwnedFd},
 };
 
-use anyhow::{Context as _, Result, bail};
-use aya::{Btf, Ebpf, programs::Program};
+use anyhow::Result;
+use aya::Ebpf;
 use sidetrack_common::{
     conn::{ListenerKey, ListenerQueue},
     names,
 };
 
-use super::{maps::from_pin, pins::Pins, sys, table::Table};
+use super::{maps::from_pin, objects::load_iterator, pins::Pins, sys, table::Table};
 
 /// The program, and the map that it walks over.
 #[derive(Debug)]
@@ -28,13 +28,8 @@ impl Queues {
     /// # Errors
     /// If the kernel does not take it.
     pub fn load(ebpf: &mut Ebpf, pins: &Pins) -> Result<Self> {
-        let Some(Program::Iter(program)) = ebpf.program_mut("st_queues") else {
-            bail!("no program st_queues in the object");
-        };
-        let btf = Btf::from_sys_fs().context("read the kernel's BTF")?;
-        program.load("sockmap", &btf).context("load st_queues")?;
         Ok(Self {
-            program: program.fd()?.as_fd().try_clone_to_owned()?,
+            program: load_iterator(ebpf, "st_queues", "sockmap")?,
             listeners: from_pin(pins, names::LISTENERS)?,
         })
     }

@@ -7,15 +7,19 @@ use std::{
     os::fd::{AsFd as _, OwnedFd},
 };
 
-use anyhow::{Context as _, Result, bail};
-use aya::{Btf, Ebpf, programs::Program};
+use anyhow::Result;
+use aya::Ebpf;
 use parking_lot::{Mutex, MutexGuard};
 use sidetrack_common::{
     names,
     task::{Group, Pass, Place, WatchedNetns},
 };
 
-use super::{sys, table::Table};
+use super::{
+    objects::{load_iterator, own_map},
+    sys,
+    table::Table,
+};
 
 /// The program and its maps.
 #[derive(Debug)]
@@ -61,23 +65,10 @@ impl Tasks {
     /// # Errors
     /// If the kernel does not take it.
     pub fn load(ebpf: &mut Ebpf) -> Result<Self> {
-        let Some(aya::maps::Map::HashMap(map)) = ebpf.map(names::WATCHED_NETNS) else {
-            bail!("no map {} in the object", names::WATCHED_NETNS);
-        };
-        let watched = Table::new(map.fd().as_fd().try_clone_to_owned()?)?;
-        let Some(aya::maps::Map::Array(map)) = ebpf.map(names::TASK_PASS) else {
-            bail!("no map {} in the object", names::TASK_PASS);
-        };
-        let pass = Table::new(map.fd().as_fd().try_clone_to_owned()?)?;
-        let Some(Program::Iter(program)) = ebpf.program_mut("st_tasks") else {
-            bail!("no program st_tasks in the object");
-        };
-        let btf = Btf::from_sys_fs().context("read the kernel's BTF")?;
-        program.load("task", &btf).context("load st_tasks")?;
         Ok(Self {
-            program: program.fd()?.as_fd().try_clone_to_owned()?,
-            watched,
-            pass,
+            program: load_iterator(ebpf, "st_tasks", "task")?,
+            watched: own_map(ebpf, names::WATCHED_NETNS)?,
+            pass: own_map(ebpf, names::TASK_PASS)?,
             running: Mutex::default(),
         })
     }
