@@ -39,6 +39,7 @@ mod runs;
 mod searches;
 mod security;
 mod sockets;
+mod tables;
 mod takeover;
 mod targets_v6;
 mod trace;

@@ -46,11 +46,12 @@ impl Maps {
     fn handshake_drifts(&self) -> Result<BTreeMap<Count, i64>> {
         const TOLERATED: u64 = 256;
         // Pods that are counted and have no rows are among them.
-        let pods = self.handshakes_by_pod.keys().context("list counts")?;
+        let pods = self.handshakes_by_pod.rows().context("list counts")?;
         let mut before = BTreeMap::from([(Count::Node, self.believed(Count::Node)?)]);
-        for cookie in pods {
-            before.insert(Count::Pod(cookie), self.believed(Count::Pod(cookie))?);
-        }
+        before.extend(
+            pods.into_iter()
+                .map(|(cookie, count)| (Count::Pod(cookie), count)),
+        );
         let mut counted: BTreeMap<Count, u64> = BTreeMap::new();
         for key in self.handshakes.keys().context("list handshakes")? {
             *counted.entry(Count::Node).or_default() += 1;

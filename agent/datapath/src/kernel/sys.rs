@@ -20,8 +20,8 @@ pub use self::{
         link_ifindex, link_info, link_netns, link_program_in_netns, link_update,
     },
     maps::{
-        map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key, map_take,
-        map_update, storage_map_create,
+        map_batch, map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key,
+        map_take, map_update, storage_map_create,
     },
     namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
     objects::{open_pin, open_pinned_map_to_read, pin},

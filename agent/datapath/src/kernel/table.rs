@@ -7,6 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
+use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_SOCKHASH;
 use bytemuck::Pod;
 
 use super::sys;
@@ -15,6 +16,8 @@ use super::sys;
 #[derive(Debug)]
 pub struct Table<K, V> {
     fd: OwnedFd,
+    /// The kernel lists such tables key by key only.
+    has_sockets: bool,
     _types: PhantomData<fn(K) -> V>,
 }
 
@@ -31,6 +34,7 @@ impl<K: Pod, V: Pod> Table<K, V> {
         }
         Ok(Self {
             fd,
+            has_sockets: info.type_ == BPF_MAP_TYPE_SOCKHASH as u32,
             _types: PhantomData,
         })
     }
@@ -74,7 +78,9 @@ impl<K: Pod, V: Pod> Table<K, V> {
 
     /// All keys at this time. Rows that are added or removed meanwhile may be missed; none is listed twice.
     pub fn keys(&self) -> io::Result<Vec<K>> {
-        keys(self.fd())
+        let mut keys = Vec::new();
+        self.visit_keys(|key| keys.push(key))?;
+        Ok(keys)
     }
 
     /// Whether there is no row at this time.
@@ -83,20 +89,27 @@ impl<K: Pod, V: Pod> Table<K, V> {
         Ok(!sys::map_next_key(self.fd(), None, &mut first)?)
     }
 
-    /// All rows at this time.
+    /// All rows at this time, as [`Self::keys`]; not of sockets.
     pub fn rows(&self) -> io::Result<Vec<(K, V)>> {
         let mut rows = Vec::new();
-        for key in self.keys()? {
-            if let Some(value) = self.get(&key)? {
-                rows.push((key, value));
-            }
-        }
+        visit(self.fd(), size_of::<V>(), |key, value| {
+            rows.push((key, bytemuck::pod_read_unaligned(value)));
+        })?;
         Ok(rows)
     }
 
-    /// The approximate number of rows, and the capacity.
+    /// The number of rows at this time, and the capacity.
     pub fn usage(&self) -> io::Result<(u64, u64)> {
-        usage(self.fd(), size_of::<K>())
+        let mut rows = 0;
+        self.visit_keys(|_| rows += 1)?;
+        Ok((rows, capacity(self.fd())?))
+    }
+
+    fn visit_keys(&self, mut show: impl FnMut(K)) -> io::Result<()> {
+        if self.has_sockets {
+            return visit_one_by_one(self.fd(), show);
+        }
+        visit(self.fd(), size_of::<V>(), |key, _| show(key))
     }
 
     /// The descriptor.
@@ -129,31 +142,29 @@ impl<K: Pod> Counters<K> {
     /// All counters, summed over CPUs.
     pub fn sums(&self) -> io::Result<Vec<(K, u64)>> {
         let mut sums = Vec::new();
-        for key in self.keys()? {
-            if let Some(sum) = self.sum(&key)? {
-                sums.push((key, sum));
-            }
-        }
+        visit(self.fd.as_fd(), self.value_size(), |key, values| {
+            sums.push((key, sum(values)));
+        })?;
         Ok(sums)
     }
 
     /// One counter, summed over CPUs.
     pub fn sum(&self, key: &K) -> io::Result<Option<u64>> {
-        let mut values = vec![0; self.cpus * size_of::<u64>()];
+        let mut values = vec![0; self.value_size()];
         let found = sys::map_lookup(self.fd.as_fd(), bytemuck::bytes_of(key), &mut values)?;
         Ok(found.then(|| sum(&values)))
     }
 
     /// Removes a counter and returns what it had, summed over CPUs: nothing is counted between the two.
     pub fn take(&self, key: &K) -> io::Result<Option<u64>> {
-        let mut values = vec![0; self.cpus * size_of::<u64>()];
+        let mut values = vec![0; self.value_size()];
         let found = sys::map_take(self.fd.as_fd(), bytemuck::bytes_of(key), &mut values)?;
         Ok(found.then(|| sum(&values)))
     }
 
     /// Writes a counter that no program changes.
     pub fn set(&self, key: &K, count: u64) -> io::Result<()> {
-        let mut values = vec![0; self.cpus * size_of::<u64>()];
+        let mut values = vec![0; self.value_size()];
         values[..size_of::<u64>()].copy_from_slice(&count.to_ne_bytes());
         sys::map_update(self.fd.as_fd(), bytemuck::bytes_of(key), &values, 0)
     }
@@ -163,14 +174,22 @@ impl<K: Pod> Counters<K> {
         sys::map_delete(self.fd.as_fd(), bytemuck::bytes_of(key))
     }
 
-    /// The approximate number of counters, and the capacity.
+    /// The number of counters at this time, and the capacity.
     pub fn usage(&self) -> io::Result<(u64, u64)> {
-        usage(self.fd.as_fd(), size_of::<K>())
+        let mut rows = 0;
+        visit(self.fd.as_fd(), self.value_size(), |_: K, _| rows += 1)?;
+        Ok((rows, capacity(self.fd.as_fd())?))
     }
 
     /// All keys at this time.
     pub fn keys(&self) -> io::Result<Vec<K>> {
-        keys(self.fd.as_fd())
+        let mut keys = Vec::new();
+        visit(self.fd.as_fd(), self.value_size(), |key, _| keys.push(key))?;
+        Ok(keys)
+    }
+
+    fn value_size(&self) -> usize {
+        self.cpus * size_of::<u64>()
     }
 }
 
@@ -180,35 +199,50 @@ fn sum(values: &[u8]) -> u64 {
     counts.map(bytemuck::pod_read_unaligned::<u64>).sum()
 }
 
-/// All keys of a map. The kernel starts again at the first key when the previous one has been deleted,
+/// Shows all rows of a map, some at a time. The kernel copies whole buckets of a hash table, so that none is shown twice.
+fn visit<K: Pod>(
+    map: BorrowedFd<'_>,
+    value_size: usize,
+    mut show: impl FnMut(K, &[u8]),
+) -> io::Result<()> {
+    const BYTES: usize = 64 << 10;
+    let mut room = (BYTES / (size_of::<K>() + value_size)).max(1);
+    let [mut keys, mut values, mut position] = [const { Vec::new() }; 3];
+    loop {
+        keys.resize(room * size_of::<K>(), 0);
+        values.resize(room * value_size, 0);
+        let (rows, is_last) = sys::map_batch(map, &mut position, &mut keys, &mut values, room)?;
+        let keys = keys.chunks_exact(size_of::<K>()).take(rows);
+        for (key, value) in keys.zip(values.chunks_exact(value_size)) {
+            show(bytemuck::pod_read_unaligned(key), value);
+        }
+        if is_last {
+            return Ok(());
+        }
+        // The next bucket needs more.
+        if rows == 0 {
+            room *= 2;
+        }
+    }
+}
+
+/// Shows all keys of a map, one by one. The kernel starts again at the first key when the previous one has been deleted,
 /// so keys that were seen are remembered.
-fn keys<K: Pod>(map: BorrowedFd<'_>) -> io::Result<Vec<K>> {
+fn visit_one_by_one<K: Pod>(map: BorrowedFd<'_>, mut show: impl FnMut(K)) -> io::Result<()> {
     let mut seen: HashSet<Vec<u8>> = HashSet::new();
-    let mut keys = Vec::new();
     let mut key: Option<Vec<u8>> = None;
     let mut next = vec![0; size_of::<K>()];
     while sys::map_next_key(map, key.as_deref(), &mut next)? {
         if seen.insert(next.clone()) {
-            keys.push(bytemuck::pod_read_unaligned(&next));
+            show(bytemuck::pod_read_unaligned(&next));
         } else if key.as_ref() == Some(&next) {
             break;
         }
         key = Some(next.clone());
     }
-    Ok(keys)
+    Ok(())
 }
 
-/// Number of rows and capacity of a map. Keys are only counted: when one is deleted meanwhile, the kernel
-/// starts again at the first, and some are counted twice.
-fn usage(map: BorrowedFd<'_>, key_size: usize) -> io::Result<(u64, u64)> {
-    let capacity = u64::from(sys::map_info(map)?.max_entries);
-    let mut key: Option<Vec<u8>> = None;
-    let mut next = vec![0; key_size];
-    let mut rows = 0;
-    while rows < capacity && sys::map_next_key(map, key.as_deref(), &mut next)? {
-        rows += 1;
-        key.get_or_insert_with(|| vec![0; key_size])
-            .copy_from_slice(&next);
-    }
-    Ok((rows, capacity))
+fn capacity(map: BorrowedFd<'_>) -> io::Result<u64> {
+    Ok(u64::from(sys::map_info(map)?.max_entries))
 }

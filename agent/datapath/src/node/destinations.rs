@@ -66,11 +66,10 @@ impl Departed {
         let until = Instant::now() + WAIT_TIMEOUT;
         let mut left = BTreeSet::new();
         let mut from_pool = 0;
-        for netns in maps.destinations_by_pod.keys()? {
+        for (netns, own) in maps.destinations_by_pod.rows()? {
             if netns == POOL_IN_USE {
                 continue;
             }
-            let own = maps.destinations_by_pod.get(&netns)?.unwrap_or_default();
             from_pool += own.saturating_sub(DESTINATION_SHARE);
             if maps.pods.get(&netns)?.is_none() {
                 left.insert(netns);

@@ -12,7 +12,8 @@ pub(super) fn bpf(command: bpf_cmd, fill: impl FnOnce(&mut bpf_attr)) -> io::Res
     bpf_read(command, fill, |_| {})
 }
 
-/// As [`bpf`], for commands that write their result into the union; `read` sees it on success.
+/// As [`bpf`], for commands that write their result into the union; `read` sees it afterwards, also when the command
+/// failed.
 pub(super) fn bpf_read(
     command: bpf_cmd,
     fill: impl FnOnce(&mut bpf_attr),
@@ -31,12 +32,9 @@ pub(super) fn bpf_read(
             size_of::<bpf_attr>(),
         )
     };
-    if result < 0 {
-        Err(io::Error::last_os_error())
-    } else {
-        read(&attr);
-        Ok(result)
-    }
+    let failed = (result < 0).then(io::Error::last_os_error);
+    read(&attr);
+    failed.map_or(Ok(result), Err)
 }
 
 /// As [`bpf`], for commands that return a new file descriptor.

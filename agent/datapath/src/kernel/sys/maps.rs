@@ -6,10 +6,10 @@ use std::{
     os::fd::{BorrowedFd, OwnedFd},
 };
 
-use aya_obj::generated::{BPF_F_NO_PREALLOC, bpf_cmd, bpf_map_info, bpf_map_type};
+use aya_obj::generated::{BPF_F_NO_PREALLOC, bpf_attr, bpf_cmd, bpf_map_info, bpf_map_type};
 
 use super::{
-    call::{absent_is_false, bpf, bpf_fd, object_name, raw},
+    call::{absent_is_false, bpf, bpf_fd, bpf_read, object_name, raw},
     objects::info,
 };
 
@@ -111,4 +111,50 @@ pub fn map_next_key(map: BorrowedFd<'_>, key: Option<&[u8]>, next: &mut [u8]) ->
         attr.__bindgen_anon_2.__bindgen_anon_1.next_key = next.as_mut_ptr() as u64;
     });
     absent_is_false(found)
+}
+
+/// Copies the next rows of a hash table or trie to the starts of `keys` and `values`, which have room for `room` rows
+/// (as [`map_lookup`] for per-CPU maps). Returns their number, and whether they are the last. An empty `position` is the
+/// start of the map; it is moved behind the rows.
+///
+/// The kernel copies whole buckets of a hash table. None at all, and not the last, says that the next one needs more
+/// room (Linux 5.6; tries 5.13).
+pub fn map_batch(
+    map: BorrowedFd<'_>,
+    position: &mut Vec<u8>,
+    keys: &mut [u8],
+    values: &mut [u8],
+    room: usize,
+) -> io::Result<(usize, bool)> {
+    // A bucket's number, or a trie's key.
+    let mut next = vec![0; (keys.len() / room).max(size_of::<u32>())];
+    let mut rows = 0;
+    // SAFETY: the kernel wrote the number of rows where it had read the room for them.
+    let read = |attr: &bpf_attr| unsafe { attr.batch.count };
+    let copied = bpf_read(
+        bpf_cmd::BPF_MAP_LOOKUP_BATCH,
+        |attr| {
+            attr.batch.map_fd = raw(map);
+            attr.batch.in_batch = if position.is_empty() {
+                0
+            } else {
+                position.as_ptr() as u64
+            };
+            attr.batch.out_batch = next.as_mut_ptr() as u64;
+            attr.batch.keys = keys.as_mut_ptr() as u64;
+            attr.batch.values = values.as_mut_ptr() as u64;
+            attr.batch.count = room as u32;
+        },
+        |attr| rows = read(attr) as usize,
+    );
+    *position = next;
+    match copied {
+        Ok(_) => Ok((rows, false)),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOENT) => Ok((rows, true)),
+            // Of a trie, a row that was removed several times while it was to be copied.
+            Some(libc::ENOSPC | libc::EINTR) => Ok((rows, false)),
+            _ => Err(error),
+        },
+    }
 }
