@@ -81,6 +81,8 @@ pub fn big_pods_listed(world: &mut World) -> Result<Held> {
 
 pub fn big_pods_watched(world: &mut World) -> Result<Held> {
     let pods = big_pods(world)?;
+    // The next agent lists them. This one has to be sent each: what a new pod waits for would be the API server of the tests.
+    world.restart_agent()?;
     let api = world.api.objects();
     let mut number = 0;
     Ok(Box::new(Repeated::start(
