@@ -83,6 +83,14 @@ fn tarball(program: &str, arch: Arch) -> String {
     format!("{program}-{VERSION}-linux-{}.tar.gz", arch.name())
 }
 
+/// What the .rpm has of the checkout: its description in `agent/Cargo.toml` names the copies.
+const FROM_CHECKOUT: [&str; 4] = [
+    "LICENSE.md",
+    "deploy/config/mesh.yaml",
+    "deploy/packages/sidetrack.service",
+    "deploy/pods-dir/example.yaml",
+];
+
 /// Debian's package, as `agent/Cargo.toml` describes it.
 pub fn deb(release: &Release<'_>, tools: &Tools, arch: Arch) -> Result<()> {
     let file = format!("sidetrack_{VERSION}-1_{}.deb", arch.name());
@@ -94,8 +102,15 @@ pub fn deb(release: &Release<'_>, tools: &Tools, arch: Arch) -> Result<()> {
     must(&mut command)
 }
 
-/// The package of Fedora, SUSE and their relatives.
+/// The package of Fedora, SUSE and their relatives. Files that are younger than the commit get its time, older ones keep
+/// theirs. That of a checkout is anyone's, so that what is packed of it is a copy.
 pub fn rpm(release: &Release<'_>, tools: &Tools, arch: Arch) -> Result<()> {
+    for name in FROM_CHECKOUT {
+        install(
+            &root().join(name),
+            &release.work.join("checkout").join(name),
+        )?;
+    }
     let file = format!("sidetrack-{VERSION}-1.{}.rpm", arch.machine());
     let mut command = release.tool(&tools.rpm);
     command
