@@ -34,7 +34,10 @@ fn rows_are_listed_once_while_others_come_and_go() -> Result<()> {
         });
         let listed = (0..200).try_for_each(|_| check(&table.rows()?));
         ended.store(true, Ordering::Relaxed);
-        others.join().unwrap_or(Ok(())).and(listed)
+        others
+            .join()
+            .expect("the thread does not panic")
+            .and(listed)
     })?;
     let mut keys = table.keys()?;
     keys.sort_unstable();
