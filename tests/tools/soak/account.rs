@@ -282,8 +282,10 @@ impl Account {
     fn describe(&self, heading: Heading, known: &Known, report: &Report) -> String {
         let client = self.state(known.client, report.time);
         let server = self.state(known.server, report.time);
+        // The verdict is last: it is what one reads of a long report's end.
+        let hung = self.hangs.of(report);
         format!(
-            "{}: {} ({:?}) to {} by pod {:?}\n    {:?}\n    took {:.1} ms, from {}\n    allowed: {:?}\n    client {client:?}\n    server {server:?}",
+            "{hung}{}: {} ({:?}) to {} by pod {:?}\n    {:?}\n    took {:.1} ms, from {}\n    allowed: {:?}\n    client {client:?}\n    server {server:?}",
             heading.title(),
             known.kind.title(),
             known.kind,
@@ -293,7 +295,7 @@ impl Account {
             (report.time[1] - report.time[0]) as f64 / 1e6,
             report.time[0] / 1_000_000,
             endings(known, client, server),
-        ) + &self.hangs.of(report)
+        )
     }
 }
 

@@ -91,7 +91,7 @@ impl Hangs {
         (seen.count, texts.take(SHOWN).cloned().collect())
     }
 
-    /// What there was of a connection, to be added to its description; nothing if it did not hang.
+    /// What there was of a connection, to stand before its description; nothing if it did not hang.
     pub fn of(&self, report: &Report) -> String {
         let hanging = Hanging {
             target: report.target,
@@ -99,7 +99,7 @@ impl Hangs {
         };
         let seen = self.seen.lock();
         let text = seen.texts.get(&hanging).filter(|text| !text.is_empty());
-        text.map(|text| format!("\n    {}", text.replace('\n', "\n    ")))
+        text.map(|text| format!("{}\n", text.replace('\n', "\n    ")))
             .unwrap_or_default()
     }
 
