@@ -180,12 +180,8 @@ fn switched_on_and_off() -> Result<()> {
     let counts = |fixture: &PodFixture| is_accelerated(fixture, APP, "peek", to);
     ensure!(counts(&fixture)?);
     let until = |fixture: &PodFixture, wanted: bool| -> Result<()> {
-        let deadline = Instant::now() + Duration::from_secs(10);
-        while counts(fixture)? != wanted {
-            ensure!(Instant::now() < deadline, "not {wanted} in time");
-            thread::sleep(Duration::from_millis(100));
-        }
-        Ok(())
+        let is_so = || Ok(counts(fixture)? == wanted);
+        lab::wait::until(Duration::from_secs(10), &format!("not {wanted}"), is_so).map(drop)
     };
     fixture.lab.write_pod("app", &fixture.pod, &[])?;
     until(&fixture, false)?;

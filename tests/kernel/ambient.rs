@@ -104,11 +104,10 @@ impl Ambient {
 fn start_agent(lab: &Lab, outside_is_node: bool) -> Result<Agent> {
     let node = lab.outside().path();
     let arguments = ["--ambient", "--node-netns", &node];
-    let extra = Extra {
-        arguments: &arguments[..if outside_is_node { 3 } else { 1 }],
-        ..Extra::default()
-    };
-    Agent::start_with(lab.places(), &extra)
+    Agent::start_with(
+        lab.places(),
+        &Extra::arguments(&arguments[..if outside_is_node { 3 } else { 1 }]),
+    )
 }
 
 fn manifest(pod: &PodNet) -> Manifest {

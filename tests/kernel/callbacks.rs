@@ -1,10 +1,7 @@
 //! The connection callbacks are on the cgroups of enrolled pods, and on that of all pods only for those
 //! that need them there.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
@@ -13,11 +10,15 @@ use lab::{
     product::{Pins, sys},
     protocol::{APP, Dial, ROOT},
     sidecar,
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 use std::os::fd::AsFd as _;
 
 use crate::fixture::{Arrives, POD, PodFixture, VIP, at, check};
+
+/// The agent has looked at the processes of a pod within this.
+const LOOKED: Duration = Duration::from_secs(25);
 
 /// Ids of the cgroups that have them: of all pods, and those of pods' own.
 fn attached(fixture: &PodFixture) -> Result<(Option<u64>, Vec<u64>)> {
@@ -39,15 +40,11 @@ fn id(path: &std::path::Path) -> Result<u64> {
 }
 
 fn wait(fixture: &PodFixture, wanted: &(Option<u64>, Vec<u64>)) -> Result<()> {
-    let deadline = Instant::now() + Duration::from_secs(25);
-    loop {
+    eventually(LOOKED, || {
         let found = attached(fixture)?;
-        if found == *wanted {
-            return Ok(());
-        }
-        ensure!(Instant::now() < deadline, "{found:?}, not {wanted:?}");
-        thread::sleep(Duration::from_millis(50));
-    }
+        ensure!(found == *wanted, "{found:?}, not {wanted:?}");
+        Ok(())
+    })
 }
 
 /// Redirected with a record at both ends.
@@ -109,7 +106,7 @@ fn a_pod_without_a_known_cgroup_has_them_by_that_of_all() -> Result<()> {
     fixture.agent = lab::agent::Agent::start(fixture.lab.places())?;
     fixture.agent.places.wait_enrolled("test/app")?;
     let own = id(fixture.pod.own_cgroup())?;
-    let deadline = Instant::now() + Duration::from_secs(25);
+    let deadline = Instant::now() + LOOKED;
     while attached(&fixture)? != (None, vec![own]) {
         works(&fixture.client)?;
         ensure!(Instant::now() < deadline, "{:?}", attached(&fixture)?);
@@ -143,16 +140,12 @@ fn a_process_in_another_cgroup_is_noticed() -> Result<()> {
     wait(&fixture, &(Some(all), vec![own]))?;
     works(&visitor)?;
     works(&fixture.client)?;
-    let deadline = Instant::now() + Duration::from_secs(25);
     let text = format!("process {} is in another cgroup", visitor.pid());
-    loop {
+    eventually(LOOKED, || {
         let status = fixture.agent.places.json(&["status", "-o", "json"])?;
-        if status["notes"].to_string().contains(&text) {
-            break;
-        }
-        ensure!(Instant::now() < deadline, "{status}");
-        thread::sleep(Duration::from_millis(100));
-    }
+        ensure!(status["notes"].to_string().contains(&text), "{status}");
+        Ok(())
+    })?;
     drop(visitor);
     wait(&fixture, &(None, vec![own]))?;
     works(&fixture.client)

@@ -247,11 +247,7 @@ kernel_test!(filters_attach_it_where_links_cannot);
 fn filters_attach_it_where_links_cannot() -> Result<()> {
     let mut pod = Forwarding::new()?;
     let start = |pod: &Forwarding, variables: &[(&str, &str)]| -> Result<Agent> {
-        let extra = Extra {
-            variables,
-            ..Extra::default()
-        };
-        Agent::start_with(pod.fixture.lab.places(), &extra)
+        Agent::start_with(pod.fixture.lab.places(), &Extra::variables(variables))
     };
     const OLD: &[(&str, &str)] = &[("SIDETRACK_WITHOUT", "tcx")];
     pod.fixture.agent.end(Signal::SIGKILL)?;

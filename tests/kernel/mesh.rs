@@ -27,10 +27,7 @@ fn defaults_are_followed() -> Result<()> {
     let path = config.to_string_lossy();
     let agent = Agent::start_with(
         lab.places(),
-        &Extra {
-            arguments: &["--config", &path, "--default", "dialect=1.8"],
-            ..Extra::default()
-        },
+        &Extra::arguments(&["--config", &path, "--default", "dialect=1.8"]),
     )?;
     let places = &agent.places;
     let plain = lab.pod("plain", 2)?;
@@ -90,13 +87,7 @@ fn a_start_with_bad_defaults() -> Result<()> {
     let config = lab.dir().join("mesh.yaml");
     let path = config.to_string_lossy().into_owned();
     let pod = lab.pod("app", 2)?;
-    let start = || {
-        let extra = Extra {
-            arguments: &["--config", &path],
-            ..Extra::default()
-        };
-        Agent::start_with(lab.places(), &extra)
-    };
+    let start = || Agent::start_with(lab.places(), &Extra::arguments(&["--config", &path]));
     fs::write(&config, "defaults: {excludeOutboundPorts: [mysql]}\n")?;
     let mut agent = start()?;
     let text = agent.places.problems()?;
@@ -146,13 +137,7 @@ fn bad_defaults_end_the_start() -> Result<()> {
         // A usage error.
         (["--default", "proxyUid=envoy"], 2, "is not a numeric user"),
     ] {
-        let agent = Agent::spawn_with(
-            lab.places(),
-            &Extra {
-                arguments: &arguments,
-                ..Extra::default()
-            },
-        )?;
+        let agent = Agent::spawn_with(lab.places(), &Extra::arguments(&arguments))?;
         let status = agent.wait()?;
         ensure!(status.code() == Some(code), "{arguments:?}: {status}");
         ensure!(
@@ -175,14 +160,8 @@ fn virtual_interfaces_local_only() -> Result<()> {
     );
     lab.write_pod("app", &pod, &[annotation])?;
     // As on a kernel before 6.6, and as it was asked for.
-    let old_kernel = Extra {
-        variables: &[("SIDETRACK_WITHOUT", "ingress_programs")],
-        ..Extra::default()
-    };
-    let refuse = Extra {
-        arguments: &["--virtual-interfaces", "refuse"],
-        ..Extra::default()
-    };
+    let old_kernel = Extra::variables(&[("SIDETRACK_WITHOUT", "ingress_programs")]);
+    let refuse = Extra::arguments(&["--virtual-interfaces", "refuse"]);
     for extra in [old_kernel, refuse] {
         let refusing = Agent::start_with(lab.places(), &extra)?;
         refusing
@@ -191,10 +170,7 @@ fn virtual_interfaces_local_only() -> Result<()> {
     }
     let agent = Agent::start_with(
         lab.places(),
-        &Extra {
-            arguments: &["--virtual-interfaces", "local-only"],
-            ..Extra::default()
-        },
+        &Extra::arguments(&["--virtual-interfaces", "local-only"]),
     )?;
     let places = &agent.places;
     places.wait_enrolled("test/app")?;

@@ -31,13 +31,7 @@ fn refusals_without_set_retval() -> Result<()> {
     let client = pod.actor()?;
     // The second agent replaces the first one's programs.
     for (variables, refused) in [(&[WITHOUT][..], libc::EPERM), (&[], libc::EHOSTUNREACH)] {
-        let agent = Agent::start_with(
-            lab.places(),
-            &Extra {
-                variables,
-                ..Extra::default()
-            },
-        )?;
+        let agent = Agent::start_with(lab.places(), &Extra::variables(variables))?;
         agent.places.wait_enrolled("test/app")?;
         for to in ["10.202.0.1", "fdb2::1"] {
             let result = client.dial(Dial::new(&APP, at(to, 80)))?;
@@ -55,13 +49,7 @@ fn interfaces_the_kernel_does_not_report() -> Result<()> {
     lab.add_outside(VIP)?;
     let pod = lab.pod("app", 2)?;
     let outside = lab.outside().actor()?;
-    let agent = Agent::start_with(
-        lab.places(),
-        &Extra {
-            variables: &[WITHOUT],
-            ..Extra::default()
-        },
-    )?;
+    let agent = Agent::start_with(lab.places(), &Extra::variables(&[WITHOUT]))?;
     let _sidecar = sidecar::start(&pod, &[80])?;
     // Inbound connections are evaluated as before.
     lab.enroll("app", &pod, &[])?;

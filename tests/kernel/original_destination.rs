@@ -163,11 +163,10 @@ fn without_reads_of_kernel_memory_they_do() -> Result<()> {
     let pod = lab.pod("app", 2)?;
     let outside = lab.outside().actor()?;
     outside.listen(&ROOT, at("0.0.0.0", 80))?;
-    let extra = Extra {
-        variables: &[("SIDETRACK_WITHOUT", "read_kernel")],
-        ..Extra::default()
-    };
-    let _agent = Agent::start_with(lab.places(), &extra)?;
+    let _agent = Agent::start_with(
+        lab.places(),
+        &Extra::variables(&[("SIDETRACK_WITHOUT", "read_kernel")]),
+    )?;
     lab.enroll("app", &pod, &[])?;
     let to = at(VIP[0], 80);
     let connected = pod.actor()?.connect(&PROXY, to)?;

@@ -85,11 +85,10 @@ fn answers_while_the_reconciler_is_held() -> Result<()> {
     let mut lab = Lab::new()?;
     let pod = lab.pod("app", 2)?;
     lab.write_pod("app", &pod, &[])?;
-    let extra = Extra {
-        arguments: &["--metrics-addr", &address],
-        ..Extra::default()
-    };
-    let agent = Agent::start_with(lab.places(), &extra)?;
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra::arguments(&["--metrics-addr", &address]),
+    )?;
     agent.places.wait_enrolled("test/app")?;
 
     let healthz = format!("http://{address}/healthz");

@@ -16,6 +16,7 @@ use lab::{
     product::sys,
     protocol::{APP, Connected, Dial, PROXY, ROOT},
     sidecar,
+    wait::eventually,
 };
 
 use crate::fixture::{Arrives, POD, VIP, at, check, original};
@@ -172,19 +173,18 @@ fn a_balancer_above_is_followed() -> Result<()> {
 kernel_test!(a_balancer_above_is_named);
 fn a_balancer_above_is_named() -> Result<()> {
     let fixture = Fixture::new()?;
-    let mut notes = Vec::new();
-    for _ in 0..100 {
+    let status = eventually(Duration::from_secs(15), || {
         let status = fixture.agent.places.json(&["status", "-o", "json"])?;
-        notes = status["notes"].as_array().cloned().unwrap_or_default();
-        let named = |name: &str| {
-            let mut notes = notes.iter().filter_map(|note| note.as_str());
-            notes.any(|note| note.contains(name) && note.contains("above the pods' cgroup"))
-        };
-        if named("tst_balance4") && named("tst_balance6") {
-            ensure!(status["problems"] == serde_json::json!([]), "{status}");
-            return Ok(());
+        for name in ["tst_balance4", "tst_balance6"] {
+            let mut notes = status["notes"].as_array().into_iter().flatten();
+            let is_named = notes.any(|note| {
+                let note = note.as_str().unwrap_or_default();
+                note.contains(name) && note.contains("above the pods' cgroup")
+            });
+            ensure!(is_named, "{status}");
         }
-        std::thread::sleep(Duration::from_millis(100));
-    }
-    anyhow::bail!("{notes:?}")
+        Ok(status)
+    })?;
+    ensure!(status["problems"] == serde_json::json!([]), "{status}");
+    Ok(())
 }

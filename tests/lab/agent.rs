@@ -45,6 +45,32 @@ pub struct Extra<'a> {
     pub binary: Option<&'a Path>,
 }
 
+impl<'a> Extra<'a> {
+    /// Nothing but these arguments.
+    pub fn arguments(arguments: &'a [&'a str]) -> Self {
+        Self {
+            arguments,
+            ..Self::default()
+        }
+    }
+
+    /// Nothing but these environment variables.
+    pub fn variables(variables: &'a [(&'a str, &'a str)]) -> Self {
+        Self {
+            variables,
+            ..Self::default()
+        }
+    }
+
+    /// Nothing but pods from this API server.
+    pub fn api(api: &'a ApiServer) -> Self {
+        Self {
+            api: Some(api),
+            ..Self::default()
+        }
+    }
+}
+
 /// The name of the node that agents under test run on.
 pub const NODE: &str = "node-1";
 

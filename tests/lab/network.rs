@@ -11,11 +11,10 @@ use std::{
     path::{Path, PathBuf},
     process::{self, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
-    thread,
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result, ensure};
 use nix::mount::{MntFlags, umount2};
 use tempfile::TempDir;
 
@@ -29,6 +28,7 @@ use crate::{
     command::{Process, run},
     ledger::{PREFIX, cgroup_root, remove_cgroup},
     private::mount_at,
+    wait::eventually,
 };
 
 static LABS: AtomicU32 = AtomicU32::new(0);
@@ -392,15 +392,13 @@ impl Lab {
 
 fn wait_for_user_namespace(pid: u32) -> Result<()> {
     let own = fs::read_link("/proc/self/ns/user")?;
-    for _ in 0..500 {
+    eventually(Duration::from_secs(5), || {
         let user = fs::read_link(format!("/proc/{pid}/ns/user"))?;
         let net = fs::read_link(format!("/proc/{pid}/ns/net"))?;
-        if user != own && net != fs::read_link("/proc/self/ns/net")? {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(2));
-    }
-    bail!("unshare made no namespaces")
+        let is_made = user != own && net != fs::read_link("/proc/self/ns/net")?;
+        ensure!(is_made, "unshare made no namespaces");
+        Ok(())
+    })
 }
 
 impl Drop for Lab {

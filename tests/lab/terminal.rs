@@ -10,7 +10,7 @@ use std::{
     process::Command,
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -118,16 +118,10 @@ impl Terminal {
 
     /// Waits until the program has ended; its exit code.
     pub fn wait_end(&mut self) -> Result<Option<i32>> {
-        let start = Instant::now();
-        loop {
-            if let Some(status) = self.child.try_wait()? {
-                return Ok(status.code());
-            }
-            if start.elapsed() > WAIT_TIMEOUT {
-                bail!("it does not end; the terminal shows:\n{}", self.text());
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
+        eventually(WAIT_TIMEOUT, || match self.child.try_wait()? {
+            Some(status) => Ok(status.code()),
+            None => bail!("it does not end; the terminal shows:\n{}", self.text()),
+        })
     }
 
     /// Gives the terminal another size, as a window that is resized.

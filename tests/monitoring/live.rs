@@ -43,11 +43,7 @@ impl Live {
         }
         let address = free_address()?;
         let arguments = [&["--metrics-addr", &address], &ARGUMENTS[..]].concat();
-        let extra = Extra {
-            arguments: &arguments,
-            ..Extra::default()
-        };
-        let agent = Agent::start_with(lab.places(), &extra)?;
+        let agent = Agent::start_with(lab.places(), &Extra::arguments(&arguments))?;
         for name in ["test/app", "test/other"] {
             agent.places.wait_enrolled(name)?;
         }

@@ -1,8 +1,8 @@
 //! `rules`, `explain` and the log of decisions.
 
-use std::{fs, thread, time::Duration};
+use std::{fs, time::Duration};
 
-use anyhow::{Result, anyhow, ensure};
+use anyhow::{Result, ensure};
 use lab::{
     agent::{Agent, Extra, Places},
     command::run,
@@ -10,6 +10,7 @@ use lab::{
     node::VIP,
     protocol::{APP, Dial},
     sidecar,
+    wait::eventually,
 };
 use serde_json::Value;
 
@@ -115,18 +116,13 @@ fn decisions_can_be_logged() -> Result<()> {
     lab.write_pod("app", &pod, &[])?;
     let agent = Agent::start_with(
         lab.places(),
-        &Extra {
-            variables: &[("RUST_LOG", "info,sidetrack_core=debug")],
-            ..Extra::default()
-        },
+        &Extra::variables(&[("RUST_LOG", "info,sidetrack_core=debug")]),
     )?;
     agent.places.wait_enrolled("test/app")?;
     let _ = pod.actor()?.dial(Dial::new(&APP, at(VIP, 80)))?;
-    for _ in 0..100 {
-        if agent.places.log().contains("sidetrack_core::connect") {
-            return Ok(());
-        }
-        thread::sleep(Duration::from_millis(20));
-    }
-    Err(anyhow!("no decision in the log:\n{}", agent.places.log()))
+    eventually(Duration::from_secs(5), || {
+        let log = agent.places.log();
+        ensure!(log.contains("sidetrack_core::connect"), "{log}");
+        Ok(())
+    })
 }

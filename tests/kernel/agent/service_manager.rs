@@ -49,10 +49,7 @@ fn ready_alive_and_ending() -> Result<()> {
     let allowed = WATCHDOG.as_micros().to_string();
     let mut agent = Agent::start_with(
         lab.places(),
-        &Extra {
-            variables: &[("NOTIFY_SOCKET", &path), ("WATCHDOG_USEC", &allowed)],
-            ..Extra::default()
-        },
+        &Extra::variables(&[("NOTIFY_SOCKET", &path), ("WATCHDOG_USEC", &allowed)]),
     )?;
     wait_for(&socket, "READY=1\n", WATCHDOG)?;
     for _ in 0..3 {

@@ -73,11 +73,7 @@ fn growth(pods: usize) -> Result<u64> {
         let lab = Lab::new()?;
         let api = server(&lab, pods)?;
         let start = Instant::now();
-        let extra = Extra {
-            api: Some(&api),
-            ..Extra::default()
-        };
-        let agent = Agent::spawn_with(lab.places(), &extra)?;
+        let agent = Agent::spawn_with(lab.places(), &Extra::api(&api))?;
         *peak_of = peak(&agent, &lab, pods)?;
         let (resident, _) = agent.memory()?;
         println!(

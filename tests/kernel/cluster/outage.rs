@@ -65,13 +65,7 @@ fn outages_and_restarts() -> Result<()> {
     all_redirected(&clients)?;
     node.agent.end(Signal::SIGKILL)?;
     all_redirected(&clients)?;
-    node.agent = Agent::spawn_with(
-        node.lab.places(),
-        &Extra {
-            api: Some(&node.api),
-            ..Extra::default()
-        },
-    )?;
+    node.agent = Agent::spawn_with(node.lab.places(), &Extra::api(&node.api))?;
     wait_for(|| Ok(node.places().problems()?.contains("watch pods")))?;
     let status = node.places().json(&["status", "-o", "json"])?;
     ensure!(status["agent"]["ready"] == false, "{status}");

@@ -63,15 +63,7 @@ fn the_agent_is_replaced_meanwhile() -> Result<()> {
             .as_mut()
             .context("an agent")
             .and_then(|agent| agent.end(Signal::SIGTERM))
-            .and_then(|_| {
-                Agent::start_with(
-                    &places,
-                    &Extra {
-                        api: Some(api),
-                        ..Extra::default()
-                    },
-                )
-            })
+            .and_then(|_| Agent::start_with(&places, &Extra::api(api)))
             .and_then(|successor| api.apply(injected("web", &uid)).map(|()| successor));
         (adding.join().expect("no panic"), successor)
     });

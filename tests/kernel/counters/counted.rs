@@ -66,20 +66,19 @@ impl Counted {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let address = listener.local_addr()?.to_string();
         drop(listener);
-        let extra = Extra {
-            arguments: &[
-                "--metrics-addr",
-                &address,
-                "--virtual-interfaces",
-                "local-only",
-            ],
-            ..Extra::default()
-        };
         Ok(Self {
             _sidecar: sidecar::start(&pod, &[80, 8081, 8082, 8083])?,
             client: pod.actor()?,
             outside,
-            agent: Agent::start_with(lab.places(), &extra)?,
+            agent: Agent::start_with(
+                lab.places(),
+                &Extra::arguments(&[
+                    "--metrics-addr",
+                    &address,
+                    "--virtual-interfaces",
+                    "local-only",
+                ]),
+            )?,
             address,
             expected: BTreeMap::new(),
             pod,

@@ -41,13 +41,9 @@ impl Node {
         let pod = lab.pod("app", 2)?;
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let metrics = format!("127.0.0.1:{port}");
-        let extra = Extra {
-            arguments: &["--metrics-addr", &metrics],
-            ..Extra::default()
-        };
         let node = Self {
             sidecar: Some(sidecar::start(&pod, &[80])?),
-            agent: Agent::start_with(&places, &extra)?,
+            agent: Agent::start_with(&places, &Extra::arguments(&["--metrics-addr", &metrics]))?,
             client: pod.actor()?,
             pod,
             lab,

@@ -66,15 +66,13 @@ fn large_manifests_delay_no_small_one() -> Result<()> {
     thread::sleep(Duration::from_millis(500));
     let start = Instant::now();
     fixture.lab.write_pod("app", &fixture.pod, &[])?;
-    let known = loop {
+    let known = eventually(LONGEST, || {
         let pods = places.json(&["pods", "-o", "json"])?;
         let pods = pods.as_array().map(Vec::as_slice).unwrap_or_default();
-        if pods.iter().any(|pod| pod["name"] == "app") {
-            break pods.len() - 1;
-        }
-        ensure!(start.elapsed() < LONGEST, "{}", places.log());
-        thread::sleep(Duration::from_millis(20));
-    };
+        let is_known = pods.iter().any(|pod| pod["name"] == "app");
+        ensure!(is_known, "{}", places.log());
+        Ok(pods.len() - 1)
+    })?;
     println!(
         "{FILES} files of {BYTES} bytes: a pod in a small one is known after {:.2?}, with {known} of theirs",
         start.elapsed()

@@ -1,11 +1,6 @@
 //! The pods' cgroup is recreated or out of reach.
 
-use std::{
-    fs,
-    path::Path,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
@@ -14,6 +9,7 @@ use lab::{
     ledger::{cgroup_root, remove_cgroup},
     node::VIP,
     protocol::{APP, Dial},
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 
@@ -78,11 +74,7 @@ fn a_cgroup_out_of_reach_is_reported() -> Result<()> {
     let listener = std::net::TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?.to_string();
     drop(listener);
-    let extra = Extra {
-        arguments: &["--metrics-addr", &address],
-        ..Extra::default()
-    };
-    fixture.agent = Agent::start_with(&places, &extra)?;
+    fixture.agent = Agent::start_with(&places, &Extra::arguments(&["--metrics-addr", &address]))?;
     fixture.agent.places.wait_enrolled("test/app")?;
     let is_reported = || -> Result<bool> {
         let problems = status(&places)?["agent"]["problems"].to_string();
@@ -110,20 +102,14 @@ fn a_process_outside_the_cgroup_is_reported() -> Result<()> {
     let outside = Actor::start(&fixture.pod.netns, &cgroup_root()?)?;
     let text = format!("process {} is not below", outside.pid());
     let reported = |wanted: bool| -> Result<()> {
-        let start = Instant::now();
-        loop {
+        let problems = eventually(Duration::from_secs(25), || {
             let problems = status(&fixture.agent.places)?["problems"].to_string();
-            if problems.contains(&text) == wanted {
-                ensure!(!wanted || problems.contains("pod test/app"), "{problems}");
-                return Ok(());
-            }
-            ensure!(
-                start.elapsed() < Duration::from_secs(25),
-                "reported: {}, problems: {problems}",
-                !wanted
-            );
-            thread::sleep(Duration::from_millis(100));
-        }
+            let is_so = problems.contains(&text) == wanted;
+            ensure!(is_so, "reported: {}, problems: {problems}", !wanted);
+            Ok(problems)
+        })?;
+        ensure!(!wanted || problems.contains("pod test/app"), "{problems}");
+        Ok(())
     };
     let state = || -> Result<String> {
         let pod = fixture.agent.places.pod("test/app")?.context("the pod")?;

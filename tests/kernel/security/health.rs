@@ -34,12 +34,11 @@ impl Health {
         // A port that is free now.
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let text = address.to_string();
-        let extra = Extra {
-            arguments: &["--metrics-addr", &text],
-            ..Extra::default()
-        };
         fixture.agent.end(Signal::SIGTERM)?;
-        fixture.agent = Agent::start_with(fixture.lab.places(), &extra)?;
+        fixture.agent = Agent::start_with(
+            fixture.lab.places(),
+            &Extra::arguments(&["--metrics-addr", &text]),
+        )?;
         Ok(Self::ask(address))
     }
 

@@ -36,10 +36,7 @@ fn metrics_expose_nothing_private() -> Result<()> {
     let address = format!("127.0.0.1:{port}");
     let agent = Agent::start_with(
         lab.places(),
-        &Extra {
-            arguments: &["--metrics-addr", &address],
-            ..Extra::default()
-        },
+        &Extra::arguments(&["--metrics-addr", &address]),
     )?;
     agent.places.wait_enrolled("test/zebra")?;
     let _sidecar = sidecar::start(&pod, &[])?;
@@ -103,11 +100,10 @@ fn silent_clients_of_the_metrics_port_delay_nobody() -> Result<()> {
     const CLIENTS: usize = 400;
     let lab = Lab::new()?;
     let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let extra = Extra {
-        arguments: &["--metrics-addr", &address.to_string()],
-        ..Extra::default()
-    };
-    let agent = Agent::start_with(lab.places(), &extra)?;
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra::arguments(&["--metrics-addr", &address.to_string()]),
+    )?;
     let descriptors_before = descriptors(&agent)?;
     let attack = silent(address, Some(ATTACKER), CLIENTS);
     // By now those who came first have the places, and the others wait for them.

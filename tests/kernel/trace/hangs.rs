@@ -126,11 +126,10 @@ fn sidecars_that_hang_are_in_the_metrics() -> Result<()> {
     let sidecar = sidecar::start(&pod, &[])?;
     let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
     let address = format!("127.0.0.1:{port}");
-    let extra = Extra {
-        arguments: &["--metrics-addr", &address, "--metrics-per-pod", "1"],
-        ..Extra::default()
-    };
-    let agent = Agent::start_with(lab.places(), &extra)?;
+    let agent = Agent::start_with(
+        lab.places(),
+        &Extra::arguments(&["--metrics-addr", &address, "--metrics-per-pod", "1"]),
+    )?;
     lab.write_pod("app", &pod, &[])?;
     agent.places.wait_enrolled("test/app")?;
     let has = |line: &str| {

@@ -268,26 +268,23 @@ pub const NOT_OF_PODS: [&str; 8] = [
     names::FORWARD_PROBE,
 ];
 
-/// What a map has, if it has anything of a pod.
-fn left_in(places: &Places, map: &str) -> Result<Option<String>> {
+/// A map has nothing of a pod.
+fn nothing_is_left_in(places: &Places, map: &str) -> Result<()> {
     let rows = places.map(map)?;
-    let left = if map == names::HANDSHAKE_COUNT {
+    let is_empty = if map == names::HANDSHAKE_COUNT {
         // Its one row counts those of HANDSHAKES.
-        rows.len() != 1 || rows[0]["formatted"]["value"] != 0
+        rows.len() == 1 && rows[0]["formatted"]["value"] == 0
     } else {
-        !rows.is_empty()
+        rows.is_empty()
     };
-    Ok(left.then(|| format!("{map}: {rows:?}")))
+    ensure!(is_empty, "rows are left in {map}: {rows:?}");
+    Ok(())
 }
 
 /// No row of any pod in any map, no link, no policy.
 pub fn nothing_is_left(places: &Places) -> Result<()> {
     for map in PINNED.iter().filter(|map| !NOT_OF_PODS.contains(map)) {
-        let start = Instant::now();
-        while let Some(left) = left_in(places, map)? {
-            ensure!(start.elapsed() < WAIT_TIMEOUT, "rows are left in {left}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
+        eventually(WAIT_TIMEOUT, || nothing_is_left_in(places, map))?;
     }
     let pods = places.pins().join("pods");
     ensure!(

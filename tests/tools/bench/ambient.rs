@@ -48,11 +48,7 @@ impl Ambient {
     pub fn new() -> Result<Self> {
         // Nothing of sidetrack is attached to the cgroups of the first.
         let mut labs = [Lab::new()?, Lab::new()?];
-        let extra = Extra {
-            arguments: &["--ambient"],
-            ..Extra::default()
-        };
-        let agent = Agent::start_with(labs[1].places(), &extra)?;
+        let agent = Agent::start_with(labs[1].places(), &Extra::arguments(&["--ambient"]))?;
         let mut pods = Vec::new();
         for (number, (name, lab)) in (2..).zip([(NOTHING, 0), (RULES, 0), (SIDETRACK, 1)]) {
             let of_lab = &mut labs[lab];

@@ -286,12 +286,8 @@ impl PodPair {
             "1",
             "--ambient",
         ];
-        let extra = Extra {
-            arguments: &counted,
-            ..Extra::default()
-        };
         Ok(Self {
-            agent: Agent::start_with(ours.lab.places(), &extra)?,
+            agent: Agent::start_with(ours.lab.places(), &Extra::arguments(&counted))?,
             oracle,
             ours,
             metrics,

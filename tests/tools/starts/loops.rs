@@ -173,13 +173,7 @@ impl Environment {
     pub fn without_plugin(&mut self, count: u32) -> Result<Loop> {
         drop(self.node.agent.take());
         self.node.runtime.install(&self.node.lab, &["--remove"])?;
-        let agent = Agent::start_with(
-            self.node.places(),
-            &Extra {
-                api: Some(&self.node.api),
-                ..Extra::default()
-            },
-        )?;
+        let agent = Agent::start_with(self.node.places(), &Extra::api(&self.node.api))?;
         let maps = Maps::open(&Pins::new(&self.node.places().bpffs)?)?;
         let mut result = Loop::default();
         for number in 0..count {
