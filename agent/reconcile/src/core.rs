@@ -5,6 +5,7 @@ mod adoption;
 mod apply;
 mod converge;
 mod earlier;
+mod enroll;
 mod leave;
 mod policy_rows;
 mod repair;

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, Policy, compiled::CompiledPolicy, manifest::NetnsRef};
 use tracing::{error, info, warn};
 
-use super::{Core, replaced::Replaced};
+use super::Core;
 use crate::{
-    events::{ENROLLED, NOT_ENROLLED, POLICY_CHANGED, UNKNOWN_ANNOTATION},
-    node::{EnrollError, Found, Node, NodeError, Opened, Processes as _},
+    events::{NOT_ENROLLED, POLICY_CHANGED, UNKNOWN_ANNOTATION},
+    node::{EnrollError, Found, Node, NodeError, Processes as _},
     plan::{self, Action, EnrolledFacts, Facts, Location, OnFailure, Steps},
-    state::{Desired, Enrollment, Goal, ListenerSearch, PodState, State},
+    state::{Desired, Enrollment, Goal, PodState, State},
 };
 
 /// Why a pod without a process is not enrolled.
@@ -156,158 +155,6 @@ impl<N: Node> Core<N> {
         }
     }
 
-    async fn enroll(
-        &mut self,
-        name: &PodRef,
-        goal: &Goal,
-        found: &Result<Found, NodeError>,
-        processes: &N::Processes,
-    ) -> Result<(), EnrollError> {
-        let found = found.as_ref().map_err(Clone::clone)?;
-        let fresh = self.sandboxes.take_fresh(&goal.netns);
-        let Some(record) = self.pods.get(name) else {
-            return Ok(());
-        };
-        // Once in a pod's life.
-        let starting = (goal.starting || fresh) && !record.started;
-        let uid = record.uid.clone();
-        let left = self.earlier.holds(name);
-        let opened = self.node.open(found).await?;
-        if let Some(other) = self.owner(opened.cookie).filter(|owner| owner != name) {
-            return Err(EnrollError::Taken {
-                path: found.path.clone(),
-                other,
-            });
-        }
-        let mut goal = Goal::clone(goal);
-        if goal.policy.follows_resolv_conf() {
-            let process = uid.as_deref().and_then(|uid| {
-                let inode = Some(opened.inode);
-                processes.netns_of_pod(uid, inode)
-            });
-            let process = process.as_ref().map(|it| &*it.path);
-            let cookie = opened.cookie;
-            let servers = self.node.dns_servers(cookie, &found.path, process).await;
-            if let Some(record) = self.pods.get_mut(name) {
-                record.dns_servers = servers;
-            }
-            self.renew_dns_servers(name);
-            goal.policy = self.with_dns_servers(name, goal.policy);
-        }
-        let goal = &goal;
-        let enrollment = self
-            .write_enrollment(
-                name,
-                uid.as_deref(),
-                goal,
-                found,
-                opened,
-                starting,
-                processes,
-            )
-            .await?;
-        info!(
-            pod = %name,
-            cookie = %enrollment.cookie,
-            policy = %enrollment.policy_id,
-            "enrolled"
-        );
-        let dialect = goal.policy.dialect;
-        let note = format!("its connections are intercepted by the rules of dialect {dialect}");
-        let notes: Vec<String> = [note].into_iter().chain(enrollment.notes()).collect();
-        let now = self.node.now();
-        if let Some(record) = self.pods.get_mut(name) {
-            record.state = State::Enrolled(Box::new(enrollment), None);
-            record.started = true;
-            record.search = ListenerSearch::new(now);
-            // A pod of an earlier agent was intercepted all along.
-            let since = record.wanted_since.take().filter(|_| !left);
-            let waited = since.map(|since| now.saturating_duration_since(since));
-            self.enrollment_waits.extend(waited);
-        }
-        // An earlier agent may have enrolled it in another namespace. That one is released once
-        // nothing runs there.
-        if self.earlier.holds(name) {
-            let processes = self.processes();
-            self.drop_earlier(|held, inode| held != name || processes.any_in(inode))
-                .await;
-        }
-        // For a pod that an earlier agent had enrolled nothing has changed.
-        if !left {
-            self.record_event(name, ENROLLED, notes.join("; "));
-            self.report_unknown(name, &goal.policy);
-        }
-        Ok(())
-    }
-
-    /// The pod that has a namespace, as far as it is to be intercepted.
-    fn owner(&self, cookie: NetnsCookie) -> Option<PodRef> {
-        let own = self
-            .enrollments()
-            .find(|(_, enrollment)| enrollment.cookie == cookie);
-        if let Some((name, _)) = own {
-            return Some(name.clone());
-        }
-        let name = self.earlier.name(cookie)?;
-        let record = self.pods.get(name)?;
-        (record.state() != PodState::Skipped).then(|| name.clone())
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "each is a part of one request")]
-    async fn write_enrollment(
-        &mut self,
-        name: &PodRef,
-        uid: Option<&str>,
-        goal: &Goal,
-        found: &Found,
-        opened: Opened<N::Link>,
-        starting: bool,
-        processes: &N::Processes,
-    ) -> Result<Enrollment<N>, EnrollError> {
-        let compiled = goal.policy.on_node(&opened.ids)?.compile();
-        let cookie = opened.cookie;
-        // The earlier rows leave the list below. They must not be lost if the new ones cannot be
-        // created.
-        self.node.rows(name, uid, &opened, None)?;
-        let (policy_id, compiled) = self.acquire(name, compiled)?;
-        // Rows that are in the kernel already are replaced, not doubled.
-        let (replaced, left) = self.take_replaced(cookie);
-        let is_left = matches!(replaced, Replaced::Earlier(..));
-        let rows = match self.node.rows(name, uid, &opened, left) {
-            Ok(rows) => rows,
-            Err(problem) => {
-                self.release_policy(&compiled);
-                return Err(problem.into());
-            }
-        };
-        let mut enrollment = Enrollment {
-            netns: goal.netns.clone(),
-            path: found.path.clone(),
-            inode: opened.inode,
-            cookie,
-            policy: goal.policy.clone(),
-            compiled,
-            policy_id,
-            ids: opened.ids,
-            stale: false,
-            rows,
-            link: opened.link,
-        };
-        let starting = starting && !is_left;
-        let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
-        match run(&mut self.node, &mut enrollment, steps).await {
-            Ok(missed) => {
-                enrollment.stale = is_stale(name, missed);
-                self.has_replaced(&replaced);
-                Ok(enrollment)
-            }
-            Err(problem) => {
-                self.has_not_replaced(replaced, enrollment).await;
-                Err(problem.into())
-            }
-        }
-    }
-
     async fn change_policy(
         &mut self,
         name: &PodRef,
@@ -366,7 +213,7 @@ impl<N: Node> Core<N> {
     }
 
     /// Annotations that were perhaps meant to have an effect.
-    fn report_unknown(&mut self, name: &PodRef, policy: &Policy) {
+    pub(super) fn report_unknown(&mut self, name: &PodRef, policy: &Policy) {
         let notes = policy.without_effect();
         if !notes.is_empty() {
             self.record_event(name, UNKNOWN_ANNOTATION, notes.join("; "));
@@ -425,7 +272,7 @@ impl<N: Node> Core<N> {
 }
 
 /// Whether a step after the pod's row has failed; its action is done, and the rest follows.
-fn is_stale(name: &PodRef, missed: Option<NodeError>) -> bool {
+pub(super) fn is_stale(name: &PodRef, missed: Option<NodeError>) -> bool {
     if let Some(problem) = &missed {
         warn!(pod = %name, "{problem}; it is tried again");
     }
@@ -444,7 +291,7 @@ pub(super) async fn refresh<N: Node>(
 }
 
 /// Does steps in their order. Answers why addresses and routes have to be read again, if they have.
-async fn run<N: Node>(
+pub(super) async fn run<N: Node>(
     node: &mut N,
     enrollment: &mut Enrollment<N>,
     steps: Steps<'_, N::Processes>,
