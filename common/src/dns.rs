@@ -129,3 +129,6 @@ impl DnsBlock {
         self.0 & Self::EXCLUSIONS_BIT != 0
     }
 }
+
+#[cfg(test)]
+mod tests;

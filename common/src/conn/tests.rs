@@ -131,9 +131,9 @@ fn keys_are_the_same_if_every_part_is() {
         assert!(other.is(&other));
     }
     let target = |addr, port| Target { addr, port };
-    let word = |changed: usize| {
+    let words = |changed: &[usize]| {
         let mut words = Addr::LOOPBACK_V4.to_v6_be();
-        words[changed] ^= 1;
+        changed.iter().for_each(|&word| words[word] ^= 1);
         Addr::from_v6_be(words)
     };
     let one = DestinationKey::new(7, target(Addr::LOOPBACK_V4, 80));
@@ -142,8 +142,9 @@ fn keys_are_the_same_if_every_part_is() {
         DestinationKey::new(7, target(Addr::SELF_V4, 80)),
         DestinationKey::new(7, target(Addr::LOOPBACK_V4, 81)),
         // The words of an IPv6 target.
-        DestinationKey::new(7, target(word(2), 80)),
-        DestinationKey::new(7, target(word(3), 80)),
+        DestinationKey::new(7, target(words(&[2]), 80)),
+        DestinationKey::new(7, target(words(&[3]), 80)),
+        DestinationKey::new(7, target(words(&[2, 3]), 80)),
     ] {
         assert!(!one.is(&other) && one != other, "{other:?}");
         assert!(other.is(&other));

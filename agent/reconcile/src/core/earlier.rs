@@ -111,13 +111,13 @@ impl<N: Node> Core<N> {
         }
     }
 
-    /// Removes a pod of an earlier agent whose namespace is gone.
+    /// Removes what an earlier agent left of a pod: its namespace is gone, or it is not to be kept.
     pub async fn forget_earlier(&mut self, cookie: NetnsCookie) {
         let Some(left) = self.earlier.take(cookie) else {
             return;
         };
         let name = left.pod.as_ref().map(ToString::to_string);
-        info!(pod = name, %cookie, "an earlier agent's pod is gone");
+        info!(pod = name, %cookie, "remove what an earlier agent left of the pod");
         let rows = Leftover::new(left.rows, None, self.node.now());
         self.remove_rows(cookie, rows, None).await;
         let record = left.pod.and_then(|name| self.pods.get_mut(&name));

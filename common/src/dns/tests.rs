@@ -1,0 +1,70 @@
+use super::{
+    DnsBlock,
+    DnsPosition::{self, AfterExclusions, AfterOwners, First},
+    DnsTcp::{self, Captured, InsteadOfOutbound, Ordinary},
+};
+
+const POSITIONS: [DnsPosition; 3] = [First, AfterExclusions, AfterOwners];
+const HIGHEST: u16 = u16::MAX;
+
+fn answers(block: DnsBlock) -> ([bool; 3], [bool; 3], bool, bool, bool) {
+    (
+        POSITIONS.map(|position| block.is_at(position)),
+        POSITIONS.map(|position| block.captures_tcp_at(position)),
+        block.is_instead_of_outbound(),
+        block.has_udp(),
+        block.has_udp_exclusions(),
+    )
+}
+
+#[test]
+fn rules_answer_what_they_were_made_of() {
+    let rules: [(DnsPosition, DnsTcp, [bool; 3], [bool; 3], bool); 5] = [
+        (First, Ordinary, [true, false, false], [false; 3], false),
+        (
+            First,
+            Captured,
+            [true, false, false],
+            [true, false, false],
+            false,
+        ),
+        (
+            AfterExclusions,
+            Ordinary,
+            [false, true, false],
+            [false; 3],
+            false,
+        ),
+        (
+            AfterOwners,
+            Captured,
+            [false, false, true],
+            [false, false, true],
+            false,
+        ),
+        (
+            AfterOwners,
+            InsteadOfOutbound,
+            [false, false, true],
+            [false; 3],
+            true,
+        ),
+    ];
+    for (position, tcp, at, tcp_at, instead) in rules {
+        // No bit of the port is taken for an answer, and none is lost.
+        for port in [0, 53, 0x8000, HIGHEST] {
+            let plain = DnsBlock::new(port, position, tcp);
+            let udp = plain.with_udp();
+            let all = udp.with_udp_exclusions();
+            assert_eq!(answers(plain), (at, tcp_at, instead, false, false));
+            assert_eq!(answers(udp), (at, tcp_at, instead, true, false));
+            assert_eq!(answers(all), (at, tcp_at, instead, true, true));
+            assert_eq!(all.with_udp().with_udp_exclusions(), all);
+            assert_eq!(DnsBlock::from_bits(all.to_bits()).port(), port);
+        }
+    }
+    assert_eq!(
+        answers(DnsBlock::NONE),
+        ([false; 3], [false; 3], false, false, false)
+    );
+}
