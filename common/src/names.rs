@@ -122,6 +122,9 @@ pub const DESTINATION_SHARE: u64 = 4_096;
 /// Rows that all pods together may have beyond their share, so that a few pods with many destinations leave room for the
 /// others. Connections to further destinations are redirected as well; they cost a handshake row and socket storage each.
 pub const DESTINATION_POOL: u64 = DESTINATION_CAPACITY as u64 / 2;
+// A pod may have many more with it, and leaves room for the shares of the others.
+const _: () = assert!(DESTINATION_POOL > DESTINATION_SHARE);
+const _: () = assert!(DESTINATION_POOL + DESTINATION_SHARE <= DESTINATION_CAPACITY as u64);
 /// Key in [`DESTINATIONS_BY_POD`] of the number of rows in use of [`DESTINATION_POOL`]. No namespace has this cookie.
 pub const POOL_IN_USE: u64 = 0;
 
