@@ -1,8 +1,9 @@
 //! Rows of a pod: which families its rules cover, and what a route means to connect.
 
 use super::{
-    POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6, POD_FORWARDS,
-    POD_HAS_IFACE_RULES, POD_OWN_TARGETS, Pod, Route, RouteKey, RouteKind, address_bit, may_be_own,
+    POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_CAPTURE_V6, POD_DNS, POD_FORWARDS,
+    POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6, Pod, Route, RouteKey,
+    RouteKind, address_bit, has_own_targets, may_be_own,
 };
 use crate::addr::{Addr, Family};
 
@@ -163,4 +164,30 @@ fn each_flag_has_a_bit_of_its_own() {
         all | flag
     });
     assert_eq!(all.count_ones(), 16 + flags.len() as u32);
+}
+
+#[test]
+fn flags_are_bits_of_their_own() {
+    let flags = [
+        POD_CAPTURE_V6,
+        POD_ADDED_SELF_V6,
+        POD_HAS_IFACE_RULES,
+        POD_BEFORE_SIDECAR,
+        POD_OWN_TARGETS,
+        POD_FORWARDS,
+        POD_DNS,
+        POD_OWN_TARGETS_V6,
+        POD_NODE_CALLS,
+    ];
+    let mut seen = POD_ANY_ADDRESS;
+    for flag in flags {
+        assert_eq!(flag.count_ones(), 1, "{flag:#x}");
+        assert_eq!(seen & flag, 0, "{flag:#x}");
+        seen |= flag;
+    }
+    for flag in flags {
+        let of = |family| has_own_targets(flag, family);
+        assert_eq!(of(Family::V4), flag == POD_OWN_TARGETS, "{flag:#x}");
+        assert_eq!(of(Family::V6), flag == POD_OWN_TARGETS_V6, "{flag:#x}");
+    }
 }

@@ -1,12 +1,16 @@
 //! Rows of a policy: its bits, its loopback range and its keys.
 
 use super::{
-    DIALECT_LOCAL_CAPTURED, DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN,
-    DIALECT_TUNNEL_OUT, InboundMode, List, NO_ID, Policy, RangeKey,
+    DIALECT_DNS_PASSES_LOCAL, DIALECT_LO_UNTOUCHED, DIALECT_LOCAL_CAPTURED, DIALECT_NO_LOCAL_RULES,
+    DIALECT_SELF_EXEMPT, DIALECT_SSH_IN, DIALECT_TUNNEL_IN, DIALECT_TUNNEL_OUT, InboundMode, List,
+    NO_ID, Policy, RangeKey,
 };
 use crate::addr::Addr;
 
-const DIALECT_BITS: [u8; 5] = [
+const DIALECT_BITS: [u8; 8] = [
+    DIALECT_DNS_PASSES_LOCAL,
+    DIALECT_LO_UNTOUCHED,
+    DIALECT_NO_LOCAL_RULES,
     DIALECT_SELF_EXEMPT,
     DIALECT_LOCAL_CAPTURED,
     DIALECT_TUNNEL_OUT,
@@ -140,5 +144,31 @@ fn the_tunnel_port_is_exempt_in_dialects_that_say_so() {
     ] {
         let policy = Policy { dialect, ..EMPTY };
         assert_eq!(policy.is_tunnel_out(port), expected, "{dialect} {port}");
+    }
+}
+
+#[test]
+fn rules_about_the_pod_itself_are_there_unless_the_dialect_has_none() {
+    for bit in DIALECT_BITS {
+        let policy = Policy {
+            dialect: bit,
+            ..EMPTY
+        };
+        assert_eq!(
+            policy.has_local_rules(),
+            bit != DIALECT_NO_LOCAL_RULES,
+            "{bit}"
+        );
+    }
+}
+
+#[test]
+fn what_the_verifier_does_not_know_is_0() {
+    for list in List::ALL {
+        let policy = Policy {
+            lists: list.bit(),
+            ..EMPTY
+        };
+        assert_eq!(policy.zero(), 0, "{list:?}");
     }
 }

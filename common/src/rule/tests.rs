@@ -1,4 +1,4 @@
-use super::Rule;
+use super::{Class, Rule};
 
 #[test]
 fn numbers_and_names_are_unique_and_lead_back() {
@@ -12,4 +12,21 @@ fn numbers_and_names_are_unique_and_lead_back() {
     }
     assert_eq!(Rule::from_number(0), None);
     assert_eq!(Rule::from_name(""), None);
+}
+
+#[test]
+fn refusals_are_what_is_refused_or_fails() {
+    for class in [
+        Class::Outbound,
+        Class::Inbound,
+        Class::Untouched,
+        Class::BeforeSidecar,
+        Class::Udp,
+        Class::GivenUp,
+    ] {
+        assert!(!class.is_refusal(), "{class:?}");
+    }
+    for class in [Class::Refused, Class::Failed] {
+        assert!(class.is_refusal(), "{class:?}");
+    }
 }
