@@ -25,7 +25,7 @@ pub mod pins;
 pub mod pod_links;
 pub mod probe;
 pub mod queues;
-mod release;
+pub mod release;
 pub mod repair;
 pub mod sock_diag;
 pub mod sock_records;
@@ -34,11 +34,4 @@ pub mod table;
 pub mod tasks;
 pub mod usage;
 
-use std::os::fd::{AsRawFd as _, BorrowedFd};
-
 pub use self::datapath::Datapath;
-
-/// A descriptor as the number that instructions carry.
-fn fd_number(fd: BorrowedFd<'_>) -> i32 {
-    fd.as_raw_fd()
-}

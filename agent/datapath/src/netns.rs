@@ -67,7 +67,7 @@ pub enum NetnsError {
     },
 }
 
-/// An open network namespace. It keeps the namespace alive, so it is closed as soon as a pod is enrolled.
+/// An open network namespace. It keeps the namespace alive: it is closed when the pod has left, and nothing of it is left in the maps.
 #[derive(Debug)]
 pub struct Netns {
     file: File,
@@ -76,8 +76,6 @@ pub struct Netns {
     cookie: u64,
 }
 
-/// `SO_NETNS_COOKIE` (Linux 5.14).
-const SO_NETNS_COOKIE: i32 = 71;
 /// `NSFS_MAGIC` of linux/magic.h.
 const NSFS_MAGIC: FsType = FsType(0x6e73_6673);
 
@@ -129,7 +127,7 @@ impl Netns {
                     SockFlag::SOCK_CLOEXEC,
                     None,
                 )?;
-                sys::socket_option_u64(socket.as_fd(), SO_NETNS_COOKIE)
+                sys::netns_cookie(socket.as_fd())
             })
             .and_then(|cookie| cookie)
             .map_err(io("read the cookie of"))?;

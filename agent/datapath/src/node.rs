@@ -13,7 +13,7 @@ mod steps;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::IpAddr,
-    path::{Path, PathBuf},
+    path::Path,
     time::Instant,
 };
 
@@ -47,24 +47,6 @@ impl From<NetnsError> for NodeError {
             NetnsError::Missing(_) | NetnsError::NoProcess => Self::NotYet(text),
             _ => Self::Failed(text),
         }
-    }
-}
-
-impl sidetrack_reconcile::Processes for Processes {
-    fn none() -> Self {
-        Self::default()
-    }
-
-    fn any_in(&self, inode: NetnsInode) -> bool {
-        self.any_in(inode.get())
-    }
-
-    fn path_of(&self, inode: NetnsInode) -> Option<PathBuf> {
-        self.path_of(inode.get())
-    }
-
-    fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
-        self.netns_of_pod(uid, known.map(NetnsInode::get))
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Result;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, mesh::Mesh};
-use sidetrack_reconcile::{Core, repairs::Scope, state::Enrollment};
+use sidetrack_reconcile::{Core, Processes as _, repairs::Scope, state::Enrollment};
 use tokio::sync::mpsc;
 use tracing::error;
 
@@ -102,7 +102,7 @@ impl Reconciler {
         {
             return place.clone();
         }
-        let known = Some(enrollment.inode.get());
+        let known = Some(enrollment.inode);
         let processes = node.processes_in(BTreeSet::new(), None);
         let uid = enrollment.rows.uid();
         let found = uid.and_then(|uid| processes.netns_of_pod(&uid, known));

@@ -2,26 +2,33 @@
 
 use std::time::{Duration, Instant};
 
-/// Changes of a pod's policy that are followed at once.
-const MAX_BURST: u32 = 5;
-/// How often they are followed after that.
-const REFILL_INTERVAL: Duration = Duration::from_secs(1);
-
-/// What a pod may still do at a time.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Allowance {
+/// What a pod may still do at a time: a token bucket.
+#[derive(Clone, Debug)]
+pub struct Allowance {
+    burst: u32,
+    interval: Duration,
     /// When all of it is there again; `None` if none was ever taken.
     full_at: Option<Instant>,
 }
 
 impl Allowance {
+    /// So many at once, then one in each interval.
+    #[must_use]
+    pub const fn new(burst: u32, interval: Duration) -> Self {
+        Self {
+            burst,
+            interval,
+            full_at: None,
+        }
+    }
+
     /// Takes one.
     ///
     /// # Errors
     /// If there is none: when there is one again.
-    pub(crate) fn take(&mut self, now: Instant) -> Result<(), Instant> {
-        let full_at = self.full_at.map_or(now, |at| at.max(now)) + REFILL_INTERVAL;
-        let wait = (full_at - now).saturating_sub(REFILL_INTERVAL * MAX_BURST);
+    pub fn take(&mut self, now: Instant) -> Result<(), Instant> {
+        let full_at = self.full_at.map_or(now, |at| at.max(now)) + self.interval;
+        let wait = (full_at - now).saturating_sub(self.interval * self.burst);
         if wait > Duration::ZERO {
             return Err(now + wait);
         }

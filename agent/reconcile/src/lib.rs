@@ -120,7 +120,7 @@
 //! assert_eq!(core.node.0[5..], steps);
 //! ```
 
-mod allowance;
+pub mod allowance;
 pub mod cni;
 mod core;
 pub mod events;

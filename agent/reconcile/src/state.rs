@@ -24,6 +24,11 @@ pub(crate) const SLOW_RETRY: Duration = Duration::from_secs(5);
 pub(crate) const FIRST_SEARCH_PAUSE: Duration = Duration::from_secs(5);
 pub(crate) const LONGEST_SEARCH_PAUSE: Duration = Duration::from_secs(300);
 
+/// Changes of a pod's policy that are followed at once.
+const MAX_CHANGES: u32 = 5;
+/// How often they are followed after that.
+const CHANGE_INTERVAL: Duration = Duration::from_secs(1);
+
 /// What has become of a pod, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -216,7 +221,7 @@ impl<N: Node> Record<N> {
             trying_since: None,
             next_try: now,
             search: ListenerSearch::new(now),
-            changes: Allowance::default(),
+            changes: Allowance::new(MAX_CHANGES, CHANGE_INTERVAL),
             dns_servers: None,
             read: None,
         }

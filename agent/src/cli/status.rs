@@ -13,12 +13,12 @@ use anyhow::{Result, bail};
 use clap::Args;
 use sidetrack_base::duration::{self, duration};
 use sidetrack_base::runtime::exit_code;
-use sidetrack_datapath::kernel::pins::Pins;
+use sidetrack_datapath::kernel::{pins::Pins, release};
 use sidetrack_live::SidecarCounts;
 
 use self::{
     hooks::hooks,
-    report::{AgentState, PodCounts, Source, StatusReport, kernel, meshes, print},
+    report::{AgentState, PodCounts, Source, StatusReport, meshes, print},
 };
 use super::{
     BPFFS, Format, Places, output,
@@ -170,7 +170,7 @@ async fn report(places: &Places) -> StatusReport {
         }
     }
     StatusReport {
-        kernel: kernel(),
+        kernel: release::text_or_unknown(),
         agent,
         agent_state,
         hooks,

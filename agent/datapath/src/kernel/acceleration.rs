@@ -4,7 +4,6 @@
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
@@ -18,7 +17,7 @@ use sidetrack_common::{
 
 use super::{
     Datapath,
-    attachments::{attach_or_take, is_at},
+    attachments::{attach_or_take, is_at, take, unpin},
     cgroup,
     maps::from_pin,
     objects::{self, Loader, OnDemand},
@@ -139,12 +138,7 @@ impl Datapath {
         let pin = self.pins.pod_acceleration(cookie.get());
         if !wanted {
             self.acceleration.forget(cookie);
-            return match fs::remove_file(&pin) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    Err(error).with_context(|| format!("remove {}", pin.display()))
-                }
-                _ => Ok(()),
-            };
+            return unpin(&pin);
         }
         let path = self
             .own_cgroup(cookie)
@@ -180,9 +174,9 @@ impl Datapath {
     pub(super) fn refresh_acceleration(&mut self, cookie: NetnsCookie) {
         let pin = self.pins.pod_acceleration(cookie.get());
         let loader = &self.loader;
-        if let Ok(link) = sys::open_pin(&pin)
+        if pin.exists()
             && let Ok(Programs { callbacks, .. }) = self.acceleration.programs.get(|| load(loader))
-            && sys::link_update(link.as_fd(), callbacks.as_fd()).is_ok()
+            && let Some(link) = take(callbacks.as_fd(), &pin, |_| true)
         {
             self.acceleration.links.insert(cookie, link);
         }

@@ -4,7 +4,8 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _},
+    io,
+    ops::ControlFlow,
     os::fd::{AsFd as _, OwnedFd},
     time::Instant,
 };
@@ -58,37 +59,18 @@ impl Adoption {
         })
     }
 
-    /// Looks for sockets, named by their cookies, among the open files of processes. Answers how many
-    /// were not stored before the time was up.
+    /// Looks for sockets, named by their cookies, among the open files of these processes, or of all of the node. Answers
+    /// how many were not stored before the time was up.
     pub fn run(
         &self,
         sockets: &[(u64, WantedListener)],
-        pids: &[i32],
+        pids: Option<&[i32]>,
         until: Instant,
     ) -> io::Result<usize> {
-        let written = self.write(sockets);
-        let walked = written.and_then(|()| self.walk(sockets, pids, until));
-        self.missed(sockets, walked)
-    }
-
-    /// The same among the open files of all processes of the node.
-    pub fn run_on_all(
-        &self,
-        sockets: &[(u64, WantedListener)],
-        until: Instant,
-    ) -> io::Result<usize> {
-        let written = self.write(sockets);
-        let walked = written
-            .and_then(|()| sys::iterate(self.program.as_fd(), None))
-            .and_then(|files| visit(files, until));
-        self.missed(sockets, walked)
-    }
-
-    fn missed(
-        &self,
-        sockets: &[(u64, WantedListener)],
-        walked: io::Result<()>,
-    ) -> io::Result<usize> {
+        let walked = self.write(sockets).and_then(|()| match pids {
+            Some(pids) => self.walk(sockets, pids, until),
+            None => self.walk_all(until),
+        });
         let mut missed = 0;
         for (cookie, _) in sockets {
             let key = key(*cookie, Purpose::Adopt);
@@ -129,12 +111,7 @@ impl Adoption {
     ) -> io::Result<Vec<FoundSocket>> {
         let mut found: Vec<FoundSocket> = Vec::new();
         for pid in pids {
-            match sys::iterate(self.program.as_fd(), Some(*pid)) {
-                Ok(files) => visit(files, until)?,
-                // It has ended.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
-                Err(error) => return Err(error),
-            }
+            self.walk_one(*pid, until)?;
             for cookie in cookies {
                 let is_known = found.iter().any(|socket| socket.cookie == *cookie);
                 if let Some(row) = self.wanted.get(&key(*cookie, Purpose::Find))?
@@ -168,21 +145,31 @@ impl Adoption {
         until: Instant,
     ) -> io::Result<()> {
         for pid in pids {
-            match sys::iterate(self.program.as_fd(), Some(*pid)) {
-                Ok(files) => visit(files, until)?,
-                // It has ended.
-                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => {}
+            match self.walk_one(*pid, until) {
                 // Before Linux 6.1: all processes at once.
                 Err(error) if matches!(error.raw_os_error(), Some(libc::E2BIG | libc::EINVAL)) => {
-                    return visit(sys::iterate(self.program.as_fd(), None)?, until);
+                    return self.walk_all(until);
                 }
-                Err(error) => return Err(error),
+                result => result?,
             }
             if Instant::now() >= until || self.all_seen(sockets)? {
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Runs the program over the open files of a process, which may have ended.
+    fn walk_one(&self, pid: i32, until: Instant) -> io::Result<()> {
+        match sys::iterate(self.program.as_fd(), Some(pid)) {
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            files => visit(files?, until),
+        }
+    }
+
+    /// The same over those of all processes.
+    fn walk_all(&self, until: Instant) -> io::Result<()> {
+        visit(sys::iterate(self.program.as_fd(), None)?, until)
     }
 
     fn all_seen(&self, sockets: &[(u64, WantedListener)]) -> io::Result<bool> {
@@ -203,15 +190,13 @@ const fn key(socket: u64, purpose: Purpose) -> WantedKey {
     }
 }
 
-/// Runs the program over all files of an iterator. After a million files the kernel returns for a moment
-/// (`MAX_ITER_OBJECTS` in kernel/bpf/bpf_iter.c).
-fn visit(mut files: File, until: Instant) -> io::Result<()> {
-    while Instant::now() < until {
-        match files.read(&mut [0; 64]) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            result => return result.map(drop),
+/// Runs the program over all files of an iterator, as far as there is time.
+fn visit(files: File, until: Instant) -> io::Result<()> {
+    sys::read_iterator(files, |_| {
+        if Instant::now() < until {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         }
-    }
-    Ok(())
+    })
 }

@@ -229,6 +229,16 @@ pub(super) fn pin_again(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     replace_pin(object, path)
 }
 
+/// Removes a pin, if it is there.
+pub(super) fn unpin(path: &Path) -> Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("remove {}", path.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Pins an object under a name that may be in use: first under another name, then renamed over it.
 pub(super) fn replace_pin(object: BorrowedFd<'_>, path: &Path) -> Result<()> {
     let mut aside = path.as_os_str().to_owned();

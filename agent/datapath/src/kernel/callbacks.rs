@@ -7,8 +7,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fs::{self, File},
-    io,
+    fs::File,
     os::fd::AsFd as _,
     path::{Path, PathBuf},
     time::{Duration, Instant},
@@ -20,7 +19,7 @@ use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::{AttachedHook, Attachments, Link, attach_or_take, is_at, pin_again, take},
+    attachments::{AttachedHook, Attachments, Link, attach_or_take, is_at, pin_again, take, unpin},
     cgroup as cgroups,
     hooks::CALLBACKS,
     pins::Pins,
@@ -266,12 +265,9 @@ impl Datapath {
             return Ok(());
         };
         let pin = self.pins.link(CALLBACKS);
-        match fs::remove_file(&pin) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                self.attachments.callbacks_hook().link = Some(link);
-                return Err(error).with_context(|| format!("remove {}", pin.display()));
-            }
-            _ => {}
+        if let Err(error) = unpin(&pin) {
+            self.attachments.callbacks_hook().link = Some(link);
+            return Err(error);
         }
         tracing::info!(
             "all pods have {CALLBACKS} on their own cgroups: removed it from that of all pods"

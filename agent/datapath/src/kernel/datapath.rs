@@ -2,14 +2,13 @@
 
 use std::{
     fs::File,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use anyhow::{Context as _, Result};
-use aya::Ebpf;
-use sidetrack_common::{ids::NetnsCookie, names};
+use sidetrack_common::ids::NetnsCookie;
 
 use super::{
     acceleration::Acceleration,
@@ -18,7 +17,6 @@ use super::{
     callbacks, cgroup as cgroups,
     connection_counts::RemovedCounts,
     dns::Dns,
-    fd_number,
     forwarding::Forwarding,
     hooks::{CALLBACKS, CGROUP_HOOKS, INBOUND_PROGRAM},
     inbound::InboundTemplate,
@@ -109,7 +107,7 @@ impl Datapath {
         }
         // From here on all programs count in the same way, also where another build counted otherwise.
         maps.recount_handshakes()?;
-        let inbound_program = activate_inbound(&pins, &mut ebpf)?;
+        let inbound_program = load_program(&mut ebpf, INBOUND_PROGRAM)?;
         let attachments =
             Attachments::new(&pins, hooks, inbound_program, (cgroup, cgroup_id), given)?;
         let inbound = InboundTemplate::new(&pins, &ebpf, level)?;
@@ -125,26 +123,25 @@ impl Datapath {
         let log = KernelLog::of(&mut ebpf)?;
         drop(ebpf);
         sys::trim_heap();
-        Ok((
-            Self {
-                pins,
-                loader,
-                lock,
-                maps,
-                removed_counts: Arc::default(),
-                adoption,
-                tasks,
-                queues: queues.map(Arc::new),
-                inbound,
-                acceleration,
-                dns,
-                forwarding,
-                attachments,
-                node_netns: NODE_NETNS.into(),
-                earlier,
-            },
-            log,
-        ))
+        let datapath = Self {
+            pins,
+            loader,
+            lock,
+            maps,
+            removed_counts: Arc::default(),
+            adoption,
+            tasks,
+            queues: queues.map(Arc::new),
+            inbound,
+            acceleration,
+            dns,
+            forwarding,
+            attachments,
+            node_netns: NODE_NETNS.into(),
+            earlier,
+        };
+        datapath.activate_inbound()?;
+        Ok((datapath, log))
     }
 
     /// The cgroup the hooks are attached to.
@@ -157,15 +154,4 @@ impl Datapath {
         let pinned = self.pins.pinned_pods()?;
         Ok(pinned.into_iter().map(NetnsCookie::new).collect())
     }
-}
-
-/// Loads the program that decides about inbound connections and activates it, for all pods at once.
-fn activate_inbound(pins: &Pins, ebpf: &mut Ebpf) -> Result<OwnedFd> {
-    let program = load_program(ebpf, INBOUND_PROGRAM)?;
-    let path = pins.map(names::INBOUND_PROGRAM);
-    let map = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
-    let number = fd_number(program.as_fd());
-    sys::map_update(map.as_fd(), &0_u32.to_ne_bytes(), &number.to_ne_bytes(), 0)
-        .with_context(|| format!("activate {INBOUND_PROGRAM}"))?;
-    Ok(program)
 }

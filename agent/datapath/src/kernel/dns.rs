@@ -3,8 +3,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    fs::{self, File},
-    io,
+    fs::File,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
 };
@@ -19,7 +18,7 @@ use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
 use super::{
     Datapath,
-    attachments::{Link, attach_or_take, is_at},
+    attachments::{self, Link, attach_or_take, is_at},
     cgroup,
     hooks::{Hook, hook},
     objects::{self, Loader, OnDemand},
@@ -97,16 +96,9 @@ fn loss(links: &[Link], cgroup: u64, pin: impl Fn(&Hook) -> PathBuf) -> Option<L
 }
 
 fn unpin(pin: impl Fn(&Hook) -> PathBuf) -> Result<()> {
-    for hook in &HOOKS {
-        let pin = pin(hook);
-        match fs::remove_file(&pin) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("remove {}", pin.display()));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
+    HOOKS
+        .iter()
+        .try_for_each(|hook| attachments::unpin(&pin(hook)))
 }
 
 fn pin_of_pod(pins: &Pins, cookie: NetnsCookie) -> impl Fn(&Hook) -> PathBuf + use<> {

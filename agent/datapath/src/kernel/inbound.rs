@@ -7,7 +7,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd as _, OwnedFd},
 };
 
 use anyhow::{Context as _, Result, anyhow};
@@ -19,8 +19,7 @@ use aya_obj::{
 use sidetrack_common::ids::NetnsCookie;
 
 use super::{
-    fd_number, hooks::SK_LOOKUP_PROGRAM, kernel_log::LogLevel, maps::PINNED, objects, pins::Pins,
-    probe, sys,
+    hooks::SK_LOOKUP_PROGRAM, kernel_log::LogLevel, maps::PINNED, objects, pins::Pins, probe, sys,
 };
 
 /// Placeholder for the `.rodata` map in the template's instructions; no descriptor has this number.
@@ -70,7 +69,7 @@ impl InboundTemplate {
                 } else {
                     map_fd(pins, ebpf, name)?
                 };
-                let number = fd_number(fd.as_fd());
+                let number = fd.as_raw_fd();
                 owned.push(fd);
                 number
             };
@@ -117,7 +116,7 @@ impl InboundTemplate {
         let mut instructions = self.instructions.clone();
         for instruction in &mut instructions {
             if is_wide_load(instruction) && instruction.imm == RODATA {
-                instruction.imm = fd_number(rodata.as_fd());
+                instruction.imm = rodata.as_raw_fd();
             }
         }
         sys::program_load(

@@ -8,9 +8,10 @@ mod node;
 mod programs;
 mod report;
 
-use std::{fs, path::Path};
+use std::path::Path;
 
 use self::report::Problem;
+use super::release;
 
 pub use self::{
     capabilities::capabilities,
@@ -63,7 +64,7 @@ pub fn node(bpffs: &Path, pods_cgroup: Option<&Path>, socket: Result<(), String>
         unknown.for_each(Check::forget);
     }
     DoctorReport {
-        kernel: release(),
+        kernel: release::text_or_unknown(),
         ok: checks.iter().all(Check::is_ready),
         able: checks
             .iter()
@@ -93,14 +94,7 @@ pub fn kernel() -> Result<(), String> {
     }
     Err(format!(
         "the kernel, {}, cannot run sidetrack; it lacks{}",
-        release(),
+        release::text_or_unknown(),
         missing.concat()
     ))
-}
-
-fn release() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
-        |_| "unknown".to_owned(),
-        |release| release.trim().to_owned(),
-    )
 }

@@ -2,7 +2,8 @@
 //! map, for all pods at once and without entering any.
 
 use std::{
-    io::{self, Read as _},
+    io,
+    ops::ControlFlow,
     os::fd::{AsFd as _, OwnedFd},
 };
 
@@ -39,19 +40,12 @@ impl Queues {
     /// # Errors
     /// If the map cannot be walked over.
     pub fn read(&self) -> io::Result<Vec<ListenerQueue>> {
-        let mut listeners = sys::iterate_map(self.program.as_fd(), self.listeners.fd())?;
+        let listeners = sys::iterate_map(self.program.as_fd(), self.listeners.fd())?;
         let mut bytes = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            match listeners.read(&mut buffer) {
-                Ok(0) => break,
-                Ok(read) => bytes.extend_from_slice(&buffer[..read]),
-                // After a million sockets the kernel returns for a moment.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
+        sys::read_iterator(listeners, |read| {
+            bytes.extend_from_slice(read);
+            ControlFlow::Continue(())
+        })?;
         let rows = bytes.chunks_exact(size_of::<ListenerQueue>());
         Ok(rows.map(bytemuck::pod_read_unaligned).collect())
     }

@@ -8,6 +8,12 @@ pub(super) fn text() -> io::Result<String> {
     Ok(release.trim().to_owned())
 }
 
+/// The same, or `unknown`.
+#[must_use]
+pub fn text_or_unknown() -> String {
+    text().unwrap_or_else(|_| "unknown".to_owned())
+}
+
 /// Its major and minor number.
 pub(super) fn version() -> Option<(u32, u32)> {
     parse(&text().ok()?)

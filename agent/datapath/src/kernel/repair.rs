@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    os::fd::{AsFd as _, BorrowedFd},
+    os::fd::{AsFd as _, AsRawFd as _, BorrowedFd},
     path::{Path, PathBuf},
 };
 
@@ -13,7 +13,7 @@ use sidetrack_reconcile::repairs::{CgroupState, Facts, LinkId, LinkLoss};
 use super::{
     Datapath,
     attachments::{Attachments, is_pinned, pin_again},
-    cgroup, fd_number, sys,
+    cgroup, sys,
 };
 
 impl Datapath {
@@ -65,7 +65,7 @@ impl Datapath {
     /// If the map cannot be written.
     pub fn activate_inbound(&self) -> Result<()> {
         let program = self.attachments.inbound.as_fd();
-        let number = fd_number(program).to_ne_bytes();
+        let number = program.as_raw_fd().to_ne_bytes();
         let map = self.attachments.inbound_map()?;
         sys::map_update(map, &SLOT.to_ne_bytes(), &number, 0)
             .context("activate the inbound program")

@@ -17,13 +17,13 @@ mod programs;
 pub use self::{
     links::{
         Place, iterate, iterate_map, link_cgroup, link_create, link_create_ingress, link_detach,
-        link_ifindex, link_info, link_netns, link_program_in_netns, link_update,
+        link_ifindex, link_info, link_netns, link_program_in_netns, link_update, read_iterator,
     },
     maps::{
         map_batch, map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key,
         map_take, map_update, storage_map_create,
     },
-    namespaces::{namespace_type, owning_user_namespace, socket_option_u64},
+    namespaces::{namespace_type, netns_cookie, owning_user_namespace, socket_option_u64},
     objects::{open_pin, open_pinned_map_to_read, pin},
     processes::{descriptor_of, keep_little_memory, trim_heap},
     programs::{

@@ -3,7 +3,8 @@
 
 use std::{
     collections::BTreeMap,
-    io::{self, Read as _},
+    io,
+    ops::ControlFlow,
     os::fd::{AsFd as _, OwnedFd},
 };
 
@@ -130,25 +131,19 @@ impl Tasks {
 
     /// Runs the program over all tasks, or until it has written so many numbers.
     fn walk(&self, most: usize) -> io::Result<Vec<i32>> {
-        let mut tasks = sys::iterate(self.program.as_fd(), None)?;
+        let tasks = sys::iterate(self.program.as_fd(), None)?;
         let mut pids = Vec::new();
-        let mut buffer = [0; 4096];
-        loop {
-            let read = match tasks.read(&mut buffer) {
-                Ok(0) => return Ok(pids),
-                Ok(read) => read,
-                // After a million tasks the kernel returns for a moment.
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(error),
-            };
-            let numbers = buffer[..read].chunks_exact(size_of::<i32>());
+        sys::read_iterator(tasks, |read| {
+            let numbers = read.chunks_exact(size_of::<i32>());
             let numbers = numbers.map(bytemuck::pod_read_unaligned::<i32>);
             pids.extend(numbers.filter(|pid| *pid > 0));
-            if pids.len() >= most {
-                pids.truncate(most);
-                return Ok(pids);
+            if pids.len() < most {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
-        }
+        })?;
+        pids.truncate(most);
+        Ok(pids)
     }
 }

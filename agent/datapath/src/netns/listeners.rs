@@ -153,18 +153,18 @@ impl Shared {
         }
         if search.is_outside {
             let walk = "walk over the open files of the node's processes";
-            return self.adoption.run_on_all(&wanted, until).context(walk);
+            return self.adoption.run(&wanted, None, until).context(walk);
         }
         let pids = self.tasks.list(netns.inode(), MAX_SINGLE + 1);
         let mut pids = pids.context("list the pod's processes")?;
         let walk = "walk over the open files of the pod's processes";
         if pids.len() > MAX_SINGLE {
-            return self.adoption.run_on_all(&wanted, until).context(walk);
+            return self.adoption.run(&wanted, None, until).context(walk);
         }
         let first = self.turn.fetch_add(1, Ordering::Relaxed);
         let count = pids.len().max(1);
         pids.rotate_left(first % count);
-        self.adoption.run(&wanted, &pids, until).context(walk)
+        self.adoption.run(&wanted, Some(&pids), until).context(walk)
     }
 
     /// What of a listener has to be stored; `None` if it is known for every family that it may serve.

@@ -60,28 +60,30 @@ impl Processes {
     pub fn is_none(&self) -> bool {
         self.0.is_none()
     }
+}
 
-    /// Whether a namespace has a process, or may have one.
-    #[must_use]
-    pub fn any_in(&self, inode: u64) -> bool {
+impl sidetrack_reconcile::Processes for Processes {
+    fn none() -> Self {
+        Self::default()
+    }
+
+    fn any_in(&self, inode: NetnsInode) -> bool {
         let Some(node) = &self.0 else { return false };
-        let counted = node.counted().and_then(|counted| counted.get(&inode));
+        let counted = node.counted().and_then(|counted| counted.get(&inode.get()));
         counted.is_none_or(|found| !found.is_empty())
     }
 
-    /// A path to a namespace, by one of its processes.
-    #[must_use]
-    pub fn path_of(&self, inode: u64) -> Option<PathBuf> {
-        let found = self.0.as_ref()?.counted()?.get(&inode)?;
+    fn path_of(&self, inode: NetnsInode) -> Option<PathBuf> {
+        let found = self.0.as_ref()?.counted()?.get(&inode.get())?;
         Some(path_of(found.any()?))
     }
 
-    /// A pod's network namespace: the `known` one (an inode) as long as any process of the pod is in it.
-    /// Otherwise that of the oldest process, which is the sandbox's own or was put into the pod's namespace
-    /// by the runtime. Later processes may have moved to a namespace they created. None is found while the pod's
-    /// processes are in namespaces that are older than the pod.
-    #[must_use]
-    pub fn netns_of_pod(&self, uid: &str, known: Option<u64>) -> Option<Found> {
+    /// A pod's network namespace: the `known` one as long as any process of the pod is in it. Otherwise that of the
+    /// oldest process, which is the sandbox's own or was put into the pod's namespace by the runtime. Later processes
+    /// may have moved to a namespace they created. None is found while the pod's processes are in namespaces that are
+    /// older than the pod.
+    fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
+        let known = known.map(NetnsInode::get);
         let node = self.0.as_ref()?;
         let (cgroup, members) = node.first_of(uid)?;
         if let Some(inode) = known

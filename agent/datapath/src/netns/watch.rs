@@ -12,6 +12,7 @@ use netlink_sys::{
     AsyncSocket as _, AsyncSocketExt as _, Socket, SocketAddr, TokioSocket,
     protocols::NETLINK_ROUTE,
 };
+use sidetrack_reconcile::allowance::Allowance;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::Netns;
@@ -24,7 +25,7 @@ const GROUPS: [u32; 8] = [1, 4, 5, 7, 8, 9, 11, 19];
 /// The kernel reports one change in several messages: wait this long for the rest.
 const SETTLE: Duration = Duration::from_millis(10);
 /// Changes that are followed at once.
-const BURST: u32 = 20;
+const MAX_BURST: u32 = 20;
 /// How often changes are followed after that.
 const REFILL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -74,10 +75,13 @@ async fn follow(
     cookie: u64,
     changed: &mpsc::UnboundedSender<u64>,
 ) -> io::Result<()> {
-    let mut allowance = Allowance::new(Instant::now());
+    let mut allowance = Allowance::new(MAX_BURST, REFILL_INTERVAL);
     loop {
         lost_is_fine(socket.recv(&mut &mut [0; 16][..]).await)?;
-        tokio::time::sleep(SETTLE.max(allowance.wait(Instant::now()))).await;
+        tokio::time::sleep(SETTLE).await;
+        while let Err(later) = allowance.take(Instant::now()) {
+            tokio::time::sleep_until(later.into()).await;
+        }
         // Before the report: what comes later is reported again.
         drain(socket.socket_ref())?;
         if changed.send(cookie).is_err() {
@@ -105,25 +109,3 @@ fn lost_is_fine(received: io::Result<()>) -> io::Result<()> {
         result => result,
     }
 }
-
-/// How often a pod may be read: [`BURST`] times at once, then once in [`REFILL_INTERVAL`].
-#[derive(Debug)]
-struct Allowance {
-    /// When all of it is there again.
-    full_at: Instant,
-}
-
-impl Allowance {
-    fn new(now: Instant) -> Self {
-        Self { full_at: now }
-    }
-
-    /// Takes one; how long to wait for it.
-    fn wait(&mut self, now: Instant) -> Duration {
-        self.full_at = self.full_at.max(now) + REFILL_INTERVAL;
-        (self.full_at - now).saturating_sub(REFILL_INTERVAL * BURST)
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
-use sidetrack_reconcile::{Core, PodState};
+use sidetrack_reconcile::{Core, PodState, Processes as _};
 use tracing::{info, warn};
 
 use crate::{kernel::layouts::OldLayout, netns::processes::Processes, node::KernelNode};
@@ -79,7 +79,9 @@ fn still_used(
     let inodes = left.iter().map(|(_, inode)| *inode).collect();
     let processes = core.node.processes_in(inodes, None);
     let skipped = skipped_inodes(core, &processes);
-    let runs = |(_, inode): &(u64, u64)| processes.any_in(*inode) && !skipped.contains(inode);
+    let runs = |(_, inode): &(u64, u64)| {
+        processes.any_in(NetnsInode::new(*inode)) && !skipped.contains(inode)
+    };
     if left.iter().any(runs) {
         StillUsed::Yes
     } else {

@@ -1,9 +1,12 @@
-use super::{Allowance, Instant, MAX_BURST, REFILL_INTERVAL};
+use super::{Allowance, Duration, Instant};
+
+const MAX_BURST: u32 = 5;
+const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[test]
 fn after_a_burst_there_is_one_in_a_while() {
     let start = Instant::now();
-    let mut allowance = Allowance::default();
+    let mut allowance = Allowance::new(MAX_BURST, REFILL_INTERVAL);
     for _ in 0..MAX_BURST {
         assert_eq!(allowance.take(start), Ok(()));
     }

@@ -82,8 +82,6 @@ impl<N: Node> Core<N> {
         if record.uid != *uid {
             record.started = false;
             record.wanted_since = None;
-        }
-        if record.uid != *uid {
             record.dns_servers = None;
         }
         record.uid.clone_from(uid);

@@ -1,9 +1,10 @@
 //! What the command shows.
 
-use std::{collections::BTreeMap, fs};
+use std::collections::BTreeMap;
 
 use anyhow::Result;
 use serde::Serialize;
+use sidetrack_datapath::kernel::release;
 use sidetrack_live::SidecarCounts;
 use sidetrack_policy::mesh::MeshName;
 
@@ -108,7 +109,7 @@ impl StatusReport {
     pub(super) fn of_nothing(places: &Places) -> Self {
         let (socket, bpffs) = (places.socket.display(), places.bpffs.display());
         Self {
-            kernel: kernel(),
+            kernel: release::text_or_unknown(),
             agent: None,
             agent_state: AgentState::NotInstalled,
             hooks: Vec::new(),
@@ -122,13 +123,6 @@ impl StatusReport {
             )],
         }
     }
-}
-
-pub(super) fn kernel() -> String {
-    fs::read_to_string("/proc/sys/kernel/osrelease").map_or_else(
-        |_| "unknown".to_owned(),
-        |release| release.trim().to_owned(),
-    )
 }
 
 pub(super) fn print(report: &StatusReport, wide: bool) -> Result<()> {

@@ -86,9 +86,8 @@ pub(super) fn sock_diag() -> Result<(), String> {
 }
 
 pub(super) fn netns_cookie() -> Result<(), String> {
-    const SO_NETNS_COOKIE: i32 = 71;
     let socket = std::net::UdpSocket::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-    sys::socket_option_u64(socket.as_fd(), SO_NETNS_COOKIE)
+    sys::netns_cookie(socket.as_fd())
         .map(drop)
         .map_err(|error| error.to_string())
 }

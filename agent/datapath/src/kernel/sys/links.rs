@@ -4,7 +4,8 @@
 
 use std::{
     fs::File,
-    io,
+    io::{self, Read as _},
+    ops::ControlFlow,
     os::fd::{AsFd as _, BorrowedFd, OwnedFd},
 };
 
@@ -96,6 +97,27 @@ fn iterator(program: BorrowedFd<'_>, info: &[u32]) -> io::Result<File> {
         attr.iter_create.link_fd = raw(link.as_fd());
     })?;
     Ok(iterator.into())
+}
+
+/// Reads what a program writes at each object of an iterator, until that ends or `each` has enough. After a million objects
+/// the kernel returns for a moment (`MAX_ITER_OBJECTS` in kernel/bpf/bpf_iter.c): `each` gets nothing then.
+pub fn read_iterator(
+    mut iterator: File,
+    mut each: impl FnMut(&[u8]) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let mut buffer = [0; 4096];
+    loop {
+        let read = match iterator.read(&mut buffer) {
+            Ok(0) => return Ok(()),
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
+            Err(error) => return Err(error),
+        };
+        if each(&buffer[..read]).is_break() {
+            return Ok(());
+        }
+    }
 }
 
 /// Replaces a link's program atomically.

@@ -26,6 +26,12 @@ pub fn owning_user_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     }
 }
 
+/// The cookie of a socket's network namespace: `SO_NETNS_COOKIE` (Linux 5.14).
+pub fn netns_cookie(socket: BorrowedFd<'_>) -> io::Result<u64> {
+    const SO_NETNS_COOKIE: i32 = 71;
+    socket_option_u64(socket, SO_NETNS_COOKIE)
+}
+
 /// An integer socket option that std and nix have no name for.
 pub fn socket_option_u64(socket: BorrowedFd<'_>, option: i32) -> io::Result<u64> {
     let mut value = 0_u64;

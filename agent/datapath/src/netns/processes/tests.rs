@@ -1,6 +1,7 @@
 use std::fs;
 
 use sidetrack_common::ids::NetnsInode;
+use sidetrack_reconcile::Processes as _;
 
 use super::{MAX_CGROUPS, MAX_IN_CGROUP, Member, Members, Processes, first_pids, pod_uid};
 
@@ -128,9 +129,12 @@ fn of_a_crowd_the_first_of_each_container_are_looked_at() {
 #[test]
 fn without_processes_there_are_none() {
     let none = Processes::default();
-    assert!(none.is_none() && !none.any_in(1));
+    assert!(none.is_none() && !none.any_in(NetnsInode::new(1)));
     assert_eq!(
-        (none.path_of(1), none.netns_of_pod("uid", None)),
+        (
+            none.path_of(NetnsInode::new(1)),
+            none.netns_of_pod("uid", None)
+        ),
         (None, None)
     );
 }
