@@ -361,6 +361,15 @@ fn an_upgrade_does_not_forget_the_plugin() {
     assert!(!error.contains("cni"), "{error}");
 }
 
+/// Values that are kept from the upgrade that took the plugin away would take it away again.
+#[test]
+fn the_plugin_is_not_to_be_there_and_removed() {
+    let error = helm(&json!({"cni": {"enabled": true, "remove": true}})).expect_err("refused");
+    for cure in ["cni.remove=false", "cni.enabled=false"] {
+        assert!(error.contains(cure), "{error}");
+    }
+}
+
 #[test]
 fn rbac_lists_what_the_agent_uses_and_no_more() {
     let objects = lab::deploy::plain().expect("the manifests");

@@ -22,7 +22,11 @@ pub use self::{
     containers::{ContainerFacts, Containers},
     meta::{Meta, ObjectFacts},
 };
-use crate::{mesh_name::MeshName, names::InjectedNames, text::shortened};
+use crate::{
+    mesh_name::MeshName,
+    names::{InjectedNames, REPLACED},
+    text::shortened,
+};
 
 /// How many bytes of a pod's annotations, arguments and variables are kept. The API server allows 256 KiB for all
 /// annotations, which is more than a list of 10,000 ranges needs, and injectors repeat lists as arguments of
@@ -134,6 +138,15 @@ impl PodFacts {
     #[must_use]
     pub fn istio_init(&self) -> Option<&ContainerFacts> {
         self.init_of(MeshName::Istio)
+    }
+
+    /// The name of the init container that programs iptables for the pod's sidecar. Consul's is not one: it does other
+    /// things, and leaves iptables alone where Consul's CNI plugin is installed.
+    #[must_use]
+    pub fn iptables_init(&self) -> Option<&'static str> {
+        let inits = self.meshes().filter(|mesh| self.init_of(*mesh).is_some());
+        let mut names = inits.map(|mesh| InjectedNames::of(mesh).init);
+        names.find(|name| REPLACED.contains(name))
     }
 
     /// Whether both are the same but for their versions.

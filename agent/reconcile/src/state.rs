@@ -173,8 +173,8 @@ pub struct Record<N: Node> {
     pub(crate) wanted_since: Option<Instant>,
     /// Whether the labels of its namespace are unknown, or may be out of date.
     pub(crate) unsure: bool,
-    /// Whether it programs iptables by itself.
-    pub(crate) has_istio_init: bool,
+    /// The init container with which it programs iptables by itself.
+    pub(crate) iptables_init: Option<&'static str>,
     /// Since when the pod is tried again and again, enrolled or not.
     pub(crate) trying_since: Option<Instant>,
     /// When to try again.
@@ -217,7 +217,7 @@ impl<N: Node> Record<N> {
             started: false,
             wanted_since: None,
             unsure: false,
-            has_istio_init: false,
+            iptables_init: None,
             trying_since: None,
             next_try: now,
             search: ListenerSearch::new(now),
@@ -376,8 +376,8 @@ impl<N: Node> Record<N> {
     /// The answer to the CNI plugin for a pod that is to start and is not enrolled.
     pub(crate) fn refused(&self) -> CniAnswer {
         let reason = self.reason().unwrap_or("it is not enrolled");
-        if self.has_istio_init && self.enrollment().is_none() {
-            return CniAnswer::Skipped(format!("{reason}; it is left to its istio-init"));
+        if let (Some(init), None) = (self.iptables_init, self.enrollment()) {
+            return CniAnswer::Skipped(format!("{reason}; it is left to its {init}"));
         }
         CniAnswer::Refused(reason.to_owned())
     }

@@ -60,8 +60,12 @@ fn by_arguments(policy: &mut Policy, words: &[String], place: &str, settings: &m
                     policy.inbound = InboundPorts::Only(ports);
                 }
             }
-            "--inbound-ports-to-ignore" => policy.exclusions.inbound_ports = ports(Some(found)),
-            "--outbound-ports-to-ignore" => policy.exclusions.outbound_ports = ports(Some(found)),
+            "--inbound-ports-to-ignore" => {
+                policy.exclusions.inbound_ports = ports(Some(found), settings);
+            }
+            "--outbound-ports-to-ignore" => {
+                policy.exclusions.outbound_ports = ports(Some(found), settings);
+            }
             "--subnets-to-ignore" => {
                 policy.exclusions.sources = settings.list(Some(found), ',', values::range);
             }
@@ -91,9 +95,9 @@ fn by_sidecar(policy: &mut Policy, pod: &PodFacts, settings: &mut Settings) {
     let addresses = OUTBOUND.iter().find_map(|name| variable(name));
     policy.ipv4_only = !addresses.is_some_and(|found| found.value.contains("[::"));
     let annotation = |name| settings_annotation(pod, name);
-    let skipped = ports(annotation(SKIP_INBOUND_PORTS).as_ref());
+    let skipped = ports(annotation(SKIP_INBOUND_PORTS).as_ref(), settings);
     policy.exclusions.inbound_ports = own.into_iter().chain(skipped).collect();
-    policy.exclusions.outbound_ports = ports(annotation(SKIP_OUTBOUND_PORTS).as_ref());
+    policy.exclusions.outbound_ports = ports(annotation(SKIP_OUTBOUND_PORTS).as_ref(), settings);
     let subnets = annotation(SKIP_SUBNETS);
     policy.exclusions.sources = settings.list(subnets.as_ref(), ',', values::range);
     if let Some(found) = annotation(PROXY_UID) {
@@ -105,12 +109,16 @@ fn by_sidecar(policy: &mut Policy, pod: &PodFacts, settings: &mut Settings) {
 }
 
 /// Entries that cannot be read are dropped, as proxy-init drops them.
-fn ports(found: Option<&Sourced>) -> Vec<Span> {
-    /// As many as a list of another mesh may have.
-    const MOST: usize = 1000;
-    let items = found.iter().flat_map(|found| found.value.split(','));
-    let spans = items.filter_map(|item| values::ports(item.trim()).ok());
-    spans.take(MOST).collect()
+fn ports(found: Option<&Sourced>, settings: &mut Settings) -> Vec<Span> {
+    let readable = found.map(|found| {
+        let items = found.value.split(',').map(str::trim);
+        let items = items.filter(|item| values::ports(item).is_ok());
+        Sourced {
+            value: items.collect::<Vec<_>>().join(","),
+            origin: found.origin.clone(),
+        }
+    });
+    settings.list(readable.as_ref(), ',', values::ports)
 }
 
 /// A user or group; none below 1 has a rule.

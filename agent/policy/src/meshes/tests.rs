@@ -109,6 +109,47 @@ fn linkerd_without_init_is_read_as_its_cni_plugin_does() {
 }
 
 #[test]
+fn more_ports_of_linkerd_than_are_kept_reject_the_pod() {
+    let listed = |most: usize| {
+        let ports: Vec<String> = (1..=most).map(|port| port.to_string()).collect();
+        format!("nonsense,{}", ports.join(","))
+    };
+    for (args, annotation) in [
+        (Some("--inbound-ports-to-ignore"), "other"),
+        (Some("--outbound-ports-to-ignore"), "other"),
+        (None, "config.linkerd.io/skip-inbound-ports"),
+        (None, "config.linkerd.io/skip-outbound-ports"),
+    ] {
+        let pod = |text: &str| {
+            let args = args.map(|flag| [flag, text]);
+            let args = args.as_ref().map(<[&str; 2]>::as_slice);
+            linkerd(args, json!({ annotation: text }))
+        };
+        of_pod(&facts(pod(&listed(1000)))).expect("a policy");
+        let problem = problems(pod(&listed(1001)));
+        assert!(problem.contains("write at most 1000 entries"), "{problem}");
+    }
+}
+
+#[test]
+fn pods_that_program_iptables_name_the_init_container() {
+    let with = |pod: Value, init: &str| {
+        let mut pod = pod;
+        let inits = pod["spec"]["initContainers"].as_array_mut();
+        inits
+            .expect("init containers")
+            .push(json!({ "name": init }));
+        facts(pod).iptables_init()
+    };
+    let linkerd = || linkerd(None, json!({}));
+    assert_eq!(with(linkerd(), "linkerd-init"), Some("linkerd-init"));
+    assert_eq!(with(kuma(None, json!({})), "kuma-init"), Some("kuma-init"));
+    // That of a mesh whose sidecar the pod has not.
+    assert_eq!(with(linkerd(), "istio-init"), None);
+    assert_eq!(with(consul("{}"), "consul-connect-inject-init"), None);
+}
+
+#[test]
 fn a_subnet_of_linkerd_must_be_one() {
     let args = ["--subnets-to-ignore", "10.1.0.0/16,everything"];
     let problem = problems(linkerd(Some(&args), json!({})));

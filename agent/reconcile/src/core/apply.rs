@@ -86,7 +86,7 @@ impl<N: Node> Core<N> {
         }
         record.uid.clone_from(uid);
         record.unsure = document.namespace != NamespaceFacts::Current;
-        record.has_istio_init = document.pod.istio_init().is_some();
+        record.iptables_init = document.pod.iptables_init();
         match self.selected(name, document) {
             Selected::Enrolled(policy) => match document.netns.clone() {
                 Ok(netns) => {

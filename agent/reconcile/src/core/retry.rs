@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use sidetrack_policy::PodRef;
 
-use super::{Core, converge, turn};
+use super::{Core, converge};
 use crate::{
     node::Node,
+    policies::SHORT,
     state::{Desired, FAST_RETRIES, Record, SLOW_RETRY},
 };
 
@@ -49,7 +50,7 @@ impl<N: Node> Core<N> {
 
     pub(super) fn has_long_lists(&self, name: &PodRef) -> bool {
         match self.pods.get(name).map(|record| &record.desired) {
-            Some(Desired::Enroll(goal)) => turn::is_long(&goal.policy),
+            Some(Desired::Enroll(goal)) => goal.policy.entries() > SHORT,
             _ => false,
         }
     }

@@ -4,13 +4,12 @@
 use std::collections::VecDeque;
 
 use sidetrack_policy::{
-    PodRef, Policy,
+    PodRef,
     compiled::{CompiledPolicy, ListSizes},
-    policy::{InboundPorts, OutboundRanges},
 };
 
 use super::Core;
-use crate::{node::Node, policies::SHORT};
+use crate::node::Node;
 
 /// Rows of lists that a turn writes or removes before it ends. The policy that exceeds them is written whole, which
 /// has at most an eighth of the maps' rows.
@@ -63,22 +62,6 @@ pub(crate) fn rows(policy: &CompiledPolicy) -> usize {
         owners,
     } = policy.list_sizes();
     ports + ranges + owners
-}
-
-/// Whether a policy has more than a few entries.
-pub(super) fn is_long(policy: &Policy) -> bool {
-    let inbound = match &policy.inbound {
-        InboundPorts::None => 0,
-        InboundPorts::AllExcept(ports) | InboundPorts::Only(ports) => ports.len(),
-    };
-    let outbound = match &policy.outbound {
-        OutboundRanges::All => 0,
-        OutboundRanges::Only(ranges) => ranges.len(),
-    };
-    let owners = policy.proxy_uids.len() + policy.proxy_gids.len();
-    let groups = policy.included_groups.as_ref().map_or(0, Vec::len) + policy.excluded_groups.len();
-    let ports = policy.included_outbound_ports.len() + policy.excluded_outbound_ports.len();
-    inbound + outbound + owners + groups + ports + policy.excluded_ranges.len() > SHORT
 }
 
 impl<N: Node> Core<N> {

@@ -77,7 +77,7 @@ impl Unmaintained {
     fn words(&self, path: &Path) -> String {
         let file = self.on_node.join(path.file_name().unwrap_or_default());
         format!(
-            "CNI plugin: its entry is in {} of this node, but this agent was started without --cni-bin-dir and --cni-conf-dir, so the entry is not maintained. Pods still wait for this agent when they start. To keep the plugin, install with cni.enabled=true; to take it away, install with cni.remove=true; an uninstall removes the entry",
+            "CNI plugin: its entry is in {} of this node, but this agent was started without --cni-bin-dir and --cni-conf-dir, so the entry is not maintained. Pods still wait for this agent when they start. To keep the plugin, upgrade with cni.enabled=true and cni.remove=false; to take it away, with cni.enabled=false and cni.remove=true; an uninstall removes the entry",
             file.display()
         )
     }
