@@ -29,8 +29,8 @@ pub(super) struct OfflineFlags {
     /// - reads standard input
     #[arg(long, value_name = "FILE", global = true)]
     manifest: Option<PathBuf>,
-    /// With --manifest: an address of the pod, for one that does not run yet. May be repeated; the first
-    /// one decides whether IPv6 is intercepted
+    /// With --manifest: an address of the pod, for one that does not run yet. May be repeated. In Istio
+    /// without dual stack the first one decides whether IPv6 is intercepted
     #[arg(long = "pod-ip", value_name = "IP", global = true, value_parser = pod_ip)]
     pod_ips: Vec<IpAddr>,
     /// With --manifest: a server in the pod's resolv.conf, for one with DNS capture. May be repeated
@@ -161,7 +161,8 @@ impl OfflineFlags {
             servers => policy.with_dns_servers(Some(servers)),
         };
         let own = self.addresses(document);
-        let ipv6 = (!own.is_empty()).then(|| policy.captures_v6(own.iter().copied()));
+        let is_known = !own.is_empty() || policy.ipv4_only;
+        let ipv6 = is_known.then(|| policy.captures_v6(own.iter().copied()));
         Ok(Described {
             name: document.name().to_string(),
             policy,

@@ -1,5 +1,6 @@
 //! The pod the decision's tests share. The tests are in a file for each part of docs/semantics.md.
 
+mod ahead;
 mod dialects;
 mod dns;
 mod inbound_table;

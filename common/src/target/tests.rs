@@ -122,3 +122,55 @@ fn ipv6_targets_are_in_their_prefix_and_differ_in_the_rest() {
         assert!(!is_dedicated(outside) && !is_dedicated_v6(outside));
     }
 }
+
+/// Two builds of the agent share rows, so a destination has the same target in both.
+#[test]
+fn a_destination_keeps_its_target() {
+    let text = |target: Target| format!("{} {}", target.addr, target.port);
+    for (dialed, dedicated, shared, bound) in [
+        (
+            v4(1),
+            "127.69.13.209 15001",
+            "127.166.214.88 15001",
+            "127.157.44.48 15001",
+        ),
+        (
+            v4(0x00ff_ffff),
+            "127.66.188.24 15001",
+            "127.164.132.159 15001",
+            "127.167.165.32 15001",
+        ),
+        (
+            v6(1),
+            "100::1:4bdb:787b:ef4a:cbb 15001",
+            "::1 677",
+            "::1 15306",
+        ),
+        (
+            v6(0x1234 << 64 | 7),
+            "100::1:e18d:3fe:5429:d3cd 15001",
+            "::1 1006",
+            "::1 47878",
+        ),
+        (
+            v6(u128::MAX >> 16),
+            "100::1:fd2b:c034:eb12:f58 15001",
+            "::1 290",
+            "::1 29235",
+        ),
+    ] {
+        assert_eq!(text(Target::dedicated(dialed, 443, 15001, 1)), dedicated);
+        assert_eq!(text(Target::shared(dialed, 443, 15001, 0)), shared);
+        assert_eq!(text(Target::shared(dialed, 80, 15001, 40_000)), bound);
+    }
+}
+
+#[test]
+fn both_words_of_the_prefix_count() {
+    let mut words = DEDICATED_V6.0.to_v6_be();
+    assert!(is_dedicated_v6(Addr::from_v6_be(words)));
+    // The same bits in both.
+    words[0] ^= 7;
+    words[1] ^= 7;
+    assert!(!is_dedicated_v6(Addr::from_v6_be(words)));
+}

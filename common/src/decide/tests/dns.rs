@@ -69,6 +69,18 @@ fn queries_to_listed_servers_go_to_the_dns_port() {
 }
 
 #[test]
+fn a_query_has_the_source_that_it_would_have() {
+    let (policy, tables) = capturing(CURRENT);
+    for (bound, expected) in [(ANY, POD), (SECOND, SECOND)] {
+        let query = dial(APP, bound, SERVER, DNS_PORT);
+        let Verdict::Redirect { source, dialed, .. } = udp(&policy, &query, &tables).verdict else {
+            panic!("it is captured");
+        };
+        assert_eq!((source, dialed), (expected, SERVER));
+    }
+}
+
+#[test]
 fn other_servers_and_owners_follow_the_other_rules() {
     let plain = |owner, server| both(owner, server, |_, _| {}).map(|(rule, port, _)| (rule, port));
     assert_eq!(

@@ -1,11 +1,11 @@
 //! The inbound table of docs/semantics.md, row by row.
 
-use super::{Fixture, POD, REMOTE, SECOND, port_of, syn_from, v6, with_exempt_ports};
+use super::{Fixture, POD, REMOTE, SECOND, VIP, port_of, syn_from, v6, with_exempt_ports};
 use crate::{
     addr::Addr,
     decide::{Verdict, inbound, virtual_index},
     pod::{IfaceRow, IfaceRule},
-    policy::{InboundMode, List},
+    policy::{InboundMode, List, Policy},
     rule::Rule,
 };
 
@@ -38,6 +38,28 @@ fn the_pods_own_traffic_is_not_inbound() {
     ] {
         let decision = inbound(&policy, &syn_from(source, 80), &tables);
         assert_eq!(decision.rule, Rule::LocalSource);
+    }
+}
+
+#[test]
+fn excluded_senders_are_untouched() {
+    for list in [List::SourceExcluded, List::SourceExcludedLate] {
+        let (mut policy, mut tables) = with_exempt_ports();
+        tables.ranges = vec![(list, Addr::v4([10, 0, 0, 8])), (list, REMOTE)];
+        let decide = |policy: &Policy, source| inbound(policy, &syn_from(source, 80), &tables);
+        assert_eq!(
+            decide(&policy, REMOTE).rule,
+            Rule::AllInbound,
+            "it has no such list"
+        );
+        policy.lists |= list.bit();
+        let decision = decide(&policy, REMOTE);
+        assert_eq!(
+            (decision.verdict, decision.rule),
+            (Verdict::Untouched, Rule::SourceExcluded)
+        );
+        assert_eq!(decision.index, 1);
+        assert_eq!(decide(&policy, VIP).rule, Rule::AllInbound);
     }
 }
 

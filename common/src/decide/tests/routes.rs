@@ -18,6 +18,10 @@ fn errors_come_first() {
     for destination in [VIP, v6(9)] {
         let decision = outbound(&default_policy(), &dial(APP, ANY, destination, 80), &tables);
         assert_eq!((decision.verdict, decision.rule), (fails, Rule::NoRoute));
+        let mut led = dial(APP, ANY, destination, 80);
+        led.routing_header = true;
+        let decision = outbound(&default_policy(), &led, &tables);
+        assert_eq!(decision.rule, Rule::NoRoute);
         // For a connection that no rule captures, the kernel reports the error itself.
         let proxy = outbound(
             &default_policy(),
