@@ -60,7 +60,7 @@ fn searches_do_not_see_each_other() -> Result<()> {
             Ok(found)
         });
         let adopted = (0..ROUNDS).try_for_each(|round| {
-            let missed = adoption.run(&[(cookie, wanted)], &pids, until)?;
+            let missed = adoption.run(&[(cookie, wanted)], Some(&pids), until)?;
             let stored = adoption.listeners.get(&key)?;
             ensure!(
                 missed == 0 && stored == Some(cookie),

@@ -32,3 +32,6 @@ impl Read {
             && self.namespace_mode == document.namespace_mode
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -382,3 +382,6 @@ impl<N: Node> Record<N> {
         CniAnswer::Refused(reason.to_owned())
     }
 }
+
+#[cfg(test)]
+mod tests;

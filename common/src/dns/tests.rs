@@ -1,13 +1,16 @@
 use super::{
     DnsBlock,
     DnsPosition::{self, AfterExclusions, AfterOwners, First},
-    DnsTcp::{self, Captured, InsteadOfOutbound, Ordinary},
+    DnsTcp::{Captured, InsteadOfOutbound, Ordinary},
 };
 
 const POSITIONS: [DnsPosition; 3] = [First, AfterExclusions, AfterOwners];
 const HIGHEST: u16 = u16::MAX;
 
-fn answers(block: DnsBlock) -> ([bool; 3], [bool; 3], bool, bool, bool) {
+/// Where the rules stand, where they capture TCP, whether they do so instead of the outbound port, UDP, exclusions.
+type Answers = ([bool; 3], [bool; 3], bool, bool, bool);
+
+fn answers(block: DnsBlock) -> Answers {
     (
         POSITIONS.map(|position| block.is_at(position)),
         POSITIONS.map(|position| block.captures_tcp_at(position)),
@@ -19,7 +22,7 @@ fn answers(block: DnsBlock) -> ([bool; 3], [bool; 3], bool, bool, bool) {
 
 #[test]
 fn rules_answer_what_they_were_made_of() {
-    let rules: [(DnsPosition, DnsTcp, [bool; 3], [bool; 3], bool); 5] = [
+    let rules = [
         (First, Ordinary, [true, false, false], [false; 3], false),
         (
             First,

@@ -101,7 +101,8 @@ fn a_policy_that_could_not_be_removed_is_not_used_again() {
     let mut policies = Policies::after(None, Vec::new());
     let id = write(&mut policies, &policy(1));
     policies.release(&policy(1), now);
-    let due = policies.take_due(now + GRACE).unwrap();
+    let now = now + GRACE;
+    let due = policies.take_due(now).unwrap();
     policies.give_back(due, now);
     assert!(!policies.has_due(now), "not at once");
     assert_eq!(share(&mut policies, &policy(1)), None);

@@ -1,11 +1,14 @@
 //! Rules ahead of the others: their order, their positions, and which lists they ask.
 
-use super::{super::ahead::Ahead, ANY, APP, VIP, default_policy, dial, v6};
+use super::{super::ahead::Ahead, ANY, APP, Fixture, LO2, VIP, default_policy, dial, v6};
 use crate::{
     addr::Addr,
     decide::{Tables, outbound},
     pod::Route,
-    policy::{DNS_DIRECT_BITS, List, OUTBOUND_OFF_BIT, OWNER_ENTRIES, Policy},
+    policy::{
+        DIALECT_LO_UNTOUCHED, DIALECT_NO_LOCAL_RULES, DNS_DIRECT_BITS, List, OUTBOUND_OFF_BIT,
+        OWNER_ENTRIES, Policy,
+    },
     rule::Rule,
 };
 
@@ -145,6 +148,27 @@ fn lists_that_the_policy_has_not_are_not_asked() {
         (List::OutPortExcluded, [None; 2]),
     ] {
         assert_eq!(decided(list.bit(), VIP, &all), expected, "{list:?}");
+    }
+}
+
+#[test]
+fn ports_come_after_what_stays_in_the_pod_where_that_is_left_alone() {
+    for (dialect, expected) in [
+        (0, Rule::OutPortExcluded),
+        (DIALECT_LO_UNTOUCHED | DIALECT_NO_LOCAL_RULES, Rule::OverLo),
+    ] {
+        let policy = Policy {
+            lists: ALL,
+            dialect,
+            ..default_policy()
+        };
+        let tables = Fixture {
+            ranges: vec![(List::OutPortRangeExcluded, PORT)],
+            ..Fixture::default()
+        };
+        let rule = |to| outbound(&policy, &dial(APP, ANY, to, 80), &tables).rule;
+        assert_eq!(rule(LO2), expected);
+        assert_eq!(rule(VIP), Rule::OutPortExcluded);
     }
 }
 

@@ -37,6 +37,9 @@ fn errors_come_first() {
             &Fixture::default(),
         );
         assert_eq!((decision.verdict, decision.rule), (fails, Rule::NoRoute));
+        let bound = dial(APP, Addr::LOOPBACK_V4, Addr::v4(destination), 80);
+        let decision = outbound(&default_policy(), &bound, &Fixture::default());
+        assert_eq!(decision.rule, Rule::NoRoute);
     }
 }
 
