@@ -52,9 +52,9 @@ rules! {
     Udp = 5, "udp", "UDP is not intercepted unless it is a DNS query that the sidecar answers: it goes to its destination directly";
 
     /// Outbound 1: the output device is excluded.
-    OutInterface = 10, "out-interface-excluded", "the output device is in excludeInterfaces";
+    OutInterface = 10, "out-interface-excluded", "the output device is excluded (in Istio by excludeInterfaces)";
     /// Outbound 2: the port is excluded.
-    OutPortExcluded = 11, "out-port-excluded", "the port is in excludeOutboundPorts";
+    OutPortExcluded = 11, "out-port-excluded", "the port is excluded outbound (in Istio by excludeOutboundPorts)";
     /// Outbound 3: the sidecar's own address towards the app.
     SelfSource = 12, "self-source", "the sidecar calls the app from its own loopback address";
     /// Outbound 4a: the proxy (by uid) calls its own pod.
@@ -76,13 +76,13 @@ rules! {
     /// Outbound 8: loopback destination.
     Loopback = 21, "loopback", "the destination is the pod's loopback address";
     /// Outbound 9: the destination is in an excluded range.
-    RangeExcluded = 22, "out-range-excluded", "the destination is in excludeOutboundIPRanges";
+    RangeExcluded = 22, "out-range-excluded", "the destination is excluded (in Istio by excludeOutboundIPRanges)";
     /// Outbound 10: the port is included, in any range.
-    OutPortIncluded = 23, "out-port-included", "the port is in includeOutboundPorts";
+    OutPortIncluded = 23, "out-port-included", "the port is captured whatever the destination (in Istio by includeOutboundPorts)";
     /// Outbound 11: everything is captured.
     AllOutbound = 24, "out-all", "all outbound connections are captured";
     /// Outbound 11: the destination is in an included range.
-    RangeIncluded = 25, "out-range-included", "the destination is in includeOutboundIPRanges";
+    RangeIncluded = 25, "out-range-included", "the destination is in a captured range (in Istio of includeOutboundIPRanges)";
     /// Outbound 12: nothing matched.
     OutNoMatch = 26, "out-no-match", "no outbound rule captures the connection";
     /// Outbound 3 of Istio up to 1.2: everything over lo except to LB.
@@ -118,19 +118,19 @@ rules! {
     /// Inbound 1: a virtual interface, destination not captured.
     VirtualInterfaceNoMatch = 42, "virtual-interface-no-match", "the connection came in on a virtual interface, and its destination is not captured";
     /// Inbound 2: the ingress interface is excluded.
-    InInterface = 43, "in-interface-excluded", "the ingress interface is in excludeInterfaces";
+    InInterface = 43, "in-interface-excluded", "the ingress interface is excluded (in Istio by excludeInterfaces)";
     /// Inbound 3: inbound capture is off.
     InboundOff = 44, "in-off", "no inbound port is captured";
     /// Inbound 4: the tunnel port.
     TunnelPort = 45, "tunnel-port", "the sidecar itself serves the inbound tunnel port";
     /// Inbound 5: the port is excluded.
-    InPortExcluded = 46, "in-port-excluded", "the port is in excludeInboundPorts or is a status port of the sidecar";
+    InPortExcluded = 46, "in-port-excluded", "the port is excluded inbound (in Istio by excludeInboundPorts), or is a port of the sidecar itself";
     /// Inbound 5: everything else is captured.
     AllInbound = 47, "in-all", "all inbound ports are captured";
     /// Inbound 6: the port is listed.
-    InPortIncluded = 48, "in-port-included", "the port is in includeInboundPorts";
+    InPortIncluded = 48, "in-port-included", "the port is captured inbound (in Istio by includeInboundPorts)";
     /// Inbound 6: the port is not listed.
-    InNoMatch = 49, "in-no-match", "the port is not in includeInboundPorts";
+    InNoMatch = 49, "in-no-match", "the port is not one of those that are captured inbound (in Istio of includeInboundPorts)";
     /// Inbound 4 of Istio up to 1.12: port 22.
     SshPort = 50, "ssh-port", "port 22 is exempt in this Istio version";
 
@@ -144,7 +144,7 @@ rules! {
     /// Refused: too many handshakes in flight.
     HandshakesFull = 62, "handshakes-full", "too many redirected connections are waiting for the sidecar: refused";
     /// Outcome of a redirected inbound connection: no socket listens on the capture port.
-    NoListener = 63, "no-listener", "no sidecar listens on the port that captures the connection, 15006 unless configured: refused";
+    NoListener = 63, "no-listener", "no sidecar listens on the port that captures the connection, in Istio 15006 unless configured: refused";
     /// Refused: the pod has more addresses than the agent follows.
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
     /// Refused: the socket has an IPv6 routing header or an IPv4 source route.

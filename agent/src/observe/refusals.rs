@@ -125,7 +125,7 @@ fn is_of(key: &RefusalKey, event: &Event) -> bool {
 pub fn cure(rule: Rule) -> &'static str {
     match rule {
         Rule::SidecarRefused | Rule::NoListener => {
-            "look whether the container istio-proxy runs and is ready: `kubectl describe pod` shows its state, `kubectl logs POD -c istio-proxy` why it ended"
+            "look whether the container of the sidecar (in Istio istio-proxy) runs and is ready: `kubectl describe pod` shows its state, `kubectl logs POD -c CONTAINER` why it ended"
         }
         Rule::SidecarSilent => {
             "the sidecar runs and does not accept connections: look at its load, and restart the pod if it hangs"
@@ -141,11 +141,11 @@ pub fn cure(rule: Rule) -> &'static str {
         }
         Rule::NoStorage => "the node has too little memory: look at its memory pressure",
         Rule::BoundDevice => {
-            "the application binds its sockets to a device (SO_BINDTODEVICE): give it CAP_NET_RAW, or exclude the destination with traffic.sidecar.istio.io/excludeOutboundIPRanges"
+            "the application binds its sockets to a device (SO_BINDTODEVICE): give it CAP_NET_RAW, or exclude the destination (in Istio by traffic.sidecar.istio.io/excludeOutboundIPRanges)"
         }
         Rule::TooManyAddresses => "remove addresses from the pod's interfaces",
         Rule::RoutingHeader => {
-            "the application sets an IPv6 routing header (IPV6_RTHDR) on its sockets: remove that"
+            "the application sets an IPv6 routing header (IPV6_RTHDR) or an IPv4 source route (IP_OPTIONS) on its sockets: remove that"
         }
         Rule::UnknownTarget => {
             "another program has changed the connection's addresses after sidetrack redirected it (`sidetrack status` names foreign programs), or the client dialed an address of 127.128.0.0/10 or 100:0:0:1::/64: only redirects lead there"

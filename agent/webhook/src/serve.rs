@@ -271,8 +271,8 @@ fn log(answer: &ReviewAnswer) {
     let ReviewAnswer { pod, dry_run, .. } = answer;
     match &answer.outcome {
         Outcome::Unchanged => debug!(%pod, dry_run, "nothing to do"),
-        Outcome::Changed => info!(%pod, dry_run, "istio-init removed"),
-        Outcome::Refused(reason) => warn!(%pod, dry_run, "istio-init stays: {reason}"),
+        Outcome::Changed => info!(%pod, dry_run, "init container replaced"),
+        Outcome::Refused(reason) => warn!(%pod, dry_run, "init container stays: {reason}"),
         Outcome::Misconfigured(problem) => debug!("{problem}"),
     }
 }

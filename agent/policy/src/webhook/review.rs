@@ -142,7 +142,7 @@ impl Request<'_> {
         };
         match &outcome {
             Outcome::Unchanged | Outcome::Changed => {}
-            Outcome::Refused(reason) => warnings.push(format!("istio-init stays: {reason}")),
+            Outcome::Refused(reason) => warnings.push(format!("init container stays: {reason}")),
             Outcome::Misconfigured(problem) => warnings.push(problem.clone()),
         }
         if version != V1 {

@@ -195,7 +195,7 @@ fn pods_that_opted_in_and_cannot_be_enrolled_get_a_warning() {
         };
         assert!(reason.contains(expected), "{reason}");
         let warnings = checked.response["warnings"].to_string();
-        assert!(warnings.contains("istio-init stays"), "{warnings}");
+        assert!(warnings.contains("init container stays"), "{warnings}");
     }
     let conflicting = with(NO_ANNOTATIONS, |pod| {
         pod["spec"]["containers"][0]["name"] = "sidetrack-validation".into();
