@@ -57,7 +57,8 @@ async fn report(options: &Options) -> Result<CostReport> {
     let before = match before {
         Ok(before) => before,
         Err(no_agent) => {
-            let pinned = pinned(&options.places).context(format!("{no_agent:#}"))?;
+            let pinned = pinned(&options.places)
+                .with_context(|| format!("{no_agent:#}; the pinned maps cannot be read"))?;
             output::remark(format!("{no_agent:#}; these maps are pinned:"));
             return Ok(CostReport {
                 cost: pinned,

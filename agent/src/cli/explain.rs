@@ -12,6 +12,7 @@ use std::{
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
+use sidetrack_common::dns::DNS_PORT;
 use sidetrack_policy::Policy;
 
 use self::{
@@ -140,6 +141,11 @@ impl Direction {
         }
     }
 
+    /// Whether it is a DNS query, by its port.
+    fn is_query(&self, destination: SocketAddr) -> bool {
+        matches!(self, Self::Outbound { .. }) && destination.port() == DNS_PORT
+    }
+
     /// Who makes an outbound connection.
     fn owner(&self, policy: &Policy) -> Option<Owner> {
         match self {
@@ -184,6 +190,12 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         usage(&problem);
     }
     let answer = answer::answer(&target, direction, resolved.address);
+    let mut remark = target.remark.clone();
+    if direction.is_query(resolved.address) && target.policy.awaits_resolv_conf() {
+        let text = "which servers the pod's resolv.conf has is not known here, and queries to others are not captured: pass them with --dns-server IP";
+        output::remark(text);
+        remark.get_or_insert(text.to_owned());
+    }
     let listeners = target.policy.listener_ports();
     let sidecar_listens = match (answer.port(), &target.live) {
         // Of other ports, as that of DNS, it is not known.
@@ -199,7 +211,7 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
         resolved: resolved.of_name.clone(),
         owner: direction.owner(&target.policy),
         enrollment: target.enrollment.clone(),
-        remark: target.remark.clone(),
+        remark,
     };
     if !output::print_value(options.output, &report)? {
         let lines = lines(&report, &target, direction.destination(), &resolved);

@@ -100,7 +100,7 @@ impl Target {
             Ok(pods) => pods,
             Err(no_answer) => {
                 return Self::of_kernel(places, pod, "no agent answers").with_context(|| {
-                    format!("{no_answer:#}; with --manifest FILE no agent is needed")
+                    format!("{no_answer:#}; with --manifest FILE no agent is needed; the pinned maps cannot be read")
                 });
             }
         };

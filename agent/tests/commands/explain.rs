@@ -194,3 +194,39 @@ fn host_names() {
     let ended = explain(&pod, &["outbound", "--dst", "fd00::1:80"]);
     assert!(ended.error(2).contains("write [fd00::1]:80"), "{ended:?}");
 }
+
+#[test]
+fn a_mesh_without_ipv6_leaves_it_alone_whatever_the_addresses() {
+    let pod = r#"{"kind": "Pod", "metadata": {"name": "a"},
+        "spec": {"containers": [{"name": "app"}, {"name": "linkerd-proxy"}]}}"#;
+    let to = |words: &[&str], destination: &str| {
+        let outbound = ["outbound", "--dst", destination];
+        verdict(pod, &[words, &outbound].concat())["verdict"].clone()
+    };
+    for addresses in [&[][..], &["--pod-ip", "fd00::1"]] {
+        assert_eq!(to(addresses, "[fd00::9]:80"), "untouched");
+        assert_eq!(to(addresses, "10.0.0.9:80"), "redirect");
+    }
+    let rules = piped(&["rules", "-6", "--manifest", "-"], pod);
+    let text = rules.text();
+    assert!(text.contains("are left alone"), "{text}");
+}
+
+#[test]
+fn the_verdict_of_a_query_says_that_servers_are_missing() {
+    let pod = r#"{"kind": "Pod", "metadata": {"name": "a"}, "spec": {
+        "initContainers": [{"name": "istio-init", "args": ["istio-iptables", "-p", "15001", "-z", "15006",
+            "-u", "1337", "-m", "REDIRECT", "-i", "*", "-b", "*", "--redirect-dns"]}],
+        "containers": [{"name": "app"}, {"name": "istio-proxy"}]}}"#;
+    let to = |words: &[&str], port: u16| {
+        let destination = format!("10.96.0.10:{port}");
+        verdict(pod, &[words, &["outbound", "--dst", &destination]].concat())
+    };
+    let unknown = to(&[], 53);
+    assert_eq!(unknown["port"], 15053, "{unknown}");
+    let remark = unknown["remark"].as_str().unwrap_or_default();
+    assert!(remark.contains("--dns-server"), "{unknown}");
+    for known in [to(&["--dns-server", "10.96.0.10"], 53), to(&[], 80)] {
+        assert!(known["remark"].is_null(), "{known}");
+    }
+}

@@ -15,6 +15,12 @@ impl Policy {
         matches!(self.dns, DnsCapture::Servers(_)) && self.has_dns_servers()
     }
 
+    /// The same, and it has not been read: until then queries to any server are captured.
+    #[must_use]
+    pub fn awaits_resolv_conf(&self) -> bool {
+        matches!(self.dns, DnsCapture::Servers(None)) && self.follows_resolv_conf()
+    }
+
     /// The same policy, with the servers of the pod's resolv.conf.
     #[must_use]
     pub fn with_dns_servers(&self, servers: Option<&[IpAddr]>) -> Self {
