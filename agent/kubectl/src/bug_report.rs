@@ -1,6 +1,6 @@
 //! `kubectl sidetrack bug-report`: one archive with what a maintainer would ask for.
 //!
-//! Invariant: what is not named here is left out. No value of a variable, no token, no Secret or ConfigMap, and of
+//! Invariant: what is not named here is left out. No value of a variable but what the webhook has recorded, no token, no Secret or ConfigMap, and of
 //! annotations only those that sidetrack reads.
 
 mod archive;
@@ -52,10 +52,11 @@ pods.json          pods with a sidecar or a label of sidetrack: name, node, phas
                    that sidetrack reads, arguments and image of istio-init, what follows for the pod
 problems.txt       what could not be read
 nodes/NODE/...     what `sidetrack status`, `pods`, `doctor`, `events`, `cost` and `connections` say there, and the end
-                   of the agent's log
+                   of the agent's log (agent.log) and of its predecessor's in the same pod (agent-before.log)
 
-Names, addresses and ports of pods and of what they connect to are in it. Values of variables, tokens, Secrets,
-ConfigMaps, other annotations and the content of connections are not.
+Names, addresses and ports of pods and of what they connect to are in it. Values of variables (but those named
+ISTIO_... that the webhook has recorded in an annotation), tokens, Secrets, ConfigMaps, other annotations and the
+content of connections are not.
 ";
 
 #[derive(Debug, Args)]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt::{self, Debug},
+    fmt::{self, Debug, Display},
     time::Duration,
 };
 
@@ -45,15 +45,19 @@ impl Cluster {
         let mut config = match &connect.kubeconfig {
             Some(path) => {
                 let read = || format!("read the kubeconfig {}", path.display());
-                let file = Kubeconfig::read_from(path).with_context(read)?;
+                let file = Kubeconfig::read_from(path)
+                    .map_err(whole)
+                    .with_context(read)?;
                 let config = Config::from_custom_kubeconfig(file, &options).await;
-                config.with_context(read)?
+                config.map_err(whole).with_context(read)?
             }
             None if connect.context.is_some() => Config::from_kubeconfig(&options)
                 .await
+                .map_err(whole)
                 .context("read the kubeconfig")?,
             None => Config::infer()
                 .await
+                .map_err(whole)
                 .context("find the cluster: set KUBECONFIG, or pass --kubeconfig")?,
         };
         config.connect_timeout = Some(Duration::from_secs(10));
@@ -199,7 +203,7 @@ where
 #[derive(Debug)]
 pub struct Denied(pub String);
 
-impl fmt::Display for Denied {
+impl Display for Denied {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(&self.0)
     }
@@ -220,6 +224,11 @@ pub fn plain(error: Error) -> anyhow::Error {
         401 | 403 => Denied(said).into(),
         _ => anyhow!("{}", said.trim_end()),
     }
+}
+
+/// An error of kube's about its configuration. Its text has those of its causes.
+fn whole(error: impl Display) -> anyhow::Error {
+    anyhow!("{error}")
 }
 
 fn no_answer() -> anyhow::Error {

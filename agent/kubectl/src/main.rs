@@ -71,7 +71,7 @@ enum Command {
     Top(top::Options),
     /// Show what sidetrack takes of each node: memory of its maps and its agent, processor time
     Cost(cost::Options),
-    /// Collect what a maintainer would ask for in one archive. Values of variables and secrets are left out
+    /// Collect what a maintainer would ask for in one archive. Secrets and values of variables are left out, but what the webhook has recorded of istio-init
     BugReport(bug_report::Options),
     /// Check whether the kernels of the nodes can run sidetrack
     Doctor(doctor::Options),
@@ -126,7 +126,30 @@ async fn main() -> ExitCode {
     }
 }
 
+impl Command {
+    /// Its name, if a namespace of pods would mean nothing to it.
+    const fn without_namespace(&self) -> Option<&'static str> {
+        match self {
+            Self::Status(_) => Some("status"),
+            Self::Cost(_) => Some("cost"),
+            Self::BugReport(_) => Some("bug-report"),
+            Self::Doctor(_) => Some("doctor"),
+            Self::Check(_) => Some("check"),
+            Self::Migrate(_) => Some("migrate"),
+            Self::Test(_) => Some("test"),
+            _ => None,
+        }
+    }
+}
+
 async fn run(mut cli: Cli) -> Result<ExitCode> {
+    if let (Some(command), Some(namespace)) =
+        (cli.command.without_namespace(), &cli.connect.namespace)
+    {
+        return Ok(wrong_usage(&format!(
+            "`{command}` does not ask for pods of one namespace: leave out --namespace {namespace}"
+        )));
+    }
     let (command, words) = match cli.command {
         Command::Completions(options) => return documents::completions(&options, Cli::command()),
         Command::Man(options) => return documents::man(&options, Cli::command()),

@@ -75,8 +75,8 @@ impl Istio {
     fn assess(&self, remarks: &mut Remarks) {
         let is_absent = |parts: &Option<Vec<Part>>| parts.as_ref().is_some_and(Vec::is_empty);
         if is_absent(&self.control_planes) && is_absent(&self.injectors) {
-            remarks.problems.push(
-                "no Istio was found, neither a Deployment labeled app=istiod nor an injector's webhook: sidetrack takes only pods with a sidecar of a mesh".to_owned(),
+            remarks.notes.push(
+                "no Istio was found, neither a Deployment labeled app=istiod nor an injector's webhook: sidetrack takes pods with a sidecar of Istio, Linkerd, Kuma or Consul; the table of namespaces counts those of any of them".to_owned(),
             );
         }
         for injector in self.injectors.iter().flatten() {
