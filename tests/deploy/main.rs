@@ -283,13 +283,15 @@ fn wrong_values_are_refused() {
 
 #[test]
 fn components_do_what_the_charts_values_do() {
-    for (component, values) in [
-        ("cni", json!({"cni": {"enabled": true}})),
-        ("enroll-all", json!({"enroll": "injected"})),
-        ("taint", json!({"removeTaint": true})),
+    let webhook = json!({"enabled": true, "certificates": {"from": "cert-manager"}});
+    for (components, values) in [
+        (&["cni"][..], json!({"cni": {"enabled": true}})),
+        (&["enroll-all"], json!({"enroll": "injected"})),
+        (&["taint"], json!({"removeTaint": true})),
+        (&["webhook"], json!({"webhook": webhook})),
         (
-            "webhook",
-            json!({"webhook": {"enabled": true, "certificates": {"from": "cert-manager"}}}),
+            &["webhook", "enroll-all"],
+            json!({"webhook": webhook, "enroll": "injected"}),
         ),
     ] {
         let dir = tempfile::tempdir().expect("a directory");
@@ -297,13 +299,18 @@ fn components_do_what_the_charts_values_do() {
         // kustomize takes relative paths only.
         let up = "../".repeat(dir.path().components().count() - 1);
         let base = format!("{up}{}", base.display().to_string().trim_start_matches('/'));
-        let replacements = if component == "webhook" {
+        let replacements = if components.contains(&"webhook") {
             format!("replacements: [{{path: {base}/components/webhook/image.yaml}}]\n")
         } else {
             String::new()
         };
+        let components: Vec<String> = components
+            .iter()
+            .map(|component| format!("{base}/components/{component}"))
+            .collect();
+        let components = components.join(", ");
         let text = format!(
-            "kind: Kustomization\nresources: [{base}]\ncomponents: [{base}/components/{component}]\n{replacements}"
+            "kind: Kustomization\nresources: [{base}]\ncomponents: [{components}]\n{replacements}"
         );
         std::fs::write(dir.path().join("kustomization.yaml"), text).expect("write it");
         let plain = comparable(kustomize_of(dir.path()));
@@ -314,7 +321,7 @@ fn components_do_what_the_charts_values_do() {
         assert_eq!(
             plain,
             comparable(helm(&values).expect("the chart")),
-            "{component}"
+            "{components}"
         );
     }
 }
