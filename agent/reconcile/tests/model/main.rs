@@ -13,6 +13,7 @@ mod ops;
 mod pace;
 mod pods;
 mod published;
+mod records;
 mod repairs;
 mod retries;
 mod rows;

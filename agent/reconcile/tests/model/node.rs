@@ -198,7 +198,7 @@ impl Node for FakeNode {
         _netns: &Path,
         _process: Option<&Path>,
     ) -> Option<Vec<IpAddr>> {
-        None
+        self.world.borrow().dns_servers.clone()
     }
 
     fn rows(

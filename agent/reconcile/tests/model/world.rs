@@ -3,6 +3,7 @@
 use std::{
     cell::Cell,
     collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
     path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
@@ -177,6 +178,8 @@ pub struct World {
     pub listener_reads: Cell<u32>,
     /// How often listeners were searched.
     pub searches: u32,
+    /// The servers in every resolv.conf; `None` if they cannot be read.
+    pub dns_servers: Option<Vec<IpAddr>>,
     /// Violated invariants.
     pub violations: Vec<String>,
     next: u32,
@@ -208,6 +211,7 @@ impl World {
             reads: Cell::new(0),
             listener_reads: Cell::new(0),
             searches: 0,
+            dns_servers: None,
             violations: Vec::new(),
             next: 1,
         }
