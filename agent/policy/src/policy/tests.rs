@@ -1,5 +1,6 @@
 //! Policies from each source of inputs, and which source wins.
 
+use ipnet::IpNet;
 use sidetrack_common::policy::List;
 
 use super::{DnsCapture, InboundPorts, OutboundRanges, Policy};
@@ -214,4 +215,41 @@ fn errors_of_all_sources() {
             "annotation sidetrack.dev/before-sidecar"
         ]
     );
+}
+
+#[test]
+fn annotations_without_an_effect_change_no_rule() {
+    let policy = Policy::default();
+    let misspelt = Policy {
+        unknown_annotations: vec!["traffic.sidecar.istio.io/excludeOutboundPort".to_owned()],
+        ..Policy::default()
+    };
+    assert!(policy.has_rules_of(&misspelt) && misspelt.has_rules_of(&policy));
+    let other = Policy {
+        excluded_outbound_ports: vec![3306],
+        ..misspelt.clone()
+    };
+    assert!(!other.has_rules_of(&misspelt) && !misspelt.has_rules_of(&other));
+}
+
+#[test]
+fn every_list_counts() {
+    let own = Policy::default().entries();
+    let range: IpNet = "10.0.0.0/8".parse().expect("a range");
+    let longer: [fn(&mut Policy, IpNet); 9] = [
+        |it, _| it.inbound = InboundPorts::Only(vec![80]),
+        |it, range| it.outbound = OutboundRanges::Only(vec![range]),
+        |it, range| it.excluded_ranges.push(range),
+        |it, _| it.included_outbound_ports.push(80),
+        |it, _| it.excluded_outbound_ports.push(80),
+        |it, _| it.excluded_groups.push(7),
+        |it, _| it.included_groups = Some(vec![7]),
+        |it, _| it.excluded_interfaces.push("net1".to_owned()),
+        |it, range| it.exclusions.sources.push(range),
+    ];
+    for (position, lengthen) in longer.into_iter().enumerate() {
+        let mut policy = Policy::default();
+        lengthen(&mut policy, range);
+        assert_eq!(policy.entries(), own + 1, "{position}");
+    }
 }
