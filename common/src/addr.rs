@@ -39,7 +39,7 @@ impl Addr {
     pub const LOOPBACK_V4: Self = Self::v4([127, 0, 0, 1]);
     /// `::1`, where redirected IPv6 connections go.
     pub const LOOPBACK_V6: Self = Self::from_last(1);
-    /// `127.0.0.6`, the source the sidecar uses towards the app (Istio 1.3 and later).
+    /// `127.0.0.6`, the source the sidecar uses toward the app (Istio 1.3 and later).
     pub const SELF_V4: Self = Self::v4([127, 0, 0, 6]);
     /// `::6`, the sidecar's source for IPv6.
     pub const SELF_V6: Self = Self::from_last(6);

@@ -307,7 +307,7 @@ impl SockRecord {
     }
 }
 
-/// Key of a sidecar's inbound listener.
+/// Key of a listener on one of a sidecar's capture ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]

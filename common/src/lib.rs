@@ -1,7 +1,7 @@
 //! Shared by the kernel programs and the agent: addresses, map rows, and the functions that decide
 //! what happens to a connection.
 //!
-//! Nothing here does I/O, allocates or is `unsafe`. Everything that goes into a map is `repr(C)`,
+//! Nothing here does I/O or allocates. Two conversions of addresses are `unsafe`. Everything that goes into a map is `repr(C)`,
 //! of fixed size and without padding the compiler could leave uninitialized; sizes are asserted.
 //!
 //! The decision for one connection, in a pod with Istio's defaults and a default route:

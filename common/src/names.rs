@@ -21,6 +21,8 @@ pub const OWNER_RULES: &str = "OWNER_RULES";
 pub const OWNER_RULES_CAPACITY: usize = 16_384;
 /// Each pod's routes.
 pub const ROUTE_BY_POD: &str = "ROUTE_BY_POD";
+/// Rows of [`ROUTE_BY_POD`].
+pub const ROUTE_CAPACITY: usize = 131_072;
 /// Each pod's interfaces that rules name.
 pub const IFACE_BY_POD: &str = "IFACE_BY_POD";
 /// Redirected connections in the middle of their handshake.
@@ -33,7 +35,7 @@ pub const HANDSHAKES_BY_REASON: &str = "HANDSHAKES_BY_REASON";
 pub const HANDSHAKES_BY_POD: &str = "HANDSHAKES_BY_POD";
 /// Records of single sockets: the dialed address of a redirected connection.
 pub const RECORD_BY_SOCK: &str = "RECORD_BY_SOCK";
-/// The sidecars' inbound listeners.
+/// Listeners on the sidecars' capture ports.
 pub const LISTENERS: &str = "LISTENERS";
 /// Open listeners that the agent looks for; not pinned.
 pub const WANTED_LISTENER: &str = "WANTED_LISTENER";

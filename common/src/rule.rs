@@ -44,7 +44,7 @@ rules! {
     FamilyNotCaptured = 1, "family-not-captured", "the pod has no rules for this IP family";
     /// No usable route: the caller gets the error the kernel gives for it.
     NoRoute = 2, "no-route", "the pod has no usable route to the destination: connect fails as it would without a mesh";
-    /// A loopback source towards an off-pod IPv4 address: connect fails with EINVAL.
+    /// A loopback source toward an off-pod IPv4 address: connect fails with EINVAL.
     LoopbackSource = 3, "loopback-source", "a connection with a loopback source cannot leave the pod: the kernel fails it with EINVAL";
     /// SO_BINDTODEVICE, and the binding cannot be taken off.
     BoundDevice = 4, "bound-device", "the socket is bound to a device, and the kernel takes such a binding off for CAP_NET_RAW only: refused";
@@ -55,7 +55,7 @@ rules! {
     OutInterface = 10, "out-interface-excluded", "the output device is excluded (in Istio by excludeInterfaces)";
     /// Outbound 2: the port is excluded.
     OutPortExcluded = 11, "out-port-excluded", "the port is excluded outbound (in Istio by excludeOutboundPorts)";
-    /// Outbound 3: the sidecar's own address towards the app.
+    /// Outbound 3: the sidecar's own address toward the app.
     SelfSource = 12, "self-source", "the sidecar calls the app from its own loopback address";
     /// Outbound 4a: the proxy (by uid) calls its own pod.
     ProxyUidLocal = 13, "proxy-uid-local", "the proxy (uid) calls its own pod: redirected to the inbound port";

@@ -55,7 +55,7 @@ const fn is_within(range: (Addr, u8), addr: Addr) -> bool {
 /// Ports below 1024.
 const PRIVILEGED: u32 = 1023;
 
-/// An address on loopback and a port.
+/// An address that the pod reaches over lo, and a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
     /// The address.

@@ -1,14 +1,14 @@
 //! What the kernel programs have in common. There are four objects of them:
 //!
-//! - `core/`: a file for each step of a connection. `connect` decides and rewrites, `sockops` carries the dialed
-//!   address to the sidecar's socket, `getsockopt` and `names` return it, `sk_lookup` assigns inbound connections to the
-//!   sidecar's listener.
+//! - `core/`: a file for each step of a connection. `connect` decides and rewrites to a target that names the dialed
+//!   address, `getsockopt` and `names` return that address, `sk_lookup` assigns inbound connections to the sidecar's
+//!   listener. Where a connection has no such target, `sockops` carries the dialed address to the sidecar's socket.
 //! - `forward/`: packets that only pass through a pod. Loaded when the first pod needs it.
 //! - `accelerate/`: for pods that ask for it. Loaded when the first one does.
 //! - `dns/`: DNS capture over UDP. Loaded when the first pod asks for it.
 //!
 //! Unsafe code lives in `ctx/` (views of the kernel's context structs and helper calls) and where maps are accessed
-//! (`core/maps/`, `accelerate/flows.rs`, `dns/owner.rs`, `probe.rs`); the entry points only wrap pointers.
+//! (`core/maps/`, `accelerate/flows.rs`, `dns/maps.rs`, `own_map.rs`, `probe.rs`); the entry points only wrap pointers.
 
 #![cfg_attr(target_arch = "bpf", no_std, feature(asm_experimental_arch))]
 #![cfg(target_arch = "bpf")]

@@ -51,7 +51,7 @@ pub fn build(dir: &Path) -> Result<PathBuf> {
     };
     let config = json!({
         "architecture": architecture, "os": "linux",
-        // Without anything to do an actor waits for ever.
+        // Without anything to do an actor waits forever.
         "config": {"Cmd": ["/sidetrack-actor", "--here"]},
         "rootfs": {"type": "layers", "diff_ids": [format!("sha256:{digest}")]},
     });

@@ -38,7 +38,7 @@ fn serve(fixture: &PodFixture, ip: &str, port: u16, user: u32) -> Result<Process
 
 /// A client's scenario to its end; what it printed.
 fn dial(fixture: &PodFixture, user: u32, scenario: &str, to: (&str, u16)) -> Result<String> {
-    // The sidecar's source towards the application.
+    // The sidecar's source toward the application.
     let source = if user == PROXY {
         "127.0.0.6"
     } else {

@@ -19,7 +19,7 @@ use crate::fixture::{POD, PodFixture, VIP, at, ip};
 const PORTS: [u16; 3] = [53, 15001, 15006];
 /// Nothing listens there.
 const CLOSED: u16 = 9999;
-/// The outside's addresses towards the pod.
+/// The outside's addresses toward the pod.
 const OUTSIDE: [&str; 2] = [GATEWAY, "fd77::fe"];
 const LOOPBACK: [&str; 2] = ["127.0.0.1", "::1"];
 

@@ -24,7 +24,7 @@ pub fn behind(lab: &mut Lab, pod: &PodNet, interface: &str) -> Result<PodNet> {
     Ok(machine)
 }
 
-/// Gives a pod the interface towards its machine.
+/// Gives a pod the interface toward its machine.
 pub fn plug_in(machine: &PodNet, pod: &PodNet, interface: &str) -> Result<()> {
     pod.ip(&format!(
         "link add {interface} type veth peer name eth0 netns {}",

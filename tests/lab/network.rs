@@ -36,7 +36,7 @@ static LABS: AtomicU32 = AtomicU32::new(0);
 /// Where traffic goes that leaves a pod; it answers for [`Lab::outside`] addresses.
 pub const GATEWAY: &str = "10.77.0.254";
 
-/// The outside's interface towards the second interface of a pod.
+/// The outside's interface toward the second interface of a pod.
 pub const BESIDE: &str = "beside";
 
 /// What users of [`Lab::pod_with_own_users`] have for 0.

@@ -11,7 +11,7 @@ use tokio::signal::unix::{SignalKind, signal};
 pub fn block_on<F: Future>(future: F) -> io::Result<F::Output> {
     // Helper threads are needed rarely, and only for moments.
     const KEEP_THREADS: Duration = Duration::from_millis(100);
-    // One may hang in a file of a pod for ever, which must not keep the program from its end.
+    // One may hang in a file of a pod forever, which must not keep the program from its end.
     const END_THREADS: Duration = Duration::from_secs(1);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -6,7 +6,7 @@
 //! implements it with the real kernel, the model test with tables in memory.
 //!
 //! Invariants, which the model test checks after every write:
-//! - a pod's row is written last when the pod is enrolled, and removed first when it leaves;
+//! - a pod's row is written when everything is there that decides, and removed first when the pod leaves;
 //! - a policy's rows outlive the last pod row that names it by [`policies::GRACE`];
 //! - what is done for one pod writes no row of another.
 //!
@@ -116,7 +116,7 @@
 //! // listeners that were opened meanwhile.
 //! let steps = ["WritePolicy 1", "ReadNamespace", "CaptureV6", "SetReturnRoute", "WriteNamespace"];
 //! assert_eq!(core.node.0[..5], steps);
-//! let steps = ["AttachLookup", "AdoptListeners", "WritePod", "WriteNamespace", "AdoptListeners"];
+//! let steps = ["AttachPrograms", "AdoptListeners", "WritePod", "WriteNamespace", "AdoptListeners"];
 //! assert_eq!(core.node.0[5..], steps);
 //! ```
 

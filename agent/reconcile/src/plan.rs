@@ -100,12 +100,13 @@ pub enum Phase {
     After,
 }
 
-/// One step for one pod. Each writes one kind of rows.
+/// One step for one pod.
 #[derive(Debug)]
 pub enum Step<'a, P> {
     /// Reads addresses, routes and interfaces. Later steps use what was read.
     ReadNamespace,
-    /// Writes routes and interface rows for a policy.
+    /// Writes routes and interface rows for a policy, and adds the route to IPv6 targets. In phase [`Phase::After`] the programs
+    /// on interfaces follow as well.
     WriteNamespace(&'a Policy, Phase),
     /// Prepares the capture of IPv6, if the pod has IPv6: adds `::6` to lo. A pod that loses its
     /// IPv6 addresses keeps the capture, as istio-init's rules stay as well.
@@ -113,20 +114,21 @@ pub enum Step<'a, P> {
     /// Adds the route that the app's answers to the sidecar need in mode TPROXY, after [`Step::CaptureV6`]. Removes it
     /// in other modes.
     SetReturnRoute(&'a Policy),
-    /// Attaches the sk_lookup program.
-    AttachLookup,
+    /// Attaches the sk_lookup program, and the connection callbacks to the pod's own cgroup.
+    AttachPrograms,
     /// Puts the sidecar's open listeners into the map.
     AdoptListeners(&'a Policy, &'a P),
     /// Lets outbound connections pass until the sidecar listens, unless it does.
     AllowBeforeSidecar(&'a Policy),
-    /// Writes the pod's row: from here on its connections are decided by this policy.
+    /// Writes the pod's row: from here on its connections are decided by this policy. Attaches and detaches what only some
+    /// policies ask for: DNS capture, acceleration.
     WritePod(&'a Policy, PolicyId),
     /// Ends [`Step::AllowBeforeSidecar`] if the sidecar listens.
     EndBeforeSidecar(&'a Policy),
     /// Removes the pod's row: its connections are untouched from here on.
     RemovePod,
-    /// Detaches the sk_lookup program.
-    DetachLookup,
+    /// Detaches all programs of the pod.
+    DetachPrograms,
     /// Removes the leave that [`Step::AllowBeforeSidecar`] gave.
     RemoveBeforeSidecar,
     /// Removes the count of handshakes.
@@ -170,7 +172,7 @@ pub fn enroll<'a, P>(
         (Step::CaptureV6(policy), Abort),
         (Step::SetReturnRoute(policy), Abort),
         (Step::WriteNamespace(policy, Phase::Before), Abort),
-        (Step::AttachLookup, Abort),
+        (Step::AttachPrograms, Abort),
         (Step::AdoptListeners(policy, processes), Abort),
     ];
     if passes {
@@ -219,7 +221,7 @@ pub fn refresh<P>(policy: &Policy) -> Steps<'_, P> {
 pub fn leave<P>() -> Vec<Step<'static, P>> {
     vec![
         Step::RemovePod,
-        Step::DetachLookup,
+        Step::DetachPrograms,
         Step::RemoveBeforeSidecar,
         Step::RemoveHandshakeCount,
         Step::RemoveRoutes,

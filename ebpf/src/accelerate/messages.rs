@@ -55,7 +55,7 @@ fn established(ops: &SockOps<'_>) {
 }
 
 /// Whether only connections between an application and its sidecar have the address: a target, or the source
-/// of the sidecar towards the application.
+/// of the sidecar toward the application.
 #[inline(always)]
 fn is_of_sidecar(addr: Addr) -> bool {
     is_dedicated(addr) || addr.is_self()

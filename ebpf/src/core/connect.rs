@@ -1,5 +1,5 @@
-//! connect: decide about the connection. To redirect it, store the dialed address in the socket's
-//! record and rewrite the destination to the sidecar's port.
+//! connect: decide about the connection. To redirect it, rewrite the destination to a target of the sidecar's port that
+//! names the dialed address; where it can have none, store that address in the socket's record.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use aya_log_ebpf::debug;

@@ -1,4 +1,4 @@
-//! All maps, and the only code that accesses their memory.
+//! The core's maps, and its only code that accesses their memory.
 
 mod atomic;
 mod counts;

@@ -1,9 +1,11 @@
 //! State changes of the pods' TCP sockets.
 //!
-//! The connecting socket's 4-tuple is final just before its SYN is sent: the dialed address is
-//! published as a handshake row. When the sidecar's socket is established, the address moves into
-//! that socket's record and the row is removed. If the connection closes before that, its row is
-//! removed then. A listening socket of the sidecar is stored for inbound connections.
+//! A redirected connection without a dedicated target: the connecting socket's 4-tuple is final just before its SYN is
+//! sent, and the dialed address is published as a handshake row. When the sidecar's socket is established, the address
+//! moves into that socket's record and the row is removed. If the connection closes before that, its row is removed then.
+//!
+//! Of all redirected connections those are counted that the sidecar did not accept. A socket of the sidecar that listens on
+//! a capture port is stored.
 
 use aya_ebpf::{
     bindings::{

@@ -55,7 +55,7 @@ impl Forwarding {
         })
     }
 
-    /// Gives the pod the interface towards the machine.
+    /// Gives the pod the interface toward the machine.
     pub fn plug_in(&self, name: &str) -> Result<()> {
         machine::plug_in(&self.inside, &self.fixture.pod, name)
     }

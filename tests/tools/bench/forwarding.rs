@@ -24,7 +24,7 @@ use crate::{
 const CAPTURE: u16 = 15006;
 /// A port that no policy captures.
 const EXCLUDED: u16 = 15090;
-/// The pod's address towards the machine.
+/// The pod's address toward the machine.
 const GATEWAY: [u8; 4] = [10, 79, 0, 1];
 const WAIT_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -36,7 +36,7 @@ const PROXY_PORTS: [u16; 10] = [
 /// And as the app.
 const APP_PORTS: [u16; 3] = [22, 53, 80];
 
-/// The pod's interface towards a machine inside it, which is another network namespace.
+/// The pod's interface toward a machine inside it, which is another network namespace.
 pub const TAP: &str = "tap0";
 
 /// One pod with its surroundings. Fields drop in order: processes before what they run in.

@@ -185,7 +185,7 @@ pub fn web(namespace: &str, init: Init, image: &str) -> Vec<Value> {
     ]
 }
 
-/// A pod that calls an address, so many times a second, each time with a new connection, for ever.
+/// A pod that calls an address, so many times a second, each time with a new connection, forever.
 pub fn load(namespace: &str, init: Init, image: &str, url: &str, rate: u32) -> Value {
     let call = app(&format!("load {url} {rate}"));
     deployment(

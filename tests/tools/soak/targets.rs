@@ -49,7 +49,7 @@ pub const NOWHERE: [(&str, [&str; 2], [&str; 2], i32); 3] = [
         libc::EACCES,
     ),
 ];
-/// The source a sidecar has towards its app.
+/// The source a sidecar has toward its app.
 pub const SELF: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 6));
 /// The same, by IPv6. Pods have it while they are enrolled.
 pub const SELF6: IpAddr = IpAddr::V6(Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6));
@@ -306,7 +306,7 @@ impl Known {
             | Kind::ProxySelf
             | Kind::ProxyToApp
             | Kind::ProxyAsClient => one(Who::App(own), port),
-            // Every policy captures it: none excludes the interface towards the machine.
+            // Every policy captures it: none excludes the interface toward the machine.
             Kind::Through if client.is_some() => one(Who::Sidecar(own), SIDECAR_IN),
             Kind::Through => one(Who::Outside, port),
             Kind::InHealth => one(Who::Sidecar(other), HEALTH),

@@ -1,6 +1,6 @@
 //! The programs on a pod's interfaces: for packets that only pass through it, and for connections of the node itself.
 //!
-//! Links attach it, which are pinned as those of other hooks are. On kernels without such links [filters] do.
+//! Links attach them, which are pinned as those of other hooks are. On kernels without such links [filters] do.
 
 mod filters;
 

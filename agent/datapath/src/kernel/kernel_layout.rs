@@ -1,8 +1,8 @@
-//! Where the running kernel stores the creator of a socket, its IP options, and the namespaces and cgroups of tasks,
-//! read from its BTF (`/sys/kernel/btf/vmlinux`).
+//! Offsets of the kernel's struct members that the programs read, such as the creator of a socket, its IP options and its
+//! accept queue, and the namespaces and cgroups of tasks, from its BTF (`/sys/kernel/btf/vmlinux`).
 //!
 //! Own parser: the offsets of a few members are needed, so the type section is walked once and nothing is
-//! kept. A full BTF parser would hold megabytes. Format: Documentation/bpf/btf.rst.
+//! kept. A full BTF parser holds megabytes while it is in use. Format: Documentation/bpf/btf.rst.
 
 use std::{collections::HashMap, fs, io, path::Path};
 

@@ -1,7 +1,7 @@
 //! The table of maps, and the pinned maps, typed. They are opened from the pins alone, so that commands
 //! work when no agent runs.
 //!
-//! A new map is one entry here, beside its static in `ebpf/src/core/maps.rs`.
+//! A new map is one entry here, beside its static in `ebpf/src/core/maps/`.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -25,7 +25,7 @@ use super::{
 
 /// Defines [`Maps`], its constructor, [`PINNED`] and [`Maps::usage`] from one list. A map with a
 /// limit has a text for what happens when it is full, and one for the cure. `opaque` maps
-/// are read by the kernel programs only.
+/// are not read as tables: by the kernel programs only, or in another way.
 macro_rules! maps {
     (
         $( $(#[$doc:meta])+ $field:ident: $ty:ty = $name:ident $(, full: $then:literal => $cure:literal)?; )+
@@ -126,7 +126,7 @@ maps! {
     before_sidecar: Table<u64, u32> = BEFORE_SIDECAR,
         full: "further pods that are to reach the network before their sidecar are rejected"
             => "move pods to other nodes";
-    /// Pods whose outbound capture port has a listener on loopback.
+    /// Pods with a listener on loopback at a capture port, with the bits of these ports.
     loopback_sidecar: Table<u64, u32> = LOOPBACK_SIDECAR,
         full: "outbound connections of sidecars that listen on loopback only are refused"
             => "move pods to other nodes";

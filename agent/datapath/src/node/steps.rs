@@ -62,7 +62,7 @@ async fn write(
             link.set_return_route(wanted, rows.has(POD_CAPTURE_V6))
                 .await
         }
-        Step::AttachLookup => {
+        Step::AttachPrograms => {
             datapath.attach_callbacks(cookie, rows.uid_of_cgroup().as_deref())?;
             datapath.attach_pod(cookie, link.netns().as_fd())
         }
@@ -93,7 +93,7 @@ async fn write(
         }
         Step::WritePod(policy, id) => write_pod(datapath, cookie, rows, link, policy, *id),
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
-        Step::DetachLookup => {
+        Step::DetachPrograms => {
             // Before the routes: packets are marked only while a route leads them.
             let cleared = link.forwarding.clear().and(link.node_calls.clear());
             datapath.detach_pod(cookie).and(cleared)
@@ -207,7 +207,7 @@ fn remove(
     let maps = &datapath.maps;
     match step {
         Step::RemovePod => rows.remove_pod(maps),
-        Step::DetachLookup => datapath.detach_pod(cookie),
+        Step::DetachPrograms => datapath.detach_pod(cookie),
         Step::RemoveBeforeSidecar => rows.remove_own(
             &maps.before_sidecar,
             "the pod's leave to go past its sidecar",

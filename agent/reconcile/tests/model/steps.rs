@@ -40,7 +40,7 @@ impl World {
             }
             return;
         }
-        if op.kind == Kind::AttachLookup {
+        if op.kind == Kind::AttachPrograms {
             if whole {
                 self.tables.lookups.insert(cookie, self.generation);
                 self.held.insert(cookie);
@@ -250,7 +250,7 @@ impl World {
                 self.tables.pods.remove(&cookie);
                 rows.row = None;
             }
-            Kind::DetachLookup => {
+            Kind::DetachPrograms => {
                 self.tables.lookups.remove(&cookie);
                 self.held.remove(&cookie);
             }

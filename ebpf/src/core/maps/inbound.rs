@@ -27,7 +27,7 @@ static INBOUND_NETNS: PerCpuArray<Passed, 1> = PerCpuArray::new();
 #[repr(C)]
 struct Passed {
     netns: u64,
-    /// The same, mixed with the number of the run. What two runs have written in turns fits neither.
+    /// The same, mixed with the number of the run. If two runs wrote one member each, neither takes it for its own.
     netns_of_run: u64,
 }
 

@@ -1,4 +1,5 @@
-//! What the agent writes about enrolled pods: their rows, policies, routes and interfaces.
+//! What is known of enrolled pods: the agent writes their rows, policies, routes and interfaces, the programs whether a
+//! sidecar listens on loopback alone and whether others translate.
 
 use core::ops::Deref;
 
@@ -8,7 +9,7 @@ use aya_ebpf::{
 };
 use sidetrack_common::{
     addr::Family,
-    names::{OWNER_RULES_CAPACITY, PORT_RULES_CAPACITY, RANGE_RULES_CAPACITY},
+    names::{OWNER_RULES_CAPACITY, PORT_RULES_CAPACITY, RANGE_RULES_CAPACITY, ROUTE_CAPACITY},
     pod::{self, IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
@@ -38,7 +39,7 @@ static RANGE_RULES: OwnMap<LPM_TRIE, RangeKey, u32, RANGE_RULES_CAPACITY, ON_DEM
 
 /// Routes of enrolled pods; the agent keeps them up to date through netlink.
 #[btf_map]
-static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, 131_072, ON_DEMAND> = OwnMap::new();
+static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, ROUTE_CAPACITY, ON_DEMAND> = OwnMap::new();
 
 /// Ingress interfaces of enrolled pods that rules name.
 #[btf_map]

@@ -5,7 +5,8 @@ use core::ffi::c_void;
 use aya_ebpf::{btf_maps::SkStorage, helpers::bpf_sk_storage_get, macros::btf_map};
 use sidetrack_common::conn::SockRecord;
 
-/// The dialed address, kept in the two sockets of a redirected connection.
+/// The dialed address, kept in the two sockets of a redirected connection that has no dedicated target; and that a
+/// connection is left alone.
 #[btf_map]
 static RECORD_BY_SOCK: SkStorage<SockRecord> = SkStorage::new();
 

@@ -108,7 +108,7 @@ pub fn serve(listener: &Socket, times: u32) -> io::Result<Answer> {
 /// The body of every response.
 pub const BODY: &[u8] = b"hello from outside\n";
 
-/// Serves HTTP for ever.
+/// Serves HTTP forever.
 pub fn web(listener: &Socket) -> io::Result<Answer> {
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n", BODY.len());
     let response = [head.as_bytes(), BODY].concat();
@@ -117,7 +117,7 @@ pub fn web(listener: &Socket) -> io::Result<Answer> {
     })
 }
 
-/// Returns every byte, for ever.
+/// Returns every byte, forever.
 pub fn bytes(listener: &Socket) -> io::Result<Answer> {
     for_ever(listener, |received| Some(received.to_vec()))
 }
