@@ -13,6 +13,9 @@ pub const NAME_LEN: usize = 256;
 /// Bytes of a pod UID, NUL-padded (36 for a UUID, more for static pods' hashes).
 pub const UID_LEN: usize = 64;
 
+/// Index of lo in every network namespace, whatever its name is there (`LOOPBACK_IFINDEX` of include/net/flow.h).
+pub const LOOPBACK_IFINDEX: u32 = 1;
+
 /// [`Pod::flags`]: the IPv6 rules apply.
 pub const POD_CAPTURE_V6: u32 = 1;
 /// [`Pod::flags`]: the agent added `::6/128` to the pod's lo and removes it on release.

@@ -15,8 +15,8 @@ use sidetrack_common::{
     forward::Probe,
     names::LISTENER_SLOTS,
     pod::{
-        IfaceKey, IfaceRow, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS,
-        POD_OWN_TARGETS_V6, Route, RouteKey,
+        IfaceKey, IfaceRow, LOOPBACK_IFINDEX, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS,
+        POD_OWN_TARGETS, POD_OWN_TARGETS_V6, Route, RouteKey,
     },
     rule::Rule,
     target::{is_dedicated_v6, is_shared},
@@ -30,9 +30,6 @@ use sidetrack_ebpf::{
     ctx::sk_lookup::{SkLookup, Tuple},
     probe,
 };
-
-/// Index of lo in every network namespace (`LOOPBACK_IFINDEX` of include/net/flow.h).
-const LOOPBACK_IFINDEX: u32 = 1;
 
 /// Listener lookup in one pod's network namespace. It passes on the namespace's cookie and tail calls
 /// [`st_inbound`].

@@ -1,4 +1,4 @@
-//! Adds an address to an interface and removes it, in the namespace of the calling thread.
+//! Adds an address to lo and removes it, in the namespace of the calling thread.
 
 use std::{io, net::Ipv6Addr};
 
@@ -8,24 +8,26 @@ use netlink_packet_route::{
     address::{AddressAttribute, AddressMessage},
 };
 
+use sidetrack_common::pod::LOOPBACK_IFINDEX;
+
 use crate::kernel::netlink;
 
 /// Adds an address of one host.
-pub fn add(ifindex: u32, addr: Ipv6Addr) -> io::Result<()> {
-    let message = RouteNetlinkMessage::NewAddress(host(ifindex, addr));
+pub fn add(addr: Ipv6Addr) -> io::Result<()> {
+    let message = RouteNetlinkMessage::NewAddress(host(addr));
     netlink::change(message, NLM_F_CREATE | NLM_F_EXCL)
 }
 
 /// Removes an address that [`add`] added.
-pub fn remove(ifindex: u32, addr: Ipv6Addr) -> io::Result<()> {
-    netlink::change(RouteNetlinkMessage::DelAddress(host(ifindex, addr)), 0)
+pub fn remove(addr: Ipv6Addr) -> io::Result<()> {
+    netlink::change(RouteNetlinkMessage::DelAddress(host(addr)), 0)
 }
 
-fn host(ifindex: u32, addr: Ipv6Addr) -> AddressMessage {
+fn host(addr: Ipv6Addr) -> AddressMessage {
     let mut message = AddressMessage::default();
     message.header.family = AddressFamily::Inet6;
     message.header.prefix_len = 128;
-    message.header.index = ifindex;
+    message.header.index = LOOPBACK_IFINDEX;
     message.attributes = vec![
         AddressAttribute::Address(addr.into()),
         AddressAttribute::Local(addr.into()),

@@ -36,9 +36,9 @@ const FAMILIES: [AddressFamily; 2] = [AddressFamily::Inet, AddressFamily::Inet6]
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn add(lo: u32) -> io::Result<()> {
+pub fn add() -> io::Result<()> {
     for family in FAMILIES {
-        match add_family(family, lo) {
+        match add_family(family) {
             Err(_) if family == AddressFamily::Inet6 && !has_ipv6() => {}
             result => result?,
         }
@@ -46,19 +46,19 @@ pub fn add(lo: u32) -> io::Result<()> {
     Ok(())
 }
 
-fn add_family(family: AddressFamily, lo: u32) -> io::Result<()> {
+fn add_family(family: AddressFamily) -> io::Result<()> {
     // In this order none leads anywhere before the ones it needs are there.
     add_rule(go_on(family))?;
     add_rule(skip(family))?;
-    ROUTE.add(family, lo)
+    ROUTE.add(family)
 }
 
 /// Removes what [`add`] added.
 ///
 /// # Errors
 /// If the kernel refuses.
-pub fn remove(lo: u32) -> io::Result<()> {
-    let mut result = ROUTE.remove(lo);
+pub fn remove() -> io::Result<()> {
+    let mut result = ROUTE.remove();
     for family in FAMILIES {
         for rule in [skip(family), go_on(family)] {
             result = result.and(remove_rule(rule));

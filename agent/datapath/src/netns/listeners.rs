@@ -55,7 +55,7 @@ pub struct Adopter {
 struct Shared {
     adoption: Arc<Adoption>,
     tasks: Arc<Tasks>,
-    /// Rotates the order of processes, so that no process can keep others from being seen for ever.
+    /// Rotates the order of processes, so that no process can keep others from being seen forever.
     turn: AtomicUsize,
 }
 

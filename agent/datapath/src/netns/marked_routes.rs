@@ -1,7 +1,7 @@
 //! Routes for packets with a mark: a rule leads them to a table whose only route says that everything is local, so
 //! that they stay in the pod whatever their destination.
 //!
-//! Rule and route have a protocol number of their own. So an agent that was killed half-way needs no memory of them,
+//! Rule and route have a protocol number of their own. So an agent that was killed halfway needs no memory of them,
 //! and nothing else is ever removed. All of this is done in the namespace of the calling thread.
 
 use std::io;
@@ -12,6 +12,8 @@ use netlink_packet_route::{
     route::{RouteAttribute, RouteMessage, RouteScope, RouteType},
     rule::{RuleAction, RuleAttribute, RuleMessage},
 };
+
+use sidetrack_common::pod::LOOPBACK_IFINDEX;
 
 use crate::kernel::netlink::{self, unless};
 
@@ -42,8 +44,8 @@ impl MarkedRoute {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn add(&self, family: AddressFamily, lo: u32) -> io::Result<()> {
-        let route = RouteNetlinkMessage::NewRoute(self.route(family, lo));
+    pub fn add(&self, family: AddressFamily) -> io::Result<()> {
+        let route = RouteNetlinkMessage::NewRoute(self.route(family));
         let added = netlink::change(route, NLM_F_CREATE | NLM_F_EXCL);
         unless(&[libc::EEXIST], added)?;
         add_rule(self.rule(family))
@@ -53,10 +55,10 @@ impl MarkedRoute {
     ///
     /// # Errors
     /// If the kernel refuses.
-    pub fn remove(&self, lo: u32) -> io::Result<()> {
+    pub fn remove(&self) -> io::Result<()> {
         let mut result = Ok(());
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let route = RouteNetlinkMessage::DelRoute(self.route(family, lo));
+            let route = RouteNetlinkMessage::DelRoute(self.route(family));
             result = result
                 .and(remove_rule(self.rule(family)))
                 .and(unless(&ABSENT, netlink::change(route, 0)));
@@ -77,13 +79,16 @@ impl MarkedRoute {
         message
     }
 
-    fn route(&self, family: AddressFamily, lo: u32) -> RouteMessage {
+    fn route(&self, family: AddressFamily) -> RouteMessage {
         let mut message = RouteMessage::default();
         message.header.address_family = family;
         message.header.kind = RouteType::Local;
         message.header.scope = RouteScope::Host;
         message.header.protocol = self.protocol.into();
-        message.attributes = vec![RouteAttribute::Table(self.table), RouteAttribute::Oif(lo)];
+        message.attributes = vec![
+            RouteAttribute::Table(self.table),
+            RouteAttribute::Oif(LOOPBACK_IFINDEX),
+        ];
         message
     }
 }

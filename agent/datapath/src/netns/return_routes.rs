@@ -4,7 +4,7 @@
 //! A rule leads packets with the mark to a table whose only route is `local default dev lo`, as istio-init's does.
 //! `tcp_fwmark_accept` gives accepted sockets the mark, and `fwmark_reflect` resets for closed ports. What is added
 //! here can be told from everything else in the namespace: rule and route have a protocol number of their own, and
-//! the settings a value that no one else writes. So an agent that was killed half-way needs no memory of it, and
+//! the settings a value that no one else writes. So an agent that was killed halfway needs no memory of it, and
 //! nothing else is ever removed.
 //!
 //! All of this is done in the namespace of the calling thread.
@@ -41,18 +41,18 @@ const SETTINGS: [&str; 3] = [
 ];
 
 /// Adds what is missing. What is there already, whoever added it, is left as it is.
-pub fn add(wanted: ReturnRoute, lo: u32, with_v6: bool) -> io::Result<()> {
+pub fn add(wanted: ReturnRoute, with_v6: bool) -> io::Result<()> {
     let route = marked_route(wanted);
-    route.add(AddressFamily::Inet, lo)?;
+    route.add(AddressFamily::Inet)?;
     if with_v6 {
-        route.add(AddressFamily::Inet6, lo)?;
+        route.add(AddressFamily::Inet6)?;
     }
     change_settings(0, OURS)
 }
 
 /// Removes a rule and a route that [`add`] added.
-pub fn remove(added: ReturnRoute, lo: u32) -> io::Result<()> {
-    marked_route(added).remove(lo)
+pub fn remove(added: ReturnRoute) -> io::Result<()> {
+    marked_route(added).remove()
 }
 
 const fn marked_route(route: ReturnRoute) -> MarkedRoute {

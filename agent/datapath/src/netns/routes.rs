@@ -15,14 +15,18 @@ mod source;
 use std::{collections::HashMap, net::IpAddr};
 
 use ipnet::IpNet;
-use sidetrack_common::{addr::Addr, pod::RouteKind, target::DEDICATED_V6};
+use sidetrack_common::{
+    addr::Addr,
+    pod::{LOOPBACK_IFINDEX, RouteKind},
+    target::DEDICATED_V6,
+};
 
 use sidetrack_policy::{Policy, policy::ReturnRoute};
 
 use self::entrances::Entrances;
 pub use self::id::RouteId;
 
-/// Routes a pod may have in the map; ROUTE_BY_POD holds 262,144 for all pods together.
+/// Routes that a pod may have of [`ROUTE_CAPACITY`](sidetrack_common::names::ROUTE_CAPACITY).
 const MAX_ROUTES: usize = 2048;
 
 /// The table of addresses that are the namespace's own.
@@ -106,28 +110,17 @@ impl Snapshot {
     /// The route of these targets has been added.
     pub fn add_target_route(&mut self) {
         let (first, prefix) = DEDICATED_V6;
-        if let (Ok(destination), Some(ifindex)) =
-            (IpNet::new(first.into(), prefix), self.loopback())
-        {
+        if let Ok(destination) = IpNet::new(first.into(), prefix) {
             self.routes.push(FlatRoute {
                 destination,
                 table: TABLE_LOCAL,
                 metric: 0,
                 kind: RouteKind::Local,
-                ifindex,
+                ifindex: LOOPBACK_IFINDEX,
                 gateway: None,
                 preferred_source: Some(Addr::LOOPBACK_V6.into()),
             });
         }
-    }
-
-    /// Index of the loopback interface.
-    #[must_use]
-    pub fn loopback(&self) -> Option<u32> {
-        self.links
-            .iter()
-            .find(|(_, name)| *name == "lo")
-            .map(|(index, _)| *index)
     }
 }
 

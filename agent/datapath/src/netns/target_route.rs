@@ -15,13 +15,11 @@ use netlink_packet_route::{
     AddressFamily, RouteNetlinkMessage,
     route::{RouteAddress, RouteAttribute, RouteMessage, RouteScope, RouteType},
 };
-use sidetrack_common::target::DEDICATED_V6;
+use sidetrack_common::{pod::LOOPBACK_IFINDEX, target::DEDICATED_V6};
 
 use super::marked_routes::ABSENT;
 use crate::kernel::netlink::{self, unless};
 
-/// lo, in every network namespace (`LOOPBACK_IFINDEX` of include/net/flow.h).
-const LOOPBACK: u32 = 1;
 /// `ip -6 route show table local` shows it as `proto 175`.
 const OURS: u8 = 175;
 
@@ -55,7 +53,7 @@ fn route() -> RouteMessage {
     message.attributes = vec![
         RouteAttribute::Destination(RouteAddress::Inet6(first)),
         RouteAttribute::Table(super::routes::TABLE_LOCAL),
-        RouteAttribute::Oif(LOOPBACK),
+        RouteAttribute::Oif(LOOPBACK_IFINDEX),
         RouteAttribute::PrefSource(RouteAddress::Inet6(Ipv6Addr::LOCALHOST)),
     ];
     message

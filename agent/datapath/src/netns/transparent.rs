@@ -3,7 +3,7 @@
 //! The listener that accepts a forwarded connection answers from the address that was dialed. IPv4 has no route for
 //! such an answer unless the listener is transparent; until then the connection waits. Only a process that has the
 //! socket can set the option, so the agent takes a descriptor for a moment (pidfd_getfd). It may turn out to be
-//! another file, because the pod closes and opens files meanwhile, and the close of a file may block for ever, also that
+//! another file, because the pod closes and opens files meanwhile, and the close of a file may block forever, also that
 //! of a socket that listened a moment ago. Every search therefore runs beside the reconciler's loop, one per pod and a
 //! few at a time, and what it took is closed by a thread of its own, of which there is a limited number.
 

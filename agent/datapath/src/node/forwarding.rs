@@ -102,23 +102,19 @@ impl PodLink {
     }
 
     async fn add_forward_routes(&self) -> Result<()> {
-        let lo = self.loopback().context("the pod has no lo")?;
-        let added = self.inside(move || forward_routes::add(lo)).await;
+        let added = self.inside(forward_routes::add).await;
         added.context("add the route for forwarded packets")
     }
 
     /// Removes the route again, and programs that filters attach. The namespace may be going away at the same time.
     pub(super) async fn remove_forwarding(&self) -> Result<()> {
-        let Some(lo) = self.loopback() else {
-            return Ok(());
-        };
         let filters = if self.forwarding.has_links {
             Ok(())
         } else {
             let removed = self.inside(remove_all).await;
             removed.context("remove the program for forwarded packets")
         };
-        let removed = self.inside(move || forward_routes::remove(lo)).await;
+        let removed = self.inside(forward_routes::remove).await;
         // A failure of one does not keep the other.
         filters.and(removed.context("remove the route for forwarded packets"))
     }

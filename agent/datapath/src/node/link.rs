@@ -24,7 +24,7 @@ use sidetrack_reconcile::repairs::IngressProgram;
 /// How long a pod may keep the reconciler. Netlink answers from memory, in a few milliseconds.
 const WAIT_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The address istio-init adds to lo for IPv6, the sidecar's source towards the app.
+/// The address istio-init adds to lo for IPv6, the sidecar's source toward the app.
 const SELF_V6: Ipv6Addr = Ipv6Addr::new(0, 0, 0, 0, 0, 0, 0, 6);
 
 /// A netlink connection into a pod, and the namespace as it was last read.
@@ -36,7 +36,6 @@ pub struct PodLink {
     netns: Arc<Netns>,
     /// Only while the pod is being written.
     snapshot: Option<Snapshot>,
-    loopback: Option<u32>,
     /// The return routes that this agent or an earlier one added.
     return_routes: Vec<ReturnRoute>,
     notes: Vec<String>,
@@ -83,7 +82,6 @@ impl PodLink {
             path: netns.path().to_owned(),
             netns: Arc::new(netns),
             snapshot: None,
-            loopback: None,
             return_routes: Vec::new(),
             notes: Vec::new(),
             not_accelerated: None,
@@ -115,7 +113,6 @@ impl PodLink {
         }
         let read = self.inside(Snapshot::read).await;
         let snapshot = read.context("read addresses and routes by netlink")?;
-        self.loopback = snapshot.loopback();
         let added = snapshot.added_rules.iter();
         let unknown = added.filter(|added| !self.return_routes.contains(added));
         let unknown: Vec<ReturnRoute> = unknown.copied().collect();
@@ -157,11 +154,6 @@ impl PodLink {
             .collect()
     }
 
-    /// Index of lo.
-    pub(super) fn loopback(&self) -> Option<u32> {
-        self.loopback
-    }
-
     pub(super) fn set_iface_note(&mut self, note: Option<String>) {
         self.iface_note = note;
     }
@@ -195,21 +187,13 @@ impl PodLink {
 
     /// Gives lo the sidecar's IPv6 source address, as istio-init does; answers whether it was missing.
     pub(super) async fn add_self_v6(&mut self) -> Result<bool> {
-        let has_it = self.snapshot()?.has_address(SELF_V6.into());
-        let Some(lo) = self.loopback.filter(|_| !has_it) else {
+        if self.snapshot()?.has_address(SELF_V6.into()) {
             return Ok(false);
-        };
-        let added = self.inside(move || addresses::add(lo, SELF_V6)).await;
+        }
+        let added = self.inside(|| addresses::add(SELF_V6)).await;
         added.context("add ::6/128 to the pod's lo")?;
         self.read().await?;
         Ok(true)
-    }
-
-    /// Removes the address again. The namespace may be going away at the same time.
-    async fn remove_self_v6(&self) {
-        if let Some(lo) = self.loopback {
-            let _ = self.inside(move || addresses::remove(lo, SELF_V6)).await;
-        }
     }
 
     /// Makes the dedicated IPv6 targets local in the pod. Without them connections are redirected as well.
@@ -246,10 +230,9 @@ impl PodLink {
         if old.is_empty() && wanted.is_none() {
             return Ok(());
         }
-        let lo = self.loopback.context("the pod has no lo")?;
-        // Before it is there, so that it is removed if this fails half-way.
+        // Before it is there, so that it is removed if this fails halfway.
         self.return_routes.extend(wanted);
-        let set = self.inside(move || set_return_route(wanted, &old, lo, with_v6));
+        let set = self.inside(move || set_return_route(wanted, &old, with_v6));
         set.await
             .context("route the app's answers to the sidecar (mode TPROXY)")?;
         self.return_routes = wanted.into_iter().collect();
@@ -259,11 +242,11 @@ impl PodLink {
     /// Removes what was added to the namespace. It may be going away at the same time.
     pub(super) async fn restore(&mut self, added_self_v6: bool) {
         if added_self_v6 {
-            self.remove_self_v6().await;
+            let _ = self.inside(|| addresses::remove(SELF_V6)).await;
         }
         let added = std::mem::take(&mut self.return_routes);
-        if let Some(lo) = self.loopback.filter(|_| !added.is_empty()) {
-            let removal = move || set_return_route(None, &added, lo, true);
+        if !added.is_empty() {
+            let removal = move || set_return_route(None, &added, true);
             let _ = self.inside(removal).await;
         }
     }
@@ -278,11 +261,10 @@ impl PodLink {
 }
 
 /// Removes return routes and adds another one, in the namespace of the calling thread. A failure does not stop it
-/// half-way.
+/// halfway.
 fn set_return_route(
     wanted: Option<ReturnRoute>,
     old: &[ReturnRoute],
-    lo: u32,
     with_v6: bool,
 ) -> io::Result<()> {
     // Before the rules, by which an agent that starts after a killed one knows that there is something to remove.
@@ -292,10 +274,10 @@ fn set_return_route(
     };
     // Before another one is added, because both may have the same table.
     for added in old {
-        done = done.and(return_routes::remove(*added, lo));
+        done = done.and(return_routes::remove(*added));
     }
     match wanted {
-        Some(wanted) => done.and(return_routes::add(wanted, lo, with_v6)),
+        Some(wanted) => done.and(return_routes::add(wanted, with_v6)),
         None => done,
     }
 }

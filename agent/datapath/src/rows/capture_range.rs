@@ -5,7 +5,7 @@ use std::{collections::HashMap, net::IpAddr};
 use ipnet::IpNet;
 use sidetrack_common::{
     addr::Addr,
-    pod::Route,
+    pod::{LOOPBACK_IFINDEX, Route},
     target::{DEDICATED, DEDICATED_V6, SHARED},
 };
 
@@ -19,7 +19,7 @@ pub(super) fn is_local(routes: &HashMap<RouteId, Route>) -> bool {
 }
 
 /// Whether all dedicated IPv6 targets are local to the pod, by the one route that the agent adds.
-pub(super) fn is_local_v6(routes: &HashMap<RouteId, Route>, loopback: Option<u32>) -> bool {
+pub(super) fn is_local_v6(routes: &HashMap<RouteId, Route>) -> bool {
     let (first, prefix) = DEDICATED_V6;
     let Ok(range) = IpNet::new(IpAddr::from(first), prefix) else {
         return false;
@@ -29,7 +29,7 @@ pub(super) fn is_local_v6(routes: &HashMap<RouteId, Route>, loopback: Option<u32
         .filter(|(id, _)| range.contains(&id.destination()));
     let only = within.next().filter(|_| within.next().is_none());
     only.is_some_and(|(id, route)| {
-        id.destination() == range && route.is_local() && Some(route.ifindex) == loopback
+        id.destination() == range && route.is_local() && route.ifindex == LOOPBACK_IFINDEX
     })
 }
 

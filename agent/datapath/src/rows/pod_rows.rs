@@ -1,6 +1,6 @@
 //! The rows of one pod.
 //!
-//! Invariant: what is written is remembered at once, so that a removal half-way through an enrollment
+//! Invariant: what is written is remembered at once, so that a removal halfway through an enrollment
 //! finds it.
 
 use std::{collections::HashMap, io};
@@ -180,7 +180,7 @@ impl PodRows {
         let rules_ignore_it = policy.rules_ignore_capture_range();
         let is_local = capture_range::is_local(&self.routes);
         self.set(POD_OWN_TARGETS, rules_ignore_it && is_local);
-        let is_local = capture_range::is_local_v6(&self.routes, snapshot.loopback());
+        let is_local = capture_range::is_local_v6(&self.routes);
         self.set(
             POD_OWN_TARGETS_V6,
             with_targets_v6 && rules_ignore_it && is_local,

@@ -23,6 +23,8 @@ use nix::{
     sched::{CloneFlags, unshare},
 };
 
+use sidetrack_common::pod::LOOPBACK_IFINDEX;
+
 use crate::kernel::{
     netlink::{self, unless},
     sys,
@@ -120,12 +122,10 @@ fn remove_others(interfaces: &BTreeSet<u32>, until: Instant) -> io::Result<()> {
 
 /// Whether the kernel has such filters, tried with a program in a namespace of its own.
 pub fn work(program: BorrowedFd<'_>) -> bool {
-    /// Index of lo in every namespace.
-    const LO: u32 = 1;
     thread::scope(|scope| {
         let tried = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
-            add(program, LO, None)
+            add(program, LOOPBACK_IFINDEX, None)
         });
         matches!(tried.join(), Ok(Ok(())))
     })

@@ -272,12 +272,10 @@ fn ipv6_is_captured_as_by_istio_iptables() {
 }
 
 #[test]
-fn addresses_and_loopback_are_found() {
+fn addresses_are_found() {
     let snapshot = pod(Vec::new());
-    assert_eq!(snapshot.loopback(), Some(LO));
     assert!(snapshot.has_address(ip("fd01::5")));
     assert!(!snapshot.has_address(ip("10.1.0.6")));
-    assert_eq!(Snapshot::default().loopback(), None);
 }
 
 /// 10.9.0.0/16 via 10.1.0.1 on eth0, in table main.

@@ -2,12 +2,10 @@ use std::collections::HashMap;
 
 use sidetrack_common::{
     addr::Family,
-    pod::{Route, RouteKey, RouteKind},
+    pod::{LOOPBACK_IFINDEX, Route, RouteKey, RouteKind},
 };
 
 use super::{RouteId, is_local, is_local_v6};
-
-const LO: u32 = 1;
 
 fn routes(kinds: &[(&str, RouteKind)]) -> HashMap<RouteId, Route> {
     kinds
@@ -21,7 +19,7 @@ fn routes(kinds: &[(&str, RouteKind)]) -> HashMap<RouteId, Route> {
             let key = RouteKey::new(7, family, net.network().into(), net.prefix_len());
             let route = Route {
                 kind: *kind as u32,
-                ifindex: LO,
+                ifindex: LOOPBACK_IFINDEX,
                 ..Route::NONE
             };
             (RouteId::of(&key).unwrap(), route)
@@ -63,19 +61,21 @@ fn a_route_of_the_pods_own_within_the_range_is_found() {
 fn ipv6_targets_are_local_by_one_route_of_lo() {
     let default = ("::/0", RouteKind::Unicast);
     let targets = ("100:0:0:1::/64", RouteKind::Local);
-    assert!(is_local_v6(&routes(&[default, targets]), Some(LO)));
-    assert!(!is_local_v6(&routes(&[default, targets]), Some(LO + 1)));
-    assert!(!is_local_v6(&routes(&[default, targets]), None));
+    assert!(is_local_v6(&routes(&[default, targets])));
+    let mut elsewhere = routes(&[default, targets]);
+    let all = elsewhere.values_mut();
+    all.for_each(|route| route.ifindex = LOOPBACK_IFINDEX + 1);
+    assert!(!is_local_v6(&elsewhere));
     for other in [
         ("100:0:0:1::9/128", RouteKind::Local),
         ("100:0:0:1:8000::/65", RouteKind::Unicast),
     ] {
-        assert!(!is_local_v6(&routes(&[default, targets, other]), Some(LO)));
-        assert!(!is_local_v6(&routes(&[default, other]), Some(LO)));
+        assert!(!is_local_v6(&routes(&[default, targets, other])));
+        assert!(!is_local_v6(&routes(&[default, other])));
     }
     // A wider one is somebody else's.
     let wider = ("100::/16", RouteKind::Local);
-    assert!(!is_local_v6(&routes(&[default, wider]), Some(LO)));
+    assert!(!is_local_v6(&routes(&[default, wider])));
     let refused = ("100:0:0:1::/64", RouteKind::Unreachable);
-    assert!(!is_local_v6(&routes(&[default, refused]), Some(LO)));
+    assert!(!is_local_v6(&routes(&[default, refused])));
 }
