@@ -9,7 +9,6 @@
 
 mod agent;
 mod answer;
-pub mod attach;
 pub mod config;
 pub mod credentials;
 pub mod install;

@@ -2,13 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::{
-    answer::Error,
-    attach::{CniAnswer, PATH, Question},
-    config::Config,
-};
+use super::{answer::Error, config::Config};
 use crate::client::Client;
 use sidetrack_base::runtime::block_on;
+use sidetrack_reconcile::cni::{CniAnswer, PATH, Question};
 
 /// Time between two requests to an agent that does not answer.
 const RETRY_INTERVAL: Duration = Duration::from_millis(50);

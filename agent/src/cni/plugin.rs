@@ -7,13 +7,13 @@ use serde_json::json;
 use super::{
     agent,
     answer::{Error, VERSIONS},
-    attach::{CniAnswer, Question},
     config::Config,
     pod_netns::PodNetns,
     request::{Command, Pod, Variables},
     uninstalled::{self, Presence},
 };
 use sidetrack_datapath::netns::inode_at;
+use sidetrack_reconcile::cni::{CniAnswer, Question};
 
 /// How long a pod of an excluded namespace waits.
 const EXCLUDED_TIMEOUT: Duration = Duration::from_secs(1);

@@ -7,10 +7,10 @@ use std::{
 
 use super::{
     answer::Error,
-    attach::Sandbox,
     request::{Pod, Variables},
 };
 use sidetrack_datapath::netns::{Netns, NetnsError};
+use sidetrack_reconcile::cni::Sandbox;
 
 /// A pod and its network namespace.
 pub(super) struct PodNetns {

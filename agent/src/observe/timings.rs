@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use prometheus_client::metrics::histogram::Histogram;
 
-use crate::cni::attach::CniAnswer;
+use sidetrack_reconcile::cni::CniAnswer;
 
 /// Upper limits of the buckets in seconds: from a pod that the CNI plugin names to one that has waited
 /// as long as kubelet does.

@@ -18,17 +18,17 @@ use axum::{
     routing::post,
 };
 use sidetrack_ambient::{Served, Table, workload_uid};
-use sidetrack_reconcile::Found;
+use sidetrack_reconcile::{
+    Found,
+    cni::{CniAnswer, PATH, Question, Sandbox},
+};
 use tokio::{
     net::UnixStream,
     sync::{mpsc, oneshot},
     time::timeout,
 };
 
-use crate::cni::{
-    attach::{CniAnswer, PATH, Question, Sandbox},
-    config::MOST_SECONDS,
-};
+use crate::cni::config::MOST_SECONDS;
 use crate::observe::timings::Timings;
 use sidetrack_common::ids::NetnsInode;
 use sidetrack_datapath::{netns::inode_at, reconcile::Reconciler};

@@ -230,3 +230,14 @@ fn the_verdict_of_a_query_says_that_servers_are_missing() {
         assert!(known["remark"].is_null(), "{known}");
     }
 }
+
+#[test]
+fn addresses_of_redirected_connections_are_refused() {
+    let pod = workload("Pod", "a", "");
+    let to = |destination: &str| verdict(&pod, &["outbound", "--dst", destination]);
+    let refused = to("127.130.0.1:15001");
+    assert_eq!(refused["name"], "unknown-target", "{refused}");
+    for other in ["127.130.0.1:80", "127.0.0.9:15001"] {
+        assert_eq!(to(other)["verdict"], "untouched", "{other}");
+    }
+}

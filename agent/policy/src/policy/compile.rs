@@ -212,7 +212,7 @@ impl Policy {
 
     /// Whether connections over lo to other loopback addresses than LB can be left to the pod's own
     /// iptables rules, if it still has any: no rule redirects an application's, so that it may be sent to
-    /// an address of [`INDEX`](sidetrack_common::target::DEDICATED).
+    /// an address of [`DEDICATED`](sidetrack_common::target::DEDICATED).
     #[must_use]
     pub fn rules_ignore_capture_range(&self) -> bool {
         let captures_local = self.dialect.bits() & DIALECT_LOCAL_CAPTURED != 0;

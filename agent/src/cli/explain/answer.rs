@@ -7,6 +7,8 @@ use sidetrack_common::{
     addr::{Addr, Family},
     decide::{self, Decision, Inbound, Outbound, Verdict},
     pod::IfaceRow,
+    rule::Rule,
+    target::is_shared,
 };
 use sidetrack_policy::rules::{self, ListTables};
 
@@ -159,6 +161,15 @@ fn decide(target: &Target, direction: &Direction, to: SocketAddr, ipv6: bool) ->
             let decision = match protocol {
                 Protocol::Udp => decide::udp(&policy, &conn, &tables),
                 Protocol::Tcp => decide::outbound(&policy, &conn, &tables),
+            };
+            // Over lo, where sk_lookup takes it for a redirected connection of which nothing is known.
+            let is_target = target.policy.rules_ignore_capture_range() && is_shared(destination);
+            let is_untouched = matches!(decision.verdict, Verdict::Untouched);
+            let decision = match protocol {
+                Protocol::Tcp if is_untouched && is_target && to.port() == policy.outbound_port => {
+                    Decision::refuse(Rule::UnknownTarget)
+                }
+                _ => decision,
             };
             (decision, family)
         }

@@ -4,7 +4,6 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Format, text};
 use crate::api::ProcessCost;
-use crate::cni::attach::CniAnswer;
 use crate::observe::{
     counters::ByResult,
     status::{Figures, PerPod, PodFigures},
@@ -12,6 +11,7 @@ use crate::observe::{
 };
 use sidetrack_datapath::kernel::{memory::MapMemory, usage::Usage};
 use sidetrack_live::{Sidecar, SidecarCounts};
+use sidetrack_reconcile::cni::CniAnswer;
 
 fn figures() -> Figures {
     let timings = Timings::default();
