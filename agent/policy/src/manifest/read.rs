@@ -74,7 +74,9 @@ pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
         let message = error.to_string();
         let reason = printable(first_line(&message));
         if message.contains("budget") {
-            return anyhow!("not valid YAML: {reason}; split the file, or write JSON");
+            return anyhow!(
+                "more YAML than is read at once ({reason}): split the file, or write JSON"
+            );
         }
         // The parser's errors do not tell the two apart.
         let options = serde_saphyr::options! { with_snippet: false };
