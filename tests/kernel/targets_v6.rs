@@ -211,3 +211,26 @@ fn connections_without_a_target_are_counted_by_the_reason() -> Result<()> {
     ensure!(counts()?.get("no-targets") == Some(&1), "{:?}", counts()?);
     Ok(())
 }
+
+kernel_test!(a_renamed_lo_is_lo_all_the_same);
+/// Its name is the pod's to change.
+fn a_renamed_lo_is_lo_all_the_same() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    for change in [
+        "link set lo down",
+        "link set lo name own",
+        "link set own up",
+    ] {
+        fixture.pod.ip(change)?;
+    }
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    is_redirected(&fixture)?;
+    let has = |what: &str, text: &str| -> Result<bool> { Ok(fixture.pod.ip(what)?.contains(text)) };
+    let address = || has("-6 address show dev own", "::6/128");
+    let route = || has("-6 route show table local", "dev own proto 175");
+    ensure!(address()? && route()?);
+    fixture.lab.release("app")?;
+    fixture.wait("both are gone", || Ok(!address()? && !route()?))?;
+    nothing_is_left(&fixture.agent.places)
+}
