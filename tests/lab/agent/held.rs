@@ -24,6 +24,10 @@ const WAITS: &[libc::c_long] = &[
     libc::SYS_epoll_pwait,
 ];
 
+/// Whether the kernel no longer says in which call a thread is once it has stopped (`do_signal` of
+/// arch/arm64/kernel/signal.c).
+const FORGETS_CALL: bool = cfg!(target_arch = "aarch64");
+
 impl HeldThread {
     /// Holds the thread with this name while it waits for something, so that it holds no lock.
     pub fn hold(process: u32, name: &str) -> Result<Self> {
@@ -42,22 +46,33 @@ impl HeldThread {
             thread: traced,
             _not_send: PhantomData,
         };
-        for _ in 0..100 {
-            ptrace::interrupt(traced)?;
-            waitpid(traced, Some(WaitPidFlag::__WALL))?;
+        let waits = || -> Result<bool> {
             let call = fs::read_to_string(format!("{tasks}/{id}/syscall"))?;
             let number = call.split_whitespace().next().unwrap_or_default();
-            if WAITS.iter().any(|wait| number == wait.to_string()) {
+            Ok(WAITS.iter().any(|wait| number == wait.to_string()))
+        };
+        for _ in 0..100 {
+            let waited = waits()?;
+            held.stop()?;
+            if waited && (FORGETS_CALL || waits()?) {
                 return Ok(held);
             }
             ptrace::cont(traced, None)?;
             thread::sleep(Duration::from_millis(10));
         }
+        held.stop()?;
         bail!("thread {name} never waits")
+    }
+
+    fn stop(&self) -> Result<()> {
+        ptrace::interrupt(self.thread)?;
+        waitpid(self.thread, Some(WaitPidFlag::__WALL))?;
+        Ok(())
     }
 }
 
 impl Drop for HeldThread {
+    /// It has stopped: another one could not be let go, and nobody could wait for its process.
     fn drop(&mut self) {
         let _ = ptrace::detach(self.thread, None);
     }
