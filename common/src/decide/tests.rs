@@ -54,6 +54,7 @@ struct Fixture {
     device_excluded: bool,
     local_excluded: bool,
     no_default_route: bool,
+    group_route: bool,
     before_sidecar: bool,
     unknown: bool,
 }
@@ -108,7 +109,11 @@ impl Tables for Fixture {
             return Route::NONE;
         }
         Route {
-            kind: RouteKind::Unicast as u32,
+            kind: if self.group_route {
+                RouteKind::Group as u32
+            } else {
+                RouteKind::Unicast as u32
+            },
             flags: if self.device_excluded {
                 Route::excluding(0)
             } else {

@@ -70,7 +70,8 @@ fn queries_to_listed_servers_go_to_the_dns_port() {
 
 #[test]
 fn a_query_has_the_source_that_it_would_have() {
-    let (policy, tables) = capturing(CURRENT);
+    let (policy, mut tables) = capturing(CURRENT);
+    tables.group_route = true;
     for (bound, expected) in [(ANY, POD), (SECOND, SECOND)] {
         let query = dial(APP, bound, SERVER, DNS_PORT);
         let Verdict::Redirect { source, dialed, .. } = udp(&policy, &query, &tables).verdict else {

@@ -43,6 +43,17 @@ fn errors_come_first() {
     }
 }
 
+/// The address of a network's broadcasts has such a route.
+#[test]
+fn only_datagrams_go_to_groups() {
+    let tables = Fixture {
+        group_route: true,
+        ..Fixture::default()
+    };
+    let decision = outbound(&default_policy(), &dial(APP, ANY, VIP, 80), &tables);
+    assert_eq!(decision.rule, Rule::NoRoute);
+}
+
 #[test]
 fn a_routing_header_is_refused_unless_the_owner_is_untouched_anyway() {
     let rule = |owner, destination| {
