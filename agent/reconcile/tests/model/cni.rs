@@ -8,29 +8,18 @@ use sidetrack_policy::{
     select::Enroll,
 };
 use sidetrack_reconcile::{
-    Listing, Node as _, PodState,
+    Node as _, PodState,
     cni::{CniAnswer, Sandbox},
 };
 
 use crate::{
-    events::Event,
-    node::Sabotage,
+    events::{Event, LIST, ORDINARY},
     pods::{Pod, Variant},
     run::{Run, ready},
 };
 
-/// Kind of a namespace with nothing special.
-const ORDINARY: u32 = 5;
 /// Kind of a namespace without the sidecar's user.
 const WITHOUT_USER: u32 = 3;
-
-fn run(api: bool, events: &[Event]) -> Run {
-    let mut run = Run::new(api, Sabotage::None);
-    for event in events {
-        run.happen(*event);
-    }
-    run
-}
 
 fn pod(run: &Run) -> Pod {
     run.pods[&0].clone()
@@ -52,11 +41,9 @@ fn reason(answer: &CniAnswer) -> &str {
     }
 }
 
-const LIST: Event = Event::List { complete: true };
-
 #[test]
 fn a_listed_pod_is_enrolled_before_anything_runs() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert_eq!(answer, CniAnswer::Enrolled);
     assert_eq!(run.ask(&sandbox), CniAnswer::Enrolled);
@@ -70,7 +57,7 @@ fn a_listed_pod_is_enrolled_before_anything_runs() {
 
 #[test]
 fn a_pod_that_is_not_known_waits_for_the_api_server() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain)]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain)]);
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert!(
         reason(&answer).contains("does not know its pods yet"),
@@ -90,7 +77,7 @@ fn a_pod_that_is_not_known_waits_for_the_api_server() {
 
 #[test]
 fn a_directory_names_all_pods_if_it_could_be_read() {
-    let mut run = run(false, &[Event::Create(1, Variant::Plain), LIST]);
+    let mut run = Run::after(false, &[Event::Create(1, Variant::Plain), LIST]);
     run.happen(Event::Create(0, Variant::Plain));
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert_eq!(
@@ -109,7 +96,7 @@ fn a_directory_names_all_pods_if_it_could_be_read() {
 
 #[test]
 fn a_manifest_with_another_uid_is_another_pods() {
-    let mut run = run(false, &[Event::Create(0, Variant::Plain)]);
+    let mut run = Run::after(false, &[Event::Create(0, Variant::Plain)]);
     run.pods.get_mut(&0).unwrap().has_uid = true;
     run.happen(LIST);
     let (mut sandbox, _) = run.sandbox(&pod(&run), ORDINARY);
@@ -121,7 +108,7 @@ fn a_manifest_with_another_uid_is_another_pods() {
 
 #[test]
 fn a_manifest_that_names_another_namespace_is_refused() {
-    let mut run = run(false, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(false, &[Event::Create(0, Variant::Plain), LIST]);
     let (mut sandbox, answer) = add(&mut run, ORDINARY);
     assert_eq!(answer, CniAnswer::Enrolled);
     sandbox.inode += 1;
@@ -135,7 +122,7 @@ fn a_manifest_that_names_another_namespace_is_refused() {
 
 #[test]
 fn a_static_pod_is_skipped() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (mut sandbox, _) = run.sandbox(&pod(&run), ORDINARY);
     sandbox.uid = "0123456789abcdef0123456789ABCDEF".to_owned();
     assert!(reason(&run.ask(&sandbox)).contains("static pod"));
@@ -155,7 +142,7 @@ fn a_static_pod_is_skipped() {
 
 #[test]
 fn a_pod_that_opted_out_is_skipped_and_a_bad_one_refused() {
-    let mut run = run(true, &[Event::Create(0, Variant::OptedOut), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::OptedOut), LIST]);
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert!(
         matches!(&answer, CniAnswer::Skipped(it) if it.contains("disabled")),
@@ -174,7 +161,7 @@ fn a_pod_that_opted_out_is_skipped_and_a_bad_one_refused() {
 
 #[test]
 fn a_pod_that_cannot_be_enrolled_is_refused() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, answer) = add(&mut run, WITHOUT_USER);
     assert!(
         matches!(&answer, CniAnswer::Refused(it) if it.contains("user 1337")),
@@ -185,7 +172,7 @@ fn a_pod_that_cannot_be_enrolled_is_refused() {
 
 #[test]
 fn a_deleted_pod_is_not_known() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert_eq!(answer, CniAnswer::Enrolled);
     run.happen(Event::Delete(0));
@@ -198,7 +185,7 @@ fn a_deleted_pod_is_not_known() {
 #[test]
 fn a_sandbox_that_is_removed_releases_its_pod_unless_something_runs() {
     for removal in [Event::Forget(0), Event::KeepSandboxes] {
-        let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+        let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
         let (sandbox, answer) = add(&mut run, ORDINARY);
         assert_eq!(answer, CniAnswer::Enrolled);
         let name = pod(&run).name;
@@ -230,7 +217,7 @@ fn remove(run: &mut Run, removal: Event, sandbox: &Sandbox) {
 
 #[test]
 fn sandboxes_that_are_kept_keep_their_pods() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, _) = add(&mut run, ORDINARY);
     ready(
         run.core
@@ -249,7 +236,7 @@ fn a_pod_that_the_plugin_names_first_is_starting_once() {
         Event::Running(0),
         LIST,
     ];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     let (sandbox, answer) = add(&mut run, ORDINARY);
     assert_eq!(answer, CniAnswer::Enrolled);
     let passes = |run: &Run| !run.world.borrow().tables.before_sidecar.is_empty();
@@ -271,7 +258,7 @@ fn a_pod_that_was_found_by_its_processes_is_not_starting() {
         Event::Start(0, ORDINARY),
         LIST,
     ];
-    let run = run(true, &events);
+    let run = Run::after(true, &events);
     assert_eq!(run.core.enrollments().count(), 1);
     assert!(run.world.borrow().tables.before_sidecar.is_empty());
 }
@@ -279,7 +266,7 @@ fn a_pod_that_was_found_by_its_processes_is_not_starting() {
 #[test]
 fn a_pod_of_an_earlier_agent_is_not_starting() {
     let events = [Event::Create(0, Variant::BeforeSidecar), LIST];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     let (sandbox, _) = add(&mut run, ORDINARY);
     run.happen(Event::Start(0, ORDINARY));
     run.happen(Event::Listen(0));
@@ -294,7 +281,7 @@ fn a_pod_of_an_earlier_agent_is_not_starting() {
 
 #[test]
 fn a_deleted_pod_stays_as_long_as_its_sandbox_is_there() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, _) = add(&mut run, ORDINARY);
     run.happen(Event::Delete(0));
     run.happen(LIST);
@@ -309,7 +296,7 @@ fn a_deleted_pod_stays_as_long_as_its_sandbox_is_there() {
 #[test]
 fn a_sandbox_that_was_made_anew_is_enrolled_and_the_old_one_stays_while_it_runs() {
     for runs in [true, false] {
-        let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+        let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
         add(&mut run, ORDINARY);
         if runs {
             run.happen(Event::Start(0, ORDINARY));
@@ -324,15 +311,8 @@ fn a_sandbox_that_was_made_anew_is_enrolled_and_the_old_one_stays_while_it_runs(
 
 /// Lists the pod in slot 0 with changes to its document.
 fn list_changed(run: &mut Run, change: impl FnOnce(&mut Document)) {
-    let mut document = pod(run).document(true);
-    change(&mut document);
-    let listing = Listing {
-        pods: vec![document],
-        problems: Vec::new(),
-        complete: true,
-        running_counts: true,
-    };
-    ready(run.core.apply(&listing));
+    let document = run.changed(change);
+    run.list_one(document);
 }
 
 #[test]
@@ -347,7 +327,7 @@ fn a_pod_whose_namespace_is_not_known_for_sure_waits_if_a_label_could_enroll_it(
         (injected, Variant::NoSidecar, false),
         (ambient, Variant::NoSidecar, true),
     ] {
-        let mut run = run(true, &[Event::Create(0, variant)]);
+        let mut run = Run::after(true, &[Event::Create(0, variant)]);
         run.core.set_mesh(mesh);
         list_changed(&mut run, |document| {
             Arc::make_mut(&mut document.pod).meta.labels.interception = None;
@@ -370,7 +350,7 @@ fn a_pod_is_not_opted_out_by_the_end_of_its_namespace() {
         Event::Start(0, ORDINARY),
         LIST,
     ];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     run.core.set_mesh(Mesh::new(Enroll::Labeled));
     for (namespace, enrolled) in [(NamespaceFacts::Missing, 1), (NamespaceFacts::Current, 0)] {
         list_changed(&mut run, |document| {
@@ -383,7 +363,7 @@ fn a_pod_is_not_opted_out_by_the_end_of_its_namespace() {
 
 #[test]
 fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
-    let mut run = run(true, &[Event::Create(0, Variant::Bad)]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Bad)]);
     list_changed(&mut run, |document| {
         let init = Variant::Bad.with_istio_init().pod;
         let pod = Arc::make_mut(&mut document.pod);
@@ -400,7 +380,7 @@ fn a_pod_that_cannot_be_enrolled_is_left_to_its_istio_init() {
 
 #[test]
 fn a_sandbox_that_is_gone_when_it_is_opened_is_waited_for() {
-    let mut run = run(true, &[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
     let (sandbox, _) = run.sandbox(&pod(&run), ORDINARY);
     run.world.borrow_mut().paths.clear();
     let answer = run.ask(&sandbox);

@@ -5,6 +5,11 @@ use crate::pods::{VARIANTS, Variant};
 /// Names of pods in a sequence. The last one is too long for its row.
 pub const SLOTS: usize = 4;
 
+/// Kind of a namespace with nothing special.
+pub const ORDINARY: u32 = 5;
+/// A whole listing.
+pub const LIST: Event = Event::List { complete: true };
+
 /// Something that happens. `usize` is always the slot of a pod.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {

@@ -6,11 +6,11 @@ use sidetrack_policy::manifest::{Document, NetnsRef, parse_pods};
 use sidetrack_reconcile::{Listing, PodState};
 
 use crate::{
+    events::ORDINARY,
     node::Sabotage,
     run::{Run, ready},
 };
 
-const ORDINARY: u32 = 5;
 /// Changes that are followed at once.
 const BURST: usize = 5;
 /// Rows that a turn writes before it ends.

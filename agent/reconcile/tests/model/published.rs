@@ -8,14 +8,11 @@ use sidetrack_policy::{
 use sidetrack_reconcile::{Listing, PodState};
 
 use crate::{
-    events::Event,
+    events::{Event, LIST, ORDINARY},
     node::Sabotage,
     pods::Variant,
     run::{Run, ready},
 };
-
-const ORDINARY: u32 = 5;
-const LIST: Event = Event::List { complete: true };
 
 /// A run with one enrolled pod.
 fn enrolled(api: bool) -> Run {

@@ -9,42 +9,13 @@ use sidetrack_policy::{
     mesh::Mesh,
     select::Enroll,
 };
-use sidetrack_reconcile::{Listing, PodState};
+use sidetrack_reconcile::PodState;
 
 use crate::{
-    events::Event,
-    node::Sabotage,
+    events::{Event, LIST, ORDINARY},
     pods::Variant,
     run::{Run, ready},
 };
-
-const ORDINARY: u32 = 5;
-const LIST: Event = Event::List { complete: true };
-
-fn run(events: &[Event]) -> Run {
-    let mut run = Run::new(true, Sabotage::None);
-    for event in events {
-        run.happen(*event);
-    }
-    run
-}
-
-fn list(run: &mut Run, pods: Vec<Document>) {
-    let listing = Listing {
-        pods,
-        problems: Vec::new(),
-        complete: true,
-        running_counts: true,
-    };
-    ready(run.core.apply(&listing));
-}
-
-/// The document of the pod in slot 0, with changes.
-fn changed(run: &Run, change: impl FnOnce(&mut Document)) -> Document {
-    let mut document = run.pods[&0].document(true);
-    change(&mut document);
-    document
-}
 
 fn servers(texts: &[&str]) -> Vec<IpAddr> {
     let parsed = texts.iter().map(|text| text.parse().expect("an address"));
@@ -57,7 +28,7 @@ fn with_dns(run: &Run) -> Document {
         "initContainers": [{"name": "istio-init", "args": ["istio-iptables", "--redirect-dns"]}],
         "containers": [{"name": "istio-proxy"}]}}"#;
     let (parsed, _) = parse_pods(Path::new("pod.json"), text).expect("a manifest");
-    changed(run, |document| {
+    run.changed(|document| {
         Arc::make_mut(&mut document.pod).spec = parsed[0].pod.spec.clone();
     })
 }
@@ -75,7 +46,7 @@ fn captured(run: &Run) -> Vec<IpAddr> {
 
 #[test]
 fn facts_of_the_newest_document_are_known() {
-    let mut run = run(&[Event::Create(0, Variant::Ports), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Ports), LIST]);
     let name = "traffic.sidecar.istio.io/excludeOutboundPorts";
     let of_pod = |run: &Run| {
         let (_, record) = run.core.pods().next().expect("the pod");
@@ -84,10 +55,10 @@ fn facts_of_the_newest_document_are_known() {
     };
     let port = Some(Some("3306".to_owned()));
     assert_eq!(of_pod(&run), (port.clone(), Some("default".to_owned())));
-    let named = changed(&run, |document| {
+    let named = run.changed(|document| {
         Arc::make_mut(&mut document.pod).spec.service_account_name = Some("web".to_owned());
     });
-    list(&mut run, vec![named]);
+    run.list_one(named);
     assert_eq!(of_pod(&run), (port, Some("web".to_owned())));
     run.happen(Event::Create(0, Variant::Plain));
     run.happen(LIST);
@@ -96,13 +67,16 @@ fn facts_of_the_newest_document_are_known() {
 
 #[test]
 fn pods_with_equal_policies_share_one_copy() {
-    let run = run(&[
-        Event::Create(0, Variant::Plain),
-        Event::Create(1, Variant::Plain),
-        Event::Start(0, ORDINARY),
-        Event::Start(1, ORDINARY),
-        LIST,
-    ]);
+    let run = Run::after(
+        true,
+        &[
+            Event::Create(0, Variant::Plain),
+            Event::Create(1, Variant::Plain),
+            Event::Start(0, ORDINARY),
+            Event::Start(1, ORDINARY),
+            LIST,
+        ],
+    );
     let policies: Vec<_> = run.core.enrollments().map(|(_, it)| &it.policy).collect();
     assert_eq!(policies.len(), 2);
     assert!(Arc::ptr_eq(policies[0], policies[1]));
@@ -110,7 +84,7 @@ fn pods_with_equal_policies_share_one_copy() {
 
 #[test]
 fn a_pod_waits_from_when_it_was_first_wanted() {
-    let mut run = run(&[Event::Create(0, Variant::Plain), LIST]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain), LIST]);
     run.tick(700);
     // It is listed again, and has waited all along.
     run.happen(LIST);
@@ -124,7 +98,7 @@ fn a_pod_waits_from_when_it_was_first_wanted() {
         "{waits:?}"
     );
     // Another policy is no enrollment.
-    let other = changed(&run, |document| {
+    let other = run.changed(|document| {
         let annotations = &mut Arc::make_mut(&mut document.pod).meta.annotations;
         *annotations = Variant::Ports
             .with_istio_init()
@@ -133,18 +107,21 @@ fn a_pod_waits_from_when_it_was_first_wanted() {
             .annotations
             .clone();
     });
-    list(&mut run, vec![other]);
+    run.list_one(other);
     assert_eq!(policy(&run).excluded_outbound_ports, [3306]);
     assert_eq!(run.core.drain_enrollment_waits(), []);
 }
 
 #[test]
 fn a_pod_that_is_listed_again_stays_as_it_is() {
-    let mut run = run(&[
-        Event::Create(0, Variant::Plain),
-        Event::Start(0, ORDINARY),
-        LIST,
-    ]);
+    let mut run = Run::after(
+        true,
+        &[
+            Event::Create(0, Variant::Plain),
+            Event::Start(0, ORDINARY),
+            LIST,
+        ],
+    );
     run.tick(500);
     run.core.drain_events();
     let searches = run.world.borrow().searches;
@@ -155,27 +132,30 @@ fn a_pod_that_is_listed_again_stays_as_it_is() {
 
 #[test]
 fn a_pod_that_was_never_enrolled_is_skipped_with_its_namespace() {
-    let mut run = run(&[Event::Create(0, Variant::Plain)]);
+    let mut run = Run::after(true, &[Event::Create(0, Variant::Plain)]);
     run.core.set_mesh(Mesh::new(Enroll::Labeled));
-    let gone = changed(&run, |document| {
+    let gone = run.changed(|document| {
         Arc::make_mut(&mut document.pod).meta.labels.interception = None;
         document.namespace = NamespaceFacts::Missing;
     });
-    list(&mut run, vec![gone]);
+    run.list_one(gone);
     let (_, record) = run.core.pods().next().expect("the pod");
     assert_eq!(record.state(), PodState::Skipped);
 }
 
 #[test]
 fn servers_of_resolv_conf_are_part_of_the_policy_and_followed() {
-    let mut run = run(&[Event::Create(0, Variant::Plain), Event::Start(0, ORDINARY)]);
+    let mut run = Run::after(
+        true,
+        &[Event::Create(0, Variant::Plain), Event::Start(0, ORDINARY)],
+    );
     let first = servers(&["10.96.0.10"]);
     run.world.borrow_mut().dns_servers = Some(first.clone());
     let document = with_dns(&run);
-    list(&mut run, vec![document.clone()]);
+    run.list_one(document.clone());
     assert_eq!(captured(&run), first);
     // Listed again, they are not forgotten.
-    list(&mut run, vec![document]);
+    run.list_one(document);
     assert_eq!(captured(&run), first);
     let (_, enrollment) = run.core.enrollments().next().expect("the pod");
     let cookie = enrollment.cookie;

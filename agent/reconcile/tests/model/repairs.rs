@@ -4,15 +4,13 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_reconcile::repairs::{LinkId, Part, Scope};
 
 use crate::{
-    events::Event,
+    events::{Event, LIST, ORDINARY},
     losses::LOSSES,
     node::Sabotage,
     pods::Variant,
     run::{Run, ready},
 };
 
-const ORDINARY: u32 = 5;
-const LIST: Event = Event::List { complete: true };
 /// Of the losses: a pod's link is detached.
 const DETACHED: u32 = 5;
 

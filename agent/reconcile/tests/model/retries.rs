@@ -2,18 +2,11 @@
 
 use sidetrack_reconcile::PodState;
 
-use crate::{events::Event, node::Sabotage, pods::Variant, run::Run};
-
-const ORDINARY: u32 = 5;
-const LIST: Event = Event::List { complete: true };
-
-fn run(api: bool, events: &[Event]) -> Run {
-    let mut run = Run::new(api, Sabotage::None);
-    for event in events {
-        run.happen(*event);
-    }
-    run
-}
+use crate::{
+    events::{Event, LIST, ORDINARY},
+    pods::Variant,
+    run::Run,
+};
 
 /// Ticks twice a second; answers how often processes were read.
 fn reads_in(run: &mut Run, seconds: u32) -> u32 {
@@ -34,7 +27,7 @@ fn state(run: &Run) -> (PodState, String) {
 
 #[test]
 fn a_waiting_pod_is_tried_slowly_after_a_minute() {
-    let mut run = run(
+    let mut run = Run::after(
         true,
         &[
             Event::Create(1, Variant::Plain),
@@ -62,7 +55,7 @@ fn an_enrolled_pod_without_processes_is_tried_slowly_after_a_minute() {
         Event::Start(0, ORDINARY),
         LIST,
     ];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     run.happen(Event::End(0));
     assert!(reads_in(&mut run, 55) >= 110);
     reads_in(&mut run, 10);
@@ -73,7 +66,7 @@ fn an_enrolled_pod_without_processes_is_tried_slowly_after_a_minute() {
 #[test]
 fn a_settled_pod_has_a_minute_of_fast_tries_again() {
     let events = [Event::Create(0, Variant::Plain), LIST];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     reads_in(&mut run, 70);
     run.happen(Event::Start(0, ORDINARY));
     run.tick(5000);
@@ -90,7 +83,7 @@ fn listeners_are_searched_less_and_less_often() {
         Event::Start(0, ORDINARY),
         LIST,
     ];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     let start = run.world.borrow().searches;
     let mut at = Vec::new();
     let mut seen = start;
@@ -125,7 +118,7 @@ fn listeners_are_searched_less_and_less_often() {
 
 #[test]
 fn states_of_a_pod_through_its_life() {
-    let mut run = run(false, &[Event::Create(0, Variant::Bad), LIST]);
+    let mut run = Run::after(false, &[Event::Create(0, Variant::Bad), LIST]);
     assert_eq!(state(&run).0, PodState::Rejected);
     run.happen(Event::Change(0, Variant::Plain));
     run.happen(LIST);
@@ -168,7 +161,7 @@ fn a_deleted_pod_that_runs_is_read_again_after_a_failure() {
         Event::Delete(0),
         LIST,
     ];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     run.tick(500);
     let (_, enrollment) = run.core.enrollments().next().expect("it still runs");
     assert!(!enrollment.stale);
@@ -181,7 +174,7 @@ fn events_report_what_happened() {
         Event::Start(0, ORDINARY),
         LIST,
     ];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     let reported = |run: &mut Run| -> Vec<(&'static str, bool)> {
         let all = run.core.drain_events().into_iter();
         all.map(|event| {
@@ -247,7 +240,7 @@ fn events_report_what_happened() {
 
 #[test]
 fn an_enrollment_that_fails_is_reported_once() {
-    let mut run = run(
+    let mut run = Run::after(
         true,
         &[Event::Create(0, Variant::Plain), Event::Start(0, 3), LIST],
     );
@@ -264,7 +257,7 @@ fn an_enrollment_that_fails_is_reported_once() {
 
 #[test]
 fn the_map_of_listeners_is_read_every_two_seconds() {
-    let mut run = run(true, &[LIST]);
+    let mut run = Run::after(true, &[LIST]);
     run.tick(2000);
     let before = run.world.borrow().listener_reads.get();
     reads_in(&mut run, 20);
@@ -279,7 +272,7 @@ fn a_rejected_manifest_says_whether_the_previous_policy_is_active() {
         (true, true, true),
         (false, false, false),
     ] {
-        let mut run = run(true, &[Event::Create(0, Variant::Plain)]);
+        let mut run = Run::after(true, &[Event::Create(0, Variant::Plain)]);
         if starts {
             run.happen(Event::Start(0, ORDINARY));
         }
@@ -304,7 +297,7 @@ fn a_namespace_is_followed_to_another_process() {
         LIST,
         Event::Start(0, ORDINARY),
     ];
-    let mut run = run(true, &events);
+    let mut run = Run::after(true, &events);
     let first = *run.world.borrow().processes.keys().next().unwrap();
     run.world.borrow_mut().end_process(first);
     run.tick(500);

@@ -11,7 +11,7 @@ use std::{
 };
 
 use sidetrack_common::ids::{NetnsCookie, NetnsInode};
-use sidetrack_policy::{PodRef, mesh::Mesh, select::Enroll};
+use sidetrack_policy::{PodRef, manifest::Document, mesh::Mesh, select::Enroll};
 use sidetrack_reconcile::{
     Core, Found, Listing, Node as _,
     cni::{CniAnswer, Sandbox},
@@ -53,6 +53,33 @@ impl Run {
             restarts: 0,
             sabotage,
         }
+    }
+
+    /// After some events, without a sabotage.
+    pub fn after(api: bool, events: &[Event]) -> Self {
+        let mut run = Self::new(api, Sabotage::None);
+        for event in events {
+            run.happen(*event);
+        }
+        run
+    }
+
+    /// The document of the pod in slot 0, with changes.
+    pub fn changed(&self, change: impl FnOnce(&mut Document)) -> Document {
+        let mut document = self.pods[&0].document(true);
+        change(&mut document);
+        document
+    }
+
+    /// The agent reads a whole listing of the API server with this document alone.
+    pub fn list_one(&mut self, document: Document) {
+        let listing = Listing {
+            pods: vec![document],
+            problems: Vec::new(),
+            complete: true,
+            running_counts: true,
+        };
+        ready(self.core.apply(&listing));
     }
 
     pub fn restart(&mut self) {
