@@ -42,10 +42,14 @@ struct Rendered {
 }
 
 fn install(values: &Value, objects: &[Value]) -> Result<Rendered, String> {
+    install_in(NAMESPACE, values, objects)
+}
+
+fn install_in(namespace: &str, values: &Value, objects: &[Value]) -> Result<Rendered, String> {
     let output = Command::new(checkout("target/tools/python/bin/python"))
         .arg(checkout("tests/deploy/render.py"))
         .arg(checkout("deploy/chart"))
-        .args([NAMESPACE, &values.to_string(), &json!(objects).to_string()])
+        .args([namespace, &values.to_string(), &json!(objects).to_string()])
         .output()
         .expect("Python; `cargo xtask setup` installs it");
     if !output.status.success() {

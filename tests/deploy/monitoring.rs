@@ -5,7 +5,7 @@ use std::fs;
 use lab::deploy::checkout;
 use serde_json::{Value, json};
 
-use super::{helm, of_kind, parses_strictly};
+use super::{helm, install_in, of_kind, parses_strictly};
 
 /// The kinds that the chart has only for monitoring.
 const KINDS: [&str; 4] = [
@@ -105,6 +105,13 @@ fn alerts_and_dashboard_are_those_of_deploy_monitoring() {
         |name: &str| fs::read_to_string(checkout("deploy/monitoring").join(name)).expect(name);
     let alerts: Value = serde_saphyr::from_str(&read("alerts.yaml")).expect("YAML");
     assert_eq!(of_kind(&objects, "PrometheusRule")["spec"], alerts);
+    let values = json!({"monitoring": {"rules": {"enabled": true}}});
+    let elsewhere = install_in("mesh", &values, &[]).expect("the chart").objects;
+    let text = of_kind(&elsewhere, "PrometheusRule").to_string();
+    assert!(
+        text.contains("kubectl -n mesh ") && !text.contains("sidetrack-system"),
+        "{text}"
+    );
     let maps = objects
         .iter()
         .filter(|object| object["kind"] == "ConfigMap");

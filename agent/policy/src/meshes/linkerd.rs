@@ -12,7 +12,10 @@ use crate::{
         ADMIN, CONTROL, INBOUND, OUTBOUND, PROXY_GID, PROXY_UID, SKIP_INBOUND_PORTS,
         SKIP_OUTBOUND_PORTS, SKIP_SUBNETS,
     },
-    parse::{reader::Settings, values},
+    parse::{
+        reader::{Settings, entries},
+        values,
+    },
     policy::{InboundPorts, Policy},
 };
 
@@ -110,15 +113,12 @@ fn by_sidecar(policy: &mut Policy, pod: &PodFacts, settings: &mut Settings) {
 
 /// Entries that cannot be read are dropped, as proxy-init drops them.
 fn ports(found: Option<&Sourced>, settings: &mut Settings) -> Vec<Span> {
-    let readable = found.map(|found| {
-        let items = found.value.split(',').map(str::trim);
-        let items = items.filter(|item| values::ports(item).is_ok());
-        Sourced {
-            value: items.collect::<Vec<_>>().join(","),
-            origin: found.origin.clone(),
-        }
-    });
-    settings.list(readable.as_ref(), ',', values::ports)
+    let Some(found) = found else {
+        return Vec::new();
+    };
+    let items = found.value.split(',').map(str::trim);
+    let readable = items.filter(|item| values::ports(item).is_ok());
+    entries(found, readable, values::ports, &mut settings.errors)
 }
 
 /// A user or group; none below 1 has a rule.
