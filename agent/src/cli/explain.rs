@@ -191,7 +191,9 @@ pub(super) async fn run(options: Options) -> Result<ExitCode> {
     }
     let answer = answer::answer(&target, direction, resolved.address);
     let mut remark = target.remark.clone();
-    if direction.is_query(resolved.address) && target.policy.awaits_resolv_conf() {
+    // The agent reads it for a running pod.
+    let is_described = target.enrollment.is_some();
+    if is_described && direction.is_query(resolved.address) && target.policy.awaits_resolv_conf() {
         let text = "which servers the pod's resolv.conf has is not known here, and queries to others are not captured: pass them with --dns-server IP";
         output::remark(text);
         remark.get_or_insert(text.to_owned());

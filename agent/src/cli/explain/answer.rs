@@ -158,18 +158,18 @@ fn decide(target: &Target, direction: &Direction, to: SocketAddr, ipv6: bool) ->
                 captured_family,
             };
             let family = decide::effective_destination(&conn).family();
+            let is_target = target.policy.rules_ignore_capture_range()
+                && is_shared(destination)
+                && to.port() == policy.outbound_port;
             let decision = match protocol {
                 Protocol::Udp => decide::udp(&policy, &conn, &tables),
-                Protocol::Tcp => decide::outbound(&policy, &conn, &tables),
-            };
-            // Over lo, where sk_lookup takes it for a redirected connection of which nothing is known.
-            let is_target = target.policy.rules_ignore_capture_range() && is_shared(destination);
-            let is_untouched = matches!(decision.verdict, Verdict::Untouched);
-            let decision = match protocol {
-                Protocol::Tcp if is_untouched && is_target && to.port() == policy.outbound_port => {
-                    Decision::refuse(Rule::UnknownTarget)
-                }
-                _ => decision,
+                Protocol::Tcp => match decide::outbound(&policy, &conn, &tables) {
+                    // Over lo, where sk_lookup takes it for a redirected connection of which nothing is known.
+                    decision if is_target && decision.verdict == Verdict::Untouched => {
+                        Decision::refuse(Rule::UnknownTarget)
+                    }
+                    decision => decision,
+                },
             };
             (decision, family)
         }
