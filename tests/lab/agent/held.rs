@@ -72,7 +72,7 @@ impl HeldThread {
 }
 
 impl Drop for HeldThread {
-    /// It has stopped: another one could not be let go, and nobody could wait for its process.
+    /// The thread has stopped by now. A running one cannot be detached, and the end of its process could never be waited for.
     fn drop(&mut self) {
         let _ = ptrace::detach(self.thread, None);
     }
