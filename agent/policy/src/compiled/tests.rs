@@ -3,6 +3,7 @@
 use ipnet::IpNet;
 use sidetrack_common::{
     addr::Addr,
+    dns::DnsBlock,
     policy::{List, OwnerKey, PortKey, RangeKey},
 };
 
@@ -162,13 +163,14 @@ fn sizes_are_numbers_of_rows() {
             vec![net("10.0.0.0/8"), net("fd00::/8")],
         )]
         .into(),
+        numbers: [(List::OutPortRangeExcluded, vec![(net("0.0.0.80/32"), 1)])].into(),
         owners: [(List::GroupExcluded, vec![7])].into(),
-        ..Lists::default()
+        dns: Some(DnsBlock::NONE),
     };
     let policy = CompiledPolicy::new(Policy::default().compile().row(), lists);
     let sizes = ListSizes {
-        ports: 4,
-        ranges: 2,
+        ports: 4 + 1,
+        ranges: 2 + 1,
         owners: 1,
     };
     assert_eq!(policy.list_sizes(), sizes);
@@ -178,7 +180,7 @@ fn sizes_are_numbers_of_rows() {
         ranges: 20,
         owners: 30,
     });
-    assert_eq!((sum.ports, sum.ranges, sum.owners), (14, 22, 31));
+    assert_eq!((sum.ports, sum.ranges, sum.owners), (15, 23, 31));
 }
 
 #[test]

@@ -343,3 +343,49 @@ fn values_of_the_wrong_type() {
     let null = json!({"metadata": {"name": null, "labels": null}, "spec": {"hostNetwork": null}, "status": null});
     assert_eq!(facts(null), PodFacts::default());
 }
+
+#[test]
+fn pods_are_the_same_but_for_their_versions() {
+    let pod = || {
+        json!({
+            "metadata": {
+                "name": "app",
+                "namespace": "shop",
+                "uid": "1",
+                "resourceVersion": "7",
+                "labels": {LABEL: "enabled"},
+                "annotations": {RANGES: "10.0.0.0/8"},
+            },
+            "spec": {"nodeName": "a"},
+            "status": {"phase": "Running"},
+        })
+    };
+    let changed = |pointer: &str, value: Value| {
+        let mut changed = pod();
+        *changed.pointer_mut(pointer).expect("a place") = value;
+        let [before, after] = [facts(pod()), facts(changed)];
+        assert_eq!(before.is_same(&after), after.is_same(&before), "{pointer}");
+        !before.is_same(&after)
+    };
+    assert!(!changed("/metadata/resourceVersion", json!("8")));
+    for pointer in [
+        "/metadata/name",
+        "/metadata/namespace",
+        "/metadata/uid",
+        "/spec/nodeName",
+        "/status/phase",
+    ] {
+        assert!(changed(pointer, json!("other")), "{pointer}");
+    }
+    for pointer in ["/metadata/labels", "/metadata/annotations"] {
+        assert!(changed(pointer, json!({})), "{pointer}");
+    }
+    let mut deleted = pod();
+    deleted["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+    assert!(!facts(pod()).is_same(&facts(deleted)));
+    let mut large = pod();
+    large["metadata"]["annotations"][RANGES] = json!("1,".repeat(MAX_KEPT));
+    let excess = facts(large);
+    assert!(excess.excess().is_some());
+    assert!(!facts(pod()).is_same(&excess));
+}

@@ -6,6 +6,7 @@ use sidetrack_common::policy::List;
 use super::{DnsCapture, InboundPorts, OutboundRanges, Policy};
 use crate::{
     dialect::Dialect,
+    exclusions::{OwnerExclusion, Span},
     fixture::{annotated, of_pod, pod},
     record,
 };
@@ -232,11 +233,29 @@ fn annotations_without_an_effect_change_no_rule() {
     assert!(!other.has_rules_of(&misspelt) && !misspelt.has_rules_of(&other));
 }
 
+/// An exclusion of all that a user connects to.
+fn of_user(user: u32) -> OwnerExclusion {
+    OwnerExclusion {
+        users: Span::one(user),
+        protocol: None,
+        ports: Vec::new(),
+    }
+}
+
+#[test]
+fn exclusions_are_written_if_there_are_any() {
+    let mut policy = Policy::default();
+    let written = |policy: &Policy| serde_json::to_value(policy).expect("JSON");
+    assert_eq!(written(&policy).get("exclusions"), None);
+    policy.exclusions.owners.push(of_user(1000));
+    assert_eq!(written(&policy)["exclusions"]["owners"][0]["users"], "1000");
+}
+
 #[test]
 fn every_list_counts() {
     let own = Policy::default().entries();
     let range: IpNet = "10.0.0.0/8".parse().expect("a range");
-    let longer: [fn(&mut Policy, IpNet); 9] = [
+    let longer: [fn(&mut Policy, IpNet); 13] = [
         |it, _| it.inbound = InboundPorts::Only(vec![80]),
         |it, range| it.outbound = OutboundRanges::Only(vec![range]),
         |it, range| it.excluded_ranges.push(range),
@@ -246,6 +265,10 @@ fn every_list_counts() {
         |it, _| it.included_groups = Some(vec![7]),
         |it, _| it.excluded_interfaces.push("net1".to_owned()),
         |it, range| it.exclusions.sources.push(range),
+        |it, range| it.exclusions.destinations.push(range),
+        |it, _| it.exclusions.inbound_ports.push(Span::one(80)),
+        |it, _| it.exclusions.outbound_ports.push(Span::one(80)),
+        |it, _| it.exclusions.owners.push(of_user(1000)),
     ];
     for (position, lengthen) in longer.into_iter().enumerate() {
         let mut policy = Policy::default();
