@@ -96,8 +96,8 @@ impl Totals {
                 index: 0,
                 ..key
             };
-            let sum = maps.counts.sum(&sum_key)?.unwrap_or_default() + count;
-            maps.counts.set(&sum_key, sum)?;
+            let sum = maps.counts.get(&sum_key)?.unwrap_or_default() + count;
+            maps.counts.insert(&sum_key, &sum)?;
             self.add_one(&key, count);
             self.last.remove(&key);
             self.last.insert(sum_key, sum);

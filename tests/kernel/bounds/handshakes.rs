@@ -100,7 +100,7 @@ fn a_sidecar_that_resets() -> Result<()> {
 
 /// Connections that a rule decided.
 fn count(fixture: &PodFixture, rule: Rule) -> Result<u64> {
-    let counts = maps(&fixture.agent.places)?.counts.sums()?;
+    let counts = maps(&fixture.agent.places)?.counts.rows()?;
     let of_rule = counts.iter().filter(|(key, _)| key.rule == rule as u32);
     Ok(of_rule.map(|(_, count)| count).sum())
 }

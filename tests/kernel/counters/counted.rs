@@ -123,7 +123,7 @@ impl Counted {
         let cookie = pod["netns"]["cookie"].as_u64().context("its cookie")?;
         let policy = pod["policy_id"].as_u64();
         let maps = self.lab.places().maps()?;
-        let sums = maps.counts.sums()?.into_iter();
+        let sums = maps.counts.rows()?.into_iter();
         Ok(sums
             .filter(|(key, _)| key.netns == cookie && Some(u64::from(key.policy)) == policy)
             .map(|(key, count)| ((key.rule, key.index), count))

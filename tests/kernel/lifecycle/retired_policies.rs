@@ -125,7 +125,7 @@ fn a_policy_stays_for_its_last_readers() -> Result<()> {
         changed.map(|()| dialed)
     })?;
     ensure!(dialed > AT_A_TIME, "only {dialed} connections");
-    let counted = maps.counts.sums()?;
+    let counted = maps.counts.rows()?;
     let refused = counted
         .iter()
         .find(|(key, _)| key.rule == Rule::NoPolicy as u32);

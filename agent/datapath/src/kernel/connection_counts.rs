@@ -64,7 +64,7 @@ impl Maps {
     /// # Errors
     /// If a map cannot be read.
     pub fn connection_counts(&self) -> io::Result<Vec<(CountKey, u64)>> {
-        let mut all = self.counts.sums()?;
+        let mut all = self.counts.rows()?;
         for (netns, counts) in self.overflow.rows()? {
             all.extend(by_rule(netns, &counts));
         }

@@ -3,7 +3,7 @@
 //!
 //! A new map is one entry here, beside its static in `ebpf/src/core/maps/`.
 
-use std::{io, os::fd::OwnedFd};
+use std::io;
 
 use anyhow::{Context as _, Result};
 use bytemuck::Pod as PlainOldData;
@@ -19,7 +19,7 @@ use sidetrack_common::{
 use super::{
     pins::Pins,
     sys,
-    table::{Counters, Table},
+    table::Table,
     usage::Usage,
 };
 
@@ -46,7 +46,7 @@ macro_rules! maps {
             /// # Errors
             /// If one is missing, or its keys or values have another size.
             pub fn open(pins: &Pins) -> Result<Self> {
-                Ok(Self { $( $field: FromPin::from_pin(pins, names::$name)?, )+ })
+                Ok(Self { $( $field: from_pin(pins, names::$name)?, )+ })
             }
 
             /// How full every map with a limit is.
@@ -113,7 +113,7 @@ maps! {
         full: "inbound connections of sidecars that start to listen are refused"
             => "let sidecars listen on fewer sockets";
     /// Connections by pod and rule.
-    counts: Counters<CountKey> = COUNT_BY_RULE,
+    counts: Table<CountKey, u64> = COUNT_BY_RULE,
         full: "further pods' connections are counted by rule, without the position in its list"
             => "shorten the pods' lists";
     /// How many of these counters each pod has.
@@ -149,32 +149,12 @@ pub(super) fn from_pin<K: PlainOldData, V: PlainOldData>(
     pins: &Pins,
     name: &str,
 ) -> Result<Table<K, V>> {
-    FromPin::from_pin(pins, name)
-}
-
-/// A map that is opened from its pin.
-trait FromPin: Sized {
-    fn from_pin(pins: &Pins, name: &str) -> Result<Self>;
-}
-
-impl<K: PlainOldData, V: PlainOldData> FromPin for Table<K, V> {
-    fn from_pin(pins: &Pins, name: &str) -> Result<Self> {
-        Self::new(open(pins, name)?).with_context(|| {
-            format!(
-                "map {} was made by another build: run `sidetrack cleanup` and start the agent again",
-                pins.map(name).display()
-            )
-        })
-    }
-}
-
-impl<K: PlainOldData> FromPin for Counters<K> {
-    fn from_pin(pins: &Pins, name: &str) -> Result<Self> {
-        Self::new(open(pins, name)?).with_context(|| format!("open {name}"))
-    }
-}
-
-fn open(pins: &Pins, name: &str) -> Result<OwnedFd> {
     let path = pins.map(name);
-    sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))
+    let fd = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
+    Table::new(fd).with_context(|| {
+        format!(
+            "map {} was made by another build: run `sidetrack cleanup` and start the agent again",
+            path.display()
+        )
+    })
 }

@@ -7,18 +7,28 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-use aya_obj::generated::bpf_map_type::BPF_MAP_TYPE_SOCKHASH;
+use aya_obj::generated::bpf_map_type::{BPF_MAP_TYPE_PERCPU_HASH, BPF_MAP_TYPE_SOCKHASH};
 use bytemuck::Pod;
 
 use super::sys;
 
-/// A map whose keys and values have the given layout.
+/// A map whose keys and values have the given layout. A value of a map with one for each CPU is their sum.
 #[derive(Debug)]
 pub struct Table<K, V> {
     fd: OwnedFd,
-    /// The kernel lists such tables key by key only.
-    has_sockets: bool,
+    values: Values,
     _types: PhantomData<fn(K) -> V>,
+}
+
+/// What the values of a map are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Values {
+    /// One for each key.
+    Single,
+    /// A number for each key and each of so many CPUs.
+    PerCpu(usize),
+    /// Sockets: the kernel lists them key by key only.
+    Sockets,
 }
 
 impl<K: Pod, V: Pod> Table<K, V> {
@@ -32,36 +42,41 @@ impl<K: Pod, V: Pod> Table<K, V> {
                 info.key_size, info.value_size
             )));
         }
+        let is = |kind| info.type_ == kind as u32;
+        let values = if is(BPF_MAP_TYPE_SOCKHASH) {
+            Values::Sockets
+        } else if is(BPF_MAP_TYPE_PERCPU_HASH) {
+            Values::PerCpu(cpus()?)
+        } else {
+            Values::Single
+        };
         Ok(Self {
             fd,
-            has_sockets: info.type_ == BPF_MAP_TYPE_SOCKHASH as u32,
+            values,
             _types: PhantomData,
         })
     }
 
     /// The value of a key.
     pub fn get(&self, key: &K) -> io::Result<Option<V>> {
-        let mut value = vec![0; size_of::<V>()];
+        let mut value = vec![0; self.value_size()];
         let found = sys::map_lookup(self.fd(), bytemuck::bytes_of(key), &mut value)?;
-        Ok(found.then(|| bytemuck::pod_read_unaligned(&value)))
+        Ok(found.then(|| self.read(&value)))
     }
 
     /// Whether a key has this value. The caller's buffer is used again, for frequent checks.
     /// In a trie the value is that of the longest prefix that holds the key.
     pub fn holds(&self, key: &K, value: &V, buffer: &mut Vec<u8>) -> io::Result<bool> {
-        buffer.resize(size_of::<V>(), 0);
+        buffer.resize(self.value_size(), 0);
         let found = sys::map_lookup(self.fd(), bytemuck::bytes_of(key), buffer)?;
-        Ok(found && buffer == bytemuck::bytes_of(value))
+        Ok(found && bytemuck::bytes_of(&self.read(buffer)) == bytemuck::bytes_of(value))
     }
 
-    /// Writes a row, whether it exists or not.
+    /// Writes a row, whether it exists or not. Where each CPU has a value, the others' become 0.
     pub fn insert(&self, key: &K, value: &V) -> io::Result<()> {
-        sys::map_update(
-            self.fd(),
-            bytemuck::bytes_of(key),
-            bytemuck::bytes_of(value),
-            0,
-        )
+        let mut bytes = vec![0; self.value_size()];
+        bytes[..size_of::<V>()].copy_from_slice(bytemuck::bytes_of(value));
+        sys::map_update(self.fd(), bytemuck::bytes_of(key), &bytes, 0)
     }
 
     /// Removes a row. Returns whether there was one.
@@ -69,11 +84,11 @@ impl<K: Pod, V: Pod> Table<K, V> {
         sys::map_delete(self.fd(), bytemuck::bytes_of(key))
     }
 
-    /// Removes a row and returns its value.
+    /// Removes a row and returns its value: no program changes it between the two.
     pub fn take(&self, key: &K) -> io::Result<Option<V>> {
-        let mut value = vec![0; size_of::<V>()];
+        let mut value = vec![0; self.value_size()];
         let found = sys::map_take(self.fd(), bytemuck::bytes_of(key), &mut value)?;
-        Ok(found.then(|| bytemuck::pod_read_unaligned(&value)))
+        Ok(found.then(|| self.read(&value)))
     }
 
     /// All keys at this time. Rows that are added or removed meanwhile may be missed; none is listed twice.
@@ -92,8 +107,8 @@ impl<K: Pod, V: Pod> Table<K, V> {
     /// All rows at this time, as [`Self::keys`]; not of sockets.
     pub fn rows(&self) -> io::Result<Vec<(K, V)>> {
         let mut rows = Vec::new();
-        visit(self.fd(), size_of::<V>(), |key, value| {
-            rows.push((key, bytemuck::pod_read_unaligned(value)));
+        visit(self.fd(), self.value_size(), |key, value| {
+            rows.push((key, self.read(value)));
         })?;
         Ok(rows)
     }
@@ -106,10 +121,25 @@ impl<K: Pod, V: Pod> Table<K, V> {
     }
 
     fn visit_keys(&self, mut show: impl FnMut(K)) -> io::Result<()> {
-        if self.has_sockets {
+        if self.values == Values::Sockets {
             return visit_one_by_one(self.fd(), show);
         }
-        visit(self.fd(), size_of::<V>(), |key, _| show(key))
+        visit(self.fd(), self.value_size(), |key, _| show(key))
+    }
+
+    /// How many bytes the kernel copies for a value.
+    fn value_size(&self) -> usize {
+        match self.values {
+            Values::PerCpu(cpus) => cpus * size_of::<u64>(),
+            Values::Single | Values::Sockets => size_of::<V>(),
+        }
+    }
+
+    fn read(&self, bytes: &[u8]) -> V {
+        match self.values {
+            Values::PerCpu(_) => bytemuck::pod_read_unaligned(bytemuck::bytes_of(&sum(bytes))),
+            Values::Single | Values::Sockets => bytemuck::pod_read_unaligned(bytes),
+        }
     }
 
     /// The descriptor.
@@ -118,79 +148,10 @@ impl<K: Pod, V: Pod> Table<K, V> {
     }
 }
 
-/// A per-CPU map of counters.
-#[derive(Debug)]
-pub struct Counters<K> {
-    fd: OwnedFd,
-    cpus: usize,
-    _types: PhantomData<fn(K)>,
-}
-
-impl<K: Pod> Counters<K> {
-    /// Wraps a map.
-    pub fn new(fd: OwnedFd) -> io::Result<Self> {
-        let cpus = aya::util::nr_cpus().map_err(|(path, error)| {
-            io::Error::new(error.kind(), format!("read {path}: {error}"))
-        })?;
-        Ok(Self {
-            fd,
-            cpus,
-            _types: PhantomData,
-        })
-    }
-
-    /// All counters, summed over CPUs.
-    pub fn sums(&self) -> io::Result<Vec<(K, u64)>> {
-        let mut sums = Vec::new();
-        visit(self.fd.as_fd(), self.value_size(), |key, values| {
-            sums.push((key, sum(values)));
-        })?;
-        Ok(sums)
-    }
-
-    /// One counter, summed over CPUs.
-    pub fn sum(&self, key: &K) -> io::Result<Option<u64>> {
-        let mut values = vec![0; self.value_size()];
-        let found = sys::map_lookup(self.fd.as_fd(), bytemuck::bytes_of(key), &mut values)?;
-        Ok(found.then(|| sum(&values)))
-    }
-
-    /// Removes a counter and returns what it had, summed over CPUs: nothing is counted between the two.
-    pub fn take(&self, key: &K) -> io::Result<Option<u64>> {
-        let mut values = vec![0; self.value_size()];
-        let found = sys::map_take(self.fd.as_fd(), bytemuck::bytes_of(key), &mut values)?;
-        Ok(found.then(|| sum(&values)))
-    }
-
-    /// Writes a counter that no program changes.
-    pub fn set(&self, key: &K, count: u64) -> io::Result<()> {
-        let mut values = vec![0; self.value_size()];
-        values[..size_of::<u64>()].copy_from_slice(&count.to_ne_bytes());
-        sys::map_update(self.fd.as_fd(), bytemuck::bytes_of(key), &values, 0)
-    }
-
-    /// Removes a counter.
-    pub fn remove(&self, key: &K) -> io::Result<bool> {
-        sys::map_delete(self.fd.as_fd(), bytemuck::bytes_of(key))
-    }
-
-    /// The number of counters at this time, and the capacity.
-    pub fn usage(&self) -> io::Result<(u64, u64)> {
-        let mut rows = 0;
-        visit(self.fd.as_fd(), self.value_size(), |_: K, _| rows += 1)?;
-        Ok((rows, capacity(self.fd.as_fd())?))
-    }
-
-    /// All keys at this time.
-    pub fn keys(&self) -> io::Result<Vec<K>> {
-        let mut keys = Vec::new();
-        visit(self.fd.as_fd(), self.value_size(), |key, _| keys.push(key))?;
-        Ok(keys)
-    }
-
-    fn value_size(&self) -> usize {
-        self.cpus * size_of::<u64>()
-    }
+/// How many values the kernel copies for a key of a map with one for each CPU.
+fn cpus() -> io::Result<usize> {
+    aya::util::nr_cpus()
+        .map_err(|(path, error)| io::Error::new(error.kind(), format!("read {path}: {error}")))
 }
 
 /// The sum of what all CPUs have counted.
