@@ -129,7 +129,7 @@ pub trait Processes {
 #[expect(async_fn_in_trait, reason = "the reconciler runs on one thread")]
 pub trait Node {
     /// A pod's rows in the kernel.
-    type Rows: fmt::Debug;
+    type Rows: Clone + fmt::Debug;
     /// A connection into a pod's namespace, which reports changes of its addresses and routes.
     type Link: fmt::Debug;
     /// The node's processes.

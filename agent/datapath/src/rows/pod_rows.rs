@@ -27,7 +27,7 @@ use crate::{
 const KEPT: u32 = POD_ADDED_SELF_V6 | POD_FORWARDS | POD_NODE_CALLS;
 
 /// The rows of one pod.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct PodRows {
     cookie: NetnsCookie,
     /// The pod's row as it was last written, or as it is to be written first.

@@ -55,25 +55,17 @@ impl<N: Node> Earlier<N> {
         self.inode(name).is_some()
     }
 
+    pub(super) fn rows(&self, cookie: NetnsCookie) -> Option<&N::Rows> {
+        Some(&self.pods.get(&cookie)?.rows)
+    }
+
     pub(super) fn take(&mut self, cookie: NetnsCookie) -> Option<LeftRows<N::Rows>> {
         self.pods.remove(&cookie)
     }
 
     /// A pod could not be enrolled again; these are its rows now.
-    pub(super) fn give_back(
-        &mut self,
-        cookie: NetnsCookie,
-        pod: Option<PodRef>,
-        inode: NetnsInode,
-        rows: N::Rows,
-    ) {
-        let left = LeftRows {
-            cookie,
-            pod,
-            inode,
-            rows,
-        };
-        self.pods.insert(cookie, left);
+    pub(super) fn give_back(&mut self, left: LeftRows<N::Rows>) {
+        self.pods.insert(left.cookie, left);
     }
 
     pub(super) fn named(&self) -> Vec<(NetnsCookie, NetnsInode, PodRef)> {

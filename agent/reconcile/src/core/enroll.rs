@@ -129,20 +129,11 @@ impl<N: Node> Core<N> {
     ) -> Result<Enrollment<N>, EnrollError> {
         let compiled = goal.policy.on_node(&opened.ids)?.compile();
         let cookie = opened.cookie;
-        // The earlier rows leave the list below. They must not be lost if the new ones cannot be
-        // created.
-        self.node.rows(name, uid, &opened, None)?;
-        let (policy_id, compiled) = self.acquire(name, compiled)?;
         // Rows that are in the kernel already are replaced, not doubled.
-        let (replaced, left) = self.take_replaced(cookie);
-        let is_left = matches!(replaced, Replaced::Earlier(..));
-        let rows = match self.node.rows(name, uid, &opened, left) {
-            Ok(rows) => rows,
-            Err(problem) => {
-                self.release_policy(&compiled);
-                return Err(problem.into());
-            }
-        };
+        let left = self.rows_in(cookie).cloned();
+        let rows = self.node.rows(name, uid, &opened, left)?;
+        let (policy_id, compiled) = self.acquire(name, compiled)?;
+        let replaced = self.take_replaced(cookie);
         let mut enrollment = Enrollment {
             netns: goal.netns.clone(),
             path: found.path.clone(),
@@ -156,16 +147,16 @@ impl<N: Node> Core<N> {
             rows,
             link: opened.link,
         };
-        let starting = starting && !is_left;
+        let starting = starting && !matches!(replaced, Replaced::Earlier(_));
         let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
         match run(&mut self.node, &mut enrollment, steps).await {
             Ok(missed) => {
                 enrollment.stale = is_stale(name, missed);
-                self.has_replaced(&replaced);
+                self.forget_replaced(replaced);
                 Ok(enrollment)
             }
             Err(problem) => {
-                self.has_not_replaced(replaced, enrollment).await;
+                self.restore_replaced(replaced, enrollment).await;
                 Err(problem.into())
             }
         }

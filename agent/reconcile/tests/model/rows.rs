@@ -45,7 +45,7 @@ impl Snapshot {
 }
 
 /// A pod's rows.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct FakeRows {
     /// `None` for remains without a pod's row.
     pub pod: Option<PodRef>,
