@@ -20,7 +20,7 @@ use std::{
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
-    Found, Node, NodeError, PodView, Step,
+    Enrollment, Found, Node, NodeError, Step,
     node::{KnownListeners, LeftRows, Opened},
     policies::LeftPolicy,
     repairs::{Facts, IngressProgram, Repair},
@@ -190,7 +190,7 @@ impl Node for KernelNode {
     fn look(
         &mut self,
         policies: Vec<(PolicyId, &CompiledPolicy)>,
-        pods: &[PodView<'_, PodRows, PodLink>],
+        pods: &[&Enrollment<Self>],
     ) -> Facts {
         repairs::look(self, policies, pods)
     }
@@ -206,7 +206,7 @@ impl Node for KernelNode {
     fn repair(
         &mut self,
         repair: &Repair,
-        pod: Option<PodView<'_, PodRows, PodLink>>,
+        pod: Option<&Enrollment<Self>>,
     ) -> Result<bool, NodeError> {
         repairs::carry_out(self, repair, pod).map_err(failed)
     }

@@ -14,7 +14,7 @@ use std::{
 use anyhow::Result;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, mesh::Mesh};
-use sidetrack_reconcile::{Core, Processes as _, repairs::Scope, state::Enrollment};
+use sidetrack_reconcile::{Core, Enrollment, Processes as _, repairs::Scope};
 use tokio::sync::mpsc;
 use tracing::error;
 

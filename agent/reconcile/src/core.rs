@@ -26,9 +26,9 @@ use tracing::warn;
 use self::{earlier::Earlier, leave::Leftover, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent, UNKNOWN_ANNOTATION},
-    node::{Node, NodeError, Processes as _},
+    node::{Enrollment, Node, NodeError, Processes as _},
     policies::Policies,
-    state::{Desired, Enrollment, Record},
+    state::{Desired, Record},
 };
 
 /// The reconciler's state, and the node it works on.

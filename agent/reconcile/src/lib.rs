@@ -27,7 +27,7 @@
 //!     node::{KnownListeners, LeftRows, Opened},
 //!     policies::LeftPolicy,
 //! };
-//! # use sidetrack_reconcile::{PodView, repairs::{Facts, Repair}};
+//! # use sidetrack_reconcile::{Enrollment, repairs::{Facts, Repair}};
 //!
 //! /// What was done, in order.
 //! #[derive(Debug, Default)]
@@ -79,10 +79,10 @@
 //! #     fn refresh_program(&mut self, _: NetnsCookie) -> Result<bool, NodeError> { Ok(true) }
 //! #     fn listeners(&self) -> KnownListeners { KnownListeners::new() }
 //! #     fn cookie_at(&self, _: &Path) -> Option<NetnsCookie> { None }
-//! #     fn look(&mut self, _: Vec<(PolicyId, &CompiledPolicy)>, _: &[PodView<'_, (), ()>]) -> Facts { Facts::default() }
+//! #     fn look(&mut self, _: Vec<(PolicyId, &CompiledPolicy)>, _: &[&Enrollment<Self>]) -> Facts { Facts::default() }
 //! #     fn look_at_inbound(&self) -> Facts { Facts::default() }
 //! #     fn has_inbound_link(&self, _: NetnsCookie, _: NetnsInode) -> bool { true }
-//! #     fn repair(&mut self, _: &Repair, _: Option<PodView<'_, (), ()>>) -> Result<bool, NodeError> { Ok(false) }
+//! #     fn repair(&mut self, _: &Repair, _: Option<&Enrollment<Self>>) -> Result<bool, NodeError> { Ok(false) }
 //! }
 //! # #[derive(Debug)]
 //! # struct NoProcesses;
@@ -136,8 +136,8 @@ pub use self::{
     core::Core,
     events::PodEvent,
     listing::Listing,
-    node::{Found, Node, NodeError, PodView, Processes},
+    node::{Enrollment, Found, Node, NodeError, Processes},
     plan::{Phase, Step},
     policies::Policies,
-    state::{Enrollment, PodState, Record},
+    state::{PodState, Record},
 };

@@ -5,6 +5,7 @@ use std::{
     fmt,
     net::IpAddr,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Instant,
 };
 
@@ -13,6 +14,7 @@ use sidetrack_policy::{
     PodRef, Policy,
     compiled::CompiledPolicy,
     ids::{IdMaps, UnknownId},
+    manifest::NetnsRef,
 };
 
 use crate::{
@@ -97,17 +99,44 @@ pub struct LeftRows<R> {
     pub rows: R,
 }
 
-/// An enrolled pod, for repairs.
+/// An enrolled pod.
 #[derive(Debug)]
-pub struct PodView<'a, R, L> {
-    /// Its namespace.
+pub struct Enrollment<N: Node> {
+    /// How its namespace is found.
+    pub netns: NetnsRef,
+    /// The path its namespace was found by.
+    pub path: PathBuf,
+    /// Inode of the namespace.
+    pub inode: NetnsInode,
+    /// Cookie of the namespace, the key of its rows.
     pub cookie: NetnsCookie,
     /// The active policy.
-    pub policy: &'a Policy,
-    /// Its rows.
-    pub rows: &'a R,
+    pub policy: Arc<Policy>,
+    /// The same in the node's numbering of users, as it was written.
+    pub compiled: Arc<CompiledPolicy>,
+    /// Its id in the kernel.
+    pub policy_id: PolicyId,
+    /// Numbering of the pod's users and groups.
+    pub ids: IdMaps,
+    /// Whether the kernel's copy of addresses and routes may be out of date.
+    pub stale: bool,
+    /// Its rows in the kernel.
+    pub rows: N::Rows,
     /// The connection into its namespace.
-    pub link: &'a L,
+    pub link: N::Link,
+}
+
+impl<N: Node> Enrollment<N> {
+    /// What people should know of the pod although nothing is wrong.
+    #[must_use]
+    pub fn notes(&self) -> Vec<String> {
+        let ids = self.ids.to_string();
+        let users = (!ids.is_empty())
+            .then(|| format!("it numbers its users on its own: on the node, {ids}"));
+        let network = N::notes(&self.link);
+        let own = users.into_iter().chain(network);
+        own.chain(self.policy.notes()).collect()
+    }
 }
 
 /// Ports and families of the listeners in the kernel's map, by pod.
@@ -127,7 +156,7 @@ pub trait Processes {
 
 /// The node as the reconciler sees it.
 #[expect(async_fn_in_trait, reason = "the reconciler runs on one thread")]
-pub trait Node {
+pub trait Node: Sized {
     /// A pod's rows in the kernel.
     type Rows: Clone + fmt::Debug;
     /// A connection into a pod's namespace, which reports changes of its addresses and routes.
@@ -204,7 +233,7 @@ pub trait Node {
     fn look(
         &mut self,
         policies: Vec<(PolicyId, &CompiledPolicy)>,
-        pods: &[PodView<'_, Self::Rows, Self::Link>],
+        pods: &[&Enrollment<Self>],
     ) -> Facts;
     /// Looks at the pods' links for inbound connections only.
     fn look_at_inbound(&self) -> Facts;
@@ -214,6 +243,6 @@ pub trait Node {
     fn repair(
         &mut self,
         repair: &Repair,
-        pod: Option<PodView<'_, Self::Rows, Self::Link>>,
+        pod: Option<&Enrollment<Self>>,
     ) -> Result<bool, NodeError>;
 }

@@ -3,16 +3,19 @@
 use std::{
     collections::BTreeSet,
     net::IpAddr,
-    path::PathBuf,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use serde::{Deserialize, Serialize};
-use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
-use sidetrack_policy::{Policy, compiled::CompiledPolicy, ids::IdMaps, manifest::NetnsRef};
+use sidetrack_policy::{Policy, manifest::NetnsRef};
 
-use crate::{allowance::Allowance, cni::CniAnswer, node::Node, selected::Read};
+use crate::{
+    allowance::Allowance,
+    cni::CniAnswer,
+    node::{Enrollment, Node},
+    selected::Read,
+};
 
 /// A waiting pod is tried on every turn for this long, and then once in [`SLOW_RETRY`]: every try
 /// looks for the pod's cgroup and processes.
@@ -69,46 +72,6 @@ impl PodState {
             Self::Rejected => "rejected",
             Self::Skipped => "skipped",
         }
-    }
-}
-
-/// An enrolled pod.
-#[derive(Debug)]
-pub struct Enrollment<N: Node> {
-    /// How its namespace is found.
-    pub netns: NetnsRef,
-    /// The path its namespace was found by.
-    pub path: PathBuf,
-    /// Inode of the namespace.
-    pub inode: NetnsInode,
-    /// Cookie of the namespace, the key of its rows.
-    pub cookie: NetnsCookie,
-    /// The active policy.
-    pub policy: Arc<Policy>,
-    /// The same in the node's numbering of users, as it was written.
-    pub compiled: Arc<CompiledPolicy>,
-    /// Its id in the kernel.
-    pub policy_id: PolicyId,
-    /// Numbering of the pod's users and groups.
-    pub ids: IdMaps,
-    /// Whether the kernel's copy of addresses and routes may be out of date.
-    pub stale: bool,
-    /// Its rows in the kernel.
-    pub rows: N::Rows,
-    /// The connection into its namespace.
-    pub link: N::Link,
-}
-
-impl<N: Node> Enrollment<N> {
-    /// What people should know of the pod although nothing is wrong.
-    #[must_use]
-    pub fn notes(&self) -> Vec<String> {
-        let ids = self.ids.to_string();
-        let users = (!ids.is_empty())
-            .then(|| format!("it numbers its users on its own: on the node, {ids}"));
-        let network = N::notes(&self.link);
-        let own = users.into_iter().chain(network);
-        own.chain(self.policy.notes()).collect()
     }
 }
 

@@ -16,12 +16,7 @@ use sidetrack_common::{
     policy::{OwnerKey, Policy, PortKey, RangeKey},
 };
 
-use super::{
-    pins::Pins,
-    sys,
-    table::Table,
-    usage::Usage,
-};
+use super::{pins::Pins, sys, table::Table, usage::Usage};
 
 /// Defines [`Maps`], its constructor, [`PINNED`] and [`Maps::usage`] from one list. A map with a
 /// limit has a text for what happens when it is full, and one for the cure. `opaque` maps

@@ -7,26 +7,24 @@ use anyhow::{Context as _, Result};
 use sidetrack_common::ids::{NetnsCookie, PolicyId};
 use sidetrack_policy::compiled::CompiledPolicy;
 use sidetrack_reconcile::{
-    PodView,
+    Enrollment,
     repairs::{Facts, IngressProgram, LinkId, LinkLoss, Repair},
 };
 
 use super::{
-    KernelNode, PodLink, handshakes,
+    KernelNode, handshakes,
     steps::{end_before_sidecar, may_end_before_sidecar},
 };
 use crate::{
     kernel::Datapath,
     netns::{Netns, inode_at},
-    rows::{PodRows, RowCheck},
+    rows::RowCheck,
 };
-
-type View<'a> = PodView<'a, PodRows, PodLink>;
 
 pub(super) fn look(
     node: &mut KernelNode,
     policies: Vec<(PolicyId, &CompiledPolicy)>,
-    pods: &[View<'_>],
+    pods: &[&Enrollment<KernelNode>],
 ) -> Facts {
     let mut facts = Facts::default();
     let datapath = &mut node.datapath;
@@ -83,11 +81,11 @@ fn problem(facts: &mut Facts, text: String) {
     facts.problems.push(text);
 }
 
-fn differing(pod: &View<'_>, datapath: &Datapath) -> Result<usize> {
+fn differing(pod: &Enrollment<KernelNode>, datapath: &Datapath) -> Result<usize> {
     let mut check = RowCheck::comparing();
     pod.rows.check(&datapath.maps, &mut check)?;
     // The kernel programs see the first listener, unless they are detached just then.
-    let ends = may_end_before_sidecar(pod.cookie, pod.link, pod.policy, &datapath.maps)?;
+    let ends = may_end_before_sidecar(pod.cookie, &pod.link, &pod.policy, &datapath.maps)?;
     Ok(check.differing + usize::from(ends))
 }
 
@@ -95,7 +93,7 @@ fn differing(pod: &View<'_>, datapath: &Datapath) -> Result<usize> {
 pub(super) fn carry_out(
     node: &mut KernelNode,
     repair: &Repair,
-    pod: Option<View<'_>>,
+    pod: Option<&Enrollment<KernelNode>>,
 ) -> Result<bool> {
     let datapath = &mut node.datapath;
     match (repair, pod) {
@@ -110,7 +108,7 @@ pub(super) fn carry_out(
             let maps = &datapath.maps;
             let mut check = RowCheck::repairing();
             pod.rows.check(maps, &mut check)?;
-            let ended = end_before_sidecar(pod.cookie, pod.link, pod.policy, maps)?;
+            let ended = end_before_sidecar(pod.cookie, &pod.link, &pod.policy, maps)?;
             Ok(check.differing > 0 || ended)
         }
         (Repair::RemoveRows(cookies), _) => {
@@ -141,7 +139,7 @@ pub(super) fn carry_out(
             Ok(is_it && datapath.restore_inbound(*cookie, netns.as_fd(), &LinkLoss::Detached)?)
         }
         (Repair::RemoveHandshakes(rows), _) => handshakes::remove(rows, &datapath.maps),
-        (Repair::RestoreLink(link, loss), pod) => restore(datapath, *link, loss, pod.as_ref()),
+        (Repair::RestoreLink(link, loss), pod) => restore(datapath, *link, loss, pod),
         (Repair::WriteRows(..), None) | (Repair::ForgetEarlier(_), _) => Ok(false),
     }
 }
@@ -150,7 +148,7 @@ fn restore(
     datapath: &mut Datapath,
     link: LinkId,
     loss: &LinkLoss,
-    pod: Option<&View<'_>>,
+    pod: Option<&Enrollment<KernelNode>>,
 ) -> Result<bool> {
     let pod = || pod.context("there is no such pod");
     match link {

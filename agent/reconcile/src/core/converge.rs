@@ -8,9 +8,9 @@ use tracing::{error, info, warn};
 use super::Core;
 use crate::{
     events::{NOT_ENROLLED, POLICY_CHANGED, UNKNOWN_ANNOTATION},
-    node::{EnrollError, Found, Node, NodeError, Processes as _},
+    node::{EnrollError, Enrollment, Found, Node, NodeError, Processes as _},
     plan::{self, Action, EnrolledFacts, Facts, Location, OnFailure, Steps},
-    state::{Desired, Enrollment, Goal, PodState, State},
+    state::{Desired, Goal, PodState, State},
 };
 
 /// Why a pod without a process is not enrolled.

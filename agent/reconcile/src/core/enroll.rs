@@ -12,9 +12,9 @@ use super::{
 };
 use crate::{
     events::ENROLLED,
-    node::{EnrollError, Found, Node, NodeError, Opened, Processes as _},
+    node::{EnrollError, Enrollment, Found, Node, NodeError, Opened, Processes as _},
     plan,
-    state::{Enrollment, Goal, ListenerSearch, PodState, State},
+    state::{Goal, ListenerSearch, PodState, State},
 };
 
 impl<N: Node> Core<N> {

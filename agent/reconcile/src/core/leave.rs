@@ -8,9 +8,9 @@ use tracing::{error, info, warn};
 
 use super::Core;
 use crate::{
-    node::{Node, NodeError, Processes as _},
+    node::{Enrollment, Node, NodeError, Processes as _},
     plan::{self, Step},
-    state::{Desired, Enrollment, PodState, Record, SLOW_RETRY, State},
+    state::{Desired, PodState, Record, SLOW_RETRY, State},
 };
 
 /// Why a pod that is not listed is enrolled.

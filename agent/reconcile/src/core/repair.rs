@@ -11,12 +11,11 @@ use tracing::{error, warn};
 
 use super::{Core, enrollments};
 use crate::{
-    node::{Node, NodeError, PodView, Processes as _},
+    node::{Node, NodeError, Processes as _},
     repairs::{
         Backoff, CgroupState, EarlierFacts, Facts, LinkId, LinkLoss, Part, Repair, RepairKind,
         Scope, decide,
     },
-    state::Enrollment,
 };
 
 /// What was repaired so far, and what is wrong.
@@ -82,7 +81,7 @@ impl<N: Node> Core<N> {
 
     fn look(&mut self) -> Facts {
         let pods = enrollments(&self.pods, &self.departing);
-        let pods: Vec<_> = pods.map(|(_, it)| view(it)).collect();
+        let pods: Vec<_> = pods.map(|(_, it)| it).collect();
         let policies = self.policies.in_use().collect();
         let mut facts = self.node.look(policies, &pods);
         let mut detached = self.earlier.named();
@@ -147,7 +146,7 @@ impl<N: Node> Core<N> {
             self.namespaces_changed(&BTreeSet::from([*cookie])).await;
         }
         let pods = enrollments(&self.pods, &self.departing);
-        let mut pods = pods.map(|(_, it)| view(it));
+        let mut pods = pods.map(|(_, it)| it);
         let pod = cookie.and_then(|cookie| pods.find(|pod| pod.cookie == cookie));
         if cookie.is_some() && pod.is_none() {
             return Ok(false);
@@ -201,14 +200,5 @@ impl<N: Node> Core<N> {
         };
         let name = cookie.and_then(name);
         name.map(ToString::to_string).unwrap_or_default()
-    }
-}
-
-fn view<N: Node>(enrollment: &Enrollment<N>) -> PodView<'_, N::Rows, N::Link> {
-    PodView {
-        cookie: enrollment.cookie,
-        policy: &enrollment.policy,
-        rows: &enrollment.rows,
-        link: &enrollment.link,
     }
 }

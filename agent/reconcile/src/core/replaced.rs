@@ -6,10 +6,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 
 use super::{Core, leave::Leftover};
-use crate::{
-    node::{LeftRows, Node},
-    state::Enrollment,
-};
+use crate::node::{Enrollment, LeftRows, Node};
 
 /// Whose rows an enrollment replaces. Its own rows begin with a copy of them.
 #[derive(Debug)]

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use sidetrack_common::ids::{NetnsCookie, PolicyId};
 use sidetrack_policy::compiled::CompiledPolicy;
 use sidetrack_reconcile::{
-    NodeError, PodView,
+    Enrollment, NodeError,
     repairs::{CgroupState, Facts, LinkId, LinkLoss, Repair},
 };
 
-use crate::{node::Link, rows::FakeRows, run::Run, tables::PodRow, world::World};
+use crate::{node::FakeNode, run::Run, tables::PodRow, world::World};
 
 /// The hooks on the pods' cgroup.
 pub const HOOKS: [&str; 2] = ["connect4", "getsockopt"];
@@ -18,8 +18,6 @@ const MAP: &str = "POD_BY_NETNS";
 const FOREIGN: u32 = u32::MAX;
 /// How many kinds of losses there are.
 pub const LOSSES: u32 = 13;
-
-type View<'a> = PodView<'a, FakeRows, Link>;
 
 fn cgroup_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/cgroup/{number}"))
@@ -124,7 +122,11 @@ impl World {
             .collect()
     }
 
-    pub fn look(&self, policies: Vec<(PolicyId, &CompiledPolicy)>, pods: &[View<'_>]) -> Facts {
+    pub fn look(
+        &self,
+        policies: Vec<(PolicyId, &CompiledPolicy)>,
+        pods: &[&Enrollment<FakeNode>],
+    ) -> Facts {
         let damaged = policies.into_iter().map(|(id, policy)| {
             let lists = self.tables.lists.get(&id);
             let lists = lists.is_some_and(|it| it.complete && it.policy == *policy);
@@ -166,7 +168,7 @@ impl World {
         }
     }
 
-    fn differing(&self, pod: &View<'_>) -> usize {
+    fn differing(&self, pod: &Enrollment<FakeNode>) -> usize {
         let cookie = pod.cookie;
         let tables = &self.tables;
         let routes = pod.rows.routes.iter();
@@ -181,7 +183,11 @@ impl World {
     }
 
     /// Repairs, after a check that there is something to repair.
-    pub fn repair(&mut self, repair: &Repair, pod: Option<View<'_>>) -> Result<bool, NodeError> {
+    pub fn repair(
+        &mut self,
+        repair: &Repair,
+        pod: Option<&Enrollment<FakeNode>>,
+    ) -> Result<bool, NodeError> {
         *self.repairs.entry(repair.part()).or_default() += 1;
         self.begin_write(&format!("{repair:?}"))?;
         if self.broken.contains(&repair.part()) {
@@ -189,7 +195,7 @@ impl World {
         }
         let was_damaged = match (repair, pod) {
             (Repair::WritePolicies(policies), _) => self.write_policies(policies.keys()),
-            (Repair::WriteRows(cookie, _), Some(pod)) => self.write_rows(*cookie, &pod),
+            (Repair::WriteRows(cookie, _), Some(pod)) => self.write_rows(*cookie, pod),
             (Repair::RemoveRows(cookies), _) => {
                 let mut was_there = false;
                 for cookie in cookies {
@@ -240,7 +246,7 @@ impl World {
         was_damaged
     }
 
-    fn write_rows(&mut self, cookie: NetnsCookie, pod: &View<'_>) -> bool {
+    fn write_rows(&mut self, cookie: NetnsCookie, pod: &Enrollment<FakeNode>) -> bool {
         let differing = self.differing(pod);
         let routes = pod.rows.routes.iter();
         let routes = routes.map(|(route, excluded)| ((cookie, *route), *excluded));

@@ -12,7 +12,7 @@ use std::{
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
-    Found, Node, NodeError, PodView, Processes, Step,
+    Enrollment, Found, Node, NodeError, Processes, Step,
     node::{KnownListeners, LeftRows, Opened},
     policies::LeftPolicy,
     repairs::{Facts, Repair},
@@ -335,7 +335,7 @@ impl Node for FakeNode {
     fn look(
         &mut self,
         policies: Vec<(PolicyId, &CompiledPolicy)>,
-        pods: &[PodView<'_, FakeRows, Link>],
+        pods: &[&Enrollment<Self>],
     ) -> Facts {
         self.world.borrow().look(policies, pods)
     }
@@ -356,7 +356,7 @@ impl Node for FakeNode {
     fn repair(
         &mut self,
         repair: &Repair,
-        pod: Option<PodView<'_, FakeRows, Link>>,
+        pod: Option<&Enrollment<Self>>,
     ) -> Result<bool, NodeError> {
         self.world.borrow_mut().repair(repair, pod)
     }
