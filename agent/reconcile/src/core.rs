@@ -26,7 +26,7 @@ use tracing::warn;
 use self::{earlier::Earlier, leave::Leftover, repair::Repairs, sandboxes::Sandboxes, turn::Turn};
 use crate::{
     events::{NOT_ENROLLED, POLICY_REJECTED, PodEvent, UNKNOWN_ANNOTATION},
-    node::{Enrollment, Node, NodeError, Processes as _},
+    node::{Enrollment, LeftRows, Node, NodeError, Processes as _},
     policies::Policies,
     state::{Desired, Record},
 };
@@ -136,7 +136,8 @@ impl<N: Node> Core<N> {
 
     /// Pods that earlier agents enrolled and this one could not: cookie, inode, name.
     pub fn left_by_earlier(&self) -> Vec<(NetnsCookie, NetnsInode, PodRef)> {
-        self.earlier.named()
+        let named = |left: &LeftRows<N::Rows>| Some((left.cookie, left.inode, left.pod.clone()?));
+        self.earlier.iter().filter_map(named).collect()
     }
 
     /// Whether processes keep a pod enrolled that is not listed; `None` before the first complete

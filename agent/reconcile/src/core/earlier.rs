@@ -27,8 +27,8 @@ impl<N: Node> Earlier<N> {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.pods.is_empty()
+    pub(super) fn iter(&self) -> impl Iterator<Item = &LeftRows<N::Rows>> {
+        self.pods.values()
     }
 
     pub(super) fn cookies(&self) -> impl Iterator<Item = NetnsCookie> {
@@ -66,18 +66,6 @@ impl<N: Node> Earlier<N> {
     /// A pod could not be enrolled again; these are its rows now.
     pub(super) fn give_back(&mut self, left: LeftRows<N::Rows>) {
         self.pods.insert(left.cookie, left);
-    }
-
-    pub(super) fn named(&self) -> Vec<(NetnsCookie, NetnsInode, PodRef)> {
-        self.pods
-            .values()
-            .filter_map(|left| Some((left.cookie, left.inode, left.pod.clone()?)))
-            .collect()
-    }
-
-    fn all(&self, mut is_kept: impl FnMut(&PodRef) -> bool) -> bool {
-        let mut all = self.pods.values();
-        all.all(|left| left.pod.as_ref().is_some_and(&mut is_kept))
     }
 }
 
@@ -136,10 +124,5 @@ impl<N: Node> Core<N> {
         for cookie in gone {
             self.forget_earlier(cookie).await;
         }
-    }
-
-    /// Whether every pod of an earlier agent is one of these.
-    pub(super) fn all_earlier(&self, is_kept: impl FnMut(&PodRef) -> bool) -> bool {
-        self.earlier.all(is_kept)
     }
 }

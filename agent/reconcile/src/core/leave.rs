@@ -164,38 +164,26 @@ impl<N: Node> Core<N> {
         let Some(running_counts) = self.running_counts else {
             return;
         };
-        if self.earlier.is_empty() {
-            return;
+        let mut gone = Vec::new();
+        for left in self.earlier.iter() {
+            let record = left.pod.as_ref().and_then(|name| self.pods.get(name));
+            let is_skipped = record.is_some_and(|it| it.state() == PodState::Skipped);
+            // An enrolled pod is elsewhere than where an earlier agent had it.
+            let is_awaited = record.is_some_and(|it| {
+                !is_skipped && it.desired != Desired::Unlisted && it.enrollment().is_none()
+            });
+            let mut runs = || {
+                let processes = processes.get_or_insert_with(|| self.processes());
+                processes.any_in(left.inode)
+            };
+            let may_stay = running_counts && left.pod.is_some() && !is_skipped;
+            if !(is_awaited || may_stay && runs()) {
+                gone.push(left.cookie);
+            }
         }
-        let is_listed = |record: &Record<N>| {
-            record.state() != PodState::Skipped && record.desired != Desired::Unlisted
-        };
-        // An enrolled pod is elsewhere than where an earlier agent had it.
-        let is_awaited = |record: &Record<N>| is_listed(record) && record.enrollment().is_none();
-        let awaited: Vec<PodRef> = self
-            .pods
-            .iter()
-            .filter(|(_, record)| is_awaited(record))
-            .map(|(name, _)| name.clone())
-            .collect();
-        if self.all_earlier(|name| awaited.binary_search(name).is_ok()) {
-            return;
+        for cookie in gone {
+            self.forget_earlier(cookie).await;
         }
-        let opted_out: Vec<PodRef> = self
-            .pods
-            .iter()
-            .filter(|(_, record)| record.state() == PodState::Skipped)
-            .map(|(name, _)| name.clone())
-            .collect();
-        if running_counts && processes.is_none() {
-            *processes = Some(self.processes());
-        }
-        let seen = processes.as_ref().filter(|_| running_counts);
-        let keep = |name: &PodRef, inode| {
-            let runs = seen.is_some_and(|all| all.any_in(inode));
-            awaited.binary_search(name).is_ok() || runs && opted_out.binary_search(name).is_err()
-        };
-        self.drop_earlier(keep).await;
     }
 
     /// A pod is not listed any more. [`Core::release_ended`] checks whether it still runs.
