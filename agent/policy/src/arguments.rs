@@ -1,6 +1,8 @@
 //! The command line of istio-init, in each form injectors have written it: `-p 15001 -u 1337`
 //! (1.1's shell script), `istio-iptables -p 15001 ...`, long flags, `--flag=value`, `-f=value`.
 
+use std::iter;
+
 use crate::{
     error::PolicyError,
     inputs::{Input, Inputs},
@@ -61,47 +63,6 @@ const SWITCHES: [(&str, Input); 2] = [
     ("--capture-all-dns", Input::CaptureAllDns),
 ];
 
-/// Reads the words after (and including) the program name. Of two values for a flag the last
-/// counts, as istio-iptables has it. `place` is what to call the container.
-pub fn parse<'a>(
-    words: impl IntoIterator<Item = &'a str>,
-    place: &str,
-) -> Result<Inputs, PolicyError> {
-    let mut inputs = Inputs::default();
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        if !word.starts_with('-') {
-            // The program's name, or a word that belongs to none of our flags.
-            continue;
-        }
-        let (flag, attached) = split(word);
-        let origin = format!("argument {flag} of {place}");
-        if let Some((_, input)) = SWITCHES.iter().find(|(name, _)| flag == *name) {
-            inputs.replace(*input, attached.unwrap_or("true"), origin);
-            continue;
-        }
-        let known = FLAGS
-            .iter()
-            .find(|(short, long, _)| flag == *short || flag == *long);
-        if known.is_none() && !OTHER_WITH_VALUE.contains(&flag) {
-            // A switch without a value; with one attached it stays in this word.
-            continue;
-        }
-        let value = match attached {
-            Some(value) => value,
-            None => words.next().ok_or_else(|| PolicyError {
-                origin: format!("the command line of {place}"),
-                value: word.to_owned(),
-                problem: "the flag's value is missing".to_owned(),
-            })?,
-        };
-        if let Some((_, _, input)) = known {
-            inputs.replace(*input, value, origin);
-        }
-    }
-    Ok(inputs)
-}
-
 /// Switches that change no rule.
 const HARMLESS: [&str; 5] = [
     "--cni-mode",
@@ -111,28 +72,83 @@ const HARMLESS: [&str; 5] = [
     "--run-validation",
 ];
 
-/// The flags of a command line that [`parse`] passes over because it does not know them.
-pub fn unknown<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
-    let mut unknown = Vec::new();
-    let mut words = words.into_iter();
-    while let Some(word) = words.next() {
-        if !word.starts_with('-') {
-            continue;
-        }
-        let (flag, attached) = split(word);
-        let takes_value = OTHER_WITH_VALUE.contains(&flag)
-            || FLAGS
-                .iter()
-                .any(|(short, long, _)| flag == *short || flag == *long);
-        if takes_value && attached.is_none() {
-            words.next();
-        }
-        let is_switch = SWITCHES.iter().any(|(name, _)| flag == *name);
-        if !takes_value && !is_switch && !HARMLESS.contains(&flag) {
-            unknown.push(flag);
+/// What a flag means to a policy.
+#[derive(Clone, Copy)]
+enum Meaning<'a> {
+    /// An input has this value.
+    Input(Input, &'a str),
+    /// Nothing.
+    Nothing,
+    /// Its value is missing.
+    NoValue,
+    /// It is not known: a switch without a value; with one attached it stays in its word.
+    Unknown,
+}
+
+/// Reads the words after (and including) the program name. Of two values for a flag the last
+/// counts, as istio-iptables has it. `place` is what to call the container.
+pub fn parse<'a>(
+    words: impl IntoIterator<Item = &'a str>,
+    place: &str,
+) -> Result<Inputs, PolicyError> {
+    let mut inputs = Inputs::default();
+    for (flag, meaning) in flags(words) {
+        match meaning {
+            Meaning::Input(input, value) => {
+                inputs.replace(input, value, format!("argument {flag} of {place}"));
+            }
+            Meaning::NoValue => {
+                return Err(PolicyError {
+                    origin: format!("the command line of {place}"),
+                    value: flag.to_owned(),
+                    problem: "the flag's value is missing".to_owned(),
+                });
+            }
+            Meaning::Nothing | Meaning::Unknown => {}
         }
     }
-    unknown
+    Ok(inputs)
+}
+
+/// The flags of a command line that [`parse`] passes over because it does not know them.
+pub fn unknown<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
+    flags(words)
+        .filter(|(_, meaning)| matches!(meaning, Meaning::Unknown))
+        .map(|(flag, _)| flag)
+        .collect()
+}
+
+/// The flags of a command line. Other words are the program's name, or belong to none of our flags.
+fn flags<'a>(
+    words: impl IntoIterator<Item = &'a str>,
+) -> impl Iterator<Item = (&'a str, Meaning<'a>)> {
+    let mut words = words.into_iter();
+    iter::from_fn(move || {
+        let word = words.find(|word| word.starts_with('-'))?;
+        let (flag, attached) = split(word);
+        if let Some((_, input)) = SWITCHES.iter().find(|(name, _)| flag == *name) {
+            let value = attached.unwrap_or("true");
+            return Some((flag, Meaning::Input(*input, value)));
+        }
+        let known = FLAGS
+            .iter()
+            .find(|(short, long, _)| flag == *short || flag == *long);
+        if known.is_none() && !OTHER_WITH_VALUE.contains(&flag) {
+            let is_harmless = HARMLESS.contains(&flag);
+            let meaning = if is_harmless {
+                Meaning::Nothing
+            } else {
+                Meaning::Unknown
+            };
+            return Some((flag, meaning));
+        }
+        let meaning = match (attached.or_else(|| words.next()), known) {
+            (Some(value), Some((_, _, input))) => Meaning::Input(*input, value),
+            (Some(_), None) => Meaning::Nothing,
+            (None, _) => Meaning::NoValue,
+        };
+        Some((flag, meaning))
+    })
 }
 
 /// A flag and the value attached to it: `--flag=value`, `-f=value`, `-fvalue`.
