@@ -9,7 +9,7 @@ use proptest::{
 };
 use serde_json::{Map, Value, json};
 
-use super::{MAX_KEPT, PodFacts, Share};
+use super::{MAX_KEPT, MAX_KEPT_VALUE, PodFacts, Share};
 use crate::{
     mesh::Mesh,
     record,
@@ -388,4 +388,48 @@ fn pods_are_the_same_but_for_their_versions() {
     let excess = facts(large);
     assert!(excess.excess().is_some());
     assert!(!facts(pod()).is_same(&excess));
+}
+
+#[test]
+fn addresses_are_read_as_many_as_a_pod_can_have() {
+    let ips = |ips: Value| -> Vec<String> {
+        let pod = facts(json!({"status": {"podIPs": ips}}));
+        pod.status.pod_ips.iter().map(|ip| ip.to_string()).collect()
+    };
+    let both = json!([{"ip": "10.0.0.7"}, {"ip": "no address"}, {"ip": "fd00::7"}]);
+    assert_eq!(ips(both), ["10.0.0.7", "fd00::7"]);
+    let many: Vec<Value> = (0..20)
+        .map(|last| json!({"ip": format!("10.0.0.{last}")}))
+        .collect();
+    let kept = ips(json!(many));
+    assert_eq!((kept.len(), &*kept[15]), (16, "10.0.0.15"));
+}
+
+/// What is longer than any valid value takes part in the bound, and is cut beyond it.
+#[test]
+fn every_value_counts_and_is_cut() {
+    let long = "x".repeat(MAX_KEPT / 4);
+    let pod = |phase: &str| {
+        facts(json!({
+            "spec": {
+                "nodeName": long,
+                "runtimeClassName": long,
+                "serviceAccountName": long,
+            },
+            "status": {"phase": phase},
+        }))
+    };
+    let most = pod(&long);
+    assert_eq!((most.kept(), most.excess()), (MAX_KEPT, None));
+    let more = pod(&format!("{long}x"));
+    assert_eq!(more.excess().map(|it| it.kept), Some(MAX_KEPT + 1));
+    assert!(more.kept() < 2000, "{}", more.kept());
+    // A valid value stays, also of the greatest length.
+    let valid = "y".repeat(MAX_KEPT_VALUE);
+    let pod = facts(json!({
+        "metadata": {"annotations": {RANGES: "x".repeat(MAX_KEPT)}},
+        "spec": {"nodeName": valid},
+    }));
+    assert!(pod.excess().is_some());
+    assert_eq!(pod.spec.node_name, Some(valid));
 }
