@@ -142,7 +142,7 @@ pub struct PodStatus {
     /// Policy id in the kernel's maps, when enrolled.
     pub policy_id: Option<u32>,
     /// The active policy, when enrolled. Long lists are left out where all pods are listed.
-    #[serde(default, with = "shared_policy")]
+    #[serde(default)]
     pub policy: Option<Arc<Policy>>,
     /// Whether IPv6 is captured.
     pub ipv6: bool,
@@ -258,26 +258,5 @@ impl PodStatus {
             ""
         };
         Some(format!("pod {}: {reason}{kept}", self.full_name()))
-    }
-}
-
-/// A policy that the agent shares between its pods.
-mod shared_policy {
-    use std::sync::Arc;
-
-    use serde::{Deserialize as _, Deserializer, Serialize as _, Serializer};
-    use sidetrack_policy::Policy;
-
-    pub(super) fn serialize<S: Serializer>(
-        policy: &Option<Arc<Policy>>,
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        policy.as_deref().serialize(serializer)
-    }
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Option<Arc<Policy>>, D::Error> {
-        Ok(Option::<Policy>::deserialize(deserializer)?.map(Arc::new))
     }
 }
