@@ -291,8 +291,8 @@ impl Worker {
                 reporter.report(event);
             }
         }
-        for repair in self.reconciler.core.drain_repairs() {
-            self.status.history().add_repair(&repair);
+        for (pod, repair) in self.reconciler.core.drain_repairs() {
+            self.status.history().add_repair(pod.as_ref(), &repair);
         }
         for waited in self.reconciler.core.drain_enrollment_waits() {
             self.status.timings().enrolled(waited);

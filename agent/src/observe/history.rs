@@ -80,9 +80,9 @@ impl History {
         self.add(kind, Some(event.pod.to_string()), &event.note);
     }
 
-    /// Something was repaired. The sentence names the pod, if it was a pod's.
-    pub fn add_repair(&self, text: &str) {
-        self.add(Kind::Repaired, pod_in(text), text);
+    /// Something was repaired, of a pod if it was a pod's.
+    pub fn add_repair(&self, pod: Option<&PodRef>, text: &str) {
+        self.add(Kind::Repaired, pod.map(ToString::to_string), text);
     }
 
     /// All entries, oldest first.
@@ -128,15 +128,6 @@ impl History {
 #[must_use]
 pub fn timestamp(time: SystemTime) -> String {
     humantime::format_rfc3339_millis(time).to_string()
-}
-
-/// The pod that a sentence names: `pod NAMESPACE/NAME`.
-fn pod_in(text: &str) -> Option<String> {
-    let mut words = text.split(' ');
-    words.find(|word| *word == "pod")?;
-    let name = words.next()?.trim_end_matches(':');
-    let is_name = name.contains('/') && name.parse::<PodRef>().is_ok();
-    is_name.then(|| name.to_owned())
 }
 
 #[derive(Debug, Default)]

@@ -5,7 +5,6 @@ use std::{
     path::PathBuf,
 };
 
-use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::PodRef;
 use tracing::{error, warn};
 
@@ -23,8 +22,8 @@ use crate::{
 pub(super) struct Repairs {
     backoff: Backoff,
     counts: BTreeMap<RepairKind, u64>,
-    /// What was repaired and not told yet.
-    untold: Vec<String>,
+    /// What was repaired and not told yet, each with its pod, if it is a pod's.
+    untold: Vec<(Option<PodRef>, String)>,
     /// What the last look at everything could not see.
     not_seen: Vec<String>,
     /// Everything that is wrong, as sentences.
@@ -68,8 +67,8 @@ impl<N: Node> Core<N> {
             .collect()
     }
 
-    /// Takes what was repaired since the last call, as sentences.
-    pub fn drain_repairs(&mut self) -> Vec<String> {
+    /// Takes what was repaired since the last call, as sentences, each with its pod, if it is a pod's.
+    pub fn drain_repairs(&mut self) -> Vec<(Option<PodRef>, String)> {
         std::mem::take(&mut self.repairs.untold)
     }
 
@@ -114,7 +113,8 @@ impl<N: Node> Core<N> {
                 if let Some((kind, text)) = report {
                     warn!("{text}");
                     *self.repairs.counts.entry(kind).or_default() += 1;
-                    self.repairs.untold.push(text);
+                    let pod = self.pod_of(part).cloned();
+                    self.repairs.untold.push((pod, text));
                     self.changed = true;
                     return kind == RepairKind::Cgroup;
                 }
@@ -187,18 +187,19 @@ impl<N: Node> Core<N> {
 
     /// The name of the pod that something is of.
     fn name_of(&self, part: Part) -> String {
+        let name = self.pod_of(part);
+        name.map(ToString::to_string).unwrap_or_default()
+    }
+
+    /// The pod that something is of.
+    fn pod_of(&self, part: Part) -> Option<&PodRef> {
         let cookie = match part {
             Part::Rows(cookie) | Part::Earlier(cookie) => Some(cookie),
             Part::Link(link) => link.pod(),
             _ => None,
-        };
-        let name = |cookie: NetnsCookie| -> Option<&PodRef> {
-            let mut own = self.enrollments();
-            let own = own.find(|(_, it)| it.cookie == cookie);
-            own.map(|(name, _)| name)
-                .or_else(|| self.earlier.name(cookie))
-        };
-        let name = cookie.and_then(name);
-        name.map(ToString::to_string).unwrap_or_default()
+        }?;
+        let own = self.enrollments().find(|(_, it)| it.cookie == cookie);
+        own.map(|(name, _)| name)
+            .or_else(|| self.earlier.name(cookie))
     }
 }

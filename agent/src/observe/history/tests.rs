@@ -2,7 +2,7 @@ use std::{collections::HashMap, fs};
 
 use sidetrack_live::history::{Entry, Kind};
 
-use super::{History, Log, MAX_ENTRIES, file, namespace_of, path, pod_in, read};
+use super::{History, Log, MAX_ENTRIES, file, namespace_of, path, read};
 
 fn entry(number: usize, pod: Option<&str>, text: &str) -> Entry {
     Entry {
@@ -136,19 +136,12 @@ fn what_another_has_written_is_cleaned() {
 }
 
 #[test]
-fn repairs_are_those_of_the_pod_that_they_name() {
-    for (text, pod) in [
-        (
-            "2 rows of pod shop/web-0 were missing: wrote them again",
-            Some("shop/web-0"),
-        ),
-        ("pod shop/web-0: its link was detached", Some("shop/web-0")),
-        (
-            "no agent enrolled the pod with cookie 7: removed its row",
-            None,
-        ),
-        ("hook connect4 was detached: attached it again", None),
-    ] {
-        assert_eq!(pod_in(text).as_deref(), pod, "{text}");
-    }
+fn a_repair_is_of_its_pod_if_it_has_one() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let history = History::open(path(&dir.path().join("sidetrack.sock")));
+    let pod = "shop/web-0".parse().expect("a name");
+    history.add_repair(Some(&pod), "its link was detached");
+    history.add_repair(None, "hook connect4 was detached: attached it again");
+    let pods: Vec<_> = history.entries().into_iter().map(|it| it.pod).collect();
+    assert_eq!(pods, [Some("shop/web-0".to_owned()), None]);
 }
