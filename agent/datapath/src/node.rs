@@ -23,12 +23,12 @@ use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Step,
     node::{KnownListeners, LeftRows, Opened},
     policies::LeftPolicy,
-    repairs::{Facts, IngressProgram, Repair},
+    repairs::{Findings, IngressProgram, Repair},
 };
 
 pub use self::{destinations::Departed, kernel_node::KernelNode, link::PodLink};
 use crate::{
-    netns::{self, Netns, NetnsError, processes::Processes, resolv_conf::Place, userns},
+    netns::{self, Netns, NetnsError, processes::Processes, resolv_conf::Source, userns},
     rows::{PodRows, left_rows, policy_rows},
 };
 
@@ -99,8 +99,8 @@ impl Node for KernelNode {
         netns: &Path,
         process: Option<&Path>,
     ) -> Option<Vec<IpAddr>> {
-        let place = Place::new(netns, process);
-        self.resolvers.first(cookie, place).await
+        let source = Source::new(netns, process);
+        self.resolvers.first(cookie, source).await
     }
 
     fn rows(
@@ -191,11 +191,11 @@ impl Node for KernelNode {
         &mut self,
         policies: Vec<(PolicyId, &CompiledPolicy)>,
         pods: &[&Enrollment<Self>],
-    ) -> Facts {
+    ) -> Findings {
         repairs::look(self, policies, pods)
     }
 
-    fn look_at_inbound(&self) -> Facts {
+    fn look_at_inbound(&self) -> Findings {
         repairs::look_at_inbound(&self.datapath)
     }
 

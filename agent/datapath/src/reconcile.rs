@@ -22,7 +22,7 @@ pub use self::outside::Look;
 use self::outside::Outside;
 use crate::{
     kernel::{Datapath, foreign::Foreign},
-    netns::resolv_conf::Place,
+    netns::resolv_conf::Source,
     node::KernelNode,
 };
 
@@ -86,27 +86,27 @@ impl Reconciler {
         }
         let enrollments = self.core.enrollments();
         let of_due = enrollments.filter(|(_, it)| due.contains(&it.cookie));
-        let places: Vec<(NetnsCookie, Place)> = of_due
+        let sources: Vec<(NetnsCookie, Source)> = of_due
             .map(|(_, it)| (it.cookie, self.resolv_conf(it)))
             .collect();
-        for (cookie, place) in places {
-            self.core.node.resolvers.start(cookie, place);
+        for (cookie, source) in sources {
+            self.core.node.resolvers.start(cookie, source);
         }
     }
 
     /// Where a pod's resolv.conf is: where it was the last time, as long as that process is there.
-    fn resolv_conf(&self, enrollment: &Enrollment<KernelNode>) -> Place {
+    fn resolv_conf(&self, enrollment: &Enrollment<KernelNode>) -> Source {
         let node = &self.core.node;
-        if let Some(place) = node.resolvers.last(enrollment.cookie)
-            && place.is_in(enrollment.inode.get())
+        if let Some(source) = node.resolvers.last(enrollment.cookie)
+            && source.is_in(enrollment.inode.get())
         {
-            return place.clone();
+            return source.clone();
         }
         let known = Some(enrollment.inode);
         let processes = node.processes_in(BTreeSet::new(), None);
         let uid = enrollment.rows.uid();
         let found = uid.and_then(|uid| processes.netns_of_pod(&uid, known));
-        Place::new(&enrollment.path, found.as_ref().map(|it| &*it.path))
+        Source::new(&enrollment.path, found.as_ref().map(|it| &*it.path))
     }
 
     /// Enrolls a pod that waits for its first process, if that is in its cgroup.

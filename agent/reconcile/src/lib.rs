@@ -27,7 +27,7 @@
 //!     node::{KnownListeners, LeftRows, Opened},
 //!     policies::LeftPolicy,
 //! };
-//! # use sidetrack_reconcile::{Enrollment, repairs::{Facts, Repair}};
+//! # use sidetrack_reconcile::{Enrollment, repairs::{Findings, Repair}};
 //!
 //! /// What was done, in order.
 //! #[derive(Debug, Default)]
@@ -79,8 +79,8 @@
 //! #     fn refresh_program(&mut self, _: NetnsCookie) -> Result<bool, NodeError> { Ok(true) }
 //! #     fn listeners(&self) -> KnownListeners { KnownListeners::new() }
 //! #     fn cookie_at(&self, _: &Path) -> Option<NetnsCookie> { None }
-//! #     fn look(&mut self, _: Vec<(PolicyId, &CompiledPolicy)>, _: &[&Enrollment<Self>]) -> Facts { Facts::default() }
-//! #     fn look_at_inbound(&self) -> Facts { Facts::default() }
+//! #     fn look(&mut self, _: Vec<(PolicyId, &CompiledPolicy)>, _: &[&Enrollment<Self>]) -> Findings { Findings::default() }
+//! #     fn look_at_inbound(&self) -> Findings { Findings::default() }
 //! #     fn has_inbound_link(&self, _: NetnsCookie, _: NetnsInode) -> bool { true }
 //! #     fn repair(&mut self, _: &Repair, _: Option<&Enrollment<Self>>) -> Result<bool, NodeError> { Ok(false) }
 //! }

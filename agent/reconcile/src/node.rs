@@ -20,7 +20,7 @@ use sidetrack_policy::{
 use crate::{
     plan::Step,
     policies::{Excess, LeftPolicy},
-    repairs::{Facts, Repair},
+    repairs::{Findings, Repair},
 };
 
 /// Where a network namespace was found.
@@ -234,9 +234,9 @@ pub trait Node: Sized {
         &mut self,
         policies: Vec<(PolicyId, &CompiledPolicy)>,
         pods: &[&Enrollment<Self>],
-    ) -> Facts;
+    ) -> Findings;
     /// Looks at the pods' links for inbound connections only.
-    fn look_at_inbound(&self) -> Facts;
+    fn look_at_inbound(&self) -> Findings;
     /// Whether the link for inbound connections is in its namespace, with its program.
     fn has_inbound_link(&self, cookie: NetnsCookie, inode: NetnsInode) -> bool;
     /// Carries out a repair, of an enrolled pod if there is one. Answers whether there was something to repair.

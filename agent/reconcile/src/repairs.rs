@@ -1,6 +1,6 @@
 //! What has to be repaired: a pure function from what is found in the kernel to repairs in their order.
 //!
-//! The node looks ([`Facts`]) and carries out ([`Repair`]); it decides nothing. A repair that fails is tried again
+//! The node looks ([`Findings`]) and carries out ([`Repair`]); it decides nothing. A repair that fails is tried again
 //! less and less often ([`Backoff`]), whatever becomes of the others.
 
 mod backoff;
@@ -119,7 +119,7 @@ pub type StaleHandshake = (HandshakeKey, u64);
 
 /// What a look has found: only what is not as the agent made it.
 #[derive(Debug, Default)]
-pub struct Facts {
+pub struct Findings {
     /// How many rows of policies are missing or different.
     pub policies: BTreeMap<PolicyId, usize>,
     /// How many rows of enrolled pods are missing, different or too many.
@@ -271,53 +271,56 @@ impl Repair {
 /// `enrolled` are the pods of this agent, `known` the other namespaces with rows that some agent wrote on purpose.
 #[must_use]
 pub fn decide(
-    facts: Facts,
+    findings: Findings,
     enrolled: &BTreeSet<NetnsCookie>,
     known: &BTreeSet<NetnsCookie>,
 ) -> Vec<Repair> {
     let mut repairs = Vec::new();
-    if !facts.policies.is_empty() {
-        repairs.push(Repair::WritePolicies(facts.policies));
+    if !findings.policies.is_empty() {
+        repairs.push(Repair::WritePolicies(findings.policies));
     }
-    let of_pod = facts.rows.into_iter();
+    let of_pod = findings.rows.into_iter();
     repairs.extend(of_pod.map(|(cookie, rows)| Repair::WriteRows(cookie, rows)));
-    let mut unknown = facts.pods;
+    let mut unknown = findings.pods;
     unknown.retain(|cookie| !enrolled.contains(cookie) && !known.contains(cookie));
     if !unknown.is_empty() {
         repairs.push(Repair::RemoveRows(unknown));
     }
-    let maps = facts.maps.into_iter();
+    let maps = findings.maps.into_iter();
     repairs.extend(maps.map(|(name, path)| Repair::PinMap(name, path)));
-    if facts.inbound_is_inactive {
+    if findings.inbound_is_inactive {
         repairs.push(Repair::ActivateInbound);
     }
     // Hooks that are to be attached to another cgroup are not looked at on the one before; if there is none they stay.
     let follows_hooks = matches!(
-        facts.cgroup,
+        findings.cgroup,
         CgroupState::Unchanged | CgroupState::Moved { .. }
     );
-    if !matches!(facts.cgroup, CgroupState::Unchanged | CgroupState::Gone(_)) {
-        repairs.push(Repair::FollowCgroup(facts.cgroup));
+    if !matches!(
+        findings.cgroup,
+        CgroupState::Unchanged | CgroupState::Gone(_)
+    ) {
+        repairs.push(Repair::FollowCgroup(findings.cgroup));
     }
     let is_restored = |link: &LinkId| match link.pod() {
         Some(pod) => enrolled.contains(&pod),
         None => follows_hooks,
     };
-    let links = facts.links.into_iter();
+    let links = findings.links.into_iter();
     let links = links.filter(|(link, _)| is_restored(link));
     repairs.extend(links.map(|(link, loss)| Repair::RestoreLink(link, loss)));
-    repairs.extend(facts.directory.map(Repair::LockDirectory));
-    repairs.extend(facts.earlier.into_iter().filter_map(of_earlier));
-    if !facts.handshakes.is_empty() {
-        repairs.push(Repair::RemoveHandshakes(facts.handshakes));
+    repairs.extend(findings.directory.map(Repair::LockDirectory));
+    repairs.extend(findings.earlier.into_iter().filter_map(of_earlier));
+    if !findings.handshakes.is_empty() {
+        repairs.push(Repair::RemoveHandshakes(findings.handshakes));
     }
     repairs
 }
 
 /// Pods that an earlier agent enrolled and this one could not, such as one whose manifest cannot be followed.
-fn of_earlier(facts: EarlierFacts) -> Option<Repair> {
-    let EarlierFacts { cookie, inode, .. } = facts;
-    match facts.found {
+fn of_earlier(findings: EarlierFacts) -> Option<Repair> {
+    let EarlierFacts { cookie, inode, .. } = findings;
+    match findings.found {
         Some((path, Some(there))) if there == cookie => Some(Repair::AttachEarlier {
             cookie,
             inode,
@@ -327,7 +330,7 @@ fn of_earlier(facts: EarlierFacts) -> Option<Repair> {
         // The process has ended just now.
         Some((_, None)) => None,
         // Processes that cannot be seen may be there.
-        None => (!facts.has_processes).then_some(Repair::ForgetEarlier(cookie)),
+        None => (!findings.has_processes).then_some(Repair::ForgetEarlier(cookie)),
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
     attachments::{Link, pin_again, take},
     objects::{self, Loader, OnDemand},
     probe,
-    sys::{self, Place},
+    sys::{self, Order},
 };
 
 pub use filters::{remove_all, work};
@@ -59,7 +59,7 @@ pub struct Missing {
     program: Arc<OwnedFd>,
     interfaces: BTreeSet<u32>,
     has_links: bool,
-    place: Place,
+    order: Order,
 }
 
 /// What [`attach`] has done.
@@ -131,7 +131,7 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
     }
     let mut links = Vec::new();
     for ifindex in interfaces.iter().take(at_a_time) {
-        match sys::link_create_ingress(program, *ifindex, missing.place) {
+        match sys::link_create_ingress(program, *ifindex, missing.order) {
             Ok(link) => links.push((*ifindex, link)),
             // It has vanished meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -214,9 +214,9 @@ impl PodForwarding {
             program,
             interfaces,
             has_links: self.has_links,
-            place: match self.kind {
-                IngressProgram::Forwarded => Place::Last,
-                IngressProgram::NodeCalls => Place::First,
+            order: match self.kind {
+                IngressProgram::Forwarded => Order::Last,
+                IngressProgram::NodeCalls => Order::First,
             },
         };
         Ok((!missing.interfaces.is_empty()).then_some(missing))

@@ -8,7 +8,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use sidetrack_common::names;
-use sidetrack_reconcile::repairs::{CgroupState, Facts, LinkId, LinkLoss};
+use sidetrack_reconcile::repairs::{CgroupState, Findings, LinkId, LinkLoss};
 
 use super::{
     Datapath,
@@ -18,33 +18,33 @@ use super::{
 
 impl Datapath {
     /// Adds what is not as it was made.
-    pub fn look(&self, facts: &mut Facts) {
+    pub fn look(&self, findings: &mut Findings) {
         let Self {
             pins, attachments, ..
         } = self;
         for (name, _, id) in &attachments.maps {
             let path = pins.map(name);
             if !is_pinned(&path, *id, |pin| Ok(sys::map_info(pin)?.id)) {
-                facts.maps.push((name, path));
+                findings.maps.push((name, path));
             }
         }
         match attachments.inbound_is_active() {
-            Ok(is_active) => facts.inbound_is_inactive = !is_active,
-            Err(problem) => facts
+            Ok(is_active) => findings.inbound_is_inactive = !is_active,
+            Err(problem) => findings
                 .problems
                 .push(format!("look for the active inbound program: {problem:#}")),
         }
-        facts.cgroup = attachments.cgroup_state();
+        findings.cgroup = attachments.cgroup_state();
         for attached in &attachments.hooks {
             let Some(link) = &attached.link else { continue };
             let pin = pins.link(attached.hook.name);
             let loss = link.loss(link.cgroup() == attachments.cgroup_id, &pin);
             let id = LinkId::Hook(attached.hook.name);
-            facts.links.extend(loss.map(|loss| (id, loss)));
+            findings.links.extend(loss.map(|loss| (id, loss)));
         }
         // With another directory made in its place, anybody could have its lock.
         if !self.lock.is_on(pins.root()) {
-            facts.directory = Some(pins.root().to_owned());
+            findings.directory = Some(pins.root().to_owned());
         }
     }
 

@@ -16,7 +16,7 @@ mod programs;
 
 pub use self::{
     links::{
-        Place, iterate, iterate_map, link_cgroup, link_create, link_create_ingress, link_detach,
+        Order, iterate, iterate_map, link_cgroup, link_create, link_create_ingress, link_detach,
         link_ifindex, link_info, link_netns, link_program_in_netns, link_update, read_iterator,
     },
     maps::{

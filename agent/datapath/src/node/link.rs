@@ -181,7 +181,7 @@ impl PodLink {
     }
 
     /// Frees what is needed while the pod is being written only.
-    pub(super) fn written(&mut self) {
+    pub(super) fn drop_snapshot(&mut self) {
         self.snapshot = None;
     }
 
@@ -212,8 +212,8 @@ impl PodLink {
         self.no_target_route = added.err().map(|problem| format!("{problem:#}"));
     }
 
-    /// The namespace is to be read again although the kernel reports no change.
-    pub(super) fn is_stale(&self) {
+    /// Asks that the namespace is read again although the kernel reports no change.
+    pub(super) fn request_reread(&self) {
         // Without a receiver the agent ends.
         let _ = self.changed.send(self.netns.cookie());
     }

@@ -8,7 +8,7 @@ use sidetrack_common::ids::{NetnsCookie, PolicyId};
 use sidetrack_policy::compiled::CompiledPolicy;
 use sidetrack_reconcile::{
     Enrollment,
-    repairs::{Facts, IngressProgram, LinkId, LinkLoss, Repair},
+    repairs::{Findings, IngressProgram, LinkId, LinkLoss, Repair},
 };
 
 use super::{
@@ -25,60 +25,63 @@ pub(super) fn look(
     node: &mut KernelNode,
     policies: Vec<(PolicyId, &CompiledPolicy)>,
     pods: &[&Enrollment<KernelNode>],
-) -> Facts {
-    let mut facts = Facts::default();
+) -> Findings {
+    let mut findings = Findings::default();
     let datapath = &mut node.datapath;
     let maps = &datapath.maps;
     match node.policies.damaged(policies, maps) {
-        Ok(policies) => facts.policies = policies,
-        Err(error) => problem(&mut facts, format!("compare the rows of policies: {error}")),
+        Ok(policies) => findings.policies = policies,
+        Err(error) => problem(
+            &mut findings,
+            format!("compare the rows of policies: {error}"),
+        ),
     }
     for pod in pods {
         match differing(pod, datapath) {
             Ok(0) => {}
-            Ok(rows) => facts.rows.push((pod.cookie, rows)),
+            Ok(rows) => findings.rows.push((pod.cookie, rows)),
             Err(error) => {
                 let (namespace, name, _) = pod.rows.names();
                 let text = format!("compare the rows of pod {namespace}/{name}: {error:#}");
-                problem(&mut facts, text);
+                problem(&mut findings, text);
             }
         }
     }
     match maps.pods.keys() {
-        Ok(cookies) => facts.pods = cookies.into_iter().map(NetnsCookie::new).collect(),
-        Err(error) => problem(&mut facts, format!("list pods: {error}")),
+        Ok(cookies) => findings.pods = cookies.into_iter().map(NetnsCookie::new).collect(),
+        Err(error) => problem(&mut findings, format!("list pods: {error}")),
     }
     let of_pod = |netns| pods.iter().find(|pod| pod.cookie.get() == netns);
     let netns_of = |netns| of_pod(netns).map(|pod| pod.link.netns());
     match node.lingering.stale(maps, netns_of) {
-        Ok(handshakes) => facts.handshakes = handshakes,
+        Ok(handshakes) => findings.handshakes = handshakes,
         Err(error) => {
             let text = format!("look for handshakes that are left: {error:#}");
-            problem(&mut facts, text);
+            problem(&mut findings, text);
         }
     }
-    datapath.look(&mut facts);
-    facts.links.extend(datapath.inbound_losses(true));
+    datapath.look(&mut findings);
+    findings.links.extend(datapath.inbound_losses(true));
     let uids: Vec<_> = pods
         .iter()
         .map(|pod| (pod.cookie, pod.rows.uid_of_cgroup()))
         .collect();
-    facts.links.extend(datapath.callback_losses(&uids));
-    facts.links.extend(datapath.dns_losses());
+    findings.links.extend(datapath.callback_losses(&uids));
+    findings.links.extend(datapath.dns_losses());
     for pod in pods {
         for program in [IngressProgram::Forwarded, IngressProgram::NodeCalls] {
             let id = |ifindex| LinkId::Ingress(pod.cookie, program, ifindex);
             let losses = pod.link.ingress(program).losses();
-            facts
+            findings
                 .links
                 .extend(losses.map(|(ifindex, loss)| (id(ifindex), loss)));
         }
     }
-    facts
+    findings
 }
 
-fn problem(facts: &mut Facts, text: String) {
-    facts.problems.push(text);
+fn problem(findings: &mut Findings, text: String) {
+    findings.problems.push(text);
 }
 
 fn differing(pod: &Enrollment<KernelNode>, datapath: &Datapath) -> Result<usize> {
@@ -168,9 +171,9 @@ fn restore(
 }
 
 /// The links for inbound connections only.
-pub(super) fn look_at_inbound(datapath: &Datapath) -> Facts {
-    Facts {
+pub(super) fn look_at_inbound(datapath: &Datapath) -> Findings {
+    Findings {
         links: datapath.inbound_losses(false).collect(),
-        ..Facts::default()
+        ..Findings::default()
     }
 }

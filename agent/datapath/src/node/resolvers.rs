@@ -11,7 +11,7 @@ use std::{
 use sidetrack_common::ids::NetnsCookie;
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::netns::{resolv_conf::Place, searches::Searches};
+use crate::netns::{resolv_conf::Source, searches::Searches};
 
 /// How often a pod's file is read.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub struct Resolvers {
         mpsc::UnboundedReceiver<Answer>,
     ),
     /// When a read of a pod's file last began, and where.
-    followed: BTreeMap<NetnsCookie, (Instant, Place)>,
+    followed: BTreeMap<NetnsCookie, (Instant, Source)>,
 }
 
 impl Default for Resolvers {
@@ -54,12 +54,12 @@ impl Default for Resolvers {
 impl Resolvers {
     /// Reads a pod's servers for the first time. `None` if that takes too long, or no process of the pod runs yet; no servers
     /// if the file cannot be read.
-    pub async fn first(&mut self, cookie: NetnsCookie, place: Place) -> Option<Vec<IpAddr>> {
+    pub async fn first(&mut self, cookie: NetnsCookie, source: Source) -> Option<Vec<IpAddr>> {
         let (sender, mut receiver) = mpsc::unbounded_channel();
-        let is_awaited = place.is_awaited();
+        let is_awaited = source.is_awaited();
         // What is read for an earlier enrollment may be of an earlier file.
         self.followed.remove(&cookie);
-        self.read_for(cookie, place, Instant::now(), sender);
+        self.read_for(cookie, source, Instant::now(), sender);
         let answered = timeout(FIRST_TIMEOUT, receiver.recv()).await;
         match answered.ok()??.servers {
             Ok(servers) => Some(servers),
@@ -83,16 +83,16 @@ impl Resolvers {
     }
 
     /// Where a pod's file was the last time.
-    pub fn last(&self, cookie: NetnsCookie) -> Option<&Place> {
-        self.followed.get(&cookie).map(|(_, place)| place)
+    pub fn last(&self, cookie: NetnsCookie) -> Option<&Source> {
+        self.followed.get(&cookie).map(|(_, source)| source)
     }
 
     /// Reads a pod's file.
-    pub fn start(&mut self, cookie: NetnsCookie, place: Place) {
+    pub fn start(&mut self, cookie: NetnsCookie, source: Source) {
         let sender = self.answers.0.clone();
         let began = Instant::now();
-        self.read_for(cookie, place.clone(), began, sender);
-        self.followed.insert(cookie, (began, place));
+        self.read_for(cookie, source.clone(), began, sender);
+        self.followed.insert(cookie, (began, source));
     }
 
     /// What was read since the last call. A file that cannot be read changes nothing.
@@ -110,7 +110,7 @@ impl Resolvers {
     fn read_for(
         &self,
         cookie: NetnsCookie,
-        place: Place,
+        source: Source,
         began: Instant,
         sender: mpsc::UnboundedSender<Answer>,
     ) {
@@ -119,7 +119,7 @@ impl Resolvers {
             let _ = sender.send(Answer {
                 cookie,
                 began,
-                servers: place.servers(),
+                servers: source.servers(),
             });
         });
     }

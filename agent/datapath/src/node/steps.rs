@@ -135,7 +135,7 @@ async fn capture_v6(
     rows.write_flags(&datapath.maps)?;
     if rows.is_written() {
         // For the route of its targets.
-        link.is_stale();
+        link.request_reread();
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ async fn after_namespace(
     let followed = forwarding::follow(&mut node.datapath, rows, link, wanted).await;
     let followed = followed.and(node_calls::follow(&mut node.datapath, rows, link, policy).await);
     if !captures_more(rows, link, policy) {
-        link.written();
+        link.drop_snapshot();
     }
     node.make_transparent(rows, link, policy);
     followed

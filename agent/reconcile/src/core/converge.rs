@@ -181,7 +181,7 @@ impl<N: Node> Core<N> {
         let steps = plan::change_policy(&goal.policy, id, processes);
         match run(&mut self.node, enrollment, steps).await {
             Ok(missed) => {
-                enrollment.stale = is_stale(name, missed);
+                enrollment.stale = log_missed(name, missed);
                 let earlier = std::mem::replace(&mut enrollment.policy, goal.policy.clone());
                 enrollment.policy_id = id;
                 let before = std::mem::replace(&mut enrollment.compiled, compiled);
@@ -271,8 +271,8 @@ impl<N: Node> Core<N> {
     }
 }
 
-/// Whether a step after the pod's row has failed; its action is done, and the rest follows.
-pub(super) fn is_stale(name: &PodRef, missed: Option<NodeError>) -> bool {
+/// Logs a step after the pod's row that has failed, and answers whether one has: its action is done, and the rest follows.
+pub(super) fn log_missed(name: &PodRef, missed: Option<NodeError>) -> bool {
     if let Some(problem) = &missed {
         warn!(pod = %name, "{problem}; it is tried again");
     }

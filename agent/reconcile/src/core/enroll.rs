@@ -7,7 +7,7 @@ use tracing::info;
 
 use super::{
     Core,
-    converge::{is_stale, run},
+    converge::{log_missed, run},
     replaced::Replaced,
 };
 use crate::{
@@ -151,7 +151,7 @@ impl<N: Node> Core<N> {
         let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
         match run(&mut self.node, &mut enrollment, steps).await {
             Ok(missed) => {
-                enrollment.stale = is_stale(name, missed);
+                enrollment.stale = log_missed(name, missed);
                 self.forget_replaced(replaced);
                 Ok(enrollment)
             }

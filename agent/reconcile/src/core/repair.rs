@@ -12,7 +12,7 @@ use super::{Core, enrollments};
 use crate::{
     node::{Node, NodeError, Processes as _},
     repairs::{
-        Backoff, CgroupState, EarlierFacts, Facts, LinkId, LinkLoss, Part, Repair, RepairKind,
+        Backoff, CgroupState, EarlierFacts, Findings, LinkId, LinkLoss, Part, Repair, RepairKind,
         Scope, decide,
     },
 };
@@ -34,19 +34,19 @@ impl<N: Node> Core<N> {
     /// Looks at the kernel, and repairs what other programs or people have changed. Answers whether the hooks are on
     /// another cgroup now.
     pub async fn repair(&mut self, scope: Scope) -> bool {
-        let mut facts = match scope {
+        let mut findings = match scope {
             Scope::InboundLinks => self.node.look_at_inbound(),
             Scope::All => self.look(),
         };
         if scope == Scope::All {
-            self.note_not_seen(&mut facts);
-        } else if facts.links.is_empty() && self.repairs.backoff.is_empty() {
+            self.note_not_seen(&mut findings);
+        } else if findings.links.is_empty() && self.repairs.backoff.is_empty() {
             return false;
         }
         let enrolled = self.enrollments().map(|(_, it)| it.cookie).collect();
         let leaving = self.leftovers.keys().copied();
         let known = self.earlier.cookies().chain(leaving).collect();
-        let repairs = decide(facts, &enrolled, &known);
+        let repairs = decide(findings, &enrolled, &known);
         let damaged = repairs.iter().map(Repair::part).collect();
         self.repairs.backoff.retain(scope, &damaged);
         let mut is_moved = false;
@@ -78,11 +78,11 @@ impl<N: Node> Core<N> {
         &self.repairs.problems
     }
 
-    fn look(&mut self) -> Facts {
+    fn look(&mut self) -> Findings {
         let pods = enrollments(&self.pods, &self.departing);
         let pods: Vec<_> = pods.map(|(_, it)| it).collect();
         let policies = self.policies.in_use().collect();
-        let mut facts = self.node.look(policies, &pods);
+        let mut findings = self.node.look(policies, &pods);
         let mut detached = self.left_by_earlier();
         detached.retain(|(cookie, inode, _)| !self.node.has_inbound_link(*cookie, *inode));
         if !detached.is_empty() {
@@ -98,9 +98,9 @@ impl<N: Node> Core<N> {
                 found: processes.path_of(inode).map(with_cookie),
                 has_processes: processes.any_in(inode),
             });
-            facts.earlier.extend(earlier);
+            findings.earlier.extend(earlier);
         }
-        facts
+        findings
     }
 
     /// Carries out a repair; answers whether the hooks are on another cgroup now.
@@ -154,9 +154,9 @@ impl<N: Node> Core<N> {
         self.node.repair(repair, pod)
     }
 
-    fn note_not_seen(&mut self, facts: &mut Facts) {
-        let mut not_seen = std::mem::take(&mut facts.problems);
-        if let CgroupState::Gone(problem) = &facts.cgroup {
+    fn note_not_seen(&mut self, findings: &mut Findings) {
+        let mut not_seen = std::mem::take(&mut findings.problems);
+        if let CgroupState::Gone(problem) = &findings.cgroup {
             not_seen.push(problem.clone());
         }
         for problem in not_seen

@@ -7,7 +7,7 @@ use std::{
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 
 use super::{
-    Backoff, CgroupState, EarlierFacts, Facts, IngressProgram, LinkId, LinkLoss, Part, Repair,
+    Backoff, CgroupState, EarlierFacts, Findings, IngressProgram, LinkId, LinkLoss, Part, Repair,
     RepairKind, Scope, decide,
 };
 
@@ -19,12 +19,12 @@ fn pin() -> PathBuf {
     PathBuf::from("/pin")
 }
 
-fn decided(facts: Facts) -> Vec<Repair> {
-    decide(facts, &BTreeSet::from([OWN]), &BTreeSet::from([LEFT]))
+fn decided(findings: Findings) -> Vec<Repair> {
+    decide(findings, &BTreeSet::from([OWN]), &BTreeSet::from([LEFT]))
 }
 
-fn damaged() -> Facts {
-    Facts {
+fn damaged() -> Findings {
+    Findings {
         policies: [(PolicyId::new(3), 2)].into(),
         rows: vec![(OWN, 4)],
         pods: vec![OWN, LEFT, STRANGE],
@@ -36,17 +36,17 @@ fn damaged() -> Facts {
             (LinkId::Inbound(LEFT), LinkLoss::Detached),
         ],
         directory: Some(pin()),
-        ..Facts::default()
+        ..Findings::default()
     }
 }
 
 #[test]
 fn nothing_follows_from_what_is_whole() {
-    let facts = Facts {
+    let findings = Findings {
         pods: vec![OWN, LEFT],
-        ..Facts::default()
+        ..Findings::default()
     };
-    assert_eq!(decided(facts), []);
+    assert_eq!(decided(findings), []);
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn hooks_stay_while_their_cgroup_is_gone_or_another_one() {
         (recreated, true, false),
         (moved, true, true),
     ] {
-        let repairs = decided(Facts {
+        let repairs = decided(Findings {
             cgroup: cgroup.clone(),
             ..damaged()
         });
@@ -91,16 +91,16 @@ fn hooks_stay_while_their_cgroup_is_gone_or_another_one() {
 
 #[test]
 fn earlier_pods_are_attached_where_they_run_and_forgotten_where_nothing_does() {
-    let facts = |found, has_processes| Facts {
+    let findings = |found, has_processes| Findings {
         earlier: vec![EarlierFacts {
             cookie: LEFT,
             inode: NetnsInode::new(1),
             found,
             has_processes,
         }],
-        ..Facts::default()
+        ..Findings::default()
     };
-    let at = |cookie| facts(Some((pin(), cookie)), true);
+    let at = |cookie| findings(Some((pin(), cookie)), true);
     let attached = Repair::AttachEarlier {
         cookie: LEFT,
         inode: NetnsInode::new(1),
@@ -114,8 +114,8 @@ fn earlier_pods_are_attached_where_they_run_and_forgotten_where_nothing_does() {
         forgotten,
         "its inode is used again"
     );
-    assert_eq!(decided(facts(None, true)), []);
-    assert_eq!(decided(facts(None, false)), forgotten);
+    assert_eq!(decided(findings(None, true)), []);
+    assert_eq!(decided(findings(None, false)), forgotten);
 }
 
 #[test]

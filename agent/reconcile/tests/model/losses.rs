@@ -6,7 +6,7 @@ use sidetrack_common::ids::{NetnsCookie, PolicyId};
 use sidetrack_policy::compiled::CompiledPolicy;
 use sidetrack_reconcile::{
     Enrollment, NodeError,
-    repairs::{CgroupState, Facts, LinkId, LinkLoss, Repair},
+    repairs::{CgroupState, Findings, LinkId, LinkLoss, Repair},
 };
 
 use crate::{node::FakeNode, run::Run, tables::PodRow, world::World};
@@ -126,7 +126,7 @@ impl World {
         &self,
         policies: Vec<(PolicyId, &CompiledPolicy)>,
         pods: &[&Enrollment<FakeNode>],
-    ) -> Facts {
+    ) -> Findings {
         let damaged = policies.into_iter().map(|(id, policy)| {
             let lists = self.tables.lists.get(&id);
             let lists = lists.is_some_and(|it| it.complete && it.policy == *policy);
@@ -143,7 +143,7 @@ impl World {
             links.push((LinkId::Hook(hook), loss));
         }
         let unpinned = self.tables.unpinned.iter();
-        Facts {
+        Findings {
             policies: damaged.filter(|(_, rows)| *rows > 0).collect(),
             rows: pods
                 .iter()
@@ -154,7 +154,7 @@ impl World {
             maps: unpinned.map(|name| (*name, PathBuf::new())).collect(),
             cgroup: self.cgroup_state(),
             links,
-            ..Facts::default()
+            ..Findings::default()
         }
     }
 

@@ -15,7 +15,7 @@ use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Processes, Step,
     node::{KnownListeners, LeftRows, Opened},
     policies::LeftPolicy,
-    repairs::{Facts, Repair},
+    repairs::{Findings, Repair},
 };
 
 use crate::{
@@ -336,15 +336,15 @@ impl Node for FakeNode {
         &mut self,
         policies: Vec<(PolicyId, &CompiledPolicy)>,
         pods: &[&Enrollment<Self>],
-    ) -> Facts {
+    ) -> Findings {
         self.world.borrow().look(policies, pods)
     }
 
-    fn look_at_inbound(&self) -> Facts {
+    fn look_at_inbound(&self) -> Findings {
         let world = self.world.borrow();
-        Facts {
+        Findings {
             links: world.inbound_losses(),
-            ..Facts::default()
+            ..Findings::default()
         }
     }
 

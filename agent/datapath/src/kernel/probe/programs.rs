@@ -75,7 +75,7 @@ pub fn ingress_links() -> bool {
     }
     let program = ingress_program(bpf_attach_type::BPF_TCX_INGRESS);
     let attached = program
-        .and_then(|program| sys::link_create_ingress(program.as_fd(), NOBODY, sys::Place::Last));
+        .and_then(|program| sys::link_create_ingress(program.as_fd(), NOBODY, sys::Order::Last));
     attached.is_err_and(|error| error.raw_os_error() == Some(libc::ENODEV))
 }
 

@@ -32,7 +32,7 @@ pub fn link_create(
 
 /// Where a program stands among those of an interface.
 #[derive(Clone, Copy, Debug)]
-pub enum Place {
+pub enum Order {
     /// Before those that are there.
     First,
     /// Behind them.
@@ -44,15 +44,15 @@ pub enum Place {
 pub fn link_create_ingress(
     program: BorrowedFd<'_>,
     ifindex: u32,
-    place: Place,
+    order: Order,
 ) -> io::Result<OwnedFd> {
     bpf_fd(bpf_cmd::BPF_LINK_CREATE, |attr| {
         attr.link_create.__bindgen_anon_1.prog_fd = raw(program);
         attr.link_create.__bindgen_anon_2.target_ifindex = ifindex;
         attr.link_create.attach_type = bpf_attach_type::BPF_TCX_INGRESS as u32;
-        attr.link_create.flags = match place {
-            Place::First => BPF_F_BEFORE,
-            Place::Last => 0,
+        attr.link_create.flags = match order {
+            Order::First => BPF_F_BEFORE,
+            Order::Last => 0,
         };
     })
 }
@@ -88,9 +88,9 @@ fn iterator(program: BorrowedFd<'_>, info: &[u32]) -> io::Result<File> {
         attr.link_create.attach_type = bpf_attach_type::BPF_TRACE_ITER as u32;
         if !info.is_empty() {
             // SAFETY: a member of the zeroed union; `info` lives until the call returns.
-            let place = unsafe { &mut attr.link_create.__bindgen_anon_3.__bindgen_anon_1 };
-            place.iter_info = info.as_ptr() as u64;
-            place.iter_info_len = size_of_val(info) as u32;
+            let iterated = unsafe { &mut attr.link_create.__bindgen_anon_3.__bindgen_anon_1 };
+            iterated.iter_info = info.as_ptr() as u64;
+            iterated.iter_info_len = size_of_val(info) as u32;
         }
     })?;
     let iterator = bpf_fd(bpf_cmd::BPF_ITER_CREATE, |attr| {

@@ -4,12 +4,12 @@ use sidetrack_common::ids::NetnsCookie;
 use tempfile::TempDir;
 
 use super::Resolvers;
-use crate::netns::resolv_conf::Place;
+use crate::netns::resolv_conf::Source;
 
 const COOKIE: NetnsCookie = NetnsCookie::new(7);
 
 /// What looks like the `/proc/PID` of a process with a root of its own, whose file names this server.
-fn process(server: &str) -> (TempDir, Place) {
+fn process(server: &str) -> (TempDir, Source) {
     let dir = tempfile::tempdir().expect("a directory");
     for below in ["ns", "root/etc"] {
         fs::create_dir_all(dir.path().join(below)).expect("a directory in it");
@@ -17,11 +17,11 @@ fn process(server: &str) -> (TempDir, Place) {
     fs::write(dir.path().join("ns/mnt"), "").expect("a file in it");
     let text = format!("nameserver {server}\n");
     fs::write(dir.path().join("root/etc/resolv.conf"), text).expect("resolv.conf");
-    let place = Place {
+    let source = Source {
         process: Some(dir.path().to_owned()),
         netns: PathBuf::new(),
     };
-    (dir, place)
+    (dir, source)
 }
 
 fn servers(server: &str) -> Vec<IpAddr> {
@@ -37,9 +37,9 @@ async fn answered(resolvers: &Resolvers) {
 
 #[tokio::test]
 async fn a_file_is_followed() {
-    let (_dir, place) = process("10.0.0.1");
+    let (_dir, source) = process("10.0.0.1");
     let mut resolvers = Resolvers::default();
-    resolvers.start(COOKIE, place);
+    resolvers.start(COOKIE, source);
     answered(&resolvers).await;
     assert_eq!(resolvers.read(), [(COOKIE, servers("10.0.0.1"))]);
 }
@@ -47,13 +47,13 @@ async fn a_file_is_followed() {
 #[tokio::test]
 async fn what_was_read_for_an_earlier_enrollment_is_not_taken() {
     let (_dir, earlier) = process("10.0.0.1");
-    let (_other, place) = process("10.0.0.2");
+    let (_other, source) = process("10.0.0.2");
     let mut resolvers = Resolvers::default();
     resolvers.start(COOKIE, earlier);
     answered(&resolvers).await;
     let first = loop {
         // It has answered, and may end a moment later.
-        if let Some(first) = resolvers.first(COOKIE, place.clone()).await {
+        if let Some(first) = resolvers.first(COOKIE, source.clone()).await {
             break first;
         }
     };
