@@ -6,8 +6,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lab::product::LABEL;
-use lab::{command::die_with_parent, webhook::server::program};
+use lab::{
+    command::die_with_parent,
+    product::{LABEL, REPLACED},
+    webhook::server::program,
+};
 use serde_json::{Value, json};
 
 use super::{NAMESPACE, helm, helm_with, of_kind, parses_strictly};
@@ -99,7 +102,12 @@ fn the_webhook_asks_for_nothing() {
     let updates: Vec<_> = webhooks_for(&objects, "UPDATE").collect();
     assert_eq!(updates.len(), 1);
     assert_eq!(updates[0]["failurePolicy"], "Ignore");
-    assert!(updates[0]["matchConditions"][0]["expression"].is_string());
+    let condition = updates[0]["matchConditions"][0]["expression"].as_str();
+    let replaced = format!("it.name in ['{}']", REPLACED.join("', '"));
+    assert!(
+        condition.is_some_and(|it| it.contains(&replaced)),
+        "{condition:?}"
+    );
     let deployment = of_kind(&objects, "Deployment");
     assert_eq!(deployment["spec"]["replicas"], 3);
     let template = &deployment["spec"]["template"];

@@ -25,5 +25,6 @@ pub use sidetrack_policy::{
     record::ANNOTATION as ISTIO_INIT_ANNOTATION,
     rules::{self, ListTables},
     select::LABEL,
+    webhook::REPLACED,
 };
 pub use sidetrack_reconcile::{PodState, cni::PATH as CNI_REQUESTS_PATH};

@@ -13,46 +13,49 @@ pub(crate) struct InjectedNames {
     pub check: Option<&'static str>,
 }
 
-/// The containers of each mesh with sidecars, in the order of [`MeshName`].
-pub(crate) const INJECTED: [InjectedNames; 4] = [
-    InjectedNames {
-        sidecar: "istio-proxy",
-        init: "istio-init",
-        check: Some("istio-validation"),
-    },
-    InjectedNames {
-        sidecar: "linkerd-proxy",
-        init: "linkerd-init",
-        check: Some("linkerd-network-validator"),
-    },
-    InjectedNames {
-        sidecar: "kuma-sidecar",
-        init: "kuma-init",
-        check: Some("kuma-validation"),
-    },
-    InjectedNames {
-        sidecar: "consul-dataplane",
-        init: "consul-connect-inject-init",
-        check: None,
-    },
+/// The init containers that the webhook replaces. Consul's does more than to program rules, and stays.
+pub const REPLACED: [&str; 3] = [
+    InjectedNames::of(MeshName::Istio).init,
+    InjectedNames::of(MeshName::Linkerd).init,
+    InjectedNames::of(MeshName::Kuma).init,
 ];
 
-/// The init containers that the webhook replaces. Consul's does more than to program rules, and stays.
-pub(crate) const REPLACED: [&str; 3] = [INJECTED[0].init, INJECTED[1].init, INJECTED[2].init];
-
 impl InjectedNames {
-    /// Those of a mesh.
+    /// Those of a mesh. No container has an empty name.
     pub(crate) const fn of(mesh: MeshName) -> &'static Self {
-        /// No container has an empty name.
-        const NONE: InjectedNames = InjectedNames {
-            sidecar: "",
-            init: "",
-            check: None,
-        };
         match mesh {
-            MeshName::Ambient => &NONE,
-            _ => &INJECTED[mesh as usize],
+            MeshName::Istio => &Self {
+                sidecar: "istio-proxy",
+                init: "istio-init",
+                check: Some("istio-validation"),
+            },
+            MeshName::Linkerd => &Self {
+                sidecar: "linkerd-proxy",
+                init: "linkerd-init",
+                check: Some("linkerd-network-validator"),
+            },
+            MeshName::Kuma => &Self {
+                sidecar: "kuma-sidecar",
+                init: "kuma-init",
+                check: Some("kuma-validation"),
+            },
+            MeshName::Consul => &Self {
+                sidecar: "consul-dataplane",
+                init: "consul-connect-inject-init",
+                check: None,
+            },
+            MeshName::Ambient => &Self {
+                sidecar: "",
+                init: "",
+                check: None,
+            },
         }
+    }
+
+    /// The names of all sidecars, as a sentence has them.
+    pub(crate) fn sidecars() -> String {
+        let [before @ .., last] = MeshName::ALL.map(|mesh| Self::of(mesh).sidecar);
+        format!("{} or {last}", before.join(", "))
     }
 }
 

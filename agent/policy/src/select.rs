@@ -6,7 +6,7 @@ use crate::{
     facts::{ContainerFacts, PodFacts},
     mesh::{Mesh, VirtualInterfaces},
     mesh_name::MeshName,
-    names::{ambient, consul, kuma},
+    names::{InjectedNames, ambient, consul, kuma},
     policy::{Mode, Policy},
     text::shortened,
 };
@@ -23,9 +23,7 @@ pub enum Skipped {
     #[error("it uses the host's network")]
     HostNetwork,
     /// No container can receive its traffic.
-    #[error(
-        "it has no sidecar (a container named istio-proxy, linkerd-proxy, kuma-sidecar or consul-dataplane)"
-    )]
+    #[error("it has no sidecar (a container named {})", InjectedNames::sidecars())]
     NoSidecar,
     /// The same, on a node that serves ambient mode.
     #[error(

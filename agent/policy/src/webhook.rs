@@ -18,6 +18,7 @@ pub use self::{
     validation::{PROBE_PORT, VALIDATION},
 };
 use crate::mesh::Mesh;
+pub use crate::names::REPLACED;
 
 /// What an answer depends on in addition to the request.
 #[derive(Clone, Copy, Debug)]

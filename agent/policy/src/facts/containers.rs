@@ -8,11 +8,11 @@ use super::{
 };
 use crate::{
     mesh_name::MeshName,
-    names::{INJECTED, InjectedNames, known_variable},
+    names::{InjectedNames, known_variable},
 };
 
 /// Name of the init container with which Istio's injector programs iptables.
-pub(crate) const ISTIO_INIT: &str = INJECTED[0].init;
+pub(crate) const ISTIO_INIT: &str = InjectedNames::of(MeshName::Istio).init;
 
 /// What a kept string takes beside its bytes.
 const OVERHEAD: usize = 32;
@@ -120,11 +120,14 @@ struct Container {
 
 /// The same name as a constant, if it is a known one, and its mesh's names.
 fn known(name: &str) -> Option<(&'static str, &'static InjectedNames)> {
-    INJECTED.iter().find_map(|mesh| {
-        let names = [Some(mesh.sidecar), Some(mesh.init), mesh.check];
-        let known = names.into_iter().flatten().find(|known| *known == name)?;
-        Some((known, mesh))
-    })
+    MeshName::ALL
+        .into_iter()
+        .map(InjectedNames::of)
+        .find_map(|mesh| {
+            let names = [Some(mesh.sidecar), Some(mesh.init), mesh.check];
+            let known = names.into_iter().flatten().find(|known| *known == name)?;
+            Some((known, mesh))
+        })
 }
 
 impl Container {
