@@ -9,10 +9,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use aya_obj::generated::bpf_attach_type::{
-    BPF_CGROUP_INET4_CONNECT, BPF_CGROUP_INET6_CONNECT, BPF_CGROUP_UDP4_RECVMSG,
-    BPF_CGROUP_UDP4_SENDMSG, BPF_CGROUP_UDP6_RECVMSG, BPF_CGROUP_UDP6_SENDMSG,
-};
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_reconcile::repairs::{LinkId, LinkLoss};
 
@@ -20,26 +16,16 @@ use super::{
     Datapath,
     attachments::{self, Link, attach_or_take, is_at},
     cgroup,
-    hooks::{Hook, hook},
+    hooks::{DNS_HOOKS, Hook},
     objects::{self, Loader, OnDemand},
     pins::Pins,
     sys,
 };
 
-/// In the order in which they are attached: what answers come through before what redirects queries.
-const HOOKS: [Hook; 6] = [
-    hook("dns_recvmsg4", BPF_CGROUP_UDP4_RECVMSG),
-    hook("dns_recvmsg6", BPF_CGROUP_UDP6_RECVMSG),
-    hook("dns_sendmsg4", BPF_CGROUP_UDP4_SENDMSG),
-    hook("dns_sendmsg6", BPF_CGROUP_UDP6_SENDMSG),
-    hook("dns_connect4", BPF_CGROUP_INET4_CONNECT),
-    hook("dns_connect6", BPF_CGROUP_INET6_CONNECT),
-];
-
 /// The programs, and where they are attached. Pods of an earlier agent keep its programs until they are enrolled again.
 #[derive(Debug, Default)]
 pub struct Dns {
-    programs: OnDemand<[OwnedFd; HOOKS.len()]>,
+    programs: OnDemand<[OwnedFd; DNS_HOOKS.len()]>,
     /// Pods that have queries captured.
     pods: BTreeSet<NetnsCookie>,
     /// Links to pods' own cgroups, one for each hook.
@@ -62,10 +48,10 @@ impl Dns {
     }
 }
 
-fn load(loader: &Loader) -> Result<[OwnedFd; HOOKS.len()]> {
+fn load(loader: &Loader) -> Result<[OwnedFd; DNS_HOOKS.len()]> {
     let mut ebpf = loader.load(objects::DNS, &[])?;
     let mut programs = Vec::new();
-    for hook in &HOOKS {
+    for hook in &DNS_HOOKS {
         programs.push(objects::load_program(&mut ebpf, &hook.program())?);
     }
     Ok(programs.try_into().expect("one for each hook"))
@@ -79,7 +65,7 @@ fn attach(
 ) -> Result<Vec<Link>> {
     let target = File::open(cgroup.0)?;
     let mut links = Vec::new();
-    for (hook, program) in HOOKS.iter().zip(programs) {
+    for (hook, program) in DNS_HOOKS.iter().zip(programs) {
         let (program, kind) = (program.as_fd(), hook.attach_type);
         let is_there = |link: BorrowedFd<'_>| is_at(link, cgroup.1);
         let link = attach_or_take(program, target.as_fd(), kind, &pin(hook), is_there)
@@ -91,12 +77,12 @@ fn attach(
 
 /// What is wrong with the first link that is not as it should be.
 fn loss(links: &[Link], cgroup: u64, pin: impl Fn(&Hook) -> PathBuf) -> Option<LinkLoss> {
-    let mut links = HOOKS.iter().zip(links);
+    let mut links = DNS_HOOKS.iter().zip(links);
     links.find_map(|(hook, link)| link.loss(link.cgroup() == cgroup, &pin(hook)))
 }
 
 fn unpin(pin: impl Fn(&Hook) -> PathBuf) -> Result<()> {
-    HOOKS
+    DNS_HOOKS
         .iter()
         .try_for_each(|hook| attachments::unpin(&pin(hook)))
 }
@@ -111,7 +97,7 @@ impl Datapath {
     pub(super) fn dns_programs(&self) -> impl Iterator<Item = u32> {
         let loaded = self.dns.programs.loaded().into_iter().flatten();
         let loaded = loaded.filter_map(|program| sys::program_id(program.as_fd()).ok());
-        let pinned = HOOKS.iter().filter_map(|hook| {
+        let pinned = DNS_HOOKS.iter().filter_map(|hook| {
             let link = sys::open_pin(&self.pins.link(hook.name)).ok()?;
             Some(sys::link_info(link.as_fd()).ok()?.prog_id)
         });
@@ -203,7 +189,7 @@ impl Datapath {
             }
             return Ok(());
         }
-        let is_earlier = || HOOKS.iter().any(|hook| pin(hook).exists());
+        let is_earlier = || DNS_HOOKS.iter().any(|hook| pin(hook).exists());
         if self.dns.all.is_some() || is_earlier() && self.knows_all_attached()? {
             unpin(pin)?;
             self.dns.all = None;

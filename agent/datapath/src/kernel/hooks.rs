@@ -4,7 +4,8 @@
 use aya_obj::generated::bpf_attach_type::{
     self, BPF_CGROUP_GETSOCKOPT, BPF_CGROUP_INET4_CONNECT, BPF_CGROUP_INET4_GETPEERNAME,
     BPF_CGROUP_INET4_GETSOCKNAME, BPF_CGROUP_INET6_CONNECT, BPF_CGROUP_INET6_GETPEERNAME,
-    BPF_CGROUP_INET6_GETSOCKNAME, BPF_CGROUP_SOCK_OPS,
+    BPF_CGROUP_INET6_GETSOCKNAME, BPF_CGROUP_SOCK_OPS, BPF_CGROUP_UDP4_RECVMSG,
+    BPF_CGROUP_UDP4_SENDMSG, BPF_CGROUP_UDP6_RECVMSG, BPF_CGROUP_UDP6_SENDMSG,
 };
 
 /// One cgroup hook.
@@ -22,9 +23,21 @@ impl Hook {
     pub fn program(&self) -> String {
         format!("st_{}", self.name)
     }
+
+    /// Whether it sends connections or queries elsewhere. All others report the original addresses of redirected
+    /// sockets.
+    fn redirects(&self) -> bool {
+        [
+            BPF_CGROUP_INET4_CONNECT,
+            BPF_CGROUP_INET6_CONNECT,
+            BPF_CGROUP_UDP4_SENDMSG,
+            BPF_CGROUP_UDP6_SENDMSG,
+        ]
+        .contains(&self.attach_type)
+    }
 }
 
-pub(super) const fn hook(name: &'static str, attach_type: bpf_attach_type) -> Hook {
+const fn hook(name: &'static str, attach_type: bpf_attach_type) -> Hook {
     Hook { name, attach_type }
 }
 
@@ -39,6 +52,22 @@ pub const CGROUP_HOOKS: [Hook; 8] = [
     hook("connect4", BPF_CGROUP_INET4_CONNECT),
     hook("connect6", BPF_CGROUP_INET6_CONNECT),
 ];
+
+/// The hooks for DNS, in order of attachment: what answers come through before what redirects queries.
+pub(super) const DNS_HOOKS: [Hook; 6] = [
+    hook("dns_recvmsg4", BPF_CGROUP_UDP4_RECVMSG),
+    hook("dns_recvmsg6", BPF_CGROUP_UDP6_RECVMSG),
+    hook("dns_sendmsg4", BPF_CGROUP_UDP4_SENDMSG),
+    hook("dns_sendmsg6", BPF_CGROUP_UDP6_SENDMSG),
+    hook("dns_connect4", BPF_CGROUP_INET4_CONNECT),
+    hook("dns_connect6", BPF_CGROUP_INET6_CONNECT),
+];
+
+/// Names of all hooks that redirect, in order of attachment.
+pub(super) fn redirecting() -> impl DoubleEndedIterator<Item = &'static str> {
+    let all = CGROUP_HOOKS.iter().chain(&DNS_HOOKS);
+    all.filter(|hook| hook.redirects()).map(|hook| hook.name)
+}
 
 /// The hook of [`CGROUP_HOOKS`] that is attached to the pods' own cgroups where these are known.
 pub const CALLBACKS: &str = "sockops";

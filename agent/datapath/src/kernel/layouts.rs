@@ -23,17 +23,7 @@ use sidetrack_common::{
 
 pub use self::removal::{Removed, list_everything, remove_everything};
 use self::removal::{remove_pin, remove_redirecting, remove_versions};
-use super::{pins::PinError, sys, table::Table};
-
-/// The hooks that redirect. All others report the original addresses of redirected sockets.
-const REDIRECTING: [&str; 6] = [
-    "connect4",
-    "connect6",
-    "dns_connect4",
-    "dns_connect6",
-    "dns_sendmsg4",
-    "dns_sendmsg6",
-];
+use super::{hooks::redirecting, pins::PinError, sys, table::Table};
 
 /// The suffix of a pin that is not yet renamed to its final name.
 pub const ASIDE: &str = "_new";
@@ -88,7 +78,7 @@ impl OldLayout {
     /// Whether it still redirects anything.
     pub fn redirects(&self) -> bool {
         let links = self.dir.join("links");
-        REDIRECTING.iter().any(|hook| links.join(hook).exists())
+        redirecting().any(|hook| links.join(hook).exists())
             || self.pods().iter().any(|(_, dir)| has_pins(dir))
     }
 

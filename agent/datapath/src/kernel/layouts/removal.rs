@@ -10,8 +10,11 @@ use std::{
 
 use anyhow::{Context as _, Result};
 
-use super::{ASIDE, REDIRECTING, entries, is_dir, versions};
-use crate::kernel::{hooks::CGROUP_HOOKS, sys};
+use super::{ASIDE, entries, is_dir, versions};
+use crate::kernel::{
+    hooks::{CGROUP_HOOKS, redirecting},
+    sys,
+};
 
 /// How long the hooks that report original addresses stay after the last connection was redirected.
 const DRAIN: Duration = Duration::from_secs(1);
@@ -103,9 +106,9 @@ pub(super) fn remove_versions(dirs: &[PathBuf], removed: &mut Removed) -> Result
 }
 
 pub(super) fn remove_redirecting(dir: &Path, removed: &mut Removed) -> Result<()> {
-    for hook in REDIRECTING.iter().rev() {
+    for hook in redirecting().rev() {
         // A link whose pin has no final name yet is attached as well.
-        for name in [format!("{hook}{ASIDE}"), (*hook).to_owned()] {
+        for name in [format!("{hook}{ASIDE}"), hook.to_owned()] {
             remove_pin(&dir.join("links").join(name), &mut removed.links)?;
         }
     }
