@@ -24,11 +24,28 @@ const INTERFACES: Kernel = Kernel {
     major: 5,
     minor: 17,
 };
-/// The oldest without restrictions.
-const ERRNO: Kernel = Kernel {
-    major: 5,
-    minor: 18,
-};
+/// What older kernels do not have, each with the oldest that has it. Only what concerns pods that ask for nothing: of
+/// others an agent says what they lack.
+const MISSING_BEFORE: [(Kernel, &str); 3] = [
+    (
+        INTERFACES,
+        "pods whose policy names interfaces are not enrolled",
+    ),
+    (
+        Kernel {
+            major: 5,
+            minor: 18,
+        },
+        "the errno of a connect that sidetrack refuses is EPERM",
+    ),
+    (
+        Kernel {
+            major: 5,
+            minor: 19,
+        },
+        "an application with an MPTCP socket sees its sidecar as the peer",
+    ),
+];
 
 impl Kernel {
     /// Reads a release such as `6.1.0-30-amd64`.
@@ -45,16 +62,10 @@ impl Kernel {
     }
 
     /// What does not work, although sidetrack runs.
-    pub fn restriction(self) -> Option<&'static str> {
-        match self {
-            _ if self >= ERRNO => None,
-            _ if self >= INTERFACES => {
-                Some("the errno of a connect that sidetrack refuses is EPERM")
-            }
-            _ => Some(
-                "pods whose policy names interfaces are not enrolled, and the errno of a connect that sidetrack refuses is EPERM",
-            ),
-        }
+    pub fn restriction(self) -> Option<String> {
+        let missing = MISSING_BEFORE.iter().filter(|(since, _)| self < *since);
+        let missing: Vec<&str> = missing.map(|(_, effect)| *effect).collect();
+        (!missing.is_empty()).then(|| missing.join("; "))
     }
 }
 

@@ -1,7 +1,8 @@
 //! `kubectl sidetrack`: the agents of a whole cluster, asked through the API server.
 //!
-//! Nothing here needs a kernel facility, root, or a port of the agents: every question is a command that
-//! runs in the container of an agent, as `kubectl exec` runs it.
+//! Nothing here needs a kernel facility, root, or a port of the agents: what an agent is asked is a command that
+//! runs in its container, as `kubectl exec` runs it. `check` and `migrate` ask the API server alone, and `test` asks pods of
+//! its own.
 //!
 //! Exit codes: 0 fine, 1 failed or something does not answer, 2 wrong usage. Commands for one pod exit with
 //! the code of the command in the agent's container.

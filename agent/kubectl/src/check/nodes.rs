@@ -14,13 +14,13 @@ pub struct NodeRow {
     kernel: Option<String>,
     /// Unknown if kubelet has not reported its version.
     ok: Option<bool>,
-    restriction: Option<&'static str>,
+    restriction: Option<String>,
 }
 
 impl NodeRow {
     /// For the table.
     pub fn cells(&self) -> Vec<String> {
-        let result = match (self.ok, self.restriction) {
+        let result = match (self.ok, &self.restriction) {
             (None, _) => "unknown".to_owned(),
             (Some(false), _) => "too old".to_owned(),
             (Some(true), None) => "fine".to_owned(),

@@ -22,9 +22,16 @@ fn releases() {
 }
 
 #[test]
-fn restrictions_end_with_5_18() {
+fn restrictions_end_with_5_19() {
     let of = |release| Kernel::parse(release).expect("a release");
     assert!(of("5.14.21") < OLDEST && of("5.15.0") >= OLDEST && of("10.0") >= OLDEST);
     assert!(!of("5.16.9").sees_interfaces() && of("5.17.0").sees_interfaces());
-    assert!(of("5.17.0").restriction().is_some() && of("5.18.0").restriction().is_none());
+    let effects = |release| {
+        let text = of(release).restriction().unwrap_or_default();
+        ["interfaces", "EPERM", "MPTCP"].map(|word| text.contains(word))
+    };
+    assert_eq!(effects("5.15.0"), [true; 3]);
+    assert_eq!(effects("5.17.0"), [false, true, true]);
+    assert_eq!(effects("5.18.0"), [false, false, true]);
+    assert_eq!(of("5.19.0").restriction(), None);
 }
