@@ -101,6 +101,7 @@ pub mod rule;
 pub mod target;
 pub mod task;
 
-/// Version of every map's key and value layout and of its number of rows, part of the pin directory's name: an agent
-/// never opens maps of another layout.
+/// Version of the names, keys, values and numbers of rows of all pinned maps, part of the pin directory's name: an agent
+/// never opens maps of another layout. A map that is added is another layout: an agent that does not know it would leave
+/// its rows.
 pub const LAYOUT_VERSION: u32 = 8;

@@ -133,6 +133,6 @@ pub const POOL_IN_USE: u64 = 0;
 /// Network namespaces that the agent can ask for at a time: every enrolled pod, and those that leave.
 pub const MAX_WATCHED_NETNS: u32 = 8_192;
 
-/// Listener slots per pod. Through one listener the kernel finds the whole reuse_port group. The other
+/// Listener slots for one port and family of a pod. Through one listener the kernel finds the whole reuse_port group. The other
 /// slots keep inbound connections working when some listeners of the group close.
 pub const LISTENER_SLOTS: u32 = 32;

@@ -32,7 +32,7 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(2);
 /// How often to repair: the pods' links for inbound connections are looked at each time.
 pub const LINK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The agent's only writer of maps and links.
+/// The agent's only writer of what decides about connections, and of links.
 #[derive(Debug)]
 pub struct Reconciler {
     /// What is decided of each pod.
