@@ -1,7 +1,7 @@
 //! Every test: unit tests of the crates, the tests against the real kernel, and a short comparison with
 //! iptables.
 
-use std::process::ExitCode;
+use std::{env, process::ExitCode, thread};
 
 use anyhow::Result;
 use clap::Args;
@@ -12,6 +12,11 @@ use crate::{
     setup::Needs,
     tool,
 };
+
+/// What says to each test harness how many tests it runs at a time. That for the real kernel has a number of its own.
+const THREADS: &str = "RUST_TEST_THREADS";
+/// Most tests wait: for a process, a time limit, an answer.
+const FOR_EACH_PROCESSOR: usize = 4;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -32,6 +37,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         command.arg("--tests");
     }
     command.arg("--").args(&options.harness);
+    if env::var_os(THREADS).is_none() {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        command.env(THREADS, (processors * FOR_EACH_PROCESSOR).to_string());
+    }
     Agent::Debug.given_to(&mut command);
     must(&mut command)?;
     if options.harness.is_empty() {
