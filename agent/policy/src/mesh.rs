@@ -104,3 +104,6 @@ pub enum VirtualInterfaces {
     /// Traffic to the pod itself follows the rules, traffic that passes through it is left alone
     LocalOnly,
 }
+
+#[cfg(test)]
+mod tests;

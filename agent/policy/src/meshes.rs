@@ -8,7 +8,6 @@ mod linkerd;
 
 use crate::{
     error::PolicyError,
-    exclusions::Exclusions,
     facts::PodFacts,
     inputs::Sourced,
     mesh_name::MeshName,
@@ -56,7 +55,6 @@ pub(crate) fn policy(pod: &PodFacts, mesh: MeshName) -> Result<Policy, Vec<Polic
 fn nothing() -> Policy {
     Policy {
         proxy_gids: Vec::new(),
-        exclusions: Exclusions::default(),
         ..Policy::default()
     }
 }

@@ -408,9 +408,10 @@ fn addresses_are_read_as_many_as_a_pod_can_have() {
 /// What is longer than any valid value takes part in the bound, and is cut beyond it.
 #[test]
 fn every_value_counts_and_is_cut() {
-    let long = "x".repeat(MAX_KEPT / 4);
+    let long = "x".repeat(MAX_KEPT / 8);
     let pod = |phase: &str| {
         facts(json!({
+            "metadata": {"labels": {LABEL: long, INJECT: long, "istio.io/dataplane-mode": long}},
             "spec": {
                 "nodeName": long,
                 "runtimeClassName": long,
@@ -419,9 +420,9 @@ fn every_value_counts_and_is_cut() {
             "status": {"phase": phase},
         }))
     };
-    let most = pod(&long);
+    let most = pod(&long.repeat(2));
     assert_eq!((most.kept(), most.excess()), (MAX_KEPT, None));
-    let more = pod(&format!("{long}x"));
+    let more = pod(&format!("{long}{long}x"));
     assert_eq!(more.excess().map(|it| it.kept), Some(MAX_KEPT + 1));
     assert!(more.kept() < 2000, "{}", more.kept());
     // A valid value stays, also of the greatest length.
@@ -432,4 +433,32 @@ fn every_value_counts_and_is_cut() {
     }));
     assert!(pod.excess().is_some());
     assert_eq!(pod.spec.node_name, Some(valid));
+}
+
+#[test]
+fn known_annotations_are_listed_with_their_values() {
+    let pod = facts(json!({"metadata": {"annotations": {RANGES: "10.0.0.0/8", "other": "x"}}}));
+    let all: Vec<_> = pod.meta.annotations.iter().collect();
+    assert_eq!(all, [(RANGES, "10.0.0.0/8")]);
+}
+
+/// Of a container beyond the bound only what no valid pod has is dropped.
+#[test]
+fn long_images_and_variables_are_dropped() {
+    const DNS: &str = "ISTIO_META_DNS_CAPTURE";
+    let sidecar = |length: usize| {
+        let text = "x".repeat(length);
+        let pod = facts(json!({
+            "metadata": {"annotations": {RANGES: "x".repeat(MAX_KEPT)}},
+            "spec": {"containers": [
+                {"name": "istio-proxy", "image": text, "env": [{"name": DNS, "value": text}]},
+            ]},
+        }));
+        assert!(pod.excess().is_some());
+        pod.sidecar().expect("a sidecar").clone()
+    };
+    let valid = sidecar(MAX_KEPT_VALUE);
+    assert!(valid.image.is_some() && valid.env.contains_key(DNS));
+    let long = sidecar(MAX_KEPT_VALUE + 1);
+    assert_eq!((long.image, long.env.len()), (None, 0));
 }

@@ -397,3 +397,23 @@ fn passthrough_before_the_sidecar_is_for_istio() {
     let pod = linkerd(None, json!({"sidetrack.dev/before-sidecar": "passthrough"}));
     assert!(problems(pod).contains("it is for sidecars of Istio"));
 }
+
+#[test]
+fn acceleration_is_for_pods_with_a_sidecar() {
+    let accelerated = |value: &str| {
+        let annotations = json!({"sidetrack.dev/accelerate": value});
+        let policy = of_pod(&facts(linkerd(None, annotations)));
+        policy.expect("a policy").accelerate
+    };
+    assert!(accelerated("true") && !accelerated("false"));
+    let ambient = |value: &str| {
+        let pod = json!({
+            "metadata": {"annotations": {"sidetrack.dev/accelerate": value}},
+            "spec": {"containers": [{"name": "app"}]},
+        });
+        Policy::of_ambient_pod(&facts(pod))
+    };
+    let refused = ambient("true").expect_err("a problem");
+    assert!(refused[0].to_string().contains("for pods with a sidecar"));
+    assert!(!ambient("false").expect("a policy").accelerate);
+}

@@ -130,3 +130,17 @@ fn who_programs_the_rules_today() {
         assert_eq!(migrate(&yaml).today, expected, "{yaml}");
     }
 }
+
+#[test]
+fn who_programs_the_rules_has_a_name() {
+    let named = |yaml: &str| migrate(yaml).today.name();
+    assert_eq!(named(&with_init(ARGUMENTS, "1.20.0")), "istio-init");
+    let with = |init: &str, sidecar: &str| {
+        named(&format!(
+            "spec: {{initContainers: [{{name: {init}}}], containers: [{{name: {sidecar}}}]}}"
+        ))
+    };
+    assert_eq!(with("istio-validation", "istio-proxy"), "node");
+    assert_eq!(with("other", "istio-proxy"), "unknown");
+    assert_eq!(with("other", "app"), "nothing");
+}
