@@ -462,3 +462,38 @@ fn long_images_and_variables_are_dropped() {
     let long = sidecar(MAX_KEPT_VALUE + 1);
     assert_eq!((long.image, long.env.len()), (None, 0));
 }
+
+/// A word costs more than its bytes, and of the sidecar only those before the first flag count.
+#[test]
+fn the_sidecars_first_words_count() {
+    const OVERHEAD: usize = 32;
+    let kept = |args: &[&str]| {
+        let pod = json!({"spec": {"containers": [{"name": "istio-proxy", "args": args}]}});
+        facts(pod).kept()
+    };
+    let first = "proxy".len() + "router".len() + 2 * OVERHEAD;
+    assert_eq!(kept(&["proxy", "router"]), kept(&[]) + first);
+    assert_eq!(
+        kept(&["proxy", "router", "--flag", "more"]),
+        kept(&[]) + first
+    );
+}
+
+/// As the API server reads it, the last of two names counts, also if the first is of no known container.
+#[test]
+fn the_last_name_of_a_container_counts() {
+    let pod = r#"{"spec": {"containers": [{"name": "app", "image": "x", "name": "istio-proxy"}]}}"#;
+    let pod: PodFacts = serde_json::from_str(pod).expect("JSON");
+    assert!(pod.sidecar().is_some());
+}
+
+#[test]
+fn an_objects_name_and_end() {
+    let pod = |metadata: Value| facts(json!({"metadata": metadata})).meta;
+    let running = pod(json!({"name": "web", "namespace": "shop"}));
+    assert_eq!(
+        (&*running.full_name(), running.is_deleted()),
+        ("shop/web", false)
+    );
+    assert!(pod(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"})).is_deleted());
+}
