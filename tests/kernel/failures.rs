@@ -10,7 +10,7 @@ use anyhow::{Context as _, Result, ensure};
 use lab::{
     command::run,
     node::VIP,
-    product::{CGROUP_HOOKS, Pins, sys},
+    product::{CGROUP_HOOKS, Pins, hook_of_pod, sys},
     protocol::Request,
 };
 use nix::{
@@ -102,7 +102,7 @@ fn hooks_that_are_detached() -> Result<()> {
     let pins = Pins::new(&node.agent.places.bpffs)?;
     let cookie = node.agent.places.cookie("test/app")?;
     let hooks = CGROUP_HOOKS.iter().map(|hook| {
-        let path = pins.hook_of_pod(hook.name, cookie);
+        let path = hook_of_pod(&pins, hook.name, cookie);
         (hook.name, path)
     });
     for (hook, path) in hooks.chain([("sk_lookup", pins.pod_link(cookie))]) {

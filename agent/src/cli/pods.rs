@@ -133,7 +133,7 @@ fn print(pods: &[PodStatus], wide: bool) -> Result<()> {
     let header = [&COLUMNS[..], more, &[REMARKS]].concat();
     let mut table = output::table(header);
     for pod in pods {
-        let mut row = row(pod)?;
+        let mut row = row(pod);
         if wide {
             row.extend(wide_row(pod));
         }
@@ -158,14 +158,13 @@ fn or_none<T: ToString>(value: Option<T>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-fn row(pod: &PodStatus) -> Result<Vec<String>> {
+fn row(pod: &PodStatus) -> Vec<String> {
     let netns = pod.netns.as_ref();
     let enrolled = |text: String| or_none(netns.map(|_| text));
     let count = |count: u64| enrolled(count.to_string());
-    let state = serde_json::to_value(pod.state)?;
-    Ok(vec![
+    vec![
         pod.full_name(),
-        state.as_str().unwrap_or_default().to_owned(),
+        pod.state.name().to_owned(),
         or_none(netns.map(|netns| netns.inode)),
         or_none(pod.policy_id),
         enrolled(if pod.ipv6 { "v4,v6" } else { "v4" }.to_owned()),
@@ -174,7 +173,7 @@ fn row(pod: &PodStatus) -> Result<Vec<String>> {
         count(pod.connections.inbound_redirected),
         count(pod.connections.untouched),
         count(pod.connections.refused),
-    ])
+    ]
 }
 
 fn wide_row(pod: &PodStatus) -> [String; WIDE.len()] {

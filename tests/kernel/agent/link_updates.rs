@@ -12,7 +12,7 @@ use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     actor::Actor,
     agent::{Agent, Places},
-    product::{CGROUP_HOOKS, Pins, sys},
+    product::{CGROUP_HOOKS, Pins, hook_of_pod, sys},
     protocol::{APP, Dial, ROOT},
     sidecar,
     wait::eventually,
@@ -38,7 +38,7 @@ fn attached(places: &Places) -> Result<Vec<Attached>> {
         .context("its cookie")?;
     let hooks = CGROUP_HOOKS
         .iter()
-        .map(|hook| (hook.name.to_owned(), pins.hook_of_pod(hook.name, cookie)));
+        .map(|hook| (hook.name.to_owned(), hook_of_pod(&pins, hook.name, cookie)));
     hooks
         .chain([("sk_lookup".to_owned(), pins.pod_link(cookie))])
         .map(|(what, path)| {

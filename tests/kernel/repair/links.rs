@@ -11,7 +11,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use aya_obj::generated::{bpf_attach_type, bpf_prog_type};
 use lab::{
-    product::{CGROUP_HOOKS, sys},
+    product::{CGROUP_HOOKS, hook_of_pod, sys},
     wait::eventually,
 };
 use nix::sys::signal::Signal;
@@ -32,7 +32,7 @@ fn detached_links_are_attached_again() -> Result<()> {
     let own = id(fixture.pod.own_cgroup())?;
     let mut before = Vec::new();
     for hook in &CGROUP_HOOKS {
-        let link = sys::open_pin(&pins.hook_of_pod(hook.name, cookie))?;
+        let link = sys::open_pin(&hook_of_pod(&pins, hook.name, cookie))?;
         sys::link_detach(link.as_fd()).with_context(|| format!("detach {}", hook.name))?;
         ensure!(sys::link_cgroup(link.as_fd())? == 0, "{}", hook.name);
         before.push(link);
@@ -42,7 +42,7 @@ fn detached_links_are_attached_again() -> Result<()> {
     ensure!(sys::link_netns(link.as_fd())? == 0);
     for hook in &CGROUP_HOOKS {
         fixture.wait(hook.name, || {
-            let link = sys::open_pin(&pins.hook_of_pod(hook.name, cookie))?;
+            let link = sys::open_pin(&hook_of_pod(&pins, hook.name, cookie))?;
             let is_callbacks = hook.name == "sockops";
             Ok(sys::link_cgroup(link.as_fd())? == if is_callbacks { own } else { of_all })
         })?;

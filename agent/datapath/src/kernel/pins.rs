@@ -134,24 +134,14 @@ impl Pins {
         self.pod_dir(netns).join("sk_lookup")
     }
 
-    /// The link of a hook for one pod: the callbacks are on the pod's own cgroup where that is known.
-    pub fn hook_of_pod(&self, hook: &str, netns: u64) -> PathBuf {
-        if hook == super::hooks::CALLBACKS {
-            return self.pod_callbacks(netns);
-        }
-        self.link(hook)
-    }
-
     /// The link of the connection callbacks to a pod's own cgroup.
     pub fn pod_callbacks(&self, netns: u64) -> PathBuf {
-        self.pods()
-            .join(netns.to_string())
-            .join(super::hooks::CALLBACKS)
+        self.pod_dir(netns).join(super::hooks::CALLBACKS)
     }
 
     /// The link of the acceleration callbacks to a pod's own cgroup.
     pub fn pod_acceleration(&self, netns: u64) -> PathBuf {
-        self.pods().join(netns.to_string()).join("accelerate")
+        self.pod_dir(netns).join("accelerate")
     }
 
     /// Creates the directories and locks them; fails if a newer build has left its pins.

@@ -135,9 +135,8 @@ fn is_shown(pod: &PodStatus) -> bool {
 }
 
 fn pod(pod: PodStatus) -> Pod {
-    let state = serde_json::to_value(pod.state).unwrap_or_default();
     Pod {
-        state: state.as_str().unwrap_or("unknown").to_owned(),
+        state: pod.state.name().to_owned(),
         namespace: pod.namespace,
         name: pod.name,
         reason: pod.reason,
