@@ -188,3 +188,37 @@ fn an_objects_metadata_is_kept_without_annotations() {
             .contains("expected a mapping")
     );
 }
+
+#[test]
+fn every_value_of_another_type_is_named() {
+    let values = [
+        (json!(-1), "a number"),
+        (json!(1), "a number"),
+        (json!(1.5), "a number"),
+        (json!(true), "true or false"),
+        (json!("x"), "a string"),
+        (json!([]), "a list"),
+        (json!({}), "a mapping"),
+        (json!(null), "null"),
+    ];
+    let places: [(&str, fn(&Value) -> Value); 5] = [
+        ("a mapping", |it| json!({"metadata": it})),
+        ("a list", |it| json!({"spec": {"containers": it}})),
+        ("a string", |it| json!({"metadata": {"name": it}})),
+        (
+            "a string",
+            |it| json!({"metadata": {"labels": {"other": it}}}),
+        ),
+        ("true or false", |it| json!({"spec": {"hostNetwork": it}})),
+    ];
+    for (number, (expected, object)) in places.into_iter().enumerate() {
+        for (value, found) in &values {
+            let read = serde_json::from_value::<PodFacts>(object(value));
+            let problem = read.err().map(|it| it.to_string());
+            // Null is no value, except of a label.
+            let is_right = *found == expected || value.is_null() && number != 3;
+            let wrong = format!("found {found}, expected {expected}");
+            assert_eq!(problem, (!is_right).then_some(wrong));
+        }
+    }
+}
