@@ -1,16 +1,23 @@
 //! Manifests as people write them.
 
-use crate::pod_ref::is_name;
+use std::path::Path;
+
+use serde_json::json;
+
 use crate::{
+    facts::MAX_KEPT,
     mesh::Mesh,
+    pod_ref::is_name,
     select::{Enroll, Wanted, wanted},
 };
+
+const RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
 
 #[test]
 fn workloads_whatever_their_template_is() {
     let parse = |template: &str| {
         let text = format!("kind: Job\nmetadata: {{name: a}}\nspec: {{template: {template}}}\n");
-        super::parse_templates(std::path::Path::new("a.yaml"), &text).unwrap()
+        super::parse_templates(Path::new("a.yaml"), &text).unwrap()
     };
     for template in ["{}", "{metadata: null}", "{metadata: {name: b}}"] {
         let (documents, problems) = parse(template);
@@ -36,7 +43,7 @@ fn long_words_are_cut_in_messages() {
         format!("kind: Pod\nmetadata: {{name: {long}}}\n"),
         format!("kind: Pod\nmetadata: {{name: a}}\nspec: {{containers: {long}}}\n"),
     ] {
-        let message = match super::parse_pods(std::path::Path::new("a.yaml"), &text) {
+        let message = match super::parse_pods(Path::new("a.yaml"), &text) {
             Ok((_, problems)) => problems[0].message.clone(),
             Err(error) => error.to_string(),
         };
@@ -53,7 +60,7 @@ fn as_many_pods_as_fit_into_a_file() {
             vec![pod; len].join(",")
         )
     };
-    let parse = |name: &str, text: &str| super::parse_pods(std::path::Path::new(name), text);
+    let parse = |name: &str, text: &str| super::parse_pods(Path::new(name), text);
     for name in ["a.json", "a.yaml"] {
         assert_eq!(parse(name, &list(1024)).unwrap().0.len(), 1024);
         let (documents, problems) = parse(name, &list(1025)).unwrap();
@@ -77,7 +84,7 @@ fn as_many_pods_as_fit_into_a_file() {
 
 #[test]
 fn the_example_in_deploy_is_enrolled() {
-    let path = std::path::Path::new("../../deploy/pods-dir/example.yaml");
+    let path = Path::new("../../deploy/pods-dir/example.yaml");
     let (documents, problems) = super::read_file(path).unwrap();
     assert_eq!(problems, []);
     let wanted = wanted(&documents[0].pod, None, &Mesh::new(Enroll::Injected));
@@ -86,8 +93,8 @@ fn the_example_in_deploy_is_enrolled() {
 
 /// The name and value of a document's pods, or its problem.
 fn parsed(text: &str) -> Result<Vec<String>, String> {
-    let (documents, problems) = super::parse_pods(std::path::Path::new("a.yaml"), text)
-        .map_err(|error| error.to_string())?;
+    let (documents, problems) =
+        super::parse_pods(Path::new("a.yaml"), text).map_err(|error| error.to_string())?;
     match problems.into_iter().next() {
         Some(problem) => Err(problem.message),
         None => Ok(documents.iter().map(|pod| pod.name().to_string()).collect()),
@@ -130,7 +137,7 @@ fn kinds() {
 #[test]
 fn documents_are_numbered_if_there_are_several() {
     let problems = |text: &str| {
-        let parsed = super::parse_pods(std::path::Path::new("a.yaml"), text).unwrap();
+        let parsed = super::parse_pods(Path::new("a.yaml"), text).unwrap();
         let origins = parsed.1.into_iter().map(|problem| problem.origin);
         origins.collect::<Vec<_>>()
     };
@@ -196,7 +203,7 @@ fn names() {
 fn network_namespaces() {
     let netns = |annotations: &str| {
         let text = format!("{{kind: Pod, metadata: {{name: a, annotations: {{{annotations}}}}}}}");
-        let parsed = super::parse_pods(std::path::Path::new("a.yaml"), &text).unwrap();
+        let parsed = super::parse_pods(Path::new("a.yaml"), &text).unwrap();
         parsed.0[0].netns.clone()
     };
     let path = super::NetnsRef::Path("/run/netns/a".into());
@@ -210,7 +217,7 @@ fn network_namespaces() {
 #[test]
 fn workloads_give_their_name_to_their_template() {
     let templates = |text: &str| {
-        let parsed = super::parse_templates(std::path::Path::new("a.yaml"), text).unwrap();
+        let parsed = super::parse_templates(Path::new("a.yaml"), text).unwrap();
         assert_eq!(parsed.1, []);
         let names = parsed.0.iter().map(|pod| pod.name().to_string());
         names.collect::<Vec<_>>()
@@ -251,8 +258,7 @@ fn every_kind_of_workload() {
             format!("{{kind: List, items: [{text}]}}"),
             format!("{{kind: {kind}List, items: [{text}]}}"),
         ] {
-            let (documents, problems) =
-                super::parse_templates(std::path::Path::new("a.yaml"), &text).unwrap();
+            let (documents, problems) = super::parse_templates(Path::new("a.yaml"), &text).unwrap();
             assert_eq!(problems, [], "{text}");
             assert_eq!(documents.len(), 1, "{text}");
             assert_eq!(documents[0].name().to_string(), "default/web", "{text}");
@@ -263,8 +269,7 @@ fn every_kind_of_workload() {
         "{{kind: List, items: [{}, {{kind: Service}}]}}",
         all.join(", ")
     );
-    let (documents, problems) =
-        super::parse_templates(std::path::Path::new("a.yaml"), &list).unwrap();
+    let (documents, problems) = super::parse_templates(Path::new("a.yaml"), &list).unwrap();
     assert_eq!((documents.len(), problems), (7, Vec::new()));
 }
 
@@ -286,5 +291,45 @@ fn piped_documents() {
     assert!(
         read(&format!("{{}}{}", " ".repeat(3 << 20))).is_ok(),
         "JSON may have 4 MiB"
+    );
+}
+
+/// Wherever the pods of a list have their long values, also where only workloads have some.
+#[test]
+fn a_list_is_bounded_by_all_that_is_kept_of_it() {
+    let long = "x".repeat(MAX_KEPT);
+    let template = json!({"metadata": {"annotations": {RANGES: long}}});
+    let read = |more: usize| {
+        let values = [
+            ("/metadata/annotations", json!({RANGES: long})),
+            ("/spec/nodeName", json!(long)),
+            ("/status/phase", json!(long)),
+            ("/template", template.clone()),
+            ("/spec/template", template.clone()),
+            ("/spec/jobTemplate", json!({"spec": {"template": template}})),
+            ("/metadata/annotations", json!({RANGES: "x".repeat(more)})),
+        ];
+        let pods = values.map(|(pointer, value)| {
+            let mut pod = json!({
+                "metadata": {"name": "a", "annotations": null},
+                "spec": {"nodeName": null, "template": null, "jobTemplate": null},
+                "status": {"phase": null},
+                "template": null,
+            });
+            *pod.pointer_mut(pointer).expect("a field") = value;
+            pod
+        });
+        let text = json!({"kind": "List", "items": pods}).to_string();
+        super::parse_pods(Path::new("a.json"), &text).expect("JSON")
+    };
+    let rest = 8 * MAX_KEPT - 6 * long.len() - 7 * "a".len();
+    let (documents, problems) = read(rest);
+    assert!(problems.is_empty(), "{problems:?}");
+    assert_eq!(documents.len(), 7);
+    let (documents, problems) = read(rest + 1);
+    assert_eq!(documents.len(), 0);
+    assert!(
+        problems[0].message.contains("more than 4 MiB"),
+        "{problems:?}"
     );
 }
