@@ -133,7 +133,13 @@ impl<N: Node> Core<N> {
         let left = self.rows_in(cookie).cloned();
         let rows = self.node.rows(name, uid, &opened, left)?;
         let (policy_id, compiled) = self.acquire(name, compiled)?;
-        let replaced = self.take_replaced(cookie);
+        let mut replaced = self.take_replaced(cookie);
+        let mut link = opened.link;
+        if let Replaced::Departing(_, departed) = &mut replaced {
+            // It knows the programs that are attached, and removes those that the policy does not want.
+            std::mem::swap(&mut link, &mut departed.link);
+            self.node.follow_path(&mut link, &found.path);
+        }
         let mut enrollment = Enrollment {
             netns: goal.netns.clone(),
             path: found.path.clone(),
@@ -145,7 +151,7 @@ impl<N: Node> Core<N> {
             ids: opened.ids,
             stale: false,
             rows,
-            link: opened.link,
+            link,
         };
         let starting = starting && !matches!(replaced, Replaced::Earlier(_));
         let steps = plan::enroll(&goal.policy, policy_id, starting, processes);
