@@ -24,13 +24,13 @@ const INTERFACES: Kernel = Kernel {
     major: 5,
     minor: 17,
 };
-/// What older kernels do not have, each with the oldest that has it. Only what concerns pods that ask for nothing: of
-/// others an agent says what they lack.
-const MISSING_BEFORE: [(Kernel, &str); 3] = [
+/// What older kernels do not have, each with the oldest that has it.
+const MISSING_BEFORE: [(Kernel, &str); 4] = [
     (
         INTERFACES,
-        "pods whose policy names interfaces are not enrolled",
+        "pods whose policy names interfaces, and those in mode TPROXY or in ambient mode, are not enrolled",
     ),
+    (INTERFACES, "IPv6 connections take longer to make"),
     (
         Kernel {
             major: 5,
