@@ -28,7 +28,7 @@ use sidetrack_reconcile::{
 
 pub use self::{destinations::Departed, kernel_node::KernelNode, link::PodLink};
 use crate::{
-    netns::{self, Netns, NetnsError, processes::Processes, resolv_conf::Source, userns},
+    netns::{self, Netns, NetnsError, processes::Processes, resolv_conf::ResolvConf, userns},
     rows::{PodRows, left_rows, policy_rows},
 };
 
@@ -99,7 +99,7 @@ impl Node for KernelNode {
         netns: &Path,
         process: Option<&Path>,
     ) -> Option<Vec<IpAddr>> {
-        let source = Source::new(netns, process);
+        let source = ResolvConf::new(netns, process);
         self.resolvers.first(cookie, source).await
     }
 

@@ -22,7 +22,7 @@ pub use self::outside::Look;
 use self::outside::Outside;
 use crate::{
     kernel::{Datapath, foreign::Foreign},
-    netns::resolv_conf::Source,
+    netns::resolv_conf::ResolvConf,
     node::KernelNode,
 };
 
@@ -32,7 +32,7 @@ const REPAIR_INTERVAL: Duration = Duration::from_secs(2);
 /// How often to repair: the pods' links for inbound connections are looked at each time.
 pub const LINK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The agent's only writer of what decides about connections, and of links.
+/// The agent's only writer of links, and of what decides about connections except for listeners.
 #[derive(Debug)]
 pub struct Reconciler {
     /// What is decided of each pod.
@@ -86,7 +86,7 @@ impl Reconciler {
         }
         let enrollments = self.core.enrollments();
         let of_due = enrollments.filter(|(_, it)| due.contains(&it.cookie));
-        let sources: Vec<(NetnsCookie, Source)> = of_due
+        let sources: Vec<(NetnsCookie, ResolvConf)> = of_due
             .map(|(_, it)| (it.cookie, self.resolv_conf(it)))
             .collect();
         for (cookie, source) in sources {
@@ -95,7 +95,7 @@ impl Reconciler {
     }
 
     /// Where a pod's resolv.conf is: where it was the last time, as long as that process is there.
-    fn resolv_conf(&self, enrollment: &Enrollment<KernelNode>) -> Source {
+    fn resolv_conf(&self, enrollment: &Enrollment<KernelNode>) -> ResolvConf {
         let node = &self.core.node;
         if let Some(source) = node.resolvers.last(enrollment.cookie)
             && source.is_in(enrollment.inode.get())
@@ -106,7 +106,7 @@ impl Reconciler {
         let processes = node.processes_in(BTreeSet::new(), None);
         let uid = enrollment.rows.uid();
         let found = uid.and_then(|uid| processes.netns_of_pod(&uid, known));
-        Source::new(&enrollment.path, found.as_ref().map(|it| &*it.path))
+        ResolvConf::new(&enrollment.path, found.as_ref().map(|it| &*it.path))
     }
 
     /// Enrolls a pod that waits for its first process, if that is in its cgroup.

@@ -74,14 +74,14 @@ const HARMLESS: [&str; 5] = [
 
 /// What a flag means to a policy.
 #[derive(Clone, Copy)]
-enum Meaning<'a> {
+enum FlagMeaning<'a> {
     /// An input has this value.
     Input(Input, &'a str),
     /// Nothing.
     Nothing,
     /// Its value is missing.
     NoValue,
-    /// It is not known: a switch without a value; with one attached it stays in its word.
+    /// It is not known. It is taken for a switch: the next word is not its value.
     Unknown,
 }
 
@@ -94,17 +94,17 @@ pub fn parse<'a>(
     let mut inputs = Inputs::default();
     for (flag, meaning) in flags(words) {
         match meaning {
-            Meaning::Input(input, value) => {
+            FlagMeaning::Input(input, value) => {
                 inputs.replace(input, value, format!("argument {flag} of {place}"));
             }
-            Meaning::NoValue => {
+            FlagMeaning::NoValue => {
                 return Err(PolicyError {
                     origin: format!("the command line of {place}"),
                     value: flag.to_owned(),
                     problem: "the flag's value is missing".to_owned(),
                 });
             }
-            Meaning::Nothing | Meaning::Unknown => {}
+            FlagMeaning::Nothing | FlagMeaning::Unknown => {}
         }
     }
     Ok(inputs)
@@ -113,7 +113,7 @@ pub fn parse<'a>(
 /// The flags of a command line that [`parse`] passes over because it does not know them.
 pub fn unknown<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
     flags(words)
-        .filter(|(_, meaning)| matches!(meaning, Meaning::Unknown))
+        .filter(|(_, meaning)| matches!(meaning, FlagMeaning::Unknown))
         .map(|(flag, _)| flag)
         .collect()
 }
@@ -121,14 +121,14 @@ pub fn unknown<'a>(words: impl IntoIterator<Item = &'a str>) -> Vec<&'a str> {
 /// The flags of a command line. Other words are the program's name, or belong to none of our flags.
 fn flags<'a>(
     words: impl IntoIterator<Item = &'a str>,
-) -> impl Iterator<Item = (&'a str, Meaning<'a>)> {
+) -> impl Iterator<Item = (&'a str, FlagMeaning<'a>)> {
     let mut words = words.into_iter();
     iter::from_fn(move || {
         let word = words.find(|word| word.starts_with('-'))?;
         let (flag, attached) = split(word);
         if let Some((_, input)) = SWITCHES.iter().find(|(name, _)| flag == *name) {
             let value = attached.unwrap_or("true");
-            return Some((flag, Meaning::Input(*input, value)));
+            return Some((flag, FlagMeaning::Input(*input, value)));
         }
         let known = FLAGS
             .iter()
@@ -136,16 +136,16 @@ fn flags<'a>(
         if known.is_none() && !OTHER_WITH_VALUE.contains(&flag) {
             let is_harmless = HARMLESS.contains(&flag);
             let meaning = if is_harmless {
-                Meaning::Nothing
+                FlagMeaning::Nothing
             } else {
-                Meaning::Unknown
+                FlagMeaning::Unknown
             };
             return Some((flag, meaning));
         }
         let meaning = match (attached.or_else(|| words.next()), known) {
-            (Some(value), Some((_, _, input))) => Meaning::Input(*input, value),
-            (Some(_), None) => Meaning::Nothing,
-            (None, _) => Meaning::NoValue,
+            (Some(value), Some((_, _, input))) => FlagMeaning::Input(*input, value),
+            (Some(_), None) => FlagMeaning::Nothing,
+            (None, _) => FlagMeaning::NoValue,
         };
         Some((flag, meaning))
     })

@@ -102,7 +102,7 @@ pub enum CgroupState {
 
 /// A pod of an earlier agent whose sk_lookup link is not in its namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EarlierFacts {
+pub struct EarlierFinding {
     /// The namespace.
     pub cookie: NetnsCookie,
     /// Its inode.
@@ -137,7 +137,7 @@ pub struct Findings {
     /// The directory of pins, if it was made anew: the lock is on the one before.
     pub directory: Option<PathBuf>,
     /// Pods of earlier agents.
-    pub earlier: Vec<EarlierFacts>,
+    pub earlier: Vec<EarlierFinding>,
     /// Handshake rows of connections that are gone.
     pub handshakes: Vec<StaleHandshake>,
     /// What could not be looked at, as sentences.
@@ -318,9 +318,9 @@ pub fn decide(
 }
 
 /// Pods that an earlier agent enrolled and this one could not, such as one whose manifest cannot be followed.
-fn of_earlier(findings: EarlierFacts) -> Option<Repair> {
-    let EarlierFacts { cookie, inode, .. } = findings;
-    match findings.found {
+fn of_earlier(left: EarlierFinding) -> Option<Repair> {
+    let EarlierFinding { cookie, inode, .. } = left;
+    match left.found {
         Some((path, Some(there))) if there == cookie => Some(Repair::AttachEarlier {
             cookie,
             inode,
@@ -330,7 +330,7 @@ fn of_earlier(findings: EarlierFacts) -> Option<Repair> {
         // The process has ended just now.
         Some((_, None)) => None,
         // Processes that cannot be seen may be there.
-        None => (!findings.has_processes).then_some(Repair::ForgetEarlier(cookie)),
+        None => (!left.has_processes).then_some(Repair::ForgetEarlier(cookie)),
     }
 }
 

@@ -41,7 +41,7 @@ const fn hook(name: &'static str, attach_type: bpf_attach_type) -> Hook {
     Hook { name, attach_type }
 }
 
-/// All cgroup hooks, in order of attachment.
+/// The cgroup hooks of the core, in order of attachment.
 pub const CGROUP_HOOKS: [Hook; 8] = [
     hook("getsockopt", BPF_CGROUP_GETSOCKOPT),
     hook("getpeername4", BPF_CGROUP_INET4_GETPEERNAME),

@@ -46,6 +46,9 @@ impl<K: Pod, V: Pod> Table<K, V> {
         let values = if is(BPF_MAP_TYPE_SOCKHASH) {
             Values::Sockets
         } else if is(BPF_MAP_TYPE_PERCPU_HASH) {
+            if size_of::<V>() != size_of::<u64>() {
+                return Err(io::Error::other("only numbers can be added up over CPUs"));
+            }
             Values::PerCpu(cpus()?)
         } else {
             Values::Single

@@ -29,14 +29,14 @@ const MAX_SERVERS: usize = 16;
 
 /// Where a pod's file is looked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct ResolvConf {
     /// `/proc/PID` of a process of the pod's, if there is one.
     pub process: Option<PathBuf>,
     /// A path to the pod's network namespace.
     pub netns: PathBuf,
 }
 
-impl Source {
+impl ResolvConf {
     /// By the path to a network namespace of one of the pod's processes, `/proc/PID/ns/net`.
     #[must_use]
     pub fn new(netns: &Path, by_process: Option<&Path>) -> Self {

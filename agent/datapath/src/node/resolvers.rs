@@ -11,7 +11,7 @@ use std::{
 use sidetrack_common::ids::NetnsCookie;
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::netns::{resolv_conf::Source, searches::Searches};
+use crate::netns::{resolv_conf::ResolvConf, searches::Searches};
 
 /// How often a pod's file is read.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
@@ -38,7 +38,7 @@ pub struct Resolvers {
         mpsc::UnboundedReceiver<Answer>,
     ),
     /// When a read of a pod's file last began, and where.
-    followed: BTreeMap<NetnsCookie, (Instant, Source)>,
+    followed: BTreeMap<NetnsCookie, (Instant, ResolvConf)>,
 }
 
 impl Default for Resolvers {
@@ -54,7 +54,7 @@ impl Default for Resolvers {
 impl Resolvers {
     /// Reads a pod's servers for the first time. `None` if that takes too long, or no process of the pod runs yet; no servers
     /// if the file cannot be read.
-    pub async fn first(&mut self, cookie: NetnsCookie, source: Source) -> Option<Vec<IpAddr>> {
+    pub async fn first(&mut self, cookie: NetnsCookie, source: ResolvConf) -> Option<Vec<IpAddr>> {
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let is_awaited = source.is_awaited();
         // What is read for an earlier enrollment may be of an earlier file.
@@ -83,12 +83,12 @@ impl Resolvers {
     }
 
     /// Where a pod's file was the last time.
-    pub fn last(&self, cookie: NetnsCookie) -> Option<&Source> {
+    pub fn last(&self, cookie: NetnsCookie) -> Option<&ResolvConf> {
         self.followed.get(&cookie).map(|(_, source)| source)
     }
 
     /// Reads a pod's file.
-    pub fn start(&mut self, cookie: NetnsCookie, source: Source) {
+    pub fn start(&mut self, cookie: NetnsCookie, source: ResolvConf) {
         let sender = self.answers.0.clone();
         let began = Instant::now();
         self.read_for(cookie, source.clone(), began, sender);
@@ -110,7 +110,7 @@ impl Resolvers {
     fn read_for(
         &self,
         cookie: NetnsCookie,
-        source: Source,
+        source: ResolvConf,
         began: Instant,
         sender: mpsc::UnboundedSender<Answer>,
     ) {

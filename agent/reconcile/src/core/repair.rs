@@ -12,7 +12,7 @@ use super::{Core, enrollments};
 use crate::{
     node::{Node, NodeError, Processes as _},
     repairs::{
-        Backoff, CgroupState, EarlierFacts, Findings, LinkId, LinkLoss, Part, Repair, RepairKind,
+        Backoff, CgroupState, EarlierFinding, Findings, LinkId, LinkLoss, Part, Repair, RepairKind,
         Scope, decide,
     },
 };
@@ -92,12 +92,14 @@ impl<N: Node> Core<N> {
                 let cookie = self.node.cookie_at(&path);
                 (path, cookie)
             };
-            let earlier = detached.into_iter().map(|(cookie, inode, _)| EarlierFacts {
-                cookie,
-                inode,
-                found: processes.path_of(inode).map(with_cookie),
-                has_processes: processes.any_in(inode),
-            });
+            let earlier = detached
+                .into_iter()
+                .map(|(cookie, inode, _)| EarlierFinding {
+                    cookie,
+                    inode,
+                    found: processes.path_of(inode).map(with_cookie),
+                    has_processes: processes.any_in(inode),
+                });
             findings.earlier.extend(earlier);
         }
         findings

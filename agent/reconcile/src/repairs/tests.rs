@@ -7,7 +7,7 @@ use std::{
 use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 
 use super::{
-    Backoff, CgroupState, EarlierFacts, Findings, IngressProgram, LinkId, LinkLoss, Part, Repair,
+    Backoff, CgroupState, EarlierFinding, Findings, IngressProgram, LinkId, LinkLoss, Part, Repair,
     RepairKind, Scope, decide,
 };
 
@@ -92,7 +92,7 @@ fn hooks_stay_while_their_cgroup_is_gone_or_another_one() {
 #[test]
 fn earlier_pods_are_attached_where_they_run_and_forgotten_where_nothing_does() {
     let findings = |found, has_processes| Findings {
-        earlier: vec![EarlierFacts {
+        earlier: vec![EarlierFinding {
             cookie: LEFT,
             inode: NetnsInode::new(1),
             found,

@@ -4,12 +4,12 @@ use sidetrack_common::ids::NetnsCookie;
 use tempfile::TempDir;
 
 use super::Resolvers;
-use crate::netns::resolv_conf::Source;
+use crate::netns::resolv_conf::ResolvConf;
 
 const COOKIE: NetnsCookie = NetnsCookie::new(7);
 
 /// What looks like the `/proc/PID` of a process with a root of its own, whose file names this server.
-fn process(server: &str) -> (TempDir, Source) {
+fn process(server: &str) -> (TempDir, ResolvConf) {
     let dir = tempfile::tempdir().expect("a directory");
     for below in ["ns", "root/etc"] {
         fs::create_dir_all(dir.path().join(below)).expect("a directory in it");
@@ -17,7 +17,7 @@ fn process(server: &str) -> (TempDir, Source) {
     fs::write(dir.path().join("ns/mnt"), "").expect("a file in it");
     let text = format!("nameserver {server}\n");
     fs::write(dir.path().join("root/etc/resolv.conf"), text).expect("resolv.conf");
-    let source = Source {
+    let source = ResolvConf {
         process: Some(dir.path().to_owned()),
         netns: PathBuf::new(),
     };
