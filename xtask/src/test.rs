@@ -13,7 +13,8 @@ use crate::{
     tool,
 };
 
-/// What says to each test harness how many tests it runs at a time. That for the real kernel has a number of its own.
+/// What says to each test harness how many tests it runs at a time. Those of `kernel`, `cri` and `monitoring` have
+/// numbers of their own.
 const THREADS: &str = "RUST_TEST_THREADS";
 /// Most tests wait: for a process, a time limit, an answer.
 const FOR_EACH_PROCESSOR: usize = 4;

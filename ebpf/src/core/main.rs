@@ -1,4 +1,4 @@
-//! The hooks of a connection, one file per kind of hook, and the iterators that list sockets.
+//! The hooks of a connection, one file per kind of hook, and the iterators over sockets and processes.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main, feature(asm_experimental_arch))]
 #![cfg_attr(
