@@ -9,7 +9,6 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
-use serde_json::error::Category;
 
 use super::{MOST_PODS, object::Object};
 use crate::text::printable;
@@ -56,10 +55,7 @@ pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Object>> {
         .into_iter::<Option<Object>>()
         .take(MOST_PODS + 1)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| match error.classify() {
-            Category::Data => anyhow!("not as expected: {error}"),
-            _ => anyhow!("not valid JSON: {error}"),
-        })?;
+        .map_err(|error| anyhow!("not valid JSON: {error}"))?;
     if values.len() > MOST_PODS {
         bail!("it has more than {MOST_PODS} documents; split it");
     }

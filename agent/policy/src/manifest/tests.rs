@@ -333,3 +333,30 @@ fn a_list_is_bounded_by_all_that_is_kept_of_it() {
         "{problems:?}"
     );
 }
+
+#[test]
+fn pods_of_a_list_are_among_the_templates() {
+    let names = |object: serde_json::Value| {
+        let text = object.to_string();
+        let parsed = super::parse_templates(Path::new("a.json"), &text).expect("JSON");
+        let names = parsed.0.into_iter().map(|it| it.pod.meta.name.clone());
+        names.map(Option::unwrap_or_default).collect::<Vec<_>>()
+    };
+    let pod = json!({"metadata": {"name": "pod"}, "spec": {"containers": []}});
+    assert_eq!(names(json!({"kind": "PodList", "items": [pod]})), ["pod"]);
+    // A workload may have such a name, too.
+    let workload = json!({
+        "kind": "AllowList",
+        "metadata": {"name": "own"},
+        "spec": {"template": {"spec": {"containers": []}}},
+    });
+    assert_eq!(names(workload), ["own"]);
+}
+
+#[test]
+fn what_is_not_json_is_named() {
+    for text in ["{\"kind\":", "{\"kind\": \"\\ud800\"}", "{1: 2}"] {
+        let error = super::parse_pods(Path::new("a.json"), text).expect_err("a problem");
+        assert!(error.to_string().starts_with("not valid JSON: "), "{error}");
+    }
+}

@@ -332,6 +332,11 @@ fn consul_comes_to_its_own_rules() {
         ]
     );
     assert_eq!(lines(&policy, Family::V6), Vec::<String>::new());
+    assert!(policy.ipv4_only && !policy.dual_stack);
+    let mut dual = consul(CONSUL);
+    dual["metadata"]["annotations"]["consul.hashicorp.com/dual-stack"] = "true".into();
+    let policy = of_pod(&facts(dual)).expect("a policy");
+    assert!(policy.dual_stack && !policy.ipv4_only);
 }
 
 #[test]
@@ -415,5 +420,6 @@ fn acceleration_is_for_pods_with_a_sidecar() {
     };
     let refused = ambient("true").expect_err("a problem");
     assert!(refused[0].to_string().contains("for pods with a sidecar"));
-    assert!(!ambient("false").expect("a policy").accelerate);
+    let policy = ambient("false").expect("a policy");
+    assert!(!policy.accelerate && policy.dual_stack && policy.proxy_uids.is_empty());
 }
