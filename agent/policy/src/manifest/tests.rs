@@ -360,3 +360,15 @@ fn what_is_not_json_is_named() {
         assert!(error.to_string().starts_with("not valid JSON: "), "{error}");
     }
 }
+
+/// Further items cost nothing but their reading.
+#[test]
+fn items_beyond_the_number_of_pods_are_not_kept() {
+    let list = json!({"kind": "List", "items": vec![json!({}); 2 * super::MOST_PODS]});
+    let list: super::object::Object = serde_json::from_value(list).expect("an object");
+    let items = list.items.expect("items");
+    assert_eq!(
+        (items.count, items.all.len()),
+        (2 * super::MOST_PODS, super::MOST_PODS)
+    );
+}
