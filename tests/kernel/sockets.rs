@@ -146,9 +146,12 @@ shared_test!(bound_to_the_port_of_a_target);
 fn bound_to_the_port_of_a_target(fixture: &SharedFixture) -> Result<()> {
     let to = at(VIP[1], 80);
     let target = Target::shared(to.ip().into(), to.port(), 15001, 1);
-    let mut dial = Dial::new(&APP, to);
-    dial.source = Some(at("::", target.port));
-    check(&fixture.dial(dial)?, Arrives::Sidecar(15001), POD[1], to)
+    // A connection of another test may have this port for a while.
+    eventually(Duration::from_secs(10), || {
+        let mut dial = Dial::new(&APP, to);
+        dial.source = Some(at("::", target.port));
+        check(&fixture.dial(dial)?, Arrives::Sidecar(15001), POD[1], to)
+    })
 }
 
 /// Leaves a pod so many ports for its clients.
