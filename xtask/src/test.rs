@@ -17,7 +17,7 @@ use crate::{
 /// numbers of their own.
 const THREADS: &str = "RUST_TEST_THREADS";
 /// Most tests wait: for a process, a time limit, an answer.
-const FOR_EACH_PROCESSOR: usize = 4;
+const LEAST_THREADS: usize = 8;
 
 #[derive(Debug, Args)]
 pub struct Options {
@@ -40,7 +40,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     command.arg("--").args(&options.harness);
     if env::var_os(THREADS).is_none() {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        command.env(THREADS, (processors * FOR_EACH_PROCESSOR).to_string());
+        command.env(THREADS, processors.max(LEAST_THREADS).to_string());
     }
     Agent::Debug.given_to(&mut command);
     must(&mut command)?;
