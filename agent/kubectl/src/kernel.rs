@@ -15,15 +15,9 @@ pub struct Kernel {
 }
 
 /// The oldest that sidetrack needs, see docs/kernels.md.
-pub const OLDEST: Kernel = Kernel {
-    major: 5,
-    minor: 15,
-};
+pub const OLDEST: Kernel = Kernel::new(5, 15);
 /// The oldest that reports the interface of inbound connections.
-const INTERFACES: Kernel = Kernel {
-    major: 5,
-    minor: 17,
-};
+const INTERFACES: Kernel = Kernel::new(5, 17);
 /// What older kernels do not have, each with the oldest that has it.
 const MISSING_BEFORE: [(Kernel, &str); 4] = [
     (
@@ -32,22 +26,20 @@ const MISSING_BEFORE: [(Kernel, &str); 4] = [
     ),
     (INTERFACES, "IPv6 connections take longer to make"),
     (
-        Kernel {
-            major: 5,
-            minor: 18,
-        },
+        Kernel::new(5, 18),
         "the errno of a connect that sidetrack refuses is EPERM",
     ),
     (
-        Kernel {
-            major: 5,
-            minor: 19,
-        },
+        Kernel::new(5, 19),
         "an application with an MPTCP socket sees its sidecar as the peer",
     ),
 ];
 
 impl Kernel {
+    const fn new(major: u32, minor: u32) -> Self {
+        Self { major, minor }
+    }
+
     /// Reads a release such as `6.1.0-30-amd64`.
     pub fn parse(release: &str) -> Option<Self> {
         let mut numbers = release.split(|c: char| !c.is_ascii_digit());

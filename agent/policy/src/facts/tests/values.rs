@@ -220,7 +220,7 @@ fn every_value_of_another_type_is_named() {
             // Null is no value, except of a label.
             let is_right = *found == expected || value.is_null() && !place.contains("labels");
             let wrong = format!("found {found}, expected {expected}");
-            assert_eq!(problem, (!is_right).then_some(wrong));
+            assert_eq!(problem, (!is_right).then_some(wrong), "{place}: {value}");
         }
     }
 }
