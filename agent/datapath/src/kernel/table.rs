@@ -77,9 +77,13 @@ impl<K: Pod, V: Pod> Table<K, V> {
 
     /// Writes a row, whether it exists or not. Where each CPU has a value, the others' become 0.
     pub fn insert(&self, key: &K, value: &V) -> io::Result<()> {
-        let mut bytes = vec![0; self.value_size()];
-        bytes[..size_of::<V>()].copy_from_slice(bytemuck::bytes_of(value));
-        sys::map_update(self.fd(), bytemuck::bytes_of(key), &bytes, 0)
+        let (key, value) = (bytemuck::bytes_of(key), bytemuck::bytes_of(value));
+        let Values::PerCpu(_) = self.values else {
+            return sys::map_update(self.fd(), key, value, 0);
+        };
+        let mut all = vec![0; self.value_size()];
+        all[..value.len()].copy_from_slice(value);
+        sys::map_update(self.fd(), key, &all, 0)
     }
 
     /// Removes a row. Returns whether there was one.
