@@ -19,7 +19,7 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use self::read::{Node, Shape, read_into};
 pub use self::{
     annotations::{Annotations, Labels},
-    containers::{ContainerFacts, Containers},
+    containers::{ContainerFacts, Containers, RunAs},
     meta::{Meta, ObjectFacts},
 };
 use crate::{
@@ -80,6 +80,8 @@ pub struct Spec {
     pub runtime_class_name: Option<String>,
     /// Whose identity it has in a mesh.
     pub service_account_name: Option<String>,
+    /// `securityContext`.
+    pub run_as: RunAs,
     /// Known containers.
     pub containers: Containers,
     /// Known init containers.
@@ -119,12 +121,44 @@ impl PodFacts {
         self.meshes().find_map(|mesh| self.sidecar_of(mesh))
     }
 
-    /// A mesh's sidecar container, also a native one (an init container that keeps running).
+    /// A mesh's sidecar container, also a native one (an init container that keeps running). Without Envoy istio-proxy is
+    /// none.
     #[must_use]
     pub fn sidecar_of(&self, mesh: MeshName) -> Option<&ContainerFacts> {
+        self.sidecar_container(mesh)
+            .filter(|sidecar| !sidecar.is_without_envoy())
+    }
+
+    /// Whether its istio-proxy is there for gRPC clients only, and receives no connections.
+    #[must_use]
+    pub fn is_proxyless(&self) -> bool {
+        self.sidecar_container(MeshName::Istio)
+            .is_some_and(ContainerFacts::is_without_envoy)
+    }
+
+    fn sidecar_container(&self, mesh: MeshName) -> Option<&ContainerFacts> {
         let name = InjectedNames::of(mesh).sidecar;
         let native = || self.spec.init_containers.find(name, true);
         self.spec.containers.find(name, false).or_else(native)
+    }
+
+    /// What a mesh's sidecar runs as, as far as the manifest has it: its container says so, or else the pod. Root counts as
+    /// nothing. A group of the pod alone says nothing of a sidecar with a user of its own.
+    #[must_use]
+    pub fn run_as(&self, mesh: MeshName) -> RunAs {
+        let own = self.sidecar_of(mesh).map(|sidecar| sidecar.run_as);
+        let found = match own.unwrap_or_default() {
+            own @ RunAs { user: Some(_), .. } => own,
+            RunAs { group, .. } => RunAs {
+                user: self.spec.run_as.user,
+                group: group.or(self.spec.run_as.group),
+            },
+        };
+        let id = |id: Option<u32>| id.filter(|id| *id != 0);
+        RunAs {
+            user: id(found.user),
+            group: id(found.group),
+        }
     }
 
     /// The init container with which a mesh programs iptables.
@@ -271,6 +305,7 @@ impl Node for Spec {
             "hostNetwork" => &mut self.host_network,
             "runtimeClassName" => &mut self.runtime_class_name,
             "serviceAccountName" => &mut self.service_account_name,
+            "securityContext" => &mut self.run_as,
             "containers" => &mut self.containers,
             "initContainers" => &mut self.init_containers,
             _ => return None,

@@ -98,6 +98,13 @@ impl Inputs {
         self.values.insert(input, Sourced { value, origin });
     }
 
+    /// The values of some inputs.
+    #[must_use]
+    pub(crate) fn only(mut self, inputs: &[Input]) -> Self {
+        self.values.retain(|input, _| inputs.contains(input));
+        self
+    }
+
     /// A value.
     #[must_use]
     pub fn get(&self, input: Input) -> Option<&Sourced> {

@@ -45,6 +45,7 @@ pub(crate) fn policy(pod: &PodFacts, mesh: MeshName) -> Result<Policy, Vec<Polic
     match settings.errors.is_empty() {
         true => Ok(Policy {
             accelerate,
+            remarks: settings.remarks,
             ..policy
         }),
         false => Err(settings.errors),
@@ -57,6 +58,13 @@ fn nothing() -> Policy {
         proxy_gids: Vec::new(),
         ..Policy::default()
     }
+}
+
+/// A remark that the manifest does not have the user of the sidecar.
+pub(crate) fn assumed_user(user: &str) -> String {
+    format!(
+        "the user of its sidecar is not in the manifest (securityContext.runAsUser): {user} is assumed"
+    )
 }
 
 /// An annotation's value.

@@ -44,7 +44,7 @@ impl Programmer {
             None => Self::Nothing,
             Some(_) if pod.istio_init().is_some() => Self::IstioInit,
             Some(_) if is_recorded => Self::Sidetrack,
-            Some(_) if pod.spec.init_containers.has_check(MeshName::Istio) => Self::Node,
+            Some(_) if pod.spec.init_containers.check(MeshName::Istio).is_some() => Self::Node,
             Some(_) => Self::Unknown,
         }
     }

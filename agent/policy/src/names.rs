@@ -95,6 +95,8 @@ pub(crate) mod kuma {
     pub(crate) const CONFIG: &str = "traffic.kuma.io/transparent-proxy-config";
     pub(crate) const INJECTED: &str = "kuma.io/sidecar-injected";
     pub(crate) const UID: &str = "kuma.io/sidecar-uid";
+    pub(crate) const GATEWAY: &str = "kuma.io/gateway";
+    pub(crate) const PROBE_PORT: &str = "kuma.io/application-probe-proxy-port";
     pub(crate) const INBOUND_PORT: &str = "kuma.io/transparent-proxying-inbound-port";
     pub(crate) const OUTBOUND_PORT: &str = "kuma.io/transparent-proxying-outbound-port";
     pub(crate) const FAMILIES: &str = "kuma.io/transparent-proxying-ip-family-mode";
@@ -204,7 +206,7 @@ const PREFIXES: [&str; 2] = ["traffic.sidecar.istio.io/", "sidetrack.dev/"];
 const OTHERS: [&str; 4] = [REMOVED_ISTIO_INIT, NETNS, LABEL, INJECT];
 
 /// Annotations of other meshes.
-const OF_OTHER_MESHES: [&str; 27] = [
+const OF_OTHER_MESHES: [&str; 29] = [
     ambient::SIDECAR,
     ambient::REDIRECTION,
     ambient::DNS,
@@ -217,6 +219,8 @@ const OF_OTHER_MESHES: [&str; 27] = [
     kuma::CONFIG,
     kuma::INJECTED,
     kuma::UID,
+    kuma::GATEWAY,
+    kuma::PROBE_PORT,
     kuma::INBOUND_PORT,
     kuma::OUTBOUND_PORT,
     kuma::FAMILIES,
@@ -234,8 +238,12 @@ const OF_OTHER_MESHES: [&str; 27] = [
     consul::DUAL_STACK,
 ];
 
-/// Variables of other meshes' containers.
-const VARIABLES_OF_OTHERS: [&str; 6] = [
+/// Variable of istio-proxy that turns Envoy off: the application is a gRPC client of the control plane then.
+pub(crate) const DISABLE_ENVOY: &str = "DISABLE_ENVOY";
+
+/// Variables that set no input of Istio's.
+const OTHER_VARIABLES: [&str; 7] = [
+    DISABLE_ENVOY,
     linkerd::INBOUND,
     linkerd::OUTBOUND[0],
     linkerd::OUTBOUND[1],
@@ -260,9 +268,9 @@ pub(crate) fn is_of_known_prefix(name: &str) -> bool {
     PREFIXES.iter().any(|prefix| name.starts_with(prefix))
 }
 
-/// The same name as a constant, if it is one of a variable that sets an input.
+/// The same name as a constant, if it is one of a variable that means something.
 pub(crate) fn known_variable(name: &str) -> Option<&'static str> {
     let names = VARIABLES.iter().map(|(name, _)| *name);
-    let mut names = names.chain(VARIABLES_OF_OTHERS);
+    let mut names = names.chain(OTHER_VARIABLES);
     names.find(|known| *known == name)
 }

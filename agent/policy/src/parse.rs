@@ -3,6 +3,8 @@
 pub(crate) mod reader;
 pub(crate) mod values;
 
+use std::collections::BTreeSet;
+
 use self::{
     reader::{Reader, Settings},
     values::{
@@ -104,6 +106,7 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
             .one(Input::Accelerate, boolean)
             .unwrap_or(default.accelerate),
         unknown_annotations: Vec::new(),
+        remarks: Vec::new(),
     };
     if read.settings.errors.is_empty() {
         Ok(policy)
@@ -125,6 +128,7 @@ fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
             _ => InboundPorts::None,
         };
     }
+    let mut seen = BTreeSet::new();
     InboundPorts::AllExcept(except.unwrap_or_else(|| {
         let status = status.unwrap_or(DEFAULT_STATUS_PORT);
         dialect
@@ -133,6 +137,7 @@ fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
             .copied()
             .chain(user.unwrap_or_default())
             .chain((status != 0).then_some(status))
+            .filter(|port| seen.insert(*port))
             .collect()
     }))
 }

@@ -130,6 +130,9 @@ pub struct Policy {
     /// Annotations that look like Istio's or sidetrack's and mean nothing, with the names that were perhaps meant.
     #[serde(default)]
     pub unknown_annotations: Vec<String>,
+    /// What was assumed or ignored when the pod was read, as sentences for people.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remarks: Vec<String>,
 }
 
 const fn default_tproxy_mark() -> u32 {
@@ -158,10 +161,10 @@ impl Policy {
     /// Whether connections are treated as by another policy.
     #[must_use]
     pub fn has_rules_of(&self, other: &Self) -> bool {
-        let unknown_annotations = self.unknown_annotations.clone();
         *self
             == Self {
-                unknown_annotations,
+                unknown_annotations: self.unknown_annotations.clone(),
+                remarks: self.remarks.clone(),
                 ..other.clone()
             }
     }
@@ -227,6 +230,7 @@ impl Default for Policy {
             before_sidecar: false,
             accelerate: false,
             unknown_annotations: Vec::new(),
+            remarks: Vec::new(),
         }
     }
 }

@@ -6,9 +6,9 @@ use crate::{
     facts::{ContainerFacts, PodFacts},
     mesh::{Mesh, VirtualInterfaces},
     mesh_name::MeshName,
-    names::{InjectedNames, ambient, consul, kuma},
+    names::{DISABLE_ENVOY, InjectedNames, ambient, consul, kuma},
     policy::{Mode, Policy},
-    text::shortened,
+    text::{boolean, shortened},
 };
 
 pub use crate::{
@@ -25,7 +25,12 @@ pub enum Skipped {
     /// No container can receive its traffic.
     #[error("it has no sidecar (a container named {})", InjectedNames::sidecars())]
     NoSidecar,
-    /// The same, on a node that serves ambient mode.
+    /// Its sidecar is there for gRPC clients only.
+    #[error(
+        "its istio-proxy runs without Envoy ({DISABLE_ENVOY} is true): nothing in it receives connections"
+    )]
+    Proxyless,
+    /// No sidecar, on a node that serves ambient mode.
     #[error(
         "it has no sidecar, and is not in ambient mode: label {} is not \"ambient\" on the pod or its namespace, or it is \"none\" on the pod, or annotation {} is set",
         ambient::MODE,
@@ -274,9 +279,10 @@ fn skipped(pod: &PodFacts, namespace: NamespaceLabels<'_>, mesh: &Mesh) -> Optio
     }
     let sidecar = pod.meshes().next();
     match sidecar {
-        None if !mesh.ambient => return Some(Skipped::NoSidecar),
-        None if !is_ambient(pod, namespace) => return Some(Skipped::NotAmbient),
-        None => {}
+        None if mesh.ambient && is_ambient(pod, namespace) => {}
+        None if pod.is_proxyless() => return Some(Skipped::Proxyless),
+        None if mesh.ambient => return Some(Skipped::NotAmbient),
+        None => return Some(Skipped::NoSidecar),
         Some(whose) if !mesh.served.contains(&whose) => return Some(Skipped::OtherMesh(whose)),
         Some(whose) => {
             if let Some(reason) = skipped_by_mesh(pod, whose) {
@@ -310,7 +316,8 @@ fn skipped_by_mesh(pod: &PodFacts, mesh: MeshName) -> Option<Skipped> {
                 return Some(Skipped::Gateway);
             }
             let inject = pod.meta.labels.inject.as_deref();
-            let is_off = inject.or_else(|| annotation(INJECT)) == Some("false");
+            let inject = inject.or_else(|| annotation(INJECT));
+            let is_off = inject.and_then(boolean) == Some(false);
             is_off.then_some(Skipped::NotInjected)
         }
         MeshName::Linkerd | MeshName::Ambient => None,

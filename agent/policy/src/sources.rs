@@ -1,9 +1,4 @@
-//! Where a policy's values come from, strongest first:
-//!
-//! 1. istio-init's arguments and environment, or the webhook's record of them,
-//! 2. the pod's annotations,
-//! 3. the sidecar's environment,
-//! 4. the mesh's defaults.
+//! Where the values of an Istio pod's policy come from, strongest first: [`BY_ISTIO_INIT`] and [`BY_ISTIO_CNI`].
 //!
 //! Reading them is here, validating them in [`crate::policy`]'s parser.
 
@@ -11,7 +6,7 @@ use crate::{
     arguments,
     dialect::Dialect,
     error::PolicyError,
-    facts::{ContainerFacts, Excess, MAX_KEPT, PodFacts, Share},
+    facts::{ContainerFacts, Excess, MAX_KEPT, PodFacts, RunAs, Share},
     inputs::{Input, Inputs},
     mesh_name::MeshName,
     meshes,
@@ -19,6 +14,61 @@ use crate::{
     policy::Policy,
     record::{ISTIO_INIT, Record},
 };
+
+/// Where values come from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// istio-init's arguments and then its environment, or the webhook's record of them.
+    Init,
+    /// `securityContext` of the sidecar, or else of the pod.
+    RunAs,
+    /// The arguments of istio-validation that name users and ports.
+    Check,
+    /// The pod's annotations.
+    Annotations,
+    /// The sidecar's environment.
+    Sidecar,
+    /// The tag of an image: the dialect.
+    Image,
+    /// The mesh's defaults.
+    Mesh,
+    /// What istio-cni adds where the rest says nothing.
+    Cni,
+}
+
+/// With istio-init. What is left open is as istio-iptables has it.
+const BY_ISTIO_INIT: [Source; 5] = [
+    Source::Init,
+    Source::Annotations,
+    Source::Sidecar,
+    Source::Image,
+    Source::Mesh,
+];
+
+/// Without: cni/pkg/plugin of Istio reads the pod.
+const BY_ISTIO_CNI: [Source; 7] = [
+    Source::RunAs,
+    Source::Check,
+    Source::Annotations,
+    Source::Sidecar,
+    Source::Image,
+    Source::Mesh,
+    Source::Cni,
+];
+
+/// The inputs that istio-validation's arguments set. The other ones are the annotations again.
+const OF_CHECK: [Input; 5] = [
+    Input::EnvoyPort,
+    Input::InboundCapturePort,
+    Input::InboundTunnelPort,
+    Input::ProxyUid,
+    Input::ProxyGid,
+];
+
+/// istio-cni's user and group where the sidecar has none.
+const CNI_OWNER: &str = "1337";
+/// What istio-cni excludes outbound where nothing else is excluded.
+const CNI_EXCLUDED_PORT: &str = "15020";
 
 /// How alike a name and the one that was perhaps meant are, 1 being equal.
 const ALIKE: f64 = 0.8;
@@ -32,10 +82,13 @@ impl Policy {
         if let Some(excess) = pod.excess() {
             return Err(vec![too_large(excess)]);
         }
-        if let Some(mesh) = pod.meshes().next().filter(|mesh| *mesh != MeshName::Istio) {
-            return meshes::policy(pod, mesh);
-        }
-        Self::of_istio_pod(pod, defaults)
+        let mesh = pod.meshes().next().unwrap_or(MeshName::Istio);
+        let mut policy = match mesh {
+            MeshName::Istio => Self::of_istio_pod(pod, defaults)?,
+            mesh => meshes::policy(pod, mesh)?,
+        };
+        policy.remarks.extend(other_owner(pod, mesh, &policy));
+        Ok(policy)
     }
 
     /// The policy of a pod in ambient mode.
@@ -52,35 +105,116 @@ impl Policy {
     fn of_istio_pod(pod: &PodFacts, defaults: &Inputs) -> Result<Self, Vec<PolicyError>> {
         let mut inputs = Inputs::default();
         let mut errors = Vec::new();
-        match init_container(pod) {
-            Ok(Some(arguments)) => inputs.add(arguments),
-            // As istio-cni has it, which cannot know the pod's servers.
-            Ok(None) => inputs.set(
-                Input::CaptureAllDns,
-                "true",
-                "the pod has no istio-init".to_owned(),
-            ),
-            Err(error) => errors.push(error),
-        }
-        inputs.add(annotations(pod));
-        inputs.add(sidecar_environment(pod));
-        if let Some(dialect) = Dialect::of_pod(pod) {
-            let origin = "the tag of the pod's image".to_owned();
-            inputs.set(Input::Dialect, &dialect.to_string(), origin);
-        }
-        inputs.add(defaults.clone());
-        match Self::of_inputs(&inputs) {
-            Ok(policy) if errors.is_empty() => Ok(Self {
-                unknown_annotations: unknown_annotations(pod),
-                ..policy
-            }),
-            Ok(_) => Err(errors),
-            Err(more) => {
-                errors.extend(more);
-                Err(errors)
+        let mut remarks = Vec::new();
+        let is_by_cni = match init_container(pod) {
+            Ok(init) => {
+                let is_by_cni = init.is_none();
+                inputs.add(init.unwrap_or_default());
+                is_by_cni
+            }
+            Err(error) => {
+                errors.push(error);
+                false
+            }
+        };
+        let sources: &[Source] = match is_by_cni {
+            true => &BY_ISTIO_CNI,
+            false => &BY_ISTIO_INIT,
+        };
+        for source in sources {
+            match source {
+                // It was read to find out the mode.
+                Source::Init => {}
+                Source::RunAs => inputs.add(run_as(pod)),
+                Source::Check => match check_arguments(pod) {
+                    Ok(arguments) => inputs.add(arguments),
+                    Err(error) => errors.push(error),
+                },
+                Source::Annotations => inputs.add(annotations(pod)),
+                Source::Sidecar => inputs.add(sidecar_environment(pod)),
+                Source::Image => {
+                    if let Some(dialect) = Dialect::of_pod(pod) {
+                        let origin = "the tag of the pod's image".to_owned();
+                        inputs.set(Input::Dialect, &dialect.to_string(), origin);
+                    }
+                }
+                Source::Mesh => inputs.add(defaults.clone()),
+                Source::Cni => {
+                    if inputs.get(Input::ProxyUid).is_none() {
+                        remarks.push(meshes::assumed_user(CNI_OWNER));
+                    }
+                    inputs.add(cni_defaults(pod));
+                }
             }
         }
+        let mut policy = match Self::of_inputs(&inputs) {
+            Ok(policy) => policy,
+            Err(more) => {
+                errors.extend(more);
+                return Err(errors);
+            }
+        };
+        if !errors.is_empty() {
+            return Err(errors);
+        }
+        policy.unknown_annotations = unknown_annotations(pod);
+        policy.remarks = remarks;
+        Ok(policy)
     }
+}
+
+/// A sentence if the sidecar runs as a user whose connections the rules do not leave alone.
+fn other_owner(pod: &PodFacts, mesh: MeshName, policy: &Policy) -> Option<String> {
+    let RunAs { user, group } = pod.run_as(mesh);
+    let user = user?;
+    let is_left_alone = policy.proxy_uids.contains(&user)
+        || group.is_some_and(|group| policy.proxy_gids.contains(&group));
+    let users: Vec<String> = policy.proxy_uids.iter().map(u32::to_string).collect();
+    let users = match users.is_empty() {
+        true => "no user".to_owned(),
+        false => format!("user {}", users.join(", ")),
+    };
+    (!is_left_alone).then(|| {
+        format!(
+            "its sidecar runs as user {user}, and the rules leave {users} alone: the sidecar's own connections are captured, too"
+        )
+    })
+}
+
+/// What the sidecar runs as.
+fn run_as(pod: &PodFacts) -> Inputs {
+    let RunAs { user, group } = pod.run_as(MeshName::Istio);
+    let mut inputs = Inputs::default();
+    for (input, id, name) in [
+        (Input::ProxyUid, user, "runAsUser"),
+        (Input::ProxyGid, group, "runAsGroup"),
+    ] {
+        if let Some(id) = id {
+            inputs.set(input, &id.to_string(), format!("{name} of the sidecar"));
+        }
+    }
+    inputs
+}
+
+/// Users and ports of istio-validation, the injector's own words for a pod without istio-init.
+fn check_arguments(pod: &PodFacts) -> Result<Inputs, PolicyError> {
+    let Some(check) = pod.spec.init_containers.check(MeshName::Istio) else {
+        return Ok(Inputs::default());
+    };
+    let words = check.words.iter().map(String::as_str);
+    Ok(arguments::parse(words, check.name)?.only(&OF_CHECK))
+}
+
+fn cni_defaults(pod: &PodFacts) -> Inputs {
+    let mut inputs = Inputs::default();
+    let mut set = |input, value: &str| inputs.set(input, value, "istio-cni".to_owned());
+    // It cannot know the pod's servers.
+    set(Input::CaptureAllDns, "true");
+    set(Input::OutboundPortsExclude, CNI_EXCLUDED_PORT);
+    if pod.run_as(MeshName::Istio).user.is_some() {
+        set(Input::ProxyGid, CNI_OWNER);
+    }
+    inputs
 }
 
 /// The error of a pod whose facts are incomplete.
@@ -151,7 +285,7 @@ fn of_istio_init(container: &ContainerFacts) -> Result<Inputs, PolicyError> {
     command_line(words, env(container), ISTIO_INIT)
 }
 
-/// The sidecar's environment, where the injector repeats mesh-wide settings.
+/// The sidecar's environment.
 fn sidecar_environment(pod: &PodFacts) -> Inputs {
     let Some(sidecar) = pod.sidecar() else {
         return Inputs::default();
@@ -186,3 +320,6 @@ fn variables<'a>(variables: impl Iterator<Item = (&'a str, &'a str)>, place: &st
     }
     inputs
 }
+
+#[cfg(test)]
+mod tests;

@@ -7,6 +7,16 @@ pub fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{plural}")
 }
 
+/// A Boolean as Go's `strconv.ParseBool` reads it; `None` for any other text.
+#[must_use]
+pub(crate) fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
 /// The first 200 characters of a value, with `...` when it is longer.
 #[must_use]
 pub fn shortened(text: &str) -> String {

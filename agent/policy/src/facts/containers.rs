@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     mesh_name::MeshName,
-    names::{InjectedNames, known_variable},
+    names::{DISABLE_ENVOY, InjectedNames, known_variable},
+    text::boolean,
 };
 
 /// Name of the init container with which Istio's injector programs iptables.
@@ -16,6 +17,25 @@ pub(crate) const ISTIO_INIT: &str = InjectedNames::of(MeshName::Istio).init;
 
 /// What a kept string takes beside its bytes.
 const OVERHEAD: usize = 32;
+
+/// Of a `securityContext`, what a process runs as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RunAs {
+    /// `runAsUser`.
+    pub user: Option<u32>,
+    /// `runAsGroup`.
+    pub group: Option<u32>,
+}
+
+impl Node for RunAs {
+    fn field(&mut self, field: &str) -> Option<&mut dyn Node> {
+        Some(match field {
+            "runAsUser" => &mut self.user,
+            "runAsGroup" => &mut self.group,
+            _ => return None,
+        })
+    }
+}
 
 /// A known container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -30,11 +50,19 @@ pub struct ContainerFacts {
     pub env: BTreeMap<&'static str, String>,
     /// Whether its `restartPolicy` is `Always`.
     pub restarts: bool,
+    /// `securityContext`.
+    pub run_as: RunAs,
     /// What the words take, also those that were not kept.
     words_kept: usize,
 }
 
 impl ContainerFacts {
+    /// Whether its Envoy is turned off, as Go's `strconv.ParseBool` reads it.
+    pub(super) fn is_without_envoy(&self) -> bool {
+        let value = self.env.get(DISABLE_ENVOY).map(String::as_str);
+        value.and_then(boolean) == Some(true)
+    }
+
     fn kept(&self) -> usize {
         let values = self.env.values().chain(&self.image);
         values.map(String::len).sum::<usize>() + self.words_kept
@@ -65,13 +93,10 @@ impl Containers {
         self.all.iter().find(found)
     }
 
-    /// Whether the check of a mesh's injector is among them.
+    /// The check of a mesh's injector, which takes the place of the init container.
     #[must_use]
-    pub fn has_check(&self, mesh: MeshName) -> bool {
-        let names = InjectedNames::of(mesh);
-        names
-            .check
-            .is_some_and(|check| self.find(check, false).is_some())
+    pub fn check(&self, mesh: MeshName) -> Option<&ContainerFacts> {
+        self.find(InjectedNames::of(mesh).check?, false)
     }
 
     /// About how many bytes they take.
@@ -116,6 +141,7 @@ struct Container {
     args: Words,
     env: Env,
     restart_policy: Option<String>,
+    run_as: RunAs,
 }
 
 /// The same name as a constant, if it is a known one, and its mesh's names.
@@ -134,12 +160,6 @@ impl Container {
     /// `None` if it is none of the known ones.
     fn facts(self) -> Option<ContainerFacts> {
         let (name, mesh) = known(self.name.as_deref()?)?;
-        if mesh.check == Some(name) {
-            return Some(ContainerFacts {
-                name,
-                ..ContainerFacts::default()
-            });
-        }
         let mut words_kept = self.command.kept + self.args.kept;
         let mut words = [self.command.all, self.args.all].concat();
         if name == mesh.sidecar
@@ -155,6 +175,7 @@ impl Container {
             words,
             env: self.env.all,
             restarts: self.restart_policy.as_deref() == Some("Always"),
+            run_as: self.run_as,
             words_kept,
         })
     }
@@ -173,6 +194,7 @@ impl Node for Container {
             "args" => &mut self.args,
             "env" => &mut self.env,
             "restartPolicy" => &mut self.restart_policy,
+            "securityContext" => &mut self.run_as,
             _ => return None,
         })
     }

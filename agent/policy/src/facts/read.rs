@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::{
     Deserializer,
-    de::{DeserializeSeed, IgnoredAny, MapAccess, SeqAccess, Visitor},
+    de::{DeserializeSeed, Error, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 
 /// What the value of a node has to be.
@@ -21,6 +21,8 @@ pub(crate) enum Shape {
     OptionalText,
     /// A Boolean; null is none.
     Flag,
+    /// A user or a group; null is none.
+    Id,
 }
 
 impl Shape {
@@ -31,6 +33,7 @@ impl Shape {
             Self::List => "a list",
             Self::Text | Self::OptionalText => "a string",
             Self::Flag => "true or false",
+            Self::Id => "a number from 0 to 4294967295",
         }
     }
 }
@@ -57,6 +60,9 @@ pub(crate) trait Node {
 
     /// The value of a Boolean.
     fn flag(&mut self, _flag: bool) {}
+
+    /// The value of a user or a group.
+    fn id(&mut self, _id: u32) {}
 
     /// A field or an item was read, with the first problem so far. The problem that is returned is passed on.
     fn end(&mut self, problem: Option<String>) -> Option<String> {
@@ -91,6 +97,16 @@ impl Node for Option<bool> {
 
     fn flag(&mut self, flag: bool) {
         *self = Some(flag);
+    }
+}
+
+impl Node for Option<u32> {
+    fn shape(&self) -> Shape {
+        Shape::Id
+    }
+
+    fn id(&mut self, id: u32) {
+        *self = Some(id);
     }
 }
 
@@ -167,14 +183,16 @@ impl<'de> Visitor<'de> for Value<'_> {
         Ok(())
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
-        self.found("a number");
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        match u32::try_from(number) {
+            Ok(id) if self.node.shape() == Shape::Id => self.node.id(id),
+            _ => self.found("a number"),
+        }
         Ok(())
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
-        self.found("a number");
-        Ok(())
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        self.visit_i64(number.try_into().unwrap_or(i64::MAX))
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<(), E> {

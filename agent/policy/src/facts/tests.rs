@@ -67,11 +67,12 @@ fn container() -> impl Strategy<Value = Value> {
         option::of(vec(word, 0..4)),
         vec(variable, 0..4),
         policy,
+        option::of(0u32..2000),
     );
-    parts.prop_map(|(name, image, command, args, env, policy)| {
+    parts.prop_map(|(name, image, command, args, env, policy, user)| {
         json!({
             "name": name, "image": image, "command": command, "args": args, "env": env,
-            "restartPolicy": policy,
+            "restartPolicy": policy, "securityContext": {"runAsUser": user, "runAsGroup": user},
         })
     })
 }
@@ -121,6 +122,7 @@ fn pod() -> impl Strategy<Value = Value> {
                 },
                 "spec": {
                     "hostNetwork": host, "runtimeClassName": class, "nodeName": "node",
+                    "securityContext": {"runAsUser": 7},
                     "containers": containers, "initContainers": init,
                 },
                 "status": {"phase": phase, "podIPs": [{"ip": "10.1.1.1"}, {"ip": "fd00::1"}]},
@@ -328,6 +330,18 @@ fn values_of_the_wrong_type() {
         (
             json!({"spec": {"hostNetwork": "true"}}),
             "found a string, expected true or false",
+        ),
+        (
+            json!({"spec": {"securityContext": {"runAsUser": "1337"}}}),
+            "found a string, expected a number from 0 to 4294967295",
+        ),
+        (
+            json!({"spec": {"securityContext": {"runAsGroup": -1}}}),
+            "found a number, expected a number from 0 to 4294967295",
+        ),
+        (
+            json!({"spec": {"securityContext": {"runAsGroup": u64::MAX}}}),
+            "found a number, expected a number from 0 to 4294967295",
         ),
         (
             json!({"spec": {"containers": {}}}),

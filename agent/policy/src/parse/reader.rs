@@ -48,6 +48,8 @@ impl Entry for String {}
 #[derive(Default)]
 pub(crate) struct Settings {
     pub(crate) errors: Vec<PolicyError>,
+    /// What was assumed or ignored, as sentences.
+    pub(crate) remarks: Vec<String>,
 }
 
 impl Settings {
@@ -79,6 +81,30 @@ impl Settings {
         let items = found.value.split(between).map(str::trim);
         let items = items.filter(|item| !item.is_empty());
         entries(found, items, parse, &mut self.errors)
+    }
+
+    /// The items of a list that can be read. The others have no effect in the mesh's own program either, and are named in
+    /// a remark.
+    pub(crate) fn readable<'a, T>(
+        &mut self,
+        found: &'a Sourced,
+        items: impl Iterator<Item = &'a str>,
+        read: impl Fn(&str) -> Option<T>,
+    ) -> Vec<&'a str> {
+        const NAMED: usize = 3;
+        let (readable, ignored): (Vec<&str>, Vec<&str>) =
+            items.partition(|item| read(item).is_some());
+        if let Some(more) = ignored.len().checked_sub(1) {
+            let named = ignored.iter().take(NAMED);
+            let named: Vec<String> = named.map(|item| format!("{:?}", shortened(item))).collect();
+            let dots = if more >= NAMED { ", ..." } else { "" };
+            self.remarks.push(format!(
+                "{}{dots} in {} cannot be read and is ignored, as the mesh's own program does",
+                named.join(", "),
+                found.origin
+            ));
+        }
+        readable
     }
 
     /// A value that cannot be used.

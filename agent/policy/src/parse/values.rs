@@ -10,7 +10,7 @@ use ipnet::{IpNet, Ipv4Net};
 use crate::{
     exclusions::Span,
     policy::{Mode, OUTBOUND_MARK},
-    text::shortened,
+    text::{self, shortened},
 };
 
 pub(super) fn before_sidecar(text: &str) -> Result<bool, String> {
@@ -43,7 +43,7 @@ pub(crate) fn ports(text: &str) -> Result<Span, String> {
     })
 }
 
-pub(super) fn port_or_zero(text: &str) -> Result<u16, String> {
+pub(crate) fn port_or_zero(text: &str) -> Result<u16, String> {
     if text == "0" { Ok(0) } else { port(text) }
 }
 
@@ -88,26 +88,34 @@ pub(super) fn tproxy_table(text: &str) -> Result<u32, String> {
 }
 
 pub(crate) fn boolean(text: &str) -> Result<bool, String> {
-    // As Go's strconv.ParseBool.
     match text {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err("write true or false".to_owned()),
+        "" => Ok(false),
+        text => text::boolean(text).ok_or_else(|| "write true or false".to_owned()),
     }
 }
 
+/// A CIDR or an address.
 pub(crate) fn range(text: &str) -> Result<IpNet, String> {
+    match IpAddr::from_str(text) {
+        Ok(addr) => not_mapped(addr.into(), text),
+        Err(_) => cidr(text),
+    }
+}
+
+pub(crate) fn cidr(text: &str) -> Result<IpNet, String> {
     if text == "*" {
         return Err("\"*\" is not allowed in a list; write CIDRs such as 10.0.0.0/8".to_owned());
     }
-    let net = IpNet::from_str(text)
-        .or_else(|_| IpAddr::from_str(text).map(IpNet::from))
-        .map_err(|_| {
-            format!(
-                "{:?} is not a CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32",
-                shortened(text)
-            )
-        })?;
+    let net = IpNet::from_str(text).map_err(|_| {
+        format!(
+            "{:?} is not a CIDR; write one such as 10.0.0.0/8 or 2001:db8::/32",
+            shortened(text)
+        )
+    })?;
+    not_mapped(net, text)
+}
+
+fn not_mapped(net: IpNet, text: &str) -> Result<IpNet, String> {
     match net {
         // The IPv4 rules apply to v4-mapped connections, so such a range would match nothing.
         IpNet::V6(v6) if v6.network().to_ipv4_mapped().is_some() => {

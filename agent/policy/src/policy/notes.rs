@@ -7,6 +7,7 @@ impl Policy {
     #[must_use]
     pub fn notes(&self) -> Vec<String> {
         let mut notes = self.lost();
+        notes.extend(self.remarks.iter().cloned());
         notes.extend(self.dns_note());
         notes.extend(self.without_effect());
         if self.before_sidecar {

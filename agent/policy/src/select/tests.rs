@@ -66,6 +66,84 @@ fn labels_of_pod_and_namespace() {
     }
 }
 
+/// A gRPC client without Envoy has a container of the sidecar's name, and nothing that receives connections.
+#[test]
+fn a_pod_without_envoy_is_skipped() {
+    let with = |value: &str, more: Value| {
+        let env = json!([{"name": "DISABLE_ENVOY", "value": value}]);
+        let proxy = json!({"name": "istio-proxy", "args": ["proxy", "sidecar"], "env": env});
+        injected(&[("/spec/containers", json!([{"name": "app"}, proxy, more]))])
+    };
+    let plain = json!({"name": "other"});
+    for off in ["true", "1", "T", "TRUE"] {
+        let pod = with(off, plain.clone());
+        assert_eq!(
+            selected(&pod, Enroll::Injected, None),
+            Err(Skipped::Proxyless),
+            "{off}"
+        );
+        assert_eq!(pod.meshes().count(), 0);
+    }
+    for on in ["false", "0", "", "yes"] {
+        let pod = with(on, plain.clone());
+        assert_eq!(selected(&pod, Enroll::Injected, None), Ok(()), "{on}");
+    }
+    // The sidecar of another mesh is one nevertheless.
+    let linkerd = with("true", json!({"name": "linkerd-proxy"}));
+    assert_eq!(selected(&linkerd, Enroll::Injected, None), Ok(()));
+    assert!(
+        Skipped::Proxyless
+            .to_string()
+            .contains("DISABLE_ENVOY is true")
+    );
+    // Nor is it one for ambient mode.
+    let mesh = Mesh {
+        ambient: true,
+        ..Mesh::new(Enroll::Injected)
+    };
+    let ambient = NamespaceLabels {
+        dataplane_mode: Some("ambient"),
+        ..NamespaceLabels::default()
+    };
+    let pod = with("true", plain);
+    assert!(matches!(
+        wanted_in(&pod, ambient, &mesh),
+        Wanted::Enrolled(_)
+    ));
+    assert!(matches!(
+        wanted_in(&pod, NamespaceLabels::default(), &mesh),
+        Wanted::Skipped(Skipped::Proxyless)
+    ));
+}
+
+/// As istio-cni reads it: the label's value, whatever the annotation says, and every form of false.
+#[test]
+fn forms_of_an_injector_that_is_turned_off() {
+    for (label, annotation, is_off) in [
+        (None, Some("False"), true),
+        (None, Some("0"), true),
+        (None, Some("no"), false),
+        (Some("FALSE"), Some("true"), true),
+        (Some("true"), Some("false"), false),
+        (Some(""), Some("false"), false),
+    ] {
+        let labels = json!({INJECT: label.unwrap_or_default()});
+        let annotations = json!({INJECT: annotation.unwrap_or_default()});
+        let fields = [
+            ("/metadata/labels", labels),
+            ("/metadata/annotations", annotations),
+        ];
+        let fields = &fields[usize::from(label.is_none())..];
+        let found = selected(&injected(fields), Enroll::Injected, None);
+        let expected = if is_off {
+            Err(Skipped::NotInjected)
+        } else {
+            Ok(())
+        };
+        assert_eq!(found, expected, "{label:?} {annotation:?}");
+    }
+}
+
 #[test]
 fn what_a_manifest_alone_shows() {
     use Enroll::{Injected, Labeled};
