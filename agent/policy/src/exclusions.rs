@@ -124,6 +124,8 @@ pub struct Exclusions {
     pub outbound_off: bool,
     /// Whether the rules for outbound connections come before the one that leaves queries over TCP alone.
     pub captures_dns_over_tcp: bool,
+    /// Whether no rule keeps queries in zones of their own: what is captured is the same.
+    pub dns_in_one_zone: bool,
 }
 
 impl Exclusions {

@@ -1,12 +1,14 @@
 //! Kuma: version 3 has all settings in an annotation. Before that they are arguments of kuma-init, and without it, for
-//! Kuma's CNI plugin, annotations.
+//! Kuma's CNI plugin, annotations. [`PLACES`] says where each setting is.
+
+use std::collections::BTreeMap;
 
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 use sidetrack_common::policy::OWNER_ENTRIES;
 
-use super::{flags, init_words, nothing, settings_annotation};
+use super::{assumed_user, flags, init_words, nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
     exclusions::{OwnerExclusion, Protocol, Span},
@@ -19,10 +21,10 @@ use crate::{
     policy::{DnsCapture, InboundPorts, OutboundRanges, Policy},
 };
 
-const UID: &str = "5678";
+const UID: u32 = 5678;
 
 /// Switches of `kumactl install transparent-proxy`.
-const SWITCHES: [&str; 13] = [
+const SWITCHES: [&str; 15] = [
     "--dry-run",
     "--verbose",
     "--redirect-inbound",
@@ -30,6 +32,8 @@ const SWITCHES: [&str; 13] = [
     "--redirect-all-dns-traffic",
     "--store-firewalld",
     "--skip-dns-conntrack-zone-split",
+    "--skip-resolv-conf",
+    "--experimental-transparent-proxy-engine",
     "--drop-invalid-packets",
     "--ebpf-enabled",
     "--iptables-logs",
@@ -38,42 +42,129 @@ const SWITCHES: [&str; 13] = [
     "--redirect-outbound-insert-instead-of-append",
 ];
 
-/// Settings as raw values, by the names of the configuration. A missing one is Kuma's default.
-#[derive(Default)]
-struct Raw {
-    user: Option<Sourced>,
-    families: Option<Sourced>,
-    inbound: Flow,
-    outbound: Flow,
-    dns: Option<Sourced>,
-    all_dns: Option<Sourced>,
-    dns_port: Option<Sourced>,
-    networks: Option<Sourced>,
-    ebpf: Option<Sourced>,
+/// A setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Setting {
+    User,
+    Families,
+    Gateway,
+    Inbound,
+    InboundPort,
+    InboundOnly,
+    InboundExcept,
+    InboundUsers,
+    InboundAddresses,
+    ProbePort,
+    Outbound,
+    OutboundPort,
+    OutboundOnly,
+    OutboundExcept,
+    OutboundUsers,
+    OutboundAddresses,
+    OutboundFirst,
+    Dns,
+    AllDns,
+    DnsPort,
+    OneZone,
+    Networks,
+    Ebpf,
 }
 
-/// The settings of a direction.
+/// Where a setting is: its path in the configuration of version 3, the flag of kuma-init before that, and the annotation
+/// that the CNI plugin of version 2 reads, with what the plugin takes for one that is absent. `""` is none: the setting
+/// has no such place, or its absence means nothing more than the default of the configuration.
+type Place = (
+    Setting,
+    &'static str,
+    &'static str,
+    &'static str,
+    &'static str,
+);
+
+#[rustfmt::skip]
+const PLACES: [Place; 24] = [
+    (Setting::User, "kumaDPUser", "--kuma-dp-user", kuma::UID, ""),
+    (Setting::User, "", "--kuma-dp-uid", "", ""),
+    (Setting::Families, "ipFamilyMode", "--ip-family-mode", kuma::FAMILIES, ""),
+    (Setting::Gateway, "", "", kuma::GATEWAY, ""),
+    (Setting::Inbound, "redirect.inbound.enabled", "--redirect-inbound", "", ""),
+    (Setting::InboundPort, "redirect.inbound.port", "--redirect-inbound-port", kuma::INBOUND_PORT, ""),
+    (Setting::InboundOnly, "redirect.inbound.includePorts", "", "", ""),
+    (Setting::InboundExcept, "redirect.inbound.excludePorts", "--exclude-inbound-ports", kuma::EXCLUDE_INBOUND_PORTS, "9901"),
+    (Setting::InboundUsers, "redirect.inbound.excludePortsForUIDs", "", "", ""),
+    (Setting::InboundAddresses, "redirect.inbound.excludePortsForIPs", "--exclude-inbound-ips", kuma::EXCLUDE_INBOUND_IPS, ""),
+    (Setting::ProbePort, "", "", kuma::PROBE_PORT, "9001"),
+    (Setting::Outbound, "redirect.outbound.enabled", "", "", ""),
+    (Setting::OutboundPort, "redirect.outbound.port", "--redirect-outbound-port", kuma::OUTBOUND_PORT, ""),
+    (Setting::OutboundOnly, "redirect.outbound.includePorts", "", "", ""),
+    (Setting::OutboundExcept, "redirect.outbound.excludePorts", "--exclude-outbound-ports", kuma::EXCLUDE_OUTBOUND_PORTS, "9901"),
+    (Setting::OutboundUsers, "redirect.outbound.excludePortsForUIDs", "--exclude-outbound-ports-for-uids", kuma::EXCLUDE_FOR_UIDS, ""),
+    (Setting::OutboundAddresses, "redirect.outbound.excludePortsForIPs", "--exclude-outbound-ips", kuma::EXCLUDE_OUTBOUND_IPS, ""),
+    (Setting::OutboundFirst, "redirect.outbound.insertRedirectInsteadOfAppend", "--redirect-outbound-insert-instead-of-append", "", ""),
+    (Setting::Dns, "redirect.dns.enabled", "--redirect-dns", kuma::DNS, ""),
+    (Setting::AllDns, "redirect.dns.captureAll", "--redirect-all-dns-traffic", "", "true"),
+    (Setting::DnsPort, "redirect.dns.port", "--redirect-dns-port", kuma::DNS_PORT, ""),
+    (Setting::OneZone, "redirect.dns.skipConntrackZoneSplit", "--skip-dns-conntrack-zone-split", "", ""),
+    (Setting::Networks, "redirect.vnet.networks", "--vnet", "", ""),
+    (Setting::Ebpf, "ebpf.enabled", "--ebpf-enabled", "", ""),
+];
+
+/// Flags of version 2.0 for users with ports of one protocol, which stands ahead of the value since.
+const FOR_USERS: [(&str, &str); 2] = [
+    ("--exclude-outbound-tcp-ports-for-uids", "tcp"),
+    ("--exclude-outbound-udp-ports-for-uids", "udp"),
+];
+
+/// Raw values. A missing one is Kuma's default.
 #[derive(Default)]
-struct Flow {
-    enabled: Option<Sourced>,
-    port: Option<Sourced>,
-    include: Option<Sourced>,
-    exclude: Option<Sourced>,
-    for_users: Option<Sourced>,
-    for_ips: Option<Sourced>,
-    insert: Option<Sourced>,
+struct Raw(BTreeMap<Setting, Sourced>);
+
+impl Raw {
+    fn get(&self, setting: Setting) -> Option<&Sourced> {
+        self.0.get(&setting)
+    }
+
+    /// Continues a list that is there.
+    fn append(&mut self, setting: Setting, found: Sourced) {
+        match self.0.get_mut(&setting) {
+            Some(before) => before.value = format!("{};{}", before.value, found.value),
+            None => drop(self.0.insert(setting, found)),
+        }
+    }
+
+    fn is_on(&self, setting: Setting, usual: bool, settings: &mut Settings) -> bool {
+        let found = self.get(setting);
+        let value = found.and_then(|found| settings.one(found, is_enabled));
+        value.unwrap_or(usual)
+    }
+
+    fn port(&self, setting: Setting, usual: u16, settings: &mut Settings) -> u16 {
+        let found = self.get(setting);
+        let value = found.and_then(|found| settings.one(found, values::port));
+        value.unwrap_or(usual)
+    }
 }
 
 /// The policy.
 pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
-    let raw = if let Some(found) = settings_annotation(pod, kuma::CONFIG) {
-        by_configuration(&found, settings)
+    if let Some(found) = settings_annotation(pod, kuma::CONFIG) {
+        let raw = by_configuration(&found, settings);
+        validated(&raw, settings)
     } else if let Some((words, place)) = init_words(pod, MeshName::Kuma, settings) {
-        by_arguments(&words, &place)
+        validated(&by_arguments(&words, &place), settings)
     } else {
-        by_annotations(pod)
-    };
-    validated(raw, settings)
+        let mut raw = by_annotations(pod);
+        let runs_as = pod.run_as(MeshName::Kuma).user;
+        if raw.get(Setting::User).is_none() {
+            if runs_as.is_none() {
+                settings.remarks.push(assumed_user(&UID.to_string()));
+            }
+            let value = runs_as.unwrap_or(UID).to_string();
+            let origin = "runAsUser of the sidecar".to_owned();
+            raw.0.insert(Setting::User, Sourced { value, origin });
+        }
+        validated(&raw, settings)
+    }
 }
 
 /// A node of the configuration by its path.
@@ -87,16 +178,16 @@ fn at<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
 fn by_configuration(found: &Sourced, settings: &mut Settings) -> Raw {
     #[derive(Deserialize)]
     struct Any(Value);
+    let mut raw = Raw::default();
     let documents: anyhow::Result<Vec<Any>> = manifest::parse_yaml(&found.value);
-    let root = match documents.as_deref() {
-        Ok([Any(root)]) => root.clone(),
-        _ => {
-            settings.refuse(found, "it is not one YAML document");
-            return Raw::default();
-        }
+    let Ok([Any(root)]) = documents.as_deref() else {
+        settings.refuse(found, "it is not one YAML document");
+        return raw;
     };
-    let mut value = |path: &str| {
-        let node = at(&root, path)?;
+    for (setting, path, ..) in PLACES {
+        let Some(node) = at(root, path).filter(|_| !path.is_empty()) else {
+            continue;
+        };
         let origin = format!("{path} in {}", found.origin);
         // Commas may be within an entry.
         let entries = node.as_array().filter(|_| path.ends_with("UIDs"));
@@ -109,201 +200,158 @@ fn by_configuration(found: &Sourced, settings: &mut Settings) -> Raw {
             None => manifest::words(node),
         };
         match value {
-            Ok(value) => Some(Sourced { value, origin }),
+            Ok(value) => drop(raw.0.insert(setting, Sourced { value, origin })),
             Err(problem) => {
                 let value = node.to_string();
                 settings.refuse(&Sourced { value, origin }, problem);
-                None
             }
         }
-    };
-    let mut flow = |name: &str| {
-        let mut of = |field: &str| value(&format!("redirect.{name}.{field}"));
-        Flow {
-            enabled: of("enabled"),
-            port: of("port"),
-            include: of("includePorts"),
-            exclude: of("excludePorts"),
-            for_users: of("excludePortsForUIDs"),
-            for_ips: of("excludePortsForIPs"),
-            insert: of("insertRedirectInsteadOfAppend"),
-        }
-    };
-    let (inbound, outbound) = (flow("inbound"), flow("outbound"));
-    Raw {
-        user: value("kumaDPUser"),
-        families: value("ipFamilyMode"),
-        inbound,
-        outbound,
-        dns: value("redirect.dns.enabled"),
-        all_dns: value("redirect.dns.captureAll"),
-        dns_port: value("redirect.dns.port"),
-        networks: value("redirect.vnet.networks"),
-        ebpf: value("ebpf.enabled"),
     }
+    raw
 }
 
 fn by_arguments(words: &[String], place: &str) -> Raw {
     let mut raw = Raw::default();
-    for (flag, found) in flags(words, &SWITCHES, place) {
-        let field = match flag.as_str() {
-            "--kuma-dp-uid" | "--kuma-dp-user" => &mut raw.user,
-            "--ip-family-mode" => &mut raw.families,
-            "--redirect-inbound" => &mut raw.inbound.enabled,
-            "--redirect-inbound-port" => &mut raw.inbound.port,
-            "--redirect-outbound-port" => &mut raw.outbound.port,
-            "--exclude-inbound-ports" => &mut raw.inbound.exclude,
-            "--exclude-outbound-ports" => &mut raw.outbound.exclude,
-            "--exclude-inbound-ips" => &mut raw.inbound.for_ips,
-            "--exclude-outbound-ips" => &mut raw.outbound.for_ips,
-            "--exclude-outbound-ports-for-uids" => &mut raw.outbound.for_users,
-            "--redirect-outbound-insert-instead-of-append" => &mut raw.outbound.insert,
-            "--redirect-dns" => &mut raw.dns,
-            "--redirect-all-dns-traffic" => &mut raw.all_dns,
-            "--redirect-dns-port" => &mut raw.dns_port,
-            "--vnet" => &mut raw.networks,
-            "--ebpf-enabled" => &mut raw.ebpf,
-            _ => continue,
-        };
-        // Some can be given several times.
-        match field {
-            Some(before) if flag.contains("-ips") || flag.ends_with("-for-uids") => {
-                before.value = format!("{};{}", before.value, found.value);
-            }
-            _ => *field = Some(found),
+    for (flag, mut found) in flags(words, &SWITCHES, place) {
+        if let Some((_, protocol)) = FOR_USERS.iter().find(|(name, _)| *name == flag) {
+            found.value = format!("{protocol}:{}", found.value);
+            raw.append(Setting::OutboundUsers, found);
+            continue;
+        }
+        let mut places = PLACES.iter();
+        match places.find(|(_, _, name, ..)| *name == flag) {
+            // These can be given several times.
+            Some((
+                setting @ (Setting::OutboundUsers
+                | Setting::InboundAddresses
+                | Setting::OutboundAddresses),
+                ..,
+            )) => raw.append(*setting, found),
+            Some((setting, ..)) => drop(raw.0.insert(*setting, found)),
+            None => {}
         }
     }
     // `--redirect-all-dns-traffic` stands for both.
-    if raw.dns.is_none() {
-        raw.dns = raw.all_dns.clone();
+    if let Some(all) = raw.get(Setting::AllDns).cloned() {
+        raw.0.entry(Setting::Dns).or_insert(all);
     }
-    raw.all_dns.get_or_insert_with(|| Sourced {
+    let origin = place.to_owned();
+    raw.0.entry(Setting::AllDns).or_insert_with(|| Sourced {
         value: "false".to_owned(),
-        origin: place.to_owned(),
+        origin,
     });
     raw
 }
 
 fn by_annotations(pod: &PodFacts) -> Raw {
-    let of = |name| settings_annotation(pod, name);
-    let dns = of(kuma::DNS).map(|found| Sourced {
-        value: (found.value == "enabled").to_string(),
-        ..found
-    });
-    Raw {
-        user: of(kuma::UID),
-        families: of(kuma::FAMILIES),
-        inbound: Flow {
-            // 0 for a gateway.
-            enabled: of(kuma::INBOUND_PORT).map(|found| Sourced {
-                value: (found.value != "0").to_string(),
-                ..found
-            }),
-            port: of(kuma::INBOUND_PORT).filter(|found| found.value != "0"),
-            exclude: of(kuma::EXCLUDE_INBOUND_PORTS),
-            for_ips: of(kuma::EXCLUDE_INBOUND_IPS),
-            ..Flow::default()
-        },
-        outbound: Flow {
-            port: of(kuma::OUTBOUND_PORT),
-            exclude: of(kuma::EXCLUDE_OUTBOUND_PORTS),
-            for_users: of(kuma::EXCLUDE_FOR_UIDS),
-            for_ips: of(kuma::EXCLUDE_OUTBOUND_IPS),
-            ..Flow::default()
-        },
-        all_dns: dns.clone(),
-        dns,
-        dns_port: of(kuma::DNS_PORT),
-        ..Raw::default()
+    let mut raw = Raw::default();
+    for (setting, _, _, name, absent) in PLACES {
+        let found = settings_annotation(pod, name);
+        let absent = (!absent.is_empty()).then(|| Sourced {
+            value: absent.to_owned(),
+            origin: format!("kuma-cni, as annotation {name} is absent"),
+        });
+        if let Some(found) = found.or(absent) {
+            raw.0.insert(setting, found);
+        }
     }
+    raw
 }
 
 /// Refuses what is asked for and cannot be done.
 fn refuse(raw: &Raw, settings: &mut Settings) {
-    let asked = |found: &Option<Sourced>| found.clone().filter(|found| !found.value.is_empty());
-    if let Some(found) = asked(&raw.networks) {
+    let asked = |setting| raw.get(setting).filter(|found| !found.value.is_empty());
+    if let Some(found) = asked(Setting::Networks) {
         settings.refuse(
-            &found,
+            found,
             "traffic of virtual networks is forwarded through the pod, and is not intercepted; use kuma-init for this pod",
         );
     }
-    if let Some(found) = asked(&raw.inbound.for_users) {
-        settings.refuse(&found, "no rule for it is known; remove it");
+    if let Some(found) = asked(Setting::InboundUsers) {
+        settings.refuse(found, "no rule for it is known; remove it");
     }
-    if let Some(found) = asked(&raw.ebpf)
-        && is_on(&raw.ebpf, false, settings)
+    if let Some(found) = asked(Setting::Ebpf)
+        && raw.is_on(Setting::Ebpf, false, settings)
     {
         settings.refuse(
-            &found,
+            found,
             "Kuma's own programs would redirect the pod as well; write false",
         );
     }
 }
 
-fn is_on(found: &Option<Sourced>, usual: bool, settings: &mut Settings) -> bool {
-    let value = found
-        .as_ref()
-        .and_then(|found| settings.one(found, values::boolean));
-    value.unwrap_or(usual)
+/// `enabled` and `disabled` are the words of annotations.
+fn is_enabled(text: &str) -> Result<bool, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "enabled" => Ok(true),
+        "disabled" => Ok(false),
+        lower => values::boolean(lower).map_err(|_| "write enabled or disabled".to_owned()),
+    }
 }
 
-fn port(found: &Option<Sourced>, usual: u16, settings: &mut Settings) -> u16 {
-    let value = found
-        .as_ref()
-        .and_then(|found| settings.one(found, values::port));
-    value.unwrap_or(usual)
-}
-
-fn validated(raw: Raw, settings: &mut Settings) -> Policy {
-    refuse(&raw, settings);
+fn validated(raw: &Raw, settings: &mut Settings) -> Policy {
+    refuse(raw, settings);
     let built_in = Policy::default();
-    let user = raw.user.unwrap_or_else(|| Sourced {
-        value: UID.to_owned(),
-        origin: "the default".to_owned(),
-    });
-    let has_dns = is_on(&raw.dns, false, settings);
-    let ipv4_only = raw
-        .families
-        .as_ref()
-        .and_then(|found| settings.one(found, ipv4_only));
+    let user = raw.get(Setting::User);
+    let user = user.filter(|found| !found.value.is_empty());
+    let user = match user {
+        Some(found) => settings.one(found, values::id),
+        None => Some(UID),
+    };
+    let has_dns = raw.is_on(Setting::Dns, false, settings);
+    let is_gateway = raw.is_on(Setting::Gateway, false, settings);
+    let families = raw.get(Setting::Families);
+    let ipv4_only = families.and_then(|found| settings.one(found, ipv4_only));
     let mut policy = Policy {
         dialect: Dialect::Kuma,
-        inbound_port: port(&raw.inbound.port, built_in.inbound_port, settings),
-        outbound_port: port(&raw.outbound.port, built_in.outbound_port, settings),
-        proxy_uids: settings.one(&user, values::id).into_iter().collect(),
+        inbound_port: match raw.get(Setting::InboundPort) {
+            // Older injectors write 0.
+            Some(port) if is_gateway && port.value == "0" => built_in.inbound_port,
+            _ => raw.port(Setting::InboundPort, built_in.inbound_port, settings),
+        },
+        outbound_port: raw.port(Setting::OutboundPort, built_in.outbound_port, settings),
+        proxy_uids: user.into_iter().collect(),
         dual_stack: true,
         ipv4_only: ipv4_only.unwrap_or(false),
-        dns: match is_on(&raw.all_dns, true, settings) {
+        dns: match raw.is_on(Setting::AllDns, true, settings) {
             _ if !has_dns => DnsCapture::Off,
             true => DnsCapture::All,
             false => DnsCapture::Servers(None),
         },
-        dns_port: port(&raw.dns_port, built_in.dns_port, settings),
+        // Kuma writes 0 where DNS is off.
+        dns_port: match has_dns {
+            true => raw.port(Setting::DnsPort, built_in.dns_port, settings),
+            false => built_in.dns_port,
+        },
         ..nothing()
     };
-    let mut list = |found: &Option<Sourced>| settings.list(found.as_ref(), ',', values::port);
-    let (only, except) = (list(&raw.inbound.include), list(&raw.inbound.exclude));
+    let mut list = |setting| settings.list(raw.get(setting), ',', values::port);
+    let (only, mut except) = (list(Setting::InboundOnly), list(Setting::InboundExcept));
+    policy.included_outbound_ports = list(Setting::OutboundOnly);
+    policy.excluded_outbound_ports = list(Setting::OutboundExcept);
+    let probe_port = raw.get(Setting::ProbePort);
+    let probe_port = probe_port.and_then(|found| settings.one(found, values::port_or_zero));
+    except.extend(probe_port.filter(|port| *port != 0));
     policy.inbound = match only.is_empty() {
         true => InboundPorts::AllExcept(except),
         false => InboundPorts::Only(only),
     };
-    policy.included_outbound_ports = list(&raw.outbound.include);
-    policy.excluded_outbound_ports = list(&raw.outbound.exclude);
     if !policy.included_outbound_ports.is_empty() {
         policy.outbound = OutboundRanges::Only(Vec::new());
         policy.excluded_outbound_ports.clear();
     }
-    let users = users(raw.outbound.for_users.as_ref(), settings);
+    let users = users(raw.get(Setting::OutboundUsers), settings);
     let exclusions = &mut policy.exclusions;
     exclusions.owners = users;
-    exclusions.destinations = ranges(raw.outbound.for_ips, settings);
-    exclusions.captures_dns_over_tcp = is_on(&raw.outbound.insert, false, settings);
-    if is_on(&raw.inbound.enabled, true, settings) {
-        exclusions.sources = ranges(raw.inbound.for_ips, settings);
+    exclusions.destinations = ranges(raw.get(Setting::OutboundAddresses), settings);
+    exclusions.captures_dns_over_tcp = raw.is_on(Setting::OutboundFirst, false, settings);
+    exclusions.dns_in_one_zone = raw.is_on(Setting::OneZone, false, settings);
+    if raw.is_on(Setting::Inbound, true, settings) && !is_gateway {
+        exclusions.sources = ranges(raw.get(Setting::InboundAddresses), settings);
     } else {
         policy.inbound = InboundPorts::None;
     }
-    if !is_on(&raw.outbound.enabled, true, settings) {
+    if !raw.is_on(Setting::Outbound, true, settings) {
         policy.exclusions.outbound_off = true;
         policy.excluded_outbound_ports.clear();
     }
@@ -326,10 +374,10 @@ fn users(found: Option<&Sourced>, settings: &mut Settings) -> Vec<OwnerExclusion
 }
 
 /// Addresses and ranges, with commas or semicolons between them.
-fn ranges(found: Option<Sourced>, settings: &mut Settings) -> Vec<IpNet> {
+fn ranges(found: Option<&Sourced>, settings: &mut Settings) -> Vec<IpNet> {
     let found = found.map(|found| Sourced {
         value: found.value.replace(';', ","),
-        ..found
+        origin: found.origin.clone(),
     });
     settings.list(found.as_ref(), ',', values::range)
 }

@@ -1,7 +1,7 @@
 //! Linkerd: the arguments of linkerd-init are complete. Without it the pod is for Linkerd's CNI plugin: then the sidecar's
-//! variables have the ports, and annotations the exclusions.
+//! variables have the ports, annotations the exclusions, and, before what the sidecar runs as, its user.
 
-use super::{flags, init_words, nothing, settings_annotation};
+use super::{assumed_user, flags, init_words, nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
     exclusions::Span,
@@ -34,7 +34,7 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
         dialect: Dialect::Linkerd,
         inbound_port: INBOUND_PORT,
         outbound_port: OUTBOUND_PORT,
-        proxy_uids: vec![UID],
+        proxy_uids: Vec::new(),
         dual_stack: true,
         ..nothing()
     };
@@ -63,14 +63,18 @@ fn by_arguments(policy: &mut Policy, words: &[String], place: &str, settings: &m
                     policy.inbound = InboundPorts::Only(ports);
                 }
             }
+            // Lists that are given again are continued.
             "--inbound-ports-to-ignore" => {
-                policy.exclusions.inbound_ports = ports(Some(found), settings);
+                let list = &mut policy.exclusions.inbound_ports;
+                list.extend(ports(Some(found), settings));
             }
             "--outbound-ports-to-ignore" => {
-                policy.exclusions.outbound_ports = ports(Some(found), settings);
+                let list = &mut policy.exclusions.outbound_ports;
+                list.extend(ports(Some(found), settings));
             }
             "--subnets-to-ignore" => {
-                policy.exclusions.sources = settings.list(Some(found), ',', values::range);
+                let list = &mut policy.exclusions.sources;
+                list.extend(settings.list(Some(found), ',', values::cidr));
             }
             "--ipv6" => {
                 let is_on = settings.one(found, values::boolean);
@@ -97,28 +101,45 @@ fn by_sidecar(policy: &mut Policy, pod: &PodFacts, settings: &mut Settings) {
     // The plugin's chart has IPv6 off unless the sidecar's addresses say that it is on.
     let addresses = OUTBOUND.iter().find_map(|name| variable(name));
     policy.ipv4_only = !addresses.is_some_and(|found| found.value.contains("[::"));
-    let annotation = |name| settings_annotation(pod, name);
+    // The plugin takes an empty one for none.
+    let annotation = |name| settings_annotation(pod, name).filter(|found| !found.value.is_empty());
     let skipped = ports(annotation(SKIP_INBOUND_PORTS).as_ref(), settings);
     policy.exclusions.inbound_ports = own.into_iter().chain(skipped).collect();
     policy.exclusions.outbound_ports = ports(annotation(SKIP_OUTBOUND_PORTS).as_ref(), settings);
     let subnets = annotation(SKIP_SUBNETS);
-    policy.exclusions.sources = settings.list(subnets.as_ref(), ',', values::range);
-    if let Some(found) = annotation(PROXY_UID) {
-        policy.proxy_uids = owner(&found, settings);
-    }
-    if let Some(found) = annotation(PROXY_GID) {
-        policy.proxy_gids = owner(&found, settings);
-    }
+    policy.exclusions.sources = settings.list(subnets.as_ref(), ',', values::cidr);
+    let runs_as = pod.run_as(MeshName::Linkerd);
+    policy.proxy_uids = match (annotation(PROXY_UID), runs_as.user) {
+        (Some(found), _) => owner(&found, settings),
+        (None, Some(user)) => vec![user],
+        (None, None) => {
+            settings.remarks.push(assumed_user(&UID.to_string()));
+            vec![UID]
+        }
+    };
+    policy.proxy_gids = match annotation(PROXY_GID) {
+        Some(found) => owner(&found, settings),
+        None => runs_as.group.into_iter().collect(),
+    };
 }
 
-/// Entries that cannot be read are dropped, as proxy-init drops them.
+/// Entries that cannot be read are dropped, as proxy-init drops them: also those with a blank.
 fn ports(found: Option<&Sourced>, settings: &mut Settings) -> Vec<Span> {
     let Some(found) = found else {
         return Vec::new();
     };
-    let items = found.value.split(',').map(str::trim);
-    let readable = items.filter(|item| values::ports(item).is_ok());
-    entries(found, readable, values::ports, &mut settings.errors)
+    let items = found.value.split(',').filter(|item| !item.is_empty());
+    let readable = settings.readable(found, items, port_range);
+    let read = |item: &str| port_range(item).ok_or_else(String::new);
+    entries(found, readable.into_iter(), read, &mut settings.errors)
+}
+
+/// `ParsePortRange` of proxy-init.
+fn port_range(text: &str) -> Option<Span> {
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let port = |text: &str| text.parse::<u16>().ok().map(u32::from);
+    let (first, last) = (port(first)?, port(last)?);
+    (first <= last).then_some(Span { first, last })
 }
 
 /// A user or group; none below 1 has a rule.

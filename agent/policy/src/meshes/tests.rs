@@ -90,7 +90,7 @@ fn linkerd_init_comes_to_its_own_rules() {
 #[test]
 fn linkerd_without_init_is_read_as_its_cni_plugin_does() {
     let annotations = json!({
-        "config.linkerd.io/skip-inbound-ports": "25, 8000-9000, nonsense",
+        "config.linkerd.io/skip-inbound-ports": "25,8000-9000, 26,nonsense,0,9:10,7-",
         "config.linkerd.io/skip-outbound-ports": "3306",
         "config.linkerd.io/skip-subnets": "10.1.0.0/16",
         // The plugin does not read it.
@@ -101,11 +101,101 @@ fn linkerd_without_init_is_read_as_its_cni_plugin_does() {
     assert_eq!(policy.inbound_port, 4143);
     assert_eq!(
         ports(&policy.exclusions.inbound_ports),
-        ["4190", "4191", "25", "8000-9000"]
+        ["4190", "4191", "25", "8000-9000", "0"]
     );
+    // What proxy-init cannot read has no effect there either.
+    let ignored = &policy.remarks[0];
+    let expected =
+        "\" 26\", \"nonsense\", \"9:10\", ... in annotation config.linkerd.io/skip-inbound-ports";
+    assert!(ignored.starts_with(expected), "{ignored}");
     assert_eq!(ports(&policy.exclusions.outbound_ports), ["3306"]);
     assert_eq!(policy.exclusions.sources.len(), 1);
     assert!(policy.ipv4_only);
+}
+
+/// An annotation, what linkerd-proxy runs as, or the chart's user, which is an assumption. Only proxy-init says that there
+/// is no user.
+#[test]
+fn the_user_of_linkerd_proxy() {
+    let of = |init: Option<&[&str]>, runs_as: Value, pods: Value, annotations: Value| {
+        let mut pod = linkerd(init, annotations);
+        pod["spec"]["initContainers"][1]["securityContext"] = runs_as;
+        pod["spec"]["securityContext"] = pods;
+        let policy = of_pod(&facts(pod)).expect("a policy");
+        (policy.proxy_uids, policy.proxy_gids, policy.remarks.len())
+    };
+    let none = || Value::Null;
+    let runs_as = json!({"runAsUser": 3000, "runAsGroup": 3001});
+    let user = json!({"runAsUser": 3000});
+    let uid = json!({"config.linkerd.io/proxy-uid": "4000", "config.linkerd.io/proxy-gid": "-1"});
+    for (runs_as, pods, annotations, expected) in [
+        (none(), none(), json!({}), (vec![2102], vec![], 1)),
+        (user.clone(), none(), json!({}), (vec![3000], vec![], 0)),
+        (
+            runs_as.clone(),
+            none(),
+            json!({}),
+            (vec![3000], vec![3001], 0),
+        ),
+        (
+            none(),
+            runs_as.clone(),
+            json!({}),
+            (vec![3000], vec![3001], 0),
+        ),
+        // The group of the app's pod is not the sidecar's.
+        (
+            user,
+            json!({"runAsGroup": 5}),
+            json!({}),
+            (vec![3000], vec![], 0),
+        ),
+        (runs_as.clone(), none(), uid, (vec![4000], vec![], 1)),
+        (
+            none(),
+            none(),
+            json!({"config.linkerd.io/proxy-uid": ""}),
+            (vec![2102], vec![], 1),
+        ),
+    ] {
+        let case = format!("{runs_as} {pods} {annotations}");
+        assert_eq!(of(None, runs_as, pods, annotations), expected, "{case}");
+    }
+    let init = ["--proxy-uid", "2102"];
+    let by_init = of(Some(&init), none(), none(), json!({}));
+    assert_eq!(by_init, (vec![2102], vec![], 0));
+    assert_eq!(
+        of(Some(&[]), runs_as, none(), json!({})),
+        (vec![], vec![], 1)
+    );
+}
+
+#[test]
+fn lists_of_proxy_init_that_are_given_again_are_continued() {
+    let args = [
+        "--inbound-ports-to-ignore=0-79",
+        "--inbound-ports-to-ignore",
+        "80, 443",
+        "--outbound-ports-to-ignore=0-65535",
+        "--subnets-to-ignore=10.0.0.0/8",
+        "--subnets-to-ignore=10.1.0.0/16",
+    ];
+    let policy = of_pod(&facts(linkerd(Some(&args), json!({})))).expect("a policy");
+    let rules = lines(&policy, Family::V4).join("\n");
+    for part in [
+        "--dports 0:79,80 ",
+        "--dports 0:65535 ",
+        "-s 10.0.0.0/8 ",
+        "-s 10.1.0.0/16 ",
+    ] {
+        assert!(rules.contains(part), "{part} in {rules}");
+    }
+    assert!(policy.remarks[0].starts_with("\" 443\" in argument --inbound-ports-to-ignore"));
+    let bare = problems(linkerd(
+        Some(&["--subnets-to-ignore", "10.0.0.1"]),
+        json!({}),
+    ));
+    assert!(bare.contains("\"10.0.0.1\" is not a CIDR"), "{bare}");
 }
 
 #[test]
@@ -266,6 +356,111 @@ fn kuma_2_is_read_from_arguments_or_annotations() {
     );
     assert!(policy.ipv4_only);
     assert_eq!(policy.excluded_outbound_ports, [3306, 6379]);
+}
+
+/// What the CNI plugin of Kuma 2 reads, and what it takes for an annotation that is absent.
+#[test]
+fn kuma_2_without_init_is_read_as_its_cni_plugin_does() {
+    let of = |annotations: Value| of_pod(&facts(kuma(None, annotations))).expect("a policy");
+    let port = |value: &str| json!({"kuma.io/application-probe-proxy-port": value});
+    let bare = of(json!({}));
+    assert_eq!(bare.inbound, InboundPorts::AllExcept(vec![9901, 9001]));
+    assert_eq!(bare.excluded_outbound_ports, [9901]);
+    assert_eq!(
+        of(port("9009")).inbound,
+        InboundPorts::AllExcept(vec![9901, 9009])
+    );
+    assert_eq!(of(port("0")).inbound, InboundPorts::AllExcept(vec![9901]));
+    let none = of(json!({
+        "traffic.kuma.io/exclude-inbound-ports": "",
+        "traffic.kuma.io/exclude-outbound-ports": "",
+    }));
+    assert_eq!(none.inbound, InboundPorts::AllExcept(vec![9001]));
+    assert_eq!(none.excluded_outbound_ports, [0; 0]);
+    for (value, inbound) in [
+        ("enabled", InboundPorts::None),
+        ("True", InboundPorts::None),
+        ("disabled", bare.inbound.clone()),
+    ] {
+        let policy = of(json!({
+            "kuma.io/gateway": value, "kuma.io/transparent-proxying-inbound-port": "15055",
+        }));
+        assert_eq!(
+            (policy.inbound, policy.inbound_port),
+            (inbound, 15055),
+            "{value}"
+        );
+    }
+    let zero = json!({
+        "kuma.io/gateway": "enabled", "kuma.io/transparent-proxying-inbound-port": "0",
+    });
+    assert_eq!(of(zero).inbound_port, 15006);
+    let builtin = problems(kuma(None, json!({"kuma.io/gateway": "builtin"})));
+    assert!(builtin.contains("write enabled or disabled"), "{builtin}");
+    for (value, dns) in [("True", DnsCapture::All), ("Disabled", DnsCapture::Off)] {
+        let annotations =
+            json!({"kuma.io/builtin-dns": value, "kuma.io/builtin-dns-port": "25053"});
+        assert_eq!(of(annotations).dns, dns, "{value}");
+    }
+}
+
+#[test]
+fn the_user_of_kuma_sidecar() {
+    let of = |runs_as: Value, annotations: Value| {
+        let mut pod = kuma(None, annotations);
+        pod["spec"]["initContainers"][0]["securityContext"] = runs_as;
+        let policy = of_pod(&facts(pod)).expect("a policy");
+        (policy.proxy_uids, policy.remarks.len())
+    };
+    let user = json!({"runAsUser": 6000});
+    let uid = json!({"kuma.io/sidecar-uid": "6000"});
+    assert_eq!(of(Value::Null, json!({})), (vec![5678], 1));
+    assert_eq!(of(user.clone(), json!({})), (vec![6000], 0));
+    assert_eq!(of(Value::Null, uid), (vec![6000], 0));
+    // The rules are Kuma's, and do not fit.
+    let other = json!({"kuma.io/sidecar-uid": "7000"});
+    assert_eq!(of(user, other), (vec![7000], 1));
+}
+
+/// Kuma writes port 0 where DNS is off.
+#[test]
+fn the_dns_port_of_kuma_counts_with_dns() {
+    let of = |enabled: bool| {
+        let text = format!("redirect: {{dns: {{enabled: {enabled}, port: 0}}}}");
+        kuma(
+            None,
+            json!({"traffic.kuma.io/transparent-proxy-config": text}),
+        )
+    };
+    assert_eq!(
+        of_pod(&facts(of(false))).expect("a policy").dns,
+        DnsCapture::Off
+    );
+    assert!(problems(of(true)).contains("redirect.dns.port in annotation"));
+}
+
+/// Kuma 2.0 has the protocol in the flag, and switches that later versions do not have.
+#[test]
+fn kuma_2_0_names_users_by_protocol() {
+    let args = [
+        "--skip-resolv-conf",
+        "--exclude-outbound-tcp-ports-for-uids",
+        "3000-5000:106-108",
+        "--experimental-transparent-proxy-engine",
+        "--exclude-outbound-udp-ports-for-uids",
+        "53:106",
+        "--kuma-dp-uid",
+        "6000",
+    ];
+    let policy = of_pod(&facts(kuma(Some(&args), json!({})))).expect("a policy");
+    assert_eq!(policy.proxy_uids, [6000]);
+    let rules = lines(&policy, Family::V4);
+    for rule in [
+        "-A OUTPUT -p tcp -m multiport --dports 3000:5000 -m owner --uid-owner 106-108 -j RETURN",
+        "-A OUTPUT -p udp -m multiport --dports 53 -m owner --uid-owner 106 -j RETURN",
+    ] {
+        assert!(rules.contains(&rule.to_owned()), "{rules:?}");
+    }
 }
 
 #[test]
