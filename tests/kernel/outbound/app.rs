@@ -13,10 +13,13 @@ shared_test!(app_to_off_pod);
 fn app_to_off_pod(fixture: &SharedFixture) -> Result<()> {
     for creator in [&APP, &ROOT] {
         for family in [0, 1] {
-            for port in [80, 443, 15006, 15008, 15020] {
+            for port in [80, 443, 15006, 15008, 15021] {
                 let to = at(VIP[family], port);
                 fixture.row(creator, to, Sidecar(15001), POD[family])?;
             }
+            // As istio-cni has it, in pods without istio-init.
+            let to = at(VIP[family], 15020);
+            fixture.row(creator, to, Untouched, POD[family])?;
         }
     }
     // A neighbor on the pod's own subnet.

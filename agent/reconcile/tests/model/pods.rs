@@ -74,7 +74,10 @@ impl Variant {
             r#"{{"kind": "Pod", "metadata": {{"name": "p",
                 "labels": {{"sidetrack.dev/interception": "{label}"}},
                 "annotations": {{{}}}}},
-                "spec": {{"containers": [{{"name": "{container}"}}], "initContainers": [{init}]}},
+                "spec": {{
+                    "containers": [{{"name": "{container}", "securityContext": {{"runAsUser": 1337}}}}],
+                    "initContainers": [{init}]
+                }},
                 "status": {{"phase": "Running"}}}}"#,
             self.annotations()
         );
