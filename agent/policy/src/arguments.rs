@@ -6,6 +6,7 @@ use std::iter;
 use crate::{
     error::PolicyError,
     inputs::{Input, Inputs},
+    text::shortened,
 };
 
 /// Flags with a value that are inputs: short form, long form.
@@ -49,7 +50,8 @@ const FLAGS: [(&str, &str, Input); 16] = [
 ];
 
 /// Flags with a value that change nothing about which connections are captured.
-const OTHER_WITH_VALUE: [&str; 5] = [
+const OTHER_WITH_VALUE: [&str; 6] = [
+    "--force-iptables-binary",
     "--iptables-probe-port",
     "--probe-timeout",
     "--network-namespace",
@@ -58,15 +60,20 @@ const OTHER_WITH_VALUE: [&str; 5] = [
 ];
 
 /// Switches: no value, or one attached.
-const SWITCHES: [(&str, Input); 2] = [
+const SWITCHES: [(&str, Input); 3] = [
+    ("--dual-stack", Input::DualStack),
     ("--redirect-dns", Input::DnsCapture),
     ("--capture-all-dns", Input::CaptureAllDns),
 ];
 
-/// Switches that change no rule.
-const HARMLESS: [&str; 5] = [
+/// Switches that change no decision. The rules of nftables are the same (`--native-nftables`).
+const HARMLESS: [&str; 9] = [
     "--cni-mode",
     "--force-apply",
+    "--host-nsenter-exec",
+    "--iptables-trace-logging",
+    "--native-nftables",
+    "-f",
     "--reconcile",
     "--restore-format",
     "--run-validation",
@@ -108,6 +115,24 @@ pub fn parse<'a>(
         }
     }
     Ok(inputs)
+}
+
+/// Drops packets that connection tracking cannot match: `migrate` names it, and without connection tracking there are none.
+const DROP_INVALID: &str = "--drop-invalid";
+
+/// What of istio-init's command line may mean something that [`parse`] does not read, if anything does.
+pub fn unread<'a>(words: impl Iterator<Item = &'a str> + Clone) -> Option<String> {
+    let is_program = |word: &str| {
+        let name = word.rsplit('/').next().unwrap_or(word);
+        ["istio-iptables", "istio-iptables.sh", "pilot-agent"].contains(&name)
+    };
+    let mut programs = words.clone().take_while(|word| !word.starts_with('-'));
+    let other = programs.find(|word| !is_program(word));
+    let expanded = words.clone().find(|word| word.contains("$("));
+    let mut unknown = unknown(words).into_iter();
+    let unknown = unknown.find(|flag| *flag != DROP_INVALID);
+    let word = other.or(expanded).or(unknown)?;
+    Some(format!("the word {:?}", shortened(word)))
 }
 
 /// The flags of a command line that [`parse`] passes over because it does not know them.

@@ -20,6 +20,8 @@ pub struct CompiledPolicy {
 pub struct Lists {
     /// Ports, by position.
     pub ports: BTreeMap<List, Vec<u16>>,
+    /// Ports of lists with ranges, each with its position.
+    pub ranged_ports: BTreeMap<List, Vec<(u16, u32)>>,
     /// Ranges of addresses, by position.
     pub ranges: BTreeMap<List, Vec<IpNet>>,
     /// Users and groups, by position.
@@ -112,13 +114,15 @@ impl CompiledPolicy {
     pub fn new(mut fixed: Policy, lists: Lists) -> Self {
         let Lists {
             ports,
+            ranged_ports,
             ranges,
             owners,
             numbers,
             dns,
         } = &lists;
         let named = ports.keys().chain(ranges.keys()).chain(owners.keys());
-        let named = named.chain(numbers.keys()).chain(dns.map(|_| &List::Dns));
+        let named = named.chain(numbers.keys()).chain(ranged_ports.keys());
+        let named = named.chain(dns.map(|_| &List::Dns));
         fixed.lists = named.fold(0, |bits, list| bits | list.bit());
         Self { fixed, lists }
     }
@@ -130,7 +134,9 @@ impl CompiledPolicy {
             lists.values().map(Vec::len).sum()
         }
         ListSizes {
-            ports: all(&self.lists.ports) + usize::from(self.lists.dns.is_some()),
+            ports: all(&self.lists.ports)
+                + all(&self.lists.ranged_ports)
+                + usize::from(self.lists.dns.is_some()),
             ranges: all(&self.lists.ranges) + all(&self.lists.numbers),
             owners: all(&self.lists.owners),
         }
@@ -149,7 +155,13 @@ impl CompiledPolicy {
             .lists
             .dns
             .map(|block| (List::Dns, DNS_PORT, block.to_bits()));
+        let ranged = self.lists.ranged_ports.iter();
+        let ranged = ranged.flat_map(|(list, ports)| {
+            let row = |(port, position): &(u16, u32)| (*list, *port, *position);
+            ports.iter().map(row)
+        });
         first_wins(&self.lists.ports)
+            .chain(ranged)
             .chain(dns)
             .map(move |(list, port, value)| {
                 let list = list as u16;

@@ -1,5 +1,5 @@
-//! What meshes other than Istio leave alone: by user with port and protocol, by destination ahead of all other rules, by
-//! ranges of ports, and by sender.
+//! Ranges of ports, and what meshes other than Istio leave alone: by user with port and protocol, by destination ahead of
+//! all other rules, by ranges of ports, and by sender.
 
 use std::{fmt, str::FromStr};
 
@@ -37,6 +37,25 @@ impl Span {
         self.first <= number && number <= self.last
     }
 
+    /// Whether it is one number.
+    #[must_use]
+    pub const fn is_one(self) -> bool {
+        self.first == self.last
+    }
+
+    /// What remains of it without a number: before that, and after it.
+    pub(crate) fn without(self, number: u32) -> [Option<Self>; 2] {
+        if !self.contains(number) {
+            return [Some(self), None];
+        }
+        let before = number.checked_sub(1).filter(|last| self.first <= *last);
+        let after = number.checked_add(1).filter(|first| *first <= self.last);
+        [
+            before.map(|last| Self { last, ..self }),
+            after.map(|first| Self { first, ..self }),
+        ]
+    }
+
     /// As iptables has it, with this between both ends.
     pub(crate) fn text(self, between: char) -> String {
         match self.first == self.last {
@@ -48,6 +67,29 @@ impl Span {
     /// What the slots of iptables' match `multiport` take of its fifteen.
     pub(crate) const fn slots(self) -> usize {
         if self.first == self.last { 1 } else { 2 }
+    }
+}
+
+/// Ports as entries of a list that may have ranges.
+#[must_use]
+pub fn spans(ports: impl IntoIterator<Item = u16>) -> Vec<Span> {
+    ports.into_iter().map(Span::from).collect()
+}
+
+/// Whether a list has a range. If so, it cannot be one of plain ports.
+pub(crate) fn is_ranged(entries: &[Span]) -> bool {
+    entries.iter().any(|entry| !entry.is_one())
+}
+
+impl From<u16> for Span {
+    fn from(port: u16) -> Self {
+        Self::one(port.into())
+    }
+}
+
+impl PartialEq<u16> for Span {
+    fn eq(&self, port: &u16) -> bool {
+        *self == Self::from(*port)
     }
 }
 
@@ -81,6 +123,41 @@ impl fmt::Display for Span {
 impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
+    }
+}
+
+/// Ports of Istio's and Kuma's lists, in documents: a number each, or a text for a range.
+pub(crate) mod ports {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::Span;
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(untagged)]
+    enum Port {
+        One(u32),
+        Range(Span),
+    }
+
+    pub(crate) fn serialize<S: Serializer>(
+        ports: &[Span],
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(ports.iter().map(|port| match port.is_one() {
+            true => Port::One(port.first),
+            false => Port::Range(*port),
+        }))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Vec<Span>, D::Error> {
+        let ports = Vec::<Port>::deserialize(deserializer)?;
+        let span = |port| match port {
+            Port::One(number) => Span::one(number),
+            Port::Range(span) => span,
+        };
+        Ok(ports.into_iter().map(span).collect())
     }
 }
 

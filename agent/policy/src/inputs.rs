@@ -1,6 +1,6 @@
 //! Raw values of a policy, by what they set. They are not validated here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 
 /// A raw value and where it was found, in words for an error message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,13 +74,20 @@ pub enum Input {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
     values: BTreeMap<Input, Sourced>,
+    /// Those that istio-iptables itself reads.
+    of_tool: BTreeSet<Input>,
 }
 
 impl Inputs {
     /// Adds a weaker source.
     pub fn add(&mut self, weaker: Self) {
         for (input, value) in weaker.values {
-            self.values.entry(input).or_insert(value);
+            if let Entry::Vacant(vacant) = self.values.entry(input) {
+                vacant.insert(value);
+                if weaker.of_tool.contains(&input) {
+                    self.of_tool.insert(input);
+                }
+            }
         }
     }
 
@@ -96,6 +103,19 @@ impl Inputs {
     pub fn replace(&mut self, input: Input, value: &str, origin: String) {
         let value = value.to_owned();
         self.values.insert(input, Sourced { value, origin });
+    }
+
+    /// The same values, as those that istio-iptables itself reads: arguments and variables of its container. It ignores
+    /// what it cannot read of some lists, which are errors in annotations.
+    #[must_use]
+    pub(crate) fn of_tool(mut self) -> Self {
+        self.of_tool = self.values.keys().copied().collect();
+        self
+    }
+
+    /// Whether istio-iptables itself reads a value.
+    pub(crate) fn is_of_tool(&self, input: Input) -> bool {
+        self.of_tool.contains(&input)
     }
 
     /// The values of some inputs.

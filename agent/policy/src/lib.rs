@@ -92,7 +92,7 @@ pub mod webhook;
 pub use self::{
     dialect::Dialect,
     error::PolicyError,
-    exclusions::{Exclusions, OwnerExclusion, Protocol, Span},
+    exclusions::{Exclusions, OwnerExclusion, Protocol, Span, spans},
     inputs::{Input, Inputs},
     pod_ref::PodRef,
     policy::{InboundPorts, Mode, OutboundRanges, Policy, ReturnRoute},

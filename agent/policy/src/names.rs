@@ -184,7 +184,7 @@ pub(crate) const ANNOTATIONS: [(&str, Input); 14] = [
     ),
 ];
 
-/// Environment variables and the inputs they set.
+/// Environment variables of the sidecar, in which the injector repeats mesh-wide settings, and the inputs they set.
 pub(crate) const VARIABLES: [(&str, Input); 8] = [
     ("ISTIO_META_INTERCEPTION_MODE", Input::InterceptionMode),
     ("ISTIO_INBOUND_TPROXY_MARK", Input::TproxyMark),
@@ -198,6 +198,37 @@ pub(crate) const VARIABLES: [(&str, Input); 8] = [
     ),
     ("ISTIO_DUAL_STACK", Input::DualStack),
 ];
+
+/// Environment variables of istio-init beside these: each of its flags has one. A weaker one comes later.
+pub(crate) const FLAG_VARIABLES: [(&str, Input); 17] = [
+    ("ENVOY_PORT", Input::EnvoyPort),
+    ("INBOUND_CAPTURE_PORT", Input::InboundCapturePort),
+    ("INBOUND_TUNNEL_PORT", Input::InboundTunnelPort),
+    ("PROXY_UID", Input::ProxyUid),
+    ("PROXY_GID", Input::ProxyGid),
+    ("ISTIO_INBOUND_INTERCEPTION_MODE", Input::InterceptionMode),
+    ("ISTIO_INBOUND_PORTS", Input::InboundPorts),
+    ("ISTIO_LOCAL_EXCLUDE_PORTS", Input::LocalExcludePorts),
+    ("ISTIO_SERVICE_CIDR", Input::ServiceCidr),
+    ("ISTIO_SERVICE_EXCLUDE_CIDR", Input::ServiceExcludeCidr),
+    ("ISTIO_OUTBOUND_PORTS", Input::OutboundPorts),
+    (
+        "ISTIO_LOCAL_OUTBOUND_PORTS_EXCLUDE",
+        Input::OutboundPortsExclude,
+    ),
+    ("ISTIO_EXCLUDE_INTERFACES", Input::ExcludeInterfaces),
+    ("KUBE_VIRT_INTERFACES", Input::VirtualInterfaces),
+    ("REDIRECT_DNS", Input::DnsCapture),
+    ("CAPTURE_ALL_DNS", Input::CaptureAllDns),
+    ("DUAL_STACK", Input::DualStack),
+];
+
+/// The input that a variable of istio-init sets.
+pub(crate) fn of_init_variable(name: &str) -> Option<Input> {
+    let mut all = VARIABLES.iter().chain(&FLAG_VARIABLES);
+    all.find(|(known, _)| *known == name)
+        .map(|(_, input)| *input)
+}
 
 /// Prefixes of annotations of which every name is known here. Istio has further annotations with
 /// `sidecar.istio.io/`, which are not about interception.
@@ -270,7 +301,7 @@ pub(crate) fn is_of_known_prefix(name: &str) -> bool {
 
 /// The same name as a constant, if it is one of a variable that means something.
 pub(crate) fn known_variable(name: &str) -> Option<&'static str> {
-    let names = VARIABLES.iter().map(|(name, _)| *name);
-    let mut names = names.chain(OTHER_VARIABLES);
+    let names = VARIABLES.iter().chain(&FLAG_VARIABLES);
+    let mut names = names.map(|(name, _)| *name).chain(OTHER_VARIABLES);
     names.find(|known| *known == name)
 }

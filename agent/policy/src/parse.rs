@@ -8,18 +8,21 @@ use std::collections::BTreeSet;
 use self::{
     reader::{Reader, Settings},
     values::{
-        before_sidecar, boolean, id, interface, loopback, mode, port, port_or_zero, range,
-        tproxy_mark, tproxy_table,
+        before_sidecar, boolean, id, interface, loopback, mode, port, port_or_zero, tproxy_mark,
+        tproxy_table,
     },
 };
 use crate::{
     dialect::Dialect,
     error::PolicyError,
+    exclusions::Span,
     inputs::{Input, Inputs},
     policy::{DnsCapture, InboundPorts, OutboundRanges, Policy},
 };
 
 const DEFAULT_STATUS_PORT: u16 = 15020;
+/// How many ports the ranges of a list may have whose every port takes a row: the share of a policy.
+const MOST_IN_RANGES: usize = 16_384;
 
 impl Policy {
     /// The policy of raw inputs, with the defaults of istio-iptables for the rest.
@@ -32,6 +35,10 @@ impl Policy {
 }
 
 /// Builds the policy; collects every bad value rather than the first.
+#[expect(
+    clippy::too_many_lines,
+    reason = "a line for each field, in the order of the flags"
+)]
 fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
     let mut read = Reader {
         inputs,
@@ -71,12 +78,12 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
             .unwrap_or(default.tproxy_table),
         inbound,
         outbound: outbound(&mut read),
-        excluded_ranges: read
-            .list(Input::ServiceExcludeCidr, range)
+        excluded_ranges: read.ranges(Input::ServiceExcludeCidr).unwrap_or_default(),
+        included_outbound_ports: read
+            .ports(Input::OutboundPorts, Some(MOST_IN_RANGES))
             .unwrap_or_default(),
-        included_outbound_ports: read.list(Input::OutboundPorts, port).unwrap_or_default(),
         excluded_outbound_ports: read
-            .list(Input::OutboundPortsExclude, port)
+            .ports(Input::OutboundPortsExclude, None)
             .unwrap_or_default(),
         excluded_interfaces: read
             .list(Input::ExcludeInterfaces, interface)
@@ -109,21 +116,24 @@ fn policy(inputs: &Inputs) -> Result<Policy, Vec<PolicyError>> {
         remarks: Vec::new(),
     };
     if read.settings.errors.is_empty() {
-        Ok(policy)
+        Ok(Policy {
+            remarks: read.settings.remarks,
+            ..policy
+        })
     } else {
         Err(read.settings.errors)
     }
 }
 
 fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
-    let except = read.list(Input::LocalExcludePorts, port);
+    let except = read.ports(Input::LocalExcludePorts, None);
     let user = read.list(Input::ExcludeInboundPorts, port);
     let status = read.one(Input::StatusPort, port_or_zero);
     let ports = read.inputs.get(Input::InboundPorts);
     if let Some(ports) = ports
         && ports.value.trim() != "*"
     {
-        return match read.list(Input::InboundPorts, port) {
+        return match read.ports(Input::InboundPorts, Some(MOST_IN_RANGES)) {
             Some(only) if !only.is_empty() => InboundPorts::Only(only),
             _ => InboundPorts::None,
         };
@@ -138,6 +148,7 @@ fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
             .chain(user.unwrap_or_default())
             .chain((status != 0).then_some(status))
             .filter(|port| seen.insert(*port))
+            .map(Span::from)
             .collect()
     }))
 }
@@ -145,7 +156,7 @@ fn inbound(read: &mut Reader<'_>, dialect: Dialect) -> InboundPorts {
 fn outbound(read: &mut Reader<'_>) -> OutboundRanges {
     match read.inputs.get(Input::ServiceCidr) {
         Some(ranges) if ranges.value.trim() != "*" => {
-            OutboundRanges::Only(read.list(Input::ServiceCidr, range).unwrap_or_default())
+            OutboundRanges::Only(read.ranges(Input::ServiceCidr).unwrap_or_default())
         }
         _ => OutboundRanges::All,
     }

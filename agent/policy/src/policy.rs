@@ -11,7 +11,10 @@ use std::net::{IpAddr, Ipv4Addr};
 use ipnet::{IpNet, Ipv4Net};
 use serde::{Deserialize, Serialize};
 
-use crate::{dialect::Dialect, exclusions::Exclusions};
+use crate::{
+    dialect::Dialect,
+    exclusions::{self, Exclusions, Span},
+};
 
 /// The mark of the proxy's connections to its own pod in mode TPROXY; istio-iptables has no flag for it.
 pub const OUTBOUND_MARK: u32 = 1338;
@@ -35,9 +38,9 @@ pub enum InboundPorts {
     /// `-b ""`.
     None,
     /// `-b *` with `-d`.
-    AllExcept(Vec<u16>),
+    AllExcept(#[serde(with = "exclusions::ports")] Vec<Span>),
     /// `-b 80,443`.
-    Only(Vec<u16>),
+    Only(#[serde(with = "exclusions::ports")] Vec<Span>),
 }
 
 /// `-i`.
@@ -96,9 +99,11 @@ pub struct Policy {
     /// `-x`.
     pub excluded_ranges: Vec<IpNet>,
     /// `-q`.
-    pub included_outbound_ports: Vec<u16>,
+    #[serde(with = "exclusions::ports")]
+    pub included_outbound_ports: Vec<Span>,
     /// `-o`.
-    pub excluded_outbound_ports: Vec<u16>,
+    #[serde(with = "exclusions::ports")]
+    pub excluded_outbound_ports: Vec<Span>,
     /// `-c`.
     pub excluded_interfaces: Vec<String>,
     /// `-k`.

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::PolicyError,
     facts::{PodFacts, containers},
+    names::of_init_variable,
     text::shortened,
 };
 
@@ -28,7 +29,7 @@ pub struct Record {
     /// `command` and `args`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub words: Vec<String>,
-    /// Literal variables whose names begin with `ISTIO_`.
+    /// Literal variables whose names begin with `ISTIO_`, and others that istio-iptables reads.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
     /// `image`.
@@ -44,7 +45,8 @@ impl Record {
         let mut env = BTreeMap::new();
         for variable in container.env.iter().flatten() {
             if let Some(value) = &variable.value
-                && variable.name.starts_with("ISTIO_")
+                && (variable.name.starts_with("ISTIO_")
+                    || of_init_variable(&variable.name).is_some())
             {
                 // Of two the first counts, as in the sidecar's environment.
                 env.entry(variable.name.clone())

@@ -2,6 +2,8 @@
 //!
 //! Reading them is here, validating them in [`crate::policy`]'s parser.
 
+use std::collections::BTreeMap;
+
 use crate::{
     arguments,
     dialect::Dialect,
@@ -10,7 +12,7 @@ use crate::{
     inputs::{Input, Inputs},
     mesh_name::MeshName,
     meshes,
-    names::{ANNOTATIONS, REMOVED_ISTIO_INIT, VARIABLES, known_annotations},
+    names::{ANNOTATIONS, FLAG_VARIABLES, REMOVED_ISTIO_INIT, VARIABLES, known_annotations},
     policy::Policy,
     record::{ISTIO_INIT, Record},
 };
@@ -158,7 +160,7 @@ impl Policy {
             return Err(errors);
         }
         policy.unknown_annotations = unknown_annotations(pod);
-        policy.remarks = remarks;
+        policy.remarks.extend(remarks);
         Ok(policy)
     }
 }
@@ -290,7 +292,8 @@ fn sidecar_environment(pod: &PodFacts) -> Inputs {
     let Some(sidecar) = pod.sidecar() else {
         return Inputs::default();
     };
-    variables(env(sidecar), sidecar.name)
+    let value = |name: &str| sidecar.env.get(name).map(String::as_str);
+    variables(VARIABLES.iter(), value, sidecar.name)
 }
 
 fn env(container: &ContainerFacts) -> impl Iterator<Item = (&str, &str)> {
@@ -298,22 +301,28 @@ fn env(container: &ContainerFacts) -> impl Iterator<Item = (&str, &str)> {
     env.map(|(name, value)| (*name, value.as_str()))
 }
 
-/// The words and variables of a container; `place` is what to call it.
+/// The words and variables of an istio-init; `place` is what to call it.
 fn command_line<'a>(
     words: impl Iterator<Item = &'a str>,
     env: impl Iterator<Item = (&'a str, &'a str)>,
     place: &str,
 ) -> Result<Inputs, PolicyError> {
     let mut inputs = arguments::parse(words, place)?;
-    inputs.add(variables(env, place));
-    Ok(inputs)
+    let env: BTreeMap<&str, &str> = env.collect();
+    let known = VARIABLES.iter().chain(&FLAG_VARIABLES);
+    inputs.add(variables(known, |name| env.get(name).copied(), place));
+    Ok(inputs.of_tool())
 }
 
-/// Environment variables of a container.
-fn variables<'a>(variables: impl Iterator<Item = (&'a str, &'a str)>, place: &str) -> Inputs {
+/// Environment variables of a container; of two for an input the first counts.
+fn variables<'a>(
+    known: impl Iterator<Item = &'a (&'a str, Input)>,
+    value: impl Fn(&str) -> Option<&'a str>,
+    place: &str,
+) -> Inputs {
     let mut inputs = Inputs::default();
-    for (name, value) in variables {
-        if let Some((_, input)) = VARIABLES.iter().find(|(known, _)| *known == name) {
+    for (name, input) in known {
+        if let Some(value) = value(name) {
             let origin = format!("variable {name} of {place}");
             inputs.set(*input, value, origin);
         }

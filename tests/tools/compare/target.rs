@@ -224,17 +224,16 @@ impl Target {
             policy.inbound_port,
             policy.tunnel_port,
         ];
-        [
-            &own,
+        let listed = [
             inbound,
             &policy.included_outbound_ports,
             &policy.excluded_outbound_ports,
-        ]
-        .into_iter()
-        .flat_map(|ports| ports.iter().take(MOST_PORTS))
-        .copied()
-        .chain(self.ends())
-        .collect()
+        ];
+        let listed = listed
+            .into_iter()
+            .flat_map(|ports| ports.iter().take(MOST_PORTS))
+            .flat_map(|span| [span.first as u16, span.last as u16]);
+        own.into_iter().chain(listed).chain(self.ends()).collect()
     }
 
     /// Ports at the ends of the ranges that the policy names.

@@ -1,6 +1,6 @@
 //! Command lines of istio-init.
 
-use super::{FLAGS, HARMLESS, OTHER_WITH_VALUE, SWITCHES, parse, unknown};
+use super::{FLAGS, HARMLESS, OTHER_WITH_VALUE, SWITCHES, parse, unknown, unread};
 use crate::inputs::{Input, Inputs};
 
 fn read(words: &[&str]) -> Inputs {
@@ -92,5 +92,32 @@ fn unknown_flags() {
     let switches = SWITCHES.iter().map(|(name, _)| *name);
     for flag in switches.chain(HARMLESS) {
         assert_eq!(unknown([flag, "-w"]), ["-w"], "{flag}");
+    }
+}
+
+#[test]
+fn what_may_mean_something_and_is_not_read() {
+    for (words, expected) in [
+        (&["-p", "15001", "-u", "1337"][..], None),
+        (&["istio-iptables", "-p", "15001", "--drop-invalid"], None),
+        (
+            &["/usr/local/bin/pilot-agent", "istio-iptables", "-p", "1"],
+            None,
+        ),
+        (
+            &["istio-iptables", "-p", "1", "--native-nftables", "-f=true"],
+            None,
+        ),
+        (&["sh", "-c", "istio-iptables -p 15001"], Some("sh")),
+        (&["istio-iptables", "-p", "$(PORT)"], Some("$(PORT)")),
+        (&["istio-iptables", "--new", "-p", "1"], Some("--new")),
+        (
+            &["istio-iptables", "-p", "1", "--skip-rule-apply"],
+            Some("--skip-rule-apply"),
+        ),
+        (&["istio-iptables", "-n"], Some("-n")),
+    ] {
+        let expected = expected.map(|word| format!("the word {word:?}"));
+        assert_eq!(unread(words.iter().copied()), expected, "{words:?}");
     }
 }

@@ -34,9 +34,9 @@ fn range_positions(compiled: &CompiledPolicy) -> Vec<(IpNet, u32)> {
 #[test]
 fn port_rows_keep_their_first_position() {
     let policy = Policy {
-        inbound: InboundPorts::Only(vec![80, 443, 80, 22]),
-        excluded_outbound_ports: vec![3306],
-        included_outbound_ports: vec![53, 54],
+        inbound: InboundPorts::Only(crate::spans(vec![80, 443, 80, 22])),
+        excluded_outbound_ports: crate::spans(vec![3306]),
+        included_outbound_ports: crate::spans(vec![53, 54]),
         ..Policy::default()
     };
     let mut rows: Vec<(u32, u16, u16, u32)> = policy
@@ -158,6 +158,7 @@ fn a_range_counts_under_the_first_that_holds_it() {
 fn sizes_are_numbers_of_rows() {
     let lists = Lists {
         ports: [(List::OutPortExcluded, vec![1, 2, 3, 4])].into(),
+        ranged_ports: [(List::OutPortIncluded, vec![(8000, 0), (8001, 0)])].into(),
         ranges: [(
             List::RangeExcluded,
             vec![net("10.0.0.0/8"), net("fd00::/8")],
@@ -169,7 +170,7 @@ fn sizes_are_numbers_of_rows() {
     };
     let policy = CompiledPolicy::new(Policy::default().compile().row(), lists);
     let sizes = ListSizes {
-        ports: 4 + 1,
+        ports: 4 + 2 + 1,
         ranges: 2 + 1,
         owners: 1,
     };
@@ -180,7 +181,7 @@ fn sizes_are_numbers_of_rows() {
         ranges: 20,
         owners: 30,
     });
-    assert_eq!((sum.ports, sum.ranges, sum.owners), (15, 23, 31));
+    assert_eq!((sum.ports, sum.ranges, sum.owners), (17, 23, 31));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use sidetrack_common::policy::OWNER_ENTRIES;
 use super::{assumed_user, flags, init_words, nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
-    exclusions::{OwnerExclusion, Protocol, Span},
+    exclusions::{OwnerExclusion, Protocol, Span, spans},
     facts::PodFacts,
     inputs::Sourced,
     manifest,
@@ -325,13 +325,13 @@ fn validated(raw: &Raw, settings: &mut Settings) -> Policy {
         },
         ..nothing()
     };
-    let mut list = |setting| settings.list(raw.get(setting), ',', values::port);
+    let mut list = |setting| spans(settings.list(raw.get(setting), ',', values::port));
     let (only, mut except) = (list(Setting::InboundOnly), list(Setting::InboundExcept));
     policy.included_outbound_ports = list(Setting::OutboundOnly);
     policy.excluded_outbound_ports = list(Setting::OutboundExcept);
     let probe_port = raw.get(Setting::ProbePort);
     let probe_port = probe_port.and_then(|found| settings.one(found, values::port_or_zero));
-    except.extend(probe_port.filter(|port| *port != 0));
+    except.extend(spans(probe_port.filter(|port| *port != 0)));
     policy.inbound = match only.is_empty() {
         true => InboundPorts::AllExcept(except),
         false => InboundPorts::Only(only),

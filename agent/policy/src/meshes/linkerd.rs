@@ -4,7 +4,7 @@
 use super::{assumed_user, flags, init_words, nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
-    exclusions::Span,
+    exclusions::{Span, spans},
     facts::PodFacts,
     inputs::Sourced,
     mesh_name::MeshName,
@@ -60,7 +60,7 @@ fn by_arguments(policy: &mut Policy, words: &[String], place: &str, settings: &m
             "-r" | "--ports-to-redirect" => {
                 let ports = settings.list(Some(found), ',', values::port);
                 if !ports.is_empty() {
-                    policy.inbound = InboundPorts::Only(ports);
+                    policy.inbound = InboundPorts::Only(spans(ports));
                 }
             }
             // Lists that are given again are continued.

@@ -337,7 +337,10 @@ fn kuma_2_is_read_from_arguments_or_annotations() {
         "--verbose",
     ];
     let policy = of_pod(&facts(kuma(Some(&args), json!({})))).expect("a policy");
-    assert_eq!(policy.inbound, InboundPorts::AllExcept(vec![9001]));
+    assert_eq!(
+        policy.inbound,
+        InboundPorts::AllExcept(crate::spans(vec![9001]))
+    );
     assert_eq!(policy.dns, DnsCapture::All);
     // The second is for both protocols.
     assert_eq!(policy.exclusions.owners.len(), 3);
@@ -364,18 +367,27 @@ fn kuma_2_without_init_is_read_as_its_cni_plugin_does() {
     let of = |annotations: Value| of_pod(&facts(kuma(None, annotations))).expect("a policy");
     let port = |value: &str| json!({"kuma.io/application-probe-proxy-port": value});
     let bare = of(json!({}));
-    assert_eq!(bare.inbound, InboundPorts::AllExcept(vec![9901, 9001]));
+    assert_eq!(
+        bare.inbound,
+        InboundPorts::AllExcept(crate::spans(vec![9901, 9001]))
+    );
     assert_eq!(bare.excluded_outbound_ports, [9901]);
     assert_eq!(
         of(port("9009")).inbound,
-        InboundPorts::AllExcept(vec![9901, 9009])
+        InboundPorts::AllExcept(crate::spans(vec![9901, 9009]))
     );
-    assert_eq!(of(port("0")).inbound, InboundPorts::AllExcept(vec![9901]));
+    assert_eq!(
+        of(port("0")).inbound,
+        InboundPorts::AllExcept(crate::spans(vec![9901]))
+    );
     let none = of(json!({
         "traffic.kuma.io/exclude-inbound-ports": "",
         "traffic.kuma.io/exclude-outbound-ports": "",
     }));
-    assert_eq!(none.inbound, InboundPorts::AllExcept(vec![9001]));
+    assert_eq!(
+        none.inbound,
+        InboundPorts::AllExcept(crate::spans(vec![9001]))
+    );
     assert_eq!(none.excluded_outbound_ports, [0; 0]);
     for (value, inbound) in [
         ("enabled", InboundPorts::None),

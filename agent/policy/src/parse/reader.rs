@@ -3,9 +3,10 @@
 use ipnet::IpNet;
 use sidetrack_common::policy::OWNER_ENTRIES;
 
+use super::values::{cidr, port, port_range};
 use crate::{
     error::PolicyError,
-    exclusions::{OwnerExclusion, Span},
+    exclusions::{OwnerExclusion, Span, spans},
     inputs::{Input, Inputs, Sourced},
     text::shortened,
 };
@@ -19,6 +20,11 @@ pub(crate) trait Entry {
 
 /// A port.
 impl Entry for u16 {}
+
+/// A port or a range of them, as iptables reads it.
+pub(super) struct PortRange(pub(super) Span);
+
+impl Entry for PortRange {}
 
 /// A user or group.
 impl Entry for u32 {
@@ -137,6 +143,40 @@ impl Reader<'_> {
     ) -> Option<Vec<T>> {
         let found = self.inputs.get(input)?;
         Some(self.settings.list(Some(found), ',', parse))
+    }
+
+    /// A list of ports, which in arguments may have ranges. Where each of their ports takes a row there may be so many.
+    pub(super) fn ports(&mut self, input: Input, most: Option<usize>) -> Option<Vec<Span>> {
+        if !self.inputs.is_of_tool(input) {
+            return self.list(input, port).map(spans);
+        }
+        let ports = self.list(input, |text| port_range(text).map(PortRange))?;
+        let ports: Vec<Span> = ports.into_iter().map(|PortRange(ports)| ports).collect();
+        let ranges = ports.iter().filter(|ports| !ports.is_one());
+        let count: usize = ranges
+            .map(|ports| (ports.last - ports.first + 1) as usize)
+            .sum();
+        if let Some(most) = most.filter(|most| count > *most)
+            && let Some(found) = self.inputs.get(input)
+        {
+            let problem = format!("its ranges have {count} ports; write at most {most}");
+            self.settings.refuse(found, &problem);
+            return Some(Vec::new());
+        }
+        Some(ports)
+    }
+
+    /// A list of ranges of addresses. istio-iptables ignores what is none in its arguments.
+    pub(super) fn ranges(&mut self, input: Input) -> Option<Vec<IpNet>> {
+        let found = self.inputs.get(input)?;
+        if !self.inputs.is_of_tool(input) || found.value.trim() == "*" {
+            return self.list(input, cidr);
+        }
+        let items = found.value.split(',').map(str::trim);
+        let items = items.filter(|item| !item.is_empty());
+        let readable = self.settings.readable(found, items, |item| cidr(item).ok());
+        let errors = &mut self.settings.errors;
+        Some(entries(found, readable.into_iter(), cidr, errors))
     }
 }
 

@@ -107,19 +107,19 @@ fn inbound_ports_and_their_exemptions() {
     assert_eq!(with(&[(include, "")]), InboundPorts::None);
     assert_eq!(
         with(&[(include, "80,443")]),
-        InboundPorts::Only(vec![80, 443])
+        InboundPorts::Only(crate::spans(vec![80, 443]))
     );
-    let all = InboundPorts::AllExcept(vec![15090, 15021, 9000, 15020]);
+    let all = InboundPorts::AllExcept(crate::spans(vec![15090, 15021, 9000, 15020]));
     assert_eq!(with(&[(include, "*"), (exclude, "9000")]), all);
     // Exemptions are for "*" only.
     assert_eq!(
         with(&[(include, "80"), (exclude, "9000")]),
-        InboundPorts::Only(vec![80])
+        InboundPorts::Only(crate::spans(vec![80]))
     );
     let status = "status.sidecar.istio.io/port";
     assert_eq!(
         with(&[(status, "7")]),
-        InboundPorts::AllExcept(vec![15090, 15021, 7])
+        InboundPorts::AllExcept(crate::spans(vec![15090, 15021, 7]))
     );
 }
 

@@ -31,6 +31,28 @@ pub(crate) fn port(text: &str) -> Result<u16, String> {
     }
 }
 
+/// A port or a range as iptables reads it after `--dport`: `80`, `8000:9000`, `:1023`, `1024:`.
+pub(crate) fn port_range(text: &str) -> Result<Span, String> {
+    let bound = |text: &str, open: u16| match text {
+        "" => Some(open),
+        text => text.parse().ok(),
+    };
+    let (first, last) = match text.split_once(':') {
+        Some((first, last)) => (bound(first, 0), bound(last, u16::MAX)),
+        None => (text.parse().ok(), text.parse().ok()),
+    };
+    match (first, last) {
+        (Some(first), Some(last)) if first <= last => Ok(Span {
+            first: first.into(),
+            last: last.into(),
+        }),
+        _ => Err(format!(
+            "{:?} is not a port; write a number from 0 to 65535, or a range such as 8000:9000",
+            shortened(text)
+        )),
+    }
+}
+
 /// One port or several, as [`Span`] reads them.
 pub(crate) fn ports(text: &str) -> Result<Span, String> {
     let span: Span = text.parse()?;

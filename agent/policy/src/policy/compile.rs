@@ -1,10 +1,14 @@
 //! A policy as the rows the kernel reads.
 
-use std::{collections::BTreeMap, net::IpAddr};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    net::IpAddr,
+};
 
 use ipnet::IpNet;
 use sidetrack_common::{
     addr::Addr,
+    dns::DNS_PORT,
     pod::{IfaceRow, IfaceRule},
     policy::{
         DIALECT_DNS_PASSES_LOCAL, DIALECT_LOCAL_CAPTURED, DIALECT_TUNNEL_IN, InboundMode, List,
@@ -16,7 +20,7 @@ use super::{InboundPorts, Mode, OutboundRanges, Policy, ReturnRoute};
 use crate::{
     compiled::{CompiledPolicy, Lists},
     dialect::Dialect,
-    exclusions::Fold,
+    exclusions::{Fold, Span, is_ranged},
     ids::{IdMaps, UnknownId},
     interfaces,
 };
@@ -26,28 +30,25 @@ impl Policy {
     #[must_use]
     pub fn compile(&self) -> CompiledPolicy {
         let (mut ports, mut ranges, mut owners) =
-            (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+            (Ports::default(), BTreeMap::new(), BTreeMap::new());
         let inbound = match &self.inbound {
             InboundPorts::None => InboundMode::Off,
             InboundPorts::AllExcept(except) => {
-                put(&mut ports, List::InPort, except);
+                if !is_ranged(except) {
+                    ports.put(List::InPort, except);
+                }
                 InboundMode::AllExcept
             }
             InboundPorts::Only(only) => {
-                put(&mut ports, List::InPort, only);
+                ports.put(List::InPort, only);
                 InboundMode::Listed
             }
         };
-        put(
-            &mut ports,
-            List::OutPortExcluded,
-            &self.excluded_outbound_ports,
-        );
-        put(
-            &mut ports,
-            List::OutPortIncluded,
-            &self.included_outbound_ports,
-        );
+        match is_ranged(&self.excluded_outbound_ports) {
+            true => ports.put_dns(&self.excluded_outbound_ports),
+            false => ports.put(List::OutPortExcluded, &self.excluded_outbound_ports),
+        }
+        ports.put(List::OutPortIncluded, &self.included_outbound_ports);
         put(&mut ranges, List::RangeExcluded, &self.excluded_ranges);
         let outbound_all = match &self.outbound {
             OutboundRanges::All => true,
@@ -92,7 +93,8 @@ impl Policy {
             },
         };
         let lists = Lists {
-            ports,
+            ports: ports.plain,
+            ranged_ports: ports.ranged,
             ranges,
             owners,
             numbers,
@@ -121,12 +123,12 @@ impl Policy {
             (List::OwnerUdpPort, udp, Fold::Bits),
             (
                 List::InPortRangeExcluded,
-                self.port_positions(&exclusions.inbound_ports),
+                self.excluded_inbound_positions(),
                 Fold::First,
             ),
             (
                 List::OutPortRangeExcluded,
-                self.port_positions(&exclusions.outbound_ports),
+                self.excluded_outbound_positions(),
                 Fold::First,
             ),
         ] {
@@ -136,7 +138,7 @@ impl Policy {
     }
 
     /// The exemption of the inbound tunnel port is a nat rule, which Istio's mode TPROXY does not reach.
-    fn dialect_bits(&self) -> u8 {
+    pub(super) fn dialect_bits(&self) -> u8 {
         let mut bits = self.dialect.bits();
         if self.mode == Mode::Tproxy && self.dialect != Dialect::Ambient {
             bits &= !DIALECT_TUNNEL_IN;
@@ -252,6 +254,47 @@ impl Policy {
             OutboundRanges::Only(ranges) => ranges.iter().any(|range| range.addr().is_loopback()),
         }
     }
+}
+
+/// The lists of ports.
+#[derive(Default)]
+struct Ports {
+    plain: BTreeMap<List, Vec<u16>>,
+    ranged: BTreeMap<List, Vec<(u16, u32)>>,
+}
+
+impl Ports {
+    /// Adds a list. One with ranges has a row for each of their ports.
+    fn put(&mut self, list: List, entries: &[Span]) {
+        if is_ranged(entries) {
+            let ports = numbered_ports(entries);
+            let mut seen = BTreeSet::new();
+            let first = ports.filter(|(port, _)| seen.insert(*port));
+            self.ranged.insert(list, first.collect());
+        } else {
+            let ports: Vec<u16> = numbered_ports(entries).map(|(port, _)| port).collect();
+            put(&mut self.plain, list, &ports);
+        }
+    }
+
+    /// Adds what rules for UDP need of a list of excluded ports with ranges, which is one of numbers: queries.
+    fn put_dns(&mut self, entries: &[Span]) {
+        let mut entries = entries.iter().zip(0..);
+        let first = entries.find(|(entry, _)| entry.contains(DNS_PORT.into()));
+        if let Some((_, position)) = first {
+            self.ranged
+                .insert(List::OutPortExcluded, vec![(DNS_PORT, position)]);
+        }
+    }
+}
+
+/// The ports of all entries, each with the position of its entry.
+fn numbered_ports(entries: &[Span]) -> impl Iterator<Item = (u16, u32)> {
+    let entries = entries.iter().zip(0..);
+    entries.flat_map(|(entry, position)| {
+        let ports = (entry.first..=entry.last).filter_map(|port| port.try_into().ok());
+        ports.map(move |port| (port, position))
+    })
 }
 
 /// Adds a list, unless it is empty: an absent list costs the kernel no lookup.

@@ -1,13 +1,17 @@
 //! The rules for what meshes other than Istio leave alone.
 
 use ipnet::IpNet;
-use sidetrack_common::policy::{DNS_DIRECT_BITS, OUTBOUND_OFF_BIT, OWNER_ENTRIES};
+use sidetrack_common::policy::{
+    DIALECT_SSH_IN, DIALECT_TUNNEL_IN, DNS_DIRECT_BITS, OUTBOUND_OFF_BIT, OWNER_ENTRIES,
+};
 
-use super::Policy;
+use super::{InboundPorts, Policy};
 use crate::{
     dialect::Dialect,
-    exclusions::{Protocol, Span, Valued},
+    exclusions::{Protocol, Span, Valued, is_ranged},
 };
+
+const SSH_PORT: u16 = 22;
 
 impl Policy {
     /// Bits of the families in which a rule leaves queries over TCP to the servers that they are sent to.
@@ -71,17 +75,8 @@ impl Policy {
         if dns_direct != 0 {
             let proxy = self.proxy_uids.first().copied();
             let others = match proxy {
-                Some(proxy) => vec![
-                    (proxy > 0).then(|| Span {
-                        first: 0,
-                        last: proxy - 1,
-                    }),
-                    Some(Span {
-                        first: proxy + 1,
-                        last: u32::MAX,
-                    }),
-                ],
-                None => vec![Some(everyone)],
+                Some(proxy) => everyone.without(proxy),
+                None => [Some(everyone), None],
             };
             let others = others.into_iter().flatten();
             users.extend(others.map(|span| (span, dns_direct)));
@@ -94,8 +89,38 @@ impl Policy {
         [users, tcp, udp]
     }
 
-    /// The positions of the rules for excluded ports.
-    pub(crate) fn port_positions(&self, ports: &[Span]) -> Valued {
+    /// The positions of the rules for excluded inbound ports, as far as these are not plain ports.
+    pub(crate) fn excluded_inbound_positions(&self) -> Valued {
+        match &self.inbound {
+            InboundPorts::AllExcept(ports) if is_ranged(ports) => {
+                // Ports that rules before these leave alone.
+                let bits = self.dialect_bits();
+                let ahead = [
+                    (self.tunnel_port, DIALECT_TUNNEL_IN),
+                    (SSH_PORT, DIALECT_SSH_IN),
+                ];
+                let ahead = ahead.into_iter().filter(|(_, bit)| bits & bit != 0);
+                ahead.fold(self.port_positions(ports), |valued, (port, _)| {
+                    let parts = |(span, position): (Span, u32)| {
+                        let parts = span.without(port.into()).into_iter();
+                        parts.flatten().map(move |part| (part, position))
+                    };
+                    valued.into_iter().flat_map(parts).collect()
+                })
+            }
+            _ => self.port_positions(&self.exclusions.inbound_ports),
+        }
+    }
+
+    /// The same for outbound ports.
+    pub(crate) fn excluded_outbound_positions(&self) -> Valued {
+        match &self.excluded_outbound_ports {
+            ports if is_ranged(ports) => self.port_positions(ports),
+            _ => self.port_positions(&self.exclusions.outbound_ports),
+        }
+    }
+
+    fn port_positions(&self, ports: &[Span]) -> Valued {
         let rules = self.port_rules(ports).into_iter().zip(0..);
         rules
             .flat_map(|(spans, position)| spans.into_iter().map(move |span| (span, position)))

@@ -11,7 +11,7 @@ use crate::{
     record,
 };
 
-fn ports_excluded(policy: &Policy) -> &[u16] {
+fn ports_excluded(policy: &Policy) -> &[Span] {
     match &policy.inbound {
         InboundPorts::AllExcept(ports) => ports,
         other => panic!("{other:?}"),
@@ -83,7 +83,11 @@ fn argument_forms() {
         let policy = of_pod(&pod).unwrap();
         assert_eq!(policy.outbound_port, 15002, "{args}");
         assert_eq!(policy.proxy_gids, [1338], "{args}");
-        assert_eq!(policy.inbound, InboundPorts::Only(vec![80]), "{args}");
+        assert_eq!(
+            policy.inbound,
+            InboundPorts::Only(crate::spans(vec![80])),
+            "{args}"
+        );
         assert_eq!(policy.outbound, OutboundRanges::Only(vec![]), "{args}");
         let asks_for_dns = args.contains("dns");
         let expected = if asks_for_dns {
@@ -227,7 +231,7 @@ fn annotations_without_an_effect_change_no_rule() {
     };
     assert!(policy.has_rules_of(&misspelt) && misspelt.has_rules_of(&policy));
     let other = Policy {
-        excluded_outbound_ports: vec![3306],
+        excluded_outbound_ports: crate::spans(vec![3306]),
         ..misspelt.clone()
     };
     assert!(!other.has_rules_of(&misspelt) && !misspelt.has_rules_of(&other));
@@ -256,11 +260,11 @@ fn every_list_counts() {
     let own = Policy::default().entries();
     let range: IpNet = "10.0.0.0/8".parse().expect("a range");
     let longer: [fn(&mut Policy, IpNet); 13] = [
-        |it, _| it.inbound = InboundPorts::Only(vec![80]),
+        |it, _| it.inbound = InboundPorts::Only(crate::spans(vec![80])),
         |it, range| it.outbound = OutboundRanges::Only(vec![range]),
         |it, range| it.excluded_ranges.push(range),
-        |it, _| it.included_outbound_ports.push(80),
-        |it, _| it.excluded_outbound_ports.push(80),
+        |it, _| it.included_outbound_ports.push(80.into()),
+        |it, _| it.excluded_outbound_ports.push(80.into()),
         |it, _| it.excluded_groups.push(7),
         |it, _| it.included_groups = Some(vec![7]),
         |it, _| it.excluded_interfaces.push("net1".to_owned()),

@@ -5,6 +5,7 @@ use sidetrack_common::{decide::virtual_index, rule::Rule};
 use super::lines::{IN_REDIRECT, INBOUND, Lines, PREROUTING, REDIRECT};
 use crate::{
     dialect::Dialect,
+    exclusions::Span,
     interfaces,
     policy::{InboundPorts, Mode, OutboundRanges, Policy},
 };
@@ -66,18 +67,20 @@ impl Lines {
             }
             return;
         }
-        let port = |port: u16, target: &str| format!("-p tcp -m tcp --dport {port} -j {target}");
+        let port = |port: Span, target: &str| {
+            format!("-p tcp -m tcp --dport {} -j {target}", port.text(':'))
+        };
         let (except, only) = match &policy.inbound {
             InboundPorts::None => return,
             InboundPorts::AllExcept(except) => (except.as_slice(), None),
             InboundPorts::Only(only) => (&[][..], Some(only)),
         };
         if exempts_tunnel(policy.dialect) {
-            let text = port(policy.tunnel_port, "RETURN");
+            let text = port(policy.tunnel_port.into(), "RETURN");
             self.rule(INBOUND, text, Rule::TunnelPort, 0);
         }
         if exempts_ssh(policy.dialect) && only.is_none() {
-            self.rule(INBOUND, port(22, "RETURN"), Rule::SshPort, 0);
+            self.rule(INBOUND, port(Span::one(22), "RETURN"), Rule::SshPort, 0);
         }
         for (index, number) in except.iter().enumerate() {
             self.rule(

@@ -7,7 +7,7 @@ use super::{
     lines::{Line, Lines, OUTPUT, PREROUTING, TableName, multiport},
 };
 use crate::{
-    exclusions::{OwnerExclusion, Protocol},
+    exclusions::{OwnerExclusion, Protocol, Span},
     policy::{InboundPorts, OutboundRanges, Policy},
 };
 
@@ -85,7 +85,9 @@ impl Lines {
     }
 
     fn kuma_inbound(&mut self, policy: &Policy) {
-        let port = |port: &u16, target: &str| format!("-p tcp -m tcp --dport {port} -j {target}");
+        let port = |port: &Span, target: &str| {
+            format!("-p tcp -m tcp --dport {} -j {target}", port.text(':'))
+        };
         for (index, range) in self.ranges(&policy.exclusions.sources) {
             let text = format!("-s {} -j RETURN", range.trunc());
             self.rule(IN, text, Rule::SourceExcluded, index);
@@ -115,6 +117,7 @@ impl Lines {
             return;
         }
         for (index, port) in policy.excluded_outbound_ports.iter().enumerate() {
+            let port = port.text(':');
             let text = format!("-p tcp -m tcp --dport {port} -j RETURN");
             self.rule(OUT, text, Rule::OutPortExcluded, index);
         }
@@ -145,6 +148,7 @@ impl Lines {
             }
             OutboundRanges::Only(_) => {
                 for (index, port) in policy.included_outbound_ports.iter().enumerate() {
+                    let port = port.text(':');
                     let text = format!("-p tcp -m tcp --dport {port} -j {OUT_REDIRECT}");
                     self.rule(OUT, text, Rule::OutPortIncluded, index);
                 }

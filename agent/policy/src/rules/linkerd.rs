@@ -70,6 +70,7 @@ pub(super) fn nat(policy: &Policy, family: Family) -> Vec<Line> {
     match &policy.inbound {
         InboundPorts::Only(ports) => {
             for (index, port) in ports.iter().enumerate() {
+                let port = port.text(':');
                 let comment = comment(&format!("redirect-port-{port}-to-proxy-port"));
                 let text = format!(
                     "-p tcp -m tcp --dport {port} {comment} -j REDIRECT --to-ports {}",

@@ -98,6 +98,7 @@ impl Lines {
                     self.rule(INBOUND, text, Rule::SshPort, 0);
                 }
                 for (index, port) in except.iter().enumerate() {
+                    let port = port.text(':');
                     let text = format!("-p tcp -m tcp --dport {port} -j RETURN");
                     self.rule(INBOUND, text, Rule::InPortExcluded, index);
                 }
@@ -107,7 +108,7 @@ impl Lines {
             }
             InboundPorts::Only(only) => {
                 for (index, port) in only.iter().enumerate() {
-                    let matched = format!(" -m tcp --dport {port}");
+                    let matched = format!(" -m tcp --dport {}", port.text(':'));
                     self.jump(INBOUND, established(&matched));
                     let text = format!("-p tcp{matched} -j {TPROXY}");
                     self.rule(INBOUND, text, Rule::InPortIncluded, index);

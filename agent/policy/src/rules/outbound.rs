@@ -27,6 +27,7 @@ impl Lines {
     /// Chain ISTIO_OUTPUT.
     pub(super) fn istio_output(&mut self, policy: &Policy) {
         for (index, port) in policy.excluded_outbound_ports.iter().enumerate() {
+            let port = port.text(':');
             let text = format!("-p tcp -m tcp --dport {port} -j RETURN");
             self.rule(ISTIO_OUTPUT, text, Rule::OutPortExcluded, index);
             if dns::is_for_udp(policy) {
@@ -78,6 +79,7 @@ impl Lines {
             self.rule(ISTIO_OUTPUT, text, Rule::RangeExcluded, index);
         }
         for (index, port) in policy.included_outbound_ports.iter().enumerate() {
+            let port = port.text(':');
             let text = format!("-p tcp -m tcp --dport {port} -j {REDIRECT}");
             self.rule(ISTIO_OUTPUT, text, Rule::OutPortIncluded, index);
         }

@@ -39,7 +39,7 @@ impl<R: Routes> Tables for ListTables<'_, R> {
         if list == List::Dns {
             return self.policy.dns_block().map(DnsBlock::to_bits);
         }
-        let ports: &[u16] = match list {
+        let ports: &[Span] = match list {
             List::OutPortExcluded => &self.policy.excluded_outbound_ports,
             List::OutPortIncluded => &self.policy.included_outbound_ports,
             List::InPort => match &self.policy.inbound {
@@ -48,21 +48,25 @@ impl<R: Routes> Tables for ListTables<'_, R> {
             },
             _ => &[],
         };
-        position(ports, |entry| *entry == port)
+        position(ports, |entry| entry.contains(port.into()))
     }
 
     fn range(&self, list: List, addr: Addr) -> Option<u32> {
         let policy = self.policy;
         let number = u32::from_be(addr.to_v4_be());
         let of_owners = |index: usize| Fold::Bits.value(&policy.owner_bits()[index], number);
-        let of_ports = |ports: &[Span]| Fold::First.value(&policy.port_positions(ports), number);
+        let of_ports = |valued: &[(Span, u32)]| Fold::First.value(valued, number);
         let exclusions = &policy.exclusions;
         let (ranges, servers): (&[IpNet], _) = match (list, &policy.outbound) {
             (List::OwnerExcluded, _) => return of_owners(0),
             (List::OwnerTcpPort, _) => return of_owners(1),
             (List::OwnerUdpPort, _) => return of_owners(2),
-            (List::InPortRangeExcluded, _) => return of_ports(&exclusions.inbound_ports),
-            (List::OutPortRangeExcluded, _) => return of_ports(&exclusions.outbound_ports),
+            (List::InPortRangeExcluded, _) => {
+                return of_ports(&policy.excluded_inbound_positions());
+            }
+            (List::OutPortRangeExcluded, _) => {
+                return of_ports(&policy.excluded_outbound_positions());
+            }
             (List::DestinationExcluded, _) => (&exclusions.destinations, None),
             (List::SourceExcluded | List::SourceExcludedLate, _) => (&exclusions.sources, None),
             (List::DnsServer, _) => (&[], Some(policy.dns_ranges())),

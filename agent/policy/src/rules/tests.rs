@@ -105,7 +105,10 @@ fn istio_1_5_0_follows_its_arguments() {
     let annotations = [("traffic.sidecar.istio.io/includeInboundPorts", "80")];
     pod.meta = annotated(&annotations).meta;
     let policy = of_pod(&pod).expect("a policy");
-    assert_eq!(policy.inbound, InboundPorts::AllExcept(vec![15090, 15020]));
+    assert_eq!(
+        policy.inbound,
+        InboundPorts::AllExcept(crate::spans(vec![15090, 15020]))
+    );
     let lines = lines(&pod);
     assert!(lines.contains(&"-A ISTIO_INBOUND -p tcp -m tcp --dport 22 -j RETURN".to_owned()));
     assert!(
@@ -134,7 +137,7 @@ fn restore_input_of_both_families() {
 #[test]
 fn lines_of_decisions() {
     let policy = Policy {
-        excluded_outbound_ports: vec![1, 2],
+        excluded_outbound_ports: crate::spans(vec![1, 2]),
         virtual_interfaces: vec!["tap0".to_owned(), "tap1".to_owned()],
         outbound: OutboundRanges::Only(vec![
             "10.0.0.0/8".parse().unwrap(),
@@ -218,7 +221,7 @@ fn dialects_differ_in_these_lines() {
 fn listed_inbound_ports_need_no_exemption_for_ssh() {
     let policy = Policy {
         dialect: Dialect::V1_8,
-        inbound: InboundPorts::Only(vec![80, 443]),
+        inbound: InboundPorts::Only(crate::spans(vec![80, 443])),
         ..Policy::default()
     };
     let inbound: Vec<String> = all(&policy, Family::V4)

@@ -13,10 +13,11 @@ use super::{
     validation::{self, VALIDATION},
 };
 use crate::{
+    arguments,
     facts::PodFacts,
-    names::{InjectedNames, REPLACED},
+    names::{InjectedNames, REPLACED, of_init_variable},
     policy::Policy,
-    record::{ANNOTATION, ANNOTATIONS_MAX, Record},
+    record::{ANNOTATION, ANNOTATIONS_MAX, ISTIO_INIT, Record},
     select::{Wanted, wanted},
     text::shortened,
 };
@@ -78,6 +79,12 @@ fn operations(
     }
     let init = pod.init_containers();
     let removed = read(&init[at])?;
+    if let Some(unread) = unread(&removed) {
+        return Err(format!(
+            "{unread} of {} may change its rules and cannot be read; remove it",
+            removed.name
+        ));
+    }
     let record = record(pod, &removed)?;
     // Makes the whole patch fail on any other pod than the evaluated one.
     let mut operations = vec![named(at, &removed.name)];
@@ -104,6 +111,26 @@ fn operations(
     }
     operations.extend(annotate(pod, &removed.name, record));
     Ok(operations)
+}
+
+/// What of an istio-init may mean something that its record does not have.
+fn unread(container: &Container) -> Option<String> {
+    if container.name != ISTIO_INIT {
+        return None;
+    }
+    let words = container.command.iter().chain(&container.args).flatten();
+    if let Some(word) = arguments::unread(words.map(String::as_str)) {
+        return Some(word);
+    }
+    if container.env_from.is_some() {
+        return Some("envFrom".to_owned());
+    }
+    let mut variables = container.env.iter().flatten();
+    let unread = variables.find(|variable| {
+        let is_expanded = variable.value.as_ref().is_some_and(|it| it.contains("$("));
+        of_init_variable(&variable.name).is_some() && (is_expanded || variable.value_from.is_some())
+    })?;
+    Some(format!("variable {}", unread.name))
 }
 
 fn read(container: &ContainerText<'_>) -> Result<Container, String> {

@@ -5,14 +5,14 @@
 
 use std::{borrow::Cow, collections::BTreeMap, fmt, marker::PhantomData};
 
-use k8s_openapi::api::core::v1::{Container, EnvVar};
+use k8s_openapi::api::core::v1::{Container, EnvFromSource, EnvVar, EnvVarSource};
 use serde::{
     Deserialize, Deserializer,
-    de::{Error as _, MapAccess, SeqAccess, Visitor},
+    de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor},
 };
 use serde_json::value::RawValue;
 
-use crate::record::ANNOTATIONS_MAX;
+use crate::{names::of_init_variable, record::ANNOTATIONS_MAX};
 
 /// Containers in a list. No node runs a pod with so many.
 const MAX_CONTAINERS: usize = 1000;
@@ -134,13 +134,19 @@ impl ContainerText<'_> {
         let known: Known<'_> = serde_json::from_str(self.text.get())?;
         let words = |List(words): Words| words;
         let variables = known.env.into_iter().flat_map(|List(variables)| variables);
-        let relevant = variables.filter(|variable| variable.name.starts_with("ISTIO_"));
+        let relevant = variables.filter(|variable| {
+            variable.name.starts_with("ISTIO_") || of_init_variable(&variable.name).is_some()
+        });
+        let has_more_variables = known
+            .env_from
+            .is_some_and(|List(sources)| !sources.is_empty());
         let mut container = Container {
             name: self.name.clone().into_owned(),
             image: known.image,
             command: known.command.map(words),
             args: known.args.map(words),
             env: Some(relevant.map(Variable::read).collect()),
+            env_from: has_more_variables.then(|| vec![EnvFromSource::default()]),
             ..Container::default()
         };
         if let Some(resources) = known.resources {
@@ -165,16 +171,19 @@ struct Known<'a> {
     args: Option<Words>,
     #[serde(borrow)]
     env: Option<List<Variable<'a>, MAX_VARIABLES>>,
+    env_from: Option<List<IgnoredAny, MAX_VARIABLES>>,
     #[serde(borrow)]
     resources: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
 struct Variable<'a> {
     #[serde(borrow, default)]
     name: Cow<'a, str>,
     #[serde(borrow)]
     value: Option<Cow<'a, str>>,
+    value_from: Option<IgnoredAny>,
 }
 
 impl Variable<'_> {
@@ -182,7 +191,7 @@ impl Variable<'_> {
         EnvVar {
             name: self.name.into_owned(),
             value: self.value.map(Cow::into_owned),
-            value_from: None,
+            value_from: self.value_from.map(|_| EnvVarSource::default()),
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{
 };
 
 use sidetrack_common::ids::PolicyId;
-use sidetrack_policy::{Policy, compiled::CompiledPolicy};
+use sidetrack_policy::{Policy, compiled::CompiledPolicy, spans};
 
 use super::{GRACE, LeftPolicy, Policies};
 
@@ -160,7 +160,7 @@ fn a_policy_of_an_earlier_agent_keeps_its_id() {
 fn a_policy_with_other_lists_is_another_one() {
     let with = |ports: &[u16]| {
         Policy {
-            excluded_outbound_ports: ports.to_vec(),
+            excluded_outbound_ports: spans(ports.iter().copied()),
             ..Policy::default()
         }
         .compile()
@@ -193,7 +193,7 @@ fn pods_share_one_copy_of_a_policy() {
 /// A policy whose lists have this many ports from a first one on.
 fn with_ports(first: u16, count: u16) -> CompiledPolicy {
     Policy {
-        excluded_outbound_ports: (first..first + count).collect(),
+        excluded_outbound_ports: spans(first..first + count),
         ..Policy::default()
     }
     .compile()

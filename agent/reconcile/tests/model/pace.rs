@@ -60,7 +60,7 @@ fn run_with(names: &[&str]) -> Run {
 /// What tells the active policy of the pod.
 fn active(run: &Run) -> u16 {
     let (_, enrollment) = run.core.enrollments().next().expect("a pod");
-    enrollment.policy.excluded_outbound_ports[0]
+    enrollment.policy.excluded_outbound_ports[0].first as u16
 }
 
 /// How many policies were written so far.

@@ -8,11 +8,11 @@ fn equal_policies_have_no_changes() {
 #[test]
 fn lists_say_what_was_added_and_removed() {
     let before = Policy {
-        excluded_outbound_ports: vec![3306, 5432],
+        excluded_outbound_ports: crate::spans(vec![3306, 5432]),
         ..Policy::default()
     };
     let after = Policy {
-        excluded_outbound_ports: vec![3306, 6379, 27017],
+        excluded_outbound_ports: crate::spans(vec![3306, 6379, 27017]),
         ..Policy::default()
     };
     assert_eq!(
@@ -20,7 +20,7 @@ fn lists_say_what_was_added_and_removed() {
         ["excluded outbound ports: added 6379, 27017, removed 5432"]
     );
     let reversed = Policy {
-        excluded_outbound_ports: vec![5432, 3306],
+        excluded_outbound_ports: crate::spans(vec![5432, 3306]),
         ..Policy::default()
     };
     assert_eq!(
@@ -32,7 +32,7 @@ fn lists_say_what_was_added_and_removed() {
 #[test]
 fn long_lists_are_counted() {
     let after = Policy {
-        excluded_outbound_ports: (1..=1000).collect(),
+        excluded_outbound_ports: crate::spans(1..=1000),
         ..Policy::default()
     };
     assert_eq!(
@@ -45,7 +45,7 @@ fn long_lists_are_counted() {
 fn other_fields_say_what_they_were_and_are() {
     let after = Policy {
         mode: Mode::Tproxy,
-        inbound: InboundPorts::Only(vec![80]),
+        inbound: InboundPorts::Only(crate::spans(vec![80])),
         included_groups: Some(vec![7]),
         ..Policy::default()
     };

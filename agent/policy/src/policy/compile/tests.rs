@@ -53,11 +53,15 @@ fn inbound_modes() {
             false,
         ),
         (
-            InboundPorts::AllExcept(vec![1]),
+            InboundPorts::AllExcept(crate::spans(vec![1])),
             InboundMode::AllExcept,
             true,
         ),
-        (InboundPorts::Only(vec![1]), InboundMode::Listed, true),
+        (
+            InboundPorts::Only(crate::spans(vec![1])),
+            InboundMode::Listed,
+            true,
+        ),
     ] {
         let case = format!("{inbound:?}");
         let row = Policy {

@@ -31,9 +31,9 @@ fn tables(policy: &Policy) -> ListTables<'_, KnownRoutes> {
 /// A policy whose lists have no entry in common.
 fn policy() -> Policy {
     Policy {
-        excluded_outbound_ports: vec![1, 2, 3],
-        included_outbound_ports: vec![11, 12, 13],
-        inbound: InboundPorts::Only(vec![21, 22, 23]),
+        excluded_outbound_ports: crate::spans(vec![1, 2, 3]),
+        included_outbound_ports: crate::spans(vec![11, 12, 13]),
+        inbound: InboundPorts::Only(crate::spans(vec![21, 22, 23])),
         proxy_uids: vec![1, 2, 3],
         proxy_gids: vec![11, 12, 13],
         included_groups: Some(vec![21, 22, 23]),
@@ -98,7 +98,7 @@ fn entries_are_found_in_their_own_list_only() {
 #[test]
 fn lists_of_a_policy_that_captures_all() {
     let policy = Policy {
-        inbound: InboundPorts::AllExcept(vec![7]),
+        inbound: InboundPorts::AllExcept(crate::spans(vec![7])),
         ..Policy::default()
     };
     let all = tables(&policy);

@@ -75,6 +75,59 @@ fn only_pods_with_one_istio_init_are_changed() {
     assert_eq!(init_names(&first), ["sidetrack-validation", "b"]);
 }
 
+/// What may change the rules of istio-init and would be lost with it.
+#[test]
+fn an_istio_init_that_is_not_fully_read_stays() {
+    let with = |field: &str, value: Value| {
+        let mut init = json!({"name": "istio-init", "args": ["istio-iptables", "-p", "15001"]});
+        init[field] = value;
+        pod(json!([init]))
+    };
+    let from = json!({"fieldRef": {"fieldPath": "status.podIP"}});
+    let variable = |name: &str| json!([{"name": name, "valueFrom": from}]);
+    for (pod, named) in [
+        (
+            with("args", json!(["-p", "15001", "--new-flag"])),
+            "the word \"--new-flag\"",
+        ),
+        (with("command", json!(["sh", "-c"])), "the word \"sh\""),
+        (with("env", variable("PROXY_UID")), "variable PROXY_UID"),
+        (
+            with("env", variable("ISTIO_SERVICE_EXCLUDE_CIDR")),
+            "variable ISTIO_SERVICE_EXCLUDE_CIDR",
+        ),
+        (
+            with(
+                "env",
+                json!([{"name": "ISTIO_SERVICE_CIDR", "value": "$(X)"}]),
+            ),
+            "variable ISTIO_SERVICE_CIDR",
+        ),
+        (
+            with("envFrom", json!([{"configMapRef": {"name": "proxy"}}])),
+            "envFrom",
+        ),
+    ] {
+        let reason = refused(&pod);
+        assert!(
+            reason.contains("istio-init may change its rules"),
+            "{reason}"
+        );
+        assert!(reason.starts_with(named), "{reason}");
+    }
+    let read = [
+        with("env", variable("POD_NAME")),
+        with("env", json!([{"name": "PROXY_UID", "value": "1500"}])),
+        with("envFrom", json!([])),
+        with("command", json!(["/usr/local/bin/pilot-agent"])),
+    ];
+    for pod in read {
+        let record = patched(&pod)["metadata"]["annotations"][ANNOTATION].clone();
+        let is_kept = record.as_str().is_some_and(|text| text.contains("1500"));
+        assert_eq!(is_kept, pod.to_string().contains("1500"), "{record}");
+    }
+}
+
 /// The patch tests the container's name first, so that it fails as a whole on another pod.
 #[test]
 fn a_patch_fits_only_the_pod_it_was_made_for() {

@@ -87,14 +87,14 @@ fn policies_under_which_it_would_wait_forever() {
     for (policy, reason) in [
         (
             Policy {
-                excluded_outbound_ports: vec![15002],
+                excluded_outbound_ports: crate::spans(vec![15002]),
                 ..Policy::default()
             },
             Some("15002"),
         ),
         (
             Policy {
-                excluded_outbound_ports: vec![15001],
+                excluded_outbound_ports: crate::spans(vec![15001]),
                 ..Policy::default()
             },
             None,

@@ -9,7 +9,10 @@ use proptest::{
     sample::Index,
 };
 use sidetrack_common::addr::{Addr, Family};
-use sidetrack_policy::policy::{InboundPorts, OutboundRanges, Policy};
+use sidetrack_policy::{
+    Span,
+    policy::{InboundPorts, OutboundRanges, Policy},
+};
 
 use super::policies;
 
@@ -143,7 +146,7 @@ impl Port {
             Self::Is(port) => return *port,
             Self::Named(index) => index,
         };
-        let inbound: &[u16] = match &policy.inbound {
+        let inbound: &[Span] = match &policy.inbound {
             InboundPorts::None => &[],
             InboundPorts::AllExcept(ports) | InboundPorts::Only(ports) => ports,
         };
@@ -152,23 +155,20 @@ impl Port {
             policy.inbound_port,
             policy.tunnel_port,
         ];
-        let lists = [
-            &fixed,
-            inbound,
-            &policy.included_outbound_ports,
-            &policy.excluded_outbound_ports,
-        ];
-        let spans = policy.exclusions.inbound_ports.iter();
         let of_owners = policy
             .exclusions
             .owners
             .iter()
             .flat_map(|owner| &owner.ports);
-        let spans = spans
+        let spans = inbound
+            .iter()
+            .chain(&policy.included_outbound_ports)
+            .chain(&policy.excluded_outbound_ports)
+            .chain(&policy.exclusions.inbound_ports)
             .chain(&policy.exclusions.outbound_ports)
             .chain(of_owners);
         let ends = spans.flat_map(|span| [span.first as u16, span.last as u16]);
-        let all: Vec<u16> = lists.concat().into_iter().chain(ends).collect();
+        let all: Vec<u16> = fixed.into_iter().chain(ends).collect();
         *index.get(&all)
     }
 }

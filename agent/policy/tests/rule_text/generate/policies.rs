@@ -61,7 +61,7 @@ fn spans() -> impl Strategy<Value = Vec<Span>> {
 fn linkerd() -> impl Strategy<Value = Policy> {
     let inbound = prop_oneof![
         3 => Just(InboundPorts::AllExcept(Vec::new())),
-        1 => vec(port(), 1..4).prop_map(InboundPorts::Only),
+        1 => vec(port().prop_map(Span::from), 1..4).prop_map(InboundPorts::Only),
     ];
     let owners = (vec(id(), 0..2), vec(id(), 0..2));
     let lists = (spans(), spans(), vec(range(), ENTRIES));
@@ -112,8 +112,8 @@ fn kuma() -> impl Strategy<Value = Policy> {
     });
     let lists = (vec(owner, 0..3), vec(range(), 0..3), vec(range(), 0..3));
     let ports = (
-        vec(port(), ENTRIES),
-        option::weighted(0.2, vec(port(), 1..4)),
+        vec(port_or_range(), ENTRIES),
+        option::weighted(0.2, vec(port_or_range(), 1..4)),
     );
     (id(), inbound(), lists, ports, dns(), weighted(0.1)).prop_map(
         |(uid, inbound, (owners, destinations, sources), (except, only), dns, outbound_off)| {
@@ -199,8 +199,8 @@ fn of_istio() -> impl Strategy<Value = Policy> {
     let capture = ([port(), port(), port()], inbound(), outbound());
     let lists = (
         vec(range(), ENTRIES),
-        vec(port(), ENTRIES),
-        vec(port(), 0..3),
+        vec(port_or_range(), ENTRIES),
+        vec(port_or_range(), 0..3),
     );
     let interfaces = (interfaces(), interfaces(), dns());
     (owners, capture, lists, interfaces, loopback()).prop_map(
@@ -246,8 +246,8 @@ fn dns() -> impl Strategy<Value = DnsCapture> {
 fn inbound() -> impl Strategy<Value = InboundPorts> {
     prop_oneof![
         1 => Just(InboundPorts::None),
-        4 => vec(port(), ENTRIES).prop_map(InboundPorts::AllExcept),
-        4 => vec(port(), ENTRIES).prop_map(InboundPorts::Only),
+        4 => vec(port_or_range(), ENTRIES).prop_map(InboundPorts::AllExcept),
+        4 => vec(port_or_range(), ENTRIES).prop_map(InboundPorts::Only),
     ]
 }
 
@@ -264,6 +264,15 @@ pub fn port() -> impl Strategy<Value = u16> {
         3 => select(vec![53, 80, 22, 443, 8080, 15001, 15006, 15008, 15020, 15021, 15090]),
         1 => 1..=u16::MAX,
     ]
+}
+
+/// An entry of a list of ports.
+fn port_or_range() -> impl Strategy<Value = Span> {
+    let range = (port(), 1..200_u16).prop_map(|(middle, more)| Span {
+        first: middle.saturating_sub(more / 2).into(),
+        last: middle.saturating_add(more).into(),
+    });
+    prop_oneof![6 => port().prop_map(Span::from), 1 => range]
 }
 
 /// User and group ids.
