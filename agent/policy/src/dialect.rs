@@ -105,6 +105,12 @@ impl Dialect {
         }
     }
 
+    /// Whether the proxy calls the app from 127.0.0.6 and ::6, which are then exempt. The mesh's own program adds ::6 to lo.
+    #[must_use]
+    pub const fn exempts_self(self) -> bool {
+        self.bits() & DIALECT_SELF_EXEMPT != 0
+    }
+
     /// The mark of the proxy's sockets, in a mesh whose rules know it by that.
     #[must_use]
     pub const fn proxy_mark(self) -> Option<u32> {

@@ -128,7 +128,8 @@ async fn capture_v6(
     }
     let mut earlier = datapath.earlier.iter();
     let by_earlier = earlier.any(|layout| layout.added_self_v6(cookie.get()));
-    if link.add_self_v6().await? || by_earlier {
+    let is_needed = policy.dialect.exempts_self();
+    if is_needed && link.add_self_v6().await? || by_earlier {
         rows.set(POD_ADDED_SELF_V6, true);
     }
     rows.set(POD_CAPTURE_V6, true);
