@@ -166,17 +166,48 @@ pub(crate) fn of_image(image: &str) -> Option<Dialect> {
         .map_or(image, |(image, _digest)| image);
     let name = image.rsplit_once('/').map_or(image, |(_, name)| name);
     let (_, tag) = name.split_once(':')?;
-    minor(tag).map(Dialect::of_minor)
+    let has_own_numbers = OPENSHIFT.iter().any(|folder| image.contains(folder));
+    let minor = match has_own_numbers {
+        true => openshift_minor(tag),
+        false => minor(tag),
+    };
+    minor.map(Dialect::of_minor)
 }
 
-/// The minor version in a tag such as `1.8.1`, `1.18-alpha.0`, `release-1.1-latest-daily`.
-fn minor(tag: &str) -> Option<u32> {
+/// Folders of OpenShift Service Mesh and of the project behind it.
+const OPENSHIFT: [&str; 2] = ["openshift-service-mesh/", "maistra/"];
+
+/// The minor version of Istio 1 in a tag of OpenShift Service Mesh, which has numbers of its own: its release notes name
+/// the version of Istio.
+fn openshift_minor(tag: &str) -> Option<u32> {
+    const OF_2: [u32; 7] = [6, 9, 12, 14, 16, 18, 20];
+    let (major, rest) = version(tag).split_once('.')?;
+    match (major, number(rest)?) {
+        ("1", 0) => Some(1),
+        ("1", 1) => Some(4),
+        // Images of version 3 have Istio's numbers.
+        ("1", minor) => Some(minor),
+        ("2", minor) => Some(OF_2.get(minor as usize).copied().unwrap_or(20)),
+        ("3", _) => Some(24),
+        _ => None,
+    }
+}
+
+/// What follows the prefixes of a tag.
+fn version(tag: &str) -> &str {
     let version = tag.strip_prefix("release-").unwrap_or(tag);
-    let rest = version.strip_prefix("1.")?;
-    let digits = rest
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(rest.len());
-    rest[..digits].parse().ok()
+    version.strip_prefix('v').unwrap_or(version)
+}
+
+/// The number that a text begins with.
+fn number(text: &str) -> Option<u32> {
+    let digits = text.find(|c: char| !c.is_ascii_digit());
+    text[..digits.unwrap_or(text.len())].parse().ok()
+}
+
+/// The minor version in a tag such as `1.8.1`, `v1.12.4`, `1.18-alpha.0`, `release-1.1-latest-daily`.
+fn minor(tag: &str) -> Option<u32> {
+    number(version(tag).strip_prefix("1.")?)
 }
 
 impl fmt::Display for Dialect {

@@ -5,6 +5,9 @@ use std::{fmt, str::FromStr};
 
 use ipnet::{IpNet, Ipv4Subnets};
 use serde::{Deserialize, Serialize, Serializer};
+/// What a rule with several ports has room for: `XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h.
+pub(crate) const MULTIPORT_SLOTS: usize = 15;
+
 /// Ports or users from one to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
 #[serde(try_from = "String")]

@@ -119,6 +119,7 @@ pub(crate) mod consul {
     pub(crate) const TRANSPARENT: &str = "consul.hashicorp.com/transparent-proxy-status";
     pub(crate) const DUAL_STACK: &str = "consul.hashicorp.com/dual-stack";
     pub(crate) const VARIABLE: &str = "CONSUL_REDIRECT_TRAFFIC_CONFIG";
+    pub(crate) const DUAL_STACK_VARIABLE: &str = "CONSUL_DUAL_STACK";
 }
 
 /// Annotation that lets a pod's init containers reach the network: `passthrough`, or `refuse` (the
@@ -273,7 +274,8 @@ const OF_OTHER_MESHES: [&str; 29] = [
 pub(crate) const DISABLE_ENVOY: &str = "DISABLE_ENVOY";
 
 /// Variables that set no input of Istio's.
-const OTHER_VARIABLES: [&str; 7] = [
+const OTHER_VARIABLES: [&str; 8] = [
+    consul::DUAL_STACK_VARIABLE,
     DISABLE_ENVOY,
     linkerd::INBOUND,
     linkerd::OUTBOUND[0],

@@ -76,6 +76,9 @@ fn istio_nat(policy: &Policy, family: Family) -> Vec<Line> {
 #[must_use]
 pub fn restore(policy: &Policy, family: Family) -> String {
     let mut text = String::new();
+    if policy.ipv4_only && family == Family::V6 {
+        return text;
+    }
     let raw = dns::raw(policy, family);
     if !raw.is_empty() {
         let own: &[&str] = match dns::is_for_udp(policy) {
@@ -95,11 +98,7 @@ pub fn restore(policy: &Policy, family: Family) -> String {
     }
     let builtin = [PREROUTING, "INPUT", OUTPUT, "POSTROUTING"];
     let lines = nat(policy, family);
-    let own = match policy.ipv4_only && family == Family::V6 {
-        true => Vec::new(),
-        false => chains(policy),
-    };
-    add_table(&mut text, "nat", &builtin, &own, &lines);
+    add_table(&mut text, "nat", &builtin, &chains(policy), &lines);
     text
 }
 

@@ -161,7 +161,8 @@ impl OfflineFlags {
             servers => policy.with_dns_servers(Some(servers)),
         };
         let own = self.addresses(document);
-        let is_known = !own.is_empty() || policy.ipv4_only;
+        let needs_none = policy.ipv4_only || policy.captures_v6(std::iter::empty());
+        let is_known = !own.is_empty() || needs_none;
         let ipv6 = is_known.then(|| policy.captures_v6(own.iter().copied()));
         Ok(Described {
             name: document.name().to_string(),

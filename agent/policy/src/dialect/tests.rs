@@ -17,6 +17,8 @@ fn tags() {
         ("1.12.7-distroless", Some(12)),
         ("1.28", Some(28)),
         ("release-1.1-latest-daily", Some(1)),
+        ("v1.12.4", Some(12)),
+        ("v2", None),
         ("latest", None),
         ("2.1.0", None),
         ("1.x", None),
@@ -33,6 +35,36 @@ fn images() {
     assert_eq!(of("registry:5000/istio/proxyv2"), None);
     assert_eq!(of("istio/proxyv2:1.13.2@sha256:0123"), Some(Dialect::V1_13));
     assert_eq!(of("istio/proxyv2@sha256:0123"), None);
+    assert_eq!(of("istio/proxyv2:v1.12.4"), Some(Dialect::V1_8));
+}
+
+/// OpenShift Service Mesh has numbers of its own.
+#[test]
+fn images_of_openshift() {
+    for (tag, expected) in [
+        ("1.0.8", Some(Dialect::V1_1)),
+        ("1.1.18", Some(Dialect::V1_5)),
+        ("2.0.11", Some(Dialect::V1_5)),
+        ("2.1.6", Some(Dialect::V1_8)),
+        ("2.2.9", Some(Dialect::V1_8)),
+        ("2.3.0", Some(Dialect::V1_13)),
+        ("v2.4.5-4", Some(Dialect::V1_13)),
+        ("2.5", Some(Dialect::Current)),
+        ("2.6.6", Some(Dialect::Current)),
+        ("2.9.0", Some(Dialect::Current)),
+        ("3.0.1", Some(Dialect::Current)),
+        ("1.24.3", Some(Dialect::Current)),
+        ("latest", None),
+        ("4.1", None),
+    ] {
+        for image in [
+            "registry.redhat.io/openshift-service-mesh/proxyv2-rhel8",
+            "quay.io/maistra/proxyv2-ubi8",
+        ] {
+            let image = format!("{image}:{tag}");
+            assert_eq!(super::of_image(&image), expected, "{image}");
+        }
+    }
 }
 
 #[test]

@@ -12,6 +12,8 @@ use super::{
 pub struct Meta {
     /// Its name.
     pub name: Option<String>,
+    /// What the API server makes the name from.
+    pub generate_name: Option<String>,
     /// Its namespace.
     pub namespace: Option<String>,
     /// The UID that the API server gave.
@@ -55,6 +57,7 @@ impl Meta {
     pub fn is_same(&self, other: &Self) -> bool {
         let Self {
             name,
+            generate_name: _,
             namespace,
             uid,
             resource_version: _,
@@ -74,6 +77,7 @@ impl Meta {
     pub(crate) fn kept(&self) -> usize {
         lengths([
             &self.name,
+            &self.generate_name,
             &self.namespace,
             &self.uid,
             &self.resource_version,
@@ -84,6 +88,7 @@ impl Meta {
     pub(super) fn drop_long(&mut self) {
         cut_long([
             &mut self.name,
+            &mut self.generate_name,
             &mut self.namespace,
             &mut self.uid,
             &mut self.resource_version,
@@ -97,6 +102,7 @@ impl Node for Meta {
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         Some(match name {
             "name" => &mut self.name,
+            "generateName" => &mut self.generate_name,
             "namespace" => &mut self.namespace,
             "uid" => &mut self.uid,
             "resourceVersion" => &mut self.resource_version,

@@ -86,9 +86,13 @@ impl Object {
             return Some(Err(problem));
         }
         let Meta {
-            name, namespace, ..
+            name,
+            generate_name,
+            namespace,
+            ..
         } = self.meta;
         pod.meta.name = name.or(pod.meta.name);
+        pod.meta.generate_name = generate_name.or(pod.meta.generate_name);
         pod.meta.namespace = namespace.or(pod.meta.namespace);
         Some(Ok(pod.bounded()))
     }

@@ -58,6 +58,11 @@ pub(super) fn pod(pod: Result<PodFacts, String>) -> Result<PodFacts> {
     })?;
     let meta = &mut pod.meta;
     let namespace = meta.namespace.get_or_insert_with(|| "default".to_owned());
+    if meta.name.as_deref().is_none_or(str::is_empty) {
+        // The API server adds five letters.
+        let generated = meta.generate_name.as_deref().unwrap_or_default();
+        meta.name = Some(generated.trim_end_matches(['-', '.']).to_owned());
+    }
     let name = meta.name.as_deref().unwrap_or_default();
     if name.is_empty() {
         bail!("the Pod has no metadata.name");

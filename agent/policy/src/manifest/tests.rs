@@ -105,6 +105,9 @@ fn parsed(text: &str) -> Result<Vec<String>, String> {
 fn kinds() {
     let pod = "{kind: Pod, metadata: {name: a, namespace: shop}}";
     assert_eq!(parsed(pod), Ok(vec!["shop/a".to_owned()]));
+    // A name that the API server completes.
+    let generated = "{kind: Pod, metadata: {generateName: web-, namespace: shop}}";
+    assert_eq!(parsed(generated), Ok(vec!["shop/web".to_owned()]));
     let list = "{kind: List, items: [{metadata: {name: a}}, {kind: Pod, metadata: {name: b}}]}";
     assert_eq!(
         parsed(list),

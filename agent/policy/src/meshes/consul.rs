@@ -12,7 +12,7 @@ use crate::{
     facts::PodFacts,
     inputs::Sourced,
     mesh_name::MeshName,
-    names::consul::{CONFIG, DUAL_STACK, VARIABLE},
+    names::consul::{CONFIG, DUAL_STACK, DUAL_STACK_VARIABLE, VARIABLE},
     parse::{reader::Settings, values},
     policy::{DnsCapture, Policy},
     record::Record,
@@ -86,9 +86,7 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
     let ranges = list("ExcludeOutboundCIDRs", &config.exclude_outbound_cidrs);
     let inbound_ports = list("ExcludeInboundPorts", &config.exclude_inbound_ports);
     let outbound_ports = list("ExcludeOutboundPorts", &config.exclude_outbound_ports);
-    let is_dual = settings_annotation(pod, DUAL_STACK)
-        .and_then(|found| settings.one(&found, values::boolean))
-        .unwrap_or(false);
+    let is_dual = is_dual(pod, settings);
     let mut policy = Policy {
         dual_stack: is_dual,
         ipv4_only: !is_dual,
@@ -106,39 +104,67 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
         })
     });
     exclusions.destinations = settings.list(Some(&ranges), ',', values::range);
-    exclusions.inbound_ports = settings.list(Some(&inbound_ports), ',', values::ports);
-    exclusions.outbound_ports = settings.list(Some(&outbound_ports), ',', values::ports);
+    // They go to iptables as they are.
+    let ports = |text: &str| values::ports(text).or_else(|_| values::port_range(text));
+    exclusions.inbound_ports = settings.list(Some(&inbound_ports), ',', ports);
+    exclusions.outbound_ports = settings.list(Some(&outbound_ports), ',', ports);
     if config.dns_port != 0 || !config.dns_ip.is_empty() {
         policy.dns = DnsCapture::All;
-        let port = field("ConsulDNSPort", config.dns_port.to_string());
-        policy.dns_port = settings.one(&port, values::port).unwrap_or_default();
-        let address = field("ConsulDNSIP", config.dns_ip.clone());
-        let is_loopback = |ip: IpAddr| ip.to_string() == "127.0.0.1" || ip.to_string() == "::1";
-        if !config.dns_ip.is_empty() && !config.dns_ip.parse().is_ok_and(is_loopback) {
-            settings.refuse(
-                &address,
-                "only 127.0.0.1 and ::1 are served, where the sidecar answers",
-            );
-        }
+        policy.dns_port = dns_port(&config, &field, settings);
     }
     policy
 }
 
+/// Where the sidecar answers queries.
+fn dns_port(
+    config: &Config,
+    field: &impl Fn(&str, String) -> Sourced,
+    settings: &mut Settings,
+) -> u16 {
+    let address = field("ConsulDNSIP", config.dns_ip.clone());
+    let is_loopback = |ip: IpAddr| ip.to_string() == "127.0.0.1" || ip.to_string() == "::1";
+    if !config.dns_ip.is_empty() && !config.dns_ip.parse().is_ok_and(is_loopback) {
+        settings.refuse(
+            &address,
+            "only 127.0.0.1 and ::1 are served, where the sidecar answers",
+        );
+    }
+    let port = field("ConsulDNSPort", config.dns_port.to_string());
+    settings.one(&port, values::port).unwrap_or_default()
+}
+
+/// Whether there are rules for IPv6. connect-init reads a variable, Consul's CNI plugin the annotation; the injector writes
+/// both.
+fn is_dual(pod: &PodFacts, settings: &mut Settings) -> bool {
+    let init = pod.init_of(MeshName::Consul);
+    let init = init.filter(|init| init.env.contains_key(VARIABLE));
+    let variable = init.and_then(|init| {
+        let value = init.env.get(DUAL_STACK_VARIABLE);
+        in_variable(value, DUAL_STACK_VARIABLE, init.name)
+    });
+    let found = variable.or_else(|| settings_annotation(pod, DUAL_STACK));
+    let value = found.and_then(|found| settings.one(&found, values::boolean));
+    value.unwrap_or(false)
+}
+
+/// The value of a variable.
+fn in_variable(value: Option<&String>, name: &str, place: &str) -> Option<Sourced> {
+    let value = value?.clone();
+    let origin = format!("variable {name} of {place}");
+    Some(Sourced { value, origin })
+}
+
 /// The settings' text.
 fn text(pod: &PodFacts, settings: &mut Settings) -> Option<Sourced> {
-    let in_variable = |value: Option<&String>, place: &str| {
-        let value = value?.clone();
-        let origin = format!("variable {VARIABLE} of {place}");
-        Some(Sourced { value, origin })
-    };
     if let Some(init) = pod.init_of(MeshName::Consul)
-        && let Some(found) = in_variable(init.env.get(VARIABLE), init.name)
+        && let Some(found) = in_variable(init.env.get(VARIABLE), VARIABLE, init.name)
     {
         return Some(found);
     }
     match Record::of_annotation(pod) {
         Ok(Some(record)) => {
-            let found = in_variable(record.env.get(VARIABLE), "the removed init container");
+            let place = "the removed init container";
+            let found = in_variable(record.env.get(VARIABLE), VARIABLE, place);
             if found.is_some() {
                 return found;
             }

@@ -11,7 +11,7 @@ use sidetrack_common::policy::OWNER_ENTRIES;
 use super::{assumed_user, flags, init_words, nothing, settings_annotation};
 use crate::{
     dialect::Dialect,
-    exclusions::{OwnerExclusion, Protocol, Span, spans},
+    exclusions::{MULTIPORT_SLOTS, OwnerExclusion, Protocol, Span, spans},
     facts::PodFacts,
     inputs::Sourced,
     manifest,
@@ -19,6 +19,7 @@ use crate::{
     names::kuma,
     parse::{reader::Settings, values},
     policy::{DnsCapture, InboundPorts, OutboundRanges, Policy},
+    text::shortened,
 };
 
 const UID: u32 = 5678;
@@ -418,6 +419,18 @@ fn for_users(text: &str) -> Result<Vec<OwnerExclusion>, String> {
             .map(|port| values::ports(port.trim()))
             .collect::<Result<_, _>>()?,
     };
+    // One rule has them all, and iptables-restore refuses it.
+    if ports
+        .iter()
+        .map(|ports: &Span| ports.slots())
+        .sum::<usize>()
+        > MULTIPORT_SLOTS
+    {
+        return Err(format!(
+            "{:?} has more than {MULTIPORT_SLOTS} ports, where a range counts as two: iptables takes no more; write several entries",
+            shortened(text)
+        ));
+    }
     let protocols: Vec<Protocol> = match protocols.trim() {
         "*" | "" => vec![Protocol::Tcp, Protocol::Udp],
         protocols => protocols

@@ -451,6 +451,60 @@ fn the_dns_port_of_kuma_counts_with_dns() {
     assert!(problems(of(true)).contains("redirect.dns.port in annotation"));
 }
 
+fn kuma_3(config: &str) -> Value {
+    kuma(
+        None,
+        json!({"traffic.kuma.io/transparent-proxy-config": config}),
+    )
+}
+
+/// Without servers of a family Kuma has no rules for its queries.
+#[test]
+fn zones_of_kuma_follow_the_servers() {
+    let raw = |config: &str, family, servers: &[&str]| {
+        let servers: Vec<_> = servers.iter().map(|it| it.parse().expect("one")).collect();
+        let policy = of_pod(&facts(kuma_3(config))).expect("a policy");
+        let all = lines(&policy.with_dns_servers(Some(&servers)), family);
+        all.into_iter()
+            .filter(|line| line.starts_with("-t raw"))
+            .collect::<Vec<_>>()
+    };
+    let some = "redirect: {dns: {enabled: true, captureAll: false}}";
+    let all = "redirect: {dns: {enabled: true, captureAll: true}}";
+    let one = "redirect: {dns: {enabled: true, captureAll: true, skipConntrackZoneSplit: true}}";
+    assert_eq!(raw(some, Family::V6, &["10.96.0.10"]), [""; 0]);
+    assert_eq!(raw(some, Family::V4, &["10.96.0.10"]).len(), 4);
+    assert_eq!(raw(all, Family::V6, &[]).len(), 4);
+    assert_eq!(raw(one, Family::V4, &[]), [""; 0]);
+    let local = raw(some, Family::V4, &["127.0.0.11"]);
+    let answers = "-t raw -A OUTPUT -s 127.0.0.11/32 -d 127.0.0.1/32 -p udp -j CT --zone 1";
+    assert_eq!(local.last().map(String::as_str), Some(answers));
+    let ipv4 = "ipFamilyMode: ipv4\nredirect: {dns: {enabled: true, captureAll: true}}";
+    let policy = of_pod(&facts(kuma_3(ipv4))).expect("a policy");
+    assert_eq!(rules::restore(&policy, Family::V6), "");
+}
+
+/// iptables-restore refuses a rule with more, and with it all rules.
+#[test]
+fn users_of_kuma_have_at_most_fifteen_ports() {
+    let of = |ports: &str| {
+        let entry = format!("tcp:{ports}:1000");
+        kuma_3(&format!(
+            "redirect: {{outbound: {{excludePortsForUIDs: ['{entry}']}}}}"
+        ))
+    };
+    let ports = |count: u16| {
+        (1..=count)
+            .map(|it| it.to_string())
+            .collect::<Vec<_>>()
+            .join(",")
+    };
+    assert!(of_pod(&facts(of(&ports(15)))).is_ok());
+    assert!(problems(of(&ports(16))).contains("more than 15 ports"));
+    assert!(of_pod(&facts(of(&format!("{},100-200", ports(13))))).is_ok());
+    assert!(problems(of(&format!("{},100-200", ports(14)))).contains("more than 15 ports"));
+}
+
 /// Kuma 2.0 has the protocol in the flag, and switches that later versions do not have.
 #[test]
 fn kuma_2_0_names_users_by_protocol() {
@@ -544,6 +598,52 @@ fn consul_comes_to_its_own_rules() {
     dual["metadata"]["annotations"]["consul.hashicorp.com/dual-stack"] = "true".into();
     let policy = of_pod(&facts(dual)).expect("a policy");
     assert!(policy.dual_stack && !policy.ipv4_only);
+}
+
+/// They go to iptables as they are.
+#[test]
+fn consul_has_open_ranges() {
+    let config = r#"{"ProxyUserID":"5995","ProxyInboundPort":20000,"ExcludeInboundPorts":[":1023","8000:9000"],
+"ExcludeOutboundPorts":["1024:"],"ExcludeUIDs":["6000:6010"]}"#;
+    let rules = lines(
+        &of_pod(&facts(consul(config))).expect("a policy"),
+        Family::V4,
+    );
+    for rule in [
+        "-A CONSUL_PROXY_INBOUND -p tcp -m tcp --dport 0:1023 -j RETURN",
+        "-A CONSUL_PROXY_INBOUND -p tcp -m tcp --dport 8000:9000 -j RETURN",
+        "-A CONSUL_PROXY_OUTPUT -p tcp -m tcp --dport 1024:65535 -j RETURN",
+        "-A CONSUL_PROXY_OUTPUT -m owner --uid-owner 6000-6010 -j RETURN",
+    ] {
+        assert!(rules.contains(&rule.to_owned()), "{rules:?}");
+    }
+    let service =
+        r#"{"ProxyUserID":"5995","ProxyInboundPort":20000,"ExcludeInboundPorts":["http"]}"#;
+    assert!(problems(consul(service)).contains("\"http\" is not a port"));
+}
+
+/// The resolver may be ::1 in a pod without an IPv6 address. connect-init reads a variable.
+#[test]
+fn consul_with_dual_stack_has_ipv6_rules_in_every_pod() {
+    let config = r#"{"ConsulDNSIP":"::1","ConsulDNSPort":8600,"ProxyUserID":"5995","ProxyInboundPort":20000}"#;
+    let of = |annotation: Option<&str>, variable: Option<&str>| {
+        let mut pod = consul(config);
+        if let Some(value) = annotation {
+            pod["metadata"]["annotations"]["consul.hashicorp.com/dual-stack"] = value.into();
+        }
+        if let Some(value) = variable {
+            pod["spec"]["initContainers"][0]["env"] = json!([
+                {"name": "CONSUL_REDIRECT_TRAFFIC_CONFIG", "value": config},
+                {"name": "CONSUL_DUAL_STACK", "value": value},
+            ]);
+        }
+        let policy = of_pod(&facts(pod)).expect("a policy");
+        let v4 = ["10.0.0.1".parse().expect("an address")].into_iter();
+        assert_eq!(policy.captures_v6(std::iter::empty()), policy.dual_stack);
+        policy.captures_v6(v4)
+    };
+    assert!(of(Some("true"), None) && !of(None, None));
+    assert!(of(None, Some("true")) && !of(Some("true"), Some("false")));
 }
 
 #[test]

@@ -228,7 +228,7 @@ impl Policy {
     /// Whether a mesh's own rules would be there for IPv6 in a pod with these addresses.
     ///
     /// Istio has them if the first address that is neither loopback nor link-local is an IPv6 one, and with dual stack if
-    /// any is, as the other meshes do.
+    /// any is, as the other meshes do. Consul's program does not ask for addresses: its resolver may be ::1 in any pod.
     #[must_use]
     pub fn captures_v6(&self, addresses: impl Iterator<Item = IpAddr>) -> bool {
         let mut candidates = addresses.filter(|addr| match addr {
@@ -238,7 +238,9 @@ impl Policy {
                 !v6.is_loopback() && !v6.is_unicast_link_local() && !is_self
             }
         });
-        let found = if self.dual_stack {
+        let found = if self.dialect == Dialect::Consul {
+            true
+        } else if self.dual_stack {
             candidates.any(|addr| addr.is_ipv6())
         } else {
             candidates.next().is_some_and(|addr| addr.is_ipv6())

@@ -8,7 +8,7 @@ use sidetrack_common::policy::{
 use super::{InboundPorts, Policy};
 use crate::{
     dialect::Dialect,
-    exclusions::{Protocol, Span, Valued, is_ranged},
+    exclusions::{MULTIPORT_SLOTS, Protocol, Span, Valued, is_ranged},
 };
 
 const SSH_PORT: u16 = 22;
@@ -28,8 +28,6 @@ impl Policy {
 
     /// The ports of each rule for excluded ports.
     pub(crate) fn port_rules(&self, ports: &[Span]) -> Vec<Vec<Span>> {
-        /// `XT_MULTI_PORTS` in linux/netfilter/xt_multiport.h.
-        const SLOTS: usize = 15;
         if self.dialect != Dialect::Linkerd {
             return ports.iter().map(|port| vec![*port]).collect();
         }
@@ -38,7 +36,7 @@ impl Policy {
         for port in ports {
             if port.slots() > free {
                 rules.push(Vec::new());
-                free = SLOTS;
+                free = MULTIPORT_SLOTS;
             }
             free -= port.slots();
             if let Some(rule) = rules.last_mut() {

@@ -16,7 +16,7 @@ const IN: &str = CHAINS[1];
 const fn probes(family: Family) -> &'static str {
     match family {
         Family::V4 => "169.254.7.127/32",
-        Family::V6 => "e9ac:1e77:90ca:399f:4d6d:ece2:2f9b:3164/128",
+        Family::V6 => "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128",
     }
 }
 

@@ -39,6 +39,10 @@ pub(super) fn raw(policy: &Policy, family: Family) -> Vec<Line> {
         Dialect::V1_8 | Dialect::Consul | Dialect::Ambient
     );
     let has_no_rules = policy.ipv4_only && family == Family::V6;
+    // Kuma has none for a family without servers either.
+    let is_kuma = policy.dialect == Dialect::Kuma;
+    let has_no_rules = has_no_rules || is_kuma && list.servers(policy).is_empty();
+    let has_no_zones = has_no_zones || policy.exclusions.dns_in_one_zone;
     if policy.dns_block().is_none() || has_no_zones || has_no_rules {
         return list.lines;
     }
@@ -80,6 +84,14 @@ pub(super) fn raw(policy: &Policy, family: Family) -> Vec<Line> {
         let destination = address("-d", server);
         let text = format!("{destination}-p udp -m udp --dport 53 -j CT --zone 2");
         list.jump(output, text);
+        if is_kuma && server.addr().is_loopback() && server.prefix_len() > 0 {
+            // Its answers, where another program has changed the port of the query.
+            let text = format!(
+                "-s {server} -d {} -p udp -j CT --zone 1",
+                list.loopback(policy)
+            );
+            list.jump(output, text);
+        }
     }
     list.lines
 }

@@ -63,7 +63,7 @@ fn a_pod_without_annotations_has_the_rules_of_istio_cni() {
     assert_eq!(restore(&policy, Family::V4), IPV4);
     let v6 = IPV4.replace("127.0.0.1/32", "::1/128").replace(
         "169.254.7.127/32",
-        "e9ac:1e77:90ca:399f:4d6d:ece2:2f9b:3164/128",
+        "fd16:9254:7127:1337:ffff:ffff:ffff:ffff/128",
     );
     assert_eq!(restore(&policy, Family::V6), v6);
 }
