@@ -19,7 +19,7 @@ use self::{
     read::{is_json, split},
 };
 pub use self::{
-    read::{parse_yaml, read_text},
+    read::{MAX_NODES, parse_yaml, read_text},
     templates::{parse_templates, read_templates, read_templates_from},
 };
 pub use crate::names::NETNS as NETNS_ANNOTATION;

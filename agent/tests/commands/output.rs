@@ -7,6 +7,7 @@ use std::{
 };
 
 use serde_json::Value;
+use sidetrack_policy::manifest::{MAX_NODES, parse_yaml};
 
 use crate::run::{command, piped, workload};
 
@@ -85,8 +86,7 @@ fn yaml_is_what_json_is() {
         ],
     ] {
         let form = |form: &str| piped(&[words, &["-o", form]].concat(), &pod);
-        let yaml: Vec<Value> =
-            sidetrack_policy::manifest::parse_yaml(form("yaml").text()).expect("YAML");
+        let yaml: Vec<Value> = parse_yaml(form("yaml").text(), MAX_NODES).expect("YAML");
         assert_eq!(yaml, [form("json").json()]);
         assert!(form("wide").text().len() > form("table").text().len());
     }

@@ -43,6 +43,14 @@ const ATTACKS: &[Attack] = &[
         start: objects::restless_policy,
     },
     Attack {
+        name: "an annotation with YAML aliases of aliases that changes every 10 ms",
+        start: objects::restless_aliases,
+    },
+    Attack {
+        name: "an annotation with 120,000 YAML values that changes every 10 ms",
+        start: objects::restless_yaml,
+    },
+    Attack {
         name: "1,000 pods that do not exist here",
         start: objects::many_pods,
     },

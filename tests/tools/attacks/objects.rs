@@ -22,6 +22,7 @@ use crate::{
 const VARIABLES: usize = 40_000;
 pub const EXCLUDED_PORTS: &str = "traffic.sidecar.istio.io/excludeOutboundPorts";
 const INCLUDED_PORTS: &str = "traffic.sidecar.istio.io/includeOutboundPorts";
+const KUMA_CONFIG: &str = "traffic.kuma.io/transparent-proxy-config";
 const EXCLUDED_RANGES: &str = "traffic.sidecar.istio.io/excludeOutboundIPRanges";
 
 /// Something that goes on in a thread until it is dropped.
@@ -123,11 +124,44 @@ pub fn big_policies(world: &mut World) -> Result<Held> {
 
 pub fn restless_policy(world: &mut World) -> Result<Held> {
     let lists = |seed: usize| json!({EXCLUDED_PORTS: ports(seed), EXCLUDED_RANGES: ranges(seed)});
+    restless(world, (0..6).map(lists).collect(), |_| {})
+}
+
+/// Kuma's annotation with a few lines that stand for a million values.
+pub fn restless_aliases(world: &mut World) -> Result<Held> {
+    let variants = (0..6).map(|seed| json!({KUMA_CONFIG: aliases(seed)}));
+    restless(world, variants.collect(), |pod| {
+        pod["spec"]["containers"][1]["name"] = "kuma-sidecar".into();
+    })
+}
+
+/// The same with as many values as it may have.
+pub fn restless_yaml(world: &mut World) -> Result<Held> {
+    let text = |seed: usize| format!("a: [{seed}{}]", ",1".repeat(120_000));
+    let variants = (0..6).map(|seed| json!({KUMA_CONFIG: text(seed)}));
+    restless(world, variants.collect(), |pod| {
+        pod["spec"]["containers"][1]["name"] = "kuma-sidecar".into();
+    })
+}
+
+/// YAML whose aliases stand for a million values.
+fn aliases(seed: usize) -> String {
+    let names: Vec<char> = ('a'..='g').collect();
+    let first = format!("a: &a [{seed}{}]\n", ",1".repeat(9));
+    let others = names.windows(2).map(|pair| {
+        let items = vec![format!("*{}", pair[0]); 8].join(",");
+        format!("{}: &{} [{items}]\n", pair[1], pair[1])
+    });
+    first + &others.collect::<String>()
+}
+
+/// A pod whose annotations change every 10 ms.
+fn restless(world: &mut World, variants: Vec<Value>, edit: impl Fn(&mut Value)) -> Result<Held> {
     world.idle_pod(GREEDY, "restless", |pod| {
-        pod["metadata"]["annotations"] = lists(0);
+        edit(pod);
+        pod["metadata"]["annotations"] = variants[0].clone();
     })?;
     let api = world.api.objects();
-    let variants: Vec<Value> = (0..6).map(lists).collect();
     let mut number = 0;
     Ok(Box::new(Repeated::start(
         Duration::from_millis(10),

@@ -9,6 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow, bail};
 use serde::de::{DeserializeOwned, IgnoredAny};
+use serde_saphyr::{Error, budget::BudgetBreach};
 
 use super::{MOST_PODS, object::Object};
 use crate::text::printable;
@@ -49,7 +50,7 @@ pub(super) fn read_bounded(input: impl Read, is_json: bool) -> Result<String> {
 /// The documents of a file, empty ones left out.
 pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Object>> {
     if !is_json {
-        return parse_yaml(text);
+        return parse_yaml(text, MAX_NODES);
     }
     let values = serde_json::Deserializer::from_str(text)
         .into_iter::<Option<Object>>()
@@ -62,21 +63,45 @@ pub(super) fn split(is_json: bool, text: &str) -> Result<Vec<Object>> {
     Ok(values.into_iter().flatten().collect())
 }
 
-/// The documents of a YAML text.
-pub fn parse_yaml<T: DeserializeOwned>(text: &str) -> Result<Vec<T>> {
+/// How many mappings, lists and values a YAML file may have.
+pub const MAX_NODES: usize = 250_000;
+
+/// How deep they may be within each other.
+const MAX_DEPTH: usize = 64;
+
+/// The documents of a YAML text with so many nodes at most. All YAML of others is read here.
+///
+/// # Errors
+/// If it is not YAML of that type, has more nodes, or has aliases: with them a few lines stand for any number of nodes.
+pub fn parse_yaml<T: DeserializeOwned>(text: &str, max_nodes: usize) -> Result<Vec<T>> {
     // Only the first line is shown; a snippet of the source would cost time and memory.
-    let options = serde_saphyr::options! { with_snippet: false };
-    serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
+    let options = || {
+        serde_saphyr::options! {
+            with_snippet: false,
+            budget: serde_saphyr::budget! {
+                max_aliases: 0,
+                max_depth: MAX_DEPTH,
+                max_nodes: max_nodes,
+            },
+        }
+    };
+    serde_saphyr::from_multiple_with_options(text, options()).map_err(|error| {
+        let budget = match error.without_snippet() {
+            Error::Budget { breach, .. } => Some(breach),
+            _ => None,
+        };
+        if let Some(BudgetBreach::Aliases { .. }) = budget {
+            return anyhow!("it has YAML aliases (*NAME), which are not read: repeat the value");
+        }
         let message = error.to_string();
         let reason = printable(first_line(&message));
-        if message.contains("budget") {
+        if budget.is_some() {
             return anyhow!(
                 "more YAML than is read at once ({reason}): split the file, or write JSON"
             );
         }
         // The parser's errors do not tell the two apart.
-        let options = serde_saphyr::options! { with_snippet: false };
-        match serde_saphyr::from_multiple_with_options::<IgnoredAny>(text, options) {
+        match serde_saphyr::from_multiple_with_options::<IgnoredAny>(text, options()) {
             Ok(_) => anyhow!("not as expected: {reason}"),
             Err(_) => anyhow!("not valid YAML: {reason}"),
         }

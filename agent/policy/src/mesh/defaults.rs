@@ -136,7 +136,7 @@ pub fn read(path: &Path) -> Result<String> {
 
 fn from_file(path: &Path, text: &str) -> Result<Inputs> {
     // An empty file, or one of comments, configures nothing.
-    let mut documents: Vec<Option<File>> = manifest::parse_yaml(text)?;
+    let mut documents: Vec<Option<File>> = manifest::parse_yaml(text, manifest::MAX_NODES)?;
     let file = documents.pop().flatten();
     if !documents.is_empty() {
         bail!("it has several documents; write one");

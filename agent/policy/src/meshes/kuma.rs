@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use anyhow::bail;
 use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
@@ -177,16 +178,25 @@ fn at<'a>(root: &'a Value, path: &str) -> Option<&'a Value> {
 }
 
 fn by_configuration(found: &Sourced, settings: &mut Settings) -> Raw {
+    /// Kuma's own has about a hundred, and each list may be one value. The reconciler waits for it, a millisecond or two.
+    const MAX_NODES: usize = 4096;
     #[derive(Deserialize)]
     struct Any(Value);
+    let documents = manifest::parse_yaml::<Any>(&found.value, MAX_NODES);
+    let root = documents.and_then(|documents| match <[Any; 1]>::try_from(documents) {
+        Ok([Any(root)]) => Ok(root),
+        Err(_) => bail!("it is not one YAML document"),
+    });
     let mut raw = Raw::default();
-    let documents: anyhow::Result<Vec<Any>> = manifest::parse_yaml(&found.value);
-    let Ok([Any(root)]) = documents.as_deref() else {
-        settings.refuse(found, "it is not one YAML document");
-        return raw;
+    let root = match root {
+        Ok(root) => root,
+        Err(problem) => {
+            settings.refuse(found, &problem.to_string());
+            return raw;
+        }
     };
     for (setting, path, ..) in PLACES {
-        let Some(node) = at(root, path).filter(|_| !path.is_empty()) else {
+        let Some(node) = at(&root, path).filter(|_| !path.is_empty()) else {
             continue;
         };
         let origin = format!("{path} in {}", found.origin);

@@ -544,7 +544,14 @@ fn what_sidetrack_cannot_do_of_kuma_is_said() {
     let problem = of("redirect: {outbound: {excludePortsForUIDs: ['70000']}}");
     assert!(problem.contains("larger than 65535"), "{problem}");
     let problem = of("a: [");
+    assert!(problem.contains("not valid YAML"), "{problem}");
+    let problem = of("a: 1\n---\na: 1\n");
     assert!(problem.contains("not one YAML document"), "{problem}");
+    let problem = of("kumaDPUser: &a 6000\nb: *a\n");
+    assert!(problem.contains("YAML aliases"), "{problem}");
+    let many = format!("a: [{}]", "1,".repeat(40_000));
+    let problem = of(&many);
+    assert!(problem.contains("more YAML than is read"), "{problem}");
 }
 
 /// As Consul's injector makes it for its CNI plugin.

@@ -26,6 +26,8 @@ fn yaml_has_what_json_has() {
         "list": [1, true, {"deep": [[], {}]}], "#": "- ~ \"\u{e9}\u{1}",
     });
     let text = yaml(&value).unwrap();
-    let read: Vec<Value> = sidetrack_policy::manifest::parse_yaml(&text).unwrap();
+    let read: Vec<Value> =
+        sidetrack_policy::manifest::parse_yaml(&text, sidetrack_policy::manifest::MAX_NODES)
+            .unwrap();
     assert_eq!(read, [value], "{text}");
 }

@@ -74,13 +74,36 @@ fn files_of_pods_and_of_workloads() {
 /// The message is the first line that is not empty.
 #[test]
 fn errors_of_yaml() {
-    let error = super::parse_yaml::<serde_json::Value>("a: [")
+    let error = super::parse_yaml::<serde_json::Value>("a: [", super::MAX_NODES)
         .unwrap_err()
         .to_string();
     assert!(error.starts_with("not valid YAML: "), "{error}");
     assert!(!error.contains("split the file"), "{error}");
     assert_eq!(super::first_line("\n  \nsecond\nthird"), "second");
     assert_eq!(super::first_line(""), "");
+}
+
+/// A few lines may stand for any number of values, and a value may be within any number of others.
+#[test]
+fn yaml_is_read_within_bounds() {
+    let parse = |text: &str, most| super::parse_yaml::<serde_json::Value>(text, most);
+    let refused = |text: &str, most| parse(text, most).unwrap_err().to_string();
+    let error = refused("a: &a [1, 2]\nb: *a\n", 100);
+    assert!(error.contains("YAML aliases (*NAME)"), "{error}");
+    let bomb =
+        "a: &a [1,1,1,1,1,1,1,1,1]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: [*b,*b,*b,*b,*b,*b]\n";
+    assert_eq!(refused(bomb, 100), error);
+    assert_eq!(refused("a: &a {b: 1}\nc: {<<: *a}\n", 100), error);
+    // An anchor by itself stands for nothing more.
+    assert!(parse("a: &a [1, 2]\n", 100).is_ok());
+    let list = |items: usize| format!("[{}]", "1,".repeat(items));
+    assert!(parse(&list(99), 100).is_ok());
+    let error = refused(&list(100), 100);
+    assert!(error.contains("more YAML than is read at once"), "{error}");
+    let deep = |levels: usize| "[".repeat(levels) + &"]".repeat(levels);
+    assert!(parse(&deep(super::MAX_DEPTH), 1000).is_ok());
+    let error = refused(&deep(super::MAX_DEPTH + 1), 1000);
+    assert!(error.contains("more YAML than is read at once"), "{error}");
 }
 
 /// YAML's reader has the same bound by itself.
