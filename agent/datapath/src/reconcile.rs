@@ -14,7 +14,7 @@ use std::{
 use anyhow::Result;
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{PodRef, mesh::Mesh};
-use sidetrack_reconcile::{Core, Enrollment, Processes as _, repairs::Scope};
+use sidetrack_reconcile::{Core, Enrollment, Processes as _, Sought, repairs::Scope};
 use tokio::sync::mpsc;
 use tracing::error;
 
@@ -105,7 +105,14 @@ impl Reconciler {
         let known = Some(enrollment.inode);
         let processes = node.processes_in(BTreeSet::new(), None);
         let uid = enrollment.rows.uid();
-        let found = uid.and_then(|uid| processes.netns_of_pod(&uid, known));
+        let found = uid.and_then(|uid| {
+            let sought = Sought {
+                uid: &uid,
+                own_users: false,
+                known,
+            };
+            processes.netns_of_pod(sought).ok()
+        });
         ResolvConf::new(&enrollment.path, found.as_ref().map(|it| &*it.path))
     }
 

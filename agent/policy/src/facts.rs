@@ -76,6 +76,8 @@ pub struct Spec {
     pub node_name: Option<String>,
     /// Whether it shares the node's network.
     pub host_network: Option<bool>,
+    /// Whether its users are the node's; false gives it a user namespace of its own.
+    pub host_users: Option<bool>,
     /// What runs its containers.
     pub runtime_class_name: Option<String>,
     /// Whose identity it has in a mesh.
@@ -303,6 +305,7 @@ impl Node for Spec {
         Some(match name {
             "nodeName" => &mut self.node_name,
             "hostNetwork" => &mut self.host_network,
+            "hostUsers" => &mut self.host_users,
             "runtimeClassName" => &mut self.runtime_class_name,
             "serviceAccountName" => &mut self.service_account_name,
             "securityContext" => &mut self.run_as,

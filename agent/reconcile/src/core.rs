@@ -217,13 +217,15 @@ impl<N: Node> Core<N> {
     /// Enrolls a pod that waits for its first process, if that is among these. To be followed by
     /// [`Core::go_on`].
     pub async fn enroll_awaited(&mut self, uid: &str, processes: N::Processes) {
-        if processes.netns_of_pod(uid, None).is_none() {
-            return;
-        }
+        let mut pods = self.pods.iter();
         let of_uid = |(_, record): &(&PodRef, &Record<N>)| record.uid.as_deref() == Some(uid);
-        let Some(name) = self.pods.iter().find(of_uid).map(|(name, _)| name.clone()) else {
+        let Some((name, record)) = pods.find(of_uid) else {
             return;
         };
+        if processes.netns_of_pod(record.sought(uid, None)).is_err() {
+            return;
+        }
+        let name = name.clone();
         if self.has_long_lists(&name) {
             self.turn.push(name);
             return;

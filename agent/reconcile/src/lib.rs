@@ -24,7 +24,7 @@
 //! };
 //! use sidetrack_reconcile::{
 //!     Core, Found, Listing, Node, NodeError, PodState, Processes, Step,
-//!     node::{KnownListeners, LeftRows, Opened},
+//!     node::{KnownListeners, LeftRows, Opened, Sought},
 //!     policies::LeftPolicy,
 //! };
 //! # use sidetrack_reconcile::{Enrollment, repairs::{Findings, Repair}};
@@ -90,7 +90,7 @@
 //! #     fn none() -> Self { Self }
 //! #     fn any_in(&self, _: NetnsInode) -> bool { false }
 //! #     fn path_of(&self, _: NetnsInode) -> Option<PathBuf> { None }
-//! #     fn netns_of_pod(&self, _: &str, _: Option<NetnsInode>) -> Option<Found> { None }
+//! #     fn netns_of_pod(&self, _: Sought<'_>) -> Result<Found, NodeError> { Err(NodeError::NotYet(String::new())) }
 //! # }
 //! # /// Runs what never waits.
 //! # fn ready<T>(future: impl Future<Output = T>) -> T {
@@ -136,7 +136,7 @@ pub use self::{
     core::Core,
     events::PodEvent,
     listing::Listing,
-    node::{Enrollment, Found, Node, NodeError, Processes},
+    node::{Enrollment, Found, Node, NodeError, Processes, Sought},
     plan::{Phase, Step},
     policies::Policies,
     state::{PodState, Record},

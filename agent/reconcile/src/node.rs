@@ -30,7 +30,24 @@ pub struct Found {
     pub path: PathBuf,
     /// Its inode, where it is known: the path may lead elsewhere by the time it is opened.
     pub inode: Option<NetnsInode>,
+    /// Why another namespace may be the pod's.
+    pub doubt: Option<String>,
 }
+
+/// A pod whose namespace is looked for among its processes.
+#[derive(Clone, Copy, Debug)]
+pub struct Sought<'a> {
+    /// Its UID.
+    pub uid: &'a str,
+    /// Whether it has a user namespace of its own (`hostUsers: false`).
+    pub own_users: bool,
+    /// The namespace that is its own, as far as that is certain.
+    pub known: Option<NetnsInode>,
+}
+
+/// Why a pod without a process is not enrolled.
+pub const NO_PROCESS: &str =
+    "no process of it runs on this node yet; the pod is enrolled as soon as one does";
 
 /// Why something could not be done on the node.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -118,6 +135,8 @@ pub struct Enrollment<N: Node> {
     pub policy_id: PolicyId,
     /// Numbering of the pod's users and groups.
     pub ids: IdMaps,
+    /// Why another namespace may be the pod's.
+    pub doubt: Option<String>,
     /// Whether the kernel's copy of addresses and routes may be out of date.
     pub stale: bool,
     /// Its rows in the kernel.
@@ -150,8 +169,11 @@ pub trait Processes {
     fn any_in(&self, inode: NetnsInode) -> bool;
     /// A path to a namespace, by one of its processes.
     fn path_of(&self, inode: NetnsInode) -> Option<PathBuf>;
-    /// The namespace of a pod's processes; `known` is the inode it is known by so far.
-    fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found>;
+    /// The namespace of a pod's processes.
+    ///
+    /// # Errors
+    /// Why there is none yet.
+    fn netns_of_pod(&self, pod: Sought<'_>) -> Result<Found, NodeError>;
 }
 
 /// The node as the reconciler sees it.

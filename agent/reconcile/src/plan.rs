@@ -20,7 +20,7 @@ pub struct EnrolledFacts {
     pub inode: NetnsInode,
     /// Whether the manifest still names the namespace in the same way.
     pub same_reference: bool,
-    /// Whether the path it was found by still leads to that namespace.
+    /// Whether the path it was found by still leads to that namespace, and that is the pod's for certain.
     pub path_leads_there: bool,
     /// Whether any process is in that namespace, or may be. It matters only if the location is unusable.
     pub has_processes: bool,

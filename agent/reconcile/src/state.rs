@@ -8,12 +8,13 @@ use std::{
 };
 
 use serde::{Deserialize, Serialize};
+use sidetrack_common::ids::NetnsInode;
 use sidetrack_policy::{Policy, manifest::NetnsRef};
 
 use crate::{
     allowance::Allowance,
     cni::CniAnswer,
-    node::{Enrollment, Node},
+    node::{Enrollment, Node, Sought},
     selected::Read,
 };
 
@@ -40,7 +41,7 @@ pub enum PodState {
     Enrolled,
     /// It is enrolled with an earlier policy: its newest one was rejected.
     Outdated,
-    /// Some of its processes are out of the hooks' reach: what they connect to is not intercepted.
+    /// Some of its processes are out of the hooks' reach, or may be: what they connect to is not intercepted.
     Partial,
     /// It is enrolled as soon as what the reason names is there.
     Waiting,
@@ -241,6 +242,17 @@ impl<N: Node> Record<N> {
     pub fn annotation(&self, name: &str) -> Option<Option<&str>> {
         let read = self.read.as_ref()?;
         Some(read.pod.meta.annotations.get(name))
+    }
+
+    /// How its namespace is looked for among its processes.
+    #[must_use]
+    pub fn sought<'a>(&self, uid: &'a str, known: Option<NetnsInode>) -> Sought<'a> {
+        let read = self.read.as_ref();
+        Sought {
+            uid,
+            own_users: read.is_some_and(|read| read.pod.spec.host_users == Some(false)),
+            known,
+        }
     }
 
     /// Its service account, once the pod was read.

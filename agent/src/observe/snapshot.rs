@@ -44,10 +44,11 @@ impl Snapshot {
     }
 }
 
-/// `partial` is why some of its connections are not intercepted although it is enrolled.
+/// `partial` is why some of its connections are not intercepted although it is enrolled; so is a doubt about its namespace.
 fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) -> PodStatus {
     let enrollment = entry.enrollment();
-    let (state, reason) = match (entry.state(), partial) {
+    let doubt = enrollment.and_then(|it| it.doubt.as_deref());
+    let (state, reason) = match (entry.state(), partial.or(doubt)) {
         (PodState::Enrolled | PodState::Outdated, Some(partial)) => {
             (PodState::Partial, Some(partial))
         }

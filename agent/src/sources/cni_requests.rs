@@ -282,5 +282,6 @@ fn find(sandbox: &Sandbox, pid: i32) -> Option<Found> {
         .map(|path| Found {
             path,
             inode: Some(NetnsInode::new(sandbox.inode)),
+            doubt: None,
         })
 }

@@ -4,6 +4,7 @@ use std::{
     fs,
     io::{BufRead as _, BufReader},
     os::unix::fs::MetadataExt as _,
+    path::PathBuf,
     process::{Command, Stdio},
     thread,
     time::Duration,
@@ -11,7 +12,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
-    agent::Places, agent::is, command::Process, injected::injected, protocol::ROOT, sidecar,
+    agent::{Places, is},
+    command::Process,
+    injected::injected,
+    network::PodNet,
+    protocol::ROOT,
+    sidecar,
 };
 use nix::{
     sys::signal::{Signal, kill},
@@ -121,24 +127,98 @@ fn the_runtimes_namespace_is_never_enrolled() -> Result<()> {
     Ok(())
 }
 
+const CLONE_NEWNET: i32 = 0x4000_0000;
+const CLONE_NEWUSER: i32 = 0x1000_0000;
+
+fn netns_of(pid: u32) -> Result<PathBuf> {
+    Ok(fs::read_link(format!("/proc/{pid}/ns/net"))?)
+}
+
+/// A process of a pod that makes namespaces for itself when its standard input ends.
+fn first_process(pod: &PodNet, flags: i32) -> Result<Process> {
+    let mut command = Command::new("ip");
+    command
+        .args(["netns", "exec", &pod.netns, "/usr/bin/python3", "-c"])
+        .arg(format!(
+            "import ctypes, sys, time\nsys.stdin.read()\nctypes.CDLL(None).unshare({flags})\ntime.sleep(1000)",
+        ))
+        .stdin(Stdio::piped());
+    let process = Process::start(&mut command)?;
+    let pid = process.id();
+    fs::write(pod.cgroup.join("cgroup.procs"), pid.to_string())?;
+    let own = fs::read_link("/proc/self/ns/net")?;
+    wait_for(|| Ok(netns_of(pid)? != own))?;
+    Ok(process)
+}
+
+/// The same, after it has made them.
+fn moved_process(pod: &PodNet, flags: i32) -> Result<Process> {
+    let mut process = first_process(pod, flags)?;
+    let before = netns_of(process.id())?;
+    drop(process.stdin.take());
+    wait_for(|| Ok(netns_of(process.id())? != before))?;
+    Ok(process)
+}
+
+/// A further container of a pod.
+fn container(pod: &PodNet, name: &str) -> Result<PodNet> {
+    let cgroup = pod.own_cgroup().join(name);
+    fs::create_dir_all(&cgroup)?;
+    Ok(PodNet {
+        cgroup,
+        ..pod.clone()
+    })
+}
+
+kernel_test!(a_namespace_that_the_pod_has_made_is_not_enrolled);
+/// CRI-O keeps no process of the sandbox. The first process of the first container is in namespaces of its own before
+/// the pod is opted in.
+fn a_namespace_that_the_pod_has_made_is_not_enrolled() -> Result<()> {
+    let (mut node, _outside, pod) = labeled()?;
+    let first = moved_process(&pod, CLONE_NEWNET | CLONE_NEWUSER)?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    let reason = format!("process {} has made one for itself", first.id());
+    node.soon("shop/web", is("waiting", &reason))?;
+    ensure!(node.places().map("POD_BY_NETNS")?.is_empty());
+    let _sidecar = sidecar::start(&container(&pod, "cri-containerd-proxy.scope")?, &[])?;
+    node.is_taken("shop/web", true)?;
+    let client = pod.actor()?;
+    let row = node.places().pod("shop/web")?.context("the pod")?;
+    let inode = format!("net:[{}]", row["netns"]["inode"]);
+    let pods = netns_of(client.pid())?;
+    ensure!(pods.as_os_str() == inode.as_str(), "{row} and not {pods:?}");
+    ensure!(taken_by(&client)? == 15001);
+    Ok(())
+}
+
+kernel_test!(of_several_namespaces_none_is_the_pods_for_certain);
+/// With privileges the first process makes a network namespace that looks like one of the runtime's.
+fn of_several_namespaces_none_is_the_pods_for_certain() -> Result<()> {
+    let (mut node, _outside, pod) = labeled()?;
+    let first = moved_process(&pod, CLONE_NEWNET)?;
+    let proxy = container(&pod, "cri-containerd-proxy.scope")?;
+    let sidecar = sidecar::start(&proxy, &[])?;
+    node.api.apply(injected("web", &node.lab.uid(1)))?;
+    let pids = format!("its processes {} and {}", first.id(), sidecar.pid());
+    node.soon("shop/web", is("partial", &pids))?;
+    // With one more container most are in the pod's own.
+    let app = container(&pod, "cri-containerd-app.scope")?.actor()?;
+    let pids = format!("its processes {} and {}", sidecar.pid(), first.id());
+    node.soon("shop/web", is("partial", &pids))?;
+    ensure!(taken_by(&app)? == 15001);
+    drop(first);
+    node.soon("shop/web", is("enrolled", ""))?;
+    ensure!(taken_by(&app)? == 15001);
+    Ok(())
+}
+
 kernel_test!(a_process_cannot_take_its_pod_out);
 /// The oldest process of a pod makes a network namespace of its own; another pod claims this one's
 /// processes.
 fn a_process_cannot_take_its_pod_out() -> Result<()> {
     let (mut node, _outside, pod) = labeled()?;
-    let mut oldest = Command::new("ip");
-    oldest
-        .args(["netns", "exec", &pod.netns, "/usr/bin/python3", "-c"])
-        .arg(
-            "import ctypes, sys, time\nsys.stdin.read()\nctypes.CDLL(None).unshare(0x40000000)\ntime.sleep(1000)",
-        )
-        .stdin(Stdio::piped());
-    let mut oldest = Process::start(&mut oldest)?;
+    let mut oldest = first_process(&pod, CLONE_NEWNET)?;
     let pid = oldest.id();
-    fs::write(pod.cgroup.join("cgroup.procs"), pid.to_string())?;
-    let netns_of = |pid: u32| fs::read_link(format!("/proc/{pid}/ns/net"));
-    let own = fs::read_link("/proc/self/ns/net")?;
-    wait_for(|| Ok(netns_of(pid)? != own))?;
     let before = netns_of(pid)?;
     node.api.apply(injected("web", &node.lab.uid(1)))?;
     node.is_taken("shop/web", true)?;

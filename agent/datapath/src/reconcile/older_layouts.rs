@@ -93,7 +93,10 @@ fn still_used(
 fn skipped_inodes(core: &Core<KernelNode>, processes: &Processes) -> BTreeSet<u64> {
     core.pods()
         .filter(|(_, record)| record.state() == PodState::Skipped)
-        .filter_map(|(_, record)| processes.netns_of_pod(record.uid.as_deref()?, None)?.inode)
+        .filter_map(|(_, record)| {
+            let sought = record.sought(record.uid.as_deref()?, None);
+            processes.netns_of_pod(sought).ok()?.inode
+        })
         .map(NetnsInode::get)
         .collect()
 }

@@ -8,14 +8,10 @@ use tracing::{error, info, warn};
 use super::Core;
 use crate::{
     events::{NOT_ENROLLED, POLICY_CHANGED, UNKNOWN_ANNOTATION},
-    node::{EnrollError, Enrollment, Found, Node, NodeError, Processes as _},
+    node::{EnrollError, Enrollment, Found, NO_PROCESS, Node, NodeError, Processes as _},
     plan::{self, Action, EnrolledFacts, Facts, Location, OnFailure, Steps},
     state::{Desired, Goal, PodState, State},
 };
-
-/// Why a pod without a process is not enrolled.
-pub(super) const NO_PROCESS: &str =
-    "no process of it runs on this node yet; the pod is enrolled as soon as one does";
 
 impl<N: Node> Core<N> {
     /// Brings one pod to what is wanted of it.
@@ -83,18 +79,20 @@ impl<N: Node> Core<N> {
             NetnsRef::Path(path) => Ok(Found {
                 path: path.clone(),
                 inode: None,
+                doubt: None,
             }),
             NetnsRef::PodUid(uid) => {
                 if let Some(found) = self.sandboxes.found(uid, &self.node) {
                     return Ok(found);
                 }
-                let enrolled = self.pods.get(name).and_then(|record| record.enrollment());
-                let known = enrolled
-                    .map(|enrollment| enrollment.inode)
-                    .or_else(|| self.earlier.inode(name));
-                processes
-                    .netns_of_pod(uid, known)
-                    .ok_or_else(|| NodeError::NotYet(NO_PROCESS.to_owned()))
+                let record = self.pods.get(name);
+                let record = record.ok_or_else(|| NodeError::NotYet(NO_PROCESS.to_owned()))?;
+                let known = match record.enrollment() {
+                    Some(enrolled) if enrolled.doubt.is_some() => None,
+                    Some(enrolled) => Some(enrolled.inode),
+                    None => self.earlier.inode(name),
+                };
+                processes.netns_of_pod(record.sought(uid, known))
             }
         }
     }
@@ -110,7 +108,7 @@ impl<N: Node> Core<N> {
         let mut enrolled = enrollment.map(|it| EnrolledFacts {
             inode: it.inode,
             same_reference: it.netns == goal.netns,
-            path_leads_there: self.node.inode_at(&it.path) == Some(it.inode),
+            path_leads_there: it.doubt.is_none() && self.node.inode_at(&it.path) == Some(it.inode),
             has_processes: false,
             same_policy: it.policy == goal.policy,
             stale: self.is_stale(it),
@@ -151,6 +149,7 @@ impl<N: Node> Core<N> {
         if let (Some(enrollment), Ok(found)) = (enrollment, found) {
             enrollment.netns = netns.clone();
             enrollment.path.clone_from(&found.path);
+            enrollment.doubt.clone_from(&found.doubt);
             self.node.follow_path(&mut enrollment.link, &found.path);
         }
     }

@@ -3,7 +3,7 @@
 
 use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::PodRef;
-use tracing::info;
+use tracing::{info, warn};
 
 use super::{
     Core,
@@ -46,7 +46,8 @@ impl<N: Node> Core<N> {
         if goal.policy.follows_resolv_conf() {
             let process = uid.as_deref().and_then(|uid| {
                 let inode = Some(opened.inode);
-                processes.netns_of_pod(uid, inode)
+                let record = self.pods.get(name)?;
+                processes.netns_of_pod(record.sought(uid, inode)).ok()
             });
             let process = process.as_ref().map(|it| &*it.path);
             let cookie = opened.cookie;
@@ -75,6 +76,9 @@ impl<N: Node> Core<N> {
             policy = %enrollment.policy_id,
             "enrolled"
         );
+        if let Some(doubt) = &enrollment.doubt {
+            warn!(pod = %name, "{doubt}");
+        }
         let dialect = goal.policy.dialect;
         let note = format!("its connections are intercepted by the rules of dialect {dialect}");
         let notes: Vec<String> = [note].into_iter().chain(enrollment.notes()).collect();
@@ -149,6 +153,7 @@ impl<N: Node> Core<N> {
             compiled,
             policy_id,
             ids: opened.ids,
+            doubt: found.doubt.clone(),
             stale: false,
             rows,
             link,

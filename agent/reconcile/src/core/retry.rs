@@ -94,7 +94,8 @@ impl<N: Node> Core<N> {
         };
         matches
             && record.enrollment().is_some_and(|enrollment| {
-                self.node.inode_at(&enrollment.path) == Some(enrollment.inode)
+                enrollment.doubt.is_none()
+                    && self.node.inode_at(&enrollment.path) == Some(enrollment.inode)
                     && !self.is_stale(enrollment)
             })
     }

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use sidetrack_common::ids::NetnsInode;
 use sidetrack_policy::{PodRef, manifest::NetnsRef};
 
-use super::{Core, converge::NO_PROCESS};
+use super::Core;
 use crate::{
     cni::{CniAnswer, Sandbox},
-    node::{Found, Node, Processes as _},
+    node::{Found, NO_PROCESS, Node, Processes as _},
     state::{Desired, PodState, Record, State},
 };
 

@@ -13,7 +13,7 @@ use sidetrack_common::ids::{NetnsCookie, NetnsInode, PolicyId};
 use sidetrack_policy::{PodRef, compiled::CompiledPolicy};
 use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Processes, Step,
-    node::{KnownListeners, LeftRows, Opened},
+    node::{KnownListeners, LeftRows, NO_PROCESS, Opened, Sought},
     policies::LeftPolicy,
     repairs::{Findings, Repair},
 };
@@ -53,13 +53,16 @@ impl Processes for FakeProcesses {
         Some(PathBuf::from(format!("/proc/{pid}/ns/net")))
     }
 
-    fn netns_of_pod(&self, uid: &str, known: Option<NetnsInode>) -> Option<Found> {
-        let mut of_pod: Vec<_> = self.all.iter().filter(|(_, it)| it.uid == uid).collect();
-        of_pod.sort_by_key(|(_, it)| Some(it.inode) != known);
-        let (pid, process) = of_pod.first()?;
-        Some(Found {
+    fn netns_of_pod(&self, pod: Sought<'_>) -> Result<Found, NodeError> {
+        let of_pod = self.all.iter().filter(|(_, it)| it.uid == pod.uid);
+        let mut of_pod: Vec<_> = of_pod.collect();
+        of_pod.sort_by_key(|(_, it)| Some(it.inode) != pod.known);
+        let first = of_pod.first();
+        let (pid, process) = first.ok_or_else(|| NodeError::NotYet(NO_PROCESS.to_owned()))?;
+        Ok(Found {
             path: PathBuf::from(format!("/proc/{pid}/ns/net")),
             inode: Some(process.inode),
+            doubt: None,
         })
     }
 }

@@ -365,6 +365,7 @@ impl Run {
         let found = Found {
             path: sandbox.netns.clone(),
             inode: Some(NetnsInode::new(sandbox.inode)),
+            doubt: None,
         };
         ready(self.core.attach(sandbox, &found))
     }

@@ -15,7 +15,8 @@ pub fn namespace_type(namespace: BorrowedFd<'_>) -> io::Result<i32> {
     }
 }
 
-/// The user namespace that owns a namespace (ioctl_ns(2), Linux 4.9).
+/// The user namespace that owns a namespace (ioctl_ns(2), Linux 4.9); EPERM if that is not below the caller's own.
+/// The owner of a user namespace is its parent.
 pub fn owning_user_namespace(namespace: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     const NS_GET_USERNS: libc::Ioctl = 0xb701;
     // SAFETY: the request takes no argument and returns a new descriptor.

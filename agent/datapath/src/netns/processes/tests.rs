@@ -1,9 +1,7 @@
-use std::fs;
-
 use sidetrack_common::ids::NetnsInode;
-use sidetrack_reconcile::Processes as _;
+use sidetrack_reconcile::{NodeError, Processes as _, Sought, node::NO_PROCESS};
 
-use super::{MAX_CGROUPS, MAX_IN_CGROUP, Member, Members, Processes, first_pids, pod_uid};
+use super::{Processes, pod_uid};
 
 #[test]
 fn cgroup_paths_of_every_driver_and_runtime() {
@@ -49,92 +47,16 @@ fn other_cgroups_belong_to_no_pod() {
     }
 }
 
-fn with_pod(members: &[(i32, u64, u64)]) -> Members {
-    let members = members.iter().map(|&(pid, started, inode)| Member {
-        pid,
-        started,
-        inode,
-    });
-    Members {
-        all: members.collect(),
-        ..Members::default()
-    }
-}
-
-fn at(inode: u64) -> Option<NetnsInode> {
-    Some(NetnsInode::new(inode))
-}
-
-#[test]
-fn the_oldest_process_leads_to_the_pods_namespace() {
-    let members = with_pod(&[(30, 500, 2), (20, 400, 1), (10, 400, 3)]);
-    let found = members.netns(None).unwrap();
-    assert_eq!(found.inode, at(3), "of the same age the lower pid");
-    assert_eq!(found.path.to_str(), Some("/proc/10/ns/net"));
-    assert_eq!(with_pod(&[]).netns(None), None);
-}
-
-#[test]
-fn the_known_namespace_wins_while_it_has_a_process() {
-    let members = with_pod(&[(20, 400, 1), (30, 500, 2)]);
-    let inode = |known| members.netns(Some(known)).unwrap().inode;
-    assert_eq!(inode(2), at(2));
-    assert_eq!(inode(9), at(1), "gone");
-}
-
-#[test]
-fn a_namespace_that_is_older_than_the_pod_is_not_its_own() {
-    let mut members = with_pod(&[(20, 400, 1), (30, 500, 2)]);
-    let inode = |members: &Members| members.netns(None).map(|it| it.inode);
-    // Somebody who entered it later.
-    members.strangers.insert(1, 450);
-    assert_eq!(inode(&members), Some(at(1)));
-    // The runtime's.
-    members.strangers.insert(1, 100);
-    assert_eq!(inode(&members), Some(at(2)));
-    members.strangers.insert(2, 100);
-    assert_eq!(inode(&members), None, "it waits");
-    let known = members.netns(Some(1)).unwrap();
-    assert_eq!(known.inode, at(1), "enrolled ones stay");
-}
-
-#[test]
-fn of_a_crowd_the_first_of_each_container_are_looked_at() {
-    let pod = tempfile::tempdir().unwrap();
-    let write = |cgroup: &str, first: u32| {
-        let path = pod.path().join(cgroup);
-        fs::create_dir_all(&path).unwrap();
-        let listed: String = (first..first + 20_000)
-            .map(|pid| format!("{pid}\n"))
-            .collect();
-        fs::write(path.join("cgroup.procs"), listed).unwrap();
-    };
-    write("sandbox", 100);
-    write("app", 10_000_000);
-    for number in 0..1000 {
-        write(&format!("app/made-{number}"), 20_000_000 + number * 20_000);
-    }
-    let pids = first_pids(pod.path());
-    assert!(
-        pids.len() <= (MAX_CGROUPS + 1) * MAX_IN_CGROUP,
-        "{}",
-        pids.len()
-    );
-    for first in [100, 10_000_000] {
-        assert!(pids.contains(&first), "{pids:?}");
-    }
-    assert!(pids.iter().all(|pid| pid % 20_000 <= 104), "{pids:?}");
-}
-
 #[test]
 fn without_processes_there_are_none() {
     let none = Processes::default();
     assert!(none.is_none() && !none.any_in(NetnsInode::new(1)));
-    assert_eq!(
-        (
-            none.path_of(NetnsInode::new(1)),
-            none.netns_of_pod("uid", None)
-        ),
-        (None, None)
-    );
+    assert_eq!(none.path_of(NetnsInode::new(1)), None);
+    let sought = Sought {
+        uid: "uid",
+        own_users: false,
+        known: None,
+    };
+    let reason = NodeError::NotYet(NO_PROCESS.to_owned());
+    assert_eq!(none.netns_of_pod(sought), Err(reason));
 }
