@@ -11,6 +11,7 @@ mod cost;
 mod doctor;
 mod events;
 mod explain;
+mod foreign_files;
 mod install_cni;
 mod man;
 mod offline;
@@ -87,6 +88,9 @@ enum Command {
     Completions(completions::Options),
     /// Write manual pages, one for each command
     Man(man::Options),
+    /// Read and write files for the agent that starts this
+    #[command(name = sidetrack_datapath::foreign_files::COMMAND, hide = true)]
+    ForeignFiles,
     /// Print the names of the known pods, for completion scripts
     #[command(name = completions::PODS, hide = true)]
     KnownPods(Places),
@@ -149,6 +153,7 @@ pub fn main() -> ExitCode {
         Command::Version(options) => version::run(&options),
         Command::Completions(options) => completions::run(&options),
         Command::Man(options) => man::run(&options),
+        Command::ForeignFiles => foreign_files::run(),
         Command::KnownPods(places) => blocking(completions::print_pods(places)),
     };
     match result {

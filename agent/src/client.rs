@@ -229,7 +229,7 @@ impl Client {
 /// An answer that is no success, and what it means.
 fn refused(code: StatusCode, path: &str) -> anyhow::Error {
     let cure = if code == StatusCode::SERVICE_UNAVAILABLE {
-        "it is ending"
+        "it is starting or ending: try again in a moment"
     } else {
         "is it of another version?"
     };

@@ -16,6 +16,7 @@ mod plugin;
 mod pod_netns;
 mod request;
 mod uninstalled;
+pub mod upkeep;
 
 use std::{
     io::{Read as _, Write as _},

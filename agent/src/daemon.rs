@@ -5,6 +5,7 @@
 
 mod follow;
 mod inbox;
+mod plugin_files;
 mod reconciler_thread;
 mod worker;
 mod ztunnel;
@@ -18,7 +19,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Result, bail};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::{
     net::TcpListener,
@@ -29,8 +30,8 @@ use tokio::{
 use tracing::{Level, info};
 
 use self::{
-    follow::Follower, inbox::Inbox, reconciler_thread::ReconcilerThread, worker::Parts,
-    ztunnel::Publisher,
+    follow::Follower, inbox::Inbox, plugin_files::PluginFiles, reconciler_thread::ReconcilerThread,
+    worker::Parts, ztunnel::Publisher,
 };
 use crate::observe::{
     history::{self, History},
@@ -42,7 +43,7 @@ use crate::observe::{
 use crate::server::{control_socket::Socket, metrics_http, service_manager};
 use crate::{
     cleanup,
-    cni::install::{Installation, Keeper, Unmaintained},
+    cni::upkeep::Plugin,
     sources::{
         Source,
         cluster::{Ending, Reporter},
@@ -50,8 +51,15 @@ use crate::{
     },
 };
 use sidetrack_base::mesh_settings::{MeshSettings, last_defaults};
-use sidetrack_datapath::kernel::{
-    Datapath, cgroup, kernel_log::LogLevel, maps::Maps, pins::Pins, probe, sys,
+use sidetrack_datapath::{
+    foreign_files,
+    kernel::{
+        Datapath, cgroup,
+        kernel_log::{KernelLog, LogLevel},
+        maps::Maps,
+        pins::Pins,
+        probe, sys,
+    },
 };
 use sidetrack_live::history::Kind;
 use sidetrack_policy::PodRef;
@@ -77,17 +85,6 @@ pub enum Pods {
         /// Whether to remove the taint from the node once the agent is ready.
         remove_taint: bool,
     },
-}
-
-/// What the agent does about the CNI plugin.
-#[derive(Clone, Debug)]
-pub enum Plugin {
-    /// It was started without the plugin. As part of a DaemonSet it looks for an entry that is there nevertheless.
-    Ignore(Option<Unmaintained>),
-    /// Keeps it in place.
-    Keep(Installation),
-    /// Removes its entry.
-    Remove(Installation),
 }
 
 /// Configuration of the daemon.
@@ -171,6 +168,7 @@ impl Daemon {
         raise_file_limit();
         sys::keep_little_memory();
         let source = source(&config.pods).await?;
+        foreign_files::use_helper();
         let mut settings = config
             .settings
             .clone()
@@ -185,8 +183,7 @@ impl Daemon {
         let ztunnel = Publisher::start(config.ztunnel.as_deref(), &source)?;
         let ambient = ztunnel.as_ref().map(Publisher::table);
         let (reporter, taint, ending) = cluster_parts(&source, &config.pods);
-        let (mut datapath, kernel_log) =
-            Datapath::open(pins.clone(), &cgroup, given, kernel_log_level())?;
+        let (mut datapath, kernel_log) = load(&socket, &pins, &cgroup, given).await?;
         datapath.node_netns.clone_from(&config.node_netns);
         let history = open_history(&config.socket);
         let status = Status::new(
@@ -218,8 +215,7 @@ impl Daemon {
             settings,
             inbox: Arc::clone(&inbox),
             status: Arc::clone(&status),
-            cni: keeper(&config.plugin)?,
-            unmaintained: unmaintained(&config.plugin),
+            plugin: PluginFiles::new(config.plugin.clone()),
             taint,
             problems: Vec::new(),
         };
@@ -244,6 +240,21 @@ impl Daemon {
             ending,
         })
     }
+}
+
+/// Loads and attaches the kernel programs, which takes seconds, while the control socket answers that the agent starts.
+async fn load(
+    socket: &Socket,
+    pins: &Pins,
+    cgroup: &Path,
+    given: Option<&Path>,
+) -> Result<(Datapath, KernelLog)> {
+    let answers = socket.answer_start();
+    let (pins, cgroup, given) = (pins.clone(), cgroup.to_owned(), given.map(Path::to_owned));
+    let open = move || Datapath::open(pins, &cgroup, given.as_deref(), kernel_log_level());
+    let loaded = tokio::task::spawn_blocking(open).await;
+    answers.abort();
+    loaded.unwrap_or_else(|panic| Err(panic.into()))
 }
 
 /// The file with the defaults that pods were last enrolled with.
@@ -346,39 +357,10 @@ async fn source(pods: &Pods) -> Result<Source> {
     }
 }
 
-/// Removes the plugin's entry if asked to; what keeps the plugin in place otherwise.
-fn keeper(plugin: &Plugin) -> Result<Option<Keeper>> {
-    match plugin {
-        Plugin::Ignore(_) => Ok(None),
-        Plugin::Keep(installation) => Ok(Some(Keeper::new(installation.clone()))),
-        Plugin::Remove(installation) => {
-            for what in installation.remove(true)? {
-                info!("CNI plugin: {what}");
-            }
-            Ok(None)
-        }
-    }
-}
-
-/// What looks for an entry of the plugin that this agent does not maintain.
-fn unmaintained(plugin: &Plugin) -> Option<Unmaintained> {
-    match plugin {
-        Plugin::Ignore(found) => found.clone(),
-        Plugin::Keep(_) | Plugin::Remove(_) => None,
-    }
-}
-
 /// Removes everything from the node.
 async fn uninstall(config: &Config, reconciler: ReconcilerThread) -> Result<()> {
-    // The entry goes first: as long as it is there and no agent answers, no pod can start. The binary
-    // stays: CRI-O runs the plugins a pod was started with when it stops the pod.
-    let entry_removed = match &config.plugin {
-        Plugin::Keep(plugin) | Plugin::Remove(plugin) => plugin.remove(true).map(drop),
-        Plugin::Ignore(Some(found)) => found.remove().map(drop),
-        Plugin::Ignore(None) => Ok(()),
-    };
-    let entry_removed = entry_removed
-        .context("remove the CNI plugin's entry: until it is gone no pod can start on this node");
+    // The entry goes first: as long as it is there and no agent answers, no pod can start.
+    let entry_removed = plugin_files::remove(&config.plugin).await;
     // A reconciler that still runs would write into what is being removed: rows and links could stay
     // behind without an owner. It also holds the lock that the removal takes. So with one that hangs
     // the hooks stay complete, pods stay intercepted, and the removal is left to `sidetrack cleanup`.

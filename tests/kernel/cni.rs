@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod before_sidecar;
+mod hanging;
 mod identity;
 mod install;
 mod restart;

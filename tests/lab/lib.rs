@@ -11,6 +11,7 @@ pub mod attack;
 pub mod command;
 pub mod deploy;
 pub mod envoy;
+pub mod hanging;
 pub mod helper;
 pub mod injected;
 pub mod ledger;

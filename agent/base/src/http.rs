@@ -11,6 +11,7 @@ pub mod turns;
 use std::{
     io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    sync::Arc,
     time::Duration,
 };
 
@@ -87,6 +88,14 @@ impl Listener for UnixListener {
 
     async fn accept(&self) -> io::Result<(UnixStream, Option<IpAddr>)> {
         Ok((Self::accept(self).await?.0, None))
+    }
+}
+
+impl<L: Listener + Send + Sync> Listener for Arc<L> {
+    type Stream = L::Stream;
+
+    async fn accept(&self) -> io::Result<(L::Stream, Option<IpAddr>)> {
+        L::accept(self).await
     }
 }
 

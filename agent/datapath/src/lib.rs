@@ -5,6 +5,9 @@
 
 // From the bottom up: no module uses one that stands below it in this list.
 pub mod kernel;
+
+pub mod foreign_files;
+
 pub mod netns;
 
 pub mod rows;

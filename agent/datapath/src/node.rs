@@ -95,12 +95,13 @@ impl Node for KernelNode {
 
     async fn dns_servers(
         &mut self,
+        pod: &PodRef,
         cookie: NetnsCookie,
         netns: &Path,
         process: Option<&Path>,
     ) -> Option<Vec<IpAddr>> {
         let source = ResolvConf::new(netns, process);
-        self.resolvers.first(cookie, source).await
+        self.resolvers.first(&pod.namespace, cookie, source).await
     }
 
     fn rows(

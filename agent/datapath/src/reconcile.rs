@@ -86,11 +86,12 @@ impl Reconciler {
         }
         let enrollments = self.core.enrollments();
         let of_due = enrollments.filter(|(_, it)| due.contains(&it.cookie));
-        let sources: Vec<(NetnsCookie, ResolvConf)> = of_due
-            .map(|(_, it)| (it.cookie, self.resolv_conf(it)))
+        let sources: Vec<(PodRef, NetnsCookie, ResolvConf)> = of_due
+            .map(|(name, it)| (name.clone(), it.cookie, self.resolv_conf(it)))
             .collect();
-        for (cookie, source) in sources {
-            self.core.node.resolvers.start(cookie, source);
+        for (pod, cookie, source) in sources {
+            let share = &pod.namespace;
+            self.core.node.resolvers.start(share, cookie, source);
         }
     }
 

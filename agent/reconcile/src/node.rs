@@ -202,6 +202,7 @@ pub trait Node: Sized {
     /// of the pod's processes, where that is another one.
     async fn dns_servers(
         &mut self,
+        pod: &PodRef,
         cookie: NetnsCookie,
         netns: &Path,
         process: Option<&Path>,

@@ -24,8 +24,9 @@ use crate::{
     cni::{
         credentials::{self, Credentials},
         install::{Installation, Unmaintained},
+        upkeep::Plugin,
     },
-    daemon::{self, Config, Plugin, Pods},
+    daemon::{self, Config, Pods},
 };
 use sidetrack_base::{
     log::{self, LogFormat},

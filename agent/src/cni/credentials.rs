@@ -12,6 +12,7 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use k8s_openapi::ByteString;
+use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use sidetrack_base::files;
@@ -20,7 +21,7 @@ use sidetrack_base::files;
 pub const FILE: &str = "sidetrack-cni.kubeconfig";
 
 /// The Secret, mounted in the agent's container.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Credentials {
     /// The directory with `token` and `ca.crt`.
     pub secret: PathBuf,

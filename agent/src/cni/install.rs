@@ -4,19 +4,21 @@
 //! others wrote into the configuration stays unchanged; the entry is removed before the binary.
 
 mod conflist;
-mod keeper;
+pub mod keeper;
 mod single;
 mod unmaintained;
 
 use std::{
-    fs, io,
+    fs::{self, File},
+    io::{self, Seek as _},
     path::{Path, PathBuf},
 };
 
 use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
 
 use self::conflist::NetworkConfig;
-pub use self::{conflist::Entry, keeper::Keeper, unmaintained::Unmaintained};
+pub use self::{conflist::Entry, unmaintained::Unmaintained};
 use super::{
     TYPE,
     credentials::{self, Credentials},
@@ -24,7 +26,7 @@ use super::{
 use sidetrack_base::files::{self, replace};
 
 /// Where the plugin is installed, and how it is configured.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Installation {
     /// Directory of plugins, such as `/opt/cni/bin`.
     pub bin_dir: PathBuf,
@@ -72,12 +74,14 @@ impl Installation {
                 self.bin_dir.display()
             );
         }
-        let own = fs::read("/proc/self/exe").context("read this program")?;
+        let mut own = File::open("/proc/self/exe").context("read this program")?;
         let path = self.binary();
-        if fs::read(&path).is_ok_and(|installed| installed == own) && files::is_executable(&path) {
+        let is_own = |mut installed| files::are_same(&mut own, &mut installed);
+        if File::open(&path).and_then(is_own).unwrap_or_default() && files::is_executable(&path) {
             return Ok(None);
         }
-        replace(&path, &own, 0o755)?;
+        own.rewind().context("read this program")?;
+        files::replace_by_copy(&path, &mut own, 0o755)?;
         Ok(Some(path))
     }
 

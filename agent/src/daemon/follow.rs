@@ -11,12 +11,9 @@ use tokio::{
 };
 use tracing::error;
 
-use super::inbox::Inbox;
+use super::{inbox::Inbox, plugin_files::PluginFiles};
 use crate::observe::status::Status;
-use crate::{
-    cni::install::{Keeper, Unmaintained},
-    sources::{Source, cluster::taint::keep_away},
-};
+use crate::sources::{Source, cluster::taint::keep_away};
 
 /// How often changes are looked for that cause no event.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -27,10 +24,8 @@ pub(super) struct Follower {
     pub(super) settings: MeshSettings,
     pub(super) inbox: Arc<Inbox>,
     pub(super) status: Arc<Status>,
-    /// Keeps the CNI plugin in place, if asked to.
-    pub(super) cni: Option<Keeper>,
-    /// Reports an entry of the plugin that nothing keeps in place.
-    pub(super) unmaintained: Option<Unmaintained>,
+    /// The CNI plugin's files.
+    pub(super) plugin: PluginFiles,
     /// The node from which the taint is to be removed.
     pub(super) taint: Option<(kube::Client, String)>,
     /// What was wrong when it was last published.
@@ -45,14 +40,11 @@ impl Follower {
         loop {
             tokio::select! {
                 () = self.source.changed() => self.relist(),
-                Ok(()) = ready.changed() => self.keep_plugin(),
+                Ok(()) = ready.changed() => self.plugin.look(*ready.borrow()),
                 _ = look.tick() => {
                     self.look();
-                    // Not earlier: a sandbox that is added before the agent is ready waits.
                     let is_ready = *ready.borrow();
-                    if is_ready {
-                        self.keep_plugin();
-                    }
+                    self.keep_plugin(is_ready);
                 }
             }
             self.publish_problems();
@@ -80,15 +72,10 @@ impl Follower {
     }
 
     /// Keeps the CNI plugin in place, and admits new pods to the node once it is.
-    fn keep_plugin(&mut self) {
-        if let Some(cni) = &mut self.cni {
-            cni.turn();
-        }
-        if let Some(found) = &mut self.unmaintained {
-            found.turn();
-        }
-        let in_place = |cni: &Keeper| cni.is_in_place();
-        if self.cni.as_ref().is_none_or(in_place)
+    fn keep_plugin(&mut self, is_ready: bool) {
+        self.plugin.look(is_ready);
+        if is_ready
+            && self.plugin.is_in_place()
             && let Some((client, node)) = self.taint.take()
         {
             tokio::spawn(keep_away(client, node));
@@ -99,10 +86,7 @@ impl Follower {
     pub(super) fn publish_problems(&mut self) {
         let mut problems = self.source.problems();
         problems.extend(self.settings.problem().map(str::to_owned));
-        let cni = self.cni.as_ref();
-        problems.extend(cni.and_then(Keeper::problem).map(str::to_owned));
-        let found = self.unmaintained.as_ref();
-        problems.extend(found.and_then(Unmaintained::problem).map(str::to_owned));
+        problems.extend(self.plugin.problem().map(str::to_owned));
         if problems != self.problems {
             self.status.publish_source_problems(problems.clone());
             self.problems = problems;

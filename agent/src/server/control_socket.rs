@@ -19,7 +19,10 @@ use axum::{
     http::StatusCode,
     routing::get,
 };
-use tokio::net::{UnixListener, UnixStream};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    task::JoinHandle,
+};
 
 use sidetrack_live::history::Entry;
 
@@ -50,7 +53,7 @@ const MAX_LISTED: usize = 64;
 /// A bound socket. Its file is removed when it is dropped.
 #[derive(Debug)]
 pub struct Socket {
-    listener: UnixListener,
+    listener: Arc<UnixListener>,
     _file: RemoveOnDrop,
 }
 
@@ -70,9 +73,23 @@ impl Socket {
         fs::set_permissions(path, fs::Permissions::from_mode(0o600))
             .with_context(|| format!("set the mode of {}", path.display()))?;
         Ok(Self {
-            listener,
+            listener: Arc::new(listener),
             _file: file,
         })
+    }
+
+    /// Answers that the agent is starting, until the task is aborted: it is live then, and nothing else.
+    pub fn answer_start(&self) -> JoinHandle<()> {
+        let starting = "the agent is starting: it loads the kernel programs\n";
+        let router = Router::new()
+            .route(metrics_http::LIVE, get(move || async move { starting }))
+            .fallback(move || async move { (StatusCode::SERVICE_UNAVAILABLE, starting) });
+        let prepare = move |stream: UnixStream, _| {
+            let router = router.clone();
+            async move { Some((stream, router)) }
+        };
+        let listener = Arc::clone(&self.listener);
+        tokio::spawn(serve(listener, LIMITS, prepare, std::future::pending()))
     }
 
     /// Serves until dropped; `more` are routes of other modules.

@@ -1,9 +1,11 @@
 //! One agent at a time, and cleanup after the last.
 
-use std::{fs, path::PathBuf};
+use std::{fs, path::PathBuf, time::Duration};
 
 use anyhow::{Result, ensure};
-use lab::{agent::Agent, command::run_words, network::Lab, product::CGROUP_HOOKS};
+use lab::{
+    agent::Agent, command::run_words, network::Lab, product::CGROUP_HOOKS, wait::eventually,
+};
 use nix::sys::signal::Signal;
 
 kernel_test!(a_second_agent_is_refused);
@@ -146,4 +148,30 @@ impl Drop for Unmount {
     fn drop(&mut self) {
         let _ = run_words(&["umount", &self.0.to_string_lossy()]);
     }
+}
+
+kernel_test!(an_agent_that_starts_answers_so);
+/// Loading the programs takes a second; kubelet's probe and the CNI plugin need not wait for it.
+fn an_agent_that_starts_answers_so() -> Result<()> {
+    let lab = Lab::new()?;
+    let places = lab.places();
+    let _agent = Agent::spawn(places)?;
+    let probe = |what: &str| -> Result<(bool, String)> {
+        let output = places.output(&["probe", what])?;
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        Ok((output.status.success(), text))
+    };
+    eventually(Duration::from_secs(20), || {
+        let (live, text) = probe("live")?;
+        ensure!(live && text.contains("the agent is starting"), "{text}");
+        Ok(())
+    })?;
+    let (ready, text) = probe("ready")?;
+    ensure!(!ready || !text.contains("starting"), "{text}");
+    eventually(Duration::from_secs(30), || {
+        let (ready, text) = probe("ready")?;
+        ensure!(ready, "{text}");
+        Ok(())
+    })?;
+    Ok(())
 }

@@ -174,7 +174,7 @@ kernel_test!(a_namespace_that_the_pod_has_made_is_not_enrolled);
 /// CRI-O keeps no process of the sandbox. The first process of the first container is in namespaces of its own before
 /// the pod is opted in.
 fn a_namespace_that_the_pod_has_made_is_not_enrolled() -> Result<()> {
-    let (mut node, _outside, pod) = labeled()?;
+    let (node, _outside, pod) = labeled()?;
     let first = moved_process(&pod, CLONE_NEWNET | CLONE_NEWUSER)?;
     node.api.apply(injected("web", &node.lab.uid(1)))?;
     let reason = format!("process {} has made one for itself", first.id());
@@ -194,7 +194,7 @@ fn a_namespace_that_the_pod_has_made_is_not_enrolled() -> Result<()> {
 kernel_test!(of_several_namespaces_none_is_the_pods_for_certain);
 /// With privileges the first process makes a network namespace that looks like one of the runtime's.
 fn of_several_namespaces_none_is_the_pods_for_certain() -> Result<()> {
-    let (mut node, _outside, pod) = labeled()?;
+    let (node, _outside, pod) = labeled()?;
     let first = moved_process(&pod, CLONE_NEWNET)?;
     let proxy = container(&pod, "cri-containerd-proxy.scope")?;
     let sidecar = sidecar::start(&proxy, &[])?;

@@ -257,8 +257,7 @@ fn cni_remove_removes_the_entry_at_start() -> Result<()> {
             ..Extra::default()
         },
     )?;
-    let after = runtime.read()?;
-    ensure!(after == before, "{after}\n{}", lab.places().log());
+    wait_for(|| Ok(runtime.read()? == before))?;
     ensure!(has_binary(&runtime)?, "the binary stays");
     Ok(())
 }

@@ -10,7 +10,8 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{command::Process, protocol::APP};
+use lab::{command::Process, hanging::HangingFs, protocol::APP};
+use nix::sys::signal::Signal;
 
 use super::{CAPTURE, DNS, DnsFixture, OTHER};
 use crate::fixture::VIP;
@@ -59,6 +60,25 @@ print(right)
     ensure!(dns.fixture.taken_by()? == 15001);
     let usage = dns.fixture.agent.places.json(&["status", "-o", "json"])?;
     ensure!(usage["problems"] == serde_json::json!([]), "{usage}");
+    Ok(())
+}
+
+kernel_test!(a_resolv_conf_that_hangs_delays_nothing);
+/// It is on a file system that never answers.
+fn a_resolv_conf_that_hangs_delays_nothing() -> Result<()> {
+    let mut dns = DnsFixture::new(&[VIP[0]])?;
+    let path = dns.resolv_conf();
+    let hanging = HangingFs::mount(path.parent().context("its directory")?)?;
+    dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
+    let places = &dns.fixture.agent.places;
+    // It is read again and again, as far as the first read allows.
+    thread::sleep(Duration::from_secs(3));
+    let status = places.json(&["status", "-o", "json"])?;
+    ensure!(status["problems"] == serde_json::json!([]), "{status}");
+    ensure!(dns.fixture.taken_by()? == 15001);
+    let took = dns.fixture.agent.end(Signal::SIGTERM)?;
+    ensure!(took < Duration::from_secs(5), "{took:?}");
+    drop(hanging);
     Ok(())
 }
 

@@ -9,6 +9,7 @@
 mod call;
 mod links;
 mod maps;
+mod messages;
 mod namespaces;
 mod objects;
 mod processes;
@@ -23,6 +24,7 @@ pub use self::{
         map_batch, map_create, map_delete, map_freeze, map_info, map_lookup, map_next_key,
         map_take, map_update, storage_map_create,
     },
+    messages::{message_sockets, receive_message, send_message},
     namespaces::{namespace_type, netns_cookie, owning_user_namespace, socket_option_u64},
     objects::{open_pin, open_pinned_map_to_read, pin},
     processes::{descriptor_of, keep_little_memory, trim_heap},

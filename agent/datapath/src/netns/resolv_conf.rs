@@ -9,7 +9,7 @@ use std::{
     io::{self, Read as _},
     net::IpAddr,
     os::{
-        fd::{AsFd as _, AsRawFd as _},
+        fd::{AsFd as _, AsRawFd as _, OwnedFd},
         unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     },
     path::{Path, PathBuf},
@@ -20,7 +20,10 @@ use nix::{
     sys::stat::Mode,
 };
 
+use serde::{Deserialize, Serialize};
+
 use super::inode_at;
+use crate::foreign_files::Job;
 
 /// Bytes of a file that are read; a larger one is not. resolv.conf(5) has a few hundred.
 const MAX_BYTES: u64 = 64 * 1024;
@@ -28,12 +31,22 @@ const MAX_BYTES: u64 = 64 * 1024;
 const MAX_SERVERS: usize = 16;
 
 /// Where a pod's file is looked for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResolvConf {
     /// `/proc/PID` of a process of the pod's, if there is one.
     pub process: Option<PathBuf>,
     /// A path to the pod's network namespace.
     pub netns: PathBuf,
+}
+
+/// Reads the servers in it.
+impl Job for ResolvConf {
+    const NAME: &'static str = "resolv-conf";
+    type Answer = Vec<IpAddr>;
+
+    fn run(self) -> io::Result<(Vec<IpAddr>, Option<OwnedFd>)> {
+        Ok((self.servers()?, None))
+    }
 }
 
 impl ResolvConf {

@@ -1,24 +1,26 @@
-//! Reads the servers of pods' resolv.conf files, and follows them: off the reconciler's thread, a few at a time, and
-//! each pod's at most once in an interval.
+//! Reads the servers of pods' resolv.conf files, and follows them: by the helper, each pod's at most once in an interval.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
     net::IpAddr,
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use parking_lot::Mutex;
 
 use sidetrack_common::ids::NetnsCookie;
 use tokio::{sync::mpsc, time::timeout};
 
-use crate::netns::{resolv_conf::ResolvConf, searches::Searches};
+use crate::{foreign_files, netns::resolv_conf::ResolvConf};
 
 /// How often a pod's file is read.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the reconciler waits for a pod's first servers. Until they are known all queries are captured.
 const FIRST_TIMEOUT: Duration = Duration::from_millis(200);
-/// Reads at a time. One may hang if the file is on a file system that does.
-const AT_A_TIME: usize = 16;
+/// How long it waits for none after one that was not read in this time: pods may have any number of slow files.
+const PAUSE: Duration = Duration::from_secs(5);
 
 /// What was read for a pod.
 #[derive(Debug)]
@@ -32,7 +34,10 @@ struct Answer {
 /// The reads.
 #[derive(Debug)]
 pub struct Resolvers {
-    searches: Searches,
+    /// The pods whose files are being read.
+    running: Arc<Mutex<BTreeSet<NetnsCookie>>>,
+    /// Until when nothing waits for first servers.
+    paused_until: Option<Instant>,
     answers: (
         mpsc::UnboundedSender<Answer>,
         mpsc::UnboundedReceiver<Answer>,
@@ -44,7 +49,8 @@ pub struct Resolvers {
 impl Default for Resolvers {
     fn default() -> Self {
         Self {
-            searches: Searches::new(AT_A_TIME),
+            running: Arc::default(),
+            paused_until: None,
             answers: mpsc::unbounded_channel(),
             followed: BTreeMap::new(),
         }
@@ -54,13 +60,25 @@ impl Default for Resolvers {
 impl Resolvers {
     /// Reads a pod's servers for the first time. `None` if that takes too long, or no process of the pod runs yet; no servers
     /// if the file cannot be read.
-    pub async fn first(&mut self, cookie: NetnsCookie, source: ResolvConf) -> Option<Vec<IpAddr>> {
+    pub async fn first(
+        &mut self,
+        share: &str,
+        cookie: NetnsCookie,
+        source: ResolvConf,
+    ) -> Option<Vec<IpAddr>> {
+        let now = Instant::now();
+        if self.paused_until.is_some_and(|until| now < until) {
+            return None;
+        }
         let (sender, mut receiver) = mpsc::unbounded_channel();
         let is_awaited = source.is_awaited();
         // What is read for an earlier enrollment may be of an earlier file.
         self.followed.remove(&cookie);
-        self.read_for(cookie, source, Instant::now(), sender);
+        self.read_for(share, cookie, &source, now, sender);
         let answered = timeout(FIRST_TIMEOUT, receiver.recv()).await;
+        if answered.is_err() {
+            self.paused_until = Some(Instant::now() + PAUSE);
+        }
         match answered.ok()??.servers {
             Ok(servers) => Some(servers),
             Err(problem) if is_awaited && problem.kind() == io::ErrorKind::NotFound => None,
@@ -87,11 +105,11 @@ impl Resolvers {
         self.followed.get(&cookie).map(|(_, source)| source)
     }
 
-    /// Reads a pod's file.
-    pub fn start(&mut self, cookie: NetnsCookie, source: ResolvConf) {
+    /// Reads the file of a pod that has this share of all reads.
+    pub fn start(&mut self, share: &str, cookie: NetnsCookie, source: ResolvConf) {
         let sender = self.answers.0.clone();
         let began = Instant::now();
-        self.read_for(cookie, source.clone(), began, sender);
+        self.read_for(share, cookie, &source, began, sender);
         self.followed.insert(cookie, (began, source));
     }
 
@@ -109,17 +127,23 @@ impl Resolvers {
 
     fn read_for(
         &self,
+        share: &str,
         cookie: NetnsCookie,
-        source: ResolvConf,
+        source: &ResolvConf,
         began: Instant,
         sender: mpsc::UnboundedSender<Answer>,
     ) {
         // One that is not started is due again.
-        let _ = self.searches.start(cookie.get(), move || {
+        if !self.running.lock().insert(cookie) {
+            return;
+        }
+        let running = Arc::clone(&self.running);
+        foreign_files::start(share, source, move |outcome| {
+            running.lock().remove(&cookie);
             let _ = sender.send(Answer {
                 cookie,
                 began,
-                servers: source.servers(),
+                servers: outcome.map(|(servers, _)| servers),
             });
         });
     }

@@ -51,7 +51,8 @@ impl<N: Node> Core<N> {
             });
             let process = process.as_ref().map(|it| &*it.path);
             let cookie = opened.cookie;
-            let servers = self.node.dns_servers(cookie, &found.path, process).await;
+            let found = &found.path;
+            let servers = self.node.dns_servers(name, cookie, found, process).await;
             if let Some(record) = self.pods.get_mut(name) {
                 record.dns_servers = servers;
             }

@@ -197,6 +197,7 @@ impl Node for FakeNode {
 
     async fn dns_servers(
         &mut self,
+        _pod: &PodRef,
         _cookie: NetnsCookie,
         _netns: &Path,
         _process: Option<&Path>,

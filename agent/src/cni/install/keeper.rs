@@ -44,32 +44,26 @@ impl Keeper {
         }
     }
 
-    /// Repairs the installation if a file has changed; to be called about twice a second.
-    pub fn turn(&mut self) {
+    /// Repairs the installation if a file has changed; to be called about twice a second. Returns what was done, in words.
+    pub fn turn(&mut self) -> Vec<String> {
         let now = self.file_states();
         let due = self.problem.is_some() && self.retry_at <= Instant::now();
         if self.seen.as_ref() == Some(&now) && !due {
-            return;
+            return Vec::new();
         }
         match self.installation.install() {
             Ok(done) => {
-                let in_place = done.is_empty();
-                for what in done {
-                    tracing::info!("CNI plugin: {what}");
-                }
                 self.problem = None;
                 // After a write the files are checked once more: another program may write at the
                 // same time.
-                self.seen = in_place.then_some(now);
+                self.seen = done.is_empty().then_some(now);
+                done
             }
             Err(error) => {
-                let problem = format!("CNI plugin: {error:#}");
-                if self.problem.as_ref() != Some(&problem) {
-                    tracing::error!("{problem}");
-                }
-                self.problem = Some(problem);
+                self.problem = Some(format!("CNI plugin: {error:#}"));
                 self.seen = Some(now);
                 self.retry_at = Instant::now() + RETRY_INTERVAL;
+                Vec::new()
             }
         }
     }

@@ -2,7 +2,7 @@ use std::{fs, os::unix::fs::PermissionsExt as _, path::Path};
 
 use tempfile::TempDir;
 
-use super::{Entry, Installation, Keeper, Unmaintained};
+use super::{Entry, Installation, Unmaintained, keeper::Keeper};
 
 const CALICO: &str = r#"{
   "name": "k8s-pod-network",

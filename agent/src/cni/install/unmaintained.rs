@@ -11,6 +11,7 @@ use std::{
 };
 
 use anyhow::Result;
+use serde::{Deserialize, Serialize};
 
 use super::{Entries, remove_entries};
 
@@ -18,7 +19,7 @@ use super::{Entries, remove_entries};
 const LOOK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Looks for entries that ask this agent.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Unmaintained {
     /// The directory of network configurations as the node sees it.
     on_node: PathBuf,
@@ -26,7 +27,9 @@ pub struct Unmaintained {
     conf_dir: PathBuf,
     /// The agent's socket.
     socket: PathBuf,
+    #[serde(skip)]
     looked: Option<Instant>,
+    #[serde(skip)]
     problem: Option<String>,
 }
 
@@ -58,7 +61,7 @@ impl Unmaintained {
             return;
         }
         self.looked = Some(Instant::now());
-        let problem = match Entries::of_socket(&self.conf_dir, &self.socket) {
+        self.problem = match Entries::of_socket(&self.conf_dir, &self.socket) {
             Ok(entries) => entries.own.first().map(|path| self.words(path)),
             // Without hostPID there is nothing to look at.
             Err(error) => {
@@ -66,12 +69,6 @@ impl Unmaintained {
                 None
             }
         };
-        match (&problem, &self.problem) {
-            (Some(problem), None) => tracing::warn!("{problem}"),
-            (None, Some(_)) => tracing::info!("CNI plugin: its entry is gone"),
-            _ => {}
-        }
-        self.problem = problem;
     }
 
     fn words(&self, path: &Path) -> String {

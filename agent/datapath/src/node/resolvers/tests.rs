@@ -39,7 +39,7 @@ async fn answered(resolvers: &Resolvers) {
 async fn a_file_is_followed() {
     let (_dir, source) = process("10.0.0.1");
     let mut resolvers = Resolvers::default();
-    resolvers.start(COOKIE, source);
+    resolvers.start("shop", COOKIE, source);
     answered(&resolvers).await;
     assert_eq!(resolvers.read(), [(COOKIE, servers("10.0.0.1"))]);
 }
@@ -49,11 +49,11 @@ async fn what_was_read_for_an_earlier_enrollment_is_not_taken() {
     let (_dir, earlier) = process("10.0.0.1");
     let (_other, source) = process("10.0.0.2");
     let mut resolvers = Resolvers::default();
-    resolvers.start(COOKIE, earlier);
+    resolvers.start("shop", COOKIE, earlier);
     answered(&resolvers).await;
     let first = loop {
         // It has answered, and may end a moment later.
-        if let Some(first) = resolvers.first(COOKIE, source.clone()).await {
+        if let Some(first) = resolvers.first("shop", COOKIE, source.clone()).await {
             break first;
         }
     };

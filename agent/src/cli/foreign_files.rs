@@ -1,0 +1,23 @@
+//! `sidetrack foreign-files`: the agent's helper. An agent starts it; nobody else does.
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use sidetrack_datapath::{
+    foreign_files::{Runner, serve},
+    netns::resolv_conf::ResolvConf,
+};
+
+use crate::cni::upkeep::{Removal, Turn};
+
+/// Everything that an agent may ask of it.
+const RUNNERS: &[Runner] = &[
+    Runner::of::<ResolvConf>(),
+    Runner::of::<Turn>(),
+    Runner::of::<Removal>(),
+];
+
+pub(super) fn run() -> Result<ExitCode> {
+    serve(RUNNERS).context("answer the agent, which has to start this")?;
+    Ok(ExitCode::SUCCESS)
+}
