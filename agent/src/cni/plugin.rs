@@ -106,9 +106,8 @@ fn without_agent(
     {
         match uninstalled::observe(install, observation) {
             Ok(Presence::Gone(how)) => {
-                let done = uninstalled::leave_node(install, &config.socket);
                 eprintln!(
-                    "sidetrack: pod {} starts without interception: no agent answers on this node, and {how}. {done}. Hooks of an agent that could not clean up stay: run `sidetrack-cni cleanup` on this node (in the directory of the CNI plugins)",
+                    "sidetrack: pod {} starts without interception: no agent answers on this node, and {how}. The plugin's entry stays, and so do hooks of an agent that could not clean up: run `sidetrack-cni cleanup` on this node (in the directory of the CNI plugins)",
                     pod.name
                 );
                 return Ok(());

@@ -1,14 +1,12 @@
 //! Whether sidetrack was uninstalled while no agent could remove the plugin's entry: the agent crashed
 //! again and again, or its node was off. Without this nothing would start on that node any more.
 //!
-//! Only the API server's own answer counts: the DaemonSet does not exist, or the plugin's service account
-//! does not. An API server that does not answer, or refuses for another reason, says nothing about it, and the
-//! pod waits.
+//! Only one answer proves it: the DaemonSet does not exist, or is being deleted. An API server that does not answer, or
+//! refuses, says nothing about it, and the pod waits: it answers 401 for the plugin's token also while etcd is away or
+//! after its keys were replaced. The plugin changes nothing on the node: its entry and its credentials stay for an agent
+//! that comes back, or for `sidetrack cleanup`.
 
-use std::{
-    path::Path,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use k8s_openapi::api::apps::v1::DaemonSet;
@@ -17,16 +15,13 @@ use kube::{
     config::{KubeConfigOptions, Kubeconfig},
 };
 
-use super::{config::Install, install::remove_entries};
+use super::config::Install;
 use sidetrack_base::runtime::block_on;
 
 /// Longest wait for one answer.
 const ANSWER: Duration = Duration::from_secs(2);
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(500);
-/// 401 Unauthorized.
-const UNAUTHORIZED: u16 = 401;
-
 /// What the API server says about the DaemonSet.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Presence {
@@ -76,24 +71,6 @@ async fn look(client: &Client, install: &Install) -> Result<Presence> {
         Ok(_) => Ok(Presence::Gone(format!(
             "the API server says that DaemonSet {name} is deleted"
         ))),
-        Err(kube::Error::Api(status)) if status.code == UNAUTHORIZED => {
-            Ok(Presence::Gone(format!(
-                "the API server no longer accepts the service account that was installed with DaemonSet {name}"
-            )))
-        }
         Err(error) => bail!("the API server does not say whether DaemonSet {name} exists: {error}"),
-    }
-}
-
-/// Removes the plugin's entry, so that further pods do not wait. An agent that is installed again puts it
-/// back. Returns what was done, in words.
-pub(super) fn leave_node(install: &Install, socket: &Path) -> String {
-    let Some(conf_dir) = install.kubeconfig.parent() else {
-        return "The plugin's entry stays".to_owned();
-    };
-    match remove_entries(conf_dir, socket) {
-        Ok(done) => format!("CNI plugin: {}", done.join(", ")),
-        // Another pod's ADD may be doing the same.
-        Err(error) => format!("The plugin's entry may stay: {error:#}"),
     }
 }
