@@ -56,16 +56,13 @@ pub fn must(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs a command and returns its result as an exit code.
+/// Runs a command and returns its exit code; 1 for one that a signal ended.
 pub fn exit_code(command: &mut Command) -> Result<ExitCode> {
     let status = command
         .status()
         .with_context(|| format!("run {}", show(command)))?;
-    Ok(if status.success() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
-    })
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// A command's stdout, trimmed; `None` if it cannot be run or fails.
