@@ -139,6 +139,8 @@ fn prepare(socket: &Socket, dial: &Dial) -> io::Result<()> {
     }
     if dial.beside.is_some() {
         socket.set_reuse_address(true)?;
+    }
+    if dial.beside.is_some() || dial.resets {
         // No TIME_WAIT: the port is used again.
         socket.set_linger(Some(Duration::ZERO))?;
     }

@@ -13,6 +13,7 @@ mod listen;
 mod names;
 mod nested;
 mod ring;
+mod together;
 mod tricks;
 mod udp;
 mod visit;
@@ -23,10 +24,10 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use lab::{
     helper,
-    protocol::{Request, Response},
+    protocol::{Dial, Request, Response},
 };
 
-use crate::{dial::Held, listen::Groups};
+use crate::{dial::Held, listen::Groups, together::together};
 
 /// Listens and dials in a pod, as requested on stdin.
 #[derive(Debug, Parser)]
@@ -95,6 +96,18 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
                 .map(|dial| Ok(dial::dial(dial)?.map(|(connected, _)| connected)))
                 .collect::<Result<_>>()?,
         ),
+        Request::DialTogether(dials) => Response::AllDialed(together(&dials, |it| {
+            Ok(dial::dial(it)?.map(|(connected, _)| connected))
+        })?),
+        Request::HoldAll(dials) => {
+            let hold = |it: &Dial| {
+                Ok(dial::dial(it)?.map(|(connected, socket)| {
+                    held.keep(socket);
+                    connected
+                }))
+            };
+            Response::AllDialed(dials.iter().map(hold).collect::<Result<_>>()?)
+        }
         Request::Hold(dial) => {
             let result = dial::dial(&dial)?;
             Response::Dialed(result.map(|(connected, socket)| {
@@ -138,6 +151,7 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             udp::answer(&answer)?;
             Response::Done
         }
+        Request::SendTogether(all) => Response::AllUdpAnswered(together(&all, udp::send)?),
         Request::SendUdp(send) => Response::UdpAnswered(udp::send(&send)?.map(Box::new)),
         Request::Echo => Response::Count(held.echo()),
         Request::Again => Response::AllDialed(held.again()),

@@ -87,7 +87,21 @@ impl Actor {
 
     /// Connects one after the other.
     pub fn dial_all(&self, dials: Vec<Dial>) -> Result<Vec<Result<Connected, i32>>> {
-        match self.ask(&Request::DialAll(dials))? {
+        self.all_dialed(&Request::DialAll(dials))
+    }
+
+    /// Connects, some at the same time, for connections that do not depend on each other.
+    pub fn dial_together(&self, dials: Vec<Dial>) -> Result<Vec<Result<Connected, i32>>> {
+        self.all_dialed(&Request::DialTogether(dials))
+    }
+
+    /// Connects one after the other and keeps the connections open.
+    pub fn hold_all(&self, dials: Vec<Dial>) -> Result<Vec<Result<Connected, i32>>> {
+        self.all_dialed(&Request::HoldAll(dials))
+    }
+
+    fn all_dialed(&self, request: &Request) -> Result<Vec<Result<Connected, i32>>> {
+        match self.ask(request)? {
             Response::AllDialed(results) => Ok(results),
             other => bail!("unexpected answer {other:?}"),
         }
@@ -151,10 +165,7 @@ impl Actor {
 
     /// The held connections as both ends see them now.
     pub fn again(&self) -> Result<Vec<Result<Connected, i32>>> {
-        match self.ask(&Request::Again)? {
-            Response::AllDialed(results) => Ok(results),
-            other => bail!("unexpected answer {other:?}"),
-        }
+        self.all_dialed(&Request::Again)
     }
 
     /// Listens on one socket; answers the listener's id.

@@ -108,6 +108,8 @@ pub struct Dial {
     pub pause: Option<std::path::PathBuf>,
     /// Longest wait for an answer, in milliseconds.
     pub patience_ms: u64,
+    /// Whether it ends with a reset, which leaves nothing in TIME_WAIT.
+    pub resets: bool,
 }
 
 impl Dial {
@@ -130,6 +132,7 @@ impl Dial {
             mapped: false,
             pause: None,
             patience_ms: 1500,
+            resets: false,
         }
     }
 }
@@ -170,6 +173,10 @@ pub enum Request {
     Dial(Box<Dial>),
     /// Connects one after the other; answers [`Response::AllDialed`].
     DialAll(Vec<Dial>),
+    /// Connects, some at the same time; answers [`Response::AllDialed`].
+    DialTogether(Vec<Dial>),
+    /// Connects one after the other and keeps the connections; answers [`Response::AllDialed`].
+    HoldAll(Vec<Dial>),
     /// Connects and keeps the connection; answers [`Response::Dialed`].
     Hold(Box<Dial>),
     /// Begins so many connections, as the application, and keeps whatever becomes of them; answers
@@ -221,6 +228,8 @@ pub enum Request {
     AnswerUdp(AnswerUdp),
     /// Sends a datagram and waits for its answer; answers [`Response::UdpAnswered`].
     SendUdp(Box<SendUdp>),
+    /// Does the same with many, some at the same time; answers [`Response::AllUdpAnswered`].
+    SendTogether(Vec<SendUdp>),
     /// Sends on every held connection and reads the echo; answers how many still work.
     Echo,
     /// Reads the names of both ends of every held connection again; answers
@@ -290,6 +299,8 @@ pub enum Response {
     Flooded(Flooded),
     /// The answer to a datagram, or errno.
     UdpAnswered(Result<Box<UdpAnswer>, i32>),
+    /// The answers to datagrams, or errnos.
+    AllUdpAnswered(Vec<Result<UdpAnswer, i32>>),
     /// A number.
     Count(usize),
     /// A socket that was connected and listens.

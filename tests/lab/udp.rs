@@ -62,4 +62,12 @@ impl Actor {
             other => bail!("unexpected answer {other:?}"),
         }
     }
+
+    /// Sends datagrams, some at the same time, and waits for their answers.
+    pub fn send_together(&self, all: Vec<SendUdp>) -> Result<Vec<Result<UdpAnswer, i32>>> {
+        match self.ask(&Request::SendTogether(all))? {
+            Response::AllUdpAnswered(results) => Ok(results),
+            other => bail!("unexpected answer {other:?}"),
+        }
+    }
 }

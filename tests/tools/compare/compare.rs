@@ -1,21 +1,19 @@
 //! Runs the matrix in both pods and compares what both ends see.
 
-use std::{
-    net::{Ipv4Addr, SocketAddr},
-    thread,
-};
+mod known;
 
-use anyhow::{Result, anyhow};
-use lab::protocol::{Connected, Names};
-use sidetrack_policy::Mode;
+use std::{net::SocketAddr, thread};
 
 use crate::{
     explain::{Explainer, agrees},
-    matrix::{Case, Family, cases},
+    matrix::{Case, Family, Origin, cases},
     pair::{PairedPod, PodPair},
+    profiles::Profile,
     report::Report,
     target::Target,
 };
+use anyhow::{Result, anyhow};
+use lab::protocol::{Connected, Names};
 
 /// What came of one connection, source ports aside.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,11 +41,14 @@ const SECOND_TIMEOUT_MS: u64 = 4_000;
 
 /// Makes a family's connections under the present target and compares.
 pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report) -> Result<()> {
-    let cases = cases(family, target);
+    let mut cases = cases(family, target, pair.profile);
+    for case in &mut cases {
+        case.dial.resets = pair.profile.and_then(Profile::crowd).is_some();
+    }
     let explainer = Explainer::new(pair.places())?;
     let mut again = Vec::new();
     for (case, oracle, ours) in both(pair, &cases)? {
-        match evaluate(&explainer, case, target, &oracle, &ours) {
+        match evaluate(&explainer, case, pair, target, [&oracle, &ours]) {
             Ok(difference) => report.passed(difference),
             Err(_) => again.push(case.clone()),
         }
@@ -58,7 +59,7 @@ pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report)
     }
     report.repeated += again.len();
     for (case, oracle, ours) in both(pair, &again)? {
-        match evaluate(&explainer, case, target, &oracle, &ours) {
+        match evaluate(&explainer, case, pair, target, [&oracle, &ours]) {
             Ok(difference) => report.passed(difference),
             Err(answers) => report.failed(&case.name, answers),
         }
@@ -89,10 +90,15 @@ fn both<'a>(pair: &PodPair, cases: &'a [Case]) -> Result<Vec<(&'a Case, Outcome,
 fn evaluate(
     explainer: &Explainer,
     case: &Case,
+    pair: &PodPair,
     target: &Target,
-    oracle: &Outcome,
-    ours: &Outcome,
+    [oracle, ours]: [&Outcome; 2],
 ) -> Result<Option<&'static str>, [(&'static str, String); 2]> {
+    if let Some(profile) = pair.profile
+        && let Some(difference) = known::under(profile, case, oracle, ours)
+    {
+        return Ok(Some(difference));
+    }
     let verdict = explainer.verdict(case);
     // Of a bound port the kernel decides after the rules.
     let is_taken = case.dial.beside.is_some() && *ours == Outcome::Fails(libc::EADDRNOTAVAIL);
@@ -105,7 +111,7 @@ fn evaluate(
     if oracle == ours {
         return Ok(None);
     }
-    wanted_difference(case, target, oracle, ours)
+    known::difference(case, target, oracle, ours)
         .map(Some)
         .ok_or_else(|| {
             [
@@ -115,101 +121,16 @@ fn evaluate(
         })
 }
 
-/// The name of a difference that is there on purpose; `None` for any other.
-fn wanted_difference(
-    case: &Case,
-    target: &Target,
-    oracle: &Outcome,
-    ours: &Outcome,
-) -> Option<&'static str> {
-    let dialed = case.dial.destination;
-    if case.arrives_by.is_none() && case.dial.device.is_some() {
-        // The redirect to lo that iptables makes can never be answered.
-        let lost = matches!(
-            oracle,
-            Outcome::Fails(libc::EINPROGRESS | libc::ETIMEDOUT | libc::EHOSTUNREACH)
-        );
-        let refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
-        // Root may take the binding off.
-        let redirected =
-            matches!(ours, Outcome::Connects(seen) if seen.accepted_by != dialed.port());
-        return (lost && (refused || redirected))
-            .then_some("SO_BINDTODEVICE: times out under iptables, refused or redirected");
-    }
-    let is_of_mangle =
-        target.policy.mode == Mode::Tproxy && target.policy.dialect.proxy_mark().is_none();
-    if case.is_forwarded && is_of_mangle {
-        // The rules mark every packet of an established connection that enters, also the answers to one that they
-        // left alone, and the mark keeps these in the pod.
-        let lost = *oracle == Outcome::Fails(libc::EINPROGRESS);
-        let passed = match ours {
-            Outcome::Fails(errno) => *errno == libc::ECONNREFUSED,
-            Outcome::Connects(seen) => seen.accepted_by == dialed.port(),
-        };
-        return (lost && passed).then_some(
-            "through a pod in mode TPROXY, captured by no rule: times out under iptables, passes",
-        );
-    }
-    if case.dial.transparent && dialed.ip() == Ipv4Addr::LOCALHOST {
-        // The rules restore the mark of the answers after these were routed, and 127.0.0.1 cannot leave the pod.
-        let lost = *oracle == Outcome::Fails(libc::EINPROGRESS);
-        return lost.then_some(
-            "the client's address to 127.0.0.1 in mode TPROXY: times out under iptables, reaches the app",
-        );
-    }
-    if case.dial.transparent && target.policy.includes_loopback() {
-        let redirected = match oracle {
-            Outcome::Fails(errno) => *errno == libc::EINPROGRESS,
-            Outcome::Connects(seen) => seen.accepted_by == target.policy.inbound_port,
-        };
-        let reaches_app = match ours {
-            // Off the pod the mark's route leads nowhere.
-            Outcome::Fails(errno) => [libc::ECONNREFUSED, libc::EINPROGRESS].contains(errno),
-            Outcome::Connects(seen) => seen.accepted_by == dialed.port(),
-        };
-        return (redirected && reaches_app).then_some(
-            "with the mark in mode TPROXY, by rules that capture loopback: redirected to the sidecar under iptables, reaches the app, or nothing off the pod",
-        );
-    }
-    if case.dial.dissolve && target.policy.dialect.proxy_mark() == Some(case.dial.mark) {
-        let accepted_by = |it: &Outcome, port: u16| matches!(it, Outcome::Connects(seen) if seen.accepted_by == port);
-        let differs =
-            accepted_by(oracle, dialed.port()) && accepted_by(ours, target.policy.outbound_port);
-        return differs.then_some(
-            "ztunnel's socket that has called its pod, connected again: untouched under iptables, captured",
-        );
-    }
-    if case.dial.segment.is_some() {
-        let refused = *ours == Outcome::Fails(libc::ECONNREFUSED);
-        return refused
-            .then_some("IPv6 routing header: evaluated by its first hop under iptables, refused");
-    }
-    let Outcome::Connects(seen) = oracle else {
-        return None;
-    };
-    if case.dial.beside.is_some() && !target.policy.rules_ignore_capture_range() {
-        let taken = *ours == Outcome::Fails(libc::EADDRNOTAVAIL);
-        return taken.then_some(
-            "bound port used twice, by rules that capture loopback: remapped under iptables, EADDRNOTAVAIL",
-        );
-    }
-    let mut wanted = seen.clone();
-    wanted.server.local = dialed;
-    // No packet of an inbound connection is rewritten.
-    (case.arrives_by.is_some() && *ours == Outcome::Connects(wanted)).then_some(
-        "accepted inbound socket: named by the capture port under iptables, by the original destination by sidetrack",
-    )
-}
-
 fn outcomes(pod: &PairedPod, cases: &[Case]) -> Result<Vec<Outcome>> {
-    let (outbound, others): (Vec<_>, Vec<_>) =
-        cases.iter().partition(|case| case.arrives_by.is_none());
-    let (of_machine, inbound) = others.into_iter().partition(|case| case.from_machine);
-    let dials = |cases: Vec<&Case>| cases.iter().map(|case| case.dial.clone()).collect();
-    let mut results = pod.client.dial_all(dials(outbound))?;
+    let mut results = Vec::new();
     // In the order of the cases.
-    results.extend(pod.outside.dial_all(dials(inbound))?);
-    results.extend(pod.machine.dial_all(dials(of_machine))?);
+    for origin in Origin::ALL {
+        let own = cases.iter().filter(|case| case.from == origin);
+        let dials: Vec<_> = own.map(|case| case.dial.clone()).collect();
+        if !dials.is_empty() {
+            results.extend(pod.actor(origin)?.dial_together(dials)?);
+        }
+    }
     Ok(results.into_iter().map(outcome).collect())
 }
 

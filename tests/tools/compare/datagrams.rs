@@ -99,10 +99,9 @@ pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report)
 /// Sends queries in both pods, at the same time.
 fn both(pair: &PodPair, queries: Vec<Query>) -> Result<Vec<(Query, Outcome, Outcome)>> {
     let outcomes = |client: &Actor| -> Result<Vec<Outcome>> {
-        let sent = queries
-            .iter()
-            .map(|query| client.send_udp(query.send.clone()));
-        sent.map(|outcome| outcome.map(without_port)).collect()
+        let all = queries.iter().map(|query| query.send.clone()).collect();
+        let outcomes = client.send_together(all)?;
+        Ok(outcomes.into_iter().map(without_port).collect())
     };
     let (oracle, ours) = thread::scope(|scope| {
         let oracle = scope.spawn(|| outcomes(&pair.oracle.client));

@@ -4,7 +4,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use anyhow::{Context as _, Result};
 use lab::product::{ListTables, MapRoutes, Maps, Pins, Policy};
-use lab::{agent::Places, udp::SendUdp};
+use lab::{agent::Places, machine::MACHINE, udp::SendUdp};
 use sidetrack_common::{
     addr::Addr,
     decide::{self, Decision, Inbound, Outbound, Owner, Verdict},
@@ -12,7 +12,8 @@ use sidetrack_common::{
 
 use crate::{
     compare::Outcome,
-    matrix::{Case, ip},
+    matrix::{Case, Origin, ip},
+    pair::NEIGHBOR,
 };
 
 /// The enrolled pod as explain sees it.
@@ -110,12 +111,11 @@ impl Explainer {
             return decide::outbound(&row, &conn, &tables);
         };
         let is_v6 = dial.destination.is_ipv6();
-        let [v4, v6] = if case.from_machine {
-            ["10.79.0.2", "fd79::2"]
-        } else if dial.device.is_some() {
-            ["10.78.0.254", "fd78::fe"]
-        } else {
-            ["10.77.0.254", "fd77::fe"]
+        let [v4, v6] = match case.from {
+            Origin::Machine => MACHINE,
+            Origin::Neighbor => NEIGHBOR,
+            Origin::Pod | Origin::Outside if dial.device.is_some() => ["10.78.0.254", "fd78::fe"],
+            Origin::Pod | Origin::Outside => ["10.77.0.254", "fd77::fe"],
         };
         let syn = Inbound {
             source: ip(if is_v6 { v6 } else { v4 }).into(),

@@ -3,12 +3,14 @@
 //! compared. Then both make a known load, and what counts it is compared.
 
 mod compare;
+mod crowd;
 mod datagrams;
 mod explain;
 mod load;
 mod matrix;
 mod pair;
 mod policies;
+mod profiles;
 mod report;
 mod target;
 
@@ -22,7 +24,8 @@ use sidetrack_policy::mesh::MeshName;
 use crate::{
     matrix::Family,
     pair::PodPair,
-    policies::{DIALECTS, LOADS, OF_MESHES, OfMesh, POLICIES},
+    policies::{BuiltIn, CURRENT, DIALECTS, LOADS, OF_MESHES, OfMesh, POLICIES},
+    profiles::{PROFILES, Profile},
     report::{Format, Report},
     target::Target,
 };
@@ -47,6 +50,14 @@ struct Options {
         conflicts_with = "manifest"
     )]
     policy: Option<String>,
+    /// Under settings of real nodes and pods, most often with a part of the policies; `all` for all of them
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_parser = PossibleValuesParser::new(profile_names()),
+        conflicts_with = "manifest"
+    )]
+    profile: Option<String>,
     /// The manifest of any pod, to compare with the rules given
     #[arg(long, value_name = "FILE", requires = "rules")]
     manifest: Option<PathBuf>,
@@ -60,6 +71,27 @@ struct Options {
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
 }
+
+impl Options {
+    /// The profiles that are asked for.
+    fn profiles(&self) -> Vec<&'static Profile> {
+        let Some(wanted) = &self.profile else {
+            return Vec::new();
+        };
+        let all = PROFILES.iter();
+        all.filter(|profile| wanted == ALL || wanted == profile.name)
+            .collect()
+    }
+}
+
+/// Names of profiles, and the one for all of them.
+fn profile_names() -> impl Iterator<Item = &'static str> {
+    let names = PROFILES.iter().map(|profile| profile.name);
+    names.chain([ALL])
+}
+
+/// What stands for every profile.
+const ALL: &str = "all";
 
 /// Meshes with policies here.
 fn mesh_names() -> impl Iterator<Item = &'static str> {
@@ -97,8 +129,8 @@ fn run(options: &Options) -> Result<ExitCode> {
     private::require_root()?;
     private::enter()?;
     ledger::sweep()?;
-    let mut pair = PodPair::new()?;
     if let Some((target, dialect)) = foreign {
+        let mut pair = PodPair::new(None)?;
         let mut report = Report::new(options.output, &[&dialect]);
         report.policy(&target.name);
         compare_one(
@@ -111,59 +143,103 @@ fn run(options: &Options) -> Result<ExitCode> {
         )?;
         return report.close();
     }
-    let chosen =
-        |wanted: &Option<String>, name: &str| wanted.as_ref().is_none_or(|wanted| wanted == name);
-    let is_chosen = |mesh: MeshName| {
-        options.mesh.is_empty() || options.mesh.iter().any(|wanted| wanted == mesh.name())
+    let profiles = options.profiles();
+    let selections: Vec<Selection> = match profiles.as_slice() {
+        [] => vec![Selection::new(options, None)],
+        some => some
+            .iter()
+            .map(|profile| Selection::new(options, Some(profile)))
+            .collect(),
     };
-    let dialects: Vec<&str> = DIALECTS
-        .into_iter()
-        .filter(|dialect| is_chosen(MeshName::Istio) && chosen(&options.dialect, dialect))
-        .collect();
-    let of_meshes = OF_MESHES.iter().filter(|policy| {
-        options.dialect.is_none() && is_chosen(policy.mesh) && chosen(&options.policy, policy.name)
-    });
-    let of_meshes: Vec<&OfMesh> = of_meshes.collect();
-    let is_of_others = !of_meshes.is_empty();
-    let columns: Vec<&str> = dialects
-        .iter()
-        .copied()
-        .chain(is_of_others.then_some("own"))
-        .collect();
-    let mut report = Report::new(options.output, &columns);
-    let matrix = POLICIES.iter().map(|policy| (policy, Part::Matrix));
-    let load = LOADS.iter().map(|policy| (policy, Part::Load));
-    for (policy, part) in matrix
-        .chain(load)
-        .filter(|(policy, _)| !dialects.is_empty() && chosen(&options.policy, policy.name))
-    {
-        report.policy(policy.name);
-        for dialect in &dialects {
-            let target = Target::built_in(policy, dialect)?;
-            if target.is_rejected() {
-                report.end(0)?;
-                continue;
-            }
-            compare_one(&mut pair, &target, dialect, options, part, &mut report)?;
+    let mut report = Report::new(options.output, &selections[0].columns());
+    for selection in &selections {
+        if let Some(profile) = selection.profile {
+            report.profile(profile);
         }
-        if is_of_others {
-            report.end(0)?;
-        }
-    }
-    for policy in of_meshes {
-        report.policy(policy.name);
-        for _ in &dialects {
-            report.end(0)?;
-        }
-        let target = Target::of_mesh(policy)?;
-        let part = if policy.is_load {
-            Part::Load
-        } else {
-            Part::Matrix
-        };
-        compare_one(&mut pair, &target, "own", options, part, &mut report)?;
+        let mut pair = PodPair::new(selection.profile)?;
+        selection.compare(&mut pair, options, &mut report)?;
     }
     report.close()
+}
+
+/// What is compared in one pair of pods.
+struct Selection {
+    profile: Option<&'static Profile>,
+    dialects: Vec<&'static str>,
+    of_istio: Vec<(&'static BuiltIn, Part)>,
+    of_meshes: Vec<&'static OfMesh>,
+}
+
+impl Selection {
+    fn new(options: &Options, profile: Option<&'static Profile>) -> Self {
+        let is_chosen = |mesh: MeshName| {
+            options.mesh.is_empty() || options.mesh.iter().any(|wanted| wanted == mesh.name())
+        };
+        let is_of_profile = |name: &str| profile.is_none_or(|profile| profile.has_policy(name));
+        let is_wanted = |name: &str| match &options.policy {
+            Some(wanted) => wanted == name,
+            None => is_of_profile(name),
+        };
+        let has_dialect = |dialect: &str| match &options.dialect {
+            Some(wanted) => wanted == dialect,
+            None => profile.is_none() || dialect == CURRENT,
+        };
+        let matrix = POLICIES.iter().map(|policy| (policy, Part::Matrix));
+        let load = LOADS.iter().map(|policy| (policy, Part::Load));
+        let dialects = DIALECTS
+            .into_iter()
+            .filter(|dialect| is_chosen(MeshName::Istio) && has_dialect(dialect));
+        let of_meshes = OF_MESHES.iter().filter(|policy| {
+            options.dialect.is_none() && is_chosen(policy.mesh) && is_wanted(policy.name)
+        });
+        let dialects: Vec<_> = dialects.collect();
+        Self {
+            profile,
+            of_istio: matrix
+                .chain(load)
+                .filter(|(policy, _)| !dialects.is_empty() && is_wanted(policy.name))
+                .collect(),
+            dialects,
+            of_meshes: of_meshes.collect(),
+        }
+    }
+
+    /// Those of the table.
+    fn columns(&self) -> Vec<&'static str> {
+        let own = (!self.of_meshes.is_empty()).then_some("own");
+        self.dialects.iter().copied().chain(own).collect()
+    }
+
+    fn compare(&self, pair: &mut PodPair, options: &Options, report: &mut Report) -> Result<()> {
+        for (policy, part) in &self.of_istio {
+            report.policy(policy.name);
+            for dialect in &self.dialects {
+                let target = Target::built_in(policy, dialect)?;
+                if target.is_rejected() {
+                    report.end(0)?;
+                    continue;
+                }
+                compare_one(pair, &target, dialect, options, *part, report)?;
+            }
+            if !self.of_meshes.is_empty() {
+                report.end(0)?;
+            }
+        }
+        for policy in &self.of_meshes {
+            report.policy(policy.name);
+            for _ in &self.dialects {
+                report.end(0)?;
+            }
+            let target = Target::of_mesh(policy)?;
+            let part = if policy.is_load {
+                Part::Load
+            } else {
+                Part::Matrix
+            };
+            compare_one(pair, &target, "own", options, part, report)?;
+        }
+        Ok(())
+    }
 }
 
 /// What is compared under a policy.
@@ -194,6 +270,7 @@ fn compare_one(
             match part {
                 Part::Matrix => {
                     compare::run(pair, family, target, report)?;
+                    crowd::run(pair, family, target, report)?;
                     datagrams::run(pair, family, target, report)?;
                 }
                 Part::Load => load::run(pair, family, target, report)?,

@@ -2,6 +2,7 @@
 
 mod marked;
 mod passing;
+mod settings;
 
 use std::{
     net::{IpAddr, Ipv6Addr, SocketAddr},
@@ -15,7 +16,7 @@ use lab::{
     protocol::{APP, Dial, Identity, Manner, ROOT},
 };
 
-use crate::target::Target;
+use crate::{profiles::Profile, target::Target};
 
 /// Address family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,13 +130,31 @@ const GATEWAY_V6: Ipv6Addr = Ipv6Addr::new(0xfd77, 0, 0, 0, 0, 0, 0, 0xfe);
 /// Long enough for an answer within the machine.
 const TIMEOUT_MS: u64 = 250;
 
+/// Who makes a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Origin {
+    /// A process in the pod.
+    Pod,
+    /// A host outside.
+    Outside,
+    /// The machine inside the pod.
+    Machine,
+    /// Another pod of the network, which routes loopback addresses to this one.
+    Neighbor,
+}
+
+impl Origin {
+    /// In the order in which connections are made.
+    pub const ALL: [Self; 4] = [Self::Pod, Self::Outside, Self::Machine, Self::Neighbor];
+}
+
 /// A connection and who makes it.
 #[derive(Clone, Debug)]
 pub struct Case {
     /// The pod's interface it arrives by; `None` if it comes from the pod.
     pub arrives_by: Option<&'static str>,
-    /// Whether it comes from the machine inside the pod.
-    pub from_machine: bool,
+    /// Who makes it.
+    pub from: Origin,
     /// Whether it only passes through the pod.
     pub is_forwarded: bool,
     /// What is done.
@@ -163,7 +182,7 @@ impl Case {
         );
         Self {
             arrives_by: None,
-            from_machine: false,
+            from: Origin::Pod,
             is_forwarded: false,
             dial,
             name,
@@ -180,15 +199,15 @@ impl Case {
         Self {
             name: format!("inbound by {by} to {}", dial.destination),
             arrives_by: Some(by),
-            from_machine: false,
+            from: Origin::Outside,
             is_forwarded: false,
             dial,
         }
     }
 }
 
-/// All connections of a family: the same for every policy, and some for what this one names.
-pub fn cases(family: Family, target: &Target) -> Vec<Case> {
+/// All connections of a family: the same for every policy, and some for what this one and the settings name.
+pub fn cases(family: Family, target: &Target, profile: Option<&Profile>) -> Vec<Case> {
     let matrix = Matrix::new(family, target);
     let mut cases = Vec::new();
     matrix.by_creator(&mut cases);
@@ -205,11 +224,14 @@ pub fn cases(family: Family, target: &Target) -> Vec<Case> {
     matrix.by_reuse(&mut cases);
     matrix.arriving(&mut cases);
     matrix.passing(&mut cases);
+    if let Some(profile) = profile {
+        matrix.under(profile, &mut cases);
+    }
     if let Some(mark) = target.policy.dialect.proxy_mark() {
         mark_sockets_of(&target.proxy(), mark, &mut cases);
     }
     // In the order in which they are made.
-    cases.sort_by_key(|case| (case.arrives_by.is_some(), case.from_machine));
+    cases.sort_by_key(|case| case.from);
     cases
 }
 

@@ -206,8 +206,11 @@ pub const OF_MESHES: &[OfMesh] = &[
     )),
 ];
 
+/// The dialect of today's Istio.
+pub const CURRENT: &str = "current";
+
 /// Versions of Istio, one per dialect.
-pub const DIALECTS: [&str; 5] = ["1.1", "1.5", "1.8", "1.13", "current"];
+pub const DIALECTS: [&str; 5] = ["1.1", "1.5", "1.8", "1.13", CURRENT];
 
 const fn flags(name: &'static str, arguments: &'static str) -> BuiltIn {
     BuiltIn {
@@ -305,6 +308,7 @@ pub const POLICIES: &[BuiltIn] = &[
         "virtual-pattern-list",
         "-k eth9+,eth1+ -c eth+ -i 10.78.0.0/24,fd78::/64",
     ),
+    flags("virtual-tap0", "-k tap0"),
     flags("two-uids", "-u 1337,1000"),
     flags("other-gid", "-u 1337 -g 2000"),
     flags("other-ports", "-p 15101 -z 15106 -e 15021"),

@@ -9,6 +9,8 @@ use std::{
 use anyhow::Result;
 use serde::Serialize;
 
+use crate::profiles::Profile;
+
 /// Form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
@@ -61,6 +63,9 @@ pub struct Report {
     load: BTreeMap<String, RuleCounts>,
     /// Events that traces of loads have not shown, and said so.
     not_traced: u64,
+    /// The profile of what follows.
+    #[serde(skip)]
+    profile: Option<&'static str>,
     cells: Vec<Cell>,
     disagreements: Vec<Disagreement>,
 }
@@ -68,6 +73,7 @@ pub struct Report {
 /// A policy in one dialect and family.
 #[derive(Clone, Debug, Serialize)]
 struct Cell {
+    profile: Option<&'static str>,
     policy: String,
     dialect: String,
     family: &'static str,
@@ -77,6 +83,7 @@ struct Cell {
 
 #[derive(Debug, Serialize)]
 struct Disagreement {
+    profile: Option<&'static str>,
     policy: String,
     dialect: String,
     family: &'static str,
@@ -103,8 +110,17 @@ impl Report {
             wanted_differences: BTreeMap::new(),
             load: BTreeMap::new(),
             not_traced: 0,
+            profile: None,
             cells: Vec::new(),
             disagreements: Vec::new(),
+        }
+    }
+
+    /// What follows is under these settings.
+    pub fn profile(&mut self, profile: &Profile) {
+        self.profile = Some(profile.name);
+        if self.format == Format::Table {
+            print!("\n\n{}: {}", profile.name, profile.stands_for);
         }
     }
 
@@ -118,6 +134,7 @@ impl Report {
     /// What follows is of this policy, dialect and family.
     pub fn begin(&mut self, policy: &str, dialect: &str, family: &'static str) {
         self.cells.push(Cell {
+            profile: self.profile,
             policy: policy.to_owned(),
             dialect: dialect.to_owned(),
             family,
@@ -168,6 +185,7 @@ impl Report {
         cell.cases += 1;
         cell.disagreements += 1;
         self.disagreements.push(Disagreement {
+            profile: cell.profile,
             policy: cell.policy.clone(),
             dialect: cell.dialect.clone(),
             family: cell.family,
@@ -239,9 +257,14 @@ impl Report {
         );
         self.print_load();
         for it in &self.disagreements {
+            let profile = it.profile.map(|name| format!("{name}: "));
             println!(
-                "\n{} {} {}: {}",
-                it.policy, it.dialect, it.family, it.connection
+                "\n{}{} {} {}: {}",
+                profile.unwrap_or_default(),
+                it.policy,
+                it.dialect,
+                it.family,
+                it.connection
             );
             for (who, what) in &it.answers {
                 println!("    {who:<10} {what}");

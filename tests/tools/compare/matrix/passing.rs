@@ -7,7 +7,7 @@ use lab::{
     protocol::{Dial, ROOT},
 };
 
-use super::{Case, Matrix, dial, ip};
+use super::{Case, Matrix, Origin, dial, ip};
 use crate::pair::TAP;
 
 impl Case {
@@ -16,7 +16,7 @@ impl Case {
         Self {
             name: format!("by {TAP} to {}", dial.destination),
             arrives_by: Some(TAP),
-            from_machine: true,
+            from: Origin::Machine,
             is_forwarded,
             dial,
         }

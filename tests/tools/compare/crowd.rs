@@ -1,0 +1,108 @@
+//! More connections than there are ports: how many of them connect.
+
+use std::{collections::BTreeMap, net::IpAddr, thread};
+
+use anyhow::{Result, anyhow};
+use lab::protocol::{APP, Connected, Dial, Identity};
+
+use crate::{
+    matrix::{Family, dial, ip},
+    pair::{PairedPod, PodPair},
+    report::Report,
+    target::Target,
+};
+
+/// Beyond the number of ports.
+const SURPLUS: u16 = 50;
+
+/// Who accepted, or errno, and how many times.
+type Outcomes = BTreeMap<Result<u16, i32>, usize>;
+
+/// Connections of one kind.
+struct Crowd {
+    name: &'static str,
+    creator: Identity,
+    /// Taken in turn.
+    to: Vec<IpAddr>,
+    /// Whether all are open at the same time.
+    held: bool,
+}
+
+/// Makes them in both pods, if the profile has few ports, and compares.
+pub fn run(pair: &PodPair, family: Family, target: &Target, report: &mut Report) -> Result<()> {
+    let Some(ports) = pair.profile.and_then(|it| it.crowd()) else {
+        return Ok(());
+    };
+    for crowd in crowds(family, target) {
+        let [oracle, ours] = thread::scope(|scope| {
+            let oracle = scope.spawn(|| make(&pair.oracle, &crowd, ports));
+            let ours = make(&pair.ours, &crowd, ports)?;
+            let oracle = oracle.join();
+            let oracle = oracle.map_err(|_| anyhow!("the oracle's thread panicked"))??;
+            anyhow::Ok([oracle, ours])
+        })?;
+        if oracle == ours {
+            report.passed(None);
+        } else {
+            let answers = [("iptables", oracle), ("sidetrack", ours)];
+            report.failed(
+                crowd.name,
+                answers.map(|(who, outcomes)| (who, format!("{outcomes:?}"))),
+            );
+        }
+    }
+    Ok(())
+}
+
+fn crowds(family: Family, target: &Target) -> Vec<Crowd> {
+    let [one, closed, many] = match family {
+        Family::V4 => ["10.109.121.1", "10.109.122.1", "10.109.123."],
+        Family::V6 => ["fd99::121:1", "fd99::122:1", "fd99::123:"],
+    };
+    let many = (1..=20).map(|host| ip(&format!("{many}{host}"))).collect();
+    let own = ip(family.addresses().own);
+    let app = |name, to, held| Crowd {
+        name,
+        creator: APP,
+        to,
+        held,
+    };
+    vec![
+        app(
+            "more connections than ports, to one address",
+            vec![ip(one)],
+            true,
+        ),
+        app("more connections than ports, to 20 addresses", many, true),
+        app(
+            "more connections than ports, one after the other",
+            vec![ip(closed)],
+            false,
+        ),
+        Crowd {
+            creator: target.proxy(),
+            ..app(
+                "more connections of the proxy than ports, to its own pod",
+                vec![own],
+                true,
+            )
+        },
+    ]
+}
+
+fn make(pod: &PairedPod, crowd: &Crowd, ports: u16) -> Result<Outcomes> {
+    let client = pod.another_client()?;
+    let all = crowd.to.iter().cycle().take(usize::from(ports + SURPLUS));
+    let dials: Vec<Dial> = all.map(|to| dial(&crowd.creator, *to, 80)).collect();
+    let made = if crowd.held {
+        client.hold_all(dials)?
+    } else {
+        client.dial_all(dials)?
+    };
+    let mut outcomes = Outcomes::new();
+    for outcome in made {
+        let outcome = outcome.map(|Connected { accepted_by, .. }| accepted_by);
+        *outcomes.entry(outcome).or_default() += 1;
+    }
+    Ok(outcomes)
+}
