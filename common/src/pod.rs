@@ -38,6 +38,9 @@ pub const POD_DNS: u32 = 1 << 11;
 /// [`Pod::flags`]: a program on the pod's interfaces looks for the listeners that connections of the node itself reach,
 /// whatever the rules capture. It asks for no decision ([`Probe::Established`](crate::forward::Probe)).
 pub const POD_NODE_CALLS: u32 = 1 << 13;
+/// [`Pod::flags`]: rules of policy routing choose between views of the pod's routes
+/// ([`route_rules`](crate::route_rules)).
+pub const POD_ROUTE_RULES: u32 = 1 << 14;
 /// [`Pod::flags`]: the upper half is a filter of the pod's addresses, as [`address_bit`] sets it. All bits are set if
 /// any address may be the pod's.
 pub const POD_ANY_ADDRESS: u32 = 0xffff << ADDRESS_SHIFT;
@@ -239,9 +242,10 @@ impl Route {
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
 #[repr(C)]
 pub struct RouteKey {
-    /// Significant bits after this field: 96 for family and pod, plus the address's.
+    /// Significant bits after this field: 96 for family, view and pod, plus the address's.
     pub prefix_len: u32,
-    /// A [`Family`].
+    /// A [`Family`], and above [`VIEW_SHIFT`] the view of the routes that a socket has
+    /// ([`route_rules`](crate::route_rules)).
     pub family: u32,
     /// Network namespace cookie.
     pub netns: u64,
@@ -249,31 +253,34 @@ pub struct RouteKey {
     pub addr: Addr,
 }
 
+/// Position of the view in [`RouteKey::family`].
+pub const VIEW_SHIFT: u32 = 8;
+
 impl RouteKey {
     const FIXED_BITS: u32 = 96;
 
-    /// A row for `addr/prefix`; an IPv4 prefix counts in 32 bits, an IPv6 one in 128.
+    /// A row of a view for `addr/prefix`; an IPv4 prefix counts in 32 bits, an IPv6 one in 128.
     #[must_use]
-    pub const fn new(netns: u64, family: Family, addr: Addr, prefix: u8) -> Self {
+    pub const fn new((netns, view): (u64, u32), family: Family, addr: Addr, prefix: u8) -> Self {
         let bits = match family {
             Family::V4 => V4_PREFIX_OFFSET + prefix as u32,
             Family::V6 => prefix as u32,
         };
         Self {
             prefix_len: Self::FIXED_BITS + bits,
-            family: family as u32,
+            family: family as u32 | view << VIEW_SHIFT,
             netns,
             addr,
         }
     }
 
-    /// The key that looks up one address.
+    /// The key that looks up one address in a view.
     #[inline(always)]
     #[must_use]
-    pub const fn host(netns: u64, addr: Addr) -> Self {
+    pub const fn host((netns, view): (u64, u32), addr: Addr) -> Self {
         Self {
             prefix_len: Self::FIXED_BITS + 128,
-            family: addr.family() as u32,
+            family: addr.family() as u32 | view << VIEW_SHIFT,
             netns,
             addr,
         }

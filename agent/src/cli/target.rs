@@ -7,6 +7,7 @@ use clap::Args;
 use sidetrack_common::{
     addr::Addr,
     pod::{Route, RouteKind},
+    route_rules::RoutedSocket,
 };
 
 use super::{
@@ -174,7 +175,11 @@ impl Target {
             None => !self.own.is_empty(),
         };
         let is_host = self.policy.virtual_interfaces.is_empty();
-        (is_known && is_host).then(|| self.route(ip.into()).kind == RouteKind::Local as u32)
+        let own = SocketRoutes {
+            target: self,
+            socket: RoutedSocket::PLAIN,
+        };
+        (is_known && is_host).then(|| own.route(ip.into()).kind == RouteKind::Local as u32)
     }
 }
 
@@ -191,8 +196,8 @@ impl Live {
         {
             return Ok(Some(true));
         }
-        let on_loopback = self.maps.loopback_sidecar.get(&self.netns);
-        Ok(match on_loopback.context("read LOOPBACK_SIDECAR")? {
+        let on_loopback = self.maps.sidecar_bits.get(&self.netns);
+        Ok(match on_loopback.context("read SIDECAR_BY_POD")? {
             // It may have gone since.
             Some(_) => None,
             None => Some(false),
@@ -215,17 +220,24 @@ impl From<Described> for Target {
     }
 }
 
-impl Routes for &Target {
+/// The routes of a pod as one of its sockets sees them.
+pub(super) struct SocketRoutes<'a> {
+    pub(super) target: &'a Target,
+    pub(super) socket: RoutedSocket,
+}
+
+impl Routes for SocketRoutes<'_> {
     /// The kernel's copy for an enrolled pod, otherwise what the manifest shows.
     fn route(&self, addr: Addr) -> Route {
-        match &self.live {
+        match &self.target.live {
             Some(live) => MapRoutes {
                 netns: live.netns,
+                socket: self.socket,
                 maps: &live.maps,
             }
             .route(addr),
             None => KnownRoutes {
-                own: self.own.clone(),
+                own: self.target.own.clone(),
             }
             .route(addr),
         }

@@ -100,19 +100,25 @@ fn each_unusable_route_has_its_errno() {
 #[test]
 fn a_lookup_has_the_key_of_the_longest_prefix() {
     let (v4, v6) = (Addr::v4([10, 0, 0, 2]), Addr::SELF_V6);
-    assert_eq!(RouteKey::host(7, v4), RouteKey::new(7, Family::V4, v4, 32));
-    assert_eq!(RouteKey::host(7, v6), RouteKey::new(7, Family::V6, v6, 128));
+    assert_eq!(
+        RouteKey::host((7, 0), v4),
+        RouteKey::new((7, 0), Family::V4, v4, 32)
+    );
+    assert_eq!(
+        RouteKey::host((7, 0), v6),
+        RouteKey::new((7, 0), Family::V6, v6, 128)
+    );
 }
 
 #[test]
 fn prefixes_cover_the_fields_before_the_address() {
     let before_address = (size_of::<u32>() + size_of::<u64>()) as u32 * 8;
-    let default_v6 = RouteKey::new(7, Family::V6, Addr::UNSPECIFIED, 0);
+    let default_v6 = RouteKey::new((7, 0), Family::V6, Addr::UNSPECIFIED, 0);
     assert_eq!(default_v6.prefix_len, before_address);
     // The twelve octets of the v4-mapped prefix.
-    let default_v4 = RouteKey::new(7, Family::V4, Addr::v4([0; 4]), 0);
+    let default_v4 = RouteKey::new((7, 0), Family::V4, Addr::v4([0; 4]), 0);
     assert_eq!(default_v4.prefix_len, before_address + 12 * 8);
-    let whole = RouteKey::host(7, Addr::LOOPBACK_V6);
+    let whole = RouteKey::host((7, 0), Addr::LOOPBACK_V6);
     assert_eq!(whole.prefix_len as usize, (size_of::<RouteKey>() - 4) * 8);
 }
 

@@ -1,10 +1,11 @@
 //! The decision's table lookups, in maps.
 
 use sidetrack_common::{
-    addr::Addr,
-    decide::Tables,
-    pod::{self, POD_BEFORE_SIDECAR, Route, RouteKey},
+    addr::{Addr, Family},
+    decide::{self, Outbound, Tables},
+    pod::{self, POD_BEFORE_SIDECAR, POD_ROUTE_RULES, Route, RouteKey},
     policy::{List, OwnerKey, PortKey, RangeKey},
+    route_rules::RoutedSocket,
 };
 
 use crate::maps::{self, Enrolled};
@@ -15,6 +16,38 @@ pub struct PodTables {
     pub netns: u64,
     /// What the pod's row says.
     pub pod: Enrolled,
+    /// The view of the pod's routes, see [`PodTables::of_socket`].
+    view: u32,
+}
+
+impl PodTables {
+    /// Those that a packet sees that enters the pod.
+    #[inline(always)]
+    pub fn of_packet(netns: u64, pod: Enrolled) -> Self {
+        let view = 0;
+        Self { netns, pod, view }
+    }
+
+    /// Those that a socket sees which sends to an address.
+    #[inline(always)]
+    pub fn of_socket(netns: u64, pod: Enrolled, conn: &Outbound) -> Self {
+        let mut view = 0;
+        if pod.flags & POD_ROUTE_RULES != 0 {
+            let destination = decide::effective_destination(conn);
+            let mut socket = RoutedSocket::of(conn);
+            view = maps::route_view(netns, destination.family(), &socket);
+            // IPv4 sockets that are not bound are routed once more, with the source that the first route has
+            // (`ip_route_connect`).
+            if conn.source.is_unspecified()
+                && matches!(destination.family(), Family::V4)
+                && let Some(route) = maps::route(&RouteKey::host((netns, view), destination))
+            {
+                socket.source = route.source;
+                view = maps::route_view(netns, Family::V4, &socket);
+            }
+        }
+        Self { netns, pod, view }
+    }
 }
 
 impl Tables for PodTables {
@@ -48,7 +81,7 @@ impl Tables for PodTables {
 
     #[inline(always)]
     fn route(&self, addr: Addr) -> Route {
-        maps::route(&RouteKey::host(self.netns, addr))
+        maps::route(&RouteKey::host((self.netns, self.view), addr))
             .copied()
             .unwrap_or(Route::NONE)
     }

@@ -40,7 +40,7 @@ pub fn check(datagram: &[u8]) {
 /// However many routes there are, a pod has its share of the map, and every row is a kind of route.
 fn rows(snapshot: &Snapshot, excluded: &[String]) {
     const NETNS: u64 = 7;
-    let rows = snapshot.rows(NETNS, excluded, None);
+    let rows = snapshot.rows(NETNS, excluded, None).rows;
     assert!(rows.len() <= MOST_ROWS, "{} rows", rows.len());
     for (id, route) in &rows {
         let key: RouteKey = id.key();

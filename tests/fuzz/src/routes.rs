@@ -96,7 +96,7 @@ impl Tables {
         // Some are refused: two with one prefix and metric, or a gateway that is not on the link.
         ip(&batch("add"));
         let snapshot = Snapshot::read().expect("the tables");
-        let rows = snapshot.rows(1, &[], None);
+        let rows = snapshot.rows(1, &[], None).rows;
         let mut compared = Ok(());
         for addr in destinations(&routes) {
             let (ours, kernels) = (looked_up(&rows, addr), self.kernels(addr));

@@ -90,7 +90,7 @@ fn no_room_for_routes() -> Result<()> {
     let some: Route = maps.routes.rows()?.pop().context("a route")?.1;
     let key = |number: u64| {
         RouteKey::new(
-            UNUSED_COOKIE + number,
+            (UNUSED_COOKIE + number, 0),
             Family::V4,
             Addr::v4([10, 0, 0, 0]),
             8,

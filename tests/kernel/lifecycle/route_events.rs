@@ -54,7 +54,7 @@ fn changes_are_followed_by_events() -> Result<()> {
             ),
         ] {
             fixture.pod.ip(&change)?;
-            let key = RouteKey::host(cookie, Addr::from(IpAddr::from(of)));
+            let key = RouteKey::host((cookie, 0), Addr::from(IpAddr::from(of)));
             let start = Instant::now();
             eventually(Duration::from_secs(3), || {
                 ensure!(
@@ -78,7 +78,7 @@ fn changes_are_followed_by_events() -> Result<()> {
 fn wait_kind(fixture: &PodFixture, address: IpAddr, wanted: RouteKind) -> Result<()> {
     let maps = fixture.lab.places().maps()?;
     let cookie = *maps.pods.keys()?.first().context("the pod's row")?;
-    let key = RouteKey::host(cookie, Addr::from(address));
+    let key = RouteKey::host((cookie, 0), Addr::from(address));
     eventually(Duration::from_secs(3), || {
         let kind = maps.routes.get(&key)?.map(|row| row.kind);
         ensure!(

@@ -8,6 +8,7 @@ use lab::{agent::Places, machine::MACHINE, udp::SendUdp};
 use sidetrack_common::{
     addr::Addr,
     decide::{self, Decision, Inbound, Outbound, Owner, Verdict},
+    route_rules::RoutedSocket,
 };
 
 use crate::{
@@ -40,11 +41,12 @@ impl Explainer {
         self.ipv6 || destination.is_ipv4()
     }
 
-    fn tables(&self) -> ListTables<'_, MapRoutes<'_>> {
+    fn tables(&self, socket: RoutedSocket) -> ListTables<'_, MapRoutes<'_>> {
         ListTables {
             policy: &self.policy,
             routes: MapRoutes {
                 netns: self.netns,
+                socket,
                 maps: &self.maps,
             },
             before_sidecar: false,
@@ -67,7 +69,8 @@ impl Explainer {
             routing_header: false,
             captured_family: self.captures(destination),
         };
-        decide::udp(&self.policy.compile().row(), &conn, &self.tables())
+        let tables = self.tables(RoutedSocket::of(&conn));
+        decide::udp(&self.policy.compile().row(), &conn, &tables)
     }
 
     /// The verdict for a connection.
@@ -78,7 +81,6 @@ impl Explainer {
     /// The verdict and the rule behind it.
     pub fn decision(&self, case: &Case) -> Decision {
         let row = self.policy.compile().row();
-        let tables = self.tables();
         let dial = &case.dial;
         let destination = Addr::from(dial.destination.ip());
         let port = dial.destination.port();
@@ -104,10 +106,12 @@ impl Explainer {
                     port: first.port(),
                     ..conn
                 };
+                let tables = self.tables(RoutedSocket::of(&first));
                 if decide::outbound(&row, &first, &tables).verdict == Verdict::Mark {
                     conn.mark = row.transparent_mark;
                 }
             }
+            let tables = self.tables(RoutedSocket::of(&conn));
             return decide::outbound(&row, &conn, &tables);
         };
         let is_v6 = dial.destination.is_ipv6();
@@ -124,7 +128,7 @@ impl Explainer {
             iface: self.policy.iface(arrives_by),
             captured_family: self.captures(dial.destination.ip()),
         };
-        decide::inbound(&row, &syn, &tables)
+        decide::inbound(&row, &syn, &self.tables(RoutedSocket::PLAIN))
     }
 }
 

@@ -1,15 +1,16 @@
 //! A pod's routing tables in the form the kernel programs need. For each prefix a row holds whether packets
 //! stay in the pod, leave it or are rejected, by which device and from which source address.
 //!
-//! The tables are read whole ([`dump`]) and flattened ([`flatten`]) in the order of the rules that every
-//! namespace starts with: `local` and `main` before `default`. A throw route leads on to the next
-//! table. Policy routing (other rules) cannot be flattened. Unless the rule is the one of the pod's own return
-//! route, every destination without a row of its own counts as reachable, so that no connection bypasses the sidecar.
+//! The tables are read whole ([`dump`]) and flattened ([`flatten`]) in the order of the namespace's rules: by default
+//! `local` and `main` before `default`. A throw route leads on to the next table. Where rules choose by source, mark or user of
+//! a socket ([`rules`]), there are rows for each set of them that may apply. With rules that choose by anything else, every
+//! destination without a row of its own counts as reachable, so that no connection bypasses the sidecar.
 
 mod dump;
 pub mod entrances;
 mod flatten;
 mod id;
+mod rules;
 mod source;
 
 use std::{collections::HashMap, net::IpAddr};
@@ -23,8 +24,8 @@ use sidetrack_common::{
 
 use sidetrack_policy::{Policy, policy::ReturnRoute};
 
-use self::entrances::Entrances;
-pub use self::id::RouteId;
+use self::{entrances::Entrances, rules::Rules};
+pub use self::{flatten::PodRoutes, id::RouteId};
 
 /// Routes that a pod may have of [`ROUTE_CAPACITY`](sidetrack_common::names::ROUTE_CAPACITY).
 const MAX_ROUTES: usize = 2048;
@@ -42,11 +43,9 @@ pub struct Snapshot {
     /// Assigned addresses, in the kernel's order: all IPv4, then all IPv6.
     pub addresses: Vec<AssignedAddress>,
     routes: Vec<FlatRoute>,
-    /// Whether rules lead elsewhere than to the tables that are read, beside `marked`.
-    policy_routing: bool,
-    /// Rules for packets with a mark.
-    marked: Vec<ReturnRoute>,
-    /// Those of them that sidetrack added.
+    /// What chooses between the tables.
+    rules: Rules,
+    /// The rules of return routes that sidetrack added.
     pub added_rules: Vec<ReturnRoute>,
     /// Where packets for other addresses may enter.
     pub entrances: Entrances,
@@ -63,7 +62,7 @@ pub struct AssignedAddress {
     usable: bool,
 }
 
-/// A route of one of the three tables, reduced to what the rows need.
+/// A route, reduced to what the rows need.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct FlatRoute {
     destination: IpNet,

@@ -26,7 +26,7 @@ pub(super) fn is_local_v6(routes: &HashMap<RouteId, Route>) -> bool {
     };
     let mut within = routes
         .iter()
-        .filter(|(id, _)| range.contains(&id.destination()));
+        .filter(|(id, _)| id.is_in_first_view() && range.contains(&id.destination()));
     let only = within.next().filter(|_| within.next().is_none());
     only.is_some_and(|(id, route)| {
         id.destination() == range && route.is_local() && route.ifindex == LOOPBACK_IFINDEX
@@ -44,7 +44,8 @@ fn is_range_local((first, prefix): (Addr, u8), routes: &HashMap<RouteId, Route>)
     let mut within = routes
         .iter()
         .filter(|(id, _)| range.contains(&id.destination()));
-    covering.is_some_and(|(_, route)| route.is_local()) && within.all(|(_, route)| route.is_local())
+    let is_on_lo = |route: &Route| route.is_local() && route.ifindex == LOOPBACK_IFINDEX;
+    covering.is_some_and(|(_, route)| is_on_lo(route)) && within.all(|(_, route)| route.is_local())
 }
 
 #[cfg(test)]

@@ -34,6 +34,9 @@ pub fn left_rows(datapath: &Datapath) -> Result<Vec<LeftRows<PodRows>>> {
         let found = of(&mut left, NetnsCookie::new(key.netns));
         found.rows.add_left_iface(key.ifindex, row);
     }
+    for key in maps.selectors.keys()? {
+        of(&mut left, NetnsCookie::new(key.netns));
+    }
     // An agent that is killed while it removes a pod may have got as far as these.
     let listeners = maps.listeners.keys()?.into_iter().map(|key| key.netns);
     let counters = maps.counts.keys()?.into_iter().map(|key| key.netns);
@@ -42,7 +45,7 @@ pub fn left_rows(datapath: &Datapath) -> Result<Vec<LeftRows<PodRows>>> {
     let refused = maps.last_refusals.keys()?.into_iter().map(|key| key.netns);
     let own = maps.handshakes_by_pod.keys()?.into_iter();
     let passing = maps.before_sidecar.keys()?;
-    let on_loopback = maps.loopback_sidecar.keys()?;
+    let on_loopback = maps.sidecar_bits.keys()?;
     let remains = listeners
         .chain(counters)
         .chain(counted)

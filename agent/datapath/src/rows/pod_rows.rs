@@ -8,11 +8,14 @@ use std::{collections::HashMap, io};
 use anyhow::{Context as _, Result, bail};
 use bytemuck::Zeroable as _;
 use sidetrack_common::{
+    addr::Family,
     ids::{NetnsCookie, NetnsInode, PolicyId},
     pod::{
         IfaceKey, IfaceRow, POD_ADDED_SELF_V6, POD_ANY_ADDRESS, POD_BEFORE_SIDECAR, POD_FORWARDS,
-        POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6, Pod, Route,
+        POD_HAS_IFACE_RULES, POD_NODE_CALLS, POD_OWN_TARGETS, POD_OWN_TARGETS_V6, POD_ROUTE_RULES,
+        Pod, Route,
     },
+    route_rules::{MAX_SELECTORS, RouteSelector, SelectorsKey},
 };
 use sidetrack_policy::{PodRef, Policy};
 use sidetrack_reconcile::Phase;
@@ -20,7 +23,7 @@ use sidetrack_reconcile::Phase;
 use super::{RowCheck, address_filter, capture_range, ifaces};
 use crate::{
     kernel::{connection_counts::RemovedCounts, maps::Maps, table::Table},
-    netns::routes::{RouteId, Snapshot},
+    netns::routes::{PodRoutes, RouteId, Snapshot},
 };
 
 /// Flags that say what an earlier agent did in the namespace.
@@ -37,6 +40,8 @@ pub struct PodRows {
     /// Flags of the row, as they are to be.
     flags: u32,
     routes: HashMap<RouteId, Route>,
+    /// What chooses between views of the routes, for IPv4 and IPv6.
+    selectors: [Option<[RouteSelector; MAX_SELECTORS]>; 2],
     ifaces: HashMap<u32, IfaceRow>,
     /// Whether the proxy's process is outside the pod.
     proxy_is_outside: bool,
@@ -51,6 +56,7 @@ impl PodRows {
             is_written: false,
             flags: 0,
             routes: HashMap::new(),
+            selectors: [None; 2],
             ifaces: HashMap::new(),
             proxy_is_outside: false,
         }
@@ -172,8 +178,9 @@ impl PodRows {
     ) -> Result<Option<String>> {
         self.proxy_is_outside = policy.dialect.proxy_mark().is_some();
         let (excluded, return_route) = (&policy.excluded_interfaces, policy.return_route());
-        let routes = snapshot.rows(self.cookie.get(), excluded, return_route);
-        self.write_routes(&routes, phase, maps)?;
+        let PodRoutes { rows, selectors } =
+            snapshot.rows(self.cookie.get(), excluded, return_route);
+        self.write_routes(&rows, selectors, phase, maps)?;
         let (ifaces, left_out) = ifaces::of_policy(snapshot, policy);
         self.write_ifaces(&ifaces, phase, maps)?;
         self.set(POD_HAS_IFACE_RULES, !self.ifaces.is_empty());
@@ -193,6 +200,7 @@ impl PodRows {
     fn write_routes(
         &mut self,
         wanted: &HashMap<RouteId, Route>,
+        selectors: [Option<[RouteSelector; MAX_SELECTORS]>; 2],
         phase: Phase,
         maps: &Maps,
     ) -> Result<()> {
@@ -206,7 +214,27 @@ impl PodRows {
                 self.routes.insert(*id, *route);
             }
         }
+        // After the routes that they choose, and before those are gone that they chose: without a route a connection fails.
+        self.write_selectors(selectors, maps)?;
         self.remove_other_routes(wanted, maps)
+    }
+
+    fn write_selectors(
+        &mut self,
+        wanted: [Option<[RouteSelector; MAX_SELECTORS]>; 2],
+        maps: &Maps,
+    ) -> Result<()> {
+        for (family, wanted) in [Family::V4, Family::V6].into_iter().zip(wanted) {
+            let key = SelectorsKey::new(self.cookie.get(), family);
+            match wanted {
+                Some(selectors) => maps.selectors.insert(&key, &selectors),
+                None => maps.selectors.remove(&key).map(drop),
+            }
+            .context("write what chooses between the pod's routes; is SELECTORS_BY_POD full?")?;
+        }
+        self.selectors = wanted;
+        self.set(POD_ROUTE_RULES, wanted.iter().any(Option::is_some));
+        Ok(())
     }
 
     fn write_ifaces(
@@ -261,6 +289,12 @@ impl PodRows {
         for (id, route) in &self.routes {
             check.row(&maps.routes, &id.key(), route)?;
         }
+        for (family, selectors) in [Family::V4, Family::V6].into_iter().zip(&self.selectors) {
+            if let Some(selectors) = selectors {
+                let key = SelectorsKey::new(self.cookie.get(), family);
+                check.row(&maps.selectors, &key, selectors)?;
+            }
+        }
         for (ifindex, row) in &self.ifaces {
             check.row(&maps.ifaces, &self.iface_key(*ifindex), row)?;
         }
@@ -295,6 +329,7 @@ impl PodRows {
     /// # Errors
     /// If the map cannot be written; what is left is remembered.
     pub fn remove_routes(&mut self, maps: &Maps) -> Result<()> {
+        self.write_selectors([None; 2], maps)?;
         self.remove_other_routes(&HashMap::new(), maps)
     }
 
@@ -337,7 +372,7 @@ impl PodRows {
         for key in keys.iter().filter(|key| key.netns == self.cookie.get()) {
             maps.listeners.remove(key).context("remove a listener")?;
         }
-        self.remove_own(&maps.loopback_sidecar, "the mark of a listener on loopback")
+        self.remove_own(&maps.sidecar_bits, "the mark of a listener on loopback")
     }
 
     /// Removes the pod's counters and its last refusals.

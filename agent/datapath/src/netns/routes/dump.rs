@@ -14,10 +14,13 @@ use netlink_packet_route::{
     address::{AddressAttribute, AddressFlags, AddressHeaderFlags, AddressMessage, AddressScope},
     link::{LinkAttribute, LinkMessage},
     route::{RouteAddress, RouteAttribute, RouteFlags, RouteMessage, RouteNextHopFlags, RouteType},
-    rule::{RuleAttribute, RuleMessage},
+    rule::RuleMessage,
 };
 use netlink_sys::protocols::NETLINK_ROUTE;
-use sidetrack_common::{addr::Addr, pod::RouteKind};
+use sidetrack_common::{
+    addr::Addr,
+    pod::{LOOPBACK_IFINDEX, RouteKind},
+};
 
 use super::{
     AssignedAddress, FlatRoute, MAX_ROUTES, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
@@ -29,7 +32,7 @@ use crate::{
 
 /// Interfaces and addresses that are read of a pod, each.
 const MAX_LISTED: usize = 4096;
-/// Rules for marks that are told apart. With more of them a namespace counts as one with policy routing.
+/// Rules of return routes that are remembered, so that they are removed again.
 const MAX_MARKED: usize = 16;
 /// How long reading may take.
 const WAIT_TIMEOUT: Duration = Duration::from_secs(1);
@@ -41,13 +44,19 @@ impl Snapshot {
         let until = Instant::now() + WAIT_TIMEOUT;
         snapshot.read_links(until)?;
         snapshot.read_addresses(until)?;
-        for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {
-            for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            snapshot.read_rules(family, until)?;
+            for table in [TABLE_LOCAL, TABLE_MAIN, TABLE_DEFAULT] {
                 snapshot.read_routes(table, family, until)?;
             }
         }
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            snapshot.read_rules(family, until)?;
+        for (is_v6, table) in snapshot.rules.other_tables() {
+            let family = if is_v6 {
+                AddressFamily::Inet6
+            } else {
+                AddressFamily::Inet
+            };
+            snapshot.read_routes(table, family, until)?;
         }
         Ok(snapshot)
     }
@@ -75,7 +84,10 @@ impl Snapshot {
     fn read_routes(&mut self, table: u32, family: AddressFamily, until: Instant) -> io::Result<()> {
         let mut request = RouteMessage::default();
         request.header.address_family = family;
-        request.header.table = table as u8;
+        match u8::try_from(table) {
+            Ok(number) => request.header.table = number,
+            Err(_) => request.attributes.push(RouteAttribute::Table(table)),
+        }
         let before = self.routes.len();
         let read = dump(RouteNetlinkMessage::GetRoute(request), until, |message| {
             self.take(message, Some(table));
@@ -119,15 +131,8 @@ impl Snapshot {
                 self.routes.extend(route.filter(wanted));
             }
             RouteNetlinkMessage::NewRule(rule) if !forward_routes::is_ours(&rule) => {
-                let table = rule_table(&rule);
-                let is_v6 = rule.header.family == AddressFamily::Inet6;
-                // IPv6 begins without a rule for `default`.
-                let usual = is_default_table(table) && !(is_v6 && table == TABLE_DEFAULT);
-                match return_routes::marked(&rule) {
-                    Some(marked) if self.marked.contains(&marked) => {}
-                    Some(marked) if self.marked.len() < MAX_MARKED => self.marked.push(marked),
-                    _ => self.policy_routing |= !usual,
-                }
+                let lo = self.links.get(&LOOPBACK_IFINDEX).map(String::as_str);
+                self.rules.add(&rule, lo);
                 if let Some(added) = return_routes::added(&rule)
                     && !self.added_rules.contains(&added)
                     && self.added_rules.len() < MAX_MARKED
@@ -166,22 +171,7 @@ fn dump(
     netlink::dump(&socket, request, until, visit)
 }
 
-fn is_default_table(table: u32) -> bool {
-    matches!(table, TABLE_LOCAL | TABLE_MAIN | TABLE_DEFAULT)
-}
-
-/// The table a rule leads to. The header has room for eight bits, the attribute for all.
-fn rule_table(rule: &RuleMessage) -> u32 {
-    rule.attributes
-        .iter()
-        .find_map(|attribute| match attribute {
-            RuleAttribute::Table(table) => Some(*table),
-            _ => None,
-        })
-        .unwrap_or(u32::from(rule.header.table))
-}
-
-/// A route, unless no packet takes it or it is of a table that is not flattened.
+/// A route, unless no packet takes it.
 pub(super) fn flat_route(message: &RouteMessage) -> Option<FlatRoute> {
     let default: IpAddr = match message.header.address_family {
         AddressFamily::Inet => Ipv4Addr::UNSPECIFIED.into(),
@@ -224,7 +214,7 @@ pub(super) fn flat_route(message: &RouteMessage) -> Option<FlatRoute> {
         }
     }
     route.destination = IpNet::new(destination, message.header.destination_prefix_length).ok()?;
-    is_default_table(route.table).then_some(route)
+    Some(route)
 }
 
 fn route_kind(kind: RouteType) -> Option<RouteKind> {

@@ -1,18 +1,40 @@
-//! Flattens the routing tables into one row per prefix.
+//! Flattens the routing tables into one row per prefix, for each view that the rules give sockets.
 
-use std::{cmp::Reverse, collections::HashMap};
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+    iter,
+};
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
-use sidetrack_common::pod::{Route, RouteKind};
+use sidetrack_common::{
+    pod::{Route, RouteKind},
+    route_rules::{MAX_SELECTORS, RouteSelector},
+};
 use sidetrack_policy::{interfaces, policy::ReturnRoute};
 
-use super::{FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_LOCAL, TABLE_MAIN};
+use super::{
+    FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_LOCAL, TABLE_MAIN,
+    rules::{Action, Followed, Rule},
+};
+
+/// What the kernel programs are to have of a pod's routes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodRoutes {
+    /// The rows of all views.
+    pub rows: HashMap<RouteId, Route>,
+    /// What chooses between views, for IPv4 and IPv6; `None` where there is one view.
+    pub selectors: [Option<[RouteSelector; MAX_SELECTORS]>; 2],
+}
+
+/// The route that decides, by view and prefix.
+type Deciding = HashMap<(u32, IpNet), FlatRoute>;
 
 impl Snapshot {
     /// The rows for one pod. `excluded` is the policy's excludeInterfaces; `return_route` is what its policy needs,
     /// which leads no packets of applications elsewhere.
     ///
-    /// Capped, so that one pod cannot fill the map for all. A pod with more than [`MAX_ROUTES`] routes
+    /// Capped, so that one pod cannot fill the map for all. A pod with more than [`MAX_ROUTES`] rows
     /// keeps those to its own addresses; every other destination counts as reachable. In a pod with more
     /// addresses than that, nothing is known about any destination, and connections are refused.
     #[must_use]
@@ -21,57 +43,103 @@ impl Snapshot {
         netns: u64,
         excluded: &[String],
         return_route: Option<ReturnRoute>,
-    ) -> HashMap<RouteId, Route> {
-        let mut deciding = Tables::new(&self.routes).deciding();
-        let too_many = deciding.len() > MAX_ROUTES;
-        if too_many {
-            deciding.retain(|_, route| route.kind == RouteKind::Local);
+    ) -> PodRoutes {
+        let followed = FAMILIES.map(|is_v6| self.rules.followed(is_v6, return_route));
+        let row = |((view, prefix), route): (&(u32, IpNet), &FlatRoute)| {
+            let id = RouteId::new((netns, *view), *prefix);
+            (id, self.row(route, excluded))
+        };
+        if let Some(deciding) = self.deciding(&followed) {
+            let mut rows = deciding.iter().map(row).collect();
+            for is_v6 in FAMILIES {
+                if self.rules.is_unclear(is_v6) {
+                    self.make_everything_reachable(netns, is_v6, &mut rows);
+                }
+            }
+            let selectors = followed.map(|rules| {
+                let has_views = rules.views().len() > 1;
+                rules.selectors().filter(|_| has_views)
+            });
+            return PodRoutes { rows, selectors };
         }
-        if deciding.len() > MAX_ROUTES {
-            return everything(netns, RouteKind::Unknown).collect();
+        let own = self.own_routes();
+        let mut rows: HashMap<RouteId, Route> = if own.len() > MAX_ROUTES {
+            everything(netns, RouteKind::Unknown).collect()
+        } else {
+            own.iter().map(row).collect()
+        };
+        if own.len() <= MAX_ROUTES {
+            for is_v6 in FAMILIES {
+                self.make_everything_reachable(netns, is_v6, &mut rows);
+            }
         }
-        let mut rows: HashMap<RouteId, Route> = deciding
-            .into_iter()
-            .map(|(prefix, route)| (RouteId::new(netns, prefix), self.row(route, excluded)))
-            .collect();
-        let is_other = |marked: &ReturnRoute| Some(*marked) != return_route;
-        if self.policy_routing || self.marked.iter().any(is_other) || too_many {
-            self.make_everything_reachable(netns, &mut rows);
+        PodRoutes {
+            rows,
+            ..PodRoutes::default()
         }
-        rows
     }
 
     /// Whether the pod has more than its share.
     pub(super) fn note_about_routes(&self) -> Option<String> {
-        let deciding = Tables::new(&self.routes).deciding();
-        if deciding.len() <= MAX_ROUTES {
+        let followed = FAMILIES.map(|is_v6| self.rules.followed(is_v6, None));
+        if self.deciding(&followed).is_some() {
             return None;
         }
-        let is_local = |route: &&&FlatRoute| route.kind == RouteKind::Local;
-        Some(if deciding.values().filter(is_local).count() > MAX_ROUTES {
+        Some(if self.own_routes().len() > MAX_ROUTES {
             format!(
                 "it has more than {MAX_ROUTES} addresses, so its connections are refused (too-many-addresses)"
             )
         } else {
             format!(
-                "it has more than {MAX_ROUTES} routes, so every destination but its own addresses counts as reachable"
+                "it has more than {MAX_ROUTES} routes, or rules of policy routing that make more of them, so every destination but its own addresses counts as reachable"
             )
         })
     }
 
-    fn make_everything_reachable(&self, netns: u64, rows: &mut HashMap<RouteId, Route>) {
-        for default in defaults() {
-            let row = rows
-                .entry(RouteId::new(netns, default))
-                .or_insert(Route::NONE);
-            if !row.is_unicast() {
-                *row = Route {
-                    kind: RouteKind::Unicast as u32,
-                    flags: 0,
-                    ifindex: 0,
-                    source: self.source_of_default(default),
-                };
+    /// The deciding routes of all views; `None` if they are more than a pod may have.
+    fn deciding(&self, followed: &[Followed; 2]) -> Option<Deciding> {
+        let mut deciding = Deciding::new();
+        for rules in followed {
+            rules.selectors()?;
+            for view in rules.views() {
+                let tables = Tables::new(&self.routes, rules.in_view(view), rules.is_usual);
+                tables.add_to(&mut deciding, view);
+                if deciding.len() > MAX_ROUTES {
+                    return None;
+                }
             }
+        }
+        Some(deciding)
+    }
+
+    /// The routes to the pod's own addresses, in the tables that every namespace has.
+    fn own_routes(&self) -> Deciding {
+        let mut own = Deciding::new();
+        for is_v6 in FAMILIES {
+            let usual = Followed::usual(is_v6);
+            Tables::new(&self.routes, usual.in_view(0), true).add_to(&mut own, 0);
+        }
+        own.retain(|_, route| route.kind == RouteKind::Local);
+        own
+    }
+
+    fn make_everything_reachable(
+        &self,
+        netns: u64,
+        is_v6: bool,
+        rows: &mut HashMap<RouteId, Route>,
+    ) {
+        let default = default(is_v6);
+        let row = rows
+            .entry(RouteId::new((netns, 0), default))
+            .or_insert(Route::NONE);
+        if !row.is_unicast() {
+            *row = Route {
+                kind: RouteKind::Unicast as u32,
+                flags: 0,
+                ifindex: 0,
+                source: self.source_of_default(default),
+            };
         }
     }
 
@@ -91,42 +159,78 @@ impl Snapshot {
     }
 }
 
+/// IPv4 and IPv6.
+const FAMILIES: [bool; 2] = [false, true];
+
+/// The prefix of all addresses.
+pub(super) fn default(is_v6: bool) -> IpNet {
+    if is_v6 {
+        Ipv6Net::default().into()
+    } else {
+        Ipv4Net::default().into()
+    }
+}
+
 /// A row of one kind for every destination.
 fn everything(netns: u64, kind: RouteKind) -> impl Iterator<Item = (RouteId, Route)> {
     let row = Route {
         kind: kind as u32,
         ..Route::NONE
     };
-    defaults().map(move |default| (RouteId::new(netns, default), row))
+    FAMILIES
+        .map(|is_v6| (RouteId::new((netns, 0), default(is_v6)), row))
+        .into_iter()
 }
 
-fn defaults() -> impl Iterator<Item = IpNet> {
-    [Ipv4Net::default().into(), Ipv6Net::default().into()].into_iter()
+/// What the kernel consults for the sockets of one view, in its order.
+struct Tables<'a> {
+    tables: Vec<Table<'a>>,
+    /// Whether the rules are those that every namespace starts with.
+    is_usual: bool,
 }
 
-/// The tables in the order in which the kernel consults them, each with the route that it takes for every
-/// prefix.
-struct Tables<'a>([HashMap<IpNet, &'a FlatRoute>; 2]);
+/// One table, with the route that it takes for every prefix.
+#[derive(Default)]
+struct Table<'a> {
+    routes: HashMap<IpNet, &'a FlatRoute>,
+    /// The destinations that the rule is for.
+    within: Option<IpNet>,
+    /// Routes of prefixes up to this length are passed over.
+    suppressed: Option<u8>,
+}
 
 impl<'a> Tables<'a> {
-    fn new(routes: &'a [FlatRoute]) -> Self {
-        let mut tables = [HashMap::new(), HashMap::new()];
-        for route in routes {
-            let Some(order) = table_order(route) else {
-                continue;
+    /// For IPv4 `local` and `main` are one table in which the longest match wins, whichever it is of
+    /// (`fib_lookup` in include/net/ip_fib.h). They are two once a rule was added, also if it is gone again,
+    /// which no request shows. Then a wide route in `local` would win over a narrow one in `main`: as one table
+    /// the destination counts as off the pod, so that no connection bypasses the sidecar.
+    fn new(routes: &'a [FlatRoute], rules: impl Iterator<Item = &'a Rule>, is_usual: bool) -> Self {
+        let mut tables: Vec<Table<'_>> = Vec::new();
+        for rule in rules {
+            let mut table = Table {
+                within: rule.within,
+                ..Table::default()
             };
-            tables[order]
-                .entry(route.destination)
-                .and_modify(|known: &mut &FlatRoute| {
-                    // Of one prefix in a merged table, `local` comes first.
-                    let rank = |route: &FlatRoute| (Reverse(route.table), route.metric);
-                    if rank(route) < rank(known) {
-                        *known = route;
+            match &rule.action {
+                Action::Fail(route) => table.add(route),
+                Action::Table {
+                    table: number,
+                    suppressed,
+                } => {
+                    table.suppressed = *suppressed;
+                    let is_merged = is_usual && !rule.is_v6 && *number == TABLE_MAIN;
+                    if is_merged && let Some(local) = tables.pop() {
+                        table = local;
                     }
-                })
-                .or_insert(route);
+                    let own = routes.iter().filter(|route| {
+                        route.table == *number && route.destination.addr().is_ipv6() == rule.is_v6
+                    });
+                    own.for_each(|route| table.add(route));
+                }
+            }
+            tables.push(table);
         }
-        Self(tables)
+        Self { tables, is_usual }
     }
 
     /// The route that decides about a whole prefix, as far as no narrower one does: that of the longest
@@ -134,9 +238,8 @@ impl<'a> Tables<'a> {
     /// itself if that has no match.
     fn decides(&self, prefix: IpNet) -> Option<&'a FlatRoute> {
         let mut thrown = None;
-        for table in &self.0 {
-            let mut wider = std::iter::successors(Some(prefix), IpNet::supernet);
-            match wider.find_map(|net| table.get(&net).copied()) {
+        for table in &self.tables {
+            match table.finds(prefix) {
                 Some(route) if route.kind == RouteKind::Throw => thrown = Some(route),
                 Some(route) => return Some(route),
                 None => {}
@@ -145,34 +248,50 @@ impl<'a> Tables<'a> {
         thrown
     }
 
-    /// For each prefix the route that decides. Prefixes that a wider one of an earlier table decides are
-    /// left out.
-    fn deciding(&self) -> HashMap<IpNet, &'a FlatRoute> {
-        let mut deciding = HashMap::new();
-        for (prefix, own) in self.0.iter().flatten() {
-            let Some(route) = self.decides(*prefix) else {
-                continue;
-            };
-            if route.destination == *prefix || own.kind == RouteKind::Throw {
-                deciding.insert(*prefix, route);
+    /// Adds for each prefix the route that decides. Where the rules are the usual ones, prefixes that a wider one of an
+    /// earlier table decides are left out.
+    fn add_to(&self, deciding: &mut Deciding, view: u32) {
+        let prefixes = self.tables.iter().flat_map(|table| {
+            let own = table.routes.iter();
+            let own = own.map(|(prefix, route)| (*prefix, route.kind == RouteKind::Throw));
+            own.chain(table.within.map(|within| (within, false)))
+        });
+        for (prefix, is_thrown) in prefixes.collect::<BTreeSet<_>>() {
+            if let Some(route) = self.decides(prefix)
+                && (route.destination == prefix || is_thrown || !self.is_usual)
+            {
+                deciding.insert((view, prefix), route.clone());
+            }
+            // The caller takes no more.
+            if deciding.len() > MAX_ROUTES {
+                return;
             }
         }
-        deciding
     }
 }
 
-/// Order in which the kernel consults a route's table; `None` if it does not.
-///
-/// For IPv4 `local` and `main` are one table in which the longest match wins, whichever it is of
-/// (`fib_lookup` in include/net/ip_fib.h). They are two once a rule was added, also if it is gone again,
-/// which no request shows. Then a wide route in `local` would win over a narrow one in `main`: as one table
-/// the destination counts as off the pod, so that no connection bypasses the sidecar. IPv6 has two tables and
-/// no rule for `default` (`fib6_rules_net_init`).
-fn table_order(route: &FlatRoute) -> Option<usize> {
-    let v6 = route.destination.addr().is_ipv6();
-    match route.table {
-        TABLE_LOCAL => Some(0),
-        TABLE_MAIN => Some(usize::from(v6)),
-        _ => (!v6).then_some(1),
+impl<'a> Table<'a> {
+    fn add(&mut self, route: &'a FlatRoute) {
+        self.routes
+            .entry(route.destination)
+            .and_modify(|known: &mut &FlatRoute| {
+                // Of one prefix in a merged table, `local` comes first.
+                let rank = |route: &FlatRoute| (Reverse(route.table == TABLE_LOCAL), route.metric);
+                if rank(route) < rank(known) {
+                    *known = route;
+                }
+            })
+            .or_insert(route);
+    }
+
+    /// The longest match, unless the rule is for other destinations or passes it over.
+    fn finds(&self, prefix: IpNet) -> Option<&'a FlatRoute> {
+        if self.within.is_some_and(|within| !within.contains(&prefix)) {
+            return None;
+        }
+        let mut wider = iter::successors(Some(prefix), IpNet::supernet);
+        let route = wider.find_map(|net| self.routes.get(&net).copied())?;
+        let is_suppressed = |length| route.destination.prefix_len() <= length;
+        (!self.suppressed.is_some_and(is_suppressed)).then_some(route)
     }
 }

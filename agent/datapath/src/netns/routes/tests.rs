@@ -1,4 +1,5 @@
 mod limits;
+mod policy_routing;
 
 use std::{
     collections::HashMap,
@@ -84,8 +85,13 @@ fn pod(routes: Vec<FlatRoute>) -> Snapshot {
 }
 
 fn row(snapshot: &Snapshot, destination: &str) -> Option<Route> {
-    let rows = snapshot.rows(COOKIE, &[], None);
-    rows.get(&RouteId::new(COOKIE, net(destination))).copied()
+    row_in_view(snapshot, 0, destination)
+}
+
+fn row_in_view(snapshot: &Snapshot, view: u32, destination: &str) -> Option<Route> {
+    let rows = snapshot.rows(COOKIE, &[], None).rows;
+    let id = RouteId::new((COOKIE, view), net(destination));
+    rows.get(&id).copied()
 }
 
 fn source(snapshot: &Snapshot, destination: &str) -> IpAddr {
@@ -137,7 +143,7 @@ fn narrower_prefixes_of_earlier_tables_do_not_hide_wider_ones() {
             ..unicast("0.0.0.0/0", ETH1)
         },
     ]);
-    assert_eq!(snapshot.rows(COOKIE, &[], None).len(), 3);
+    assert_eq!(snapshot.rows(COOKIE, &[], None).rows.len(), 3);
     assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, ETH1);
 }
 
@@ -169,32 +175,13 @@ fn routes_by_excluded_devices_carry_their_position() {
         unicast("10.2.0.0/24", ETH1),
         local("10.1.0.5/32", ETH0),
     ]);
-    let rows = snapshot.rows(COOKIE, &["eth1".to_owned(), "lo".to_owned()], None);
-    let excluded = |destination| rows[&RouteId::new(COOKIE, net(destination))].excluded();
+    let excluded = ["eth1".to_owned(), "lo".to_owned()];
+    let rows = snapshot.rows(COOKIE, &excluded, None).rows;
+    let excluded = |destination| rows[&RouteId::new((COOKIE, 0), net(destination))].excluded();
     assert_eq!(excluded("10.1.0.0/24"), None);
     assert_eq!(excluded("10.2.0.0/24"), Some(0));
     // Packets to an address of eth0 leave by lo.
     assert_eq!(excluded("10.1.0.5/32"), Some(1));
-}
-
-#[test]
-fn policy_routing_makes_everything_reachable() {
-    let blackhole = FlatRoute {
-        kind: RouteKind::Blackhole,
-        ..unicast("0.0.0.0/0", 0)
-    };
-    let mut snapshot = pod(vec![blackhole, unicast("fd00::/8", ETH0)]);
-    assert!(!row(&snapshot, "0.0.0.0/0").unwrap().is_unicast());
-    assert_eq!(row(&snapshot, "::/0"), None);
-    snapshot.policy_routing = true;
-    for (default, expected) in [("0.0.0.0/0", "10.1.0.5"), ("::/0", "fd01::5")] {
-        let row = row(&snapshot, default).unwrap();
-        assert!(row.is_unicast() && row.ifindex == 0, "{default}: {row:?}");
-        assert_eq!(IpAddr::from(row.source), ip(expected));
-    }
-    // A default route that exists stays.
-    snapshot.routes = vec![unicast("0.0.0.0/0", ETH1)];
-    assert_eq!(row(&snapshot, "0.0.0.0/0").unwrap().ifindex, ETH1);
 }
 
 #[test]
@@ -204,9 +191,9 @@ fn of_too_many_routes_the_local_ones_stay() {
         .collect();
     routes.push(local("10.1.0.5/32", ETH0));
     let mut snapshot = pod(routes);
-    assert_eq!(snapshot.rows(COOKIE, &[], None).len(), 2048);
+    assert_eq!(snapshot.rows(COOKIE, &[], None).rows.len(), 2048);
     snapshot.routes.push(unicast("10.8.0.0/16", ETH0));
-    let rows = snapshot.rows(COOKIE, &[], None);
+    let rows = snapshot.rows(COOKIE, &[], None).rows;
     assert_eq!(rows.len(), 3, "one address and two defaults: {rows:?}");
     assert!(row(&snapshot, "10.1.0.5/32").unwrap().is_local());
     assert!(row(&snapshot, "0.0.0.0/0").unwrap().is_unicast());
@@ -320,12 +307,6 @@ fn routes_that_no_packet_takes_are_left_out() {
         route.header.flags = flags;
         assert_eq!(flat_route(&route), None, "{flags:?}");
     }
-    let mut other_table = message();
-    other_table
-        .attributes
-        .retain(|attribute| !matches!(attribute, RouteAttribute::Table(_)));
-    other_table.attributes.push(RouteAttribute::Table(1000));
-    assert_eq!(flat_route(&other_table), None);
     let mut unknown = message();
     unknown.header.kind = RouteType::Nat;
     assert_eq!(flat_route(&unknown), None);

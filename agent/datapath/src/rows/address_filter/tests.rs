@@ -18,7 +18,7 @@ fn routes(local: &[&str]) -> HashMap<RouteId, Route> {
             } else {
                 Family::V6
             };
-            let key = RouteKey::new(7, family, net.addr().into(), net.prefix_len());
+            let key = RouteKey::new((7, 0), family, net.addr().into(), net.prefix_len());
             let route = Route {
                 kind: RouteKind::Local as u32,
                 ..Route::NONE

@@ -16,7 +16,7 @@ fn routes(kinds: &[(&str, RouteKind)]) -> HashMap<RouteId, Route> {
                 ipnet::IpNet::V4(_) => Family::V4,
                 ipnet::IpNet::V6(_) => Family::V6,
             };
-            let key = RouteKey::new(7, family, net.network().into(), net.prefix_len());
+            let key = RouteKey::new((7, 0), family, net.network().into(), net.prefix_len());
             let route = Route {
                 kind: *kind as u32,
                 ifindex: LOOPBACK_IFINDEX,

@@ -56,7 +56,7 @@ fn a_pod_has_a_share_of_the_rows() {
     let number = |index: usize| format!("10.{}.{}.1/32", index / 250, index % 250);
     let many = |count: usize| (0..count).map(number);
     let few = pod(many(MAX_ROUTES).map(|net| unicast(&net, ETH0)).collect());
-    assert_eq!(few.rows(COOKIE, &[], None).len(), MAX_ROUTES);
+    assert_eq!(few.rows(COOKIE, &[], None).rows.len(), MAX_ROUTES);
     assert_eq!(few.notes(), Vec::<String>::new());
 
     let mut routes: Vec<FlatRoute> = many(MAX_ROUTES + 1)
@@ -67,11 +67,11 @@ fn a_pod_has_a_share_of_the_rows() {
     assert!(row(&too_many, "10.1.0.5/32").unwrap().is_local());
     assert!(row(&too_many, "0.0.0.0/0").unwrap().is_unicast());
     assert!(row(&too_many, "::/0").unwrap().is_unicast());
-    assert_eq!(too_many.rows(COOKIE, &[], None).len(), 3);
+    assert_eq!(too_many.rows(COOKIE, &[], None).rows.len(), 3);
     assert!(too_many.notes()[0].contains("2048 routes"));
 
     let addresses = pod(many(MAX_ROUTES + 1).map(|net| local(&net, ETH0)).collect());
-    let rows = addresses.rows(COOKIE, &[], None);
+    let rows = addresses.rows(COOKIE, &[], None).rows;
     assert_eq!(rows.len(), 2);
     assert!(rows.values().all(Route::is_unknown));
     assert!(addresses.notes()[0].contains("2048 addresses"));
