@@ -102,25 +102,22 @@ pub enum HandshakeReason {
     Dns = 1,
     /// The rules capture other loopback addresses, or targets are not local in the pod.
     NoTargets = 2,
-    /// The sidecar listens on loopback at its outbound port.
-    LoopbackSidecar = 3,
     /// The application's socket is bound to loopback.
-    LoopbackSource = 4,
+    LoopbackSource = 3,
     /// The pod has used its share of dedicated targets and the pool is used up, or those that are tried name other destinations.
-    ManyDestinations = 5,
+    ManyDestinations = 4,
     /// In mode TPROXY the proxy calls its own pod.
-    Transparent = 6,
+    Transparent = 5,
     /// Another program has translated a destination of the proxy's to an address of the pod.
-    Translated = 7,
+    Translated = 6,
 }
 
 impl HandshakeReason {
     /// Every reason with its name in metrics, in the order of the numbers.
-    pub const ALL: [(Self, &'static str); 8] = [
+    pub const ALL: [(Self, &'static str); 7] = [
         (Self::OwnPod, "own-pod"),
         (Self::Dns, "dns"),
         (Self::NoTargets, "no-targets"),
-        (Self::LoopbackSidecar, "loopback-sidecar"),
         (Self::LoopbackSource, "loopback-source"),
         (Self::ManyDestinations, "many-destinations"),
         (Self::Transparent, "transparent"),
@@ -262,6 +259,25 @@ pub struct SockRecord {
     pub target_port: u16,
 }
 
+/// A [`SockRecord`] as the socket's storage has it, with what it counts for.
+#[derive(Clone, Copy, Debug)]
+#[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
+#[repr(C)]
+pub struct StoredRecord {
+    /// The record.
+    pub record: SockRecord,
+    /// Cookie of the network namespace that it is counted for.
+    pub netns: u64,
+    /// How many records it counts as; 0 if another socket pays, or the socket is closed.
+    pub charge: u32,
+    /// 1 if it is beyond those that the pod is guaranteed.
+    pub from_pool: u32,
+}
+
+/// What a record counts for that an MPTCP socket has: those of its subflows, of which the kernel makes eight at most
+/// (`MPTCP_SUBFLOWS_MAX`), are never closed by themselves.
+pub const MPTCP_CHARGE: u32 = 9;
+
 /// What a [`SockRecord`] says about the connection that its socket has now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
@@ -307,6 +323,9 @@ impl SockRecord {
     }
 }
 
+/// Added to [`ListenerKey::family`]: the listener is on a loopback address, and takes connections of its own pod only.
+pub const ON_LOOPBACK: u16 = 1 << 8;
+
 /// Key of a listener on one of a sidecar's capture ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "bytemuck", derive(bytemuck::Pod, bytemuck::Zeroable))]
@@ -314,7 +333,7 @@ impl SockRecord {
 pub struct ListenerKey {
     /// Network namespace cookie.
     pub netns: u64,
-    /// A [`crate::addr::Family`] the listener serves.
+    /// A [`crate::addr::Family`] the listener serves, with [`ON_LOOPBACK`] if it is there.
     pub family: u16,
     /// Capture port, host order.
     pub port: u16,
@@ -378,8 +397,8 @@ pub struct WantedListener {
     pub adopted: u32,
     /// The descriptor of it that was seen.
     pub fd: u32,
-    /// Padding, zero.
-    pub pad: u32,
+    /// [`ON_LOOPBACK`] if it is there, else 0.
+    pub on_loopback: u32,
 }
 
 /// The result of the search for a [`WantedListener`].
@@ -399,6 +418,7 @@ const _: () = assert!(size_of::<DestinationKey>() == 24);
 const _: () = assert!(size_of::<Destination>() == 40);
 const _: () = assert!(size_of::<DestinationRow>() == 64);
 const _: () = assert!(size_of::<SockRecord>() == 40);
+const _: () = assert!(size_of::<StoredRecord>() == 56);
 const _: () = assert!(size_of::<ListenerKey>() == 16);
 const _: () = assert!(size_of::<ListenerQueue>() == 40);
 const _: () = assert!(size_of::<WantedKey>() == 16);

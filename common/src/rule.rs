@@ -45,7 +45,7 @@ rules! {
     /// No usable route: the caller gets the error the kernel gives for it.
     NoRoute = 2, "no-route", "the pod has no usable route to the destination: connect fails as it would without a mesh";
     /// A loopback source toward an off-pod IPv4 address: connect fails with EINVAL.
-    LoopbackSource = 3, "loopback-source", "a connection with a loopback source cannot leave the pod: the kernel fails it with EINVAL";
+    LoopbackSource = 3, "loopback-source", "a connection with a loopback source cannot leave the pod: refused with EINVAL";
     /// SO_BINDTODEVICE, and the binding cannot be taken off.
     BoundDevice = 4, "bound-device", "the socket is bound to a device, and the kernel takes such a binding off for CAP_NET_RAW only: refused";
     /// UDP that no rule for DNS captures: the connect is counted.
@@ -149,8 +149,10 @@ rules! {
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
     /// Refused: the socket has an IPv6 routing header or an IPv4 source route.
     RoutingHeader = 66, "routing-header", "the socket has an IPv6 routing header or an IPv4 source route, which would lead its packets elsewhere: refused";
+    /// Refused: the pod has as many records of sockets as it may have.
+    RecordsFull = 68, "records-full", "the pod has more open sockets with a record than it may have: refused";
     /// Refused: a redirect target that no row belongs to.
-    UnknownTarget = 67, "unknown-target", "the connection goes to an address that redirected connections have, and what was dialed is not known: refused";
+    UnknownTarget = 67, "unknown-target", "the connection goes to an address that only redirected connections of the pod have, and it is none of them: refused";
 
     /// Outcome of a redirected connection: the kernel answered its SYN with a reset.
     SidecarRefused = 70, "sidecar-refused", "no sidecar listens on the capture port that the connection was redirected to: refused";
@@ -208,17 +210,18 @@ impl Rule {
             Self::BeforeSidecar => Class::BeforeSidecar,
             Self::Udp => Class::Udp,
             Self::NoRoute
+            | Self::LoopbackSource
             | Self::NoPolicy
             | Self::NoStorage
             | Self::HandshakesFull
             | Self::BoundDevice
             | Self::TooManyAddresses
             | Self::RoutingHeader
-            | Self::UnknownTarget => Class::Refused,
+            | Self::UnknownTarget
+            | Self::RecordsFull => Class::Refused,
             Self::NoListener | Self::SidecarRefused | Self::SidecarSilent => Class::Failed,
             Self::GivenUp => Class::GivenUp,
             Self::FamilyNotCaptured
-            | Self::LoopbackSource
             | Self::OutInterface
             | Self::OutPortExcluded
             | Self::SelfSource

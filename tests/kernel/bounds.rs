@@ -7,6 +7,7 @@ mod handshakes;
 mod lists;
 mod memory;
 mod open_connections;
+mod records;
 mod refusals;
 mod share;
 

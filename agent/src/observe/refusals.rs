@@ -140,6 +140,9 @@ pub fn cure(rule: Rule) -> &'static str {
             "restart the agent; if the refusals continue, this is an error of sidetrack: please report it"
         }
         Rule::NoStorage => "the node has too little memory: look at its memory pressure",
+        Rule::RecordsFull => {
+            "the application holds many sockets open that were redirected without a target of their own (docs/architecture.md), or asks many DNS servers' ports: look for sockets that it does not close"
+        }
         Rule::BoundDevice => {
             "the application binds its sockets to a device (SO_BINDTODEVICE): give it CAP_NET_RAW, or exclude the destination (in Istio by traffic.sidecar.istio.io/excludeOutboundIPRanges)"
         }

@@ -24,6 +24,8 @@ mod queues;
 #[cfg(target_arch = "bpf")]
 mod sk_lookup;
 #[cfg(target_arch = "bpf")]
+mod sock_release;
+#[cfg(target_arch = "bpf")]
 mod sockops;
 #[cfg(target_arch = "bpf")]
 mod tables;

@@ -36,7 +36,7 @@ fn receive<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
         }
         return ALLOW;
     }
-    if let Some(record) = maps::record(ctx.socket(), false)
+    if let Some(record) = maps::record(ctx.socket())
         && record.role == Role::Dialed as u16
         && record.target_port == port
     {

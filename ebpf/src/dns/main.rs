@@ -19,6 +19,10 @@ mod owner;
 mod queries;
 #[cfg(target_arch = "bpf")]
 #[path = "../core/tables.rs"]
+#[expect(
+    dead_code,
+    reason = "the module is the core's, which has packets as well"
+)]
 mod tables;
 
 #[cfg(target_arch = "bpf")]

@@ -19,12 +19,12 @@ mod pods;
 mod records;
 
 pub use counts::count;
-pub use destinations::{add_destination, destination};
+pub use destinations::{add_destination, destination, target_seed};
 pub use events::{Report, is_traced, report};
 pub use pods::{
-    Enrolled, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule, route,
+    Enrolled, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule, route, route_view,
 };
-pub use records::record;
+pub use records::{new_record, record};
 
 /// LLVM moves no access to memory from one side to the other.
 #[inline(always)]

@@ -102,7 +102,7 @@ fn is_redirected<const V6: bool>(ctx: &SockAddr<'_, V6>) -> bool {
 /// The record of a socket whose queries are redirected without a name in their source.
 #[inline(always)]
 fn dialed_record<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<&'static mut SockRecord> {
-    let record = maps::record(ctx.socket(), false)?;
+    let record = maps::record(ctx.socket())?;
     (record.role == Role::Dialed as u16).then_some(record)
 }
 
@@ -211,7 +211,8 @@ fn try_decide<const V6: bool>(
         routing_header: false,
         captured_family: pod.captures(destination.family()),
     };
-    let decision = decide::udp(policy, &conn, &PodTables { netns, pod });
+    let tables = PodTables::of_socket(netns, pod, &conn);
+    let decision = decide::udp(policy, &conn, &tables);
     let mut outcome = Outcome {
         rule: decision.rule,
         index: decision.index,
@@ -236,8 +237,9 @@ fn try_decide<const V6: bool>(
             {
                 ctx.set_message_source(target.addr);
             } else if call == Call::Connect || !is_connected {
-                let Some(record) = maps::record(ctx.socket(), true) else {
-                    return Outcome::refused(Rule::NoStorage);
+                let record = match maps::new_record(netns, ctx.socket(), 1) {
+                    Ok(record) => record,
+                    Err(rule) => return Outcome::refused(rule),
                 };
                 *record = SockRecord {
                     addr: dialed,
@@ -255,7 +257,7 @@ fn try_decide<const V6: bool>(
         _ => {
             // An earlier connection's.
             if call == Call::Connect
-                && let Some(record) = maps::record(ctx.socket(), false)
+                && let Some(record) = maps::record(ctx.socket())
             {
                 record.role = Role::Direct as u16;
             }
@@ -273,8 +275,9 @@ fn server_name(
     port: u16,
     source: Addr,
 ) -> Option<Target> {
+    let seed = maps::target_seed();
     for attempt in 0..DEDICATED_ATTEMPTS {
-        let target = Target::dedicated(dialed, port, capture_port, attempt);
+        let target = Target::dedicated((dialed, port), capture_port, attempt, seed);
         let key = DestinationKey::new(netns, target);
         match maps::destination(&key) {
             Some(row) if row.is_for(dialed, port, source, true) => return Some(target),

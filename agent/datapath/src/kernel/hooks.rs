@@ -1,11 +1,13 @@
 //! The cgroup hooks: which program goes where. Order matters when they are attached for the first
-//! time: what answers questions about redirected connections comes before what redirects.
+//! time: what sees sockets close comes before what counts them, and what answers questions about redirected connections
+//! before what redirects.
 
 use aya_obj::generated::bpf_attach_type::{
-    self, BPF_CGROUP_GETSOCKOPT, BPF_CGROUP_INET4_CONNECT, BPF_CGROUP_INET4_GETPEERNAME,
-    BPF_CGROUP_INET4_GETSOCKNAME, BPF_CGROUP_INET6_CONNECT, BPF_CGROUP_INET6_GETPEERNAME,
-    BPF_CGROUP_INET6_GETSOCKNAME, BPF_CGROUP_SOCK_OPS, BPF_CGROUP_UDP4_RECVMSG,
-    BPF_CGROUP_UDP4_SENDMSG, BPF_CGROUP_UDP6_RECVMSG, BPF_CGROUP_UDP6_SENDMSG,
+    self, BPF_CGROUP_GETSOCKOPT, BPF_CGROUP_INET_SOCK_RELEASE, BPF_CGROUP_INET4_CONNECT,
+    BPF_CGROUP_INET4_GETPEERNAME, BPF_CGROUP_INET4_GETSOCKNAME, BPF_CGROUP_INET6_CONNECT,
+    BPF_CGROUP_INET6_GETPEERNAME, BPF_CGROUP_INET6_GETSOCKNAME, BPF_CGROUP_SOCK_OPS,
+    BPF_CGROUP_UDP4_RECVMSG, BPF_CGROUP_UDP4_SENDMSG, BPF_CGROUP_UDP6_RECVMSG,
+    BPF_CGROUP_UDP6_SENDMSG,
 };
 
 /// One cgroup hook.
@@ -42,7 +44,8 @@ const fn hook(name: &'static str, attach_type: bpf_attach_type) -> Hook {
 }
 
 /// The cgroup hooks of the core, in order of attachment.
-pub const CGROUP_HOOKS: [Hook; 8] = [
+pub const CGROUP_HOOKS: [Hook; 9] = [
+    hook("sock_release", BPF_CGROUP_INET_SOCK_RELEASE),
     hook("getsockopt", BPF_CGROUP_GETSOCKOPT),
     hook("getpeername4", BPF_CGROUP_INET4_GETPEERNAME),
     hook("getpeername6", BPF_CGROUP_INET6_GETPEERNAME),

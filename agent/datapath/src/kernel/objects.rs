@@ -1,7 +1,6 @@
 //! The compiled kernel programs. The core is loaded when the agent starts, the others when the first pod needs them.
 
 use std::{
-    hash::{BuildHasher as _, RandomState},
     os::fd::{AsFd as _, OwnedFd},
     path::PathBuf,
     time::{Duration, Instant},
@@ -12,7 +11,12 @@ use aya::{Btf, Ebpf, EbpfLoader, maps::Map, programs::Program};
 use bytemuck::Pod;
 
 use super::{
-    kernel_layout::Offsets, kernel_log::LogLevel, maps::PINNED, pins::Pins, probe, table::Table,
+    kernel_layout::Offsets,
+    kernel_log::LogLevel,
+    maps::{PINNED, random},
+    pins::Pins,
+    probe,
+    table::Table,
 };
 
 /// The hooks of a connection.
@@ -123,8 +127,7 @@ impl Loader {
         loader.override_global("CAN_SEE_MPTCP", &mptcp, true);
         let read = u8::from(probe::read_kernel());
         loader.override_global("CAN_READ_KERNEL", &read, true);
-        // The keys of the standard library's hash maps come from the kernel's random numbers.
-        let seed = RandomState::new().hash_one(0);
+        let seed = random();
         if let Some(level) = &level {
             loader.override_global("INBOUND_SEED", &seed, true);
             loader.override_global(aya_log::LEVEL, &level.0, true);
@@ -144,6 +147,7 @@ impl Loader {
 pub(super) fn load_program(ebpf: &mut Ebpf, name: &str) -> Result<OwnedFd> {
     let program = find(ebpf, name)?;
     match program {
+        Program::CgroupSock(program) => program.load(),
         Program::CgroupSockAddr(program) => program.load(),
         Program::CgroupSockopt(program) => program.load(),
         Program::SchedClassifier(program) => program.load(),

@@ -22,7 +22,10 @@ use netlink_packet_sock_diag::{
     inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags, nlas::Nla},
 };
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
-use sidetrack_common::{conn::SockRecord, names};
+use sidetrack_common::{
+    conn::{SockRecord, StoredRecord},
+    names,
+};
 
 use super::{netlink, pins::Pins, sock_diag, sys};
 
@@ -79,7 +82,7 @@ impl Records {
         let fd = sys::open_pin(&path).with_context(|| format!("open map {}", path.display()))?;
         let size = sys::map_info(fd.as_fd())?.value_size as usize;
         ensure!(
-            size == size_of::<SockRecord>(),
+            size == size_of::<StoredRecord>(),
             "map {} was made by another build: run the `sidetrack` of the agent",
             path.display()
         );
@@ -194,7 +197,8 @@ fn record_in(storages: &[u8]) -> Option<SockRecord> {
         nested(storages, SK_DIAG_BPF_STORAGE)?,
         SK_DIAG_BPF_STORAGE_MAP_VALUE,
     )?;
-    bytemuck::try_pod_read_unaligned(value).ok()
+    let stored: StoredRecord = bytemuck::try_pod_read_unaligned(value).ok()?;
+    Some(stored.record)
 }
 
 /// The value of the first attribute of a kind.

@@ -1,30 +1,110 @@
-//! Records of single sockets.
+//! Records of single sockets, and how many each pod has. The kernel charges them to the agent, whatever the pod's own limits are.
 
 use core::ffi::c_void;
 
-use aya_ebpf::{btf_maps::SkStorage, helpers::bpf_sk_storage_get, macros::btf_map};
-use sidetrack_common::conn::SockRecord;
+use aya_ebpf::{
+    bindings::{BPF_NOEXIST, BPF_SK_STORAGE_GET_F_CREATE},
+    btf_maps::{HashMap, SkStorage},
+    helpers::bpf_sk_storage_get,
+    macros::btf_map,
+};
+use sidetrack_common::{
+    conn::{SockRecord, StoredRecord},
+    names::{POOL_IN_USE, RECORD_GUARANTEE, RECORD_POOL, RECORD_QUOTA},
+    rule::Rule,
+};
+use sidetrack_ebpf::own_map::ON_DEMAND;
+
+use super::atomic::add;
 
 /// The dialed address, kept in the two sockets of a redirected connection that has no dedicated target; and that a
 /// connection is left alone.
 #[btf_map]
-static RECORD_BY_SOCK: SkStorage<SockRecord> = SkStorage::new();
+static RECORD_BY_SOCK: SkStorage<StoredRecord> = SkStorage::new();
 
-/// A socket's record. `create` adds an empty one if there is none. `None` when the kernel has no
-/// memory or there is no record.
+/// How many each pod has, and how many of all are beyond the pods' guaranteed ones ([`POOL_IN_USE`]). No row means 0. The agent
+/// removes the row of a pod that has left and has none.
+#[btf_map]
+static RECORDS_BY_POD: HashMap<u64, u64, 8192, ON_DEMAND> = HashMap::new();
+
+/// A socket's record, if it has one.
 ///
 /// `sk` must come from a program context and not be null: the verifier rejects anything else.
 #[inline(always)]
-pub fn record(sk: *mut c_void, create: bool) -> Option<&'static mut SockRecord> {
-    const CREATE: u64 = aya_ebpf::bindings::BPF_SK_STORAGE_GET_F_CREATE as u64;
-    let flags = if create { CREATE } else { 0 };
+pub fn record(sk: *mut c_void) -> Option<&'static mut SockRecord> {
+    stored(sk, 0).map(|stored| &mut stored.record)
+}
+
+/// A socket's record; an empty one is added if there is none. It counts as so many of the pod's, until the socket is
+/// closed; 0 if another socket of the connection pays. An error is the rule of a refusal.
+#[inline(always)]
+pub fn new_record(
+    netns: u64,
+    sk: *mut c_void,
+    charge: u32,
+) -> Result<&'static mut SockRecord, Rule> {
+    if let Some(record) = record(sk) {
+        return Ok(record);
+    }
+    let own = counted(netns);
+    let is_beyond = own >= RECORD_GUARANTEE;
+    let is_full = own >= RECORD_QUOTA || is_beyond && counted(POOL_IN_USE) >= RECORD_POOL;
+    if charge > 0 && is_full {
+        return Err(Rule::RecordsFull);
+    }
+    let stored = stored(sk, u64::from(BPF_SK_STORAGE_GET_F_CREATE)).ok_or(Rule::NoStorage)?;
+    if charge > 0 {
+        stored.netns = netns;
+        stored.charge = charge;
+        stored.from_pool = u32::from(is_beyond);
+        count(netns, i64::from(charge));
+        if is_beyond {
+            count(POOL_IN_USE, i64::from(charge));
+        }
+    }
+    Ok(&mut stored.record)
+}
+
+/// A socket is being closed: its record no longer counts. Where the program runs twice for it, only the first counts.
+#[inline(always)]
+pub fn release_record(sk: *mut c_void) {
+    let Some(stored) = stored(sk, 0) else { return };
+    let charge = i64::from(stored.charge);
+    if charge == 0 {
+        return;
+    }
+    stored.charge = 0;
+    count(stored.netns, -charge);
+    if stored.from_pool != 0 {
+        count(POOL_IN_USE, -charge);
+    }
+}
+
+#[inline(always)]
+fn stored(sk: *mut c_void, flags: u64) -> Option<&'static mut StoredRecord> {
     // SAFETY: the map is given by its static, the socket by the context; the storage lives as long
     // as the socket, which the running program keeps alive. Sockets are locked while connecting,
     // so records have one writer.
     unsafe {
         let map = core::ptr::addr_of!(RECORD_BY_SOCK).cast_mut().cast();
         bpf_sk_storage_get(map, sk, core::ptr::null_mut(), flags)
-            .cast::<SockRecord>()
+            .cast::<StoredRecord>()
             .as_mut()
+    }
+}
+
+/// A count, which another CPU may have made less than 0 for a moment.
+#[inline(always)]
+fn counted(key: u64) -> i64 {
+    // SAFETY: a number, read whole.
+    unsafe { RECORDS_BY_POD.get(&key) }.map_or(0, |count| *count as i64)
+}
+
+/// Without memory for a count its limit is not enforced until there is some.
+#[inline(always)]
+fn count(key: u64, change: i64) {
+    let _ = RECORDS_BY_POD.insert(&key, &0, BPF_NOEXIST.into());
+    if let Some(count) = RECORDS_BY_POD.get_ptr_mut(&key) {
+        add(count, change as u64);
     }
 }

@@ -143,7 +143,7 @@ fn outbound() -> [Check; 8] {
     ]
 }
 
-fn original_destination() -> [Check; 4] {
+fn original_destination() -> [Check; 5] {
     let sockops = |helper| {
         programs::program(
             bpf_prog_type::BPF_PROG_TYPE_SOCK_OPS,
@@ -152,6 +152,16 @@ fn original_destination() -> [Check; 4] {
         )
     };
     [
+        Check::required(
+            "bpf_sk_storage_get in cgroup/sock_release",
+            "5.11",
+            "the memory that the sockets of a pod take has no limit",
+            programs::program(
+                bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK,
+                bpf_attach_type::BPF_CGROUP_INET_SOCK_RELEASE,
+                Some(bpf_func_id::BPF_FUNC_sk_storage_get),
+            ),
+        ),
         Check::required("sockops", "4.13", NO_ORIGINAL_DESTINATION, sockops(None)),
         Check::required(
             "bpf_get_netns_cookie in sockops",

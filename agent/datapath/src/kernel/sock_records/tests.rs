@@ -7,7 +7,7 @@ use netlink_packet_sock_diag::{
 };
 use sidetrack_common::{
     addr::Addr,
-    conn::{Role, SockRecord},
+    conn::{Role, SockRecord, StoredRecord},
 };
 
 use super::{Request, Traffic, has_sent_syn, record_in};
@@ -54,7 +54,13 @@ fn the_record_is_the_maps_value() {
         [&length.to_ne_bytes(), &kind.to_ne_bytes(), value].concat()
     };
     let id = attribute(2, &[5, 0, 0, 0]);
-    let value = attribute(3, bytemuck::bytes_of(&record));
+    let stored = StoredRecord {
+        record,
+        netns: 7,
+        charge: 1,
+        from_pool: 0,
+    };
+    let value = attribute(3, bytemuck::bytes_of(&stored));
     let storages = attribute(1, &[id.clone(), value].concat());
     let read = record_in(&storages).unwrap();
     assert!(read.addr.is(record.addr) && read.port == 80 && read.role == 3);

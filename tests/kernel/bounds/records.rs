@@ -1,0 +1,66 @@
+//! Records of sockets are kernel memory that the agent pays for.
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    protocol::{APP, PROXY},
+    sidecar,
+};
+use sidetrack_common::names::{POOL_IN_USE, RECORD_GUARANTEE, RECORD_QUOTA};
+
+use crate::fixture::{PodFixture, VIP, at};
+
+/// Connections without a dedicated target: those of a pod whose rules capture loopback addresses as well.
+const WITHOUT_TARGETS: (&str, &str) = (
+    "traffic.sidecar.istio.io/includeOutboundIPRanges",
+    "127.0.0.0/8,10.0.0.0/8",
+);
+
+kernel_test!(sockets_of_a_pod_have_a_share);
+/// Each such connection has a record at both ends. Those beyond the share are refused, and the share comes back when the sockets
+/// are closed.
+fn sockets_of_a_pod_have_a_share() -> Result<()> {
+    let mut fixture = PodFixture::new()?;
+    let mut other = fixture.lab.pod("other", 3)?;
+    other = other.under_kubelet(&fixture.lab, &fixture.lab.uid(3))?;
+    let others_app = other.actor()?;
+    let _others_sidecar = sidecar::start(&other, &[])?;
+    fixture.lab.enroll("other", &other, &[WITHOUT_TARGETS])?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
+    fixture.enroll(&[WITHOUT_TARGETS])?;
+    let cookie = fixture.agent.places.pod("test/app")?.context("the pod")?["netns"]["cookie"]
+        .as_u64()
+        .context("its cookie")?;
+    let counted = |key: u64| -> Result<i64> {
+        let count = fixture.agent.places.maps()?.records_by_pod.get(&key)?;
+        Ok(count.unwrap_or_default().cast_signed())
+    };
+    let flooded = fixture.client.flood(at(VIP[0], 80), 20_000)?;
+    ensure!(flooded.refused > 1_000, "{flooded:?}");
+    let (own, pool) = (counted(cookie)?, counted(POOL_IN_USE)?);
+    // Connections that were made at the same time may be a few more.
+    ensure!(own <= RECORD_QUOTA + 64, "{own} records");
+    ensure!(
+        own > RECORD_QUOTA / 2 && pool == own - RECORD_GUARANTEE,
+        "{own}, {pool}"
+    );
+    let why = fixture.agent.places.output(&["why", "test/app"])?;
+    let why = String::from_utf8_lossy(&why.stdout).into_owned();
+    ensure!(why.contains("records-full"), "{why}");
+    // Connections that need none, and those of other pods, are as ever.
+    let direct = fixture.client.connect(&PROXY, at(VIP[0], 80))?;
+    ensure!(direct.accepted_by == 80, "{direct:?}");
+    let others = others_app.connect(&APP, at(VIP[0], 80))?;
+    ensure!(others.accepted_by == 15001, "{others:?}");
+    let again = fixture.pod.actor()?;
+    drop(std::mem::replace(&mut fixture.client, again));
+    fixture.wait("no socket counts any more", || {
+        let counted = |key| -> Result<i64> {
+            let count = fixture.agent.places.maps()?.records_by_pod.get(&key)?;
+            Ok(count.unwrap_or_default().cast_signed())
+        };
+        Ok(counted(cookie)? == 0 && counted(POOL_IN_USE)? == 0)
+    })?;
+    let made = fixture.client.connect(&APP, at(VIP[0], 80))?;
+    ensure!(made.accepted_by == 15001, "{made:?}");
+    Ok(())
+}
