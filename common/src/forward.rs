@@ -30,4 +30,12 @@ pub enum Probe {
     Refused = 5,
     /// As [`Probe::Redirected`], and the destination is an address of the pod.
     RedirectedOwn = 6,
+    /// The rules capture it. The sidecar's listener is not among those that sk_lookup can choose: look it up at the port in
+    /// the upper half of the row.
+    AtPort = 7,
+    /// A question: the listener was not there. Count that.
+    NotServed = 8,
 }
+
+/// Position of the port in the row, see [`Probe::AtPort`].
+pub const PORT_SHIFT: u32 = 16;

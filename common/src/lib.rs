@@ -97,6 +97,7 @@ pub mod ids;
 pub mod names;
 pub mod pod;
 pub mod policy;
+pub mod route_rules;
 pub mod rule;
 pub mod target;
 pub mod task;
@@ -104,4 +105,4 @@ pub mod task;
 /// Version of the names, keys, values and numbers of rows of all pinned maps, part of the pin directory's name: an agent
 /// never opens maps of another layout. A map that is added is another layout: an agent that does not know it would leave
 /// its rows.
-pub const LAYOUT_VERSION: u32 = 8;
+pub const LAYOUT_VERSION: u32 = 9;

@@ -23,6 +23,8 @@ pub const OWNER_RULES_CAPACITY: usize = 16_384;
 pub const ROUTE_BY_POD: &str = "ROUTE_BY_POD";
 /// Rows of [`ROUTE_BY_POD`].
 pub const ROUTE_CAPACITY: usize = 131_072;
+/// What chooses between the views of pods' routes.
+pub const SELECTORS_BY_POD: &str = "SELECTORS_BY_POD";
 /// Each pod's interfaces that rules name.
 pub const IFACE_BY_POD: &str = "IFACE_BY_POD";
 /// Redirected connections in the middle of their handshake.
@@ -35,6 +37,8 @@ pub const HANDSHAKES_BY_REASON: &str = "HANDSHAKES_BY_REASON";
 pub const HANDSHAKES_BY_POD: &str = "HANDSHAKES_BY_POD";
 /// Records of single sockets: the dialed address of a redirected connection.
 pub const RECORD_BY_SOCK: &str = "RECORD_BY_SOCK";
+/// How many of them each pod has.
+pub const RECORDS_BY_POD: &str = "RECORDS_BY_POD";
 /// Listeners on the sidecars' capture ports.
 pub const LISTENERS: &str = "LISTENERS";
 /// Open listeners that the agent looks for; not pinned.
@@ -59,17 +63,27 @@ pub const OVERFLOW_BY_POD: &str = "OVERFLOW_BY_POD";
 /// Pods that bypass their sidecar because it has not listened yet.
 pub const BEFORE_SIDECAR: &str = "BEFORE_SIDECAR";
 
-/// Pods with a listener on loopback at a capture port, with the bits of these ports.
-pub const LOOPBACK_SIDECAR: &str = "LOOPBACK_SIDECAR";
-/// Bit of the outbound capture port there.
+/// What the kernel has seen of pods' sidecars, in bits.
+pub const SIDECAR_BY_POD: &str = "SIDECAR_BY_POD";
+/// Bit: the last listener at the outbound capture port is on loopback. The program in sk_lookup chooses it.
 pub const LOOPBACK_OUTBOUND: u32 = 1;
-/// Bit of the inbound capture port. It also says that rules of iptables redirect the proxy's calls to its own pod.
+/// Bit: the last listener at the inbound capture port is on loopback, or rules of iptables redirect the proxy's calls to its own
+/// pod. These calls then go to the plain target.
 pub const LOOPBACK_INBOUND: u32 = 2;
+/// Bit: the last listener at the outbound capture port is an MPTCP socket, which no map of sockets can hold.
+pub const MPTCP_OUTBOUND: u32 = 4;
+/// Bit: the same at the inbound capture port. The program at the pod's interfaces gives it inbound connections.
+pub const MPTCP_INBOUND: u32 = 8;
+/// Bit: a connection that only passes through the pod was captured. Its listeners must be transparent.
+pub const FORWARDED: u32 = 16;
 
 /// Destinations of enrolled pods, by the target that names them.
 pub const DESTINATIONS: &str = "DESTINATIONS";
 /// How many of them each pod has.
 pub const DESTINATIONS_BY_POD: &str = "DESTINATIONS_BY_POD";
+
+/// The node's secret that the targets of destinations depend on.
+pub const TARGET_SEED: &str = "TARGET_SEED";
 
 /// Whether another program translates destinations of proxies' connections to addresses of their pods, and
 /// whether proxies in mode TPROXY call their own pods.
@@ -127,7 +141,17 @@ pub const DESTINATION_POOL: u64 = DESTINATION_CAPACITY as u64 / 2;
 // A pod may have many more with it, and leaves room for the shares of the others.
 const _: () = assert!(DESTINATION_POOL > DESTINATION_SHARE);
 const _: () = assert!(DESTINATION_POOL + DESTINATION_SHARE <= DESTINATION_CAPACITY as u64);
-/// Key in [`DESTINATIONS_BY_POD`] of the number of rows in use of [`DESTINATION_POOL`]. No namespace has this cookie.
+/// Records of sockets that every pod can have, however many the others have.
+pub const RECORD_GUARANTEE: i64 = 8;
+/// Records that all pods together may have beyond these. One takes 320 bytes of kernel memory: 21 MB in all.
+pub const RECORD_POOL: i64 = 65_536;
+/// Records that one pod may have. A redirected connection without a dedicated target has one at each end.
+pub const RECORD_QUOTA: i64 = 16_384;
+// Several pods can have their full quota at once.
+const _: () = assert!(RECORD_QUOTA <= RECORD_POOL / 4);
+
+/// Key of the number of rows in use that are beyond the pods' own: in [`DESTINATIONS_BY_POD`] of [`DESTINATION_POOL`], in
+/// [`RECORDS_BY_POD`] of [`RECORD_POOL`]. No namespace has this cookie.
 pub const POOL_IN_USE: u64 = 0;
 
 /// Network namespaces that the agent can ask for at a time: every enrolled pod, and those that leave.

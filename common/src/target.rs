@@ -6,6 +6,9 @@
 //! Targets of [`DEDICATED`] name their destination: a row of the pod's says which it is, and does not change as
 //! long as the pod lives. Different destinations may share any other target: which one was dialed is in the
 //! connection's [`Handshake`](crate::conn::Handshake).
+//!
+//! The node's secret seed is part of the hash: nothing outside the kernel can work out the target of a destination. Packets for
+//! targets are also refused where they do not come over lo, see [`is_target`].
 
 use crate::addr::{Addr, Family};
 
@@ -35,6 +38,13 @@ pub const fn is_dedicated(addr: Addr) -> bool {
 pub const fn is_dedicated_v6(addr: Addr) -> bool {
     let (first, words) = (DEDICATED_V6.0.to_v6_be(), addr.to_v6_be());
     (words[0] ^ first[0]) | (words[1] ^ first[1]) == 0
+}
+
+/// Whether an address is a target that no process dials by itself: packets for it come over lo only.
+#[inline(always)]
+#[must_use]
+pub const fn is_target(addr: Addr) -> bool {
+    is_dedicated(addr) || is_shared(addr)
 }
 
 /// Whether an address is one of [`SHARED`].
@@ -75,13 +85,18 @@ impl Target {
         }
     }
 
-    /// The target that names a destination, by one of [`DEDICATED_ATTEMPTS`] attempts.
+    /// The target that names a destination, by one of [`DEDICATED_ATTEMPTS`] attempts. `seed` is the node's secret.
     #[inline(always)]
     #[must_use]
-    pub const fn dedicated(dialed: Addr, port: u16, capture_port: u16, attempt: u32) -> Self {
+    pub const fn dedicated(
+        (dialed, port): (Addr, u16),
+        capture_port: u16,
+        attempt: u32,
+        seed: u64,
+    ) -> Self {
         // An odd number: every attempt is another address.
         const STEP: u32 = 0x9e_3779;
-        let hash = hash(dialed, port);
+        let hash = hash(dialed, port, seed);
         let low = (hash as u32).wrapping_add(attempt.wrapping_mul(STEP));
         let addr = match dialed.family() {
             Family::V4 => within(DEDICATED, low),
@@ -100,11 +115,16 @@ impl Target {
     /// The target of a destination that has none of its own. For IPv4 it is the capture port on one of [`SHARED`]. IPv6 has
     /// only one loopback address, so there the port differs, and sk_lookup finds the listener. Client and
     /// target then have one address: their ports may not be equal, or the client would connect to itself.
-    /// `bound_port` is the client's port, 0 if the kernel is to pick one.
+    /// `bound_port` is the client's port, 0 if the kernel is to pick one. `seed` is the node's secret.
     #[inline(always)]
     #[must_use]
-    pub const fn shared(dialed: Addr, port: u16, capture_port: u16, bound_port: u16) -> Self {
-        let hash = hash(dialed, port) as u32;
+    pub const fn shared(
+        (dialed, port): (Addr, u16),
+        capture_port: u16,
+        bound_port: u16,
+        seed: u64,
+    ) -> Self {
+        let hash = hash(dialed, port, seed) as u32;
         match dialed.family() {
             Family::V4 => Self {
                 addr: within(SHARED, hash),
@@ -144,10 +164,10 @@ const NOT_MAPPED: u32 = u32::from_ne_bytes([1, 0, 0, 0]);
 /// Mixes a destination, so that both halves of the result depend on all of it. Destinations that differ in nothing but
 /// the last half of their addresses never have the same one.
 #[inline(always)]
-const fn hash(dialed: Addr, port: u16) -> u64 {
+const fn hash(dialed: Addr, port: u16, seed: u64) -> u64 {
     const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
     let words = dialed.to_v6_be();
-    let mut hash = ((words[0] as u64) << 32 | words[1] as u64).wrapping_mul(MIX);
+    let mut hash = (seed ^ ((words[0] as u64) << 32 | words[1] as u64)).wrapping_mul(MIX);
     hash = (hash ^ (hash >> 32) ^ ((words[2] as u64) << 32 | words[3] as u64)).wrapping_mul(MIX);
     hash = (hash ^ (hash >> 29) ^ port as u64).wrapping_mul(MIX);
     hash ^ (hash >> 32)

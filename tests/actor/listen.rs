@@ -36,9 +36,13 @@ impl Groups {
     pub fn open(&mut self, listen: &Listen) -> Result<usize> {
         let failed = || format!("listen on {}", listen.address);
         let domain = Domain::for_address(listen.address);
+        let protocol = match listen.mptcp {
+            true => Protocol::from(libc::IPPROTO_MPTCP),
+            false => Protocol::TCP,
+        };
         let sockets = run_as(&listen.owner, || {
             (0..listen.sockets)
-                .map(|_| visit::make(|| Socket::new(domain, Type::STREAM, Some(Protocol::TCP))))
+                .map(|_| visit::make(|| Socket::new(domain, Type::STREAM, Some(protocol))))
                 .collect::<io::Result<Vec<_>>>()
         })?
         .with_context(failed)?;

@@ -39,6 +39,7 @@ fn injected(node: &Fixture, namespace: &str) -> Result<Value> {
             sockets: 1,
             v6_only: false,
             transparent: false,
+            mptcp: false,
         }))
     };
     let out = Request::Dial(Box::new(Dial::new(&APP, format!("{VIP}:80").parse()?)));

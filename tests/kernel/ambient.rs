@@ -124,6 +124,7 @@ fn listen(actor: &Actor, port: u16) -> Result<()> {
         sockets: 1,
         v6_only: false,
         transparent: true,
+        mptcp: false,
     };
     actor.listen_group(listen).map(drop)
 }

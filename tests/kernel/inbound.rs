@@ -109,6 +109,7 @@ fn ipv6_only_listeners_take_no_slot_of_ipv4() -> Result<()> {
         sockets,
         v6_only: true,
         transparent: false,
+        mptcp: false,
     };
     sidecar.listen_group(group("::", LISTENER_SLOTS as usize))?;
     sidecar.listen_group(group("0.0.0.0", 2))?;

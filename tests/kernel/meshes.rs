@@ -69,6 +69,23 @@ fn linkerd_proxy() -> Value {
     })
 }
 
+/// Although the sidecar listens on one address of loopback: a port that a client has bound serves several destinations at
+/// once, and one after the other.
+fn each_destination_has_all_ports(fixture: &PodFixture, outbound_port: u16) -> Result<()> {
+    for round in 0..3 {
+        let mut dial = Dial::new(&APP, at(VIP[0], 80));
+        dial.source = Some(at("0.0.0.0", 23_461));
+        dial.beside = Some(at("10.109.118.32", 8080));
+        let made = fixture.client.dial(dial)?;
+        let made = made.map_err(|errno| anyhow!("round {round}: errno {errno}"))?;
+        ensure!(made.accepted_by == outbound_port, "{made:?}");
+        ensure!(made.client.peer == at(VIP[0], 80), "{made:?}");
+    }
+    let reasons = fixture.agent.places.maps()?.handshakes_by_reason()?;
+    ensure!(reasons.iter().all(|(_, count)| *count == 0), "{reasons:?}");
+    Ok(())
+}
+
 kernel_test!(linkerd_needs_nothing_but_its_own_cni_setting);
 fn linkerd_needs_nothing_but_its_own_cni_setting() -> Result<()> {
     let fixture = PodFixture::new()?;
@@ -90,6 +107,7 @@ fn linkerd_needs_nothing_but_its_own_cni_setting() -> Result<()> {
         sockets: 1,
         v6_only: false,
         transparent: false,
+        mptcp: false,
     })?;
     servers.listen(&APP, at("0.0.0.0", 80))?;
     for family in [0, 1] {
@@ -99,6 +117,7 @@ fn linkerd_needs_nothing_but_its_own_cni_setting() -> Result<()> {
         // Other proxies dial the inbound port itself, and this one has to find its own port behind it.
         arrives(&fixture.outside, &ROOT, at(pod, 4143), 4143)?;
     }
+    each_destination_has_all_ports(&fixture, 4140)?;
     // A redirect of these would lead the proxy to itself.
     arrives(&fixture.client, &LINKERD, at(POD[0], 80), 80)?;
     arrives(&fixture.client, &APP, at(POD[0], 80), 80)?;
@@ -175,6 +194,7 @@ fn consul_listens_on_addresses_of_its_own() -> Result<()> {
     servers.answer_udp(&CONSUL, at("127.0.0.1", 8600))?;
     arrives(&fixture.client, &APP, at(VIP[0], 80), 15001)?;
     arrives(&fixture.outside, &ROOT, at(POD[0], 80), 20000)?;
+    each_destination_has_all_ports(&fixture, 15001)?;
     // No rule is about connections that stay in the pod: the app's are captured, the proxy's are not.
     arrives(&fixture.client, &APP, at(POD[0], 80), 15001)?;
     arrives(&fixture.client, &CONSUL, at(POD[0], 80), 80)?;

@@ -145,7 +145,11 @@ shared_test!(bound_to_the_port_of_a_target);
 /// For IPv6 client and target are both on ::1: with one port the client would connect to itself.
 fn bound_to_the_port_of_a_target(fixture: &SharedFixture) -> Result<()> {
     let to = at(VIP[1], 80);
-    let target = Target::shared(to.ip().into(), to.port(), 15001, 1);
+    let seed = fixture.agent.places.maps()?.target_seed.get(&0)?;
+    let seed = seed
+        .filter(|seed| *seed != 0)
+        .context("the node's secret")?;
+    let target = Target::shared((to.ip().into(), to.port()), 15001, 1, seed);
     // A connection of another test may have this port for a while.
     eventually(Duration::from_secs(10), || {
         let mut dial = Dial::new(&APP, to);
@@ -256,6 +260,7 @@ fn a_sidecar_on_loopback(_: &SharedFixture) -> Result<()> {
                     sockets: 1,
                     v6_only: true,
                     transparent: false,
+                    mptcp: false,
                 })?;
             }
             Ok(())
@@ -344,6 +349,7 @@ pub fn group(port: u16, sockets: usize) -> Listen {
         sockets,
         v6_only: true,
         transparent: false,
+        mptcp: false,
     }
 }
 

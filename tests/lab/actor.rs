@@ -176,6 +176,7 @@ impl Actor {
             sockets: 1,
             v6_only: true,
             transparent: false,
+            mptcp: false,
         })
     }
 

@@ -150,6 +150,8 @@ pub struct Listen {
     pub v6_only: bool,
     /// IP_TRANSPARENT, which TPROXY needs.
     pub transparent: bool,
+    /// A socket of protocol MPTCP, as Go makes them.
+    pub mptcp: bool,
 }
 
 /// The flag of a packet that begins a connection.

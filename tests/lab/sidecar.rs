@@ -59,6 +59,7 @@ fn listen_by(
             sockets,
             v6_only: true,
             transparent,
+            mptcp: false,
         })?;
     }
     Ok(ids)

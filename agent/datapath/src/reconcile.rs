@@ -128,6 +128,7 @@ impl Reconciler {
     /// Repairs what other programs or people have changed, removes what is out of use, and looks for what is wrong
     /// besides. To be called every [`LINK_INTERVAL`]. Answers whether the hooks are on another cgroup now.
     pub async fn repair(&mut self) -> bool {
+        self.follow_sidecars();
         let now = Instant::now();
         if self.next_look.is_some_and(|next| now < next) {
             return self.core.repair(Scope::InboundLinks).await;
@@ -147,6 +148,24 @@ impl Reconciler {
         }
         self.foreign = foreign;
         is_moved
+    }
+
+    /// Gives pods what their sidecars need by the way in which they listen now.
+    fn follow_sidecars(&mut self) {
+        let changed = match self.core.node.changed_sidecars() {
+            Ok(changed) => changed,
+            Err(error) => return error!("read how sidecars listen: {error}"),
+        };
+        if changed.is_empty() {
+            return;
+        }
+        let node = &self.core.node;
+        let is_changed = |cookie| changed.contains(&cookie);
+        let all = self.core.enrollments().map(|(_, it)| it);
+        for it in all.filter(|it| is_changed(it.link.netns().cookie())) {
+            it.link.request_reread();
+            node.make_transparent(&it.rows, &it.link, &it.policy);
+        }
     }
 
     /// Removes what no pod needs any more; answers what could not be.
@@ -182,6 +201,11 @@ impl Reconciler {
         let unknown = |netns: &u64| !known.contains(&NetnsCookie::new(*netns));
         for netns in maps.handshakes_by_pod.keys()?.into_iter().filter(unknown) {
             maps.handshakes_by_pod.remove(&netns)?;
+        }
+        // Sockets outlive their pod, and count until they are closed.
+        let records = maps.records_by_pod.rows()?.into_iter();
+        for (netns, _) in records.filter(|(netns, count)| *count == 0 && unknown(netns)) {
+            maps.records_by_pod.remove(&netns)?;
         }
         let counted = maps.counters_by_pod.keys()?.into_iter();
         let counted: BTreeSet<u64> = counted.chain(maps.overflow.keys()?).collect();

@@ -224,7 +224,7 @@ pub fn add_sidecars(
     let listening = maps.listeners.keys()?.into_iter();
     let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
     let passing = maps.before_sidecar.keys()?;
-    let on_loopback: HashSet<u64> = (maps.loopback_sidecar.rows()?.into_iter())
+    let on_loopback: HashSet<u64> = (maps.sidecar_bits.rows()?.into_iter())
         .filter(|(_, ports)| ports & LOOPBACK_OUTBOUND != 0)
         .map(|(netns, _)| netns)
         .collect();

@@ -12,6 +12,7 @@ use crate::{
     rule::Rule,
 };
 
+const EINVAL: i32 = 22;
 const ENETUNREACH: i32 = 101;
 
 /// The address a TCP connect really goes to. The kernel takes `0.0.0.0` for the bound address, or
@@ -255,9 +256,10 @@ pub(super) fn before_any_rule(
     let group = is_tcp && dialed.is_multicast_or_broadcast();
     let has_device = route.is_unicast() || !is_tcp && route.has_device();
     let loopback_source = matches!(dialed.family(), Family::V4) && conn.source.is_loopback();
-    // The kernel never sends these (`__mkroute_output`).
+    // The kernel fails these (`__mkroute_output`), unless `route_localnet` is set.
     if loopback_source && !group && route.has_device() {
-        return Some(Decision::untouched(Rule::LoopbackSource));
+        let verdict = Verdict::Fail { errno: EINVAL };
+        return Some(Decision::listed(verdict, Rule::LoopbackSource, 0));
     }
     if group || !has_device {
         let errno = if group { ENETUNREACH } else { route.errno() };

@@ -8,6 +8,8 @@ use super::{
     is_dedicated_v6, is_shared,
 };
 
+const SEED: u64 = 0;
+
 fn v4(n: u32) -> Addr {
     Addr::v4(Ipv4Addr::from(0x0a00_0000 | n).octets())
 }
@@ -27,9 +29,9 @@ fn ipv4_targets_are_in_the_range_and_on_loopback() {
         assert_eq!(target.port, 15001);
     };
     for n in 0..100_000 {
-        check(Target::shared(v4(n), 80, 15001, 0), SHARED);
-        let attempts =
-            (0..DEDICATED_ATTEMPTS).map(|attempt| Target::dedicated(v4(n), 80, 15001, attempt));
+        check(Target::shared((v4(n), 80), 15001, 0, SEED), SHARED);
+        let attempts = (0..DEDICATED_ATTEMPTS)
+            .map(|attempt| Target::dedicated((v4(n), 80), 15001, attempt, SEED));
         let attempts: HashSet<Target> = attempts.collect();
         assert_eq!(attempts.len(), DEDICATED_ATTEMPTS as usize);
         attempts
@@ -50,12 +52,12 @@ fn ipv4_targets_are_in_the_range_and_on_loopback() {
 #[test]
 fn ipv6_clients_do_not_connect_to_themselves() {
     for n in 0..100_000 {
-        let target = Target::shared(v6(n), 80, 15001, 0);
+        let target = Target::shared((v6(n), 80), 15001, 0, SEED);
         assert!(target.addr.is(Addr::LOOPBACK_V6), "{target:?}");
         assert!((1..1024).contains(&target.port), "{target:?}");
         // The port that it would have if the client had another.
-        let other = Target::shared(v6(n), 80, 15001, target.port);
-        let bound = Target::shared(v6(n), 80, 15001, other.port);
+        let other = Target::shared((v6(n), 80), 15001, target.port, SEED);
+        let bound = Target::shared((v6(n), 80), 15001, other.port, SEED);
         assert!(other.port != 0 && bound.port != 0 && bound.port != other.port);
     }
 }
@@ -64,15 +66,16 @@ fn ipv6_clients_do_not_connect_to_themselves() {
 fn neighboring_destinations_rarely_share_a_target() {
     let count = |targets: &mut dyn Iterator<Item = Target>| targets.collect::<HashSet<_>>().len();
     // Of 4,194,304 at random: 12 shared on average.
-    let by_address = count(&mut (0..10_000).map(|n| Target::shared(v4(n), 80, 15001, 0)));
-    let by_port = count(&mut (1..10_001).map(|n| Target::shared(v4(1), n, 15001, 0)));
+    let by_address = count(&mut (0..10_000).map(|n| Target::shared((v4(n), 80), 15001, 0, SEED)));
+    let by_port = count(&mut (1..10_001).map(|n| Target::shared((v4(1), n), 15001, 0, SEED)));
     assert!(
         by_address > 9_950 && by_port > 9_950,
         "{by_address} {by_port}"
     );
     // Of 65,535: 740 shared on average.
-    let by_address = count(&mut (0..10_000).map(|n| Target::shared(v6(n), 80, 15001, 5000)));
-    let by_port = count(&mut (1..10_001).map(|n| Target::shared(v6(1), n, 15001, 5000)));
+    let by_address =
+        count(&mut (0..10_000).map(|n| Target::shared((v6(n), 80), 15001, 5000, SEED)));
+    let by_port = count(&mut (1..10_001).map(|n| Target::shared((v6(1), n), 15001, 5000, SEED)));
     assert!(
         by_address > 9_000 && by_port > 9_000,
         "{by_address} {by_port}"
@@ -87,7 +90,7 @@ fn every_word_of_a_destination_chooses_its_target() {
                 .map(|n| {
                     let mut words = [others; 4];
                     words[word] = n << 24 | n;
-                    Target::dedicated(Addr::from_v6_be(words), 80, 15001, 0)
+                    Target::dedicated((Addr::from_v6_be(words), 80), 15001, 0, SEED)
                 })
                 .collect();
             assert!(targets.len() > 250, "word {word} among {others:x}");
@@ -101,7 +104,7 @@ fn ipv6_targets_are_in_their_prefix_and_differ_in_the_rest() {
     let mut seen = HashSet::new();
     for n in 0..100_000 {
         for attempt in 0..DEDICATED_ATTEMPTS {
-            let target = Target::dedicated(v6(n), 80, 15001, attempt);
+            let target = Target::dedicated((v6(n), 80), 15001, attempt, SEED);
             let octets = target.addr.octets();
             assert_eq!(octets[..8], first[..8], "{target:?}");
             assert!(is_dedicated(target.addr) && is_dedicated_v6(target.addr));
@@ -113,7 +116,9 @@ fn ipv6_targets_are_in_their_prefix_and_differ_in_the_rest() {
         }
     }
     for port in 1..10_000 {
-        let octets = Target::dedicated(v6(7), port, 15001, 0).addr.octets();
+        let octets = Target::dedicated((v6(7), port), 15001, 0, SEED)
+            .addr
+            .octets();
         assert!(port == 80 || seen.insert(octets), "port {port}");
     }
     for outside in ["100::1", "100:0:0:2::1", "100:0:1:1::1", "101:0:0:1::1"] {
@@ -159,10 +164,26 @@ fn a_destination_keeps_its_target() {
             "::1 29235",
         ),
     ] {
-        assert_eq!(text(Target::dedicated(dialed, 443, 15001, 1)), dedicated);
-        assert_eq!(text(Target::shared(dialed, 443, 15001, 0)), shared);
-        assert_eq!(text(Target::shared(dialed, 80, 15001, 40_000)), bound);
+        assert_eq!(
+            text(Target::dedicated((dialed, 443), 15001, 1, SEED)),
+            dedicated
+        );
+        assert_eq!(text(Target::shared((dialed, 443), 15001, 0, SEED)), shared);
+        assert_eq!(
+            text(Target::shared((dialed, 80), 15001, 40_000, SEED)),
+            bound
+        );
     }
+}
+
+#[test]
+fn nodes_have_other_targets_for_a_destination() {
+    let seeds = 0..1000;
+    let dedicated = |seed| Target::dedicated((v4(1), 443), 15001, 0, seed);
+    let shared = |seed| Target::shared((v6(1), 443), 15001, 5000, seed);
+    let differ = |targets: HashSet<Target>| targets.len() > 980;
+    assert!(differ(seeds.clone().map(dedicated).collect()));
+    assert!(differ(seeds.map(shared).collect()));
 }
 
 #[test]

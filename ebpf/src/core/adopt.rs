@@ -48,7 +48,7 @@ fn add(sk: *mut c_void, wanted: &WantedListener, family: Family) -> bool {
     for slot in 0..LISTENER_SLOTS {
         let key = ListenerKey {
             netns: wanted.netns,
-            family: family as u16,
+            family: family as u16 | wanted.on_loopback as u16,
             port: wanted.port,
             slot,
         };

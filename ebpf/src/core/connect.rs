@@ -5,10 +5,10 @@ use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{Destination, DestinationKey, DestinationRow, Role, SockRecord},
+    conn::{Destination, DestinationKey, DestinationRow, MPTCP_CHARGE, Role, SockRecord},
     decide::{self, Decision, Outbound, Verdict},
     event::EventKind,
-    names::{LOOPBACK_INBOUND, LOOPBACK_OUTBOUND},
+    names::LOOPBACK_INBOUND,
     pod::POD_DNS,
     policy::{List, Row},
     rule::Rule,
@@ -24,12 +24,14 @@ use sidetrack_ebpf::ctx::{sock_addr::SockAddr, sockopt::tells_who_connected};
 
 /// connect on an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
+#[inline(always)]
 pub fn st_connect4(ctx: SockAddrContext) -> i32 {
     connect(&SockAddr::<false> { inner: &ctx })
 }
 
 /// connect on an IPv6 socket; also its v4-mapped destinations.
 #[cgroup_sock_addr(connect6)]
+#[inline(always)]
 pub fn st_connect6(ctx: SockAddrContext) -> i32 {
     connect(&SockAddr::<true> { inner: &ctx })
 }
@@ -136,11 +138,12 @@ fn try_connect<const V6: bool>(
         routing_header: ctx.has_routing_header(destination.family()),
         captured_family: pod.captures(destination.family()),
     };
-    let decision = decide::outbound(policy, &conn, &PodTables { netns, pod });
+    let tables = PodTables::of_socket(netns, pod, &conn);
+    let decision = decide::outbound(policy, &conn, &tables);
     match decision.verdict {
         // Without rules for a family there is nothing to ask netfilter about, either.
         Verdict::Untouched if !conn.captured_family => {}
-        Verdict::Untouched => record_direct(ctx, policy, &conn, decision.rule),
+        Verdict::Untouched => record_direct(ctx, policy, &conn, (netns, decision.rule)),
         Verdict::Redirect {
             port,
             source,
@@ -151,10 +154,10 @@ fn try_connect<const V6: bool>(
                 ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
             }
             let is_outbound = port == policy.outbound_port;
-            let port_bit = [LOOPBACK_INBOUND, LOOPBACK_OUTBOUND][usize::from(is_outbound)];
-            let has_targets = (is_outbound || port == policy.inbound_port)
+            let is_inbound = !is_outbound && port == policy.inbound_port;
+            let has_targets = (is_outbound || is_inbound)
                 && pod.has_own_targets(Family::V4)
-                && !maps::has_plain_target_only(netns, port_bit);
+                && !(is_inbound && maps::sidecar_has(netns, LOOPBACK_INBOUND));
             if has_targets
                 && pod.has_own_targets(dialed.family())
                 && let Some(target) = dedicated_target(netns, port, &conn, dialed, source)
@@ -166,12 +169,16 @@ fn try_connect<const V6: bool>(
                 return Err(Rule::HandshakesFull);
             }
             let target = if has_targets && is_outbound {
-                Target::shared(dialed, conn.port, port, ctx.bound_port())
+                Target::shared(
+                    (dialed, conn.port),
+                    port,
+                    ctx.bound_port(),
+                    maps::target_seed(),
+                )
             } else {
                 Target::plain(dialed.family(), port)
             };
-            let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
-            *record = SockRecord {
+            let record = SockRecord {
                 addr: dialed,
                 source,
                 port: conn.port,
@@ -179,15 +186,14 @@ fn try_connect<const V6: bool>(
                 capture_port: port,
                 target_port: target.port,
             };
-            copy_record_to_mptcp_parent(ctx, record);
+            keep_record(ctx, netns, &record)?;
             ctx.set_address(target.addr, target.port);
         }
         Verdict::Assign { port, dialed } => {
             if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
             }
-            let record = maps::record(ctx.socket(), true).ok_or(Rule::NoStorage)?;
-            *record = SockRecord {
+            let record = SockRecord {
                 addr: dialed,
                 source: Addr::UNSPECIFIED.any(policy.zero()),
                 port: conn.port,
@@ -195,14 +201,14 @@ fn try_connect<const V6: bool>(
                 capture_port: port,
                 target_port: conn.port,
             };
-            copy_record_to_mptcp_parent(ctx, record);
+            keep_record(ctx, netns, &record)?;
             maps::assignment_seen();
         }
         verdict @ (Verdict::BindToLoopback | Verdict::Mark) => {
             let by_lo = verdict == Verdict::BindToLoopback;
             ctx.keep_in_pod(policy.transparent_mark, by_lo)
                 .map_err(|()| Rule::BoundDevice)?;
-            record_direct(ctx, policy, &conn, decision.rule);
+            record_direct(ctx, policy, &conn, (netns, decision.rule));
         }
         Verdict::Fail { .. } => {}
     }
@@ -220,7 +226,7 @@ fn record_direct<const V6: bool>(
     ctx: &SockAddr<'_, V6>,
     policy: impl Row,
     conn: &Outbound,
-    rule: Rule,
+    (netns, rule): (u64, Rule),
 ) {
     let by_proxy = matches!(rule, Rule::ProxyUid | Rule::ProxyGid);
     let is_of_user = conn.owner.uid == policy.proxy_uid || policy.has(List::MoreProxyUids);
@@ -231,8 +237,8 @@ fn record_direct<const V6: bool>(
         && ctx.bound_port() == 0
         && ctx.mptcp_parent().is_none();
     // An earlier connection of the socket may have left one.
-    if let Some(record) = maps::record(ctx.socket(), !needs_none) {
-        *record = SockRecord {
+    if !needs_none || maps::record(ctx.socket()).is_some() {
+        let record = SockRecord {
             addr: decide::effective_destination(conn),
             // Zeros that LLVM does not know: it would call a function to clear it, as in a key.
             source: Addr::UNSPECIFIED.any(policy.zero()),
@@ -241,19 +247,27 @@ fn record_direct<const V6: bool>(
             capture_port: if by_proxy { policy.inbound_port } else { 0 },
             target_port: conn.port,
         };
-        copy_record_to_mptcp_parent(ctx, record);
+        let _ = keep_record(ctx, netns, &record);
     }
 }
 
-/// Copies the record of a subflow to its MPTCP socket, which is the one that the application asks for names.
-/// Without memory for it only the names are less exact.
+/// Keeps the record of a socket's connection. That of a subflow is also its MPTCP socket's, which is the one that the
+/// application asks for names, and closes.
 #[inline(always)]
-fn copy_record_to_mptcp_parent<const V6: bool>(ctx: &SockAddr<'_, V6>, record: &SockRecord) {
-    if let Some(parent) = ctx.mptcp_parent()
-        && let Some(parent_record) = maps::record(parent, true)
-    {
-        *parent_record = *record;
+fn keep_record<const V6: bool>(
+    ctx: &SockAddr<'_, V6>,
+    netns: u64,
+    record: &SockRecord,
+) -> Result<(), Rule> {
+    let mut charge = 1;
+    if let Some(parent) = ctx.mptcp_parent() {
+        let kept = maps::new_record(netns, parent, MPTCP_CHARGE)?;
+        *kept = *record;
+        charge = 0;
     }
+    let kept = maps::new_record(netns, ctx.socket(), charge)?;
+    *kept = *record;
+    Ok(())
 }
 
 /// The target that names the destination, if there is one for it. Neither end then needs a record.
@@ -270,8 +284,9 @@ fn dedicated_target(
         return None;
     }
     let bound = !conn.source.is_unspecified();
+    let seed = maps::target_seed();
     for attempt in 0..DEDICATED_ATTEMPTS {
-        let target = Target::dedicated(dialed, conn.port, port, attempt);
+        let target = Target::dedicated((dialed, conn.port), port, attempt, seed);
         let key = DestinationKey::new(netns, target);
         let is_same = match maps::destination(&key) {
             Some(row) => row.is_for(dialed, conn.port, source, bound),

@@ -80,7 +80,7 @@ fn from_target(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
 /// The original destination that the socket's record has, if the record is about its connection.
 #[inline(always)]
 fn from_record(opt: &SockOpt<'_>) -> Option<(Addr, u16)> {
-    let record = maps::record(opt.socket(), false)?;
+    let record = maps::record(opt.socket())?;
     let remote = opt.remote();
     match record.meaning(opt.local().1, remote.1) {
         Meaning::Stale => None,

@@ -105,7 +105,7 @@ fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
             plain: Target::plain(own.family(), own_port),
         });
     }
-    let record = maps::record(ctx.socket(), false)?;
+    let record = maps::record(ctx.socket())?;
     match record.meaning(own_port, peer_port) {
         Meaning::Sidecar => Some(Names::Sidecar {
             source: record.source,

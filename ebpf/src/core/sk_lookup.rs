@@ -9,17 +9,17 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{DestinationKey, HandshakeKey, ListenerKey},
-    decide::{self, Decision, ECONNREFUSED, Inbound, Owner, Verdict},
+    conn::{DestinationKey, HandshakeKey, ListenerKey, ON_LOOPBACK},
+    decide::{self, Decision, ECONNREFUSED, Inbound, Owner, Tables as _, Verdict},
     event::EventKind,
     forward::Probe,
-    names::LISTENER_SLOTS,
+    names::{FORWARDED, LISTENER_SLOTS, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
     pod::{
         IfaceKey, IfaceRow, LOOPBACK_IFINDEX, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS,
-        POD_OWN_TARGETS, POD_OWN_TARGETS_V6, Route, RouteKey,
+        POD_OWN_TARGETS, Route, RouteKey,
     },
     rule::Rule,
-    target::{is_dedicated_v6, is_shared},
+    target::{is_shared, is_target},
 };
 
 use crate::{
@@ -45,18 +45,37 @@ pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
     SK_DROP
 }
 
-/// Whether a packet for a dedicated IPv6 target comes from outside. The kernel accepts it, unlike one for 127.0.0.0/8. Rows
-/// outlive the pod's flag, as connections do; without either the address is one that the pod has itself.
+/// Whether a packet for a target comes from outside. The kernel delivers it for IPv6, and for IPv4 where `route_localnet` is
+/// set, as kube-proxy does. An address of the range that another interface of the pod has is no target. Rows outlive the
+/// pod, as connections do.
 ///
 /// Here and not in [`st_inbound`]: the verifier would walk every path of that program twice.
 #[inline(always)]
 fn is_forged(lookup: &SkLookup<'_>, netns: u64) -> bool {
     let target = lookup.target();
-    if !is_dedicated_v6(target.addr) || lookup.iface() == Some(LOOPBACK_IFINDEX) {
+    if !is_target(target.addr) {
         return false;
     }
-    maps::pod(netns).is_some_and(|pod| pod.flags & POD_OWN_TARGETS_V6 != 0)
-        || maps::destination(&DestinationKey::new(netns, target)).is_some()
+    let Some(pod) = maps::pod(netns) else {
+        return lookup.iface() != Some(LOOPBACK_IFINDEX)
+            && maps::destination(&DestinationKey::new(netns, target)).is_some();
+    };
+    let is_sent_by_pod = match lookup.iface() {
+        Some(iface) => iface == LOOPBACK_IFINDEX,
+        // Before Linux 5.17. From elsewhere such a source gets no answer.
+        None => {
+            let source = lookup.tuple().source;
+            source.is_loopback() || PodTables::of_packet(netns, pod).is_own(source)
+        }
+    };
+    !is_sent_by_pod && !has_other_device(netns, target.addr)
+}
+
+/// Whether an interface other than lo has the address.
+#[inline(always)]
+fn has_other_device(netns: u64, addr: Addr) -> bool {
+    maps::route(&RouteKey::host((netns, 0), addr))
+        .is_some_and(|route| route.is_local() && route.ifindex != LOOPBACK_IFINDEX)
 }
 
 /// The decision about inbound connections, one program for all pods.
@@ -84,11 +103,15 @@ pub fn st_inbound(ctx: SkLookupContext) -> u32 {
     if matches!(question, Question::SkipEstablished) {
         return SK_PASS;
     }
+    if matches!(question, Question::NotServed) {
+        inbound.not_served();
+        return SK_DROP;
+    }
     let decision = match inbound.decide() {
         Ok(decision) => decision,
         Err(rule) => Decision::refuse(rule),
     };
-    let (capture_port, errno, is_served) = match decision.verdict {
+    let (capture_port, errno, is_assigned) = match decision.verdict {
         Verdict::Redirect { port, .. } => (port, 0, inbound.assign(port).is_ok()),
         Verdict::Fail { errno } => (0, errno, true),
         Verdict::Untouched | Verdict::Assign { .. } | Verdict::BindToLoopback | Verdict::Mark => {
@@ -96,21 +119,30 @@ pub fn st_inbound(ctx: SkLookupContext) -> u32 {
         }
     };
     // On SK_DROP the client gets a reset: connection refused, as when the sidecar is down.
-    let action = if errno == 0 && is_served {
+    let action = if errno == 0 && is_assigned {
         SK_PASS
     } else {
         SK_DROP
     };
+    let mut is_served = is_assigned;
     if let Question::Decide { is_own } = question {
-        probe::set_probe(if action == SK_DROP {
-            Probe::Refused
-        } else if capture_port == 0 {
-            Probe::Untouched
-        } else if is_own {
-            Probe::RedirectedOwn
+        if !is_own && capture_port != 0 {
+            maps::set_sidecar(netns, FORWARDED, true);
+        }
+        if !is_assigned && maps::sidecar_has(netns, MPTCP_INBOUND | MPTCP_OUTBOUND) {
+            is_served = true;
+            probe::answer_at_port(capture_port);
         } else {
-            Probe::Redirected
-        });
+            probe::set_probe(if action == SK_DROP {
+                Probe::Refused
+            } else if capture_port == 0 {
+                Probe::Untouched
+            } else if is_own {
+                Probe::RedirectedOwn
+            } else {
+                Probe::Redirected
+            });
+        }
     }
     // The pod's own traffic was decided and counted in connect. Every connection counts once.
     if !matches!(decision.rule, Rule::LocalSource) && !maps::is_repeated(&inbound.key()) {
@@ -120,8 +152,7 @@ pub fn st_inbound(ctx: SkLookupContext) -> u32 {
         }
         // As in iptables the rule has redirected the connection, and counts it. That no listener accepts it counts as well.
         if !is_served {
-            inbound.count(Rule::NoListener, 0);
-            inbound.report((Rule::NoListener, 0), 0, ECONNREFUSED);
+            inbound.not_served();
         }
         debug!(
             &ctx,
@@ -143,6 +174,8 @@ enum Question {
     Decide { is_own: bool },
     /// No decision: the packet begins no connection.
     SkipEstablished,
+    /// Another lookup after the decision found no listener.
+    NotServed,
 }
 
 /// A packet that belongs to no established connection, and the pod that it came to.
@@ -163,10 +196,13 @@ impl InboundPacket<'_> {
         if asked == Probe::Established as u32 {
             return Question::SkipEstablished;
         }
+        if asked == Probe::NotServed as u32 {
+            return Question::NotServed;
+        }
         if asked != Probe::Syn as u32 {
             return Question::NotAsked;
         }
-        let key = RouteKey::host(self.netns, self.tuple.destination);
+        let key = RouteKey::host((self.netns, 0), self.tuple.destination);
         let is_own = maps::route(&key).is_some_and(Route::is_local);
         Question::Decide { is_own }
     }
@@ -186,7 +222,9 @@ impl InboundPacket<'_> {
             && let Some(capture_port) = self.redirected_to()
         {
             // Both ways it is the pod's own connection, which connect has counted.
-            self.assign(capture_port).map_err(|()| Rule::LocalSource)?;
+            let assigned = self.assign(capture_port);
+            let assigned = assigned.or_else(|()| self.assign_on_loopback(capture_port));
+            assigned.map_err(|()| Rule::LocalSource)?;
             return Ok(Decision::untouched(Rule::LocalSource));
         }
         // The sidecar calls the app from the client's address. Only the pod itself sends by lo, and the kernel takes
@@ -194,9 +232,16 @@ impl InboundPacket<'_> {
         if policy.is_transparent() && self.lookup.iface() == Some(LOOPBACK_IFINDEX) {
             return Ok(Decision::untouched(Rule::LocalSource));
         }
-        let is_target = self.pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
-        if is_target && port == policy.outbound_port && self.is_unknown() {
-            return Err(Rule::UnknownTarget);
+        if port == policy.outbound_port && is_target(destination) {
+            let is_shared = self.pod.flags & POD_OWN_TARGETS != 0 && is_shared(destination);
+            if is_shared && self.is_unknown() {
+                return Err(Rule::UnknownTarget);
+            }
+            if maps::sidecar_has(self.netns, LOOPBACK_OUTBOUND) {
+                // Without one the kernel finds no listener either, and refuses the connection.
+                let _ = self.assign_on_loopback(port);
+                return Ok(Decision::untouched(Rule::LocalSource));
+            }
         }
         let syn = Inbound {
             source,
@@ -205,10 +250,7 @@ impl InboundPacket<'_> {
             iface: self.iface(),
             captured_family: self.pod.captures(destination.family()),
         };
-        let tables = PodTables {
-            netns: self.netns,
-            pod: self.pod,
-        };
+        let tables = PodTables::of_packet(self.netns, self.pod);
         Ok(decide::inbound(policy, &syn, &tables))
     }
 
@@ -244,7 +286,17 @@ impl InboundPacket<'_> {
     /// Assigns the connection to the first listener that takes it.
     #[inline(always)]
     fn assign(&self, port: u16) -> Result<(), ()> {
-        let family = self.family() as u16;
+        self.assign_to(self.family() as u16, port)
+    }
+
+    /// The same to the listeners on loopback, for connections of the pod's own.
+    #[inline(always)]
+    fn assign_on_loopback(&self, port: u16) -> Result<(), ()> {
+        self.assign_to(self.family() as u16 | ON_LOOPBACK, port)
+    }
+
+    #[inline(always)]
+    fn assign_to(&self, family: u16, port: u16) -> Result<(), ()> {
         for slot in 0..LISTENER_SLOTS {
             let key = ListenerKey {
                 netns: self.netns,
@@ -278,6 +330,13 @@ impl InboundPacket<'_> {
     #[inline(always)]
     fn count(&self, rule: Rule, index: u32) {
         maps::count(self.netns, self.pod, self.family(), rule, index);
+    }
+
+    /// Counts that no listener accepts a connection that the rules capture.
+    #[inline(always)]
+    fn not_served(&self) {
+        self.count(Rule::NoListener, 0);
+        self.report((Rule::NoListener, 0), 0, ECONNREFUSED);
     }
 
     /// Remembers a refusal, and passes the decision to those who trace.

@@ -20,12 +20,12 @@ use aya_log_ebpf::{debug, warn};
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{
-        DestinationKey, Handshake, HandshakeKey, HandshakeReason, HandshakeRow, ListenerKey, Role,
-        SockRecord,
+        DestinationKey, Handshake, HandshakeKey, HandshakeReason, HandshakeRow, ListenerKey,
+        ON_LOOPBACK, Role, SockRecord,
     },
     decide::{self, ECONNREFUSED, Owner},
     event::EventKind,
-    names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND},
+    names::{LISTENER_SLOTS, LOOPBACK_INBOUND, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
     pod::{self, POD_BEFORE_SIDECAR},
     policy::{List, NO_ID, OwnerKey},
     rule::Rule,
@@ -37,6 +37,10 @@ use crate::{
     tables::PodTables,
 };
 use sidetrack_ebpf::ctx::sock_ops::SockOps;
+
+const E2BIG: i32 = -7;
+const ENOMEM: i32 = -12;
+const EEXIST: i32 = -17;
 
 /// Callbacks on the pods' TCP sockets. The kernel ignores the return value of these callbacks.
 #[sock_ops]
@@ -75,7 +79,7 @@ fn connecting(ops: &SockOps<'_>) {
         capture_port: 0,
         target_port: ops.remote_port(),
     };
-    if let Some(own) = maps::record(sk, false) {
+    if let Some(own) = maps::record(sk) {
         record = *own;
     } else {
         record.capture_port = inbound_port_of_proxy(ops);
@@ -144,8 +148,6 @@ fn reason(ops: &SockOps<'_>, netns: u64, record: &SockRecord) -> HandshakeReason
         }
     } else if !has_targets {
         HandshakeReason::NoTargets
-    } else if maps::has_plain_target_only(netns, LOOPBACK_OUTBOUND) {
-        HandshakeReason::LoopbackSidecar
     } else if is_bound && ops.local().is_loopback() {
         HandshakeReason::LoopbackSource
     } else {
@@ -199,7 +201,7 @@ fn is_translated(ops: &SockOps<'_>, record: &SockRecord) -> bool {
     let Some(policy) = maps::policy(pod.policy) else {
         return false;
     };
-    let tables = PodTables { netns, pod };
+    let tables = PodTables::of_packet(netns, pod);
     pod.captures(remote.family()) && decide::translated(policy, ops.local(), remote, port, &tables)
 }
 
@@ -231,8 +233,12 @@ fn accepted(ops: &SockOps<'_>) {
         return;
     }
     let Some(sk) = ops.socket() else { return };
-    // Without memory for the record the row stays, and getsockopt reads the row.
-    let Some(record) = maps::record(sk, true) else {
+    // Without room for the record the row stays, and getsockopt reads the row. So it does for MPTCP: the application closes
+    // another socket than this one.
+    if ops.is_mptcp() {
+        return;
+    }
+    let Ok(record) = maps::new_record(netns, sk, 1) else {
         return;
     };
     *record = SockRecord {
@@ -263,7 +269,7 @@ fn notice_rules(ops: &SockOps<'_>, netns: u64, local: Addr) {
     }
     let policy = maps::pod(netns).and_then(|pod| maps::policy(pod.policy));
     if policy.is_some_and(|policy| ops.local_port() == policy.inbound_port) {
-        maps::set_plain_target_only(netns, LOOPBACK_INBOUND, true);
+        maps::set_sidecar(netns, LOOPBACK_INBOUND, true);
     }
 }
 
@@ -365,48 +371,60 @@ fn listening(ops: &SockOps<'_>) {
     };
     let port = ops.local_port();
     let local = ops.local();
+    let (mut place, mut mptcp) = (0, MPTCP_INBOUND);
     if port == policy.outbound_port {
+        mptcp = MPTCP_OUTBOUND;
         listening_outbound(netns, pod, local);
+        if local.is_loopback() {
+            place = ON_LOOPBACK;
+        }
     } else if port == policy.inbound_port {
-        maps::set_plain_target_only(netns, LOOPBACK_INBOUND, local.is_loopback());
-    }
-    // Inbound connections never go to a listener on loopback; with iptables they cannot reach it.
-    if port != policy.inbound_port && port != policy.outbound_port || local.is_loopback() {
+        maps::set_sidecar(netns, LOOPBACK_INBOUND, local.is_loopback());
+        // Inbound connections never go to a listener on loopback; with iptables they cannot reach it.
+        if local.is_loopback() {
+            return;
+        }
+    } else {
         return;
     }
     // One on an address of its own serves the family of that address, one on all addresses both unless it is IPv6-only.
     let serves_all = local.is_unspecified();
+    let mut is_refused = false;
     if ops.is_v6() && (serves_all || local.family() == Family::V6) {
-        add(ops, netns, Family::V6, port);
+        is_refused = !add(ops, netns, Family::V6 as u16 | place, port);
     }
     if !ops.is_v6() || serves_all && !ops.is_v6_only() || local.family() == Family::V4 {
-        add(ops, netns, Family::V4, port);
+        is_refused |= !add(ops, netns, Family::V4 as u16 | place, port);
     }
+    maps::set_sidecar(netns, mptcp, is_refused);
     debug!(ops.inner, "listening netns={} port={}", netns, port);
 }
 
 /// A listener at the outbound capture port.
 #[inline(always)]
 fn listening_outbound(netns: u64, pod: Enrolled, local: Addr) {
-    maps::set_plain_target_only(netns, LOOPBACK_OUTBOUND, local.is_loopback());
+    maps::set_sidecar(netns, LOOPBACK_OUTBOUND, local.is_loopback());
     // Not by one on loopback: the validation container listens there as well.
     if !local.is_loopback() && pod.flags & POD_BEFORE_SIDECAR != 0 {
         maps::end_before_sidecar(netns);
     }
 }
 
-/// Stores the listener in the first free slot.
+/// Stores the listener in the first free slot. Answers `false` if the map takes no socket of its kind: those of MPTCP.
 #[inline(always)]
-fn add(ops: &SockOps<'_>, netns: u64, family: Family, port: u16) {
+fn add(ops: &SockOps<'_>, netns: u64, family: u16, port: u16) -> bool {
     for slot in 0..LISTENER_SLOTS {
         let mut key = ListenerKey {
             netns,
-            family: family as u16,
+            family,
             port,
             slot,
         };
-        if maps::add_listener(ops.inner.ops, &mut key).is_ok() {
-            return;
+        match maps::add_listener(ops.inner.ops, &mut key) {
+            Ok(()) => return true,
+            Err(EEXIST) => {}
+            Err(errno) => return errno == E2BIG || errno == ENOMEM,
         }
     }
+    true
 }

@@ -225,14 +225,33 @@ impl Tuple {
         Self { words, family }
     }
 
+    /// The same to another port, host order.
+    #[inline(always)]
+    pub fn to_port(&self, port: u16) -> Self {
+        let Self { mut words, family } = *self;
+        let at = Self::ports_at(family);
+        words[at] = words[at] & 0xffff | u32::from(port.to_be()) << 16;
+        Self { words, family }
+    }
+
+    /// The port that the packet was sent to, host order.
+    #[inline(always)]
+    pub fn port(&self) -> u16 {
+        u16::from_be((self.words[Self::ports_at(self.family)] >> 16) as u16)
+    }
+
+    #[inline(always)]
+    const fn ports_at(family: Family) -> usize {
+        match family {
+            Family::V4 => 2,
+            Family::V6 => 8,
+        }
+    }
+
     /// Adds the ports of a TCP header.
     #[inline(always)]
     pub fn set_ports(&mut self, tcp: &[u8; 14]) {
-        let at = match self.family {
-            Family::V4 => 2,
-            Family::V6 => 8,
-        };
-        self.words[at] = word_at(tcp, 0);
+        self.words[Self::ports_at(self.family)] = word_at(tcp, 0);
     }
 }
 

@@ -24,7 +24,7 @@ static CAN_SET_ERRNO: Global<u8> = Global::new(0);
 
 /// Whether the kernel has bpf_skc_to_mptcp_sock, which came with Linux 5.19.
 #[unsafe(no_mangle)]
-static CAN_SEE_MPTCP: Global<u8> = Global::new(0);
+pub(super) static CAN_SEE_MPTCP: Global<u8> = Global::new(0);
 
 /// A socket address call; `V6` is the family of the attach point, which is the socket's.
 pub struct SockAddr<'a, const V6: bool> {

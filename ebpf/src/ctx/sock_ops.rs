@@ -5,13 +5,14 @@ use core::ffi::c_void;
 use aya_ebpf::{
     EbpfContext as _, Global,
     bindings::BPF_SOCK_OPS_STATE_CB_FLAG,
-    helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie},
+    helpers::generated::{bpf_get_netns_cookie, bpf_get_socket_cookie, bpf_skc_to_mptcp_sock},
     programs::SockOpsContext,
 };
 use sidetrack_common::{addr::Addr, decide::Owner};
 
 use super::{
     AF_INET6, addr_field, field, owner,
+    sock_addr::CAN_SEE_MPTCP,
     typed::{load, tcp_sock},
 };
 
@@ -55,6 +56,18 @@ impl SockOps<'_> {
     pub fn socket(&self) -> Option<*mut c_void> {
         let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
         (!sk.is_null()).then_some(sk.cast())
+    }
+
+    /// Whether the socket is a subflow of an MPTCP socket, if this kernel tells.
+    #[inline(always)]
+    pub fn is_mptcp(&self) -> bool {
+        let sk = field!(self.inner.ops, __bindgen_anon_2.sk);
+        if CAN_SEE_MPTCP.load() == 0 || sk.is_null() {
+            return false;
+        }
+        // SAFETY: a socket from the context; the helper returns null for one that is not a subflow.
+        let parent = unsafe { bpf_skc_to_mptcp_sock(sk.cast()) };
+        !parent.is_null()
     }
 
     /// Whether the socket is of family `AF_INET6`.

@@ -12,7 +12,7 @@ use aya_ebpf::{
     macros::classifier,
     programs::TcContext,
 };
-use sidetrack_common::forward::{MARK, Probe};
+use sidetrack_common::forward::{MARK, PORT_SHIFT, Probe};
 
 use sidetrack_ebpf::{
     ctx::{
@@ -23,6 +23,9 @@ use sidetrack_ebpf::{
     },
     probe,
 };
+
+/// The answer in the row of the probe, without a port.
+const ANSWER: u32 = (1 << PORT_SHIFT) - 1;
 
 /// Fragment offset and "more fragments" of an IPv4 header.
 const IS_FRAGMENT: u16 = 0x3fff;
@@ -107,6 +110,14 @@ fn action(packet: &Packet) -> Option<Action> {
     });
     let answer = probe::probe();
     probe::set_probe(Probe::NotAsked);
+    if answer & ANSWER == Probe::AtPort as u32 {
+        return Some(at_port(
+            packet,
+            tuple,
+            (answer >> PORT_SHIFT) as u16,
+            offset,
+        ));
+    }
     Some(match owner {
         Owner::Connection { .. } => Action::Deliver,
         _ if answer == Probe::Redirected as u32 => Action::Deliver,
@@ -117,6 +128,21 @@ fn action(packet: &Packet) -> Option<Action> {
         }
         Owner::Listener { .. } | Owner::Nobody => Action::Continue,
     })
+}
+
+/// Gives a SYN to the listener on a capture port that sk_lookup cannot choose.
+#[inline(always)]
+fn at_port(packet: &Packet, tuple: Tuple, port: u16, offset: u32) -> Action {
+    probe::set_probe(Probe::Established);
+    let owner = packet.look_up(&mut tuple.to_port(port), CURRENT_NETNS, || true);
+    if matches!(owner, Owner::Listener { is_assigned: true }) {
+        probe::set_probe(Probe::NotAsked);
+        return Action::Deliver;
+    }
+    probe::set_probe(Probe::NotServed);
+    let _ = packet.look_up(&mut tuple.to_port(tuple.port()), CURRENT_NETNS, || false);
+    probe::set_probe(Probe::NotAsked);
+    Action::Refuse(offset)
 }
 
 /// `None` for what is no TCP over IP.

@@ -112,7 +112,7 @@ const OF_PODS: [&str; 9] = [
     names::ROUTE_BY_POD,
     names::IFACE_BY_POD,
     names::LISTENERS,
-    names::LOOPBACK_SIDECAR,
+    names::SIDECAR_BY_POD,
     names::BEFORE_SIDECAR,
 ];
 

@@ -48,6 +48,7 @@ impl Pods {
             owner: PROXY,
             sockets: 1,
             transparent: false,
+            mptcp: false,
             v6_only: true,
         })?;
         let pods = Self {

@@ -257,10 +257,11 @@ fn rows_of(dump: &str) -> Result<Vec<Value>> {
 }
 
 /// Maps whose rows belong to sockets, to a program, to a packet and to all pods together, not to single pods.
-pub const NOT_OF_PODS: [&str; 8] = [
+pub const NOT_OF_PODS: [&str; 9] = [
     names::HANDSHAKES_BY_REASON,
     names::EVENTS,
     names::TRACING,
+    names::TARGET_SEED,
     names::TRANSLATION,
     names::RECORD_BY_SOCK,
     names::INBOUND_PROGRAM,

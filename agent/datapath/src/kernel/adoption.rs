@@ -34,7 +34,7 @@ pub struct Adoption {
     /// Sidecars' listeners.
     pub listeners: Table<ListenerKey, u64>,
     /// Pods whose outbound capture port has a listener on loopback.
-    pub loopback_sidecar: Table<u64, u32>,
+    pub sidecar_bits: Table<u64, u32>,
 }
 
 /// A socket and one of its descriptors.
@@ -55,7 +55,7 @@ impl Adoption {
             program: load_iterator(ebpf, "st_adopt", "task_file")?,
             wanted: own_map(ebpf, names::WANTED_LISTENER)?,
             listeners: from_pin(pins, names::LISTENERS)?,
-            loopback_sidecar: from_pin(pins, names::LOOPBACK_SIDECAR)?,
+            sidecar_bits: from_pin(pins, names::SIDECAR_BY_POD)?,
         })
     }
 

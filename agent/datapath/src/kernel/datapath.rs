@@ -87,6 +87,7 @@ impl Datapath {
         };
         let mut ebpf = loader.core(level)?;
         let maps = Maps::open(&pins)?;
+        maps.choose_target_seed()?;
         let target = File::open(cgroup)
             .with_context(|| format!("open the pods' cgroup {}", cgroup.display()))?;
         let cgroup_id = cgroups::id(cgroup)?;

@@ -3,7 +3,10 @@
 //!
 //! A new map is one entry here, beside its static in `ebpf/src/core/maps/`.
 
-use std::io;
+use std::{
+    hash::{BuildHasher as _, RandomState},
+    io,
+};
 
 use anyhow::{Context as _, Result};
 use bytemuck::Pod as PlainOldData;
@@ -14,6 +17,7 @@ use sidetrack_common::{
     names,
     pod::{IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
+    route_rules::{MAX_SELECTORS, RouteSelector, SelectorsKey},
 };
 
 use super::{pins::Pins, sys, table::Table, usage::Usage};
@@ -89,6 +93,9 @@ maps! {
     routes: Table<RouteKey, Route> = ROUTE_BY_POD,
         full: "further pods are rejected, and connections of a running pod that need a missing row follow a wider route or are refused"
             => "find the pods with many routes";
+    /// What chooses between views of pods' routes.
+    selectors: Table<SelectorsKey, [RouteSelector; MAX_SELECTORS]> = SELECTORS_BY_POD,
+        full: "further pods with rules of policy routing are rejected" => "move pods to other nodes";
     /// Pods' interfaces that rules name.
     ifaces: Table<IfaceKey, IfaceRow> = IFACE_BY_POD,
         full: "pods that name further interfaces are rejected" => "name fewer interfaces";
@@ -103,6 +110,9 @@ maps! {
     /// How many of them are each pod's, by netns cookie; no row means none.
     handshakes_by_pod: Table<u64, u64> = HANDSHAKES_BY_POD,
         full: "further pods' handshakes are limited only together" => "move pods to other nodes";
+    /// How many records of sockets each pod has, by netns cookie; no row means none.
+    records_by_pod: Table<u64, u64> = RECORDS_BY_POD,
+        full: "the records of further pods' sockets are not limited" => "move pods to other nodes";
     /// Sidecars' listeners. A value read is the socket's cookie, a value written a descriptor.
     listeners: Table<ListenerKey, u64> = LISTENERS,
         full: "inbound connections of sidecars that start to listen are refused"
@@ -122,9 +132,11 @@ maps! {
         full: "further pods that are to reach the network before their sidecar are rejected"
             => "move pods to other nodes";
     /// Pods with a listener on loopback at a capture port, with the bits of these ports.
-    loopback_sidecar: Table<u64, u32> = LOOPBACK_SIDECAR,
-        full: "outbound connections of sidecars that listen on loopback only are refused"
+    sidecar_bits: Table<u64, u32> = SIDECAR_BY_POD,
+        full: "outbound connections to further sidecars that listen on loopback only are refused"
             => "move pods to other nodes";
+    /// The node's secret that these targets depend on.
+    target_seed: Table<u32, u64> = TARGET_SEED;
     /// Destinations that have a target of their own.
     destinations: Table<DestinationKey, DestinationRow> = DESTINATIONS,
         full: "connections to further destinations are redirected in a slower way"
@@ -137,6 +149,26 @@ maps! {
     last_refusals: Table<RefusalKey, Event> = LAST_REFUSAL,
         full: "further pods' last refusals are not remembered" => "move pods to other nodes";
     opaque: EVENTS, RECORD_BY_SOCK, INBOUND_PROGRAM, INBOUND_NETNS, FORWARD_PROBE, TRANSLATION,
+}
+
+impl Maps {
+    /// Chooses the node's secret, unless an earlier agent has: the targets of its connections depend on it.
+    ///
+    /// # Errors
+    /// If the map cannot be read or written.
+    pub(super) fn choose_target_seed(&self) -> Result<()> {
+        let seed = self.target_seed.get(&0);
+        if seed.context("read TARGET_SEED")?.unwrap_or_default() == 0 {
+            let written = self.target_seed.insert(&0, &random());
+            written.context("write TARGET_SEED")?;
+        }
+        Ok(())
+    }
+}
+
+/// A number that nobody can guess: the keys of the standard library's hash maps come from the kernel's random numbers.
+pub(super) fn random() -> u64 {
+    RandomState::new().hash_one(0)
 }
 
 /// One map, opened from its pin: for a thread of its own.

@@ -55,6 +55,11 @@ fn visit_family(
         Sockets::Connected => StateFlags::all() - StateFlags::LISTEN,
         Sockets::Connecting(_) => StateFlags::SYN_SENT,
     };
+    // With it comes the upper layer protocol, by which MPTCP shows.
+    let extensions = match sockets {
+        Sockets::Listening => ExtensionFlags::INFO,
+        Sockets::Connected | Sockets::Connecting(_) => ExtensionFlags::empty(),
+    };
     let mut socket_id = SocketId::new_v4();
     if let Sockets::Connecting(port) = sockets {
         socket_id.destination_port = port;
@@ -62,7 +67,7 @@ fn visit_family(
     let request = SockDiagMessage::InetRequest(InetRequest {
         family,
         protocol: IPPROTO_TCP,
-        extensions: ExtensionFlags::empty(),
+        extensions,
         states,
         socket_id,
     });

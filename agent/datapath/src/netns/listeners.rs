@@ -15,10 +15,11 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
+use netlink_packet_core::{NLA_TYPE_MASK, Nla as _, NlasIterator};
 use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
 use sidetrack_common::{
     addr::Family,
-    conn::{ListenerKey, WantedListener},
+    conn::{ListenerKey, ON_LOOPBACK, WantedListener},
     names::{self, LISTENER_SLOTS},
 };
 
@@ -75,15 +76,27 @@ pub struct Search {
 }
 
 impl Search {
-    /// The bit of a capture port in LOOPBACK_SIDECAR.
-    fn bit(&self, port: u16) -> u32 {
-        if port == self.outbound_port {
-            names::LOOPBACK_OUTBOUND
-        } else if port == self.inbound_port {
-            names::LOOPBACK_INBOUND
+    /// The bits of a listener in SIDECAR_BY_POD.
+    fn bits(&self, listening: &Listening) -> u32 {
+        let (on_loopback, mptcp) = if listening.port == self.outbound_port {
+            (names::LOOPBACK_OUTBOUND, names::MPTCP_OUTBOUND)
+        } else if listening.port == self.inbound_port {
+            (names::LOOPBACK_INBOUND, names::MPTCP_INBOUND)
+        } else {
+            (0, 0)
+        };
+        if listening.address.is_loopback() {
+            on_loopback
+        } else if listening.is_mptcp {
+            mptcp
         } else {
             0
         }
+    }
+
+    /// Whether a listener is at a capture port.
+    const fn is_at_capture_port(&self, listening: &Listening) -> bool {
+        listening.port == self.outbound_port || listening.port == self.inbound_port
     }
 }
 
@@ -131,21 +144,26 @@ impl Shared {
         }
     }
 
-    /// Puts the listeners of some ports, other than those on loopback, into the map. Answers how many are
-    /// there and could not be stored.
+    /// Puts the listeners of some ports into the map, of those on loopback the ones that take outbound connections.
+    /// Answers how many are there and could not be stored.
     fn adopt(&self, search: &Search, until: Instant) -> Result<usize> {
         let netns = &*search.netns;
         let mut wanted = Vec::new();
-        let found = listening(netns, search, until)?;
-        let on_loopback = found.iter().filter(|it| it.address.is_loopback());
-        let ports = on_loopback.fold(0, |ports, it| ports | search.bit(it.port));
-        if ports != 0 {
+        let mut found = listening(netns, search, until)?;
+        let bits = found.iter().fold(0, |bits, it| bits | search.bits(it));
+        if bits != 0 {
+            let known = self.adoption.sidecar_bits.get(&netns.cookie());
+            let known = known.context("read what is known of the sidecar")?;
             self.adoption
-                .loopback_sidecar
-                .insert(&netns.cookie(), &ports)
-                .context("mark a sidecar that listens on loopback")?;
+                .sidecar_bits
+                .insert(&netns.cookie(), &(known.unwrap_or_default() | bits))
+                .context("note how the sidecar listens")?;
         }
-        for listening in found.iter().filter(|it| !it.address.is_loopback()) {
+        // No map can hold them.
+        found.retain(|it| !it.is_mptcp);
+        let takes_connections =
+            |it: &&Listening| !it.address.is_loopback() || it.port == search.outbound_port;
+        for listening in found.iter().filter(takes_connections) {
             wanted.extend(self.missing(netns.cookie(), listening)?);
         }
         if wanted.is_empty() {
@@ -176,7 +194,7 @@ impl Shared {
             v6: 0,
             adopted: 0,
             fd: 0,
-            pad: 0,
+            on_loopback: u32::from(socket.place()),
         };
         for family in socket.families {
             let is_missing = self.is_missing(netns, *family, socket)?;
@@ -195,7 +213,7 @@ impl Shared {
         for slot in 0..LISTENER_SLOTS {
             let key = ListenerKey {
                 netns,
-                family: family as u16,
+                family: family as u16 | socket.place(),
                 port: socket.port,
                 slot,
             };
@@ -229,6 +247,19 @@ struct Listening {
     families: &'static [Family],
     /// `SO_COOKIE`.
     cookie: u64,
+    /// Whether it is the first subflow of an MPTCP socket.
+    is_mptcp: bool,
+}
+
+impl Listening {
+    /// See [`ListenerKey::family`].
+    const fn place(&self) -> u16 {
+        if self.address.is_loopback() {
+            ON_LOOPBACK
+        } else {
+            0
+        }
+    }
 }
 
 /// Those that a search is for, [`MAX_FOUND`] of them at most: the sidecar's on the ports where it receives
@@ -237,7 +268,7 @@ fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Liste
     let mut found = Vec::new();
     visit(netns, until, |listening| {
         let is_wanted = if listening.address.is_loopback() {
-            search.bit(listening.port) != 0
+            search.is_at_capture_port(&listening)
         } else {
             search.ports.contains(&listening.port)
         };
@@ -265,6 +296,25 @@ fn is_v6_only(socket: &InetResponse) -> bool {
     attributes.any(|attribute| matches!(attribute, Nla::SkV6Only(is_set) if *is_set))
 }
 
+/// Whether a TCP socket has the upper layer protocol `mptcp` (`INET_DIAG_ULP_INFO`).
+fn is_mptcp(socket: &InetResponse) -> bool {
+    const INET_DIAG_ULP_INFO: u16 = 19;
+    const INET_ULP_INFO_NAME: u16 = 1;
+    let mut attributes = socket.nlas.iter();
+    attributes.any(|attribute| {
+        let Nla::Other(other) = attribute else {
+            return false;
+        };
+        if other.kind() & NLA_TYPE_MASK != INET_DIAG_ULP_INFO {
+            return false;
+        }
+        let mut value = vec![0; other.value_len()];
+        other.emit_value(&mut value);
+        let mut nested = NlasIterator::new(&value[..]).flatten();
+        nested.any(|name| name.kind() == INET_ULP_INFO_NAME && name.value().starts_with(b"mptcp"))
+    })
+}
+
 /// Visits the listening sockets of a namespace.
 fn visit(
     netns: &Netns,
@@ -281,6 +331,7 @@ fn visit(
                     port: id.source_port,
                     families: families(address, &socket),
                     cookie: sock_diag::cookie(&socket),
+                    is_mptcp: is_mptcp(&socket),
                 })
             })
         })?

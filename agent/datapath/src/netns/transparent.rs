@@ -1,13 +1,16 @@
 //! Makes sidecars' listeners answer for addresses that are not the pod's (IP_TRANSPARENT).
 //!
 //! The listener that accepts a forwarded connection answers from the address that was dialed. IPv4 has no route for
-//! such an answer unless the listener is transparent; until then the connection waits. Only a process that has the
+//! such an answer unless the listener is transparent; until then the connection waits. The option is set with a pod's first
+//! such connection and no earlier: with it, connection tracking treats the pod's other connections differently where
+//! istio-init's rules are still there. Only a process that has the
 //! socket can set the option, so the agent takes a descriptor for a moment (pidfd_getfd). It may turn out to be
 //! another file, because the pod closes and opens files meanwhile, and the close of a file may block forever, also that
 //! of a socket that listened a moment ago. Every search therefore runs beside the reconciler's loop, one per pod and a
 //! few at a time, and what it took is closed by a thread of its own, of which there is a limited number.
 
 use std::{
+    collections::BTreeMap,
     io, mem,
     os::fd::{AsFd as _, OwnedFd},
     sync::{
@@ -22,6 +25,7 @@ use anyhow::{Context as _, Result, ensure};
 use netlink_packet_core::Nla as _;
 use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
 use nix::sys::socket::{setsockopt, sockopt::IpTransparent};
+use parking_lot::Mutex;
 
 use super::{Netns, searches::Searches};
 use crate::kernel::{
@@ -52,6 +56,8 @@ pub struct Transparency {
     adoption: Arc<Adoption>,
     tasks: Arc<Tasks>,
     searches: Searches,
+    /// Namespaces, by cookie, with the ports of the listeners that are not to stay transparent.
+    set_here: Arc<Mutex<BTreeMap<u64, Vec<u16>>>>,
 }
 
 impl Transparency {
@@ -62,35 +68,57 @@ impl Transparency {
             adoption,
             tasks,
             searches: Searches::new(SEARCHES),
+            set_here: Arc::default(),
         }
     }
 
-    /// Makes the listeners on these ports transparent, some time soon. If too many searches are running, the next
-    /// call tries again.
-    pub fn start(&self, netns: Arc<Netns>, ports: Vec<u16>) {
+    /// Makes the listeners on these ports transparent, some time soon. If too many searches are running, the next call tries
+    /// again. Those that are to stay so are not set back.
+    pub fn set(&self, netns: Arc<Netns>, ports: Vec<u16>, are_to_stay: bool) {
+        if !are_to_stay {
+            self.set_here.lock().insert(netns.cookie(), ports.clone());
+        }
+        self.start(netns, ports, true);
+    }
+
+    /// Sets the listeners of a namespace back where [`Transparency::set`] has changed them.
+    pub fn unset(&self, netns: Arc<Netns>) {
+        let ports = self.set_here.lock().remove(&netns.cookie());
+        if let Some(ports) = ports {
+            self.start(netns, ports, false);
+        }
+    }
+
+    fn start(&self, netns: Arc<Netns>, ports: Vec<u16>, wanted: bool) {
         let (adoption, tasks) = (Arc::clone(&self.adoption), Arc::clone(&self.tasks));
         let cookie = netns.cookie();
         // The search logs its own errors.
         let _ = self.searches.start(cookie, move || {
-            if let Err(problem) = search((&adoption, &tasks), &netns, &ports) {
+            if let Err(problem) = search((&adoption, &tasks), &netns, &ports, wanted) {
                 tracing::warn!(
                     cookie,
-                    "make the sidecar's listeners transparent: {problem:#}; IPv4 connections that pass through the pod wait for it"
+                    wanted,
+                    "set IP_TRANSPARENT of the sidecar's listeners: {problem:#}; while it is wanted, IPv4 connections that pass through the pod wait for it"
                 );
             }
         });
     }
 }
 
-fn search((adoption, tasks): (&Adoption, &Tasks), netns: &Netns, ports: &[u16]) -> Result<()> {
+fn search(
+    (adoption, tasks): (&Adoption, &Tasks),
+    netns: &Netns,
+    ports: &[u16],
+    wanted: bool,
+) -> Result<()> {
     let until = Instant::now() + DEADLINE;
-    let opaque = opaque_listeners(netns, ports, until)?;
-    if opaque.is_empty() {
+    let others = listeners_that_differ(netns, ports, wanted, until)?;
+    if others.is_empty() {
         return Ok(());
     }
     let pids = tasks.list(netns.inode(), MAX_PROCESSES);
     let pids = pids.context("list the pod's processes")?;
-    let found = adoption.find(&opaque, &pids, until);
+    let found = adoption.find(&others, &pids, until);
     let found = found.context("look for their descriptors")?;
     let closing = CLOSING.load(Ordering::Relaxed);
     ensure!(
@@ -99,17 +127,23 @@ fn search((adoption, tasks): (&Adoption, &Tasks), netns: &Netns, ports: &[u16]) 
     );
     let mut taken = Taken::default();
     for socket in found.iter().take(MAX_FOUND) {
-        taken.make_transparent(socket)?;
+        taken.set_transparent(socket, wanted)?;
     }
     Ok(())
 }
 
-/// Cookies of the listeners on some ports that are not transparent.
-fn opaque_listeners(netns: &Netns, ports: &[u16], until: Instant) -> Result<Vec<u64>> {
+/// Cookies of the listeners on some ports that are not as wanted.
+fn listeners_that_differ(
+    netns: &Netns,
+    ports: &[u16],
+    wanted: bool,
+    until: Instant,
+) -> Result<Vec<u64>> {
     let listed = netns.run(|| -> io::Result<Vec<u64>> {
         let mut found = Vec::new();
         sock_diag::visit(Sockets::Listening, until, |socket| {
-            if ports.contains(&socket.header.socket_id.source_port) && !is_transparent(&socket) {
+            let is_on_port = ports.contains(&socket.header.socket_id.source_port);
+            if is_on_port && is_transparent(&socket) != wanted {
                 found.push(sock_diag::cookie(&socket));
             }
             go_on(found.len() < MAX_FOUND)
@@ -138,7 +172,7 @@ fn is_transparent(socket: &InetResponse) -> bool {
 struct Taken(Vec<OwnedFd>);
 
 impl Taken {
-    fn make_transparent(&mut self, socket: &FoundSocket) -> Result<()> {
+    fn set_transparent(&mut self, socket: &FoundSocket, wanted: bool) -> Result<()> {
         const SO_COOKIE: i32 = 57;
         let Ok(fd) = sys::descriptor_of(socket.pid, socket.fd) else {
             // The process has ended, or has closed it.
@@ -149,7 +183,7 @@ impl Taken {
         if sys::socket_option_u64(fd, SO_COOKIE).ok() != Some(socket.cookie) {
             return Ok(());
         }
-        setsockopt(&fd, IpTransparent, &true).context("set IP_TRANSPARENT")
+        setsockopt(&fd, IpTransparent, &wanted).context("set IP_TRANSPARENT")
     }
 }
 

@@ -3,7 +3,10 @@
 use std::collections::BTreeSet;
 
 use anyhow::{Context as _, Result, bail};
-use sidetrack_common::pod::POD_FORWARDS;
+use sidetrack_common::{
+    names::{MPTCP_INBOUND, MPTCP_OUTBOUND},
+    pod::POD_FORWARDS,
+};
 use sidetrack_policy::Policy;
 use sidetrack_reconcile::repairs::IngressProgram;
 
@@ -33,9 +36,12 @@ pub(super) async fn follow(
     link: &mut PodLink,
     (policy, is_wanted): (&Policy, bool),
 ) -> Result<()> {
-    let are_named = !policy.virtual_interfaces.is_empty();
-    let (mut interfaces, left_out) = link.snapshot()?.entrances.interfaces(are_named);
-    if is_wanted {
+    // sk_lookup cannot choose a listener that is an MPTCP socket: the program at the interfaces does.
+    let bits = datapath.maps.sidecar_bits.get(&link.netns().cookie())?;
+    let has_mptcp = bits.is_some_and(|bits| bits & (MPTCP_INBOUND | MPTCP_OUTBOUND) != 0);
+    let are_needed = !policy.virtual_interfaces.is_empty() || has_mptcp;
+    let (mut interfaces, left_out) = link.snapshot()?.entrances.interfaces(are_needed);
+    if is_wanted || has_mptcp {
         link.forwarding.note = note(left_out);
     } else {
         link.forwarding.note = note_if_unwanted(policy, !interfaces.is_empty());

@@ -3,11 +3,15 @@
 use std::{
     cell::OnceCell,
     collections::{BTreeSet, HashMap},
+    io,
     path::PathBuf,
     sync::Arc,
 };
 
-use sidetrack_common::pod::POD_FORWARDS;
+use sidetrack_common::{
+    names::{FORWARDED, MPTCP_INBOUND, MPTCP_OUTBOUND},
+    pod::POD_FORWARDS,
+};
 use sidetrack_policy::{
     Policy,
     mesh::{Mesh, VirtualInterfaces},
@@ -40,6 +44,8 @@ pub struct KernelNode {
     pub(super) adopter: Adopter,
     /// Makes listeners transparent.
     transparency: Transparency,
+    /// What was known of sidecars at the last look, by cookie.
+    sidecars: HashMap<u64, u32>,
     /// Reads pods' DNS servers.
     pub(crate) resolvers: Resolvers,
     /// Where links report changes.
@@ -64,6 +70,7 @@ impl KernelNode {
             policies: WrittenPolicies::default(),
             adopter,
             transparency,
+            sidecars: HashMap::new(),
             resolvers: Resolvers::default(),
             changed,
             captures_forwarded: false,
@@ -71,17 +78,56 @@ impl KernelNode {
         }
     }
 
+    /// The pods, by cookie, whose sidecar listens otherwise than at the last look, or that have captured their first packet for
+    /// another address.
+    ///
+    /// # Errors
+    /// If the map cannot be read.
+    pub(crate) fn changed_sidecars(&mut self) -> io::Result<Vec<u64>> {
+        const SEEN: u32 = MPTCP_INBOUND | MPTCP_OUTBOUND | FORWARDED;
+        let rows = self.datapath.maps.sidecar_bits.rows()?.into_iter();
+        let seen: HashMap<u64, u32> = rows.map(|(cookie, bits)| (cookie, bits & SEEN)).collect();
+        let of = |map: &HashMap<u64, u32>, cookie| map.get(cookie).copied().unwrap_or_default();
+        let all = seen.keys().chain(self.sidecars.keys());
+        let changed = all.filter(|cookie| of(&seen, cookie) != of(&self.sidecars, cookie));
+        let changed = changed.copied().collect();
+        self.sidecars = seen;
+        Ok(changed)
+    }
+
     /// Does with packets that only pass through a pod what the mesh's settings say, from the pod's next turn on.
     pub fn follow_mesh(&mut self, mesh: &Mesh) {
         self.captures_forwarded = mesh.virtual_interfaces == VirtualInterfaces::Full;
     }
 
-    /// Has the listeners of a pod that captures packets for other addresses made transparent, if they are not.
+    /// Has the listeners of a pod made transparent that has captured packets for other addresses, if they are not. In mode
+    /// TPROXY they stay so: the sidecar sets it as well.
     pub(crate) fn make_transparent(&self, rows: &PodRows, link: &PodLink, policy: &Policy) {
-        if rows.has(POD_FORWARDS) {
-            let netns = link.shared_netns();
-            self.transparency.start(netns, policy.listener_ports());
+        let has_forwarded = || {
+            let bits = self.datapath.maps.sidecar_bits.get(&link.netns().cookie());
+            bits.is_ok_and(|bits| bits.is_some_and(|bits| bits & FORWARDED != 0))
+        };
+        if rows.has(POD_FORWARDS) && has_forwarded() {
+            let is_transparent = policy.return_route().is_some();
+            let (netns, ports) = (link.shared_netns(), policy.listener_ports());
+            self.transparency.set(netns, ports, is_transparent);
         }
+    }
+
+    /// Sets them back.
+    pub(crate) fn make_opaque(&self, link: &PodLink) {
+        let bits = &self.datapath.maps.sidecar_bits;
+        let cookie = link.netns().cookie();
+        if let Ok(Some(known)) = bits.get(&cookie)
+            && known & FORWARDED != 0
+            && let Err(error) = bits.insert(&cookie, &(known & !FORWARDED))
+        {
+            tracing::warn!(
+                cookie,
+                "note that nothing passes through the pod any more: {error}"
+            );
+        }
+        self.transparency.unset(link.shared_netns());
     }
 
     /// The node's processes, as far as they are in these namespaces; and the cgroups of pods where they are known.

@@ -213,7 +213,7 @@ impl PodLink {
     }
 
     /// Asks that the namespace is read again although the kernel reports no change.
-    pub(super) fn request_reread(&self) {
+    pub(crate) fn request_reread(&self) {
         // Without a receiver the agent ends.
         let _ = self.changed.send(self.netns.cookie());
     }

@@ -94,6 +94,8 @@ async fn write(
         Step::WritePod(policy, id) => write_pod(datapath, cookie, rows, link, policy, *id),
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
         Step::DetachPrograms => {
+            node.make_opaque(link);
+            let datapath = &mut node.datapath;
             // Before the routes: packets are marked only while a route leads them.
             let cleared = link.forwarding.clear().and(link.node_calls.clear());
             datapath.detach_pod(cookie).and(cleared)
@@ -176,7 +178,11 @@ async fn after_namespace(
 ) -> Result<()> {
     rows.write_flags(&node.datapath.maps)?;
     let wanted = (policy, node.captures_forwarded);
+    let has_forwarded = rows.has(POD_FORWARDS);
     let followed = forwarding::follow(&mut node.datapath, rows, link, wanted).await;
+    if has_forwarded && !rows.has(POD_FORWARDS) {
+        node.make_opaque(link);
+    }
     let followed = followed.and(node_calls::follow(&mut node.datapath, rows, link, policy).await);
     if !captures_more(rows, link, policy) {
         link.drop_snapshot();

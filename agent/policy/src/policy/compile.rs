@@ -212,17 +212,16 @@ impl Policy {
         Ok(policy)
     }
 
-    /// Whether connections over lo to other loopback addresses than LB can be left to the pod's own
-    /// iptables rules, if it still has any: no rule redirects an application's, so that it may be sent to
-    /// an address of [`DEDICATED`](sidetrack_common::target::DEDICATED).
+    /// Whether an application's connection may be sent to an address of
+    /// [`DEDICATED`](sidetrack_common::target::DEDICATED). In a pod that still has its iptables rules, these leave connections
+    /// over lo to such addresses alone, but for Consul's: they send them to the same sidecar, which finds what was dialed.
     #[must_use]
     pub fn rules_ignore_capture_range(&self) -> bool {
         let captures_local = self.dialect.bits() & DIALECT_LOCAL_CAPTURED != 0;
         let has_owner = !self.proxy_uids.is_empty()
             || !self.proxy_gids.is_empty()
             || self.dialect.proxy_mark().is_some();
-        let has_lo_rule = self.dialect != Dialect::Consul;
-        has_owner && has_lo_rule && !captures_local && !self.includes_loopback()
+        has_owner && !captures_local && !self.includes_loopback()
     }
 
     /// Whether a mesh's own rules would be there for IPv6 in a pod with these addresses.

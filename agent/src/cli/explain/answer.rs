@@ -7,12 +7,17 @@ use sidetrack_common::{
     addr::{Addr, Family},
     decide::{self, Decision, Inbound, Outbound, Verdict},
     pod::IfaceRow,
+    route_rules::RoutedSocket,
     rule::Rule,
-    target::is_shared,
+    target::{is_shared, is_target},
 };
 use sidetrack_policy::rules::{self, ListTables};
 
-use super::{super::target::Target, Direction, Protocol, owner::Owner};
+use super::{
+    super::target::{SocketRoutes, Target},
+    Direction, Protocol,
+    owner::Owner,
+};
 
 /// What happens to the connection, in one case.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -131,9 +136,9 @@ impl Explanation {
 
 fn decide(target: &Target, direction: &Direction, to: SocketAddr, ipv6: bool) -> Explanation {
     let policy = target.policy.compile().row();
-    let tables = ListTables {
+    let tables = |socket| ListTables {
         policy: &target.policy,
-        routes: target,
+        routes: SocketRoutes { target, socket },
         before_sidecar: target.before_sidecar,
     };
     let bound = |ip: &Option<IpAddr>| ip.map_or(Addr::UNSPECIFIED, Addr::from);
@@ -161,6 +166,7 @@ fn decide(target: &Target, direction: &Direction, to: SocketAddr, ipv6: bool) ->
             let is_target = target.policy.rules_ignore_capture_range()
                 && is_shared(destination)
                 && to.port() == policy.outbound_port;
+            let tables = tables(RoutedSocket::of(&conn));
             let decision = match protocol {
                 Protocol::Udp => decide::udp(&policy, &conn, &tables),
                 Protocol::Tcp => match decide::outbound(&policy, &conn, &tables) {
@@ -182,7 +188,13 @@ fn decide(target: &Target, direction: &Direction, to: SocketAddr, ipv6: bool) ->
                 iface: iface.map_or(IfaceRow::PLAIN, |name| target.policy.iface(name)),
                 captured_family,
             };
-            let decision = decide::inbound(&policy, &syn, &tables);
+            let decision = match decide::inbound(&policy, &syn, &tables(RoutedSocket::PLAIN)) {
+                // sk_lookup refuses it before any rule.
+                decision if is_target(destination) && decision.rule != Rule::LocalSource => {
+                    Decision::refuse(Rule::UnknownTarget)
+                }
+                decision => decision,
+            };
             (decision, destination.family())
         }
     };

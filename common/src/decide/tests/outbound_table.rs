@@ -58,8 +58,12 @@ fn app_to_its_own_pod() {
 fn app_bound_to_loopback() {
     expect(APP, Addr::LOOPBACK_V4, POD, 80, 0, Rule::NotProxyUidLocal);
     expect(APP, Addr::SELF_V4, POD, 80, 0, Rule::SelfSource);
-    expect(APP, Addr::LOOPBACK_V4, VIP, 80, 0, Rule::LoopbackSource);
-    expect(APP, Addr::SELF_V4, VIP, 80, 0, Rule::LoopbackSource);
+    for source in [Addr::LOOPBACK_V4, Addr::SELF_V4] {
+        let dial = dial(APP, source, VIP, 80);
+        let decision = outbound(&default_policy(), &dial, &Fixture::default());
+        assert_eq!(decision.verdict, Verdict::Fail { errno: 22 });
+        assert_eq!(decision.rule, Rule::LoopbackSource);
+    }
     // IPv6 differs: the kernel does not reject the source, and the rules redirect.
     expect(APP, Addr::LOOPBACK_V6, v6(9), 80, 15001, Rule::AllOutbound);
     expect(APP, Addr::SELF_V6, v6(9), 80, 15001, Rule::AllOutbound);

@@ -1,7 +1,11 @@
 //! Destinations that have a target of their own. Rows are added here and never changed; the agent removes those
 //! of pods that have left.
 
-use aya_ebpf::{bindings::BPF_NOEXIST, btf_maps::HashMap, macros::btf_map};
+use aya_ebpf::{
+    bindings::BPF_NOEXIST,
+    btf_maps::{Array, HashMap},
+    macros::btf_map,
+};
 use sidetrack_common::{
     conn::{Destination, DestinationKey, DestinationRow},
     names::{DESTINATION_CAPACITY, DESTINATION_POOL, DESTINATION_SHARE, POOL_IN_USE},
@@ -20,6 +24,16 @@ static DESTINATIONS: HashMap<DestinationKey, DestinationRow, DESTINATION_CAPACIT
 /// creates its row, or the agent when the pod leaves. The row goes a second after that at the earliest.
 #[btf_map]
 static DESTINATIONS_BY_POD: HashMap<u64, u64, 4096, ON_DEMAND> = HashMap::new();
+
+/// The secret of this node that targets depend on. The agent writes it once, before any program is attached.
+#[btf_map]
+static TARGET_SEED: Array<u64, 1> = Array::new();
+
+/// See [`Target`](sidetrack_common::target::Target).
+#[inline(always)]
+pub fn target_seed() -> u64 {
+    TARGET_SEED.get(0).copied().unwrap_or_default()
+}
 
 /// The destination that a target names. A copy: since Linux 6.1 the memory of a row that is removed is another pod's
 /// at once.

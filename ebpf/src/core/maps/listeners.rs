@@ -51,11 +51,11 @@ pub fn add_socket(sk: *mut c_void, key: &ListenerKey) -> Result<(), i32> {
     }
 }
 
-/// Stores the listening socket of a callback in a slot; fails if the slot is in use.
+/// Stores the listening socket of a callback in a slot; an error is the negative errno.
 #[inline(always)]
-pub fn add_listener(ops: *mut bpf_sock_ops, key: &mut ListenerKey) -> Result<(), ()> {
+pub fn add_listener(ops: *mut bpf_sock_ops, key: &mut ListenerKey) -> Result<(), i32> {
     // SAFETY: the program's own context, the map and a key of its type.
-    let failed = unsafe {
+    let result = unsafe {
         bpf_sock_hash_update(
             ops,
             LISTENERS.as_ptr(),
@@ -63,7 +63,10 @@ pub fn add_listener(ops: *mut bpf_sock_ops, key: &mut ListenerKey) -> Result<(),
             BPF_NOEXIST as u64,
         )
     };
-    if failed == 0 { Ok(()) } else { Err(()) }
+    match result as i32 {
+        0 => Ok(()),
+        errno => Err(errno),
+    }
 }
 
 /// Assigns an inbound connection to the listener in a slot; fails if the slot is empty or its socket

@@ -1,7 +1,7 @@
 //! What is known of enrolled pods: the agent writes their rows, policies, routes and interfaces, the programs whether a
 //! sidecar listens on loopback alone and whether others translate.
 
-use core::ops::Deref;
+use core::{arch::asm, ops::Deref};
 
 use aya_ebpf::{
     btf_maps::{Array, HashMap},
@@ -12,6 +12,7 @@ use sidetrack_common::{
     names::{OWNER_RULES_CAPACITY, PORT_RULES_CAPACITY, RANGE_RULES_CAPACITY, ROUTE_CAPACITY},
     pod::{self, IfaceKey, IfaceRow, Pod, Route, RouteKey},
     policy::{OwnerKey, Policy, PortKey, RangeKey},
+    route_rules::{self, MAX_SELECTORS, RouteSelector, RoutedSocket, SelectorsKey},
 };
 
 use sidetrack_ebpf::own_map::{LPM_TRIE, ON_DEMAND, OwnMap};
@@ -41,6 +42,11 @@ static RANGE_RULES: OwnMap<LPM_TRIE, RangeKey, u32, RANGE_RULES_CAPACITY, ON_DEM
 #[btf_map]
 static ROUTE_BY_POD: OwnMap<LPM_TRIE, RouteKey, Route, ROUTE_CAPACITY, ON_DEMAND> = OwnMap::new();
 
+/// What chooses between the views of pods' routes, where rules of policy routing do.
+#[btf_map]
+static SELECTORS_BY_POD: HashMap<SelectorsKey, [RouteSelector; MAX_SELECTORS], 8192, ON_DEMAND> =
+    HashMap::new();
+
 /// Ingress interfaces of enrolled pods that rules name.
 #[btf_map]
 static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::new();
@@ -50,9 +56,9 @@ static IFACE_BY_POD: HashMap<IfaceKey, IfaceRow, 65_536, ON_DEMAND> = HashMap::n
 #[btf_map]
 static BEFORE_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 
-/// Pods with a capture port that is reached at its plain target alone: [`LOOPBACK_OUTBOUND`], [`LOOPBACK_INBOUND`].
+/// What was seen of pods' sidecars: [`LOOPBACK_OUTBOUND`] and the bits beside it.
 #[btf_map]
-static LOOPBACK_SIDECAR: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
+static SIDECAR_BY_POD: HashMap<u64, u32, 4096, ON_DEMAND> = HashMap::new();
 
 /// What has been seen of proxies' connections since the programs were loaded, 1 for each: [`TRANSLATED`] and
 /// [`ASSIGNED`].
@@ -117,7 +123,7 @@ impl Deref for PolicyRow {
         // SAFETY: it contains no instruction, and the pointer is the one that it was. LLVM does not know that, and keeps
         // nothing that it has read by it.
         unsafe {
-            core::arch::asm!("", inout("r2") row, options(readonly, nostack, preserves_flags));
+            asm!("", inout("r2") row, options(readonly, nostack, preserves_flags));
             &*row
         }
     }
@@ -149,6 +155,23 @@ pub fn route(key: &RouteKey) -> Option<&'static Route> {
     ROUTE_BY_POD.get(key)
 }
 
+/// The view that a socket has of its pod's routes.
+#[inline(always)]
+pub fn route_view(netns: u64, family: Family, socket: &RoutedSocket) -> u32 {
+    let key = SelectorsKey::new(netns, family);
+    // SAFETY: as above; a row that is being replaced may be read in parts, which gives a view that exists or has no routes.
+    let Some(selectors) = (unsafe { SELECTORS_BY_POD.get(&key) }) else {
+        return 0;
+    };
+    route_rules::view(selectors, socket, |mut number| {
+        // SAFETY: it contains no instruction.
+        unsafe {
+            asm!("", inout("r2") number, options(nomem, nostack, preserves_flags));
+        }
+        number
+    })
+}
+
 /// How the policy treats an ingress interface.
 #[inline(always)]
 pub fn iface(key: &IfaceKey) -> Option<IfaceRow> {
@@ -169,29 +192,28 @@ pub fn end_before_sidecar(netns: u64) {
     let _ = BEFORE_SIDECAR.remove(&netns);
 }
 
-/// Whether one of a pod's capture ports is reached at its plain target alone. `port` is the port's bit.
+/// Whether one of these bits is set for a pod's sidecar.
 #[inline(always)]
-pub fn has_plain_target_only(netns: u64, port: u32) -> bool {
-    plain_ports(netns) & port != 0
+pub fn sidecar_has(netns: u64, bits: u32) -> bool {
+    sidecar_bits(netns) & bits != 0
 }
 
-/// Remembers whether a capture port is reached at its plain target alone: its last listener is on loopback. Without
-/// memory for it, connections to a sidecar that listens on loopback only are refused.
+/// Sets or clears a bit of a pod's sidecar. Without memory for it, connections to a sidecar that needs it are refused.
 #[inline(always)]
-pub fn set_plain_target_only(netns: u64, port: u32, is_set: bool) {
-    let ports = plain_ports(netns);
-    let changed = if is_set { ports | port } else { ports & !port };
+pub fn set_sidecar(netns: u64, bit: u32, is_set: bool) {
+    let bits = sidecar_bits(netns);
+    let changed = if is_set { bits | bit } else { bits & !bit };
     if changed == 0 {
-        let _ = LOOPBACK_SIDECAR.remove(&netns);
-    } else if changed != ports {
-        let _ = LOOPBACK_SIDECAR.insert(&netns, &changed, 0);
+        let _ = SIDECAR_BY_POD.remove(&netns);
+    } else if changed != bits {
+        let _ = SIDECAR_BY_POD.insert(&netns, &changed, 0);
     }
 }
 
 #[inline(always)]
-fn plain_ports(netns: u64) -> u32 {
+fn sidecar_bits(netns: u64) -> u32 {
     // SAFETY: a number, read whole.
-    unsafe { LOOPBACK_SIDECAR.get(&netns) }.map_or(0, |ports| *ports)
+    unsafe { SIDECAR_BY_POD.get(&netns) }.map_or(0, |bits| *bits)
 }
 
 /// Index in [`TRANSLATION`]: another program translates destinations of proxies' connections.
