@@ -153,13 +153,13 @@ fn original_destination() -> [Check; 5] {
     };
     [
         Check::required(
-            "bpf_sk_storage_get in cgroup/sock_release",
-            "5.11",
+            "cgroup/sock_release",
+            "5.9",
             "the memory that the sockets of a pod take has no limit",
             programs::program(
                 bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCK,
                 bpf_attach_type::BPF_CGROUP_INET_SOCK_RELEASE,
-                Some(bpf_func_id::BPF_FUNC_sk_storage_get),
+                None,
             ),
         ),
         Check::required("sockops", "4.13", NO_ORIGINAL_DESTINATION, sockops(None)),
