@@ -16,8 +16,8 @@ const WITHOUT_TARGETS: (&str, &str) = (
 );
 
 kernel_test!(sockets_of_a_pod_have_a_share);
-/// Each such connection has a record at both ends. Those beyond the share are refused, and the share comes back when the sockets
-/// are closed.
+/// The sidecar is down, and the application keeps the sockets whose connections have failed. Those beyond the share are refused,
+/// and the share comes back when they are closed.
 fn sockets_of_a_pod_have_a_share() -> Result<()> {
     let mut fixture = PodFixture::new()?;
     let mut other = fixture.lab.pod("other", 3)?;
@@ -25,7 +25,6 @@ fn sockets_of_a_pod_have_a_share() -> Result<()> {
     let others_app = other.actor()?;
     let _others_sidecar = sidecar::start(&other, &[])?;
     fixture.lab.enroll("other", &other, &[WITHOUT_TARGETS])?;
-    let _sidecar = sidecar::start(&fixture.pod, &[])?;
     fixture.enroll(&[WITHOUT_TARGETS])?;
     let cookie = fixture.agent.places.pod("test/app")?.context("the pod")?["netns"]["cookie"]
         .as_u64()
@@ -34,13 +33,12 @@ fn sockets_of_a_pod_have_a_share() -> Result<()> {
         let count = fixture.agent.places.maps()?.records_by_pod.get(&key)?;
         Ok(count.unwrap_or_default().cast_signed())
     };
-    let flooded = fixture.client.flood(at(VIP[0], 80), 20_000)?;
-    ensure!(flooded.refused > 1_000, "{flooded:?}");
+    fixture.client.flood(at(VIP[0], 80), 17_500)?;
     let (own, pool) = (counted(cookie)?, counted(POOL_IN_USE)?);
     // Connections that were made at the same time may be a few more.
     ensure!(own <= RECORD_QUOTA + 64, "{own} records");
     ensure!(
-        own > RECORD_QUOTA / 2 && pool == own - RECORD_GUARANTEE,
+        own >= RECORD_QUOTA && pool == own - RECORD_GUARANTEE,
         "{own}, {pool}"
     );
     let why = fixture.agent.places.output(&["why", "test/app"])?;
@@ -60,6 +58,7 @@ fn sockets_of_a_pod_have_a_share() -> Result<()> {
         };
         Ok(counted(cookie)? == 0 && counted(POOL_IN_USE)? == 0)
     })?;
+    let _sidecar = sidecar::start(&fixture.pod, &[])?;
     let made = fixture.client.connect(&APP, at(VIP[0], 80))?;
     ensure!(made.accepted_by == 15001, "{made:?}");
     Ok(())
