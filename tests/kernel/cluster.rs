@@ -1,6 +1,7 @@
 //! Pods from the API server.
 
 mod capabilities;
+mod classes;
 mod completed;
 mod kubectl;
 mod labels;

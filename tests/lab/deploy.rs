@@ -6,13 +6,15 @@ use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 /// The agent's requests to the API server: verb, API group, resource.
-pub const USED: [(&str, &str, &str); 10] = [
+pub const USED: [(&str, &str, &str); 12] = [
     ("create", "events.k8s.io", "events"),
     ("patch", "events.k8s.io", "events"),
     ("list", "", "namespaces"),
     ("watch", "", "namespaces"),
     ("list", "", "pods"),
     ("watch", "", "pods"),
+    ("list", "node.k8s.io", "runtimeclasses"),
+    ("watch", "node.k8s.io", "runtimeclasses"),
     ("list", "apps", "daemonsets"),
     ("watch", "apps", "daemonsets"),
     ("list", "", "configmaps"),

@@ -49,6 +49,8 @@ pub struct Document {
     pub namespace_mode: Option<String>,
     /// What these two are worth.
     pub namespace: NamespaceFacts,
+    /// The handler of its runtime class, if that is known.
+    pub runtime_handler: Option<String>,
 }
 
 /// What the labels of a pod's namespace are worth.
@@ -71,6 +73,7 @@ impl Document {
             origin,
             namespace_label: None,
             namespace_mode: None,
+            runtime_handler: None,
             namespace: NamespaceFacts::Current,
         }
     }

@@ -112,6 +112,16 @@ pub enum Rejected {
         "its runtimeClassName is {0:?}: in a sandbox of gVisor or Kata sockets are not the node's, so hooks on the node do not see them; use istio-init for this pod"
     )]
     Sandboxed(String),
+    /// The same, by the handler of its class.
+    #[error(
+        "its runtimeClassName is {class:?}, whose handler is {handler:?}: in a sandbox of gVisor or Kata sockets are not the node's, so hooks on the node do not see them; use istio-init for this pod"
+    )]
+    SandboxedBy {
+        /// The class.
+        class: String,
+        /// Its handler.
+        handler: String,
+    },
     /// The kernel does not report interfaces.
     #[error(
         "its policy names interfaces ({0}), but this node's kernel does not report the interface of a connection; use Linux 5.17 or later"
@@ -181,6 +191,17 @@ pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wan
 /// Selects a pod by its manifest and what the labels of its namespace say.
 #[must_use]
 pub fn wanted_in(pod: &PodFacts, labels: NamespaceLabels<'_>, mesh: &Mesh) -> Wanted {
+    wanted_by(pod, labels, None, mesh)
+}
+
+/// The same, with the handler of its runtime class, if that is known.
+#[must_use]
+pub fn wanted_by(
+    pod: &PodFacts,
+    labels: NamespaceLabels<'_>,
+    runtime_handler: Option<&str>,
+    mesh: &Mesh,
+) -> Wanted {
     if let Some(reason) = skipped(pod, labels, mesh) {
         return Wanted::Skipped(reason);
     }
@@ -188,8 +209,8 @@ pub fn wanted_in(pod: &PodFacts, labels: NamespaceLabels<'_>, mesh: &Mesh) -> Wa
     if meshes.len() > 1 {
         return Wanted::Rejected(Rejected::SeveralMeshes(meshes.join(" and ")));
     }
-    if let Some(class) = sandboxed(pod) {
-        return Wanted::Rejected(Rejected::Sandboxed(shortened(class)));
+    if let Some(reason) = sandboxed(pod, runtime_handler) {
+        return Wanted::Rejected(reason);
     }
     let policy = match pod.sidecar() {
         Some(_) => Policy::of_pod(pod, &mesh.defaults),
@@ -244,16 +265,23 @@ fn check_tproxy(policy: &Policy, mesh: &Mesh) -> Result<(), Rejected> {
     Ok(())
 }
 
-/// The pod's runtime class, if its name is one that gVisor or Kata Containers document. The class's handler
-/// would say it for sure, but reading it needs a permission of its own.
-fn sandboxed(pod: &PodFacts) -> Option<&str> {
+/// Why the pod's sockets are not the node's, if its runtime class or the handler of that has a name that gVisor and Kata
+/// Containers document. A class may have any name; handlers of the same runtime are named alike.
+fn sandboxed(pod: &PodFacts, handler: Option<&str>) -> Option<Rejected> {
     const NAMES: [&str; 3] = ["gvisor", "runsc", "kata"];
+    let is_sandbox = |name: &str| {
+        let lower = name.to_ascii_lowercase();
+        NAMES.iter().any(|name| lower.contains(name))
+    };
     let class = pod.spec.runtime_class_name.as_deref()?;
-    let lower = class.to_ascii_lowercase();
-    NAMES
-        .iter()
-        .any(|name| lower.contains(name))
-        .then_some(class)
+    if is_sandbox(class) {
+        return Some(Rejected::Sandboxed(shortened(class)));
+    }
+    let handler = handler.filter(|handler| is_sandbox(handler))?;
+    Some(Rejected::SandboxedBy {
+        class: shortened(class),
+        handler: shortened(handler),
+    })
 }
 
 /// Whether the pod's status says that some of its containers have not started yet.

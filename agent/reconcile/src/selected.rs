@@ -21,6 +21,7 @@ pub(crate) struct Read {
     pub(crate) pod: Arc<PodFacts>,
     pub(crate) namespace_label: Option<String>,
     pub(crate) namespace_mode: Option<String>,
+    pub(crate) runtime_handler: Option<String>,
     pub(crate) selected: Selected,
 }
 
@@ -30,6 +31,7 @@ impl Read {
         Arc::ptr_eq(&self.pod, &document.pod)
             && self.namespace_label == document.namespace_label
             && self.namespace_mode == document.namespace_mode
+            && self.runtime_handler == document.runtime_handler
     }
 }
 

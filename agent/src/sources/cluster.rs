@@ -3,6 +3,7 @@
 //! Invariants: nothing is listed before both have been read in full once; while the API server is
 //! away the last known state stays listed; an outdated answer changes nothing.
 
+mod classes;
 mod client;
 mod events;
 mod pauses;
@@ -34,7 +35,7 @@ use self::{
 };
 use sidetrack_policy::{
     PodRef,
-    facts::{ObjectFacts, PodFacts},
+    facts::{ClassFacts, ObjectFacts, PodFacts},
 };
 use sidetrack_reconcile::Listing;
 
@@ -49,6 +50,7 @@ pub struct Cluster {
     client: Client,
     pods: Watch<PodFacts>,
     namespaces: Watch<ObjectFacts>,
+    classes: Watch<ClassFacts>,
     daemonset: Watch<ObjectFacts>,
     config: Watch<ObjectFacts>,
     /// The namespace of both.
@@ -68,6 +70,7 @@ pub struct Cluster {
 struct Trouble {
     pods: Option<Problem>,
     namespaces: Option<Problem>,
+    classes: Option<Problem>,
     daemonset: Option<Problem>,
     config: Option<Problem>,
 }
@@ -87,8 +90,16 @@ impl Cluster {
             .context("prepare to talk to the API server")?;
         info!(server, node, "following the API server");
         let of_node = Some(format!("spec.nodeName={node}"));
-        let pods = follow(&client, "/api/v1/pods", of_node, false);
-        let namespaces = follow(&client, "/api/v1/namespaces", None, true);
+        let soon = Backoff::default;
+        let pods = follow(&client, "/api/v1/pods", of_node, false, soon());
+        let namespaces = follow(&client, "/api/v1/namespaces", None, true, soon());
+        let classes = follow(
+            &client,
+            classes::PATH,
+            None,
+            false,
+            classes::Pauses::default(),
+        );
         Ok(Self {
             own_namespace: daemonset.map(|name| name.namespace.clone()),
             daemonset: follow_one(&client, "apis/apps/v1", "daemonsets", daemonset),
@@ -97,6 +108,7 @@ impl Cluster {
             uninstall: Uninstall::default(),
             pods,
             namespaces,
+            classes,
             view: View::default(),
             trouble: Trouble::default(),
             changed: false,
@@ -142,10 +154,11 @@ impl Cluster {
         let Trouble {
             pods,
             namespaces,
+            classes,
             daemonset,
             config,
         } = &self.trouble;
-        let all = [pods, namespaces, daemonset, config];
+        let all = [pods, namespaces, classes, daemonset, config];
         let all = all.into_iter().flatten();
         let all = all.map(|problem| problem.text().to_owned());
         all.chain(self.too_many()).collect()
@@ -161,7 +174,9 @@ impl Cluster {
 
     /// Objects beyond what is followed.
     fn too_many(&self) -> Option<String> {
-        let View { pods, namespaces } = &self.view;
+        let View {
+            pods, namespaces, ..
+        } = &self.view;
         let pod = pods.left_out().map(|pod| {
             format!(
                 "pod {pod}, perhaps others as well, is not followed: there are more than {} pods on this node that have not ended, or {} of its namespace; remove those that kubelet does not run",
@@ -191,6 +206,18 @@ impl Cluster {
                 self.relist = None;
                 self.pods.list_again();
                 self.namespaces.list_again();
+            }
+            update = self.classes.next() => {
+                let trouble = &mut self.trouble.classes;
+                if matches!(update, Update::Failed(_)) {
+                    self.changed |= self.view.classes.fail();
+                }
+                let is_absent = matches!(&update, Update::Failed(failure) if classes::are_absent(failure));
+                if !is_absent
+                    && let Some(event) = accept(update, "runtime classes", trouble, &mut self.changed)
+                {
+                    self.changed |= self.view.classes.take(event);
+                }
             }
             update = self.daemonset.next() => {
                 let trouble = &mut self.trouble.daemonset;
@@ -249,7 +276,7 @@ fn follow_one(
     };
     let path = format!("/{api}/namespaces/{}/{plural}", name.namespace);
     let only = format!("metadata.name={}", name.name);
-    follow(client, &path, Some(only), true)
+    follow(client, &path, Some(only), true, Backoff::default())
 }
 
 fn follow<K: Object>(
@@ -257,18 +284,14 @@ fn follow<K: Object>(
     path: &str,
     fields: Option<String>,
     metadata_only: bool,
+    pauses: impl watch::Pauses + Send + 'static,
 ) -> Watch<K> {
     let target = Target {
         path: path.to_owned(),
         fields,
         metadata_only,
     };
-    Watch::start(
-        client.clone(),
-        target,
-        Timeouts::default(),
-        Backoff::default(),
-    )
+    Watch::start(client.clone(), target, Timeouts::default(), pauses)
 }
 
 /// The event, if the update is one; keeps account of requests that fail.

@@ -7,7 +7,7 @@ use super::store::Resource;
 
 impl Resource {
     /// Those that clients list.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Pods,
         Self::Namespaces,
         Self::DaemonSets,
@@ -16,6 +16,7 @@ impl Resource {
         Self::Deployments,
         Self::InjectorWebhooks,
         Self::Services,
+        Self::RuntimeClasses,
     ];
 
     /// That of an object.
@@ -42,6 +43,7 @@ impl Resource {
             Self::Deployments => "Deployment",
             Self::InjectorWebhooks => "MutatingWebhookConfiguration",
             Self::Services => "Service",
+            Self::RuntimeClasses => "RuntimeClass",
         }
     }
 
@@ -50,6 +52,7 @@ impl Resource {
         match self {
             Self::DaemonSets | Self::Deployments => "apps",
             Self::InjectorWebhooks => "admissionregistration.k8s.io",
+            Self::RuntimeClasses => "node.k8s.io",
             _ => "",
         }
     }
@@ -73,6 +76,7 @@ impl Resource {
             Self::Deployments => "deployments",
             Self::InjectorWebhooks => "mutatingwebhookconfigurations",
             Self::Services => "services",
+            Self::RuntimeClasses => "runtimeclasses",
         }
     }
 
@@ -85,7 +89,9 @@ impl Resource {
         let plural = self.plural();
         let all = format!("{root}/{plural}");
         match self {
-            Self::Namespaces | Self::Nodes | Self::InjectorWebhooks => vec![all],
+            Self::Namespaces | Self::Nodes | Self::InjectorWebhooks | Self::RuntimeClasses => {
+                vec![all]
+            }
             _ => vec![all, format!("{root}/namespaces/{{namespace}}/{plural}")],
         }
     }

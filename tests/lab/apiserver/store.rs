@@ -35,6 +35,8 @@ pub enum Resource {
     InjectorWebhooks,
     /// Services of all namespaces.
     Services,
+    /// RuntimeClasses.
+    RuntimeClasses,
 }
 
 /// One request, as RBAC names it.

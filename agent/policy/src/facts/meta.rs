@@ -27,6 +27,15 @@ pub struct Meta {
     pub annotations: Annotations,
 }
 
+/// A RuntimeClass.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ClassFacts {
+    /// `metadata`.
+    pub meta: Meta,
+    /// `handler`: the configuration of the container runtime that runs its pods.
+    pub handler: Option<String>,
+}
+
 /// Whether there is a `deletionTimestamp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Deleted(bool);
@@ -124,6 +133,26 @@ impl<'de> Deserialize<'de> for ObjectFacts {
                 Ok(object)
             }
         }
+    }
+}
+
+impl<'de> Deserialize<'de> for ClassFacts {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let mut class = Self::default();
+        match read_into(&mut class, deserializer)? {
+            Some(problem) => Err(D::Error::custom(problem)),
+            None => Ok(class),
+        }
+    }
+}
+
+impl Node for ClassFacts {
+    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
+        Some(match name {
+            "metadata" => &mut self.meta,
+            "handler" => &mut self.handler,
+            _ => return None,
+        })
     }
 }
 

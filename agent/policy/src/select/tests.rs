@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Enroll, INJECT, NamespaceLabels, Prospect, Rejected, Skipped, Wanted, is_starting, prospect,
-    wanted, wanted_in,
+    wanted, wanted_by, wanted_in,
 };
 use crate::{
     Dialect,
@@ -437,6 +437,34 @@ fn sandboxed_pods_are_rejected() {
     }
     for class in [json!("nvidia"), json!("runc"), json!(null)] {
         assert_eq!(rejected(class), None);
+    }
+}
+
+/// A class may have any name.
+#[test]
+fn sandboxed_pods_are_rejected_by_the_handler_of_their_class() {
+    let labels = NamespaceLabels::default();
+    let mesh = Mesh::new(Enroll::Injected);
+    for (class, handler, is_rejected) in [
+        (Some("secure"), Some("kata-clh"), true),
+        (Some("secure"), Some("runsc"), true),
+        (Some("secure"), Some("crun"), false),
+        (Some("secure"), None, false),
+        (Some("gvisor"), Some("crun"), true),
+        (None, Some("kata"), false),
+    ] {
+        let pod = injected(&[("/spec/runtimeClassName", json!(class))]);
+        let wanted = wanted_by(&pod, labels, handler, &mesh);
+        let Wanted::Rejected(reason) = wanted else {
+            assert!(!is_rejected, "{class:?} {handler:?}");
+            continue;
+        };
+        assert!(is_rejected, "{class:?} {handler:?}: {reason}");
+        let names_handler = class == Some("secure");
+        assert_eq!(
+            reason.to_string().contains("whose handler is"),
+            names_handler
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{
     PodRef, Policy,
     manifest::{Document, NamespaceFacts, NetnsRef},
-    select::{NamespaceLabels, Skipped, Wanted, is_starting, wanted_in},
+    select::{NamespaceLabels, Skipped, Wanted, is_starting, wanted_by},
 };
 use tracing::error;
 
@@ -150,7 +150,8 @@ impl<N: Node> Core<N> {
             interception: document.namespace_label.as_deref(),
             dataplane_mode: document.namespace_mode.as_deref(),
         };
-        let selected = match wanted_in(&document.pod, labels, &self.mesh) {
+        let handler = document.runtime_handler.as_deref();
+        let selected = match wanted_by(&document.pod, labels, handler, &self.mesh) {
             Wanted::Enrolled(policy) => Selected::Enrolled(self.shared(*policy)),
             Wanted::Rejected(reason) => Selected::Rejected(reason.to_string()),
             Wanted::Skipped(reason) => Selected::Skipped(reason),
@@ -160,6 +161,7 @@ impl<N: Node> Core<N> {
                 pod: Arc::clone(&document.pod),
                 namespace_label: document.namespace_label.clone(),
                 namespace_mode: document.namespace_mode.clone(),
+                runtime_handler: document.runtime_handler.clone(),
                 selected: selected.clone(),
             });
         }

@@ -20,6 +20,7 @@ fn a_document_is_read_again_when_it_or_its_namespace_has_changed() {
         pod: Arc::clone(&document.pod),
         namespace_label: document.namespace_label.clone(),
         namespace_mode: document.namespace_mode.clone(),
+        runtime_handler: document.runtime_handler.clone(),
         selected: Selected::Skipped(Skipped::NotOptedIn),
     };
     assert!(read.is_of(&document));
@@ -32,6 +33,7 @@ fn a_document_is_read_again_when_it_or_its_namespace_has_changed() {
         changed(|it| it.pod = Arc::new((*it.pod).clone())),
         changed(|it| it.namespace_label = Some("enabled".to_owned())),
         changed(|it| it.namespace_mode = Some("ambient".to_owned())),
+        changed(|it| it.runtime_handler = Some("kata".to_owned())),
     ] {
         assert!(!read.is_of(&other), "{other:?}");
     }

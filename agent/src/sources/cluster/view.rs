@@ -13,7 +13,7 @@ use sidetrack_reconcile::Listing;
 
 pub use self::kept::Kept;
 use self::kept::{Objects, key};
-use super::watch::Object;
+use super::{classes::Classes, watch::Object};
 
 /// Everything known.
 #[derive(Debug, Default)]
@@ -22,13 +22,16 @@ pub struct View {
     pub pods: Collection<PodFacts>,
     /// Namespaces, of which only the label is kept.
     pub namespaces: Collection<ObjectFacts>,
+    /// Runtime classes.
+    pub classes: Classes,
 }
 
 impl View {
-    /// `None` until both were read in full. `current`: whether the watch on namespaces works.
+    /// `None` until pods and namespaces were read in full, and classes were or cannot be. `current`: whether the watch on namespaces works.
     pub fn listing(&self, current: bool) -> Option<Listing> {
         let pods = self.pods.known.as_ref()?;
         let namespaces = self.namespaces.known.as_ref()?;
+        let classes = Some(&self.classes).filter(|classes| classes.is_settled())?;
         let namespace_of = |meta: &Meta| {
             let name = meta.namespace.clone()?;
             namespaces.get(&(String::new(), name))
@@ -44,6 +47,11 @@ impl View {
                         None => NamespaceFacts::Missing,
                         Some(_) if current => NamespaceFacts::Current,
                         Some(_) => NamespaceFacts::Old,
+                    },
+                    runtime_handler: {
+                        let class = pod.spec.runtime_class_name.as_deref();
+                        let handler = class.and_then(|class| classes.handler(class));
+                        handler.map(str::to_owned)
                     },
                     netns: netns_ref(pod),
                     origin: "the API server".to_owned(),
