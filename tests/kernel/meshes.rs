@@ -121,7 +121,15 @@ fn linkerd_needs_nothing_but_its_own_cni_setting() -> Result<()> {
     // A redirect of these would lead the proxy to itself.
     arrives(&fixture.client, &LINKERD, at(POD[0], 80), 80)?;
     arrives(&fixture.client, &APP, at(POD[0], 80), 80)?;
+    // No rule of Linkerd's is about it.
+    ensure!(!has_self_v6(&fixture)?, "lo has ::6");
     Ok(())
+}
+
+/// Whether lo has the address from which Istio's and Kuma's sidecars call the app.
+fn has_self_v6(fixture: &PodFixture) -> Result<bool> {
+    let addresses = fixture.pod.ip("-6 -oneline address show dev lo")?;
+    Ok(addresses.contains(" ::6/128"))
 }
 
 kernel_test!(kuma_passes_its_validation);
@@ -166,6 +174,7 @@ fn kuma_passes_its_validation() -> Result<()> {
     ensure!(made.accepted_by == 80, "{made:?}");
     // Queries over TCP go to the server.
     ensure!(dialed(&fixture.client, &APP, at(VIP[0], 53))?.accepted_by == 53);
+    ensure!(has_self_v6(&fixture)?, "lo has no ::6");
     Ok(())
 }
 

@@ -8,7 +8,7 @@ use clap::Args;
 
 use crate::{
     build::{self, Agent},
-    run::{cargo, exit_code, must, require_root},
+    run::{cargo, exit_code, must, require_root, root},
     setup::Needs,
     tool,
 };
@@ -51,12 +51,20 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
 }
 
-/// Compares the default policy with iptables: a few seconds of what `cargo xtask compare` does.
+/// Compares the default policy with iptables, and injected pods with rules: a few seconds of what `cargo xtask compare` does.
 fn compare() -> Result<ExitCode> {
     println!("\nComparing the default policy with iptables");
     let mut command = tool::program("compare");
     command.args(["--policy", "default", "--dialect", "current"]);
     command.args(["--family", "v4"]);
+    Agent::Debug.given_to(&mut command);
+    let code = exit_code(&mut command)?;
+    if code != ExitCode::SUCCESS {
+        return Ok(code);
+    }
+    println!("\nComparing injected pods with their meshes' own rules");
+    let mut command = tool::program("compare");
+    command.arg("--injected").arg(root().join("tests/injected"));
     Agent::Debug.given_to(&mut command);
     exit_code(&mut command)
 }

@@ -6,12 +6,17 @@ mod compare;
 mod crowd;
 mod datagrams;
 mod explain;
+mod injected;
 mod load;
 mod matrix;
 mod pair;
 mod policies;
 mod profiles;
 mod report;
+#[path = "../../../agent/policy/tests/rule_text"]
+mod rule_text {
+    pub mod netfilter;
+}
 mod target;
 
 use std::{path::PathBuf, process::ExitCode};
@@ -67,6 +72,9 @@ struct Options {
     /// Its IPv6 rules, as ip6tables-save prints them; without them only IPv4 is compared
     #[arg(long, value_name = "FILE", requires = "manifest")]
     rules6: Option<PathBuf>,
+    /// Pods as injectors leave them, with their meshes' own rules: DIR/*/NAME.yaml with NAME.v4 and NAME.v6
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["dialect", "mesh", "family", "policy", "manifest"])]
+    injected: Option<PathBuf>,
     /// Form of the output
     #[arg(short, long, value_enum, default_value = "table")]
     output: Format,
@@ -118,6 +126,10 @@ fn main() -> ExitCode {
 }
 
 fn run(options: &Options) -> Result<ExitCode> {
+    if let Some(dir) = &options.injected {
+        private::require_root()?;
+        return injected::run(dir);
+    }
     let foreign = match (&options.manifest, &options.rules) {
         (Some(manifest), Some(rules)) => {
             let target = Target::foreign(manifest, rules, options.rules6.as_deref())?;
