@@ -314,12 +314,8 @@ impl Environment {
                 // The list of pods leaves long policies out.
                 let pod = self.places.whole_pod(&full).ok()?;
                 let excluded = &pod.policy?.excluded_outbound_ports;
-<<<<<<< HEAD
                 let marker = u32::from(policy.marker());
                 Some(excluded.iter().any(|span| span.contains(marker)))
-=======
-                Some(excluded.iter().any(|port| *port == policy.marker()))
->>>>>>> 70eefda4 (agent: reject pods in sandboxes by the handler of their runtime class)
             };
             row.is_some_and(|row| row["state"] == "enrolled" && row["reason"].is_null())
                 && has_it() == Some(true)
