@@ -149,10 +149,10 @@ rules! {
     TooManyAddresses = 65, "too-many-addresses", "the pod has more than 2,048 addresses, so it is unknown whether the destination is one of them: refused";
     /// Refused: the socket has an IPv6 routing header or an IPv4 source route.
     RoutingHeader = 66, "routing-header", "the socket has an IPv6 routing header or an IPv4 source route, which would lead its packets elsewhere: refused";
-    /// Refused: the pod has as many records of sockets as it may have.
-    RecordsFull = 68, "records-full", "the pod has more open sockets with a record than it may have: refused";
     /// Refused: a redirect target that no row belongs to.
     UnknownTarget = 67, "unknown-target", "the connection goes to an address that only redirected connections of the pod have, and it is none of them: refused";
+    /// Refused: the pod has as many records of sockets as it may have.
+    RecordsFull = 68, "records-full", "the pod has more open sockets with a record than it may have: refused";
 
     /// Outcome of a redirected connection: the kernel answered its SYN with a reset.
     SidecarRefused = 70, "sidecar-refused", "no sidecar listens on the capture port that the connection was redirected to: refused";
