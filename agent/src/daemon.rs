@@ -27,7 +27,7 @@ use tokio::{
     sync,
     task::JoinHandle,
 };
-use tracing::{Level, info};
+use tracing::{Level, info, warn};
 
 use self::{
     follow::Follower, inbox::Inbox, plugin_files::PluginFiles, reconciler_thread::ReconcilerThread,
@@ -137,7 +137,13 @@ pub async fn run(config: Config) -> Result<()> {
         task.abort();
         let _ = task.await;
     }
-    if *daemon.ending.borrow() == Ending::Remove {
+    let ending = *daemon.ending.borrow();
+    if ending == Ending::Unknown {
+        warn!(
+            "whether sidetrack is uninstalled is not known, since the API server does not accept the agent's token: nothing is removed. If it is, apply deploy/kubernetes/cleanup, or run `sidetrack cleanup` on this node"
+        );
+    }
+    if ending == Ending::Remove {
         info!("ending; sidetrack is uninstalled, so everything is removed from this node");
         uninstall(&config, daemon.reconciler).await
     } else {

@@ -60,6 +60,14 @@ impl Source {
         }
     }
 
+    /// Why an agent that starts now could read them, and this one cannot.
+    pub fn obsolete(&self) -> Option<&'static str> {
+        match self {
+            Self::Directory(_) => None,
+            Self::Cluster(cluster) => cluster.obsolete(),
+        }
+    }
+
     /// What is wrong with the source itself.
     pub fn problems(&self) -> Vec<String> {
         match self {

@@ -3,7 +3,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use sidetrack_base::mesh_settings::MeshSettings;
 use tokio::{
     sync::watch,
@@ -42,6 +42,9 @@ impl Follower {
                 () = self.source.changed() => self.relist(),
                 Ok(()) = ready.changed() => self.plugin.look(*ready.borrow()),
                 _ = look.tick() => {
+                    if let Some(reason) = self.source.obsolete() {
+                        bail!(reason);
+                    }
                     self.look();
                     let is_ready = *ready.borrow();
                     self.keep_plugin(is_ready);

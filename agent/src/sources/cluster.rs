@@ -5,6 +5,7 @@
 
 mod classes;
 mod client;
+mod credentials;
 mod events;
 mod pauses;
 mod problem;
@@ -21,17 +22,18 @@ use kube::{Client, Config, runtime::watcher::Event};
 use tokio::{sync, time::Instant};
 use tracing::info;
 
-pub use self::{
-    events::Reporter,
-    redirection::{Redirection, Redirections},
-    uninstall::Ending,
-};
 use self::{
+    credentials::Credentials,
     pauses::Backoff,
     problem::Problem,
     uninstall::Uninstall,
     view::{Kept as _, View},
     watch::{Failure, Object, Target, Timeouts, Update, Watch},
+};
+pub use self::{
+    events::Reporter,
+    redirection::{Redirection, Redirections},
+    uninstall::Ending,
 };
 use sidetrack_policy::{
     PodRef,
@@ -45,9 +47,15 @@ const SETTLE: Duration = Duration::from_millis(10);
 /// Pods that exceeded a share are listed again this long after there is room.
 const RELIST_INTERVAL: Duration = Duration::from_secs(30);
 
+/// How long the API server cannot be asked before credentials that have changed are a reason for another agent.
+const OBSOLETE_AFTER: Duration = Duration::from_secs(30);
+
 /// The API server's objects that concern this node.
 pub struct Cluster {
     client: Client,
+    credentials: Credentials,
+    /// Since when it cannot be asked for pods.
+    fails_since: Option<Instant>,
     pods: Watch<PodFacts>,
     namespaces: Watch<ObjectFacts>,
     classes: Watch<ClassFacts>,
@@ -82,6 +90,7 @@ impl Cluster {
     /// # Errors
     /// If there is no usable configuration.
     pub async fn new(node: &str, daemonset: Option<&PodRef>) -> Result<Self> {
+        let credentials = Credentials::now();
         let config = Config::infer().await.context(
             "find the API server: run in a pod with a service account, set KUBECONFIG, or give pods by --pods-dir",
         )?;
@@ -105,6 +114,8 @@ impl Cluster {
             daemonset: follow_one(&client, "apis/apps/v1", "daemonsets", daemonset),
             config: follow_one(&client, "api/v1", "configmaps", daemonset),
             client,
+            credentials,
+            fails_since: None,
             uninstall: Uninstall::default(),
             pods,
             namespaces,
@@ -147,6 +158,16 @@ impl Cluster {
     /// All pods of the node; `None` until everything was read once.
     pub fn list(&self) -> Option<Listing> {
         self.view.listing(self.trouble.namespaces.is_none())
+    }
+
+    /// Why an agent that starts now could ask the API server, and this one cannot.
+    pub fn obsolete(&self) -> Option<&'static str> {
+        let fails = self
+            .fails_since
+            .is_some_and(|since| since.elapsed() > OBSOLETE_AFTER);
+        (fails && self.credentials.have_changed()).then_some(
+            "the API server cannot be asked with the credentials that this agent started with, and there are others now: it ends so that the next one uses them; interception continues",
+        )
     }
 
     /// What is wrong, as sentences.
@@ -201,6 +222,10 @@ impl Cluster {
                     self.changed |= self.view.pods.take(event);
                     self.list_again_if_room();
                 }
+                match self.trouble.pods {
+                    Some(_) => _ = self.fails_since.get_or_insert_with(Instant::now),
+                    None => self.fails_since = None,
+                }
             }
             () = sleep_until(self.relist) => {
                 self.relist = None;
@@ -224,6 +249,8 @@ impl Cluster {
                 if let Some(event) = accept(update, "the agent's DaemonSet", trouble, &mut self.changed) {
                     self.uninstall.daemonset(&event);
                 }
+                let trouble = &self.trouble.daemonset;
+                self.uninstall.refused(trouble.as_ref().is_some_and(Problem::is_refused));
             }
             update = self.config.next() => {
                 let trouble = &mut self.trouble.config;
@@ -314,7 +341,7 @@ fn accept<K>(
             let problem =
                 format!("watch {what}: {failure}{cure}; the last known state stays active");
             if trouble.as_ref().map(Problem::text) != Some(&problem) {
-                Problem::change(trouble, problem);
+                Problem::change(trouble, problem, failure.code());
                 *changed = true;
             }
         }
@@ -325,7 +352,9 @@ fn accept<K>(
 /// What to do about a failure.
 fn cure(failure: &Failure) -> &'static str {
     match failure.code() {
-        401 => " (the agent's token is not accepted: look at its service account)",
+        401 => {
+            " (the agent's token is not accepted: if that stays so, delete the agent's pod, since only a new one gets a new token)"
+        }
         403 => " (the agent may not list and watch this: look at its ClusterRole)",
         _ => "",
     }

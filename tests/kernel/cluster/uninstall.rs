@@ -1,6 +1,6 @@
 //! An upgrade keeps interception, an uninstall removes it.
 
-use std::fs;
+use std::{fs, time::Duration};
 
 use anyhow::{Result, ensure};
 use lab::{
@@ -10,6 +10,7 @@ use lab::{
     network::Lab,
     runtime::Runtime,
     sidecar,
+    wait::eventually,
 };
 use nix::sys::signal::Signal;
 use serde_json::json;
@@ -194,6 +195,48 @@ fn a_daemonset_that_never_existed_is_not_deleted() -> Result<()> {
     wait_watched(&api)?;
     agent.end(Signal::SIGTERM)?;
     ensure!(lab.places().pins().exists(), "{}", lab.places().log());
+    Ok(())
+}
+
+kernel_test!(a_void_token_is_no_uninstall_and_others_are_used);
+/// The service account was deleted and made again, or etcd restored.
+fn a_void_token_is_no_uninstall_and_others_are_used() -> Result<()> {
+    let lab = Lab::new()?;
+    let api = api_server(&lab)?;
+    let extra = of_daemonset(&api);
+    let pins = lab.places().bpffs.join("sidetrack");
+    let revoke = || -> Result<()> {
+        wait_watched(&api)?;
+        api.revoke(true);
+        api.down();
+        api.up();
+        let problems = || lab.places().problems();
+        wait_for(|| Ok(problems()?.contains("delete the agent's pod")))
+    };
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    revoke()?;
+    let took = agent.end(Signal::SIGTERM)?;
+    let log = lab.places().log();
+    ensure!(took < Duration::from_secs(5), "{took:?}");
+    ensure!(
+        log.contains("whether sidetrack is uninstalled is not known"),
+        "{log}"
+    );
+    ensure!(pins.exists(), "{log}");
+    // With the credentials that it has read it would go on for ever.
+    api.revoke(false);
+    api.forget_requests();
+    let mut agent = Agent::start_with(lab.places(), &extra)?;
+    revoke()?;
+    let kubeconfig = fs::read_to_string(api.kubeconfig())?;
+    fs::write(api.kubeconfig(), kubeconfig + "\n")?;
+    eventually(Duration::from_secs(60), || {
+        ensure!(agent.has_ended()?, "the agent still runs");
+        Ok(())
+    })?;
+    let log = lab.places().log();
+    ensure!(log.contains("there are others now"), "{log}");
+    ensure!(pins.exists(), "{log}");
     Ok(())
 }
 

@@ -5,6 +5,9 @@
 
 use tracing::{debug, error};
 
+/// 401: the status of an answer to a token that is void, or that the API server cannot check.
+const UNAUTHORIZED: u16 = 401;
+
 /// The most lines of one outage in the log, for each watch.
 const LOGGED: usize = 3;
 
@@ -12,6 +15,8 @@ const LOGGED: usize = 3;
 #[derive(Debug, Default)]
 pub(super) struct Problem {
     text: String,
+    /// The status of the answer, 0 if there was none.
+    code: u16,
     logged: Vec<String>,
 }
 
@@ -21,9 +26,15 @@ impl Problem {
         &self.text
     }
 
+    /// Whether the API server does not accept the agent's token.
+    pub(super) fn is_refused(&self) -> bool {
+        self.code == UNAUTHORIZED
+    }
+
     /// Takes note of how a watch fails now.
-    pub(super) fn change(problem: &mut Option<Self>, text: String) {
+    pub(super) fn change(problem: &mut Option<Self>, text: String, code: u16) {
         let problem = problem.get_or_insert_default();
+        problem.code = code;
         if problem.is_to_be_logged(&text) {
             error!("{text}");
             problem.logged.push(text.clone());

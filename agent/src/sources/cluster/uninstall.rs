@@ -18,6 +18,8 @@ pub enum Ending {
     Keep,
     /// The DaemonSet is deleted. It is not known yet whether another takes its place.
     Undecided,
+    /// The API server does not accept the agent's token, so it is not known. It stays.
+    Unknown,
     /// Everything is removed.
     Remove,
 }
@@ -30,6 +32,8 @@ pub(super) struct Uninstall {
     config: Presence,
     /// Whether their namespace is being deleted.
     namespace_ends: bool,
+    /// Whether the API server refuses to answer about the DaemonSet.
+    is_refused: bool,
 }
 
 /// An object that is watched by its name.
@@ -74,22 +78,30 @@ impl Uninstall {
         self.decide();
     }
 
+    pub(super) fn refused(&mut self, is_refused: bool) {
+        self.is_refused = is_refused;
+        self.decide();
+    }
+
     fn decide(&mut self) {
         let ending = match (self.daemonset.deleted, self.config.deleted) {
             _ if self.namespace_ends => Ending::Remove,
             (true, true) => Ending::Remove,
             (true, false) => Ending::Undecided,
+            (false, _) if self.is_refused => Ending::Unknown,
             (false, _) => Ending::Keep,
         };
         if ending == *self.ending.borrow() {
             return;
         }
-        match ending {
-            Ending::Keep => info!("there is a DaemonSet again: interception continues"),
-            Ending::Undecided => info!(
+        match (ending, *self.ending.borrow()) {
+            // The failed watch is in the log.
+            (Ending::Unknown, _) | (Ending::Keep, Ending::Unknown) => {}
+            (Ending::Keep, _) => info!("there is a DaemonSet again: interception continues"),
+            (Ending::Undecided, _) => info!(
                 "the agent's DaemonSet is deleted; unless its ConfigMap of the same name is deleted as well, interception continues when the agent ends"
             ),
-            Ending::Remove => {
+            (Ending::Remove, _) => {
                 info!("sidetrack is uninstalled: everything is removed when the agent ends");
             }
         }

@@ -82,3 +82,18 @@ fn the_namespace_ends() {
     uninstall.namespace_ends(true);
     assert_eq!(*uninstall.ending.borrow(), Ending::Remove);
 }
+
+/// An answer 401 is no proof, and what is known already stays known.
+#[test]
+fn a_refused_token_leaves_it_open() {
+    let mut uninstall = installed();
+    uninstall.refused(true);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Unknown);
+    uninstall.refused(false);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Keep);
+    uninstall.daemonset(&Event::Delete(object()));
+    uninstall.refused(true);
+    assert_eq!(*uninstall.ending.borrow(), Ending::Undecided);
+    uninstall.config(&Event::Delete(object()));
+    assert_eq!(*uninstall.ending.borrow(), Ending::Remove);
+}
