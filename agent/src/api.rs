@@ -9,7 +9,7 @@ pub use sidetrack_live::{Connections, Process, Sidecar, TraceEvent, TraceLine};
 use sidetrack_policy::{Policy, mesh::MeshName};
 pub use sidetrack_reconcile::PodState;
 
-use sidetrack_datapath::netns::inode_at;
+use sidetrack_datapath::netns::may_lead_to;
 
 /// For how long a refusal is a reason to look at a pod.
 const RECENT_SECONDS: u64 = 60;
@@ -167,7 +167,7 @@ pub struct PodStatus {
 impl NetnsStatus {
     /// The process through which the namespace was found may have ended, and its number may be another's now.
     pub fn name_by_inode_if_gone(&mut self) {
-        if inode_at(Path::new(&self.path)) != Some(self.inode) {
+        if !may_lead_to(Path::new(&self.path), self.inode) {
             self.path = format!("net:[{}]", self.inode);
         }
     }

@@ -1,5 +1,6 @@
 //! Bad input: one clear error that names the object and the cure; everything else continues.
 
+mod hanging;
 mod manifests;
 mod previous_policy;
 mod start;

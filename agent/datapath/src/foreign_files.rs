@@ -9,7 +9,7 @@
 mod helper;
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     io,
     os::fd::{AsFd as _, OwnedFd},
     process::{Child, Command, Stdio},
@@ -103,6 +103,8 @@ struct Calls {
     running: HashMap<u64, Running>,
     /// Those that wait, by their share.
     waiting: BTreeMap<String, VecDeque<Call>>,
+    /// Shares with a call that a caller has given up.
+    slow: BTreeSet<String>,
     /// Whether the helper makes the calls; otherwise threads of this process do.
     has_helper: bool,
     helper: Option<Helper>,
@@ -185,7 +187,7 @@ pub fn wait<J: Job>(
         let _ = sender.send(outcome);
     });
     let outcome = outcome.recv_timeout(timeout);
-    outcome.unwrap_or_else(|_| Err(no_answer(timeout)))
+    outcome.unwrap_or_else(|_| Err(give_up(share, timeout)))
 }
 
 /// The same without a thread that waits.
@@ -203,11 +205,16 @@ pub async fn ask<J: Job>(
     });
     match tokio::time::timeout(timeout, outcome).await {
         Ok(Ok(outcome)) => outcome,
-        _ => Err(no_answer(timeout)),
+        _ => Err(give_up(share, timeout)),
     }
 }
 
-fn no_answer(timeout: Duration) -> io::Error {
+/// A caller waits no longer. Until a call of that share returns, nothing else waits for it either.
+fn give_up(share: &str, timeout: Duration) -> io::Error {
+    let mut calls = CALLS.lock();
+    if calls.running.values().any(|it| it.share == share) {
+        calls.slow.insert(share.to_owned());
+    }
     let text = format!("its file system does not answer within {timeout:?}");
     io::Error::new(io::ErrorKind::TimedOut, text)
 }
@@ -219,10 +226,11 @@ impl Calls {
         let (running, hang) = of_share.fold((0, true), |(running, hang), it| {
             (running + 1, hang && it.since.elapsed() > HANGS_AFTER)
         });
-        let problem = if running < MAX_OF_SHARE && self.running.len() < MAX_CALLS {
+        let is_slow = self.slow.contains(share) || running >= MAX_OF_SHARE && hang;
+        let problem = if is_slow {
+            format!("the file system of another read for {share} does not answer")
+        } else if running < MAX_OF_SHARE && self.running.len() < MAX_CALLS {
             return self.make(share, call);
-        } else if running >= MAX_OF_SHARE && hang {
-            format!("{running} reads for {share} hang, since their file systems do not answer")
         } else if self.running.len() >= MAX_CALLS {
             format!("{MAX_CALLS} reads hang, since their file systems do not answer")
         } else {
@@ -297,6 +305,7 @@ fn finish(number: u64, outcome: Outcome) {
     let Some(running) = calls.running.remove(&number) else {
         return;
     };
+    calls.slow.remove(&running.share);
     let refused = calls.next(&running.share);
     drop(calls);
     (running.done)(outcome);

@@ -20,22 +20,26 @@ use std::{
     fs::File,
     io,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::fs::MetadataExt as _,
     },
-    path::{Path, PathBuf},
+    path::{Component, Path, PathBuf},
     thread,
+    time::Duration,
 };
 
-use crate::kernel::sys;
+use crate::{
+    foreign_files::{self, Job},
+    kernel::sys,
+};
 use nix::{
-    errno::Errno,
     sched::{CloneFlags, setns},
     sys::{
         socket::{AddressFamily, SockFlag, SockType, socket},
         statfs::{FsType, statfs},
     },
 };
+use serde::{Deserialize, Serialize};
 use sidetrack_reconcile::Found;
 
 /// Why a path is not a usable network namespace.
@@ -55,6 +59,14 @@ pub enum NetnsError {
     /// The node's own namespace.
     #[error("{0} is the node's own network namespace, which is never intercepted")]
     Host(PathBuf),
+    /// It is on a file system that does not answer.
+    #[error("{path} cannot be looked at: {error}")]
+    Silent {
+        /// The path.
+        path: PathBuf,
+        /// What is known of it.
+        error: io::Error,
+    },
     /// Anything else.
     #[error("{operation} {path}: {error}")]
     Io {
@@ -99,14 +111,7 @@ impl Netns {
                 error,
             }
         };
-        // Checked before it is opened: opening a pipe blocks, opening a device may have any effect.
-        match statfs(path) {
-            Ok(stat) if stat.filesystem_type() == NSFS_MAGIC => {}
-            Ok(_) => return Err(NetnsError::NotNetns(path.to_owned())),
-            Err(Errno::ENOENT) => return Err(NetnsError::Missing(path.to_owned())),
-            Err(errno) => return Err(io("open")(errno.into())),
-        }
-        let file = File::open(path).map_err(io("open"))?;
+        let file = namespace_at(path)?;
         if sys::namespace_type(file.as_fd()).ok() != Some(CloneFlags::CLONE_NEWNET.bits()) {
             return Err(NetnsError::NotNetns(path.to_owned()));
         }
@@ -178,7 +183,103 @@ fn host_inodes() -> Vec<u64> {
         .collect()
 }
 
-/// The inode of the namespace at a path.
+/// The inode of the namespace at a path in `/proc`.
 pub fn inode_at(path: &Path) -> Option<u64> {
     std::fs::metadata(path).ok().map(|meta| meta.ino())
 }
+
+/// The inode of the namespace at any path.
+///
+/// # Errors
+/// If there is none.
+pub fn inode_of(path: &Path) -> Result<u64, NetnsError> {
+    let meta = match is_of_kernel(path) {
+        true => std::fs::metadata(path),
+        false => namespace_at(path)?.metadata(),
+    };
+    match meta {
+        Ok(meta) => Ok(meta.ino()),
+        Err(_) => Err(NetnsError::Missing(path.to_owned())),
+    }
+}
+
+/// Whether a path leads to a namespace, as far as that can be learned without waiting.
+#[must_use]
+pub fn may_lead_to(path: &Path, inode: u64) -> bool {
+    !is_of_kernel(path) || inode_at(path) == Some(inode)
+}
+
+/// Opens the namespace at a path. One that may be on any file system is opened by the helper.
+fn namespace_at(path: &Path) -> Result<File, NetnsError> {
+    /// The reconciler waits for it.
+    const TIMEOUT: Duration = Duration::from_millis(100);
+    let job = OpenNetns(path.to_owned());
+    let opened = if is_of_kernel(path) {
+        job.run()
+    } else {
+        let directory = path.parent().unwrap_or(path);
+        foreign_files::wait(&directory.to_string_lossy(), &job, TIMEOUT)
+    };
+    let path = path.to_owned();
+    match opened {
+        Ok((true, Some(file))) => Ok(file.into()),
+        Ok(_) => Err(NetnsError::NotNetns(path)),
+        Err(error) => Err(match error.kind() {
+            io::ErrorKind::NotFound => NetnsError::Missing(path),
+            io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
+                NetnsError::Silent { path, error }
+            }
+            _ => NetnsError::Io {
+                operation: "open",
+                path,
+                error,
+            },
+        }),
+    }
+}
+
+/// Whether a path leads to a namespace by the kernel's own file systems: by a process, or by a name of iproute2's.
+fn is_of_kernel(path: &Path) -> bool {
+    const NAMED: [&str; 2] = ["/run/netns", "/var/run/netns"];
+    let mut parts = path.components().map(|part| match part {
+        Component::Normal(part) => part.to_str(),
+        _ => None,
+    });
+    let parts: [Option<&str>; 6] = std::array::from_fn(|_| parts.next().flatten());
+    if let [None, Some("proc"), Some(_), Some(kind), Some(name), None] = parts
+        && path.components().count() == 5
+    {
+        return kind == "ns" && name == "net" || kind == "fd";
+    }
+    let on_node = path
+        .strip_prefix("/proc/1/root")
+        .map(|below| Path::new("/").join(below));
+    let on_node = on_node.as_deref().unwrap_or(path);
+    let is_named = on_node.file_name().is_some()
+        && NAMED
+            .iter()
+            .any(|dir| on_node.parent() == Some(Path::new(dir)));
+    // A link leads anywhere.
+    let is_link = || std::fs::symlink_metadata(path).is_ok_and(|meta| meta.is_symlink());
+    is_named && !is_link()
+}
+
+/// Opens a network namespace; answers whether it is a namespace.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct OpenNetns(PathBuf);
+
+impl Job for OpenNetns {
+    const NAME: &'static str = "netns";
+    type Answer = bool;
+
+    fn run(self) -> io::Result<(bool, Option<OwnedFd>)> {
+        // Checked before it is opened: opening a pipe blocks, opening a device may have any effect.
+        match statfs(&self.0)?.filesystem_type() == NSFS_MAGIC {
+            true => Ok((true, Some(File::open(self.0)?.into()))),
+            false => Ok((false, None)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -45,6 +45,7 @@ impl From<NetnsError> for NodeError {
         let text = problem.to_string();
         match problem {
             NetnsError::Missing(_) | NetnsError::NoProcess => Self::NotYet(text),
+            NetnsError::Silent { .. } => Self::Unknown(text),
             _ => Self::Failed(text),
         }
     }
@@ -64,7 +65,7 @@ impl Node for KernelNode {
     }
 
     fn inode_at(&self, path: &Path) -> Option<NetnsInode> {
-        netns::inode_at(path).map(NetnsInode::new)
+        netns::inode_of(path).ok().map(NetnsInode::new)
     }
 
     fn cookie_at(&self, path: &Path) -> Option<NetnsCookie> {

@@ -55,6 +55,9 @@ pub enum NodeError {
     /// The namespace, or the pod's first process, is not there yet. It is tried again.
     #[error("{0}")]
     NotYet(String),
+    /// Nothing can be learned of it now, so nothing changes. It is tried again.
+    #[error("{0}")]
+    Unknown(String),
     /// Anything else.
     #[error("{0}")]
     Failed(String),
@@ -86,7 +89,10 @@ impl EnrollError {
     /// Whether the pod only has to wait.
     #[must_use]
     pub fn is_waiting(&self) -> bool {
-        matches!(self, Self::Node(NodeError::NotYet(_)))
+        matches!(
+            self,
+            Self::Node(NodeError::NotYet(_) | NodeError::Unknown(_))
+        )
     }
 }
 

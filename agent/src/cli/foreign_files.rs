@@ -5,14 +5,20 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use sidetrack_datapath::{
     foreign_files::{Runner, serve},
-    netns::resolv_conf::ResolvConf,
+    netns::{OpenNetns, resolv_conf::ResolvConf},
 };
 
-use crate::cni::upkeep::{Removal, Turn};
+use crate::{
+    cni::upkeep::{Removal, Turn},
+    sources::pods_dir::{LinkedStamp, LinkedText},
+};
 
 /// Everything that an agent may ask of it.
 const RUNNERS: &[Runner] = &[
     Runner::of::<ResolvConf>(),
+    Runner::of::<OpenNetns>(),
+    Runner::of::<LinkedStamp>(),
+    Runner::of::<LinkedText>(),
     Runner::of::<Turn>(),
     Runner::of::<Removal>(),
 ];

@@ -31,7 +31,7 @@ use tokio::{
 use crate::cni::config::MOST_SECONDS;
 use crate::observe::timings::Timings;
 use sidetrack_common::ids::NetnsInode;
-use sidetrack_datapath::{netns::inode_at, reconcile::Reconciler};
+use sidetrack_datapath::{netns::inode_of, reconcile::Reconciler};
 
 /// Requests that wait for the reconciler: more than a node starts pods at a time. Further clients
 /// wait at the control socket.
@@ -278,7 +278,7 @@ fn find(sandbox: &Sandbox, pid: i32) -> Option<Found> {
     [Some(sandbox.netns.clone()), by_init, Some(descriptor)]
         .into_iter()
         .flatten()
-        .find(|path| inode_at(path) == Some(sandbox.inode))
+        .find(|path| inode_of(path).ok() == Some(sandbox.inode))
         .map(|path| Found {
             path,
             inode: Some(NetnsInode::new(sandbox.inode)),

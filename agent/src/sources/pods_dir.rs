@@ -4,6 +4,7 @@
 //! an answer to a client waits for a large file, and a small new file waits for two others at most.
 
 mod directory;
+mod linked;
 mod thread;
 mod watch;
 
@@ -13,6 +14,10 @@ use anyhow::Result;
 use tokio::sync::watch as latest;
 
 use self::{directory::Directory, watch::Watch};
+pub use self::{
+    directory::Stamp,
+    linked::{LinkedStamp, LinkedText},
+};
 use sidetrack_reconcile::Listing;
 
 /// The newest listing, or why there is none.
@@ -29,10 +34,10 @@ impl PodsDir {
     /// Starts to read and to watch a directory; it must exist.
     ///
     /// # Errors
-    /// If it does not, or cannot be watched.
+    /// If it does not.
     pub fn new(path: &Path) -> Result<Self> {
         let directory = Directory::new(path)?;
-        let watch = Watch::new(path)?;
+        let watch = Watch::new(path);
         let (sender, listed) = latest::channel(None);
         thread::start(directory, watch, sender)?;
         Ok(Self {

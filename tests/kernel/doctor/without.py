@@ -3,8 +3,8 @@
 import ctypes, os, struct, sys
 
 NUMBERS = {
-    "x86_64": {"socket": 41, "getsockopt": 55, "bpf": 321},
-    "aarch64": {"socket": 198, "getsockopt": 209, "bpf": 280},
+    "x86_64": {"socket": 41, "getsockopt": 55, "bpf": 321, "inotify_init1": 294},
+    "aarch64": {"socket": 198, "getsockopt": 209, "bpf": 280, "inotify_init1": 26},
 }
 PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 22, 38, 2
 LOAD, EQUAL, RETURN, ERRNO, ALLOW = 0x20, 0x15, 0x06, 0x00050000, 0x7FFF0000

@@ -14,7 +14,7 @@ use tokio::{sync::mpsc, time::timeout};
 use crate::{
     kernel::forwarding::PodForwarding,
     netns::{
-        Netns, addresses, inode_at, listeners::is_served, return_routes, routes::Snapshot,
+        Netns, addresses, inode_of, listeners::is_served, return_routes, routes::Snapshot,
         target_route, watch::Watch,
     },
 };
@@ -253,7 +253,7 @@ impl PodLink {
 
     /// Whether anything listens on a port; `None` if the namespace is not found any more.
     pub(super) fn is_served(&self, port: u16) -> Result<Option<bool>> {
-        if inode_at(&self.path) != Some(self.netns.inode()) {
+        if inode_of(&self.path).ok() != Some(self.netns.inode()) {
             return Ok(None);
         }
         is_served(&self.netns, port).map(Some)

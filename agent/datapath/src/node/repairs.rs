@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     kernel::Datapath,
-    netns::{Netns, inode_at},
+    netns::{Netns, inode_of},
     rows::RowCheck,
 };
 
@@ -134,7 +134,7 @@ pub(super) fn carry_out(
             _,
         ) => {
             // The namespace may be about to be replaced; then the pod is enrolled again.
-            if inode_at(path) != Some(inode.get()) {
+            if inode_of(path).ok() != Some(inode.get()) {
                 return Ok(false);
             }
             let netns = Netns::open(path)?;

@@ -118,14 +118,16 @@ impl<N: Node> Core<N> {
             .as_ref()
             .is_some_and(|it| !(it.same_reference && it.path_leads_there));
         let found = found.as_ref().ok().filter(|_| moved);
-        let location = match found.map(|found| self.node.check(found)) {
+        let checked = found.map(|found| self.node.check(found));
+        let is_unknown = matches!(checked, Some(Err(NodeError::Unknown(_))));
+        let location = match checked {
             Some(Ok(inode)) => Location::At(inode),
             Some(Err(problem)) => Location::Unusable(problem.to_string()),
             None => Location::NoProcess,
         };
         // Counting processes takes time: only where it matters.
         if let (Some(enrolled), Location::Unusable(_)) = (&mut enrolled, &location) {
-            enrolled.has_processes = processes.any_in(enrolled.inode);
+            enrolled.has_processes = is_unknown || processes.any_in(enrolled.inode);
         }
         Facts { enrolled, location }
     }

@@ -12,11 +12,14 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
+use serde::{Deserialize, Serialize};
 use sidetrack_policy::{
-    manifest::{Contents, Document, Problem, read_file},
+    manifest::{Contents, Document, Problem, parse_pods},
     pod_ref::PodRef,
 };
 use sidetrack_reconcile::Listing;
+
+use super::linked;
 
 /// How many pods all files may have: as many as the maps have rows for.
 const MAX_PODS: usize = 4096;
@@ -56,8 +59,8 @@ struct Known {
 struct NoRoom(String);
 
 /// What tells whether a file has changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Stamp {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stamp {
     inode: u64,
     size: u64,
     written: (i64, i64),
@@ -65,7 +68,7 @@ struct Stamp {
 }
 
 impl Stamp {
-    fn of(meta: &fs::Metadata) -> Self {
+    pub(super) fn of(meta: &fs::Metadata) -> Self {
         Self {
             inode: meta.ino(),
             size: meta.len(),
@@ -151,7 +154,7 @@ impl Directory {
         self.files.retain(|path, _| present.contains(path));
         let are_gone = self.files.len() < before;
         for path in present {
-            let stamp = fs::metadata(&path).ok().map(|meta| Stamp::of(&meta));
+            let stamp = linked::stamp(&path);
             let seen = &mut self.seen;
             let known = self.files.entry(path).or_insert_with(|| {
                 *seen += 1;
@@ -193,7 +196,7 @@ impl Directory {
         };
         self.reads += 1;
         // Of a file that is written while it is read, the next scan finds another stamp.
-        let stamp = fs::metadata(&path).ok().map(|meta| Stamp::of(&meta));
+        let stamp = linked::stamp(&path);
         let contents = self.contents(&path);
         let Some(known) = self.files.get_mut(&path) else {
             return false;
@@ -228,7 +231,7 @@ impl Directory {
             let most = format!("{} MiB", MAX_TOTAL >> 20);
             bail!(NoRoom(most));
         }
-        let contents = read_file(path)?;
+        let contents = parse_pods(path, &linked::text(path)?)?;
         let pods: usize = others().map(|(_, known)| known.documents.len()).sum();
         if pods + contents.0.len() > MAX_PODS {
             bail!(NoRoom(format!("{MAX_PODS} pods")));

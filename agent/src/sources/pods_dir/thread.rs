@@ -7,7 +7,6 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use tokio::sync::watch::Sender;
-use tracing::error;
 
 use super::{Listed, directory::Directory, watch::Watch};
 
@@ -50,9 +49,7 @@ impl Reader {
             due = self.watch.wait(LOOK_INTERVAL);
             if self.watch.is_outdated() {
                 due = true;
-                if let Err(error) = self.watch.renew() {
-                    error!("{error:#}");
-                }
+                self.watch.renew();
             }
         }
     }

@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
 use notify::{RecommendedWatcher, RecursiveMode, Watcher as _};
+use tracing::warn;
 
 /// Editors and `kubectl` write in several steps: wait this long for the rest.
 const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
@@ -22,7 +22,8 @@ const SETTLE_INTERVAL: Duration = Duration::from_millis(50);
 /// A watched directory.
 #[derive(Debug)]
 pub(super) struct Watch {
-    _watcher: RecommendedWatcher,
+    /// Without one the directory is read each time: containers of root's may hold all inotify instances of the node.
+    watcher: Option<RecommendedWatcher>,
     path: PathBuf,
     inode: Option<u64>,
     removed: Arc<AtomicBool>,
@@ -31,43 +32,45 @@ pub(super) struct Watch {
 
 impl Watch {
     /// Starts watching; changes from now on are reported.
-    pub(super) fn new(path: &Path) -> Result<Self> {
+    pub(super) fn new(path: &Path) -> Self {
         // One event that waits stands for all.
         let (sender, events) = mpsc::sync_channel(1);
         let removed = Arc::new(AtomicBool::new(false));
         let (own, was_removed) = (path.to_owned(), Arc::clone(&removed));
-        let mut watcher =
-            notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
-                if let Ok(event) = &event
-                    && event.kind.is_remove()
-                    && event.paths.contains(&own)
-                {
-                    was_removed.store(true, Ordering::Relaxed);
-                }
-                // Reading the directory is an event too, and no change.
-                let reading =
-                    |event: notify::Event| event.kind.is_access() && !is_close_after_write(&event);
-                if !event.is_ok_and(reading) {
-                    let _ = sender.try_send(());
-                }
-            })
-            .context("set up inotify")?;
-        watcher
-            .watch(path, RecursiveMode::NonRecursive)
-            .with_context(|| format!("watch {}", path.display()))?;
-        Ok(Self {
-            _watcher: watcher,
+        let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
+            if let Ok(event) = &event
+                && event.kind.is_remove()
+                && event.paths.contains(&own)
+            {
+                was_removed.store(true, Ordering::Relaxed);
+            }
+            // Reading the directory is an event too, and no change.
+            let reading =
+                |event: notify::Event| event.kind.is_access() && !is_close_after_write(&event);
+            if !event.is_ok_and(reading) {
+                let _ = sender.try_send(());
+            }
+        })
+        .and_then(|mut watcher| {
+            watcher.watch(path, RecursiveMode::NonRecursive)?;
+            Ok(watcher)
+        });
+        let watcher = watcher.inspect_err(|error| {
+            let path = path.display();
+            warn!("{path} cannot be watched, so it is read twice a second: {error}");
+        });
+        Self {
+            watcher: watcher.ok(),
             path: path.to_owned(),
             inode: inode_of(path),
             removed,
             events,
-        })
+        }
     }
 
     /// Watches the directory that is at the path now.
-    pub(super) fn renew(&mut self) -> Result<()> {
-        *self = Self::new(&self.path)?;
-        Ok(())
+    pub(super) fn renew(&mut self) {
+        *self = Self::new(&self.path);
     }
 
     /// Whether the watched directory has been replaced by another one. The new one may have the old
@@ -79,6 +82,10 @@ impl Watch {
 
     /// Waits for a change, and for the end of a burst of changes; whether there was one in that time.
     pub(super) fn wait(&self, timeout: Duration) -> bool {
+        if self.watcher.is_none() {
+            thread::sleep(timeout);
+            return true;
+        }
         let changed = self.events.recv_timeout(timeout).is_ok();
         if changed {
             thread::sleep(SETTLE_INTERVAL);

@@ -1,0 +1,53 @@
+use std::{os::unix::fs::symlink, path::Path};
+
+use super::{NetnsError, inode_at, inode_of, is_of_kernel, namespace_at};
+
+#[test]
+fn only_the_kernels_own_paths_are_looked_at_here() {
+    for path in [
+        "/proc/1/ns/net",
+        "/proc/self/ns/net",
+        "/proc/77/fd/9",
+        "/run/netns/app",
+        "/var/run/netns/cni-1",
+        "/proc/1/root/var/run/netns/cni-1",
+    ] {
+        assert!(is_of_kernel(Path::new(path)), "{path}");
+    }
+    for path in [
+        "/proc",
+        "/proc/1/root",
+        "/proc/1/root/tmp/ns/net",
+        "/proc/1/cwd/net",
+        "/proc/../ns/net",
+        "/proc/1/../ns/net",
+        "/proc/1/ns/net/x",
+        "/run/netns",
+        "/run/netns/..",
+        "/run/netns/a/b",
+        "/run/netns/../../mnt/app",
+        "/mnt/app",
+        "run/netns/app",
+    ] {
+        assert!(!is_of_kernel(Path::new(path)), "{path}");
+    }
+}
+
+/// What may be on any file system is opened by another process, and is the same.
+#[test]
+fn namespaces_at_any_path() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let link = dir.path().join("link");
+    symlink("/proc/self/ns/net", &link).expect("a link");
+    let own = inode_at("/proc/self/ns/net".as_ref());
+    assert_eq!(inode_of(&link).ok(), own);
+    assert!(matches!(
+        namespace_at(dir.path()),
+        Err(NetnsError::NotNetns(_))
+    ));
+    let missing = namespace_at(&dir.path().join("missing"));
+    assert!(
+        matches!(missing, Err(NetnsError::Missing(_))),
+        "{missing:?}"
+    );
+}

@@ -1,0 +1,103 @@
+//! Paths of manifests on a file system that never answers.
+
+use std::{
+    fs,
+    os::unix::fs::{PermissionsExt as _, symlink},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use lab::{
+    agent::{Agent, Extra, binary, is},
+    hanging::HangingFs,
+    network::{Lab, manifest},
+    sidecar,
+    wait::eventually,
+};
+use nix::sys::signal::Signal;
+
+const NETNS: &str = "sidetrack.dev/netns";
+
+kernel_test!(paths_that_hang_stop_nothing_else);
+/// A manifest names a network namespace there, another is a link to a file there, and a pod that is enrolled has its
+/// namespace's path replaced by one that leads there.
+fn paths_that_hang_stop_nothing_else() -> Result<()> {
+    let mut lab = Lab::new()?;
+    let dir = lab.dir().join("hanging");
+    fs::create_dir(&dir)?;
+    let hanging = HangingFs::mount(&dir)?;
+    let mut agent = Agent::start(lab.places())?;
+    let at = |path: &std::path::Path, name: &str, pod| {
+        let path = path.display().to_string();
+        manifest(name, pod, &[])
+            .edited(move |pod| pod["metadata"]["annotations"][NETNS] = path.into())
+    };
+    // By a link of its own, which leads to the pod's namespace first.
+    let moved = lab.pod("moved", 2)?;
+    let link = lab.dir().join("link");
+    symlink(moved.path(), &link)?;
+    lab.write_manifest("moved", &at(&link, "moved", &moved))?;
+    lab.places().wait_enrolled("test/moved")?;
+
+    lab.write_manifest("a-first", &at(&dir.join("netns"), "a-first", &moved))?;
+    symlink(
+        dir.join("manifest.yaml"),
+        lab.places().pods.join("b-linked.yaml"),
+    )?;
+    fs::remove_file(&link)?;
+    symlink(dir.join("netns"), &link)?;
+    lab.places()
+        .wait_pod("test/a-first", is("waiting", "cannot be looked at"))?;
+    let healthy = lab.pod("healthy", 3)?;
+    let _sidecar = sidecar::start(&healthy, &[])?;
+    let enrolled = lab.enroll("healthy", &healthy, &[]);
+    enrolled.with_context(|| lab.places().log())?;
+    eventually(Duration::from_secs(10), || {
+        let problems = lab.places().problems()?;
+        ensure!(problems.contains("b-linked.yaml"), "{problems}");
+        Ok(())
+    })?;
+    // What is not known changes nothing.
+    thread::sleep(Duration::from_millis(1500));
+    let row = lab.places().pod("test/moved")?.context("the pod")?;
+    ensure!(row["state"] == "enrolled", "{row}");
+    let output = lab.places().output(&["probe", "live"])?;
+    ensure!(output.status.success(), "{output:?}");
+    let took = agent.end(Signal::SIGTERM)?;
+    ensure!(took < Duration::from_secs(5), "{took:?}");
+    drop(hanging);
+    Ok(())
+}
+
+kernel_test!(without_inotify_manifests_are_read_nevertheless);
+/// Other processes of root have all instances of the node.
+fn without_inotify_manifests_are_read_nevertheless() -> Result<()> {
+    const WITHOUT: &str = include_str!("../doctor/without.py");
+    /// EMFILE.
+    const REFUSED: &str = "inotify_init1 24";
+    let mut lab = Lab::new()?;
+    let (script, wrapper) = (lab.dir().join("without.py"), lab.dir().join("sidetrack"));
+    fs::write(&script, WITHOUT)?;
+    let (python, agent) = (script.display(), binary()?);
+    let text = format!(
+        "#!/bin/sh\nexec python3 {python} '{REFUSED}' {} \"$@\"\n",
+        agent.display()
+    );
+    fs::write(&wrapper, text)?;
+    fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))?;
+    let extra = Extra {
+        binary: Some(&wrapper),
+        ..Extra::default()
+    };
+    let agent = Agent::start_with(lab.places(), &extra)?;
+    let pod = lab.pod("app", 2)?;
+    let _sidecar = sidecar::start(&pod, &[])?;
+    lab.enroll("app", &pod, &[])?;
+    ensure!(
+        agent.places.log().contains("cannot be watched"),
+        "{}",
+        agent.places.log()
+    );
+    Ok(())
+}
