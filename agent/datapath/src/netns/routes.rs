@@ -8,6 +8,7 @@
 
 mod dump;
 pub mod entrances;
+mod flat_route;
 mod flatten;
 mod id;
 mod rules;
@@ -24,16 +25,11 @@ use sidetrack_common::{
 
 use sidetrack_policy::{Policy, policy::ReturnRoute};
 
-use self::{entrances::Entrances, rules::Rules};
-pub use self::{flatten::PodRoutes, id::RouteId};
+use self::{entrances::Entrances, flat_route::FlatRoute, rules::Rules};
+pub use self::{flat_route::TABLE_LOCAL, flatten::PodRoutes, id::RouteId};
 
 /// Routes that a pod may have of [`ROUTE_CAPACITY`](sidetrack_common::names::ROUTE_CAPACITY).
 const MAX_ROUTES: usize = 2048;
-
-/// The table of addresses that are the namespace's own.
-pub const TABLE_LOCAL: u32 = 255;
-const TABLE_MAIN: u32 = 254;
-const TABLE_DEFAULT: u32 = 253;
 
 /// Interfaces, addresses and routes of a network namespace at one time.
 #[derive(Debug, Default)]
@@ -60,18 +56,6 @@ pub struct AssignedAddress {
     pub ifindex: u32,
     /// Whether the kernel picks it as a source on its own.
     usable: bool,
-}
-
-/// A route, reduced to what the rows need.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct FlatRoute {
-    destination: IpNet,
-    table: u32,
-    metric: u32,
-    kind: RouteKind,
-    ifindex: u32,
-    gateway: Option<IpAddr>,
-    preferred_source: Option<IpAddr>,
 }
 
 impl Snapshot {

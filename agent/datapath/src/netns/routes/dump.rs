@@ -23,7 +23,8 @@ use sidetrack_common::{
 };
 
 use super::{
-    AssignedAddress, FlatRoute, MAX_ROUTES, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
+    AssignedAddress, MAX_ROUTES, Snapshot,
+    flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
 };
 use crate::{
     kernel::netlink::{self, go_on},

@@ -14,7 +14,8 @@ use sidetrack_common::{
 use sidetrack_policy::{interfaces, policy::ReturnRoute};
 
 use super::{
-    FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_LOCAL, TABLE_MAIN,
+    MAX_ROUTES, RouteId, Snapshot,
+    flat_route::{FlatRoute, TABLE_LOCAL, TABLE_MAIN},
     rules::{Action, Followed, Rule},
 };
 

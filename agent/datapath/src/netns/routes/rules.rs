@@ -15,7 +15,7 @@ use sidetrack_common::{
 };
 use sidetrack_policy::policy::ReturnRoute;
 
-use super::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
+use super::flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN};
 
 /// Rules of a namespace that are followed, beside those that every namespace has.
 const MAX_RULES: usize = 16;

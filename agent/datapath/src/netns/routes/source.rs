@@ -3,7 +3,7 @@
 use ipnet::IpNet;
 use sidetrack_common::{addr::Addr, pod::RouteKind};
 
-use super::{AssignedAddress, FlatRoute, Snapshot};
+use super::{AssignedAddress, Snapshot, flat_route::FlatRoute};
 
 impl Snapshot {
     /// The source of a route: `inet_select_addr` for IPv4; for IPv6 the parts of RFC 6724 that addresses

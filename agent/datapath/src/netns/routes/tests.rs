@@ -22,8 +22,9 @@ use sidetrack_common::{
 use sidetrack_policy::Policy;
 
 use super::{
-    AssignedAddress, FlatRoute, RouteId, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
+    AssignedAddress, RouteId, Snapshot,
     dump::{assigned_address, flat_route},
+    flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
 };
 
 const COOKIE: u64 = 7;

@@ -3,7 +3,10 @@
 use sidetrack_common::pod::{Route, RouteKind};
 
 use super::{COOKIE, ETH0, ETH1, LO, local, pod, row, unicast};
-use crate::netns::routes::{FlatRoute, MAX_ROUTES, TABLE_DEFAULT};
+use crate::netns::routes::{
+    MAX_ROUTES,
+    flat_route::{FlatRoute, TABLE_DEFAULT},
+};
 
 fn throw(destination: &str) -> FlatRoute {
     FlatRoute {

@@ -15,7 +15,8 @@ use sidetrack_policy::policy::ReturnRoute;
 
 use super::{COOKIE, ETH0, ETH1, LO, ip, local, net, pod, row, row_in_view, unicast};
 use crate::netns::routes::{
-    FlatRoute, MAX_ROUTES, RouteId, Snapshot, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN,
+    MAX_ROUTES, RouteId, Snapshot,
+    flat_route::{FlatRoute, TABLE_DEFAULT, TABLE_LOCAL, TABLE_MAIN},
 };
 
 const OTHER: u32 = 100;

@@ -1,0 +1,23 @@
+//! A route of a namespace, reduced to what decides.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use sidetrack_common::pod::RouteKind;
+
+/// The table of addresses that are the namespace's own.
+pub const TABLE_LOCAL: u32 = 255;
+pub(super) const TABLE_MAIN: u32 = 254;
+pub(super) const TABLE_DEFAULT: u32 = 253;
+
+/// A route, reduced to what the rows need.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct FlatRoute {
+    pub destination: IpNet,
+    pub table: u32,
+    pub metric: u32,
+    pub kind: RouteKind,
+    pub ifindex: u32,
+    pub gateway: Option<IpAddr>,
+    pub preferred_source: Option<IpAddr>,
+}
