@@ -109,18 +109,10 @@ pub(crate) const MOST_PODS: usize = 1024;
 /// The contents of a manifest file: its pods, and the problems in it.
 pub type Contents = (Vec<Document>, Vec<Problem>);
 
-/// Reads the pods of one manifest file.
+/// The pods of one manifest file, by its text; `path` selects JSON or YAML and is named in messages.
 ///
 /// # Errors
-/// If the file cannot be read or is not YAML; documents that are not pods are listed as problems.
-pub fn read_file(path: &Path) -> Result<Contents> {
-    parse_pods(path, &read_text(path)?)
-}
-
-/// [`read_file`] once the file is read; `path` selects JSON or YAML and is named in messages.
-///
-/// # Errors
-/// As [`read_file`].
+/// If the text is not JSON or YAML; documents that are not pods are listed as problems.
 pub fn parse_pods(path: &Path, text: &str) -> Result<Contents> {
     parse(&path.display().to_string(), is_json(path), text, pods_of)
 }

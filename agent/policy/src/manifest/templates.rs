@@ -21,7 +21,7 @@ const STDIN: &str = "stdin";
 /// other kinds are passed over.
 ///
 /// # Errors
-/// As [`super::read_file`].
+/// As [`super::parse_pods`], and if the file cannot be read.
 pub fn read_templates(path: &Path) -> Result<Contents> {
     parse_templates(path, &read_text(path)?)
 }
@@ -29,7 +29,7 @@ pub fn read_templates(path: &Path) -> Result<Contents> {
 /// [`read_templates`] from standard input; JSON is recognized by how it begins.
 ///
 /// # Errors
-/// As [`super::read_file`].
+/// As [`super::parse_pods`], and if the file cannot be read.
 pub fn read_templates_from(input: impl Read) -> Result<Contents> {
     let text = read_bounded(input, true)?;
     let is_json = is_json_text(&text);
@@ -47,7 +47,7 @@ fn is_json_text(text: &str) -> bool {
 /// [`read_templates`] once the file is read.
 ///
 /// # Errors
-/// As [`super::read_file`].
+/// As [`super::parse_pods`], and if the file cannot be read.
 pub fn parse_templates(path: &Path, text: &str) -> Result<Contents> {
     let origin = path.display().to_string();
     parse(&origin, is_json(path), text, templates_of)

@@ -85,7 +85,7 @@ fn as_many_pods_as_fit_into_a_file() {
 #[test]
 fn the_example_in_deploy_is_enrolled() {
     let path = Path::new("../../deploy/pods-dir/example.yaml");
-    let (documents, problems) = super::read_file(path).unwrap();
+    let (documents, problems) = super::parse_pods(path, &super::read_text(path).unwrap()).unwrap();
     assert_eq!(problems, []);
     let wanted = wanted(&documents[0].pod, None, &Mesh::new(Enroll::Injected));
     assert!(matches!(wanted, Wanted::Enrolled(_)), "{wanted:?}");

@@ -3,7 +3,7 @@
 use std::{fs, path::PathBuf};
 
 use super::read_text;
-use crate::manifest::{read_file, read_templates};
+use crate::manifest::{parse_pods, read_templates};
 
 /// A file that is removed at the end of the test.
 struct TempFile(PathBuf);
@@ -65,7 +65,7 @@ fn only_regular_files_are_read() {
 fn files_of_pods_and_of_workloads() {
     let text = "{\"kind\": \"Job\", \"metadata\": {\"name\": \"a\"}, \"spec\": {\"template\": {}}}";
     let file = TempFile::new("job.json", text);
-    let (pods, problems) = read_file(&file.0).expect("JSON");
+    let (pods, problems) = parse_pods(&file.0, text).expect("JSON");
     assert_eq!((pods.len(), problems.len()), (0, 1));
     let (templates, problems) = read_templates(&file.0).expect("JSON");
     assert_eq!((templates.len(), problems.len()), (1, 0));
