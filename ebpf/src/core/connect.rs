@@ -148,47 +148,7 @@ fn try_connect<const V6: bool>(
             port,
             source,
             dialed,
-        } => {
-            if ctx.bound_device() != 0 {
-                // The sidecar is reached over lo.
-                ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
-            }
-            let is_outbound = port == policy.outbound_port;
-            let is_inbound = !is_outbound && port == policy.inbound_port;
-            let has_targets = (is_outbound || is_inbound)
-                && pod.has_own_targets(Family::V4)
-                && !(is_inbound && maps::sidecar_has(netns, LOOPBACK_INBOUND));
-            if has_targets
-                && pod.has_own_targets(dialed.family())
-                && let Some(target) = dedicated_target(netns, port, &conn, dialed, source)
-            {
-                ctx.set_address(target.addr, target.port);
-                return Ok(Outcome::new(&decision));
-            }
-            if !maps::handshakes_have_room(netns) {
-                return Err(Rule::HandshakesFull);
-            }
-            let target = if has_targets && is_outbound {
-                Target::shared(
-                    (dialed, conn.port),
-                    port,
-                    ctx.bound_port(),
-                    maps::target_seed(),
-                )
-            } else {
-                Target::plain(dialed.family(), port)
-            };
-            let record = SockRecord {
-                addr: dialed,
-                source,
-                port: conn.port,
-                role: Role::Dialed as u16,
-                capture_port: port,
-                target_port: target.port,
-            };
-            keep_record(ctx, netns, &record)?;
-            ctx.set_address(target.addr, target.port);
-        }
+        } => redirect(ctx, netns, pod, (policy, &conn), (port, source, dialed))?,
         Verdict::Assign { port, dialed } => {
             if !maps::handshakes_have_room(netns) {
                 return Err(Rule::HandshakesFull);
@@ -213,6 +173,57 @@ fn try_connect<const V6: bool>(
         Verdict::Fail { .. } => {}
     }
     Ok(Outcome::new(&decision))
+}
+
+/// Sends the connection to a target of the capture port.
+#[inline(always)]
+fn redirect<const V6: bool>(
+    ctx: &SockAddr<'_, V6>,
+    netns: u64,
+    pod: Enrolled,
+    (policy, conn): (impl Row, &Outbound),
+    (port, source, dialed): (u16, Addr, Addr),
+) -> Result<(), Rule> {
+    if ctx.bound_device() != 0 {
+        // The sidecar is reached over lo.
+        ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
+    }
+    let is_outbound = port == policy.outbound_port;
+    let is_inbound = !is_outbound && port == policy.inbound_port;
+    let has_targets = (is_outbound || is_inbound)
+        && pod.has_own_targets(Family::V4)
+        && !(is_inbound && maps::sidecar_has(netns, LOOPBACK_INBOUND));
+    if has_targets
+        && pod.has_own_targets(dialed.family())
+        && let Some(target) = dedicated_target(netns, port, conn, dialed, source)
+    {
+        ctx.set_address(target.addr, target.port);
+        return Ok(());
+    }
+    if !maps::handshakes_have_room(netns) {
+        return Err(Rule::HandshakesFull);
+    }
+    let target = if has_targets && is_outbound {
+        Target::shared(
+            (dialed, conn.port),
+            port,
+            ctx.bound_port(),
+            maps::target_seed(),
+        )
+    } else {
+        Target::plain(dialed.family(), port)
+    };
+    let record = SockRecord {
+        addr: dialed,
+        source,
+        port: conn.port,
+        role: Role::Dialed as u16,
+        capture_port: port,
+        target_port: target.port,
+    };
+    keep_record(ctx, netns, &record)?;
+    ctx.set_address(target.addr, target.port);
+    Ok(())
 }
 
 /// Records a connection that goes to its destination directly. Without memory for the record only SO_ORIGINAL_DST on
