@@ -223,7 +223,7 @@ fn with_other_rules_everything_is_reachable() {
         rule(OTHER, vec![RuleAttribute::L3MDev(true)]),
         rule(OTHER, vec![RuleAttribute::TunId(7)]),
     ] {
-        let snapshot = with_rules(&[unclear.clone()], routes.clone());
+        let snapshot = with_rules(std::slice::from_ref(&unclear), routes.clone());
         let reachable = row(&snapshot, "0.0.0.0/0").unwrap();
         assert!(
             reachable.is_unicast() && reachable.ifindex == 0,
