@@ -9,7 +9,7 @@ use super::{
 use crate::{
     facts::PodFacts,
     pod_ref::{LONGEST_NAME, LONGEST_NAMESPACE, LONGEST_UID, is_name},
-    text::{printable, shortened},
+    text::{escaped, printable, shortened},
 };
 
 /// A Pod, or the Pods of a List as `kubectl get pods -o yaml` prints it.
@@ -91,7 +91,10 @@ pub(super) fn pod(pod: Result<PodFacts, String>) -> Result<PodFacts> {
 /// The network namespace that an annotation names.
 pub(super) fn netns_ref(pod: &PodFacts) -> Result<NetnsRef, String> {
     match pod.meta.annotations.get(NETNS_ANNOTATION) {
-        Some(path) if path.starts_with('/') => Ok(NetnsRef::Path(path.into())),
+        // The path is in messages, and a terminal would obey these.
+        Some(path) if path.starts_with('/') && escaped(path) == *path => {
+            Ok(NetnsRef::Path(path.into()))
+        }
         Some(path) => Err(format!(
             "annotation {NETNS_ANNOTATION} is {path:?}: write an absolute path such as /run/netns/NAME"
         )),

@@ -213,6 +213,9 @@ fn network_namespaces() {
     assert_eq!(netns("sidetrack.dev/netns: /run/netns/a"), Ok(path));
     let relative = netns("sidetrack.dev/netns: a").unwrap_err();
     assert!(relative.contains("write an absolute path"), "{relative}");
+    // A terminal would obey it.
+    let hostile = netns("sidetrack.dev/netns: \"/run/netns/\\e[2J\\na\"").unwrap_err();
+    assert!(hostile.contains(r"/run/netns/\u{1b}[2J\na"), "{hostile}");
     let missing = netns("").unwrap_err();
     assert!(missing.contains("is missing"), "{missing}");
 }
