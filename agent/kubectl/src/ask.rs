@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Result, anyhow};
+use anyhow::{Result, anyhow, bail};
 use futures_util::{StreamExt as _, stream};
 use serde::{
     Deserialize, Deserializer,
@@ -17,6 +17,11 @@ use crate::{
     exec::{self, within},
 };
 
+/// Objects in an answer. A node has 4,096 pods at most that agents follow.
+const MAX_OBJECTS: usize = 100_000;
+/// Values in an answer.
+const MAX_VALUES: usize = 1_000_000;
+
 /// An answer of which a part is shown. Programs get all of it, with the fields of a newer agent.
 #[derive(Clone, Debug)]
 pub struct Whole<T> {
@@ -29,6 +34,9 @@ pub struct Whole<T> {
 impl<'de, T: DeserializeOwned> Deserialize<'de> for Whole<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let value = Value::deserialize(deserializer)?;
+        if !value.is_object() {
+            return Err(D::Error::custom("an object was expected"));
+        }
         let shown = T::deserialize(&value).map_err(D::Error::custom)?;
         Ok(Self { shown, value })
     }
@@ -92,6 +100,15 @@ pub async fn one<T: DeserializeOwned>(
 
 /// The answer of a command. One that found problems exits with 1 and answers all the same.
 pub fn understood<T: DeserializeOwned>(finished: &exec::Finished) -> Result<T> {
+    // As values an answer takes up to a hundred times its size in memory, and every node may send one.
+    let objects = finished.stdout.iter().filter(|byte| **byte == b'{');
+    let values = finished
+        .stdout
+        .iter()
+        .filter(|byte| matches!(byte, b',' | b'['));
+    if objects.count() > MAX_OBJECTS || values.count() > MAX_VALUES {
+        bail!("its answer has more values than those of all pods that a node can have");
+    }
     serde_json::from_slice(&finished.stdout).map_err(|wrong| not_understood(finished, &wrong))
 }
 
@@ -108,3 +125,6 @@ fn not_understood(finished: &exec::Finished, wrong: &serde_json::Error) -> anyho
     }
     anyhow!("{}", finished.complaint())
 }
+
+#[cfg(test)]
+mod tests;

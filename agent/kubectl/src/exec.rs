@@ -9,11 +9,11 @@ use kube::{
     api::{AttachParams, AttachedProcess},
     client::UpgradeConnectionError,
 };
-use sidetrack_policy::text::printable;
+use sidetrack_policy::text::{escaped_lines, printable};
 use tokio::{
     io::{
-        AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
-        BufReader,
+        AsyncBufRead, AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite,
+        AsyncWriteExt as _, BufReader,
     },
     sync::watch,
 };
@@ -26,7 +26,9 @@ use crate::{
 /// The agent's program in its image.
 const PROGRAM: &str = "sidetrack";
 /// The most output of one command. A node of 500 pods answers with less than one MiB.
-const MOST: u64 = 64 << 20;
+const MOST: u64 = 8 << 20;
+/// The longest line of a command that runs on.
+const MAX_LINE: u64 = 256 << 10;
 /// The most of stderr.
 const MOST_ERRORS: u64 = 1 << 20;
 /// Room between the connection and the reader.
@@ -86,10 +88,10 @@ pub async fn collect_in(
 ) -> Result<Finished> {
     let mut process = start(client, target, command, false).await?;
     let (stdout, stderr) = (process.stdout(), process.stderr());
-    let (stdout, stderr) = tokio::join!(read(stdout, MOST), read(stderr, MOST_ERRORS));
+    let (stdout, stderr) = tokio::try_join!(read(stdout, MOST), read(stderr, MOST_ERRORS))?;
     Ok(Finished {
-        stdout: stdout?,
-        stderr: stderr?,
+        stdout,
+        stderr,
         code: code(process).await?,
     })
 }
@@ -110,14 +112,17 @@ impl Running {
         start(client, &target, &command, stdin).await.map(Self)
     }
 
-    /// Copies the output as it comes, to the end. Returns the exit code.
+    /// Copies the output as it comes, to the end, for a terminal; up to a limit if the command is one that ends by
+    /// itself. Returns the exit code.
     pub async fn copy(
         mut self,
+        is_short: bool,
         out: impl AsyncWrite + Unpin,
         errors: impl AsyncWrite + Unpin,
     ) -> Result<i32> {
         let (stdout, stderr) = (self.0.stdout(), self.0.stderr());
-        tokio::try_join!(copy(stdout, out), copy(stderr, errors))?;
+        let most = if is_short { MOST } else { u64::MAX };
+        tokio::try_join!(copy(stdout, out, most), copy(stderr, errors, most))?;
         code(self.0).await
     }
 }
@@ -140,14 +145,11 @@ pub async fn attend(
     let mut process = within(silence, started).await?;
     let (stdin, stdout, stderr) = (process.stdin(), process.stdout(), process.stderr());
     let lines = async {
-        let mut lines = BufReader::new(stdout.context("the output of the command")?).lines();
-        loop {
-            let line = within(silence, async { Ok(lines.next_line().await?) });
-            match line.await? {
-                Some(line) => each(&line)?,
-                None => return anyhow::Ok(()),
-            }
+        let mut output = BufReader::new(stdout.context("the output of the command")?);
+        while let Some(line) = within(silence, next_line(&mut output)).await? {
+            each(&line)?;
         }
+        anyhow::Ok(())
     };
     let told = async {
         let mut stdin = stdin;
@@ -238,22 +240,48 @@ async fn read(from: Option<impl AsyncRead + Unpin>, most: u64) -> Result<Vec<u8>
     Ok(bytes)
 }
 
-/// Copies and flushes at once what there is, so that a live command's lines are shown as they come.
+/// The next line of what may be anything; none at the end.
+async fn next_line(from: &mut (impl AsyncBufRead + Unpin)) -> Result<Option<String>> {
+    let mut line = Vec::new();
+    from.take(MAX_LINE).read_until(b'\n', &mut line).await?;
+    if line.len() as u64 == MAX_LINE && line.last() != Some(&b'\n') {
+        bail!("it has written a line of more than {} KiB", MAX_LINE >> 10);
+    }
+    let text = String::from_utf8_lossy(&line);
+    Ok((!line.is_empty()).then(|| text.trim_end_matches(['\n', '\r']).to_owned()))
+}
+
+/// Copies and flushes at once what there is, so that a live command's lines are shown as they come. A node's word is
+/// foreign text, of which a terminal must obey nothing.
 async fn copy(
     from: Option<impl AsyncRead + Unpin>,
     mut to: impl AsyncWrite + Unpin,
-) -> std::io::Result<()> {
+    most: u64,
+) -> Result<()> {
     let Some(mut from) = from else {
         return Ok(());
     };
     let mut buffer = vec![0; BUFFER];
+    let (mut text, mut copied) = (Vec::new(), 0);
     loop {
         let length = from.read(&mut buffer).await?;
+        text.extend_from_slice(&buffer[..length]);
+        // The rest of a character may be still to come.
+        let whole = match std::str::from_utf8(&text) {
+            Err(error) if error.error_len().is_none() && length > 0 => error.valid_up_to(),
+            _ => text.len(),
+        };
+        let shown = escaped_lines(&String::from_utf8_lossy(&text[..whole]));
+        text.drain(..whole);
+        to.write_all(shown.as_bytes()).await?;
+        to.flush().await?;
+        copied += length as u64;
         if length == 0 {
             return Ok(());
         }
-        to.write_all(&buffer[..length]).await?;
-        to.flush().await?;
+        if copied > most {
+            bail!("its answer is longer than {} MiB", most >> 20);
+        }
     }
 }
 
@@ -300,3 +328,6 @@ fn code_of(status: &Status) -> Result<i32> {
         anyhow!("the command did not start: {}", printable(message))
     })
 }
+
+#[cfg(test)]
+mod tests;

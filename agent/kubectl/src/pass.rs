@@ -71,8 +71,9 @@ impl Pass {
         let started = Running::start(&cluster.client, agent, &words, is_trace);
         let asked = async {
             let running = within(timeout, started).await?;
-            let copied = running.copy(tokio::io::stdout(), tokio::io::stderr());
-            match SHORT.contains(&self.command.as_str()) {
+            let is_short = SHORT.contains(&self.command.as_str());
+            let copied = running.copy(is_short, tokio::io::stdout(), tokio::io::stderr());
+            match is_short {
                 true => within(timeout, copied).await,
                 false => copied.await,
             }

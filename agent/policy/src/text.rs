@@ -33,12 +33,33 @@ pub fn printable(text: &str) -> String {
     escaped(&shortened(text))
 }
 
-/// All of a text, with control characters escaped.
+/// Whether a terminal obeys a character rather than showing it: controls, and those that change the order of what is
+/// around them (Unicode's Bidi_Control) or end a line.
+fn is_obeyed(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// All of a text, with such characters escaped as in JSON, of which it may be; its lines and tabs stay.
+#[must_use]
+pub fn escaped_lines(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '\n' | '\t' => escaped.push(c),
+            c if is_obeyed(c) => escaped.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// All of a text, with what a terminal would obey escaped.
 #[must_use]
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::new();
     for c in text.chars() {
-        if c.is_control() {
+        if is_obeyed(c) {
             escaped.extend(c.escape_default());
         } else {
             escaped.push(c);

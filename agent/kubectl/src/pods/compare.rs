@@ -93,10 +93,11 @@ pub fn rows(
     answers: &Answers<Vec<Known>>,
     scope: &Scope<'_>,
 ) -> Vec<Row> {
-    let mut by_name: BTreeMap<String, (&str, &Known)> = BTreeMap::new();
+    // A node's word counts for its own pods.
+    let mut by_name: BTreeMap<(String, &str), &Known> = BTreeMap::new();
     for (node, answer) in answers {
         if let Ok(pods) = answer {
-            by_name.extend(pods.iter().map(|pod| (pod.full_name(), (&**node, pod))));
+            by_name.extend(pods.iter().map(|pod| ((pod.full_name(), &**node), pod)));
         }
     }
     let mut rows = Vec::new();
@@ -109,8 +110,9 @@ pub fn rows(
         let mesh = Mesh::new(enroll_of(agents, node));
         let wanted = select::wanted(pod, namespace_label.map(String::as_str), &mesh);
         let labeled = is_labeled(pod, namespace_label, &wanted);
-        let known = by_name.get(&name).map(|(_, known)| *known);
-        listed.insert(name);
+        let own = (name, node.unwrap_or_default());
+        let known = by_name.get(&own).copied();
+        listed.insert(own.0);
         let (state, reason) = match known {
             Some(known) => (known.shown.state.clone(), known.shown.reason.clone()),
             None if !labeled => continue,
@@ -126,15 +128,15 @@ pub fn rows(
             known: known.cloned(),
         });
     }
-    let others = by_name.iter().filter(|(name, (_, known))| {
+    let others = by_name.iter().filter(|((name, _), known)| {
         let is_meant = match scope {
             Scope::All => true,
             Scope::Namespace(namespace) => known.shown.namespace == *namespace,
             Scope::Listed => false,
         };
-        is_meant && !listed.contains(*name)
+        is_meant && !listed.contains(name)
     });
-    rows.extend(others.map(|(_, (node, known))| of_agent(node, known)));
+    rows.extend(others.map(|((_, node), known)| of_agent(node, known)));
     rows.sort_by_key(Row::full_name);
     rows
 }
@@ -200,3 +202,6 @@ fn missing(
     let (state, reason) = own.unwrap_or((state, reason));
     (state.to_owned(), Some(reason))
 }
+
+#[cfg(test)]
+mod tests;

@@ -10,6 +10,7 @@ use sidetrack_live::{
     top::{Outlet, PodKey, Source, TopReport, Traced, Update},
     trace::AttendedLine,
 };
+use sidetrack_policy::text::escaped_lines;
 use tokio::sync::{Semaphore, mpsc, watch};
 
 use super::{Options, Wanted, words};
@@ -144,7 +145,7 @@ impl Source for Nodes {
         if finished.code != 0 {
             bail!("{}", finished.complaint());
         }
-        Ok(String::from_utf8_lossy(&finished.stdout).into_owned())
+        Ok(escaped_lines(&String::from_utf8_lossy(&finished.stdout)))
     }
 
     async fn trace(&self, pod: PodKey, out: mpsc::Sender<Traced>) -> Result<()> {
