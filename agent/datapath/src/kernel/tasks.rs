@@ -87,7 +87,7 @@ impl Tasks {
         let walked = own_cgroups
             .iter()
             .try_for_each(|(inode, own)| self.watch(*inode, own.unwrap_or_default(), false))
-            .and_then(|()| self.walk(0));
+            .and_then(|()| self.walk(None));
         let mut found = BTreeMap::new();
         for inode in own_cgroups.keys() {
             if let Some(row) = self.watched.take(inode)? {
@@ -104,7 +104,9 @@ impl Tasks {
     /// If the kernel's tasks cannot be listed.
     pub fn list(&self, inode: u64, most: usize) -> io::Result<Vec<i32>> {
         let running = self.begin(0)?;
-        let listed = self.watch(inode, 0, true).and_then(|()| self.walk(most));
+        let listed = self
+            .watch(inode, 0, true)
+            .and_then(|()| self.walk(Some(most)));
         self.watched.take(&inode)?;
         drop(running);
         listed
@@ -130,20 +132,25 @@ impl Tasks {
     }
 
     /// Runs the program over all tasks, or until it has written so many numbers.
-    fn walk(&self, most: usize) -> io::Result<Vec<i32>> {
+    fn walk(&self, most: Option<usize>) -> io::Result<Vec<i32>> {
         let tasks = sys::iterate(self.program.as_fd(), None)?;
         let mut pids = Vec::new();
-        sys::read_iterator(tasks, |read| {
-            let numbers = read.chunks_exact(size_of::<i32>());
-            let numbers = numbers.map(bytemuck::pod_read_unaligned::<i32>);
-            pids.extend(numbers.filter(|pid| *pid > 0));
-            if pids.len() < most {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        })?;
-        pids.truncate(most);
+        sys::read_iterator(tasks, |read| take(&mut pids, read, most))?;
         Ok(pids)
     }
 }
+
+/// Takes the numbers that were read, until there are so many. Nothing is read after each million tasks.
+fn take(pids: &mut Vec<i32>, read: &[u8], most: Option<usize>) -> ControlFlow<()> {
+    let numbers = read.chunks_exact(size_of::<i32>());
+    let numbers = numbers.map(bytemuck::pod_read_unaligned::<i32>);
+    pids.extend(numbers.filter(|pid| *pid > 0));
+    pids.truncate(most.unwrap_or(usize::MAX));
+    match most {
+        Some(most) if pids.len() >= most => ControlFlow::Break(()),
+        _ => ControlFlow::Continue(()),
+    }
+}
+
+#[cfg(test)]
+mod tests;
