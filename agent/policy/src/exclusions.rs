@@ -10,7 +10,7 @@ pub(crate) const MULTIPORT_SLOTS: usize = 15;
 
 /// Ports or users from one to another, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Deserialize)]
-#[serde(try_from = "String")]
+#[serde(try_from = "Written")]
 pub struct Span {
     /// The first.
     pub first: u32,
@@ -109,14 +109,6 @@ impl FromStr for Span {
     }
 }
 
-impl TryFrom<String> for Span {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, Self::Error> {
-        text.parse()
-    }
-}
-
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text('-'))
@@ -129,39 +121,31 @@ impl Serialize for Span {
     }
 }
 
-/// Ports of Istio's and Kuma's lists, in documents: a number each, or a text for a range.
-pub(crate) mod ports {
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+/// A span in a document: a number, or the text of a range.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Written {
+    Number(u32),
+    Text(String),
+}
 
-    use super::Span;
+impl TryFrom<Written> for Span {
+    type Error = String;
 
-    #[derive(Serialize, Deserialize)]
-    #[serde(untagged)]
-    enum Port {
-        One(u32),
-        Range(Span),
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        match written {
+            Written::Number(number) => Ok(Self::one(number)),
+            Written::Text(text) => text.parse(),
+        }
     }
+}
 
-    pub(crate) fn serialize<S: Serializer>(
-        ports: &[Span],
-        serializer: S,
-    ) -> Result<S::Ok, S::Error> {
-        serializer.collect_seq(ports.iter().map(|port| match port.is_one() {
-            true => Port::One(port.first),
-            false => Port::Range(*port),
-        }))
-    }
-
-    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
-        deserializer: D,
-    ) -> Result<Vec<Span>, D::Error> {
-        let ports = Vec::<Port>::deserialize(deserializer)?;
-        let span = |port| match port {
-            Port::One(number) => Span::one(number),
-            Port::Range(span) => span,
-        };
-        Ok(ports.into_iter().map(span).collect())
-    }
+/// Writes ports of Istio's and Kuma's lists, in which one port is a number.
+pub(crate) fn as_numbers<S: Serializer>(ports: &[Span], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(ports.iter().map(|port| match port.is_one() {
+        true => Written::Number(port.first),
+        false => Written::Text(port.to_string()),
+    }))
 }
 
 /// A protocol.

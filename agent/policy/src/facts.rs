@@ -20,7 +20,7 @@ use self::read::{Node, Shape, read_into};
 pub use self::{
     annotations::{Annotations, Labels},
     containers::{ContainerFacts, Containers, RunAs},
-    meta::{ClassFacts, Meta, ObjectFacts},
+    meta::{Meta, ObjectFacts},
 };
 use crate::{
     mesh_name::MeshName,

@@ -38,9 +38,9 @@ pub enum InboundPorts {
     /// `-b ""`.
     None,
     /// `-b *` with `-d`.
-    AllExcept(#[serde(with = "exclusions::ports")] Vec<Span>),
+    AllExcept(#[serde(serialize_with = "exclusions::as_numbers")] Vec<Span>),
     /// `-b 80,443`.
-    Only(#[serde(with = "exclusions::ports")] Vec<Span>),
+    Only(#[serde(serialize_with = "exclusions::as_numbers")] Vec<Span>),
 }
 
 /// `-i`.
@@ -99,10 +99,10 @@ pub struct Policy {
     /// `-x`.
     pub excluded_ranges: Vec<IpNet>,
     /// `-q`.
-    #[serde(with = "exclusions::ports")]
+    #[serde(serialize_with = "exclusions::as_numbers")]
     pub included_outbound_ports: Vec<Span>,
     /// `-o`.
-    #[serde(with = "exclusions::ports")]
+    #[serde(serialize_with = "exclusions::as_numbers")]
     pub excluded_outbound_ports: Vec<Span>,
     /// `-c`.
     pub excluded_interfaces: Vec<String>,

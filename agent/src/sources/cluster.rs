@@ -3,7 +3,6 @@
 //! Invariants: nothing is listed before both have been read in full once; while the API server is
 //! away the last known state stays listed; an outdated answer changes nothing.
 
-mod classes;
 mod client;
 mod credentials;
 mod events;
@@ -37,12 +36,14 @@ pub use self::{
 };
 use sidetrack_policy::{
     PodRef,
-    facts::{ClassFacts, ObjectFacts, PodFacts},
+    facts::{ObjectFacts, PodFacts},
 };
 use sidetrack_reconcile::Listing;
 
 /// One change of the API comes with others: wait this long for them.
 const SETTLE: Duration = Duration::from_millis(10);
+
+const NOT_FOUND: u16 = 404;
 
 /// Pods that exceeded a share are listed again this long after there is room.
 const RELIST_INTERVAL: Duration = Duration::from_secs(30);
@@ -58,7 +59,7 @@ pub struct Cluster {
     fails_since: Option<Instant>,
     pods: Watch<PodFacts>,
     namespaces: Watch<ObjectFacts>,
-    classes: Watch<ClassFacts>,
+    classes: Watch<ObjectFacts>,
     daemonset: Watch<ObjectFacts>,
     config: Watch<ObjectFacts>,
     /// The namespace of both.
@@ -102,13 +103,8 @@ impl Cluster {
         let soon = Backoff::default;
         let pods = follow(&client, "/api/v1/pods", of_node, false, soon());
         let namespaces = follow(&client, "/api/v1/namespaces", None, true, soon());
-        let classes = follow(
-            &client,
-            classes::PATH,
-            None,
-            false,
-            classes::Pauses::default(),
-        );
+        let path = "/apis/node.k8s.io/v1/runtimeclasses";
+        let classes = follow(&client, path, None, false, Backoff::seldom());
         Ok(Self {
             own_namespace: daemonset.map(|name| name.namespace.clone()),
             daemonset: follow_one(&client, "apis/apps/v1", "daemonsets", daemonset),
@@ -233,12 +229,15 @@ impl Cluster {
                 self.namespaces.list_again();
             }
             update = self.classes.next() => {
+                // A server may have no such objects.
+                let code = match &update {
+                    Update::Failed(failure) => Some(failure.code()),
+                    Update::Event(_) | Update::Current => None,
+                };
+                self.changed |= code.is_some() && !self.view.classes_failed;
+                self.view.classes_failed |= code.is_some();
                 let trouble = &mut self.trouble.classes;
-                if matches!(update, Update::Failed(_)) {
-                    self.changed |= self.view.classes.fail();
-                }
-                let is_absent = matches!(&update, Update::Failed(failure) if classes::are_absent(failure));
-                if !is_absent
+                if code != Some(NOT_FOUND)
                     && let Some(event) = accept(update, "runtime classes", trouble, &mut self.changed)
                 {
                     self.changed |= self.view.classes.take(event);

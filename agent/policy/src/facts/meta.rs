@@ -27,24 +27,17 @@ pub struct Meta {
     pub annotations: Annotations,
 }
 
-/// A RuntimeClass.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClassFacts {
-    /// `metadata`.
-    pub meta: Meta,
-    /// `handler`: the configuration of the container runtime that runs its pods.
-    pub handler: Option<String>,
-}
-
 /// Whether there is a `deletionTimestamp`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Deleted(bool);
 
-/// An object of which only the metadata counts, without annotations.
+/// An object of which the metadata counts, without annotations, and of a RuntimeClass its handler.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ObjectFacts {
     /// `metadata`.
     pub meta: Meta,
+    /// `handler`: the configuration of the container runtime that runs the pods of a class.
+    pub handler: Option<String>,
 }
 
 impl Meta {
@@ -130,35 +123,20 @@ impl<'de> Deserialize<'de> for ObjectFacts {
             Some(problem) => Err(D::Error::custom(problem)),
             None => {
                 object.meta.annotations = Annotations::default();
+                cut_long([&mut object.handler]);
                 Ok(object)
             }
         }
     }
 }
 
-impl<'de> Deserialize<'de> for ClassFacts {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let mut class = Self::default();
-        match read_into(&mut class, deserializer)? {
-            Some(problem) => Err(D::Error::custom(problem)),
-            None => Ok(class),
-        }
-    }
-}
-
-impl Node for ClassFacts {
+impl Node for ObjectFacts {
     fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
         Some(match name {
             "metadata" => &mut self.meta,
             "handler" => &mut self.handler,
             _ => return None,
         })
-    }
-}
-
-impl Node for ObjectFacts {
-    fn field(&mut self, name: &str) -> Option<&mut dyn Node> {
-        (name == "metadata").then_some(&mut self.meta)
     }
 }
 

@@ -6,18 +6,37 @@ use super::watch::Pauses;
 
 /// Short at first, because a new pod waits; growing and random, because a thousand agents use the same server;
 /// never long, because pods start again as soon as that is back.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Backoff {
     failures: u32,
+    doublings: u32,
 }
 
 /// In milliseconds.
 const SHORTEST: u64 = 250;
-const DOUBLINGS: u32 = 2;
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self {
+            failures: 0,
+            doublings: 2,
+        }
+    }
+}
+
+impl Backoff {
+    /// About a minute at last: for objects that nothing waits for, and that may be forbidden for good.
+    pub(super) fn seldom() -> Self {
+        Self {
+            failures: 0,
+            doublings: 8,
+        }
+    }
+}
 
 impl Pauses for Backoff {
     fn next(&mut self) -> Duration {
-        let base = SHORTEST << self.failures.min(DOUBLINGS);
+        let base = SHORTEST << self.failures.min(self.doublings);
         self.failures = self.failures.saturating_add(1);
         let random = RandomState::new().hash_one(self.failures);
         Duration::from_millis(base / 2 + random % base)

@@ -13,7 +13,7 @@ use sidetrack_reconcile::Listing;
 
 pub use self::kept::Kept;
 use self::kept::{Objects, key};
-use super::{classes::Classes, watch::Object};
+use super::watch::Object;
 
 /// Everything known.
 #[derive(Debug, Default)]
@@ -23,7 +23,9 @@ pub struct View {
     /// Namespaces, of which only the label is kept.
     pub namespaces: Collection<ObjectFacts>,
     /// Runtime classes.
-    pub classes: Classes,
+    pub classes: Collection<ObjectFacts>,
+    /// Whether they could not be had at some time: nothing waits for them.
+    pub classes_failed: bool,
 }
 
 impl View {
@@ -31,7 +33,14 @@ impl View {
     pub fn listing(&self, current: bool) -> Option<Listing> {
         let pods = self.pods.known.as_ref()?;
         let namespaces = self.namespaces.known.as_ref()?;
-        let classes = Some(&self.classes).filter(|classes| classes.is_settled())?;
+        let classes = self.classes.known.as_ref();
+        if classes.is_none() && !self.classes_failed {
+            return None;
+        }
+        let handler_of = |pod: &PodFacts| {
+            let class = pod.spec.runtime_class_name.clone()?;
+            classes?.get(&(String::new(), class))?.handler.clone()
+        };
         let namespace_of = |meta: &Meta| {
             let name = meta.namespace.clone()?;
             namespaces.get(&(String::new(), name))
@@ -48,11 +57,7 @@ impl View {
                         Some(_) if current => NamespaceFacts::Current,
                         Some(_) => NamespaceFacts::Old,
                     },
-                    runtime_handler: {
-                        let class = pod.spec.runtime_class_name.as_deref();
-                        let handler = class.and_then(|class| classes.handler(class));
-                        handler.map(str::to_owned)
-                    },
+                    runtime_handler: handler_of(pod),
                     netns: netns_ref(pod),
                     origin: "the API server".to_owned(),
                     pod: Arc::clone(pod),

@@ -55,7 +55,7 @@ pub trait Kept: Clone {
 }
 
 impl Kept for ObjectFacts {
-    /// Namespaces. Kubernetes is tested with up to 10,000 (sig-scalability, `thresholds.md`).
+    /// Namespaces, and runtime classes. Kubernetes is tested with up to 10,000 (sig-scalability, `thresholds.md`).
     const MAX_COUNT: usize = 32_768;
     const MAX_COUNT_OF_NAMESPACE: usize = Self::MAX_COUNT;
 
@@ -64,7 +64,7 @@ impl Kept for ObjectFacts {
     }
 
     fn is_same(&self, other: &Self) -> bool {
-        self.meta.is_same(&other.meta)
+        self.meta.is_same(&other.meta) && self.handler == other.handler
     }
 
     /// Without annotations they are small.

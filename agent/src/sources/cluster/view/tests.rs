@@ -1,7 +1,8 @@
 use kube::runtime::watcher::Event;
-use sidetrack_policy::facts::PodFacts;
+use serde_json::json;
+use sidetrack_policy::facts::{ObjectFacts, PodFacts};
 
-use super::Collection;
+use super::{Collection, View};
 
 fn pod(uid: &str, version: &str, label: &str) -> PodFacts {
     serde_json::from_value(serde_json::json!({
@@ -48,4 +49,35 @@ fn events_out_of_order_and_twice() {
     assert_eq!(label(&pods).as_deref(), Some("x"), "it stays meanwhile");
     assert!(pods.take(Event::InitDone));
     assert_eq!(label(&pods), None);
+}
+
+/// Nothing is listed before runtime classes are known or have failed; then pods have the handler of theirs.
+#[test]
+fn handlers_of_runtime_classes() {
+    let class = |handler: &str| -> ObjectFacts {
+        let class = json!({"metadata": {"name": "secure"}, "handler": handler});
+        serde_json::from_value(class).expect("a RuntimeClass")
+    };
+    let mut view = View::default();
+    let mut secure = pod("1", "9", "enabled");
+    secure.spec.runtime_class_name = Some("secure".to_owned());
+    view.pods.take(Event::Init);
+    view.pods.take(Event::InitApply(secure));
+    view.pods.take(Event::InitDone);
+    view.namespaces.take(Event::InitDone);
+    let handler = |view: &View| {
+        let listing = view.listing(true)?;
+        Some(listing.pods[0].runtime_handler.clone())
+    };
+    assert_eq!(handler(&view), None);
+    view.classes_failed = true;
+    assert_eq!(handler(&view), Some(None), "the name alone decides");
+    view.classes_failed = false;
+    view.classes.take(Event::InitApply(class("kata")));
+    assert_eq!(handler(&view), None);
+    assert!(view.classes.take(Event::InitDone));
+    assert_eq!(handler(&view), Some(Some("kata".to_owned())));
+    assert!(view.classes.take(Event::Apply(class("crun"))));
+    assert!(!view.classes.take(Event::Apply(class("crun"))));
+    assert_eq!(handler(&view), Some(Some("crun".to_owned())));
 }
