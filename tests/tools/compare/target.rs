@@ -212,6 +212,12 @@ impl Target {
         }
     }
 
+    /// Whether the sidecar listens for outbound connections on loopback alone.
+    pub fn listens_on_loopback(&self) -> bool {
+        let mesh = self.policy.dialect.mesh();
+        [MeshName::Linkerd, MeshName::Consul].contains(&mesh)
+    }
+
     /// Ports the policy names.
     pub fn ports(&self) -> Vec<u16> {
         let policy = &self.policy;

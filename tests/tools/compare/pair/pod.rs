@@ -1,11 +1,6 @@
 //! One pod of the pair with its surroundings.
 
-use std::{
-    collections::{BTreeMap, btree_map::Entry},
-    fs,
-    net::IpAddr,
-    path::Path,
-};
+use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
 
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
@@ -16,7 +11,7 @@ use lab::{
     network::{BESIDE, GATEWAY, Lab, PodNet, bridge, set_sysctl},
     product::ReturnRoute,
     protocol::{APP, Identity, PROXY},
-    sidecar::{listen, listen_transparently},
+    sidecar::{listen, listen_on_loopback, listen_transparently},
 };
 
 use crate::{
@@ -50,8 +45,8 @@ pub struct PairedPod {
     /// Dials from the neighbor, if the profile has one.
     neighbor: Option<Actor>,
     servers: Actor,
-    /// Listeners in the pod by port.
-    served: BTreeMap<u16, [usize; 2]>,
+    /// Listeners in the pod by port, and whether they are on loopback alone.
+    served: BTreeMap<u16, (bool, [usize; 2])>,
     /// The return route of the oracle's last policy.
     pub(super) routed_back: Option<ReturnRoute>,
     profile: Option<&'static Profile>,
@@ -86,7 +81,7 @@ impl PairedPod {
         let mut served = BTreeMap::new();
         for (owner, ports) in [(&PROXY, &PROXY_PORTS[..]), (&APP, &APP_PORTS[..])] {
             for port in ports {
-                served.insert(*port, listen_for(&servers, owner, *port)?);
+                served.insert(*port, (false, listen_for(&servers, owner, *port)?));
             }
         }
         datagrams::answer(&servers, &outside)?;
@@ -209,12 +204,29 @@ impl PairedPod {
         Ok(())
     }
 
-    /// Opens the capture ports that nobody listens on.
+    /// Opens the capture ports that the sidecar does not listen on as its mesh's does.
     pub(super) fn open_sidecar(&mut self, target: &Target) -> Result<()> {
-        for port in [target.policy.outbound_port, target.policy.inbound_port] {
-            if let Entry::Vacant(vacant) = self.served.entry(port) {
-                vacant.insert(listen_transparently(&self.servers, &target.proxy(), port)?);
+        let policy = &target.policy;
+        let outbound = (policy.outbound_port, target.listens_on_loopback());
+        for (port, on_loopback) in [outbound, (policy.inbound_port, false)] {
+            if self.served.get(&port).is_some_and(|it| it.0 == on_loopback) {
+                continue;
             }
+            self.close(port)?;
+            let listen = if on_loopback {
+                listen_on_loopback
+            } else {
+                listen_transparently
+            };
+            let ids = listen(&self.servers, &target.proxy(), port)?;
+            self.served.insert(port, (on_loopback, ids));
+        }
+        Ok(())
+    }
+
+    fn close(&mut self, port: u16) -> Result<()> {
+        for id in self.served.remove(&port).into_iter().flat_map(|it| it.1) {
+            self.servers.close(id, 0)?;
         }
         Ok(())
     }
@@ -250,12 +262,8 @@ impl PairedPod {
 
     /// Closes the capture ports, as a sidecar does that ends.
     pub(super) fn close_sidecar(&mut self, target: &Target) -> Result<()> {
-        for port in [target.policy.outbound_port, target.policy.inbound_port] {
-            for id in self.served.remove(&port).into_iter().flatten() {
-                self.servers.close(id, 0)?;
-            }
-        }
-        Ok(())
+        self.close(target.policy.outbound_port)?;
+        self.close(target.policy.inbound_port)
     }
 
     /// What `iptables -t nat -nvL -x` prints.
