@@ -18,7 +18,7 @@ mod tricks;
 mod udp;
 mod visit;
 
-use std::{path::PathBuf, thread};
+use std::{path::PathBuf, thread, time::Duration};
 
 use anyhow::{Result, bail};
 use clap::Parser;
@@ -151,8 +151,13 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             udp::answer(&answer)?;
             Response::Done
         }
-        Request::SendTogether(all) => Response::AllUdpAnswered(together(&all, udp::send)?),
-        Request::SendUdp(send) => Response::UdpAnswered(udp::send(&send)?.map(Box::new)),
+        Request::SendTogether { all, patience_ms } => {
+            let timeout = Duration::from_millis(patience_ms);
+            Response::AllUdpAnswered(together(&all, |send| udp::send(send, timeout))?)
+        }
+        Request::SendUdp(send) => {
+            Response::UdpAnswered(udp::send(&send, udp::WAIT_TIMEOUT)?.map(Box::new))
+        }
         Request::Echo => Response::Count(held.echo()),
         Request::Again => Response::AllDialed(held.again()),
     })

@@ -12,8 +12,8 @@ use lab::udp::{AnswerUdp, SendUdp, UdpAnswer};
 
 use crate::{identity::run_as, visit};
 
-/// Longest wait for an answer.
-const WAIT_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Longest wait for an answer, unless another is asked for.
+pub const WAIT_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// Answers every datagram with its own address and the sender's.
 pub fn answer(answer: &AnswerUdp) -> Result<()> {
@@ -37,19 +37,19 @@ pub fn answer(answer: &AnswerUdp) -> Result<()> {
 }
 
 /// Sends a datagram and waits for its answer; the errno if that fails.
-pub fn send(send: &SendUdp) -> Result<Result<UdpAnswer, i32>> {
-    let answered = run_as(&send.sender, || exchange(send))?;
+pub fn send(send: &SendUdp, timeout: Duration) -> Result<Result<UdpAnswer, i32>> {
+    let answered = run_as(&send.sender, || exchange(send, timeout))?;
     Ok(answered.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO)))
 }
 
-fn exchange(send: &SendUdp) -> io::Result<UdpAnswer> {
+fn exchange(send: &SendUdp, timeout: Duration) -> io::Result<UdpAnswer> {
     let any: SocketAddr = if send.destination.is_ipv4() {
         (Ipv4Addr::UNSPECIFIED, 0).into()
     } else {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     };
     let socket = visit::make(|| UdpSocket::bind(send.source.unwrap_or(any)))?;
-    socket.set_read_timeout(Some(WAIT_TIMEOUT))?;
+    socket.set_read_timeout(Some(timeout))?;
     let peer = if send.connected {
         socket.connect(send.destination)?;
         socket.send(b"ping")?;

@@ -231,7 +231,12 @@ pub enum Request {
     /// Sends a datagram and waits for its answer; answers [`Response::UdpAnswered`].
     SendUdp(Box<SendUdp>),
     /// Does the same with many, some at the same time; answers [`Response::AllUdpAnswered`].
-    SendTogether(Vec<SendUdp>),
+    SendTogether {
+        /// The datagrams.
+        all: Vec<SendUdp>,
+        /// Longest wait for an answer, in milliseconds.
+        patience_ms: u64,
+    },
     /// Sends on every held connection and reads the echo; answers how many still work.
     Echo,
     /// Reads the names of both ends of every held connection again; answers

@@ -63,9 +63,13 @@ impl Actor {
         }
     }
 
-    /// Sends datagrams, some at the same time, and waits for their answers.
-    pub fn send_together(&self, all: Vec<SendUdp>) -> Result<Vec<Result<UdpAnswer, i32>>> {
-        match self.ask(&Request::SendTogether(all))? {
+    /// Sends datagrams, some at the same time, and waits so many milliseconds for their answers.
+    pub fn send_together(
+        &self,
+        all: Vec<SendUdp>,
+        patience_ms: u64,
+    ) -> Result<Vec<Result<UdpAnswer, i32>>> {
+        match self.ask(&Request::SendTogether { all, patience_ms })? {
             Response::AllUdpAnswered(results) => Ok(results),
             other => bail!("unexpected answer {other:?}"),
         }

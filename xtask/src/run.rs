@@ -97,3 +97,6 @@ fn show(command: &Command) -> String {
         .collect::<Vec<_>>()
         .join(" ")
 }
+
+#[cfg(test)]
+mod tests;

@@ -168,8 +168,7 @@ fn run(options: &Options) -> Result<ExitCode> {
         if let Some(profile) = selection.profile {
             report.profile(profile);
         }
-        let mut pair = PodPair::new(selection.profile)?;
-        selection.compare(&mut pair, options, &mut report)?;
+        selection.compare(options, &mut report)?;
     }
     report.close()
 }
@@ -222,7 +221,8 @@ impl Selection {
         self.dialects.iter().copied().chain(own).collect()
     }
 
-    fn compare(&self, pair: &mut PodPair, options: &Options, report: &mut Report) -> Result<()> {
+    fn compare(&self, options: &Options, report: &mut Report) -> Result<()> {
+        let mut pair = PodPair::new(self.profile)?;
         for (policy, part) in &self.of_istio {
             report.policy(policy.name);
             for dialect in &self.dialects {
@@ -231,7 +231,7 @@ impl Selection {
                     report.end(0)?;
                     continue;
                 }
-                compare_one(pair, &target, dialect, options, *part, report)?;
+                self.compare_one(&mut pair, &target, (dialect, *part), options, report)?;
             }
             if !self.of_meshes.is_empty() {
                 report.end(0)?;
@@ -248,7 +248,23 @@ impl Selection {
             } else {
                 Part::Matrix
             };
-            compare_one(pair, &target, "own", options, part, report)?;
+            self.compare_one(&mut pair, &target, ("own", part), options, report)?;
+        }
+        Ok(())
+    }
+
+    fn compare_one(
+        &self,
+        pair: &mut PodPair,
+        target: &Target,
+        (dialect, part): (&str, Part),
+        options: &Options,
+        report: &mut Report,
+    ) -> Result<()> {
+        compare_one(pair, target, dialect, options, part, report)?;
+        if self.profile.is_some_and(|it| it.crowd().is_some()) {
+            // Its ports are in TIME_WAIT, for which other pods need not wait.
+            *pair = PodPair::new(self.profile)?;
         }
         Ok(())
     }

@@ -105,12 +105,17 @@ impl PodPair {
             }
         }
         self.oracle.add_rules()?;
-        // Connections of the last policy keep their translation; their ports may come again.
+        self.forget_connections()?;
+        self.enroll(&text).with_context(|| target.name.clone())
+    }
+
+    /// Connections that have ended keep their translation for a while, and their ports may come again.
+    pub fn forget_connections(&self) -> Result<()> {
         for pod in [&self.oracle, &self.ours] {
             let netns = &pod.pod.netns;
             output(&["ip", "netns", "exec", netns, "conntrack", "-F"])?;
         }
-        self.enroll(&text).with_context(|| target.name.clone())
+        Ok(())
     }
 
     /// The rules as the command prints them.

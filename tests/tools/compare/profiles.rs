@@ -9,16 +9,18 @@ pub struct Profile {
     pub stands_for: &'static str,
     /// What is set.
     pub settings: &'static [Setting],
-    /// Policies beside [`DEFAULTS`].
+    /// The policies that it runs with, unless others are asked for.
     pub policies: &'static [&'static str],
     /// What is tried beside the connections of every policy.
     pub more: &'static [More],
+    /// Differences that the settings cause.
+    pub known: &'static [Known],
 }
 
 impl Profile {
     /// Whether it runs with a policy unless others are asked for.
     pub fn has_policy(&self, name: &str) -> bool {
-        DEFAULTS.contains(&name) || self.policies.contains(&name)
+        self.policies.contains(&name)
     }
 
     /// How many ports there are, if it restricts them. The other connections then leave none in TIME_WAIT.
@@ -56,9 +58,37 @@ pub enum More {
     Crowd(u16),
 }
 
-/// Policies under which every profile runs: what the meshes' injectors set by default, and DNS capture.
-pub const DEFAULTS: [&str; 7] = [
+/// Differences that are there on purpose, see `docs/semantics.md`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// Where iptables rewrites an inbound packet before a filter of the pod sees it.
+    FilteredInbound,
+    /// Where a filter of the pod sees targets.
+    FilteredTargets,
+    /// Where KubeVirt's rules come before the mesh's.
+    Translated,
+    /// Where the address that answers come from decides about their route.
+    RoutedBySource,
+    /// Where marks decide about routes in mode TPROXY.
+    Marked,
+}
+
+/// What the meshes' injectors set by default, mode TPROXY and DNS capture.
+const DEFAULTS: [&str; 7] = [
     "default",
+    "tproxy",
+    "dns",
+    "linkerd-v6",
+    "kuma-default",
+    "consul-dual-stack",
+    "ambient",
+];
+
+/// The same, and policies that name an interface.
+const WITH_INTERFACES: [&str; 9] = [
+    "default",
+    "no-eth0",
+    "no-eth1",
     "tproxy",
     "dns",
     "linkerd-v6",
@@ -76,8 +106,9 @@ const fn sysctls(
         name,
         stands_for,
         settings,
-        policies: &[],
+        policies: &DEFAULTS,
         more: &[],
+        known: &[],
     }
 }
 
@@ -133,6 +164,7 @@ pub const PROFILES: &[Profile] = &[
     },
     Profile {
         more: &[More::Marked],
+        known: &[Known::Marked],
         ..sysctls(
             "fwmark-accept",
             "pods with transparent proxies or routing by marks",
@@ -157,7 +189,8 @@ pub const PROFILES: &[Profile] = &[
         &[Conf("ipv6", "disable_ipv6", "1")],
     ),
     Profile {
-        policies: &["no-eth0", "no-eth1"],
+        policies: &WITH_INTERFACES,
+        known: &[Known::RoutedBySource],
         ..sysctls(
             "sbr",
             "a second network by Multus with the plugin sbr: each source has a table of its own, from 100 the first free one",
@@ -176,7 +209,7 @@ pub const PROFILES: &[Profile] = &[
         )
     },
     Profile {
-        policies: &["no-eth0", "no-eth1"],
+        policies: &WITH_INTERFACES,
         ..sysctls(
             "wg-quick",
             "a VPN whose table comes before the default route: WireGuard's wg-quick, others alike",
@@ -199,7 +232,9 @@ pub const PROFILES: &[Profile] = &[
         )
     },
     Profile {
-        policies: &["virtual-tap0"],
+        // KubeVirt has such rules for Istio only.
+        policies: &["default", "virtual-tap0", "dns"],
+        known: &[Known::Translated],
         ..sysctls(
             "kubevirt",
             "KubeVirt's masquerade binding of a virtual machine in a mesh",
@@ -209,16 +244,22 @@ pub const PROFILES: &[Profile] = &[
             ],
         )
     },
-    sysctls(
-        "default-deny",
-        "pods with a filter of their own that lets only the mesh's ports in",
-        &[Rules("filter", [DENY_V4, DENY_V6])],
-    ),
-    sysctls(
-        "loopback-filter",
-        "pods with a filter of their own that leaves 127.0.0.1 and ::1 of loopback",
-        &[Rules("filter", [DENY_LOOPBACK_V4, DENY_LOOPBACK_V6])],
-    ),
+    Profile {
+        known: &[Known::FilteredInbound],
+        ..sysctls(
+            "default-deny",
+            "pods with a filter of their own that lets only the mesh's ports in",
+            &[Rules("filter", [DENY_V4, DENY_V6])],
+        )
+    },
+    Profile {
+        known: &[Known::FilteredTargets],
+        ..sysctls(
+            "loopback-filter",
+            "pods with a filter of their own that leaves 127.0.0.1 and ::1 of loopback",
+            &[Rules("filter", [DENY_LOOPBACK_V4, DENY_LOOPBACK_V6])],
+        )
+    },
 ];
 
 /// The machine is 10.79.0.2 behind tap0, the pod 10.77.0.2. Chains that nftables gets later come first, so this comes

@@ -2,19 +2,140 @@
 
 use std::net::Ipv4Addr;
 
+use sidetrack_common::{
+    addr::Addr,
+    target::{is_dedicated, is_shared},
+};
 use sidetrack_policy::Mode;
 
 use super::Outcome;
-use crate::{matrix::Case, profiles::Profile, target::Target};
+use crate::{
+    matrix::{Case, Origin, ip},
+    profiles::{Known, Profile},
+    target::Target,
+};
 
-/// The name of a difference that some settings cause; `None` for any other.
+/// The name of a difference that a profile's settings cause; `None` for any other.
 pub fn under(
-    _profile: &Profile,
-    _case: &Case,
-    _oracle: &Outcome,
-    _ours: &Outcome,
+    profile: &Profile,
+    case: &Case,
+    target: &Target,
+    [oracle, ours]: [&Outcome; 2],
 ) -> Option<&'static str> {
-    None
+    if case.from == Origin::Neighbor {
+        return by_neighbor(case, target, ours);
+    }
+    let of_profile = profile.known.iter();
+    let mut names = of_profile.filter_map(|known| match known {
+        Known::FilteredInbound => filtered_inbound(case, oracle, ours),
+        Known::FilteredTargets => filtered_targets(case, oracle, ours),
+        Known::Translated => translated(case, target, oracle, ours),
+        Known::RoutedBySource => routed_by_source(case, oracle, ours),
+        Known::Marked => marked(case, target, oracle, ours),
+    });
+    names.next()
+}
+
+/// The rules redirect before the kernel drops what enters for a loopback address. Of these, targets are refused.
+fn by_neighbor(case: &Case, target: &Target, ours: &Outcome) -> Option<&'static str> {
+    let to = Addr::from(case.dial.destination.ip());
+    let is_target = is_dedicated(to) || is_shared(to);
+    let is_safe = match ours {
+        Outcome::Fails(errno) => [libc::EINPROGRESS, libc::ECONNREFUSED].contains(errno),
+        Outcome::Connects(seen) => !is_target && seen.accepted_by == target.policy.inbound_port,
+    };
+    ((to.is_loopback() || is_target) && is_safe).then_some(
+        "a neighbor's connection to a loopback address or target: as the rules have it under iptables, dropped, refused or captured",
+    )
+}
+
+/// In mode TPROXY the mark decides about routes.
+fn marked(case: &Case, target: &Target, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+    let policy = &target.policy;
+    let Outcome::Connects(seen) = ours else {
+        return None;
+    };
+    if policy.mode != Mode::Tproxy {
+        return None;
+    }
+    if case.arrives_by.is_some() {
+        let is_lost = *oracle == Outcome::Fails(libc::EINPROGRESS);
+        return (is_lost && seen.accepted_by == policy.inbound_port).then_some(
+            "inbound in mode TPROXY with tcp_fwmark_accept: the sidecar's answers stay in the pod under iptables, captured",
+        );
+    }
+    let has_mark = policy.return_route().map(|route| route.mark) == Some(case.dial.mark);
+    (has_mark && seen.accepted_by == policy.outbound_port).then_some(
+        "an application's socket with the mark of mode TPROXY, off the pod: routed within the pod under iptables, redirected",
+    )
+}
+
+/// A filter of the pod sees the packets as the client has sent them.
+fn filtered_inbound(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+    let is_captured = matches!(oracle, Outcome::Connects(seen) if seen.accepted_by != case.dial.destination.port());
+    let is_dropped = *ours == Outcome::Fails(libc::EINPROGRESS);
+    (case.arrives_by.is_some() && is_captured && is_dropped).then_some(
+        "a filter of the pod that accepts the capture port: lets inbound connections in under iptables, drops the dialed port",
+    )
+}
+
+/// A filter of the pod sees targets, also those of the connections that come before or beside this one.
+fn filtered_targets(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+    let Outcome::Connects(seen) = oracle else {
+        return None;
+    };
+    let is_redirected = seen.server.local.ip().to_canonical().is_loopback()
+        && seen.server.local != case.dial.destination;
+    let is_captured = is_redirected || case.dial.first.is_some() || case.dial.beside.is_some();
+    let is_dropped = *ours == Outcome::Fails(libc::EINPROGRESS);
+    (case.arrives_by.is_none() && is_captured && is_dropped).then_some(
+        "a filter of the pod that accepts 127.0.0.1 and ::1: lets redirected connections in under iptables, drops targets",
+    )
+}
+
+/// KubeVirt's rules come before the mesh's, and connect and the program on interfaces before both.
+fn translated(
+    case: &Case,
+    target: &Target,
+    oracle: &Outcome,
+    ours: &Outcome,
+) -> Option<&'static str> {
+    let Outcome::Connects(seen) = ours else {
+        let reaches_machine = matches!(oracle, Outcome::Connects(seen) if seen.accepted_by == 22);
+        let is_lost = *ours == Outcome::Fails(libc::EINPROGRESS);
+        return (case.arrives_by.is_some() && reaches_machine && is_lost).then_some(
+            "a captured port that KubeVirt translates: reaches the machine under iptables, times out",
+        );
+    };
+    let policy = &target.policy;
+    let by_sidecar = [policy.inbound_port, policy.outbound_port].contains(&seen.accepted_by);
+    if !by_sidecar {
+        return None;
+    }
+    let (destination, source) = (case.dial.destination, case.dial.source);
+    if case.is_forwarded && destination.port() == 22 {
+        return Some(
+            "to the machine, at a port that KubeVirt translates: reaches it under iptables, redirected",
+        );
+    }
+    let own = ip("10.77.0.2");
+    let is_unspecified = destination.ip().is_unspecified();
+    let to_own = destination.ip() == own
+        || is_unspecified && source.is_some_and(|source| source.ip() == own);
+    let in_pod = seen.server.local.ip().to_canonical().is_loopback();
+    (case.arrives_by.is_none() && to_own && in_pod).then_some(
+        "to the own address beside KubeVirt's rules: reaches the machine under iptables, redirected",
+    )
+}
+
+/// The sidecar answers from the dialed address, and under iptables from one of the interface.
+fn routed_by_source(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+    let is_answered = matches!(oracle, Outcome::Connects(seen) if seen.accepted_by != case.dial.destination.port());
+    let is_lost = *ours == Outcome::Fails(libc::EINPROGRESS);
+    let crosses = case.is_forwarded || case.from == Origin::Machine;
+    (crosses && is_answered && is_lost).then_some(
+        "routes by source: the sidecar answers from an address of the interface under iptables, from the dialed one",
+    )
 }
 
 /// The name of a difference that is there on purpose; `None` for any other.
