@@ -71,6 +71,10 @@ pub enum Known {
     RoutedBySource,
     /// Where marks decide about routes in mode TPROXY.
     Marked,
+    /// Where a socket that is bound to an IPv4 loopback address may send to other hosts.
+    LoopbackSource,
+    /// Where the kernel chooses an IPv6 source by destination, and that source has routes of its own.
+    ChosenSource,
 }
 
 /// What the meshes' injectors set by default, mode TPROXY and DNS capture.
@@ -118,6 +122,7 @@ use Setting::{Conf, Ip, Rules, Sysctl};
 pub const PROFILES: &[Profile] = &[
     Profile {
         more: &[More::Neighbor],
+        known: &[Known::LoopbackSource],
         ..sysctls(
             "kube-proxy",
             "nodes where kube-proxy serves NodePorts on localhost: new namespaces copy the node's setting",
@@ -190,7 +195,7 @@ pub const PROFILES: &[Profile] = &[
     ),
     Profile {
         policies: &WITH_INTERFACES,
-        known: &[Known::RoutedBySource],
+        known: &[Known::RoutedBySource, Known::ChosenSource],
         ..sysctls(
             "sbr",
             "a second network by Multus with the plugin sbr: each source has a table of its own, from 100 the first free one",

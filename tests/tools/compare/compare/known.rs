@@ -32,6 +32,8 @@ pub fn under(
         Known::Translated => translated(case, target, oracle, ours),
         Known::RoutedBySource => routed_by_source(case, oracle, ours),
         Known::Marked => marked(case, target, oracle, ours),
+        Known::LoopbackSource => loopback_source(case, oracle, ours),
+        Known::ChosenSource => chosen_source(case, oracle, ours),
     });
     names.next()
 }
@@ -135,6 +137,31 @@ fn routed_by_source(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'s
     let crosses = case.is_forwarded || case.from == Origin::Machine;
     (crosses && is_answered && is_lost).then_some(
         "routes by source: the sidecar answers from an address of the interface under iptables, from the dialed one",
+    )
+}
+
+/// Refused, as without the setting: whether it is on is known to the kernel alone.
+fn loopback_source(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+    let source = case.dial.source.map(|source| source.ip().to_canonical());
+    let is_loopback = source.is_some_and(|source| source.is_ipv4() && source.is_loopback());
+    let is_captured = matches!(oracle, Outcome::Connects(seen) if seen.accepted_by != case.dial.destination.port());
+    let is_refused = *ours == Outcome::Fails(libc::EINVAL);
+    (case.arrives_by.is_none() && is_loopback && is_captured && is_refused).then_some(
+        "a socket that is bound to 127.0.0.0/8 connects to another host: redirected under iptables, refused",
+    )
+}
+
+/// The routes of views are written before the destination is known.
+fn chosen_source(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+    let is_unbound = case
+        .dial
+        .source
+        .is_none_or(|source| source.ip().is_unspecified());
+    let is_v6 = case.dial.destination.ip().to_canonical().is_ipv6();
+    let is_refused = *ours == Outcome::Fails(libc::ENETUNREACH);
+    let is_made = matches!(oracle, Outcome::Connects(_));
+    (case.arrives_by.is_none() && is_unbound && is_v6 && is_made && is_refused).then_some(
+        "an IPv6 socket that is not bound, to what only the routes of one source reach: made under iptables, ENETUNREACH",
     )
 }
 
