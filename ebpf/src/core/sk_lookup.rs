@@ -19,7 +19,7 @@ use sidetrack_common::{
         POD_OWN_TARGETS, Route, RouteKey,
     },
     rule::Rule,
-    target::{is_shared, is_target},
+    target::{is_dedicated, is_shared, is_target},
 };
 
 use crate::{
@@ -36,16 +36,17 @@ use sidetrack_ebpf::{
 #[sk_lookup]
 pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
-    if !lookup.is_tcp() {
+    let netns = lookup.own_netns();
+    let is_forged = is_forged(&lookup, netns);
+    if !is_forged && !lookup.is_tcp() {
         return SK_PASS;
     }
-    let netns = lookup.own_netns();
-    maps::run_inbound_program(&ctx, netns, is_forged(&lookup, netns));
+    maps::run_inbound_program(&ctx, netns, is_forged);
     // The tail call failed: nothing may bypass the sidecar.
     SK_DROP
 }
 
-/// Whether a packet for a target comes from outside. The kernel delivers it for IPv6, and for IPv4 where `route_localnet` is
+/// Whether a packet for a target comes from outside, or a datagram from one. The kernel delivers it for IPv6, and for IPv4 where `route_localnet` is
 /// set, as kube-proxy does. An address of the range that another interface of the pod has is no target. Rows outlive the
 /// pod, as connections do.
 ///
@@ -53,7 +54,10 @@ pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
 #[inline(always)]
 fn is_forged(lookup: &SkLookup<'_>, netns: u64) -> bool {
     let target = lookup.target();
-    if !is_target(target.addr) {
+    let source = lookup.tuple().source;
+    // Queries and answers of DNS capture have such an address at one end, which stands for the server.
+    let is_from_target = !lookup.is_tcp() && is_dedicated(source);
+    if !is_target(target.addr) && !is_from_target {
         return false;
     }
     let Some(pod) = maps::pod(netns) else {
@@ -63,12 +67,10 @@ fn is_forged(lookup: &SkLookup<'_>, netns: u64) -> bool {
     let is_sent_by_pod = match lookup.iface() {
         Some(iface) => iface == LOOPBACK_IFINDEX,
         // Before Linux 5.17. From elsewhere such a source gets no answer.
-        None => {
-            let source = lookup.tuple().source;
-            source.is_loopback() || PodTables::of_packet(netns, pod).is_own(source)
-        }
+        None => source.is_loopback() || PodTables::of_packet(netns, pod).is_own(source),
     };
-    !is_sent_by_pod && !has_other_device(netns, target.addr)
+    let addr = if is_from_target { source } else { target.addr };
+    !is_sent_by_pod && !has_other_device(netns, addr)
 }
 
 /// Whether an interface other than lo has the address.

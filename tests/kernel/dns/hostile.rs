@@ -1,7 +1,7 @@
 //! Pods that use DNS capture against others, and servers that answer as another.
 
 use std::{
-    io::{BufRead as _, BufReader},
+    io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::Stdio,
     sync::atomic::{AtomicBool, Ordering},
@@ -10,11 +10,15 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use lab::{command::Process, hanging::HangingFs, protocol::APP};
+use lab::{
+    command::{Process, run_words},
+    hanging::HangingFs,
+    protocol::{APP, ROOT},
+};
 use nix::sys::signal::Signal;
 
 use super::{CAPTURE, DNS, DnsFixture, OTHER};
-use crate::fixture::VIP;
+use crate::fixture::{POD, VIP};
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -175,5 +179,82 @@ for connected in False, True:
     let said = dns.script(CLIENT, &[VIP[0]])?;
     // A socket that is not connected receives them all, as without sidetrack; a connected one only the server's.
     ensure!(said == "3\n1", "{said}");
+    Ok(())
+}
+
+kernel_test!(a_neighbor_does_not_answer_as_a_server);
+/// What names a server in the pod is an address that anything outside may send from.
+fn a_neighbor_does_not_answer_as_a_server() -> Result<()> {
+    /// Answers with the address that the query came from.
+    const SERVER: &str = r#"
+import socket, sys
+queries = socket.socket(socket.AF_INET6 if ":" in sys.argv[1] else socket.AF_INET, socket.SOCK_DGRAM)
+queries.bind((sys.argv[1], 15053))
+print("ready", flush=True)
+while True:
+    _, sender = queries.recvfrom(100)
+    queries.sendto(sender[0].encode(), sender)
+"#;
+    /// Prints what names the server. After a line of input, prints what else has come, and asks again.
+    const CLIENT: &str = r#"
+import socket, sys
+server = (sys.argv[1], 53)
+asking = socket.socket(socket.AF_INET6 if ":" in server[0] else socket.AF_INET, socket.SOCK_DGRAM)
+asking.bind(("", 40404))
+asking.settimeout(1)
+def ask():
+    asking.sendto(b"query", server)
+    print(asking.recvfrom(100)[0].decode(), flush=True)
+ask()
+sys.stdin.readline()
+try:
+    print("received", asking.recvfrom(100), flush=True)
+except TimeoutError:
+    print("nothing", flush=True)
+ask()
+"#;
+    const NEIGHBOR: &str = r#"
+import socket, sys
+name, victim = sys.argv[1:]
+forging = socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET, socket.SOCK_DGRAM)
+forging.bind((name, 15053))
+for _ in range(3):
+    forging.sendto(b"forged", (victim, 40404))
+"#;
+    let mut dns = DnsFixture::new(&VIP)?;
+    dns.sidecar.take();
+    dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
+    let (pod, outside) = (&dns.fixture.pod, dns.fixture.lab.outside());
+    // As on nodes with kube-proxy: addresses of 127.0.0.0/8 may come from outside.
+    for netns in [&pod.netns, &outside.netns] {
+        let setting = "net.ipv4.conf.all.route_localnet=1";
+        run_words(&["ip", "netns", "exec", netns, "sysctl", "-qw", setting])?;
+    }
+    let python = Path::new(PYTHON);
+    for family in [0, 1] {
+        let mut server = pod.command(1337, python, &["-c", SERVER, ["127.0.0.1", "::1"][family]]);
+        let mut server = Process::start(server.stdout(Stdio::piped()))?;
+        let stdout = server.stdout.take().context("its output")?;
+        BufReader::new(stdout).read_line(&mut String::new())?;
+        let mut client = pod.command(APP.uid, python, &["-c", CLIENT, VIP[family]]);
+        let mut client = Process::start(client.stdin(Stdio::piped()).stdout(Stdio::piped()))?;
+        let mut input = client.stdin.take().context("its input")?;
+        let output = client.stdout.take().context("its output")?;
+        let mut lines = BufReader::new(output).lines();
+        let mut line = || lines.next().context("a line").and_then(|it| Ok(it?));
+        let name = line()?;
+        if family == 1 {
+            outside.ip(&format!("address add {name}/128 dev lo nodad"))?;
+        }
+        let words = ["-c", NEIGHBOR, &name, POD[family]];
+        let sent = outside.command(ROOT.uid, python, &words).output()?;
+        ensure!(sent.status.success(), "{sent:?}");
+        input.write_all(b"\n")?;
+        ensure!(line()? == "nothing");
+        ensure!(line()? == name);
+    }
+    let why = dns.fixture.agent.places.output(&["why", "test/app"])?;
+    let why = String::from_utf8(why.stdout)?;
+    ensure!(why.contains("unknown-target"), "{why}");
     Ok(())
 }
