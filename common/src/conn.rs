@@ -270,8 +270,8 @@ pub struct StoredRecord {
     pub netns: u64,
     /// How many records it counts as; 0 if another socket pays, or the socket is closed.
     pub charge: u32,
-    /// 1 if it is beyond those that the pod is guaranteed.
-    pub from_pool: u32,
+    /// Padding, zero.
+    pub pad: u32,
 }
 
 /// What a record counts for that an MPTCP socket has: those of its subflows, of which the kernel makes eight at most

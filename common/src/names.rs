@@ -143,19 +143,23 @@ const _: () = assert!(DESTINATION_POOL > DESTINATION_SHARE);
 const _: () = assert!(DESTINATION_POOL + DESTINATION_SHARE <= DESTINATION_CAPACITY as u64);
 /// Records of sockets that every pod can have, however many the others have.
 pub const RECORD_GUARANTEE: i64 = 8;
-/// Records that all pods together may have beyond these. One takes 320 bytes of kernel memory: 21 MB in all.
+/// Records that all pods together may have; beyond it each has what is guaranteed. One takes 320 bytes of kernel memory: 21 MB
+/// in all, and 10 MB more for 4,096 pods with their guaranteed ones.
 pub const RECORD_POOL: i64 = 65_536;
 /// Records that one pod may have. A redirected connection without a dedicated target has one at each end.
 pub const RECORD_QUOTA: i64 = 16_384;
 // Several pods can have their full quota at once.
 const _: () = assert!(RECORD_QUOTA <= RECORD_POOL / 4);
 
-/// Key of the number of rows in use that are beyond the pods' own: in [`DESTINATIONS_BY_POD`] of [`DESTINATION_POOL`], in
-/// [`RECORDS_BY_POD`] of [`RECORD_POOL`]. No namespace has this cookie.
+/// Key of the number for all pods: in [`DESTINATIONS_BY_POD`] of the rows in use of [`DESTINATION_POOL`], in
+/// [`RECORDS_BY_POD`] of all records. No namespace has this cookie.
 pub const POOL_IN_USE: u64 = 0;
 
 /// Network namespaces that the agent can ask for at a time: every enrolled pod, and those that leave.
 pub const MAX_WATCHED_NETNS: u32 = 8_192;
+
+/// Listener slots on loopback. Sidecars that listen there do so on one socket.
+pub const LOOPBACK_SLOTS: u32 = 4;
 
 /// Listener slots for one port and family of a pod. Through one listener the kernel finds the whole reuse_port group. The other
 /// slots keep inbound connections working when some listeners of the group close.

@@ -138,7 +138,7 @@ fn try_connect<const V6: bool>(
         routing_header: ctx.has_routing_header(destination.family()),
         captured_family: pod.captures(destination.family()),
     };
-    let tables = PodTables::of_socket(netns, pod, &conn);
+    let tables = PodTables::of_socket(netns, pod, &conn, policy.zero());
     let decision = decide::outbound(policy, &conn, &tables);
     match decision.verdict {
         // Without rules for a family there is nothing to ask netfilter about, either.
@@ -270,15 +270,15 @@ fn keep_record<const V6: bool>(
     netns: u64,
     record: &SockRecord,
 ) -> Result<(), Rule> {
+    if !maps::records_have_room(netns) {
+        return Err(Rule::RecordsFull);
+    }
     let mut charge = 1;
     if let Some(parent) = ctx.mptcp_parent() {
-        let kept = maps::new_record(netns, parent, MPTCP_CHARGE)?;
-        *kept = *record;
+        maps::keep_record(netns, parent, record, MPTCP_CHARGE)?;
         charge = 0;
     }
-    let kept = maps::new_record(netns, ctx.socket(), charge)?;
-    *kept = *record;
-    Ok(())
+    maps::keep_record(netns, ctx.socket(), record, charge)
 }
 
 /// The target that names the destination, if there is one for it. Neither end then needs a record.

@@ -13,7 +13,9 @@ use sidetrack_common::{
     decide::{self, Decision, ECONNREFUSED, Inbound, Owner, Tables as _, Verdict},
     event::EventKind,
     forward::Probe,
-    names::{FORWARDED, LISTENER_SLOTS, LOOPBACK_OUTBOUND, MPTCP_INBOUND, MPTCP_OUTBOUND},
+    names::{
+        FORWARDED, LISTENER_SLOTS, LOOPBACK_OUTBOUND, LOOPBACK_SLOTS, MPTCP_INBOUND, MPTCP_OUTBOUND,
+    },
     pod::{
         IfaceKey, IfaceRow, LOOPBACK_IFINDEX, POD_FORWARDS, POD_HAS_IFACE_RULES, POD_NODE_CALLS,
         POD_OWN_TARGETS, Route, RouteKey,
@@ -288,18 +290,18 @@ impl InboundPacket<'_> {
     /// Assigns the connection to the first listener that takes it.
     #[inline(always)]
     fn assign(&self, port: u16) -> Result<(), ()> {
-        self.assign_to(self.family() as u16, port)
+        self.assign_to(self.family() as u16, port, LISTENER_SLOTS)
     }
 
     /// The same to the listeners on loopback, for connections of the pod's own.
     #[inline(always)]
     fn assign_on_loopback(&self, port: u16) -> Result<(), ()> {
-        self.assign_to(self.family() as u16 | ON_LOOPBACK, port)
+        self.assign_to(self.family() as u16 | ON_LOOPBACK, port, LOOPBACK_SLOTS)
     }
 
     #[inline(always)]
-    fn assign_to(&self, family: u16, port: u16) -> Result<(), ()> {
-        for slot in 0..LISTENER_SLOTS {
+    fn assign_to(&self, family: u16, port: u16, slots: u32) -> Result<(), ()> {
+        for slot in 0..slots {
             let key = ListenerKey {
                 netns: self.netns,
                 family,

@@ -235,13 +235,10 @@ fn accepted(ops: &SockOps<'_>) {
     let Some(sk) = ops.socket() else { return };
     // Without room for the record the row stays, and getsockopt reads the row. So it does for MPTCP: the application closes
     // another socket than this one.
-    if ops.is_mptcp() {
+    if ops.is_mptcp() || !maps::records_have_room(netns) {
         return;
     }
-    let Ok(record) = maps::new_record(netns, sk, 1) else {
-        return;
-    };
-    *record = SockRecord {
+    let record = SockRecord {
         addr: row.dialed,
         source: row.source,
         port: row.dialed_port,
@@ -249,6 +246,9 @@ fn accepted(ops: &SockOps<'_>) {
         capture_port: row.capture_port,
         target_port: key.target_port,
     };
+    if maps::keep_record(netns, sk, &record, 1).is_err() {
+        return;
+    }
     debug!(
         ops.inner,
         "accepted netns={} client_port={} dialed_port={}",

@@ -28,10 +28,11 @@ impl PodTables {
         Self { netns, pod, view }
     }
 
-    /// Those that a socket sees which sends to an address.
+    /// Those that a socket sees which sends to an address. `zero` is 0, which the verifier does not know: a view that it knew would
+    /// double the paths that it walks.
     #[inline(always)]
-    pub fn of_socket(netns: u64, pod: Enrolled, conn: &Outbound) -> Self {
-        let mut view = 0;
+    pub fn of_socket(netns: u64, pod: Enrolled, conn: &Outbound, zero: u32) -> Self {
+        let mut view = zero;
         if pod.flags & POD_ROUTE_RULES != 0 {
             let destination = decide::effective_destination(conn);
             let mut socket = RoutedSocket::of(conn);

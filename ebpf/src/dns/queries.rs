@@ -211,7 +211,7 @@ fn try_decide<const V6: bool>(
         routing_header: false,
         captured_family: pod.captures(destination.family()),
     };
-    let tables = PodTables::of_socket(netns, pod, &conn);
+    let tables = PodTables::of_socket(netns, pod, &conn, policy.zero());
     let decision = decide::udp(policy, &conn, &tables);
     let mut outcome = Outcome {
         rule: decision.rule,
@@ -237,11 +237,10 @@ fn try_decide<const V6: bool>(
             {
                 ctx.set_message_source(target.addr);
             } else if call == Call::Connect || !is_connected {
-                let record = match maps::new_record(netns, ctx.socket(), 1) {
-                    Ok(record) => record,
-                    Err(rule) => return Outcome::refused(rule),
-                };
-                *record = SockRecord {
+                if !maps::records_have_room(netns) {
+                    return Outcome::refused(Rule::RecordsFull);
+                }
+                let record = SockRecord {
                     addr: dialed,
                     source,
                     port: conn.port,
@@ -249,6 +248,9 @@ fn try_decide<const V6: bool>(
                     capture_port: port,
                     target_port: port,
                 };
+                if let Err(rule) = maps::keep_record(netns, ctx.socket(), &record, 1) {
+                    return Outcome::refused(rule);
+                }
             }
             let plain = Target::plain(dialed.family(), port);
             ctx.set_address(plain.addr, plain.port);

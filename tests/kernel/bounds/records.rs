@@ -5,7 +5,7 @@ use lab::{
     protocol::{APP, PROXY},
     sidecar,
 };
-use sidetrack_common::names::{POOL_IN_USE, RECORD_GUARANTEE, RECORD_QUOTA};
+use sidetrack_common::names::{POOL_IN_USE, RECORD_QUOTA};
 
 use crate::fixture::{PodFixture, VIP, at};
 
@@ -37,10 +37,7 @@ fn sockets_of_a_pod_have_a_share() -> Result<()> {
     let (own, pool) = (counted(cookie)?, counted(POOL_IN_USE)?);
     // Connections that were made at the same time may be a few more.
     ensure!(own <= RECORD_QUOTA + 64, "{own} records");
-    ensure!(
-        own >= RECORD_QUOTA && pool == own - RECORD_GUARANTEE,
-        "{own}, {pool}"
-    );
+    ensure!(own >= RECORD_QUOTA && pool == own, "{own}, {pool}");
     let why = fixture.agent.places.output(&["why", "test/app"])?;
     let why = String::from_utf8_lossy(&why.stdout).into_owned();
     ensure!(why.contains("records-full"), "{why}");

@@ -22,8 +22,8 @@ use super::atomic::add;
 #[btf_map]
 static RECORD_BY_SOCK: SkStorage<StoredRecord> = SkStorage::new();
 
-/// How many each pod has, and how many of all are beyond the pods' guaranteed ones ([`POOL_IN_USE`]). No row means 0. The agent
-/// removes the row of a pod that has left and has none.
+/// How many each pod has, and all together ([`POOL_IN_USE`]). No row means 0. The agent removes the row of a pod that has left
+/// and has none.
 #[btf_map]
 static RECORDS_BY_POD: HashMap<u64, u64, 8192, ON_DEMAND> = HashMap::new();
 
@@ -35,48 +35,40 @@ pub fn record(sk: *mut c_void) -> Option<&'static mut SockRecord> {
     stored(sk, 0).map(|stored| &mut stored.record)
 }
 
-/// A socket's record; an empty one is added if there is none. It counts as so many of the pod's, until the socket is
-/// closed; 0 if another socket of the connection pays. An error is the rule of a refusal.
+/// Whether a pod may have another record. Sockets that ask at the same time may get a few more.
 #[inline(always)]
-pub fn new_record(
+pub fn records_have_room(netns: u64) -> bool {
+    let own = counted(netns);
+    own < RECORD_GUARANTEE || own < RECORD_QUOTA && counted(POOL_IN_USE) < RECORD_POOL
+}
+
+/// Keeps a record with a socket. It counts as so many of the pod's, until the socket is closed; 0 if another socket of the
+/// connection pays. Fails if the kernel has no memory.
+#[inline(always)]
+pub fn keep_record(
     netns: u64,
     sk: *mut c_void,
+    record: &SockRecord,
     charge: u32,
-) -> Result<&'static mut SockRecord, Rule> {
-    if let Some(record) = record(sk) {
-        return Ok(record);
-    }
-    let own = counted(netns);
-    let is_beyond = own >= RECORD_GUARANTEE;
-    let is_full = own >= RECORD_QUOTA || is_beyond && counted(POOL_IN_USE) >= RECORD_POOL;
-    if charge > 0 && is_full {
-        return Err(Rule::RecordsFull);
-    }
-    let stored = stored(sk, u64::from(BPF_SK_STORAGE_GET_F_CREATE)).ok_or(Rule::NoStorage)?;
-    if charge > 0 {
+) -> Result<(), Rule> {
+    let create = u64::from(BPF_SK_STORAGE_GET_F_CREATE);
+    let stored = stored(sk, create).ok_or(Rule::NoStorage)?;
+    stored.record = *record;
+    if stored.charge == 0 && charge > 0 {
         stored.netns = netns;
         stored.charge = charge;
-        stored.from_pool = u32::from(is_beyond);
         count(netns, i64::from(charge));
-        if is_beyond {
-            count(POOL_IN_USE, i64::from(charge));
-        }
     }
-    Ok(&mut stored.record)
+    Ok(())
 }
 
 /// A socket is being closed: its record no longer counts. Where the program runs twice for it, only the first counts.
 #[inline(always)]
 pub fn release_record(sk: *mut c_void) {
     let Some(stored) = stored(sk, 0) else { return };
-    let charge = i64::from(stored.charge);
-    if charge == 0 {
-        return;
-    }
-    stored.charge = 0;
-    count(stored.netns, -charge);
-    if stored.from_pool != 0 {
-        count(POOL_IN_USE, -charge);
+    if stored.charge > 0 {
+        count(stored.netns, -i64::from(stored.charge));
+        stored.charge = 0;
     }
 }
 
@@ -100,11 +92,13 @@ fn counted(key: u64) -> i64 {
     unsafe { RECORDS_BY_POD.get(&key) }.map_or(0, |count| *count as i64)
 }
 
-/// Without memory for a count its limit is not enforced until there is some.
+/// Counts for the pod and for all. Without memory for a count its limit is not enforced until there is some.
 #[inline(always)]
-fn count(key: u64, change: i64) {
-    let _ = RECORDS_BY_POD.insert(&key, &0, BPF_NOEXIST.into());
-    if let Some(count) = RECORDS_BY_POD.get_ptr_mut(&key) {
-        add(count, change as u64);
+fn count(netns: u64, change: i64) {
+    for key in [netns, POOL_IN_USE] {
+        let _ = RECORDS_BY_POD.insert(&key, &0, BPF_NOEXIST.into());
+        if let Some(count) = RECORDS_BY_POD.get_ptr_mut(&key) {
+            add(count, change as u64);
+        }
     }
 }
