@@ -24,7 +24,7 @@ use anyhow::{Result, bail};
 use clap::Parser;
 use lab::{
     helper,
-    protocol::{Dial, Request, Response},
+    protocol::{Connected, Dial, Request, Response},
 };
 
 use crate::{dial::Held, listen::Groups, together::together};
@@ -86,19 +86,11 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
             groups.close(id, socket)?;
             Response::Done
         }
-        Request::Dial(dial) => {
-            let result = dial::dial(&dial)?;
-            Response::Dialed(result.map(|(connected, _)| Box::new(connected)))
+        Request::Dial(dial) => Response::Dialed(seen(&dial)?.map(Box::new)),
+        Request::DialAll(dials) => {
+            Response::AllDialed(dials.iter().map(seen).collect::<Result<_>>()?)
         }
-        Request::DialAll(dials) => Response::AllDialed(
-            dials
-                .iter()
-                .map(|dial| Ok(dial::dial(dial)?.map(|(connected, _)| connected)))
-                .collect::<Result<_>>()?,
-        ),
-        Request::DialTogether(dials) => Response::AllDialed(together(&dials, |it| {
-            Ok(dial::dial(it)?.map(|(connected, _)| connected))
-        })?),
+        Request::DialTogether(dials) => Response::AllDialed(together(&dials, seen)?),
         Request::HoldAll(dials) => {
             let hold = |it: &Dial| {
                 Ok(dial::dial(it)?.map(|(connected, socket)| {
@@ -161,4 +153,9 @@ fn answer(request: Request, groups: &mut Groups, held: &mut Held) -> Result<Resp
         Request::Echo => Response::Count(held.echo()),
         Request::Again => Response::AllDialed(held.again()),
     })
+}
+
+/// Connects, and closes the socket again; the errno if that fails.
+fn seen(dial: &Dial) -> Result<Result<Connected, i32>> {
+    Ok(dial::dial(dial)?.map(|(connected, _)| connected))
 }

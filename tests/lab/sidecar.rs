@@ -44,34 +44,15 @@ pub fn listen_transparently(
     listen_by(actor, owner, port, (1, true))
 }
 
-/// The same on 127.0.0.1 and ::1 alone, as Linkerd's proxy and Consul's Envoy listen for outbound connections.
-pub fn listen_on_loopback(
-    actor: &Actor,
-    owner: &crate::protocol::Identity,
-    port: u16,
-) -> Result<[usize; 2]> {
-    let loopback = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    listen_at(actor, owner, (loopback, port), (1, false))
-}
-
 fn listen_by(
     actor: &Actor,
     owner: &crate::protocol::Identity,
     port: u16,
-    how: (usize, bool),
-) -> Result<[usize; 2]> {
-    let any = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-    listen_at(actor, owner, (any, port), how)
-}
-
-fn listen_at(
-    actor: &Actor,
-    owner: &crate::protocol::Identity,
-    (addresses, port): ([IpAddr; 2], u16),
     (sockets, transparent): (usize, bool),
 ) -> Result<[usize; 2]> {
+    let any: [IpAddr; 2] = [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
     let mut ids = [0; 2];
-    for (id, address) in ids.iter_mut().zip(addresses) {
+    for (id, address) in ids.iter_mut().zip(any) {
         *id = actor.listen_group(Listen {
             address: SocketAddr::new(address, port),
             owner: owner.clone(),

@@ -15,6 +15,9 @@ use crate::{
 /// Beyond the number of ports.
 const SURPLUS: u16 = 50;
 
+/// They are answered or fail at once, also on a busy machine.
+const TIMEOUT_MS: u64 = 5_000;
+
 /// Who accepted, or errno, and how many times.
 type Outcomes = BTreeMap<Result<u16, i32>, usize>;
 
@@ -122,7 +125,11 @@ fn crowds(family: Family, target: &Target) -> Vec<Crowd> {
 fn make(pod: &PairedPod, crowd: &Crowd, ports: u16) -> Result<Outcomes> {
     let client = pod.another_client()?;
     let all = crowd.to.iter().cycle().take(usize::from(ports + SURPLUS));
-    let dials: Vec<Dial> = all.map(|to| dial(&crowd.creator, *to, 80)).collect();
+    let one = |to: &IpAddr| Dial {
+        patience_ms: TIMEOUT_MS,
+        ..dial(&crowd.creator, *to, 80)
+    };
+    let dials: Vec<Dial> = all.map(one).collect();
     let made = if crowd.held {
         client.hold_all(dials)?
     } else {

@@ -48,7 +48,7 @@ struct Options {
     /// Only this family
     #[arg(long, value_parser = ["v4", "v6"])]
     family: Option<String>,
-    /// Only this policy
+    /// Only this policy; `all` for every one, also under a profile
     #[arg(
         long,
         value_parser = PossibleValuesParser::new(names()),
@@ -98,7 +98,7 @@ fn profile_names() -> impl Iterator<Item = &'static str> {
     names.chain([ALL])
 }
 
-/// What stands for every profile.
+/// What stands for every profile, or every policy.
 const ALL: &str = "all";
 
 /// Meshes with policies here.
@@ -112,6 +112,7 @@ fn names() -> Vec<&'static str> {
     let of_istio = POLICIES.iter().chain(LOADS).map(|policy| policy.name);
     of_istio
         .chain(OF_MESHES.iter().map(|policy| policy.name))
+        .chain([ALL])
         .collect()
 }
 
@@ -188,7 +189,7 @@ impl Selection {
         };
         let is_of_profile = |name: &str| profile.is_none_or(|profile| profile.has_policy(name));
         let is_wanted = |name: &str| match &options.policy {
-            Some(wanted) => wanted == name,
+            Some(wanted) => wanted == ALL || wanted == name,
             None => is_of_profile(name),
         };
         let has_dialect = |dialect: &str| match &options.dialect {

@@ -135,24 +135,24 @@ pub const PROFILES: &[Profile] = &[
         &[Conf("ipv4", "rp_filter", "1")],
     ),
     Profile {
-        more: &[More::Crowd(1000)],
+        more: &[More::Crowd(300)],
         ..sysctls(
             "tw-reuse-0",
             "pods that keep TIME_WAIT for its time; the range of ports is small so that it shows",
             &[
                 Sysctl("ipv4/tcp_tw_reuse", "0"),
-                Sysctl("ipv4/ip_local_port_range", "61000 61999"),
+                Sysctl("ipv4/ip_local_port_range", "61000 61299"),
             ],
         )
     },
     Profile {
-        more: &[More::Crowd(1000)],
+        more: &[More::Crowd(300)],
         ..sysctls(
             "tw-reuse-1",
             "clients tuned for many short connections; the range of ports is small so that it shows",
             &[
                 Sysctl("ipv4/tcp_tw_reuse", "1"),
-                Sysctl("ipv4/ip_local_port_range", "61000 61999"),
+                Sysctl("ipv4/ip_local_port_range", "61000 61299"),
             ],
         )
     },

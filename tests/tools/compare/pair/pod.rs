@@ -1,6 +1,11 @@
 //! One pod of the pair with its surroundings.
 
-use std::{collections::BTreeMap, fs, net::IpAddr, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    path::Path,
+};
 
 use anyhow::{Context as _, Result};
 use ipnet::IpNet;
@@ -11,7 +16,7 @@ use lab::{
     network::{BESIDE, GATEWAY, Lab, PodNet, bridge, set_sysctl},
     product::ReturnRoute,
     protocol::{APP, Identity, PROXY},
-    sidecar::{listen, listen_on_loopback, listen_transparently},
+    sidecar::{listen, listen_transparently},
 };
 
 use crate::{
@@ -46,7 +51,7 @@ pub struct PairedPod {
     neighbor: Option<Actor>,
     servers: Actor,
     /// Listeners in the pod by port, and whether they are on loopback alone.
-    served: BTreeMap<u16, (bool, [usize; 2])>,
+    served: BTreeMap<u16, (bool, Vec<usize>)>,
     /// The return route of the oracle's last policy.
     pub(super) routed_back: Option<ReturnRoute>,
     profile: Option<&'static Profile>,
@@ -81,7 +86,8 @@ impl PairedPod {
         let mut served = BTreeMap::new();
         for (owner, ports) in [(&PROXY, &PROXY_PORTS[..]), (&APP, &APP_PORTS[..])] {
             for port in ports {
-                served.insert(*port, (false, listen_for(&servers, owner, *port)?));
+                let ids = listen_for(&servers, owner, *port)?;
+                served.insert(*port, (false, ids.into()));
             }
         }
         datagrams::answer(&servers, &outside)?;
@@ -213,15 +219,22 @@ impl PairedPod {
                 continue;
             }
             self.close(port)?;
-            let listen = if on_loopback {
-                listen_on_loopback
+            let ids = if on_loopback {
+                self.listen_on_loopback(&target.proxy(), port)?
             } else {
-                listen_transparently
+                listen_transparently(&self.servers, &target.proxy(), port)?.into()
             };
-            let ids = listen(&self.servers, &target.proxy(), port)?;
             self.served.insert(port, (on_loopback, ids));
         }
         Ok(())
+    }
+
+    /// On the loopback addresses that the pod has.
+    fn listen_on_loopback(&self, owner: &Identity, port: u16) -> Result<Vec<usize>> {
+        let v6 = self.has_ipv6().then_some(Ipv6Addr::LOCALHOST.into());
+        let all = [IpAddr::from(Ipv4Addr::LOCALHOST)].into_iter().chain(v6);
+        all.map(|address| self.servers.listen(owner, SocketAddr::new(address, port)))
+            .collect()
     }
 
     fn close(&mut self, port: u16) -> Result<()> {
