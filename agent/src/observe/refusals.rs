@@ -146,6 +146,9 @@ pub fn cure(rule: Rule) -> &'static str {
         Rule::BoundDevice => {
             "the application binds its sockets to a device (SO_BINDTODEVICE): give it CAP_NET_RAW, or exclude the destination (in Istio by traffic.sidecar.istio.io/excludeOutboundIPRanges)"
         }
+        Rule::LoopbackSource => {
+            "the application binds its socket to a loopback address and connects to another host: let it bind to no address, or to the pod's"
+        }
         Rule::TooManyAddresses => "remove addresses from the pod's interfaces",
         Rule::RoutingHeader => {
             "the application sets an IPv6 routing header (IPV6_RTHDR) or an IPv4 source route (IP_OPTIONS) on its sockets: remove that"
