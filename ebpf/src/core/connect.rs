@@ -189,10 +189,11 @@ fn redirect<const V6: bool>(
         ctx.unbind_device().map_err(|()| Rule::BoundDevice)?;
     }
     let is_outbound = port == policy.outbound_port;
-    let is_inbound = !is_outbound && port == policy.inbound_port;
-    let has_targets = (is_outbound || is_inbound)
+    // Looked up for either port: a branch would double the paths that the verifier walks.
+    let has_plain_only = [LOOPBACK_INBOUND, 0][usize::from(is_outbound)];
+    let has_targets = (is_outbound || port == policy.inbound_port)
         && pod.has_own_targets(Family::V4)
-        && !(is_inbound && maps::sidecar_has(netns, LOOPBACK_INBOUND));
+        && !maps::sidecar_has(netns, has_plain_only);
     if has_targets
         && pod.has_own_targets(dialed.family())
         && let Some(target) = dedicated_target(netns, port, conn, dialed, source)
@@ -270,9 +271,6 @@ fn keep_record<const V6: bool>(
     netns: u64,
     record: &SockRecord,
 ) -> Result<(), Rule> {
-    if !maps::records_have_room(netns) {
-        return Err(Rule::RecordsFull);
-    }
     let mut charge = 1;
     if let Some(parent) = ctx.mptcp_parent() {
         maps::keep_record(netns, parent, record, MPTCP_CHARGE)?;

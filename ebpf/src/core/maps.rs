@@ -27,7 +27,7 @@ pub use pods::{
     is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule, route, route_view,
     set_sidecar, sidecar_has, translation_seen,
 };
-pub use records::{keep_record, record, records_have_room, release_record};
+pub use records::{keep_record, record, release_record};
 pub use tasks::{task_pass, watched_netns};
 
 /// LLVM moves no access to memory from one side to the other.

@@ -235,7 +235,7 @@ fn accepted(ops: &SockOps<'_>) {
     let Some(sk) = ops.socket() else { return };
     // Without room for the record the row stays, and getsockopt reads the row. So it does for MPTCP: the application closes
     // another socket than this one.
-    if ops.is_mptcp() || !maps::records_have_room(netns) {
+    if ops.is_mptcp() {
         return;
     }
     let record = SockRecord {

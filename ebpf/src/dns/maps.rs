@@ -24,7 +24,7 @@ pub use events::{Report, is_traced, report};
 pub use pods::{
     Enrolled, is_before_sidecar, owner_rule, pod, policy, port_rule, range_rule, route, route_view,
 };
-pub use records::{keep_record, record, records_have_room};
+pub use records::{keep_record, record};
 
 /// LLVM moves no access to memory from one side to the other.
 #[inline(always)]

@@ -237,9 +237,6 @@ fn try_decide<const V6: bool>(
             {
                 ctx.set_message_source(target.addr);
             } else if call == Call::Connect || !is_connected {
-                if !maps::records_have_room(netns) {
-                    return Outcome::refused(Rule::RecordsFull);
-                }
                 let record = SockRecord {
                     addr: dialed,
                     source,

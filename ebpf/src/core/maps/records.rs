@@ -37,13 +37,13 @@ pub fn record(sk: *mut c_void) -> Option<&'static mut SockRecord> {
 
 /// Whether a pod may have another record. Sockets that ask at the same time may get a few more.
 #[inline(always)]
-pub fn records_have_room(netns: u64) -> bool {
+fn has_room(netns: u64) -> bool {
     let own = counted(netns);
     own < RECORD_GUARANTEE || own < RECORD_QUOTA && counted(POOL_IN_USE) < RECORD_POOL
 }
 
 /// Keeps a record with a socket. It counts as so many of the pod's, until the socket is closed; 0 if another socket of the
-/// connection pays. Fails if the kernel has no memory.
+/// connection pays. Fails if there is no room for another record, or the kernel has no memory.
 #[inline(always)]
 pub fn keep_record(
     netns: u64,
@@ -51,6 +51,9 @@ pub fn keep_record(
     record: &SockRecord,
     charge: u32,
 ) -> Result<(), Rule> {
+    if charge > 0 && !has_room(netns) {
+        return Err(Rule::RecordsFull);
+    }
     let create = u64::from(BPF_SK_STORAGE_GET_F_CREATE);
     let stored = stored(sk, create).ok_or(Rule::NoStorage)?;
     stored.record = *record;
