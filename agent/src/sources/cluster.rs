@@ -229,15 +229,18 @@ impl Cluster {
                 self.namespaces.list_again();
             }
             update = self.classes.next() => {
-                // A server may have no such objects.
-                let code = match &update {
-                    Update::Failed(failure) => Some(failure.code()),
+                let failure = match &update {
+                    Update::Failed(failure) => Some(failure),
                     Update::Event(_) | Update::Current => None,
                 };
-                self.changed |= code.is_some() && !self.view.classes_failed;
-                self.view.classes_failed |= code.is_some();
+                // A server that is away gives no answer about pods, either.
+                let fails = failure.is_some_and(|it| it.is_lasting() || self.view.has_pods());
+                self.changed |= fails && !self.view.classes_failed;
+                self.view.classes_failed |= fails;
+                // A server may have no such objects.
+                let are_none = failure.is_some_and(|it| it.code() == NOT_FOUND);
                 let trouble = &mut self.trouble.classes;
-                if code != Some(NOT_FOUND)
+                if !are_none
                     && let Some(event) = accept(update, "runtime classes", trouble, &mut self.changed)
                 {
                     self.changed |= self.view.classes.take(event);

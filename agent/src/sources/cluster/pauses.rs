@@ -9,23 +9,26 @@ use super::watch::Pauses;
 #[derive(Debug)]
 pub(super) struct Backoff {
     failures: u32,
+    /// After lasting failures.
     doublings: u32,
 }
 
 /// In milliseconds.
 const SHORTEST: u64 = 250;
+/// A second at last.
+const DOUBLINGS: u32 = 2;
 
 impl Default for Backoff {
     fn default() -> Self {
         Self {
             failures: 0,
-            doublings: 2,
+            doublings: DOUBLINGS,
         }
     }
 }
 
 impl Backoff {
-    /// About a minute at last: for objects that nothing waits for, and that may be forbidden for good.
+    /// About a minute at last after lasting failures: for objects that nothing waits for, and that may be forbidden for good.
     pub(super) fn seldom() -> Self {
         Self {
             failures: 0,
@@ -35,8 +38,13 @@ impl Backoff {
 }
 
 impl Pauses for Backoff {
-    fn next(&mut self) -> Duration {
-        let base = SHORTEST << self.failures.min(self.doublings);
+    fn next(&mut self, is_lasting: bool) -> Duration {
+        let most = if is_lasting {
+            self.doublings
+        } else {
+            DOUBLINGS
+        };
+        let base = SHORTEST << self.failures.min(most);
         self.failures = self.failures.saturating_add(1);
         let random = RandomState::new().hash_one(self.failures);
         Duration::from_millis(base / 2 + random % base)

@@ -72,6 +72,11 @@ impl View {
 }
 
 impl View {
+    /// Whether pods and namespaces were read in full.
+    pub fn has_pods(&self) -> bool {
+        self.pods.known.is_some() && self.namespaces.known.is_some()
+    }
+
     /// Whether there is room again for an object that exceeded a share when it came. Says so once.
     pub fn take_has_room(&mut self) -> bool {
         let pods = self.pods.take_has_room();

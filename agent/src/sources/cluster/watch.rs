@@ -122,8 +122,8 @@ impl<K> Drop for Watch<K> {
 
 /// How long to wait after failures.
 pub trait Pauses {
-    /// After one more failure.
-    fn next(&mut self) -> Duration;
+    /// After one more failure, which may be a lasting one ([`Failure::is_lasting`]).
+    fn next(&mut self, is_lasting: bool) -> Duration;
     /// After a success.
     fn reset(&mut self);
 }
@@ -152,16 +152,18 @@ impl<K: Object> Worker<K> {
             let version = match self.list().await? {
                 Ok(version) => version,
                 Err(failure) => {
+                    let pause = pauses.next(failure.is_lasting());
                     self.send(Update::Failed(failure)).await?;
-                    sleep(pauses.next()).await;
+                    sleep(pause).await;
                     continue;
                 }
             };
             if let Err(failure) = self.watch(version, &mut pauses).await? {
+                let pause = pauses.next(failure.is_lasting());
                 self.fail(failure).await?;
-                sleep(pauses.next()).await;
+                sleep(pause).await;
             } else if began.elapsed() < SHORT_WATCH {
-                sleep(pauses.next()).await;
+                sleep(pauses.next(false)).await;
             }
         }
     }
@@ -228,13 +230,14 @@ impl<K: Object> Worker<K> {
                 }
                 Err(failure) if failure.is_forgotten() => return Ok(Ok(())),
                 Err(failure) => {
+                    let pause = pauses.next(failure.is_lasting());
                     self.fail(failure).await?;
-                    sleep(pauses.next()).await;
+                    sleep(pause).await;
                     continue;
                 }
             }
             if began.elapsed() < SHORT_WATCH {
-                sleep(pauses.next()).await;
+                sleep(pauses.next(false)).await;
             } else {
                 pauses.reset();
             }

@@ -89,6 +89,11 @@ impl Failure {
         }
     }
 
+    /// Asking again gives the same answer (4xx) until somebody changes something.
+    pub fn is_lasting(&self) -> bool {
+        (400..500).contains(&self.code())
+    }
+
     /// The server no longer knows the resource version: everything is to be listed again.
     pub(super) fn is_forgotten(&self) -> bool {
         const GONE: u16 = 410;

@@ -31,7 +31,7 @@ type Parameters = HashMap<String, String>;
 struct Counted(Arc<AtomicUsize>);
 
 impl Pauses for Counted {
-    fn next(&mut self) -> Duration {
+    fn next(&mut self, _: bool) -> Duration {
         self.0.fetch_add(1, Ordering::Relaxed);
         Duration::ZERO
     }
