@@ -1,8 +1,9 @@
 //! Defaults for all pods: flags `NAME=VALUE` and the configuration file.
 
-use std::{collections::BTreeMap, path::Path, str::FromStr};
+use std::{collections::BTreeMap, net::IpAddr, path::Path, str::FromStr};
 
 use anyhow::{Context as _, Result, anyhow, bail};
+use ipnet::IpNet;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -54,7 +55,7 @@ impl FromStr for DefaultFlag {
             .split_once('=')
             .ok_or("write NAME=VALUE, such as excludeOutboundPorts=3306")?;
         let (name, input) = known(name)?;
-        let value = value.to_owned();
+        let value = with_lengths(input, value);
         let mut inputs = Inputs::default();
         inputs.set(input, &value, name.to_owned());
         match Policy::of_inputs(&inputs) {
@@ -147,10 +148,23 @@ fn from_file(path: &Path, text: &str) -> Result<Inputs> {
         let (name, input) = known(&name).map_err(anyhow::Error::msg)?;
         let value =
             manifest::words(&value).map_err(|problem| anyhow!("defaults.{name} {problem}"))?;
+        let value = with_lengths(input, &value);
         let origin = format!("defaults.{name} in {}", path.display());
         inputs.set(input, &value, origin);
     }
     Ok(inputs)
+}
+
+/// Here an address stands for itself. Annotations and arguments are read as Istio does, which wants a length.
+fn with_lengths(input: Input, value: &str) -> String {
+    if !matches!(input, Input::ServiceCidr | Input::ServiceExcludeCidr) {
+        return value.to_owned();
+    }
+    let entry = |entry: &str| match entry.trim().parse::<IpAddr>() {
+        Ok(addr) => IpNet::from(addr).to_string(),
+        Err(_) => entry.to_owned(),
+    };
+    value.split(',').map(entry).collect::<Vec<_>>().join(",")
 }
 
 fn known(name: &str) -> Result<(&'static str, Input), String> {
