@@ -44,6 +44,7 @@ const CASES: [(Away, &[&str]); 9] = [
             "bpf_skc_to_mptcp_sock in connect",
             "cgroup/getpeername4 and 6",
             "cgroup/getsockname4 and 6",
+            "cgroup/sock_release",
             "sockops",
             "bpf_get_netns_cookie in sockops",
             "cgroup/getsockopt",

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use anyhow::{Context as _, Result, ensure};
 use lab::protocol::{Dial, Identity};
 
-use crate::fixture::{Arrives, SharedFixture, VIP, at, check};
+use crate::fixture::{Arrives, SharedFixture, VIP, at, check, ip, original};
 
 impl SharedFixture {
     /// One row: who, to where, with what outcome.
@@ -38,6 +38,19 @@ impl SharedFixture {
         self.row_of(dial, arrives, seen_as)
     }
 
+    /// A connection that leaves the pod untouched. Outside the pod no program answers SO_ORIGINAL_DST.
+    fn leaves(&self, creator: &Identity, to: SocketAddr, seen_as: &str) -> Result<()> {
+        let connected = self.connect(creator, to)?;
+        ensure!(
+            connected.server.local == to && connected.client.peer == to,
+            "{connected:?}"
+        );
+        ensure!(connected.server.peer.ip() == ip(seen_as), "{connected:?}");
+        // Connection tracking would know the client's end by the address it dialed.
+        ensure!(original(&connected.client, to) == Ok(to), "{connected:?}");
+        Ok(())
+    }
+
     fn row_of(&self, dial: Dial, arrives: Arrives, seen_as: &str) -> Result<()> {
         let (destination, source) = (dial.destination, dial.source);
         let case = format!("uid {} from {source:?} to {destination}", dial.creator.uid);
@@ -58,10 +71,7 @@ fn check_client_or_all(
             .as_ref()
             .map_err(|errno| anyhow::anyhow!("errno {errno}"))?;
         ensure!(connected.server.local == destination, "{connected:?}");
-        ensure!(
-            connected.server.peer.ip() == crate::fixture::ip(seen_as),
-            "{connected:?}"
-        );
+        ensure!(connected.server.peer.ip() == ip(seen_as), "{connected:?}");
         return Ok(());
     }
     check(result, arrives, seen_as, destination)

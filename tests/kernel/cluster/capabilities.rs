@@ -62,7 +62,9 @@ fn the_capabilities_in_deploy_suffice() -> Result<()> {
     let mut dual = injected("plain", &lab.uid(1));
     dual["spec"]["containers"][1]["env"] = json!([{"name": "ISTIO_DUAL_STACK", "value": "true"}]);
     api.apply(dual)?;
-    api.apply(injected("own", &lab.uid(2)))?;
+    let mut with_users = injected("own", &lab.uid(2));
+    with_users["spec"]["hostUsers"] = json!(false);
+    api.apply(with_users)?;
     let extra = Extra {
         api: Some(&api),
         capabilities: Some(&capabilities),

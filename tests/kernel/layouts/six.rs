@@ -18,7 +18,7 @@ use lab::{
 };
 use nix::sys::signal::Signal;
 use sidetrack_common::{
-    conn::{DestinationKey, DestinationRow},
+    conn::{DestinationKey, DestinationRow, StoredRecord},
     names,
     pod::Pod,
 };
@@ -47,7 +47,7 @@ const MAPS: [Map; 28] = [
     ("IFACE_BY_POD", None, 16, 8),
     ("LAST_REFUSAL", None, 16, 112),
     ("LISTENERS", None, 16, 8),
-    ("LOOPBACK_SIDECAR", None, 8, 4),
+    ("LOOPBACK_SIDECAR", Some(names::SIDECAR_BY_POD), 8, 4),
     ("OVERFLOW_BY_POD", None, 8, 1280),
     ("OWNER_RULES", None, 12, 4),
     ("POD_BY_NETNS", None, 8, 400),
@@ -60,11 +60,21 @@ const MAPS: [Map; 28] = [
     ("TRANSLATION", None, 4, 4),
 ];
 
-/// Sizes of DESTINATIONS in this build.
-const GROWN: (u32, u32) = (
-    size_of::<DestinationKey>() as u32,
-    size_of::<DestinationRow>() as u32,
-);
+/// Maps whose rows have grown since, with the sizes of keys and values in this build.
+const GROWN: [(&str, u32, u32); 2] = [
+    (
+        names::DESTINATIONS,
+        size_of::<DestinationKey>() as u32,
+        size_of::<DestinationRow>() as u32,
+    ),
+    (names::RECORD_BY_SOCK, 4, size_of::<StoredRecord>() as u32),
+];
+
+/// The name that a map has in layout 6.
+pub fn name_of(map: &'static str) -> &'static str {
+    let found = MAPS.iter().find(|(_, now, ..)| *now == Some(map));
+    found.map_or(map, |(old, ..)| old)
+}
 
 /// The flag of pods whose addresses were filtered. All are now, and the flag is gone.
 pub const FILTERS_ADDRESSES: u32 = 1 << 11;
@@ -132,7 +142,7 @@ pub fn has_all(maps: &Path) -> Result<()> {
     for (name, _, key, value) in MAPS {
         let info = sys::map_info(open(&maps.join(name))?.as_fd())?;
         // The rows of this build are there for its own programs, which go on to use them. Agents never read them.
-        let has_grown = name == names::DESTINATIONS && (info.key_size, info.value_size) == GROWN;
+        let has_grown = GROWN.contains(&(name, info.key_size, info.value_size));
         ensure!(
             (info.key_size, info.value_size) == (key, value) || has_grown,
             "{name} has keys of {} and values of {} bytes in this build, {key} and {value} in layout {OLDER}",

@@ -116,11 +116,16 @@ const OF_PODS: [&str; 9] = [
     names::BEFORE_SIDECAR,
 ];
 
-/// The rows of a layout's maps, by map, as bytes.
+/// The rows of a layout's maps, by the map's name now, as bytes.
 fn rows(fixture: &PodFixture, layout: u32) -> Result<BTreeMap<&'static str, BTreeSet<String>>> {
     let maps = version(fixture, layout).join("maps");
     let rows_of = |name: &&'static str| {
-        let rows = dump_of(&maps.join(name))?;
+        let pinned = if layout == OLDER {
+            six::name_of(name)
+        } else {
+            name
+        };
+        let rows = dump_of(&maps.join(pinned))?;
         let bytes = rows
             .iter()
             .map(|row| format!("{} {}", row["key"], row["value"]));

@@ -41,6 +41,8 @@ impl Pods {
         pod.ip("link add eth1 type veth peer name eth1-end")?;
         pod.ip("link set eth1 up")?;
         pod.ip("route add unreachable 10.9.9.9")?;
+        pod.ip("route add 10.9.8.0/24 dev eth1 table 100")?;
+        pod.ip("rule add from 10.9.7.7 lookup 100")?;
         // Where istio-validation listens; it is not the sidecar.
         let validation = waiting.actor()?;
         validation.listen_group(Listen {

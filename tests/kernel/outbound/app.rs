@@ -18,8 +18,7 @@ fn app_to_off_pod(fixture: &SharedFixture) -> Result<()> {
                 fixture.row(creator, to, Sidecar(15001), POD[family])?;
             }
             // As istio-cni has it, in pods without istio-init.
-            let to = at(VIP[family], 15020);
-            fixture.row(creator, to, Untouched, POD[family])?;
+            fixture.leaves(creator, at(VIP[family], 15020), POD[family])?;
         }
     }
     // A neighbor on the pod's own subnet.
