@@ -16,7 +16,7 @@ mod tests;
 mod transparent;
 
 pub use dns::udp;
-pub use inbound::{inbound, virtual_index};
+pub use inbound::{SSH_PORT, inbound, virtual_index};
 pub use outbound::{effective_destination, outbound, translated};
 
 use crate::{

@@ -61,7 +61,7 @@ impl Span {
 
     /// As iptables has it, with this between both ends.
     pub(crate) fn text(self, between: char) -> String {
-        match self.first == self.last {
+        match self.is_one() {
             true => self.first.to_string(),
             false => format!("{}{between}{}", self.first, self.last),
         }
@@ -69,7 +69,7 @@ impl Span {
 
     /// What the slots of iptables' match `multiport` take of its fifteen.
     pub(crate) const fn slots(self) -> usize {
-        if self.first == self.last { 1 } else { 2 }
+        if self.is_one() { 1 } else { 2 }
     }
 }
 

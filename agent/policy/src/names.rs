@@ -201,7 +201,7 @@ pub(crate) const VARIABLES: [(&str, Input); 8] = [
 ];
 
 /// Environment variables of istio-init beside these: each of its flags has one. A weaker one comes later.
-pub(crate) const FLAG_VARIABLES: [(&str, Input); 17] = [
+const FLAG_VARIABLES: [(&str, Input); 17] = [
     ("ENVOY_PORT", Input::EnvoyPort),
     ("INBOUND_CAPTURE_PORT", Input::InboundCapturePort),
     ("INBOUND_TUNNEL_PORT", Input::InboundTunnelPort),
@@ -224,11 +224,19 @@ pub(crate) const FLAG_VARIABLES: [(&str, Input); 17] = [
     ("DUAL_STACK", Input::DualStack),
 ];
 
-/// The input that a variable of istio-init sets.
-pub(crate) fn of_init_variable(name: &str) -> Option<Input> {
-    let mut all = VARIABLES.iter().chain(&FLAG_VARIABLES);
-    all.find(|(known, _)| *known == name)
-        .map(|(_, input)| *input)
+/// Every environment variable of istio-init with the input that it sets. A weaker one comes later.
+pub(crate) fn init_variables() -> impl Iterator<Item = &'static (&'static str, Input)> {
+    VARIABLES.iter().chain(&FLAG_VARIABLES)
+}
+
+/// Whether the record of a container that the webhook removes has a variable: the agent reads it, now or in a later version.
+pub(crate) fn is_recorded(variable: &str) -> bool {
+    variable.starts_with("ISTIO_") || is_init_variable(variable)
+}
+
+/// Whether a variable of istio-init sets an input.
+pub(crate) fn is_init_variable(variable: &str) -> bool {
+    init_variables().any(|(name, _)| *name == variable)
 }
 
 /// Prefixes of annotations of which every name is known here. Istio has further annotations with
@@ -303,7 +311,8 @@ pub(crate) fn is_of_known_prefix(name: &str) -> bool {
 
 /// The same name as a constant, if it is one of a variable that means something.
 pub(crate) fn known_variable(name: &str) -> Option<&'static str> {
-    let names = VARIABLES.iter().chain(&FLAG_VARIABLES);
-    let mut names = names.map(|(name, _)| *name).chain(OTHER_VARIABLES);
+    let mut names = init_variables()
+        .map(|(name, _)| *name)
+        .chain(OTHER_VARIABLES);
     names.find(|known| *known == name)
 }

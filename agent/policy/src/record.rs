@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     error::PolicyError,
     facts::{PodFacts, containers},
-    names::of_init_variable,
+    names::is_recorded,
     text::shortened,
 };
 
@@ -45,8 +45,7 @@ impl Record {
         let mut env = BTreeMap::new();
         for variable in container.env.iter().flatten() {
             if let Some(value) = &variable.value
-                && (variable.name.starts_with("ISTIO_")
-                    || of_init_variable(&variable.name).is_some())
+                && is_recorded(&variable.name)
             {
                 // Of two the first counts, as in the sidecar's environment.
                 env.entry(variable.name.clone())

@@ -185,18 +185,12 @@ pub fn wanted(pod: &PodFacts, namespace_label: Option<&str>, mesh: &Mesh) -> Wan
         interception: namespace_label,
         ..NamespaceLabels::default()
     };
-    wanted_in(pod, labels, mesh)
+    wanted_in(pod, labels, None, mesh)
 }
 
-/// Selects a pod by its manifest and what the labels of its namespace say.
+/// Selects a pod by its manifest, what the labels of its namespace say, and the handler of its runtime class, if that is known.
 #[must_use]
-pub fn wanted_in(pod: &PodFacts, labels: NamespaceLabels<'_>, mesh: &Mesh) -> Wanted {
-    wanted_by(pod, labels, None, mesh)
-}
-
-/// The same, with the handler of its runtime class, if that is known.
-#[must_use]
-pub fn wanted_by(
+pub fn wanted_in(
     pod: &PodFacts,
     labels: NamespaceLabels<'_>,
     runtime_handler: Option<&str>,

@@ -12,7 +12,7 @@ use crate::{
     inputs::{Input, Inputs},
     mesh_name::MeshName,
     meshes,
-    names::{ANNOTATIONS, FLAG_VARIABLES, REMOVED_ISTIO_INIT, VARIABLES, known_annotations},
+    names::{ANNOTATIONS, REMOVED_ISTIO_INIT, VARIABLES, init_variables, known_annotations},
     policy::Policy,
     record::{ISTIO_INIT, Record},
 };
@@ -309,14 +309,17 @@ fn command_line<'a>(
 ) -> Result<Inputs, PolicyError> {
     let mut inputs = arguments::parse(words, place)?;
     let env: BTreeMap<&str, &str> = env.collect();
-    let known = VARIABLES.iter().chain(&FLAG_VARIABLES);
-    inputs.add(variables(known, |name| env.get(name).copied(), place));
+    inputs.add(variables(
+        init_variables(),
+        |name| env.get(name).copied(),
+        place,
+    ));
     Ok(inputs.of_tool())
 }
 
 /// Environment variables of a container; of two for an input the first counts.
 fn variables<'a>(
-    known: impl Iterator<Item = &'a (&'a str, Input)>,
+    known: impl Iterator<Item = &'static (&'static str, Input)>,
     value: impl Fn(&str) -> Option<&'a str>,
     place: &str,
 ) -> Inputs {

@@ -24,7 +24,7 @@ use tracing::info;
 use self::{
     credentials::Credentials,
     pauses::Backoff,
-    problem::Problem,
+    problem::{Problem, UNAUTHORIZED},
     uninstall::Uninstall,
     view::{Kept as _, View},
     watch::{Failure, Object, Target, Timeouts, Update, Watch},
@@ -55,8 +55,6 @@ const OBSOLETE_AFTER: Duration = Duration::from_secs(30);
 pub struct Cluster {
     client: Client,
     credentials: Credentials,
-    /// Since when it cannot be asked for pods.
-    fails_since: Option<Instant>,
     pods: Watch<PodFacts>,
     namespaces: Watch<ObjectFacts>,
     classes: Watch<ObjectFacts>,
@@ -111,7 +109,6 @@ impl Cluster {
             config: follow_one(&client, "api/v1", "configmaps", daemonset),
             client,
             credentials,
-            fails_since: None,
             uninstall: Uninstall::default(),
             pods,
             namespaces,
@@ -158,9 +155,8 @@ impl Cluster {
 
     /// Why an agent that starts now could ask the API server, and this one cannot.
     pub fn obsolete(&self) -> Option<&'static str> {
-        let fails = self
-            .fails_since
-            .is_some_and(|since| since.elapsed() > OBSOLETE_AFTER);
+        let pods = self.trouble.pods.as_ref();
+        let fails = pods.is_some_and(|it| it.since().elapsed() > OBSOLETE_AFTER);
         (fails && self.credentials.have_changed()).then_some(
             "the API server cannot be asked with the credentials that this agent started with, and there are others now: it ends so that the next one uses them; interception continues",
         )
@@ -217,10 +213,6 @@ impl Cluster {
                 if let Some(event) = accept(update, "pods", &mut self.trouble.pods, &mut self.changed) {
                     self.changed |= self.view.pods.take(event);
                     self.list_again_if_room();
-                }
-                match self.trouble.pods {
-                    Some(_) => _ = self.fails_since.get_or_insert_with(Instant::now),
-                    None => self.fails_since = None,
                 }
             }
             () = sleep_until(self.relist) => {
@@ -354,7 +346,7 @@ fn accept<K>(
 /// What to do about a failure.
 fn cure(failure: &Failure) -> &'static str {
     match failure.code() {
-        401 => {
+        UNAUTHORIZED => {
             " (the agent's token is not accepted: if that stays so, delete the agent's pod, since only a new one gets a new token)"
         }
         403 => " (the agent may not list and watch this: look at its ClusterRole)",

@@ -8,7 +8,8 @@ use crate::{
     rule::Rule,
 };
 
-const SSH_PORT: u16 = 22;
+/// SSH, host order.
+pub const SSH_PORT: u16 = 22;
 
 /// [`Decision::index`] of [`Rule::VirtualInterface`]. That rule has a line for each pair of an
 /// interface and a range, so the index holds the positions of both.

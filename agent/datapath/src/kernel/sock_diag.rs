@@ -3,10 +3,11 @@
 
 use std::{io, ops::ControlFlow, time::Instant};
 
+use netlink_packet_core::{NLA_TYPE_MASK, Nla as _, NlasIterator};
 use netlink_packet_sock_diag::{
     SockDiagMessage,
     constants::{AF_INET, AF_INET6, IPPROTO_TCP},
-    inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags},
+    inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags, nlas::Nla},
 };
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
 
@@ -83,4 +84,24 @@ pub fn cookie(socket: &InetResponse) -> u64 {
     let [a, b, c, d, e, f, g, h] = socket.header.socket_id.cookie;
     let half = |bytes| u64::from(u32::from_ne_bytes(bytes));
     half([a, b, c, d]) | half([e, f, g, h]) << 32
+}
+
+/// The value of the attribute of a kind that the library does not know, as the kernel has written it.
+pub fn attribute(socket: &InetResponse, kind: u16) -> Option<Vec<u8>> {
+    socket.nlas.iter().find_map(|attribute| match attribute {
+        Nla::Other(other) if other.kind() & NLA_TYPE_MASK == kind => {
+            let mut value = vec![0; other.value_len()];
+            other.emit_value(&mut value);
+            Some(value)
+        }
+        _ => None,
+    })
+}
+
+/// The value of the first attribute of a kind within another one's.
+pub fn nested(attributes: &[u8], kind: u16) -> Option<&[u8]> {
+    let found = NlasIterator::new(attributes)
+        .filter_map(Result::ok)
+        .find(|it| it.kind() == kind)?;
+    found.into_inner().get(4..4 + found.value_length())
 }

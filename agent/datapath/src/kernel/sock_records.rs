@@ -12,10 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use netlink_packet_core::{
-    DefaultNla, Emitable as _, NLA_F_NESTED, NLA_TYPE_MASK, NetlinkSerializable, Nla as _,
-    NlasIterator,
-};
+use netlink_packet_core::{DefaultNla, Emitable as _, NLA_F_NESTED, NetlinkSerializable};
 use netlink_packet_sock_diag::{
     SOCK_DIAG_BY_FAMILY, SockDiagMessage,
     constants::{IPPROTO_TCP, TCP_CLOSE_WAIT, TCP_ESTABLISHED, TCP_SYN_SENT},
@@ -162,17 +159,12 @@ impl OpenSocket {
         let id = &header.socket_id;
         let mut traffic = None;
         let mut has_connected = None;
-        let mut record = None;
+        let storages = sock_diag::attribute(socket, INET_DIAG_SK_BPF_STORAGES);
         for attribute in &socket.nlas {
             match attribute {
                 Nla::TcpInfo(info) => {
                     traffic = Traffic::of(info, header.state);
                     has_connected = has_sent_syn(info, header.state, header.send_queue);
-                }
-                Nla::Other(other) if other.kind() & NLA_TYPE_MASK == INET_DIAG_SK_BPF_STORAGES => {
-                    let mut value = vec![0; other.value_len()];
-                    other.emit_value(&mut value);
-                    record = record_in(&value);
                 }
                 _ => {}
             }
@@ -186,27 +178,19 @@ impl OpenSocket {
             cookie: sock_diag::cookie(socket),
             traffic,
             has_connected,
-            record,
+            record: storages.and_then(|storages| record_in(&storages)),
         }
     }
 }
 
 /// The record in the attribute with the socket's values.
 fn record_in(storages: &[u8]) -> Option<SockRecord> {
-    let value = nested(
-        nested(storages, SK_DIAG_BPF_STORAGE)?,
+    let value = sock_diag::nested(
+        sock_diag::nested(storages, SK_DIAG_BPF_STORAGE)?,
         SK_DIAG_BPF_STORAGE_MAP_VALUE,
     )?;
     let stored: StoredRecord = bytemuck::try_pod_read_unaligned(value).ok()?;
     Some(stored.record)
-}
-
-/// The value of the first attribute of a kind.
-fn nested(attributes: &[u8], kind: u16) -> Option<&[u8]> {
-    let found = NlasIterator::new(attributes)
-        .filter_map(Result::ok)
-        .find(|it| it.kind() == kind)?;
-    found.into_inner().get(4..4 + found.value_length())
 }
 
 fn u32_at(info: &[u8], at: usize) -> Option<u32> {

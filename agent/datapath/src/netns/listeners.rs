@@ -15,7 +15,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use netlink_packet_core::{NLA_TYPE_MASK, Nla as _, NlasIterator};
 use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
 use sidetrack_common::{
     addr::Family,
@@ -92,11 +91,6 @@ impl Search {
         } else {
             0
         }
-    }
-
-    /// Whether a listener is at a capture port.
-    const fn is_at_capture_port(&self, listening: &Listening) -> bool {
-        listening.port == self.outbound_port || listening.port == self.inbound_port
     }
 }
 
@@ -268,7 +262,7 @@ fn listening(netns: &Netns, search: &Search, until: Instant) -> Result<Vec<Liste
     let mut found = Vec::new();
     visit(netns, until, |listening| {
         let is_wanted = if listening.address.is_loopback() {
-            search.is_at_capture_port(&listening)
+            search.bits(&listening) != 0
         } else {
             search.ports.contains(&listening.port)
         };
@@ -300,18 +294,9 @@ fn is_v6_only(socket: &InetResponse) -> bool {
 fn is_mptcp(socket: &InetResponse) -> bool {
     const INET_DIAG_ULP_INFO: u16 = 19;
     const INET_ULP_INFO_NAME: u16 = 1;
-    let mut attributes = socket.nlas.iter();
-    attributes.any(|attribute| {
-        let Nla::Other(other) = attribute else {
-            return false;
-        };
-        if other.kind() & NLA_TYPE_MASK != INET_DIAG_ULP_INFO {
-            return false;
-        }
-        let mut value = vec![0; other.value_len()];
-        other.emit_value(&mut value);
-        let mut nested = NlasIterator::new(&value[..]).flatten();
-        nested.any(|name| name.kind() == INET_ULP_INFO_NAME && name.value().starts_with(b"mptcp"))
+    let info = sock_diag::attribute(socket, INET_DIAG_ULP_INFO);
+    info.is_some_and(|info| {
+        sock_diag::nested(&info, INET_ULP_INFO_NAME).is_some_and(|it| it.starts_with(b"mptcp"))
     })
 }
 

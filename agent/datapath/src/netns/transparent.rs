@@ -22,8 +22,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use netlink_packet_core::Nla as _;
-use netlink_packet_sock_diag::inet::{InetResponse, nlas::Nla};
+use netlink_packet_sock_diag::inet::InetResponse;
 use nix::sys::socket::{setsockopt, sockopt::IpTransparent};
 use parking_lot::Mutex;
 
@@ -157,14 +156,8 @@ fn listeners_that_differ(
 fn is_transparent(socket: &InetResponse) -> bool {
     const INET_DIAG_SOCKOPT: u16 = 22;
     const TRANSPARENT: u8 = 1 << 5;
-    socket.nlas.iter().any(|attribute| {
-        let Nla::Other(other) = attribute else {
-            return false;
-        };
-        let mut value = vec![0; other.value_len()];
-        other.emit_value(&mut value);
-        other.kind() == INET_DIAG_SOCKOPT && value.first().is_some_and(|it| it & TRANSPARENT != 0)
-    })
+    let bits = sock_diag::attribute(socket, INET_DIAG_SOCKOPT);
+    bits.is_some_and(|bits| bits.first().is_some_and(|it| it & TRANSPARENT != 0))
 }
 
 /// Files of a pod that a search has taken.

@@ -149,11 +149,10 @@ impl Raw {
 
 /// The policy.
 pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
-    if let Some(found) = settings_annotation(pod, kuma::CONFIG) {
-        let raw = by_configuration(&found, settings);
-        validated(&raw, settings)
+    let raw = if let Some(found) = settings_annotation(pod, kuma::CONFIG) {
+        by_configuration(&found, settings)
     } else if let Some((words, place)) = init_words(pod, MeshName::Kuma, settings) {
-        validated(&by_arguments(&words, &place), settings)
+        by_arguments(&words, &place)
     } else {
         let mut raw = by_annotations(pod);
         let runs_as = pod.run_as(MeshName::Kuma).user;
@@ -165,8 +164,9 @@ pub(super) fn policy(pod: &PodFacts, settings: &mut Settings) -> Policy {
             let origin = "runAsUser of the sidecar".to_owned();
             raw.0.insert(Setting::User, Sourced { value, origin });
         }
-        validated(&raw, settings)
-    }
+        raw
+    };
+    validated(&raw, settings)
 }
 
 /// A node of the configuration by its path.

@@ -12,10 +12,7 @@ use crate::{
         ADMIN, CONTROL, INBOUND, OUTBOUND, PROXY_GID, PROXY_UID, SKIP_INBOUND_PORTS,
         SKIP_OUTBOUND_PORTS, SKIP_SUBNETS,
     },
-    parse::{
-        reader::{Settings, entries},
-        values,
-    },
+    parse::{reader::Settings, values},
     policy::{InboundPorts, Policy},
 };
 
@@ -129,9 +126,9 @@ fn ports(found: Option<&Sourced>, settings: &mut Settings) -> Vec<Span> {
         return Vec::new();
     };
     let items = found.value.split(',').filter(|item| !item.is_empty());
-    let readable = settings.readable(found, items, port_range);
-    let read = |item: &str| port_range(item).ok_or_else(String::new);
-    entries(found, readable.into_iter(), read, &mut settings.errors)
+    settings.readable(found, items, |item| {
+        port_range(item).ok_or_else(String::new)
+    })
 }
 
 /// `ParsePortRange` of proxy-init.

@@ -89,17 +89,17 @@ impl Settings {
         entries(found, items, parse, &mut self.errors)
     }
 
-    /// The items of a list that can be read. The others have no effect in the mesh's own program either, and are named in
+    /// A list's items that can be read. The others have no effect in the mesh's own program either, and are named in
     /// a remark.
-    pub(crate) fn readable<'a, T>(
+    pub(crate) fn readable<'a, T: Entry>(
         &mut self,
-        found: &'a Sourced,
+        found: &Sourced,
         items: impl Iterator<Item = &'a str>,
-        read: impl Fn(&str) -> Option<T>,
-    ) -> Vec<&'a str> {
+        parse: impl Fn(&str) -> Result<T, String>,
+    ) -> Vec<T> {
         const NAMED: usize = 3;
         let (readable, ignored): (Vec<&str>, Vec<&str>) =
-            items.partition(|item| read(item).is_some());
+            items.partition(|item| parse(item).is_ok());
         if let Some(more) = ignored.len().checked_sub(1) {
             let named = ignored.iter().take(NAMED);
             let named: Vec<String> = named.map(|item| format!("{:?}", shortened(item))).collect();
@@ -110,7 +110,7 @@ impl Settings {
                 found.origin
             ));
         }
-        readable
+        entries(found, readable.into_iter(), parse, &mut self.errors)
     }
 
     /// A value that cannot be used.
@@ -174,9 +174,7 @@ impl Reader<'_> {
         }
         let items = found.value.split(',').map(str::trim);
         let items = items.filter(|item| !item.is_empty());
-        let readable = self.settings.readable(found, items, |item| cidr(item).ok());
-        let errors = &mut self.settings.errors;
-        Some(entries(found, readable.into_iter(), cidr, errors))
+        Some(self.settings.readable(found, items, cidr))
     }
 }
 

@@ -1,8 +1,9 @@
 //! The rules for what meshes other than Istio leave alone.
 
 use ipnet::IpNet;
-use sidetrack_common::policy::{
-    DIALECT_SSH_IN, DIALECT_TUNNEL_IN, DNS_DIRECT_BITS, OUTBOUND_OFF_BIT, OWNER_ENTRIES,
+use sidetrack_common::{
+    decide::SSH_PORT,
+    policy::{DIALECT_SSH_IN, DIALECT_TUNNEL_IN, DNS_DIRECT_BITS, OUTBOUND_OFF_BIT, OWNER_ENTRIES},
 };
 
 use super::{InboundPorts, Policy};
@@ -10,8 +11,6 @@ use crate::{
     dialect::Dialect,
     exclusions::{MULTIPORT_SLOTS, Protocol, Span, Valued, is_ranged},
 };
-
-const SSH_PORT: u16 = 22;
 
 impl Policy {
     /// Bits of the families in which a rule leaves queries over TCP to the servers that they are sent to.

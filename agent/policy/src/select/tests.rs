@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::{
     Enroll, INJECT, NamespaceLabels, Prospect, Rejected, Skipped, Wanted, is_starting, prospect,
-    wanted, wanted_by, wanted_in,
+    wanted, wanted_in,
 };
 use crate::{
     Dialect,
@@ -107,11 +107,11 @@ fn a_pod_without_envoy_is_skipped() {
     };
     let pod = with("true", plain);
     assert!(matches!(
-        wanted_in(&pod, ambient, &mesh),
+        wanted_in(&pod, ambient, None, &mesh),
         Wanted::Enrolled(_)
     ));
     assert!(matches!(
-        wanted_in(&pod, NamespaceLabels::default(), &mesh),
+        wanted_in(&pod, NamespaceLabels::default(), None, &mesh),
         Wanted::Skipped(Skipped::Proxyless)
     ));
 }
@@ -454,7 +454,7 @@ fn sandboxed_pods_are_rejected_by_the_handler_of_their_class() {
         (None, Some("kata"), false),
     ] {
         let pod = injected(&[("/spec/runtimeClassName", json!(class))]);
-        let wanted = wanted_by(&pod, labels, handler, &mesh);
+        let wanted = wanted_in(&pod, labels, handler, &mesh);
         let Wanted::Rejected(reason) = wanted else {
             assert!(!is_rejected, "{class:?} {handler:?}");
             continue;
@@ -488,7 +488,7 @@ fn in_ambient_mesh(pod: &PodFacts, dataplane_mode: Option<&str>, mesh: &Mesh) ->
         ambient: true,
         ..mesh.clone()
     };
-    wanted_in(pod, labels, &mesh)
+    wanted_in(pod, labels, None, &mesh)
 }
 
 #[test]
@@ -523,7 +523,7 @@ fn without_the_flag_no_pod_is_in_ambient_mode() {
         interception: Some("enabled"),
     };
     for enroll in [Enroll::Labeled, Enroll::Injected] {
-        let found = wanted_in(&ambient(&[]), labels, &Mesh::new(enroll));
+        let found = wanted_in(&ambient(&[]), labels, None, &Mesh::new(enroll));
         let is_skipped = matches!(found, Wanted::Skipped(Skipped::NoSidecar));
         assert!(is_skipped, "{found:?}");
     }

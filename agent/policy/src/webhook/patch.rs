@@ -15,7 +15,7 @@ use super::{
 use crate::{
     arguments,
     facts::PodFacts,
-    names::{InjectedNames, REPLACED, of_init_variable},
+    names::{InjectedNames, REPLACED, is_init_variable},
     policy::Policy,
     record::{ANNOTATION, ANNOTATIONS_MAX, ISTIO_INIT, Record},
     select::{Wanted, wanted},
@@ -128,7 +128,7 @@ fn unread(container: &Container) -> Option<String> {
     let mut variables = container.env.iter().flatten();
     let unread = variables.find(|variable| {
         let is_expanded = variable.value.as_ref().is_some_and(|it| it.contains("$("));
-        of_init_variable(&variable.name).is_some() && (is_expanded || variable.value_from.is_some())
+        is_init_variable(&variable.name) && (is_expanded || variable.value_from.is_some())
     })?;
     Some(format!("variable {}", unread.name))
 }

@@ -12,7 +12,7 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use crate::{names::of_init_variable, record::ANNOTATIONS_MAX};
+use crate::{names::is_recorded, record::ANNOTATIONS_MAX};
 
 /// Containers in a list. No node runs a pod with so many.
 const MAX_CONTAINERS: usize = 1000;
@@ -134,9 +134,7 @@ impl ContainerText<'_> {
         let known: Known<'_> = serde_json::from_str(self.text.get())?;
         let words = |List(words): Words| words;
         let variables = known.env.into_iter().flat_map(|List(variables)| variables);
-        let relevant = variables.filter(|variable| {
-            variable.name.starts_with("ISTIO_") || of_init_variable(&variable.name).is_some()
-        });
+        let relevant = variables.filter(|variable| is_recorded(&variable.name));
         let has_more_variables = known
             .env_from
             .is_some_and(|List(sources)| !sources.is_empty());

@@ -6,7 +6,7 @@ use sidetrack_common::ids::NetnsCookie;
 use sidetrack_policy::{
     PodRef, Policy,
     manifest::{Document, NamespaceFacts, NetnsRef},
-    select::{NamespaceLabels, Skipped, Wanted, is_starting, wanted_by},
+    select::{NamespaceLabels, Skipped, Wanted, is_starting, wanted_in},
 };
 use tracing::error;
 
@@ -151,7 +151,7 @@ impl<N: Node> Core<N> {
             dataplane_mode: document.namespace_mode.as_deref(),
         };
         let handler = document.runtime_handler.as_deref();
-        let selected = match wanted_by(&document.pod, labels, handler, &self.mesh) {
+        let selected = match wanted_in(&document.pod, labels, handler, &self.mesh) {
             Wanted::Enrolled(policy) => Selected::Enrolled(self.shared(*policy)),
             Wanted::Rejected(reason) => Selected::Rejected(reason.to_string()),
             Wanted::Skipped(reason) => Selected::Skipped(reason),

@@ -108,7 +108,7 @@ impl<N: Node> Core<N> {
         let mut enrolled = enrollment.map(|it| EnrolledFacts {
             inode: it.inode,
             same_reference: it.netns == goal.netns,
-            path_leads_there: it.doubt.is_none() && self.node.inode_at(&it.path) == Some(it.inode),
+            path_leads_there: self.leads_there(it),
             has_processes: false,
             same_policy: it.policy == goal.policy,
             stale: self.is_stale(it),

@@ -6,7 +6,7 @@ use sidetrack_policy::PodRef;
 
 use super::{Core, converge};
 use crate::{
-    node::Node,
+    node::{Enrollment, Node},
     policies::SHORT,
     state::{Desired, FAST_RETRIES, Record, SLOW_RETRY},
 };
@@ -87,6 +87,11 @@ impl<N: Node> Core<N> {
         }
     }
 
+    /// Whether the path of an enrolled pod's namespace leads to it, without a doubt.
+    pub(super) fn leads_there(&self, enrollment: &Enrollment<N>) -> bool {
+        enrollment.doubt.is_none() && self.node.inode_at(&enrollment.path) == Some(enrollment.inode)
+    }
+
     /// Whether nothing has to be done for a pod, as far as a look at its path shows.
     pub(super) fn is_settled(&self, record: &Record<N>) -> bool {
         let Some(matches) = record.matches_goal() else {
@@ -94,9 +99,7 @@ impl<N: Node> Core<N> {
         };
         matches
             && record.enrollment().is_some_and(|enrollment| {
-                enrollment.doubt.is_none()
-                    && self.node.inode_at(&enrollment.path) == Some(enrollment.inode)
-                    && !self.is_stale(enrollment)
+                self.leads_there(enrollment) && !self.is_stale(enrollment)
             })
     }
 

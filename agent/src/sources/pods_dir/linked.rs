@@ -52,8 +52,9 @@ impl Job for LinkedText {
 
 /// What a file is like; `None` if that cannot be told.
 pub(super) fn stamp(path: &Path) -> Option<Stamp> {
-    if !is_link(path) {
-        return fs::metadata(path).ok().map(|meta| Stamp::of(&meta));
+    let own = fs::symlink_metadata(path).ok()?;
+    if !own.is_symlink() {
+        return Some(Stamp::of(&own));
     }
     let stamp = foreign_files::wait(&share(path), &LinkedStamp(path.to_owned()), TIMEOUT);
     stamp.ok().map(|(stamp, _)| stamp)
