@@ -206,8 +206,9 @@ fn of_several_namespaces_none_is_the_pods_for_certain() -> Result<()> {
     let pids = format!("its processes {} and {}", sidecar.pid(), first.id());
     node.soon("shop/web", is("partial", &pids))?;
     ensure!(taken_by(&app)? == 15001);
+    // A process that ends is noticed in a later turn.
     drop(first);
-    node.soon("shop/web", is("enrolled", ""))?;
+    node.places().wait_pod("shop/web", is("enrolled", ""))?;
     ensure!(taken_by(&app)? == 15001);
     Ok(())
 }

@@ -64,12 +64,11 @@ impl Snapshot {
             return PodRoutes { rows, selectors };
         }
         let own = self.own_routes();
-        let mut rows: HashMap<RouteId, Route> = if own.len() > MAX_ROUTES {
-            everything(netns, RouteKind::Unknown).collect()
+        let mut rows: HashMap<RouteId, Route>;
+        if own.len() > MAX_ROUTES {
+            rows = everything(netns, RouteKind::Unknown).collect();
         } else {
-            own.iter().map(row).collect()
-        };
-        if own.len() <= MAX_ROUTES {
+            rows = own.iter().map(row).collect();
             for is_v6 in FAMILIES {
                 self.make_everything_reachable(netns, is_v6, &mut rows);
             }
@@ -104,7 +103,7 @@ impl Snapshot {
             rules.selectors()?;
             for view in rules.views() {
                 let tables = Tables::new(&self.routes, rules.in_view(view), rules.is_usual);
-                tables.add_to(&mut deciding, view);
+                tables.add_to(&mut deciding, view, |_| true);
                 if deciding.len() > MAX_ROUTES {
                     return None;
                 }
@@ -118,9 +117,9 @@ impl Snapshot {
         let mut own = Deciding::new();
         for is_v6 in FAMILIES {
             let usual = Followed::usual(is_v6);
-            Tables::new(&self.routes, usual.in_view(0), true).add_to(&mut own, 0);
+            let tables = Tables::new(&self.routes, usual.in_view(0), true);
+            tables.add_to(&mut own, 0, |route| route.kind == RouteKind::Local);
         }
-        own.retain(|_, route| route.kind == RouteKind::Local);
         own
     }
 
@@ -249,9 +248,9 @@ impl<'a> Tables<'a> {
         thrown
     }
 
-    /// Adds for each prefix the route that decides. Where the rules are the usual ones, prefixes that a wider one of an
+    /// Adds for each prefix the route that decides, if it `counts`. Where the rules are the usual ones, prefixes that a wider one of an
     /// earlier table decides are left out.
-    fn add_to(&self, deciding: &mut Deciding, view: u32) {
+    fn add_to(&self, deciding: &mut Deciding, view: u32, counts: impl Fn(&FlatRoute) -> bool) {
         let prefixes = self.tables.iter().flat_map(|table| {
             let own = table.routes.iter();
             let own = own.map(|(prefix, route)| (*prefix, route.kind == RouteKind::Throw));
@@ -259,6 +258,7 @@ impl<'a> Tables<'a> {
         });
         for (prefix, is_thrown) in prefixes.collect::<BTreeSet<_>>() {
             if let Some(route) = self.decides(prefix)
+                && counts(route)
                 && (route.destination == prefix || is_thrown || !self.is_usual)
             {
                 deciding.insert((view, prefix), route.clone());

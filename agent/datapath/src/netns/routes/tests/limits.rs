@@ -73,7 +73,10 @@ fn a_pod_has_a_share_of_the_rows() {
     assert_eq!(too_many.rows(COOKIE, &[], None).rows.len(), 3);
     assert!(too_many.notes()[0].contains("2048 routes"));
 
-    let addresses = pod(many(MAX_ROUTES + 1).map(|net| local(&net, ETH0)).collect());
+    // Routes elsewhere are none of them, also where they are the first.
+    let mut routes = vec![unicast("0.0.0.0/0", ETH0), unicast("10.0.0.0/8", ETH0)];
+    routes.extend(many(MAX_ROUTES + 1).map(|net| local(&net, ETH0)));
+    let addresses = pod(routes);
     let rows = addresses.rows(COOKIE, &[], None).rows;
     assert_eq!(rows.len(), 2);
     assert!(rows.values().all(Route::is_unknown));
