@@ -33,16 +33,11 @@ pub fn id_maps(netns: &Netns) -> Result<IdMaps> {
     let owner = sys::owning_user_namespace(netns.as_fd())
         .context("find the user namespace that owns the pod's network namespace")?;
     let owner = File::from(owner);
-    if is_nodes(&owner).context("stat a user namespace")? {
+    let inode = owner.metadata().context("stat a user namespace")?.ino();
+    if super::inode_at("/proc/self/ns/user".as_ref()) == Some(inode) {
         return Ok(IdMaps::of_node());
     }
     read_in(owner.into()).context("read the ids of the pod's user namespace")
-}
-
-/// Whether a user namespace is the node's.
-pub(super) fn is_nodes(user_namespace: &File) -> io::Result<bool> {
-    let inode = user_namespace.metadata()?.ino();
-    Ok(super::inode_at("/proc/self/ns/user".as_ref()) == Some(inode))
 }
 
 /// Reads the id maps through a process in the namespace, as `/proc` shows them by process only. The namespace

@@ -16,7 +16,7 @@ use sidetrack_reconcile::{Found, NodeError, Sought};
 use super::{path_of, pids_in, pod_uid};
 use crate::{
     kernel::sys::owning_user_namespace,
-    netns::{host_inodes, inode_at, userns::is_nodes},
+    netns::{host_inodes, inode_at},
 };
 
 /// Cgroups of a pod that are looked at. Those of its containers come first, and a pod has a few of them.
@@ -186,9 +186,13 @@ fn doubt(own: Member, rival: Member) -> String {
 /// or to one directly below if the pod has users of its own. Processes without privileges can only make namespaces
 /// that belong to a user namespace further down.
 fn is_made_by_runtime(netns: &File, own_users: bool) -> io::Result<bool> {
+    let nodes = fs::metadata("/proc/self/ns/user")?.ino();
     let owner = File::from(owning_user_namespace(netns.as_fd())?);
-    let parent = || owning_user_namespace(owner.as_fd()).map(File::from);
-    Ok(is_nodes(&owner)? || own_users && is_nodes(&parent()?)?)
+    if owner.metadata()?.ino() == nodes {
+        return Ok(true);
+    }
+    let parent = || File::from(owning_user_namespace(owner.as_fd())?).metadata();
+    Ok(own_users && parent()?.ino() == nodes)
 }
 
 /// The processes that joined first the cgroups of a pod, each with the number of its container: [`MAX_IN_CGROUP`] of

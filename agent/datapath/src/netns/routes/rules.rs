@@ -1,7 +1,7 @@
 //! Rules of policy routing, as far as they concern what a pod's own sockets send. They choose between tables by source, mark
 //! and user, which the kernel programs see as well: each set of rules that apply is a view of the routes.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use ipnet::IpNet;
 use netlink_packet_route::{
@@ -254,8 +254,12 @@ fn read(message: &RuleMessage, is_v6: bool, lo: Option<&str>) -> Reading {
         return Reading::Unclear;
     }
     let failing = |kind| {
+        let default: IpAddr = match is_v6 {
+            true => Ipv6Addr::UNSPECIFIED.into(),
+            false => Ipv4Addr::UNSPECIFIED.into(),
+        };
         Action::Fail(FlatRoute {
-            destination: super::flatten::default(is_v6),
+            destination: IpNet::new_assert(default, 0),
             table: 0,
             metric: 0,
             kind,
