@@ -117,6 +117,13 @@ fn try_order(world: &World, order: &Order, number: usize) -> Result<String> {
         world.wait_nodes()?;
         kube.rollout(node::NAMESPACE, "daemonset/node", START)?;
     }
+    // No agent removes the plugin's entry, and nothing proves the uninstall to the plugin: its account is deleted too.
+    let is_closed = order.plugin
+        && !matches!(order.agents, Agents::Run)
+        && !matches!(order.way, Way::DeleteDaemonSet);
+    if is_closed {
+        world.clean_nodes()?;
+    }
     let start = Instant::now();
     let name = format!("after-{number}");
     kube.apply(&[mesh::plain(&name, SHOP, image)])?;
@@ -132,6 +139,7 @@ fn try_order(world: &World, order: &Order, number: usize) -> Result<String> {
     let started = start.elapsed().as_secs_f64();
     world.delete_pod(&name)?;
     let clean = match node::wait_clean(kube, BY_ITSELF) {
+        Ok(()) if is_closed => "nodes clean after deploy/kubernetes/cleanup, before it".to_owned(),
         Ok(()) => "nodes clean by themselves".to_owned(),
         Err(_) => {
             world.clean_nodes()?;
