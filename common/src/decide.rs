@@ -134,6 +134,8 @@ pub enum Verdict {
     },
 }
 
+/// `EPERM`: what a program of a cgroup makes a call fail with.
+pub const EPERM: i32 = 1;
 /// `ECONNREFUSED`: what a client sees when the sidecar is down.
 pub const ECONNREFUSED: i32 = 111;
 

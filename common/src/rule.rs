@@ -153,6 +153,8 @@ rules! {
     UnknownTarget = 67, "unknown-target", "the connection goes to an address that only redirected connections of the pod have, and it is none of them: refused";
     /// Refused: the pod has as many records of sockets as it may have.
     RecordsFull = 68, "records-full", "the pod has more open sockets with a record than it may have: refused";
+    /// Refused: setsockopt for an option that leads the packets of a redirected socket elsewhere.
+    SocketOption = 69, "socket-option", "the application asked for a socket option that would lead the packets of its redirected connection past the sidecar: the option is refused with EPERM, the connection goes on";
 
     /// Outcome of a redirected connection: the kernel answered its SYN with a reset.
     SidecarRefused = 70, "sidecar-refused", "no sidecar listens on the capture port that the connection was redirected to: refused";
@@ -218,7 +220,8 @@ impl Rule {
             | Self::TooManyAddresses
             | Self::RoutingHeader
             | Self::UnknownTarget
-            | Self::RecordsFull => Class::Refused,
+            | Self::RecordsFull
+            | Self::SocketOption => Class::Refused,
             Self::NoListener | Self::SidecarRefused | Self::SidecarSilent => Class::Failed,
             Self::GivenUp => Class::GivenUp,
             Self::FamilyNotCaptured

@@ -48,6 +48,7 @@ const CASES: [(Away, &[&str]); 9] = [
             "sockops",
             "bpf_get_netns_cookie in sockops",
             "cgroup/getsockopt",
+            "cgroup/setsockopt",
             "bpf_probe_read_kernel in cgroup/getsockopt",
             "sk_lookup",
             "ingress interface in sk_lookup",

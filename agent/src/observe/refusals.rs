@@ -153,6 +153,9 @@ pub fn cure(rule: Rule) -> &'static str {
         Rule::RoutingHeader => {
             "the application sets an IPv6 routing header (IPV6_RTHDR) or an IPv4 source route (IP_OPTIONS) on its sockets: remove that"
         }
+        Rule::SocketOption => {
+            "the application sets SO_BINDTODEVICE, IP_OPTIONS or IPV6_RTHDR on a connected socket: let it do without, or exclude the destination (in Istio by traffic.sidecar.istio.io/excludeOutboundIPRanges)"
+        }
         Rule::UnknownTarget => {
             "another program has changed the connection's addresses after sidetrack redirected it (`sidetrack status` names foreign programs), or the client dialed an address of 127.128.0.0/10 or 100:0:0:1::/64: only redirects lead there"
         }

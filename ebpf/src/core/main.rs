@@ -22,6 +22,8 @@ mod names;
 #[cfg(target_arch = "bpf")]
 mod queues;
 #[cfg(target_arch = "bpf")]
+mod setsockopt;
+#[cfg(target_arch = "bpf")]
 mod sk_lookup;
 #[cfg(target_arch = "bpf")]
 mod sock_release;

@@ -1,4 +1,4 @@
-//! `struct bpf_sockopt`: getsockopt.
+//! `struct bpf_sockopt`: getsockopt and setsockopt.
 
 use core::ffi::c_void;
 
@@ -31,7 +31,7 @@ pub fn tells_who_connected() -> bool {
     CAN_READ_KERNEL.load() != 0
 }
 
-/// A getsockopt call on its way back to the caller.
+/// A getsockopt call on its way back to the caller, or a setsockopt call on its way into the kernel.
 pub struct SockOpt<'a> {
     /// aya's context.
     pub inner: &'a SockoptContext,
@@ -48,6 +48,12 @@ impl SockOpt<'_> {
     #[inline(always)]
     pub fn name(&self) -> i32 {
         field!(self.inner.sockopt, optname)
+    }
+
+    /// Length of the value, bytes.
+    #[inline(always)]
+    pub fn len(&self) -> i32 {
+        field!(self.inner.sockopt, optlen)
     }
 
     /// Whether the call has succeeded, in the kernel or in an earlier program.
@@ -127,7 +133,7 @@ impl SockOpt<'_> {
         )
     }
 
-    /// Leaves the kernel's result alone. With a length of 0 the kernel does not copy the program's
+    /// Leaves the kernel's result, or the caller's value, alone. With a length of 0 the kernel does not copy the program's
     /// buffer, which has at most one page, back over the caller's, which may be longer.
     #[inline(always)]
     pub fn keep_result(&self) {

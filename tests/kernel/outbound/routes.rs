@@ -1,11 +1,16 @@
 //! Unusual destinations, routes and devices.
 
+use std::path::Path;
+
 use anyhow::{Context as _, Result, anyhow, ensure};
-use lab::protocol::{APP, Connected, Dial, Identity, PROXY, ROOT};
+use lab::{
+    protocol::{APP, Connected, Dial, Identity, PROXY, ROOT},
+    sidecar,
+};
 
 use crate::fixture::{
     Arrives::{Fails, Sidecar, Untouched},
-    POD, SharedFixture, VIP, at, check,
+    POD, PodFixture, SharedFixture, VIP, at, check,
 };
 
 shared_test!(unspecified_destinations);
@@ -112,5 +117,68 @@ fn routing_headers(fixture: &SharedFixture) -> Result<()> {
             "{outcome:?}"
         );
     }
+    Ok(())
+}
+
+/// Connects to each place and then sets each option that leads packets elsewhere; prints what came of it, and whether the
+/// connection is still there.
+const OPTIONS_AFTER_CONNECT: &str = r"
+import socket, struct, sys
+route4 = bytes([1, 131, 7, 4]) + socket.inet_aton(sys.argv[1])
+route6 = bytes([0, 2, 4, 0, 0, 0, 0, 0]) + socket.inet_pton(socket.AF_INET6, sys.argv[2])
+header = struct.pack('@QII', 16 + len(route6), 41, 57) + route6
+eth0 = socket.if_nametoindex('eth0')
+every = [(1, 25, b'eth0'), (1, 62, struct.pack('@i', eth0))]
+of_family = {
+    socket.AF_INET: [(0, 4, route4)],
+    socket.AF_INET6: [(41, 57, route6), (41, 5, route6), (41, 6, header)],
+}
+for to in sys.argv[3:]:
+    family = socket.AF_INET6 if ':' in to else socket.AF_INET
+    client = socket.create_connection((to, 80), 5)
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    client.setsockopt(socket.SOL_SOCKET, 25, b'')
+    for level, name, value in every + of_family[family]:
+        try:
+            client.setsockopt(level, name, value)
+            print(to, level, name, 'set')
+        except OSError as error:
+            print(to, level, name, error.errno)
+    try:
+        client.sendall(b'x' * 100000)
+        print(to, 'sends')
+    except OSError as error:
+        print(to, error.errno)
+    client.close()
+";
+
+kernel_test!(options_after_connect);
+/// Most need no privilege, and connect has decided already.
+fn options_after_connect() -> Result<()> {
+    let fixture = PodFixture::new()?;
+    let _sidecar = sidecar::start(&fixture.pod, &[80])?;
+    fixture.enroll(&[])?;
+    let python = Path::new("/usr/bin/python3");
+    let run = |places: &[&str]| -> Result<String> {
+        let words = [&["-c", OPTIONS_AFTER_CONNECT, VIP[0], VIP[1]], places].concat();
+        let output = fixture.pod.command(ROOT.uid, python, &words).output()?;
+        ensure!(output.status.success(), "{output:?}");
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    let said = run(&[VIP[0], VIP[1]])?;
+    let refused = |line: &&str| line.ends_with(" 1");
+    ensure!(said.lines().filter(refused).count() == 8, "{said}");
+    ensure!(
+        said.lines().filter(|it| it.ends_with("sends")).count() == 2,
+        "{said}"
+    );
+    let pod = fixture
+        .agent
+        .places
+        .json(&["why", "test/app", "-o", "json"])?;
+    ensure!(pod.to_string().contains("socket-option"), "{pod}");
+    // The pod's other sockets are its own business.
+    let said = run(&["127.0.0.1"])?;
+    ensure!(said.contains("127.0.0.1 1 25 set"), "{said}");
     Ok(())
 }

@@ -123,6 +123,7 @@ fn consequence(hook: &str, before: bool) -> &'static str {
             "it sees redirected connections on their way to the sidecar, and may send them elsewhere or refuse them"
         }
         ("sock_release", _) => "it does not concern redirected connections",
+        ("setsockopt", false) => "it may change which socket options an app can set",
         ("getsockopt", false) => "it may change the original destination that the sidecar gets",
         ("sockops", _) => {
             "which callbacks a socket gets is up to both; should original destinations be wrong, it is the first to look at"

@@ -143,7 +143,7 @@ fn outbound() -> [Check; 8] {
     ]
 }
 
-fn original_destination() -> [Check; 5] {
+fn original_destination() -> [Check; 6] {
     let sockops = |helper| {
         programs::program(
             bpf_prog_type::BPF_PROG_TYPE_SOCK_OPS,
@@ -176,6 +176,16 @@ fn original_destination() -> [Check; 5] {
             programs::program(
                 bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCKOPT,
                 bpf_attach_type::BPF_CGROUP_GETSOCKOPT,
+                None,
+            ),
+        ),
+        Check::required(
+            "cgroup/setsockopt",
+            "5.3",
+            "an application leads its redirected connections past the sidecar with a socket option",
+            programs::program(
+                bpf_prog_type::BPF_PROG_TYPE_CGROUP_SOCKOPT,
+                bpf_attach_type::BPF_CGROUP_SETSOCKOPT,
                 None,
             ),
         ),

@@ -1,0 +1,97 @@
+//! Options that lead a socket's packets elsewhere: to another interface, or to a hop that they name. connect sees those that a
+//! socket has when its connection is redirected; here they are refused for one that is redirected already.
+
+use aya_ebpf::{bindings::BPF_TCP_CLOSE, macros::cgroup_sockopt, programs::SockoptContext};
+use sidetrack_common::{
+    addr::Addr,
+    conn::{DestinationKey, Meaning},
+    decide::{EPERM, Owner},
+    event::EventKind,
+    rule::Rule,
+    target::{Target, is_dedicated},
+};
+
+use super::{ALLOW, DENY};
+use crate::maps::{self, Report};
+use sidetrack_ebpf::ctx::sockopt::SockOpt;
+
+const SOL_IP: i32 = 0;
+const SOL_SOCKET: i32 = 1;
+const SOL_IPV6: i32 = 41;
+const IP_OPTIONS: i32 = 4;
+const SO_BINDTODEVICE: i32 = 25;
+const SO_BINDTOIFINDEX: i32 = 62;
+const IPV6_2292RTHDR: i32 = 5;
+const IPV6_2292PKTOPTIONS: i32 = 6;
+const IPV6_RTHDR: i32 = 57;
+
+/// setsockopt on the pods' sockets, before the kernel's own work. A call that fails here fails with EPERM.
+#[cgroup_sockopt(setsockopt)]
+pub fn st_setsockopt(ctx: SockoptContext) -> i32 {
+    let opt = SockOpt { inner: &ctx };
+    let is_refused = leads_elsewhere(&opt) && is_refused(&opt);
+    // The kernel reads the caller's value, not the program's copy of it, which has at most one page.
+    opt.keep_result();
+    if is_refused { DENY } else { ALLOW }
+}
+
+/// Whether packets may take another way with the option. Without a value it is taken off.
+#[inline(always)]
+fn leads_elsewhere(opt: &SockOpt<'_>) -> bool {
+    let named = match opt.level() {
+        SOL_SOCKET => matches!(opt.name(), SO_BINDTODEVICE | SO_BINDTOIFINDEX),
+        SOL_IP => opt.name() == IP_OPTIONS,
+        SOL_IPV6 => matches!(
+            opt.name(),
+            IPV6_RTHDR | IPV6_2292RTHDR | IPV6_2292PKTOPTIONS
+        ),
+        _ => false,
+    };
+    named && opt.len() != 0
+}
+
+/// Whether the socket is an application's, of a pod, and redirected. It is counted then.
+#[inline(always)]
+fn is_refused(opt: &SockOpt<'_>) -> bool {
+    let netns = opt.netns();
+    let Some(pod) = maps::pod(netns) else {
+        return false;
+    };
+    let Some((dialed, port)) = redirected_from(opt, netns) else {
+        return false;
+    };
+    maps::count(netns, pod, dialed.family(), Rule::SocketOption, 0);
+    let (source, source_port) = opt.local();
+    maps::report(&Report {
+        netns,
+        cookie: 0,
+        source,
+        destination: dialed,
+        source_port,
+        destination_port: port,
+        capture_port: 0,
+        kind: EventKind::Outbound,
+        rule: Rule::SocketOption,
+        index: 0,
+        errno: EPERM,
+        owner: Owner::UNKNOWN,
+    });
+    true
+}
+
+/// What the application has dialed, if the connection that it has goes to the sidecar.
+#[inline(always)]
+fn redirected_from(opt: &SockOpt<'_>, netns: u64) -> Option<(Addr, u16)> {
+    if opt.state() == BPF_TCP_CLOSE {
+        return None;
+    }
+    let (addr, port) = opt.remote();
+    if is_dedicated(addr) {
+        // Without its row it is a target all the same.
+        let row = maps::destination(&DestinationKey::new(netns, Target { addr, port }));
+        return Some(row.map_or((addr, port), |row| (row.dialed, row.dialed_port)));
+    }
+    let record = maps::record(opt.socket())?;
+    let is_own = record.meaning(opt.local().1, port) == Meaning::Application;
+    is_own.then_some((record.addr, record.port))
+}
