@@ -210,8 +210,12 @@ fn a_void_token_is_no_uninstall_and_others_are_used() -> Result<()> {
         api.revoke(true);
         api.down();
         api.up();
-        let problems = || lab.places().problems();
-        wait_for(|| Ok(problems()?.contains("delete the agent's pod")))
+        // Each watch learns it by itself.
+        wait_for(|| {
+            let problems = lab.places().problems()?;
+            Ok(problems.contains("delete the agent's pod")
+                && problems.contains("watch the agent's DaemonSet"))
+        })
     };
     let mut agent = Agent::start_with(lab.places(), &extra)?;
     revoke()?;
