@@ -47,7 +47,7 @@ fn leads_elsewhere(opt: &SockOpt<'_>) -> bool {
         ),
         _ => false,
     };
-    named && opt.len() != 0
+    named && opt.has_value()
 }
 
 /// Whether the socket is an application's, of a pod, and redirected. It is counted then.

@@ -50,10 +50,10 @@ impl SockOpt<'_> {
         field!(self.inner.sockopt, optname)
     }
 
-    /// Length of the value, bytes.
+    /// Whether the call has a value.
     #[inline(always)]
-    pub fn len(&self) -> i32 {
-        field!(self.inner.sockopt, optlen)
+    pub fn has_value(&self) -> bool {
+        field!(self.inner.sockopt, optlen) != 0
     }
 
     /// Whether the call has succeeded, in the kernel or in an earlier program.

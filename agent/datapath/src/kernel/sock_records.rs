@@ -161,12 +161,9 @@ impl OpenSocket {
         let mut has_connected = None;
         let storages = sock_diag::attribute(socket, INET_DIAG_SK_BPF_STORAGES);
         for attribute in &socket.nlas {
-            match attribute {
-                Nla::TcpInfo(info) => {
-                    traffic = Traffic::of(info, header.state);
-                    has_connected = has_sent_syn(info, header.state, header.send_queue);
-                }
-                _ => {}
+            if let Nla::TcpInfo(info) = attribute {
+                traffic = Traffic::of(info, header.state);
+                has_connected = has_sent_syn(info, header.state, header.send_queue);
             }
         }
         Self {
