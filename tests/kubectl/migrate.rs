@@ -35,6 +35,7 @@ fn pods_today_and_then() -> Result<()> {
     let cluster = Cluster::new(&["node-1"])?;
     cluster.api.apply(namespace("shop", None))?;
     init(&cluster, "same", &[])?;
+    init(&cluster, "again", &[])?;
     init(&cluster, "dns", &["--redirect-dns"])?;
     init(&cluster, "interface", &["-c", "eth1"])?;
     cluster.pod("shop", "other", Some("node-1"))?;
@@ -75,7 +76,7 @@ fn pods_today_and_then() -> Result<()> {
     let wide = cluster
         .run(&["migrate", "--dry-run", "shop", "-o", "wide"])?
         .out;
-    for title in ["rules then of other, same:", "rules then of dns:"] {
+    for title in ["rules then of again, same:", "rules then of dns:"] {
         ensure!(wide.contains(title), "{wide}");
     }
     Ok(())
