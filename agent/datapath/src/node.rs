@@ -6,6 +6,7 @@ mod handshakes;
 mod kernel_node;
 mod link;
 mod node_calls;
+mod queries;
 mod repairs;
 mod resolvers;
 mod steps;
@@ -23,7 +24,7 @@ use sidetrack_reconcile::{
     Enrollment, Found, Node, NodeError, Step,
     node::{KnownListeners, LeftRows, Opened},
     policies::LeftPolicy,
-    repairs::{Findings, IngressProgram, Repair},
+    repairs::{Findings, Repair},
 };
 
 pub use self::{destinations::Departed, kernel_node::KernelNode, link::PodLink};
@@ -82,10 +83,7 @@ impl Node for KernelNode {
         let ids = userns::id_maps(&netns).map_err(failed)?;
         let cookie = NetnsCookie::new(netns.cookie());
         let datapath = &self.datapath;
-        let programs = (
-            datapath.not_attached(cookie, IngressProgram::Forwarded),
-            datapath.not_attached(cookie, IngressProgram::NodeCalls),
-        );
+        let programs = |program| datapath.not_attached(cookie, program);
         Ok(Opened {
             cookie,
             inode: NetnsInode::new(netns.inode()),

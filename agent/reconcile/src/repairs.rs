@@ -50,15 +50,21 @@ pub enum IngressProgram {
     Forwarded,
     /// The one for connections that the node itself makes.
     NodeCalls,
+    /// The one at lo, by which DNS queries reach the sidecar.
+    Queries,
 }
 
 impl IngressProgram {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Forwarded, Self::NodeCalls, Self::Queries];
+
     /// What it is for.
     #[must_use]
     pub const fn purpose(self) -> &'static str {
         match self {
             Self::Forwarded => "forwarded packets",
             Self::NodeCalls => "connections of the node",
+            Self::Queries => "DNS queries",
         }
     }
 }

@@ -3,8 +3,8 @@
 use aya_ebpf::{
     bindings::{__sk_buff, bpf_sock},
     helpers::{
-        bpf_sk_assign, bpf_sk_release, bpf_skb_load_bytes_relative, bpf_skb_pull_data,
-        bpf_skc_lookup_tcp,
+        bpf_sk_assign, bpf_sk_release, bpf_skb_load_bytes, bpf_skb_load_bytes_relative,
+        bpf_skb_pull_data, bpf_skb_store_bytes, bpf_skc_lookup_tcp,
     },
     programs::TcContext,
 };
@@ -13,6 +13,7 @@ use sidetrack_common::addr::Family;
 
 use super::{field, set_field};
 
+mod datagram;
 mod reset;
 
 /// IPv4, of linux/if_ether.h.
@@ -126,6 +127,24 @@ impl Packet {
             )
         };
         (failed == 0).then_some(bytes)
+    }
+
+    /// Bytes from the packet's first one on.
+    #[inline(always)]
+    fn load<const N: usize>(&self, at: u32) -> Option<[u8; N]> {
+        let mut bytes = [0; N];
+        let room: *mut core::ffi::c_void = bytes.as_mut_ptr().cast();
+        // SAFETY: the program's own context, and room for that many bytes.
+        let failed = unsafe { bpf_skb_load_bytes(self.skb.cast(), at, room, N as u32) };
+        (failed == 0).then_some(bytes)
+    }
+
+    #[inline(always)]
+    fn store<const N: usize>(&self, at: u32, bytes: &[u8; N]) -> Option<()> {
+        // SAFETY: the program's own context, and that many bytes.
+        let failed =
+            unsafe { bpf_skb_store_bytes(self.skb.cast(), at, bytes.as_ptr().cast(), N as u32, 0) };
+        (failed == 0).then_some(())
     }
 
     /// Sets the mark that routing rules see.

@@ -1,8 +1,11 @@
-//! The programs on pods' interfaces: for packets that only pass through a pod, and for connections of the node itself.
+//! The programs on pods' interfaces: for packets that only pass through a pod, for connections of the node itself, and for
+//! DNS queries on lo.
 //! Loaded when the first pod needs them.
 
 #![cfg_attr(target_arch = "bpf", no_std, no_main)]
 
+#[cfg(target_arch = "bpf")]
+mod dns;
 #[cfg(target_arch = "bpf")]
 mod ingress;
 #[cfg(target_arch = "bpf")]

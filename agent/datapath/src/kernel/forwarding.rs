@@ -1,4 +1,5 @@
-//! The programs on a pod's interfaces: for packets that only pass through it, and for connections of the node itself.
+//! The programs on a pod's interfaces: for packets that only pass through it, for connections of the node itself, and for
+//! DNS queries on lo.
 //!
 //! Links attach them, which are pinned as those of other hooks are. On kernels without such links [filters] do.
 
@@ -31,8 +32,9 @@ pub use filters::{remove_all, work};
 #[derive(Debug)]
 pub struct Forwarding {
     program: OnDemand<Weak<OwnedFd>>,
-    /// That for connections of the node, by what pods' networks call the node's.
-    node_calls: BTreeMap<u32, Weak<OwnedFd>>,
+    /// Those with a number of their own: for connections of the node what pods' networks call the node's, for DNS queries
+    /// the sidecar's port.
+    numbered: BTreeMap<(IngressProgram, u32), Weak<OwnedFd>>,
     /// Whether links attach it.
     has_links: bool,
 }
@@ -59,7 +61,7 @@ pub struct Missing {
     program: Arc<OwnedFd>,
     interfaces: BTreeSet<u32>,
     has_links: bool,
-    order: Order,
+    kind: IngressProgram,
 }
 
 /// What [`attach`] has done.
@@ -74,7 +76,7 @@ impl Default for Forwarding {
     fn default() -> Self {
         Self {
             program: OnDemand::Unloaded,
-            node_calls: BTreeMap::new(),
+            numbered: BTreeMap::new(),
             has_links: probe::ingress_links(),
         }
     }
@@ -90,23 +92,41 @@ impl Forwarding {
         // Until it is handed over.
         let mut loaded = None;
         let program = self.program.get(|| {
-            let program = load(loader.load(objects::FORWARD, &[])?, "st_forward")?;
+            let program = load(
+                loader.load(objects::FORWARD, &[])?,
+                name(IngressProgram::Forwarded),
+            )?;
             Ok(Arc::downgrade(loaded.insert(program)))
         })?;
         program.upgrade().context("the last pod has just let it go")
     }
 
-    /// The program for connections of the node, whose network pods call by this number.
-    fn node_calls(&mut self, loader: &Loader, netns_id: u32) -> Result<Arc<OwnedFd>> {
-        if let Some(program) = self.node_calls.get(&netns_id).and_then(Weak::upgrade) {
+    /// A program with a global of this value.
+    fn numbered(
+        &mut self,
+        loader: &Loader,
+        kind: IngressProgram,
+        (global, number): (&str, u32),
+    ) -> Result<Arc<OwnedFd>> {
+        let key = (kind, number);
+        if let Some(program) = self.numbered.get(&key).and_then(Weak::upgrade) {
             return Ok(program);
         }
-        let object = loader.load_set(objects::FORWARD, &[("NODE_NETNS_ID", netns_id)])?;
-        let program = load(object, "st_node_calls")?;
-        self.node_calls
+        let object = loader.load_set(objects::FORWARD, &[(global, number)])?;
+        let program = load(object, name(kind))?;
+        self.numbered
             .retain(|_, program| program.strong_count() > 0);
-        self.node_calls.insert(netns_id, Arc::downgrade(&program));
+        self.numbered.insert(key, Arc::downgrade(&program));
         Ok(program)
+    }
+}
+
+/// The program's name in the object.
+const fn name(kind: IngressProgram) -> &'static str {
+    match kind {
+        IngressProgram::Forwarded => "st_forward",
+        IngressProgram::NodeCalls => "st_node_calls",
+        IngressProgram::Queries => "st_dns_queries",
     }
 }
 
@@ -123,15 +143,19 @@ pub fn attach(missing: &Missing, at_a_time: usize) -> io::Result<Attached> {
     let program = missing.program.as_fd();
     let interfaces = &missing.interfaces;
     if !missing.has_links {
-        let rest = filters::follow(program, interfaces, at_a_time)?;
+        let rest = filters::follow(missing.kind, program, interfaces, at_a_time)?;
         return Ok(Attached {
             rest,
             ..Attached::default()
         });
     }
+    let order = match missing.kind {
+        IngressProgram::Forwarded => Order::Last,
+        IngressProgram::NodeCalls | IngressProgram::Queries => Order::First,
+    };
     let mut links = Vec::new();
     for ifindex in interfaces.iter().take(at_a_time) {
-        match sys::link_create_ingress(program, *ifindex, missing.order) {
+        match sys::link_create_ingress(program, *ifindex, order) {
             Ok(link) => links.push((*ifindex, link)),
             // It has vanished meanwhile.
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -173,7 +197,28 @@ impl Datapath {
         if !pod.has_links {
             bail!("that takes Linux 6.6");
         }
-        pod.program = Some(self.forwarding.node_calls(&self.loader, netns_id)?);
+        let global = ("NODE_NETNS_ID", netns_id);
+        let forwarding = &mut self.forwarding;
+        pod.program = Some(forwarding.numbered(&self.loader, pod.kind, global)?);
+        Ok(())
+    }
+
+    /// Gives a pod the program for DNS queries, which go to the sidecar's port.
+    ///
+    /// # Errors
+    /// If this kernel does not take it.
+    pub fn load_queries(&mut self, pod: &mut PodForwarding, port: u16) -> Result<()> {
+        let global = ("DNS_CAPTURE_PORT", port.into());
+        let program = self.forwarding.numbered(&self.loader, pod.kind, global)?;
+        if pod
+            .program
+            .as_ref()
+            .is_some_and(|it| !Arc::ptr_eq(it, &program))
+        {
+            // The pinned link gets it.
+            pod.links.clear();
+        }
+        pod.program = Some(program);
         Ok(())
     }
 }
@@ -214,10 +259,7 @@ impl PodForwarding {
             program,
             interfaces,
             has_links: self.has_links,
-            order: match self.kind {
-                IngressProgram::Forwarded => Order::Last,
-                IngressProgram::NodeCalls => Order::First,
-            },
+            kind: self.kind,
         };
         Ok((!missing.interfaces.is_empty()).then_some(missing))
     }
@@ -278,6 +320,7 @@ impl PodForwarding {
         match self.kind {
             IngressProgram::Forwarded => "forward-",
             IngressProgram::NodeCalls => "node-calls-",
+            IngressProgram::Queries => "dns-queries-",
         }
     }
 }

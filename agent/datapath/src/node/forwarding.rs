@@ -114,14 +114,18 @@ impl PodLink {
 
     /// Removes the route again, and programs that filters attach. The namespace may be going away at the same time.
     pub(super) async fn remove_forwarding(&self) -> Result<()> {
-        let filters = if self.forwarding.has_links {
-            Ok(())
-        } else {
-            let removed = self.inside(remove_all).await;
-            removed.context("remove the program for forwarded packets")
-        };
+        let filters = self.remove_filters(IngressProgram::Forwarded).await;
         let removed = self.inside(forward_routes::remove).await;
         // A failure of one does not keep the other.
         filters.and(removed.context("remove the route for forwarded packets"))
+    }
+
+    /// Removes a program that filters attach, which outlive their agent.
+    pub(super) async fn remove_filters(&self, program: IngressProgram) -> Result<()> {
+        if self.ingress(program).has_links {
+            return Ok(());
+        }
+        let removed = self.inside(move || remove_all(program)).await;
+        removed.with_context(|| format!("remove the program for {}", program.purpose()))
     }
 }

@@ -48,6 +48,8 @@ pub struct PodLink {
     /// What it has for packets that only pass through it.
     pub(super) forwarding: PodForwarding,
     pub(super) node_calls: PodForwarding,
+    /// What it has for DNS queries on lo.
+    pub(super) queries: PodForwarding,
 }
 
 impl PodLink {
@@ -56,6 +58,7 @@ impl PodLink {
         match program {
             IngressProgram::Forwarded => &self.forwarding,
             IngressProgram::NodeCalls => &self.node_calls,
+            IngressProgram::Queries => &self.queries,
         }
     }
 
@@ -64,6 +67,7 @@ impl PodLink {
         match program {
             IngressProgram::Forwarded => &mut self.forwarding,
             IngressProgram::NodeCalls => &mut self.node_calls,
+            IngressProgram::Queries => &mut self.queries,
         }
     }
 
@@ -74,7 +78,7 @@ impl PodLink {
     pub(super) fn new(
         netns: Netns,
         changed: mpsc::UnboundedSender<u64>,
-        (forwarding, node_calls): (PodForwarding, PodForwarding),
+        programs: impl Fn(IngressProgram) -> PodForwarding,
     ) -> Result<Self> {
         Ok(Self {
             watch: Self::watch(&netns, &changed)?,
@@ -87,8 +91,9 @@ impl PodLink {
             not_accelerated: None,
             no_target_route: None,
             iface_note: None,
-            forwarding,
-            node_calls,
+            forwarding: programs(IngressProgram::Forwarded),
+            node_calls: programs(IngressProgram::NodeCalls),
+            queries: programs(IngressProgram::Queries),
         })
     }
 

@@ -69,7 +69,7 @@ pub(super) fn look(
     findings.links.extend(datapath.callback_losses(&uids));
     findings.links.extend(datapath.dns_losses());
     for pod in pods {
-        for program in [IngressProgram::Forwarded, IngressProgram::NodeCalls] {
+        for program in IngressProgram::ALL {
             let id = |ifindex| LinkId::Ingress(pod.cookie, program, ifindex);
             let losses = pod.link.ingress(program).losses();
             findings

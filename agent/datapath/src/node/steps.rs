@@ -8,9 +8,9 @@ use sidetrack_common::{
     pod::{POD_ADDED_SELF_V6, POD_CAPTURE_V6, POD_DNS, POD_FORWARDS},
 };
 use sidetrack_policy::Policy;
-use sidetrack_reconcile::{Phase, Step};
+use sidetrack_reconcile::{Phase, Step, repairs::IngressProgram};
 
-use super::{KernelNode, PodLink, forwarding, node_calls};
+use super::{KernelNode, PodLink, forwarding, node_calls, queries};
 use crate::{
     kernel::{Datapath, maps::Maps},
     netns::{listeners::Search, processes::Processes},
@@ -91,13 +91,14 @@ async fn write(
             }
             Ok(())
         }
-        Step::WritePod(policy, id) => write_pod(datapath, cookie, rows, link, policy, *id),
+        Step::WritePod(policy, id) => write_pod(datapath, cookie, rows, link, (policy, *id)).await,
         Step::EndBeforeSidecar(policy) => end_before_sidecar(cookie, link, policy, maps).map(drop),
         Step::DetachPrograms => {
             node.make_opaque(link);
             let datapath = &mut node.datapath;
             // Before the routes: packets are marked only while a route leads them.
             let cleared = link.forwarding.clear().and(link.node_calls.clear());
+            let cleared = cleared.and(link.queries.clear());
             datapath.detach_pod(cookie).and(cleared)
         }
         Step::RestoreNamespace => {
@@ -105,6 +106,9 @@ async fn write(
             if rows.has(POD_FORWARDS) {
                 // The namespace may be going away at the same time.
                 let _ = link.remove_forwarding().await;
+            }
+            if rows.has(POD_DNS) {
+                let _ = link.remove_filters(IngressProgram::Queries).await;
             }
             Ok(())
         }
@@ -144,19 +148,21 @@ async fn capture_v6(
 }
 
 /// Writes the pod's row, and attaches what only some policies ask for.
-fn write_pod(
+async fn write_pod(
     datapath: &mut Datapath,
     cookie: NetnsCookie,
     rows: &mut PodRows,
     link: &mut PodLink,
-    policy: &Policy,
-    id: PolicyId,
+    (policy, id): (&Policy, PolicyId),
 ) -> Result<()> {
     // Before the row says so, and after it no longer does.
     let captures_dns = policy.dns_block().is_some();
-    if captures_dns && let Err(problem) = datapath.capture_dns(cookie) {
-        // It is repaired, or a problem.
-        tracing::warn!(%cookie, "{problem:#}");
+    if captures_dns {
+        let attached = queries::attach(datapath, link, policy).await;
+        if let Err(problem) = attached.and(datapath.capture_dns(cookie)) {
+            // It is repaired, or a problem.
+            tracing::warn!(%cookie, "{problem:#}");
+        }
     }
     rows.set(POD_DNS, captures_dns);
     rows.write_pod(policy, id, &datapath.maps)?;
@@ -184,6 +190,10 @@ async fn after_namespace(
         node.make_opaque(link);
     }
     let followed = followed.and(node_calls::follow(&mut node.datapath, rows, link, policy).await);
+    let attached = queries::attach(&mut node.datapath, link, policy).await;
+    let followed = followed
+        .and(attached)
+        .and(queries::detach(link, policy).await);
     if !captures_more(rows, link, policy) {
         link.drop_snapshot();
     }

@@ -4,11 +4,7 @@
 //! complete the checksum. Addresses and ports that change places leave the sum as it is. A packet with IP options or
 //! extension headers is not answered: they would go back with it.
 
-use core::ffi::c_void;
-
-use aya_ebpf::helpers::{
-    bpf_l3_csum_replace, bpf_l4_csum_replace, bpf_redirect, bpf_skb_load_bytes, bpf_skb_store_bytes,
-};
+use aya_ebpf::helpers::{bpf_l3_csum_replace, bpf_l4_csum_replace, bpf_redirect};
 
 use super::{ETH_HLEN, ETH_P_IP, Packet};
 use crate::ctx::field;
@@ -100,24 +96,6 @@ impl Packet {
         // SAFETY: the program's own context, and numbers.
         let failed =
             unsafe { bpf_l3_csum_replace(self.skb.cast(), checksum, from.into(), to.into(), 2) };
-        (failed == 0).then_some(())
-    }
-
-    /// Bytes from the packet's first one on.
-    #[inline(always)]
-    fn load<const N: usize>(&self, at: u32) -> Option<[u8; N]> {
-        let mut bytes = [0; N];
-        let room: *mut c_void = bytes.as_mut_ptr().cast();
-        // SAFETY: the program's own context, and room for that many bytes.
-        let failed = unsafe { bpf_skb_load_bytes(self.skb.cast(), at, room, N as u32) };
-        (failed == 0).then_some(bytes)
-    }
-
-    #[inline(always)]
-    fn store<const N: usize>(&self, at: u32, bytes: &[u8; N]) -> Option<()> {
-        // SAFETY: the program's own context, and that many bytes.
-        let failed =
-            unsafe { bpf_skb_store_bytes(self.skb.cast(), at, bytes.as_ptr().cast(), N as u32, 0) };
         (failed == 0).then_some(())
     }
 }

@@ -24,19 +24,17 @@ use nix::{
 };
 
 use sidetrack_common::pod::LOOPBACK_IFINDEX;
+use sidetrack_reconcile::repairs::IngressProgram;
 
+use super::name;
 use crate::kernel::{
     netlink::{self, unless},
     sys,
 };
 
-/// The filter's name, which is the program's. What has another name is another program's.
-const NAME: &str = "st_forward";
-/// Its name if the qdisc was added for it as well.
-const NAME_WITH_QDISC: &str = "st_forward, clsact";
-/// Filters with lower numbers run before it. The number is that of the protocol of rules and routes for forwarded
-/// packets, so that people recognize it.
-const PRIORITY: u32 = 174;
+/// Behind a filter's name, which is the program's, if the qdisc was added for it as well. What has another name is another
+/// program's.
+const WITH_QDISC: &str = ", clsact";
 const HANDLE: u32 = 1;
 /// `ETH_P_ALL` of linux/if_ether.h.
 const ALL_PROTOCOLS: u16 = 3;
@@ -48,6 +46,15 @@ const DEADLINE: Duration = Duration::from_millis(200);
 /// What the kernel says if there is no such filter, qdisc or interface, or if the interface has its filters in a block
 /// that it shares, where none of sidetrack's can be.
 const ABSENT: [i32; 4] = [libc::ENOENT, libc::EINVAL, libc::ENODEV, libc::EOPNOTSUPP];
+
+/// Filters with lower numbers run before it. The number is that of the protocol of rules and routes for forwarded packets,
+/// so that people recognize it, and the one before.
+const fn priority(kind: IngressProgram) -> u32 {
+    match kind {
+        IngressProgram::Forwarded | IngressProgram::NodeCalls => 174,
+        IngressProgram::Queries => 173,
+    }
+}
 
 /// A filter of sidetrack.
 struct Found {
@@ -63,6 +70,7 @@ struct Found {
 /// # Errors
 /// The first one, if the kernel refuses; the other interfaces have their turn nevertheless.
 pub fn follow(
+    kind: IngressProgram,
     program: BorrowedFd<'_>,
     interfaces: &BTreeSet<u32>,
     at_a_time: usize,
@@ -71,7 +79,7 @@ pub fn follow(
     let id = sys::program_id(program)?;
     let (mut added, mut rest, mut result) = (0, 0, Ok(()));
     for ifindex in interfaces {
-        let found = match find(*ifindex) {
+        let found = match find(kind, *ifindex) {
             Ok(found) => found,
             Err(error) => {
                 result = result.and(Err(error));
@@ -87,9 +95,12 @@ pub fn follow(
         }
         added += 1;
         // It may vanish meanwhile.
-        result = result.and(unless(&[libc::ENODEV], add(program, *ifindex, found)));
+        result = result.and(unless(
+            &[libc::ENODEV],
+            add((kind, program), *ifindex, found),
+        ));
     }
-    result.and(remove_others(interfaces, until))?;
+    result.and(remove_others(kind, interfaces, until))?;
     Ok(rest)
 }
 
@@ -97,11 +108,15 @@ pub fn follow(
 ///
 /// # Errors
 /// If the kernel refuses, or there are so many interfaces that it takes too long.
-pub fn remove_all() -> io::Result<()> {
-    remove_others(&BTreeSet::new(), Instant::now() + DEADLINE)
+pub fn remove_all(kind: IngressProgram) -> io::Result<()> {
+    remove_others(kind, &BTreeSet::new(), Instant::now() + DEADLINE)
 }
 
-fn remove_others(interfaces: &BTreeSet<u32>, until: Instant) -> io::Result<()> {
+fn remove_others(
+    kind: IngressProgram,
+    interfaces: &BTreeSet<u32>,
+    until: Instant,
+) -> io::Result<()> {
     for interface in &if_nameindex()? {
         let ifindex = interface.index();
         if interfaces.contains(&ifindex) {
@@ -113,8 +128,8 @@ fn remove_others(interfaces: &BTreeSet<u32>, until: Instant) -> io::Result<()> {
                 "the pod has more interfaces than can be looked at in time",
             ));
         }
-        if let Some(found) = find(ifindex)? {
-            remove(ifindex, &found, until)?;
+        if let Some(found) = find(kind, ifindex)? {
+            remove(kind, ifindex, &found, until)?;
         }
     }
     Ok(())
@@ -125,6 +140,7 @@ pub fn work(program: BorrowedFd<'_>) -> bool {
     thread::scope(|scope| {
         let tried = scope.spawn(|| {
             unshare(CloneFlags::CLONE_NEWNET)?;
+            let program = (IngressProgram::Forwarded, program);
             add(program, LOOPBACK_IFINDEX, None)
         });
         matches!(tried.join(), Ok(Ok(())))
@@ -132,7 +148,11 @@ pub fn work(program: BorrowedFd<'_>) -> bool {
 }
 
 /// Adds the filter, or gives the one that was found another program in its place.
-fn add(program: BorrowedFd<'_>, ifindex: u32, found: Option<Found>) -> io::Result<()> {
+fn add(
+    (kind, program): (IngressProgram, BorrowedFd<'_>),
+    ifindex: u32,
+    found: Option<Found>,
+) -> io::Result<()> {
     let added_qdisc = match found {
         Some(found) => found.added_qdisc,
         None => {
@@ -143,11 +163,14 @@ fn add(program: BorrowedFd<'_>, ifindex: u32, found: Option<Found>) -> io::Resul
             is_new
         }
     };
-    let name = if added_qdisc { NAME_WITH_QDISC } else { NAME };
-    let mut request = filter(ifindex);
+    let mut name = name(kind).to_owned();
+    if added_qdisc {
+        name += WITH_QDISC;
+    }
+    let mut request = filter(kind, ifindex);
     let options = [
         TcFilterBpfOption::ProgFd(program.as_raw_fd() as u32),
-        TcFilterBpfOption::ProgName(name.to_owned()),
+        TcFilterBpfOption::ProgName(name),
         // What the program returns decides, not a class.
         TcFilterBpfOption::Flags(TcBpfFlags::DirectAction),
     ];
@@ -157,8 +180,8 @@ fn add(program: BorrowedFd<'_>, ifindex: u32, found: Option<Found>) -> io::Resul
     netlink::change(request, NLM_F_CREATE)
 }
 
-fn remove(ifindex: u32, found: &Found, until: Instant) -> io::Result<()> {
-    let request = RouteNetlinkMessage::DelTrafficFilter(filter(ifindex));
+fn remove(kind: IngressProgram, ifindex: u32, found: &Found, until: Instant) -> io::Result<()> {
+    let request = RouteNetlinkMessage::DelTrafficFilter(filter(kind, ifindex));
     unless(&ABSENT, netlink::change(request, 0))?;
     if found.added_qdisc && is_empty(ifindex, until) {
         let request = RouteNetlinkMessage::DelQueueDiscipline(qdisc(ifindex));
@@ -168,16 +191,16 @@ fn remove(ifindex: u32, found: &Found, until: Instant) -> io::Result<()> {
 }
 
 /// The filter of sidetrack on an interface.
-fn find(ifindex: u32) -> io::Result<Option<Found>> {
-    let request = RouteNetlinkMessage::GetTrafficFilter(filter(ifindex));
+fn find(kind: IngressProgram, ifindex: u32) -> io::Result<Option<Found>> {
+    let request = RouteNetlinkMessage::GetTrafficFilter(filter(kind, ifindex));
     match netlink::get(request) {
-        Ok(RouteNetlinkMessage::NewTrafficFilter(message)) => Ok(ours(&message)),
+        Ok(RouteNetlinkMessage::NewTrafficFilter(message)) => Ok(ours(kind, &message)),
         Ok(_) => Ok(None),
         Err(error) => unless(&ABSENT, Err(error)).map(|()| None),
     }
 }
 
-fn ours(message: &TcMessage) -> Option<Found> {
+fn ours(kind: IngressProgram, message: &TcMessage) -> Option<Found> {
     let options = message
         .attributes
         .iter()
@@ -193,9 +216,9 @@ fn ours(message: &TcMessage) -> Option<Found> {
             _ => {}
         }
     }
-    let added_qdisc = match name? {
-        NAME => false,
-        NAME_WITH_QDISC => true,
+    let added_qdisc = match name?.strip_prefix(self::name(kind))? {
+        "" => false,
+        WITH_QDISC => true,
         _ => return None,
     };
     Some(Found {
@@ -231,11 +254,11 @@ fn qdisc(ifindex: u32) -> TcMessage {
 }
 
 /// What the filter is found by.
-fn filter(ifindex: u32) -> TcMessage {
+fn filter(kind: IngressProgram, ifindex: u32) -> TcMessage {
     let mut message = TcMessage::with_index(ifindex as i32);
     message.header.parent = parent(TcHandle::MIN_INGRESS);
     message.header.handle = TcHandle::from(HANDLE);
-    message.header.info = PRIORITY << 16 | u32::from(ALL_PROTOCOLS.to_be());
+    message.header.info = priority(kind) << 16 | u32::from(ALL_PROTOCOLS.to_be());
     message.attributes = vec![TcAttribute::Kind(TcFilterBpf::KIND.to_owned())];
     message
 }
