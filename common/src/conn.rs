@@ -192,8 +192,8 @@ pub struct Destination {
     pub source: Addr,
     /// The port that they dial, host order.
     pub dialed_port: u16,
-    /// Padding, zero.
-    pub pad: u16,
+    /// Of a DNS server: a number of [`AskedFrom`]. 0 of others.
+    pub asked_from: u16,
     /// Zero. Two numbers rather than an array: LLVM calls a function to clear one, and the stack has no room for that.
     pub more_pad: u32,
 }
@@ -209,7 +209,32 @@ pub struct DestinationRow {
     pub destination: Destination,
 }
 
+/// The address of the socket that queries to a DNS server come from, which the sidecar's answers go to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum AskedFrom {
+    /// 127.0.0.1 or ::1, which the kernel chooses for a target, or any address of the pod.
+    Loopback = 0,
+    /// [`Destination::source`], which the socket is bound to.
+    Source = 1,
+    /// The target itself: any address of the pod, by a query that names an interface.
+    Target = 2,
+}
+
 impl Destination {
+    /// The address that [`AskedFrom`] says, where this address names the destination.
+    #[inline(always)]
+    #[must_use]
+    pub const fn asked_from(&self, target: Addr) -> Addr {
+        const SOURCE: u16 = AskedFrom::Source as u16;
+        const TARGET: u16 = AskedFrom::Target as u16;
+        match self.asked_from {
+            SOURCE => self.source,
+            TARGET => target,
+            _ => Addr::loopback_of(target.family()),
+        }
+    }
+
     /// Whether a connection with these names can have the row. The source counts if the socket is not bound.
     #[inline(always)]
     #[must_use]

@@ -5,6 +5,7 @@
 //! therefore volatile and of the field's exact width, and is kept from being merged with another.
 //! Addresses and ports leave this module as [`sidetrack_common::addr::Addr`] and host-order integers.
 
+mod interface;
 mod ip_options;
 pub mod number;
 pub mod owner;
@@ -54,6 +55,15 @@ macro_rules! set_field {
 pub fn keep_apart() {
     // SAFETY: it contains no instruction.
     unsafe { core::arch::asm!("") };
+}
+
+/// A pointer that LLVM does not know to be the same as another one.
+#[inline(always)]
+pub fn opaque<T>(mut pointer: *mut T) -> *mut T {
+    // SAFETY: a move of a register to itself. Without an instruction two lines of debug info would be about the next one,
+    // and the kernel refuses that.
+    unsafe { core::arch::asm!("{0} = {0}", inout(reg) pointer) };
+    pointer
 }
 
 /// Reads an address that the context has in two fields, by family. LLVM would turn a choice between reads into one

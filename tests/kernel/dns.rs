@@ -1,5 +1,6 @@
 //! DNS capture: queries go to the sidecar, and its answers come from the server that was asked.
 
+mod as_iptables;
 mod hostile;
 mod resolv_conf;
 mod resolvers;
@@ -222,19 +223,4 @@ fn what_is_not_captured_is_as_without_sidetrack() -> Result<()> {
     dns.answered_by(&APP, VIP[0], at(VIP[0], DNS))?;
     dns.fixture.lab.release("app")?;
     dns.answered_by(&APP, VIP[0], at(VIP[0], DNS))
-}
-
-kernel_test!(without_a_listener_resolvers_see_what_they_see_with_iptables);
-fn without_a_listener_resolvers_see_what_they_see_with_iptables() -> Result<()> {
-    let mut dns = DnsFixture::new(&[VIP[0], VIP[1]])?;
-    dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
-    dns.sidecar.take();
-    for server in VIP {
-        let connected = dns.query(&APP, at(server, DNS), true)?;
-        ensure!(connected == Err(libc::ECONNREFUSED), "{connected:?}");
-        // No answer.
-        let unconnected = dns.query(&APP, at(server, DNS), false)?;
-        ensure!(unconnected == Err(libc::EAGAIN), "{unconnected:?}");
-    }
-    Ok(())
 }

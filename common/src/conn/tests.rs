@@ -1,7 +1,8 @@
 use std::{collections::BTreeSet, vec::Vec};
 
 use super::{
-    Destination, DestinationKey, HandshakeKey, HandshakeReason, Meaning, Role, SockRecord,
+    AskedFrom, Destination, DestinationKey, HandshakeKey, HandshakeReason, Meaning, Role,
+    SockRecord,
 };
 use crate::{addr::Addr, target::Target};
 
@@ -159,7 +160,7 @@ fn a_destination_is_for_connections_with_its_names() {
         dialed,
         source,
         dialed_port: 443,
-        pad: 0,
+        asked_from: 0,
         more_pad: 0,
     };
     for (dialed, port, source, bound, expected) in [
@@ -174,6 +175,31 @@ fn a_destination_is_for_connections_with_its_names() {
     ] {
         let is_for = destination.is_for(dialed, port, source, bound);
         assert_eq!(is_for, expected, "{dialed:?} {port} {source:?} {bound}");
+    }
+}
+
+#[test]
+fn answers_go_to_where_a_server_was_asked_from() {
+    let source = Addr::v4([10, 77, 0, 2]);
+    let targets = [
+        Target::dedicated((Addr::v4([10, 96, 0, 10]), 53), 15053, 0, 1).addr,
+        Target::dedicated((Addr::v6([0xfd; 16]), 53), 15053, 0, 1).addr,
+    ];
+    for target in targets {
+        for (asked_from, wanted) in [
+            (AskedFrom::Loopback, Addr::loopback_of(target.family())),
+            (AskedFrom::Source, source),
+            (AskedFrom::Target, target),
+        ] {
+            let destination = Destination {
+                dialed: Addr::v4([10, 96, 0, 10]),
+                source,
+                dialed_port: 53,
+                asked_from: asked_from as u16,
+                more_pad: 0,
+            };
+            assert_eq!(destination.asked_from(target), wanted);
+        }
     }
 }
 

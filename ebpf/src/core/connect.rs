@@ -306,7 +306,7 @@ fn dedicated_target(
                         dialed,
                         source,
                         dialed_port: conn.port,
-                        pad: 0,
+                        asked_from: 0,
                         more_pad: 0,
                     },
                 };

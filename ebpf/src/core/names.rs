@@ -78,7 +78,8 @@ enum Names {
 fn names<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<Names> {
     let (own, peer) = (ctx.source(), ctx.peer());
     // Of UDP sockets those that are connected to the sidecar have other names than their own.
-    if !(ctx.is_tcp() || ctx.is_mptcp() || (ctx.is_udp() && is_plain(peer))) {
+    let is_query = ctx.is_udp() && (is_plain(peer) || is_dedicated(peer));
+    if !(ctx.is_tcp() || ctx.is_mptcp() || is_query) {
         return None;
     }
     let (own_port, peer_port) = (ctx.bound_port(), ctx.peer_port());

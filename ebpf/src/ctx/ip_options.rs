@@ -6,7 +6,7 @@ use super::typed::{follow, load, tcp_sock};
 
 /// Offset of `pinet6` in `struct inet_sock`; all of them are set by the loader from the kernel's BTF.
 #[unsafe(no_mangle)]
-static OFFSET_INET_PINET6: Global<u32> = Global::new(0);
+pub static OFFSET_INET_PINET6: Global<u32> = Global::new(0);
 /// Offset of `opt` in `struct ipv6_pinfo`.
 #[unsafe(no_mangle)]
 static OFFSET_PINFO_OPT: Global<u32> = Global::new(0);

@@ -16,7 +16,10 @@ use sidetrack_common::{
     decide::Owner,
 };
 
-use super::{IPPROTO_MPTCP, IPPROTO_TCP, IPPROTO_UDP, field, ip_options, owner, set_field};
+use super::{
+    IPPROTO_MPTCP, IPPROTO_TCP, IPPROTO_UDP, field, interface, ip_options, number, opaque, owner,
+    set_field,
+};
 
 /// Whether the kernel has bpf_set_retval, which came with Linux 5.18.
 #[unsafe(no_mangle)]
@@ -143,6 +146,21 @@ impl<const V6: bool> SockAddr<'_, V6> {
         field!(self.sk(), bound_dev_if)
     }
 
+    /// Whether the socket names the interface that its packets of a family leave by, other than by SO_BINDTODEVICE, or
+    /// `message`, the one that is being sent, does. lo is none. What cannot be read counts as one.
+    #[inline(always)]
+    pub fn names_interface(&self, family: Family, message: bool) -> bool {
+        let socket = number::of_pointer(self.socket());
+        let by_socket = socket.and_then(|socket| interface::of_socket(socket, family));
+        let by_message = if message {
+            let ctx = number::of_pointer(self.inner.as_ptr());
+            ctx.and_then(|ctx| interface::of_message::<V6>(ctx))
+        } else {
+            Some(false)
+        };
+        !matches!((by_socket, by_message), (Some(false), Some(false)))
+    }
+
     /// The socket's SO_MARK.
     #[inline(always)]
     pub fn mark(&self) -> u32 {
@@ -259,7 +277,8 @@ impl<const V6: bool> SockAddr<'_, V6> {
     /// Replaces the source address of a message.
     #[inline(always)]
     pub fn set_message_source(&self, addr: Addr) {
-        let ctx = self.inner.sock_addr;
+        // LLVM would keep a field's address for several writes.
+        let ctx = opaque(self.inner.sock_addr);
         if V6 {
             let words = addr.to_v6_be();
             set_field!(ctx, words[0], msg_src_ip6[0]);

@@ -1,16 +1,19 @@
 //! connect and sendmsg of UDP sockets: queries to captured servers go to the sidecar.
 //!
-//! Answers have to come from the server that was asked, also when one socket asks several. The kernel runs a program when
-//! a socket receives, but that sees neither the answer nor the address that it was sent to. So the query carries the
-//! server's name in its source: a dedicated address that stands for the server, like the targets of TCP. The
-//! sidecar answers to it, and the answer gets the same address as its source. A connected socket has one server, which
-//! its record holds. So does the record of a socket for which there is no such address: then it is the server that was
-//! asked last.
+//! Answers have to come from the server that was asked, also when one socket asks several, and when several sockets with
+//! one port ask one each. The kernel runs a program when a socket receives, but that sees neither the answer nor the
+//! address that it was sent to. So the query goes to a dedicated address that stands for the server, like the targets of
+//! TCP. On lo that address becomes the query's source (`forward/dns.rs`). The sidecar answers to it, and the program here
+//! sends the answer from that address to the application's socket. Where there is no such address, the query goes to the
+//! sidecar directly, and the socket's record holds the server that was asked last.
+//!
+//! A socket or a datagram may name the interface that a query is to leave by. With iptables it reaches the sidecar
+//! all the same. Packets to loopback addresses would leave the pod by that interface.
 
 use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::{
-    addr::Addr,
-    conn::{Destination, DestinationKey, DestinationRow, Role, SockRecord},
+    addr::{Addr, Family},
+    conn::{AskedFrom, Destination, DestinationKey, DestinationRow, Role, SockRecord},
     decide::{self, Outbound, Verdict},
     dns::DNS_PORT,
     event::EventKind,
@@ -54,20 +57,24 @@ pub fn st_dns_sendmsg6(ctx: SockAddrContext) -> i32 {
     send(&SockAddr::<true> { inner: &ctx })
 }
 
-/// The sidecar answers a query that named its server: so does the answer, if it comes from where the query went.
+/// The sidecar answers a query that named its server: the answer comes from there, and goes to the socket that asked.
+/// `false` if it is no such answer.
 #[inline(always)]
-fn answer<const V6: bool>(ctx: &SockAddr<'_, V6>, to: Addr) {
-    let source = ctx.message_source();
-    if !source.is_unspecified() && !source.is(Addr::loopback_of(to.family())) {
-        return;
+fn answer<const V6: bool>(ctx: &SockAddr<'_, V6>, to: Addr) -> bool {
+    let (source, loopback) = (ctx.message_source(), Addr::loopback_of(to.family()));
+    if !source.is_unspecified() && !source.is(loopback) {
+        return false;
     }
     let target = Target {
         addr: to,
         port: ctx.bound_port(),
     };
-    if maps::destination(&DestinationKey::new(ctx.netns(), target)).is_some() {
-        ctx.set_message_source(target.addr);
-    }
+    let Some(row) = maps::destination(&DestinationKey::new(ctx.netns(), target)) else {
+        return false;
+    };
+    ctx.set_message_source(to);
+    ctx.set_address(row.asked_from(to), ctx.port());
+    true
 }
 
 /// What the kernel is asked to do.
@@ -85,7 +92,7 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
     let netns = ctx.netns();
     match maps::pod(netns) {
         // Where the programs are on the pod's own cgroup and above it, they run twice.
-        Some(pod) if pod.flags & POD_DNS != 0 && !is_redirected(ctx) => {
+        Some(pod) if pod.flags & POD_DNS != 0 && !is_redirected(ctx, netns) => {
             decide(ctx, netns, pod, Call::Connect)
         }
         _ => ALLOW,
@@ -94,9 +101,26 @@ fn connect<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
 
 /// Whether the destination of the call is what a redirect of this socket has made of another one.
 #[inline(always)]
-fn is_redirected<const V6: bool>(ctx: &SockAddr<'_, V6>) -> bool {
-    ctx.address().is_loopback()
-        && dialed_record(ctx).is_some_and(|record| record.target_port == ctx.port())
+fn is_redirected<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64) -> bool {
+    let (addr, port) = (ctx.address(), ctx.port());
+    is_target(ctx, netns, Target { addr, port })
+}
+
+/// Whether this socket's queries go to an address because of a redirect.
+#[inline(always)]
+fn is_target<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64, target: Target) -> bool {
+    if is_dedicated(target.addr) {
+        return maps::destination(&DestinationKey::new(netns, target)).is_some();
+    }
+    target.addr.is_loopback()
+        && dialed_record(ctx).is_some_and(|record| record.target_port == target.port)
+}
+
+/// Whether an earlier connect of this socket was redirected.
+#[inline(always)]
+fn is_connected<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64) -> bool {
+    let (addr, port) = (ctx.peer(), ctx.peer_port());
+    is_target(ctx, netns, Target { addr, port })
 }
 
 /// The record of a socket whose queries are redirected without a name in their source.
@@ -108,19 +132,39 @@ fn dialed_record<const V6: bool>(ctx: &SockAddr<'_, V6>) -> Option<&'static mut 
 
 #[inline(always)]
 fn send<const V6: bool>(ctx: &SockAddr<'_, V6>) -> i32 {
-    let to = ctx.address();
-    if is_dedicated(to) {
-        answer(ctx, to);
+    let (to, port) = (ctx.address(), ctx.port());
+    if is_dedicated(to) && answer(ctx, to) {
         return ALLOW;
     }
-    if ctx.port() != DNS_PORT || !ctx.is_udp() {
+    // 0: a socket that is connected sends with control messages.
+    if !(port == DNS_PORT || port == 0) || !ctx.is_udp() {
         return ALLOW;
     }
     let netns = ctx.netns();
+    if port == 0 {
+        return connected_send(ctx, netns);
+    }
     match maps::pod(netns) {
         Some(pod) if pod.flags & POD_DNS != 0 => decide(ctx, netns, pod, Call::Send),
         _ => ALLOW,
     }
+}
+
+/// A query of a connected socket may name an interface and a source by control messages. The source stays the socket's own.
+/// With a source IPv6 does not look at the interface; IPv4 does, and the destination cannot be another one here.
+#[inline(always)]
+fn connected_send<const V6: bool>(ctx: &SockAddr<'_, V6>, netns: u64) -> i32 {
+    if !is_connected(ctx, netns) {
+        return ALLOW;
+    }
+    if V6 || !ctx.names_interface(Family::V4, true) {
+        ctx.set_message_source(ctx.source());
+        return ALLOW;
+    }
+    if let Some(pod) = maps::pod(netns) {
+        maps::count(netns, pod, Family::V4, Rule::BoundDevice, 0);
+    }
+    DENY
 }
 
 #[inline(always)]
@@ -190,12 +234,18 @@ fn try_decide<const V6: bool>(
         return Outcome::refused(Rule::NoPolicy);
     };
     let destination = ctx.address();
-    // connect has left the source of the redirect with the socket.
-    let is_connected = ctx.peer().is_loopback() && dialed_record(ctx).is_some();
-    let bound_to = if is_connected {
-        Addr::UNSPECIFIED
+    let is_connected = is_connected(ctx, netns);
+    let asked = if call == Call::Send {
+        ctx.message_source()
     } else {
         ctx.source()
+    };
+    let loopback = Addr::loopback_of(destination.family());
+    // connect has left the source of the redirect with the socket.
+    let bound_to = if is_connected && asked.is(loopback) {
+        Addr::UNSPECIFIED
+    } else {
+        asked
     };
     let conn = Outbound {
         owner: if ctx.port() == DNS_PORT {
@@ -230,56 +280,97 @@ fn try_decide<const V6: bool>(
                 // The sidecar is reached over lo.
                 return Outcome::refused(Rule::BoundDevice);
             }
-            let named = call == Call::Send && pod.has_own_targets(dialed.family());
-            if named
-                && ctx.source().is_unspecified()
-                && let Some(target) = server_name(netns, port, dialed, conn.port, source)
-            {
-                ctx.set_message_source(target.addr);
-            } else if call == Call::Connect || !is_connected {
-                let record = SockRecord {
-                    addr: dialed,
-                    source,
-                    port: conn.port,
-                    role: Role::Dialed as u16,
-                    capture_port: port,
-                    target_port: port,
-                };
-                if let Err(rule) = maps::keep_record(netns, ctx.socket(), &record, 1) {
-                    return Outcome::refused(rule);
+            let names_interface = ctx.names_interface(dialed.family(), call == Call::Send);
+            // 0.0.0.0 is the source, by lo (`ip_route_output_key_hash_rcu`, net/ipv4/route.c). With a source IPv6 does not
+            // look at the interface (`ip6_route_output_flags_noref`, net/ipv6/route.c).
+            let is_from_name = !V6 && names_interface;
+            let asked_from = if is_from_name && ctx.source().is_unspecified() {
+                AskedFrom::Target
+            } else if bound_to.is_unspecified() {
+                AskedFrom::Loopback
+            } else {
+                AskedFrom::Source
+            };
+            let name = if pod.has_own_targets(dialed.family()) {
+                server_name(netns, port, (dialed, conn.port), (source, asked_from))
+            } else {
+                None
+            };
+            let mut to = loopback;
+            match (name, call) {
+                (Some(name), Call::Send) => {
+                    to = if is_from_name {
+                        Addr::UNSPECIFIED
+                    } else {
+                        name.addr
+                    };
+                    ctx.set_message_source(if is_from_name {
+                        name.addr
+                    } else if asked.is_unspecified() {
+                        loopback
+                    } else {
+                        asked
+                    });
+                }
+                _ if names_interface => return Outcome::refused(Rule::BoundDevice),
+                (Some(name), Call::Connect) => {
+                    to = name.addr;
+                    forget_record(ctx);
+                }
+                (None, Call::Send) if is_connected => {}
+                (None, _) => {
+                    let record = SockRecord {
+                        addr: dialed,
+                        source,
+                        port: conn.port,
+                        role: Role::Dialed as u16,
+                        capture_port: port,
+                        target_port: port,
+                    };
+                    if let Err(rule) = maps::keep_record(netns, ctx.socket(), &record, 1) {
+                        return Outcome::refused(rule);
+                    }
                 }
             }
-            let plain = Target::plain(dialed.family(), port);
-            ctx.set_address(plain.addr, plain.port);
+            ctx.set_address(to, port);
         }
         Verdict::Fail { errno } => outcome.errno = errno,
         _ => {
-            // An earlier connection's.
-            if call == Call::Connect
-                && let Some(record) = maps::record(ctx.socket())
-            {
-                record.role = Role::Direct as u16;
+            if call == Call::Connect {
+                forget_record(ctx);
             }
         }
     }
     outcome
 }
 
-/// The address that names a server, if there is one for it.
+/// An earlier connection's.
+#[inline(always)]
+fn forget_record<const V6: bool>(ctx: &SockAddr<'_, V6>) {
+    if let Some(record) = maps::record(ctx.socket()) {
+        record.role = Role::Direct as u16;
+    }
+}
+
+/// The address that names a server for sockets with this source, if there is one.
 #[inline(always)]
 fn server_name(
     netns: u64,
     capture_port: u16,
-    dialed: Addr,
-    port: u16,
-    source: Addr,
+    (dialed, port): (Addr, u16),
+    (source, asked_from): (Addr, AskedFrom),
 ) -> Option<Target> {
     let seed = maps::target_seed();
+    let asked_from = asked_from as u16;
     for attempt in 0..DEDICATED_ATTEMPTS {
         let target = Target::dedicated((dialed, port), capture_port, attempt, seed);
         let key = DestinationKey::new(netns, target);
         match maps::destination(&key) {
-            Some(row) if row.is_for(dialed, port, source, true) => return Some(target),
+            Some(row)
+                if row.is_for(dialed, port, source, false) && row.asked_from == asked_from =>
+            {
+                return Some(target);
+            }
             Some(_) => {}
             None => {
                 let row = DestinationRow {
@@ -288,7 +379,7 @@ fn server_name(
                         dialed,
                         source,
                         dialed_port: port,
-                        pad: 0,
+                        asked_from,
                         more_pad: 0,
                     },
                 };

@@ -3,7 +3,8 @@
 use std::{
     fs,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Command, Output, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -46,7 +47,11 @@ struct Resolver {
 
 /// What a program prints, in the order of the text.
 fn lines(command: &mut Command) -> Result<Vec<String>> {
-    let output = command.output()?;
+    printed(command.output()?)
+}
+
+/// The same of one that has ended.
+fn printed(output: Output) -> Result<Vec<String>> {
     let mut lines: Vec<_> = String::from_utf8(output.stdout)?
         .lines()
         .map(str::to_owned)
@@ -180,7 +185,7 @@ fn resolved(pod: &PodNet, server: &str) -> Result<Process> {
 /// A pod with the sidecar's server and resolvers, and servers outside.
 struct Resolving {
     // Before the pod, whose cgroup is removed with it.
-    _servers: Vec<Process>,
+    servers: Vec<Process>,
     resolvers: Vec<Resolver>,
     dns: DnsFixture,
 }
@@ -199,7 +204,7 @@ impl Resolving {
         ];
         let resolvers = resolvers(dir)?;
         let this = Self {
-            _servers: started,
+            servers: started,
             resolvers,
             dns,
         };
@@ -227,10 +232,14 @@ impl Resolving {
         Ok(found)
     }
 
-    fn resolve(&self, resolver: &Resolver, user: u32, name: &str) -> Result<Vec<String>> {
+    fn resolving(&self, resolver: &Resolver, user: u32, name: &str) -> Command {
         let arguments = resolver.arguments.iter().map(String::as_str);
         let arguments: Vec<&str> = arguments.chain([name]).collect();
-        lines(&mut self.command(user, &resolver.program, &arguments))
+        self.command(user, &resolver.program, &arguments)
+    }
+
+    fn resolve(&self, resolver: &Resolver, user: u32, name: &str) -> Result<Vec<String>> {
+        lines(&mut self.resolving(resolver, user, name))
             .with_context(|| format!("{} as user {user}: {name}", resolver.name))
     }
 
@@ -328,4 +337,34 @@ fn resolvers_over_ipv6_are_answered_by_the_sidecar() -> Result<()> {
     let dns = &here.dns;
     dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
     here.all_are_captured()
+}
+
+kernel_test!(lookups_that_begin_before_the_sidecar_listens_succeed);
+/// Their own retry gets the answer: no error of the first query may end them.
+fn lookups_that_begin_before_the_sidecar_listens_succeed() -> Result<()> {
+    if lacks("dns", "resolvers") {
+        return Ok(());
+    }
+    for servers in [[VIP[0], OTHER[0]], [VIP[1], OTHER[1]]] {
+        let mut here = Resolving::new(&servers)?;
+        let dns = &here.dns;
+        dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
+        // The sidecar's.
+        here.servers.pop();
+        let mut started = Vec::new();
+        for resolver in &here.resolvers {
+            let mut command = here.resolving(resolver, APP, NAME);
+            let command = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+            started.push((resolver.name, command.spawn()?));
+        }
+        // All have asked once.
+        thread::sleep(Duration::from_secs(1));
+        let (pod, dir) = (&here.dns.fixture.pod, here.dns.fixture.lab.dir());
+        let _server = dnsmasq(pod, (PROXY, CAPTURE), &LOOPBACK, OF_SIDECAR, dir)?;
+        for (name, resolver) in started {
+            let found = printed(resolver.wait_with_output()?).context(name)?;
+            ensure!(found == sorted(OF_SIDECAR), "{name}: {found:?}");
+        }
+    }
+    Ok(())
 }

@@ -88,14 +88,16 @@ fn removed_pins_are_made_again() -> Result<()> {
     dns.enroll(&dns.manifest(&["--redirect-dns"]))?;
     let places = dns.fixture.agent.places.clone();
     let dir = Pins::new(&places.bpffs)?.pod_dir(places.cookie("test/app")?);
-    let pinned = ["recvmsg", "sendmsg", "connect"]
+    let of_hooks = ["recvmsg", "sendmsg", "connect"]
         .map(|hook| ["4", "6"].map(|family| dir.join(format!("dns_{hook}{family}"))));
-    for pin in pinned.as_flattened() {
+    let on_lo = dir.join("dns-queries-1");
+    let pinned = [of_hooks.as_flattened(), &[on_lo]].concat();
+    for pin in &pinned {
         fs::remove_file(pin).with_context(|| format!("remove {}", pin.display()))?;
     }
     dns.fixture.wait("they are pinned again", || {
         dns.answered_by(&APP, VIP[0], capture(VIP[0]))?;
-        Ok(pinned.as_flattened().iter().all(|pin| pin.exists()))
+        Ok(pinned.iter().all(|pin| pin.exists()))
     })?;
     ensure!(places.log().contains("was gone: made it again"));
     // They outlive the agent.

@@ -11,7 +11,7 @@ pub const VMLINUX_BTF: &str = "/sys/kernel/btf/vmlinux";
 
 /// Globals of the kernel programs, and the struct members whose offset they hold. Those that begin with `MASK` hold the
 /// bit of a bit-field of one bit in its byte.
-pub const MEMBERS: [(&str, &str, &str); 42] = [
+pub const MEMBERS: [(&str, &str, &str); 51] = [
     ("OFFSET_SOCK_SOCKET", "sock", "sk_socket"),
     ("OFFSET_SOCK_ERR", "sock", "sk_err"),
     ("OFFSET_SOCKET_FILE", "socket", "file"),
@@ -24,6 +24,15 @@ pub const MEMBERS: [(&str, &str, &str); 42] = [
     ("OFFSET_INET_OPT", "inet_sock", "inet_opt"),
     ("OFFSET_RCU_OPT", "ip_options_rcu", "opt"),
     ("OFFSET_OPT_SRR", "ip_options", "srr"),
+    ("OFFSET_INET_UC_INDEX", "inet_sock", "uc_index"),
+    ("OFFSET_PINFO_UCAST_OIF", "ipv6_pinfo", "ucast_oif"),
+    ("OFFSET_PINFO_PKTINFO", "ipv6_pinfo", "sticky_pktinfo"),
+    ("OFFSET_PKTINFO_IFINDEX", "in6_pktinfo", "ipi6_ifindex"),
+    ("OFFSET_SOCK_ADDR_T_CTX", "bpf_sock_addr_kern", "t_ctx"),
+    ("OFFSET_IPCM_ADDR", "ipcm_cookie", "addr"),
+    ("OFFSET_IPCM_OIF", "ipcm_cookie", "oif"),
+    ("OFFSET_FLOWI6_SADDR", "flowi6", "saddr"),
+    ("OFFSET_FLOWI_OIF", "flowi_common", "flowic_oif"),
     ("OFFSET_SOCK_BACKLOG", "sock", "sk_backlog"),
     ("OFFSET_ICSK_ULP", "inet_connection_sock", "icsk_ulp_ops"),
     (

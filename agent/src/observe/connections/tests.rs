@@ -26,7 +26,7 @@ impl Tables for Pod {
             dialed: Addr::v4([10, 1, 0, 9]),
             source: Addr::v4([10, 77, 0, 2]),
             dialed_port: 80,
-            pad: 0,
+            asked_from: 0,
             more_pad: 0,
         })
     }

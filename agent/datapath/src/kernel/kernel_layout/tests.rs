@@ -5,7 +5,12 @@ fn the_running_kernel_has_them_all() {
     let offsets = offsets().expect("BTF of the running kernel");
     assert_eq!(offsets.len(), MEMBERS.len());
     // struct sock starts with its common part, struct cred with a reference count.
-    let is_first = |global: &str| matches!(global, "OFFSET_CGROUP_SELF" | "OFFSET_CSS_CGROUP");
+    let first = [
+        "OFFSET_CGROUP_SELF",
+        "OFFSET_CSS_CGROUP",
+        "OFFSET_FLOWI_OIF",
+    ];
+    let is_first = |global: &str| first.contains(&global);
     let mut later = offsets.iter().filter(|(global, _)| !is_first(global));
     assert!(later.all(|(_, offset)| *offset > 0));
     assert_ne!(offsets[3].1, offsets[4].1);
@@ -43,7 +48,7 @@ fn btf(structs: &[(&str, &[(&str, u32)])], bit_fields: bool) -> Vec<u8> {
     words.flat_map(u32::to_ne_bytes).chain(strings).collect()
 }
 
-const STRUCTS: [(&str, &[(&str, u32)]); 24] = [
+const STRUCTS: [(&str, &[(&str, u32)]); 29] = [
     (
         "sock",
         &[
@@ -58,8 +63,27 @@ const STRUCTS: [(&str, &[(&str, u32)]); 24] = [
     ("socket", &[("file", 8 * 16)]),
     ("file", &[("f_cred", 8 * 144)]),
     ("cred", &[("fsuid", 8 * 28), ("fsgid", 8 * 32)]),
-    ("inet_sock", &[("pinet6", 8 * 760), ("inet_opt", 8 * 784)]),
-    ("ipv6_pinfo", &[("opt", 8 * 96)]),
+    (
+        "inet_sock",
+        &[
+            ("pinet6", 8 * 760),
+            ("inet_opt", 8 * 784),
+            ("uc_index", 8 * 804),
+        ],
+    ),
+    (
+        "ipv6_pinfo",
+        &[
+            ("sticky_pktinfo", 8 * 16),
+            ("ucast_oif", 8 * 60),
+            ("opt", 8 * 96),
+        ],
+    ),
+    ("in6_pktinfo", &[("ipi6_ifindex", 8 * 16)]),
+    ("bpf_sock_addr_kern", &[("t_ctx", 8 * 24)]),
+    ("ipcm_cookie", &[("addr", 8 * 40), ("oif", 8 * 44)]),
+    ("flowi6", &[("saddr", 8 * 72)]),
+    ("flowi_common", &[("flowic_oif", 0)]),
     ("ipv6_txoptions", &[("srcrt", 8 * 32)]),
     ("ip_options_rcu", &[("rcu", 0), ("opt", 8 * 16)]),
     ("ip_options", &[("optlen", 8 * 8), ("srr", 8 * 9)]),
@@ -112,6 +136,15 @@ fn offsets_are_bytes_by_global() {
         ("OFFSET_INET_OPT", 784),
         ("OFFSET_RCU_OPT", 16),
         ("OFFSET_OPT_SRR", 9),
+        ("OFFSET_INET_UC_INDEX", 804),
+        ("OFFSET_PINFO_UCAST_OIF", 60),
+        ("OFFSET_PINFO_PKTINFO", 16),
+        ("OFFSET_PKTINFO_IFINDEX", 16),
+        ("OFFSET_SOCK_ADDR_T_CTX", 24),
+        ("OFFSET_IPCM_ADDR", 40),
+        ("OFFSET_IPCM_OIF", 44),
+        ("OFFSET_FLOWI6_SADDR", 72),
+        ("OFFSET_FLOWI_OIF", 0),
         ("OFFSET_SOCK_BACKLOG", 8),
         ("OFFSET_ICSK_ULP", 40),
         ("OFFSET_ICSK_ACCEPT_QUEUE", 24),
