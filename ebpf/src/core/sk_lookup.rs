@@ -9,7 +9,7 @@ use aya_ebpf::{
 use aya_log_ebpf::debug;
 use sidetrack_common::{
     addr::{Addr, Family},
-    conn::{DestinationKey, HandshakeKey, ListenerKey, ON_LOOPBACK},
+    conn::{AskedFrom, DestinationKey, HandshakeKey, ListenerKey, ON_LOOPBACK},
     decide::{self, Decision, ECONNREFUSED, Inbound, Owner, Tables as _, Verdict},
     event::EventKind,
     forward::Probe,
@@ -39,7 +39,8 @@ use sidetrack_ebpf::{
 pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
     let lookup = SkLookup { inner: &ctx };
     let netns = lookup.own_netns();
-    let is_forged = is_forged(&lookup, netns);
+    let is_forged =
+        is_forged(&lookup, netns) || !lookup.is_tcp() && is_forged_answer(&lookup, netns);
     if !is_forged && !lookup.is_tcp() {
         return SK_PASS;
     }
@@ -48,7 +49,7 @@ pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
     SK_DROP
 }
 
-/// Whether a packet for a target comes from outside, or a datagram from one. The kernel delivers it for IPv6, and for IPv4 where `route_localnet` is
+/// Whether a packet for a target comes from outside. The kernel delivers it for IPv6, and for IPv4 where `route_localnet` is
 /// set, as kube-proxy does. An address of the range that another interface of the pod has is no target. Rows outlive the
 /// pod, as connections do.
 ///
@@ -56,10 +57,7 @@ pub fn st_sk_lookup(ctx: SkLookupContext) -> u32 {
 #[inline(always)]
 fn is_forged(lookup: &SkLookup<'_>, netns: u64) -> bool {
     let target = lookup.target();
-    let source = lookup.tuple().source;
-    // Queries and answers of DNS capture have such an address at one end, which stands for the server.
-    let is_from_target = !lookup.is_tcp() && is_dedicated(source);
-    if !is_target(target.addr) && !is_from_target {
+    if !is_target(target.addr) {
         return false;
     }
     let Some(pod) = maps::pod(netns) else {
@@ -69,10 +67,29 @@ fn is_forged(lookup: &SkLookup<'_>, netns: u64) -> bool {
     let is_sent_by_pod = match lookup.iface() {
         Some(iface) => iface == LOOPBACK_IFINDEX,
         // Before Linux 5.17. From elsewhere such a source gets no answer.
-        None => source.is_loopback() || PodTables::of_packet(netns, pod).is_own(source),
+        None => {
+            let source = lookup.tuple().source;
+            source.is_loopback() || PodTables::of_packet(netns, pod).is_own(source)
+        }
     };
-    let addr = if is_from_target { source } else { target.addr };
-    !is_sent_by_pod && !has_other_device(netns, addr)
+    !is_sent_by_pod && !has_other_device(netns, target.addr)
+}
+
+/// Whether a datagram comes from an address that stands for a DNS server, and not from the pod's sidecar, whose answers go
+/// to where they were asked from.
+#[inline(always)]
+fn is_forged_answer(lookup: &SkLookup<'_>, netns: u64) -> bool {
+    let from = lookup.source();
+    if !is_dedicated(from.addr) {
+        return false;
+    }
+    let Some(row) = maps::destination(&DestinationKey::new(netns, from)) else {
+        return false;
+    };
+    // For an address of the pod the interface is the one that holds it.
+    let is_by_lo = row.asked_from == AskedFrom::Source as u16
+        || matches!(lookup.iface(), None | Some(LOOPBACK_IFINDEX));
+    !is_by_lo || !lookup.target().addr.is(row.asked_from(from.addr))
 }
 
 /// Whether an interface other than lo has the address.

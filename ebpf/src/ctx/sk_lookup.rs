@@ -3,7 +3,7 @@
 use aya_ebpf::{Global, programs::SkLookupContext};
 use sidetrack_common::{addr::Addr, target::Target};
 
-use super::{IPPROTO_TCP, addr_field, field};
+use super::{IPPROTO_TCP, addr_field, field, opaque};
 
 /// Cookie of the network namespace this instance of the program is attached to. sk_lookup programs
 /// have no helper for it, so the loader sets it and loads an instance for every pod. Not 0, because the compiler gives
@@ -57,12 +57,25 @@ impl SkLookup<'_> {
         }
     }
 
+    /// Where the packet was sent from.
+    #[inline(always)]
+    pub fn source(&self) -> Target {
+        // LLVM would keep a field's address for several reads.
+        let lookup = opaque(self.inner.lookup);
+        Target {
+            addr: addr_field!(lookup, remote_ip4, remote_ip6),
+            port: u16::from_be(field!(lookup, remote_port)),
+        }
+    }
+
     /// Where the packet was sent to.
     #[inline(always)]
     pub fn target(&self) -> Target {
+        // LLVM would keep a field's address for several reads.
+        let lookup = opaque(self.inner.lookup);
         Target {
-            addr: addr_field!(self.inner.lookup, local_ip4, local_ip6),
-            port: field!(self.inner.lookup, local_port) as u16,
+            addr: addr_field!(lookup, local_ip4, local_ip6),
+            port: field!(lookup, local_port) as u16,
         }
     }
 
