@@ -154,6 +154,9 @@ pub struct PodStatus {
     /// Whether it listens on its outbound port; `None` if that is not known.
     #[serde(default)]
     pub outbound_listener: Option<bool>,
+    /// Whether it receives DNS queries over UDP; `None` if none are captured, or that is not known.
+    #[serde(default)]
+    pub dns_listener: Option<bool>,
     /// Whether outbound connections still go direct, because the sidecar has never listened.
     #[serde(default)]
     pub before_sidecar: bool,
@@ -217,7 +220,7 @@ impl PodStatus {
         })
     }
 
-    /// That its sidecar does not accept connections.
+    /// That its sidecar does not accept connections, or receives no DNS queries.
     fn hanging_sidecar(&self) -> Option<String> {
         let remark = self.sidecar.as_ref()?.remark()?;
         let name = self.full_name();

@@ -1,6 +1,7 @@
 //! DNS capture: queries go to the sidecar, and its answers come from the server that was asked.
 
 mod as_iptables;
+mod down;
 mod hostile;
 mod resolv_conf;
 mod resolvers;

@@ -232,6 +232,7 @@ pub fn known(namespace: &str, name: &str, state: PodState) -> PodStatus {
         sidecar: enrolled.then_some(Sidecar::Up),
         listener: enrolled,
         outbound_listener: Some(enrolled),
+        dns_listener: None,
         refusals: Vec::new(),
         before_sidecar: false,
         connections: Connections {

@@ -8,6 +8,7 @@ mod marked_routes;
 pub mod netns_id;
 pub mod processes;
 pub mod resolv_conf;
+pub mod resolver;
 pub mod return_routes;
 pub mod routes;
 pub(crate) mod searches;

@@ -29,6 +29,8 @@ pub enum Sidecar {
     OutboundOnly,
     /// It listens on its inbound port only.
     InboundOnly,
+    /// It listens on its outbound port, as far as that is known, and not on the one for DNS queries.
+    NoDns,
     /// It listens on its inbound port; on the outbound one it listens, or has listened, on loopback.
     OutboundUnknown,
     /// It has never listened, and the pod may reach the network until it does.
@@ -49,6 +51,8 @@ pub struct Sockets {
     pub outbound: Option<bool>,
     /// Whether it listens on its inbound port.
     pub inbound: bool,
+    /// Whether it receives DNS queries; `None` if it is to get none, or that is not known.
+    pub dns: Option<bool>,
     /// What waits to be accepted; `None` if nobody has looked.
     pub queue: Option<Queue>,
 }
@@ -88,6 +92,7 @@ impl Sidecar {
         }
         match (sockets.not_yet, sockets.outbound, sockets.inbound) {
             (true, ..) => Self::NotYet,
+            (_, Some(true), _) | (_, None, true) if sockets.dns == Some(false) => Self::NoDns,
             (_, Some(true), true) if sockets.queue.is_none() => Self::Listens,
             (_, Some(true), true) => Self::Up,
             (_, Some(false), false) => Self::Down,
@@ -117,6 +122,7 @@ impl Sidecar {
             Self::Down => "down",
             Self::OutboundOnly => "out",
             Self::InboundOnly => "in",
+            Self::NoDns => "no dns",
             Self::OutboundUnknown => "in, out unknown",
             Self::NotYet => "not yet",
             Self::Unknown => "unknown",
@@ -126,8 +132,15 @@ impl Sidecar {
     /// What is to be known of it besides its word, as the end of a sentence.
     #[must_use]
     pub fn remark(&self) -> Option<String> {
-        let Self::Hangs { waiting, seconds } = self else {
-            return None;
+        let (waiting, seconds) = match self {
+            Self::Hangs { waiting, seconds } => (waiting, seconds),
+            Self::NoDns => {
+                return Some(
+                    "its sidecar does not listen on its DNS port, and lookups have no answer"
+                        .to_owned(),
+                );
+            }
+            _ => return None,
         };
         let connections = match waiting {
             1 => "1 connection waits".to_owned(),
@@ -160,7 +173,7 @@ pub struct SidecarCounts {
     pub up: u64,
     /// Those that listen and do not accept.
     pub hangs: u64,
-    /// Those that do not listen on one of their ports, or on both.
+    /// Those that do not listen on one of their ports, or on none.
     pub down: u64,
     /// Those that have never listened, in pods that may reach the network until they do.
     pub not_yet: u64,
@@ -179,7 +192,9 @@ impl SidecarCounts {
             *match sidecar {
                 Sidecar::Up | Sidecar::Listens => &mut counts.up,
                 Sidecar::Hangs { .. } => &mut counts.hangs,
-                Sidecar::Down | Sidecar::OutboundOnly | Sidecar::InboundOnly => &mut counts.down,
+                Sidecar::Down | Sidecar::OutboundOnly | Sidecar::InboundOnly | Sidecar::NoDns => {
+                    &mut counts.down
+                }
                 Sidecar::NotYet => &mut counts.not_yet,
                 Sidecar::OutboundUnknown | Sidecar::Unknown => &mut counts.unknown,
             } += 1;

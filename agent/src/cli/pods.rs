@@ -90,6 +90,7 @@ pub(super) fn pinned(places: &Places) -> Result<Vec<PodStatus>> {
                 sidecar: None,
                 listener: false,
                 outbound_listener: None,
+                dns_listener: None,
                 before_sidecar: false,
                 connections: crate::api::Connections::default(),
                 refusals: Vec::new(),

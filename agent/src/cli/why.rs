@@ -67,7 +67,11 @@ fn print(pod: &PodStatus) -> Result<()> {
     }
     if let Some(remark) = pod.sidecar.as_ref().and_then(Sidecar::remark) {
         output::print(format!("Now {remark}."))?;
-        output::print(format!("  cure   {}", cure(Rule::SidecarSilent)))?;
+        let rule = match pod.sidecar {
+            Some(Sidecar::NoDns) => Rule::NoListener,
+            _ => Rule::SidecarSilent,
+        };
+        output::print(format!("  cure   {}", cure(rule)))?;
     }
     for (direction, listens) in [
         ("outbound", pod.outbound_listener),

@@ -13,7 +13,7 @@ use sidetrack_common::{
 };
 
 use crate::api::{Connections, PodStatus, Sidecar};
-use crate::observe::{refusals::LastRefusals, sidecars::QueueByPod};
+use crate::observe::{refusals::LastRefusals, sidecars::Look};
 use sidetrack_datapath::kernel::{connection_counts::RemovedCounts, maps::Maps};
 use sidetrack_live::Sockets;
 
@@ -176,17 +176,13 @@ impl ByResult {
     }
 }
 
-/// Adds listeners and connection counts from the kernel's maps to pods. `queues` is what waits for their sidecars, if
-/// somebody has looked.
+/// Adds listeners and connection counts from the kernel's maps to pods. `look` is the last look at their sidecars, if
+/// there was one.
 ///
 /// # Errors
 /// If the maps cannot be read.
-pub fn add_live_facts(
-    pods: &mut [PodStatus],
-    maps: &Maps,
-    queues: Option<&QueueByPod>,
-) -> io::Result<()> {
-    add_sidecars(pods, maps, queues)?;
+pub fn add_live_facts(pods: &mut [PodStatus], maps: &Maps, look: Option<&Look>) -> io::Result<()> {
+    add_sidecars(pods, maps, look)?;
     let last = LastRefusals::read(maps)?;
     let overflowing = maps.overflow.keys()?;
     let mut counts: HashMap<u64, Tally> = HashMap::new();
@@ -216,11 +212,7 @@ pub fn add_live_facts(
 ///
 /// # Errors
 /// If the maps cannot be read.
-pub fn add_sidecars(
-    pods: &mut [PodStatus],
-    maps: &Maps,
-    queues: Option<&QueueByPod>,
-) -> io::Result<()> {
+pub fn add_sidecars(pods: &mut [PodStatus], maps: &Maps, look: Option<&Look>) -> io::Result<()> {
     let listening = maps.listeners.keys()?.into_iter();
     let listening: HashSet<_> = listening.map(|key| (key.netns, key.port)).collect();
     let passing = maps.before_sidecar.keys()?;
@@ -242,11 +234,13 @@ pub fn add_sidecars(
             false if on_loopback.contains(&netns.cookie) => None,
             false => Some(false),
         };
+        pod.dns_listener = look.and_then(|look| look.receives_dns(netns.cookie));
         pod.sidecar = Some(Sidecar::of(&Sockets {
             not_yet: pod.before_sidecar,
             outbound: pod.outbound_listener,
             inbound: pod.listener,
-            queue: queues.map(|queues| queues.get(&netns.cookie).copied().unwrap_or_default()),
+            dns: pod.dns_listener,
+            queue: look.map(|look| look.queue(netns.cookie)),
         }));
     }
     Ok(())

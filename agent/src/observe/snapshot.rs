@@ -75,6 +75,7 @@ fn pod_status(name: &PodRef, entry: &Record<KernelNode>, partial: Option<&str>) 
         sidecar: None,
         listener: false,
         outbound_listener: None,
+        dns_listener: None,
         before_sidecar: false,
         connections: Connections::default(),
         refusals: Vec::new(),

@@ -347,6 +347,7 @@ impl Status {
                 cookie: pod.netns?.cookie,
                 inbound_listener: pod.listener,
                 outbound_listener: pod.outbound_listener,
+                dns_listener: pod.dns_listener,
                 sidecar: pod.sidecar.unwrap_or_default(),
                 connections: ByResult::default(),
             })

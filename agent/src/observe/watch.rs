@@ -113,7 +113,9 @@ fn kind(sidecar: &Sidecar) -> Option<Kind> {
     match sidecar {
         Sidecar::Up => Some(Kind::SidecarUp),
         Sidecar::Hangs { .. } => Some(Kind::SidecarHangs),
-        Sidecar::Down | Sidecar::OutboundOnly | Sidecar::InboundOnly => Some(Kind::SidecarDown),
+        Sidecar::Down | Sidecar::OutboundOnly | Sidecar::InboundOnly | Sidecar::NoDns => {
+            Some(Kind::SidecarDown)
+        }
         Sidecar::Listens | Sidecar::OutboundUnknown | Sidecar::NotYet | Sidecar::Unknown => None,
     }
 }
@@ -126,7 +128,7 @@ fn change(before: Option<Kind>, sidecar: &Sidecar) -> Option<String> {
         return None;
     }
     let text = match sidecar {
-        Sidecar::Hangs { .. } => return sidecar.remark(),
+        Sidecar::Hangs { .. } | Sidecar::NoDns => return sidecar.remark(),
         Sidecar::OutboundOnly => "its sidecar listens on its outbound port only",
         Sidecar::InboundOnly => "its sidecar listens on its inbound port only",
         Sidecar::Down => "its sidecar does not listen",

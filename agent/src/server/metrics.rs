@@ -110,6 +110,7 @@ fn single_pods(to: &mut DescriptorEncoder<'_>, per_pod: &PerPod) -> fmt::Result 
         let known = [
             ("inbound", Some(pod.inbound_listener)),
             ("outbound", pod.outbound_listener),
+            ("dns", pod.dns_listener),
         ];
         known.into_iter().filter_map(|(port, up)| {
             let [namespace, name] = labels(pod);

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, anyhow, ensure};
 use lab::{
     command::{Process, run_words},
-    network::Manifest,
+    network::{Manifest, PodNet},
     protocol::{APP, PROXY},
 };
 
@@ -43,6 +43,16 @@ const REFUSED: [&[&str]; 2] = [
 
 /// What became of each query.
 type Outcomes = BTreeMap<String, String>;
+
+/// Starts the sidecar's server.
+pub(super) fn serve(pod: &PodNet) -> Result<Process> {
+    let script = include_str!("as_iptables/echo.py");
+    let mut server = pod.command(PROXY.uid, Path::new(PYTHON), &["-c", script]);
+    let mut server = Process::start(server.stdout(Stdio::piped()))?;
+    let stdout = server.stdout.take().context("its output")?;
+    BufReader::new(stdout).read_line(&mut String::new())?;
+    Ok(server)
+}
 
 impl DnsFixture {
     fn in_pod(&self, words: &[&str]) -> Result<String> {
@@ -82,17 +92,6 @@ impl DnsFixture {
         Ok(())
     }
 
-    /// Starts the sidecar's server.
-    fn serve(&self) -> Result<Process> {
-        let script = include_str!("as_iptables/echo.py");
-        let pod = &self.fixture.pod;
-        let mut server = pod.command(PROXY.uid, Path::new(PYTHON), &["-c", script]);
-        let mut server = Process::start(server.stdout(Stdio::piped()))?;
-        let stdout = server.stdout.take().context("its output")?;
-        BufReader::new(stdout).read_line(&mut String::new())?;
-        Ok(server)
-    }
-
     fn queries(&self, family: usize, with_target: bool) -> Result<Outcomes> {
         let target = if with_target { TARGETS[family] } else { "" };
         let script = include_str!("as_iptables/queries.py");
@@ -122,7 +121,7 @@ impl DnsFixture {
             })
         };
         let without = both()?;
-        let _server = self.serve()?;
+        let _server = serve(&self.fixture.pod)?;
         Ok([without, both()?].concat())
     }
 

@@ -1,4 +1,4 @@
-//! Lists TCP sockets with sock_diag(7). `/proc/net/tcp` has the same data, but reading it walks the table
+//! Lists TCP sockets, and those of UDP that receive, with sock_diag(7). `/proc/net/tcp` has the same data, but reading it walks the table
 //! of connections of the whole node, whatever the namespace.
 
 use std::{io, ops::ControlFlow, time::Instant};
@@ -6,7 +6,7 @@ use std::{io, ops::ControlFlow, time::Instant};
 use netlink_packet_core::{NLA_TYPE_MASK, Nla as _, NlasIterator};
 use netlink_packet_sock_diag::{
     SockDiagMessage,
-    constants::{AF_INET, AF_INET6, IPPROTO_TCP},
+    constants::{AF_INET, AF_INET6, IPPROTO_TCP, IPPROTO_UDP},
     inet::{ExtensionFlags, InetRequest, InetResponse, SocketId, StateFlags, nlas::Nla},
 };
 use netlink_sys::protocols::NETLINK_SOCK_DIAG;
@@ -22,6 +22,8 @@ pub enum Sockets {
     Connected,
     /// Those whose SYN to this port has had no answer yet.
     Connecting(u16),
+    /// Those of UDP that are bound to this port and have no peer.
+    Receiving(u16),
 }
 
 /// Visits the sockets in the namespace of the calling thread, IPv4 first, until `visit` breaks.
@@ -55,19 +57,28 @@ fn visit_family(
         Sockets::Listening => StateFlags::LISTEN,
         Sockets::Connected => StateFlags::all() - StateFlags::LISTEN,
         Sockets::Connecting(_) => StateFlags::SYN_SENT,
+        Sockets::Receiving(_) => StateFlags::CLOSE,
     };
     // With it comes the upper layer protocol, by which MPTCP shows.
     let extensions = match sockets {
         Sockets::Listening => ExtensionFlags::INFO,
-        Sockets::Connected | Sockets::Connecting(_) => ExtensionFlags::empty(),
+        Sockets::Connected | Sockets::Connecting(_) | Sockets::Receiving(_) => {
+            ExtensionFlags::empty()
+        }
     };
     let mut socket_id = SocketId::new_v4();
-    if let Sockets::Connecting(port) = sockets {
-        socket_id.destination_port = port;
+    let mut protocol = IPPROTO_TCP;
+    match sockets {
+        Sockets::Connecting(port) => socket_id.destination_port = port,
+        Sockets::Receiving(port) => {
+            socket_id.source_port = port;
+            protocol = IPPROTO_UDP;
+        }
+        Sockets::Listening | Sockets::Connected => {}
     }
     let request = SockDiagMessage::InetRequest(InetRequest {
         family,
-        protocol: IPPROTO_TCP,
+        protocol,
         extensions,
         states,
         socket_id,

@@ -76,6 +76,7 @@ impl Known {
             not_yet: self.shown.before_sidecar,
             outbound: outbound.unwrap_or(Some(self.shown.listener)),
             inbound: self.shown.listener,
+            dns: None,
             queue: None,
         })
     }

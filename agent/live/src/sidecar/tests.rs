@@ -6,6 +6,7 @@ const LISTENING: Sockets = Sockets {
     not_yet: false,
     outbound: Some(true),
     inbound: true,
+    dns: None,
     queue: Some(Queue {
         waiting: 0,
         oldest: None,
@@ -50,6 +51,7 @@ fn who_hangs_on_one_port_hangs() {
         let sockets = Sockets {
             outbound,
             inbound,
+            dns: None,
             queue,
             not_yet: false,
         };
@@ -118,4 +120,29 @@ fn counts_name_what_is_wrong() {
     assert!(!counts.is_fine());
     assert!(!SidecarCounts::of(all[2..3].iter()).is_fine());
     assert!(SidecarCounts::of(all[..2].iter()).is_fine());
+}
+
+#[test]
+fn a_sidecar_without_its_dns_port_is_down_for_lookups() {
+    let with = |outbound, inbound, dns| {
+        Sidecar::of(&Sockets {
+            outbound,
+            inbound,
+            dns,
+            ..LISTENING
+        })
+    };
+    for inbound in [true, false] {
+        let sidecar = with(Some(true), inbound, Some(false));
+        assert_eq!(sidecar, Sidecar::NoDns);
+        let remark = sidecar.remark().expect("a remark");
+        assert!(remark.contains("DNS port"), "{remark}");
+    }
+    assert_eq!(with(None, true, Some(false)), Sidecar::NoDns);
+    assert_eq!(with(Some(true), true, Some(true)), Sidecar::Up);
+    // It does not run at all, or has not been looked at.
+    assert_eq!(with(Some(false), false, Some(false)), Sidecar::Down);
+    assert_eq!(with(Some(true), true, None), Sidecar::Up);
+    let counts = SidecarCounts::of([Sidecar::NoDns].iter());
+    assert_eq!((counts.down, counts.is_fine()), (1, false));
 }

@@ -42,7 +42,7 @@ pub struct Figures {
     /// How long things took, since the agent started.
     pub timings: Arc<Timings>,
     /// Enrolled pods whose sidecar does not listen, by capture port.
-    pub without_listener: [(&'static str, u64); 2],
+    pub without_listener: [(&'static str, u64); 3],
     /// Sidecars of enrolled pods by what they do.
     pub sidecars: SidecarCounts,
     /// Figures of single pods, if they are wanted.
@@ -71,6 +71,8 @@ pub struct PodFigures {
     pub inbound_listener: bool,
     /// The same of its outbound port, if that is known.
     pub outbound_listener: Option<bool>,
+    /// Whether it receives DNS queries, if any are captured and that is known.
+    pub dns_listener: Option<bool>,
     /// What its sidecar does.
     pub sidecar: Sidecar,
     /// Whether it has a problem that only the kernel's maps show.
@@ -98,7 +100,7 @@ impl PerPod {
 }
 
 /// Enrolled pods whose sidecar does not listen, by capture port.
-pub(super) fn without_listener(pods: &[PodFigures]) -> [(&'static str, u64); 2] {
+pub(super) fn without_listener(pods: &[PodFigures]) -> [(&'static str, u64); 3] {
     let count = |is_down: fn(&PodFigures) -> bool| pods.iter().filter(|it| is_down(it)).count();
     [
         ("inbound", count(|pod| !pod.inbound_listener) as u64),
@@ -106,6 +108,7 @@ pub(super) fn without_listener(pods: &[PodFigures]) -> [(&'static str, u64); 2] 
             "outbound",
             count(|pod| pod.outbound_listener == Some(false)) as u64,
         ),
+        ("dns", count(|pod| pod.dns_listener == Some(false)) as u64),
     ]
 }
 

@@ -27,6 +27,11 @@ fn only_changes_are_said() {
         (Kind::SidecarDown, Sidecar::Up, "listens on both ports"),
         (Kind::SidecarUp, Sidecar::Down, "does not listen"),
         (Kind::SidecarUp, Sidecar::OutboundOnly, "outbound port only"),
+        (
+            Kind::SidecarUp,
+            Sidecar::NoDns,
+            "not listen on its DNS port",
+        ),
     ] {
         let text = said(Some(before), sidecar.clone()).expect("a sentence");
         assert!(text.contains(words), "{text}");

@@ -47,7 +47,7 @@ fn figures() -> Figures {
         handshakes: vec![("own-pod", 3)],
         repairs: [("row", 1)].into(),
         timings: Arc::new(timings),
-        without_listener: [("inbound", 1), ("outbound", 0)],
+        without_listener: [("inbound", 1), ("outbound", 0), ("dns", 1)],
         sidecars: SidecarCounts {
             hangs: 2,
             waiting: 30,
@@ -81,6 +81,7 @@ fn names_labels_and_values() {
             "sidetrack_enrolled_pods{mesh=\"kuma\"} 1",
             "sidetrack_pods_without_listener{port=\"inbound\"} 1",
             "sidetrack_pods_without_listener{port=\"outbound\"} 0",
+            "sidetrack_pods_without_listener{port=\"dns\"} 1",
             "sidetrack_hanging_sidecars 2",
             "sidetrack_waiting_connections 30",
             "sidetrack_problems 3",
@@ -126,12 +127,13 @@ fn single_pods_only_where_they_are_wanted() {
     let page = text(figures.clone(), Format::OpenMetrics).unwrap();
     assert!(!page.contains("sidetrack_pod_"), "{page}");
     assert!(!page.contains("left_out"), "{page}");
-    let pod = |name: &str, outbound_listener| PodFigures {
+    let pod = |name: &str, outbound_listener, dns_listener| PodFigures {
         namespace: "shop".to_owned(),
         name: name.to_owned(),
         cookie: 1,
         inbound_listener: false,
         outbound_listener,
+        dns_listener,
         sidecar: Sidecar::Hangs {
             waiting: 15,
             seconds: 4,
@@ -140,7 +142,10 @@ fn single_pods_only_where_they_are_wanted() {
         connections: ByResult::default(),
     };
     figures.per_pod = Some(PerPod {
-        pods: vec![pod("web-0", Some(true)), pod("web-1", None)],
+        pods: vec![
+            pod("web-0", Some(true), Some(false)),
+            pod("web-1", None, None),
+        ],
         left_out: 5,
     });
     let page = text(figures, Format::OpenMetrics).unwrap();
@@ -148,6 +153,7 @@ fn single_pods_only_where_they_are_wanted() {
     for (pod, port, up) in [
         ("web-0", "inbound", 0),
         ("web-0", "outbound", 1),
+        ("web-0", "dns", 0),
         // Of its outbound port it is not known.
         ("web-1", "inbound", 0),
     ] {
