@@ -96,10 +96,13 @@ impl Node for KernelNode {
         &mut self,
         pod: &PodRef,
         cookie: NetnsCookie,
-        netns: &Path,
+        netns: (&Path, NetnsInode),
         process: Option<&Path>,
     ) -> Option<Vec<IpAddr>> {
-        let source = ResolvConf::new(netns, process);
+        let (netns, inode) = netns;
+        let first = || self.first_process_in(inode.get());
+        let process = process.map(Path::to_owned).or_else(first);
+        let source = ResolvConf::new(netns, process.as_deref());
         self.resolvers.first(&pod.namespace, cookie, source).await
     }
 

@@ -114,7 +114,9 @@ impl Reconciler {
             };
             processes.netns_of_pod(sought).ok()
         });
-        ResolvConf::new(&enrollment.path, found.as_ref().map(|it| &*it.path))
+        let first = || node.first_process_in(enrollment.inode.get());
+        let process = found.map(|it| it.path).or_else(first);
+        ResolvConf::new(&enrollment.path, process.as_deref())
     }
 
     /// Enrolls a pod that waits for its first process, if that is in its cgroup.

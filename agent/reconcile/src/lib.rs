@@ -67,7 +67,7 @@
 //! #     fn rows(&self, _: &PodRef, _: Option<&str>, _: &Opened<()>, _: Option<()>) -> Result<(), NodeError> { Ok(()) }
 //! #     fn follow_path(&mut self, _: &mut (), _: &Path) {}
 //! #     fn notes(_: &()) -> Vec<String> { Vec::new() }
-//! #     async fn dns_servers(&mut self, _: &PodRef, _: NetnsCookie, _: &Path, _: Option<&Path>) -> Option<Vec<IpAddr>> { None }
+//! #     async fn dns_servers(&mut self, _: &PodRef, _: NetnsCookie, _: (&Path, NetnsInode), _: Option<&Path>) -> Option<Vec<IpAddr>> { None }
 //! #     fn is_alive(&self, _: &()) -> bool { true }
 //! #     fn write_lists(&mut self, _: PolicyId, _: &CompiledPolicy) -> Result<(), NodeError> { Ok(()) }
 //! #     fn remove_policy(&mut self, _: PolicyId) -> Result<(), NodeError> { Ok(()) }

@@ -210,7 +210,7 @@ pub trait Node: Sized {
         &mut self,
         pod: &PodRef,
         cookie: NetnsCookie,
-        netns: &Path,
+        netns: (&Path, NetnsInode),
         process: Option<&Path>,
     ) -> Option<Vec<IpAddr>>;
     /// Rows of a pod before anything is written; `left` are those that are in the kernel already.

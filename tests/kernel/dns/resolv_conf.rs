@@ -1,8 +1,9 @@
 //! A pod's resolv.conf decides which servers count, whatever it is.
 
-use std::{fs, time::Duration};
+use std::{fs, path::Path, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use lab::{command::Process, protocol::ROOT};
 use nix::{sys::stat::Mode, unistd::mkfifo};
 
 use super::{CAPTURE, DNS, DnsFixture, OTHER};
@@ -53,4 +54,32 @@ fn a_resolv_conf_that_cannot_be_read_changes_nothing() -> Result<()> {
     stays("a file of 1 GB")?;
     std::os::unix::fs::symlink("/proc/self/root/etc/passwd", &path)?;
     stays("a link to elsewhere")
+}
+
+kernel_test!(the_file_is_the_first_processs_where_the_namespace_is_named_by_path);
+fn the_file_is_the_first_processs_where_the_namespace_is_named_by_path() -> Result<()> {
+    let dns = DnsFixture::new(&[VIP[0]])?;
+    // Without it nothing says which processes are the pod's.
+    let manifest = dns.manifest(&["--redirect-dns"]).edited(|pod| {
+        pod["metadata"].as_object_mut().map(|it| it.remove("uid"));
+    });
+    dns.enroll(&manifest)?;
+    dns.wait_port(VIP[0], CAPTURE)?;
+    let file = dns.fixture.lab.dir().join("resolv.conf");
+    fs::write(&file, format!("nameserver {}\n", OTHER[0]))?;
+    let script = "mount --bind $1 /etc/resolv.conf && exec sleep 1000";
+    let file = file.display().to_string();
+    let words = ["-c", script, "sh", &file];
+    let pod = &dns.fixture.pod;
+    let process = Process::start(&mut pod.command(ROOT.uid, Path::new("/bin/sh"), &words))?;
+    dns.wait_port(OTHER[0], CAPTURE)?;
+    dns.wait_port(VIP[0], DNS)?;
+    // Also when it was there first.
+    dns.fixture.lab.release("app")?;
+    dns.enroll(&manifest)?;
+    dns.wait_port(OTHER[0], CAPTURE)?;
+    dns.wait_port(VIP[0], DNS)?;
+    drop(process);
+    dns.wait_port(VIP[0], CAPTURE)?;
+    dns.wait_port(OTHER[0], DNS).map(drop)
 }

@@ -108,7 +108,8 @@ fn not_found() -> io::Error {
 }
 
 /// Whether a process has another mount namespace than the node: those that share it have no file of their own.
-fn has_own_root(process: &Path) -> bool {
+#[must_use]
+pub fn has_own_root(process: &Path) -> bool {
     let own = inode_at(&process.join("ns/mnt"));
     let nodes = ["/proc/1/ns/mnt", "/proc/self/ns/mnt"].map(|path| inode_at(path.as_ref()));
     own.is_some() && !nodes.contains(&own)

@@ -24,10 +24,15 @@ use crate::{
     netns::{
         listeners::Adopter,
         processes::{self, Processes},
+        resolv_conf,
         transparent::Transparency,
     },
     rows::{PodRows, policy_rows::WrittenPolicies},
 };
+
+/// Processes of a namespace that are looked at for one with files of its own. The kernel lists those with low numbers
+/// first.
+const MAX_PROCESSES: usize = 16;
 
 /// The kernel of this node, as far as pods are concerned.
 #[derive(Debug)]
@@ -128,6 +133,18 @@ impl KernelNode {
             );
         }
         self.transparency.unset(link.shared_netns());
+    }
+
+    /// The network namespace by the path of the first process in it that has files of its own, where no pod is known that
+    /// it is of.
+    #[must_use]
+    pub fn first_process_in(&self, inode: u64) -> Option<PathBuf> {
+        let pids = self.datapath.tasks.list(inode, MAX_PROCESSES).ok()?;
+        let mut processes = pids
+            .into_iter()
+            .map(|pid| PathBuf::from(format!("/proc/{pid}")));
+        let found = processes.find(|process| resolv_conf::has_own_root(process))?;
+        Some(found.join("ns/net"))
     }
 
     /// The node's processes, as far as they are in these namespaces; and the cgroups of pods where they are known.

@@ -51,8 +51,8 @@ impl<N: Node> Core<N> {
             });
             let process = process.as_ref().map(|it| &*it.path);
             let cookie = opened.cookie;
-            let found = &found.path;
-            let servers = self.node.dns_servers(name, cookie, found, process).await;
+            let netns = (&*found.path, opened.inode);
+            let servers = self.node.dns_servers(name, cookie, netns, process).await;
             if let Some(record) = self.pods.get_mut(name) {
                 record.dns_servers = servers;
             }

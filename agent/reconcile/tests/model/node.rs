@@ -199,7 +199,7 @@ impl Node for FakeNode {
         &mut self,
         _pod: &PodRef,
         _cookie: NetnsCookie,
-        _netns: &Path,
+        _netns: (&Path, NetnsInode),
         _process: Option<&Path>,
     ) -> Option<Vec<IpAddr>> {
         self.world.borrow().dns_servers.clone()
