@@ -154,7 +154,7 @@ impl<const V6: bool> SockAddr<'_, V6> {
         let by_socket = socket.and_then(|socket| interface::of_socket(socket, family));
         let by_message = if message {
             let ctx = number::of_pointer(self.inner.as_ptr());
-            ctx.and_then(|ctx| interface::of_message::<V6>(ctx))
+            ctx.and_then(interface::of_message::<V6>)
         } else {
             Some(false)
         };

@@ -275,64 +275,17 @@ fn try_decide<const V6: bool>(
             source,
             dialed,
         } => {
-            outcome.capture_port = port;
-            if ctx.bound_device() != 0 {
-                // The sidecar is reached over lo.
-                return Outcome::refused(Rule::BoundDevice);
-            }
-            let names_interface = ctx.names_interface(dialed.family(), call == Call::Send);
-            // 0.0.0.0 is the source, by lo (`ip_route_output_key_hash_rcu`, net/ipv4/route.c). With a source IPv6 does not
-            // look at the interface (`ip6_route_output_flags_noref`, net/ipv6/route.c).
-            let is_from_name = !V6 && names_interface;
-            let asked_from = if is_from_name && ctx.source().is_unspecified() {
-                AskedFrom::Target
-            } else if bound_to.is_unspecified() {
-                AskedFrom::Loopback
-            } else {
-                AskedFrom::Source
+            let query = Query {
+                call,
+                asked,
+                bound_to,
+                is_connected,
+                port: conn.port,
             };
-            let name = if pod.has_own_targets(dialed.family()) {
-                server_name(netns, port, (dialed, conn.port), (source, asked_from))
-            } else {
-                None
-            };
-            let mut to = loopback;
-            match (name, call) {
-                (Some(name), Call::Send) => {
-                    to = if is_from_name {
-                        Addr::UNSPECIFIED
-                    } else {
-                        name.addr
-                    };
-                    ctx.set_message_source(if is_from_name {
-                        name.addr
-                    } else if asked.is_unspecified() {
-                        loopback
-                    } else {
-                        asked
-                    });
-                }
-                _ if names_interface => return Outcome::refused(Rule::BoundDevice),
-                (Some(name), Call::Connect) => {
-                    to = name.addr;
-                    forget_record(ctx);
-                }
-                (None, Call::Send) if is_connected => {}
-                (None, _) => {
-                    let record = SockRecord {
-                        addr: dialed,
-                        source,
-                        port: conn.port,
-                        role: Role::Dialed as u16,
-                        capture_port: port,
-                        target_port: port,
-                    };
-                    if let Err(rule) = maps::keep_record(netns, ctx.socket(), &record, 1) {
-                        return Outcome::refused(rule);
-                    }
-                }
+            match redirect(ctx, (netns, pod), &query, (port, source, dialed)) {
+                Ok(()) => outcome.capture_port = port,
+                Err(rule) => return Outcome::refused(rule),
             }
-            ctx.set_address(to, port);
         }
         Verdict::Fail { errno } => outcome.errno = errno,
         _ => {
@@ -342,6 +295,86 @@ fn try_decide<const V6: bool>(
         }
     }
     outcome
+}
+
+/// A query that is to be redirected.
+struct Query {
+    call: Call,
+    /// The source that the call asks for.
+    asked: Addr,
+    /// The same, without what a redirect has left there.
+    bound_to: Addr,
+    /// Whether the socket's connection is redirected.
+    is_connected: bool,
+    /// The server's port.
+    port: u16,
+}
+
+/// Sends a query to the sidecar's port `to`. An error is the rule of a refusal.
+#[inline(always)]
+fn redirect<const V6: bool>(
+    ctx: &SockAddr<'_, V6>,
+    (netns, pod): (u64, Enrolled),
+    query: &Query,
+    (to, source, dialed): (u16, Addr, Addr),
+) -> Result<(), Rule> {
+    if ctx.bound_device() != 0 {
+        // The sidecar is reached over lo.
+        return Err(Rule::BoundDevice);
+    }
+    let names_interface = ctx.names_interface(dialed.family(), query.call == Call::Send);
+    // 0.0.0.0 is the source, by lo (`ip_route_output_key_hash_rcu`, net/ipv4/route.c). With a source IPv6 does not
+    // look at the interface (`ip6_route_output_flags_noref`, net/ipv6/route.c).
+    let is_from_name = !V6 && names_interface;
+    let asked_from = if is_from_name && ctx.source().is_unspecified() {
+        AskedFrom::Target
+    } else if query.bound_to.is_unspecified() {
+        AskedFrom::Loopback
+    } else {
+        AskedFrom::Source
+    };
+    let name = if pod.has_own_targets(dialed.family()) {
+        server_name(netns, to, (dialed, query.port), (source, asked_from))
+    } else {
+        None
+    };
+    let loopback = Addr::loopback_of(dialed.family());
+    let mut addr = loopback;
+    match (name, query.call) {
+        (Some(name), Call::Send) => {
+            addr = if is_from_name {
+                Addr::UNSPECIFIED
+            } else {
+                name.addr
+            };
+            ctx.set_message_source(if is_from_name {
+                name.addr
+            } else if query.asked.is_unspecified() {
+                loopback
+            } else {
+                query.asked
+            });
+        }
+        _ if names_interface => return Err(Rule::BoundDevice),
+        (Some(name), Call::Connect) => {
+            addr = name.addr;
+            forget_record(ctx);
+        }
+        (None, Call::Send) if query.is_connected => {}
+        (None, _) => {
+            let record = SockRecord {
+                addr: dialed,
+                source,
+                port: query.port,
+                role: Role::Dialed as u16,
+                capture_port: to,
+                target_port: to,
+            };
+            maps::keep_record(netns, ctx.socket(), &record, 1)?;
+        }
+    }
+    ctx.set_address(addr, to);
+    Ok(())
 }
 
 /// An earlier connection's.

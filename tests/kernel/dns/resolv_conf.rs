@@ -56,8 +56,8 @@ fn a_resolv_conf_that_cannot_be_read_changes_nothing() -> Result<()> {
     stays("a link to elsewhere")
 }
 
-kernel_test!(the_file_is_the_first_processs_where_the_namespace_is_named_by_path);
-fn the_file_is_the_first_processs_where_the_namespace_is_named_by_path() -> Result<()> {
+kernel_test!(the_first_process_s_file_counts_where_the_namespace_is_named_by_path);
+fn the_first_process_s_file_counts_where_the_namespace_is_named_by_path() -> Result<()> {
     let dns = DnsFixture::new(&[VIP[0]])?;
     // Without it nothing says which processes are the pod's.
     let manifest = dns.manifest(&["--redirect-dns"]).edited(|pod| {
