@@ -183,11 +183,12 @@ fn a_namespace_that_the_pod_has_made_is_not_enrolled() -> Result<()> {
     let _sidecar = sidecar::start(&container(&pod, "cri-containerd-proxy.scope")?, &[])?;
     node.is_taken("shop/web", true)?;
     let client = pod.actor()?;
+    // It is in the pod's namespace once it answers.
+    ensure!(taken_by(&client)? == 15001);
     let row = node.places().pod("shop/web")?.context("the pod")?;
     let inode = format!("net:[{}]", row["netns"]["inode"]);
     let pods = netns_of(client.pid())?;
     ensure!(pods.as_os_str() == inode.as_str(), "{row} and not {pods:?}");
-    ensure!(taken_by(&client)? == 15001);
     Ok(())
 }
 
