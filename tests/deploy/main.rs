@@ -285,6 +285,45 @@ fn wrong_values_are_refused() {
     }
 }
 
+/// The way from a directory to the plain manifests: kustomize takes relative paths only.
+fn plain_from(dir: &Path) -> String {
+    let base = checkout("deploy/kubernetes").display().to_string();
+    let up = "../".repeat(dir.components().count() - 1);
+    format!("{up}{}", base.trim_start_matches('/'))
+}
+
+#[test]
+fn a_kustomization_may_change_namespace_and_names() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let base = plain_from(dir.path());
+    let text = format!(
+        "kind: Kustomization\nnamespace: mesh\nnameSuffix: -b\nresources: [{base}]\ncomponents: [{base}/components/cni]\n"
+    );
+    std::fs::write(dir.path().join("kustomization.yaml"), text).expect("write it");
+    let objects = kustomize_of(dir.path());
+    // The agent asks for the DaemonSet and the ConfigMap of its pod's name, the plugin for the same DaemonSet.
+    for role in objects.iter().filter(|object| object["kind"] == "Role") {
+        for rule in role["rules"].as_array().expect("rules") {
+            assert_eq!(rule["resourceNames"], json!(["sidetrack-b"]), "{role}");
+        }
+    }
+    for kind in [
+        "DaemonSet",
+        "ConfigMap",
+        "ClusterRole",
+        "ClusterRoleBinding",
+    ] {
+        assert_eq!(of_kind(&objects, kind)["metadata"]["name"], "sidetrack-b");
+    }
+    let account = "kubernetes.io/service-account.name";
+    let secret = &of_kind(&objects, "Secret")["metadata"];
+    assert_eq!(secret["annotations"][account], "sidetrack-cni-b");
+    let daemonset = of_kind(&objects, "DaemonSet");
+    assert_eq!(daemonset["metadata"]["namespace"], "mesh");
+    let pod = daemonset["spec"]["template"].to_string();
+    assert!(!pod.contains("sidetrack-system"), "{pod}");
+}
+
 #[test]
 fn components_do_what_the_charts_values_do() {
     let webhook = json!({"enabled": true, "certificates": {"from": "cert-manager"}});
@@ -299,10 +338,7 @@ fn components_do_what_the_charts_values_do() {
         ),
     ] {
         let dir = tempfile::tempdir().expect("a directory");
-        let base = checkout("deploy/kubernetes");
-        // kustomize takes relative paths only.
-        let up = "../".repeat(dir.path().components().count() - 1);
-        let base = format!("{up}{}", base.display().to_string().trim_start_matches('/'));
+        let base = plain_from(dir.path());
         let replacements = if components.contains(&"webhook") {
             format!("replacements: [{{path: {base}/components/webhook/image.yaml}}]\n")
         } else {

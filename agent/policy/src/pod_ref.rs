@@ -18,6 +18,32 @@ pub struct PodRef {
     pub name: String,
 }
 
+impl PodRef {
+    /// The DaemonSet that has made this pod: the name without what the API server has added to it
+    /// (`SimpleNameGenerator`, k8s.io/apiserver/pkg/storage/names).
+    ///
+    /// # Errors
+    /// If no DaemonSet makes pods of this name, or the API server may have shortened it.
+    pub fn daemonset(&self) -> Result<Self, String> {
+        /// Characters after the last hyphen.
+        const RANDOM: usize = 5;
+        /// Longest name that is made.
+        const LONGEST: usize = 63;
+        let parts = self.name.rsplit_once('-');
+        let name = parts.filter(|(name, random)| !name.is_empty() && random.len() == RANDOM);
+        match name {
+            Some(_) if self.name.len() >= LONGEST => Err(format!(
+                "the name of the DaemonSet of {self} may have been shortened"
+            )),
+            Some((name, _)) => Ok(Self {
+                namespace: self.namespace.clone(),
+                name: name.to_owned(),
+            }),
+            None => Err(format!("no DaemonSet makes a pod with the name of {self}")),
+        }
+    }
+}
+
 impl std::fmt::Display for PodRef {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}/{}", self.namespace, self.name)

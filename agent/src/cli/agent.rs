@@ -101,6 +101,11 @@ struct SourceFlags {
     /// node when it ends
     #[arg(long, value_name = "NAMESPACE/NAME", conflicts_with = "pods_dir")]
     daemonset: Option<PodRef>,
+    /// The pod this agent runs in, if it is one of a DaemonSet: instead of --daemonset, where neither
+    /// namespace nor name are known beforehand
+    #[arg(long, value_name = "NAMESPACE/NAME", value_parser = |pod: &str| pod.parse::<PodRef>()?.daemonset(),
+          conflicts_with_all = ["pods_dir", "daemonset"])]
+    own_pod: Option<PodRef>,
     /// Remove the taint sidetrack.dev/not-ready from the node once the agent is ready
     #[arg(long, conflicts_with = "pods_dir")]
     remove_taint: bool,
@@ -124,7 +129,7 @@ struct PluginFlags {
     cni_socket: Option<PathBuf>,
     /// A directory with token and ca.crt of a service account that may get the DaemonSet. With them the
     /// plugin learns when sidetrack was uninstalled without an agent on the node, and lets pods start
-    #[arg(long, value_name = "DIR", requires_all = ["cni_conf_dir", "daemonset"])]
+    #[arg(long, value_name = "DIR", requires = "cni_conf_dir")]
     cni_credentials: Option<PathBuf>,
     /// The path of --cni-conf-dir on the node, for the plugin [default: the same]. An agent of a DaemonSet without
     /// --cni-conf-dir looks there for an entry that asks it [default: /etc/cni/net.d]
@@ -143,7 +148,7 @@ pub(super) fn run(options: Options) -> Result<ExitCode> {
 impl Options {
     fn config(self) -> Config {
         let socket = self.places.socket;
-        let plugin = self.plugin.plugin(&socket, self.source.daemonset.as_ref());
+        let plugin = self.plugin.plugin(&socket, self.source.daemonset());
         let pods = self.source.pods();
         let enroll = self.enroll.unwrap_or(match pods {
             Pods::Directory(_) => Enroll::Injected,
@@ -167,6 +172,11 @@ impl Options {
 }
 
 impl SourceFlags {
+    /// The DaemonSet of this agent.
+    fn daemonset(&self) -> Option<&PodRef> {
+        self.daemonset.as_ref().or(self.own_pod.as_ref())
+    }
+
     fn pods(self) -> Pods {
         if let Some(directory) = self.pods_dir {
             return Pods::Directory(directory);
@@ -181,7 +191,7 @@ impl SourceFlags {
         let name = self.node_name.map_or_else(variable, Ok);
         Pods::Node {
             name: name.unwrap_or_else(|problem| usage(&problem)),
-            daemonset: self.daemonset,
+            daemonset: self.daemonset.or(self.own_pod),
             remove_taint: self.remove_taint,
         }
     }
@@ -197,7 +207,9 @@ impl PluginFlags {
                 );
             }
             if self.cni_node_conf_dir.is_some() && daemonset.is_none() {
-                usage("--cni-node-conf-dir is of use only with --daemonset or --cni-conf-dir");
+                usage(
+                    "--cni-node-conf-dir is of use only with --own-pod, --daemonset or --cni-conf-dir",
+                );
             }
             let on_node = self.cni_node_conf_dir.as_deref();
             let on_node = on_node.unwrap_or_else(|| Path::new(CONF_DIR));
@@ -210,6 +222,9 @@ impl PluginFlags {
             usage(
                 "pass an absolute path to --socket or --cni-socket: the plugin runs in another directory",
             );
+        }
+        if self.cni_credentials.is_some() && daemonset.is_none() {
+            usage("--cni-credentials is of use only with --own-pod or --daemonset");
         }
         let own_namespace = daemonset.map(|daemonset| daemonset.namespace.as_str());
         let mut installation: Installation =

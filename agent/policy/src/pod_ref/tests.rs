@@ -23,3 +23,24 @@ fn bad_names_are_refused_with_the_form_to_write() {
         assert!(error.contains("write NAMESPACE/NAME"), "{bad:?}: {error}");
     }
 }
+
+#[test]
+fn the_daemonset_of_a_pod() {
+    let of = |pod: &str| pod.parse::<PodRef>().unwrap().daemonset();
+    let found = |pod| of(pod).map(|it| it.to_string());
+    assert_eq!(
+        found("mesh/a-sidetrack-b-x7k2p"),
+        Ok("mesh/a-sidetrack-b".to_owned())
+    );
+    for pod in [
+        "mesh/sidetrack",
+        "mesh/sidetrack-x7k2",
+        "mesh/sidetrack-x7k2pq",
+    ] {
+        assert!(of(pod).unwrap_err().contains("no DaemonSet"), "{pod}");
+    }
+    // 57 characters fit beside the hyphen and the five.
+    let name = |length| format!("mesh/{}-x7k2p", "s".repeat(length));
+    assert!(of(&name(56)).is_ok());
+    assert!(of(&name(57)).unwrap_err().contains("shortened"));
+}
