@@ -47,16 +47,19 @@ fn second_is_silent(cluster: &Cluster, expected: &str) -> Result<()> {
     );
     let status = cluster.run(&["status", "-o", "json", "--timeout", "1s"])?;
     let report = status.json()?;
-    ensure!(status.code == 1, "{status:?}");
+    ensure!(status.code == 3, "{status:?}");
     ensure!(report["nodes"][0]["state"] == "ready", "{report}");
     ensure!(report["nodes"][1]["state"] == "no-answer", "{report}");
     let problem = report["nodes"][1]["problem"].as_str().unwrap_or_default();
     ensure!(problem.contains(expected), "{problem}");
     ensure!(
-        report["problems"] == json!([format!("node-2: {problem}")]),
+        report["unanswered"] == json!([format!("node-2: {problem}")])
+            && report["problems"] == json!([]),
         "{report}"
     );
-    ensure!(report["not_intercepted"][0]["name"] == "web-1", "{report}");
+    // Its agent may well have enrolled it.
+    ensure!(report["not_intercepted"] == json!([]), "{report}");
+    ensure!(report["not_known"][0]["name"] == "web-1", "{report}");
     Ok(())
 }
 
@@ -258,11 +261,53 @@ fn no_agent_at_all() -> Result<()> {
     ensure!(pods.out.contains("node node-1 has no agent"), "{pods:?}");
     let status = cluster.run(&["status"])?;
     ensure!(
-        status.code == 1 && status.out.contains(advice),
+        status.code == 3 && status.out.contains(advice),
         "{status:?}"
     );
     ensure!(status.out.contains("shop/web-0 (no-agent)"), "{status:?}");
     Ok(())
+}
+
+#[test]
+fn an_agent_that_is_not_ready_is_not_fine() -> Result<()> {
+    let script = "case $2 in pods) echo '[]';; *) echo '{\"agent_state\": \"starting\"}';; esac";
+    let cluster = two(Agent::Script(script.to_owned()))?;
+    let status = cluster.run(&["status", "--check"])?;
+    ensure!(
+        status.code == 1 && status.out.contains("starting"),
+        "{status:?}"
+    );
+    ensure!(cluster.run(&["status"])?.code == 0);
+    Ok(())
+}
+
+#[test]
+fn nodes_that_should_have_an_agent() -> Result<()> {
+    let names: Vec<String> = (0..30).map(|number| format!("node-{number:02}")).collect();
+    let nodes: Vec<&str> = names.iter().map(String::as_str).collect();
+    let cluster = Cluster::new(&nodes)?;
+    cluster.agent("node-07", Agent::with(&[]))?;
+    let check = |code: i32, said: &str| -> Result<()> {
+        let status = cluster.run(&["status", "--check"])?;
+        ensure!(
+            status.code == code && status.out.contains(said),
+            "{status:?}"
+        );
+        Ok(())
+    };
+    // The DaemonSet is for one node only, and this one has its agent.
+    check(0, "nodes: 29 no-agent, 1 ready; 1 should have an agent")?;
+    cluster.api.apply(lab::plugin::daemonset(30))?;
+    check(
+        1,
+        "29 of 30 nodes that should have an agent have no pod of it",
+    )?;
+    let status = cluster.run(&["status", "--check"])?;
+    ensure!(status.out.lines().count() < 24, "{status:?}");
+    ensure!(cluster.run(&["status"])?.code == 0);
+    // It is not known how many should have one.
+    cluster.api.forbid("DaemonSet")?;
+    check(3, "daemonsets is forbidden")
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A cluster of some nodes, and the plugin.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     process::Command,
     sync::Arc,
     time::{Duration, Instant},
@@ -51,6 +51,7 @@ pub struct Cluster {
     pub api: ApiServer,
     agents: Agents,
     asked: Arc<Mutex<Vec<Request>>>,
+    nodes_with_agent: Mutex<BTreeSet<String>>,
     _dir: TempDir,
 }
 
@@ -89,6 +90,7 @@ impl Cluster {
             api,
             agents,
             asked,
+            nodes_with_agent: Mutex::default(),
             _dir: dir,
         })
     }
@@ -103,7 +105,10 @@ impl Cluster {
 
     /// The pod of an agent, whose container is in a state.
     pub fn agent_pod(&self, node: &str, state: Value) -> Result<()> {
-        self.api.apply(plugin::agents_pod(node, &state))
+        self.api.apply(plugin::agents_pod(node, &state))?;
+        let mut nodes = self.nodes_with_agent.lock();
+        nodes.insert(node.to_owned());
+        self.api.apply(plugin::daemonset(nodes.len()))
     }
 
     /// A pod with a sidecar. Its namespace is made if there is none.

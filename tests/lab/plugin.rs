@@ -19,6 +19,23 @@ pub fn command(api: &ApiServer, words: &[&str]) -> Result<Command> {
     Ok(command)
 }
 
+/// The agents' DaemonSet, for so many nodes.
+#[must_use]
+pub fn daemonset(nodes: usize) -> Value {
+    json!({
+        "kind": "DaemonSet", "apiVersion": "apps/v1",
+        "metadata": {
+            "name": "sidetrack", "namespace": "sidetrack-system",
+            "labels": {"app.kubernetes.io/name": "sidetrack"},
+        },
+        "spec": {"selector": {}, "template": {}},
+        "status": {
+            "currentNumberScheduled": nodes, "desiredNumberScheduled": nodes,
+            "numberMisscheduled": 0, "numberReady": nodes,
+        },
+    })
+}
+
 /// The pod of the agent of a node, as the chart makes it. Its container is in a state.
 #[must_use]
 pub fn agents_pod(node: &str, state: &Value) -> Value {

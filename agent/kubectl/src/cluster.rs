@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, bail};
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod};
+use k8s_openapi::api::{
+    apps::v1::DaemonSet,
+    core::v1::{Namespace, Node, Pod},
+};
 use kube::{
     Api, Client, Config, Error, Resource, ResourceExt as _,
     api::{ListParams, Request},
@@ -20,6 +23,9 @@ use crate::{
     agents::{self, Agent},
     flags::{Connect, Which},
 };
+
+/// The label of the agents' pods, and of their DaemonSet.
+const AGENTS: &str = "app.kubernetes.io/name=sidetrack";
 
 /// How long the API server may take for one answer.
 pub const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
@@ -110,8 +116,25 @@ impl Cluster {
     /// The pods of the agents.
     pub async fn agents_pods(&self) -> Result<Vec<Pod>> {
         let api = Api::namespaced(self.client.clone(), &self.connect.agents_namespace);
-        let labels = ListParams::default().labels("app.kubernetes.io/name=sidetrack");
-        list(api, labels).await
+        list(api, ListParams::default().labels(AGENTS)).await
+    }
+
+    /// How many nodes should have an agent, by its DaemonSet.
+    ///
+    /// # Errors
+    /// If there is none, or it cannot be read.
+    pub async fn wanted_agents(&self) -> Result<u32> {
+        let namespace = &self.connect.agents_namespace;
+        let api: Api<DaemonSet> = Api::namespaced(self.client.clone(), namespace);
+        let found = list(api, ListParams::default().labels(AGENTS)).await?;
+        if found.is_empty() {
+            bail!("namespace {namespace} has no DaemonSet labeled {AGENTS}");
+        }
+        let wanted = found
+            .iter()
+            .filter_map(|daemonset| daemonset.status.as_ref());
+        let wanted: i32 = wanted.map(|it| it.desired_number_scheduled).sum();
+        Ok(wanted.try_into().unwrap_or_default())
     }
 
     /// The agents by node.

@@ -2,11 +2,10 @@
 
 mod report;
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, process::ExitCode};
 
 use anyhow::Result;
 use clap::Args;
-use sidetrack_base::runtime::exit_code;
 
 use self::report::{AgentReport, ClusterReport, NodeRow};
 use crate::{
@@ -17,12 +16,17 @@ use crate::{
     pods::{self, Known, Row, Scope},
 };
 
-/// The most pods that are named one by one for people.
-const SHOWN: usize = 20;
+/// The most lines of one kind for people.
+const SHOWN: usize = 10;
+/// The most nodes that all have a line.
+const SHOWN_NODES: usize = 20;
+/// Exit code where nothing is known to be wrong, and not everything is known.
+const NOT_KNOWN: u8 = 3;
 
 #[derive(Debug, Args)]
 pub struct Options {
-    /// Exit with 1 also if there is a problem, a sidecar is down or hangs, or an agent is not ready
+    /// Exit with 1 also if there is a problem, a sidecar is down or hangs, or a node that should have
+    /// an agent has none that is ready
     #[arg(long)]
     check: bool,
     /// Form of the output
@@ -40,7 +44,7 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         cluster.pods(&which),
         cluster.namespace_labels(),
     )?;
-    let nodes = cluster.linux_nodes().await;
+    let (nodes, wanted) = tokio::join!(cluster.linux_nodes(), cluster.wanted_agents());
     // Agents without an answer are not asked for their pods, so that one that hangs costs its deadline once.
     let answers: Answers<AgentReport> =
         ask::all(cluster, &agents, &["status", "-o", "json"]).await?;
@@ -64,20 +68,23 @@ pub async fn run(cluster: &Cluster, options: &Options) -> Result<ExitCode> {
         }
     }
     let rows = pods::rows(&pods, &labels, &agents, &known, &Scope::All);
-    let mut report = ClusterReport::of(&agents, answers, nodes, &rows);
-    let is_complete = listless.is_empty();
-    report.problems.extend(listless);
+    let mut report = ClusterReport::of(&agents, answers, (nodes, wanted), &rows);
+    report.unanswered.extend(listless);
     if agents.is_empty() {
-        report.problems.insert(0, cluster.no_agent());
+        report.unanswered.insert(0, cluster.no_agent());
     }
     output::show(options.output, &report, || {
         text(&report, &rows, options.output == Format::Wide)
     })?;
-    let fine = match options.check {
-        true => report.problems.is_empty() && report.nodes.iter().all(NodeRow::is_fine),
-        false => !agents.is_empty() && is_complete && report.nodes.iter().all(NodeRow::answers),
-    };
-    Ok(exit_code(fine))
+    let is_fine = report.problems.is_empty() && report.nodes.iter().all(NodeRow::is_fine);
+    let is_counted = report.wanted_agents.is_some() || !options.check;
+    Ok(if options.check && !is_fine {
+        ExitCode::FAILURE
+    } else if report.unanswered.is_empty() && is_counted {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(NOT_KNOWN)
+    })
 }
 
 fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
@@ -88,7 +95,18 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
     if wide {
         header.extend(["KERNEL", "AGENT"]);
     }
-    let lines = report.nodes.iter().map(|node| {
+    let is_whole = wide || report.nodes.len() <= SHOWN_NODES;
+    let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut shown = Vec::new();
+    for node in &report.nodes {
+        let of_state = seen.entry(&node.state).or_default();
+        let is_fine = node.state == "ready" && node.is_fine();
+        if is_whole || !is_fine && *of_state < SHOWN {
+            *of_state += 1;
+            shown.push(node);
+        }
+    }
+    let lines = shown.into_iter().map(|node| {
         let mut line = vec![
             node.node.clone(),
             or_dash(node.version.as_ref()),
@@ -112,21 +130,53 @@ fn text(report: &ClusterReport, rows: &[Row], wide: bool) -> String {
         }
         line
     });
-    let mut text = output::table(&header, lines);
+    let mut text = agents_line(report);
+    text += &output::table(&header, lines);
     text.push('\n');
-    let mut missed: Vec<String> = rows
-        .iter()
-        .filter(|row| row.is_missed())
-        .map(|row| format!("{} ({}): {}", row.full_name(), row.state, row.remarks()))
-        .collect();
-    if missed.len() > SHOWN {
-        let more = missed.split_off(SHOWN).len();
-        missed.push(format!("and {more} more: kubectl sidetrack pods -A"));
+    if !is_whole {
+        text += "all nodes: -o wide\n";
     }
-    text += &output::section("labeled and not intercepted", &missed);
-    text += &output::section("notes", &report.notes);
-    text += &output::section("problems", &report.problems);
+    let pods = |is_meant: fn(&Row) -> bool| -> Vec<String> {
+        let meant = rows.iter().filter(|row| is_meant(row));
+        meant
+            .map(|row| format!("{} ({}): {}", row.full_name(), row.state, row.remarks()))
+            .collect()
+    };
+    for (title, lines) in [
+        ("labeled and not intercepted", pods(Row::is_missed)),
+        (
+            "no agent says whether these labeled pods are intercepted; those that were enrolled stay so",
+            pods(Row::is_unknown),
+        ),
+        ("no answer", report.unanswered.clone()),
+        ("notes", report.notes.clone()),
+        ("problems", report.problems.clone()),
+    ] {
+        text += &output::section(title, &first(lines));
+    }
     text
+}
+
+/// How many agents are in each state, and how many there should be.
+fn agents_line(report: &ClusterReport) -> String {
+    let counts = report.counts();
+    let counts: Vec<String> = counts
+        .iter()
+        .map(|(state, count)| format!("{count} {state}"))
+        .collect();
+    let wanted = report.wanted_agents.map_or_else(String::new, |wanted| {
+        format!("; {wanted} should have an agent")
+    });
+    format!("nodes: {}{wanted}\n\n", counts.join(", "))
+}
+
+/// The first lines, and how many more there are.
+fn first(mut lines: Vec<String>) -> Vec<String> {
+    if lines.len() > SHOWN {
+        let more = lines.split_off(SHOWN).len();
+        lines.push(format!("and {more} more: -o json"));
+    }
+    lines
 }
 
 fn or_dash(text: Option<&String>) -> String {

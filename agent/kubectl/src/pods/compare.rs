@@ -79,9 +79,15 @@ impl Row {
         pod
     }
 
-    /// Whether it is labeled to be intercepted, and is not.
+    /// Whether it is labeled to be intercepted, and is not, as far as is known.
     pub fn is_missed(&self) -> bool {
-        self.labeled && !matches!(self.state.as_str(), "enrolled" | "outdated" | "partial")
+        let is_intercepted = matches!(self.state.as_str(), "enrolled" | "outdated" | "partial");
+        self.labeled && !is_intercepted && !self.is_unknown()
+    }
+
+    /// Whether it is labeled to be intercepted, and no agent of its node says whether it is.
+    pub fn is_unknown(&self) -> bool {
+        self.labeled && matches!(self.state.as_str(), "unknown" | "no-agent")
     }
 }
 

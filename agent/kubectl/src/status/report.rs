@@ -35,8 +35,14 @@ struct AgentPart {
 pub struct ClusterReport {
     /// Every node.
     pub nodes: Vec<NodeRow>,
+    /// How many nodes should have an agent, if the DaemonSet says so.
+    pub wanted_agents: Option<u32>,
     /// Labeled pods that are not intercepted.
     pub not_intercepted: Vec<Missed>,
+    /// Labeled pods of nodes whose agent does not answer. Those that it has enrolled stay intercepted.
+    pub not_known: Vec<Missed>,
+    /// Who has not answered, and why.
+    pub unanswered: Vec<String>,
     /// What people should know although nothing is wrong.
     pub notes: Vec<String>,
     /// What is wrong.
@@ -75,11 +81,6 @@ pub struct Missed {
 }
 
 impl NodeRow {
-    /// Whether its agent answers, if it has one.
-    pub fn answers(&self) -> bool {
-        self.state != "no-answer"
-    }
-
     /// Whether its agent is ready, if it has one, and no sidecar is down or hangs.
     pub fn is_fine(&self) -> bool {
         let is_ready = matches!(self.state.as_str(), "ready" | "no-agent");
@@ -88,15 +89,33 @@ impl NodeRow {
 }
 
 impl ClusterReport {
+    /// How many nodes there are in each state.
+    pub fn counts(&self) -> BTreeMap<&str, usize> {
+        let mut counts = BTreeMap::new();
+        for node in &self.nodes {
+            *counts.entry(node.state.as_str()).or_default() += 1;
+        }
+        counts
+    }
+
     /// Puts the answers together. `nodes` may be unknown to a user who may not list them.
     pub fn of(
         agents: &BTreeMap<String, Agent>,
         mut answers: Answers<AgentReport>,
-        nodes: Result<Vec<Node>>,
+        (nodes, wanted): (Result<Vec<Node>>, Result<u32>),
         rows: &[Row],
     ) -> Self {
         let mut notes = Vec::new();
         let mut problems = Vec::new();
+        let mut unanswered = Vec::new();
+        let wanted_agents = wanted
+            .map_err(|error| {
+                notes.push(format!(
+                    "how many nodes should have an agent is not known: {error:#}"
+                ));
+            })
+            .ok();
+        problems.extend(without_agent(wanted_agents, agents.len()));
         let listed = nodes.unwrap_or_else(|error| {
             notes.push(format!(
                 "nodes without an agent are not shown unless they have labeled pods: {error:#}"
@@ -112,7 +131,7 @@ impl ClusterReport {
             let mut row = NodeRow::of(node, agents.get(node), answer.as_ref());
             row.kernel = row.kernel.or_else(|| kernels.get(node).cloned().flatten());
             let named = |line: &String| format!("{node}: {line}");
-            problems.extend(row.problem.as_ref().map(named));
+            unanswered.extend(row.problem.as_ref().map(named));
             if let Some(Ok(answer)) = &answer {
                 notes.extend(answer.notes.iter().map(named));
                 problems.extend(answer.problems.iter().map(named));
@@ -125,7 +144,10 @@ impl ClusterReport {
         problems.extend(different(&versions));
         Self {
             nodes: rows_of_nodes,
-            not_intercepted: missed(rows),
+            wanted_agents,
+            not_intercepted: pods_of(rows, Row::is_missed),
+            not_known: pods_of(rows, Row::is_unknown),
+            unanswered,
             notes,
             problems,
         }
@@ -183,9 +205,18 @@ fn different(versions: &BTreeMap<String, Vec<&str>>) -> Option<String> {
     ))
 }
 
-fn missed(rows: &[Row]) -> Vec<Missed> {
-    let missed = rows.iter().filter(|row| row.is_missed());
-    missed
+/// A sentence, if nodes that should have an agent have none.
+fn without_agent(wanted: Option<u32>, agents: usize) -> Option<String> {
+    let wanted = wanted? as usize;
+    let missing = wanted.checked_sub(agents).filter(|missing| *missing > 0)?;
+    Some(format!(
+        "{missing} of {wanted} nodes that should have an agent have no pod of it: kubectl describe daemonset shows why"
+    ))
+}
+
+fn pods_of(rows: &[Row], is_meant: fn(&Row) -> bool) -> Vec<Missed> {
+    let meant = rows.iter().filter(|row| is_meant(row));
+    meant
         .map(|row| Missed {
             namespace: row.namespace.clone(),
             name: row.name.clone(),
