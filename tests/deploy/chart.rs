@@ -195,3 +195,42 @@ fn helm_test_asks_an_agent_and_needs_no_privilege() {
     let without = install(&json!({"tests": {"enabled": false}}), &[]).expect("the chart");
     assert_eq!(without.hooks, [""; 0]);
 }
+
+#[test]
+fn a_tag_may_be_a_number() {
+    for (tag, written) in [
+        (json!(20_261_127), "20261127"),
+        (json!("1.10"), "1.10"),
+        (json!(1.5), "1.5"),
+        (json!(""), env!("CARGO_PKG_VERSION")),
+    ] {
+        let objects = helm(&json!({"image": {"tag": tag}})).expect("accepted by the schema");
+        let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+        let image = pod["containers"][0]["image"].to_string();
+        assert!(image.ends_with(&format!(":{written}\"")), "{image}");
+    }
+}
+
+#[test]
+fn ambient_mode_has_what_it_needs_and_nobody_else_has_it() {
+    let settings = |enabled: bool| {
+        let values = json!({"ambient": {"enabled": enabled, "runDir": "/var/run/other"}});
+        let objects = helm(&values).expect("accepted by the schema");
+        let role = of_kind(&objects, "ClusterRole")["rules"].to_string();
+        let pod = &of_kind(&objects, "DaemonSet")["spec"]["template"]["spec"];
+        let agent = pod["containers"][0].clone();
+        [
+            role.contains(r#""resources":["pods/status"],"verbs":["patch"]"#),
+            agent["args"].to_string().contains("\"--ambient\""),
+            agent["args"]
+                .to_string()
+                .contains("\"--ztunnel-socket=/host/ztunnel/ztunnel.sock\""),
+            agent["volumeMounts"]
+                .to_string()
+                .contains("\"/host/ztunnel\""),
+            pod["volumes"].to_string().contains("\"/var/run/other\""),
+        ]
+    };
+    assert_eq!(settings(true), [true; 5]);
+    assert_eq!(settings(false), [false; 5]);
+}

@@ -26,10 +26,13 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ include "sidetrack.webhookSelectorLabels" . }}
 {{ include "sidetrack.commonLabels" . }}
 {{- end }}
-{{- /* The image; a digest wins over the tag that it stands beside. */}}
+{{- /* The image; a digest wins over the tag that it stands beside. A tag of digits is a number to Helm, and one of a file
+       is printed with an exponent. */}}
 {{- define "sidetrack.image" -}}
 {{- with .Values.image -}}
-{{ .repository }}:{{ .tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}
+{{- $tag := .tag }}
+{{- if and (kindIs "float64" $tag) (eq $tag (floor $tag)) }}{{ $tag = int64 $tag }}{{ end -}}
+{{ .repository }}:{{ $tag | default $.Chart.AppVersion }}{{ with .digest }}@{{ . }}{{ end }}
 {{- end }}
 {{- end }}
 {{- /* How a monitor of the Prometheus operator scrapes an agent. The series of single pods bring their own namespace and pod. */}}
