@@ -3,9 +3,10 @@
 use std::{
     ffi::OsStr,
     fs, io,
-    os::unix::{
-        ffi::OsStrExt as _,
-        fs::{FileTypeExt as _, PermissionsExt as _},
+    os::{
+        fd::AsRawFd as _,
+        unix::ffi::OsStrExt as _,
+        unix::fs::{FileTypeExt as _, PermissionsExt as _},
     },
     path::{Path, PathBuf},
     sync::Arc,
@@ -18,6 +19,10 @@ use axum::{
     extract::{Path as UrlPath, State},
     http::StatusCode,
     routing::get,
+};
+use nix::{
+    errno::Errno,
+    sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
 };
 use tokio::{
     net::{UnixListener, UnixStream},
@@ -160,10 +165,19 @@ pub fn is_socket(path: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether an agent answers on a socket.
+/// Whether an agent answers on a socket, or may. One that has been stopped answers nobody, and once its queue is full
+/// connect would wait for it.
 #[must_use]
 pub fn is_answered(path: &Path) -> bool {
-    std::os::unix::net::UnixStream::connect(path).is_ok()
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let tried = UnixAddr::new(path).and_then(|address| {
+        let tried = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        connect(tried.as_raw_fd(), &address)
+    });
+    !matches!(
+        tried,
+        Err(Errno::ECONNREFUSED | Errno::ENOENT | Errno::ENAMETOOLONG)
+    )
 }
 
 /// Removes the socket of an agent that has ended; whether there was one.

@@ -1,12 +1,23 @@
 //! One agent at a time, and cleanup after the last.
 
-use std::{fs, path::PathBuf, time::Duration};
+use std::{
+    fs,
+    os::{fd::AsRawFd as _, unix::net::UnixListener},
+    path::PathBuf,
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
 use lab::{
     agent::Agent, command::run_words, network::Lab, product::CGROUP_HOOKS, wait::eventually,
 };
-use nix::sys::signal::Signal;
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::Signal,
+        socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket},
+    },
+};
 
 kernel_test!(a_second_agent_is_refused);
 fn a_second_agent_is_refused() -> Result<()> {
@@ -21,6 +32,35 @@ fn a_second_agent_is_refused() -> Result<()> {
     ensure!(log.contains("another sidetrack agent uses"), "{log}");
     ensure!(log.contains("--bpffs"), "it names the cure: {log}");
     ensure!(agent.places.json(&["status", "-o", "json"])?["agent"]["ready"] == true);
+    Ok(())
+}
+
+kernel_test!(one_that_is_stopped_is_an_agent_too);
+/// The first one's queue of connections is full: whoever connects waits.
+fn one_that_is_stopped_is_an_agent_too() -> Result<()> {
+    let lab = Lab::new()?;
+    let path = &lab.places().socket;
+    let _stopped = UnixListener::bind(path)?;
+    let address = UnixAddr::new(path)?;
+    let mut queue = Vec::new();
+    loop {
+        let flags = SockFlag::SOCK_NONBLOCK;
+        let one = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+        match connect(one.as_raw_fd(), &address) {
+            Err(Errno::EAGAIN) => break,
+            other => other?,
+        }
+        queue.push(one);
+    }
+    let mut second = Agent::spawn(lab.places())?;
+    eventually(Duration::from_secs(10), || {
+        ensure!(second.has_ended()?, "it waits");
+        Ok(())
+    })?;
+    let log = lab.places().log();
+    ensure!(log.contains("an agent answers on"), "{log}");
+    let cleanup = lab.places().output(&["cleanup"])?;
+    ensure!(cleanup.status.code() == Some(1), "{cleanup:?}");
     Ok(())
 }
 
