@@ -490,6 +490,11 @@ pub fn dial(creator: &Identity, to: IpAddr, port: u16) -> Dial {
     dial
 }
 
+/// Whether it is a broadcast address, of all networks or of the pod's own.
+pub fn is_broadcast(addr: IpAddr) -> bool {
+    addr.to_canonical().to_string().ends_with("255.255")
+}
+
 /// An address as it is written here.
 pub fn ip(text: &str) -> IpAddr {
     text.parse().expect("an address of the matrix")

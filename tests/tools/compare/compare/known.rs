@@ -10,7 +10,7 @@ use sidetrack_policy::Mode;
 
 use super::Outcome;
 use crate::{
-    matrix::{Case, Origin, ip},
+    matrix::{Case, Origin, ip, is_broadcast},
     profiles::{Known, Profile},
     target::Target,
 };
@@ -145,11 +145,18 @@ fn loopback_source(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'st
     let source = case.dial.source.map(|source| source.ip().to_canonical());
     let is_loopback = source.is_some_and(|source| source.is_ipv4() && source.is_loopback());
     let is_captured = matches!(oracle, Outcome::Connects(seen) if seen.accepted_by != case.dial.destination.port());
-    // A broadcast address, which no TCP connection reaches: the kernel says so before it looks at the source.
-    let is_broadcast = *oracle == Outcome::Fails(libc::ENETUNREACH);
     let is_refused = *ours == Outcome::Fails(libc::EINVAL);
-    (case.arrives_by.is_none() && is_loopback && (is_captured || is_broadcast) && is_refused).then_some(
-        "a socket that is bound to 127.0.0.0/8 connects to another host: redirected under iptables, refused",
+    if case.arrives_by.is_some() || !is_loopback || !is_refused {
+        return None;
+    }
+    if is_captured {
+        return Some(
+            "a socket that is bound to 127.0.0.0/8 connects to another host: redirected under iptables, refused",
+        );
+    }
+    // No TCP connection reaches it, which the kernel says before it looks at the source.
+    (is_broadcast(case.dial.destination.ip()) && *oracle == Outcome::Fails(libc::ENETUNREACH)).then_some(
+        "a socket that is bound to 127.0.0.0/8 connects to a broadcast address: ENETUNREACH under iptables, EINVAL",
     )
 }
 

@@ -7,7 +7,7 @@ use lab::{
     protocol::{Dial, ROOT},
 };
 
-use super::{Case, Matrix, Origin, dial, ip};
+use super::{Case, Matrix, Origin, dial, ip, is_broadcast};
 use crate::pair::TAP;
 
 impl Case {
@@ -46,7 +46,7 @@ impl Matrix {
         }
         // Rules come before routes, also before the lack of one.
         let elsewhere = self.destinations.iter().filter(|to| {
-            let is_group = to.is_multicast() || to.to_string().ends_with("255.255");
+            let is_group = to.is_multicast() || is_broadcast(**to);
             !is_group && !to.is_loopback() && !to.is_unspecified() && **to != ip("::6")
         });
         for to in elsewhere {
