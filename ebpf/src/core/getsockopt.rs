@@ -14,10 +14,8 @@ use sidetrack_common::{
 
 use super::ALLOW;
 use crate::maps;
-use sidetrack_ebpf::ctx::sockopt::SockOpt;
+use sidetrack_ebpf::ctx::sockopt::{SOL_IP, SOL_IPV6, SockOpt};
 
-const SOL_IP: i32 = 0;
-const SOL_IPV6: i32 = 41;
 /// `SO_ORIGINAL_DST` and `IP6T_SO_ORIGINAL_DST` have the same number.
 const SO_ORIGINAL_DST: i32 = 80;
 

@@ -13,11 +13,9 @@ use sidetrack_common::{
 
 use super::{ALLOW, DENY};
 use crate::maps::{self, Report};
-use sidetrack_ebpf::ctx::sockopt::SockOpt;
+use sidetrack_ebpf::ctx::sockopt::{SOL_IP, SOL_IPV6, SockOpt};
 
-const SOL_IP: i32 = 0;
 const SOL_SOCKET: i32 = 1;
-const SOL_IPV6: i32 = 41;
 const IP_OPTIONS: i32 = 4;
 const SO_BINDTODEVICE: i32 = 25;
 const SO_BINDTOIFINDEX: i32 = 62;

@@ -13,6 +13,11 @@ use super::{
     sock_map::OFFSET_SOCK_MAX_ACK_BACKLOG,
 };
 
+/// Level of IPv4's options.
+pub const SOL_IP: i32 = 0;
+/// Level of IPv6's.
+pub const SOL_IPV6: i32 = 41;
+
 /// Whether getsockopt programs can read the kernel's memory by address: there is no helper that makes a typed pointer of
 /// their socket.
 #[unsafe(no_mangle)]

@@ -14,7 +14,7 @@ use aya_ebpf::{macros::cgroup_sock_addr, programs::SockAddrContext};
 use sidetrack_common::{
     addr::{Addr, Family},
     conn::{AskedFrom, Destination, DestinationKey, DestinationRow, Role, SockRecord},
-    decide::{self, Outbound, Verdict},
+    decide::{self, EPERM, Outbound, Verdict},
     dns::DNS_PORT,
     event::EventKind,
     pod::POD_DNS,
@@ -29,8 +29,6 @@ use crate::{
     owner::owner,
     tables::PodTables,
 };
-
-const EPERM: i32 = 1;
 
 /// connect on an IPv4 socket.
 #[cgroup_sock_addr(connect4)]
