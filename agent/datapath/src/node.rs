@@ -29,7 +29,7 @@ use sidetrack_reconcile::{
 
 pub use self::{destinations::Departed, kernel_node::KernelNode, link::PodLink};
 use crate::{
-    netns::{self, Netns, NetnsError, processes::Processes, resolv_conf::ResolvConf, userns},
+    netns::{self, Netns, NetnsError, processes::Processes, userns},
     rows::{PodRows, left_rows, policy_rows},
 };
 
@@ -100,9 +100,7 @@ impl Node for KernelNode {
         process: Option<&Path>,
     ) -> Option<Vec<IpAddr>> {
         let (netns, inode) = netns;
-        let first = || self.first_process_in(inode.get());
-        let process = process.map(Path::to_owned).or_else(first);
-        let source = ResolvConf::new(netns, process.as_deref());
+        let source = self.resolv_conf(netns, inode, process.map(Path::to_owned));
         self.resolvers.first(&pod.namespace, cookie, source).await
     }
 

@@ -114,9 +114,8 @@ impl Reconciler {
             };
             processes.netns_of_pod(sought).ok()
         });
-        let first = || node.first_process_in(enrollment.inode.get());
-        let process = found.map(|it| it.path).or_else(first);
-        ResolvConf::new(&enrollment.path, process.as_deref())
+        let process = found.map(|it| it.path);
+        node.resolv_conf(&enrollment.path, enrollment.inode, process)
     }
 
     /// Enrolls a pod that waits for its first process, if that is in its cgroup.

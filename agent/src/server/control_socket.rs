@@ -165,8 +165,8 @@ pub fn is_socket(path: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Whether an agent answers on a socket, or may. One that has been stopped answers nobody, and once its queue is full
-/// connect would wait for it.
+/// Whether an agent answers on a socket, or may. One that has been stopped accepts no connection: connect would wait for it
+/// once its queue is full.
 #[must_use]
 pub fn is_answered(path: &Path) -> bool {
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;

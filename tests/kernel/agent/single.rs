@@ -36,7 +36,7 @@ fn a_second_agent_is_refused() -> Result<()> {
 }
 
 kernel_test!(one_that_is_stopped_is_an_agent_too);
-/// The first one's queue of connections is full: whoever connects waits.
+/// The first one's queue of connections is full, so that connect would wait.
 fn one_that_is_stopped_is_an_agent_too() -> Result<()> {
     let lab = Lab::new()?;
     let path = &lab.places().socket;

@@ -4,11 +4,12 @@ use std::{
     cell::OnceCell,
     collections::{BTreeSet, HashMap},
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use sidetrack_common::{
+    ids::NetnsInode,
     names::{FORWARDED, MPTCP_INBOUND, MPTCP_OUTBOUND},
     pod::POD_FORWARDS,
 };
@@ -24,7 +25,7 @@ use crate::{
     netns::{
         listeners::Adopter,
         processes::{self, Processes},
-        resolv_conf,
+        resolv_conf::{self, ResolvConf},
         transparent::Transparency,
     },
     rows::{PodRows, policy_rows::WrittenPolicies},
@@ -135,10 +136,20 @@ impl KernelNode {
         self.transparency.unset(link.shared_netns());
     }
 
-    /// The network namespace by the path of the first process in it that has files of its own, where no pod is known that
-    /// it is of.
+    /// Where a pod's resolv.conf is: with its `process`, or, where no pod is known that the namespace is of, with the first
+    /// one in it that has files of its own.
     #[must_use]
-    pub fn first_process_in(&self, inode: u64) -> Option<PathBuf> {
+    pub fn resolv_conf(
+        &self,
+        netns: &Path,
+        inode: NetnsInode,
+        process: Option<PathBuf>,
+    ) -> ResolvConf {
+        let process = process.or_else(|| self.first_process_in(inode.get()));
+        ResolvConf::new(netns, process.as_deref())
+    }
+
+    fn first_process_in(&self, inode: u64) -> Option<PathBuf> {
         let pids = self.datapath.tasks.list(inode, MAX_PROCESSES).ok()?;
         let mut processes = pids
             .into_iter()

@@ -97,8 +97,8 @@ async fn write(
             node.make_opaque(link);
             let datapath = &mut node.datapath;
             // Before the routes: packets are marked only while a route leads them.
-            let cleared = link.forwarding.clear().and(link.node_calls.clear());
-            let cleared = cleared.and(link.queries.clear());
+            let cleared = IngressProgram::ALL.map(|program| link.ingress_mut(program).clear());
+            let cleared = cleared.into_iter().fold(Ok(()), Result::and);
             datapath.detach_pod(cookie).and(cleared)
         }
         Step::RestoreNamespace => {
