@@ -1,7 +1,5 @@
-//! Hostile clients: meanwhile the API server is answered within a second, and the webhook has no more
-//! than 64 MiB.
-
-use std::time::Duration;
+//! Hostile clients: meanwhile the API server is answered, nine times of ten within a second, and the webhook
+//! has no more than 64 MiB.
 
 use anyhow::{Context as _, Result, ensure};
 use lab::{
@@ -9,24 +7,14 @@ use lab::{
     webhook::{ask, attacks, client::Client},
 };
 
-/// The longest answer.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 /// The most memory, in KiB.
 const MAX_MEMORY: u64 = 64 << 10;
 
 /// Starts a webhook, attacks it, and asks it as the API server does.
 async fn attacked(name: &str, attack: impl FnOnce(&Client) -> Attack) -> Result<()> {
-    attacked_within(ANSWER_TIMEOUT, name, attack).await
-}
-
-async fn attacked_within(
-    limit: Duration,
-    name: &str,
-    attack: impl FnOnce(&Client) -> Attack,
-) -> Result<()> {
     let seen = ask::attacked(attack).await.context(name.to_owned())?;
     println!("{name}: {seen:?}");
-    ensure!(seen.longest < limit, "{name}: {seen:?}");
+    ensure!(10 * seen.late <= seen.answers, "{name}: {seen:?}");
     ensure!(seen.most < MAX_MEMORY, "{name}: {seen:?}");
     Ok(())
 }
@@ -56,11 +44,9 @@ async fn connections_without_a_request() -> Result<()> {
 /// place.
 #[tokio::test]
 async fn connections_from_the_same_address() -> Result<()> {
-    attacked_within(
-        2 * ANSWER_TIMEOUT,
-        "512 idle TLS connections of its own address",
-        |it| attacks::idle_tls(it.clone(), 512),
-    )
+    attacked("512 idle TLS connections of its own address", |it| {
+        attacks::idle_tls(it.clone(), 512)
+    })
     .await
 }
 
