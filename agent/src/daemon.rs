@@ -50,7 +50,10 @@ use crate::{
         cni_requests::CniQueue,
     },
 };
-use sidetrack_base::mesh_settings::{MeshSettings, last_defaults};
+use sidetrack_base::{
+    mesh_settings::{MeshSettings, last_defaults},
+    runtime,
+};
 use sidetrack_datapath::{
     foreign_files,
     kernel::{
@@ -258,9 +261,9 @@ async fn load(
     let answers = socket.answer_start();
     let (pins, cgroup, given) = (pins.clone(), cgroup.to_owned(), given.map(Path::to_owned));
     let open = move || Datapath::open(pins, &cgroup, given.as_deref(), kernel_log_level());
-    let loaded = tokio::task::spawn_blocking(open).await;
+    let loaded = runtime::blocking(open).await;
     answers.abort();
-    loaded.unwrap_or_else(|panic| Err(panic.into()))
+    loaded
 }
 
 /// The file with the defaults that pods were last enrolled with.

@@ -1,6 +1,6 @@
 //! How a program runs and ends.
 
-use std::{io, process::ExitCode, time::Duration};
+use std::{io, panic::resume_unwind, process::ExitCode, time::Duration};
 
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -40,4 +40,12 @@ pub async fn until_signal() -> io::Result<()> {
 #[must_use]
 pub fn exit_code(fine: bool) -> ExitCode {
     ExitCode::from(u8::from(!fine))
+}
+
+/// Runs `work` on a thread that may block. A panic in it is one of the caller.
+pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(panic) => resume_unwind(panic.into_panic()),
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, thread, time::Duration};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use tokio::{
     sync::{oneshot, watch},
     time::timeout,
@@ -59,10 +59,8 @@ impl ReconcilerThread {
 
     /// Waits for the thread's end; it ends by itself only after an error. Cancel safe.
     pub(super) async fn ended(&mut self) -> Result<()> {
-        match (&mut self.ended).await {
-            Ok(result) => result,
-            Err(_) => bail!("the reconciler's thread panicked"),
-        }
+        let ended = (&mut self.ended).await;
+        ended.context("the reconciler's thread ended without a result")?
     }
 
     /// Stops the thread; whether it has stopped within `patience`.

@@ -32,6 +32,7 @@ use crate::observe::{
     snapshot::Snapshot,
     timings::Timings,
 };
+use sidetrack_base::runtime;
 use sidetrack_datapath::kernel::{
     connection_counts::RemovedCounts, maps::Maps, memory, pins::Pins, queues::Queues,
 };
@@ -156,9 +157,8 @@ impl Status {
                     .lock()
                     .update(&status.maps, &status.removed_counts)
             };
-            match tokio::task::spawn_blocking(update).await {
-                Ok(Ok(())) => counted = Some(snapshot),
-                Ok(Err(error)) => tracing::error!("add up counters: {error}"),
+            match runtime::blocking(update).await {
+                Ok(()) => counted = Some(snapshot),
                 Err(error) => tracing::error!("add up counters: {error}"),
             }
         }
@@ -259,7 +259,7 @@ impl Status {
         let usage = self.map_usage().await?;
         let (status, enrolled) = (Arc::clone(self), Arc::clone(&usage.pods));
         // Reading all counters takes a while; other clients are answered meanwhile.
-        let counting = tokio::task::spawn_blocking(move || {
+        let counting = runtime::blocking(move || {
             let mut totals = status.totals.lock();
             // Locked while the kernel is read: of two readers, the later one to add must have read later.
             if totals.is_fresh(FRESH) {
@@ -273,7 +273,7 @@ impl Status {
             let by_rule = totals.by_rule().clone();
             io::Result::Ok((by_rule, totals.refusals(), handshakes, per_pod))
         });
-        let (connections, refusals, handshakes, per_pod) = counting.await??;
+        let (connections, refusals, handshakes, per_pod) = counting.await?;
         let (snapshot, problems) = self.current();
         let mut pods: BTreeMap<_, _> = PodState::ALL.map(|state| (state.name(), 0)).into();
         let mut meshes: BTreeMap<_, _> = MeshName::ALL.map(|mesh| (mesh.name(), 0)).into();
@@ -319,7 +319,7 @@ impl Status {
             return Ok(usage.clone());
         }
         let status = Arc::clone(&self);
-        let counting = tokio::task::spawn_blocking(move || {
+        let counting = runtime::blocking(move || {
             io::Result::Ok(MapUsage {
                 maps: status.maps.usage()?,
                 memory: memory::of_maps(&status.pins)?,
@@ -327,7 +327,7 @@ impl Status {
                 pods: status.pod_figures()?.into(),
             })
         });
-        let usage = counting.await??;
+        let usage = counting.await?;
         *known = Some((Instant::now(), usage.clone()));
         Ok(usage)
     }

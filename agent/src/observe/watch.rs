@@ -8,6 +8,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use sidetrack_base::runtime;
 use sidetrack_live::{
     Sidecar,
     history::{Entry, Kind},
@@ -58,10 +59,8 @@ pub async fn watch(status: Arc<Status>) {
             let looked = seen.look(&looking);
             (seen, looked)
         };
-        let Ok((returned, looked)) = tokio::task::spawn_blocking(look).await else {
-            return error!("looking at sidecars has ended: this is an error of sidetrack");
-        };
-        seen = returned;
+        let looked;
+        (seen, looked) = runtime::blocking(look).await;
         if let Err(error) = &looked
             && !failed
         {

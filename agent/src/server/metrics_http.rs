@@ -26,7 +26,10 @@ use tokio::{
 
 use crate::observe::status::Status;
 use crate::server::metrics::{self, Format};
-use sidetrack_base::http::{self, Limits, places::Place};
+use sidetrack_base::{
+    http::{self, Limits, places::Place},
+    runtime,
+};
 
 /// It must not use up the agent's descriptors and memory.
 const LIMITS: Limits = Limits {
@@ -154,7 +157,7 @@ impl Pages {
         }
         let figures = self.status.figures(self.most_pods).await?;
         // A page of many pods takes a while to write; other clients are answered meanwhile.
-        let text = tokio::task::spawn_blocking(move || metrics::text(figures, format)).await??;
+        let text = runtime::blocking(move || metrics::text(figures, format)).await?;
         let text = Bytes::from(text);
         kept.push(Kept {
             format,

@@ -3,7 +3,10 @@
 //! Invariants: so many bodies are read at a time, of large ones one, so that those never keep all threads
 //! from the small ones; a request whose deadline has passed is not read.
 
-use sidetrack_base::http::{places::Place, turns::Turns};
+use sidetrack_base::{
+    http::{places::Place, turns::Turns},
+    runtime,
+};
 
 /// How many bodies are read at a time.
 const READERS: usize = 2;
@@ -25,13 +28,13 @@ impl Default for Readers {
 }
 
 impl Readers {
-    /// Runs `read` when it is its turn; `None` if it panicked. Dropped before that, it is not run.
+    /// Runs `read` when it is its turn. Dropped before that, it is not run.
     pub async fn read<T: Send + 'static>(
         &self,
         place: &Place,
         large: bool,
         read: impl FnOnce() -> T + Send + 'static,
-    ) -> Option<T> {
+    ) -> T {
         let of_large = match large {
             true => Some(self.large.turn(place).await),
             false => None,
@@ -43,7 +46,7 @@ impl Readers {
             let _turn = (turn, of_large);
             read()
         };
-        tokio::task::spawn_blocking(read).await.ok()
+        runtime::blocking(read).await
     }
 }
 

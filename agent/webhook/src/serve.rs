@@ -239,9 +239,8 @@ async fn admit(
         answer(&body, &settings)
     };
     match shared.readers.read(place, large, read).await {
-        Some(Ok(answer)) => admitted(place, answer),
-        Some(Err(malformed)) => failure(StatusCode::BAD_REQUEST, &malformed.to_string()),
-        None => failure(StatusCode::INTERNAL_SERVER_ERROR, "the body was not read"),
+        Ok(answer) => admitted(place, answer),
+        Err(malformed) => failure(StatusCode::BAD_REQUEST, &malformed.to_string()),
     }
 }
 
