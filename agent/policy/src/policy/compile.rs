@@ -11,8 +11,8 @@ use sidetrack_common::{
     dns::DNS_PORT,
     pod::{IfaceRow, IfaceRule},
     policy::{
-        DIALECT_DNS_PASSES_LOCAL, DIALECT_LOCAL_CAPTURED, DIALECT_TUNNEL_IN, InboundMode, List,
-        NO_ID, Policy as Row,
+        DIALECT_DNS_PASSES_LOCAL, DIALECT_LO_UNTOUCHED, DIALECT_LOCAL_CAPTURED, DIALECT_TUNNEL_IN,
+        InboundMode, List, NO_ID, Policy as Row,
     },
 };
 
@@ -217,11 +217,13 @@ impl Policy {
     /// over lo to such addresses alone, but for Consul's: they send them to the same sidecar, which finds what was dialed.
     #[must_use]
     pub fn rules_ignore_capture_range(&self) -> bool {
-        let captures_local = self.dialect.bits() & DIALECT_LOCAL_CAPTURED != 0;
-        let has_owner = !self.proxy_uids.is_empty()
+        let is = |bit| self.dialect.bits() & bit != 0;
+        // Istio's rules return what goes over lo by the owner that it does not have.
+        let return_lo = is(DIALECT_LO_UNTOUCHED)
+            || !self.proxy_uids.is_empty()
             || !self.proxy_gids.is_empty()
             || self.dialect.proxy_mark().is_some();
-        has_owner && !captures_local && !self.includes_loopback()
+        return_lo && !is(DIALECT_LOCAL_CAPTURED) && !self.includes_loopback()
     }
 
     /// Whether a mesh's own rules would be there for IPv6 in a pod with these addresses.

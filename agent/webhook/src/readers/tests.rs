@@ -65,9 +65,6 @@ async fn who_waits_no_longer_is_not_read_and_who_is_read_keeps_the_turn() {
     for end in ends {
         end.send(()).expect("it waits");
     }
-    assert_eq!(
-        is_soon(readers.read(&place, false, || 7)).await,
-        Some(7)
-    );
+    assert_eq!(is_soon(readers.read(&place, false, || 7)).await, Some(7));
     assert!(was_read.try_recv().is_err());
 }
