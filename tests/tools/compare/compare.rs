@@ -8,7 +8,7 @@ use crate::{
     explain::{Explainer, agrees},
     matrix::{Case, Family, Origin, cases},
     pair::{PairedPod, PodPair},
-    profiles::{More, Profile},
+    profiles::{Known, More, Profile},
     report::Report,
     target::Target,
 };
@@ -107,6 +107,7 @@ fn evaluate(
     let is_lost = |profile: &Profile| match ours {
         Outcome::Fails(libc::EINPROGRESS) => true,
         Outcome::Fails(libc::ENETUNREACH) => profile.more.contains(&More::ForeignSource),
+        Outcome::Fails(libc::EADDRNOTAVAIL) => profile.known.contains(&Known::WithoutV6),
         _ => false,
     };
     let is_lost = oracle == ours && pair.profile.is_some_and(is_lost);

@@ -14,7 +14,7 @@ use crate::{
     explain::Explainer,
     matrix::{Family, creators, ip},
     pair::PodPair,
-    profiles::{Known, Profile},
+    profiles::{CHOSEN_SOURCE, Known, Profile, WITHOUT_V6},
     report::Report,
     target::Target,
 };
@@ -142,7 +142,12 @@ fn evaluate(
         return Ok(Some(difference));
     }
     // The decision does not say what a filter or the way back does with packets.
-    let is_lost = pair.profile.is_some() && oracle == ours && *ours == Err(libc::EAGAIN);
+    let is_lost = |profile: &Profile| match ours {
+        Err(libc::EAGAIN) => true,
+        Err(libc::EADDRNOTAVAIL) => profile.known.contains(&Known::WithoutV6),
+        _ => false,
+    };
+    let is_lost = oracle == ours && pair.profile.is_some_and(is_lost);
     let has_agreed = agrees(send, verdict, ours) || is_lost;
     if has_agreed && oracle == ours {
         return Ok(None);
@@ -242,6 +247,14 @@ fn known_under(
     oracle: &Outcome,
     ours: &Outcome,
 ) -> Option<&'static str> {
+    let has = |known| profile.known.contains(&known);
+    let is_refused = *ours == Err(libc::ENETUNREACH);
+    if has(Known::ChosenSource) && oracle.is_ok() && is_refused {
+        return Some(CHOSEN_SOURCE);
+    }
+    if has(Known::WithoutV6) && *oracle == Err(libc::EADDRNOTAVAIL) && is_refused {
+        return Some(WITHOUT_V6);
+    }
     let lacks_answer = |outcome: &Outcome| *outcome == Err(libc::EAGAIN);
     let has_rules = [
         Known::FilteredInbound,
@@ -254,7 +267,7 @@ fn known_under(
     // The machine has no such port, and hosts limit how many errors they send.
     let is_unanswered =
         |outcome: &Outcome| lacks_answer(outcome) || *outcome == Err(libc::ECONNREFUSED);
-    if profile.known.contains(&Known::Translated)
+    if has(Known::Translated)
         && verdict == Verdict::Untouched
         && is_unanswered(oracle)
         && is_unanswered(ours)
@@ -267,8 +280,14 @@ fn known_under(
             "DNS query of the proxy in a pod with rules of its own: its answer is a new connection under iptables, dropped or translated; answered",
         );
     }
+    let is_filtered = has(Known::FilteredTargets);
+    let is_redirected = matches!(verdict, Verdict::Redirect { .. });
+    if is_filtered && is_redirected && lacks_answer(oracle) && ours.is_ok() {
+        return Some(
+            "a filter of the pod that accepts 127.0.0.1 and ::1: drops the sidecar's answer to another address of the pod under iptables, answered",
+        );
+    }
     let is_captured = matches!(oracle, Ok(answer) if CAPTURE.contains(&answer.answered_by.port()));
-    let is_filtered = profile.known.contains(&Known::FilteredTargets);
     (is_filtered && is_captured && lacks_answer(ours)).then_some(
         "a filter of the pod that accepts 127.0.0.1 and ::1: lets captured queries in under iptables, drops targets",
     )

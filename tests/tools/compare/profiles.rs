@@ -75,7 +75,15 @@ pub enum Known {
     LoopbackSource,
     /// Where the kernel chooses an IPv6 source by destination, and that source has routes of its own.
     ChosenSource,
+    /// Where a pod with rules for IPv6 has no address for it.
+    WithoutV6,
 }
+
+/// Of [`Known::ChosenSource`], whatever the protocol.
+pub const CHOSEN_SOURCE: &str = "an IPv6 socket that is not bound, to what only the routes of one source reach: made under iptables, ENETUNREACH";
+/// Of [`Known::WithoutV6`], whatever the protocol.
+pub const WITHOUT_V6: &str =
+    "rules for IPv6 in a pod without an IPv6 address: EADDRNOTAVAIL under iptables, ENETUNREACH";
 
 /// What the meshes' injectors set by default, mode TPROXY and DNS capture.
 const DEFAULTS: [&str; 7] = [
@@ -188,11 +196,14 @@ pub const PROFILES: &[Profile] = &[
             &[Sysctl("ipv4/ip_local_port_range", "42000 42099")],
         )
     },
-    sysctls(
-        "no-ipv6",
-        "clusters that turn IPv6 off",
-        &[Conf("ipv6", "disable_ipv6", "1")],
-    ),
+    Profile {
+        known: &[Known::WithoutV6],
+        ..sysctls(
+            "no-ipv6",
+            "clusters that turn IPv6 off",
+            &[Conf("ipv6", "disable_ipv6", "1")],
+        )
+    },
     Profile {
         policies: &WITH_INTERFACES,
         known: &[Known::RoutedBySource, Known::ChosenSource],

@@ -11,7 +11,7 @@ use sidetrack_policy::Mode;
 use super::Outcome;
 use crate::{
     matrix::{Case, Origin, ip, is_broadcast},
-    profiles::{Known, Profile},
+    profiles::{CHOSEN_SOURCE, Known, Profile, WITHOUT_V6},
     target::Target,
 };
 
@@ -34,6 +34,7 @@ pub fn under(
         Known::Marked => marked(case, target, oracle, ours),
         Known::LoopbackSource => loopback_source(case, oracle, ours),
         Known::ChosenSource => chosen_source(case, oracle, ours),
+        Known::WithoutV6 => without_v6(case, oracle, ours),
     });
     names.next()
 }
@@ -102,6 +103,9 @@ fn translated(
     oracle: &Outcome,
     ours: &Outcome,
 ) -> Option<&'static str> {
+    if let Some(difference) = through_loopback(case, target, oracle, ours) {
+        return Some(difference);
+    }
     let Outcome::Connects(seen) = ours else {
         let reaches_machine = matches!(oracle, Outcome::Connects(seen) if seen.accepted_by == 22);
         let is_lost = *ours == Outcome::Fails(libc::EINPROGRESS);
@@ -128,6 +132,35 @@ fn translated(
     (case.arrives_by.is_none() && to_own && in_pod).then_some(
         "to the own address beside KubeVirt's rules: reaches the machine under iptables, redirected",
     )
+}
+
+/// KubeVirt's rules translate `::1`, which is the target of sockets bound to it, and of the proxy's own calls once
+/// rules were noticed.
+fn through_loopback(
+    case: &Case,
+    target: &Target,
+    oracle: &Outcome,
+    ours: &Outcome,
+) -> Option<&'static str> {
+    let policy = &target.policy;
+    let by_sidecar = matches!(oracle, Outcome::Connects(seen) if [policy.inbound_port, policy.outbound_port].contains(&seen.accepted_by));
+    let is_translated = match ours {
+        Outcome::Fails(errno) => *errno == libc::EINPROGRESS,
+        Outcome::Connects(seen) => seen.server.local.ip() == ip("fd79::2"),
+    };
+    let source = case.dial.source.map(|source| source.ip());
+    let is_bound_v6 = source.is_some_and(|ip| ip.is_ipv6() && !ip.is_unspecified());
+    (case.arrives_by.is_none() && is_bound_v6 && by_sidecar && is_translated).then_some(
+        "a bound IPv6 socket whose target is ::1, beside KubeVirt's rules: reaches the sidecar under iptables, the machine or nothing",
+    )
+}
+
+/// Without addresses the kernel says so before it says that there is no route.
+fn without_v6(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'static str> {
+    let [without_address, without_route] =
+        [libc::EADDRNOTAVAIL, libc::ENETUNREACH].map(Outcome::Fails);
+    let is_v6 = case.dial.destination.is_ipv6();
+    (is_v6 && *oracle == without_address && *ours == without_route).then_some(WITHOUT_V6)
 }
 
 /// The sidecar answers from the dialed address, and under iptables from one of the interface.
@@ -169,9 +202,8 @@ fn chosen_source(case: &Case, oracle: &Outcome, ours: &Outcome) -> Option<&'stat
     let is_v6 = case.dial.destination.ip().to_canonical().is_ipv6();
     let is_refused = *ours == Outcome::Fails(libc::ENETUNREACH);
     let is_made = matches!(oracle, Outcome::Connects(_));
-    (case.arrives_by.is_none() && is_unbound && is_v6 && is_made && is_refused).then_some(
-        "an IPv6 socket that is not bound, to what only the routes of one source reach: made under iptables, ENETUNREACH",
-    )
+    (case.arrives_by.is_none() && is_unbound && is_v6 && is_made && is_refused)
+        .then_some(CHOSEN_SOURCE)
 }
 
 /// The name of a difference that is there on purpose; `None` for any other.
