@@ -16,7 +16,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Semaphore, oneshot},
+    sync::oneshot,
     time::{sleep, timeout},
 };
 
@@ -25,6 +25,8 @@ pub const CONNECTION_BYTES: usize = 32 << 10;
 
 /// A client that holds more than another takes from it only what has waited so many times as long.
 const IDLE_FACTOR: u32 = 10;
+/// How many wait for a place. Clients that have closed theirs count until it is their turn.
+const QUEUE: usize = 64;
 /// How long a new connection waits for a place.
 const PLACE_TIMEOUT: Duration = Duration::from_secs(1);
 /// Between two looks for one.
@@ -34,7 +36,8 @@ const PLACE_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct Places {
     held: Arc<Mutex<Held>>,
-    waiting: Arc<Semaphore>,
+    /// The networks of those that wait, at most [`QUEUE`].
+    queue: Arc<Mutex<Vec<Holder>>>,
     /// Of those that wait, the first looks for a place.
     first: Arc<tokio::sync::Mutex<()>>,
 }
@@ -120,13 +123,13 @@ struct Held {
 }
 
 impl Places {
-    /// For this many connections, or fewer that hold more. A quarter as many may wait for places. `fresh`
+    /// For this many connections, or fewer that hold more. `fresh`
     /// is as in [`Limits`](super::Limits).
     #[must_use]
     pub fn new(connections: usize, fresh: Duration) -> Self {
         Self {
             held: Arc::new(Mutex::new(Held::new(connections, fresh))),
-            waiting: Arc::new(Semaphore::new(connections.div_ceil(4))),
+            queue: Arc::default(),
             first: Arc::default(),
         }
     }
@@ -134,10 +137,13 @@ impl Places {
     /// A place for a new connection. It waits for one only if its client already has its share, and
     /// gets `None` if none becomes free or too many wait.
     pub async fn admit(&self, client: Option<IpAddr>) -> Option<(Place, Evicted)> {
-        if let Some(place) = self.enter(client) {
+        let [network, _] = Holder::of(client);
+        // Who comes later does not pass those of its own network that wait.
+        let is_first = !self.queue.lock().contains(&network);
+        if is_first && let Some(place) = self.enter(client) {
             return Some(place);
         }
-        let _waiting = self.waiting.try_acquire().ok()?;
+        let _queued = self.queue(network)?;
         let wait = async {
             let _first = self.first.lock().await;
             loop {
@@ -150,6 +156,15 @@ impl Places {
         timeout(PLACE_TIMEOUT, wait).await.ok()
     }
 
+    fn queue(&self, network: Holder) -> Option<Queued<'_>> {
+        let mut queue = self.queue.lock();
+        if queue.len() >= QUEUE {
+            return None;
+        }
+        queue.push(network);
+        Some(Queued(self, network))
+    }
+
     /// A place for a new connection; `None` if its client already has its share.
     #[must_use]
     pub fn enter(&self, client: Option<IpAddr>) -> Option<(Place, Evicted)> {
@@ -160,6 +175,19 @@ impl Places {
             id,
         };
         Some((Place(Arc::new(entry)), evicted))
+    }
+}
+
+/// One that waits for a place.
+struct Queued<'a>(&'a Places, Holder);
+
+impl Drop for Queued<'_> {
+    fn drop(&mut self) {
+        let Self(places, network) = self;
+        let mut queue = places.queue.lock();
+        if let Some(position) = queue.iter().position(|queued| queued == network) {
+            queue.swap_remove(position);
+        }
     }
 }
 

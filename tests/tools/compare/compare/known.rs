@@ -134,8 +134,8 @@ fn translated(
     )
 }
 
-/// KubeVirt's rules translate `::1`, which is the target of sockets bound to it, and of the proxy's own calls once
-/// rules were noticed.
+/// KubeVirt's rules translate 127.0.0.1 and `::1`. The latter is the target of sockets bound to it, and both are of the
+/// proxy's own calls once rules were noticed.
 fn through_loopback(
     case: &Case,
     target: &Target,
@@ -146,12 +146,15 @@ fn through_loopback(
     let by_sidecar = matches!(oracle, Outcome::Connects(seen) if [policy.inbound_port, policy.outbound_port].contains(&seen.accepted_by));
     let is_translated = match ours {
         Outcome::Fails(errno) => *errno == libc::EINPROGRESS,
-        Outcome::Connects(seen) => seen.server.local.ip() == ip("fd79::2"),
+        Outcome::Connects(seen) => {
+            let server = seen.server.local.ip().to_canonical();
+            [ip("10.79.0.2"), ip("fd79::2")].contains(&server)
+        }
     };
     let source = case.dial.source.map(|source| source.ip());
-    let is_bound_v6 = source.is_some_and(|ip| ip.is_ipv6() && !ip.is_unspecified());
-    (case.arrives_by.is_none() && is_bound_v6 && by_sidecar && is_translated).then_some(
-        "a bound IPv6 socket whose target is ::1, beside KubeVirt's rules: reaches the sidecar under iptables, the machine or nothing",
+    let is_bound = source.is_some_and(|ip| !ip.is_unspecified());
+    (case.arrives_by.is_none() && is_bound && by_sidecar && is_translated).then_some(
+        "a bound socket whose target is 127.0.0.1 or ::1, beside KubeVirt's rules: reaches the sidecar under iptables, the machine or nothing",
     )
 }
 
