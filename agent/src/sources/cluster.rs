@@ -60,8 +60,8 @@ pub struct Cluster {
     classes: Watch<ObjectFacts>,
     daemonset: Watch<ObjectFacts>,
     config: Watch<ObjectFacts>,
-    /// The namespace of both.
-    own_namespace: Option<String>,
+    /// The name of both.
+    own_name: Option<PodRef>,
     uninstall: Uninstall,
     view: View,
     trouble: Trouble,
@@ -104,7 +104,7 @@ impl Cluster {
         let path = "/apis/node.k8s.io/v1/runtimeclasses";
         let classes = follow(&client, path, None, false, Backoff::seldom());
         Ok(Self {
-            own_namespace: daemonset.map(|name| name.namespace.clone()),
+            own_name: daemonset.cloned(),
             daemonset: follow_one(&client, "apis/apps/v1", "daemonsets", daemonset),
             config: follow_one(&client, "api/v1", "configmaps", daemonset),
             client,
@@ -174,7 +174,17 @@ impl Cluster {
         let all = [pods, namespaces, classes, daemonset, config];
         let all = all.into_iter().flatten();
         let all = all.map(|problem| problem.text().to_owned());
-        all.chain(self.too_many()).collect()
+        all.chain(self.too_many())
+            .chain(self.wrong_name())
+            .collect()
+    }
+
+    /// The CNI plugin asks the API server about the same name.
+    fn wrong_name(&self) -> Option<String> {
+        let name = self.own_name.as_ref()?;
+        self.uninstall.has_wrong_name().then(|| format!(
+            "there is no DaemonSet {name}: correct --daemonset, or pass --own-pod. Until then the CNI plugin takes sidetrack for uninstalled: while no agent answers, pods start past their sidecars"
+        ))
     }
 
     /// Objects may have been kept in part, or not at all, for which there is room now.
@@ -241,7 +251,9 @@ impl Cluster {
             update = self.daemonset.next() => {
                 let trouble = &mut self.trouble.daemonset;
                 if let Some(event) = accept(update, "the agent's DaemonSet", trouble, &mut self.changed) {
+                    let had_wrong_name = self.uninstall.has_wrong_name();
                     self.uninstall.daemonset(&event);
+                    self.changed |= had_wrong_name != self.uninstall.has_wrong_name();
                 }
                 let trouble = &self.trouble.daemonset;
                 self.uninstall.refused(trouble.as_ref().is_some_and(Problem::is_refused));
@@ -253,9 +265,10 @@ impl Cluster {
                 }
             }
             update = self.namespaces.next() => {
+                let own_namespace = self.own_name.as_ref().map(|name| name.namespace.as_str());
                 let trouble = &mut self.trouble.namespaces;
                 if let Some(event) = accept(update, "namespaces", trouble, &mut self.changed) {
-                    if let Some(ends) = ends(&event, self.own_namespace.as_deref()) {
+                    if let Some(ends) = ends(&event, own_namespace) {
                         self.uninstall.namespace_ends(ends);
                     }
                     self.changed |= self.view.namespaces.take(event);

@@ -13,7 +13,7 @@ use lab::{
     wait::eventually,
 };
 use nix::sys::signal::Signal;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::wait_for;
 
@@ -42,11 +42,15 @@ fn api_server(lab: &Lab) -> Result<ApiServer> {
 
 /// Creates an object that sidetrack is installed with.
 fn create(api: &ApiServer, kind: &str) -> Result<()> {
+    api.apply(object(kind))
+}
+
+fn object(kind: &str) -> Value {
     let (namespace, name) = DAEMONSET;
-    api.apply(json!({
+    json!({
         "kind": kind, "apiVersion": if kind == "DaemonSet" { "apps/v1" } else { "v1" },
         "metadata": {"name": name, "namespace": namespace, "uid": format!("uid-{kind}")},
-    }))
+    })
 }
 
 fn delete(api: &ApiServer, kind: &str) -> Result<()> {
@@ -193,6 +197,21 @@ fn a_daemonset_that_never_existed_is_not_deleted() -> Result<()> {
     };
     let mut agent = Agent::start_with(lab.places(), &extra)?;
     wait_watched(&api)?;
+    let problems = || lab.places().problems();
+    let there_is_none = "there is no DaemonSet sidetrack-system/misspelled";
+    wait_for(|| Ok(problems()?.contains(there_is_none)))?;
+    let mut late = object("DaemonSet");
+    late["metadata"]["name"] = "misspelled".into();
+    api.apply(late)?;
+    wait_for(|| Ok(problems()? == "[]"))?;
+    api.delete("DaemonSet", DAEMONSET.0, "misspelled")?;
+    wait_for(|| {
+        Ok(lab
+            .places()
+            .log()
+            .contains("the agent's DaemonSet is deleted"))
+    })?;
+    ensure!(problems()? == "[]", "{}", problems()?);
     agent.end(Signal::SIGTERM)?;
     ensure!(lab.places().pins().exists(), "{}", lab.places().log());
     Ok(())

@@ -44,6 +44,8 @@ struct Presence {
     /// Whether it is in the list that is being read.
     listed: bool,
     deleted: bool,
+    /// Whether it was missing in each list so far, of which there was one at least.
+    never_listed: bool,
 }
 
 impl Presence {
@@ -52,11 +54,15 @@ impl Presence {
             Event::Init => self.listed = false,
             Event::InitApply(object) | Event::Apply(object) => {
                 self.known = true;
+                self.never_listed = false;
                 self.listed = true;
                 self.deleted = object.meta.is_deleted();
             }
             // Deleted while the watch was down. What never existed is not deleted.
-            Event::InitDone => self.deleted |= self.known && !self.listed,
+            Event::InitDone => {
+                self.deleted |= self.known && !self.listed;
+                self.never_listed = !self.known;
+            }
             Event::Delete(_) => self.deleted = true,
         }
     }
@@ -66,6 +72,11 @@ impl Uninstall {
     pub(super) fn daemonset(&mut self, event: &Event<ObjectFacts>) {
         self.daemonset.take(event);
         self.decide();
+    }
+
+    /// Whether the DaemonSet that the agent was told of is none that exists.
+    pub(super) fn has_wrong_name(&self) -> bool {
+        self.daemonset.never_listed
     }
 
     pub(super) fn config(&mut self, event: &Event<ObjectFacts>) {
