@@ -389,6 +389,16 @@ fn kuma_2_without_init_is_read_as_its_cni_plugin_does() {
         InboundPorts::AllExcept(crate::spans(vec![9001]))
     );
     assert_eq!(none.excluded_outbound_ports, [0; 0]);
+    for (annotation, expected) in [
+        ("traffic.kuma.io/exclude-inbound-ips", "-s 10.1.0.0/16"),
+        ("traffic.kuma.io/exclude-outbound-ips", "-d 10.1.0.0/16"),
+    ] {
+        let excluding = lines(&of(json!({annotation: "10.1.0.0/16"})), Family::V4);
+        assert!(
+            excluding.iter().any(|line| line.contains(expected)),
+            "{annotation}: {excluding:?}"
+        );
+    }
     for (value, inbound) in [
         ("enabled", InboundPorts::None),
         ("True", InboundPorts::None),
