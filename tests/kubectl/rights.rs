@@ -107,3 +107,29 @@ fn no_command_uses_another_right() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn every_request_is_made_as_the_user_who_is_named() -> Result<()> {
+    let cluster = Cluster::new(&["node-1"])?;
+    cluster.pod("shop", "web-0", Some("node-1"))?;
+    cluster.agent("node-1", Agent::with(&[]))?;
+    let who = ["--as=jane", "--as-group=ops", "--as-group=on-call"];
+    for words in [
+        ["pods", "-A"].as_slice(),
+        &["status"],
+        &["rules", "shop/web-0"],
+    ] {
+        cluster.run(&[words, &who].concat())?;
+    }
+    let jane = ["jane", "ops", "on-call"].map(str::to_owned).to_vec();
+    ensure!(
+        cluster.api.impersonated() == [jane].into(),
+        "{:?}",
+        cluster.api.impersonated()
+    );
+    ensure!(cluster.run(&["pods", "--as-group=ops"])?.code == 2);
+    ensure!(cluster.run(&["pods", "--as="])?.code == 2);
+    cluster.run(&["pods", "-A"])?;
+    ensure!(cluster.api.impersonated().contains(&Vec::new()));
+    Ok(())
+}

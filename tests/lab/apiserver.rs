@@ -9,6 +9,7 @@ mod kinds;
 mod store;
 
 use std::{
+    collections::BTreeSet,
     fs,
     net::SocketAddr,
     path::{Path, PathBuf},
@@ -275,6 +276,12 @@ impl ApiServer {
     #[must_use]
     pub fn requests(&self) -> Vec<Request> {
         self.store.requests()
+    }
+
+    /// Whom each request so far has impersonated, without repetition: the user and the groups, nobody if empty.
+    #[must_use]
+    pub fn impersonated(&self) -> BTreeSet<Vec<String>> {
+        self.store.impersonated()
     }
 
     /// Starts [`ApiServer::requests`] anew, for the next agent.

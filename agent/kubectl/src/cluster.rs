@@ -66,6 +66,10 @@ impl Cluster {
                 .map_err(whole)
                 .context("find the cluster: set KUBECONFIG, or pass --kubeconfig")?,
         };
+        if connect.as_user.is_some() {
+            config.auth_info.impersonate = connect.as_user.clone();
+            config.auth_info.impersonate_groups = Some(connect.as_groups.clone());
+        }
         config.connect_timeout = Some(Duration::from_secs(10));
         // An exec may be silent for long. Each request has its own deadline.
         config.read_timeout = None;

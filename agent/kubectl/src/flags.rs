@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, time::Duration};
 
-use clap::Args;
+use clap::{Args, builder::NonEmptyStringValueParser};
 
 pub use sidetrack_live::output::Format;
 
@@ -15,6 +15,12 @@ pub struct Connect {
     /// The kubeconfig's context [default: its current one]
     #[arg(long, value_name = "NAME", global = true)]
     pub context: Option<String>,
+    /// Ask the API server as this user, who needs the rights of the command
+    #[arg(long = "as", value_name = "USER", value_parser = NonEmptyStringValueParser::new(), global = true)]
+    pub as_user: Option<String>,
+    /// Ask as a member of this group; may be given several times
+    #[arg(long = "as-group", value_name = "GROUP", value_parser = NonEmptyStringValueParser::new(), requires = "as_user", global = true)]
+    pub as_groups: Vec<String>,
     /// The namespace of pods [default: that of the context]
     #[arg(short, long, value_name = "NAME", global = true)]
     pub namespace: Option<String>,

@@ -125,30 +125,25 @@ fn own_flags(words: Vec<String>, connect: &mut Connect) -> Result<Vec<String>, S
                 None => (word.as_str(), None),
             },
         };
-        if ![
-            "-n",
-            "--namespace",
-            "--context",
-            "--kubeconfig",
-            "--agents-namespace",
-        ]
-        .contains(&flag)
-        {
-            rest.push(word);
-            continue;
-        }
+        let set: fn(&mut Connect, String) = match flag {
+            "-n" | "--namespace" => |connect, value| connect.namespace = Some(value),
+            "--context" => |connect, value| connect.context = Some(value),
+            "--kubeconfig" => |connect, value| connect.kubeconfig = Some(value.into()),
+            "--as" => |connect, value| connect.as_user = Some(value),
+            "--as-group" => |connect, value| connect.as_groups.push(value),
+            "--agents-namespace" => |connect, value| connect.agents_namespace = value,
+            _ => {
+                rest.push(word);
+                continue;
+            }
+        };
         let value = match attached {
             Some(value) => value.to_owned(),
             None => words
                 .next()
                 .ok_or_else(|| format!("flag {flag} needs a value"))?,
         };
-        match flag {
-            "--context" => connect.context = Some(value),
-            "--kubeconfig" => connect.kubeconfig = Some(value.into()),
-            "--agents-namespace" => connect.agents_namespace = value,
-            _ => connect.namespace = Some(value),
-        }
+        set(connect, value);
     }
     Ok(rest)
 }

@@ -174,6 +174,10 @@ async fn authenticate(
     if revoked || shown.is_none_or(|shown| shown != &format!("Bearer {TOKEN}")) {
         return failure(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized");
     }
+    let names = ["impersonate-user", "impersonate-group"];
+    let names = names.iter().flat_map(|name| headers.get_all(*name));
+    let names = names.filter_map(|name| name.to_str().ok());
+    store.impersonate(names.map(str::to_owned).collect());
     next.run(request).await
 }
 

@@ -76,6 +76,8 @@ struct Inner {
     history: Vec<Change>,
     events: Vec<Value>,
     requests: BTreeSet<Request>,
+    /// Whom requests impersonated: user, then groups.
+    impersonated: BTreeSet<Vec<String>>,
     delay: Duration,
     /// Whether the token is no longer accepted.
     revoked: bool,
@@ -287,6 +289,14 @@ impl Store {
             group,
             resource,
         });
+    }
+
+    pub fn impersonate(&self, names: Vec<String>) {
+        self.lock().impersonated.insert(names);
+    }
+
+    pub fn impersonated(&self) -> BTreeSet<Vec<String>> {
+        self.lock().impersonated.clone()
     }
 
     pub fn forget_requests(&self) {
