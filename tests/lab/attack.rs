@@ -74,18 +74,6 @@ pub fn silent(to: SocketAddr, from: Option<IpAddr>, connections: usize) -> Attac
     })
 }
 
-/// Connections that say nothing and are opened again at once, before the server may drop them.
-pub fn brief(to: SocketAddr, from: Option<IpAddr>, connections: usize) -> Attack {
-    const HELD: Duration = Duration::from_millis(40);
-    Attack::start(connections, move || async move {
-        loop {
-            let stream = dial(to, from).await?;
-            sleep(HELD).await;
-            drop(stream);
-        }
-    })
-}
-
 /// A connection, from this address if one is given.
 pub async fn dial(to: SocketAddr, from: Option<IpAddr>) -> Result<TcpStream> {
     let socket = match to {

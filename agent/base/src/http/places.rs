@@ -16,8 +16,8 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::oneshot,
-    time::{sleep, timeout},
+    sync::{Notify, oneshot},
+    time::timeout,
 };
 
 /// What a connection holds at least: the buffers of TLS and of a head.
@@ -38,6 +38,7 @@ pub struct Places {
     held: Arc<Mutex<Held>>,
     /// The networks of those that wait, at most [`QUEUE`].
     queue: Arc<Mutex<Vec<Holder>>>,
+    freed: Arc<Notify>,
     /// Of those that wait, the first looks for a place.
     first: Arc<tokio::sync::Mutex<()>>,
 }
@@ -130,6 +131,7 @@ impl Places {
         Self {
             held: Arc::new(Mutex::new(Held::new(connections, fresh))),
             queue: Arc::default(),
+            freed: Arc::default(),
             first: Arc::default(),
         }
     }
@@ -150,7 +152,8 @@ impl Places {
                 if let Some(place) = self.enter(client) {
                     return place;
                 }
-                sleep(PLACE_INTERVAL).await;
+                // By age more of them may be dropped each time.
+                let _ = timeout(PLACE_INTERVAL, self.freed.notified()).await;
             }
         };
         timeout(PLACE_TIMEOUT, wait).await.ok()
@@ -234,6 +237,7 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         self.places.held.lock().remove(self.id);
+        self.places.freed.notify_one();
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use futures_util::FutureExt as _;
 use tokio::{
     sync::oneshot::{self, error::TryRecvError},
     time::sleep,
@@ -219,4 +220,22 @@ fn nothing_is_left_of_those_who_have_gone() {
     let held = places.held.lock();
     assert_eq!((held.used, held.by_holder.len()), (0, 0));
     assert!(held.connections.is_empty());
+}
+
+#[tokio::test]
+async fn who_comes_later_does_not_pass_its_neighbors_that_wait() {
+    let places = Places::new(1, FRESH_TIME);
+    let [one, another]: [Option<IpAddr>; 2] =
+        ["10.0.0.1", "10.0.0.2"].map(|client| Some(client.parse().expect("an address")));
+    let first = places.admit(one).await.expect("a place");
+    let waiting = places.clone();
+    let waits = tokio::spawn(async move { waiting.admit(one).await });
+    sleep(MOMENT).await;
+    drop(first);
+    // The one that waits has not run since the place is free.
+    let later = places.admit(one).now_or_never();
+    assert!(later.is_none(), "it passed");
+    let place = waits.await.expect("its end").expect("a place");
+    drop(place);
+    assert!(places.admit(another).await.is_some());
 }
