@@ -278,7 +278,7 @@ impl ApiServer {
         self.store.requests()
     }
 
-    /// Whom each request so far has impersonated, without repetition: the user and the groups, nobody if empty.
+    /// The user and the groups that each request so far has impersonated, without repetition; empty for none.
     #[must_use]
     pub fn impersonated(&self) -> BTreeSet<Vec<String>> {
         self.store.impersonated()

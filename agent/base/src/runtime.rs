@@ -42,7 +42,7 @@ pub fn exit_code(fine: bool) -> ExitCode {
     ExitCode::from(u8::from(!fine))
 }
 
-/// Runs `work` on a thread that may block. A panic in it is one of the caller.
+/// Runs `work` on a thread that may block. If it panics, the caller panics as well.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,

@@ -124,8 +124,7 @@ struct Held {
 }
 
 impl Places {
-    /// For this many connections, or fewer that hold more. `fresh`
-    /// is as in [`Limits`](super::Limits).
+    /// For this many connections, or fewer that hold more. `fresh` is as in [`Limits`](super::Limits).
     #[must_use]
     pub fn new(connections: usize, fresh: Duration) -> Self {
         Self {

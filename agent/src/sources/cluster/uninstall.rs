@@ -44,8 +44,8 @@ struct Presence {
     /// Whether it is in the list that is being read.
     listed: bool,
     deleted: bool,
-    /// Whether it was missing in each list so far, of which there was one at least.
-    never_listed: bool,
+    /// Whether a list was complete.
+    read: bool,
 }
 
 impl Presence {
@@ -54,14 +54,13 @@ impl Presence {
             Event::Init => self.listed = false,
             Event::InitApply(object) | Event::Apply(object) => {
                 self.known = true;
-                self.never_listed = false;
                 self.listed = true;
                 self.deleted = object.meta.is_deleted();
             }
             // Deleted while the watch was down. What never existed is not deleted.
             Event::InitDone => {
                 self.deleted |= self.known && !self.listed;
-                self.never_listed = !self.known;
+                self.read = true;
             }
             Event::Delete(_) => self.deleted = true,
         }
@@ -74,9 +73,9 @@ impl Uninstall {
         self.decide();
     }
 
-    /// Whether the DaemonSet that the agent was told of is none that exists.
+    /// Whether a complete list had no DaemonSet of the configured name, and no event did since.
     pub(super) fn has_wrong_name(&self) -> bool {
-        self.daemonset.never_listed
+        self.daemonset.read && !self.daemonset.known
     }
 
     pub(super) fn config(&mut self, event: &Event<ObjectFacts>) {

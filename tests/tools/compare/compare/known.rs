@@ -113,9 +113,7 @@ fn translated(
             "a captured port that KubeVirt translates: reaches the machine under iptables, times out",
         );
     };
-    let policy = &target.policy;
-    let by_sidecar = [policy.inbound_port, policy.outbound_port].contains(&seen.accepted_by);
-    if !by_sidecar {
+    if !by_sidecar(target, ours) {
         return None;
     }
     let (destination, source) = (case.dial.destination, case.dial.source);
@@ -134,6 +132,12 @@ fn translated(
     )
 }
 
+/// Whether the sidecar has the connection.
+fn by_sidecar(target: &Target, outcome: &Outcome) -> bool {
+    let ports = [target.policy.inbound_port, target.policy.outbound_port];
+    matches!(outcome, Outcome::Connects(seen) if ports.contains(&seen.accepted_by))
+}
+
 /// KubeVirt's rules translate 127.0.0.1 and `::1`. The latter is the target of sockets bound to it, and both are of the
 /// proxy's own calls once rules were noticed.
 fn through_loopback(
@@ -142,8 +146,6 @@ fn through_loopback(
     oracle: &Outcome,
     ours: &Outcome,
 ) -> Option<&'static str> {
-    let policy = &target.policy;
-    let by_sidecar = matches!(oracle, Outcome::Connects(seen) if [policy.inbound_port, policy.outbound_port].contains(&seen.accepted_by));
     let is_translated = match ours {
         Outcome::Fails(errno) => *errno == libc::EINPROGRESS,
         Outcome::Connects(seen) => {
@@ -153,7 +155,7 @@ fn through_loopback(
     };
     let source = case.dial.source.map(|source| source.ip());
     let is_bound = source.is_some_and(|ip| !ip.is_unspecified());
-    (case.arrives_by.is_none() && is_bound && by_sidecar && is_translated).then_some(
+    (case.arrives_by.is_none() && is_bound && by_sidecar(target, oracle) && is_translated).then_some(
         "a bound socket whose target is 127.0.0.1 or ::1, beside KubeVirt's rules: reaches the sidecar under iptables, the machine or nothing",
     )
 }
