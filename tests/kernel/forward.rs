@@ -4,6 +4,7 @@ mod closed;
 mod evasion;
 mod fixture;
 mod repaired;
+mod transparency;
 
 use std::time::Duration;
 

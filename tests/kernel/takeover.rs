@@ -18,7 +18,7 @@ const BEFORE: usize = 8_000;
 const AFTER: usize = 1_500;
 const AT_ONCE: usize = 500;
 
-fn load_rules(fixture: &PodFixture, manifest: &Manifest) -> Result<()> {
+pub fn load_rules(fixture: &PodFixture, manifest: &Manifest) -> Result<()> {
     let path = fixture.lab.dir().join("rules.json");
     fs::write(&path, manifest.to_string())?;
     let manifest = path.to_string_lossy();
