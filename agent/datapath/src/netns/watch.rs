@@ -22,10 +22,11 @@ use super::Netns;
 /// and `IPV6_RULE` of linux/rtnetlink.h.
 const GROUPS: [u32; 8] = [1, 4, 5, 7, 8, 9, 11, 19];
 
-/// The kernel reports one change in several messages: wait this long for the rest.
+/// The first message of a change is reported at once: until a route that came back is read, connections fail for lack of
+/// it. The kernel reports one change in several messages: those of this time after the first are reported together.
 const SETTLE: Duration = Duration::from_millis(10);
 /// Changes that are followed at once.
-const MAX_BURST: u32 = 20;
+const MAX_BURST: u32 = 40;
 /// How often changes are followed after that.
 const REFILL_INTERVAL: Duration = Duration::from_millis(500);
 
@@ -78,7 +79,6 @@ async fn follow(
     let mut allowance = Allowance::new(MAX_BURST, REFILL_INTERVAL);
     loop {
         lost_is_fine(socket.recv(&mut &mut [0; 16][..]).await)?;
-        tokio::time::sleep(SETTLE).await;
         while let Err(later) = allowance.take(Instant::now()) {
             tokio::time::sleep_until(later.into()).await;
         }
@@ -87,6 +87,7 @@ async fn follow(
         if changed.send(cookie).is_err() {
             return Ok(());
         }
+        tokio::time::sleep(SETTLE).await;
     }
 }
 
