@@ -1,6 +1,6 @@
 //! More connections than there are ports: how many of them connect.
 
-use std::{collections::BTreeMap, net::IpAddr, thread};
+use std::{collections::BTreeMap, net::IpAddr, thread, time::Duration};
 
 use anyhow::{Result, anyhow};
 use lab::protocol::{APP, Connected, Dial, Identity};
@@ -17,6 +17,10 @@ const SURPLUS: u16 = 50;
 
 /// They are answered or fail at once, also on a busy machine.
 const TIMEOUT_MS: u64 = 5_000;
+
+/// After how long the kernel may use a port in TIME_WAIT again, where it does (`net.ipv4.tcp_tw_reuse_delay`), and some more:
+/// the slower of the two would get ports again that the other does not.
+const REUSE_DELAY: Duration = Duration::from_millis(1_500);
 
 /// Who accepted, or errno, and how many times.
 type Outcomes = BTreeMap<Result<u16, i32>, usize>;
@@ -133,7 +137,11 @@ fn make(pod: &PairedPod, crowd: &Crowd, ports: u16) -> Result<Outcomes> {
     let made = if crowd.held {
         client.hold_all(dials)?
     } else {
-        client.dial_all(dials)?
+        let (first, surplus) = dials.split_at(usize::from(ports));
+        let mut made = client.dial_all(first.to_vec())?;
+        thread::sleep(REUSE_DELAY);
+        made.extend(client.dial_all(surplus.to_vec())?);
+        made
     };
     let mut outcomes = Outcomes::new();
     for outcome in made {
