@@ -1,7 +1,5 @@
-//! The reconciler of this node: the decisions of [`sidetrack_reconcile`] on the real kernel, repairs,
-//! and what becomes of older layouts.
+//! The reconciler of this node: the decisions of [`sidetrack_reconcile`] on the real kernel, and repairs.
 
-mod older_layouts;
 mod outside;
 
 use std::{
@@ -135,9 +133,8 @@ impl Reconciler {
             return self.core.repair(Scope::InboundLinks).await;
         }
         self.next_look = Some(now + REPAIR_INTERVAL);
-        let mut problems = older_layouts::retire(&mut self.core);
         let is_moved = self.core.repair(Scope::All).await;
-        problems.extend(self.tidy());
+        let problems = self.tidy();
         let mut foreign = self.core.node.datapath.foreign_programs();
         foreign.problems.extend(problems);
         let before = &self.foreign.problems;

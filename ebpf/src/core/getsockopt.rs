@@ -25,8 +25,7 @@ pub fn st_getsockopt(ctx: SockoptContext) -> i32 {
     let opt = SockOpt { inner: &ctx };
     match original_destination(&opt) {
         Some((addr, port)) => opt.set_result(addr, port),
-        // A program that ran earlier may have set the result, as that of an older layout does for its
-        // own connections: keep_result would discard it.
+        // A program that ran earlier may have set the result: keep_result would discard it.
         None if is_original_destination(&opt) && opt.has_result() => {}
         None => opt.keep_result(),
     }

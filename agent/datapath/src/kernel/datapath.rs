@@ -22,7 +22,6 @@ use super::{
     inbound::InboundTemplate,
     kernel_layout,
     kernel_log::{KernelLog, LogLevel},
-    layouts::OldLayout,
     maps::Maps,
     objects::{Loader, load_program},
     pins::{Lock, Pins},
@@ -58,8 +57,6 @@ pub struct Datapath {
     pub(super) attachments: Attachments,
     /// Path of the node's network namespace.
     pub node_netns: PathBuf,
-    /// Older layouts that are still there.
-    pub earlier: Vec<OldLayout>,
 }
 
 impl Datapath {
@@ -73,14 +70,6 @@ impl Datapath {
         level: LogLevel,
     ) -> Result<(Self, KernelLog)> {
         let lock = pins.lock()?;
-        let earlier = OldLayout::all(pins.root())
-            .with_context(|| format!("list {}", pins.root().display()))?;
-        if let Some(earlier) = earlier.last() {
-            tracing::info!(
-                version = earlier.version,
-                "maps of an earlier layout are there; they are left when the pods are enrolled"
-            );
-        }
         let loader = Loader {
             pins: pins.clone(),
             offsets: kernel_layout::offsets()?,
@@ -139,7 +128,6 @@ impl Datapath {
             forwarding,
             attachments,
             node_netns: NODE_NETNS.into(),
-            earlier,
         };
         datapath.activate_inbound()?;
         Ok((datapath, log))

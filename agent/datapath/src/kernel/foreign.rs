@@ -18,10 +18,9 @@ pub struct Foreign {
 }
 
 impl Datapath {
-    /// Looks for programs that are neither this agent's nor of an older layout.
+    /// Looks for programs that are not this agent's.
     pub fn foreign_programs(&mut self) -> Foreign {
-        let earlier = self.earlier.iter().flat_map(|it| it.programs());
-        let own = earlier.chain(self.dns_programs()).collect();
+        let own = self.dns_programs().collect();
         let mut foreign = Foreign::default();
         // A cgroup that is gone is a problem of its own.
         if let Ok(cgroup) = File::open(&self.attachments.cgroup) {
@@ -32,7 +31,7 @@ impl Datapath {
 }
 
 impl Attachments {
-    /// Adds those that are neither this agent's nor of an older layout (`own`).
+    /// Adds those that are not this agent's; `own` are those of DNS capture.
     fn report_foreign(&mut self, cgroup: &File, own: &BTreeSet<u32>, foreign: &mut Foreign) {
         for attached in &self.hooks {
             let hook = attached.hook;

@@ -33,11 +33,11 @@ pub enum PinError {
         "another sidetrack agent uses {0}: stop it first, or give this one its own with --bpffs PATH"
     )]
     Taken(PathBuf),
-    /// A newer build has left its pins.
+    /// A build with another layout of maps has left its pins.
     #[error(
-        "{path} is of a newer sidetrack: this one (layout {LAYOUT_VERSION}) cannot read its maps (layout {version}). Pods stay intercepted by the attached programs: install that version again, or run its `sidetrack cleanup` first. After a cleanup pods are not intercepted until an agent has enrolled them again"
+        "{path} is of another sidetrack version: this one (layout {LAYOUT_VERSION}) cannot read its maps (layout {version}). Pods stay intercepted by the attached programs: install that version again, or run `sidetrack cleanup` first. After a cleanup pods are not intercepted until an agent has enrolled them again"
     )]
-    Newer {
+    OtherLayout {
         /// Its layout.
         version: u32,
         /// Where it is.
@@ -100,8 +100,14 @@ impl Pins {
         &self.root
     }
 
-    fn version(&self) -> PathBuf {
+    /// The directory of this layout.
+    pub(super) fn version(&self) -> PathBuf {
         self.root.join(format!("v{LAYOUT_VERSION}"))
+    }
+
+    /// Whether an agent has pinned anything of this layout.
+    pub(super) fn has_pins(&self) -> bool {
+        layouts::has_pins(&self.version())
     }
 
     /// Whether nothing is pinned, of no layout.
@@ -146,7 +152,7 @@ impl Pins {
 
     /// Creates the directories and locks them; fails if a newer build has left its pins.
     pub fn lock(&self) -> Result<Lock, PinError> {
-        layouts::refuse_newer(&self.root)?;
+        layouts::refuse_other(&self.root)?;
         for dir in [
             self.version().join("maps"),
             self.version().join("links"),

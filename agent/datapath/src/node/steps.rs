@@ -56,7 +56,7 @@ async fn write(
             }
             Ok(())
         }
-        Step::CaptureV6(policy) => capture_v6(datapath, cookie, rows, link, policy).await,
+        Step::CaptureV6(policy) => capture_v6(datapath, rows, link, policy).await,
         Step::SetReturnRoute(policy) => {
             let wanted = policy.return_route();
             link.set_return_route(wanted, rows.has(POD_CAPTURE_V6))
@@ -124,7 +124,6 @@ async fn write(
 /// Captures IPv6 from here on, if the pod has it and it is not captured yet.
 async fn capture_v6(
     datapath: &Datapath,
-    cookie: NetnsCookie,
     rows: &mut PodRows,
     link: &mut PodLink,
     policy: &Policy,
@@ -132,10 +131,7 @@ async fn capture_v6(
     if !captures_more(rows, link, policy) {
         return Ok(());
     }
-    let mut earlier = datapath.earlier.iter();
-    let by_earlier = earlier.any(|layout| layout.added_self_v6(cookie.get()));
-    let is_needed = policy.dialect.exempts_self();
-    if is_needed && link.add_self_v6().await? || by_earlier {
+    if policy.dialect.exempts_self() && link.add_self_v6().await? {
         rows.set(POD_ADDED_SELF_V6, true);
     }
     rows.set(POD_CAPTURE_V6, true);

@@ -13,6 +13,7 @@ use anyhow::{Context as _, Result};
 use super::{ASIDE, entries, is_dir, versions};
 use crate::kernel::{
     hooks::{CGROUP_HOOKS, redirecting},
+    pins::Pins,
     sys,
 };
 
@@ -46,6 +47,11 @@ pub fn remove_everything(root: &Path) -> Result<Removed> {
     Ok(removed)
 }
 
+/// Removes everything of this build's layout.
+pub fn remove_own(pins: &Pins) -> Result<()> {
+    remove_versions(&[pins.version()], &mut Removed::default())
+}
+
 /// What [`remove_everything`] would remove. Changes nothing.
 pub fn list_everything(root: &Path) -> Result<Removed> {
     let mut found = Removed::default();
@@ -77,7 +83,7 @@ fn list_tree(dir: &Path, found: &mut Vec<PathBuf>) -> Result<()> {
 
 /// Removes layouts. Hooks that redirect are removed first, so that a connection made meanwhile is either
 /// redirected and has its original addresses reported, or is not redirected.
-pub(super) fn remove_versions(dirs: &[PathBuf], removed: &mut Removed) -> Result<()> {
+fn remove_versions(dirs: &[PathBuf], removed: &mut Removed) -> Result<()> {
     let before = removed.links.len();
     for dir in dirs {
         remove_redirecting(dir, removed)?;
@@ -105,7 +111,7 @@ pub(super) fn remove_versions(dirs: &[PathBuf], removed: &mut Removed) -> Result
     Ok(())
 }
 
-pub(super) fn remove_redirecting(dir: &Path, removed: &mut Removed) -> Result<()> {
+fn remove_redirecting(dir: &Path, removed: &mut Removed) -> Result<()> {
     for hook in redirecting().rev() {
         // A link whose pin has no final name yet is attached as well.
         for name in [format!("{hook}{ASIDE}"), hook.to_owned()] {
@@ -116,7 +122,7 @@ pub(super) fn remove_redirecting(dir: &Path, removed: &mut Removed) -> Result<()
 }
 
 /// Removes a pin if it exists. A link is detached at once, also if another process holds it.
-pub(super) fn remove_pin(path: &Path, removed: &mut Vec<PathBuf>) -> Result<()> {
+fn remove_pin(path: &Path, removed: &mut Vec<PathBuf>) -> Result<()> {
     if let Ok(object) = sys::open_pin(path) {
         // Fails for maps, which have nothing to detach.
         let _ = sys::link_detach(object.as_fd());

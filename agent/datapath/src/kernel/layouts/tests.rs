@@ -3,7 +3,7 @@ use std::{fs, path::Path};
 use sidetrack_common::LAYOUT_VERSION;
 use tempfile::TempDir;
 
-use super::{OldLayout, refuse_newer, remove_everything, version, versions};
+use super::{refuse_other, remove_everything, version, versions};
 use crate::kernel::pins::PinError;
 
 /// A directory with the given files; ordinary files stand for pins.
@@ -39,43 +39,22 @@ fn versions_are_sorted_by_number() {
 }
 
 #[test]
-fn newer_layouts_with_pins_are_refused() {
-    let newer = LAYOUT_VERSION + 1;
-    let both = root(&[
-        format!("v{newer}/maps/A"),
-        format!("v{LAYOUT_VERSION}/maps/A"),
-    ]);
-    match refuse_newer(both.path()) {
-        Err(PinError::Newer { version, path }) => {
-            assert_eq!(version, newer);
-            assert_eq!(path, both.path().join(format!("v{newer}")));
+fn other_layouts_with_pins_are_refused() {
+    for other in [LAYOUT_VERSION + 1, LAYOUT_VERSION - 1] {
+        let both = root(&[
+            format!("v{other}/maps/A"),
+            format!("v{LAYOUT_VERSION}/maps/A"),
+        ]);
+        match refuse_other(both.path()) {
+            Err(PinError::OtherLayout { version, path }) => {
+                assert_eq!(version, other);
+                assert_eq!(path, both.path().join(format!("v{other}")));
+            }
+            result => panic!("{result:?}"),
         }
-        other => panic!("{other:?}"),
+        fs::remove_file(both.path().join(format!("v{other}/maps/A"))).unwrap();
+        refuse_other(both.path()).expect("empty directories do not count");
     }
-    fs::remove_file(both.path().join(format!("v{newer}/maps/A"))).unwrap();
-    refuse_newer(both.path()).expect("empty directories do not count");
-}
-
-#[test]
-fn old_layouts_know_their_pods_and_whether_they_redirect() {
-    let old = LAYOUT_VERSION - 1;
-    let root = root(&[
-        format!("v{old}/links/connect4"),
-        format!("v{old}/pods/77/sk_lookup"),
-        format!("v{old}/pods/not-a-cookie/sk_lookup"),
-        format!("v{LAYOUT_VERSION}/links/connect4"),
-    ]);
-    let all = OldLayout::all(root.path()).unwrap();
-    let [layout] = all.as_slice() else {
-        panic!("{all:?}");
-    };
-    assert_eq!(layout.version, old);
-    assert!(layout.redirects());
-    layout.stop_redirecting().unwrap();
-    assert!(!layout.redirects());
-    assert_eq!(layout.pod_cookies(), [77], "cookies remain known");
-    layout.remove().unwrap();
-    assert!(OldLayout::all(root.path()).unwrap().is_empty());
 }
 
 #[test]

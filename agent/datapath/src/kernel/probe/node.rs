@@ -33,7 +33,7 @@ pub(super) fn bpffs(path: &Path) -> Result<(), Problem> {
 
 /// Does with pins what an agent does at its start, in a directory of its own, and removes it.
 fn try_pins(pins: &Pins) -> Result<()> {
-    layouts::refuse_newer(pins.root())?;
+    layouts::refuse_other(pins.root())?;
     let trial = pins.trial();
     let pinned = trial.lock().map_err(anyhow::Error::from);
     let pinned = pinned.and_then(|_held| match maps::smallest() {
